@@ -44,8 +44,8 @@ type Page struct {
 	// name that a person gives. Default: false.
 	Write bool `json:"write,omitempty"`
 
-	// The names under which the page is reached without TLS, besides addresses and
-	// localhost, with spaces between them. Default: none.
+	// The names under which the page is reached, besides addresses, localhost and the
+	// names of its site, with spaces between them. Default: none.
 	Hosts string `json:"hosts,omitempty"`
 
 	// Serve the page to everybody who reaches it. Default: false.

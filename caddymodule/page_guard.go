@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -17,7 +18,7 @@ var errOpenPage = fmt.Errorf("pg_ratelimit_page: nothing in front of it keeps st
 // openPages opens the pages of a config, if something is in front of each of them.
 func (a *App) openPages(servers map[string]*caddyhttp.Server) error {
 	for _, server := range servers {
-		guardRoutes(server.Routes, asksForCertificates(server))
+		guardRoutes(server.Routes, asksForCertificates(server), nil)
 	}
 	for _, p := range a.pages {
 		if !p.Insecure && !p.guarded {
@@ -43,12 +44,16 @@ func asksForCertificates(s *caddyhttp.Server) bool {
 }
 
 // guardRoutes marks the pages in a list of routes that have a guard in front of them. guarded is whether there is one in
-// front of the list. It reports whether there is one in front of what follows the list.
-func guardRoutes(list caddyhttp.RouteList, guarded bool) bool {
+// front of the list, and hosts are the names of all requests that reach it, which the pages are for; nil is any. It
+// reports whether there is a guard in front of what follows the list.
+func guardRoutes(list caddyhttp.RouteList, guarded bool, hosts []string) bool {
 	var matched []caddyhttp.MatcherSets // of routes with a guard, for requests that are as they were there
 	for i := range list {
 		route := &list[i]
-		inside := guarded || restrictsNetworks(route.MatcherSets)
+		inside, names := guarded || restrictsNetworks(route.MatcherSets), hosts
+		if own := hostsOf(route.MatcherSets); own != nil {
+			names = own
+		}
 		for _, sets := range matched {
 			inside = inside || reflect.DeepEqual(sets, route.MatcherSets)
 		}
@@ -57,8 +62,9 @@ func guardRoutes(list caddyhttp.RouteList, guarded bool) bool {
 			switch handler := handler.(type) {
 			case *Page:
 				handler.guarded = handler.guarded || inside
+				handler.options.Hosts = append(handler.options.Hosts, names...)
 			case *caddyhttp.Subroute:
-				guards = guardRoutes(handler.Routes, inside) && !inside || guards
+				guards = guardRoutes(handler.Routes, inside, names) && !inside || guards
 			default:
 				guards = guards || authenticates(handler)
 			}
@@ -74,6 +80,24 @@ func guardRoutes(list caddyhttp.RouteList, guarded bool) bool {
 		}
 	}
 	return guarded
+}
+
+// hostsOf are the names of the hosts that a route is for; nil if it is for others, too. A pattern such as *.example.com
+// names none.
+func hostsOf(sets caddyhttp.MatcherSets) (names []string) {
+	for _, set := range sets {
+		var own []string
+		for _, matcher := range set {
+			if hosts, ok := matcher.(*caddyhttp.MatchHost); ok {
+				own = slices.DeleteFunc(slices.Clone(*hosts), func(name string) bool { return strings.ContainsAny(name, "*{:") })
+			}
+		}
+		if len(own) == 0 {
+			return nil
+		}
+		names = append(names, own...)
+	}
+	return names
 }
 
 // rewrites reports whether other matchers may match a request after a handler.

@@ -1,10 +1,12 @@
 package caddymodule_test
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +88,38 @@ func TestHostsOfThePageAreNames(t *testing.T) {
 		_, err := page.New(page.Options{DSN: "postgres://127.0.0.1/db", Hosts: []string{host}})
 		if want := fmt.Sprintf("hosts: %q: must be names of hosts", host); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// A page is for the names of its site. A name that has a certificate is not enough: a proxy may make one for any name.
+func TestThePageIsForTheNamesOfItsSite(t *testing.T) {
+	const site = "http://limits.example.com:PORT {\n\tpg_ratelimit_page {\n\t\tdsn postgres://127.0.0.1:1/db\n\t\tinsecure\n\t}\n}\n:PORT {\n\trespond ok\n}"
+	c := &pageClient{start(t, site)}
+	r, err := http.NewRequest(http.MethodGet, "http://127.0.0.1:"+c.port+"/api/session", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Host = "limits.example.com"
+	response, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Errorf("for the name of the site: status %d", response.StatusCode)
+	}
+	s, err := page.New(page.Options{DSN: "postgres://127.0.0.1:1/db", Hosts: []string{"limits.example.com"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for name, want := range map[string]int{"limits.example.com": http.StatusOK, "evil.example": http.StatusMisdirectedRequest} {
+		r := httptest.NewRequest(http.MethodGet, "https://"+name+"/api/session", nil)
+		r.TLS = &tls.ConnectionState{ServerName: name}
+		w := httptest.NewRecorder()
+		if s.ServeHTTP(w, r); w.Code != want {
+			t.Errorf("%s: status %d, want %d", name, w.Code, want)
 		}
 	}
 }
@@ -223,7 +257,7 @@ func TestThePageShowsNoAPIKey(t *testing.T) {
 		if strings.Contains(answer, key) || strings.Contains(answer, key[4:20]) {
 			t.Errorf("%s: %s", name, answer)
 		}
-		if name == "why" && (!strings.Contains(answer, `"kind":"key"`) || !strings.Contains(answer, `"plan":"free"`)) {
+		if name == "why" && (!strings.Contains(answer, `"kind":"key"`) || !strings.Contains(answer, `"tier":"free"`)) {
 			t.Errorf("%s: %s", name, answer)
 		}
 	}

@@ -32,19 +32,18 @@ func TestThePageShowsThePolicyAndTheHistoryOfOtherServers(t *testing.T) {
 			Mode      string
 			Recording bool
 			Notes     []string
-			Policy    struct {
-				NewestSeq *int64 `json:"newest_seq"`
-				AllObey   bool   `json:"all_obey"`
-			}
+			Figures   []struct{ Text string }
 		}
 		Top     topOfPage
-		Traffic struct{ Sums map[string]any }
+		Traffic struct {
+			Minutes []struct{ Allowed, Refused int64 }
+		}
 		Near    struct{ Note *string }
 		Proxies struct {
 			Proxies []struct {
-				Policy bool
-				Behind *int64
-				Lacks  []string
+				Policy  bool
+				Behind  *int64
+				Remarks []any
 			}
 		}
 		Changes struct{ Changes []struct{ Kind string } }
@@ -52,9 +51,9 @@ func TestThePageShowsThePolicyAndTheHistoryOfOtherServers(t *testing.T) {
 	await.Within(t, time.Minute, "the proxy to obey the newest policy", func() bool {
 		c.get("state", &state)
 		p := state.Proxies.Proxies
-		return len(p) == 1 && p[0].Policy && p[0].Behind != nil && *p[0].Behind == 0 && len(p[0].Lacks) == 0 && len(state.Banner.Notes) == 0 && state.Banner.Recording && len(state.Changes.Changes) > 0
+		return len(p) == 1 && p[0].Policy && p[0].Behind != nil && *p[0].Behind == 0 && len(p[0].Remarks) == 0 && len(state.Banner.Notes) == 0 && state.Banner.Recording && len(state.Changes.Changes) > 0
 	})
-	if b := state.Banner; b.Mode != "enforcing" || b.Policy.NewestSeq == nil || !b.Policy.AllObey || len(b.Notes) > 0 || state.Near.Note == nil {
+	if b := state.Banner; b.Mode != "enforcing" || b.Figures[len(b.Figures)-1].Text != "obeyed by all" || len(b.Notes) > 0 || state.Near.Note == nil {
 		t.Errorf("the banner: %+v; above 80 %%: %+v", b, state.Near)
 	}
 	c.expect(http.StatusOK, "/x", "X-Key", "k", "X-User", "alice")
@@ -62,10 +61,14 @@ func TestThePageShowsThePolicyAndTheHistoryOfOtherServers(t *testing.T) {
 	c.expect(http.StatusTooManyRequests, "/x", "X-Key", "k", "X-User", "alice")
 	await.Within(t, time.Minute, "the requests", func() bool {
 		c.get("state", &state)
-		return state.Top.Requests == 3 && state.Top.Refused == 1 && fmt.Sprint(state.Traffic.Sums["allowed"], state.Traffic.Sums["refused"]) == "2 1"
+		var allowed, refused int64
+		for _, m := range state.Traffic.Minutes {
+			allowed, refused = allowed+m.Allowed, refused+m.Refused
+		}
+		return state.Top.Requests == 3 && state.Top.Refused == 1 && allowed == 2 && refused == 1
 	})
 	var why struct {
-		Plan      *string
+		User      struct{ Tier string }
 		Summary   string
 		Counters  []struct{ Prefix string }
 		Decisions []struct{ Text string }
@@ -79,7 +82,7 @@ func TestThePageShowsThePolicyAndTheHistoryOfOtherServers(t *testing.T) {
 		c.post("why", map[string]any{"who": "alice"}, &why)
 		return len(why.Decisions) == 3
 	})
-	if why.Plan == nil || *why.Plan != "free" || !strings.Contains(why.Summary, "was refused") || len(why.Decisions) != 3 || why.Next.Passes || len(why.Next.Explanation.Limits) != 1 {
+	if why.User.Tier != "free" || !strings.Contains(why.Summary, "was refused") || len(why.Decisions) != 3 || why.Next.Passes || len(why.Next.Explanation.Limits) != 1 {
 		t.Errorf("why: %+v", why)
 	}
 	c.post("why", map[string]any{"who": "k", "kind": "counter"}, &why)
@@ -128,9 +131,9 @@ func TestThePageShowsLocalLimitsAndRequestsInFlight(t *testing.T) {
 		Limits struct {
 			Limits []struct {
 				Prefix, Text, Mode, Algorithm string
-				Settle                        *string
-				WaitSeconds                   *float64 `json:"wait_seconds"`
-				InFlight                      *int64   `json:"in_flight"`
+				Settle                        string
+				WaitMS                        int64  `json:"wait_ms"`
+				InFlight                      *int64 `json:"in_flight"`
 			}
 		}
 		Proxies struct {
@@ -148,10 +151,10 @@ func TestThePageShowsLocalLimitsAndRequestsInFlight(t *testing.T) {
 		return len(state.Limits.Limits) == 2 && state.Limits.Limits[0].InFlight != nil
 	})
 	flights, costs := state.Limits.Limits[0], state.Limits.Limits[1]
-	if costs.Settle == nil || *costs.Settle != "header X-Cost" || costs.Mode != "shadow" || costs.InFlight != nil {
+	if costs.Settle != "header X-Cost" || costs.Mode != "shadow" || costs.InFlight != nil {
 		t.Errorf("the limit that settles: %+v", costs)
 	}
-	if flights.Text != "3 in flight" || flights.WaitSeconds == nil || *flights.WaitSeconds != 5 || *flights.InFlight != 0 {
+	if flights.Text != "3 in flight" || flights.WaitMS != 5000 || *flights.InFlight != 0 {
 		t.Errorf("the limit of requests in flight: %+v", flights)
 	}
 	// Three requests of another proxy.

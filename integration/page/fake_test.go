@@ -151,19 +151,14 @@ func line(mean, swing float64) []float64 {
 	return values
 }
 
-func sum(values []float64) (n float64) {
-	for _, v := range values {
-		n += v * 60
+// traffic are the minutes of an hour, with requests a second.
+func traffic(allowed, refused, failed []float64) object {
+	from := at.Truncate(time.Minute).Add(-59 * time.Minute)
+	minutes := []object{}
+	for i := range allowed {
+		minutes = append(minutes, object{"time": from.Add(time.Duration(i) * time.Minute), "allowed": 60 * allowed[i], "refused": 60 * refused[i], "failed": 60 * failed[i]})
 	}
-	return math.Round(n)
-}
-
-func traffic(allowed, refused, failed []float64, marks ...object) object {
-	if marks == nil {
-		marks = []object{}
-	}
-	return object{"step_seconds": 60, "from": at.Truncate(time.Minute).Add(-59 * time.Minute).Format(time.RFC3339), "allowed": allowed, "refused": refused, "failed": failed, "marks": marks, "outages": []object{},
-		"sums": object{"allowed": sum(allowed), "refused": sum(refused), "failed": sum(failed)}}
+	return object{"from": from, "until": at, "minutes": minutes, "outages": []object{}}
 }
 
 // headlines are those of the server.
@@ -179,8 +174,7 @@ func banner(mode, level, said string, allowed, refused, failed float64, notes ..
 	figures := []object{text("Allowed", rate(allowed), ""), text("Refused", rate(refused), ""), text("No decision", rate(failed), ""), text("Failing open", "no proxy", ""), text("Database", "0.8 ms", ""), text("Newest policy", "obeyed by all", "")}
 	return object{"headline": headlines[mode], "figures": figures, "at": at.Format(time.RFC3339), "level": level, "mode": mode, "text": said, "notes": notes,
 		"database": object{"up": true, "error": nil, "since": nil, "latency_ms": 0.8, "proxies_p50_ms": 1.1, "proxies_p99_ms": 4.2},
-		"policy":   object{"newest_seq": 481, "behind": []object{}, "all_obey": true}, "pause": nil,
-		"now": object{"allowed": allowed, "refused": refused, "failed": failed}, "recording": true, "loading": false}
+		"pause":    nil, "now": object{"allowed": allowed, "refused": refused, "failed": failed}, "recording": true, "loading": false}
 }
 
 func proxy(node, kind string, allowed, refused float64, more object) object {
@@ -236,10 +230,8 @@ func top(keys, users, addresses, rules, asking []object) object {
 // busy is a usual afternoon.
 func busy() object {
 	return object{
-		"banner": banner("enforcing", "ok", "Limits are enforced by 3 proxies.", 812, 14, 0, "1 of 4 limits is in the mode shadow: it refuses nothing."),
-		"traffic": traffic(line(790, 60), line(12, 4), line(0, 0),
-			object{"at": ago(25 * time.Minute), "text": "rule free: per_hour: 2000 → 1000", "by": "deploy", "kind": "rule", "seq": 477},
-			object{"at": ago(11 * time.Minute), "text": "override user acme pro/per_hour: created", "by": "admin (ann)", "kind": "override", "seq": 481}),
+		"banner":  banner("enforcing", "ok", "Limits are enforced by 3 proxies.", 812, 14, 0, "1 of 4 limits is in the mode shadow: it refuses nothing."),
+		"traffic": traffic(line(790, 60), line(12, 4), line(0, 0)),
 		"top": top([]object{sender("web", "203.0.113.9", 3120, 1204), sender("rule/free/per_hour", "ann", 940, 411), sender("rule/pro/per_minute", "acme", 18200, 210)},
 			[]object{sender("", "ann", 940, 411), sender("", "acme", 18200, 210), sender("", "globex", 7400, 12)},
 			[]object{sender("", "203.0.113.9", 3120, 1204), sender("", "2001:db8:7::/64", 900, 66)},
@@ -251,9 +243,11 @@ func busy() object {
 		"limits": object{"limits": []object{{"prefix": "web", "key": "{client_ip}", "algorithm": "sliding_window", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1", "edge-2"}, "text": "100 in 1m", "line": "web: 100 in 1m for each {client_ip}, sliding_window, enforce, on_error allow; in edge-1, edge-2", "settle": nil, "wait_seconds": nil, "in_flight": nil},
 			{"prefix": "tokens", "key": "{header.X-Tenant}", "algorithm": "sliding_window", "mode": "shadow", "on_error": "local", "nodes": []string{"edge-1"}, "text": "100,000 in 1h", "line": "tokens: 100,000 in 1h for each {header.X-Tenant}, sliding_window, shadow, on_error local, settle json usage.total_tokens; in edge-1", "settle": "json usage.total_tokens", "wait_seconds": nil, "in_flight": nil},
 			{"prefix": "reports", "key": "{client_ip}", "algorithm": "in_flight", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1"}, "text": "5 in flight", "line": "reports: 5 in flight for each {client_ip}, in_flight, enforce, on_error allow, requests wait up to 2s; 12 in flight now, of all keys; in edge-1", "settle": nil, "wait_seconds": 2, "in_flight": 12}}},
-		"bans":    object{"bans": []object{{"kind": "network", "banned": "198.51.100.0/24", "until": nil, "reason": "scan", "times": 1, "banned_at": ago(time.Hour), "banned_by": "admin (ann)"}}, "total": 1},
-		"changes": object{"changes": []object{{"seq": 481, "at": ago(11 * time.Minute), "by": "admin (ann)", "kind": "override", "ref": "user/acme"}, {"seq": 477, "at": ago(25 * time.Minute), "by": "deploy", "kind": "rule", "ref": "free"}}},
-		"why": object{"kind": "user", "taken": "a user", "who": "ann", "found": true, "at": at, "summary": "ann was refused 10 times in the decisions below, last at 14:05:02 UTC. Refused by the limit free/per_hour: 1,000 of 1,000 were used.", "plan": "free", "plan_until": nil,
+		"bans": object{"bans": []object{{"kind": "network", "banned": "198.51.100.0/24", "until": nil, "reason": "scan", "times": 1, "banned_at": ago(time.Hour), "banned_by": "admin (ann)"}}, "total": 1},
+		"changes": object{"changes": []object{
+			{"seq": 481, "at": ago(11 * time.Minute), "text": "override user acme pro/per_hour: created", "by": "admin (ann)", "kind": "override", "ref": "user/acme"},
+			{"seq": 477, "at": ago(25 * time.Minute), "text": "rule free: per_hour: 2000 → 1000", "by": "deploy", "kind": "rule", "ref": "free"}}},
+		"why": object{"kind": "user", "taken": "a user", "who": "ann", "found": true, "at": at, "summary": "ann was refused 10 times in the decisions below, last at 14:05:02 UTC. Refused by the limit free/per_hour: 1,000 of 1,000 were used.",
 			"user": object{"user": "ann", "tier": "free", "keys": []object{{"id": 7, "hint": "pgrl_ab…", "name": "app", "state": "valid", "tier": nil}}, "overrides": []object{}, "bans": []object{}, "usage": []object{}},
 			"bans": []object{}, "counters": []object{counter("free", "per_hour", "ann", 1000, 1000)},
 			"decisions": []object{decision(time.Second, "limited", "Refused by the limit free/per_hour: 1,000 of 1,000 were used. It would have passed 32 min later.", "/v1/reports", 4),
@@ -269,7 +263,7 @@ func busy() object {
 func idle() object {
 	s := busy()
 	s["banner"] = banner("enforcing", "ok", "Limits are enforced by 1 proxy.", 0, 0, 0)
-	s["traffic"] = traffic(line(0, 0), line(0, 0), line(0, 0))
+	s["traffic"], s["changes"] = traffic(line(0, 0), line(0, 0), line(0, 0)), object{"changes": []object{}}
 	s["top"] = top(nil, nil, nil, nil, nil)
 	s["near"] = object{"looked": at, "note": nil, "counters": []object{}}
 	s["proxies"] = object{"proxies": []object{proxy("edge-1", "caddy", 0, 0, object{"leases": 0, "leased_units": 0, "waiting": 0})}}
@@ -302,9 +296,9 @@ func attacked() object {
 // local is busy when a proxy has no decisions of the database, and limits by itself.
 func local() object {
 	s := busy()
-	s["banner"] = banner("failing_local", "bad", "Failing over to local limits: edge-2 limits by itself, at its share of each limit, because the database makes no decisions.", 795, 19, 0)
-	s["proxies"] = object{"proxies": []object{proxy("edge-1", "caddy", 402, 7, object{"remarks": []string{"Has limited itself from 13:15:03 UTC to 13:17:03 UTC."}}),
-		proxy("edge-2", "caddy", 381, 11, object{"failing": "local", "remarks": []string{"Limits itself since 14:04:42 UTC, at its share of each limit: the database makes no decisions."}, "on_error": []string{"local"}, "p99_ms": 250.0, "errors": object{"timeout": 4}}), proxy("traefik-1", "traefik", 12, 1, nil)}}
+	s["banner"] = banner("failing_local", "bad", "edge-2 limits by itself, at its share of each limit, because the database makes no decisions.", 795, 19, 0)
+	s["proxies"] = object{"proxies": []object{proxy("edge-1", "caddy", 402, 7, object{"remarks": []string{"has limited by itself from 13:15:03 UTC to 13:17:03 UTC."}}),
+		proxy("edge-2", "caddy", 381, 11, object{"failing": "local", "remarks": []string{"limits by itself since 14:04:42 UTC, at its share of each limit, because the database makes no decisions."}, "on_error": []string{"local"}, "p99_ms": 250.0, "errors": object{"timeout": 4}}), proxy("traefik-1", "traefik", 12, 1, nil)}}
 	return s
 }
 
@@ -328,7 +322,6 @@ func down() object {
 	b := banner("database_down", "bad", "The database does not answer since 14:04:21 UTC.", 0, 0, 0)
 	b["now"] = nil
 	b["database"] = object{"up": false, "error": "failed to connect to `user=limits database=limits`: 127.0.0.1:5432 (db1.internal): dial error: dial tcp 127.0.0.1:5432: connect: connection refused", "since": ago(42 * time.Second), "latency_ms": nil, "proxies_p50_ms": nil, "proxies_p99_ms": nil}
-	b["policy"] = object{"newest_seq": 481, "behind": []object{}, "all_obey": false}
 	b["notes"] = []string{"What is below is of 14:04:21 UTC. The error is: connection refused. In full: failed to connect to db1.internal"}
 	b["figures"] = []object{text("Allowed", "–", ""), text("Refused", "–", ""), text("No decision", "–", ""), text("Failing open", "without it: 3 proxies", "bad"), text("Database", "down", "bad"), text("Newest policy", "not known", "warn")}
 	s["banner"] = b
@@ -343,7 +336,7 @@ func hostile() object {
 		`<script>alert(1)</script>`, `"><img src=x onerror=alert(2)>`, `javascript:alert(3)`, `'};alert(4)//`, "\u202egnp.exe\u202c", "a\u0000b\u0007\u200b\u2066c", strings.Repeat("W", 500),
 		strings.Repeat("e\u0301\u0302\u0303\u0304", 100), "__proto__", "constructor", `</textarea><svg onload=alert(5)>`, "\n\n\n\t", "{{7*7}}", "%3Cscript%3E", `&lt;b&gt;`,
 	}
-	var senders, names, counters, decisions, bans, changes, marks []object
+	var senders, names, counters, decisions, bans, changes []object
 	for i, text := range texts {
 		senders = append(senders, sender("web", text, 1000-i, 900-i))
 		names = append(names, sender("", text, 1000-i, 900-i))
@@ -354,17 +347,16 @@ func hostile() object {
 		d["host"], d["user"], d["node"], d["address"] = text, text, text, text
 		decisions = append(decisions, d)
 		bans = append(bans, object{"kind": "user", "banned": text, "until": nil, "reason": text, "times": 1, "banned_at": ago(time.Hour), "banned_by": text})
-		changes = append(changes, object{"seq": i, "at": ago(time.Duration(i) * time.Minute), "by": text, "kind": "rule", "ref": text})
-		marks = append(marks, object{"at": ago(time.Duration(len(texts)-i) * time.Minute), "text": text, "by": text, "kind": "rule", "seq": i})
+		changes = append(changes, object{"seq": i, "at": ago(time.Duration(i) * time.Minute), "text": text, "by": text, "kind": "rule", "ref": text})
 	}
 	s["banner"] = banner("enforcing", "ok", texts[0], 812, 14, 0, texts...)
-	s["traffic"] = traffic(line(790, 60), line(12, 4), line(0, 0), marks...)
 	s["top"] = top(senders, names, names, names, senders)
 	s["near"] = object{"looked": at, "note": texts[1], "counters": counters}
 	s["proxies"] = object{"proxies": []object{proxy(texts[0], "caddy", 1, 1, object{"region": texts[1], "version": texts[6], "problems": texts, "lacks": texts}), proxy("__proto__", "caddy", 1, 1, nil)}}
 	s["limits"] = object{"limits": []object{{"prefix": texts[0], "key": texts[1], "algorithm": "gcra", "mode": "enforce", "on_error": "allow", "nodes": texts, "text": texts[2], "line": texts[2]}}}
 	s["bans"], s["changes"] = object{"bans": bans, "total": 10000}, object{"changes": changes}
 	why := s["why"].(object)
-	why["who"], why["summary"], why["plan"], why["decisions"], why["counters"], why["bans"], why["decisions_note"] = texts[0], texts[1], texts[2], decisions, counters, bans, texts[0]
+	why["who"], why["summary"], why["decisions"], why["counters"], why["bans"], why["decisions_note"] = texts[0], texts[1], decisions, counters, bans, texts[0]
+	why["user"].(object)["tier"] = texts[2]
 	return s
 }

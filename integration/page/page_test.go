@@ -34,8 +34,8 @@ func TestEachStateIsShown(t *testing.T) {
 				b := open(t, serve(t, state.sections()).URL+"/", window, dark)
 				b.await("#state", state.banner)
 				if state.name == "local" {
-					b.await("#proxies-list", "Limits itself since 14:04:42 UTC, at its share of each limit")
-					b.await("#proxies-list", "Has limited itself from 13:15:03 UTC to 13:17:03 UTC.")
+					b.await("#proxies-list", "limits by itself since 14:04:42 UTC, at its share of each limit")
+					b.await("#proxies-list", "has limited by itself from 13:15:03 UTC to 13:17:03 UTC.")
 					b.click("#limits-count")
 					b.await("#limits-list", "tokens: 100,000 in 1h for each {header.X-Tenant}, sliding_window, shadow, on_error local, settle json usage.total_tokens; in edge-1")
 					b.await("#limits-list", "5 in flight for each {client_ip}, in_flight, enforce, on_error allow, requests wait up to 2s; 12 in flight now, of all keys; in edge-1")
@@ -270,7 +270,7 @@ func TestMoreIsGivenOfALimitOfTheUser(t *testing.T) {
 func TestNothingIsShownOfADatabaseThatNeverAnswered(t *testing.T) {
 	banner := down()["banner"].(object)
 	banner["notes"] = []string{"Nothing is known yet. The error is: connection refused. In full: failed to connect"}
-	banner["recording"], banner["policy"] = nil, object{"newest_seq": nil, "behind": []object{}, "all_obey": nil}
+	banner["recording"] = nil
 	b := open(t, serve(t, object{"banner": banner, "top": top(nil, nil, nil, nil, nil), "why": object{}}).URL+"/", desktop, false)
 	b.await("#state", "Database down")
 	b.await("#state-more", "Nothing is known yet. The error is: connection refused")
@@ -403,7 +403,7 @@ func TestTheMenuSaysTheState(t *testing.T) {
 // The arrow keys move through the lines.
 func TestTheLinesCanBeReadByKeyboard(t *testing.T) {
 	s := busy()
-	s["traffic"] = hostile()["traffic"] // with many changes
+	s["changes"] = hostile()["changes"] // many
 	b := open(t, serve(t, s).URL+"/", phone, false)
 	b.await("#chart-time", "last full minute, 14:04")
 	if last := value[string](b, "document.querySelector('#chart').getAttribute('aria-valuetext')"); !strings.HasPrefix(last, "14:04: ") {

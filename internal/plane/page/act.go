@@ -3,10 +3,8 @@ package page
 import (
 	"bytes"
 	"context"
-	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -78,8 +76,8 @@ func acting[A any, P action[A]](of dataset) *question {
 		if err := readJSON(bytes.NewReader(body), a); err != nil {
 			return nil, err
 		}
-		signed := r.URL.Path + "\x00" + person + "\x00" + string(body)
-		confirmed := s.confirms(confirm, signed)
+		asked := sha256.Sum256([]byte(r.URL.Path + "\x00" + person + "\x00" + string(body)))
+		confirmed := s.confirms(confirm, asked)
 		if confirm != "" && !confirmed {
 			return nil, &failure{http.StatusConflict, "confirm", "the confirmation is not for this, was used, or is older than 2 minutes: ask again"}
 		}
@@ -104,7 +102,9 @@ func acting[A any, P action[A]](of dataset) *question {
 		case confirmed:
 			return map[string]any{"done": did.Done, "undo": did.Undo}, nil
 		}
-		return map[string]any{"confirm": s.confirmation(signed, time.Now().Add(confirmTime)), "question": did.Question, "effect": did.Effect, "danger": did.Danger}, nil
+		return map[string]any{
+			"confirm": s.confirmation(asked), "question": did.Question, "effect": did.Effect, "danger": did.Danger,
+		}, nil
 	}}
 }
 
@@ -121,33 +121,30 @@ func checkPerson(name string) error {
 	return nil
 }
 
-// confirmation signs what a person has been asked about, until a time.
-func (s *Server) confirmation(signed string, until time.Time) string {
-	text := binary.BigEndian.AppendUint64(nil, uint64(until.UnixNano()))
-	return base64.RawURLEncoding.EncodeToString(append(text, s.sign(text, signed)...))
+// plan is what a person was asked about, as a digest, and until when that may be confirmed.
+type plan struct {
+	asked [sha256.Size]byte
+	until time.Time
 }
 
-// confirms reports whether a confirmation is for this, not too old, and not used yet: it can be used once.
-func (s *Server) confirms(confirm, signed string) bool {
-	text, err := base64.RawURLEncoding.DecodeString(confirm)
-	if err != nil || len(text) != 8+sha256.Size {
-		return false
-	}
-	now, until := time.Now(), time.Unix(0, int64(binary.BigEndian.Uint64(text)))
-	if !hmac.Equal(text[8:], s.sign(text[:8], signed)) || !now.Before(until) {
-		return false
-	}
+// confirmation remembers what a person is asked about, and returns the text that confirms it.
+func (s *Server) confirmation(asked [sha256.Size]byte) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.confirmed, func(_ string, until time.Time) bool { return !now.Before(until) })
-	_, again := s.confirmed[string(text)]
-	s.confirmed[string(text)] = until
-	return !again
+	now, text := time.Now(), rand.Text()
+	maps.DeleteFunc(s.plans, func(_ string, p plan) bool { return !now.Before(p.until) })
+	s.plans[text] = plan{asked, now.Add(confirmTime)}
+	return text
 }
 
-func (s *Server) sign(until []byte, signed string) []byte {
-	mac := hmac.New(sha256.New, s.secret)
-	mac.Write(until)
-	mac.Write([]byte(signed))
-	return mac.Sum(nil)
+// confirms reports whether a text confirms what is asked: within confirmTime, and once.
+func (s *Server) confirms(text string, asked [sha256.Size]byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.plans[text]
+	if p.asked != asked || !time.Now().Before(p.until) {
+		return false
+	}
+	delete(s.plans, text)
+	return true
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
+// bannerSection says in what state the limits are.
 type bannerSection struct {
 	At        time.Time      `json:"at"`
 	Level     string         `json:"level"`
@@ -17,14 +18,14 @@ type bannerSection struct {
 	Text      string         `json:"text"`
 	Remarks   []string       `json:"notes"`
 	Database  bannerDatabase `json:"database"`
-	Policy    bannerPolicy   `json:"policy"`
 	Pause     *admin.Pause   `json:"pause"`
-	Now       *rates         `json:"now"`
+	Now       *outcomes      `json:"now"`
 	Recording *bool          `json:"recording"` // nil: no proxy has said it
 	Loading   bool           `json:"loading"`
 	Figures   []shownText    `json:"figures"`
 }
 
+// bannerDatabase has an error, and since when there is one, or how long an answer takes.
 type bannerDatabase struct {
 	Up        bool       `json:"up"`
 	Error     *string    `json:"error"`
@@ -32,31 +33,40 @@ type bannerDatabase struct {
 	LatencyMS *float64   `json:"latency_ms"`
 }
 
-type bannerPolicy struct {
-	NewestSeq *int64        `json:"newest_seq"`
-	Behind    []behindProxy `json:"behind"`
-	AllObey   *bool         `json:"all_obey"` // nil: not known
-}
-
-// behindProxy is a proxy that does not obey the newest policy. Changes is nil if it is not known how far it is.
-type behindProxy struct {
-	Node    string `json:"node"`
-	Changes *int64 `json:"changes"`
-}
-
-// The levels and the modes of a banner.
+// The levels and the modes of a banner. Some modes are in ways.
 const (
 	levelOK, levelWarn, levelBad = "ok", "warn", "bad"
 
-	modeEnforcing, modePaused, modeShadow, modeOpen, modeClosed = "enforcing", "paused", "shadow", "failing_open", "failing_closed"
-	modeLocal, modeDown, modeNoProxies, modeNoLimits            = "failing_local", "database_down", "no_proxies", "no_limits"
-	modeRecovering, modeCannot                                  = "recovering", "cannot_decide"
+	modeEnforcing, modePaused, modeShadow, modeDown = "enforcing", "paused", "shadow", "database_down"
+	modeNoProxies, modeNoLimits                     = "no_proxies", "no_limits"
+	modeRecovering, modeCannot                      = "recovering", "cannot_decide"
 )
+
+// way is what a proxy does with requests without a decision of the database.
+type way struct {
+	name, setting  string // setting is that of on_error
+	mode, headline string // of the banner, while a proxy does it
+	does, do       string // what one proxy does, and several do
+	because        string // the end of the sentence, if they do it now
+}
+
+const atShare = ", at its share of each limit, because the database makes no decisions."
+
+// ways are in the order in which the banner names them.
+var ways = []way{
+	{"open", "allow", "failing_open", "Failing open", "lets requests pass", "let requests pass", " without a decision."},
+	{"closed", "deny", "failing_closed", "Failing closed", "refuses requests", "refuse requests", " without a decision."},
+	{"local", "local", "failing_local", "Local limits", "limits by itself", "limit by themselves", atShare},
+}
+
+func wayOf(name string) *way {
+	return &ways[slices.IndexFunc(ways, func(w way) bool { return w.name == name })]
+}
 
 // headlines are the modes for people.
 var headlines = map[string]string{
-	modeEnforcing: "Enforcing", modePaused: "Paused", modeShadow: "Shadow", modeOpen: "Failing open", modeClosed: "Failing closed", modeLocal: "Local limits",
-	modeDown: "Database down", modeNoProxies: "No proxies", modeNoLimits: "No limits", modeRecovering: "Recovering", modeCannot: "Cannot decide",
+	modeEnforcing: "Enforcing", modePaused: "Paused", modeShadow: "Shadow", modeDown: "Database down", modeNoProxies: "No proxies", modeNoLimits: "No limits",
+	modeRecovering: "Recovering", modeCannot: "Cannot decide",
 }
 
 const (
@@ -71,18 +81,17 @@ const (
 
 // banner says in what state the limits are. The caller holds the mutex.
 func (c *collector) banner() bannerSection {
-	now := c.now
-	if now.IsZero() {
-		now = time.Now()
+	b := bannerSection{At: c.now.UTC(), Level: levelOK, Remarks: []string{}, Pause: c.pause, Now: c.rates(), Database: bannerDatabase{Up: c.up}}
+	if c.now.IsZero() {
+		b.At = time.Now().UTC()
 	}
-	b := bannerSection{At: now.UTC(), Level: levelOK, Remarks: []string{}, Pause: c.pause, Now: c.rates(), Policy: c.policyState()}
 	var live, gone []*proxy
 	reports := 0
 	for _, p := range c.proxies {
-		if p.Elsewhere {
+		switch {
+		case p.Elsewhere:
 			continue
-		}
-		if !p.Live {
+		case !p.Live:
 			gone = append(gone, p)
 			continue
 		}
@@ -94,71 +103,114 @@ func (c *collector) banner() bannerSection {
 		}
 	}
 	b.Loading = c.up && (c.loading() || reports < len(live)) && time.Since(c.began) < loadingTime
-	b.Database = c.databaseState()
-	c.judge(&b, live, gone, reports)
-	b.Headline = headlines[b.Mode]
-	if b.Mode == modeDown {
-		b.Headline += downHeadline(append(live, gone...))
+	if c.up {
+		latency := milliseconds(float64(c.latency.Microseconds()))
+		b.Database.LatencyMS = &latency
+		c.judge(&b, live, gone, reports == len(live))
+	} else {
+		c.judgeDown(&b, append(live, gone...))
 	}
 	b.Figures = c.figures(&b, live)
 	return b
 }
 
-// judge sets the mode, and says what needs a look. reports is how many of the live proxies report.
-func (c *collector) judge(b *bannerSection, live, gone []*proxy, reports int) {
-	open, closed, local := withFailing(live, "open"), withFailing(live, "closed"), withFailing(live, "local")
-	var deciding, unable []*proxy
-	for _, p := range live {
-		if p.Cannot == nil {
-			deciding = append(deciding, p)
-			continue
-		}
-		unable = append(unable, p)
-		b.Remarks = append(b.Remarks, p.Node.Node+" lacks privileges. Run: "+oneLine(*p.Cannot))
+// set sets the mode, and the headline of the mode unless there is one.
+func (b *bannerSection) set(level, mode, text string) {
+	b.Level, b.Mode, b.Headline, b.Text = level, mode, headlines[mode], text
+}
+
+// warn says what needs a look.
+func (b *bannerSection) warn(text string) {
+	b.Remarks = append(b.Remarks, text)
+	if b.Level == levelOK {
+		b.Level = levelWarn
 	}
-	set := func(level, mode, text string) { b.Level, b.Mode, b.Text = level, mode, text }
+}
+
+// judgeDown says what becomes of requests while the database is down.
+func (c *collector) judgeDown(b *bannerSection, proxies []*proxy) {
+	since := c.since.UTC()
+	b.Database.Error, b.Database.Since = &c.failure, &since
+	b.set(levelBad, modeDown, "The database does not answer since "+since.Format(time.TimeOnly)+" UTC.")
+	b.At, b.Now = time.Now().UTC(), nil
+	known := "Nothing is known yet."
+	if c.sections["proxies"] != nil {
+		known = "What is below is of " + clock(c.now, b.At) + "."
+	}
+	b.Remarks = append(b.Remarks, known+" "+reason(c.failure))
+	b.Remarks = append(b.Remarks, withoutDatabase(proxies)...)
+	open, local := len(withWay(proxies, "open")), len(withWay(proxies, "local"))
 	switch {
-	case !c.up:
-		set(levelBad, modeDown, "The database does not answer since "+c.since.UTC().Format(time.TimeOnly)+" UTC.")
-		b.At, b.Now = time.Now().UTC(), nil
-		known := "Nothing is known yet."
-		if c.sections["proxies"] != nil {
-			known = "What is below is of " + clock(c.now, b.At) + "."
-		}
-		b.Remarks = append(b.Remarks, known+" "+reason(c.failure))
-		b.Remarks = append(b.Remarks, withoutDatabase(append(live, gone...))...)
-		return
-	case len(live) == 0:
-		set(levelWarn, modeNoProxies, "No proxy counts in this database.")
+	case len(proxies) == 0 || len(withWay(proxies, "")) > 0: // some proxy does not say it
+	case open == len(proxies):
+		b.Headline += ": without it, requests pass"
+	case open > 0:
+		b.Headline += ": without it, some requests pass"
+	case local > 0:
+		b.Headline += ": without it, proxies limit by themselves"
+	default:
+		b.Headline += ": without it, requests are refused"
+	}
+}
+
+// judge sets the mode, and says what needs a look. all is whether all live proxies report.
+func (c *collector) judge(b *bannerSection, live, gone []*proxy, all bool) {
+	if len(live) == 0 {
+		b.set(levelWarn, modeNoProxies, "No proxy counts in this database.")
 		if len(gone) > 0 {
 			b.Text = "No proxy counts in this database any more."
 			b.Remarks = append(b.Remarks, withoutDatabase(gone)...)
 		}
 		return
-	case len(open) > 0:
-		set(levelBad, modeOpen, "Failing open: "+nodeNames(open)+" "+plural(len(open), "lets", "let")+" requests pass without a decision.")
-	case len(closed) > 0:
-		set(levelBad, modeClosed, "Failing closed: "+nodeNames(closed)+" "+plural(len(closed), "refuses", "refuse")+" requests without a decision.")
-	case len(local) > 0:
-		set(levelBad, modeLocal, "Failing over to local limits: "+nodeNames(local)+" "+
-			plural(len(local), "limits by itself, at its share", "limit by themselves, each at its share")+" of each limit, because the database makes no decisions.")
+	}
+	failing := slices.IndexFunc(ways, func(w way) bool { return len(withFailing(live, w.name)) > 0 })
+	var unable []*proxy
+	for _, p := range live {
+		if p.Cannot != nil {
+			unable = append(unable, p)
+		}
+	}
+	switch deciding := int64(len(live) - len(unable)); {
+	case failing >= 0:
+		w := &ways[failing]
+		found := withFailing(live, w.name)
+		b.set(levelBad, w.mode, nodeNames(found)+" "+plural(len(found), w.does, w.do)+w.because)
+		b.Headline = w.headline
 	case len(unable) > 0:
-		set(levelBad, modeCannot, nodeNames(unable)+" cannot decide: "+plural(len(unable), "it does", "they do")+" with all requests what on_error says.")
+		b.set(levelBad, modeCannot, nodeNames(unable)+" cannot decide: "+plural(len(unable), "it does", "they do")+" with all requests what on_error says.")
 	case c.recovered(live) != "":
-		set(levelWarn, modeRecovering, c.recovered(live))
+		b.set(levelWarn, modeRecovering, c.recovered(live))
 	case c.pause != nil:
-		set(levelWarn, modePaused, fmt.Sprintf("All limits are paused until %s by %s.", clock(c.pause.Until, b.At), c.pause.PausedBy))
+		b.set(levelWarn, modePaused, fmt.Sprintf("All limits are paused until %s by %s.", clock(c.pause.Until, b.At), c.pause.PausedBy))
 		if c.pause.Reason != nil {
 			b.Remarks = append(b.Remarks, "The reason: "+*c.pause.Reason)
 		}
 	default:
-		set(levelOK, modeEnforcing, fmt.Sprintf("Limits are enforced by %s.", plural(len(deciding), "1 proxy", fmt.Sprintf("%d proxies", len(deciding)))))
-		c.addShadows(b, reports == len(live))
+		b.set(levelOK, modeEnforcing, "Limits are enforced by "+counted(deciding, "proxy", "proxies")+".")
+		c.addShadows(b, all)
 	}
-	if outages := c.outages(); len(outages) > 0 && b.Mode != modeOpen && b.Mode != modeClosed {
+	if outages := c.outages(); len(outages) > 0 && (failing < 0 || ways[failing].name == "local") {
 		b.Remarks = append(b.Remarks, outages[len(outages)-1].Text)
 	}
-	c.addRemarks(b, live, gone)
+	for _, p := range c.proxies {
+		for _, r := range c.remarks(p) {
+			if r.loud {
+				b.warn(p.Node.Node + " " + r.Text)
+			}
+		}
+	}
+	for _, w := range c.warnings {
+		b.warn("The rule " + w.Rule + ": " + w.Warning + ".")
+	}
+	if failure := c.failures[ofPolicy]; failure != "" {
+		b.warn("What is shown of the policy is old: " + failure)
+	}
+	if failure := c.failures[ofHistory]; failure != "" {
+		b.warn("What is shown of the history is old: " + failure)
+	}
+	if c.unwatched != "" {
+		b.warn("The proxies cannot be told that this page is open, so they report nothing: " + c.unwatched)
+	}
 }
 
 // recovered says what has just come back; "" if nothing has.
@@ -178,119 +230,82 @@ func (c *collector) recovered(live []*proxy) string {
 	return "The database decides again for " + nodeNames(again) + "."
 }
 
-// outage is a time with requests without a decision.
-type outage struct {
-	From     time.Time `json:"from"`
-	Until    time.Time `json:"until"`
-	Requests int64     `json:"requests"`
-	Text     string    `json:"text"`
-}
-
-// outages are those of the last hour, by the history.
-func (c *collector) outages() []outage {
-	found := []outage{}
-	for _, m := range c.minutes {
-		if m.Failed == 0 || m.Time.Before(trafficFrom(c.now)) {
+// addShadows says which limits refuse nothing. all is whether all proxies have said which limits they have.
+func (c *collector) addShadows(b *bannerSection, all bool) {
+	shadows, enforced := c.modes["shadow"], c.modes["enforce"]
+	seen := map[shownLimit]bool{}
+	for _, p := range c.proxies {
+		if p.now == nil || !p.Live {
 			continue
 		}
-		last := len(found) - 1
-		if last < 0 || m.Time.Sub(found[last].Until) > time.Minute {
-			found = append(found, outage{From: m.Time})
-			last++
+		for _, h := range p.now.Handlers {
+			for _, l := range h.Limits {
+				switch {
+				case seen[l]:
+				case l.Mode == "shadow":
+					shadows++
+				case l.Mode == "enforce":
+					enforced++
+				}
+				seen[l] = true
+			}
 		}
-		found[last].Until = m.Time.Add(time.Minute)
-		found[last].Requests += m.Failed
-	}
-	became := map[string]bool{}
-	for _, p := range c.proxies {
-		if p.now != nil {
-			became[p.now.without()] = true
-		}
-	}
-	how := "had no decision"
-	switch {
-	case len(became) == 1 && became["open"]:
-		how = "passed without a decision"
-	case len(became) == 1 && became["closed"]:
-		how = "were refused without a decision"
-	}
-	for i := range found {
-		o := &found[i]
-		o.Text = fmt.Sprintf("%s %s from %s to %s UTC.", plural(int(o.Requests), "1 request", number(o.Requests)+" requests"), strings.Replace(how, "were", plural(int(o.Requests), "was", "were"), 1),
-			o.From.UTC().Format("15:04"), o.Until.UTC().Format("15:04"))
-	}
-	return found
-}
-
-// figures are the numbers of the banner.
-func (c *collector) figures(b *bannerSection, live []*proxy) []shownText {
-	figures := []shownText{}
-	add := func(name, text, kind string) { figures = append(figures, shownText{name, text, kind}) }
-	allowed, refused, failed, kind := dash, dash, dash, ""
-	if b.Now != nil {
-		allowed, refused, failed = rateText(b.Now.Allowed), rateText(b.Now.Refused), rateText(b.Now.Failed)
-		if b.Now.Failed > 0 {
-			kind = levelBad
-		}
-	}
-	add("Allowed", allowed, "")
-	add("Refused", refused, "")
-	add("No decision", failed, kind)
-	name, way, text := "Failing open", "open", "no proxy"
-	if b.Mode == modeLocal {
-		name, way = "Local limits", "local"
-	}
-	found, kind := withFailing(live, way), ""
-	if !c.up {
-		found, text = withWay(live, way), "no proxy"
-		if len(found) == 0 && (len(live) == 0 || len(withWay(live, "")) > 0) {
-			text, kind = notKnown, levelWarn
-		}
-	}
-	if len(found) > 0 {
-		text, kind = found[0].Node.Node, levelBad
-		if len(found) > 1 {
-			text = fmt.Sprintf("%d proxies", len(found))
-		}
-		if !c.up {
-			text = "without it: " + text
-		}
-	}
-	add(name, text, kind)
-	if c.up {
-		add("Database", millisecondsText(b.Database.LatencyMS), "")
-	} else {
-		add("Database", "down", levelBad)
 	}
 	switch {
-	case !c.up || b.Policy.AllObey == nil:
-		add("Newest policy", notKnown, levelWarn)
-	case *b.Policy.AllObey:
-		add("Newest policy", "obeyed by all", "")
-	case len(b.Policy.Behind) == 1:
-		add("Newest policy", "not by "+b.Policy.Behind[0].Node, levelWarn)
-	default:
-		add("Newest policy", fmt.Sprintf("not by %d proxies", len(b.Policy.Behind)), levelWarn)
+	case shadows > 0 && enforced == 0:
+		b.set(levelWarn, modeShadow, "All limits are on trial: they count, and refuse nothing.")
+	case shadows > 0:
+		b.Remarks = append(b.Remarks, fmt.Sprintf("%d of %d limits and rules on trial (shadow) refuse nothing.", shadows, shadows+enforced))
+	case enforced == 0 && all && !c.loading():
+		b.set(levelWarn, modeNoLimits, "There are no limits: all requests pass.")
 	}
-	return figures
 }
 
 const notKnown = "not known"
 
-// downHeadline is what becomes of requests while the database is down; "" if some proxy does not say it.
-func downHeadline(live []*proxy) string {
-	open, local, silent := len(withWay(live, "open")), len(withWay(live, "local")), len(withWay(live, ""))
-	switch {
-	case len(live) == 0 || silent > 0:
-		return ""
-	case open == len(live):
-		return ": without it, requests pass"
-	case open > 0:
-		return ": without it, some requests pass"
-	case local > 0:
-		return ": without it, proxies limit by themselves"
+// figures are the numbers of the banner.
+func (c *collector) figures(b *bannerSection, live []*proxy) []shownText {
+	allowed, refused, failed := b.Now.texts()
+	figures := []shownText{{"Allowed", allowed, ""}, {"Refused", refused, ""}, {"No decision", failed, ""}}
+	if b.Now != nil && b.Now.Failed > 0 {
+		figures[2].Kind = levelBad
 	}
-	return ": without it, requests are refused"
+	name := "open"
+	if b.Mode == wayOf("local").mode {
+		name = "local"
+	}
+	found := withFailing(live, name)
+	if !c.up {
+		found = withWay(live, name)
+	}
+	fails := shownText{wayOf(name).headline, "no proxy", ""}
+	switch {
+	case len(found) > 0:
+		fails.Text, fails.Kind = counted(int64(len(found)), "proxy", "proxies"), levelBad
+		if len(found) == 1 {
+			fails.Text = found[0].Node.Node
+		}
+		if !c.up {
+			fails.Text = "without it: " + fails.Text
+		}
+	case !c.up && (len(live) == 0 || len(withWay(live, "")) > 0):
+		fails.Text, fails.Kind = notKnown, levelWarn
+	}
+	database, policy := shownText{"Database", "down", levelBad}, shownText{"Newest policy", notKnown, levelWarn}
+	if c.up {
+		var behind []*proxy
+		for _, p := range c.proxies {
+			if p.Live && p.Policy && (p.Behind == nil || *p.Behind > 0) {
+				behind = append(behind, p)
+			}
+		}
+		database.Text, database.Kind = millisecondsText(b.Database.LatencyMS), ""
+		policy.Text, policy.Kind = "obeyed by all", ""
+		if len(behind) > 0 {
+			policy.Text, policy.Kind = "not by "+nodeNames(behind), levelWarn
+		}
+	}
+	return append(figures, fails, database, policy)
 }
 
 // reason is an error with its last part first: the beginning says only where it happened.
@@ -301,226 +316,27 @@ func reason(failure string) string {
 	return "The error is: " + failure
 }
 
-// addShadows says which limits refuse nothing. all is whether all proxies have said which limits they have.
-func (c *collector) addShadows(b *bannerSection, all bool) {
-	shadows, enforced := c.modes["shadow"], c.modes["enforce"]
-	seen := map[string]bool{}
-	for _, p := range c.proxies {
-		if p.now == nil || !p.Live {
-			continue
-		}
-		for _, h := range p.now.Handlers {
-			for _, l := range h.Limits {
-				switch key := fmt.Sprint(l); {
-				case seen[key]:
-				case l.Mode == "shadow":
-					shadows++
-				case l.Mode == "enforce":
-					enforced++
-				}
-				seen[fmt.Sprint(l)] = true
-			}
-		}
-	}
-	switch {
-	case shadows > 0 && enforced == 0:
-		b.Level, b.Mode, b.Text = levelWarn, modeShadow, "All limits are on trial: they count, and refuse nothing."
-	case shadows > 0:
-		b.Remarks = append(b.Remarks, fmt.Sprintf("%d of %d limits and rules %s on trial (shadow), and %s nothing.", shadows, shadows+enforced, plural(int(shadows), "is", "are"), plural(int(shadows), "refuses", "refuse")))
-	case enforced == 0 && all && !c.loading():
-		b.Level, b.Mode, b.Text = levelWarn, modeNoLimits, "There are no limits: all requests pass."
-	}
-}
-
-// addRemarks says what else needs a look.
-func (c *collector) addRemarks(b *bannerSection, live, gone []*proxy) {
-	warn := func(text string) {
-		b.Remarks = append(b.Remarks, text)
-		if b.Level == levelOK {
-			b.Level = levelWarn
-		}
-	}
-	for _, p := range b.Policy.Behind {
-		if p.Changes == nil {
-			warn(p.Node + " has not read the policy yet.")
-		} else {
-			warn(fmt.Sprintf("%s has yet to apply %s of the policy.", p.Node, plural(int(*p.Changes), "1 change", fmt.Sprintf("%d changes", *p.Changes))))
-		}
-	}
-	for _, p := range gone {
-		if !p.lost(live) {
-			continue
-		}
-		text := fmt.Sprintf("%s is gone: it was last seen %s ago.", p.Node.Node, span(time.Duration(p.SecondsAgo*float64(time.Second))))
-		if p.now != nil {
-			text += map[string]string{"open": " If it runs without the database, it lets requests pass.", "local": " If it runs without the database, it limits by itself."}[p.now.without()]
-		}
-		warn(text)
-	}
-	for _, p := range live {
-		if len(p.Problems) > 0 {
-			warn(p.Node.Node + " cannot use " + plural(len(p.Problems), "a rule", "some rules") + ": " + strings.Join(p.Problems, "; "))
-		}
-		if p.now == nil && !b.Loading {
-			b.Remarks = append(b.Remarks, p.Node.Node+" reports nothing.")
-		}
-	}
-	for _, w := range c.warnings {
-		warn("The rule " + w.Rule + ": " + w.Warning + ".")
-	}
-	if failure := c.failures[ofPolicy]; failure != "" {
-		warn("What is shown of the policy is old: " + failure)
-	}
-	if failure := c.failures[ofHistory]; failure != "" {
-		warn("What is shown of the history is old: " + failure)
-	}
-	if c.unwatched != "" {
-		warn("The proxies cannot be told that this page is open, so they report nothing: " + c.unwatched)
-	}
-}
-
-// policyState says which proxies do not obey the newest policy. Without the database nobody knows.
-func (c *collector) policyState() bannerPolicy {
-	p := bannerPolicy{Behind: []behindProxy{}}
-	if !c.up {
-		return p
-	}
-	if len(c.changes) > 0 {
-		newest := c.changes[0].Seq
-		p.NewestSeq = &newest
-	}
-	for _, one := range c.proxies {
-		if one.Live && one.Policy && (one.Behind == nil || *one.Behind > 0) {
-			p.Behind = append(p.Behind, behindProxy{one.Node.Node, one.Behind})
-		}
-	}
-	all := len(p.Behind) == 0
-	p.AllObey = &all
-	return p
-}
-
-func (c *collector) databaseState() bannerDatabase {
-	d := bannerDatabase{Up: c.up}
-	if !c.up {
-		at := c.since.UTC()
-		d.Error, d.Since = &c.failure, &at
-		return d
-	}
-	latency := milliseconds(float64(c.latency.Microseconds()))
-	d.LatencyMS = &latency
-	return d
-}
-
-// percentiles are in milliseconds; nil: nothing was counted since before.
-func percentiles(times *shownHistogram, before shownHistogram) (p50, p99 *float64) {
-	if us, ok := times.percentile(before, 0.5); ok {
-		ms := milliseconds(us)
-		p50 = &ms
-	}
-	if us, ok := times.percentile(before, 0.99); ok {
-		ms := milliseconds(us)
-		p99 = &ms
-	}
-	return p50, p99
-}
-
-func milliseconds(us float64) float64 { return float64(int64(us/10+0.5)) / 100 }
-
-// lost reports whether a proxy vanished a while ago, and none of its name or host decides since.
-func (p *proxy) lost(live []*proxy) bool {
-	host, _, _ := strings.Cut(p.Node.Node, "/") // as the default of node_name has it
-	return !p.Live && p.Ended == nil && p.SecondsAgo < lostTime.Seconds() && !slices.ContainsFunc(live, func(other *proxy) bool {
-		same, _, _ := strings.Cut(other.Node.Node, "/")
-		return same == host && other.Cannot == nil
-	})
-}
-
 // withFailing are the proxies that do something with requests without a decision now, see failing.
-func withFailing(proxies []*proxy, way string) (found []*proxy) {
-	for _, p := range proxies {
-		if p.failing() == way {
-			found = append(found, p)
-		}
-	}
-	return found
+func withFailing(proxies []*proxy, way string) []*proxy {
+	return slices.DeleteFunc(slices.Clone(proxies), func(p *proxy) bool { return p.failing() != way })
 }
 
 // withWay are the proxies that do something with requests without a decision by their settings, see report.without.
 // The way of a proxy that does not report is "".
-func withWay(proxies []*proxy, way string) (found []*proxy) {
-	for _, p := range proxies {
-		if p.now == nil && way == "" || p.now != nil && p.now.without() == way {
-			found = append(found, p)
-		}
-	}
-	return found
-}
-
-// failing is what the proxy does with requests without a decision of the database, as report.without has it; "" if it
-// has none.
-func (p *proxy) failing() string {
-	if p.now == nil {
-		return ""
-	}
-	failed := !p.failed.IsZero() && time.Since(p.failed) <= failingTime && !p.decided.After(p.failed)
-	switch without := p.now.without(); {
-	case failed && without != "local":
-		return without
-	case p.now.stores().LocalSince > 0:
-		return "local"
-	case failed:
-		return "open" // it could not limit these by itself
-	}
-	return ""
+func withWay(proxies []*proxy, way string) []*proxy {
+	return slices.DeleteFunc(slices.Clone(proxies), func(p *proxy) bool { return p.now == nil && way != "" || p.now != nil && p.now.without() != way })
 }
 
 // withoutDatabase says what proxies do by their settings while they cannot reach the database.
-func withoutDatabase(proxies []*proxy) []string {
-	remarks := []string{}
-	for _, one := range []struct{ way, does, do, how string }{
-		{"open", "lets requests pass", "let requests pass", "on_error"}, {"local", "limits by itself", "limit by themselves", "on_error local"},
-		{"closed", "refuses requests", "refuse requests", "on_error deny"},
-	} {
-		if found := withWay(proxies, one.way); len(found) > 0 {
-			remarks = append(remarks, fmt.Sprintf("Without the database, %s %s (%s).", nodeNames(found), plural(len(found), one.does, one.do), one.how))
+func withoutDatabase(proxies []*proxy) (remarks []string) {
+	for i := range ways {
+		w := &ways[i]
+		if found := withWay(proxies, w.name); len(found) > 0 {
+			remarks = append(remarks, fmt.Sprintf("Without the database, %s %s (on_error %s).", nodeNames(found), plural(len(found), w.does, w.do), w.setting))
 		}
 	}
 	if unknown := withWay(proxies, ""); len(unknown) > 0 {
 		remarks = append(remarks, "What "+nodeNames(unknown)+" "+plural(len(unknown), "does", "do")+" without the database is not known here: see on_error in the configuration.")
 	}
 	return remarks
-}
-
-// nodeNames are up to three names.
-func nodeNames(proxies []*proxy) string {
-	const most = 3
-	var names []string
-	for _, p := range proxies {
-		names = append(names, p.Node.Node)
-	}
-	slices.Sort(names)
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	if n := len(names); n > 1 {
-		return strings.Join(names[:n-1], ", ") + " and " + names[n-1]
-	}
-	return names[0]
-}
-
-// plural is one of two texts.
-func plural(n int, one, several string) string {
-	if n == 1 {
-		return one
-	}
-	return several
-}
-
-// clock is a time for people, without the day if it is within a day.
-func clock(t, now time.Time) string {
-	t = t.UTC()
-	if t.Sub(now).Abs() < 24*time.Hour {
-		return t.Format(time.TimeOnly) + " UTC"
-	}
-	return t.Format(time.DateTime) + " UTC"
 }

@@ -3,7 +3,6 @@ package page
 import (
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -12,24 +11,12 @@ import (
 
 // shownConfig is a limit of configurations, and the proxies that have it.
 type shownConfig struct {
-	Prefix        string   `json:"prefix"`
-	Key           string   `json:"key"`
-	Algorithm     string   `json:"algorithm"`
-	Quota         int64    `json:"quota"`
-	WindowSeconds *float64 `json:"window_seconds"`
-	Calendar      *string  `json:"calendar"`
-	Burst         *int64   `json:"burst"`
-	Mode          string   `json:"mode"`
-	OnError       string   `json:"on_error"`
-	Lease         bool     `json:"lease"`
-	Durable       bool     `json:"durable"`
-	Varies        bool     `json:"varies"`
-	Settle        *string  `json:"settle"`
-	WaitSeconds   *float64 `json:"wait_seconds"`
-	InFlight      *int64   `json:"in_flight"`
-	Nodes         []string `json:"nodes"`
-	Text          string   `json:"text"`
-	Line          string   `json:"line"` // all of it for people
+	shownLimit
+	OnError  string   `json:"on_error"`
+	InFlight *int64   `json:"in_flight"` // of a limit in_flight: requests that run now, of all keys
+	Nodes    []string `json:"nodes"`
+	Text     string   `json:"text"` // the amount for people
+	Line     string   `json:"line"` // all of it for people
 }
 
 // inFlight is the algorithm of limits of requests in flight.
@@ -38,22 +25,26 @@ var inFlight = ratelimit.InFlight.String()
 var calendars = []string{"", "day", "week", "month", "year"}
 
 func (c *collector) limitList() map[string]any {
+	type identity struct {
+		limit   shownLimit
+		onError string
+	}
 	all := []*shownConfig{}
-	known := map[string]*shownConfig{}
+	known := map[identity]*shownConfig{}
 	for _, p := range c.proxies {
 		if p.now == nil || !p.Live {
 			continue
 		}
 		for _, h := range p.now.Handlers {
 			for _, l := range h.Limits {
-				key := fmt.Sprint(l, h.OnError)
-				s := known[key]
+				s := known[identity{l, h.OnError}]
 				if s == nil {
-					s = configOf(&l, h.OnError)
+					s = &shownConfig{shownLimit: l, OnError: h.OnError, Text: l.amount()}
+					s.Key = shortKey.Replace(l.Key)
 					if running := c.flights[l.Prefix]; l.Algorithm == inFlight && c.flights != nil {
 						s.InFlight = &running
 					}
-					known[key] = s
+					known[identity{l, h.OnError}] = s
 					all = append(all, s)
 				}
 				if !slices.Contains(s.Nodes, p.Node.Node) {
@@ -65,51 +56,38 @@ func (c *collector) limitList() map[string]any {
 	for _, s := range all {
 		s.Line = s.line()
 	}
-	sort.SliceStable(all, func(i, j int) bool { return all[i].Prefix < all[j].Prefix })
+	slices.SortStableFunc(all, func(a, b *shownConfig) int { return strings.Compare(a.Prefix, b.Prefix) })
 	return map[string]any{"limits": all}
 }
 
 // shortKey has the placeholders of Caddy as Caddyfiles have them.
 var shortKey = strings.NewReplacer("{http.request.header.", "{header.", "{http.vars.client_ip}", "{client_ip}", "{http.request.", "{")
 
-func configOf(l *shownLimit, onError string) *shownConfig {
-	s := &shownConfig{Prefix: l.Prefix, Key: shortKey.Replace(l.Key), Algorithm: l.Algorithm, Quota: l.Events, Mode: l.Mode, OnError: onError, Lease: l.Lease > 0, Durable: l.Durable, Varies: l.Varies}
-	if l.Burst > 0 {
-		s.Burst = &l.Burst
-	}
+// amount is the amount for people.
+func (l *shownLimit) amount() string {
+	text := number(l.Events)
 	switch {
 	case l.Calendar > 0 && l.Calendar < len(calendars):
-		s.Calendar = &calendars[l.Calendar]
-		s.Text = fmt.Sprintf("%s in a %s", number(l.Events), calendars[l.Calendar])
+		text += " in a " + calendars[l.Calendar]
 	case l.Algorithm == inFlight:
-		s.Text = number(l.Events) + " in flight"
+		text += " in flight"
 	default:
-		window := time.Duration(l.WindowUS) * time.Microsecond
-		seconds := window.Seconds()
-		s.WindowSeconds = &seconds
-		s.Text = fmt.Sprintf("%s in %s", number(l.Events), span(window))
+		text += " in " + span(time.Duration(l.WindowUS)*time.Microsecond)
 	}
 	if l.Burst > 0 {
-		s.Text += ", " + number(l.Burst) + " at once"
+		text += ", " + number(l.Burst) + " at once"
 	}
-	if l.Settle != "" {
-		s.Settle = &l.Settle
-	}
-	if l.WaitMS > 0 {
-		seconds := (time.Duration(l.WaitMS) * time.Millisecond).Seconds()
-		s.WaitSeconds = &seconds
-	}
-	return s
+	return text
 }
 
 // line is the limit for people.
 func (s *shownConfig) line() string {
 	text := fmt.Sprintf("%s: %s for each %s, %s, %s, on_error %s", s.Prefix, s.Text, s.Key, s.Algorithm, s.Mode, s.OnError)
-	if s.Settle != nil {
-		text += ", settle " + *s.Settle
+	if s.Settle != "" {
+		text += ", settle " + s.Settle
 	}
-	if s.WaitSeconds != nil {
-		text += ", requests wait up to " + span(time.Duration(*s.WaitSeconds*float64(time.Second)))
+	if s.WaitMS > 0 {
+		text += ", requests wait up to " + span(time.Duration(s.WaitMS)*time.Millisecond)
 	}
 	if s.InFlight != nil {
 		text += "; " + number(*s.InFlight) + " in flight now, of all keys"

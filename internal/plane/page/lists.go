@@ -48,7 +48,7 @@ func listChanges(ctx context.Context, db *admin.Database, f *periodFields) (any,
 		return nil, err
 	}
 	changes, err := db.Changes(ctx, p.Until.Sub(p.From), most)
-	return map[string]any{"changes": changeList(changes)}, err
+	return changeList(changes), err
 }
 
 // top answers with the section top for a period. The history names rules that the policy may have no more.
@@ -109,20 +109,20 @@ func topSince(ctx context.Context, db *admin.Database, f *periodFields) (topSect
 	if err != nil {
 		return topSection{}, err
 	}
-	var keys, senderUsers topSums
+	keys, senderUsers := topSums{}, topSums{}
 	allowed := false
 	for _, sender := range senders {
 		if sender.User != nil {
-			senderUsers.add([]shownName{{"", *sender.User, sender.Requests, sender.Refused, 0}})
+			senderUsers.add(shownName{"", *sender.User, sender.Requests, sender.Refused, 0})
 		}
 		if sender.Key == nil {
 			continue
 		}
 		allowed = allowed || sender.Requests > sender.Refused
-		keys.add([]shownName{{sender.Prefix, *sender.Key, sender.Requests, sender.Refused, 0}})
+		keys.add(shownName{sender.Prefix, *sender.Key, sender.Requests, sender.Refused, 0})
 	}
-	t.Asking = askingMost(&keys, &senderUsers, most)
-	t.Keys = keys.most(func(n topName) int64 { return n.Refused }, most)
+	t.Asking = askingMost(keys, senderUsers, most)
+	t.Keys = keys.most(refusedOf, most)
 	for i, names := range [][]admin.Name{users, addresses, rules} {
 		to := []*[]topName{&t.Users, &t.Addresses, &t.Rules}[i]
 		for _, n := range names {

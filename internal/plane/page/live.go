@@ -80,7 +80,7 @@ type shownStore struct {
 	InFlight    int64            `json:"in_flight"`
 	LocalSince  int64            `json:"local_since"` // in milliseconds since 1970; 0: the database decides
 	Errors      map[string]int64 `json:"errors"`
-	Times       shownHistogram   `json:"times_us"`
+	Times       shownHistogram   `json:"times_us,omitzero"`
 }
 
 // shownHistogram has the counts of engine.Histogram.
@@ -99,25 +99,37 @@ func (n *shownName) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &[]any{&n.prefix, &n.name, &n.requests, &n.refused, &n.failed})
 }
 
-// handled is how many requests passed, were refused, and had no decision.
-type handled struct{ allowed, refused, failed int64 }
+// outcomes are how many requests passed, were refused, and had no decision; or how many a second.
+type outcomes struct {
+	Allowed float64 `json:"allowed"`
+	Refused float64 `json:"refused"`
+	Failed  float64 `json:"failed"`
+}
 
-// sum is the handled of all requests of a report.
-func (r *report) sum() handled {
-	var t handled
+// texts are rates for people. Nil is not known.
+func (o *outcomes) texts() (allowed, refused, failed string) {
+	if o == nil {
+		return dash, dash, dash
+	}
+	return rateText(o.Allowed), rateText(o.Refused), rateText(o.Failed)
+}
+
+// sum is what became of all requests of a report.
+func (r *report) sum() outcomes {
+	var o outcomes
 	for _, counts := range r.Counts {
 		for kind, n := range counts {
 			switch history.OutcomeKind(kind) {
 			case history.Allowed:
-				t.allowed += n
+				o.Allowed += float64(n)
 			case history.Limited, history.Blocked, history.Rejected:
-				t.refused += n
+				o.Refused += float64(n)
 			case history.Failed:
-				t.failed += n
+				o.Failed += float64(n)
 			}
 		}
 	}
-	return t
+	return o
 }
 
 // onError are the different values of on_error.
@@ -132,15 +144,14 @@ func (r *report) onError() []string {
 	return all
 }
 
-// without is what becomes of requests without a decision of the database: "open", "local" or "closed", and the first
-// of these if it depends on the handler.
+// without is what becomes of requests without a decision of the database, as a name of ways, and the first of these if
+// it depends on the handler.
 func (r *report) without() string {
 	all := r.onError()
-	switch {
-	case slices.Contains(all, "allow"), len(all) == 0:
-		return "open"
-	case slices.Contains(all, "local"):
-		return "local"
+	for _, name := range []string{"open", "local"} {
+		if slices.Contains(all, wayOf(name).setting) || len(all) == 0 {
+			return name
+		}
 	}
 	return "closed"
 }
@@ -180,35 +191,30 @@ func (h *shownHistogram) add(other shownHistogram) {
 	h.Sum += other.Sum
 }
 
-// percentile is the value below which a share of what was counted since before lies; false: nothing was counted.
+// p99 is the time in milliseconds below which 99 % of what was counted since before lie; nil: nothing was counted.
 // Bucket i has the values from 1<<(i-1) to 1<<i.
-func (h *shownHistogram) percentile(before shownHistogram, share float64) (float64, bool) {
-	since := make([]int64, len(h.Counts))
+func (h *shownHistogram) p99(before shownHistogram) *float64 {
+	since := slices.Clone(h.Counts)
 	total := int64(0)
-	for i, n := range h.Counts {
+	for i := range since {
 		if i < len(before.Counts) {
-			n -= before.Counts[i]
+			since[i] = max(since[i]-before.Counts[i], 0)
 		}
-		since[i] = max(n, 0)
 		total += since[i]
 	}
-	if total == 0 {
-		return 0, false
-	}
-	rank := share * float64(total)
+	rank := 0.99 * float64(total)
 	for i, n := range since {
-		if rank > float64(n) {
-			rank -= float64(n)
-			continue
+		if n > 0 && rank <= float64(n) {
+			low := float64(int64(1) << i / 2)
+			ms := milliseconds(low + (float64(int64(1)<<i)-low)*rank/float64(n))
+			return &ms
 		}
-		low, high := 0.0, 1.0
-		if i > 0 {
-			low, high = float64(int64(1)<<(i-1)), float64(int64(1)<<i)
-		}
-		return low + (high-low)*rank/float64(max(n, 1)), true
+		rank -= float64(n)
 	}
-	return float64(int64(1) << len(since)), true
+	return nil
 }
+
+func milliseconds(us float64) float64 { return float64(int64(us/10+0.5)) / 100 }
 
 // proxy is a row of the registry, with the last two reports.
 type proxy struct {
@@ -218,21 +224,33 @@ type proxy struct {
 	decided     time.Time // when requests had decisions last, and none was without
 }
 
-// rates are requests a second between the two reports.
-type rates struct {
-	Allowed float64 `json:"allowed"`
-	Refused float64 `json:"refused"`
-	Failed  float64 `json:"failed"`
-}
-
-func (p *proxy) rates() *rates {
+// rates are requests a second between the two reports; nil: not known.
+func (p *proxy) rates() *outcomes {
 	if p.now == nil || p.before == nil || !p.now.History || p.now.At <= p.before.At {
 		return nil
 	}
 	seconds := float64(p.now.At-p.before.At) / 1000
 	now, before := p.now.sum(), p.before.sum()
-	rate := func(now, before int64) float64 { return float64(max(now-before, 0)) / seconds }
-	return &rates{rate(now.allowed, before.allowed), rate(now.refused, before.refused), rate(now.failed, before.failed)}
+	rate := func(now, before float64) float64 { return max(now-before, 0) / seconds }
+	return &outcomes{rate(now.Allowed, before.Allowed), rate(now.Refused, before.Refused), rate(now.Failed, before.Failed)}
+}
+
+// failing is what the proxy does now with requests without a decision of the database, as a name of ways; "" if it has
+// none.
+func (p *proxy) failing() string {
+	if p.now == nil || !p.Live {
+		return ""
+	}
+	failed := !p.failed.IsZero() && time.Since(p.failed) <= failingTime && !p.decided.After(p.failed)
+	switch without := p.now.without(); {
+	case failed && without != "local":
+		return without
+	case p.now.stores().LocalSince > 0:
+		return "local"
+	case failed:
+		return "open" // it could not limit these by itself
+	}
+	return ""
 }
 
 // update takes what the registry says now. A report that cannot be read is none.
@@ -251,7 +269,7 @@ func (p *proxy) update(n *admin.Node, at time.Time) {
 		p.now, p.before = &r, nil
 	case r.At != p.now.At:
 		now, before, stores := r.sum(), p.now.sum(), r.stores()
-		if now.failed > before.failed || stores.LocalSince == 0 && stores.Failures > p.now.stores().Failures {
+		if now.Failed > before.Failed || stores.LocalSince == 0 && stores.Failures > p.now.stores().Failures {
 			p.failed = at
 		} else if stores.LocalSince == 0 && stores.Batches > p.now.stores().Batches {
 			p.decided = at
@@ -261,12 +279,12 @@ func (p *proxy) update(n *admin.Node, at time.Time) {
 }
 
 // rates are those of all live proxies; nil while none is known. The caller holds the mutex.
-func (c *collector) rates() *rates {
-	var sum *rates
+func (c *collector) rates() *outcomes {
+	var sum *outcomes
 	for _, p := range c.proxies {
 		if one := p.rates(); one != nil && p.Live {
 			if sum == nil {
-				sum = &rates{}
+				sum = &outcomes{}
 			}
 			sum.Allowed += one.Allowed
 			sum.Refused += one.Refused

@@ -3,7 +3,6 @@ package page
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"embed"
 	"encoding/json"
 	"errors"
@@ -30,7 +29,7 @@ type Options struct {
 	DSN, Policy, History string
 	// Write lets people change something.
 	Write bool
-	// Hosts are the names under which the page is reached, besides addresses, localhost, and names with a certificate.
+	// Hosts are the names under which the page is reached, besides addresses and localhost.
 	Hosts []string
 	// Who is the name of the person that a request is of, "" if it is not known. Nil knows nobody.
 	Who func(*http.Request) string
@@ -42,15 +41,14 @@ type Options struct {
 type Server struct {
 	options   Options
 	hosts     []string
-	secret    []byte // signs confirmations
 	database  string
 	started   time.Time
 	pools     *pools
 	asking    chan struct{} // one for each request that asks the database
 	collector *collector
 
-	mu        sync.Mutex           // guards confirmed
-	confirmed map[string]time.Time // the confirmations that were used, until they end
+	mu    sync.Mutex // guards plans
+	plans map[string]plan
 }
 
 // New returns a server. It does not touch the network before a request.
@@ -60,7 +58,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{options: o, secret: []byte(rand.Text()), started: time.Now(), asking: make(chan struct{}, mostAsking), database: database, confirmed: map[string]time.Time{}}
+	s := &Server{options: o, started: time.Now(), asking: make(chan struct{}, mostAsking), database: database, plans: map[string]plan{}}
 	for _, host := range o.Hosts {
 		if host == "" || strings.ContainsAny(host, "/:@*, ") {
 			return nil, &ratelimit.FieldError{Field: "hosts", Value: host, Want: "names of hosts without a scheme, a port and wildcards"}
@@ -180,8 +178,8 @@ func (s *Server) guard(r *http.Request) *failure {
 	return nil
 }
 
-// knowsHost reports whether the host of a request is one of the page. Any name could be made to lead to this
-// machine. An address cannot, nor can a name for which the connection has a certificate.
+// knowsHost reports whether the host of a request is one of the page. Any other name could be made to lead to this
+// machine, and a proxy that makes certificates on demand has one for it. An address cannot.
 func (s *Server) knowsHost(r *http.Request) bool {
 	name, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
@@ -189,9 +187,6 @@ func (s *Server) knowsHost(r *http.Request) bool {
 	}
 	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
 	if _, err := netip.ParseAddr(name); err == nil || name == "localhost" || strings.HasSuffix(name, ".localhost") {
-		return true
-	}
-	if r.TLS != nil && r.TLS.ServerName != "" && strings.EqualFold(r.TLS.ServerName, name) {
 		return true
 	}
 	return slices.Contains(s.hosts, name)

@@ -10,27 +10,25 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
-// shownProxy is a proxy as the page lists it. Numbers are nil unless it reports them.
+// shownProxy is a proxy as the page lists it.
 type shownProxy struct {
 	admin.Node
-	Kind        *string          `json:"kind"`
-	Lacks       []string         `json:"lacks"`
-	OnError     []string         `json:"on_error"`
-	Failing     *string          `json:"failing"`
-	LocalSince  *time.Time       `json:"local_since"`
-	Leases      *int64           `json:"leases"`
-	LeasedUnits *int64           `json:"leased_units"`
-	Waiting     *int64           `json:"waiting"`
-	InFlight    *int64           `json:"in_flight"`
-	BlockedKeys *int64           `json:"blocked_keys"`
-	P50MS       *float64         `json:"p50_ms"`
-	P99MS       *float64         `json:"p99_ms"`
-	Errors      map[string]int64 `json:"errors"`
-	Now         *rates           `json:"now"`
-	UpSince     *time.Time       `json:"up_since"`
+	*reported // nil: it reports nothing
 	// Cells and Remarks are the same for people: a row of a table, and what is below the row.
 	Cells   []shownText `json:"cells"`
 	Remarks []shownText `json:"remarks"`
+}
+
+// reported is what a proxy says of itself, with the sums of its stores.
+type reported struct {
+	Kind    string   `json:"kind"`
+	OnError []string `json:"on_error"`
+	Failing string   `json:"failing"` // see proxy.failing
+	shownStore
+	LocalSince *time.Time `json:"local_since"`
+	P99MS      *float64   `json:"p99_ms"`
+	Now        *outcomes  `json:"now"`
+	UpSince    time.Time  `json:"up_since"`
 }
 
 // shownText is a text with its name, if it has one. Kind is "", good, warn or bad.
@@ -43,73 +41,40 @@ type shownText struct {
 func (c *collector) proxyList() map[string]any {
 	shown := []shownProxy{}
 	for _, p := range c.proxies {
-		s := c.shownProxy(p)
-		s.say(c.now)
+		s := shownProxy{Node: p.Node, reported: p.reported(), Remarks: []shownText{}}
+		s.SecondsAgo = rounded(p.SecondsAgo)
+		s.Cells = s.cells()
+		for _, r := range c.remarks(p) {
+			s.Remarks = append(s.Remarks, r.shownText)
+		}
 		shown = append(shown, s)
 	}
 	return map[string]any{"proxies": shown}
 }
 
-func (c *collector) shownProxy(p *proxy) shownProxy {
-	s := shownProxy{Node: p.Node, Lacks: c.lacks(p), OnError: []string{}, Errors: map[string]int64{}}
-	s.SecondsAgo, s.Problems = rounded(p.SecondsAgo), slices.Concat([]string{}, p.Problems)
+// reported is what a live proxy reports; nil: it does not.
+func (p *proxy) reported() *reported {
 	if p.now == nil || !p.Live {
-		return s
+		return nil
 	}
-	sum := p.now.stores()
-	s.Kind, s.OnError, s.Errors, s.Now = &p.now.Kind, p.now.onError(), errorsText(sum.Errors), p.rates()
-	s.Leases, s.LeasedUnits, s.Waiting, s.InFlight, s.BlockedKeys = &sum.Leases, &sum.LeasedUnits, &sum.Waiting, &sum.InFlight, &sum.BlockedKeys
+	r := &reported{
+		Kind: p.now.Kind, OnError: p.now.onError(), Failing: p.failing(), shownStore: p.now.stores(), Now: p.rates(),
+		UpSince: time.UnixMicro(p.now.Started).UTC(),
+	}
 	if p.before != nil {
-		s.P50MS, s.P99MS = percentiles(&sum.Times, p.before.stores().Times)
+		r.P99MS = r.Times.p99(p.before.stores().Times)
 	}
-	if failing := p.failing(); failing != "" {
-		s.Failing = &failing
+	if since := r.shownStore.LocalSince; since > 0 {
+		at := time.UnixMilli(since).UTC()
+		r.LocalSince = &at
 	}
-	if sum.LocalSince > 0 {
-		since := time.UnixMilli(sum.LocalSince).UTC()
-		s.LocalSince = &since
-	}
-	up := time.UnixMicro(p.now.Started).UTC()
-	s.UpSince = &up
-	return s
+	r.Times, r.Errors = shownHistogram{}, errorsText(r.Errors)
+	return r
 }
 
-// lacks is what is wrong with a proxy, or what it does not have.
-func (c *collector) lacks(p *proxy) []string {
-	lacks := []string{}
-	if !p.Live {
-		return append(lacks, "is gone")
-	}
-	if c.pause != nil != p.Paused && !p.Elsewhere {
-		lacks = append(lacks, plural(map[bool]int{true: 1}[c.pause != nil], "does not obey the pause yet", "still obeys a pause that has ended"))
-	}
-	if p.Policy && p.Behind == nil {
-		lacks = append(lacks, "has not read the policy")
-	} else if p.Policy && *p.Behind > 0 {
-		lacks = append(lacks, "does not obey the newest policy yet")
-	}
-	if len(p.Problems) > 0 {
-		lacks = append(lacks, "cannot use "+plural(len(p.Problems), "a rule", "some rules"))
-	}
-	if p.Elsewhere {
-		return append(lacks, "counts in another database, which this page does not show")
-	}
-	switch {
-	case p.now == nil && time.Since(c.began) > loadingTime:
-		lacks = append(lacks, "reports nothing")
-	case p.now != nil && !p.now.History:
-		lacks = append(lacks, "history is off, so what happens to its requests is not counted here")
-	}
-	if p.now != nil && !p.Policy && len(c.modes) > 0 {
-		lacks = append(lacks, "has no policy, so the rules do not apply there")
-	}
-	return lacks
-}
-
-// say sets the texts for people.
-func (s *shownProxy) say(now time.Time) {
-	cell := func(name, text, kind string) { s.Cells = append(s.Cells, shownText{name, text, kind}) }
-	state, kind := "gone", "bad"
+// cells are a row of the table of proxies.
+func (s *shownProxy) cells() []shownText {
+	state, kind := "gone", levelBad
 	switch {
 	case s.Cannot != nil && s.Live:
 		state = "cannot decide"
@@ -118,79 +83,126 @@ func (s *shownProxy) say(now time.Time) {
 	case s.Ended != nil:
 		state, kind = "ended", ""
 	}
-	cell("State", state, kind)
-	node := s.Node.Node
+	node, version, obeys, obeysKind := s.Node.Node, dash, "newest", ""
 	if s.Region != nil {
 		node += " (" + *s.Region + ")"
 	}
-	cell("Proxy", node, "")
-	switch {
-	case !s.Policy:
-		cell("Policy", "none", "")
-	case s.Behind == nil:
-		cell("Policy", "unknown", "warn")
-	case *s.Behind > 0:
-		cell("Policy", number(*s.Behind)+" behind", "warn")
-	default:
-		cell("Policy", "newest", "")
-	}
-	version := dash
 	if s.Version != nil {
 		version = *s.Version
 	}
-	cell("Version", version, "")
-	allowed, refused := dash, dash
-	if s.Now != nil {
-		allowed, refused = rateText(s.Now.Allowed), rateText(s.Now.Refused)
-	}
-	cell("Allowed", allowed, "")
-	cell("Refused", refused, "")
-	cell("Wait, p99", millisecondsText(s.P99MS), "")
-	cell("Waiting", numberText(s.Waiting), "")
-	cell("In flight", numberText(s.InFlight), "")
-	leases := numberText(s.Leases)
-	if s.Leases != nil && *s.Leases > 0 {
-		leases += " (" + numberText(s.LeasedUnits) + " units)"
-	}
-	cell("Leases", leases, "")
-
-	s.Remarks = []shownText{}
-	remark := func(kind, text string) { s.Remarks = append(s.Remarks, shownText{"", text, kind}) }
-	failing := ""
-	if s.Failing != nil {
-		failing = *s.Failing
-	}
 	switch {
-	case failing == "open":
-		remark("bad", "Failing open: requests without a decision pass.")
-	case failing == "closed":
-		remark("bad", "Failing closed: requests without a decision are refused.")
-	case failing == "local" && s.LocalSince != nil:
-		remark("bad", "Limits itself since "+clock(*s.LocalSince, now)+", at its share of each limit: the database makes no decisions.")
-	case s.LocalFrom != nil && s.LocalUntil != nil:
-		remark("", "Has limited itself from "+clock(*s.LocalFrom, now)+" to "+clock(*s.LocalUntil, now)+".")
+	case !s.Policy:
+		obeys = "none"
+	case s.Behind == nil:
+		obeys, obeysKind = "unknown", levelWarn
+	case *s.Behind > 0:
+		obeys, obeysKind = number(*s.Behind)+" behind", levelWarn
 	}
-	if s.Cannot != nil && s.Live {
-		remark("bad", "Lacks privileges. Run: "+oneLine(*s.Cannot))
-	}
-	switch {
-	case s.Ended != nil:
-		remark("", "Ended at "+clock(*s.Ended, now)+".")
-	case !s.Live:
-		remark("bad", "Gone for "+span(time.Duration(s.SecondsAgo*float64(time.Second)))+".")
-	}
-	var errors []string
-	for _, name := range slices.Sorted(maps.Keys(s.Errors)) {
-		if n := s.Errors[name]; n > 0 {
-			errors = append(errors, fmt.Sprintf("%s × %s", name, number(n)))
+	cells := []shownText{{"State", state, kind}, {"Proxy", node, ""}, {"Policy", obeys, obeysKind}, {"Version", version, ""}}
+	add := func(name, text string) {
+		if s.reported == nil {
+			text = dash
 		}
+		cells = append(cells, shownText{name, text, ""})
+	}
+	r := s.reported
+	if r == nil {
+		r = &reported{}
+	}
+	allowed, refused, _ := r.Now.texts()
+	leases := number(r.Leases)
+	if r.Leases > 0 {
+		leases += " (" + number(r.LeasedUnits) + " units)"
+	}
+	add("Allowed", allowed)
+	add("Refused", refused)
+	add("Wait, p99", millisecondsText(r.P99MS))
+	add("Waiting", number(r.Waiting))
+	add("In flight", number(r.InFlight))
+	add("Leases", leases)
+	return cells
+}
+
+// remark is something about a proxy that people should know: a predicate, whose subject is the proxy. The banner has
+// those that are loud, with the name of the proxy.
+type remark struct {
+	shownText
+	loud bool
+}
+
+// remarks are what people should know of a proxy. The caller holds the mutex.
+func (c *collector) remarks(p *proxy) (all []remark) {
+	say := func(kind, text string) { all = append(all, remark{shownText{"", text, kind}, false}) }
+	warn := func(text string) { all = append(all, remark{shownText{"", text, levelWarn}, true}) }
+	switch failing := p.failing(); {
+	case failing != "":
+		w, since := wayOf(failing), ""
+		if at := p.now.stores().LocalSince; failing == "local" && at > 0 {
+			since = " since " + clock(time.UnixMilli(at), c.now)
+		}
+		say(levelBad, w.does+since+w.because)
+	case p.LocalFrom != nil && p.LocalUntil != nil:
+		say("", "has limited by itself from "+clock(*p.LocalFrom, c.now)+" to "+clock(*p.LocalUntil, c.now)+".")
+	}
+	switch {
+	case p.Ended != nil:
+		say("", "ended at "+clock(*p.Ended, c.now)+".")
+	case !p.Live:
+		gone := "is gone: it was last seen " + span(time.Duration(p.SecondsAgo*float64(time.Second))) + " ago."
+		if p.now != nil {
+			gone += " If it runs without the database, it " + wayOf(p.now.without()).does + "."
+		}
+		all = append(all, remark{shownText{"", gone, levelBad}, c.lost(p)})
+	}
+	if !p.Live {
+		return all
+	}
+	if p.Cannot != nil {
+		warn("lacks privileges. Run: " + oneLine(*p.Cannot))
+	}
+	if p.Policy && p.Behind == nil {
+		warn("has not read the policy yet.")
+	} else if p.Policy && *p.Behind > 0 {
+		warn(fmt.Sprintf("has yet to apply %s of the policy.", counted(*p.Behind, "change", "changes")))
+	}
+	if len(p.Problems) > 0 {
+		warn("cannot use " + plural(len(p.Problems), "a rule", "some rules") + ": " + strings.Join(p.Problems, "; "))
+	}
+	if p.Elsewhere {
+		say(levelWarn, "counts in another database, which this page does not show.")
+		return all
+	}
+	if c.pause != nil != p.Paused {
+		say(levelWarn, map[bool]string{true: "does not obey the pause yet.", false: "still obeys a pause that has ended."}[c.pause != nil])
+	}
+	if p.now == nil {
+		if time.Since(c.began) > loadingTime {
+			warn("reports nothing.")
+		}
+		return all
+	}
+	if !p.now.History {
+		say(levelWarn, "has no history, so what happens to its requests is not counted here.")
+	}
+	if !p.Policy && len(c.modes) > 0 {
+		say(levelWarn, "has no policy, so the rules do not apply there.")
+	}
+	counts := errorsText(p.now.stores().Errors)
+	var errors []string
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		errors = append(errors, name+" × "+number(counts[name]))
 	}
 	if len(errors) > 0 {
-		remark("warn", "Errors of the database: "+strings.Join(errors, ", ")+".")
+		say(levelWarn, "has had errors of the database: "+strings.Join(errors, ", ")+".")
 	}
-	if s.Live {
-		for _, text := range slices.Concat(s.Lacks, s.Problems) {
-			remark("warn", text)
-		}
-	}
+	return all
+}
+
+// lost reports whether a proxy vanished a while ago, and none of its name or host decides since.
+func (c *collector) lost(p *proxy) bool {
+	host, _, _ := strings.Cut(p.Node.Node, "/") // as the default of node_name has it
+	return !p.Live && p.Ended == nil && !p.Elsewhere && p.SecondsAgo < lostTime.Seconds() && !slices.ContainsFunc(c.proxies, func(other *proxy) bool {
+		same, _, _ := strings.Cut(other.Node.Node, "/")
+		return other.Live && !other.Elsewhere && same == host && other.Cannot == nil
+	})
 }

@@ -230,11 +230,7 @@ func TestThePageClaimsNothingOfADatabaseThatNeverAnswered(t *testing.T) {
 		Banner struct {
 			Mode      string
 			Recording *bool
-			Policy    struct {
-				NewestSeq *int64 `json:"newest_seq"`
-				Behind    []any
-				AllObey   *bool `json:"all_obey"`
-			}
+			Figures   []struct{ Name, Text string }
 		}
 	}
 	status, text := send(serve(t, "postgres://nobody@127.0.0.1:1/none"), "state", "")
@@ -242,8 +238,13 @@ func TestThePageClaimsNothingOfADatabaseThatNeverAnswered(t *testing.T) {
 		t.Fatalf("status %d, %v: %s", status, err, text)
 	}
 	b := state.Banner
-	if b.Mode != "database_down" || b.Recording != nil || b.Policy.NewestSeq != nil || len(b.Policy.Behind) > 0 || b.Policy.AllObey != nil {
-		t.Errorf("the banner is %s", text)
+	if b.Mode != "database_down" || b.Recording != nil || len(b.Figures) != 6 {
+		t.Fatalf("the banner is %s", text)
+	}
+	for _, figure := range b.Figures {
+		if figure.Text != "–" && figure.Text != "not known" && figure.Name+figure.Text != "Databasedown" {
+			t.Errorf("%s is %q", figure.Name, figure.Text)
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package page
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
@@ -14,13 +13,13 @@ const nearTime = 24 * time.Hour
 // refusals are the decisions by which requests are refused.
 var refusals = []string{"limited", "blocked", "rejected"}
 
-// addDecisions adds what the audit log has, and says what became of requests in the minute that is asked about, or in
-// that of the last refusal. Without a history there is none.
-func (w *whyAsked) addDecisions() {
+// decisions adds what the audit log has, and says what became of requests in the minute that is asked about, or in that
+// of the last refusal. Without a history there is none.
+func (w *whyAsked) decisions() (said string) {
 	a := w.answer
-	w.said = "No refusal of " + a.Who + " is recorded."
+	said = "No refusal of " + a.Who + " is recorded."
 	if w.query.Most == 0 {
-		return
+		return said
 	}
 	if a.User == nil && (a.Kind == kindUser || a.Kind == kindCounter) {
 		w.query.Key = w.counter // a user whom only the proxies know may be one
@@ -29,14 +28,27 @@ func (w *whyAsked) addDecisions() {
 	if err == nil {
 		err = w.readDecisions(db)
 	}
+	if err == nil && w.minute.IsZero() {
+		var last *admin.Audited
+		if last, err = w.last(db, w.query.Period, refusals...); err == nil && last == nil {
+			last, err = w.last(db, w.query.Period, "error")
+		}
+		if last != nil {
+			w.minute = last.Time
+		}
+	}
+	if err == nil && !w.minute.IsZero() {
+		said, err = w.say(db)
+	}
 	if err != nil {
 		text := "The history cannot be read: " + err.Error()
-		a.DecisionsRemark = &text
-		w.unread = true
-		w.said = "Whether " + a.Who + " was refused is not known: the history cannot be read."
+		a.DecisionsRemark, w.unread = &text, true
+		said = "Whether " + a.Who + " was refused is not known: the history cannot be read."
 	}
+	return said
 }
 
+// readDecisions adds the last decisions.
 func (w *whyAsked) readDecisions(db *admin.Database) error {
 	a := w.answer
 	found, err := db.Audit(w.ctx, &w.query)
@@ -49,31 +61,11 @@ func (w *whyAsked) readDecisions(db *admin.Database) error {
 		a.Decisions = append(a.Decisions, shownDecision{found[i], w.text(&found[i])})
 	}
 	if !allowed && len(found) < mostDecisions { // these are all
-		what, others := "request of "+a.Who+" that was allowed", "."
-		if len(found) == 0 {
-			what, others = "decision about "+a.Who, ", and without `history` nothing."
-		}
-		text := "The audit log has no " + what + " of the 30 days until " + minuteText(w.query.Until, w.now) + ". With `audit denied`, the default, it records no request that was allowed" + others
+		text := "In the 30 days until " + minuteText(w.query.Until, w.now) + " the audit log has no request of " + a.Who +
+			" that was allowed. With `audit denied`, the default, it has refusals only, and without `history` nothing."
 		a.DecisionsRemark = &text
 	}
-	if w.minute.IsZero() {
-		at := slices.IndexFunc(found, func(d admin.Audited) bool {
-			return slices.Contains(refusals, d.Decision) || d.Decision == "error" && d.Status != nil
-		})
-		switch {
-		case at >= 0:
-			w.minute = found[at].Time
-		case len(found) < mostDecisions:
-			return nil
-		default: // the last refusal is older than these
-			last, err := w.last(db, w.query.Period, refusals...)
-			if err != nil || last == nil {
-				return err
-			}
-			w.minute = last.Time
-		}
-	}
-	return w.say(db)
+	return nil
 }
 
 // last returns the last row of a period that has one of these decisions; nil: none has.
@@ -87,62 +79,54 @@ func (w *whyAsked) last(db *admin.Database, p admin.Period, decisions ...string)
 	return &found[0], nil
 }
 
-// minuteOf returns the minute of a time, and how many requests had which decision in it.
-func (w *whyAsked) minuteOf(db *admin.Database, t time.Time) (p admin.Period, decided map[string]int64, refused int64, err error) {
+// minuteOf returns the minute of a time, how many requests were refused in it, and how many had no decision.
+func (w *whyAsked) minuteOf(db *admin.Database, t time.Time) (p admin.Period, refused, failed int64, err error) {
 	from := t.Truncate(time.Minute)
 	p = admin.Period{From: from, Until: from.Add(time.Minute)}
 	q := w.query
 	q.Period = p
-	decided, err = db.Decided(w.ctx, &q)
+	decided, err := db.Decided(w.ctx, &q)
 	for _, name := range refusals {
 		refused += decided[name]
 	}
-	return p, decided, refused, err
+	return p, refused, decided["error"], err
 }
 
-// say makes the sentence about the minute.
-func (w *whyAsked) say(db *admin.Database) error {
-	who, minute := w.answer.Who, w.minute
-	p, decided, refused, err := w.minuteOf(db, minute)
+// say is the sentence about the minute.
+func (w *whyAsked) say(db *admin.Database) (string, error) {
+	who, at := w.answer.Who, minuteText(w.minute, w.now)
+	p, refused, failed, err := w.minuteOf(db, w.minute)
 	if err != nil {
-		return err
+		return "", err
 	}
-	at, failed := minuteText(minute, w.now), decided["error"]
-	switch {
-	case refused > 0:
-		last, err := w.last(db, p, refusals...)
-		if err != nil || last == nil {
-			return err
-		}
-		w.refused = true
-		w.said = fmt.Sprintf("%s was refused %s at %s. %s", who, times(refused), at, w.text(last))
-		if failed > 0 {
-			w.said += fmt.Sprintf(" In the same minute %s had no decision.", plural(int(failed), "1 request", number(failed)+" requests"))
-		}
-	case failed > 0:
-		last, err := w.last(db, p, "error")
-		if err != nil || last == nil {
-			return err
-		}
-		w.said = fmt.Sprintf("%s had no decision %s at %s. The last: %s", who, times(failed), at, w.text(last))
-	default:
-		w.said = fmt.Sprintf("%s was not refused at %s.", who, at)
-		q := w.query
-		q.Period = admin.Period{From: p.From.Add(-nearTime), Until: p.Until.Add(nearTime)} // the log is read whole
-		nearest, err := db.NearestRefusal(w.ctx, &q, minute)
-		if err != nil {
-			return err
-		}
-		if nearest == nil {
-			w.said += " No refusal is recorded within a day of it."
-			return nil
-		}
-		w.answer.Found = true
-		_, _, refused, err := w.minuteOf(db, *nearest)
-		w.said += fmt.Sprintf(" The nearest minute with refusals: %s at %s.", times(refused), minuteText(*nearest, w.now))
-		return err
+	kinds, said := refusals, fmt.Sprintf("%s was refused %s at %s. ", who, times(refused), at)
+	if refused == 0 {
+		kinds, said = []string{"error"}, fmt.Sprintf("%s had no decision %s at %s. The last: ", who, times(failed), at)
 	}
-	return nil
+	if refused+failed > 0 {
+		last, err := w.last(db, p, kinds...)
+		if err != nil || last == nil {
+			return "", err
+		}
+		said += w.text(last)
+		if refused > 0 && failed > 0 {
+			said += " In the same minute " + counted(failed, "request", "requests") + " had no decision."
+		}
+		return said, nil
+	}
+	said = fmt.Sprintf("%s was not refused at %s.", who, at)
+	q := w.query
+	q.Period = admin.Period{From: p.From.Add(-nearTime), Until: p.Until.Add(nearTime)} // the log is read whole
+	nearest, err := db.NearestRefusal(w.ctx, &q, w.minute)
+	if err != nil {
+		return "", err
+	}
+	if nearest == nil {
+		return said + " No refusal is recorded within a day of it.", nil
+	}
+	w.answer.Found = true
+	_, refused, _, err = w.minuteOf(db, *nearest)
+	return said + fmt.Sprintf(" The nearest minute with refusals: %s at %s.", times(refused), minuteText(*nearest, w.now)), err
 }
 
 // text is a row of the audit log in words.

@@ -3,12 +3,10 @@ package page
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -23,8 +21,8 @@ var errNoAnswer = errors.New("there is no answer yet")
 func (c *collector) state() map[string]any {
 	if c.up && c.questions[questionLook].told {
 		c.sections = map[string]any{
-			"traffic": c.traffic(), "top": c.top(), "near": c.nearNow(), "proxies": c.proxyList(), "limits": c.limitList(), "bans": banList(c.bans),
-			"changes": map[string]any{"changes": changeList(c.changes)},
+			"traffic": c.traffic(), "top": c.top(), "near": c.near, "proxies": c.proxyList(), "limits": c.limitList(), "bans": banList(c.bans),
+			"changes": changeList(c.changes),
 		}
 	}
 	all := maps.Clone(c.sections)
@@ -62,57 +60,65 @@ func trafficFrom(now time.Time) time.Time {
 	return now.Add(time.Minute - trafficTime).Truncate(time.Minute).UTC()
 }
 
+// trafficSection has the minutes in which requests came. That in which Until lies is under way.
 type trafficSection struct {
-	StepSeconds int           `json:"step_seconds"`
-	From        *time.Time    `json:"from"`
-	Allowed     []float64     `json:"allowed"`
-	Refused     []float64     `json:"refused"`
-	Failed      []float64     `json:"failed"`
-	Shadow      []float64     `json:"shadow"`
-	Marks       []trafficMark `json:"marks"`
-	Outages     []outage      `json:"outages"`
-	Sums        *admin.Minute `json:"sums"`
-}
-
-// trafficMark is a change of the policy, in words.
-type trafficMark struct {
-	At   time.Time `json:"at"`
-	Text string    `json:"text"`
-	By   string    `json:"by"`
-	Kind string    `json:"kind"`
-	Seq  int64     `json:"seq"`
+	From    time.Time      `json:"from"`
+	Until   time.Time      `json:"until"`
+	Minutes []admin.Minute `json:"minutes"`
+	Outages []outage       `json:"outages"`
 }
 
 func (c *collector) traffic() trafficSection {
-	from := trafficFrom(c.now)
-	t := trafficSection{StepSeconds: 60, From: &from, Marks: []trafficMark{}, Outages: c.outages(), Sums: &admin.Minute{Time: from}}
-	minutes := map[int64]admin.Minute{}
+	t := trafficSection{trafficFrom(c.now), c.now.UTC(), []admin.Minute{}, c.outages()}
 	for _, m := range c.minutes {
-		minutes[m.Time.Unix()] = m
-	}
-	for at := from; !at.After(c.now) && len(t.Allowed) < 60; at = at.Add(time.Minute) {
-		m := minutes[at.Unix()]
-		seconds := min(60, max(1, c.now.Sub(at).Seconds()))
-		t.Allowed = append(t.Allowed, rounded(float64(m.Allowed)/seconds))
-		t.Refused = append(t.Refused, rounded(float64(m.Refused)/seconds))
-		t.Failed = append(t.Failed, rounded(float64(m.Failed)/seconds))
-		t.Shadow = append(t.Shadow, rounded(float64(m.Shadow)/seconds))
-		t.Sums.Allowed += m.Allowed
-		t.Sums.Refused += m.Refused
-		t.Sums.Failed += m.Failed
-		t.Sums.Shadow += m.Shadow
-	}
-	if now := c.rates(); now != nil { // of the minute under way the history does not have all yet
-		last := len(t.Allowed) - 1
-		t.Allowed[last], t.Refused[last], t.Failed[last] = rounded(now.Allowed), rounded(now.Refused), rounded(now.Failed)
-	}
-	for i := range c.changes {
-		if change := &c.changes[i]; change.At.After(from) {
-			t.Marks = append(t.Marks, trafficMark{change.At, changeText(change), change.By, change.Kind, change.Seq})
+		if !m.Time.Before(t.From) {
+			t.Minutes = append(t.Minutes, m)
 		}
 	}
-	slices.Reverse(t.Marks)
 	return t
+}
+
+// outage is a time with requests without a decision.
+type outage struct {
+	From     time.Time `json:"from"`
+	Until    time.Time `json:"until"`
+	Requests int64     `json:"requests"`
+	Text     string    `json:"text"`
+}
+
+// outages are those of the last hour, by the history.
+func (c *collector) outages() []outage {
+	found := []outage{}
+	for _, m := range c.minutes {
+		if m.Failed == 0 || m.Time.Before(trafficFrom(c.now)) {
+			continue
+		}
+		last := len(found) - 1
+		if last < 0 || m.Time.Sub(found[last].Until) > time.Minute {
+			found = append(found, outage{From: m.Time})
+			last++
+		}
+		found[last].Until = m.Time.Add(time.Minute)
+		found[last].Requests += m.Failed
+	}
+	became := map[string]bool{}
+	for _, p := range c.proxies {
+		if p.now != nil {
+			became[p.now.without()] = true
+		}
+	}
+	for i := range found {
+		o := &found[i]
+		how := "had no decision"
+		switch {
+		case len(became) == 1 && became["open"]:
+			how = "passed without a decision"
+		case len(became) == 1 && became["closed"]:
+			how = plural(int(o.Requests), "was", "were") + " refused without a decision"
+		}
+		o.Text = fmt.Sprintf("%s %s from %s to %s UTC.", counted(o.Requests, "request", "requests"), how, o.From.UTC().Format("15:04"), o.Until.UTC().Format("15:04"))
+	}
+	return found
 }
 
 // rounded leaves a rate a tenth.
@@ -142,7 +148,7 @@ type topName struct {
 
 // say sets the texts of all lists.
 func (t *topSection) say(names *ruleNames) {
-	for _, list := range [][]topName{t.Asking, t.Keys, t.Users, t.Addresses, t.Rules} {
+	for _, list := range [][]topName{t.Asking, t.Keys, t.Users, t.Addresses} {
 		for i := range list {
 			n := &list[i]
 			n.Text = n.Name.Name
@@ -152,23 +158,23 @@ func (t *topSection) say(names *ruleNames) {
 		}
 	}
 	for i := range t.Rules {
-		shown := names.shown(t.Rules[i].Name.Name)
-		switch rule, isRule := strings.CutPrefix(shown, "rule/"); {
-		case isRule:
-			shown = "rule " + rule
-		case !strings.HasPrefix(t.Rules[i].Name.Name, history.ReasonPrefix):
-			shown = "limit " + shown
+		n := &t.Rules[i]
+		n.Text = names.shown(n.Name.Name)
+		if rule, isRule := strings.CutPrefix(n.Text, "rule/"); isRule {
+			n.Text = "rule " + rule
+		} else if !strings.HasPrefix(n.Name.Name, history.ReasonPrefix) {
+			n.Text = "limit " + n.Text
 		}
-		t.Rules[i].Text = shown
 	}
 }
 
 // mostTop is how many names each list has.
 const mostTop = 10
 
+// top is what proxies have counted since a page is open.
 func (c *collector) top() topSection {
 	t := topSection{Exact: true}
-	var keys, users, addresses, rules topSums
+	keys, users, addresses, rules := topSums{}, topSums{}, topSums{}, topSums{}
 	for _, p := range c.proxies {
 		if p.now == nil || !p.now.History || !p.Live {
 			continue
@@ -179,33 +185,30 @@ func (c *collector) top() topSection {
 			t.From = &from
 		}
 		t.Exact = t.Exact && top.Exact
-		keys.add(top.Keys)
-		users.add(top.Users)
-		addresses.add(top.Addresses)
-		rules.add(top.Rules)
+		keys.add(top.Keys...)
+		users.add(top.Users...)
+		addresses.add(top.Addresses...)
+		rules.add(top.Rules...)
 		for _, all := range top.All {
 			t.Requests += all.requests
 			t.Refused += all.refused
 			t.Failed += all.failed
 		}
 	}
-	refused := func(n topName) int64 { return n.Refused }
-	t.Asking = askingMost(&keys, &users, mostTop)
-	t.Keys, t.Users = keys.most(refused, mostTop), users.most(refused, mostTop)
-	t.Addresses, t.Rules = addresses.most(refused, mostTop), rules.most(refused, mostTop)
+	t.Asking = askingMost(keys, users, mostTop)
+	t.Keys, t.Users = keys.most(refusedOf, mostTop), users.most(refusedOf, mostTop)
+	t.Addresses, t.Rules = addresses.most(refusedOf, mostTop), rules.most(refusedOf, mostTop)
 	t.say(c.rules)
 	return t
 }
 
-// topSums adds up names of several proxies.
-type topSums struct{ names map[string]topName }
+// topSums adds up names of several proxies, by prefix and name.
+type topSums map[[2]string]topName
 
-func (s *topSums) add(names []shownName) {
-	if s.names == nil {
-		s.names = map[string]topName{}
-	}
+func (s topSums) add(names ...shownName) {
 	for _, n := range names {
-		sum := s.names[n.prefix+"\x00"+n.name]
+		at := [2]string{n.prefix, n.name}
+		sum := s[at]
 		sum.Name.Name = strings.TrimSpace(n.prefix + " " + n.name)
 		if n.prefix != "" {
 			sum.Prefix, sum.Key = n.prefix, n.name
@@ -213,33 +216,32 @@ func (s *topSums) add(names []shownName) {
 		sum.Requests += n.requests
 		sum.Refused += n.refused
 		sum.Failed += n.failed
-		s.names[n.prefix+"\x00"+n.name] = sum
+		s[at] = sum
 	}
 }
 
+func refusedOf(n topName) int64  { return n.Refused }
+func requestsOf(n topName) int64 { return n.Requests }
+
 // most are the names with the most of something, without those that have nothing of it.
-func (s *topSums) most(amount func(topName) int64, most int) []topName {
+func (s topSums) most(amount func(topName) int64, most int) []topName {
 	all := []topName{}
-	for _, n := range s.names {
+	for _, n := range s {
 		if amount(n) > 0 {
 			all = append(all, n)
 		}
 	}
-	sort.Slice(all, func(i, j int) bool {
-		if a, b := amount(all[i]), amount(all[j]); a != b {
-			return a > b
-		}
-		return all[i].Name.Name < all[j].Name.Name
+	slices.SortFunc(all, func(a, b topName) int {
+		return cmp.Or(cmp.Compare(amount(b), amount(a)), strings.Compare(a.Name.Name, b.Name.Name))
 	})
 	return all[:min(len(all), most)]
 }
 
 // askingMost are the keys and users with the most requests. Each request counts for one key, so the requests of a
 // user may be those of many keys.
-func askingMost(keys, users *topSums, most int) []topName {
-	requests := func(n topName) int64 { return n.Requests }
-	all := append(users.most(requests, most), keys.most(requests, most)...)
-	sort.SliceStable(all, func(i, j int) bool { return all[i].Requests > all[j].Requests })
+func askingMost(keys, users topSums, most int) []topName {
+	all := append(users.most(requestsOf, most), keys.most(requestsOf, most)...)
+	slices.SortStableFunc(all, func(a, b topName) int { return cmp.Compare(b.Requests, a.Requests) })
 	seen := map[bool]map[string]bool{true: {}, false: {}} // the names of keys, and those of users
 	all = slices.DeleteFunc(all, func(n topName) bool {
 		name, isKey := cmp.Or(n.Key, n.Name.Name), n.Prefix != ""
@@ -249,20 +251,8 @@ func askingMost(keys, users *topSums, most int) []topName {
 	return all[:min(len(all), most)]
 }
 
-func (c *collector) nearNow() nearSection {
-	near := c.near
-	if near.Counters == nil {
-		near.Counters = []shownUsage{}
-	}
-	return near
-}
-
 func banList(bans []admin.Ban) map[string]any {
-	shown := bans[:min(len(bans), mostBans)]
-	if shown == nil {
-		shown = []admin.Ban{}
-	}
-	return map[string]any{"bans": shown, "total": len(bans)}
+	return map[string]any{"bans": append([]admin.Ban{}, bans[:min(len(bans), mostBans)]...), "total": len(bans)}
 }
 
 // shownChange is a change with what it did.
@@ -272,62 +262,24 @@ type shownChange struct {
 	Text string   `json:"text"`
 }
 
-func changeList(changes []admin.Change) []shownChange {
+func changeList(changes []admin.Change) map[string]any {
 	shown := []shownChange{}
 	for i := range changes {
-		c := changes[i]
-		if c.Before == nil {
-			c.Before = json.RawMessage("null")
-		}
-		if c.After == nil {
-			c.After = json.RawMessage("null")
-		}
-		shown = append(shown, shownChange{c, c.What, changeText(&changes[i])})
+		shown = append(shown, shownChange{changes[i], changes[i].What, changeText(&changes[i])})
 	}
-	return shown
+	return map[string]any{"changes": shown}
 }
 
 // changeText is a change in words.
 func changeText(c *admin.Change) string {
-	which := "all"
+	which := c.Kind + " all"
 	switch {
-	case c.KeyID != nil:
+	case c.KeyID != nil && c.Kind == "key":
 		which = fmt.Sprintf("key %d", *c.KeyID)
+	case c.KeyID != nil:
+		which = fmt.Sprintf("%s key %d", c.Kind, *c.KeyID)
 	case c.Ref != nil:
-		which = *c.Ref
-	}
-	if c.Kind != "key" || c.KeyID == nil {
-		which = c.Kind + " " + which
+		which = c.Kind + " " + *c.Ref
 	}
 	return which + ": " + strings.Join(c.What, ", ")
-}
-
-// number is a number for people.
-func number(n int64) string {
-	text := fmt.Sprint(n)
-	for at := len(text) - 3; at > 0 && text[at-1] != '-'; at -= 3 {
-		text = text[:at] + "," + text[at:]
-	}
-	return text
-}
-
-// span is a duration for people.
-func span(d time.Duration) string {
-	switch {
-	case d >= 48*time.Hour && d%(24*time.Hour) == 0:
-		return fmt.Sprintf("%d days", d/(24*time.Hour))
-	case d >= time.Minute:
-		d = d.Round(time.Second)
-	case d >= time.Second:
-		d = d.Round(100 * time.Millisecond)
-	}
-	text := d.String()
-	text = strings.TrimSuffix(text, "0s")
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	if text == "" || text[len(text)-1] >= '0' && text[len(text)-1] <= '9' || strings.HasSuffix(text, ".") {
-		return d.String()
-	}
-	return text
 }

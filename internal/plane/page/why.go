@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,65 +17,65 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// explainBody is a request to explain.
-type explainBody struct {
-	User    string            `json:"user"`
-	Key     string            `json:"key"`
-	KeyID   int64             `json:"key_id"`
-	Tier    string            `json:"tier"`
-	Method  string            `json:"method"`
-	Host    string            `json:"host"`
-	Path    string            `json:"path"`
-	Address string            `json:"address"`
-	Route   string            `json:"route"`
-	Headers map[string]string `json:"headers"`
-	At      string            `json:"at"`
-}
-
-func (b *explainBody) request() (*admin.Request, error) {
-	path, _, _ := strings.Cut(cmp.Or(b.Path, "/"), "?")
-	if !strings.HasPrefix(path, "/") {
-		return nil, &ratelimit.FieldError{Field: "path", Value: path, Want: "a path that begins with a slash"}
-	}
-	r := &admin.Request{
-		Key: b.Key, KeyID: b.KeyID, User: b.User, Tier: cmp.Or(b.Tier, "anonymous"), Method: strings.ToUpper(cmp.Or(b.Method, "GET")), Host: b.Host, Path: path,
-		Route: b.Route, Header: http.Header{},
-	}
-	var err error
-	if b.Address != "" {
-		if r.Address, err = admin.ParseAddress("address", b.Address); err != nil {
-			return nil, err
-		}
-	}
-	for name, value := range b.Headers {
-		r.Header.Set(name, value)
-	}
-	if b.At != "" {
-		r.At, err = admin.ParseTime("at", b.At)
-	}
-	return r, err
-}
-
-func explain(ctx context.Context, db *admin.Database, body *explainBody) (any, error) {
-	request, err := body.request()
-	if err != nil {
-		return nil, err
-	}
-	return db.Explain(ctx, request)
-}
-
-// whyBody is a question why a sender was refused.
-type whyBody struct {
-	Who     string `json:"who"`
-	Kind    string `json:"kind"`
-	At      string `json:"at"`
+// requestBody is a request that a question is about.
+type requestBody struct {
 	Method  string `json:"method"`
 	Host    string `json:"host"`
 	Path    string `json:"path"`
 	Address string `json:"address"`
 }
 
-// reasons is the answer.
+func (b *requestBody) request() (*admin.Request, error) {
+	path, _, _ := strings.Cut(cmp.Or(b.Path, "/"), "?")
+	if !strings.HasPrefix(path, "/") {
+		return nil, &ratelimit.FieldError{Field: "path", Value: path, Want: "a path that begins with a slash"}
+	}
+	r := &admin.Request{Tier: "anonymous", Method: strings.ToUpper(cmp.Or(b.Method, "GET")), Host: b.Host, Path: path, Header: http.Header{}}
+	var err error
+	if b.Address != "" {
+		r.Address, err = admin.ParseAddress("address", b.Address)
+	}
+	return r, err
+}
+
+// explainBody is a request to explain.
+type explainBody struct {
+	User  string `json:"user"`
+	Key   string `json:"key"`
+	KeyID int64  `json:"key_id"`
+	Tier  string `json:"tier"`
+	requestBody
+	Route   string            `json:"route"`
+	Headers map[string]string `json:"headers"`
+	At      string            `json:"at"`
+}
+
+func explain(ctx context.Context, db *admin.Database, body *explainBody) (any, error) {
+	r, err := body.request()
+	if err != nil {
+		return nil, err
+	}
+	r.Key, r.KeyID, r.User, r.Tier, r.Route = body.Key, body.KeyID, body.User, cmp.Or(body.Tier, r.Tier), body.Route
+	for name, value := range body.Headers {
+		r.Header.Set(name, value)
+	}
+	if body.At != "" {
+		if r.At, err = admin.ParseTime("at", body.At); err != nil {
+			return nil, err
+		}
+	}
+	return db.Explain(ctx, r)
+}
+
+// whyBody is a question why a sender was refused.
+type whyBody struct {
+	Who  string `json:"who"`
+	Kind string `json:"kind"`
+	At   string `json:"at"`
+	requestBody
+}
+
+// reasons is the answer: what the audit log has, and what the policy would do with the next request.
 type reasons struct {
 	Kind            string          `json:"kind"`
 	Taken           string          `json:"taken"` // what the name was taken for, in words
@@ -82,8 +83,6 @@ type reasons struct {
 	Found           bool            `json:"found"`
 	At              time.Time       `json:"at"`
 	Summary         string          `json:"summary"`
-	Plan            *string         `json:"plan"`
-	PlanUntil       *time.Time      `json:"plan_until"`
 	User            *admin.User     `json:"user"`
 	Bans            []admin.Ban     `json:"bans"`
 	Counters        []shownUsage    `json:"counters"`
@@ -127,8 +126,12 @@ func why(ctx context.Context, s *Server, body *whyBody) (any, error) {
 	if _, err := s.section(ctx, "limits"); err != nil { // the limits of configurations are those that it knows
 		return nil, err
 	}
-	var answer *reasons
-	err := s.ask(ctx, func(ctx context.Context, c *connections) error {
+	answer := &reasons{Who: who, Bans: []admin.Ban{}, Counters: []shownUsage{}, Decisions: []shownDecision{}}
+	request, err := body.request()
+	if err != nil {
+		return nil, err
+	}
+	err = s.ask(ctx, func(ctx context.Context, c *connections) error {
 		db, err := c.at(ctx, ofPolicy)
 		if err != nil {
 			return err
@@ -137,9 +140,8 @@ func why(ctx context.Context, s *Server, body *whyBody) (any, error) {
 		if err != nil {
 			return err
 		}
-		w := &whyAsked{server: s, ctx: ctx, at: c, db: db, body: body, answer: &reasons{Who: who, Bans: []admin.Ban{}, Counters: []shownUsage{}, Decisions: []shownDecision{}}, now: now}
-		answer = w.answer
-		return w.run(who)
+		w := &whyAsked{server: s, ctx: ctx, at: c, db: db, answer: answer, now: now, request: request}
+		return w.run(who, body)
 	})
 	return answer, err
 }
@@ -150,21 +152,18 @@ type whyAsked struct {
 	ctx     context.Context
 	at      *connections
 	db      *admin.Database // of the policy
-	body    *whyBody
 	answer  *reasons
 	now     time.Time
-	request admin.Request // the next one
+	request *admin.Request // the next one
 	query   admin.AuditQuery
 	counter string    // the key of the counters in configurations; "" is none
 	minute  time.Time // that is asked about; the zero time is now, until the log says when the last refusal was
-	said    string    // what became of requests
-	refused bool      // in the minute that said is about
 	unread  bool      // the history cannot be read
 }
 
-func (w *whyAsked) run(who string) error {
+func (w *whyAsked) run(who string, body *whyBody) error {
 	a := w.answer
-	minute, early, err := whenAsked(w.body.At, w.now)
+	minute, early, err := whenAsked(body.At, w.now)
 	if err != nil {
 		return err
 	}
@@ -174,54 +173,31 @@ func (w *whyAsked) run(who string) error {
 	}
 	a.At = until.UTC()
 	w.query = admin.AuditQuery{Period: admin.Period{From: until.Add(-decisionsTime), Until: until}, Most: mostDecisions}
-	w.request = admin.Request{Tier: "anonymous", Method: strings.ToUpper(cmp.Or(w.body.Method, "GET")), Host: w.body.Host, Path: cmp.Or(w.body.Path, "/"), Header: http.Header{}}
-	if w.body.Address != "" {
-		if w.request.Address, err = admin.ParseAddress("address", w.body.Address); err != nil {
-			return err
-		}
-	}
-	if a.Kind, err = w.kindOf(who); err != nil {
+	if a.Kind, err = w.kindOf(who, body.Kind); err != nil {
 		return err
 	}
-	switch a.Kind {
-	case kindUser:
-		err = w.aboutUser(who)
-	case kindAddress:
-		err = w.aboutAddress(who)
-	case kindKey:
-		err = w.aboutKey(who)
-	case kindKeyID:
-		id, failed := strconv.ParseInt(strings.TrimPrefix(who, "#"), 10, 64)
-		if failed != nil || id < 1 {
-			return &ratelimit.FieldError{Field: "who", Value: who, Want: "# and the number of an API key, as in #7"}
-		}
-		err = w.aboutKeyID(id)
-	default:
-		w.counter = who
-	}
-	if err != nil {
+	if err := w.identify(who); err != nil {
 		return err
 	}
 	if err := w.addCounters(); err != nil {
 		return err
 	}
-	w.addDecisions()
+	said := w.decisions()
 	a.Found = a.Found || a.User != nil || len(a.Bans) > 0 || len(a.Counters) > 0 || len(a.Decisions) > 0
-	if a.Kind == kindUser && w.body.Kind == "" && !a.Found && !w.unread {
-		a.Kind, w.request.Key, w.request.User = kindUnknown, who, ""
+	if !a.Found && !w.unread {
+		said = fmt.Sprintf("Nothing is known of %s: no user, no API key, no ban, no counter and no recorded decision.", a.Who)
+		if a.Kind == kindUser && body.Kind == "" {
+			a.Kind, w.request.Key, w.request.User = kindUnknown, who, ""
+		}
 	}
-	a.Taken = w.taken()
+	a.Taken, a.Summary = w.taken(), strings.TrimSpace(early+" "+said)
 	w.addNext()
-	if early != "" {
-		w.said = early + " " + w.said
-	}
-	a.Summary = w.summary()
 	return nil
 }
 
 // kindOf is what a text names, unless it is said: what the policy knows by it comes first.
-func (w *whyAsked) kindOf(who string) (string, error) {
-	switch said := w.body.Kind; said {
+func (w *whyAsked) kindOf(who, said string) (string, error) {
+	switch said {
 	case kindUser, kindKey, kindKeyID, kindAddress, kindCounter:
 		return said, nil
 	case "":
@@ -231,15 +207,13 @@ func (w *whyAsked) kindOf(who string) (string, error) {
 	if _, err := netip.ParseAddr(who); err == nil {
 		return kindAddress, nil
 	}
-	if strings.HasPrefix(who, policy.KeyPrefix) {
+	id, err := keyNumber(who)
+	switch {
+	case strings.HasPrefix(who, policy.KeyPrefix):
 		return kindKey, nil
-	}
-	digits, isNumber := strings.CutPrefix(who, "#")
-	id, err := strconv.ParseInt(digits, 10, 64)
-	if isNumber && err == nil && id > 0 {
+	case err == nil && who[0] == '#':
 		return kindKeyID, nil
-	}
-	if !w.db.HasPolicy(w.ctx) {
+	case !w.db.HasPolicy(w.ctx):
 		return kindUser, nil
 	}
 	users, failed := w.db.UserNames(w.ctx, who, 1) // the shortest comes first
@@ -249,7 +223,7 @@ func (w *whyAsked) kindOf(who string) (string, error) {
 	if known, failed := w.db.KeyID(w.ctx, who); failed != nil || known != 0 {
 		return kindKey, failed
 	}
-	if err == nil && id > 0 {
+	if err == nil {
 		if _, failed := w.db.UserOfKey(w.ctx, id); failed == nil {
 			return kindKeyID, nil
 		}
@@ -257,27 +231,30 @@ func (w *whyAsked) kindOf(who string) (string, error) {
 	return kindUser, nil
 }
 
+// keyNumber is the number of an API key, as in 7 or #7.
+func keyNumber(text string) (int64, error) {
+	id, err := strconv.ParseInt(strings.TrimPrefix(text, "#"), 10, 64)
+	if err != nil || id < 1 {
+		return 0, &ratelimit.FieldError{Field: "who", Value: text, Want: "# and the number of an API key, as in #7"}
+	}
+	return id, nil
+}
+
 // taken is what the name was taken for, in words.
 func (w *whyAsked) taken() string {
 	a := w.answer
-	owner := ""
-	if a.User != nil {
-		owner = " of " + a.User.User
-	}
-	switch a.Kind {
-	case kindUser:
-		if a.User == nil || a.User.Tier == nil {
-			return "a user, or the key of a limit, that the policy does not have"
-		}
+	switch {
+	case a.Kind == kindUser && a.User != nil && a.User.Tier != nil:
 		return "a user"
-	case kindKey, kindKeyID:
-		if w.request.KeyID == 0 {
-			return "an API key that the policy does not know"
-		}
-		return fmt.Sprintf("the API key #%d%s", w.request.KeyID, owner)
-	case kindAddress:
+	case a.Kind == kindUser:
+		return "a user, or the key of a limit, that the policy does not have"
+	case w.request.KeyID != 0 && a.User != nil:
+		return fmt.Sprintf("the API key #%d of %s", w.request.KeyID, a.User.User)
+	case a.Kind == kindKey:
+		return "an API key that the policy does not know"
+	case a.Kind == kindAddress:
 		return "an address"
-	case kindCounter:
+	case a.Kind == kindCounter:
 		return "a key that a limit counts"
 	}
 	return "an API key that the policy does not know: there is no user, no number of an API key and no counter of this name"
@@ -294,8 +271,7 @@ func whenAsked(text string, now time.Time) (minute time.Time, early string, err 
 		at, err = time.Parse("15:04:05", text)
 	}
 	if err == nil {
-		day := now.UTC().Truncate(24 * time.Hour)
-		at = day.Add(time.Duration(at.Hour())*time.Hour + time.Duration(at.Minute())*time.Minute + time.Duration(at.Second())*time.Second)
+		at = now.UTC().Truncate(24 * time.Hour).Add(at.Sub(at.Truncate(24 * time.Hour)))
 		if at.After(now) {
 			early = minuteText(at, now) + " is not yet."
 			at = at.Add(-24 * time.Hour)
@@ -308,69 +284,69 @@ func whenAsked(text string, now time.Time) (minute time.Time, early string, err 
 	return at.UTC().Truncate(time.Minute), early, nil
 }
 
-// aboutUser reads what the policy knows of a user, or of what may be the key of a counter.
-func (w *whyAsked) aboutUser(name string) error {
-	u, err := w.db.User(w.ctx, name)
-	switch {
-	case err == nil:
-		w.addUser(&u)
-	case w.db.HasPolicy(w.ctx) && !errors.Is(err, admin.ErrNotFound):
+// identify finds out who the sender is, as the policy, the audit log and the counters have it. It does not keep an API key.
+func (w *whyAsked) identify(who string) error {
+	w.counter = who
+	switch w.answer.Kind {
+	case kindUser:
+		w.query.User, w.request.User = who, who
+		err := w.addUser(who)
+		if errors.Is(err, admin.ErrNotFound) || err != nil && !w.db.HasPolicy(w.ctx) {
+			return nil
+		}
 		return err
+	case kindAddress:
+		address, err := admin.ParseAddress("who", who)
+		if err != nil {
+			return err
+		}
+		w.request.Address = address.Unmap().WithZone("")
+		w.query.Address = policy.NetworkOf(w.request.Address)
+		w.counter = strings.TrimSuffix(w.query.Address.String(), "/32") // as counters have it
+	case kindKey:
+		w.answer.Who = cmp.Or(policy.Hint(who), "an API key")
+		w.counter = ratelimit.DigestKey(who)
+		id, err := w.db.KeyID(w.ctx, who)
+		if err != nil {
+			return err
+		}
+		if id == 0 {
+			w.request.Key = who
+			w.query.Most = 0 // no decision names it
+			return nil
+		}
+		return w.addKey(id)
+	case kindKeyID:
+		w.counter = ""
+		id, err := keyNumber(who)
+		if err != nil {
+			return err
+		}
+		return w.addKey(id)
 	}
-	w.counter = name
-	w.query.User, w.request.User = name, name
 	return nil
 }
 
-func (w *whyAsked) addUser(u *admin.User) {
-	a := w.answer
-	a.User, a.Plan, a.PlanUntil = u, u.Tier, u.TierUntil
-	a.Bans = append(a.Bans, u.Bans...)
-	for i := range u.Usage {
-		a.Counters = append(a.Counters, usageOf(&u.Usage[i], true))
-	}
-}
-
-func (w *whyAsked) aboutAddress(text string) error {
-	address, err := admin.ParseAddress("who", text)
-	if err != nil {
-		return err
-	}
-	address = address.Unmap().WithZone("")
-	network := policy.NetworkOf(address)
-	w.request.Address = address
-	w.query.Address = network
-	w.counter = strings.TrimSuffix(network.String(), "/32") // as counters have it
-	return nil
-}
-
-// aboutKey does not keep the key.
-func (w *whyAsked) aboutKey(key string) error {
-	w.answer.Who = cmp.Or(policy.Hint(key), "an API key")
-	w.counter = ratelimit.DigestKey(key)
-	id, err := w.db.KeyID(w.ctx, key)
-	if err != nil {
-		return err
-	}
-	if id == 0 {
-		w.request.Key = key
-		w.query.Most = 0 // no decision names it
-		return nil
-	}
-	return w.aboutKeyID(id)
-}
-
-func (w *whyAsked) aboutKeyID(id int64) error {
+func (w *whyAsked) addKey(id int64) error {
 	w.request.KeyID, w.query.KeyID = id, id
 	user, err := w.db.UserOfKey(w.ctx, id)
 	if err != nil {
 		return err
 	}
-	u, err := w.db.User(w.ctx, user)
-	if err == nil {
-		w.addUser(&u)
+	return w.addUser(user)
+}
+
+// addUser adds what the policy knows of a user.
+func (w *whyAsked) addUser(name string) error {
+	u, err := w.db.User(w.ctx, name)
+	if err != nil {
+		return err
 	}
-	return err
+	w.answer.User, w.answer.Bans = &u, append(w.answer.Bans, u.Bans...)
+	for i := range u.Usage {
+		w.answer.Counters = append(w.answer.Counters, usageOf(&u.Usage[i], true))
+	}
+	return nil
 }
 
 // addCounters adds the counters of limits of configurations.
@@ -394,17 +370,14 @@ func (w *whyAsked) addNext() {
 	if w.answer.Kind == kindCounter {
 		return
 	}
-	e, err := w.db.Explain(w.ctx, &w.request)
+	e, err := w.db.Explain(w.ctx, w.request)
 	if err != nil {
 		return // there is no policy
 	}
 	w.answer.Next = &nextRequest{Text: nextText(e, w.now), Passes: e.Result != "refused", Explanation: e}
-	known := map[string]bool{}
-	for _, b := range w.answer.Bans {
-		known[b.Kind+" "+b.Banned] = true
-	}
+	known := w.answer.Bans
 	for _, b := range e.Bans {
-		if !known[b.Kind+" "+b.Banned] {
+		if !slices.ContainsFunc(known, func(k admin.Ban) bool { return k.Kind == b.Kind && k.Banned == b.Banned }) {
 			w.answer.Bans = append(w.answer.Bans, b)
 		}
 	}

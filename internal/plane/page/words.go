@@ -3,6 +3,7 @@ package page
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -57,7 +58,9 @@ func errorsText(counts map[string]int64) map[string]int64 {
 		if words := classWords[class]; words != "" {
 			class += " (" + words + ")"
 		}
-		shown[class] = n
+		if n > 0 {
+			shown[class] = n
+		}
 	}
 	return shown
 }
@@ -114,46 +117,11 @@ func decisionText(rules *ruleNames, d *admin.Audited) string {
 	return "Refused: " + reasonName(reason) + "."
 }
 
-// summary is the answer in a sentence or two.
-func (w *whyAsked) summary() string {
-	var text []string
-	a, now := w.answer, w.now
-	for _, b := range a.Bans {
-		until := "for ever"
-		if b.Until != nil {
-			until = "until " + clock(*b.Until, now)
-		}
-		line := fmt.Sprintf("The %s %s is banned %s by %s", b.Kind, b.Banned, until, b.BannedBy)
-		if b.Reason != nil {
-			line += ": " + *b.Reason
-		}
-		text = append(text, line+".")
-	}
-	if w.refused {
-		return strings.Join(append(text, w.said), " ")
-	}
-	if !a.Found && len(text) == 0 && !w.unread {
-		return fmt.Sprintf("Nothing is known of %s: no user, no API key, no ban, no counter and no recorded decision.", a.Who)
-	}
-	text = append(text, w.said)
-	for _, c := range a.Counters {
-		if c.Quota != nil && c.Used >= *c.Quota {
-			line := fmt.Sprintf("%s: %s of %s are used", c.Prefix, number(c.Used), number(*c.Quota))
-			if c.Resets != nil {
-				line += ". It resets at " + clock(*c.Resets, now)
-			}
-			text = append(text, line+".")
-		}
-	}
-	return strings.Join(text, " ")
-}
-
 // nextText is what the policy does with the next request, in words.
 func nextText(e *admin.Explanation, now time.Time) string {
 	switch e.Result {
 	case "refused":
-		reason := reasonName(e.Reason)
-		text := fmt.Sprintf("The next request would be refused with status %d: %s.", e.Status, reason)
+		text := fmt.Sprintf("The next request would be refused with status %d: %s.", e.Status, reasonName(e.Reason))
 		for _, l := range e.Limits {
 			if !l.Passes && !l.Shadow && !l.Overage && l.RetryAfter != nil {
 				return text + " It would pass at " + clock(now.Add(time.Duration(*l.RetryAfter*float64(time.Second))), now) + "."
@@ -163,13 +131,7 @@ func nextText(e *admin.Explanation, now time.Time) string {
 	case "exempt":
 		return "The next request would pass: the rule " + e.Rule + " exempts it from all limits."
 	case "limited":
-		text := "The next request would pass the policy"
-		for _, l := range e.Limits {
-			if l.Left != nil && l.Quota != nil && !l.Shadow {
-				return text + fmt.Sprintf(", and leave %s of %s of %s/%s.", number(max(*l.Left-l.Cost, 0)), number(*l.Quota), l.Rule, l.Limit)
-			}
-		}
-		return text + "."
+		return "The next request would pass the policy."
 	}
 	return "The next request would pass the policy: no rule limits it."
 }
@@ -198,9 +160,68 @@ func millisecondsText(n *float64) string {
 	return number(int64(*n+0.5)) + " ms"
 }
 
-func numberText(n *int64) string {
-	if n == nil {
-		return dash
+// nodeNames are up to three names.
+func nodeNames(proxies []*proxy) string {
+	const most = 3
+	var names []string
+	for _, p := range proxies {
+		names = append(names, p.Node.Node)
 	}
-	return number(*n)
+	slices.Sort(names)
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	if n := len(names); n > 1 {
+		return strings.Join(names[:n-1], ", ") + " and " + names[n-1]
+	}
+	return names[0]
+}
+
+// plural is one of two texts, and counted the number with it.
+func plural(n int, one, several string) string {
+	if n == 1 {
+		return one
+	}
+	return several
+}
+
+func counted(n int64, one, several string) string {
+	return number(n) + " " + plural(int(n), one, several)
+}
+
+// clock is a time for people, without the day if it is within a day.
+func clock(t, now time.Time) string {
+	t = t.UTC()
+	if t.Sub(now).Abs() < 24*time.Hour {
+		return t.Format(time.TimeOnly) + " UTC"
+	}
+	return t.Format(time.DateTime) + " UTC"
+}
+
+// number is a number for people.
+func number(n int64) string {
+	text := fmt.Sprint(n)
+	for at := len(text) - 3; at > 0 && text[at-1] != '-'; at -= 3 {
+		text = text[:at] + "," + text[at:]
+	}
+	return text
+}
+
+// span is a duration for people.
+func span(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour && d%(24*time.Hour) == 0:
+		return fmt.Sprintf("%d days", d/(24*time.Hour))
+	case d >= time.Minute:
+		d = d.Round(time.Second)
+	case d >= time.Second:
+		d = d.Round(100 * time.Millisecond)
+	}
+	text := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-2]
+		}
+	}
+	return text
 }

@@ -109,7 +109,7 @@ var PageTable = []Setting{
 		Default: "off",
 	}, {
 		Name: "hosts", Form: Words, Args: "one or more host names", Syntax: "<names>",
-		Help:    "Names under which the page is reached without TLS, besides addresses and localhost.",
+		Help:    "Names under which the page is reached, besides addresses, localhost and the names of its site.",
 		Default: "none",
 	}, {
 		Name: "insecure", Form: Switch,

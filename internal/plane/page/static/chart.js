@@ -21,23 +21,10 @@ function scale(most) {
 	return [1, 2, 5, 10].find((step) => step * power >= most) * power;
 }
 
+// line is the path of a column of points, and the area below it.
 function line(points, column, x, y) {
-	let path = '', open = false, from = 0, area = '';
-	const close = (last) => {
-		if (open) area += `L${x(last)} ${height}L${from} ${height}Z`;
-		open = false;
-	};
-	points.forEach((p, i) => {
-		const value = p[column];
-		if (value === null || value === undefined) return close(points[i - 1]?.[0] ?? p[0]);
-		const at = `${x(p[0])} ${y(value)}`;
-		if (!open) from = x(p[0]);
-		path += (open ? 'L' : 'M') + at;
-		area += (open ? 'L' : 'M') + at;
-		open = true;
-	});
-	if (points.length > 0) close(points[points.length - 1][0]);
-	return { path, area };
+	const path = points.map((p, i) => (i > 0 ? 'L' : 'M') + `${x(p[0])} ${y(p[column])}`).join('');
+	return { path, area: `${path}L${x(points[points.length - 1][0])} ${height}L${x(points[0][0])} ${height}Z` };
 }
 
 function nearest(time) {
@@ -54,7 +41,7 @@ function draw() {
 	const points = data.points.filter((p) => p[0] >= from);
 	const point = chosen === null ? points[points.length - 1] : nearest(chosen);
 	panes.forEach((pane, i) => {
-		const most = Math.max(0, ...points.map((p) => p[i + 1] ?? 0));
+		const most = Math.max(0, ...points.map((p) => p[i + 1]));
 		const top = scale(most);
 		const y = (value) => Math.round((height - 1 - (value / top) * (height - 4)) * 10) / 10;
 		const { path, area } = most > 0 ? line(points, i + 1, x, y) : { path: '', area: '' };
@@ -132,15 +119,18 @@ function marksOf(changes, from) {
 	return marks;
 }
 
-// showTraffic shows the section traffic of the server.
-export function showTraffic(t) {
-	const from = Date.parse(t.from) / 1000;
-	const end = t.allowed.length > 0 ? from + t.allowed.length * t.step_seconds : now() / 1000;
+// showTraffic shows the section traffic of the server, and the changes of the policy in its time.
+export function showTraffic(t, changes) {
+	const seconds = (time) => Date.parse(time) / 1000, minute = 60;
+	const from = seconds(t.from), end = from + hour;
+	const counts = new Map(t.minutes.map((m) => [seconds(m.time), m]));
 	// The last minute is under way: its beginning is no average of a minute.
-	const points = t.allowed.slice(0, -1).map((allowed, i) => [from + i * t.step_seconds, allowed, t.refused[i], t.failed[i]]);
-	const marks = marksOf(t.marks, end - hour);
-	const outages = t.outages.map((o) => ({ ...o, from: Date.parse(o.from) / 1000, until: Math.min(Date.parse(o.until) / 1000, end) }));
-	data = { points, marks, outages, end, sums: t.sums };
+	const points = [];
+	for (let time = from; time + minute <= seconds(t.until); time += minute) points.push([time, ...series.map((name) => (counts.get(time)?.[name] ?? 0) / minute)]);
+	const sums = Object.fromEntries(series.map((name) => [name, t.minutes.reduce((sum, m) => sum + m[name], 0)]));
+	const marks = marksOf([...changes].reverse(), from);
+	const outages = t.outages.map((o) => ({ ...o, from: seconds(o.from), until: Math.min(seconds(o.until), end) }));
+	data = { points, marks, outages, end, sums };
 	draw();
 	const rows = [...marks.map((m) => ({ ...m, by: 'by ' + m.by, text: visible(m.text) + (m.more > 0 ? `, and ${count(m.more)} more` : '') })),
 		...outages.map((o) => ({ number: '!', kind: 'outage', seq: 'outage ' + o.from, time: o.from, at: o.from * 1000, text: 'Outage: ' + o.text, by: '' }))].sort((a, b) => b.time - a.time);

@@ -26,7 +26,7 @@ function show(answer) {
 	byId('not-recording').hidden = b.recording !== false || b.loading || !b.database.up;
 	if (state.proxies) {
 		showProxies(state.proxies.proxies);
-		showTraffic(state.traffic);
+		showTraffic(state.traffic, state.changes.changes);
 		showTop(state.top);
 		showNear(state.near);
 		showLimits(state.limits.limits);

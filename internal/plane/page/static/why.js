@@ -100,7 +100,7 @@ function override(o, user) {
 function facts(a) {
 	const lines = (items, empty) => (items.length === 0 ? empty : el('ul', {}, items.map((line) => el('li', {}, line))));
 	const user = a.user;
-	const rows = [['Taken for', visible(a.taken)], ['Plan', a.plan === null ? 'none in the policy' : visible(a.plan) + (a.plan_until ? ', until ' + until(a.plan_until, now()) : '')], ['Bans', lines(a.bans.map((b) => visible(ban(b))), 'none')]];
+	const rows = [['Taken for', visible(a.taken)], ['Plan', user?.tier ? visible(user.tier) + (user.tier_until ? ', until ' + until(user.tier_until, now()) : '') : 'none in the policy'], ['Bans', lines(a.bans.map((b) => visible(ban(b))), 'none')]];
 	if (user) {
 		rows.push(['Overrides', lines(user.overrides.map((o) => override(o, user.user)), 'none')]);
 		rows.push(['API keys', lines(user.keys.map((k) => visible(`#${k.id}${k.name ? ' ' + k.name : ''}${k.hint ? ' (' + k.hint + ')' : ''}: ${k.state}${k.tier ? ', plan ' + k.tier : ''}`)), 'none')]);
