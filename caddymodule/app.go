@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"fmt"
-	"reflect"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -24,47 +23,7 @@ func init() {
 // they count in. Handlers with the same `dsn` share one pool of connections,
 // which is kept when a config is reloaded.
 type App struct {
-	// Where to count, for handlers without a `dsn`: a Postgres address, as a
-	// URL (`postgres://user@host/database`) or as `key=value` pairs, or
-	// `memory` for this process alone. May contain placeholders such as
-	// `{env.NAME}`. Default: the environment variable DATABASE_URL.
-	DSN string `json:"dsn,omitempty"`
-
-	// The most connections to each database, from 1 to 1000. A few are enough:
-	// one connection carries thousands of decisions a second. Default: the
-	// DSN's pool_max_conns, or 8.
-	MaxConns *int `json:"max_conns,omitempty"`
-
-	// Create the tables, or upgrade them, on first use. If false, or if the
-	// environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE is true, you have
-	// to do it. Default: true.
-	AutoMigrate *bool `json:"auto_migrate,omitempty"`
-
-	// How likely a statement is followed, in the background, by the deletion
-	// of expired rows: from 0 (never) to 1 (always). Default: 0.1.
-	CleanupProbability *float64 `json:"cleanup_probability,omitempty"`
-
-	// Refuse requests without asking the database if the quota of their key is known to be used
-	// up. If another process refunds or resets that quota, it is noticed within a second.
-	// Default: true.
-	InMemoryBlock *bool `json:"in_memory_block,omitempty"`
-
-	// The most used-up keys that `in_memory_block` remembers, from 1 to
-	// 10,000,000. Default: 10,000.
-	MaxBlockedKeys *int `json:"max_blocked_keys,omitempty"`
-
-	// The most keys of which this process holds a `lease`, from 1 to 1,000,000.
-	// Requests of further keys ask the database. Default: 10,000.
-	MaxLeases *int `json:"max_leases,omitempty"`
-
-	// The name of this Caddy in the list of proxies (`caddy pg-ratelimit nodes`), up to
-	// 100 bytes. May contain placeholders such as `{env.NAME}`. Several Caddys on one
-	// host should each have one. Default: the host name and `/caddy`.
-	NodeName string `json:"node_name,omitempty"`
-
-	// Where this Caddy runs, in the list of proxies and in the history, up to 100 bytes. May
-	// contain placeholders. Default: that of the history, else none.
-	Region string `json:"region,omitempty"`
+	StoreSettings
 
 	// Record what happens to requests in the databases: an audit log, metrics by
 	// minute, hour and day, and the usage of users and API keys. `{}` turns it on for
@@ -107,26 +66,22 @@ func (a *App) Provision(ctx caddy.Context) error {
 
 // settings are the app's settings, without a DSN.
 func (a *App) settings() (edge.StoreSettings, error) {
-	expanded := *a
-	var err error
-	if expanded.NodeName, err = nodeText("node_name", a.NodeName); err != nil {
-		return edge.StoreSettings{}, err
-	}
-	if expanded.Region == "" && a.History != nil {
-		expanded.Region = a.History.Region
-	}
-	if expanded.Region, err = nodeText("region", expanded.Region); err != nil {
-		return edge.StoreSettings{}, err
-	}
 	var read edge.Settings
-	err = edge.Read(edge.StoreTable, reflect.ValueOf(&expanded), &read)
+	from := values(&a.StoreSettings)
+	if from["region"] == "" && a.History != nil {
+		from["region"] = string(a.History.Region)
+	}
+	if err := expandNames(from, "node_name", "region"); err != nil {
+		return read.Store, err
+	}
+	err := edge.Read(edge.StoreTable, from, &read)
 	return read.Store, err
 }
 
 // store returns the store for a handler's DSN, or for that of a policy. "" is the app's DSN.
 func (a *App) store(dsn string, timeout time.Duration) (*store, error) {
 	if dsn == "" {
-		dsn = a.DSN
+		dsn = string(a.DSN)
 	}
 	return a.database(dsn, timeout, nil)
 }

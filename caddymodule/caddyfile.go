@@ -3,7 +3,6 @@ package caddymodule
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,7 +44,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return b.wrong("prefix", strings.Join(args, " "), "one name")
 	}
 	if len(args) == 1 {
-		h.Prefix = args[0]
+		h.Prefix = Text(args[0])
 	}
 	var zones []caddyfile.Token
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
@@ -58,16 +57,16 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			err = b.read(h, handlerTable, "zone")
 		}
 		if err == nil && argument != "" && h.Prefix != argument {
-			err = b.wrong("prefix", h.Prefix, "left out, or the same as the argument "+strconv.Quote(argument))
+			err = b.wrong("prefix", string(h.Prefix), "left out, or the same as the argument "+strconv.Quote(string(argument)))
 		}
 		if err != nil {
 			return err
 		}
 	}
 	err := h.compile()
-	var inZone *zoneError
-	if errors.As(err, &inZone) {
-		return errorAt(zones[inZone.at], err)
+	var inPart *edge.PartError
+	if errors.As(err, &inPart) && inPart.Zone >= 0 {
+		return errorAt(zones[inPart.Zone], err)
 	}
 	return b.locate(err)
 }
@@ -79,8 +78,8 @@ func (h *Handler) readZone(d *caddyfile.Dispenser) error {
 	if len(args) != 1 {
 		return b.wrong("zone", strings.Join(args, " "), "one name, the zone's prefix, and a block")
 	}
-	z := &Zone{LimitSettings: LimitSettings{Prefix: args[0]}}
-	b.title = z.name(len(h.Zones)) + ": "
+	z := &Zone{LimitSettings: LimitSettings{Prefix: Text(args[0])}}
+	b.title = edge.ZoneName(len(h.Zones), args[0]) + ": "
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		var err error
 		if d.Val() == "match" {
@@ -93,7 +92,7 @@ func (h *Handler) readZone(d *caddyfile.Dispenser) error {
 		}
 	}
 	h.Zones = append(h.Zones, z)
-	_, err := edge.NewZone(reflect.ValueOf(&z.LimitSettings), parseText)
+	_, err := edge.NewZone(values(&z.LimitSettings), parseText)
 	return b.locate(err)
 }
 

@@ -2,7 +2,7 @@
 // http.handlers.pg_ratelimit, and the app module pg_ratelimit, which has its defaults.
 // Handler and App document the settings, in JSON and in a Caddyfile.
 //
-//   - handler.go, limit.go, policy.go, key.go, placeholder.go: the handler's settings, and texts with placeholders.
+//   - handler.go, generated.go, policy.go, key.go, placeholder.go: the handler's settings, and texts with placeholders.
 //     serve.go serves a request by the steps of package edge, report.go tells logs, spans and events, refusal.go refuses it, response.go
 //     changes the headers of its response.
 //   - app.go, store.go, dsn.go: where handlers count. same_path.go: a warning.

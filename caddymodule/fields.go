@@ -1,51 +1,53 @@
 package caddymodule
 
 import (
+	"encoding/json"
 	"fmt"
 	"reflect"
-	"strconv"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
+
+// Text is the value of a setting. JSON may have it as text, as a number, or as true or false.
+type Text string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *Text) UnmarshalJSON(raw []byte) error {
+	switch raw[0] {
+	case '"', 'n': // null is a setting that was left out
+		return json.Unmarshal(raw, (*string)(t))
+	case '{', '[':
+		return fmt.Errorf("%s: must be text, a number, true or false", raw)
+	}
+	*t = Text(raw)
+	return nil
+}
+
+// values are the settings in the fields of a struct, by their names in JSON.
+func values(of any) edge.Values {
+	all := edge.Values{}
+	v := reflect.ValueOf(of).Elem()
+	for i := range v.NumField() {
+		if text, ok := v.Field(i).Interface().(Text); ok {
+			all[nameOf(v.Type().Field(i))] = string(text)
+		}
+	}
+	return all
+}
 
 // field returns the field of a struct that has a name in JSON: that of a setting.
 func field(of any, name string) reflect.Value {
 	v := reflect.ValueOf(of).Elem()
 	for _, f := range reflect.VisibleFields(v.Type()) {
-		if tag, _, _ := strings.Cut(f.Tag.Get("json"), ","); tag == name {
+		if nameOf(f) == name {
 			return v.FieldByIndex(f.Index)
 		}
 	}
 	panic(fmt.Sprintf("%T has no field for the setting %s", of, name))
 }
 
-// setText sets a field to what text means.
-func setText(field reflect.Value, text string) (err error) {
-	if field.Kind() == reflect.Pointer {
-		field.Set(reflect.New(field.Type().Elem()))
-		field = field.Elem()
-	}
-	var number int64
-	var fraction float64
-	switch field.Kind() {
-	case reflect.String:
-		field.SetString(text)
-	case reflect.Bool:
-		field.SetBool(text == "on")
-	case reflect.Float64:
-		fraction, err = strconv.ParseFloat(text, 64)
-		field.SetFloat(fraction)
-	default:
-		if field.Type() == reflect.TypeFor[caddy.Duration]() {
-			duration, failure := ratelimit.ParseWindow(text)
-			number, err = int64(duration), failure
-		} else {
-			number, err = strconv.ParseInt(text, 10, field.Type().Bits())
-		}
-		field.SetInt(number)
-	}
-	return err
+func nameOf(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
 }

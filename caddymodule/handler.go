@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"fmt"
-	"reflect"
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
@@ -10,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
@@ -60,48 +58,7 @@ func init() {
 // A handler with zones may have no limit of its own.
 type Handler struct {
 	LimitSettings
-
-	// Where to count: a Postgres address, as a URL
-	// (`postgres://user@host/database`) or as `key=value` pairs, or `memory`
-	// for this process alone. May contain placeholders such as `{env.NAME}`.
-	// Default: that of the app `pg_ratelimit`, or else the environment
-	// variable DATABASE_URL.
-	DSN string `json:"dsn,omitempty"`
-
-	// How long the database may take for a statement, from 1ms to 1m. After that
-	// `on_error` applies. While the database answers, a request waits for up to
-	// four timeouts, and gets status 503 then. Default: 250ms.
-	Timeout caddy.Duration `json:"timeout,omitempty"`
-
-	// What happens to a request while the database does not answer: `allow`
-	// lets it pass, `deny` refuses it with status 503, and with `local` this
-	// process decides at its share of each limit. Default: `allow`.
-	OnError string `json:"on_error,omitempty"`
-
-	// With `on_error local`: the share of this process, such as `50%`. Default:
-	// that of one of the proxies that were in the registry last.
-	LocalShare string `json:"local_share,omitempty"`
-
-	// Which X-RateLimit headers a response has if the upstream sends some, too:
-	// those of the limit (`auto`, and `ours`, which is the same in Caddy), those that
-	// tell of less remaining (`tighter`), or all of them (`both`). Default: `auto`.
-	Headers string `json:"headers,omitempty"`
-
-	// Which fields of a response describe the limits: `X-RateLimit-*` (`x`),
-	// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11
-	// (`ietf`), or all of them (`x ietf`). Default: `x`.
-	Fields string `json:"fields,omitempty"`
-
-	// Networks and addresses whose requests pass all limits here, uncounted, such as
-	// `10.0.0.0/8 192.0.2.7`. The address is the client's, which honours
-	// `trusted_proxies`. The rules of a policy apply. Default: none.
-	Exempt string `json:"exempt,omitempty"`
-
-	// The name of a header and a secret of 16 characters or more. Requests with the
-	// secret in the header pass all limits here, uncounted. The upstream does not get
-	// the header. Use a placeholder such as `X-Internal {env.SECRET}`: Caddy's admin
-	// API shows the text. Default: none.
-	ExemptHeader string `json:"exempt_header,omitempty"`
+	HandlerSettings
 
 	// Further limits on the same request: it passes if all limits that match it
 	// have room, and is charged to all of them or to none.
@@ -154,11 +111,11 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	for i, z := range h.Zones {
 		loaded, err := ctx.LoadModule(z, "MatcherSetsRaw")
 		if err != nil {
-			return fmt.Errorf("%s: match: %w", z.name(i), err)
+			return fmt.Errorf("%s: match: %w", edge.ZoneName(i, string(z.Prefix)), err)
 		}
 		var matchers caddyhttp.MatcherSets
 		if err := matchers.FromInterface(loaded); err != nil {
-			return fmt.Errorf("%s: match: %w", z.name(i), err)
+			return fmt.Errorf("%s: match: %w", edge.ZoneName(i, string(z.Prefix)), err)
 		}
 		if len(matchers) > 0 {
 			own := len(h.site.Zones) - len(h.Zones)
@@ -178,7 +135,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	}
 	app := loaded.(*App)
 	timeout := h.site.Decider.Timeout
-	if h.store, err = app.store(h.DSN, timeout); err != nil {
+	if h.store, err = app.store(string(h.DSN), timeout); err != nil {
 		return err
 	}
 	h.site.Fields.Salt = h.store.salt
@@ -190,7 +147,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		h.policy = app.metrics.policy
 		at := h.store
 		if h.Policy.DSN != "" {
-			if at, err = app.store(h.Policy.DSN, timeout); err != nil {
+			if at, err = app.store(string(h.Policy.DSN), timeout); err != nil {
 				return fmt.Errorf("policy: %w", err)
 			}
 			if at.db == nil {
@@ -235,54 +192,33 @@ func (h *Handler) Cleanup() error {
 // compile checks the configuration, and sets up the fields that need nothing from Caddy.
 // The parser of the Caddyfile calls compile too, so that an error names the line.
 func (h *Handler) compile() error {
-	var read edge.Settings
-	if err := edge.Read(edge.HandlerTable, reflect.ValueOf(h), &read); err != nil {
-		return err
-	}
-	h.headers, h.exempt = read.Headers, read.Exempt
-	h.site = &edge.Site{
-		Decider: edge.Decider{Timeout: read.Timeout, OnError: read.OnError, Share: read.LocalShare}, Fields: read.Fields,
-		Address: clientAddress, Watcher: watcher{h}, Empty: h.warnOfEmptyKey, Settled: h.settled,
-	}
-	if _, err := edge.ParseAudit(h.Audit, history.Audit{}); err != nil {
-		return err
-	}
-	var err error
-	if h.Policy != nil {
-		if h.site.Policy, err = h.Policy.compile(); err != nil {
-			return fmt.Errorf("policy: %w", err)
-		}
-	}
-	if len(h.Zones) > 0 && h.isSet() && h.Limit == "" && h.Limits == "" {
-		return edge.LimitMissing(h.Prefix, h.Key)
-	}
-	if h.isSet() || len(h.Zones) == 0 && h.Policy == nil {
-		if err := h.addZone(&h.LimitSettings); err != nil {
-			return err
-		}
+	c := edge.Configuration{
+		Handler: values(&h.HandlerSettings), Limit: values(&h.LimitSettings), Policy: h.Policy.values(),
+		Parse: parseText, KeyExample: keyExample, UserExample: userExample,
 	}
 	for i, z := range h.Zones {
 		if z == nil {
 			return fmt.Errorf("zone %d: null: must be an object", i+1)
 		}
-		if err := h.addZone(&z.LimitSettings); err != nil {
-			return &zoneError{i, z.name(i), err}
-		}
+		c.Zones = append(c.Zones, values(&z.LimitSettings))
 	}
-	if at, err := edge.CheckRows(h.site.Zones); err != nil {
-		i := at - (len(h.site.Zones) - len(h.Zones))
-		return &zoneError{i, h.Zones[i].name(i), err}
-	}
-	return nil
-}
-
-// addZone compiles a limit.
-func (h *Handler) addZone(s *LimitSettings) error {
-	z, err := edge.NewZone(reflect.ValueOf(s), parseText)
+	site, read, err := c.Compile()
 	if err != nil {
 		return err
 	}
-	return h.site.Add(z)
+	site.Address, site.Watcher, site.Empty, site.Settled = clientAddress, watcher{h}, h.warnOfEmptyKey, h.settled
+	h.site, h.headers, h.exempt = site, read.Headers, read.Exempt
+	return nil
+}
+
+// Zone is one of several limits on a request. A request passes if all limits
+// that match it have room, and is charged to all of them or to none.
+type Zone struct {
+	// Which requests the limit is for, as in a route: those that one of the
+	// matcher sets matches. Default: all.
+	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
+
+	LimitSettings
 }
 
 // Interface guards

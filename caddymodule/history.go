@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"fmt"
-	"reflect"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
@@ -14,54 +13,12 @@ import (
 
 // History is what is recorded of requests, and for how long. Requests do not wait for it.
 type History struct {
-	// The database of the history, if it is another one than that of the limits: a
-	// Postgres address, as in the handler's `dsn`. Default: that of the limits.
-	DSN string `json:"dsn,omitempty"`
-
-	// The name of this Caddy in the history, up to 100 bytes. May contain
-	// placeholders such as `{env.NAME}` or `{system.hostname}`. Default: the
-	// `node_name` of the global options.
-	Node string `json:"node,omitempty"`
-
-	// Where this Caddy runs, up to 100 bytes. May contain placeholders. Default:
-	// none.
-	Region string `json:"region,omitempty"`
-
-	// How much of the clients' addresses is in the audit log: `full`, `prefix` (the
-	// /24 of an IPv4 address, the /48 of an IPv6 address) or `off`. Default: `full`.
-	AuditAddress string `json:"audit_address,omitempty"`
-
-	// Where to archive the history to daily, as Parquet files: a folder or
-	// `s3://BUCKET/PREFIX`, then `daily`, and if need be `before 60d` (the age from
-	// which days are archived), `expire 7y` (that from which files are deleted) or
-	// `expire never`, and `drop`, which removes the days of the audit log from the
-	// database. One Caddy of all does it. Default: no archive.
-	Archive string `json:"archive,omitempty"`
+	HistorySettings
 
 	// How long the history is kept. Upkeep deletes what is older. Default: what the
 	// database has. A new database has 90 days for the audit log, 7 days, 90 days and
 	// 7 years for the metrics by minute, hour and day, and 7 years for the usage.
 	Retention *Retention `json:"retention,omitempty"`
-}
-
-// Retention is how long the parts of the history are kept: durations from `1d` to `100y`,
-// such as `90d`, `12w` or `7y`, where a year is 366 days. What is left out stays as it is in the
-// database.
-type Retention struct {
-	// The audit log.
-	Audit string `json:"audit,omitempty"`
-
-	// The metrics by minute.
-	MetricsMinute string `json:"metrics_minute,omitempty"`
-
-	// The metrics by hour.
-	MetricsHour string `json:"metrics_hour,omitempty"`
-
-	// The metrics by day.
-	MetricsDay string `json:"metrics_day,omitempty"`
-
-	// The usage of users and API keys.
-	Usage string `json:"usage,omitempty"`
 }
 
 // compile checks the settings. Errors are *ratelimit.FieldError, with the names of the
@@ -71,32 +28,31 @@ func (h *History) compile() (edge.HistorySettings, error) {
 	if h == nil {
 		return read.History, nil
 	}
-	expanded := *h
-	var err error
-	if expanded.Node, err = nodeText("node", h.Node); err != nil {
+	from := values(&h.HistorySettings)
+	if err := expandNames(from, "node", "region"); err != nil {
 		return read.History, err
 	}
-	if expanded.Region, err = nodeText("region", h.Region); err != nil {
-		return read.History, err
-	}
-	if err := edge.Read(edge.HistoryTable, reflect.ValueOf(&expanded), &read); err != nil {
+	if err := edge.Read(edge.HistoryTable, from, &read); err != nil {
 		return read.History, err
 	}
 	if h.Retention != nil {
-		if err := edge.Read(edge.RetentionTable, reflect.ValueOf(h.Retention), &read); err != nil {
+		if err := edge.Read(edge.RetentionTable, values(h.Retention), &read); err != nil {
 			return read.History, fmt.Errorf("retention: %w", err)
 		}
 	}
 	return read.History, nil
 }
 
-// nodeText is the name of a node or a region without placeholders.
-func nodeText(field, configured string) (string, error) {
-	text, err := caddy.NewReplacer().ReplaceOrErr(configured, true, true)
-	if err != nil {
-		return "", &ratelimit.FieldError{Field: field, Value: configured, Want: "a name, or placeholders that give one: " + err.Error()}
+// expandNames replaces the placeholders in the names of nodes and regions.
+func expandNames(in edge.Values, fields ...string) error {
+	for _, field := range fields {
+		text, err := caddy.NewReplacer().ReplaceOrErr(in[field], true, true)
+		if err != nil {
+			return &ratelimit.FieldError{Field: field, Value: in[field], Want: "a name, or placeholders that give one: " + err.Error()}
+		}
+		in[field] = text
 	}
-	return text, nil
+	return nil
 }
 
 func (h *History) check() error {
@@ -105,7 +61,7 @@ func (h *History) check() error {
 }
 
 func (r *Retention) check() error {
-	return edge.Read(edge.RetentionTable, reflect.ValueOf(r), &edge.Settings{})
+	return edge.Read(edge.RetentionTable, values(r), &edge.Settings{})
 }
 
 // historyUse identifies a history.
@@ -117,7 +73,7 @@ type historyUse struct {
 // openHistory sets where the handler records its requests, if it does, and which of them are in
 // the audit log. It returns the store of the history, nil without one.
 func (h *Handler) openHistory(app *App) (*store, error) {
-	most, err := h.site.SetAudit(h.Audit, app.History != nil)
+	most, err := h.site.SetAudit(string(h.Audit), app.History != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +100,7 @@ func (a *App) historyStore(s *store) (*store, error) {
 	if a.History == nil || a.History.DSN == "" {
 		return s, nil
 	}
-	at, err := a.database(a.History.DSN, 0, s)
+	at, err := a.database(string(a.History.DSN), 0, s)
 	if err != nil {
 		return nil, fmt.Errorf("history: %w", err)
 	}

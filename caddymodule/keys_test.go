@@ -49,7 +49,7 @@ func TestKeysOfPathsAndQueries(t *testing.T) {
 		"{query.b}": {"/?q=a&b=c", "/?q=a;b=d", false},
 	} {
 		for _, text := range []string{key, key + "|"} {
-			h := newHandler(t, LimitSettings{Prefix: "page", Limit: "1 1h", Key: text})
+			h := newHandler(t, LimitSettings{Prefix: "page", Limit: "1 1h", Key: Text(text)})
 			second := 0
 			for _, url := range []string{test.one, test.two} {
 				second = statusOf(t, h, caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, url, nil), caddy.NewReplacer(), httptest.NewRecorder(), &caddyhttp.Server{}))

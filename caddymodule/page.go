@@ -30,31 +30,13 @@ func init() {
 // matcher of networks (`remote_ip`, `client_ip`) is in front of the page, unless
 // `insecure` says so.
 type Page struct {
-	// The database, as in `pg_ratelimit`. Default: that of the app, or else the
-	// environment variable DATABASE_URL.
-	DSN string `json:"dsn,omitempty"`
+	PageSettings
 
-	// The databases of the policy and of the history, if they are others. Default: those of
-	// the `pg_ratelimit` handlers of this Caddy with the same database of counters.
-	Policy  string `json:"policy,omitempty"`
-	History string `json:"history,omitempty"`
-
-	// Let people pause limits, ban, lift bans, and give a user more for a while. The
-	// log of changes has the name of the user of the authentication, or else the
-	// name that a person gives. Default: false.
-	Write bool `json:"write,omitempty"`
-
-	// The names under which the page is reached, besides addresses, localhost and the
-	// names of its site, with spaces between them. Default: none.
-	Hosts string `json:"hosts,omitempty"`
-
-	// Serve the page to everybody who reaches it. Default: false.
-	Insecure bool `json:"insecure,omitempty"`
-
-	options page.Options
-	server  *page.Server // nil until the config has started
-	guarded bool         // something keeps strangers out
-	open    int32        // 1 once the config has started; atomic
+	settings edge.PageSettings
+	options  page.Options
+	server   *page.Server // nil until the config has started
+	guarded  bool         // something keeps strangers out
+	open     int32        // 1 once the config has started; atomic
 }
 
 // CaddyModule returns the Caddy module information.
@@ -70,19 +52,24 @@ func (p *Page) Provision(ctx caddy.Context) error {
 	}
 	app := loaded.(*App)
 	app.pages = append(app.pages, p) // it checks at its start what is in front of them
-	dsn, err := app.pageDSN(p.DSN)
+	var read edge.Settings
+	if err := edge.Read(edge.PageTable, values(&p.PageSettings), &read); err != nil {
+		return err
+	}
+	p.settings = read.Page
+	dsn, err := app.pageDSN(string(p.DSN))
 	if err != nil {
 		return err
 	}
-	policy, err := shownDSN("policy", p.Policy)
+	policy, err := shownDSN("policy", string(p.Policy))
 	if err != nil {
 		return err
 	}
-	history, err := shownDSN("history", p.History)
+	history, err := shownDSN("history", string(p.History))
 	if err != nil {
 		return err
 	}
-	p.options = page.Options{DSN: dsn, Policy: policy, History: history, Write: p.Write, Hosts: strings.Fields(p.Hosts), Version: version(), Who: authenticated}
+	p.options = page.Options{DSN: dsn, Policy: policy, History: history, Write: read.Page.Write, Hosts: strings.Fields(string(p.Hosts)), Version: version(), Who: authenticated}
 	_, err = page.New(p.options) // serve makes another one, when all handlers are known
 	return err
 }
@@ -123,7 +110,7 @@ func (a *App) addDatasets(limits, policy, history *store) {
 // pageDSN is the DSN for a page. "" is the app's DSN.
 func (a *App) pageDSN(dsn string) (string, error) {
 	if dsn == "" {
-		dsn = a.DSN
+		dsn = string(a.DSN)
 	}
 	return databaseDSN(dsn)
 }

@@ -21,7 +21,7 @@ func (a *App) openPages(servers map[string]*caddyhttp.Server) error {
 		guardRoutes(server.Routes, asksForCertificates(server), nil)
 	}
 	for _, p := range a.pages {
-		if !p.Insecure && !p.guarded {
+		if !p.settings.Insecure && !p.guarded {
 			return errOpenPage
 		}
 	}

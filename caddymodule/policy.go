@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"reflect"
 	"strconv"
 	"strings"
 
@@ -24,48 +23,22 @@ import (
 // `{http.pg_ratelimit.rule}` | The rule that refused or exempted the request, or else the first that charges it
 // `{http.pg_ratelimit.reason}` | Why the policy alone refused the request: unknown_key, key_expired, key_revoked, banned, blocked or no_quota
 type Policy struct {
-	// The database of the policy, if it is another one than that of the limits: a Postgres
-	// address, as in the handler's `dsn`. Default: that of the limits.
-	DSN string `json:"dsn,omitempty"`
-
-	// The API key of a request: text with a placeholder, such as
-	// `{http.request.header.X-Api-Key}`. "Bearer " at its beginning is cut off.
-	// Default: requests have no API key.
-	APIKey string `json:"api_key,omitempty"`
-
-	// The user of a request without an API key, if Caddy authenticates users before
-	// this handler: text with a placeholder, such as `{http.auth.user.id}`.
-	// Default: such a request is nobody's.
-	User string `json:"user,omitempty"`
-
-	// The tier of requests that have no other one. May contain placeholders; a
-	// tier that is empty is the default. Default: `anonymous`.
-	Tier string `json:"tier,omitempty"`
-
-	// What happens to a request with an unknown, expired or revoked API key: `reject` refuses it
-	// with status 401, `anonymous` treats it as one without a key. Default: `reject`.
-	UnknownKey string `json:"unknown_key,omitempty"`
-
-	// The name of the route, for rules that count by route. May contain
-	// placeholders. Default: none.
-	Route string `json:"route,omitempty"`
-
-	// How often to ask the database for changes, from 50ms to 1m. Default:
-	// 500ms.
-	Refresh caddy.Duration `json:"refresh,omitempty"`
-
-	// The most API keys and users to remember, from 1 to 10,000,000. Default:
-	// 100,000.
-	MaxIdentities int `json:"max_identities,omitempty"`
+	PolicySettings
 }
 
-// compile checks the settings. Errors are *ratelimit.FieldError, with the names of the Caddyfile's subdirectives.
-func (p *Policy) compile() (*edge.SitePolicy, error) {
-	return edge.NewSitePolicy(reflect.ValueOf(p), parseText, "{header.X-Api-Key}", "{http.auth.user.id}")
+// The placeholders that errors about a policy give as examples.
+const keyExample, userExample = "{header.X-Api-Key}", "{http.auth.user.id}"
+
+// values are the settings; nil without a policy.
+func (p *Policy) values() edge.Values {
+	if p == nil {
+		return nil
+	}
+	return values(&p.PolicySettings)
 }
 
 func (p *Policy) check() error {
-	_, err := p.compile()
+	_, err := edge.NewSitePolicy(p.values(), parseText, keyExample, userExample)
 	return err
 }
 

@@ -25,22 +25,20 @@ func mustStore(t *testing.T, a *App, dsn string) *store {
 	return s
 }
 
-func pointer(n int) *int { return &n }
-
 func TestOtherSettingsMakeAnotherStore(t *testing.T) {
-	half, zero, no := 0.5, 0.0, false
 	var inMemory *store
 	seen := map[*store]string{}
-	for name, a := range map[string]*App{
+	for name, settings := range map[string]StoreSettings{
 		"the defaults":           {},
-		"max_conns 3":            {MaxConns: pointer(3)},
-		"auto_migrate off":       {AutoMigrate: &no},
-		"cleanup_probability .5": {CleanupProbability: &half},
-		"cleanup_probability 0":  {CleanupProbability: &zero},
-		"in_memory_block off":    {InMemoryBlock: &no},
-		"max_blocked_keys 5":     {MaxBlockedKeys: pointer(5)},
-		"max_leases 5":           {MaxLeases: pointer(5)},
+		"max_conns 3":            {MaxConns: "3"},
+		"auto_migrate off":       {AutoMigrate: "off"},
+		"cleanup_probability .5": {CleanupProbability: "0.5"},
+		"cleanup_probability 0":  {CleanupProbability: "0"},
+		"in_memory_block off":    {InMemoryBlock: "off"},
+		"max_blocked_keys 5":     {MaxBlockedKeys: "5"},
+		"max_leases 5":           {MaxLeases: "5"},
 	} {
+		a := &App{StoreSettings: settings}
 		defer a.release(0)
 		s := mustStore(t, a, "postgres://localhost/db")
 		if before, ok := seen[s]; ok {

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
-	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
 
 // telling is an upstream that answers with what the proxy tells it.
@@ -42,15 +41,7 @@ func TestInterpretedPolicyDoesWhatCompiledDoes(t *testing.T) {
 		}
 	}
 	dsnGo, dsnYaegi := policyDatabase(t, sql), policyDatabase(t, sql)
-	compiled := traefikplugin.CreateConfig()
-	compiled.DSN, compiled.Timeout, compiled.OnError, compiled.IPStrategy = dsnGo, "30s", "deny", &traefikplugin.IPStrategy{Depth: 1}
-	compiled.Policy = []traefikplugin.Policy{{APIKey: "{header.Authorization}", User: "{header.X-User}", Refresh: "50ms", ForwardHeaders: "true"}}
-	compiled.Zones = []traefikplugin.Zone{{Prefix: "zone", Key: "{header.X-User}", Limit: "7 1h", Algorithm: "fixed_window", Ban: "1h after 1000 refusals in 1m"}}
-	byGo, err := traefikplugin.New(t.Context(), telling, compiled, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	byYaegi := p.mustHandler(t, telling, config(dsnYaegi))
+	byGo, byYaegi := compiled(t, telling, config(dsnGo)), p.mustHandler(t, telling, config(dsnYaegi))
 	statuses := map[int]int{}
 	for round := range 6 {
 		for _, request := range []struct {

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
 
 // audited is the audit log of a database, without what differs between two runs. Refusals of one
@@ -52,32 +50,20 @@ func TestInterpretedHistoryHasWhatCompiledHas(t *testing.T) {
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed/*}');
 		SELECT rate_limit_rule('health', action => 'exempt', paths => '{/health}');`
 	dsnGo, dsnYaegi := policyDatabase(t, sql), policyDatabase(t, sql)
-	handlers := func(dsn string) (compiled []*traefikplugin.Config, interpreted []object) {
-		history := []traefikplugin.History{{Region: "eu", AuditAddress: "prefix", Retention: []traefikplugin.Retention{{Audit: "30d", MetricsDay: "1y"}}}}
-		asObject := object{"region": "eu", "auditAddress": "prefix", "retention": object{"audit": "30d", "metricsDay": "1y"}}
-		zones := []traefikplugin.Zone{{Prefix: "token", Key: "{header.X-Token}", Limit: "3 1h", Algorithm: "fixed_window", Cost: "2"}, {Prefix: "all", Key: "everybody", Limit: "1000 1h"}}
-		zoneObjects := []object{{"prefix": "token", "key": "{header.X-Token}", "limit": "3 1h", "algorithm": "fixed_window", "cost": "2"}, {"prefix": "all", "key": "everybody", "limit": "1000 1h"}}
-		return []*traefikplugin.Config{
-				{DSN: dsn, Timeout: "30s", History: history, Zone: traefikplugin.Zone{Audit: "all"}, Policy: []traefikplugin.Policy{{APIKey: "{header.Authorization}", User: "{header.X-User}", Route: "{header.X-Route}"}}},
-				{DSN: dsn, Timeout: "30s", History: history, Zones: zones},
-				{DSN: dsn, Timeout: "30s", History: history, Zone: traefikplugin.Zone{Audit: "all", Prefix: "leased", Limit: "1000 1h", Lease: "5%"}},
-				{DSN: "postgres://nobody@127.0.0.1:1/none", Timeout: "1s", OnError: "deny", Zone: traefikplugin.Zone{Audit: "all", Prefix: "down", Limit: "1 1h"}},
-			}, []object{
-				{"dsn": dsn, "timeout": "30s", "history": asObject, "audit": "all", "policy": object{"apiKey": "{header.Authorization}", "user": "{header.X-User}", "route": "{header.X-Route}"}},
-				{"dsn": dsn, "timeout": "30s", "history": asObject, "zones": zoneObjects},
-				{"dsn": dsn, "timeout": "30s", "history": asObject, "audit": "all", "prefix": "leased", "limit": "1000 1h", "lease": "5%"},
-				{"dsn": "postgres://nobody@127.0.0.1:1/none", "timeout": "1s", "onError": "deny", "audit": "all", "prefix": "down", "limit": "1 1h"},
-			}
-	}
-	configs, _ := handlers(dsnGo)
-	_, objects := handlers(dsnYaegi)
-	sent := 0
-	for i := range configs {
-		byGo, err := traefikplugin.New(t.Context(), telling, configs[i], "test")
-		if err != nil {
-			t.Fatal(err)
+	handlers := func(dsn string) []object {
+		history := object{"region": "eu", "auditAddress": "prefix", "retention": object{"audit": "30d", "metricsDay": "1y"}}
+		zones := []object{{"prefix": "token", "key": "{header.X-Token}", "limit": "3 1h", "algorithm": "fixed_window", "cost": "2"}, {"prefix": "all", "key": "everybody", "limit": "1000 1h"}}
+		return []object{
+			{"dsn": dsn, "timeout": "30s", "history": history, "audit": "all", "policy": object{"apiKey": "{header.Authorization}", "user": "{header.X-User}", "route": "{header.X-Route}"}},
+			{"dsn": dsn, "timeout": "30s", "history": history, "zones": zones},
+			{"dsn": dsn, "timeout": "30s", "history": history, "audit": "all", "prefix": "leased", "limit": "1000 1h", "lease": "5%"},
+			{"dsn": "postgres://nobody@127.0.0.1:1/none", "timeout": "1s", "onError": "deny", "audit": "all", "prefix": "down", "limit": "1 1h"},
 		}
-		byYaegi := p.mustHandler(t, telling, objects[i])
+	}
+	forGo, forYaegi := handlers(dsnGo), handlers(dsnYaegi)
+	sent := 0
+	for i := range forGo {
+		byGo, byYaegi := compiled(t, telling, forGo[i]), p.mustHandler(t, telling, forYaegi[i])
 		send := func(path string, headers ...string) {
 			a, b := askPath(byGo, path, headers...), askPath(byYaegi, path, headers...)
 			if a.Code != b.Code {

@@ -17,6 +17,8 @@ import (
 	"github.com/traefik/yaegi/interp"
 	"github.com/traefik/yaegi/stdlib"
 	"gopkg.in/yaml.v3"
+
+	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
 
 // modulePath is the plugin's name in Traefik.
@@ -142,15 +144,7 @@ func (p *plugin) eval(t testing.TB, text string) reflect.Value {
 // handler decodes a configuration and makes a middleware of it, as Traefik does.
 func (p *plugin) handler(ctx context.Context, next http.Handler, config map[string]any) (http.Handler, error) {
 	decoded := p.createConfig.Call(nil)[0]
-	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{
-		DecodeHook:       mapstructure.StringToSliceHookFunc(","),
-		WeaklyTypedInput: true,
-		Result:           decoded.Interface(),
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := decoder.Decode(config); err != nil {
+	if err := decode(config, decoded.Interface()); err != nil {
 		return nil, err
 	}
 	results := p.new.Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(next), decoded, reflect.ValueOf("api-limit@file")})
@@ -158,6 +152,29 @@ func (p *plugin) handler(ctx context.Context, next http.Handler, config map[stri
 		return nil, err.(error)
 	}
 	return results[0].Interface().(http.Handler), nil
+}
+
+// decode decodes a configuration as Traefik does.
+func decode(config map[string]any, to any) error {
+	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{DecodeHook: mapstructure.StringToSliceHookFunc(","), WeaklyTypedInput: true, Result: to})
+	if err != nil {
+		return err
+	}
+	return decoder.Decode(config)
+}
+
+// compiled makes a middleware of the compiled plugin, as mustHandler does of the interpreted one.
+func compiled(t testing.TB, next http.Handler, config map[string]any) http.Handler {
+	t.Helper()
+	decoded := traefikplugin.CreateConfig()
+	if err := decode(config, decoded); err != nil {
+		t.Fatal(err)
+	}
+	h, err := traefikplugin.New(t.Context(), next, decoded, "api-limit@file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
 }
 
 // mustHandler is handler for a valid configuration. The middleware lasts as long as the

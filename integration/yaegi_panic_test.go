@@ -7,19 +7,13 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
 
 // TestInterpretedPanicFailsOneRequest: the requests of a batch are read in one loop. A
 // request that makes the plugin panic is answered by onError, and the others are decided.
 func TestInterpretedPanicFailsOneRequest(t *testing.T) {
 	dsn := cluster.Open(t)
-	compiled := traefikplugin.CreateConfig()
-	compiled.DSN, compiled.Prefix, compiled.Key, compiled.Limit, compiled.Timeout, compiled.OnError = dsn, "go", "{path}", "1000 1h", "30s", "deny"
-	byGo, err := traefikplugin.New(t.Context(), ok, compiled, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	byGo := compiled(t, ok, object{"dsn": dsn, "prefix": "go", "key": "{path}", "limit": "1000 1h", "timeout": "30s", "onError": "deny"})
 	p := loadPlugin(t)
 	byYaegi := p.mustHandler(t, ok, object{"dsn": dsn, "prefix": "yaegi", "key": "{path}", "limit": "1000 1h", "timeout": "30s", "onError": "deny"})
 	for name, h := range map[string]http.Handler{"compiled": byGo, "interpreted": byYaegi} {

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
 
 // TestInterpretedDoesWhatCompiledDoes sends the same requests to the compiled and to the
@@ -19,15 +18,14 @@ func TestInterpretedDoesWhatCompiledDoes(t *testing.T) {
 	t.Parallel()
 	dsn := cluster.Open(t)
 	p := loadPlugin(t)
-	six := 64
 	for i, c := range []struct {
 		key, cost, hashKey, algorithm string
-		strategy                      *traefikplugin.IPStrategy
+		strategy                      object
 	}{
 		{},
-		{key: "{client_ip}", strategy: &traefikplugin.IPStrategy{Depth: 2}},
-		{key: "{client_ip}", strategy: &traefikplugin.IPStrategy{Depth: 1, IPv6Subnet: &six}},
-		{key: "{client_ip}", strategy: &traefikplugin.IPStrategy{ExcludedIPs: []string{"10.0.0.0/8", "2001:db8:1::/48"}}},
+		{key: "{client_ip}", strategy: object{"depth": 2}},
+		{key: "{client_ip}", strategy: object{"depth": 1, "ipv6Subnet": 64}},
+		{key: "{client_ip}", strategy: object{"excludedIPs": []string{"10.0.0.0/8", "2001:db8:1::/48"}}},
 		{key: "{remote_ip}|{host}|{method}|{path}", algorithm: "fixed_window"},
 		{key: "{header.X-Tenant}", algorithm: "token_bucket"},
 		{key: "{header.X-API-Key}", algorithm: "gcra"},
@@ -40,22 +38,14 @@ func TestInterpretedDoesWhatCompiledDoes(t *testing.T) {
 		{key: "all", cost: "3"},
 	} {
 		prefix := fmt.Sprintf("same%d", i)
-		config := object{"dsn": dsn, "prefix": prefix + "-yaegi", "key": c.key, "cost": c.cost, "hashKey": c.hashKey, "algorithm": c.algorithm, "limit": "9 1h", "timeout": "30s", "onError": "deny"}
-		compiled := traefikplugin.CreateConfig()
-		compiled.DSN, compiled.Prefix, compiled.Key, compiled.Cost, compiled.HashKey, compiled.Algorithm = dsn, prefix+"-go", c.key, c.cost, c.hashKey, c.algorithm
-		compiled.Limit, compiled.Timeout, compiled.OnError, compiled.IPStrategy = "9 1h", "30s", "deny", c.strategy
-		if c.strategy != nil {
-			strategy := object{"depth": c.strategy.Depth, "excludedIPs": c.strategy.ExcludedIPs}
-			if c.strategy.IPv6Subnet != nil {
-				strategy["ipv6Subnet"] = *c.strategy.IPv6Subnet
+		config := func(name string) object {
+			config := object{"dsn": dsn, "prefix": prefix + name, "key": c.key, "cost": c.cost, "hashKey": c.hashKey, "algorithm": c.algorithm, "limit": "9 1h", "timeout": "30s", "onError": "deny"}
+			if c.strategy != nil {
+				config["ipStrategy"] = c.strategy
 			}
-			config["ipStrategy"] = strategy
+			return config
 		}
-		byGo, err := traefikplugin.New(t.Context(), ok, compiled, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
-		byYaegi := p.mustHandler(t, ok, config)
+		byGo, byYaegi := compiled(t, ok, config("-go")), p.mustHandler(t, ok, config("-yaegi"))
 		for round := range 3 {
 			for j, headers := range [][]string{
 				nil,

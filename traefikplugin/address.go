@@ -23,6 +23,9 @@ func newAddresses(s *IPStrategy) (*addresses, error) {
 	if s == nil {
 		return &addresses{plain: true}, nil
 	}
+	if _, err := values("ipStrategy.", s.Other, "depth excludedIPs ipv6Subnet"); err != nil {
+		return nil, err
+	}
 	a := &addresses{}
 	if s.Depth < 0 {
 		return nil, &ratelimit.FieldError{Field: "ipStrategy.depth", Value: strconv.Itoa(s.Depth), Want: "0 or more"}

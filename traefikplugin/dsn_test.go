@@ -55,7 +55,7 @@ func TestTheDSNMayBeInAFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := valid()
-		c.DSN, c.DSNFile = "", path
+		c.Other["dsn"], c.Other["dsnFile"] = "", path
 		var err error
 		output := logged(t, func() { _, err = newHandler(t.Context(), nil, c, "test", newRegistry(time.Minute)) })
 		if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
@@ -66,11 +66,11 @@ func TestTheDSNMayBeInAFile(t *testing.T) {
 		}
 	}
 	c := valid()
-	c.DSNFile = path
+	c.Other["dsnFile"] = path
 	if _, err := New(t.Context(), nil, c, "test"); err == nil || !strings.Contains(err.Error(), "dsnFile: ") {
 		t.Errorf("dsn and dsnFile: %v", err)
 	}
-	c.DSN, c.DSNFile = "", path+".missing"
+	c.Other["dsn"], c.Other["dsnFile"] = "", path+".missing"
 	if _, err := New(t.Context(), nil, c, "test"); err == nil || !strings.Contains(err.Error(), "must be a file that Traefik can read") {
 		t.Errorf("no file: %v", err)
 	}
@@ -83,7 +83,7 @@ func TestTheLogWarnsOfAPasswordInTheConfiguration(t *testing.T) {
 		output := logged(t, func() {
 			for range 3 {
 				c := valid()
-				c.DSN = dsn
+				c.Other["dsn"] = dsn
 				open(t, t.Context(), r, nil, c)
 			}
 		})

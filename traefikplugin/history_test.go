@@ -20,7 +20,7 @@ func TestTheMetricsSayWhatDecided(t *testing.T) {
 	handlers := make([]*handler, 2)
 	for i, limit := range []string{"1000000 1h", "1 1h"} {
 		c := valid()
-		c.DSN, c.Prefix, c.Limit, c.Timeout, c.OnError, c.Audit, c.Lease = dsn, limit, limit, "30s", "deny", "denied", "5%"
+		c.Other["dsn"], c.Other["prefix"], c.Other["limit"], c.Other["timeout"], c.Other["onError"], c.Other["audit"], c.Other["lease"] = dsn, limit, limit, "30s", "deny", "denied", "5%"
 		handlers[i] = open(t, ctx, r, &next, c)
 	}
 	for range passed {
@@ -49,23 +49,22 @@ func TestTheMetricsSayWhatDecided(t *testing.T) {
 // A secret in the path or in the host is not recorded.
 func TestSecretsAreNotRecorded(t *testing.T) {
 	for name, c := range map[string]struct {
-		zone       Zone
+		zone       Settings
 		apiKey     string
 		host, path bool
 	}{
-		"a path":                  {Zone{Key: "{path} {host}"}, "", false, false},
-		"a hashed path":           {Zone{Key: "{path.1}", HashKey: "on"}, "", false, true},
-		"a path that is not":      {Zone{Key: "{path.1}", HashKey: "off"}, "", false, false},
-		"a path beside a secret":  {Zone{Key: "{path} {header.Authorization}"}, "", false, false},
-		"an API key in the path":  {Zone{}, "{path.0}", false, true},
-		"an API key in the host":  {Zone{}, "{labels.2}", true, false},
-		"an API key in the query": {Zone{}, "{query.key}", false, false},
+		"a path":                  {Settings{"key": "{path} {host}"}, "", false, false},
+		"a hashed path":           {Settings{"key": "{path.1}", "hashKey": "on"}, "", false, true},
+		"a path that is not":      {Settings{"key": "{path.1}", "hashKey": "off"}, "", false, false},
+		"a path beside a secret":  {Settings{"key": "{path} {header.Authorization}"}, "", false, false},
+		"an API key in the path":  {Settings{}, "{path.0}", false, true},
+		"an API key in the host":  {Settings{}, "{labels.2}", true, false},
+		"an API key in the query": {Settings{}, "{query.key}", false, false},
 	} {
-		zone := c.zone
-		zone.Prefix, zone.Limit = "a", "5 1m"
-		config := &Config{Zones: []Zone{zone}}
+		c.zone["prefix"], c.zone["limit"] = "a", "5 1m"
+		config := &Config{Zones: []Zone{{Other: c.zone}}}
 		if c.apiKey != "" {
-			config.Policy = []Policy{{APIKey: c.apiKey}}
+			config.Policy = []Settings{{"apiKey": c.apiKey}}
 		}
 		made, err := config.compile()
 		if err != nil {

@@ -16,11 +16,9 @@ import (
 func TestFrequentKeysAreAsAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.SampledFrom([]string{"", "a", "192.0.2.1", "192.0.2.1:80", "2001:db8::1", "[2001:db8::1]:80", "::ffff:192.0.2.1", "[::ffff:192.0.2.1]:1", "x:y", "fe80::1%eth0", ":"})
-		settings := Zone{
-			Prefix: "p", Limit: "1 1h", HashKey: "off", Key: rapid.SampledFrom([]string{"{remote_ip}", "{client_ip}", "{header.X-Key}", "all", "{header.X-Key}|{path}", "{header.X-Key} | {client_ip}"}).Draw(t, "key"),
-			IPv4Prefix: rapid.SampledFrom([]string{"32", "24", "8"}).Draw(t, "ipv4"), IPv6Prefix: rapid.SampledFrom([]string{"128", "64", "48"}).Draw(t, "ipv6"),
-		}
-		made, err := (&Config{Zone: settings}).compile()
+		settings := Zone{Other: Settings{"prefix": "p", "limit": "1 1h", "hashKey": "off", "key": rapid.SampledFrom([]string{"{remote_ip}", "{client_ip}", "{header.X-Key}", "all", "{header.X-Key}|{path}", "{header.X-Key} | {client_ip}"}).Draw(t, "key"),
+			"ipv4Prefix": rapid.SampledFrom([]string{"32", "24", "8"}).Draw(t, "ipv4"), "ipv6Prefix": rapid.SampledFrom([]string{"128", "64", "48"}).Draw(t, "ipv6")}}
+		made, err := (&Config{Zones: []Zone{settings}}).compile()
 		if err != nil {
 			t.Fatal(err)
 		}

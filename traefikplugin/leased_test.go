@@ -27,8 +27,7 @@ func TestALeaseDecidesAsTheQueue(t *testing.T) {
 					return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { n.Add(1) })
 				}
 				made := func(form string) *handler {
-					c := &Config{DSN: dsn, Timeout: "30s", OnError: "deny"}
-					c.Zone = Zone{Prefix: t.Name() + form, Key: key, IPv4Prefix: ipv4, Limit: "1000000 1h", Algorithm: "fixed_window", Lease: "5%", Cost: "3"}
+					c := &Config{Other: Settings{"dsn": dsn, "timeout": "30s", "onError": "deny", "prefix": t.Name() + form, "key": key, "ipv4Prefix": ipv4, "limit": "1000000 1h", "algorithm": "fixed_window", "lease": "5%", "cost": "3"}}
 					return open(t, t.Context(), shared, counting(&byQueue), c)
 				}
 				queued, other := made("queued"), made("leased")

@@ -13,11 +13,9 @@ import (
 // TestLimitsByAValueThatAreForSomeRequests, with many sets of limits that are asked for at once.
 func TestLimitsByAValueThatAreForSomeRequests(t *testing.T) {
 	c := valid()
-	c.Prefix, c.Limit = "", ""
+	c.Other["prefix"], c.Other["limit"] = "", ""
 	for i := range 8 {
-		c.Zones = append(c.Zones, Zone{
-			Prefix: fmt.Sprint("z", i), Limits: "{header.X-Plan} gold 1000 1m, default 500 1m", Match: &edge.Match{Headers: []string{fmt.Sprint("X-", i)}},
-		})
+		c.Zones = append(c.Zones, Zone{Other: Settings{"prefix": fmt.Sprint("z", i), "limits": "{header.X-Plan} gold 1000 1m, default 500 1m"}, Match: &edge.Match{Headers: []string{fmt.Sprint("X-", i)}}})
 	}
 	h, err := New(t.Context(), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), c, "test")
 	if err != nil {

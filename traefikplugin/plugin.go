@@ -50,26 +50,23 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if config == nil {
 		return nil, errors.New("no configuration")
 	}
-	if err := config.adoptAll(); err != nil {
-		return nil, err
-	}
 	made, err := config.compile()
 	if err != nil {
 		return nil, err
 	}
 	site := made.site
-	settings, err := config.store()
+	settings, err := made.store()
 	if err != nil {
 		return nil, err
 	}
 	h := &handler{upstream: newUpstream(next, made.headers, site.Fields), name: name, registry: r, site: site, forward: made.forward}
 	if site.Policy != nil {
 		h.policy.settings = site.Policy.Settings
-		if h.policy.database, err = config.policyStore(settings); err != nil {
+		if h.policy.database, err = made.policyStore(settings); err != nil {
 			return nil, err
 		}
 	}
-	recorded, err := config.recording(site, settings)
+	recorded, err := made.recording(settings)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +78,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 		h.release()
 		return nil, err
 	}
-	if config.hasPassword() {
+	if made.hasPassword() {
 		r.warnOfPassword(h.pool)
 	}
 	for _, z := range site.Zones {
@@ -100,7 +97,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 		h.free = q.free
 	}
 	forget := edge.Show(site)
-	r.say(h.name, h.understood(config))
+	r.say(h.name, h.understood(made.policy))
 	context.AfterFunc(ctx, func() {
 		defer h.pool.logger.recovered()
 		forget()
@@ -114,8 +111,8 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 }
 
 // hasPassword reports whether a DSN in the configuration holds a password.
-func (c *Config) hasPassword() bool {
-	return edge.HasPassword(c.DSN) || len(c.Policy) > 0 && edge.HasPassword(c.Policy[0].DSN) || len(c.History) > 0 && edge.HasPassword(c.History[0].DSN)
+func (c *compiled) hasPassword() bool {
+	return edge.HasPassword(c.own["dsn"]) || edge.HasPassword(c.policy["dsn"]) || edge.HasPassword(c.history["dsn"])
 }
 
 // acquire acquires what a handler shares: the policy and the history, if it has any.

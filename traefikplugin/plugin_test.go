@@ -41,7 +41,7 @@ func TestCountsInMemorySurviveAReload(t *testing.T) {
 	const delay = 200 * time.Millisecond
 	r := newRegistry(delay)
 	c := valid()
-	c.Limit, c.Timeout = "2 1h", "1ms"
+	c.Other["limit"], c.Other["timeout"] = "2 1h", "1ms"
 	var next served
 	for range 3 { // reloads: the old context ends before the new middleware is made
 		ctx, cancel := context.WithCancel(t.Context())
@@ -92,12 +92,12 @@ func TestMiddlewaresWithTheSameStoreSettingsShareAPool(t *testing.T) {
 	pools := map[*pool]bool{}
 	for _, change := range []func(*Config){
 		func(c *Config) {},
-		func(c *Config) { c.Prefix, c.Limit, c.Timeout = "other", "7 1h", "1s" },
-		func(c *Config) { c.MaxConns = "3" },
-		func(c *Config) { c.DSN = "postgres://127.0.0.1:1/other" },
+		func(c *Config) { c.Other["prefix"], c.Other["limit"], c.Other["timeout"] = "other", "7 1h", "1s" },
+		func(c *Config) { c.Other["maxConns"] = "3" },
+		func(c *Config) { c.Other["dsn"] = "postgres://127.0.0.1:1/other" },
 	} {
 		c := valid()
-		c.DSN = "postgres://127.0.0.1:1/x?connect_timeout=1"
+		c.Other["dsn"] = "postgres://127.0.0.1:1/x?connect_timeout=1"
 		change(c)
 		pools[open(t, t.Context(), r, nil, c).pool] = true
 	}
@@ -122,7 +122,7 @@ func TestOnErrorAppliesToFailuresAndPanics(t *testing.T) {
 	for _, err := range []error{nil, errors.New("down")} {
 		for onError, want := range map[string]int{"allow": http.StatusOK, "deny": http.StatusServiceUnavailable} {
 			c := valid()
-			c.OnError = onError
+			c.Other["onError"] = onError
 			var next served
 			h := open(t, t.Context(), newRegistry(time.Minute), &next, c)
 			h.site.Decider.Store = &broken{err}
@@ -145,7 +145,7 @@ func TestTheLogHasTheCauseOfAnOutage(t *testing.T) {
 	} {
 		output := logged(t, func() {
 			c := valid()
-			c.DSN, c.OnError = "postgres://u@127.0.0.1:1/db?sslmode=disable", onError
+			c.Other["dsn"], c.Other["onError"] = "postgres://u@127.0.0.1:1/db?sslmode=disable", onError
 			h := withLeases(open(t, t.Context(), newRegistry(time.Minute), &served{}, c))
 			// The log has one line a second at most, and the test wants two.
 			for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -181,7 +181,7 @@ func TestPanicOfNextGoesThrough(t *testing.T) {
 func TestResponseWriterIsNotWrappedIfBothHeadersStand(t *testing.T) {
 	w := httptest.NewRecorder()
 	c := valid()
-	c.Headers = "both"
+	c.Other["headers"] = "both"
 	h := open(t, t.Context(), newRegistry(time.Minute), http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
 		if got != http.ResponseWriter(w) {
 			t.Errorf("next got a %T", got)
@@ -193,7 +193,7 @@ func TestResponseWriterIsNotWrappedIfBothHeadersStand(t *testing.T) {
 // A refusal shows the moment of Retry-After, and nothing if the request can never pass.
 func TestResetSaysWhenToComeAgain(t *testing.T) {
 	c := valid()
-	c.Limit, c.Cost = "2 1m", "{header.X-Cost}"
+	c.Other["limit"], c.Other["cost"] = "2 1m", "{header.X-Cost}"
 	h := open(t, t.Context(), newRegistry(time.Minute), &served{}, c)
 	for _, test := range []struct {
 		cost        string
@@ -214,7 +214,7 @@ func TestResetSaysWhenToComeAgain(t *testing.T) {
 
 func TestCostComesFromTheRequest(t *testing.T) {
 	c := valid()
-	c.Limit, c.Cost = "10 1h", "{header.X-Cost}"
+	c.Other["limit"], c.Other["cost"] = "10 1h", "{header.X-Cost}"
 	h := open(t, t.Context(), newRegistry(time.Minute), &served{}, c)
 	for _, step := range []struct {
 		cost string

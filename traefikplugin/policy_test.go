@@ -34,8 +34,8 @@ const people = `
 func governed(t *testing.T, dsn string, edit func(c *Config)) http.Handler {
 	t.Helper()
 	c := CreateConfig()
-	c.DSN, c.Timeout, c.OnError = dsn, "10s", "deny"
-	c.Policy = []Policy{{APIKey: "{header.Authorization}", User: "{header.X-User}", Refresh: "50ms", ForwardHeaders: "true"}}
+	c.Other["dsn"], c.Other["timeout"], c.Other["onError"] = dsn, "10s", "deny"
+	c.Policy = []Settings{{"apiKey": "{header.Authorization}", "user": "{header.X-User}", "refresh": "50ms", "forwardHeaders": "true"}}
 	edit(c)
 	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		told := []string{}
@@ -94,7 +94,7 @@ func TestTheUpstreamLearnsWhoARequestIs(t *testing.T) {
 			t.Errorf("%s: %d %s, want %s", step.value, w.Code, w.Body, step.want)
 		}
 	}
-	silent := governed(t, dsn, func(c *Config) { c.Policy[0].ForwardHeaders = "" })
+	silent := governed(t, dsn, func(c *Config) { c.Policy[0]["forwardHeaders"] = "" })
 	if w := send(silent, "/", append([]string{"X-User", "alice"}, forged...)...); w.Body.String() != "||||0" {
 		t.Errorf("without forwardHeaders the upstream is told %s", w.Body)
 	}
@@ -119,7 +119,7 @@ func TestAClientCannotHideFromTheUpstreamWhoARequestIs(t *testing.T) {
 
 // A request that fails in the middleware is not taken for an earlier one.
 func TestARequestThatPanicsHasNoUser(t *testing.T) {
-	h := governed(t, withPolicy(t, people), func(c *Config) { c.OnError = "allow" }).(*handler)
+	h := governed(t, withPolicy(t, people), func(c *Config) { c.Other["onError"] = "allow" }).(*handler)
 	if w := send(h, "/", "X-User", "alice"); w.Body.String() != "alice|free|||2" {
 		t.Fatalf("the upstream is told %s", w.Body)
 	}
@@ -181,8 +181,8 @@ func TestRefusalsOfAPolicy(t *testing.T) {
 func TestAnUnknownSenderWithoutADatabase(t *testing.T) {
 	for onError, want := range map[string]int{"allow": http.StatusOK, "deny": http.StatusServiceUnavailable} {
 		h := governed(t, "postgres://u@127.0.0.1:1/db?sslmode=disable", func(c *Config) {
-			c.OnError, c.Timeout = onError, "100ms"
-			c.Zones = []Zone{{Prefix: "zone", Limit: "1 1h"}}
+			c.Other["onError"], c.Other["timeout"] = onError, "100ms"
+			c.Zones = []Zone{{Other: Settings{"prefix": "zone", "limit": "1 1h"}}}
 		})
 		for i := 0; i < 3; i++ {
 			if w := send(h, "/", "Authorization", "some key"); w.Code != want {
@@ -200,7 +200,7 @@ func TestAPolicyIsShared(t *testing.T) {
 	var pool *pool
 	for _, refresh := range []string{"50ms", "50ms", "70ms"} {
 		c := CreateConfig()
-		c.DSN, c.Timeout, c.Policy = dsn, "1ms", []Policy{{Refresh: refresh}}
+		c.Other["dsn"], c.Other["timeout"], c.Policy = dsn, "1ms", []Settings{{"refresh": refresh}}
 		pool = open(t, ctx, r, &served{}, c).pool
 	}
 	if len(r.pools) != 1 || len(pool.shared) != 2 {
@@ -217,7 +217,7 @@ func TestAPolicyIsShared(t *testing.T) {
 // Long requests are not kept in memory after their responses.
 func TestRequestsWithAPolicyAreNotKept(t *testing.T) {
 	dsn := withPolicy(t, `SELECT rate_limit_rule('hosts', count_by => '{host,header:X-Tenant}', per_hour => 1000000);`)
-	h := governed(t, dsn, func(c *Config) { c.Policy[0].ForwardHeaders = "" })
+	h := governed(t, dsn, func(c *Config) { c.Policy[0]["forwardHeaders"] = "" })
 	before := heapInUse()
 	for i := 0; i < 200; i++ {
 		long := fmt.Sprintf("h%d.test", i) + strings.Repeat("x", 500_000)

@@ -16,9 +16,9 @@ import (
 func limiting(t *testing.T, edit func(c *Config)) http.Handler {
 	t.Helper()
 	c := CreateConfig()
-	c.DSN = "memory"
-	c.Prefix = t.Name()
-	c.Limit = "1 1h"
+	c.Other["dsn"] = "memory"
+	c.Other["prefix"] = t.Name()
+	c.Other["limit"] = "1 1h"
 	edit(c)
 	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	return withLeases(open(t, t.Context(), newRegistry(time.Millisecond), next, c))
@@ -31,12 +31,12 @@ func TestAnAddressInAnotherFormIsTheSameClient(t *testing.T) {
 	forwarded := func(c *Config) { c.IPStrategy = &IPStrategy{Depth: 1, IPv6Subnet: &bits} }
 	excluded := func(c *Config) { c.IPStrategy = &IPStrategy{ExcludedIPs: []string{"10.0.0.0/8"}} }
 	connection := func(*Config) {}
-	all := func(c *Config) { c.IPv6Prefix = "128" }
-	narrow := func(c *Config) { c.IPv4Prefix = "24" }
-	header := func(c *Config) { c.Key = "{header.X-Forwarded-For}" }
-	mixed := func(c *Config) { c.Key = "{client_ip}|login" }
-	host := func(c *Config) { c.Key = "{host}" }
-	hostHeader := func(c *Config) { c.Key = "{header.Host}|" }
+	all := func(c *Config) { c.Other["ipv6Prefix"] = "128" }
+	narrow := func(c *Config) { c.Other["ipv4Prefix"] = "24" }
+	header := func(c *Config) { c.Other["key"] = "{header.X-Forwarded-For}" }
+	mixed := func(c *Config) { c.Other["key"] = "{client_ip}|login" }
+	host := func(c *Config) { c.Other["key"] = "{host}" }
+	hostHeader := func(c *Config) { c.Other["key"] = "{header.Host}|" }
 	for i, test := range []struct {
 		edit     func(c *Config)
 		one, two string // an X-Forwarded-For, or a host
@@ -66,7 +66,7 @@ func TestAnAddressInAnotherFormIsTheSameClient(t *testing.T) {
 		{hostHeader, "a.test", "b.test", false},
 	} {
 		h := limiting(t, func(c *Config) {
-			c.Prefix = fmt.Sprint(c.Prefix, i)
+			c.Other["prefix"] = fmt.Sprint(c.Other["prefix"], i)
 			test.edit(c)
 		})
 		second := 0
@@ -89,8 +89,8 @@ func TestAnAddressInAnotherFormIsTheSameClient(t *testing.T) {
 func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 	output := logged(t, func() {
 		h := limiting(t, func(c *Config) {
-			c.Prefix, c.Key, c.Limit = "a", "{header.X-User}", "9 1h"
-			c.Zones = []Zone{{Prefix: "b", Key: "{cookie.user}", Limit: "9 1h"}, {Prefix: "c", Key: "all", Limit: "9 1h"}}
+			c.Other["prefix"], c.Other["key"], c.Other["limit"] = "a", "{header.X-User}", "9 1h"
+			c.Zones = []Zone{{Other: Settings{"prefix": "b", "key": "{cookie.user}", "limit": "9 1h"}}, {Other: Settings{"prefix": "c", "key": "all", "limit": "9 1h"}}}
 		})
 		for i := 0; i < 3; i++ {
 			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
@@ -107,11 +107,11 @@ func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 func TestRequestsAreNotKept(t *testing.T) {
 	dsn := cluster.Open(t)
 	h := limiting(t, func(c *Config) {
-		c.DSN = dsn
-		c.Limit = "1000 1h"
-		c.Key = "{query.user}"
-		c.Timeout = "10s"
-		c.Audit = "all"
+		c.Other["dsn"] = dsn
+		c.Other["limit"] = "1000 1h"
+		c.Other["key"] = "{query.user}"
+		c.Other["timeout"] = "10s"
+		c.Other["audit"] = "all"
 	})
 	before := heapInUse()
 	for i := 0; i < 200; i++ {

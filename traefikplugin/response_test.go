@@ -22,7 +22,7 @@ func proxied(t *testing.T, headers string, upstream http.HandlerFunc) *httptest.
 		t.Fatal(err)
 	}
 	c := valid()
-	c.Headers = headers
+	c.Other["headers"] = headers
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.FlushInterval = 100 * time.Millisecond // Traefik's default
 	server := httptest.NewServer(withLeases(open(t, t.Context(), newRegistry(time.Minute), proxy, c)))
@@ -142,7 +142,7 @@ func TestHeadersOfARefusalOfTheUpstream(t *testing.T) {
 func TestHeadersOfARefusalBehindAnotherLimit(t *testing.T) {
 	r := newRegistry(time.Minute)
 	inner, outer := valid(), valid()
-	inner.Prefix, inner.Limit, outer.Headers = "inner", "1 1h", "ours"
+	inner.Other["prefix"], inner.Other["limit"], outer.Other["headers"] = "inner", "1 1h", "ours"
 	h := withLeases(open(t, t.Context(), r, withLeases(open(t, t.Context(), r, http.NotFoundHandler(), inner)), outer))
 	for _, want := range []string{"404 [100] [99]", "429 [1] [0]"} {
 		w := httptest.NewRecorder()
@@ -156,7 +156,7 @@ func TestHeadersOfARefusalBehindAnotherLimit(t *testing.T) {
 // A handler that sends nothing gets status 200 from the server, with the headers of the limit.
 func TestHeadersOfAnEmptyResponse(t *testing.T) {
 	c := valid()
-	c.Headers = "ours"
+	c.Other["headers"] = "ours"
 	h := withLeases(open(t, t.Context(), newRegistry(time.Minute), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-RateLimit-Limit", "7")
 	}), c))
@@ -171,7 +171,7 @@ func TestHeadersOfAnEmptyResponse(t *testing.T) {
 func TestTheFirstResponseHasTheFieldsOfTheLimitsAlone(t *testing.T) {
 	r := newRegistry(time.Minute)
 	inner, outer := valid(), valid()
-	inner.Prefix, inner.Limit, inner.Fields, outer.Fields = "inner", "1 1h", "x ietf", "x ietf"
+	inner.Other["prefix"], inner.Other["limit"], inner.Other["fields"], outer.Other["fields"] = "inner", "1 1h", "x ietf", "x ietf"
 	h := withLeases(open(t, t.Context(), r, withLeases(open(t, t.Context(), r, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for _, name := range []string{"RateLimit", "RateLimit-Policy", "X-RateLimit-Limit"} {
 			w.Header().Add(name, `"upstream"`)

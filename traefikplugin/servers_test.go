@@ -18,9 +18,9 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	r := newRegistry(time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	c := CreateConfig()
-	c.DSN, c.Timeout, c.OnError, c.Audit, c.NodeName = counters, "10s", "deny", "all", "here"
-	c.Policy = []Policy{{DSN: policy, User: "{header.X-User}", Refresh: "50ms"}}
-	c.History = []History{{DSN: history}}
+	c.Other["dsn"], c.Other["timeout"], c.Other["onError"], c.Other["audit"], c.Other["nodeName"] = counters, "10s", "deny", "all", "here"
+	c.Policy = []Settings{{"dsn": policy, "user": "{header.X-User}", "refresh": "50ms"}}
+	c.History = []History{{Other: Settings{"dsn": history}}}
 	h := open(t, ctx, r, &served{}, c)
 	for _, want := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests, http.StatusTooManyRequests} {
 		if w := send(h, "/", "X-User", "alice"); w.Code != want {

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"reflect"
 	"strconv"
 	"strings"
 
@@ -13,96 +12,101 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// namedZone is the settings of a zone and the beginning of its fields' names in errors.
-type namedZone struct {
-	path string
-	zone Zone
-}
-
-// zones returns all limits of a configuration. The limit at the top is the first.
-func (c *Config) zones() []namedZone {
-	var all []namedZone
-	top := c.Zone
-	top.Audit = "" // it is also for the zones and the policy
-	top.Other = nil
-	if len(c.Zones) == 0 && c.Policy == nil || !reflect.ValueOf(top).IsZero() {
-		all = append(all, namedZone{"", top})
-	}
-	for i := range c.Zones {
-		all = append(all, namedZone{"zones[" + strconv.Itoa(i) + "].", c.Zones[i]})
-	}
-	return all
-}
-
 // compiled is a configuration that was checked, but for its databases.
 type compiled struct {
 	site    *edge.Site
 	headers edge.HeaderPolicy
 	forward bool // the upstream is told what the policy says
+
+	// The settings of the middleware, its limit and its store, and those of the policy and the history; nil if there is none.
+	own, policy, history edge.Values
+
+	recorded edge.HistorySettings
 }
 
 // compile checks the configuration.
 func (c *Config) compile() (*compiled, error) {
-	addresses, err := newAddresses(c.IPStrategy)
+	made := &compiled{}
+	a, err := newAddresses(c.IPStrategy)
 	if err != nil {
 		return nil, err
 	}
-	site := &edge.Site{Address: func(r *http.Request) (netip.Addr, bool) { return addressOf(addresses, r) }}
-	made := &compiled{site: site}
-	if c.Policy != nil {
-		if err := c.readPolicy(made, addresses); err != nil {
+	if made.own, err = values("", c.Other, "history ipStrategy match policy zones", edge.LimitTable, edge.HandlerTable, edge.StoreTable, []edge.Setting{dsnFile}); err != nil {
+		return nil, err
+	}
+	if made.policy, err = only("policy", c.Policy, edge.PolicyTable, []edge.Setting{dsnFile, forwardHeaders}); err != nil {
+		return nil, err
+	}
+	if err := c.readHistory(made); err != nil {
+		return nil, err
+	}
+	if made.forward, err = edge.ParseSwitch("forward_headers", made.policy["forward_headers"], false); err != nil {
+		return nil, named("policy.", err)
+	}
+	configuration := &edge.Configuration{Handler: made.own, Limit: made.own, Matches: c.Match != nil, Policy: made.policy,
+		Parse: a.parseText, KeyExample: "{header.X-Api-Key}", UserExample: "{header.X-Forwarded-User}"}
+	if c.IPStrategy != nil && c.IPStrategy.IPv6Subnet != nil {
+		configuration.IPv6Prefix = strconv.Itoa(*c.IPStrategy.IPv6Subnet)
+	}
+	for i := range c.Zones {
+		zone, err := values(pathOf(i), c.Zones[i].Other, "match", edge.LimitTable)
+		if err != nil {
 			return nil, err
 		}
+		configuration.Zones = append(configuration.Zones, zone)
 	}
-	all := c.zones()
-	if len(c.Zones) > 0 && len(all) > len(c.Zones) && c.Limit == "" && c.Limits == "" {
-		return nil, edge.LimitMissing(c.Prefix, c.Key)
+	site, read, err := configuration.Compile()
+	if part, ok := err.(*edge.PartError); ok {
+		return nil, named(pathOf(part.Zone), part.Err)
 	}
-	for i := range all {
-		if err := c.add(site, &all[i].zone, addresses); err != nil {
-			return nil, named(all[i].path, err)
-		}
-	}
-	if at, err := edge.CheckRows(site.Zones); err != nil {
-		return nil, named(all[at].path, err)
-	}
-	var read edge.Settings
-	if err := edge.Read(edge.HandlerTable, reflect.ValueOf(c), &read); err != nil {
+	if err != nil {
 		return nil, named("", err)
 	}
 	if site.Exempt, err = read.Exempt.Compile(secretText); err != nil {
 		return nil, named("", err)
 	}
-	site.Decider.Timeout = read.Timeout
-	site.Decider.OnError = read.OnError
-	site.Decider.Share = read.LocalShare
-	site.Fields = read.Fields
+	site.Address = func(r *http.Request) (netip.Addr, bool) { return addressOf(a, r) }
+	made.site = site
 	made.headers = read.Headers
-	return made, nil
+	return made, c.setMatchers(site)
 }
 
-// add compiles a limit. Errors have the names of package edge.
-func (c *Config) add(site *edge.Site, settings *Zone, a *addresses) error {
-	if settings.IPv6Prefix == "" && c.IPStrategy != nil && c.IPStrategy.IPv6Subnet != nil {
-		settings.IPv6Prefix = strconv.Itoa(*c.IPStrategy.IPv6Subnet)
+// pathOf begins the names of the settings of a zone in errors; -1 is the policy.
+func pathOf(zone int) string {
+	if zone < 0 {
+		return "policy."
 	}
-	z, err := edge.NewZone(reflect.ValueOf(settings), a.parseText)
-	if err != nil {
-		return err
-	}
-	z.Source = fromSeveral
-	if t := z.Key.(*template); z.Plain() && len(t.pieces) == 1 {
-		z.Source = t.pieces[0].from
-		z.Name = t.pieces[0].text
-	}
-	if settings.Match != nil {
-		m, err := settings.Match.Compile()
-		if err != nil {
+	return "zones[" + strconv.Itoa(zone) + "]."
+}
+
+// setMatchers sets which requests the limits are for, and which of them have frequent keys.
+func (c *Config) setMatchers(site *edge.Site) error {
+	own := len(site.Zones) - len(c.Zones)
+	for i, z := range site.Zones {
+		z.Source = fromSeveral
+		if t := z.Key.(*template); z.Plain() && len(t.pieces) == 1 {
+			z.Source = t.pieces[0].from
+			z.Name = t.pieces[0].text
+		}
+		path := ""
+		match := c.Match
+		if i >= own {
+			path = pathOf(i - own)
+			match = c.Zones[i-own].Match
+		}
+		if match == nil {
+			continue
+		}
+		if _, err := values(path+"match.", match.Other, "headers hosts methods paths"); err != nil {
 			return err
+		}
+		m, err := match.Compile()
+		if err != nil {
+			return named(path, err)
 		}
 		z.Match = func(r *http.Request) (bool, error) { return m.Matches(r), nil }
 	}
-	return site.Add(z)
+	return nil
 }
 
 // secretText is what {env.NAME} or {file.PATH} gives, the placeholders of Caddy for secrets.
@@ -123,8 +127,8 @@ func secretText(text string) (string, error) {
 }
 
 // store reads where limits are counted.
-func (c *Config) store() (edge.StoreSettings, error) {
-	dsn, err := dsnOf(c.DSN, c.DSNFile)
+func (c *compiled) store() (edge.StoreSettings, error) {
+	dsn, err := dsnOf(c.own)
 	if err != nil {
 		return edge.StoreSettings{}, err
 	}
@@ -132,23 +136,23 @@ func (c *Config) store() (edge.StoreSettings, error) {
 }
 
 // storeAt reads how the database of a DSN is used.
-func (c *Config) storeAt(dsn string) (edge.StoreSettings, error) {
+func (c *compiled) storeAt(dsn string) (edge.StoreSettings, error) {
 	var read edge.Settings
-	if err := edge.Read(edge.StoreTable, reflect.ValueOf(c), &read); err != nil {
+	if err := edge.Read(edge.StoreTable, c.own, &read); err != nil {
 		return edge.StoreSettings{}, named("", err)
 	}
 	s := read.Store
-	if s.Region == "" && len(c.History) > 0 {
-		s.Region = c.History[0].Region
+	if s.Region == "" {
+		s.Region = c.history["region"]
 	}
 	s.DSN = dsn
 	s, err := s.Resolve("here, in a file that dsnFile names,")
 	return s, named("", err)
 }
 
-// otherStore reads the database of a policy or a history, which is that of the limits if dsn and file are "".
-func (c *Config) otherStore(path, dsn, file string, limits edge.StoreSettings) (edge.StoreSettings, error) {
-	dsn, err := dsnOf(dsn, file)
+// otherStore reads the database of a policy or a history, which is that of the limits if it has no DSN.
+func (c *compiled) otherStore(path string, part edge.Values, limits edge.StoreSettings) (edge.StoreSettings, error) {
+	dsn, err := dsnOf(part)
 	if err != nil {
 		return limits, named(path, err)
 	}
@@ -159,7 +163,9 @@ func (c *Config) otherStore(path, dsn, file string, limits edge.StoreSettings) (
 }
 
 // dsnOf is a configured DSN, or that in the configured file.
-func dsnOf(configured, file string) (string, error) {
+func dsnOf(part edge.Values) (string, error) {
+	configured := part["dsn"]
+	file := part["dsn_file"]
 	if file == "" {
 		return configured, nil
 	}
@@ -202,10 +208,20 @@ func camelCase(name string) string {
 	return text
 }
 
-// checkOne checks the length of a list that stands for one map, see Config.
-func checkOne(field string, n int) error {
+// only reads the settings of a list that stands for one map, see Config; nil if there is no list.
+func only(path string, list []Settings, tables ...[]edge.Setting) (edge.Values, error) {
+	if list == nil {
+		return nil, nil
+	}
+	if err := checkOne(path, len(list)); err != nil || len(list) == 0 {
+		return edge.Values{}, err
+	}
+	return values(path+".", list[0], "", tables...)
+}
+
+func checkOne(path string, n int) error {
 	if n > 1 {
-		return &ratelimit.FieldError{Field: field, Value: strconv.Itoa(n) + " of them", Want: "one map"}
+		return &ratelimit.FieldError{Field: path, Value: strconv.Itoa(n) + " of them", Want: "one map"}
 	}
 	return nil
 }

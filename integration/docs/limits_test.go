@@ -80,7 +80,7 @@ func TestTableOfSmallLimits(t *testing.T) {
 func TestTwoHandlersOnOneRequest(t *testing.T) {
 	handler := func(next http.Handler, prefix, limit string) http.Handler {
 		config := traefikplugin.CreateConfig()
-		config.DSN, config.Prefix, config.Limit = "memory", prefix, limit
+		config.Other = traefikplugin.Settings{"dsn": "memory", "prefix": prefix, "limit": limit}
 		h, err := traefikplugin.New(t.Context(), next, config, "limit@file")
 		if err != nil {
 			t.Fatal(err)

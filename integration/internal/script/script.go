@@ -6,7 +6,6 @@ package script
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -67,11 +66,11 @@ func run(store ratelimit.Store, clock *time.Time, text string) string {
 
 func parseLimit(line string) (*ratelimit.Limit, error) {
 	fields := strings.SplitN(line, " ", 5)
-	c := edge.LimitSettings{Prefix: fields[0], Algorithm: fields[1], Burst: fields[2], Durable: fields[3], Limit: fields[4]}
-	if c.Burst == "-" {
-		c.Burst = ""
+	c := edge.Values{"prefix": fields[0], "algorithm": fields[1], "burst": fields[2], "durable": fields[3], "limit": fields[4]}
+	if c["burst"] == "-" {
+		c["burst"] = ""
 	}
-	read, err := edge.ReadLimit(reflect.ValueOf(c))
+	read, err := edge.ReadLimit(c)
 	if err != nil {
 		return nil, err
 	}

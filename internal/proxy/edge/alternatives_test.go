@@ -1,7 +1,6 @@
 package edge_test
 
 import (
-	"reflect"
 	"strings"
 	"testing"
 
@@ -15,13 +14,13 @@ func TestAKeyMayHaveAlternatives(t *testing.T) {
 		"{header.X}  |  {cookie.a} | all": "{header.X},{cookie.a},all",
 		"{header.X}{header.Y} | {host}/a": "{header.X}{header.Y},{host}/a",
 	} {
-		got, err := edge.ReadLimit(reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5 1m", Key: text}))
+		got, err := edge.ReadLimit(edge.Values{"prefix": "a", "limit": "5 1m", "key": text})
 		if err != nil || strings.Join(got.Alternatives, ",") != want {
 			t.Errorf("%q: %v, %v; want %s", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"|", "| {client_ip}", "{client_ip} |", "{header.X} || {client_ip}", "{header.X} | | {client_ip}", "x{header.X} | {client_ip}", "all | {client_ip}", "{header.X}\t|\t{host}"} {
-		_, err := edge.ReadLimit(reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5 1m", Key: text}))
+		_, err := edge.ReadLimit(edge.Values{"prefix": "a", "limit": "5 1m", "key": text})
 		checkField(t, err, "key", text)
 	}
 }

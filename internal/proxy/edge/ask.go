@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"path"
-	"reflect"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -26,22 +25,21 @@ type SitePolicy struct {
 	reject  bool     // requests with keys that are not valid
 }
 
-// NewSitePolicy reads and checks a policy from the fields of a struct, see Read. keyExample and userExample are placeholders
-// for errors. Errors are *ratelimit.FieldError, with the names of PolicyTable.
-func NewSitePolicy(from reflect.Value, parse ParseText, keyExample, userExample string) (*SitePolicy, error) {
+// NewSitePolicy reads and checks a policy. keyExample and userExample are placeholders for errors. Errors are
+// *ratelimit.FieldError, with the names of PolicyTable.
+func NewSitePolicy(from Values, parse ParseText, keyExample, userExample string) (*SitePolicy, error) {
 	p := &SitePolicy{tier: DefaultTier}
-	fields := reflect.Indirect(from)
 	var err error
-	if p.Key, err = parseSender("api_key", fields, parse, keyExample); err != nil {
+	if p.Key, err = parseSender("api_key", from, parse, keyExample); err != nil {
 		return nil, err
 	}
-	if p.User, err = parseSender("user", fields, parse, userExample); err != nil {
+	if p.User, err = parseSender("user", from, parse, userExample); err != nil {
 		return nil, err
 	}
-	if p.Tier, err = parseIfSet("tier", fields, parse); err != nil {
+	if p.Tier, err = parseIfSet("tier", from, parse); err != nil {
 		return nil, err
 	}
-	if p.Route, err = parseIfSet("route", fields, parse); err != nil {
+	if p.Route, err = parseIfSet("route", from, parse); err != nil {
 		return nil, err
 	}
 	if p.Key != nil {
@@ -65,19 +63,18 @@ func NewSitePolicy(from reflect.Value, parse ParseText, keyExample, userExample 
 }
 
 // parseIfSet returns nil for text that was left out.
-func parseIfSet(field string, fields reflect.Value, parse ParseText) (Text, error) {
-	text := textOf(fields, field)
-	if text == "" {
+func parseIfSet(field string, from Values, parse ParseText) (Text, error) {
+	if from[field] == "" {
 		return nil, nil
 	}
-	return parse(field, text)
+	return parse(field, from[field])
 }
 
 // parseSender reads text that says which sender a request is of, and so must have a placeholder.
-func parseSender(field string, fields reflect.Value, parse ParseText, example string) (Text, error) {
-	text, err := parseIfSet(field, fields, parse)
+func parseSender(field string, from Values, parse ParseText, example string) (Text, error) {
+	text, err := parseIfSet(field, from, parse)
 	if err == nil && text != nil && text.Fixed() {
-		err = &ratelimit.FieldError{Field: field, Value: textOf(fields, field), Want: "text with a placeholder, such as " + example + ": all requests would have the same"}
+		err = &ratelimit.FieldError{Field: field, Value: from[field], Want: "text with a placeholder, such as " + example + ": all requests would have the same"}
 	}
 	return text, err
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -42,7 +41,8 @@ func FuzzSettings(f *testing.F) {
 		}
 		setting := &tables[int(at)%len(tables)]
 		check := func(text string) error {
-			err := setting.Check(text)
+			alone := edge.Setting{Name: setting.Name, Want: setting.Want, Read: setting.Read, Unset: setting.Unset}
+			err := edge.Read([]edge.Setting{alone}, edge.Values{setting.Name: text}, &edge.Settings{})
 			var wrong *ratelimit.FieldError
 			if err != nil && (!errors.As(err, &wrong) || wrong.Field == "" || wrong.Want == "") {
 				t.Errorf("%s %q: %v", setting.Name, text, err)
@@ -62,17 +62,12 @@ func FuzzSettings(f *testing.F) {
 			}
 			return
 		}
-		settings := edge.LimitSettings{Prefix: "p", Limit: "100 1m"}
-		fields := reflect.ValueOf(&settings).Elem()
-		for i := range fields.NumField() {
-			if name := fields.Type().Field(i).Name; fields.Field(i).Kind() == reflect.String && strings.EqualFold(name, strings.ReplaceAll(setting.Name, "_", "")) {
-				fields.Field(i).SetString(text)
-			}
+		settings := edge.Values{"prefix": "p", "limit": "100 1m"}
+		settings[setting.Name] = text
+		if settings["limits"] != "" {
+			settings["limit"] = ""
 		}
-		if settings.Limits != "" {
-			settings.Limit = ""
-		}
-		read, err := edge.ReadLimit(reflect.ValueOf(settings))
+		read, err := edge.ReadLimit(settings)
 		if err != nil {
 			return
 		}
@@ -112,9 +107,7 @@ func FuzzTextsOfRequests(f *testing.F) {
 			}
 		}
 		settings := edge.Settings{}
-		if err := edge.Read(edge.HandlerTable, reflect.ValueOf(&struct {
-			Header string `json:"exempt_header"`
-		}{"X-Internal " + fuzzedSecret + fuzzedSecret}), &settings); err != nil {
+		if err := edge.Read(edge.HandlerTable, edge.Values{"exempt_header": "X-Internal " + fuzzedSecret + fuzzedSecret}, &settings); err != nil {
 			t.Fatal(err)
 		}
 		exempt, err := settings.Exempt.Compile(nil)

@@ -62,9 +62,7 @@ func TestParseRetention(t *testing.T) {
 func TestReadArchive(t *testing.T) {
 	read := func(text string) (edge.ArchiveSettings, error) {
 		var s edge.Settings
-		err := edge.Read(edge.HistoryTable, reflect.ValueOf(struct {
-			Archive string `json:"archive"`
-		}{text}), &s)
+		err := edge.Read(edge.HistoryTable, edge.Values{"archive": text}, &s)
 		return s.History.Archive, err
 	}
 	const day = 24 * time.Hour

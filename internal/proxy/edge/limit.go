@@ -44,19 +44,6 @@ func readLease(to *Settings, text string) error {
 	return nil
 }
 
-// LimitMissing is the error of a configuration that has zones and a setting of a limit of its
-// own, such as a prefix or a key, but not the limit.
-func LimitMissing(prefix, key string) error {
-	stray := "other settings of a limit"
-	if key != "" {
-		stray = "key"
-	}
-	if prefix != "" {
-		stray = "prefix"
-	}
-	return &ratelimit.FieldError{Field: "limit", Want: "given here, or drop the " + stray + ": the zones have limits of their own"}
-}
-
 // leastLeaseWindow is the shortest window of a limit with leases, see package lease.
 const leastLeaseWindow = 200 * time.Millisecond
 

@@ -1,41 +1,10 @@
 package edge
 
 import (
-	"reflect"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// LimitSettings are one limit as a configuration has it, in text. "" is a setting that was left
-// out. LimitTable says what each of them means. Traefik writes a configuration into this struct.
-type LimitSettings struct {
-	Prefix            string `json:"prefix,omitempty"`
-	Key               string `json:"key,omitempty"`
-	Algorithm         string `json:"algorithm,omitempty"`
-	Limit             string `json:"limit,omitempty"`
-	Limits            string `json:"limits,omitempty"`
-	Burst             string `json:"burst,omitempty"`
-	Cost              string `json:"cost,omitempty"`
-	MinCost           string `json:"minCost,omitempty"`
-	Settle            string `json:"settle,omitempty"`
-	Durable           string `json:"durable,omitempty"`
-	SynchronousCommit string `json:"synchronousCommit,omitempty"`
-	Lease             string `json:"lease,omitempty"`
-	MaxKeys           string `json:"maxKeys,omitempty"`
-	HashKey           string `json:"hashKey,omitempty"`
-	IPv4Prefix        string `json:"ipv4Prefix,omitempty"`
-	IPv6Prefix        string `json:"ipv6Prefix,omitempty"`
-	Ban               string `json:"ban,omitempty"`
-	Audit             string `json:"audit,omitempty"`
-	Wait              string `json:"wait,omitempty"`
-	Mode              string `json:"mode,omitempty"`
-	Match             *Match `json:"match,omitempty"`
-
-	// Other are settings that have none of these names.
-	Other map[string]any `json:"-" mapstructure:",remain"`
-}
 
 // ConfiguredLimit is a limit of a configuration, read and checked. The adapters read its key, its
 // audit and the text of its cost.
@@ -59,8 +28,8 @@ type ConfiguredLimit struct {
 	Alternatives []string
 }
 
-// ReadLimit reads and checks a limit from the fields of a struct, see Read.
-func ReadLimit(from reflect.Value) (*ConfiguredLimit, error) {
+// ReadLimit reads and checks a limit, see Read.
+func ReadLimit(from Values) (*ConfiguredLimit, error) {
 	var read Settings
 	if err := Read(LimitTable, from, &read); err != nil {
 		return nil, err
@@ -74,7 +43,7 @@ func ReadLimit(from reflect.Value) (*ConfiguredLimit, error) {
 
 // configured returns the error of a limit in the words of the configuration: with the name and the text
 // of the setting instead of the field of ratelimit.Limit and its value.
-func configured(err error, from reflect.Value) error {
+func configured(err error, from Values) error {
 	wrong, ok := err.(*ratelimit.FieldError)
 	if !ok {
 		return err
@@ -82,11 +51,11 @@ func configured(err error, from reflect.Value) error {
 	switch wrong.Field {
 	case "events", "window", "calendar", "zone":
 		wrong.Field = "limit"
-		if textOf(reflect.Indirect(from), "limits") != "" {
+		if from["limits"] != "" {
 			wrong.Field = "limits"
 		}
 	}
-	if text := textOf(reflect.Indirect(from), wrong.Field); text != "" {
+	if text := from[wrong.Field]; text != "" {
 		wrong.Value = text
 	}
 	return wrong

@@ -1,7 +1,6 @@
 package edge_test
 
 import (
-	"reflect"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
@@ -28,7 +27,7 @@ func TestNetworkOfAnAddress(t *testing.T) {
 		{"24", "48", "Ann: 7", "Ann: 7"},
 		{"", "", "", ""},
 	} {
-		l, err := edge.ReadLimit(reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5 1m", IPv4Prefix: test.v4, IPv6Prefix: test.v6}))
+		l, err := edge.ReadLimit(edge.Values{"prefix": "a", "limit": "5 1m", "ipv4_prefix": test.v4, "ipv6_prefix": test.v6})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +36,7 @@ func TestNetworkOfAnAddress(t *testing.T) {
 		}
 	}
 	for _, wrong := range [][2]string{{"-1", ""}, {"0", ""}, {"33", ""}, {"", "-1"}, {"", "129"}} {
-		if _, err := edge.ReadLimit(reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5 1m", IPv4Prefix: wrong[0], IPv6Prefix: wrong[1]})); err == nil {
+		if _, err := edge.ReadLimit(edge.Values{"prefix": "a", "limit": "5 1m", "ipv4_prefix": wrong[0], "ipv6_prefix": wrong[1]}); err == nil {
 			t.Errorf("%v is not refused", wrong)
 		}
 	}

@@ -2,10 +2,7 @@ package edge
 
 import (
 	"errors"
-	"fmt"
-	"reflect"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -60,6 +57,13 @@ type Settings struct {
 	RejectUnknown bool // refuse a request with an API key that is not valid; else it is one without a key
 	Store         StoreSettings
 	History       HistorySettings
+	Page          PageSettings
+}
+
+// PageSettings say who may do what with a page.
+type PageSettings struct {
+	Write    bool // people may change something
+	Insecure bool // everybody may reach it
 }
 
 // WantArgs says what the arguments in a Caddyfile must be.
@@ -70,36 +74,28 @@ func (s *Setting) WantArgs() string {
 	return s.Want
 }
 
-// Read reads the settings of a table from the fields of a struct, and then validates them as a whole, so that their order
-// does not matter. It opens and registers nothing. The name of a field in JSON is that of the setting, in any case. A field
-// with its zero value was left out.
-// Errors are *ratelimit.FieldError, with the names of the table. from is no any, because Yaegi wraps a
-// value with methods that an interpreted function takes as any.
-func Read(table []Setting, from reflect.Value, to *Settings) error {
-	fields := reflect.Indirect(from)
+// Values are the settings of a part of a configuration as it has them, in text, by their names in the tables. A setting that
+// was left out is "" or not there.
+type Values = map[string]string
+
+// Read reads the settings of a table, and then validates them as a whole, so that their order does not matter. It opens and
+// registers nothing. Errors are *ratelimit.FieldError, with the names of the table.
+func Read(table []Setting, from Values, to *Settings) error {
 	for i := range table {
 		if table[i].Read != nil {
-			if err := table[i].apply(table[i].Read, to, textOf(fields, table[i].Name)); err != nil {
+			if err := table[i].apply(table[i].Read, to, from[table[i].Name]); err != nil {
 				return err
 			}
 		}
 	}
 	for i := range table {
 		if table[i].Validate != nil {
-			if err := table[i].apply(table[i].Validate, to, textOf(fields, table[i].Name)); err != nil {
+			if err := table[i].apply(table[i].Validate, to, from[table[i].Name]); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
-}
-
-// Check returns an error for text that a setting must not have, whatever the other settings are.
-func (s *Setting) Check(text string) error {
-	if s.Read == nil {
-		return nil // the adapters read it
-	}
-	return s.apply(s.Read, &Settings{}, text)
 }
 
 // apply calls Read or Validate.
@@ -121,31 +117,6 @@ func (s *Setting) apply(f func(to *Settings, text string) error, to *Settings, t
 		wrong.Field = s.Name
 	}
 	return wrong
-}
-
-// textOf is the text of the field with the name of a setting; "" if it was left out.
-func textOf(fields reflect.Value, name string) string {
-	for i := 0; i < fields.NumField(); i++ {
-		tag := SettingOf(fields.Type().Field(i))
-		if !strings.EqualFold(strings.Replace(tag, "_", "", -1), strings.Replace(name, "_", "", -1)) || fields.Field(i).IsZero() {
-			continue
-		}
-		value := reflect.Indirect(fields.Field(i))
-		if value.Type().Name() == "Duration" { // that of Caddy prints as a number
-			return time.Duration(value.Int()).String()
-		}
-		return fmt.Sprint(value.Interface())
-	}
-	return ""
-}
-
-// SettingOf is the name of the setting that a field of a configuration has; "" if the field has none.
-func SettingOf(f reflect.StructField) string {
-	name := strings.Split(f.Tag.Get("json"), ",")[0]
-	if name == "-" {
-		return ""
-	}
-	return name
 }
 
 // errWant is the error of a value that is not what Setting.Want says.

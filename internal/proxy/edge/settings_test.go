@@ -25,11 +25,9 @@ func checkField(t *testing.T, err error, field, value string) {
 // read reads one setting of a table.
 func read(t *testing.T, table []edge.Setting, name, text string) (got edge.Settings, err error) {
 	t.Helper()
-	from := reflect.New(reflect.StructOf([]reflect.StructField{{Name: "Setting", Type: reflect.TypeFor[string](), Tag: reflect.StructTag(`json:"` + name + `"`)}}))
-	from.Elem().Field(0).SetString(text)
 	for i := range table {
 		if table[i].Name == name {
-			err = edge.Read(table[i:i+1], from, &got)
+			err = edge.Read(table[i:i+1], edge.Values{name: text}, &got)
 			return got, err
 		}
 	}
@@ -51,15 +49,15 @@ func TestBurst(t *testing.T) {
 
 // What only the whole limit shows is wrong is told in the words of the configuration.
 func TestErrorsOfALimitNameTheSetting(t *testing.T) {
-	for want, from := range map[string]edge.LimitSettings{
-		`limit: "1001 1h": must be at most 1000 for sliding_log`: {Algorithm: "sliding_log", Limit: "1001 1h"},
-		`limit: "9007199254740992/1h": must be smaller for gcra`: {Algorithm: "gcra", Limit: "9007199254740992/1h"},
-		`lease: "5%": must be left out for gcra`:                 {Algorithm: "gcra", Limit: "5 1m", Lease: "5%"},
-		`burst: "7": must be left out: sliding_window has none`:  {Limit: "5 1m", Burst: "7"},
-		`algorithm: "gcra": must be fixed_window`:                {Algorithm: "gcra", Limit: "5 1mo calendar"},
+	for want, from := range map[string]edge.Values{
+		`limit: "1001 1h": must be at most 1000 for sliding_log`: {"algorithm": "sliding_log", "limit": "1001 1h"},
+		`limit: "9007199254740992/1h": must be smaller for gcra`: {"algorithm": "gcra", "limit": "9007199254740992/1h"},
+		`lease: "5%": must be left out for gcra`:                 {"algorithm": "gcra", "limit": "5 1m", "lease": "5%"},
+		`burst: "7": must be left out: sliding_window has none`:  {"limit": "5 1m", "burst": "7"},
+		`algorithm: "gcra": must be fixed_window`:                {"algorithm": "gcra", "limit": "5 1mo calendar"},
 	} {
-		from.Prefix = "a"
-		if _, err := edge.ReadLimit(reflect.ValueOf(from)); err == nil || !strings.HasPrefix(err.Error(), want) {
+		from["prefix"] = "a"
+		if _, err := edge.ReadLimit(from); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%+v: %v; want %s", from, err, want)
 		}
 	}
@@ -87,7 +85,7 @@ func TestMinCost(t *testing.T) {
 		_, err := read(t, edge.LimitTable, "min_cost", text)
 		checkField(t, err, "min_cost", text)
 	}
-	_, err := edge.ReadLimit(reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5 1m", Cost: "5", MinCost: "1"})) // a fixed cost
+	_, err := edge.ReadLimit(edge.Values{"prefix": "a", "limit": "5 1m", "cost": "5", "min_cost": "1"}) // a fixed cost
 	checkField(t, err, "min_cost", "1")
 }
 
@@ -176,7 +174,7 @@ func (text) Parts() edge.Parts                    { return edge.Parts{} }
 
 func TestTwoLimitsOnOneRowAreRefused(t *testing.T) {
 	zone := func(prefix, key, durable string) *edge.Zone {
-		z, err := edge.NewZone(reflect.ValueOf(edge.LimitSettings{Prefix: prefix, Limit: "1 1h", Key: key, Durable: durable}),
+		z, err := edge.NewZone(edge.Values{"prefix": prefix, "limit": "1 1h", "key": key, "durable": durable},
 			func(_, configured string) (edge.Text, error) { return text(configured), nil })
 		if err != nil {
 			t.Fatal(err)
@@ -266,24 +264,19 @@ func TestTheOrderOfSettingsDoesNotMatter(t *testing.T) {
 		slices.Reverse(all)
 		return all
 	}
-	handler := func(onError, share string) reflect.Value {
-		return reflect.ValueOf(struct {
-			OnError    string `json:"on_error"`
-			LocalShare string `json:"local_share"`
-		}{onError, share})
-	}
+	handler := func(onError, share string) edge.Values { return edge.Values{"on_error": onError, "local_share": share} }
 	for i, test := range []struct {
 		table []edge.Setting
-		from  reflect.Value
+		from  edge.Values
 		wrong string
 	}{
-		{edge.LimitTable, reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5", Algorithm: "in_flight", Wait: "up to 2s at most 7"}), ""},
-		{edge.LimitTable, reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limits: "{header.X} gold 5, default 1", Algorithm: "in_flight"}), ""},
-		{edge.LimitTable, reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5 1m", Cost: "{header.X}", MinCost: "0", Ban: "1h after 10 refusals in 1m"}), ""},
+		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5", "algorithm": "in_flight", "wait": "up to 2s at most 7"}, ""},
+		{edge.LimitTable, edge.Values{"prefix": "a", "limits": "{header.X} gold 5, default 1", "algorithm": "in_flight"}, ""},
+		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5 1m", "cost": "{header.X}", "min_cost": "0", "ban": "1h after 10 refusals in 1m"}, ""},
 		{edge.HandlerTable, handler("local", "50%"), ""},
-		{edge.LimitTable, reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5 1m", Limits: "{header.X} default 5 1m"}), `limit: "5 1m": must be left out`},
-		{edge.LimitTable, reflect.ValueOf(edge.LimitSettings{Prefix: "a", Limit: "5 1m", Cost: "2", MinCost: "1"}), `min_cost: "1": must be left out`},
-		{edge.LimitTable, reflect.ValueOf(edge.LimitSettings{Prefix: strings.Repeat("a", 255), Limit: "5 1m", Ban: "1h after 10 refusals in 1m"}), `prefix: "aaa`},
+		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5 1m", "limits": "{header.X} default 5 1m"}, `limit: "5 1m": must be left out`},
+		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5 1m", "cost": "2", "min_cost": "1"}, `min_cost: "1": must be left out`},
+		{edge.LimitTable, edge.Values{"prefix": strings.Repeat("a", 255), "limit": "5 1m", "ban": "1h after 10 refusals in 1m"}, `prefix: "aaa`},
 		{edge.HandlerTable, handler("deny", "50%"), `local_share: "50%": must be left out`},
 	} {
 		var one, other edge.Settings

@@ -76,7 +76,7 @@ func (s *Site) SetAudit(text string, hasHistory bool) (history.Audit, error) {
 		most = s.audit
 	}
 	for _, z := range s.Zones {
-		if z.audit, err = ParseAudit(z.Audit, s.audit); err != nil {
+		if z.audit, err = ParseAudit(z.Configured["audit"], s.audit); err != nil {
 			return most, err
 		}
 		most = MoreAudit(most, z.audit)

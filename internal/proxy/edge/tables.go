@@ -104,7 +104,7 @@ var PageTable = []Setting{
 	dsnSetting, shownDSN("policy"), shownDSN("history"),
 	{
 		Name: "write", Form: Switch,
-		Read: onOff(func(*Settings) *bool { return new(bool) }), Unset: "off",
+		Read: onOff(func(to *Settings) *bool { return &to.Page.Write }), Unset: "off",
 		Help:    "Let people pause, ban, lift bans, and give a user more for a while.",
 		Default: "off",
 	}, {
@@ -113,7 +113,7 @@ var PageTable = []Setting{
 		Default: "none",
 	}, {
 		Name: "insecure", Form: Switch,
-		Read: onOff(func(*Settings) *bool { return new(bool) }), Unset: "off",
+		Read: onOff(func(to *Settings) *bool { return &to.Page.Insecure }), Unset: "off",
 		Help:    "Serve it although nothing in front of it keeps strangers out.",
 		Default: "off",
 	},

@@ -3,7 +3,6 @@ package edge_test
 import (
 	"context"
 	"net/http"
-	"reflect"
 	"testing"
 	"time"
 
@@ -19,7 +18,7 @@ func TestARequestThatWaitsIsChargedOnceOnTrial(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	flight, err := edge.ReadLimit(reflect.ValueOf(edge.LimitSettings{Prefix: "flight", Algorithm: "in_flight", Limit: "1", Wait: "up to 500ms"}))
+	flight, err := edge.ReadLimit(edge.Values{"prefix": "flight", "algorithm": "in_flight", "limit": "1", "wait": "up to 500ms"})
 	if err != nil {
 		t.Fatal(err)
 	}

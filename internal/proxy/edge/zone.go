@@ -2,7 +2,6 @@ package edge
 
 import (
 	"net/http"
-	"reflect"
 	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
@@ -40,10 +39,10 @@ type ParseText func(field, text string) (Text, error)
 type Zone struct {
 	ConfiguredLimit
 
-	KeyText string // as it is configured
-	Key     Text   // with alternatives, it is for the configuration alone
-	Secret  bool   // the key is stored as a digest
-	Audit   string // as it is configured
+	Configured Values
+	KeyText    string // as it is configured, or the default
+	Key        Text   // with alternatives, it is for the configuration alone
+	Secret     bool   // the key is stored as a digest
 
 	// Match reports whether the limit is for a request; nil is for all requests.
 	Match func(r *http.Request) (bool, error)
@@ -60,8 +59,7 @@ type Zone struct {
 	cost         Text          // nil for a fixed cost
 	by           Text          // nil if there is one limit for all requests
 	audit        history.Audit
-	ban          string // as it is configured
-	empty        int32  // 1 once the log has a warning that the key was empty; atomic
+	empty        int32 // 1 once the log has a warning that the key was empty; atomic
 }
 
 // alternative is one of several keys, of which the first that is not empty is that of a request.
@@ -73,15 +71,13 @@ type alternative struct {
 // defaultKey is the key of a limit without one.
 const defaultKey = "{client_ip}"
 
-// NewZone reads and checks a limit from the fields of a struct, see Read. Errors are *ratelimit.FieldError, with the names
-// of LimitTable.
-func NewZone(from reflect.Value, parse ParseText) (*Zone, error) {
+// NewZone reads and checks a limit. Errors are *ratelimit.FieldError, with the names of LimitTable.
+func NewZone(from Values, parse ParseText) (*Zone, error) {
 	read, err := ReadLimit(from)
 	if err != nil {
 		return nil, err
 	}
-	fields := reflect.Indirect(from)
-	z := &Zone{ConfiguredLimit: *read, KeyText: textOf(fields, "key"), Audit: textOf(fields, "audit"), ban: textOf(fields, "ban")}
+	z := &Zone{ConfiguredLimit: *read, Configured: from, KeyText: from["key"]}
 	if z.KeyText == "" {
 		z.KeyText = defaultKey
 	}
@@ -96,8 +92,8 @@ func NewZone(from reflect.Value, parse ParseText) (*Zone, error) {
 		}
 		z.alternatives = append(z.alternatives, alternative{text, z.isSecret(text)})
 	}
-	if cost := textOf(fields, "cost"); z.Cost == 0 {
-		if z.cost, err = parse("cost", cost); err != nil {
+	if z.Cost == 0 {
+		if z.cost, err = parse("cost", from["cost"]); err != nil {
 			return nil, err
 		}
 	}
@@ -116,27 +112,6 @@ func (z *Zone) isSecret(text Text) bool {
 		return *z.HashKey
 	}
 	return text.Secret()
-}
-
-// Add adds a limit, and checks what it may have only with a policy, or only without. A key that contains the API key of the
-// policy is a secret.
-func (s *Site) Add(z *Zone) error {
-	s.Zones = append(s.Zones, z)
-	if s.Policy == nil {
-		if z.Ban != nil {
-			return BanNeedsPolicy(z.ban)
-		}
-		return nil
-	}
-	if key := s.Policy.Key; key != nil && z.HashKey == nil {
-		z.Secret = z.Secret || z.Key.Shares(key)
-		z.Hit.Secret = z.Secret
-		for i := range z.alternatives {
-			one := &z.alternatives[i]
-			one.secret = one.secret || one.text.Shares(key)
-		}
-	}
-	return CheckPolicyRows(&z.Limit)
 }
 
 // Plain reports whether the key is one text without alternatives.
