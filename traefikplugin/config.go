@@ -30,8 +30,8 @@ type Config struct {
 	IPStrategy *IPStrategy `json:"ipStrategy,omitempty"`
 }
 
-// Settings are settings as Traefik's providers give them: text, numbers and switches, by names in camel case or as in Caddy.
-type Settings = map[string]any
+// Settings are those that are one value.
+type Settings = edge.Given
 
 // Zone is one limit.
 type Zone struct {

@@ -24,8 +24,11 @@ type Match struct {
 	Headers []string `json:"headers,omitempty"`
 
 	// Other are settings that have none of these names.
-	Other map[string]any `json:"-" mapstructure:",remain"`
+	Other Given `json:"-" mapstructure:",remain"`
 }
+
+// Given are settings as the providers of Traefik give them: text, numbers and switches, by names in camel case or as in Caddy.
+type Given = map[string]any
 
 // Matcher is a compiled Match. It does not change.
 type Matcher struct {
