@@ -184,7 +184,7 @@ type PageSettings struct {
 	History Text `json:"history,omitempty"`
 	// Let people pause, ban, lift bans, and give a user more for a while. Default: off.
 	Write Text `json:"write,omitempty"`
-	// Names under which the page is reached without TLS, besides addresses and localhost. Default: none.
+	// Names under which the page is reached, besides addresses, localhost and the names of its site. Default: none.
 	Hosts Text `json:"hosts,omitempty"`
 	// Serve it although nothing in front of it keeps strangers out. Default: off.
 	Insecure Text `json:"insecure,omitempty"`
