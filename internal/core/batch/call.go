@@ -30,7 +30,7 @@ type Call struct {
 	done     chan struct{}
 
 	part *callPart // of a part of another call
-	open int       // how many parts of this call are not finished
+	open int32     // how many parts of this call are not finished; atomic
 }
 
 // DigestPrefix begins each stored key that is a digest, see ratelimit.DigestKey.

@@ -1,6 +1,10 @@
 package batch
 
-import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+import (
+	"sync/atomic"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
 
 // callPart is what a call knows of the call that Split made it from.
 type callPart struct {
@@ -11,7 +15,7 @@ type callPart struct {
 
 // Split replaces each call that has hits apart by its parts: one call of the hits that are
 // decided together, and one call for each hit apart. Finish finishes the whole call with its
-// last part. The parts of a call must be finished by one goroutine.
+// last part. Several goroutines may finish the parts: each writes decisions of its own, and one part alone may set Err.
 func Split(calls []*Call) []*Call {
 	for i, c := range calls {
 		if !c.Apart {
@@ -50,7 +54,7 @@ func parts(c *Call) []*Call {
 		}
 		made = append(made, p)
 	}
-	c.open = len(made)
+	c.open = int32(len(made))
 	c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
 	return made
 }
@@ -69,8 +73,7 @@ func finishPart(c *Call) *Call {
 			whole.Err = c.Err
 		}
 	}
-	whole.open--
-	if whole.open > 0 {
+	if atomic.AddInt32(&whole.open, -1) > 0 {
 		return nil
 	}
 	return whole

@@ -25,6 +25,7 @@ type Queue struct {
 	sent       int        // how many calls are in these batches
 	free       []*worker  // workers that do not run; their memory is used again
 	pace       pace
+	beside     any // nil, or the *Queue of Beside: Yaegi understands no type that has itself
 }
 
 // worker forms batches. A worker collects the pending calls, decides them with
@@ -105,6 +106,19 @@ func Pass(q *Queue, c *Call) {
 	}
 }
 
+// Beside returns a queue for those calls of a queue that must not delay the others: only one batch of them is in flight.
+// decide and expire are as in Options. The first call makes the queue.
+func Beside(q *Queue, decide func(calls []*Call, deadline time.Time), expire func(calls []*Call)) *Queue {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if beside, ok := q.beside.(*Queue); ok {
+		return beside
+	}
+	made := NewQueue(Options{Timeout: q.timeout, Silent: q.silent, Workers: 1, Decide: decide, Expire: expire, Deliver: q.deliver})
+	q.beside = made
+	return made
+}
+
 // Wait waits until a call that was sent is finished.
 func Wait(c *Call) { <-c.done }
 
@@ -117,16 +131,23 @@ func Enter(q *Queue, c *Call) {
 // Timeout is that of Options.
 func Timeout(q *Queue) time.Duration { return q.timeout }
 
-// Waiting is how many calls wait, pending or in flight.
+// Waiting is how many calls wait, pending or in flight, also beside the queue.
 func Waiting(q *Queue) int {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.pending) + q.sent
+	n := len(q.pending) + q.sent
+	beside, ok := q.beside.(*Queue)
+	q.mu.Unlock()
+	if ok {
+		n += Waiting(beside)
+	}
+	return n
 }
 
-// Busy reports whether a worker runs, or is about to start.
+// Busy reports whether a worker runs, or is about to start, also beside the queue.
 func Busy(q *Queue) bool {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.running > 0 || q.collecting
+	busy := q.running > 0 || q.collecting
+	beside, ok := q.beside.(*Queue)
+	q.mu.Unlock()
+	return busy || ok && Busy(beside)
 }

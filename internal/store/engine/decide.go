@@ -40,17 +40,15 @@ func run(d *dispatch) {
 		d.fail(d.requests, ratelimit.ErrTimeout)
 		return
 	}
-	now, later := d.refuseLocked(d.requests)
-	waiting, err := d.decideRound(now, d.settings, false)
-	waiting = append(later, waiting...)
-	for tries := 0; err == nil && len(waiting) > 0; tries++ {
-		if waiting = d.stillWaiting(waiting, tries); len(waiting) > 0 {
-			waiting, err = d.decideRound(waiting, shortWait(d.settings, int64(len(waiting))), true)
-		}
+	waiting, err := d.decideRound(d.refuseLocked(d.requests), d.settings, false)
+	if err == nil && len(waiting) > 0 { // one row of a statement was locked: the others are free
+		waiting, err = d.decideRound(waiting, []int64{d.settings[0], 1}, true)
 	}
 	if err != nil {
 		d.fail(d.requests, err)
+		return
 	}
+	d.wait(waiting)
 }
 
 // decideRound decides requests in one round trip, or a few, and finishes those that are decided. It returns those

@@ -41,6 +41,7 @@ type dispatch struct {
 	sent     int64           // the lease clock, read before the first statement was sent
 	settings []int64         // the first parameter of statements, see clockSQL
 	requests []*request
+	patient  bool // the batch had more than a timeout: the database answered when it began
 
 	lockWait  time.Duration // the longest wait of a statement for a lock
 	own       []*ownCall    // those of the store itself that go with the batch
@@ -64,6 +65,9 @@ func newDispatch(ctx context.Context, e *engine, q *batch.Queue, calls []*batch.
 	d.lockWait = lockWait(batch.Timeout(q))
 	d.settings = settingsOf(e.now, d.lockWait)
 	d.own = nil
+	if deadline, ok := ctx.Deadline(); ok {
+		d.patient = deadline.Sub(calls[0].Arrived) > batch.Timeout(q)
+	}
 	for len(d.memory) < len(calls) {
 		d.memory = append(d.memory, &request{})
 	}
@@ -76,9 +80,9 @@ func newDispatch(ctx context.Context, e *engine, q *batch.Queue, calls []*batch.
 	return d
 }
 
-// isIdle reports whether no call of the batch has hits.
-func (d *dispatch) isIdle() bool {
-	for _, r := range d.requests {
+// isIdle reports whether no request has hits.
+func isIdle(requests []*request) bool {
+	for _, r := range requests {
 		if len(r.call.Hits) > 0 {
 			return false
 		}
@@ -193,18 +197,12 @@ func (d *dispatch) fail(requests []*request, err error) {
 func (d *dispatch) noDecision(err error) error {
 	late := errors.Is(err, context.DeadlineExceeded)
 	switch {
-	case d.isPatient() && (d.ctx.Err() != nil || errors.Is(err, sqlstate.ErrNoTurn)):
+	case d.patient && (d.ctx.Err() != nil || errors.Is(err, sqlstate.ErrNoTurn)):
 		return d.engine.server.noDecision()
 	case late:
 		return ratelimit.ErrTimeout
 	}
 	return err
-}
-
-// isPatient reports whether the batch had more than a timeout: the database answered when it began.
-func (d *dispatch) isPatient() bool {
-	deadline, _ := d.ctx.Deadline()
-	return deadline.Sub(d.requests[0].call.Arrived) > batch.Timeout(d.queue)
 }
 
 // errUndecided is the error of a request that a batch has left undecided.

@@ -20,14 +20,14 @@ ON CONFLICT (prefix, key) DO UPDATE SET slots = ARRAY(SELECT s FROM unnest(r.slo
 
 // calls adds the calls that give slots back. What has failed with others has a statement of its own, and goes without
 // requests, a few at a time: a row may be locked.
-func (f *flight) calls(d *dispatch, own []*ownCall) []*ownCall {
+func (f *flight) calls(d *dispatch, requests []*request, own []*ownCall) []*ownCall {
 	if atomic.LoadInt32(&f.waiting) == 0 {
 		return own
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := 0
-	idle := d.isIdle()
+	idle := isIdle(requests)
 	retried := 0
 	var left []slots
 	for _, s := range f.leaves {

@@ -270,7 +270,7 @@ func TestManySlotsOfALockedRowKeepNoOthers(t *testing.T) {
 	for _, slot := range held {
 		slot.Release()
 	}
-	const limit = 5 * time.Second
+	const limit = time.Second
 	await.Within(t, longTime, "the lock to be known", func() bool {
 		_, took, err := tryOne(store, limit, ratelimit.Hit{Limit: locked, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}})
 		return errors.Is(err, ratelimit.ErrTimeout) && took < limit/2

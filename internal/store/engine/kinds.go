@@ -42,8 +42,8 @@ type ownCall struct {
 
 // ownCalls returns the calls of the store that go with the requests of a batch.
 func (d *dispatch) ownCalls(requests []*request) []*ownCall {
-	own := d.engine.flight.calls(d, nil)
-	own = d.engine.settles.calls(d, own)
+	own := d.engine.flight.calls(d, requests, nil)
+	own = d.engine.settles.calls(d, requests, own)
 	return d.leaseCalls(requests, own)
 }
 

@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -14,12 +16,13 @@ import (
 
 // Another transaction may hold the lock of a row for a long time: an operator's open session, or a
 // program that hangs. One locked row must not delay the decisions on all others. A statement waits
-// for a lock for lockWait and then fails as a whole. The requests of its entries wait until the rest
-// of the batch is finished. Then they are sent again, in rounds, each in a statement of its own. The statements of a round wait together for no
-// longer than one. So after a round it is known which rows are free.
+// for a lock for lockWait and then fails as a whole. Its requests are sent again at once, each in a statement of its own
+// that hardly waits, which finds the locked rows. Requests on these go into a queue beside the batch's (batch.Beside), and
+// so do further requests on a row for which a statement by itself has waited in vain. Its one worker sends each of them by itself; the
+// statements of a batch wait together for no longer than one. So locked rows keep at most one worker, however many they are.
 //
 // A row that is merely busy, because batches of other proxies lock the row one after the other, is
-// free again after some rounds (TestBusyRowsAreWaitedFor). A row for which statements have waited in
+// free again after some of these batches (TestBusyRowsAreWaitedFor). A row for which statements have waited in
 // vain for lockedWaits counts as locked, and its requests fail at once. One request in lockMemory
 // tries again.
 
@@ -52,9 +55,6 @@ const (
 
 	// maxLocks bounds the rows.
 	maxLocks = 10000
-
-	// maxWaits bounds the rounds of a batch.
-	maxWaits = 5
 )
 
 // locks are the rows on which statements have waited for a lock in vain lately.
@@ -108,8 +108,8 @@ func (l *locks) has(id lease.RowID) bool {
 	return h != nil && time.Since(h.last) < waitMemory
 }
 
-// learn records for which rows the statements of a plan have waited in vain, and forgets the rows that
-// they have found free. It reports whether a statement has waited in vain.
+// learn records for which rows statements of their own have waited in vain, and forgets the rows that
+// statements have found free. It reports whether a statement of the plan has waited in vain.
 func (l *locks) learn(p *plan) bool {
 	waited := false
 	for _, stage := range p.stages {
@@ -126,7 +126,9 @@ func (l *locks) learn(p *plan) bool {
 		for _, g := range stage {
 			for _, e := range g.entries {
 				if g.statement.Code == sqlstate.LockNotAvailable {
-					l.add(e.id, len(g.entries) == 1)
+					if len(g.entries) == 1 {
+						l.add(e.id)
+					}
 				} else if g.kind != look && (e.answered || g.statement.Err == nil) {
 					delete(l.rows, e.id)
 				}
@@ -136,38 +138,32 @@ func (l *locks) learn(p *plan) bool {
 	return waited
 }
 
-// add records a row of a statement that has waited in vain. only is whether the statement was for this row
-// only: if not, the lock may be that of another row. The caller holds the mutex.
-func (l *locks) add(id lease.RowID, only bool) {
-	now := time.Now()
-	l.last = now
-	h := l.rows[id]
-	switch {
-	case h == nil:
-		if l.rows == nil || len(l.rows) >= maxLocks {
-			l.rows = map[lease.RowID]*lockedRow{}
-		}
-		id.Key = strings.Clone(id.Key) // the key may be a part of a long request
-		l.rows[id] = &lockedRow{first: now, last: now}
-	case only:
-		h.last = now
+// add records a row for which a statement of its own has waited in vain. The caller holds the mutex.
+func (l *locks) add(id lease.RowID) {
+	l.last = time.Now()
+	if h := l.rows[id]; h != nil {
+		h.last = l.last
+		return
 	}
+	if l.rows == nil || len(l.rows) >= maxLocks {
+		l.rows = map[lease.RowID]*lockedRow{}
+	}
+	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
+	l.rows[id] = &lockedRow{first: l.last, last: l.last}
 	atomic.StoreInt32(&l.any, 1)
 }
 
-// refuseLocked fails the requests on rows that count as locked. It returns those to decide now, and those
-// that wait for the end of the batch: they are to try again, or for a row on which others have waited in vain.
-func (d *dispatch) refuseLocked(requests []*request) (now, later []*request) {
+// refuseLocked fails the requests on rows that count as locked, and returns those to decide now. Others wait: they are to
+// try again, or statements have waited for their rows in vain lately.
+func (d *dispatch) refuseLocked(requests []*request) []*request {
 	if atomic.LoadInt32(&d.engine.locks.any) == 0 {
-		return requests, nil
+		return requests
 	}
-	now = nil
-	later = nil
-	var refused []*request
+	var now, waiting, refused []*request
 	for _, r := range requests {
 		switch locked, due := d.engine.locks.find(r, d.lockWait); {
 		case due || !locked && d.hasWaited(r):
-			later = append(later, r)
+			waiting = append(waiting, r)
 		case locked:
 			refused = append(refused, r)
 		default:
@@ -175,7 +171,8 @@ func (d *dispatch) refuseLocked(requests []*request) (now, later []*request) {
 		}
 	}
 	d.finish(refused, errLocked)
-	return now, later
+	d.wait(waiting)
+	return now
 }
 
 // hasWaited reports whether a statement has waited in vain for one of a request's rows lately.
@@ -188,17 +185,46 @@ func (d *dispatch) hasWaited(r *request) bool {
 	return false
 }
 
-// stillWaiting fails those of the waiting requests that have waited for long enough, and returns the others.
-func (d *dispatch) stillWaiting(waiting []*request, round int) []*request {
-	var left, refused []*request
-	for _, r := range waiting {
-		locked, _ := d.engine.locks.find(r, d.lockWait)
-		if locked && round > 0 || round == maxWaits {
-			refused = append(refused, r)
-		} else {
-			left = append(left, r)
-		}
+// wait puts requests into the queue beside that of the batch, which finishes them.
+func (d *dispatch) wait(requests []*request) {
+	if len(requests) == 0 {
+		return
 	}
-	d.finish(refused, errLocked)
-	return left
+	e, q := d.engine, d.queue
+	beside := batch.Beside(q, func(calls []*batch.Call, deadline time.Time) { e.decideLocked(q, calls, deadline) },
+		func(calls []*batch.Call) { e.failCalls(q, calls, errLocked) })
+	for _, r := range requests {
+		r.finished = true
+		batch.Pass(beside, r.call)
+	}
+}
+
+// decideLocked decides calls that wait for locks, each by itself. Those that have waited in vain wait for the next batch,
+// unless their rows count as locked now, or they have waited for a timeout.
+func (e *engine) decideLocked(q *batch.Queue, calls []*batch.Call, deadline time.Time) {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	d := newDispatch(ctx, e, q, calls)
+	d.stats = Stats{}
+	d.end(batch.PanicError(func() {
+		waiting, err := d.decideRound(d.requests, shortWait(d.settings, int64(len(calls))), true)
+		if err != nil {
+			d.fail(d.requests, err)
+			return
+		}
+		var again, refused []*request
+		for _, r := range waiting {
+			locked, _ := e.locks.find(r, d.lockWait)
+			if locked || time.Since(r.call.Arrived) >= batch.Timeout(q) {
+				refused = append(refused, r)
+			} else {
+				again = append(again, r)
+			}
+		}
+		d.finish(refused, errLocked)
+		if len(again) > 0 {
+			sleep(ctx, time.Millisecond) // the server may fail them at once
+			d.wait(again)
+		}
+	}))
 }

@@ -101,7 +101,7 @@ func (d *lockedDB) transaction(ctx context.Context, statements []*pgdb.Statement
 }
 
 // TestLockedRowsDelayNoOthers: an open transaction has locked rows. All requests on other rows are decided
-// in time, and no worker waits for locks all the time.
+// in time, and without a delay once it is known which rows are locked. No worker waits for locks all the time.
 func TestLockedRowsDelayNoOthers(t *testing.T) {
 	for name, test := range map[string]struct {
 		rows    int
@@ -115,6 +115,7 @@ func TestLockedRowsDelayNoOthers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			db := &lockedDB{}
 			store := newStore(t, &fakeDB{answer: db.answer}, without)
+			born := time.Now()
 			var group sync.WaitGroup
 			ask := func(key string, want error) {
 				group.Go(func() {
@@ -123,20 +124,22 @@ func TestLockedRowsDelayNoOthers(t *testing.T) {
 						hits = fakeHits(key, "and "+key)
 					}
 					d := make([]ratelimit.Decision, len(hits))
+					began := time.Now()
 					if err := store.Take(context.Background(), 250*time.Millisecond, hits, d); !errors.Is(err, want) || err == nil && !allAllowed(d) {
 						t.Errorf("%s: %s: %v, %+v", name, key, err, d)
 					}
+					took, known := time.Since(began), began.Sub(born) > 150*time.Millisecond
+					if want == nil && (took > 100*time.Millisecond || known && took > 5*time.Millisecond) {
+						t.Errorf("%s: %s took %v, %v after the lock", name, key, took, began.Sub(born))
+					}
 				})
 			}
-			for round := range 100 {
+			for range 100 {
 				for i := range test.rows {
 					ask(fmt.Sprint("locked", i), ratelimit.ErrTimeout)
 				}
-				// All workers may be busy with finding out which rows are locked in the first tenth of a second.
 				for i := range 5 {
-					if round == 0 || round > 4 {
-						ask(fmt.Sprint("free", i), nil)
-					}
+					ask(fmt.Sprint("free", i), nil)
 				}
 				time.Sleep(25 * time.Millisecond)
 			}
@@ -229,4 +232,27 @@ func TestDecidedHitsAreNotDecidedAgain(t *testing.T) {
 	if sent["free"] != 1 || sent["locked"] != 2 {
 		t.Errorf("charged %v", sent)
 	}
+}
+
+// TestALockedRowOfAHitApartFailsNoOther: the other hits of the request are decided.
+func TestALockedRowOfAHitApartFailsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &lockedDB{}
+		store := newStore(t, &fakeDB{answer: db.answer}, without)
+		for range 3 { // at last the lock is known
+			hits := fakeHits("free", "locked", "locked too", "free too")
+			hits[1].Apart = true
+			hits[2].Apart = true
+			d := make([]ratelimit.Decision, len(hits))
+			if err := store.Take(context.Background(), 250*time.Millisecond, hits, d); err != nil {
+				t.Error(err)
+			}
+			for i, want := range []ratelimit.Source{ratelimit.FromPostgres, ratelimit.Undecided, ratelimit.Undecided, ratelimit.FromPostgres} {
+				if !d[i].Allowed || d[i].Source != want {
+					t.Errorf("%s: %+v", hits[i].Key, d[i])
+				}
+			}
+		}
+		store.Close()
+	})
 }

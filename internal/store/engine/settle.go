@@ -147,11 +147,11 @@ func endSettlements(s *Store) {
 }
 
 // calls adds the settlements that go with a batch, each row once. Those of locked rows wait.
-func (q *settlements) calls(d *dispatch, own []*ownCall) []*ownCall {
+func (q *settlements) calls(d *dispatch, requests []*request, own []*ownCall) []*ownCall {
 	if atomic.LoadInt32(&q.any) == 0 {
 		return own
 	}
-	idle := d.isIdle()
+	idle := isIdle(requests)
 	retried := 0
 	n := 0
 	rows := map[lease.RowID]bool{}
