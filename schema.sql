@@ -1259,6 +1259,9 @@ BEGIN
 			WHERE k.kind = c.kind) t ON true
 		WHERE c.xid = undone.xid AND c.at = undone.at ORDER BY t.step NULLS FIRST, c.seq
 	LOOP
+		IF line.kind = 'pause' THEN
+			RAISE EXCEPTION 'change: %: is the pause of all limits, which begins and ends with the commands pause and resume', change USING ERRCODE = 'feature_not_supported';
+		END IF;
 		IF line.name IS NULL OR num_nonnulls(line.before, line.after) = 0 THEN
 			RAISE EXCEPTION 'change: %: cannot be taken back: its lines do not say what the rows were', change USING ERRCODE = 'feature_not_supported';
 		END IF;

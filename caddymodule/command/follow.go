@@ -23,7 +23,7 @@ func (c *call) follow(q *admin.AuditQuery) error {
 	follower := c.db.Follow(q)
 	encoder := json.NewEncoder(c.cmd.OutOrStdout())
 	encoder.SetEscapeHTML(false)
-	var columns columns
+	var widths widths
 	for ctx.Err() == nil {
 		found, more, err := follower.Next(ctx)
 		if ctx.Err() != nil {
@@ -37,7 +37,7 @@ func (c *call) follow(q *admin.AuditQuery) error {
 			if c.json {
 				err = encoder.Encode(&found[i])
 			} else {
-				_, err = fmt.Fprint(c.cmd.OutOrStdout(), columns.lines(auditRow(&found[i])))
+				_, err = fmt.Fprint(c.cmd.OutOrStdout(), widths.lines(auditRow(&found[i])))
 			}
 			if err != nil {
 				return err
@@ -58,15 +58,15 @@ func sleep(ctx context.Context, d time.Duration) {
 	<-ctx.Done()
 }
 
-// columns are the widths of the columns of a table whose rows are not known yet. They only grow.
-type columns []int
+// widths are the widths of the columns of a table whose rows are not known yet. They only grow.
+type widths []int
 
 // lines is the line of a row, after that of the header if the row is the first.
-func (w *columns) lines(r row) string {
+func (w *widths) lines(r row) string {
 	var t table
 	t.addRow(r)
 	if *w == nil {
-		*w = make(columns, len(t[0]))
+		*w = make(widths, len(t[0]))
 	} else {
 		t = t[1:]
 	}

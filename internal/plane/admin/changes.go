@@ -42,19 +42,16 @@ WHERE at >= now() - $1::interval ORDER BY at DESC, seq DESC LIMIT $2::bigint`, i
 // Undo takes back what the transaction of a change did, if nothing newer has touched its rows, and returns how many rows it
 // changed. It is refused if proxies could then not use a rule that they can use now.
 func (d *Database) Undo(ctx context.Context, seq int64) (int64, error) {
-	var undone *int64
-	err := d.together(ctx, func() error {
-		return d.stillUsable(ctx, func(policy.Wrong) error { return nil }, func() (err error) {
-			if undone, err = value[int64](ctx, d, "SELECT rate_limit_undo($1)", seq); err == nil {
-				_, err = d.execute(ctx, "SET CONSTRAINTS ALL IMMEDIATE")
+	var undone int64
+	err := d.together(ctx, func(w *work) {
+		w.stillUsable(func(policy.Wrong) error { return nil }, func(w *work) {
+			for _, rows := range some[int64](w, "SELECT rate_limit_undo($1)", seq) {
+				undone = rows
 			}
-			return err
+			w.execute("SET CONSTRAINTS ALL IMMEDIATE")
 		})
 	})
-	if err != nil {
-		return 0, err
-	}
-	return *undone, nil
+	return undone, err
 }
 
 // read sets the fields that the rows before and after tell.

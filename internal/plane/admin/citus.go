@@ -59,19 +59,19 @@ func (d *Database) migrateParts(ctx context.Context, parts int) (string, error) 
 
 // run runs commands in one transaction, each by itself: Citus passes the text of a command on to the workers.
 func (d *Database) run(ctx context.Context, sql string) error {
-	return d.together(ctx, func() error {
+	return d.together(ctx, func(w *work) {
 		command := ""
 		for _, text := range strings.SplitAfter(sql, ";\n") {
 			command += text
 			if strings.Count(command, "$$")%2 == 1 {
 				continue // in the body of a function
 			}
-			if _, err := d.conn.PgConn().Exec(ctx, command).ReadAll(); err != nil {
-				return d.failure(err)
+			if w.err == nil {
+				_, err := d.conn.PgConn().Exec(ctx, command).ReadAll()
+				w.fail(d.failure(err))
 			}
 			command = ""
 		}
-		return nil
 	})
 }
 

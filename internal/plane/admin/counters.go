@@ -148,31 +148,20 @@ func (d *Database) Reset(ctx context.Context, prefix, key string) error {
 	if err != nil {
 		return err
 	}
-	deleted := int64(0)
-	err = d.together(ctx, func() error {
-		deleted = 0
+	return d.together(ctx, func(w *work) {
+		deleted := int64(0)
 		for _, t := range tables {
 			const own = " WHERE prefix = $1 AND key = ANY ($2::text[])"
-			n, err := d.execute(ctx, "DELETE FROM "+t.name+own+" AND "+t.idle(), names.stored(prefix), storedKeys(key))
-			if err != nil {
-				return err
-			}
-			deleted += n
-			holders, err := values[string](ctx, d, "SELECT coalesce((SELECT string_agg(DISTINCT (s >> 32)::text, ', ') FROM unnest(slots) s WHERE s > 0), '') FROM "+
-				t.name+own+" AND NOT "+t.idle(), names.stored(prefix), storedKeys(key))
-			if err != nil {
-				return err
-			}
-			if len(holders) > 0 {
-				return errRun(&t, holders[0])
+			deleted += w.execute("DELETE FROM "+t.name+own+" AND "+t.idle(), names.stored(prefix), storedKeys(key))
+			for _, holders := range some[string](w, "SELECT coalesce((SELECT string_agg(DISTINCT (s >> 32)::text, ', ') FROM unnest(slots) s WHERE s > 0), '') FROM "+
+				t.name+own+" AND NOT "+t.idle(), names.stored(prefix), storedKeys(key)) {
+				w.fail(errRun(&t, holders))
 			}
 		}
-		return nil
+		if deleted == 0 {
+			w.fail(errNoCounter)
+		}
 	})
-	if err == nil && deleted == 0 {
-		err = errNoCounter
-	}
-	return err
 }
 
 // Top returns the counters of rules that are closest to their limits, the closest first, at

@@ -189,9 +189,52 @@ func (d *Database) execute(ctx context.Context, sql string, args ...any) (change
 	return changed, err
 }
 
-// together runs commands in one transaction, all or none. The commands use d. They run again if the server ends
+// work is a sequence of statements. After one that has failed, the others do nothing and find nothing.
+type work struct {
+	*Database
+	ctx context.Context
+	err error // of the first that has failed
+}
+
+// fail is a failure of a step that is no statement.
+func (w *work) fail(err error) {
+	if w.err == nil {
+		w.err = err
+	}
+}
+
+// execute runs a command and returns how many rows it changed.
+func (w *work) execute(sql string, args ...any) (changed int64) {
+	if w.err == nil {
+		changed, w.err = w.Database.execute(w.ctx, sql, args...)
+	}
+	return changed
+}
+
+// lacks reports whether a query with one column finds nothing.
+func (w *work) lacks(sql string, args ...any) bool {
+	return len(some[bool](w, sql, args...)) == 0 && w.err == nil
+}
+
+// some runs a query with one column, and returns its values.
+func some[T any](w *work, sql string, args ...any) (all []T) {
+	if w.err == nil {
+		all, w.err = values[T](w.ctx, w.Database, sql, args...)
+	}
+	return all
+}
+
+// list runs a query, and returns its rows.
+func list[T any](w *work, sql string, args ...any) (all []T) {
+	if w.err == nil {
+		all, w.err = rows[T](w.ctx, w.Database, sql, args...)
+	}
+	return all
+}
+
+// together runs commands in one transaction, all or none. They run again if the server ends
 // the transaction to break a deadlock.
-func (d *Database) together(ctx context.Context, commands func() error) error {
+func (d *Database) together(ctx context.Context, commands func(w *work)) error {
 	// The end of the transaction checks rules, and may wait for a lock as well.
 	return d.inTransaction(ctx, commands, func(tx pgx.Tx) error {
 		return d.patiently(ctx, patience, func() error { return tx.Commit(ctx) })
@@ -199,7 +242,7 @@ func (d *Database) together(ctx context.Context, commands func() error) error {
 }
 
 // undone runs commands as together does, in a transaction that is rolled back.
-func (d *Database) undone(ctx context.Context, commands func() error) error {
+func (d *Database) undone(ctx context.Context, commands func(w *work)) error {
 	return d.inTransaction(ctx, commands, func(tx pgx.Tx) error {
 		_ = tx.Rollback(ctx) // a connection that is lost has no transaction
 		return nil
@@ -210,22 +253,25 @@ func (d *Database) undone(ctx context.Context, commands func() error) error {
 const mostDeadlocks = 5
 
 // inTransaction runs commands in a transaction of their own, or in the one that runs already.
-func (d *Database) inTransaction(ctx context.Context, commands func() error, end func(pgx.Tx) error) error {
+func (d *Database) inTransaction(ctx context.Context, commands func(w *work), end func(pgx.Tx) error) error {
+	w := &work{Database: d, ctx: ctx}
 	if d.conn.PgConn().TxStatus() == 'T' {
-		return commands()
+		commands(w)
+		return w.err
 	}
 	for attempt := 1; ; attempt++ {
 		tx, err := d.conn.Begin(ctx)
 		if err != nil {
 			return d.failure(err)
 		}
-		if err = commands(); err != nil {
+		w.err = nil
+		if commands(w); w.err != nil {
 			_ = tx.Rollback(ctx) // the first error says more
 		} else {
-			err = end(tx)
+			w.err = end(tx)
 		}
-		if !errors.Is(err, errDeadlock) || attempt == mostDeadlocks {
-			return err
+		if !errors.Is(w.err, errDeadlock) || attempt == mostDeadlocks {
+			return w.err
 		}
 	}
 }

@@ -64,22 +64,15 @@ func (d *Database) Forget(ctx context.Context, p *Person, account, dryRun bool) 
 	if err != nil {
 		return nil, err
 	}
-	err = d.together(ctx, func() error {
+	err = d.together(ctx, func(w *work) {
 		f = &Forgetting{DryRun: dryRun, Tables: []Forgotten{}, Notes: []string{}}
-		if err := d.forgetHistory(ctx, f, t, p.User != ""); err != nil {
-			return err
-		}
+		w.forgetHistory(f, t, p.User != "")
 		if hasPolicy {
-			if err := d.forgetPolicy(ctx, f, t, account); err != nil {
-				return err
-			}
+			w.forgetPolicy(f, t, account)
 		}
-		for _, table := range counts {
-			if err := d.forgetCounters(ctx, f, t, &table, hasPolicy); err != nil {
-				return err
-			}
+		for i := range counts {
+			w.forgetCounters(f, t, &counts[i], hasPolicy)
 		}
-		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -141,19 +134,16 @@ func (d *Database) tracesOf(ctx context.Context, p *Person, hasPolicy bool) (*tr
 }
 
 // delete deletes the rows of a table for which a condition holds, or counts them.
-func (d *Database) delete(ctx context.Context, f *Forgetting, table, condition string, args ...any) error {
-	var n int64
-	var err error
+func (w *work) delete(f *Forgetting, table, condition string, args ...any) {
+	n := int64(0)
 	if f.DryRun {
-		var count *int64
-		if count, err = value[int64](ctx, d, "SELECT count(*) FROM "+table+" WHERE "+condition, args...); err == nil {
-			n = *count
+		for _, count := range some[int64](w, "SELECT count(*) FROM "+table+" WHERE "+condition, args...) {
+			n = count
 		}
 	} else {
-		n, err = d.execute(ctx, "DELETE FROM "+table+" WHERE "+condition, args...)
+		n = w.execute("DELETE FROM "+table+" WHERE "+condition, args...)
 	}
 	f.Tables = append(f.Tables, Forgotten{table, n})
-	return err
 }
 
 // detachedSQL are the partitions of the audit log that a statement on the log does not reach: they
@@ -165,55 +155,35 @@ WHERE c.relkind = 'r' AND ` + isAuditPartition + ` AND (i.inhrelid IS NULL OR i.
 
 // forgetHistory deletes the rows of the history, if there is one. A row of a known user is not of
 // another one whose name is somewhere in the key of its counter.
-func (d *Database) forgetHistory(ctx context.Context, f *Forgetting, t *traces, isUser bool) error {
-	exists, err := d.hasTable(ctx, "rate_limit_audit")
-	if err != nil || !exists {
-		return err
+func (w *work) forgetHistory(f *Forgetting, t *traces, isUser bool) {
+	exists, err := w.hasTable(w.ctx, "rate_limit_audit")
+	if w.fail(err); !exists {
+		return
 	}
-	detached, err := values[string](ctx, d, detachedSQL)
-	if err != nil {
-		return err
-	}
-	for _, table := range append([]string{"rate_limit_audit"}, detached...) {
-		err := d.delete(ctx, f, table, holder+` OR address <<= ANY ($3::inet[])
+	for _, table := range append([]string{"rate_limit_audit"}, some[string](w, detachedSQL)...) {
+		w.delete(f, table, holder+` OR address <<= ANY ($3::inet[])
 	OR (user_id IS NULL OR NOT $5::boolean) AND (key = ANY ($4::text[]) OR string_to_array(key, ' ') && $4::text[] OR also && $4::text[])`,
 			t.users, t.keys, t.networks, numbered(t.texts), isUser)
-		if err != nil {
-			return err
-		}
 	}
 	for _, table := range []string{"rate_limit_usage", "rate_limit_usage_hours"} {
-		if err := d.delete(ctx, f, table, holder, t.users, t.keys); err != nil {
-			return err
-		}
+		w.delete(f, table, holder, t.users, t.keys)
 	}
-	return nil
 }
 
 // holder holds for the rows of a table that are of the users $1 or of the API keys $2.
 const holder = "user_id = ANY ($1::text[]) OR key_id = ANY ($2::bigint[])"
 
 // forgetPolicy deletes the rows of the policy, those that refer to others first.
-func (d *Database) forgetPolicy(ctx context.Context, f *Forgetting, t *traces, account bool) error {
-	if err := d.delete(ctx, f, "rate_limit_overrides", holder, t.users, t.keys); err != nil {
-		return err
-	}
-	if err := d.delete(ctx, f, "rate_limit_bans", holder+" OR network <<= ANY ($3::inet[])", t.users, t.keys, t.networks); err != nil {
-		return err
-	}
+func (w *work) forgetPolicy(f *Forgetting, t *traces, account bool) {
+	w.delete(f, "rate_limit_overrides", holder, t.users, t.keys)
+	w.delete(f, "rate_limit_bans", holder+" OR network <<= ANY ($3::inet[])", t.users, t.keys, t.networks)
 	if account {
-		if err := d.delete(ctx, f, "rate_limit_api_keys", "id = ANY ($1::bigint[])", t.keys); err != nil {
-			return err
-		}
-		if err := d.delete(ctx, f, "rate_limit_users", "user_id = ANY ($1::text[])", t.users); err != nil {
-			return err
-		}
+		w.delete(f, "rate_limit_api_keys", "id = ANY ($1::bigint[])", t.keys)
+		w.delete(f, "rate_limit_users", "user_id = ANY ($1::text[])", t.users)
 	}
-	lines, err := value[int64](ctx, d, "SELECT count(*) FROM rate_limit_changes WHERE ref = ANY ($1::text[])", t.refs)
-	if err == nil && *lines > 0 {
-		f.Notes = append(f.Notes, fmt.Sprintf("%d lines of rate_limit_changes have the user, the API key or the network. Proxies need them, and delete them after 30 days.", *lines))
+	for _, lines := range some[int64](w, "SELECT count(*) FROM rate_limit_changes WHERE ref = ANY ($1::text[]) HAVING count(*) > 0", t.refs) {
+		f.Notes = append(f.Notes, fmt.Sprintf("%d lines of rate_limit_changes have the user, the API key or the network. Proxies need them, and delete them after 30 days.", lines))
 	}
-	return err
 }
 
 // A key can be the values of several things with spaces between them. At the place of an API key in the
@@ -243,26 +213,22 @@ func numbered(texts []string) []string {
 }
 
 // forgetCounters deletes the rows of a table of counts. It finds them before it locks one.
-func (d *Database) forgetCounters(ctx context.Context, f *Forgetting, t *traces, table *counterTable, hasPolicy bool) error {
+func (w *work) forgetCounters(f *Forgetting, t *traces, table *counterTable, hasPolicy bool) {
 	rules := noRules
 	if hasPolicy {
 		rules = "rate_limit_rules"
 	}
-	found, err := rows[struct{ Prefix, Key string }](ctx, d, fmt.Sprintf(tracedSQL, table.name, rules), numbered(t.keys), numbered(t.texts))
-	if err != nil {
-		return err
-	}
+	found := list[struct{ Prefix, Key string }](w, fmt.Sprintf(tracedSQL, table.name, rules), numbered(t.keys), numbered(t.texts))
 	n := int64(len(found))
 	if !f.DryRun && n > 0 {
 		var prefixes, keys []string
 		for _, c := range found {
 			prefixes, keys = append(prefixes, c.Prefix), append(keys, c.Key)
 		}
-		n, err = d.execute(ctx, fmt.Sprintf(deleteCountersSQL, table.name, table.idle()), prefixes, keys)
+		n = w.execute(fmt.Sprintf(deleteCountersSQL, table.name, table.idle()), prefixes, keys)
 	}
-	if left := int64(len(found)) - n; err == nil && left > 0 {
+	if left := int64(len(found)) - n; left > 0 {
 		f.Notes = append(f.Notes, fmt.Sprintf("%d counters of %s stay: requests that run hold slots of them. Run the command again when they have ended.", left, table.name))
 	}
 	f.Tables = append(f.Tables, Forgotten{table.name, n})
-	return err
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
@@ -100,36 +99,6 @@ func (d *Database) insertKey(ctx context.Context, sql string, args ...any) (*New
 	return made, err
 }
 
-// KeySettings are the settings that SetKey knows.
-func KeySettings() []Setting {
-	return append(settings(&columns.Tables[columns.Keys]), overrideSettings("key")...)
-}
-
-// SetKey changes the settings of an API key that are named, as SetUser does for a user.
-func (d *Database) SetKey(ctx context.Context, id int64, texts []string) (err error) {
-	assignments, err := parseAssignments(texts, settingNames(KeySettings()), isOverride)
-	if err != nil {
-		return err
-	}
-	change, err := d.parseRowChange(ctx, &columns.Tables[columns.Keys], assignments)
-	if err != nil {
-		return err
-	}
-	defer func() { err = withValue(err, texts) }()
-	return d.together(ctx, func() error {
-		if _, err := d.execute(ctx, "SELECT FROM rate_limit_api_keys WHERE id = $1 FOR UPDATE", id); err != nil {
-			return err
-		}
-		if _, err := d.key(ctx, id); err != nil {
-			return err
-		}
-		if err := d.changeRow(ctx, "rate_limit_api_keys", "id", id, &change); err != nil {
-			return err
-		}
-		return d.setOverrides(ctx, "key_id", id, &change)
-	})
-}
-
 // RevokeKey ends a key now.
 func (d *Database) RevokeKey(ctx context.Context, id int64) (*Key, error) {
 	if _, err := d.execute(ctx, `UPDATE rate_limit_api_keys SET revoked_at = now(), revoked_by = session_user
@@ -156,40 +125,28 @@ func noKey(id int64) error {
 // RotateKey makes a key in place of a valid one, with its name, tier, end, overrides and bans, and
 // ends the old key after the grace.
 func (d *Database) RotateKey(ctx context.Context, id int64, grace time.Duration) (made *NewKey, err error) {
-	err = d.together(ctx, func() error {
-		if _, err := d.execute(ctx, "SELECT FROM rate_limit_api_keys WHERE id = $1 FOR UPDATE", id); err != nil {
-			return err
+	err = d.together(ctx, func(w *work) {
+		w.execute("SELECT FROM rate_limit_api_keys WHERE id = $1 FOR UPDATE", id)
+		old, err := w.key(ctx, id)
+		if err == nil && old.ReplacedBy != nil {
+			err = fmt.Errorf("key: %d: it was replaced by the key %d already", id, *old.ReplacedBy)
+		} else if err == nil && old.State != "valid" && old.State != "banned" {
+			err = fmt.Errorf("key: %d: it is %s: make a new one with: caddy pg-ratelimit keys create", id, old.State)
 		}
-		old, err := d.key(ctx, id)
-		if err != nil {
-			return err
+		if err == nil {
+			made, err = w.insertKey(ctx, `SELECT $1, $2, user_id, name, expires_at, tier FROM rate_limit_api_keys WHERE id = $3`, id)
 		}
-		switch {
-		case old.ReplacedBy != nil:
-			return fmt.Errorf("key: %d: it was replaced by the key %d already", id, *old.ReplacedBy)
-		case old.State != "valid" && old.State != "banned":
-			return fmt.Errorf("key: %d: it is %s: make a new one with: caddy pg-ratelimit keys create", id, old.State)
+		if w.fail(err); w.err != nil {
+			return
 		}
-		if made, err = d.insertKey(ctx, `SELECT $1, $2, user_id, name, expires_at, tier FROM rate_limit_api_keys WHERE id = $3`, id); err != nil {
-			return err
+		w.execute(`INSERT INTO rate_limit_overrides (rule, limit_name, key_id, events, burst, valid, reason)
+	SELECT rule, limit_name, $2::bigint, events, burst, valid, reason FROM rate_limit_overrides WHERE key_id = $1`, id, made.ID)
+		w.execute(`INSERT INTO rate_limit_bans (key_id, until, reason, times, banned_at, banned_by)
+	SELECT $2::bigint, until, reason, times, banned_at, banned_by FROM rate_limit_bans WHERE key_id = $1`, id, made.ID)
+		for _, ends := range some[*time.Time](w, `UPDATE rate_limit_api_keys SET revoked_at = least(revoked_at, now() + $3::interval),
+	revoked_by = session_user, replaced_by = $2 WHERE id = $1 RETURNING `+endSQL("least(revoked_at, expires_at)"), id, made.ID, intervalOf(grace)) {
+			made.Replaces, made.ReplacedAt = &id, ends
 		}
-		for _, sql := range []string{
-			`INSERT INTO rate_limit_overrides (rule, limit_name, key_id, events, burst, valid, reason)
-				SELECT rule, limit_name, $2::bigint, events, burst, valid, reason FROM rate_limit_overrides WHERE key_id = $1`,
-			`INSERT INTO rate_limit_bans (key_id, until, reason, times, banned_at, banned_by)
-				SELECT $2::bigint, until, reason, times, banned_at, banned_by FROM rate_limit_bans WHERE key_id = $1`,
-		} {
-			if _, err := d.execute(ctx, sql, id, made.ID); err != nil {
-				return err
-			}
-		}
-		ends, err := value[*time.Time](ctx, d, `UPDATE rate_limit_api_keys SET revoked_at = least(revoked_at, now() + $3::interval),
-	revoked_by = session_user, replaced_by = $2 WHERE id = $1 RETURNING `+endSQL("least(revoked_at, expires_at)"), id, made.ID, intervalOf(grace))
-		if err != nil {
-			return err
-		}
-		made.Replaces, made.ReplacedAt = &id, *ends
-		return nil
 	})
 	return made, err
 }

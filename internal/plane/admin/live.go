@@ -19,11 +19,10 @@ func (d *Database) As(ctx context.Context, person string, trial bool, commands f
 	if trial {
 		run = d.undone
 	}
-	return run(ctx, func() error {
-		if _, err := d.execute(ctx, "SELECT set_config('rate_limit.person', $1, true)", person); err != nil {
-			return err
+	return run(ctx, func(w *work) {
+		if w.execute("SELECT set_config('rate_limit.person', $1, true)", person); w.err == nil {
+			w.fail(commands())
 		}
-		return commands()
 	})
 }
 

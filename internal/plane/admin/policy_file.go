@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policyfile"
@@ -51,33 +49,25 @@ type PolicyReplay struct {
 
 // ExportPolicy returns the policy in the database, and the tiers that rules name and that are missing.
 func (d *Database) ExportPolicy(ctx context.Context, users bool) (found *policyfile.Content, unknownTiers map[string]string, err error) {
-	err = d.atOnce(ctx, func() error {
-		if found, err = d.readPolicy(ctx, users); err != nil {
-			return err
-		}
-		unknownTiers, err = d.unknownTiers(ctx)
-		return err
+	err = d.atOnce(ctx, func(w *work) {
+		found = w.readPolicy(users)
+		unknownTiers = w.unknownTiers()
 	})
 	return found, unknownTiers, err
 }
 
 // DiffPolicy returns what ApplyPolicy would change now.
 func (d *Database) DiffPolicy(ctx context.Context, want *policyfile.Content, o *PolicyOptions) (plan *PolicyPlan, err error) {
-	err = d.atOnce(ctx, func() error {
-		plan, err = d.planPolicy(ctx, want, o)
-		return err
-	})
+	err = d.atOnce(ctx, func(w *work) { plan = w.planPolicy(want, o) })
 	return plan, err
 }
 
 // atOnce runs queries that see one state of the database.
-func (d *Database) atOnce(ctx context.Context, queries func() error) error {
-	tx, err := d.conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
-	if err != nil {
-		return d.failure(err)
-	}
-	defer func() { _ = tx.Rollback(ctx) }() // it has changed nothing
-	return queries()
+func (d *Database) atOnce(ctx context.Context, queries func(w *work)) error {
+	return d.undone(ctx, func(w *work) {
+		w.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+		queries(w)
+	})
 }
 
 // ApplyPolicy makes the policy as a file has it, in one transaction. Other sessions change nothing of the
@@ -87,7 +77,7 @@ func (d *Database) ApplyPolicy(ctx context.Context, want *policyfile.Content, o 
 	if o.DryRun {
 		in = d.undone
 	}
-	err = in(ctx, func() error {
+	err = in(ctx, func(w *work) {
 		// The order is that in which other commands lock the tables.
 		var names []string
 		for i := range policyfile.Tables {
@@ -95,19 +85,14 @@ func (d *Database) ApplyPolicy(ctx context.Context, want *policyfile.Content, o 
 				names = append(names, t.Name)
 			}
 		}
-		if _, err := d.execute(ctx, "LOCK TABLE "+strings.Join(names, ", ")+" IN SHARE ROW EXCLUSIVE MODE"); err != nil {
-			return err
-		}
-		if plan, err = d.planPolicy(ctx, want, o); err != nil {
-			return err
-		}
+		w.execute("LOCK TABLE " + strings.Join(names, ", ") + " IN SHARE ROW EXCLUSIVE MODE")
+		plan = w.planPolicy(want, o)
 		if o.Expect != "" && o.Expect != plan.Expect {
-			return &ratelimit.FieldError{Field: "--expect", Value: o.Expect, Want: plan.Expect + ": the file or the database has changed since that diff; look at: policy diff"}
+			w.fail(&ratelimit.FieldError{Field: "--expect", Value: o.Expect, Want: plan.Expect + ": the file or the database has changed since that diff; look at: policy diff"})
 		}
-		if err := d.makeChanges(ctx, plan); err != nil || o.Replay == nil {
-			return err
+		if w.makeChanges(plan); o.Replay != nil {
+			w.changedLimits(plan)
 		}
-		return d.changedLimits(ctx, plan)
 	})
 	if err != nil || o.Replay == nil {
 		return plan, err
@@ -116,17 +101,13 @@ func (d *Database) ApplyPolicy(ctx context.Context, want *policyfile.Content, o 
 }
 
 // planPolicy compares the file with the database.
-func (d *Database) planPolicy(ctx context.Context, want *policyfile.Content, o *PolicyOptions) (*PolicyPlan, error) {
-	if err := withoutUsers(want, o.Users); err != nil {
-		return nil, err
-	}
-	have, err := d.readPolicy(ctx, o.Users)
-	if err != nil {
-		return nil, err
-	}
-	plan := &PolicyPlan{Changes: policyfile.Diff(have, want, o.Prune)}
+func (w *work) planPolicy(want *policyfile.Content, o *PolicyOptions) *PolicyPlan {
+	w.fail(withoutUsers(want, o.Users))
+	plan := &PolicyPlan{Changes: policyfile.Diff(w.readPolicy(o.Users), want, o.Prune)}
+	var err error
 	plan.Expect, err = policyfile.Fingerprint(plan.Changes)
-	return plan, err
+	w.fail(err)
+	return plan
 }
 
 // withoutUsers returns an error if a file has users or keys that it may not have.
@@ -149,7 +130,7 @@ func withoutUsers(want *policyfile.Content, users bool) error {
 }
 
 // readPolicy reads the rows of the policy.
-func (d *Database) readPolicy(ctx context.Context, users bool) (*policyfile.Content, error) {
+func (w *work) readPolicy(users bool) *policyfile.Content {
 	found := &policyfile.Content{}
 	for i := range policyfile.Tables {
 		t := &policyfile.Tables[i]
@@ -161,25 +142,20 @@ func (d *Database) readPolicy(ctx context.Context, users bool) (*policyfile.Cont
 		if i == columns.Overrides && !users {
 			sql += " WHERE t.tier IS NOT NULL"
 		}
-		texts, err := values[string](ctx, d, sql)
-		if err != nil {
-			return nil, err
-		}
-		for _, text := range texts {
+		for _, text := range some[string](w, sql) {
 			var row []any
-			if err := json.Unmarshal([]byte(text), &row); err != nil {
-				return nil, err
+			err := json.Unmarshal([]byte(text), &row)
+			if err == nil {
+				err = found.AddRow(i, row)
 			}
-			if err := found.AddRow(i, row); err != nil {
-				return nil, err
-			}
+			w.fail(err)
 		}
 	}
-	return found, nil
+	return found
 }
 
-// makeChanges makes the changes of a plan, in the transaction of the caller, and checks all rules once.
-func (d *Database) makeChanges(ctx context.Context, plan *PolicyPlan) error {
+// makeChanges makes the changes of a plan, and checks all rules once.
+func (w *work) makeChanges(plan *PolicyPlan) {
 	rules := map[string]*policyfile.Difference{}
 	for i := range plan.Changes {
 		if c := &plan.Changes[i]; c.Outcome != policyfile.Kept && (c.Table == columns.Limits || c.Table == columns.Rules) {
@@ -188,63 +164,40 @@ func (d *Database) makeChanges(ctx context.Context, plan *PolicyPlan) error {
 			}
 		}
 	}
-	unknown, err := d.unknownTiers(ctx)
-	if err != nil {
-		return err
-	}
-	own := func(w policy.Wrong) error {
-		if c := rules[w.Rule]; c != nil {
-			return policyfile.Tables[c.Table].About(c.Row, w.Err)
+	// about is an error about a rule that the plan changes; nil about others.
+	about := func(rule string, err error) error {
+		if c := rules[rule]; c != nil {
+			return policyfile.Tables[c.Table].About(c.Row, err)
 		}
 		return nil
 	}
-	return d.stillUsable(ctx, own, func() error {
-		if err := d.changeRows(ctx, plan.Changes); err != nil {
-			return err
+	unknown := w.unknownTiers()
+	w.stillUsable(func(wrong policy.Wrong) error { return about(wrong.Rule, wrong.Err) }, func(w *work) {
+		w.changeRows(plan.Changes)
+		// The constraint would not name the rules.
+		for _, same := range list[struct {
+			Rule, Other string
+			Priority    int64
+		}](w, `SELECT r.name, o.name, r.priority FROM rate_limit_rules r JOIN rate_limit_rules o ON o.family = r.family AND o.priority = r.priority AND o.name <> r.name
+WHERE r.name = ANY ($1::text[]) ORDER BY r.name, o.name LIMIT 1`, sortedKeys(rules)) {
+			w.fail(about(same.Rule, &ratelimit.FieldError{Field: "priority", Value: fmt.Sprint(same.Priority), Want: fmt.Sprintf("another than that of the rule %q, which is of the same family", same.Other)}))
 		}
-		if err := d.differentPriorities(ctx, rules); err != nil {
-			return err
-		}
-		// What waits for the end of the transaction is checked now.
-		if _, err := d.execute(ctx, "SET CONSTRAINTS ALL IMMEDIATE"); err != nil {
-			return err
-		}
-		now, err := d.unknownTiers(ctx)
+		w.execute("SET CONSTRAINTS ALL IMMEDIATE") // what waits for the end of the transaction is checked now
+		now := w.unknownTiers()
 		for _, rule := range sortedKeys(now) {
-			if now[rule] == unknown[rule] {
-				continue
+			if now[rule] != unknown[rule] {
+				err := fmt.Errorf("tiers: %s: must be in the section tiers, or in rate_limit_tiers", now[rule])
+				w.fail(about(rule, err))
+				w.fail(fmt.Errorf("rule %q: %w", rule, err))
 			}
-			err := fmt.Errorf("tiers: %s: must be in the section tiers, or in rate_limit_tiers", now[rule])
-			if c := rules[rule]; c != nil {
-				return policyfile.Tables[c.Table].About(c.Row, err)
-			}
-			return fmt.Errorf("rule %q: %w", rule, err)
 		}
-		return err
 	})
-}
-
-// differentPriorities returns an error if a rule of a file, which has changed, has the family and the priority of another
-// rule. The constraint would not name them.
-func (d *Database) differentPriorities(ctx context.Context, changed map[string]*policyfile.Difference) error {
-	same, err := row[struct {
-		Rule, Other string
-		Priority    int64
-	}](ctx, d, `SELECT r.name, o.name, r.priority FROM rate_limit_rules r JOIN rate_limit_rules o ON o.family = r.family AND o.priority = r.priority AND o.name <> r.name
-WHERE r.name = ANY ($1::text[]) ORDER BY r.name, o.name LIMIT 1`, sortedKeys(changed))
-	if err != nil || same == nil {
-		return err
-	}
-	c := changed[same.Rule]
-	return policyfile.Tables[c.Table].About(c.Row, &ratelimit.FieldError{Field: "priority", Value: fmt.Sprint(same.Priority), Want: fmt.Sprintf("another than that of the rule %q, which is of the same family", same.Other)})
 }
 
 // changeRows makes changes. An override and its limit must suit each other after each statement, so
 // an override that changes has no amount in between.
-func (d *Database) changeRows(ctx context.Context, changes []policyfile.Difference) error {
-	if _, err := d.execute(ctx, "SET CONSTRAINTS ALL DEFERRED"); err != nil {
-		return err
-	}
+func (w *work) changeRows(changes []policyfile.Difference) {
+	w.execute("SET CONSTRAINTS ALL DEFERRED")
 	rows := func(table int, outcomes ...string) []*policyfile.Row {
 		var all []*policyfile.Row
 		for i := range changes {
@@ -255,35 +208,21 @@ func (d *Database) changeRows(ctx context.Context, changes []policyfile.Differen
 		return all
 	}
 	overrides := &policyfile.Tables[columns.Overrides]
-	if err := d.onRows(ctx, overrides, deleteRowsSQL(overrides), rows(columns.Overrides, policyfile.Deleted)); err != nil {
-		return err
-	}
-	if err := d.onRows(ctx, overrides, bareRowsSQL(overrides), rows(columns.Overrides, policyfile.Changed)); err != nil {
-		return err
-	}
+	w.onRows(overrides, deleteRowsSQL(overrides), rows(columns.Overrides, policyfile.Deleted))
+	w.onRows(overrides, bareRowsSQL(overrides), rows(columns.Overrides, policyfile.Changed))
 	for i := range policyfile.Tables {
 		t := &policyfile.Tables[i]
-		if err := d.onRows(ctx, t, insertRowsSQL(t), rows(i, policyfile.Created)); err != nil {
-			return err
-		}
+		w.onRows(t, insertRowsSQL(t), rows(i, policyfile.Created))
 		changed := []string{policyfile.Changed}
 		if slices.ContainsFunc(t.Columns, func(c columns.Column) bool { return c.Late }) {
 			changed = append(changed, policyfile.Created)
 		}
-		if err := d.onRows(ctx, t, updateRowsSQL(t), rows(i, changed...)); err != nil {
-			return err
-		}
+		w.onRows(t, updateRowsSQL(t), rows(i, changed...))
 	}
-	for i := len(policyfile.Tables) - 1; i >= 0; i-- {
+	for i := columns.Overrides - 1; i >= 0; i-- {
 		t := &policyfile.Tables[i]
-		if i == columns.Overrides {
-			continue
-		}
-		if err := d.onRows(ctx, t, deleteRowsSQL(t), rows(i, policyfile.Deleted)); err != nil {
-			return err
-		}
+		w.onRows(t, deleteRowsSQL(t), rows(i, policyfile.Deleted))
 	}
-	return nil
 }
 
 // mostRows bounds the rows of a statement. More than 1,000 rows are one line in the log of changes.
@@ -291,48 +230,37 @@ const mostRows = 5000
 
 // onRows runs a statement on rows. If the server refuses a row, it finds out which one, in halves, and
 // the error names the row. The transaction then cannot be committed.
-func (d *Database) onRows(ctx context.Context, t *policyfile.Table, sql string, rows []*policyfile.Row) error {
+func (w *work) onRows(t *policyfile.Table, sql string, rows []*policyfile.Row) {
 	for ; len(rows) > mostRows; rows = rows[mostRows:] {
-		if err := d.onRows(ctx, t, sql, rows[:mostRows]); err != nil {
-			return err
-		}
+		w.onRows(t, sql, rows[:mostRows])
 	}
 	if len(rows) == 0 {
-		return nil
+		return
 	}
-	values := make([][]any, len(rows))
+	values := make([]any, len(rows))
 	for i, r := range rows {
 		values[i] = r.Values
 	}
-	text, err := json.Marshal(values)
-	if err != nil {
-		return err
+	w.execute("SAVEPOINT rows")
+	if w.err != nil {
+		return
 	}
-	if _, err := d.execute(ctx, "SAVEPOINT rows"); err != nil {
-		return err
-	}
-	_, refused := d.execute(ctx, sql, string(text))
+	_, refused := w.Database.execute(w.ctx, sql, toJSON(values))
 	var locked *lockError
 	switch {
 	case refused == nil:
-		_, err := d.execute(ctx, "RELEASE SAVEPOINT rows")
-		return err
-	case errors.As(refused, &locked) || errors.Is(refused, errDeadlock) || d.conn.IsClosed():
-		return refused
+		w.execute("RELEASE SAVEPOINT rows")
+	case errors.As(refused, &locked) || errors.Is(refused, errDeadlock) || w.conn.IsClosed():
+		w.fail(refused)
 	case len(rows) == 1:
-		return t.About(rows[0], aboutField(refused, t, rows[0]))
+		w.fail(t.About(rows[0], aboutField(refused, t, rows[0])))
+	default:
+		w.execute("ROLLBACK TO SAVEPOINT rows")
+		half := len(rows) / 2
+		w.onRows(t, sql, rows[:half])
+		w.onRows(t, sql, rows[half:])
+		w.fail(refused)
 	}
-	if _, err := d.execute(ctx, "ROLLBACK TO SAVEPOINT rows"); err != nil {
-		return errors.Join(refused, err)
-	}
-	half := len(rows) / 2
-	if err := d.onRows(ctx, t, sql, rows[:half]); err != nil {
-		return err
-	}
-	if err := d.onRows(ctx, t, sql, rows[half:]); err != nil {
-		return err
-	}
-	return refused
 }
 
 // aboutField is an error that names the field of a row and its value, if the error is that of a

@@ -10,11 +10,8 @@ import (
 )
 
 // changedLimits reads the limits of the rules that a plan has changed, in the transaction of the changes.
-func (d *Database) changedLimits(ctx context.Context, plan *PolicyPlan) error {
-	limiting, err := values[string](ctx, d, "SELECT name FROM rate_limit_rules WHERE action = $1 AND mode = 'enforce'", policy.Charge.String())
-	if err != nil {
-		return err
-	}
+func (w *work) changedLimits(plan *PolicyPlan) {
+	limiting := some[string](w, "SELECT name FROM rate_limit_rules WHERE action = $1 AND mode = 'enforce'", policy.Charge.String())
 	plan.limits = map[string]*replayLimits{}
 	for i := range plan.Changes {
 		c := &plan.Changes[i]
@@ -25,14 +22,13 @@ func (d *Database) changedLimits(ctx context.Context, plan *PolicyPlan) error {
 		if plan.limits[rule] != nil || !slices.Contains(limiting, rule) {
 			continue
 		}
-		if plan.limits[rule], err = d.limitsOf(ctx, rule); err != nil {
-			return err
+		if plan.limits[rule] = w.limitsOf(rule); w.err != nil {
+			return
 		}
 		// Otherwise a request costs what it did.
 		plan.limits[rule].costIsSet = c.Table == columns.Rules && c.Before["cost"] != c.After["cost"]
 		plan.Replays = append(plan.Replays, PolicyReplay{Rule: rule})
 	}
-	return nil
 }
 
 // mostReplayed bounds Replay.Changed of each rule.

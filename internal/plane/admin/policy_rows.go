@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,9 +50,15 @@ func momentSQL(expression string) string {
 	return "to_char(" + expression + ` AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')`
 }
 
-// writeSQL is the SQL of the value of a column.
-func writeSQL(t *policyfile.Table, i int) string {
-	return fmt.Sprintf(columnSQLs[t.Columns[i].Kind].write, t.Columns[i].Name, i)
+// writeSQL is the SQL of the value of a column, which has a place in an array r.
+func writeSQL(c *columns.Column, place int) string {
+	return fmt.Sprintf(columnSQLs[c.Kind].write, c.Name, place)
+}
+
+// toJSON is an array of values.
+func toJSON(values []any) string {
+	text, _ := json.Marshal(values) // texts, lists of texts, and null
+	return string(text)
 }
 
 // readSQL is the SQL of a column as a value.
@@ -74,7 +81,7 @@ func insertRowsSQL(t *policyfile.Table) string {
 	var names, values []string
 	for i := range t.Columns {
 		if !t.Columns[i].Late {
-			names, values = append(names, t.Columns[i].Name), append(values, writeSQL(t, i))
+			names, values = append(names, t.Columns[i].Name), append(values, writeSQL(&t.Columns[i], i))
 		}
 	}
 	return "INSERT INTO " + t.Name + " (" + strings.Join(names, ", ") + ") SELECT " + strings.Join(values, ", ") + fromRows
@@ -84,7 +91,7 @@ func updateRowsSQL(t *policyfile.Table) string {
 	var sets []string
 	for i := range t.Columns {
 		if !t.Columns[i].Key {
-			sets = append(sets, t.Columns[i].Name+" = "+writeSQL(t, i))
+			sets = append(sets, t.Columns[i].Name+" = "+writeSQL(&t.Columns[i], i))
 		}
 	}
 	return "UPDATE " + t.Name + " t SET " + strings.Join(sets, ", ") + fromRows + " WHERE " + isRowSQL(t)
@@ -105,11 +112,11 @@ func isRowSQL(t *policyfile.Table) string {
 	for i := range t.Columns {
 		switch c := &t.Columns[i]; {
 		case c.Key && c.Kind == columns.Range:
-			all = append(all, fmt.Sprintf(boundedSQL+" = ", "t."+c.Name)+writeSQL(t, i))
+			all = append(all, fmt.Sprintf(boundedSQL+" = ", "t."+c.Name)+writeSQL(&t.Columns[i], i))
 		case c.Key && c.Needed:
-			all = append(all, "t."+c.Name+" = "+writeSQL(t, i))
+			all = append(all, "t."+c.Name+" = "+writeSQL(&t.Columns[i], i))
 		case c.Key:
-			all = append(all, "t."+c.Name+" IS NOT DISTINCT FROM "+writeSQL(t, i))
+			all = append(all, "t."+c.Name+" IS NOT DISTINCT FROM "+writeSQL(&t.Columns[i], i))
 		}
 	}
 	return strings.Join(all, " AND ")

@@ -56,19 +56,14 @@ func (d *Database) replayLimits(ctx context.Context, rule string, settings []str
 	if err != nil {
 		return nil, err
 	}
-	err = d.undone(ctx, func() error {
+	err = d.undone(ctx, func(w *work) {
 		if len(settings) > 0 {
 			// A rule that is off may lack limits: the error about that is this function's.
-			n, err := d.execute(ctx, "UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", rule)
-			if err := d.oneRule(ctx, rule, n, err); err != nil {
-				return err
-			}
-			if _, err := d.changeRule(ctx, rule, &change); err != nil {
-				return withValue(err, settings)
-			}
+			w.oneRule(rule, w.execute("UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", rule))
+			w.changeRule(rule, &change)
+			w.err = withValue(w.err, settings)
 		}
-		l, err = d.limitsOf(ctx, rule)
-		return err
+		l = w.limitsOf(rule)
 	})
 	if err == nil {
 		l.costIsSet = slices.ContainsFunc(settings, func(setting string) bool { return strings.HasPrefix(setting, "cost=") })
@@ -76,67 +71,47 @@ func (d *Database) replayLimits(ctx context.Context, rule string, settings []str
 	return l, err
 }
 
-// limitsOf reads the limits of a rule, for a replay.
-func (d *Database) limitsOf(ctx context.Context, rule string) (*replayLimits, error) {
+// limitsOf reads the limits of a rule, for a replay, with the overrides and the billing periods.
+func (w *work) limitsOf(rule string) *replayLimits {
 	l := &replayLimits{index: map[string]int{}, own: map[string][]policy.Override{}, byKey: map[int64][]policy.Override{}}
-	type head struct {
+	found := list[struct {
 		Action  string
 		CountBy []string
-	}
-	found, err := rows[head](ctx, d, "SELECT action, count_by FROM rate_limit_rules WHERE name = $1", rule)
-	if err := d.oneRule(ctx, rule, int64(len(found)), err); err != nil {
-		return nil, err
+		Cost    int64
+		Limits  []policy.RuleLimit
+	}](w, "SELECT r.action, r.count_by, r.cost, "+policy.LimitsSQL+" FROM rate_limit_rules r WHERE r.name = $1", rule)
+	w.oneRule(rule, int64(len(found)))
+	if w.err != nil {
+		return nil
 	}
 	if action := found[0].Action; action != policy.Charge.String() {
-		return nil, &ratelimit.FieldError{Field: "rule", Value: rule, Want: "a rule with limits: its action is " + action}
+		w.fail(&ratelimit.FieldError{Field: "rule", Value: rule, Want: "a rule with limits: its action is " + action})
 	}
+	for _, limit := range list[RuleLimit](w, ruleLimitsSQL) {
+		if limit.Rule != rule {
+			continue
+		}
+		if limit.Algorithm == ratelimit.InFlight.String() {
+			w.fail(&ratelimit.FieldError{Field: "rule", Value: rule, Want: "without a limit of requests in flight: the audit log does not have when requests ended"})
+		}
+		l.listed = append(l.listed, limit)
+	}
+	if len(l.listed) == 0 {
+		w.fail(&ratelimit.FieldError{Field: "rule", Value: rule, Want: "left with a limit"})
+	}
+	slices.SortFunc(l.listed, func(a, b RuleLimit) int { return strings.Compare(a.Name, b.Name) })
 	person := slices.ContainsFunc(found[0].CountBy, func(by string) bool {
 		return by == "key" || by == "user" || strings.HasPrefix(by, "user|") || strings.HasPrefix(by, "key|user")
 	})
-	return l, l.read(ctx, d, rule, person)
-}
-
-// read reads the limits, the overrides and the billing periods. person: the rule counts by user or key.
-func (l *replayLimits) read(ctx context.Context, d *Database, rule string, person bool) error {
-	all, err := rows[RuleLimit](ctx, d, ruleLimitsSQL)
-	if err != nil {
-		return err
-	}
-	for _, limit := range all {
-		if limit.Rule == rule {
-			if limit.Algorithm == ratelimit.InFlight.String() {
-				return &ratelimit.FieldError{Field: "rule", Value: rule, Want: "without a limit of requests in flight: the audit log does not have when requests ended"}
-			}
-			l.listed = append(l.listed, limit)
-		}
-	}
-	if len(l.listed) == 0 {
-		return &ratelimit.FieldError{Field: "rule", Value: rule, Want: "left with a limit"}
-	}
-	slices.SortFunc(l.listed, func(a, b RuleLimit) int { return strings.Compare(a.Name, b.Name) })
-	type charge struct {
-		Cost   int64
-		Limits []policy.RuleLimit
-	}
-	charges, err := rows[charge](ctx, d, "SELECT r.cost, "+policy.LimitsSQL+" FROM rate_limit_rules r WHERE r.name = $1", rule)
-	if err != nil {
-		return err
-	}
-	if err := d.oneRule(ctx, rule, int64(len(charges)), nil); err != nil {
-		return err // another session has deleted the rule
-	}
-	l.cost = charges[0].Cost
-	tiers, err := d.replayOverrides(ctx, rule, l)
-	if err != nil {
-		return err
-	}
-	if err := l.compile(rule, person, charges[0].Limits, tiers); err != nil {
-		return err
+	l.cost = found[0].Cost
+	tiers := w.replayOverrides(rule, l)
+	if w.err == nil {
+		w.fail(l.compile(rule, person, found[0].Limits, tiers))
 	}
 	if person && l.isPeriodic() {
-		return d.replayPeriods(ctx, l)
+		w.replayPeriods(l)
 	}
-	return nil
+	return l
 }
 
 // parseReplay reads settings of limits. None are none.
@@ -173,17 +148,14 @@ func (l *replayLimits) compile(rule string, person bool, limits []policy.RuleLim
 }
 
 // replayOverrides reads the overrides of a rule that are in force. It returns those of tiers.
-func (d *Database) replayOverrides(ctx context.Context, rule string, l *replayLimits) ([]policy.Override, error) {
-	type row struct {
+func (w *work) replayOverrides(rule string, l *replayLimits) (tiers []policy.Override) {
+	for _, r := range list[struct {
 		Limit, Tier, User string
 		KeyID             int64
 		Events            *int64
 		Burst             int64
-	}
-	all, err := rows[row](ctx, d, `SELECT limit_name, coalesce(tier, ''), coalesce(user_id, ''), coalesce(key_id, 0), events, coalesce(burst, 0)
-FROM rate_limit_overrides WHERE rule = $1 AND valid @> now()`, rule)
-	var tiers []policy.Override
-	for _, r := range all {
+	}](w, `SELECT limit_name, coalesce(tier, ''), coalesce(user_id, ''), coalesce(key_id, 0), events, coalesce(burst, 0)
+FROM rate_limit_overrides WHERE rule = $1 AND valid @> now()`, rule) {
 		o := policy.Override{Rule: rule, Limit: r.Limit, Tier: r.Tier, User: r.User, KeyID: r.KeyID, Unlimited: r.Events == nil, Burst: r.Burst}
 		if r.Events != nil {
 			o.Events = *r.Events
@@ -197,22 +169,19 @@ FROM rate_limit_overrides WHERE rule = $1 AND valid @> now()`, rule)
 			l.own[r.User] = append(l.own[r.User], o)
 		}
 	}
-	return tiers, err
+	return tiers
 }
 
 // replayPeriods reads the billing periods of users.
-func (d *Database) replayPeriods(ctx context.Context, l *replayLimits) error {
-	type row struct {
+func (w *work) replayPeriods(l *replayLimits) {
+	l.periods = map[string]period{}
+	for _, r := range list[struct {
 		User     string
 		Start    time.Time
 		TimeZone string
-	}
-	all, err := rows[row](ctx, d, "SELECT user_id, period_start, coalesce(time_zone, '') FROM rate_limit_users WHERE period_start IS NOT NULL")
-	l.periods = make(map[string]period, len(all))
-	for _, r := range all {
+	}](w, "SELECT user_id, period_start, coalesce(time_zone, '') FROM rate_limit_users WHERE period_start IS NOT NULL") {
 		l.periods[r.User] = period{r.Start, r.TimeZone}
 	}
-	return err
 }
 
 // identity is the sender of recorded requests, with its overrides and its billing period.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policyfile"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -67,24 +69,6 @@ const limitPrefix = "limit."
 // take all of them back.
 const banPrefix = "ban_"
 
-// Setting is the name of a setting, what it means, and its values, if there are few.
-type Setting struct {
-	Name, Help string
-	Values     []string
-}
-
-// settingOf is a column as a setting.
-func settingOf(c *columns.Column) Setting {
-	s := Setting{c.Name, c.Help, c.Choices}
-	switch {
-	case c.Kind == columns.Flag:
-		s.Values = []string{"true", "false"}
-	case c.Name == "count_by":
-		s.Values = []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "header:", "all"}
-	}
-	return s
-}
-
 // RuleSettings are the settings that SetRule knows.
 func RuleSettings() []Setting {
 	var all []Setting
@@ -94,21 +78,12 @@ func RuleSettings() []Setting {
 	return append(all, Setting{Name: limitPrefix + "NAME", Help: "a limit of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin; or of requests in flight, as in 5/in_flight"})
 }
 
-func settingNames(settings []Setting) []string {
-	var names []string
-	for _, s := range settings {
-		names = append(names, s.Name)
-	}
-	return names
-}
-
 // ruleChange is what SetRule is asked for.
 type ruleChange struct {
 	limits []ruleLimit // of any window, and unlimited ones
 	resets [4][]string // the settings to take back, by reset
-	names  []string    // parameters, with their types
-	values []any
-	zero   string // a setting that lets nothing pass, or ""
+	parameters
+	zero string // a setting that lets nothing pass, or ""
 }
 
 // SetRule makes a rule, or changes the settings that are named, each as name=value. An empty
@@ -122,130 +97,80 @@ func (d *Database) SetRule(ctx context.Context, name string, assignments []strin
 	if change.zero != "" && !force {
 		return false, &ratelimit.FieldError{Field: change.zero, Value: "0", Want: "above 0, or given with --force: it would refuse every request, which action=block says"}
 	}
-	defer func() { err = withValue(err, assignments) }()
-	err = d.usably(ctx, name, func() error {
-		isNew, err = d.changeRule(ctx, name, &change)
-		return err
-	})
-	return isNew, err
+	err = d.usably(ctx, name, func(w *work) { isNew = w.changeRule(name, &change) })
+	return isNew, withValue(err, assignments)
 }
 
-// changeRule makes or changes a rule, in the transaction of the caller.
-func (d *Database) changeRule(ctx context.Context, name string, change *ruleChange) (isNew bool, err error) {
+// changeRule makes or changes a rule.
+func (w *work) changeRule(name string, change *ruleChange) (isNew bool) {
 	// Commands that change one rule at the same time take the locks in one order.
-	inserted := int64(0)
-	if len(change.limits) > 0 {
-		// The limits refer to the rule.
-		if inserted, err = d.execute(ctx, "INSERT INTO rate_limit_rules (name) VALUES ($1) ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING", name); err != nil {
-			return false, err
-		}
+	if len(change.limits) > 0 { // they refer to the rule
+		isNew = w.execute("INSERT INTO rate_limit_rules (name) VALUES ($1) ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING", name) > 0
 	}
-	if _, err := d.execute(ctx, "SELECT FROM rate_limit_rules WHERE name = $1 FOR UPDATE", name); err != nil {
-		return false, err
+	w.execute("SELECT FROM rate_limit_rules WHERE name = $1 FOR UPDATE", name)
+	// What is taken back in one row is so together, since constraints can be about several columns.
+	if columns := change.resets[resetRule]; columns != nil {
+		w.execute("UPDATE rate_limit_rules SET "+strings.Join(columns, " = DEFAULT, ")+" = DEFAULT WHERE name = $1", name)
 	}
-	if err := d.resetRule(ctx, name, change); err != nil {
-		return false, err
+	if columns := change.resets[resetLimits]; columns != nil {
+		w.execute("UPDATE rate_limit_rule_limits SET "+strings.Join(columns, " = DEFAULT, ")+" = DEFAULT WHERE rule = $1", name)
+	}
+	if limits := change.resets[resetWindow]; limits != nil {
+		w.execute("DELETE FROM rate_limit_rule_limits WHERE rule = $1 AND name = ANY ($2::text[])", name, limits)
 	}
 	for _, l := range change.limits {
-		if err := d.setLimit(ctx, name, l); err != nil {
-			return false, err
-		}
+		w.execute(setLimitSQL, name, l.name, l.events, l.per, l.calendar, l.timeZone)
 	}
 	// The function also checks what the constraints cannot see.
 	sql := "SELECT rate_limit_rule($1::text"
-	for i, parameter := range change.names {
-		setting, kind, _ := strings.Cut(parameter, " ")
-		sql += fmt.Sprintf(", %s => $%d::%s", setting, i+2, kind)
+	for i, setting := range change.names {
+		sql += ", " + setting + " => " + change.sql[i]
 	}
-	done, err := value[string](ctx, d, sql+")", append([]any{name}, change.values...)...)
-	return err == nil && (inserted > 0 || *done == created), err
+	done := some[string](w, sql+") FROM (SELECT $2::jsonb) AS rows(r)", name, toJSON(change.values))
+	return isNew || len(done) > 0 && done[0] == created
 }
 
 // usably runs commands that change a rule in one transaction, and refuses the change if proxies
 // could then not use the rule, or another rule that they can use now.
-func (d *Database) usably(ctx context.Context, name string, commands func() error) error {
-	return d.together(ctx, func() error {
-		return d.stillUsable(ctx, func(w policy.Wrong) error {
-			if w.Rule == name {
-				return w.Err
+func (d *Database) usably(ctx context.Context, name string, commands func(w *work)) error {
+	return d.together(ctx, func(w *work) {
+		w.stillUsable(func(wrong policy.Wrong) error {
+			if wrong.Rule == name {
+				return wrong.Err
 			}
 			return nil
 		}, commands)
 	})
 }
 
-// stillUsable runs commands that change rules, in the transaction of the caller. It fails if proxies
-// could then not use one of these rules, for which own returns an error, or another rule that they can
-// use now.
-func (d *Database) stillUsable(ctx context.Context, own func(policy.Wrong) error, commands func() error) error {
-	before, err := d.wrongRules(ctx)
-	if err != nil {
-		return err
-	}
+// stillUsable runs commands that change rules. It fails if proxies could then not use one of these
+// rules, for which own returns an error, or another rule that they can use now.
+func (w *work) stillUsable(own func(policy.Wrong) error, commands func(w *work)) {
 	was := map[string]bool{}
-	for _, w := range before {
-		was[w.Rule] = was[w.Rule] || w.Override == ""
+	for _, wrong := range w.wrongRules() {
+		was[wrong.Rule] = was[wrong.Rule] || wrong.Override == ""
 	}
-	if err := commands(); err != nil {
-		return err
-	}
-	after, err := d.wrongRules(ctx)
-	if err != nil {
-		return err
-	}
-	for _, w := range after {
-		if w.Override != "" {
+	commands(w)
+	for _, wrong := range w.wrongRules() {
+		if wrong.Override != "" {
 			continue
 		}
-		if err := own(w); err != nil {
-			return err
-		}
-		if !was[w.Rule] {
-			err = fmt.Errorf("the rule %q could no longer be used: %w", w.Rule, w.Err)
+		w.fail(own(wrong))
+		if !was[wrong.Rule] {
+			w.fail(fmt.Errorf("the rule %q could no longer be used: %w", wrong.Rule, wrong.Err))
 		}
 	}
-	return err
 }
 
 // wrongRules says which rules and overrides proxies cannot use, and why: by compiling them as proxies do.
-func (d *Database) wrongRules(ctx context.Context) ([]policy.Wrong, error) {
-	found, err := rows[struct{ Part, Name, Text string }](ctx, d, policy.RulesSQL())
-	if err != nil {
-		return nil, err
-	}
+func (w *work) wrongRules() []policy.Wrong {
 	var texts []string
-	for _, r := range found {
+	for _, r := range list[struct{ Part, Name, Text string }](w, policy.RulesSQL()) {
 		texts = append(texts, r.Part, r.Name, r.Text)
 	}
 	rules, overrides, err := policy.DecodeRules(texts)
-	if err != nil {
-		return nil, err
-	}
-	return policy.Compile(rules, overrides, nil, policyOptions).Wrong(), nil
-}
-
-// resetRule takes settings back: those of one row together, since constraints can be about
-// several.
-func (d *Database) resetRule(ctx context.Context, name string, change *ruleChange) error {
-	for kind, settings := range change.resets {
-		if len(settings) == 0 {
-			continue
-		}
-		sql, args := "", []any{name}
-		switch reset(kind) {
-		case resetRule:
-			sql = "UPDATE rate_limit_rules SET " + strings.Join(settings, " = DEFAULT, ") + " = DEFAULT WHERE name = $1"
-		case resetLimits:
-			sql = "UPDATE rate_limit_rule_limits SET " + strings.Join(settings, " = DEFAULT, ") + " = DEFAULT WHERE rule = $1"
-		default:
-			sql = "DELETE FROM rate_limit_rule_limits WHERE rule = $1 AND name = ANY ($2::text[])"
-			args = append(args, settings)
-		}
-		if _, err := d.execute(ctx, sql, args...); err != nil {
-			return err
-		}
-	}
-	return nil
+	w.fail(err)
+	return policy.Compile(rules, overrides, nil, policyOptions).Wrong()
 }
 
 func parseRuleChange(texts []string) (ruleChange, error) {
@@ -261,6 +186,10 @@ func parseRuleChange(texts []string) (ruleChange, error) {
 			l, err := parseRuleLimit(a.name, limit, a.value)
 			if err != nil {
 				return change, err
+			}
+			if l.delete {
+				change.resets[resetWindow] = append(change.resets[resetWindow], limit)
+				continue
 			}
 			change.limits = append(change.limits, l)
 			if l.events != nil && *l.events == 0 {
@@ -289,18 +218,83 @@ func (c *ruleChange) addSetting(a assignment) error {
 		}
 	case a.value == "":
 		c.resets[s.reset] = append(c.resets[s.reset], s.Name)
-	case a.value == unlimited && s.reset == resetWindow:
-		c.limits = append(c.limits, unlimitedPer(s.Name))
+	case a.value == policyfile.Unlimited && s.reset == resetWindow:
+		l, err := parseRuleLimit(s.Name, s.Name, a.value+"/"+windows[s.Name])
+		c.limits = append(c.limits, l)
+		return err
 	default:
-		value, err := parameter(s.Column, a.value, time.Time{})
-		if err != nil {
-			return err
-		}
-		if amount, isAmount := value.(*int64); isAmount && *amount == 0 {
+		value, err := c.add(columns.Rules, s.Column, a.value, time.Time{})
+		if s.Kind == columns.Amount && value == "0" {
 			c.zero = s.Name
 		}
-		c.names = append(c.names, s.Name+" "+s.Kind.SQL())
-		c.values = append(c.values, value)
+		return err
 	}
 	return nil
 }
+
+// calendarNames are the units in rate_limit_rule_limits.calendar, by ratelimit.Calendar.
+var calendarNames = []string{"", "day", "week", "month", "year"}
+
+// ruleLimit is a row of rate_limit_rule_limits that is to be made or changed. Fields that are
+// nil are NULL.
+type ruleLimit struct {
+	name     string
+	delete   bool
+	events   *int64
+	per      *string
+	calendar *string
+	timeZone *string
+}
+
+const wantLimit = "EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight; or empty, to delete it"
+
+// parseRuleLimit reads the setting limit.NAME; "" deletes the limit.
+func parseRuleLimit(setting, name, text string) (ruleLimit, error) {
+	l := ruleLimit{name: name}
+	if text == "" {
+		l.delete = true
+		return l, nil
+	}
+	wrong := &ratelimit.FieldError{Field: setting, Value: text, Want: wantLimit}
+	amount, window, found := strings.Cut(text, "/")
+	if !found {
+		return l, wrong
+	}
+	if amount = strings.TrimSpace(amount); amount != policyfile.Unlimited {
+		events, err := strconv.ParseInt(amount, 10, 64)
+		if err != nil || events < 0 || events > ratelimit.MaxEvents {
+			return l, wrong
+		}
+		l.events = &events
+	}
+	if strings.TrimSpace(window) == ratelimit.InFlight.String() {
+		return l, nil
+	}
+	rate, err := ratelimit.ParseRate("1/" + window)
+	if err != nil {
+		return l, wrong
+	}
+	if rate.Calendar == ratelimit.NoCalendar {
+		per := intervalOf(rate.Window)
+		l.per = &per
+		return l, nil
+	}
+	l.calendar = &calendarNames[rate.Calendar]
+	if rate.Zone != "" {
+		l.timeZone = &rate.Zone
+	}
+	return l, nil
+}
+
+// windows are those of the settings that are named by them. That of per_month is on the calendar.
+var windows = map[string]string{"per_second": "1s", "per_minute": "1m", "per_hour": "1h", "per_day": "1d", "per_month": "1mo calendar", "in_flight": "in_flight"}
+
+// setLimitSQL gives a new limit the algorithm of the others of its rule. One on the calendar is
+// a fixed window, and one without a time is of requests in flight.
+const setLimitSQL = `INSERT INTO rate_limit_rule_limits AS l (rule, name, algorithm, events, per, calendar, time_zone)
+SELECT $1::text, $2::text, CASE WHEN $5::text IS NOT NULL THEN 'fixed_window' WHEN $4::interval IS NULL THEN 'in_flight' ELSE coalesce(
+	(SELECT min(o.algorithm) FROM rate_limit_rule_limits o WHERE o.rule = $1::text AND o.per IS NOT NULL HAVING count(DISTINCT o.algorithm) = 1), 'sliding_window') END,
+	$3::bigint, $4::interval, $5::text, $6::text
+ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events, per = excluded.per, calendar = excluded.calendar,
+	time_zone = excluded.time_zone, algorithm = CASE WHEN (l.calendar IS NULL) = (excluded.calendar IS NULL) AND (l.per IS NULL) = (excluded.per IS NULL) THEN l.algorithm ELSE excluded.algorithm END,
+	burst = CASE WHEN excluded.per IS NOT NULL THEN l.burst END`

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Rule is a rule with its limits. nil lists match everything.
@@ -105,11 +106,8 @@ func (d *Database) Rules(ctx context.Context) ([]Rule, error) {
 // by what proxies report. A proxy can have other problems, such as with a time zone that its
 // machine does not know.
 func (d *Database) findProblems(ctx context.Context, rules map[string]*Rule) error {
-	all, err := d.wrongRules(ctx)
-	if err != nil {
-		return err
-	}
-	for _, wrong := range all {
+	w := &work{Database: d, ctx: ctx}
+	for _, wrong := range w.wrongRules() {
 		if r := rules[wrong.Rule]; r != nil {
 			text := wrong.Err.Error()
 			if wrong.Override != "" {
@@ -119,18 +117,14 @@ func (d *Database) findProblems(ctx context.Context, rules map[string]*Rule) err
 		}
 	}
 	warnings, err := d.RuleWarnings(ctx)
-	if err != nil {
-		return err
-	}
-	for _, w := range warnings {
-		if r := rules[w.Rule]; r != nil {
-			r.Warnings = append(r.Warnings, w.Warning)
+	w.fail(err)
+	for _, warning := range warnings {
+		if r := rules[warning.Rule]; r != nil {
+			r.Warnings = append(r.Warnings, warning.Warning)
 		}
 	}
 	nodes, err := d.Nodes(ctx)
-	if err != nil {
-		return err
-	}
+	w.fail(err)
 	for _, node := range nodes {
 		for _, problem := range node.Problems {
 			// A problem begins with "rule NAME: " or "rule NAME, override …: ".
@@ -145,7 +139,7 @@ func (d *Database) findProblems(ctx context.Context, rules map[string]*Rule) err
 			}
 		}
 	}
-	return nil
+	return w.err
 }
 
 // RuleWarning is about a rule that proxies use, but that may not mean what it says: it names a tier that is not
@@ -165,14 +159,13 @@ func (d *Database) RuleWarnings(ctx context.Context) ([]RuleWarning, error) {
 }
 
 // unknownTiers are the warnings about tiers that rules name and that are not in rate_limit_tiers, by rule.
-func (d *Database) unknownTiers(ctx context.Context) (map[string]string, error) {
-	found, err := rows[struct{ Rule, Tiers string }](ctx, d, `SELECT r.name, string_agg(quote_literal(t), ', ' ORDER BY t) FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t
-WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name`)
+func (w *work) unknownTiers() map[string]string {
 	unknown := map[string]string{}
-	for _, f := range found {
+	for _, f := range list[struct{ Rule, Tiers string }](w, `SELECT r.name, string_agg(quote_literal(t), ', ' ORDER BY t) FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t
+WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name`) {
 		unknown[f.Rule] = f.Tiers
 	}
-	return unknown, err
+	return unknown
 }
 
 // RuleNames are the names of all rules, in their order.
@@ -182,9 +175,8 @@ func (d *Database) RuleNames(ctx context.Context) ([]string, error) {
 
 // SetRuleMode turns a rule on (enforce), on trial (shadow) or off.
 func (d *Database) SetRuleMode(ctx context.Context, name, mode string) error {
-	return d.usably(ctx, name, func() error {
-		n, err := d.execute(ctx, "UPDATE rate_limit_rules SET mode = $2 WHERE name = $1", name, mode)
-		return d.oneRule(ctx, name, n, err)
+	return d.usably(ctx, name, func(w *work) {
+		w.oneRule(name, w.execute("UPDATE rate_limit_rules SET mode = $2 WHERE name = $1", name, mode))
 	})
 }
 
@@ -196,8 +188,7 @@ func (d *Database) RenameRule(ctx context.Context, name, to string) error {
 
 // DeleteRule deletes a rule with its limits and overrides. Its counters expire by themselves.
 func (d *Database) DeleteRule(ctx context.Context, name string) error {
-	n, err := d.execute(ctx, "DELETE FROM rate_limit_rules WHERE name = $1", name)
-	return d.oneRule(ctx, name, n, err)
+	return d.together(ctx, func(w *work) { w.oneRule(name, w.execute("DELETE FROM rate_limit_rules WHERE name = $1", name)) })
 }
 
 // amongSome is edge.Among for names of which there may be many.
@@ -210,12 +201,11 @@ func amongSome(name string, names []string) string {
 	return "one of " + strings.Join(names, ", ") + question
 }
 
-// oneRule returns an error if a command has changed no rule.
-func (d *Database) oneRule(ctx context.Context, name string, changed int64, err error) error {
-	if err != nil || changed > 0 {
-		return err
+// oneRule fails if a command has found no rule.
+func (w *work) oneRule(name string, found int64) {
+	if w.err == nil && found == 0 {
+		w.fail(w.noRule(w.ctx, name))
 	}
-	return d.noRule(ctx, name)
 }
 
 // noRule is the error about a rule that is not in the database.
@@ -228,6 +218,32 @@ func (d *Database) noRule(ctx context.Context, name string) error {
 		return notFound(fmt.Sprintf("rule: %q: there are no rules", name))
 	}
 	return notFound(fmt.Sprintf("rule: %q: must be %s", name, amongSome(name, names)))
+}
+
+// noLimit is the error about a RULE/LIMIT that is not in the database.
+func (d *Database) noLimit(ctx context.Context, name string) error {
+	limits, err := values[string](ctx, d, "SELECT rule || '/' || name FROM rate_limit_rule_limits ORDER BY 1")
+	if err != nil {
+		return err
+	}
+	if len(limits) == 0 {
+		return notFound(name + ": no rule has a limit")
+	}
+	return notFound(name + ": no such limit: must be " + amongSome(name, limits))
+}
+
+// rename gives a row another name, which all that refers to it then has. kind is what the row is, and
+// missing makes the error about a name that no row has.
+func (d *Database) rename(ctx context.Context, kind, table, column, name, to string, missing func(context.Context, string) error) error {
+	err := d.together(ctx, func(w *work) {
+		if len(some[bool](w, "SELECT true FROM "+table+" WHERE "+column+" = $1", to)) > 0 {
+			w.fail(&ratelimit.FieldError{Field: kind, Value: to, Want: "a name that no " + kind + " has"})
+		}
+		if w.execute("UPDATE "+table+" SET "+column+" = $2 WHERE "+column+" = $1", name, to) == 0 && w.err == nil {
+			w.fail(missing(ctx, name))
+		}
+	})
+	return withValue(err, []string{column + "=" + to})
 }
 
 // RuleState is a rule with the name that its counters and the history have, and its mode. Valid is whether it holds now.

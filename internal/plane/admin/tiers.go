@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
@@ -33,29 +32,6 @@ func (d *Database) TierNames(ctx context.Context) ([]string, error) {
 	return values[string](ctx, d, "SELECT tier FROM rate_limit_tiers ORDER BY rank, tier")
 }
 
-// TierSettings are the settings that SetTier knows.
-func TierSettings() []Setting { return settings(&columns.Tables[columns.Tiers]) }
-
-// SetTier makes a tier, or changes the settings that are named, as SetUser does for a user. A new tier
-// needs none. It reports whether the tier is new.
-func (d *Database) SetTier(ctx context.Context, name string, texts []string) (isNew bool, err error) {
-	var assignments []assignment
-	if len(texts) > 0 {
-		if assignments, err = parseAssignments(texts, settingNames(TierSettings()), func(string) bool { return false }); err != nil {
-			return false, err
-		}
-	}
-	change, err := d.parseRowChange(ctx, &columns.Tables[columns.Tiers], assignments)
-	if err != nil {
-		return false, err
-	}
-	err = d.together(ctx, func() error {
-		isNew, err = d.makeOrChange(ctx, "rate_limit_tiers", "tier", name, &change, func() error { return nil })
-		return err
-	})
-	return isNew, withValue(err, []string{"tier=" + name})
-}
-
 // RenameTier gives a tier another name, which its users, keys, overrides and rules then have.
 func (d *Database) RenameTier(ctx context.Context, name, to string) error {
 	return d.rename(ctx, "tier", "rate_limit_tiers", "tier", name, to, d.noTier)
@@ -66,31 +42,23 @@ func (d *Database) DeleteTier(ctx context.Context, name string) error {
 	if name == edge.DefaultTier {
 		return fmt.Errorf("tier: %q: must stay: it is the tier of requests without a user", name)
 	}
-	return d.together(ctx, func() error {
+	return d.together(ctx, func(w *work) {
 		// No user and no key can get the tier from here on.
-		if _, err := d.execute(ctx, "SELECT FROM rate_limit_tiers WHERE tier = $1 FOR UPDATE", name); err != nil {
-			return err
-		}
-		all, err := d.Tiers(ctx)
-		if err != nil {
-			return err
-		}
-		overrides, err := value[int64](ctx, d, "SELECT count(*) FROM rate_limit_overrides WHERE tier = $1", name)
-		if err != nil {
-			return err
+		w.execute("SELECT FROM rate_limit_tiers WHERE tier = $1 FOR UPDATE", name)
+		overrides := some[int64](w, "SELECT count(*) FROM rate_limit_overrides WHERE tier = $1", name)
+		all, err := w.Tiers(ctx)
+		w.fail(err)
+		if w.err != nil {
+			return
 		}
 		for i := range all {
-			if t := &all[i]; t.Tier == name {
-				if uses := t.uses(*overrides); len(uses) > 0 {
-					return fmt.Errorf("tier: %q: is used by %s: change or delete these first, or see: caddy pg-ratelimit tiers rename", name, strings.Join(uses, ", "))
-				}
+			if uses := all[i].uses(overrides[0]); all[i].Tier == name && len(uses) > 0 {
+				w.fail(fmt.Errorf("tier: %q: is used by %s: change or delete these first, or see: caddy pg-ratelimit tiers rename", name, strings.Join(uses, ", ")))
 			}
 		}
-		deleted, err := d.execute(ctx, "DELETE FROM rate_limit_tiers WHERE tier = $1", name)
-		if err == nil && deleted == 0 {
-			err = d.noTier(ctx, name)
+		if w.execute("DELETE FROM rate_limit_tiers WHERE tier = $1", name) == 0 && w.err == nil {
+			w.fail(w.noTier(ctx, name))
 		}
-		return err
 	})
 }
 

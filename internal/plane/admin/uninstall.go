@@ -78,10 +78,8 @@ func (d *Database) Uninstall(ctx context.Context, parts []Part) error {
 	if len(live) > 0 {
 		return fmt.Errorf("proxies are running: %s. Stop them, and wait for 10 seconds", strings.Join(live, ", "))
 	}
-	return d.together(ctx, func() error {
-		if _, err := d.execute(ctx, "SET LOCAL lock_timeout = '10s'"); err != nil {
-			return err
-		}
+	return d.together(ctx, func(w *work) {
+		w.execute("SET LOCAL lock_timeout = '10s'")
 		for _, kind := range []string{"schema", "view", "table", "aggregate", "function"} {
 			var names []string
 			for _, part := range parts {
@@ -97,10 +95,7 @@ func (d *Database) Uninstall(ctx context.Context, parts []Part) error {
 			if kind == "schema" {
 				rest = " CASCADE" // with its tables
 			}
-			if _, err := d.conn.Exec(ctx, "DROP "+strings.ToUpper(kind)+" "+strings.Join(names, ", ")+rest, pgx.QueryExecModeSimpleProtocol); err != nil {
-				return d.failure(err)
-			}
+			w.execute("DROP "+strings.ToUpper(kind)+" "+strings.Join(names, ", ")+rest, pgx.QueryExecModeSimpleProtocol)
 		}
-		return nil
 	})
 }

@@ -105,24 +105,19 @@ type DeletedUser struct {
 // DeleteUser deletes a user with its keys and overrides. A ban of the user stays: proxies may know the
 // user from elsewhere. So do the counters, which end by themselves, and the history.
 func (d *Database) DeleteUser(ctx context.Context, name string) (gone DeletedUser, err error) {
-	err = d.together(ctx, func() error {
+	err = d.together(ctx, func(w *work) {
 		// No key of the user can be made from here on.
-		if _, err := d.execute(ctx, "SELECT FROM rate_limit_users WHERE user_id = $1 FOR UPDATE", name); err != nil {
-			return err
-		}
-		u, err := d.user(ctx, name)
+		w.execute("SELECT FROM rate_limit_users WHERE user_id = $1 FOR UPDATE", name)
+		u, err := w.user(ctx, name)
 		if err == nil && u.Tier == nil {
-			err = d.noUser(ctx, name)
+			err = w.noUser(ctx, name)
 		}
-		if err != nil {
-			return err
-		}
+		w.fail(err)
 		gone.User = u
 		gone.Bans = slices.DeleteFunc(u.Bans, func(b Ban) bool { return b.Kind == "user" })
 		gone.StillBanned = len(gone.Bans) < len(u.Bans)
 		gone.Usage = []Usage{}
-		_, err = d.execute(ctx, "DELETE FROM rate_limit_users WHERE user_id = $1", name)
-		return err
+		w.execute("DELETE FROM rate_limit_users WHERE user_id = $1", name)
 	})
 	return gone, err
 }

@@ -173,7 +173,7 @@ func (t *Table) read(c *Column, n *yaml.Node) (any, error) {
 		}
 		texts = append(texts, item.Value)
 	}
-	return t.value(c, texts)
+	return t.Value(c, texts)
 }
 
 // checkRules finds rules that do not go together with their limits, or with each other. The database

@@ -45,7 +45,7 @@ func (p *Content) AddRow(table int, values []any) error {
 			}
 		}
 		var err error
-		if row.Values[i], err = t.value(c, texts); err != nil {
+		if row.Values[i], err = t.Value(c, texts); err != nil {
 			return fmt.Errorf("a row of %s: %w", t.Name, err)
 		}
 	}

@@ -36,8 +36,8 @@ var kinds = map[columns.Kind]struct {
 	columns.KeyDigest: {"the SHA-256 of a key, as 64 hexadecimal digits", parseDigest},
 }
 
-// value makes a value of texts: of one text, unless the column has lists.
-func (t *Table) value(c *Column, texts []string) (any, error) {
+// Value makes a value of texts: of one text, unless the column has lists. The error is a *ratelimit.FieldError.
+func (t *Table) Value(c *Column, texts []string) (any, error) {
 	if c.Kind.IsList() && len(texts) == 0 {
 		return nil, &ratelimit.FieldError{Field: c.InFile(), Value: "[]", Want: "one or more values; leave the field out for its default"}
 	}
@@ -115,8 +115,9 @@ var (
 	last  = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 )
 
-func parseTime(text string) (time.Time, bool) {
-	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
+// ParseTime reads a point in time, in UTC. A day begins at midnight.
+func ParseTime(text string) (time.Time, bool) {
+	for _, layout := range []string{time.RFC3339Nano, time.DateOnly, "2006-01-02T15:04", "2006-01-02 15:04", time.DateTime} {
 		if t, err := time.Parse(layout, text); err == nil {
 			return t.UTC().Truncate(time.Microsecond), true // the database has no more digits
 		}
@@ -128,7 +129,7 @@ func parseMoment(text string) (string, bool) {
 	if text == columns.Never {
 		return text, true
 	}
-	t, ok := parseTime(text)
+	t, ok := ParseTime(text)
 	if !t.Before(last) {
 		return columns.Never, ok
 	}
@@ -142,13 +143,13 @@ func parseRange(text string) (string, bool) {
 	}
 	begin, end := first, last
 	if from != "" {
-		if begin, found = parseTime(from); !found {
+		if begin, found = ParseTime(from); !found {
 			return "", false
 		}
 		from = begin.Format(time.RFC3339Nano)
 	}
 	if until != "" {
-		if end, found = parseTime(until); !found {
+		if end, found = ParseTime(until); !found {
 			return "", false
 		}
 		until = end.Format(time.RFC3339Nano)
