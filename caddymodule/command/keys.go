@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -67,9 +66,9 @@ to its default, and deletes an override. The change is one transaction.`,
   # one key with more, and without it again
   caddy pg-ratelimit keys set 7 free/per_hour=5000
   caddy pg-ratelimit keys set 7 free/per_hour=`,
-		first: validKeys, settings: admin.Settings(columns.Keys),
+		first: validKeys, settings: admin.Settings(admin.Keys),
 		do: onKey(func(c *call, id int64) error {
-			_, err := c.db.Set(c.ctx, columns.Keys, id, c.args[1:])
+			_, err := c.db.Set(c.ctx, admin.Keys, id, c.args[1:])
 			return c.changed(err, "key", c.args[0], createdOrChanged(false))
 		}),
 	}, {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 )
 
 var tiersCommand = entry{
@@ -32,9 +31,9 @@ var tiersCommand = entry{
 setting back to its default.`,
 		example: `  caddy pg-ratelimit tiers set pro
   caddy pg-ratelimit tiers set pro rank=2 comment='49 dollars a month'`,
-		first: tierNames, settings: admin.Settings(columns.Tiers),
+		first: tierNames, settings: admin.Settings(admin.Tiers),
 		do: func(c *call) error {
-			isNew, err := c.db.Set(c.ctx, columns.Tiers, c.args[0], c.args[1:])
+			isNew, err := c.db.Set(c.ctx, admin.Tiers, c.args[0], c.args[1:])
 			return c.changed(err, "tier", c.args[0], createdOrChanged(isNew))
 		},
 	}, {
@@ -116,9 +115,9 @@ change is one transaction.`,
   # one user with more, and without it again
   caddy pg-ratelimit users set acme free/per_hour=5000
   caddy pg-ratelimit users set acme free/per_hour=`,
-		first: userNames, settings: admin.Settings(columns.Users),
+		first: userNames, settings: admin.Settings(admin.Users),
 		do: func(c *call) error {
-			isNew, err := c.db.Set(c.ctx, columns.Users, c.args[0], c.args[1:])
+			isNew, err := c.db.Set(c.ctx, admin.Users, c.args[0], c.args[1:])
 			return c.changed(err, "user", c.args[0], createdOrChanged(isNew))
 		},
 	}, {

@@ -36,7 +36,14 @@ func settingOf(c *columns.Column) Setting {
 // burstSuffix ends a setting that is another burst of the limits of a rule.
 const burstSuffix = ".burst"
 
-// Settings are the settings of a table of package columns that Set knows.
+// The tables whose rows Set changes.
+const (
+	Tiers = columns.Tiers
+	Users = columns.Users
+	Keys  = columns.Keys
+)
+
+// Settings are the settings of a table that Set knows.
 func Settings(table int) []Setting {
 	t := &columns.Tables[table]
 	var all []Setting
