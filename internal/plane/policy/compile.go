@@ -47,7 +47,7 @@ type Snapshot struct {
 // identities, and so do bans of users and keys, which are ignored here. The snapshot keeps the
 // lists, which must not change afterwards.
 func Compile(rules []Rule, overrides []Override, bans []Ban, options Options) *Snapshot {
-	return newSnapshot(newRuleSet(rules, overrides, options), bans)
+	return newSnapshot(newRuleSet(rules, overrides, nil, options), bans)
 }
 
 // WithBans is the snapshot with other bans. The rules are not compiled again.
@@ -106,7 +106,8 @@ type rule struct {
 	by                   counterBy
 	personal             bool // whether it applies, or its counter, depends on who sends a request
 	cost                 int64
-	first, end           int32 // its limits
+	compiled             []*limit
+	first, end           int32 // its limits in ruleSet.limits
 }
 
 // counterOf is the rule's name in its counters.
@@ -119,37 +120,41 @@ func counterOf(row *Rule) string {
 
 func limitName(rule, limit string) string { return rule + "/" + limit }
 
-func newRuleSet(rows []Rule, overrides []Override, options Options) *ruleSet {
+// newRuleSet compiles rules in named steps: each rule by itself, or in place of one that cannot be used its version in
+// usable, which are texts of rulesSQL by name; then their order, the numbers of what they name, and the index.
+func newRuleSet(rows []Rule, overrides []Override, usable map[string]string, options Options) *ruleSet {
 	set := &ruleSet{
 		limitsByName: make(map[string]int32), families: make(map[string]int32), tiers: make(map[string]int32),
-		methods: make(map[string]uint64), anchored: make(map[anchorKey]*amount),
+		methods: make(map[string]uint64), anchored: make(map[anchorKey]*amount), remember: options.Remember,
 	}
-	sorted := make([]*Rule, 0, len(rows))
+	var compiled []*rule
 	for i := range rows {
-		if rows[i].Mode != Off {
-			sorted = append(sorted, &rows[i])
+		row := &rows[i]
+		if row.Mode == Off {
+			continue
 		}
-	}
-	sort.SliceStable(sorted, func(i, j int) bool { return isBefore(sorted[i], sorted[j]) })
-	set.number(sorted, overrides)
-	names := make(map[string]bool, len(sorted))
-	counters := make(map[string]bool, len(sorted))
-	for _, row := range sorted {
-		err := row.Err
-		if err == nil && names[row.Name] {
-			err = &ratelimit.FieldError{Field: "name", Value: row.Name, Want: "a name that no other rule has"}
-		}
-		if err == nil && counters[counterOf(row)] {
-			err = &ratelimit.FieldError{Field: "counter", Value: counterOf(row), Want: "one that no other rule has"}
+		r, err := compileRule(row, options)
+		if err != nil {
+			text := usable[row.Name]
+			wrong := Wrong{Rule: row.Name, Err: err}
+			if text != "" {
+				last := decodeRule(row.Name, text)
+				r, err = compileRule(&last, options)
+				wrong.Replaced = err == nil
+			}
+			set.wrong = append(set.wrong, wrong)
 		}
 		if err == nil {
-			err = set.add(row, options)
+			compiled = append(compiled, r)
 		}
-		if err != nil {
-			set.wrong = append(set.wrong, Wrong{Rule: row.Name, Err: err})
-		} else {
-			names[row.Name] = true
-			counters[counterOf(row)] = true
+	}
+	sort.SliceStable(compiled, func(i, j int) bool { return isBefore(&compiled[i].row, &compiled[j].row) })
+	set.number(compiled, overrides)
+	names := make(map[string]bool, len(compiled))
+	counters := make(map[string]bool, len(compiled))
+	for _, r := range compiled {
+		if err := set.add(r, names, counters); err != nil {
+			set.wrong = append(set.wrong, Wrong{Rule: r.row.Name, Err: err})
 		}
 	}
 	for i := range overrides {
@@ -166,7 +171,7 @@ func newRuleSet(rows []Rule, overrides []Override, options Options) *ruleSet {
 		named = append(named, set.rules[i].networks...)
 	}
 	set.networks = newNetworks(named)
-	set.remember = options.Remember
+	set.anywhere = len(named) > 0
 	return set
 }
 
@@ -184,14 +189,12 @@ func isBefore(a, b *Rule) bool {
 }
 
 // number gives a number to every tier and a bit to every method that is mentioned.
-func (set *ruleSet) number(rows []*Rule, overrides []Override) {
-	for _, row := range rows {
-		for _, tier := range row.Tiers {
-			if set.tiers[tier] == 0 {
-				set.tiers[tier] = int32(len(set.tiers) + 1)
-			}
+func (set *ruleSet) number(rules []*rule, overrides []Override) {
+	for _, r := range rules {
+		for _, tier := range r.row.Tiers {
+			set.numberOf(tier)
 		}
-		for _, method := range row.Methods {
+		for _, method := range r.row.Methods {
 			method = strings.ToUpper(method)
 			if set.methods[method] == 0 && len(set.methods) < 64 {
 				set.methods[method] = uint64(1) << uint(len(set.methods))
@@ -199,27 +202,25 @@ func (set *ruleSet) number(rows []*Rule, overrides []Override) {
 		}
 	}
 	for i := range overrides {
-		if tier := overrides[i].Tier; set.tiers[tier] == 0 {
-			set.tiers[tier] = int32(len(set.tiers) + 1)
-		}
+		set.numberOf(overrides[i].Tier)
 	}
 }
 
-// add compiles a rule, or returns what is wrong with it and adds nothing.
-func (set *ruleSet) add(row *Rule, options Options) error {
-	r := &rule{row: *row, from: beginOf(row.From), until: endOf(row.Until), cost: row.Cost, first: int32(len(set.limits))}
-	if err := r.check(); err != nil {
-		return err
+func (set *ruleSet) numberOf(tier string) {
+	if set.tiers[tier] == 0 {
+		set.tiers[tier] = int32(len(set.tiers) + 1)
 	}
-	if r.cost == 0 {
-		r.cost = 1
+}
+
+// add adds a rule to a set that has given its numbers, or returns what is wrong with it and adds nothing. names and
+// counters are those of the rules that the set has.
+func (set *ruleSet) add(r *rule, names, counters map[string]bool) error {
+	row := &r.row
+	if names[row.Name] {
+		return &ratelimit.FieldError{Field: "name", Value: row.Name, Want: "a name that no other rule has"}
 	}
-	for _, tier := range row.Tiers {
-		if r.tiers == nil {
-			r.tiers = make([]uint64, len(set.tiers)/64+1)
-		}
-		bit := set.tiers[tier]
-		r.tiers[bit/64] |= uint64(1) << uint(bit%64)
+	if counters[r.mark.Counter] {
+		return &ratelimit.FieldError{Field: "counter", Value: r.mark.Counter, Want: "one that no other rule has"}
 	}
 	for _, method := range row.Methods {
 		bit := set.methods[strings.ToUpper(method)]
@@ -228,7 +229,76 @@ func (set *ruleSet) add(row *Rule, options Options) error {
 		}
 		r.methods |= bit
 	}
-	for _, host := range row.Hosts {
+	for _, tier := range row.Tiers {
+		if r.tiers == nil {
+			r.tiers = make([]uint64, len(set.tiers)/64+1)
+		}
+		bit := set.tiers[tier]
+		r.tiers[bit/64] |= uint64(1) << uint(bit%64)
+	}
+	if row.Family != "" {
+		if set.families[row.Family] == 0 {
+			set.families[row.Family] = int32(len(set.families) + 1)
+		}
+		r.family = set.families[row.Family]
+	}
+	r.first = int32(len(set.limits))
+	for _, l := range r.compiled {
+		l.rule = int32(len(set.rules))
+		set.limitsByName[limitName(row.Name, l.row.Name)] = int32(len(set.limits))
+		set.limits = append(set.limits, l)
+	}
+	r.end = int32(len(set.limits))
+	set.rules = append(set.rules, r)
+	names[row.Name] = true
+	counters[r.mark.Counter] = true
+	return nil
+}
+
+// compileRule compiles a rule by itself, or returns what is wrong with it.
+func compileRule(row *Rule, options Options) (*rule, error) {
+	r := &rule{row: *row, from: beginOf(row.From), until: endOf(row.Until), cost: row.Cost}
+	err := row.Err
+	if err == nil {
+		err = r.check()
+	}
+	if err == nil {
+		err = r.compileConditions()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r.cost == 0 {
+		r.cost = 1
+	}
+	if r.by, err = parseCountBy(row.CountBy); err != nil {
+		return nil, err
+	}
+	r.by.skips = row.SkipWithoutHeader
+	r.personal = len(row.Tiers) > 0 || row.Action == Charge && r.by.sender
+	for i, header := range r.by.headers {
+		r.by.secrets[i] = header != "" && (options.SecretHeader == nil || options.SecretHeader(header))
+	}
+	if r.compiled, err = r.compileLimits(); err != nil {
+		return nil, err
+	}
+	status := 403
+	switch {
+	case row.Action == Exempt:
+		status = 0 // it refuses nothing
+	case row.Status != 0:
+		status = row.Status
+	}
+	r.mark = &Mark{
+		Rule: row.Name, Counter: counterOf(row), Shadow: row.Mode == Shadow, From: "rule", Status: status, Message: row.Message,
+		RetryAfter: row.RetryAfter, Ban: row.Ban,
+	}
+	return r, nil
+}
+
+// compileConditions compiles the hosts, paths and networks.
+func (r *rule) compileConditions() error {
+	for _, host := range r.row.Hosts {
 		p, err := parseHost(host)
 		if err != nil {
 			return err
@@ -236,7 +306,7 @@ func (set *ruleSet) add(row *Rule, options Options) error {
 		r.hosts = append(r.hosts, p)
 	}
 	everywhere := false // a path is /*
-	for _, path := range row.Paths {
+	for _, path := range r.row.Paths {
 		p, err := parsePath(path)
 		if err != nil {
 			return err
@@ -247,46 +317,12 @@ func (set *ruleSet) add(row *Rule, options Options) error {
 	if everywhere {
 		r.paths = nil
 	}
-	for _, network := range row.Networks {
+	for _, network := range r.row.Networks {
 		if !network.IsValid() {
 			return &ratelimit.FieldError{Field: "networks", Value: network.String(), Want: "networks such as 192.0.2.0/24"}
 		}
 		r.networks = append(r.networks, normalNetwork(network))
 	}
-	var err error
-	if r.by, err = parseCountBy(row.CountBy); err != nil {
-		return err
-	}
-	r.by.skips = row.SkipWithoutHeader
-	r.personal = r.tiers != nil || row.Action == Charge && r.by.sender
-	for i, header := range r.by.headers {
-		r.by.secrets[i] = header != "" && (options.SecretHeader == nil || options.SecretHeader(header))
-	}
-	compiled, err := r.compileLimits(int32(len(set.rules)))
-	if err != nil {
-		return err
-	}
-	status := 403
-	switch {
-	case row.Action == Exempt:
-		status = 0 // it refuses nothing
-	case row.Status != 0:
-		status = row.Status
-	}
-	r.mark = &Mark{Rule: row.Name, Counter: counterOf(row), Shadow: row.Mode == Shadow, From: "rule", Status: status, Message: row.Message, RetryAfter: row.RetryAfter, Ban: row.Ban}
-	if row.Family != "" {
-		if set.families[row.Family] == 0 {
-			set.families[row.Family] = int32(len(set.families) + 1)
-		}
-		r.family = set.families[row.Family]
-	}
-	for i := range compiled {
-		set.limitsByName[limitName(row.Name, compiled[i].row.Name)] = int32(len(set.limits))
-		set.limits = append(set.limits, compiled[i])
-	}
-	r.end = int32(len(set.limits))
-	set.rules = append(set.rules, r)
-	set.anywhere = set.anywhere || len(r.networks) > 0
 	return nil
 }
 
@@ -328,8 +364,8 @@ func (r *rule) check() error {
 	return nil
 }
 
-// compileLimits compiles the limits of the rule that will have this index in ruleSet.rules.
-func (r *rule) compileLimits(ruleIndex int32) ([]*limit, error) {
+// compileLimits compiles the limits of a rule.
+func (r *rule) compileLimits() ([]*limit, error) {
 	var compiled []*limit
 	names := make(map[string]bool)
 	for i := range r.row.Limits {
@@ -348,9 +384,7 @@ func (r *rule) compileLimits(ruleIndex int32) ([]*limit, error) {
 			return nil, err
 		}
 		calendar := row.Limit.Calendar
-		compiled = append(compiled, &limit{
-			rule: ruleIndex, row: row, own: own, periodic: r.by.person && (calendar == ratelimit.Month || calendar == ratelimit.Year),
-		})
+		compiled = append(compiled, &limit{row: row, own: own, periodic: r.by.person && (calendar == ratelimit.Month || calendar == ratelimit.Year)})
 	}
 	return compiled, nil
 }

@@ -9,12 +9,12 @@ type Conditions struct{ given, anyPath *ruleSet }
 // *ratelimit.FieldError.
 func NewConditions(hosts, paths, methods []string) (*Conditions, error) {
 	row := Rule{Name: "match", Action: Block, Hosts: hosts, Paths: paths, Methods: methods}
-	given := newRuleSet([]Rule{row}, nil, Options{})
+	given := newRuleSet([]Rule{row}, nil, nil, Options{})
 	if len(given.wrong) > 0 {
 		return nil, given.wrong[0].Err
 	}
 	row.Paths = nil
-	return &Conditions{given, newRuleSet([]Rule{row}, nil, Options{})}, nil
+	return &Conditions{given, newRuleSet([]Rule{row}, nil, nil, Options{})}, nil
 }
 
 // Hold reports whether the conditions hold for a request. escaped is its path as it was sent. A path that names one

@@ -13,7 +13,8 @@ const (
 	// MostUnknown is how many unknown keys are remembered.
 	MostUnknown = 10000
 	// UnknownFor is how long an unknown key is remembered.
-	UnknownFor = 5 * time.Second
+	UnknownFor    = 5 * time.Second
+	unknownMicros = int64(UnknownFor / time.Microsecond)
 )
 
 // NameOfKey and NameOfUser name an identity in the cache: an API key by its digest, and a user
@@ -30,30 +31,22 @@ func nameOfIdentity(id *Identity) string {
 	return NameOfKey(id.Digest)
 }
 
-// Identities caches what the database knows of keys and users. It holds a fixed number of
-// identities; if it is full, an identity that was not used since the last round is
-// evicted (a second-chance list). Keys that the database does not know are in a small list of their own, so that
-// invented keys do not push out real ones.
+// Identities caches what the database knows of keys and users. Keys that the database does not know have a cache of
+// their own, so that invented keys do not push out real ones.
 //
 // An identity that is evicted while a look-up of it is under way must not come back with what
-// the look-up read before. A look-up therefore begins with Generation, and Add discards what
-// was evicted since.
+// the look-up read before. A look-up therefore begins with Generation, and Add caches nothing if
+// something was evicted since: a change that comes during a statement is rare.
 type Identities struct {
-	mu      sync.RWMutex // guards what follows
-	entries map[string]*cached
-	texts   map[string]*cached   // by API key, of the entries that have a text
-	users   map[string][]*cached // by user; the user's keys, and the user
-	list    []*cached            // nil elements are free
-	free    []int                // slots of list
-	hand    int                  // the slot of list that is tried next
-	most    int
-	unknown unknownKeys
-
+	mu         sync.RWMutex // guards what follows
+	known      identityCache
+	unknown    identityCache        // keys that the database does not know
+	texts      map[string]*cached   // by API key, of the known ones that have a text
+	users      map[string][]*cached // by user; the user's keys, and the user
 	generation uint64
-	evicted    []eviction // the last ones: that of generation g is at g modulo the length
 }
 
-// cached is an identity in the list.
+// cached is an identity in a cache.
 type cached struct {
 	name string
 	text string // the API key, if rememberKey was called; guarded by the owner's mu
@@ -63,14 +56,15 @@ type cached struct {
 	used uint32 // 1 since its last use, until the hand passes; atomic
 }
 
-// eviction is what one call evicted: a name, a user, or all.
-type eviction struct {
-	name, user string
-	all        bool
+// identityCache holds a fixed number of identities. If it is full, one that was not used since the last round is
+// evicted (a second-chance list). Its owner locks it.
+type identityCache struct {
+	entries map[string]*cached
+	list    []*cached // nil elements are free
+	free    []int     // slots of list
+	hand    int       // the slot of list that is tried next
+	most    int
 }
-
-// remembered evictions. A look-up that began before the oldest is discarded.
-const rememberedEvictions = 1024
 
 // NewIdentities returns an empty cache of so many identities; below 1 it is
 // DefaultIdentities.
@@ -78,19 +72,25 @@ func NewIdentities(most int) *Identities {
 	if most < 1 {
 		most = DefaultIdentities
 	}
-	c := &Identities{most: most, evicted: make([]eviction, rememberedEvictions)}
+	c := &Identities{}
+	c.known.most = most
+	c.unknown.most = MostUnknown
 	c.empty()
 	return c
 }
 
 func (c *Identities) empty() {
-	c.entries = make(map[string]*cached)
 	c.texts = make(map[string]*cached)
 	c.users = make(map[string][]*cached)
+	c.known.empty()
+	c.unknown.empty()
+}
+
+func (c *identityCache) empty() {
+	c.entries = make(map[string]*cached)
 	c.list = c.list[:0]
 	c.free = c.free[:0]
 	c.hand = 0
-	c.unknown = newUnknownKeys(MostUnknown, UnknownFor)
 }
 
 // FindIdentity returns the identity of that name and when it was read from the database, in
@@ -98,17 +98,22 @@ func (c *Identities) empty() {
 // Known is the answer that the database does not know the key.
 func FindIdentity(c *Identities, name string, now time.Time) (*Identity, int64) {
 	c.mu.RLock()
-	e := c.entries[name]
-	if e != nil {
-		if atomic.LoadUint32(&e.used) == 0 {
-			atomic.StoreUint32(&e.used, 1)
+	e := c.known.entries[name]
+	if e == nil {
+		e = c.unknown.entries[name]
+		if e != nil && now.UnixMicro() >= e.at+unknownMicros {
+			e = nil
 		}
-		id := e.id
-		at := e.at
-		c.mu.RUnlock()
-		return id, at
 	}
-	id, at := c.unknown.find(name, now.UnixMicro())
+	if e == nil {
+		c.mu.RUnlock()
+		return nil, 0
+	}
+	if atomic.LoadUint32(&e.used) == 0 {
+		atomic.StoreUint32(&e.used, 1)
+	}
+	id := e.id
+	at := e.at
 	c.mu.RUnlock()
 	return id, at
 }
@@ -120,52 +125,39 @@ func (c *Identities) Generation() uint64 {
 	return c.generation
 }
 
-// Add caches what a look-up read. It reports for how many identities it did not, because they
-// were evicted after the look-up began; ask the database for them again.
+// Add caches what a look-up read. It reports for how many identities it did not, because something
+// was evicted after the look-up began; ask the database for them again.
 func (c *Identities) Add(ids []*Identity, generation uint64, now time.Time) int {
-	stale := 0
 	at := now.UnixMicro()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.generation != generation {
+		return len(ids)
+	}
 	for _, id := range ids {
-		name := nameOfIdentity(id)
-		if c.wasEvicted(name, id.User, generation) {
-			stale++
+		e := &cached{name: nameOfIdentity(id), id: id, at: at}
+		c.forget(e.name)
+		if !id.Known && e.name[0] == 'k' {
+			c.unknown.put(e)
 			continue
 		}
-		if !id.Known && name[0] == 'k' {
-			c.remove(c.entries[name])
-			c.unknown.add(name, id, at)
-			continue
+		if old := c.known.put(e); old != nil {
+			c.unlink(old)
 		}
-		c.unknown.remove(name)
-		c.put(&cached{name: name, id: id, at: at})
-	}
-	return stale
-}
-
-// wasEvicted reports whether an identity was evicted after a generation, or may have been.
-func (c *Identities) wasEvicted(name, user string, generation uint64) bool {
-	if c.generation-generation > rememberedEvictions {
-		return true
-	}
-	for g := generation + 1; g <= c.generation; g++ {
-		e := &c.evicted[g%rememberedEvictions]
-		if e.all || e.name == name || e.user != "" && e.user == user {
-			return true
+		if id.User != "" {
+			c.users[id.User] = append(c.users[id.User], e)
 		}
 	}
-	return false
+	return 0
 }
 
-// put adds an identity. It replaces the one of the same name, or else takes a free slot, or else
-// replaces one that was not used.
-func (c *Identities) put(e *cached) {
-	c.remove(c.entries[e.name])
+// put adds an identity whose name the cache does not have, and returns the one that it replaces, or nil: it takes a free
+// slot, or else that of one that was not used.
+func (c *identityCache) put(e *cached) *cached {
+	var old *cached
 	if last := len(c.free) - 1; last >= 0 {
 		e.slot = c.free[last]
 		c.free = c.free[:last]
-		c.list[e.slot] = e
 	} else if len(c.list) < c.most {
 		e.slot = len(c.list)
 		c.list = append(c.list, e)
@@ -176,69 +168,68 @@ func (c *Identities) put(e *cached) {
 		}
 		e.slot = c.hand
 		c.hand = (c.hand + 1) % len(c.list)
-		c.remove(c.list[e.slot])
-		c.free = c.free[:0]
-		c.list[e.slot] = e
+		old = c.list[e.slot]
+		delete(c.entries, old.name)
 	}
+	c.list[e.slot] = e
 	c.entries[e.name] = e
-	if user := e.id.User; user != "" {
-		c.users[user] = append(c.users[user], e)
+	return old
+}
+
+// take removes the identity of a name, and returns it; nil: there is none.
+func (c *identityCache) take(name string) *cached {
+	e := c.entries[name]
+	if e != nil {
+		delete(c.entries, name)
+		c.list[e.slot] = nil
+		c.free = append(c.free, e.slot)
+	}
+	return e
+}
+
+// forget removes the identity of a name.
+func (c *Identities) forget(name string) {
+	c.unknown.take(name)
+	if e := c.known.take(name); e != nil {
+		c.unlink(e)
 	}
 }
 
-// remove removes an identity, or nothing if it is nil.
-func (c *Identities) remove(e *cached) {
-	if e == nil {
-		return
-	}
-	delete(c.entries, e.name)
+// unlink removes a known identity from the texts and from those of its user.
+func (c *Identities) unlink(e *cached) {
 	if e.text != "" {
 		delete(c.texts, e.text)
 	}
-	c.list[e.slot] = nil
-	c.free = append(c.free, e.slot)
 	user := e.id.User
-	if user == "" {
-		return
-	}
-	left := c.users[user]
-	for i := range left {
-		if left[i] == e {
-			left[i] = left[len(left)-1]
-			left[len(left)-1] = nil
-			left = left[:len(left)-1]
-			break
+	var left []*cached
+	for _, other := range c.users[user] {
+		if other != e {
+			left = append(left, other)
 		}
 	}
+	c.users[user] = left
 	if len(left) == 0 {
 		delete(c.users, user)
-	} else {
-		c.users[user] = left
 	}
-}
-
-func (c *Identities) evict(e eviction) {
-	c.generation++
-	c.evicted[c.generation%rememberedEvictions] = e
 }
 
 // EvictKey forgets an API key, also if it is remembered as unknown.
 func (c *Identities) EvictKey(digest [32]byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	name := NameOfKey(digest)
-	c.evict(eviction{name: name})
-	c.remove(c.entries[name])
-	c.unknown.remove(name)
+	c.generation++
+	c.forget(NameOfKey(digest))
 }
 
 // EvictUser forgets a user and the user's keys.
 func (c *Identities) EvictUser(user string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.evict(eviction{name: NameOfUser(user), user: user})
-	for len(c.users[user]) > 0 {
-		c.remove(c.users[user][0])
+	c.generation++
+	all := c.users[user]
+	delete(c.users, user)
+	for i := range all {
+		c.forget(all[i].name)
 	}
 }
 
@@ -246,7 +237,7 @@ func (c *Identities) EvictUser(user string) {
 func (c *Identities) EvictAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.evict(eviction{all: true})
+	c.generation++
 	c.empty()
 }
 
@@ -254,7 +245,7 @@ func (c *Identities) EvictAll() {
 func (c *Identities) Len() (identities, unknown int) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	identities = len(c.entries)
+	identities = len(c.known.entries)
 	unknown = len(c.unknown.entries)
 	return identities, unknown
 }

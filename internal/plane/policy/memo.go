@@ -125,62 +125,50 @@ func findMatches(set *ruleSet, f *Facts, tier string) *matches {
 	return m
 }
 
-// completeMatches finds out whether the rules that match give the verdict, whoever sends the request.
+// anybody stands for the user in the verdict of completeMatches. No counter has such a key.
+const anybody = " "
+
+// completeMatches finds out whether the rules that match give the verdict, whoever sends the request: it is then that on
+// a request of anybody.
 func completeMatches(set *ruleSet, first *matches, tier string, at int64) *matches {
 	number := set.tiers[tier]
 	m := &matches{begin: always, end: never, found: first.found, outside: first.outside, parameters: first.parameters, seen: true}
 	if m.parameters {
 		return m
 	}
-	var families []int32
 	for _, ruleIndex := range m.outside {
 		r := set.rules[ruleIndex]
-		if r.family != 0 && r.row.Action == Charge && isTaken(families, r.family) {
-			continue
-		}
 		if !m.holds(r.from, r.until, at) {
 			continue
 		}
 		if r.row.Action != Charge || !r.by.user && !r.by.all {
 			return m
 		}
-		if r.row.Mode != Shadow {
-			families = append(families, r.family)
-			if m.rule == "" {
-				m.rule = r.row.Name
-				m.counter = r.mark.Counter
-			}
-		}
-		for i := r.first; i < r.end; i++ {
-			l := set.limits[i]
-			a := l.own
-			for j := range l.tiers {
-				if l.tiers[j].tier == number && m.holds(l.tiers[j].from, l.tiers[j].until, at) {
-					a = l.tiers[j].amount
-					break
+		for _, l := range set.limits[r.first:r.end] {
+			for i := range l.tiers {
+				if l.tiers[i].tier == number {
+					m.holds(l.tiers[i].from, l.tiers[i].until, at)
 				}
 			}
-			if a.unlimited {
-				continue
-			}
-			if a.none {
-				return m
-			}
-			hit := ratelimit.Hit{Limit: a.limit, Cost: r.cost}
-			if r.by.all {
-				hit.Key = "all"
-			} else {
-				m.byUser = append(m.byUser, len(m.hits))
-			}
-			m.hits = append(m.hits, hit)
-			m.marks = append(m.marks, a.mark)
+		}
+	}
+	o := &Verdict{Tier: tier}
+	tryRules(set, m.outside, &Facts{}, nil, &amounts{user: anybody}, at, o)
+	if o.Refused() {
+		return m
+	}
+	for i := range o.Hits {
+		if o.Hits[i].Key == anybody {
+			m.byUser = append(m.byUser, i)
 		}
 	}
 	m.direct = true
-	m.simple = len(m.marks) > 0
-	for _, mark := range m.marks {
-		m.simple = m.simple && mark.simple
-	}
+	m.simple = o.Simple
+	m.rule = o.Rule
+	m.counter = o.Counter
+	m.hits = o.Hits
+	m.marks = o.Marks
+	m.would = o.Would
 	return m
 }
 

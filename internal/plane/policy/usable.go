@@ -1,7 +1,5 @@
 package policy
 
-import "sort"
-
 // A Policy replaces a rule that cannot be used by its last usable version, if it has had one. So
 // a wrong change does not open what the rule limits or blocks.
 
@@ -13,48 +11,19 @@ func compileRows(rows []string, usable map[string]string, options Options) (*rul
 	if err != nil {
 		return nil, nil, err
 	}
-	set := newRuleSet(rules, overrides, options)
-	wrong := wrongRules(set)
+	set := newRuleSet(rules, overrides, usable, options)
 	newest := make(map[string]string, len(rules))
-	replaced := false
 	for i := 0; i < len(rows); i += 3 {
-		name := rows[i+1]
-		if rows[i] != "rule" {
-			continue
-		}
-		if wrong[name] == nil {
-			newest[name] = rows[i+2]
-		} else if usable[name] != "" {
-			newest[name] = usable[name]
-			replaced = true
+		if rows[i] == "rule" {
+			newest[rows[i+1]] = rows[i+2]
 		}
 	}
-	if !replaced {
-		return set, newest, nil
-	}
-	for i := range rules {
-		if text := newest[rules[i].Name]; wrong[rules[i].Name] != nil && text != "" {
-			rules[i] = decodeRule(rules[i].Name, text)
-		}
-	}
-	set = newRuleSet(rules, overrides, options)
-	still := wrongRules(set)
-	for name, err := range wrong {
-		if still[name] == nil {
-			set.wrong = append(set.wrong, Wrong{Rule: name, Err: err, Replaced: true})
-		}
-	}
-	sort.SliceStable(set.wrong, func(i, j int) bool { return set.wrong[i].Rule < set.wrong[j].Rule })
-	return set, newest, nil
-}
-
-// wrongRules are the errors of the rules that cannot be used, by name.
-func wrongRules(set *ruleSet) map[string]error {
-	wrong := make(map[string]error)
 	for i := range set.wrong {
-		if set.wrong[i].Override == "" {
-			wrong[set.wrong[i].Rule] = set.wrong[i].Err
+		if name := set.wrong[i].Rule; set.wrong[i].Replaced {
+			newest[name] = usable[name]
+		} else if set.wrong[i].Override == "" {
+			delete(newest, name)
 		}
 	}
-	return wrong
+	return set, newest, nil
 }
