@@ -196,14 +196,6 @@ func TestWrongAnswersAreCounted(t *testing.T) {
 	}
 }
 
-func TestKeyName(t *testing.T) {
-	for n, want := range map[int]string{0: "10.0.0.0", 255: "10.0.0.255", 65535: "10.0.255.255", 999999: "10.15.66.63"} {
-		if key := keyName(n); key != want {
-			t.Errorf("%d: %s, want %s", n, key, want)
-		}
-	}
-}
-
 // TestDraws: each draws keys of its range; only used has new ones, and a tenth of them.
 func TestDraws(t *testing.T) {
 	const keys, n = 1000, 10000

@@ -140,17 +140,6 @@ func TestPictureShowsEachLimiterInBothProxies(t *testing.T) {
 	}
 }
 
-// TestRowThatFailsIsLeftOut: the others are reported.
-func TestRowThatFailsIsLeftOut(t *testing.T) {
-	b := newBench(t.Context())
-	if b.attempt("a", func() { check(errors.New("it has ended")) }) || !b.attempt("b", func() {}) {
-		t.Error("a has not failed, or b has")
-	}
-	if found := strings.Join(b.complaints, "\n"); found != "Left out: a: it has ended" {
-		t.Errorf("the report says %q", found)
-	}
-}
-
 func TestDocsGetTheResults(t *testing.T) {
 	b := someResults(t)
 	b.complain("Left out: a row: no redis-server on this machine\nand more")
@@ -177,14 +166,5 @@ func TestDocsGetTheResults(t *testing.T) {
 	check(os.WriteFile(page, []byte("# Performance\n"), 0o644))
 	if err := b.writeDocs(folder, nil); err == nil {
 		t.Error("no error for a page without a place for the results")
-	}
-}
-
-// TestPagesHaveAPlaceForTheResults of `make bench`.
-func TestPagesHaveAPlaceForTheResults(t *testing.T) {
-	text := string(must(os.ReadFile(filepath.Join(root, "docs", "performance.md"))))
-	_, rest, _ := strings.Cut(text, resultsBegin)
-	if !strings.Contains(rest, resultsEnd) {
-		t.Error("docs/performance.md has none")
 	}
 }

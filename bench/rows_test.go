@@ -18,6 +18,11 @@ import (
 // TestRowsAreComparable: names differ, and a row is compared with rows of the same proxy that have as many connections.
 func TestRowsAreComparable(t *testing.T) {
 	rows := allRows()
+	for _, r := range besideBefore(allRows()) { // with the same row of the version before
+		if before := r.base; before.name != r.name+", before" || before.proxy.limit != r.proxy.limit || before.load.connections != r.load.connections {
+			t.Errorf("%s is compared with %s", r.name, before.name)
+		}
+	}
 	seen := map[string]bool{}
 	for _, r := range rows {
 		if seen[r.name] {
@@ -37,43 +42,6 @@ func TestRowsAreComparable(t *testing.T) {
 		}
 		if strings.Contains(r.name, "leased") != (r.proxy.limit != nil && r.proxy.limit.lease != "") {
 			t.Errorf("%s: the limit is %+v", r.name, r.proxy.limit)
-		}
-	}
-}
-
-func TestRowsByDefault(t *testing.T) {
-	every := func(string) bool { return true }
-	few, all := choose(allRows(), every, false), choose(allRows(), every, true)
-	names := func(rows []*row) (names []string) {
-		for _, r := range rows {
-			names = append(names, r.name)
-		}
-		return names
-	}
-	if len(few) > 25 || len(all) != len(allRows()) {
-		t.Errorf("%d rows by default, %d of %d with -all", len(few), len(all), len(allRows()))
-	}
-	for _, want := range []string{"Caddy + policy", "Traefik + policy", "Caddy + redis_rate, on Redis", "Traefik + its rateLimit, in memory"} {
-		if !slices.Contains(names(few), want) {
-			t.Errorf("no row %s", want)
-		}
-	}
-	some := names(choose(allRows(), func(name string) bool { return name == "Caddy + leased" || name == "Caddy + gcra" }, true))
-	if want := []string{"Caddy plain", "Caddy + leased", "Caddy + gcra"}; !slices.Equal(some, want) {
-		t.Errorf("chosen are %q, want %q", some, want)
-	}
-}
-
-// TestRowsOfTheVersionBefore: each row of pg_ratelimit is compared with that of the version before, with the same limit and load.
-func TestRowsOfTheVersionBefore(t *testing.T) {
-	rows := besideBefore(allRows())
-	if len(rows) < 20 {
-		t.Errorf("%d rows", len(rows))
-	}
-	for _, r := range rows {
-		before := r.base
-		if before.name != r.name+", before" || !before.proxy.before || r.proxy.before || before.base != nil || before.proxy.limit != r.proxy.limit || before.load.connections != r.load.connections {
-			t.Errorf("%s is compared with %s", r.name, before.name)
 		}
 	}
 }

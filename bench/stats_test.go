@@ -57,21 +57,3 @@ func TestIntervalsHoldTheTruth(t *testing.T) {
 		t.Errorf("of %d intervals, ±%.0f %% on average, %d hold the truth and %d a second estimate", runs, 100*(width-1), held, again)
 	}
 }
-
-func TestQuotientOfRatiosHasTheErrorsOfBoth(t *testing.T) {
-	e := estimate{2, 2 / 1.03, 2 * 1.03}.over(estimate{4, 4 / 1.04, 4 * 1.04})
-	if e.value != 0.5 || math.Abs(e.high/e.value-1.05) > 0.002 || math.Abs(e.value/e.low-1.05) > 0.002 {
-		t.Errorf("found %v", e)
-	}
-	if differenceOf([]float64{3, 4}, []float64{1, 1}).value != 2.5 {
-		t.Error("the difference is wrong")
-	}
-}
-
-func TestNumber(t *testing.T) {
-	for v, want := range map[float64]string{0: "0.0", 999.44: "999.4", 1000: "1,000.0", 1234567.68: "1,234,567.7", -12345: "-12,345.0"} {
-		if text := number(v, 1); text != want {
-			t.Errorf("%v: %s, want %s", v, text, want)
-		}
-	}
-}

@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -69,40 +68,6 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 		t.Logf("user%d: %d passed and %d were refused", user, passed[user], refused[user])
 		if passed[user] != quota || passed[user]+refused[user] != 2*each {
 			t.Errorf("user%d: %d of %d requests passed, and %d were refused; want %d, and all others", user, passed[user], 2*each, refused[user], quota)
-		}
-	}
-}
-
-// TestAnInterpretedStoreFollowsAMoveOnCitus, as in Traefik.
-func TestAnInterpretedStoreFollowsAMoveOnCitus(t *testing.T) {
-	if *citusBin == "" {
-		t.Skip("make test-citus runs this")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	servers := startCitus(t, ctx, 2, 2)
-	p := loadPlugin(t)
-	if _, err := p.interpreter.Eval(`import "` + modulePath + `/integration/internal/script"`); err != nil {
-		t.Fatal(err)
-	}
-	decide := p.eval(t, "script.Postgres").Interface().(func(string, string) string)
-	text := "a fixed_window - false 1000000 1d\n\n" + strings.Repeat("take 1767225600000000 0:x:1\ntake 1767225600000000 0:y:1\ntake 1767225600000000 0:z:1\n", 300)
-	result := make(chan string)
-	go func() { result <- decide(servers.DSN(), text) }()
-	for move := range 4 {
-		for part := range 2 {
-			_ = servers.Move(ctx, fmt.Sprint("rl_p", part), move%2) // it may be there
-		}
-	}
-	lines := strings.Split(strings.TrimSpace(<-result), "\n")
-	for i, line := range lines {
-		if !strings.HasPrefix(strings.TrimSpace(line), "true") {
-			t.Fatalf("request %d of %d: %s", i, len(lines), line)
-		}
-	}
-	for _, line := range lines[len(lines)-3:] { // of x, y and z
-		if !strings.Contains(line, " 999700 ") {
-			t.Errorf("after 300 requests of a key: %s", line)
 		}
 	}
 }

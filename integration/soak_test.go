@@ -102,22 +102,6 @@ func (s *soak) suffer(e *event) {
 	fmt.Printf("%6v  %s took %v, %d crashes\n", e.began.Round(100*time.Millisecond), e.fault.name, (e.ended - e.began).Round(time.Millisecond), e.crashes)
 }
 
-func TestSoakPlansBySeed(t *testing.T) {
-	const duration = 10 * time.Minute
-	first := fmt.Sprint(plan(5, duration))
-	if again := fmt.Sprint(plan(5, duration)); again != first {
-		t.Errorf("one seed gives two plans:\n%s\n%s", first, again)
-	}
-	if other := fmt.Sprint(plan(6, duration)); other == first {
-		t.Errorf("two seeds give one plan: %s", first)
-	}
-	for _, f := range faults {
-		if !strings.Contains(first, f.name) {
-			t.Errorf("ten minutes have no %q", f.name)
-		}
-	}
-}
-
 func TestSoakFindsGrowth(t *testing.T) {
 	var leak, noise []int64
 	for i := range 30 { // a sample every 20 seconds

@@ -6,8 +6,6 @@ import (
 	"maps"
 	"slices"
 	"testing"
-
-	"github.com/traefik/yaegi/interp"
 )
 
 // functionOf is the type and the body of a function; nil if the node is none or has no body.
@@ -223,45 +221,6 @@ func TestUnsetResultsAreFound(t *testing.T) {
 	} {
 		if got := contains(parsed(t, code), readsUnsetResult); got != want {
 			t.Errorf("%s: found %v", code, got)
-		}
-	}
-}
-
-// TestWhichResultsYaegiKeeps states which calls begin with old results. Where it fails, Yaegi has
-// changed, and so must package batch's documentation.
-func TestWhichResultsYaegiKeeps(t *testing.T) {
-	const setup = `type store struct{ l []int }
-		func list(n int) (l []int) { l = append(l, n); return l }
-		func both(n int) (l []int, m int) { l = append(l, n); return l, n }
-		func returned(n int) []int { return list(n) }
-		func length(l []int) int { return len(l) }
-		func (store) list(n int) (l []int) { l = append(l, n); return l }
-		func (*store) both(n int) (l []int, m int) { l = append(l, n); return l, n }
-		func recovered(n int) []int { defer func() { recover() }(); if n > 1 { panic(n) }; return []int{n} }`
-	for body, kept := range map[string]bool{
-		`for n := 1; n < 3; n++ { l := list(n); got = len(l) }`:                                                         true,
-		`for n := 1; n < 3; n++ { var l = list(n); got = len(l) }`:                                                      true,
-		`for n := 1; n < 3; n++ { l, _ := both(n); got = len(l) }`:                                                      true,
-		`for n := 1; n < 3; n++ { got = length(list(n)) }`:                                                              true,
-		`for n := 1; n < 3; n++ { l := returned(n); got = len(l) }`:                                                     true,
-		`l := []int{1}; l = list(2); got = len(l)`:                                                                      true,
-		`s := &store{[]int{1}}; s.l = list(2); got = len(s.l)`:                                                          true,
-		`for n := 1; n < 3; n++ { l := recovered(n); got = len(l) + 1 }`:                                                true,
-		`l := list(1); l2 := list(2); _ = l; got = len(l2)`:                                                             false,
-		`l := []int{1}; l = store{}.list(2); got = len(l)`:                                                              false,
-		`s := store{}; for n := 1; n < 3; n++ { l := s.list(n); got = len(l) }`:                                         false,
-		`s := &store{}; for n := 1; n < 3; n++ { l, _ := s.both(n); got = len(l) }`:                                     false,
-		`f := list; for n := 1; n < 3; n++ { l := f(n); got = len(l) }`:                                                 false,
-		`f := func(n int) (l []int) { l = append(l, n); return l }; for n := 1; n < 3; n++ { l := f(n); got = len(l) }`: false,
-	} {
-		i := interp.New(interp.Options{Stderr: &output{}})
-		if _, err := i.Eval(setup + "\nfunc second() int { got := 0; " + body + "; return got }"); err != nil {
-			t.Errorf("%s: %v", body, err)
-			continue
-		}
-		got, err := i.Eval("second()")
-		if err != nil || (got.Int() == 2) != kept || !kept && got.Int() != 1 {
-			t.Errorf("%s: got %v, %v", body, got, err)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 )
 
@@ -86,23 +85,5 @@ func TestTheSharedClusterGoesWithItsProcess(t *testing.T) {
 				t.Error(err)
 			}
 		})
-	}
-}
-
-func TestWithDatabase(t *testing.T) {
-	for dsn, want := range map[string]string{
-		"postgres://u:p@h:1/old?sslmode=disable": "postgres://u:p@h:1/new?sslmode=disable",
-		"postgresql://h":                         "postgresql://h/new",
-		"host=h dbname=old":                      "",
-		"mysql://h/old":                          "",
-		"postgres://%zz":                         "",
-	} {
-		got, err := withDatabase(dsn, "new")
-		if got != want || (err == nil) != (want != "") {
-			t.Errorf("withDatabase(%q): %q, %v, want %q", dsn, got, err, want)
-		}
-		if err != nil && strings.Contains(err.Error(), dsn) {
-			t.Errorf("the error repeats the address, which may hold a password: %v", err)
-		}
 	}
 }

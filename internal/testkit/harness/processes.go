@@ -119,9 +119,6 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Log is what the program has written so far, to stdout and stderr.
 func (p *Process) Log() string { return p.log.String() }
 
-// Exited is closed when the process has ended.
-func (p *Process) Exited() <-chan struct{} { return p.exited }
-
 // Stop asks the program to end (SIGTERM) and waits until it has. An error says
 // that it had ended before, or had to be killed, or ended with a failure.
 func (p *Process) Stop() error {

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// CONTRIBUTING.md says of each module that go.mod requires what it is for, and of no other.
+// CONTRIBUTING.md says of each module that go.mod requires what it is for, and of no other. A
+// replacement would have no effect for users of the module.
 func TestEachDependencyHasAReason(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json")
@@ -25,9 +26,13 @@ func TestEachDependencyHasAReason(t *testing.T) {
 			Path     string
 			Indirect bool
 		}
+		Replace []any
 	}
 	if err := json.Unmarshal(out, &mod); err != nil {
 		t.Fatal(err)
+	}
+	if len(mod.Replace) > 0 {
+		t.Errorf("go.mod replaces %v", mod.Replace)
 	}
 	var want []string
 	for _, r := range mod.Require {

@@ -275,35 +275,6 @@ func TestInterpretedPackagesNeedNoModule(t *testing.T) {
 	}
 }
 
-// Every user of a part of this module downloads the modules in its go.mod.
-func TestGoModHasNoModuleThatOnlyTestsNeed(t *testing.T) {
-	cmd := exec.Command("go", "mod", "edit", "-json")
-	cmd.Dir = root
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var file struct {
-		Module  struct{ Path string }
-		Require []struct{ Path string }
-		Replace []struct{ Old struct{ Path string } }
-	}
-	if err := json.Unmarshal(out, &file); err != nil {
-		t.Fatal(err)
-	}
-	if file.Module.Path != module || len(file.Require) == 0 {
-		t.Fatalf("go.mod has the module %q and %d requirements, want %q and some", file.Module.Path, len(file.Require), module)
-	}
-	for _, require := range file.Require {
-		if strings.HasPrefix(require.Path, "github.com/traefik/") || strings.HasPrefix(require.Path, "github.com/containous/") {
-			t.Errorf("go.mod requires %s: the interpreter and Traefik belong to the module in integration", require.Path)
-		}
-	}
-	for _, replace := range file.Replace {
-		t.Errorf("go.mod replaces %s: a replacement has no effect for users of the module", replace.Old.Path)
-	}
-}
-
 // interpreted are the folders of the packages that Traefik interprets: the plugin's and
 // those that it imports.
 func interpreted(t *testing.T) []string {

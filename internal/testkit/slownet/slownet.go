@@ -19,14 +19,12 @@ type Proxy struct {
 	target  string
 	delay   atomic.Int64   // half a round trip, in nanoseconds
 	running sync.WaitGroup // goroutines
-	faults  atomic.Pointer[Faults]
 
 	mu      sync.Mutex // guards all that follows
 	changed *sync.Cond // hangs has changed
 	closed  bool
 	down    bool
 	hangs   bool
-	made    uint64            // connections
 	conns   map[net.Conn]bool // open ones, on both sides
 }
 
@@ -69,6 +67,33 @@ func (p *Proxy) SetRoundTrip(d time.Duration) { p.delay.Store(int64(d / 2)) }
 // word to either side.
 func (p *Proxy) CloseConnections() { p.closeAll(false) }
 
+// SetHanging makes the network forward nothing, or go on where it stopped.
+func (p *Proxy) SetHanging(hangs bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hangs = hangs && !p.closed
+	p.changed.Broadcast()
+}
+
+// SetDown closes all connections, and refuses new ones until the network is up again.
+func (p *Proxy) SetDown(down bool) {
+	p.mu.Lock()
+	p.down = down
+	p.mu.Unlock()
+	if down {
+		p.closeAll(false)
+	}
+}
+
+// waitWhileHanging returns when the network forwards.
+func (p *Proxy) waitWhileHanging() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.hangs {
+		p.changed.Wait()
+	}
+}
+
 func (p *Proxy) accept(listener net.Listener) {
 	for {
 		client, err := listener.Accept()
@@ -80,27 +105,24 @@ func (p *Proxy) accept(listener net.Listener) {
 			_ = client.Close()
 			continue
 		}
-		number, ok := p.add(client, server)
-		if !ok {
+		if !p.add(client, server) {
 			continue
 		}
-		faults := p.faults.Load()
 		p.running.Go(func() {
 			var up sync.WaitGroup
-			up.Go(func() { p.forward(client, server, newDamage(faults, 2*number)) })
-			p.forward(server, client, newDamage(faults, 2*number+1))
+			up.Go(func() { p.forward(client, server) })
+			p.forward(server, client)
 			up.Wait()
 			p.remove(client, server)
 		})
 	}
 }
 
-// add keeps the connections for closeAll, and returns their number. If the proxy is closed or
-// the network is down, add closes them and returns false.
-func (p *Proxy) add(conns ...net.Conn) (number uint64, ok bool) {
+// add keeps the connections for closeAll. If the proxy is closed or the network is down, add
+// closes them and returns false.
+func (p *Proxy) add(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.made++
 	for _, c := range conns {
 		if p.closed || p.down {
 			_ = c.Close()
@@ -108,7 +130,7 @@ func (p *Proxy) add(conns ...net.Conn) (number uint64, ok bool) {
 			p.conns[c] = true
 		}
 	}
-	return p.made, !p.closed && !p.down
+	return !p.closed && !p.down
 }
 
 func (p *Proxy) remove(conns ...net.Conn) {
@@ -139,7 +161,7 @@ type chunk struct {
 }
 
 // forward copies what from sends to the other connection, and its end.
-func (p *Proxy) forward(from, to net.Conn, d *damage) {
+func (p *Proxy) forward(from, to net.Conn) {
 	chunks := make(chan chunk, 4096)
 	go func() {
 		defer close(chunks)
@@ -164,30 +186,11 @@ func (p *Proxy) forward(from, to net.Conn, d *damage) {
 			}
 			continue
 		}
-		if !p.write(to, c.data, d) {
+		if _, err := to.Write(c.data); err != nil {
 			_ = from.Close() // ends the reader; what it still sends is dropped
 			for range chunks {
 			}
 			return
 		}
 	}
-}
-
-// write writes data as the faults allow, and reports whether the connection goes on.
-func (p *Proxy) write(to net.Conn, data []byte, d *damage) bool {
-	for len(data) > 0 {
-		n := len(data)
-		if p.faults.Load() != nil {
-			n = d.next(n)
-		}
-		if n == 0 {
-			_ = to.Close()
-			return false
-		}
-		if _, err := to.Write(data[:n]); err != nil {
-			return false
-		}
-		data = data[n:]
-	}
-	return true
 }
