@@ -119,14 +119,24 @@ func (w *where) String() string { return strings.Join(w.sql, " AND ") }
 
 // Audit returns rows of the audit log, the newest first.
 func (d *Database) Audit(ctx context.Context, q *AuditQuery) ([]Audited, error) {
-	names, err := d.renamedRules(ctx)
-	if err != nil {
-		return nil, err
-	}
-	w := q.where(names)
-	found, err := rows[Audited](ctx, d, w.auditSQL("", q.Most), w.args...)
-	names.show(found)
-	return found, err
+	l := d.log(ctx, q)
+	found := list[Audited](l.work, l.auditSQL("", q.Most), l.args...)
+	l.names.show(found)
+	return found, l.err
+}
+
+// logWork asks the audit log for the rows of a query.
+type logWork struct {
+	*work
+	where
+	names renamed
+}
+
+func (d *Database) log(ctx context.Context, q *AuditQuery) *logWork {
+	l := &logWork{work: d.work(ctx)}
+	l.names, l.err = d.renamedRules(ctx)
+	l.where = *q.where(l.names)
+	return l
 }
 
 // where are the conditions of a query.
@@ -156,10 +166,9 @@ func (q *AuditQuery) where(names renamed) *where {
 
 // auditSQL is the query of the newest rows of the audit log, at most so many, with further columns.
 func (w *where) auditSQL(further string, most int) string {
-	w.args = append(w.args, int64(most))
 	return fmt.Sprintf(`SELECT time, decision, reason, prefix, limit_name, key, user_id, key_id, tier,
 	abbrev(address), host, method, path, node, region, status, cost, count, weight, quota, remaining, retry_after_ms / 1000.0::float8, duration_us / 1000000.0::float8, also, id%s
-FROM rate_limit_audit WHERE %s ORDER BY time DESC LIMIT $%d::bigint`, further, w, len(w.args))
+FROM rate_limit_audit WHERE %s ORDER BY time DESC LIMIT %d`, further, w, most)
 }
 
 // Sender is a counter and a user, and what they did in a period.
@@ -186,21 +195,75 @@ const refusedSQL = "decision IN ('limited', 'blocked', 'rejected')"
 // TopSince returns the senders with the most requests in a period, by the audit log, at most so
 // many. prefix is as in AuditQuery; "" is all.
 func (d *Database) TopSince(ctx context.Context, p Period, prefix string, most int) ([]Sender, error) {
-	names, err := d.renamedRules(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var w where
-	w.period(p)
-	w.prefix(names.stored(prefix))
-	w.args = append(w.args, int64(most))
+	l := d.log(ctx, &AuditQuery{Period: p, Prefix: prefix})
 	// A row of decision shadow stands beside the row of its request.
-	found, err := rows[Sender](ctx, d, fmt.Sprintf(`SELECT prefix, coalesce(key, host(address)), user_id, round(sum(count * weight))::bigint,
-	round(coalesce(sum(count * weight) FILTER (WHERE `+refusedSQL+`), 0))::bigint, max(time)
+	found := list[Sender](l.work, fmt.Sprintf(`SELECT prefix, coalesce(key, host(address)), user_id, `+requestsSQL+`, `+refusalsSQL+`, max(time)
 FROM rate_limit_audit WHERE %s AND decision <> 'shadow' GROUP BY 1, 2, 3
-ORDER BY 4 DESC, 5 DESC, 6 DESC, 1, 2, 3 LIMIT $%d::bigint`, &w, len(w.args)), w.args...)
+ORDER BY 4 DESC, 5 DESC, 6 DESC, 1, 2, 3 LIMIT %d`, &l.where, most), l.args...)
 	for i := range found {
-		found[i].Prefix = names.shown(found[i].Prefix)
+		found[i].Prefix = l.names.shown(found[i].Prefix)
 	}
-	return found, err
+	return found, l.err
+}
+
+// requestsSQL and refusalsSQL are how many requests rows stand for, and how many of them were refused.
+const (
+	requestsSQL = "round(sum(count * weight))::bigint"
+	refusalsSQL = "round(coalesce(sum(count * weight) FILTER (WHERE " + refusedSQL + "), 0))::bigint"
+)
+
+// Name is what the requests of one sender or of one limit were. A sample is counted as what it stands for.
+type Name struct {
+	Name     string `json:"name"`
+	Requests int64  `json:"requests"`
+	Refused  int64  `json:"refused"`
+	Failed   int64  `json:"failed"`
+}
+
+// TopUsers and TopAddresses return the users and the addresses with the most refusals in a period, by the
+// audit log, at most so many.
+func (d *Database) TopUsers(ctx context.Context, p Period, most int) ([]Name, error) {
+	return d.topNames(ctx, "user_id", p, "", "HAVING bool_or("+refusedSQL+") ORDER BY 3 DESC, 2 DESC", most)
+}
+
+// TopAddresses is TopUsers for addresses.
+func (d *Database) TopAddresses(ctx context.Context, p Period, most int) ([]Name, error) {
+	return d.topNames(ctx, "abbrev(address)", p, "", "HAVING bool_or("+refusedSQL+") ORDER BY 3 DESC, 2 DESC", most)
+}
+
+// TopPaths returns the paths with the most requests in a period, with their hosts, by the audit log, at most so many. prefix is as in
+// AuditQuery; "" is all.
+func (d *Database) TopPaths(ctx context.Context, p Period, prefix string, most int) ([]Name, error) {
+	return d.topNames(ctx, "CASE WHEN path IS NOT NULL THEN coalesce(host, '') || path END", p, prefix, "ORDER BY 2 DESC, 3 DESC", most)
+}
+
+// topNames returns what requests were by an expression, which is NULL for requests that do not count.
+func (d *Database) topNames(ctx context.Context, by string, p Period, prefix, order string, most int) ([]Name, error) {
+	l := d.log(ctx, &AuditQuery{Period: p, Prefix: prefix})
+	found := list[Name](l.work, fmt.Sprintf(`SELECT %[1]s, `+requestsSQL+`, `+refusalsSQL+`, coalesce(sum(count) FILTER (WHERE decision = 'error'), 0)::bigint
+FROM rate_limit_audit WHERE %[2]s AND decision <> 'shadow' AND %[1]s IS NOT NULL GROUP BY 1 %[3]s, 1 LIMIT %[4]d`, by, &l.where, order, most), l.args...)
+	return found, l.err
+}
+
+// Decided returns how many requests a query finds, by their decisions. A sample is counted as what it stands for.
+func (d *Database) Decided(ctx context.Context, q *AuditQuery) (map[string]int64, error) {
+	l := d.log(ctx, q)
+	decided := map[string]int64{}
+	for _, f := range list[struct {
+		Decision string
+		Requests int64
+	}](l.work, fmt.Sprintf("SELECT decision, "+requestsSQL+" FROM rate_limit_audit WHERE %s GROUP BY 1", &l.where), l.args...) {
+		decided[f.Decision] = f.Requests
+	}
+	return decided, l.err
+}
+
+// NearestRefusal returns when the request of a query was refused that is nearest to a time; nil: none was.
+func (d *Database) NearestRefusal(ctx context.Context, q *AuditQuery, at time.Time) (*time.Time, error) {
+	l := d.log(ctx, q)
+	found := some[time.Time](l.work, fmt.Sprintf(`SELECT time FROM (
+	(SELECT time FROM rate_limit_audit WHERE %[1]s AND `+refusedSQL+` AND time < $%[2]d::timestamptz ORDER BY time DESC LIMIT 1)
+	UNION ALL (SELECT time FROM rate_limit_audit WHERE %[1]s AND `+refusedSQL+` AND time >= $%[2]d::timestamptz ORDER BY time LIMIT 1)) AS beside
+ORDER BY greatest(time - $%[2]d::timestamptz, $%[2]d::timestamptz - time) LIMIT 1`, &l.where, len(l.args)+1), append(l.args, at)...)
+	return first(found, l.err)
 }

@@ -196,6 +196,8 @@ type work struct {
 	err error // of the first that has failed
 }
 
+func (d *Database) work(ctx context.Context) *work { return &work{Database: d, ctx: ctx} }
+
 // fail is a failure of a step that is no statement.
 func (w *work) fail(err error) {
 	if w.err == nil {
@@ -254,7 +256,7 @@ const mostDeadlocks = 5
 
 // inTransaction runs commands in a transaction of their own, or in the one that runs already.
 func (d *Database) inTransaction(ctx context.Context, commands func(w *work), end func(pgx.Tx) error) error {
-	w := &work{Database: d, ctx: ctx}
+	w := d.work(ctx)
 	if d.conn.PgConn().TxStatus() == 'T' {
 		commands(w)
 		return w.err

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/netip"
@@ -100,22 +101,23 @@ const (
 // Explain says what the policy does with a request, by the packages that the proxies use. It
 // charges nothing. The bans and identities are those of now.
 func (d *Database) Explain(ctx context.Context, r *Request) (*Explanation, error) {
-	now := r.At
-	if now.IsZero() {
-		var err error
-		if now, err = d.Now(ctx); err != nil {
+	e := &Explanation{At: r.At, AddressAssumed: !r.Address.IsValid(), Bans: []Ban{}, Rules: []ExplainedRule{}, Limits: []ExplainedLimit{}}
+	facts := &policy.Facts{
+		Tier: r.Tier, RejectUnknown: !r.AllowUnknown, Address: r.Address.WithZone(""), Method: r.Method,
+		Host: policy.NormalHost(r.Host), Route: r.Route, Header: r.Header,
+	}
+	var err, ambiguous error
+	if e.At.IsZero() {
+		if e.At, err = d.Now(ctx); err != nil {
 			return nil, err
 		}
 	}
-	address := r.Address.WithZone("")
-	if !address.IsValid() {
-		address = AssumedAddress
+	if e.AddressAssumed {
+		facts.Address = AssumedAddress
 	}
-	path, ambiguous := policy.NormalPath(r.Path)
-	facts := &policy.Facts{
-		Tier: r.Tier, RejectUnknown: !r.AllowUnknown, Address: address, Method: r.Method,
-		Host: policy.NormalHost(r.Host), Path: path, Route: r.Route, Header: r.Header,
-	}
+	facts.Path, ambiguous = policy.NormalPath(r.Path)
+	e.Address, e.Path, e.Host = facts.Address.Unmap().String(), facts.Path, facts.Host
+
 	db, err := d.proxyDB()
 	if err != nil {
 		return nil, err
@@ -125,54 +127,42 @@ func (d *Database) Explain(ctx context.Context, r *Request) (*Explanation, error
 	if err != nil {
 		return nil, err
 	}
-	rules, overrides, err := policy.ReadRules(ctx, db)
-	if err != nil {
+	rules, overrides, failedRules := policy.ReadRules(ctx, db)
+	networks, failedBans := policy.ReadBans(ctx, db)
+	if err := cmp.Or(failedRules, failedBans); err != nil {
 		return nil, d.failure(err)
 	}
-	networks, err := policy.ReadBans(ctx, db)
-	if err != nil {
-		return nil, d.failure(err)
-	}
-	o, trace := policy.Explain(policy.Compile(rules, overrides, networks, policyOptions), facts, id, now)
+	o, trace := policy.Explain(policy.Compile(rules, overrides, networks, policyOptions), facts, id, e.At)
 	if ambiguous != nil {
 		o = &policy.Verdict{Tier: r.Tier, Reason: policy.AmbiguousPath, Status: http.StatusBadRequest} // as proxies do, which ask no further
-		path = r.Path
+		e.Path = r.Path
 	}
-
-	e := &Explanation{At: now, Tier: o.Tier, Reason: o.Reason.String(), Status: o.Status, Rule: o.Rule, Address: address.Unmap().String(), AddressAssumed: !r.Address.IsValid(), Path: path, Host: facts.Host,
-		Key: explainKey(r, id, trace), Bans: []Ban{}, Rules: []ExplainedRule{}, Limits: []ExplainedLimit{}}
-	if e.Key != nil {
-		found, err := value[*string](ctx, d, "SELECT tier FROM rate_limit_api_keys WHERE id = $1", e.Key.ID)
-		if err != nil {
-			return nil, err
-		}
-		if found != nil {
-			e.Key.Tier = *found
-		}
-	}
+	e.Tier, e.Reason, e.Status, e.Rule = o.Tier, o.Reason.String(), o.Status, o.Rule
 	if o.User != "" {
 		e.User = &o.User
 	}
-	if e.Bans, err = d.bans(ctx, "b.network >>= $1::text::inet OR b.user_id = $2 OR b.key_id = $3::bigint", e.Address, o.User, o.KeyID); err != nil {
-		return nil, err
+	w := d.work(ctx)
+	if e.Key = explainKey(r, id, trace); e.Key != nil {
+		for _, tier := range some[*string](w, "SELECT tier FROM rate_limit_api_keys WHERE id = $1", e.Key.ID) {
+			e.Key.Tier = tier
+		}
 	}
+	e.Bans, err = d.bans(ctx, "b.network >>= $1::text::inet OR b.user_id = $2 OR b.key_id = $3::bigint", e.Address, o.User, o.KeyID)
+	w.fail(err)
 	listed, err := d.Rules(ctx)
-	if err != nil {
-		return nil, err
-	}
+	w.fail(err)
 	e.Rules = explainRules(listed, trace, ambiguous != nil)
-	if e.Limits, err = d.explainLimits(ctx, db, o); err != nil {
-		return nil, d.failure(err)
-	}
-	if !o.Refused() && !o.Exempt {
-		for i, mark := range trace.Marks {
+	e.Limits, err = d.explainLimits(ctx, db, o)
+	w.fail(d.failure(err))
+	for i, mark := range trace.Marks {
+		if !o.Refused() && !o.Exempt {
 			l := limitOf(&trace.Unlimited[i], mark)
 			l.Passes = true
 			e.Limits = append(e.Limits, l)
 		}
 	}
 	e.conclude(o)
-	return e, nil
+	return e, w.err
 }
 
 // conclude sets the result.
@@ -247,28 +237,23 @@ func explainRules(listed []Rule, trace *policy.Trace, ambiguous bool) []Explaine
 }
 
 // identity returns what proxies know of the sender of a request; nil for nobody.
-func (d *Database) identity(ctx context.Context, db pgdb.DB, r *Request) (*policy.Identity, error) {
-	var id *policy.Identity
-	var err error
-	switch {
-	case r.Key != "":
-		id, err = policy.ReadKey(db, policy.Digest(r.Key))
-	case r.KeyID != 0:
-		var found [][]byte
-		if found, err = values[[]byte](ctx, d, "SELECT digest FROM rate_limit_api_keys WHERE id = $1", r.KeyID); err != nil {
+func (d *Database) identity(ctx context.Context, db pgdb.DB, r *Request) (id *policy.Identity, err error) {
+	digest := policy.Digest(r.Key)
+	if r.Key == "" && r.KeyID != 0 {
+		found, err := value[[]byte](ctx, d, "SELECT digest FROM rate_limit_api_keys WHERE id = $1", r.KeyID)
+		if err == nil && found == nil {
+			err = noKey(r.KeyID)
+		}
+		if err != nil {
 			return nil, err
 		}
-		if len(found) == 0 {
-			return nil, noKey(r.KeyID)
-		}
-		var digest [32]byte
-		copy(digest[:], found[0])
+		copy(digest[:], *found)
+	}
+	switch {
+	case r.Key != "" || r.KeyID != 0:
 		id, err = policy.ReadKey(db, digest)
 	case r.User != "":
 		id, err = policy.ReadUser(db, r.User)
 	}
-	if err != nil {
-		return nil, d.failure(err)
-	}
-	return id, nil
+	return id, d.failure(err)
 }

@@ -60,18 +60,14 @@ func (f *Follower) Next(ctx context.Context) (found []Audited, more bool, err er
 		most = MostFollowed
 		f.query.Period = Period{now.Add(-followedFor), now.Add(followedFor)}
 	}
-	names, err := f.db.renamedRules(ctx)
-	if err != nil {
-		return nil, false, err
-	}
-	w := f.query.where(names)
+	l := f.db.log(ctx, &f.query)
 	if !first {
-		w.add(newRowsSQL, f.least)
+		l.add(newRowsSQL, f.least)
 	}
 	// The newest first: those that were seen are the oldest. Those beyond most are not new at the next call.
-	all, err := rows[followedRow](ctx, f.db, w.auditSQL(rowIDSQL, max(most, MostFollowed)), w.args...)
-	if err != nil {
-		return nil, false, err
+	all := list[followedRow](l.work, l.auditSQL(rowIDSQL, max(most, MostFollowed)), l.args...)
+	if l.err != nil {
+		return nil, false, l.err
 	}
 	f.least = *least
 	for i := range all {
@@ -88,7 +84,7 @@ func (f *Follower) Next(ctx context.Context) (found []Audited, more bool, err er
 			delete(f.seen, rowID)
 		}
 	}
-	names.show(found)
+	l.names.show(found)
 	slices.Reverse(found)
 	return found, !first && len(found) == MostFollowed, nil
 }

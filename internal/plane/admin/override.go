@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -49,89 +48,45 @@ func overrideSQL(without string) string {
 		ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1`
 }
 
-// amountsSQL are the amounts of the limits of a rule for a sender, now.
-var amountsSQL = `SELECT l.name, CASE WHEN o.id IS NULL THEN l.events ELSE o.events END, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END
-FROM rate_limit_rule_limits l
-	LEFT JOIN rate_limit_api_keys k ON k.id = $4::bigint
-	LEFT JOIN rate_limit_users u ON u.user_id = coalesce(nullif($3::text, ''), k.user_id)
-	LEFT JOIN LATERAL (` + overrideSQL("SELECT 0::bigint WHERE false") + `) o ON true
-WHERE l.rule = $1::text AND $2::text IN ('', l.name) ORDER BY l.name`
+// giveSQL makes overrides for a user $3, or for an API key $4, of the limits $2 of a rule $1 that are not unlimited for the
+// sender, with amounts of $5, or of $6 percent more than now, within their bounds. They are valid until $7, for a reason $8.
+var giveSQL = `WITH amounts AS (
+	SELECT l.name, CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS was, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst
+	FROM rate_limit_rule_limits l
+		LEFT JOIN rate_limit_api_keys k ON k.id = $4::bigint
+		LEFT JOIN rate_limit_users u ON u.user_id = coalesce(nullif($3::text, ''), k.user_id)
+		LEFT JOIN LATERAL (` + overrideSQL("SELECT 0::bigint WHERE false") + `) o ON true
+	WHERE l.rule = $1::text AND $2::text IN ('', l.name)
+), made AS (
+	INSERT INTO rate_limit_overrides (rule, limit_name, user_id, key_id, events, burst, valid, reason, created_by)
+	SELECT $1, name, nullif($3::text, ''), nullif($4::bigint, 0), coalesce($5::bigint, least(greatest(ceil(was * (100 + $6::numeric) / 100), 0), 9007199254740992)::bigint),
+		CASE WHEN $5::bigint IS NULL THEN least(greatest(ceil(burst * (100 + $6::numeric) / 100), 1), 9007199254740992)::bigint END,
+		tstzrange(now(), $7::timestamptz), nullif($8::text, ''), ` + actorSQL + `
+	FROM amounts WHERE was IS NOT NULL OR $5::bigint IS NOT NULL ORDER BY name RETURNING id, rule, limit_name, events, burst
+)
+SELECT m.id, m.rule, m.limit_name, a.was, m.events, m.burst FROM made m JOIN amounts a ON a.name = m.limit_name ORDER BY m.limit_name`
 
-// Overrides returns the overrides that SetOverride would make. The error says which field is wrong.
-func (d *Database) Overrides(ctx context.Context, o *NewOverride) ([]MadeOverride, error) {
-	if o.User != "" {
-		exists, err := value[bool](ctx, d, "SELECT true FROM rate_limit_users WHERE user_id = $1", o.User)
-		if err == nil && exists == nil {
-			err = d.noUser(ctx, o.User)
-		}
-		if err != nil {
-			return nil, err
-		}
-	} else if exists, err := value[bool](ctx, d, "SELECT true FROM rate_limit_api_keys WHERE id = $1", o.KeyID); err != nil || exists == nil {
-		if err == nil {
-			err = noKey(o.KeyID)
-		}
-		return nil, err
-	}
-	amounts, err := rows[struct {
-		Limit         string
-		Events, Burst *int64
-	}](ctx, d, amountsSQL, o.Rule, o.Limit, o.User, o.KeyID)
-	if err != nil {
-		return nil, err
-	}
-	if len(amounts) == 0 {
-		if o.Limit != "" {
-			return nil, d.noLimit(ctx, o.Rule+"/"+o.Limit)
-		}
-		return nil, d.noRule(ctx, o.Rule)
-	}
-	made := []MadeOverride{}
-	for _, a := range amounts {
-		if a.Events == nil && o.Events == nil {
-			continue // unlimited is more than any amount
-		}
-		m := MadeOverride{Rule: o.Rule, Limit: a.Limit, Was: a.Events}
-		if o.Events != nil {
-			m.Events = *o.Events
-		} else {
-			m.Events = more(*a.Events, o.Percent)
-			if a.Burst != nil {
-				burst := max(more(*a.Burst, o.Percent), 1)
-				m.Burst = &burst
-			}
-		}
-		made = append(made, m)
-	}
-	if len(made) == 0 {
-		return nil, &ratelimit.FieldError{Field: "percent", Value: fmt.Sprint(o.Percent), Want: "an amount (events): the limit is unlimited for this sender"}
-	}
-	return made, nil
-}
-
-// more is an amount with so many percent more, rounded up, within its bounds.
-func more(n int64, percent float64) int64 {
-	return int64(math.Min(math.Max(math.Ceil(float64(n)*(100+percent)/100-1e-9), 0), ratelimit.MaxEvents))
-}
-
-// SetOverride makes overrides that are valid from now on.
+// SetOverride makes overrides that are valid from now on. The error says which field is wrong.
 func (d *Database) SetOverride(ctx context.Context, o *NewOverride) ([]MadeOverride, error) {
-	made, err := d.Overrides(ctx, o)
-	if err != nil {
-		return nil, err
+	w := d.work(ctx)
+	if o.User == "" && w.lacks("SELECT true FROM rate_limit_api_keys WHERE id = $1", o.KeyID) {
+		w.fail(noKey(o.KeyID))
+	} else if o.User != "" && w.lacks("SELECT true FROM rate_limit_users WHERE user_id = $1", o.User) {
+		w.fail(d.noUser(ctx, o.User))
 	}
-	column, id := o.holder()
-	for i := range made {
-		m := &made[i]
-		inserted, err := value[int64](ctx, d, `INSERT INTO rate_limit_overrides (rule, limit_name, `+column+`, events, burst, valid, reason, created_by)
-VALUES ($1, $2, $3, $4, $5, tstzrange(now(), $6::timestamptz), nullif($7::text, ''), `+actorSQL+`) RETURNING id`,
-			m.Rule, m.Limit, id, m.Events, m.Burst, timeOrInfinity(o.Until), o.Reason)
-		if err != nil {
-			return nil, err
-		}
-		m.ID = *inserted
+	made := list[MadeOverride](w, giveSQL, o.Rule, o.Limit, o.User, o.KeyID, o.Events, fmt.Sprint(o.Percent), timeOrInfinity(o.Until), o.Reason)
+	if w.err != nil || len(made) > 0 {
+		return made, w.err
 	}
-	return made, nil
+	switch {
+	case !w.lacks("SELECT true FROM rate_limit_rule_limits WHERE rule = $1 AND $2::text IN ('', name) LIMIT 1", o.Rule, o.Limit):
+		w.fail(&ratelimit.FieldError{Field: "percent", Value: fmt.Sprint(o.Percent), Want: "an amount (events): the limit is unlimited for this sender"})
+	case o.Limit != "":
+		w.fail(d.noLimit(ctx, o.Rule+"/"+o.Limit))
+	default:
+		w.fail(d.noRule(ctx, o.Rule))
+	}
+	return nil, w.err
 }
 
 // ActiveOverride is an override that can be deleted.

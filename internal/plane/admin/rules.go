@@ -106,7 +106,7 @@ func (d *Database) Rules(ctx context.Context) ([]Rule, error) {
 // by what proxies report. A proxy can have other problems, such as with a time zone that its
 // machine does not know.
 func (d *Database) findProblems(ctx context.Context, rules map[string]*Rule) error {
-	w := &work{Database: d, ctx: ctx}
+	w := d.work(ctx)
 	for _, wrong := range w.wrongRules() {
 		if r := rules[wrong.Rule]; r != nil {
 			text := wrong.Err.Error()

@@ -37,6 +37,13 @@ func (d *Database) RenameTier(ctx context.Context, name, to string) error {
 	return d.rename(ctx, "tier", "rate_limit_tiers", "tier", name, to, d.noTier)
 }
 
+// tierUsesSQL names what uses a tier, for people.
+const tierUsesSQL = `SELECT n || ' ' || what || CASE n WHEN 1 THEN '' ELSE 's' END FROM (VALUES
+	('user', (SELECT count(*) FROM rate_limit_users WHERE tier = $1::text)),
+	('API key', (SELECT count(*) FROM rate_limit_api_keys WHERE tier = $1::text)),
+	('override', (SELECT count(*) FROM rate_limit_overrides WHERE tier = $1::text))) AS u(what, n) WHERE n > 0
+UNION ALL (SELECT format('the rule "%s"', name) FROM rate_limit_rules WHERE $1::text = ANY (tiers) ORDER BY name)`
+
 // DeleteTier deletes a tier that nothing uses. The error names what uses it.
 func (d *Database) DeleteTier(ctx context.Context, name string) error {
 	if name == edge.DefaultTier {
@@ -45,40 +52,14 @@ func (d *Database) DeleteTier(ctx context.Context, name string) error {
 	return d.together(ctx, func(w *work) {
 		// No user and no key can get the tier from here on.
 		w.execute("SELECT FROM rate_limit_tiers WHERE tier = $1 FOR UPDATE", name)
-		overrides := some[int64](w, "SELECT count(*) FROM rate_limit_overrides WHERE tier = $1", name)
-		all, err := w.Tiers(ctx)
-		w.fail(err)
-		if w.err != nil {
-			return
-		}
-		for i := range all {
-			if uses := all[i].uses(overrides[0]); all[i].Tier == name && len(uses) > 0 {
-				w.fail(fmt.Errorf("tier: %q: is used by %s: change or delete these first, or see: caddy pg-ratelimit tiers rename", name, strings.Join(uses, ", ")))
-			}
+		uses := some[string](w, tierUsesSQL, name)
+		if len(uses) > 0 {
+			w.fail(fmt.Errorf("tier: %q: is used by %s: change or delete these first, or see: caddy pg-ratelimit tiers rename", name, strings.Join(uses, ", ")))
 		}
 		if w.execute("DELETE FROM rate_limit_tiers WHERE tier = $1", name) == 0 && w.err == nil {
 			w.fail(w.noTier(ctx, name))
 		}
 	})
-}
-
-// uses names what uses a tier.
-func (t *Tier) uses(overrides int64) []string {
-	var all []string
-	for _, u := range []struct {
-		n    int64
-		what string
-	}{{t.Users, "user"}, {t.Keys, "API key"}, {overrides, "override"}} {
-		if u.n == 1 {
-			all = append(all, "1 "+u.what)
-		} else if u.n > 1 {
-			all = append(all, fmt.Sprintf("%d %ss", u.n, u.what))
-		}
-	}
-	for _, rule := range t.Rules {
-		all = append(all, fmt.Sprintf("the rule %q", rule))
-	}
-	return all
 }
 
 // noTier is the error about a tier that is not in the database.
