@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"errors"
+	"io"
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
@@ -32,7 +33,9 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, q *edge.Request
 	if h.hasErrorRoutes || errorRoutesRespond(r, err) {
 		return err
 	}
-	outcome.Refuse(w, &edge.Refusal{Request: r.Header, Hits: q.Hits, Decisions: q.Decisions, Policy: &q.Verdict})
+	body := q.Content(w.Header())
+	w.WriteHeader(outcome.Status)
+	_, _ = io.WriteString(w, body) // an error means that the client has closed the connection
 	return nil
 }
 

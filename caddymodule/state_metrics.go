@@ -43,21 +43,25 @@ func gauge(to chan<- prometheus.Metric, name string, value float64, help string)
 	to <- prometheus.MustNewConstMetric(describe(name, help, nil), prometheus.GaugeValue, value)
 }
 
-// watchedStore is a store, and what it had counted when this config began to use it. A store can
+// watchedStore is a store on Postgres, and what it had counted when this config began to use it. A store can
 // outlive the config that opened it, and the counters of a config start at 0.
 type watchedStore struct {
-	*store
+	*engine.Store
 	stats   engine.Stats
 	batches engine.Batches
 	lost    int64 // settlements
 }
 
-// watch adds a store to those of the metrics.
+// watch adds a store to those of the metrics. One in memory counts nothing.
 func (m *metrics) watch(s *store) {
-	watched := watchedStore{s, edge.Stats(s.Store), edge.Batches(s.Store), edge.LostSettlements(s.Store)}
+	store := edge.Engine(s.Store)
+	if store == nil {
+		return
+	}
+	_, lost := store.Settled()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stores = append(m.stores, watched)
+	m.stores = append(m.stores, watchedStore{store, store.Stats(), store.Batches(), lost})
 }
 
 // collectStores adds up what the stores have counted for a config.
@@ -65,7 +69,7 @@ func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
 	sum, batches := engine.Stats{Errors: map[string]int64{}}, engine.Batches{}
 	up, paused, local, lost := 1.0, 0.0, 0.0, int64(0)
 	for _, s := range stores {
-		now, before := edge.Stats(s.Store), s.stats
+		now, before := s.Stats(), s.stats
 		sum.Requests += now.Requests - before.Requests
 		sum.Batches += now.Batches - before.Batches
 		sum.Statements += now.Statements - before.Statements
@@ -77,19 +81,19 @@ func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
 		sum.BlockedKeys += now.BlockedKeys
 		sum.LeasedUnits += now.LeasedUnits
 		sum.Overfull += now.Overfull
-		unsettled := edge.LostSettlements(s.Store)
+		_, unsettled := s.Settled()
 		lost += unsettled - s.lost
-		counted := edge.Batches(s.Store)
+		counted := s.Batches()
 		addHistogram(&batches.Sizes, counted.Sizes, s.batches.Sizes)
 		addHistogram(&batches.Waits, counted.Waits, s.batches.Waits)
 		addHistogram(&batches.Times, counted.Times, s.batches.Times)
-		if !edge.Answers(s.Store) {
+		if s.Unavailable() != nil {
 			up = 0
 		}
-		if edge.Paused(s.Store) {
+		if s.Paused() {
 			paused = 1
 		}
-		if edge.LimitsLocally(s.Store) {
+		if !s.LocalSince().IsZero() {
 			local = 1
 		}
 	}

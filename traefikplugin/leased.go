@@ -43,9 +43,9 @@ type leasedHandler struct {
 // kind, else h. For another kind of middleware, the queue decides by leases. So it does with a
 // history, because the queue records requests.
 func withLeases(h *handler) http.Handler {
-	table := edge.Leases(h.pool.store)
+	store := edge.Engine(h.pool.store)
 	f := h.plain
-	if table == nil || f == nil || !f.Simple || f.Varies || h.site.History != nil || len(f.Zones) != 1 {
+	if store == nil || f == nil || !f.Simple || f.Varies || h.site.History != nil || len(f.Zones) != 1 {
 		return h
 	}
 	z := f.Zones[0]
@@ -53,6 +53,7 @@ func withLeases(h *handler) http.Handler {
 	if hit.Limit.Lease <= 0 || hit.Secret || z.Source != fromRemoteIP && z.Source != fromText && z.Source != fromHeader {
 		return h
 	}
+	table := store.Leases()
 	l := &leasedHandler{upstream: h.upstream, next: h.upstream.next, wraps: &h.upstream.wraps, queued: h, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
 		row:   lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix},
 		table: table, shards: table.Shards, seed: table.Seed, born: table.Born,

@@ -23,10 +23,11 @@ const maxPending = 2048
 // newRequestQueue returns a queue for requests with that timeout. It returns nil if the store
 // decides at once, as a store in memory does.
 func newRequestQueue(r *registry, p *pool, timeout time.Duration) *requestQueue {
-	queue := edge.OpenQueue(p.store, timeout, fill, func(calls []*batch.Call) { deliver(r, p.logger, calls) })
-	if queue == nil {
+	store := edge.Engine(p.store)
+	if store == nil {
 		return nil
 	}
+	queue := store.OpenQueue(timeout, fill, func(calls []*batch.Call) { deliver(r, p.logger, calls) })
 	q := &requestQueue{queue: queue, free: make(chan *edge.Request, maxPending)}
 	for i := 0; i < maxPending; i++ {
 		q.free <- newRequest()

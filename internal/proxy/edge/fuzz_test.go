@@ -117,13 +117,12 @@ func FuzzTextsOfRequests(f *testing.F) {
 		if h := (http.Header{"X-Internal": {text}}); exempt.IsExempt(h, netip.Addr{}) != (text == fuzzedSecret+fuzzedSecret) || len(h) > 0 {
 			t.Errorf("a request with %q is exempt, or its header is left: %v", text, h)
 		}
-		hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: text, Events: 5, Window: time.Minute}, Key: other, Cost: 1}}
-		decisions := []ratelimit.Decision{{Limit: 5, RetryAfter: time.Second}}
-		o := edge.Judge(hits, decisions, nil)
+		q := &edge.Request{HTTP: &http.Request{Header: http.Header{"Accept": {text, other}}}, Decisions: []ratelimit.Decision{{Limit: 5, RetryAfter: time.Second}}}
+		q.Hits = []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: text, Events: 5, Window: time.Minute}, Key: other, Cost: 1}}
+		q.Outcome = edge.Judge(q.Hits, q.Decisions, nil)
 		h := http.Header{}
-		edge.SetFields(h, edge.Fields{X: true, IETF: true}, &o, hits, decisions)
-		if body := o.Content(h, &edge.Refusal{Request: http.Header{"Accept": {text, other}}, Hits: hits, Decisions: decisions}); !json.Valid([]byte(body)) {
-			t.Errorf("the answer is %q", body)
+		if edge.Respond(&edge.Site{Fields: edge.Fields{X: true, IETF: true}}, q, h); !json.Valid([]byte(q.Body)) {
+			t.Errorf("the answer is %q", q.Body)
 		}
 		for name, values := range h {
 			if len(values) != 1 || strings.ContainsFunc(values[0], func(c rune) bool { return c < ' ' || c >= 0x7f }) {

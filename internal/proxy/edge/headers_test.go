@@ -2,7 +2,6 @@ package edge_test
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"reflect"
 	"testing"
 	"time"
@@ -64,14 +63,12 @@ func TestManyResponsesAreAsEach(t *testing.T) {
 		}
 		edge.SetAllHeaders(responses)
 		for i, r := range responses {
-			outcome := edge.Judge(make([]ratelimit.Hit, 1), []ratelimit.Decision{*r.Decision}, nil)
-			want := httptest.NewRecorder()
-			edge.SetHeaders(want.Header(), &outcome)
-			if outcome.Status != 0 {
-				outcome.Refuse(want, &edge.Refusal{})
-			}
-			if !reflect.DeepEqual(r.Header, want.Header()) || r.Body != want.Body.String() {
-				t.Fatalf("response %d to %+v is %v %q, want %v %q", i, r.Decision, r.Header, r.Body, want.Header(), want.Body)
+			q := &edge.Request{HTTP: &http.Request{}, Hits: make([]ratelimit.Hit, 1), Decisions: []ratelimit.Decision{*r.Decision}}
+			q.Outcome = edge.Judge(q.Hits, q.Decisions, nil)
+			want := http.Header{}
+			edge.Respond(&edge.Site{Fields: edge.Fields{X: true}}, q, want)
+			if !reflect.DeepEqual(r.Header, want) || r.Body != q.Body {
+				t.Fatalf("response %d to %+v is %v %q, want %v %q", i, r.Decision, r.Header, r.Body, want, q.Body)
 			}
 			r.Header.Add("X-Ratelimit-Limit", "more")
 		}

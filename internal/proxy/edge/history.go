@@ -45,24 +45,23 @@ func OpenHistory(db pgdb.DB, s HistorySettings, o HistoryOptions) (*history.Writ
 // pausedReason is the reason in the history of a request that passes because limits are paused.
 const pausedReason = "paused"
 
-// SetRecord sets in a record what happened to a request. Hits and decisions are those of the
-// request, and may be empty. p is what the policy said, or nil without a policy. The hits of the policy
-// are the last ones. The caller sets the other fields: Time, Duration, Address, Host, Method, Path, Route and Audit.
-// A user that the policy does not know is left as it is. Key is set only if the request may be in the audit
-// log, or is Watched, and Also only if it may be in the audit log.
-func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) {
+// SetRecord sets in a record what happened to a request. The caller sets the other fields: Time, Duration, Address, Host,
+// Method, Path, Route and Audit. A user that the policy does not know is left as it is. Key is set only if the request may be
+// in the audit log, or is Watched, and Also only if it may be in the audit log.
+func SetRecord(r *history.Record, q *Request) {
+	o := &q.Outcome
+	p := &q.Verdict
 	r.Status = o.Status
-	if p != nil {
-		r.KeyID = p.KeyID
-		r.Tier = p.Tier
-		if p.User != "" {
-			r.User = p.User
-		}
-		if p.Ended != nil {
-			r.KeyID = p.Ended.KeyID
-			r.User = p.Ended.User
-		}
+	r.KeyID = p.KeyID
+	r.Tier = p.Tier
+	if p.User != "" {
+		r.User = p.User
 	}
+	if p.Ended != nil {
+		r.KeyID = p.Ended.KeyID
+		r.User = p.Ended.User
+	}
+	hits := q.Hits
 	if o.Paused {
 		r.Reason = pausedReason
 		hits = nil
@@ -107,13 +106,17 @@ func SetRecord(r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []
 	}
 }
 
-// HideKeys hides API keys in the host and the path of a record: clients write them there. key is that
-// of the request, or "". It is hidden if the policy knows it, or could not look it up. An unknown key is
-// any text: hiding it would let a client hide what the client does. p is nil without a policy.
-func HideKeys(r *history.Record, o *Outcome, p *policy.Verdict, key string) {
-	known := p != nil && (p.KeyID != 0 || o.Err != nil || o.Reason == policy.KeyExpired || o.Reason == policy.KeyRevoked || o.Reason == policy.AmbiguousPath)
-	if !known {
-		key = ""
+// hideKeys hides API keys in the host and the path of a record: clients write them there. The key of the request is hidden
+// if the policy knows it, or could not look it up. An unknown key is any text: hiding it would let a client hide what the
+// client does.
+func hideKeys(r *history.Record, q *Request) {
+	key := q.Key
+	switch q.Outcome.Reason {
+	case policy.KeyExpired, policy.KeyRevoked, policy.AmbiguousPath:
+	default:
+		if q.Verdict.KeyID == 0 && q.Outcome.Err == nil {
+			key = ""
+		}
 	}
 	r.Host = policy.HideKeys(r.Host, strings.ToLower(key))
 	r.Path = policy.HideKeys(r.Path, key)
@@ -121,7 +124,7 @@ func HideKeys(r *history.Record, o *Outcome, p *policy.Verdict, key string) {
 
 // setRule sets in a record which rule refused or exempted a request.
 func setRule(r *history.Record, p *policy.Verdict) {
-	if p == nil || p.Rule == "" {
+	if p.Rule == "" {
 		return
 	}
 	r.Prefix = RulePrefix + p.Counter
@@ -137,9 +140,6 @@ func setHit(r *history.Record, at int, hits []ratelimit.Hit, p *policy.Verdict) 
 	r.Cost = h.Cost
 	if h.Peek {
 		r.Cost = 0 // it charges nothing
-	}
-	if p == nil {
-		return
 	}
 	if first := len(hits) - len(p.Marks); at >= first {
 		m := p.Marks[at-first]
@@ -214,10 +214,13 @@ func failureOf(err error) string {
 	return "unavailable"
 }
 
-// AddShadows adds a record to a history for each shadow rule, and each limit of the configuration in
-// the mode Shadow, that would have refused a request. r is the record of the request. The arguments are
-// those of SetRecord.
-func AddShadows(w *history.Writer, r *history.Record, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) {
+// addShadows adds a record to a history for each shadow rule, and each limit of the configuration in the mode Shadow, that
+// would have refused a request. r is the record of the request.
+func addShadows(w *history.Writer, r *history.Record, q *Request) {
+	o := &q.Outcome
+	p := &q.Verdict
+	hits := q.Hits
+	decisions := q.Decisions
 	if o.Err != nil {
 		return
 	}

@@ -200,7 +200,11 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 		},
 	} {
 		got := history.Record{Audit: c.audit}
-		edge.SetRecord(&got, &c.outcome, c.hits, c.decisions, c.said)
+		q := &edge.Request{Outcome: c.outcome, Hits: c.hits, Decisions: c.decisions}
+		if c.said != nil {
+			q.Verdict = *c.said
+		}
+		edge.SetRecord(&got, q)
 		c.want.Audit = c.audit
 		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s:\n%+v, want\n%+v", name, got, c.want)
@@ -211,11 +215,11 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 // A user that another program authenticated stays, unless the policy knows a user.
 func TestAUserOfAnotherAuthenticationStays(t *testing.T) {
 	r := history.Record{User: "ann"}
-	edge.SetRecord(&r, &edge.Outcome{}, nil, nil, &policy.Verdict{})
+	edge.SetRecord(&r, &edge.Request{})
 	if r.User != "ann" {
 		t.Errorf("%q", r.User)
 	}
-	edge.SetRecord(&r, &edge.Outcome{}, nil, nil, &policy.Verdict{User: "bob"})
+	edge.SetRecord(&r, &edge.Request{Verdict: policy.Verdict{User: "bob"}})
 	if r.User != "bob" {
 		t.Errorf("%q", r.User)
 	}
@@ -231,9 +235,8 @@ func TestAKeyThatHasEndedIsRecorded(t *testing.T) {
 	} {
 		var said policy.Verdict
 		policy.Evaluate(s, &policy.Facts{Tier: "anonymous", RejectUnknown: true, Path: "/"}, id, now, &said)
-		o := edge.RefusalOf(&said)
 		var r history.Record
-		edge.SetRecord(&r, &o, nil, nil, &said)
+		edge.SetRecord(&r, &edge.Request{Outcome: edge.RefusalOf(&said), Verdict: said})
 		if r.Status != 401 || r.KeyID != 7 || r.User != "ann" || r.Outcome != history.Rejected {
 			t.Errorf("recorded %+v", r)
 		}

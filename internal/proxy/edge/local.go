@@ -73,9 +73,3 @@ func (d *Decider) Ask(p *ProxyPolicy, ctx context.Context, key, user string, f *
 	*o = nobody
 	return nil
 }
-
-// LimitsLocally reports whether a process decides without the database of a store.
-func LimitsLocally(store ratelimit.Store) bool {
-	s, ok := store.(*engine.Store)
-	return ok && !s.LocalSince().IsZero()
-}

@@ -90,18 +90,18 @@ func parseWeight(text string) int {
 	return n
 }
 
-// Content returns the body of a refusal, and sets the headers that describe it.
-func (o *Outcome) Content(h http.Header, r *Refusal) string {
-	if o.Status != http.StatusTooManyRequests { // which no cache stores
+// Content returns the body of the refusal of a request, and sets the headers that describe it.
+func (q *Request) Content(h http.Header) string {
+	if q.Outcome.Status != http.StatusTooManyRequests { // which no cache stores
 		h["Vary"] = append(h["Vary"][:len(h["Vary"]):len(h["Vary"])], "Accept")
 	}
 	contentType := plainType
 	body := ""
-	if PrefersProblem(r.Request) {
+	if PrefersProblem(q.HTTP.Header) {
 		contentType = problemType
-		body = o.problem(r)
+		body = q.problem()
 	} else {
-		body = o.Body()
+		body = q.Outcome.Body()
 	}
 	h["Content-Type"] = []string{contentType}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
@@ -109,7 +109,8 @@ func (o *Outcome) Content(h http.Header, r *Refusal) string {
 }
 
 // problem is the document of RFC 9457 about a refusal. The names of limits are those in RateLimit-Policy.
-func (o *Outcome) problem(r *Refusal) string {
+func (q *Request) problem() string {
+	o := &q.Outcome
 	document := struct {
 		Type   string    `json:"type,omitempty"` // without it, the title is that of the status
 		Title  string    `json:"title"`
@@ -124,15 +125,15 @@ func (o *Outcome) problem(r *Refusal) string {
 		document.Title = "Temporary Reduced Capacity"
 		document.Names = &names
 	case o.Decision != nil:
-		for i := range r.Decisions {
-			d := &r.Decisions[i]
-			if !d.Allowed && !r.Hits[i].Apart && d.Source != ratelimit.Undecided {
-				names = append(names, fieldName(r.Hits[i].Limit.Prefix))
+		for i := range q.Decisions {
+			d := &q.Decisions[i]
+			if !d.Allowed && !q.Hits[i].Apart && d.Source != ratelimit.Undecided {
+				names = append(names, fieldName(q.Hits[i].Limit.Prefix))
 			}
 		}
 		document.Names = &names
-	case o.Reason == policy.NoQuota && r.Policy != nil && r.Policy.Mark != nil:
-		names = append(names, fieldName(RulePrefix+r.Policy.Mark.Counter+"/"+r.Policy.Mark.Limit))
+	case o.Reason == policy.NoQuota && q.Verdict.Mark != nil:
+		names = append(names, fieldName(RulePrefix+q.Verdict.Mark.Counter+"/"+q.Verdict.Mark.Limit))
 		document.Names = &names
 	}
 	if document.Type == "" && document.Names != nil {

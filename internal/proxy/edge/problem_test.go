@@ -45,7 +45,7 @@ func TestWhichClientsPreferProblems(t *testing.T) {
 func TestAnAnswerToSeveralKindsOfClientsSaysSo(t *testing.T) {
 	for status, want := range map[int]string{http.StatusTooManyRequests: "Origin", http.StatusNotFound: "Origin,Accept"} {
 		h := http.Header{"Vary": {"Origin"}}
-		_ = (&edge.Outcome{Status: status}).Content(h, &edge.Refusal{})
+		_ = (&edge.Request{HTTP: &http.Request{}, Outcome: edge.Outcome{Status: status}}).Content(h)
 		if got := strings.Join(h["Vary"], ","); got != want {
 			t.Errorf("%d: Vary is %s", status, got)
 		}

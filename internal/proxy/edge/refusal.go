@@ -2,27 +2,10 @@ package edge
 
 import (
 	"encoding/json"
-	"net/http"
 	"strconv"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// Refusal is what Refuse answers, and to which request.
-type Refusal struct {
-	Request   http.Header // of the client
-	Hits      []ratelimit.Hit
-	Decisions []ratelimit.Decision
-	Policy    *policy.Verdict // nil without a policy
-}
-
-// Refuse sends the response to a request that does not pass, after SetHeaders.
-func (o *Outcome) Refuse(w http.ResponseWriter, r *Refusal) {
-	body := o.Content(w.Header(), r)
-	w.WriteHeader(o.Status)
-	_, _ = w.Write([]byte(body)) // an error means that the client has closed the connection
-}
 
 // Body is the JSON of a refusal: {"error":"Too many requests","retryAfter":N}, without
 // retryAfter if the request can never pass. The error is Message if there is one, or says

@@ -60,22 +60,20 @@ const (
 // SettleOutcomes are all of them.
 var SettleOutcomes = []SettleOutcome{SettledMore, SettledLess, SettledSame, SettledMissing, SettledInvalid}
 
-// NewSettling returns the Settling of a request that passes, or nil if there is nothing to settle. settles are
-// those of the limits of the configuration, whose hits come first, and may have nil; p is what the policy says, or
-// nil. stored is whether the keys of the hits are as they are stored. report is called once for each hit, perhaps by
-// another goroutine; err is set for SettledInvalid.
-func NewSettling(store ratelimit.Store, hits []ratelimit.Hit, decisions []ratelimit.Decision, settles []*policy.Settle, p *policy.Verdict, stored bool,
-	report func(prefix string, outcome SettleOutcome, err error)) *Settling {
+// NewSettling returns the Settling of a request that passes, or nil if there is nothing to settle. Site.Settled is called once
+// for each hit, perhaps by another goroutine; err is set for SettledInvalid.
+func NewSettling(site *Site, q *Request) *Settling {
 	var s *Settling
-	for i := range hits {
+	settles := q.Set.Settles
+	for i := range q.Hits {
 		var how *policy.Settle
 		if i < len(settles) {
 			how = settles[i]
-		} else if p != nil && i-len(settles) < len(p.Marks) {
-			how = p.Marks[i-len(settles)].Settle
+		} else if i-len(settles) < len(q.Verdict.Marks) {
+			how = q.Verdict.Marks[i-len(settles)].Settle
 		}
-		h := &hits[i]
-		d := &decisions[i]
+		h := &q.Hits[i]
+		d := &q.Decisions[i]
 		if how == nil {
 			continue
 		}
@@ -84,7 +82,7 @@ func NewSettling(store ratelimit.Store, hits []ratelimit.Hit, decisions []rateli
 			continue
 		}
 		if s == nil {
-			s = &Settling{store: store, report: report}
+			s = &Settling{store: site.Decider.Store, report: site.Settled}
 		}
 		if how.Header != "" {
 			s.headers = append(s.headers, how.Header)
@@ -99,7 +97,7 @@ func NewSettling(store ratelimit.Store, hits []ratelimit.Hit, decisions []rateli
 		one.Limit = h.Limit
 		one.Key = h.Key
 		one.Subject = h.Subject
-		if !stored {
+		if !q.Stored {
 			one.Key = h.StoredKey()
 		}
 		one.DecidedAt = d.DecidedAt

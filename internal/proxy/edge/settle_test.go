@@ -41,9 +41,10 @@ func newSettling(t testing.TB, text string) *settling {
 	if err := store.Take(context.Background(), time.Second, []ratelimit.Hit{s.hit}, decisions); err != nil {
 		t.Fatal(err)
 	}
-	s.Settling = edge.NewSettling(store, []ratelimit.Hit{s.hit}, decisions, []*policy.Settle{how}, nil, false, func(prefix string, outcome edge.SettleOutcome, err error) {
+	site := &edge.Site{Decider: edge.Decider{Store: store}, Settled: func(_ string, outcome edge.SettleOutcome, err error) {
 		s.outcomes <- fmt.Sprint(outcome, err != nil)
-	})
+	}}
+	s.Settling = edge.NewSettling(site, &edge.Request{Set: &edge.Set{Settles: []*policy.Settle{how}}, Hits: []ratelimit.Hit{s.hit}, Decisions: decisions})
 	return s
 }
 
@@ -163,7 +164,7 @@ func TestAHeaderWithACostIsRemovedWithoutADecision(t *testing.T) {
 		t.Fatal(err)
 	}
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}, Key: "k", Cost: 1}}
-	s := edge.NewSettling(nil, hits, make([]ratelimit.Decision, 1), []*policy.Settle{how}, nil, false, nil)
+	s := edge.NewSettling(&edge.Site{}, &edge.Request{Set: &edge.Set{Settles: []*policy.Settle{how}}, Hits: hits, Decisions: make([]ratelimit.Decision, 1)})
 	for _, h := range []http.Header{{"X-Tokens": {"5"}}, {"Trailer:X-Tokens": {"5"}}} {
 		if s.Header(http.StatusOK, h); len(h) > 0 {
 			t.Error(h)

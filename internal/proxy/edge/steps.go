@@ -217,7 +217,7 @@ func End(s *Site, q *Request) {
 		Record(s, q)
 	}
 	if q.Outcome.Status == 0 && len(q.Hits) > 0 && (q.Set.Settled || q.Asked && !q.Verdict.Simple) {
-		q.Settling = NewSettling(s.Decider.Store, q.Hits, q.Decisions, q.Set.Settles, &q.Verdict, q.Stored, s.Settled)
+		q.Settling = NewSettling(s, q)
 	}
 }
 
@@ -253,10 +253,10 @@ func Record(s *Site, q *Request) {
 	if s.Hidden.Path {
 		r.Path = ""
 	}
-	HideKeys(r, &q.Outcome, &q.Verdict, q.Key)
-	SetRecord(r, &q.Outcome, q.Hits, q.Decisions, &q.Verdict)
+	hideKeys(r, q)
+	SetRecord(r, q)
 	history.Add(s.History, r)
-	AddShadows(s.History, r, &q.Outcome, q.Hits, q.Decisions, &q.Verdict)
+	addShadows(s.History, r, q)
 	*r = history.Record{}
 }
 
@@ -265,7 +265,7 @@ func Respond(s *Site, q *Request, h http.Header) {
 	SetFields(h, s.Fields, &q.Outcome, q.Hits, q.Decisions)
 	q.Admitted = q.Outcome.Status == 0
 	if !q.Admitted {
-		q.Body = q.Outcome.Content(h, &Refusal{Request: q.HTTP.Header, Hits: q.Hits, Decisions: q.Decisions, Policy: &q.Verdict})
+		q.Body = q.Content(h)
 	}
 }
 

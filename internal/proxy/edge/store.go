@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -157,7 +155,7 @@ func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (pgdb.DB, er
 
 // Prepare starts, in the background, to connect and to create the tables.
 func Prepare(store ratelimit.Store) {
-	if s, ok := store.(*engine.Store); ok {
+	if s := Engine(store); s != nil {
 		s.Prepare()
 	}
 }
@@ -168,50 +166,14 @@ func Answers(store ratelimit.Store) bool { return Unavailable(store) == nil }
 
 // Unavailable is why the database of a store makes no decisions, or nil, see Answers.
 func Unavailable(store ratelimit.Store) error {
-	if s, ok := store.(*engine.Store); ok {
+	if s := Engine(store); s != nil {
 		return s.Unavailable()
 	}
 	return nil
 }
 
-// Stats is what a Postgres store has counted. All is 0 for another kind of store.
-func Stats(store ratelimit.Store) engine.Stats {
-	if s, ok := store.(*engine.Store); ok {
-		return s.Stats()
-	}
-	return engine.Stats{}
-}
-
-// Batches are the batches that a Postgres store has counted. All is 0 for another kind of store.
-func Batches(store ratelimit.Store) engine.Batches {
-	if s, ok := store.(*engine.Store); ok {
-		return s.Batches()
-	}
-	return engine.Batches{}
-}
-
-// LostSettlements is how many settlements a Postgres store may not have made. It is 0 for another kind of store.
-func LostSettlements(store ratelimit.Store) int64 {
-	s, ok := store.(*engine.Store)
-	if !ok {
-		return 0
-	}
-	_, lost := s.Settled()
-	return lost
-}
-
-// OpenQueue returns a queue for calls that a proxy sends itself, see engine.Store.OpenQueue; nil if the store has no batches.
-func OpenQueue(store ratelimit.Store, timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
-	if s, ok := store.(*engine.Store); ok {
-		return s.OpenQueue(timeout, fill, deliver)
-	}
-	return nil
-}
-
-// Leases are those of a Postgres store; nil if the store has none.
-func Leases(store ratelimit.Store) *lease.Set {
-	if s, ok := store.(*engine.Store); ok {
-		return s.Leases()
-	}
-	return nil
+// Engine is a store on Postgres; nil for another kind of store.
+func Engine(store ratelimit.Store) *engine.Store {
+	s, _ := store.(*engine.Store)
+	return s
 }
