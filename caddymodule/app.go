@@ -112,7 +112,7 @@ func (a *App) database(dsn string, timeout time.Duration, limits *store) (*store
 		settings.HistoryOnly = true
 	}
 	a.longest = max(a.longest, timeout)
-	s, err := share(a, settings, func() (*store, error) { return openStore(settings, shown) }, a.metrics.watch)
+	s, err := share(a, settings, func() (*store, error) { return openStore(settings, shown) })
 	if err != nil {
 		return nil, err
 	}

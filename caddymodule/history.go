@@ -117,9 +117,9 @@ func (a *App) history(s *store) (*history.Writer, error) {
 		return edge.OpenHistory(s.db, settings, edge.HistoryOptions{
 			Node: s.settings.NodeNameOf(proxyKind), AutoMigrate: s.settings.AutoMigrate, OnError: s.logHistoryFailure,
 		})
-	}, a.metrics.watchHistory)
+	})
 	if err == nil && settings.Archive.To != "" {
-		_, err = share(a, archiveUse{s.settings, settings.Archive}, func() (*archiver, error) { return newArchiver(s, settings.Archive), nil }, a.metrics.watchArchiver)
+		_, err = share(a, archiveUse{s.settings, settings.Archive}, func() (*archiver, error) { return newArchiver(s, settings.Archive), nil })
 	}
 	return w, err
 }

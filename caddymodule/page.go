@@ -57,19 +57,20 @@ func (p *Page) Provision(ctx caddy.Context) error {
 		return err
 	}
 	p.settings = read.Page
-	dsn, err := app.pageDSN(string(p.DSN))
-	if err != nil {
+	p.options = page.Options{Write: read.Page.Write, Hosts: strings.Fields(string(p.Hosts)), Version: version(), Who: authenticated}
+	if p.options.DSN, err = databaseDSN("dsn", cmp.Or(p.DSN, app.DSN)); err != nil {
 		return err
 	}
-	policy, err := shownDSN("policy", string(p.Policy))
-	if err != nil {
-		return err
+	if p.Policy != "" {
+		if p.options.Policy, err = databaseDSN("policy", p.Policy); err != nil {
+			return err
+		}
 	}
-	history, err := shownDSN("history", string(p.History))
-	if err != nil {
-		return err
+	if p.History != "" {
+		if p.options.History, err = databaseDSN("history", p.History); err != nil {
+			return err
+		}
 	}
-	p.options = page.Options{DSN: dsn, Policy: policy, History: history, Write: read.Page.Write, Hosts: strings.Fields(string(p.Hosts)), Version: version(), Who: authenticated}
 	_, err = page.New(p.options) // serve makes another one, when all handlers are known
 	return err
 }
@@ -107,35 +108,19 @@ func (a *App) addDatasets(limits, policy, history *store) {
 	a.datasets[limits.settings.DSN] = at
 }
 
-// pageDSN is the DSN for a page. "" is the app's DSN.
-func (a *App) pageDSN(dsn string) (string, error) {
-	if dsn == "" {
-		dsn = string(a.DSN)
+// databaseDSN is the DSN in a field of a page, which is not that of counters in memory.
+func databaseDSN(field string, configured Text) (string, error) {
+	dsn, shown, err := expandDSN(string(configured))
+	var s edge.StoreSettings
+	if err == nil {
+		s, err = edge.StoreSettings{DSN: dsn}.Resolve("here, in the global option pg_ratelimit,")
 	}
-	return databaseDSN(dsn)
-}
-
-// shownDSN is the DSN of a part that may be in another database; "" if it is not.
-func shownDSN(field, configured string) (dsn string, err error) {
-	if configured != "" {
-		dsn, err = databaseDSN(configured)
-	}
-	var wrong *ratelimit.FieldError
-	if errors.As(err, &wrong) {
-		err = &ratelimit.FieldError{Field: field, Value: wrong.Value, Want: wrong.Want}
-	}
-	return dsn, err
-}
-
-// databaseDSN is a configured DSN, which is not that of counters in memory.
-func databaseDSN(configured string) (string, error) {
-	dsn, shown, err := expandDSN(configured)
-	if err != nil {
-		return "", err
-	}
-	s, err := edge.StoreSettings{DSN: dsn}.Resolve("here, in the global option pg_ratelimit,")
 	if err == nil && s.DSN == edge.MemoryDSN {
 		err = &ratelimit.FieldError{Field: "dsn", Value: shown, Want: "a Postgres URL or key=value pairs: counters in memory are only in the proxy"}
+	}
+	var wrong *ratelimit.FieldError
+	if errors.As(err, &wrong) && wrong.Field == "dsn" {
+		err = &ratelimit.FieldError{Field: field, Value: wrong.Value, Want: wrong.Want}
 	}
 	return s.DSN, err
 }

@@ -30,7 +30,7 @@ func (a *App) policy(ctx caddy.Context, counters, s *store, settings edge.Policy
 			Node: s.settings.NodeNameOf(proxyKind), AutoMigrate: s.settings.AutoMigrate,
 			Saved: saved.load(), Save: saved.save, OnError: func(err error) { s.logPolicyFailure(counters, err) },
 		})
-	}, a.metrics.watchPolicy)
+	})
 }
 
 // logPolicyFailure logs what the policy reports: that the database does not answer, or rules

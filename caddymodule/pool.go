@@ -38,8 +38,8 @@ type use struct {
 }
 
 // share returns the resource with these settings, and opens it if there is none. If the config has not
-// used the resource yet, share adds it to the metrics of the config with watch.
-func share[T resource](a *App, settings any, open func() (T, error), watch func(T)) (T, error) {
+// used the resource yet, share adds it to the metrics of the config.
+func share[T resource](a *App, settings any, open func() (T, error)) (T, error) {
 	for _, u := range a.used {
 		if u.settings == settings {
 			return u.resource.(T), nil
@@ -56,7 +56,7 @@ func share[T resource](a *App, settings any, open func() (T, error), watch func(
 	value := loaded.(shared).resource.(T)
 	a.used = append(a.used, use{settings, value})
 	if a.metrics != nil {
-		watch(value)
+		a.metrics.watch(value)
 	}
 	return value, nil
 }

@@ -30,6 +30,25 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 	collectArchivers(to, s.of.archivers)
 }
 
+// watch adds what handlers share to the metrics. A store in memory counts nothing.
+func (m *metrics) watch(r resource) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch r := r.(type) {
+	case *store:
+		if s := edge.Engine(r.Store); s != nil {
+			_, lost := s.Settled()
+			m.stores = append(m.stores, watchedStore{s, s.Stats(), s.Batches(), lost})
+		}
+	case *edge.ProxyPolicy:
+		m.policies = append(m.policies, watchedPolicy{r, time.Now(), r.Stats().LookUps})
+	case *history.Writer:
+		m.histories = append(m.histories, r)
+	case *archiver:
+		m.archivers = append(m.archivers, r)
+	}
+}
+
 // describe describes a metric without variable labels.
 func describe(name, help string, labels prometheus.Labels) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, name), help, nil, labels)
@@ -50,18 +69,6 @@ type watchedStore struct {
 	stats   engine.Stats
 	batches engine.Batches
 	lost    int64 // settlements
-}
-
-// watch adds a store to those of the metrics. One in memory counts nothing.
-func (m *metrics) watch(s *store) {
-	store := edge.Engine(s.Store)
-	if store == nil {
-		return
-	}
-	_, lost := store.Settled()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.stores = append(m.stores, watchedStore{store, store.Stats(), store.Batches(), lost})
 }
 
 // collectStores adds up what the stores have counted for a config.
@@ -152,14 +159,6 @@ type watchedPolicy struct {
 	lookUps int64
 }
 
-// watchPolicy adds a policy to those of the metrics.
-func (m *metrics) watchPolicy(p *edge.ProxyPolicy) {
-	lookUps := p.Stats().LookUps
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.policies = append(m.policies, watchedPolicy{p, time.Now(), lookUps})
-}
-
 // collectPolicies adds up the statements of the policies. Of all else, the highest value counts.
 func collectPolicies(to chan<- prometheus.Metric, policies []watchedPolicy) {
 	var most policy.Stats
@@ -193,13 +192,6 @@ func collectPolicies(to chan<- prometheus.Metric, policies []watchedPolicy) {
 	counter(to, "policy_replication_errors_total", worst.Errors, "How many times a region could not apply a change.", nil)
 }
 
-// watchHistory adds a history to those of the metrics.
-func (m *metrics) watchHistory(w *history.Writer) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.histories = append(m.histories, w)
-}
-
 // collectHistories adds up what the histories have counted. A history outlives a config, and its
 // counters go on.
 func collectHistories(to chan<- prometheus.Metric, histories []*history.Writer) {
@@ -219,13 +211,6 @@ func collectHistories(to chan<- prometheus.Metric, histories []*history.Writer) 
 	counter(to, "history_dropped_total", sum.DroppedMetrics, dropped, prometheus.Labels{"kind": "metrics"})
 	counter(to, "history_dropped_total", sum.DroppedUsage, dropped, prometheus.Labels{"kind": "usage"})
 	gauge(to, "history_pending", float64(sum.Pending), "Decisions for the audit log that are not written yet.")
-}
-
-// watchArchiver adds an archiver to those of the metrics.
-func (m *metrics) watchArchiver(a *archiver) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.archivers = append(m.archivers, a)
 }
 
 // collectArchivers says when the history was last archived, by any proxy. Of several targets, the one counts that has

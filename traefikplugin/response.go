@@ -66,19 +66,10 @@ func headersChanged(u *upstream, after []string, own string) {
 
 // passWrapped is pass with a responseWriter. A request without a decision has no headers, and needs none.
 func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
-	header := w.Header()
-	limit := header["X-Ratelimit-Limit"]
-	var fields *edge.OwnFields
-	if u.fields {
-		fields = edge.OwnFieldsIn(header)
-	}
-	if len(limit) == 0 && fields == nil {
+	own := newWriter(u, w)
+	if len(own.limit) == 0 && own.fields == nil {
 		u.next.ServeHTTP(w, r)
 		return
-	}
-	own := &responseWriter{
-		ResponseWriter: w, policy: u.policy, fields: fields,
-		limit: limit, remaining: header["X-Ratelimit-Remaining"], reset: header["X-Ratelimit-Reset"], overage: header["X-Ratelimit-Overage"],
 	}
 	serveWrapped(u, own, r)
 	if u.policy != edge.OurHeaders {
@@ -91,18 +82,25 @@ func passSettled(u *upstream, settling *edge.Settling, w http.ResponseWriter, r 
 	if r.Method == http.MethodHead {
 		settling.Head()
 	}
-	header := w.Header()
 	failed := http.StatusInternalServerError
-	defer func() { settling.End(failed, header) }() // also if the upstream panics, because the client has gone
+	defer func() { settling.End(failed, w.Header()) }() // also if the upstream panics, because the client has gone
+	own := newWriter(u, w)
+	own.settling = settling
+	serveWrapped(u, own, r)
+	failed = 0
+}
+
+// newWriter returns a responseWriter for the headers that a response has.
+func newWriter(u *upstream, w http.ResponseWriter) *responseWriter {
+	header := w.Header()
 	own := &responseWriter{
-		ResponseWriter: w, policy: u.policy, fields: nil, settling: settling,
+		ResponseWriter: w, policy: u.policy, fields: nil, settling: nil,
 		limit: header["X-Ratelimit-Limit"], remaining: header["X-Ratelimit-Remaining"], reset: header["X-Ratelimit-Reset"], overage: header["X-Ratelimit-Overage"],
 	}
 	if u.fields {
 		own.fields = edge.OwnFieldsIn(header)
 	}
-	serveWrapped(u, own, r)
-	failed = 0
+	return own
 }
 
 // serveWrapped serves a request with a responseWriter.

@@ -62,9 +62,8 @@ func ParseAudit(text string, unset history.Audit) (history.Audit, error) {
 		return history.Audit{Level: history.AuditAll}, nil
 	}
 	words := strings.Fields(text)
-	if len(words) == 2 && words[0] == "sample" && strings.HasSuffix(words[1], "%") {
-		percent, err := strconv.ParseFloat(strings.TrimSuffix(words[1], "%"), 64)
-		if share := percent / 100; err == nil && !math.IsNaN(share) && share > 0 && share <= 1 {
+	if len(words) == 2 && words[0] == "sample" {
+		if share, err := readShare(words[1], math.SmallestNonzeroFloat64, 1); err == nil {
 			return history.Audit{Level: history.AuditSample, Share: share}, nil
 		}
 	}

@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -34,14 +33,10 @@ func readLease(to *Settings, text string) error {
 		return nil
 	}
 	text, early := strings.CutSuffix(text, " early")
-	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
-	share := percent / 100
-	if err != nil || !strings.HasSuffix(text, "%") || math.IsNaN(share) || share < ratelimit.MinLease || share > ratelimit.MaxLease {
-		return errWant
-	}
+	share, err := readShare(text, ratelimit.MinLease, ratelimit.MaxLease)
 	to.Limit.Limit.Lease = share
 	to.Limit.Limit.LeaseEarly = early
-	return nil
+	return err
 }
 
 // leastLeaseWindow is the shortest window of a limit with leases, see package lease.

@@ -3,9 +3,6 @@ package edge
 import (
 	"context"
 	"errors"
-	"math"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -18,12 +15,9 @@ func readLocalShare(to *Settings, text string) error {
 	if text == "" {
 		return nil
 	}
-	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
-	if err != nil || !strings.HasSuffix(text, "%") || math.IsNaN(percent) || percent < 0.1 || percent > 100 {
-		return errWant
-	}
-	to.LocalShare = percent / 100
-	return nil
+	share, err := readShare(text, 0.001, 1)
+	to.LocalShare = share
+	return err
 }
 
 func checkLocalShare(to *Settings, text string) error {

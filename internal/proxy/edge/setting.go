@@ -2,7 +2,9 @@ package edge
 
 import (
 	"errors"
+	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -135,6 +137,16 @@ func number(most int, field func(*Settings) *int) func(*Settings, string) error 
 		*field(to) = n
 		return nil
 	}
+}
+
+// readShare reads a percentage, which must have its sign, as a share from least to most.
+func readShare(text string, least, most float64) (float64, error) {
+	percent, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+	share := percent / 100
+	if err != nil || !strings.HasSuffix(text, "%") || math.IsNaN(share) || share < least || share > most {
+		return 0, errWant
+	}
+	return share, nil
 }
 
 // duration reads a duration as ratelimit.ParseWindow takes it.
