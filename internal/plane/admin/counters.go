@@ -85,34 +85,23 @@ func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter,
 	if key == "" {
 		return nil, errNoKey
 	}
-	names, err := d.renamedRules(ctx)
-	if err != nil {
-		return nil, err
-	}
+	w := d.work(ctx)
+	names, counts := w.counters("SELECT " + counterRow + " FROM {table} AS c WHERE c.prefix = $1 AND c.key = ANY ($2::text[])")
 	keys := storedKeys(key)
-	counts, err := d.counts(ctx, "SELECT "+counterRow+" FROM {table} AS c WHERE c.prefix = $1 AND c.key = ANY ($2::text[])")
-	if err != nil {
-		return nil, err
-	}
-	all, err := rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+counts, names.stored(prefix), keys)
-	if err != nil {
-		return nil, err
-	}
+	all := list[Counter](w, "SELECT "+counterColumns+" FROM "+counts, names.stored(prefix), keys)
 	for i := range all {
 		all[i].Prefix = names.shown(all[i].Prefix)
 		prefix = all[i].Prefix
 	}
 	if len(all) == 0 {
-		return nil, errNoCounter
+		w.fail(errNoCounter)
 	}
-	rule, limit, isRule := strings.Cut(strings.TrimPrefix(prefix, rulePrefix), "/")
-	if !isRule || !strings.HasPrefix(prefix, rulePrefix) || d.policy != "" {
-		return all, nil
+	name, isRule := strings.CutPrefix(prefix, rulePrefix)
+	rule, limit, isLimit := strings.Cut(name, "/")
+	if w.err != nil || !isRule || !isLimit || d.policy != "" {
+		return all, w.err
 	}
-	used, err := rows[Usage](ctx, d, "SELECT "+usageColumns+" FROM rate_limit_used u WHERE u.rule = $1 AND u.limit_name = $2 AND u.key = ANY ($3::text[])", rule, limit, keys)
-	if err != nil {
-		return nil, err
-	}
+	used := list[Usage](w, "SELECT "+usageColumns+" FROM rate_limit_used u WHERE u.rule = $1 AND u.limit_name = $2 AND u.key = ANY ($3::text[])", rule, limit, keys)
 	for i := range all {
 		for j := range used {
 			if used[j].Key == all[i].Key {
@@ -120,7 +109,16 @@ func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter,
 			}
 		}
 	}
-	return all, nil
+	return all, w.err
+}
+
+// counters returns the names of rules, and what a query finds in all tables of counts, see counts.
+func (w *work) counters(query string) (names renamed, counts string) {
+	names, err := w.renamedRules(w.ctx)
+	w.fail(err)
+	counts, err = w.counts(w.ctx, query)
+	w.fail(err)
+	return names, counts
 }
 
 // idle is whether no request that runs holds a slot of a row of a table of counts.

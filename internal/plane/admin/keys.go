@@ -55,19 +55,17 @@ func (d *Database) Keys(ctx context.Context, user string, most int) ([]Key, erro
 
 // KeysWithUsage is Keys with what each key did recently.
 func (d *Database) KeysWithUsage(ctx context.Context, user string, most int) ([]Key, error) {
-	all, err := d.Keys(ctx, user, most)
-	if err != nil {
-		return nil, err
-	}
+	w := d.work(ctx)
+	var all []Key
+	all, w.err = d.Keys(ctx, user, most)
 	users, ids := make([]string, len(all)), make([]int64, len(all))
 	for i := range all {
 		users[i], ids[i] = all[i].User, all[i].ID
 	}
-	recent, err := d.recent(ctx, users, ids)
-	for i := range recent {
-		all[i].Recent = &recent[i]
+	for i, r := range w.recent(users, ids) {
+		all[i].Recent = &r
 	}
-	return all, err
+	return all, w.err
 }
 
 // CreateKey makes a key. name may be "", a tier of "" is that of the user, and the zero time is never.

@@ -102,3 +102,81 @@ func AddObeying(nodes, obeying []Node) []Node {
 	}
 	return nodes
 }
+
+// Pause suspends all limits of the database, of rules and of configurations, until its time. Bans and
+// block rules hold.
+type Pause struct {
+	Until    time.Time `json:"until"`
+	Reason   *string   `json:"reason"`
+	PausedAt time.Time `json:"paused_at"`
+	PausedBy string    `json:"paused_by"`
+}
+
+// Pause pauses all limits from now on. It replaces a pause that is in force. reason may be "".
+func (d *Database) Pause(ctx context.Context, lasts time.Duration, reason string) (*Pause, error) {
+	return row[Pause](ctx, d, `INSERT INTO rate_limit_pause (until, reason, paused_by) VALUES (now() + $1::interval, nullif($2::text, ''), `+actorSQL+`)
+ON CONFLICT (id) DO UPDATE SET until = excluded.until, reason = excluded.reason, paused_at = now(), paused_by = excluded.paused_by
+RETURNING until, reason, paused_at, paused_by`, intervalOf(lasts), reason)
+}
+
+// Resume ends the pause.
+func (d *Database) Resume(ctx context.Context) error {
+	ended, err := value[bool](ctx, d, "DELETE FROM rate_limit_pause RETURNING until > now()")
+	if err == nil && (ended == nil || !*ended) {
+		err = notFound("limits: not paused")
+	}
+	return err
+}
+
+// Paused returns the pause that is in force, or nil.
+func (d *Database) Paused(ctx context.Context) (*Pause, error) {
+	return row[Pause](ctx, d, "SELECT until, reason, paused_at, paused_by FROM rate_limit_pause WHERE until > now()")
+}
+
+// Watch has all proxies write Node.Report each second for so long. It waits for no row that is locked.
+func (d *Database) Watch(ctx context.Context, lasts time.Duration) error {
+	_, err := d.execute(ctx, `UPDATE rate_limit_nodes n SET watched = greatest(n.watched, now() + $1::interval)
+FROM (SELECT node FROM rate_limit_nodes FOR UPDATE SKIP LOCKED) AS free WHERE n.node = free.node`, intervalOf(lasts))
+	return err
+}
+
+// As runs commands that change something in one transaction, for a person whose name is to be in the log
+// of changes, behind the role. As a trial, nothing stays changed.
+func (d *Database) As(ctx context.Context, person string, trial bool, commands func() error) error {
+	run := d.together
+	if trial {
+		run = d.undone
+	}
+	return run(ctx, func(w *work) {
+		if w.execute("SELECT set_config('rate_limit.person', $1, true)", person); w.err == nil {
+			w.fail(commands())
+		}
+	})
+}
+
+// actorSQL is the role, and in parentheses the person of As.
+const actorSQL = "session_user || coalesce(' (' || nullif(current_setting('rate_limit.person', true), '') || ')', '')"
+
+// Replication is how the policy comes to a region, or goes from its publisher to one.
+type Replication struct {
+	// Role is "region" or "publisher".
+	Role string `json:"role"`
+	// Subscription is its name, which is also that of the publisher's slot. It is "" of a region without one.
+	Subscription string `json:"subscription"`
+	// State is streaming, copying, stopped, disabled or none.
+	State string `json:"state"`
+	// Silent is for how many seconds the other side has been silent. It is nil if the role may not see it.
+	Silent *float64 `json:"silent_seconds"`
+	// Errors is how many times the region could not apply a change. Retained is how many bytes of the
+	// write-ahead log the publisher keeps for the region.
+	Errors   *int64 `json:"errors"`
+	Retained *int64 `json:"retained_bytes"`
+}
+
+// Replications returns the replication of the policy to this database, if it is a region, and that from it.
+func (d *Database) Replications(ctx context.Context) ([]Replication, error) {
+	if !d.HasPolicy(ctx) {
+		return nil, nil
+	}
+	return rows[Replication](ctx, d, "SELECT role, subscription, state, silent_seconds, errors, retained_bytes FROM rate_limit_replication ORDER BY role, subscription")
+}

@@ -1,0 +1,207 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Used is how much a user or one of its keys did.
+type Used struct {
+	// Requests are all requests, also those that were refused. Cost is the sum of the costs of
+	// those that passed.
+	Requests int64 `json:"requests"`
+	Cost     int64 `json:"cost"`
+	Refused  int64 `json:"refused"`
+	// LastRequest is nil if there was none.
+	LastRequest *time.Time `json:"last_request"`
+}
+
+// UsedOnDay is what a user did on a day in UTC, such as 2026-11-20.
+type UsedOnDay struct {
+	Day string `json:"day"`
+	Used
+}
+
+// UsedByKey is what a user did with an API key. KeyID is 0 for requests without one.
+type UsedByKey struct {
+	KeyID int64 `json:"key_id"`
+	Used
+}
+
+// UserUsage is what a user did on some days, in UTC.
+type UserUsage struct {
+	User string `json:"user"`
+	// First and Last are the first and the last day.
+	First string      `json:"first"`
+	Last  string      `json:"last"`
+	Days  []UsedOnDay `json:"days"`
+	Keys  []UsedByKey `json:"keys"`
+	Total Used        `json:"total"`
+}
+
+// UsageOf returns what a user did on the days of a period, the first day first. A day counts as
+// a whole if the period has a part of it.
+func (d *Database) UsageOf(ctx context.Context, user string, p Period) (UserUsage, error) {
+	u := UserUsage{
+		User: user, First: p.From.UTC().Format(time.DateOnly), Last: p.Until.Add(-time.Microsecond).UTC().Format(time.DateOnly),
+		Days: []UsedOnDay{}, Keys: []UsedByKey{},
+	}
+	// One row for each day, one for each key, whose day is "", and one for the total, whose key is -1 as well.
+	found, err := rows[struct {
+		Day   string
+		KeyID int64
+		Used
+	}](ctx, d, `SELECT coalesce(day::text, ''), coalesce(key_id, -1), coalesce(sum(requests), 0)::bigint, least(coalesce(sum(cost), 0), 9223372036854775807)::bigint,
+	coalesce(sum(refused), 0)::bigint, max(last_request)
+FROM rate_limit_usage WHERE user_id = $1 AND day BETWEEN $2::text::date AND $3::text::date
+GROUP BY GROUPING SETS ((day), (key_id), ()) ORDER BY 1, 2`, user, u.First, u.Last)
+	for _, r := range found {
+		switch {
+		case r.Day != "":
+			u.Days = append(u.Days, UsedOnDay{r.Day, r.Used})
+		case r.KeyID >= 0:
+			u.Keys = append(u.Keys, UsedByKey{r.KeyID, r.Used})
+		default:
+			u.Total = r.Used
+		}
+	}
+	return u, err
+}
+
+// Minute is what happened in a minute.
+type Minute struct {
+	Time    time.Time `json:"time"`
+	Allowed int64     `json:"allowed"`
+	// Refused are the requests that a limit, a ban, a rule, or the check of the API key refused.
+	Refused int64 `json:"refused"`
+	// Failed are the requests without a decision.
+	Failed int64 `json:"failed"`
+	// Shadow are the refusals that shadow rules would have made.
+	Shadow int64 `json:"shadow"`
+}
+
+// Traffic returns the minutes of a period in which requests came, by the metrics, in their order.
+func (d *Database) Traffic(ctx context.Context, p Period) ([]Minute, error) {
+	return rows[Minute](ctx, d, `SELECT time, sum(allowed)::bigint, sum(limited + blocked + rejected)::bigint, sum(errors)::bigint, sum(shadow)::bigint
+FROM rate_limit_metrics WHERE granularity = 'minute' AND time >= $1::timestamptz AND time < $2::timestamptz GROUP BY 1 ORDER BY 1`, p.From, p.Until)
+}
+
+// longPeriod is how long a period is at most for which the metrics of minutes are read.
+const longPeriod = 25 * time.Hour
+
+// Full returns the period from its first full minute on, or its first full hour if it is long: the metrics do not say
+// what came before a point within one.
+func (p Period) Full() Period {
+	step := time.Minute
+	if p.isLong() {
+		step = time.Hour
+	}
+	p.From = p.From.Add(step - 1).Truncate(step)
+	return p
+}
+
+func (p Period) isLong() bool { return p.Until.Sub(p.From) > longPeriod }
+
+// TopRules returns the limits, of rules and of configurations, with the most refusals in a period that is Full, at most so
+// many, by the metrics. Requests that no limit refused are under history.ReasonPrefix and their reason, by the audit log.
+// It also returns the sums of all requests.
+func (d *Database) TopRules(ctx context.Context, p Period, most int) (top []Name, sums Name, err error) {
+	l := d.log(ctx, &AuditQuery{Period: p})
+	granularity := "minute"
+	if p.isLong() {
+		granularity = "hour"
+	}
+	top = list[Name](l.work, fmt.Sprintf(`SELECT $%d::text || reason, `+requestsSQL+`, `+requestsSQL+`, 0::bigint FROM rate_limit_audit
+WHERE %s AND prefix = '' AND reason IS NOT NULL AND `+refusedSQL+` GROUP BY 1`, len(l.args)+1, &l.where), append(l.args, history.ReasonPrefix)...)
+	for _, n := range list[Name](l.work, `SELECT prefix, sum(requests)::bigint, sum(limited + blocked + rejected)::bigint, sum(errors)::bigint FROM rate_limit_metrics
+WHERE granularity = $1 AND time >= $2::timestamptz AND time < $3::timestamptz GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1`, granularity, p.From, p.Until) {
+		sums.Requests += n.Requests
+		sums.Refused += n.Refused
+		sums.Failed += n.Failed
+		if n.Refused > 0 && n.Name != "" {
+			n.Name = l.names.shown(n.Name)
+			top = append(top, n)
+		}
+	}
+	slices.SortStableFunc(top, func(a, b Name) int { return cmp.Compare(b.Refused, a.Refused) })
+	return top[:min(len(top), most)], sums, l.err
+}
+
+// Period is a part of the history. From belongs to it, Until does not.
+type Period struct{ From, Until time.Time }
+
+const wantAgo = "a duration before now such as 30m, 24h or 7d, or " + wantTime
+
+// ParseAgo reads a point in time of the past: a duration before now, which may be in years, or a time
+// as ParseTime reads it. The error is a *ratelimit.FieldError about the field.
+func ParseAgo(field, text string, now time.Time) (time.Time, error) {
+	if age, err := edge.ParseAge(text); err == nil {
+		return now.Add(-age), nil
+	}
+	t, err := ParseTime(field, text)
+	if err != nil {
+		return t, &ratelimit.FieldError{Field: field, Value: text, Want: wantAgo}
+	}
+	return t, nil
+}
+
+// ParsePeriod reads the flags --since and --until. An until of "" is now. The error is a
+// *ratelimit.FieldError.
+func ParsePeriod(since, until string, now time.Time) (Period, error) {
+	p := Period{Until: now}
+	var err error
+	if p.From, err = ParseAgo("--since", since, now); err != nil {
+		return p, err
+	}
+	if until != "" {
+		if p.Until, err = ParseAgo("--until", until, now); err != nil {
+			return p, err
+		}
+	}
+	if !p.From.Before(p.Until) {
+		return p, &ratelimit.FieldError{Field: "--since", Value: since, Want: "before the end, " + utc(p.Until)}
+	}
+	return p, nil
+}
+
+// utc is a time for people.
+func utc(t time.Time) string { return t.UTC().Format(time.DateTime) + "Z" }
+
+// ParseMonth reads a month such as 2026-11, in UTC. "" is the month of now. The error is a
+// *ratelimit.FieldError about the field.
+func ParseMonth(field, text string, now time.Time) (Period, error) {
+	begin := time.Date(now.UTC().Year(), now.UTC().Month(), 1, 0, 0, 0, 0, time.UTC)
+	if text != "" {
+		var err error
+		if begin, err = time.Parse("2006-01", text); err != nil {
+			return Period{}, &ratelimit.FieldError{Field: field, Value: text, Want: "a month such as 2026-11"}
+		}
+	}
+	return Period{begin, begin.AddDate(0, 1, 0)}, nil
+}
+
+// Upkept is what an upkeep of the history did.
+type Upkept = history.UpkeepReport
+
+// Upkeep makes partitions ahead, rolls up the metrics, and deletes what is past its retention, as
+// the proxies do about once a minute. With an error it also returns what it has done.
+func (d *Database) Upkeep(ctx context.Context) (Upkept, error) {
+	now, err := d.Now(ctx)
+	if err != nil {
+		return Upkept{}, err
+	}
+	db, err := d.proxyDB()
+	if err != nil {
+		return Upkept{}, err
+	}
+	defer db.Close()
+	did, err := history.Upkeep(ctx, db, now)
+	return did, d.failure(err)
+}
