@@ -10,7 +10,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	epoch       bigint NOT NULL DEFAULT 0,
 	paused      boolean NOT NULL DEFAULT false,
 	log         oid,
-	charged     bigint NOT NULL DEFAULT 0,
 	local_from  timestamptz,
 	local_until timestamptz,
 	live        json,
@@ -30,7 +29,6 @@ COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, ea
 COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process.';
 COMMENT ON COLUMN rate_limit_nodes.paused IS 'Whether it obeys a pause of the limits.';
 COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.';
-COMMENT ON COLUMN rate_limit_nodes.charged IS 'The number of the last batch of what it admitted on durable limits without the database. A batch is charged once.';
 COMMENT ON COLUMN rate_limit_nodes.local_from IS 'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since it came to the list.';
 COMMENT ON COLUMN rate_limit_nodes.local_until IS 'When that ended.';
 COMMENT ON COLUMN rate_limit_nodes.live IS 'What the proxy does now, renewed each second while a page is open: its limits, its counts, and the keys with the most requests. NULL: no page is open.';

@@ -94,11 +94,8 @@ func (s *Store) StoreOf(part int) *Store {
 	return nil
 }
 
-// NextBill is the part of the next charges that the database does not know, and whether there are some.
-func (s *Store) NextBill() (part int, some bool) {
-	charges, part := s.engine.local.bill(decidingStores(s))
-	return part, len(charges) > 0
-}
+// Bill has the charges sent that the database does not know.
+func (s *Store) Bill() { s.engine.local.bill(decidingStores(s)) }
 
 // Queues is how many timeouts have a queue.
 func (s *Store) Queues() int {

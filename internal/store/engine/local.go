@@ -31,7 +31,9 @@ type local struct {
 	parts    float64   // of the last one
 	admitted int64     // requests since since
 	refused  int64
-	lost     int64 // units that are not going to be charged
+	// Units that were admitted on durable limits: those of settlements under way, those that were charged, that were beyond
+	// the quotas, and that may not have been charged.
+	charging, charged, unfit, lost int64
 }
 
 // localRow is a row as the database decided last, or what this process has made of its share since.

@@ -140,57 +140,65 @@ func TestLocalDecisions(t *testing.T) {
 	}
 }
 
-// What a process has admitted on durable limits is charged once, also if an answer is lost, and as far as the
+// What a process has admitted on durable limits is charged once, also if the answer is lost, and as far as the
 // quota goes. A window that has ended is not charged.
 func TestLocalChargesAreMadeOnce(t *testing.T) {
 	t.Parallel()
 	for driver := range drivers.All {
 		t.Run(driver, func(t *testing.T) {
-			s := newSite(t)
-			l, db := s.localStore(1, driver)
-			durable, ephemeral := hitOn("durable", 100, true), hitOn("ephemeral", 100, false)
-			costly, nearly := hitOn("costly", 100, true), hitOn("nearly", 10, true)
-			costly.Cost = 5
-			short := hitOn("short", 100, true)
-			short.Limit.Window = 500 * time.Millisecond
-			for range 8 {
-				l.decide(t, durable)
-				l.decide(t, nearly)
-			}
-			s.wantNodes("n 7")
-			l.lose(t, db)
-			for range 20 {
-				l.decide(t, durable, ephemeral)
-				l.decide(t, short)
-			}
-			l.decide(t, costly)
-			for range 5 {
-				l.decide(t, nearly)
-			}
-			await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits by itself, at 100 % of each limit") })
-			s.exec("UPDATE rate_limit_durable SET count = 9 WHERE prefix = 'nearly'") // another process has taken one of two
-			if l.Store.LocalSince().IsZero() {
-				t.Error("limits do not count as local")
-			}
-			await.Within(t, 20*time.Second, "the end of the short window", func() bool { return time.Since(l.Store.LocalSince()) > short.Limit.Window })
-			db.set(answerIsLost)
-			await.Within(t, 20*time.Second, "a charge", func() bool { return db.swallowed.Load() > 1 })
-			db.set(answers)
-			await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits are exact again") })
-			if !l.said("27 units were charged") {
-				t.Errorf("the log says %q", l.notices)
-			}
-			if !l.Store.LocalSince().IsZero() {
-				t.Error("limits still count as local")
-			}
-			want := "costly 5, durable 28, nearly 10"
-			if got := s.text("SELECT string_agg(prefix || ' ' || count, ', ' ORDER BY prefix) FROM rate_limit_durable"); got != want {
-				t.Errorf("the database has %s, want %s", got, want)
-			}
-			if got := s.text("SELECT (local_from < local_until)::text FROM rate_limit_nodes"); got != "true" {
-				t.Errorf("the registry has no time of local limits: %s", got)
-			}
+			localChargesAreMadeOnce(t, driver, answers, "26 units were charged, 1 were beyond the quotas, and 0 could not be charged")
 		})
+		t.Run(driver+", the answer is lost", func(t *testing.T) {
+			localChargesAreMadeOnce(t, driver, answerIsLost, "0 units were charged, 0 were beyond the quotas, and 27 could not be charged")
+		})
+	}
+}
+
+func localChargesAreMadeOnce(t *testing.T, driver string, state int, want string) {
+	s := newSite(t)
+	l, db := s.localStore(1, driver)
+	durable, ephemeral := hitOn("durable", 100, true), hitOn("ephemeral", 100, false)
+	costly, nearly := hitOn("costly", 100, true), hitOn("nearly", 10, true)
+	costly.Cost = 5
+	short := hitOn("short", 100, true)
+	short.Limit.Window = 500 * time.Millisecond
+	for range 8 {
+		l.decide(t, durable)
+		l.decide(t, nearly)
+	}
+	s.wantNodes("n 7")
+	l.lose(t, db)
+	for range 20 {
+		l.decide(t, durable, ephemeral)
+		l.decide(t, short)
+	}
+	l.decide(t, costly)
+	for range 5 {
+		l.decide(t, nearly)
+	}
+	await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits by itself, at 100 % of each limit") })
+	s.exec("UPDATE rate_limit_durable SET count = 9 WHERE prefix = 'nearly'") // another process has taken one of two
+	if l.Store.LocalSince().IsZero() {
+		t.Error("limits do not count as local")
+	}
+	await.Within(t, 20*time.Second, "the end of the short window", func() bool { return time.Since(l.Store.LocalSince()) > short.Limit.Window })
+	db.set(state)
+	await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits are exact again") })
+	if !l.said(want) {
+		t.Errorf("the log says %q", l.notices)
+	}
+	if sent := db.swallowed.Load(); state == answerIsLost && sent != 1 {
+		t.Errorf("the charges were sent %d times", sent)
+	}
+	if !l.Store.LocalSince().IsZero() {
+		t.Error("limits still count as local")
+	}
+	rows := "costly 5, durable 28, nearly 10"
+	if got := s.text("SELECT string_agg(prefix || ' ' || count, ', ' ORDER BY prefix) FROM rate_limit_durable"); got != rows {
+		t.Errorf("the database has %s, want %s", got, rows)
+	}
+	if got := s.text("SELECT (local_from < local_until)::text FROM rate_limit_nodes"); got != "true" {
+		t.Errorf("the registry has no time of local limits: %s", got)
 	}
 }
 

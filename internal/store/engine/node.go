@@ -66,8 +66,7 @@ VALUES ($1, nullif($2, ''), $3, $4::text::boolean, $5::bigint, coalesce($6::text
 ON CONFLICT (node) DO UPDATE SET version = excluded.version, region = excluded.region, cannot = excluded.cannot, ended = NULL, epoch = excluded.epoch, paused = excluded.paused, seen = excluded.seen, live = excluded.live,
 	applied_seq = CASE WHEN n.epoch = excluded.epoch THEN coalesce($5::bigint, n.applied_seq) ELSE excluded.applied_seq END,
 	problems = CASE WHEN n.epoch = excluded.epoch THEN coalesce($6::text[], n.problems) ELSE excluded.problems END,
-	log = CASE WHEN n.epoch = excluded.epoch THEN coalesce($7::text::oid, n.log) ELSE excluded.log END,
-	charged = CASE WHEN n.epoch = excluded.epoch THEN n.charged ELSE 0 END
+	log = CASE WHEN n.epoch = excluded.epoch THEN coalesce($7::text::oid, n.log) ELSE excluded.log END
 WHERE n.epoch = excluded.epoch OR NOT ` + schema.NodeIsLive + `
 RETURNING coalesce(n.cannot, '')`
 
@@ -89,26 +88,27 @@ type registration struct {
 	started int32         // 1 after start; atomic
 	running chan struct{} // closed when the goroutine has ended
 
-	migrated bool
-	suffix   int       // of the name; 0 is none
-	listed   bool      // there is a row of the name
-	renewed  time.Time // when the row was renewed
-	shown    applied   // what it says is applied, and whether limits are paused
-	paused   bool
-	swept    time.Time
-	readAt   time.Time // when to read again, and when to write, after a refusal of the server
-	writeAt  time.Time
-	readIn   time.Duration // the time to readAt and to writeAt; 0 if the server has not refused
-	writeIn  time.Duration
-	pause    string // until when limits are paused, and by which role, for people
-	told     bool   // Notice was told that limits are paused
-	reminded time.Time
-	failures map[string]string // the last failure, by what failed
-	reported string            // what was reported of them
-	cannot   string            // what was reported of why the process makes no decisions
-	charging charging
-	watching watching
-	overfull int // how many prefixes the row says are overfull
+	migrated  bool
+	suffix    int       // of the name; 0 is none
+	listed    bool      // there is a row of the name
+	renewed   time.Time // when the row was renewed
+	shown     applied   // what it says is applied, and whether limits are paused
+	paused    bool
+	swept     time.Time
+	readAt    time.Time // when to read again, and when to write, after a refusal of the server
+	writeAt   time.Time
+	readIn    time.Duration // the time to readAt and to writeAt; 0 if the server has not refused
+	writeIn   time.Duration
+	pause     string // until when limits are paused, and by which role, for people
+	told      bool   // Notice was told that limits are paused
+	reminded  time.Time
+	failures  map[string]string // the last failure, by what failed
+	reported  string            // what was reported of them
+	cannot    string            // what was reported of why the process makes no decisions
+	others    liveProxies
+	toldLocal bool // Notice was told that limits are local
+	watching  watching
+	overfull  int // how many prefixes the row says are overfull
 
 	mu       sync.Mutex // guards all that follows
 	applied  applied

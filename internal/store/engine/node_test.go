@@ -173,7 +173,7 @@ type lostDB struct {
 const (
 	answers      = iota
 	lost         // they fail
-	answerIsLost // charges have an effect, and fail
+	answerIsLost // charges of durable rows have an effect, and fail
 )
 
 func (d *lostDB) set(state int) {
@@ -189,7 +189,7 @@ func (d *lostDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	if strings.Contains(statements[0].SQL, "rate_limit_pause") {
 		defer d.polls.Add(1)
 	}
-	if state == answerIsLost && strings.Contains(statements[0].SQL, "SET charged") {
+	if m := engine.Meanings()[statements[0].SQL]; state == answerIsLost && m.Kind == "take" && m.Durable {
 		_ = d.DB.Run(ctx, statements)
 		d.swallowed.Add(1)
 		state = lost

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,7 +16,7 @@ import (
 )
 
 // A settlement changes a row by what a request cost more or less than it was charged, see
-// algorithm.Definition.Adjust. Nobody waits for a settlement. It goes with the next batch, before all else in
+// algorithm.Definition.Adjust, or charges what was admitted without the database (local_charge.go). Nobody waits for a settlement. It goes with the next batch, before all else in
 // the plan, or with one of its own if no batch comes. It is sent once. If its answer is lost, it is not
 // repeated, because it may have had its effect. A statement that has waited for a lock in vain had none, so
 // that its settlements wait for another batch.
@@ -27,6 +28,10 @@ type settlement struct {
 	at    int64     // when the first of its charges was made
 	back  int64     // what is given back; below 0 is charged
 	since time.Time // when it first waited for a lock in vain; zero if it has not
+
+	// local is whether it charges what was admitted without the database: as far as the quota goes, and also a row that is
+	// not there.
+	local bool
 }
 
 // settledWindow is what settlements are added up by: two charges of a row in one window.
@@ -34,6 +39,9 @@ type settledWindow struct {
 	row    lease.RowID
 	window int64
 }
+
+// localWindow is the window of settlements that are local.
+const localWindow = math.MinInt64
 
 const (
 	// maxSettlements bounds those that wait, while the database does not answer. Further ones are lost.
@@ -60,7 +68,8 @@ type settlements struct {
 
 	mu      sync.Mutex // guards all that follows
 	pending map[settledWindow]*settlement
-	waking  bool // send is about to run
+	order   []settledWindow // those of pending, in the order of arrival
+	waking  bool            // send is about to run
 }
 
 // Settle changes a counter soon, and does not wait for that.
@@ -85,19 +94,31 @@ func addSettlement(s *Store, window settledWindow, add *settlement) {
 	q := &s.engine.settles
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.pending[window] == nil && len(q.pending) >= maxSettlements {
+		addSettled(s.engine.counts, 0, 1)
+		if add.local {
+			s.engine.local.settled(-add.back, 0, true)
+		}
+		return
+	}
+	addPending(q, window, add)
+	wake(q, settleWait)
+}
+
+// addPending adds a settlement to the one of its window, or to those that wait. The caller holds the mutex.
+func addPending(q *settlements, window settledWindow, s *settlement) {
+	if before := q.pending[window]; before != nil {
+		before.back = addRefund(before.back, s.back)
+		if before.since.IsZero() {
+			before.since = s.since
+		}
+		return
+	}
 	if q.pending == nil {
 		q.pending = map[settledWindow]*settlement{}
 	}
-	before := q.pending[window]
-	switch {
-	case before != nil:
-		before.back = addRefund(before.back, add.back)
-	case len(q.pending) >= maxSettlements:
-		addSettled(s.engine.counts, 0, 1)
-	default:
-		q.pending[window] = add
-	}
-	wake(q, settleWait)
+	q.pending[window] = s
+	q.order = append(q.order, window)
 }
 
 // wake runs send soon, if no other batch takes what waits. The caller holds the mutex.
@@ -157,15 +178,19 @@ func (q *settlements) calls(d *dispatch, requests []*request, own []*ownCall) []
 	rows := map[lease.RowID]bool{}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for window, s := range q.pending {
+	var left []settledWindow
+	for i, window := range q.order {
 		if n == mostSettled {
+			left = append(left, q.order[i:]...)
 			break
 		}
+		s := q.pending[window]
 		if d.engine.locks.has(s.row) && s.since.IsZero() {
 			s.since = time.Now()
 		}
 		waited := !s.since.IsZero()
 		if rows[s.row] || waited && (!idle || retried == mostRetried) {
+			left = append(left, window)
 			continue
 		}
 		if waited {
@@ -176,7 +201,8 @@ func (q *settlements) calls(d *dispatch, requests []*request, own []*ownCall) []
 		delete(q.pending, window)
 		own = append(own, &ownCall{kind: settleCost, window: window, settlement: s})
 	}
-	if len(q.pending) == 0 {
+	q.order = left
+	if len(left) == 0 {
 		atomic.StoreInt32(&q.any, 0)
 	}
 	return own
@@ -186,6 +212,9 @@ func (q *settlements) calls(d *dispatch, requests []*request, own []*ownCall) []
 func planSettle(p *plan, s *settlement) *entry {
 	e := nextEntry(p)
 	*e = entry{kind: refund, id: s.row, n: 1, cost: s.back, claim: s.at, view: algorithm.View{Limit: s.limit}}
+	if s.local {
+		*e = entry{kind: take, id: s.row, n: -s.back, cost: 1, view: algorithm.View{Limit: s.limit}}
+	}
 	p.latest[s.row] = e
 	g := groupOf(p, e, !s.since.IsZero())
 	g.entries = append(g.entries, e)
@@ -205,7 +234,13 @@ func (d *dispatch) endSettlement(c *ownCall, failure error, ends *settlementEnds
 	switch {
 	case failure == nil:
 		ends.made++
-		if s.back > 0 {
+		if s.local {
+			charged := c.entry.granted // also for requests
+			if charged > -s.back {
+				charged = -s.back
+			}
+			d.engine.local.settled(-s.back, charged, false)
+		} else if s.back > 0 {
 			d.engine.blocked.Clear(s.row) // the row has more again
 		}
 	case errors.Is(failure, errLocked) && (s.since.IsZero() || time.Since(s.since) < maxSettleWait):
@@ -213,17 +248,15 @@ func (d *dispatch) endSettlement(c *ownCall, failure error, ends *settlementEnds
 			s.since = time.Now()
 		}
 		q.mu.Lock()
-		if before := q.pending[c.window]; before != nil {
-			before.back = addRefund(before.back, s.back)
-			before.since = s.since
-		} else {
-			q.pending[c.window] = s
-		}
+		addPending(q, c.window, s)
 		wake(q, retrySettle)
 		q.mu.Unlock()
 	default:
 		ends.lost++
 		ends.reason = failure
+		if s.local {
+			d.engine.local.settled(-s.back, 0, true)
+		}
 	}
 }
 

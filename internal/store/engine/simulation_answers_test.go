@@ -72,9 +72,6 @@ func (a *simAnswer) fail(code, text string) {
 	a.code = code
 }
 
-// chargedBeginning begins the transaction of a batch of charges for what a proxy has admitted by itself.
-const chargedBeginning = "WITH n AS (UPDATE rate_limit_nodes SET charged = $3::bigint WHERE node = $1 AND epoch = $2::bigint AND charged < $3::bigint RETURNING"
-
 // nodeIsLive is schema.NodeIsLive.
 func (n simNode) live() bool { return n.seen > simNow()-10_000_000 }
 
@@ -113,17 +110,6 @@ func (s *simServer) others(st *simStatement, a *simAnswer, short bool) {
 			}
 		}
 		a.add(simBigint(live))
-		a.rows = 1
-	case is(chargedBeginning):
-		name, epoch, number := st.args[0].(string), st.args[1].(int64), st.args[2].(int64)
-		n, known := s.nodes[name]
-		if !known || (n.epoch != epoch || n.charged >= number) && !s.unnumbered {
-			a.fail("22P02", engine.OnPurpose)
-			return
-		}
-		n.charged = number
-		s.setNode(name, n)
-		a.add(simBigint(1))
 		a.rows = 1
 	case is("DELETE FROM rate_limit_nodes WHERE node"), is("UPDATE rate_limit_nodes SET ended"):
 		s.setNode(st.args[0].(string), simNode{})

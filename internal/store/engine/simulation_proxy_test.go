@@ -30,7 +30,6 @@ type simProxy struct {
 	mu       sync.Mutex // guards all that follows
 	waits    bool       // a request with a user has come
 	admitted int64      // on the contested key, from its first second to the end of the load
-	local    int64      // units of durable limits that this proxy has admitted by itself
 }
 
 // newSimProxy starts a proxy.
@@ -149,12 +148,9 @@ func (p *simProxy) late(what string, began time.Time, err error) {
 func (p *simProxy) admit(hits []ratelimit.Hit, decisions []ratelimit.Decision) {
 	now := time.Now().UnixMicro()
 	p.mu.Lock()
-	for i, h := range hits {
+	for _, h := range hits {
 		if h.Limit == p.run.plan.contest && time.Since(simBorn) > 5*time.Second {
 			p.admitted++
-		}
-		if h.Limit.Durable && decisions[i].Source == ratelimit.FromMemory {
-			p.local += h.Cost
 		}
 	}
 	p.mu.Unlock()

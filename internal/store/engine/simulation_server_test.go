@@ -1,10 +1,8 @@
 package engine_test
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,30 +22,28 @@ type simServer struct {
 	nodes  map[string]simNode
 	begins map[lease.RowID][]simWindow // in which windows the rows were charged
 
-	outages    []simOutage // those that are to come
-	timeline   int64
-	shown      int64     // 1 if the timeline is shown, else 0
-	unnumbered bool      // batches of local charges are accepted without a check of their epoch and number
-	position   int64     // in the write-ahead log
-	started    int64     // when the server was started
-	changes    int       // of the policy
-	now        int64     // of the message that is executed, in nanoseconds of the simulation
-	open       []simUndo // of the transaction that is executed
-	undo       []simUndo // of logged tables, if a standby is to take over that lacks the last of them
-	holds      map[simHolder]int64
-	charged    map[string]int64      // units that each proxy has charged for its local decisions
-	unsure     map[lease.RowID]int64 // units of messages with an answer that no proxy got, or that never arrived, and of local decisions: these may be older than the window
-	broken     []string              // what no proxy should send
-	sent       []int                 // statements that were sent, by millisecond
-	probes     []int                 // those of them that ask for a sign of life
-	messages   int
-	hash       uint64 // of all messages: a sum, so that messages of one moment have no order
+	outages  []simOutage // those that are to come
+	timeline int64
+	shown    int64     // 1 if the timeline is shown, else 0
+	position int64     // in the write-ahead log
+	started  int64     // when the server was started
+	changes  int       // of the policy
+	now      int64     // of the message that is executed, in nanoseconds of the simulation
+	open     []simUndo // of the transaction that is executed
+	undo     []simUndo // of logged tables, if a standby is to take over that lacks the last of them
+	holds    map[simHolder]int64
+	charged  map[lease.RowID]int64 // by takes
+	unsure   map[lease.RowID]int64 // units of messages with an answer that no proxy got, or that never arrived
+	broken   []string              // what no proxy should send
+	sent     []int                 // statements that were sent, by millisecond
+	probes   []int                 // those of them that ask for a sign of life
+	messages int
+	hash     uint64 // of all messages: a sum, so that messages of one moment have no order
 }
 
 // simNode is a row of the registry.
 type simNode struct {
-	epoch, charged int64
-	seen           int64
+	epoch, seen int64
 }
 
 // simWindow is when a row was changed first in a window, and when the window began; 0 if the row was lost.
@@ -66,7 +62,7 @@ const longestLag = int64(500 * time.Millisecond)
 func newSimServer(limits []*ratelimit.Limit, outages []simOutage) *simServer {
 	s := &simServer{
 		limits: map[string]*ratelimit.Limit{}, rows: map[lease.RowID]*algorithm.Row{}, nodes: map[string]simNode{},
-		begins: map[lease.RowID][]simWindow{}, holds: map[simHolder]int64{}, charged: map[string]int64{}, unsure: map[lease.RowID]int64{}, outages: outages, shown: 1,
+		begins: map[lease.RowID][]simWindow{}, holds: map[simHolder]int64{}, charged: map[lease.RowID]int64{}, unsure: map[lease.RowID]int64{}, outages: outages, shown: 1,
 	}
 	for _, l := range limits {
 		s.limits[l.Prefix] = l
@@ -220,16 +216,6 @@ func (s *simServer) transaction(proxy int, statements []simStatement, answers []
 		}
 		return
 	}
-	if strings.HasPrefix(statements[0].sql, chargedBeginning) {
-		name, units := statements[0].args[0].(string), grantedIn(statements, answers)
-		s.charged[name] += units
-		s.change(true, func() { s.charged[name] -= units })
-		for i := range statements {
-			for _, e := range statements[i].entries {
-				s.unsure[e.id] += e.n * e.cost
-			}
-		}
-	}
 	s.position += 8
 	if !s.failsOver() {
 		return
@@ -252,37 +238,6 @@ func (s *simServer) transaction(proxy int, statements []simStatement, answers []
 // change records how a change is undone.
 func (s *simServer) change(logged bool, undo func()) {
 	s.open = append(s.open, simUndo{s.now, logged, undo})
-}
-
-// grantedIn adds up what takes have granted.
-func grantedIn(statements []simStatement, answers []simAnswer) int64 {
-	units := int64(0)
-	for i := range statements {
-		for at, e := range statements[i].entries {
-			if statements[i].meaning.Kind == "take" {
-				units += granted(&statements[i], &answers[i], at) * e.cost
-			}
-		}
-	}
-	return units
-}
-
-// granted reads from an answer how many hits of an entry were granted.
-func granted(st *simStatement, a *simAnswer, entry int) int64 {
-	at := 0
-	for row := 0; row < a.rows; row++ {
-		columns := 3 + st.meaning.Width
-		slot := int64(binary.BigEndian.Uint64(a.result[at+4:]))
-		n := int64(binary.BigEndian.Uint64(a.result[at+16:]))
-		if slot == int64(entry+1) {
-			return n
-		}
-		for range columns {
-			size := int32(binary.BigEndian.Uint32(a.result[at:]))
-			at += 4 + max(0, int(size))
-		}
-	}
-	return 0
 }
 
 func simCopy(r *algorithm.Row) algorithm.Row {
@@ -327,6 +282,8 @@ func (s *simServer) onRows(proxy int, st *simStatement, a *simAnswer) bool {
 			short = short || st.meaning.AllOrNothing && n < e.n
 			s.begin(e.id, r)
 			s.hold(proxy, e.id, n*e.cost)
+			s.charged[e.id] += n * e.cost
+			s.change(e.id.Durable, func() { s.charged[e.id] -= n * e.cost })
 		case "refund":
 			d.Adjust(l, r, now, e.cost, e.claim)
 			s.hold(proxy, e.id, -e.cost)

@@ -51,7 +51,6 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 	if plan.without == "timeline" {
 		r.server.shown = 0
 	}
-	r.server.unnumbered = plan.without == "epoch check"
 	synctest.Test(t, func(t *testing.T) {
 		var all sync.WaitGroup
 		for n := range plan.proxies {
