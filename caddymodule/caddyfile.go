@@ -46,13 +46,13 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if len(args) == 1 {
 		h.Prefix = Text(args[0])
 	}
-	var zones []caddyfile.Token
+	var zones []*block
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		var err error
 		argument := h.Prefix
 		if d.Val() == "zone" {
-			zones = append(zones, d.Token())
-			err = h.readZone(d)
+			zones = append(zones, newBlock(d))
+			err = h.readZone(zones[len(zones)-1])
 		} else {
 			err = b.read(h, handlerTable, "zone")
 		}
@@ -64,16 +64,19 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		}
 	}
 	err := h.compile()
-	var inPart *edge.PartError
-	if errors.As(err, &inPart) && inPart.Zone >= 0 {
-		return errorAt(zones[inPart.Zone], err)
+	var part *edge.PartError
+	switch {
+	case !errors.As(err, &part):
+		return b.locate(err)
+	case part.Zone >= 0:
+		return zones[part.Zone].locate(part.Err)
 	}
-	return b.locate(err)
+	return b.blocks["policy"].locate(part.Err)
 }
 
 // readZone reads a zone.
-func (h *Handler) readZone(d *caddyfile.Dispenser) error {
-	b := newBlock(d)
+func (h *Handler) readZone(b *block) error {
+	d := b.d
 	args := d.RemainingArgs()
 	if len(args) != 1 {
 		return b.wrong("zone", strings.Join(args, " "), "one name, the zone's prefix, and a block")
@@ -92,8 +95,7 @@ func (h *Handler) readZone(d *caddyfile.Dispenser) error {
 		}
 	}
 	h.Zones = append(h.Zones, z)
-	_, err := edge.NewZone(values(&z.LimitSettings), parseText)
-	return b.locate(err)
+	return nil
 }
 
 // readMatch reads a zone's block of matchers.

@@ -194,7 +194,7 @@ func (h *Handler) Cleanup() error {
 func (h *Handler) compile() error {
 	c := edge.Configuration{
 		Handler: values(&h.HandlerSettings), Limit: values(&h.LimitSettings), Policy: h.Policy.values(),
-		Parse: parseText, KeyExample: keyExample, UserExample: userExample,
+		Parse: parseText, KeyExample: "{header.X-Api-Key}", UserExample: "{http.auth.user.id}",
 	}
 	for i, z := range h.Zones {
 		if z == nil {

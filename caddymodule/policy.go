@@ -26,20 +26,12 @@ type Policy struct {
 	PolicySettings
 }
 
-// The placeholders that errors about a policy give as examples.
-const keyExample, userExample = "{header.X-Api-Key}", "{http.auth.user.id}"
-
 // values are the settings; nil without a policy.
 func (p *Policy) values() edge.Values {
 	if p == nil {
 		return nil
 	}
 	return values(&p.PolicySettings)
-}
-
-func (p *Policy) check() error {
-	_, err := edge.NewSitePolicy(p.values(), parseText, keyExample, userExample)
-	return err
 }
 
 // Asked implements edge.Watcher. It counts and logs what the policy says about a request, and sets the placeholders of Policy.

@@ -20,11 +20,13 @@ type block struct {
 	title string // the beginning of errors about a zone; or ""
 	start caddyfile.Token
 	seen  map[string]caddyfile.Token // the subdirectives that were read
+
+	blocks map[string]*block // of those that have one
 }
 
 // newBlock returns a block for a dispenser that is at the name of the directive.
 func newBlock(d *caddyfile.Dispenser) *block {
-	return &block{d: d, start: d.Token(), seen: map[string]caddyfile.Token{}}
+	return &block{d: d, start: d.Token(), seen: map[string]caddyfile.Token{}, blocks: map[string]*block{}}
 }
 
 // read reads the subdirective at which the dispenser is into the field of a struct that has its
@@ -87,20 +89,24 @@ func (b *block) lines() string {
 	return " " + strings.Join(lines, ", ")
 }
 
-// setBlock reads the block of a subdirective into a new struct, and checks it.
+// setBlock reads the block of a subdirective into a new struct, and checks it if it can check itself.
 func (b *block) setBlock(field reflect.Value, s *edge.Setting, text string) error {
 	if text != "" {
 		return b.wrong(s.Name, text, s.WantArgs())
 	}
 	field.Set(reflect.New(field.Type().Elem()))
 	inner := newBlock(b.d)
+	b.blocks[s.Name] = inner
 	inner.title = b.title + s.Name + ": "
 	for nesting := b.d.Nesting(); b.d.NextBlock(nesting); {
 		if err := inner.read(field.Interface(), s.Settings); err != nil {
 			return err
 		}
 	}
-	return inner.locate(field.Interface().(interface{ check() error }).check())
+	if settings, ok := field.Interface().(interface{ check() error }); ok {
+		return inner.locate(settings.check())
+	}
+	return nil
 }
 
 // wrong returns an error about a value. "" is a value that is missing.

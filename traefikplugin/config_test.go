@@ -16,29 +16,16 @@ func valid() *Config {
 	return c
 }
 
-// TestEachFieldIsChecked has a wrong value of each field. Tests of package edge have all values.
-func TestEachFieldIsChecked(t *testing.T) {
+// TestWrongSettingsAreRefused, with their names in Traefik: in each part of a configuration, and what only Traefik has. Tests of
+// package edge and of the Caddy module have the other settings.
+func TestWrongSettingsAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		`prefix: missing`:    func(c *Config) { c.Other["prefix"] = "" },
-		`limit: missing`:     func(c *Config) { c.Other["limit"] = "" },
-		`algorithm: "leaky"`: func(c *Config) { c.Other["algorithm"] = "leaky" },
-		`burst: "5"`:         func(c *Config) { c.Other["burst"] = "5" },
-		`cost: "0"`:          func(c *Config) { c.Other["cost"] = "0" },
-		`minCost: "-1"`:      func(c *Config) { c.Other["cost"], c.Other["minCost"] = "{header.X}", "-1" },
-		`maxKeys: "0"`:       func(c *Config) { c.Other["maxKeys"] = "0" },
-		`maxKeys: "1000": must be left out with a lease`: func(c *Config) { c.Other["maxKeys"], c.Other["lease"] = "1000", "5%" },
-		`cost: "{nobody}"`:           func(c *Config) { c.Other["cost"] = "{nobody}" },
-		`key: "{client_ip"`:          func(c *Config) { c.Other["key"] = "{client_ip" },
-		`hashKey: "perhaps"`:         func(c *Config) { c.Other["hashKey"] = "perhaps" },
-		`timeout: "2m"`:              func(c *Config) { c.Other["timeout"] = "2m" },
-		`onError: "ignore"`:          func(c *Config) { c.Other["onError"] = "ignore" },
-		`cleanupProbability: "1.5"`:  func(c *Config) { c.Other["cleanupProbability"] = "1.5" },
-		`ipv4Prefix: "33"`:           func(c *Config) { c.Other["ipv4Prefix"] = "33" },
-		`maxConns: "0"`:              func(c *Config) { c.Other["maxConns"] = "0" },
-		`durable: "perhaps"`:         func(c *Config) { c.Other["durable"] = "perhaps" },
-		`synchronousCommit: "maybe"`: func(c *Config) { c.Other["synchronousCommit"] = "maybe" },
-		`autoMigrate: "2"`:           func(c *Config) { c.Other["autoMigrate"] = "2" },
-		`inMemoryBlock: "no"`:        func(c *Config) { c.Other["inMemoryBlock"] = "no" },
+		`minCost: "-1"`:             func(c *Config) { c.Other["cost"], c.Other["minCost"] = "{header.X}", "-1" },
+		`maxKeys: "0"`:              func(c *Config) { c.Other["maxKeys"] = "0" },
+		`cost: "{nobody}"`:          func(c *Config) { c.Other["cost"] = "{nobody}" },
+		`key: "{client_ip"`:         func(c *Config) { c.Other["key"] = "{client_ip" },
+		`onError: "ignore"`:         func(c *Config) { c.Other["onError"] = "ignore" },
+		`cleanupProbability: "1.5"`: func(c *Config) { c.Other["cleanupProbability"] = "1.5" },
 		`limit: missing: must be given here, or drop the prefix`: func(c *Config) {
 			c.Other["limit"], c.Zones = "", []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"}}}
 		},
@@ -46,7 +33,6 @@ func TestEachFieldIsChecked(t *testing.T) {
 			c.Other["prefix"], c.Other["limit"], c.Other["key"], c.Zones = "", "", "{path}", []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"}}}
 		},
 		`limit: "100 1mo": must be a window from 1ms to 876600h (100 years) in whole microseconds, with the units ms, s, m, h, d and w`: func(c *Config) { c.Other["limit"] = "100 1mo" },
-		`headers: "theirs"`:        func(c *Config) { c.Other["headers"] = "theirs" },
 		`dsn: missing`:             func(c *Config) { c.Other["dsn"] = "" },
 		`dsn: `:                    func(c *Config) { c.Other["dsn"] = "mysql://localhost" },
 		`ipStrategy.depth: "-1"`:   func(c *Config) { c.IPStrategy = &IPStrategy{Depth: -1} },
@@ -56,33 +42,37 @@ func TestEachFieldIsChecked(t *testing.T) {
 			c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m"}}, {Other: Settings{"prefix": "b", "limit": "5 1m", "key": "}"}}}
 		},
 		`policy.apiKey: "X-Api-Key": must be text with a placeholder, such as {header.X-Api-Key}`: func(c *Config) { c.Policy = []Settings{{"apiKey": "X-Api-Key"}} },
-		`policy.apiKey: "{nope}"`: func(c *Config) { c.Policy = []Settings{{"apiKey": "{nope}"}} },
-		`policy.user: "alice"`:    func(c *Config) { c.Policy = []Settings{{"user": "alice"}} },
-		`policy.tier: "{"`:        func(c *Config) { c.Policy = []Settings{{"tier": "{"}} },
+		`policy.user: "alice"`: func(c *Config) { c.Policy = []Settings{{"user": "alice"}} },
 		`policy.unknownKey: "allow": must be reject or anonymous`:                                         func(c *Config) { c.Policy = []Settings{{"unknownKey": "allow"}} },
-		`policy.refresh: "2m": must be a duration from 50ms to 1m`:                                        func(c *Config) { c.Policy = []Settings{{"refresh": "2m"}} },
-		`policy.maxIdentities: "0"`:                                                                       func(c *Config) { c.Policy = []Settings{{"maxIdentities": "0"}} },
 		`policy.forwardHeaders: "maybe"`:                                                                  func(c *Config) { c.Policy = []Settings{{"forwardHeaders": "maybe"}} },
 		`dsn: "memory": must be a Postgres URL or key=value pairs: the rules of a policy are in Postgres`: func(c *Config) { c.Policy = []Settings{{}} },
 		`prefix: "rule/x": must be a name that does not begin with rule/`:                                 func(c *Config) { c.Policy, c.Other["prefix"] = []Settings{{}}, "rule/x" },
-		`ban: "1h after 10": must be a ban such as`:                                                       func(c *Config) { c.Policy, c.Other["ban"] = []Settings{{}}, "1h after 10" },
 		`zones[0].ban: "1h after 10 refusals in 1m": must be left out, or used with a policy`: func(c *Config) {
 			c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "ban": "1h after 10 refusals in 1m"}}}
 		},
-		`audit: "most": must be off, denied, all, or sample`: func(c *Config) { c.Other["audit"] = "most" },
 		`zones[0].audit: "sample 2": must be off, denied`: func(c *Config) {
 			c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "audit": "sample 2"}}}
 		},
 		`history.node: "a\nb": must be a name of 1 to 100 bytes`:    func(c *Config) { c.History = []History{{Other: Settings{"node": "a\nb"}}} },
-		`history.region: "\x00": must be a name`:                    func(c *Config) { c.History = []History{{Other: Settings{"region": "\x00"}}} },
 		`history.auditAddress: "half": must be full, prefix or off`: func(c *Config) { c.History = []History{{Other: Settings{"auditAddress": "half"}}} },
 		`history.retention.metricsDay: "7 years": must be a duration from 1d to 100y`: func(c *Config) {
 			c.History = []History{{Retention: []Settings{{"metricsDay": "7 years"}}}}
 		},
 		`dsn: "memory": must be a Postgres URL or key=value pairs, or used with audit off: the history is in Postgres`: func(c *Config) { c.Other["audit"] = "denied" },
-		`zones[0].cost: "x"`:                           func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "cost": "x"}}} },
-		`zones[0].hashKey: "x"`:                        func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "hashKey": "x"}}} },
-		`zones[0].prefix: "api": must be another name`: func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "api", "limit": "5 1m", "key": "all"}}} },
+		`zones[0].hashKey: "x"`:                                                                func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "hashKey": "x"}}} },
+		`zones[0].prefix: "api": must be another name`:                                         func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "api", "limit": "5 1m", "key": "all"}}} },
+		`limits: "{nobody}": must be text with`:                                                func(c *Config) { c.Other["limit"], c.Other["limits"] = "", "{nobody} default 5 1m" },
+		`exemptHeader: "X-Internal …": must be with a secret of 16 characters`:                 func(c *Config) { c.Other["exemptHeader"] = "X-Internal hunter2" },
+		`exemptHeader: "X-Internal …": must be with a secret: only {env.NAME} and {file.PATH}`: func(c *Config) { c.Other["exemptHeader"] = "X-Internal {env.PG_RATELIMIT_UNSET}" },
+		`exemptHeader: "X-Internal …": must be with a secret: open /nonexistent: no such file`: func(c *Config) { c.Other["exemptHeader"] = "X-Internal {file./nonexistent}" },
+		`key: "{nobody}": must be text with`:                                                   func(c *Config) { c.Other["key"] = "{nobody}" },
+		`match: missing: must be given with paths, methods, hosts or headers`:                  func(c *Config) { c.Match = &edge.Match{} },
+		`zones[0].match.paths: "api": must be a path such as /login`: func(c *Config) {
+			c.Zones = []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"}, Match: &edge.Match{Paths: []string{"/x", "api"}}}}
+		},
+		`match.hosts: "a:80": must be a host`:                    func(c *Config) { c.Match = &edge.Match{Hosts: []string{"a:80"}} },
+		`match.methods: "G T": must be methods such as GET`:      func(c *Config) { c.Match = &edge.Match{Methods: []string{"G T"}} },
+		`match.headers: "X-Plan:": must be the name of a header`: func(c *Config) { c.Match = &edge.Match{Headers: []string{"X-Plan:"}} },
 	} {
 		t.Setenv("DATABASE_URL", "")
 		c := valid()
@@ -90,6 +80,8 @@ func TestEachFieldIsChecked(t *testing.T) {
 		_, err := New(t.Context(), nil, c, "test")
 		if err == nil || !strings.HasPrefix(err.Error(), "pg_ratelimit: "+want) {
 			t.Errorf("want %s …, got %v", want, err)
+		} else if strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("the error has the secret: %v", err)
 		}
 	}
 	if len(shared.pools) != 0 {

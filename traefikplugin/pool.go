@@ -112,72 +112,65 @@ func (r *registry) acquire(s edge.StoreSettings, timeout time.Duration) (*pool, 
 // request of a known API key takes 1.6 times the processor time, and 1,570 allocations instead of 860.
 const remembered = 16384
 
-// acquireShared is acquire for a policy or a history on a pool. what is its kind and its settings. open
-// sets the rest of its sharing.
-func (r *registry) acquireShared(p *pool, what string, open func(s *sharing) error) (*sharing, error) {
+// acquireOn acquires a policy or a history in a database. It is a user of the pool of the database, so that it can end its
+// work there when it is closed. what is its kind and its settings. Handlers share it by the pool p, or if p is nil, by that of
+// the database. open sets it in its sharing, and returns how to close it.
+func (r *registry) acquireOn(database edge.StoreSettings, p *pool, what string, open func(at *pool, s *sharing) (close func(), err error)) (*sharing, error) {
+	at, err := r.acquire(database, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer r.release(at, at.use)
+	if p == nil {
+		p = at
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := p.shared[what]
 	if s == nil {
 		s = &sharing{forget: func() { delete(p.shared, what) }}
-		if err := open(s); err != nil {
+		end, err := open(at, s)
+		if err != nil {
 			return nil, err
 		}
+		s.close = func() {
+			end()
+			r.release(at, at.use)
+		}
+		at.use.add()
 		p.shared[what] = s
 	}
 	s.add()
 	return s, nil
 }
 
-// acquirePolicy acquires a policy for limits in a pool. A policy is a user of the pool of its database, which
-// may be another one.
+// acquirePolicy acquires a policy for limits in a pool.
 func (r *registry) acquirePolicy(p *pool, t policyUse) (*sharing, error) {
-	at, err := r.acquire(t.database, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer r.release(at, at.use)
-	return r.acquireShared(p, fmt.Sprintf("policy %#v %#v", t.settings, t.database), func(s *sharing) error {
+	return r.acquireOn(t.database, p, fmt.Sprintf("policy %#v %#v", t.settings, t.database), func(at *pool, s *sharing) (func(), error) {
 		opened, err := edge.OpenProxyPolicy(p.store, at.store, at.db, t.settings, edge.ProxyPolicyOptions{
 			Node: at.settings.NodeNameOf(proxyKind), AutoMigrate: at.settings.AutoMigrate, Remember: remembered, OnError: p.logger.failure,
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		opened.Prepare()
 		s.policy = opened
-		s.close = func() {
-			opened.Close()
-			r.release(at, at.use)
-		}
-		at.use.add()
-		return nil
+		return func() { opened.Close() }, nil
 	})
 }
 
-// acquireHistory acquires a history. It is a user of the pool of its database, so that it can write what is
-// pending when it is closed.
+// acquireHistory acquires a history.
 func (r *registry) acquireHistory(recorded *recordSettings) (*sharing, error) {
-	p, err := r.acquire(recorded.database, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer r.release(p, p.use)
-	return r.acquireShared(p, fmt.Sprintf("history %#v", recorded.settings), func(s *sharing) error {
-		opened, err := edge.OpenHistory(p.db, recorded.settings, edge.HistoryOptions{
-			Node: p.settings.NodeNameOf(proxyKind), Region: p.settings.Region, AutoMigrate: p.settings.AutoMigrate, OnError: func(err error) { p.logger.log(err.Error()) },
+	return r.acquireOn(recorded.database, nil, fmt.Sprintf("history %#v", recorded.settings), func(at *pool, s *sharing) (func(), error) {
+		opened, err := edge.OpenHistory(at.db, recorded.settings, edge.HistoryOptions{
+			Node: at.settings.NodeNameOf(proxyKind), Region: at.settings.Region, AutoMigrate: at.settings.AutoMigrate, OnError: func(err error) { at.logger.log(err.Error()) },
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		opened.Prepare()
 		s.writer = opened
-		s.close = func() {
-			opened.Close()
-			r.release(p, p.use)
-		}
-		p.use.add()
-		return nil
+		return func() { opened.Close() }, nil
 	})
 }
 
