@@ -8,8 +8,8 @@ import (
 	"runtime/debug"
 	"strconv"
 	"syscall"
+	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
 )
 
@@ -38,29 +38,17 @@ The role must own the tables. Connect to Postgres itself, not to a pooler.`,
   caddy pg-ratelimit archive --before 60d --to s3://logs/limits --drop --expire 7y`,
 	of: ofHistory,
 	flags: []flag{
-		{name: "before", value: "", usage: "archive days that ended before: an age such as 60d, or a time such as 2026-08-01", needed: true},
+		{name: "before", value: "", read: anAge, usage: "archive days that ended before: an age such as 60d, or a time such as 2026-08-01", needed: true},
 		{name: "to", value: "", usage: "a folder, or s3://BUCKET/PREFIX", needed: true},
 		{name: "drop", value: false, usage: "remove the days of the audit log from the database when they are archived"},
-		{name: "expire", value: "", usage: "delete the files of days that ended before: an age such as 7y, or a time"},
+		{name: "expire", value: "", read: anAge, usage: "delete the files of days that ended before: an age such as 7y, or a time"},
 	},
 	do: func(c *call) error {
-		now, err := c.db.Now(c.ctx)
+		to, err := archive.NewDestination(c.text("to"))
 		if err != nil {
 			return err
 		}
-		o := archive.Options{Drop: c.is("drop")}
-		if o.Before, err = admin.ParseAgo("--before", c.text("before"), now); err != nil {
-			return err
-		}
-		if expire := c.text("expire"); expire != "" {
-			if o.Expire, err = admin.ParseAgo("--expire", expire, now); err != nil {
-				return err
-			}
-		}
-		if o.To, err = archive.NewDestination(c.text("to")); err != nil {
-			return err
-		}
-		return c.archive(o)
+		return c.archive(archive.Options{To: to, Before: get[time.Time](c, "before"), Expire: get[time.Time](c, "expire"), Drop: c.is("drop")})
 	},
 }
 

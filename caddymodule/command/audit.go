@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
@@ -41,7 +42,7 @@ With -f the newest is the last, and what proxies write from then on follows unti
 		{name: "rule", value: "", usage: "by this rule", complete: ruleNames},
 		{name: "decision", value: "", usage: "one or more of " + strings.Join(admin.Decisions(), ", ") + ", with commas between them",
 			choices: admin.Decisions(), list: true},
-		{name: "address", value: "", usage: "from this address or network"},
+		{name: "address", value: "", read: aNetwork, usage: "from this address or network"},
 		{name: "host", value: "", usage: "to this host"},
 		{name: "node", value: "", usage: "decided by this proxy"},
 		{name: "follow,f", value: false, usage: "go on with new rows, until Ctrl-C"},
@@ -49,9 +50,15 @@ With -f the newest is the last, and what proxies write from then on follows unti
 	}, period("1h", "decided")...),
 	alone: []string{"follow until", "prefix rule"},
 	do: func(c *call) error {
-		q, err := c.auditQuery()
-		if err != nil {
-			return err
+		q := &admin.AuditQuery{
+			Period: c.times, User: c.text("user"), KeyID: get[int64](c, "key-id"), Prefix: c.text("prefix"), Address: get[netip.Prefix](c, "address"),
+			Host: c.text("host"), Node: c.text("node"), Most: c.number("number"),
+		}
+		if rule := c.text("rule"); rule != "" {
+			q.Prefix = "rule/" + rule
+		}
+		if decisions := c.text("decision"); decisions != "" {
+			q.Decisions = strings.Split(decisions, ",")
 		}
 		if c.is("follow") {
 			return c.follow(q)
@@ -60,27 +67,6 @@ With -f the newest is the last, and what proxies write from then on follows unti
 		hideInAll(found)
 		return showList(c, found, err, auditRow, noneRecorded("decision", q.Period))
 	},
-}
-
-// auditQuery is what the flags of audit ask for.
-func (c *call) auditQuery() (q *admin.AuditQuery, err error) {
-	q = &admin.AuditQuery{User: c.text("user"), Prefix: c.text("prefix"), Host: c.text("host"), Node: c.text("node"), Most: c.number("number")}
-	if rule := c.text("rule"); rule != "" {
-		q.Prefix = "rule/" + rule
-	}
-	if decisions := c.text("decision"); decisions != "" {
-		q.Decisions = strings.Split(decisions, ",")
-	}
-	if q.KeyID, err = c.keyID(); err != nil {
-		return nil, err
-	}
-	if address := c.text("address"); address != "" {
-		if q.Address, err = admin.ParseNetwork("--address", address); err != nil {
-			return nil, err
-		}
-	}
-	q.Period, err = c.period()
-	return q, err
 }
 
 // hideInAll hides the API keys in rows.
@@ -140,16 +126,10 @@ Proxies with a history count every request of a user, whatever is in the audit l
 	flags: append([]flag{{name: "month", value: "", usage: "a month such as 2026-11 (default the current one)"}}, period("", "the days")...),
 	alone: []string{"month since", "month until"},
 	do: func(c *call) error {
-		now, err := c.db.Now(c.ctx)
-		if err != nil {
-			return err
-		}
-		p, err := admin.ParseMonth("--month", c.text("month"), now)
-		switch {
-		case err != nil:
-		case c.text("since") != "":
-			p, err = c.period()
-		case c.text("until") != "":
+		p, err := admin.ParseMonth("--month", c.text("month"), c.now())
+		if c.text("since") != "" {
+			p = c.times
+		} else if c.text("until") != "" {
 			err = errNoSince
 		}
 		if err != nil {

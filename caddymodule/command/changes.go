@@ -1,11 +1,10 @@
 package command
 
 import (
-	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 var changesCommand = entry{
@@ -15,13 +14,9 @@ var changesCommand = entry{
 keeps changes for 30 days. --json has the rows before and after.`,
 	example: `  caddy pg-ratelimit changes
   caddy pg-ratelimit changes --since 7d -n 1000 --json`,
-	flags: []flag{{name: "since", value: "1h", usage: "changes of the last 30m, 24h, 7d …"}, most(100)},
+	flags: []flag{{name: "since", value: "1h", read: aDuration, usage: "changes of the last 30m, 24h, 7d …"}, most(100)},
 	do: func(c *call) error {
-		d, err := c.duration("since")
-		if err != nil {
-			return err
-		}
-		changes, err := c.db.Changes(c.ctx, d, c.number("number"))
+		changes, err := c.db.Changes(c.ctx, get[time.Duration](c, "since"), c.number("number"))
 		return showList(c, changes, err, func(change *admin.Change) row {
 			what := strings.Join(change.What, ", ")
 			return row{"ID", change.Seq, "AT", change.At, "BY", change.By, "KIND", change.Kind, "WHICH", which(change), "WHAT", what}
@@ -33,11 +28,9 @@ keeps changes for 30 days. --json has the rows before and after.`,
 		long: `Takes back what the command or the transaction of a change did to the policy, if nothing newer has changed the
 same rows or refers to them: what it made is deleted, and what it deleted or changed is as before. ID is that of one of its lines.`,
 		example: "  caddy pg-ratelimit changes undo 17",
+		args:    []reader{numberOf("changes")},
 		do: func(c *call) error {
-			id, err := strconv.ParseInt(c.args[0], 10, 64)
-			if err != nil || id < 1 {
-				return &ratelimit.FieldError{Field: "ID", Value: c.args[0], Want: "the number of a change, as in: caddy pg-ratelimit changes"}
-			}
+			id := get[int64](c, "ID")
 			rows, err := c.db.Undo(c.ctx, id)
 			return show(c, map[string]int64{"undone": id, "rows": rows}, err, func(p *page, _ map[string]int64) {
 				p.print("The change %d is taken back. Rows: %d.\n", id, rows)

@@ -89,6 +89,9 @@ type call struct {
 	db   *admin.Database // nil of a command that needs none
 	cmd  *cobra.Command
 	args []string
+	// values are those of flags and arguments that have readers, by name, and times the period of since and until.
+	values map[string]any
+	times  admin.Period
 }
 
 // run connects to the database of a dataset, and does something on it.

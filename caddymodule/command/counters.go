@@ -85,10 +85,7 @@ So REQUESTS are then refusals only. With --by path, the list has the paths inste
 
 // topSince lists the senders, or the paths, of the most requests in a period.
 func (c *call) topSince(prefix string, most int) error {
-	p, err := c.period()
-	if err != nil {
-		return err
-	}
+	p := c.times
 	if c.text("by") == byPath {
 		paths, err := c.db.TopPaths(c.ctx, p, prefix, most)
 		return showList(c, paths, err, func(n *admin.Name) row {
@@ -113,13 +110,10 @@ key may be one that is stored as a digest. KEY may be "-", to read it from stand
   caddy pg-ratelimit get web 192.0.2.1
   caddy pg-ratelimit get per-key - < key.txt`,
 	first: prefixes,
+	args:  []reader{aText, aSecret},
 	of:    ofCounters,
 	do: func(c *call) error {
-		key, err := c.secret("KEY", c.args[1])
-		if err != nil {
-			return err
-		}
-		counters, err := c.db.Counters(c.ctx, c.args[0], key)
+		counters, err := c.db.Counters(c.ctx, c.args[0], get[string](c, "KEY"))
 		return showList(c, counters, err, counterRow, "There are no counters.")
 	},
 }
@@ -132,12 +126,9 @@ proxy that has refused the key within the last second may refuse it for up to a 
 	example: `  caddy pg-ratelimit reset rule/free/per_hour acme
   caddy pg-ratelimit reset per-key - < key.txt`,
 	first: prefixes,
+	args:  []reader{aText, aSecret},
 	of:    ofCounters,
 	do: func(c *call) error {
-		key, err := c.secret("KEY", c.args[1])
-		if err != nil {
-			return err
-		}
-		return c.changed(c.db.Reset(c.ctx, c.args[0], key), "counter of", c.args[0], "reset")
+		return c.changed(c.db.Reset(c.ctx, c.args[0], get[string](c, "KEY")), "counter of", c.args[0], "reset")
 	},
 }

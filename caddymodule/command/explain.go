@@ -3,7 +3,9 @@ package command
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -25,7 +27,7 @@ configurations of proxies are not part of the policy.`,
   # what will be on Black Friday
   caddy pg-ratelimit explain --user acme --path / --at 2026-11-27`,
 	flags: []flag{
-		{name: "key", value: "", usage: `API key, or "-" to read it from standard input`},
+		{name: "key", value: "", read: aSecret, usage: `API key, or "-" to read it from standard input`},
 		aKey("API key by its number"),
 		{name: "user", value: "", usage: "user that the proxy authenticated", complete: userNames},
 		{name: "tier", value: "anonymous", usage: "tier of requests without a user", complete: tierNames},
@@ -33,10 +35,10 @@ configurations of proxies are not part of the policy.`,
 		{name: "method", value: "GET", usage: "method"},
 		{name: "path", value: "/", usage: "path, as it is sent"},
 		{name: "host", value: "", usage: "host"},
-		{name: "ip", value: "", usage: "address of the client (default " + admin.AssumedAddress.String() + ", which the output then says)"},
+		{name: "ip", value: "", read: anAddress, usage: "address of the client (default " + admin.AssumedAddress.String() + ", which the output then says)"},
 		{name: "route", value: "", usage: "name of the route, as the configuration of the proxy sets it"},
 		{name: "header", value: []string(nil), usage: `header of the request, as in "X-Tenant: blue"`},
-		{name: "at", value: "", usage: "when the request comes (default now)"},
+		{name: "at", value: "", read: aTime, usage: "when the request comes (default now)"},
 	},
 	alone: []string{"key key-id user"},
 	do: func(c *call) error {
@@ -50,24 +52,15 @@ configurations of proxies are not part of the policy.`,
 }
 
 // request is the request that the flags of explain describe.
-func (c *call) request() (r *admin.Request, err error) {
-	r = &admin.Request{User: c.text("user"), Tier: c.text("tier"), Method: strings.ToUpper(c.text("method")), Host: c.text("host"), Route: c.text("route"),
-		AllowUnknown: c.text("unknown-key") == "anonymous", Header: http.Header{}}
-	if r.Key, err = c.secret("--key", c.text("key")); err != nil {
-		return nil, err
-	}
-	if r.KeyID, err = c.keyID(); err != nil {
-		return nil, err
+func (c *call) request() (*admin.Request, error) {
+	r := &admin.Request{
+		Key: get[string](c, "key"), KeyID: get[int64](c, "key-id"), User: c.text("user"), Tier: c.text("tier"), AllowUnknown: c.text("unknown-key") == "anonymous",
+		Address: get[netip.Addr](c, "ip"), At: get[time.Time](c, "at"), Method: strings.ToUpper(c.text("method")), Host: c.text("host"), Route: c.text("route"), Header: http.Header{},
 	}
 	if path := c.text("path"); !strings.HasPrefix(path, "/") {
 		return nil, &ratelimit.FieldError{Field: "--path", Value: path, Want: "a path that begins with a slash"}
 	}
 	r.Path, _, _ = strings.Cut(c.text("path"), "?")
-	if ip := c.text("ip"); ip != "" {
-		if r.Address, err = admin.ParseAddress("--ip", ip); err != nil {
-			return nil, err
-		}
-	}
 	for _, header := range c.texts("header") {
 		name, value, found := strings.Cut(header, ":")
 		if !found || strings.TrimSpace(name) == "" {
@@ -75,10 +68,7 @@ func (c *call) request() (r *admin.Request, err error) {
 		}
 		r.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
-	if at := c.text("at"); at != "" {
-		r.At, err = admin.ParseTime("--at", at)
-	}
-	return r, err
+	return r, nil
 }
 
 func addExplanation(p *page, e *admin.Explanation) {

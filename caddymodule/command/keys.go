@@ -3,7 +3,7 @@ package command
 import (
 	"errors"
 	"fmt"
-	"strconv"
+	"net/netip"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
@@ -28,14 +28,10 @@ its own, requests with the key have that tier, and not that of the user.`,
 			{name: "user", value: "", usage: "the user that gets the key", complete: userNames, needed: true},
 			{name: "name", value: "", usage: "what the key is for"},
 			{name: "tier", value: "", usage: "the tier of the key (default: that of the user)", complete: tierNames},
-			{name: "expires", value: "", usage: "when the key ends: 90d, 2026-12-31 or never (default never)"},
+			{name: "expires", value: "", read: anEnd, usage: "when the key ends: 90d, 2026-12-31 or never (default never)"},
 		},
 		do: func(c *call) error {
-			ends, err := c.end("expires")
-			if err != nil {
-				return err
-			}
-			return c.newKey(c.db.CreateKey(c.ctx, c.text("user"), c.text("name"), c.text("tier"), ends))
+			return c.newKey(c.db.CreateKey(c.ctx, c.text("user"), c.text("name"), c.text("tier"), get[time.Time](c, "expires")))
 		},
 	}, {
 		use:   "list [--user USER] [-n 100]",
@@ -67,21 +63,23 @@ to its default, and deletes an override. The change is one transaction.`,
   caddy pg-ratelimit keys set 7 free/per_hour=5000
   caddy pg-ratelimit keys set 7 free/per_hour=`,
 		first: validKeys, settings: admin.Settings(admin.Keys),
-		do: onKey(func(c *call, id int64) error {
-			_, err := c.db.Set(c.ctx, admin.Keys, id, c.args[1:])
+		args: []reader{aKeyID},
+		do: func(c *call) error {
+			_, err := c.db.Set(c.ctx, admin.Keys, get[int64](c, "ID"), c.args[1:])
 			return c.changed(err, "key", c.args[0], createdOrChanged(false))
-		}),
+		},
 	}, {
 		use:     "revoke ID",
 		short:   "Ends an API key now",
 		example: "  caddy pg-ratelimit keys revoke 7",
 		first:   validKeys,
-		do: onKey(func(c *call, id int64) error {
-			key, err := c.db.RevokeKey(c.ctx, id)
+		args:    []reader{aKeyID},
+		do: func(c *call) error {
+			key, err := c.db.RevokeKey(c.ctx, get[int64](c, "ID"))
 			return show(c, key, err, func(p *page, key *admin.Key) {
 				p.print("The key %d of the user %s is revoked since %s.\n", key.ID, text(key.User), cell(key.RevokedAt))
 			})
-		}),
+		},
 	}, {
 		use:   "rotate ID [--grace 24h]",
 		short: "Makes an API key in place of another one, and ends that one after a grace",
@@ -94,26 +92,21 @@ count by user go on.`,
   # the key has leaked
   caddy pg-ratelimit keys rotate 7 --grace 0s`,
 		first: validKeys,
-		flags: []flag{{name: "grace", value: "24h", usage: "how long the old key stays valid"}},
-		do: onKey(func(c *call, id int64) error {
-			d, err := c.duration("grace")
-			if err != nil {
-				return err
-			}
-			return c.newKey(c.db.RotateKey(c.ctx, id, d))
-		}),
+		args:  []reader{aKeyID},
+		flags: []flag{{name: "grace", value: "24h", read: aDuration, usage: "how long the old key stays valid"}},
+		do: func(c *call) error {
+			return c.newKey(c.db.RotateKey(c.ctx, get[int64](c, "ID"), get[time.Duration](c, "grace")))
+		},
 	}},
 }
 
-// onKey makes an action on one API key the work of a command with the argument ID.
-func onKey(do func(c *call, id int64) error) func(*call) error {
-	return func(c *call) error {
-		id, err := strconv.ParseInt(c.args[0], 10, 64)
-		if err != nil || id < 1 {
-			return errors.New("ID: must be the number of a key, as in: caddy pg-ratelimit keys list") // it may be a key
-		}
-		return do(c, id)
+// aKeyID is the number of a key. The error does not repeat what may be a key.
+func aKeyID(c *call, name, text string) (any, error) {
+	id, err := numberOf("keys list")(c, name, text)
+	if err != nil {
+		err = errors.New("ID: must be the number of a key, as in: caddy pg-ratelimit keys list")
 	}
+	return id, err
 }
 
 // newKey prints a new key, unless err says that there is none. No other command prints a key.
@@ -154,11 +147,9 @@ which is more than any one organisation holds, needs --yes.`,
   caddy pg-ratelimit ban 2001:db8::1`,
 	flags: append([]flag{{name: "yes", value: false, usage: "ban the network however wide it is"}}, banFlags...),
 	alone: []string{"for until"},
+	args:  []reader{aNetwork},
 	do: func(c *call) error {
-		network, err := admin.ParseNetwork("NETWORK", c.args[0])
-		if err != nil {
-			return err
-		}
+		network := get[netip.Prefix](c, "NETWORK")
 		if admin.IsWide(network) && !c.is("yes") {
 			return &ratelimit.FieldError{Field: "NETWORK", Value: network.String(), Want: "an IPv4 /8 or an IPv6 /16 at most, which is as much as " +
 				"one organisation holds, or given with --yes: a wider ban shuts out all kinds of clients"}
@@ -174,27 +165,18 @@ var unbanCommand = entry{
 	short:   "Lifts the ban of a network or an address",
 	example: "  caddy pg-ratelimit unban 192.0.2.0/24",
 	first:   banned("network"),
+	args:    []reader{aNetwork},
 	do: func(c *call) error {
-		network, err := admin.ParseNetwork("NETWORK", c.args[0])
-		if err != nil {
-			return err
-		}
+		network := get[netip.Prefix](c, "NETWORK")
 		return c.changed(c.db.UnbanNetwork(c.ctx, network), "network", network.String(), "unbanned")
 	},
 }
 
 // ban makes a ban on the terms of banFlags, by the clock of the server, and prints it.
 func (c *call) ban(make func(until time.Time) (*admin.Ban, error)) error {
-	until, err := c.end("until")
-	if err == nil && c.text("for") != "" {
-		if until, err = c.db.Now(c.ctx); err == nil {
-			var lasts time.Duration
-			lasts, err = c.lasting("for")
-			until = until.Add(lasts)
-		}
-	}
-	if err != nil {
-		return err
+	until := get[time.Time](c, "until")
+	if lasts := get[time.Duration](c, "for"); lasts > 0 {
+		until = c.now().Add(lasts)
 	}
 	ban, err := make(until)
 	return show(c, ban, err, func(p *page, ban *admin.Ban) {

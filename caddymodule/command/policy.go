@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -85,7 +86,7 @@ and not of conditions, tiers of users or priorities.`,
 		flags: append([]flag{
 			{name: "dry-run", value: false, usage: "check the file and print what would change, and change nothing"},
 			{name: "expect", value: "", usage: "fail if the changes are others than those of policy diff, which prints this"},
-			{name: "replay", value: "", usage: "with --dry-run: replay the requests since 24h, 7d … or a time"},
+			{name: "replay", value: "", read: anAge, usage: "with --dry-run: replay the requests since 24h, 7d … or a time"},
 		}, policyFlags...),
 		do: applyPolicy,
 	}},
@@ -135,14 +136,7 @@ func applyPolicy(c *call) error {
 		if !o.DryRun {
 			return &ratelimit.FieldError{Field: "--replay", Value: replay, Want: "with --dry-run"}
 		}
-		now, err := c.db.Now(c.ctx)
-		if err != nil {
-			return err
-		}
-		o.Replay = &admin.Period{Until: now}
-		if o.Replay.From, err = admin.ParseAgo("--replay", replay, now); err != nil {
-			return err
-		}
+		o.Replay = &admin.Period{From: get[time.Time](c, "replay"), Until: c.now()}
 	}
 	plan, err := c.db.ApplyPolicy(c.ctx, want, o)
 	if err != nil {

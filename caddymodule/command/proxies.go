@@ -3,6 +3,7 @@ package command
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
@@ -126,15 +127,11 @@ caddy pg-ratelimit resume. A proxy that cannot reach the database meanwhile keep
   caddy pg-ratelimit pause --for 20m --reason outage`,
 	of: ofCounters,
 	flags: []flag{
-		{name: "for", value: "1h", usage: "how long, such as 20m or 2h"},
+		{name: "for", value: "1h", read: lasting, usage: "how long, such as 20m or 2h"},
 		{name: "reason", value: "", usage: "for people; clients do not see it"},
 	},
 	do: func(c *call) error {
-		d, err := c.lasting("for")
-		if err != nil {
-			return err
-		}
-		pause, err := c.db.Pause(c.ctx, d, c.text("reason"))
+		pause, err := c.db.Pause(c.ctx, get[time.Duration](c, "for"), c.text("reason"))
 		return show(c, pause, err, addPause)
 	},
 }

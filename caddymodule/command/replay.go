@@ -34,11 +34,8 @@ did send.`,
 	settings: admin.ReplaySettings(),
 	of:       ofAll,
 	flags:    append([]flag{{name: "rule", value: "", usage: "the rule", complete: ruleNames, needed: true}, most(10)}, period("7d", "requests")...),
-	do: func(c *call) (err error) {
-		q := admin.ReplayQuery{Rule: c.text("rule"), Settings: c.args, Most: c.number("number")}
-		if q.Period, err = c.period(); err != nil {
-			return err
-		}
+	do: func(c *call) error {
+		q := admin.ReplayQuery{Period: c.times, Rule: c.text("rule"), Settings: c.args, Most: c.number("number")}
 		r, err := c.db.Replay(c.ctx, &q)
 		hideReplay(r)
 		return show(c, r, err, addReplay)

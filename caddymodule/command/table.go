@@ -27,6 +27,8 @@ type entry struct {
 	first    names
 	settings []admin.Setting
 	complete suggest
+	// args read the first arguments.
+	args []reader
 	// of is the database on which the command works.
 	of dataset
 	// do is nil of an entry that only has others below it.
@@ -41,6 +43,7 @@ type flag struct {
 	// value is its default, and has its type: string, bool, int or []string.
 	value any
 	usage string
+	read  reader // of a string or an int; nil of others
 	// complete suggests values. choices are the only ones; one that is a list has several with commas between them.
 	complete names
 	choices  []string
@@ -73,11 +76,12 @@ func (t *tool) build(e *entry) *cobra.Command {
 			ctx = context.Background()
 		}
 		c := &call{tool: t, ctx: ctx, cmd: cmd, args: args}
-		err := c.checkChoices(e)
-		if err == nil {
-			err = c.run(e.of, e.do)
-		}
-		return withoutKeys(err)
+		return withoutKeys(c.run(e.of, func(c *call) error {
+			if err := c.read(e); err != nil {
+				return err
+			}
+			return e.do(c)
+		}))
 	}
 	if len(e.commands) > 0 {
 		t.group(cmd, e)
@@ -147,9 +151,7 @@ func must(err error) {
 // arguments checks the number of the arguments of a command, and its flags. Cobra's own checks repeat the arguments in
 // their errors, and one of them may be an API key.
 func arguments(cmd *cobra.Command, args []string) error {
-	line, _, _ := strings.Cut(strings.ReplaceAll(cmd.Use, " ...", "…")+" ", " [")
-	line, _, _ = strings.Cut(line, " --")
-	names := strings.Fields(line)[1:]
+	names := argumentNames(cmd.Use)
 	if len(args) == len(names) || len(args) > len(names) && strings.Contains(cmd.Use, "...") {
 		return checkFlags(cmd)
 	}
@@ -157,6 +159,13 @@ func arguments(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("%s has no arguments, and got %d: see --help", cmd.CommandPath(), len(args))
 	}
 	return fmt.Errorf("%s has the arguments %s, and got %d: see --help", cmd.CommandPath(), strings.Join(names, " "), len(args))
+}
+
+// argumentNames are those that a Use has.
+func argumentNames(use string) []string {
+	line, _, _ := strings.Cut(strings.ReplaceAll(use, " ...", "…")+" ", " [")
+	line, _, _ = strings.Cut(line, " --")
+	return strings.Fields(line)[1:]
 }
 
 // exclusive is the annotation of cobra on flags of which one may be given: their names.

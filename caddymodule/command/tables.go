@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
@@ -179,26 +180,15 @@ The tables of the history can be changed by their owner only.`,
 	of: ofAll,
 	flags: []flag{
 		{name: "user", value: "", usage: "a user, with all its API keys", complete: userNames},
-		{name: "ip", value: "", usage: "the address of a client"},
-		{name: "key", value: "", usage: `an API key, or the key of a counter; "-" reads it from standard input`},
+		{name: "ip", value: "", read: anAddress, usage: "the address of a client"},
+		{name: "key", value: "", read: aSecret, usage: `an API key, or the key of a counter; "-" reads it from standard input`},
 		aKey("an API key by its number"),
 		{name: "account", value: false, usage: "delete the user and the API keys as well"},
 		{name: "dry-run", value: false, usage: "count the rows, and delete none"},
 	},
 	alone: []string{"user ip key key-id"},
-	do: func(c *call) (err error) {
-		who := admin.Person{User: c.text("user")}
-		if who.Key, err = c.secret("--key", c.text("key")); err != nil {
-			return err
-		}
-		if ip := c.text("ip"); ip != "" {
-			if who.Address, err = admin.ParseAddress("--ip", ip); err != nil {
-				return err
-			}
-		}
-		if who.KeyID, err = c.keyID(); err != nil {
-			return err
-		}
+	do: func(c *call) error {
+		who := admin.Person{User: c.text("user"), Key: get[string](c, "key"), Address: get[netip.Addr](c, "ip"), KeyID: get[int64](c, "key-id")}
 		forgotten, err := c.db.Forget(c.ctx, &who, c.is("account"), c.is("dry-run"))
 		return show(c, forgotten, err, addForgotten)
 	},
