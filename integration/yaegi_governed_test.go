@@ -37,7 +37,8 @@ func TestInterpretedPolicyDoesWhatCompiledDoes(t *testing.T) {
 		return object{
 			"dsn": dsn, "timeout": "30s", "onError": "deny", "ipStrategy": object{"depth": 1},
 			"policy": object{"apiKey": "{header.Authorization}", "user": "{header.X-User}", "refresh": "50ms", "forwardHeaders": true},
-			"zones":  []object{{"prefix": "zone", "key": "{header.X-User}", "limit": "7 1h", "algorithm": "fixed_window", "ban": "1h after 1000 refusals in 1m"}},
+			"zones": []object{{"prefix": "zone", "key": "{header.X-User}", "limit": "7 1h", "algorithm": "fixed_window", "ban": "1h after 1000 refusals in 1m"},
+				{"prefix": "paid", "key": "{header.X-API-Key}{cookie.session}{query.page}", "cost": "{header.X-Cost}", "limit": "1000 1h", "algorithm": "fixed_window"}},
 		}
 	}
 	dsnGo, dsnYaegi := policyDatabase(t, sql), policyDatabase(t, sql)
@@ -58,6 +59,8 @@ func TestInterpretedPolicyDoesWhatCompiledDoes(t *testing.T) {
 			{"/closed/x/y", nil},
 			{"/health", []string{"X-User", "alice"}},
 			{"/a%2F..%2Fb", nil},
+			{"/?page=2", []string{"X-API-Key", "sha256:k1", "Cookie", "a=1; session=s1", "X-Cost", "4"}},
+			{"/", []string{"X-API-Key", strings.Repeat("long", 200) + "\xff", "X-Cost", "-1"}},
 		} {
 			a, b := askPath(byGo, request.path, request.headers...), askPath(byYaegi, request.path, request.headers...)
 			statuses[a.Code]++
@@ -79,7 +82,7 @@ func TestInterpretedPolicyDoesWhatCompiledDoes(t *testing.T) {
 			t.Errorf("no answer has status %d: %v", status, statuses)
 		}
 	}
-	for _, prefix := range []string{"rule/free/per_hour", "rule/pro/per_hour", "rule/protect/per_hour", "rule/bill/per_day", "rule/trial/per_hour", "zone"} {
+	for _, prefix := range []string{"rule/free/per_hour", "rule/pro/per_hour", "rule/protect/per_hour", "rule/bill/per_day", "rule/trial/per_hour", "zone", "paid"} {
 		inGo, inYaegi := countsOf(t, dsnGo, prefix), countsOf(t, dsnYaegi, prefix)
 		if inGo != inYaegi || inGo == "" {
 			t.Errorf("%s: %s compiled, %s interpreted", prefix, inGo, inYaegi)

@@ -5,7 +5,6 @@ import (
 	"go/token"
 	"maps"
 	"slices"
-	"testing"
 )
 
 // functionOf is the type and the body of a function; nil if the node is none or has no body.
@@ -184,43 +183,4 @@ func without(unset map[string]bool, assign *ast.AssignStmt) map[string]bool {
 		}
 	}
 	return left
-}
-
-func TestUnsetResultsAreFound(t *testing.T) {
-	for code, want := range map[string]bool{
-		`func f() (n int) { n = 1; return n }`:                                                            false,
-		`func f() (n int) { return 1 }`:                                                                   false,
-		`func f() (n int, err error) { n, err = g(); return }`:                                            false,
-		`func f() (n int, err error) { m, err := g(); n = m; return n, err }`:                             false,
-		`func f() (n int) { if a { n = 1; return n }; return 2 }`:                                         false,
-		`func f() (n int) { if n := g(); n > 0 { return n }; return 0 }`:                                  false,
-		`func f() (n int) { t := T{n: 1}; return t.n }`:                                                   false,
-		`func f() (err error) { defer end(&err); return g() }`:                                            false,
-		`func f() (err error) { defer func() { if r := recover(); r != nil { err = e } }(); return nil }`: false,
-		`func f() (_ int, ok bool) { ok = true; return 1, ok }`:                                           false,
-		`func f() int { return n }`:                                                                       false,
-		`func f() (n int) { return n }`:                                                                   true,
-		`func f() (n int) { return }`:                                                                     true,
-		`func f() (n int) { n++; return 1 }`:                                                              true,
-		`func f() (n int) { n += 2; return n }`:                                                           true,
-		`func f() (l []int) { l = append(l, 1); return l }`:                                               true,
-		`func f() (t T) { t.n = 1; return t }`:                                                            true,
-		`func f() (n int) { if a { n = 1 }; return n }`:                                                   true,
-		`func f() (n int) { for i := 0; i < 2; i++ { n = i }; return n }`:                                 true,
-		`func f() (n int) { switch a { case 1: n = 1 }; return n }`:                                       true,
-		`func f() (n int) { switch m := n; m { case 1: return 1 }; return 2 }`:                            true,
-		`func f() (n int) { for n < 2 { n = 3 }; return 1 }`:                                              true,
-		`func f() (n int) { { n := 1; g(n) }; return n }`:                                                 true,
-		`func f() (n int) { if n := g(); n > 0 { return n }; return n }`:                                  true,
-		`func f() (n int) { if err := g(); err != nil { return 1 } else { return n } }`:                   true,
-		`func f() (n int, err error) { n = 1; return }`:                                                   true,
-		`func f() (n int) { defer func() { g(n) }(); return 1 }`:                                          true,
-		`func f() (n int) { defer g(n); return 1 }`:                                                       true,
-		`func f() (n int) { p := &n; return *p }`:                                                         true,
-		`func f() int { g := func() (n int) { return n }; return g() }`:                                   true,
-	} {
-		if got := contains(parsed(t, code), readsUnsetResult); got != want {
-			t.Errorf("%s: found %v", code, got)
-		}
-	}
 }

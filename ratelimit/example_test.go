@@ -64,11 +64,7 @@ func ExampleLimiter_Take() {
 }
 
 func ExampleLimiter_Peek() {
-	store, err := memory.New(memory.Options{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	store, _ := memory.New(memory.Options{})
 	defer store.Close()
 	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 5, Window: time.Minute})
 	_, _ = limiter.Take(context.Background(), "user:123", 3)
@@ -78,11 +74,7 @@ func ExampleLimiter_Peek() {
 }
 
 func ExampleLimiter_Reset() {
-	store, err := memory.New(memory.Options{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	store, _ := memory.New(memory.Options{})
 	defer store.Close()
 	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 5, Window: time.Minute})
 	_, _ = limiter.Take(context.Background(), "user:123", 5)
@@ -94,11 +86,7 @@ func ExampleLimiter_Reset() {
 
 // Wait slows a client down instead of refusing it.
 func ExampleLimiter_Wait() {
-	store, err := memory.New(memory.Options{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	store, _ := memory.New(memory.Options{})
 	defer store.Close()
 	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{
 		Prefix: "mail", Algorithm: ratelimit.GCRA, Events: 100, Window: time.Second, Burst: 1,
@@ -116,7 +104,7 @@ func ExampleLimiter_Wait() {
 	// A deadline nearer than RetryAfter fails at once.
 	slow, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "slow", Events: 1, Window: time.Hour})
 	_, _ = slow.Wait(ctx, "smtp", 1)
-	_, err = slow.Wait(ctx, "smtp", 1)
+	_, err := slow.Wait(ctx, "smtp", 1)
 	fmt.Println(errors.Is(err, ratelimit.ErrTooLong))
 	// Output:
 	// true
@@ -125,11 +113,7 @@ func ExampleLimiter_Wait() {
 
 // Several limits on one request: all are charged, or none.
 func ExampleStore() {
-	store, err := memory.New(memory.Options{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	store, _ := memory.New(memory.Options{})
 	defer store.Close()
 	perUser := &ratelimit.Limit{Prefix: "user", Events: 2, Window: time.Minute}
 	overall := &ratelimit.Limit{Prefix: "all", Algorithm: ratelimit.TokenBucket, Events: 3, Window: time.Minute}
@@ -151,11 +135,7 @@ func ExampleStore() {
 
 // A negative cost refunds what was charged and not used.
 func ExampleHit() {
-	store, err := memory.New(memory.Options{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	store, _ := memory.New(memory.Options{})
 	defer store.Close()
 	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "tokens", Events: 1000, Window: time.Hour})
 	_, _ = limiter.Take(context.Background(), "ann", 800) // an estimate

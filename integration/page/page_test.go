@@ -86,29 +86,6 @@ func (b *tab) inert() {
 	}
 }
 
-// When the page's own server is gone, the page says that it knows nothing, and how old its values are.
-func TestThePageSaysThatItsServerIsGone(t *testing.T) {
-	f := serve(t, busy())
-	b := open(t, f.URL+"/", phone, false)
-	b.await("#state", "Enforcing")
-	f.CloseClientConnections()
-	f.Listener.Close()
-	b.await("#freshness", "No news from this page’s server for")
-	b.await("#state", "No connection")
-	b.await("#state-why", "since 14:05:03 UTC: the state is not known")
-	if figures := b.text("#figures"); strings.Count(figures, "not known") != 6 || strings.ContainsAny(figures, "0123456789") {
-		t.Errorf("the figures are %q, want that none is known", figures)
-	}
-	if look := value[string](b, "document.querySelector('#banner').dataset.state + ' ' + getComputedStyle(document.querySelector('#most')).filter"); look != "wait grayscale(1)" {
-		t.Errorf("the banner and the values look %s", look)
-	}
-	b.await("#top-users", "ann")
-	for _, found := range b.axe() {
-		t.Error(found)
-	}
-	b.forgive("ERR_CONNECTION_REFUSED")
-}
-
 // A page whose server is gone, or hangs, is not green for more than two seconds.
 func TestThePageIsNotGreenWithoutItsServer(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, f *fake){
@@ -203,18 +180,6 @@ func TestAnOutageIsMarkedInTheLines(t *testing.T) {
 	b.await("#changes", "Outage: 1,620 requests passed without a decision")
 	if drawn := value[int](b, "[...document.querySelectorAll('.pane .outages')].filter((p) => p.getAttribute('d').length > 0 && p.getBoundingClientRect().width > 20).length"); drawn != 3 {
 		t.Errorf("%d of 3 lines have the outage", drawn)
-	}
-}
-
-// The table of proxies has the width of the page.
-func TestTheTableOfProxiesUsesTheWidth(t *testing.T) {
-	b := open(t, serve(t, busy()).URL+"/", desktop, false)
-	b.await("#proxies-list", "edge-1")
-	if share := value[float64](b, "document.querySelector('#proxies-list').getBoundingClientRect().width / innerWidth"); share < 0.9 {
-		t.Errorf("the table has %.2f of the window", share)
-	}
-	if lines := value[float64](b, "Math.max(...[...document.querySelectorAll('#proxies-list tbody tr:first-child')].map((r) => r.getBoundingClientRect().height))"); lines > 40 {
-		t.Errorf("a row has %v pixels: its texts are broken into lines", lines)
 	}
 }
 

@@ -24,18 +24,6 @@ func TestAFailedBuildTellsWhatTheCompilerSaidAndStopsTheDatabase(t *testing.T) {
 	}
 }
 
-func TestAMissingPostgresIsToldWithoutABuild(t *testing.T) {
-	t.Setenv("PG_BINDIR", t.TempDir())
-	note := filepath.Join(t.TempDir(), "built")
-	out, err := command(t, "well", "", "-port", freePort(t), "-state", t.TempDir(), "-build", "touch '"+note+"'").CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "PG_BINDIR") {
-		t.Errorf("it ended with %v and says\n%s", err, out)
-	}
-	if _, err := os.Stat(note); err == nil {
-		t.Error("it has built Caddy")
-	}
-}
-
 func TestTheBuildEndsWithTheDemo(t *testing.T) {
 	note := filepath.Join(t.TempDir(), "pid")
 	cmd := command(t, "well", cluster.Open(t), "-port", freePort(t), "-state", t.TempDir(),

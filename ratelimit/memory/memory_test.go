@@ -41,10 +41,6 @@ func TestMemory(t *testing.T) {
 	conformance.Store(t, func(t testing.TB) ratelimit.Store { return open(t, memory.Options{}) })
 }
 
-func TestMemoryOfFewKeys(t *testing.T) {
-	conformance.Store(t, func(t testing.TB) ratelimit.Store { return open(t, memory.Options{MaxKeys: 20_000}) })
-}
-
 func TestOptionsOutOfRange(t *testing.T) {
 	var field *ratelimit.FieldError
 	if store, err := memory.New(memory.Options{MaxKeys: -1}); !errors.As(err, &field) || field.Field != "MaxKeys" || store != nil {

@@ -3,10 +3,8 @@ package pgxdb_test
 import (
 	"context"
 	"errors"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
@@ -64,48 +62,17 @@ func TestDSNTellsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestMaxConns bounds the connections.
+// TestMaxConns: the bound of the connections is that of the options, that of the DSN, or 8.
 func TestMaxConns(t *testing.T) {
-	t.Parallel()
-	for most, want := range map[int]int64{0: 8, 3: 3, -5: 5} { // -5: 5 by the DSN
-		dsn := cluster.Open(t) // its own: a connection that is closed may show for a while
-		bounded := dsn
-		if most < 0 {
-			bounded += "&pool_max_conns=" + strconv.Itoa(-most)
-		}
-		db, err := pgxdb.Open(bounded, pgxdb.Options{MaxConns: most})
-		if err != nil {
-			t.Fatal(err)
-		}
-		done := make(chan error)
-		for range 12 {
-			go func() { done <- db.Exec(context.Background(), "SELECT pg_sleep(0.5)") }()
-		}
-		open := int64(0)
-		watch, err := pgxdb.Open(dsn+"&application_name=watch", pgxdb.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := &pgdb.Statement{SQL: "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> 'watch'"}
-		for waiting := 12; waiting > 0; {
-			select {
-			case err := <-done:
-				if err != nil {
-					t.Error(err)
-				}
-				waiting--
-			case <-time.After(10 * time.Millisecond):
-				if err := watch.Run(context.Background(), []*pgdb.Statement{s}); err != nil || s.Err != nil {
-					t.Fatal(err, s.Err)
-				}
-				open = max(open, int64(s.Result[11]))
+	for dsn, want := range map[string]int{"postgres://h/d": 8, "postgres://h/d?pool_max_conns=5": 5} {
+		for most, want := range map[int]int{0: want, 3: 3} {
+			db, err := pgxdb.Open(dsn, pgxdb.Options{MaxConns: most})
+			if err != nil || db.MaxConns() != want {
+				t.Errorf("%s and %d: %d connections, %v, want %d", dsn, most, db.MaxConns(), err, want)
+				continue
 			}
+			db.Close()
 		}
-		if open != want {
-			t.Errorf("MaxConns %d: %d connections", most, open)
-		}
-		db.Close()
-		watch.Close()
 	}
 }
 

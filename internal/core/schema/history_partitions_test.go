@@ -104,19 +104,6 @@ func TestPartitionsAreMadeOnceByManyAtOnce(t *testing.T) {
 	s.want("SELECT count(*), min(begins) = '2026-12-28Z', max(ends) = '2027-01-04Z' FROM rate_limit_partitions()", "7 t t")
 }
 
-// A transaction that was open before another process made the partition needs no second one.
-func TestAnOldSnapshotNeedsNoSecondPartition(t *testing.T) {
-	s := newHistory(t)
-	s.exec("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM rate_limit_audit")
-	other := cluster.Connect(s.t, s.dsn)
-	if _, err := other.Exec(context.Background(), "SELECT rate_limit_make_partition('2026-11-21')"); err != nil {
-		t.Fatal(err)
-	}
-	s.want("SELECT rate_limit_make_partition('2026-11-21')", "-")
-	s.exec(row("2026-11-21 12:00Z") + "COMMIT")
-	s.want("SELECT count(*) FROM rate_limit_audit_20261121", "1")
-}
-
 // A partition is made while writers and readers are in the middle of a transaction, and they go
 // on before the one that makes it has ended.
 func TestMakingAPartitionStopsNobody(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"pgregory.net/rapid"
 )
 
 // reading is what a connection string means, in terms that pgx shares.
@@ -96,61 +95,6 @@ func TestDSNLikePgx(t *testing.T) {
 	}
 }
 
-// TestDSNLikePgxWritten writes any parameters down in any form.
-func TestDSNLikePgxWritten(t *testing.T) {
-	clearEnv(t)
-	text := rapid.StringOfN(rapid.RuneFrom([]rune("ab '\\\"%=&?#/:@+\t\néß,")), 0, 8, -1)
-	rapid.Check(t, func(t *rapid.T) {
-		var names, values []string
-		add := func(name string, value string) {
-			names, values = append(names, name), append(values, value)
-		}
-		n := rapid.IntRange(1, 3).Draw(t, "hosts")
-		hosts := rapid.SliceOfN(rapid.SampledFrom([]string{"h", "127.0.0.1", "/tmp", "db.example", ""}), n, n).Draw(t, "host")
-		add("host", strings.Join(hosts, ","))
-		if rapid.Bool().Draw(t, "ports") {
-			ports := rapid.SliceOfN(rapid.SampledFrom([]string{"5432", "1", "65535", ""}), n, n).Draw(t, "port")
-			add("port", strings.Join(ports, ","))
-		}
-		for _, name := range []string{"user", "password", "dbname", "application_name", "search_path", "options"} {
-			if rapid.Bool().Draw(t, "has "+name) {
-				value := text.Draw(t, name)
-				if name == "user" || name == "application_name" {
-					value = "x" + value // an empty one is the default's business
-				}
-				if name == "options" {
-					value = "-c" + value
-				}
-				add(name, value)
-			}
-		}
-		add("sslmode", rapid.SampledFrom([]string{"disable", "allow", "prefer", "require", "verify-full"}).Draw(t, "sslmode"))
-		add("connect_timeout", rapid.SampledFrom([]string{"0", "3", "100"}).Draw(t, "connect_timeout"))
-		var b strings.Builder
-		url := rapid.Bool().Draw(t, "url")
-		if url {
-			b.WriteString("postgres://?")
-		}
-		for i, name := range names {
-			if url {
-				b.WriteString(name + "=" + percent(values[i]) + "&")
-				continue
-			}
-			spaces := rapid.SampledFrom([]string{"", " ", "\t "}).Draw(t, "spaces")
-			b.WriteString(name + spaces + "=" + spaces + quote(values[i], rapid.Bool().Draw(t, "quotes")) + " " + spaces)
-		}
-		dsn := strings.TrimSuffix(b.String(), "&")
-		want, err := readByPgx(dsn)
-		if err != nil {
-			t.Fatalf("%q: pgx: %v", dsn, err)
-		}
-		got, err := readByUs(dsn)
-		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Fatalf("%q: %v\n %+v, pgx:\n %+v", dsn, err, got, want)
-		}
-	})
-}
-
 // quote writes a value for a name=value pair.
 func quote(s string, quoted bool) string {
 	s = strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s)
@@ -158,13 +102,4 @@ func quote(s string, quoted bool) string {
 		return "'" + s + "'"
 	}
 	return strings.NewReplacer(" ", `\ `, "\t", "\\\t", "\n", "\\\n").Replace(s)
-}
-
-// percent writes a value for a URL.
-func percent(s string) string {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		fmt.Fprintf(&b, "%%%02x", s[i])
-	}
-	return b.String()
 }

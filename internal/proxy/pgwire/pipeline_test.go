@@ -10,29 +10,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestPipelineIsOneRequest: all is sent before anything is answered, with a Sync after
-// each transaction, and each text is prepared once.
-func TestPipelineIsOneRequest(t *testing.T) {
-	var kinds []string
-	_, dsn := newFake(t, func(s *fakeSession) {
-		for i := 0; i < 4; i++ {
-			kinds = append(kinds, s.request())
-		}
-		s.write(msgAnswer + msgAnswer + msgAnswered + msgParsed + msgBound + msgNoData + msgDone + msgAnswered)
-		kinds = append(kinds, s.request())
-		s.write(msgAnswered)
-		waitForEnd(s)
-	})
-	p := open(t, dsn, Options{})
-	joined := stmt("C", int64(1))
-	joined.Joined = true
-	run(t, p, stmt("A", "x"), stmt("B"), stmt("A", "y"), joined, stmt("A", "z"))
-	run(t, p, stmt("A", "z"))
-	if got := strings.Join(kinds, " "); got != "PBDES PBDES BES PBDEBES BES" {
-		t.Errorf("messages %s", got)
-	}
-}
-
 // TestConnectionLostDuringAPipeline: the outcome of answered transactions is known,
 // that of the others is not, and nothing runs twice.
 func TestConnectionLostDuringAPipeline(t *testing.T) {

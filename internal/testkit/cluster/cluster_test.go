@@ -2,8 +2,6 @@ package cluster
 
 import (
 	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -54,41 +52,4 @@ func TestStopKeepsTheDataAndRestartTheAddress(t *testing.T) {
 	if n := queryText(t, Connect(t, dsn), "SELECT n::text FROM kept"); n != "42" {
 		t.Fatalf("the table holds %s, want 42", n)
 	}
-}
-
-func TestADataFolderOfAnotherVersion(t *testing.T) {
-	dir := usableDir(t)
-	c, err := Start(t.Context(), Options{Dir: dir, Config: map[string]string{"fsync": "off"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(c.DataDir(), "PG_VERSION"), []byte("9\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Start(t.Context(), Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), "was made by Postgres 9") {
-		t.Errorf("error is %v, want it to name version 9", err)
-	}
-}
-
-// usableDir is a folder that the server's account can use. t.TempDir is not
-// one for root: its parent is root's alone.
-func usableDir(t *testing.T) string {
-	t.Helper()
-	a, err := serverAccount("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := a.temporaryFolder("pgrl-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
 }

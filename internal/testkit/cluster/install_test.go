@@ -111,16 +111,6 @@ func TestDebiansPackageIsInstalledWithoutItsOwnCluster(t *testing.T) {
 	}
 }
 
-func TestAnAdministratorsSettingSurvivesTheInstallation(t *testing.T) {
-	d := newDebian(t, "")
-	const own = "create_main_cluster = true\ndata_directory = '/mnt/%v'\n"
-	d.write(t, "createcluster.conf", own)
-	if _, err := d.install(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	d.checkConf(t, own)
-}
-
 // Ctrl-C in a terminal reaches the process group in front, and ends the context.
 func TestCtrlCWhilePackagesAreInstalledLetsThemBeInstalled(t *testing.T) {
 	d := newDebian(t, `case "$*" in
@@ -153,14 +143,17 @@ esac
 	}
 }
 
+// The setting is that of an administrator.
 func TestAFailedInstallationPutsTheSettingBack(t *testing.T) {
 	d := newDebian(t, `case "$*" in *postgresql) rm installed; echo 'E: dpkg has failed'; exit 100 ;; esac
 `)
+	const own = "create_main_cluster = true\ndata_directory = '/mnt/%v'\n"
+	d.write(t, "createcluster.conf", own)
 	_, err := d.install(t.Context())
 	if !errors.Is(err, ErrNoServer) || !strings.Contains(err.Error(), "E: dpkg has failed") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("error is %v, want what to do and apt-get's last line, in one line", err)
 	}
-	d.checkConf(t, shippedConf)
+	d.checkConf(t, own)
 }
 
 func awaitFile(t *testing.T, path string) {

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,86 +59,6 @@ func testFewerConnections(t *testing.T, d *db) {
 	group.Wait()
 }
 
-// testLoginsAtOnce: a server that allows one connection refuses all logins that come at the
-// same time. The calls that cause them are run nevertheless, one after the other.
-func testLoginsAtOnce(t *testing.T, open openDB) {
-	d := &db{t: t, DB: open(t, oneLogin(t, cluster.Open(t)))}
-	defer d.Close()
-	var group sync.WaitGroup
-	for range 4 {
-		group.Go(func() {
-			if s := statement("SELECT 1"); d.try(s) != nil || s.Err != nil {
-				t.Errorf("beside other logins: %v", s.Err)
-			}
-		})
-	}
-	group.Wait()
-}
-
-// oneLogin returns a DSN that leads to the server of dsn through a proxy. The proxy forwards
-// a connection if there has been no other one within 50 ms before or after its beginning, and
-// refuses any other.
-func oneLogin(t *testing.T, dsn string) string {
-	const apart = 50 * time.Millisecond
-	var accepted atomic.Int32
-	var last time.Time
-	return refusing(t, dsn, func() (refuses func() bool) {
-		number, alone := accepted.Add(1), time.Since(last) > apart
-		last = time.Now()
-		return func() bool {
-			time.Sleep(apart)
-			return !alone || accepted.Load() > number
-		}
-	})
-}
-
-// refusing returns a DSN that leads to the server of dsn through a proxy, which calls connected
-// for one connection after the other. If refuses then reports so, the proxy answers as a server
-// that has too many connections.
-func refusing(t *testing.T, dsn string, connected func() (refuses func() bool)) string {
-	t.Helper()
-	address, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	target := address.Host
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address.Host = listener.Addr().String()
-	var running sync.WaitGroup
-	running.Go(func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			refuses := connected()
-			running.Go(func() {
-				defer client.Close()
-				if refuses() {
-					_, _ = client.Read(make([]byte, 1024)) // the start of the login
-					_, _ = client.Write([]byte("E\x00\x00\x00\x29SFATAL\x00C53300\x00Mtoo many connections\x00\x00"))
-					return
-				}
-				server, err := net.Dial("tcp", target)
-				if err != nil {
-					return
-				}
-				defer server.Close()
-				running.Go(func() { _, _ = io.Copy(client, server) })
-				_, _ = io.Copy(server, client)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		running.Wait()
-	})
-	return address.String()
-}
-
 // testRefusedOnce: the server refuses one login while a call keeps the only connection for
 // long. The call that waits gets a connection as soon as the server allows another one.
 func testRefusedOnce(t *testing.T, open openDB) {
@@ -159,15 +78,49 @@ func testRefusedOnce(t *testing.T, open openDB) {
 	}
 }
 
-// secondRefused returns a DSN that leads to the server of dsn through a proxy, which refuses
-// the second login.
+// secondRefused returns a DSN that leads to the server of dsn through a proxy. The proxy answers the
+// second login as a server that has too many connections.
 func secondRefused(t *testing.T, dsn string) string {
-	number := 0 // only the goroutine that accepts uses it
-	return refusing(t, dsn, func() (refuses func() bool) {
-		number++
-		second := number == 2
-		return func() bool { return second }
+	t.Helper()
+	address, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := address.Host
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.Host = listener.Addr().String()
+	var running sync.WaitGroup
+	running.Go(func() {
+		for number := 1; ; number++ {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() {
+				defer client.Close()
+				if number == 2 {
+					_, _ = client.Read(make([]byte, 1024)) // the start of the login
+					_, _ = client.Write([]byte("E\x00\x00\x00\x29SFATAL\x00C53300\x00Mtoo many connections\x00\x00"))
+					return
+				}
+				server, err := net.Dial("tcp", target)
+				if err != nil {
+					return
+				}
+				defer server.Close()
+				running.Go(func() { _, _ = io.Copy(client, server) })
+				_, _ = io.Copy(server, client)
+			})
+		}
 	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		running.Wait()
+	})
+	return address.String()
 }
 
 // testCauseOverASlowNetwork: a login takes longer than any call. The calls tell nevertheless why
