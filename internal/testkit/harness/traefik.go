@@ -3,13 +3,13 @@ package harness
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
-	"syscall"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/install"
 )
 
 // Traefik builds a real Traefik from the module in integration/traefik and
@@ -35,7 +35,7 @@ func Traefik(ctx context.Context, integration string) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(cache, fmt.Sprintf("traefik-%x", sum.Sum(nil)[:8]))
-	unlock, err := lockFile(filepath.Join(cache, "lock"))
+	unlock, err := install.Lock(ctx, filepath.Join(cache, "lock"))
 	if err != nil {
 		return "", err
 	}
@@ -51,22 +51,4 @@ func Traefik(ctx context.Context, integration string) (string, error) {
 	}
 	fmt.Fprintln(os.Stderr, "Built Traefik in", time.Since(began).Round(time.Second))
 	return path, os.Rename(part, path)
-}
-
-// lockFile waits for a lock that one process holds at a time.
-func lockFile(path string) (unlock func(), err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX)
-		if !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return func() { _ = file.Close() }, nil
 }

@@ -123,7 +123,7 @@ var rules = []rule{
 		dir:    "internal/testkit/await",
 		reason: "the tests of all packages wait with it, so it can use none of those packages",
 	}, {
-		dir: "internal/testkit/cluster", ours: []string{"internal/testkit/cluster/download", "internal/testkit/cluster/leash", "internal/testkit/npm"}, others: []string{"github.com/jackc/pgx/v5"},
+		dir: "internal/testkit/cluster", ours: []string{"internal/testkit/cluster/download", "internal/testkit/cluster/leash", "internal/testkit/install", "internal/testkit/npm"}, others: []string{"github.com/jackc/pgx/v5"},
 		reason: "the tests of all packages use its databases, so it can use none of those packages",
 	}, {
 		dir:    "internal/testkit/cluster/leash",
@@ -154,13 +154,16 @@ var rules = []rule{
 		dir:    "internal/testkit/promtool",
 		reason: "it fetches a program that checks files of any kind",
 	}, {
-		dir:    "internal/testkit/npm",
+		dir:    "internal/testkit/install",
+		reason: "it installs packages of any content",
+	}, {
+		dir: "internal/testkit/npm", ours: []string{"internal/testkit/install"},
 		reason: "it fetches packages of any content",
 	}, {
 		dir: "internal/testkit/citus", ours: []string{"internal/testkit/cluster"}, others: []string{"github.com/jackc/pgx/v5"},
 		reason: "it runs servers for tests of any package",
 	}, {
-		dir: "internal/testkit/harness", ours: []string{"internal/testkit/cluster/leash"},
+		dir: "internal/testkit/harness", ours: []string{"internal/testkit/cluster/leash", "internal/testkit/install"},
 		reason: "it runs finished programs and sends requests to them",
 	}, {
 		dir: "internal/demo", ours: []string{"internal/plane/admin", "internal/testkit/cluster", "internal/testkit/cluster/leash", "ratelimit/pgxdb"}, others: []string{"github.com/jackc/pgx/v5"},

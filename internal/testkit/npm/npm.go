@@ -16,44 +16,23 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/install"
 )
 
 // ErrMissing is what Require returns where there is no npm and none can be
 // installed. It says in one line what to do.
 var ErrMissing = errors.New("no node and npm on this machine: install them (Debian, Ubuntu: apt-get install nodejs npm; macOS: brew install node)")
 
-// installSteps install Debian's packages.
-var installSteps = [][]string{
-	{"apt-get", "update", "-qq"},
-	{"apt-get", "install", "-qq", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", "nodejs", "npm"},
-}
-
 // Require makes sure that node and npm are on PATH: it installs Debian's
 // packages where they are not, as root or where sudo asks for no password.
 func Require(ctx context.Context) error {
-	if found() {
-		return nil
-	}
-	if _, err := exec.LookPath("apt-get"); err != nil {
+	err := install.Debian(ctx, os.Stderr, "node and npm", found, "nodejs", "npm")
+	if errors.Is(err, install.ErrMayNot) {
 		return ErrMissing
 	}
-	prefix := []string{"env", "DEBIAN_FRONTEND=noninteractive"}
-	if os.Geteuid() != 0 {
-		if exec.CommandContext(ctx, "sudo", "-n", "true").Run() != nil {
-			return ErrMissing
-		}
-		prefix = append([]string{"sudo", "-n"}, prefix...)
-	}
-	fmt.Fprintln(os.Stderr, "pg-ratelimit: no node and npm on this machine: installing Debian's packages (apt-get install nodejs npm)")
-	for _, step := range installSteps {
-		args := append(append([]string{}, prefix...), step...)
-		out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w (%s: %w: %s)", ErrMissing, strings.Join(args, " "), err, lastLine(out))
-		}
-	}
-	if !found() {
-		return fmt.Errorf("%w (apt-get installed its packages, and no npm came with them)", ErrMissing)
+	if err != nil {
+		return fmt.Errorf("%w (%w)", ErrMissing, err)
 	}
 	return nil
 }
@@ -165,12 +144,8 @@ func complaint(stderr io.Reader) string {
 		}
 	}
 	if len(lines) == 0 {
-		return lastLine(text)
+		all := strings.Split(strings.TrimSpace(string(text)), "\n")
+		return all[len(all)-1]
 	}
 	return strings.Join(lines, "; ")
-}
-
-func lastLine(text []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return lines[len(lines)-1]
 }

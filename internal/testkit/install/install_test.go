@@ -1,4 +1,4 @@
-package cluster
+package install
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 )
 
 // debian is a machine of a test, with an apt-get of its own.
@@ -32,7 +34,7 @@ ps -o pgid= -p $$ | tr -d ' ' >>groups
 echo "apt-get is at work"
 case "$*" in
 *postgresql-common) [ -e createcluster.conf ] || cp shipped createcluster.conf ;;
-*postgresql) cp createcluster.conf seen; touch installed ;;
+*postgresql) cp createcluster.conf seen; cp policy-rc.d policy; touch installed ;;
 esac
 `
 
@@ -65,32 +67,32 @@ func (d *debian) read(name string) string {
 	return string(text)
 }
 
-func (d *debian) look() string {
-	if !exists(filepath.Join(d.folder, "installed")) {
-		return ""
-	}
-	return "/there"
+// has reports whether the machine has a file.
+func (d *debian) has(name string) bool {
+	_, err := os.Lstat(filepath.Join(d.folder, name))
+	return err == nil
 }
 
-func (d *debian) install(ctx context.Context) (string, error) {
-	return installer{conf: d.conf, tell: &d.tell}.install(ctx, d.look)
+func (d *debian) install(ctx context.Context) error {
+	return machine{d.conf, filepath.Join(d.folder, "policy-rc.d"), &d.tell}.install(ctx, "Postgres server",
+		func() bool { return d.has("installed") }, "postgresql-common", "postgresql")
 }
 
-// checkConf checks that createcluster.conf is as it was.
+// checkConf checks that createcluster.conf is as it was, and that Debian may start services.
 func (d *debian) checkConf(t *testing.T, want string) {
 	t.Helper()
 	if got := d.read("createcluster.conf"); got != want {
 		t.Errorf("after the installation createcluster.conf is\n%s\nwant\n%s", got, want)
 	}
-	if exists(d.conf + ".before") {
-		t.Error("the copy of createcluster.conf is left behind")
+	if d.has("createcluster.conf.before") || d.has("policy-rc.d") {
+		t.Error("the copy of createcluster.conf is left behind, or policy-rc.d")
 	}
 }
 
 func TestDebiansPackageIsInstalledWithoutItsOwnCluster(t *testing.T) {
 	d := newDebian(t, "")
-	if dir, err := d.install(t.Context()); err != nil || dir != "/there" {
-		t.Fatalf("%s, %v, want /there; the user reads\n%s", dir, err, d.tell.String())
+	if err := d.install(t.Context()); err != nil {
+		t.Fatalf("%v; the user reads\n%s", err, d.tell.String())
 	}
 	var steps []string
 	for line := range strings.Lines(d.read("calls")) {
@@ -103,8 +105,11 @@ func TestDebiansPackageIsInstalledWithoutItsOwnCluster(t *testing.T) {
 	if seen := d.read("seen"); !strings.Contains(seen, "\ncreate_main_cluster = false\n") {
 		t.Errorf("the package postgresql saw createcluster.conf as\n%s\nwant create_main_cluster = false", seen)
 	}
+	if policy := d.read("policy"); policy != "#!/bin/sh\nexit 101\n" {
+		t.Errorf("while packages were installed, policy-rc.d was\n%s\nwant one that forbids services", policy)
+	}
 	d.checkConf(t, shippedConf)
-	for _, want := range []string{"no Postgres server on this machine", "is installed"} {
+	for _, want := range []string{"no Postgres server on this machine", "Installed: postgresql-common postgresql"} {
 		if !strings.Contains(d.tell.String(), want) {
 			t.Errorf("the user does not read %q:\n%s", want, d.tell.String())
 		}
@@ -120,17 +125,14 @@ esac
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() {
-		_, err := d.install(ctx)
-		ended <- err
-	}()
-	awaitFile(t, filepath.Join(d.folder, "begun"))
+	go func() { ended <- d.install(ctx) }()
+	await.Within(t, time.Minute, "apt-get is at work", func() bool { return d.has("begun") })
 	cancel()
 	d.write(t, "go", "")
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("it ended with %v, want %v", err, context.Canceled)
 	}
-	if d.read("killed") != "" || d.look() == "" {
+	if d.has("killed") || !d.has("installed") {
 		t.Error("apt-get was interrupted")
 	}
 	d.checkConf(t, shippedConf)
@@ -149,18 +151,9 @@ func TestAFailedInstallationPutsTheSettingBack(t *testing.T) {
 `)
 	const own = "create_main_cluster = true\ndata_directory = '/mnt/%v'\n"
 	d.write(t, "createcluster.conf", own)
-	_, err := d.install(t.Context())
-	if !errors.Is(err, ErrNoServer) || !strings.Contains(err.Error(), "E: dpkg has failed") || strings.Contains(err.Error(), "\n") {
-		t.Errorf("error is %v, want what to do and apt-get's last line, in one line", err)
+	err := d.install(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "E: dpkg has failed") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error is %v, want apt-get's last line, in one line", err)
 	}
 	d.checkConf(t, own)
-}
-
-func awaitFile(t *testing.T, path string) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !exists(path); time.Sleep(pollEvery) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s does not appear", path)
-		}
-	}
 }

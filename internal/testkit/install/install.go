@@ -1,0 +1,132 @@
+// Package install installs Debian's packages, for programs that need them on a machine where they may install some.
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ErrMayNot is what Debian returns where there is no apt-get, or where this process is not root and sudo asks for a password.
+var ErrMayNot = errors.New("this process may not install packages")
+
+// machine is where packages are installed.
+type machine struct {
+	conf   string    // holds Debian's switch for the cluster that the package postgresql creates and starts by itself
+	policy string    // a program that keeps Debian from starting services
+	tell   io.Writer // gets lines about the progress
+}
+
+// script installs packages one after the other. The package postgresql-common brings the switch in $1 with it, which is off
+// while further packages are being installed, and so are services, by the program $2. This is one script, so that both are as
+// they were even if this program is killed.
+const script = `set -e
+conf=$1 policy=$2 ours=
+shift 2
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C
+trap '[ ! -e "$conf.before" ] || mv -f "$conf.before" "$conf"; [ -z "$ours" ] || rm -f "$policy"' EXIT
+if [ ! -e "$policy" ]; then
+	ours=yes
+	printf '#!/bin/sh\nexit 101\n' >"$policy"
+	chmod 755 "$policy"
+fi
+apt-get update -q
+for package in "$@"; do
+	if [ -f "$conf" ]; then
+		[ -e "$conf.before" ] || cp -p "$conf" "$conf.before"
+		sed -i -E 's/^#? *create_main_cluster *=.*$/create_main_cluster = false/' "$conf"
+	fi
+	apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=300 "$package"
+done
+`
+
+// Debian installs packages, unless there says that what they bring is there already, which the user knows by the name what.
+// Several processes may come here at once: one of them installs, the others wait and find what it has installed. If ctx ends,
+// Debian still waits for the end of the script: dpkg does not recover by itself from an interruption.
+func Debian(ctx context.Context, tell io.Writer, what string, there func() bool, packages ...string) error {
+	return machine{"/etc/postgresql-common/createcluster.conf", "/usr/sbin/policy-rc.d", tell}.install(ctx, what, there, packages...)
+}
+
+func (m machine) install(ctx context.Context, what string, there func() bool, packages ...string) error {
+	if there() {
+		return nil
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return ErrMayNot
+	}
+	args := append([]string{"sh", "-c", script, "sh", m.conf, m.policy}, packages...)
+	if os.Geteuid() != 0 {
+		if exec.CommandContext(ctx, "sudo", "-n", "true").Run() != nil {
+			return ErrMayNot
+		}
+		args = append([]string{"sudo", "-n"}, args...)
+	}
+	unlock, err := Lock(ctx, filepath.Join(os.TempDir(), fmt.Sprintf("pg-ratelimit-install-%d.lock", os.Geteuid())))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if there() {
+		return nil
+	}
+	names := strings.Join(packages, " ")
+	fmt.Fprintf(m.tell, "There is no %s on this machine. Installing Debian's packages with apt-get (%s), which takes a minute or two ...\n", what, names)
+	said, err := runWhole(args)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return fmt.Errorf("apt-get: %w: %s", err, said)
+	}
+	if !there() {
+		return fmt.Errorf("apt-get installed %s, and no %s came with it", names, what)
+	}
+	fmt.Fprintln(m.tell, "Installed:", names)
+	return nil
+}
+
+// runWhole runs a command in a process group of its own, which Ctrl-C in a terminal does not reach, and returns the last
+// line of its output. The output goes to a file: with a pipe, the command would fail if this program were killed.
+func runWhole(args []string) (said string, err error) {
+	output, err := os.CreateTemp("", "pg-ratelimit-install-*.log")
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, output.Close(), os.Remove(output.Name())) }()
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	failed := cmd.Run()
+	text, err := os.ReadFile(output.Name())
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return lines[len(lines)-1], errors.Join(failed, err)
+}
+
+// Lock waits for a lock that one process holds at a time: the file path.
+func Lock(ctx context.Context, path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { _ = file.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EINTR) && !errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), file.Close())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
