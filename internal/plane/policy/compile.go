@@ -329,37 +329,31 @@ func (r *rule) compileConditions() error {
 // check returns what is wrong with the plain fields of a rule.
 func (r *rule) check() error {
 	row := &r.row
-	if row.Name == "" {
-		return &ratelimit.FieldError{Field: "name", Want: "a name"}
+	charges := row.Action == Charge
+	first := "" // the name of the first limit
+	if len(row.Limits) > 0 {
+		first = row.Limits[0].Name
 	}
-	if int(row.Mode) >= len(modes) {
-		return &ratelimit.FieldError{Field: "mode", Value: row.Mode.String(), Want: "one of " + strings.Join(modes, ", ")}
-	}
-	if int(row.Action) >= len(actions) {
-		return &ratelimit.FieldError{Field: "action", Value: row.Action.String(), Want: "one of " + strings.Join(actions, ", ")}
-	}
-	if r.from >= r.until {
-		return &ratelimit.FieldError{Field: "valid", Value: row.Until.String(), Want: "a range that ends after it begins"}
-	}
-	if row.Cost < 0 || row.Cost > ratelimit.MaxEvents {
-		return &ratelimit.FieldError{Field: "cost", Value: strconv.FormatInt(row.Cost, 10), Want: "1 to " + strconv.FormatInt(ratelimit.MaxEvents, 10)}
-	}
-	if row.Status != 0 && (row.Status < 400 || row.Status > 599) {
-		return &ratelimit.FieldError{Field: "status", Value: strconv.Itoa(row.Status), Want: "400 to 599"}
-	}
-	if row.RetryAfter < 0 {
-		return &ratelimit.FieldError{Field: "retry_after", Value: row.RetryAfter.String(), Want: "0 or more"}
-	}
-	if row.Ban != nil {
-		if err := row.Ban.Validate(); err != nil {
-			return err
+	for _, c := range []struct {
+		wrong              bool
+		field, value, want string
+	}{
+		{row.Name == "", "name", "", "a name"},
+		{int(row.Mode) >= len(modes), "mode", row.Mode.String(), "one of " + strings.Join(modes, ", ")},
+		{int(row.Action) >= len(actions), "action", row.Action.String(), "one of " + strings.Join(actions, ", ")},
+		{r.from >= r.until, "valid", row.Until.String(), "a range that ends after it begins"},
+		{row.Cost < 0 || row.Cost > ratelimit.MaxEvents, "cost", strconv.FormatInt(row.Cost, 10), "1 to " + strconv.FormatInt(ratelimit.MaxEvents, 10)},
+		{row.Status != 0 && (row.Status < 400 || row.Status > 599), "status", strconv.Itoa(row.Status), "400 to 599"},
+		{row.RetryAfter < 0, "retry_after", row.RetryAfter.String(), "0 or more"},
+		{charges && len(row.Limits) == 0, "limits", "", "at least one limit, or another action"},
+		{!charges && len(row.Limits) > 0, "limits", first, "left out for the action " + row.Action.String()},
+	} {
+		if c.wrong {
+			return &ratelimit.FieldError{Field: c.field, Value: c.value, Want: c.want}
 		}
 	}
-	if row.Action == Charge && len(row.Limits) == 0 {
-		return &ratelimit.FieldError{Field: "limits", Want: "at least one limit, or another action"}
-	}
-	if row.Action != Charge && len(row.Limits) > 0 {
-		return &ratelimit.FieldError{Field: "limits", Value: row.Limits[0].Name, Want: "left out for the action " + row.Action.String()}
+	if row.Ban != nil {
+		return row.Ban.Validate()
 	}
 	return nil
 }

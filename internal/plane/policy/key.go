@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"hash/crc32"
+	"regexp"
 	"strings"
 )
 
@@ -108,8 +109,8 @@ func Bearer(value string) string {
 // hiddenKey stands for an API key in a text that is stored.
 const hiddenKey = "(key)"
 
-// leastHidden is how many digits after KeyPrefix are hidden: parts of keys are, too.
-const leastHidden = 5
+// keyLike is what looks like a key of NewKey, or like a part of one.
+var keyLike = regexp.MustCompile("(?i:" + KeyPrefix + ")[0-9A-Za-z]{5,}")
 
 // HideKeys replaces API keys in a host or a path: the given key, unless it is "", and all that
 // looks like a key of NewKey, in any case, since a host is in lower case. A text that has such a key
@@ -132,28 +133,8 @@ func hidePlain(text, key string) string {
 	if key != "" {
 		text = strings.ReplaceAll(text, key, hiddenKey)
 	}
-	lower := strings.ToLower(text)
-	if len(lower) != len(text) {
-		lower = text // a letter whose lower case has another length
+	if strings.IndexByte(text, '_') < 0 {
+		return text
 	}
-	hidden := ""
-	from := 0
-	for {
-		at := strings.Index(lower[from:], KeyPrefix)
-		if at < 0 {
-			return hidden + text[from:]
-		}
-		at += from
-		end := at + len(KeyPrefix)
-		for end < len(text) && strings.IndexByte(digits62, text[end]) >= 0 {
-			end++
-		}
-		hidden += text[from:at]
-		if end-at < len(KeyPrefix)+leastHidden {
-			hidden += text[at:end]
-		} else {
-			hidden += hiddenKey
-		}
-		from = end
-	}
+	return keyLike.ReplaceAllLiteralString(text, hiddenKey)
 }

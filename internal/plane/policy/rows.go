@@ -3,6 +3,7 @@ package policy
 import (
 	"net/netip"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -30,8 +31,12 @@ func (m Mode) String() string { return nameOf(modes, int(m), "Mode") }
 
 // ParseMode returns the mode of that name; "" is Enforce.
 func ParseMode(name string) (Mode, error) {
-	at, err := parseName(modes, "mode", name)
-	return Mode(at), err
+	for i := range modes {
+		if name == modes[i] || name == "" {
+			return Mode(i), nil
+		}
+	}
+	return 0, &ratelimit.FieldError{Field: "mode", Value: name, Want: "one of " + strings.Join(modes, ", ")}
 }
 
 // Action is what a rule does to the requests that it matches.
@@ -52,31 +57,11 @@ var actions = columns.Tables[columns.Rules].Find("action").Choices
 // String returns the name of the action in the database.
 func (a Action) String() string { return nameOf(actions, int(a), "Action") }
 
-// ParseAction returns the action of that name; "" is Charge.
-func ParseAction(name string) (Action, error) {
-	at, err := parseName(actions, "action", name)
-	return Action(at), err
-}
-
 func nameOf(names []string, at int, kind string) string {
 	if at < len(names) {
 		return names[at]
 	}
 	return kind + "(" + strconv.Itoa(at) + ")"
-}
-
-func parseName(names []string, field, name string) (int, error) {
-	want := "one of"
-	for i := range names {
-		if name == names[i] || name == "" {
-			return i, nil
-		}
-		want += " " + names[i]
-		if i < len(names)-1 {
-			want += ","
-		}
-	}
-	return 0, &ratelimit.FieldError{Field: field, Value: name, Want: want}
 }
 
 // Rule is a row of rate_limit_rules with its limits. An empty list matches everything.

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/textproto"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -24,8 +25,8 @@ type Settle struct {
 // WantSettle says what the text of a Settle must be.
 const WantSettle = "header <name>, bytes, json <path> as in usage.total_tokens, or statuses as in status 401 403 = 1, else 0"
 
-// mostSettleDigits is how many digits a cost of a status has at most, as the table has it.
-const mostSettleDigits = 15
+// settledStatuses is the text of statuses, with one space between words. A cost has at most 15 digits, as the table has it.
+var settledStatuses = regexp.MustCompile(`^status((?: [1-5][0-9]{2})+) = ([0-9]{1,15}), else ([0-9]{1,15})$`)
 
 // ParseSettle reads a Settle; "" is none, which is nil. The error is a *ratelimit.FieldError.
 func ParseSettle(text string) (*Settle, error) {
@@ -49,7 +50,15 @@ func ParseSettle(text string) (*Settle, error) {
 			ok = ok && name != ""
 		}
 	case words[0] == "status":
-		ok = readStatuses(s, words[1:])
+		parts := settledStatuses.FindStringSubmatch(s.Text)
+		ok = len(parts) == 4
+		if ok {
+			for _, word := range strings.Fields(parts[1]) {
+				s.Statuses = append(s.Statuses, int(number(word)))
+			}
+			s.Cost = number(parts[2])
+			s.Else = number(parts[3])
+		}
 	}
 	if !ok {
 		return nil, &ratelimit.FieldError{Field: "settle", Value: text, Want: WantSettle}
@@ -57,26 +66,8 @@ func ParseSettle(text string) (*Settle, error) {
 	return s, nil
 }
 
-// readStatuses reads what follows the word status, and reports whether it is right.
-func readStatuses(s *Settle, words []string) bool {
-	n := len(words)
-	if n < 5 || words[n-4] != "=" || words[n-2] != "else" || !strings.HasSuffix(words[n-3], ",") {
-		return false
-	}
-	for _, word := range words[:n-4] {
-		status, err := strconv.Atoi(word)
-		if err != nil || status < 100 || status > 599 || len(word) != 3 {
-			return false
-		}
-		s.Statuses = append(s.Statuses, status)
-	}
-	var ok, others bool
-	s.Cost, ok = settledCost(strings.TrimSuffix(words[n-3], ","))
-	s.Else, others = settledCost(words[n-1])
-	return ok && others
-}
-
-func settledCost(text string) (int64, bool) {
-	cost, err := strconv.ParseUint(text, 10, 63)
-	return int64(cost), err == nil && len(text) <= mostSettleDigits
+// number is the number that digits write.
+func number(digits string) int64 {
+	n, _ := strconv.ParseInt(digits, 10, 64) // few enough digits
+	return n
 }
