@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -16,24 +17,18 @@ type nearSection struct {
 	Counters []shownUsage `json:"counters"`
 }
 
-// shownUsage is how much of a limit is used. Rule and Limit are nil for a limit of a configuration.
+// shownUsage is how much of a limit is used. Rule and Limit are "" for a limit of a configuration.
 type shownUsage struct {
-	Prefix    string     `json:"prefix"`
-	Rule      *string    `json:"rule"`
-	Limit     *string    `json:"limit"`
-	Key       string     `json:"key"`
-	Algorithm string     `json:"algorithm"`
-	Used      int64      `json:"used"`
-	Quota     *int64     `json:"quota"`
-	Percent   *float64   `json:"percent"`
-	Resets    *time.Time `json:"resets"`
+	admin.Usage
+	Prefix string `json:"prefix"`
 }
 
 func usageOf(u *admin.Usage, isRule bool) shownUsage {
-	shown := shownUsage{Prefix: u.Rule, Key: u.Key, Algorithm: u.Algorithm, Used: u.Used, Quota: u.Quota, Percent: u.Percent, Resets: u.Resets}
 	if isRule {
-		shown.Prefix, shown.Rule, shown.Limit = u.Prefix(), &u.Rule, &u.Limit
+		return shownUsage{*u, u.Prefix()}
 	}
+	shown := shownUsage{*u, u.Rule}
+	shown.Rule = ""
 	return shown
 }
 
@@ -42,6 +37,7 @@ func (c *collector) readNear(ctx context.Context, db *admin.Database) error {
 	const percent = 80
 	began := time.Now()
 	near := nearSection{Counters: []shownUsage{}}
+	note := func(text string) { near.Remark = &text }
 	rules, _ := db.Top(ctx, "", mostNear) // a database without a policy has counters of configurations only
 	for i := range rules {
 		if rules[i].Percent != nil && *rules[i].Percent >= percent {
@@ -49,8 +45,7 @@ func (c *collector) readNear(ctx context.Context, db *admin.Database) error {
 		}
 	}
 	if c.pools.dsns[ofPolicy] != c.pools.dsns[ofCounters] {
-		text := "What is used of the limits of rules is not known here, because the policy is in another database than the counters."
-		near.Remark = &text
+		note("What is used of the limits of rules is not known here, because the policy is in another database than the counters.")
 	}
 	limits := c.limits()
 	var prefixes []string
@@ -70,11 +65,10 @@ func (c *collector) readNear(ctx context.Context, db *admin.Database) error {
 	for i := range found {
 		near.Counters = append(near.Counters, usageOf(&found[i], false))
 	}
-	slices.SortStableFunc(near.Counters, func(a, b shownUsage) int { return int(*b.Percent*1000) - int(*a.Percent*1000) })
+	slices.SortStableFunc(near.Counters, func(a, b shownUsage) int { return cmp.Compare(*b.Percent, *a.Percent) })
 	near.Counters = near.Counters[:min(len(near.Counters), mostNear)]
 	if wait := share * time.Since(began); wait > 5*time.Second {
-		text := "There are too many counters to look at all the time: they are looked at every " + span(wait) + "."
-		near.Remark = &text
+		note("There are too many counters to look at all the time: they are looked at every " + span(wait) + ".")
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -67,28 +67,22 @@ func errorsText(counts map[string]int64) map[string]int64 {
 
 // decisionText is a row of the audit log in words.
 func decisionText(rules *ruleNames, d *admin.Audited) string {
-	reason := ""
+	reason, limit := "", limitName(rules, d.Prefix, d.Limit)
 	if d.Reason != nil {
 		reason = *d.Reason
 	}
-	limit := limitName(rules, d.Prefix, d.Limit)
-	switch d.Decision {
-	case "allowed":
-		if reason == "paused" {
-			return "Passed: all limits were paused."
-		}
-		if d.Quota == nil {
-			return "Passed: no limit applied."
-		}
-		left := ""
-		if d.Remaining != nil {
-			left = fmt.Sprintf(", %s of %s left", number(*d.Remaining), number(*d.Quota))
-		}
-		return "Passed " + limit + left + "."
-	case "limited":
-		if reason == "no_quota" {
-			return "Refused by " + limit + ": its quota is 0."
-		}
+	switch {
+	case d.Decision == "allowed" && reason == "paused":
+		return "Passed: all limits were paused."
+	case d.Decision == "allowed" && d.Quota == nil:
+		return "Passed: no limit applied."
+	case d.Decision == "allowed" && d.Remaining == nil:
+		return "Passed " + limit + "."
+	case d.Decision == "allowed":
+		return fmt.Sprintf("Passed %s, %s of %s left.", limit, number(*d.Remaining), number(*d.Quota))
+	case d.Decision == "limited" && reason == "no_quota":
+		return "Refused by " + limit + ": its quota is 0."
+	case d.Decision == "limited":
 		text := "Refused by " + limit
 		if d.Quota != nil {
 			used := *d.Quota
@@ -97,21 +91,17 @@ func decisionText(rules *ruleNames, d *admin.Audited) string {
 			}
 			text += fmt.Sprintf(": %s of %s were used", number(used), number(*d.Quota))
 		}
-		text += "."
 		if d.RetryAfter != nil && *d.RetryAfter > 0 {
-			text += " It would have passed " + span(time.Duration(*d.RetryAfter*float64(time.Second))) + " later."
+			text += ". It would have passed " + span(time.Duration(*d.RetryAfter*float64(time.Second))) + " later"
 		}
-		return text
-	case "shadow":
+		return text + "."
+	case d.Decision == "shadow":
 		return "Would have been refused by " + limit + ", which is on trial."
-	case "error":
-		passed := "it passed"
-		if d.Status != nil {
-			passed = fmt.Sprintf("it got status %d", *d.Status)
-		}
-		return "No decision (" + reason + "): " + passed + "."
-	}
-	if d.Decision == "blocked" && d.Prefix != "" {
+	case d.Decision == "error" && d.Status != nil:
+		return fmt.Sprintf("No decision (%s): it got status %d.", reason, *d.Status)
+	case d.Decision == "error":
+		return "No decision (" + reason + "): it passed."
+	case d.Decision == "blocked" && d.Prefix != "":
 		return "Refused by " + limit + ", which blocks."
 	}
 	return "Refused: " + reasonName(reason) + "."

@@ -2,7 +2,7 @@
 // What was done stays in a list, with its way back.
 
 import { el, byId, list, say, set, visible } from './dom.js';
-import { clock, count, until } from './text.js';
+import { banText, clock, count } from './text.js';
 import { get, now, post, session } from './server.js';
 
 // The name of the reader, for the log of changes. It outlives a reload, if the browser lets the page remember it.
@@ -137,7 +137,7 @@ export function showBans(bans) {
 		const target = { network: () => ({ network: b.banned }), user: () => ({ user: b.banned }), key: () => ({ key_id: Number(b.banned) }) }[b.kind];
 		return el('li', {}, el('span', {}), el('button', { type: 'button', class: 'small', onclick: () => act('unban', target(), byId('bans-outcome')) }, 'Unban'));
 	}, (node, b) => {
-		say(node.firstElementChild, visible(`${b.kind} ${b.banned}, ${b.until === null ? 'for ever' : 'until ' + until(b.until, now())}, by ${b.banned_by}${b.reason ? ': ' + b.reason : ''}`));
+		say(node.firstElementChild, visible(banText(b, now())));
 		set(node.lastElementChild, { 'aria-label': visible(`Unban ${b.kind} ${b.banned}`) });
 	});
 	say(byId('bans-more'), bans.total > bans.bans.length ? `… and ${count(bans.total - bans.bans.length)} more` : '');

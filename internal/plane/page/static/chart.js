@@ -2,7 +2,7 @@
 // stay visible beside many requests. Changes of the policy are marks over all of them.
 
 import { el, set, say, list, byId, visible } from './dom.js';
-import { rate, clock, count } from './text.js';
+import { rate, clock, count, joined } from './text.js';
 import { now } from './server.js';
 
 const hour = 3600;
@@ -105,20 +105,6 @@ export function startChart() {
 	chart.addEventListener('keydown', key);
 }
 
-// marksOf joins the changes that one role made within some seconds: a file with a policy makes many.
-function marksOf(changes, from) {
-	const marks = [];
-	for (const c of changes) {
-		const time = Date.parse(c.at) / 1000, last = marks[marks.length - 1];
-		if (time < from) continue;
-		if (last && last.by === c.by && time - last.until < 5) {
-			last.more++;
-			last.until = time;
-		} else marks.push({ ...c, time, until: time, more: 0, number: marks.length + 1 });
-	}
-	return marks;
-}
-
 // showTraffic shows the section traffic of the server, and the changes of the policy in its time.
 export function showTraffic(t, changes) {
 	const seconds = (time) => Date.parse(time) / 1000, minute = 60;
@@ -128,7 +114,10 @@ export function showTraffic(t, changes) {
 	const points = [];
 	for (let time = from; time + minute <= seconds(t.until); time += minute) points.push([time, ...series.map((name) => (counts.get(time)?.[name] ?? 0) / minute)]);
 	const sums = Object.fromEntries(series.map((name) => [name, t.minutes.reduce((sum, m) => sum + m[name], 0)]));
-	const marks = marksOf([...changes].reverse(), from);
+	const marks = joined(changes.filter((c) => seconds(c.at) >= from)).reverse().map((group, i) => {
+		const first = group[group.length - 1];
+		return { ...first, time: seconds(first.at), more: group.length - 1, number: i + 1 };
+	});
 	const outages = t.outages.map((o) => ({ ...o, from: seconds(o.from), until: Math.min(seconds(o.until), end) }));
 	data = { points, marks, outages, end, sums };
 	draw();

@@ -1,7 +1,7 @@
 // Shows what is refused most, what asks most, and what is near its quota.
 
 import { el, bar, byId, list, say, set, visible } from './dom.js';
-import { clock, count, percent, plural, until } from './text.js';
+import { clock, count, joined, percent, plural, until } from './text.js';
 import { get, now } from './server.js';
 import { ask } from './why.js';
 
@@ -84,18 +84,13 @@ export function showTop(top) {
 // kinds are the kinds of changes after which other requests are refused, the telling ones first.
 const kinds = ['rule', 'limit', 'tier', 'override', 'user', 'key'];
 
-// changesOf joins the changes that one role made within some seconds, which come newest first.
+// changesOf are the changes of these kinds, as options: when, and what was changed.
 function changesOf(changes) {
-	const points = [];
-	for (const c of changes.filter((c) => kinds.includes(c.kind))) {
-		let point = points[points.length - 1];
-		if (!point || point.by !== c.by || Date.parse(point.at) - Date.parse(c.at) > 5000) points.push(point = { by: c.by, kinds: kinds.map(() => new Set()) });
-		point.at = c.at;
-		point.kinds[kinds.indexOf(c.kind)].add(c.kind + (c.key_id !== null && c.kind === 'key' ? ' #' + c.key_id : c.ref === null ? 's' : ' ' + c.ref));
-	}
-	return points.map((p) => {
-		const what = p.kinds.flatMap((set) => [...set]);
-		return [p.at, `${clock(p.at, now(), false)}, changed: ${visible(what.slice(0, 2).join(', '))}${what.length > 2 ? ` and ${what.length - 2} more` : ''}`];
+	const name = (c) => c.kind + (c.key_id !== null && c.kind === 'key' ? ' #' + c.key_id : c.ref === null ? 's' : ' ' + c.ref);
+	return joined(changes.filter((c) => kinds.includes(c.kind))).map((group) => {
+		const at = group[group.length - 1].at;
+		const what = [...new Set([...group].sort((a, b) => kinds.indexOf(a.kind) - kinds.indexOf(b.kind)).map(name))];
+		return [at, `${clock(at, now(), false)}, changed: ${visible(what.slice(0, 2).join(', '))}${what.length > 2 ? ` and ${what.length - 2} more` : ''}`];
 	});
 }
 

@@ -44,3 +44,17 @@ export function clock(time, now, seconds = true) {
 export const until = (time, now) => clock(time, now, false) + ' (in ' + duration((Date.parse(time) - now) / 1000) + ')';
 
 export const plural = (n, word) => count(n) + ' ' + word + (n === 1 ? '' : 's');
+
+// joined joins the changes that one role made within some seconds, which come newest first: a file with a policy makes many.
+export function joined(changes) {
+	const groups = [];
+	for (const c of changes) {
+		const group = groups[groups.length - 1];
+		if (group && group[0].by === c.by && Date.parse(group[group.length - 1].at) - Date.parse(c.at) < 5000) group.push(c);
+		else groups.push([c]);
+	}
+	return groups;
+}
+
+// banText is a ban in force.
+export const banText = (b, now) => `${b.kind} ${b.banned}, ${b.until === null ? 'for ever' : 'until ' + until(b.until, now)}, by ${b.banned_by}${b.reason ? ': ' + b.reason : ''}`;

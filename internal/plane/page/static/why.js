@@ -1,7 +1,7 @@
 // Answers "why was X refused?": first in a sentence, then with what the sentence rests on.
 
 import { el, bar, byId, say, visible } from './dom.js';
-import { clock, count, duration, none, percent, until } from './text.js';
+import { banText, clock, count, duration, none, percent, until } from './text.js';
 import { now, post, session } from './server.js';
 import { act, offer } from './act.js';
 
@@ -84,10 +84,6 @@ const ruleColumns = [
 	['Applies', (r) => (r.applies ? 'yes' : 'no')], ['Why', (r) => text(r.why)],
 ];
 
-function ban(b) {
-	return `${b.kind} ${b.banned}, ${b.until === null ? 'for ever' : 'until ' + until(b.until, now())}, by ${b.banned_by}${b.reason ? ': ' + b.reason : ''}`;
-}
-
 // button is an action beside what it changes.
 const button = (label, action, body) => el('button', { type: 'button', class: 'small', onclick: () => act(action, body, byId('why-outcome')) }, label);
 
@@ -100,7 +96,7 @@ function override(o, user) {
 function facts(a) {
 	const lines = (items, empty) => (items.length === 0 ? empty : el('ul', {}, items.map((line) => el('li', {}, line))));
 	const user = a.user;
-	const rows = [['Taken for', visible(a.taken)], ['Plan', user?.tier ? visible(user.tier) + (user.tier_until ? ', until ' + until(user.tier_until, now()) : '') : 'none in the policy'], ['Bans', lines(a.bans.map((b) => visible(ban(b))), 'none')]];
+	const rows = [['Taken for', visible(a.taken)], ['Plan', user?.tier ? visible(user.tier) + (user.tier_until ? ', until ' + until(user.tier_until, now()) : '') : 'none in the policy'], ['Bans', lines(a.bans.map((b) => visible(banText(b, now()))), 'none')]];
 	if (user) {
 		rows.push(['Overrides', lines(user.overrides.map((o) => override(o, user.user)), 'none')]);
 		rows.push(['API keys', lines(user.keys.map((k) => visible(`#${k.id}${k.name ? ' ' + k.name : ''}${k.hint ? ' (' + k.hint + ')' : ''}: ${k.state}${k.tier ? ', plan ' + k.tier : ''}`)), 'none')]);
