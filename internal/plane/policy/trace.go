@@ -137,25 +137,15 @@ func uncounted(r *rule, f *Facts, user, key, tier string) []string {
 	if user == "" {
 		user = nobodyText(f.Address)
 	}
+	names := r.row.CountBy
+	if len(names) == 0 {
+		names = []string{"user"}
+	}
 	var texts []string
-	by := &r.by
-	at := 0
-	for i := range by.dimensions {
-		if by.more[i] {
-			continue
-		}
-		from := i
-		for from > 0 && by.more[from-1] {
-			from--
-		}
-		part := counterBy{dimensions: by.dimensions[from : i+1], headers: by.headers[from : i+1], secrets: by.secrets[from : i+1],
-			numbers: by.numbers[from : i+1], more: by.more[from : i+1], skips: by.skips}
-		name := "user"
-		if len(r.row.CountBy) > 0 {
-			name = r.row.CountBy[at]
-		}
-		at++
-		if text, _ := counterKey(&part, f, user, key, tier); text == "" {
+	for _, name := range names {
+		by, _ := parseCountBy([]string{name}) // the rule was compiled with it
+		by.skips = r.by.skips
+		if text, _ := counterKey(&by, f, user, key, tier); text == "" {
 			texts = append(texts, "count_by: no "+name)
 		}
 	}
