@@ -38,7 +38,7 @@ var commands = map[string]func(t *testing.T, command string){
 	`psql "$DATABASE_URL" -f deploy/back-to-npm.sql`:                    ranBy("integration", "TestNpmGuide"),
 	`psql "$DATABASE_URL" -f schema.sql`:                                createsTheTables,
 
-	"cd internal/store/engine && go test -run TestLeasesOverADistance -v -distance-window 1m -distance-windows 2 .": ranBy("internal/store/engine", "TestLeasesOverADistance"),
+	"cd internal/store/engine && go test -run TestLeasesOverADistance -v .": ranBy("internal/store/engine", "TestLeasesOverADistance"),
 
 	"make bench":                isMakeTarget,
 	"make test-archive":         isMakeTarget,
