@@ -3,12 +3,12 @@
 //
 //   - command.go: the root, and how a command runs
 //   - table.go: a command is an entry of a table, and how cobra has it
-//   - values.go, completion.go: what flags and arguments say, and what a shell suggests for them
+//   - values.go: what flags and arguments say, and what a shell suggests for them
 //   - connect.go: which database
 //   - output.go: JSON for programs, tables for people
-//   - policy.go, rules.go, people.go, explain.go, counters.go: the entries on the policy
-//   - proxies.go, page.go, tables.go: those on the proxies, their page, and the tables
-//   - audit.go, replay.go, archive.go: those on the history
+//   - policy.go, rules.go, people.go, keys.go, explain.go, counters.go: the entries on the policy
+//   - proxies.go, page.go, tables.go: those on the proxies, their page and settings, and the tables
+//   - audit.go, replay.go, archive.go: those on the history, and on the log of changes
 //
 // No error contains an API key.
 package command

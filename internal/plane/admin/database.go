@@ -3,8 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
-	"strconv"
-	"strings"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -121,16 +120,8 @@ func (d *Database) HasPolicy(ctx context.Context) bool {
 }
 
 // major is the major version of the server; 0 if it is unknown.
-func (d *Database) major() int {
-	version := d.conn.PgConn().ParameterStatus("server_version")
-	end := strings.IndexFunc(version, func(c rune) bool { return c < '0' || c > '9' })
-	if end < 0 {
-		end = len(version)
-	}
-	major, err := strconv.Atoi(version[:end])
-	if err != nil {
-		return 0
-	}
+func (d *Database) major() (major int) {
+	_, _ = fmt.Sscanf(d.conn.PgConn().ParameterStatus("server_version"), "%d", &major) // such as 18beta1, or 16.4 (Debian)
 	return major
 }
 

@@ -4,14 +4,14 @@
 //
 //   - database.go, errors.go: the connection, work that ends with its first error, what errors mean for people, and
 //     which sessions hold a lock that a statement waits for
-//   - migrate.go, citus.go: the tables
-//   - values.go, set.go: settings of the form name=value, and the rows that they change
+//   - migrate.go: the tables, and their parts on Citus
+//   - set.go: settings of the form name=value, and the rows that they change
 //   - rules.go, rule_set.go: rules and their limits
 //   - policy_file.go, policy_rows.go: the policy as a file
 //   - users.go, keys.go, override.go: users and tiers, API keys, overrides and bans
 //   - explain.go, left.go: what the policy does with a request, and what is left of limits
-//   - counters.go, changes.go, proxies.go: counters, the log of changes, the proxies and the pause of all limits
-//   - audit.go, follow.go, history.go: what the history says
+//   - counters.go, proxies.go: counters; the proxies, the pause of all limits, and the log of changes
+//   - audit.go, history.go: what the history says
 //   - forget.go: what is stored about a person
 //   - replay.go, replay_limits.go, replay_trial.go: what other limits would have
 //     done to the recorded requests

@@ -1,15 +1,18 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
@@ -50,28 +53,19 @@ func (d *Database) MigrateParts(ctx context.Context, parts int) (Migration, erro
 		return Migration{}, err
 	}
 	var m Migration
-	if m.Counters, err = d.makeTables(ctx, ready.Counters == 1 && ready.Nodes == 1, "rate_limit_ephemeral", schema.Counters); err != nil {
-		return m, err
-	}
-	if m.History, err = d.makeTables(ctx, ready.History == 1, "rate_limit_audit", schema.History); err != nil {
-		return m, err
-	}
-	if ready.Version < schema.OldestPolicyServer {
+	w := d.work(ctx)
+	m.Counters = w.makeTables(ready.Counters == 1 && ready.Nodes == 1, "rate_limit_ephemeral", schema.Counters)
+	m.History = w.makeTables(ready.History == 1, "rate_limit_audit", schema.History)
+	if w.err == nil && ready.Version < schema.OldestPolicyServer {
 		m.Policy = notPossible
-		return m, tooOld(d.major())
+		w.fail(tooOld(d.major()))
 	}
-	if m.Policy, err = d.makeTables(ctx, ready.Policy == 1, "rate_limit_rules", schema.Policy); err != nil {
-		return m, err
+	m.Policy = cmp.Or(m.Policy, w.makeTables(ready.Policy == 1, "rate_limit_rules", schema.Policy))
+	schemas, err := d.parts(ctx)
+	if w.fail(err); w.err == nil && parts+len(schemas) > 0 {
+		m.Parts, w.err = d.migrateParts(ctx, cmp.Or(parts, len(schemas)))
 	}
-	if parts == 0 {
-		schemas, err := d.parts(ctx)
-		if err != nil || len(schemas) == 0 {
-			return m, err
-		}
-		parts = len(schemas)
-	}
-	m.Parts, err = d.migrateParts(ctx, parts)
-	return m, err
+	return m, w.err
 }
 
 // lockAttempt is for how long a migration waits for a lock at once. longerAttempt is the lock_timeout: until
@@ -83,42 +77,41 @@ const (
 
 // makeTables runs the SQL of a migration in one transaction, unless the tables are ready. first
 // is a table that exists if an older version of the tables does.
-func (d *Database) makeTables(ctx context.Context, ready bool, first, sql string) (string, error) {
-	if ready {
-		return upToDate, nil
+func (w *work) makeTables(ready bool, first, sql string) string {
+	if ready && w.err == nil {
+		return upToDate
 	}
-	exists, err := d.hasTable(ctx, first)
-	if err != nil {
-		return "", err
-	}
+	exists, err := w.hasTable(w.ctx, first)
+	w.fail(err)
 	// A text of several commands without parameters is one transaction.
 	// A session that waits for the lock of a table makes all others wait behind it, so each attempt
 	// is short.
 	var holders []string // on a busy server, an attempt can end before they are found
-	for started := time.Now(); ; {
-		err = d.patiently(ctx, lockAttempt, func() error {
-			_, err := d.conn.PgConn().Exec(ctx, schema.Lock+longerAttempt+sql).ReadAll()
+	for started := time.Now(); w.err == nil; {
+		err := w.patiently(w.ctx, lockAttempt, func() error {
+			_, err := w.conn.PgConn().Exec(w.ctx, schema.Lock+longerAttempt+sql).ReadAll()
 			return err
 		})
 		var locked *lockError
 		if !errors.As(err, &locked) {
-			if err != nil {
-				return "", err
-			}
+			w.err = err
 			break
 		}
 		if len(locked.holders) > 0 {
 			holders = locked.holders
 		}
 		locked.waited, locked.holders = time.Since(started), holders
-		if locked.waited >= patience || !sleep(ctx, lockAttempt) {
-			return "", err
+		if locked.waited >= patience || !sleep(w.ctx, lockAttempt) {
+			w.err = err
 		}
 	}
-	if exists {
-		return upgraded, nil
+	switch {
+	case w.err != nil:
+		return ""
+	case exists:
+		return upgraded
 	}
-	return created, nil
+	return created
 }
 
 // Part is something that Migrate, or the upkeep, has made.
@@ -207,4 +200,126 @@ func (d *Database) Uninstall(ctx context.Context, parts []Part) error {
 			w.execute("DROP "+strings.ToUpper(kind)+" "+strings.Join(names, ", ")+rest, pgx.QueryExecModeSimpleProtocol)
 		}
 	})
+}
+
+// mostParts bounds the number of parts: each has three tables, and in each proxy a queue.
+const mostParts = 256
+
+// migrateParts makes the tables of so many parts in a database with Citus. It can run any number of times. The number of parts cannot change, because it says in which part a row is.
+func (d *Database) migrateParts(ctx context.Context, parts int) (string, error) {
+	if parts < 1 || parts > mostParts {
+		return "", fmt.Errorf("--parts: %d: must be from 1 to %d", parts, mostParts)
+	}
+	version, err := value[string](ctx, d, "SELECT extversion FROM pg_extension WHERE extname = 'citus'")
+	if err != nil {
+		return "", err
+	}
+	if version == nil {
+		return "", errors.New("--citus: the database has no extension citus: it must be on the coordinator of Citus 12 or newer, with CREATE EXTENSION citus")
+	}
+	if major, _, _ := strings.Cut(*version, "."); len(major) < 2 || major < "12" {
+		return "", fmt.Errorf("--citus: the server has Citus %s: it must be 12 or newer", *version)
+	}
+	schemas, err := d.parts(ctx)
+	if err != nil {
+		return "", err
+	}
+	if len(schemas) > 0 && len(schemas) != parts {
+		return "", fmt.Errorf("--parts: %d: must be %d, the number with which the counts were made: it says in which part a counter is", parts, len(schemas))
+	}
+	prefix, err := value[string](ctx, d, "SELECT CASE current_schema() WHEN 'public' THEN 'rl_p' ELSE current_schema() || '_p' END")
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for part := range parts {
+		name := *prefix + strconv.Itoa(part)
+		names = append(names, "'"+strings.ReplaceAll(name, "'", "''")+"'")
+		if err := d.run(ctx, "SET LOCAL citus.enable_schema_based_sharding = on;\nCREATE SCHEMA IF NOT EXISTS "+identifier(name)+";\nSET LOCAL search_path = "+identifier(name)+";\n"+schema.PartTables); err != nil {
+			return "", fmt.Errorf("making the part %s: %w", name, err)
+		}
+	}
+	if err := d.run(ctx, schema.Parts); err != nil || len(schemas) > 0 {
+		return upToDate, err
+	}
+	// It comes last: proxies take the database for whole from then on.
+	return created, d.run(ctx, strings.Replace(schema.PartsFunction, "$1", "ARRAY["+strings.Join(names, ", ")+"]", 1))
+}
+
+// run runs commands in one transaction, each by itself: Citus passes the text of a command on to the workers.
+func (d *Database) run(ctx context.Context, sql string) error {
+	return d.together(ctx, func(w *work) {
+		command := ""
+		for _, text := range strings.SplitAfter(sql, ";\n") {
+			command += text
+			if strings.Count(command, "$$")%2 == 1 {
+				continue // in the body of a function
+			}
+			if w.err == nil {
+				_, err := d.conn.PgConn().Exec(ctx, command).ReadAll()
+				w.fail(d.failure(err))
+			}
+			command = ""
+		}
+	})
+}
+
+// identifier is a name in SQL.
+func identifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+// parts are the schemas of the parts, or none if the counts are not in parts.
+func (d *Database) parts(ctx context.Context) ([]string, error) {
+	if found, err := value[int32](ctx, d, schema.PartsReady); err != nil || *found == 0 {
+		return nil, err
+	}
+	return values[string](ctx, d, schema.PartNames)
+}
+
+// errPartMoved is the error of a query of a table that Citus has moved away meanwhile.
+var errPartMoved = errors.New("a part of the counters is being moved")
+
+// shard is what the server says of such a table.
+var shard = regexp.MustCompile(`relation "[^"]*rate_limit_[a-z]+_[0-9]+" does not exist`)
+
+// partMoved returns errPartMoved for the error of such a query, and other errors as they are.
+func partMoved(err error) error {
+	var failed *pgconn.PgError
+	if errors.As(err, &failed) && failed.Code == undefinedTable && shard.MatchString(failed.Message) {
+		return fmt.Errorf("%w: %s", errPartMoved, failed.Message)
+	}
+	return err
+}
+
+// counterTable is a table of counts.
+type counterTable struct {
+	name, processes string // in SQL: the table, and that of the processes beside it
+	durable         bool
+}
+
+// counterTables are the two tables of counts, or those of all parts.
+func (d *Database) counterTables(ctx context.Context) ([]counterTable, error) {
+	schemas, err := d.parts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(schemas) == 0 {
+		return []counterTable{{"rate_limit_durable", "rate_limit_processes", true}, {"rate_limit_ephemeral", "rate_limit_processes", false}}, nil
+	}
+	var all []counterTable
+	for _, s := range schemas {
+		processes := identifier(s) + ".rate_limit_processes"
+		all = append(all, counterTable{identifier(s) + ".rate_limit_durable", processes, true}, counterTable{identifier(s) + ".rate_limit_ephemeral", processes, false})
+	}
+	return all, nil
+}
+
+// counts is what a query finds in all tables of counts, as an item of FROM with the name c. The query has {table},
+// {durable} and {processes} for one of them. It has all conditions, since Citus does not move one there.
+func (d *Database) counts(ctx context.Context, query string) (string, error) {
+	tables, err := d.counterTables(ctx)
+	var each []string
+	for _, t := range tables {
+		each = append(each, strings.NewReplacer("{table}", t.name, "{durable}", strconv.FormatBool(t.durable), "{processes}", t.processes).Replace("("+query+")"))
+	}
+	return "(" + strings.Join(each, "\n\tUNION ALL ") + ") AS c", err
 }
