@@ -223,18 +223,18 @@ func (d *Database) UnbanNetwork(ctx context.Context, network netip.Prefix) error
 
 // UnbanUser lifts the ban of a user.
 func (d *Database) UnbanUser(ctx context.Context, user string) error {
-	n, err := d.execute(ctx, "DELETE FROM rate_limit_bans WHERE user_id = $1", user)
-	if err != nil || n > 0 {
-		return err
-	}
-	return notFound(fmt.Sprintf("user: %q: not banned", user))
+	return d.unban(ctx, "user_id", user, fmt.Sprintf("user: %q: not banned", user))
 }
 
 // UnbanKey lifts the ban of an API key.
 func (d *Database) UnbanKey(ctx context.Context, id int64) error {
-	n, err := d.execute(ctx, "DELETE FROM rate_limit_bans WHERE key_id = $1", id)
-	if err != nil || n > 0 {
-		return err
+	return d.unban(ctx, "key_id", id, fmt.Sprintf("key: %d: not banned", id))
+}
+
+func (d *Database) unban(ctx context.Context, column string, of any, none string) error {
+	n, err := d.execute(ctx, "DELETE FROM rate_limit_bans WHERE "+column+" = $1", of)
+	if err == nil && n == 0 {
+		err = notFound(none)
 	}
-	return notFound(fmt.Sprintf("key: %d: not banned", id))
+	return err
 }

@@ -18,22 +18,6 @@ import (
 // limits, or the amount of a limit with a window that its name says. What the function cannot do is here: taking a
 // setting back, limits of any window, and unlimited ones.
 
-// ruleSetting is a parameter of rate_limit_rule.
-type ruleSetting struct {
-	*columns.Column
-	reset reset
-}
-
-// reset is what an empty value does.
-type reset uint8
-
-const (
-	noReset     reset = iota // there is nothing to go back to
-	resetRule                // the column of the rule gets its default
-	resetLimits              // the column of all limits of the rule gets its default
-	resetWindow              // the limit of this name is deleted
-)
-
 // amounts are the settings that are amounts of limits.
 var amounts = []columns.Column{
 	{Name: "per_second", Kind: columns.Amount, Help: "how much may pass; or unlimited"},
@@ -44,22 +28,13 @@ var amounts = []columns.Column{
 	{Name: "in_flight", Kind: columns.Amount, Help: "how many requests may run at once"},
 }
 
-// ruleSettings are all parameters.
-var ruleSettings = func() (all []ruleSetting) {
-	for _, c := range columns.Tables[columns.Rules].Set() {
-		all = append(all, ruleSetting{c, resetRule})
-	}
+// ruleSettings are all parameters: the columns of the rule, the amounts, and the columns of all limits of the rule.
+var ruleSettings = func() []*columns.Column {
+	all := columns.Tables[columns.Rules].Set()
 	for i := range amounts {
-		all = append(all, ruleSetting{&amounts[i], resetWindow})
+		all = append(all, &amounts[i])
 	}
-	for _, c := range columns.Tables[columns.Limits].Set() {
-		back := resetLimits
-		if c.Name == "algorithm" {
-			back = noReset
-		}
-		all = append(all, ruleSetting{c, back})
-	}
-	return all
+	return append(all, columns.Tables[columns.Limits].Set()...)
 }()
 
 // limitPrefix begins the settings that are limits of any window.
@@ -72,8 +47,8 @@ const banPrefix = "ban_"
 // RuleSettings are the settings that SetRule knows.
 func RuleSettings() []Setting {
 	var all []Setting
-	for _, s := range ruleSettings {
-		all = append(all, settingOf(s.Column))
+	for _, c := range ruleSettings {
+		all = append(all, settingOf(c))
 	}
 	return append(all, Setting{Name: limitPrefix + "NAME", Help: "a limit of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin; or of requests in flight, as in 5/in_flight"})
 }
@@ -81,9 +56,10 @@ func RuleSettings() []Setting {
 // ruleChange is what SetRule is asked for.
 type ruleChange struct {
 	limits []ruleLimit // of any window, and unlimited ones
-	resets [4][]string // the settings to take back, by reset
 	parameters
-	zero string // a setting that lets nothing pass, or ""
+	// ofRule and ofLimits are columns that get their defaults, and gone are limits to delete.
+	ofRule, ofLimits, gone []string
+	zero                   string // a setting that lets nothing pass, or ""
 }
 
 // SetRule makes a rule, or changes the settings that are named, each as name=value. An empty
@@ -109,14 +85,14 @@ func (w *work) changeRule(name string, change *ruleChange) (isNew bool) {
 	}
 	w.execute("SELECT FROM rate_limit_rules WHERE name = $1 FOR UPDATE", name)
 	// What is taken back in one row is so together, since constraints can be about several columns.
-	if columns := change.resets[resetRule]; columns != nil {
-		w.execute("UPDATE rate_limit_rules SET "+strings.Join(columns, " = DEFAULT, ")+" = DEFAULT WHERE name = $1", name)
+	if len(change.ofRule) > 0 {
+		w.execute("UPDATE rate_limit_rules SET "+strings.Join(change.ofRule, " = DEFAULT, ")+" = DEFAULT WHERE name = $1", name)
 	}
-	if columns := change.resets[resetLimits]; columns != nil {
-		w.execute("UPDATE rate_limit_rule_limits SET "+strings.Join(columns, " = DEFAULT, ")+" = DEFAULT WHERE rule = $1", name)
+	if len(change.ofLimits) > 0 {
+		w.execute("UPDATE rate_limit_rule_limits SET "+strings.Join(change.ofLimits, " = DEFAULT, ")+" = DEFAULT WHERE rule = $1", name)
 	}
-	if limits := change.resets[resetWindow]; limits != nil {
-		w.execute("DELETE FROM rate_limit_rule_limits WHERE rule = $1 AND name = ANY ($2::text[])", name, limits)
+	if len(change.gone) > 0 {
+		w.execute("DELETE FROM rate_limit_rule_limits WHERE rule = $1 AND name = ANY ($2::text[])", name, change.gone)
 	}
 	for _, l := range change.limits {
 		w.execute(setLimitSQL, name, l.name, l.events, l.per, l.calendar, l.timeZone)
@@ -182,52 +158,61 @@ func parseRuleChange(texts []string) (ruleChange, error) {
 		return change, err
 	}
 	for _, a := range assignments {
-		if limit, isLimit := strings.CutPrefix(a.name, limitPrefix); isLimit {
-			l, err := parseRuleLimit(a.name, limit, a.value)
-			if err != nil {
-				return change, err
-			}
-			if l.delete {
-				change.resets[resetWindow] = append(change.resets[resetWindow], limit)
-				continue
-			}
-			change.limits = append(change.limits, l)
-			if l.events != nil && *l.events == 0 {
-				change.zero = a.name
-			}
-			continue
-		}
-		if err := change.addSetting(a); err != nil {
+		if err := change.add(a); err != nil {
 			return change, err
 		}
 	}
 	return change, nil
 }
 
-// addSetting adds the assignment of a ruleSetting.
-func (c *ruleChange) addSetting(a assignment) error {
-	s := &ruleSettings[slices.IndexFunc(ruleSettings, func(s ruleSetting) bool { return s.Name == a.name })]
-	switch {
-	case a.value == "" && s.reset == noReset:
-		return &ratelimit.FieldError{Field: s.Name, Want: s.Help}
-	case a.value == "" && strings.HasPrefix(s.Name, banPrefix):
-		for _, other := range ruleSettings {
-			if strings.HasPrefix(other.Name, banPrefix) && !slices.Contains(c.resets[s.reset], other.Name) {
-				c.resets[s.reset] = append(c.resets[s.reset], other.Name)
-			}
+// add adds an assignment.
+func (c *ruleChange) add(a assignment) error {
+	name, isLimit := strings.CutPrefix(a.name, limitPrefix)
+	if isLimit && a.value == "" {
+		c.gone = append(c.gone, name)
+		return nil
+	}
+	if isLimit {
+		l, err := parseRuleLimit(a.name, name, a.value)
+		if l.events != nil && *l.events == 0 {
+			c.zero = a.name
 		}
+		c.limits = append(c.limits, l)
+		return err
+	}
+	s := ruleSettings[slices.IndexFunc(ruleSettings, func(s *columns.Column) bool { return s.Name == name })]
+	switch {
 	case a.value == "":
-		c.resets[s.reset] = append(c.resets[s.reset], s.Name)
-	case a.value == policyfile.Unlimited && s.reset == resetWindow:
+		return c.takeBack(s)
+	case a.value == policyfile.Unlimited && s.Kind == columns.Amount:
 		l, err := parseRuleLimit(s.Name, s.Name, a.value+"/"+windows[s.Name])
 		c.limits = append(c.limits, l)
 		return err
-	default:
-		value, err := c.add(columns.Rules, s.Column, a.value, time.Time{})
-		if s.Kind == columns.Amount && value == "0" {
-			c.zero = s.Name
+	}
+	value, err := c.parameters.add(columns.Rules, s, a.value, time.Time{})
+	if s.Kind == columns.Amount && value == "0" {
+		c.zero = s.Name
+	}
+	return err
+}
+
+// takeBack takes a setting back.
+func (c *ruleChange) takeBack(s *columns.Column) error {
+	switch {
+	case s.Name == "algorithm": // there is nothing to go back to
+		return &ratelimit.FieldError{Field: s.Name, Want: s.Help}
+	case s.Kind == columns.Amount:
+		c.gone = append(c.gone, s.Name)
+	case columns.Tables[columns.Limits].Find(s.Name) != nil:
+		c.ofLimits = append(c.ofLimits, s.Name)
+	case strings.HasPrefix(s.Name, banPrefix):
+		for _, other := range ruleSettings {
+			if strings.HasPrefix(other.Name, banPrefix) && !slices.Contains(c.ofRule, other.Name) {
+				c.ofRule = append(c.ofRule, other.Name)
+			}
 		}
-		return err
+	default:
+		c.ofRule = append(c.ofRule, s.Name)
 	}
 	return nil
 }
@@ -239,7 +224,6 @@ var calendarNames = []string{"", "day", "week", "month", "year"}
 // nil are NULL.
 type ruleLimit struct {
 	name     string
-	delete   bool
 	events   *int64
 	per      *string
 	calendar *string
@@ -248,13 +232,9 @@ type ruleLimit struct {
 
 const wantLimit = "EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight; or empty, to delete it"
 
-// parseRuleLimit reads the setting limit.NAME; "" deletes the limit.
+// parseRuleLimit reads the setting limit.NAME.
 func parseRuleLimit(setting, name, text string) (ruleLimit, error) {
 	l := ruleLimit{name: name}
-	if text == "" {
-		l.delete = true
-		return l, nil
-	}
 	wrong := &ratelimit.FieldError{Field: setting, Value: text, Want: wantLimit}
 	amount, window, found := strings.Cut(text, "/")
 	if !found {
