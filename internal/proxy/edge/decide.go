@@ -53,26 +53,25 @@ type Outcome struct {
 	Err error
 }
 
-// Take takes the hits of a request, and returns what happens to the request. decisions is memory
-// for the decisions, and must be as long as hits. p is what the policy says, or nil without a
-// policy: its hits are the last ones. Hits that are Apart refuse nothing: a request without other hits
-// passes.
-func (d *Decider) Take(ctx context.Context, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) Outcome {
-	if len(hits) == 0 {
+// Take takes the hits of a request, and returns what happens to the request. Its Decisions must be as many as its Hits, of
+// which those of the policy are the last ones. Hits that are Apart refuse nothing: a request without other hits passes.
+func (d *Decider) Take(q *Request) Outcome {
+	if len(q.Hits) == 0 {
 		return Outcome{}
 	}
 	if Paused(d.Store) {
 		return PausedOutcome()
 	}
+	ctx := background
 	if !d.Began.IsZero() {
 		within, cancel := context.WithDeadlineCause(ctx, d.Began.Add(batch.MostTimeouts*d.Timeout), ratelimit.ErrOverloaded)
 		defer cancel()
 		ctx = within
 	}
-	if err := d.Store.Take(ctx, d.Timeout, hits, decisions); err != nil {
-		return d.TakeLocal(hits, decisions, p, err)
+	if err := d.Store.Take(ctx, d.Timeout, q.Hits, q.Decisions); err != nil {
+		return d.TakeLocal(q, err)
 	}
-	return Judge(hits, decisions, p)
+	return Judge(q)
 }
 
 // After returns a copy of d for a request that began then, and which the policy has delayed. failure is why the policy could not decide, or
@@ -94,13 +93,11 @@ func (d *Decider) After(began time.Time, failure error) Decider {
 	return after
 }
 
-// Judge is the outcome of a request with these decisions, see Take. A decision on a limit with
-// overage becomes one on its quota.
-func Judge(hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) Outcome {
-	var marks []*policy.Mark
-	if p != nil {
-		marks = p.Marks
-	}
+// Judge is the outcome of a request by its Decisions, see Take. A decision on a limit with overage becomes one on its quota.
+func Judge(q *Request) Outcome {
+	hits := q.Hits
+	decisions := q.Decisions
+	marks := q.Verdict.Marks
 	first := len(decisions) - len(marks)
 	overage := int64(0)
 	for i, m := range marks {

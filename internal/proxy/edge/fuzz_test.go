@@ -119,7 +119,7 @@ func FuzzTextsOfRequests(f *testing.F) {
 		}
 		q := &edge.Request{HTTP: &http.Request{Header: http.Header{"Accept": {text, other}}}, Decisions: []ratelimit.Decision{{Limit: 5, RetryAfter: time.Second}}}
 		q.Hits = []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: text, Events: 5, Window: time.Minute}, Key: other, Cost: 1}}
-		q.Outcome = edge.Judge(q.Hits, q.Decisions, nil)
+		q.Outcome = edge.Judge(q)
 		h := http.Header{}
 		if edge.Respond(&edge.Site{Fields: edge.Fields{X: true, IETF: true}}, q, h); !json.Valid([]byte(q.Body)) {
 			t.Errorf("the answer is %q", q.Body)

@@ -37,7 +37,7 @@ func TestHeadersOfARefusal(t *testing.T) {
 
 // A refusal that never ends has no Retry-After, and is told before one that does.
 func TestNoRetryAfterIfTheRequestCanNeverPass(t *testing.T) {
-	o := edge.Judge(make([]ratelimit.Hit, 3), []ratelimit.Decision{{Limit: 1, RetryAfter: time.Hour}, {Limit: 2, RetryAfter: ratelimit.Never}, {Limit: 3, RetryAfter: time.Minute}}, nil)
+	o := edge.Judge(&edge.Request{Hits: make([]ratelimit.Hit, 3), Decisions: []ratelimit.Decision{{Limit: 1, RetryAfter: time.Hour}, {Limit: 2, RetryAfter: ratelimit.Never}, {Limit: 3, RetryAfter: time.Minute}}})
 	h := http.Header{}
 	edge.SetHeaders(h, &o)
 	if h.Get("X-RateLimit-Limit") != "2" || h.Get("Retry-After") != "" || o.Body() != `{"error":"Too many requests"}` {
@@ -64,7 +64,7 @@ func TestManyResponsesAreAsEach(t *testing.T) {
 		edge.SetAllHeaders(responses)
 		for i, r := range responses {
 			q := &edge.Request{HTTP: &http.Request{}, Hits: make([]ratelimit.Hit, 1), Decisions: []ratelimit.Decision{*r.Decision}}
-			q.Outcome = edge.Judge(q.Hits, q.Decisions, nil)
+			q.Outcome = edge.Judge(q)
 			want := http.Header{}
 			edge.Respond(&edge.Site{Fields: edge.Fields{X: true}}, q, want)
 			if !reflect.DeepEqual(r.Header, want) || r.Body != q.Body {

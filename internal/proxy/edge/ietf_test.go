@@ -13,7 +13,7 @@ import (
 // fields are RateLimit-Policy and RateLimit of decisions, without pk.
 func fields(hits []ratelimit.Hit, decisions []ratelimit.Decision) (policy, limit string) {
 	h := http.Header{}
-	o := edge.Judge(hits, decisions, nil)
+	o := edge.Judge(&edge.Request{Hits: hits, Decisions: decisions})
 	edge.SetFields(h, edge.Fields{IETF: true}, &o, hits, decisions)
 	withoutKeys := func(text string) string {
 		for {
@@ -73,9 +73,9 @@ func TestTheFieldsOfAnUpstream(t *testing.T) {
 		for _, informs := range []bool{false, true} {
 			h := http.Header{}
 			set := func(limit *ratelimit.Limit) *edge.OwnFields {
-				decisions := []ratelimit.Decision{{Allowed: true, Limit: 9, Remaining: 8}}
-				o := edge.Judge([]ratelimit.Hit{{Limit: limit}}, decisions, nil)
-				_, own := edge.SetFields(h, edge.Fields{IETF: true}, &o, []ratelimit.Hit{{Limit: limit}}, decisions)
+				q := &edge.Request{Hits: []ratelimit.Hit{{Limit: limit}}, Decisions: []ratelimit.Decision{{Allowed: true, Limit: 9, Remaining: 8}}}
+				o := edge.Judge(q)
+				_, own := edge.SetFields(h, edge.Fields{IETF: true}, &o, q.Hits, q.Decisions)
 				return own
 			}
 			first, second := set(&limit), set(&later)

@@ -35,17 +35,16 @@ func (d *Decider) UseStore(store ratelimit.Store) {
 	}
 }
 
-// TakeLocal is the outcome of a request for which the store has made no decision because of err. See Take
-// for the parameters.
-func (d *Decider) TakeLocal(hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict, err error) Outcome {
-	if errors.Is(err, ratelimit.ErrOverloaded) && !canRefuse(hits, p) {
+// TakeLocal is the outcome of a request for which the store has made no decision because of err.
+func (d *Decider) TakeLocal(q *Request, err error) Outcome {
+	if errors.Is(err, ratelimit.ErrOverloaded) && !canRefuse(q) {
 		return Outcome{Err: err}
 	}
 	s, ok := d.Store.(*engine.Store)
-	if !ok || d.OnError != Local || errors.Is(err, ratelimit.ErrOverloaded) || errors.Is(err, ratelimit.ErrClosed) || !s.TakeLocal(err, d.Share, hits, decisions) {
+	if !ok || d.OnError != Local || errors.Is(err, ratelimit.ErrOverloaded) || errors.Is(err, ratelimit.ErrClosed) || !s.TakeLocal(err, d.Share, q.Hits, q.Decisions) {
 		return NoDecision(d.OnError, err)
 	}
-	outcome := Judge(hits, decisions, p)
+	outcome := Judge(q)
 	outcome.Overage = 0 // this process guesses what the others have used, and a client may be billed for an overage
 	return outcome
 }

@@ -32,10 +32,10 @@ func TestWithoutTheDatabaseThereIsNoOverage(t *testing.T) {
 	d := &Decider{Timeout: time.Second, OnError: Local, Share: 0.1}
 	d.UseStore(store)
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}, Key: "k", Cost: 1}}
-	verdict := &policy.Verdict{Marks: []*policy.Mark{{Overage: true, Quota: 5}}}
+	verdict := policy.Verdict{Marks: []*policy.Mark{{Overage: true, Quota: 5}}}
 	for i := range 3 { // each hit counts as ten, with those of nine other proxies
 		decisions := make([]ratelimit.Decision, 1)
-		o := d.Take(context.Background(), hits, decisions, verdict)
+		o := d.Take(&Request{Hits: hits, Decisions: decisions, Verdict: verdict})
 		if o.Err != nil || o.Status != 0 || o.Overage != 0 || decisions[0].Source != ratelimit.FromMemory {
 			t.Errorf("request %d: %+v, %+v", i, o, decisions)
 		}

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -53,16 +52,12 @@ func NoDecision(onError OnError, err error) Outcome {
 	return o
 }
 
-// canRefuse reports whether a decision on one of the hits could have refused the request. p is what the policy says: its
-// hits are the last ones.
-func canRefuse(hits []ratelimit.Hit, p *policy.Verdict) bool {
-	var marks []*policy.Mark
-	if p != nil {
-		marks = p.Marks
-	}
-	first := len(hits) - len(marks)
-	for i := range hits {
-		h := &hits[i]
+// canRefuse reports whether a decision on one of the hits could have refused the request.
+func canRefuse(q *Request) bool {
+	marks := q.Verdict.Marks
+	first := len(q.Hits) - len(marks)
+	for i := range q.Hits {
+		h := &q.Hits[i]
 		if !h.Apart && !h.Peek && h.Cost >= 0 && (i < first || !marks[i-first].Overage) {
 			return true
 		}

@@ -69,12 +69,12 @@ func TestTheDecisionsOnAPolicyAreJudged(t *testing.T) {
 	} {
 		hits := make([]ratelimit.Hit, len(c.decisions))
 		hits[len(hits)-1].Apart = c.marks[len(c.marks)-1].Shadow
-		o := edge.Judge(hits, c.decisions, &policy.Verdict{Marks: c.marks})
+		o := edge.Judge(&edge.Request{Hits: hits, Decisions: c.decisions, Verdict: policy.Verdict{Marks: c.marks}})
 		if o.Status != c.status || o.Decision.Remaining != c.remaining || o.Overage != c.overage || o.RetrySeconds() != c.retry {
 			t.Errorf("%s: %+v with %d left, Retry-After %d; want %+v", name, o, o.Decision.Remaining, o.RetrySeconds(), c)
 		}
 	}
-	if o := edge.Judge([]ratelimit.Hit{{Apart: true}}, []ratelimit.Decision{refused}, &policy.Verdict{Marks: []*policy.Mark{shadow}}); o.Status != 0 || o.Decision != nil {
+	if o := edge.Judge(&edge.Request{Hits: []ratelimit.Hit{{Apart: true}}, Decisions: []ratelimit.Decision{refused}, Verdict: policy.Verdict{Marks: []*policy.Mark{shadow}}}); o.Status != 0 || o.Decision != nil {
 		t.Errorf("a shadow alone: %+v", o)
 	}
 }

@@ -130,7 +130,7 @@ func Fail(s *Site, q *Request, err error) {
 	if errors.Is(err, batch.ErrPaused) {
 		q.Outcome = PausedOutcome()
 	} else {
-		q.Outcome = s.Decider.TakeLocal(q.Hits, q.Decisions, &q.Verdict, err)
+		q.Outcome = s.Decider.TakeLocal(q, err)
 	}
 	taken(s, q)
 }
@@ -162,9 +162,9 @@ func addHits(s *Site, q *Request) {
 
 func takeFrom(d *Decider, q *Request) {
 	if q.Flight != nil {
-		q.Outcome = d.TakeInTurn(q.Flight.Context, q.Set.Waits, q.Hits, q.Decisions, &q.Verdict)
+		q.Outcome = d.TakeInTurn(q)
 	} else {
-		q.Outcome = d.Take(background, q.Hits, q.Decisions, &q.Verdict)
+		q.Outcome = d.Take(q)
 	}
 }
 
@@ -196,7 +196,7 @@ func Delivered(q *Request) {
 	if !q.Asked {
 		q.Began = q.Call.Arrived
 	}
-	q.Outcome = Judge(q.Hits, q.Decisions, &q.Verdict)
+	q.Outcome = Judge(q)
 }
 
 // Refused counts a request that a queue has refused, for bans.

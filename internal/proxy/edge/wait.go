@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -103,46 +102,47 @@ func (w *Wait) Open(prefix string) (close func()) {
 	}
 }
 
-// TakeInTurn is Take for a request that may wait: for hits[i] as waits[i] says, nil is not at all. ctx
-// ends when the client has gone.
-func (d *Decider) TakeInTurn(ctx context.Context, waits []*Wait, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) Outcome {
+// TakeInTurn is Take for a request that may wait: for the hits of its Set as Set.Waits says. The context of its Flight ends
+// when the client has gone.
+func (d *Decider) TakeInTurn(q *Request) Outcome {
+	ctx := q.Flight.Context
 	began := time.Now()
 	var outcome Outcome
-	at := firstLine(waits, hits)
+	at := firstLine(q)
 	if at < 0 {
-		outcome = d.Take(context.Background(), hits, decisions, p)
+		outcome = d.Take(q)
 		later := *d
 		later.Began = time.Time{}
 		d = &later
-		if at = outcome.waits(waits, hits, began); at < 0 {
-			at = d.late(&outcome, waits, hits)
+		if at = outcome.waits(q, began); at < 0 {
+			at = d.late(&outcome, q)
 		}
 		if at < 0 {
 			return outcome
 		}
 	}
-	w := waits[at]
-	key := strings.Clone(hits[at].Key) // it may be a part of a long request
+	w := q.Set.Waits[at]
+	key := strings.Clone(q.Hits[at].Key) // it may be a part of a long request
 	t := w.join(key, began)
 	if t == nil {
-		return d.withoutTurn(&outcome, hits, decisions, p, at)
+		return d.withoutTurn(&outcome, q, at)
 	}
 	defer w.leave(key, t)
 	for {
 		left := w.UpTo - time.Since(began)
 		if left <= 0 || ctx.Err() != nil {
-			return unasked(&outcome, hits, decisions, at)
+			return unasked(&outcome, q, at)
 		}
 		if !w.isFirst(key, t) {
 			w.waitFor(ctx, t, left)
 			continue
 		}
-		outcome = d.askAgain(hits, decisions, p)
-		if at = outcome.waits(waits, hits, began); at < 0 {
+		outcome = d.askAgain(q)
+		if at = outcome.waits(q, began); at < 0 {
 			return outcome
 		}
-		wait := decisions[at].RetryAfter
-		if hits[at].Limit.Algorithm == ratelimit.InFlight {
+		wait := q.Decisions[at].RetryAfter
+		if q.Hits[at].Limit.Algorithm == ratelimit.InFlight {
 			wait = askInterval
 		}
 		wait += time.Duration(rand.Int63n(int64(wait)/5 + 1))
@@ -155,12 +155,12 @@ func (d *Decider) TakeInTurn(ctx context.Context, waits []*Wait, hits []ratelimi
 
 // late is the index of the first hit for which a request may wait, if its decision came too late while the database
 // answers: many ask at once then. In the line, one asks after the other. Else it is -1.
-func (d *Decider) late(o *Outcome, waits []*Wait, hits []ratelimit.Hit) int {
+func (d *Decider) late(o *Outcome, q *Request) int {
 	if !errors.Is(o.Err, ratelimit.ErrTimeout) && !errors.Is(o.Err, ratelimit.ErrOverloaded) || !Answers(d.Store) {
 		return -1
 	}
-	for i, w := range waits {
-		if w != nil && !hits[i].Apart {
+	for i, w := range q.Set.Waits {
+		if w != nil && !q.Hits[i].Apart {
 			return i
 		}
 	}
@@ -169,14 +169,14 @@ func (d *Decider) late(o *Outcome, waits []*Wait, hits []ratelimit.Hit) int {
 
 // withoutTurn is the outcome of a request for which the line has no room. If others wait for its key, the store has not
 // been asked: the request is refused like one that has waited in vain.
-func (d *Decider) withoutTurn(last *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict, at int) Outcome {
+func (d *Decider) withoutTurn(last *Outcome, q *Request, at int) Outcome {
 	if last.Status == 0 && Paused(d.Store) {
 		return PausedOutcome()
 	}
 	if err := Unavailable(d.Store); last.Status == 0 && err != nil {
-		return d.TakeLocal(hits, decisions, p, err)
+		return d.TakeLocal(q, err)
 	}
-	return unasked(last, hits, decisions, at)
+	return unasked(last, q, at)
 }
 
 // earlierDecision is the decision on a hit from an earlier question.
@@ -187,7 +187,9 @@ type earlierDecision struct {
 
 // askAgain is Take for a request about which the store may have been asked before. A hit that is Apart and was decided
 // then (with a Limit) has been charged, and keeps its decision: it only looks now.
-func (d *Decider) askAgain(hits []ratelimit.Hit, decisions []ratelimit.Decision, p *policy.Verdict) Outcome {
+func (d *Decider) askAgain(q *Request) Outcome {
+	hits := q.Hits
+	decisions := q.Decisions
 	var earlier []earlierDecision
 	for i := range hits {
 		if hits[i].Apart && !hits[i].Peek && decisions[i].Limit > 0 && decisions[i].Source != ratelimit.Undecided {
@@ -195,7 +197,7 @@ func (d *Decider) askAgain(hits []ratelimit.Hit, decisions []ratelimit.Decision,
 			hits[i].Peek = true
 		}
 	}
-	outcome := d.Take(context.Background(), hits, decisions, p)
+	outcome := d.Take(q)
 	for _, e := range earlier {
 		decisions[e.at] = e.decision
 		hits[e.at].Peek = false
@@ -205,7 +207,8 @@ func (d *Decider) askAgain(hits []ratelimit.Hit, decisions []ratelimit.Decision,
 
 // unasked is the outcome of a request after its wait: its last one, or if the store was never asked, a refusal by the
 // hit for which it has waited.
-func unasked(last *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, at int) Outcome {
+func unasked(last *Outcome, q *Request, at int) Outcome {
+	decisions := q.Decisions
 	if last.Status != 0 {
 		return *last
 	}
@@ -213,7 +216,7 @@ func unasked(last *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision
 	for i := range decisions {
 		d := &decisions[i]
 		d.Allowed = i != at
-		d.Limit = hits[i].Limit.Capacity()
+		d.Limit = q.Hits[i].Limit.Capacity()
 		d.Reset = soon
 		d.Source = ratelimit.Undecided
 	}
@@ -222,13 +225,13 @@ func unasked(last *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision
 }
 
 // firstLine is the index of the first hit for which others wait, or -1.
-func firstLine(waits []*Wait, hits []ratelimit.Hit) int {
-	for i, w := range waits {
-		if w == nil || hits[i].Apart {
+func firstLine(q *Request) int {
+	for i, w := range q.Set.Waits {
+		if w == nil || q.Hits[i].Apart {
 			continue
 		}
 		w.line.mu.Lock()
-		n := len(w.line.turns[hits[i].Key])
+		n := len(w.line.turns[q.Hits[i].Key])
 		w.line.mu.Unlock()
 		if n > 0 {
 			return i
@@ -238,12 +241,13 @@ func firstLine(waits []*Wait, hits []ratelimit.Hit) int {
 }
 
 // waits is the index of the hit that refused a request which may go on waiting, or -1.
-func (o *Outcome) waits(waits []*Wait, hits []ratelimit.Hit, began time.Time) int {
+func (o *Outcome) waits(q *Request, began time.Time) int {
+	waits := q.Set.Waits
 	if o.Status == 0 || o.Decision == nil || o.Decision.Allowed || o.Hit >= len(waits) || waits[o.Hit] == nil {
 		return -1
 	}
 	left := waits[o.Hit].UpTo - time.Since(began)
-	soon := o.Decision.RetryAfter <= left || hits[o.Hit].Limit.Algorithm == ratelimit.InFlight // its RetryAfter is a guess
+	soon := o.Decision.RetryAfter <= left || q.Hits[o.Hit].Limit.Algorithm == ratelimit.InFlight // its RetryAfter is a guess
 	if left <= 0 || o.Decision.RetryAfter == ratelimit.Never || !soon {
 		return -1
 	}

@@ -28,11 +28,10 @@ func TestARequestThatWaitsIsChargedOnceOnTrial(t *testing.T) {
 	for _, want := range []int{0, http.StatusTooManyRequests} {
 		f := edge.NewFlight(t.Context())
 		defer f.End()
-		hits, decisions := []ratelimit.Hit{{Limit: &flight.Limit, Key: "k", Cost: 1}, trial}, make([]ratelimit.Decision, 2)
-		waits := []*edge.Wait{flight.Wait, nil}
-		f.Attach(hits, waits)
-		if o := d.TakeInTurn(f.Context, waits, hits, decisions, nil); o.Status != want || !decisions[1].Allowed || hits[1].Peek {
-			t.Errorf("%+v, want status %d; %+v", o, want, decisions[1])
+		q := &edge.Request{Set: &edge.Set{Waits: []*edge.Wait{flight.Wait, nil}}, Flight: f, Hits: []ratelimit.Hit{{Limit: &flight.Limit, Key: "k", Cost: 1}, trial}, Decisions: make([]ratelimit.Decision, 2)}
+		f.Attach(q.Hits, q.Set.Waits)
+		if o := d.TakeInTurn(q); o.Status != want || !q.Decisions[1].Allowed || q.Hits[1].Peek {
+			t.Errorf("%+v, want status %d; %+v", o, want, q.Decisions[1])
 		}
 	}
 	trial.Peek = true
