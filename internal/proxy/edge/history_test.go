@@ -44,21 +44,6 @@ func TestTheAuditThatRecordsMostCounts(t *testing.T) {
 	}
 }
 
-func TestParseRetention(t *testing.T) {
-	const day = 24 * time.Hour
-	for text, want := range map[string]time.Duration{"": 0, "1d": day, "90d": 90 * day, "12w": 84 * day, "36h": 36 * time.Hour, "1y": 366 * day, "7y": 7 * 366 * day, "100y": 36600 * day} {
-		if got, err := read(t, edge.RetentionTable, "audit", text); err != nil || got.History.KeepAudit != want {
-			t.Errorf("%q is %v, %v; want %v", text, got.History.KeepAudit, err, want)
-		}
-	}
-	for _, text := range []string{"0d", "23h", "0y", "101y", "-1y", "1.5y", "y", "7 years", "90", "1y6d", "forever"} {
-		var field *ratelimit.FieldError
-		if got, err := read(t, edge.RetentionTable, "usage", text); !errors.As(err, &field) || field.Field != "usage" || field.Value != text {
-			t.Errorf("%q is %v, %v", text, got.History.KeepUsage, err)
-		}
-	}
-}
-
 func TestReadArchive(t *testing.T) {
 	read := func(text string) (edge.ArchiveSettings, error) {
 		var s edge.Settings
@@ -80,19 +65,6 @@ func TestReadArchive(t *testing.T) {
 		"/srv/archive daily drop drop", "/srv/archive daily before never", "/srv/archive daily more", "s3://id:hunter2@logs daily", "https://id:hunter2@host daily"} {
 		if got, err := read(text); err == nil || !strings.HasPrefix(err.Error(), "archive: ") || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: %+v, %v, want an error of archive without a secret", text, got, err)
-		}
-	}
-}
-
-func TestNamesOfNodesAreChecked(t *testing.T) {
-	for _, text := range []string{"", "edge-1", "Berlin Süd", strings.Repeat("n", 100)} {
-		if _, err := read(t, edge.HistoryTable, "node", text); err != nil {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-	for _, text := range []string{"a\nb", "a\x00b", "\xff", strings.Repeat("n", 101), "\x7f"} {
-		if _, err := read(t, edge.HistoryTable, "region", text); err == nil || !strings.HasPrefix(err.Error(), "region: ") {
-			t.Errorf("%q: %v", text, err)
 		}
 	}
 }

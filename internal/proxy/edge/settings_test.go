@@ -35,16 +35,48 @@ func read(t *testing.T, table []edge.Setting, name, text string) (got edge.Setti
 	return got, nil
 }
 
-func TestBurst(t *testing.T) {
-	for text, want := range map[string]int64{"1": 1, "9007199254740992": ratelimit.MaxEvents} {
-		if got, err := read(t, edge.LimitTable, "burst", text); got.Limit.Limit.Burst != want || err != nil {
-			t.Errorf("%q is %d, %v; want %d", text, got.Limit.Limit.Burst, err, want)
+// A setting takes what its table says, and the error of any other text names the setting and the text.
+func TestSettingsTakeWhatTheirTablesSay(t *testing.T) {
+	const day = 24 * time.Hour
+	for _, test := range []struct {
+		table []edge.Setting
+		name  string
+		value func(s *edge.Settings) any
+		right map[string]any
+		wrong []string
+	}{
+		{edge.LimitTable, "burst", func(s *edge.Settings) any { return s.Limit.Limit.Burst },
+			map[string]any{"1": int64(1), "9007199254740992": int64(ratelimit.MaxEvents)}, []string{"0", "-1", "1.5", "9007199254740993", "many"}},
+		{edge.LimitTable, "min_cost", func(s *edge.Settings) any { return s.Limit.MinCost },
+			map[string]any{"": int64(1), "0": int64(0), "7": int64(7)}, []string{"-1", "1.5", "9007199254740993", "many"}},
+		{edge.LimitTable, "durable", func(s *edge.Settings) any { return s.Limit.Limit.Durable },
+			map[string]any{"on": true, "true": true, "1": true, "off": false, "false": false, "0": false, "": false}, []string{"perhaps", "ON"}},
+		{edge.StoreTable, "auto_migrate", func(s *edge.Settings) any { return s.Store.AutoMigrate }, map[string]any{"": true, "off": false}, []string{"2"}},
+		{edge.HandlerTable, "timeout", func(s *edge.Settings) any { return s.Timeout },
+			map[string]any{"": 250 * time.Millisecond, "1ms": time.Millisecond, "1m": time.Minute, "1.5s": 1500 * time.Millisecond}, []string{"0", "0s", "-1s", "999us", "61s", "soon", "250"}},
+		{edge.RetentionTable, "usage", func(s *edge.Settings) any { return s.History.KeepUsage },
+			map[string]any{"": time.Duration(0), "1d": day, "90d": 90 * day, "12w": 84 * day, "36h": 36 * time.Hour, "1y": 366 * day, "7y": 7 * 366 * day, "100y": 36600 * day},
+			[]string{"0d", "23h", "0y", "101y", "-1y", "1.5y", "y", "7 years", "90", "1y6d", "forever"}},
+		{edge.HistoryTable, "node", func(s *edge.Settings) any { return s.History.Node },
+			map[string]any{"": "", "edge-1": "edge-1", "Berlin Süd": "Berlin Süd", strings.Repeat("n", 100): strings.Repeat("n", 100)},
+			[]string{"a\nb", "a\x00b", "\xff", strings.Repeat("n", 101), "\x7f"}},
+		{edge.StoreTable, "max_conns", func(s *edge.Settings) any { return s.Store.MaxConns }, map[string]any{"": 0, "1000": 1000}, []string{"-1", "0", "1001"}},
+		{edge.StoreTable, "cleanup_probability", func(s *edge.Settings) any { return s.Store.CleanupProbability }, map[string]any{"": 0.1, "0": 0.0}, []string{"1.5", "-0.1", "NaN"}},
+		{edge.StoreTable, "max_blocked_keys", func(s *edge.Settings) any { return s.Store.MaxBlockedKeys }, map[string]any{"": 0}, []string{"10000001"}},
+		{edge.StoreTable, "max_leases", func(s *edge.Settings) any { return s.Store.MaxLeases }, map[string]any{"": 0}, []string{"1000001"}},
+	} {
+		for text, want := range test.right {
+			if got, err := read(t, test.table, test.name, text); test.value(&got) != want || err != nil {
+				t.Errorf("%s %q is %v, %v; want %v", test.name, text, test.value(&got), err, want)
+			}
+		}
+		for _, text := range test.wrong {
+			_, err := read(t, test.table, test.name, text)
+			checkField(t, err, test.name, text)
 		}
 	}
-	for _, text := range []string{"0", "-1", "1.5", "9007199254740993", "many"} {
-		_, err := read(t, edge.LimitTable, "burst", text)
-		checkField(t, err, "burst", text)
-	}
+	_, err := edge.ReadLimit(edge.Values{"prefix": "a", "limit": "5 1m", "cost": "5", "min_cost": "1"}) // a fixed cost
+	checkField(t, err, "min_cost", "1")
 }
 
 // What only the whole limit shows is wrong is told in the words of the configuration.
@@ -61,32 +93,6 @@ func TestErrorsOfALimitNameTheSetting(t *testing.T) {
 			t.Errorf("%+v: %v; want %s", from, err, want)
 		}
 	}
-}
-
-func TestTimeout(t *testing.T) {
-	for text, want := range map[string]time.Duration{"": 250 * time.Millisecond, "1ms": time.Millisecond, "1m": time.Minute, "1.5s": 1500 * time.Millisecond} {
-		if got, err := read(t, edge.HandlerTable, "timeout", text); got.Timeout != want || err != nil {
-			t.Errorf("%q is %v, %v; want %v", text, got.Timeout, err, want)
-		}
-	}
-	for _, text := range []string{"0", "0s", "-1s", "999us", "61s", "soon", "250"} {
-		_, err := read(t, edge.HandlerTable, "timeout", text)
-		checkField(t, err, "timeout", text)
-	}
-}
-
-func TestMinCost(t *testing.T) {
-	for text, want := range map[string]int64{"": 1, "0": 0, "7": 7} {
-		if got, err := read(t, edge.LimitTable, "min_cost", text); got.Limit.MinCost != want || err != nil {
-			t.Errorf("%q is %d, %v; want %d", text, got.Limit.MinCost, err, want)
-		}
-	}
-	for _, text := range []string{"-1", "1.5", "9007199254740993", "many"} {
-		_, err := read(t, edge.LimitTable, "min_cost", text)
-		checkField(t, err, "min_cost", text)
-	}
-	_, err := edge.ReadLimit(edge.Values{"prefix": "a", "limit": "5 1m", "cost": "5", "min_cost": "1"}) // a fixed cost
-	checkField(t, err, "min_cost", "1")
 }
 
 // A client that names its cost gets no free pass, unless the operator allows it.
@@ -145,21 +151,6 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("%+v, cost %d: %q", test.limit, test.cost, got)
 		}
 	}
-}
-
-func TestSwitches(t *testing.T) {
-	for text, want := range map[string]bool{"on": true, "true": true, "1": true, "off": false, "false": false, "0": false} {
-		if got, err := edge.ParseSwitch("durable", text, !want); got != want || err != nil {
-			t.Errorf("%q is %v, %v", text, got, err)
-		}
-	}
-	for _, unset := range []bool{true, false} {
-		if got, err := edge.ParseSwitch("durable", "", unset); got != unset || err != nil {
-			t.Errorf("left out, it is %v, %v", got, err)
-		}
-	}
-	_, err := edge.ParseSwitch("durable", "perhaps", true)
-	checkField(t, err, "durable", "perhaps")
 }
 
 // text is an edge.Text of which all placeholders are empty.
@@ -239,16 +230,8 @@ func TestStoreSettings(t *testing.T) {
 	}
 }
 
-func TestWrongStoreSettingsAreRefused(t *testing.T) {
+func TestAWrongEnvironmentIsRefused(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
-	for field, values := range map[string][]string{
-		"max_conns": {"-1", "0", "1001"}, "cleanup_probability": {"1.5", "-0.1", "NaN"}, "max_blocked_keys": {"10000001"}, "max_leases": {"1000001"},
-	} {
-		for _, value := range values {
-			_, err := read(t, edge.StoreTable, field, value)
-			checkField(t, err, field, value)
-		}
-	}
 	_, err := edge.StoreSettings{}.Resolve("here,")
 	checkField(t, err, "dsn", "")
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
