@@ -32,7 +32,7 @@ type bans struct {
 type refusalCounter struct {
 	prefix string // of the limit, or of the rule
 	ban    policy.BanAfter
-	sender string // as keyOf returns it
+	sender string // see senderOf
 }
 
 const (
@@ -45,16 +45,21 @@ func newBans(store ratelimit.Store, db pgdb.DB, live *policy.Policy, by string, 
 	return &bans{store: store, db: db, live: live, by: by, onError: onError, pending: map[refusalCounter]int64{}}
 }
 
-// AddRefusals adds, for bans, the refusals of a request that was not admitted, with its verdict and its
-// decisions. limitBans are the bans of the hits that are not of the policy, and may have nil. Nothing is
-// added of an API key that could not be looked up: its network is not to be banned instead.
-func (p *ProxyPolicy) AddRefusals(sender *Sender, limitBans []*policy.BanAfter, hits []ratelimit.Hit, decisions []ratelimit.Decision, o *policy.Verdict) {
-	if o.Unread && o.User == "" {
+// addRefusals adds, for bans, the refusals of a request that was not admitted. Nothing is added of an API key that could not be
+// looked up: its network is not to be banned instead.
+func addRefusals(s *Site, q *Request) {
+	o := &q.Verdict
+	sender := senderOf(q)
+	if o.Unread && o.User == "" || sender == "" {
 		return
 	}
+	b := s.Policy.Live.bans
 	if o.Mark != nil && o.Mark.Ban != nil {
-		p.bans.add(RulePrefix+o.Mark.Counter, o.Mark.Ban, sender)
+		b.add(RulePrefix+o.Mark.Counter, o.Mark.Ban, sender)
 	}
+	limitBans := q.Set.Bans
+	hits := q.Hits
+	decisions := q.Decisions
 	last := "" // a rule counts once, however many of its limits refuse
 	for i := range decisions {
 		if decisions[i].Allowed || hits[i].Apart || decisions[i].Source == ratelimit.Undecided {
@@ -62,25 +67,21 @@ func (p *ProxyPolicy) AddRefusals(sender *Sender, limitBans []*policy.BanAfter, 
 		}
 		if i < len(limitBans) {
 			if limitBans[i] != nil {
-				p.bans.add(hits[i].Limit.Prefix, limitBans[i], sender)
+				b.add(hits[i].Limit.Prefix, limitBans[i], sender)
 			}
 			continue
 		}
 		m := o.Marks[i-len(limitBans)]
 		if m.Ban != nil && m.Rule != last {
 			last = m.Rule
-			p.bans.add(RulePrefix+m.Counter, m.Ban, sender)
+			b.add(RulePrefix+m.Counter, m.Ban, sender)
 		}
 	}
 }
 
 // add adds a refusal to the pending ones.
-func (b *bans) add(prefix string, ban *policy.BanAfter, sender *Sender) {
-	key := keyOf(sender)
-	if key == "" {
-		return
-	}
-	r := refusalCounter{prefix, *ban, key}
+func (b *bans) add(prefix string, ban *policy.BanAfter, sender string) {
+	r := refusalCounter{prefix, *ban, sender}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n, known := b.pending[r]
@@ -100,16 +101,20 @@ const (
 	ofNetwork = "network/"
 )
 
-// keyOf is the key of a sender's counters; "" if nothing is known of the sender. The database
-// cannot ban a user whose name is longer than a stored key.
-func keyOf(s *Sender) string {
+// senderOf is the sender of a request as bans count it: the API key, or else the user, or else the network of the address; "" if
+// nothing is known of the sender. The database cannot ban a user whose name is longer than a stored key. An address that is
+// assumed may be that of a balancer: people alone ban it.
+func senderOf(q *Request) string {
+	o := &q.Verdict
 	switch {
-	case s.KeyID != 0:
-		return ofKey + strconv.FormatInt(s.KeyID, 10)
-	case s.User != "" && len(s.User) <= ratelimit.MaxKey:
-		return ofUser + s.User
+	case o.KeyID != 0:
+		return ofKey + strconv.FormatInt(o.KeyID, 10)
+	case o.User != "" && len(o.User) <= ratelimit.MaxKey:
+		return ofUser + o.User
+	case q.Facts.Assumed:
+		return ""
 	}
-	if network := policy.NetworkOf(s.Address); network.IsValid() {
+	if network := policy.NetworkOf(q.Facts.Address); network.IsValid() {
 		return ofNetwork + network.String()
 	}
 	return ""

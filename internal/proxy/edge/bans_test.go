@@ -49,14 +49,14 @@ func TestAFloodOfRefusalsIsBounded(t *testing.T) {
 	store := &slowStore{goOn: make(chan struct{})}
 	failures := 0
 	p := &ProxyPolicy{bans: newBans(store, nil, nil, "test", func(error) { failures++ })}
-	ban := []*policy.BanAfter{{Refusals: 10, Within: time.Minute, For: time.Hour}}
-	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "zone"}}}
-	decisions := make([]ratelimit.Decision, 1)
+	site := &Site{Policy: &SitePolicy{Live: p}}
+	q := &Request{Set: &Set{Bans: []*policy.BanAfter{{Refusals: 10, Within: time.Minute, For: time.Hour}}}}
+	q.Hits, q.Decisions = []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "zone"}}}, make([]ratelimit.Decision, 1)
 	const senders = 50000
 	for i := range senders {
-		address := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		q.Facts.Address = netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		for range 2 {
-			p.AddRefusals(&Sender{Address: address}, ban, hits, decisions, &policy.Verdict{})
+			addRefusals(site, q)
 		}
 	}
 	p.bans.mu.Lock()
@@ -76,27 +76,26 @@ func TestAFloodOfRefusalsIsBounded(t *testing.T) {
 	}
 }
 
-// The sender of a request is its API key, else its user, else the network of its address.
+// The sender of a request is its API key, else its user, else the network of its address. A user longer than any that the
+// database can have would only take memory.
 func TestSenders(t *testing.T) {
-	for want, s := range map[string]Sender{
-		"key/7":                 {7, "alice", netip.MustParseAddr("192.0.2.1")},
-		"user/alice":            {0, "alice", netip.MustParseAddr("192.0.2.1")},
-		"network/192.0.2.1/32":  {0, "", netip.MustParseAddr("::ffff:192.0.2.1")},
-		"network/2001:db8::/64": {0, "", netip.MustParseAddr("2001:db8::1%eth0")},
-		"":                      {},
+	long := strings.Repeat("u", ratelimit.MaxKey)
+	for _, test := range []struct {
+		id            int64
+		user, address string
+		assumed       bool
+		want          string
+	}{
+		{7, "alice", "192.0.2.1", false, "key/7"}, {0, "alice", "192.0.2.1", false, "user/alice"}, {0, "", "::ffff:192.0.2.1", false, "network/192.0.2.1/32"},
+		{0, "", "2001:db8::1%eth0", false, "network/2001:db8::/64"}, {0, "", "192.0.2.1", true, ""}, {0, "alice", "192.0.2.1", true, "user/alice"},
+		{0, long, "192.0.2.1", false, "user/" + long}, {0, long + "u", "192.0.2.1", false, "network/192.0.2.1/32"},
 	} {
-		if got := keyOf(&s); got != want {
-			t.Errorf("%+v is %q, want %q", s, got, want)
+		q := &Request{Verdict: policy.Verdict{KeyID: test.id, User: test.user}, Facts: policy.Facts{Address: netip.MustParseAddr(test.address), Assumed: test.assumed}}
+		if got := senderOf(q); got != test.want {
+			t.Errorf("%+v is %q", test, got)
 		}
 	}
-}
-
-// TestALongUserIsBannedByAddress has users longer than any that the database can have: they would
-// only take memory.
-func TestALongUserIsBannedByAddress(t *testing.T) {
-	for n, want := range map[int]string{512: "user/" + strings.Repeat("u", 512), 513: "network/192.0.2.1/32"} {
-		if got := keyOf(&Sender{User: strings.Repeat("u", n), Address: netip.MustParseAddr("192.0.2.1")}); got != want {
-			t.Errorf("a user of %d bytes is counted as %.40q", n, got)
-		}
+	if got := senderOf(&Request{}); got != "" {
+		t.Errorf("nobody is %q", got)
 	}
 }

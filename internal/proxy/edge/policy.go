@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"net/netip"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -101,12 +100,4 @@ func ShadowsLast(o *policy.Verdict) {
 // RefusalOf is the outcome of a request that the policy alone refuses.
 func RefusalOf(o *policy.Verdict) Outcome {
 	return Outcome{Status: o.Status, Reason: o.Reason, Message: o.Message, Wait: o.RetryAfter}
-}
-
-// Sender is the sender of a request as bans see it: the API key, or else the user, or else the
-// network of the address.
-type Sender struct {
-	KeyID   int64
-	User    string
-	Address netip.Addr
 }

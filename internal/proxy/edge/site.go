@@ -141,12 +141,3 @@ func (s *Site) Warnings(warn func(z *Zone, w Warning)) {
 		}
 	}
 }
-
-// addRefusals counts a refused request for bans. An address that is assumed may be that of a balancer: people alone ban it.
-func addRefusals(s *Site, q *Request) {
-	sender := &Sender{KeyID: q.Verdict.KeyID, User: q.Verdict.User, Address: q.Facts.Address}
-	if q.Facts.Assumed {
-		sender.Address = netip.Addr{}
-	}
-	s.Policy.Live.AddRefusals(sender, q.Set.Bans, q.Hits, q.Decisions, &q.Verdict)
-}
