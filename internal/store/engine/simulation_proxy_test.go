@@ -115,10 +115,11 @@ func (p *simProxy) request(c chance) {
 	began := time.Now()
 	err := p.store.Take(context.Background(), plan.timeout, hits, decisions)
 	p.late("the decision", began, err)
-	out := edge.Judge(hits, decisions, nil)
+	q := &edge.Request{Hits: hits, Decisions: decisions}
+	out := edge.Judge(q)
 	if err != nil {
 		c.of(5).work()
-		out = p.decider.TakeLocal(hits, decisions, nil, err)
+		out = p.decider.TakeLocal(q, err)
 	}
 	if out.Err == nil && out.Status == 0 {
 		p.admit(hits, decisions)
