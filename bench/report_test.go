@@ -1,9 +1,6 @@
 package main
 
 import (
-	"encoding/xml"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -92,51 +89,6 @@ func TestVerdictOnTheVersionBefore(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
-	}
-}
-
-// textsOf are the texts of an SVG.
-func textsOf(t *testing.T, svg string) (texts []string) {
-	t.Helper()
-	for d := xml.NewDecoder(strings.NewReader(svg)); ; {
-		token, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			return texts
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if data, ok := token.(xml.CharData); ok {
-			texts = append(texts, strings.TrimSpace(string(data)))
-		}
-	}
-}
-
-func TestPictureShowsEachLimiterInBothProxies(t *testing.T) {
-	b := someResults(t)
-	svg := string(b.picture())
-	texts := textsOf(t, svg)
-	for _, want := range []string{
-		"Caddy, 64 connections", "Caddy, 256 connections", "Traefik, 64 connections", "Traefik, 256 connections", "no limit",
-		"pg-ratelimit, exact", "pg-ratelimit, leased", "pg-ratelimit, policy", "redis_rate, on Redis", "caddy-ratelimit, in memory", "its rateLimit, on Redis", "1.33 (1.33–1.33) · 138 µs",
-	} {
-		if !slices.Contains(texts, want) {
-			t.Errorf("no text %q in %q", want, texts)
-		}
-	}
-	for class, want := range map[string]int{"plain": 4, "peer": 6, "exact": 6, "leased": 4} {
-		if n := strings.Count(svg, `<rect class="`+class+`"`); n != want {
-			t.Errorf("%d bars of the kind %s, want %d", n, class, want)
-		}
-	}
-	// Without some rows, as without Redis, the other bars stand beside their names.
-	b.rows = slices.DeleteFunc(b.rows, func(r *row) bool { return r.proxy.inRedis() || r.name == "Caddy + mholt/caddy-ratelimit, in memory" })
-	less := string(b.picture())
-	if texts := textsOf(t, less); slices.Contains(texts, "redis_rate, on Redis") || !slices.Contains(texts, "its rateLimit, in memory") || strings.Count(less, `<rect class="peer"`) != 1 {
-		t.Errorf("the texts are %q", texts)
-	}
-	if strings.Contains(svg+less, "NaN") || strings.Contains(svg+less, "Inf") {
-		t.Error("a number that is none")
 	}
 }
 

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -43,52 +40,6 @@ func TestRowsAreComparable(t *testing.T) {
 		if strings.Contains(r.name, "leased") != (r.proxy.limit != nil && r.proxy.limit.lease != "") {
 			t.Errorf("%s: the limit is %+v", r.name, r.proxy.limit)
 		}
-	}
-}
-
-// TestCheckOutHasTheFilesOfTheCommit, not those of the work tree.
-func TestCheckOutHasTheFilesOfTheCommit(t *testing.T) {
-	repository := t.TempDir()
-	git := func(args ...string) {
-		if out, err := exec.Command("git", append([]string{"-C", repository, "-c", "user.name=t", "-c", "user.email=t@example.com"}, args...)...).CombinedOutput(); err != nil {
-			t.Fatalf("git %q: %v: %s", args, err, out)
-		}
-	}
-	write := func(text string) { check(os.WriteFile(filepath.Join(repository, "file"), []byte(text), 0o644)) }
-	git("init", "-q")
-	write("old")
-	git("add", "file")
-	git("commit", "-q", "-m", "one")
-	write("new")
-	b := newBench(t.Context())
-	b.dir = t.TempDir()
-	if text := string(must(os.ReadFile(filepath.Join(b.checkOut(repository, "HEAD"), "file")))); text != "old" {
-		t.Errorf("the file holds %q", text)
-	}
-	var err error
-	func() {
-		defer catch(&err)
-		b.checkOut(repository, "nonsense")
-	}()
-	if err == nil || !strings.Contains(err.Error(), "nonsense") {
-		t.Errorf("of a commit that is none: %v", err)
-	}
-}
-
-func TestCaddyfileHasEveryZone(t *testing.T) {
-	limit := &limitSpec{algorithm: "gcra", limit: "5 1m", lease: "5%", options: "durable", zones: []string{"team", "everybody"}}
-	text := configureCaddy(&proxy{spec: &proxySpec{limit: limit}, address: "127.0.0.1:20001", dsn: "postgres://x"})
-	for want, times := range map[string]int{"algorithm gcra\n": 3, "limit 5 1m\n": 3, "lease 5%\n": 3, "durable\n": 3, "zone ": 2, "on_error deny\n": 1} {
-		if n := strings.Count(text, want); n != times {
-			t.Errorf("%q occurs %d times, want %d:\n%s", want, n, times, text)
-		}
-	}
-	text = configureCaddy(&proxy{spec: &proxySpec{limit: withPolicy}, address: "127.0.0.1:20001", dsn: "postgres://x"})
-	if !strings.Contains(text, "pg_ratelimit {") || !strings.Contains(text, "api_key {http.request.header.X-Key}") || strings.Contains(text, "algorithm") {
-		t.Errorf("the Caddy with a policy has this configuration:\n%s", text)
-	}
-	if strings.Contains(configureCaddy(&proxy{spec: &proxySpec{}}), "pg_ratelimit") {
-		t.Error("the plain Caddy has a limit")
 	}
 }
 

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -35,14 +34,4 @@ func answersTo(t *testing.T, n int, url string, headers ...string) string {
 		all = append(all, fmt.Sprint(harness.Ask(t, harness.Get(url, headers...)).Status))
 	}
 	return strings.Join(all, " ")
-}
-
-// quotaLeft is the limit and what is left of it in the headers of an answer.
-func quotaLeft(t *testing.T, url string, headers ...string) string {
-	t.Helper()
-	answer := harness.Ask(t, harness.Get(url, headers...))
-	if answer.Status != http.StatusOK && answer.Status != http.StatusTooManyRequests {
-		t.Fatalf("%s answers %d", url, answer.Status)
-	}
-	return answer.Header.Get("X-RateLimit-Limit") + " " + answer.Header.Get("X-RateLimit-Remaining")
 }

@@ -76,10 +76,6 @@ func TestTheOldestCaddyBuildsWithTheModule(t *testing.T) {
 	checkCaddy(t, harness.Build(t, folder, ".", "-mod=mod", "-tags", "nobadger,nomysql,nopgx"), caddyRequired(t, ".."))
 }
 
-func TestTheNewestCaddyBuildsWithTheModule(t *testing.T) {
-	checkCaddy(t, buildCaddy(t), caddyRequired(t, "../xcaddy"))
-}
-
 // make build, the tests and xcaddy itself use the same flags.
 func TestMakeBuildsWhatXcaddyBuilds(t *testing.T) {
 	said, err := exec.Command("make", "-C", "..", "-n", "build").Output()

@@ -10,25 +10,19 @@ import (
 )
 
 // pausable starts two proxies on a database. Both have a limit of 2 an hour for each X-User below
-// /plain, with a lease below /leased, and a policy elsewhere, if policy is set.
-func pausable(t *testing.T, dsn string, policy bool) (*caddy, *traefik) {
+// /plain, one with a lease below /leased, and a policy below /policy.
+func pausable(t *testing.T, dsn string) (*caddy, *traefik) {
 	t.Helper()
-	routes := []caddyRoute{
-		{"/plain*", []string{limit("plain", "timeout 30s", "key {header.X-User}", "limit 2 1h")}},
-		{"/leased*", []string{limit("leased", "timeout 30s", "key {header.X-User}", "limit 100000 1h", "lease 50%")}},
-	}
+	c := startCaddy(t, dsn,
+		caddyRoute{"/plain*", []string{limit("plain", "timeout 30s", "key {header.X-User}", "limit 2 1h")}},
+		caddyRoute{"/leased*", []string{limit("leased", "timeout 30s", "key {header.X-User}", "limit 100000 1h", "lease 50%")}},
+		caddyRoute{"/policy*", []string{"pg_ratelimit {\n\ttimeout 30s\n\tpolicy {\n\t\tuser {header.X-User}\n\t}\n}"}})
 	backend := startBackend(t)
-	middlewares := []route{
+	return c, startTraefik(t, []route{
 		{"/plain", backend, object{"dsn": dsn, "timeout": "30s", "prefix": "plain", "key": "{header.X-User}", "limit": "2 1h"}},
 		{"/leased", backend, object{"dsn": dsn, "timeout": "30s", "prefix": "leased", "key": "{header.X-User}", "limit": "100000 1h", "lease": "50%"}},
-	}
-	if policy {
-		routes = append(routes, caddyRoute{"/policy*", []string{"pg_ratelimit {\n\ttimeout 30s\n\tpolicy {\n\t\tuser {header.X-User}\n\t}\n}"}})
-		middlewares = append(middlewares, route{"/policy", backend, object{"dsn": dsn, "timeout": "30s", "policy": object{"user": "{header.X-User}"}}})
-	}
-	c := startCaddy(t, dsn, routes...)
-	tr := startTraefik(t, middlewares)
-	return c, tr
+		{"/policy", backend, object{"dsn": dsn, "timeout": "30s", "policy": object{"user": "{header.X-User}"}}},
+	})
 }
 
 // command runs caddy pg-ratelimit on a database.
@@ -48,7 +42,7 @@ func TestPauseSuspendsLimitsAlone(t *testing.T) {
 	dsn := policyDatabase(t, people+`SELECT rate_limit_rule('plan', paths => '{/policy/*}', per_hour => 2), rate_limit_rule('none', paths => '{/policy/none}', per_hour => 0);
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/policy/admin/*}');
 		INSERT INTO rate_limit_users (user_id, tier) VALUES ('mallory', 'free'); INSERT INTO rate_limit_bans (user_id) VALUES ('mallory')`)
-	c, tr := pausable(t, dsn, true)
+	c, tr := pausable(t, dsn)
 	awaitObeyed(t, dsn, 2)
 	var refused []*watcher
 	for _, url := range []string{c.url, tr.url} {

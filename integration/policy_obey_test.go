@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -29,6 +30,13 @@ type reply struct {
 // watch starts watchers of all proxies. They end with the test.
 func watch(t *testing.T, urls []string, headers ...string) []*watcher {
 	t.Helper()
+	return watchFrom(t, "127.0.0.1", urls, headers...)
+}
+
+// watchFrom starts watchers with an address of this machine.
+func watchFrom(t *testing.T, from string, urls []string, headers ...string) []*watcher {
+	t.Helper()
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	var all []*watcher
@@ -36,7 +44,7 @@ func watch(t *testing.T, urls []string, headers ...string) []*watcher {
 		w := &watcher{url: url + "/", headers: headers}
 		all = append(all, w)
 		running.Go(func() {
-			client := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}
+			client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: time.Minute}
 			defer client.CloseIdleConnections()
 			for ctx.Err() == nil {
 				asked := time.Now()
@@ -58,6 +66,20 @@ func watch(t *testing.T, urls []string, headers ...string) []*watcher {
 		running.Wait()
 	})
 	return all
+}
+
+// answersOf are how many answers watchers have got since the last call, by status.
+func answersOf(watchers []*watcher) map[int]int {
+	status := map[int]int{}
+	for _, w := range watchers {
+		w.mu.Lock()
+		for _, r := range w.replies {
+			status[r.status]++
+		}
+		w.replies = w.replies[:0]
+		w.mu.Unlock()
+	}
+	return status
 }
 
 // await waits until the watcher has an answer to a request that it sent after a time.

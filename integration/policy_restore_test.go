@@ -4,12 +4,9 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net"
-	"net/http"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,51 +20,6 @@ var (
 	restoreRounds = flag.Int("restore-rounds", 2, "how often TestABackupIsRestoredUnderLoad restores them")
 )
 
-// asker asks all proxies for a path, as one sender, until the test ends.
-type asker struct {
-	mu     sync.Mutex
-	status map[int]int // answers by status; guarded by mu
-}
-
-func askOn(t *testing.T, urls []string, path, from string, headers ...string) *asker {
-	a := &asker{status: make(map[int]int)}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-	for _, url := range urls {
-		running.Go(func() {
-			client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: time.Minute}
-			defer client.CloseIdleConnections()
-			for ctx.Err() == nil {
-				response, err := client.Do(harness.Get(url+path, headers...))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				_ = response.Body.Close()
-				a.mu.Lock()
-				a.status[response.StatusCode]++
-				a.mu.Unlock()
-				time.Sleep(3 * time.Millisecond) // leaves the processor to the proxies
-			}
-		})
-	}
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
-	return a
-}
-
-// take returns the answers since the last call.
-func (a *asker) take() map[int]int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	status := a.status
-	a.status = make(map[int]int)
-	return status
-}
-
 // TestABackupIsRestoredUnderLoad restores a backup into the live database as docs/runbook.md says. A path
 // stays blocked and a network banned throughout. A user who is limited stays so, though the
 // counters begin anew. nodes says that a proxy is behind by nothing only once it obeys what the
@@ -77,7 +29,7 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	cluster.Tool(t, "pg_dump")
 	dsn := policyDatabase(t, people+fmt.Sprintf(`
 		INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 'free' FROM generate_series(1, %d) AS i;
-		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}');
+		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed/*}');
 		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_day => %d, durable => true);
 		INSERT INTO rate_limit_bans (network) VALUES ('127.0.0.9');`, *restoreUsers, limit))
 	urls := governedBy(t, dsn, []string{"on_error deny"}, object{"onError": "deny"})
@@ -97,11 +49,14 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 		}
 	}
 	backup := filepath.Join(folder, "limits.dump")
-	closed := askOn(t, urls, "/closed", "127.0.0.1", "X-User", "bob")
-	banned := askOn(t, urls, "/", "127.0.0.9", "X-User", "bob")
-	limited := askOn(t, urls, "/", "127.0.0.1", "X-User", "alice")
-	askOn(t, urls, "/", "127.0.0.1", "X-User", "carol")
-	await(t, "the limit", func() bool { return limited.take()[429] > 0 })
+	var closedURLs []string
+	for _, url := range urls {
+		closedURLs = append(closedURLs, url+"/closed")
+	}
+	closed, banned := watch(t, closedURLs, "X-User", "bob"), watchFrom(t, "127.0.0.9", urls, "X-User", "bob")
+	limited := watch(t, urls, "X-User", "alice")
+	watch(t, urls, "X-User", "carol")
+	await(t, "the limit", func() bool { return answersOf(limited)[429] > 0 })
 	run("pg_dump", "-Fc", "-d", dsn, "-f", backup)
 	db, err := admin.Open(context.Background(), dsn)
 	if err != nil {
@@ -113,9 +68,9 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 		for _, url := range urls {
 			await(t, "the rule that the backup lacks", func() bool { return harness.Ask(t, harness.Get(url+"/later")).Status == 403 })
 		}
-		closed.take()
-		banned.take()
-		limited.take()
+		for _, watchers := range [][]*watcher{closed, banned, limited} {
+			answersOf(watchers)
+		}
 		begun := time.Now()
 		run("pg_restore", "-1", "--clean", "-d", dsn, backup)
 		took := time.Since(begun)
@@ -145,11 +100,11 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 		}
 		passed := 0
 		await(t, "the limit", func() bool {
-			answers := limited.take()
+			answers := answersOf(limited)
 			passed += answers[200]
 			return answers[200] == 0 && answers[429] > 0
 		})
-		answers := []map[int]int{closed.take(), banned.take()}
+		answers := []map[int]int{answersOf(closed), answersOf(banned)}
 		t.Logf("restored in %v; nodes tells so after %v; of the limited user %d passed; blocked %v, banned %v", took, said, passed, answers[0], answers[1])
 		if passed > limit {
 			t.Errorf("%d requests of the limited user passed, want %d at most", passed, limit)

@@ -3,7 +3,6 @@ package integration
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -73,37 +72,6 @@ func TestBothProxiesHaveEachSetting(t *testing.T) {
 					t.Errorf("%s, %s, request %d: %s, want %s", proxy, w.name, i, got, asked.want)
 				}
 			}
-		}
-	}
-}
-
-// TestExemptRequestsAreNotCounted in both proxies. The upstream never gets the header with the secret, and a wrong secret
-// is no exemption. The rules of a policy apply to exempt requests.
-func TestExemptRequestsAreNotCounted(t *testing.T) {
-	t.Parallel()
-	dsn := policyDatabase(t, `SELECT rate_limit_rule('all', count_by => '{all}', algorithm => 'fixed_window', per_hour => 100);`)
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("X-Internal") != "" {
-			w.WriteHeader(http.StatusTeapot)
-		}
-	}))
-	t.Cleanup(upstream.Close)
-	const secret = "correct horse battery staple"
-	for proxy, url := range bothProxies(t, dsn, upstream.URL, "exempt_header X-Internal {env.INTERNAL_SECRET}\npolicy\nzone caddy {\n\tlimit 2 1h\n}",
-		object{"exemptHeader": "X-Internal {env.INTERNAL_SECRET}", "policy": object{"tier": "anonymous"}, "zones": []object{{"prefix": "traefik", "limit": "2 1h"}}}, "INTERNAL_SECRET="+secret) {
-		if got := answersTo(t, 3, url, "X-Internal", secret); got != "200 200 200" {
-			t.Errorf("%s answers exempt requests %s", proxy, got)
-		}
-		if got := quotaLeft(t, url, "X-Internal", secret); got[:4] != "100 " {
-			t.Errorf("%s: the headers of an exempt request say %s", proxy, got)
-		}
-		if got := answersTo(t, 3, url, "X-Internal", "wrong"); got != "200 200 429" {
-			t.Errorf("%s answers requests with a wrong secret %s", proxy, got)
-		}
-	}
-	for proxy, url := range bothProxies(t, dsn, upstream.URL, "exempt 127.0.0.0/8\nprefix caddy-address\nlimit 1 1h", object{"exempt": "127.0.0.0/8", "prefix": "traefik-address", "limit": "1 1h"}) {
-		if got := answersTo(t, 3, url); got != "200 200 200" {
-			t.Errorf("%s: exempt addresses are answered %s", proxy, got)
 		}
 	}
 }

@@ -54,25 +54,3 @@ func TestInterpretedRulesDecideAsCompiledOnesDo(t *testing.T) {
 		}
 	}
 }
-
-// TestInterpretedKeysAndCachesAreAsCompiled: see policytest.RunCache and RunText.
-func TestInterpretedKeysAndCachesAreAsCompiled(t *testing.T) {
-	t.Parallel()
-	i := interpretedPolicy(t)
-	v, err := i.Eval("policytest.RunCache")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cache := v.Interface().(func(seed, steps int) []string)
-	for seed := range 5 {
-		if got, want := cache(seed, 500), policytest.RunCache(seed, 500); !slices.Equal(got, want) || len(want) < 500 {
-			t.Errorf("seed %d:\n got %q\nwant %q", seed, got, want)
-		}
-	}
-	if v, err = i.Eval("policytest.RunText"); err != nil {
-		t.Fatal(err)
-	}
-	if got, want := v.Interface().(func() []string)(), policytest.RunText(); !slices.Equal(got, want) {
-		t.Errorf("\n got %q\nwant %q", got, want)
-	}
-}

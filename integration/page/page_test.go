@@ -231,25 +231,6 @@ func TestMoreIsGivenOfALimitOfTheUser(t *testing.T) {
 	b.await("#why-outcome", "All limits are paused until 15:05:03 UTC.\nEnd the pause")
 }
 
-// Without a single answer of the database, the page says so, and not that there is nothing.
-func TestNothingIsShownOfADatabaseThatNeverAnswered(t *testing.T) {
-	banner := down()["banner"].(object)
-	banner["notes"] = []string{"Nothing is known yet. The error is: connection refused. In full: failed to connect"}
-	banner["recording"] = nil
-	b := open(t, serve(t, object{"banner": banner, "top": top(nil, nil, nil, nil, nil), "why": object{}}).URL+"/", desktop, false)
-	b.await("#state", "Database down")
-	b.await("#state-more", "Nothing is known yet. The error is: connection refused")
-	for _, nothing := range []string{"#changes-none", "#quotas-none", "#proxies-none", "#bans-none", ".allowed .peak", "#not-recording"} {
-		if shown := value[bool](b, fmt.Sprintf("document.querySelector(%[1]q).checkVisibility() && document.querySelector(%[1]q).innerText !== ''", nothing)); shown {
-			t.Errorf("it says %q", b.text(nothing))
-		}
-	}
-	b.await("#figures div:last-child", "not known")
-	if times := value[int](b, "document.querySelectorAll('.axis text').length"); times > 0 {
-		t.Errorf("the axis has %d times", times)
-	}
-}
-
 // An action is asked twice, and has a way back, with the keyboard alone.
 func TestAnActionIsAskedTwice(t *testing.T) {
 	f := serve(t, busy())

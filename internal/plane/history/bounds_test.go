@@ -34,17 +34,6 @@ func TestAFloodOfHostsBecomesOther(t *testing.T) {
 		FROM rate_limit_metrics GROUP BY 1 ORDER BY 1`), "30 101 1001 900 2\n31 1 1 <nil> <nil>")
 }
 
-// TestAFloodOfRoutesBecomesOther: a placeholder of the route can be the client's.
-func TestAFloodOfRoutesBecomesOther(t *testing.T) {
-	s := newSite(t)
-	w := s.writer(history.Settings{})
-	for i := 0; i < 6000; i++ {
-		history.Add(w, &history.Record{Time: someTime, Route: fmt.Sprint("r", i), Outcome: history.Limited})
-	}
-	flush(t, w)
-	same(t, "metrics", s.text("SELECT count(*), sum(limited)::bigint, (sum(limited) FILTER (WHERE route = '(other)'))::bigint FROM rate_limit_metrics"), "101 6000 5900")
-}
-
 // TestAFloodOfCellsBecomesOther: hosts are not told apart any more, and prefixes are.
 func TestAFloodOfCellsBecomesOther(t *testing.T) {
 	s := newSite(t)

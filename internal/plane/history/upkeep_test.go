@@ -3,7 +3,6 @@ package history_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,56 +136,6 @@ func TestUpkeepRollsUpAndDeletes(t *testing.T) {
 	}
 	if got := s.run(s.conn, "SELECT sum(requests) FROM rate_limit_metrics"); got != "18" {
 		t.Errorf("hour and day have %s requests, want 9 each", got)
-	}
-}
-
-// A reader that holds a partition open keeps this one only, and stops no writer. The report names
-// the reader, and the partition goes when the reader has ended.
-func TestAReaderOfAPartitionStopsNothingElse(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make test-all runs it: it waits for the timeouts of locks")
-	}
-	for name, begin := range map[string]string{
-		"the partition alone":               "BEGIN; SELECT * FROM rate_limit_audit_20260802",
-		"by way of the table":               "BEGIN; SELECT * FROM rate_limit_audit WHERE time >= '2026-08-02Z' AND time < '2026-08-03Z'",
-		"by way of the table, one snapshot": "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM rate_limit_audit WHERE time >= '2026-08-02Z' AND time < '2026-08-03Z'",
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newUpkeepSite(t)
-			s.days("2026-08-01", 4)
-			s.upkeep("2026-10-01T12:00:00Z")
-			reader := cluster.Connect(s.t, s.dsn)
-			pid := reader.PgConn().PID()
-			s.run(reader, begin)
-
-			report := s.upkeep("2026-11-21T12:00:00Z")
-			if !strings.Contains(strings.Join(report.Skipped, "\n"), fmt.Sprintf("public.rate_limit_audit_20260802: held by pid %d", pid)) {
-				t.Errorf("the reader is pid %d, and the report says %q", pid, report.Skipped)
-			}
-			if len(strings.Fields(short(report.Made))) != 8 {
-				t.Errorf("upkeep made %q", report.Made)
-			}
-			s.run(s.conn, "INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) VALUES ('2026-10-01 12:00Z', 1, 5, 'limited', 'web', 'n')")
-			// Another upkeep does what is left.
-			again := s.upkeep("2026-11-21T12:00:00Z")
-			gone := slices.Concat(report.Dropped, again.Dropped)
-			slices.Sort(gone)
-			t.Logf("dropped %s, then %s; skipped %q, then %q", short(report.Dropped), short(again.Dropped), report.Skipped, again.Skipped)
-			if strings.Contains(begin, "REPEATABLE") {
-				// Its snapshot sees the partitions that it has not read yet.
-				if len(gone) > 0 {
-					t.Errorf("dropped %s", short(gone))
-				}
-			} else if short(gone) != "20260801 20260803 20260804" {
-				t.Errorf("dropped %s", short(gone))
-			}
-			s.run(reader, "COMMIT")
-			s.upkeep("2026-11-21T12:00:00Z")
-			s.upkeep("2026-11-21T12:00:00Z")
-			if got := s.partitions(); strings.Contains(got, "202608") {
-				t.Errorf("after the reader there are still %s", got)
-			}
-		})
 	}
 }
 

@@ -110,20 +110,6 @@ func TestDSNErrorsKeepSecrets(t *testing.T) {
 	}
 }
 
-// TestDSNMeaning has the parameters that TestDSNLikePgx does not compare.
-func TestDSNMeaning(t *testing.T) {
-	c, err := parseConfig("host=h target_session_attrs=primary require_auth=!none channel_binding=disable pool_max_conns=3 "+
-		"pool_max_conn_lifetime=2m pool_max_conn_idle_time=90s default_query_exec_mode=exec fallback_application_name=other "+
-		"pool_min_conns=1 keepalives=1 krbsrvname=k oauth_client_secret=o sslkeylogfile=l", noEnv, func(string) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.session != "primary" || c.auth.permit("none") == nil || c.auth.permit("md5") != nil || c.auth.binding != "disable" ||
-		c.maxConns != 3 || c.maxLifetime != 2*time.Minute || c.idleTimeout != 90*time.Second || !c.unnamed || len(c.settings) != 0 {
-		t.Errorf("%+v", c)
-	}
-}
-
 func TestDSNEnvironment(t *testing.T) {
 	all := env("PGHOST", "eh", "PGPORT", "7", "PGUSER", "eu", "PGPASSWORD", "ep", "PGDATABASE", "ed", "PGSSLMODE", "disable",
 		"PGAPPNAME", "ea", "PGCONNECT_TIMEOUT", "4", "PGTARGETSESSIONATTRS", "any", "PGOPTIONS", "-c a=b", "PGTZ", "UTC", "PGPASSFILE", "/p")

@@ -14,18 +14,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-func TestOpenDoesNotConnect(t *testing.T) {
-	before := runtime.NumGoroutine()
-	p, err := Open("postgres://nobody@192.0.2.1:1/db?sslmode=disable", Options{LookupEnv: noEnv})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := runtime.NumGoroutine(); n > before {
-		t.Errorf("%d goroutines more", n-before)
-	}
-	p.Close()
-}
-
 // TestMaxConns bounds the connections, and every call gets one.
 func TestMaxConns(t *testing.T) {
 	f, dsn := newFake(t, func(s *fakeSession) {

@@ -3,8 +3,6 @@ package conformance
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
 	"net/url"
 	"strings"
 	"sync"
@@ -59,13 +57,17 @@ func testFewerConnections(t *testing.T, d *db) {
 	group.Wait()
 }
 
-// testRefusedOnce: the server refuses one login while a call keeps the only connection for
-// long. The call that waits gets a connection as soon as the server allows another one.
-func testRefusedOnce(t *testing.T, open openDB) {
+// testRefusedLogin: the server refuses a login while a call keeps the only connection that it allows.
+// The call that waits gets a connection as soon as the server allows another one.
+func testRefusedLogin(t *testing.T, open openDB) {
 	dsn := cluster.Open(t)
 	other := &db{t: t, DB: open(t, dsn)}
 	defer other.Close()
-	d := &db{t: t, DB: open(t, secondRefused(t, dsn))}
+	limited, err := url.Parse(cluster.Limited(t, dsn, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &db{t: t, DB: open(t, limited.String())}
 	defer d.Close()
 	busy, stop := context.WithCancel(context.Background())
 	var ended sync.WaitGroup
@@ -73,54 +75,14 @@ func testRefusedOnce(t *testing.T, open openDB) {
 	defer ended.Wait()
 	defer stop()
 	other.sessions(asleep, 1)
-	if s := statement("SELECT 1"); d.try(s) != nil || s.Err != nil {
-		t.Errorf("beside a call that takes long: %v", s.Err)
+	waiting := statement("SELECT 1")
+	waits := make(chan error, 1)
+	go func() { waits <- d.try(waiting) }()
+	time.Sleep(100 * time.Millisecond) // its login is refused
+	other.exec("ALTER ROLE " + limited.User.Username() + " CONNECTION LIMIT 2")
+	if err := <-waits; err != nil || waiting.Err != nil {
+		t.Errorf("beside a call that takes long: %v, %v", err, waiting.Err)
 	}
-}
-
-// secondRefused returns a DSN that leads to the server of dsn through a proxy. The proxy answers the
-// second login as a server that has too many connections.
-func secondRefused(t *testing.T, dsn string) string {
-	t.Helper()
-	address, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	target := address.Host
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address.Host = listener.Addr().String()
-	var running sync.WaitGroup
-	running.Go(func() {
-		for number := 1; ; number++ {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			running.Go(func() {
-				defer client.Close()
-				if number == 2 {
-					_, _ = client.Read(make([]byte, 1024)) // the start of the login
-					_, _ = client.Write([]byte("E\x00\x00\x00\x29SFATAL\x00C53300\x00Mtoo many connections\x00\x00"))
-					return
-				}
-				server, err := net.Dial("tcp", target)
-				if err != nil {
-					return
-				}
-				defer server.Close()
-				running.Go(func() { _, _ = io.Copy(client, server) })
-				_, _ = io.Copy(server, client)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		running.Wait()
-	})
-	return address.String()
 }
 
 // testCauseOverASlowNetwork: a login takes longer than any call. The calls tell nevertheless why

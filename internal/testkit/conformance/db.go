@@ -40,7 +40,7 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 		"a server that is killed":        {testServerGone, true},
 		"a server that hangs":            {testServerHangs, true},
 		"a process that is late":         {testLateProcess, true},
-		"a login that is refused once":   {testRefusedOnce, false},
+		"a login that is refused":        {testRefusedLogin, false},
 		"a login slower than calls":      {testCauseOverASlowNetwork, false},
 		"a primary that was replaced":    {testReplacedPrimary, false},
 		"a password that was changed":    {testChangedPassword, true},

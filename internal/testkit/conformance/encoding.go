@@ -3,7 +3,6 @@ package conformance
 import (
 	"context"
 	"errors"
-	"net/url"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -18,12 +17,7 @@ func latin1(t testing.TB, open openDB) string {
 	if err := admin.Exec(context.Background(), "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"); err != nil {
 		t.Fatal(err)
 	}
-	address, err := url.Parse(server.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	address.Path = "/latin"
-	return address.String()
+	return server.DSN("latin")
 }
 
 // testEncoding has a database in an old encoding: text in characters that it has

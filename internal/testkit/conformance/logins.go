@@ -23,14 +23,10 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 		CREATE SCHEMA fake;
 		CREATE FUNCTION fake.pg_control_system(OUT system_identifier bigint) LANGUAGE sql AS 'SELECT system FROM public.timeline';
 		CREATE FUNCTION fake.pg_walfile_name(pg_lsn) RETURNS text LANGUAGE sql AS 'SELECT timeline || ''0000000000000001'' FROM public.timeline'`)
-	u, err := url.Parse(dsn)
+	u, err := url.Parse(withSettings(t, dsn, "target_session_attrs", "read-write", "search_path", "fake,pg_catalog,public"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	query := u.Query()
-	query.Set("target_session_attrs", "read-write")
-	query.Set("search_path", "fake,pg_catalog,public")
-	u.RawQuery = query.Encode()
 	one := &db{t: t, DB: open(t, u.String()), open: open}
 	defer one.Close()
 	u.Host = u.Host + ",localhost:" + u.Port()
