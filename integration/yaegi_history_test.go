@@ -124,3 +124,15 @@ func TestInterpretedHistoryHasWhatCompiledHas(t *testing.T) {
 		t.Errorf("log: %s", log)
 	}
 }
+
+// While a page is open, the registry has the senders of the interpreted plugin.
+func TestInterpretedPluginShowsItsSenders(t *testing.T) {
+	p := loadPlugin(t)
+	dsn := policyDatabase(t, people)
+	handler := p.mustHandler(t, telling, object{"dsn": dsn, "timeout": "30s", "history": object{}, "prefix": "all", "key": "everybody", "limit": "1000 1h"})
+	await(t, "the key in the registry", func() bool {
+		execute(t, dsn, "UPDATE rate_limit_nodes SET watched = now() + interval '1 h'")
+		askPath(handler, "/")
+		return queryInt(t, dsn, `SELECT count(*) FROM rate_limit_nodes WHERE live::text ~ '"p": ?"all", ?"n": ?"everybody", ?"r"'`) == 1
+	})
+}

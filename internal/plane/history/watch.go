@@ -7,15 +7,15 @@ import (
 	"sync/atomic"
 )
 
-// Watched is what a Writer has counted. It is for a page that shows what the proxies do now.
+// Watched is what a Writer has counted. It is for a page that shows what the proxies do now, which reads it as JSON.
 type Watched struct {
 	// Since is when the counts of Top begin, in seconds since 1970.
-	Since int64
+	Since int64 `json:"since"`
 	// Exact is whether Top has counted every sender. There may have been too many.
-	Exact bool
-	Top   Top
+	Exact bool `json:"exact"`
+	Top   Top  `json:"top"`
 	// ByPrefix are all requests of this process by prefix, and of each by OutcomeKind.
-	ByPrefix map[string][]int64
+	ByPrefix map[string][]int64 `json:"by_prefix"`
 }
 
 // ReasonPrefix begins a name in Top.Rules for requests that neither a rule nor a limit refused, such as
@@ -24,14 +24,20 @@ const ReasonPrefix = "reason/"
 
 // Top are the senders with the most requests, and those with the most refusals, in no order.
 type Top struct {
-	Keys, Users, Addresses, Rules []Counted
-	All                           Counted // all requests
+	Keys      []Counted `json:"keys"`
+	Users     []Counted `json:"users"`
+	Addresses []Counted `json:"addresses"`
+	Rules     []Counted `json:"rules"`
+	All       Counted   `json:"all"` // all requests
 }
 
-// Counted is what one sender, or the requests of one rule, did.
+// Counted is what one sender, or the requests of one rule, did. A page gets many of them each second.
 type Counted struct {
-	Prefix, Name              string // Prefix is that of a key, else ""
-	Requests, Refused, Failed int64
+	Prefix   string `json:"p,omitempty"` // that of a key, else ""
+	Name     string `json:"n"`
+	Requests int64  `json:"r"`
+	Refused  int64  `json:"x,omitempty"`
+	Failed   int64  `json:"f,omitempty"`
 }
 
 const (

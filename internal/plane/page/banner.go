@@ -98,7 +98,7 @@ func (c *collector) banner() bannerSection {
 		live = append(live, p)
 		if p.now != nil {
 			reports++
-			recording := p.now.History || b.Recording != nil && *b.Recording
+			recording := len(p.now.Seen) > 0 || b.Recording != nil && *b.Recording
 			b.Recording = &recording
 		}
 	}

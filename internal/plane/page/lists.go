@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -113,13 +114,13 @@ func topSince(ctx context.Context, db *admin.Database, f *periodFields) (topSect
 	allowed := false
 	for _, sender := range senders {
 		if sender.User != nil {
-			senderUsers.add(shownName{"", *sender.User, sender.Requests, sender.Refused, 0})
+			senderUsers.add(history.Counted{Name: *sender.User, Requests: sender.Requests, Refused: sender.Refused})
 		}
 		if sender.Key == nil {
 			continue
 		}
 		allowed = allowed || sender.Requests > sender.Refused
-		keys.add(shownName{sender.Prefix, *sender.Key, sender.Requests, sender.Refused, 0})
+		keys.add(history.Counted{Prefix: sender.Prefix, Name: *sender.Key, Requests: sender.Requests, Refused: sender.Refused})
 	}
 	t.Asking = askingMost(keys, senderUsers, most)
 	t.Keys = keys.most(refusedOf, most)

@@ -12,18 +12,12 @@ import (
 
 // report is what a proxy writes into its row of the registry while a page is open: see edge.Show.
 type report struct {
-	Kind     string             `json:"kind"`
-	Started  int64              `json:"started"` // in microseconds since 1970
-	At       int64              `json:"at"`      // in milliseconds since 1970, by the clock of the proxy
-	History  bool               `json:"history"`
-	Handlers []shownHandler     `json:"handlers"`
-	Stores   []shownStore       `json:"stores"`
-	Counts   map[string][]int64 `json:"counts"` // by prefix, and of each by history.OutcomeKind
-	Top      struct {
-		Since                              int64
-		Exact                              bool
-		Keys, Users, Addresses, Rules, All []shownName
-	} `json:"top"`
+	Kind     string            `json:"kind"`
+	Started  int64             `json:"started"` // in microseconds since 1970
+	At       int64             `json:"at"`      // in milliseconds since 1970, by the clock of the proxy
+	Handlers []shownHandler    `json:"handlers"`
+	Stores   []shownStore      `json:"stores"`
+	Seen     []history.Watched `json:"seen"` // by each history
 }
 
 type shownHandler struct {
@@ -89,16 +83,6 @@ type shownHistogram struct {
 	Sum    int64   `json:"sum"`
 }
 
-// shownName is a sender, as an array: prefix, name, requests, refused, failed.
-type shownName struct {
-	prefix, name              string
-	requests, refused, failed int64
-}
-
-func (n *shownName) UnmarshalJSON(text []byte) error {
-	return json.Unmarshal(text, &[]any{&n.prefix, &n.name, &n.requests, &n.refused, &n.failed})
-}
-
 // outcomes are how many requests passed, were refused, and had no decision; or how many a second.
 type outcomes struct {
 	Allowed float64 `json:"allowed"`
@@ -117,7 +101,7 @@ func (o *outcomes) texts() (allowed, refused, failed string) {
 // sum is what became of all requests of a report.
 func (r *report) sum() outcomes {
 	var o outcomes
-	for _, counts := range r.Counts {
+	for _, counts := range r.counts() {
 		for kind, n := range counts {
 			switch history.OutcomeKind(kind) {
 			case history.Allowed:
@@ -130,6 +114,21 @@ func (r *report) sum() outcomes {
 		}
 	}
 	return o
+}
+
+// counts are all requests by prefix, and of each by history.OutcomeKind.
+func (r *report) counts() map[string][]int64 {
+	sums := map[string][]int64{}
+	for _, seen := range r.Seen {
+		for prefix, counts := range seen.ByPrefix {
+			sum := append(sums[prefix], make([]int64, max(len(counts)-len(sums[prefix]), 0))...)
+			for kind, n := range counts {
+				sum[kind] += n
+			}
+			sums[prefix] = sum
+		}
+	}
+	return sums
 }
 
 // onError are the different values of on_error.
@@ -226,7 +225,7 @@ type proxy struct {
 
 // rates are requests a second between the two reports; nil: not known.
 func (p *proxy) rates() *outcomes {
-	if p.now == nil || p.before == nil || !p.now.History || p.now.At <= p.before.At {
+	if p.now == nil || p.before == nil || len(p.now.Seen) == 0 || p.now.At <= p.before.At {
 		return nil
 	}
 	seconds := float64(p.now.At-p.before.At) / 1000

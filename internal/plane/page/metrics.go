@@ -78,7 +78,7 @@ func (n numbers) Collect(to chan<- prometheus.Metric) {
 		if p.now == nil || !p.Live {
 			continue
 		}
-		for prefix, counts := range p.now.Counts {
+		for prefix, counts := range p.now.counts() {
 			for kind, count := range counts {
 				counter("requests_total", "Requests by prefix of the limit and by what happened, as in the history. They need history, and are those since the proxy has started.",
 					count, "node", node, "prefix", prefix, "decision", history.OutcomeKind(kind).String())

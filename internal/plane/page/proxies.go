@@ -181,7 +181,7 @@ func (c *collector) remarks(p *proxy) (all []remark) {
 		}
 		return all
 	}
-	if !p.now.History {
+	if len(p.now.Seen) == 0 {
 		say(levelWarn, "has no history, so what happens to its requests is not counted here.")
 	}
 	if !p.Policy && len(c.modes) > 0 {

@@ -434,7 +434,7 @@ ON CONFLICT (node) DO UPDATE SET seen = excluded.seen, live = excluded.live`, na
 // reportOf is what a proxy with a history reports at a second: how many requests were decided and had no decision.
 func reportOf(second, decided, failed int) map[string]any {
 	return map[string]any{
-		"kind": "caddy", "started": 1, "at": 1000 * second, "history": true, "counts": map[string]any{"web": []int{decided, 0, 0, 0, 0, failed}},
+		"kind": "caddy", "started": 1, "at": 1000 * second, "seen": []any{map[string]any{"by_prefix": map[string]any{"web": []int{decided, 0, 0, 0, 0, failed}}}},
 		"handlers": []any{map[string]any{"on_error": "allow", "limits": []any{map[string]any{"prefix": "web", "mode": "enforce"}}}}, "stores": []any{map[string]any{"batches": decided}},
 	}
 }

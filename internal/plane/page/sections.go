@@ -176,23 +176,22 @@ func (c *collector) top() topSection {
 	t := topSection{Exact: true}
 	keys, users, addresses, rules := topSums{}, topSums{}, topSums{}, topSums{}
 	for _, p := range c.proxies {
-		if p.now == nil || !p.now.History || !p.Live {
+		if p.now == nil || !p.Live {
 			continue
 		}
-		top := &p.now.Top
-		from := time.Unix(top.Since, 0).UTC()
-		if t.From == nil || from.Before(*t.From) {
-			t.From = &from
-		}
-		t.Exact = t.Exact && top.Exact
-		keys.add(top.Keys...)
-		users.add(top.Users...)
-		addresses.add(top.Addresses...)
-		rules.add(top.Rules...)
-		for _, all := range top.All {
-			t.Requests += all.requests
-			t.Refused += all.refused
-			t.Failed += all.failed
+		for _, seen := range p.now.Seen {
+			from := time.Unix(seen.Since, 0).UTC()
+			if t.From == nil || from.Before(*t.From) {
+				t.From = &from
+			}
+			t.Exact = t.Exact && seen.Exact
+			keys.add(seen.Top.Keys...)
+			users.add(seen.Top.Users...)
+			addresses.add(seen.Top.Addresses...)
+			rules.add(seen.Top.Rules...)
+			t.Requests += seen.Top.All.Requests
+			t.Refused += seen.Top.All.Refused
+			t.Failed += seen.Top.All.Failed
 		}
 	}
 	t.Asking = askingMost(keys, users, mostTop)
@@ -205,17 +204,17 @@ func (c *collector) top() topSection {
 // topSums adds up names of several proxies, by prefix and name.
 type topSums map[[2]string]topName
 
-func (s topSums) add(names ...shownName) {
+func (s topSums) add(names ...history.Counted) {
 	for _, n := range names {
-		at := [2]string{n.prefix, n.name}
+		at := [2]string{n.Prefix, n.Name}
 		sum := s[at]
-		sum.Name.Name = strings.TrimSpace(n.prefix + " " + n.name)
-		if n.prefix != "" {
-			sum.Prefix, sum.Key = n.prefix, n.name
+		sum.Name.Name = strings.TrimSpace(n.Prefix + " " + n.Name)
+		if n.Prefix != "" {
+			sum.Prefix, sum.Key = n.Prefix, n.Name
 		}
-		sum.Requests += n.requests
-		sum.Refused += n.refused
-		sum.Failed += n.failed
+		sum.Requests += n.Requests
+		sum.Refused += n.Refused
+		sum.Failed += n.Failed
 		s[at] = sum
 	}
 }

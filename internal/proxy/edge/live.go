@@ -78,6 +78,16 @@ func Show(h *Site) (forget func()) {
 	}
 }
 
+// liveReport is what pages read. Started is in microseconds, and At in milliseconds since 1970.
+type liveReport struct {
+	Kind     string            `json:"kind"`
+	Started  int64             `json:"started"`
+	At       int64             `json:"at"`
+	Handlers []any             `json:"handlers"`
+	Stores   []any             `json:"stores"`
+	Seen     []history.Watched `json:"seen"` // by each history
+}
+
 // live is what the process does now, as JSON. While no page is open it stops what is counted for pages.
 func (row *liveRow) live(watched bool) string {
 	row.mu.Lock()
@@ -93,10 +103,7 @@ func (row *liveRow) live(watched bool) string {
 	if !watched {
 		return ""
 	}
-	text, err := json.Marshal(map[string]any{
-		"kind": row.kind, "started": started, "at": time.Now().UnixMilli(), "history": len(seen) > 0,
-		"handlers": row.shownHandlers(), "stores": row.shownStores(), "counts": shownCounts(seen), "top": shownTop(seen),
-	})
+	text, err := json.Marshal(liveReport{row.kind, started, time.Now().UnixMilli(), row.shownHandlers(), row.shownStores(), seen})
 	if err != nil {
 		return "{}" // all values are numbers and texts
 	}
@@ -162,49 +169,4 @@ func shownStore(store *engine.Store) map[string]any {
 
 func histogramOf(h engine.Histogram) map[string]any {
 	return map[string]any{"counts": h.Counts, "sum": h.Sum}
-}
-
-// shownCounts are the requests of all histories by prefix, and of each by history.OutcomeKind.
-func shownCounts(seen []history.Watched) map[string][]int64 {
-	sums := map[string][]int64{}
-	for i := range seen {
-		for prefix, counts := range seen[i].ByPrefix {
-			if sums[prefix] == nil {
-				sums[prefix] = make([]int64, len(counts))
-			}
-			for j, n := range counts {
-				sums[prefix][j] += n
-			}
-		}
-	}
-	return sums
-}
-
-// shownTop are the senders of all histories. A page adds up those of the same name.
-func shownTop(seen []history.Watched) map[string]any {
-	since := time.Now().Unix()
-	exact := true
-	keys, users, addresses, rules, all := [][]any{}, [][]any{}, [][]any{}, [][]any{}, [][]any{}
-	for i := range seen {
-		w := &seen[i]
-		if w.Since < since {
-			since = w.Since
-		}
-		exact = exact && w.Exact
-		keys = addShown(keys, w.Top.Keys)
-		users = addShown(users, w.Top.Users)
-		addresses = addShown(addresses, w.Top.Addresses)
-		rules = addShown(rules, w.Top.Rules)
-		all = addShown(all, []history.Counted{w.Top.All})
-	}
-	return map[string]any{"since": since, "exact": exact, "keys": keys, "users": users, "addresses": addresses, "rules": rules, "all": all}
-}
-
-// addShown adds senders. Yaegi takes a []any that is appended to a []any for its elements.
-func addShown(to [][]any, top []history.Counted) [][]any {
-	for i := range top {
-		c := &top[i]
-		to = append(to, []any{c.Prefix, c.Name, c.Requests, c.Refused, c.Failed})
-	}
-	return to
 }
