@@ -246,15 +246,15 @@ const newRowsSQL = `(((SELECT pg_snapshot_xmax(pg_current_snapshot())::text::big
 // Next returns the rows that are new since the last call, the oldest first, and whether there may be
 // more, which are left out.
 func (f *Follower) Next(ctx context.Context) (found []Audited, more bool, err error) {
-	now, err := f.db.Now(ctx)
-	if err != nil {
-		return nil, false, err
-	}
 	// Before the rows: what becomes visible in between is found twice, and left out once.
-	least, err := value[int64](ctx, f.db, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+	begin, err := row[struct {
+		Now   time.Time
+		Least int64
+	}](ctx, f.db, "SELECT now(), pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
 	if err != nil {
 		return nil, false, err
 	}
+	now := begin.Now
 	first, most := f.least == 0, f.query.Most
 	if !first {
 		most = MostFollowed
@@ -269,7 +269,7 @@ func (f *Follower) Next(ctx context.Context) (found []Audited, more bool, err er
 	if l.err != nil {
 		return nil, false, l.err
 	}
-	f.least = *least
+	f.least = begin.Least
 	for i := range all {
 		if _, seen := f.seen[all[i].RowID]; seen {
 			continue

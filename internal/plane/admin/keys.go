@@ -164,12 +164,9 @@ func (d *Database) KeyID(ctx context.Context, key string) (int64, error) {
 
 // UserOfKey is the user of an API key.
 func (d *Database) UserOfKey(ctx context.Context, id int64) (string, error) {
-	user, err := value[string](ctx, d, "SELECT user_id FROM rate_limit_api_keys WHERE id = $1", id)
-	if err == nil && user == nil {
-		err = noKey(id)
-	}
+	key, err := d.key(ctx, id)
 	if err != nil {
 		return "", err
 	}
-	return *user, nil
+	return key.User, nil
 }

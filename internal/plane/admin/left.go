@@ -179,7 +179,8 @@ func (c *counterState) used(l *ratelimit.Limit) Usage {
 // highest share first. It looks at the counters of each prefix that have counted most, at most so many. In a Usage,
 // Rule is the prefix.
 func (d *Database) NearLimits(ctx context.Context, limits []*ratelimit.Limit, percent float64, most int) ([]Usage, error) {
-	all, err := d.states(ctx, limits, `SELECT c.* FROM (SELECT DISTINCT unnest($1::text[]) AS prefix) AS p
+	w := d.work(ctx)
+	all := w.states(limits, `SELECT c.* FROM (SELECT DISTINCT unnest($1::text[]) AS prefix) AS p
 CROSS JOIN LATERAL (SELECT `+stateRow+` FROM {table} AS c WHERE c.prefix = p.prefix AND c.expires_at > now() `+mostFirst+` LIMIT $2::bigint) AS c`, "", int64(most))
 	near := []Usage{}
 	for _, u := range all {
@@ -188,14 +189,16 @@ CROSS JOIN LATERAL (SELECT `+stateRow+` FROM {table} AS c WHERE c.prefix = p.pre
 		}
 	}
 	sort.SliceStable(near, func(i, j int) bool { return *near[i].Percent > *near[j].Percent })
-	return near, err
+	return near, w.err
 }
 
 // UsedOf returns how much is used of limits of configurations for a key, as it is given or as it is stored. In a
 // Usage, Rule is the prefix.
 func (d *Database) UsedOf(ctx context.Context, limits []*ratelimit.Limit, key string) ([]Usage, error) {
-	return d.states(ctx, limits, `SELECT `+stateRow+` FROM {table} AS c WHERE c.prefix = ANY ($1::text[])
+	w := d.work(ctx)
+	used := w.states(limits, `SELECT `+stateRow+` FROM {table} AS c WHERE c.prefix = ANY ($1::text[])
 	AND c.key = ANY (ARRAY(SELECT number || own.key FROM `+alternatives+`, unnest($2::text[]) AS own(key)))`, " ORDER BY c.prefix, c.key", storedKeys(key))
+	return used, w.err
 }
 
 // InFlight returns how many requests are in flight by the prefix of a limit that counts them, all keys together.
@@ -204,43 +207,36 @@ func (d *Database) InFlight(ctx context.Context, prefixes []string) (map[string]
 	if len(prefixes) == 0 {
 		return running, nil
 	}
-	counts, err := d.counts(ctx, "SELECT c.prefix, "+slotsSQL+" AS slots FROM {table} AS c WHERE c.prefix = ANY ($1::text[])")
-	if err != nil {
-		return running, err
-	}
-	found, err := rows[struct {
+	w := d.work(ctx)
+	_, counts := w.counters("SELECT c.prefix, " + slotsSQL + " AS slots FROM {table} AS c WHERE c.prefix = ANY ($1::text[])")
+	for _, f := range list[struct {
 		Prefix string
 		Slots  int64
-	}](ctx, d, "SELECT c.prefix, sum(c.slots)::bigint FROM "+counts+" GROUP BY c.prefix", prefixes)
-	for _, f := range found {
+	}](w, "SELECT c.prefix, sum(c.slots)::bigint FROM "+counts+" GROUP BY c.prefix", prefixes) {
 		running[f.Prefix] = f.Slots
 	}
-	return running, err
+	return running, w.err
 }
 
 // states returns the counters that a query finds for the prefixes of limits, in an order, as these limits see them.
-func (d *Database) states(ctx context.Context, limits []*ratelimit.Limit, query, order string, arg any) ([]Usage, error) {
+func (w *work) states(limits []*ratelimit.Limit, query, order string, arg any) []Usage {
 	used := []Usage{}
 	if len(limits) == 0 {
-		return used, nil
+		return used
 	}
 	prefixes := make([]string, len(limits))
 	for i, l := range limits {
 		prefixes[i] = l.Prefix
 	}
-	counts, err := d.counts(ctx, query)
-	if err != nil {
-		return used, err
-	}
-	found, err := rows[counterState](ctx, d, "SELECT "+stateColumns+" FROM "+counts+order, prefixes, arg)
-	for i := range found {
+	_, counts := w.counters(query)
+	for _, c := range list[counterState](w, "SELECT "+stateColumns+" FROM "+counts+order, prefixes, arg) {
 		for _, l := range limits {
-			if c := &found[i]; l.Prefix == c.Prefix && l.Durable == c.Durable {
+			if l.Prefix == c.Prefix && l.Durable == c.Durable {
 				if u := c.used(l); u.Used > 0 {
 					used = append(used, u)
 				}
 			}
 		}
 	}
-	return used, err
+	return used
 }

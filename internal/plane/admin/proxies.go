@@ -69,19 +69,18 @@ func (d *Database) Archives(ctx context.Context) ([]Archive, error) {
 
 // Nodes returns the proxies in the order of their names.
 func (d *Database) Nodes(ctx context.Context) ([]Node, error) {
+	w := d.work(ctx)
 	hasPolicy, err := d.hasTable(ctx, "rate_limit_changes")
-	if err != nil {
-		return nil, err
-	}
+	w.fail(err)
 	behind := "NULL::bigint"
 	if hasPolicy {
 		behind = `CASE WHEN n.applied_seq IS NOT NULL AND coalesce(n.log = 'rate_limit_changes'::regclass, true)
 		THEN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > n.applied_seq) END`
 	}
-	nodes, err := rows[Node](ctx, d, `SELECT n.node, n.region, n.version, `+schema.NodeIsLive+`, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL, `+behind+`,
+	nodes := list[Node](w, `SELECT n.node, n.region, n.version, `+schema.NodeIsLive+`, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL, `+behind+`,
 	n.paused, n.seen, n.local_from, n.local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8, n.problems, n.live FROM rate_limit_nodes n ORDER BY n.node`)
-	if err != nil || d.policy == "" {
-		return nodes, err
+	if w.err != nil || d.policy == "" {
+		return nodes, w.err
 	}
 	at, err := d.atPolicy(ctx)
 	if err != nil {

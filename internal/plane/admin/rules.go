@@ -79,14 +79,8 @@ FROM rate_limit_rule_limits ORDER BY rule, per NULLS LAST, name`
 
 // Rules returns all rules in the order in which proxies try them.
 func (d *Database) Rules(ctx context.Context) ([]Rule, error) {
-	all, err := rows[Rule](ctx, d, rulesSQL)
-	if err != nil {
-		return nil, err
-	}
-	limits, err := rows[RuleLimit](ctx, d, ruleLimitsSQL)
-	if err != nil {
-		return nil, err
-	}
+	w := d.work(ctx)
+	all := list[Rule](w, rulesSQL)
 	byName := map[string]*Rule{}
 	for i := range all {
 		byName[all[i].Name] = &all[i]
@@ -94,19 +88,19 @@ func (d *Database) Rules(ctx context.Context) ([]Rule, error) {
 		all[i].Problems = []string{}
 		all[i].Warnings = []string{}
 	}
-	for _, l := range limits {
+	for _, l := range list[RuleLimit](w, ruleLimitsSQL) {
 		if r := byName[l.Rule]; r != nil {
 			r.Limits = append(r.Limits, l)
 		}
 	}
-	return all, d.findProblems(ctx, byName)
+	w.findProblems(byName)
+	return all, w.err
 }
 
 // findProblems finds out which rules cannot be used: as the proxies do, by compiling them, and
 // by what proxies report. A proxy can have other problems, such as with a time zone that its
 // machine does not know.
-func (d *Database) findProblems(ctx context.Context, rules map[string]*Rule) error {
-	w := d.work(ctx)
+func (w *work) findProblems(rules map[string]*Rule) {
 	for _, wrong := range w.wrongRules() {
 		if r := rules[wrong.Rule]; r != nil {
 			text := wrong.Err.Error()
@@ -116,14 +110,14 @@ func (d *Database) findProblems(ctx context.Context, rules map[string]*Rule) err
 			r.Problems = append(r.Problems, text)
 		}
 	}
-	warnings, err := d.RuleWarnings(ctx)
+	warnings, err := w.RuleWarnings(w.ctx)
 	w.fail(err)
 	for _, warning := range warnings {
 		if r := rules[warning.Rule]; r != nil {
 			r.Warnings = append(r.Warnings, warning.Warning)
 		}
 	}
-	nodes, err := d.Nodes(ctx)
+	nodes, err := w.Nodes(w.ctx)
 	w.fail(err)
 	for _, node := range nodes {
 		for _, problem := range node.Problems {
@@ -139,7 +133,6 @@ func (d *Database) findProblems(ctx context.Context, rules map[string]*Rule) err
 			}
 		}
 	}
-	return w.err
 }
 
 // RuleWarning is about a rule that proxies use, but that may not mean what it says: it names a tier that is not
