@@ -62,28 +62,9 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **edge.Fl
 		return w, nil, nil // no limit is for the request
 	}
 	h.report(q)
+	w = h.setHeaders(w, q)
 	if q.Outcome.Status != 0 {
-		h.setHeaders(w, q, h.site.Fields)
 		return nil, nil, h.refuse(w, r, q)
-	}
-	if q.Outcome.Decision != nil {
-		fields := h.site.Fields
-		fields.X = fields.X && !edge.HasLessRemaining(w.Header(), q.Outcome.Decision.Remaining)
-		w = h.setHeaders(w, q, fields)
-	}
-	if q.Outcome.Overage > 0 && h.site.Fields.X {
-		edge.SetOverage(w.Header(), q.Outcome.Overage)
-		if changes := responseWriterIn(w); changes != nil {
-			changes.overage = q.Outcome.Overage
-		}
-	}
-	if q.Settling != nil {
-		changes := responseWriterIn(w)
-		if changes == nil {
-			changes = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, policy: edge.BothHeaders}
-			w = changes
-		}
-		changes.settling = append(changes.settling, q.Settling)
 	}
 	return w, q.Settling, nil
 }
@@ -98,28 +79,37 @@ func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 
 // setHeaders sets the headers of a response. It returns the writer for the rest of the
 // response, see Handler.Headers.
-func (h *Handler) setHeaders(w http.ResponseWriter, q *edge.Request, fields edge.Fields) http.ResponseWriter {
-	own, ownFields := edge.SetFields(w.Header(), fields, &q.Outcome, q.Hits, q.Decisions)
-	if own == nil && ownFields == nil {
-		return w
+func (h *Handler) setHeaders(w http.ResponseWriter, q *edge.Request) http.ResponseWriter {
+	outcome, fields := &q.Outcome, h.site.Fields
+	if outcome.Status == 0 && outcome.Decision != nil { // an earlier handler may have set those of a tighter limit
+		fields.X = fields.X && !edge.HasLessRemaining(w.Header(), outcome.Decision.Remaining)
 	}
-	changes := responseWriterIn(w)
-	switch {
-	case changes != nil: // that of an earlier handler
-		if changes.policy == edge.BothHeaders {
-			changes.policy = h.headers
+	own, ownFields := edge.SetFields(w.Header(), fields, outcome, q.Hits, q.Decisions)
+	if h.site.Fields.X {
+		edge.SetOverage(w.Header(), outcome.Overage)
+	}
+	changes := responseWriterIn(w) // that of an earlier handler
+	if changes == nil {
+		if outcome.Status != 0 || own == nil && ownFields == nil && q.Settling == nil {
+			return w
 		}
-	case q.Outcome.Status != 0:
-		return w
-	default:
-		changes = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, policy: h.headers}
+		changes = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, policy: edge.BothHeaders}
 		w = changes
+	}
+	if changes.policy == edge.BothHeaders && (own != nil || ownFields != nil) {
+		changes.policy = h.headers
 	}
 	if own != nil {
 		changes.own = own
 	}
 	if ownFields != nil {
 		changes.fields = ownFields
+	}
+	if outcome.Overage > 0 && h.site.Fields.X {
+		changes.overage = outcome.Overage
+	}
+	if q.Settling != nil {
+		changes.settling = append(changes.settling, q.Settling)
 	}
 	return w
 }
