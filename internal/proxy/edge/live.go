@@ -7,15 +7,12 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // liveRow is the row of this process in the registry of a database, and all that it shows.
 type liveRow struct {
-	kind  string
-	users int // how many stores have the row
-
-	mu       sync.Mutex // guards all that follows
+	kind     string
+	users    int // how many stores have the row, also those that are being opened
 	stores   []*engine.Store
 	handlers map[int]*Site // by the order in which they came
 	next     int
@@ -23,58 +20,49 @@ type liveRow struct {
 
 // nodeRows are the rows of this process by name and DSN. A row stays until its last store is closed.
 var nodeRows = struct {
-	mu   sync.Mutex // guards rows, and the users of each
+	mu   sync.Mutex // guards rows, and all that they have
 	rows map[string]*liveRow
 }{rows: map[string]*liveRow{}}
 
-// leave takes a store off the row.
-func (row *liveRow) leave(store *engine.Store) {
-	row.mu.Lock()
-	defer row.mu.Unlock()
+// leave takes a store off the row, and reports whether it was the last one. The caller holds the mutex.
+func (row *liveRow) leave(store *engine.Store) bool {
+	row.users--
 	for i := range row.stores {
 		if row.stores[i] == store {
 			row.stores = append(row.stores[:i:i], row.stores[i+1:]...)
-			return
+			break
 		}
 	}
+	return row.users == 0
 }
 
-// rowOf is the row of a store; nil for a store without one.
-func rowOf(store ratelimit.Store) *liveRow {
-	s, ok := store.(*engine.Store)
-	if !ok {
-		return nil
-	}
-	nodeRows.mu.Lock()
-	defer nodeRows.mu.Unlock()
+// rowOf is the row of a store; nil for a store without one. The caller holds the mutex.
+func rowOf(store *engine.Store) *liveRow {
 	for _, row := range nodeRows.rows {
-		row.mu.Lock()
 		for _, other := range row.stores {
-			if other == s {
-				row.mu.Unlock()
+			if other == store {
 				return row
 			}
 		}
-		row.mu.Unlock()
 	}
 	return nil
 }
 
 // Show has pages show a handler, until forget is called.
 func Show(h *Site) (forget func()) {
-	row := rowOf(h.Decider.Store)
+	nodeRows.mu.Lock()
+	defer nodeRows.mu.Unlock()
+	row := rowOf(Engine(h.Decider.Store))
 	if row == nil {
 		return func() {}
 	}
-	row.mu.Lock()
-	defer row.mu.Unlock()
 	number := row.next
 	row.next++
 	row.handlers[number] = h
 	return func() {
-		row.mu.Lock()
+		nodeRows.mu.Lock()
 		delete(row.handlers, number)
-		row.mu.Unlock()
+		nodeRows.mu.Unlock()
 	}
 }
 
@@ -90,8 +78,8 @@ type liveReport struct {
 
 // live is what the process does now, as JSON. While no page is open it stops what is counted for pages.
 func (row *liveRow) live(watched bool) string {
-	row.mu.Lock()
-	defer row.mu.Unlock()
+	nodeRows.mu.Lock()
+	defer nodeRows.mu.Unlock()
 	watching := map[*history.Writer]bool{}
 	seen := []history.Watched{}
 	for _, h := range row.handlers {

@@ -49,12 +49,11 @@ func (o NodeOptions) node(s StoreSettings, later *openedStore) (*engine.Node, *l
 	return &engine.Node{Name: name, Version: o.Version, Region: s.Region, Epoch: started, Notice: o.Notice, Leave: func() bool {
 		nodeRows.mu.Lock()
 		defer nodeRows.mu.Unlock()
-		row.users--
-		row.leave(later.store)
-		if row.users == 0 {
+		last := row.leave(later.store)
+		if last {
 			delete(nodeRows.rows, key)
 		}
-		return row.users == 0
+		return last
 	}}, row
 }
 

@@ -146,9 +146,9 @@ func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (pgdb.DB, er
 		return nil, nil, err
 	}
 	later.store = inPostgres
-	row.mu.Lock()
+	nodeRows.mu.Lock()
 	row.stores = append(row.stores, inPostgres)
-	row.mu.Unlock()
+	nodeRows.mu.Unlock()
 	inPostgres.SetLive(func(watched bool) string { return row.live(watched) })
 	return inPostgres, db, nil
 }
