@@ -2,7 +2,7 @@
 // limits that all proxies on one Postgres database count together. Traefik interprets it
 // with Yaegi: see package batch for what that means for the code.
 //
-//   - config.go is the configuration, spelling.go accepts Caddy's spelling, settings.go reads it, with template.go and
+//   - config.go is the configuration, spelling.go reads its values in both spellings, settings.go checks it, with template.go and
 //     placeholder.go for keys and costs, and address.go for {client_ip}.
 //   - plugin.go makes the middleware. pool.go shares the stores, the policies and the histories
 //     between middlewares.

@@ -5,7 +5,8 @@
 //
 //   - site.go, zone.go, set.go: a configuration, its limits, and those that are for a request, compiled. steps.go: what happens
 //     to a request. ask.go: what the policy says of it.
-//   - setting.go, limit_settings.go, tables.go: the settings, with their names, their values and their help.
+//   - configuration.go: a configuration as text becomes a Site. setting.go, limit_settings.go, tables.go: the settings, with their
+//     names, their values and their help.
 //   - misspelt.go: which name a misspelt one may be.
 //   - limit.go, cost.go, rows.go, limits.go, alternatives.go, network.go, request.go, credentials.go, exempt.go: the parts of limits.
 //   - store.go, password.go: where they are counted.
