@@ -22,7 +22,6 @@ type report struct {
 
 type shownHandler struct {
 	OnError string       `json:"on_error"`
-	Policy  bool         `json:"policy"`
 	Limits  []shownLimit `json:"limits"`
 }
 

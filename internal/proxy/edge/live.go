@@ -120,7 +120,7 @@ func (row *liveRow) shownHandlers() []any {
 				"mode": z.Mode.String(), "varies": z.ByValue != nil, "settle": settle, "wait_ms": wait,
 			})
 		}
-		one := map[string]any{"on_error": string(h.Decider.OnError), "timeout_ms": int64(h.Decider.Timeout / time.Millisecond), "policy": h.Policy != nil, "limits": limits}
+		one := map[string]any{"on_error": string(h.Decider.OnError), "limits": limits}
 		text, err := json.Marshal(one)
 		if err == nil && !seen[string(text)] {
 			seen[string(text)] = true
@@ -148,13 +148,9 @@ func shownStore(store *engine.Store) map[string]any {
 		local = since.UnixMilli()
 	}
 	return map[string]any{
-		"requests": s.Requests, "batches": s.Batches, "statements": s.Statements, "rolled_back": s.RolledBack, "failures": s.Failures,
+		"requests": s.Requests, "batches": s.Batches, "failures": s.Failures,
 		"blocked": s.Blocked, "blocked_keys": s.BlockedKeys, "leased": s.Leased, "leased_units": s.LeasedUnits, "leases": b.Leases, "waiting": b.Waiting,
 		"in_flight": b.InFlight, "local_since": local,
-		"errors": s.Errors, "sizes": histogramOf(b.Sizes), "waits_us": histogramOf(b.Waits), "times_us": histogramOf(b.Times),
+		"errors": s.Errors, "times_us": map[string]any{"counts": b.Times.Counts, "sum": b.Times.Sum},
 	}
-}
-
-func histogramOf(h engine.Histogram) map[string]any {
-	return map[string]any{"counts": h.Counts, "sum": h.Sum}
 }
