@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // The SQLSTATEs that mean something else to people than the server says.
@@ -123,19 +122,24 @@ func (e *constraintError) Error() string {
 	return text
 }
 
-// withValue is an error that names the value of the assignment that has caused it, if the
-// error is a constraintError about one of the assignments.
-func withValue(err error, assignments []string) error {
+// withValue is an error that names the value of a column that has caused it, and the column as people see it, if the error
+// is a constraintError about the column.
+func withValue(err error, column, shown, value string) error {
 	var broken *constraintError
 	if !errors.As(err, &broken) {
 		return err
 	}
+	if want, isAbout := strings.CutPrefix(broken.name, column+"_must_"); isAbout {
+		return fmt.Errorf("%s: %q: must %s", shown, value, strings.ReplaceAll(want, "_", " "))
+	}
+	return err
+}
+
+// withValues is withValue for assignments.
+func withValues(err error, assignments ...string) error {
 	for _, a := range assignments {
 		name, value, _ := strings.Cut(a, "=")
-		want, isAbout := strings.CutPrefix(broken.name, name+"_must_be_")
-		if isAbout {
-			return &ratelimit.FieldError{Field: name, Value: value, Want: strings.ReplaceAll(want, "_", " ")}
-		}
+		err = withValue(err, name, name, value)
 	}
 	return err
 }

@@ -266,22 +266,12 @@ func (w *work) onRows(t *policyfile.Table, sql string, rows []*policyfile.Row) {
 // aboutField is an error that names the field of a row and its value, if the error is that of a
 // constraint on it.
 func aboutField(err error, t *policyfile.Table, r *policyfile.Row) error {
-	var broken *constraintError
-	if !errors.As(err, &broken) {
-		return err
-	}
 	for i := range t.Columns {
 		c := &t.Columns[i]
-		want, isAbout := strings.CutPrefix(broken.name, c.Name+"_must_")
-		if !isAbout {
-			continue
-		}
-		value, isText := r.Values[i].(string)
 		if list, isList := r.Values[i].([]string); isList {
-			value, isText = strings.Join(list, ", "), true
-		}
-		if isText {
-			return fmt.Errorf("%s: %q: must %s", c.InFile(), value, strings.ReplaceAll(want, "_", " "))
+			err = withValue(err, c.Name, c.InFile(), strings.Join(list, ", "))
+		} else if value, isText := r.Values[i].(string); isText {
+			err = withValue(err, c.Name, c.InFile(), value)
 		}
 	}
 	return err

@@ -61,7 +61,7 @@ func (d *Database) replayLimits(ctx context.Context, rule string, settings []str
 			// A rule that is off may lack limits: the error about that is this function's.
 			w.oneRule(rule, w.execute("UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", rule))
 			w.changeRule(rule, &change)
-			w.err = withValue(w.err, settings)
+			w.err = withValues(w.err, settings...)
 		}
 		l = w.limitsOf(rule)
 	})

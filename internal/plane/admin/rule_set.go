@@ -74,7 +74,7 @@ func (d *Database) SetRule(ctx context.Context, name string, assignments []strin
 		return false, &ratelimit.FieldError{Field: change.zero, Value: "0", Want: "above 0, or given with --force: it would refuse every request, which action=block says"}
 	}
 	err = d.usably(ctx, name, func(w *work) { isNew = w.changeRule(name, &change) })
-	return isNew, withValue(err, assignments)
+	return isNew, withValues(err, assignments...)
 }
 
 // changeRule makes or changes a rule.

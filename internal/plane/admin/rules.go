@@ -236,7 +236,7 @@ func (d *Database) rename(ctx context.Context, kind, table, column, name, to str
 			w.fail(missing(ctx, name))
 		}
 	})
-	return withValue(err, []string{column + "=" + to})
+	return withValue(err, column, column, to)
 }
 
 // RuleState is a rule with the name that its counters and the history have, and its mode. Valid is whether it holds now.

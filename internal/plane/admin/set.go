@@ -175,7 +175,7 @@ func (d *Database) Set(ctx context.Context, table int, id any, texts []string) (
 			w.setOverride(holder, id, a)
 		}
 	})
-	return isNew, withValue(err, append(texts, fmt.Sprint(rowKeys[table].name, "=", id)))
+	return isNew, withValues(err, append(texts, fmt.Sprint(rowKeys[table].name, "=", id))...)
 }
 
 // checkTier returns an error if there is no tier of this name. "" is no tier.
