@@ -28,7 +28,7 @@ type engine struct {
 	now     func() time.Time // Options.Now
 	counts  *counts
 	locks   locks
-	settles settlements
+	post    *post
 	tight   refusing
 }
 

@@ -13,7 +13,7 @@ package engine
 //     that are charged in advance (leases.go) and known refusals (package known). server.go: a
 //     database that does not answer.
 //   - decide.go: the batch. round.go: one round of it: plan, send, apply. kinds.go: the calls of the store itself that go
-//     with it. dispatch.go: what a batch needs, and how its calls are finished.
+//     with it. post.go: those that wait. dispatch.go: what a batch needs, and how its calls are finished.
 //   - transaction.go: requests of several hits, all or nothing, in one transaction.
 //     simulate.go: the same decision in memory.
 //   - plan.go, entry.go, group.go: hits become entries, entries become the parameters of

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -18,56 +17,28 @@ FROM clock, unnest($2::text[], $3::text[], $4::bigint[]) AS u(prefix, key, slot)
 ORDER BY u.prefix COLLATE "C", u.key COLLATE "C"
 ON CONFLICT (prefix, key) DO UPDATE SET slots = ARRAY(SELECT s FROM unnest(r.slots) s WHERE -s <> ALL (excluded.slots))`
 
-// calls adds the calls that give slots back. What has failed with others has a statement of its own, and goes without
-// requests, a few at a time: a row may be locked.
-func (f *flight) calls(d *dispatch, requests []*request, own []*ownCall) []*ownCall {
-	if atomic.LoadInt32(&f.waiting) == 0 {
-		return own
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := 0
-	idle := isIdle(requests)
-	retried := 0
-	var left []slots
-	for _, s := range f.leaves {
-		if n == mostLeaves || d.engine.locks.has(s.row) || s.failed && (!idle || retried == mostRetried) {
-			left = append(left, s)
-			continue
-		}
-		if s.failed {
-			retried++
-		}
-		n++
-		own = append(own, &ownCall{kind: leaveSlots, slots: s})
-	}
-	f.leaves = left
-	atomic.StoreInt32(&f.waiting, int32(len(f.leaves)))
-	return own
-}
-
 // planLeave plans that slots are given back. A row can have several entries in the statement.
-func planLeave(p *plan, s *slots) *entry {
+func planLeave(p *plan, s *slots, only bool) *entry {
 	e := nextEntry(p)
 	*e = entry{kind: leave, id: s.row, n: s.n, first: s.first}
-	g := groupFor(p, 0, statementKey{kind: leave, definition: inFlight, durable: s.row.Durable}, s.failed)
+	g := groupFor(p, 0, statementKey{kind: leave, definition: inFlight, durable: s.row.Durable}, only)
 	g.entries = append(g.entries, e)
 	return e
 }
 
 // left ends a call that gives slots back. What was not given back waits for a later batch. decided is whether the
 // statement itself has failed, and not the pipeline.
-func (f *flight) left(s slots, failure error, decided bool) {
+func (f *flight) left(c *ownCall, failure error, decided bool) {
 	if failure == nil {
 		return
 	}
+	again := &ownCall{kind: leaveSlots, slots: c.slots, since: c.since}
+	if decided {
+		again = c.again()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s.failed = s.failed || decided
-	if s.first>>32 == f.session {
-		f.leaves = append(f.leaves, s)
-	}
-	f.wake()
+	f.postLeave(again)
 }
 
 // leaveUnsure gives slots back of which it is not known whether they were taken.

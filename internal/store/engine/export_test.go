@@ -71,9 +71,9 @@ func BoundStatements(l *ratelimit.Limit) []pgdb.Statement {
 
 // AddSettlement adds a settlement for the next batch, and sends none by itself.
 func (s *Store) AddSettlement(h *batch.Settlement) {
-	s.engine.settles.mu.Lock()
-	s.engine.settles.waking = true
-	s.engine.settles.mu.Unlock()
+	s.engine.post.mu.Lock()
+	s.engine.post.sending = true
+	s.engine.post.mu.Unlock()
 	s.Settle(h)
 }
 

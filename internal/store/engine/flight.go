@@ -36,8 +36,6 @@ const (
 	sessionTime = 8 * time.Second
 	// renewTimeout is for one renewal.
 	renewTimeout = time.Second
-	// mostLeaves is how many slots a batch gives back at most.
-	mostLeaves = 500
 	// leaveAgain is the time between two attempts to give a slot back of which it is not known whether it was taken: the
 	// take may come after the first one, as on a server that hung. lateEnter is for how long, while the database answers.
 	leaveAgain = time.Second
@@ -62,11 +60,11 @@ ON CONFLICT (process) DO NOTHING RETURNING process`
 type flight struct {
 	server *server
 	texts  *statements
-	queue  *batch.Queue // for batches without requests of callers
+	queue  *batch.Queue // for the takes of requests that are entered again
+	post   *post
 	report func(error)
 
-	used    int32 // 1 after the first session; atomic
-	waiting int32 // how many slots are to be given back; atomic, so that a batch need not take the mutex
+	used int32 // 1 after the first session; atomic
 
 	starting sync.Mutex // held while a session begins
 
@@ -76,9 +74,7 @@ type flight struct {
 	number  int64      // of the last slot
 	held    map[*heldSlots]bool
 	rows    map[lease.RowID]int64 // how many slots of each row are in held
-	leaves  []slots
-	unsure  []slots // to be given back again, in the order of due
-	sending bool    // a goroutine sends batches without requests
+	unsure  []slots               // to be given back again, in the order of due
 	ticking bool
 }
 
@@ -88,7 +84,6 @@ type slots struct {
 	first, n int64
 	due      time.Time // when unsure slots are given back again
 	until    time.Time // and when for the last time
-	failed   bool      // a statement has failed to give them back
 }
 
 // heldSlots are those of one hit that was admitted.
@@ -100,8 +95,8 @@ type heldSlots struct {
 	ended bool            // the hit has released them
 }
 
-func newFlight(s *server, q *batch.Queue, texts *statements, report func(error)) *flight {
-	return &flight{server: s, texts: texts, queue: q, report: report, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{}}
+func newFlight(s *server, p *post, texts *statements, report func(error)) *flight {
+	return &flight{server: s, texts: texts, queue: p.queue, post: p, report: report, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{}}
 }
 
 // statements returns what runs one of the statements above: in a part, the guard is before it.
@@ -162,9 +157,8 @@ func (f *flight) begin(ctx context.Context, timeout time.Duration) (int64, error
 	}
 	f.held = map[*heldSlots]bool{}
 	f.rows = map[lease.RowID]int64{}
-	f.leaves = nil // they ended with their session
+	f.post.dropSlots()
 	f.unsure = nil
-	atomic.StoreInt32(&f.waiting, 0)
 	tick := !f.ticking
 	f.ticking = true
 	f.mu.Unlock()
@@ -323,44 +317,16 @@ func (f *flight) leave(all []slots) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range all {
-		if s.first>>32 == f.session { // others have ended with their session
-			f.leaves = append(f.leaves, s)
-		}
-	}
-	f.wake()
-}
-
-// wake has what is left of the slots sent. The caller holds mu.
-func (f *flight) wake() {
-	atomic.StoreInt32(&f.waiting, int32(len(f.leaves)))
-	if !f.sending && len(f.leaves) > 0 {
-		f.sending = true
-		go f.send()
+		f.postLeave(&ownCall{kind: leaveSlots, slots: s})
 	}
 }
 
-// send sends batches without requests until all slots are given back.
-func (f *flight) send() {
-	wait := time.Duration(0)
-	for {
-		before := atomic.LoadInt32(&f.waiting)
-		if f.server.unavailable() == nil {
-			batch.Enter(f.queue, batch.NewCall())
-		}
-		f.mu.Lock()
-		left := len(f.leaves)
-		f.sending = left > 0 && f.server.closing.Err() == nil
-		sending := f.sending
-		f.mu.Unlock()
-		if !sending {
-			return
-		}
-		if wait = 2*wait + time.Millisecond; wait > time.Second {
-			wait = time.Second
-		}
-		if int32(left) < before {
-			wait = 0
-		}
-		sleep(f.server.closing, wait)
+// postLeave posts a call that gives slots back, unless they have ended with their session. The caller holds mu.
+func (f *flight) postLeave(c *ownCall) {
+	if c.slots.first>>32 != f.session {
+		return
 	}
+	f.post.mu.Lock()
+	defer f.post.mu.Unlock()
+	f.post.add(c, 0)
 }

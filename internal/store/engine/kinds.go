@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"time"
+
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 )
 
@@ -31,6 +33,7 @@ type ownCall struct {
 	kind  ownKind
 	entry *entry // set by plan
 	ended bool
+	since time.Time // when it first failed, or waited for a locked row; zero if it has not. It has a statement of its own then
 
 	// What the call is about, by its kind.
 	slots      slots
@@ -42,18 +45,25 @@ type ownCall struct {
 
 // ownCalls returns the calls of the store that go with the requests of a batch.
 func (d *dispatch) ownCalls(requests []*request) []*ownCall {
-	own := d.engine.flight.calls(d, requests, nil)
-	own = d.engine.settles.calls(d, requests, own)
-	return d.leaseCalls(requests, own)
+	return d.leaseCalls(requests, d.engine.post.calls(d, requests))
+}
+
+// again is the same call for another batch, after one in which it has failed.
+func (c *ownCall) again() *ownCall {
+	again := &ownCall{kind: c.kind, since: c.since, slots: c.slots, window: c.window, settlement: c.settlement}
+	if again.since.IsZero() {
+		again.since = time.Now()
+	}
+	return again
 }
 
 // plan adds the entry of the call to a plan.
 func (c *ownCall) plan(p *plan) {
 	switch c.kind {
 	case leaveSlots:
-		c.entry = planLeave(p, &c.slots)
+		c.entry = planLeave(p, &c.slots, !c.since.IsZero())
 	case settleCost:
-		c.entry = planSettle(p, c.settlement)
+		c.entry = planSettle(p, c.settlement, !c.since.IsZero())
 	case returnUnits:
 		c.entry = planReturn(p, c.units)
 	case chargeUnits:
@@ -75,7 +85,7 @@ func (d *dispatch) endOwn(calls []*ownCall, err error) {
 		}
 		switch c.kind {
 		case leaveSlots:
-			d.engine.flight.left(c.slots, failure, err == nil)
+			d.engine.flight.left(c, failure, err == nil)
 		case settleCost:
 			d.endSettlement(c, failure, &ends)
 		case returnUnits:

@@ -146,12 +146,12 @@ func newStore(db pgdb.DB, o Options, texts *statements, counts *counts, local *l
 	s := &Store{engine: e, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
 	server.onTimeline = s.seeTimeline
 	s.leasing = s.newQueue(leaseTimeout)
-	e.settles.send = func() { sendSettlements(s) }
+	e.post = newPost(server, s.leasing, o.report)
 	e.leases = newLeases(s, o)
 	e.bounds = &keyBounds{cleaner: e.cleaner, local: local, parts: 1, prefixes: map[string]*keyBound{}, notice: func(text string) {
 		o.report(errors.New("ratelimit/postgres: " + text))
 	}}
-	e.flight = newFlight(server, s.leasing, texts, o.report)
+	e.flight = newFlight(server, e.post, texts, o.report)
 	e.cleaner.slots = &e.flight.used
 	s.idle.New = func() any { return batch.NewCall() }
 	return s
@@ -362,7 +362,7 @@ func (s *Store) Close() {
 		time.Sleep(time.Millisecond)
 	}
 	endLeases(s)
-	endSettlements(s)
+	s.engine.post.end()
 	endFlight(s)
 	s.close()
 	if p := s.parts; p != nil {
