@@ -15,10 +15,8 @@ type Text string
 // UnmarshalJSON implements json.Unmarshaler.
 func (t *Text) UnmarshalJSON(raw []byte) error {
 	switch raw[0] {
-	case '"', 'n': // null is a setting that was left out
+	case '"', 'n', '{', '[': // null is a setting that was left out, and the last two are errors
 		return json.Unmarshal(raw, (*string)(t))
-	case '{', '[':
-		return fmt.Errorf("%s: must be text, a number, true or false", raw)
 	}
 	*t = Text(raw)
 	return nil

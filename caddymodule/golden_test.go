@@ -163,6 +163,7 @@ func TestWrongJSONIsRefused(t *testing.T) {
 		{`"audit": "most"`, `pg_ratelimit: audit: "most": must be off, denied, all, or sample`},
 		{`"zones": [{"prefix": "api", "limit": "5 1m", "audit": "sample 2"}]`, `zone "api": audit: "sample 2": must be off, denied, all, or sample`},
 		{`"prefix": "demo", "limitt": "100 1m"`, `unknown field "limitt"`},
+		{`"prefix": "demo", "limit": "100 1m", "burst": [5]`, `burst of type string`},
 	} {
 		t.Run(c.handler, func(t *testing.T) {
 			err := validate([]byte(`{"apps": {"http": {"servers": {"s": {"listen": [":8080"], "routes": [{"handle": [{"handler": "pg_ratelimit", ` + c.handler + `}]}]}}}}}`))
@@ -188,6 +189,14 @@ func TestWrongJSONIsRefused(t *testing.T) {
 				t.Errorf("error is\n%v\nwant\n%s", err, c.want)
 			}
 		})
+	}
+}
+
+// JSON may have a setting as a number or as true, and null is a setting that was left out.
+func TestJSONHasSettingsInTheirTypes(t *testing.T) {
+	const handler = `{"handler": "pg_ratelimit", "dsn": "memory", "prefix": "a", "limit": "9 1m", "algorithm": "token_bucket", "burst": 5, "ipv4_prefix": 24, "hash_key": true, "timeout": "1s", "lease": null}`
+	if err := validate([]byte(`{"apps": {"http": {"servers": {"s": {"listen": [":8080"], "routes": [{"handle": [` + handler + `]}]}}}}}`)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -63,13 +63,6 @@ func Paused(store ratelimit.Store) bool {
 	return ok && s.Paused()
 }
 
-// setApplied is engine.Store.SetApplied for any store.
-func setApplied(store ratelimit.Store, seq int64, log string, problems []string) {
-	if s, ok := store.(*engine.Store); ok {
-		s.SetApplied(seq, log, problems)
-	}
-}
-
 // Lift withdraws a refusal by a limit without a quota while limits are paused. It reports whether it has
 // withdrawn one.
 func (p *ProxyPolicy) Lift(o *policy.Verdict) bool {

@@ -36,7 +36,11 @@ func OpenProxyPolicy(counters, store ratelimit.Store, db pgdb.DB, s PolicySettin
 	live, err := policy.New(db, policy.Settings{
 		Options: policy.Options{Remember: o.Remember, SecretHeader: CredentialHeader},
 		Refresh: s.Refresh, MaxIdentities: s.MaxIdentities, DisableMigration: !o.AutoMigrate,
-		OnApplied: func(seq int64, log string, problems []string) { setApplied(store, seq, log, problems) }, Saved: o.Saved, OnLoad: o.Save, OnError: o.OnError, Random: o.Random,
+		OnApplied: func(seq int64, log string, problems []string) {
+			if s := Engine(store); s != nil {
+				s.SetApplied(seq, log, problems)
+			}
+		}, Saved: o.Saved, OnLoad: o.Save, OnError: o.OnError, Random: o.Random,
 	})
 	if err != nil {
 		return nil, err

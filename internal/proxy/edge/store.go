@@ -160,11 +160,8 @@ func Prepare(store ratelimit.Store) {
 	}
 }
 
-// Answers reports whether the database of a store answers. It is false only once a request or the
-// background has found that the database does not.
-func Answers(store ratelimit.Store) bool { return Unavailable(store) == nil }
-
-// Unavailable is why the database of a store makes no decisions, or nil, see Answers.
+// Unavailable is why the database of a store makes no decisions, or nil. It is an error only once a request or the background
+// has found that the database does not answer.
 func Unavailable(store ratelimit.Store) error {
 	if s := Engine(store); s != nil {
 		return s.Unavailable()

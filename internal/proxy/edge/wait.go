@@ -156,7 +156,7 @@ func (d *Decider) TakeInTurn(q *Request) Outcome {
 // late is the index of the first hit for which a request may wait, if its decision came too late while the database
 // answers: many ask at once then. In the line, one asks after the other. Else it is -1.
 func (d *Decider) late(o *Outcome, q *Request) int {
-	if !errors.Is(o.Err, ratelimit.ErrTimeout) && !errors.Is(o.Err, ratelimit.ErrOverloaded) || !Answers(d.Store) {
+	if !errors.Is(o.Err, ratelimit.ErrTimeout) && !errors.Is(o.Err, ratelimit.ErrOverloaded) || Unavailable(d.Store) != nil {
 		return -1
 	}
 	for i, w := range q.Set.Waits {
