@@ -132,7 +132,7 @@ Proxies with a history count every request of a user, whatever is in the audit l
 	flags: append([]flag{{name: "month", value: "", usage: "a month such as 2026-11 (default the current one)"}}, period("", "the days")...),
 	alone: []string{"month since", "month until"},
 	do: func(c *call) error {
-		p, err := admin.ParseMonth("--month", c.text("month"), c.now())
+		p, err := by(c, admin.ParseMonth, "--month", c.text("month"))
 		if c.text("since") != "" {
 			p = c.times
 		} else if c.text("until") != "" {

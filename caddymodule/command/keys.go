@@ -176,7 +176,11 @@ var unbanCommand = entry{
 func (c *call) ban(make func(until time.Time) (*admin.Ban, error)) error {
 	until := get[time.Time](c, "until")
 	if lasts := get[time.Duration](c, "for"); lasts > 0 {
-		until = c.now().Add(lasts)
+		now, err := c.db.Now(c.ctx)
+		if err != nil {
+			return err
+		}
+		until = now.Add(lasts)
 	}
 	ban, err := make(until)
 	return show(c, ban, err, func(p *page, ban *admin.Ban) {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -136,7 +135,11 @@ func applyPolicy(c *call) error {
 		if !o.DryRun {
 			return &ratelimit.FieldError{Field: "--replay", Value: replay, Want: "with --dry-run"}
 		}
-		o.Replay = &admin.Period{From: get[time.Time](c, "replay"), Until: c.now()}
+		period, err := by(c, admin.ParsePeriod, replay, "")
+		if err != nil {
+			return err
+		}
+		o.Replay = &period
 	}
 	plan, err := c.db.ApplyPolicy(c.ctx, want, o)
 	if err != nil {

@@ -60,7 +60,7 @@ func (c *call) read(e *entry) (err error) {
 		}
 	}
 	if c.cmd.Flags().Lookup("until") != nil && c.values["since"] != nil {
-		c.times, err = admin.ParsePeriod(c.text("since"), c.text("until"), c.now())
+		c.times, err = by(c, admin.ParsePeriod, c.text("since"), c.text("until"))
 	}
 	return err
 }
@@ -111,10 +111,13 @@ func period(since, what string) []flag {
 // errNoSince is for --until alone, with a command that works without --since.
 var errNoSince = &ratelimit.FieldError{Field: "--since", Want: "given with --until"}
 
-// now is the time by the clock of the server; the zero time if it does not answer, which the next statement notices.
-func (c *call) now() time.Time {
-	now, _ := c.db.Now(c.ctx)
-	return now
+// by reads a text by the clock of the server.
+func by[T any](c *call, parse func(name, text string, now time.Time) (T, error), name, text string) (value T, err error) {
+	now, err := c.db.Now(c.ctx)
+	if err == nil {
+		value, err = parse(name, text, now)
+	}
+	return value, err
 }
 
 // A reader reads the text of a flag or of an argument.
@@ -141,7 +144,7 @@ func aTime(_ *call, name, text string) (any, error) { return admin.ParseTime(nam
 
 // anAge is a time such as 7d ago, or 2026-11-27.
 func anAge(c *call, name, text string) (any, error) {
-	return admin.ParseAgo(name, text, c.now())
+	return by(c, admin.ParseAgo, name, text)
 }
 
 // anEnd is when something ends, such as 90d or 2026-12-31. A duration begins now. "" is never, the zero time.
@@ -149,7 +152,7 @@ func anEnd(c *call, name, text string) (any, error) {
 	if text == "" {
 		return nil, nil
 	}
-	return admin.ParseUntil(name, text, c.now())
+	return by(c, admin.ParseUntil, name, text)
 }
 
 // aDuration is a duration, such as 24h or 90d.
