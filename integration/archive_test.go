@@ -149,7 +149,7 @@ func TestDuckDBReadsTheArchive(t *testing.T) {
 			t.Errorf("the command had %d MB of memory, may have %d", peak>>20, archiveMemory>>20)
 		}
 		t.Logf("%s: %d rows in %.1f s, %d MB of memory, %.1f bytes/row in the files, %.1f in Postgres without, %.1f with indexes", target.to, *archiveRows, seconds, peak>>20,
-			perRow(folderSize(t, target.dir)), perRow(tableSize(t, conn, "pg_table_size")), perRow(tableSize(t, conn, "pg_total_relation_size")))
+			perRow(folderSize(t, target.dir)), perRow(tableSize(t, dsn, "pg_table_size")), perRow(tableSize(t, dsn, "pg_total_relation_size")))
 	}
 }
 
@@ -202,13 +202,9 @@ func folderSize(t *testing.T, dir string) int64 {
 	return size
 }
 
-func tableSize(t *testing.T, conn *pgx.Conn, function string) int64 {
+func tableSize(t *testing.T, dsn, function string) int64 {
 	t.Helper()
-	var size int64
-	if err := conn.QueryRow(t.Context(), "SELECT sum("+function+"(inhrelid))::bigint FROM pg_inherits WHERE inhparent = 'rate_limit_audit'::regclass").Scan(&size); err != nil {
-		t.Fatal(err)
-	}
-	return size
+	return queryInt(t, dsn, "SELECT sum("+function+"(inhrelid))::bigint FROM pg_inherits WHERE inhparent = 'rate_limit_audit'::regclass")
 }
 
 // A program is killed after a random part of the time that all of the work takes. If it ends
@@ -235,11 +231,7 @@ func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
 		}
 		archiveAll(t, archiveCommand(t, dsn, target, "--drop"))
 		postgresSums(t, conn, "expected").compare(t, duckdbSums(t, target.dir))
-		var left int
-		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'").Scan(&left); err != nil {
-			t.Fatal(err)
-		}
-		if left != 0 {
+		if left := queryInt(t, dsn, "SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'"); left != 0 {
 			t.Errorf("%s: %d partitions are left, want none", target.to, left)
 		}
 	}

@@ -47,14 +47,10 @@ func TestAnUnknownAddressIsThatOfTheConnection(t *testing.T) {
 			t.Errorf("X-Forwarded-For %q: %s, want %s", forwarded, got, want)
 		}
 	}
-	conn := connect(t, dsn)
-	var bans int
-	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM rate_limit_bans").Scan(&bans); err != nil || bans != 0 {
-		t.Errorf("%d bans were made: %v", bans, err)
+	if bans := queryInt(t, dsn, "SELECT count(*) FROM rate_limit_bans"); bans != 0 {
+		t.Errorf("%d bans were made", bans)
 	}
-	if _, err := conn.Exec(t.Context(), "SELECT rate_limit_ban('1h', network => '127.0.0.0/8')"); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, dsn, "SELECT rate_limit_ban('1h', network => '127.0.0.0/8')")
 	await(t, "a person's ban to hold", func() bool {
 		return harness.Ask(t, harness.Get(tr.url+"/elsewhere")).Status == http.StatusForbidden
 	})

@@ -216,27 +216,3 @@ func TestClosedStoreHoldsNothing(t *testing.T) {
 		t.Errorf("a request without hits: %v", err)
 	}
 }
-
-// TestClockOfAStore sets the clock back: the later time, which the row has, counts.
-func TestClockOfAStore(t *testing.T) {
-	c := conformance.NewClock()
-	store := open(t, memory.Options{Now: c.Now})
-	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1, Window: time.Minute}
-	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
-	first := take(t, store, h)[0]
-	if want := c.Now().Add(time.Minute); !first.Reset.Equal(want) {
-		t.Errorf("Reset %v, want %v", first.Reset, want)
-	}
-	c.Micro -= 30 * conformance.Second
-	if d := take(t, store, h)[0]; d.Allowed || d.RetryAfter != 90*time.Second {
-		t.Errorf("30 s earlier: %+v", d)
-	}
-	c.Micro += 90*conformance.Second - 1
-	if d := take(t, store, h)[0]; d.Allowed || d.RetryAfter != time.Microsecond {
-		t.Errorf("a microsecond too early: %+v", d)
-	}
-	c.Micro++
-	if d := take(t, store, h)[0]; !d.Allowed {
-		t.Errorf("a minute later: %+v", d)
-	}
-}

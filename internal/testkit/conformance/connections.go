@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -132,11 +133,7 @@ func testKeptConnection(t *testing.T, d *db) {
 	both.Wait()
 	one := func() {
 		t.Helper()
-		for until := time.Now().Add(timeout); cluster.Connections(t, d.dsn) != 1; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(until) {
-				t.Fatalf("%d connections are kept, want one", cluster.Connections(t, d.dsn))
-			}
-		}
+		await.Within(t, timeout, "one connection is kept", func() bool { return cluster.Connections(t, d.dsn) == 1 })
 	}
 	one()
 	pid := idle.cell("SELECT pg_backend_pid()::bigint")
@@ -159,12 +156,5 @@ func testReplacedConnection(t *testing.T, d *db) {
 	const first = "SELECT min(pid)::bigint FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 	d.sessions("true", 1)
 	pid := d.cell(first)
-	for until := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
-		if now := d.cell(first); now != pid && now != "NULL" {
-			return
-		}
-		if time.Now().After(until) {
-			t.Fatal("no new connection")
-		}
-	}
+	await.Within(t, timeout, "a new connection", func() bool { now := d.cell(first); return now != pid && now != "NULL" })
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -244,11 +245,7 @@ func (d *db) exec(sql string) {
 func (d *db) sessions(property string, want int64) {
 	d.t.Helper()
 	sql := "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND " + property
-	for until := time.Now().Add(timeout); d.cell(sql) != bigintBytes(want); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(until) {
-			d.t.Fatalf("there are never %d sessions with %s", want, property)
-		}
-	}
+	await.Within(d.t, timeout, fmt.Sprintf("%d sessions with %s", want, property), func() bool { return d.cell(sql) == bigintBytes(want) })
 }
 
 func testResults(t *testing.T, d *db) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -106,9 +107,5 @@ func testChangedPassword(t *testing.T, open openDB) {
 		t.Error("the old password is accepted")
 	}
 	change("second")
-	for until := time.Now().Add(timeout); d.try(statement("SELECT 1")) != nil; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(until) {
-			t.Fatal("the new password is not read from the file")
-		}
-	}
+	await.Within(t, timeout, "the new password is read from the file", func() bool { return d.try(statement("SELECT 1")) == nil })
 }

@@ -3,11 +3,13 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -113,9 +115,5 @@ func testSlots(t *testing.T, s *store) {
 func (s *store) awaitLeft(h ratelimit.Hit, remaining int64) {
 	s.t.Helper()
 	h.Peek, h.Cost = true, 1
-	for end := time.Now().Add(timeout); s.take(h)[0].Remaining != remaining; time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			s.t.Fatalf("%d are not left within %v", remaining, timeout)
-		}
-	}
+	await.Within(s.t, timeout, fmt.Sprint(remaining, " are left"), func() bool { return s.take(h)[0].Remaining == remaining })
 }

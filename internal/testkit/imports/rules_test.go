@@ -129,7 +129,7 @@ var rules = []rule{
 		dir:    "internal/testkit/cluster/leash",
 		reason: "it ends processes of any kind",
 	}, {
-		dir: "internal/testkit/conformance", ours: []string{"internal/testkit/cluster", "internal/testkit/slownet", "ratelimit", "internal/core/algorithm", "ratelimit/pgdb"},
+		dir: "internal/testkit/conformance", ours: []string{"internal/testkit/await", "internal/testkit/cluster", "internal/testkit/slownet", "ratelimit", "internal/core/algorithm", "ratelimit/pgdb"},
 		others: []string{"pgregory.net/rapid"},
 		reason: "the tests of every store and driver run it, so it knows only their interfaces",
 	}, {
@@ -265,17 +265,6 @@ func (r rule) check(p pkg, packages map[string]pkg) []string {
 		}
 	}
 	return complaints
-}
-
-// Interpreted packages depend on the standard library only, also indirectly.
-func TestInterpretedPackagesNeedNoModule(t *testing.T) {
-	for _, dir := range interpreted(t) {
-		for _, p := range goList(t, "-deps", "./"+dir) {
-			if !p.Standard && p.Module.Path != module {
-				t.Errorf("%s needs %s: an interpreted plugin has no other module", dir, p.ImportPath)
-			}
-		}
-	}
 }
 
 // interpreted are the folders of the packages that Traefik interprets: the plugin's and
