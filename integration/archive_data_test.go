@@ -155,7 +155,9 @@ func duckdbSums(t *testing.T, dir string) *auditSums {
 func duckdb(t *testing.T, query string) [][]string {
 	t.Helper()
 	dir := t.TempDir()
-	copyFile(t, "testdata/duckdb/query.mjs", filepath.Join(dir, "query.mjs"))
+	if err := os.CopyFS(dir, os.DirFS("testdata/duckdb")); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Symlink(nodeModules(t, "testdata/duckdb/package.json"), filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}

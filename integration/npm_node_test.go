@@ -58,12 +58,8 @@ type nodeReply struct {
 func startNode(t *testing.T, dsn string) *nodeProgram {
 	t.Helper()
 	dir := t.TempDir()
-	sources, err := filepath.Glob("testdata/npm/*")
-	if err != nil {
+	if err := os.CopyFS(dir, os.DirFS("testdata/npm")); err != nil {
 		t.Fatal(err)
-	}
-	for _, source := range sources {
-		copyFile(t, source, filepath.Join(dir, filepath.Base(source)))
 	}
 	if err := os.Symlink(nodeModules(t, "testdata/npm/package.json"), filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
@@ -178,15 +174,4 @@ func nodeModules(t *testing.T, manifest string) string {
 		t.Fatal(err)
 	}
 	return modules
-}
-
-func copyFile(t *testing.T, from, to string) {
-	t.Helper()
-	text, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(to, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -88,9 +88,7 @@ func (s *shared) route() caddyRoute {
 func (s *shared) exhaust(t *testing.T, n int, take taker) {
 	var wait sync.WaitGroup
 	for caller := range n {
-		wait.Add(1)
-		go func() {
-			defer wait.Done()
+		wait.Go(func() {
 			for i := int64(caller); ; i++ {
 				cost := i%s.costs + 1
 				passes, err := take(cost)
@@ -104,7 +102,7 @@ func (s *shared) exhaust(t *testing.T, n int, take taker) {
 					return
 				}
 			}
-		}()
+		})
 	}
 	wait.Wait()
 }
@@ -177,11 +175,9 @@ func TestNodeProgramSharesRows(t *testing.T) {
 			s.admitted.Add(1)
 		}
 		for _, take := range takers {
-			wait.Add(1)
-			go func() {
-				defer wait.Done()
+			wait.Go(func() {
 				s.exhaust(t, callers, take)
-			}()
+			})
 		}
 	}
 	wait.Wait()
@@ -235,9 +231,7 @@ func upgradeUnderTraffic(t *testing.T, dsn string, node *nodeProgram, store rate
 	for _, s := range free {
 		take := s.byNode(node)
 		for range 2 {
-			traffic.Add(1)
-			go func() {
-				defer traffic.Done()
+			traffic.Go(func() {
 				for {
 					select {
 					case <-stop:
@@ -251,7 +245,7 @@ func upgradeUnderTraffic(t *testing.T, dsn string, node *nodeProgram, store rate
 					}
 					s.admitted.Add(1)
 				}
-			}()
+			})
 		}
 	}
 	more := func(what string) { // 50 further hits on each limit
@@ -305,11 +299,9 @@ func checkRow(t *testing.T, dsn string, s *shared) int64 {
 func inParallel(n int, f func()) {
 	var wait sync.WaitGroup
 	for range n {
-		wait.Add(1)
-		go func() {
-			defer wait.Done()
+		wait.Go(func() {
 			f()
-		}()
+		})
 	}
 	wait.Wait()
 }

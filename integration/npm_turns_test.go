@@ -70,9 +70,7 @@ func TestNodeProgramSharesWindows(t *testing.T) {
 			{c.byStore(store), &c.store},
 		} {
 			for range 2 {
-				wait.Add(1)
-				go func() {
-					defer wait.Done()
+				wait.Go(func() {
 					for time.Now().Before(end) {
 						passes, err := side.take(1)
 						if err != nil {
@@ -86,7 +84,7 @@ func TestNodeProgramSharesWindows(t *testing.T) {
 						// first. It must leave some quota to the other side.
 						time.Sleep(5 * time.Millisecond)
 					}
-				}()
+				})
 			}
 		}
 	}

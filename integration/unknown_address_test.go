@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"testing"
 
@@ -17,9 +18,7 @@ func TestAnUnknownAddressIsThatOfTheConnection(t *testing.T) {
 	backend := startBackend(t)
 	base := func(more object) object {
 		all := object{"dsn": dsn, "timeout": "30s", "onError": "deny", "ipStrategy": object{"excludedIPs": []string{"10.0.0.0/8"}}}
-		for name, value := range more {
-			all[name] = value
-		}
+		maps.Copy(all, more)
 		return all
 	}
 	tr := startTraefikWith(t, object{"forwardedHeaders": object{"trustedIPs": []string{"127.0.0.1/32"}}}, "INFO", []route{

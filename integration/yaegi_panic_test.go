@@ -19,9 +19,7 @@ func TestInterpretedPanicFailsOneRequest(t *testing.T) {
 	for name, h := range map[string]http.Handler{"compiled": byGo, "interpreted": byYaegi} {
 		var group sync.WaitGroup
 		for i := range 90 {
-			group.Add(1)
-			go func() {
-				defer group.Done()
+			group.Go(func() {
 				r := httptest.NewRequest(http.MethodGet, "/a", nil)
 				want := http.StatusOK
 				if i%3 == 0 {
@@ -33,7 +31,7 @@ func TestInterpretedPanicFailsOneRequest(t *testing.T) {
 				if w.Code != want || (w.Header().Get("X-RateLimit-Limit") == "1000") != (want == http.StatusOK) {
 					t.Errorf("%s, request %d: %d with %v, want %d", name, i, w.Code, w.Header(), want)
 				}
-			}()
+			})
 		}
 		group.Wait()
 	}

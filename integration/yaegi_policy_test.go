@@ -11,22 +11,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// interpretedPolicy is package policytest in an interpreter.
-func interpretedPolicy(t testing.TB) *interp.Interpreter {
-	t.Helper()
-	i := newInterpreter(t, interp.Options{Env: os.Environ()})
-	if _, err := i.Eval(fmt.Sprintf("import %q", modulePath+"/internal/testkit/policytest")); err != nil {
-		t.Fatal(err)
-	}
-	return i
-}
-
 // TestInterpretedRulesDecideAsCompiledOnesDo decides the same requests compiled and
 // interpreted, with and without the memo. Tests of package policy compare the compiled
 // decisions with a loop over all rules.
 func TestInterpretedRulesDecideAsCompiledOnesDo(t *testing.T) {
 	t.Parallel()
-	v, err := interpretedPolicy(t).Eval("policytest.Run")
+	i := newInterpreter(t, interp.Options{Env: os.Environ()})
+	if _, err := i.Eval(fmt.Sprintf("import %q", modulePath+"/internal/testkit/policytest")); err != nil {
+		t.Fatal(err)
+	}
+	v, err := i.Eval("policytest.Run")
 	if err != nil {
 		t.Fatal(err)
 	}

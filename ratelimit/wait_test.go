@@ -43,9 +43,7 @@ func TestCallersAreServedInOrder(t *testing.T) {
 		var order []int
 		var group sync.WaitGroup
 		for i := range 20 {
-			group.Add(1)
-			go func() {
-				defer group.Done()
+			group.Go(func() {
 				d, err := l.Wait(context.Background(), "k", 1)
 				if err != nil || !d.Allowed {
 					t.Errorf("caller %d: %+v, %v", i, d, err)
@@ -57,7 +55,7 @@ func TestCallersAreServedInOrder(t *testing.T) {
 				if took := time.Since(begun); took < least || took > most {
 					t.Errorf("caller %d waited %v, want from %v to %v", i, took, least, most)
 				}
-			}()
+			})
 			synctest.Wait() // the caller is in line
 		}
 		// Another key has its own line.
@@ -150,15 +148,13 @@ func TestLowCostDoesNotOvertakeHighCost(t *testing.T) {
 		begun := time.Now()
 		var group sync.WaitGroup
 		for i, cost := range []int64{3, 1} {
-			group.Add(1)
-			go func() {
-				defer group.Done()
+			group.Go(func() {
 				_, err := l.Wait(context.Background(), "k", cost)
 				minutes := time.Since(begun) / time.Minute
 				if err != nil || int(minutes) != i+1 {
 					t.Errorf("the caller of cost %d waited %v: %v", cost, time.Since(begun), err)
 				}
-			}()
+			})
 			synctest.Wait()
 		}
 		group.Wait()
@@ -181,12 +177,10 @@ func TestCallerThatGivesUpDelaysNoOther(t *testing.T) {
 		for i := range callers {
 			var ctx context.Context
 			ctx, cancels[i] = context.WithCancelCause(context.Background())
-			group.Add(1)
-			go func() {
-				defer group.Done()
+			group.Go(func() {
 				_, errs[i] = l.Wait(ctx, "k", 1)
 				served[i] = time.Since(begun)
-			}()
+			})
 			synctest.Wait()
 		}
 		enough := errors.New("enough")

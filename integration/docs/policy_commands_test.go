@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // isOfPolicy reports whether a command is one of those that TestPolicyCommands runs.
@@ -40,11 +39,8 @@ func TestPolicyCommands(t *testing.T) {
 	}
 	for page, commands := range pages {
 		t.Run(page, func(t *testing.T) {
-			folder, programs := t.TempDir(), t.TempDir()
-			if err := os.Symlink(harness.Caddy(t, root), filepath.Join(programs, "caddy")); err != nil {
-				t.Fatal(err)
-			}
-			environment := append(os.Environ(), "DATABASE_URL="+cluster.Open(t), "HOME="+folder, "PATH="+programs+":"+os.Getenv("PATH"))
+			folder := t.TempDir()
+			environment := environmentOf(t, folder, cluster.Open(t))
 			for _, command := range commands {
 				cmd := exec.Command("sh", "-c", command)
 				cmd.Dir = folder

@@ -50,8 +50,8 @@ type shell struct {
 	out *bufio.Reader
 }
 
-// newShell starts a shell with a caddy, and the programs of Postgres, on a database.
-func newShell(t *testing.T, dsn string) *shell {
+// environmentOf is that of commands: with a caddy, the programs of Postgres, a folder and a database.
+func environmentOf(t *testing.T, folder, dsn string) []string {
 	t.Helper()
 	programs := t.TempDir()
 	if err := os.Symlink(harness.Caddy(t, root), filepath.Join(programs, "caddy")); err != nil {
@@ -61,9 +61,15 @@ func newShell(t *testing.T, dsn string) *shell {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return append(os.Environ(), "DATABASE_URL="+dsn, "HOME="+folder, "PATH="+programs+":"+bin+":"+os.Getenv("PATH"), "NO_PROXY=*")
+}
+
+// newShell starts a shell for commands on a database.
+func newShell(t *testing.T, dsn string) *shell {
+	t.Helper()
 	cmd := exec.Command("sh", "-c", "exec 2>&1; exec sh")
 	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn, "HOME="+cmd.Dir, "PATH="+programs+":"+bin+":"+os.Getenv("PATH"), "NO_PROXY=*")
+	cmd.Env = environmentOf(t, cmd.Dir, dsn)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

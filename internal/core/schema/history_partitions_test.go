@@ -78,9 +78,7 @@ func TestPartitionsAreMadeOnceByManyAtOnce(t *testing.T) {
 	made := make([]string, 9)
 	for i := range made {
 		conn := cluster.Connect(s.t, s.dsn)
-		group.Add(1)
-		go func() {
-			defer group.Done()
+		group.Go(func() {
 			// Some of them in a transaction with a snapshot of its own.
 			sql := "SELECT rate_limit_make_partition(d::date) FROM generate_series(timestamp '2026-12-28', '2027-01-03', '1 day') d"
 			if i%3 == 0 {
@@ -95,7 +93,7 @@ func TestPartitionsAreMadeOnceByManyAtOnce(t *testing.T) {
 					made[i] += string(row[0])
 				}
 			}
-		}()
+		})
 	}
 	group.Wait()
 	if n := strings.Count(strings.Join(made, ""), "public.rate_limit_audit_20"); n != 7 {

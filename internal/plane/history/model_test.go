@@ -240,9 +240,7 @@ func TestManyWritersDoNotWaitForEachOther(t *testing.T) {
 	}
 	var all sync.WaitGroup
 	for i := range writers {
-		all.Add(1)
-		go func() {
-			defer all.Done()
+		all.Go(func() {
 			for n := 0; n < records; n++ {
 				history.Add(writers[i], &history.Record{
 					Time: someTime, User: fmt.Sprint("u", (n*(i+7))%200), Host: fmt.Sprint("h", (n*(i+3))%50), Outcome: history.Allowed, Cost: 1, Audit: auditAll,
@@ -256,7 +254,7 @@ func TestManyWritersDoNotWaitForEachOther(t *testing.T) {
 			if err := writers[i].Flush(context.Background()); err != nil {
 				t.Error(err)
 			}
-		}()
+		})
 	}
 	all.Wait()
 	same(t, "sums", s.text("SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM rate_limit_metrics)::bigint, (SELECT sum(requests) FROM rate_limit_usage)::bigint"),

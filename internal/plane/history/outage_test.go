@@ -25,9 +25,7 @@ type load struct {
 func startLoad(w *history.Writer) *load {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &load{stop: cancel}
-	l.ended.Add(1)
-	go func() {
-		defer l.ended.Done()
+	l.ended.Go(func() {
 		for ctx.Err() == nil {
 			for i := 0; i < 10; i++ {
 				l.added++
@@ -37,7 +35,7 @@ func startLoad(w *history.Writer) *load {
 			}
 			time.Sleep(5 * time.Millisecond) // the rate of the load
 		}
-	}()
+	})
 	return l
 }
 

@@ -28,13 +28,11 @@ func TestMaxConns(t *testing.T) {
 	p := open(t, dsn, Options{MaxConns: 3})
 	var wg sync.WaitGroup
 	for i := 0; i < 30; i++ {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			for j := 0; j < 20; j++ {
 				succeeds(t, p, stmt("A"))
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	if n := f.accepted.Load(); n != 3 {
@@ -153,9 +151,7 @@ func TestConnectionsEndAtAllTimes(t *testing.T) {
 	var wg sync.WaitGroup
 	var good, bad atomic.Int32
 	for i := 0; i < 8; i++ {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			for j := 0; j < 100; j++ {
 				st := stmt("A")
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
@@ -170,7 +166,7 @@ func TestConnectionsEndAtAllTimes(t *testing.T) {
 					bad.Add(1)
 				}
 			}
-		}()
+		})
 	}
 	wg.Wait()
 	if good.Load() == 0 || bad.Load() == 0 {

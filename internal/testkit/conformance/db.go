@@ -390,9 +390,7 @@ func testExec(t *testing.T, d *db) {
 func testAtOnce(t *testing.T, d *db) {
 	var group sync.WaitGroup
 	for i := 0; i < 24; i++ {
-		group.Add(1)
-		go func() {
-			defer group.Done()
+		group.Go(func() {
 			for n := 0; n < 10; n++ {
 				want := fmt.Sprintf("%d/%d", i, n)
 				a, b := statement("SELECT $1::text", want), statement(fmt.Sprintf("SELECT $1::text || '%d'", n), "x")
@@ -403,7 +401,7 @@ func testAtOnce(t *testing.T, d *db) {
 					return
 				}
 			}
-		}()
+		})
 	}
 	group.Wait()
 }

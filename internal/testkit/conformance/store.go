@@ -321,9 +321,7 @@ func testConcurrency(t *testing.T, s *store) {
 	admitted := map[string]int64{}
 	refused := map[string]int64{} // the least cost that was refused
 	for i := 0; i < 16; i++ {
-		group.Add(1)
-		go func() {
-			defer group.Done()
+		group.Go(func() {
 			for n := 0; n < 60; n++ {
 				h := ratelimit.Hit{Limit: limits[(i+n)%len(limits)], Key: fmt.Sprint(n % 2), Cost: 1 + int64(n%3)}
 				decisions := make([]ratelimit.Decision, 1)
@@ -340,7 +338,7 @@ func testConcurrency(t *testing.T, s *store) {
 				}
 				mu.Unlock()
 			}
-		}()
+		})
 	}
 	group.Wait()
 	for _, l := range limits {

@@ -69,9 +69,7 @@ func Run(ctx context.Context, l Load) *Result {
 	source := &tickets{load: &l, ctx: ctx, began: time.Now()}
 	var wait sync.WaitGroup
 	for range clients {
-		wait.Add(1)
-		go func() {
-			defer wait.Done()
+		wait.Go(func() {
 			for {
 				i, ok := source.next()
 				if !ok {
@@ -83,7 +81,7 @@ func Run(ctx context.Context, l Load) *Result {
 					l.Answered(i, reply)
 				}
 			}
-		}()
+		})
 	}
 	wait.Wait()
 	return source.result()
