@@ -106,15 +106,17 @@ func Pass(q *Queue, c *Call) {
 	}
 }
 
-// Beside returns a queue for those calls of a queue that must not delay the others: only one batch of them is in flight.
-// decide and expire are as in Options. The first call makes the queue.
+// Beside returns a queue for those calls of a queue that must not delay the others: only one batch of
+// them is in flight. decide and expire are as in Options. The first call makes the queue.
 func Beside(q *Queue, decide func(calls []*Call, deadline time.Time), expire func(calls []*Call)) *Queue {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if beside, ok := q.beside.(*Queue); ok {
 		return beside
 	}
-	made := NewQueue(Options{Timeout: q.timeout, Silent: q.silent, Workers: 1, Decide: decide, Expire: expire, Deliver: q.deliver})
+	made := NewQueue(Options{
+		Timeout: q.timeout, Silent: q.silent, Workers: 1, Decide: decide, Expire: expire, Deliver: q.deliver,
+	})
 	q.beside = made
 	return made
 }

@@ -36,9 +36,9 @@ const (
 	distanceWindows = 2
 )
 
-// TestLeasesOverADistance has regions that share limits in the database of the first one, in the virtual time of the simulation.
-// Ten subjects have demand for up to twice their limits. No limit is exceeded, and few requests of busy subjects wait for the
-// distance.
+// TestLeasesOverADistance has regions that share limits in the database of the first one, in the virtual
+// time of the simulation. Ten subjects have demand for up to twice their limits. No limit is exceeded, and
+// few requests of busy subjects wait for the distance.
 func TestLeasesOverADistance(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.FixedWindow, ratelimit.SlidingWindow} {
 		for _, perSecond := range []int64{10, 1000} {
@@ -46,7 +46,7 @@ func TestLeasesOverADistance(t *testing.T) {
 				continue
 			}
 			for _, lonely := range []bool{false, true} {
-				name := fmt.Sprintf("%v, %d in %v", a, int64(float64(perSecond)*distanceWindow.Seconds()), distanceWindow)
+				name := fmt.Sprintf("%v, %d a second", a, perSecond)
 				if lonely {
 					name += ", all demand at 150ms"
 				}
@@ -62,7 +62,8 @@ func TestLeasesOverADistance(t *testing.T) {
 }
 
 func leaseOverADistance(t *testing.T, a ratelimit.Algorithm, perSecond int64, lonely bool) {
-	limit := &ratelimit.Limit{Prefix: "far", Algorithm: a, Events: int64(float64(perSecond) * distanceWindow.Seconds()), Window: distanceWindow, Lease: 0.05, LeaseEarly: true}
+	events := perSecond * int64(distanceWindow/time.Second)
+	limit := &ratelimit.Limit{Prefix: "far", Algorithm: a, Events: events, Window: distanceWindow, Lease: 0.05, LeaseEarly: true}
 	server := newSimServer([]*ratelimit.Limit{limit}, nil)
 	seed := chance(perSecond)
 	regions := []*far{{away: 0}, {away: 80 * time.Millisecond}, {away: 150 * time.Millisecond}}

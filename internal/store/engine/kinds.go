@@ -33,7 +33,9 @@ type ownCall struct {
 	kind  ownKind
 	entry *entry // set by plan
 	ended bool
-	since time.Time // when it first failed, or waited for a locked row; zero if it has not. It has a statement of its own then
+	// since is when the call failed first, or waited for a locked row first: then it has a statement of its
+	// own. It is zero if neither has happened.
+	since time.Time
 
 	// What the call is about, by its kind.
 	slots      slots

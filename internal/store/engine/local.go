@@ -31,8 +31,8 @@ type local struct {
 	parts    float64   // of the last one
 	admitted int64     // requests since since
 	refused  int64
-	// Units that were admitted on durable limits: those of settlements under way, those that were charged, that were beyond
-	// the quotas, and that may not have been charged.
+	// Units that were admitted on durable limits: those of settlements under way, those that were charged,
+	// that were beyond the quotas, and that may not have been charged.
 	charging, charged, unfit, lost int64
 }
 

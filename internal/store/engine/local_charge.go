@@ -11,8 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// After an outage, what local has admitted on durable limits is charged: for each row one settlement, which is sent once.
-// If its outcome is unknown, it is lost, and counted. The registration of a store looks for what is to be charged.
+// After an outage, what local has admitted on durable limits is charged: for each row one settlement, which
+// is sent once. If its outcome is unknown, it is lost, and counted. The registration of a store looks for
+// what is to be charged.
 
 // liveSQL counts the proxies. localSQL says when limits were local.
 const (

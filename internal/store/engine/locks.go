@@ -16,15 +16,16 @@ import (
 
 // Another transaction may hold the lock of a row for a long time: an operator's open session, or a
 // program that hangs. One locked row must not delay the decisions on all others. A statement waits
-// for a lock for lockWait and then fails as a whole. Its requests are sent again at once, each in a statement of its own
-// that hardly waits, which finds the locked rows. Requests on these go into a queue beside the batch's (batch.Beside), and
-// so do further requests on a row for which a statement by itself has waited in vain. Its one worker sends each of them by itself; the
-// statements of a batch wait together for no longer than one. So locked rows keep at most one worker, however many they are.
+// for a lock for lockWait and then fails as a whole. Its requests are sent again at once, each in a
+// statement of its own that hardly waits, which finds the locked rows. Requests on these go into a queue
+// beside the batch's (batch.Beside), and so do further requests on a row for which a statement of its own
+// has waited in vain lately. One worker decides them, each by itself; the statements of a batch wait
+// together for no longer than one. So locked rows keep at most one worker, however many they are.
 //
 // A row that is merely busy, because batches of other proxies lock the row one after the other, is
-// free again after some of these batches (TestBusyRowsAreWaitedFor). A row for which statements have waited in
-// vain for lockedWaits counts as locked, and its requests fail at once. One request in lockMemory
-// tries again.
+// free again after some of these batches (TestBusyRowsAreWaitedFor). A row for which statements have
+// waited in vain for lockedWaits counts as locked, and its requests fail at once. One request in
+// lockMemory tries again.
 
 // lockWait is a fifth of the timeout, so that a batch has time to go on after it.
 func lockWait(timeout time.Duration) time.Duration {
@@ -153,8 +154,8 @@ func (l *locks) add(id lease.RowID) {
 	atomic.StoreInt32(&l.any, 1)
 }
 
-// refuseLocked fails the requests on rows that count as locked, and returns those to decide now. Others wait: they are to
-// try again, or statements have waited for their rows in vain lately.
+// refuseLocked fails the requests on rows that count as locked, and returns those to decide now. Others
+// wait: they are to try again, or statements have waited for their rows in vain lately.
 func (d *dispatch) refuseLocked(requests []*request) []*request {
 	if atomic.LoadInt32(&d.engine.locks.any) == 0 {
 		return requests
@@ -199,8 +200,8 @@ func (d *dispatch) wait(requests []*request) {
 	}
 }
 
-// decideLocked decides calls that wait for locks, each by itself. Those that have waited in vain wait for the next batch,
-// unless their rows count as locked now, or they have waited for a timeout.
+// decideLocked decides calls that wait for locks, each by itself. Those that have waited in vain wait for
+// the next batch, unless their rows count as locked now, or they have waited for a timeout.
 func (e *engine) decideLocked(q *batch.Queue, calls []*batch.Call, deadline time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()

@@ -9,12 +9,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 )
 
-// post is the calls of the store itself that wait for a batch: settlements, and slots that are given back. They go with
-// the next batch, or with one without requests if none comes. What leases charge and give back waits in package lease,
-// which adds it up.
+// post is the calls of the store itself that wait for a batch: settlements, and slots that are given back.
+// They go with the next batch, or with one without requests if none comes. What leases charge and give back
+// waits in package lease, which adds it up.
 //
-// A call on a locked row waits until the lock may have gone. A call that has failed with others has a statement of its own
-// then, in a batch without requests.
+// A call on a locked row waits until the lock may have gone. A call that has failed with others has a
+// statement of its own then, in a batch without requests.
 type post struct {
 	server *server
 	queue  *batch.Queue // for batches without requests
@@ -140,7 +140,8 @@ func (p *post) dropSlots() {
 
 // end sends what waits, before the store is closed.
 func (p *post) end() {
-	for until := time.Now().Add(leaseTimeout); p.size() > 0 && time.Now().Before(until) && p.server.unavailable() == nil; {
+	until := time.Now().Add(leaseTimeout)
+	for p.size() > 0 && time.Now().Before(until) && p.server.unavailable() == nil {
 		before := p.size()
 		batch.Enter(p.queue, batch.NewCall())
 		if p.size() >= before {

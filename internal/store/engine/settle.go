@@ -14,10 +14,11 @@ import (
 )
 
 // A settlement changes a row by what a request cost more or less than it was charged, see
-// algorithm.Definition.Adjust, or charges what was admitted without the database (local_charge.go). Nobody waits for a settlement. It goes with the next batch, before all else in
-// the plan, or with one of its own if no batch comes. It is sent once. If its answer is lost, it is not
-// repeated, because it may have had its effect. A statement that has waited for a lock in vain had none, so
-// that its settlements wait for another batch.
+// algorithm.Definition.Adjust, or charges what was admitted without the database (local_charge.go).
+// Nobody waits for a settlement. It goes with the next batch, before all else in the plan, or with one of
+// its own if no batch comes. It is sent once. If its answer is lost, it is not repeated, because it may
+// have had its effect. A statement that has waited for a lock in vain had none, so that its settlements
+// wait for another batch.
 
 // settlement waits for a batch.
 type settlement struct {
@@ -26,8 +27,8 @@ type settlement struct {
 	at    int64 // when the first of its charges was made
 	back  int64 // what is given back; below 0 is charged
 
-	// local is whether it charges what was admitted without the database: as far as the quota goes, and also a row that is
-	// not there.
+	// local is whether it charges what was admitted without the database: as far as the quota goes, and also
+	// a row that is not there.
 	local bool
 }
 

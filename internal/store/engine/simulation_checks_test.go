@@ -131,8 +131,8 @@ func (r *simRun) checkLeases() {
 	}
 }
 
-// checkCharges fails if a row without leases was charged more than was admitted, by the database or without it, except for
-// charges that no proxy knows of.
+// checkCharges fails if a row without leases was charged more than was admitted, by the database or without
+// it, except for charges that no proxy knows of.
 func (r *simRun) checkCharges() {
 	for id, charged := range r.server.charged {
 		if r.server.limits[id.Prefix].Lease > 0 {
