@@ -3,7 +3,6 @@
 package deploy
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,15 +30,7 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 	}
 	name := "pg-ratelimit-caddy_" + tag + "_" + runtime.GOOS + "_" + runtime.GOARCH + ".tar.gz"
 	for _, file := range []string{name, "SHA256SUMS"} {
-		first, err := os.ReadFile(filepath.Join(built[0], file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		second, err := os.ReadFile(filepath.Join(built[1], file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(first, second) {
+		if read(t, filepath.Join(built[0], file)) != read(t, filepath.Join(built[1], file)) {
 			t.Errorf("two builds of %s differ", file)
 		}
 	}

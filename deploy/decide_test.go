@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -27,12 +26,9 @@ type decider struct {
 
 func startDecider(t *testing.T) decider {
 	t.Helper()
-	text, err := os.ReadFile("decide/Caddyfile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := read(t, "decide/Caddyfile")
 	dir, address := t.TempDir(), harness.FreeAddress(t)
-	config := replaced(t, string(text), "{\n\tservers {", "{\n\tadmin off\n\tservers {", "http://:9080 {", "http://:"+strings.TrimPrefix(address, "127.0.0.1:")+" {",
+	config := replaced(t, text, "{\n\tservers {", "{\n\tadmin off\n\tservers {", "http://:9080 {", "http://:"+strings.TrimPrefix(address, "127.0.0.1:")+" {",
 		"limit 100 1m", "limit 3 1m\n\t\t\ttimeout 50s\n\t\t\ton_error deny")
 	c := harness.Start(t, harness.Program{Path: harness.Caddy(t, root), Dir: dir, Args: []string{"run", "--config", written(t, filepath.Join(dir, "Caddyfile"), config)},
 		Env: []string{"DATABASE_URL=" + cluster.Open(t), "HOME=" + dir, "XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir}})
@@ -46,12 +42,9 @@ func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile("decide/nginx.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := read(t, "decide/nginx.conf")
 	d, dir, address := startDecider(t), t.TempDir(), harness.FreeAddress(t)
-	config := replaced(t, string(text), "127.0.0.1:9080", d.address, "127.0.0.1:9000", upstream(t), "listen 8080", "listen "+address, "http {\n",
+	config := replaced(t, text, "127.0.0.1:9080", d.address, "127.0.0.1:9000", upstream(t), "listen 8080", "listen "+address, "http {\n",
 		"http {\n\taccess_log off;\n\tclient_body_temp_path "+dir+";\n\tproxy_temp_path "+dir+"/p;\n\tfastcgi_temp_path "+dir+"/f;\n\tuwsgi_temp_path "+dir+"/u;\n\tscgi_temp_path "+dir+"/s;\n")
 	n := harness.Start(t, harness.Program{Path: nginx, Dir: dir, Args: []string{"-e", "stderr", "-p", dir, "-c", written(t, filepath.Join(dir, "nginx.conf"), config),
 		"-g", "daemon off; pid " + filepath.Join(dir, "pid") + ";"}})
@@ -78,11 +71,7 @@ func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
 
 // TestEnvoyAsksWhetherARequestMayPass reads the filter with Envoy's API, and asks as the filter says that Envoy does.
 func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
-	text, err := os.ReadFile("decide/envoy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	object, err := yaml.YAMLToJSONStrict(text)
+	object, err := yaml.YAMLToJSONStrict([]byte(read(t, "decide/envoy.yaml")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,12 +111,9 @@ func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
 
 // TestProgramsTakeUnits runs the lines of docs/other-programs.md.
 func TestProgramsTakeUnits(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(root, "docs", "other-programs.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := read(t, filepath.Join(root, "docs", "other-programs.md"))
 	d := startDecider(t)
-	lines := regexp.MustCompile(`(?m)^\$ (.*/take.*)$`).FindAllStringSubmatch(string(page), -1)
+	lines := regexp.MustCompile(`(?m)^\$ (.*/take.*)$`).FindAllStringSubmatch(page, -1)
 	if len(lines) != 3 {
 		t.Fatalf("the page has %d lines with /take", len(lines))
 	}

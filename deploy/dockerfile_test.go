@@ -20,6 +20,16 @@ const root = ".."
 // tag is the version in the names of our images.
 var tag = strings.TrimPrefix(edge.Version, "v")
 
+// read is the text of a file.
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // image is what the last stage of the Dockerfile makes.
 type image struct {
 	user    string
@@ -130,25 +140,19 @@ func TestTheImageHasNothingButCaddyAndIsNotRoot(t *testing.T) {
 
 func TestTheImageIsBuiltAsMakeBuildDoes(t *testing.T) {
 	build := stage(t, "build")
-	module, err := os.ReadFile(filepath.Join(root, "xcaddy", "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(string(module))
+	module := read(t, filepath.Join(root, "xcaddy", "go.mod"))
+	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(module)
 	if version == nil || build.BaseName != "golang:"+version[1] {
 		t.Errorf("the image is built in %s, and go.mod wants Go %q", build.BaseName, version)
 	}
-	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := read(t, filepath.Join(root, "Makefile"))
 	text := ""
 	for _, c := range build.Commands {
 		if run, ok := c.(*instructions.RunCommand); ok {
 			text += strings.Join(run.CmdLine, " ") + "\n"
 		}
 	}
-	if !strings.Contains(text, "make build\n") || !regexp.MustCompile(`(?m)^build:`).Match(makefile) || !strings.Contains(string(makefile), "-o ../bin/caddy") {
+	if !strings.Contains(text, "make build\n") || !regexp.MustCompile(`(?m)^build:`).MatchString(makefile) || !strings.Contains(makefile, "-o ../bin/caddy") {
 		t.Errorf("the image is built by\n%s", text)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -47,16 +46,10 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 		('%s', 1, 'laptop', 'free', true, NULL), ('%s', 2, '', 'pro', true, NULL), ('%s', 2, 'old', 'pro', false, NULL), ('%s', 3, 'of the blocked', 'free', true, NULL),
 		('%s', 1, 'of a higher tier', 'pro', true, 6000), ('$2b$12$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUV0123456789ab', 1, 'bcrypt', 'free', true, NULL), ('%s', 4, 'burst', 'free', true, NULL)`,
 		digest("key-of-1"), strings.ToUpper(digest("key-of-2")), digest("revoked"), digest("key-of-3"), digest("pro-key-of-1"), digest("key-of-4")))
-	script, err := os.ReadFile("from-own-tables.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	move := regexp.MustCompile(`-c '(CREATE SCHEMA old.*)'\n`).FindStringSubmatch(string(script))
-	tables, err := os.ReadFile(filepath.Join(root, "schema.sql"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, text := range []string{move[1], string(tables), string(script), string(script)} {
+	script := read(t, "from-own-tables.sql")
+	move := regexp.MustCompile(`-c '(CREATE SCHEMA old.*)'\n`).FindStringSubmatch(script)
+	tables := read(t, filepath.Join(root, "schema.sql"))
+	for _, text := range []string{move[1], tables, script, script} {
 		cluster.Execute(t, dsn, text)
 	}
 	conn := cluster.Connect(t, dsn)
@@ -73,7 +66,7 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 			t.Errorf("%s\ngives %q, %v; want %q", query, got, err, want)
 		}
 	}
-	last := string(script[strings.LastIndex(string(script), "SELECT 'key '"):strings.LastIndex(string(script), "COMMIT;")])
+	last := string(script[strings.LastIndex(script, "SELECT 'key '"):strings.LastIndex(script, "COMMIT;")])
 	rows, err := conn.Query(t.Context(), last)
 	if err != nil {
 		t.Fatal(err)

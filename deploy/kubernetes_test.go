@@ -1,8 +1,6 @@
 package deploy
 
 import (
-	"bytes"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -66,12 +64,9 @@ type routeResource struct {
 // readManifest decodes each object as its type. Names that the type does not have are errors.
 func readManifest(t *testing.T, path string) *manifest {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	m := &manifest{}
-	for _, one := range bytes.Split(text, []byte("\n---\n")) {
+	for _, text := range strings.Split(read(t, path), "\n---\n") {
+		one := []byte(text)
 		var head meta.TypeMeta
 		if err := yaml.Unmarshal(one, &head); err != nil {
 			t.Fatal(err)
@@ -233,13 +228,10 @@ func TestTheManifestGivesTraefikThePlugin(t *testing.T) {
 // traefikVersion is that of the Traefik that the tests run, as its images are named.
 func traefikVersion(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "integration", "traefik", "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	version := regexp.MustCompile(`traefik/traefik/v3 (v\d+\.\d+)\.`).FindSubmatch(text)
+	text := read(t, filepath.Join(root, "integration", "traefik", "go.mod"))
+	version := regexp.MustCompile(`traefik/traefik/v3 (v\d+\.\d+)\.`).FindStringSubmatch(text)
 	if version == nil {
 		t.Fatal("integration/traefik/go.mod requires no Traefik")
 	}
-	return string(version[1])
+	return version[1]
 }

@@ -23,11 +23,8 @@ func TestTheVersionIsTheSameEverywhere(t *testing.T) {
 		"deploy/caddy/compose.yaml":    `pg-ratelimit-[a-z-]+:(\S+)`,
 		"deploy/kubernetes/caddy.yaml": `pg-ratelimit-[a-z-]+:(\S+)`,
 	} {
-		text, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := matches(pattern, string(text))
+		text := read(t, filepath.Join(root, path))
+		found := matches(pattern, text)
 		if len(found) == 0 {
 			t.Errorf("%s names no version", path)
 		}
@@ -47,12 +44,9 @@ func TestWorkflowsAreSoundAndPinned(t *testing.T) {
 	}
 	all := ""
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all += string(text)
-		for _, action := range matches(`uses: (\S+)`, string(text)) {
+		text := read(t, path)
+		all += text
+		for _, action := range matches(`uses: (\S+)`, text) {
 			if !regexp.MustCompile(`^[\w-]+/[\w-]+@[0-9a-f]{40}$`).MatchString(action) {
 				t.Errorf("%s: %s is not pinned to a commit", path, action)
 			}

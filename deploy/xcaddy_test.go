@@ -44,12 +44,9 @@ func xcaddy(t *testing.T, command string, proxies ...string) string {
 // documented are the commands of the documentation that begin with xcaddy, without their comments.
 func documented(t *testing.T) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "docs", "caddy.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := read(t, filepath.Join(root, "docs", "caddy.md"))
 	var commands []string
-	for _, match := range regexp.MustCompile(`(?m)^\$ (xcaddy .*?)(?:\s+#.*)?$`).FindAllStringSubmatch(string(text), -1) {
+	for _, match := range regexp.MustCompile(`(?m)^\$ (xcaddy .*?)(?:\s+#.*)?$`).FindAllStringSubmatch(text, -1) {
 		commands = append(commands, match[1])
 	}
 	if len(commands) != 2 {
@@ -103,11 +100,8 @@ func TestXcaddyBuildsTheRelease(t *testing.T) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	written(t, filepath.Join(folder, released.Version+".mod"), string(text))
+	text := read(t, filepath.Join(root, "go.mod"))
+	written(t, filepath.Join(folder, released.Version+".mod"), text)
 	written(t, filepath.Join(folder, released.Version+".info"), `{"Version": "`+released.Version+`"}`)
 	written(t, filepath.Join(folder, "list"), released.Version+"\n")
 	// Nothing of this version may stay in the cache of modules: it is not the release.
