@@ -10,18 +10,18 @@ import (
 
 // bothProxies starts a Caddy and a Traefik in front of a backend, with limits that mean the same, and
 // returns their URLs. A request waits for its decision, unless the settings have a timeout.
-func bothProxies(t *testing.T, dsn, backend, inCaddy string, inTraefik object, env ...string) map[string]string {
+func bothProxies(t *testing.T, dsn, backend, inCaddy string, inTraefik object) map[string]string {
 	t.Helper()
 	inTraefik["dsn"] = dsn
 	if inTraefik["timeout"] == nil {
 		inTraefik["timeout"], inTraefik["onError"] = "30s", "deny"
 		inCaddy = "timeout 30s\non_error deny\n" + inCaddy
 	}
-	tr := startTraefik(t, []route{{"/", backend, inTraefik}}, env...)
+	tr := startTraefik(t, []route{{"/", backend, inTraefik}})
 	address := harness.FreeAddress(t)
 	limits := fmt.Sprintf("route {\n\tpg_ratelimit {\n\t\t%s\n\t}\n\treverse_proxy %s\n}",
 		strings.ReplaceAll(inCaddy, "\n", "\n\t\t"), strings.TrimPrefix(backend, "http://"))
-	c := launchConfig(t, buildCaddy(t), address, caddyfile(address, dsn, []caddyRoute{{"/*", []string{limits}}}), env...)
+	c := launchConfig(t, buildCaddy(t), address, caddyfile(address, dsn, []caddyRoute{{"/*", []string{limits}}}))
 	c.AwaitAddress(t, address)
 	return map[string]string{"caddy": c.url, "traefik": tr.url}
 }

@@ -120,7 +120,10 @@ func (r *report) counts() map[string][]int64 {
 	sums := map[string][]int64{}
 	for _, seen := range r.Seen {
 		for prefix, counts := range seen.ByPrefix {
-			sum := append(sums[prefix], make([]int64, max(len(counts)-len(sums[prefix]), 0))...)
+			sum := sums[prefix]
+			if missing := len(counts) - len(sum); missing > 0 {
+				sum = append(sum, make([]int64, missing)...)
+			}
 			for kind, n := range counts {
 				sum[kind] += n
 			}
