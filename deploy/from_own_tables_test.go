@@ -66,7 +66,7 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 			t.Errorf("%s\ngives %q, %v; want %q", query, got, err, want)
 		}
 	}
-	last := string(script[strings.LastIndex(script, "SELECT 'key '"):strings.LastIndex(script, "COMMIT;")])
+	last := script[strings.LastIndex(script, "SELECT 'key '"):strings.LastIndex(script, "COMMIT;")]
 	rows, err := conn.Query(t.Context(), last)
 	if err != nil {
 		t.Fatal(err)
