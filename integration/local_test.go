@@ -102,8 +102,9 @@ func localLoad(ctx context.Context, proxies []proxy, requests int, every time.Du
 	return c
 }
 
-// TestProxiesLimitThemselves while Postgres is away: all together admit what the limits have left, and one
-// more each at most. After that, durable limits know what was admitted.
+// TestProxiesLimitThemselves while Postgres is away: all together admit what the limits have left. Each may admit one more,
+// because its share is rounded up, and one that another proxy admitted since its own last decision. After that,
+// durable limits know what was admitted.
 func TestProxiesLimitThemselves(t *testing.T) {
 	const n = 3
 	server := cluster.Private(t, cluster.Options{})
@@ -150,7 +151,7 @@ func TestProxiesLimitThemselves(t *testing.T) {
 			got += before.passed[l.name]
 		}
 		t.Logf("%s: %v before, %v during %v: %v of %.1f", l.name, before.passed[l.name], during.passed[l.name], lasted.Round(time.Millisecond), got, had)
-		if got > had+float64(n) {
+		if got > had+2*float64(n) {
 			t.Errorf("%s: %v passed of %v", l.name, got, had)
 		}
 		if got < 0.9*(had-l.quota*min(l.each, 1)) {
