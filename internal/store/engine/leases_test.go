@@ -347,6 +347,9 @@ type leasing struct {
 	limits map[*ratelimit.Limit]*ratelimit.Limit
 }
 
+// LosesUnits is for conformance.
+func (s *leasing) LosesUnits() {}
+
 func (s *leasing) leased(hits []ratelimit.Hit) []ratelimit.Hit {
 	s.mu.Lock()
 	defer s.mu.Unlock()

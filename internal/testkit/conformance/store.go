@@ -29,6 +29,10 @@ func OddKeys() []string {
 	}
 }
 
+// LosesUnits is implemented by a store that may lose units of a quota on a busy machine, as leases end before late units
+// are used. It never admits too much.
+type LosesUnits interface{ LosesUnits() }
+
 // Store runs the tests of a ratelimit.Store. open returns a new store without rows, which
 // the test closes.
 func Store(t *testing.T, open func(t testing.TB) ratelimit.Store) {
@@ -341,16 +345,17 @@ func testConcurrency(t *testing.T, s *store) {
 		})
 	}
 	group.Wait()
+	_, loses := s.Store.(LosesUnits)
 	for _, l := range limits {
 		for _, key := range []string{"0", "1"} {
 			name := l.Prefix + key
 			left := s.take(ratelimit.Hit{Limit: l, Key: key, Cost: 1, Peek: true})[0].Remaining
 			// The quota of gcra comes back continuously: 50 an hour.
 			back := admitted[name] + left - l.Events
-			if back != 0 && (back != 1 || l.Algorithm != ratelimit.GCRA) {
+			if back != 0 && (back != 1 || l.Algorithm != ratelimit.GCRA) && (back > 0 || !loses) {
 				t.Errorf("%s: %d admitted and %d left of %d", name, admitted[name], left, l.Events)
 			}
-			if refused[name] == 0 || left-back >= refused[name] {
+			if refused[name] == 0 || left-max(back, 0) >= refused[name] {
 				t.Errorf("%s: a cost of %d was refused, and %d are left", name, refused[name], left)
 			}
 		}
