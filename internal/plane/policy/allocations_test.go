@@ -9,7 +9,7 @@ import (
 // Deciding allocates nothing where the counters are of users.
 func TestADecisionAllocatesNothing(t *testing.T) {
 	for _, remember := range []int{0, 1000} {
-		decide := policytest.Repeat(1000, remember, false)
+		decide := policytest.Repeat(1000, remember)
 		least := 1.0
 		for i := 0; i < 10 && least > 0; i++ { // goroutines of other tests allocate, too
 			least = min(least, testing.AllocsPerRun(10, func() { decide(64) }))

@@ -58,24 +58,14 @@ func Mix(n int) ([]policy.Rule, []*policy.Facts, []*policy.Identity) {
 }
 
 // Repeat returns a function that decides requests of a Mix, and returns how many hits there
-// were. It has decided each request three times before. With fresh, each request has a path of
-// its own.
-func Repeat(rules, remember int, fresh bool) func(requests int) int {
+// were. It has decided each request three times before.
+func Repeat(rules, remember int) func(requests int) int {
 	rows, facts, identities := Mix(rules)
-	paths := make([]string, len(facts))
-	for i := range facts {
-		paths[i] = facts[i].Path + "/"
-	}
-	number := 0
 	s := policy.Compile(rows, nil, nil, policy.Options{Remember: remember})
 	var o policy.Verdict
 	decide := func(requests int) int {
 		hits := 0
 		for i := 0; i < requests; i++ {
-			if fresh {
-				number++
-				facts[i%64].Path = paths[i%64] + strconv.Itoa(number)
-			}
 			policy.Evaluate(s, facts[i%64], identities[i%64], Now, &o)
 			hits += len(o.Hits)
 		}
