@@ -10,6 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	counts "github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 )
 
@@ -36,7 +37,7 @@ func (m *metrics) watch(r resource) {
 	defer m.mu.Unlock()
 	switch r := r.(type) {
 	case *store:
-		if s := edge.Engine(r.Store); s != nil {
+		if s := edge.Postgres(r.Store); s != nil {
 			_, lost := s.Settled()
 			m.stores = append(m.stores, watchedStore{s, s.Stats(), s.Batches(), lost})
 		}
@@ -65,7 +66,7 @@ func gauge(to chan<- prometheus.Metric, name string, value float64, help string)
 // watchedStore is a store on Postgres, and what it had counted when this config began to use it. A store can
 // outlive the config that opened it, and the counters of a config start at 0.
 type watchedStore struct {
-	*engine.Store
+	*counts.Store
 	stats   engine.Stats
 	batches engine.Batches
 	lost    int64 // settlements
@@ -100,7 +101,7 @@ func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
 		if s.Paused() {
 			paused = 1
 		}
-		if !s.LocalSince().IsZero() {
+		if s.Local().On {
 			local = 1
 		}
 	}

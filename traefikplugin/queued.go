@@ -23,7 +23,7 @@ const maxPending = 2048
 // newRequestQueue returns a queue for requests with that timeout. It returns nil if the store
 // decides at once, as a store in memory does.
 func newRequestQueue(r *registry, p *pool, timeout time.Duration) *requestQueue {
-	store := edge.Engine(p.store)
+	store := edge.Postgres(p.store)
 	if store == nil {
 		return nil
 	}

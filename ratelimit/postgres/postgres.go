@@ -10,6 +10,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -66,16 +67,16 @@ type Stats struct {
 }
 
 // Store is a ratelimit.Store. All processes on one database share its counts.
-type Store struct{ inner *engine.Store }
+type Store struct{ inner *store.Store }
 
 // New returns a store on db, and closes db in its Close. It does not touch the network
 // yet. The error is a *ratelimit.FieldError for an option that is out of its range, or a
 // nil db.
 func New(db pgdb.DB, o Options) (*Store, error) {
-	inner, err := engine.New(db, engine.Options{
+	inner, err := store.Open(db, engine.Options{
 		DisableMigration: o.DisableMigration, CleanupProbability: o.CleanupProbability, Workers: o.Workers,
 		MaxBlockedKeys: o.MaxBlockedKeys, MaxLeases: o.MaxLeases, LeaseHorizon: o.LeaseHorizon, Now: o.Now, OnError: o.OnError,
-	})
+	}, nil)
 	if err != nil {
 		return nil, err
 	}

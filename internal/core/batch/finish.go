@@ -1,8 +1,10 @@
 package batch
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 )
 
 // Finish ends the wait of calls, each with its own Err if it has one, else with err. It
@@ -65,4 +67,11 @@ func PanicError(f func()) (err error) {
 	}()
 	f()
 	return nil
+}
+
+// Sleep waits for d, or until ctx ends.
+func Sleep(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-ctx.Done()
 }

@@ -30,3 +30,28 @@ func Columns(result []byte) ([][]byte, error) {
 	}
 	return all, nil
 }
+
+// Bigints returns the columns of all rows of a result, which are bigints or ints. It returns nil for a result that cannot
+// be read.
+func Bigints(result []byte) []int64 {
+	columns, err := Columns(result)
+	if err != nil {
+		return nil
+	}
+	var all []int64
+	for _, column := range columns {
+		all = append(all, Bigint(column))
+	}
+	return all
+}
+
+// Bigint is the value of a column that is a bigint or an int; 0 for another one.
+func Bigint(column []byte) int64 {
+	switch len(column) {
+	case 8:
+		return int64(binary.BigEndian.Uint64(column))
+	case 4:
+		return int64(int32(binary.BigEndian.Uint32(column)))
+	}
+	return 0
+}

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	counts "github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -63,9 +65,9 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	proxy, administrator := s.roles()
 	db := s.asRole(proxy)
 	var reported []string
-	store, err := engine.New(s.asRole(proxy), engine.Options{
-		CleanupProbability: 1, Node: &engine.Node{Name: "n1", Epoch: 1}, OnError: func(err error) { t.Error(err) },
-	})
+	store, err := counts.Open(s.asRole(proxy), engine.Options{
+		CleanupProbability: 1, OnError: func(err error) { t.Error(err) },
+	}, &registry.Node{Name: "n1", Epoch: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

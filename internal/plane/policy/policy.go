@@ -33,7 +33,7 @@ type Settings struct {
 
 	// OnApplied is called after each poll with the highest number of a change that is obeyed,
 	// the log of changes that the number is of, and the rules that cannot be used, each with what
-	// it should be. It must not block. Nil is ignored. See engine.Store.SetApplied.
+	// it should be. It must not block. Nil is ignored. See registry.Registry.SetApplied.
 	OnApplied func(seq int64, log string, problems []string)
 
 	// Saved are the rules of an earlier Policy (see OnLoad), which hold until the database

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 )
 
 // liveRow is the row of this process in the registry of a database, and all that it shows.
 type liveRow struct {
 	kind     string
 	users    int // how many stores have the row, also those that are being opened
-	stores   []*engine.Store
+	stores   []*store.Store
 	handlers map[int]*Site // by the order in which they came
 	next     int
 }
@@ -25,10 +25,10 @@ var nodeRows = struct {
 }{rows: map[string]*liveRow{}}
 
 // leave takes a store off the row, and reports whether it was the last one. The caller holds the mutex.
-func (row *liveRow) leave(store *engine.Store) bool {
+func (row *liveRow) leave(left *store.Store) bool {
 	row.users--
 	for i := range row.stores {
-		if row.stores[i] == store {
+		if row.stores[i] == left {
 			row.stores = append(row.stores[:i:i], row.stores[i+1:]...)
 			break
 		}
@@ -37,10 +37,10 @@ func (row *liveRow) leave(store *engine.Store) bool {
 }
 
 // rowOf is the row of a store; nil for a store without one. The caller holds the mutex.
-func rowOf(store *engine.Store) *liveRow {
+func rowOf(s *store.Store) *liveRow {
 	for _, row := range nodeRows.rows {
 		for _, other := range row.stores {
-			if other == store {
+			if other == s {
 				return row
 			}
 		}
@@ -52,7 +52,7 @@ func rowOf(store *engine.Store) *liveRow {
 func Show(h *Site) (forget func()) {
 	nodeRows.mu.Lock()
 	defer nodeRows.mu.Unlock()
-	row := rowOf(Engine(h.Decider.Store))
+	row := rowOf(Postgres(h.Decider.Store))
 	if row == nil {
 		return func() {}
 	}
@@ -140,17 +140,17 @@ func (row *liveRow) shownStores() []any {
 }
 
 // shownStore is what a store has counted since it was opened.
-func shownStore(store *engine.Store) map[string]any {
-	s := store.Stats()
-	b := store.Batches()
-	local := int64(0)
-	if since := store.LocalSince(); !since.IsZero() {
-		local = since.UnixMilli()
+func shownStore(of *store.Store) map[string]any {
+	s := of.Stats()
+	b := of.Batches()
+	since := int64(0)
+	if local := of.Local(); local.On {
+		since = local.Since.UnixMilli()
 	}
 	return map[string]any{
 		"requests": s.Requests, "batches": s.Batches, "failures": s.Failures,
 		"blocked": s.Blocked, "blocked_keys": s.BlockedKeys, "leased": s.Leased, "leased_units": s.LeasedUnits, "leases": b.Leases, "waiting": b.Waiting,
-		"in_flight": b.InFlight, "local_since": local,
+		"in_flight": b.InFlight, "local_since": since,
 		"errors": s.Errors, "times_us": map[string]any{"counts": b.Times.Counts, "sum": b.Times.Sum},
 	}
 }

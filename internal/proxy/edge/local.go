@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -28,9 +27,9 @@ func checkLocalShare(to *Settings, text string) error {
 }
 
 // UseStore sets the store. It must be called before requests that are to be decided with Local.
-func (d *Decider) UseStore(store ratelimit.Store) {
-	d.Store = store
-	if s, ok := store.(*engine.Store); ok && d.OnError == Local {
+func (d *Decider) UseStore(counters ratelimit.Store) {
+	d.Store = counters
+	if s := Postgres(counters); s != nil && d.OnError == Local {
 		s.UseLocal()
 	}
 }
@@ -40,8 +39,8 @@ func (d *Decider) TakeLocal(q *Request, err error) Outcome {
 	if errors.Is(err, ratelimit.ErrOverloaded) && !canRefuse(q) {
 		return Outcome{Err: err}
 	}
-	s, ok := d.Store.(*engine.Store)
-	if !ok || d.OnError != Local || errors.Is(err, ratelimit.ErrOverloaded) || errors.Is(err, ratelimit.ErrClosed) || !s.TakeLocal(err, d.Share, q.Hits, q.Decisions) {
+	s := Postgres(d.Store)
+	if s == nil || d.OnError != Local || errors.Is(err, ratelimit.ErrOverloaded) || errors.Is(err, ratelimit.ErrClosed) || !s.TakeLocal(err, d.Share, q.Hits, q.Decisions) {
 		return NoDecision(d.OnError, err)
 	}
 	outcome := Judge(q)

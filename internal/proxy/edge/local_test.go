@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	counts "github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -24,7 +25,7 @@ func (goneDB) Close()                                       {}
 // TestWithoutTheDatabaseThereIsNoOverage: what all proxies have used of a limit with overage is a guess then, of which a
 // client must not believe that it is billed.
 func TestWithoutTheDatabaseThereIsNoOverage(t *testing.T) {
-	store, err := engine.New(goneDB{}, engine.Options{CleanupProbability: -1})
+	store, err := counts.Open(goneDB{}, engine.Options{CleanupProbability: -1}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,11 +5,12 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// NodeOptions are what a proxy says of itself in the registry of proxies, see engine.Node.
+// NodeOptions are what a proxy says of itself in the registry of proxies, see registry.Node.
 type NodeOptions struct {
 	Kind    string            // caddy or traefik
 	Version string            // of the proxy
@@ -32,10 +33,10 @@ func (s StoreSettings) NodeNameOf(kind string) string {
 }
 
 // openedStore is a store that is opened after its entry in the registry is made.
-type openedStore struct{ store *engine.Store }
+type openedStore struct{ store *store.Store }
 
 // node is the entry in the registry for a store, and its row.
-func (o NodeOptions) node(s StoreSettings, later *openedStore) (*engine.Node, *liveRow) {
+func (o NodeOptions) node(s StoreSettings, later *openedStore) (*registry.Node, *liveRow) {
 	name := s.NodeNameOf(o.Kind)
 	key := name + " " + s.DSN
 	nodeRows.mu.Lock()
@@ -46,21 +47,25 @@ func (o NodeOptions) node(s StoreSettings, later *openedStore) (*engine.Node, *l
 		nodeRows.rows[key] = row
 	}
 	row.users++
-	return &engine.Node{Name: name, Version: o.Version, Region: s.Region, Epoch: started, Notice: o.Notice, Leave: func() bool {
-		nodeRows.mu.Lock()
-		defer nodeRows.mu.Unlock()
-		last := row.leave(later.store)
-		if last {
-			delete(nodeRows.rows, key)
-		}
-		return last
-	}}, row
+	return &registry.Node{
+		Name: name, Version: o.Version, Region: s.Region, Epoch: started, Notice: o.Notice,
+		Live: func(watched bool) string { return row.live(watched) },
+		Leave: func() bool {
+			nodeRows.mu.Lock()
+			defer nodeRows.mu.Unlock()
+			last := row.leave(later.store)
+			if last {
+				delete(nodeRows.rows, key)
+			}
+			return last
+		},
+	}, row
 }
 
 // Paused reports whether the limits of a store's database are paused.
-func Paused(store ratelimit.Store) bool {
-	s, ok := store.(*engine.Store)
-	return ok && s.Paused()
+func Paused(counters ratelimit.Store) bool {
+	s := Postgres(counters)
+	return s != nil && s.Paused()
 }
 
 // Lift withdraws a refusal by a limit without a quota while limits are paused. It reports whether it has

@@ -37,7 +37,7 @@ func OpenProxyPolicy(counters, store ratelimit.Store, db pgdb.DB, s PolicySettin
 		Options: policy.Options{Remember: o.Remember, SecretHeader: CredentialHeader},
 		Refresh: s.Refresh, MaxIdentities: s.MaxIdentities, DisableMigration: !o.AutoMigrate,
 		OnApplied: func(seq int64, log string, problems []string) {
-			if s := Engine(store); s != nil {
+			if s := Postgres(store); s != nil {
 				s.SetApplied(seq, log, problems)
 			}
 		}, Saved: o.Saved, OnLoad: o.Save, OnError: o.OnError, Random: o.Random,

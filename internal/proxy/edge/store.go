@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -116,8 +117,8 @@ func migrationDisabled() (bool, error) {
 // OpenStore returns a store for resolved settings. It does not touch the network yet, see
 // Prepare. open is the adapter's driver; its maxConns is 0 if the DSN has the number.
 // n is for the registry of proxies. onError is called with failures that no request sees. db is that of the store, which
-// closes it, or nil for MemoryDSN. With HistoryOnly, store is nil, and the caller closes db.
-func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (pgdb.DB, error), n NodeOptions, onError func(error)) (store ratelimit.Store, db pgdb.DB, err error) {
+// closes it, or nil for MemoryDSN. With HistoryOnly, counters is nil, and the caller closes db.
+func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (pgdb.DB, error), n NodeOptions, onError func(error)) (counters ratelimit.Store, db pgdb.DB, err error) {
 	if s.DSN == MemoryDSN {
 		inMemory, err := memory.New(memory.Options{})
 		if err != nil {
@@ -134,14 +135,14 @@ func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (pgdb.DB, er
 	later := &openedStore{}
 	node, row := n.node(s, later)
 	o := engine.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability, MaxBlockedKeys: s.MaxBlockedKeys,
-		MaxLeases: s.MaxLeases, LeaseHorizon: s.LeaseHorizon, Node: node, OnError: onError}
+		MaxLeases: s.MaxLeases, LeaseHorizon: s.LeaseHorizon, OnError: onError}
 	if s.CleanupProbability == 0 {
 		o.CleanupProbability = -1
 	}
 	if !s.InMemoryBlock {
 		o.MaxBlockedKeys = -1
 	}
-	inPostgres, err := engine.New(db, o)
+	inPostgres, err := store.Open(db, o, node)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -149,28 +150,30 @@ func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (pgdb.DB, er
 	nodeRows.mu.Lock()
 	row.stores = append(row.stores, inPostgres)
 	nodeRows.mu.Unlock()
-	inPostgres.SetLive(func(watched bool) string { return row.live(watched) })
 	return inPostgres, db, nil
 }
 
 // Prepare starts, in the background, to connect and to create the tables.
-func Prepare(store ratelimit.Store) {
-	if s := Engine(store); s != nil {
+func Prepare(counters ratelimit.Store) {
+	if s := Postgres(counters); s != nil {
 		s.Prepare()
 	}
 }
 
 // Unavailable is why the database of a store makes no decisions, or nil. It is an error only once a request or the background
 // has found that the database does not answer.
-func Unavailable(store ratelimit.Store) error {
-	if s := Engine(store); s != nil {
+func Unavailable(counters ratelimit.Store) error {
+	if s := Postgres(counters); s != nil {
 		return s.Unavailable()
 	}
 	return nil
 }
 
-// Engine is a store on Postgres; nil for another kind of store.
-func Engine(store ratelimit.Store) *engine.Store {
-	s, _ := store.(*engine.Store)
+// Postgres is a store that counts in Postgres; nil for another kind of store.
+func Postgres(counters ratelimit.Store) *store.Store {
+	s, ok := counters.(*store.Store)
+	if !ok {
+		return nil
+	}
 	return s
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -90,7 +91,7 @@ func (b *keyBounds) see(limits []*ratelimit.Limit) {
 func (b *keyBounds) watch() {
 	closing := b.cleaner.server.closing
 	for {
-		sleep(closing, boundInterval/4)
+		batch.Sleep(closing, boundInterval/4)
 		limits, in := b.take(time.Now())
 		if !in {
 			return
@@ -164,7 +165,7 @@ func (b *keyBounds) run(text string, l *ratelimit.Limit, n int64) (int64, error)
 	if err := b.cleaner.run(statement); err != nil {
 		return 0, err
 	}
-	found := bigints(statement)
+	found := results.Bigints(statement.Result)
 	if len(found) != 1 {
 		return 0, errColumns
 	}

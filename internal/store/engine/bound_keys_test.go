@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -87,11 +88,11 @@ func TestAPrefixThatIsOverfullIsReported(t *testing.T) {
 	s := newSite(t)
 	var mu sync.Mutex
 	said := ""
-	store := s.store(engine.Options{CleanupProbability: -1, Node: &engine.Node{Name: "n", Epoch: 7}, OnError: func(err error) {
+	store := s.proxy(s.db(""), engine.Options{CleanupProbability: -1, OnError: func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
 		said += err.Error() + "\n"
-	}})
+	}}, registry.Node{})
 	store.Prepare()
 	says := func(what string) bool {
 		mu.Lock()

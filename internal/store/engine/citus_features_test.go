@@ -11,9 +11,11 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -234,7 +236,7 @@ func (s *spread) at(worker int) string {
 
 func (s *spread) testLocal(t *testing.T) {
 	ctx := context.Background()
-	store := s.store(t, "pgxdb", engine.Options{Node: &engine.Node{Name: "local", Epoch: 7}})
+	store := newProxy(t, drivers.All["pgxdb"](t, s.DSN()), engine.Options{OnError: func(err error) { t.Log("reported:", err) }}, registry.Node{Name: "local", Epoch: 7})
 	store.UseLocal()
 	store.Prepare()
 	down, up := hitOn("local", 100, true), hitOn("local", 100, true)
@@ -261,7 +263,7 @@ func (s *spread) testLocal(t *testing.T) {
 		}
 		takeOne(t, store, up)
 	}
-	if store.LocalSince().IsZero() {
+	if !store.Local().On {
 		t.Error("the store does not say that it decides by itself")
 	}
 	if err := s.Workers[1].Restart(ctx); err != nil {
@@ -270,7 +272,7 @@ func (s *spread) testLocal(t *testing.T) {
 	await.Within(t, 30*time.Second, "the charges of the time without the worker", func() bool {
 		return s.counted("rate_limit_durable", "local")[engine.PartOf(down.Key, testParts)] == 11
 	})
-	await.Within(t, 30*time.Second, "the end of local limits", func() bool { return store.LocalSince().IsZero() })
+	await.Within(t, 30*time.Second, "the end of local limits", func() bool { return !store.Local().On })
 	if n := left(t, store, up); n != 90 {
 		t.Errorf("of the part that was up, %d are left, want 90", n)
 	}

@@ -24,5 +24,4 @@ package engine
 //   - locks.go: rows that another transaction has locked.
 //   - flight.go, enter.go, exit.go: the slots of requests in flight.
 //   - migrate.go, schema.go: the two tables. cleanup.go: expired rows. bound_keys.go: a bound of the rows of a prefix.
-//   - node.go: the registry of proxies. live.go: what a process does while a page is open. pause.go: a pause of all limits.
-//     timeline.go: a server that was restored or replaced. local.go, local_charge.go: limits without the database.
+//   - background.go: what the registry of proxies has a store do. timeline.go: a server that was restored or replaced. local.go, local_charge.go: limits without the database.

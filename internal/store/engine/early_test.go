@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -70,11 +71,11 @@ func leaseOverADistance(t *testing.T, a ratelimit.Algorithm, perSecond int64, lo
 	for i, r := range regions {
 		db := &simDB{server: server, plan: &simPlan{noise: time.Millisecond}, proxy: i, chance: seed.of(1, int64(i)), far: r.away / 2}
 		var err error
-		if r.store, err = engine.New(db, engine.Options{DisableMigration: true}); err != nil {
+		hash := func(_ maphash.Seed, key string) uint64 { return uint64(seed.of(3).text(key)) }
+		if r.store, err = engine.New(db, engine.Options{DisableMigration: true, Random: seed.of(2, int64(i)).share, Hash: hash}); err != nil {
 			t.Fatal(err)
 		}
 		defer r.store.Close()
-		engine.Simulate(r.store, seed.of(2, int64(i)).share, func(key string) uint64 { return uint64(seed.of(3).text(key)) })
 	}
 	var subjects []*subject
 	for i := range 10 {

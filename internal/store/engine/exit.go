@@ -80,6 +80,9 @@ func (f *flight) againLocked(now time.Time, down bool) []slots {
 	return again
 }
 
+// endTimeout is for the end of a session.
+const endTimeout = 500 * time.Millisecond
+
 // endFlight gives all slots back and ends the session, before the store is closed.
 func endFlight(s *Store) {
 	f := s.engine.flight
@@ -89,7 +92,7 @@ func endFlight(s *Store) {
 	if session == 0 || s.engine.server.unavailable() != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	// After a failure the session runs out.
 	_ = s.engine.server.db.Run(ctx, f.statements(&pgdb.Statement{SQL: endSQL, Args: []any{session}, Unnamed: true}))

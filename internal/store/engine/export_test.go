@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"hash/maphash"
 	"sync"
 	"time"
 
@@ -125,11 +124,3 @@ var Meanings = sync.OnceValue(func() map[string]Meaning {
 	}
 	return all
 })
-
-// Simulate makes a store take random numbers and hashes from a simulation.
-func Simulate(s *Store, random func() float64, hash func(key string) uint64) {
-	s.engine.server.random = random
-	seeded := func(_ maphash.Seed, key string) uint64 { return hash(key) }
-	s.engine.blocked.Hash = seeded
-	s.engine.leases.Hash = seeded
-}

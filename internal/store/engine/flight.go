@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -142,7 +143,7 @@ func (f *flight) begin(ctx context.Context, timeout time.Duration) (int64, error
 		if begins.Err != nil {
 			return 0, fmt.Errorf("slots of requests in flight: %w", begins.Err)
 		}
-		if names := bigints(begins); len(names) == 1 {
+		if names := results.Bigints(begins.Result); len(names) == 1 {
 			session = names[0]
 			break
 		}
@@ -187,7 +188,7 @@ func (f *flight) numbers(session, n int64) int64 {
 // tick renews the session until the store is closed.
 func (f *flight) tick() {
 	closing := f.server.closing
-	for sleep(closing, flightTick); closing.Err() == nil; sleep(closing, flightTick) {
+	for batch.Sleep(closing, flightTick); closing.Err() == nil; batch.Sleep(closing, flightTick) {
 		f.report(batch.PanicError(func() { f.renew(closing, time.Now()) }))
 	}
 }
@@ -231,7 +232,7 @@ func (f *flight) renew(closing context.Context, now time.Time) {
 func (f *flight) enterAgain(lost []*heldSlots) {
 	for len(lost) > 0 && f.server.closing.Err() == nil {
 		if lost = f.tryToEnter(lost); len(lost) > 0 {
-			sleep(f.server.closing, renewInterval)
+			batch.Sleep(f.server.closing, renewInterval)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func eachLeased(t *testing.T, test func(t *testing.T, s *site, h ratelimit.Hit))
 }
 
 // hammerLeased sends hits until so many were decided by a lease, and returns how many passed.
-func hammerLeased(t *testing.T, store *engine.Store, leased int64, hits ...ratelimit.Hit) int64 {
+func hammerLeased(t *testing.T, store counting, leased int64, hits ...ratelimit.Hit) int64 {
 	t.Helper()
 	passed := int64(0)
 	before := store.Stats().Leased

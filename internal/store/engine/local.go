@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/known"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -26,14 +27,8 @@ type local struct {
 	rows     map[lease.RowID]*localRow
 	ahead    int64 // the server's clock less that of this process, in microseconds
 	unpaid   []*localDebt
-	since    time.Time // the first decision without the database; zero while the database decides
-	last     time.Time // the last one
-	parts    float64   // of the last one
-	admitted int64     // requests since since
-	refused  int64
-	// Units that were admitted on durable limits: those of settlements under way, those that were charged,
-	// that were beyond the quotas, and that may not have been charged.
-	charging, charged, unfit, lost int64
+	charging int64 // units of settlements under way
+	state    chain.Local
 }
 
 // localRow is a row as the database decided last, or what this process has made of its share since.
@@ -174,6 +169,7 @@ func (s *Store) TakeLocal(cause error, share float64, hits []ratelimit.Hit, deci
 		nows[i] = now
 	}
 	all := algorithm.Decide(shared, rows, nows, decisions)
+	k.count(parts, all)
 	// A statement that was sent may have charged.
 	owed := errors.Is(cause, ratelimit.ErrUnavailable) && !errors.Is(cause, errSent)
 	for i := range hits {
@@ -196,17 +192,22 @@ func (s *Store) TakeLocal(cause error, share float64, hits []ratelimit.Hit, deci
 			delete(k.rows, taken[i].id)
 		}
 	}
-	k.last = time.Now()
-	k.parts = parts
-	if k.since.IsZero() {
-		k.since = k.last
-	}
-	if all {
-		k.admitted++
-	} else {
-		k.refused++
-	}
 	return true
+}
+
+// count counts a decision at one of so many parts. The caller holds the mutex.
+func (k *local) count(parts float64, admitted bool) {
+	now := time.Now()
+	if !k.state.On {
+		k.state = chain.Local{On: true, Since: now}
+	}
+	k.state.Last = now
+	k.state.Parts = parts
+	if admitted {
+		k.state.Admitted++
+	} else {
+		k.state.Refused++
+	}
 }
 
 // hold gives a hit that was admitted its slots of the share.
@@ -227,7 +228,7 @@ func (k *local) owe(r *localRow, h, share *ratelimit.Hit, before *algorithm.Row,
 		d.before = *before
 	case d == nil:
 		if len(k.unpaid) >= maxUnpaid {
-			k.lost += h.Cost
+			k.state.Lost += h.Cost
 			return
 		}
 		d = &localDebt{of: r, subject: strings.Clone(subjectOf(h)), before: *before} // the subject may be a part of a long request
@@ -260,12 +261,12 @@ func usedOf(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
 	return l.Capacity() - free
 }
 
-// LocalSince is since when TakeLocal decides because the database does not; the zero time if the database decides.
-func (s *Store) LocalSince() time.Time {
+// Local is what TakeLocal has decided since the database does not, or what it had decided when the database did again.
+func (s *Store) Local() chain.Local {
 	k := s.engine.local
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.since
+	return k.state
 }
 
 // heldOf is how many slots of a row a store holds.

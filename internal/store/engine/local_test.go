@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
@@ -21,14 +23,14 @@ import (
 func (s *site) localStore(parts float64, driver string) (*localStore, *lostDB) {
 	db := &lostDB{DB: drivers.All[driver](s.t, s.dsn)}
 	l := &localStore{share: 1 / parts}
-	l.Store = s.storeOn(db, engine.Options{Node: &engine.Node{Name: "n", Epoch: 7, Notice: l.notice}})
+	l.Store = s.proxy(db, engine.Options{}, registry.Node{Name: "n", Epoch: 7, Notice: l.notice})
 	l.Store.UseLocal()
 	l.Prepare()
 	return l, db
 }
 
 type localStore struct {
-	*engine.Store
+	*store.Store
 	share float64
 
 	mu      sync.Mutex
@@ -178,10 +180,10 @@ func localChargesAreMadeOnce(t *testing.T, driver string, state int, want string
 	}
 	await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits by itself, at 100 % of each limit") })
 	s.exec("UPDATE rate_limit_durable SET count = 9 WHERE prefix = 'nearly'") // another process has taken one of two
-	if l.Store.LocalSince().IsZero() {
+	if !l.Store.Local().On {
 		t.Error("limits do not count as local")
 	}
-	await.Within(t, 20*time.Second, "the end of the short window", func() bool { return time.Since(l.Store.LocalSince()) > short.Limit.Window })
+	await.Within(t, 20*time.Second, "the end of the short window", func() bool { return time.Since(l.Store.Local().Since) > short.Limit.Window })
 	db.set(state)
 	await.Within(t, 20*time.Second, "the log", func() bool { return l.said("limits are exact again") })
 	if !l.said(want) {
@@ -190,7 +192,7 @@ func localChargesAreMadeOnce(t *testing.T, driver string, state int, want string
 	if sent := db.swallowed.Load(); state == answerIsLost && sent != 1 {
 		t.Errorf("the charges were sent %d times", sent)
 	}
-	if !l.Store.LocalSince().IsZero() {
+	if l.Store.Local().On {
 		t.Error("limits still count as local")
 	}
 	rows := "costly 5, durable 28, nearly 10"
@@ -211,7 +213,7 @@ func TestLocalChargesAreOfTheLastWindow(t *testing.T) {
 	now := func() time.Time { return begin.Add(time.Duration(later.Load())) }
 	db := &lostDB{DB: s.db("")}
 	l := &localStore{share: 1}
-	l.Store = s.storeOn(db, engine.Options{Now: now, Node: &engine.Node{Name: "n", Epoch: 7, Notice: l.notice}})
+	l.Store = s.proxy(db, engine.Options{Now: now}, registry.Node{Name: "n", Epoch: 7, Notice: l.notice})
 	l.Store.UseLocal()
 	l.Prepare()
 	s.wantNodes("n 7")
@@ -340,7 +342,7 @@ func TestLocalShareIsThatOfTheRegistry(t *testing.T) {
 	s.exec("UPDATE rate_limit_nodes SET seen = now() - interval '1 minute' WHERE node = 'live'")
 	time.Sleep(7 * time.Second) // longer than the time between a few beats
 	db.set(answers)
-	await.Within(t, 20*time.Second, "exact limits", func() bool { return l.Store.LocalSince().IsZero() })
+	await.Within(t, 20*time.Second, "exact limits", func() bool { return !l.Store.Local().On })
 	l.lose(t, db)
 	if got := remaining("again"); got != 98 {
 		t.Errorf("%d left after one request, right after an outage: the other proxy is not back yet, and must count", got)

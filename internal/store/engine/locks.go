@@ -224,7 +224,7 @@ func (e *engine) decideLocked(q *batch.Queue, calls []*batch.Call, deadline time
 		}
 		d.finish(refused, errLocked)
 		if len(again) > 0 {
-			sleep(ctx, time.Millisecond) // the server may fail them at once
+			batch.Sleep(ctx, time.Millisecond) // the server may fail them at once
 			d.wait(again)
 		}
 	}))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -159,7 +160,7 @@ func (t *tables) migrate() error {
 	if err == nil && !now.counters && !now.restoring && t.had {
 		// A restore drops the tables, and makes them a moment later. In between, nothing in the database
 		// shows the restore. So two inspections must find neither tables nor a restore.
-		sleep(ctx, restoreWait)
+		batch.Sleep(ctx, restoreWait)
 		now, err = t.inspect(ctx)
 	}
 	if err != nil || now.counters {
@@ -210,7 +211,7 @@ func lookForTables(ctx context.Context, db pgdb.DB, others ...*pgdb.Statement) (
 		return tablesFound{}, false, fmt.Errorf("looking for the tables: %w", statement.Err)
 	}
 	found := tablesFound{}
-	columns := bigints(statement)
+	columns := results.Bigints(statement.Result)
 	if len(columns) == 4 {
 		found.counters = columns[0] == 1
 		found.restoring = columns[3] == 1

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -35,10 +37,10 @@ func (s *site) wantNodes(want string) {
 }
 
 // node opens a store of the process n, over one of the drivers.
-func (s *site) node(driver string, epoch int64) *engine.Store {
-	store := s.storeOn(drivers.All[driver](s.t, s.dsn), engine.Options{Node: &engine.Node{Name: "n", Version: "v1", Epoch: epoch}})
-	store.Prepare()
-	return store
+func (s *site) node(driver string, epoch int64) *store.Store {
+	opened := s.proxy(drivers.All[driver](s.t, s.dsn), engine.Options{}, registry.Node{Name: "n", Version: "v1", Epoch: epoch})
+	opened.Prepare()
+	return opened
 }
 
 // A proxy with any limit is in the registry from its start to its end, on every server. The tables
@@ -104,7 +106,7 @@ func TestRegistryWithoutPrivileges(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { s.exec("DROP OWNED BY " + role); s.exec("DROP ROLE " + role) })
-			store := s.storeOn(s.db("options=-c%20role%3D"+role), engine.Options{Node: &engine.Node{Name: "n", Epoch: 1}})
+			store := s.proxy(s.db("options=-c%20role%3D"+role), engine.Options{}, registry.Node{})
 			store.Prepare()
 			reports := func() []error {
 				s.mu.Lock()
@@ -116,10 +118,10 @@ func TestRegistryWithoutPrivileges(t *testing.T) {
 				t.Error("a hit was refused, or limits are paused")
 			}
 			decisions := make([]ratelimit.Decision, 1)
-			if !store.TakeLocal(ratelimit.ErrUnavailable, 1, []ratelimit.Hit{hitOn("p", 5, true)}, decisions) || store.LocalSince().IsZero() {
+			if !store.TakeLocal(ratelimit.ErrUnavailable, 1, []ratelimit.Hit{hitOn("p", 5, true)}, decisions) || !store.Local().On {
 				t.Errorf("no local decision: %+v", decisions)
 			}
-			await.Within(t, 20*time.Second, "exact limits", func() bool { return store.LocalSince().IsZero() })
+			await.Within(t, 20*time.Second, "exact limits", func() bool { return !store.Local().On })
 			store.Close()
 			if all := reports(); len(all) != 1 || !strings.Contains(all[0].Error(), "the registry of proxies: ") || !strings.Contains(all[0].Error(), "permission denied") {
 				t.Errorf("reported: %v", all)
@@ -138,7 +140,7 @@ func TestAProxyThatCannotDecideSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.exec("DROP OWNED BY " + role); s.exec("DROP ROLE " + role) })
-	store := s.storeOn(s.db("options=-c%20role%3D"+role), engine.Options{DisableMigration: true, Node: &engine.Node{Name: "n", Epoch: 1, Region: "eu"}})
+	store := s.proxy(s.db("options=-c%20role%3D"+role), engine.Options{DisableMigration: true}, registry.Node{Name: "n", Epoch: 1, Region: "eu"})
 	store.Prepare()
 	cannot := func(want string) {
 		t.Helper()
@@ -211,12 +213,11 @@ func TestPause(t *testing.T) {
 	db := &lostDB{DB: s.db("")}
 	var mu sync.Mutex
 	var notices []string
-	o := engine.Options{CleanupProbability: -1, Node: &engine.Node{Name: "n", Epoch: 1, Notice: func(text string) {
+	store := s.proxy(db, engine.Options{CleanupProbability: -1}, registry.Node{Name: "n", Epoch: 1, Notice: func(text string) {
 		mu.Lock()
 		defer mu.Unlock()
 		notices = append(notices, text)
-	}}}
-	store := s.storeOn(db, o)
+	}})
 	store.Prepare()
 	s.wantNodes("n 1")
 	h := hitOn("p", 100000, false)

@@ -152,17 +152,11 @@ func newPartStore(p *parts, part int, o Options) *Store {
 	return s
 }
 
-// setPartsPaused is setPaused for all parts.
-func setPartsPaused(p *parts, paused int32) {
+// setPartsPaused is SetPaused for all parts.
+func setPartsPaused(p *parts, paused bool) {
 	for part := range p.stores {
-		setPausedOf(p.stores[part], paused)
+		p.stores[part].SetPaused(paused)
 	}
-}
-
-func setPausedOf(s *Store, paused int32) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.setPaused(paused)
 }
 
 // partOfSubject is the part of a subject: the first four bytes of its SHA-256, as a number, modulo the number

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -12,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
@@ -76,7 +76,7 @@ func (r *routes) find(ctx context.Context) (bool, error) {
 	if parts.Err != nil {
 		return false, fmt.Errorf("looking for parts: %w", parts.Err)
 	}
-	if found := bigints(parts); len(found) != 1 || found[0] != 1 {
+	if found := results.Bigints(parts.Result); len(found) != 1 || found[0] != 1 {
 		return false, nil
 	}
 	parts = &pgdb.Statement{SQL: schema.PartNames, Unnamed: true}
@@ -135,7 +135,7 @@ func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]c
 	to := make([]address, len(r.schemas))
 	tables := make([]map[string]countTable, len(r.schemas))
 	for at := 0; at+width <= len(columns); at += width {
-		part := int(number(columns[at])) - 1
+		part := int(results.Bigint(columns[at])) - 1
 		if part < 0 || part >= len(to) {
 			return nil, nil, errColumns
 		}
@@ -146,7 +146,7 @@ func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]c
 		}
 		t := countTable{name: string(columns[at+2]), guard: ", " + string(columns[at+3])}
 		named[string(columns[at+1])] = t
-		host, port := string(columns[at+4]), int(number(columns[at+5]))
+		host, port := string(columns[at+4]), int(results.Bigint(columns[at+5]))
 		a := address{host: host, port: port}
 		to[part] = a
 	}
@@ -156,17 +156,6 @@ func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]c
 		}
 	}
 	return to, tables, nil
-}
-
-// number is a column that is a bigint or an int.
-func number(column []byte) int64 {
-	switch len(column) {
-	case 8:
-		return int64(binary.BigEndian.Uint64(column))
-	case 4:
-		return int64(int32(binary.BigEndian.Uint32(column)))
-	}
-	return 0
 }
 
 // set sets the routes. It opens the servers that are new, and closes those that have no part.
@@ -351,7 +340,7 @@ func lostPart(statements []*pgdb.Statement) bool {
 // notHere is the rest of Run after a statement that did not find the part.
 func (d *partDB) notHere(ctx context.Context, at route, statements []*pgdb.Statement, began time.Time) {
 	if !d.routes.again(ctx, d.part, at, true, began) {
-		sleep(ctx, moveWait)
+		batch.Sleep(ctx, moveWait)
 	}
 	for _, s := range statements {
 		switch s.Code {

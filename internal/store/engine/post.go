@@ -58,7 +58,7 @@ func (p *post) size() int { return int(atomic.LoadInt32(&p.any)) }
 func (p *post) send(wait time.Duration) {
 	p.report(batch.PanicError(func() {
 		for {
-			sleep(p.server.closing, wait)
+			batch.Sleep(p.server.closing, wait)
 			before := p.size()
 			if before > 0 && p.server.unavailable() == nil {
 				batch.Enter(p.queue, batch.NewCall())

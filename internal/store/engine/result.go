@@ -136,24 +136,3 @@ func readRowsCarefully(g *group, width int) error {
 	}
 	return nil
 }
-
-// bigints returns the columns of a result, which are bigints or ints; NULL is 0. A result that
-// cannot be read has none.
-func bigints(s *pgdb.Statement) []int64 {
-	columns, err := results.Columns(s.Result)
-	if err != nil {
-		return nil
-	}
-	var all []int64
-	for _, column := range columns {
-		value := int64(0)
-		switch len(column) {
-		case 8:
-			value = int64(binary.BigEndian.Uint64(column))
-		case 4:
-			value = int64(int32(binary.BigEndian.Uint32(column)))
-		}
-		all = append(all, value)
-	}
-	return all
-}

@@ -229,7 +229,7 @@ func (s *server) probe(patience time.Duration) {
 			s.setDown(unavailableError(err))
 		}
 		s.mu.Unlock()
-		sleep(s.closing, interval/2+time.Duration(s.random()*float64(interval)))
+		batch.Sleep(s.closing, interval/2+time.Duration(s.random()*float64(interval)))
 		if interval *= 2; interval > longestProbe {
 			interval = longestProbe
 		}
@@ -251,11 +251,4 @@ func (s *server) ping(ctx context.Context) error {
 		s.onTimeline(statements[1], sent)
 	}
 	return err
-}
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	<-ctx.Done()
 }

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"math"
 	"net/netip"
 	"sync"
@@ -12,7 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -22,7 +25,7 @@ type simProxy struct {
 	number  int
 	name    string
 	chance  chance
-	store   *engine.Store
+	store   *store.Store
 	policy  *edge.ProxyPolicy
 	decider edge.Decider
 	hits    sync.WaitGroup // of the requests under way
@@ -37,19 +40,17 @@ func newSimProxy(run *simRun, number int) *simProxy {
 	p := &simProxy{run: run, number: number, name: fmt.Sprint("proxy", number), chance: run.plan.seed.of(30, int64(number))}
 	db := &simDB{server: run.server, plan: run.plan, proxy: number, chance: p.chance.of(1), far: p.chance.of(2).wait(run.plan.far/2) + run.plan.far/2}
 	var err error
-	p.store, err = engine.New(db, engine.Options{
-		DisableMigration: true, Node: &engine.Node{Name: p.name, Epoch: int64(number) + 1},
-	})
-	if err != nil {
-		panic(err)
-	}
 	random := func() float64 {
 		if run.plan.without == "jitter" {
 			return 0.5
 		}
 		return p.chance.of(3, simSince()).share()
 	}
-	engine.Simulate(p.store, random, func(key string) uint64 { return uint64(p.chance.of(4).text(key)) })
+	hash := func(_ maphash.Seed, key string) uint64 { return uint64(p.chance.of(4).text(key)) }
+	p.store, err = store.Open(db, engine.Options{DisableMigration: true, Random: random, Hash: hash}, &registry.Node{Name: p.name, Epoch: int64(number) + 1})
+	if err != nil {
+		panic(err)
+	}
 	p.decider = edge.Decider{Timeout: run.plan.timeout, OnError: edge.Local}
 	p.decider.UseStore(p.store)
 	p.policy, err = edge.OpenProxyPolicy(p.store, p.store, db, edge.PolicySettings{}, edge.ProxyPolicyOptions{Node: p.name, Random: random})

@@ -8,7 +8,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -77,13 +79,45 @@ func (s *site) store(o engine.Options) *engine.Store {
 func (s *site) storeOn(db pgdb.DB, o engine.Options) *engine.Store {
 	s.t.Helper()
 	if o.OnError == nil {
-		o.OnError = func(err error) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.reported = append(s.reported, err)
-		}
+		o.OnError = s.report
 	}
 	return newStore(s.t, db, o)
+}
+
+// proxy opens the store of a proxy.
+func (s *site) proxy(db pgdb.DB, o engine.Options, n registry.Node) *store.Store {
+	s.t.Helper()
+	if o.OnError == nil {
+		o.OnError = s.report
+	}
+	if n.Name == "" {
+		n = registry.Node{Name: "n", Epoch: 1}
+	}
+	return newProxy(s.t, db, o, n)
+}
+
+// newProxy returns the store of a proxy on any DB.
+func newProxy(t testing.TB, db pgdb.DB, o engine.Options, n registry.Node) *store.Store {
+	t.Helper()
+	opened, err := store.Open(db, o, &n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(opened.Close)
+	return opened
+}
+
+// counting is a store that counts what it does.
+type counting interface {
+	ratelimit.Store
+	Stats() engine.Stats
+}
+
+// report is OnError of the stores.
+func (s *site) report(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reported = append(s.reported, err)
 }
 
 // nothingReported fails if a store had a failure in the background.

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"math"
 	"math/rand"
 	"strconv"
@@ -36,14 +37,14 @@ type Options struct {
 	// LeaseHorizon is for how long the units of a lease should last, at most a twentieth of the limit's Window. Units
 	// that are not used after one and a half times as long are given back. 0 means a second.
 	LeaseHorizon time.Duration
-	// Node registers the process as a proxy of the database, and lets it obey pauses of the
-	// limits. Nil does neither.
-	Node *Node
 	// Now replaces the server's clock, for tests.
 	Now func() time.Time
 	// OnError is called with failures that no caller sees: of a migration, of a
 	// cleanup. It must not block. Nil drops them.
 	OnError func(error)
+	// Random and Hash replace rand.Float64 and the hash of keys in simulations. Nil does not.
+	Random func() float64
+	Hash   func(seed maphash.Seed, key string) uint64
 }
 
 const (
@@ -80,6 +81,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.MaxBlockedKeys == 0 {
 		o.MaxBlockedKeys = defaultBlockedKeys
 	}
+	if o.Random == nil {
+		o.Random = rand.Float64
+	}
 	return o, nil
 }
 
@@ -95,15 +99,13 @@ type Store struct {
 	leasing *batch.Queue // of batches without requests, see leases.go
 	parts   *parts       // nil if the counts cannot be in parts
 
-	registered *registration // nil without Options.Node
-	past       past
-	paused     int32 // 1 while limits are paused; atomic, set with the mutex
+	past   past
+	paused int32 // 1 while limits are paused; atomic
 
-	mu        sync.Mutex // guards all that follows
-	closed    bool
-	queues    map[time.Duration]*batch.Queue // of Take and Reset, by timeout
-	opened    []*batch.Queue                 // of OpenQueue
-	pauseEnds *time.Timer                    // ends the pause; nil without one
+	mu     sync.Mutex // guards all that follows
+	closed bool
+	queues map[time.Duration]*batch.Queue // of Take and Reset, by timeout
+	opened []*batch.Queue                 // of OpenQueue
 }
 
 // New returns a store on db, and closes db in its Close. It does not touch the network
@@ -125,16 +127,13 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		s.parts = newParts(s, other, o)
 		s.engine.tables.find = s.parts.find
 	}
-	if o.Node != nil {
-		s.registered = newRegistration(s, *o.Node)
-	}
 	return s, nil
 }
 
 // newStore returns a store on the tables of the texts. It adds what it does to counts, and has its rows remembered by local.
 func newStore(db pgdb.DB, o Options, texts *statements, counts *counts, local *local) *Store {
 	closing, cancel := context.WithCancel(context.Background())
-	server := &server{db: db, closing: closing, counts: counts, random: rand.Float64}
+	server := &server{db: db, closing: closing, counts: counts, random: o.Random}
 	e := &engine{
 		server: server, texts: texts, now: o.Now, counts: counts, local: local,
 		tables:  &tables{server: server, disabled: o.DisableMigration, report: o.report},
@@ -144,7 +143,7 @@ func newStore(db pgdb.DB, o Options, texts *statements, counts *counts, local *l
 		e.blocked = known.New(o.MaxBlockedKeys)
 	}
 	s := &Store{engine: e, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
-	server.onTimeline = s.seeTimeline
+	server.onTimeline = s.SeeTimeline
 	s.leasing = s.newQueue(leaseTimeout)
 	e.post = newPost(server, s.leasing, o.report)
 	e.leases = newLeases(s, o)
@@ -153,6 +152,10 @@ func newStore(db pgdb.DB, o Options, texts *statements, counts *counts, local *l
 	}}
 	e.flight = newFlight(server, e.post, texts, o.report)
 	e.cleaner.slots = &e.flight.used
+	if o.Hash != nil {
+		e.blocked.Hash = o.Hash
+		e.leases.Hash = o.Hash
+	}
 	s.idle.New = func() any { return batch.NewCall() }
 	return s
 }
@@ -165,13 +168,11 @@ func (o Options) report(err error) {
 }
 
 // Prepare starts, in the background, what the first decision would otherwise wait for: a
-// connection, and the migration if one is due. It also starts what Options.Node asks for.
-func (s *Store) Prepare() {
-	s.engine.tables.start()
-	if s.registered != nil {
-		s.registered.start()
-	}
-}
+// connection, and the migration if one is due.
+func (s *Store) Prepare() { s.engine.tables.start() }
+
+// Ready reports whether the tables are as they must be.
+func (s *Store) Ready() bool { return atomic.LoadInt32(&s.engine.tables.ready) != 0 }
 
 // Unavailable returns why no decision can be had now, or nil. The error wraps
 // ratelimit.ErrUnavailable. Until a decision is asked for, the store does not notice that
@@ -192,8 +193,8 @@ func (s *Store) Stats() Stats {
 	return stats
 }
 
-// overfull returns what is wrong with prefixes that have more rows than MaxKeys.
-func (s *Store) overfull() []string {
+// Overfull returns what is wrong with prefixes that have more rows than MaxKeys.
+func (s *Store) Overfull() []string {
 	texts := []string{}
 	for _, one := range allStores(s) {
 		texts = append(texts, one.engine.bounds.overfull()...)
@@ -348,8 +349,7 @@ func (s *Store) unavailable() error {
 }
 
 // Close implements ratelimit.Store. Calls in flight may finish, for up to a second.
-// Units of leases are given back, which takes up to another second, and the row of Options.Node
-// is deleted.
+// Units of leases are given back, which takes up to another second.
 func (s *Store) Close() {
 	s.mu.Lock()
 	closed := s.closed
@@ -367,9 +367,6 @@ func (s *Store) Close() {
 	s.close()
 	if p := s.parts; p != nil {
 		p.close()
-	}
-	if s.registered != nil {
-		s.registered.end()
 	}
 	s.engine.server.db.Close()
 }

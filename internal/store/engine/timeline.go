@@ -63,6 +63,9 @@ func (p *past) read(read *pgdb.Statement, sent time.Time) bool {
 	return lost
 }
 
+// timelineTimeout is for one look at a timeline.
+const timelineTimeout = 2 * time.Second
+
 // startTimelines reads the timelines of the servers of the parts in the background, each without waiting for the
 // others, and has the parts of a server with another history forget what may be lost.
 func startTimelines(closing context.Context, p *parts) {
@@ -80,14 +83,14 @@ func startTimelines(closing context.Context, p *parts) {
 // startTimeline is startTimelines for one server.
 func startTimeline(closing context.Context, p *parts, name string, db pgdb.DB) {
 	go func() {
-		ctx, cancel := context.WithTimeout(closing, nodeTimeout)
+		ctx, cancel := context.WithTimeout(closing, timelineTimeout)
 		sent := time.Now()
 		read := &pgdb.Statement{SQL: timeline.SQL}
 		err := batch.PanicError(func() {
 			if db.Run(ctx, []*pgdb.Statement{read}) == nil {
 				for part := range p.stores {
 					if p.routes.of(part).address == name {
-						p.stores[part].seeTimeline(read, sent)
+						p.stores[part].SeeTimeline(read, sent)
 					}
 				}
 			}
@@ -100,8 +103,8 @@ func startTimeline(closing context.Context, p *parts, name string, db pgdb.DB) {
 	}()
 }
 
-// seeTimeline reads the result of timeline.SQL.
-func (s *Store) seeTimeline(read *pgdb.Statement, sent time.Time) {
+// SeeTimeline reads the result of timeline.SQL, which was sent at a time.
+func (s *Store) SeeTimeline(read *pgdb.Statement, sent time.Time) {
 	if s.past.read(read, sent) {
 		s.forgetLost()
 	}

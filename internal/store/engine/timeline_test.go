@@ -12,6 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -55,9 +56,7 @@ func TestUnitsOfAnotherTimelineAreNotUsed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
 			d := &timelineDB{DB: s.db("")}
-			o := lasting
-			o.Node = &engine.Node{Name: "n", Epoch: 1}
-			store := s.storeOn(d, o)
+			store := s.proxy(d, lasting, registry.Node{})
 			store.Prepare()
 			h := leasedHit(ratelimit.SlidingWindow, true)
 			hammerLeased(t, store, 10, h)
@@ -131,9 +130,7 @@ func TestUnitsOfAPartWhoseStandbyTookOverAreNotUsed(t *testing.T) {
 	d := &partDB{site: s, part: &atomic.Value{}, looks: new(int64)}
 	d.DB = s.db("")
 	d.part.Store("primary")
-	o := lasting
-	o.Node = &engine.Node{Name: "n", Epoch: 1}
-	store := s.storeOn(d, o)
+	store := s.proxy(d, lasting, registry.Node{})
 	store.Prepare()
 	hammerLeased(t, store, 10, leasedHit(ratelimit.SlidingWindow, true))
 	await.Within(t, 20*time.Second, "a look at the timeline", func() bool { return atomic.LoadInt64(d.looks) > 0 })
@@ -145,7 +142,7 @@ func TestUnitsOfAPartWhoseStandbyTookOverAreNotUsed(t *testing.T) {
 	await.Within(t, 20*time.Second, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
 }
 
-// A store without Options.Node looks at the timeline after an outage only, and compares it with that of the beginning.
+// A store that is not registered looks at the timeline after an outage only, and compares it with that of the beginning.
 func TestUnitsOfAnotherTimelineAreNotUsedAfterTheFirstOutage(t *testing.T) {
 	s := newSite(t)
 	d := &timelineDB{DB: s.db("")}

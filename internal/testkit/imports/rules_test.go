@@ -60,10 +60,19 @@ var rules = []rule{
 		dir: "internal/store/known", ours: []string{"internal/core/algorithm", "internal/core/batch", "internal/core/lease", "ratelimit"},
 		reason: "it refuses by what it remembers, and knows neither a database nor the other capabilities of a store",
 	}, {
-		dir: "internal/store/engine", ours: []string{"internal/store/known", "internal/core/batch", "internal/core/results", "internal/core/lease", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "internal/core/algorithm", "internal/core/schema", "ratelimit/pgdb"},
+		dir:    "internal/store/chain",
+		reason: "it is what the stores of a chain know of each other",
+	}, {
+		dir: "internal/store/registry", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/schema", "internal/core/sqlstate", "internal/core/timeline", "internal/store/chain", "ratelimit/pgdb"},
+		reason: "it registers a store of any kind, so it knows only an interface of it",
+	}, {
+		dir: "internal/store", ours: []string{"internal/store/engine", "internal/store/registry", "ratelimit/pgdb"},
+		reason: "it puts the stores together",
+	}, {
+		dir: "internal/store/engine", ours: []string{"internal/store/chain", "internal/store/known", "internal/core/batch", "internal/core/results", "internal/core/lease", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "internal/core/algorithm", "internal/core/schema", "ratelimit/pgdb"},
 		reason: "the store knows a driver only as a pgdb.DB, and no proxy",
 	}, {
-		dir: "ratelimit/postgres", ours: []string{"internal/store/engine", "ratelimit", "ratelimit/pgdb"},
+		dir: "ratelimit/postgres", ours: []string{"internal/store", "internal/store/engine", "ratelimit", "ratelimit/pgdb"},
 		reason: "it is what Go programs see of the store",
 	}, {
 		dir: "internal/plane/columns", ours: []string{"ratelimit"},
@@ -87,7 +96,7 @@ var rules = []rule{
 		dir: "internal/proxy/pgwire", ours: []string{"internal/core/results", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "ratelimit/pgdb"},
 		reason: "this driver exists because pgx cannot be interpreted",
 	}, {
-		dir: "internal/proxy/edge", ours: []string{"internal/core/batch", "internal/core/lease", "ratelimit", "internal/plane/history", "internal/store/memory", "internal/plane/policy", "ratelimit/pgdb", "internal/store/engine"},
+		dir: "internal/proxy/edge", ours: []string{"internal/core/batch", "internal/core/lease", "ratelimit", "internal/plane/history", "internal/store/memory", "internal/plane/policy", "ratelimit/pgdb", "internal/store", "internal/store/engine", "internal/store/registry"},
 		reason: "it is the same for both proxies, so it knows neither a proxy nor a driver",
 	}, {
 		dir: "ratelimit/httplimit", ours: []string{"internal/proxy/edge", "ratelimit"},
@@ -112,10 +121,10 @@ var rules = []rule{
 		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra", "github.com/spf13/pflag"},
 		reason: "it prints what admin and archive return; policy is for the form of keys",
 	}, {
-		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/core/sqlstate", "internal/proxy/edge", "ratelimit", "internal/plane/admin", "internal/plane/archive", "internal/plane/history", "internal/plane/page", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/pgdb", "internal/store/engine"},
+		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/core/sqlstate", "internal/proxy/edge", "ratelimit", "internal/plane/admin", "internal/plane/archive", "internal/plane/history", "internal/plane/page", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/pgdb", "internal/store", "internal/store/engine"},
 		// Prometheus: Caddy's registry of metrics has a type of that module.
 		others: []string{"github.com/caddyserver/caddy/v2", "go.opentelemetry.io/otel", "go.uber.org/zap", "github.com/prometheus/client_golang"},
-		reason: "an adapter is thin and does not know the other one; engine is for its figures, and admin and archive for the daily archive",
+		reason: "an adapter is thin and does not know the other one; store and engine are for their figures, and admin and archive for the daily archive",
 	}, {
 		dir:    "internal/testkit/seed",
 		reason: "the tests of all packages choose with it, so it can use none of those packages",

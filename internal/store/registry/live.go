@@ -1,0 +1,104 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// watchSQL is pauseSQL behind the number of pages that are open, and a space. liveSQL counts the proxies. localSQL says
+// when limits were local.
+const (
+	watchSQL = `SELECT (SELECT count(*) FROM rate_limit_nodes WHERE watched > clock_timestamp())::text || ' ' || coalesce((` + pauseSQL + `), '')`
+	liveSQL  = `SELECT count(*) FROM rate_limit_nodes n WHERE ` + schema.NodeIsLive
+	localSQL = `UPDATE rate_limit_nodes SET local_from = now() - $3::bigint * interval '1 microsecond', local_until = now() - $4::bigint * interval '1 microsecond'
+WHERE node = $1 AND epoch = $2::bigint`
+)
+
+const (
+	// missedBeats is the time without the database after which the rows of other proxies may be old, and
+	// reappear is how long they may take to be renewed.
+	missedBeats = 2 * heartbeatInterval
+	reappear    = 10 * time.Second
+)
+
+// watching is what a registry knows of the pages that show what proxies do. While one is open, the row
+// has what the process does now.
+type watching struct {
+	watched bool // a page is open
+	written bool // the row has what Node.Live returned
+}
+
+// read reads the pages in the result of watchSQL, and returns the rest.
+func (w *watching) read(text string) string {
+	pages, rest, _ := strings.Cut(text, " ")
+	w.watched = pages != "0"
+	return rest
+}
+
+// liveText is what the row is to have: what the process does now, or nil if no page is open.
+func (r *Registry) liveText() any {
+	w := &r.watching
+	if !w.watched && !w.written {
+		return nil
+	}
+	w.written = w.watched
+	text := ""
+	if r.node.Live != nil {
+		r.fail("live", batch.PanicError(func() { text = r.node.Live(w.watched) }))
+	}
+	if text == "" {
+		return nil
+	}
+	return text
+}
+
+// liveProxies is what a registry knows of the number of proxies.
+type liveProxies struct {
+	n       int64
+	counted time.Time // when they were counted
+	sure    time.Time // from when on fewer are believed
+}
+
+// readLive reads how many proxies there are. After an outage, those that have not come back yet count.
+func (r *Registry) readLive(s *pgdb.Statement, now time.Time) {
+	counts := results.Bigints(s.Result)
+	if s.Err != nil || len(counts) != 1 {
+		return
+	}
+	t := &r.others
+	if !t.counted.IsZero() && now.Sub(t.counted) > missedBeats {
+		t.sure = now.Add(reappear)
+	}
+	t.counted = now
+	if n := counts[0]; n > t.n || n > 0 && now.After(t.sure) {
+		t.n = n
+		r.store.SetProxies(n)
+	}
+}
+
+// noticeLocal tells that limits are local, and that they are exact again, which the row says first.
+func (r *Registry) noticeLocal(now time.Time) {
+	l := r.store.Local()
+	if l.On == r.toldLocal {
+		return
+	}
+	r.toldLocal = l.On
+	if l.On {
+		r.tell("the database makes no decisions: this proxy limits by itself, at " + strconv.FormatFloat(100/l.Parts, 'g', 3, 64) + " % of each limit")
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.closing, nodeTimeout)
+	defer cancel()
+	// After a failure the row does not say it.
+	_ = r.db.Run(ctx, []*pgdb.Statement{{SQL: localSQL, Args: []any{r.name(), r.node.Epoch, now.Sub(l.Since).Microseconds(), now.Sub(l.Last).Microseconds()}, Unnamed: true}})
+	r.tell(fmt.Sprintf("limits are exact again: this proxy has admitted %d requests by itself, and refused %d. Of durable limits, %d units were charged, %d were beyond the quotas, and %d could not be charged",
+		l.Admitted, l.Refused, l.Charged, l.Unfit, l.Lost))
+}

@@ -1,0 +1,310 @@
+// Package registry keeps the row of this process in the registry of proxies, rate_limit_nodes. It reads there how many
+// proxies there are, obeys a pause of all limits, and has the row say what the process does while a page is open.
+//
+//   - registry.go: the loop. row.go: the row. pause.go: a pause. live.go: pages, other proxies, and local limits.
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// Node is how a process is known in the registry.
+type Node struct {
+	// Name is the name of the process, the same after each start. If another process that is
+	// not gone has the name, #2, #3 and so on is added.
+	Name string
+	// Version is that of the program, and Region where it runs. Both may be "".
+	Version, Region string
+	// Epoch is another number after each start of the process. Stores of one process on one
+	// database have the same Name and Epoch, and share a row.
+	Epoch int64
+	// Notice is called when a pause of the limits begins, each minute until it ends, and when it ends, and when limits are
+	// local or exact again. It must not block. Nil drops the text.
+	Notice func(text string)
+	// Live is called about once a second while a page is open that shows what proxies do, and once with false when no page
+	// is open any more. It returns a text of JSON for the row, or "". Nil is "".
+	Live func(watched bool) string
+	// Leave is called when the store is closed. It reports whether no other store has the row, which then says that the
+	// process has ended. Nil is true.
+	Leave func() bool
+}
+
+// Store is what the registry needs of the store of the process.
+type Store interface {
+	// Prepare has the tables of counts made, unless they are as they must be, which Ready reports.
+	Prepare()
+	Ready() bool
+	Unavailable() error
+	// Overfull returns what is wrong with prefixes that have too many rows.
+	Overfull() []string
+	// SetPaused says that limits are paused, or not any more.
+	SetPaused(paused bool)
+	// SetProxies says how many proxies there are, this one included.
+	SetProxies(n int64)
+	// SeeTimeline reads the result of timeline.SQL, which was sent at a time.
+	SeeTimeline(read *pgdb.Statement, sent time.Time)
+	// Tick is called about twice a second.
+	Tick(now time.Time)
+	// Local says whether this process limits by itself.
+	Local() chain.Local
+}
+
+// Options are the settings of a Registry.
+type Options struct {
+	DisableMigration bool           // the operator makes the tables
+	Random           func() float64 // nil is rand.Float64; another one is for simulations
+	OnError          func(error)    // is called with failures; must not block; nil drops them
+}
+
+const (
+	// pollInterval is the mean time between two polls for a pause of the limits. Up to a quarter more or less keeps the
+	// proxies from asking at the same moment, after they have got an answer or the end of their connections at the same moment.
+	pollInterval = 500 * time.Millisecond
+	// heartbeatInterval is the time between two writes of the row, and newsInterval the least
+	// if there is something new.
+	heartbeatInterval = 3 * time.Second
+	newsInterval      = time.Second
+	// nodeTimeout is for one poll, with the write.
+	nodeTimeout = 2 * time.Second
+	// leaveTimeout is for the last write of the row.
+	leaveTimeout = 500 * time.Millisecond
+	// nodeRetry is the time to the next attempt after one that the server has refused. During a
+	// restore the tables are not there for a while. Each refusal doubles it, up to longestRetry.
+	nodeRetry    = time.Second
+	longestRetry = time.Minute
+)
+
+// Registry renews the row of a store in the registry of proxies, and finds a pause there. One
+// goroutine uses it, except for what mutexes guard.
+type Registry struct {
+	db      pgdb.DB
+	store   Store
+	node    Node
+	options Options
+	pause   pause
+
+	closing context.Context // ends with End
+	stop    context.CancelFunc
+	started int32         // 1 after Start or End; atomic
+	running chan struct{} // closed when the goroutine has ended
+
+	migrated  bool
+	row       row
+	readAt    time.Time     // when to read again after a refusal of the server
+	readIn    time.Duration // the time to readAt; 0 if the server has not refused
+	failures  map[string]string
+	reported  string // what was reported of failures
+	others    liveProxies
+	toldLocal bool // Notice was told that limits are local
+	watching  watching
+
+	mu       sync.Mutex // guards all that follows
+	applied  applied
+	problems []string
+}
+
+// applied is the last change of the policy that a process obeys, and the log of changes that it is
+// of. seq is -1 without a policy.
+type applied struct {
+	seq int64
+	log string
+}
+
+// New returns the registration of a store on db. It does nothing before Start.
+func New(db pgdb.DB, s Store, n Node, o Options) *Registry {
+	if o.Random == nil {
+		o.Random = rand.Float64
+	}
+	closing, stop := context.WithCancel(context.Background())
+	r := &Registry{
+		db: db, store: s, node: n, options: o, closing: closing, stop: stop, applied: applied{seq: -1}, running: make(chan struct{}),
+		failures: make(map[string]string),
+	}
+	r.pause.set = func(paused bool) { s.SetPaused(paused) }
+	return r
+}
+
+// SetApplied says which change of the policy the process obeys, in which log of
+// changes (the oid of rate_limit_changes; a restore makes another one), and which rules it cannot use.
+func (r *Registry) SetApplied(seq int64, log string, problems []string) {
+	r.mu.Lock()
+	r.applied = applied{seq: seq, log: log}
+	r.problems = append(make([]string, 0, len(problems)), problems...)
+	r.mu.Unlock()
+}
+
+// Start starts the goroutine, once.
+func (r *Registry) Start() {
+	if atomic.CompareAndSwapInt32(&r.started, 0, 1) {
+		go r.run()
+	}
+}
+
+// End ends the goroutine, and says in the row that the process has ended. It is called once, before db is closed.
+func (r *Registry) End() {
+	r.stop()
+	r.pause.end()
+	last := r.node.Leave == nil || r.node.Leave()
+	if !atomic.CompareAndSwapInt32(&r.started, 0, 1) {
+		<-r.running
+		if last && r.row.listed && r.store.Unavailable() == nil {
+			r.write(endedSQL, r.name())
+		}
+	}
+}
+
+// run renews the row until End.
+func (r *Registry) run() {
+	defer close(r.running)
+	for r.closing.Err() == nil {
+		interval := pollInterval
+		if r.store.Ready() {
+			r.fail("beat", batch.PanicError(func() { r.beat(time.Now()) }))
+			r.reportFailures()
+		} else {
+			interval /= 20 // the tables of counts are about to be made
+			if r.store.Local().On && r.store.Unavailable() == nil {
+				r.store.Prepare() // no request may come that would have them made
+			}
+		}
+		r.notify(time.Now())
+		r.noticeLocal(time.Now())
+		batch.Sleep(r.closing, time.Duration((0.75+r.options.Random()/2)*float64(interval)))
+	}
+}
+
+// beat polls for a pause and for another timeline, and renews the row if that is due.
+func (r *Registry) beat(now time.Time) {
+	r.store.Tick(now)
+	ctx, cancel := context.WithTimeout(r.closing, nodeTimeout)
+	defer cancel()
+	if !r.migrate(ctx, now) {
+		return
+	}
+	var statements, writes []*pgdb.Statement
+	if !now.Before(r.readAt) {
+		statements = append(statements, &pgdb.Statement{SQL: watchSQL}, &pgdb.Statement{SQL: timeline.SQL}, &pgdb.Statement{SQL: liveSQL})
+	}
+	if r.isDue(now) {
+		writes = r.renewals(now)
+		statements = append(statements, writes...)
+	}
+	sent := time.Now()
+	if len(statements) == 0 || r.db.Run(ctx, statements) != nil {
+		return // requests notice that the database does not answer
+	}
+	if len(statements) > len(writes) {
+		r.readPause(statements[0], now)
+		r.store.SeeTimeline(statements[1], sent)
+		r.readLive(statements[2], now)
+	}
+	if len(writes) > 0 {
+		r.readRenewals(writes, now)
+		if writes[0].Code == sqlstate.InsufficientPrivilege {
+			look := &pgdb.Statement{SQL: cannotSQL, Unnamed: true}
+			if r.db.Run(ctx, []*pgdb.Statement{look}) == nil {
+				r.readCannot(look)
+			}
+		}
+	}
+}
+
+// migrate makes the tables of the registry, unless they are right. It reports whether they may be.
+func (r *Registry) migrate(ctx context.Context, now time.Time) bool {
+	if r.migrated || r.options.DisableMigration {
+		return true
+	}
+	if now.Before(r.row.writeAt) {
+		return false
+	}
+	down, err := makeTables(ctx, r.db)
+	if down {
+		return false
+	}
+	r.fail("tables", err)
+	r.migrated = err == nil
+	if err != nil {
+		r.row.retry(now)
+	}
+	return r.migrated
+}
+
+// makeTables makes the tables of the registry what they must be. It reports whether the connection failed.
+func makeTables(ctx context.Context, db pgdb.DB) (down bool, err error) {
+	counts, nodes := &pgdb.Statement{SQL: schema.Ready}, &pgdb.Statement{SQL: schema.NodesReady}
+	if err := db.Run(ctx, []*pgdb.Statement{counts, nodes}); err != nil {
+		return true, err
+	}
+	if counts.Err != nil || nodes.Err != nil {
+		return false, fmt.Errorf("looking for the tables: %w", errors.Join(counts.Err, nodes.Err))
+	}
+	// The tables of counts were there.
+	if found := results.Bigints(counts.Result); len(found) != 4 || found[0] != 1 || found[3] == 1 {
+		return false, schema.ErrRestoring
+	}
+	if found := results.Bigints(nodes.Result); len(found) == 1 && found[0] == 1 {
+		return false, nil
+	}
+	if err := db.Exec(ctx, schema.NodesOnce); err != nil {
+		return ctx.Err() != nil, fmt.Errorf("creating its tables (a role that may create tables can run caddy pg-ratelimit migrate, or schema.sql, instead): %w", err)
+	}
+	return false, nil
+}
+
+// fail sets the last failure, or that there is none any more.
+func (r *Registry) fail(what string, err error) {
+	delete(r.failures, what)
+	if err != nil {
+		r.failures[what] = err.Error()
+	}
+}
+
+// reportFailures reports what fails in one line, once.
+func (r *Registry) reportFailures() {
+	var failures []string
+	for _, what := range []string{"beat", "tables", "write", "read", "sweep", "live"} {
+		if failure := r.failures[what]; failure != "" {
+			if strings.Contains(failure, "permission denied for table") {
+				failure += " (its role needs GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, rate_limit_processes, and SELECT ON rate_limit_pause, rate_limit_secrets)"
+			}
+			failures = append(failures, failure)
+		}
+	}
+	text := strings.Join(failures, "; ")
+	if text == r.reported {
+		return
+	}
+	r.reported = text
+	if text != "" {
+		r.report("the registry of proxies: " + text + ". Limits work without it; `nodes` does not show this proxy, or it does not obey `pause`")
+	}
+}
+
+// report passes a failure to Options.OnError.
+func (r *Registry) report(text string) {
+	if r.options.OnError != nil {
+		_ = batch.PanicError(func() { r.options.OnError(errors.New(text)) })
+	}
+}
+
+// tell calls Node.Notice.
+func (r *Registry) tell(text string) {
+	if r.node.Notice != nil {
+		_ = batch.PanicError(func() { r.node.Notice(text) })
+	}
+}

@@ -1,0 +1,64 @@
+// Package store puts the stores of a proxy together that count in Postgres.
+package store
+
+import (
+	"sync/atomic"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// Store is a store, and the registration of the process in the registry of proxies.
+type Store struct {
+	*engine.Store
+	registered *registry.Registry // nil without a registry.Node
+	closed     int32              // atomic
+}
+
+// Open returns a store on db, and closes db in its Close. It does not touch the network
+// yet. n registers the process as a proxy of the database, and lets it obey pauses of the
+// limits; nil does neither. The error is a *ratelimit.FieldError for an option that is out of its range, or a
+// nil db.
+func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
+	counts, err := engine.New(db, o)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{Store: counts}
+	if n != nil {
+		s.registered = registry.New(db, counts, *n, registry.Options{DisableMigration: o.DisableMigration, Random: o.Random, OnError: o.OnError})
+	}
+	return s, nil
+}
+
+// Prepare starts, in the background, what the first decision would otherwise wait for: a
+// connection, and the migration if one is due. It also begins the registration.
+func (s *Store) Prepare() {
+	s.Store.Prepare()
+	if s.registered != nil {
+		s.registered.Start()
+	}
+}
+
+// Paused reports whether the limits of the database are paused, see registry.Registry.Paused.
+func (s *Store) Paused() bool { return s.registered != nil && s.registered.Paused() }
+
+// SetApplied is registry.Registry.SetApplied.
+func (s *Store) SetApplied(seq int64, log string, problems []string) {
+	if s.registered != nil {
+		s.registered.SetApplied(seq, log, problems)
+	}
+}
+
+// Close implements ratelimit.Store. The row of the process in the registry says that it has ended. Calls in flight may
+// finish, for up to a second. Units of leases are given back, which takes up to another second.
+func (s *Store) Close() {
+	if !atomic.CompareAndSwapInt32(&s.closed, 0, 1) {
+		return
+	}
+	if s.registered != nil {
+		s.registered.End()
+	}
+	s.Store.Close()
+}
