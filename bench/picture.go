@@ -73,7 +73,7 @@ func (b *bench) picture() []byte {
 	}
 	notes := append([]string{
 		"CPU of a request, proxy and store together, ÷ that without a limit in the same rounds. Less is better.",
-		fmt.Sprintf("Lines: intervals of %.0f %%. 100 keys. Load, proxy, and Postgres or Redis share a machine. Measured by make bench.", 100*confidence),
+		fmt.Sprintf("Lines: intervals that hold another run with %.0f %%. 100 keys. Load, proxy, and Postgres or Redis share a machine. Measured by make bench.", 100*confidence),
 	}, b.meaning()...)
 	for i, note := range notes {
 		fmt.Fprintf(&out, `<text class="note" x="16" y="%d">%s</text>`+"\n", top+18+20*i, html.EscapeString(note))

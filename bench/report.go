@@ -13,7 +13,7 @@ import (
 func (b *bench) results(args []string) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "`%s` on %s.\n", command(args), b.describeMachine())
-	fmt.Fprintf(&out, "%d or more rounds, in each of which a row and the one it is compared with take turns, %d of %v each. In brackets: intervals of %.0f %%. Ratios are of CPU, proxy and store together.\n",
+	fmt.Fprintf(&out, "%d or more rounds, in each of which a row and the one it is compared with take turns, %d of %v each. In brackets: intervals that hold the figure of another run with a probability of about %.0f %%. Ratios are of CPU, proxy and store together.\n",
 		b.rounds, turns, b.slice, 100*confidence)
 	if b.before != "" {
 		b.reportBefore(&out)

@@ -53,7 +53,7 @@ func TestIntervalsHoldTheTruth(t *testing.T) {
 		}
 		width += math.Sqrt(first.high/first.low) / runs
 	}
-	if held < runs*98/100 || again < runs*90/100 || width > 1.4 {
+	if held < runs*98/100 || again < runs*97/100 || width > 1.6 {
 		t.Errorf("of %d intervals, ±%.0f %% on average, %d hold the truth and %d a second estimate", runs, 100*(width-1), held, again)
 	}
 }
