@@ -50,9 +50,9 @@ func (d *Database) atPolicy(ctx context.Context) (*Database, error) {
 	return at, err
 }
 
-// Open connects to a database by its DSN: a postgres:// URL or key=value pairs. An error
-// never contains the password.
-func Open(ctx context.Context, dsn string) (*Database, error) {
+// Config is how Open connects to a database by its DSN: a postgres:// URL or key=value pairs. An error never contains
+// the password.
+func Config(dsn string) (*pgxpool.Config, error) {
 	// The driver of the proxies checks the DSN, so that both accept the same ones.
 	db, err := pgxdb.Open(dsn, pgxdb.Options{})
 	if err != nil {
@@ -74,11 +74,25 @@ func Open(ctx context.Context, dsn string) (*Database, error) {
 	config.RuntimeParams["timezone"] = "UTC" // times in texts that the server makes
 	// A pooler may give each transaction another session.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
-	conn, err := pgx.ConnectConfig(ctx, config)
+	return pool, nil
+}
+
+// Open connects to a database. An error never contains the password.
+func Open(ctx context.Context, dsn string) (*Database, error) {
+	config, err := Config(dsn)
 	if err != nil {
 		return nil, err
 	}
-	return &Database{conn: conn, dsn: dsn, known: map[string]bool{}}, nil
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	if err != nil {
+		return nil, err
+	}
+	return On(conn, dsn), nil
+}
+
+// On is the database of a connection that is as Config has it.
+func On(conn *pgx.Conn, dsn string) *Database {
+	return &Database{conn: conn, dsn: dsn, known: map[string]bool{}}
 }
 
 // Close ends the connection.

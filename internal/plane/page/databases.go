@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/puddle/v2"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -61,28 +61,42 @@ func (d *dsns) text() (string, error) {
 	return text, nil
 }
 
-type (
-	pool       = puddle.Pool[*admin.Database]
-	connection = puddle.Resource[*admin.Database]
-)
-
 // pools have the connections to the databases.
 type pools struct {
 	dsns  dsns
-	byDSN map[string]*pool
+	byDSN map[string]*pgxpool.Pool
 }
 
+// theDatabase is what a connection of a pool has with it.
+const theDatabase = "admin.Database"
+
+func databaseOf(conn *pgx.Conn) *admin.Database {
+	return conn.PgConn().CustomData()[theDatabase].(*admin.Database)
+}
+
+// newPools makes pools without a connection.
 func newPools(d dsns) (*pools, error) {
-	p := &pools{d, map[string]*pool{}}
+	p := &pools{d, map[string]*pgxpool.Pool{}}
 	for _, dsn := range d {
-		made, err := puddle.NewPool(&puddle.Config[*admin.Database]{
-			Constructor: func(ctx context.Context) (*admin.Database, error) { return openDatabase(ctx, dsn, d) },
-			Destructor:  (*admin.Database).Close, MaxSize: mostConnections,
-		})
+		if p.byDSN[dsn] != nil {
+			continue
+		}
+		config, err := admin.Config(dsn)
 		if err != nil {
 			return nil, err
 		}
-		p.byDSN[dsn] = made
+		config.MaxConns, config.MaxConnIdleTime = mostConnections, idleTime
+		config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			db := admin.On(conn, dsn)
+			db.Elsewhere(d[ofPolicy], d[ofCounters])
+			conn.PgConn().CustomData()[theDatabase] = db
+			_, err := conn.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d", askTimeout.Milliseconds()), pgx.QueryExecModeSimpleProtocol)
+			return err
+		}
+		config.BeforeClose = func(conn *pgx.Conn) { databaseOf(conn).Close() } // and what it has opened itself
+		if p.byDSN[dsn], err = pgxpool.NewWithConfig(context.Background(), config); err != nil {
+			return nil, err
+		}
 	}
 	return p, nil
 }
@@ -97,24 +111,19 @@ func (p *pools) close() {
 // connections are for one question: one to each database that it asks.
 type connections struct {
 	pools *pools
-	taken map[string]*connection // by DSN
+	taken map[string]*pgxpool.Conn // by DSN
 }
 
 // ask runs something on connections that nobody else uses meanwhile.
 func (p *pools) ask(ctx context.Context, do func(ctx context.Context, c *connections) error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	c := &connections{p, map[string]*connection{}}
+	c := &connections{p, map[string]*pgxpool.Conn{}}
 	err := do(ctx, c)
 	broken := ctx.Err() != nil
-	for dsn, one := range c.taken {
-		if ctx.Err() != nil || one.Value().Conn().IsClosed() {
-			broken = true
-			one.Destroy()
-			continue
-		}
+	for _, one := range c.taken {
+		broken = broken || one.Conn().IsClosed()
 		one.Release()
-		time.AfterFunc(idleTime, func() { closeIdle(p.byDSN[dsn]) })
 	}
 	var down *downError
 	if broken && err != nil && !errors.As(err, &down) {
@@ -126,50 +135,14 @@ func (p *pools) ask(ctx context.Context, do func(ctx context.Context, c *connect
 // at is the connection to the database of a dataset. It connects if there is none.
 func (c *connections) at(ctx context.Context, of dataset) (*admin.Database, error) {
 	dsn := c.pools.dsns[of]
-	if one := c.taken[dsn]; one != nil {
-		return one.Value(), nil
-	}
-	for {
+	if c.taken[dsn] == nil {
 		one, err := c.pools.byDSN[dsn].Acquire(ctx)
 		if err != nil {
-			var down *downError
-			if !errors.As(err, &down) {
-				err = &downError{err}
-			}
-			return nil, err
-		}
-		if one.IdleDuration() > time.Second && one.Value().Conn().Ping(ctx) != nil {
-			one.Destroy()
-			continue
+			return nil, &downError{err}
 		}
 		c.taken[dsn] = one
-		return one.Value(), nil
 	}
-}
-
-// closeIdle closes the connections that nobody has used for a while.
-func closeIdle(p *pool) {
-	for _, one := range p.AcquireAllIdle() {
-		if one.IdleDuration() >= idleTime {
-			one.Destroy()
-		} else {
-			one.ReleaseUnused()
-		}
-	}
-}
-
-// openDatabase connects for the page.
-func openDatabase(ctx context.Context, dsn string, d dsns) (*admin.Database, error) {
-	db, err := admin.Open(ctx, dsn)
-	if err != nil {
-		return nil, &downError{err}
-	}
-	if _, err := db.Conn().Exec(ctx, fmt.Sprintf("SET statement_timeout = %d", askTimeout.Milliseconds()), pgx.QueryExecModeSimpleProtocol); err != nil {
-		db.Close()
-		return nil, &downError{err}
-	}
-	db.Elsewhere(d[ofPolicy], d[ofCounters])
-	return db, nil
+	return databaseOf(c.taken[dsn].Conn()), nil
 }
 
 // downError is that the database does not answer.

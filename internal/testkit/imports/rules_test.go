@@ -114,7 +114,7 @@ var rules = []rule{
 		reason: "it moves rows from a table to files, and knows neither what they mean nor a proxy",
 	}, {
 		dir: "internal/plane/page", ours: []string{"internal/plane/admin", "internal/plane/history", "internal/plane/policy", "ratelimit"},
-		others: []string{"github.com/jackc/pgx/v5", "github.com/jackc/puddle/v2", "github.com/prometheus/client_golang"},
+		others: []string{"github.com/jackc/pgx/v5", "github.com/prometheus/client_golang"},
 		reason: "it shows what admin returns, and knows the proxies only from the database; history and policy are for names of decisions and the form of keys",
 	}, {
 		dir: "caddymodule/command", ours: []string{"internal/plane/admin", "internal/plane/archive", "internal/plane/page", "internal/proxy/edge", "ratelimit", "internal/plane/policy", "internal/plane/policyfile"},
