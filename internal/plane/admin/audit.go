@@ -206,10 +206,12 @@ ORDER BY 4 DESC, 5 DESC, 6 DESC, 1, 2, 3 LIMIT %d`, &l.where, most), l.args...)
 	return found, l.err
 }
 
-// requestsSQL and refusalsSQL are how many requests rows stand for, and how many of them were refused.
+// requestsSQL, refusalsSQL and failuresSQL are how many requests rows stand for, how many of them were refused, and how
+// many had no decision.
 const (
 	requestsSQL = "round(sum(count * weight))::bigint"
 	refusalsSQL = "round(coalesce(sum(count * weight) FILTER (WHERE " + refusedSQL + "), 0))::bigint"
+	failuresSQL = "coalesce(sum(count) FILTER (WHERE decision = 'error'), 0)::bigint"
 )
 
 // Name is what the requests of one sender or of one limit were. A sample is counted as what it stands for.
@@ -220,28 +222,61 @@ type Name struct {
 	Failed   int64  `json:"failed"`
 }
 
-// TopUsers and TopAddresses return the users and the addresses with the most refusals in a period, by the
-// audit log, at most so many.
-func (d *Database) TopUsers(ctx context.Context, p Period, most int) ([]Name, error) {
-	return d.topNames(ctx, "user_id", p, "", "HAVING bool_or("+refusedSQL+") ORDER BY 3 DESC, 2 DESC", most)
-}
-
-// TopAddresses is TopUsers for addresses.
-func (d *Database) TopAddresses(ctx context.Context, p Period, most int) ([]Name, error) {
-	return d.topNames(ctx, "abbrev(address)", p, "", "HAVING bool_or("+refusedSQL+") ORDER BY 3 DESC, 2 DESC", most)
-}
-
 // TopPaths returns the paths with the most requests in a period, with their hosts, by the audit log, at most so many. prefix is as in
 // AuditQuery; "" is all.
 func (d *Database) TopPaths(ctx context.Context, p Period, prefix string, most int) ([]Name, error) {
-	return d.topNames(ctx, "CASE WHEN path IS NOT NULL THEN coalesce(host, '') || path END", p, prefix, "ORDER BY 2 DESC, 3 DESC", most)
+	l := d.log(ctx, &AuditQuery{Period: p, Prefix: prefix})
+	found := list[Name](l.work, fmt.Sprintf(`SELECT coalesce(host, '') || path, `+requestsSQL+`, `+refusalsSQL+`, `+failuresSQL+`
+FROM rate_limit_audit WHERE %s AND decision <> 'shadow' AND path IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 3 DESC, 1 LIMIT %d`, &l.where, most), l.args...)
+	return found, l.err
 }
 
-// topNames returns what requests were by an expression, which is NULL for requests that do not count.
-func (d *Database) topNames(ctx context.Context, by string, p Period, prefix, order string, most int) ([]Name, error) {
-	l := d.log(ctx, &AuditQuery{Period: p, Prefix: prefix})
-	found := list[Name](l.work, fmt.Sprintf(`SELECT %[1]s, `+requestsSQL+`, `+refusalsSQL+`, coalesce(sum(count) FILTER (WHERE decision = 'error'), 0)::bigint
-FROM rate_limit_audit WHERE %[2]s AND decision <> 'shadow' AND %[1]s IS NOT NULL GROUP BY 1 %[3]s, 1 LIMIT %[4]d`, by, &l.where, order, most), l.args...)
+// CountedName is what the requests of a sender or a limit were. List is "keys", "users" or "addresses", by the audit log;
+// "reasons" for requests that no limit refused, by the audit log; "limits", of rules and of configurations, by the metrics; or
+// "log" for all rows of the audit log together.
+type CountedName struct {
+	List string
+	// Prefix is that of the limit that counts a key, and "" for what is no key.
+	Prefix                    string
+	Name                      string
+	Requests, Refused, Failed int64
+}
+
+// topSQL reads each row of the audit log once. Of senders it returns those with the most refusals and those with the most
+// requests.
+const topSQL = `WITH log AS (
+	SELECT prefix, coalesce(key, host(address)) AS key, user_id, abbrev(address) AS address, CASE WHEN prefix = '' AND ` + refusedSQL + ` THEN reason END AS reason, decision, count, weight
+	FROM rate_limit_audit WHERE %[1]s AND decision <> 'shadow'
+), counted AS (
+	SELECT CASE WHEN grouping(key) = 0 THEN 'keys' WHEN grouping(user_id) = 0 THEN 'users' WHEN grouping(address) = 0 THEN 'addresses' WHEN grouping(reason) = 0 THEN 'reasons' ELSE 'log' END AS list,
+		prefix, coalesce(key, user_id, address, reason) AS name, ` + requestsSQL + ` AS requests, ` + refusalsSQL + ` AS refused, ` + failuresSQL + ` AS failed
+	FROM log GROUP BY GROUPING SETS ((prefix, key), (user_id), (address), (reason), ())
+), ranked AS (
+	SELECT *, row_number() OVER (PARTITION BY list ORDER BY refused DESC, requests DESC, name, prefix) AS refusals, row_number() OVER (PARTITION BY list ORDER BY requests DESC, name, prefix) AS place
+	FROM counted WHERE name IS NOT NULL OR list = 'log'
+)
+SELECT list, coalesce(prefix, ''), coalesce(name, ''), coalesce(requests, 0), refused, failed FROM ranked WHERE least(refusals, place) <= %[2]d
+UNION ALL SELECT 'limits', '', prefix, sum(requests)::bigint, sum(limited + blocked + rejected)::bigint, sum(errors)::bigint FROM rate_limit_metrics
+WHERE granularity = $%[3]d AND time >= $%[4]d::timestamptz AND time < $%[5]d::timestamptz GROUP BY prefix`
+
+// TopNames returns what requests in a period that is Full were, by senders and limits: of each list of senders and of the
+// reasons at most so many, with the most requests and with the most refusals, and all limits. A sample is counted as what it
+// stands for.
+func (d *Database) TopNames(ctx context.Context, p Period, most int) ([]CountedName, error) {
+	l := d.log(ctx, &AuditQuery{Period: p})
+	granularity, n := "minute", len(l.args)
+	if p.isLong() {
+		granularity = "hour"
+	}
+	found := list[CountedName](l.work, fmt.Sprintf(topSQL, &l.where, most, n+1, n+2, n+3), append(l.args, granularity, p.From, p.Until)...)
+	for i := range found {
+		switch n := &found[i]; n.List {
+		case "keys":
+			n.Prefix = l.names.shown(n.Prefix)
+		case "limits":
+			n.Name = l.names.shown(n.Name)
+		}
+	}
 	return found, l.err
 }
 

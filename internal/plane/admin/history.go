@@ -1,9 +1,7 @@
 package admin
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -108,31 +106,6 @@ func (p Period) Full() Period {
 }
 
 func (p Period) isLong() bool { return p.Until.Sub(p.From) > longPeriod }
-
-// TopRules returns the limits, of rules and of configurations, with the most refusals in a period that is Full, at most so
-// many, by the metrics. Requests that no limit refused are under history.ReasonPrefix and their reason, by the audit log.
-// It also returns the sums of all requests.
-func (d *Database) TopRules(ctx context.Context, p Period, most int) (top []Name, sums Name, err error) {
-	l := d.log(ctx, &AuditQuery{Period: p})
-	granularity := "minute"
-	if p.isLong() {
-		granularity = "hour"
-	}
-	top = list[Name](l.work, fmt.Sprintf(`SELECT $%d::text || reason, `+requestsSQL+`, `+requestsSQL+`, 0::bigint FROM rate_limit_audit
-WHERE %s AND prefix = '' AND reason IS NOT NULL AND `+refusedSQL+` GROUP BY 1`, len(l.args)+1, &l.where), append(l.args, history.ReasonPrefix)...)
-	for _, n := range list[Name](l.work, `SELECT prefix, sum(requests)::bigint, sum(limited + blocked + rejected)::bigint, sum(errors)::bigint FROM rate_limit_metrics
-WHERE granularity = $1 AND time >= $2::timestamptz AND time < $3::timestamptz GROUP BY 1 ORDER BY 3 DESC, 2 DESC, 1`, granularity, p.From, p.Until) {
-		sums.Requests += n.Requests
-		sums.Refused += n.Refused
-		sums.Failed += n.Failed
-		if n.Refused > 0 && n.Name != "" {
-			n.Name = l.names.shown(n.Name)
-			top = append(top, n)
-		}
-	}
-	slices.SortStableFunc(top, func(a, b Name) int { return cmp.Compare(b.Refused, a.Refused) })
-	return top[:min(len(top), most)], sums, l.err
-}
 
 // Period is a part of the history. From belongs to it, Until does not.
 type Period struct{ From, Until time.Time }

@@ -91,46 +91,30 @@ func topSince(ctx context.Context, db *admin.Database, f *periodFields) (topSect
 		text := "The counts are those of full minutes, so these begin before the time that was chosen."
 		remark = &text
 	}
-	t := topSection{Remark: remark, From: &p.From, Exact: true, Asking: []topName{}, Keys: []topName{}, Users: []topName{}, Addresses: []topName{}, Rules: []topName{}}
-	rules, sums, err := db.TopRules(ctx, p, most)
+	found, err := db.TopNames(ctx, p, most)
 	if err != nil {
 		return topSection{}, err
 	}
-	t.Requests, t.Refused, t.Failed = sums.Requests, sums.Refused, sums.Failed
-	users, err := db.TopUsers(ctx, p, most)
-	if err != nil {
-		return topSection{}, err
-	}
-	addresses, err := db.TopAddresses(ctx, p, most)
-	if err != nil {
-		return topSection{}, err
-	}
-	// The keys with the most requests are among those of many more senders than are shown.
-	senders, err := db.TopSince(ctx, p, "", 20*most)
-	if err != nil {
-		return topSection{}, err
-	}
-	keys, senderUsers := topSums{}, topSums{}
-	allowed := false
-	for _, sender := range senders {
-		if sender.User != nil {
-			senderUsers.add(history.Counted{Name: *sender.User, Requests: sender.Requests, Refused: sender.Refused})
-		}
-		if sender.Key == nil {
+	t := topSection{Remark: remark, From: &p.From, Exact: true}
+	lists, recorded := topLists{}, admin.CountedName{}
+	for _, n := range found {
+		c := history.Counted{Prefix: n.Prefix, Name: n.Name, Requests: n.Requests, Refused: n.Refused, Failed: n.Failed}
+		switch n.List {
+		case "log":
+			recorded = n
 			continue
+		case "reasons":
+			n.List, c.Name = "rules", history.ReasonPrefix+n.Name
+		case "limits":
+			t.Requests, t.Refused, t.Failed = t.Requests+n.Requests, t.Refused+n.Refused, t.Failed+n.Failed
+			if n.List = "rules"; n.Name == "" { // requests that no limit has counted
+				continue
+			}
 		}
-		allowed = allowed || sender.Requests > sender.Refused
-		keys.add(history.Counted{Prefix: sender.Prefix, Name: *sender.Key, Requests: sender.Requests, Refused: sender.Refused})
+		lists.add(n.List, c)
 	}
-	t.Asking = askingMost(keys, senderUsers, most)
-	t.Keys = keys.most(refusedOf, most)
-	for i, names := range [][]admin.Name{users, addresses, rules} {
-		to := []*[]topName{&t.Users, &t.Addresses, &t.Rules}[i]
-		for _, n := range names {
-			*to = append(*to, topName{Name: n})
-		}
-	}
-	if !allowed && sums.Requests > sums.Refused {
+	t.rank(lists, most)
+	if recorded.Requests <= recorded.Refused+recorded.Failed && t.Requests > t.Refused {
 		text := "The audit log has refusals only (audit denied), so the requests of keys, users and addresses are those that were refused."
 		t.Remark = &text
 	}

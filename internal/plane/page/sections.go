@@ -174,7 +174,7 @@ const mostTop = 10
 // top is what proxies have counted since a page is open.
 func (c *collector) top() topSection {
 	t := topSection{Exact: true}
-	keys, users, addresses, rules := topSums{}, topSums{}, topSums{}, topSums{}
+	lists := topLists{}
 	for _, p := range c.proxies {
 		if p.now == nil || !p.Live {
 			continue
@@ -185,29 +185,31 @@ func (c *collector) top() topSection {
 				t.From = &from
 			}
 			t.Exact = t.Exact && seen.Exact
-			keys.add(seen.Top.Keys...)
-			users.add(seen.Top.Users...)
-			addresses.add(seen.Top.Addresses...)
-			rules.add(seen.Top.Rules...)
+			lists.add("keys", seen.Top.Keys...)
+			lists.add("users", seen.Top.Users...)
+			lists.add("addresses", seen.Top.Addresses...)
+			lists.add("rules", seen.Top.Rules...)
 			t.Requests += seen.Top.All.Requests
 			t.Refused += seen.Top.All.Refused
 			t.Failed += seen.Top.All.Failed
 		}
 	}
-	t.Asking = askingMost(keys, users, mostTop)
-	t.Keys, t.Users = keys.most(refusedOf, mostTop), users.most(refusedOf, mostTop)
-	t.Addresses, t.Rules = addresses.most(refusedOf, mostTop), rules.most(refusedOf, mostTop)
+	t.rank(lists, mostTop)
 	t.say(c.rules)
 	return t
 }
 
-// topSums adds up names of several proxies, by prefix and name.
-type topSums map[[2]string]topName
+// topLists are keys, users, addresses and rules, each by prefix and name.
+type topLists map[string]map[[2]string]topName
 
-func (s topSums) add(names ...history.Counted) {
+// add adds what a proxy, or the history, has counted.
+func (l topLists) add(list string, names ...history.Counted) {
+	if l[list] == nil {
+		l[list] = map[[2]string]topName{}
+	}
 	for _, n := range names {
 		at := [2]string{n.Prefix, n.Name}
-		sum := s[at]
+		sum := l[list][at]
 		sum.Name.Name = strings.TrimSpace(n.Prefix + " " + n.Name)
 		if n.Prefix != "" {
 			sum.Prefix, sum.Key = n.Prefix, n.Name
@@ -215,17 +217,24 @@ func (s topSums) add(names ...history.Counted) {
 		sum.Requests += n.Requests
 		sum.Refused += n.Refused
 		sum.Failed += n.Failed
-		s[at] = sum
+		l[list][at] = sum
 	}
+}
+
+// rank sets the lists of a section, each with so many names at most.
+func (t *topSection) rank(lists topLists, most int) {
+	t.Asking = lists.asking(most)
+	t.Keys, t.Users = lists.most("keys", refusedOf, most), lists.most("users", refusedOf, most)
+	t.Addresses, t.Rules = lists.most("addresses", refusedOf, most), lists.most("rules", refusedOf, most)
 }
 
 func refusedOf(n topName) int64  { return n.Refused }
 func requestsOf(n topName) int64 { return n.Requests }
 
 // most are the names with the most of something, without those that have nothing of it.
-func (s topSums) most(amount func(topName) int64, most int) []topName {
+func (l topLists) most(list string, amount func(topName) int64, most int) []topName {
 	all := []topName{}
-	for _, n := range s {
+	for _, n := range l[list] {
 		if amount(n) > 0 {
 			all = append(all, n)
 		}
@@ -236,10 +245,10 @@ func (s topSums) most(amount func(topName) int64, most int) []topName {
 	return all[:min(len(all), most)]
 }
 
-// askingMost are the keys and users with the most requests. Each request counts for one key, so the requests of a
-// user may be those of many keys.
-func askingMost(keys, users topSums, most int) []topName {
-	all := append(users.most(requestsOf, most), keys.most(requestsOf, most)...)
+// asking are the keys and users with the most requests. Each request counts for one key, so the requests of a user may
+// be those of many keys.
+func (l topLists) asking(most int) []topName {
+	all := append(l.most("users", requestsOf, most), l.most("keys", requestsOf, most)...)
 	slices.SortStableFunc(all, func(a, b topName) int { return cmp.Compare(b.Requests, a.Requests) })
 	seen := map[bool]map[string]bool{true: {}, false: {}} // the names of keys, and those of users
 	all = slices.DeleteFunc(all, func(n topName) bool {
