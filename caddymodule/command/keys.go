@@ -155,7 +155,7 @@ which is more than any one organisation holds, needs --yes.`,
 				"one organisation holds, or given with --yes: a wider ban shuts out all kinds of clients"}
 		}
 		return c.ban(func(until time.Time) (*admin.Ban, error) {
-			return c.db.BanNetwork(c.ctx, network, until, c.text("reason"))
+			return c.db.Ban(c.ctx, "network", network.String(), until, c.text("reason"))
 		})
 	},
 }
@@ -168,7 +168,7 @@ var unbanCommand = entry{
 	args:    []reader{aNetwork},
 	do: func(c *call) error {
 		network := get[netip.Prefix](c, "NETWORK")
-		return c.changed(c.db.UnbanNetwork(c.ctx, network), "network", network.String(), "unbanned")
+		return c.changed(c.db.Unban(c.ctx, "network", network.String()), "network", network.String(), "unbanned")
 	},
 }
 

@@ -141,7 +141,7 @@ does the history. To shut a user out and keep the keys, see users ban.`,
 		flags: banFlags, alone: []string{"for until"},
 		do: func(c *call) error {
 			return c.ban(func(until time.Time) (*admin.Ban, error) {
-				return c.db.BanUser(c.ctx, c.args[0], until, c.text("reason"))
+				return c.db.Ban(c.ctx, "user", c.args[0], until, c.text("reason"))
 			})
 		},
 	}, {
@@ -150,7 +150,7 @@ does the history. To shut a user out and keep the keys, see users ban.`,
 		example: "  caddy pg-ratelimit users unban acme",
 		first:   banned("user"),
 		do: func(c *call) error {
-			return c.changed(c.db.UnbanUser(c.ctx, c.args[0]), "user", c.args[0], "unbanned")
+			return c.changed(c.db.Unban(c.ctx, "user", c.args[0]), "user", c.args[0], "unbanned")
 		},
 	}},
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 	"time"
 
@@ -171,42 +170,40 @@ func IsWide(network netip.Prefix) bool {
 // mapped are the IPv4 addresses in IPv6 form.
 var mapped = netip.MustParsePrefix("::ffff:0:0/96")
 
-// BanNetwork shuts a network out until a time, or for ever if it is the zero time. A ban that
-// is in force is changed. reason may be "".
-func (d *Database) BanNetwork(ctx context.Context, network netip.Prefix, until time.Time, reason string) (*Ban, error) {
-	return d.ban(ctx, "network", "cidr", network.String(), until, reason)
-}
+// bannable are the columns of what a ban is for, and their types, by the kinds of bans.
+var bannable = map[string]struct{ name, kind string }{"network": {"network", "cidr"}, "user": {"user_id", "text"}, "key": {"key_id", "bigint"}}
 
-// BanUser is BanNetwork for a user, also one that only the proxies know.
-func (d *Database) BanUser(ctx context.Context, user string, until time.Time, reason string) (*Ban, error) {
-	return d.ban(ctx, "user_id", "text", user, until, reason)
-}
-
-// BanKey is BanNetwork for an API key.
-func (d *Database) BanKey(ctx context.Context, id int64, until time.Time, reason string) (*Ban, error) {
-	return d.ban(ctx, "key_id", "bigint", strconv.FormatInt(id, 10), until, reason)
-}
-
-func (d *Database) ban(ctx context.Context, column, kind, value string, until time.Time, reason string) (*Ban, error) {
+// Ban shuts a network, a user, also one that only the proxies know, or a key out until a time, or for ever if it is the zero
+// time. kind and which are as in Ban. A ban that is in force is changed. reason may be "".
+func (d *Database) Ban(ctx context.Context, kind, which string, until time.Time, reason string) (*Ban, error) {
+	column := bannable[kind]
 	sql := fmt.Sprintf(`INSERT INTO rate_limit_bans (%[1]s, until, reason, banned_by) VALUES ($1::text::%[2]s, $2::timestamptz, nullif($3::text, ''), %[3]s)
-ON CONFLICT (%[1]s) DO UPDATE SET until = excluded.until, reason = excluded.reason, banned_at = now(), banned_by = excluded.banned_by`, column, kind, actorSQL)
-	if _, err := d.execute(ctx, sql, value, timeOrInfinity(until), reason); err != nil {
+ON CONFLICT (%[1]s) DO UPDATE SET until = excluded.until, reason = excluded.reason, banned_at = now(), banned_by = excluded.banned_by`, column.name, column.kind, actorSQL)
+	if _, err := d.execute(ctx, sql, which, timeOrInfinity(until), reason); err != nil {
 		return nil, err
 	}
-	made, err := first(d.bans(ctx, fmt.Sprintf("b.%s = $1::text::%s", column, kind), value))
+	made, err := first(d.bans(ctx, fmt.Sprintf("b.%s = $1::text::%s", column.name, column.kind), which))
 	if err == nil && made == nil {
 		err = fmt.Errorf("until: %q: must be in the future of the server's clock", timeOrInfinity(until))
 	}
 	return made, err
 }
 
-// UnbanNetwork lifts the ban of exactly this network, in both forms if it is one of IPv4.
-func (d *Database) UnbanNetwork(ctx context.Context, network netip.Prefix) error {
-	n, err := d.execute(ctx, "DELETE FROM rate_limit_bans WHERE rate_limit_network(network) = rate_limit_network($1::text::inet)", network.String())
+// Unban lifts a ban: of a network that of exactly this network, in both forms if it is one of IPv4.
+func (d *Database) Unban(ctx context.Context, kind, which string) error {
+	same := bannable[kind].name + " = $1::text::" + bannable[kind].kind
+	if kind == "network" {
+		same = "rate_limit_network(network) = rate_limit_network($1::text::inet)"
+	}
+	n, err := d.execute(ctx, "DELETE FROM rate_limit_bans WHERE "+same, which)
 	if err != nil || n > 0 {
 		return err
 	}
-	others, err := d.bans(ctx, "rate_limit_network(b.network) && rate_limit_network($1::text::inet)", network.String())
+	text := fmt.Sprintf("%s: %q: not banned", kind, which)
+	if kind != "network" {
+		return notFound(text)
+	}
+	others, err := d.bans(ctx, "rate_limit_network(b.network) && rate_limit_network($1::text::inet)", which)
 	if err != nil {
 		return err
 	}
@@ -214,27 +211,8 @@ func (d *Database) UnbanNetwork(ctx context.Context, network netip.Prefix) error
 	for _, ban := range others {
 		names = append(names, ban.Banned)
 	}
-	text := fmt.Sprintf("network: %q: not banned", network)
 	if len(names) > 0 {
 		text += "; banned are " + strings.Join(names, ", ")
 	}
 	return notFound(text)
-}
-
-// UnbanUser lifts the ban of a user.
-func (d *Database) UnbanUser(ctx context.Context, user string) error {
-	return d.unban(ctx, "user_id", user, fmt.Sprintf("user: %q: not banned", user))
-}
-
-// UnbanKey lifts the ban of an API key.
-func (d *Database) UnbanKey(ctx context.Context, id int64) error {
-	return d.unban(ctx, "key_id", id, fmt.Sprintf("key: %d: not banned", id))
-}
-
-func (d *Database) unban(ctx context.Context, column string, of any, none string) error {
-	n, err := d.execute(ctx, "DELETE FROM rate_limit_bans WHERE "+column+" = $1", of)
-	if err == nil && n == 0 {
-		err = notFound(none)
-	}
-	return err
 }

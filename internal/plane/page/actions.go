@@ -93,30 +93,26 @@ type banned struct {
 // banTarget is what a banned names, as admin.Ban has it.
 type banTarget struct {
 	kind, which string
-	network     netip.Prefix
 	ban         *admin.Ban // that is in force; nil is none
 }
 
 func (t *banTarget) String() string { return "the " + t.kind + " " + t.which }
 
 func (b *banned) target(ctx context.Context, db *admin.Database) (*banTarget, error) {
-	t := &banTarget{}
-	given := 0
+	t, given := &banTarget{}, 0
+	is := func(kind, which string) { t.kind, t.which, given = kind, which, given+1 }
 	if b.Network != "" {
-		given++
-		var err error
-		if t.network, err = admin.ParseNetwork("network", b.Network); err != nil {
+		network, err := admin.ParseNetwork("network", b.Network)
+		if err != nil {
 			return nil, err
 		}
-		t.kind, t.which = "network", t.network.String()
+		is("network", network.String())
 	}
 	if b.User != "" {
-		given++
-		t.kind, t.which = "user", b.User
+		is("user", b.User)
 	}
 	if b.KeyID != 0 {
-		given++
-		t.kind, t.which = "key", fmt.Sprint(b.KeyID)
+		is("key", fmt.Sprint(b.KeyID))
 	}
 	if given != 1 {
 		return nil, &ratelimit.FieldError{Field: "network", Value: b.Network, Want: "given, or user or key_id, and only one of them"}
@@ -169,23 +165,21 @@ func (a *banAction) do(ctx context.Context, db *admin.Database, now time.Time) (
 	}
 	switch t.kind {
 	case "network":
-		if admin.IsWide(t.network) {
+		if admin.IsWide(netip.MustParsePrefix(t.which)) {
 			c.Effect = append(c.Effect, "This network is larger than any that one organisation has: it shuts out others, and perhaps everybody.")
 		}
-		_, err = db.BanNetwork(ctx, t.network, until, a.Reason)
 	case "user":
 		if _, failed := db.User(ctx, a.User); errors.Is(failed, admin.ErrNotFound) {
 			c.Effect = append(c.Effect, "The policy has no user of this name.")
 		}
-		_, err = db.BanUser(ctx, a.User, until, a.Reason)
 	default:
-		user, failed := db.UserOfKey(ctx, a.KeyID)
-		if failed != nil {
-			return nil, failed
+		user, err := db.UserOfKey(ctx, a.KeyID)
+		if err != nil {
+			return nil, err
 		}
 		c.Effect = append(c.Effect, "It is a key of "+user+".")
-		_, err = db.BanKey(ctx, a.KeyID, until, a.Reason)
 	}
+	_, err = db.Ban(ctx, t.kind, t.which, until, a.Reason)
 	if t.ban != nil {
 		c.Effect = append(c.Effect, "It replaces a ban by "+t.ban.BannedBy+".")
 		c.Undo = a.again(t.ban, now)
@@ -200,14 +194,7 @@ func (a *unbanAction) do(ctx context.Context, db *admin.Database, now time.Time)
 	if err != nil {
 		return nil, err
 	}
-	switch t.kind {
-	case "network":
-		err = db.UnbanNetwork(ctx, t.network)
-	case "user":
-		err = db.UnbanUser(ctx, a.User)
-	default:
-		err = db.UnbanKey(ctx, a.KeyID)
-	}
+	err = db.Unban(ctx, t.kind, t.which)
 	c := &change{Question: fmt.Sprintf("Lift the ban of %s?", t), Effect: []string{"Its requests count as before within a second."}, Done: fmt.Sprintf("The ban of %s is lifted.", t)}
 	if t.ban != nil {
 		c.Undo = a.again(t.ban, now)
