@@ -149,17 +149,28 @@ func (d *Database) RotateKey(ctx context.Context, id int64, grace time.Duration)
 	return made, err
 }
 
-// KeyID is the number of an API key; 0 if the database does not have the key.
-func (d *Database) KeyID(ctx context.Context, key string) (int64, error) {
+// Known is whom the policy knows by a name: a user, an API key, or the number of one. Kind is "user", "key" or "key_id".
+type Known struct {
+	Kind, User string
+	KeyID      int64 // of an API key, else 0
+}
+
+// Who is whom the policy knows by a name, of a kind unless it is "": first a user, then an API key, then one of this number.
+// It is nil for nobody, and an error for a number that no key has, if that is the kind.
+func (d *Database) Who(ctx context.Context, name, kind string, number int64) (*Known, error) {
 	if !d.HasPolicy(ctx) {
-		return 0, nil
+		return nil, nil
 	}
-	digest := policy.Digest(key)
-	id, err := value[int64](ctx, d, "SELECT id FROM rate_limit_api_keys WHERE digest = $1::bytea", digest[:])
-	if err != nil || id == nil {
-		return 0, err
+	digest := policy.Digest(name)
+	found, err := row[Known](ctx, d, `SELECT * FROM (
+	SELECT 'user' AS kind, user_id, 0::bigint FROM rate_limit_users WHERE user_id = $1
+	UNION ALL SELECT 'key', user_id, id FROM rate_limit_api_keys WHERE digest = $2::bytea
+	UNION ALL SELECT 'key_id', user_id, id FROM rate_limit_api_keys WHERE id = $3
+) AS known WHERE $4::text IN ('', kind) ORDER BY array_position('{user,key,key_id}'::text[], kind) LIMIT 1`, name, digest[:], number, kind)
+	if err == nil && found == nil && kind == "key_id" {
+		err = noKey(number)
 	}
-	return *id, nil
+	return found, err
 }
 
 // UserOfKey is the user of an API key.

@@ -173,10 +173,7 @@ func (w *whyAsked) run(who string, body *whyBody) error {
 	}
 	a.At = until.UTC()
 	w.query = admin.AuditQuery{Period: admin.Period{From: until.Add(-decisionsTime), Until: until}, Most: mostDecisions}
-	if a.Kind, err = w.kindOf(who, body.Kind); err != nil {
-		return err
-	}
-	if err := w.identify(who); err != nil {
+	if err := w.identify(who, body.Kind); err != nil {
 		return err
 	}
 	if err := w.addCounters(); err != nil {
@@ -193,51 +190,6 @@ func (w *whyAsked) run(who string, body *whyBody) error {
 	a.Taken, a.Summary = w.taken(), strings.TrimSpace(early+" "+said)
 	w.addNext()
 	return nil
-}
-
-// kindOf is what a text names, unless it is said: what the policy knows by it comes first.
-func (w *whyAsked) kindOf(who, said string) (string, error) {
-	switch said {
-	case kindUser, kindKey, kindKeyID, kindAddress, kindCounter:
-		return said, nil
-	case "":
-	default:
-		return "", &ratelimit.FieldError{Field: "kind", Value: said, Want: "user, key, key_id, address or counter"}
-	}
-	if _, err := netip.ParseAddr(who); err == nil {
-		return kindAddress, nil
-	}
-	id, err := keyNumber(who)
-	switch {
-	case strings.HasPrefix(who, policy.KeyPrefix):
-		return kindKey, nil
-	case err == nil && who[0] == '#':
-		return kindKeyID, nil
-	case !w.db.HasPolicy(w.ctx):
-		return kindUser, nil
-	}
-	users, failed := w.db.UserNames(w.ctx, who, 1) // the shortest comes first
-	if failed != nil || len(users) > 0 && users[0] == who {
-		return kindUser, failed
-	}
-	if known, failed := w.db.KeyID(w.ctx, who); failed != nil || known != 0 {
-		return kindKey, failed
-	}
-	if err == nil {
-		if _, failed := w.db.UserOfKey(w.ctx, id); failed == nil {
-			return kindKeyID, nil
-		}
-	}
-	return kindUser, nil
-}
-
-// keyNumber is the number of an API key, as in 7 or #7.
-func keyNumber(text string) (int64, error) {
-	id, err := strconv.ParseInt(strings.TrimPrefix(text, "#"), 10, 64)
-	if err != nil || id < 1 {
-		return 0, &ratelimit.FieldError{Field: "who", Value: text, Want: "# and the number of an API key, as in #7"}
-	}
-	return id, nil
 }
 
 // taken is what the name was taken for, in words.
@@ -284,56 +236,66 @@ func whenAsked(text string, now time.Time) (minute time.Time, early string, err 
 	return at.UTC().Truncate(time.Minute), early, nil
 }
 
-// identify finds out who the sender is, as the policy, the audit log and the counters have it. It does not keep an API key.
-func (w *whyAsked) identify(who string) error {
-	w.counter = who
-	switch w.answer.Kind {
+// identify finds out who the sender is, as the policy, the audit log and the counters have it. kind is what the name is, if
+// it is said. What the policy knows by the name comes before what it may be else. identify does not keep an API key.
+func (w *whyAsked) identify(who, kind string) error {
+	address, notAddress := netip.ParseAddr(who)
+	id, notNumber := strconv.ParseInt(strings.TrimPrefix(who, "#"), 10, 64)
+	switch {
+	case kind != "" && !slices.Contains([]string{kindUser, kindKey, kindKeyID, kindAddress, kindCounter}, kind):
+		return &ratelimit.FieldError{Field: "kind", Value: kind, Want: "user, key, key_id, address or counter"}
+	case kind == kindKeyID && (notNumber != nil || id < 1):
+		return &ratelimit.FieldError{Field: "who", Value: who, Want: "# and the number of an API key, as in #7"}
+	case kind == kindAddress && notAddress != nil:
+		return &ratelimit.FieldError{Field: "who", Value: who, Want: "an address such as 192.0.2.1 or 2001:db8::1"}
+	case kind != "":
+	case notAddress == nil:
+		kind = kindAddress
+	case strings.HasPrefix(who, policy.KeyPrefix):
+		kind = kindKey
+	case notNumber == nil && who[0] == '#':
+		kind = kindKeyID
+	}
+	known, err := w.db.Who(w.ctx, who, kind, id)
+	if err != nil {
+		return err
+	}
+	switch {
+	case kind == "" && known != nil:
+		kind = known.Kind
+	case kind == "":
+		kind = kindUser
+	}
+	w.answer.Kind, w.counter = kind, who
+	switch kind {
 	case kindUser:
 		w.query.User, w.request.User = who, who
-		err := w.addUser(who)
-		if errors.Is(err, admin.ErrNotFound) || err != nil && !w.db.HasPolicy(w.ctx) {
-			return nil
-		}
-		return err
 	case kindAddress:
-		address, err := admin.ParseAddress("who", who)
-		if err != nil {
-			return err
-		}
 		w.request.Address = address.Unmap().WithZone("")
 		w.query.Address = policy.NetworkOf(w.request.Address)
 		w.counter = strings.TrimSuffix(w.query.Address.String(), "/32") // as counters have it
 	case kindKey:
 		w.answer.Who = cmp.Or(policy.Hint(who), "an API key")
 		w.counter = ratelimit.DigestKey(who)
-		id, err := w.db.KeyID(w.ctx, who)
-		if err != nil {
-			return err
-		}
-		if id == 0 {
+		if known == nil {
 			w.request.Key = who
 			w.query.Most = 0 // no decision names it
-			return nil
 		}
-		return w.addKey(id)
 	case kindKeyID:
 		w.counter = ""
-		id, err := keyNumber(who)
-		if err != nil {
-			return err
-		}
-		return w.addKey(id)
 	}
-	return nil
-}
-
-func (w *whyAsked) addKey(id int64) error {
-	w.request.KeyID, w.query.KeyID = id, id
-	user, err := w.db.UserOfKey(w.ctx, id)
-	if err != nil {
-		return err
+	if known != nil {
+		w.request.KeyID, w.query.KeyID = known.KeyID, known.KeyID
+		return w.addUser(known.User)
 	}
-	return w.addUser(user)
+	if kind != kindUser {
+		return nil
+	}
+	err = w.addUser(who) // it may have a ban, and no row
+	if errors.Is(err, admin.ErrNotFound) || err != nil && !w.db.HasPolicy(w.ctx) {
+		return nil
+	}
+	return err
 }
 
 // addUser adds what the policy knows of a user.
