@@ -141,7 +141,7 @@ func TestThePageShowsLocalLimitsAndRequestsInFlight(t *testing.T) {
 				Failing    *string
 				LocalSince *time.Time `json:"local_since"`
 				LocalUntil *time.Time `json:"local_until"`
-				InFlight   *int64     `json:"in_flight"`
+				Counts     map[string]int64
 			}
 		}
 	}

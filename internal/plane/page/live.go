@@ -60,20 +60,13 @@ func (l *shownLimit) limit() *ratelimit.Limit {
 	return limit
 }
 
+// shownStore is what a store has counted, or several together.
 type shownStore struct {
-	Requests    int64            `json:"requests"`
-	Batches     int64            `json:"batches"`
-	Failures    int64            `json:"failures"`
-	Blocked     int64            `json:"blocked"`
-	BlockedKeys int64            `json:"blocked_keys"`
-	Leased      int64            `json:"leased"`
-	LeasedUnits int64            `json:"leased_units"`
-	Leases      int64            `json:"leases"`
-	Waiting     int64            `json:"waiting"`
-	InFlight    int64            `json:"in_flight"`
-	LocalSince  int64            `json:"local_since"` // in milliseconds since 1970; 0: the database decides
-	Errors      map[string]int64 `json:"errors"`
-	Times       shownHistogram   `json:"times_us,omitzero"`
+	// Counts are named as the proxy names them: see storeCounts.
+	Counts     map[string]int64 `json:"counts"`
+	Errors     map[string]int64 `json:"errors"`
+	LocalSince int64            `json:"local_since"` // in milliseconds since 1970; 0: the database decides
+	Times      shownHistogram   `json:"times_us,omitzero"`
 }
 
 // shownHistogram has the counts of engine.Histogram.
@@ -157,25 +150,18 @@ func (r *report) without() string {
 	return "closed"
 }
 
-// stores adds up the stores, but of the histograms only Times.
+// stores adds up the stores, but of the histograms only Times. LocalSince is the first.
 func (r *report) stores() shownStore {
-	sum := shownStore{Errors: map[string]int64{}}
+	sum := shownStore{Counts: map[string]int64{}, Errors: map[string]int64{}}
 	for _, s := range r.Stores {
-		sum.Batches += s.Batches
-		sum.Requests += s.Requests
-		sum.Failures += s.Failures
-		sum.Blocked += s.Blocked
-		sum.Leased += s.Leased
-		sum.BlockedKeys += s.BlockedKeys
-		sum.LeasedUnits += s.LeasedUnits
-		sum.Leases += s.Leases
-		sum.Waiting += s.Waiting
-		sum.InFlight += s.InFlight
-		if s.LocalSince > 0 && (sum.LocalSince == 0 || s.LocalSince < sum.LocalSince) {
-			sum.LocalSince = s.LocalSince
+		for name, n := range s.Counts {
+			sum.Counts[name] += n
 		}
 		for class, n := range s.Errors {
 			sum.Errors[class] += n
+		}
+		if s.LocalSince > 0 && (sum.LocalSince == 0 || s.LocalSince < sum.LocalSince) {
+			sum.LocalSince = s.LocalSince
 		}
 		sum.Times.add(s.Times)
 	}
@@ -270,9 +256,9 @@ func (p *proxy) update(n *admin.Node, at time.Time) {
 		p.now, p.before = &r, nil
 	case r.At != p.now.At:
 		now, before, stores := r.sum(), p.now.sum(), r.stores()
-		if now.Failed > before.Failed || stores.LocalSince == 0 && stores.Failures > p.now.stores().Failures {
+		if now.Failed > before.Failed || stores.LocalSince == 0 && stores.Counts["failures"] > p.now.stores().Counts["failures"] {
 			p.failed = at
-		} else if stores.LocalSince == 0 && stores.Batches > p.now.stores().Batches {
+		} else if stores.LocalSince == 0 && stores.Counts["batches"] > p.now.stores().Counts["batches"] {
 			p.decided = at
 		}
 		p.now, p.before = &r, p.now

@@ -85,22 +85,32 @@ func (n numbers) Collect(to chan<- prometheus.Metric) {
 			}
 		}
 		sum := p.now.stores()
-		counter("batches_total", "Batches of requests that the database was asked about.", sum.Batches, "node", node)
-		counter("batched_requests_total", "Requests in these batches.", sum.Requests, "node", node)
-		counter("failed_batches_total", "Batches for which no decision came.", sum.Failures, "node", node)
-		counter("blocked_total", "Requests that were refused without asking the database.", sum.Blocked, "node", node)
-		counter("leased_total", "Requests that passed without asking the database.", sum.Leased, "node", node)
+		for _, m := range storeCounts {
+			send(m.kind, m.metric, m.help, float64(sum.Counts[m.name]), "node", node)
+		}
 		for class, count := range sum.Errors {
 			counter("errors_total", "Errors of the database by class.", count, "node", node, "class", class)
 		}
-		gauge("blocked_keys", "Keys that are refused without asking the database.", float64(sum.BlockedKeys), "node", node)
-		gauge("leases", "Keys of which units are charged in advance.", float64(sum.Leases), "node", node)
-		gauge("leased_units", "Units that are charged in advance, and not used yet.", float64(sum.LeasedUnits), "node", node)
-		gauge("waiting_requests", "Requests that wait for a decision.", float64(sum.Waiting), "node", node)
-		gauge("in_flight", "What requests hold of limits of requests in flight.", float64(sum.InFlight), "node", node)
 		gauge("local", "1 if the proxy limits by itself because the database makes no decisions (on_error local), else 0.", oneIf(sum.LocalSince > 0), "node", node)
 		to <- histogramOf(&sum.Times, node)
 	}
+}
+
+// storeCounts are the counts of stores in the reports of proxies, and the metrics of them.
+var storeCounts = []struct {
+	name, metric, help string
+	kind               prometheus.ValueType
+}{
+	{"batches", "batches_total", "Batches of requests that the database was asked about.", prometheus.CounterValue},
+	{"requests", "batched_requests_total", "Requests in these batches.", prometheus.CounterValue},
+	{"failures", "failed_batches_total", "Batches for which no decision came.", prometheus.CounterValue},
+	{"blocked", "blocked_total", "Requests that were refused without asking the database.", prometheus.CounterValue},
+	{"leased", "leased_total", "Requests that passed without asking the database.", prometheus.CounterValue},
+	{"blocked_keys", "blocked_keys", "Keys that are refused without asking the database.", prometheus.GaugeValue},
+	{"leases", "leases", "Keys of which units are charged in advance.", prometheus.GaugeValue},
+	{"leased_units", "leased_units", "Units that are charged in advance, and not used yet.", prometheus.GaugeValue},
+	{"waiting", "waiting_requests", "Requests that wait for a decision.", prometheus.GaugeValue},
+	{"in_flight", "in_flight", "What requests hold of limits of requests in flight.", prometheus.GaugeValue},
 }
 
 var proxyTimes = prometheus.NewDesc(namespace+"_batch_duration_seconds", "How long the database took for a batch, retries included.", []string{"node"}, nil)

@@ -110,15 +110,15 @@ func (s *shownProxy) cells() []shownText {
 		r = &reported{}
 	}
 	allowed, refused, _ := r.Now.texts()
-	leases := number(r.Leases)
-	if r.Leases > 0 {
-		leases += " (" + number(r.LeasedUnits) + " units)"
+	leases := number(r.Counts["leases"])
+	if r.Counts["leases"] > 0 {
+		leases += " (" + number(r.Counts["leased_units"]) + " units)"
 	}
 	add("Allowed", allowed)
 	add("Refused", refused)
 	add("Wait, p99", millisecondsText(r.P99MS))
-	add("Waiting", number(r.Waiting))
-	add("In flight", number(r.InFlight))
+	add("Waiting", number(r.Counts["waiting"]))
+	add("In flight", number(r.Counts["in_flight"]))
 	add("Leases", leases)
 	return cells
 }

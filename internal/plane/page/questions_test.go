@@ -20,6 +20,7 @@ import (
 // asked is a page on a database that a test fills.
 type asked struct {
 	*testing.T
+	dsn  string
 	conn *pgx.Conn
 	api  http.Handler
 }
@@ -34,7 +35,7 @@ func ask(t *testing.T) *asked {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close(ctx) })
-	return &asked{t, conn, serve(t, dsn)}
+	return &asked{t, dsn, conn, serve(t, dsn)}
 }
 
 // serve returns the API of a page that people may write with.
@@ -435,7 +436,7 @@ ON CONFLICT (node) DO UPDATE SET seen = excluded.seen, live = excluded.live`, na
 func reportOf(second, decided, failed int) map[string]any {
 	return map[string]any{
 		"kind": "caddy", "started": 1, "at": 1000 * second, "seen": []any{map[string]any{"by_prefix": map[string]any{"web": []int{decided, 0, 0, 0, 0, failed}}}},
-		"handlers": []any{map[string]any{"on_error": "allow", "limits": []any{map[string]any{"prefix": "web", "mode": "enforce"}}}}, "stores": []any{map[string]any{"batches": decided}},
+		"handlers": []any{map[string]any{"on_error": "allow", "limits": []any{map[string]any{"prefix": "web", "mode": "enforce"}}}}, "stores": []any{map[string]any{"counts": map[string]int{"batches": decided}}},
 	}
 }
 

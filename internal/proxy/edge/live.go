@@ -147,10 +147,9 @@ func shownStore(of *store.Store) map[string]any {
 	if local := of.Local(); local.On {
 		since = local.Since.UnixMilli()
 	}
-	return map[string]any{
-		"requests": s.Requests, "batches": s.Batches, "failures": s.Failures,
-		"blocked": s.Blocked, "blocked_keys": s.BlockedKeys, "leased": s.Leased, "leased_units": s.LeasedUnits, "leases": b.Leases, "waiting": b.Waiting,
-		"in_flight": b.InFlight, "local_since": since,
-		"errors": s.Errors, "times_us": map[string]any{"counts": b.Times.Counts, "sum": b.Times.Sum},
+	counts := map[string]int64{
+		"requests": s.Requests, "batches": s.Batches, "failures": s.Failures, "blocked": s.Blocked, "blocked_keys": s.BlockedKeys, "leased": s.Leased,
+		"leased_units": s.LeasedUnits, "leases": b.Leases, "waiting": b.Waiting, "in_flight": b.InFlight,
 	}
+	return map[string]any{"counts": counts, "local_since": since, "errors": s.Errors, "times_us": map[string]any{"counts": b.Times.Counts, "sum": b.Times.Sum}}
 }

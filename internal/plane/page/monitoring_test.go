@@ -1,0 +1,75 @@
+package page_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
+)
+
+// metricsOfProxies are the labels of the metrics that the page has of a proxy that has done all that there is.
+func metricsOfProxies(t *testing.T) map[string][]string {
+	t.Helper()
+	a := ask(t)
+	report := reportOf(1, 1, 1)
+	report["stores"] = []any{map[string]any{"counts": map[string]int{"batches": 1}, "errors": map[string]int{"57": 1}, "times_us": map[string]any{"counts": []int{0, 1}, "sum": 1}}}
+	a.node("edge", "0 s", report)
+	a.exec("UPDATE rate_limit_nodes SET version = 'v1', applied_seq = 0")
+	s, err := page.New(page.Options{DSN: a.dsn})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1/metrics", nil))
+	metrics := map[string][]string{}
+	for _, line := range regexp.MustCompile(`(?m)^(pg_ratelimit_[a-z_]+)(\{.*\})? `).FindAllStringSubmatch(w.Body.String(), -1) {
+		metrics[line[1]] = nil
+		for _, label := range regexp.MustCompile(`([a-z]+)="`).FindAllStringSubmatch(line[2], -1) {
+			metrics[line[1]] = append(metrics[line[1]], label[1])
+		}
+		metrics[strings.TrimSuffix(line[1], "_bucket")] = metrics[line[1]] // descriptions name a histogram
+	}
+	return metrics
+}
+
+// The alerts, their tests and the dashboard use metrics and labels that the page has, so they work for Traefik alone.
+func TestAlertsAndTheDashboardUseMetricsOfThePage(t *testing.T) {
+	metrics := metricsOfProxies(t)
+	use := regexp.MustCompile(`(?:by \(([a-z, ]+)\) \((?:rate\()?)?(caddy_)?(pg_ratelimit_[a-z_]+)(\{[^}]*\})?`)
+	for path, least := range map[string]int{"../../../docs/alerts.yml": 7, "../../../docs/grafana-dashboard.json": 14, "../../../caddymodule/testdata/alerts_test.yml": 7} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := map[string]bool{}
+		for _, found := range use.FindAllStringSubmatch(string(text), -1) {
+			if found[2] != "" {
+				continue
+			}
+			name := found[3]
+			used[name] = true
+			has, known := metrics[name]
+			if !known {
+				t.Errorf("%s uses %s, which the page does not have", path, name)
+			}
+			labels := strings.FieldsFunc(found[1], func(r rune) bool { return r == ',' || r == ' ' })
+			for _, label := range regexp.MustCompile(`([a-z]+)[=!]~?\\?"`).FindAllStringSubmatch(found[4], -1) {
+				labels = append(labels, label[1])
+			}
+			for _, label := range labels {
+				if label != "instance" && !slices.Contains(has, label) { // Prometheus adds the label instance
+					t.Errorf("%s uses %s, which has no label %s", path, found[0], label)
+				}
+			}
+		}
+		if len(used) < least {
+			t.Errorf("%s uses %d metrics of the page, want %d", path, len(used), least)
+		}
+	}
+}
