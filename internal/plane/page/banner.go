@@ -233,22 +233,12 @@ func (c *collector) recovered(live []*proxy) string {
 // addShadows says which limits refuse nothing. all is whether all proxies have said which limits they have.
 func (c *collector) addShadows(b *bannerSection, all bool) {
 	shadows, enforced := c.modes["shadow"], c.modes["enforce"]
-	seen := map[shownLimit]bool{}
-	for _, p := range c.proxies {
-		if p.now == nil || !p.Live {
-			continue
-		}
-		for _, h := range p.now.Handlers {
-			for _, l := range h.Limits {
-				switch {
-				case seen[l]:
-				case l.Mode == "shadow":
-					shadows++
-				case l.Mode == "enforce":
-					enforced++
-				}
-				seen[l] = true
-			}
+	for _, s := range c.configs() {
+		switch s.Mode {
+		case "shadow":
+			shadows++
+		case "enforce":
+			enforced++
 		}
 	}
 	switch {

@@ -24,7 +24,8 @@ var inFlight = ratelimit.InFlight.String()
 
 var calendars = []string{"", "day", "week", "month", "year"}
 
-func (c *collector) limitList() map[string]any {
+// configs are the different limits of the configurations of live proxies, in the order of their prefixes.
+func (c *collector) configs() []*shownConfig {
 	type identity struct {
 		limit   shownLimit
 		onError string
@@ -40,10 +41,6 @@ func (c *collector) limitList() map[string]any {
 				s := known[identity{l, h.OnError}]
 				if s == nil {
 					s = &shownConfig{shownLimit: l, OnError: h.OnError, Text: l.amount()}
-					s.Key = shortKey.Replace(l.Key)
-					if running := c.flights[l.Prefix]; l.Algorithm == inFlight && c.flights != nil {
-						s.InFlight = &running
-					}
 					known[identity{l, h.OnError}] = s
 					all = append(all, s)
 				}
@@ -53,11 +50,35 @@ func (c *collector) limitList() map[string]any {
 			}
 		}
 	}
+	slices.SortStableFunc(all, func(a, b *shownConfig) int { return strings.Compare(a.Prefix, b.Prefix) })
+	return all
+}
+
+func (c *collector) limitList() map[string]any {
+	all := c.configs()
 	for _, s := range all {
+		s.Key = shortKey.Replace(s.Key)
+		if running := c.flights[s.Prefix]; s.Algorithm == inFlight && c.flights != nil {
+			s.InFlight = &running
+		}
 		s.Line = s.line()
 	}
-	slices.SortStableFunc(all, func(a, b *shownConfig) int { return strings.Compare(a.Prefix, b.Prefix) })
 	return map[string]any{"limits": all}
+}
+
+// limits are those of all configurations as the store has them, if their amounts are known. It takes the mutex.
+func (c *collector) limits() []*ratelimit.Limit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []*ratelimit.Limit
+	seen := map[ratelimit.Limit]bool{}
+	for _, s := range c.configs() {
+		if l := s.limit(); l != nil && !s.Varies && !seen[*l] {
+			seen[*l] = true
+			all = append(all, l)
+		}
+	}
+	return all
 }
 
 // shortKey has the placeholders of Caddy as Caddyfiles have them.

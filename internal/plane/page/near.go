@@ -77,26 +77,3 @@ func (c *collector) readNear(ctx context.Context, db *admin.Database) error {
 	c.near, c.flights = near, flights
 	return nil
 }
-
-// limits are the different limits of all configurations, if their amounts are known.
-func (c *collector) limits() []*ratelimit.Limit {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var all []*ratelimit.Limit
-	seen := map[ratelimit.Limit]bool{}
-	for _, p := range c.proxies {
-		if p.now == nil {
-			continue
-		}
-		for _, h := range p.now.Handlers {
-			for i := range h.Limits {
-				l := h.Limits[i].limit()
-				if l != nil && !h.Limits[i].Varies && !seen[*l] {
-					seen[*l] = true
-					all = append(all, l)
-				}
-			}
-		}
-	}
-	return all
-}
