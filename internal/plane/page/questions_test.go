@@ -97,7 +97,7 @@ func send(api http.Handler, name, body string) (status int, text string) {
 // A rule that refuses everybody, because its own amount is 0, is not shown as if all were well.
 func TestThePageWarnsOfARuleThatAllowsNothing(t *testing.T) {
 	a := ask(t)
-	a.node("a/traefik", "0 s", reportOf(1, 1, 0))
+	a.node("a/traefik", reportOf(1, 1, 0))
 	a.exec("SELECT rate_limit_rule('closed', per_minute => 0)")
 	var b bannerOfPage
 	a.answer("state", "", &b)
@@ -421,15 +421,15 @@ type bannerOfPage struct {
 	}
 }
 
-// node writes a proxy into the registry, last seen so long ago.
-func (a *asked) node(name, seenAgo string, report map[string]any) {
+// node writes a proxy into the registry.
+func (a *asked) node(name string, report map[string]any) {
 	a.Helper()
 	text, err := json.Marshal(report)
 	if err != nil {
 		a.Fatal(err)
 	}
-	a.exec(`INSERT INTO rate_limit_nodes (node, epoch, seen, live) VALUES ($1, 1, now() - $2::interval, $3)
-ON CONFLICT (node) DO UPDATE SET seen = excluded.seen, live = excluded.live`, name, seenAgo, string(text))
+	a.exec(`INSERT INTO rate_limit_nodes (node, epoch, live) VALUES ($1, 1, $2)
+ON CONFLICT (node) DO UPDATE SET seen = now(), live = excluded.live`, name, string(text))
 }
 
 // reportOf is what a proxy with a history reports at a second: how many requests were decided and had no decision.
@@ -449,7 +449,7 @@ func TestThePageRecoversFromAnOutage(t *testing.T) {
 		for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
 			second++
 			more()
-			a.node("edge-1", "0 s", reportOf(second, decided, failed))
+			a.node("edge-1", reportOf(second, decided, failed))
 			b = bannerOfPage{}
 			if a.answer("state", "", &b); b.Banner.Mode == mode {
 				return b
@@ -500,7 +500,7 @@ func TestWhichProxiesChangeTheColourOfThePage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := ask(t)
-			a.node("a/traefik", "0 s", reportOf(1, 1, 0))
+			a.node("a/traefik", reportOf(1, 1, 0))
 			a.exec("INSERT INTO rate_limit_nodes (node, epoch, seen, ended, cannot) SELECT v.node, 1, now() - v.ago::interval, v.ended::timestamptz, v.cannot FROM (VALUES " + one.nodes + ") AS v(node, ago, ended, cannot)")
 			var b bannerOfPage
 			a.answer("state", "", &b)
