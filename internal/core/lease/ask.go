@@ -146,7 +146,7 @@ func size(t *Set, s *Shard, l *Lease, now int64) int64 {
 // share is the most that this process may hold of what is left.
 func share(t *Set, l *Lease, left int64) int64 {
 	n := int64(0)
-	if left >= leastLeft {
+	if left > l.lost {
 		n = int64(l.Limit.Lease * float64(left))
 	}
 	if l.Limit.LeaseEarly {
@@ -159,6 +159,26 @@ func share(t *Set, l *Lease, left int64) int64 {
 		}
 	}
 	return n
+}
+
+// lose learns from an answer what the row loses to all processes in a life of units. If no more is left, the row gives
+// no units: they could be unused when others need them. The caller holds the shard's mutex.
+func lose(t *Set, l *Lease, a *Answer) {
+	life := MostLife(t, l.Limit)
+	elapsed := a.Now - l.answered
+	lost := l.Free - a.Free
+	switch {
+	case !l.known || elapsed < 0:
+		return
+	case elapsed < life:
+		lost += int64(float64(l.lost) * float64(life-elapsed) / float64(life))
+	default:
+		lost = int64(float64(lost) * float64(life) / float64(elapsed))
+	}
+	if lost < 0 {
+		lost = 0 // the window has turned, or units came back
+	}
+	l.lost = lost
 }
 
 // Answer is what the result of a statement says of a row.
@@ -195,6 +215,7 @@ func Update(t *Set, a *Answer) {
 	now := Now(t)
 	settle(t, s, l, now)
 	if late := l.answered - a.Now; late <= 0 || late > patience { // else it is older than what is known
+		lose(t, l, a)
 		l.answered = a.Now
 		l.Free = a.Free
 		if !l.known || !a.Reset.Equal(l.Reset) {
@@ -206,9 +227,7 @@ func Update(t *Set, a *Answer) {
 	if l.Limit.LeaseEarly {
 		updateEarly(t, l, a, now)
 	} else if a.Refused {
-		addReturn(t, Return{a.Row, a.Limit, a.Leased}, atOnce)
-		remove(t, s, l, true)
-		return
+		giveBack(t, s, l)
 	}
 	if a.Ask != nil {
 		takeIn(t, l, a, now)

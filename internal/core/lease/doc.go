@@ -14,8 +14,9 @@
 //     of others. Each charge has a claim. A statement that gives units back has no effect if
 //     the claim does not hold.
 //   - Units that are not used are missing to other processes. A lease is small: as much as was
-//     used in a horizon, a share of what is left, nothing if little is left. It ends one and
-//     a half horizons after its charge, and what is unused then is given back.
+//     used in a horizon, and a share of what is left. It ends one and a half horizons after its
+//     charge, and what is unused then is given back. A row that may be used up before that gives
+//     no units.
 //
 // A crash, or an answer that is lost, loses the units until the window turns or the bucket
 // refills: at most the share of what was left, for each process and key.

@@ -42,14 +42,24 @@ func end(t *Set, l *Lease, u Units, now int64) {
 	l.Free += u.N
 }
 
+// giveBack has the next batch give back what a lease holds. The lease stays, because it knows what the row loses. The
+// caller holds the shard's mutex.
+func giveBack(t *Set, s *Shard, l *Lease) {
+	fold(s, l)
+	addReturn(t, Return{l.row, l.Limit, l.First}, atOnce)
+	addReturn(t, Return{l.row, l.Limit, l.Then}, atOnce)
+	l.Free += l.First.N + l.Then.N
+	l.First = Units{}
+	l.Then = Units{}
+}
+
 // remove ends a lease. back is whether its units are given back. The caller holds the shard's
 // mutex.
 func remove(t *Set, s *Shard, l *Lease, back bool) {
-	fold(s, l)
 	if back {
-		addReturn(t, Return{l.row, l.Limit, l.First}, atOnce)
-		addReturn(t, Return{l.row, l.Limit, l.Then}, atOnce)
+		giveBack(t, s, l)
 	}
+	fold(s, l)
 	l.First = Units{}
 	l.Then = Units{}
 	delete(s.Rows, l.row)

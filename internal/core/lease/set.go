@@ -46,6 +46,7 @@ type Lease struct {
 
 	known    bool  // there was an answer
 	answered int64 // the server's time of the last one
+	lost     int64 // what the row loses in a life of units, by the answers: less is left near the limit
 	void     bool  // the row was reset: units that were asked for before are not given back
 
 	// Of an early lease: hits a second, and a refusal that holds from one time of the lease clock to another.
@@ -88,10 +89,6 @@ const (
 
 	// leastHits is how many hits a key without a lease must have had within a horizon.
 	leastHits = 3
-
-	// leastLeft is what must be left of a quota for a lease: near the limit, each decision
-	// is the database's.
-	leastLeft = 20
 
 	// leastHorizon is the shortest horizon in microseconds. A limit with a shorter one gets
 	// no leases: they would end before they are used.

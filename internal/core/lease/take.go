@@ -189,10 +189,8 @@ func use(t *Set, l *Lease, h *ratelimit.Hit, now int64, d *ratelimit.Decision) {
 // demand counts a hit that has to be asked about. If its key has shown demand, it begins a
 // lease without units, and returns true. The caller holds the shard's mutex.
 func demand(t *Set, s *Shard, l *Lease, h *ratelimit.Hit, hash uint64, now int64) bool {
-	if l != nil && l.First.N > 0 && l.Free-h.Cost < leastLeft && !h.Limit.LeaseEarly {
-		// Near the limit the database decides. The units are given back for the hit.
-		remove(t, s, l, true)
-		return false
+	if l != nil && l.Free-h.Cost <= l.lost && !h.Limit.LeaseEarly {
+		giveBack(t, s, l) // near the limit the database decides. The units go back before the hit is decided
 	}
 	if h.Peek || s.ended || h.Cost > h.Limit.Capacity() {
 		return false
