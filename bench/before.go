@@ -27,13 +27,11 @@ const noWorse = 1.03
 // besideBefore are the rows of pg_ratelimit, each beside the same row of the version before.
 func besideBefore(rows []*row) (all []*row) {
 	for _, r := range rows {
-		if !r.proxy.ours() || r.load.rate > 0 {
+		if !r.ours() || r.load.rate > 0 {
 			continue
 		}
-		before, proxy := *r, *r.proxy
-		before.name, proxy.before = r.name+", before", true
-		before.proxy, before.base = &proxy, nil
-		now := *r
+		before, now := *r, *r
+		before.name, before.before, before.base = r.name+", before", true, nil
 		now.base, now.memory, now.redis = &before, nil, nil
 		all = append(all, &now)
 	}

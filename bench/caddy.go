@@ -2,23 +2,16 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
-	"io"
 	"log"
-	"net/http"
 	"path/filepath"
-	"runtime"
-	"strconv"
-	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// caddyfile configures a Caddy that answers by itself: its address, its admin endpoint,
-// and its limit.
+// caddyfile configures a Caddy that answers by itself: its address, and its limit.
 const caddyfile = `{
-	admin %[2]s
+	admin off
 	persist_config off
 	auto_https off
 	log {
@@ -27,19 +20,19 @@ const caddyfile = `{
 }
 http://%[1]s {
 	bind 127.0.0.1
-	%[3]s
+	%[2]s
 	respond "ok"
 }
 `
 
 // configureCaddy is the Caddyfile of p.
 func configureCaddy(p *proxy) string {
-	return fmt.Sprintf(caddyfile, p.address, p.admin, p.directive())
+	return fmt.Sprintf(caddyfile, p.address, p.directive())
 }
 
 // directive is the limit of p in a Caddyfile.
 func (p *proxy) directive() string {
-	l := p.spec.limit
+	l := p.row.limit
 	if l == nil {
 		return ""
 	}
@@ -67,17 +60,17 @@ func (p *proxy) directive() string {
 
 // startCaddy starts p as a Caddy.
 func (b *bench) startCaddy(p *proxy) *harness.Process {
-	return b.launch(p.spec.name, b.dir, b.buildCaddy(p.spec), "run", "--config", b.file("caddyfile", configureCaddy(p)), "--adapter", "caddyfile")
+	return b.launch(p.row.name, b.dir, b.buildCaddy(p.row), "run", "--config", b.file("caddyfile", configureCaddy(p)), "--adapter", "caddyfile")
 }
 
 // buildCaddy returns the program of a Caddy: the one of `make build`, the one with the peers, or
 // the one of the version before.
-func (b *bench) buildCaddy(s *proxySpec) string {
+func (b *bench) buildCaddy(r *row) string {
 	module, name := filepath.Join(root, "xcaddy"), "bench-caddy"
 	switch {
-	case s.before:
+	case r.before:
 		module, name = filepath.Join(b.beforeDir, "xcaddy"), "bench-caddy-before"
-	case s.limit != nil && !s.ours():
+	case r.limit != nil && !r.ours():
 		module, name = "caddy", "bench-caddy-peers"
 	}
 	if b.caddies[name] == "" {
@@ -87,26 +80,4 @@ func (b *bench) buildCaddy(s *proxySpec) string {
 		b.caddies[name] = out
 	}
 	return b.caddies[name]
-}
-
-// askAdmin returns what a Caddy's admin endpoint answers.
-func (b *bench) askAdmin(p *proxy, path string) []byte {
-	response, err := http.DefaultClient.Do(harness.Get("http://" + p.admin + path).WithContext(b.ctx))
-	check(err)
-	defer response.Body.Close()
-	return must(io.ReadAll(response.Body))
-}
-
-// memStats are a Caddy's figures of memory.
-func (b *bench) memStats(p *proxy) *runtime.MemStats {
-	var vars struct{ MemStats runtime.MemStats }
-	check(json.Unmarshal(b.askAdmin(p, "/debug/vars"), &vars))
-	return &vars.MemStats
-}
-
-// metric is the value of a Caddy's metric without labels.
-func (b *bench) metric(p *proxy, name string) float64 {
-	_, value, _ := strings.Cut(string(b.askAdmin(p, "/metrics")), "\n"+name+" ")
-	value, _, _ = strings.Cut(value, "\n")
-	return must(strconv.ParseFloat(value, 64)) // no metric is an error
 }

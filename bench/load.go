@@ -24,8 +24,7 @@ type load struct {
 	draw        draw
 	keys        int
 	connections int
-	pause       time.Duration // of a connection, between two requests
-	rate        int           // requests a second, whether or not answers arrive; 0 is as many as are answered
+	rate        int // requests a second, whether or not answers arrive; 0 is as many as are answered
 }
 
 // draw draws the number of a key, from 0.
@@ -54,8 +53,7 @@ func keyName(n int) string { return fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, 
 type client struct {
 	address     string
 	load        load
-	head        string // of a request, up to the key
-	key         func(c *connection) string
+	head        string       // of a request, up to the key
 	fresh       atomic.Int64 // of used and inTurn: keys drawn so far
 	connections []*connection
 }
@@ -80,7 +78,6 @@ type result struct {
 
 func newClient(address string, l load) *client {
 	c := &client{address: address, load: l, head: "GET / HTTP/1.1\r\nHost: " + address + "\r\n" + keyHeader + ": "}
-	c.key = func(from *connection) string { return keyName(l.draw(from, l.keys)) }
 	for range l.connections {
 		c.connections = append(c.connections, &connection{client: c})
 	}
@@ -122,7 +119,7 @@ func (c *client) send(next func(i int, began time.Time) (due time.Time, more boo
 					break
 				}
 				time.Sleep(time.Until(due)) // no time for a due that is zero
-				if status, err := from.ask(c.key(from)); err != nil {
+				if status, err := from.ask(keyName(c.load.draw(from, c.load.keys))); err != nil {
 					own.failed, own.err = own.failed+1, err
 				} else {
 					own.requests++
@@ -131,7 +128,6 @@ func (c *client) send(next func(i int, began time.Time) (due time.Time, more boo
 				if !due.IsZero() {
 					own.latencies = append(own.latencies, time.Since(due).Seconds()*1000)
 				}
-				time.Sleep(c.load.pause)
 			}
 			mu.Lock()
 			defer mu.Unlock()

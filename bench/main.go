@@ -4,8 +4,8 @@
 //
 // The files, in the order of a run: main.go prepares it. rows.go lists what is
 // measured. proxies.go, caddy.go, traefik.go, redis.go and database.go start servers,
-// and before.go makes a checkout of another version. load.go, measure.go and cpu_linux.go
-// measure the rows. memory.go, policy.go and pages.go measure what is no row. stats.go, report.go, docs.go, picture.go and machine.go print results.
+// fill.go fills their tables, and before.go makes a checkout of another version. load.go, measure.go and cpu_linux.go
+// measure the rows. stats.go, report.go, docs.go, picture.go and machine.go print results.
 package main
 
 import (
@@ -32,7 +32,7 @@ const root = ".."
 type bench struct {
 	ctx    context.Context // ends when the user interrupts the run
 	rounds int
-	slice  time.Duration // for which each round measures a row
+	slice  time.Duration // how long each of the ten turns of a row in a round is
 	dir    string        // a temporary folder
 
 	before    string // the commit of the version before, or ""
@@ -47,13 +47,13 @@ type bench struct {
 	upstream             string // the URL of the server behind Traefik
 
 	rows       []*row
-	figures    [][]string // names and values of what is no row
+	figures    [][]string // names and values of what is in no row
 	complaints []string   // what makes figures doubtful
 	began      time.Time
 }
 
 func newBench(ctx context.Context) *bench {
-	return &bench{ctx: ctx, began: time.Now(), caddies: map[string]string{}}
+	return &bench{ctx: ctx, began: time.Now(), slice: 100 * time.Millisecond, caddies: map[string]string{}}
 }
 
 func main() {
@@ -62,7 +62,6 @@ func main() {
 	context.AfterFunc(ctx, stop) // a second signal ends this program at once
 	b := newBench(ctx)
 	flag.IntVar(&b.rounds, "rounds", 12, "how often each row is measured beside its control, 8 or more; rows with wide intervals up to three times as often")
-	flag.DurationVar(&b.slice, "slice", 100*time.Millisecond, "how long each of the ten turns of a row in a round is")
 	only := flag.String("only", "", "measure only the rows with names that match this regular expression, in any case")
 	all := flag.Bool("all", false, "measure the further rows, too")
 	docs := flag.String("docs", "", "the folder where to write the table into performance.md and the picture to benchmark.svg; by default nowhere")
@@ -81,8 +80,8 @@ func main() {
 // writes it into the folder docs if that is not "".
 func (b *bench) run(only string, all bool, docs string) (err error) {
 	defer catch(&err)
-	if b.rounds < fewest || b.slice <= 0 || flag.NArg() > 0 {
-		return errors.New("takes flags only; -rounds must be 8 or more, and -slice above 0")
+	if b.rounds < fewest || flag.NArg() > 0 {
+		return errors.New("takes flags only, and -rounds must be 8 or more")
 	}
 	if b.before != "" && docs != "" {
 		return errors.New("-before takes no -docs")
@@ -93,8 +92,7 @@ func (b *bench) run(only string, all bool, docs string) (err error) {
 		b.rows = besideBefore(b.rows)
 	}
 	b.rows = choose(b.rows, wants, all)
-	flood := all && b.before == "" && wants(nameFlood)
-	if len(b.rows) == 0 && !flood {
+	if len(b.rows) == 0 {
 		return fmt.Errorf("-only %s matches no row of bench/README.md; -all adds rows", only)
 	}
 	b.dir = must(os.MkdirTemp("", "pgrl-bench-"))
@@ -113,9 +111,6 @@ func (b *bench) run(only string, all bool, docs string) (err error) {
 		}
 		return failed
 	})
-	if flood {
-		b.attempt(nameFlood, b.measureFlood)
-	}
 	fmt.Print(b.results(os.Args[1:]))
 	fmt.Printf("\nAll of it took %v.\n", time.Since(b.began).Round(time.Second))
 	if docs != "" {
@@ -123,11 +118,6 @@ func (b *bench) run(only string, all bool, docs string) (err error) {
 		fmt.Println("The tables and the picture are in", docs)
 	}
 	return nil
-}
-
-// figure adds a figure to the report.
-func (b *bench) figure(name, format string, args ...any) {
-	b.figures = append(b.figures, []string{name, fmt.Sprintf(format, args...)})
 }
 
 // complain adds a line about what makes figures doubtful.

@@ -51,9 +51,6 @@ func (b *bench) measure(r *row) {
 	first, second := b.open(r, 0), b.open(r.control, 1)
 	defer first.client.close()
 	defer second.client.close()
-	if r.pages {
-		defer b.openPages(first.proxy)()
-	}
 	first.client.run(time.Second) // which opens connections, looks keys up and fills caches
 	second.client.run(time.Second)
 	b.takeTurns(first, second)
@@ -88,11 +85,11 @@ func (b *bench) takeTurns(first, second *side) {
 
 // open starts the proxy of a row, with the Postgres of this number, and makes a client.
 func (b *bench) open(r *row, server int) *side {
-	p := b.startProxy(r.proxy, server)
-	if r.filled {
+	p := b.startProxy(r, server)
+	switch {
+	case r.filled:
 		b.fill(p)
-	}
-	if r.proxy.ours() && r.proxy.limit.policy { // or else most rounds would look up keys for the first time
+	case r.ours(): // or else many rounds would have keys for the first time
 		b.sendInTurn(p, r.load.keys)
 	}
 	return &side{row: r, proxy: p, client: newClient(p.address, r.load)}
@@ -118,7 +115,7 @@ func (b *bench) totals(p *proxy) sample {
 	if p.database != nil {
 		s[cpuStore], s[walBytes] = cpuTime(p.database.postmaster), p.database.wal(b.ctx)
 	}
-	if p.spec.inRedis() {
+	if p.row.inRedis() {
 		s[cpuStore] = cpuTime(b.redis.PID())
 	}
 	return s
@@ -137,7 +134,7 @@ func (b *bench) sendInTurn(p *proxy, keys int) (wrong int) {
 
 // statuses are those of answers that are as wanted.
 func (r *row) statuses() []int {
-	if r.proxy.limit != nil && r.proxy.limit.limit == scarce {
+	if r.limit != nil && r.limit.limit == scarce {
 		return []int{http.StatusOK, http.StatusTooManyRequests}
 	}
 	return []int{http.StatusOK}

@@ -132,7 +132,7 @@ func TestWorkOfARequestIsSeenAndSleepIsNot(t *testing.T) {
 			for _, mode := range []string{c.mode, "answers"} {
 				process, address := startHelper(t, mode)
 				process.AwaitAddress(t, address)
-				s := &side{row: &row{load: few, proxy: &proxySpec{}}, proxy: &proxy{Process: process, spec: &proxySpec{}}, client: newClient(address, few)}
+				s := &side{row: &row{load: few}, proxy: &proxy{Process: process, row: &row{}}, client: newClient(address, few)}
 				defer s.client.close()
 				sides[mode] = s
 			}

@@ -13,14 +13,14 @@ import (
 )
 
 // peers are the proxies with other limiters, with another limit.
-func peers(limit string) (specs []*proxySpec) {
-	for _, r := range choose(allRows(), func(string) bool { return true }, false) {
-		if s := *r.proxy; s.limit != nil && !s.ours() && r.load.connections == hundred.connections {
-			s.limit = &limitSpec{peer: s.limit.peer, limit: limit}
-			specs = append(specs, &s)
+func peers(limit string) (rows []*row) {
+	for _, r := range allRows() {
+		if r.limit != nil && !r.ours() && r.load.connections == hundred.connections {
+			r.limit = &limitSpec{peer: r.limit.peer, limit: limit}
+			rows = append(rows, r)
 		}
 	}
-	return specs
+	return rows
 }
 
 // startBench is a run that only starts proxies, until the test's end.
@@ -35,13 +35,13 @@ func startBench(t *testing.T) *bench {
 // it would look fast.
 func TestPeersLimit(t *testing.T) {
 	b := startBench(t)
-	specs := peers("3 1h")
-	if len(specs) != 4 {
-		t.Errorf("%d peers", len(specs))
+	rows := peers("3 1h")
+	if len(rows) != 4 {
+		t.Errorf("%d peers", len(rows))
 	}
-	for _, s := range specs {
+	for _, r := range rows {
 		var p *proxy
-		if !b.attempt(s.name, func() { p = b.startProxy(s, 0) }) {
+		if !b.attempt(r.name, func() { p = b.startProxy(r, 0) }) {
 			t.Fatal(b.complaints)
 		}
 		var found []int
@@ -50,7 +50,7 @@ func TestPeersLimit(t *testing.T) {
 			found = append(found, answer.Status)
 		}
 		if want := []int{200, 200, 200, 200, http.StatusTooManyRequests, http.StatusTooManyRequests}; fmt.Sprint(found) != fmt.Sprint(want) {
-			t.Errorf("%s answers %v, want %v", s.name, found, want)
+			t.Errorf("%s answers %v, want %v", r.name, found, want)
 		}
 	}
 }
@@ -59,9 +59,9 @@ func TestPeersLimit(t *testing.T) {
 func TestWithoutRedis(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	b := startBench(t)
-	for _, s := range peers(ample) {
-		if s.inRedis() && b.attempt(s.name, func() { b.startProxy(s, 0) }) {
-			t.Errorf("%s has started", s.name)
+	for _, r := range peers(ample) {
+		if r.inRedis() && b.attempt(r.name, func() { b.startProxy(r, 0) }) {
+			t.Errorf("%s has started", r.name)
 		}
 	}
 	if len(b.complaints) != 2 || !strings.Contains(b.complaints[0], "Left out: Caddy + redis_rate, on Redis: no redis-server on this machine: install it") {

@@ -49,7 +49,7 @@ func (b *bench) picture() []byte {
 	for _, proxy := range []string{"Caddy", "Traefik"} {
 		var names []string // of the bars
 		for _, r := range bars {
-			if r.proxy.traefik != (proxy == "Traefik") {
+			if r.traefik != (proxy == "Traefik") {
 				continue
 			}
 			left := labelWidth
@@ -104,7 +104,7 @@ func drawBar(out *bytes.Buffer, r *row, x, y int, scale float64) {
 
 // class is the kind of the row's bar, see pictureHead.
 func (r *row) class() string {
-	switch l := r.proxy.limit; {
+	switch l := r.limit; {
 	case l == nil:
 		return "plain"
 	case l.peer != "":

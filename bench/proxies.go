@@ -12,9 +12,8 @@ import (
 // proxy is a Caddy or a Traefik that runs.
 type proxy struct {
 	*harness.Process
-	spec     *proxySpec
+	row      *row // which says how it is configured
 	address  string
-	admin    string    // the address of a Caddy's admin endpoint
 	database *database // where it counts, or nil
 	dsn      string    // of a database there; "" without a limit of pg_ratelimit
 	redis    string    // the address of the Redis where it counts, or ""
@@ -24,23 +23,21 @@ type proxy struct {
 // benchmark reports. Letting the request pass would look fast.
 const decisionTimeout = "1s"
 
-// startProxy starts a proxy, and waits until it answers. server is the number of its Postgres.
-func (b *bench) startProxy(s *proxySpec, server int) *proxy {
-	p := &proxy{spec: s, address: must(harness.FindAddress()), admin: must(harness.FindAddress())}
-	if s.inPostgres() {
-		p.database = b.postgres[server]
-	}
+// startProxy starts the proxy of a row, and waits until it answers. server is the number of its Postgres.
+func (b *bench) startProxy(r *row, server int) *proxy {
+	p := &proxy{row: r, address: must(harness.FindAddress())}
 	switch {
-	case s.inPostgres() && s.limit.policy:
-		p.dsn = p.database.withPolicy(b.ctx, b.schema(s))
-	case s.inPostgres():
-		p.dsn = p.database.create(b.ctx) // of its own: no row works on what another has left
-	case s.inRedis():
+	case r.inRedis():
 		p.redis = b.startRedis()
-	case s.ours():
-		p.dsn = "memory"
+	case r.ours():
+		p.database = b.postgres[server]
+		if r.limit.policy {
+			p.dsn = p.database.withPolicy(b.ctx, b.schema(r))
+		} else {
+			p.dsn = p.database.create(b.ctx) // of its own: no row works on what another has left
+		}
 	}
-	if s.traefik {
+	if r.traefik {
 		p.Process = b.startTraefik(p)
 	} else {
 		p.Process = b.startCaddy(p)
@@ -81,7 +78,7 @@ func (b *bench) stopProxies() {
 			b.complain("%v", err)
 		}
 		if line := logged.FindString(p.Log()); line != "" {
-			b.complain("%s logged: %s", p.spec.name, line)
+			b.complain("%s logged: %s", p.row.name, line)
 		}
 	}
 	b.proxies = nil

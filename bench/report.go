@@ -38,7 +38,6 @@ func (b *bench) results(args []string) string {
 // reportRows writes the table of the rows whose CPU is measured.
 func (b *bench) reportRows(w io.Writer) {
 	table := [][]string{{"", "CPU µs/request: proxy", "store", "÷ no limit, or another row", "÷ in memory", "÷ on Redis", perSecond, walBytes}}
-	marked := false
 	for _, r := range b.rows {
 		if r.load.rate > 0 {
 			continue
@@ -47,14 +46,13 @@ func (b *bench) reportRows(w io.Writer) {
 		if r.base != nil && r.base.base != nil {
 			ratio += " of " + r.base.name
 		}
-		marked = marked || r.wide()
 		table = append(table, []string{
 			r.marked(), r.figures(cpuProxy).text(1), r.figures(cpuStore).text(1), ratio, r.than(r.memory).text(2), r.than(r.redis).text(2),
 			r.figures(perSecond).text(0), r.figures(walBytes).text(0),
 		})
 	}
 	writeTable(w, table)
-	b.explainMark(w, marked)
+	b.explainMark(w)
 }
 
 // than is the ratio of the row's CPU to that of a peer: both are compared with the same row.
@@ -73,8 +71,8 @@ func (r *row) marked() string {
 	return r.name
 }
 
-func (b *bench) explainMark(w io.Writer, marked bool) {
-	if marked {
+func (b *bench) explainMark(w io.Writer) {
+	if slices.ContainsFunc(b.rows, (*row).wide) {
 		fmt.Fprintf(w, "\n\\* An interval of a ratio is wider than ±5 %% even after %d rounds.\n", 3*b.rounds)
 	}
 }
@@ -93,18 +91,16 @@ func (b *bench) reportLatency(w io.Writer) {
 // reportBefore writes the table of the rows that have a version before.
 func (b *bench) reportBefore(w io.Writer) {
 	table := [][]string{{"CPU µs/request", "now", "before", "more", "÷ before", fmt.Sprintf("no worse than %.2f", noWorse)}}
-	marked := false
 	for _, r := range b.rows {
 		ratio := r.ratio()
 		verdict := "yes"
 		if ratio.low > noWorse {
 			verdict = "NO"
 		}
-		marked = marked || r.wide()
 		table = append(table, []string{r.marked(), r.figures(cpuAll).text(1), r.control.figures(cpuAll).text(1), r.difference(cpuAll).text(1), ratio.text(3), verdict})
 	}
 	writeTable(w, table)
-	b.explainMark(w, marked)
+	b.explainMark(w)
 }
 
 // meaning says in two sentences what the figures mean for a user; nothing if the rows are not measured.

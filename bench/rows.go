@@ -1,38 +1,31 @@
 package main
 
 import (
+	"path"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// row is a line of a table: a load on a proxy.
+// row is a line of a table: a proxy with a limit, under a load.
 type row struct {
-	name   string
-	base   *row   // the row that it is compared with; nil is none
-	memory *row   // the row of a limiter in the memory of the same proxy; nil is none
-	redis  *row   // the row of a limiter on Redis in the same proxy; nil is none
-	bar    string // its name in the picture; "" is not there
-	proxy  *proxySpec
-	load   load
-	filled bool // a million keys are in the tables
-	pages  bool // pages are open on its database
-	more   bool // only with the flag -all
+	name    string
+	bar     string     // its name in the picture; "" is not there
+	traefik bool       // or else Caddy
+	before  bool       // the proxy is of the version before
+	limit   *limitSpec // nil is none
+	load    load
+	filled  bool // a million keys are in the tables
+	more    bool // only with the flag -all
+	base    *row // the row that it is compared with; nil is none
+	memory  *row // the row of a limiter in the memory of the same proxy; nil is none
+	redis   *row // the row of a limiter on Redis in the same proxy; nil is none
 
 	control *row     // while and after it is measured: base, with samples of the same rounds
 	samples []sample // one for each round
 	wrong   int      // requests without an answer, or with one that they should not have
-}
-
-// proxySpec says how a proxy is configured.
-type proxySpec struct {
-	name    string
-	traefik bool       // or else Caddy
-	before  bool       // with the version before
-	limit   *limitSpec // nil is none
 }
 
 // limitSpec is a limit of pg_ratelimit, or of another limiter.
@@ -41,10 +34,8 @@ type limitSpec struct {
 	algorithm string   // "" is sliding_window
 	limit     string   // events and window
 	lease     string   // the share of the quota that the process may take in advance; "" is none
-	headers   string   // of the plugin; "" is its default
 	options   string   // further lines of a Caddyfile; Traefik takes `audit …` alone
 	zones     []string // further limits of the same request
-	memory    bool     // count in the process, without a database
 	policy    bool     // a rule of the policy for each tier, instead of limits of the configuration; see policyRowsOf
 }
 
@@ -69,19 +60,10 @@ const (
 )
 
 // ours tells whether the proxy has a limit of pg_ratelimit.
-func (s *proxySpec) ours() bool { return s.limit != nil && s.limit.peer == "" }
-
-// inPostgres tells whether the proxy counts in Postgres.
-func (s *proxySpec) inPostgres() bool { return s.ours() && !s.limit.memory }
+func (r *row) ours() bool { return r.limit != nil && r.limit.peer == "" }
 
 // inRedis tells whether the proxy counts in Redis.
-func (s *proxySpec) inRedis() bool { return s.limit != nil && s.limit.peer == onRedis }
-
-// Names of the figures that are no rows. They are measured with the flag -all.
-const (
-	nameMemory = "memory"
-	nameFlood  = "invented keys"
-)
+func (r *row) inRedis() bool { return r.limit != nil && r.limit.peer == onRedis }
 
 const (
 	million = 1000000
@@ -99,7 +81,6 @@ var (
 	hundred  = load{draw: uniform, keys: 100, connections: 64}
 	wide     = load{draw: uniform, keys: 100, connections: 256}
 	paced    = load{draw: uniform, keys: 100, connections: 64, rate: 500}
-	calm     = load{draw: uniform, keys: 100, connections: 64, pause: 2 * time.Millisecond}
 	hotKey   = load{draw: uniform, keys: 1, connections: 64}
 	refusals = load{draw: used, keys: 1000, connections: 64}
 	tenZipf  = load{draw: zipf, keys: 10000, connections: 64}
@@ -126,71 +107,66 @@ type column struct {
 // add adds a row. name is what follows the proxy's in the row's name.
 func (c *column) add(name, bar string, base *row, limit *limitSpec) *row {
 	name = map[bool]string{false: "Caddy ", true: "Traefik "}[c.traefik] + name + c.ending
-	r := &row{name: name, bar: bar, base: base, load: c.load, proxy: &proxySpec{name: name, traefik: c.traefik, limit: limit}}
+	r := &row{name: name, bar: bar, base: base, load: c.load, traefik: c.traefik, limit: limit}
 	c.rows = append(c.rows, r)
 	return r
 }
 
-// compare adds the rows of a proxy without a limit, with peers, and with pg_ratelimit. Without few, these are all of them.
-func (c *column) compare(few bool) (exactRow *row) {
-	memory, redis := compared{"+ mholt/caddy-ratelimit, in memory", "caddy-ratelimit, in memory", caddyRate}, compared{"+ redis_rate, on Redis", "redis_rate, on Redis", redisRate}
+// compare adds the rows of a proxy without a limit, with the limiters of others, and with pg_ratelimit. With more
+// connections, these are the most important ones.
+func (c *column) compare() (exactRow *row) {
+	few := c.load.connections > hundred.connections
+	itself, redisName, memoryLimit := "mholt/caddy-ratelimit", "redis_rate", caddyRate
 	if c.traefik {
-		memory, redis = compared{"+ its rateLimit, in memory", "its rateLimit, in memory", itsRate}, compared{"+ its rateLimit, on Redis", "its rateLimit, on Redis", redisRate}
+		itself, redisName, memoryLimit = "its rateLimit", "its rateLimit", itsRate
 	}
 	plain := c.add("plain", "no limit", nil, nil)
-	var inMemory *row
+	var memory *row
 	if !few {
-		inMemory = c.add(memory.name, memory.bar, plain, memory.limit)
+		memory = c.add("+ "+itself+", in memory", path.Base(itself)+", in memory", plain, memoryLimit)
 	}
-	onRedis := c.add(redis.name, redis.bar, plain, redis.limit)
-	for _, our := range []compared{{"+ exact", "pg-ratelimit, exact", exact}, {"+ leased", "pg-ratelimit, leased", leased}, {"+ policy", "pg-ratelimit, policy", withPolicy}} {
-		if few && our.limit.policy {
-			continue
-		}
-		r := c.add(our.name, our.bar, plain, our.limit)
-		r.memory, r.redis = inMemory, onRedis
-		if our.limit == exact {
-			exactRow = r
-		}
+	redis := c.add("+ "+redisName+", on Redis", redisName+", on Redis", plain, redisRate)
+	exactRow = c.add("+ exact", "pg-ratelimit, exact", plain, exact)
+	ours := []*row{exactRow, c.add("+ leased", "pg-ratelimit, leased", plain, leased)}
+	if !few {
+		ours = append(ours, c.add("+ policy", "pg-ratelimit, policy", plain, withPolicy))
+	}
+	for _, r := range ours {
+		r.memory, r.redis = memory, redis
 	}
 	return exactRow
 }
 
-// compared is a limiter, and its name in the picture.
-type compared struct {
-	name, bar string
-	limit     *limitSpec
-}
-
 // allRows are all rows, in the order of their table.
 func allRows() (rows []*row) {
-	caddy, caddyWide := &column{load: hundred}, &column{load: wide, ending: ", 256 connections"}
-	traefik, traefikWide := &column{traefik: true, load: hundred}, &column{traefik: true, load: wide, ending: ", 256 connections"}
-	exactCaddy := caddy.compare(false)
-	caddyWide.compare(true)
-	exactTraefik := traefik.compare(false)
-	traefikWide.compare(true)
-	caddyPaced, traefikPaced := &column{load: paced, ending: ", paced"}, &column{traefik: true, load: paced, ending: ", paced"}
-	plain := caddyPaced.add("plain", "", nil, nil)
-	caddyPaced.add("+ exact", "", plain, exact)
-	caddyPaced.add("+ leased", "", plain, leased)
-	traefikPaced.add("+ exact", "", traefikPaced.add("plain", "", nil, nil), exact)
-	for _, c := range []*column{caddy, caddyWide, traefik, traefikWide, caddyPaced, traefikPaced} {
-		rows = append(rows, c.rows...)
-	}
-
 	further := &column{load: hundred}
 	with := func(name string, base *row, l load, limit limitSpec) *row {
 		further.load = l
 		return further.add("+ "+name, "", base, &limit)
 	}
+	caddy := &column{load: hundred}
+	exactCaddy := caddy.compare()
+	rows = caddy.rows
+	for _, c := range []*column{{load: wide, ending: ", 256 connections"}, {traefik: true, load: hundred}, {traefik: true, load: wide, ending: ", 256 connections"}} {
+		c.compare()
+		rows = append(rows, c.rows...)
+	}
+	for _, traefik := range []bool{false, true} {
+		c := &column{traefik: traefik, load: paced, ending: ", paced"}
+		plain := c.add("plain", "", nil, nil)
+		c.add("+ exact", "", plain, exact)
+		if !traefik {
+			c.add("+ leased", "", plain, leased)
+		}
+		rows = append(rows, c.rows...)
+	}
+
 	hot := with("exact, one hot key", exactCaddy, hotKey, *exact)
 	with("leased, one hot key", hot, hotKey, *leased)
 	with("exact, 3 limits", exactCaddy, hundred, limitSpec{limit: ample, zones: []string{"team", "everybody"}})
 	with("exact, audit all", exactCaddy, hundred, limitSpec{limit: ample, options: "audit all"})
 	with("durable", exactCaddy, hundred, limitSpec{limit: ample, options: "durable"})
 	with("durable, synchronous", exactCaddy, hundred, limitSpec{limit: ample, options: "durable\nsynchronous_commit"})
-	with("in memory", exactCaddy, hundred, limitSpec{limit: ample, memory: true})
 	denied := with("exact, 90 % denied", exactCaddy, refusals, limitSpec{limit: scarce})
 	with("exact, 90 % denied, audit denied", denied, refusals, limitSpec{limit: scarce, options: "audit denied"})
 	filled := with("exact, 1 M keys", exactCaddy, load{draw: uniform, keys: million, connections: 64}, *exact)
@@ -206,12 +182,6 @@ func allRows() (rows []*row) {
 			with(a.String(), exactCaddy, hundred, limit)
 		}
 	}
-	for _, traefik := range []bool{false, true} {
-		further.traefik = traefik
-		watched := with("leased, audit denied", map[bool]*row{false: exactCaddy, true: exactTraefik}[traefik], calm, limitSpec{limit: ample, lease: share, options: "audit denied"})
-		with("leased, audit denied, 50 pages", watched, calm, *watched.proxy.limit).pages = true
-	}
-	with("exact, headers both", exactTraefik, hundred, limitSpec{limit: ample, headers: "both"})
 	for _, r := range further.rows {
 		r.more = true
 	}

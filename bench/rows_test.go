@@ -16,7 +16,7 @@ import (
 func TestRowsAreComparable(t *testing.T) {
 	rows := allRows()
 	for _, r := range besideBefore(allRows()) { // with the same row of the version before
-		if before := r.base; before.name != r.name+", before" || before.proxy.limit != r.proxy.limit || before.load.connections != r.load.connections {
+		if before := r.base; before.name != r.name+", before" || before.limit != r.limit || before.load.connections != r.load.connections {
 			t.Errorf("%s is compared with %s", r.name, before.name)
 		}
 	}
@@ -27,18 +27,18 @@ func TestRowsAreComparable(t *testing.T) {
 		}
 		seen[r.name] = true
 		for _, other := range []*row{r.base, r.memory, r.redis} {
-			if other != nil && (!slices.Contains(rows, other) || other.proxy.traefik != r.proxy.traefik || other.load.connections != r.load.connections || other.load.rate != r.load.rate) {
+			if other != nil && (!slices.Contains(rows, other) || other.traefik != r.traefik || other.load.connections != r.load.connections || other.load.rate != r.load.rate) {
 				t.Errorf("%s is compared with %s", r.name, other.name)
 			}
 		}
-		if r.redis != nil && (!r.redis.proxy.inRedis() || r.redis.base != r.base || r.memory != nil && r.memory.base != r.base) {
+		if r.redis != nil && (!r.redis.inRedis() || r.redis.base != r.base || r.memory != nil && r.memory.base != r.base) {
 			t.Errorf("%s is compared with the peers %v and %v", r.name, r.memory, r.redis)
 		}
 		if want := strings.HasSuffix(r.name, "256 connections"); want != (r.load.connections == 256) {
 			t.Errorf("%s has %d connections", r.name, r.load.connections)
 		}
-		if strings.Contains(r.name, "leased") != (r.proxy.limit != nil && r.proxy.limit.lease != "") {
-			t.Errorf("%s: the limit is %+v", r.name, r.proxy.limit)
+		if strings.Contains(r.name, "leased") != (r.limit != nil && r.limit.lease != "") {
+			t.Errorf("%s: the limit is %+v", r.name, r.limit)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -9,7 +10,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -40,17 +40,17 @@ func (b *bench) startTraefik(p *proxy) *harness.Process {
 		config["middlewares"] = object{"limit": middleware}
 		router["middlewares"] = []string{"limit"}
 	}
-	if p.spec.limit != nil {
+	if p.row.limit != nil {
 		args = append(args, "--experimental.localPlugins.pg_ratelimit.moduleName="+pluginModule)
 	}
 	text := must(json.Marshal(object{"http": config})) // JSON is YAML, too
-	return b.launch(p.spec.name, b.pluginFolder(p.spec), b.traefik, append(args, "--providers.file.filename="+b.file("yml", string(text)))...)
+	return b.launch(p.row.name, b.pluginFolder(p.row), b.traefik, append(args, "--providers.file.filename="+b.file("yml", string(text)))...)
 }
 
 // pluginFolder is the folder in which a Traefik runs. Traefik looks for local plugins below it.
-func (b *bench) pluginFolder(s *proxySpec) string {
+func (b *bench) pluginFolder(r *row) string {
 	dir, source := filepath.Join(b.dir, "plugin"), root
-	if s.before {
+	if r.before {
 		dir, source = filepath.Join(b.dir, "plugin-before"), b.beforeDir
 	}
 	link := filepath.Join(dir, "plugins-local", "src", filepath.FromSlash(pluginModule))
@@ -63,32 +63,27 @@ func (b *bench) pluginFolder(s *proxySpec) string {
 
 // traefikLimit is the middleware of a Traefik, or nil.
 func traefikLimit(p *proxy) object {
-	switch s := p.spec; {
-	case s.limit != nil && !s.ours():
+	switch l := p.row.limit; {
+	case l == nil:
+		return nil
+	case l.peer != "":
 		limit := object{
-			"average": s.limit.events(), "period": s.limit.window(), "burst": s.limit.events(),
+			"average": l.events(), "period": l.window(), "burst": l.events(),
 			"sourceCriterion": object{"requestHeaderName": keyHeader},
 		}
-		if s.inRedis() {
+		if l.peer == onRedis {
 			// redis_rate has keys of the same names and of another type in database 0.
 			limit["redis"] = object{"endpoints": []string{p.redis}, "db": 1}
 		}
 		return object{"rateLimit": limit}
-	case s.limit != nil && s.limit.policy:
+	case l.policy:
 		return object{"plugin": object{"pg_ratelimit": object{
 			"dsn": p.dsn, "timeout": decisionTimeout, "onError": "deny", "policy": []object{{"apiKey": "{header." + keyHeader + "}"}},
 		}}}
-	case s.limit != nil:
-		limit := object{
+	default:
+		return object{"plugin": object{"pg_ratelimit": object{
 			"dsn": p.dsn, "prefix": "api", "key": "{header." + keyHeader + "}",
-			"algorithm": "sliding_window", "limit": s.limit.limit, "timeout": decisionTimeout, "onError": "deny",
-		}
-		for name, value := range map[string]string{"lease": s.limit.lease, "headers": s.limit.headers, "audit": strings.TrimPrefix(s.limit.options, "audit ")} {
-			if value != "" {
-				limit[name] = value
-			}
-		}
-		return object{"plugin": object{"pg_ratelimit": limit}}
+			"algorithm": "sliding_window", "limit": l.limit, "lease": cmp.Or(l.lease, "off"), "timeout": decisionTimeout, "onError": "deny",
+		}}}
 	}
-	return nil
 }

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+)
+
+// policyRowsOf is SQL that fills the tables of a policy: so many users on three tiers, each user with an
+// API key, and a rule for each tier. The API keys are what the loads send, see keyName; a
+// policy takes keys that were made elsewhere. Triggers and checks of foreign keys are off
+// for the many rows, since they would take most of the time.
+func policyRowsOf(keys int) string {
+	return fmt.Sprintf(`
+	SET LOCAL session_replication_role = replica;
+	INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro'), ('enterprise');
+	INSERT INTO rate_limit_users (user_id, tier)
+		SELECT 'user-' || n, (ARRAY['free', 'pro', 'enterprise'])[1 + n %% 3] FROM generate_series(0, %[1]d) AS n;
+	INSERT INTO rate_limit_api_keys (digest, user_id)
+		SELECT sha256(convert_to(concat_ws('.', 10, n >> 16, n >> 8 & 255, n & 255), 'UTF8')), 'user-' || n FROM generate_series(0, %[1]d - 1) AS n
+		UNION ALL SELECT sha256('ready'), 'user-%[1]d';
+	SET LOCAL session_replication_role = DEFAULT;
+	SELECT rate_limit_rule(tier, family => 'plan', priority => 100 + place, tiers => ARRAY[tier], algorithm => 'sliding_window', per_hour => 1000000)
+		FROM unnest(ARRAY['free', 'pro', 'enterprise']) WITH ORDINALITY AS t(tier, place);
+	ANALYZE`, keys)
+}
+
+// withPolicy makes a database with a policy of a million API keys, in tables that schema makes, and returns its DSN.
+func (d *database) withPolicy(ctx context.Context, schema string) (dsn string) {
+	if d.policies[schema] == "" {
+		log.Print("filling the tables of a policy")
+		dsn = d.create(ctx)
+		query(ctx, dsn, schema, policyRowsOf(million))
+		d.policies[schema] = dsn
+	}
+	return d.policies[schema]
+}
+
+// schema is the SQL that makes the tables of a proxy.
+func (b *bench) schema(r *row) string {
+	if r.before {
+		return string(must(os.ReadFile(filepath.Join(b.beforeDir, "schema.sql"))))
+	}
+	return schema.File
+}
+
+// fill sends one request for each of a million keys, and tells, the first time, how much memory a key takes.
+func (b *bench) fill(p *proxy) {
+	log.Print("sending requests for a million keys")
+	b.wrong(b.sendInTurn(p, million), p.row.name)
+	bytes := query(b.ctx, p.dsn, "SELECT pg_total_relation_size('rate_limit_ephemeral') / greatest(count(*), 1) FROM rate_limit_ephemeral")
+	if len(b.figures) == 0 {
+		b.figures = append(b.figures, []string{"bytes of Postgres's memory for a key, with indexes", bytes})
+	}
+}
