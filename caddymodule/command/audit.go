@@ -1,15 +1,10 @@
 package command
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
-	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
@@ -24,19 +19,19 @@ func noneRecorded(what string, p admin.Period) string {
 }
 
 var auditCommand = entry{
-	use:   "audit [-f] [--user USER] [--rule RULE | --prefix PREFIX] [--decision limited] [--since 1h]",
+	use:   "audit [--watch] [--user USER] [--rule RULE | --prefix PREFIX] [--decision limited] [--since 1h]",
 	short: "Lists what happened to requests, the newest first",
 	long: `Lists rows of the audit log, the newest first: of the last hour, unless --since says
 otherwise. Flags that are given together must all hold. A row with a count above 1 stands for
 as many equal refusals within a second. LIMIT is the limit that refused the request, or the one
 with the least left.
 
-With -f the newest is the last, and what proxies write from then on follows until Ctrl-C: with
---json, one object a line.
+With --watch (-f) the newest is the last, and what proxies write from then on follows until
+Ctrl-C: with --json, one object a line. What they write more than two minutes late is left out.
 
 ` + recording,
 	example: `  caddy pg-ratelimit audit
-  caddy pg-ratelimit audit -f --rule free
+  caddy pg-ratelimit audit --watch --rule free
   caddy pg-ratelimit audit --user acme --decision limited --since 24h
   caddy pg-ratelimit audit --rule free --address 192.0.2.0/24 -n 200
   caddy pg-ratelimit audit --prefix web --host api.example.com --since 2026-11-27 --until 2026-11-28 --json`,
@@ -51,14 +46,15 @@ With -f the newest is the last, and what proxies write from then on follows unti
 		{name: "address", value: "", read: aNetwork, usage: "from this address or network"},
 		{name: "host", value: "", usage: "to this host"},
 		{name: "node", value: "", usage: "decided by this proxy"},
-		{name: "follow,f", value: false, usage: "go on with new rows, until Ctrl-C"},
 		most(50),
 	}, period("1h", "decided")...),
-	alone: []string{"follow until", "prefix rule"},
-	do: func(c *call) error {
+	alone:  []string{"watch until", "prefix rule"},
+	newest: true,
+	empty:  func(c *call) string { return noneRecorded("decision", c.times) },
+	list: func(c *call) ([]line, error) {
 		q := &admin.AuditQuery{
 			Period: c.times, User: c.text("user"), KeyID: get[int64](c, "key-id"), Prefix: c.text("prefix"), Address: get[netip.Prefix](c, "address"),
-			Host: c.text("host"), Node: c.text("node"), Most: c.number("number"),
+			Host: c.text("host"), Node: c.text("node"), Since: c.since, Most: c.most(),
 		}
 		if rule := c.text("rule"); rule != "" {
 			q.Prefix = "rule/" + rule
@@ -66,21 +62,24 @@ With -f the newest is the last, and what proxies write from then on follows unti
 		if decisions := c.text("decision"); decisions != "" {
 			q.Decisions = strings.Split(decisions, ",")
 		}
-		if c.is("follow") {
-			return c.follow(q)
+		if c.since != 0 {
+			now, err := c.db.Now(c.ctx)
+			if err != nil {
+				return nil, err
+			}
+			q.Period = admin.Period{From: now.Add(-watchedTime), Until: now.Add(watchedTime)}
 		}
 		found, err := c.db.Audit(c.ctx, q)
-		hideInAll(found)
-		return showList(c, found, err, auditRow, noneRecorded("decision", q.Period))
+		for i := range found {
+			hideIn(found[i].Key, found[i].User, found[i].Host, found[i].Path)
+		}
+		return lines(found, err, auditRow)
 	},
 }
 
-// hideInAll hides the API keys in rows.
-func hideInAll(all []admin.Audited) {
-	for i := range all {
-		hideIn(all[i].Key, all[i].User, all[i].Host, all[i].Path)
-	}
-}
+// watchedTime is how far back new rows are looked for. A proxy writes what happened within seconds. What it writes later,
+// after an outage of the database, is not watched.
+const watchedTime = 2 * time.Minute
 
 // hideIn hides the API keys in texts. A client may have put one into a wrong place.
 func hideIn(texts ...*string) {
@@ -166,79 +165,6 @@ func usedRow(kind string, which any, u *admin.Used) row {
 	return row{kind, which, "REQUESTS", u.Requests, "COST", u.Cost, "REFUSED", u.Refused, "LAST", u.LastRequest}
 }
 
-// followInterval is the time between two reads of new rows.
-const followInterval = time.Second
-
-// follow prints rows of the audit log, and then new ones, until a signal ends the program.
-func (c *call) follow(q *admin.AuditQuery) error {
-	ctx, stop := signal.NotifyContext(c.ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	follower := c.db.Follow(q)
-	encoder := json.NewEncoder(c.cmd.OutOrStdout())
-	encoder.SetEscapeHTML(false)
-	var widths widths
-	for ctx.Err() == nil {
-		found, more, err := follower.Next(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		hideInAll(found)
-		for i := range found {
-			if c.json {
-				err = encoder.Encode(&found[i])
-			} else {
-				_, err = fmt.Fprint(c.cmd.OutOrStdout(), widths.lines(auditRow(&found[i])))
-			}
-			if err != nil {
-				return err
-			}
-		}
-		if more {
-			fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: the others are left out. --decision, --rule or --user show fewer.\n", admin.MostFollowed)
-		}
-		sleep(ctx, followInterval)
-	}
-	return nil
-}
-
-// sleep waits, until the context ends at most.
-func sleep(ctx context.Context, d time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	<-ctx.Done()
-}
-
-// widths are the widths of the columns of a table whose rows are not known yet. They only grow.
-type widths []int
-
-// lines is the line of a row, after that of the header if the row is the first.
-func (w *widths) lines(r row) string {
-	var t table
-	t.addRow(r)
-	if *w == nil {
-		*w = make(widths, len(t[0]))
-	} else {
-		t = t[1:]
-	}
-	for _, cells := range t {
-		for i, text := range cells {
-			(*w)[i] = max((*w)[i], utf8.RuneCountInString(text))
-		}
-	}
-	var all strings.Builder
-	for _, cells := range t {
-		line := ""
-		for i, text := range cells {
-			line += text + strings.Repeat(" ", (*w)[i]-utf8.RuneCountInString(text)+2)
-		}
-		all.WriteString(strings.TrimRight(line, " ") + "\n")
-	}
-	return all.String()
-}
-
 var changesCommand = entry{
 	use:   "changes [--since 1h] [-n 100]",
 	short: "Lists the changes of the policy, the latest first",
@@ -246,13 +172,15 @@ var changesCommand = entry{
 keeps changes for 30 days. --json has the rows before and after.`,
 	example: `  caddy pg-ratelimit changes
   caddy pg-ratelimit changes --since 7d -n 1000 --json`,
-	flags: []flag{{name: "since", value: "1h", read: aDuration, usage: "changes of the last 30m, 24h, 7d …"}, most(100)},
-	do: func(c *call) error {
-		changes, err := c.db.Changes(c.ctx, get[time.Duration](c, "since"), c.number("number"))
-		return showList(c, changes, err, func(change *admin.Change) row {
+	flags:  []flag{{name: "since", value: "1h", read: aDuration, usage: "changes of the last 30m, 24h, 7d …"}, most(100)},
+	newest: true,
+	empty:  says("Nothing was changed."),
+	list: func(c *call) ([]line, error) {
+		changes, err := c.db.Changes(c.ctx, get[time.Duration](c, "since"), c.most())
+		return lines(changes, err, func(change *admin.Change) row {
 			what := strings.Join(change.What, ", ")
 			return row{"ID", change.Seq, "AT", change.At, "BY", change.By, "KIND", change.Kind, "WHICH", which(change), "WHAT", what}
-		}, "Nothing was changed.")
+		})
 	},
 	commands: []entry{{
 		use:   "undo ID",

@@ -5,7 +5,7 @@
 //   - table.go: a command is an entry of a table, and how cobra has it
 //   - values.go: what flags and arguments say, and what a shell suggests for them
 //   - connect.go: which database
-//   - output.go: JSON for programs, tables for people
+//   - output.go, watch.go: JSON for programs, tables for people, and lists that go on with new rows
 //   - policy.go, rules.go, people.go, keys.go, explain.go, counters.go: the entries on the policy
 //   - proxies.go, page.go, tables.go: those on the proxies, their page and settings, and the tables
 //   - audit.go, replay.go, archive.go: those on the history, and on the log of changes
@@ -92,6 +92,9 @@ type call struct {
 	// values are those of flags and arguments that have readers, by name, and times the period of since and until.
 	values map[string]any
 	times  admin.Period
+	// watching: the list is looked at again and again, and since is the horizon of the look before.
+	watching bool
+	since    int64
 }
 
 // run connects to the database of a dataset, and does something on it.

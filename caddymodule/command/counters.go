@@ -62,43 +62,54 @@ So REQUESTS are then refusals only. With --by path, the list has the paths inste
 		{name: "by", value: bySender, usage: "with --since: sender or path", choices: []string{bySender, byPath}},
 		most(20),
 	}, period("", "requests")...),
-	do: func(c *call) error {
-		prefix, most := c.text("prefix"), c.number("number")
+	list: func(c *call) ([]line, error) {
+		prefix, most := c.text("prefix"), c.most()
 		switch {
 		case c.text("since") != "":
 			if err := c.open(ofHistory); err != nil {
-				return err
+				return nil, err
 			}
 			return c.topSince(prefix, most)
 		case c.text("by") == byPath:
-			return &ratelimit.FieldError{Field: "--by", Value: byPath, Want: "given with --since: counters have no paths. The metrics have them where the configuration says: route {path}"}
+			return nil, &ratelimit.FieldError{Field: "--by", Value: byPath, Want: "given with --since: counters have no paths. The metrics have them where the configuration says: route {path}"}
 		case c.text("until") != "":
-			return errNoSince
-		case prefix != "" && !strings.HasPrefix(prefix, "rule/"):
+			return nil, errNoSince
+		case !ofRules(prefix):
 			counters, err := c.db.TopCounters(c.ctx, prefix, most)
-			return showList(c, counters, err, counterRow, "There are no counters.")
+			return lines(counters, err, counterRow)
 		}
 		usage, err := c.db.Top(c.ctx, prefix, most)
-		return showList(c, usage, err, usageRow, "Nothing is used.")
+		return lines(usage, err, usageRow)
+	},
+	empty: func(c *call) string {
+		switch {
+		case c.text("since") != "":
+			return noneRecorded("request", c.times)
+		case !ofRules(c.text("prefix")):
+			return "There are no counters."
+		}
+		return "Nothing is used."
 	},
 }
 
+// ofRules reports whether a prefix is that of counters of rules.
+func ofRules(prefix string) bool { return prefix == "" || strings.HasPrefix(prefix, "rule/") }
+
 // topSince lists the senders, or the paths, of the most requests in a period.
-func (c *call) topSince(prefix string, most int) error {
-	p := c.times
+func (c *call) topSince(prefix string, most int) ([]line, error) {
 	if c.text("by") == byPath {
-		paths, err := c.db.TopPaths(c.ctx, p, prefix, most)
-		return showList(c, paths, err, func(n *admin.Name) row {
+		paths, err := c.db.TopPaths(c.ctx, c.times, prefix, most)
+		return lines(paths, err, func(n *admin.Name) row {
 			return row{"PATH", hideKeys(n.Name), "REQUESTS", n.Requests, "REFUSED", n.Refused}
-		}, noneRecorded("request", p))
+		})
 	}
-	senders, err := c.db.TopSince(c.ctx, p, prefix, most)
+	senders, err := c.db.TopSince(c.ctx, c.times, prefix, most)
 	for i := range senders {
 		hideIn(senders[i].Key, senders[i].User)
 	}
-	return showList(c, senders, err, func(s *admin.Sender) row {
+	return lines(senders, err, func(s *admin.Sender) row {
 		return row{"PREFIX", s.Prefix, "KEY", s.Key, "USER", s.User, "REQUESTS", s.Requests, "REFUSED", s.Refused, "LAST", s.Last}
-	}, noneRecorded("request", p))
+	})
 }
 
 var getCommand = entry{
@@ -112,9 +123,10 @@ key may be one that is stored as a digest. KEY may be "-", to read it from stand
 	first: prefixes,
 	args:  []reader{aText, aSecret},
 	of:    ofCounters,
-	do: func(c *call) error {
+	empty: says("There are no counters."),
+	list: func(c *call) ([]line, error) {
 		counters, err := c.db.Counters(c.ctx, c.args[0], get[string](c, "KEY"))
-		return showList(c, counters, err, counterRow, "There are no counters.")
+		return lines(counters, err, counterRow)
 	},
 }
 

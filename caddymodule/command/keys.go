@@ -40,15 +40,12 @@ its own, requests with the key have that tier, and not that of the user.`,
 		example: `  caddy pg-ratelimit keys list
   caddy pg-ratelimit keys list --user acme --json`,
 		flags: []flag{{name: "user", value: "", usage: "keys of this user only", complete: userNames}, most(100)},
-		do: func(c *call) error {
-			most := c.number("number")
-			keys, err := c.db.KeysWithUsage(c.ctx, c.text("user"), most)
-			return show(c, keys, err, func(p *page, keys []admin.Key) {
-				addList(p, keys, keyRow, "There are no keys.")
-				if len(keys) == most {
-					p.print("There may be more than these %d: -n says how many.\n", most)
-				}
-			})
+		empty: says("There are no keys."),
+		list:  asks(admin.KeysQuestion, keyFields, "user", "number"),
+		below: func(c *call, p *page, all []line) {
+			if most := c.number("number"); len(all) == most {
+				p.print("There may be more than these %d: -n says how many.\n", most)
+			}
 		},
 	}, {
 		use:   "set ID SETTING=VALUE ...",
@@ -76,8 +73,8 @@ to its default, and deletes an override. The change is one transaction.`,
 		args:    []reader{aKeyID},
 		do: func(c *call) error {
 			key, err := c.db.RevokeKey(c.ctx, get[int64](c, "ID"))
-			return show(c, key, err, func(p *page, key *admin.Key) {
-				p.print("The key %d of the user %s is revoked since %s.\n", key.ID, text(key.User), cell(key.RevokedAt))
+			return show(c, key, err, func(p *page, key *admin.Row) {
+				p.print("The key %d of the user %s is revoked since %s.\n", key.Get("id"), text(key.Text("user")), cell(key.Get("revoked_at")))
 			})
 		},
 	}, {
@@ -113,28 +110,25 @@ func aKeyID(c *call, name, text string) (any, error) {
 func (c *call) newKey(key *admin.NewKey, err error) error {
 	return show(c, key, err, func(p *page, key *admin.NewKey) {
 		said := c.cmd.ErrOrStderr()
-		fmt.Fprintf(said, "This is the key %d of the user %s. Nothing can show it again. It ends: %s.\n", key.ID, text(key.User), or(key.ExpiresAt, "never"))
-		if key.Replaces != nil {
-			fmt.Fprintf(said, "The key %d, which it replaces, ends: %s.\n", *key.Replaces, cell(key.ReplacedAt))
+		fmt.Fprintf(said, "This is the key %d of the user %s. Nothing can show it again. It ends: %s.\n", key.Get("id"), text(key.Text("user")), or(key.Get("expires_at"), "never"))
+		if old := key.Get("replaces"); old != nil {
+			fmt.Fprintf(said, "The key %d, which it replaces, ends: %s.\n", old, cell(key.Get("replaced_at")))
 		}
 		p.print("%s\n", key.Key)
 	})
 }
 
-func keyRow(k *admin.Key) row {
-	return append(row{
-		"ID", k.ID, "KEY", k.Hint, "USER", k.User, "TIER", k.Tier, "NAME", k.Name, "STATE", k.State, "EXPIRES", or(k.ExpiresAt, "never"),
-		"REVOKED", k.RevokedAt, "REPLACED BY", k.ReplacedBy, "CREATED", k.CreatedAt,
-	}, recentRow(k.Recent)...)
-}
+// keyFields are the columns of a key in a list.
+const keyFields = "ID id, KEY hint, USER user, TIER tier, NAME name, STATE state, EXPIRES expires_at=never, REVOKED revoked_at, REPLACED BY replaced_by, CREATED created_at" + recentFields
 
 var bansCommand = entry{
 	use:     "bans",
 	short:   "Lists the networks, users and keys that are shut out",
 	example: "  caddy pg-ratelimit bans",
-	do: func(c *call) error {
+	empty:   says("There are no bans."),
+	list: func(c *call) ([]line, error) {
 		bans, err := c.db.Bans(c.ctx)
-		return showList(c, bans, err, banRow, "There are no bans.")
+		return lines(bans, err, banRow)
 	},
 }
 
@@ -164,7 +158,7 @@ var unbanCommand = entry{
 	use:     "unban NETWORK",
 	short:   "Lifts the ban of a network or an address",
 	example: "  caddy pg-ratelimit unban 192.0.2.0/24",
-	first:   banned("network"),
+	first:   networks,
 	args:    []reader{aNetwork},
 	do: func(c *call) error {
 		network := get[netip.Prefix](c, "NETWORK")

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,10 +12,104 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
 // row has the columns of a table, each as its header and its value: "USER", k.User, "NAME", k.Name.
 type row []any
+
+// fields makes rows of those of an answer. The text has headers and columns, as in "USER user, EXPIRES expires_at=never". What
+// follows = stands for NULL, and what follows : is the name of a shape. Those behind a bar are left out of a row in which the
+// first of them is NULL.
+func fields(text string) func(r *admin.Row) row {
+	always, sometimes, _ := strings.Cut(text, " | ")
+	return func(r *admin.Row) row {
+		all := addFields(nil, r, always)
+		if more := addFields(nil, r, sometimes); len(more) > 0 && more[1] != none {
+			all = append(all, more...)
+		}
+		return all
+	}
+}
+
+func addFields(to row, r *admin.Row, text string) row {
+	for _, field := range strings.Split(text, ", ") {
+		at := strings.LastIndexByte(field, ' ')
+		if at < 0 {
+			break
+		}
+		column, ifNull, _ := strings.Cut(field[at+1:], "=")
+		column, shape, _ := strings.Cut(column, ":")
+		value := r.Get(column)
+		if value != nil && shape != "" {
+			value = shapes[shape](value)
+		}
+		to = append(to, field[:at], or(value, cmp.Or(ifNull, none)))
+	}
+	return to
+}
+
+// shapes are how values are shown that are no texts.
+var shapes = map[string]func(value any) string{
+	"span": func(value any) string { return span(value.(float64)) },
+	"kB":   func(value any) string { return strconv.FormatInt(value.(int64)>>10, 10) + " kB" },
+}
+
+// line is a row of a list: the value that programs see, and the row for people.
+type line struct {
+	value any
+	row   row
+}
+
+// lister asks the question of a list.
+type lister func(c *call) ([]line, error)
+
+// lines are the rows of a list.
+func lines[T any](list []T, err error, columns func(*T) row) ([]line, error) {
+	var all []line
+	for i := range list {
+		all = append(all, line{&list[i], columns(&list[i])})
+	}
+	return all, err
+}
+
+// asks lists the answer to a question, whose parameters are flags, as fields.
+func asks(question, columns string, flags ...string) lister {
+	return func(c *call) ([]line, error) {
+		var parameters []any
+		for _, name := range flags {
+			if name == "number" {
+				parameters = append(parameters, int64(c.most()))
+			} else {
+				parameters = append(parameters, c.text(name))
+			}
+		}
+		rows, err := c.db.Ask(c.ctx, question, parameters...)
+		return lines(rows, err, fields(columns))
+	}
+}
+
+// says is what people see of an empty list.
+func says(text string) func(c *call) string { return func(*call) string { return text } }
+
+// print prints a list.
+func (c *call) print(e *entry) error {
+	if c.is("watch") {
+		return c.watch(e)
+	}
+	all, err := e.list(c)
+	values := make([]any, len(all))
+	for i := range all {
+		values[i] = all[i].value
+	}
+	return show(c, values, err, func(p *page, _ []any) {
+		addList(p, all, func(l *line) row { return l.row }, e.empty(c))
+		if e.below != nil {
+			e.below(c, p, all)
+		}
+	})
+}
 
 // table has lines of cells. The first line may be the header.
 type table [][]string
@@ -95,11 +190,6 @@ func show[T any](c *call, value T, err error, forPeople func(p *page, value T)) 
 	return err
 }
 
-// showList is show for a list, which people see as a table, or as a text if the list is empty.
-func showList[T any](c *call, list []T, err error, columns func(*T) row, empty string) error {
-	return show(c, list, err, func(p *page, list []T) { addList(p, list, columns, empty) })
-}
-
 // outcome is what a command that changes one thing prints as JSON.
 type outcome struct {
 	Name    string `json:"name"`
@@ -123,8 +213,12 @@ func cell(value any) string {
 		value = pointer.Elem().Interface()
 	}
 	switch value := value.(type) {
+	case nil:
+		return none
 	case string:
 		return text(value)
+	case []any:
+		return text(strings.Join(texts(value), ", "))
 	case time.Time:
 		return moment(value)
 	case bool:
@@ -136,12 +230,22 @@ func cell(value any) string {
 	return fmt.Sprint(value)
 }
 
+// texts are those of a list in an answer.
+func texts(list any) []string {
+	var all []string
+	items, _ := list.([]any)
+	for _, item := range items {
+		all = append(all, fmt.Sprint(item))
+	}
+	return all
+}
+
 // or is a value, or a text if there is none.
-func or[T any](value *T, ifNil string) string {
-	if value == nil {
+func or(value any, ifNil string) string {
+	if pointer := reflect.ValueOf(value); value == nil || pointer.Kind() == reflect.Pointer && pointer.IsNil() {
 		return ifNil
 	}
-	return cell(*value)
+	return cell(value)
 }
 
 // text has escapes for what could change a terminal or a table.

@@ -134,8 +134,10 @@ command needs no database.`,
 		all = settingsIn("directive", edge.HandlerTable, all)
 		all = settingsIn("global option", edge.StoreTable, all)
 		all = settingsIn("page", edge.PageTable, all)
-		return showList(c, all, nil, func(s *setting) row {
-			return row{"IN", s.In, "SETTING", s.Name, "VALUES", s.Values, "DEFAULT", s.Default, "MEANING", s.Help}
-		}, "")
+		return show(c, all, nil, func(p *page, all []setting) {
+			addList(p, all, func(s *setting) row {
+				return row{"IN", s.In, "SETTING", s.Name, "VALUES", s.Values, "DEFAULT", s.Default, "MEANING", s.Help}
+			}, "")
+		})
 	},
 }

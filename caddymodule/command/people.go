@@ -2,7 +2,6 @@ package command
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
@@ -17,13 +16,8 @@ var tiersCommand = entry{
 		use:     "list",
 		short:   "Lists the tiers, with how many users and keys are on each, and the rules for it",
 		example: "  caddy pg-ratelimit tiers list",
-		do: func(c *call) error {
-			tiers, err := c.db.Tiers(c.ctx)
-			return showList(c, tiers, err, func(tier *admin.Tier) row {
-				rules := strings.Join(tier.Rules, ", ")
-				return row{"TIER", tier.Tier, "RANK", tier.Rank, "USERS", tier.Users, "KEYS", tier.Keys, "RULES", rules, "COMMENT", tier.Comment}
-			}, "There are no tiers.")
-		},
+		empty:   says("There are no tiers."),
+		list:    asks("SELECT * FROM rate_limit_tier_states ORDER BY rank, tier", "TIER tier, RANK rank, USERS users, KEYS keys, RULES rules, COMMENT comment"),
 	}, {
 		use:   "set TIER [SETTING=VALUE ...]",
 		short: "Makes a tier, or changes settings of one",
@@ -64,11 +58,14 @@ func createdOrChanged(isNew bool) string {
 	return "changed"
 }
 
-// recentHelp says what the columns of recentRow are.
+// recentHelp says what recentFields are.
 const recentHelp = `With a history, the list has
 the requests of today and of this month in UTC, how many of this month a limit refused (429),
 how many were refused with 401 or 403, the last request, and when all limits have their full
 quota again, at the latest.`
+
+// recentFields are what a user or a key did, if usage was recorded.
+const recentFields = " | TODAY today, MONTH this_month, 429 limited, 401/403 denied, LAST last_request, RESETS resets"
 
 var usersCommand = entry{
 	use:   "users",
@@ -96,11 +93,9 @@ longest time. STATE is banned, blocked (by an override of 0), or active. ` + rec
 			{name: "sort", value: admin.ByName, usage: "name, or last for those without requests first", choices: []string{admin.ByName, admin.ByLast}},
 			most(100),
 		},
-		do: func(c *call) error {
-			users, err := c.db.Users(c.ctx, c.text("tier"), c.text("sort"), c.number("number"))
-			return showList(c, users, err, func(u *admin.ListedUser) row {
-				return append(row{"USER", u.User, "TIER", u.Tier, "STATE", u.State}, recentRow(u.Recent)...)
-			}, "There are no users.")
+		empty: says("There are no users."),
+		list: func(c *call) ([]line, error) {
+			return asks(admin.UsersQuestion(c.text("sort")), "USER user, TIER tier, STATE state"+recentFields, "tier", "number")(c)
 		},
 	}, {
 		use:   "set USER SETTING=VALUE ...",
@@ -148,7 +143,7 @@ does the history. To shut a user out and keep the keys, see users ban.`,
 		use:     "unban USER",
 		short:   "Lifts the ban of a user",
 		example: "  caddy pg-ratelimit users unban acme",
-		first:   banned("user"),
+		first:   outcasts,
 		do: func(c *call) error {
 			return c.changed(c.db.Unban(c.ctx, "user", c.args[0]), "user", c.args[0], "unbanned")
 		},
@@ -161,55 +156,47 @@ func addUser(p *page, u admin.User) {
 	if u.Tier == nil {
 		facts.add("tier", "- (not in the table of users)")
 	} else {
-		facts.add("tier", u.Tier, "until "+or(u.TierUntil, "never"))
-		facts.add("billing period", u.PeriodStart, u.TimeZone)
-		facts.add("comment", u.Comment)
-		facts.add("created", u.CreatedAt)
-		facts.add("changed", u.UpdatedAt)
+		facts.add("tier", u.Tier, "until "+or(u.Get("tier_until"), "never"))
+		facts.add("billing period", u.Get("period_start"), u.Get("time_zone"))
+		facts.add("comment", u.Get("comment"))
+		facts.add("created", u.Get("created_at"))
+		facts.add("changed", u.Get("updated_at"))
 	}
-	if r := u.Recent; r != nil {
-		facts.add("requests today", r.Today)
-		facts.add("this month", r.ThisMonth)
-		facts.add("refused", r.Refused, fmt.Sprintf("%d by a limit (429)", r.Limited), fmt.Sprintf("%d with 401 or 403", r.Denied))
-		facts.add("last request", r.LastRequest)
-		facts.add("resets", r.Resets)
+	if today := u.Get("today"); today != nil {
+		facts.add("requests today", today)
+		facts.add("this month", u.Get("this_month"))
+		facts.add("refused", u.Get("refused"), fmt.Sprintf("%d by a limit (429)", u.Get("limited")), fmt.Sprintf("%d with 401 or 403", u.Get("denied")))
+		facts.add("last request", u.Get("last_request"))
+		facts.add("resets", u.Get("resets"))
 	}
 	p.table(facts)
-	addOwned(p, u)
+	addOwned(p, &u)
 	addSection(p, "Used", u.Usage, usageRow)
 }
 
 // addOwned adds the keys, overrides and bans of a user.
-func addOwned(p *page, u admin.User) {
-	addSection(p, "Keys", u.Keys, keyRow)
-	addSection(p, "Overrides", u.Overrides, func(o *admin.Override) row {
+func addOwned(p *page, u *admin.User) {
+	addSection(p, "Keys", u.Keys, fields(keyFields))
+	addSection(p, "Overrides", u.Overrides, func(o *admin.Row) row {
 		holder := "the user"
-		if o.KeyID != nil {
-			holder = "key " + cell(o.KeyID)
+		if id := o.Get("key_id"); id != nil {
+			holder = "key " + cell(id)
 		}
 		return row{
-			"LIMIT", o.Rule + "/" + o.Limit, "AMOUNT", or(o.Events, "unlimited"), "FOR", holder, "FROM", o.ValidFrom,
-			"UNTIL", or(o.ValidUntil, "never"), "REASON", o.Reason,
+			"LIMIT", o.Text("rule") + "/" + o.Text("limit"), "AMOUNT", or(o.Get("events"), "unlimited"), "FOR", holder, "FROM", o.Get("valid_from"),
+			"UNTIL", or(o.Get("valid_until"), "never"), "REASON", o.Get("reason"),
 		}
 	})
 	addSection(p, "Bans", u.Bans, banRow)
 }
 
-func addDeleted(p *page, gone admin.DeletedUser) {
-	p.print("The user %s is deleted. The tier was %s.\n", text(gone.User.User), cell(gone.Tier))
+func addDeleted(p *page, gone admin.User) {
+	p.print("The user %s is deleted. The tier was %s.\n", text(gone.User), cell(gone.Tier))
 	if len(gone.Keys)+len(gone.Overrides) > 0 {
 		p.print("With the user went:\n")
 	}
-	addOwned(p, gone.User)
-	if gone.StillBanned {
-		p.print("\nThe user is still banned. To lift that: caddy pg-ratelimit users unban %s\n", text(gone.User.User))
+	addOwned(p, &gone)
+	if gone.Get("still_banned") == true {
+		p.print("\nThe user is still banned. To lift that: caddy pg-ratelimit users unban %s\n", text(gone.User))
 	}
-}
-
-// recentRow has the columns of what a user or a key did; none if no usage was recorded.
-func recentRow(r *admin.Recent) row {
-	if r == nil {
-		return nil
-	}
-	return row{"TODAY", r.Today, "MONTH", r.ThisMonth, "429", r.Limited, "401/403", r.Denied, "LAST", r.LastRequest, "RESETS", r.Resets}
 }

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"strconv"
 	"strings"
 	"time"
 
@@ -51,7 +50,8 @@ reaches the regions.`,
 			for i := range archives {
 				addArchive(p, &archives[i])
 			}
-			addSection(p, "Replication of the policy:", regions, regionRow)
+			addSection(p, "Replication of the policy:", regions,
+				fields("ROLE role, SUBSCRIPTION subscription, STATE state, SILENT FOR silent_seconds:span, ERRORS errors, LOG KEPT retained_bytes:kB"))
 			addSection(p, "Rules that may not mean what they say:", warnings, func(w *admin.RuleWarning) row { return row{"RULE", w.Rule, "WARNING", w.Warning} })
 		})
 	},
@@ -80,20 +80,6 @@ func nodeRow(n *admin.Node) row {
 		"NODE", n.Node, "REGION", n.Region, "VERSION", n.Version, "STATE", state, "EPOCH", n.Epoch, "CHANGES BEHIND", or(n.Behind, behind),
 		"PAUSED", n.Paused, "LOCAL", local, "SEEN", span(n.SecondsAgo) + " ago", "PROBLEMS", strings.Join(problems, "; "),
 	}
-}
-
-func regionRow(r *admin.Replication) row {
-	silent, errors, retained := none, none, none
-	if r.Silent != nil {
-		silent = span(*r.Silent)
-	}
-	if r.Errors != nil {
-		errors = strconv.FormatInt(*r.Errors, 10)
-	}
-	if r.Retained != nil {
-		retained = strconv.FormatInt(*r.Retained>>10, 10) + " kB"
-	}
-	return row{"ROLE", r.Role, "SUBSCRIPTION", r.Subscription, "STATE", r.State, "SILENT FOR", silent, "ERRORS", errors, "LOG KEPT", retained}
 }
 
 func addArchive(p *page, a *admin.Archive) {

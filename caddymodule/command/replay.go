@@ -55,7 +55,7 @@ func hideReplay(r *admin.Replay) {
 // addReplay adds a replay: the limits, the numbers, what they do not say, and the counters of which
 // most changes.
 func addReplay(p *page, r *admin.Replay) {
-	p.print("rule    %s\nlimits  %s\nfrom    %s\nuntil   %s\n\n", text(r.Rule), limits(&admin.Rule{Limits: r.Limits}), moment(r.From), moment(r.Until))
+	p.print("rule    %s\nlimits  %s\nfrom    %s\nuntil   %s\n\n", text(r.Rule), limits(r.Limits), moment(r.From), moment(r.Until))
 	var list table
 	for _, o := range []struct {
 		name string
@@ -82,10 +82,10 @@ func caveats(r *admin.Replay) []string {
 	}
 	for i := range r.Limits {
 		l := &r.Limits[i]
-		if l.OnExceed == "overage" {
-			all = append(all, "The limit "+text(l.Name)+" counts overage and never refuses.")
+		if l.Text("on_exceed") == "overage" {
+			all = append(all, "The limit "+text(l.Text("name"))+" counts overage and never refuses.")
 		} else if amount := capacity(l); r.Weight > 1 && amount < 10*r.Weight {
-			all = append(all, "The sample is too small for the limit "+text(l.Name)+": "+cell(int64(amount))+" is less than 10 rows of it.")
+			all = append(all, "The sample is too small for the limit "+text(l.Text("name"))+": "+cell(int64(amount))+" is less than 10 rows of it.")
 		}
 	}
 	for _, left := range []struct {
@@ -104,12 +104,13 @@ func caveats(r *admin.Replay) []string {
 }
 
 // capacity is the most that a limit lets pass at once.
-func capacity(l *admin.RuleLimit) float64 {
-	switch {
-	case l.Events == nil:
+func capacity(l *admin.Row) float64 {
+	if l.Get("events") == nil {
 		return math.Inf(1)
-	case l.Burst != nil:
-		return float64(*l.Burst)
 	}
-	return float64(*l.Events)
+	most, hasBurst := l.Get("burst").(int64)
+	if !hasBurst {
+		most = l.Get("events").(int64)
+	}
+	return float64(most)
 }

@@ -20,10 +20,12 @@ cannot be used are named below the list, with what they should be, and rules for
 are not in rate_limit_tiers.`,
 		example: `  caddy pg-ratelimit rules list
   caddy pg-ratelimit rules list --json`,
-		do: func(c *call) error {
+		empty: says("There are no rules."),
+		list: func(c *call) ([]line, error) {
 			rules, err := c.db.Rules(c.ctx)
-			return show(c, rules, err, addRules)
+			return lines(rules, err, ruleRow)
 		},
+		below: addProblems,
 	}, {
 		use:   "set NAME SETTING=VALUE ...",
 		short: "Makes a rule, or changes settings of one",
@@ -84,16 +86,16 @@ func ruleMode(name, mode, help string) entry {
 	}
 }
 
-func addRules(p *page, rules []admin.Rule) {
-	addList(p, rules, ruleRow, "There are no rules.")
+// addProblems names the rules that cannot be used, or may not mean what they say.
+func addProblems(_ *call, p *page, rules []line) {
 	problems := ""
-	for i := range rules {
-		r := &rules[i]
-		for _, problem := range r.Problems {
-			problems += fmt.Sprintf("%s cannot be used: %s\n", text(r.Name), text(problem))
+	for _, l := range rules {
+		r := l.value.(*admin.Row)
+		for _, problem := range r.Get("problems").([]string) {
+			problems += fmt.Sprintf("%s cannot be used: %s\n", text(r.Text("name")), text(problem))
 		}
-		for _, warning := range r.Warnings {
-			problems += fmt.Sprintf("%s: %s\n", text(r.Name), text(warning))
+		for _, warning := range r.Get("warnings").([]string) {
+			problems += fmt.Sprintf("%s: %s\n", text(r.Text("name")), text(warning))
 		}
 	}
 	if problems != "" {
@@ -101,33 +103,31 @@ func addRules(p *page, rules []admin.Rule) {
 	}
 }
 
-func ruleRow(r *admin.Rule) row {
-	countedBy := none
-	if r.Action == "limit" {
-		countedBy = text(strings.Join(r.CountBy, " + "))
+func ruleRow(r *admin.Row) row {
+	countedBy, banned := none, none
+	if r.Text("action") == "limit" {
+		countedBy = text(strings.Join(texts(r.Get("count_by")), " + "))
 	}
-	if r.WithoutHeader == "skip" {
+	if r.Text("without_header") == "skip" {
 		countedBy += " (or skip)"
 	}
-	return row{
-		"NAME", r.Name, "ACTION", r.Action, "FAMILY", r.Family, "PRIORITY", r.Priority, "MODE", r.Mode, "WHEN", when(r),
-		"COUNTED BY", countedBy, "LIMITS", limits(r), "BAN", bans(r),
+	if lasts, bans := r.Get("ban_for").(float64); bans {
+		banned = fmt.Sprintf("%s after %d in %s", span(lasts), r.Get("ban_after"), span(r.Get("ban_within").(float64)))
 	}
+	return append(fields("NAME name, ACTION action, FAMILY family, PRIORITY priority, MODE mode")(r),
+		"WHEN", when(r), "COUNTED BY", countedBy, "LIMITS", limits(r.Get("limits").([]admin.Row)), "BAN", banned)
 }
 
 // when are the conditions of a rule.
-func when(r *admin.Rule) string {
+func when(r *admin.Row) string {
 	var all []string
-	for _, c := range []struct {
-		name   string
-		values []string
-	}{{"tiers", r.Tiers}, {"hosts", r.Hosts}, {"paths", r.Paths}, {"methods", r.Methods}, {"networks", r.Networks}} {
-		if c.values != nil {
-			all = append(all, c.name+"="+strings.Join(c.values, ","))
+	for _, name := range []string{"tiers", "hosts", "paths", "methods", "networks"} {
+		if values := r.Get(name); values != nil {
+			all = append(all, name+"="+strings.Join(texts(values), ","))
 		}
 	}
-	if r.ValidFrom != nil || r.ValidUntil != nil {
-		all = append(all, "valid="+strings.ReplaceAll(or(r.ValidFrom, "")+".."+or(r.ValidUntil, ""), " ", "T"))
+	if from, until := r.Get("valid_from"), r.Get("valid_until"); from != nil || until != nil {
+		all = append(all, "valid="+strings.ReplaceAll(or(from, "")+".."+or(until, ""), " ", "T"))
 	}
 	if len(all) == 0 {
 		return "always"
@@ -135,35 +135,31 @@ func when(r *admin.Rule) string {
 	return text(strings.Join(all, " "))
 }
 
-// limits are the limits of a rule, as in "per_hour 1000/1h, token_bucket, burst 20".
-func limits(r *admin.Rule) string {
+// limits are the limits of a rule, as in "per_hour 1000/1h token_bucket burst 20".
+func limits(limits []admin.Row) string {
 	var all []string
-	for _, l := range r.Limits {
-		one := fmt.Sprintf("%s %s/%s %s", l.Name, or(l.Events, "unlimited"), window(l.Seconds, l.Calendar), l.Algorithm)
-		if l.Seconds == nil && l.Calendar == nil {
-			one = fmt.Sprintf("%s %s %s", l.Name, or(l.Events, "unlimited"), l.Algorithm)
+	for i := range limits {
+		l := &limits[i]
+		one := l.Text("name") + " " + or(l.Get("events"), "unlimited")
+		if seconds, hasWindow := l.Get("seconds").(float64); hasWindow {
+			one += "/" + span(seconds)
+		} else if calendar := l.Text("calendar"); calendar != "" {
+			one += "/" + calendar
 		}
-		if l.TimeZone != nil {
-			one += " " + *l.TimeZone
+		one += " " + l.Text("algorithm")
+		if zone := l.Text("time_zone"); zone != "" {
+			one += " " + zone
 		}
-		if l.Burst != nil {
-			one += " burst " + cell(*l.Burst)
+		if burst := l.Get("burst"); burst != nil {
+			one += " burst " + cell(burst)
 		}
-		if l.Durable {
+		if l.Get("durable") == true {
 			one += " durable"
 		}
-		if l.OnExceed != "refuse" {
-			one += " " + l.OnExceed
+		if exceeded := l.Text("on_exceed"); exceeded != "refuse" {
+			one += " " + exceeded
 		}
 		all = append(all, one)
 	}
 	return text(strings.Join(all, "; "))
-}
-
-// bans says when proxies ban: "1h after 5 in 10m".
-func bans(r *admin.Rule) string {
-	if r.BanFor == nil || r.BanAfter == nil || r.BanWithin == nil {
-		return none
-	}
-	return span(*r.BanFor) + " after " + cell(*r.BanAfter) + " in " + span(*r.BanWithin)
 }

@@ -43,6 +43,16 @@ func (s *shell) run(args ...string) output {
 // the program itself.
 func (s *shell) caddy(args ...string) output {
 	s.t.Helper()
+	root := s.root(args...)
+	var stdout, stderr bytes.Buffer
+	root.SetOut(&stdout)
+	root.SetErr(&stderr)
+	err := root.Execute()
+	return output{stdout.String(), stderr.String(), err}
+}
+
+// root is `caddy …`.
+func (s *shell) root(args ...string) *cobra.Command {
 	registered := command.New(func(configured string) (string, string, error) { return configured, configured, nil })
 	cmd := &cobra.Command{Use: registered.Name + " " + registered.Usage, Short: registered.Short, Long: registered.Long}
 	registered.CobraFunc(cmd)
@@ -50,11 +60,7 @@ func (s *shell) caddy(args ...string) output {
 	root.AddCommand(cmd)
 	root.SetArgs(args)
 	root.SetIn(strings.NewReader(s.stdin))
-	var stdout, stderr bytes.Buffer
-	root.SetOut(&stdout)
-	root.SetErr(&stderr)
-	err := root.Execute()
-	return output{stdout.String(), stderr.String(), err}
+	return root
 }
 
 // must is run for a command that must succeed. It returns what was printed on standard output.

@@ -31,7 +31,13 @@ type entry struct {
 	args []reader
 	// of is the database on which the command works.
 	of dataset
-	// do is nil of an entry that only has others below it.
+	// list is what the command lists, empty what people see of an empty list, and below what they see below others.
+	// newest: the newest row is the first.
+	list   lister
+	empty  func(c *call) string
+	below  func(c *call, p *page, all []line)
+	newest bool
+	// do is what a command does that does not only list. It is nil of an entry that only has others below it.
 	do       func(c *call) error
 	commands []entry
 }
@@ -55,7 +61,7 @@ type flag struct {
 // build makes the command of an entry, and those below it.
 func (t *tool) build(e *entry) *cobra.Command {
 	cmd := &cobra.Command{Use: e.use, Short: e.short, Long: e.long, Example: e.example, Args: arguments, ValidArgsFunction: e.complete}
-	if e.first != nil || e.settings != nil {
+	if e.first != "" || e.settings != nil {
 		cmd.ValidArgsFunction = t.completeArguments(e)
 	}
 	if e.settings != nil {
@@ -63,6 +69,10 @@ func (t *tool) build(e *entry) *cobra.Command {
 	}
 	for i := range e.flags {
 		t.addFlag(cmd, &e.flags[i])
+	}
+	if e.list != nil {
+		t.addFlag(cmd, &watchFlag)
+		e.do = func(c *call) error { return c.print(e) }
 	}
 	for _, names := range e.alone {
 		cmd.MarkFlagsMutuallyExclusive(strings.Fields(names)...)
@@ -130,7 +140,7 @@ func (t *tool) addFlag(cmd *cobra.Command, f *flag) {
 	if f.needed {
 		must(cmd.MarkFlagRequired(name))
 	}
-	if f.complete == nil && f.choices == nil {
+	if f.complete == "" && f.choices == nil {
 		return
 	}
 	must(cmd.RegisterFlagCompletionFunc(name, func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {

@@ -96,7 +96,9 @@ depends on one of them. Roles and schemas stay.`,
 	flags:   []flag{{name: "yes", value: false, usage: "do not ask"}},
 	do: func(c *call) error {
 		parts, err := c.db.Parts(c.ctx)
-		err = showList(c, parts, err, func(p *admin.Part) row { return row{"KIND", p.Kind, "NAME", p.Name} }, "There is nothing to drop.")
+		err = show(c, parts, err, func(p *page, parts []admin.Part) {
+			addList(p, parts, func(p *admin.Part) row { return row{"KIND", p.Kind, "NAME", p.Name} }, "There is nothing to drop.")
+		})
 		if err != nil || len(parts) == 0 {
 			return err
 		}

@@ -88,6 +88,14 @@ func (f *flag) check(text string) error {
 // most is the flag of a list that says how many lines it has.
 func most(lines int) flag { return flag{name: "number,n", value: lines, usage: "how many"} }
 
+// most is how many lines a list has at most.
+func (c *call) most() int {
+	if c.watching {
+		return max(c.number("number"), mostNew)
+	}
+	return c.number("number")
+}
+
 // aKey is the flag of an API key by its number.
 func aKey(usage string) flag {
 	return flag{name: "key-id", value: 0, read: numberOf("keys list"), usage: usage, complete: validKeys}
@@ -201,22 +209,36 @@ const (
 // suggest suggests arguments.
 type suggest = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective)
 
-// names reads names from a database, at least those that begin with begun.
-type names func(c *call, begun string) ([]string, error)
+// names is a question whose first column has names. A second one says what each is.
+type names string
 
-// ask asks the database for suggestions. There are none if the database does not answer.
-func (t *tool) ask(begun string, read names) ([]string, cobra.ShellCompDirective) {
+const (
+	ruleNames names = "SELECT name FROM rate_limit_rules ORDER BY name"
+	tierNames names = "SELECT tier FROM rate_limit_tiers ORDER BY rank, tier"
+	userNames names = "SELECT user_id FROM rate_limit_users ORDER BY user_id"
+	validKeys names = "SELECT id::text, concat_ws(' ', user_id, hint, name) FROM rate_limit_key_states WHERE state IN ('valid', 'banned') ORDER BY id"
+	prefixes  names = "SELECT 'rule/' || rule || '/' || name FROM rate_limit_rule_limits ORDER BY 1"
+	networks  names = "SELECT banned FROM rate_limit_banned WHERE kind = 'network' ORDER BY 1"
+	outcasts  names = "SELECT banned FROM rate_limit_banned WHERE kind = 'user' ORDER BY 1"
+)
+
+// ask asks the database for names that begin with begun. There are none if the database does not answer.
+func (t *tool) ask(begun string, question names) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
 	defer cancel()
 	var all []string
-	err := (&call{tool: t, ctx: ctx}).run(ofPolicy, func(c *call) (err error) {
-		all, err = read(c, begun)
+	_ = (&call{tool: t, ctx: ctx}).run(ofPolicy, func(c *call) error {
+		rows, err := c.db.Ask(ctx, "SELECT * FROM ("+string(question)+") AS n(name) WHERE starts_with(name, $1::text) LIMIT $2::bigint", begun, int64(mostSuggestions))
+		for _, r := range rows {
+			var columns []string
+			for _, value := range r.Values {
+				columns = append(columns, cell(value))
+			}
+			all = append(all, strings.Join(columns, "\t"))
+		}
 		return err
 	})
-	if err != nil {
-		all = nil
-	}
-	return beginning(all, begun), cobra.ShellCompDirectiveNoFileComp
+	return all, cobra.ShellCompDirectiveNoFileComp
 }
 
 // beginning returns the names that begin with begun, at most mostSuggestions. A name may have a
@@ -235,25 +257,13 @@ func beginning(all []string, begun string) []string {
 func (t *tool) completeArguments(e *entry) suggest {
 	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		switch {
-		case len(args) == 0 && e.first != nil:
+		case len(args) == 0 && e.first != "":
 			return t.ask(begun, e.first)
 		case e.settings != nil:
 			return t.completeSetting(e.settings, begun)
 		}
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-}
-
-// prefixes are those of the limits of rules.
-func prefixes(c *call, _ string) ([]string, error) {
-	rules, err := c.db.Rules(c.ctx)
-	var all []string
-	for i := range rules {
-		for _, l := range rules[i].Limits {
-			all = append(all, "rule/"+rules[i].Name+"/"+l.Name)
-		}
-	}
-	return all, err
 }
 
 // completeSetting suggests name=, and after it values.
@@ -283,38 +293,4 @@ func (t *tool) completeSetting(settings []admin.Setting, begun string) ([]string
 		all = append(all, name+"="+v)
 	}
 	return all, directive
-}
-
-func ruleNames(c *call, _ string) ([]string, error) { return c.db.RuleNames(c.ctx) }
-
-func tierNames(c *call, _ string) ([]string, error) { return c.db.TierNames(c.ctx) }
-
-func userNames(c *call, begun string) ([]string, error) {
-	return c.db.UserNames(c.ctx, begun, mostSuggestions)
-}
-
-// validKeys are the ids of keys, with what they are for.
-func validKeys(c *call, _ string) ([]string, error) {
-	keys, err := c.db.Keys(c.ctx, "", 100*mostSuggestions)
-	var all []string
-	for _, k := range keys {
-		if k.State == "valid" || k.State == "banned" {
-			all = append(all, cell(k.ID)+"\t"+text(k.User)+" "+cell(k.Hint)+" "+cell(k.Name))
-		}
-	}
-	return all, err
-}
-
-// banned are the networks, the users or the keys that are banned.
-func banned(kind string) names {
-	return func(c *call, _ string) ([]string, error) {
-		bans, err := c.db.Bans(c.ctx)
-		var all []string
-		for _, b := range bans {
-			if b.Kind == kind {
-				all = append(all, b.Banned)
-			}
-		}
-		return all, err
-	}
 }

@@ -21,7 +21,7 @@ const History = refuseHistory + historyTables + historyPartitions + historyRollu
 // up to date in place and keeps their rows. It needs Counters. It can run any number of times.
 // On a server older than Postgres 15 it fails with feature_not_supported.
 const Policy = policyServer + refusePolicy + policyLists + policyPeople + policyRules + policyOverrides + policyChanges +
-	policyOverrideAmounts + policyUsable + policyRenames + policyTriggers + policyRegion + policyRuleFunction + policyProxyFunctions + policyViews + policyEnd
+	policyOverrideAmounts + policyUsable + policyRenames + policyTriggers + policyRegion + policyRuleFunction + policyProxyFunctions + policyViews + policyAnswers + policyCommands + policyEnd
 
 // Lock makes one process at a time run the rest of a migration. The number of the lock is
 // arbitrary. A lock on a table that is in use is not waited for longer than lock_timeout,

@@ -82,6 +82,5 @@ BEGIN
 	END IF;
 	RETURN taken;
 END $$;
-REVOKE ALL ON FUNCTION rate_limit_undo(bigint) FROM PUBLIC;
 COMMENT ON FUNCTION rate_limit_undo(bigint) IS
 	'Takes back what the transaction of a line of rate_limit_changes did to the policy, and returns how many rows it changed. It fails if something newer has touched one of them, or would be deleted with one.';

@@ -7,15 +7,15 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname IN ('rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_name_counter',
-			'rate_limit_ban', 'rate_limit_forget', 'rate_limit_log_replicated', 'rate_limit_replace_ban') AS of_owner
-		FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND p.proname IN ('rate_limit_change_ref', 'rate_limit_log_changes', 'rate_limit_check_overrides', 'rate_limit_complete', 'rate_limit_check_complete', 'rate_limit_rename', 'rate_limit_name_counter', 'rate_limit_rule', 'rate_limit_ban', 'rate_limit_forget',
-			'rate_limit_undo', 'rate_limit_log_replicated', 'rate_limit_replace_ban', 'rate_limit_refuse_change')
+	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM (
+			SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,rate_limit_check_complete,rate_limit_rename,rate_limit_name_counter,rate_limit_ban,rate_limit_forget,rate_limit_log_replicated,rate_limit_replace_ban}'::text[])
+			UNION ALL SELECT 'administrator', unnest('{rate_limit_undo,rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key}'::text[])
+			UNION ALL SELECT 'anybody', unnest('{rate_limit_change_ref,rate_limit_complete,rate_limit_rule,rate_limit_refuse_change}'::text[])) AS f(rights, name)
+		JOIN pg_proc p ON p.proname = f.name AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
-			CASE WHEN function.of_owner THEN 'SECURITY DEFINER' ELSE 'SECURITY INVOKER' END, current_schema());
-		IF function.of_owner THEN
+			CASE function.rights WHEN 'owner' THEN 'SECURITY DEFINER' ELSE 'SECURITY INVOKER' END, current_schema());
+		IF function.rights <> 'anybody' THEN
 			EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
 		END IF;
 	END LOOP;

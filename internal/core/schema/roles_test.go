@@ -90,8 +90,10 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('eve'), 'eve')",
 		"INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events) VALUES ('plan', 'per_hour', 'ann', 5)",
 		"INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24')", "DELETE FROM rate_limit_bans",
-		"SELECT * FROM rate_limit_near, rate_limit_banned, rate_limit_nodes, rate_limit_changes",
-		"DELETE FROM rate_limit_users WHERE user_id = 'eve'",
+		"SELECT * FROM rate_limit_near, rate_limit_banned, rate_limit_nodes, rate_limit_changes", "SELECT * FROM rate_limit_tier_states, rate_limit_key_states, rate_limit_changed",
+		"SELECT * FROM rate_limit_user_states u, rate_limit_recent(u.user_id)", "SELECT rate_limit_revoke_key(max(id)) FROM rate_limit_api_keys",
+		"SELECT rate_limit_rotate_key(min(id), '1 h', sha256('new')) FROM rate_limit_api_keys", "SELECT rate_limit_undo(max(seq)) FROM rate_limit_changes",
+		"DELETE FROM rate_limit_users WHERE user_id = 'eve'", "SELECT rate_limit_delete_tier('gold')",
 		"INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')", "UPDATE rate_limit_pause SET until = now() + interval '2 h'", "DELETE FROM rate_limit_pause",
 		"UPDATE rate_limit_nodes SET watched = now()", "SELECT * FROM rate_limit_metrics",
 	} {
@@ -132,7 +134,8 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"SELECT after FROM rate_limit_changes", "DELETE FROM rate_limit_changes", "UPDATE rate_limit_users SET tier = 'pro'", "INSERT INTO rate_limit_rules (name) VALUES ('x')",
 		"INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')", "INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('x'), 'ann')", "DELETE FROM rate_limit_overrides", "UPDATE rate_limit_tiers SET rank = 0",
 		"INSERT INTO rate_limit_changes (kind, by) VALUES ('user', 'x')", "SELECT by FROM rate_limit_changes", "SELECT FROM rate_limit_audit", "SELECT FROM rate_limit_usage", "SELECT FROM rate_limit_metrics", "TRUNCATE rate_limit_ephemeral",
-		"CREATE TABLE x ()", "SET session_replication_role = replica",
+		"SELECT rate_limit_delete_tier('pro')", "SELECT rate_limit_revoke_key(1)", "SELECT rate_limit_rotate_key(1, '1 h', sha256('x'))", "SELECT rate_limit_undo(1)", "SELECT rate_limit_recent('ann')",
+		"SELECT FROM rate_limit_changed", "SELECT FROM rate_limit_user_states", "CREATE TABLE x ()", "SET session_replication_role = replica",
 	} {
 		if failure := s.fails(forbidden); failure.Code != "42501" {
 			t.Errorf("a proxy, %s: %s", forbidden, failure.Message)

@@ -46,8 +46,8 @@ func TestCountersOfAlternativesAreShown(t *testing.T) {
 	if err != nil || len(found) != 1 {
 		t.Errorf("%+v, %v", found, err)
 	}
-	all, err := f.db.Users(context.Background(), "", admin.ByName, 10)
-	if err != nil || len(all) != 3 || all[1].User != "acme" || all[1].Recent.Resets == nil || all[2].Recent.Resets == nil || all[0].Recent.Resets != nil {
+	all, err := f.db.Ask(context.Background(), admin.UsersQuestion(admin.ByName), "", 10)
+	if err != nil || len(all) != 3 || all[1].Text("user") != "acme" || all[1].Get("resets") == nil || all[2].Get("resets") == nil || all[0].Get("resets") != nil {
 		t.Errorf("%+v, %v", all, err)
 	}
 }

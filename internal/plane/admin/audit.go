@@ -63,6 +63,8 @@ type AuditQuery struct {
 	// Key finds also the rows of a counter with this key, as it is given or as it is stored. With a User, one of
 	// the two is enough.
 	Key string
+	// Since is a Horizon: only rows of transactions from it on are found, and maybe others.
+	Since int64
 	// Most is how many rows are returned at most. It must be above 0.
 	Most int
 }
@@ -120,7 +122,9 @@ func (w *where) String() string { return strings.Join(w.sql, " AND ") }
 // Audit returns rows of the audit log, the newest first.
 func (d *Database) Audit(ctx context.Context, q *AuditQuery) ([]Audited, error) {
 	l := d.log(ctx, q)
-	found := list[Audited](l.work, l.auditSQL("", q.Most), l.args...)
+	found := list[Audited](l.work, fmt.Sprintf(`SELECT time, decision, reason, prefix, limit_name, key, user_id, key_id, tier,
+	abbrev(address), host, method, path, node, region, status, cost, count, weight, quota, remaining, retry_after_ms / 1000.0::float8, duration_us / 1000000.0::float8, also, id
+FROM rate_limit_audit WHERE %s ORDER BY time DESC LIMIT %d`, &l.where, q.Most), l.args...)
 	l.names.show(found)
 	return found, l.err
 }
@@ -161,14 +165,10 @@ func (q *AuditQuery) where(names renamed) *where {
 	if q.Address.IsValid() {
 		w.add("address && $%d::text::inet", q.Address.String())
 	}
+	if q.Since != 0 {
+		w.add(newRowsSQL, q.Since)
+	}
 	return w
-}
-
-// auditSQL is the query of the newest rows of the audit log, at most so many, with further columns.
-func (w *where) auditSQL(further string, most int) string {
-	return fmt.Sprintf(`SELECT time, decision, reason, prefix, limit_name, key, user_id, key_id, tier,
-	abbrev(address), host, method, path, node, region, status, cost, count, weight, quota, remaining, retry_after_ms / 1000.0::float8, duration_us / 1000000.0::float8, also, id%s
-FROM rate_limit_audit WHERE %s ORDER BY time DESC LIMIT %d`, further, w, most)
 }
 
 // Sender is a counter and a user, and what they did in a period.

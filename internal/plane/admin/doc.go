@@ -4,6 +4,7 @@
 //
 //   - database.go, errors.go: the connection, work that ends with its first error, what errors mean for people, and
 //     which sessions hold a lock that a statement waits for
+//   - answers.go: the rows of answers, and questions of several commands
 //   - migrate.go: the tables, and their parts on Citus
 //   - set.go: settings of the form name=value, and the rows that they change
 //   - rules.go, rule_set.go: rules and their limits

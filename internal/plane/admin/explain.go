@@ -208,7 +208,7 @@ func explainKey(r *Request, id *policy.Identity, trace *policy.Trace) *Explained
 }
 
 // explainRules says whether each rule of a list applies. The trace has those that can have an effect.
-func explainRules(listed []Rule, trace *policy.Trace, ambiguous bool) []ExplainedRule {
+func explainRules(listed []Row, trace *policy.Trace, ambiguous bool) []ExplainedRule {
 	traced := map[string]policy.TracedRule{}
 	for _, rule := range trace.Rules {
 		traced[rule.Name] = rule
@@ -216,12 +216,16 @@ func explainRules(listed []Rule, trace *policy.Trace, ambiguous bool) []Explaine
 	explained := []ExplainedRule{}
 	for i := range listed {
 		row := &listed[i]
-		x := ExplainedRule{Name: row.Name, Action: row.Action, Mode: row.Mode, Family: row.Family, Priority: row.Priority}
-		rule, isTraced := traced[row.Name]
+		x := ExplainedRule{Name: row.Text("name"), Action: row.Text("action"), Mode: row.Text("mode"), Priority: row.Get("priority").(int64)}
+		if family, isOne := row.Get("family").(string); isOne {
+			x.Family = &family
+		}
+		problems := row.Get("problems").([]string)
+		rule, isTraced := traced[x.Name]
 		switch {
-		case !isTraced && len(row.Problems) > 0:
-			x.Why = "it cannot be used: " + row.Problems[0]
-		case row.Mode == policy.Off.String():
+		case !isTraced && len(problems) > 0:
+			x.Why = "it cannot be used: " + problems[0]
+		case x.Mode == policy.Off.String():
 			x.Why = "mode: off"
 		case !isTraced:
 			x.Why = "valid: it has ended"

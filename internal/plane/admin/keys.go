@@ -8,64 +8,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// Key is an API key, without the key itself.
-type Key struct {
-	ID   int64   `json:"id"`
-	Hint *string `json:"hint"`
-	Name *string `json:"name"`
-	User string  `json:"user"`
-	// Tier is the key's own; nil is that of the user.
-	Tier *string `json:"tier"`
-	// State is valid, expired, revoked, or banned: the key, or its user.
-	State string `json:"state"`
-	// ExpiresAt is nil for never, and RevokedAt for a key that is not revoked. Both may lie
-	// in the future.
-	ExpiresAt  *time.Time `json:"expires_at"`
-	RevokedAt  *time.Time `json:"revoked_at"`
-	RevokedBy  *string    `json:"revoked_by"`
-	ReplacedBy *int64     `json:"replaced_by"`
-	CreatedAt  time.Time  `json:"created_at"`
-
-	// Recent is nil if no usage was recorded, and where it was not asked for.
-	Recent *Recent `json:"recent,omitempty" db:"-"`
-}
-
-// NewKey is a key that was just made. Key is the key itself, which nothing can show again.
+// NewKey is a key that was just made: its row, with the key, and with the key that it replaces.
 type NewKey struct {
-	Key       string     `json:"key" db:"-"`
-	ID        int64      `json:"id"`
-	Hint      string     `json:"hint"`
-	Name      *string    `json:"name"`
-	User      string     `json:"user"`
-	Tier      *string    `json:"tier"`
-	ExpiresAt *time.Time `json:"expires_at"`
-	// Replaces is the key that the new one replaces, which is valid until ReplacedAt.
-	Replaces   *int64     `json:"replaces,omitempty" db:"-"`
-	ReplacedAt *time.Time `json:"replaced_at,omitempty" db:"-"`
-}
-
-var keyColumns = `k.id, hint, name, k.user_id, tier, CASE WHEN revoked_at <= now() THEN 'revoked' WHEN expires_at <= now() THEN 'expired'
-	WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now()) THEN 'banned' ELSE 'valid' END,
-	` + endSQL("expires_at") + `, ` + endSQL("revoked_at") + `, revoked_by, replaced_by, created_at`
-
-// Keys returns the keys of a user, or of all users for "", the oldest first, at most so many.
-func (d *Database) Keys(ctx context.Context, user string, most int) ([]Key, error) {
-	return rows[Key](ctx, d, "SELECT "+keyColumns+" FROM rate_limit_api_keys k WHERE $1::text IN ('', k.user_id) ORDER BY k.id LIMIT $2::bigint", user, int64(most))
-}
-
-// KeysWithUsage is Keys with what each key did recently.
-func (d *Database) KeysWithUsage(ctx context.Context, user string, most int) ([]Key, error) {
-	w := d.work(ctx)
-	var all []Key
-	all, w.err = d.Keys(ctx, user, most)
-	users, ids := make([]string, len(all)), make([]int64, len(all))
-	for i := range all {
-		users[i], ids[i] = all[i].User, all[i].ID
-	}
-	for i, r := range w.recent(users, ids) {
-		all[i].Recent = &r
-	}
-	return all, w.err
+	Row
+	// Key is the key itself, which nothing can show again.
+	Key string
 }
 
 // CreateKey makes a key. name may be "", a tier of "" is that of the user, and the zero time is never.
@@ -73,42 +20,59 @@ func (d *Database) CreateKey(ctx context.Context, user, name, tier string, expir
 	if err := d.checkTier(ctx, "--tier", tier); err != nil {
 		return nil, err
 	}
-	made, err := d.insertKey(ctx, `SELECT $1, $2, user_id, nullif($4::text, ''), $5::timestamptz, nullif($6::text, '') FROM rate_limit_users WHERE user_id = $3`,
-		user, name, timeOrInfinity(expires), tier)
+	made, err := d.makeKey(ctx, `INSERT INTO rate_limit_api_keys (digest, hint, user_id, name, expires_at, tier)
+SELECT $1, $2, user_id, nullif($4::text, ''), $5::timestamptz, nullif($6::text, '') FROM rate_limit_users WHERE user_id = $3 RETURNING id`, user, name, timeOrInfinity(expires), tier)
 	if err == nil && made == nil {
 		err = d.noUser(ctx, user)
 	}
 	return made, err
 }
 
-// insertKey makes a key, and stores the row that a SELECT returns, if it returns one. $1 is the key's digest and
-// $2 its hint. args are the other parameters.
-func (d *Database) insertKey(ctx context.Context, sql string, args ...any) (*NewKey, error) {
-	key, err := policy.NewKey()
-	if err != nil {
-		return nil, err
-	}
-	digest, hint := policy.Digest(key), policy.Hint(key)
-	made, err := row[NewKey](ctx, d, "INSERT INTO rate_limit_api_keys (digest, hint, user_id, name, expires_at, tier) "+sql+
-		" RETURNING id, hint, name, user_id, tier, "+endSQL("expires_at"), append([]any{digest[:], hint}, args...)...)
-	if made != nil {
-		made.Key = key
+// RotateKey makes a key in place of a valid one, with its name, tier, end, overrides and bans, and
+// ends the old key after the grace.
+func (d *Database) RotateKey(ctx context.Context, id int64, grace time.Duration) (*NewKey, error) {
+	made, err := d.makeKey(ctx, "SELECT * FROM rate_limit_rotate_key($3, $4::interval, $1, $2)", id, intervalOf(grace))
+	if err == nil && made == nil {
+		err = noKey(id)
 	}
 	return made, err
 }
 
+// makeKey makes a key, and stores it by SQL that returns its id, and more columns for people; no row: there is no key. $1
+// is the digest and $2 the hint of the key. args are the other parameters.
+func (d *Database) makeKey(ctx context.Context, sql string, args ...any) (made *NewKey, err error) {
+	key, err := policy.NewKey()
+	if err != nil {
+		return nil, err
+	}
+	digest := policy.Digest(key)
+	err = d.together(ctx, func(w *work) {
+		for _, stored := range w.ask(sql, append([]any{digest[:], policy.Hint(key)}, args...)...) {
+			row, err := w.key(ctx, stored.Get("id").(int64))
+			if w.fail(err); err != nil {
+				return
+			}
+			for i, name := range stored.Names[1:] {
+				row.Add(name, stored.Values[i+1])
+			}
+			row.Add("key", key)
+			made = &NewKey{*row, key}
+		}
+	})
+	return made, err
+}
+
 // RevokeKey ends a key now.
-func (d *Database) RevokeKey(ctx context.Context, id int64) (*Key, error) {
-	if _, err := d.execute(ctx, `UPDATE rate_limit_api_keys SET revoked_at = now(), revoked_by = session_user
-WHERE id = $1 AND (revoked_at IS NULL OR revoked_at > now())`, id); err != nil {
+func (d *Database) RevokeKey(ctx context.Context, id int64) (*Row, error) {
+	if _, err := d.execute(ctx, "SELECT rate_limit_revoke_key($1)", id); err != nil {
 		return nil, err
 	}
 	return d.key(ctx, id)
 }
 
 // key returns a key by its id.
-func (d *Database) key(ctx context.Context, id int64) (*Key, error) {
-	found, err := row[Key](ctx, d, "SELECT "+keyColumns+" FROM rate_limit_api_keys k WHERE k.id = $1", id)
+func (d *Database) key(ctx context.Context, id int64) (*Row, error) {
+	found, err := first(d.Ask(ctx, "SELECT "+keyColumns+" FROM rate_limit_key_states k WHERE k.id = $1", id))
 	if err == nil && found == nil {
 		err = noKey(id)
 	}
@@ -118,35 +82,6 @@ func (d *Database) key(ctx context.Context, id int64) (*Key, error) {
 // noKey is the error about a key that is not in the database.
 func noKey(id int64) error {
 	return notFound(fmt.Sprintf("key: %d: no key has this id, see: caddy pg-ratelimit keys list", id))
-}
-
-// RotateKey makes a key in place of a valid one, with its name, tier, end, overrides and bans, and
-// ends the old key after the grace.
-func (d *Database) RotateKey(ctx context.Context, id int64, grace time.Duration) (made *NewKey, err error) {
-	err = d.together(ctx, func(w *work) {
-		w.execute("SELECT FROM rate_limit_api_keys WHERE id = $1 FOR UPDATE", id)
-		old, err := w.key(ctx, id)
-		if err == nil && old.ReplacedBy != nil {
-			err = fmt.Errorf("key: %d: it was replaced by the key %d already", id, *old.ReplacedBy)
-		} else if err == nil && old.State != "valid" && old.State != "banned" {
-			err = fmt.Errorf("key: %d: it is %s: make a new one with: caddy pg-ratelimit keys create", id, old.State)
-		}
-		if err == nil {
-			made, err = w.insertKey(ctx, `SELECT $1, $2, user_id, name, expires_at, tier FROM rate_limit_api_keys WHERE id = $3`, id)
-		}
-		if w.fail(err); w.err != nil {
-			return
-		}
-		w.execute(`INSERT INTO rate_limit_overrides (rule, limit_name, key_id, events, burst, valid, reason)
-	SELECT rule, limit_name, $2::bigint, events, burst, valid, reason FROM rate_limit_overrides WHERE key_id = $1`, id, made.ID)
-		w.execute(`INSERT INTO rate_limit_bans (key_id, until, reason, times, banned_at, banned_by)
-	SELECT $2::bigint, until, reason, times, banned_at, banned_by FROM rate_limit_bans WHERE key_id = $1`, id, made.ID)
-		for _, ends := range some[*time.Time](w, `UPDATE rate_limit_api_keys SET revoked_at = least(revoked_at, now() + $3::interval),
-	revoked_by = session_user, replaced_by = $2 WHERE id = $1 RETURNING `+endSQL("least(revoked_at, expires_at)"), id, made.ID, intervalOf(grace)) {
-			made.Replaces, made.ReplacedAt = &id, ends
-		}
-	})
-	return made, err
 }
 
 // Known is whom the policy knows by a name: a user, an API key, or the number of one. Kind is "user", "key" or "key_id".
@@ -179,5 +114,5 @@ func (d *Database) UserOfKey(ctx context.Context, id int64) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return key.User, nil
+	return key.Text("user"), nil
 }

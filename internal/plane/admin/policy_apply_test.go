@@ -258,7 +258,7 @@ func TestADryRunReplaysWhatChanges(t *testing.T) {
 	if _, err := p.db.ApplyPolicy(ctx, file("{name: per_hour, events: 4, per: 1h}", "    status: 200"), o); err == nil || !strings.Contains(err.Error(), "must be 400 to 599") {
 		t.Errorf("a dry run of a bad file: %v", err)
 	}
-	if r := p.replay(); r.Limits[0].Algorithm != "fixed_window" || *r.Limits[0].Events != 4 {
+	if r := p.replay(); r.Limits[0].Text("algorithm") != "fixed_window" || r.Limits[0].Get("events") != int64(4) {
 		t.Errorf("a dry run has changed the rule to %+v", r.Limits)
 	}
 }

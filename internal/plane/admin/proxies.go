@@ -3,10 +3,7 @@ package admin
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"slices"
-	"sort"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
@@ -160,28 +157,13 @@ func (d *Database) As(ctx context.Context, person string, trial bool, commands f
 // actorSQL is the role, and in parentheses the person of As.
 const actorSQL = "session_user || coalesce(' (' || nullif(current_setting('rate_limit.person', true), '') || ')', '')"
 
-// Replication is how the policy comes to a region, or goes from its publisher to one.
-type Replication struct {
-	// Role is "region" or "publisher".
-	Role string `json:"role"`
-	// Subscription is its name, which is also that of the publisher's slot. It is "" of a region without one.
-	Subscription string `json:"subscription"`
-	// State is streaming, copying, stopped, disabled or none.
-	State string `json:"state"`
-	// Silent is for how many seconds the other side has been silent. It is nil if the role may not see it.
-	Silent *float64 `json:"silent_seconds"`
-	// Errors is how many times the region could not apply a change. Retained is how many bytes of the
-	// write-ahead log the publisher keeps for the region.
-	Errors   *int64 `json:"errors"`
-	Retained *int64 `json:"retained_bytes"`
-}
-
-// Replications returns the replication of the policy to this database, if it is a region, and that from it.
-func (d *Database) Replications(ctx context.Context) ([]Replication, error) {
+// Replications returns the rows of rate_limit_replication: the replication of the policy to this database, if it is a region,
+// and that from it.
+func (d *Database) Replications(ctx context.Context) ([]Row, error) {
 	if !d.HasPolicy(ctx) {
 		return nil, nil
 	}
-	return rows[Replication](ctx, d, "SELECT role, subscription, state, silent_seconds, errors, retained_bytes FROM rate_limit_replication ORDER BY role, subscription")
+	return d.Ask(ctx, "SELECT * FROM rate_limit_replication ORDER BY role, subscription")
 }
 
 // Change is a line of the log of changes.
@@ -193,23 +175,17 @@ type Change struct {
 	// Ref is what was changed; nil is all of this kind.
 	Ref *string `json:"ref"`
 	// KeyID is the id of the API key that was changed, or whose override or ban was; nil for another change.
-	KeyID  *int64          `json:"key_id" db:"-"`
+	KeyID  *int64          `json:"key_id"`
 	Before json.RawMessage `json:"before"`
 	After  json.RawMessage `json:"after"`
 	// What says what the change did: "created", "deleted", "changed", or the columns that differ.
-	What []string `json:"-" db:"-"`
+	What []string `json:"-"`
 }
 
 // Changes returns the changes of the last duration, the latest first, at most so many.
 func (d *Database) Changes(ctx context.Context, since time.Duration, most int) ([]Change, error) {
-	changes, err := rows[Change](ctx, d, `SELECT seq, at, by, kind, ref, before::text::json, after::text::json FROM rate_limit_changes
+	return rows[Change](ctx, d, `SELECT seq, at, by, kind, ref, key_id, before::text::json, after::text::json, what FROM rate_limit_changed
 WHERE at >= now() - $1::interval ORDER BY at DESC, seq DESC LIMIT $2::bigint`, intervalOf(since), int64(most))
-	for i := range changes {
-		if err := changes[i].read(); err != nil {
-			return nil, err
-		}
-	}
-	return changes, err
 }
 
 // Undo takes back what the transaction of a change did, if nothing newer has touched its rows, and returns how many rows it
@@ -225,54 +201,4 @@ func (d *Database) Undo(ctx context.Context, seq int64) (int64, error) {
 		})
 	})
 	return undone, err
-}
-
-// read sets the fields that the rows before and after tell.
-func (c *Change) read() error {
-	var before, after map[string]json.RawMessage
-	if err := errors.Join(unmarshalRow(c.Before, &before), unmarshalRow(c.After, &after)); err != nil {
-		return fmt.Errorf("a line of rate_limit_changes: %w", err)
-	}
-	column := "key_id"
-	if c.Kind == "key" {
-		column = "id"
-	}
-	for _, row := range []map[string]json.RawMessage{before, after} {
-		if id, found := row[column]; found {
-			if err := json.Unmarshal(id, &c.KeyID); err != nil {
-				return fmt.Errorf("a line of rate_limit_changes: %w", err)
-			}
-		}
-	}
-	c.What = c.what(before, after)
-	return nil
-}
-
-func (c *Change) what(before, after map[string]json.RawMessage) []string {
-	switch {
-	case c.Ref == nil && before == nil && after == nil:
-		return []string{"more than 1,000 rows, or all"}
-	case before == nil && after == nil:
-		return []string{"changed"}
-	case before == nil:
-		return []string{created}
-	case after == nil:
-		return []string{"deleted"}
-	}
-	var what []string
-	for column, value := range after {
-		if string(before[column]) != string(value) && column != "updated_at" {
-			what = append(what, fmt.Sprintf("%s: %s → %s", column, before[column], value))
-		}
-	}
-	sort.Strings(what)
-	return what
-}
-
-// unmarshalRow leaves row as it is if there is no text.
-func unmarshalRow(text json.RawMessage, row *map[string]json.RawMessage) error {
-	if text == nil {
-		return nil
-	}
-	return json.Unmarshal(text, row)
 }

@@ -175,10 +175,10 @@ func TestARegionHasThePolicyOfItsPublisher(t *testing.T) {
 	exec(t, home, "TRUNCATE rate_limit_users CASCADE")
 	await.Within(t, time.Minute, "the truncation", func() bool { return tierOf(p, "u7") == "anonymous" })
 	all, err := eu.Replications(ctx)
-	if err != nil || len(all) != 1 || all[0].Role != "region" || all[0].State != "streaming" || *all[0].Errors != 0 || *all[0].Silent > 60 {
+	if err != nil || len(all) != 1 || all[0].Text("role") != "region" || all[0].Text("state") != "streaming" || all[0].Get("errors") != int64(0) || all[0].Get("silent_seconds").(float64) > 60 {
 		t.Errorf("the replication of the region: %+v, %v", all, err)
 	}
-	if all, err = home.Replications(ctx); err != nil || len(all) != 1 || all[0].Role != "publisher" || all[0].Subscription != "rate_limit_policy_eu" || all[0].State != "streaming" {
+	if all, err = home.Replications(ctx); err != nil || len(all) != 1 || all[0].Text("role") != "publisher" || all[0].Text("subscription") != "rate_limit_policy_eu" || all[0].Text("state") != "streaming" {
 		t.Errorf("the replication of the publisher: %+v, %v", all, err)
 	}
 	await.Within(t, time.Minute, "the region in the stats", func() bool { r := p.Stats().Replication; return r.Region == "eu" && r.Streams() })

@@ -24,7 +24,7 @@ type Replay struct {
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
 	// Limits are those of the replay.
-	Limits []RuleLimit `json:"limits"`
+	Limits []Row `json:"limits"`
 	// WarmUntil is when the longest window of the limits has passed. The counters begin empty,
 	// so that until then they lack what was counted before From.
 	WarmUntil time.Time `json:"warm_until"`

@@ -15,8 +15,9 @@ import (
 // The overrides that are in force now hold for the whole period, as they would hold after a
 // change of the rule by SetRule.
 type replayLimits struct {
-	listed    []RuleLimit
-	index     map[string]int // in listed, by name
+	listed    []Row
+	limits    []policy.RuleLimit
+	index     map[string]int // in limits, by name
 	cost      int64          // of a request
 	costIsSet bool           // by the settings
 
@@ -87,26 +88,24 @@ func (w *work) limitsOf(rule string) *replayLimits {
 	if action := found[0].Action; action != policy.Charge.String() {
 		w.fail(&ratelimit.FieldError{Field: "rule", Value: rule, Want: "a rule with limits: its action is " + action})
 	}
-	for _, limit := range list[RuleLimit](w, ruleLimitsSQL) {
-		if limit.Rule != rule {
-			continue
-		}
-		if limit.Algorithm == ratelimit.InFlight.String() {
-			w.fail(&ratelimit.FieldError{Field: "rule", Value: rule, Want: "without a limit of requests in flight: the audit log does not have when requests ended"})
-		}
-		l.listed = append(l.listed, limit)
-	}
-	if len(l.listed) == 0 {
+	if l.limits = found[0].Limits; len(l.limits) == 0 {
 		w.fail(&ratelimit.FieldError{Field: "rule", Value: rule, Want: "left with a limit"})
 	}
-	slices.SortFunc(l.listed, func(a, b RuleLimit) int { return strings.Compare(a.Name, b.Name) })
+	for i := range l.limits {
+		l.index[l.limits[i].Name] = i
+		if l.limits[i].Limit.Algorithm == ratelimit.InFlight {
+			w.fail(&ratelimit.FieldError{Field: "rule", Value: rule, Want: "without a limit of requests in flight: the audit log does not have when requests ended"})
+		}
+	}
+	l.listed = slices.DeleteFunc(w.ask(ruleLimitsSQL), func(limit Row) bool { return limit.Text("rule") != rule })
+	slices.SortFunc(l.listed, func(a, b Row) int { return strings.Compare(a.Text("name"), b.Text("name")) })
 	person := slices.ContainsFunc(found[0].CountBy, func(by string) bool {
 		return by == "key" || by == "user" || strings.HasPrefix(by, "user|") || strings.HasPrefix(by, "key|user")
 	})
 	l.cost = found[0].Cost
 	tiers := w.replayOverrides(rule, l)
 	if w.err == nil {
-		w.fail(l.compile(rule, person, found[0].Limits, tiers))
+		w.fail(l.compile(rule, person, tiers))
 	}
 	if person && l.isPeriodic() {
 		w.replayPeriods(l)
@@ -130,13 +129,10 @@ func parseReplay(settings []string) (ruleChange, error) {
 
 // compile makes the snapshot. The count by user, or by all, only says whether billing periods
 // are those of users: the counters come from the audit log.
-func (l *replayLimits) compile(rule string, person bool, limits []policy.RuleLimit, tiers []policy.Override) error {
-	r := policy.Rule{Name: rule, CountBy: []string{"all"}, Cost: l.cost, Limits: limits}
+func (l *replayLimits) compile(rule string, person bool, tiers []policy.Override) error {
+	r := policy.Rule{Name: rule, CountBy: []string{"all"}, Cost: l.cost, Limits: l.limits}
 	if person {
 		r.CountBy = []string{"user"}
-	}
-	for i := range l.listed {
-		l.index[l.listed[i].Name] = i
 	}
 	l.snapshot = policy.Compile([]policy.Rule{r}, tiers, nil, policyOptions)
 	for _, wrong := range l.snapshot.Wrong() {
@@ -149,24 +145,15 @@ func (l *replayLimits) compile(rule string, person bool, limits []policy.RuleLim
 
 // replayOverrides reads the overrides of a rule that are in force. It returns those of tiers.
 func (w *work) replayOverrides(rule string, l *replayLimits) (tiers []policy.Override) {
-	for _, r := range list[struct {
-		Limit, Tier, User string
-		KeyID             int64
-		Events            *int64
-		Burst             int64
-	}](w, `SELECT limit_name, coalesce(tier, ''), coalesce(user_id, ''), coalesce(key_id, 0), events, coalesce(burst, 0)
-FROM rate_limit_overrides WHERE rule = $1 AND valid @> now()`, rule) {
-		o := policy.Override{Rule: rule, Limit: r.Limit, Tier: r.Tier, User: r.User, KeyID: r.KeyID, Unlimited: r.Events == nil, Burst: r.Burst}
-		if r.Events != nil {
-			o.Events = *r.Events
-		}
+	for _, o := range some[policy.Override](w, "SELECT "+policy.OverrideSQL+" FROM rate_limit_overrides o WHERE o.rule = $1 AND o.valid @> now()", rule) {
+		o.From, o.Until = time.Time{}, time.Time{}
 		switch {
-		case r.Tier != "":
+		case o.Tier != "":
 			tiers = append(tiers, o)
-		case r.KeyID != 0:
-			l.byKey[r.KeyID] = append(l.byKey[r.KeyID], o)
+		case o.KeyID != 0:
+			l.byKey[o.KeyID] = append(l.byKey[o.KeyID], o)
 		default:
-			l.own[r.User] = append(l.own[r.User], o)
+			l.own[o.User] = append(l.own[o.User], o)
 		}
 	}
 	return tiers
@@ -197,30 +184,28 @@ func (l *replayLimits) identity(s sender) *policy.Identity {
 
 // isPeriodic reports whether a limit may follow the billing periods of users.
 func (l *replayLimits) isPeriodic() bool {
-	return slices.ContainsFunc(l.listed, func(limit RuleLimit) bool {
-		return limit.Calendar != nil && (*limit.Calendar == "month" || *limit.Calendar == "year")
+	return slices.ContainsFunc(l.limits, func(limit policy.RuleLimit) bool {
+		return limit.Limit.Calendar == ratelimit.Month || limit.Limit.Calendar == ratelimit.Year
 	})
 }
 
 // window is the longest time for which a limit keeps a request in mind.
 func (l *replayLimits) window() time.Duration {
 	const day = 24 * time.Hour
-	calendars := map[string]time.Duration{"day": day, "week": 7 * day, "month": 31 * day, "year": 366 * day}
+	calendars := map[ratelimit.Calendar]time.Duration{ratelimit.Day: day, ratelimit.Week: 7 * day, ratelimit.Month: 31 * day, ratelimit.Year: 366 * day}
 	longest := time.Duration(0)
-	for i := range l.listed {
-		limit := &l.listed[i]
-		if limit.OnExceed == "overage" {
-			continue
+	for i := range l.limits {
+		limit := &l.limits[i].Limit
+		switch seconds := limit.Window.Seconds(); {
+		case l.limits[i].Overage:
+		case limit.Calendar != ratelimit.NoCalendar:
+			longest = max(longest, calendars[limit.Calendar])
+		case limit.Events > 0: // a burst lasts longer
+			seconds *= max(1, float64(limit.Burst)/float64(limit.Events))
+			longest = max(longest, time.Duration(min(seconds, ratelimit.MaxWindow.Seconds())*float64(time.Second)))
+		default:
+			longest = max(longest, limit.Window)
 		}
-		if limit.Calendar != nil {
-			longest = max(longest, calendars[*limit.Calendar])
-			continue
-		}
-		seconds := *limit.Seconds
-		if limit.Burst != nil && limit.Events != nil && *limit.Events > 0 {
-			seconds = max(seconds, seconds*float64(*limit.Burst)/float64(*limit.Events))
-		}
-		longest = max(longest, time.Duration(min(seconds, ratelimit.MaxWindow.Seconds())*float64(time.Second)))
 	}
 	return longest
 }

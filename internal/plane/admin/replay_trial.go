@@ -27,7 +27,7 @@ type trial struct {
 	decisions []ratelimit.Decision
 }
 
-// trialCounter is a counter: its rows by index in replayLimits.listed, and what was counted.
+// trialCounter is a counter: its rows by index in replayLimits.limits, and what was counted.
 type trialCounter struct {
 	rows                        []algorithm.Row
 	carry                       float64 // of a sample: the part of a request that is not counted yet
@@ -98,7 +98,7 @@ func (t *trial) add(row *replayRow, prefix string) {
 
 	c := t.counters[key]
 	if c == nil {
-		c = &trialCounter{rows: make([]algorithm.Row, len(t.limits.listed))}
+		c = &trialCounter{rows: make([]algorithm.Row, len(t.limits.limits))}
 		t.counters[strings.Clone(key)] = c
 	}
 	c.user = row.user

@@ -4,118 +4,54 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Rule is a rule with its limits. nil lists match everything.
-type Rule struct {
-	Name     string   `json:"name"`
-	Family   *string  `json:"family"`
-	Priority int64    `json:"priority"`
-	Mode     string   `json:"mode"`
-	Action   string   `json:"action"`
-	Hosts    []string `json:"hosts"`
-	Paths    []string `json:"paths"`
-	Methods  []string `json:"methods"`
-	Networks []string `json:"networks"`
-	Tiers    []string `json:"tiers"`
-	CountBy  []string `json:"count_by"`
-	// WithoutHeader is for a header in CountBy that a request lacks: share or skip.
-	WithoutHeader string `json:"without_header"`
-	// ValidFrom and ValidUntil are nil for no bound.
-	ValidFrom  *time.Time `json:"valid_from"`
-	ValidUntil *time.Time `json:"valid_until"`
-	Cost       int64      `json:"cost"`
-	// Settle says what a request really cost; nil is Cost.
-	Settle  *string `json:"settle"`
-	Status  *int32  `json:"status"`
-	Message *string `json:"message"`
-	// RetryAfter is in seconds.
-	RetryAfter *float64 `json:"retry_after"`
-	// BanFor and BanWithin are in seconds. Proxies ban a sender for BanFor after BanAfter
-	// refusals within BanWithin; nil is never.
-	BanFor    *float64  `json:"ban_for"`
-	BanAfter  *int64    `json:"ban_after"`
-	BanWithin *float64  `json:"ban_within"`
-	Comment   *string   `json:"comment"`
-	CreatedBy string    `json:"created_by"`
-	UpdatedAt time.Time `json:"updated_at"`
+var rulesSQL = "SELECT " + answerSQL(columns.Tables[columns.Rules].Columns, "r") + `, r.created_by, r.updated_at FROM rate_limit_rules r
+ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name`
 
-	Limits []RuleLimit `json:"limits" db:"-"`
-	// Problems say why proxies cannot use the rule, or one of its overrides, and what it
-	// should be.
-	Problems []string `json:"problems" db:"-"`
-	// Warnings are about a rule that proxies use, but that may not mean what it says.
-	Warnings []string `json:"warnings" db:"-"`
-}
+var ruleLimitsSQL = "SELECT " + answerSQL(columns.Tables[columns.Limits].Columns, "l") + " FROM rate_limit_rule_limits l ORDER BY l.rule, l.per NULLS LAST, l.name"
 
-// RuleLimit is a limit of a rule.
-type RuleLimit struct {
-	Rule      string `json:"-"`
-	Name      string `json:"name"`
-	Algorithm string `json:"algorithm"`
-	// Events is nil for unlimited.
-	Events *int64 `json:"events"`
-	// Seconds is the window; nil for one on the calendar, and for in_flight.
-	Seconds  *float64 `json:"seconds"`
-	Calendar *string  `json:"calendar"`
-	TimeZone *string  `json:"time_zone"`
-	Burst    *int64   `json:"burst"`
-	Durable  bool     `json:"durable"`
-	OnExceed string   `json:"on_exceed"`
-}
-
-var rulesSQL = `SELECT name, family, priority, mode, action, hosts, paths, methods, networks::text[], tiers, count_by, without_header,
-	` + beginSQL("lower(valid)") + `, ` + endSQL("upper(valid)") + `,
-	cost, settle, status, message, extract(epoch FROM retry_after)::float8,
-	extract(epoch FROM ban_for)::float8, ban_after, extract(epoch FROM ban_within)::float8, comment, created_by, updated_at
-FROM rate_limit_rules ORDER BY CASE action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, priority DESC, name`
-
-const ruleLimitsSQL = `SELECT rule, name, algorithm, events, extract(epoch FROM per)::float8, calendar, time_zone, burst, durable, on_exceed
-FROM rate_limit_rule_limits ORDER BY rule, per NULLS LAST, name`
-
-// Rules returns all rules in the order in which proxies try them.
-func (d *Database) Rules(ctx context.Context) ([]Rule, error) {
+// Rules returns all rules in the order in which proxies try them. Beside the columns of a rule, a row has its limits, as a
+// []Row; the problems, as a []string: why proxies cannot use the rule, or one of its overrides, and what it should be; and the
+// warnings about a rule that proxies use, but that may not mean what it says.
+func (d *Database) Rules(ctx context.Context) ([]Row, error) {
 	w := d.work(ctx)
-	all := list[Rule](w, rulesSQL)
-	byName := map[string]*Rule{}
+	all := w.ask(rulesSQL)
+	limits := map[string][]Row{}
+	for _, l := range w.ask(ruleLimitsSQL) {
+		rule := l.Text("rule")
+		limits[rule] = append(limits[rule], l)
+	}
+	problems, warnings := w.findProblems()
 	for i := range all {
-		byName[all[i].Name] = &all[i]
-		all[i].Limits = []RuleLimit{}
-		all[i].Problems = []string{}
-		all[i].Warnings = []string{}
+		name := all[i].Text("name")
+		all[i].Add("limits", append([]Row{}, limits[name]...))
+		all[i].Add("problems", append([]string{}, problems[name]...))
+		all[i].Add("warnings", append([]string{}, warnings[name]...))
 	}
-	for _, l := range list[RuleLimit](w, ruleLimitsSQL) {
-		if r := byName[l.Rule]; r != nil {
-			r.Limits = append(r.Limits, l)
-		}
-	}
-	w.findProblems(byName)
 	return all, w.err
 }
 
 // findProblems finds out which rules cannot be used: as the proxies do, by compiling them, and
 // by what proxies report. A proxy can have other problems, such as with a time zone that its
 // machine does not know.
-func (w *work) findProblems(rules map[string]*Rule) {
+func (w *work) findProblems() (problems, warnings map[string][]string) {
+	problems, warnings = map[string][]string{}, map[string][]string{}
 	for _, wrong := range w.wrongRules() {
-		if r := rules[wrong.Rule]; r != nil {
-			text := wrong.Err.Error()
-			if wrong.Override != "" {
-				text = wrong.Override + ": " + text
-			}
-			r.Problems = append(r.Problems, text)
+		text := wrong.Err.Error()
+		if wrong.Override != "" {
+			text = wrong.Override + ": " + text
 		}
+		problems[wrong.Rule] = append(problems[wrong.Rule], text)
 	}
-	warnings, err := w.RuleWarnings(w.ctx)
+	found, err := w.RuleWarnings(w.ctx)
 	w.fail(err)
-	for _, warning := range warnings {
-		if r := rules[warning.Rule]; r != nil {
-			r.Warnings = append(r.Warnings, warning.Warning)
-		}
+	for _, f := range found {
+		warnings[f.Rule] = append(warnings[f.Rule], f.Warning)
 	}
 	nodes, err := w.Nodes(w.ctx)
 	w.fail(err)
@@ -123,16 +59,12 @@ func (w *work) findProblems(rules map[string]*Rule) {
 		for _, problem := range node.Problems {
 			// A problem begins with "rule NAME: " or "rule NAME, override …: ".
 			problem = strings.TrimPrefix(problem, "rule ")
-			end := strings.IndexAny(problem, ":,")
-			if end < 0 {
-				continue
-			}
-			text := strings.TrimLeft(problem[end:], ":, ")
-			if r := rules[problem[:end]]; r != nil && len(r.Problems) == 0 {
-				r.Problems = append(r.Problems, node.Node+": "+text)
+			if end := strings.IndexAny(problem, ":,"); end >= 0 && len(problems[problem[:end]]) == 0 {
+				problems[problem[:end]] = []string{node.Node + ": " + strings.TrimLeft(problem[end:], ":, ")}
 			}
 		}
 	}
+	return problems, warnings
 }
 
 // RuleWarning is about a rule that proxies use, but that may not mean what it says: it names a tier that is not

@@ -97,13 +97,13 @@ func valueSQL(c *columns.Column, column string) string {
 var rulesSQL = `SELECT * FROM (SELECT 'rule' AS part, r.name, json_build_object('Counter', r.counter, ` + loadSQL(&columns.Tables[columns.Rules], "r") + `, 'Limits', ` + LimitsSQL + `)::text
 FROM rate_limit_rules r WHERE r.mode <> 'off' AND (upper_inf(r.valid) OR upper(r.valid) > now()) AND (lower_inf(r.valid) OR lower(r.valid) < '9999-12-31 00:00+00')
 UNION ALL
-SELECT 'override', o.rule, ` + overrideSQL + `::text FROM rate_limit_overrides o WHERE o.tier IS NOT NULL AND ` + overrideDueSQL + `) AS a ORDER BY 1, 2, 3`
+SELECT 'override', o.rule, ` + OverrideSQL + `::text FROM rate_limit_overrides o WHERE o.tier IS NOT NULL AND ` + overrideDueSQL + `) AS a ORDER BY 1, 2, 3`
 
 // LimitsSQL is the JSON text of a []RuleLimit: the limits of a row r of rate_limit_rules.
 var LimitsSQL = `(SELECT json_agg(json_build_object(` + loadSQL(&columns.Tables[columns.Limits], "l") + `) ORDER BY l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name)`
 
-// overrideSQL is an Override. overrideDueSQL says whether an override can have an effect.
-var overrideSQL = `json_build_object(` + loadSQL(&columns.Tables[columns.Overrides], "o") + `)`
+// OverrideSQL is the JSON of an Override: of a row o of rate_limit_overrides. overrideDueSQL says whether it can have an effect.
+var OverrideSQL = `json_build_object(` + loadSQL(&columns.Tables[columns.Overrides], "o") + `)`
 
 const overrideDueSQL = `(upper_inf(o.valid) OR upper(o.valid) > now()) AND (lower_inf(o.valid) OR lower(o.valid) < '9999-12-31 00:00+00')`
 

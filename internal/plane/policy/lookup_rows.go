@@ -17,12 +17,12 @@ import (
 // The last row has the numbers of the tables. The server finds them after it has locked the
 // tables, so they are those that were read.
 var identitiesSQL = `SELECT 'key', a.digest, json_build_object('KeyID', k.id, 'ExpiresAt', ` + endSQL("k.expires_at") + `, 'RevokedAt', ` + endSQL("k.revoked_at") + `, ` + keyTierSQL + `, ` + userSQL + `,
-	'Overrides', (SELECT json_agg(` + overrideSQL + `) FROM rate_limit_overrides o WHERE (o.key_id = k.id OR o.user_id = k.user_id) AND ` + overrideDueSQL + `),
+	'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o WHERE (o.key_id = k.id OR o.user_id = k.user_id) AND ` + overrideDueSQL + `),
 	'Bans', ` + keyBansSQL + `)::text
 FROM unnest($1::text[]) AS a(digest) JOIN rate_limit_api_keys k ON k.digest = decode(a.digest, 'hex') JOIN rate_limit_users u ON u.user_id = k.user_id
 UNION ALL
 SELECT 'user', a.user_id, json_build_object('Tier', u.tier, 'TierUntil', ` + endSQL("u.tier_until") + `, ` + userSQL + `,
-	'Overrides', (SELECT json_agg(` + overrideSQL + `) FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND ` + overrideDueSQL + `),
+	'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND ` + overrideDueSQL + `),
 	'Bans', (SELECT json_agg(` + banSQL + `) FROM rate_limit_bans b WHERE b.user_id = a.user_id AND b.until > now()))::text
 FROM unnest($2::text[]) AS a(user_id) LEFT JOIN rate_limit_users u ON u.user_id = a.user_id
 UNION ALL

@@ -1,0 +1,143 @@
+package command
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+)
+
+// watchFlag is that of all lists.
+var watchFlag = flag{name: "watch,f", value: false, usage: "go on with rows that are new, until Ctrl-C"}
+
+const (
+	// watchInterval is the time between two looks at a list.
+	watchInterval = time.Second
+	// mostNew is how many rows a look has at most, unless -n says more.
+	mostNew = 1000
+	// watchMemory is for how many looks a row is known that is in none of them.
+	watchMemory = 240
+)
+
+// watch prints a list, and then the rows that are new or have changed, until a signal ends the program. A list that has the
+// newest row first is printed with the newest last.
+func (c *call) watch(e *entry) error {
+	ctx, stop := signal.NotifyContext(c.ctx, syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	c.ctx, c.watching = ctx, true
+	var widths widths
+	seen := map[[sha256.Size]byte]int{} // the last look that had a row
+	for look := 1; ctx.Err() == nil; look++ {
+		// Before the rows: what becomes visible in between is found twice, and printed once.
+		horizon, err := c.db.Horizon(ctx)
+		if err != nil {
+			return ended(ctx, err)
+		}
+		all, err := e.list(c)
+		if err != nil {
+			return ended(ctx, err)
+		}
+		c.since = horizon
+		fresh, err := unseen(all, seen, look)
+		if err != nil {
+			return err
+		}
+		if flag := c.cmd.Flags().Lookup("number"); look == 1 && flag != nil {
+			fresh = fresh[:min(len(fresh), c.number("number"))]
+		} else if len(fresh) >= mostNew {
+			fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: the others are left out. Other flags show fewer.\n", mostNew)
+		}
+		if e.newest {
+			slices.Reverse(fresh)
+		}
+		for _, l := range fresh {
+			text := widths.lines(l.row)
+			if c.json {
+				text = l.text
+			}
+			if _, err := fmt.Fprint(c.cmd.OutOrStdout(), text); err != nil {
+				return err
+			}
+		}
+		sleep(ctx, watchInterval)
+	}
+	return nil
+}
+
+// ended is an error, unless a signal has caused it.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// unseen are the rows of a look that no look had before, and their JSON.
+func unseen(all []line, seen map[[sha256.Size]byte]int, look int) (fresh []freshLine, err error) {
+	for _, l := range all {
+		var text strings.Builder
+		encoder := json.NewEncoder(&text)
+		encoder.SetEscapeHTML(false)
+		if err := encoder.Encode(l.value); err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256([]byte(text.String()))
+		if seen[sum] == 0 {
+			fresh = append(fresh, freshLine{l.row, text.String()})
+		}
+		seen[sum] = look
+	}
+	for sum, last := range seen {
+		if last < look-watchMemory {
+			delete(seen, sum)
+		}
+	}
+	return fresh, nil
+}
+
+// freshLine is a row that was not printed before, for people and as JSON.
+type freshLine struct {
+	row  row
+	text string
+}
+
+// sleep waits, until the context ends at most.
+func sleep(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-ctx.Done()
+}
+
+// widths are the widths of the columns of a table whose rows are not known yet. They only grow.
+type widths []int
+
+// lines is the line of a row, after that of the header if the row is the first.
+func (w *widths) lines(r row) string {
+	var t table
+	t.addRow(r)
+	if *w == nil {
+		*w = make(widths, len(t[0]))
+	} else {
+		t = t[1:]
+	}
+	for _, cells := range t {
+		for i, text := range cells {
+			(*w)[i] = max((*w)[i], utf8.RuneCountInString(text))
+		}
+	}
+	var all strings.Builder
+	for _, cells := range t {
+		line := ""
+		for i, text := range cells {
+			line += text + strings.Repeat(" ", (*w)[i]-utf8.RuneCountInString(text)+2)
+		}
+		all.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return all.String()
+}

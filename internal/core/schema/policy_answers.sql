@@ -1,0 +1,78 @@
+-- What commands list beside the views before. These read with the rights of the role that asks, too.
+
+-- The history may not be there, and the role may not read it. The body is looked at only as far as it runs.
+CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
+	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
+#variable_conflict use_column
+DECLARE
+	-- As proxies write the key of a counter.
+	own CONSTANT text := coalesce($2::text, regexp_replace(replace(replace($1, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A'));
+BEGIN
+	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_usage'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_usage_now'), 'SELECT'), false) THEN
+		RETURN;
+	END IF;
+	IF NOT EXISTS (SELECT FROM rate_limit_usage) THEN
+		RETURN; -- zeros would say that there was no request
+	END IF;
+	RETURN QUERY SELECT coalesce(sum(n.today), 0)::bigint, coalesce(sum(n.this_month), 0)::bigint, coalesce(sum(n.refused), 0)::bigint, coalesce(sum(n.limited), 0)::bigint,
+		coalesce(sum(n.denied), 0)::bigint,
+		(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = $1 AND ($2 IS NULL OR h.key_id = $2) ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
+		(SELECT max(CASE l.algorithm WHEN 'gcra' THEN c.last_refill ELSE c.expires_at END) FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name
+			CROSS JOIN LATERAL rate_limit_rows('rule/' || r.counter || '/' || l.name, l.durable) c
+			JOIN LATERAL rate_limit_counted(r.count_by, c.key) d ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
+			WHERE c.key COLLATE "C" = ANY (ARRAY(SELECT a.number || own FROM unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS a(number))) AND c.expires_at > now())
+	FROM rate_limit_usage_now n WHERE n.user_id = $1 AND ($2 IS NULL OR n.key_id = $2);
+END $$;
+COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS
+	'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this month that were refused, by a limit (429), and with 401 or 403, the last request, and when all limits that count by user, or by key, have their full quota again; NULL: they have it. No row: no usage was recorded, or the role may not read it.';
+
+CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS
+	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users, (SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys,
+		ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment
+	FROM rate_limit_tiers t;
+COMMENT ON VIEW rate_limit_tier_states IS 'The tiers, and what is on them.';
+COMMENT ON COLUMN rate_limit_tier_states.users IS 'How many users are on the tier.';
+COMMENT ON COLUMN rate_limit_tier_states.keys IS 'How many API keys have it as their own.';
+COMMENT ON COLUMN rate_limit_tier_states.rules IS 'The rules for the tier, and maybe for others.';
+
+CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS
+	SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id AND b.until > now()) THEN 'banned'
+		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0 AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state
+	FROM rate_limit_users u;
+COMMENT ON VIEW rate_limit_user_states IS 'The users, and who is shut out.';
+COMMENT ON COLUMN rate_limit_user_states.state IS 'banned; blocked: an override of 0 refuses the user; or active.';
+
+CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS
+	SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
+		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now())
+			THEN 'banned' ELSE 'valid' END AS state,
+		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at
+	FROM rate_limit_api_keys k;
+COMMENT ON VIEW rate_limit_key_states IS 'The API keys, without their digests, and which of them are valid.';
+COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or banned: the key, or its user.';
+
+CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS
+	SELECT c.seq, c.at, c.by, c.kind, c.ref, (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id' ELSE 'key_id' END)::bigint AS key_id, c.before, c.after,
+		CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0 THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}'
+			WHEN c.before IS NULL THEN '{created}' WHEN c.after IS NULL THEN '{deleted}'
+			ELSE ARRAY(SELECT format('%s: %s → %s', a.key, c.before -> a.key, a.value) FROM jsonb_each(c.after) a
+				WHERE a.value IS DISTINCT FROM c.before -> a.key AND a.key <> 'updated_at' ORDER BY a.key COLLATE "C") END AS what
+	FROM rate_limit_changes c;
+COMMENT ON VIEW rate_limit_changed IS 'What was changed in the policy, in words.';
+COMMENT ON COLUMN rate_limit_changed.key_id IS 'The id of the API key that was changed, or whose override or ban was. NULL: another change.';
+COMMENT ON COLUMN rate_limit_changed.what IS 'created, deleted, changed, or the columns that differ.';
+
+-- The other columns are those of the tables.
+DO $$
+DECLARE
+	described record;
+BEGIN
+	FOR described IN SELECT v.name, a.attname, col_description(t.attrelid, t.attnum) AS description
+		FROM (VALUES ('rate_limit_tier_states', 'rate_limit_tiers'), ('rate_limit_user_states', 'rate_limit_users'), ('rate_limit_key_states', 'rate_limit_api_keys'),
+			('rate_limit_changed', 'rate_limit_changes')) AS v(name, source)
+		JOIN pg_attribute a ON a.attrelid = v.name::regclass AND a.attnum > 0
+		JOIN pg_attribute t ON t.attrelid = v.source::regclass AND t.attname = a.attname
+	LOOP
+		EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', described.name, described.attname, described.description);
+	END LOOP;
+END $$;
