@@ -23,6 +23,12 @@ func countedSQL(count string) string {
 	return "greatest(0, least(" + count + " - {cost}, greatest(" + count + ", least(2 * {quota}, 2305843009213693952))))"
 }
 
+// mostRefunded bounds the sum of refunds. No row holds as much.
+const mostRefunded = int64(1) << 60
+
+// AddRefund returns the sum of two refunds, neither of which is above mostRefunded. What is below 0 is charged.
+func AddRefund(a, b int64) int64 { return larger(-mostRefunded, smaller(mostRefunded, a+b)) }
+
 // drainedSince is how many units of a backlog (see GCRA) have drained since a time, at most. over is whether
 // a full quota has: what was charged then does not count any more.
 func drainedSince(l *ratelimit.Limit, now, at int64) (units int64, over bool) {

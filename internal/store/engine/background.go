@@ -24,9 +24,9 @@ func (s *Store) SetPaused(paused bool) {
 		return
 	}
 	if paused {
-		lease.End(s.engine.leases)
+		lease.End(s.engine.leases.Set)
 	} else {
-		lease.Begin(s.engine.leases)
+		lease.Begin(s.engine.leases.Set)
 	}
 }
 

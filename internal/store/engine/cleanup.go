@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -35,7 +34,7 @@ type cleaner struct {
 	texts       *statements
 	probability float64
 	report      func(error)
-	slots       *int32 // 1 if the process has limits InFlight; atomic
+	slots       func() bool // whether the process has limits InFlight
 
 	mu      sync.Mutex
 	running bool // guarded by mu
@@ -89,7 +88,7 @@ func (c *cleaner) cleanup(g *group) []*pgdb.Statement {
 	for _, e := range g.entries {
 		if !seen[e.id.Prefix] && e.view.Now != 0 {
 			seen[e.id.Prefix] = true
-			all = append(all, &pgdb.Statement{SQL: c.texts.cleanup[cleanupKey{g.durable, atomic.LoadInt32(c.slots) == 1}], Args: []any{[]int64{e.view.Now, 0}, e.id.Prefix}, Unnamed: true})
+			all = append(all, &pgdb.Statement{SQL: c.texts.cleanup[cleanupKey{g.durable, c.slots()}], Args: []any{[]int64{e.view.Now, 0}, e.id.Prefix}, Unnamed: true})
 		}
 	}
 	return all
@@ -119,7 +118,7 @@ func (c *cleaner) sweep(now any) error {
 		return nil
 	}
 	c.prefix = string(statement.Result[4:])
-	return c.deleteExpired([]*pgdb.Statement{{SQL: c.texts.cleanup[cleanupKey{c.durable, atomic.LoadInt32(c.slots) == 1}], Args: []any{now, c.prefix}, Unnamed: true}})
+	return c.deleteExpired([]*pgdb.Statement{{SQL: c.texts.cleanup[cleanupKey{c.durable, c.slots()}], Args: []any{now, c.prefix}, Unnamed: true}})
 }
 
 // run runs one statement.

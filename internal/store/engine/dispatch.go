@@ -7,9 +7,12 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/known"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/leases"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/settle"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -21,15 +24,20 @@ type engine struct {
 	cleaner *cleaner
 	texts   *statements
 	blocked *known.Refusals // nil if the database is asked about every hit
-	leases  *lease.Set      // nil if there are none
 	local   *local          // for decisions without the database
-	flight  *flight
 	bounds  *keyBounds
 	now     func() time.Time // Options.Now
 	counts  *counts
 	locks   locks
-	post    *post
 	tight   refusing
+
+	// What has own calls, see kinds.go.
+	waiting     *own.Waiting
+	slots       *slots.Slots
+	settlements *settle.Settlements
+	leases      *leases.Leases // nil if there are none
+	sources     []own.Source
+	kinds       []kind
 }
 
 // dispatch is the work on one batch. The worker owns it.
@@ -44,7 +52,8 @@ type dispatch struct {
 	patient  bool // the batch had more than a timeout: the database answered when it began
 
 	lockWait  time.Duration // the longest wait of a statement for a lock
-	own       []*ownCall    // those of the store itself that go with the batch
+	own       []*own.Call   // own calls of the store that are not ended
+	gathered  []*request    // those with which own calls go
 	stats     Stats         // what the batch adds to the counts
 	finishing []*batch.Call // memory for finishSingles
 	memory    []*request    // for requests
@@ -65,6 +74,7 @@ func newDispatch(ctx context.Context, e *engine, q *batch.Queue, calls []*batch.
 	d.lockWait = lockWait(batch.Timeout(q))
 	d.settings = settingsOf(e.now, d.lockWait)
 	d.own = nil
+	d.gathered = nil
 	if deadline, ok := ctx.Deadline(); ok {
 		d.patient = deadline.Sub(calls[0].Arrived) > batch.Timeout(q)
 	}
@@ -80,22 +90,12 @@ func newDispatch(ctx context.Context, e *engine, q *batch.Queue, calls []*batch.
 	return d
 }
 
-// isIdle reports whether no request has hits.
-func isIdle(requests []*request) bool {
-	for _, r := range requests {
-		if len(r.call.Hits) > 0 {
-			return false
-		}
-	}
-	return true
-}
-
 // execute runs statements, and reports whether one of them has failed. entered are the slots that they charge.
-func (d *dispatch) execute(statements []*pgdb.Statement, entered []slots) (bool, error) {
+func (d *dispatch) execute(statements []*pgdb.Statement, entered []slots.Range) (bool, error) {
 	d.stats.Statements += int64(len(statements))
 	failed, err := d.engine.server.run(d.ctx, batch.Timeout(d.queue), statements)
 	if err != nil && len(entered) > 0 {
-		d.engine.flight.leaveUnsure(entered)
+		d.engine.slots.LeaveUnsure(entered)
 	}
 	if err != nil || !failed {
 		return failed, err
@@ -153,7 +153,9 @@ func (d *dispatch) clearRefunded(r *request) {
 	for i := range c.Hits {
 		if c.Reset || c.Hits[i].Cost < 0 {
 			d.engine.blocked.Clear(rowOf(&c.Hits[i]))
-			d.dropLease(c.Reset, &c.Hits[i]) // another batch may have charged units meanwhile
+			if d.engine.leases != nil {
+				d.engine.leases.Drop(&c.Hits[i], c.Reset) // another batch may have charged units meanwhile
+			}
 		}
 	}
 }
@@ -217,12 +219,13 @@ func (d *dispatch) end(err error) {
 	for _, r := range d.requests {
 		if !r.finished {
 			r.finished = true
+			d.leaveEntered(r)
 			batch.Finish(d.queue, []*batch.Call{r.call}, err)
 		}
 		r.call = nil
+		r.positions = r.positions[:0] // what they point to belongs to other batches
 	}
-	d.endOwn(d.own, err)
-	d.own = nil
+	_ = batch.PanicError(func() { d.endOwn(err) })
 	d.count()
 	d.engine = nil
 	d.queue = nil

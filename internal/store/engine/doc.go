@@ -10,18 +10,17 @@ package engine
 // calls of a batch and has them decided here:
 //
 //   - store.go: Take and Reset. known.go: what needs no database, of one call or of a batch: units
-//     that are charged in advance (leases.go) and known refusals (package known). server.go: a
+//     that are charged in advance (package leases) and known refusals (package known). server.go: a
 //     database that does not answer.
-//   - decide.go: the batch. round.go: one round of it: plan, send, apply. kinds.go: the calls of the store itself that go
-//     with it. post.go: those that wait. dispatch.go: what a batch needs, and how its calls are finished.
+//   - decide.go: the batch. round.go: one round of it: plan, send, apply. kinds.go: the store's own calls that go
+//     with it (package own). dispatch.go: what a batch needs, and how its calls are finished.
 //   - transaction.go: requests of several hits, all or nothing, in one transaction.
 //     simulate.go: the same decision in memory.
 //   - plan.go, entry.go, group.go: hits become entries, entries become the parameters of
 //     statements.
 //   - statement.go: the statements. Package algorithm has the part of each algorithm.
 //   - result.go: the rows of a result.
-//   - settle.go: what requests cost more or less than they were charged. leases.go: units that are charged in advance.
+//   - leases.go: what the rows of a batch say to leases. enter.go: the slots that hits take.
 //   - locks.go: rows that another transaction has locked.
-//   - flight.go, enter.go, exit.go: the slots of requests in flight.
 //   - migrate.go, schema.go: the two tables. cleanup.go: expired rows. bound_keys.go: a bound of the rows of a prefix.
 //   - background.go: what the registry of proxies has a store do. timeline.go: a server that was restored or replaced. local.go, local_charge.go: limits without the database.

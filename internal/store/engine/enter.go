@@ -3,6 +3,7 @@ package engine
 import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -16,7 +17,7 @@ func (d *dispatch) enter(p *plan) error {
 			continue
 		}
 		p.inFlight = true
-		session, err := d.engine.flight.begin(d.ctx, batch.Timeout(d.queue))
+		session, err := d.engine.slots.Begin(d.ctx, batch.Timeout(d.queue))
 		if err != nil {
 			g.failure = d.noDecision(err)
 			failure = g.failure
@@ -28,9 +29,9 @@ func (d *dispatch) enter(p *plan) error {
 				n = most
 			}
 			if e.first == 0 { // else its statement had no effect before
-				e.first = d.engine.flight.numbers(session, n)
+				e.first = d.engine.slots.Numbers(session, n)
 			}
-			p.entered = append(p.entered, slots{row: e.id, first: e.first, n: n})
+			p.entered = append(p.entered, slots.Range{Row: e.id, First: e.first, N: n})
 		}
 	}
 	return failure
@@ -48,8 +49,25 @@ func (d *dispatch) hold(requests []*request) {
 		for i := range r.positions {
 			at := &r.positions[i]
 			if e := at.entry; e != nil && e.first != 0 && at.nth < e.granted {
-				d.engine.flight.hold(slots{row: e.id, first: e.first + at.nth*e.cost, n: e.cost}, &r.call.Hits[i])
+				d.engine.slots.Hold(rangeOf(at), &r.call.Hits[i])
 			}
 		}
 	}
+}
+
+// rangeOf is the slots of a hit.
+func rangeOf(at *position) slots.Range {
+	return slots.Range{Row: at.entry.id, First: at.entry.first + at.nth*at.entry.cost, N: at.entry.cost}
+}
+
+// leaveEntered gives back the slots that a request may have, and of which its caller does not learn.
+func (d *dispatch) leaveEntered(r *request) {
+	var entered []slots.Range
+	for i := range r.positions {
+		at := &r.positions[i]
+		if at.entry != nil && at.entry.first != 0 {
+			entered = append(entered, rangeOf(at))
+		}
+	}
+	d.engine.slots.LeaveUnsure(entered)
 }

@@ -15,7 +15,7 @@ const (
 	look
 	refund
 	reset
-	leave // gives slots back
+	firstOwn // of ownStatements
 )
 
 // rowOf is the row of a hit. The hit has its key as it is stored.
@@ -32,12 +32,11 @@ type entry struct {
 	n     int64
 	cost  int64
 
-	// Of leases: ask is the charge for a lease, which is part of n, or nil. claim is that of units
-	// that are given back, or 0.
-	ask   *lease.Ask
+	// Of own calls: last is how many of n are for one that comes last, and claim is that of Adjust or 0.
+	last  int64
 	claim int64
 
-	first int64 // of a take on a limit InFlight, and of a leave: the first slot
+	first int64 // of a take on a limit InFlight: the first slot; of a statement of ownStatements: own.Call.Number
 
 	// The refund entry before this look; later refunds of the row are added to it.
 	refund *entry

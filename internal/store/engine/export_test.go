@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -45,7 +46,7 @@ func (s *Store) GiveBack(h ratelimit.Hit, units, claim int64) error {
 	d := newDispatch(context.Background(), s.engine, q, nil)
 	p := newPlan()
 	row := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.StoredKey()}
-	planReturn(p, &lease.Return{Row: row, Limit: h.Limit, Units: lease.Units{N: units, Claim: claim}})
+	addOwn(p, &own.Call{Kind: &own.Kind{Statement: own.Adjust}, Row: row, Limit: h.Limit, N: units, Claim: claim})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	d.ctx = ctx
@@ -70,9 +71,7 @@ func BoundStatements(l *ratelimit.Limit) []pgdb.Statement {
 
 // AddSettlement adds a settlement for the next batch, and sends none by itself.
 func (s *Store) AddSettlement(h *batch.Settlement) {
-	s.engine.post.mu.Lock()
-	s.engine.post.sending = true
-	s.engine.post.mu.Unlock()
+	s.engine.settlements.Wait = time.Hour
 	s.Settle(h)
 }
 
@@ -117,10 +116,11 @@ type Meaning struct {
 var Meanings = sync.OnceValue(func() map[string]Meaning {
 	all := map[string]Meaning{}
 	for key, text := range sharedStatements().texts {
-		all[text] = Meaning{
-			Kind: []string{"take", "look", "refund", "reset", "leave"}[key.kind], Width: key.definition.SQL.Width(),
-			Durable: key.durable, Alike: key.alike, AllOrNothing: key.allOrNothing,
+		m := Meaning{Kind: []string{"take", "look", "refund", "reset", "leave"}[key.kind], Durable: key.durable, Alike: key.alike, AllOrNothing: key.allOrNothing}
+		if key.definition != nil {
+			m.Width = key.definition.SQL.Width()
 		}
+		all[text] = m
 	}
 	return all
 })

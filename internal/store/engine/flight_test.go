@@ -141,17 +141,55 @@ func TestSlotsWithLostAnswersAreFreeAgain(t *testing.T) {
 	store := newStore(t, db, engine.Options{CleanupProbability: -1})
 	l := conformance.InFlight("flight", 3)
 	held := enter(t, store, l, 2, nil)
-	db.setLose("generate_series")
+	db.setLose("RETURNING slot")
 	err := store.Take(context.Background(), time.Second, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}}}, make([]ratelimit.Decision, 1))
 	if err == nil {
 		t.Fatal("a lost answer is a decision")
 	}
-	db.setLose("array_agg(-u.slot)")
+	db.setLose("array_agg(-u.first")
 	for _, s := range held {
 		s.Release()
 	}
 	db.awaitLost(t, 1)
 	db.setLose("")
+	awaitFree(t, store, l, 3)
+}
+
+// panickingDB is a DB that panics after a statement has taken a slot.
+type panickingDB struct {
+	pgdb.DB
+	armed atomic.Bool
+}
+
+func (d *panickingDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	err := d.DB.Run(ctx, statements)
+	for _, s := range statements {
+		if strings.Contains(s.SQL, "RETURNING slot") && d.armed.CompareAndSwap(true, false) {
+			panic("after a slot was taken")
+		}
+	}
+	return err
+}
+
+// A request whose batch ends in a panic fails, and its slot is free again.
+func TestASlotIsFreeAfterAPanic(t *testing.T) {
+	t.Parallel()
+	db := &panickingDB{DB: drivers.All["pgxdb"](t, cluster.Open(t))}
+	store := newStore(t, db, engine.Options{CleanupProbability: -1})
+	l := conformance.InFlight("flight", 3)
+	window := &ratelimit.Limit{Prefix: "window", Events: 100, Window: time.Hour}
+	held := enter(t, store, l, 1, nil)
+	for _, hits := range [][]ratelimit.Hit{
+		{{Limit: l, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}}},
+		{{Limit: window, Key: "k", Cost: 1}, {Limit: l, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}}},
+	} {
+		db.armed.Store(true)
+		if err := store.Take(context.Background(), 20*time.Second, hits, make([]ratelimit.Decision, len(hits))); err == nil || !strings.Contains(err.Error(), "panic") {
+			t.Errorf("%d hits: %v, want a panic", len(hits), err)
+		}
+	}
+	awaitFree(t, store, l, 2)
+	held[0].Release()
 	awaitFree(t, store, l, 3)
 }
 
@@ -325,7 +363,7 @@ func TestSlotsAreEnteredAgainUntilThereIsADecision(t *testing.T) {
 	l := conformance.InFlight("flight", 3)
 	var lost atomic.Int32
 	held := enter(t, store, l, 2, func() { lost.Add(1) })
-	db.setLose("generate_series")
+	db.setLose("RETURNING slot")
 	cluster.Execute(t, dsn, "UPDATE rate_limit_processes SET seen = '-infinity'")
 	db.awaitLost(t, 2)
 	db.setLose("")

@@ -52,8 +52,16 @@ func (g *group) write(texts *statements, settings []int64) {
 		g.statement = pgdb.Statement{Err: g.failure, Result: g.statement.Result}
 		return
 	}
-	if g.kind == leave {
-		g.statement = pgdb.Statement{SQL: texts.texts[g.statementKey], Args: appendSlots(g, append(g.statement.Args[:0], settings)), Result: g.statement.Result}
+	if g.kind >= firstOwn {
+		var prefixes, keys []string
+		var n, numbers []int64
+		for _, e := range g.entries {
+			prefixes = append(prefixes, e.id.Prefix)
+			keys = append(keys, e.id.Key)
+			n = append(n, e.n)
+			numbers = append(numbers, e.first)
+		}
+		g.statement = pgdb.Statement{SQL: texts.texts[g.statementKey], Args: []any{settings, prefixes, keys, n, numbers}}
 		return
 	}
 	entries := g.entries
@@ -176,22 +184,6 @@ func appendArrays(g *group, args []any) []any {
 		}
 	}
 	return args
-}
-
-// appendSlots appends the parameters of a statement that gives slots back: each slot with its row.
-func appendSlots(g *group, args []any) []any {
-	g.prefixes = g.prefixes[:0]
-	g.firsts = g.firsts[:0]
-	keys := g.keys[:0]
-	for _, e := range g.entries {
-		for i := int64(0); i < e.n; i++ {
-			g.prefixes = append(g.prefixes, e.id.Prefix)
-			keys = append(keys, e.id.Key)
-			g.firsts = append(g.firsts, e.first+i)
-		}
-	}
-	g.keys = keys
-	return append(args, g.prefixes, keys, g.firsts)
 }
 
 // calendarUnits are the units of date_trunc, by ratelimit.Calendar.

@@ -1,100 +1,214 @@
 package engine
 
 import (
+	"context"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/leases"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/settle"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // A call is all that travels in a batch. Callers wait for most calls: a take of one hit, a take of several hits
-// together, a look, a refund, a reset (batch.Call). The others are calls of the store itself, for which nobody waits:
-// leases, settlements and slots have them go with the next batch, or with one of their own if no batch comes. A kind of
-// such calls is one entry of this table:
-//
-//	kind        what it does to its row                 planned by     ends in
-//	leaveSlots  gives slots back                        planLeave      flight.left
-//	settleCost  charges or gives back, with a claim     planSettle     endSettlement
-//	returnUnits gives leased units back, with a claim   planReturn     dispatch.returned
-//	chargeUnits charges what there is for a lease       planCharge     updateLeases, dispatch.charged
-//
-// Slots go before all else in the pipeline. Settlements and returned units are the first stage of the plan of the
-// callers' requests, so that the rows have them for the requests. Charges come last: a row grants the requests first.
-type ownKind uint8
+// together, a look, a refund, a reset (batch.Call). The others are the store's own, for which nobody waits (own.Call).
+// openKinds has the table of their kinds, which says how they end. The kinds say what is done to a row, and when.
 
-const (
-	leaveSlots ownKind = iota
-	settleCost
-	returnUnits
-	chargeUnits
-)
-
-// ownCall is a call of the store itself. The batch that has taken it ends it once.
-type ownCall struct {
-	kind  ownKind
-	entry *entry // set by plan
-	ended bool
-	// since is when the call failed first, or waited for a locked row first: then it has a statement of its
-	// own. It is zero if neither has happened.
-	since time.Time
-
-	// What the call is about, by its kind.
-	slots      slots
-	window     settledWindow
-	settlement *settlement
-	units      *lease.Return
-	charge     *lease.Ask
+// kind is a kind of own calls.
+type kind struct {
+	*own.Kind
+	// end ends the calls of a batch, which have their results or errors. err is why the statements of the batch have no
+	// results, or nil: it is not known then what they did.
+	end func(calls []*own.Call, err error)
 }
 
-// ownCalls returns the calls of the store that go with the requests of a batch.
-func (d *dispatch) ownCalls(requests []*request) []*ownCall {
-	return d.leaseCalls(requests, d.engine.post.calls(d, requests))
-}
+// ownStatements are the statements that kinds have for themselves.
+var ownStatements = []*own.Statement{slots.Leave}
 
-// again is the same call for another batch, after one in which it has failed.
-func (c *ownCall) again() *ownCall {
-	again := &ownCall{kind: c.kind, since: c.since, slots: c.slots, window: c.window, settlement: c.settlement}
-	if again.since.IsZero() {
-		again.since = time.Now()
+// openKinds makes the packages that have own calls, and the table of their kinds.
+func (s *Store) openKinds(o Options, closing context.Context) {
+	e := s.engine
+	d := &own.Database{
+		DB: e.server.db, Closing: closing, Unavailable: func() error { return e.server.unavailable() }, Report: o.report, Run: e.server.run,
+		Send: func() { batch.Enter(s.leasing, batch.NewCall()) }, Busy: func() bool { return batch.Busy(s.leasing) },
 	}
-	return again
-}
-
-// plan adds the entry of the call to a plan.
-func (c *ownCall) plan(p *plan) {
-	switch c.kind {
-	case leaveSlots:
-		c.entry = planLeave(p, &c.slots, !c.since.IsZero())
-	case settleCost:
-		c.entry = planSettle(p, c.settlement, !c.since.IsZero())
-	case returnUnits:
-		c.entry = planReturn(p, c.units)
-	case chargeUnits:
-		c.entry = planCharge(p, c.charge)
+	e.waiting = own.NewWaiting(d)
+	e.sources = append(e.sources, e.waiting)
+	processes := e.texts.tables[processesTable]
+	guard := ""
+	if processes.guard != "" {
+		guard = "SELECT true" + guardedSQL + processes.guard
+	}
+	e.slots = slots.New(d, e.waiting, s.leasing, processes.name, guard)
+	e.settlements = settle.New(e.waiting, o.report, e.local.settled)
+	e.kinds = append(e.kinds, kind{e.slots.Leaving, e.slots.End}, kind{e.settlements.Adjust, e.settlements.End}, kind{e.settlements.ChargeLocal, e.settlements.End})
+	if o.MaxLeases > 0 {
+		e.leases = leases.New(d, o.MaxLeases, o.LeaseHorizon)
+		e.sources = append(e.sources, e.leases)
+		e.kinds = append(e.kinds, kind{e.leases.GiveBack, e.leases.End}, kind{e.leases.Charge, e.leases.End})
 	}
 }
 
-// endOwn ends calls whose entries have their results. err is why the pipeline has no results, or nil.
-func (d *dispatch) endOwn(calls []*ownCall, err error) {
-	ends := settlementEnds{}
-	for _, c := range calls {
-		if c.ended {
-			continue
+// Settle changes a counter soon, and does not wait for that.
+func (s *Store) Settle(h *batch.Settlement) {
+	if h.Source != ratelimit.FromPostgres && h.Source != ratelimit.FromLease {
+		return
+	}
+	of := s
+	if p := partsOf(s); p != nil {
+		subject := h.Subject
+		if subject == "" {
+			subject = h.Key
 		}
-		c.ended = true
-		failure := err
-		if failure == nil && c.entry != nil {
-			failure = c.entry.err
-		}
-		switch c.kind {
-		case leaveSlots:
-			d.engine.flight.left(c, failure, err == nil)
-		case settleCost:
-			d.endSettlement(c, failure, &ends)
-		case returnUnits:
-			d.returned(c.units)
-		case chargeUnits:
-			d.charged(c)
+		of = p.stores[partOfSubject(subject, len(p.stores))]
+	}
+	of.engine.settlements.Add(h)
+}
+
+// closeTimeout bounds how long Close tries to send what waits.
+const closeTimeout = time.Second
+
+// closeKinds has sent what the packages still have to send, before the store is closed.
+func (s *Store) closeKinds() {
+	if s.engine.leases != nil {
+		s.engine.leases.Close(closeTimeout)
+	}
+	s.engine.waiting.SendAll(closeTimeout)
+	s.engine.slots.Close()
+}
+
+// Idle implements own.Batch.
+func (d *dispatch) Idle() bool {
+	for _, r := range d.gathered {
+		if len(r.call.Hits) > 0 {
+			return false
 		}
 	}
-	d.countSettlements(&ends)
+	return true
+}
+
+// Locked implements own.Batch.
+func (d *dispatch) Locked(row lease.RowID) bool { return d.engine.locks.has(row) }
+
+// Given implements own.Batch.
+func (d *dispatch) Given(f func(h *ratelimit.Hit, reset bool)) {
+	for _, r := range d.gathered {
+		hits := r.call.Hits
+		for i := range hits {
+			if hits[i].Cost < 0 || r.call.Reset {
+				f(&hits[i], r.call.Reset)
+			}
+		}
+	}
+}
+
+// takeOwn takes the own calls that go with requests.
+func (d *dispatch) takeOwn(requests []*request) {
+	d.gathered = requests
+	for _, s := range d.engine.sources {
+		d.own = append(d.own, s.Calls(d)...)
+	}
+}
+
+// planned is an own call, and where its result is.
+type planned struct {
+	call *own.Call
+	at   position
+}
+
+// planOwn plans the own calls that come before the requests, or the last ones.
+func (d *dispatch) planOwn(r *round, p *plan, last bool) {
+	for _, c := range d.own {
+		if c.Kind.Last == last {
+			r.own = append(r.own, planned{c, addOwn(p, c)})
+		}
+	}
+}
+
+// addOwn plans an own call. One that has failed has a statement of its own.
+func addOwn(p *plan, c *own.Call) position {
+	before := p.latest[c.Row]
+	stage := 0
+	if before != nil {
+		stage = before.stage + 1
+	}
+	oneByOne := p.oneByOne
+	p.oneByOne = !c.Since.IsZero()
+	at := position{}
+	switch {
+	case c.Kind.Statement == own.Charge:
+		at = add(p, take, c.Limit, c.Row, 1)
+		at.entry.n += c.N - 1
+		if c.Kind.Last {
+			at.entry.last = c.N
+		}
+	case c.Kind.Statement == own.Adjust && before != nil && before.kind == refund && before.claim == c.Claim:
+		before.cost = algorithm.AddRefund(before.cost, c.N)
+		at.entry = before
+	case c.Kind.Statement == own.Adjust:
+		at = add(p, refund, c.Limit, c.Row, c.N)
+		at.entry.claim = c.Claim
+	default: // a row can have several calls in the statement
+		at.entry = nextEntry(p)
+		*at.entry = entry{kind: kindOf(c.Kind.Statement), id: c.Row, stage: stage, n: c.N, first: c.Number}
+		g := groupFor(p, stage, statementKey{kind: at.entry.kind, durable: c.Row.Durable}, p.oneByOne)
+		g.entries = append(g.entries, at.entry)
+	}
+	p.oneByOne = oneByOne
+	return at
+}
+
+// kindOf is the kind of a statement of ownStatements.
+func kindOf(s *own.Statement) statementKind {
+	k := firstOwn
+	for ownStatements[k-firstOwn] != s {
+		k++
+	}
+	return k
+}
+
+// readOwn gives the own calls of a round their results.
+func (r *round) readOwn() {
+	for _, p := range r.own {
+		e := p.at.entry
+		p.call.Err = e.err
+		p.call.View = &e.view
+		p.call.Granted = e.granted - p.at.nth
+		if p.call.Granted < 0 {
+			p.call.Granted = 0
+		}
+		if p.call.Granted > p.call.N {
+			p.call.Granted = p.call.N
+		}
+	}
+}
+
+// endOwn ends own calls, each once. err is why the pipeline has no results, or nil.
+func (d *dispatch) endOwn(err error) {
+	if len(d.own) == 0 {
+		return
+	}
+	for _, k := range d.engine.kinds {
+		var calls, left []*own.Call
+		for _, c := range d.own {
+			if c.Kind != k.Kind {
+				left = append(left, c)
+				continue
+			}
+			calls = append(calls, c)
+			if err != nil {
+				c.Err = err
+			}
+			if k.Statement == own.Adjust && c.N > 0 {
+				d.engine.blocked.Clear(c.Row) // the row may have more again
+			}
+		}
+		if d.own = left; len(calls) > 0 {
+			k.end(calls, err)
+		}
+	}
 }

@@ -53,7 +53,8 @@ func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*bat
 func decideKnown(s *Store, timeout time.Duration, calls []*batch.Call) (int, error) {
 	storeKeys(calls)
 	leased := 0
-	if leases := s.engine.leases; leases != nil {
+	if s.engine.leases != nil {
+		leases := s.engine.leases.Set
 		for _, c := range calls {
 			if len(c.Hits) == 0 || c.Hits[0].Limit.Lease <= 0 || c.Reset {
 				continue

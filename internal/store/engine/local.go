@@ -273,14 +273,7 @@ func (s *Store) Local() chain.Local {
 func heldOf(s *Store, row lease.RowID) int64 {
 	n := int64(0)
 	for _, one := range allStores(s) {
-		n += one.engine.flight.heldOf(row)
+		n += one.engine.slots.CountOf(row)
 	}
 	return n
-}
-
-// heldOf is how many slots of a row this process holds.
-func (f *flight) heldOf(row lease.RowID) int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.rows[row]
 }

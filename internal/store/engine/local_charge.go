@@ -28,8 +28,8 @@ func (k *local) bill(stores []*Store) {
 	k.mu.Lock()
 	now := k.serverTime(stores[0])
 	var left []*localDebt
-	var billed []*settlement
-	var of []*Store // for each settlement
+	var billed []*localDebt
+	var units []int64 // of each
 	for _, d := range k.unpaid {
 		s := stores[partOfSubject(d.subject, len(stores))]
 		if s.engine.server.unavailable() != nil {
@@ -38,8 +38,8 @@ func (k *local) bill(stores []*Store) {
 		}
 		if n := d.counts(now); n > 0 {
 			k.charging += n
-			billed = append(billed, &settlement{row: d.of.id, limit: d.limit, back: -n, local: true})
-			of = append(of, s)
+			billed = append(billed, d)
+			units = append(units, n)
 		}
 		if d.of.debt == d {
 			d.of.debt = nil
@@ -47,8 +47,9 @@ func (k *local) bill(stores []*Store) {
 	}
 	k.unpaid = left
 	k.mu.Unlock()
-	for i, s := range billed {
-		addSettlement(of[i], settledWindow{s.row, localWindow}, s)
+	for i, d := range billed {
+		s := stores[partOfSubject(d.subject, len(stores))]
+		s.engine.settlements.Charge(d.of.id, d.limit, units[i])
 	}
 }
 

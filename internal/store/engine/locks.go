@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
 )
 
 // Another transaction may hold the lock of a row for a long time: an operator's open session, or a
@@ -35,9 +34,6 @@ func lockWait(timeout time.Duration) time.Duration {
 	}
 	return wait
 }
-
-// errLocked is the error of a hit on a locked row.
-var errLocked = fmt.Errorf("%w: a transaction that has not ended has locked the row of a key: it is open, or its commit waits for a synchronous standby", ratelimit.ErrTimeout)
 
 const (
 	// lockedWaits is how many lockWaits lie between the first and the last statement that have waited in
@@ -171,7 +167,7 @@ func (d *dispatch) refuseLocked(requests []*request) []*request {
 			now = append(now, r)
 		}
 	}
-	d.finish(refused, errLocked)
+	d.finish(refused, own.ErrLocked)
 	d.wait(waiting)
 	return now
 }
@@ -193,7 +189,7 @@ func (d *dispatch) wait(requests []*request) {
 	}
 	e, q := d.engine, d.queue
 	beside := batch.Beside(q, func(calls []*batch.Call, deadline time.Time) { e.decideLocked(q, calls, deadline) },
-		func(calls []*batch.Call) { e.failCalls(q, calls, errLocked) })
+		func(calls []*batch.Call) { e.failCalls(q, calls, own.ErrLocked) })
 	for _, r := range requests {
 		r.finished = true
 		batch.Pass(beside, r.call)
@@ -222,7 +218,7 @@ func (e *engine) decideLocked(q *batch.Queue, calls []*batch.Call, deadline time
 				again = append(again, r)
 			}
 		}
-		d.finish(refused, errLocked)
+		d.finish(refused, own.ErrLocked)
 		if len(again) > 0 {
 			batch.Sleep(ctx, time.Millisecond) // the server may fail them at once
 			d.wait(again)

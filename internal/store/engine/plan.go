@@ -6,6 +6,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -27,12 +28,11 @@ type plan struct {
 	allOrNothing bool
 	sync         bool
 
-	leases   bool               // something is charged for leases, or given back
 	inFlight bool               // limits InFlight are charged
 	oneByOne bool               // each entry has a statement of its own
 	bounded  []*ratelimit.Limit // limits that have MaxKeys
 
-	entered []slots // those that the takes charge, see enter.go
+	entered []slots.Range // those that the takes charge, see enter.go
 
 	entries     []*entry // those in use, then those that are free
 	usedEntries int      // entries in use
@@ -57,6 +57,9 @@ func (p *plan) free() {
 			for j := range g.keys {
 				g.keys[j] = ""
 			}
+			if g.kind >= firstOwn {
+				g.statement = pgdb.Statement{}
+			}
 		}
 		p.stages[i] = p.stages[i][:0]
 	}
@@ -70,7 +73,6 @@ func (p *plan) free() {
 	p.usedGroups = 0
 	p.allOrNothing = false
 	p.sync = false
-	p.leases = false
 	p.inFlight = false
 	p.bounded = p.bounded[:0]
 	p.oneByOne = false
@@ -132,7 +134,7 @@ func addUnusual(p *plan, c *batch.Call, h *ratelimit.Hit) position {
 		// Refunds on one row are added up in one entry, and one look after it gives the decision of all: two
 		// statements for each of them would take too long.
 		if before := p.latest[rowOf(h)]; before != nil && before.refund != nil && before.view.Limit.Equal(h.Limit) {
-			before.refund.cost = addRefund(before.refund.cost, algorithm.Refunded(h))
+			before.refund.cost = algorithm.AddRefund(before.refund.cost, algorithm.Refunded(h))
 			return position{entry: before, refund: before.refund}
 		}
 		given := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h))
@@ -172,7 +174,7 @@ func join(before *entry, k statementKind, l *ratelimit.Limit, cost int64) (posit
 	}
 	switch {
 	case k == refund:
-		before.cost = addRefund(before.cost, cost)
+		before.cost = algorithm.AddRefund(before.cost, cost)
 		return position{entry: before}, true
 	case k == look || k == reset:
 		before.refund = nil
@@ -182,21 +184,6 @@ func join(before *entry, k statementKind, l *ratelimit.Limit, cost int64) (posit
 		return position{entry: before, nth: before.n - 1}, true
 	}
 	return position{}, false
-}
-
-// mostRefunded bounds the sum of refunds. No row holds as much.
-const mostRefunded = int64(1) << 60
-
-// addRefund returns the sum of two refunds, neither of which is above mostRefunded. What is below 0 is charged.
-func addRefund(a, b int64) int64 {
-	switch sum := a + b; {
-	case sum > mostRefunded:
-		return mostRefunded
-	case sum < -mostRefunded:
-		return -mostRefunded
-	default:
-		return sum
-	}
 }
 
 // nextEntry returns an entry that the plan has not used yet.

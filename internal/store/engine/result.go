@@ -8,6 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -31,7 +32,7 @@ var (
 func (g *group) read() {
 	err := g.statement.Err
 	if g.statement.Code == sqlstate.LockNotAvailable {
-		err = errLocked
+		err = own.ErrLocked
 	}
 	if g.allOrNothing && errors.Is(err, pgdb.ErrRolledBack) {
 		err = nil // the rows say how much each row had room for

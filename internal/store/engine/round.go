@@ -5,59 +5,44 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // round is one way of calls through a batch, made of values: plan (calls → entries → statements), send, apply (rows →
-// decisions → calls end). The first round of a batch has all of its requests, and the calls of the store itself.
+// decisions → calls end). The first round of a batch has all of its requests, and the store's own calls.
 // Further rounds have the requests that have waited for a lock in vain. The plans of a round run in this order, in
 // one pipeline.
 type round struct {
-	settings []int64 // the first parameter of statements, see clockSQL
-	own      []*ownCall
+	settings []int64   // the first parameter of statements, see clockSQL
+	own      []planned // see kinds.go
 
-	leaves       *plan // of slots; nil without
 	plan         *plan // of singles, and of what comes before them
 	singles      []*request
 	transactions []*transaction
-	charges      *plan // for leases: the plan of singles, or one after the transactions, if there are some
+	last         *plan // of own calls that come last: the plan of singles, or one after the transactions, if there are some
 }
 
 // planRound plans requests. With oneByOne, which is for requests that have failed with others, each hit has a
-// statement of its own, and the store adds no calls of its own.
+// statement of its own, and no own calls go with them.
 func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne bool) *round {
 	singles, several := singlesAndSeveral(requests)
 	r := &round{settings: settings, plan: newPlan(), singles: singles}
 	r.plan.oneByOne = oneByOne
 	if !oneByOne {
 		several = d.refuseKnown(several)
-		r.own = d.ownCalls(requests)
-		d.own = r.own
+		d.takeOwn(requests)
 	}
-	var charges []*ownCall
-	for _, c := range r.own {
-		switch c.kind {
-		case leaveSlots:
-			if r.leaves == nil {
-				r.leaves = newPlan()
-			}
-			c.plan(r.leaves)
-		case chargeUnits:
-			charges = append(charges, c)
-		default:
-			c.plan(r.plan)
-		}
-	}
+	d.planOwn(r, r.plan, false)
 	addRequests(r.plan, singles)
 	_ = d.enter(r.plan) // its error is that of the hits
 	r.transactions = d.firstTransactions(several, settings, oneByOne)
-	r.charges = r.plan
-	if len(charges) > 0 && len(r.transactions) > 0 {
-		r.charges = newPlan()
+	r.last = r.plan
+	if len(d.own) > len(r.own) && len(r.transactions) > 0 {
+		r.last = newPlan()
 	}
-	for _, c := range charges {
-		c.plan(r.charges)
-	}
+	d.planOwn(r, r.last, true)
 	return r
 }
 
@@ -86,22 +71,14 @@ func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 
 // send runs the pipeline of a round. It reports whether a statement has failed.
 func (d *dispatch) send(r *round) (bool, error) {
-	var statements []*pgdb.Statement
-	if r.leaves != nil {
-		statements = append(statements, r.leaves.write(d.engine.texts, r.settings)...)
-	}
-	if written := r.plan.write(d.engine.texts, r.settings); statements == nil {
-		statements = written
-	} else {
-		statements = append(statements, written...)
-	}
+	statements := r.plan.write(d.engine.texts, r.settings)
 	entered := r.plan.entered
 	for _, t := range r.transactions {
 		statements = append(statements, t.write()...)
 		entered = append(entered, t.plan.entered...)
 	}
-	if r.charges != r.plan {
-		statements = append(statements, r.charges.write(d.engine.texts, r.settings)...)
+	if r.last != r.plan {
+		statements = append(statements, r.last.write(d.engine.texts, r.settings)...)
 	}
 	return d.execute(statements, entered)
 }
@@ -112,23 +89,15 @@ func (d *dispatch) apply(r *round, failed bool, err error) ([]*request, error) {
 	if err == nil && failed {
 		if err = d.sendDivided(r); err != nil {
 			for _, t := range r.transactions { // they may have taken effect, and their requests fail
-				d.engine.flight.leave(t.plan.entered)
+				d.engine.slots.Leave(t.plan.entered)
 			}
 		}
 	}
 	if err != nil {
-		d.endOwn(r.own, err)
+		d.endOwn(err)
 		return nil, err
 	}
-	if r.leaves != nil {
-		r.leaves.read()
-	}
 	waiting := d.applySingles(r)
-	if r.charges != r.plan {
-		r.charges.read()
-		d.applyRows(r.charges)
-	}
-	d.endOwn(r.own, nil)
 	for transactions := r.transactions; len(transactions) > 0; {
 		var next []*transaction
 		for _, t := range transactions {
@@ -156,11 +125,8 @@ func (d *dispatch) cleanUpAfter(p *plan) {
 
 // free frees the plans of a round.
 func (r *round) free() {
-	if r.leaves != nil {
-		r.leaves.free()
-	}
-	if r.charges != r.plan {
-		r.charges.free()
+	if r.last != r.plan {
+		r.last.free()
 	}
 	r.plan.free()
 }
@@ -171,7 +137,7 @@ func (d *dispatch) sendTransactions(transactions []*transaction) error {
 		return nil
 	}
 	var statements []*pgdb.Statement
-	var entered []slots
+	var entered []slots.Range
 	for _, t := range transactions {
 		statements = append(statements, t.write()...)
 		entered = append(entered, t.plan.entered...)
@@ -198,7 +164,7 @@ func (d *dispatch) applySingles(r *round) []*request {
 	for _, one := range r.singles {
 		c := one.call
 		if granted := len(c.Decisions); granted < len(one.positions) || granted == 0 {
-			if err := d.decideUnusual(one); errors.Is(err, errLocked) {
+			if err := d.decideUnusual(one); errors.Is(err, own.ErrLocked) {
 				waiting = append(waiting, one)
 				continue
 			} else if err != nil {
@@ -207,7 +173,7 @@ func (d *dispatch) applySingles(r *round) []*request {
 			}
 		}
 		if leasing {
-			d.addLeased(one, d.sent)
+			d.engine.leases.AddHeld(c.Hits, c.Decisions, d.sent)
 		}
 		finishing = append(finishing, c)
 	}
@@ -215,6 +181,12 @@ func (d *dispatch) applySingles(r *round) []*request {
 		d.hold(r.singles)
 	}
 	d.applyRows(p)
+	if r.last != p {
+		r.last.read()
+		d.applyRows(r.last)
+	}
+	r.readOwn()
+	d.endOwn(nil)
 	d.finishing = finishing
 	// Not before: after a panic, end finishes what is not finished.
 	for _, one := range r.singles {

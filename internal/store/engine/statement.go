@@ -209,11 +209,13 @@ func newStatements(tables map[string]countTable) *statements {
 		for slots, none := range map[bool]string{false: "coalesce(slots, '{}') = '{}'", true: "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"} {
 			s.cleanup[cleanupKey{durable, slots}] = s.named(strings.NewReplacer("{settings}", commitSQL(durable, false), "{no_slots}", none).Replace(cleanupSQL), t)
 		}
-		settings := lockSQL
-		if durable {
-			settings += diskSQL
+		for i, one := range ownStatements {
+			settings := lockSQL + commitSQL(durable, one.Disk)
+			if durable && one.Disk {
+				settings += diskSQL
+			}
+			s.texts[statementKey{kind: firstOwn + statementKind(i), durable: durable}] = s.named(strings.ReplaceAll(clockSQL+one.SQL, "{settings}", settings+t.guard), t)
 		}
-		s.texts[statementKey{kind: leave, definition: inFlight, durable: durable}] = s.named(strings.ReplaceAll(leaveSlotsSQL, "{settings}", settings+t.guard), t)
 	}
 	return s
 }

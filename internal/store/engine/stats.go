@@ -60,8 +60,6 @@ type counts struct {
 	waits  Histogram
 	times  Histogram
 	errors map[string]int64
-
-	settled, unsettled int64 // settlements that were made, and those that are lost
 }
 
 func newCounts() *counts {
@@ -132,21 +130,15 @@ func (c *counts) get() Stats {
 	return stats
 }
 
-// addSettled adds settlements that were made, and some that are lost.
-func addSettled(c *counts, settled, lost int64) {
-	c.mu.Lock()
-	c.settled += settled
-	c.unsettled += lost
-	c.mu.Unlock()
-}
-
 // Settled returns how many settlements the store has made since it was made itself, and of how many it is not known
 // whether they had their effect.
 func (s *Store) Settled() (settled, lost int64) {
-	c := s.engine.counts
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.settled, c.unsettled
+	for _, one := range allStores(s) {
+		made, missed := one.engine.settlements.Counts()
+		settled += made
+		lost += missed
+	}
+	return settled, lost
 }
 
 // Batches returns what the store has counted since it was made.
@@ -154,9 +146,9 @@ func (s *Store) Batches() Batches {
 	b := Batches{}
 	for _, one := range allStores(s) {
 		b.Waiting += one.waiting()
-		b.InFlight += one.engine.flight.count()
+		b.InFlight += one.engine.slots.Count()
 		if one.engine.leases != nil {
-			b.Leases += lease.Count(one.engine.leases)
+			b.Leases += lease.Count(one.engine.leases.Set)
 		}
 	}
 	c := s.engine.counts
@@ -164,17 +156,6 @@ func (s *Store) Batches() Batches {
 	defer c.mu.Unlock()
 	b.Sizes, b.Waits, b.Times = copyOf(c.sizes), copyOf(c.waits), copyOf(c.times)
 	return b
-}
-
-// count is how many slots the requests of this store hold.
-func (f *flight) count() int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	n := int64(0)
-	for _, held := range f.rows {
-		n += held
-	}
-	return n
 }
 
 func copyOf(h Histogram) Histogram {

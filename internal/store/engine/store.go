@@ -96,7 +96,7 @@ type Store struct {
 	workers int
 	idle    sync.Pool // of calls
 	close   context.CancelFunc
-	leasing *batch.Queue // of batches without requests, see leases.go
+	leasing *batch.Queue // of batches without requests
 	parts   *parts       // nil if the counts cannot be in parts
 
 	past   past
@@ -144,17 +144,15 @@ func newStore(db pgdb.DB, o Options, texts *statements, counts *counts, local *l
 	}
 	s := &Store{engine: e, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
 	server.onTimeline = s.SeeTimeline
-	s.leasing = s.newQueue(leaseTimeout)
-	e.post = newPost(server, s.leasing, o.report)
-	e.leases = newLeases(s, o)
+	s.leasing = s.newQueue(closeTimeout)
 	e.bounds = &keyBounds{cleaner: e.cleaner, local: local, parts: 1, prefixes: map[string]*keyBound{}, notice: func(text string) {
 		o.report(errors.New("ratelimit/postgres: " + text))
 	}}
-	e.flight = newFlight(server, e.post, texts, o.report)
-	e.cleaner.slots = &e.flight.used
+	s.openKinds(o, closing)
+	e.cleaner.slots = e.slots.Used
 	if o.Hash != nil {
 		e.blocked.Hash = o.Hash
-		e.leases.Hash = o.Hash
+		e.leases.Set.Hash = o.Hash
 	}
 	s.idle.New = func() any { return batch.NewCall() }
 	return s
@@ -209,8 +207,8 @@ func addMemory(stats *Stats, s *Store) {
 	}
 	stats.Overfull += int64(len(s.engine.bounds.overfull()))
 	if s.engine.leases != nil {
-		stats.Leased += lease.Taken(s.engine.leases)
-		stats.LeasedUnits += lease.Total(s.engine.leases)
+		stats.Leased += lease.Taken(s.engine.leases.Set)
+		stats.LeasedUnits += lease.Total(s.engine.leases.Set)
 	}
 }
 
@@ -361,9 +359,7 @@ func (s *Store) Close() {
 	for until := time.Now().Add(time.Second); anyBusy(s) && time.Now().Before(until); {
 		time.Sleep(time.Millisecond)
 	}
-	endLeases(s)
-	s.engine.post.end()
-	endFlight(s)
+	s.closeKinds()
 	s.close()
 	if p := s.parts; p != nil {
 		p.close()

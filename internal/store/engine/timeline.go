@@ -114,7 +114,7 @@ func (s *Store) SeeTimeline(read *pgdb.Statement, sent time.Time) {
 // is used or given back, and no refusal is believed.
 func (s *Store) forgetLost() {
 	if s.engine.leases != nil {
-		lease.Void(s.engine.leases)
+		lease.Void(s.engine.leases.Set)
 	}
 	s.engine.blocked.ClearAll()
 }

@@ -176,10 +176,16 @@ func sortGroups(groups []*group) {
 // finish reads the results. It finishes the requests that have an answer now, and returns what is to be done for the
 // others: further transactions, or, for those that have waited for a lock in vain, another round.
 func (t *transaction) finish() (again []*transaction, waiting []*request) {
-	d := t.of
 	p := t.plan
 	t.plan = nil
-	defer p.free()
+	again, waiting = t.apply(p)
+	p.free() // not after a panic, since requests that have no answer point to its entries
+	return again, waiting
+}
+
+// apply is finish, with the plan.
+func (t *transaction) apply(p *plan) (again []*transaction, waiting []*request) {
+	d := t.of
 	if t.err != nil {
 		return t.divide(t.err), nil
 	}
@@ -294,7 +300,7 @@ func (t *transaction) committed() {
 				r.call.Err = errNoAnswer // the server granted less and did not fail
 			}
 			if leasing {
-				t.of.addLeased(r, t.sent)
+				t.of.engine.leases.AddHeld(r.call.Hits, r.call.Decisions, t.sent)
 			}
 		}
 		t.of.finish(t.requests, nil)
@@ -328,7 +334,7 @@ func (d *dispatch) answer(requests []*request, sent int64) {
 		}
 		r.call.Decisions = append(r.call.Decisions[:0], r.decisions...)
 		if leasing {
-			d.addLeased(r, sent)
+			d.engine.leases.AddHeld(r.call.Hits, r.call.Decisions, sent)
 			d.dropRefused(r)
 		}
 	}

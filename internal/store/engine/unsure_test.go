@@ -27,7 +27,7 @@ func TestASlotThatIsTakenLateIsFreeSoon(t *testing.T) {
 					switch {
 					case strings.Contains(s.SQL, "RETURNING process"):
 						addRow(s, [][]byte{int8(1000)})
-					case strings.Contains(s.SQL, "-u.slot"):
+					case strings.Contains(s.SQL, "-u.first"):
 						if now := time.Now(); left.IsZero() && !taken.IsZero() && !now.Before(taken) {
 							left = now
 						}

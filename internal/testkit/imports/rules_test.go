@@ -69,7 +69,19 @@ var rules = []rule{
 		dir: "internal/store", ours: []string{"internal/store/engine", "internal/store/registry", "ratelimit/pgdb"},
 		reason: "it puts the stores together",
 	}, {
-		dir: "internal/store/engine", ours: []string{"internal/store/chain", "internal/store/known", "internal/core/batch", "internal/core/results", "internal/core/lease", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "internal/core/algorithm", "internal/core/schema", "ratelimit/pgdb"},
+		dir: "internal/store/own", ours: []string{"internal/core/algorithm", "internal/core/batch", "internal/core/lease", "ratelimit", "ratelimit/pgdb"},
+		reason: "it is what the engine and the packages with own calls know of each other",
+	}, {
+		dir: "internal/store/settle", ours: []string{"internal/core/algorithm", "internal/core/batch", "internal/core/lease", "internal/store/own", "ratelimit"},
+		reason: "a package with own calls knows the engine by own, and no other such package",
+	}, {
+		dir: "internal/store/slots", ours: []string{"internal/core/batch", "internal/core/lease", "internal/core/results", "internal/store/own", "ratelimit", "ratelimit/pgdb"},
+		reason: "a package with own calls knows the engine by own, and no other such package",
+	}, {
+		dir: "internal/store/leases", ours: []string{"internal/core/algorithm", "internal/core/batch", "internal/core/lease", "internal/store/own", "ratelimit"},
+		reason: "a package with own calls knows the engine by own, and no other such package",
+	}, {
+		dir: "internal/store/engine", ours: []string{"internal/store/chain", "internal/store/known", "internal/store/leases", "internal/store/own", "internal/store/settle", "internal/store/slots", "internal/core/batch", "internal/core/results", "internal/core/lease", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "internal/core/algorithm", "internal/core/schema", "ratelimit/pgdb"},
 		reason: "the store knows a driver only as a pgdb.DB, and no proxy",
 	}, {
 		dir: "ratelimit/postgres", ours: []string{"internal/store", "internal/store/engine", "ratelimit", "ratelimit/pgdb"},

@@ -1,4 +1,17 @@
-package engine
+// Package slots holds the slots of requests in flight.
+//
+// Hits on limits InFlight hold slots, see algorithm.InFlight. A slot begins with the take of its hit,
+// in the statement or transaction of the request. It ends with ratelimit.Slot.Release: the slot is
+// then among those that the next batch gives back, before the requests. If no batch comes, one without requests gives it
+// back. What was given back is given back again until the server has said that it is: a slot is a number, so twice is once.
+//
+// The name of the process in the numbers, here the session, is a row that the store renews. Its
+// life for others is ten seconds. The store itself believes in it for less (sessionTime), by two clocks:
+// one of them goes on while the process is stopped, the other one also while its machine is. After
+// that, or if the row has run out, the store takes a new session and enters the requests that run once
+// more, as if they came now. Those that do not fit have lost their slots. While the database does not
+// answer, no other process takes slots either, and nothing is lost.
+package slots
 
 import (
 	"context"
@@ -11,28 +24,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Hits on limits InFlight hold slots, see algorithm.InFlight. A slot begins with the take of its hit,
-// in the statement or transaction of the request. It ends with ratelimit.Slot.Release: the slot is
-// then among those that the next batch gives back, before all else in its pipeline. If no batch comes,
-// the store sends one without requests. What was given back is given back again until the server has
-// said that it is: a slot is a number, so twice is once.
-//
-// The name of the process in the numbers, here the session, is a row that the store renews. Its
-// life for others is ten seconds. The store itself believes in it for less (sessionTime), by two clocks:
-// one of them goes on while the process is stopped, the other one also while its machine is. After
-// that, or if the row has run out, the store takes a new session and enters the requests that run once
-// more, as if they came now. Those that do not fit have lost their slots. While the database does not
-// answer, no other process takes slots either, and nothing is lost.
-
 const (
-	// renewInterval is the time between two renewals, and flightTick that between two looks at
+	// renewInterval is the time between two renewals, and tickInterval that between two looks at
 	// the clocks.
 	renewInterval = 3 * time.Second
-	flightTick    = 250 * time.Millisecond
+	tickInterval  = 250 * time.Millisecond
 	// sessionTime is how long after the start of a renewal the store uses its session.
 	sessionTime = 8 * time.Second
 	// renewTimeout is for one renewal.
@@ -57,73 +58,82 @@ ON CONFLICT (process) DO NOTHING RETURNING process`
 	endSQL   = `UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint`
 )
 
-// flight is the slots of a store.
-type flight struct {
-	server *server
-	texts  *statements
-	queue  *batch.Queue // for the takes of requests that are entered again
-	post   *post
-	report func(error)
+// Slots are the slots of a store.
+type Slots struct {
+	database *own.Database
+	waiting  *own.Waiting
+	queue    *batch.Queue // for the takes of requests that are entered again
+	table    string       // of processes
+	guard    string       // a statement that runs before those on the table; "" is none
+	Leaving  *own.Kind    // its calls
 
 	used int32 // 1 after the first session; atomic
 
 	starting sync.Mutex // held while a session begins
 
-	mu      sync.Mutex // guards all that follows
+	mu      sync.Mutex // guards all that follows; taken before that of waiting
 	session int64      // 0 before the first
 	renewed time.Time  // when the last renewal was sent
 	number  int64      // of the last slot
 	held    map[*heldSlots]bool
 	rows    map[lease.RowID]int64 // how many slots of each row are in held
-	unsure  []slots               // to be given back again, in the order of due
+	unsure  []unsureSlots         // to be given back again, in the order of due
 	ticking bool
 }
 
-// slots are numbers in a row that follow each other.
-type slots struct {
-	row      lease.RowID
-	first, n int64
-	due      time.Time // when unsure slots are given back again
-	until    time.Time // and when for the last time
+// Range is numbers of slots in a row that follow each other.
+type Range struct {
+	Row      lease.RowID
+	First, N int64
+}
+
+// unsureSlots are slots of which it is not known whether they were taken.
+type unsureSlots struct {
+	Range
+	due   time.Time // when they are given back again
+	until time.Time // and when for the last time
 }
 
 // heldSlots are those of one hit that was admitted.
 type heldSlots struct {
-	slots
+	Range
 	limit *ratelimit.Limit
 	slot  *ratelimit.Slot
 	next  *ratelimit.Slot // in the next session; nil in the session of the slots
 	ended bool            // the hit has released them
 }
 
-func newFlight(s *server, p *post, texts *statements, report func(error)) *flight {
-	return &flight{server: s, texts: texts, queue: p.queue, post: p, report: report, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{}}
+// New returns the slots of a store, which has none yet. The sessions are rows of a table of processes.
+func New(d *own.Database, w *own.Waiting, q *batch.Queue, table, guard string) *Slots {
+	return &Slots{
+		database: d, waiting: w, queue: q, table: table, guard: guard, Leaving: &own.Kind{Statement: Leave},
+		held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{},
+	}
 }
 
-// statements returns what runs one of the statements above: in a part, the guard is before it.
-func (f *flight) statements(s *pgdb.Statement) []*pgdb.Statement {
-	t := f.texts.tables[processesTable]
-	s.SQL = strings.ReplaceAll(s.SQL, "{table}", t.name)
-	if t.guard == "" {
+// statements returns what runs one of the statements above.
+func (f *Slots) statements(s *pgdb.Statement) []*pgdb.Statement {
+	s.SQL = strings.ReplaceAll(s.SQL, "{table}", f.table)
+	if f.guard == "" {
 		return []*pgdb.Statement{s}
 	}
-	return []*pgdb.Statement{{SQL: "SELECT true" + guardedSQL + t.guard, Joined: true, Unnamed: true}, s}
+	return []*pgdb.Statement{{SQL: f.guard, Joined: true, Unnamed: true}, s}
 }
 
 // current returns the session, and whether the store may use it.
-func (f *flight) current() (int64, bool) {
+func (f *Slots) current() (int64, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.session, f.fresh(time.Now())
 }
 
 // fresh reports whether the store may use its session. The caller holds mu.
-func (f *flight) fresh(now time.Time) bool {
+func (f *Slots) fresh(now time.Time) bool {
 	return f.session != 0 && now.Sub(f.renewed) < sessionTime && now.Round(0).Sub(f.renewed.Round(0)) < sessionTime
 }
 
-// begin returns a session that is fresh. It begins one if there is none. The timeout is for its statement.
-func (f *flight) begin(ctx context.Context, timeout time.Duration) (int64, error) {
+// Begin returns a session that is fresh. It begins one if there is none. The timeout is for its statement.
+func (f *Slots) Begin(ctx context.Context, timeout time.Duration) (int64, error) {
 	session, ok := f.current()
 	if ok {
 		return session, nil
@@ -137,7 +147,7 @@ func (f *flight) begin(ctx context.Context, timeout time.Duration) (int64, error
 	sent := time.Now()
 	for {
 		begins := &pgdb.Statement{SQL: sessionSQL, Args: []any{before}, Unnamed: true}
-		if _, err := f.server.run(ctx, timeout, f.statements(begins)); err != nil {
+		if _, err := f.database.Run(ctx, timeout, f.statements(begins)); err != nil {
 			return 0, err
 		}
 		if begins.Err != nil {
@@ -158,7 +168,7 @@ func (f *flight) begin(ctx context.Context, timeout time.Duration) (int64, error
 	}
 	f.held = map[*heldSlots]bool{}
 	f.rows = map[lease.RowID]int64{}
-	f.post.dropSlots()
+	f.waiting.Drop(f.Leaving) // they have ended with their session
 	f.unsure = nil
 	tick := !f.ticking
 	f.ticking = true
@@ -172,8 +182,8 @@ func (f *flight) begin(ctx context.Context, timeout time.Duration) (int64, error
 	return session, nil
 }
 
-// numbers returns the first of so many numbers of slots of a session.
-func (f *flight) numbers(session, n int64) int64 {
+// Numbers returns the first of so many numbers of slots of a session.
+func (f *Slots) Numbers(session, n int64) int64 {
 	const most = int64(1)<<32 - 1
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,21 +196,21 @@ func (f *flight) numbers(session, n int64) int64 {
 }
 
 // tick renews the session until the store is closed.
-func (f *flight) tick() {
-	closing := f.server.closing
-	for batch.Sleep(closing, flightTick); closing.Err() == nil; batch.Sleep(closing, flightTick) {
-		f.report(batch.PanicError(func() { f.renew(closing, time.Now()) }))
+func (f *Slots) tick() {
+	closing := f.database.Closing
+	for batch.Sleep(closing, tickInterval); closing.Err() == nil; batch.Sleep(closing, tickInterval) {
+		f.database.Report(batch.PanicError(func() { f.renew(closing, time.Now()) }))
 	}
 }
 
 // renew renews the session if that is due, or begins another one if it cannot be used any more.
-func (f *flight) renew(closing context.Context, now time.Time) {
+func (f *Slots) renew(closing context.Context, now time.Time) {
 	f.mu.Lock()
 	session, fresh, age := f.session, f.fresh(now), now.Sub(f.renewed)
-	down := f.server.unavailable() != nil
+	down := f.database.Unavailable() != nil
 	again := f.againLocked(now, down)
 	f.mu.Unlock()
-	f.leave(again)
+	f.Leave(again)
 	if fresh && age < renewInterval || down {
 		return
 	}
@@ -208,7 +218,7 @@ func (f *flight) renew(closing context.Context, now time.Time) {
 	defer cancel()
 	if fresh {
 		renews := &pgdb.Statement{SQL: renewSQL, Args: []any{session}, Unnamed: true}
-		if err := f.server.db.Run(ctx, f.statements(renews)); err != nil || renews.Err != nil {
+		if err := f.database.DB.Run(ctx, f.statements(renews)); err != nil || renews.Err != nil {
 			return // requests notice that the database does not answer
 		}
 		f.mu.Lock()
@@ -225,20 +235,20 @@ func (f *flight) renew(closing context.Context, now time.Time) {
 			return
 		}
 	}
-	_, _ = f.begin(ctx, renewTimeout) // the next tick tries again
+	_, _ = f.Begin(ctx, renewTimeout) // the next tick tries again
 }
 
 // enterAgain enters requests that run into the session that has begun, until there is a decision on each.
-func (f *flight) enterAgain(lost []*heldSlots) {
-	for len(lost) > 0 && f.server.closing.Err() == nil {
+func (f *Slots) enterAgain(lost []*heldSlots) {
+	for len(lost) > 0 && f.database.Closing.Err() == nil {
 		if lost = f.tryToEnter(lost); len(lost) > 0 {
-			batch.Sleep(f.server.closing, renewInterval)
+			batch.Sleep(f.database.Closing, renewInterval)
 		}
 	}
 }
 
 // tryToEnter enters requests, and returns those without a decision. Those that do not fit have lost their slots.
-func (f *flight) tryToEnter(lost []*heldSlots) []*heldSlots {
+func (f *Slots) tryToEnter(lost []*heldSlots) []*heldSlots {
 	calls := make([]*batch.Call, len(lost))
 	for i, h := range lost {
 		next := nextSlot(h)
@@ -250,7 +260,7 @@ func (f *flight) tryToEnter(lost []*heldSlots) []*heldSlots {
 			continue
 		}
 		calls[i] = batch.NewCall()
-		calls[i].Prepare([]ratelimit.Hit{{Limit: h.limit, Key: h.row.Key, Cost: h.n, Slot: next}}, false)
+		calls[i].Prepare([]ratelimit.Hit{{Limit: h.limit, Key: h.Row.Key, Cost: h.N, Slot: next}}, false)
 		batch.Send(f.queue, calls[i])
 	}
 	var undecided []*heldSlots
@@ -273,14 +283,14 @@ func nextSlot(h *heldSlots) *ratelimit.Slot {
 	return &ratelimit.Slot{Lost: func() { h.slot.Lose() }}
 }
 
-// hold gives a hit the slots that it was granted.
-func (f *flight) hold(s slots, h *ratelimit.Hit) {
-	held := &heldSlots{slots: s, limit: h.Limit, slot: h.Slot}
+// Hold gives a hit the slots that it was granted.
+func (f *Slots) Hold(s Range, h *ratelimit.Hit) {
+	held := &heldSlots{Range: s, limit: h.Limit, slot: h.Slot}
 	f.mu.Lock()
-	current := s.first>>32 == f.session
+	current := s.First>>32 == f.session
 	if current {
 		f.held[held] = true
-		f.rows[s.row] += s.n
+		f.rows[s.Row] += s.N
 	}
 	f.mu.Unlock()
 	h.Slot.Hold(func() { f.release(held) })
@@ -290,16 +300,16 @@ func (f *flight) hold(s slots, h *ratelimit.Hit) {
 }
 
 // release gives slots back that a hit has held.
-func (f *flight) release(h *heldSlots) {
+func (f *Slots) release(h *heldSlots) {
 	f.mu.Lock()
 	next := h.next
 	h.ended = true
 	if f.held[h] {
 		delete(f.held, h)
-		if n := f.rows[h.row] - h.n; n > 0 {
-			f.rows[h.row] = n
+		if n := f.rows[h.Row] - h.N; n > 0 {
+			f.rows[h.Row] = n
 		} else {
-			delete(f.rows, h.row)
+			delete(f.rows, h.Row)
 		}
 	}
 	f.mu.Unlock()
@@ -307,27 +317,26 @@ func (f *flight) release(h *heldSlots) {
 		next.Release()
 		return
 	}
-	f.leave([]slots{h.slots})
+	f.Leave([]Range{h.Range})
 }
 
-// leave gives slots back, and again later those that may not be taken yet.
-func (f *flight) leave(all []slots) {
-	if len(all) == 0 {
-		return
-	}
+// Count is how many slots the requests of this store hold.
+func (f *Slots) Count() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, s := range all {
-		f.postLeave(&ownCall{kind: leaveSlots, slots: s})
+	n := int64(0)
+	for _, held := range f.rows {
+		n += held
 	}
+	return n
 }
 
-// postLeave posts a call that gives slots back, unless they have ended with their session. The caller holds mu.
-func (f *flight) postLeave(c *ownCall) {
-	if c.slots.first>>32 != f.session {
-		return
-	}
-	f.post.mu.Lock()
-	defer f.post.mu.Unlock()
-	f.post.add(c, 0)
+// CountOf is how many slots of a row they hold.
+func (f *Slots) CountOf(row lease.RowID) int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.rows[row]
 }
+
+// Used reports whether there has been a session.
+func (f *Slots) Used() bool { return atomic.LoadInt32(&f.used) == 1 }

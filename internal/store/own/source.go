@@ -1,0 +1,41 @@
+package own
+
+import (
+	"context"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// Source has calls that go with the next batch.
+type Source interface {
+	// Calls takes the calls that go with a batch.
+	Calls(b Batch) []*Call
+}
+
+// Batch is what a source sees of a batch.
+type Batch interface {
+	// Idle reports whether no request has hits.
+	Idle() bool
+	// Locked reports whether a statement has waited for a row in vain lately: another call would delay the requests.
+	Locked(row lease.RowID) bool
+	// Given calls f with each hit that gives something back, or resets its row.
+	Given(f func(h *ratelimit.Hit, reset bool))
+}
+
+// Database is what sources know of the database.
+type Database struct {
+	DB          pgdb.DB
+	Closing     context.Context // ends when the store is closed
+	Unavailable func() error    // why no decision can be had, or nil
+	Report      func(error)     // for failures that no caller sees; nil is none
+
+	// Run runs statements, each attempt within the timeout. What becomes of them says whether the database answers. Run
+	// reports whether a statement has failed.
+	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
+	// Send decides a batch without requests, and Busy reports whether one is under way.
+	Send func()
+	Busy func() bool
+}
