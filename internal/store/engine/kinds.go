@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
@@ -30,10 +29,10 @@ type kind struct {
 var ownStatements = []*own.Statement{slots.Leave}
 
 // openKinds makes the packages that have own calls, and the table of their kinds.
-func (s *Store) openKinds(o Options, closing context.Context) {
+func (s *Store) openKinds(o Options) {
 	e := s.engine
 	d := &own.Database{
-		DB: e.server.db, Closing: closing, Unavailable: func() error { return e.server.unavailable() }, Report: o.report, Run: e.server.run,
+		DB: e.server.db, Closing: e.server.closing, Unavailable: func() error { return e.server.unavailable() }, Report: o.report, Run: e.server.run,
 		Send: func() { batch.Enter(s.leasing, batch.NewCall()) }, Busy: func() bool { return batch.Busy(s.leasing) },
 	}
 	e.waiting = own.NewWaiting(d)

@@ -133,12 +133,13 @@ func (c *counts) get() Stats {
 // Settled returns how many settlements the store has made since it was made itself, and of how many it is not known
 // whether they had their effect.
 func (s *Store) Settled() (settled, lost int64) {
+	made, missing := int64(0), int64(0)
 	for _, one := range allStores(s) {
-		made, missed := one.engine.settlements.Counts()
-		settled += made
-		lost += missed
+		m, l := one.engine.settlements.Counts()
+		made += m
+		missing += l
 	}
-	return settled, lost
+	return made, missing
 }
 
 // Batches returns what the store has counted since it was made.

@@ -148,7 +148,7 @@ func newStore(db pgdb.DB, o Options, texts *statements, counts *counts, local *l
 	e.bounds = &keyBounds{cleaner: e.cleaner, local: local, parts: 1, prefixes: map[string]*keyBound{}, notice: func(text string) {
 		o.report(errors.New("ratelimit/postgres: " + text))
 	}}
-	s.openKinds(o, closing)
+	s.openKinds(o)
 	e.cleaner.slots = e.slots.Used
 	if o.Hash != nil {
 		e.blocked.Hash = o.Hash
