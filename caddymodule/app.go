@@ -1,8 +1,8 @@
 package caddymodule
 
 import (
+	"cmp"
 	"fmt"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
@@ -10,7 +10,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
@@ -31,8 +30,7 @@ type App struct {
 	History *History `json:"history,omitempty"`
 
 	metrics *metrics
-	used    []use               // what the handlers share; what is on a store comes after the store
-	longest time.Duration       // the longest timeout of any handler
+	uses    []*edge.Use         // of the handlers
 	http    func() (any, error) // the app with the handlers, when all apps are set up
 	pages   []*Page
 
@@ -68,9 +66,6 @@ func (a *App) Provision(ctx caddy.Context) error {
 func (a *App) settings() (edge.StoreSettings, error) {
 	var read edge.Settings
 	from := values(&a.StoreSettings)
-	if from["region"] == "" && a.History != nil {
-		from["region"] = string(a.History.Region)
-	}
 	if err := expandNames(from, "node_name", "region"); err != nil {
 		return read.Store, err
 	}
@@ -78,48 +73,55 @@ func (a *App) settings() (edge.StoreSettings, error) {
 	return read.Store, err
 }
 
-// store returns the store for a handler's DSN, or for that of a policy. "" is the app's DSN.
-func (a *App) store(dsn string, timeout time.Duration) (*store, error) {
-	if dsn == "" {
-		dsn = string(a.DSN)
+// open opens what a handler needs, or shares it with others.
+func (a *App) open(ctx caddy.Context, h *Handler) (*edge.Use, error) {
+	at, err := a.places(h)
+	if err != nil {
+		return nil, err
 	}
-	return a.database(dsn, timeout, nil)
+	at.Saved = savedIn(ctx)
+	u, err := proxy.Open(h.site, at)
+	if err != nil {
+		return nil, err
+	}
+	if at.Records && at.Recorded.Archive.To != "" {
+		_, err = u.Share(fmt.Sprintf("archive %#v %#v", at.Recorded.Archive, at.History.StoreSettings), func() (edge.Resource, error) {
+			return newArchiver(u.History, at.Recorded.Archive), nil
+		})
+	}
+	a.uses = append(a.uses, u)
+	a.addDatasets(h, at)
+	for _, r := range u.Resources {
+		a.metrics.watch(r)
+	}
+	return u, err
 }
 
-// database returns the store for a DSN. If there are limits, the database is for their history only: it is
-// their store, or one in which nothing is counted.
-func (a *App) database(dsn string, timeout time.Duration, limits *store) (*store, error) {
-	withPassword := holdsPassword(dsn)
-	dsn, shown, err := expandDSN(dsn)
+// places finds out where a handler counts, and where its policy and its history are.
+func (a *App) places(h *Handler) (*edge.Places, error) {
+	s, err := a.settings()
 	if err != nil {
 		return nil, err
 	}
-	settings, err := a.settings()
+	recorded, err := a.History.compile()
 	if err != nil {
+		return nil, fmt.Errorf("history: %w", err)
+	}
+	dsns := &edge.DSNs{Where: "here, in the global option pg_ratelimit,"}
+	if dsns.Limits, err = dsnOf(cmp.Or(h.DSN, a.DSN)); err != nil {
 		return nil, err
 	}
-	settings.DSN = dsn
-	if settings, err = settings.Resolve("here, in the global option pg_ratelimit,"); err != nil {
-		return nil, err
-	}
-	if limits != nil {
-		switch settings.DSN {
-		case edge.MemoryDSN:
-			return nil, edge.HistoryNeedsPostgres()
-		case limits.settings.DSN:
-			return limits, nil
+	if h.Policy != nil {
+		if dsns.Policy, err = dsnOf(h.Policy.DSN); err != nil {
+			return nil, fmt.Errorf("policy: %w", err)
 		}
-		settings.HistoryOnly = true
 	}
-	a.longest = max(a.longest, timeout)
-	s, err := share(a, settings, func() (*store, error) { return openStore(settings, shown) })
-	if err != nil {
-		return nil, err
+	if a.History != nil {
+		if dsns.History, err = dsnOf(a.History.DSN); err != nil {
+			return nil, fmt.Errorf("history: %w", err)
+		}
 	}
-	if withPassword && s.warned.CompareAndSwap(false, true) {
-		caddy.Log().Named(logName).Warn(edge.PasswordWarning)
-	}
-	return s, nil
+	return h.site.Places(s, dsns, string(h.Audit), recorded)
 }
 
 // Start logs the version, connects to the databases, in the background, and warns of handlers that charge a
@@ -127,7 +129,7 @@ func (a *App) database(dsn string, timeout time.Duration, limits *store) (*store
 // fails to load, must not touch a database.
 func (a *App) Start() error {
 	caddy.Log().Named(logName).Info("rate limits are enforced", zap.String("version", version()))
-	for _, u := range a.used {
+	for _, u := range a.uses {
 		u.Prepare()
 	}
 	if a.http == nil {
@@ -146,24 +148,11 @@ func (a *App) Start() error {
 // Stop does nothing, because requests may still be in flight. See Cleanup.
 func (a *App) Stop() error { return nil }
 
-// closeDelay is how long the stores of a config stay open after the config has ended, in
-// addition to the longest timeout: the last requests of the config may not have reached a
-// handler yet. A config that is loaded within this time uses the same connections. If the
-// DSN is memory, it also uses the same counts.
-const closeDelay = 30 * time.Second
-
-// Cleanup closes all histories and stores if the process ends, which writes what is pending and gives
-// back the units of leases. Otherwise it releases them after closeDelay, when no request of this
-// config waits for a decision any more.
+// Cleanup closes all that handlers share if the process ends. Otherwise each handler releases what it uses.
 func (a *App) Cleanup() error {
 	if caddy.Exiting() {
-		a.used = nil
-		closeAll[*archiver]()
-		closeAll[*history.Writer]()
-		closeAll[*store]()
-		return nil
+		closeAll()
 	}
-	a.release(closeDelay + a.longest)
 	return nil
 }
 

@@ -19,7 +19,7 @@ import (
 // archiver archives the history of a store once a day, if no other proxy has done so. It asks the database whether
 // that is due, so a restart neither repeats nor omits a run.
 type archiver struct {
-	store    *store
+	store    *edge.Database
 	schedule archive.Schedule
 	state    atomic.Pointer[admin.Archive] // what the database said last
 
@@ -29,19 +29,13 @@ type archiver struct {
 	done   sync.WaitGroup
 }
 
-// archiveUse identifies an archiver.
-type archiveUse struct {
-	store    edge.StoreSettings
-	settings edge.ArchiveSettings
-}
-
 // archiveEvery is how often an archiver asks whether a run is due.
 const archiveEvery = 10 * time.Minute
 
-func newArchiver(s *store, settings edge.ArchiveSettings) *archiver {
+func newArchiver(s *edge.Database, settings edge.ArchiveSettings) *archiver {
 	a := &archiver{store: s}
 	a.schedule = archive.Schedule{
-		Node: s.settings.NodeNameOf(proxyKind), To: settings.To, Before: settings.Before, Expire: settings.Expire, Drop: settings.Drop,
+		Node: s.Settings.NodeNameOf(proxy.Kind), To: settings.To, Before: settings.Before, Expire: settings.Expire, Drop: settings.Drop,
 		Warn: func(err error) { a.log().Warn("archiving the history", zap.Error(err)) },
 	}
 	a.state.Store(new(admin.Archive))
@@ -87,12 +81,12 @@ func (a *archiver) run() {
 
 // check archives if that is due.
 func (a *archiver) check() error {
-	if a.store.settings.AutoMigrate {
-		if err := history.Migrate(a.ctx, a.store.db); err != nil {
+	if a.store.Settings.AutoMigrate {
+		if err := history.Migrate(a.ctx, a.store.DB); err != nil {
 			return err
 		}
 	}
-	db, err := admin.Open(a.ctx, a.store.settings.DSN) // a run needs a session of its own
+	db, err := admin.Open(a.ctx, a.store.Settings.DSN) // a run needs a session of its own
 	if err != nil {
 		return err
 	}

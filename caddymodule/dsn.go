@@ -25,6 +25,12 @@ func expandDSN(configured string) (dsn, shown string, err error) {
 	return dsn, shown, nil
 }
 
+// dsnOf is the DSN of a part of a configuration.
+func dsnOf(configured Text) (edge.DSN, error) {
+	dsn, shown, err := expandDSN(string(configured))
+	return edge.DSN{DSN: dsn, Shown: shown, Password: holdsPassword(string(configured))}, err
+}
+
 // holdsPassword reports whether a configured DSN holds a password, other than by a
 // placeholder.
 func holdsPassword(configured string) bool {

@@ -4,19 +4,32 @@ import (
 	"context"
 	"errors"
 
+	"github.com/caddyserver/caddy/v2"
+
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
-// FlushHistories writes what is pending in the histories of a database.
-func FlushHistories(ctx context.Context, dsn string) (failure error) {
-	inUse.Range(func(use, value any) bool {
-		if use, ok := use.(historyUse); ok && use.store.DSN == dsn {
-			failure = errors.Join(failure, value.(shared).resource.(*history.Writer).Flush(ctx))
+// FlushHistories writes what is pending in the histories of the running config.
+func FlushHistories(ctx context.Context) (failure error) {
+	loaded, err := caddy.ActiveContext().AppIfConfigured("pg_ratelimit")
+	if err != nil {
+		return err
+	}
+	for _, u := range loaded.(*App).uses {
+		for _, r := range u.Resources {
+			if w, ok := r.(*history.Writer); ok {
+				failure = errors.Join(failure, w.Flush(ctx))
+			}
 		}
-		return true
-	})
+	}
 	return failure
 }
 
 // CloseHistories is what the module does when the process ends, before it closes the stores.
-func CloseHistories() { closeAll[*history.Writer]() }
+func CloseHistories() {
+	for _, r := range proxy.Shared() {
+		if w, ok := r.(*history.Writer); ok {
+			w.Close()
+		}
+	}
+}

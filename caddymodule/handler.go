@@ -73,17 +73,15 @@ type Handler struct {
 	site           *edge.Site
 	headers        edge.HeaderPolicy
 	exempt         edge.ExemptSettings
-	store          *store
-	counters       []counters      // of site.Zones
-	policy         *policyCounters // nil without a policy
-	noUser         atomic.Bool     // the log has a warning that no authentication came before
+	use            *edge.Use
+	counters       []counters // of site.Zones
+	policy         *policyCounters
+	noUser         atomic.Bool // the log has a warning that no authentication came before
 	settlements    *prometheus.CounterVec
-	invalid        edge.Sampler // of costs of responses, in the log
 	duration       prometheus.Observer
 	events         *events      // nil without the app events
 	watched        atomic.Int32 // see isWatched
 	hasErrorRoutes bool         // of a subroute around the handler
-	ends           []func()     // called by Cleanup
 }
 
 // CaddyModule returns the Caddy module information.
@@ -134,58 +132,27 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		return err
 	}
 	app := loaded.(*App)
-	timeout := h.site.Decider.Timeout
-	if h.store, err = app.store(string(h.DSN), timeout); err != nil {
+	if h.use, err = app.open(ctx, h); err != nil {
 		return err
 	}
-	h.site.Fields.Salt = h.store.salt
-	h.site.Decider.UseStore(h.store.Store) // Take asks it whether limits are paused
-	h.duration = app.metrics.duration
-	h.settlements = app.metrics.settlements
-	var policyStore *store
-	if h.site.Policy != nil {
-		h.policy = app.metrics.policy
-		at := h.store
-		if h.Policy.DSN != "" {
-			if at, err = app.store(string(h.Policy.DSN), timeout); err != nil {
-				return fmt.Errorf("policy: %w", err)
-			}
-			if at.db == nil {
-				return fmt.Errorf("policy: %w", edge.PolicyNeedsPostgres())
-			}
-		}
-		if h.site.Policy.Live, err = app.policy(ctx, h.store, at, h.site.Policy.Settings); err != nil {
-			return err
-		}
-		policyStore = at
-	}
-	historyStore, err := h.openHistory(app)
-	if err != nil {
-		return err
-	}
-	app.addDatasets(h.store, policyStore, historyStore)
 	h.count(app.metrics)
-	h.site.Warnings(func(z *edge.Zone, w edge.Warning) {
-		h.logger.Warn(w.Field+" "+w.Text, zap.String("prefix", z.Limit.Prefix))
-	})
-	h.ends = append(h.ends, h.site.Prepare(), edge.Show(h.site))
 	return nil
 }
 
-// count makes the counters of the limits.
+// count has the handler count with the metrics of its config.
 func (h *Handler) count(m *metrics) {
+	h.duration, h.settlements, h.policy = m.duration, m.settlements, m.policy
 	h.counters = nil
 	for _, z := range h.site.Zones {
-		h.counters = append(h.counters, m.counters(z, h.store))
+		h.counters = append(h.counters, m.counters(z, h.use.Limits.DB == nil))
 	}
 }
 
-// Cleanup has pages show the handler no more, and gives up the lines of its limits.
+// Cleanup ends what the handler uses.
 func (h *Handler) Cleanup() error {
-	for _, end := range h.ends {
-		end()
+	if h.use != nil {
+		h.use.Release()
 	}
-	h.ends = nil
 	return nil
 }
 
@@ -206,7 +173,11 @@ func (h *Handler) compile() error {
 	if err != nil {
 		return err
 	}
-	site.Address, site.Watcher, site.Empty, site.Settled = clientAddress, watcher{h}, h.warnOfEmptyKey, h.settled
+	site.Address, site.Recording, site.Watcher = clientAddress, authenticated, watcher{h}
+	site.Log = func(line edge.Line) { write(h.logger, line) }
+	site.Settled = func(prefix string, outcome edge.SettleOutcome) {
+		h.settlements.WithLabelValues(prefix, string(outcome)).Inc()
+	}
 	h.site, h.headers, h.exempt = site, read.Headers, read.Exempt
 	return nil
 }

@@ -18,7 +18,7 @@ func recorded(t *testing.T, dsn, sql string) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if err := caddymodule.FlushHistories(ctx, dsn); err != nil {
+	if err := caddymodule.FlushHistories(ctx); err != nil {
 		t.Fatal(err)
 	}
 	return query[[]string](t, dsn, "SELECT coalesce(array_agg(x), '{}') FROM ("+sql+") AS found(x)")

@@ -133,8 +133,7 @@ func TestTheLogSaysThatTheDatabaseAnswersAgain(t *testing.T) {
 	h := newHandler(t, LimitSettings{Prefix: "again", Limit: "1 1h"})
 	core, logs := observer.New(zap.InfoLevel)
 	h.logger = zap.New(core)
-	h.store = &store{Store: &flaky{}}
-	h.site.Decider.Store = h.store
+	h.site.Decider.Store = &flaky{}
 	for i, want := range []int{0, 0, 1, 1} {
 		statusOf(t, h, request())
 		if n := logs.FilterMessage("the database answers again").Len(); n != want {
@@ -167,8 +166,7 @@ func TestALockedRowIsNoOutage(t *testing.T) {
 	h := newHandler(t, LimitSettings{Prefix: "locked", Limit: "1 1h"})
 	core, logs := observer.New(zap.InfoLevel)
 	h.logger = zap.New(core)
-	h.store = &store{Store: &locked{}}
-	h.site.Decider.Store = h.store
+	h.site.Decider.Store = &locked{}
 	for range 10 {
 		statusOf(t, h, request())
 	}

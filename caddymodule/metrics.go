@@ -28,6 +28,7 @@ type metrics struct {
 
 	// What the handlers of the config use, for state.
 	mu        sync.Mutex // guards all that follows
+	watched   map[edge.Resource]bool
 	stores    []watchedStore
 	policies  []watchedPolicy
 	histories []*history.Writer
@@ -40,6 +41,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
 	}
 	m := &metrics{
+		watched: map[edge.Resource]bool{},
 		decisions: vec("decisions_total", "Requests by limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied (refused "+
 			"by this limit), would_allow and would_deny (of a limit in the mode shadow), error_passed and error_refused (no decision was possible, and the request passed or was refused), overloaded (the database answers, and no decision came in time), paused (limits are paused). "+
 			"source: postgres, blocked (known to be used up), lease (units charged in advance), memory (dsn memory) or none (no decision).",
@@ -103,8 +105,8 @@ func (c *bySource) inc(s ratelimit.Source) {
 	c.of.WithLabelValues(s.String()).Inc()
 }
 
-// counters returns the counters of a limit on a store.
-func (m *metrics) counters(z *edge.Zone, s *store) counters {
+// counters returns the counters of a limit.
+func (m *metrics) counters(z *edge.Zone, inMemory bool) counters {
 	prefix := z.Limit.Prefix
 	if z.Settle != nil {
 		for _, outcome := range edge.SettleOutcomes {
@@ -123,7 +125,7 @@ func (m *metrics) counters(z *edge.Zone, s *store) counters {
 		blocked:      m.blocked.WithLabelValues(prefix),
 		leased:       m.leased.WithLabelValues(prefix),
 	}
-	if s.db == nil {
+	if inMemory {
 		c.allowed = expect(m.decisions, prefix, "allowed", ratelimit.FromMemory)
 		c.denied = expect(m.decisions, prefix, "denied", ratelimit.FromMemory)
 	} else {

@@ -91,21 +91,22 @@ type datasets struct{ policy, history string }
 
 // addDatasets remembers where the policy and the history of a handler's limits are. Those of the first handler that
 // has any are shown.
-func (a *App) addDatasets(limits, policy, history *store) {
-	if limits.settings.DSN == edge.MemoryDSN {
+func (a *App) addDatasets(h *Handler, places *edge.Places) {
+	dsn := places.Limits.DSN
+	if dsn == edge.MemoryDSN {
 		return
 	}
 	if a.datasets == nil {
 		a.datasets = map[string]datasets{}
 	}
-	at := a.datasets[limits.settings.DSN]
-	if policy != nil {
-		at.policy = cmp.Or(at.policy, policy.settings.DSN)
+	at := a.datasets[dsn]
+	if h.site.Policy != nil {
+		at.policy = cmp.Or(at.policy, places.Policy.DSN)
 	}
-	if history != nil {
-		at.history = cmp.Or(at.history, history.settings.DSN)
+	if places.Records {
+		at.history = cmp.Or(at.history, places.History.DSN)
 	}
-	a.datasets[limits.settings.DSN] = at
+	a.datasets[dsn] = at
 }
 
 // databaseDSN is the DSN in a field of a page, which is not that of counters in memory.
@@ -125,7 +126,7 @@ func databaseDSN(field string, configured Text) (string, error) {
 	return s.DSN, err
 }
 
-// authenticated is the user of the authentication in front of the page.
+// authenticated is the user of the authentication in front of a handler, or "".
 func authenticated(r *http.Request) string {
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if !ok {

@@ -44,7 +44,6 @@ func (h watcher) Asked(q *edge.Request) {
 	}
 	if q.Outcome.Err != nil {
 		h.policy.requests.WithLabelValues(withoutDecision(&q.Outcome)).Inc()
-		h.logNoDecision(&q.Outcome)
 		return
 	}
 	h.policy.decided(o)

@@ -46,7 +46,7 @@ func warnOfDoubleCharges(handlers []routedHandler) {
 	for i, second := range handlers {
 		var warned []string
 		for _, first := range handlers[:i] {
-			if first.handler.store != second.handler.store {
+			if first.handler.use.Limits != second.handler.use.Limits {
 				continue
 			}
 			prefixes, policies := doubleCharges(first, second)

@@ -136,7 +136,6 @@ func (h watcher) Decided(q *edge.Request) {
 				h.counters[z.Index].errorRefused.Inc()
 			}
 		}
-		h.logNoDecision(outcome)
 		return
 	}
 	if outcome.Paused {
@@ -144,9 +143,6 @@ func (h watcher) Decided(q *edge.Request) {
 			h.counters[z.Index].paused.Inc()
 		}
 		return
-	}
-	if h.store.outage.IsUnderWay() {
-		h.store.answersAgain(h.logger, q.Decisions)
 	}
 	for i, z := range q.Set.Zones {
 		c, d := &h.counters[z.Index], &q.Decisions[i]
@@ -187,20 +183,4 @@ func (h *Handler) decidedShadow(c *counters, hit *ratelimit.Hit, d *ratelimit.De
 			entry.Write(zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()), zap.Int64("limit", d.Limit), zap.Duration("retry_after", d.RetryAfter))
 		}
 	}
-}
-
-// logNoDecision logs that no decision was made. All handlers on the store together log this
-// at most once a second.
-func (h *Handler) logNoDecision(outcome *edge.Outcome) {
-	level := zapcore.WarnLevel
-	if outcome.Status != 0 {
-		level = zapcore.ErrorLevel
-	}
-	h.store.logFailed(h.logger, level, outcome.Consequence(), outcome.Err, true)
-}
-
-// warnOfEmptyKey logs that the key of a request was empty.
-func (h *Handler) warnOfEmptyKey(z *edge.Zone) {
-	h.logger.Warn("the key of a request is empty: all such requests share one quota",
-		zap.String("prefix", z.Limit.Prefix), zap.String("key", z.Key.(*template).text))
 }

@@ -31,12 +31,16 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 	collectArchivers(to, s.of.archivers)
 }
 
-// watch adds what handlers share to the metrics. A store in memory counts nothing.
-func (m *metrics) watch(r resource) {
+// watch adds what handlers share to the metrics, once. A store in memory counts nothing.
+func (m *metrics) watch(r edge.Resource) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.watched[r] {
+		return
+	}
+	m.watched[r] = true
 	switch r := r.(type) {
-	case *store:
+	case *edge.Database:
 		if s := edge.Postgres(r.Store); s != nil {
 			_, lost := s.Settled()
 			m.stores = append(m.stores, watchedStore{s, s.Stats(), s.Batches(), lost})

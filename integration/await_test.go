@@ -71,14 +71,16 @@ func queryLines(t *testing.T, dsn, sql string) []string {
 }
 
 // openStore returns a store on the database, which is closed at the end of the test. A
-// failure in the background fails the test.
-func openStore(t *testing.T, dsn string) ratelimit.Store {
+// failure in the background fails the test. There may be options.
+func openStore(t *testing.T, dsn string, options ...postgres.Options) ratelimit.Store {
 	t.Helper()
 	db, err := pgxdb.Open(dsn, pgxdb.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Errorf("the store reports: %v", err) }})
+	o := append(options, postgres.Options{})[0]
+	o.OnError = func(err error) { t.Errorf("the store reports: %v", err) }
+	store, err := postgres.New(db, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -116,3 +116,16 @@ func parseAddress(text string) (netip.Addr, error) {
 	}
 	return address.Unmap(), err
 }
+
+// addressOf is the address of a client, and whether it is assumed, see client. One that cannot be read is
+// unknown.
+func addressOf(a *addresses, r *http.Request) (netip.Addr, bool) {
+	if a.plain {
+		if connection, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+			return connection.Addr().Unmap(), false
+		}
+	}
+	text, assumed := a.client(r)
+	address, _ := parseAddress(text)
+	return address.WithZone(""), assumed // a client can choose a long one
+}

@@ -84,8 +84,8 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 			t.Errorf("the error has the secret: %v", err)
 		}
 	}
-	if len(shared.pools) != 0 {
-		t.Errorf("%d pools are open after errors only", len(shared.pools))
+	if n := len(shared.proxy.Shared()); n != 0 {
+		t.Errorf("%d databases are open after errors only", n)
 	}
 }
 
@@ -132,9 +132,12 @@ func TestSettingsAreAsInCaddy(t *testing.T) {
 	if err != nil || !made.site.Zones[0].Limit.Durable || !made.site.Zones[0].Limit.SynchronousCommit || made.site.Zones[0].Secret {
 		t.Errorf("%+v, %v", made, err)
 	}
-	settings, err := made.store()
-	if want := (edge.StoreSettings{DSN: "postgres://localhost/x", MaxConns: 3}); err != nil || settings != want {
-		t.Errorf("%+v, %v; want %+v", settings, err, want)
+	at, err := made.places()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (edge.StoreSettings{DSN: "postgres://localhost/x", MaxConns: 3}); at.Limits.StoreSettings != want {
+		t.Errorf("%+v; want %+v", at.Limits, want)
 	}
 }
 
@@ -142,7 +145,7 @@ func TestSettingsAreAsInCaddy(t *testing.T) {
 func TestWarningsNameTheSetting(t *testing.T) {
 	c := valid()
 	c.Other["synchronousCommit"] = "true"
-	output := logged(t, func() { open(t, t.Context(), newRegistry(time.Minute), nil, c) })
+	output := logged(t, func() { open(t, t.Context(), newProcess(time.Minute), nil, c) })
 	if !strings.Contains(output, "middleware test, prefix api: synchronousCommit does nothing for a limit that is not durable") {
 		t.Errorf("logs %q", output)
 	}
@@ -154,12 +157,15 @@ func TestDefaults(t *testing.T) {
 	if err != nil || made.site.Decider.Timeout != 250*time.Millisecond || made.site.Decider.OnError != edge.Allow {
 		t.Fatal(made, err)
 	}
-	settings, err := made.store()
-	if err != nil || settings != (edge.StoreSettings{DSN: "postgres://localhost/x", MaxConns: 8, AutoMigrate: true, CleanupProbability: 0.1, InMemoryBlock: true}) {
-		t.Error(settings, err)
+	at, err := made.places()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at.Limits.StoreSettings != (edge.StoreSettings{DSN: "postgres://localhost/x", MaxConns: 8, AutoMigrate: true, CleanupProbability: 0.1, InMemoryBlock: true}) {
+		t.Error(at.Limits)
 	}
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
-	if _, err = made.store(); err == nil || !strings.HasPrefix(err.Error(), "environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE: ") {
+	if _, err = made.places(); err == nil || !strings.HasPrefix(err.Error(), "environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE: ") {
 		t.Error(err)
 	}
 }

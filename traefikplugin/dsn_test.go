@@ -9,9 +9,9 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
+
+const passwordWarning = "the dsn in the configuration holds a password"
 
 // logged returns what the plugin logs while do runs.
 func logged(t *testing.T, do func()) string {
@@ -57,11 +57,11 @@ func TestTheDSNMayBeInAFile(t *testing.T) {
 		c := valid()
 		c.Other["dsn"], c.Other["dsnFile"] = "", path
 		var err error
-		output := logged(t, func() { _, err = newHandler(t.Context(), nil, c, "test", newRegistry(time.Minute)) })
+		output := logged(t, func() { _, err = newHandler(t.Context(), nil, c, "test", newProcess(time.Minute)) })
 		if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q in the file: %v, want %s", text, err, want)
 		}
-		if strings.Contains(output, "hunter2") || strings.Contains(output, edge.PasswordWarning) || err != nil && strings.Contains(err.Error(), "hunter2") {
+		if strings.Contains(output, "hunter2") || strings.Contains(output, passwordWarning) || err != nil && strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q in the file: logs %q, %v", text, output, err)
 		}
 	}
@@ -79,15 +79,15 @@ func TestTheDSNMayBeInAFile(t *testing.T) {
 // The log warns once for each database of a password that Traefik's API shows.
 func TestTheLogWarnsOfAPasswordInTheConfiguration(t *testing.T) {
 	for dsn, want := range map[string]int{"postgres://u:hunter2@127.0.0.1:1/db": 1, "postgres://u@127.0.0.1:1/db": 0, "memory": 0} {
-		r := newRegistry(time.Minute)
+		p := newProcess(time.Minute)
 		output := logged(t, func() {
 			for range 3 {
 				c := valid()
 				c.Other["dsn"] = dsn
-				open(t, t.Context(), r, nil, c)
+				open(t, t.Context(), p, nil, c)
 			}
 		})
-		if n := strings.Count(output, edge.PasswordWarning); n != want || strings.Contains(output, "hunter2") {
+		if n := strings.Count(output, passwordWarning); n != want || strings.Contains(output, "hunter2") {
 			t.Errorf("%s: logs %q, want %d warnings", dsn, output, want)
 		}
 	}

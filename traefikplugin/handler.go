@@ -3,23 +3,19 @@ package traefikplugin
 import (
 	"fmt"
 	"net/http"
-	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // handler is the middleware. It does not change after New.
 type handler struct {
 	upstream *upstream
 	name     string
-	registry *registry
-	pool     *pool
-	uses     []*sharing // of the pool, and of the policy and the history on it
+	process  *process
+	use      *edge.Use
 	site     *edge.Site
-	policy   policyUse // of a site with a policy
-	forward  bool      // the upstream is told what the policy says
+	forward  bool // the upstream is told what the policy says
 
 	// plain are the limits of all requests. Nil if each request has to be asked about before the queue.
 	plain *edge.Set
@@ -161,66 +157,6 @@ func panicked(h *handler, q *edge.Request, failure any) {
 	q.Hits = nil
 	q.Decisions = nil
 	q.Outcome = edge.NoDecision(h.site.Decider.OnError, fmt.Errorf("panic: %v", failure))
-	h.logNoDecision(q)
+	edge.LogNoDecision(h.site, q)
 	edge.Respond(h.site, q, q.Writer.Header())
-}
-
-// Asked implements edge.Watcher.
-func (h *handler) Asked(q *edge.Request) { h.logNoDecision(q) }
-
-// Decided implements edge.Watcher.
-func (h *handler) Decided(q *edge.Request) {
-	if q.Outcome.Err != nil {
-		h.logNoDecision(q)
-		return
-	}
-	h.pool.logger.answersAgain(q.Decisions)
-}
-
-// Recording implements edge.Watcher.
-func (h *handler) Recording(q *edge.Request) string {
-	if atomic.LoadInt32(&h.registry.watched) == 0 {
-		h.registry.flushAtShutdown(q.HTTP)
-	}
-	return ""
-}
-
-// report has the site report to the handler.
-func (h *handler) report() {
-	l := h.pool.logger
-	h.site.Watcher = h
-	h.site.Unwatched = true
-	h.site.Empty = func(z *edge.Zone) {
-		l.log("middleware " + h.name + ", prefix " + z.Limit.Prefix + ": the key of a request is empty: all such requests share one quota")
-	}
-	h.site.Settled = func(prefix string, _ edge.SettleOutcome, err error) {
-		if err != nil {
-			l.failure(fmt.Errorf("prefix %s: a request stays charged as estimated: %w", prefix, err))
-		}
-	}
-	h.site.Reopen = func(retry func(store ratelimit.Store, p *edge.ProxyPolicy)) { reopen(h, retry) }
-}
-
-func (h *handler) logNoDecision(q *edge.Request) {
-	h.pool.logger.failed(fmt.Errorf("middleware %s: %s: %w", h.name, q.Outcome.Consequence(), q.Outcome.Err))
-}
-
-// reopen calls retry with the store and the policy that have replaced closed ones, because the request came long after a
-// reload.
-func reopen(h *handler, retry func(store ratelimit.Store, p *edge.ProxyPolicy)) {
-	pool, err := h.registry.acquire(h.pool.settings, h.site.Decider.Timeout)
-	if err != nil {
-		return
-	}
-	defer h.registry.release(pool, pool.use)
-	if h.site.Policy == nil {
-		retry(pool.store, nil)
-		return
-	}
-	replaced, err := h.registry.acquirePolicy(pool, h.policy)
-	if err != nil {
-		return
-	}
-	defer h.registry.release(pool, replaced)
-	retry(pool.store, replaced.policy)
 }

@@ -3,7 +3,6 @@ package traefikplugin
 import (
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -15,11 +14,9 @@ import (
 // recordAll records requests that the queue has decided, and forgets the keys of their hits. All
 // their limits are simple, and Outcome has the decision alone. What history.AddCounted can add needs few facts, and
 // is added together.
-func recordAll(registry *registry, calls []*batch.Call) {
+func recordAll(p *process, calls []*batch.Call) {
 	now := time.Now()
-	if atomic.LoadInt32(&registry.watched) == 0 {
-		registry.flushAtShutdown(calls[0].Owner.(*edge.Request).HTTP)
-	}
+	p.watch(calls[0].Owner.(*edge.Request).HTTP)
 	records := make([]history.Record, len(calls))
 	counted := make([]*batch.Call, 0, len(calls)) // the calls of records
 	var writer *history.Writer                    // of counted

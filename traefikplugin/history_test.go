@@ -14,14 +14,15 @@ import (
 func TestTheMetricsSayWhatDecided(t *testing.T) {
 	const passed, refused = 40, 25
 	dsn := cluster.Open(t)
-	r := newRegistry(100 * time.Millisecond)
+	p := newProcess(100 * time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	var next served
 	handlers := make([]*handler, 2)
 	for i, limit := range []string{"1000000 1h", "1 1h"} {
 		c := valid()
 		c.Other["dsn"], c.Other["prefix"], c.Other["limit"], c.Other["timeout"], c.Other["onError"], c.Other["audit"], c.Other["lease"] = dsn, limit, limit, "30s", "deny", "denied", "5%"
-		handlers[i] = open(t, ctx, r, &next, c)
+		handlers[i] = open(t, ctx, p, &next, c)
+		handlers[i].use.After = 0 // no request waits
 	}
 	for range passed {
 		ask(handlers[0])
@@ -29,12 +30,8 @@ func TestTheMetricsSayWhatDecided(t *testing.T) {
 	for range refused + 1 {
 		ask(handlers[1])
 	}
-	pool := handlers[0].pool
-	r.mu.Lock()
-	pool.longest = 0 // no request waits
-	r.mu.Unlock()
 	cancel()
-	await.Within(t, time.Minute, "the pool to be closed", func() bool { return isClosed(pool) })
+	await.Within(t, time.Minute, "the store to be closed", func() bool { return isClosed(handlers[0]) })
 	conn := cluster.Watch(t, t.Context(), dsn)
 	defer conn.Close(t.Context())
 	var allowed, decided, limited, audited int

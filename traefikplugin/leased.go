@@ -43,7 +43,7 @@ type leasedHandler struct {
 // kind, else h. For another kind of middleware, the queue decides by leases. So it does with a
 // history, because the queue records requests.
 func withLeases(h *handler) http.Handler {
-	store := edge.Postgres(h.pool.store)
+	store := edge.Postgres(h.use.Limits.Store)
 	f := h.plain
 	if store == nil || f == nil || !f.Simple || f.Varies || h.site.History != nil || len(f.Zones) != 1 {
 		return h

@@ -3,7 +3,6 @@ package traefikplugin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -20,10 +20,10 @@ type served struct{ n atomic.Int64 }
 
 func (s *served) ServeHTTP(http.ResponseWriter, *http.Request) { s.n.Add(1) }
 
-// open makes a middleware on a registry.
-func open(t *testing.T, ctx context.Context, r *registry, next http.Handler, c *Config) *handler {
+// open makes a middleware of a process.
+func open(t *testing.T, ctx context.Context, p *process, next http.Handler, c *Config) *handler {
 	t.Helper()
-	h, err := newHandler(ctx, next, c, "test", r)
+	h, err := newHandler(ctx, next, c, "test", p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,57 +38,42 @@ func ask(h http.Handler) *httptest.ResponseRecorder {
 
 func TestCountsInMemorySurviveAReload(t *testing.T) {
 	const delay = 200 * time.Millisecond
-	r := newRegistry(delay)
+	p := newProcess(delay)
 	c := valid()
 	c.Other["limit"], c.Other["timeout"] = "2 1h", "1ms"
 	var next served
 	for range 3 { // reloads: the old context ends before the new middleware is made
 		ctx, cancel := context.WithCancel(t.Context())
-		ask(open(t, ctx, r, &next, c))
+		ask(open(t, ctx, p, &next, c))
 		cancel()
-		awaitUsers(t, r, 0)
 	}
 	if next.n.Load() != 2 {
 		t.Errorf("%d passed over three reloads with a limit of 2", next.n.Load())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	old := open(t, ctx, r, &next, c)
+	old := open(t, ctx, p, &next, c)
 	cancel()
 	began := time.Now()
-	await.Within(t, time.Minute, "the pool to be closed", func() bool { return isClosed(old.pool) })
+	await.Within(t, time.Minute, "the store to be closed", func() bool { return isClosed(old) })
 	if took := time.Since(began); took < delay/2 {
-		t.Errorf("the pool was closed after %v, want %v", took, delay)
+		t.Errorf("the store was closed after %v, want %v", took, delay)
 	}
-	if len(r.pools) != 0 {
-		t.Error("a closed pool can still be acquired")
+	if len(p.proxy.Shared()) != 0 {
+		t.Error("a closed store is still shared")
 	}
-	// An old middleware still works: with a full quota, since its pool is new.
+	// An old middleware still works: with a full quota, since its store is new.
 	if w := ask(old); w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Remaining") != "1" {
 		t.Errorf("%d %v", w.Code, w.Header())
 	}
 }
 
-// awaitUsers waits until all pools together have that many users.
-func awaitUsers(t *testing.T, r *registry, want int) {
-	t.Helper()
-	await.Within(t, time.Minute, fmt.Sprintf("%d users of all pools", want), func() bool {
-		users := 0
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for _, p := range r.pools {
-			users += p.use.users
-		}
-		return users == want
-	})
+func isClosed(h *handler) bool {
+	return errors.Is(h.use.Limits.Store.Take(context.Background(), 0, nil, nil), ratelimit.ErrClosed)
 }
 
-func isClosed(p *pool) bool {
-	return errors.Is(p.store.Take(context.Background(), 0, nil, nil), ratelimit.ErrClosed)
-}
-
-func TestMiddlewaresWithTheSameStoreSettingsShareAPool(t *testing.T) {
-	r := newRegistry(time.Minute)
-	pools := map[*pool]bool{}
+func TestMiddlewaresWithTheSameStoreSettingsShareADatabase(t *testing.T) {
+	p := newProcess(time.Minute)
+	databases := map[*edge.Database]bool{}
 	for _, change := range []func(*Config){
 		func(c *Config) {},
 		func(c *Config) { c.Other["prefix"], c.Other["limit"], c.Other["timeout"] = "other", "7 1h", "1s" },
@@ -98,10 +83,10 @@ func TestMiddlewaresWithTheSameStoreSettingsShareAPool(t *testing.T) {
 		c := valid()
 		c.Other["dsn"] = "postgres://127.0.0.1:1/x?connect_timeout=1"
 		change(c)
-		pools[open(t, t.Context(), r, nil, c).pool] = true
+		databases[open(t, t.Context(), p, nil, c).use.Limits] = true
 	}
-	if len(pools) != 3 || len(r.pools) != 3 {
-		t.Errorf("%d pools, want 3", len(pools))
+	if len(databases) != 3 || len(p.proxy.Shared()) != 3 {
+		t.Errorf("%d databases, want 3", len(databases))
 	}
 }
 
@@ -123,7 +108,7 @@ func TestOnErrorAppliesToFailuresAndPanics(t *testing.T) {
 			c := valid()
 			c.Other["onError"] = onError
 			var next served
-			h := open(t, t.Context(), newRegistry(time.Minute), &next, c)
+			h := open(t, t.Context(), newProcess(time.Minute), &next, c)
 			h.site.Decider.Store = &broken{err}
 			w := ask(h)
 			if w.Code != want || (next.n.Load() == 1) != (want == http.StatusOK) {
@@ -145,7 +130,7 @@ func TestTheLogHasTheCauseOfAnOutage(t *testing.T) {
 		output := logged(t, func() {
 			c := valid()
 			c.Other["dsn"], c.Other["onError"] = "postgres://u@127.0.0.1:1/db?sslmode=disable", onError
-			h := withLeases(open(t, t.Context(), newRegistry(time.Minute), &served{}, c))
+			h := withLeases(open(t, t.Context(), newProcess(time.Minute), &served{}, c))
 			// The log has one line a second at most, and the test wants two.
 			for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 				ask(h)
@@ -167,7 +152,7 @@ func TestTheLogHasTheCauseOfAnOutage(t *testing.T) {
 }
 
 func TestPanicOfNextGoesThrough(t *testing.T) {
-	h := open(t, t.Context(), newRegistry(time.Minute), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), valid())
+	h := open(t, t.Context(), newProcess(time.Minute), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), valid())
 	defer func() {
 		if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // it is this very value
 			t.Errorf("recovered %v", p)
@@ -181,7 +166,7 @@ func TestResponseWriterIsNotWrappedIfBothHeadersStand(t *testing.T) {
 	w := httptest.NewRecorder()
 	c := valid()
 	c.Other["headers"] = "both"
-	h := open(t, t.Context(), newRegistry(time.Minute), http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
+	h := open(t, t.Context(), newProcess(time.Minute), http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
 		if got != http.ResponseWriter(w) {
 			t.Errorf("next got a %T", got)
 		}

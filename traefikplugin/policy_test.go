@@ -46,7 +46,7 @@ func governed(t *testing.T, dsn string, edit func(c *Config)) http.Handler {
 		}
 		fmt.Fprintf(w, "%s|%s|%s|%s|%d", r.Header.Get("X-RateLimit-User"), r.Header.Get("X-RateLimit-Tier"), r.Header.Get("X-RateLimit-Key-Id"), r.Header.Get("X-RateLimit-Rule"), len(told))
 	})
-	h := withLeases(open(t, t.Context(), newRegistry(time.Millisecond), next, c))
+	h := withLeases(open(t, t.Context(), newProcess(time.Millisecond), next, c))
 	if _, ok := h.(*handler); !ok {
 		t.Fatalf("the middleware is a %T", h)
 	}
@@ -195,23 +195,18 @@ func TestAnUnknownSenderWithoutADatabase(t *testing.T) {
 // Policies are shared by middlewares with the same settings, and closed after the last one.
 func TestAPolicyIsShared(t *testing.T) {
 	dsn := withPolicy(t, people)
-	r := newRegistry(time.Millisecond)
+	p := newProcess(time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
-	var pool *pool
 	for _, refresh := range []string{"50ms", "50ms", "70ms"} {
 		c := CreateConfig()
 		c.Other["dsn"], c.Other["timeout"], c.Policy = dsn, "1ms", []Settings{{"refresh": refresh}}
-		pool = open(t, ctx, r, &served{}, c).pool
+		open(t, ctx, p, &served{}, c)
 	}
-	if len(r.pools) != 1 || len(pool.shared) != 2 {
-		t.Errorf("%d pools and %d policies, want 1 and 2", len(r.pools), len(pool.shared))
+	if n := len(p.proxy.Shared()); n != 3 {
+		t.Errorf("%d databases and policies, want 1 and 2", n)
 	}
 	cancel()
-	await.Within(t, time.Minute, "the policies to be closed", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return len(pool.shared) == 0
-	})
+	await.Within(t, time.Minute, "the policies to be closed", func() bool { return len(p.proxy.Shared()) == 0 })
 }
 
 // Long requests are not kept in memory after their responses.

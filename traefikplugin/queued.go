@@ -16,21 +16,33 @@ type requestQueue struct {
 	free  chan *edge.Request
 }
 
+// queues are those of a database, by the timeout of their requests. The process's mutex guards them.
+type queues struct {
+	byTimeout map[time.Duration]*requestQueue
+}
+
 // maxPending is how many requests may wait for a decision at once. Further requests wait
 // until another one is decided.
 const maxPending = 2048
 
-// newRequestQueue returns a queue for requests with that timeout. It returns nil if the store
-// decides at once, as a store in memory does.
-func newRequestQueue(r *registry, p *pool, timeout time.Duration) *requestQueue {
-	store := edge.Postgres(p.store)
+// queueOf returns a database's queue for requests with that timeout, or nil if its store decides at once, as a store in
+// memory does.
+func queueOf(p *process, d *edge.Database, timeout time.Duration) *requestQueue {
+	store := edge.Postgres(d.Store)
 	if store == nil {
 		return nil
 	}
-	queue := store.OpenQueue(timeout, fill, func(calls []*batch.Call) { deliver(r, p.logger, calls) })
-	q := &requestQueue{queue: queue, free: make(chan *edge.Request, maxPending)}
-	for i := 0; i < maxPending; i++ {
-		q.free <- newRequest()
+	all := d.Keep(func() any { return &queues{map[time.Duration]*requestQueue{}} }).(*queues)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q := all.byTimeout[timeout]
+	if q == nil {
+		q = &requestQueue{free: make(chan *edge.Request, maxPending)}
+		q.queue = store.OpenQueue(timeout, fill, func(calls []*batch.Call) { deliver(p, d, calls) })
+		for i := 0; i < maxPending; i++ {
+			q.free <- newRequest()
+		}
+		all.byTimeout[timeout] = q
 	}
 	return q
 }
@@ -94,15 +106,15 @@ func fill(calls []*batch.Call) {
 // deliver records decided requests, and sets their headers and the bodies of refusals. A worker of the
 // queue calls it before ServeHTTP continues. Of requests with limits that are all simple, it does what edge.End and
 // edge.Respond do, in one loop for the interpreter.
-func deliver(r *registry, l *logger, calls []*batch.Call) {
+func deliver(p *process, d *edge.Database, calls []*batch.Call) {
 	requests := make([]*edge.Request, len(calls))
 	responses := make([]edge.Response, len(calls))
 	var recorded []*batch.Call
 	n := 0
-	if l.outage.IsUnderWay() {
+	if d.IsDown() {
 		for _, c := range calls {
 			if c.Err == nil {
-				l.answersAgain(c.Decisions)
+				d.AnswersAgain(c.Decisions)
 			}
 		}
 	}
@@ -146,7 +158,7 @@ func deliver(r *registry, l *logger, calls []*batch.Call) {
 		}
 	}
 	if recorded != nil {
-		recordAll(r, recorded)
+		recordAll(p, recorded)
 	}
 	responses = responses[:n]
 	edge.SetAllHeaders(responses)

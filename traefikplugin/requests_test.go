@@ -21,7 +21,7 @@ func limiting(t *testing.T, edit func(c *Config)) http.Handler {
 	c.Other["limit"] = "1 1h"
 	edit(c)
 	next := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	return withLeases(open(t, t.Context(), newRegistry(time.Millisecond), next, c))
+	return withLeases(open(t, t.Context(), newProcess(time.Millisecond), next, c))
 }
 
 // TestAnAddressInAnotherFormIsTheSameClient, and so is a host; another one is another

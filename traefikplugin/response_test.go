@@ -25,7 +25,7 @@ func proxied(t *testing.T, headers string, upstream http.HandlerFunc) *httptest.
 	c.Other["headers"] = headers
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	proxy.FlushInterval = 100 * time.Millisecond // Traefik's default
-	server := httptest.NewServer(withLeases(open(t, t.Context(), newRegistry(time.Minute), proxy, c)))
+	server := httptest.NewServer(withLeases(open(t, t.Context(), newProcess(time.Minute), proxy, c)))
 	t.Cleanup(server.Close)
 	return server
 }
@@ -102,7 +102,7 @@ func TestByDefaultTheFirstResponseShowsWhatAnUpstreamSends(t *testing.T) {
 	for _, name := range []string{"Limit", "Remaining", "Reset"} {
 		w := httptest.NewRecorder()
 		native, sends := false, true
-		h := withLeases(open(t, t.Context(), newRegistry(time.Minute), http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
+		h := withLeases(open(t, t.Context(), newProcess(time.Minute), http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
 			native = got == http.ResponseWriter(w)
 			if sends {
 				got.Header().Add("X-RateLimit-"+name, "7")
@@ -140,10 +140,10 @@ func TestHeadersOfARefusalOfTheUpstream(t *testing.T) {
 // If two middlewares limit a request, a refusal of the second one has its headers, whatever
 // the first one has left.
 func TestHeadersOfARefusalBehindAnotherLimit(t *testing.T) {
-	r := newRegistry(time.Minute)
+	p := newProcess(time.Minute)
 	inner, outer := valid(), valid()
 	inner.Other["prefix"], inner.Other["limit"], outer.Other["headers"] = "inner", "1 1h", "ours"
-	h := withLeases(open(t, t.Context(), r, withLeases(open(t, t.Context(), r, http.NotFoundHandler(), inner)), outer))
+	h := withLeases(open(t, t.Context(), p, withLeases(open(t, t.Context(), p, http.NotFoundHandler(), inner)), outer))
 	for _, want := range []string{"404 [100] [99]", "429 [1] [0]"} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
@@ -157,7 +157,7 @@ func TestHeadersOfARefusalBehindAnotherLimit(t *testing.T) {
 func TestHeadersOfAnEmptyResponse(t *testing.T) {
 	c := valid()
 	c.Other["headers"] = "ours"
-	h := withLeases(open(t, t.Context(), newRegistry(time.Minute), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := withLeases(open(t, t.Context(), newProcess(time.Minute), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-RateLimit-Limit", "7")
 	}), c))
 	w := httptest.NewRecorder()
@@ -169,10 +169,10 @@ func TestHeadersOfAnEmptyResponse(t *testing.T) {
 
 // With the fields of the IETF, the first response already has no others, and those of two middlewares stand together.
 func TestTheFirstResponseHasTheFieldsOfTheLimitsAlone(t *testing.T) {
-	r := newRegistry(time.Minute)
+	p := newProcess(time.Minute)
 	inner, outer := valid(), valid()
 	inner.Other["prefix"], inner.Other["limit"], inner.Other["fields"], outer.Other["fields"] = "inner", "1 1h", "x ietf", "x ietf"
-	h := withLeases(open(t, t.Context(), r, withLeases(open(t, t.Context(), r, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := withLeases(open(t, t.Context(), p, withLeases(open(t, t.Context(), p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for _, name := range []string{"RateLimit", "RateLimit-Policy", "X-RateLimit-Limit"} {
 			w.Header().Add(name, `"upstream"`)
 		}

@@ -15,13 +15,13 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	counters, history := cluster.Open(t), cluster.Open(t)
 	policy := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 2);
 		UPDATE rate_limit_rules SET ban_after = 2, ban_within = '1 h', ban_for = '1 h';`)
-	r := newRegistry(time.Millisecond)
+	p := newProcess(time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
 	c := CreateConfig()
 	c.Other["dsn"], c.Other["timeout"], c.Other["onError"], c.Other["audit"], c.Other["nodeName"] = counters, "10s", "deny", "all", "here"
 	c.Policy = []Settings{{"dsn": policy, "user": "{header.X-User}", "refresh": "50ms"}}
 	c.History = []History{{Other: Settings{"dsn": history}}}
-	h := open(t, ctx, r, &served{}, c)
+	h := open(t, ctx, p, &served{}, c)
 	for _, want := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests, http.StatusTooManyRequests} {
 		if w := send(h, "/", "X-User", "alice"); w.Code != want {
 			t.Fatalf("status %d, want %d: %s", w.Code, want, w.Body)
@@ -45,17 +45,10 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	await.Within(t, time.Minute, "what the proxy obeys, in the registry of the policy", func() bool {
 		return number(t, policy, "SELECT count(*) FROM rate_limit_nodes WHERE node = 'here' AND applied_seq > 0") == 1
 	})
-	r.mu.Lock()
-	for _, p := range r.pools {
-		p.longest = 0 // no request waits
-	}
-	r.mu.Unlock()
+	h.use.After = 0 // no request waits
 	cancel()
-	await.Within(t, time.Minute, "all pools are closed", func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return len(r.pools) == 0
-	})
+	await.Within(t, time.Minute, "all databases are released", func() bool { return len(p.proxy.Shared()) == 0 })
+	await.Within(t, time.Minute, "the store is closed", func() bool { return isClosed(h) }) // after the history
 	if n := number(t, history, "SELECT sum(count) FROM rate_limit_audit WHERE prefix = 'rule/plan' AND decision = 'allowed'"); n != 2 {
 		t.Errorf("the audit log has %d requests that passed, want 2", n)
 	}

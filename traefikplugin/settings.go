@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// compiled is a configuration that was checked, but for its databases.
+// compiled is a configuration that was checked, but for its DSNs.
 type compiled struct {
 	site    *edge.Site
 	headers edge.HeaderPolicy
@@ -21,7 +21,8 @@ type compiled struct {
 	// The settings of the middleware, its limit and its store, and those of the policy and the history; nil if there is none.
 	own, policy, history edge.Values
 
-	recorded edge.HistorySettings
+	store    edge.StoreSettings
+	recorded *edge.HistorySettings // nil without a history
 }
 
 // compile checks the configuration.
@@ -68,13 +69,20 @@ func (c *Config) compile() (*compiled, error) {
 	site.Address = func(r *http.Request) (netip.Addr, bool) { return addressOf(a, r) }
 	made.site = site
 	made.headers = read.Headers
+	if err := edge.Read(edge.StoreTable, made.own, read); err != nil {
+		return nil, named("", err)
+	}
+	made.store = read.Store
 	return made, c.setMatchers(site)
 }
 
-// pathOf begins the names of the settings of a zone in errors; -1 is the policy.
+// pathOf begins the names of the settings of a zone in errors, see edge.PartError.
 func pathOf(zone int) string {
-	if zone < 0 {
+	switch zone {
+	case edge.PolicyPart:
 		return "policy."
+	case edge.HistoryPart:
+		return "history."
 	}
 	return "zones[" + strconv.Itoa(zone) + "]."
 }
@@ -126,61 +134,49 @@ func secretText(text string) (string, error) {
 	return os.Getenv(variable), nil
 }
 
-// store reads where limits are counted.
-func (c *compiled) store() (edge.StoreSettings, error) {
-	dsn, err := dsnOf(c.own)
-	if err != nil {
-		return edge.StoreSettings{}, err
+// places finds out where the limits are counted, and where the policy and the history are.
+func (c *compiled) places() (*edge.Places, error) {
+	var err error
+	dsns := &edge.DSNs{Where: "here, in a file that dsnFile names,"}
+	if dsns.Limits, err = dsnOf("", c.own); err != nil {
+		return nil, err
 	}
-	return c.storeAt(dsn)
+	if dsns.Policy, err = dsnOf("policy.", c.policy); err != nil {
+		return nil, err
+	}
+	if dsns.History, err = dsnOf("history.", c.history); err != nil {
+		return nil, err
+	}
+	at, err := c.site.Places(c.store, dsns, c.own["audit"], c.recorded)
+	if part, ok := err.(*edge.PartError); ok {
+		return nil, named(pathOf(part.Zone), part.Err)
+	}
+	return at, named("", err)
 }
 
-// storeAt reads how the database of a DSN is used.
-func (c *compiled) storeAt(dsn string) (edge.StoreSettings, error) {
-	var read edge.Settings
-	if err := edge.Read(edge.StoreTable, c.own, &read); err != nil {
-		return edge.StoreSettings{}, named("", err)
-	}
-	s := read.Store
-	if s.Region == "" {
-		s.Region = c.history["region"]
-	}
-	s.DSN = dsn
-	s, err := s.Resolve("here, in a file that dsnFile names,")
-	return s, named("", err)
-}
-
-// otherStore reads the database of a policy or a history, which is that of the limits if it has no DSN.
-func (c *compiled) otherStore(path string, part edge.Values, limits edge.StoreSettings) (edge.StoreSettings, error) {
-	dsn, err := dsnOf(part)
-	if err != nil {
-		return limits, named(path, err)
-	}
-	if dsn == "" || dsn == limits.DSN {
-		return limits, nil
-	}
-	return c.storeAt(dsn)
-}
-
-// dsnOf is a configured DSN, or that in the configured file.
-func dsnOf(part edge.Values) (string, error) {
+// dsnOf is the DSN of a part, or that in its file.
+func dsnOf(path string, part edge.Values) (edge.DSN, error) {
 	configured := part["dsn"]
+	d := edge.DSN{DSN: configured, Password: edge.HasPassword(configured)}
 	file := part["dsn_file"]
 	if file == "" {
-		return configured, nil
+		return d, nil
 	}
+	wrong := &ratelimit.FieldError{Field: path + "dsnFile", Value: file, Want: "left out: dsn is given"}
 	if configured != "" {
-		return "", &ratelimit.FieldError{Field: "dsnFile", Value: file, Want: "left out: dsn is given"}
+		return d, wrong
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return "", &ratelimit.FieldError{Field: "dsnFile", Value: file, Want: "a file that Traefik can read: " + err.Error()}
+		wrong.Want = "a file that Traefik can read: " + err.Error()
+		return d, wrong
 	}
-	dsn := strings.TrimSpace(string(text))
-	if dsn == "" {
-		return "", &ratelimit.FieldError{Field: "dsnFile", Value: file, Want: "a file with " + edge.WantDSN + ": it is empty"}
+	d.DSN = strings.TrimSpace(string(text))
+	if d.DSN == "" {
+		wrong.Want = "a file with " + edge.WantDSN + ": it is empty"
+		return d, wrong
 	}
-	return dsn, nil
+	return d, nil
 }
 
 // named returns an error of package edge with the name that its field has in Config: path,
@@ -206,6 +202,31 @@ func camelCase(name string) string {
 		}
 	}
 	return text
+}
+
+// readHistory reads the settings of a history.
+func (c *Config) readHistory(to *compiled) error {
+	if c.History == nil {
+		return nil
+	}
+	var read edge.Settings
+	to.recorded = &read.History
+	to.history = edge.Values{}
+	if err := checkOne("history", len(c.History)); err != nil || len(c.History) == 0 {
+		return err
+	}
+	var err error
+	if to.history, err = values("history.", c.History[0].Other, "retention", edge.HistoryTable, []edge.Setting{dsnFile}); err != nil {
+		return err
+	}
+	retention, err := only("history.retention", c.History[0].Retention, edge.RetentionTable)
+	if err != nil {
+		return err
+	}
+	if err := edge.Read(edge.HistoryTable, to.history, &read); err != nil {
+		return named("history.", err)
+	}
+	return named("history.retention.", edge.Read(edge.RetentionTable, retention, &read))
 }
 
 // only reads the settings of a list that stands for one map, see Config; nil if there is no list.

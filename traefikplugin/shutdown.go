@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 const (
@@ -16,42 +17,37 @@ const (
 	shutdownTimeout = time.Minute
 )
 
-// flushAtShutdown has the histories written when the server of a request begins to shut down. Traefik does
+// watch has the histories written when the server of a request begins to shut down. Traefik does
 // not tell plugins that the process is about to end. All its servers shut down at the same time, so that
-// one of them is enough. The caller has seen that none is watched yet.
-func (r *registry) flushAtShutdown(request *http.Request) {
-	server, ok := request.Context().Value(http.ServerContextKey).(*http.Server)
-	if ok && atomic.CompareAndSwapInt32(&r.watched, 0, 1) {
-		server.RegisterOnShutdown(r.flushUntilTheEnd)
+// one of them is enough.
+func (p *process) watch(r *http.Request) {
+	if atomic.LoadInt32(&p.watched) != 0 {
+		return
+	}
+	server, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
+	if ok && atomic.CompareAndSwapInt32(&p.watched, 0, 1) {
+		server.RegisterOnShutdown(p.flushUntilTheEnd)
 	}
 }
 
 // flushUntilTheEnd writes all that is pending, again and again: requests in flight are still served. It
 // delays nothing.
-func (r *registry) flushUntilTheEnd() {
+func (p *process) flushUntilTheEnd() {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	defer (&logger{}).recovered()
-	defer atomic.StoreInt32(&r.watched, 0)
+	defer recovered()
+	defer atomic.StoreInt32(&p.watched, 0)
 	for ctx.Err() == nil {
-		for _, w := range r.writers() {
-			_ = w.Flush(ctx) // the history reports it
+		for _, resource := range p.proxy.Shared() {
+			flushHistory(ctx, resource)
 		}
 		time.Sleep(shutdownInterval)
 	}
 }
 
-// writers are all open histories.
-func (r *registry) writers() []*history.Writer {
-	var all []*history.Writer
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, p := range r.pools {
-		for _, s := range p.shared {
-			if s.writer != nil {
-				all = append(all, s.writer)
-			}
-		}
+// flushHistory writes what is pending in a history.
+func flushHistory(ctx context.Context, resource edge.Resource) {
+	if w, ok := resource.(*history.Writer); ok {
+		_ = w.Flush(ctx) // the history reports it
 	}
-	return all
 }

@@ -113,7 +113,10 @@ func ask(s *Site, q *Request) (looked bool) {
 		addRefusals(s, q)
 		q.Outcome = RefusalOf(&q.Verdict)
 	}
-	if s.Watcher != nil && (!s.Unwatched || q.failure != nil) {
+	if q.failure != nil {
+		LogNoDecision(s, q)
+	}
+	if s.Watcher != nil {
 		s.Watcher.Asked(q)
 	}
 	return looked

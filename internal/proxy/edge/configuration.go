@@ -22,9 +22,9 @@ type Configuration struct {
 	KeyExample, UserExample string // placeholders for errors about the policy
 }
 
-// PartError is an error about the policy or a zone of a configuration.
+// PartError is an error about the policy, the history or a zone of a configuration.
 type PartError struct {
-	Zone int // the index in Configuration.Zones; -1 for the policy
+	Zone int // the index in Configuration.Zones, PolicyPart or HistoryPart
 	Name string
 	Err  error
 }
@@ -61,7 +61,7 @@ func (c *Configuration) Compile() (*Site, *Settings, error) {
 	var err error
 	if c.Policy != nil {
 		if site.Policy, err = NewSitePolicy(c.Policy, c.Parse, c.KeyExample, c.UserExample); err != nil {
-			return nil, nil, &PartError{Zone: -1, Name: "policy", Err: err}
+			return nil, nil, &PartError{Zone: PolicyPart, Name: "policy", Err: err}
 		}
 	}
 	hasLimit := c.hasLimit()

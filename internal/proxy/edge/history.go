@@ -8,38 +8,26 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// HistoryOptions are what a proxy adds to HistorySettings.
-type HistoryOptions struct {
-	Node        string      // the name of the proxy if the settings have none
-	Region      string      // where it runs if the settings do not say it
-	AutoMigrate bool        // create or upgrade the tables
-	OnError     func(error) // see history.Settings
-}
-
-// OpenHistory returns what writes the history into the database of a store. db is that of
-// OpenStore. OpenHistory does not touch the network yet, see history.Writer.Prepare. The store is
-// closed after the history, which writes what is pending when it is closed.
-func OpenHistory(db pgdb.DB, s HistorySettings, o HistoryOptions) (*history.Writer, error) {
-	if db == nil {
-		return nil, HistoryNeedsPostgres()
-	}
+// openHistory returns what writes the history into a database. It does not touch the network yet, see history.Writer.Prepare.
+// The database is closed after the history, which writes what is pending when it is closed.
+func (p *Proxy) openHistory(d *Database, s HistorySettings) (*history.Writer, error) {
+	settings := history.Settings{Node: s.Node, Region: s.Region, Address: s.Address, DisableMigration: !d.Settings.AutoMigrate}
 	if s.Node == "" {
-		s.Node = o.Node
+		settings.Node = d.Settings.NodeNameOf(p.Kind)
 	}
 	if s.Region == "" {
-		s.Region = o.Region
+		settings.Region = d.Settings.Region
 	}
-	settings := history.Settings{Node: s.Node, Region: s.Region, Address: s.Address, DisableMigration: !o.AutoMigrate, OnError: o.OnError}
+	settings.OnError = func(err error) { p.Log(Line{Level: Error, Text: "the history", Err: err}) }
 	keeps := []time.Duration{s.KeepAudit, s.KeepMinutes, s.KeepHours, s.KeepDays, s.KeepUsage}
 	for i, what := range history.RetentionNames() {
 		if keeps[i] > 0 {
 			settings.Retention = append(settings.Retention, history.Retention{What: what, Keep: keeps[i]})
 		}
 	}
-	return history.New(db, settings)
+	return history.New(d.DB, settings)
 }
 
 // pausedReason is the reason in the history of a request that passes because limits are paused.

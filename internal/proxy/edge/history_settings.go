@@ -14,8 +14,8 @@ import (
 // HistorySettings say what a proxy adds to its records, and how long they are kept. Handlers with
 // equal settings and the same database share a history.Writer.
 type HistorySettings struct {
-	Node   string // the name of the proxy; "" is that of HistoryOptions
-	Region string // where it runs; "" is that of HistoryOptions
+	Node   string // the name of the proxy; "" is the NodeName
+	Region string // where it runs; "" is that of the proxy
 
 	Address history.AddressMode
 

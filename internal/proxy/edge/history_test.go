@@ -70,8 +70,12 @@ func TestReadArchive(t *testing.T) {
 }
 
 func TestAHistoryNeedsPostgres(t *testing.T) {
-	if _, err := edge.OpenHistory(nil, edge.HistorySettings{}, edge.HistoryOptions{Node: "n"}); err == nil || !strings.HasPrefix(err.Error(), `dsn: "memory"`) {
-		t.Error(err)
+	for _, dsns := range []edge.DSNs{{Limits: edge.DSN{DSN: "memory"}}, {Limits: edge.DSN{DSN: "postgres://h/db"}, History: edge.DSN{DSN: "memory"}}} {
+		_, err := new(edge.Site).Places(edge.StoreSettings{}, &dsns, "", &edge.HistorySettings{})
+		var wrong *ratelimit.FieldError
+		if inMemory := dsns.History.DSN != ""; errors.As(err, &wrong) != inMemory || inMemory && wrong.Field != "dsn" {
+			t.Errorf("%+v: %v", dsns, err)
+		}
 	}
 }
 

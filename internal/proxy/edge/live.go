@@ -36,26 +36,14 @@ func (row *liveRow) leave(left *store.Store) bool {
 	return row.users == 0
 }
 
-// rowOf is the row of a store; nil for a store without one. The caller holds the mutex.
-func rowOf(s *store.Store) *liveRow {
-	for _, row := range nodeRows.rows {
-		for _, other := range row.stores {
-			if other == s {
-				return row
-			}
-		}
+// show has pages show a handler, until forget is called.
+func (d *Database) show(h *Site) (forget func()) {
+	row := d.row
+	if row == nil {
+		return nil
 	}
-	return nil
-}
-
-// Show has pages show a handler, until forget is called.
-func Show(h *Site) (forget func()) {
 	nodeRows.mu.Lock()
 	defer nodeRows.mu.Unlock()
-	row := rowOf(Postgres(h.Decider.Store))
-	if row == nil {
-		return func() {}
-	}
 	number := row.next
 	row.next++
 	row.handlers[number] = h

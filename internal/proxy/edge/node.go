@@ -5,23 +5,15 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// NodeOptions are what a proxy says of itself in the registry of proxies, see registry.Node.
-type NodeOptions struct {
-	Kind    string            // caddy or traefik
-	Version string            // of the proxy
-	Notice  func(text string) // logs that limits are paused
-}
 
 // started is the epoch of this process.
 var started = time.Now().UnixMicro()
 
 // NodeNameOf is the name of this proxy: that of the settings, else the host name, a slash and kind.
-func (s StoreSettings) NodeNameOf(kind string) string {
+func (s *StoreSettings) NodeNameOf(kind string) string {
 	if s.NodeName != "" {
 		return s.NodeName
 	}
@@ -32,28 +24,26 @@ func (s StoreSettings) NodeNameOf(kind string) string {
 	return host + "/" + kind
 }
 
-// openedStore is a store that is opened after its entry in the registry is made.
-type openedStore struct{ store *store.Store }
-
-// node is the entry in the registry for a store, and its row.
-func (o NodeOptions) node(s StoreSettings, later *openedStore) (*registry.Node, *liveRow) {
-	name := s.NodeNameOf(o.Kind)
+// node is the entry in the registry for the store of a database, which is opened later, and its row.
+func (p *Proxy) node(d *Database) (*registry.Node, *liveRow) {
+	s := &d.Settings
+	name := s.NodeNameOf(p.Kind)
 	key := name + " " + s.DSN
 	nodeRows.mu.Lock()
 	defer nodeRows.mu.Unlock()
 	row := nodeRows.rows[key]
 	if row == nil {
-		row = &liveRow{kind: o.Kind, handlers: map[int]*Site{}}
+		row = &liveRow{kind: p.Kind, handlers: map[int]*Site{}}
 		nodeRows.rows[key] = row
 	}
 	row.users++
 	return &registry.Node{
-		Name: name, Version: o.Version, Region: s.Region, Epoch: started, Notice: o.Notice,
+		Name: name, Version: p.Version, Region: s.Region, Epoch: started, Notice: d.notice,
 		Live: func(watched bool) string { return row.live(watched) },
 		Leave: func() bool {
 			nodeRows.mu.Lock()
 			defer nodeRows.mu.Unlock()
-			last := row.leave(later.store)
+			last := row.leave(Postgres(d.Store))
 			if last {
 				delete(nodeRows.rows, key)
 			}

@@ -28,14 +28,6 @@ func readOnError(to *Settings, text string) error {
 	return nil
 }
 
-// Consequence says, for the log, what happens to a request without a decision.
-func (o *Outcome) Consequence() string {
-	if o.Status == 0 {
-		return "no decision: letting requests pass"
-	}
-	return "no decision: refusing requests"
-}
-
 // overloadedWait is for Retry-After of a request that is refused because of ratelimit.ErrOverloaded.
 const overloadedWait = time.Second
 

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"errors"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +14,7 @@ import (
 type Outage struct {
 	sampler Sampler
 	under   int32 // 1 while one is under way; atomic
+	shown   int32 // the highest Level at which the log shows it; atomic
 
 	mu        sync.Mutex // guards what follows
 	began     time.Time
@@ -63,7 +63,47 @@ func (o *Outage) Ended(decisions []ratelimit.Decision, now time.Time) (lasted ti
 	return now.Sub(o.began).Round(time.Millisecond), o.undecided, true
 }
 
-// AnswersAgain is the line after an outage.
-func AnswersAgain(lasted time.Duration, undecided int64) string {
-	return "the database answers again, after " + lasted.String() + ": " + strconv.FormatInt(undecided, 10) + " requests had no decision"
+// failed logs a failure, see Failed.
+func (o *Outage) failed(log func(Line), line Line, ofRequest bool) {
+	dropped, ok := o.Failed(line.Err, ofRequest, time.Now())
+	if o.IsUnderWay() && int32(line.Level) > atomic.LoadInt32(&o.shown) {
+		atomic.StoreInt32(&o.shown, int32(line.Level))
+	}
+	if ok {
+		line.Dropped = dropped
+		log(line)
+	}
+}
+
+// AnswersAgain logs that the outage has ended if decisions show it, at the level that showed the outage.
+func (o *Outage) AnswersAgain(log func(Line), decisions []ratelimit.Decision) {
+	lasted, undecided, ended := o.Ended(decisions, time.Now())
+	if ended {
+		level := Level(atomic.SwapInt32(&o.shown, 0))
+		log(Line{Level: level, Text: "the database answers again", Lasted: lasted, Undecided: undecided})
+	}
+}
+
+// logOutcome logs that no decision on a request was made, at most once a second for all handlers on a database, or that the
+// database answers again.
+func logOutcome(s *Site, q *Request) {
+	switch {
+	case s.Outage == nil:
+	case q.Outcome.Err != nil:
+		LogNoDecision(s, q)
+	case s.Outage.IsUnderWay() && !q.Outcome.Paused:
+		s.Outage.AnswersAgain(s.Log, q.Decisions)
+	}
+}
+
+// LogNoDecision logs that no decision on a request was possible, and what happens to such requests.
+func LogNoDecision(s *Site, q *Request) {
+	line := Line{Level: Error, Text: "no decision: refusing requests", Err: q.Outcome.Err}
+	if q.Outcome.Status == 0 {
+		line.Level = Warn
+		line.Text = "no decision: letting requests pass"
+	}
+	if s.Outage != nil {
+		s.Outage.failed(s.Log, line, true)
+	}
 }

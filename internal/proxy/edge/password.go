@@ -2,9 +2,9 @@ package edge
 
 import "strings"
 
-// PasswordWarning is for the log if a DSN in a configuration holds a password: proxies show
+// passwordWarning is for the log if a DSN in a configuration holds a password: proxies show
 // their configurations in APIs and debug logs.
-const PasswordWarning = "the dsn in the configuration holds a password, which the proxy's API and its debug log may show: " +
+const passwordWarning = "the dsn in the configuration holds a password, which the proxy's API and its debug log may show: " +
 	"put it into a file or into the environment"
 
 // space is what may stand around the = of a key=value pair.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -22,8 +23,7 @@ func readSettle(to *Settings, text string) (err error) {
 // store charge or give back the difference between what the request was charged and what it really cost.
 // Header and Body are called by one goroutine after the other.
 type Settling struct {
-	store   ratelimit.Store
-	report  func(prefix string, outcome SettleOutcome, err error)
+	site    *Site
 	hits    []settledHit
 	headers []string     // with costs, also those of hits that are not settled, because nothing was charged
 	body    *settledBody // nil if no hit needs the body's text
@@ -60,8 +60,7 @@ const (
 // SettleOutcomes are all of them.
 var SettleOutcomes = []SettleOutcome{SettledMore, SettledLess, SettledSame, SettledMissing, SettledInvalid}
 
-// NewSettling returns the Settling of a request that passes, or nil if there is nothing to settle. Site.Settled is called once
-// for each hit, perhaps by another goroutine; err is set for SettledInvalid.
+// NewSettling returns the Settling of a request that passes, or nil if there is nothing to settle.
 func NewSettling(site *Site, q *Request) *Settling {
 	var s *Settling
 	settles := q.Set.Settles
@@ -82,7 +81,7 @@ func NewSettling(site *Site, q *Request) *Settling {
 			continue
 		}
 		if s == nil {
-			s = &Settling{store: site.Decider.Store, report: site.Settled}
+			s = &Settling{site: site}
 		}
 		if how.Header != "" {
 			s.headers = append(s.headers, how.Header)
@@ -222,7 +221,7 @@ func (s *Settling) settle() {
 		s.body.end(s.hits)
 		s.body.release()
 	}
-	store, settles := s.store.(settler)
+	store, settles := s.site.Decider.Store.(settler)
 	for i := range s.hits {
 		one := &s.hits[i]
 		cost, outcome, err := s.costOf(one)
@@ -241,9 +240,21 @@ func (s *Settling) settle() {
 				outcome = SettledLess
 			}
 		}
-		if s.report != nil {
-			s.report(one.Limit.Prefix, outcome, err)
-		}
+		s.report(one.Limit.Prefix, outcome, err)
+	}
+}
+
+// report counts a hit that was settled, and logs a response with a cost that is none, at most once a second.
+func (s *Settling) report(prefix string, outcome SettleOutcome, err error) {
+	site := s.site
+	if site.Settled != nil {
+		site.Settled(prefix, outcome)
+	}
+	if err == nil || site.Log == nil {
+		return
+	}
+	if dropped, ok := site.invalid.Next(time.Now()); ok {
+		site.Log(Line{Level: Warn, Text: "a request stays charged as estimated", Prefix: prefix, Err: err, Dropped: dropped})
 	}
 }
 

@@ -41,8 +41,8 @@ func newSettling(t testing.TB, text string) *settling {
 	if err := store.Take(context.Background(), time.Second, []ratelimit.Hit{s.hit}, decisions); err != nil {
 		t.Fatal(err)
 	}
-	site := &edge.Site{Decider: edge.Decider{Store: store}, Settled: func(_ string, outcome edge.SettleOutcome, err error) {
-		s.outcomes <- fmt.Sprint(outcome, err != nil)
+	site := &edge.Site{Decider: edge.Decider{Store: store}, Settled: func(_ string, outcome edge.SettleOutcome) {
+		s.outcomes <- string(outcome)
 	}}
 	s.Settling = edge.NewSettling(site, &edge.Request{Set: &edge.Set{Settles: []*policy.Settle{how}}, Hits: []ratelimit.Hit{s.hit}, Decisions: decisions})
 	return s
@@ -108,18 +108,18 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 		parts  []string
 		want   string
 	}{
-		"json":              {http.Header{"Content-Type": {"application/json"}}, []string{body[:9], body[9:]}, "morefalse 25"},
-		"no type":           {http.Header{}, []string{body}, "morefalse 25"},
-		"identity":          {http.Header{"Content-Encoding": {"identity"}}, []string{body}, "morefalse 25"},
-		"gzip":              {http.Header{"Content-Encoding": {"gzip"}}, []string{body}, "invalidtrue 10"},
-		"html":              {http.Header{"Content-Type": {"text/html"}}, []string{body}, "missingfalse 10"},
-		"broken":            {http.Header{}, []string{body[:20]}, "missingfalse 10"},
-		"nothing":           {http.Header{}, nil, "missingfalse 10"},
-		"another shape":     {http.Header{}, []string{`{"usage":[{"total_tokens":25}]}`}, "missingfalse 10"},
-		"too long":          {http.Header{}, []string{body[:5], long, body[5:]}, "invalidtrue 10"},
-		"a line too long":   {http.Header{"Content-Type": {"text/event-stream"}}, []string{"data: ", long, "\n\ndata: " + body + "\n\n"}, "morefalse 25"},
-		"an event too long": {http.Header{"Content-Type": {"text/event-stream"}}, []string{strings.Repeat("data: "+strings.Repeat(" ", 1000)+"\n", 2000), "data: " + body + "\n\n"}, "missingfalse 10"},
-		"many short lines":  {http.Header{"Content-Type": {"text/event-stream"}}, []string{strings.Repeat(": x\n", 3<<20), "data: ", body, "\n\n"}, "morefalse 25"},
+		"json":              {http.Header{"Content-Type": {"application/json"}}, []string{body[:9], body[9:]}, "more 25"},
+		"no type":           {http.Header{}, []string{body}, "more 25"},
+		"identity":          {http.Header{"Content-Encoding": {"identity"}}, []string{body}, "more 25"},
+		"gzip":              {http.Header{"Content-Encoding": {"gzip"}}, []string{body}, "invalid 10"},
+		"html":              {http.Header{"Content-Type": {"text/html"}}, []string{body}, "missing 10"},
+		"broken":            {http.Header{}, []string{body[:20]}, "missing 10"},
+		"nothing":           {http.Header{}, nil, "missing 10"},
+		"another shape":     {http.Header{}, []string{`{"usage":[{"total_tokens":25}]}`}, "missing 10"},
+		"too long":          {http.Header{}, []string{body[:5], long, body[5:]}, "invalid 10"},
+		"a line too long":   {http.Header{"Content-Type": {"text/event-stream"}}, []string{"data: ", long, "\n\ndata: " + body + "\n\n"}, "more 25"},
+		"an event too long": {http.Header{"Content-Type": {"text/event-stream"}}, []string{strings.Repeat("data: "+strings.Repeat(" ", 1000)+"\n", 2000), "data: " + body + "\n\n"}, "missing 10"},
+		"many short lines":  {http.Header{"Content-Type": {"text/event-stream"}}, []string{strings.Repeat(": x\n", 3<<20), "data: ", body, "\n\n"}, "more 25"},
 	} {
 		for range 30 { // more than may be buffered, if anything stayed
 			s := newSettling(t, "json usage.total_tokens")
@@ -136,13 +136,13 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 		s := newSettling(t, "json usage.total_tokens")
 		s.Header(200, http.Header{})
 		s.Body([]byte(`{"text":"` + long[:4<<20-100] + `","usage":{"total_tokens":25}}`))
-		return s.used(t) == "morefalse 25"
+		return s.used(t) == "more 25"
 	})
 }
 
 // TestAResponseThatNeverCameIsSettledByItsError: by the status of that, and by a body without a byte.
 func TestAResponseThatNeverCameIsSettledByItsError(t *testing.T) {
-	for text, want := range map[string]string{"bytes": "lessfalse 0", "status 502 = 7, else 0": "lessfalse 7", "header X-Tokens": "missingfalse 10"} {
+	for text, want := range map[string]string{"bytes": "less 0", "status 502 = 7, else 0": "less 7", "header X-Tokens": "missing 10"} {
 		s := newSettling(t, text)
 		s.End(502, http.Header{})
 		outcome := <-s.outcomes
@@ -175,7 +175,7 @@ func TestAHeaderWithACostIsRemovedWithoutADecision(t *testing.T) {
 
 // What is written in answer to a HEAD is no body, and costs nothing.
 func TestAHEADHasNoBody(t *testing.T) {
-	for text, want := range map[string]string{"bytes": "lessfalse 0", "json n": "missingfalse 10"} {
+	for text, want := range map[string]string{"bytes": "less 0", "json n": "missing 10"} {
 		s := newSettling(t, text)
 		s.Head()
 		s.Header(http.StatusOK, http.Header{})

@@ -23,25 +23,27 @@ type Site struct {
 	History *history.Writer
 	Hidden  Parts
 
-	// Watcher is told what happens to requests; nil is nobody. Unwatched: it is not told of requests that the policy could
-	// decide, because an interpreter takes long for a call.
-	Watcher   Watcher
-	Unwatched bool
+	// Watcher is told what happens to requests; nil is nobody.
+	Watcher Watcher
+	// Log logs what an operator should know. Outage is that of the database; nil logs nothing of requests without a decision.
+	Log    func(Line)
+	Outage *Outage
 
 	// Hits returns further hits of a request: those of a Go program, which has no Zones. It may be nil.
 	Hits func(r *http.Request) []ratelimit.Hit
 
 	// Address is the address of a client. The zero Addr is unknown. assumed says that it may be that of a balancer.
 	Address func(r *http.Request) (address netip.Addr, assumed bool)
-	// Empty is called once for each limit whose key was empty for a request.
-	Empty func(z *Zone)
-	// Settled is called for each hit that was settled, see NewSettling.
-	Settled func(prefix string, outcome SettleOutcome, err error)
+	// Recording is called before a request is recorded. It returns the user that the proxy knows, or "". It may be nil.
+	Recording func(r *http.Request) (user string)
+	// Settled is called for each hit that was settled, perhaps by another goroutine.
+	Settled func(prefix string, outcome SettleOutcome)
 	// Reopen calls retry with the store, and if the site has one with the policy, that have replaced closed ones: requests
 	// can come long after a reload. Without such ones it does not call retry.
 	Reopen func(retry func(store ratelimit.Store, p *ProxyPolicy))
 
 	audit   history.Audit // of the handler, for what the policy says
+	invalid Sampler       // of costs of responses, in the log
 	all     *Set
 	none    *Set
 	matches bool // one of Zones has a Match
@@ -56,8 +58,6 @@ type Watcher interface {
 	Asked(q *Request)
 	// Decided is called when the hits of a request have been taken, or could not be.
 	Decided(q *Request)
-	// Recording is called before a request is recorded. It returns the user that the proxy knows, or "".
-	Recording(q *Request) (user string)
 }
 
 // SetAudit reads which requests are in the audit log: text is the setting of the handler, and the default of its limits. It
@@ -133,11 +133,11 @@ func (s *Site) All() *Set {
 	return s.all
 }
 
-// Warnings calls warn with what an operator should know of the limits.
-func (s *Site) Warnings(warn func(z *Zone, w Warning)) {
+// logWarnings logs what an operator should know of the limits.
+func (s *Site) logWarnings() {
 	for _, z := range s.Zones {
 		for _, w := range Warnings(&z.Limit, z.Cost) {
-			warn(z, w)
+			s.Log(Line{Level: Warn, Setting: w.Field, Text: w.Text, Prefix: z.Limit.Prefix})
 		}
 	}
 }

@@ -183,6 +183,7 @@ func taken(s *Site, q *Request) {
 	if s.Watcher != nil {
 		s.Watcher.Decided(q)
 	}
+	logOutcome(s, q)
 	if q.failure != nil && q.Outcome.Status == 0 {
 		q.Outcome.Err = q.failure // the limits let the request pass. What the policy would have said is unknown
 	}
@@ -241,8 +242,8 @@ func Record(s *Site, q *Request) {
 	if r.Path == "" { // also if it is ambiguous
 		r.Path = Path(q.HTTP.URL.EscapedPath())
 	}
-	if s.Watcher != nil {
-		r.User = s.Watcher.Recording(q)
+	if s.Recording != nil {
+		r.User = s.Recording(q.HTTP)
 	}
 	if s.Hidden.User {
 		r.User = ""

@@ -5,21 +5,17 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 const (
 	// MemoryDSN counts in this process.
 	MemoryDSN = "memory"
 
-	// MemoryNotice is for the log when a store with MemoryDSN is opened.
-	MemoryNotice = "dsn is memory: limits are counted in this process only"
+	// memoryNotice is for the log when a store with MemoryDSN is opened.
+	memoryNotice = "dsn is memory: limits are counted in this process only"
 
 	// WantDSN says what a DSN must be.
 	WantDSN = "a Postgres URL or key=value pairs, or memory"
@@ -51,9 +47,6 @@ type StoreSettings struct {
 
 	// HistoryOnly is for a database that has the history, and in which nothing is counted.
 	HistoryOnly bool
-
-	// LeaseHorizon is for how long leases should last; 0 is a second. An adapter sets it.
-	LeaseHorizon time.Duration
 }
 
 // readProbability reads StoreSettings.CleanupProbability.
@@ -112,52 +105,6 @@ func migrationDisabled() (bool, error) {
 		return false, &ratelimit.FieldError{Field: "environment variable " + envNoMigration, Value: text, Want: "true or false"}
 	}
 	return disabled, nil
-}
-
-// OpenStore returns a store for resolved settings. It does not touch the network yet, see
-// Prepare. open is the adapter's driver; its maxConns is 0 if the DSN has the number.
-// n is for the registry of proxies. onError is called with failures that no request sees. db is that of the store, which
-// closes it, or nil for MemoryDSN. With HistoryOnly, counters is nil, and the caller closes db.
-func OpenStore(s StoreSettings, open func(dsn string, maxConns int) (pgdb.DB, error), n NodeOptions, onError func(error)) (counters ratelimit.Store, db pgdb.DB, err error) {
-	if s.DSN == MemoryDSN {
-		inMemory, err := memory.New(memory.Options{})
-		if err != nil {
-			return nil, nil, err
-		}
-		return inMemory, nil, nil
-	}
-	if db, err = open(s.DSN, s.MaxConns); err != nil {
-		return nil, nil, err
-	}
-	if s.HistoryOnly {
-		return nil, db, nil
-	}
-	later := &openedStore{}
-	node, row := n.node(s, later)
-	o := engine.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability, MaxBlockedKeys: s.MaxBlockedKeys,
-		MaxLeases: s.MaxLeases, LeaseHorizon: s.LeaseHorizon, OnError: onError}
-	if s.CleanupProbability == 0 {
-		o.CleanupProbability = -1
-	}
-	if !s.InMemoryBlock {
-		o.MaxBlockedKeys = -1
-	}
-	inPostgres, err := store.Open(db, o, node)
-	if err != nil {
-		return nil, nil, err
-	}
-	later.store = inPostgres
-	nodeRows.mu.Lock()
-	row.stores = append(row.stores, inPostgres)
-	nodeRows.mu.Unlock()
-	return inPostgres, db, nil
-}
-
-// Prepare starts, in the background, to connect and to create the tables.
-func Prepare(counters ratelimit.Store) {
-	if s := Postgres(counters); s != nil {
-		s.Prepare()
-	}
 }
 
 // Unavailable is why the database of a store makes no decisions, or nil. It is an error only once a request or the background

@@ -146,9 +146,9 @@ func Vary(z *Zone, q *Request, hit *ratelimit.Hit) {
 	}
 }
 
-// WarnEmpty has a proxy warn once that the key of a request is empty: all such requests share one quota.
+// WarnEmpty warns once that the key of a request is empty: all such requests share one quota.
 func WarnEmpty(s *Site, z *Zone) {
-	if s.Empty != nil && atomic.CompareAndSwapInt32(&z.empty, 0, 1) {
-		s.Empty(z)
+	if s.Log != nil && atomic.CompareAndSwapInt32(&z.empty, 0, 1) {
+		s.Log(Line{Level: Warn, Text: "the key of a request is empty: all such requests share one quota", Prefix: z.Limit.Prefix})
 	}
 }

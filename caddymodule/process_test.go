@@ -6,28 +6,36 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
 )
 
-func mustStore(t *testing.T, a *App, dsn string) *store {
-	t.Helper()
-	s, err := a.store(dsn, 250*time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 func TestOtherSettingsMakeAnotherStore(t *testing.T) {
-	var inMemory *store
-	seen := map[*store]string{}
+	database := func(a *App, dsn Text) *edge.Database {
+		t.Helper()
+		h := &Handler{logger: zap.NewNop()}
+		h.DSN, h.Prefix, h.Limit = dsn, "a", "1 1h"
+		if err := h.compile(); err != nil {
+			t.Fatal(err)
+		}
+		at, err := a.places(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u, err := proxy.Open(h.site, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.After = 0
+		t.Cleanup(u.Release)
+		return u.Limits
+	}
+	var inMemory *edge.Database
+	seen := map[*edge.Database]string{}
 	for name, settings := range map[string]StoreSettings{
 		"the defaults":           {},
 		"max_conns 3":            {MaxConns: "3"},
@@ -39,13 +47,12 @@ func TestOtherSettingsMakeAnotherStore(t *testing.T) {
 		"max_leases 5":           {MaxLeases: "5"},
 	} {
 		a := &App{StoreSettings: settings}
-		defer a.release(0)
-		s := mustStore(t, a, "postgres://localhost/db")
+		s := database(a, "postgres://localhost/db")
 		if before, ok := seen[s]; ok {
 			t.Errorf("%s and %s share a store", name, before)
 		}
 		seen[s] = name
-		if s := mustStore(t, a, "memory"); inMemory == nil {
+		if s := database(a, "memory"); inMemory == nil {
 			inMemory = s
 		} else if s != inMemory {
 			t.Errorf("with %s there is another store in memory", name)
@@ -101,27 +108,25 @@ var emptyPage = caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) e
 // newHandler returns a handler without a Caddy, which counts in memory.
 func newHandler(tb testing.TB, rules ...LimitSettings) *Handler {
 	tb.Helper()
-	inMemory, err := memory.New(memory.Options{})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	h := &Handler{logger: zap.NewNop(), store: &store{Store: inMemory}}
+	h := &Handler{logger: zap.NewNop()}
 	for _, r := range rules {
 		h.Zones = append(h.Zones, &Zone{LimitSettings: r})
 	}
 	if err := h.compile(); err != nil {
 		tb.Fatal(err)
 	}
-	h.site.Decider = edge.Decider{Store: h.store, Timeout: time.Second}
+	var err error
+	alone := &edge.Proxy{Log: func(edge.Line) {}}
+	if h.use, err = alone.Open(h.site, &edge.Places{Limits: edge.Place{StoreSettings: edge.StoreSettings{DSN: edge.MemoryDSN}}}); err != nil {
+		tb.Fatal(err)
+	}
 	context, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})
 	tb.Cleanup(cancel)
 	m, err := newMetrics(context.GetMetricsRegistry())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	h.duration = m.duration
 	h.count(m)
-	h.site.Prepare()
 	return h
 }
 

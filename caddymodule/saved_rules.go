@@ -11,40 +11,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
-
-// policyUse identifies a policy.
-type policyUse struct {
-	counters edge.StoreSettings
-	store    edge.StoreSettings
-	settings edge.PolicySettings
-}
-
-// policy returns the policy in the database of a store, for limits that are counted in a store.
-func (a *App) policy(ctx caddy.Context, counters, s *store, settings edge.PolicySettings) (*edge.ProxyPolicy, error) {
-	return share(a, policyUse{counters.settings, s.settings, settings}, func() (*edge.ProxyPolicy, error) {
-		saved := &savedRules{storage: ctx.Storage(), key: savedRulesKey(s.settings.DSN)}
-		return edge.OpenProxyPolicy(counters.Store, s.Store, s.db, settings, edge.ProxyPolicyOptions{
-			Node: s.settings.NodeNameOf(proxyKind), AutoMigrate: s.settings.AutoMigrate,
-			Saved: saved.load(), Save: saved.save, OnError: func(err error) { s.logPolicyFailure(counters, err) },
-		})
-	})
-}
-
-// logPolicyFailure logs what the policy reports: that the database does not answer, or rules
-// that cannot be used. It reports each failure once until it is over.
-func (s *store) logPolicyFailure(counters *store, err error) {
-	if s.closed.Load() {
-		return
-	}
-	if counters == s { // else no decision would say that the database answers again
-		s.outage.Failed(err, false, time.Now())
-		s.shown.Store(int32(zap.ErrorLevel))
-	}
-	caddy.Log().Named(logName).Error("the policy", zap.Error(err))
-}
 
 // savedRules saves the last good rules in Caddy's storage, so that a Caddy that starts while
 // the database is down has them. They contain no API key.
@@ -58,6 +25,14 @@ type savedRules struct {
 	mu     sync.Mutex
 	latest []byte // to be written; nil if there is none; guarded by mu
 	saving bool   // a goroutine writes; guarded by mu
+}
+
+// savedIn returns an edge.Places's Saved in the storage of a config.
+func savedIn(ctx caddy.Context) func(dsn string) ([]byte, func([]byte)) {
+	return func(dsn string) ([]byte, func([]byte)) {
+		saved := &savedRules{storage: ctx.Storage(), key: savedRulesKey(dsn)}
+		return saved.load(), saved.save
+	}
 }
 
 // savedRulesKey is the name of the rules of a database in the storage. The DSN may hold a password.

@@ -1,0 +1,76 @@
+package caddymodule
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+)
+
+// logName is the name under which stores log. A store can outlive the config that opened
+// it, so it cannot use the logger of a config.
+const logName = "pg_ratelimit"
+
+// closeDelay is how long what the handlers of a config use stays open after the config has ended, in
+// addition to their timeout. A config that is loaded within this time uses the same connections. If the
+// DSN is memory, it also uses the same counts.
+const closeDelay = 30 * time.Second
+
+// proxy is what the configs of this process share.
+var proxy = &edge.Proxy{
+	Kind: "caddy", Version: version(), Delay: closeDelay, Connect: connect,
+	Log: func(line edge.Line) { write(caddy.Log().Named(logName), line) },
+}
+
+// connect is an edge.Proxy's Connect. The DSN may contain a password, so an error contains shown instead.
+func connect(dsn, shown string, maxConns int) (pgdb.DB, error) {
+	db, err := pgxdb.Open(dsn, pgxdb.Options{MaxConns: maxConns})
+	var field *ratelimit.FieldError
+	if errors.As(err, &field) {
+		return nil, &ratelimit.FieldError{Field: field.Field, Value: shown, Want: field.Want}
+	}
+	return db, err
+}
+
+// levels are those of Caddy's log.
+var levels = map[edge.Level]zapcore.Level{edge.Info: zap.InfoLevel, edge.Warn: zap.WarnLevel, edge.Error: zap.ErrorLevel}
+
+// write writes a line to a log.
+func write(l *zap.Logger, line edge.Line) {
+	text, fields := line.Text, []zap.Field{}
+	if line.Setting != "" {
+		text = line.Setting + " " + text
+	}
+	if line.Prefix != "" {
+		fields = append(fields, zap.String("prefix", line.Prefix))
+	}
+	if line.Err != nil {
+		fields = append(fields, zap.Error(line.Err), zap.Int64("not_logged", line.Dropped))
+	}
+	if line.Lasted > 0 || line.Undecided > 0 {
+		fields = append(fields, zap.Duration("outage", line.Lasted), zap.Int64("requests_without_decision", line.Undecided))
+	}
+	l.Log(levels[line.Level], text, fields...)
+}
+
+// closeAll closes all that handlers share, because the process ends: this writes what is pending and gives back the units of
+// leases. Histories and archives are closed before the databases that they are in.
+func closeAll() {
+	for _, databases := range []bool{false, true} {
+		var wg sync.WaitGroup
+		for _, r := range proxy.Shared() {
+			if _, is := r.(*edge.Database); is == databases {
+				wg.Go(r.Close)
+			}
+		}
+		wg.Wait()
+	}
+}
