@@ -13,7 +13,7 @@ func usageRow(u *admin.Usage) row {
 	if u.Percent != nil {
 		percent = strconv.FormatFloat(*u.Percent, 'f', 1, 64) + " %"
 	}
-	return row{"PREFIX", u.Prefix(), "KEY", hideKeys(u.Key), "USED", u.Used, "OF", or(u.Quota, "unlimited"), "PERCENT", percent, "RESETS", u.Resets, "ALGORITHM", u.Algorithm}
+	return row{"PREFIX", u.Prefix, "KEY", hideKeys(u.Key), "USED", u.Used, "OF", or(u.Quota, "unlimited"), "PERCENT", percent, "RESETS", u.Resets, "ALGORITHM", u.Algorithm}
 }
 
 func counterRow(c *admin.Counter) row {

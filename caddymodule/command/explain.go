@@ -1,7 +1,6 @@
 package command
 
 import (
-	"fmt"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -73,7 +72,7 @@ func (c *call) request() (*admin.Request, error) {
 
 func addExplanation(p *page, e *admin.Explanation) {
 	var facts table
-	facts.add("result", result(e))
+	facts.add("result", e.Text())
 	facts.add("at", e.At)
 	if e.Key != nil {
 		key := cell(e.Key.Hint)
@@ -120,23 +119,6 @@ func window(seconds *float64, calendar *string) string {
 		return span(*seconds)
 	}
 	return cell(calendar)
-}
-
-// result is the result of an explanation in words.
-func result(e *admin.Explanation) string {
-	switch e.Result {
-	case "refused":
-		by := text(e.Reason)
-		if e.Rule != "" && !strings.HasPrefix(e.Reason, "limit ") {
-			by += " by the rule " + text(e.Rule)
-		}
-		return fmt.Sprintf("refused with status %d: %s", e.Status, by)
-	case "exempt":
-		return "passes: the rule " + text(e.Rule) + " exempts it from all limits"
-	case "limited":
-		return "passes, and is charged to limits"
-	}
-	return "passes: no limit applies"
 }
 
 // would says what a limit would do with the request now.

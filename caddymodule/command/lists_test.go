@@ -33,10 +33,13 @@ func bigDatabase(t *testing.T) *shell {
 		INSERT INTO rate_limit_users (user_id, tier) SELECT 'user-' || lpad(i::text, 7, '0'), CASE i %% 10 WHEN 0 THEN 'pro' ELSE 'free' END FROM generate_series(1, %d) AS i;
 		INSERT INTO rate_limit_api_keys (user_id, digest, hint, name) SELECT 'user-' || lpad((1 + i %% %d)::text, 7, '0'), sha256(i::text::bytea), 'prl_abcd', 'app' FROM generate_series(1, %d) AS i;
 		SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - d) FROM generate_series(0, 30) AS d`, *listUsers, *listUsers, *listKeys))
-	s.sql(fmt.Sprintf(`INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, limit_name, key, user_id, address, host, method, path, node, quota, remaining)
+	const slice = 200_000 // takes some seconds
+	for from := 1; from <= *listRows; from += slice {
+		s.sql(fmt.Sprintf(`INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, limit_name, key, user_id, address, host, method, path, node, quota, remaining)
 		SELECT now() - interval '30 days' * (i / %[1]d.0), 1, 900, CASE i %% 4 WHEN 0 THEN 'limited' ELSE 'allowed' END, 'rule/plan', 'per_hour', u, u,
 			'10.0.0.0'::inet + i %% 1000000, 'api.example.com', 'GET', '/v1/x', 'edge', 100, 0
-		FROM (SELECT i, 'user-' || lpad((1 + i %% %[2]d)::text, 7, '0') AS u FROM generate_series(1, %[1]d) AS i) AS i`, *listRows, *listUsers))
+		FROM (SELECT i, 'user-' || lpad((1 + i %% %[2]d)::text, 7, '0') AS u FROM generate_series(%[3]d, %[4]d) AS i) AS i`, *listRows, *listUsers, from, min(from+slice-1, *listRows)))
+	}
 	s.sql("ANALYZE")
 	return s
 }

@@ -24,7 +24,7 @@ var states = []struct {
 	{"idle", idle, "Enforcing"}, {"busy", busy, "Enforcing"}, {"attacked", attacked, "Failing open"}, {"local", local, "Local limits"}, {"recovering", recovering, "Recovering"}, {"down", down, "Database down"}, {"hostile", hostile, "Enforcing"},
 }
 
-// In each state, dark on a wide window and light on a narrow one: axe-core finds nothing serious, nothing is wider than the window,
+// In each state, dark on a wide window and light on a narrow one: axe-core finds nothing but what is minor, nothing is wider than the window,
 // and the console has no error.
 func TestEachStateIsShown(t *testing.T) {
 	for _, state := range states {

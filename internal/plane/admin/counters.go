@@ -33,8 +33,10 @@ type Counter struct {
 	Usage *Usage `json:"usage" db:"-"`
 }
 
-// Usage is how much of a limit of a rule is used.
+// Usage is how much of a limit is used.
 type Usage struct {
+	// Prefix is that of the counter. Rule and Limit are "" for a limit of a configuration.
+	Prefix    string `json:"prefix"`
 	Rule      string `json:"rule"`
 	Limit     string `json:"limit"`
 	Key       string `json:"key"`
@@ -48,9 +50,6 @@ type Usage struct {
 	Resets *time.Time `json:"resets"`
 }
 
-// Prefix is the prefix of the counter.
-func (u *Usage) Prefix() string { return rulePrefix + u.Rule + "/" + u.Limit }
-
 // rulePrefix begins the prefixes of the counters of rules.
 const rulePrefix = "rule/"
 
@@ -59,7 +58,7 @@ const counterColumns = `c.prefix, c.key, c.durable, c.count, c.prev_count, c.win
 // counterRow is what counterColumns and mostFirst need of a table of counts.
 const counterRow = `{durable} AS durable, c.prefix, c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.hits, c.slots, c.expires_at`
 
-const usageColumns = `u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent::float8, CASE WHEN u.resets_at > now() THEN u.resets_at END`
+const usageColumns = `'rule/' || u.rule || '/' || u.limit_name, u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent::float8, CASE WHEN u.resets_at > now() THEN u.resets_at END`
 
 var errNoKey = &ratelimit.FieldError{Field: "key", Want: "the key of a counter"}
 

@@ -14,6 +14,7 @@
 //   - counters.go, proxies.go: counters; the proxies, the pause of all limits, and the log of changes
 //   - audit.go, history.go: what the history says
 //   - forget.go: what is stored about a person
+//   - texts.go: texts for people that commands and the page share
 //   - replay.go, replay_limits.go, replay_trial.go: what other limits would have
 //     done to the recorded requests
 //

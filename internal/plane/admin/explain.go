@@ -90,6 +90,9 @@ type ExplainedRule struct {
 	Why string `json:"why"`
 }
 
+// byLimit begins the reason of a refusal by a limit.
+const byLimit = "limit "
+
 // The results of an Explanation.
 const (
 	refused = "refused"
@@ -182,7 +185,7 @@ func (e *Explanation) conclude(o *policy.Verdict) {
 			e.Result = limited
 		}
 		if l.refuses() && e.Result != refused {
-			e.Result, e.Reason, e.Status, e.Rule = refused, "limit "+l.Rule+"/"+l.Limit, l.Status, l.Rule
+			e.Result, e.Reason, e.Status, e.Rule = refused, byLimit+l.Rule+"/"+l.Limit, l.Status, l.Rule
 		}
 	}
 }

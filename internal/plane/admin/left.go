@@ -166,7 +166,7 @@ func (c *counterState) used(l *ratelimit.Limit) Usage {
 	}
 	free, reset := algorithm.Of(l).Look(l, &r, c.Now.UnixMicro())
 	quota := l.Capacity()
-	u := Usage{Rule: l.Prefix, Key: c.Key, Algorithm: l.Algorithm.String(), Used: max(quota-free, 0), Quota: &quota}
+	u := Usage{Prefix: l.Prefix, Key: c.Key, Algorithm: l.Algorithm.String(), Used: max(quota-free, 0), Quota: &quota}
 	percent := 100 * float64(u.Used) / float64(max(quota, 1))
 	u.Percent = &percent
 	if at := time.UnixMicro(reset).UTC(); at.After(c.Now) && l.Algorithm != ratelimit.InFlight { // nobody knows when requests end
@@ -176,8 +176,7 @@ func (c *counterState) used(l *ratelimit.Limit) Usage {
 }
 
 // NearLimits returns the counters of limits of configurations of which at least a share, in percent, is used, the
-// highest share first. It looks at the counters of each prefix that have counted most, at most so many. In a Usage,
-// Rule is the prefix.
+// highest share first. It looks at the counters of each prefix that have counted most, at most so many.
 func (d *Database) NearLimits(ctx context.Context, limits []*ratelimit.Limit, percent float64, most int) ([]Usage, error) {
 	w := d.work(ctx)
 	all := w.states(limits, `SELECT c.* FROM (SELECT DISTINCT unnest($1::text[]) AS prefix) AS p
@@ -192,8 +191,7 @@ CROSS JOIN LATERAL (SELECT `+stateRow+` FROM {table} AS c WHERE c.prefix = p.pre
 	return near, w.err
 }
 
-// UsedOf returns how much is used of limits of configurations for a key, as it is given or as it is stored. In a
-// Usage, Rule is the prefix.
+// UsedOf returns how much is used of limits of configurations for a key, as it is given or as it is stored.
 func (d *Database) UsedOf(ctx context.Context, limits []*ratelimit.Limit, key string) ([]Usage, error) {
 	w := d.work(ctx)
 	used := w.states(limits, `SELECT `+stateRow+` FROM {table} AS c WHERE c.prefix = ANY ($1::text[])

@@ -81,7 +81,7 @@ type repeated struct {
 }
 
 func newCollector(p *pools) *collector {
-	c := &collector{pools: p, up: true, sections: map[string]any{}, failures: map[dataset]string{}, near: nearSection{Counters: []shownUsage{}}}
+	c := &collector{pools: p, up: true, sections: map[string]any{}, failures: map[dataset]string{}, near: nearSection{Counters: []admin.Usage{}}}
 	c.closing, c.shut = context.WithCancel(context.Background())
 	c.questions = []*repeated{
 		{of: ofCounters, interval: lookInterval, ask: c.look}, {of: ofHistory, interval: 2 * time.Second, ask: c.readTraffic},

@@ -22,7 +22,7 @@ func namesOf(rules []admin.RuleState) *ruleNames {
 // more is marked. Refusals without a limit have the reason.
 func (r *ruleNames) shown(name string) string {
 	if reason, isReason := strings.CutPrefix(name, history.ReasonPrefix); isReason {
-		return reasonName(reason)
+		return admin.ReasonText(reason)
 	}
 	rest, isRule := strings.CutPrefix(name, "rule/")
 	if !isRule || r == nil {

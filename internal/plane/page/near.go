@@ -12,38 +12,19 @@ import (
 
 // nearSection are the counters above a share of their quotas, as of a time; nil: nobody has looked yet.
 type nearSection struct {
-	Looked   *time.Time   `json:"looked"`
-	Remark   *string      `json:"note"`
-	Counters []shownUsage `json:"counters"`
-}
-
-// shownUsage is how much of a limit is used. Rule and Limit are "" for a limit of a configuration.
-type shownUsage struct {
-	admin.Usage
-	Prefix string `json:"prefix"`
-}
-
-func usageOf(u *admin.Usage, isRule bool) shownUsage {
-	if isRule {
-		return shownUsage{*u, u.Prefix()}
-	}
-	shown := shownUsage{*u, u.Rule}
-	shown.Rule = ""
-	return shown
+	Looked   *time.Time    `json:"looked"`
+	Remark   *string       `json:"note"`
+	Counters []admin.Usage `json:"counters"`
 }
 
 // readNear finds who is above 80 % of a quota.
 func (c *collector) readNear(ctx context.Context, db *admin.Database) error {
 	const percent = 80
 	began := time.Now()
-	near := nearSection{Counters: []shownUsage{}}
+	near := nearSection{Counters: []admin.Usage{}}
 	note := func(text string) { near.Remark = &text }
 	rules, _ := db.Top(ctx, "", mostNear) // a database without a policy has counters of configurations only
-	for i := range rules {
-		if rules[i].Percent != nil && *rules[i].Percent >= percent {
-			near.Counters = append(near.Counters, usageOf(&rules[i], true))
-		}
-	}
+	near.Counters = append(near.Counters, slices.DeleteFunc(rules, func(u admin.Usage) bool { return *u.Percent < percent })...)
 	if c.pools.dsns[ofPolicy] != c.pools.dsns[ofCounters] {
 		note("What is used of the limits of rules is not known here, because the policy is in another database than the counters.")
 	}
@@ -62,10 +43,8 @@ func (c *collector) readNear(ctx context.Context, db *admin.Database) error {
 	if err != nil {
 		return err
 	}
-	for i := range found {
-		near.Counters = append(near.Counters, usageOf(&found[i], false))
-	}
-	slices.SortStableFunc(near.Counters, func(a, b shownUsage) int { return cmp.Compare(*b.Percent, *a.Percent) })
+	near.Counters = append(near.Counters, found...)
+	slices.SortStableFunc(near.Counters, func(a, b admin.Usage) int { return cmp.Compare(*b.Percent, *a.Percent) })
 	near.Counters = near.Counters[:min(len(near.Counters), mostNear)]
 	if wait := share * time.Since(began); wait > 5*time.Second {
 		note("There are too many counters to look at all the time: they are looked at every " + span(wait) + ".")

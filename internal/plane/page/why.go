@@ -85,7 +85,7 @@ type reasons struct {
 	Summary         string          `json:"summary"`
 	User            *admin.User     `json:"user"`
 	Bans            []admin.Ban     `json:"bans"`
-	Counters        []shownUsage    `json:"counters"`
+	Counters        []admin.Usage   `json:"counters"`
 	Decisions       []shownDecision `json:"decisions"`
 	DecisionsRemark *string         `json:"decisions_note"`
 	Next            *nextRequest    `json:"next"`
@@ -126,7 +126,7 @@ func why(ctx context.Context, s *Server, body *whyBody) (any, error) {
 	if _, err := s.section(ctx, "limits"); err != nil { // the limits of configurations are those that it knows
 		return nil, err
 	}
-	answer := &reasons{Who: who, Bans: []admin.Ban{}, Counters: []shownUsage{}, Decisions: []shownDecision{}}
+	answer := &reasons{Who: who, Bans: []admin.Ban{}, Counters: []admin.Usage{}, Decisions: []shownDecision{}}
 	request, err := body.request()
 	if err != nil {
 		return nil, err
@@ -305,9 +305,7 @@ func (w *whyAsked) addUser(name string) error {
 		return err
 	}
 	w.answer.User, w.answer.Bans = &u, append(w.answer.Bans, u.Bans...)
-	for i := range u.Usage {
-		w.answer.Counters = append(w.answer.Counters, usageOf(&u.Usage[i], true))
-	}
+	w.answer.Counters = append(w.answer.Counters, u.Usage...)
 	return nil
 }
 
@@ -321,9 +319,7 @@ func (w *whyAsked) addCounters() error {
 		return err
 	}
 	used, err := db.UsedOf(w.ctx, w.server.collector.limits(), w.counter)
-	for i := range used {
-		w.answer.Counters = append(w.answer.Counters, usageOf(&used[i], false))
-	}
+	w.answer.Counters = append(w.answer.Counters, used...)
 	return err
 }
 

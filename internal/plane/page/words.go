@@ -1,7 +1,6 @@
 package page
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -28,16 +27,6 @@ func limitName(rules *ruleNames, prefix string, limit *string) string {
 		name += " (deleted)"
 	}
 	return kind + name
-}
-
-// reasonNames are the reasons of the audit log for refusals without a limit, in words.
-var reasonNames = map[string]string{
-	"unknown_key": "unknown API key (401)", "key_expired": "expired API key (401)", "key_revoked": "revoked API key (401)",
-	"ambiguous_path": "path with two meanings (400)", "banned": "banned (403)",
-}
-
-func reasonName(reason string) string {
-	return cmp.Or(reasonNames[reason], strings.ReplaceAll(reason, "_", " "))
 }
 
 // oneLine is a text without line breaks: errors of the driver have several lines.
@@ -104,26 +93,18 @@ func decisionText(rules *ruleNames, d *admin.Audited) string {
 	case d.Decision == "blocked" && d.Prefix != "":
 		return "Refused by " + limit + ", which blocks."
 	}
-	return "Refused: " + reasonName(reason) + "."
+	return "Refused: " + admin.ReasonText(reason) + "."
 }
 
 // nextText is what the policy does with the next request, in words.
 func nextText(e *admin.Explanation, now time.Time) string {
-	switch e.Result {
-	case "refused":
-		text := fmt.Sprintf("The next request would be refused with status %d: %s.", e.Status, reasonName(e.Reason))
-		for _, l := range e.Limits {
-			if !l.Passes && !l.Shadow && !l.Overage && l.RetryAfter != nil {
-				return text + " It would pass at " + clock(now.Add(time.Duration(*l.RetryAfter*float64(time.Second))), now) + "."
-			}
+	text := "The next request " + e.Text() + "."
+	for _, l := range e.Limits {
+		if e.Result == "refused" && !l.Passes && !l.Shadow && !l.Overage && l.RetryAfter != nil {
+			return text + " It would pass at " + clock(now.Add(time.Duration(*l.RetryAfter*float64(time.Second))), now) + "."
 		}
-		return text
-	case "exempt":
-		return "The next request would pass: the rule " + e.Rule + " exempts it from all limits."
-	case "limited":
-		return "The next request would pass the policy."
 	}
-	return "The next request would pass the policy: no rule limits it."
+	return text
 }
 
 // dash is for what is not known.
