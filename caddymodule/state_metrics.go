@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	counts "github.com/pgratelimit/pg-ratelimit/internal/store"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 )
 
 // state reads the stores, the policies and the histories of a config when the metrics are read, so
@@ -42,8 +42,7 @@ func (m *metrics) watch(r edge.Resource) {
 	switch r := r.(type) {
 	case *edge.Database:
 		if s := edge.Postgres(r.Store); s != nil {
-			_, lost := s.Settled()
-			m.stores = append(m.stores, watchedStore{s, s.Stats(), s.Batches(), lost})
+			m.stores = append(m.stores, watchedStore{s, s.Stats()})
 		}
 	case *edge.ProxyPolicy:
 		m.policies = append(m.policies, watchedPolicy{r, time.Now(), r.Stats().LookUps})
@@ -71,34 +70,17 @@ func gauge(to chan<- prometheus.Metric, name string, value float64, help string)
 // outlive the config that opened it, and the counters of a config start at 0.
 type watchedStore struct {
 	*counts.Store
-	stats   engine.Stats
-	batches engine.Batches
-	lost    int64 // settlements
+	before chain.Stats
 }
 
 // collectStores adds up what the stores have counted for a config.
 func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
-	sum, batches := engine.Stats{Errors: map[string]int64{}}, engine.Batches{}
-	up, paused, local, lost := 1.0, 0.0, 0.0, int64(0)
+	sum := chain.Stats{}
+	up, paused, local := 1.0, 0.0, 0.0
 	for _, s := range stores {
-		now, before := s.Stats(), s.stats
-		sum.Requests += now.Requests - before.Requests
-		sum.Batches += now.Batches - before.Batches
-		sum.Statements += now.Statements - before.Statements
-		sum.RolledBack += now.RolledBack - before.RolledBack
-		sum.Failures += now.Failures - before.Failures
-		for class, n := range now.Errors {
-			sum.Errors[class] += n - before.Errors[class]
-		}
-		sum.BlockedKeys += now.BlockedKeys
-		sum.LeasedUnits += now.LeasedUnits
-		sum.Overfull += now.Overfull
-		_, unsettled := s.Settled()
-		lost += unsettled - s.lost
-		counted := s.Batches()
-		addHistogram(&batches.Sizes, counted.Sizes, s.batches.Sizes)
-		addHistogram(&batches.Waits, counted.Waits, s.batches.Waits)
-		addHistogram(&batches.Times, counted.Times, s.batches.Times)
+		now := s.Stats()
+		now.Subtract(&s.before)
+		sum.Add(&now)
 		if s.Unavailable() != nil {
 			up = 0
 		}
@@ -117,34 +99,23 @@ func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
 	counter(to, "statements_total", sum.Statements, "Statements that these batches sent, retries included.", nil)
 	counter(to, "rolled_back_total", sum.RolledBack, "Transactions that were undone because a request with several limits did not fit.", nil)
 	counter(to, "failed_batches_total", sum.Failures, "Batches for which no decision came.", nil)
-	counter(to, "settlements_lost_total", lost, "Settlements of which it is not known whether they had their effect, or that were too many while the databases did not answer.", nil)
+	counter(to, "settlements_lost_total", sum.Unsettled, "Settlements of which it is not known whether they had their effect, or that were too many while the databases did not answer.", nil)
 	for _, class := range sqlstate.Classes {
 		counter(to, "errors_total", sum.Errors[class], "Errors of the databases by the class of their SQLSTATE: its first two characters, "+
 			"timeout (no answer in time), connection (a connection failed without an SQLSTATE) or other.", prometheus.Labels{"class": class})
 	}
 	// Batches have from 1 to 1<<12 requests, and wait or take from 1<<7 µs (128 µs) to 1<<23 µs (8.4 s).
 	const microsecond = 1e-6
-	histogram(to, "batch_size", batches.Sizes, 0, 12, 1, "How many requests a batch has.")
-	histogram(to, "batch_wait_seconds", batches.Waits, 7, 23, microsecond, "How long the first request of a batch waited until the batch was sent.")
-	histogram(to, "batch_duration_seconds", batches.Times, 7, 23, microsecond, "How long the databases took for a batch, retries included.")
+	histogram(to, "batch_size", sum.Sizes, 0, 12, 1, "How many requests a batch has.")
+	histogram(to, "batch_wait_seconds", sum.Waits, 7, 23, microsecond, "How long the first request of a batch waited until the batch was sent.")
+	histogram(to, "batch_duration_seconds", sum.Times, 7, 23, microsecond, "How long the databases took for a batch, retries included.")
 	gauge(to, "blocked_keys", float64(sum.BlockedKeys), "Keys that are known to be used up, and are refused without asking the database.")
 	gauge(to, "leased_units", float64(sum.LeasedUnits), "Units of all limits that are charged in advance now, and not used yet.")
 	gauge(to, "overfull_prefixes", float64(sum.Overfull), "Prefixes with more counters than max_keys, of which too few can be deleted.")
 }
 
-// addHistogram adds what was counted since before.
-func addHistogram(sum *engine.Histogram, now, before engine.Histogram) {
-	for len(sum.Counts) < len(now.Counts) {
-		sum.Counts = append(sum.Counts, 0)
-	}
-	for i, n := range now.Counts {
-		sum.Counts[i] += n - before.Counts[i]
-	}
-	sum.Sum += now.Sum - before.Sum
-}
-
 // histogram sends a histogram with the buckets from 1<<least to 1<<most units.
-func histogram(to chan<- prometheus.Metric, name string, h engine.Histogram, least, most int, unit float64, help string) {
+func histogram(to chan<- prometheus.Metric, name string, h chain.Histogram, least, most int, unit float64, help string) {
 	buckets := make(map[float64]uint64, most-least+1)
 	total := int64(0)
 	for i, n := range h.Counts {

@@ -4,14 +4,17 @@ package store
 import (
 	"sync/atomic"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/local"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/parts"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Store is a store, and the registration of the process in the registry of proxies.
+// Store is a chain of stores, and the registration of the process in the registry of proxies.
 type Store struct {
-	*engine.Store
+	*local.Store
 	registered *registry.Registry // nil without a registry.Node
 	closed     int32              // atomic
 }
@@ -21,13 +24,24 @@ type Store struct {
 // limits; nil does neither. The error is a *ratelimit.FieldError for an option that is out of its range, or a
 // nil db.
 func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
-	counts, err := engine.New(db, o)
+	rows := local.NewRows(o.Now)
+	o.Rows = rows
+	last := func(db pgdb.DB, place chain.Place) (chain.Store, error) {
+		of := o
+		of.Place = place
+		s, err := engine.New(db, of)
+		if err != nil {
+			return nil, err
+		}
+		return s, nil
+	}
+	next, err := parts.Open(db, last, o.OnError)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{Store: counts}
+	s := &Store{Store: local.New(next, rows)}
 	if n != nil {
-		s.registered = registry.New(db, counts, *n, registry.Options{DisableMigration: o.DisableMigration, Random: o.Random, OnError: o.OnError})
+		s.registered = registry.New(db, s.Store, *n, registry.Options{DisableMigration: o.DisableMigration, Random: o.Random, OnError: o.OnError})
 	}
 	return s, nil
 }

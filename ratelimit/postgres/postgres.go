@@ -93,7 +93,13 @@ func (s *Store) Prepare() { s.inner.Prepare() }
 func (s *Store) Unavailable() error { return s.inner.Unavailable() }
 
 // Stats returns the counts as of now.
-func (s *Store) Stats() Stats { return Stats(s.inner.Stats()) }
+func (s *Store) Stats() Stats {
+	c := s.inner.Stats()
+	return Stats{
+		Requests: c.Requests, Batches: c.Batches, Statements: c.Statements, RolledBack: c.RolledBack, Blocked: c.Blocked, BlockedKeys: c.BlockedKeys,
+		Leased: c.Leased, LeasedUnits: c.LeasedUnits, Overfull: c.Overfull, Failures: c.Failures, Errors: c.Errors,
+	}
+}
 
 // Take implements ratelimit.Store. timeout is for the whole decision.
 func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
+	counts "github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -39,7 +40,7 @@ func Postgres(dsn, text string) string {
 	if err != nil {
 		return err.Error()
 	}
-	store, err := engine.New(db, engine.Options{Now: func() time.Time { return clock }, MaxBlockedKeys: -1, CleanupProbability: -1, Workers: 1})
+	store, err := counts.Open(db, engine.Options{Now: func() time.Time { return clock }, MaxBlockedKeys: -1, CleanupProbability: -1, Workers: 1}, nil)
 	if err != nil {
 		return err.Error()
 	}

@@ -153,3 +153,12 @@ func Busy(q *Queue) bool {
 	q.mu.Unlock()
 	return busy || ok && Busy(beside)
 }
+
+// RoundDown keeps the three highest bits of a duration, so there are few different results.
+func RoundDown(d time.Duration) time.Duration {
+	unit := time.Duration(1)
+	for d/unit >= 8 {
+		unit *= 2
+	}
+	return d / unit * unit
+}

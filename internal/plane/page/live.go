@@ -69,7 +69,7 @@ type shownStore struct {
 	Times      shownHistogram   `json:"times_us,omitzero"`
 }
 
-// shownHistogram has the counts of engine.Histogram.
+// shownHistogram has the counts of chain.Histogram.
 type shownHistogram struct {
 	Counts []int64 `json:"counts"`
 	Sum    int64   `json:"sum"`

@@ -130,14 +130,13 @@ func (row *liveRow) shownStores() []any {
 // shownStore is what a store has counted since it was opened.
 func shownStore(of *store.Store) map[string]any {
 	s := of.Stats()
-	b := of.Batches()
 	since := int64(0)
 	if local := of.Local(); local.On {
 		since = local.Since.UnixMilli()
 	}
 	counts := map[string]int64{
 		"requests": s.Requests, "batches": s.Batches, "failures": s.Failures, "blocked": s.Blocked, "blocked_keys": s.BlockedKeys, "leased": s.Leased,
-		"leased_units": s.LeasedUnits, "leases": b.Leases, "waiting": b.Waiting, "in_flight": b.InFlight,
+		"leased_units": s.LeasedUnits, "leases": s.Leases, "waiting": s.Waiting, "in_flight": s.InFlight,
 	}
-	return map[string]any{"counts": counts, "local_since": since, "errors": s.Errors, "times_us": map[string]any{"counts": b.Times.Counts, "sum": b.Times.Sum}}
+	return map[string]any{"counts": counts, "local_since": since, "errors": s.Errors, "times_us": map[string]any{"counts": s.Times.Counts, "sum": s.Times.Sum}}
 }

@@ -47,8 +47,8 @@ SELECT count(*) FROM deleted`
 // keyBounds are the prefixes with MaxKeys that are in use.
 type keyBounds struct {
 	cleaner *cleaner
-	local   *local // knows how many proxies there are
-	parts   int    // in how many parts the counts are
+	proxies int64 // how many there are; atomic
+	stores  int   // among how many the keys are divided
 	notice  func(text string)
 
 	mu       sync.Mutex // guards all that follows
@@ -123,7 +123,7 @@ func (b *keyBounds) take(now time.Time) ([]*ratelimit.Limit, bool) {
 			continue
 		}
 		interval := boundInterval + time.Duration(k.limit.MaxKeys)*boundTime
-		if live := atomic.LoadInt64(&b.local.live); live > 1 {
+		if live := atomic.LoadInt64(&b.proxies); live > 1 {
 			interval *= time.Duration(live)
 		}
 		k.due = now.Add(interval/2 + time.Duration(b.cleaner.server.random()*float64(interval)))
@@ -138,7 +138,7 @@ func (b *keyBounds) take(now time.Time) ([]*ratelimit.Limit, bool) {
 
 // bound deletes what the prefix of a limit has too much.
 func (b *keyBounds) bound(l *ratelimit.Limit) error {
-	most := int64((l.MaxKeys + b.parts - 1) / b.parts)
+	most := int64((l.MaxKeys + b.stores - 1) / b.stores)
 	rows, err := b.run(rowsSQL, l, most+mostSurplus)
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ func (b *keyBounds) bound(l *ratelimit.Limit) error {
 
 // run runs a statement on the rows of a prefix, and returns its number.
 func (b *keyBounds) run(text string, l *ratelimit.Limit, n int64) (int64, error) {
-	statement := &pgdb.Statement{SQL: boundSQL(text, l, b.cleaner.texts.tables[ephemeralTable].name), Args: []any{l.Prefix, n}, Unnamed: true}
+	statement := &pgdb.Statement{SQL: boundSQL(text, l, b.cleaner.texts.tables[ephemeralTable].Name), Args: []any{l.Prefix, n}, Unnamed: true}
 	if err := b.cleaner.run(statement); err != nil {
 		return 0, err
 	}
@@ -200,8 +200,9 @@ func overfullText(l *ratelimit.Limit) string {
 	return fmt.Sprintf("prefix %q has more than max_keys (%d) keys, and the table grows: too few keys have used one unit at most, and others are never deleted", l.Prefix, l.MaxKeys)
 }
 
-// overfull returns what is wrong with the prefixes that are overfull.
-func (b *keyBounds) overfull() []string {
+// Overfull implements chain.Store.
+func (s *Store) Overfull() []string {
+	b := s.engine.bounds
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var texts []string

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -40,13 +41,13 @@ func runPartsWorker(text string) error {
 	if err != nil {
 		return err
 	}
-	store, err := engine.New(db, engine.Options{})
+	chain, err := store.Open(db, engine.Options{}, nil)
 	if err != nil {
 		return err
 	}
 	var l partsLoad
 	stop := make(chan struct{})
-	all := l.run(store, chaosLimit, 4, 400, stop)
+	all := l.run(chain, chaosLimit, 4, 400, stop)
 	ended := make(chan struct{})
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -59,7 +60,7 @@ func runPartsWorker(text string) error {
 			running = false
 			close(stop)
 			all.Wait()
-			store.Close()
+			chain.Close()
 		case <-time.After(100 * time.Millisecond):
 		}
 		if err := out.Encode(l.copy()); err != nil {

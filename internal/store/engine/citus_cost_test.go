@@ -29,11 +29,11 @@ func TestCitusCost(t *testing.T) {
 	single := cluster.Private(t, cluster.Options{BinDir: *citusBin, Config: map[string]string{"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB", "wal_level": "logical"}})
 	o := engine.Options{CleanupProbability: -1, MaxBlockedKeys: -1}
 	plain := newStore(t, drivers.All["pgxdb"](t, single.DSN("postgres")), o)
-	root := s.store(t, "pgxdb", o)
+	root, opened := openParts(t, drivers.All["pgxdb"](t, s.DSN()), o)
 	warm := hitOn("warm", 1<<40, false)
 	takeOne(t, plain, warm)
 	takeOne(t, root, warm)
-	part := root.StoreOf(0)
+	part := (*opened)[0]
 	var limits []*ratelimit.Limit
 	for i := range 3 {
 		limits = append(limits, &ratelimit.Limit{Prefix: fmt.Sprint("cost", i), Events: 1 << 40, Window: time.Hour})

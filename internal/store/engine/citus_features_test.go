@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/parts"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -32,7 +34,7 @@ func (s *spread) testFeatures(t *testing.T) {
 
 // moving moves the part of a key until stop is called, which returns how often that was.
 func (s *spread) moving(t *testing.T, key string) (stop func() int) {
-	part := engine.PartOf(key, testParts)
+	part := parts.Of(key, testParts)
 	ended := make(chan int, 1)
 	stopped := int32(0)
 	t.Cleanup(func() { atomic.StoreInt32(&stopped, 1) })
@@ -137,7 +139,7 @@ func (s *spread) testLeases(t *testing.T, driver string) {
 		h := ratelimit.Hit{Limit: limit, Key: "leased", Cost: 1}
 		stop := s.moving(t, h.Key)
 		granted, leased := int64(0), int64(0)
-		var stores []*engine.Store
+		var stores []*store.Store
 		var callers sync.WaitGroup
 		for range 2 {
 			store := s.store(t, driver, engine.Options{LeaseHorizon: 100 * time.Millisecond})
@@ -166,7 +168,7 @@ func (s *spread) testLeases(t *testing.T, driver string) {
 			store.Close()
 		}
 		table := map[bool]string{false: "rate_limit_ephemeral", true: "rate_limit_durable"}[durable]
-		counted := s.counted(table, limit.Prefix)[engine.PartOf(h.Key, testParts)]
+		counted := s.counted(table, limit.Prefix)[parts.Of(h.Key, testParts)]
 		t.Logf("durable %v: %d of 6000 requests passed, %d by leases, %d are counted", durable, granted, leased, counted)
 		if granted > 4000 || counted > 4000 || counted < granted || leased == 0 {
 			t.Errorf("durable %v: %d passed, %d by leases, %d are counted; want at most 4000 of each, and what passed counted", durable, granted, leased, counted)
@@ -270,7 +272,7 @@ func (s *spread) testLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.Within(t, 30*time.Second, "the charges of the time without the worker", func() bool {
-		return s.counted("rate_limit_durable", "local")[engine.PartOf(down.Key, testParts)] == 11
+		return s.counted("rate_limit_durable", "local")[parts.Of(down.Key, testParts)] == 11
 	})
 	await.Within(t, 30*time.Second, "the end of local limits", func() bool { return !store.Local().On })
 	if n := left(t, store, up); n != 90 {

@@ -10,7 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/parts"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -38,7 +40,7 @@ func (l *partsLoad) run(store ratelimit.Store, limit *ratelimit.Limit, callers, 
 				default:
 				}
 				key := fmt.Sprint("key ", i%keys)
-				part := engine.PartOf(key, testParts)
+				part := parts.Of(key, testParts)
 				err := store.Take(context.Background(), partTimeout, []ratelimit.Hit{{Limit: limit, Key: key, Cost: 1}}, d)
 				atomic.AddInt64(&l.Requests, 1)
 				switch {
@@ -191,7 +193,7 @@ func (p *prober) after(b block) (failed, passed time.Duration) {
 func (s *spread) testMoves(t *testing.T, driver string, durable bool) {
 	limit := &ratelimit.Limit{Prefix: fmt.Sprint("moves ", driver, durable), Algorithm: ratelimit.FixedWindow, Events: 1 << 40, Window: 24 * time.Hour, Durable: durable, SynchronousCommit: durable}
 	probed := &ratelimit.Limit{Prefix: "probed " + limit.Prefix, Algorithm: ratelimit.FixedWindow, Events: 1 << 40, Window: 24 * time.Hour, Durable: durable}
-	var stores []*engine.Store
+	var stores []*store.Store
 	for range 2 {
 		stores = append(stores, s.store(t, driver, engine.Options{}))
 	}
@@ -241,7 +243,7 @@ func (s *spread) testMoves(t *testing.T, driver string, durable bool) {
 // keyIn is a key of a part.
 func keyIn(part int) string {
 	for i := 0; ; i++ {
-		if key := fmt.Sprint("in ", i); engine.PartOf(key, testParts) == part {
+		if key := fmt.Sprint("in ", i); parts.Of(key, testParts) == part {
 			return key
 		}
 	}

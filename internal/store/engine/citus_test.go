@@ -15,7 +15,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/parts"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/citus"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -77,12 +79,12 @@ func (s *spread) migrate(parts int) {
 }
 
 // store opens a store.
-func (s *spread) store(t testing.TB, driver string, o engine.Options) *engine.Store {
+func (s *spread) store(t testing.TB, driver string, o engine.Options) *store.Store {
 	t.Helper()
 	if o.OnError == nil {
 		o.OnError = func(err error) { t.Log("reported:", err) }
 	}
-	return newStore(t, drivers.All[driver](t, s.DSN()), o)
+	return newChain(t, drivers.All[driver](t, s.DSN()), o)
 }
 
 // rows runs a query with one column of texts on a server.
@@ -258,7 +260,7 @@ FROM rl_p%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256
 		}
 	}
 	secret := ratelimit.DigestKey("secret")
-	if rows := s.rows(s.DSN(), fmt.Sprintf("SELECT count::text FROM rl_p%d.rate_limit_ephemeral WHERE prefix = 'one' AND key = $1", engine.PartOf(secret, testParts)), secret); fmt.Sprint(rows) != "[2]" {
+	if rows := s.rows(s.DSN(), fmt.Sprintf("SELECT count::text FROM rl_p%d.rate_limit_ephemeral WHERE prefix = 'one' AND key = $1", parts.Of(secret, testParts)), secret); fmt.Sprint(rows) != "[2]" {
 		t.Errorf("a secret was counted %v times in its part", rows)
 	}
 	ctx := context.Background()
@@ -286,7 +288,7 @@ FROM rl_p%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256
 // apartFrom is a key in another part than a subject.
 func apartFrom(subject string) string {
 	for i := 0; ; i++ {
-		if key := fmt.Sprint("k", i); engine.PartOf(key, testParts) != engine.PartOf(subject, testParts) {
+		if key := fmt.Sprint("k", i); parts.Of(key, testParts) != parts.Of(subject, testParts) {
 			return key
 		}
 	}

@@ -108,7 +108,7 @@ func (c *cleaner) cleanUp(due []*pgdb.Statement) error {
 
 // sweep cleans the next prefix of the tables, as of now.
 func (c *cleaner) sweep(now any) error {
-	statement := &pgdb.Statement{SQL: strings.Replace(nextPrefixSQL, "{table}", c.texts.tables[tableName(c.durable)].name, 1), Args: []any{c.prefix}, Unnamed: true}
+	statement := &pgdb.Statement{SQL: strings.Replace(nextPrefixSQL, "{table}", c.texts.tables[tableName(c.durable)].Name, 1), Args: []any{c.prefix}, Unnamed: true}
 	if err := c.run(statement); err != nil {
 		return err
 	}

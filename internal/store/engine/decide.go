@@ -36,7 +36,7 @@ func run(d *dispatch) {
 			return
 		}
 	}
-	if atomic.LoadInt32(&d.engine.tables.inParts) != 0 { // they were found when the time was over
+	if atomic.LoadInt32(&d.engine.tables.elsewhere) != 0 { // they were found when the time was over
 		d.fail(d.requests, ratelimit.ErrTimeout)
 		return
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/known"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/leases"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
@@ -24,7 +25,7 @@ type engine struct {
 	cleaner *cleaner
 	texts   *statements
 	blocked *known.Refusals // nil if the database is asked about every hit
-	local   *local          // for decisions without the database
+	rows    chain.Rows      // is told of rows; nil without
 	bounds  *keyBounds
 	now     func() time.Time // Options.Now
 	counts  *counts
@@ -54,7 +55,7 @@ type dispatch struct {
 	lockWait  time.Duration // the longest wait of a statement for a lock
 	own       []*own.Call   // own calls of the store that are not ended
 	gathered  []*request    // those with which own calls go
-	stats     Stats         // what the batch adds to the counts
+	stats     tally         // what the batch adds to the counts
 	finishing []*batch.Call // memory for finishSingles
 	memory    []*request    // for requests
 }
@@ -70,7 +71,7 @@ func newDispatch(ctx context.Context, e *engine, q *batch.Queue, calls []*batch.
 	d.ctx = ctx
 	d.sequence = e.blocked.Begin()
 	d.sent = d.leaseTime()
-	d.stats = Stats{Batches: 1, Requests: int64(len(calls))}
+	d.stats = tally{Batches: 1, Requests: int64(len(calls))}
 	d.lockWait = lockWait(batch.Timeout(q))
 	d.settings = settingsOf(e.now, d.lockWait)
 	d.own = nil
@@ -113,7 +114,7 @@ func (d *dispatch) execute(statements []*pgdb.Statement, entered []slots.Range) 
 // read the counts.
 func (d *dispatch) count() {
 	d.engine.counts.add(d.stats)
-	d.stats = Stats{}
+	d.stats = tally{}
 }
 
 // decideGranted writes the decisions on hits that were simply granted, up to the first hit

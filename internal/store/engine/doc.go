@@ -1,4 +1,4 @@
-// Package engine is the ratelimit.Store of package postgres. All processes on one Postgres database share its
+// Package engine is the last store of a chain, see package store. All processes on one Postgres database share its
 // counts. It is exact: the server decides, one statement for many hits.
 //
 // There are two tables of one shape, see TableSQL: an UNLOGGED one, and a logged one for
@@ -23,4 +23,5 @@ package engine
 //   - leases.go: what the rows of a batch say to leases. enter.go: the slots that hits take.
 //   - locks.go: rows that another transaction has locked.
 //   - migrate.go, schema.go: the two tables. cleanup.go: expired rows. bound_keys.go: a bound of the rows of a prefix.
-//   - background.go: what the registry of proxies has a store do. timeline.go: a server that was restored or replaced. local.go, local_charge.go: limits without the database.
+//   - background.go: what the registry of proxies has a store do.
+//     timeline.go: a server that was restored or replaced.

@@ -75,35 +75,12 @@ func (s *Store) AddSettlement(h *batch.Settlement) {
 	s.Settle(h)
 }
 
-// LocalRows returns how many rows are remembered for decisions without the database, and how many of them have
-// charges that the database does not know.
-func LocalRows(s *Store) (rows, unpaid int) {
-	k := s.engine.local
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return len(k.rows), len(k.unpaid)
-}
-
-// StoreOf is the store of a part, or nil until it is known.
-func (s *Store) StoreOf(part int) *Store {
-	if p := partsOf(s); p != nil {
-		return p.stores[part]
-	}
-	return nil
-}
-
-// Bill has the charges sent that the database does not know.
-func (s *Store) Bill() { s.engine.local.bill(decidingStores(s)) }
-
 // Queues is how many timeouts have a queue.
 func (s *Store) Queues() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.queues)
 }
-
-// PartOf is the part of a subject.
-func PartOf(subject string, parts int) int { return partOfSubject(subject, parts) }
 
 // Meaning is what the text of a statement on rows means.
 type Meaning struct {

@@ -247,7 +247,7 @@ func TestASlotIsFreeIfItsBatchFailsLater(t *testing.T) {
 	ask(ratelimit.Hit{Limit: window, Key: "bad 1", Cost: 1})
 	ask(ratelimit.Hit{Limit: window, Key: "bad 2", Cost: 1})
 	ask(ratelimit.Hit{Limit: window, Key: "good", Cost: 1}, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}})
-	await.Within(t, longTime, "three requests that wait", func() bool { return store.Batches().Waiting == 4 })
+	await.Within(t, longTime, "three requests that wait", func() bool { return store.Stats().Waiting == 4 })
 	close(db.gate)
 	requests.Wait()
 	if failed.Load() != 3 || db.lost.Load() != 1 {

@@ -13,7 +13,7 @@ type group struct {
 	statementKey
 	entries   []*entry
 	statement pgdb.Statement
-	before    pgdb.Statement // of a look: indexSQL. In a part, also of a take of slots: their processes are read as of after the guard
+	before    pgdb.Statement // of a look: indexSQL. With a guard, also of a take of slots: their processes are read as of after the guard
 	guarded   bool           // a take has before
 	failure   error          // why the statement cannot be sent, or nil
 	only      bool           // the first entry has the statement to itself
@@ -71,7 +71,7 @@ func (g *group) write(texts *statements, settings []int64) {
 	cost := entries[0].cost
 	slots := g.kind == take && hasSlots(g.definition)
 	alike := g.kind == take && !slots
-	g.guarded = slots && texts.inParts
+	g.guarded = slots && texts.guarded
 	for _, e := range entries {
 		keys = append(keys, e.id.Key)
 		if e.view.Limit != l || e.cost != cost {

@@ -39,11 +39,15 @@ func (s *Store) openKinds(o Options) {
 	e.sources = append(e.sources, e.waiting)
 	processes := e.texts.tables[processesTable]
 	guard := ""
-	if processes.guard != "" {
-		guard = "SELECT true" + guardedSQL + processes.guard
+	if processes.Guard != "" {
+		guard = "SELECT true" + guardedSQL + processes.Guard
 	}
-	e.slots = slots.New(d, e.waiting, s.leasing, processes.name, guard)
-	e.settlements = settle.New(e.waiting, o.report, e.local.settled)
+	e.slots = slots.New(d, e.waiting, s.leasing, processes.Name, guard)
+	e.settlements = settle.New(e.waiting, o.report, func(units, charged int64, lost bool) {
+		if e.rows != nil {
+			e.rows.Charged(units, charged, lost)
+		}
+	})
 	e.kinds = append(e.kinds, kind{e.slots.Leaving, e.slots.End}, kind{e.settlements.Adjust, e.settlements.End}, kind{e.settlements.ChargeLocal, e.settlements.End})
 	if o.MaxLeases > 0 {
 		e.leases = leases.New(d, o.MaxLeases, o.LeaseHorizon)
@@ -52,21 +56,23 @@ func (s *Store) openKinds(o Options) {
 	}
 }
 
-// Settle changes a counter soon, and does not wait for that.
+// Settle implements chain.Store.
 func (s *Store) Settle(h *batch.Settlement) {
-	if h.Source != ratelimit.FromPostgres && h.Source != ratelimit.FromLease {
-		return
+	if h.Source == ratelimit.FromPostgres || h.Source == ratelimit.FromLease {
+		s.engine.settlements.Add(h)
 	}
-	of := s
-	if p := partsOf(s); p != nil {
-		subject := h.Subject
-		if subject == "" {
-			subject = h.Key
-		}
-		of = p.stores[partOfSubject(subject, len(p.stores))]
-	}
-	of.engine.settlements.Add(h)
 }
+
+// Answers implements chain.Store. All subjects are in one place.
+func (s *Store) Answers(_ string) bool { return s.engine.server.unavailable() == nil }
+
+// Charge implements chain.Store.
+func (s *Store) Charge(_ string, row lease.RowID, l *ratelimit.Limit, units int64) {
+	s.engine.settlements.Charge(row, l, units)
+}
+
+// Held implements chain.Store.
+func (s *Store) Held(row lease.RowID) int64 { return s.engine.slots.CountOf(row) }
 
 // closeTimeout bounds how long Close tries to send what waits.
 const closeTimeout = time.Second

@@ -12,8 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// OpenQueue returns a queue for calls that a proxy sends itself, with its own Fill and Deliver, see batch.Options. The
-// queue lasts as long as the store.
+// OpenQueue implements chain.Store.
 func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
@@ -23,7 +22,7 @@ func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*bat
 				batch.Finish(q, calls, batch.ErrPaused)
 				return
 			}
-			if p := s.parts; p != nil && atomic.LoadInt32(&p.state) != partsNone && p.pass(s, q, deliver, calls) {
+			if s.place.Divert != nil && s.place.Divert(q, calls) {
 				return
 			}
 			decided, unavailable := decideKnown(s, timeout, calls)
@@ -116,7 +115,7 @@ func (e *engine) refuseKnown(calls []*batch.Call, unavailable error) int {
 	}
 	refused := e.blocked.Refuse(calls, unavailable != nil)
 	if refused > 0 {
-		e.counts.add(Stats{Blocked: int64(refused)})
+		e.counts.add(tally{Blocked: int64(refused)})
 	}
 	return refused
 }

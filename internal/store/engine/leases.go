@@ -6,7 +6,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Leases returns the leases of the store; nil if it has none.
+// Leases implements chain.Store.
 func (s *Store) Leases() *lease.Set {
 	if s.engine.leases == nil {
 		return nil

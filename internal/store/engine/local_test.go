@@ -14,7 +14,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -267,52 +266,6 @@ func TestLocalChargesAreOfTheLastWindow(t *testing.T) {
 	}
 	if got := 100 - left(t, l, costly); got != costly.Cost {
 		t.Errorf("%d are used of a limit of which a share of 25 has let 60 pass in the window before, want %d", got, costly.Cost)
-	}
-}
-
-// A durable limit of requests in flight owes nothing: its slots end with their requests.
-func TestLocalSlotsAreNotCharged(t *testing.T) {
-	db := &fakeDB{answer: failWith(errors.New("down")), probe: failWith(errors.New("down"))}
-	store := newStore(t, db, engine.Options{CleanupProbability: -1})
-	l := conformance.InFlight("flight", 2)
-	l.Durable = true
-	decisions := make([]ratelimit.Decision, 1)
-	take := func() (*ratelimit.Slot, bool) {
-		slot := &ratelimit.Slot{}
-		hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}
-		return slot, store.TakeLocal(fmt.Errorf("%w: test", ratelimit.ErrUnavailable), 1, hits, decisions) && decisions[0].Allowed
-	}
-	first, _ := take()
-	if _, ok := take(); !ok {
-		t.Error("the second slot of two is refused")
-	}
-	if _, ok := take(); ok {
-		t.Error("a third slot of two is granted")
-	}
-	if _, unpaid := engine.LocalRows(store); unpaid != 0 {
-		t.Errorf("%d rows are to be charged", unpaid)
-	}
-	first.Release()
-	if _, ok := take(); !ok {
-		t.Error("a slot that is free again is refused")
-	}
-}
-
-// What is remembered is bounded.
-func TestLocalRowsAreBounded(t *testing.T) {
-	db := &fakeDB{answer: failWith(errors.New("down")), probe: failWith(errors.New("down"))}
-	store := newStore(t, db, engine.Options{CleanupProbability: -1})
-	h := hitOn("p", 10, true)
-	decisions := make([]ratelimit.Decision, 1)
-	err := fmt.Errorf("%w: test", ratelimit.ErrUnavailable)
-	for i := range 120_000 {
-		h.Key = fmt.Sprint(i)
-		if !store.TakeLocal(err, 1, []ratelimit.Hit{h}, decisions) || !decisions[0].Allowed {
-			t.Fatal(decisions[0])
-		}
-	}
-	if rows, unpaid := engine.LocalRows(store); rows > 50_000 || unpaid > 10_000 {
-		t.Errorf("%d rows, %d with charges", rows, unpaid)
 	}
 }
 

@@ -202,7 +202,7 @@ func (e *engine) decideLocked(q *batch.Queue, calls []*batch.Call, deadline time
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	d := newDispatch(ctx, e, q, calls)
-	d.stats = Stats{}
+	d.stats = tally{}
 	d.end(batch.PanicError(func() {
 		waiting, err := d.decideRound(d.requests, shortWait(d.settings, int64(len(calls))), true)
 		if err != nil {

@@ -25,13 +25,12 @@ type tables struct {
 	disabled bool // the operator makes the tables
 	report   func(error)
 
-	// find finds the parts, and reports whether there are some. Nil if there cannot be parts. It is a
-	// function because Yaegi gets types wrong that refer to themselves through others.
-	find func(ctx context.Context) (bool, error)
+	// find is chain.Place.Find.
+	find func(ctx context.Context) (elsewhere, down bool, err error)
 
 	// Atomic, so that a batch need not take the mutex.
-	ready   int32 // 1 if the tables are as they must be
-	inParts int32 // 1 if find has found parts: nothing is decided here then
+	ready     int32 // 1 if the tables are as they must be
+	elsewhere int32 // 1 if find has found them elsewhere: nothing is decided here then
 
 	mu        sync.Mutex      // guards all that follows
 	migration context.Context // ends with the migration that is under way
@@ -148,9 +147,14 @@ func (t *tables) migrate() error {
 	ctx, cancel := context.WithTimeout(t.server.closing, migrationTimeout)
 	defer cancel()
 	if t.find != nil {
-		found, err := t.find(ctx)
+		sent := time.Now()
+		answers := atomic.LoadInt64(&t.server.answers)
+		found, down, err := t.find(ctx)
+		if down {
+			err = t.server.onFailure(err, time.Since(sent), answers)
+		}
 		if found {
-			atomic.StoreInt32(&t.inParts, 1)
+			atomic.StoreInt32(&t.elsewhere, 1)
 		}
 		if err != nil || found || t.disabled {
 			return err

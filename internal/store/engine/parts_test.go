@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/parts"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -17,21 +19,43 @@ import (
 // fakeCitus is a database with counts in parts, each on a server of its own.
 type fakeCitus struct {
 	fakeDB
-	parts [testParts]fakeDB
+	parts  [testParts]fakeDB
+	stores *[]*engine.Store // of the parts
+}
+
+// openParts opens a store over parts, and the stores of the parts, once they are known.
+func openParts(t testing.TB, db pgdb.DB, o engine.Options) (chain.Store, *[]*engine.Store) {
+	t.Helper()
+	var opened []*engine.Store
+	s, err := parts.Open(db, func(db pgdb.DB, place chain.Place) (chain.Store, error) {
+		o := o
+		o.Place = place
+		s, err := engine.New(db, o)
+		if place.Tables != nil {
+			opened = append(opened, s)
+		}
+		return s, err
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s, &opened
 }
 
 // At is the server of the part that is the port.
 func (c *fakeCitus) At(_ string, port int) (pgdb.DB, error) { return &c.parts[port], nil }
 
 // newFakeCitus returns a database, and a store on it that knows the parts.
-func newFakeCitus(t *testing.T) (*fakeCitus, *engine.Store) {
+func newFakeCitus(t *testing.T) (*fakeCitus, chain.Store) {
 	t.Helper()
 	c := &fakeCitus{}
 	c.set(answerParts, nil)
 	for part := range c.parts {
 		c.parts[part].set(answerParts, nil)
 	}
-	store := newStore(t, c, without)
+	store, opened := openParts(t, c, without)
+	c.stores = opened
 	takeOne(t, store, ratelimit.Hit{Limit: fakeLimit, Key: "first", Cost: 1})
 	return c, store
 }
@@ -71,7 +95,7 @@ func apartIn(part int) ratelimit.Hit {
 var errWorkerDown = errors.New("the worker is down")
 
 // stop stops the server of a part, which the store notices.
-func (c *fakeCitus) stop(t *testing.T, store *engine.Store, part int) {
+func (c *fakeCitus) stop(t *testing.T, store chain.Store, part int) {
 	t.Helper()
 	c.parts[part].set(failWith(errWorkerDown), failWith(errWorkerDown))
 	if _, _, err := tryOne(store, longTime, inPart(part)); !errors.Is(err, ratelimit.ErrUnavailable) {
@@ -108,14 +132,14 @@ func TestARefusalStandsIfTheHomeOfTheRequestIsDown(t *testing.T) {
 }
 
 func TestRequestsOfSeveralPartsShareTheQueuesOfTheirTimeout(t *testing.T) {
-	_, store := newFakeCitus(t)
+	c, store := newFakeCitus(t)
 	for range 20 {
 		if !passes(t, store, inPart(1), inPart(2)) {
 			t.Error("a request was refused")
 		}
 	}
 	for _, part := range []int{1, 2} {
-		if n := store.StoreOf(part).Queues(); n != 1 {
+		if n := (*c.stores)[part].Queues(); n != 1 {
 			t.Errorf("part %d has %d queues, want 1", part, n)
 		}
 	}
@@ -153,7 +177,7 @@ func TestAStoreThatIsClosedWhileItLooksForPartsOpensNone(t *testing.T) {
 		}
 		return answerParts(ctx, statements)
 	}, nil)
-	store := newStore(t, c, without)
+	store, _ := openParts(t, c, without)
 	answer := make(chan error, 1)
 	go func() {
 		_, _, err := tryOne(store, longTime, inPart(1))
@@ -207,7 +231,7 @@ func TestChargesFromBeforeThePartsAreKnownAreBilledToTheirParts(t *testing.T) {
 	for part := range c.parts {
 		c.parts[part].set(answerParts, nil)
 	}
-	store := newStore(t, c, without)
+	store := newChain(t, c, without)
 	store.UseLocal()
 	h := hitOn("early", 10, true)
 	h.Key = keyIn(3)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -146,10 +147,19 @@ func (d *dispatch) sendTransactions(transactions []*transaction) error {
 	return err
 }
 
-// applyRows has leases and local decisions learn the rows of a plan.
+// applyRows has leases, and who else wants to know, learn the rows of a plan.
 func (d *dispatch) applyRows(p *plan) {
 	d.updateLeases(p)
-	d.engine.local.remember(p)
+	if d.engine.rows == nil || !d.engine.rows.Wanted() {
+		return
+	}
+	rows := make([]chain.Row, 0, p.usedEntries)
+	for _, e := range p.entries[:p.usedEntries] {
+		if e.answered && e.err == nil {
+			rows = append(rows, chain.Row{ID: e.id, View: &e.view})
+		}
+	}
+	d.engine.rows.Learn(rows)
 }
 
 // applySingles ends the requests that are decided by themselves, and returns those that have waited for a lock in vain.

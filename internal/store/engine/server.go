@@ -11,6 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -185,7 +186,7 @@ func (s *server) onFailure(err error, had time.Duration, answers int64) error {
 	}
 	if !late {
 		s.setDown(unavailableError(err))
-		err = unavailableError(fmt.Errorf("%w: %w", errSent, err))
+		err = unavailableError(fmt.Errorf("%w: %w", chain.ErrSent, err))
 	}
 	atomic.StoreInt32(&s.isSilent, 1)
 	if !s.probing {
@@ -194,9 +195,6 @@ func (s *server) onFailure(err error, had time.Duration, answers int64) error {
 	}
 	return err
 }
-
-// errSent is in the error of a batch that the database may have decided before the connection failed.
-var errSent = errors.New("while a batch was under way")
 
 // unavailableError is ErrUnavailable with its cause.
 func unavailableError(cause error) error {

@@ -87,11 +87,11 @@ func TestSettlementsTravelWithBatches(t *testing.T) {
 			b.store.AddSettlement(settlementOf(h, d, -1-int64(i)/3))
 		}
 	}
-	before, _ := b.store.Settled()
+	before := b.store.Stats().Settled
 	for range 3 {
 		b.store.DecideBatch([]*batch.Call{callFor(false)})
 	}
-	if after, _ := b.store.Settled(); after-before != 2 {
+	if after := b.store.Stats().Settled; after-before != 2 {
 		t.Errorf("%d settlements were sent, want one for each window", after-before)
 	}
 	// Only the last three hits are in the window of now.
@@ -132,7 +132,7 @@ func TestASettlementWaitsForALockedRow(t *testing.T) {
 		d, _, err := tryOne(store, longTime, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
 		return err == nil && d.Remaining == 85
 	})
-	if _, lost := store.Settled(); lost != 0 {
+	if lost := store.Stats().Unsettled; lost != 0 {
 		t.Errorf("%d settlements are lost", lost)
 	}
 }
@@ -210,14 +210,14 @@ func TestASettlementIsNotRepeated(t *testing.T) {
 	d := takeOne(t, store, h)
 	db.lost.Store(true)
 	store.Settle(settlementOf(h, d, -5))
-	await.Within(t, longTime, "the loss", func() bool { _, lost := store.Settled(); return lost == 1 })
+	await.Within(t, longTime, "the loss", func() bool { lost := store.Stats().Unsettled; return lost == 1 })
 	db.lost.Store(false)
 	await.Within(t, longTime, "the database", func() bool {
 		d, _, err := tryOne(store, longTime, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
 		return err == nil && d.Remaining == 85
 	})
 	store.Settle(settlementOf(h, d, -1)) // is sent after what would be repeated
-	await.Within(t, longTime, "another settlement", func() bool { settled, _ := store.Settled(); return settled == 1 })
+	await.Within(t, longTime, "another settlement", func() bool { settled := store.Stats().Settled; return settled == 1 })
 	if got := left(t, store, h); got != 84 {
 		t.Errorf("%d are left, want 84", got)
 	}
@@ -258,7 +258,7 @@ func TestALeasedKeyIsSettled(t *testing.T) {
 		t.Errorf("%+v: the lease has ended", d)
 	}
 	store.Settle(settlementOf(h, leased, 1))
-	await.Within(t, longTime, "the settlements", func() bool { settled, _ := store.Settled(); return settled == 2 })
+	await.Within(t, longTime, "the settlements", func() bool { settled := store.Stats().Settled; return settled == 2 })
 	if held := store.Stats().LeasedUnits; held == 0 {
 		t.Error("nothing is held any more")
 	}

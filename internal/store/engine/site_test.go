@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -96,6 +97,17 @@ func (s *site) proxy(db pgdb.DB, o engine.Options, n registry.Node) *store.Store
 	return newProxy(s.t, db, o, n)
 }
 
+// newChain returns the chain of stores of a Go program on any DB.
+func newChain(t testing.TB, db pgdb.DB, o engine.Options) *store.Store {
+	t.Helper()
+	opened, err := store.Open(db, o, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(opened.Close)
+	return opened
+}
+
 // newProxy returns the store of a proxy on any DB.
 func newProxy(t testing.TB, db pgdb.DB, o engine.Options, n registry.Node) *store.Store {
 	t.Helper()
@@ -110,7 +122,7 @@ func newProxy(t testing.TB, db pgdb.DB, o engine.Options, n registry.Node) *stor
 // counting is a store that counts what it does.
 type counting interface {
 	ratelimit.Store
-	Stats() engine.Stats
+	Stats() chain.Stats
 }
 
 // report is OnError of the stores.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 )
 
 // The clock is the server's, read once in each statement, unless the first element of $1
@@ -143,13 +144,9 @@ func tableName(durable bool) string {
 	return ephemeralTable
 }
 
-// countTable is a table of a store, as SQL names it. guard is a function that statements on the table
-// call, see parts_routes.go; "" is none.
-type countTable struct{ name, guard string }
-
-// tablesOfOne are the tables of a database without parts, by their names.
-func tablesOfOne() map[string]countTable {
-	return map[string]countTable{ephemeralTable: {name: ephemeralTable}, durableTable: {name: durableTable}, processesTable: {name: processesTable}}
+// ownTables are the tables of the database of a store, by their names.
+func ownTables() map[string]chain.Table {
+	return map[string]chain.Table{ephemeralTable: {Name: ephemeralTable}, durableTable: {Name: durableTable}, processesTable: {Name: processesTable}}
 }
 
 // statementKey is what the text of a statement depends on.
@@ -166,9 +163,9 @@ type statementKey struct {
 type statements struct {
 	texts   map[statementKey]string
 	cleanup map[cleanupKey]string
-	tables  map[string]countTable // by the names that a database without parts has
-	index   string                // indexSQL, with the guard: the tables of a part move together
-	inParts bool
+	tables  map[string]chain.Table // by the names of ownTables
+	index   string                 // indexSQL, with the guard: the tables of a place move together
+	guarded bool
 }
 
 // cleanupKey is what the text of a cleanup depends on: the table, and whether the process has slots.
@@ -181,15 +178,15 @@ var (
 
 // sharedStatements are the texts for one server, which all stores of the process share.
 func sharedStatements() *statements {
-	writeStatements.Do(func() { ofOneServer = newStatements(tablesOfOne()) })
+	writeStatements.Do(func() { ofOneServer = newStatements(ownTables()) })
 	return ofOneServer
 }
 
 // newStatements writes all texts for the tables of a store.
-func newStatements(tables map[string]countTable) *statements {
-	s := &statements{texts: map[statementKey]string{}, cleanup: map[cleanupKey]string{}, tables: tables, index: indexSQL, inParts: tables[ephemeralTable].guard != ""}
-	if s.inParts {
-		s.index += guardedSQL + tables[ephemeralTable].guard
+func newStatements(tables map[string]chain.Table) *statements {
+	s := &statements{texts: map[statementKey]string{}, cleanup: map[cleanupKey]string{}, tables: tables, index: indexSQL, guarded: tables[ephemeralTable].Guard != ""}
+	if s.guarded {
+		s.index += guardedSQL + tables[ephemeralTable].Guard
 	}
 	for _, d := range algorithm.All() {
 		for _, durable := range []bool{false, true} {
@@ -214,7 +211,7 @@ func newStatements(tables map[string]countTable) *statements {
 			if durable && one.Disk {
 				settings += diskSQL
 			}
-			s.texts[statementKey{kind: firstOwn + statementKind(i), durable: durable}] = s.named(strings.ReplaceAll(clockSQL+one.SQL, "{settings}", settings+t.guard), t)
+			s.texts[statementKey{kind: firstOwn + statementKind(i), durable: durable}] = s.named(strings.ReplaceAll(clockSQL+one.SQL, "{settings}", settings+t.Guard), t)
 		}
 	}
 	return s
@@ -267,7 +264,7 @@ func (s *statements) add(template string, key statementKey) {
 	settings := ""
 	t := s.tables[tableName(key.durable)]
 	if key.kind != look {
-		settings = commitSQL(key.durable, key.sync) + lockSQL + t.guard // the wait for locks bounds that of the guard
+		settings = commitSQL(key.durable, key.sync) + lockSQL + t.Guard // the wait for locks bounds that of the guard
 	}
 	text := strings.NewReplacer("{columns}", step.Columns, "{returned}", returned,
 		"{settings}", settings, "{reset}", step.Reset, "{adjust}", refundValues.Replace(step.Adjust), "{adjust_where}", refundValues.Replace(step.AdjustWhere)).Replace(template)
@@ -278,8 +275,8 @@ func (s *statements) add(template string, key statementKey) {
 const guardedSQL = `, set_config('lock_timeout', '200', true)`
 
 // named writes the names of a table, and of that of the processes, into a text.
-func (s *statements) named(text string, t countTable) string {
-	return strings.NewReplacer("{table}", t.name, "{processes}", s.tables[processesTable].name).Replace(text)
+func (s *statements) named(text string, t chain.Table) string {
+	return strings.NewReplacer("{table}", t.Name, "{processes}", s.tables[processesTable].Name).Replace(text)
 }
 
 // commitSQL turns the wait for the disk off where it is not wanted. An unlogged table has

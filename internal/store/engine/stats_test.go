@@ -11,7 +11,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -19,7 +19,7 @@ import (
 )
 
 // total is how many values a histogram has counted.
-func total(h engine.Histogram) int64 {
+func total(h chain.Histogram) int64 {
 	sum := int64(0)
 	for _, n := range h.Counts {
 		sum += n
@@ -47,20 +47,20 @@ func TestStatsOfBatches(t *testing.T) {
 			}
 			store.DecideBatch(calls)
 		}
-		s, batches := store.Stats(), store.Batches()
+		s := store.Stats()
 		// Up to 1, 2, 4 and 8 requests.
-		if !slices.Equal(batches.Sizes.Counts[:5], []int64{1, 1, 1, 1, 0}) || batches.Sizes.Sum != requests || s.Requests != requests || s.Batches != 4 {
-			t.Errorf("sizes %v, %d requests in %d batches; want one batch each of 1, 2, 3 and 5", batches.Sizes, s.Requests, s.Batches)
+		if !slices.Equal(s.Sizes.Counts[:5], []int64{1, 1, 1, 1, 0}) || s.Sizes.Sum != requests || s.Requests != requests || s.Batches != 4 {
+			t.Errorf("sizes %v, %d requests in %d batches; want one batch each of 1, 2, 3 and 5", s.Sizes, s.Requests, s.Batches)
 		}
-		if fast := batches.Times.Counts[:14]; slices.Max(fast) > 0 || total(batches.Times) != 4 || batches.Times.Sum < 4*pause.Microseconds() {
-			t.Errorf("times in µs %v; want 4 batches, none of which took less than %v", batches.Times, pause)
+		if fast := s.Times.Counts[:14]; slices.Max(fast) > 0 || total(s.Times) != 4 || s.Times.Sum < 4*pause.Microseconds() {
+			t.Errorf("times in µs %v; want 4 batches, none of which took less than %v", s.Times, pause)
 		}
-		if total(batches.Waits) != 4 || batches.Waits.Sum < 0 || batches.Waits.Sum > time.Minute.Microseconds() {
-			t.Errorf("waits in µs %v; want 4 short ones", batches.Waits)
+		if total(s.Waits) != 4 || s.Waits.Sum < 0 || s.Waits.Sum > time.Minute.Microseconds() {
+			t.Errorf("waits in µs %v; want 4 short ones", s.Waits)
 		}
-		batches.Sizes.Counts[0] = 100
+		s.Sizes.Counts[0] = 100
 		s.Errors["40"] = 100
-		if again := store.Stats(); store.Batches().Sizes.Counts[0] != 1 || again.Errors["40"] != 0 {
+		if again := store.Stats(); again.Sizes.Counts[0] != 1 || again.Errors["40"] != 0 {
 			t.Error("a caller's change of the stats has changed the store's")
 		}
 		store.Close()

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/known"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -42,6 +42,9 @@ type Options struct {
 	// OnError is called with failures that no caller sees: of a migration, of a
 	// cleanup. It must not block. Nil drops them.
 	OnError func(error)
+	// Place is where the tables are, and Rows is told of the rows of decisions. Nil Rows are not.
+	Place chain.Place
+	Rows  chain.Rows
 	// Random and Hash replace rand.Float64 and the hash of keys in simulations. Nil does not.
 	Random func() float64
 	Hash   func(seed maphash.Seed, key string) uint64
@@ -66,8 +69,17 @@ func (o Options) withDefaults() (Options, error) {
 	if o.LeaseHorizon < 0 {
 		return o, &ratelimit.FieldError{Field: "LeaseHorizon", Value: o.LeaseHorizon.String(), Want: "0 or more"}
 	}
+	if o.Place.Tables != nil {
+		o.DisableMigration = true
+	}
+	if o.Place.Of == 0 {
+		o.Place.Of = 1
+	}
 	if o.MaxLeases == 0 {
 		o.MaxLeases = defaultLeases
+	}
+	if n := o.Place.Of; o.MaxLeases > 0 {
+		o.MaxLeases = (o.MaxLeases + n - 1) / n
 	}
 	if o.LeaseHorizon == 0 {
 		o.LeaseHorizon = defaultLeaseHorizon
@@ -81,6 +93,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.MaxBlockedKeys == 0 {
 		o.MaxBlockedKeys = defaultBlockedKeys
 	}
+	if n := o.Place.Of; o.MaxBlockedKeys > 0 {
+		o.MaxBlockedKeys = (o.MaxBlockedKeys + n - 1) / n
+	}
 	if o.Random == nil {
 		o.Random = rand.Float64
 	}
@@ -90,17 +105,16 @@ func (o Options) withDefaults() (Options, error) {
 // bounded is a DB that knows how many connections it has at most.
 type bounded interface{ MaxConns() int }
 
-// Store is a ratelimit.Store. All processes on one database share its counts.
+// Store is the last store of a chain. All processes on one database share its counts.
 type Store struct {
 	engine  *engine
+	place   chain.Place
 	workers int
 	idle    sync.Pool // of calls
 	close   context.CancelFunc
 	leasing *batch.Queue // of batches without requests
-	parts   *parts       // nil if the counts cannot be in parts
-
-	past   past
-	paused int32 // 1 while limits are paused; atomic
+	past    past
+	paused  int32 // 1 while limits are paused; atomic
 
 	mu     sync.Mutex // guards all that follows
 	closed bool
@@ -122,30 +136,26 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	if b, ok := db.(bounded); ok && b.MaxConns() < o.Workers {
 		o.Workers = b.MaxConns() // a batch that waits for a connection would better go on collecting calls
 	}
-	s := newStore(db, o, sharedStatements(), newCounts(), newLocal())
-	if other, ok := db.(elsewhere); ok {
-		s.parts = newParts(s, other, o)
-		s.engine.tables.find = s.parts.find
-	}
-	return s, nil
-}
-
-// newStore returns a store on the tables of the texts. It adds what it does to counts, and has its rows remembered by local.
-func newStore(db pgdb.DB, o Options, texts *statements, counts *counts, local *local) *Store {
 	closing, cancel := context.WithCancel(context.Background())
+	texts := sharedStatements()
+	if o.Place.Tables != nil {
+		texts = newStatements(o.Place.Tables)
+	}
+	counts := newCounts()
 	server := &server{db: db, closing: closing, counts: counts, random: o.Random}
 	e := &engine{
-		server: server, texts: texts, now: o.Now, counts: counts, local: local,
-		tables:  &tables{server: server, disabled: o.DisableMigration, report: o.report},
+		server: server, texts: texts, now: o.Now, counts: counts, rows: o.Rows,
+		tables:  &tables{server: server, disabled: o.DisableMigration, find: o.Place.Find, report: o.report},
 		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, report: o.report},
 	}
 	if o.MaxBlockedKeys > 0 {
 		e.blocked = known.New(o.MaxBlockedKeys)
 	}
-	s := &Store{engine: e, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
+	s := &Store{engine: e, place: o.Place, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
+	s.past.moves = o.Place.Tables != nil
 	server.onTimeline = s.SeeTimeline
 	s.leasing = s.newQueue(closeTimeout)
-	e.bounds = &keyBounds{cleaner: e.cleaner, local: local, parts: 1, prefixes: map[string]*keyBound{}, notice: func(text string) {
+	e.bounds = &keyBounds{cleaner: e.cleaner, proxies: 1, stores: o.Place.Of, prefixes: map[string]*keyBound{}, notice: func(text string) {
 		o.report(errors.New("ratelimit/postgres: " + text))
 	}}
 	s.openKinds(o)
@@ -155,7 +165,7 @@ func newStore(db pgdb.DB, o Options, texts *statements, counts *counts, local *l
 		e.leases.Set.Hash = o.Hash
 	}
 	s.idle.New = func() any { return batch.NewCall() }
-	return s
+	return s, nil
 }
 
 // report passes a failure to OnError. A panic of OnError must not end the program.
@@ -165,62 +175,22 @@ func (o Options) report(err error) {
 	}
 }
 
-// Prepare starts, in the background, what the first decision would otherwise wait for: a
-// connection, and the migration if one is due.
+// Prepare implements chain.Store.
 func (s *Store) Prepare() { s.engine.tables.start() }
 
-// Ready reports whether the tables are as they must be.
+// Await implements chain.Store.
+func (s *Store) Await(ctx context.Context) error { return s.engine.tables.wait(ctx) }
+
+// Ready implements chain.Store.
 func (s *Store) Ready() bool { return atomic.LoadInt32(&s.engine.tables.ready) != 0 }
 
-// Unavailable returns why no decision can be had now, or nil. The error wraps
-// ratelimit.ErrUnavailable. Until a decision is asked for, the store does not notice that
-// the database has stopped answering.
-func (s *Store) Unavailable() error {
-	if p := partsOf(s); p != nil {
-		return p.unavailable()
-	}
-	return s.engine.server.unavailable()
-}
-
-// Stats returns the counts as of now.
-func (s *Store) Stats() Stats {
-	stats := s.engine.counts.get()
-	for _, one := range allStores(s) {
-		addMemory(&stats, one)
-	}
-	return stats
-}
-
-// Overfull returns what is wrong with prefixes that have more rows than MaxKeys.
-func (s *Store) Overfull() []string {
-	texts := []string{}
-	for _, one := range allStores(s) {
-		texts = append(texts, one.engine.bounds.overfull()...)
-	}
-	return texts
-}
-
-// addMemory adds what a store has in memory.
-func addMemory(stats *Stats, s *Store) {
-	if b := s.engine.blocked; b != nil {
-		stats.BlockedKeys += int64(b.Size())
-	}
-	stats.Overfull += int64(len(s.engine.bounds.overfull()))
-	if s.engine.leases != nil {
-		stats.Leased += lease.Taken(s.engine.leases.Set)
-		stats.LeasedUnits += lease.Total(s.engine.leases.Set)
-	}
-}
+// Unavailable implements chain.Store.
+func (s *Store) Unavailable() error { return s.engine.server.unavailable() }
 
 // Take implements ratelimit.Store.
 func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
 	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 		return err
-	}
-	if p := s.parts; p != nil && atomic.LoadInt32(&p.state) != partsNone {
-		if timeout = p.await(ctx, s, timeout); partsOf(s) != nil {
-			return p.take(ctx, timeout, hits, decisions)
-		}
 	}
 	return ask(ctx, s, timeout, hits, decisions, false)
 }
@@ -230,11 +200,6 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 	for i := range hits {
 		if hits[i].Limit == nil {
 			return hits[i].Validate()
-		}
-	}
-	if p := s.parts; p != nil && atomic.LoadInt32(&p.state) != partsNone {
-		if timeout = p.await(ctx, s, timeout); partsOf(s) != nil {
-			return p.reset(ctx, timeout, hits)
 		}
 	}
 	return ask(ctx, s, timeout, hits, nil, true)
@@ -305,7 +270,7 @@ func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
 	defer s.mu.Unlock()
 	q := s.queues[timeout]
 	if q == nil && len(s.queues) >= maxQueues {
-		timeout = roundDown(timeout)
+		timeout = batch.RoundDown(timeout)
 		q = s.queues[timeout]
 	}
 	if q == nil {
@@ -313,15 +278,6 @@ func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
 		s.queues[timeout] = q
 	}
 	return q
-}
-
-// roundDown keeps the three highest bits of a duration, so there are few different results.
-func roundDown(d time.Duration) time.Duration {
-	unit := time.Duration(1)
-	for d/unit >= 8 {
-		unit *= 2
-	}
-	return d / unit * unit
 }
 
 // newQueue returns a queue for calls that have their hits and stored keys when they enter.
@@ -356,14 +312,11 @@ func (s *Store) Close() {
 	if closed {
 		return
 	}
-	for until := time.Now().Add(time.Second); anyBusy(s) && time.Now().Before(until); {
+	for until := time.Now().Add(time.Second); s.busy() && time.Now().Before(until); {
 		time.Sleep(time.Millisecond)
 	}
 	s.closeKinds()
 	s.close()
-	if p := s.parts; p != nil {
-		p.close()
-	}
 	s.engine.server.db.Close()
 }
 

@@ -1,26 +1,23 @@
 package engine
 
 import (
-	"context"
 	"encoding/binary"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // past is the history of the counters that a process has seen. The zero value has seen none. A server may get
 // another address when a standby takes over, so servers are told apart by the identifiers of their systems.
 type past struct {
-	part bool // Citus may move the counters to another system, with all that was charged; does not change
+	moves bool // the counters may move to another system, with all that was charged; does not change
 
 	mu      sync.Mutex         // guards what follows
-	systems map[string]history // by identifier; only the latest one if the counters are not of a part
+	systems map[string]history // by identifier; only the latest one if the counters do not move
 	at      time.Time          // when the latest was read
 }
 
@@ -51,7 +48,7 @@ func (p *past) read(read *pgdb.Statement, sent time.Time) bool {
 	}
 	before, known := p.systems[system]
 	lost := known && (now.timeline != before.timeline || now.position < before.position)
-	if !known && !p.part {
+	if !known && !p.moves {
 		lost = len(p.systems) > 0
 		p.systems = nil
 	}
@@ -63,47 +60,7 @@ func (p *past) read(read *pgdb.Statement, sent time.Time) bool {
 	return lost
 }
 
-// timelineTimeout is for one look at a timeline.
-const timelineTimeout = 2 * time.Second
-
-// startTimelines reads the timelines of the servers of the parts in the background, each without waiting for the
-// others, and has the parts of a server with another history forget what may be lost.
-func startTimelines(closing context.Context, p *parts) {
-	r := p.routes
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for name, db := range r.servers {
-		if !r.timelines[name] {
-			r.timelines[name] = true
-			startTimeline(closing, p, name, db)
-		}
-	}
-}
-
-// startTimeline is startTimelines for one server.
-func startTimeline(closing context.Context, p *parts, name string, db pgdb.DB) {
-	go func() {
-		ctx, cancel := context.WithTimeout(closing, timelineTimeout)
-		sent := time.Now()
-		read := &pgdb.Statement{SQL: timeline.SQL}
-		err := batch.PanicError(func() {
-			if db.Run(ctx, []*pgdb.Statement{read}) == nil {
-				for part := range p.stores {
-					if p.routes.of(part).address == name {
-						p.stores[part].SeeTimeline(read, sent)
-					}
-				}
-			}
-		})
-		cancel()
-		p.options.report(err)
-		p.routes.mu.Lock()
-		delete(p.routes.timelines, name)
-		p.routes.mu.Unlock()
-	}()
-}
-
-// SeeTimeline reads the result of timeline.SQL, which was sent at a time.
+// SeeTimeline implements chain.Store.
 func (s *Store) SeeTimeline(read *pgdb.Statement, sent time.Time) {
 	if s.past.read(read, sent) {
 		s.forgetLost()

@@ -59,7 +59,7 @@ type Store interface {
 	// SeeTimeline reads the result of timeline.SQL, which was sent at a time.
 	SeeTimeline(read *pgdb.Statement, sent time.Time)
 	// Tick is called about twice a second.
-	Tick(now time.Time)
+	Tick()
 	// Local says whether this process limits by itself.
 	Local() chain.Local
 }
@@ -190,7 +190,7 @@ func (r *Registry) run() {
 
 // beat polls for a pause and for another timeline, and renews the row if that is due.
 func (r *Registry) beat(now time.Time) {
-	r.store.Tick(now)
+	r.store.Tick()
 	ctx, cancel := context.WithTimeout(r.closing, nodeTimeout)
 	defer cancel()
 	if !r.migrate(ctx, now) {

@@ -60,13 +60,19 @@ var rules = []rule{
 		dir: "internal/store/known", ours: []string{"internal/core/algorithm", "internal/core/batch", "internal/core/lease", "ratelimit"},
 		reason: "it refuses by what it remembers, and knows neither a database nor the other capabilities of a store",
 	}, {
-		dir:    "internal/store/chain",
+		dir: "internal/store/chain", ours: []string{"internal/core/algorithm", "internal/core/batch", "internal/core/lease", "ratelimit", "ratelimit/pgdb"},
 		reason: "it is what the stores of a chain know of each other",
+	}, {
+		dir: "internal/store/local", ours: []string{"internal/core/algorithm", "internal/core/lease", "internal/store/chain", "internal/store/known", "ratelimit"},
+		reason: "it decides without a database, and knows the next store by its interface only",
+	}, {
+		dir: "internal/store/parts", ours: []string{"internal/core/batch", "internal/core/lease", "internal/core/results", "internal/core/schema", "internal/core/sqlstate", "internal/core/timeline", "internal/store/chain", "ratelimit", "ratelimit/pgdb"},
+		reason: "it divides calls among stores, which it knows by their interface only",
 	}, {
 		dir: "internal/store/registry", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/schema", "internal/core/sqlstate", "internal/core/timeline", "internal/store/chain", "ratelimit/pgdb"},
 		reason: "it registers a store of any kind, so it knows only an interface of it",
 	}, {
-		dir: "internal/store", ours: []string{"internal/store/engine", "internal/store/registry", "ratelimit/pgdb"},
+		dir: "internal/store", ours: []string{"internal/store/chain", "internal/store/engine", "internal/store/local", "internal/store/parts", "internal/store/registry", "ratelimit/pgdb"},
 		reason: "it puts the stores together",
 	}, {
 		dir: "internal/store/own", ours: []string{"internal/core/algorithm", "internal/core/batch", "internal/core/lease", "ratelimit", "ratelimit/pgdb"},
@@ -133,10 +139,10 @@ var rules = []rule{
 		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra", "github.com/spf13/pflag"},
 		reason: "it prints what admin and archive return; policy is for the form of keys",
 	}, {
-		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/core/sqlstate", "internal/proxy/edge", "ratelimit", "internal/plane/admin", "internal/plane/archive", "internal/plane/history", "internal/plane/page", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/pgdb", "internal/store", "internal/store/engine"},
+		dir: "caddymodule", ours: []string{"caddymodule/command", "internal/core/sqlstate", "internal/proxy/edge", "ratelimit", "internal/plane/admin", "internal/plane/archive", "internal/plane/history", "internal/plane/page", "ratelimit/pgxdb", "internal/plane/policy", "ratelimit/pgdb", "internal/store", "internal/store/chain"},
 		// Prometheus: Caddy's registry of metrics has a type of that module.
 		others: []string{"github.com/caddyserver/caddy/v2", "go.opentelemetry.io/otel", "go.uber.org/zap", "github.com/prometheus/client_golang"},
-		reason: "an adapter is thin and does not know the other one; store and engine are for their figures, and admin and archive for the daily archive",
+		reason: "an adapter is thin and does not know the other one; store and chain are for their figures, and admin and archive for the daily archive",
 	}, {
 		dir:    "internal/testkit/seed",
 		reason: "the tests of all packages choose with it, so it can use none of those packages",

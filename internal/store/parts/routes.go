@@ -1,4 +1,4 @@
-package engine
+package parts
 
 import (
 	"context"
@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"net"
 	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -30,12 +27,12 @@ import (
 
 // routes are where the parts are.
 type routes struct {
-	server    *server // of the root store
-	elsewhere elsewhere
-	schemas   []string                // by part; find sets it
-	tables    []map[string]countTable // by part; find sets it
-	reading   sync.Mutex              // of again
-	closing   sync.WaitGroup          // connections to servers without a part
+	db        pgdb.DB // of the database
+	elsewhere reaching
+	schemas   []string                 // by part; find sets it
+	tables    []map[string]chain.Table // by part; find sets it
+	reading   sync.Mutex               // of again
+	closing   sync.WaitGroup           // connections to servers without a part
 
 	mu        sync.Mutex // guards all that follows
 	closed    bool
@@ -52,59 +49,54 @@ type route struct {
 }
 
 const (
-	// moveWait is the time between two looks for a part that is nowhere: the servers learn of a
-	// move one after the other.
-	moveWait = 5 * time.Millisecond
+	// tablesOfPart is how many tables a part has.
+	tablesOfPart = 3
 	// routesTimeout is for reading the routes from one server, if there are others. A caller with much time
 	// waits for mostRoutesTimeout.
 	routesTimeout     = 100 * time.Millisecond
 	mostRoutesTimeout = 500 * time.Millisecond
 )
 
-func newRoutes(s *server, e elsewhere) *routes {
-	return &routes{server: s, elsewhere: e, servers: map[string]pgdb.DB{}, timelines: map[string]bool{}}
+func newRoutes(db pgdb.DB, e reaching) *routes {
+	return &routes{db: db, elsewhere: e, servers: map[string]pgdb.DB{}, timelines: map[string]bool{}}
 }
 
-// find reports whether the counts are in parts. If they are, it sets the routes.
-func (r *routes) find(ctx context.Context) (bool, error) {
+// find reports whether the counts are in parts. If they are, it sets the routes. It also reports whether the connection
+// has failed.
+func (r *routes) find(ctx context.Context) (bool, bool, error) {
 	parts := &pgdb.Statement{SQL: schema.PartsReady, Unnamed: true}
-	sent := time.Now()
-	answers := atomic.LoadInt64(&r.server.answers)
-	if err := r.server.db.Run(ctx, []*pgdb.Statement{parts}); err != nil {
-		return false, r.server.onFailure(err, time.Since(sent), answers)
+	if err := r.db.Run(ctx, []*pgdb.Statement{parts}); err != nil {
+		return false, true, err
 	}
 	if parts.Err != nil {
-		return false, fmt.Errorf("looking for parts: %w", parts.Err)
+		return false, false, fmt.Errorf("looking for parts: %w", parts.Err)
 	}
 	if found := results.Bigints(parts.Result); len(found) != 1 || found[0] != 1 {
-		return false, nil
+		return false, false, nil
 	}
 	parts = &pgdb.Statement{SQL: schema.PartNames, Unnamed: true}
-	if err := r.server.db.Run(ctx, []*pgdb.Statement{parts}); err != nil {
-		return false, err
+	if err := r.db.Run(ctx, []*pgdb.Statement{parts}); err != nil {
+		return false, true, err
 	}
 	names, err := results.Columns(parts.Result)
 	if err == nil {
 		err = parts.Err
 	}
 	if err != nil || len(names) == 0 {
-		return false, fmt.Errorf("reading rate_limit_parts(): %w", err)
+		return false, false, fmt.Errorf("reading rate_limit_parts(): %w", err)
 	}
+	r.schemas = nil
 	for _, name := range names {
 		r.schemas = append(r.schemas, string(name))
 	}
-	to, tables, err := r.ask(ctx, r.server.db)
+	to, tables, err := r.ask(ctx, r.db)
 	if err != nil {
-		r.schemas = nil
-		return false, err
+		return false, false, err
 	}
 	r.tables = tables
 	r.set(to)
-	return true, nil
+	return true, false, nil
 }
-
-// tablesOf returns the tables of a part.
-func (r *routes) tablesOf(part int) map[string]countTable { return r.tables[part] }
 
 // address is where a part is.
 type address struct {
@@ -119,7 +111,7 @@ func (a address) String() string { return net.JoinHostPort(a.host, strconv.Itoa(
 var errIncomplete = errors.New("the server does not know the tables of all parts")
 
 // ask reads the routes from a server.
-func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]countTable, error) {
+func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]chain.Table, error) {
 	s := &pgdb.Statement{SQL: schema.PartRoutes, Args: []any{r.schemas}, Unnamed: true}
 	if err := db.Run(ctx, []*pgdb.Statement{s}); err != nil {
 		return nil, nil, err
@@ -133,25 +125,25 @@ func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]c
 	}
 	const width = 6
 	to := make([]address, len(r.schemas))
-	tables := make([]map[string]countTable, len(r.schemas))
+	tables := make([]map[string]chain.Table, len(r.schemas))
 	for at := 0; at+width <= len(columns); at += width {
 		part := int(results.Bigint(columns[at])) - 1
 		if part < 0 || part >= len(to) {
-			return nil, nil, errColumns
+			return nil, nil, results.ErrColumns
 		}
 		named := tables[part]
 		if named == nil {
-			named = map[string]countTable{}
+			named = map[string]chain.Table{}
 			tables[part] = named
 		}
-		t := countTable{name: string(columns[at+2]), guard: ", " + string(columns[at+3])}
+		t := chain.Table{Name: string(columns[at+2]), Guard: ", " + string(columns[at+3])}
 		named[string(columns[at+1])] = t
 		host, port := string(columns[at+4]), int(results.Bigint(columns[at+5]))
 		a := address{host: host, port: port}
 		to[part] = a
 	}
 	for part := range tables {
-		if len(tables[part]) != len(tablesOfOne()) {
+		if len(tables[part]) != tablesOfPart {
 			return nil, nil, errIncomplete
 		}
 	}
@@ -210,7 +202,7 @@ func (r *routes) again(ctx context.Context, part int, failed route, reached bool
 	}
 	r.mu.Lock()
 	known := r.to[part].address != failed.address || r.read.After(since)
-	dbs := []pgdb.DB{r.server.db}
+	dbs := []pgdb.DB{r.db}
 	for name, db := range r.servers {
 		if name != failed.address {
 			dbs = append([]pgdb.DB{db}, dbs...)
@@ -256,104 +248,3 @@ func (r *routes) close() {
 	}
 	r.closing.Wait()
 }
-
-// failingDB is the DB of a server with an address that cannot be used.
-type failingDB struct{ err error }
-
-func newFailing(err error) pgdb.DB { return &failingDB{err: err} }
-
-func (d *failingDB) Run(_ context.Context, statements []*pgdb.Statement) error {
-	for _, s := range statements {
-		s.Err = sqlstate.ErrNotSent
-	}
-	return d.err
-}
-func (d *failingDB) Exec(context.Context, string) error { return d.err }
-func (d *failingDB) Close()                             {}
-
-// partDB is the DB of a part: it runs statements where the part is.
-type partDB struct {
-	routes *routes
-	part   int
-}
-
-// newPartDB is a function because Yaegi gives all that a loop makes of a literal the last value.
-func newPartDB(r *routes, part int) pgdb.DB { return &partDB{routes: r, part: part} }
-
-// MaxConns is that of the database, for each of its servers.
-func (d *partDB) MaxConns() int {
-	if b, ok := d.routes.server.db.(bounded); ok {
-		return b.MaxConns()
-	}
-	return defaultWorkers
-}
-
-// Run implements DB. A statement that finds that the part is not here has the code of a transaction that
-// lost, so that the store sends it again.
-func (d *partDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	left := statements
-	for len(left) > 0 {
-		to := d.routes.of(d.part)
-		began := time.Now()
-		err := to.db.Run(ctx, left)
-		if err == nil {
-			if lostPart(left) {
-				d.notHere(ctx, to, left, began)
-			}
-			return nil
-		}
-		left = unsent(left)
-		if len(left) == 0 || ctx.Err() != nil || !d.routes.again(ctx, d.part, to, false, began) {
-			return fmt.Errorf("part %d at %s: %w", d.part, to.address, err)
-		}
-	}
-	return nil
-}
-
-// unsent returns the statements that did not reach the server.
-func unsent(statements []*pgdb.Statement) []*pgdb.Statement {
-	var all []*pgdb.Statement
-	for _, s := range statements {
-		if errors.Is(s.Err, sqlstate.ErrNotSent) {
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
-// lostPart reports whether a statement did not find the part. A transaction that lost against another one has the
-// code of the guard, and not its text.
-func lostPart(statements []*pgdb.Statement) bool {
-	for _, s := range statements {
-		switch s.Code {
-		case sqlstate.UndefinedTable, sqlstate.NoSuchConstraint:
-			return true
-		case sqlstate.SerializationFailure:
-			if text := s.Err.Error(); strings.Contains(text, "is not here") || strings.Contains(text, "is being moved") {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// notHere is the rest of Run after a statement that did not find the part.
-func (d *partDB) notHere(ctx context.Context, at route, statements []*pgdb.Statement, began time.Time) {
-	if !d.routes.again(ctx, d.part, at, true, began) {
-		batch.Sleep(ctx, moveWait)
-	}
-	for _, s := range statements {
-		switch s.Code {
-		case sqlstate.UndefinedTable, sqlstate.NoSuchConstraint:
-			s.Code = sqlstate.SerializationFailure
-		}
-	}
-}
-
-// Exec implements DB.
-func (d *partDB) Exec(ctx context.Context, sql string) error {
-	return d.routes.of(d.part).db.Exec(ctx, sql)
-}
-
-// Close implements DB. The routes close the connections, which other parts use as well.
-func (d *partDB) Close() {}

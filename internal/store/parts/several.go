@@ -1,4 +1,4 @@
-package engine
+package parts
 
 import (
 	"context"
@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // A request of several subjects has its hits in several parts. Its home is the part of the first hit that
-// names a subject, or else of the first hit, and not that of a hit apart if there are others. The hits of other parts come first, each part in a transaction
-// of its own. If all of them pass, the home decides. If a part refuses, the others give back what they
-// have charged. So nothing passes beyond a limit, but a refused request holds some of it for a
-// moment.
+// names a subject, or else of the first hit, and not that of a hit apart if there are others. The hits of other parts
+// come first, each part in a transaction of its own. If all of them pass, the home decides. If a part refuses, the
+// others give back what they have charged. So nothing passes beyond a limit, but a refused request holds some of it for
+// a moment.
 
 // inPart are hits of a request that one part decides together.
 type inPart struct {
@@ -27,18 +28,18 @@ type inPart struct {
 func newInPart(part int) *inPart { return &inPart{part: part} }
 
 // takeSeveral decides hits that are not in one part.
-func (p *parts) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, batch.MostTimeouts*timeout, ratelimit.ErrOverloaded)
 	defer cancel()
-	home, others := p.divide(hits)
-	takeAll(ctx, p, timeout, others)
+	home, others := s.divide(hits)
+	takeAll(ctx, s, timeout, others)
 	err := failed(others)
 	passes := err == nil && allAllowed(others)
 	if passes || charged(home) {
 		if !passes {
 			home = refundsOf(home)
 		}
-		takeAll(ctx, p, timeout, []*inPart{home})
+		takeAll(ctx, s, timeout, []*inPart{home})
 		if passes {
 			err = failed([]*inPart{home})
 		}
@@ -49,7 +50,7 @@ func (p *parts) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 	}
 	holdSlots(hits, others, passes)
 	if !passes {
-		p.giveBack(timeout, others)
+		s.giveBack(timeout, others)
 	}
 	for _, part := range append(others, home) {
 		if part.err != nil {
@@ -66,13 +67,13 @@ func (p *parts) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 
 // divide divides the hits of a request: those of its home, and those of other parts. A hit apart of another
 // part is by itself, so that its refusal refuses nothing.
-func (p *parts) divide(hits []ratelimit.Hit) (*inPart, []*inPart) {
+func (s *Store) divide(hits []ratelimit.Hit) (*inPart, []*inPart) {
 	home := newInPart(0)
 	parts := make([]int, len(hits))
 	best := 0
 	for i := range hits {
 		h := &hits[i]
-		parts[i] = partOfSubject(subjectOf(h), len(p.stores))
+		parts[i] = Of(subjectOf(h), len(s.stores))
 		rank := 1
 		switch {
 		case h.Apart:
@@ -133,30 +134,53 @@ func holdSlots(hits []ratelimit.Hit, all []*inPart, passes bool) {
 // holdSlot has a slot hold what another one holds.
 func holdSlot(to, of *ratelimit.Slot) { to.Hold(func() { of.Release() }) }
 
+// startCall decides a call of a queue that is not in one part, in the background.
+func (s *Store) startCall(q *batch.Queue, c *batch.Call) {
+	go func() {
+		if err := batch.PanicError(func() { s.decideCall(batch.Timeout(q), c) }); err != nil {
+			c.Err = err
+		}
+		batch.Finish(q, []*batch.Call{c}, nil)
+	}()
+}
+
+// decideCall decides a call that is not in one part.
+func (s *Store) decideCall(timeout time.Duration, c *batch.Call) {
+	if c.Reset {
+		c.Err = s.reset(context.Background(), timeout, c.Hits)
+	} else {
+		c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
+		c.Err = s.takeSeveral(context.Background(), timeout, c.Hits, c.Decisions)
+	}
+	for i := range c.Hits { // as after the decisions of one part
+		c.Hits[i].Key = c.Hits[i].StoredKey()
+	}
+}
+
 // takeAll decides the hits of some parts at the same time.
-func takeAll(ctx context.Context, p *parts, timeout time.Duration, all []*inPart) {
+func takeAll(ctx context.Context, s *Store, timeout time.Duration, all []*inPart) {
 	var others sync.WaitGroup
 	for i, in := range all {
 		if i == len(all)-1 {
-			takeIn(ctx, p, timeout, in)
+			takeIn(ctx, s, timeout, in)
 		} else {
-			startTake(ctx, p, timeout, in, &others)
+			startTake(ctx, s, timeout, in, &others)
 		}
 	}
 	others.Wait()
 }
 
 // takeIn decides the hits of a part.
-func takeIn(ctx context.Context, p *parts, timeout time.Duration, in *inPart) {
+func takeIn(ctx context.Context, s *Store, timeout time.Duration, in *inPart) {
 	in.decisions = make([]ratelimit.Decision, len(in.hits))
-	in.err = p.stores[in.part].Take(ctx, timeout, in.hits, in.decisions)
+	in.err = s.stores[in.part].Take(ctx, timeout, in.hits, in.decisions)
 }
 
 // startTake is takeIn in the background.
-func startTake(ctx context.Context, p *parts, timeout time.Duration, in *inPart, all *sync.WaitGroup) {
+func startTake(ctx context.Context, s *Store, timeout time.Duration, in *inPart, all *sync.WaitGroup) {
 	all.Add(1)
 	go func() {
-		if err := batch.PanicError(func() { takeIn(ctx, p, timeout, in) }); err != nil {
+		if err := batch.PanicError(func() { takeIn(ctx, s, timeout, in) }); err != nil {
 			in.err = err
 		}
 		all.Done()
@@ -213,7 +237,7 @@ func refundsOf(in *inPart) *inPart {
 // giveBack gives back what parts have charged for a request that does not pass, and waits for it until the
 // timeout. It is a settlement: a refund would take from a window that has begun since. A part that cannot
 // be reached keeps the charge: less passes then, never more.
-func (p *parts) giveBack(timeout time.Duration, all []*inPart) {
+func (s *Store) giveBack(timeout time.Duration, all []*inPart) {
 	var waits []*inPart
 	for _, in := range all {
 		if in.err != nil || !allAllowed([]*inPart{in}) {
@@ -225,27 +249,27 @@ func (p *parts) giveBack(timeout time.Duration, all []*inPart) {
 			h := &in.hits[i]
 			if h.Cost > 0 && !h.Peek && !h.Apart && h.Slot == nil {
 				d := &in.decisions[i]
-				settleHit(p.stores[in.part], h, d)
+				settleHit(s.stores[in.part], h, d)
 				if d.Remaining += h.Cost; d.Remaining > d.Limit {
 					d.Remaining = d.Limit
 				}
 			}
 		}
 	}
-	takeAll(context.Background(), p, timeout, waits)
+	takeAll(context.Background(), s, timeout, waits)
 }
 
 // settleHit gives back what a hit was charged.
-func settleHit(s *Store, h *ratelimit.Hit, d *ratelimit.Decision) {
+func settleHit(s chain.Store, h *ratelimit.Hit, d *ratelimit.Decision) {
 	s.Settle(&batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: h.Cost, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source})
 }
 
-// reset is Store.Reset.
-func (p *parts) reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	byPart := make([][]ratelimit.Hit, len(p.stores))
+// reset resets the rows of hits in their parts.
+func (s *Store) reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	byPart := make([][]ratelimit.Hit, len(s.stores))
 	for i := range hits {
 		h := hits[i]
-		part := partOfSubject(subjectOf(&h), len(p.stores))
+		part := Of(subjectOf(&h), len(s.stores))
 		byPart[part] = append(byPart[part], h)
 	}
 	var resets []*inPart
@@ -255,7 +279,7 @@ func (p *parts) reset(ctx context.Context, timeout time.Duration, hits []ratelim
 			in := newInPart(part)
 			in.hits = byPart[part]
 			resets = append(resets, in)
-			startReset(ctx, p, timeout, in, &all)
+			startReset(ctx, s, timeout, in, &all)
 		}
 	}
 	all.Wait()
@@ -263,10 +287,10 @@ func (p *parts) reset(ctx context.Context, timeout time.Duration, hits []ratelim
 }
 
 // startReset resets the rows of a part in the background.
-func startReset(ctx context.Context, p *parts, timeout time.Duration, in *inPart, all *sync.WaitGroup) {
+func startReset(ctx context.Context, s *Store, timeout time.Duration, in *inPart, all *sync.WaitGroup) {
 	all.Add(1)
 	go func() {
-		err := batch.PanicError(func() { in.err = p.stores[in.part].Reset(ctx, timeout, in.hits) })
+		err := batch.PanicError(func() { in.err = s.stores[in.part].Reset(ctx, timeout, in.hits) })
 		if err != nil {
 			in.err = err
 		}

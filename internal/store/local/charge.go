@@ -1,0 +1,118 @@
+package local
+
+import (
+	"math"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// After an outage, what was admitted on durable limits is charged: for each row one charge, which
+// is sent once. If its outcome is unknown, it is lost, and counted.
+
+// maxUnpaid bounds the charges that the database does not know. A row can have one for each outage.
+const maxUnpaid = 10000
+
+// debt is what a row has admitted on a durable limit, until the database knows it.
+type debt struct {
+	of            *row
+	subject       string // of the hits
+	limit         *ratelimit.Limit
+	charge        int64
+	share         ratelimit.Limit // the share of limit, as of the last charge
+	taken         int64           // what charge has taken of the share
+	before, after algorithm.Row   // the share before the first charge, and after the last one
+}
+
+// owe adds what a hit has used to what the database does not know. share is the same hit on the share, and before is
+// the row before it. The caller holds the mutex.
+func (k *Rows) owe(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now int64) {
+	d := r.debt
+	switch {
+	case d != nil && d.counts(now) == 0: // such as that of an earlier window
+		d.charge = 0
+		d.taken = 0
+		d.before = *before
+	case d == nil:
+		if len(k.unpaid) >= maxUnpaid {
+			k.state.Lost += h.Cost
+			return
+		}
+		d = &debt{of: r, subject: r.id.Key, before: *before}
+		if h.Subject != "" {
+			d.subject = strings.Clone(h.Subject) // it may be a part of a long request
+		}
+		r.debt = d
+		k.unpaid = append(k.unpaid, d)
+	}
+	d.limit = h.Limit
+	d.charge += h.Cost
+	d.share = *share.Limit
+	d.taken += share.Cost
+	d.after = r.row
+}
+
+// counts is how much of a debt still counts: in proportion, as much as the share has less for it. Nothing counts after the
+// end of its window.
+func (d *debt) counts(now int64) int64 {
+	left := usedOf(&d.share, &d.after, now) - usedOf(&d.share, &d.before, now)
+	switch {
+	case left <= 0:
+		return 0
+	case left >= d.taken:
+		return d.charge
+	}
+	return int64(math.Ceil(float64(d.charge) * float64(left) / float64(d.taken)))
+}
+
+// usedOf is how much of its limit a row has used.
+func usedOf(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
+	free, _ := algorithm.Of(l).Look(l, r, now)
+	return l.Capacity() - free
+}
+
+// Bill has charged what is not charged, as far as the database answers.
+func (s *Store) Bill() {
+	for _, d := range s.rows.bill(s.Next) {
+		s.Next.Charge(d.subject, d.of.id, d.limit, d.charge)
+	}
+}
+
+// bill takes the debts for which the database answers, with what still counts of them.
+func (k *Rows) bill(next chain.Store) []debt {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.serverTime()
+	var billed []debt
+	var left []*debt
+	for _, d := range k.unpaid {
+		if !next.Answers(d.subject) {
+			left = append(left, d)
+			continue
+		}
+		if n := d.counts(now); n > 0 {
+			k.charging += n
+			billed = append(billed, debt{of: d.of, subject: d.subject, limit: d.limit, charge: n})
+		}
+		if d.of.debt == d {
+			d.of.debt = nil
+		}
+	}
+	k.unpaid = left
+	return billed
+}
+
+// Charged implements chain.Rows.
+func (k *Rows) Charged(units, charged int64, lost bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.charging -= units
+	k.state.Charged += charged
+	if lost {
+		k.state.Lost += units
+	} else {
+		k.state.Unfit += units - charged
+	}
+}

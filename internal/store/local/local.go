@@ -1,0 +1,148 @@
+// Package local is a store that decides by itself while the next one does not: this process has a share of each limit.
+// It remembers the rows of the last decisions of the database, so that a row begins with the share of what was left. The
+// database's next decision on a row replaces what was counted here.
+//
+//   - local.go: the store, and its decisions. rows.go: what it remembers. charge.go: what it owes to the database.
+package local
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// linger is how long the database must have decided everything before that counts as exact again.
+const linger = 2 * time.Second
+
+// Store decides by itself if it is asked to.
+type Store struct {
+	chain.Link
+	rows    *Rows
+	proxies int64 // atomic
+}
+
+// New returns a store over the next one, which has been told to have rows learn its rows.
+func New(next chain.Store, rows *Rows) *Store {
+	return &Store{Link: chain.Link{Next: next}, rows: rows, proxies: 1}
+}
+
+// UseLocal makes the store remember the rows of its decisions, for TakeLocal.
+func (s *Store) UseLocal() { atomic.StoreInt32(&s.rows.on, 1) }
+
+// SetProxies implements chain.Store.
+func (s *Store) SetProxies(n int64) {
+	atomic.StoreInt64(&s.proxies, n)
+	s.Next.SetProxies(n)
+}
+
+// TakeLocal is Take without the database, at this process's share of each limit: with 0, the share is one
+// of the proxies that the registry showed last. cause is why the database has made no decision. TakeLocal
+// reports false if the hits cannot be decided.
+func (s *Store) TakeLocal(cause error, share float64, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
+	if ratelimit.ValidateHits(hits, decisions) != nil {
+		return false
+	}
+	parts := 1 / share
+	if share == 0 {
+		parts = float64(atomic.LoadInt64(&s.proxies))
+	}
+	k := s.rows
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.serverTime()
+	t := newTaking(len(hits))
+	for i := range hits {
+		t.share(k, i, &hits[i], parts)
+		if hits[i].Limit.Algorithm == ratelimit.InFlight {
+			r := t.taken[i]
+			r.row.Slots = atomic.LoadInt64(&r.slots) + s.Next.Held(r.id)
+			t.before[i] = r.row
+		}
+		t.nows[i] = now
+	}
+	all := algorithm.Decide(t.hits, t.rows, t.nows, decisions)
+	k.count(parts, all)
+	// A statement that was sent may have charged.
+	owed := errors.Is(cause, ratelimit.ErrUnavailable) && !errors.Is(cause, chain.ErrSent)
+	for i := range hits {
+		h := &hits[i]
+		d := &decisions[i]
+		charged := h.Cost > 0 && !h.Peek && d.Allowed && (all || h.Apart)
+		switch {
+		case charged && h.Limit.Algorithm == ratelimit.InFlight:
+			t.taken[i].hold(h)
+		case charged && h.Limit.Durable && owed:
+			k.owe(t.taken[i], h, &t.hits[i], &t.before[i], now)
+		}
+		// What all proxies together have left, if the others have used as much as this one.
+		used := int64(float64(t.limits[i].Capacity()-d.Remaining) * parts)
+		d.Limit = h.Limit.Capacity()
+		d.Remaining = algorithm.Remaining(d.Limit, d.Limit-used)
+		d.Source = ratelimit.FromMemory
+		d.DecidedAt = 0 // nothing is settled: the database does not know of the charge
+		if t.rows[i].Blank() && t.taken[i].debt == nil {
+			delete(k.rows, t.taken[i].id)
+		}
+	}
+	return true
+}
+
+// taking is the hits of a request on the shares of their limits.
+type taking struct {
+	limits []ratelimit.Limit
+	hits   []ratelimit.Hit
+	taken  []*row
+	before []algorithm.Row
+	rows   []*algorithm.Row
+	nows   []int64
+}
+
+func newTaking(n int) *taking {
+	return &taking{
+		limits: make([]ratelimit.Limit, n), hits: make([]ratelimit.Hit, n), taken: make([]*row, n),
+		before: make([]algorithm.Row, n), rows: make([]*algorithm.Row, n), nows: make([]int64, n),
+	}
+}
+
+// share makes the hit i that of a share, with its row. The caller holds the mutex of the rows.
+func (t *taking) share(k *Rows, i int, h *ratelimit.Hit, parts float64) {
+	t.limits[i] = algorithm.ShareLimit(h.Limit, parts)
+	t.hits[i] = *h
+	t.hits[i].Limit = &t.limits[i]
+	if most := t.limits[i].Capacity(); h.Cost > most && h.Cost <= h.Limit.Capacity() {
+		t.hits[i].Cost = most // else it could never pass
+	}
+	r := k.of(lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.StoredKey()})
+	if !r.shared {
+		r.shared = true
+		algorithm.ShareRow(&r.row, parts)
+		r.debt = nil // the next one is of this share
+	}
+	t.taken[i] = r
+	t.before[i] = r.row
+	t.rows[i] = &r.row
+}
+
+// Local is what TakeLocal has decided since the database does not, or what it had decided when the database did again.
+func (s *Store) Local() chain.Local {
+	s.rows.mu.Lock()
+	defer s.rows.mu.Unlock()
+	return s.rows.state
+}
+
+// Tick has charged what was admitted without the database, and ends the time of local limits.
+func (s *Store) Tick() {
+	s.Next.Tick()
+	s.Bill()
+	k := s.rows
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if time.Since(k.state.Last) >= linger && len(k.unpaid) == 0 && k.charging == 0 && s.Next.Ready() && s.Next.Unavailable() == nil {
+		k.state.On = false
+	}
+}

@@ -1,0 +1,122 @@
+package parts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// moveWait is the time between two looks for a part that is nowhere: the servers learn of a
+// move one after the other.
+const moveWait = 5 * time.Millisecond
+
+// failingDB is the DB of a server with an address that cannot be used.
+type failingDB struct{ err error }
+
+func newFailing(err error) pgdb.DB { return &failingDB{err: err} }
+
+func (d *failingDB) Run(_ context.Context, statements []*pgdb.Statement) error {
+	for _, s := range statements {
+		s.Err = sqlstate.ErrNotSent
+	}
+	return d.err
+}
+func (d *failingDB) Exec(context.Context, string) error { return d.err }
+func (d *failingDB) Close()                             {}
+
+// partDB is the DB of a part: it runs statements where the part is.
+type partDB struct {
+	routes *routes
+	part   int
+}
+
+// newPartDB is a function because Yaegi gives all that a loop makes of a literal the last value.
+func newPartDB(r *routes, part int) pgdb.DB { return &partDB{routes: r, part: part} }
+
+// bounded is a DB that knows how many connections it has at most.
+type bounded interface{ MaxConns() int }
+
+// MaxConns is that of the database, for each of its servers.
+func (d *partDB) MaxConns() int {
+	if b, ok := d.routes.db.(bounded); ok {
+		return b.MaxConns()
+	}
+	return math.MaxInt32
+}
+
+// Run implements DB. A statement that finds that the part is not here has the code of a transaction that
+// lost, so that the store sends it again.
+func (d *partDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	left := statements
+	for len(left) > 0 {
+		to := d.routes.of(d.part)
+		began := time.Now()
+		err := to.db.Run(ctx, left)
+		if err == nil {
+			if lostPart(left) {
+				d.notHere(ctx, to, left, began)
+			}
+			return nil
+		}
+		left = unsent(left)
+		if len(left) == 0 || ctx.Err() != nil || !d.routes.again(ctx, d.part, to, false, began) {
+			return fmt.Errorf("part %d at %s: %w", d.part, to.address, err)
+		}
+	}
+	return nil
+}
+
+// unsent returns the statements that did not reach the server.
+func unsent(statements []*pgdb.Statement) []*pgdb.Statement {
+	var all []*pgdb.Statement
+	for _, s := range statements {
+		if errors.Is(s.Err, sqlstate.ErrNotSent) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// lostPart reports whether a statement did not find the part. A transaction that lost against another one has the
+// code of the guard, and not its text.
+func lostPart(statements []*pgdb.Statement) bool {
+	for _, s := range statements {
+		switch s.Code {
+		case sqlstate.UndefinedTable, sqlstate.NoSuchConstraint:
+			return true
+		case sqlstate.SerializationFailure:
+			if text := s.Err.Error(); strings.Contains(text, "is not here") || strings.Contains(text, "is being moved") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// notHere is the rest of Run after a statement that did not find the part.
+func (d *partDB) notHere(ctx context.Context, at route, statements []*pgdb.Statement, began time.Time) {
+	if !d.routes.again(ctx, d.part, at, true, began) {
+		batch.Sleep(ctx, moveWait)
+	}
+	for _, s := range statements {
+		switch s.Code {
+		case sqlstate.UndefinedTable, sqlstate.NoSuchConstraint:
+			s.Code = sqlstate.SerializationFailure
+		}
+	}
+}
+
+// Exec implements DB.
+func (d *partDB) Exec(ctx context.Context, sql string) error {
+	return d.routes.of(d.part).db.Exec(ctx, sql)
+}
+
+// Close implements DB. The routes close the connections, which other parts use as well.
+func (d *partDB) Close() {}

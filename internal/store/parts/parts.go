@@ -1,0 +1,387 @@
+// Package parts is a store over stores. The counts of a database can be in parts, on the servers of Citus. A part is a
+// schema with the two tables of counts and rate_limit_processes. The function rate_limit_parts of the database says which
+// parts there are, so a Store finds out when the tables are looked for. If there are none, the store of the database
+// decides. Else that store decides nothing, and each part has a store of its own, with its queues, leases and known
+// refusals. Their statements run at the server of the part. They do not know of parts: the names of the tables and the
+// guard are values of a store.
+//
+// A row is in the part of its subject, which is Hit.Subject, or the key as it is stored. A request of one subject is
+// decided in its part as on a single server.
+//
+//   - parts.go: the store. several.go: requests of several subjects. routes.go: on which server a part is. db.go: the
+//     statements of a part. timelines.go: servers that were restored or replaced.
+package parts
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// States of a Store.
+const (
+	unknown = iota // the database has not answered yet
+	none           // the counts are in one database
+	found          // stores and routes are set
+)
+
+// Store is a store over those of the parts. The next one is that of the database.
+type Store struct {
+	chain.Link
+	open    func(db pgdb.DB, place chain.Place) (chain.Store, error)
+	routes  *routes
+	closing context.Context // ends with Close
+	stop    context.CancelFunc
+	report  func(error)
+
+	state  int32         // atomic
+	paused int32         // 1 while limits are paused; atomic
+	stores []chain.Store // by part; they do not change
+
+	mu     sync.Mutex // guards all that follows
+	closed bool
+	queues map[*batch.Queue]*partQueues // by the queue of OpenQueue
+}
+
+// partQueues are the queues of the parts for the calls of a queue of OpenQueue.
+type partQueues struct {
+	deliver func(calls []*batch.Call)
+	to      []*batch.Queue // by part; nil before the first call
+}
+
+// reaching is a DB that can connect to other servers with what it knows of the database and of the account, as
+// that of pgxdb can. At does not touch the network yet.
+type reaching interface {
+	At(host string, port int) (pgdb.DB, error)
+}
+
+// Open returns a store on db. open opens the store of a place on a DB; report is called with
+// failures that no caller sees; it may be nil.
+func Open(db pgdb.DB, open func(db pgdb.DB, place chain.Place) (chain.Store, error), report func(error)) (chain.Store, error) {
+	other, ok := db.(reaching)
+	if !ok {
+		return open(db, chain.Place{})
+	}
+	closing, stop := context.WithCancel(context.Background())
+	s := &Store{open: open, routes: newRoutes(db, other), closing: closing, stop: stop, report: report, queues: map[*batch.Queue]*partQueues{}}
+	root, err := open(db, chain.Place{
+		Find:   func(ctx context.Context) (bool, bool, error) { return s.find(ctx) },
+		Divert: func(q *batch.Queue, calls []*batch.Call) bool { return s.divert(q, calls) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.Next = root
+	return s, nil
+}
+
+// find finds out whether the counts are in parts, once. It is chain.Place.Find.
+func (s *Store) find(ctx context.Context) (bool, bool, error) {
+	if state := atomic.LoadInt32(&s.state); state != unknown {
+		return state == found, false, nil
+	}
+	some, down, err := s.routes.find(ctx)
+	if err != nil {
+		return false, down, err
+	}
+	if !some {
+		atomic.StoreInt32(&s.state, none)
+		return false, false, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false, false, ratelimit.ErrClosed
+	}
+	n := len(s.routes.schemas)
+	for part := len(s.stores); part < n; part++ {
+		one, err := s.open(newPartDB(s.routes, part), chain.Place{Tables: s.routes.tables[part], Of: n})
+		if err != nil {
+			return false, false, err
+		}
+		one.SetPaused(atomic.LoadInt32(&s.paused) != 0)
+		s.stores = append(s.stores, one)
+	}
+	atomic.StoreInt32(&s.state, found)
+	s.startTimelines()
+	return true, false, nil
+}
+
+// inParts reports whether there are parts. It is false if that is not known yet.
+func (s *Store) inParts() bool { return atomic.LoadInt32(&s.state) == found }
+
+// await waits until it is known whether there are parts, and returns what is left of a timeout. If that is not known
+// after it, a batch of the store of the database gets the error.
+func (s *Store) await(ctx context.Context, timeout time.Duration) time.Duration {
+	if atomic.LoadInt32(&s.state) != unknown || s.Next.Unavailable() != nil {
+		return timeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if s.Next.Await(ctx) == nil {
+		return timeout
+	}
+	deadline, _ := ctx.Deadline()
+	return batch.RoundDown(time.Until(deadline))
+}
+
+// all are the store of the database and those of the parts. They are copied one by one because Yaegi takes the type of the
+// stores for another one.
+func (s *Store) all() []chain.Store {
+	all := []chain.Store{s.Next}
+	if s.inParts() {
+		for part := range s.stores { //nolint:staticcheck // see above
+			all = append(all, s.stores[part])
+		}
+	}
+	return all
+}
+
+// of is the store that counts for a subject.
+func (s *Store) of(subject string) chain.Store {
+	if !s.inParts() {
+		return s.Next
+	}
+	return s.stores[Of(subject, len(s.stores))]
+}
+
+// Of is the part of a subject: the first four bytes of its SHA-256, as a number, modulo the number
+// of parts. In SQL that is
+//
+//	('x' || left(encode(sha256(convert_to(subject, 'UTF8')), 'hex'), 8))::bit(32)::bigint % parts
+func Of(subject string, parts int) int {
+	sum := sha256.Sum256([]byte(subject))
+	return int(binary.BigEndian.Uint32(sum[:4]) % uint32(parts))
+}
+
+// several is what partOf returns for hits that are not in one part.
+const several = -1
+
+// partOf returns the part of all hits of a call, or several.
+func (s *Store) partOf(hits []ratelimit.Hit) int {
+	part := several
+	subject := ""
+	for i := range hits {
+		h := &hits[i]
+		of := subjectOf(h)
+		if i > 0 && of == subject {
+			continue
+		}
+		subject = of
+		next := Of(of, len(s.stores))
+		if i > 0 && next != part {
+			return several
+		}
+		part = next
+	}
+	return part
+}
+
+// subjectOf is the subject of a hit.
+func subjectOf(h *ratelimit.Hit) string {
+	if h.Subject != "" {
+		return h.Subject
+	}
+	return h.StoredKey()
+}
+
+// Take implements ratelimit.Store.
+func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+	if atomic.LoadInt32(&s.state) == none {
+		return s.Next.Take(ctx, timeout, hits, decisions)
+	}
+	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
+		return err
+	}
+	timeout = s.await(ctx, timeout)
+	if !s.inParts() {
+		return s.Next.Take(ctx, timeout, hits, decisions)
+	}
+	if part := s.partOf(hits); part != several {
+		return s.stores[part].Take(ctx, timeout, hits, decisions)
+	}
+	return s.takeSeveral(ctx, timeout, hits, decisions)
+}
+
+// Reset implements ratelimit.Store.
+func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
+	for i := range hits {
+		if hits[i].Limit == nil {
+			return hits[i].Validate()
+		}
+	}
+	if timeout = s.await(ctx, timeout); s.inParts() {
+		return s.reset(ctx, timeout, hits)
+	}
+	return s.Next.Reset(ctx, timeout, hits)
+}
+
+// OpenQueue implements chain.Store. The queue is that of the database, and divert passes its calls on.
+func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
+	q := s.Next.OpenQueue(timeout, fill, deliver)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queues[q] = &partQueues{deliver: deliver}
+	return q
+}
+
+// divert passes the calls of a batch of a queue of OpenQueue on to the parts, which finish them, and reports whether
+// it has. The keys are not as they are stored yet. It is chain.Place.Divert.
+func (s *Store) divert(q *batch.Queue, calls []*batch.Call) bool {
+	if atomic.LoadInt32(&s.state) == none {
+		return false
+	}
+	if s.await(context.Background(), batch.Timeout(q)); !s.inParts() {
+		return false
+	}
+	for _, c := range calls {
+		part := several
+		if len(c.Hits) > 0 {
+			part = s.partOf(c.Hits)
+		}
+		if part != several {
+			batch.Pass(s.queue(q, part), c)
+		} else {
+			s.startCall(q, c)
+		}
+	}
+	return true
+}
+
+// queue returns the queue of a part for the calls of a queue of OpenQueue.
+func (s *Store) queue(q *batch.Queue, part int) *batch.Queue {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	queues := s.queues[q]
+	if queues.to == nil {
+		queues.to = make([]*batch.Queue, len(s.stores))
+	}
+	if queues.to[part] == nil {
+		queues.to[part] = s.stores[part].OpenQueue(batch.Timeout(q), nil, queues.deliver)
+	}
+	return queues.to[part]
+}
+
+// Settle implements chain.Store.
+func (s *Store) Settle(h *batch.Settlement) {
+	subject := h.Subject
+	if subject == "" {
+		subject = h.Key
+	}
+	s.of(subject).Settle(h)
+}
+
+// Answers implements chain.Store. No part answers before the parts are known.
+func (s *Store) Answers(subject string) bool {
+	return atomic.LoadInt32(&s.state) != unknown && s.of(subject).Answers(subject)
+}
+
+// Charge implements chain.Store.
+func (s *Store) Charge(subject string, row lease.RowID, l *ratelimit.Limit, units int64) {
+	s.of(subject).Charge(subject, row, l, units)
+}
+
+// Held implements chain.Store.
+func (s *Store) Held(row lease.RowID) int64 {
+	n := int64(0)
+	for _, one := range s.all() {
+		n += one.Held(row)
+	}
+	return n
+}
+
+// Unavailable returns why no part can decide, or nil if one of them can.
+func (s *Store) Unavailable() error {
+	if !s.inParts() {
+		return s.Next.Unavailable()
+	}
+	var err error
+	for part := range s.stores {
+		if err = s.stores[part].Unavailable(); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// Stats implements chain.Store.
+func (s *Store) Stats() chain.Stats {
+	sum := chain.Stats{}
+	for _, one := range s.all() {
+		stats := one.Stats()
+		sum.Add(&stats)
+	}
+	return sum
+}
+
+// Overfull implements chain.Store.
+func (s *Store) Overfull() []string {
+	texts := []string{}
+	for _, one := range s.all() {
+		texts = append(texts, one.Overfull()...)
+	}
+	return texts
+}
+
+// SetPaused implements chain.Store.
+func (s *Store) SetPaused(paused bool) {
+	now := int32(0)
+	if paused {
+		now = 1
+	}
+	s.mu.Lock() // find opens stores
+	defer s.mu.Unlock()
+	atomic.StoreInt32(&s.paused, now)
+	for _, one := range s.all() {
+		one.SetPaused(paused)
+	}
+}
+
+// SetProxies implements chain.Store.
+func (s *Store) SetProxies(n int64) {
+	for _, one := range s.all() {
+		one.SetProxies(n)
+	}
+}
+
+// Tick implements chain.Store.
+func (s *Store) Tick() {
+	if s.inParts() {
+		s.startTimelines()
+	}
+}
+
+// Close implements ratelimit.Store.
+func (s *Store) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.stop()
+	var closing sync.WaitGroup
+	if s.inParts() {
+		for part := range s.stores {
+			startClose(&closing, s.stores[part])
+		}
+	}
+	closing.Wait()
+	s.routes.close()
+	s.Next.Close()
+}
+
+// startClose closes a store, or a DB, in the background.
+func startClose(closing *sync.WaitGroup, what interface{ Close() }) {
+	closing.Add(1)
+	go func() {
+		_ = batch.PanicError(func() { what.Close() })
+		closing.Done()
+	}()
+}
