@@ -24,6 +24,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
+const problemJSON = "application/problem+json"
+
 // madeUp is a random configuration that both proxies can have. The names of settings are those of Caddy, which Traefik has too.
 type madeUp struct {
 	settings edge.Values
