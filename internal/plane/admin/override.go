@@ -23,15 +23,22 @@ type NewOverride struct {
 	Reason  string
 }
 
-// MadeOverride is an override that was made, or would be made.
-type MadeOverride struct {
-	ID    int64  `json:"id"`
-	Rule  string `json:"rule"`
-	Limit string `json:"limit"`
-	// Was is the amount for the sender before; nil is unlimited.
-	Was    *int64 `json:"was"`
-	Events int64  `json:"events"`
-	Burst  *int64 `json:"burst"`
+// OverrideChange is an override that was made, or that can be deleted, and what that changes for its sender now.
+type OverrideChange struct {
+	ID     int64
+	Holder string // a user, a key or a tier
+	Text   string // such as "pro/per_minute: 20 → 22"
+	Lowers bool   // the sender has less then
+}
+
+// changeSQL are the columns of an OverrideChange of a limit from an amount to another one; NULL is unlimited.
+func changeSQL(override, from, to string) string {
+	amount := func(events string) string {
+		return "coalesce(to_char(" + events + ", 'FM9,999,999,999,999,999'), 'unlimited')"
+	}
+	columns := "{o}.id, coalesce({o}.user_id, 'key ' || {o}.key_id, 'tier ' || {o}.tier), " +
+		"{o}.rule || '/' || {o}.limit_name || ': ' || " + amount(from) + " || ' → ' || " + amount(to) + ", coalesce({to} < coalesce({from}, {to} + 1), false)"
+	return strings.NewReplacer("{o}", override, "{from}", from, "{to}", to).Replace(columns)
 }
 
 // holder is the column of the sender, and its value.
@@ -64,19 +71,19 @@ var giveSQL = `WITH amounts AS (
 	SELECT $1, name, nullif($3::text, ''), nullif($4::bigint, 0), coalesce($5::bigint, least(greatest(ceil(was * (100 + $6::numeric) / 100), 0), 9007199254740992)::bigint),
 		CASE WHEN $5::bigint IS NULL AND burst IS NOT NULL THEN least(greatest(ceil(burst * (100 + $6::numeric) / 100), 1), 9007199254740992)::bigint END,
 		tstzrange(now(), $7::timestamptz), nullif($8::text, ''), ` + actorSQL + `
-	FROM amounts WHERE was IS NOT NULL OR $5::bigint IS NOT NULL ORDER BY name RETURNING id, rule, limit_name, events, burst
+	FROM amounts WHERE was IS NOT NULL OR $5::bigint IS NOT NULL ORDER BY name RETURNING *
 )
-SELECT m.id, m.rule, m.limit_name, a.was, m.events, m.burst FROM made m JOIN amounts a ON a.name = m.limit_name ORDER BY m.limit_name`
+SELECT ` + changeSQL("m", "a.was", "m.events") + ` FROM made m JOIN amounts a ON a.name = m.limit_name ORDER BY m.limit_name`
 
 // SetOverride makes overrides that are valid from now on. The error says which field is wrong.
-func (d *Database) SetOverride(ctx context.Context, o *NewOverride) ([]MadeOverride, error) {
+func (d *Database) SetOverride(ctx context.Context, o *NewOverride) ([]OverrideChange, error) {
 	w := d.work(ctx)
 	if o.User == "" && w.lacks("SELECT true FROM rate_limit_api_keys WHERE id = $1", o.KeyID) {
 		w.fail(noKey(o.KeyID))
 	} else if o.User != "" && w.lacks("SELECT true FROM rate_limit_users WHERE user_id = $1", o.User) {
 		w.fail(d.noUser(ctx, o.User))
 	}
-	made := list[MadeOverride](w, giveSQL, o.Rule, o.Limit, o.User, o.KeyID, o.Events, fmt.Sprint(o.Percent), timeOrInfinity(o.Until), o.Reason)
+	made := list[OverrideChange](w, giveSQL, o.Rule, o.Limit, o.User, o.KeyID, o.Events, fmt.Sprint(o.Percent), timeOrInfinity(o.Until), o.Reason)
 	if w.err != nil || len(made) > 0 {
 		return made, w.err
 	}
@@ -91,26 +98,17 @@ func (d *Database) SetOverride(ctx context.Context, o *NewOverride) ([]MadeOverr
 	return nil, w.err
 }
 
-// ActiveOverride is an override that can be deleted.
-type ActiveOverride struct {
-	ID int64
-	// Holder is a user, a key or a tier.
-	Holder, Rule, Limit string
-	// Events is the amount, and Then that of the sender without it; nil is unlimited.
-	Events, Then *int64
-}
-
 // FindOverrides returns overrides by their ids, or, without ids, those of a sender for a rule, or one of its limits,
 // that are valid now and end by themselves.
-func (d *Database) FindOverrides(ctx context.Context, ids []int64, o *NewOverride) ([]ActiveOverride, error) {
+func (d *Database) FindOverrides(ctx context.Context, ids []int64, o *NewOverride) ([]OverrideChange, error) {
 	which, args, none := "id = ANY ($1::bigint[])", []any{ids}, notFound("override: not in the database any more")
 	if len(ids) == 0 {
 		column, id := o.holder()
 		which, args = column+" = $1 AND rule = $2::text AND $3::text IN ('', limit_name) AND valid @> now() AND NOT upper_inf(valid) AND upper(valid) < 'infinity'", []any{id, o.Rule, o.Limit}
 		none = notFound(fmt.Sprintf("override: the sender has none for %q that ends by itself", o.Rule))
 	}
-	found, err := rows[ActiveOverride](ctx, d, `WITH chosen AS (SELECT * FROM rate_limit_overrides WHERE `+which+`)
-SELECT h.id, coalesce(h.user_id, 'key ' || h.key_id, 'tier ' || h.tier), h.rule, h.limit_name, h.events, CASE WHEN o.id IS NULL THEN l.events ELSE o.events END
+	found, err := rows[OverrideChange](ctx, d, `WITH chosen AS (SELECT * FROM rate_limit_overrides WHERE `+which+`)
+SELECT `+changeSQL("h", "h.events", "CASE WHEN o.id IS NULL THEN l.events ELSE o.events END")+`
 FROM chosen h JOIN rate_limit_rule_limits l ON l.rule = h.rule AND l.name = h.limit_name
 	LEFT JOIN rate_limit_api_keys k ON k.id = h.key_id
 	LEFT JOIN rate_limit_users u ON u.user_id = coalesce(h.user_id, k.user_id)
@@ -123,7 +121,7 @@ ORDER BY h.rule, h.limit_name, h.id`, args...)
 }
 
 // DeleteOverrides deletes overrides.
-func (d *Database) DeleteOverrides(ctx context.Context, overrides []ActiveOverride) error {
+func (d *Database) DeleteOverrides(ctx context.Context, overrides []OverrideChange) error {
 	var ids []int64
 	for i := range overrides {
 		ids = append(ids, overrides[i].ID)

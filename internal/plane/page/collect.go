@@ -55,7 +55,7 @@ type collector struct {
 	proxies   []*proxy      // in the order of their names
 	pause     *admin.Pause
 	minutes   []admin.Minute
-	changes   []admin.Change
+	changes   []admin.Row
 	bans      []admin.Ban
 	modes     map[string]int64 // how many rules that hold now have each mode
 	rules     *ruleNames       // nil: not known yet
@@ -260,7 +260,11 @@ func (c *collector) readPolicy(ctx context.Context, db *admin.Database) error {
 	if !db.HasPolicy(ctx) {
 		return nil
 	}
-	changes, err := db.Changes(ctx, changesTime, mostChanges)
+	now, err := db.Now(ctx)
+	if err != nil {
+		return err
+	}
+	changes, err := db.Ask(ctx, changesSQL, now.Add(-changesTime), now.Add(time.Hour), int64(mostChanges))
 	if err != nil {
 		return err
 	}

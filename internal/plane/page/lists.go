@@ -48,7 +48,7 @@ func listChanges(ctx context.Context, db *admin.Database, f *periodFields) (any,
 	if err != nil {
 		return nil, err
 	}
-	changes, err := db.Changes(ctx, p.Until.Sub(p.From), most)
+	changes, err := db.Ask(ctx, changesSQL, p.From, p.Until, int64(most))
 	return changeList(changes), err
 }
 

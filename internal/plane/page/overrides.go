@@ -49,13 +49,6 @@ func (a *overrideAction) read(now time.Time) (*admin.NewOverride, error) {
 	return o, err
 }
 
-func (a *overrideAction) sender() string {
-	if a.User != "" {
-		return a.User
-	}
-	return fmt.Sprintf("key %d", a.KeyID)
-}
-
 func (a *overrideAction) do(ctx context.Context, db *admin.Database, now time.Time) (*change, error) {
 	o, err := a.read(now)
 	if err != nil {
@@ -66,26 +59,18 @@ func (a *overrideAction) do(ctx context.Context, db *admin.Database, now time.Ti
 		return nil, err
 	}
 	until := clock(o.Until, now)
-	c := &change{Question: fmt.Sprintf("Give %s other amounts of %s until %s?", a.sender(), strings.TrimSuffix(a.Rule+"/"+a.Limit, "/"), until)}
+	who := made[0].Holder
+	c := &change{Question: fmt.Sprintf("Give %s other amounts of %s until %s?", who, strings.TrimSuffix(a.Rule+"/"+a.Limit, "/"), until)}
 	var ids []int64
-	for i := range made {
-		m := &made[i]
+	for _, m := range made {
 		ids = append(ids, m.ID)
-		c.Effect = append(c.Effect, fmt.Sprintf("%s/%s: %s → %s", m.Rule, m.Limit, amountText(m.Was), number(m.Events)))
-		c.Danger = c.Danger || m.Was == nil || m.Events < *m.Was
+		c.Effect = append(c.Effect, m.Text)
+		c.Danger = c.Danger || m.Lowers
 	}
-	c.Done = fmt.Sprintf("%s has until %s: %s.", a.sender(), until, strings.Join(c.Effect, ", "))
+	c.Done = fmt.Sprintf("%s has until %s: %s.", who, until, strings.Join(c.Effect, ", "))
 	c.Effect = append(c.Effect, "All proxies obey within a second. It ends by itself.")
 	c.Undo = &undo{"unoverride", unoverrideAction{IDs: ids}, "Take it back"}
 	return c, nil
-}
-
-// amountText is an amount; nil is unlimited.
-func amountText(n *int64) string {
-	if n == nil {
-		return "unlimited"
-	}
-	return number(*n)
 }
 
 type unoverrideAction struct {
@@ -106,7 +91,7 @@ func (a *unoverrideAction) do(ctx context.Context, db *admin.Database, _ time.Ti
 	}
 	var texts []string
 	for _, o := range chosen {
-		texts = append(texts, fmt.Sprintf("%s’s %s/%s: %s → %s", o.Holder, o.Rule, o.Limit, amountText(o.Events), amountText(o.Then)))
+		texts = append(texts, o.Holder+"’s "+o.Text)
 	}
 	text := strings.Join(texts, ", ")
 	return &change{Question: "Take back " + text + "?", Effect: []string{"All proxies obey within a second."}, Done: "Taken back: " + text + "."}, err

@@ -263,31 +263,11 @@ func banList(bans []admin.Ban) map[string]any {
 	return map[string]any{"bans": append([]admin.Ban{}, bans[:min(len(bans), mostBans)]...), "total": len(bans)}
 }
 
-// shownChange is a change with what it did.
-type shownChange struct {
-	admin.Change
-	What []string `json:"what"`
-	Text string   `json:"text"`
-}
+// changesSQL are the changes of the policy in a period, the latest first, at most so many, in words.
+const changesSQL = `SELECT seq, at, by, kind, ref, key_id, before, after, what,
+	kind || CASE WHEN key_id IS NULL THEN ' ' || coalesce(ref, 'all') WHEN kind = 'key' THEN ' ' || key_id ELSE ' key ' || key_id END || ': ' || array_to_string(what, ', ') AS text
+FROM rate_limit_changed WHERE at >= $1::timestamptz AND at < $2::timestamptz ORDER BY at DESC, seq DESC LIMIT $3::bigint`
 
-func changeList(changes []admin.Change) map[string]any {
-	shown := []shownChange{}
-	for i := range changes {
-		shown = append(shown, shownChange{changes[i], changes[i].What, changeText(&changes[i])})
-	}
-	return map[string]any{"changes": shown}
-}
-
-// changeText is a change in words.
-func changeText(c *admin.Change) string {
-	which := c.Kind + " all"
-	switch {
-	case c.KeyID != nil && c.Kind == "key":
-		which = fmt.Sprintf("key %d", *c.KeyID)
-	case c.KeyID != nil:
-		which = fmt.Sprintf("%s key %d", c.Kind, *c.KeyID)
-	case c.Ref != nil:
-		which = c.Kind + " " + *c.Ref
-	}
-	return which + ": " + strings.Join(c.What, ", ")
+func changeList(changes []admin.Row) map[string]any {
+	return map[string]any{"changes": append([]admin.Row{}, changes...)}
 }
