@@ -147,22 +147,20 @@ Proxies with a history count every request of a user, whatever is in the audit l
 }
 
 func addUsage(p *page, u admin.UserUsage) {
+	const used = "REQUESTS requests, COST cost, REFUSED refused, LAST last_request"
 	days := u.Days
 	if len(days) > 0 {
-		days = append(days, admin.UsedOnDay{Day: "total", Used: u.Total})
+		u.Total.Add("day", "total")
+		days = append(days, u.Total)
 	}
-	addList(p, days, func(d *admin.UsedOnDay) row { return usedRow("DAY", d.Day, &d.Used) },
-		"No request of the user "+text(u.User)+" was counted from "+u.First+" to "+u.Last+".")
-	addSection(p, "By API key:", u.Keys, func(k *admin.UsedByKey) row {
-		if k.KeyID == 0 {
-			return usedRow("KEY ID", "no key", &k.Used)
+	addList(p, days, fields("DAY day, "+used), "No request of the user "+text(u.User)+" was counted from "+u.First+" to "+u.Last+".")
+	addSection(p, "By API key:", u.Keys, func(k *admin.Row) row {
+		which := cell(k.Get("key_id"))
+		if which == "0" {
+			which = "no key"
 		}
-		return usedRow("KEY ID", k.KeyID, &k.Used)
+		return append(row{"KEY ID", which}, fields(used)(k)...)
 	})
-}
-
-func usedRow(kind string, which any, u *admin.Used) row {
-	return row{kind, which, "REQUESTS", u.Requests, "COST", u.Cost, "REFUSED", u.Refused, "LAST", u.LastRequest}
 }
 
 var changesCommand = entry{

@@ -9,67 +9,33 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Used is how much a user or one of its keys did.
-type Used struct {
-	// Requests are all requests, also those that were refused. Cost is the sum of the costs of
-	// those that passed.
-	Requests int64 `json:"requests"`
-	Cost     int64 `json:"cost"`
-	Refused  int64 `json:"refused"`
-	// LastRequest is nil if there was none.
-	LastRequest *time.Time `json:"last_request"`
-}
-
-// UsedOnDay is what a user did on a day in UTC, such as 2026-11-20.
-type UsedOnDay struct {
-	Day string `json:"day"`
-	Used
-}
-
-// UsedByKey is what a user did with an API key. KeyID is 0 for requests without one.
-type UsedByKey struct {
-	KeyID int64 `json:"key_id"`
-	Used
-}
-
-// UserUsage is what a user did on some days, in UTC.
+// UserUsage is what a user did on some days, in UTC. Rows have the requests, also those that were refused; the cost of those
+// that passed; how many were refused; and the last request, NULL if there was none.
 type UserUsage struct {
 	User string `json:"user"`
 	// First and Last are the first and the last day.
-	First string      `json:"first"`
-	Last  string      `json:"last"`
-	Days  []UsedOnDay `json:"days"`
-	Keys  []UsedByKey `json:"keys"`
-	Total Used        `json:"total"`
+	First string `json:"first"`
+	Last  string `json:"last"`
+	// Days are those with a request, Keys the API keys, 0 for requests without one, and Total is all.
+	Days  []Row `json:"days"`
+	Keys  []Row `json:"keys"`
+	Total Row   `json:"total"`
 }
 
 // UsageOf returns what a user did on the days of a period, the first day first. A day counts as
 // a whole if the period has a part of it.
 func (d *Database) UsageOf(ctx context.Context, user string, p Period) (UserUsage, error) {
-	u := UserUsage{
-		User: user, First: p.From.UTC().Format(time.DateOnly), Last: p.Until.Add(-time.Microsecond).UTC().Format(time.DateOnly),
-		Days: []UsedOnDay{}, Keys: []UsedByKey{},
+	u := UserUsage{User: user, First: p.From.UTC().Format(time.DateOnly), Last: p.Until.Add(-time.Microsecond).UTC().Format(time.DateOnly)}
+	w := d.work(ctx)
+	used := func(by, group string) []Row {
+		return w.ask("SELECT "+by+` coalesce(sum(requests), 0)::bigint AS requests, least(coalesce(sum(cost), 0), 9223372036854775807)::bigint AS cost,
+	coalesce(sum(refused), 0)::bigint AS refused, max(last_request) AS last_request
+FROM rate_limit_usage WHERE user_id = $1 AND day BETWEEN $2::text::date AND $3::text::date `+group, user, u.First, u.Last)
 	}
-	// One row for each day, one for each key, whose day is "", and one for the total, whose key is -1 as well.
-	found, err := rows[struct {
-		Day   string
-		KeyID int64
-		Used
-	}](ctx, d, `SELECT coalesce(day::text, ''), coalesce(key_id, -1), coalesce(sum(requests), 0)::bigint, least(coalesce(sum(cost), 0), 9223372036854775807)::bigint,
-	coalesce(sum(refused), 0)::bigint, max(last_request)
-FROM rate_limit_usage WHERE user_id = $1 AND day BETWEEN $2::text::date AND $3::text::date
-GROUP BY GROUPING SETS ((day), (key_id), ()) ORDER BY 1, 2`, user, u.First, u.Last)
-	for _, r := range found {
-		switch {
-		case r.Day != "":
-			u.Days = append(u.Days, UsedOnDay{r.Day, r.Used})
-		case r.KeyID >= 0:
-			u.Keys = append(u.Keys, UsedByKey{r.KeyID, r.Used})
-		default:
-			u.Total = r.Used
-		}
+	u.Days, u.Keys = used("day::text,", "GROUP BY 1 ORDER BY 1"), used("key_id,", "GROUP BY 1 ORDER BY 1")
+	for _, u.Total = range used("", "") {
 	}
-	return u, err
+	return u, w.err
 }
 
 // Minute is what happened in a minute.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -40,14 +41,8 @@ var replaySettings = []string{
 }
 
 // ReplaySettings are the settings that Replay knows.
-func ReplaySettings() []Setting {
-	var all []Setting
-	for _, s := range RuleSettings() {
-		if slices.Contains(replaySettings, s.Name) {
-			all = append(all, s)
-		}
-	}
-	return all
+func ReplaySettings() []*columns.Column {
+	return slices.DeleteFunc(RuleSettings(), func(s *columns.Column) bool { return !slices.Contains(replaySettings, s.Name) })
 }
 
 // replayLimits reads the limits of a rule as SetRule would make them, in a transaction that is

@@ -44,13 +44,9 @@ const limitPrefix = "limit."
 // take all of them back.
 const banPrefix = "ban_"
 
-// RuleSettings are the settings that SetRule knows.
-func RuleSettings() []Setting {
-	var all []Setting
-	for _, c := range ruleSettings {
-		all = append(all, settingOf(c))
-	}
-	return append(all, Setting{Name: limitPrefix + "NAME", Help: "a limit of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin; or of requests in flight, as in 5/in_flight"})
+// RuleSettings are the settings that SetRule knows. The last one is no column.
+func RuleSettings() []*columns.Column {
+	return append(slices.Clip(ruleSettings), &columns.Column{Name: limitPrefix + "NAME", Help: "a limit of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin; or of requests in flight, as in 5/in_flight"})
 }
 
 // ruleChange is what SetRule is asked for.
@@ -151,7 +147,7 @@ func (w *work) wrongRules() []policy.Wrong {
 
 func parseRuleChange(texts []string) (ruleChange, error) {
 	var change ruleChange
-	assignments, err := parseAssignments(texts, settingNames(RuleSettings()), func(name string) bool {
+	assignments, err := parseAssignments(texts, namesOf(RuleSettings()), func(name string) bool {
 		return strings.HasPrefix(name, limitPrefix) && len(name) > len(limitPrefix)
 	})
 	if err != nil {

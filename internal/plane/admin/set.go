@@ -16,24 +16,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Setting is the name of a setting, what it means, and its values, if there are few.
-type Setting struct {
-	Name, Help string
-	Values     []string
-}
-
-// settingOf is a column as a setting.
-func settingOf(c *columns.Column) Setting {
-	s := Setting{c.Name, c.Help, c.Choices}
-	switch {
-	case c.Kind == columns.Flag:
-		s.Values = []string{"true", "false"}
-	case c.Name == "count_by":
-		s.Values = []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "header:", "all"}
-	}
-	return s
-}
-
 // burstSuffix ends a setting that is another burst of the limits of a rule.
 const burstSuffix = ".burst"
 
@@ -44,21 +26,18 @@ const (
 	Keys  = columns.Keys
 )
 
-// Settings are the settings of a table that Set knows.
-func Settings(table int) []Setting {
+// Settings are the settings of a table that Set knows. Those of limits are no columns.
+func Settings(table int) []*columns.Column {
 	t := &columns.Tables[table]
-	var all []Setting
-	for _, c := range t.Set() {
-		all = append(all, settingOf(c))
-	}
+	all := t.Set()
 	if table == columns.Users || table == columns.Keys {
-		all = append(all, Setting{Name: "RULE/LIMIT", Help: "another amount of a limit for this " + t.Kind + ": a number or unlimited"},
-			Setting{Name: "RULE" + burstSuffix, Help: "another burst of the limits of a rule for this " + t.Kind})
+		all = append(all, &columns.Column{Name: "RULE/LIMIT", Help: "another amount of a limit for this " + t.Kind + ": a number or unlimited"},
+			&columns.Column{Name: "RULE" + burstSuffix, Help: "another burst of the limits of a rule for this " + t.Kind})
 	}
 	return all
 }
 
-func settingNames(settings []Setting) []string {
+func namesOf(settings []*columns.Column) []string {
 	var names []string
 	for _, s := range settings {
 		names = append(names, s.Name)
@@ -141,7 +120,7 @@ func (d *Database) Set(ctx context.Context, table int, id any, texts []string) (
 	t, holder := &columns.Tables[table], rowKeys[table].holder
 	var assignments, overrides []assignment
 	if table != columns.Tiers || len(texts) > 0 {
-		assignments, err = parseAssignments(texts, settingNames(Settings(table)), func(name string) bool {
+		assignments, err = parseAssignments(texts, namesOf(Settings(table)), func(name string) bool {
 			return holder != "" && (strings.Contains(name, "/") || strings.HasSuffix(name, burstSuffix))
 		})
 	}

@@ -1,6 +1,6 @@
 // Package columns describes the columns of the policy's tables that people set. From this one description come the
-// settings of commands and their help, the policy as a file, what proxies load into memory, and the reference in
-// docs/policy.md. A test compares the description with the catalog of a database.
+// settings of commands and their help, the lists of rules and users, the policy as a file, and what proxies load into
+// memory. A test compares the description with the catalog of a database.
 //
 // A column that is not here is not about the policy, but about the row, such as created_at, and the counter of a rule,
 // which is about rows of counters.
@@ -54,8 +54,8 @@ type Column struct {
 	Kind        Kind
 	// Default is the value of a field that a row of a file lacks, as the column has it. nil is NULL.
 	Default any
-	// Choices are the only values, if there are few.
-	Choices []string
+	// Choices are the only values, if there are few. Examples are values to begin with, where others are possible.
+	Choices, Examples []string
 	// Needed: each row of a file has the field.
 	Needed bool
 	// Key: the fields of a row that are keys together name it.
