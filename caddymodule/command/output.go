@@ -56,9 +56,10 @@ var shapes = map[string]func(value any) string{
 	"kB":   func(value any) string { return strconv.FormatInt(value.(int64)>>10, 10) + " kB" },
 }
 
-// line is a row of a list: the value that programs see, and the row for people.
+// line is a row of a list: the value that programs see, its JSON if the list is watched, and the row for people.
 type line struct {
 	value any
+	text  string
 	row   row
 }
 
@@ -69,7 +70,7 @@ type lister func(c *call) ([]line, error)
 func lines[T any](list []T, err error, columns func(*T) row) ([]line, error) {
 	var all []line
 	for i := range list {
-		all = append(all, line{&list[i], columns(&list[i])})
+		all = append(all, line{value: &list[i], row: columns(&list[i])})
 	}
 	return all, err
 }
@@ -177,17 +178,28 @@ func show[T any](c *call, value T, err error, forPeople func(p *page, value T)) 
 	if err != nil {
 		return err
 	}
-	to := c.cmd.OutOrStdout()
-	if c.json {
-		encoder := json.NewEncoder(to)
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(value)
-	}
 	var p page
-	forPeople(&p, value)
-	_, err = io.WriteString(to, p.String())
+	text := ""
+	if c.json {
+		text, err = encode(value, "  ")
+	} else {
+		forPeople(&p, value)
+		text = p.String()
+	}
+	if err == nil {
+		_, err = io.WriteString(c.cmd.OutOrStdout(), text)
+	}
 	return err
+}
+
+// encode is a value as JSON, with an end of the line.
+func encode(value any, indent string) (string, error) {
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", indent)
+	err := encoder.Encode(value)
+	return text.String(), err
 }
 
 // outcome is what a command that changes one thing prints as JSON.

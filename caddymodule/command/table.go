@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -25,7 +25,7 @@ type entry struct {
 	together string
 	// first suggests the first argument, and settings are what the others set. complete suggests all arguments.
 	first    names
-	settings []*columns.Column
+	settings []*admin.Setting
 	complete suggest
 	// args read the first arguments.
 	args []reader
@@ -182,7 +182,7 @@ func argumentNames(use string) []string {
 const exclusive = "cobra_annotation_mutually_exclusive"
 
 // settingsHelp lists settings for a help text.
-func settingsHelp(settings []*columns.Column) string {
+func settingsHelp(settings []*admin.Setting) string {
 	help := ""
 	for _, s := range settings {
 		help += fmt.Sprintf("  %-12s %s\n", s.Name, s.Help)

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -268,7 +267,7 @@ func (t *tool) completeArguments(e *entry) suggest {
 }
 
 // completeSetting suggests name=, and after it values.
-func (t *tool) completeSetting(settings []*columns.Column, begun string) ([]string, cobra.ShellCompDirective) {
+func (t *tool) completeSetting(settings []*admin.Setting, begun string) ([]string, cobra.ShellCompDirective) {
 	name, value, found := strings.Cut(begun, "=")
 	if !found {
 		var all []string
@@ -282,7 +281,7 @@ func (t *tool) completeSetting(settings []*columns.Column, begun string) ([]stri
 	var values []string
 	for _, s := range settings {
 		if s.Name == name {
-			values = append(s.Examples, s.Choices...)
+			values = slices.Concat(s.Examples, s.Choices)
 		}
 	}
 	directive := cobra.ShellCompDirectiveNoFileComp

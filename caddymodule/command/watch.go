@@ -3,8 +3,8 @@ package command
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
+	"maps"
 	"os/signal"
 	"slices"
 	"strings"
@@ -78,33 +78,20 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// unseen are the rows of a look that no look had before, and their JSON.
-func unseen(all []line, seen map[[sha256.Size]byte]int, look int) (fresh []freshLine, err error) {
+// unseen are the rows of a look that no look had before, with their JSON.
+func unseen(all []line, seen map[[sha256.Size]byte]int, look int) (fresh []line, err error) {
 	for _, l := range all {
-		var text strings.Builder
-		encoder := json.NewEncoder(&text)
-		encoder.SetEscapeHTML(false)
-		if err := encoder.Encode(l.value); err != nil {
+		if l.text, err = encode(l.value, ""); err != nil {
 			return nil, err
 		}
-		sum := sha256.Sum256([]byte(text.String()))
+		sum := sha256.Sum256([]byte(l.text))
 		if seen[sum] == 0 {
-			fresh = append(fresh, freshLine{l.row, text.String()})
+			fresh = append(fresh, l)
 		}
 		seen[sum] = look
 	}
-	for sum, last := range seen {
-		if last < look-watchMemory {
-			delete(seen, sum)
-		}
-	}
+	maps.DeleteFunc(seen, func(_ [sha256.Size]byte, last int) bool { return last < look-watchMemory })
 	return fresh, nil
-}
-
-// freshLine is a row that was not printed before, for people and as JSON.
-type freshLine struct {
-	row  row
-	text string
 }
 
 // sleep waits, until the context ends at most.

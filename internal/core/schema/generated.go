@@ -116,18 +116,18 @@ COMMENT ON COLUMN rate_limit_processes.seen IS 'When it renewed this row. Its sl
 // historyEnd is history_end.sql.
 const historyEnd = `
 -- The last commands of the history. They fix the search_path of the functions to the schema in
--- which they lie, and give them the rights of the owner of the tables in the same command: see
--- policy_end.sql.
+-- which they lie, and give them the rights of the owner of the tables in the same command, but for
+-- that which forgets: see policy_end.sql.
 
 DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+	FOR function IN SELECT p.oid::regprocedure AS signature, CASE p.proname WHEN 'rate_limit_forget_history' THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain',
-			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition', 'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired')
+			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition', 'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired', 'rate_limit_forget_history')
 	LOOP
-		EXECUTE format('ALTER FUNCTION %s SECURITY DEFINER SET search_path = pg_catalog, %I, pg_temp', function.signature, current_schema());
+		EXECUTE format('ALTER FUNCTION %s SECURITY %s SET search_path = pg_catalog, %I, pg_temp', function.signature, function.security, current_schema());
 		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
 	END LOOP;
 END $$;
@@ -140,6 +140,42 @@ COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables o
 
 // historyVersion is the number in history_end.sql.
 const historyVersion = "1"
+
+// historyForget is history_forget.sql.
+const historyForget = `
+-- Only the owner of the tables can forget: the function has the rights of the role that runs it.
+
+CREATE OR REPLACE FUNCTION rate_limit_forget_history(users text[], keys bigint[], networks inet[], texts text[], of_user boolean, dry_run boolean DEFAULT false)
+RETURNS TABLE (name text, deleted bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	condition text;
+BEGIN
+	-- A statement on the log does not reach partitions that are detached, and still there.
+	FOR name IN SELECT 'rate_limit_audit' UNION ALL
+		(SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname) FROM pg_class c
+			JOIN pg_class a ON a.oid = 'rate_limit_audit'::regclass AND a.relnamespace = c.relnamespace AND a.relowner = c.relowner
+			LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+		WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$' AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY c.relname)
+		UNION ALL SELECT 'rate_limit_usage' UNION ALL SELECT 'rate_limit_usage_hours'
+	LOOP
+		condition := 'user_id = ANY ($1) OR key_id = ANY ($2)';
+		IF name ~ 'rate_limit_audit' THEN
+			-- A row of a known user is not of another one whose name is somewhere in the key of its counter.
+			condition := condition || ' OR address <<= ANY ($3) OR (user_id IS NULL OR NOT $5) AND (key = ANY ($4) OR string_to_array(key, '' '') && $4 OR also && $4)';
+		END IF;
+		IF dry_run THEN
+			EXECUTE format('SELECT count(*) FROM %s WHERE %s', name, condition) INTO deleted USING $1, $2, $3, $4, $5;
+		ELSE
+			EXECUTE format('DELETE FROM %s WHERE %s', name, condition) USING $1, $2, $3, $4, $5;
+			GET DIAGNOSTICS deleted = ROW_COUNT;
+		END IF;
+		RETURN NEXT;
+	END LOOP;
+END $$;
+COMMENT ON FUNCTION rate_limit_forget_history IS
+	'Deletes the rows of users, of API keys by their ids, and of networks from the history, and returns how many of each table. texts are keys of counters. of_user: they are of a user, and a row of another one stays. A dry run only counts.';
+`
 
 // historyPartitions is history_partitions.sql.
 const historyPartitions = `
@@ -1142,6 +1178,30 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_rotate_key(bigint, interval, bytea, text) IS
 	'Makes an API key in place of a valid one, with its name, tier, end, overrides and bans, and ends the old key after the grace. digest is the SHA-256 of the new key, and hint its first characters. No row: there is no such key.';
+
+CREATE OR REPLACE FUNCTION rate_limit_forget_policy(users text[], keys bigint[], networks inet[], account boolean DEFAULT false, dry_run boolean DEFAULT false)
+RETURNS TABLE (name text, deleted bigint) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	condition text;
+BEGIN
+	-- Those that refer to others come first.
+	FOR name, condition IN SELECT f.* FROM (VALUES ('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)'),
+		('rate_limit_bans', 'user_id = ANY ($1) OR key_id = ANY ($2) OR network <<= ANY ($3)'),
+		('rate_limit_api_keys', 'id = ANY ($2)'), ('rate_limit_users', 'user_id = ANY ($1)')) AS f(name, condition)
+		WHERE account OR f.name IN ('rate_limit_overrides', 'rate_limit_bans')
+	LOOP
+		IF dry_run THEN
+			EXECUTE format('SELECT count(*) FROM %I WHERE %s', name, condition) INTO deleted USING $1, $2, $3;
+		ELSE
+			EXECUTE format('DELETE FROM %I WHERE %s', name, condition) USING $1, $2, $3;
+			GET DIAGNOSTICS deleted = ROW_COUNT;
+		END IF;
+		RETURN NEXT;
+	END LOOP;
+END $$;
+COMMENT ON FUNCTION rate_limit_forget_policy IS
+	'Deletes the overrides and bans of users, of API keys by their ids, and of networks, and returns how many rows of each table; with account also the users and the keys. A dry run only counts.';
 `
 
 // policyEnd is policy_end.sql.
@@ -1157,7 +1217,7 @@ DECLARE
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM (
 			SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,rate_limit_check_complete,rate_limit_rename,rate_limit_name_counter,rate_limit_ban,rate_limit_forget,rate_limit_log_replicated,rate_limit_replace_ban}'::text[])
-			UNION ALL SELECT 'administrator', unnest('{rate_limit_undo,rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key}'::text[])
+			UNION ALL SELECT 'administrator', unnest('{rate_limit_undo,rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key,rate_limit_forget_policy}'::text[])
 			UNION ALL SELECT 'anybody', unnest('{rate_limit_change_ref,rate_limit_complete,rate_limit_rule,rate_limit_refuse_change}'::text[])) AS f(rights, name)
 		JOIN pg_proc p ON p.proname = f.name AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 	LOOP

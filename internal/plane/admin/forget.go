@@ -66,9 +66,15 @@ func (d *Database) Forget(ctx context.Context, p *Person, account, dryRun bool) 
 	}
 	err = d.together(ctx, func(w *work) {
 		f = &Forgetting{DryRun: dryRun, Tables: []Forgotten{}, Notes: []string{}}
-		w.forgetHistory(f, t, p.User != "")
+		exists, err := w.hasTable(ctx, "rate_limit_audit")
+		if w.fail(err); exists {
+			w.forget(f, "rate_limit_forget_history($1::text[], $2::bigint[], $3::inet[], $4::text[], $5, $6)", t.users, t.keys, t.networks, numbered(t.texts), p.User != "", dryRun)
+		}
 		if hasPolicy {
-			w.forgetPolicy(f, t, account)
+			w.forget(f, "rate_limit_forget_policy($1::text[], $2::bigint[], $3::inet[], $4, $5)", t.users, t.keys, t.networks, account, dryRun)
+			for _, lines := range some[int64](w, "SELECT count(*) FROM rate_limit_changes WHERE ref = ANY ($1::text[]) HAVING count(*) > 0", t.refs) {
+				f.Notes = append(f.Notes, fmt.Sprintf("%d lines of rate_limit_changes have the user, the API key or the network. Proxies need them, and delete them after 30 days.", lines))
+			}
 		}
 		for i := range counts {
 			w.forgetCounters(f, t, &counts[i], hasPolicy)
@@ -133,57 +139,9 @@ func (d *Database) tracesOf(ctx context.Context, p *Person, hasPolicy bool) (*tr
 	return t, err
 }
 
-// delete deletes the rows of a table for which a condition holds, or counts them.
-func (w *work) delete(f *Forgetting, table, condition string, args ...any) {
-	n := int64(0)
-	if f.DryRun {
-		for _, count := range some[int64](w, "SELECT count(*) FROM "+table+" WHERE "+condition, args...) {
-			n = count
-		}
-	} else {
-		n = w.execute("DELETE FROM "+table+" WHERE "+condition, args...)
-	}
-	f.Tables = append(f.Tables, Forgotten{table, n})
-}
-
-// detachedSQL are the partitions of the audit log that a statement on the log does not reach: they
-// are detached, and still there.
-const detachedSQL = `SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname) FROM pg_class c
-	JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace AND a.relowner = c.relowner
-	LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
-WHERE c.relkind = 'r' AND ` + isAuditPartition + ` AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY c.relname`
-
-// forgetHistory deletes the rows of the history, if there is one. A row of a known user is not of
-// another one whose name is somewhere in the key of its counter.
-func (w *work) forgetHistory(f *Forgetting, t *traces, isUser bool) {
-	exists, err := w.hasTable(w.ctx, "rate_limit_audit")
-	if w.fail(err); !exists {
-		return
-	}
-	for _, table := range append([]string{"rate_limit_audit"}, some[string](w, detachedSQL)...) {
-		w.delete(f, table, holder+` OR address <<= ANY ($3::inet[])
-	OR (user_id IS NULL OR NOT $5::boolean) AND (key = ANY ($4::text[]) OR string_to_array(key, ' ') && $4::text[] OR also && $4::text[])`,
-			t.users, t.keys, t.networks, numbered(t.texts), isUser)
-	}
-	for _, table := range []string{"rate_limit_usage", "rate_limit_usage_hours"} {
-		w.delete(f, table, holder, t.users, t.keys)
-	}
-}
-
-// holder holds for the rows of a table that are of the users $1 or of the API keys $2.
-const holder = "user_id = ANY ($1::text[]) OR key_id = ANY ($2::bigint[])"
-
-// forgetPolicy deletes the rows of the policy, those that refer to others first.
-func (w *work) forgetPolicy(f *Forgetting, t *traces, account bool) {
-	w.delete(f, "rate_limit_overrides", holder, t.users, t.keys)
-	w.delete(f, "rate_limit_bans", holder+" OR network <<= ANY ($3::inet[])", t.users, t.keys, t.networks)
-	if account {
-		w.delete(f, "rate_limit_api_keys", "id = ANY ($1::bigint[])", t.keys)
-		w.delete(f, "rate_limit_users", "user_id = ANY ($1::text[])", t.users)
-	}
-	for _, lines := range some[int64](w, "SELECT count(*) FROM rate_limit_changes WHERE ref = ANY ($1::text[]) HAVING count(*) > 0", t.refs) {
-		f.Notes = append(f.Notes, fmt.Sprintf("%d lines of rate_limit_changes have the user, the API key or the network. Proxies need them, and delete them after 30 days.", lines))
-	}
+// forget runs a function that deletes rows, or counts them, and returns the tables.
+func (w *work) forget(f *Forgetting, function string, args ...any) {
+	f.Tables = append(f.Tables, list[Forgotten](w, "SELECT * FROM "+function, args...)...)
 }
 
 // A key can be the values of several things with spaces between them. At the place of an API key in the

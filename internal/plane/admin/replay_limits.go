@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -41,8 +40,8 @@ var replaySettings = []string{
 }
 
 // ReplaySettings are the settings that Replay knows.
-func ReplaySettings() []*columns.Column {
-	return slices.DeleteFunc(RuleSettings(), func(s *columns.Column) bool { return !slices.Contains(replaySettings, s.Name) })
+func ReplaySettings() []*Setting {
+	return slices.DeleteFunc(RuleSettings(), func(s *Setting) bool { return !slices.Contains(replaySettings, s.Name) })
 }
 
 // replayLimits reads the limits of a rule as SetRule would make them, in a transaction that is

@@ -45,8 +45,8 @@ const limitPrefix = "limit."
 const banPrefix = "ban_"
 
 // RuleSettings are the settings that SetRule knows. The last one is no column.
-func RuleSettings() []*columns.Column {
-	return append(slices.Clip(ruleSettings), &columns.Column{Name: limitPrefix + "NAME", Help: "a limit of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin; or of requests in flight, as in 5/in_flight"})
+func RuleSettings() []*Setting {
+	return append(slices.Clip(ruleSettings), &Setting{Name: limitPrefix + "NAME", Help: "a limit of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin; or of requests in flight, as in 5/in_flight"})
 }
 
 // ruleChange is what SetRule is asked for.

@@ -95,8 +95,10 @@ WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.na
 
 // RuleNames are the names of all rules, in their order.
 func (d *Database) RuleNames(ctx context.Context) ([]string, error) {
-	return values[string](ctx, d, "SELECT name FROM rate_limit_rules ORDER BY name")
+	return values[string](ctx, d, ruleNames)
 }
+
+const ruleNames = "SELECT name FROM rate_limit_rules ORDER BY name"
 
 // SetRuleMode turns a rule on (enforce), on trial (shadow) or off.
 func (d *Database) SetRuleMode(ctx context.Context, name, mode string) error {
@@ -135,26 +137,25 @@ func (w *work) oneRule(name string, found int64) {
 
 // noRule is the error about a rule that is not in the database.
 func (d *Database) noRule(ctx context.Context, name string) error {
-	names, err := d.RuleNames(ctx)
-	if err != nil {
-		return err
-	}
-	if len(names) == 0 {
-		return notFound(fmt.Sprintf("rule: %q: there are no rules", name))
-	}
-	return notFound(fmt.Sprintf("rule: %q: must be %s", name, amongSome(name, names)))
+	about := fmt.Sprintf("rule: %q:", name)
+	return d.noneOf(ctx, name, about+" must be ", ruleNames, about+" there are no rules")
 }
 
 // noLimit is the error about a RULE/LIMIT that is not in the database.
 func (d *Database) noLimit(ctx context.Context, name string) error {
-	limits, err := values[string](ctx, d, "SELECT rule || '/' || name FROM rate_limit_rule_limits ORDER BY 1")
-	if err != nil {
+	return d.noneOf(ctx, name, name+": no such limit: must be ", "SELECT rule || '/' || name FROM rate_limit_rule_limits ORDER BY 1", name+": no rule has a limit")
+}
+
+// noneOf is the error that a name is none of those that a question finds, or that it finds none.
+func (d *Database) noneOf(ctx context.Context, name, must, question, none string) error {
+	names, err := values[string](ctx, d, question)
+	switch {
+	case err != nil:
 		return err
+	case len(names) == 0:
+		return notFound(none)
 	}
-	if len(limits) == 0 {
-		return notFound(name + ": no rule has a limit")
-	}
-	return notFound(name + ": no such limit: must be " + amongSome(name, limits))
+	return notFound(must + amongSome(name, names))
 }
 
 // rename gives a row another name, which all that refers to it then has. kind is what the row is, and

@@ -26,18 +26,21 @@ const (
 	Keys  = columns.Keys
 )
 
+// Setting is a column as a setting: its name, what it means, and values.
+type Setting = columns.Column
+
 // Settings are the settings of a table that Set knows. Those of limits are no columns.
-func Settings(table int) []*columns.Column {
+func Settings(table int) []*Setting {
 	t := &columns.Tables[table]
 	all := t.Set()
 	if table == columns.Users || table == columns.Keys {
-		all = append(all, &columns.Column{Name: "RULE/LIMIT", Help: "another amount of a limit for this " + t.Kind + ": a number or unlimited"},
-			&columns.Column{Name: "RULE" + burstSuffix, Help: "another burst of the limits of a rule for this " + t.Kind})
+		all = append(all, &Setting{Name: "RULE/LIMIT", Help: "another amount of a limit for this " + t.Kind + ": a number or unlimited"},
+			&Setting{Name: "RULE" + burstSuffix, Help: "another burst of the limits of a rule for this " + t.Kind})
 	}
 	return all
 }
 
-func namesOf(settings []*columns.Column) []string {
+func namesOf(settings []*Setting) []string {
 	var names []string
 	for _, s := range settings {
 		names = append(names, s.Name)

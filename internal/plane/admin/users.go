@@ -101,8 +101,10 @@ func (d *Database) UserNames(ctx context.Context, prefix string, most int) ([]st
 
 // TierNames are the names of all tiers, in the order of their ranks.
 func (d *Database) TierNames(ctx context.Context) ([]string, error) {
-	return values[string](ctx, d, "SELECT tier FROM rate_limit_tiers ORDER BY rank, tier")
+	return values[string](ctx, d, tierNames)
 }
+
+const tierNames = "SELECT tier FROM rate_limit_tiers ORDER BY rank, tier"
 
 // RenameTier gives a tier another name, which its users, keys, overrides and rules then have.
 func (d *Database) RenameTier(ctx context.Context, name, to string) error {
@@ -120,9 +122,5 @@ func (d *Database) DeleteTier(ctx context.Context, name string) error {
 
 // noTier is the error about a tier that is not in the database.
 func (d *Database) noTier(ctx context.Context, name string) error {
-	tiers, err := d.TierNames(ctx)
-	if err != nil {
-		return err
-	}
-	return notFound(fmt.Sprintf("tier: %q: must be %s", name, amongSome(name, tiers)))
+	return d.noneOf(ctx, name, fmt.Sprintf("tier: %q: must be ", name), tierNames, "there are no tiers")
 }
