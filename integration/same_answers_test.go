@@ -364,10 +364,16 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 	}
 
 	var wait sync.WaitGroup
+	var statuses sync.Map
 	for n, c := range all {
-		wait.Go(func() { c.ask(t, n, sent, names, urls) })
+		wait.Go(func() { c.ask(t, n, sent, names, urls, &statuses) })
 	}
 	wait.Wait()
+	for _, status := range []int{200, 400, 401, 402, 403, 404, 429} {
+		if _, seen := statuses.Load(status); !seen && !testing.Short() {
+			t.Errorf("no answer has status %d", status)
+		}
+	}
 	if t.Failed() {
 		return
 	}
@@ -406,8 +412,8 @@ func rowsIn(t *testing.T, dsn, prefixes string) (all []string) {
 	return all
 }
 
-// ask sends all requests to one configuration in each proxy, and compares the answers.
-func (c *madeUp) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []string) {
+// ask sends all requests to one configuration in each proxy, and compares the answers. It adds their statuses.
+func (c *madeUp) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []string, statuses *sync.Map) {
 	client := &http.Client{Transport: &http.Transport{}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	defer client.CloseIdleConnections()
 	if !c.inGo {
@@ -442,6 +448,7 @@ func (c *madeUp) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []s
 				return
 			}
 			answers[at] = c.shown(response, string(body))
+			statuses.Store(response.StatusCode, true)
 		}
 		for at := range answers {
 			if answers[at] != answers[0] {

@@ -9,7 +9,8 @@
 //     names, their values and their help.
 //   - misspelt.go: which name a misspelt one may be.
 //   - limit.go, cost.go, rows.go, limits.go, alternatives.go, network.go, request.go, credentials.go, exempt.go: the parts of limits.
-//   - store.go, password.go, places.go: where they are counted. proxy.go, database.go: what handlers share. line.go, outage.go, sampler.go: the log.
+//   - store.go, password.go, places.go: where they are counted. proxy.go, database.go: what handlers share.
+//   - line.go, outage.go, sampler.go: what is logged.
 //   - node.go: this proxy in the registry of proxies, and a pause of all limits. live.go: what it says there while a page is open.
 //   - decide.go: a request is decided. onerror.go, local.go: no decision was possible.
 //   - match.go: for which requests a limit in Traefik is. headers.go, ietf.go, upstream.go, refusal.go, problem.go: the response.
