@@ -29,17 +29,20 @@ const (
 	boundTime     = 10 * time.Microsecond
 	// forgetPrefix is after how long without a request a prefix is not counted any more.
 	forgetPrefix = time.Minute
-	// boundRows is how many rows a statement deletes, and mostSurplus how many rows are counted beyond MaxKeys.
-	boundRows   = 5000
-	mostSurplus = 500000
+	// boundRows is how many rows a statement deletes, mostSearched how many it looks at beyond MaxKeys, and mostSurplus
+	// how many rows are counted beyond MaxKeys.
+	boundRows    = 5000
+	mostSearched = 100000
+	mostSurplus  = 500000
 )
 
 // rowsSQL counts the rows of a prefix, up to a number. surplusSQL deletes rows that have used one unit at
-// most. Each runs after indexSQL.
+// most, among as many as it may look at. Each runs after indexSQL.
 const (
 	rowsSQL    = `SELECT count(*) FROM (SELECT FROM {table} t WHERE t.prefix = $1::text ORDER BY t.expires_at LIMIT $2::bigint) c`
 	surplusSQL = `WITH deleted AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
-	SELECT r.ctid FROM {table} r WHERE r.prefix = $1::text AND r.slots IS NULL AND {used_once}
+	SELECT r.ctid FROM {table} r WHERE r.slots IS NULL AND {used_once}
+	AND r.ctid = ANY (ARRAY(SELECT t.ctid FROM {table} t WHERE t.prefix = $1::text ORDER BY t.expires_at LIMIT $3::bigint))
 	ORDER BY r.expires_at LIMIT $2::bigint FOR UPDATE SKIP LOCKED)) RETURNING 1)
 SELECT count(*) FROM deleted`
 )
@@ -148,20 +151,18 @@ func (b *keyBounds) bound(l *ratelimit.Limit) error {
 		if chunk > boundRows {
 			chunk = boundRows
 		}
-		deleted, err := b.run(surplusSQL, l, chunk)
-		if err != nil {
-			return err
-		}
+		var deleted int64
+		deleted, err = b.run(surplusSQL, l, chunk, most+mostSearched)
 		rows -= deleted
 		more = deleted == chunk && rows > most
 	}
-	b.set(l, rows > most+most/10)
-	return nil
+	b.set(l, rows > most+most/10) // also if a deletion has failed, which took too long for instance
+	return err
 }
 
 // run runs a statement on the rows of a prefix, and returns its number.
-func (b *keyBounds) run(text string, l *ratelimit.Limit, n int64) (int64, error) {
-	statement := &pgdb.Statement{SQL: boundSQL(text, l, b.cleaner.texts.tables[ephemeralTable].Name), Args: []any{l.Prefix, n}, Unnamed: true}
+func (b *keyBounds) run(text string, l *ratelimit.Limit, numbers ...any) (int64, error) {
+	statement := &pgdb.Statement{SQL: boundSQL(text, l, b.cleaner.texts.tables[ephemeralTable].Name), Args: append([]any{l.Prefix}, numbers...), Unnamed: true}
 	if err := b.cleaner.run(statement); err != nil {
 		return 0, err
 	}

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // boundedLimits are a limit with MaxKeys for each way to count that can have it.
@@ -117,5 +119,30 @@ func TestAPrefixThatIsOverfullIsReported(t *testing.T) {
 	await.Within(t, 60*time.Second, "the log", func() bool { return says(`prefix "p" has at most max_keys (10) keys again`) })
 	await.Within(t, 60*time.Second, "the registry", func() bool {
 		return s.text("SELECT array_to_string(problems, ';') FROM rate_limit_nodes") == "" && store.Stats().Overfull == 0
+	})
+}
+
+// lateDeletions is a DB on which deletions for MaxKeys run into their timeout.
+type lateDeletions struct{ pgdb.DB }
+
+func (d *lateDeletions) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	if strings.Contains(statements[len(statements)-1].SQL, "r.slots IS NULL") {
+		return context.DeadlineExceeded
+	}
+	return d.DB.Run(ctx, statements)
+}
+
+// TestADeletionThatTakesTooLongIsReported: the prefix counts as overfull.
+func TestADeletionThatTakesTooLongIsReported(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	reported := make(chan error, 100)
+	store := s.storeOn(&lateDeletions{s.db("")}, engine.Options{CleanupProbability: -1, OnError: func(err error) { reported <- err }})
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 5, Window: time.Hour, MaxKeys: 10}
+	takeOne(t, store, ratelimit.Hit{Limit: l, Key: "in use", Cost: 1})
+	s.exec("INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) SELECT 'p', n::text, 1, now(), now() + interval '1 hour' FROM generate_series(1, 30) n")
+	await.Within(t, 60*time.Second, "the prefix to be overfull", func() bool { return store.Stats().Overfull == 1 })
+	await.Within(t, 60*time.Second, "the error", func() bool {
+		return strings.Contains((<-reported).Error(), `max_keys of prefix "p": deleting expired rows: context deadline exceeded`)
 	})
 }

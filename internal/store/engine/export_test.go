@@ -65,7 +65,7 @@ var CleanupSQL = sharedStatements().cleanup[cleanupKey{}]
 func BoundStatements(l *ratelimit.Limit) []pgdb.Statement {
 	return []pgdb.Statement{
 		{SQL: boundSQL(rowsSQL, l, ephemeralTable), Args: []any{"p1", int64(1000)}, Unnamed: true},
-		{SQL: boundSQL(surplusSQL, l, ephemeralTable), Args: []any{"p1", int64(1000)}, Unnamed: true},
+		{SQL: boundSQL(surplusSQL, l, ephemeralTable), Args: []any{"p1", int64(1000), int64(10000)}, Unnamed: true},
 	}
 }
 
@@ -93,7 +93,7 @@ type Meaning struct {
 var Meanings = sync.OnceValue(func() map[string]Meaning {
 	all := map[string]Meaning{}
 	for key, text := range sharedStatements().texts {
-		m := Meaning{Kind: []string{"take", "look", "refund", "reset", "leave"}[key.kind], Durable: key.durable, Alike: key.alike, AllOrNothing: key.allOrNothing}
+		m := Meaning{Kind: []string{"take", "look", "refund", "reset", "leave"}[min(key.kind, firstOwn)], Durable: key.durable, Alike: key.alike, AllOrNothing: key.allOrNothing}
 		if key.definition != nil {
 			m.Width = key.definition.SQL.Width()
 		}
