@@ -16,6 +16,9 @@ type RowID struct {
 	Prefix, Key string
 }
 
+// RowOf is the row of a key of a limit. The key is as it is stored.
+func RowOf(l *ratelimit.Limit, key string) RowID { return RowID{l.Durable, l.Prefix, key} }
+
 // Units are units of a row that were charged together.
 type Units struct {
 	N     int64 // how many are left

@@ -53,7 +53,7 @@ type dispatch struct {
 	patient  bool // the batch had more than a timeout: the database answered when it began
 
 	lockWait  time.Duration // the longest wait of a statement for a lock
-	own       []*own.Call   // own calls of the store that are not ended
+	own       []*ownCall    // own calls of the store that are not ended
 	gathered  []*request    // those with which own calls go
 	stats     tally         // what the batch adds to the counts
 	finishing []*batch.Call // memory for finishSingles

@@ -111,25 +111,27 @@ func (d *dispatch) Given(f func(h *ratelimit.Hit, reset bool)) {
 	}
 }
 
+// ownCall is an own call of a batch, and where its result is.
+type ownCall struct {
+	*own.Call
+	at position
+}
+
 // takeOwn takes the own calls that go with requests.
 func (d *dispatch) takeOwn(requests []*request) {
 	d.gathered = requests
 	for _, s := range d.engine.sources {
-		d.own = append(d.own, s.Calls(d)...)
+		for _, c := range s.Calls(d) {
+			d.own = append(d.own, &ownCall{Call: c})
+		}
 	}
 }
 
-// planned is an own call, and where its result is.
-type planned struct {
-	call *own.Call
-	at   position
-}
-
 // planOwn plans the own calls that come before the requests, or the last ones.
-func (d *dispatch) planOwn(r *round, p *plan, last bool) {
+func (d *dispatch) planOwn(p *plan, last bool) {
 	for _, c := range d.own {
 		if c.Kind.Last == last {
-			r.own = append(r.own, planned{c, addOwn(p, c)})
+			c.at = addOwn(p, c.Call)
 		}
 	}
 }
@@ -176,37 +178,22 @@ func kindOf(s *own.Statement) statementKind {
 	return k
 }
 
-// readOwn gives the own calls of a round their results.
-func (r *round) readOwn() {
-	for _, p := range r.own {
-		e := p.at.entry
-		p.call.Err = e.err
-		p.call.View = &e.view
-		p.call.Granted = e.granted - p.at.nth
-		if p.call.Granted < 0 {
-			p.call.Granted = 0
-		}
-		if p.call.Granted > p.call.N {
-			p.call.Granted = p.call.N
-		}
-	}
-}
-
 // endOwn ends own calls, each once. err is why the pipeline has no results, or nil.
 func (d *dispatch) endOwn(err error) {
 	if len(d.own) == 0 {
 		return
 	}
 	for _, k := range d.engine.kinds {
-		var calls, left []*own.Call
+		var calls []*own.Call
+		var left []*ownCall
 		for _, c := range d.own {
 			if c.Kind != k.Kind {
 				left = append(left, c)
 				continue
 			}
-			calls = append(calls, c)
-			if err != nil {
-				c.Err = err
+			calls = append(calls, c.Call)
+			if c.Err = err; err == nil {
+				c.result()
 			}
 			if k.Statement == own.Adjust && c.N > 0 {
 				d.engine.blocked.Clear(c.Row) // the row may have more again
@@ -215,5 +202,18 @@ func (d *dispatch) endOwn(err error) {
 		if d.own = left; len(calls) > 0 {
 			k.end(calls, err)
 		}
+	}
+}
+
+// result gives a call its result. Of an entry, a row grants first what was planned first.
+func (c *ownCall) result() {
+	e := c.at.entry
+	c.Err = e.err
+	c.View = &e.view
+	if c.Granted = e.granted - c.at.nth; c.Granted < 0 {
+		c.Granted = 0
+	}
+	if c.Granted > c.N {
+		c.Granted = c.N
 	}
 }

@@ -16,13 +16,11 @@ import (
 // Further rounds have the requests that have waited for a lock in vain. The plans of a round run in this order, in
 // one pipeline.
 type round struct {
-	settings []int64   // the first parameter of statements, see clockSQL
-	own      []planned // see kinds.go
-
-	plan         *plan // of singles, and of what comes before them
+	settings     []int64 // the first parameter of statements, see clockSQL
+	plan         *plan   // of singles, and of what comes before them
 	singles      []*request
 	transactions []*transaction
-	last         *plan // of own calls that come last: the plan of singles, or one after the transactions, if there are some
+	last         *plan // of own calls that come last: plan, or one after the transactions, if there are some
 }
 
 // planRound plans requests. With oneByOne, which is for requests that have failed with others, each hit has a
@@ -35,15 +33,15 @@ func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne boo
 		several = d.refuseKnown(several)
 		d.takeOwn(requests)
 	}
-	d.planOwn(r, r.plan, false)
+	d.planOwn(r.plan, false)
 	addRequests(r.plan, singles)
 	_ = d.enter(r.plan) // its error is that of the hits
 	r.transactions = d.firstTransactions(several, settings, oneByOne)
 	r.last = r.plan
-	if len(d.own) > len(r.own) && len(r.transactions) > 0 {
+	if len(d.own) > 0 && len(r.transactions) > 0 {
 		r.last = newPlan()
 	}
-	d.planOwn(r, r.last, true)
+	d.planOwn(r.last, true)
 	return r
 }
 
@@ -72,16 +70,20 @@ func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 
 // send runs the pipeline of a round. It reports whether a statement has failed.
 func (d *dispatch) send(r *round) (bool, error) {
-	statements := r.plan.write(d.engine.texts, r.settings)
-	entered := r.plan.entered
-	for _, t := range r.transactions {
-		statements = append(statements, t.write()...)
-		entered = append(entered, t.plan.entered...)
-	}
+	statements, entered := writeAll(r.transactions, r.plan.write(d.engine.texts, r.settings), r.plan.entered)
 	if r.last != r.plan {
 		statements = append(statements, r.last.write(d.engine.texts, r.settings)...)
 	}
 	return d.execute(statements, entered)
+}
+
+// writeAll adds the statements of transactions, and the slots that they charge.
+func writeAll(transactions []*transaction, statements []*pgdb.Statement, entered []slots.Range) ([]*pgdb.Statement, []slots.Range) {
+	for _, t := range transactions {
+		statements = append(statements, t.write()...)
+		entered = append(entered, t.plan.entered...)
+	}
+	return statements, entered
 }
 
 // apply reads the results of a round, or takes the error of its pipeline. It ends the calls that are decided, and returns
@@ -106,8 +108,11 @@ func (d *dispatch) apply(r *round, failed bool, err error) ([]*request, error) {
 			next = append(next, again...)
 			waiting = append(waiting, late...)
 		}
-		transactions = next
-		if err := d.sendTransactions(next); err != nil {
+		if transactions = next; len(next) == 0 {
+			break
+		}
+		statements, entered := writeAll(next, nil, nil)
+		if _, err := d.execute(statements, entered); err != nil {
 			return waiting, err
 		}
 	}
@@ -130,21 +135,6 @@ func (r *round) free() {
 		r.last.free()
 	}
 	r.plan.free()
-}
-
-// sendTransactions sends what transactions need after their first round trip.
-func (d *dispatch) sendTransactions(transactions []*transaction) error {
-	if len(transactions) == 0 {
-		return nil
-	}
-	var statements []*pgdb.Statement
-	var entered []slots.Range
-	for _, t := range transactions {
-		statements = append(statements, t.write()...)
-		entered = append(entered, t.plan.entered...)
-	}
-	_, err := d.execute(statements, entered)
-	return err
 }
 
 // applyRows has leases, and who else wants to know, learn the rows of a plan.
@@ -195,7 +185,6 @@ func (d *dispatch) applySingles(r *round) []*request {
 		r.last.read()
 		d.applyRows(r.last)
 	}
-	r.readOwn()
 	d.endOwn(nil)
 	d.finishing = finishing
 	// Not before: after a panic, end finishes what is not finished.

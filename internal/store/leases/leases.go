@@ -83,7 +83,7 @@ func (l *Leases) Calls(b own.Batch) []*own.Call {
 // Drop ends the lease of the row of a hit, which has its key as it is stored. The hit resets the row, or gives something
 // back: the units go back before that, since a refund that finds them charged would give back more than was used.
 func (l *Leases) Drop(h *ratelimit.Hit, reset bool) {
-	lease.Drop(l.Set, lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}, !reset)
+	lease.Drop(l.Set, lease.RowOf(h.Limit, h.Key), !reset)
 }
 
 // End ends calls. Units of which it is not known whether they were given back are lost.
@@ -131,8 +131,7 @@ func (l *Leases) AddHeld(hits []ratelimit.Hit, decisions []ratelimit.Decision, s
 		if h.Limit.Lease <= 0 {
 			continue
 		}
-		row := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
-		if held := lease.HeldSince(l.Set, row, sent); held > 0 {
+		if held := lease.HeldSince(l.Set, lease.RowOf(h.Limit, h.Key), sent); held > 0 {
 			decisions[i].Remaining = algorithm.Remaining(decisions[i].Limit, decisions[i].Remaining+held)
 		}
 	}

@@ -66,7 +66,7 @@ func New(w *own.Waiting, report func(error), charged func(units, charged int64, 
 
 // Add changes a counter soon.
 func (s *Settlements) Add(h *batch.Settlement) {
-	row := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: strings.Clone(h.Key)} // the key may be a part of a long request
+	row := lease.RowOf(h.Limit, strings.Clone(h.Key)) // the key may be a part of a long request
 	s.add(&own.Call{Kind: s.Adjust, Row: row, Limit: h.Limit, N: h.Back, Claim: h.DecidedAt, Number: algorithm.WindowOf(h.Limit, h.DecidedAt, h.Reset)}, s.Wait)
 }
 

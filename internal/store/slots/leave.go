@@ -70,24 +70,20 @@ func (f *Slots) LeaveUnsure(all []Range) {
 
 // againLocked returns the unsure slots that are due. Their time does not run while the database is down. The caller holds mu.
 func (f *Slots) againLocked(now time.Time, down bool) []Range {
-	if down {
-		for i := range f.unsure {
-			f.unsure[i].until = now.Add(lateEnter)
-		}
-		return nil
-	}
-	n := 0
-	for n < len(f.unsure) && now.After(f.unsure[n].due) {
-		n++
-	}
 	var again []Range
-	for _, s := range append([]unsureSlots(nil), f.unsure[:n]...) {
-		again = append(again, s.Range)
-		if s.due = now.Add(leaveAgain); s.due.Before(s.until) {
-			f.unsure = append(f.unsure, s)
+	var left []unsureSlots
+	for _, s := range f.unsure {
+		if down {
+			s.until = now.Add(lateEnter)
+		} else if now.After(s.due) {
+			again = append(again, s.Range)
+			s.due = now.Add(leaveAgain)
+		}
+		if down || s.due.Before(s.until) {
+			left = append(left, s)
 		}
 	}
-	f.unsure = f.unsure[n:]
+	f.unsure = left
 	return again
 }
 

@@ -77,7 +77,7 @@ type Slots struct {
 	number  int64      // of the last slot
 	held    map[*heldSlots]bool
 	rows    map[lease.RowID]int64 // how many slots of each row are in held
-	unsure  []unsureSlots         // to be given back again, in the order of due
+	unsure  []unsureSlots         // to be given back again
 	ticking bool
 }
 
