@@ -15,8 +15,8 @@ import (
 // Store is a chain of stores, and the registration of the process in the registry of proxies.
 type Store struct {
 	*local.Store
-	registered *registry.Registry // nil without a registry.Node
-	closed     int32              // atomic
+	*registry.Registry
+	closed int32 // atomic
 }
 
 // Open returns a store on db, and closes db in its Close. It does not touch the network
@@ -39,40 +39,22 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{Store: local.New(next, rows)}
-	if n != nil {
-		s.registered = registry.New(db, s.Store, *n, registry.Options{DisableMigration: o.DisableMigration, Random: o.Random, OnError: o.OnError})
-	}
-	return s, nil
+	s := local.New(next, rows)
+	return &Store{Store: s, Registry: registry.New(db, s, n, registry.Options{DisableMigration: o.DisableMigration, Random: o.Random, OnError: o.OnError})}, nil
 }
 
 // Prepare starts, in the background, what the first decision would otherwise wait for: a
 // connection, and the migration if one is due. It also begins the registration.
 func (s *Store) Prepare() {
 	s.Store.Prepare()
-	if s.registered != nil {
-		s.registered.Start()
-	}
-}
-
-// Paused reports whether the limits of the database are paused, see registry.Registry.Paused.
-func (s *Store) Paused() bool { return s.registered != nil && s.registered.Paused() }
-
-// SetApplied is registry.Registry.SetApplied.
-func (s *Store) SetApplied(seq int64, log string, problems []string) {
-	if s.registered != nil {
-		s.registered.SetApplied(seq, log, problems)
-	}
+	s.Start()
 }
 
 // Close implements ratelimit.Store. The row of the process in the registry says that it has ended. Calls in flight may
 // finish, for up to a second. Units of leases are given back, which takes up to another second.
 func (s *Store) Close() {
-	if !atomic.CompareAndSwapInt32(&s.closed, 0, 1) {
-		return
+	if atomic.CompareAndSwapInt32(&s.closed, 0, 1) {
+		s.End()
+		s.Store.Close()
 	}
-	if s.registered != nil {
-		s.registered.End()
-	}
-	s.Store.Close()
 }

@@ -97,7 +97,7 @@ func (s *Store) Stats() Stats {
 	c := s.inner.Stats()
 	return Stats{
 		Requests: c.Requests, Batches: c.Batches, Statements: c.Statements, RolledBack: c.RolledBack, Blocked: c.Blocked, BlockedKeys: c.BlockedKeys,
-		Leased: c.Leased, LeasedUnits: c.LeasedUnits, Overfull: c.Overfull, Failures: c.Failures, Errors: c.Errors,
+		Leased: c.Leased, LeasedUnits: c.LeasedUnits, Overfull: int64(len(c.Overfull)), Failures: c.Failures, Errors: c.Errors,
 	}
 }
 

@@ -26,8 +26,8 @@ type Store interface {
 	Settle(s *batch.Settlement)
 	// Answers reports whether the database answers for a subject, as far as that is known.
 	Answers(subject string) bool
-	// Charge charges units of a row soon, which were admitted on a durable limit without the database: once, as far as the
-	// quota goes, and also if there is no row. Rows.Charged learns what becomes of them.
+	// Charge charges units of a row soon, which were admitted on a durable limit without the database: once, as far
+	// as the quota goes, and also if there is no row. Rows.Charged learns what becomes of them.
 	Charge(subject string, row lease.RowID, l *ratelimit.Limit, units int64)
 	// Held is how many slots of a row the requests of this process hold.
 	Held(row lease.RowID) int64
@@ -43,8 +43,6 @@ type Store interface {
 	Unavailable() error
 	// Stats returns the counts as of now.
 	Stats() Stats
-	// Overfull returns what is wrong with prefixes that have more rows than MaxKeys.
-	Overfull() []string
 
 	// SetPaused says that limits are paused, or not any more.
 	SetPaused(paused bool)
@@ -61,7 +59,8 @@ type Place struct {
 	// Find is asked before the tables are looked for, until it has answered. It reports that the tables are in other
 	// stores: then this store makes none, and decides nothing. down is whether the connection has failed. Nil is never.
 	Find func(ctx context.Context) (elsewhere, down bool, err error)
-	// Tables are other tables than those of the database, by the names of those; nil is none. The store makes none then.
+	// Tables are other tables than those of the database, by the names of those; nil is none. The store makes none
+	// then.
 	Tables map[string]Table
 	// Divert is given the batches of queues of OpenQueue first. It reports that it ends their calls. Nil ends none.
 	Divert func(q *batch.Queue, calls []*batch.Call) bool
@@ -87,8 +86,8 @@ type Rows interface {
 	// Wanted reports whether Learn is to be called.
 	Wanted() bool
 	Learn(rows []Row)
-	// Charged says of how many units of Charge it is known what became of them, how many of these were charged, and whether
-	// the others may have been.
+	// Charged says of how many units of Charge it is known what became of them, how many of these were charged, and
+	// whether the others may have been.
 	Charged(units, charged int64, lost bool)
 }
 

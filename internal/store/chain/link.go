@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Link passes everything on to the next store. A store that wraps another one embeds it, and has the methods that do more.
-// It is no embedded Store, because Yaegi does not find the methods of an interface that is embedded.
+// Link passes everything on to the next store. A store that wraps another one embeds it, and has the methods that do
+// more. It is no embedded Store, because Yaegi does not find the methods of an interface that is embedded.
 type Link struct{ Next Store }
 
 func (l *Link) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
@@ -37,7 +37,6 @@ func (l *Link) Await(ctx context.Context) error { return l.Next.Await(ctx) }
 func (l *Link) Ready() bool                     { return l.Next.Ready() }
 func (l *Link) Unavailable() error              { return l.Next.Unavailable() }
 func (l *Link) Stats() Stats                    { return l.Next.Stats() }
-func (l *Link) Overfull() []string              { return l.Next.Overfull() }
 func (l *Link) SetPaused(paused bool)           { l.Next.SetPaused(paused) }
 func (l *Link) SetProxies(n int64)              { l.Next.SetProxies(n) }
 func (l *Link) Tick()                           { l.Next.Tick() }

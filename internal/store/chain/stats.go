@@ -33,20 +33,29 @@ type Stats struct {
 	BlockedKeys int64 // keys that are known to be used up
 	Leases      int64 // keys of which units are charged in advance
 	LeasedUnits int64 // these units
-	Overfull    int64 // prefixes with more rows than Limit.MaxKeys that cannot be deleted
 	Waiting     int64 // requests that wait for a decision of the database
 	InFlight    int64 // slots that requests of this process hold
+
+	Overfull []string // what is wrong with prefixes that have more rows than Limit.MaxKeys, which cannot be deleted
+}
+
+// done are the counts of what has been done, and now are those of what there is.
+func (s *Stats) done() []*int64 {
+	return []*int64{&s.Requests, &s.Batches, &s.Statements, &s.RolledBack, &s.Blocked, &s.Leased, &s.Failures, &s.Settled, &s.Unsettled, &s.Sizes.Sum, &s.Waits.Sum, &s.Times.Sum}
+}
+
+func (s *Stats) now() []*int64 {
+	return []*int64{&s.BlockedKeys, &s.Leases, &s.LeasedUnits, &s.Waiting, &s.InFlight}
 }
 
 // Add adds the stats of another store.
 func (s *Stats) Add(other *Stats) {
 	s.add(other, 1)
-	s.BlockedKeys += other.BlockedKeys
-	s.Leases += other.Leases
-	s.LeasedUnits += other.LeasedUnits
-	s.Overfull += other.Overfull
-	s.Waiting += other.Waiting
-	s.InFlight += other.InFlight
+	to := s.now()
+	for i, n := range other.now() {
+		*to[i] += *n
+	}
+	s.Overfull = append(s.Overfull, other.Overfull...)
 }
 
 // Subtract leaves out what the store had done before.
@@ -54,32 +63,26 @@ func (s *Stats) Subtract(before *Stats) { s.add(before, -1) }
 
 // add adds what another store has done so many times.
 func (s *Stats) add(other *Stats, times int64) {
-	s.Requests += times * other.Requests
-	s.Batches += times * other.Batches
-	s.Statements += times * other.Statements
-	s.RolledBack += times * other.RolledBack
-	s.Blocked += times * other.Blocked
-	s.Leased += times * other.Leased
-	s.Failures += times * other.Failures
-	s.Settled += times * other.Settled
-	s.Unsettled += times * other.Unsettled
+	to := s.done()
+	for i, n := range other.done() {
+		*to[i] += times * *n
+	}
 	if s.Errors == nil {
 		s.Errors = map[string]int64{}
 	}
 	for class, n := range other.Errors {
 		s.Errors[class] += times * n
 	}
-	addHistogram(&s.Sizes, &other.Sizes, times)
-	addHistogram(&s.Waits, &other.Waits, times)
-	addHistogram(&s.Times, &other.Times, times)
+	addCounts(&s.Sizes, &other.Sizes, times)
+	addCounts(&s.Waits, &other.Waits, times)
+	addCounts(&s.Times, &other.Times, times)
 }
 
-func addHistogram(sum, other *Histogram, times int64) {
+func addCounts(sum, other *Histogram, times int64) {
 	for len(sum.Counts) < len(other.Counts) {
 		sum.Counts = append(sum.Counts, 0)
 	}
 	for i, n := range other.Counts {
 		sum.Counts[i] += times * n
 	}
-	sum.Sum += times * other.Sum
 }

@@ -201,9 +201,8 @@ func overfullText(l *ratelimit.Limit) string {
 	return fmt.Sprintf("prefix %q has more than max_keys (%d) keys, and the table grows: too few keys have used one unit at most, and others are never deleted", l.Prefix, l.MaxKeys)
 }
 
-// Overfull implements chain.Store.
-func (s *Store) Overfull() []string {
-	b := s.engine.bounds
+// overfull returns what is wrong with the prefixes that are overfull.
+func (b *keyBounds) overfull() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var texts []string

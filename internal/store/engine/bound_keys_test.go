@@ -75,7 +75,7 @@ func TestAFloodLeavesWhatCounts(t *testing.T) {
 			if n := s.rowsOf("other"); n != flood {
 				t.Errorf("another prefix has %d rows, want %d", n, flood)
 			}
-			if n := store.Stats().Overfull; n != 0 {
+			if n := len(store.Stats().Overfull); n != 0 {
 				t.Errorf("%d prefixes are overfull", n)
 			}
 			s.nothingReported()
@@ -109,7 +109,7 @@ func TestAPrefixThatIsOverfullIsReported(t *testing.T) {
 	await.Within(t, 60*time.Second, "the registry", func() bool {
 		return strings.Contains(s.text("SELECT coalesce((SELECT array_to_string(problems, ';') FROM rate_limit_nodes), '')"), text)
 	})
-	if n := store.Stats().Overfull; n != 1 {
+	if n := len(store.Stats().Overfull); n != 1 {
 		t.Errorf("%d prefixes are overfull, want 1", n)
 	}
 	if n := s.rowsOf("p"); n != 30 {
@@ -118,7 +118,7 @@ func TestAPrefixThatIsOverfullIsReported(t *testing.T) {
 	s.exec("DELETE FROM rate_limit_ephemeral WHERE key NOT IN ('1', '2')")
 	await.Within(t, 60*time.Second, "the log", func() bool { return says(`prefix "p" has at most max_keys (10) keys again`) })
 	await.Within(t, 60*time.Second, "the registry", func() bool {
-		return s.text("SELECT array_to_string(problems, ';') FROM rate_limit_nodes") == "" && store.Stats().Overfull == 0
+		return s.text("SELECT array_to_string(problems, ';') FROM rate_limit_nodes") == "" && len(store.Stats().Overfull) == 0
 	})
 }
 
@@ -141,7 +141,7 @@ func TestADeletionThatTakesTooLongIsReported(t *testing.T) {
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 5, Window: time.Hour, MaxKeys: 10}
 	takeOne(t, store, ratelimit.Hit{Limit: l, Key: "in use", Cost: 1})
 	s.exec("INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) SELECT 'p', n::text, 1, now(), now() + interval '1 hour' FROM generate_series(1, 30) n")
-	await.Within(t, 60*time.Second, "the prefix to be overfull", func() bool { return store.Stats().Overfull == 1 })
+	await.Within(t, 60*time.Second, "the prefix to be overfull", func() bool { return len(store.Stats().Overfull) == 1 })
 	await.Within(t, 60*time.Second, "the error", func() bool {
 		return strings.Contains((<-reported).Error(), `max_keys of prefix "p": deleting expired rows: context deadline exceeded`)
 	})

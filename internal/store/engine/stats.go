@@ -20,31 +20,31 @@ const histogramSize = 25
 
 // counts adds up chain.Stats.
 type counts struct {
-	mu     sync.Mutex // guards all that follows
-	tally  tally
-	sizes  chain.Histogram
-	waits  chain.Histogram
-	times  chain.Histogram
-	errors map[string]int64
+	mu    sync.Mutex // guards stats
+	stats chain.Stats
 }
 
 func newCounts() *counts {
-	return &counts{
-		sizes: chain.Histogram{Counts: make([]int64, histogramSize)}, waits: chain.Histogram{Counts: make([]int64, histogramSize)},
-		times: chain.Histogram{Counts: make([]int64, histogramSize)}, errors: map[string]int64{},
+	c := &counts{stats: chain.Stats{
+		Sizes: chain.Histogram{Counts: make([]int64, histogramSize)}, Waits: chain.Histogram{Counts: make([]int64, histogramSize)},
+		Times: chain.Histogram{Counts: make([]int64, histogramSize)}, Errors: make(map[string]int64, len(sqlstate.Classes)),
+	}}
+	for _, class := range sqlstate.Classes {
+		c.stats.Errors[class] = 0
 	}
+	return c
 }
 
 // add adds what a batch has done.
 func (c *counts) add(s tally) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tally.Requests += s.Requests
-	c.tally.Batches += s.Batches
-	c.tally.Statements += s.Statements
-	c.tally.RolledBack += s.RolledBack
-	c.tally.Blocked += s.Blocked
-	c.tally.Failures += s.Failures
+	c.stats.Requests += s.Requests
+	c.stats.Batches += s.Batches
+	c.stats.Statements += s.Statements
+	c.stats.RolledBack += s.RolledBack
+	c.stats.Blocked += s.Blocked
+	c.stats.Failures += s.Failures
 }
 
 // addBatch adds a batch to the histograms. It is one function without loops, since the
@@ -56,12 +56,12 @@ func addBatch(c *counts, size int, wait, took time.Duration) {
 	byWait := bucketOf(waited)
 	byTime := bucketOf(lasted)
 	c.mu.Lock()
-	c.sizes.Counts[bySize]++
-	c.sizes.Sum += int64(size)
-	c.waits.Counts[byWait]++
-	c.waits.Sum += waited
-	c.times.Counts[byTime]++
-	c.times.Sum += lasted
+	c.stats.Sizes.Counts[bySize]++
+	c.stats.Sizes.Sum += int64(size)
+	c.stats.Waits.Counts[byWait]++
+	c.stats.Waits.Sum += waited
+	c.stats.Times.Counts[byTime]++
+	c.stats.Times.Sum += lasted
 	c.mu.Unlock()
 }
 
@@ -81,13 +81,12 @@ func bucketOf(value int64) int {
 func (c *counts) addError(class string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.errors[class]++
+	c.stats.Errors[class]++
 }
 
 // Stats implements chain.Store.
 func (s *Store) Stats() chain.Stats {
-	c := s.engine.counts
-	stats := chain.Stats{Overfull: int64(len(s.Overfull())), Waiting: s.waiting(), InFlight: s.engine.slots.Count(), Errors: make(map[string]int64, len(sqlstate.Classes))}
+	stats := chain.Stats{Overfull: s.engine.bounds.overfull(), Waiting: s.waiting(), InFlight: s.engine.slots.Count()}
 	stats.Settled, stats.Unsettled = s.engine.settlements.Counts()
 	if s.engine.blocked != nil {
 		stats.BlockedKeys = int64(s.engine.blocked.Size())
@@ -98,18 +97,9 @@ func (s *Store) Stats() chain.Stats {
 		stats.Leases = lease.Count(leases)
 		stats.LeasedUnits = lease.Total(leases)
 	}
+	c := s.engine.counts
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := c.tally
-	stats.Requests, stats.Batches, stats.Statements = t.Requests, t.Batches, t.Statements
-	stats.RolledBack, stats.Blocked, stats.Failures = t.RolledBack, t.Blocked, t.Failures
-	stats.Sizes, stats.Waits, stats.Times = copyOf(c.sizes), copyOf(c.waits), copyOf(c.times)
-	for _, class := range sqlstate.Classes {
-		stats.Errors[class] = c.errors[class]
-	}
+	stats.Add(&c.stats)
 	return stats
-}
-
-func copyOf(h chain.Histogram) chain.Histogram {
-	return chain.Histogram{Counts: append([]int64(nil), h.Counts...), Sum: h.Sum}
 }

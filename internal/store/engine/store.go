@@ -20,28 +20,16 @@ import (
 
 // Options are the settings of a Store. The zero value is a good choice.
 type Options struct {
-	// DisableMigration leaves it to the operator to run TableSQL.
-	DisableMigration bool
-	// CleanupProbability is how likely a statement is followed, in the background, by
-	// the deletion of expired rows: from 0 to 1. 0 means 0.1; below 0 turns it off.
+	// As in postgres.Options.
+	DisableMigration   bool
 	CleanupProbability float64
-	// Workers is how many batches may be in flight at once, each on its own connection. There is one while the database
-	// answers within 5 ms. 0 means 4. A DB that has a method MaxConns() int, as that of pgxdb has, gets no more than that.
-	Workers int
-	// MaxBlockedKeys bounds the used-up keys that the store remembers and refuses
-	// without asking the database. 0 means 10,000; below 0 turns it off.
-	MaxBlockedKeys int
-	// MaxLeases bounds the keys of which the store holds units in advance, if their limits
-	// have a Lease. 0 means 10,000; below 0 turns leases off.
-	MaxLeases int
-	// LeaseHorizon is for how long the units of a lease should last, at most a twentieth of the limit's Window. Units
-	// that are not used after one and a half times as long are given back. 0 means a second.
-	LeaseHorizon time.Duration
-	// Now replaces the server's clock, for tests.
-	Now func() time.Time
-	// OnError is called with failures that no caller sees: of a migration, of a
-	// cleanup. It must not block. Nil drops them.
-	OnError func(error)
+	Workers            int
+	MaxBlockedKeys     int
+	MaxLeases          int
+	LeaseHorizon       time.Duration
+	Now                func() time.Time
+	OnError            func(error)
+
 	// Place is where the tables are, and Rows is told of the rows of decisions. Nil Rows are not.
 	Place chain.Place
 	Rows  chain.Rows

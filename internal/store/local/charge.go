@@ -54,8 +54,8 @@ func (k *Rows) owe(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now i
 	d.after = r.row
 }
 
-// counts is how much of a debt still counts: in proportion, as much as the share has less for it. Nothing counts after the
-// end of its window.
+// counts is how much of a debt still counts: in proportion, as much as the share has less for it. Nothing counts
+// after the end of its window.
 func (d *debt) counts(now int64) int64 {
 	left := usedOf(&d.share, &d.after, now) - usedOf(&d.share, &d.before, now)
 	switch {

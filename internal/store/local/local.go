@@ -1,6 +1,6 @@
 // Package local is a store that decides by itself while the next one does not: this process has a share of each limit.
-// It remembers the rows of the last decisions of the database, so that a row begins with the share of what was left. The
-// database's next decision on a row replaces what was counted here.
+// It remembers the rows of the last decisions of the database, so that a row begins with the share of what was left.
+// The database's next decision on a row replaces what was counted here.
 //
 //   - local.go: the store, and its decisions. rows.go: what it remembers. charge.go: what it owes to the database.
 package local

@@ -1,9 +1,9 @@
 // Package parts is a store over stores. The counts of a database can be in parts, on the servers of Citus. A part is a
-// schema with the two tables of counts and rate_limit_processes. The function rate_limit_parts of the database says which
-// parts there are, so a Store finds out when the tables are looked for. If there are none, the store of the database
-// decides. Else that store decides nothing, and each part has a store of its own, with its queues, leases and known
-// refusals. Their statements run at the server of the part. They do not know of parts: the names of the tables and the
-// guard are values of a store.
+// schema with the two tables of counts and rate_limit_processes. The function rate_limit_parts of the database says
+// which parts there are, so a Store finds out when the tables are looked for. If there are none, the store of the
+// database decides. Else that store decides nothing, and each part has a store of its own, with its queues, leases
+// and known refusals. Their statements run at the server of the part. They do not know of parts: the names of the
+// tables and the guard are values of a store.
 //
 // A row is in the part of its subject, which is Hit.Subject, or the key as it is stored. A request of one subject is
 // decided in its part as on a single server.
@@ -134,8 +134,8 @@ func (s *Store) await(ctx context.Context, timeout time.Duration) time.Duration 
 	return batch.RoundDown(time.Until(deadline))
 }
 
-// all are the store of the database and those of the parts. They are copied one by one because Yaegi takes the type of the
-// stores for another one.
+// all are the store of the database and those of the parts. They are copied one by one because Yaegi takes the type
+// of the stores for another one.
 func (s *Store) all() []chain.Store {
 	all := []chain.Store{s.Next}
 	if s.inParts() {
@@ -321,15 +321,6 @@ func (s *Store) Stats() chain.Stats {
 		sum.Add(&stats)
 	}
 	return sum
-}
-
-// Overfull implements chain.Store.
-func (s *Store) Overfull() []string {
-	texts := []string{}
-	for _, one := range s.all() {
-		texts = append(texts, one.Overfull()...)
-	}
-	return texts
 }
 
 // SetPaused implements chain.Store.

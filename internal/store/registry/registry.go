@@ -50,8 +50,7 @@ type Store interface {
 	Prepare()
 	Ready() bool
 	Unavailable() error
-	// Overfull returns what is wrong with prefixes that have too many rows.
-	Overfull() []string
+	Stats() chain.Stats
 	// SetPaused says that limits are paused, or not any more.
 	SetPaused(paused bool)
 	// SetProxies says how many proxies there are, this one included.
@@ -94,7 +93,7 @@ const (
 type Registry struct {
 	db      pgdb.DB
 	store   Store
-	node    Node
+	node    *Node // nil: there is no row, and no pause
 	options Options
 	pause   pause
 
@@ -125,8 +124,8 @@ type applied struct {
 	log string
 }
 
-// New returns the registration of a store on db. It does nothing before Start.
-func New(db pgdb.DB, s Store, n Node, o Options) *Registry {
+// New returns the registration of a store on db. It does nothing before Start, and nothing at all without a node.
+func New(db pgdb.DB, s Store, n *Node, o Options) *Registry {
 	if o.Random == nil {
 		o.Random = rand.Float64
 	}
@@ -150,7 +149,7 @@ func (r *Registry) SetApplied(seq int64, log string, problems []string) {
 
 // Start starts the goroutine, once.
 func (r *Registry) Start() {
-	if atomic.CompareAndSwapInt32(&r.started, 0, 1) {
+	if r.node != nil && atomic.CompareAndSwapInt32(&r.started, 0, 1) {
 		go r.run()
 	}
 }
@@ -158,6 +157,9 @@ func (r *Registry) Start() {
 // End ends the goroutine, and says in the row that the process has ended. It is called once, before db is closed.
 func (r *Registry) End() {
 	r.stop()
+	if r.node == nil {
+		return
+	}
 	r.pause.end()
 	last := r.node.Leave == nil || r.node.Leave()
 	if !atomic.CompareAndSwapInt32(&r.started, 0, 1) {

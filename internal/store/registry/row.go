@@ -90,7 +90,7 @@ func (r *Registry) renewals(now time.Time) []*pgdb.Statement {
 	r.mu.Unlock()
 	w := &r.row
 	var seq, log, texts any
-	overfull := r.store.Overfull()
+	overfull := r.store.Stats().Overfull
 	if obeyed.seq >= 0 {
 		seq = obeyed.seq
 		log = obeyed.log
