@@ -40,7 +40,8 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 		return nil, err
 	}
 	s := local.New(next, rows)
-	return &Store{Store: s, Registry: registry.New(db, s, n, registry.Options{DisableMigration: o.DisableMigration, Random: o.Random, OnError: o.OnError})}, nil
+	return &Store{Store: s, Registry: registry.New(db, s, n,
+		registry.Options{DisableMigration: o.DisableMigration, Random: o.Random, OnError: o.OnError})}, nil
 }
 
 // Prepare starts, in the background, what the first decision would otherwise wait for: a

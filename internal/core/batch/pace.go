@@ -86,8 +86,8 @@ func (p *pace) setMost(most int) {
 }
 
 // longestWait is how long a call may have waited and still be worth a batch: a batch has a timeout. While the database
-// does not answer, a call must have more time left than batches take. A call that has waited for no more than a fifth of
-// its timeout is always worth it, or a slow batch could be the last one.
+// does not answer, a call must have more time left than batches take. A call that has waited for no more than a fifth
+// of its timeout is always worth it, or a slow batch could be the last one.
 func longestWait(p *pace, timeout time.Duration, silent bool) time.Duration {
 	if !silent {
 		return (MostTimeouts - 1) * timeout

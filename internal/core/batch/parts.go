@@ -68,7 +68,8 @@ func finishPart(c *Call) *Call {
 		case c.Err == nil:
 			whole.Decisions[at] = c.Decisions[i]
 		case c.part.apart:
-			whole.Decisions[at] = ratelimit.Decision{Allowed: true, Limit: c.Hits[i].Limit.Capacity(), Source: ratelimit.Undecided}
+			whole.Decisions[at] = ratelimit.Decision{Allowed: true, Limit: c.Hits[i].Limit.Capacity(),
+				Source: ratelimit.Undecided}
 		default:
 			whole.Err = c.Err
 		}

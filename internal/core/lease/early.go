@@ -63,7 +63,8 @@ func earlyLow(t *Set, l *Lease) int64 {
 	return low
 }
 
-// updateEarly sets for how long hits without units are refused: for a while if an answer says that nothing is left. The caller holds the shard's mutex.
+// updateEarly sets for how long hits without units are refused: for a while if an answer says that nothing is left. The
+// caller holds the shard's mutex.
 func updateEarly(t *Set, l *Lease, a *Answer, now int64) {
 	l.dryUntil = 0
 	if a.Free > 0 {

@@ -99,11 +99,13 @@ func Sweep(t *Set) {
 		s.Mu.Lock()
 		now := Now(t)
 		for _, l := range s.Rows {
-			if l.First.N > 0 && (now >= l.First.Ends || l.Then.N > 0 && now >= l.Then.Ends) { // else Spare would be lost
+			// Else Spare would be lost.
+			if l.First.N > 0 && (now >= l.First.Ends || l.Then.N > 0 && now >= l.Then.Ends) {
 				settle(t, s, l, now)
 				spare(l, now)
 			}
-			if l.First.N == 0 && now-l.since > Horizon(t, l.Limit) && (l.Used == 0 || now-l.since > 3*Horizon(t, l.Limit)) {
+			if l.First.N == 0 && now-l.since > Horizon(t, l.Limit) &&
+				(l.Used == 0 || now-l.since > 3*Horizon(t, l.Limit)) {
 				remove(t, s, l, true)
 			}
 		}

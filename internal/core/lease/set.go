@@ -119,8 +119,9 @@ type Set struct {
 	// Hash is maphash.String, except in a simulation.
 	Hash func(seed maphash.Seed, key string) uint64
 
-	max             int64
-	most            int   // the most wants, and the most returns: further wants are not asked for, further returns are lost
+	max int64
+	// the most wants, and the most returns: further wants are not asked for, further returns are lost
+	most            int
 	horizon         int64 // microseconds
 	clock           func() int64
 	maintain        func()

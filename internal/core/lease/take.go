@@ -183,7 +183,8 @@ func use(t *Set, l *Lease, h *ratelimit.Hit, now int64, d *ratelimit.Decision) {
 	if remaining < 0 {
 		remaining = 0
 	}
-	*d = ratelimit.Decision{Allowed: true, Limit: quota, Remaining: remaining, Reset: l.Reset, DecidedAt: l.answered, Source: ratelimit.FromLease}
+	*d = ratelimit.Decision{Allowed: true, Limit: quota, Remaining: remaining, Reset: l.Reset, DecidedAt: l.answered,
+		Source: ratelimit.FromLease}
 }
 
 // demand counts a hit that has to be asked about. If its key has shown demand, it begins a

@@ -15,7 +15,8 @@ import (
 // more. It is no embedded Store, because Yaegi does not find the methods of an interface that is embedded.
 type Link struct{ Next Store }
 
-func (l *Link) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+func (l *Link) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
+	decisions []ratelimit.Decision) error {
 	return l.Next.Take(ctx, timeout, hits, decisions)
 }
 

@@ -41,7 +41,8 @@ type Stats struct {
 
 // done are the counts of what has been done, and now are those of what there is.
 func (s *Stats) done() []*int64 {
-	return []*int64{&s.Requests, &s.Batches, &s.Statements, &s.RolledBack, &s.Blocked, &s.Leased, &s.Failures, &s.Settled, &s.Unsettled, &s.Sizes.Sum, &s.Waits.Sum, &s.Times.Sum}
+	return []*int64{&s.Requests, &s.Batches, &s.Statements, &s.RolledBack, &s.Blocked, &s.Leased, &s.Failures,
+		&s.Settled, &s.Unsettled, &s.Sizes.Sum, &s.Waits.Sum, &s.Times.Sum}
 }
 
 func (s *Stats) now() []*int64 {

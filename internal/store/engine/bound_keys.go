@@ -162,7 +162,8 @@ func (b *keyBounds) bound(l *ratelimit.Limit) error {
 
 // run runs a statement on the rows of a prefix, and returns its number.
 func (b *keyBounds) run(text string, l *ratelimit.Limit, numbers ...any) (int64, error) {
-	statement := &pgdb.Statement{SQL: boundSQL(text, l, b.cleaner.texts.tables[ephemeralTable].Name), Args: append([]any{l.Prefix}, numbers...), Unnamed: true}
+	statement := &pgdb.Statement{SQL: boundSQL(text, l, b.cleaner.texts.tables[ephemeralTable].Name),
+		Args: append([]any{l.Prefix}, numbers...), Unnamed: true}
 	if err := b.cleaner.run(statement); err != nil {
 		return 0, err
 	}
@@ -175,7 +176,8 @@ func (b *keyBounds) run(text string, l *ratelimit.Limit, numbers ...any) (int64,
 
 // boundSQL writes a statement for a limit. Its numbers are in the text, because not every algorithm uses each of them.
 func boundSQL(text string, l *ratelimit.Limit, table string) string {
-	once := strings.NewReplacer("{quota}", strconv.FormatInt(l.Capacity(), 10), "{span}", strconv.FormatInt(l.Window.Microseconds(), 10),
+	once := strings.NewReplacer("{quota}", strconv.FormatInt(l.Capacity(), 10),
+		"{span}", strconv.FormatInt(l.Window.Microseconds(), 10),
 		"{events}", strconv.FormatInt(l.Events, 10)).Replace(algorithm.Of(l).SQL.UsedOnce)
 	return strings.NewReplacer("{used_once}", once, "{table}", table).Replace(text)
 }

@@ -88,7 +88,8 @@ func (c *cleaner) cleanup(g *group) []*pgdb.Statement {
 	for _, e := range g.entries {
 		if !seen[e.id.Prefix] && e.view.Now != 0 {
 			seen[e.id.Prefix] = true
-			all = append(all, &pgdb.Statement{SQL: c.texts.cleanup[cleanupKey{g.durable, c.slots()}], Args: []any{[]int64{e.view.Now, 0}, e.id.Prefix}, Unnamed: true})
+			all = append(all, &pgdb.Statement{SQL: c.texts.cleanup[cleanupKey{g.durable, c.slots()}],
+				Args: []any{[]int64{e.view.Now, 0}, e.id.Prefix}, Unnamed: true})
 		}
 	}
 	return all
@@ -108,7 +109,8 @@ func (c *cleaner) cleanUp(due []*pgdb.Statement) error {
 
 // sweep cleans the next prefix of the tables, as of now.
 func (c *cleaner) sweep(now any) error {
-	statement := &pgdb.Statement{SQL: strings.Replace(nextPrefixSQL, "{table}", c.texts.tables[tableName(c.durable)].Name, 1), Args: []any{c.prefix}, Unnamed: true}
+	statement := &pgdb.Statement{SQL: strings.Replace(nextPrefixSQL, "{table}",
+		c.texts.tables[tableName(c.durable)].Name, 1), Args: []any{c.prefix}, Unnamed: true}
 	if err := c.run(statement); err != nil {
 		return err
 	}
@@ -118,7 +120,8 @@ func (c *cleaner) sweep(now any) error {
 		return nil
 	}
 	c.prefix = string(statement.Result[4:])
-	return c.deleteExpired([]*pgdb.Statement{{SQL: c.texts.cleanup[cleanupKey{c.durable, c.slots()}], Args: []any{now, c.prefix}, Unnamed: true}})
+	return c.deleteExpired([]*pgdb.Statement{{SQL: c.texts.cleanup[cleanupKey{c.durable, c.slots()}],
+		Args: []any{now, c.prefix}, Unnamed: true}})
 }
 
 // run runs one statement.

@@ -102,7 +102,8 @@ func (d *dispatch) decideUnusual(r *request) error {
 			e := r.positions[i].entry
 			c.Decisions = append(c.Decisions, decideOne(h, &e.view))
 			if e.kind == take {
-				d.engine.blocked.Remember(e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter, d.sequence, d.engine.believed(h.Limit))
+				d.engine.blocked.Remember(e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter, d.sequence,
+					d.engine.believed(h.Limit))
 			}
 		}
 	}

@@ -142,7 +142,8 @@ func decideGranted(requests []*request) {
 				micros = e.view.Reset
 				reset = time.UnixMicro(micros)
 			}
-			decisions = append(decisions, ratelimit.Decision{Allowed: true, Limit: e.view.Quota, Remaining: left, Reset: reset, DecidedAt: e.view.Now})
+			decisions = append(decisions, ratelimit.Decision{Allowed: true, Limit: e.view.Quota, Remaining: left,
+				Reset: reset, DecidedAt: e.view.Now})
 		}
 		r.call.Decisions = decisions
 	}
@@ -195,8 +196,8 @@ func (d *dispatch) fail(requests []*request, err error) {
 	d.engine.failCalls(d.queue, calls, err)
 }
 
-// noDecision is the error of calls whose batch has failed with err. A batch that had no connection in time, because others
-// used all of them, says nothing about the database.
+// noDecision is the error of calls whose batch has failed with err. A batch that had no connection in time, because
+// others used all of them, says nothing about the database.
 func (d *dispatch) noDecision(err error) error {
 	late := errors.Is(err, context.DeadlineExceeded)
 	switch {

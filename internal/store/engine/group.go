@@ -13,10 +13,11 @@ type group struct {
 	statementKey
 	entries   []*entry
 	statement pgdb.Statement
-	before    pgdb.Statement // of a look: indexSQL. With a guard, also of a take of slots: their processes are read as of after the guard
-	guarded   bool           // a take has before
-	failure   error          // why the statement cannot be sent, or nil
-	only      bool           // the first entry has the statement to itself
+	// of a look: indexSQL. With a guard, also of a take of slots: their processes are read as of after the guard
+	before  pgdb.Statement
+	guarded bool  // a take has before
+	failure error // why the statement cannot be sent, or nil
+	only    bool  // the first entry has the statement to itself
 
 	// Memory for results, see result.go.
 	cells []algorithm.Cell
@@ -61,7 +62,8 @@ func (g *group) write(texts *statements, settings []int64) {
 			n = append(n, e.n)
 			numbers = append(numbers, e.first)
 		}
-		g.statement = pgdb.Statement{SQL: texts.texts[g.statementKey], Args: []any{settings, prefixes, keys, n, numbers}}
+		g.statement = pgdb.Statement{SQL: texts.texts[g.statementKey],
+			Args: []any{settings, prefixes, keys, n, numbers}}
 		return
 	}
 	entries := g.entries

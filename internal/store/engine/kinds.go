@@ -48,7 +48,8 @@ func (s *Store) openKinds(o Options) {
 			e.rows.Charged(units, charged, lost)
 		}
 	})
-	e.kinds = append(e.kinds, kind{e.slots.Leaving, e.slots.End}, kind{e.settlements.Adjust, e.settlements.End}, kind{e.settlements.ChargeLocal, e.settlements.End})
+	e.kinds = append(e.kinds, kind{e.slots.Leaving, e.slots.End}, kind{e.settlements.Adjust, e.settlements.End},
+		kind{e.settlements.ChargeLocal, e.settlements.End})
 	if o.MaxLeases > 0 {
 		e.leases = leases.New(d, o.MaxLeases, o.LeaseHorizon)
 		e.sources = append(e.sources, e.leases)

@@ -94,7 +94,8 @@ func storeKeys(calls []*batch.Call) {
 	}
 	if plain {
 		text := strings.Join(keys, "\x00")
-		plain = utf8.ValidString(text) && strings.Count(text, "\x00") < len(keys) && !strings.Contains(text, batch.DigestPrefix)
+		plain = utf8.ValidString(text) && strings.Count(text, "\x00") < len(keys) &&
+			!strings.Contains(text, batch.DigestPrefix)
 	}
 	if plain {
 		return

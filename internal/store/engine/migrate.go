@@ -101,7 +101,8 @@ func (t *tables) startLocked() {
 	if t.disabled && t.find == nil {
 		atomic.StoreInt32(&t.ready, 1)
 	}
-	if atomic.LoadInt32(&t.ready) == 1 || t.migration != nil || t.server.closing.Err() != nil || time.Now().Before(t.next) {
+	if atomic.LoadInt32(&t.ready) == 1 || t.migration != nil || t.server.closing.Err() != nil ||
+		time.Now().Before(t.next) {
 		return
 	}
 	migration, done := context.WithCancel(context.Background())
@@ -185,7 +186,8 @@ func (t *tables) migrate() error {
 	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (a role that may, such as their owner, can run caddy pg-ratelimit migrate, or schema.sql, instead): %w", failure)
 }
 
-// inspect finds out what tables there are, and reads the timeline, so that another one is noticed later. A failure of the connection counts for the health of the database.
+// inspect finds out what tables there are, and reads the timeline, so that another one is noticed later. A failure of
+// the connection counts for the health of the database.
 func (t *tables) inspect(ctx context.Context) (tablesFound, error) {
 	sent := time.Now()
 	answers := atomic.LoadInt64(&t.server.answers)

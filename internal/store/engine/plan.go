@@ -196,13 +196,15 @@ func nextEntry(p *plan) *entry {
 	return e
 }
 
-// groupOf returns the group of the statement that an entry belongs to. only is whether the entry has a statement of its own.
+// groupOf returns the group of the statement that an entry belongs to. only is whether the entry has a statement of its
+// own.
 func groupOf(p *plan, e *entry, only bool) *group {
 	l := e.view.Limit
 	if l.MaxKeys > 0 && !p.isBounded(l) {
 		p.bounded = append(p.bounded, l)
 	}
-	return groupFor(p, e.stage, statementKey{e.kind, algorithm.Of(l), l.Durable, l.SynchronousCommit || p.sync, p.allOrNothing && e.kind == take, false}, only)
+	key := statementKey{e.kind, algorithm.Of(l), l.Durable, l.SynchronousCommit || p.sync, p.allOrNothing && e.kind == take, false}
+	return groupFor(p, e.stage, key, only)
 }
 
 // groupFor returns the group of a statement of a stage.

@@ -78,7 +78,8 @@ func (d *dispatch) send(r *round) (bool, error) {
 }
 
 // writeAll adds the statements of transactions, and the slots that they charge.
-func writeAll(transactions []*transaction, statements []*pgdb.Statement, entered []slots.Range) ([]*pgdb.Statement, []slots.Range) {
+func writeAll(transactions []*transaction, statements []*pgdb.Statement,
+	entered []slots.Range) ([]*pgdb.Statement, []slots.Range) {
 	for _, t := range transactions {
 		statements = append(statements, t.write()...)
 		entered = append(entered, t.plan.entered...)
@@ -86,8 +87,8 @@ func writeAll(transactions []*transaction, statements []*pgdb.Statement, entered
 	return statements, entered
 }
 
-// apply reads the results of a round, or takes the error of its pipeline. It ends the calls that are decided, and returns
-// the requests that have waited for a lock in vain.
+// apply reads the results of a round, or takes the error of its pipeline. It ends the calls that are decided, and
+// returns the requests that have waited for a lock in vain.
 func (d *dispatch) apply(r *round, failed bool, err error) ([]*request, error) {
 	if err == nil && failed {
 		if err = d.sendDivided(r); err != nil {

@@ -27,14 +27,14 @@ import (
 // A failure changes no state if the database has answered another batch since the call began: then only
 // that connection has failed, or there was none for the batch or the probe.
 //
-// The time that this process loses, in a queue or without the processor, is no failure: a batch has the timeout from when
-// its statements are sent, see pgdb.DB.
+// The time that this process loses, in a queue or without the processor, is no failure: a batch has the timeout from
+// when its statements are sent, see pgdb.DB.
 type server struct {
 	db      pgdb.DB
 	closing context.Context // ends when the store is closed
 	counts  *counts         // for errors
-	// onTimeline is called with the result of timeline.SQL, before requests are decided again after an outage: another server may
-	// have taken over.
+	// onTimeline is called with the result of timeline.SQL, before requests are decided again after an outage: another
+	// server may have taken over.
 	onTimeline func(read *pgdb.Statement, sent time.Time)
 	random     func() float64 // rand.Float64, except in a simulation
 
@@ -88,10 +88,10 @@ func (s *server) unavailable() error {
 // each loss another transaction has succeeded, so all of them make progress.
 const maxRetries = 20
 
-// run runs the statements, and gives the database a timeout for each attempt. While the database answers others, it waits
-// again for a connection. It runs a transaction again that lost against another one and therefore did nothing: because of
-// a deadlock, or because the default isolation of the database is stricter than READ COMMITTED. It reports whether a
-// statement has failed.
+// run runs the statements, and gives the database a timeout for each attempt. While the database answers others, it
+// waits again for a connection. It runs a transaction again that lost against another one and therefore did nothing:
+// because of a deadlock, or because the default isolation of the database is stricter than READ COMMITTED. It reports
+// whether a statement has failed.
 func (s *server) run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error) {
 	failed := false
 	for attempt := 0; len(statements) > 0; attempt++ {

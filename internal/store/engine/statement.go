@@ -107,7 +107,8 @@ const refundSQL = blankSQL + `{adjust} WHERE {adjust_where}`
 const resetSQL = blankSQL + `(count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) = (0, 0, excluded.window_start, NULL, NULL, NULL, NULL, excluded.expires_at){reset}`
 
 // refundValues are what algorithms can use in refundSQL.
-var refundValues = strings.NewReplacer("{cost}", "($4::bigint[])[excluded.slot]", "{quota}", "($5::bigint[])[excluded.slot]",
+var refundValues = strings.NewReplacer("{cost}", "($4::bigint[])[excluded.slot]",
+	"{quota}", "($5::bigint[])[excluded.slot]",
 	"{span}", "($6::bigint[])[excluded.slot]", "{events}", "($7::bigint[])[excluded.slot]", "{now}", "(SELECT now FROM clock)",
 	"{claimed}", "(timestamptz 'epoch' + nullif(($8::bigint[])[excluded.slot], 0) * interval '1 microsecond')")
 
@@ -146,7 +147,8 @@ func tableName(durable bool) string {
 
 // ownTables are the tables of the database of a store, by their names.
 func ownTables() map[string]chain.Table {
-	return map[string]chain.Table{ephemeralTable: {Name: ephemeralTable}, durableTable: {Name: durableTable}, processesTable: {Name: processesTable}}
+	return map[string]chain.Table{ephemeralTable: {Name: ephemeralTable}, durableTable: {Name: durableTable},
+		processesTable: {Name: processesTable}}
 }
 
 // statementKey is what the text of a statement depends on.
@@ -184,7 +186,8 @@ func sharedStatements() *statements {
 
 // newStatements writes all texts for the tables of a store.
 func newStatements(tables map[string]chain.Table) *statements {
-	s := &statements{texts: map[statementKey]string{}, cleanup: map[cleanupKey]string{}, tables: tables, index: indexSQL, guarded: tables[ephemeralTable].Guard != ""}
+	s := &statements{texts: map[statementKey]string{}, cleanup: map[cleanupKey]string{}, tables: tables,
+		index: indexSQL, guarded: tables[ephemeralTable].Guard != ""}
 	if s.guarded {
 		s.index += guardedSQL + tables[ephemeralTable].Guard
 	}
@@ -203,15 +206,18 @@ func newStatements(tables map[string]chain.Table) *statements {
 	}
 	for _, durable := range []bool{false, true} {
 		t := tables[tableName(durable)]
-		for slots, none := range map[bool]string{false: "coalesce(slots, '{}') = '{}'", true: "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"} {
-			s.cleanup[cleanupKey{durable, slots}] = s.named(strings.NewReplacer("{settings}", commitSQL(durable, false), "{no_slots}", none).Replace(cleanupSQL), t)
+		noSlots := map[bool]string{false: "coalesce(slots, '{}') = '{}'", true: "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"}
+		for slots, none := range noSlots {
+			text := strings.NewReplacer("{settings}", commitSQL(durable, false), "{no_slots}", none).Replace(cleanupSQL)
+			s.cleanup[cleanupKey{durable, slots}] = s.named(text, t)
 		}
 		for i, one := range ownStatements {
 			settings := lockSQL + commitSQL(durable, one.Disk)
 			if durable && one.Disk {
 				settings += diskSQL
 			}
-			s.texts[statementKey{kind: firstOwn + statementKind(i), durable: durable}] = s.named(strings.ReplaceAll(clockSQL+one.SQL, "{settings}", settings+t.Guard), t)
+			text := strings.ReplaceAll(clockSQL+one.SQL, "{settings}", settings+t.Guard)
+			s.texts[statementKey{kind: firstOwn + statementKind(i), durable: durable}] = s.named(text, t)
 		}
 	}
 	return s
@@ -220,7 +226,8 @@ func newStatements(tables map[string]chain.Table) *statements {
 // addTake writes the text of a take.
 func (s *statements) addTake(key statementKey) {
 	step := key.definition.SQL
-	values := append([]algorithm.Parameter{{Name: "cost", Type: "bigint"}, {Name: "quota", Type: "bigint"}, {Name: "span", Type: "bigint"}}, step.Needs...)
+	values := append([]algorithm.Parameter{{Name: "cost", Type: "bigint"}, {Name: "quota", Type: "bigint"},
+		{Name: "span", Type: "bigint"}}, step.Needs...)
 	var inserted, updated []string // the values of an entry, for a new row and for one that exists
 	items := ""
 	for i, p := range values {
@@ -244,7 +251,8 @@ func (s *statements) addTake(key statementKey) {
 		granted = allGrantedSQL
 	}
 	template := strings.NewReplacer("{fresh}", step.Fresh, "{from}", step.From).Replace(takeSQL)
-	template = strings.NewReplacer(append(inserted, "{prefix}", prefix, "{items}", items, "{order}", order, "{granted}", granted)...).Replace(template)
+	inserted = append(inserted, "{prefix}", prefix, "{items}", items, "{order}", order, "{granted}", granted)
+	template = strings.NewReplacer(inserted...).Replace(template)
 	s.add(strings.ReplaceAll(template, "{step}", strings.NewReplacer(updated...).Replace(step.Step)), key)
 }
 

@@ -26,8 +26,10 @@ type counts struct {
 
 func newCounts() *counts {
 	c := &counts{stats: chain.Stats{
-		Sizes: chain.Histogram{Counts: make([]int64, histogramSize)}, Waits: chain.Histogram{Counts: make([]int64, histogramSize)},
-		Times: chain.Histogram{Counts: make([]int64, histogramSize)}, Errors: make(map[string]int64, len(sqlstate.Classes)),
+		Sizes:  chain.Histogram{Counts: make([]int64, histogramSize)},
+		Waits:  chain.Histogram{Counts: make([]int64, histogramSize)},
+		Times:  chain.Histogram{Counts: make([]int64, histogramSize)},
+		Errors: make(map[string]int64, len(sqlstate.Classes)),
 	}}
 	for _, class := range sqlstate.Classes {
 		c.stats.Errors[class] = 0

@@ -49,7 +49,8 @@ const (
 // withDefaults returns the options with the default values, or a *ratelimit.FieldError.
 func (o Options) withDefaults() (Options, error) {
 	if p := o.CleanupProbability; math.IsNaN(p) || p > 1 {
-		return o, &ratelimit.FieldError{Field: "CleanupProbability", Value: strconv.FormatFloat(p, 'g', -1, 64), Want: "from 0 to 1, or below 0 for no cleanup"}
+		return o, &ratelimit.FieldError{Field: "CleanupProbability", Value: strconv.FormatFloat(p, 'g', -1, 64),
+			Want: "from 0 to 1, or below 0 for no cleanup"}
 	}
 	if o.Workers < 0 {
 		return o, &ratelimit.FieldError{Field: "Workers", Value: strconv.Itoa(o.Workers), Want: "0 or more"}
@@ -143,9 +144,10 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	s.past.moves = o.Place.Tables != nil
 	server.onTimeline = s.SeeTimeline
 	s.leasing = s.newQueue(closeTimeout)
-	e.bounds = &keyBounds{cleaner: e.cleaner, proxies: 1, stores: o.Place.Of, prefixes: map[string]*keyBound{}, notice: func(text string) {
-		o.report(errors.New("ratelimit/postgres: " + text))
-	}}
+	e.bounds = &keyBounds{cleaner: e.cleaner, proxies: 1, stores: o.Place.Of, prefixes: map[string]*keyBound{},
+		notice: func(text string) {
+			o.report(errors.New("ratelimit/postgres: " + text))
+		}}
 	s.openKinds(o)
 	e.cleaner.slots = e.slots.Used
 	if o.Hash != nil {
@@ -176,7 +178,8 @@ func (s *Store) Ready() bool { return atomic.LoadInt32(&s.engine.tables.ready) !
 func (s *Store) Unavailable() error { return s.engine.server.unavailable() }
 
 // Take implements ratelimit.Store.
-func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
+	decisions []ratelimit.Decision) error {
 	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 		return err
 	}
@@ -194,7 +197,8 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 }
 
 // ask decides hits by what the process knows, or by a batch.
-func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision, reset bool) error {
+func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision,
+	reset bool) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // nothing is charged
 	}

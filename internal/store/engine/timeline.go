@@ -29,7 +29,8 @@ type history struct {
 
 // read reads the result of timeline.SQL, and reports whether the counters may lack what this process
 // has charged: the server has another history now, or has gone back in its own. If the role may not
-// call these functions, nothing is noticed. An answer to a statement that was sent before another answer came says nothing.
+// call these functions, nothing is noticed. An answer to a statement that was sent before another answer came says
+// nothing.
 func (p *past) read(read *pgdb.Statement, sent time.Time) bool {
 	columns, err := results.Columns(read.Result)
 	if read.Err != nil || err != nil || len(columns) != 2 || len(columns[1]) != 8 {

@@ -13,9 +13,8 @@ import (
 // Requests of several hits are charged all together or not at all. The takes of all such
 // requests of a batch travel in one pipeline with a single Sync: the server runs them in one
 // implicit transaction. If a row grants less than it was asked for, its statement sets a setting of
-// the transaction. The last statement of the transaction then fails on purpose, so the server undoes all of it. No lock is
-// held across a round trip, and no other transaction ever sees a charge of a request that is
-// refused.
+// the transaction. The last statement of the transaction then fails on purpose, so the server undoes all of it. No lock
+// is held across a round trip, and no other transaction ever sees a charge of a request that is refused.
 //
 // The results that came before the failure say how the rows are. The store then decides the
 // requests in memory, in the order of their arrival, with the Go steps (simulate). It sends
@@ -62,7 +61,8 @@ func (d *dispatch) firstTransactions(requests []*request, settings []int64, oneB
 		r.decisions = r.decisions[:0]
 		r.refusals = r.refusals[:0]
 	}
-	first := &transaction{of: d, settings: settings, requests: requests, looks: !onlyTakes(requests) || d.engine.tight.has(requests), oneByOne: oneByOne}
+	first := &transaction{of: d, settings: settings, requests: requests,
+		looks: !onlyTakes(requests) || d.engine.tight.has(requests), oneByOne: oneByOne}
 	if oneByOne && len(requests) > 1 {
 		return first.divide(nil)
 	}
@@ -143,7 +143,8 @@ func addCharges(p *plan, r *request) {
 		h := &r.call.Hits[i]
 		switch {
 		case h.Cost < 0:
-			r.positions = append(r.positions, position{refund: add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h)).entry})
+			back := add(p, refund, h.Limit, rowOf(h), algorithm.Refunded(h)).entry
+			r.positions = append(r.positions, position{refund: back})
 		case r.passes && !h.Peek:
 			r.positions = append(r.positions, add(p, take, h.Limit, rowOf(h), h.Cost))
 		default:
@@ -285,7 +286,8 @@ func (t *transaction) divide(err error) []*transaction {
 	var divided []*transaction
 	for i, r := range t.requests {
 		r.passes = true
-		divided = append(divided, &transaction{of: t.of, settings: t.settings, requests: t.requests[i : i+1], looks: !onlyTakes(t.requests[i : i+1]), oneByOne: t.oneByOne})
+		divided = append(divided, &transaction{of: t.of, settings: t.settings, requests: t.requests[i : i+1],
+			looks: !onlyTakes(t.requests[i : i+1]), oneByOne: t.oneByOne})
 	}
 	return divided
 }
@@ -330,7 +332,8 @@ func (d *dispatch) answer(requests []*request, sent int64) {
 	for _, r := range requests {
 		for i := range r.refusals {
 			refused := &r.refusals[i]
-			d.engine.blocked.Remember(refused.id, &refused.view, r.call.Hits[refused.hit].Cost, r.decisions[refused.hit].RetryAfter, d.sequence, d.engine.believed(refused.view.Limit))
+			d.engine.blocked.Remember(refused.id, &refused.view, r.call.Hits[refused.hit].Cost,
+				r.decisions[refused.hit].RetryAfter, d.sequence, d.engine.believed(refused.view.Limit))
 		}
 		r.call.Decisions = append(r.call.Decisions[:0], r.decisions...)
 		if leasing {

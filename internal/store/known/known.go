@@ -58,7 +58,8 @@ const Trust = int64(time.Second / time.Microsecond)
 
 // New returns what remembers no refusal yet, and no more than max of them.
 func New(max int) *Refusals {
-	return &Refusals{max: max, born: time.Now(), seed: maphash.MakeSeed(), Hash: maphash.String, rows: map[lease.RowID]*refusedRow{}}
+	return &Refusals{max: max, born: time.Now(), seed: maphash.MakeSeed(), Hash: maphash.String,
+		rows: map[lease.RowID]*refusedRow{}}
 }
 
 // clock is the time since b was made, in microseconds.
@@ -98,14 +99,16 @@ func (b *Refusals) Refuse(calls []*batch.Call, believe bool) int {
 			if row == nil {
 				continue
 			}
-			if row == last.row && h.Limit == last.limit && h.Cost == last.cost && len(c.Hits) == 1 && !h.Peek && !c.Reset && len(c.Decisions) == 0 {
+			if row == last.row && h.Limit == last.limit && h.Cost == last.cost && len(c.Hits) == 1 && !h.Peek &&
+				!c.Reset && len(c.Decisions) == 0 {
 				c.Decisions = append(c.Decisions, last.decision)
 				n++
 				break
 			}
 			if refusable(c, h) && refuses(b, row, h, now, believe, &last) {
 				for range c.Hits {
-					c.Decisions = append(c.Decisions, ratelimit.Decision{Allowed: true, Limit: c.Hits[len(c.Decisions)].Limit.Capacity(), Source: ratelimit.Undecided})
+					c.Decisions = append(c.Decisions, ratelimit.Decision{Allowed: true,
+						Limit: c.Hits[len(c.Decisions)].Limit.Capacity(), Source: ratelimit.Undecided})
 				}
 				c.Decisions[i] = last.decision
 				n++
@@ -168,7 +171,8 @@ func (b *Refusals) clearedIndex(id lease.RowID) int {
 // Remember adds a row that refused a cost with RetryAfter wait, in the batch with
 // that number in sequence. The refusal is believed for up to so many microseconds. That of a limit
 // InFlight is not: requests end at any time.
-func (b *Refusals) Remember(id lease.RowID, view *algorithm.View, cost int64, wait time.Duration, sequence, believed int64) {
+func (b *Refusals) Remember(id lease.RowID, view *algorithm.View, cost int64, wait time.Duration,
+	sequence, believed int64) {
 	if b == nil || view.Limit.Algorithm == ratelimit.InFlight || wait <= 0 || wait == ratelimit.Never {
 		return
 	}

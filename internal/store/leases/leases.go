@@ -34,7 +34,8 @@ type charging struct {
 
 // New returns no leases yet, and no more than most of them. horizon is that of limits with long windows.
 func New(d *own.Database, most int, horizon time.Duration) *Leases {
-	l := &Leases{database: d, GiveBack: &own.Kind{Statement: own.Adjust}, Charge: &own.Kind{Statement: own.Charge, Last: true}}
+	l := &Leases{database: d, GiveBack: &own.Kind{Statement: own.Adjust},
+		Charge: &own.Kind{Statement: own.Charge, Last: true}}
 	l.Set = lease.New(lease.Options{Max: most, Horizon: horizon, Maintain: func() { l.maintain() }})
 	return l
 }
@@ -51,8 +52,8 @@ func (l *Leases) maintain() {
 	}))
 }
 
-// Calls implements own.Source. It skips a row that another transaction has locked, so that no request has to wait for the
-// row: the units of this row are lost. It ends the leases of the rows on which the batch has refunds or resets.
+// Calls implements own.Source. It skips a row that another transaction has locked, so that no request has to wait for
+// the row: the units of this row are lost. It ends the leases of the rows on which the batch has refunds or resets.
 func (l *Leases) Calls(b own.Batch) []*own.Call {
 	var calls []*own.Call
 	if !lease.Any(l.Set) {
@@ -68,20 +69,23 @@ func (l *Leases) Calls(b own.Batch) []*own.Call {
 	for i := range returns {
 		back := &returns[i]
 		if !b.Locked(back.Row) {
-			calls = append(calls, &own.Call{Kind: l.GiveBack, Row: back.Row, Limit: back.Limit, N: back.Units.N, Claim: back.Units.Claim})
+			calls = append(calls, &own.Call{Kind: l.GiveBack, Row: back.Row, Limit: back.Limit, N: back.Units.N,
+				Claim: back.Units.Claim})
 		}
 	}
 	for i := range asks {
 		ask := &asks[i]
 		if !b.Locked(ask.Row) {
-			calls = append(calls, &own.Call{Kind: l.Charge, Row: ask.Row, Limit: ask.Limit, N: ask.N, Of: &charging{ask, sent}})
+			calls = append(calls, &own.Call{Kind: l.Charge, Row: ask.Row, Limit: ask.Limit, N: ask.N,
+				Of: &charging{ask, sent}})
 		}
 	}
 	return calls
 }
 
-// Drop ends the lease of the row of a hit, which has its key as it is stored. The hit resets the row, or gives something
-// back: the units go back before that, since a refund that finds them charged would give back more than was used.
+// Drop ends the lease of the row of a hit, which has its key as it is stored. The hit resets the row, or gives
+// something back: the units go back before that, since a refund that finds them charged would give back more than was
+// used.
 func (l *Leases) Drop(h *ratelimit.Hit, reset bool) {
 	lease.Drop(l.Set, lease.RowOf(h.Limit, h.Key), !reset)
 }
@@ -123,8 +127,8 @@ func (l *Leases) answer(row lease.RowID, limit *ratelimit.Limit, v *algorithm.Vi
 	return a
 }
 
-// AddHeld adds the units that are held to the Remaining of decisions. sent is the lease clock, read before the statements
-// were sent: Remaining may have later units already.
+// AddHeld adds the units that are held to the Remaining of decisions. sent is the lease clock, read before the
+// statements were sent: Remaining may have later units already.
 func (l *Leases) AddHeld(hits []ratelimit.Hit, decisions []ratelimit.Decision, sent int64) {
 	for i := range decisions {
 		h := &hits[i]

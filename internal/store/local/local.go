@@ -142,7 +142,8 @@ func (s *Store) Tick() {
 	k := s.rows
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if time.Since(k.state.Last) >= linger && len(k.unpaid) == 0 && k.charging == 0 && s.Next.Ready() && s.Next.Unavailable() == nil {
+	if time.Since(k.state.Last) >= linger && len(k.unpaid) == 0 && k.charging == 0 && s.Next.Ready() &&
+		s.Next.Unavailable() == nil {
 		k.state.On = false
 	}
 }

@@ -64,7 +64,8 @@ func New(o Options) (*Store, error) {
 }
 
 // Take implements ratelimit.Store. It never waits.
-func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
+	decisions []ratelimit.Decision) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -76,7 +77,8 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 		return err
 	}
 	for i := range hits {
-		if hits[i].Limit.Algorithm == ratelimit.InFlight && decisions[i].Allowed && !hits[i].Peek && (all || hits[i].Apart) {
+		if hits[i].Limit.Algorithm == ratelimit.InFlight && decisions[i].Allowed && !hits[i].Peek &&
+			(all || hits[i].Apart) {
 			s.hold(hits[i])
 		}
 	}

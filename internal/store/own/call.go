@@ -1,6 +1,6 @@
-// Package own has a store's own calls. They travel with the batches of requests, and nobody waits for them: settlements,
-// slots that are given back, charges for leases. A package that makes calls has a Kind for them, and the engine of the
-// store plans, sends and ends them by their kind.
+// Package own has a store's own calls. They travel with the batches of requests, and nobody waits for them:
+// settlements, slots that are given back, charges for leases. A package that makes calls has a Kind for them, and the
+// engine of the store plans, sends and ends them by their kind.
 //
 //   - call.go: a call and its kind. source.go: where a batch gets its calls from.
 //   - waiting.go: calls that wait for a batch.
@@ -15,8 +15,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Call is what a store itself does to a row. The package of its kind owns the call until it waits for a batch, and from its
-// end on. In between it is the batch's.
+// Call is what a store itself does to a row. The package of its kind owns the call until it waits for a batch, and from
+// its end on. In between it is the batch's.
 type Call struct {
 	Kind   *Kind
 	Row    lease.RowID
@@ -30,7 +30,8 @@ type Call struct {
 	// its own. It is zero if neither has happened.
 	Since time.Time
 
-	// The result. Granted is how many units Charge has charged, and View the row after the statement, while the call ends.
+	// The result. Granted is how many units Charge has charged, and View the row after the statement, while the call
+	// ends.
 	Err     error
 	Granted int64
 	View    *algorithm.View
@@ -45,8 +46,8 @@ func (c *Call) Retry() {
 	}
 }
 
-// Kind is a kind of calls. How they end is in the table of the engine. Types that refer back to Call cannot be here, since
-// Yaegi would take one type for two.
+// Kind is a kind of calls. How they end is in the table of the engine. Types that refer back to Call cannot be here,
+// since Yaegi would take one type for two.
 type Kind struct {
 	Statement *Statement // what is done to the row
 
@@ -60,8 +61,8 @@ type Kind struct {
 
 // Statement is what a kind does to rows. Charge and Adjust share the statements of requests.
 type Statement struct {
-	// SQL is the text of a statement of the kind's own, after the clock, with {table}. $2 to $5 are arrays with an element
-	// for each call: the prefix and the key of Row, N, and Number. A row can have several calls.
+	// SQL is the text of a statement of the kind's own, after the clock, with {table}. $2 to $5 are arrays with an
+	// element for each call: the prefix and the key of Row, N, and Number. A row can have several calls.
 	SQL  string
 	Disk bool // on a durable table, the commit waits for the disk
 }

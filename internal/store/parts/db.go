@@ -92,7 +92,8 @@ func lostPart(statements []*pgdb.Statement) bool {
 		case sqlstate.UndefinedTable, sqlstate.NoSuchConstraint:
 			return true
 		case sqlstate.SerializationFailure:
-			if text := s.Err.Error(); strings.Contains(text, "is not here") || strings.Contains(text, "is being moved") {
+			if text := s.Err.Error(); strings.Contains(text, "is not here") ||
+				strings.Contains(text, "is being moved") {
 				return true
 			}
 		}

@@ -66,13 +66,15 @@ type reaching interface {
 
 // Open returns a store on db. open opens the store of a place on a DB; report is called with
 // failures that no caller sees; it may be nil.
-func Open(db pgdb.DB, open func(db pgdb.DB, place chain.Place) (chain.Store, error), report func(error)) (chain.Store, error) {
+func Open(db pgdb.DB, open func(db pgdb.DB, place chain.Place) (chain.Store, error),
+	report func(error)) (chain.Store, error) {
 	other, ok := db.(reaching)
 	if !ok {
 		return open(db, chain.Place{})
 	}
 	closing, stop := context.WithCancel(context.Background())
-	s := &Store{open: open, routes: newRoutes(db, other), closing: closing, stop: stop, report: report, queues: map[*batch.Queue]*partQueues{}}
+	s := &Store{open: open, routes: newRoutes(db, other), closing: closing, stop: stop, report: report,
+		queues: map[*batch.Queue]*partQueues{}}
 	root, err := open(db, chain.Place{
 		Find:   func(ctx context.Context) (bool, bool, error) { return s.find(ctx) },
 		Divert: func(q *batch.Queue, calls []*batch.Call) bool { return s.divert(q, calls) },
@@ -195,7 +197,8 @@ func subjectOf(h *ratelimit.Hit) string {
 }
 
 // Take implements ratelimit.Store.
-func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
+	decisions []ratelimit.Decision) error {
 	if atomic.LoadInt32(&s.state) == none {
 		return s.Next.Take(ctx, timeout, hits, decisions)
 	}

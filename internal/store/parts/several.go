@@ -28,7 +28,8 @@ type inPart struct {
 func newInPart(part int) *inPart { return &inPart{part: part} }
 
 // takeSeveral decides hits that are not in one part.
-func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
+	decisions []ratelimit.Decision) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, batch.MostTimeouts*timeout, ratelimit.ErrOverloaded)
 	defer cancel()
 	home, others := s.divide(hits)
@@ -261,7 +262,8 @@ func (s *Store) giveBack(timeout time.Duration, all []*inPart) {
 
 // settleHit gives back what a hit was charged.
 func settleHit(s chain.Store, h *ratelimit.Hit, d *ratelimit.Decision) {
-	s.Settle(&batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: h.Cost, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source})
+	s.Settle(&batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: h.Cost, DecidedAt: d.DecidedAt,
+		Reset: d.Reset.UnixMicro(), Source: d.Source})
 }
 
 // reset resets the rows of hits in their parts.

@@ -92,13 +92,15 @@ func (r *Registry) noticeLocal(now time.Time) {
 	}
 	r.toldLocal = l.On
 	if l.On {
-		r.tell("the database makes no decisions: this proxy limits by itself, at " + strconv.FormatFloat(100/l.Parts, 'g', 3, 64) + " % of each limit")
+		percent := strconv.FormatFloat(100/l.Parts, 'g', 3, 64)
+		r.tell("the database makes no decisions: this proxy limits by itself, at " + percent + " % of each limit")
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.closing, nodeTimeout)
 	defer cancel()
 	// After a failure the row does not say it.
-	_ = r.db.Run(ctx, []*pgdb.Statement{{SQL: localSQL, Args: []any{r.name(), r.node.Epoch, now.Sub(l.Since).Microseconds(), now.Sub(l.Last).Microseconds()}, Unnamed: true}})
+	args := []any{r.name(), r.node.Epoch, now.Sub(l.Since).Microseconds(), now.Sub(l.Last).Microseconds()}
+	_ = r.db.Run(ctx, []*pgdb.Statement{{SQL: localSQL, Args: args, Unnamed: true}})
 	r.tell(fmt.Sprintf("limits are exact again: this proxy has admitted %d requests by itself, and refused %d. Of durable limits, %d units were charged, %d were beyond the quotas, and %d could not be charged",
 		l.Admitted, l.Refused, l.Charged, l.Unfit, l.Lost))
 }

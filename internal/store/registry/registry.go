@@ -33,11 +33,11 @@ type Node struct {
 	// Epoch is another number after each start of the process. Stores of one process on one
 	// database have the same Name and Epoch, and share a row.
 	Epoch int64
-	// Notice is called when a pause of the limits begins, each minute until it ends, and when it ends, and when limits are
-	// local or exact again. It must not block. Nil drops the text.
+	// Notice is called when a pause of the limits begins, each minute until it ends, and when it ends, and when limits
+	// are local or exact again. It must not block. Nil drops the text.
 	Notice func(text string)
-	// Live is called about once a second while a page is open that shows what proxies do, and once with false when no page
-	// is open any more. It returns a text of JSON for the row, or "". Nil is "".
+	// Live is called about once a second while a page is open that shows what proxies do, and once with false when no
+	// page is open any more. It returns a text of JSON for the row, or "". Nil is "".
 	Live func(watched bool) string
 	// Leave is called when the store is closed. It reports whether no other store has the row, which then says that the
 	// process has ended. Nil is true.
@@ -72,7 +72,8 @@ type Options struct {
 
 const (
 	// pollInterval is the mean time between two polls for a pause of the limits. Up to a quarter more or less keeps the
-	// proxies from asking at the same moment, after they have got an answer or the end of their connections at the same moment.
+	// proxies from asking at the same moment, after they have got an answer or the end of their connections at the same
+	// moment.
 	pollInterval = 500 * time.Millisecond
 	// heartbeatInterval is the time between two writes of the row, and newsInterval the least
 	// if there is something new.
@@ -200,7 +201,8 @@ func (r *Registry) beat(now time.Time) {
 	}
 	var statements, writes []*pgdb.Statement
 	if !now.Before(r.readAt) {
-		statements = append(statements, &pgdb.Statement{SQL: watchSQL}, &pgdb.Statement{SQL: timeline.SQL}, &pgdb.Statement{SQL: liveSQL})
+		statements = append(statements, &pgdb.Statement{SQL: watchSQL}, &pgdb.Statement{SQL: timeline.SQL},
+			&pgdb.Statement{SQL: liveSQL})
 	}
 	if r.isDue(now) {
 		writes = r.renewals(now)

@@ -13,8 +13,8 @@ import (
 const sweepNodes = time.Hour
 
 // nodeSQL renews the row. It returns a row, with why the process makes no decisions, unless the name is that of another
-// process which is not gone. What the policy has applied stays if this store has no policy: another store of the process
-// may have one.
+// process which is not gone. What the policy has applied stays if this store has no policy: another store of the
+// process may have one.
 const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, paused, applied_seq, problems, log, live, region, cannot, seen)
 VALUES ($1, nullif($2, ''), $3, $4::text::boolean, $5::bigint, coalesce($6::text[], '{}'), $7::text::oid, $8::text::json, nullif($9, ''), ` + schema.Cannot + `, now())
 ON CONFLICT (node) DO UPDATE SET version = excluded.version, region = excluded.region, cannot = excluded.cannot, ended = NULL, epoch = excluded.epoch, paused = excluded.paused, seen = excluded.seen, live = excluded.live,
@@ -24,8 +24,8 @@ ON CONFLICT (node) DO UPDATE SET version = excluded.version, region = excluded.r
 WHERE n.epoch = excluded.epoch OR NOT ` + schema.NodeIsLive + `
 RETURNING coalesce(n.cannot, '')`
 
-// endedSQL says that a process has ended. leaveSQL deletes the row of a name that a process has no more, and sweepSQL those
-// of processes that ended or vanished. cannotSQL is for a process that cannot write its row.
+// endedSQL says that a process has ended. leaveSQL deletes the row of a name that a process has no more, and sweepSQL
+// those of processes that ended or vanished. cannotSQL is for a process that cannot write its row.
 const (
 	endedSQL  = `UPDATE rate_limit_nodes SET ended = now(), live = NULL WHERE node = $1 AND epoch = $2`
 	cannotSQL = `SELECT coalesce(` + schema.Cannot + `, '')`
@@ -109,7 +109,9 @@ func (r *Registry) renewals(now time.Time) []*pgdb.Statement {
 	}
 	var all []*pgdb.Statement
 	for _, name := range names {
-		all = append(all, &pgdb.Statement{SQL: nodeSQL, Args: []any{name, r.node.Version, r.node.Epoch, strconv.FormatBool(w.paused), seq, texts, log, live, r.node.Region}, Unnamed: true})
+		all = append(all, &pgdb.Statement{SQL: nodeSQL,
+			Args: []any{name, r.node.Version, r.node.Epoch, strconv.FormatBool(w.paused), seq, texts, log, live,
+				r.node.Region}, Unnamed: true})
 	}
 	if now.Sub(w.swept) >= sweepNodes {
 		w.swept = now

@@ -2,8 +2,8 @@
 // algorithm.Definition.Adjust, and charges what was admitted without the database.
 //
 // Nobody waits for a settlement. It goes with the next batch, before the requests, or with one of its own if no batch
-// comes. It is sent once. If its answer is lost, it is not repeated, because it may have had its effect. A statement that
-// has waited for a lock in vain had none, so that its settlements wait for another batch.
+// comes. It is sent once. If its answer is lost, it is not repeated, because it may have had its effect. A statement
+// that has waited for a lock in vain had none, so that its settlements wait for another batch.
 package settle
 
 import (
@@ -55,8 +55,8 @@ const (
 	defaultWait = 5 * time.Millisecond
 )
 
-// New returns no settlements yet. charged learns what becomes of units that were to be charged: how many of them were, and
-// whether the others may have been.
+// New returns no settlements yet. charged learns what becomes of units that were to be charged: how many of them were,
+// and whether the others may have been.
 func New(w *own.Waiting, report func(error), charged func(units, charged int64, lost bool)) *Settlements {
 	return &Settlements{
 		waiting: w, report: report, charged: charged, Wait: defaultWait, calls: map[window]*own.Call{},
@@ -67,7 +67,8 @@ func New(w *own.Waiting, report func(error), charged func(units, charged int64, 
 // Add changes a counter soon.
 func (s *Settlements) Add(h *batch.Settlement) {
 	row := lease.RowOf(h.Limit, strings.Clone(h.Key)) // the key may be a part of a long request
-	s.add(&own.Call{Kind: s.Adjust, Row: row, Limit: h.Limit, N: h.Back, Claim: h.DecidedAt, Number: algorithm.WindowOf(h.Limit, h.DecidedAt, h.Reset)}, s.Wait)
+	s.add(&own.Call{Kind: s.Adjust, Row: row, Limit: h.Limit, N: h.Back, Claim: h.DecidedAt,
+		Number: algorithm.WindowOf(h.Limit, h.DecidedAt, h.Reset)}, s.Wait)
 }
 
 // Charge charges units soon, as far as the quota goes, also on a row that is not there.
@@ -100,8 +101,8 @@ func (s *Settlements) lose(c *own.Call) {
 	}
 }
 
-// End ends settlements. Those that had no effect because of a lock wait for another batch. The others that have failed are
-// reported once, since a batch may have 500.
+// End ends settlements. Those that had no effect because of a lock wait for another batch. The others that have failed
+// are reported once, since a batch may have 500.
 func (s *Settlements) End(calls []*own.Call, _ error) {
 	var again []*own.Call
 	var reason error

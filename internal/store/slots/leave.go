@@ -37,8 +37,8 @@ func (f *Slots) leave(c *own.Call) {
 	}
 }
 
-// End ends calls that give slots back. What was not given back waits for a later batch. err is why the pipeline has failed,
-// and not a statement itself.
+// End ends calls that give slots back. What was not given back waits for a later batch. err is why the pipeline has
+// failed, and not a statement itself.
 func (f *Slots) End(calls []*own.Call, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,7 +68,8 @@ func (f *Slots) LeaveUnsure(all []Range) {
 	}
 }
 
-// againLocked returns the unsure slots that are due. Their time does not run while the database is down. The caller holds mu.
+// againLocked returns the unsure slots that are due. Their time does not run while the database is down. The caller
+// holds mu.
 func (f *Slots) againLocked(now time.Time, down bool) []Range {
 	var again []Range
 	var left []unsureSlots

@@ -2,8 +2,9 @@
 //
 // Hits on limits InFlight hold slots, see algorithm.InFlight. A slot begins with the take of its hit,
 // in the statement or transaction of the request. It ends with ratelimit.Slot.Release: the slot is
-// then among those that the next batch gives back, before the requests. If no batch comes, one without requests gives it
-// back. What was given back is given back again until the server has said that it is: a slot is a number, so twice is once.
+// then among those that the next batch gives back, before the requests. If no batch comes, one without requests gives
+// it back. What was given back is given back again until the server has said that it is: a slot is a number, so twice
+// is once.
 //
 // The name of the process in the numbers, here the session, is a row that the store renews. Its
 // life for others is ten seconds. The store itself believes in it for less (sessionTime), by two clocks:
@@ -38,8 +39,9 @@ const (
 	sessionTime = 8 * time.Second
 	// renewTimeout is for one renewal.
 	renewTimeout = time.Second
-	// leaveAgain is the time between two attempts to give a slot back of which it is not known whether it was taken: the
-	// take may come after the first one, as on a server that hung. lateEnter is for how long, while the database answers.
+	// leaveAgain is the time between two attempts to give a slot back of which it is not known whether it was taken:
+	// the take may come after the first one, as on a server that hung. lateEnter is for how long, while the database
+	// answers.
 	leaveAgain = time.Second
 	lateEnter  = 10 * time.Second
 	// mostUnsure bounds such slots. Beyond it the session ends, and they end with it.
