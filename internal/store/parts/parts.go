@@ -106,7 +106,8 @@ func (s *Store) find(ctx context.Context) (bool, bool, error) {
 	}
 	n := len(s.routes.schemas)
 	for part := len(s.stores); part < n; part++ {
-		one, err := s.open(newPartDB(s.routes, part), chain.Place{Tables: s.routes.tables[part], Of: n})
+		var db pgdb.DB = newPartDB(s.routes, part) // Yaegi does not convert the argument of a function in a field
+		one, err := s.open(db, chain.Place{Tables: s.routes.tables[part], Of: n})
 		if err != nil {
 			return false, false, err
 		}
