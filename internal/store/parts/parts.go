@@ -106,7 +106,7 @@ func (s *Store) find(ctx context.Context) (bool, bool, error) {
 	}
 	n := len(s.routes.schemas)
 	for part := len(s.stores); part < n; part++ {
-		var db pgdb.DB = newPartDB(s.routes, part) // Yaegi does not convert the argument of a function in a field
+		var db pgdb.DB = newPartDB(s.routes, part) //nolint:staticcheck // Yaegi does not convert an argument of s.open
 		one, err := s.open(db, chain.Place{Tables: s.routes.tables[part], Of: n})
 		if err != nil {
 			return false, false, err
