@@ -240,9 +240,13 @@ func refundsOf(in *inPart) *inPart {
 // be reached keeps the charge: less passes then, never more.
 func (s *Store) giveBack(timeout time.Duration, all []*inPart) {
 	var waits []*inPart
+	most := 0 // hits of a part
 	for _, in := range all {
 		if in.err != nil || !allAllowed([]*inPart{in}) {
 			continue
+		}
+		if len(in.hits) > most {
+			most = len(in.hits)
 		}
 		wait := newInPart(in.part) // without hits, since the settlements go with the next batch
 		waits = append(waits, wait)
@@ -257,8 +261,13 @@ func (s *Store) giveBack(timeout time.Duration, all []*inPart) {
 			}
 		}
 	}
-	takeAll(context.Background(), s, timeout, waits)
+	for sent := 0; sent < most; sent += settledAtOnce {
+		takeAll(context.Background(), s, timeout, waits)
+	}
 }
+
+// settledAtOnce is how many settlements go with a batch, see own.Waiting.
+const settledAtOnce = 500
 
 // settleHit gives back what a hit was charged.
 func settleHit(s chain.Store, h *ratelimit.Hit, d *ratelimit.Decision) {
