@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// compiled is a configuration that was checked, but for its DSNs.
+// compiled is a configuration after its check. Its DSNs are not checked yet.
 type compiled struct {
 	site    *edge.Site
 	headers edge.HeaderPolicy

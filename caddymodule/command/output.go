@@ -75,7 +75,7 @@ func lines[T any](list []T, err error, columns func(*T) row) ([]line, error) {
 	return all, err
 }
 
-// asks lists the answer to a question, whose parameters are flags, as fields.
+// asks returns a lister of the answer to a question, with columns as in fields. The parameters of the question are flags.
 func asks(question, columns string, flags ...string) lister {
 	return func(c *call) ([]line, error) {
 		var parameters []any

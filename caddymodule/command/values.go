@@ -209,7 +209,7 @@ const (
 // suggest suggests arguments.
 type suggest = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective)
 
-// names is a question whose first column has names. A second one says what each is.
+// names is a question. The first column of its answer has names, and a second one may describe each name.
 type names string
 
 const (

@@ -65,7 +65,10 @@ func (c *call) watch(e *entry) error {
 				return err
 			}
 		}
-		sleep(ctx, watchInterval)
+		select {
+		case <-ctx.Done():
+		case <-time.After(watchInterval):
+		}
 	}
 	return nil
 }
@@ -94,14 +97,7 @@ func unseen(all []line, seen map[[sha256.Size]byte]int, look int) (fresh []line,
 	return fresh, nil
 }
 
-// sleep waits, until the context ends at most.
-func sleep(ctx context.Context, d time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	<-ctx.Done()
-}
-
-// widths are the widths of the columns of a table whose rows are not known yet. They only grow.
+// widths are those of the columns of a table that is printed row by row. They only grow.
 type widths []int
 
 // lines is the line of a row, after that of the header if the row is the first.

@@ -2,6 +2,9 @@ package batch
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
+// MostOwnCalls is how many of a store's own calls, such as settlements, go with a batch: more would delay its requests.
+const MostOwnCalls = 500
+
 // Settlement is what is known of a request's cost afterwards.
 type Settlement struct {
 	Limit     *ratelimit.Limit

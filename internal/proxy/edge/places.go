@@ -39,9 +39,9 @@ const (
 	HistoryPart = -2
 )
 
-// Places finds out where a site counts, and where its policy and its history are. in are the settings of all its databases
-// but for the DSN, and audit is that of the handler. With a history, recorded are its settings; without one, they are nil, and
-// there is one only if an audit says so.
+// Places finds out where a site counts, and where its policy and its history are. in has the settings of all these
+// databases, without the DSNs. audit is the setting of the handler. recorded has the settings of the history. If recorded
+// is nil, there is a history only if an audit says so.
 func (s *Site) Places(in StoreSettings, dsns *DSNs, audit string, recorded *HistorySettings) (*Places, error) {
 	p := &Places{}
 	if recorded != nil {

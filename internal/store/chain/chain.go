@@ -81,7 +81,7 @@ type Row struct {
 	View *algorithm.View
 }
 
-// Rows is told of the rows of decisions.
+// Rows learns the rows of decisions.
 type Rows interface {
 	// Wanted reports whether Learn is to be called.
 	Wanted() bool

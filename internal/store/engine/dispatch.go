@@ -25,7 +25,7 @@ type engine struct {
 	cleaner *cleaner
 	texts   *statements
 	blocked *known.Refusals // nil if the database is asked about every hit
-	rows    chain.Rows      // is told of rows; nil without
+	rows    chain.Rows      // learns the rows of decisions; may be nil
 	bounds  *keyBounds
 	now     func() time.Time // Options.Now
 	counts  *counts

@@ -138,7 +138,7 @@ func (r *round) free() {
 	r.plan.free()
 }
 
-// applyRows has leases, and who else wants to know, learn the rows of a plan.
+// applyRows passes the rows of a plan on to the leases, and to engine.rows.
 func (d *dispatch) applyRows(p *plan) {
 	d.updateLeases(p)
 	if d.engine.rows == nil || !d.engine.rows.Wanted() {

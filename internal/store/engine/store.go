@@ -30,7 +30,7 @@ type Options struct {
 	Now                func() time.Time
 	OnError            func(error)
 
-	// Place is where the tables are, and Rows is told of the rows of decisions. Nil Rows are not.
+	// Place is where the tables are. Rows learns the rows of decisions; nil learns nothing.
 	Place chain.Place
 	Rows  chain.Rows
 	// Random and Hash replace rand.Float64 and the hash of keys in simulations. Nil does not.

@@ -117,7 +117,7 @@ func (t *taking) share(k *Rows, i int, h *ratelimit.Hit, parts float64) {
 	if most := t.limits[i].Capacity(); h.Cost > most && h.Cost <= h.Limit.Capacity() {
 		t.hits[i].Cost = most // else it could never pass
 	}
-	r := k.of(lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.StoredKey()})
+	r := k.of(lease.RowOf(h.Limit, h.StoredKey()))
 	if !r.shared {
 		r.shared = true
 		algorithm.ShareRow(&r.row, parts)

@@ -36,7 +36,7 @@ type Call struct {
 	Granted int64
 	View    *algorithm.View
 
-	waits bool // the call is in a Waiting, whose mutex guards this
+	waits bool // the call is in a Waiting; the mutex of that Waiting guards waits
 }
 
 // Retry says that the call has failed by itself, so that it has a statement of its own from now on.

@@ -25,8 +25,6 @@ type Waiting struct {
 }
 
 const (
-	// mostCalls is how many calls go with a batch: more would delay its requests.
-	mostCalls = 500
 	// mostAlone is how many of them have a statement of their own.
 	mostAlone = 3
 	// LongestWait is the longest time between two batches without requests, if the one before has taken no calls.
@@ -105,7 +103,7 @@ func (w *Waiting) Calls(b Batch) []*Call {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, c := range w.calls {
-		if len(taken) == mostCalls {
+		if len(taken) == batch.MostOwnCalls {
 			left = append(left, w.calls[i:]...)
 			break
 		}

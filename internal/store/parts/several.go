@@ -261,13 +261,10 @@ func (s *Store) giveBack(timeout time.Duration, all []*inPart) {
 			}
 		}
 	}
-	for sent := 0; sent < most; sent += settledAtOnce {
+	for sent := 0; sent < most; sent += batch.MostOwnCalls {
 		takeAll(context.Background(), s, timeout, waits)
 	}
 }
-
-// settledAtOnce is how many settlements go with a batch, see own.Waiting.
-const settledAtOnce = 500
 
 // settleHit gives back what a hit was charged.
 func settleHit(s chain.Store, h *ratelimit.Hit, d *ratelimit.Decision) {

@@ -24,7 +24,7 @@ FROM rate_limit_pause WHERE until > clock_timestamp()`
 // pause is the pause of all limits, as the process obeys it.
 type pause struct {
 	paused int32             // 1 while limits are paused; atomic, set with the mutex
-	set    func(paused bool) // is told of each change
+	set    func(paused bool) // is called with each change
 
 	// Of the goroutine of the registry.
 	text     string // until when limits are paused, and by which role, for people
