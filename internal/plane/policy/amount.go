@@ -3,7 +3,6 @@ package policy
 import (
 	"sort"
 	"strconv"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -18,16 +17,17 @@ type amount struct {
 
 // choice is an amount that holds for some senders, for some time.
 type choice struct {
-	limit       int32 // of an identity's: its index in ruleSet.limits
-	tier        int32 // of a tier's: its number
-	rank        int32 // of an identity's: 0 for a key, 1 for a user
+	limit       int    // its number
+	tier        string // of a tier's
+	ofKey       bool   // of an identity's: of its key, and not of its user
 	from, until int64
 	amount      *amount
 }
 
 // limit is a limit of a rule, compiled.
 type limit struct {
-	rule     int32
+	number   int       // in its ruleSet
+	of       *Rule     // the rule
 	row      RuleLimit // with the prefix
 	own      *amount
 	tiers    []*choice // of a tier's choices, the one that begins last comes first
@@ -80,135 +80,99 @@ func newAmount(r *Rule, row *RuleLimit, events, burst int64, unlimited bool, fro
 	return a, nil
 }
 
-// amounts are the amounts of an identity under one snapshot. They do not change. An identity
-// keeps those of the snapshot that used it last.
+// newChoice compiles an override of a limit. from is Mark.From.
+func newChoice(l *limit, o *Override, from string) (*choice, error) {
+	a, err := newAmount(l.of, &l.row, o.Events, o.Burst, o.Unlimited, from)
+	if err != nil {
+		return nil, err
+	}
+	return &choice{limit: l.number, tier: o.Tier, ofKey: from == "key", from: beginOf(o.From), until: endOf(o.Until), amount: a}, nil
+}
+
+// amounts are what a rule set has for an identity. They do not change. An identity keeps those of the rule set that used
+// it last.
 type amounts struct {
-	snapshot  *Snapshot
+	set       *ruleSet
 	user, key string // parts of counters' keys
 	byKey     bool   // the request had an API key
 
 	tierUntil, expiresAt, revokedAt int64
 
-	// plain is true if the identity has no bans, no overrides and no billing period, and if
-	// neither its key nor its tier ends before plainUntil.
-	plain      bool
-	plainUntil int64
-	timed      bool      // plainUntil is a time
-	banned     bool      // the identity has bans
-	plainFor   *Snapshot // the snapshot, if plain and it has a memo
-
-	own      []*choice // in the order of their limits; a key's before a user's, then as in limit.tiers
-	period   bool      // the user has an own billing period
-	adjusted bool      // own or period says something
-	anchored []*anchored
+	own    []*choice // a key's before a user's, then as in limit.tiers
+	period *period   // the user's own billing period, or nil
 }
 
-// anchored is an amount with windows that begin on the user's own day, and its base: the amount
-// that it was made of.
-type anchored struct{ base, amount *amount }
+// period is when the months and years of a user begin.
+type period struct {
+	month, year int64  // see ratelimit.Limit.Anchor
+	timeZone    string // "" is that of the limit
+}
 
-// amountsOf returns the amounts of an identity under a snapshot.
-func amountsOf(s *Snapshot, id *Identity) *amounts {
+// amountsOf returns the amounts of an identity under a rule set.
+func amountsOf(set *ruleSet, id *Identity) *amounts {
+	if known, _ := id.amounts.Load().(*amounts); known != nil && known.set == set {
+		return known
+	}
 	a := &amounts{
-		snapshot: s, user: userText(id.User), byKey: id.Digest != [32]byte{},
-		tierUntil: endOf(id.TierUntil), expiresAt: endOf(id.ExpiresAt), revokedAt: endOf(id.RevokedAt), period: !id.PeriodStart.IsZero(),
+		set: set, user: userText(id.User), byKey: id.Digest != [32]byte{}, period: periodOf(id),
+		tierUntil: endOf(id.TierUntil), expiresAt: endOf(id.ExpiresAt), revokedAt: endOf(id.RevokedAt),
 	}
 	if id.KeyID != 0 {
 		a.key = strconv.FormatInt(id.KeyID, 10)
 	}
 	for i := range id.Overrides {
 		o := &id.Overrides[i]
-		if o.Tier != "" {
-			continue
-		}
+		l := set.limits[limitName(o.Rule, o.Limit)]
 		// A key's override does not count for another key of its user.
-		if o.KeyID != 0 && o.KeyID != id.KeyID || o.User != "" && o.User != id.User {
+		if l == nil || o.Tier != "" || o.KeyID != 0 && o.KeyID != id.KeyID || o.User != "" && o.User != id.User {
 			continue
 		}
-		c, err := s.set.choose(o)
-		if err != nil || c.amount == nil {
+		from := "user"
+		if o.KeyID != 0 {
+			from = "key"
+		}
+		c, err := newChoice(l, o, from)
+		if err != nil {
 			continue
+		}
+		if a.period != nil && l.periodic {
+			c.amount = anchoredOn(c.amount, a.period)
 		}
 		a.own = append(a.own, c)
 	}
 	own := a.own
 	sort.SliceStable(own, func(i, j int) bool {
-		if own[i].limit != own[j].limit {
-			return own[i].limit < own[j].limit
-		}
-		if own[i].rank != own[j].rank {
-			return own[i].rank < own[j].rank
+		if own[i].ofKey != own[j].ofKey {
+			return own[i].ofKey
 		}
 		return own[i].from > own[j].from
 	})
-	a.adjusted = a.period || len(own) > 0
-	a.banned = len(id.Bans) > 0
-	a.plain = !a.adjusted && !a.banned && (id.Known || !a.byKey) && id.Tier != "" && a.user != ""
-	a.plainUntil = a.tierUntil
-	if a.byKey && a.expiresAt < a.plainUntil {
-		a.plainUntil = a.expiresAt
-	}
-	if a.byKey && a.revokedAt < a.plainUntil {
-		a.plainUntil = a.revokedAt
-	}
-	a.timed = a.plainUntil != never
-	if a.plain && s.memo != nil {
-		a.plainFor = s
-	}
 	id.amounts.Store(a)
 	return a
 }
 
-// choose compiles an override. The amount of the choice is nil if there is no such limit, for
-// example because its rule is disabled.
-func (set *ruleSet) choose(o *Override) (*choice, error) {
-	c := &choice{from: beginOf(o.From), until: endOf(o.Until)}
-	at, known := set.limitsByName[limitName(o.Rule, o.Limit)]
-	if !known {
-		return c, nil
-	}
-	from := "tier"
-	if o.User != "" {
-		from = "user"
-		c.rank = 1
-	}
-	if o.KeyID != 0 {
-		from = "key"
-		c.rank = 0
-	}
-	l := set.limits[at]
-	var err error
-	c.limit = at
-	c.amount, err = newAmount(&set.rules[l.rule].row, &l.row, o.Events, o.Burst, o.Unlimited, from)
-	return c, err
-}
-
-// adjust returns the amount of a limit for an identity. a is the amount of the identity's
-// tier.
-func adjust(s *amounts, id *Identity, at int32, a *amount, now int64) *amount {
+// adjust returns the amount of a limit for an identity at a time. a is the amount of the identity's tier.
+func adjust(s *amounts, l *limit, a *amount, at int64) *amount {
 	for i := range s.own {
 		c := s.own[i]
-		if c.limit > at {
-			break
-		}
-		if c.limit == at && c.from <= now && now < c.until {
-			a = c.amount
-			break
+		if c.limit == l.number && c.from <= at && at < c.until {
+			return c.amount
 		}
 	}
-	if !s.period || !s.snapshot.set.limits[at].periodic || a.unlimited || a.none {
+	if s.period == nil || !l.periodic {
 		return a
 	}
-	for i := range s.anchored {
-		if s.anchored[i].base == a {
-			return s.anchored[i].amount
-		}
+	key := anchorKey{a, anchorOf(a.limit, s.period), s.period.timeZone} // users with the same one share the amount
+	s.set.mu.RLock()
+	known := s.set.anchored[key]
+	s.set.mu.RUnlock()
+	if known != nil {
+		return known
 	}
-	with := s.snapshot.set.anchor(a, id.PeriodStart, id.TimeZone)
-	// If two goroutines do this at once, one result is lost, and is made again later.
-	more := *s
-	more.anchored = append(append([]*anchored(nil), s.anchored...), &anchored{a, with})
-	id.amounts.Store(&more)
+	with := anchoredOn(a, s.period)
+	s.set.mu.Lock()
+	s.set.anchored[key] = with
+	s.set.mu.Unlock()
 	return with
 }
 
@@ -219,28 +183,36 @@ type anchorKey struct {
 	timeZone string
 }
 
-// anchor returns an amount with windows that begin on the day of a user. Users with the same day
-// and time zone share it.
-func (set *ruleSet) anchor(a *amount, start time.Time, timeZone string) *amount {
+// anchorOf is the anchor of a limit for a period.
+func anchorOf(l *ratelimit.Limit, p *period) int64 {
+	if l.Calendar == ratelimit.Year {
+		return p.year
+	}
+	return p.month
+}
+
+// periodOf is the billing period of an identity. A time zone that this machine does not know is that of the limit.
+func periodOf(id *Identity) *period {
+	if id.PeriodStart.IsZero() {
+		return nil
+	}
+	p := &period{month: ratelimit.AnchorOn(ratelimit.Month, id.PeriodStart), year: ratelimit.AnchorOn(ratelimit.Year, id.PeriodStart)}
+	zoned := ratelimit.Limit{Prefix: "period", Algorithm: ratelimit.FixedWindow, Events: 1, Calendar: ratelimit.Month, Zone: id.TimeZone}
+	if zoned.Validate() == nil {
+		p.timeZone = id.TimeZone
+	}
+	return p
+}
+
+// anchoredOn is an amount with windows that begin on the day of a user.
+func anchoredOn(a *amount, p *period) *amount {
+	if a.unlimited || a.none {
+		return a
+	}
 	l := *a.limit
-	l.Anchor = ratelimit.AnchorOn(l.Calendar, start)
-	if timeZone != "" {
-		l.Zone = timeZone
-		if l.Validate() != nil {
-			l.Zone = a.limit.Zone // this machine does not know the user's
-		}
+	l.Anchor = anchorOf(&l, p)
+	if p.timeZone != "" {
+		l.Zone = p.timeZone
 	}
-	changed := &amount{limit: &l, mark: a.mark}
-	if a.mark.From == "user" || a.mark.From == "key" {
-		return changed // only of one identity
-	}
-	key := anchorKey{a, l.Anchor, l.Zone}
-	set.mu.Lock()
-	defer set.mu.Unlock()
-	with, known := set.anchored[key]
-	if !known {
-		with = changed
-		set.anchored[key] = with
-	}
-	return with
+	return &amount{limit: &l, mark: a.mark}
 }

@@ -30,28 +30,17 @@ func beginOf(t time.Time) int64 {
 
 // banSet holds the bans of networks, compiled.
 type banSet struct {
-	networks *networks
-	byNode   []*Ban // of the bans that hold for a network, the one that ends last
+	lengths   networkLengths
+	byNetwork map[netip.Prefix]*Ban // the one that ends last
 }
 
 func newBanSet(bans []Ban) *banSet {
-	var prefixes []netip.Prefix
+	b := &banSet{byNetwork: make(map[netip.Prefix]*Ban)}
 	for i := range bans {
 		if bans[i].Network.IsValid() {
-			prefixes = append(prefixes, bans[i].Network)
-		}
-	}
-	b := &banSet{networks: newNetworks(prefixes)}
-	b.byNode = make([]*Ban, len(b.networks.nodes))
-	for i := range bans {
-		if bans[i].Network.IsValid() {
-			node := nodeOf(b.networks, bans[i].Network)
-			b.byNode[node] = lastBan(b.byNode[node], &bans[i])
-		}
-	}
-	for node, parent := range b.networks.parents {
-		if parent >= 0 {
-			b.byNode[node] = lastBan(b.byNode[node], b.byNode[parent])
+			network := normalNetwork(bans[i].Network)
+			b.lengths.add(network)
+			b.byNetwork[network] = lastBan(b.byNetwork[network], &bans[i])
 		}
 	}
 	return b
@@ -65,18 +54,22 @@ func lastBan(a, b *Ban) *Ban {
 	return a
 }
 
-// findBan returns the ban that holds for a request at a time and ends last, or nil: a ban of the
-// network, else one of the identity. The identity may be nil.
+// findBan returns the ban that holds for a request at a time and ends last, or nil: a ban of its networks, else one of
+// the identity. The identity may be nil.
 func findBan(s *Snapshot, f *Facts, id *Identity, at int64) *Ban {
-	if node := findNetwork(s.bans.networks, f.Address); node >= 0 {
-		if ban := s.bans.byNode[node]; at < endOf(ban.Until) {
-			return ban
-		}
+	var last *Ban
+	address := plainAddress(f.Address)
+	for _, bits := range lengthsFor(&s.bans.lengths, address) {
+		network, _ := address.Prefix(bits) // of a length that such an address has
+		last = lastBan(last, s.bans.byNetwork[network])
 	}
+	if last != nil && at < endOf(last.Until) {
+		return last
+	}
+	last = nil
 	if id == nil {
 		return nil
 	}
-	var last *Ban
 	for i := range id.Bans {
 		b := &id.Bans[i]
 		// A key's ban does not count for another key of its user.
@@ -87,19 +80,6 @@ func findBan(s *Snapshot, f *Facts, id *Identity, at int64) *Ban {
 	return last
 }
 
-// isBanned reports whether the sender of a request is banned. It then refuses the request.
-func isBanned(s *Snapshot, f *Facts, id *Identity, idAmounts *amounts, now time.Time, o *Verdict) bool {
-	if idAmounts == nil {
-		id = nil // the key has ended or is unknown
-	}
-	ban := findBan(s, f, id, now.UnixMicro())
-	if ban == nil {
-		return false
-	}
-	shutOut(ban, now, o)
-	return true
-}
-
 // shutOut refuses a request because of a ban.
 func shutOut(ban *Ban, now time.Time, o *Verdict) {
 	o.Ban = ban
@@ -108,5 +88,4 @@ func shutOut(ban *Ban, now time.Time, o *Verdict) {
 	if !ban.Until.IsZero() {
 		o.RetryAfter = ban.Until.Sub(now)
 	}
-	o.written = true
 }

@@ -36,31 +36,16 @@ type Options struct {
 // Snapshot is rules, overrides and bans at one moment. It does not change, and any number of
 // goroutines may use it.
 type Snapshot struct {
-	set  *ruleSet
-	bans *banSet
-	memo *memo // nil without
-	// banned: a ban names a network. Bans of users and keys are in identities.
-	banned bool
+	set    *ruleSet
+	bans   *banSet        // of networks. Bans of users and keys are in identities.
+	banned *bannedSenders // of a Policy
 }
 
 // Compile makes a snapshot. overrides are those for tiers; those for users and keys belong to
 // identities, and so do bans of users and keys, which are ignored here. The snapshot keeps the
 // lists, which must not change afterwards.
 func Compile(rules []Rule, overrides []Override, bans []Ban, options Options) *Snapshot {
-	return newSnapshot(newRuleSet(rules, overrides, nil, options), bans)
-}
-
-// WithBans is the snapshot with other bans. The rules are not compiled again.
-func (s *Snapshot) WithBans(bans []Ban) *Snapshot { return newSnapshot(s.set, bans) }
-
-func newSnapshot(set *ruleSet, bans []Ban) *Snapshot {
-	s := &Snapshot{set: set, bans: newBanSet(bans)}
-	s.banned = len(s.bans.byNode) > 0
-	if set.remember > 0 {
-		s.memo = newMemo(set.remember)
-		s.memo.open = !set.anywhere && len(s.bans.byNode) == 0
-	}
-	return s
+	return &Snapshot{set: newRuleSet(rules, overrides, nil, options), bans: newBanSet(bans)}
 }
 
 // Wrong returns the rules that cannot be used, and the overrides for tiers that are not used, in
@@ -73,41 +58,32 @@ func (s *Snapshot) Rules() int { return len(s.set.rules) }
 // ruleSet is rules with their limits, compiled. Its slices hold pointers: in the interpreter a
 // function that has an element of a slice pays for memory of the element's size.
 type ruleSet struct {
-	rules        []*rule // in the order in which they are tried
-	limits       []*limit
-	limitsByName map[string]int32
-	families     map[string]int32
-	tiers        map[string]int32 // 1 and up; 0 is a tier that nothing mentions
-	methods      map[string]uint64
-	index        index
-	remember     int       // Options.Remember
-	anywhere     bool      // a rule names a network
-	networks     *networks // of all rules
-	wrong        []Wrong
+	rules  []*rule           // in the order in which they are tried
+	limits map[string]*limit // by limitName
+	index  *index
+	memo   *memo // nil without
+	wrong  []Wrong
 
-	mu       sync.Mutex // guards anchored
+	mu       sync.RWMutex // guards anchored
 	anchored map[anchorKey]*amount
 }
 
 // rule is a rule, compiled.
 type rule struct {
 	row         Rule
+	place       int // in ruleSet.rules
 	mark        *Mark
-	family      int32 // 0 is none
 	from, until int64
-	tiers       []uint64 // a bit for each tier; nil is all
-	methods     uint64   // a bit for each method; 0 is all
+	methods     []string // in upper case
 	hosts       []*hostPattern
 	paths       []*pathPattern
 	networks    []netip.Prefix
-	// hostFiled is true if the index finds the rule only for a request to one of its hosts, and
-	// pathFiled if only for a request to its only path.
-	hostFiled, pathFiled bool
-	by                   counterBy
-	personal             bool // whether it applies, or its counter, depends on who sends a request
-	cost                 int64
-	compiled             []*limit
-	first, end           int32 // its limits in ruleSet.limits
+	// The index finds the rule only for a request to its only path, to one of its hosts, or of one of its tiers.
+	pathFiled, hostFiled, tierFiled bool
+	by                              counterBy
+	personal                        bool // whether it applies, or its counter, depends on who sends a request
+	cost                            int64
+	limits                          []*limit
 }
 
 // counterOf is the rule's name in its counters.
@@ -121,12 +97,29 @@ func counterOf(row *Rule) string {
 func limitName(rule, limit string) string { return rule + "/" + limit }
 
 // newRuleSet compiles rules in named steps: each rule by itself, or in place of one that cannot be used its version in
-// usable, which are texts of rulesSQL by name; then their order, the numbers of what they name, and the index.
+// usable, which are texts of rulesSQL by name; then their order, their limits, the overrides, and the index.
 func newRuleSet(rows []Rule, overrides []Override, usable map[string]string, options Options) *ruleSet {
-	set := &ruleSet{
-		limitsByName: make(map[string]int32), families: make(map[string]int32), tiers: make(map[string]int32),
-		methods: make(map[string]uint64), anchored: make(map[anchorKey]*amount), remember: options.Remember,
+	set := &ruleSet{limits: make(map[string]*limit), anchored: make(map[anchorKey]*amount)}
+	if options.Remember > 0 {
+		set.memo = newMemo(options.Remember)
 	}
+	compiled := set.compileRules(rows, usable, options)
+	sort.SliceStable(compiled, func(i, j int) bool { return isBefore(&compiled[i].row, &compiled[j].row) })
+	set.keepUnique(compiled)
+	for i := range overrides {
+		o := &overrides[i]
+		if err := set.addTierOverride(o); err != nil {
+			set.wrong = append(set.wrong, Wrong{Rule: o.Rule, Override: "limit " + o.Limit + ", tier " + o.Tier, Err: err})
+		}
+	}
+	wrong := set.wrong
+	sort.SliceStable(wrong, func(i, j int) bool { return wrong[i].Rule < wrong[j].Rule })
+	set.index = newIndex(set.rules)
+	return set
+}
+
+// compileRules compiles each rule that is not off by itself.
+func (set *ruleSet) compileRules(rows []Rule, usable map[string]string, options Options) []*rule {
 	var compiled []*rule
 	for i := range rows {
 		row := &rows[i]
@@ -148,31 +141,33 @@ func newRuleSet(rows []Rule, overrides []Override, usable map[string]string, opt
 			compiled = append(compiled, r)
 		}
 	}
-	sort.SliceStable(compiled, func(i, j int) bool { return isBefore(&compiled[i].row, &compiled[j].row) })
-	set.number(compiled, overrides)
+	return compiled
+}
+
+// keepUnique adds rules to the set, in their order, except those with a name or a counter that one before them has.
+func (set *ruleSet) keepUnique(compiled []*rule) {
 	names := make(map[string]bool, len(compiled))
 	counters := make(map[string]bool, len(compiled))
 	for _, r := range compiled {
-		if err := set.add(r, names, counters); err != nil {
-			set.wrong = append(set.wrong, Wrong{Rule: r.row.Name, Err: err})
+		name := r.row.Name
+		counter := r.mark.Counter
+		switch {
+		case names[name]:
+			set.wrong = append(set.wrong, Wrong{Rule: name, Err: &ratelimit.FieldError{Field: "name", Value: name, Want: "a name that no other rule has"}})
+			continue
+		case counters[counter]:
+			set.wrong = append(set.wrong, Wrong{Rule: name, Err: &ratelimit.FieldError{Field: "counter", Value: counter, Want: "one that no other rule has"}})
+			continue
+		}
+		names[name] = true
+		counters[counter] = true
+		r.place = len(set.rules)
+		set.rules = append(set.rules, r)
+		for _, l := range r.limits {
+			l.number = len(set.limits)
+			set.limits[limitName(name, l.row.Name)] = l
 		}
 	}
-	for i := range overrides {
-		if err := set.addTierOverride(&overrides[i]); err != nil {
-			o := &overrides[i]
-			set.wrong = append(set.wrong, Wrong{Rule: o.Rule, Override: "limit " + o.Limit + ", tier " + o.Tier, Err: err})
-		}
-	}
-	wrong := set.wrong
-	sort.SliceStable(wrong, func(i, j int) bool { return wrong[i].Rule < wrong[j].Rule })
-	set.index = newIndex(set)
-	var named []netip.Prefix
-	for i := range set.rules {
-		named = append(named, set.rules[i].networks...)
-	}
-	set.networks = newNetworks(named)
-	set.anywhere = len(named) > 0
-	return set
 }
 
 // tried are the actions in the order in which rules are tried, by Action.
@@ -186,73 +181,6 @@ func isBefore(a, b *Rule) bool {
 		return a.Priority > b.Priority
 	}
 	return a.Name < b.Name
-}
-
-// number gives a number to every tier and a bit to every method that is mentioned.
-func (set *ruleSet) number(rules []*rule, overrides []Override) {
-	for _, r := range rules {
-		for _, tier := range r.row.Tiers {
-			set.numberOf(tier)
-		}
-		for _, method := range r.row.Methods {
-			method = strings.ToUpper(method)
-			if set.methods[method] == 0 && len(set.methods) < 64 {
-				set.methods[method] = uint64(1) << uint(len(set.methods))
-			}
-		}
-	}
-	for i := range overrides {
-		set.numberOf(overrides[i].Tier)
-	}
-}
-
-func (set *ruleSet) numberOf(tier string) {
-	if set.tiers[tier] == 0 {
-		set.tiers[tier] = int32(len(set.tiers) + 1)
-	}
-}
-
-// add adds a rule to a set that has given its numbers, or returns what is wrong with it and adds nothing. names and
-// counters are those of the rules that the set has.
-func (set *ruleSet) add(r *rule, names, counters map[string]bool) error {
-	row := &r.row
-	if names[row.Name] {
-		return &ratelimit.FieldError{Field: "name", Value: row.Name, Want: "a name that no other rule has"}
-	}
-	if counters[r.mark.Counter] {
-		return &ratelimit.FieldError{Field: "counter", Value: r.mark.Counter, Want: "one that no other rule has"}
-	}
-	for _, method := range row.Methods {
-		bit := set.methods[strings.ToUpper(method)]
-		if bit == 0 {
-			return &ratelimit.FieldError{Field: "methods", Value: method, Want: "one of at most 64 methods in all rules"}
-		}
-		r.methods |= bit
-	}
-	for _, tier := range row.Tiers {
-		if r.tiers == nil {
-			r.tiers = make([]uint64, len(set.tiers)/64+1)
-		}
-		bit := set.tiers[tier]
-		r.tiers[bit/64] |= uint64(1) << uint(bit%64)
-	}
-	if row.Family != "" {
-		if set.families[row.Family] == 0 {
-			set.families[row.Family] = int32(len(set.families) + 1)
-		}
-		r.family = set.families[row.Family]
-	}
-	r.first = int32(len(set.limits))
-	for _, l := range r.compiled {
-		l.rule = int32(len(set.rules))
-		set.limitsByName[limitName(row.Name, l.row.Name)] = int32(len(set.limits))
-		set.limits = append(set.limits, l)
-	}
-	r.end = int32(len(set.limits))
-	set.rules = append(set.rules, r)
-	names[row.Name] = true
-	counters[r.mark.Counter] = true
-	return nil
 }
 
 // compileRule compiles a rule by itself, or returns what is wrong with it.
@@ -276,10 +204,10 @@ func compileRule(row *Rule, options Options) (*rule, error) {
 	}
 	r.by.skips = row.SkipWithoutHeader
 	r.personal = len(row.Tiers) > 0 || row.Action == Charge && r.by.sender
-	for i, header := range r.by.headers {
-		r.by.secrets[i] = header != "" && (options.SecretHeader == nil || options.SecretHeader(header))
+	for _, d := range r.by.dimensions {
+		d.secret = d.kind == byHeader && (options.SecretHeader == nil || options.SecretHeader(d.header))
 	}
-	if r.compiled, err = r.compileLimits(); err != nil {
+	if r.limits, err = r.compileLimits(); err != nil {
 		return nil, err
 	}
 	status := 403
@@ -296,8 +224,11 @@ func compileRule(row *Rule, options Options) (*rule, error) {
 	return r, nil
 }
 
-// compileConditions compiles the hosts, paths and networks.
+// compileConditions compiles the methods, hosts, paths and networks.
 func (r *rule) compileConditions() error {
+	for _, method := range r.row.Methods {
+		r.methods = append(r.methods, strings.ToUpper(method))
+	}
 	for _, host := range r.row.Hosts {
 		p, err := parseHost(host)
 		if err != nil {
@@ -378,7 +309,7 @@ func (r *rule) compileLimits() ([]*limit, error) {
 			return nil, err
 		}
 		calendar := row.Limit.Calendar
-		compiled = append(compiled, &limit{row: row, own: own, periodic: r.by.person && (calendar == ratelimit.Month || calendar == ratelimit.Year)})
+		compiled = append(compiled, &limit{of: &r.row, row: row, own: own, periodic: r.by.person && (calendar == ratelimit.Month || calendar == ratelimit.Year)})
 	}
 	return compiled, nil
 }
@@ -388,12 +319,14 @@ func (set *ruleSet) addTierOverride(o *Override) error {
 	if o.Tier == "" {
 		return &ratelimit.FieldError{Field: "tier", Want: "a tier: overrides for users and keys belong to identities"}
 	}
-	c, err := set.choose(o)
-	if err != nil || c.amount == nil {
+	l := set.limits[limitName(o.Rule, o.Limit)]
+	if l == nil {
+		return nil // for example, its rule is disabled
+	}
+	c, err := newChoice(l, o, "tier")
+	if err != nil {
 		return err
 	}
-	c.tier = set.tiers[o.Tier]
-	l := set.limits[c.limit]
 	l.tiers = append(l.tiers, c)
 	choices := l.tiers
 	sort.SliceStable(choices, func(i, j int) bool { return choices[i].from > choices[j].from })

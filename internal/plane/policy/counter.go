@@ -29,20 +29,25 @@ var dimensions = []string{"user", "key", "tier", "ip", "ip/64", "host", "route",
 
 const wantCountBy = "user, key, tier, ip, ip/64, host, route, header:NAME, or alternatives of them such as user|ip, each once; or all alone"
 
-// counterBy is a parsed CountBy. The slices have an element for each dimension. A name in CountBy is one, or has
-// several, its alternatives, which follow each other.
+// counterBy is a parsed CountBy. A name in CountBy is one dimension, or several, its alternatives, which follow each
+// other.
 type counterBy struct {
-	dimensions []dimension
-	headers    []string // "" if it is no header; canonical
-	secrets    []bool   // the header holds a secret
-	numbers    []int    // of an alternative, 1 and up; 0 if there is no other
-	more       []bool   // another alternative follows
-	skips      bool     // Rule.SkipWithoutHeader
-	user       bool     // user alone
-	all        bool     // all alone
-	hasUser    bool     // user is among them
-	sender     bool     // user, key or tier is among them
-	person     bool     // each counter of an identity's request is of one user or key
+	dimensions []*counted
+	skips      bool // Rule.SkipWithoutHeader
+	user       bool // user alone
+	all        bool // all alone
+	hasUser    bool // user is among them
+	sender     bool // user, key or tier is among them
+	person     bool // each counter of an identity's request is of one user or key
+}
+
+// counted is a dimension that a rule counts by.
+type counted struct {
+	kind   dimension
+	header string // canonical; "" if it is no header
+	secret bool   // the header holds a secret
+	number int    // of an alternative, 1 and up; 0 if there is no other
+	more   bool   // another alternative follows
 }
 
 func parseCountBy(names []string) (counterBy, error) {
@@ -59,7 +64,8 @@ func parseCountBy(names []string) (counterBy, error) {
 			if header != "" {
 				text = "header:" + header
 			}
-			if found < 0 || seen[text] || dimension(found) == byAll && (len(names) > 1 || len(alternatives) > 1) {
+			d := dimension(found)
+			if found < 0 || seen[text] || d == byAll && (len(names) > 1 || len(alternatives) > 1) {
 				return by, &ratelimit.FieldError{Field: "count_by", Value: name, Want: wantCountBy}
 			}
 			seen[text] = true
@@ -67,12 +73,7 @@ func parseCountBy(names []string) (counterBy, error) {
 			if len(alternatives) > 1 {
 				number = i + 1
 			}
-			d := dimension(found)
-			by.dimensions = append(by.dimensions, d)
-			by.headers = append(by.headers, header)
-			by.secrets = append(by.secrets, false)
-			by.numbers = append(by.numbers, number)
-			by.more = append(by.more, i+1 < len(alternatives))
+			by.dimensions = append(by.dimensions, &counted{kind: d, header: header, number: number, more: i+1 < len(alternatives)})
 			// An identity with a billing period has a user, and may have no key.
 			by.person = by.person || certain && (d == byUser || d == byKey && len(alternatives) == 1)
 			certain = certain && d == byKey
@@ -80,8 +81,8 @@ func parseCountBy(names []string) (counterBy, error) {
 		}
 	}
 	by.hasUser = seen["user"]
-	by.user = len(by.dimensions) == 1 && by.dimensions[0] == byUser
-	by.all = by.dimensions[0] == byAll
+	by.user = by.hasUser && len(by.dimensions) == 1
+	by.all = seen["all"]
 	return by, nil
 }
 
@@ -194,17 +195,17 @@ func counterKey(by *counterBy, f *Facts, user, key, tier string) (text string, s
 	text = ""
 	secret = false
 	chosen := false // an alternative, and the next dimension is another one of the same
-	for i, d := range by.dimensions {
+	for _, d := range by.dimensions {
 		if chosen {
-			chosen = by.more[i]
+			chosen = d.more
 			continue
 		}
 		part := ""
 		hides := false
-		switch d {
+		switch d.kind {
 		case byUser:
 			part = user
-			if by.more[i] && strings.HasPrefix(user, "ip:") {
+			if d.more && strings.HasPrefix(user, "ip:") {
 				part = "" // nobody
 			}
 		case byKey:
@@ -220,28 +221,28 @@ func counterKey(by *counterBy, f *Facts, user, key, tier string) (text string, s
 		case byRoute:
 			part = counterText(f.Route)
 		case byHeader:
-			values := f.Header[by.headers[i]]
+			values := f.Header[d.header]
 			if len(values) == 1 {
 				part = counterText(values[0])
 			} else if len(values) > 1 {
 				part = counterText(strings.Join(values, ","))
 			}
-			hides = by.secrets[i] || isAmong(f.KeyHeaders, by.headers[i])
-			if part == "" && !by.skips && !by.more[i] {
+			hides = d.secret || isAmong(f.KeyHeaders, d.header)
+			if part == "" && !by.skips && !d.more {
 				part = noHeader
 			}
 		case byAll:
 			part = "all"
 		}
 		if part == "" {
-			if by.more[i] {
+			if d.more {
 				continue
 			}
 			return "", false
 		}
-		chosen = by.more[i]
-		if by.numbers[i] > 0 {
-			part = AlternativeKey(by.numbers[i], part, hides)
+		chosen = d.more
+		if d.number > 0 {
+			part = AlternativeKey(d.number, part, hides)
 		} else {
 			secret = secret || hides
 		}

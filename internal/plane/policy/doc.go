@@ -37,9 +37,10 @@
 // # Cost
 //
 // The index of a Snapshot files each rule under one kind of condition: paths, hosts, networks or
-// tiers. The rule is filed under every value of that kind. The kind is the one with the fewest other rules. So Evaluate tries few of many selective rules.
-// With Options.Remember, a Snapshot also remembers which rules match by tier, method, host and
-// path. Evaluate allocates nothing where counters are of users. Measure it:
+// tiers. The rule is filed under every value of that kind. The kind is the one with the fewest other rules. So Evaluate
+// tries few of many selective rules. With Options.Remember, a Snapshot also remembers which rules match by tier, method,
+// host and path: a look into the index is dear in the interpreter. Evaluate allocates nothing where counters are of users.
+// Measure it:
 //
 //	go test -run xxx -bench . ./internal/plane/policy
 //	cd integration && go test -run xxx -bench 'Interpreted/Postgres,_policy$' -benchtime 20000x .
@@ -55,14 +56,13 @@
 //   - identities.go: caches of keys and users.
 //   - compile.go: rules become a Snapshot. pattern.go, counter.go: patterns and counters'
 //     keys. amount.go: overrides and billing periods. networks.go, bans.go: networks.
-//     index.go: which rules may match.
+//     index.go: which rules match. memo.go: what is remembered of it.
 //   - match.go: Evaluate. unread.go: if it is not known who sends a request. parameters.go: paths
-//     with parameters. memo.go: what it remembers. recall.go: requests of known API keys.
-//     trace.go: why each rule applies or not. conditions.go: a limit that is no rule, in the words of one.
-//   - policy.go: a Policy. refresh.go: what it does in the background: it polls for changes
-//     (poll.go), reads the rules and bans that have changed (load.go), replaces rules that cannot
-//     be used (usable.go), forgets the identities that have changed, and swaps the snapshot as a
-//     whole. occasionally.go: what it does from time to time.
-//     banned.go: users and keys that are banned. lookup.go, lookup_rows.go: identities that are
-//     not cached, many in one statement.
+//     with parameters. trace.go: why each rule applies or not. conditions.go: a limit that is no rule, in the words of
+//     one.
+//   - policy.go: a Policy. recall.go: requests of known API keys, for the interpreter. refresh.go: what a Policy does in
+//     the background: it polls for changes (poll.go), reads the rules and bans that have changed (load.go), replaces
+//     rules that cannot be used, forgets the identities that have changed, and swaps the snapshot as a whole.
+//     occasionally.go: what it does from time to time. banned.go: users and keys that are banned. lookup.go,
+//     lookup_rows.go: identities that are not cached, many in one statement.
 package policy

@@ -12,11 +12,11 @@ type Poller struct{ poller }
 // NewPoller returns a poller.
 func NewPoller(db pgdb.DB) *Poller { return &Poller{poller{db: db}} }
 
-// Poll returns the numbers of the changes that have become visible, and whether there were
+// Poll returns the users of the changes that have become visible, and whether there were
 // too many to name.
-func (p *Poller) Poll(ctx context.Context) (lines []int64, everything bool, err error) {
+func (p *Poller) Poll(ctx context.Context) (users []string, everything bool, err error) {
 	found, err := p.poll(ctx)
-	return found.lines, found.everything, err
+	return found.users, found.everything, err
 }
 
 // ServerSQL is the statement that tells servers apart.

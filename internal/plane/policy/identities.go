@@ -31,39 +31,35 @@ func nameOfIdentity(id *Identity) string {
 	return NameOfKey(id.Digest)
 }
 
-// Identities caches what the database knows of keys and users. Keys that the database does not know have a cache of
-// their own, so that invented keys do not push out real ones.
+// Identities caches what the database knows of keys and users, in a fixed number of places. If all are taken, an
+// identity that was not used since the last round is evicted (a second-chance list). Keys that the database does not
+// know have a map of their own, so that invented keys do not push out real ones. If it is full, it begins anew.
 //
 // An identity that is evicted while a look-up of it is under way must not come back with what
 // the look-up read before. A look-up therefore begins with Generation, and Add caches nothing if
 // something was evicted since: a change that comes during a statement is rare.
 type Identities struct {
+	most int
+
 	mu         sync.RWMutex // guards what follows
-	known      identityCache
-	unknown    identityCache        // keys that the database does not know
+	known      map[string]*cached
+	list       []*cached            // of the known ones; nil elements are free
+	free       []int                // places in list
+	hand       int                  // the place in list that is tried next
 	texts      map[string]*cached   // by API key, of the known ones that have a text
 	users      map[string][]*cached // by user; the user's keys, and the user
+	unknown    map[string]*cached   // keys that the database does not know
 	generation uint64
 }
 
 // cached is an identity in a cache.
 type cached struct {
-	name string
-	text string // the API key, if rememberKey was called; guarded by the owner's mu
-	id   *Identity
-	at   int64  // when it was read, in microseconds
-	slot int    // in list
-	used uint32 // 1 since its last use, until the hand passes; atomic
-}
-
-// identityCache holds a fixed number of identities. If it is full, one that was not used since the last round is
-// evicted (a second-chance list). Its owner locks it.
-type identityCache struct {
-	entries map[string]*cached
-	list    []*cached // nil elements are free
-	free    []int     // slots of list
-	hand    int       // the slot of list that is tried next
-	most    int
+	name  string
+	text  string // the API key, if rememberKey was called; guarded by the owner's mu
+	id    *Identity
+	at    int64  // when it was read, in microseconds
+	place int    // in list
+	used  uint32 // 1 since its last use, until the hand passes; atomic
 }
 
 // NewIdentities returns an empty cache of so many identities; below 1 it is
@@ -72,25 +68,19 @@ func NewIdentities(most int) *Identities {
 	if most < 1 {
 		most = DefaultIdentities
 	}
-	c := &Identities{}
-	c.known.most = most
-	c.unknown.most = MostUnknown
+	c := &Identities{most: most}
 	c.empty()
 	return c
 }
 
 func (c *Identities) empty() {
-	c.texts = make(map[string]*cached)
-	c.users = make(map[string][]*cached)
-	c.known.empty()
-	c.unknown.empty()
-}
-
-func (c *identityCache) empty() {
-	c.entries = make(map[string]*cached)
+	c.known = make(map[string]*cached)
 	c.list = c.list[:0]
 	c.free = c.free[:0]
 	c.hand = 0
+	c.texts = make(map[string]*cached)
+	c.users = make(map[string][]*cached)
+	c.unknown = make(map[string]*cached)
 }
 
 // FindIdentity returns the identity of that name and when it was read from the database, in
@@ -98,9 +88,9 @@ func (c *identityCache) empty() {
 // Known is the answer that the database does not know the key.
 func FindIdentity(c *Identities, name string, now time.Time) (*Identity, int64) {
 	c.mu.RLock()
-	e := c.known.entries[name]
+	e := c.known[name]
 	if e == nil {
-		e = c.unknown.entries[name]
+		e = c.unknown[name]
 		if e != nil && now.UnixMicro() >= e.at+unknownMicros {
 			e = nil
 		}
@@ -137,66 +127,52 @@ func (c *Identities) Add(ids []*Identity, generation uint64, now time.Time) int 
 	for _, id := range ids {
 		e := &cached{name: nameOfIdentity(id), id: id, at: at}
 		c.forget(e.name)
-		if !id.Known && e.name[0] == 'k' {
-			c.unknown.put(e)
+		if id.Known || e.name[0] != 'k' {
+			c.put(e)
 			continue
 		}
-		if old := c.known.put(e); old != nil {
-			c.unlink(old)
+		if len(c.unknown) >= MostUnknown {
+			c.unknown = make(map[string]*cached)
 		}
-		if id.User != "" {
-			c.users[id.User] = append(c.users[id.User], e)
-		}
+		c.unknown[e.name] = e
 	}
 	return 0
 }
 
-// put adds an identity whose name the cache does not have, and returns the one that it replaces, or nil: it takes a free
-// slot, or else that of one that was not used.
-func (c *identityCache) put(e *cached) *cached {
-	var old *cached
-	if last := len(c.free) - 1; last >= 0 {
-		e.slot = c.free[last]
-		c.free = c.free[:last]
-	} else if len(c.list) < c.most {
-		e.slot = len(c.list)
-		c.list = append(c.list, e)
-	} else {
+// put adds an identity whose name the cache does not have: it takes a free place, or that of one that was not used.
+func (c *Identities) put(e *cached) {
+	if len(c.free) == 0 && len(c.list) >= c.most {
 		for atomic.LoadUint32(&c.list[c.hand].used) == 1 {
 			atomic.StoreUint32(&c.list[c.hand].used, 0)
 			c.hand = (c.hand + 1) % len(c.list)
 		}
-		e.slot = c.hand
+		c.forget(c.list[c.hand].name)
 		c.hand = (c.hand + 1) % len(c.list)
-		old = c.list[e.slot]
-		delete(c.entries, old.name)
 	}
-	c.list[e.slot] = e
-	c.entries[e.name] = e
-	return old
-}
-
-// take removes the identity of a name, and returns it; nil: there is none.
-func (c *identityCache) take(name string) *cached {
-	e := c.entries[name]
-	if e != nil {
-		delete(c.entries, name)
-		c.list[e.slot] = nil
-		c.free = append(c.free, e.slot)
+	if last := len(c.free) - 1; last >= 0 {
+		e.place = c.free[last]
+		c.free = c.free[:last]
+		c.list[e.place] = e
+	} else {
+		e.place = len(c.list)
+		c.list = append(c.list, e)
 	}
-	return e
+	c.known[e.name] = e
+	if e.id.User != "" {
+		c.users[e.id.User] = append(c.users[e.id.User], e)
+	}
 }
 
 // forget removes the identity of a name.
 func (c *Identities) forget(name string) {
-	c.unknown.take(name)
-	if e := c.known.take(name); e != nil {
-		c.unlink(e)
+	delete(c.unknown, name)
+	e := c.known[name]
+	if e == nil {
+		return
 	}
-}
-
-// unlink removes a known identity from the texts and from those of its user.
-func (c *Identities) unlink(e *cached) {
+	delete(c.known, name)
+	c.list[e.place] = nil
+	c.free = append(c.free, e.place)
 	if e.text != "" {
 		delete(c.texts, e.text)
 	}
@@ -245,7 +221,7 @@ func (c *Identities) EvictAll() {
 func (c *Identities) Len() (identities, unknown int) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	identities = len(c.known.entries)
-	unknown = len(c.unknown.entries)
+	identities = len(c.known)
+	unknown = len(c.unknown)
 	return identities, unknown
 }

@@ -6,123 +6,121 @@ import (
 	"strings"
 )
 
-// index finds the rules that may match a request. Each rule is filed under one kind of condition
-// (literal paths, hosts, networks or tiers), under every value of that kind: the kind with the fewest
-// other rules. A bucket
-// is the indexes of rules in ruleSet.rules.
+// index finds the rules that may match a request. Each rule is filed under one kind of condition, under every value of
+// that kind: the kind with the fewest other rules.
 type index struct {
-	// paths are by the part before the first wildcard. No such part has more than depth
-	// slashes.
-	paths map[string][]int32
-	depth int
-	// hosts are by name. below is by the name with a dot before it, for the names below; no
-	// such name has more than labels dots.
-	hosts, below map[string][]int32
-	labels       int
-	tiers        [][]int32 // by number of the tier
-	others       []int32
-
-	networks  *networks
-	byNetwork [][]int32 // by node
-	anywhere  bool      // a rule is filed under its networks
+	buckets  map[filing][]*rule
+	tiered   []*rule        // all that are filed under tiers
+	others   []*rule        // rules without such conditions
+	depth    int            // no path that a rule is filed under has more slashes
+	labels   int            // no host below which a rule is filed has more dots
+	networks networkLengths // of the networks that a rule is filed under
 }
 
 // filing is a value that a rule may be filed under.
 type filing struct {
-	kind string // path, host, network or tier
-	text string
+	kind kind
+	// text is a tier, or the part of a path before the first wildcard, or the name of a host; for the names below a
+	// host, it begins with a dot.
+	text    string
+	network netip.Prefix
 }
+
+// kind is a kind of condition.
+type kind uint8
+
+const (
+	ofPath kind = iota
+	ofHost
+	belowHost
+	ofNetwork
+	ofTier
+)
 
 // filings are the values of a rule, those of one kind together.
 func filings(r *rule) [][]filing {
 	kinds := make([][]filing, 4)
 	for _, p := range r.paths {
-		kinds[0] = append(kinds[0], filing{"path", p.literal})
+		kinds[0] = append(kinds[0], filing{kind: ofPath, text: p.literal})
 	}
 	for _, p := range r.hosts {
-		kinds[1] = append(kinds[1], filing{"host", p.name})
+		if p.below {
+			kinds[1] = append(kinds[1], filing{kind: belowHost, text: p.name})
+		} else {
+			kinds[1] = append(kinds[1], filing{kind: ofHost, text: p.name})
+		}
 	}
 	for _, network := range r.networks {
-		kinds[2] = append(kinds[2], filing{"network", network.String()})
+		kinds[2] = append(kinds[2], filing{kind: ofNetwork, network: network})
 	}
 	for _, tier := range r.row.Tiers {
-		kinds[3] = append(kinds[3], filing{"tier", tier})
+		kinds[3] = append(kinds[3], filing{kind: ofTier, text: tier})
 	}
 	return kinds
 }
 
-// newIndex files the rules of a set.
-func newIndex(set *ruleSet) index {
-	x := index{
-		paths: make(map[string][]int32), hosts: make(map[string][]int32), below: make(map[string][]int32),
-		tiers: make([][]int32, len(set.tiers)+1),
-	}
-	all := make([][][]filing, len(set.rules))
+// newIndex files rules, which are in the order in which they are tried.
+func newIndex(rules []*rule) *index {
+	x := &index{buckets: make(map[filing][]*rule)}
+	all := make([][][]filing, len(rules))
 	count := make(map[filing]int)
-	for i := range set.rules {
-		all[i] = filings(set.rules[i])
+	for i := range rules {
+		all[i] = filings(rules[i])
 		for _, values := range all[i] {
 			for _, value := range values {
 				count[value]++
 			}
 		}
 	}
-	var filed []netip.Prefix
-	var filedRules []int32
-	for i := range set.rules {
-		r := set.rules[i]
-		ruleIndex := int32(i)
+	for i, r := range rules {
 		// A kind of bucket is as full as its fullest bucket that this rule is in.
-		fewest, kind := len(set.rules)+1, ""
+		fewest := len(rules) + 1
+		var chosen []filing
 		for _, values := range all[i] {
 			most := 0
 			for _, value := range values {
 				most = larger(most, count[value])
 			}
 			// Most addresses are in no network, so a network comes before a path or host as full.
-			if most > 0 && (most < fewest || most == fewest && values[0].kind == "network") {
-				fewest, kind = most, values[0].kind
+			if most > 0 && (most < fewest || most == fewest && values[0].kind == ofNetwork) {
+				fewest = most
+				chosen = values
 			}
 		}
-		switch kind {
-		case "path":
-			for _, p := range r.paths {
-				x.paths[p.literal] = file(x.paths[p.literal], ruleIndex)
-				x.depth = larger(x.depth, strings.Count(p.literal, "/"))
-			}
-			r.pathFiled = len(r.paths) == 1 && r.paths[0].rest && len(r.paths[0].segments) == 0
-		case "host":
-			for _, p := range r.hosts {
-				if p.below {
-					x.below[p.name] = file(x.below[p.name], ruleIndex)
-					x.labels = larger(x.labels, strings.Count(p.name, "."))
-				} else {
-					x.hosts[p.name] = file(x.hosts[p.name], ruleIndex)
-				}
-			}
-			r.hostFiled = true
-		case "network":
-			for _, network := range r.networks {
-				filed = append(filed, network)
-				filedRules = append(filedRules, ruleIndex)
-			}
-		case "tier":
-			for _, tier := range r.row.Tiers {
-				number := set.tiers[tier]
-				x.tiers[number] = file(x.tiers[number], ruleIndex)
-			}
-		default:
-			x.others = append(x.others, ruleIndex)
-		}
-	}
-	x.anywhere = len(filed) > 0
-	x.networks = newNetworks(filed)
-	x.byNetwork = make([][]int32, len(x.networks.nodes))
-	for i := range filed {
-		node := nodeOf(x.networks, filed[i])
-		x.byNetwork[node] = file(x.byNetwork[node], filedRules[i])
+		x.file(r, chosen)
 	}
 	return x
+}
+
+// file files a rule under values of one kind.
+func (x *index) file(r *rule, values []filing) {
+	if len(values) == 0 {
+		x.others = append(x.others, r)
+		return
+	}
+	switch values[0].kind {
+	case ofPath: // of a path with other wildcards, the index knows only the beginning
+		r.pathFiled = len(r.paths) == 1 && r.paths[0].rest && len(r.paths[0].segments) == 0 && r.row.Action != Exempt
+	case ofHost, belowHost:
+		r.hostFiled = true
+	case ofTier:
+		r.tierFiled = true
+		x.tiered = append(x.tiered, r)
+	}
+	for _, value := range values {
+		bucket := x.buckets[value]
+		if len(bucket) == 0 || bucket[len(bucket)-1] != r {
+			x.buckets[value] = append(bucket, r)
+		}
+		switch value.kind {
+		case ofPath:
+			x.depth = larger(x.depth, strings.Count(value.text, "/"))
+		case belowHost:
+			x.labels = larger(x.labels, strings.Count(value.text, "."))
+		case ofNetwork:
+			x.networks.add(value.network)
+		}
+	}
 }
 
 func larger(a, b int) int {
@@ -132,78 +130,95 @@ func larger(a, b int) int {
 	return b
 }
 
-// file adds a rule to a bucket that does not have it yet.
-func file(bucket []int32, ruleIndex int32) []int32 {
-	if len(bucket) > 0 && bucket[len(bucket)-1] == ruleIndex {
-		return bucket
+func smaller(a, b int) int { return -larger(-a, -b) }
+
+// matching returns the rules that match a request by tier, method, host and path, in order. Those that are filed under
+// a network match by it as well. Of a verdict that is Unread, any tier matches.
+func matching(set *ruleSet, f *Facts, o *Verdict) []*rule {
+	found := o.found[:0]
+	if set.memo != nil && !o.Unread {
+		found = append(found, remembered(set, f, o.Tier)...)
+	} else {
+		found = findRules(set.index, f, o.Tier, o.Unread, found)
 	}
-	return append(bucket, ruleIndex)
+	if !set.index.networks.none() {
+		found = findNetworks(set.index, f, o.Tier, o.Unread, found)
+	}
+	o.found = found
+	return found
 }
 
 // findRules appends to found, in order, the rules that match a request by tier, method, host
 // and path. Rules that are filed under networks are not among them.
-func findRules(set *ruleSet, tier int32, method uint64, host, path string, found []int32) []int32 {
-	x := &set.index
+func findRules(x *index, f *Facts, tier string, anyTier bool, found []*rule) []*rule {
 	begin := len(found)
-	if len(x.paths) > 0 {
-		whole := path
-		if strings.IndexByte(path, '\\') >= 0 {
-			whole = slashed(path) // what precedes a wildcard is the same in both readings
-		}
-		found = append(found, x.paths[""]...)
-		at := 0
-		for slashes := 0; slashes < x.depth && at < len(whole); slashes++ {
-			next := strings.IndexByte(whole[at+1:], '/')
-			if next < 0 {
-				at = len(whole)
-			} else {
-				at += next + 1
-			}
-			found = append(found, x.paths[whole[:at]]...)
-		}
+	whole := f.Path
+	if strings.IndexByte(whole, '\\') >= 0 {
+		whole = slashed(whole) // what precedes a wildcard is the same in both readings
 	}
-	if len(x.hosts) > 0 {
-		found = append(found, x.hosts[host]...)
-	}
-	if x.labels > 0 {
-		at := len(host)
-		for dots := 0; dots < x.labels && at > 1; dots++ {
-			at = strings.LastIndexByte(host[:at], '.')
-			if at < 1 {
-				break
-			}
-			found = append(found, x.below[host[at:]]...)
+	found = append(found, x.buckets[filing{kind: ofPath}]...)
+	at := 0
+	for slashes := 0; slashes < x.depth && at < len(whole); slashes++ {
+		next := strings.IndexByte(whole[at+1:], '/')
+		if next < 0 {
+			at = len(whole)
+		} else {
+			at += next + 1
 		}
+		found = append(found, x.buckets[filing{kind: ofPath, text: whole[:at]}]...)
 	}
-	if tier == anyTier {
-		for _, bucket := range x.tiers {
-			found = append(found, bucket...)
+	found = append(found, x.buckets[filing{kind: ofHost, text: f.Host}]...)
+	at = len(f.Host)
+	for dots := 0; dots < x.labels && at > 1; dots++ {
+		at = strings.LastIndexByte(f.Host[:at], '.')
+		if at < 1 {
+			break
 		}
+		found = append(found, x.buckets[filing{kind: belowHost, text: f.Host[at:]}]...)
+	}
+	if anyTier {
+		found = append(found, x.tiered...)
 	} else {
-		found = append(found, x.tiers[tier]...)
+		found = append(found, x.buckets[filing{kind: ofTier, text: tier}]...)
 	}
 	found = append(found, x.others...)
-	return keepMatching(set, found, begin, tier, method, host, path)
+	return sortRules(keepMatching(found, begin, f, tier, anyTier), begin)
 }
 
-// keepMatching keeps, of the rules in found[begin:], those that match by tier, method,
-// host and path, and sorts them.
-func keepMatching(set *ruleSet, found []int32, begin int, tier int32, method uint64, host, path string) []int32 {
+// findNetworks appends the rules that are filed under networks of the address, and match by tier, method, host and
+// path. All of found is then in order.
+func findNetworks(x *index, f *Facts, tier string, anyTier bool, found []*rule) []*rule {
+	begin := len(found)
+	address := plainAddress(f.Address)
+	for _, bits := range lengthsFor(&x.networks, address) {
+		network, _ := address.Prefix(bits) // of a length that such an address has
+		found = append(found, x.buckets[filing{kind: ofNetwork, network: network}]...)
+	}
+	return sortRules(keepMatching(found, begin, f, tier, anyTier), 0)
+}
+
+// keepMatching keeps, of the rules in found[begin:], those that match by tier, method, host and path.
+func keepMatching(found []*rule, begin int, f *Facts, tier string, anyTier bool) []*rule {
+	method := strings.ToUpper(f.Method)
 	end := begin
-	for _, ruleIndex := range found[begin:] {
-		r := set.rules[ruleIndex]
-		if r.tiers != nil && tier != anyTier && r.tiers[tier/64]>>uint(tier%64)&1 == 0 || r.methods != 0 && r.methods&method == 0 ||
-			r.hosts != nil && !r.hostFiled && !matchesHost(r, host) || r.paths != nil && !(r.pathFiled && r.row.Action != Exempt) && !matchesPath(r, path) {
+	for _, r := range found[begin:] {
+		if !r.tierFiled && !anyTier && !matchesTier(r, tier) || !matchesMethod(r, method) ||
+			!r.hostFiled && !matchesHost(r, f.Host) || !r.pathFiled && !matchesPath(r, f.Path) {
 			continue
 		}
-		found[end] = ruleIndex
+		found[end] = r
 		end++
 	}
-	found = found[:end]
-	if end-begin < 2 {
-		return found
-	}
-	return sortRules(found, begin)
+	return found[:end]
+}
+
+func matchesTier(r *rule, tier string) bool {
+	return len(r.row.Tiers) == 0 || isAmong(r.row.Tiers, tier)
+}
+
+// matchesMethod reports whether a rule matches a method in upper case.
+func matchesMethod(r *rule, method string) bool {
+	return len(r.methods) == 0 || isAmong(r.methods, method)
 }
 
 func matchesHost(r *rule, host string) bool {
@@ -212,7 +227,7 @@ func matchesHost(r *rule, host string) bool {
 			return true
 		}
 	}
-	return false
+	return len(r.hosts) == 0
 }
 
 // matchesPath reports whether a rule matches a path as NormalPath returns it.
@@ -232,38 +247,28 @@ func matchesReading(r *rule, path string) bool {
 			return true
 		}
 	}
-	return false
-}
-
-// findNetworks appends the rules that are filed under a network or the networks around it, and
-// match by tier, method, host and path. All of found is then in order.
-func findNetworks(set *ruleSet, node, tier int32, method uint64, f *Facts, found []int32) []int32 {
-	begin := len(found)
-	for ; node >= 0; node = set.index.networks.parents[node] {
-		found = append(found, set.index.byNetwork[node]...)
-	}
-	return sortRules(keepMatching(set, found, begin, tier, method, f.Host, f.Path), 0)
+	return len(r.paths) == 0
 }
 
 // sortRules sorts found[begin:] and drops what is there twice, such as a rule with two paths. Most
 // requests have few rules.
-func sortRules(found []int32, begin int) []int32 {
-	indexes := found[begin:]
-	if len(indexes) > 64 {
-		sort.Slice(indexes, func(i, j int) bool { return indexes[i] < indexes[j] })
+func sortRules(found []*rule, begin int) []*rule {
+	rules := found[begin:]
+	if len(rules) > 64 {
+		sort.Slice(rules, func(i, j int) bool { return rules[i].place < rules[j].place })
 	}
-	end := begin
-	for i, ruleIndex := range indexes {
+	for i, r := range rules {
 		at := i
-		for at > 0 && indexes[at-1] > ruleIndex {
-			indexes[at] = indexes[at-1]
+		for at > 0 && rules[at-1].place > r.place {
+			rules[at] = rules[at-1]
 			at--
 		}
-		indexes[at] = ruleIndex
+		rules[at] = r
 	}
-	for i, ruleIndex := range indexes {
-		if i == 0 || ruleIndex != indexes[i-1] {
-			found[end] = ruleIndex
+	end := begin
+	for i, r := range rules {
+		if i == 0 || r != rules[i-1] {
+			found[end] = r
 			end++
 		}
 	}

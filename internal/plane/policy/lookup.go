@@ -226,17 +226,8 @@ func (l *lookups) work() {
 // next takes the look-ups of the next statement out of both queues. If the statement is too
 // small, each queue has half of it, or what the other one leaves.
 func (l *lookups) next() []*lookup {
-	n := len(l.waiting)
-	if n > lookUpMost/2 {
-		n = larger(lookUpMost/2, lookUpMost-len(l.renewals))
-	}
-	if n > len(l.waiting) {
-		n = len(l.waiting)
-	}
-	renewed := lookUpMost - n
-	if renewed > len(l.renewals) {
-		renewed = len(l.renewals)
-	}
+	n := smaller(len(l.waiting), larger(lookUpMost/2, lookUpMost-len(l.renewals)))
+	renewed := smaller(len(l.renewals), lookUpMost-n)
 	flight := append([]*lookup(nil), l.waiting[:n]...)
 	flight = append(flight, l.renewals[:renewed]...)
 	l.waiting = append([]*lookup(nil), l.waiting[n:]...)

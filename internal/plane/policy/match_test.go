@@ -28,7 +28,7 @@ func TestRulesDecideAsALoopOverThemDoes(t *testing.T) {
 		if wrong := plain.Wrong(); len(wrong) > 0 {
 			t.Fatalf("wrong: %v", wrong)
 		}
-		memo := policy.Compile(w.Rules, w.Overrides, nil, policy.Options{Remember: 4}).WithBans(w.Bans)
+		memo := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{Remember: 4})
 		var f policy.Facts
 		var o policy.Verdict
 		for range 20 {

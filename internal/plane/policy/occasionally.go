@@ -18,7 +18,7 @@ func (p *Policy) occasionally(ctx context.Context) {
 		p.mu.Lock()
 		applied := p.stats.Applied
 		p.mu.Unlock()
-		problems := wrongTexts(p.Wrong())
+		problems := wrongTexts(p.snapshot().set.wrong)
 		_ = batch.PanicError(func() { p.settings.OnApplied(applied, p.poller.log, problems) })
 	}
 	if now.Sub(p.replicated) >= replicationInterval {

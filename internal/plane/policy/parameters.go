@@ -4,14 +4,14 @@ import "strings"
 
 // isAmbiguous reports whether a request, whose path has parameters, has another verdict without
 // them: another refusal, an exemption, or another limit that is enforced. Verdicts are compared, and
-// not the rules that match: a rule that gives the verdict in both readings still gives it. tier is as for findRules.
-func isAmbiguous(set *ruleSet, tier int32, f *Facts, id *Identity, idAmounts *amounts, at int64, o *Verdict) bool {
+// not the rules that match: a rule that gives the verdict in both readings still gives it.
+func isAmbiguous(set *ruleSet, f *Facts, sender *amounts, at int64, o *Verdict) bool {
 	for _, path := range withoutParameters(f.Path) {
 		without := *f
 		without.Path = path
 		without.trace = nil
 		other := Verdict{User: o.User, Tier: o.Tier, KeyID: o.KeyID, Unread: o.Unread}
-		tryRules(set, indexed(set, tier, &without, &other), &without, id, idAmounts, at, &other)
+		tryRules(matching(set, &without, &other), &without, sender, at, &other)
 		if other.Reason != o.Reason || other.Mark != o.Mark || other.Exempt != o.Exempt || !sameLimits(other.Marks, o.Marks) {
 			return true
 		}
@@ -43,7 +43,7 @@ func sameLimits(a, b []*Mark) bool {
 // RefuseAmbiguous refuses a request, whatever the verdict was.
 func RefuseAmbiguous(o *Verdict) {
 	o.Hits = o.Hits[:0]
-	o.Marks = nil
+	o.Marks = o.Marks[:0]
 	o.Simple = false
 	o.Exempt = false
 	o.Rule = ""
@@ -53,7 +53,6 @@ func RefuseAmbiguous(o *Verdict) {
 	o.Status = 400
 	o.Message = ""
 	o.RetryAfter = 0
-	o.written = true
 }
 
 // withoutParameters are the readings of a path of NormalPath in which the parameters are ignored. An

@@ -104,7 +104,6 @@ type Policy struct {
 	lookups    *lookups
 	identities *Identities
 	current    atomic.Value    // a *Snapshot, once there are rules
-	banned     atomic.Value    // a *bannedSenders, then too
 	ready      context.Context // ends when current is set, or the policy is closed
 	setReady   context.CancelFunc
 	closing    context.Context
@@ -119,7 +118,7 @@ type Policy struct {
 	due        changes   // of rules and bans: found, and not read yet
 	stale      changes   // of identities: found, and not forgotten yet
 	rows       savedRows
-	usable     map[string]string // the last usable version of each rule, see compileRows
+	usable     map[string]string // the last usable version of each rule, as rulesSQL delivers it
 	loaded     time.Time
 	keysAt     time.Time // when the banned API keys are read again, after a failure
 	forgotten  time.Time
@@ -210,22 +209,19 @@ func (p *Policy) Stats() Stats {
 	p.mu.Lock()
 	stats := p.stats
 	p.mu.Unlock()
-	if set, _ := p.current.Load().(*Snapshot); set != nil {
-		stats.Rules = set.Rules()
-		stats.Wrong = len(set.Wrong())
+	if s := p.snapshot(); s != nil {
+		stats.Rules = s.Rules()
+		stats.Wrong = len(s.set.wrong)
 	}
 	stats.Identities, stats.Unknown = p.identities.Len()
 	stats.LookUps = p.lookups.statements()
 	return stats
 }
 
-// Wrong returns the rules and overrides that cannot be used.
-func (p *Policy) Wrong() []Wrong {
-	set, _ := p.current.Load().(*Snapshot)
-	if set == nil {
-		return nil
-	}
-	return set.Wrong()
+// snapshot is what is in force, or nil before the first rules.
+func (p *Policy) snapshot() *Snapshot {
+	s, _ := p.current.Load().(*Snapshot)
+	return s
 }
 
 // Evaluate says what the policy does with a request: with the API key, else with the user that
@@ -241,78 +237,75 @@ func (p *Policy) Wrong() []Wrong {
 // the request is not refused, and the verdict depends on the sender or not all bans are known. Without rules,
 // o is empty.
 func (p *Policy) Evaluate(ctx context.Context, timeout time.Duration, key, user string, f *Facts, o *Verdict) error {
-	set, _ := p.current.Load().(*Snapshot)
-	if set == nil {
-		var err error
+	s := p.snapshot()
+	if s == nil {
 		began := time.Now()
-		if set, err = p.first(ctx, timeout); err != nil {
+		if err := p.first(ctx, timeout); err != nil {
 			o.Reset()
 			o.Tier = f.Tier
 			return err
 		}
+		s = p.snapshot()
 		timeout -= time.Since(began)
 	}
 	now := p.settings.Now()
 	var id *Identity
 	if key != "" || user != "" {
-		s := credential{user: user}
+		sender := credential{user: user}
 		if key != "" {
-			s.user = ""
-			s.digest = Digest(key)
+			sender.user = ""
+			sender.digest = Digest(key)
 		}
 		var read int64
-		name := s.name()
+		name := sender.name()
 		id, read = FindIdentity(p.identities, name, now)
 		if key != "" && p.settings.Options.Remember > 0 {
 			rememberKey(p.identities, name, key)
 		}
 		switch {
-		case id == nil && key != "" && strings.HasPrefix(key, KeyPrefix) && !Check(key):
-			id = &Identity{Digest: s.digest} // no such key can exist
-		case id == nil && len(s.user) > ratelimit.MaxKey:
+		case id == nil && strings.HasPrefix(key, KeyPrefix) && !Check(key):
+			id = &Identity{Digest: sender.digest} // no such key can exist
+		case id == nil && len(sender.user) > ratelimit.MaxKey:
 			id = &Identity{User: user} // no such user can be in the database, and none of them is cached
 		case id == nil:
-			return p.lookUp(ctx, timeout, s, f, o)
+			return p.lookUp(ctx, timeout, sender, f, o)
 		case now.UnixMicro()-read >= reloadMicros:
-			p.lookups.renew(s)
+			p.lookups.renew(sender)
 		}
 	}
-	Evaluate(set, f, id, now, o)
+	Evaluate(s, f, id, now, o)
 	return nil
 }
 
 // lookUp evaluates the rules for a sender that is not remembered.
-func (p *Policy) lookUp(ctx context.Context, timeout time.Duration, s credential, f *Facts, o *Verdict) error {
-	set, _ := p.current.Load().(*Snapshot)
-	banned, _ := p.banned.Load().(*bannedSenders)
-	Evaluate(set, f, banned.find(s), p.settings.Now(), o)
+func (p *Policy) lookUp(ctx context.Context, timeout time.Duration, sender credential, f *Facts, o *Verdict) error {
+	s := p.snapshot()
+	Evaluate(s, f, s.banned.find(sender), p.settings.Now(), o)
 	if o.certain {
 		return nil
 	}
-	id, err := p.lookups.get(ctx, timeout, s, f.Address)
+	id, err := p.lookups.get(ctx, timeout, sender, f.Address)
 	if err == nil {
-		newest, _ := p.current.Load().(*Snapshot)
-		Evaluate(newest, f, id, p.settings.Now(), o)
+		Evaluate(p.snapshot(), f, id, p.settings.Now(), o)
 		return nil
 	}
-	if o.Refused() || !o.depends && banned.all {
+	if o.Refused() || !o.depends && s.banned.all {
 		return nil
 	}
 	return err
 }
 
 // first waits for the first rules.
-func (p *Policy) first(ctx context.Context, timeout time.Duration) (*Snapshot, error) {
+func (p *Policy) first(ctx context.Context, timeout time.Duration) error {
 	p.Prepare()
 	if err := p.lookups.unavailable(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := waitFor(ctx, p.ready, timeout); err != nil {
-		return nil, err
+		return err
 	}
-	set, _ := p.current.Load().(*Snapshot)
-	if set == nil {
-		return nil, ratelimit.ErrClosed
+	if p.snapshot() == nil {
+		return ratelimit.ErrClosed
 	}
-	return set, nil
+	return nil
 }

@@ -89,7 +89,6 @@ type changes struct {
 	identities bool     // all of them
 	users      []string // identities of these users
 	digests    []string // identities of these API keys, as hexadecimal digests
-	lines      []int64  // the numbers of the changes, in no order; none with everything
 	applied    int64    // the highest number of a change that is visible
 }
 
@@ -174,11 +173,6 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 	p.files = now[2]
 	for i := 0; i < len(rows) && !found.everything; i += 4 {
 		if i != head {
-			line, err := strconv.ParseInt(rows[i+2], 10, 64)
-			if err != nil {
-				return changes{everything: true, applied: found.applied}, nil
-			}
-			found.lines = append(found.lines, line)
 			found.add(rows[i], rows[i+1], rows[i+3] == "true")
 		}
 	}

@@ -46,15 +46,15 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 	}
 	done := make(chan struct{})
 	go func() { writers.Wait(); close(done) }()
-	found := make(map[int64]int)
+	found := make(map[string]int)
 	polls := 0
 	for last := false; ; polls++ {
-		lines, everything, err := poller.Poll(ctx)
+		users, everything, err := poller.Poll(ctx)
 		if err != nil || everything {
 			t.Fatalf("everything %v, %v", everything, err)
 		}
-		for _, line := range lines {
-			found[line]++
+		for _, user := range users {
+			found[user]++
 		}
 		if last {
 			break
@@ -65,22 +65,22 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 		default:
 		}
 	}
-	rows, err := s.pool.Query(ctx, "SELECT seq FROM rate_limit_changes WHERE kind = 'ban'")
+	rows, err := s.pool.Query(ctx, "SELECT split_part(ref, '/', 2) FROM rate_limit_changes WHERE kind = 'ban'")
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	users, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(lines) < 200 || polls < 20 {
-		t.Fatalf("only %d changes and %d polls", len(lines), polls)
+	if len(users) < 200 || polls < 20 {
+		t.Fatalf("only %d changes and %d polls", len(users), polls)
 	}
-	for _, line := range lines {
-		if found[line] != 1 {
-			t.Errorf("the change %d was found %d times", line, found[line])
+	for _, user := range users {
+		if found[user] != 1 {
+			t.Errorf("the ban of %q was found %d times", user, found[user])
 		}
-		delete(found, line)
+		delete(found, user)
 	}
 	if len(found) > 0 {
 		t.Errorf("%d changes were found that are not there", len(found))

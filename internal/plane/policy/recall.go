@@ -9,7 +9,7 @@ import (
 // identity: after an eviction it must be looked up by its digest again.
 func rememberKey(c *Identities, name, key string) {
 	c.mu.RLock()
-	e := c.known.entries[name]
+	e := c.known[name]
 	known := e == nil || e.text != ""
 	c.mu.RUnlock()
 	if known || len(key) > longestRemembered || Bearer(key) != key {
@@ -18,7 +18,7 @@ func rememberKey(c *Identities, name, key string) {
 	text := strings.Clone(key) // it may be a part of a long request
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.known.entries[name] == e && e.text == "" {
+	if c.known[name] == e && e.text == "" {
 		e.text = text
 		c.texts[text] = e
 	}

@@ -145,8 +145,8 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 func (p *Policy) obey(found changes) {
 	p.due.rules = p.due.rules || found.rules || found.everything || found.unlogged
 	p.due.bans = p.due.bans || found.bans || found.everything || found.unlogged
-	banned, _ := p.banned.Load().(*bannedSenders)
-	p.due.keys = p.due.keys || p.due.bans || banned != nil && banned.concern(found)
+	s := p.snapshot()
+	p.due.keys = p.due.keys || p.due.bans || s != nil && s.banned.concern(found)
 	p.stale = found
 }
 
@@ -209,10 +209,9 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 // compile makes the snapshot of rows, and lets it take effect. What is as before is not
 // compiled again.
 func (p *Policy) compile(rows savedRows) error {
-	set, _ := p.current.Load().(*Snapshot)
-	sameRules := set != nil && same(rows.Rules, p.rows.Rules)
-	sameBans := set != nil && same(rows.Bans, p.rows.Bans)
-	if sameRules && sameBans && same(rows.Users, p.rows.Users) && same(rows.Keys, p.rows.Keys) {
+	old := p.snapshot()
+	sameRules := old != nil && same(rows.Rules, p.rows.Rules)
+	if sameRules && same(rows.Bans, p.rows.Bans) && same(rows.Users, p.rows.Users) && same(rows.Keys, p.rows.Keys) {
 		return nil
 	}
 	banned, err := newBannedSenders(rows.Users, rows.Keys)
@@ -223,32 +222,16 @@ func (p *Policy) compile(rows savedRows) error {
 	if err != nil {
 		return err
 	}
-	if sameRules && !sameBans {
-		set = set.WithBans(bans)
-	} else if !sameRules {
-		usable := p.usable
-		if usable == nil {
-			usable = rows.Usable // as an earlier policy has saved them
-		}
-		rules, usable, err := compileRows(rows.Rules, usable, p.settings.Options)
-		if err != nil {
-			return err
-		}
-		set = newSnapshot(rules, bans)
-		p.usable = usable
-		rows.Usable = make(map[string]string)
-		for _, wrong := range rules.wrong {
-			if wrong.Replaced {
-				rows.Usable[wrong.Rule] = usable[wrong.Rule]
-			}
-		}
-		p.report("rules", wrongError(rules.wrong))
+	next := &Snapshot{bans: newBanSet(bans), banned: banned}
+	if sameRules {
+		next.set = old.set
+	} else if next.set, err = p.compileRules(&rows); err != nil {
+		return err
 	}
 	p.report("bans", banned.incomplete())
 	p.rows = rows
 	p.forgetStale()
-	p.banned.Store(banned)
-	p.current.Store(set)
+	p.current.Store(next)
 	p.setReady()
 	if p.settings.OnLoad != nil {
 		saved, err := json.Marshal(rows)
@@ -258,6 +241,37 @@ func (p *Policy) compile(rows savedRows) error {
 		_ = batch.PanicError(func() { p.settings.OnLoad(saved) })
 	}
 	return nil
+}
+
+// compileRules compiles the rules in rows, and replaces those that cannot be used by their last usable versions, if they
+// have had some. So a wrong change does not open what a rule limits or blocks. It adds the versions in use to rows.
+func (p *Policy) compileRules(rows *savedRows) (*ruleSet, error) {
+	rules, overrides, err := DecodeRules(rows.Rules)
+	if err != nil {
+		return nil, err
+	}
+	usable := p.usable
+	if usable == nil {
+		usable = rows.Usable // as an earlier policy has saved them
+	}
+	set := newRuleSet(rules, overrides, usable, p.settings.Options)
+	p.usable = make(map[string]string, len(rules))
+	for i := 0; i < len(rows.Rules); i += 3 {
+		if rows.Rules[i] == "rule" {
+			p.usable[rows.Rules[i+1]] = rows.Rules[i+2]
+		}
+	}
+	rows.Usable = make(map[string]string)
+	for _, wrong := range set.wrong {
+		if wrong.Replaced {
+			p.usable[wrong.Rule] = usable[wrong.Rule]
+			rows.Usable[wrong.Rule] = usable[wrong.Rule]
+		} else if wrong.Override == "" {
+			delete(p.usable, wrong.Rule)
+		}
+	}
+	p.report("rules", wrongError(set.wrong))
+	return set, nil
 }
 
 func same(a, b []string) bool {

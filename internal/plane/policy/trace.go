@@ -31,37 +31,36 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	o, t := &Verdict{}, &Trace{}
 	traced := *f
 	traced.trace = t
-	evaluateInFull(s, &traced, id, now, o)
+	Evaluate(s, &traced, id, now, o)
 	at := now.UnixMicro()
 	user, key := "", ""
 	if id != nil {
-		var identified Verdict
-		idAmounts := identify(&Facts{RejectUnknown: true}, id, amountsOf(s, id), at, &identified)
-		t.Key = identified.Reason
-		if idAmounts != nil {
-			user = idAmounts.user
-			key = idAmounts.key
+		sender := amountsOf(s.set, id)
+		t.Key = invalid(id, sender, at)
+		if t.Key == NotRefused {
+			user = sender.user
+			key = sender.key
 		}
 	}
 	applied := appliedRules(o, t)
-	families := make(map[int32]string) // the enforced rule that applies
+	families := make(map[string]string) // the enforced rule that applies
 	for _, r := range s.set.rules {
-		x := TracedRule{Name: r.row.Name, Why: unmet(s.set, r, f, user, key, at, o)}
+		x := TracedRule{Name: r.row.Name, Why: unmet(r, f, user, key, at, o)}
 		switch {
 		case x.Why != "":
 		case applied == nil:
 			x.Why = "the request is refused before: " + o.Reason.String()
 		case (o.Exempt || o.Reason == Blocked) && !applied[x.Name]:
 			x.Why = "the rule " + o.Rule + " comes first"
-		case r.family != 0 && families[r.family] != "" && !applied[x.Name]:
-			x.Why = "family " + r.row.Family + ": the rule " + families[r.family] + " comes first"
+		case families[r.row.Family] != "" && !applied[x.Name]:
+			x.Why = "family " + r.row.Family + ": the rule " + families[r.row.Family] + " comes first"
 		default: // a limit that lets nothing pass refuses, and the rules after it match nevertheless
 			x.Applies = true
 			x.Why = "matches"
 			if r.row.Mode == Shadow {
 				x.Why = "matches, in the shadow"
-			} else if r.row.Action == Charge && r.family != 0 {
-				families[r.family] = x.Name
+			} else if r.row.Action == Charge && r.row.Family != "" {
+				families[r.row.Family] = x.Name
 			}
 		}
 		t.Rules = append(t.Rules, x)
@@ -76,7 +75,7 @@ func appliedRules(o *Verdict, t *Trace) map[string]bool {
 		return nil
 	}
 	applied := make(map[string]bool)
-	for _, marks := range [][]*Mark{o.marks, o.would, t.Marks} {
+	for _, marks := range [][]*Mark{o.Marks, o.Would, t.Marks} {
 		for _, m := range marks {
 			applied[m.Rule] = true
 		}
@@ -95,7 +94,7 @@ func traceUnlimited(t *Trace, r *rule, a *amount, counter string, secret bool) {
 
 // unmet says which conditions of a rule a request does not meet, such as "methods: not GET"; "" is
 // none. user and key are the parts of counters' keys.
-func unmet(set *ruleSet, r *rule, f *Facts, user, key string, at int64, o *Verdict) string {
+func unmet(r *rule, f *Facts, user, key string, at int64, o *Verdict) string {
 	var texts []string
 	check := func(condition string, met bool, has string) {
 		switch {
@@ -106,16 +105,15 @@ func unmet(set *ruleSet, r *rule, f *Facts, user, key string, at int64, o *Verdi
 			texts = append(texts, condition+": not "+has)
 		}
 	}
-	tier := set.tiers[o.Tier]
 	check("valid", at >= r.from && at < r.until, "at this time")
-	check("tiers", r.tiers == nil || r.tiers[tier/64]>>uint(tier%64)&1 != 0, o.Tier)
+	check("tiers", matchesTier(r, o.Tier), o.Tier)
 	check("networks", r.networks == nil || contains(r, f), addressText(f.Address))
-	check("methods", r.methods == 0 || r.methods&methodBit(set, f.Method) != 0, f.Method)
-	check("hosts", r.hosts == nil || matchesHost(r, f.Host), f.Host)
+	check("methods", matchesMethod(r, strings.ToUpper(f.Method)), f.Method)
+	check("hosts", matchesHost(r, f.Host), f.Host)
 	if o.Reason == AmbiguousPath && len(texts) == 0 && dependsOnParameters(r, f.Path) {
 		return "paths: it depends on the parameters of " + f.Path
 	}
-	check("paths", r.paths == nil || matchesPath(r, f.Path), f.Path)
+	check("paths", matchesPath(r, f.Path), f.Path)
 	if r.row.Action == Charge {
 		texts = append(texts, uncounted(r, f, user, key, o.Tier)...)
 	}
@@ -125,7 +123,7 @@ func unmet(set *ruleSet, r *rule, f *Facts, user, key string, at int64, o *Verdi
 // dependsOnParameters reports whether a rule matches only one of the readings of a path.
 func dependsOnParameters(r *rule, path string) bool {
 	for _, without := range withoutParameters(path) {
-		if r.paths != nil && matchesPath(r, path) != matchesPath(r, without) {
+		if matchesPath(r, path) != matchesPath(r, without) {
 			return true
 		}
 	}

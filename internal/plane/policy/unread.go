@@ -1,12 +1,6 @@
 package policy
 
-import (
-	"strings"
-	"time"
-)
-
-// anyTier stands for the number of a tier that is not known: rules for any tier may match.
-const anyTier int32 = -1
+import "time"
 
 // unreadSender is an Identity of which nothing is known. It must not be changed.
 var unreadSender = &Identity{Unread: true}
@@ -19,7 +13,6 @@ func evaluateUnread(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdi
 	at := now.UnixMicro()
 	byKey := id.Digest != [32]byte{}
 	o.Unread = true
-	o.written = true
 	if ban := findBan(s, f, id, at); ban != nil {
 		o.User = id.User
 		o.KeyID = id.KeyID
@@ -31,17 +24,10 @@ func evaluateUnread(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdi
 		o.User = id.User
 	}
 	o.certain = true
-	tryRules(s.set, indexed(s.set, anyTier, f, o), f, nil, nil, at, o)
-	if o.Exempt {
-		o.depends = false
-	}
-	o.depends = o.depends || byKey && f.RejectUnknown
+	decide(s.set, f, nil, at, o)
+	o.depends = !o.Exempt && o.depends || byKey && f.RejectUnknown
 	// For a ban, it matters who sends a request that is refused. An override may lift NoQuota.
 	o.certain = o.certain && o.Reason == Blocked && o.Mark.Ban == nil
-	if strings.IndexByte(f.Path, ';') >= 0 && isAmbiguous(s.set, anyTier, f, nil, nil, at, o) {
-		RefuseAmbiguous(o)
-		o.certain = false
-	}
 }
 
 // withhold leaves out a rule that may not apply to the sender of a request. Rules of its family
@@ -52,7 +38,7 @@ func withhold(r *rule, f *Facts, o *Verdict) {
 	}
 	if r.row.Action == Charge {
 		counter, _ := counterKey(&r.by, f, "user", "key", "tier")
-		if counter == "" || isTaken(o.families, r.family) {
+		if counter == "" || r.row.Family != "" && isAmong(o.families, r.row.Family) {
 			return
 		}
 	}
@@ -60,26 +46,23 @@ func withhold(r *rule, f *Facts, o *Verdict) {
 	switch {
 	case r.row.Action == Exempt:
 		o.certain = false
-	case r.row.Action == Charge && r.family != 0:
-		o.families = append(o.families, r.family)
+	case r.row.Action == Charge && r.row.Family != "":
+		o.families = append(o.families, r.row.Family)
 	}
 }
 
 // rejectKey is the verdict on a request with an API key that is refused. If the request would be
 // refused with any other key as well, that is the answer: it must not depend on what is cached.
-func rejectKey(s *Snapshot, f *Facts, now time.Time, o *Verdict) {
-	reason := o.Reason
-	clearVerdict(o)
+func rejectKey(s *Snapshot, f *Facts, reason Reason, now time.Time, o *Verdict) {
 	evaluateUnread(s, f, unreadSender, now, o)
 	o.Unread = false
 	if o.certain {
 		return
 	}
-	o.Reset()
+	clearVerdict(o)
 	o.Tier = f.Tier
 	o.Reason = reason
 	o.Status = 401
-	o.written = true
 }
 
 // largestAmount is the largest amount of a limit for a tier that is not known.

@@ -129,7 +129,7 @@ type Verdict struct {
 	Unread bool
 
 	// Hits are taken together, all or nothing, except those that are marked as Shadow.
-	// Marks[i] is about Hits[i]. Marks and Would must not be changed.
+	// Marks[i] is about Hits[i]. What the marks are must not be changed.
 	Hits  []ratelimit.Hit
 	Marks []*Mark
 
@@ -145,10 +145,9 @@ type Verdict struct {
 	// more rules, or another answer, may hold for the sender.
 	certain, depends bool
 
-	// Memory for evaluateInFull, and whether it has set fields that Evaluate does not.
-	found, families []int32
-	marks, would    []*Mark
-	written         bool
+	// Memory of Evaluate.
+	found    []*rule
+	families []string // of which a rule applies
 }
 
 // Refused reports whether the policy alone refuses the request. There are no hits then.
@@ -159,5 +158,10 @@ func (o *Verdict) Reset() {
 	for i := range o.Hits {
 		o.Hits[i] = ratelimit.Hit{} // a key may be a part of a long request
 	}
-	*o = Verdict{Hits: o.Hits[:0], found: o.found, families: o.families, marks: o.marks, would: o.would}
+	clearVerdict(o)
+}
+
+// clearVerdict empties a verdict for the next request.
+func clearVerdict(o *Verdict) {
+	*o = Verdict{Hits: o.Hits[:0], Marks: o.Marks[:0], Would: o.Would[:0], found: o.found, families: o.families[:0]}
 }
