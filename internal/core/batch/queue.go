@@ -9,7 +9,7 @@ import (
 // Queue is where calls wait for the batch that decides them. The type worker describes how batches
 // are formed.
 type Queue struct {
-	timeout    time.Duration
+	Timeout    time.Duration // that of Options; does not change
 	silent     func() bool
 	maxWorkers int
 	decide     func(calls []*Call, deadline time.Time)
@@ -80,7 +80,7 @@ func NewQueue(o Options) *Queue {
 	if o.Silent == nil {
 		o.Silent = func() bool { return false }
 	}
-	return &Queue{pace: pace{most: startHits}, timeout: o.Timeout, silent: o.Silent, maxWorkers: o.Workers,
+	return &Queue{pace: pace{most: startHits}, Timeout: o.Timeout, silent: o.Silent, maxWorkers: o.Workers,
 		decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver}
 }
 
@@ -116,7 +116,7 @@ func Beside(q *Queue, decide func(calls []*Call, deadline time.Time), expire fun
 		return beside
 	}
 	made := NewQueue(Options{
-		Timeout: q.timeout, Silent: q.silent, Workers: 1, Decide: decide, Expire: expire, Deliver: q.deliver,
+		Timeout: q.Timeout, Silent: q.silent, Workers: 1, Decide: decide, Expire: expire, Deliver: q.deliver,
 	})
 	q.beside = made
 	return made
@@ -130,9 +130,6 @@ func Enter(q *Queue, c *Call) {
 	Send(q, c)
 	<-c.done
 }
-
-// Timeout is that of Options.
-func Timeout(q *Queue) time.Duration { return q.timeout }
 
 // Waiting is how many calls wait, pending or in flight, also beside the queue.
 func Waiting(q *Queue) int {

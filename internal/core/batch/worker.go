@@ -50,9 +50,9 @@ func work(q *Queue, w *worker) {
 			continue
 		}
 		started := time.Now()
-		deadline := calls[0].Arrived.Add(q.timeout)
+		deadline := calls[0].Arrived.Add(q.Timeout)
 		if !silent {
-			deadline = calls[0].Arrived.Add(MostTimeouts * q.timeout)
+			deadline = calls[0].Arrived.Add(MostTimeouts * q.Timeout)
 		}
 		if calls = fillCalls(q, calls); len(calls) > 0 {
 			q.decide(calls, deadline)
@@ -77,7 +77,7 @@ func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 	if len(pending) == 0 {
 		return nil, nil
 	}
-	oldest := time.Now().Add(-longestWait(&q.pace, q.timeout, silent))
+	oldest := time.Now().Add(-longestWait(&q.pace, q.Timeout, silent))
 	late := 0
 	for late < len(pending) && pending[late].Arrived.Before(oldest) {
 		late++
@@ -145,8 +145,8 @@ func finishBatch(q *Queue, w *worker, started, deadline time.Time) bool {
 	q.inFlight--
 	q.sent -= len(w.calls)
 	w.sample.took = now.Sub(started)
-	w.sample.late = w.sample.took >= q.timeout || !now.Before(deadline)
-	q.pace.learn(w.sample, q.timeout, q.maxWorkers)
+	w.sample.late = w.sample.took >= q.Timeout || !now.Before(deadline)
+	q.pace.learn(w.sample, q.Timeout, q.maxWorkers)
 	return w.replaced
 }
 

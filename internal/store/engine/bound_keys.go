@@ -69,9 +69,6 @@ type keyBound struct {
 
 // see records that limits with MaxKeys are in use.
 func (b *keyBounds) see(limits []*ratelimit.Limit) {
-	if len(limits) == 0 {
-		return
-	}
 	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()

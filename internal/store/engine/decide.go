@@ -28,7 +28,7 @@ func (e *engine) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time)
 // run decides the requests, and finishes those that are decided. end finishes the others.
 func run(d *dispatch) {
 	if atomic.LoadInt32(&d.engine.tables.ready) == 0 {
-		ctx, cancel := context.WithTimeout(d.ctx, batch.Timeout(d.queue))
+		ctx, cancel := context.WithTimeout(d.ctx, d.queue.Timeout)
 		err := d.engine.tables.wait(ctx)
 		cancel()
 		if err != nil {
@@ -40,7 +40,11 @@ func run(d *dispatch) {
 		d.fail(d.requests, ratelimit.ErrTimeout)
 		return
 	}
-	waiting, err := d.decideRound(d.refuseLocked(d.requests), d.settings, false)
+	requests := d.requests
+	if atomic.LoadInt32(&d.engine.locks.any) != 0 {
+		requests = d.refuseLocked(requests)
+	}
+	waiting, err := d.decideRound(requests, d.settings, false)
 	if err == nil && len(waiting) > 0 { // one row of a statement was locked: the others are free
 		waiting, err = d.decideRound(waiting, []int64{d.settings[0], 1}, true)
 	}
@@ -48,14 +52,24 @@ func run(d *dispatch) {
 		d.fail(d.requests, err)
 		return
 	}
-	d.wait(waiting)
+	if len(waiting) > 0 {
+		d.wait(waiting)
+	}
 }
 
 // decideRound decides requests in one round trip, or a few, and finishes those that are decided. It returns those
 // that have waited for a lock in vain.
 func (d *dispatch) decideRound(requests []*request, settings []int64, oneByOne bool) ([]*request, error) {
 	r := d.planRound(requests, settings, oneByOne)
-	failed, err := d.send(r)
+	statements := r.plan.write(d.engine.texts, settings)
+	entered := r.plan.entered
+	if len(r.transactions) > 0 {
+		statements, entered = writeAll(r.transactions, statements, entered)
+	}
+	if r.last != r.plan {
+		statements = append(statements, r.last.write(d.engine.texts, settings)...)
+	}
+	failed, err := d.execute(statements, entered)
 	return d.apply(r, failed, err)
 }
 
@@ -63,9 +77,6 @@ func (d *dispatch) decideRound(requests []*request, settings []int64, oneByOne b
 // entered the queue, and returns the others: a request that cannot pass would make its
 // transaction fail.
 func (d *dispatch) refuseKnown(requests []*request) []*request {
-	if len(requests) == 0 {
-		return nil
-	}
 	calls := make([]*batch.Call, 0, len(requests))
 	for _, r := range requests {
 		calls = append(calls, r.call)

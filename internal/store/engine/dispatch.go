@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/known"
@@ -47,15 +48,15 @@ type dispatch struct {
 	queue    *batch.Queue
 	ctx      context.Context // ends at the batch's deadline; a statement has the queue's timeout
 	sequence int64           // the batch's number, see known.Refusals
-	sent     int64           // the lease clock, read before the first statement was sent
+	leasing  bool            // the store had leases when the batch began
+	sent     int64           // the lease clock, read before the first statement was sent; of a leasing batch
 	settings []int64         // the first parameter of statements, see clockSQL
 	requests []*request
 	patient  bool // the batch had more than a timeout: the database answered when it began
 
-	lockWait  time.Duration // the longest wait of a statement for a lock
 	own       []*ownCall    // own calls of the store that are not ended
 	gathered  []*request    // those with which own calls go
-	stats     tally         // what the batch adds to the counts
+	stats     tally         // what the batch adds to the counts, before callers go on, which may read the counts
 	finishing []*batch.Call // memory for finishSingles
 	memory    []*request    // for requests
 }
@@ -70,14 +71,23 @@ func newDispatch(ctx context.Context, e *engine, q *batch.Queue, calls []*batch.
 	d.queue = q
 	d.ctx = ctx
 	d.sequence = e.blocked.Begin()
-	d.sent = d.leaseTime()
+	d.leasing = e.leases != nil && lease.Count(e.leases.Set) > 0
+	if d.leasing {
+		d.sent = lease.Now(e.leases.Set)
+	}
 	d.stats = tally{Batches: 1, Requests: int64(len(calls))}
-	d.lockWait = lockWait(batch.Timeout(q))
-	d.settings = settingsOf(e.now, d.lockWait)
+	wait := (q.Timeout / lockShare).Milliseconds()
+	if wait < 1 {
+		wait = 1 // 0 would be no bound
+	}
+	d.settings = []int64{0, wait}
+	if e.now != nil {
+		d.settings[0] = e.now().UnixMicro()
+	}
 	d.own = nil
 	d.gathered = nil
 	if deadline, ok := ctx.Deadline(); ok {
-		d.patient = deadline.Sub(calls[0].Arrived) > batch.Timeout(q)
+		d.patient = deadline.Sub(calls[0].Arrived) > q.Timeout
 	}
 	for len(d.memory) < len(calls) {
 		d.memory = append(d.memory, &request{})
@@ -94,7 +104,7 @@ func newDispatch(ctx context.Context, e *engine, q *batch.Queue, calls []*batch.
 // execute runs statements, and reports whether one of them has failed. entered are the slots that they charge.
 func (d *dispatch) execute(statements []*pgdb.Statement, entered []slots.Range) (bool, error) {
 	d.stats.Statements += int64(len(statements))
-	failed, err := d.engine.server.run(d.ctx, batch.Timeout(d.queue), statements)
+	failed, err := d.engine.server.run(d.ctx, d.queue.Timeout, statements)
 	if err != nil && len(entered) > 0 {
 		d.engine.slots.LeaveUnsure(entered)
 	}
@@ -108,13 +118,6 @@ func (d *dispatch) execute(statements []*pgdb.Statement, entered []slots.Range) 
 		}
 	}
 	return true, nil
-}
-
-// count adds what the batch has done so far to the counts: before callers go on, which may
-// read the counts.
-func (d *dispatch) count() {
-	d.engine.counts.add(d.stats)
-	d.stats = tally{}
 }
 
 // decideGranted writes the decisions on hits that were simply granted, up to the first hit
@@ -172,7 +175,7 @@ func (d *dispatch) finish(requests []*request, err error) {
 		r.finished = true
 		calls = append(calls, r.call)
 	}
-	d.count()
+	d.engine.counts.add(&d.stats)
 	if err != nil {
 		d.engine.failCalls(d.queue, calls, err)
 		return
@@ -184,7 +187,7 @@ func (d *dispatch) finish(requests []*request, err error) {
 func (d *dispatch) fail(requests []*request, err error) {
 	err = d.noDecision(err)
 	d.stats.Failures++
-	d.count()
+	d.engine.counts.add(&d.stats)
 	var calls []*batch.Call
 	for _, r := range requests {
 		if !r.finished {
@@ -227,8 +230,10 @@ func (d *dispatch) end(err error) {
 		r.call = nil
 		r.positions = r.positions[:0] // what they point to belongs to other batches
 	}
-	_ = batch.PanicError(func() { d.endOwn(err) })
-	d.count()
+	if len(d.own) > 0 {
+		_ = batch.PanicError(func() { d.endOwn(err) })
+	}
+	d.engine.counts.add(&d.stats)
 	d.engine = nil
 	d.queue = nil
 	dispatches.Put(d)

@@ -2,22 +2,20 @@ package engine
 
 import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// enter gives the takes of a plan on limits InFlight their slots, which are p.entered then. If the process has no name
-// for them, the groups of these takes fail, with the error that enter returns.
+// enter gives the takes of a plan on limits InFlight (see plan.inFlight) their slots, which are p.entered then. If the
+// process has no name for them, the groups of these takes fail, with the error that enter returns.
 func (d *dispatch) enter(p *plan) error {
 	p.entered = p.entered[:0]
 	var failure error
 	for _, g := range p.groups[:p.usedGroups] {
-		if g.kind != take || !hasSlots(g.definition) {
+		if !g.slots {
 			continue
 		}
-		p.inFlight = true
-		session, err := d.engine.slots.Begin(d.ctx, batch.Timeout(d.queue))
+		session, err := d.engine.slots.Begin(d.ctx, d.queue.Timeout)
 		if err != nil {
 			g.failure = d.noDecision(err)
 			failure = g.failure
@@ -39,9 +37,6 @@ func (d *dispatch) enter(p *plan) error {
 
 // inFlight is the definition of limits InFlight.
 var inFlight = algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight})
-
-// hasSlots reports whether the definition is that of limits InFlight.
-func hasSlots(d *algorithm.Definition) bool { return d == inFlight }
 
 // hold gives the hits of requests their slots.
 func (d *dispatch) hold(requests []*request) {

@@ -44,7 +44,7 @@ func (s *Store) TakeFirst() {
 func (s *Store) GiveBack(h ratelimit.Hit, units, claim int64) error {
 	q := batch.NewQueue(batch.Options{Timeout: time.Minute})
 	d := newDispatch(context.Background(), s.engine, q, nil)
-	p := newPlan()
+	p := plans.Get().(*plan)
 	row := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.StoredKey()}
 	addOwn(p, &own.Call{Kind: &own.Kind{Statement: own.Adjust}, Row: row, Limit: h.Limit, N: units, Claim: claim})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

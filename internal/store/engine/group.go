@@ -15,9 +15,9 @@ type group struct {
 	statement pgdb.Statement
 	// of a look: indexSQL. With a guard, also of a take of slots: their processes are read as of after the guard
 	before  pgdb.Statement
-	guarded bool  // a take has before
 	failure error // why the statement cannot be sent, or nil
 	only    bool  // the first entry has the statement to itself
+	slots   bool  // a take on limits InFlight
 
 	// Memory for results, see result.go.
 	cells []algorithm.Cell
@@ -37,43 +37,23 @@ type group struct {
 	sorted []*entry // memory for entries
 }
 
-func newGroup() *group { return &group{} }
-
-// begin empties the group for a statement.
-func (g *group) begin(key statementKey) {
-	g.statementKey = key
-	g.entries = g.entries[:0]
-	g.failure = nil
-	g.only = false
-}
-
-// write fills in the statement. settings are its first parameter, see clockSQL.
-func (g *group) write(texts *statements, settings []int64) {
+// write fills in the statement, and appends what runs to those of a pipeline. settings are its first parameter, see
+// clockSQL.
+func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Statement) []*pgdb.Statement {
 	if g.failure != nil {
 		g.statement = pgdb.Statement{Err: g.failure, Result: g.statement.Result}
-		return
+		return pipeline
 	}
 	if g.kind >= firstOwn {
-		var prefixes, keys []string
-		var n, numbers []int64
-		for _, e := range g.entries {
-			prefixes = append(prefixes, e.id.Prefix)
-			keys = append(keys, e.id.Key)
-			n = append(n, e.n)
-			numbers = append(numbers, e.first)
-		}
-		g.statement = pgdb.Statement{SQL: texts.texts[g.statementKey],
-			Args: []any{settings, prefixes, keys, n, numbers}}
-		return
+		writeOwn(g, texts, settings)
+		return append(pipeline, &g.statement)
 	}
 	entries := g.entries
 	keys := g.keys[:0]
 	n := g.n[:0]
 	l := entries[0].view.Limit
 	cost := entries[0].cost
-	slots := g.kind == take && hasSlots(g.definition)
-	alike := g.kind == take && !slots
-	g.guarded = slots && texts.guarded
+	alike := g.kind == take && !g.slots
 	for _, e := range entries {
 		keys = append(keys, e.id.Key)
 		if e.view.Limit != l || e.cost != cost {
@@ -103,23 +83,31 @@ func (g *group) write(texts *statements, settings []int64) {
 	args = append(args, settings)
 	if alike {
 		args = append(args, l.Prefix, keys, n, cost, l.Capacity(), l.Window.Microseconds())
-		args = appendNeeds(g, args, l)
+		if len(g.definition.SQL.Needs) > 0 {
+			args = appendNeeds(g, args, l)
+		}
 	} else {
 		args = appendArrays(g, args)
 	}
 	g.statement = pgdb.Statement{SQL: texts.texts[key], Args: args, Result: g.statement.Result}
-	g.before = pgdb.Statement{SQL: texts.index, Joined: true, Result: g.before.Result}
+	if g.kind == look || g.slots && texts.guarded {
+		g.before = pgdb.Statement{SQL: texts.index, Joined: true, Result: g.before.Result}
+		pipeline = append(pipeline, &g.before)
+	}
+	return append(pipeline, &g.statement)
 }
 
-// appendTo appends what runs to the statements of a pipeline.
-func (g *group) appendTo(statements []*pgdb.Statement) []*pgdb.Statement {
-	if g.failure != nil {
-		return statements
+// writeOwn is write for one of ownStatements.
+func writeOwn(g *group, texts *statements, settings []int64) {
+	var prefixes, keys []string
+	var n, numbers []int64
+	for _, e := range g.entries {
+		prefixes = append(prefixes, e.id.Prefix)
+		keys = append(keys, e.id.Key)
+		n = append(n, e.n)
+		numbers = append(numbers, e.first)
 	}
-	if g.kind == look || g.guarded {
-		statements = append(statements, &g.before)
-	}
-	return append(statements, &g.statement)
+	g.statement = pgdb.Statement{SQL: texts.texts[g.statementKey], Args: []any{settings, prefixes, keys, n, numbers}}
 }
 
 // appendNeeds appends the parameters that the algorithm needs besides, of one limit.

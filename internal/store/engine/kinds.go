@@ -181,9 +181,6 @@ func kindOf(s *own.Statement) statementKind {
 
 // endOwn ends own calls, each once. err is why the pipeline has no results, or nil.
 func (d *dispatch) endOwn(err error) {
-	if len(d.own) == 0 {
-		return
-	}
 	for _, k := range d.engine.kinds {
 		var calls []*own.Call
 		var left []*ownCall

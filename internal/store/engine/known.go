@@ -69,7 +69,10 @@ func decideKnown(s *Store, timeout time.Duration, calls []*batch.Call) (int, err
 			return leased, nil
 		}
 	}
-	unavailable := s.unavailable()
+	unavailable := ratelimit.ErrClosed
+	if atomic.LoadInt32(&s.closed) == 0 {
+		unavailable = s.engine.server.unavailable()
+	}
 	if unavailable == nil && timeout <= 0 {
 		unavailable = ratelimit.ErrTimeout // it may be computed from a deadline that has passed
 	}
@@ -116,7 +119,7 @@ func (e *engine) refuseKnown(calls []*batch.Call, unavailable error) int {
 	}
 	refused := e.blocked.Refuse(calls, unavailable != nil)
 	if refused > 0 {
-		e.counts.add(tally{Blocked: int64(refused)})
+		e.counts.add(&tally{Blocked: int64(refused)})
 	}
 	return refused
 }

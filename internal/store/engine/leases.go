@@ -14,25 +14,9 @@ func (s *Store) Leases() *lease.Set {
 	return s.engine.leases.Set
 }
 
-// holdsLeases reports whether the store may hold units.
-func (d *dispatch) holdsLeases() bool {
-	return d.engine.leases != nil && lease.Count(d.engine.leases.Set) > 0
-}
-
-// leaseTime is the lease clock, or 0 without leases.
-func (d *dispatch) leaseTime() int64 {
-	if d.engine.leases == nil {
-		return 0
-	}
-	return lease.Now(d.engine.leases.Set)
-}
-
-// updateLeases updates the leases with the rows that a plan has charged for requests. d.sent was read before the plan's
-// statements were sent.
+// updateLeases updates the leases with the rows that a plan of a leasing batch has charged for requests. d.sent was read
+// before the plan's statements were sent.
 func (d *dispatch) updateLeases(p *plan) {
-	if !d.holdsLeases() {
-		return
-	}
 	leases := d.engine.leases
 	lease.SetRoundTrip(leases.Set, lease.Now(leases.Set)-d.sent)
 	for _, e := range p.entries[:p.usedEntries] {

@@ -26,16 +26,13 @@ import (
 // waited in vain for lockedWaits counts as locked, and its requests fail at once. One request in
 // lockMemory tries again.
 
-// lockWait is a fifth of the timeout, so that a batch has time to go on after it.
-func lockWait(timeout time.Duration) time.Duration {
-	wait := (timeout / 5).Truncate(time.Millisecond)
-	if wait < time.Millisecond {
-		return time.Millisecond // 0 would be no bound
-	}
-	return wait
-}
+// lockWait is the longest wait of a statement of a batch for a lock.
+func (d *dispatch) lockWait() time.Duration { return time.Duration(d.settings[1]) * time.Millisecond }
 
 const (
+	// lockShare is how many waits for a lock have room in a timeout, so that a batch has time to go on after one.
+	lockShare = 5
+
 	// lockedWaits is how many lockWaits lie between the first and the last statement that have waited in
 	// vain for a row that counts as locked.
 	lockedWaits = 2
@@ -153,12 +150,9 @@ func (l *locks) add(id lease.RowID) {
 // refuseLocked fails the requests on rows that count as locked, and returns those to decide now. Others
 // wait: they are to try again, or statements have waited for their rows in vain lately.
 func (d *dispatch) refuseLocked(requests []*request) []*request {
-	if atomic.LoadInt32(&d.engine.locks.any) == 0 {
-		return requests
-	}
 	var now, waiting, refused []*request
 	for _, r := range requests {
-		switch locked, due := d.engine.locks.find(r, d.lockWait); {
+		switch locked, due := d.engine.locks.find(r, d.lockWait()); {
 		case due || !locked && d.hasWaited(r):
 			waiting = append(waiting, r)
 		case locked:
@@ -168,7 +162,9 @@ func (d *dispatch) refuseLocked(requests []*request) []*request {
 		}
 	}
 	d.finish(refused, own.ErrLocked)
-	d.wait(waiting)
+	if len(waiting) > 0 {
+		d.wait(waiting)
+	}
 	return now
 }
 
@@ -184,9 +180,6 @@ func (d *dispatch) hasWaited(r *request) bool {
 
 // wait puts requests into the queue beside that of the batch, which finishes them.
 func (d *dispatch) wait(requests []*request) {
-	if len(requests) == 0 {
-		return
-	}
 	e, q := d.engine, d.queue
 	beside := batch.Beside(q, func(calls []*batch.Call, deadline time.Time) { e.decideLocked(q, calls, deadline) },
 		func(calls []*batch.Call) { e.failCalls(q, calls, own.ErrLocked) })
@@ -211,8 +204,8 @@ func (e *engine) decideLocked(q *batch.Queue, calls []*batch.Call, deadline time
 		}
 		var again, refused []*request
 		for _, r := range waiting {
-			locked, _ := e.locks.find(r, d.lockWait)
-			if locked || time.Since(r.call.Arrived) >= batch.Timeout(q) {
+			locked, _ := e.locks.find(r, d.lockWait())
+			if locked || time.Since(r.call.Arrived) >= q.Timeout {
 				refused = append(refused, r)
 			} else {
 				again = append(again, r)

@@ -41,14 +41,10 @@ type plan struct {
 	recent      map[*ratelimit.Limit]*group // the takes of the first stage
 }
 
-// plans are free for the next batch.
+// plans are empty plans. The user of one calls free when nothing refers to the plan any more.
 var plans = sync.Pool{New: func() any {
 	return &plan{latest: map[lease.RowID]*entry{}, recent: map[*ratelimit.Limit]*group{}}
 }}
-
-// newPlan returns an empty plan. Its user calls free when nothing refers to the plan any
-// more.
-func newPlan() *plan { return plans.Get().(*plan) }
 
 func (p *plan) free() {
 	// Keys may be parts of long requests, so none of them remains.
@@ -159,7 +155,11 @@ func add(p *plan, k statementKind, l *ratelimit.Limit, id lease.RowID, cost int6
 	e := nextEntry(p)
 	*e = entry{kind: k, id: id, stage: stage, n: 1, cost: cost, view: algorithm.View{Limit: l}}
 	p.latest[id] = e
-	g := groupOf(p, e, p.oneByOne)
+	if l.MaxKeys > 0 && !p.isBounded(l) {
+		p.bounded = append(p.bounded, l)
+	}
+	g := groupFor(p, stage, statementKey{k, algorithm.Of(l), l.Durable, l.SynchronousCommit || p.sync,
+		p.allOrNothing && k == take, false}, p.oneByOne)
 	if k == take && stage == 0 && !p.oneByOne {
 		p.recent[l] = g
 	}
@@ -196,18 +196,8 @@ func nextEntry(p *plan) *entry {
 	return e
 }
 
-// groupOf returns the group of the statement that an entry belongs to. only is whether the entry has a statement of its
-// own.
-func groupOf(p *plan, e *entry, only bool) *group {
-	l := e.view.Limit
-	if l.MaxKeys > 0 && !p.isBounded(l) {
-		p.bounded = append(p.bounded, l)
-	}
-	key := statementKey{e.kind, algorithm.Of(l), l.Durable, l.SynchronousCommit || p.sync, p.allOrNothing && e.kind == take, false}
-	return groupFor(p, e.stage, key, only)
-}
-
-// groupFor returns the group of a statement of a stage.
+// groupFor returns the group of a statement of a stage, for another entry. only is whether the entry has a statement of
+// its own.
 func groupFor(p *plan, stage int, key statementKey, only bool) *group {
 	for len(p.stages) <= stage {
 		if len(p.stages) < cap(p.stages) {
@@ -216,13 +206,24 @@ func groupFor(p *plan, stage int, key statementKey, only bool) *group {
 			p.stages = append(p.stages, []*group(nil))
 		}
 	}
-	for _, g := range p.stages[stage] {
-		if g.statementKey == key && !only && !g.only {
-			return g
+	if !only {
+		for _, g := range p.stages[stage] {
+			if g.statementKey == key && !g.only {
+				return g
+			}
 		}
 	}
-	g := nextGroup(p, key)
+	if p.usedGroups == len(p.groups) {
+		p.groups = append(p.groups, &group{})
+	}
+	g := p.groups[p.usedGroups]
+	p.usedGroups++
+	g.statementKey = key
+	g.entries = g.entries[:0]
+	g.failure = nil
 	g.only = only
+	g.slots = key.kind == take && key.definition == inFlight
+	p.inFlight = p.inFlight || g.slots
 	p.stages[stage] = append(p.stages[stage], g)
 	return g
 }
@@ -237,17 +238,6 @@ func (p *plan) isBounded(l *ratelimit.Limit) bool {
 	return false
 }
 
-// nextGroup returns an empty group that the plan has not used yet.
-func nextGroup(p *plan, key statementKey) *group {
-	if p.usedGroups == len(p.groups) {
-		p.groups = append(p.groups, newGroup())
-	}
-	g := p.groups[p.usedGroups]
-	p.usedGroups++
-	g.begin(key)
-	return g
-}
-
 // write returns the plan's statements in the order in which they run. settings are their
 // first parameter, see clockSQL.
 func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
@@ -257,8 +247,7 @@ func (p *plan) write(texts *statements, settings []int64) []*pgdb.Statement {
 			settings = shortWait(settings, int64(len(p.stages)))
 		}
 		for _, g := range stage {
-			g.write(texts, settings)
-			p.statements = g.appendTo(p.statements)
+			p.statements = g.write(texts, settings, p.statements)
 		}
 	}
 	return p.statements

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
@@ -27,21 +28,31 @@ type round struct {
 // statement of its own, and no own calls go with them.
 func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne bool) *round {
 	singles, several := singlesAndSeveral(requests)
-	r := &round{settings: settings, plan: newPlan(), singles: singles}
-	r.plan.oneByOne = oneByOne
+	p := plans.Get().(*plan)
+	p.oneByOne = oneByOne
+	r := &round{settings: settings, plan: p, singles: singles, last: p}
 	if !oneByOne {
-		several = d.refuseKnown(several)
 		d.takeOwn(requests)
+		if len(several) > 0 {
+			several = d.refuseKnown(several)
+		}
 	}
-	d.planOwn(r.plan, false)
-	addRequests(r.plan, singles)
-	_ = d.enter(r.plan) // its error is that of the hits
-	r.transactions = d.firstTransactions(several, settings, oneByOne)
-	r.last = r.plan
-	if len(d.own) > 0 && len(r.transactions) > 0 {
-		r.last = newPlan()
+	if len(d.own) > 0 {
+		d.planOwn(p, false)
 	}
-	d.planOwn(r.last, true)
+	addRequests(p, singles)
+	if p.inFlight {
+		_ = d.enter(p) // its error is that of the hits
+	}
+	if len(several) > 0 {
+		r.transactions = d.firstTransactions(several, settings, oneByOne)
+	}
+	if len(d.own) > 0 {
+		if len(r.transactions) > 0 {
+			r.last = plans.Get().(*plan)
+		}
+		d.planOwn(r.last, true)
+	}
 	return r
 }
 
@@ -68,15 +79,6 @@ func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 	return singles, several
 }
 
-// send runs the pipeline of a round. It reports whether a statement has failed.
-func (d *dispatch) send(r *round) (bool, error) {
-	statements, entered := writeAll(r.transactions, r.plan.write(d.engine.texts, r.settings), r.plan.entered)
-	if r.last != r.plan {
-		statements = append(statements, r.last.write(d.engine.texts, r.settings)...)
-	}
-	return d.execute(statements, entered)
-}
-
 // writeAll adds the statements of transactions, and the slots that they charge.
 func writeAll(transactions []*transaction, statements []*pgdb.Statement,
 	entered []slots.Range) ([]*pgdb.Statement, []slots.Range) {
@@ -101,7 +103,7 @@ func (d *dispatch) apply(r *round, failed bool, err error) ([]*request, error) {
 		d.endOwn(err)
 		return nil, err
 	}
-	waiting := d.applySingles(r)
+	waiting := d.applySingles(r, failed)
 	for transactions := r.transactions; len(transactions) > 0; {
 		var next []*transaction
 		for _, t := range transactions {
@@ -118,7 +120,10 @@ func (d *dispatch) apply(r *round, failed bool, err error) ([]*request, error) {
 		}
 	}
 	d.cleanUpAfter(r.plan)
-	r.free()
+	if r.last != r.plan {
+		r.last.free()
+	}
+	r.plan.free()
 	return waiting, nil
 }
 
@@ -127,20 +132,16 @@ func (d *dispatch) cleanUpAfter(p *plan) {
 	if d.engine.server.random() < d.engine.cleaner.probability {
 		d.engine.cleaner.after(p)
 	}
-	d.engine.bounds.see(p.bounded)
-}
-
-// free frees the plans of a round.
-func (r *round) free() {
-	if r.last != r.plan {
-		r.last.free()
+	if len(p.bounded) > 0 {
+		d.engine.bounds.see(p.bounded)
 	}
-	r.plan.free()
 }
 
 // applyRows passes the rows of a plan on to the leases, and to engine.rows.
 func (d *dispatch) applyRows(p *plan) {
-	d.updateLeases(p)
+	if d.leasing {
+		d.updateLeases(p)
+	}
 	if d.engine.rows == nil || !d.engine.rows.Wanted() {
 		return
 	}
@@ -154,12 +155,14 @@ func (d *dispatch) applyRows(p *plan) {
 }
 
 // applySingles ends the requests that are decided by themselves, and returns those that have waited for a lock in vain.
-func (d *dispatch) applySingles(r *round) []*request {
+// failed is whether a statement has failed.
+func (d *dispatch) applySingles(r *round, failed bool) []*request {
 	p := r.plan
 	p.read()
-	d.engine.locks.learn(p)
+	if failed || atomic.LoadInt32(&d.engine.locks.any) != 0 {
+		d.engine.locks.learn(p)
+	}
 	decideGranted(r.singles)
-	leasing := d.holdsLeases()
 	finishing := d.finishing[:0]
 	var waiting []*request
 	for _, one := range r.singles {
@@ -173,7 +176,7 @@ func (d *dispatch) applySingles(r *round) []*request {
 				continue
 			}
 		}
-		if leasing {
+		if d.leasing {
 			d.engine.leases.AddHeld(c.Hits, c.Decisions, d.sent)
 		}
 		finishing = append(finishing, c)
@@ -186,7 +189,9 @@ func (d *dispatch) applySingles(r *round) []*request {
 		r.last.read()
 		d.applyRows(r.last)
 	}
-	d.endOwn(nil)
+	if len(d.own) > 0 {
+		d.endOwn(nil)
+	}
 	d.finishing = finishing
 	// Not before: after a panic, end finishes what is not finished.
 	for _, one := range r.singles {
@@ -195,7 +200,7 @@ func (d *dispatch) applySingles(r *round) []*request {
 	for _, one := range waiting {
 		one.finished = false
 	}
-	d.count()
+	d.engine.counts.add(&d.stats)
 	batch.Finish(d.queue, finishing, nil)
 	return waiting
 }
@@ -215,7 +220,7 @@ func (d *dispatch) sendDivided(r *round) error {
 // of one of them.
 func (p *plan) divide(texts *statements, settings []int64) []*pgdb.Statement {
 	var all []*pgdb.Statement
-	var divided []*group
+	last := len(p.stages)
 	for _, stage := range p.stages {
 		for _, g := range stage {
 			code := g.statement.Code
@@ -223,18 +228,13 @@ func (p *plan) divide(texts *statements, settings []int64) []*pgdb.Statement {
 				continue
 			}
 			for _, e := range g.entries {
-				one := nextGroup(p, g.statementKey)
+				one := groupFor(p, last, g.statementKey, true)
 				one.entries = append(one.entries, e)
-				one.write(texts, settings)
-				all = one.appendTo(all)
-				divided = append(divided, one)
+				all = one.write(texts, settings, all)
 			}
 			g.entries = g.entries[:0]
 			g.statement = pgdb.Statement{}
 		}
-	}
-	if len(divided) > 0 {
-		p.stages = append(p.stages, divided)
 	}
 	return all
 }

@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
@@ -21,15 +20,6 @@ const (
 	asyncSQL = `, set_config('synchronous_commit', 'off', true)`
 	diskSQL  = `, set_config('synchronous_commit', 'local', true)` // waits for the disk, and for no standby
 )
-
-// settingsOf is the first parameter of statements. now is Options.Now, and may be nil.
-func settingsOf(now func() time.Time, lockWait time.Duration) []int64 {
-	settings := []int64{0, lockWait.Milliseconds()}
-	if now != nil {
-		settings[0] = now().UnixMicro()
-	}
-	return settings
-}
 
 // takeSQL decides n hits of equal cost on each key. It has two forms. If all entries have one
 // limit and one cost, their values are parameters, and the keys come in byte order. Else each

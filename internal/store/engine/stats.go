@@ -37,8 +37,8 @@ func newCounts() *counts {
 	return c
 }
 
-// add adds what a batch has done.
-func (c *counts) add(s tally) {
+// add adds what a batch has done, and empties the tally.
+func (c *counts) add(s *tally) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stats.Requests += s.Requests
@@ -47,6 +47,7 @@ func (c *counts) add(s tally) {
 	c.stats.RolledBack += s.RolledBack
 	c.stats.Blocked += s.Blocked
 	c.stats.Failures += s.Failures
+	*s = tally{}
 }
 
 // addBatch adds a batch to the histograms. It is one function without loops, since the

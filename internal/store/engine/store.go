@@ -104,9 +104,9 @@ type Store struct {
 	leasing *batch.Queue // of batches without requests
 	past    past
 	paused  int32 // 1 while limits are paused; atomic
+	closed  int32 // 1 after Close; atomic
 
-	mu     sync.Mutex // guards all that follows
-	closed bool
+	mu     sync.Mutex                     // guards all that follows
 	queues map[time.Duration]*batch.Queue // of Take and Reset, by timeout
 	opened []*batch.Queue                 // of OpenQueue
 }
@@ -283,25 +283,10 @@ func (s *Store) newQueue(timeout time.Duration) *batch.Queue {
 	return q
 }
 
-// unavailable returns why no decision can be had, or nil.
-func (s *Store) unavailable() error {
-	s.mu.Lock()
-	closed := s.closed
-	s.mu.Unlock()
-	if closed {
-		return ratelimit.ErrClosed
-	}
-	return s.engine.server.unavailable()
-}
-
 // Close implements ratelimit.Store. Calls in flight may finish, for up to a second.
 // Units of leases are given back, which takes up to another second.
 func (s *Store) Close() {
-	s.mu.Lock()
-	closed := s.closed
-	s.closed = true
-	s.mu.Unlock()
-	if closed {
+	if !atomic.CompareAndSwapInt32(&s.closed, 0, 1) {
 		return
 	}
 	for until := time.Now().Add(time.Second); s.busy() && time.Now().Before(until); {

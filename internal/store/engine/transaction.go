@@ -53,9 +53,6 @@ const maxTrips = 50
 // firstTransactions returns what the first round trip does for requests of several hits: one
 // transaction, or with oneByOne one for each request.
 func (d *dispatch) firstTransactions(requests []*request, settings []int64, oneByOne bool) []*transaction {
-	if len(requests) == 0 {
-		return nil
-	}
 	for _, r := range requests {
 		r.passes = true
 		r.decisions = r.decisions[:0]
@@ -85,10 +82,12 @@ func onlyTakes(requests []*request) bool {
 
 // write returns the statements of the next round trip.
 func (t *transaction) write() []*pgdb.Statement {
-	p := newPlan()
+	p := plans.Get().(*plan)
 	t.plan = p
 	p.oneByOne = t.oneByOne
-	t.sent = t.of.leaseTime()
+	if t.of.leasing {
+		t.sent = lease.Now(t.of.engine.leases.Set)
+	}
 	if t.looks {
 		for _, r := range t.requests {
 			for i := range r.call.Hits {
@@ -110,8 +109,10 @@ func (t *transaction) write() []*pgdb.Statement {
 	for _, stage := range p.stages {
 		sortGroups(stage)
 	}
-	if t.err = t.of.enter(p); t.err != nil {
-		return nil
+	if p.inFlight {
+		if t.err = t.of.enter(p); t.err != nil {
+			return nil
+		}
 	}
 	statements := p.write(t.of.engine.texts, t.settings)
 	for _, s := range statements {
@@ -296,12 +297,11 @@ func (t *transaction) divide(err error) []*transaction {
 func (t *transaction) committed() {
 	if t.trips == 0 {
 		decideGranted(t.requests)
-		leasing := t.of.holdsLeases()
 		for _, r := range t.requests {
 			if len(r.call.Decisions) < len(r.positions) {
 				r.call.Err = errNoAnswer // the server granted less and did not fail
 			}
-			if leasing {
+			if t.of.leasing {
 				t.of.engine.leases.AddHeld(r.call.Hits, r.call.Decisions, t.sent)
 			}
 		}
@@ -328,7 +328,6 @@ func (t *transaction) committed() {
 // answer finishes requests with the decisions that they have. sent is the lease clock, read before
 // their statements were sent.
 func (d *dispatch) answer(requests []*request, sent int64) {
-	leasing := d.holdsLeases()
 	for _, r := range requests {
 		for i := range r.refusals {
 			refused := &r.refusals[i]
@@ -336,7 +335,7 @@ func (d *dispatch) answer(requests []*request, sent int64) {
 				r.decisions[refused.hit].RetryAfter, d.sequence, d.engine.believed(refused.view.Limit))
 		}
 		r.call.Decisions = append(r.call.Decisions[:0], r.decisions...)
-		if leasing {
+		if d.leasing {
 			d.engine.leases.AddHeld(r.call.Hits, r.call.Decisions, sent)
 			d.dropRefused(r)
 		}

@@ -82,13 +82,21 @@ func (b *Refusals) Begin() int64 {
 // believed until they end. Otherwise hits apart are charged in any case, so that a call with
 // such hits is not refused. The frequent case is inline: one hit, equal to the one before.
 func (b *Refusals) Refuse(calls []*batch.Call, believe bool) int {
-	if b == nil || b.Size() == 0 {
+	if b == nil {
+		return 0
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.rows) == 0 {
 		return 0
 	}
 	now := b.clock()
+	if now >= b.last {
+		b.rows = map[lease.RowID]*refusedRow{}
+		return 0
+	}
 	n := 0
 	var last refusedHit
-	b.mu.Lock()
 	for _, c := range calls {
 		if c.Apart && !believe {
 			continue
@@ -116,7 +124,6 @@ func (b *Refusals) Refuse(calls []*batch.Call, believe bool) int {
 			}
 		}
 	}
-	b.mu.Unlock()
 	return n
 }
 

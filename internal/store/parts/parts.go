@@ -244,7 +244,7 @@ func (s *Store) divert(q *batch.Queue, calls []*batch.Call) bool {
 	if atomic.LoadInt32(&s.state) == none {
 		return false
 	}
-	if s.await(context.Background(), batch.Timeout(q)); !s.inParts() {
+	if s.await(context.Background(), q.Timeout); !s.inParts() {
 		return false
 	}
 	for _, c := range calls {
@@ -270,7 +270,7 @@ func (s *Store) queue(q *batch.Queue, part int) *batch.Queue {
 		queues.to = make([]*batch.Queue, len(s.stores))
 	}
 	if queues.to[part] == nil {
-		queues.to[part] = s.stores[part].OpenQueue(batch.Timeout(q), nil, queues.deliver)
+		queues.to[part] = s.stores[part].OpenQueue(q.Timeout, nil, queues.deliver)
 	}
 	return queues.to[part]
 }

@@ -138,7 +138,7 @@ func holdSlot(to, of *ratelimit.Slot) { to.Hold(func() { of.Release() }) }
 // startCall decides a call of a queue that is not in one part, in the background.
 func (s *Store) startCall(q *batch.Queue, c *batch.Call) {
 	go func() {
-		if err := batch.PanicError(func() { s.decideCall(batch.Timeout(q), c) }); err != nil {
+		if err := batch.PanicError(func() { s.decideCall(q.Timeout, c) }); err != nil {
 			c.Err = err
 		}
 		batch.Finish(q, []*batch.Call{c}, nil)
