@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"sync/atomic"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -88,3 +90,30 @@ func (d *DB) checkTimeline(ctx context.Context, conn *pgconn.PgConn) error {
 	d.timeline = name
 	return nil
 }
+
+// logins records how the latest login ended. It is a tracer of pgx, which calls the tracer for
+// each login, also if no call waits for the login any more.
+type logins struct {
+	failed atomic.Pointer[error] // nil after a login that succeeded
+}
+
+var _ pgx.ConnectTracer = (*logins)(nil)
+
+func (l *logins) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartData) context.Context {
+	return ctx
+}
+
+func (l *logins) TraceConnectEnd(_ context.Context, data pgx.TraceConnectEndData) {
+	if data.Err == nil {
+		l.failed.Store(nil)
+		return
+	}
+	l.failed.Store(&data.Err)
+}
+
+// A tracer of pgx has to trace queries, too. They change nothing here.
+func (l *logins) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (l *logins) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -51,8 +51,7 @@ func (g *gate) enter(ctx context.Context) error {
 		g.mu.Unlock()
 		return errClosed
 	}
-	if len(g.waiting) == 0 && g.inside < g.bound() {
-		g.add()
+	if len(g.waiting) == 0 && g.letIn() {
 		g.mu.Unlock()
 		return nil
 	}
@@ -76,41 +75,34 @@ func (g *gate) giveUp(e *entrant, cause error) error {
 		return fmt.Errorf("%w: pgxdb: none of the %d connections became free: %w", sqlstate.ErrNoTurn, g.inside, cause)
 	}
 	if <-e.ready == nil { // the call is in already
-		g.remove()
+		g.inside--
+		g.exclusive = false
 		g.admit()
 	}
 	return cause
 }
 
-// add counts a call that enters. The caller holds the mutex.
-func (g *gate) add() {
+// letIn lets another call in if there is room. The caller holds the mutex.
+func (g *gate) letIn() bool {
+	most := g.most
+	if g.exclusive {
+		most = 1
+	} else if !g.refused.IsZero() && time.Since(g.refused) < refusalTime {
+		most = g.known
+	}
+	if g.inside >= most {
+		return false
+	}
 	g.inside++
 	g.crowded = g.inside > 1
-}
-
-// remove counts a call that leaves. The caller holds the mutex.
-func (g *gate) remove() {
-	g.inside--
-	g.exclusive = false
-}
-
-// bound is how many calls may be in the gate. The caller holds the mutex.
-func (g *gate) bound() int {
-	if g.exclusive {
-		return 1
-	}
-	if !g.refused.IsZero() && time.Since(g.refused) < refusalTime {
-		return g.known
-	}
-	return g.most
+	return true
 }
 
 // admit lets calls in that wait. The caller holds the mutex.
 func (g *gate) admit() {
-	for len(g.waiting) > 0 && g.inside < g.bound() {
+	for len(g.waiting) > 0 && g.letIn() {
 		g.waiting[0].ready <- nil
 		g.waiting = g.waiting[1:]
-		g.add()
 	}
 }
 
@@ -126,7 +118,8 @@ func (g *gate) reopen() {
 func (g *gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.remove()
+	g.inside--
+	g.exclusive = false
 	g.admit()
 }
 
@@ -136,7 +129,8 @@ func (g *gate) leave() {
 func (g *gate) refuse(err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.remove()
+	g.inside--
+	g.exclusive = false
 	// A call makes its connection idle before it leaves the gate.
 	if others := g.inside + g.idle(); others > 0 && !g.closed {
 		g.known = others

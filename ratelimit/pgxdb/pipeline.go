@@ -4,11 +4,14 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -26,19 +29,6 @@ const (
 type prepared struct {
 	description *pgconn.StatementDescription
 	state       int
-}
-
-// preparedOn returns the prepared statements of a connection, by their texts. They
-// end with the connection.
-func preparedOn(conn *pgxpool.Conn) map[string]*prepared {
-	const key = "pgxdb.prepared"
-	data := conn.Conn().PgConn().CustomData()
-	all, _ := data[key].(map[string]*prepared)
-	if all == nil {
-		all = map[string]*prepared{}
-		data[key] = all
-	}
-	return all
 }
 
 func newPrepared(sql string) *prepared {
@@ -62,6 +52,7 @@ type sentStatement struct {
 	prepared  *prepared // nil to send it without preparing it
 	values    [][]byte
 	oids      []uint32
+	last      bool // of its transaction
 }
 
 // pipeline is the statements of one round trip.
@@ -75,10 +66,24 @@ type pipeline struct {
 
 var pipelines = sync.Pool{New: func() any { return new(pipeline) }}
 
+// newPipeline returns an empty pipeline for a connection. Its user calls free.
+func newPipeline(conn *pgconn.PgConn) *pipeline {
+	b := pipelines.Get().(*pipeline)
+	const key = "pgxdb.prepared" // they end with the connection
+	data := conn.CustomData()
+	b.prepared, _ = data[key].(map[string]*prepared)
+	if b.prepared == nil {
+		b.prepared = map[string]*prepared{}
+		data[key] = b.prepared
+	}
+	return b
+}
+
 // free returns the pipeline to its pool.
 func (b *pipeline) free() {
 	clear(b.requests)
-	b.encoder.reset()
+	e := &b.encoder
+	e.buffer, e.values, e.oids = e.buffer[:0], e.values[:0], e.oids[:0]
 	*b = pipeline{encoder: b.encoder, requests: b.requests[:0]}
 	pipelines.Put(b)
 }
@@ -108,7 +113,7 @@ func (b *pipeline) add(statements []*pgdb.Statement, unnamed bool) {
 func (b *pipeline) addTransaction(statements []*pgdb.Statement, unnamed bool) {
 	before := len(b.requests)
 	for i, s := range statements {
-		r := sentStatement{statement: s}
+		r := sentStatement{statement: s, last: i == len(statements)-1}
 		var err error
 		if r.values, r.oids, err = b.encoder.encode(s); err != nil {
 			b.requests = b.requests[:before]
@@ -134,16 +139,11 @@ func rollBack(statements []*pgdb.Statement, i int, err error, code string) {
 	statements[i].Err, statements[i].Code = err, code
 }
 
-// isLast reports whether request i is the last one of its transaction.
-func (b *pipeline) isLast(i int) bool {
-	return i == len(b.requests)-1 || !b.requests[i].statement.Joined
-}
-
 var binaryFormat = []int16{1}
 
 // send puts the requests into the pipeline's buffer.
 func (b *pipeline) send(p *pgconn.Pipeline) {
-	for i, r := range b.requests {
+	for _, r := range b.requests {
 		switch q := r.prepared; {
 		case q == nil:
 			p.SendQueryParams(r.statement.SQL, r.values, r.oids, binaryFormat, binaryFormat)
@@ -154,7 +154,7 @@ func (b *pipeline) send(p *pgconn.Pipeline) {
 		default:
 			p.SendQueryStatement(q.description, r.values, binaryFormat, binaryFormat)
 		}
-		if b.isLast(i) {
+		if r.last {
 			p.SendPipelineSync()
 		}
 	}
@@ -166,7 +166,7 @@ func (b *pipeline) read(p *pgconn.Pipeline) attemptResult {
 	all := b.statements()
 	for first := 0; first < len(all); {
 		last := first
-		for !b.isLast(last) {
+		for !b.requests[last].last {
 			last++
 		}
 		answered, failure, err := b.readTransaction(p, first, last)
@@ -194,7 +194,14 @@ func (b *pipeline) readTransaction(p *pgconn.Pipeline, first, last int) (answere
 		case *pgconn.ResultReader:
 			s := b.requests[answered].statement
 			for r.NextRow() {
-				s.Result = appendRow(s.Result, r.Values())
+				for _, column := range r.Values() {
+					size := int32(-1) // NULL
+					if column != nil {
+						size = int32(len(column))
+					}
+					s.Result = binary.BigEndian.AppendUint32(s.Result, uint32(size))
+					s.Result = append(s.Result, column...)
+				}
 				s.Rows++
 			}
 			if _, err = r.Close(); err == nil {
@@ -220,19 +227,6 @@ func (b *pipeline) readTransaction(p *pgconn.Pipeline, first, last int) (answere
 			failure = e
 		}
 	}
-}
-
-// appendRow appends the columns of a row as pgdb.Statement.Result has them.
-func appendRow(result []byte, columns [][]byte) []byte {
-	for _, column := range columns {
-		size := int32(-1)
-		if column != nil {
-			size = int32(len(column))
-		}
-		result = binary.BigEndian.AppendUint32(result, uint32(size))
-		result = append(result, column...)
-	}
-	return result
 }
 
 // transactionFailed handles the failure of a statement that fails its transaction,
@@ -276,4 +270,76 @@ func (b *pipeline) connectionFailed(left []*pgdb.Statement, started bool, err er
 		b.lost = b.lost || lost
 	}
 	return failed
+}
+
+// maxParameters is how many parameters the protocol allows.
+const maxParameters = 65535
+
+// encoder turns the parameters of statements into Postgres's binary format. Its
+// memory is used again.
+type encoder struct {
+	buffer []byte
+	values [][]byte
+	oids   []uint32
+}
+
+// encode returns the values and the types of a statement's parameters. They stay
+// valid until the memory is used again, also if the encoder's memory moves meanwhile. The type of NULL
+// is 0: the text of the statement decides.
+func (e *encoder) encode(s *pgdb.Statement) (values [][]byte, oids []uint32, err error) {
+	if len(s.Args) > maxParameters {
+		return nil, nil, fmt.Errorf("pgxdb: %d parameters, must be %d or less", len(s.Args), maxParameters)
+	}
+	if strings.Contains(s.SQL, "\x00") {
+		return nil, nil, errors.New("pgxdb: the SQL text holds a NUL byte")
+	}
+	first := len(e.values)
+	for _, arg := range s.Args {
+		start := len(e.buffer)
+		oid := uint32(0)
+		switch v := arg.(type) {
+		case nil:
+			e.values, e.oids = append(e.values, nil), append(e.oids, 0)
+			continue
+		case int64:
+			oid = pgtype.Int8OID
+			e.buffer = binary.BigEndian.AppendUint64(e.buffer, uint64(v))
+		case string:
+			oid = pgtype.TextOID
+			e.buffer = append(e.buffer, v...)
+		case []int64:
+			oid = pgtype.Int8ArrayOID
+			e.array(pgtype.Int8OID, len(v))
+			for _, n := range v {
+				e.buffer = binary.BigEndian.AppendUint32(e.buffer, 8)
+				e.buffer = binary.BigEndian.AppendUint64(e.buffer, uint64(n))
+			}
+		case []string:
+			oid = pgtype.TextArrayOID
+			e.array(pgtype.TextOID, len(v))
+			for _, s := range v {
+				e.buffer = binary.BigEndian.AppendUint32(e.buffer, uint32(len(s)))
+				e.buffer = append(e.buffer, s...)
+			}
+		default:
+			return nil, nil, fmt.Errorf("pgxdb: a parameter of type %T, must be []string, []int64, string, int64 or nil", arg)
+		}
+		value := e.buffer[start:len(e.buffer):len(e.buffer)]
+		if value == nil {
+			value = []byte{} // nil would be NULL
+		}
+		e.values, e.oids = append(e.values, value), append(e.oids, oid)
+	}
+	return e.values[first:], e.oids[first:], nil
+}
+
+// array appends the header of a one-dimensional array without NULLs.
+func (e *encoder) array(element uint32, length int) {
+	header := []uint32{1, 0, element, uint32(length), 1} // dimensions, NULLs, type; length, first subscript
+	if length == 0 {
+		header = []uint32{0, 0, element}
+	}
+	for _, n := range header {
+		e.buffer = binary.BigEndian.AppendUint32(e.buffer, n)
+	}
 }
