@@ -3,7 +3,6 @@ package page
 import (
 	"encoding/json"
 	"fmt"
-	"html/template"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -13,17 +12,19 @@ import (
 	"testing"
 	"time"
 
+	server "github.com/pgratelimit/pg-ratelimit/internal/plane/page"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 )
 
 // policyOfPage is the Content-Security-Policy of the page's server.
-const policyOfPage = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+const policyOfPage = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 // object is one of JSON.
 type object = map[string]any
 
 // fake serves the page with the answers of a state, for pictures of states that would take an hour to make.
 type fake struct {
+	*testing.T
 	*httptest.Server
 	mu       sync.Mutex
 	sections object
@@ -31,27 +32,13 @@ type fake struct {
 }
 
 func serve(t *testing.T, sections object) *fake {
-	f := &fake{sections: sections}
+	f := &fake{T: t, sections: sections}
 	mux := http.NewServeMux()
 	mux.Handle("/", http.FileServer(http.Dir("../../internal/plane/page/static")))
-	index, err := template.ParseFiles("../../internal/plane/page/static/index.html")
-	if err != nil {
-		t.Fatal(err)
-	}
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		if err := index.Execute(w, object{"session": f.session(), "state": f.state()}); err != nil {
-			t.Error(err)
-		}
-	})
+	mux.HandleFunc("/{$}", f.page)
 	answer := func(path string, body any) {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { f.answer(w, r, body) })
 	}
-	mux.HandleFunc("GET /api/state", func(w http.ResponseWriter, r *http.Request) { f.answer(w, r, f.state()) })
-	mux.HandleFunc("GET /api/top", func(w http.ResponseWriter, r *http.Request) {
-		f.hasAsked(strings.TrimPrefix(r.URL.String(), "/"))
-		f.answer(w, r, sections["top"])
-	})
 	answer("GET /api/names", object{"names": []string{"enterprise", "free", "pro"}})
 	answer("POST /api/why", sections["why"])
 	mux.HandleFunc("POST /api/", f.act)
@@ -72,22 +59,25 @@ func (f *fake) session() object {
 	return object{"write": true, "who": nil, "version": "v0.9.0", "database": "limits at db1.internal:5432"}
 }
 
-// state is what the server of the page would answer, as JSON has it.
-func (f *fake) state() (state object) {
+// page is the page, with the answers that the server of the page would have.
+func (f *fake) page(w http.ResponseWriter, r *http.Request) {
+	since := r.URL.Query().Get("since")
+	if since != "" {
+		f.hasAsked(strings.TrimPrefix(r.URL.String(), "/"))
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	chosen := object{}
-	for _, name := range []string{"banner", "traffic", "top", "near", "proxies", "limits", "bans", "changes"} {
-		chosen[name] = f.sections[name]
+	answers := object{"session": f.session(), "state": f.sections, "request": "GET /"}
+	if since != "" {
+		answers["top"], answers["since"] = f.sections["top"], since
 	}
-	text, err := json.Marshal(chosen)
-	if err == nil {
-		err = json.Unmarshal(text, &state)
+	if r.Method == http.MethodPost {
+		answers["why"] = f.sections["why"]
 	}
-	if err != nil {
-		panic(err)
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	if err := server.Write(w, answers); err != nil {
+		f.Error(err)
 	}
-	return state
 }
 
 // change changes a section, as a database that goes on would.
@@ -154,7 +144,7 @@ func traffic(allowed, refused, failed []float64) object {
 	from := at.Truncate(time.Minute).Add(-59 * time.Minute)
 	minutes := []object{}
 	for i := range allowed {
-		minutes = append(minutes, object{"time": from.Add(time.Duration(i) * time.Minute), "allowed": 60 * allowed[i], "refused": 60 * refused[i], "failed": 60 * failed[i]})
+		minutes = append(minutes, object{"time": from.Add(time.Duration(i) * time.Minute), "allowed": int(60 * allowed[i]), "refused": int(60 * refused[i]), "failed": int(60 * failed[i])})
 	}
 	return object{"from": from, "until": at, "minutes": minutes, "outages": []object{}}
 }
@@ -177,17 +167,11 @@ func banner(mode, level, said string, allowed, refused, failed float64, notes ..
 
 func proxy(node, kind string, allowed, refused float64, more object) object {
 	p := object{"node": node, "region": "eu", "version": "v0.9.0", "kind": kind, "live": true, "seen": ago(time.Second), "seconds_ago": 0.7, "policy": true, "behind": 0, "paused": false,
-		"problems": []string{}, "lacks": []string{}, "on_error": []string{"allow"}, "failing": nil, "leases": 12, "leased_units": 340, "waiting": 3, "in_flight": 2, "local_since": nil, "local_from": nil, "local_until": nil, "blocked_keys": 4, "p50_ms": 1.1, "p99_ms": 4.2,
+		"problems": []string{}, "lacks": []string{}, "on_error": []string{"allow"}, "failing": nil, "counts": object{"leases": 12, "leased_units": 340, "waiting": 3, "in_flight": 2}, "local_since": nil, "local_from": nil, "local_until": nil, "blocked_keys": 4, "p50_ms": 1.1, "p99_ms": 4.2,
 		"errors": object{}, "now": object{"allowed": allowed, "refused": refused, "failed": 0}, "up_since": ago(30 * time.Hour)}
 	for name, v := range more {
 		p[name] = v
 	}
-	state, kind := "live", "good"
-	if p["live"] == false {
-		state, kind = "gone", "bad"
-	}
-	p["cells"] = []object{text("State", state, kind), text("Proxy", fmt.Sprintf("%s (%s)", node, p["region"]), ""), text("Policy", "newest", ""), text("Version", fmt.Sprint(p["version"]), ""), text("Allowed", fmt.Sprint(allowed, "/s"), ""),
-		text("Refused", fmt.Sprint(refused, "/s"), ""), text("Wait, p99", fmt.Sprint(p["p99_ms"], " ms"), ""), text("Waiting", fmt.Sprint(p["waiting"]), ""), text("In flight", fmt.Sprint(p["in_flight"]), ""), text("Leases", fmt.Sprintf("%v (%v units)", p["leases"], p["leased_units"]), "")}
 	remarks := []object{}
 	for _, name := range []string{"lacks", "problems", "remarks"} {
 		texts, _ := p[name].([]string)
@@ -236,15 +220,15 @@ func busy() object {
 			[]object{sender("", "web", 201400, 1270), sender("", "rule/free", 40120, 865), sender("", "rule/pro", 140800, 210)},
 			[]object{sender("rule/pro/per_minute", "acme", 18200, 210), sender("rule/pro/per_minute", "globex", 7400, 12), sender("web", "203.0.113.9", 3120, 1204), sender("rule/free/per_hour", "ann", 940, 411)}),
 		"near": object{"looked": at, "note": nil, "counters": []object{counter("free", "per_hour", "ann", 1000, 1000), counter("pro", "per_minute", "acme", 2910, 3000), counter("free", "per_hour", "hooli", 812, 1000)}},
-		"proxies": object{"proxies": []object{proxy("edge-1", "caddy", 402, 7, nil), proxy("edge-2", "caddy", 398, 6, object{"leases": 9, "leased_units": 210}),
-			proxy("traefik-1", "traefik", 12, 1, object{"region": "us", "leases": 0, "leased_units": 0, "up_since": ago(40 * time.Minute)})}},
-		"limits": object{"limits": []object{{"prefix": "web", "key": "{client_ip}", "algorithm": "sliding_window", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1", "edge-2"}, "text": "100 in 1m", "line": "web: 100 in 1m for each {client_ip}, sliding_window, enforce, on_error allow; in edge-1, edge-2", "settle": nil, "wait_seconds": nil, "in_flight": nil},
-			{"prefix": "tokens", "key": "{header.X-Tenant}", "algorithm": "sliding_window", "mode": "shadow", "on_error": "local", "nodes": []string{"edge-1"}, "text": "100,000 in 1h", "line": "tokens: 100,000 in 1h for each {header.X-Tenant}, sliding_window, shadow, on_error local, settle json usage.total_tokens; in edge-1", "settle": "json usage.total_tokens", "wait_seconds": nil, "in_flight": nil},
-			{"prefix": "reports", "key": "{client_ip}", "algorithm": "in_flight", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1"}, "text": "5 in flight", "line": "reports: 5 in flight for each {client_ip}, in_flight, enforce, on_error allow, requests wait up to 2s; 12 in flight now, of all keys; in edge-1", "settle": nil, "wait_seconds": 2, "in_flight": 12}}},
+		"proxies": object{"proxies": []object{proxy("edge-1", "caddy", 402, 7, nil), proxy("edge-2", "caddy", 398, 6, nil),
+			proxy("traefik-1", "traefik", 12, 1, object{"region": "us", "up_since": ago(40 * time.Minute)})}},
+		"limits": object{"limits": []object{{"prefix": "web", "key": "{client_ip}", "algorithm": "sliding_window", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1", "edge-2"}, "text": "100 in 1m", "settle": nil, "wait_ms": 0, "in_flight": nil},
+			{"prefix": "tokens", "key": "{header.X-Tenant}", "algorithm": "sliding_window", "mode": "shadow", "on_error": "local", "nodes": []string{"edge-1"}, "text": "100,000 in 1h", "settle": "json usage.total_tokens", "wait_ms": 0, "in_flight": nil},
+			{"prefix": "reports", "key": "{client_ip}", "algorithm": "in_flight", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1"}, "text": "5 in flight", "settle": nil, "wait_ms": 2000, "in_flight": 12}}},
 		"bans": object{"bans": []object{{"kind": "network", "banned": "198.51.100.0/24", "until": nil, "reason": "scan", "times": 1, "banned_at": ago(time.Hour), "banned_by": "admin (ann)"}}, "total": 1},
 		"changes": object{"changes": []object{
-			{"seq": 481, "at": ago(11 * time.Minute), "text": "override user acme pro/per_hour: created", "by": "admin (ann)", "kind": "override", "ref": "user/acme"},
-			{"seq": 477, "at": ago(25 * time.Minute), "text": "rule free: per_hour: 2000 → 1000", "by": "deploy", "kind": "rule", "ref": "free"}}},
+			{"seq": 481, "at": ago(11 * time.Minute), "text": "override user acme pro/per_hour: created", "by": "admin (ann)", "kind": "override", "name": "override user acme"},
+			{"seq": 477, "at": ago(25 * time.Minute), "text": "rule free: per_hour: 2000 → 1000", "by": "deploy", "kind": "rule", "name": "rule free"}}},
 		"why": object{"kind": "user", "taken": "a user", "who": "ann", "found": true, "at": at, "summary": "ann was refused 10 times in the decisions below, last at 14:05:02 UTC. Refused by the limit free/per_hour: 1,000 of 1,000 were used.",
 			"user": object{"user": "ann", "tier": "free", "keys": []object{{"id": 7, "hint": "pgrl_ab…", "name": "app", "state": "valid", "tier": nil}}, "overrides": []object{}, "bans": []object{}, "usage": []object{}},
 			"bans": []object{}, "counters": []object{counter("free", "per_hour", "ann", 1000, 1000)},
@@ -264,7 +248,7 @@ func idle() object {
 	s["traffic"], s["changes"] = traffic(line(0, 0), line(0, 0), line(0, 0)), object{"changes": []object{}}
 	s["top"] = top(nil, nil, nil, nil, nil)
 	s["near"] = object{"looked": at, "note": nil, "counters": []object{}}
-	s["proxies"] = object{"proxies": []object{proxy("edge-1", "caddy", 0, 0, object{"leases": 0, "leased_units": 0, "waiting": 0})}}
+	s["proxies"] = object{"proxies": []object{proxy("edge-1", "caddy", 0, 0, object{"counts": object{}})}}
 	s["bans"] = object{"bans": []object{}, "total": 0}
 	return s
 }
@@ -279,9 +263,9 @@ func attacked() object {
 		refused[i], failed[i] = 1500*float64(i-47)+float64(i*i%700), float64((i-47)*25)
 	}
 	s["traffic"] = traffic(line(790, 60), refused, failed)
-	s["proxies"] = object{"proxies": []object{proxy("edge-1", "caddy", 1900, 9200, object{"p99_ms": 41.0, "waiting": 118}),
-		proxy("edge-2", "caddy", 310, 9200, object{"failing": "open", "p99_ms": 380.0, "waiting": 904, "errors": object{"timeout": 310}}),
-		proxy("traefik-1", "traefik", 0, 0, object{"live": false, "seconds_ago": 94.0, "behind": nil, "now": nil, "p99_ms": nil, "waiting": nil, "in_flight": nil, "leases": nil})}}
+	s["proxies"] = object{"proxies": []object{proxy("edge-1", "caddy", 1900, 9200, object{"p99_ms": 41.0}),
+		proxy("edge-2", "caddy", 310, 9200, object{"failing": "open", "p99_ms": 380.0, "errors": object{"timeout": 310}}),
+		proxy("traefik-1", "traefik", 0, 0, object{"live": false, "seconds_ago": 94.0, "behind": nil, "now": nil, "p99_ms": nil, "counts": nil})}}
 	var keys, addresses []object
 	for i := range 10 {
 		keys = append(keys, sender("web", fmt.Sprintf("198.51.100.%d", 17*i+3), 90000-i*7000, 89000-i*7000))
@@ -345,13 +329,13 @@ func hostile() object {
 		d["host"], d["user"], d["node"], d["address"] = text, text, text, text
 		decisions = append(decisions, d)
 		bans = append(bans, object{"kind": "user", "banned": text, "until": nil, "reason": text, "times": 1, "banned_at": ago(time.Hour), "banned_by": text})
-		changes = append(changes, object{"seq": i, "at": ago(time.Duration(i) * time.Minute), "text": text, "by": text, "kind": "rule", "ref": text})
+		changes = append(changes, object{"seq": i, "at": ago(time.Duration(i) * time.Minute), "text": text, "by": text, "kind": "rule", "name": text})
 	}
 	s["banner"] = banner("enforcing", "ok", texts[0], 812, 14, 0, texts...)
 	s["top"] = top(senders, names, names, names, senders)
 	s["near"] = object{"looked": at, "note": texts[1], "counters": counters}
 	s["proxies"] = object{"proxies": []object{proxy(texts[0], "caddy", 1, 1, object{"region": texts[1], "version": texts[6], "problems": texts, "lacks": texts}), proxy("__proto__", "caddy", 1, 1, nil)}}
-	s["limits"] = object{"limits": []object{{"prefix": texts[0], "key": texts[1], "algorithm": "gcra", "mode": "enforce", "on_error": "allow", "nodes": texts, "text": texts[2], "line": texts[2]}}}
+	s["limits"] = object{"limits": []object{{"prefix": texts[0], "key": texts[1], "algorithm": "gcra", "mode": "enforce", "on_error": "allow", "nodes": texts, "text": texts[2]}}}
 	s["bans"], s["changes"] = object{"bans": bans, "total": 10000}, object{"changes": changes}
 	why := s["why"].(object)
 	why["who"], why["summary"], why["decisions"], why["counters"], why["bans"], why["decisions_note"] = texts[0], texts[1], decisions, counters, bans, texts[0]

@@ -129,7 +129,7 @@ func TestThePageNeedsNoScriptForTheState(t *testing.T) {
 	}
 	f := serve(t, attacked())
 	b.do(chromedp.Navigate(f.URL + "/"))
-	for selector, want := range map[string]string{"#state": "Failing open", "#figures": "310/s", "#proxies-list": "traefik-1", "main": "Without scripts, this page shows the state"} {
+	for selector, want := range map[string]string{"#state": "Failing open", "#figures": "310/s", "#proxies-list": "traefik-1", "main": "Without scripts, this page changes nothing", "#top-rules": "600"} {
 		b.await(selector, want)
 	}
 	b.problems = nil // the blank page is of no host
@@ -198,11 +198,11 @@ func TestTheListsAreOfAnyTimeOfADay(t *testing.T) {
 		t.Errorf("%s has the focus, want the time", focus)
 	}
 	choose("#since-time", "13:30")
-	f.awaitAsked(b, "api/top?since=2026-11-21T13%3A30%3A00.000Z")
+	f.awaitAsked(b, "?since=2026-11-21T13%3A30%3A00.000Z")
 	choose("#since-time", "14:30") // is to come
-	f.awaitAsked(b, "api/top?since=2026-11-20T14%3A30%3A00.000Z")
+	f.awaitAsked(b, "?since=2026-11-20T14%3A30%3A00.000Z")
 	choose("#since", "24h")
-	f.awaitAsked(b, "api/top?since=24h")
+	f.awaitAsked(b, "?since=24h")
 	if shown := value[bool](b, "document.querySelector('#since-time').checkVisibility()"); shown {
 		t.Error("the time is still shown")
 	}

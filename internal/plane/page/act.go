@@ -1,7 +1,7 @@
 package page
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -26,8 +26,17 @@ const (
 // action changes something. do does it within a transaction, which is rolled back until a person has confirmed it.
 type action[A any] interface {
 	*A
+	signed() *signature
 	do(ctx context.Context, db *admin.Database, now time.Time) (*change, error)
 }
+
+// signature is a part of each action: who does it, and the confirmation of the first answer.
+type signature struct {
+	By      string `json:"by,omitempty"`
+	Confirm string `json:"confirm,omitempty"`
+}
+
+func (s *signature) signed() *signature { return s }
 
 // change is what an action does, for the question before it and for the answer after it.
 type change struct {
@@ -48,50 +57,36 @@ type undo struct {
 // acting is an action on the database of a dataset as a question. Without the confirmation of its first answer it says
 // what it would do.
 func acting[A any, P action[A]](of dataset) *question {
-	fields := append(fieldsOf(reflect.TypeFor[A]()), "by", "confirm")
-	return &question{http.MethodPost, fields, func(s *Server, r *http.Request) (any, error) {
+	return &question{http.MethodPost, fieldsOf(reflect.TypeFor[A]()), func(s *Server, r *http.Request) (any, error) {
 		if !s.options.Write {
 			return nil, &failure{http.StatusNotFound, "", "nothing can be changed here: the page is without `write`"}
 		}
-		var sent map[string]json.RawMessage
-		if err := readJSON(r.Body, &sent); err != nil {
-			return nil, &failure{http.StatusBadRequest, "", "the body is no JSON object"}
-		}
-		var confirm, person string
-		_ = json.Unmarshal(sent["confirm"], &confirm) // a wrong one confirms nothing
-		_ = json.Unmarshal(sent["by"], &person)       // checked below
-		delete(sent, "confirm")
-		delete(sent, "by")
-		if who := s.who(r); who != "" {
-			person = who
-		}
-		if err := checkPerson(person); err != nil {
+		a := P(new(A))
+		if err := readJSON(r.Body, a); err != nil {
 			return nil, err
 		}
-		body, err := json.Marshal(sent) // in the order of the names
+		by := a.signed()
+		confirm := by.Confirm
+		by.By, by.Confirm = cmp.Or(s.who(r), by.By), ""
+		if err := checkPerson(by.By); err != nil {
+			return nil, err
+		}
+		body, err := json.Marshal(a)
 		if err != nil {
 			return nil, err
 		}
-		a := P(new(A))
-		if err := readJSON(bytes.NewReader(body), a); err != nil {
-			return nil, err
-		}
-		asked := sha256.Sum256([]byte(r.URL.Path + "\x00" + person + "\x00" + string(body)))
+		asked := sha256.Sum256(append([]byte(r.URL.Path), body...))
 		confirmed := s.confirms(confirm, asked)
 		if confirm != "" && !confirmed {
 			return nil, &failure{http.StatusConflict, "confirm", "the confirmation is not for this, was used, or is older than 2 minutes: ask again"}
 		}
 		var did *change
 		err = s.ask(r.Context(), func(ctx context.Context, c *connections) error {
-			db, err := c.at(ctx, of)
+			db, now, err := c.now(ctx, of)
 			if err != nil {
 				return err
 			}
-			now, err := db.Now(ctx)
-			if err != nil {
-				return err
-			}
-			return db.As(ctx, person, !confirmed, func() (err error) {
+			return db.As(ctx, by.By, !confirmed, func() (err error) {
 				did, err = a.do(ctx, db, now)
 				return err
 			})

@@ -16,6 +16,7 @@ import (
 const longestPause = 24 * time.Hour
 
 type pauseAction struct {
+	signature
 	For    string `json:"for"`
 	Reason string `json:"reason"`
 }
@@ -66,7 +67,7 @@ func pauseAgain(before *admin.Pause, now time.Time) *undo {
 	return &undo{"pause", body, "Pause again for " + span(left)}
 }
 
-type resumeAction struct{}
+type resumeAction struct{ signature }
 
 func (a *resumeAction) do(ctx context.Context, db *admin.Database, now time.Time) (*change, error) {
 	p, err := db.Paused(ctx)
@@ -141,6 +142,7 @@ func (b *banned) again(before *admin.Ban, now time.Time) *undo {
 }
 
 type banAction struct {
+	signature
 	banned
 	For    string `json:"for"`
 	Reason string `json:"reason"`
@@ -187,7 +189,10 @@ func (a *banAction) do(ctx context.Context, db *admin.Database, now time.Time) (
 	return c, err
 }
 
-type unbanAction struct{ banned }
+type unbanAction struct {
+	signature
+	banned
+}
 
 func (a *unbanAction) do(ctx context.Context, db *admin.Database, now time.Time) (*change, error) {
 	t, err := a.target(ctx, db)
@@ -206,6 +211,7 @@ func (a *unbanAction) do(ctx context.Context, db *admin.Database, now time.Time)
 }
 
 type resetAction struct {
+	signature
 	Prefix string `json:"prefix"`
 	Key    string `json:"key"`
 }

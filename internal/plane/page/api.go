@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"reflect"
-	"strconv"
 	"strings"
 	"time"
 
@@ -167,19 +166,9 @@ func readFields(r *http.Request, into any) error {
 	if r.Method == http.MethodPost {
 		return readJSON(r.Body, into)
 	}
-	t := reflect.TypeOf(into).Elem()
-	values := map[string]any{}
+	values := map[string]string{}
 	for name, all := range r.URL.Query() {
 		values[name] = all[0]
-		for _, field := range reflect.VisibleFields(t) {
-			if field.Tag.Get("json") == name && field.Type.Kind() == reflect.Int {
-				n, err := strconv.Atoi(all[0])
-				if err != nil && all[0] != "" {
-					return &ratelimit.FieldError{Field: name, Value: all[0], Want: "a whole number"}
-				}
-				values[name] = n
-			}
-		}
 	}
 	text, err := json.Marshal(values)
 	if err != nil {
@@ -202,7 +191,7 @@ func readJSON(from io.Reader, into any) error {
 		if field == "" {
 			field = "the body"
 		}
-		return &ratelimit.FieldError{Field: field, Value: "JSON " + kind.Value, Want: kindOfJSON(kind.Type)}
+		return &ratelimit.FieldError{Field: field, Value: "JSON " + kind.Value, Want: kindsOfJSON[kind.Type.Kind()]}
 	}
 	if name, unknown := strings.CutPrefix(err.Error(), "json: unknown field "); unknown {
 		want := "left out: there are no fields here"
@@ -214,28 +203,21 @@ func readJSON(from io.Reader, into any) error {
 	return &failure{http.StatusBadRequest, "", "the body is not the JSON of this question: " + strings.TrimPrefix(err.Error(), "json: ")}
 }
 
-// kindOfJSON is what JSON must have for a type, in words.
-func kindOfJSON(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.String:
-		return "text"
-	case reflect.Int, reflect.Int64:
-		return "a whole number"
-	case reflect.Float64:
-		return "a number"
-	case reflect.Slice:
-		return "a list"
-	}
-	return "an object"
+// kindsOfJSON are what JSON must have for a type, in words.
+var kindsOfJSON = map[reflect.Kind]string{
+	reflect.String: "text", reflect.Int64: "a whole number", reflect.Float64: "a number", reflect.Slice: "a list",
+	reflect.Struct: "an object", reflect.Map: "an object",
 }
 
 // session is what the page needs to know of the server.
 func (s *Server) session(r *http.Request) map[string]any {
-	session := map[string]any{"write": s.options.Write, "who": nil, "version": s.options.Version, "database": s.database, "started": s.started.UTC()}
-	if who := s.who(r); who != "" {
-		session["who"] = who
+	var who any
+	if name := s.who(r); name != "" {
+		who = name
 	}
-	return session
+	return map[string]any{
+		"write": s.options.Write, "who": who, "version": s.options.Version, "database": s.database, "started": s.started.UTC(),
+	}
 }
 
 // who is the name of the person that a request is of, if the server knows it.

@@ -289,7 +289,7 @@ func (c *collector) figures(b *bannerSection, live []*proxy) []shownText {
 				behind = append(behind, p)
 			}
 		}
-		database.Text, database.Kind = millisecondsText(b.Database.LatencyMS), ""
+		database.Text, database.Kind = millisecondsText(*b.Database.LatencyMS), ""
 		policy.Text, policy.Kind = "obeyed by all", ""
 		if len(behind) > 0 {
 			policy.Text, policy.Kind = "not by "+nodeNames(behind), levelWarn

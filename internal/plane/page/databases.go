@@ -145,6 +145,14 @@ func (c *connections) at(ctx context.Context, of dataset) (*admin.Database, erro
 	return databaseOf(c.taken[dsn].Conn()), nil
 }
 
+// now is the connection to the database of a dataset, and the time there.
+func (c *connections) now(ctx context.Context, of dataset) (db *admin.Database, now time.Time, err error) {
+	if db, err = c.at(ctx, of); err == nil {
+		now, err = db.Now(ctx)
+	}
+	return db, now, err
+}
+
 // downError is that the database does not answer.
 type downError struct{ cause error }
 

@@ -3,6 +3,7 @@
 // second what it does.
 //
 //   - page.go: the server, what it refuses, and the files of the page
+//   - view.go, chart.go: the page, as HTML of what the API answers
 //   - collect.go, near.go: one collector for all open pages asks the databases
 //   - live.go: what the proxies report, and the rates between two reports
 //   - banner.go, sections.go, proxies.go, limits.go: what the page shows of it
@@ -11,5 +12,6 @@
 //   - metrics.go: the numbers of all proxies for Prometheus
 //   - databases.go: connections
 //
-// A section is a part of the page with a JSON of its own. The script asks for all of them once a second.
+// A section is a part of the page with a JSON of its own. The script fetches the page once a second, and changes what is
+// different.
 package page

@@ -1,7 +1,6 @@
 package page
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -16,7 +15,6 @@ type shownConfig struct {
 	InFlight *int64   `json:"in_flight"` // of a limit in_flight: requests that run now, of all keys
 	Nodes    []string `json:"nodes"`
 	Text     string   `json:"text"` // the amount for people
-	Line     string   `json:"line"` // all of it for people
 }
 
 // inFlight is the algorithm of limits of requests in flight.
@@ -61,7 +59,6 @@ func (c *collector) limitList() map[string]any {
 		if running := c.flights[s.Prefix]; s.Algorithm == inFlight && c.flights != nil {
 			s.InFlight = &running
 		}
-		s.Line = s.line()
 	}
 	return map[string]any{"limits": all}
 }
@@ -99,19 +96,4 @@ func (l *shownLimit) amount() string {
 		text += ", " + number(l.Burst) + " at once"
 	}
 	return text
-}
-
-// line is the limit for people.
-func (s *shownConfig) line() string {
-	text := fmt.Sprintf("%s: %s for each %s, %s, %s, on_error %s", s.Prefix, s.Text, s.Key, s.Algorithm, s.Mode, s.OnError)
-	if s.Settle != "" {
-		text += ", settle " + s.Settle
-	}
-	if s.WaitMS > 0 {
-		text += ", requests wait up to " + span(time.Duration(s.WaitMS)*time.Millisecond)
-	}
-	if s.InFlight != nil {
-		text += "; " + number(*s.InFlight) + " in flight now, of all keys"
-	}
-	return text + "; in " + strings.Join(s.Nodes, ", ")
 }

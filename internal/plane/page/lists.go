@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,18 +18,19 @@ func listBans(ctx context.Context, db *admin.Database, _ *struct{}) (any, error)
 	return banList(bans), err
 }
 
-// periodFields are a time that is asked about, and how many rows are wanted; 0 is the default.
+// periodFields are a time that is asked about, and how many rows are wanted.
 type periodFields struct {
 	Since string `json:"since"`
 	Until string `json:"until"`
-	N     int    `json:"n"`
+	N     string `json:"n"`
 }
 
 func (f *periodFields) count(unset, most int) (int, error) {
-	if f.N < 0 || f.N > most {
-		return 0, &ratelimit.FieldError{Field: "n", Value: fmt.Sprint(f.N), Want: fmt.Sprintf("a number from 1 to %d", most)}
+	n, err := strconv.Atoi(cmp.Or(f.N, "0"))
+	if err != nil || n < 0 || n > most {
+		return 0, &ratelimit.FieldError{Field: "n", Value: f.N, Want: fmt.Sprintf("a number from 1 to %d", most)}
 	}
-	return cmp.Or(f.N, unset), nil
+	return cmp.Or(n, unset), nil
 }
 
 func (f *periodFields) period(ctx context.Context, db *admin.Database, unset string) (admin.Period, error) {

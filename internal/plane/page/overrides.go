@@ -12,6 +12,7 @@ import (
 )
 
 type overrideAction struct {
+	signature
 	User    string   `json:"user"`
 	KeyID   int64    `json:"key_id"`
 	Rule    string   `json:"rule"`
@@ -74,6 +75,7 @@ func (a *overrideAction) do(ctx context.Context, db *admin.Database, now time.Ti
 }
 
 type unoverrideAction struct {
+	signature
 	IDs   []int64 `json:"ids,omitempty"`
 	User  string  `json:"user,omitempty"`
 	KeyID int64   `json:"key_id,omitempty"`

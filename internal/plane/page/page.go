@@ -1,12 +1,10 @@
 package page
 
 import (
-	"bytes"
 	"context"
 	"embed"
 	"encoding/json"
 	"errors"
-	"html/template"
 	"net"
 	"net/http"
 	"net/netip"
@@ -90,6 +88,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case isAPI:
 		s.serveAPI(w, r, name)
+	case file == "" && r.Method == http.MethodPost:
+		s.serveIndex(w, r)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		(&failure{http.StatusMethodNotAllowed, "", "the method must be GET"}).write(w)
 	case file == "metrics":
@@ -113,9 +113,6 @@ func (s *Server) API() http.Handler {
 //go:embed static
 var static embed.FS
 
-// index is the page as it is before its script runs: the state and the proxies, and the state for the script.
-var index = template.Must(template.ParseFS(static, "static/index.html"))
-
 // types are the files that the page loads, by the end of their names.
 var types = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
@@ -131,24 +128,9 @@ func serveStatic(w http.ResponseWriter, name string) bool {
 	return true
 }
 
-func (s *Server) serveIndex(w http.ResponseWriter, r *http.Request) {
-	var state map[string]any
-	if err := json.Unmarshal(s.state(r.Context(), watchTime), &state); err != nil {
-		failureOf(err).write(w)
-		return
-	}
-	var text bytes.Buffer
-	if err := index.Execute(&text, map[string]any{"session": s.session(r), "state": state}); err != nil {
-		failureOf(err).write(w)
-		return
-	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = w.Write(text.Bytes()) // an error means that the client has closed the connection
-}
-
 // policyOfContent lets the page load only what it serves itself.
 const policyOfContent = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; " +
-	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 // setSafeHeaders sets the headers of every answer.
 func setSafeHeaders(h http.Header) {

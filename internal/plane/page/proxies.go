@@ -14,8 +14,7 @@ import (
 type shownProxy struct {
 	admin.Node
 	*reported // nil: it reports nothing
-	// Cells and Remarks are the same for people: a row of a table, and what is below the row.
-	Cells   []shownText `json:"cells"`
+	// Remarks are for people.
 	Remarks []shownText `json:"remarks"`
 }
 
@@ -43,7 +42,6 @@ func (c *collector) proxyList() map[string]any {
 	for _, p := range c.proxies {
 		s := shownProxy{Node: p.Node, reported: p.reported(), Remarks: []shownText{}}
 		s.SecondsAgo = rounded(p.SecondsAgo)
-		s.Cells = s.cells()
 		for _, r := range c.remarks(p) {
 			s.Remarks = append(s.Remarks, r.shownText)
 		}
@@ -70,57 +68,6 @@ func (p *proxy) reported() *reported {
 	}
 	r.Times, r.Errors = shownHistogram{}, errorsText(r.Errors)
 	return r
-}
-
-// cells are a row of the table of proxies.
-func (s *shownProxy) cells() []shownText {
-	state, kind := "gone", levelBad
-	switch {
-	case s.Cannot != nil && s.Live:
-		state = "cannot decide"
-	case s.Live:
-		state, kind = "live", "good"
-	case s.Ended != nil:
-		state, kind = "ended", ""
-	}
-	node, version, obeys, obeysKind := s.Node.Node, dash, "newest", ""
-	if s.Region != nil {
-		node += " (" + *s.Region + ")"
-	}
-	if s.Version != nil {
-		version = *s.Version
-	}
-	switch {
-	case !s.Policy:
-		obeys = "none"
-	case s.Behind == nil:
-		obeys, obeysKind = "unknown", levelWarn
-	case *s.Behind > 0:
-		obeys, obeysKind = number(*s.Behind)+" behind", levelWarn
-	}
-	cells := []shownText{{"State", state, kind}, {"Proxy", node, ""}, {"Policy", obeys, obeysKind}, {"Version", version, ""}}
-	add := func(name, text string) {
-		if s.reported == nil {
-			text = dash
-		}
-		cells = append(cells, shownText{name, text, ""})
-	}
-	r := s.reported
-	if r == nil {
-		r = &reported{}
-	}
-	allowed, refused, _ := r.Now.texts()
-	leases := number(r.Counts["leases"])
-	if r.Counts["leases"] > 0 {
-		leases += " (" + number(r.Counts["leased_units"]) + " units)"
-	}
-	add("Allowed", allowed)
-	add("Refused", refused)
-	add("Wait, p99", millisecondsText(r.P99MS))
-	add("Waiting", number(r.Counts["waiting"]))
-	add("In flight", number(r.Counts["in_flight"]))
-	add("Leases", leases)
-	return cells
 }
 
 // remark is something about a proxy that people should know: a predicate, whose subject is the proxy. The banner has

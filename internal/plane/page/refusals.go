@@ -2,130 +2,104 @@ package page
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
-// nearTime is how far from a minute another one with refusals is looked for.
-const nearTime = 24 * time.Hour
-
-// refusals are the decisions by which requests are refused.
-var refusals = []string{"limited", "blocked", "rejected"}
-
 // decisions adds what the audit log has, and says what became of requests in the minute that is asked about, or in that
 // of the last refusal. Without a history there is none.
-func (w *whyAsked) decisions() (said string) {
-	a := w.answer
-	said = "No refusal of " + a.Who + " is recorded."
+func (w *whyAsked) decisions() (said string, err error) {
+	said = "No refusal of " + w.Who + " is recorded."
 	if w.query.Most == 0 {
-		return said
+		return said, nil
 	}
-	if a.User == nil && (a.Kind == kindUser || a.Kind == kindCounter) {
+	if w.User == nil && (w.Kind == kindUser || w.Kind == kindCounter) {
 		w.query.Key = w.counter // a user whom only the proxies know may be one
 	}
 	db, err := w.at.at(w.ctx, ofHistory)
-	if err == nil {
-		err = w.readDecisions(db)
-	}
-	if err == nil && w.minute.IsZero() {
-		var last *admin.Audited
-		if last, err = w.last(db, w.query.Period, refusals...); err == nil && last == nil {
-			last, err = w.last(db, w.query.Period, "error")
-		}
-		if last != nil {
-			w.minute = last.Time
-		}
-	}
-	if err == nil && !w.minute.IsZero() {
-		said, err = w.say(db)
-	}
 	if err != nil {
-		text := "The history cannot be read: " + err.Error()
-		a.DecisionsRemark, w.unread = &text, true
-		said = "Whether " + a.Who + " was refused is not known: the history cannot be read."
+		return "", err
 	}
-	return said
-}
-
-// readDecisions adds the last decisions.
-func (w *whyAsked) readDecisions(db *admin.Database) error {
-	a := w.answer
 	found, err := db.Audit(w.ctx, &w.query)
-	if err != nil {
-		return err
-	}
-	allowed := false
 	for i := range found {
-		allowed = allowed || found[i].Decision == "allowed"
-		a.Decisions = append(a.Decisions, shownDecision{found[i], w.text(&found[i])})
+		w.Decisions = append(w.Decisions, shownDecision{found[i], w.text(&found[i])})
 	}
-	if !allowed && len(found) < mostDecisions { // these are all
-		text := "In the 30 days until " + minuteText(w.query.Until, w.now) + " the audit log has no request of " + a.Who +
+	isAllowed := func(d admin.Audited) bool { return d.Decision == "allowed" }
+	if len(found) < mostDecisions && !slices.ContainsFunc(found, isAllowed) { // these are all
+		text := "In the 30 days until " + minuteText(w.query.Until, w.now) + " the audit log has no request of " + w.Who +
 			" that was allowed. With `audit denied`, the default, it has refusals only, and without `history` nothing."
-		a.DecisionsRemark = &text
+		w.DecisionsRemark = &text
 	}
-	return nil
+	for _, kinds := range [][]string{refusals, {"error"}} {
+		if w.minute.IsZero() && err == nil {
+			var last []admin.Audited
+			if last, err = w.last(db, w.query.Period, kinds); len(last) > 0 {
+				w.minute = last[0].Time
+			}
+		}
+	}
+	if err != nil || w.minute.IsZero() {
+		return said, err
+	}
+	return w.say(db)
 }
 
-// last returns the last row of a period that has one of these decisions; nil: none has.
-func (w *whyAsked) last(db *admin.Database, p admin.Period, decisions ...string) (*admin.Audited, error) {
+// last has the last row of a period that has one of these decisions.
+func (w *whyAsked) last(db *admin.Database, p admin.Period, decisions []string) ([]admin.Audited, error) {
 	q := w.query
 	q.Period, q.Decisions, q.Most = p, decisions, 1
-	found, err := db.Audit(w.ctx, &q)
-	if err != nil || len(found) == 0 {
-		return nil, err
-	}
-	return &found[0], nil
+	return db.Audit(w.ctx, &q)
 }
 
 // minuteOf returns the minute of a time, how many requests were refused in it, and how many had no decision.
 func (w *whyAsked) minuteOf(db *admin.Database, t time.Time) (p admin.Period, refused, failed int64, err error) {
 	from := t.Truncate(time.Minute)
-	p = admin.Period{From: from, Until: from.Add(time.Minute)}
 	q := w.query
-	q.Period = p
+	q.Period = admin.Period{From: from, Until: from.Add(time.Minute)}
 	decided, err := db.Decided(w.ctx, &q)
 	for _, name := range refusals {
 		refused += decided[name]
 	}
-	return p, refused, decided["error"], err
+	return q.Period, refused, decided["error"], err
 }
 
 // say is the sentence about the minute.
 func (w *whyAsked) say(db *admin.Database) (string, error) {
-	who, at := w.answer.Who, minuteText(w.minute, w.now)
+	at := minuteText(w.minute, w.now)
 	p, refused, failed, err := w.minuteOf(db, w.minute)
 	if err != nil {
 		return "", err
 	}
-	kinds, said := refusals, fmt.Sprintf("%s was refused %s at %s. ", who, times(refused), at)
+	if refused == 0 && failed == 0 {
+		return w.sayNearest(db, p)
+	}
+	kinds, said := refusals, fmt.Sprintf("%s was refused %s at %s. ", w.Who, times(refused), at)
 	if refused == 0 {
-		kinds, said = []string{"error"}, fmt.Sprintf("%s had no decision %s at %s. The last: ", who, times(failed), at)
+		kinds, said = []string{"error"}, fmt.Sprintf("%s had no decision %s at %s. The last: ", w.Who, times(failed), at)
 	}
-	if refused+failed > 0 {
-		last, err := w.last(db, p, kinds...)
-		if err != nil || last == nil {
-			return "", err
-		}
-		said += w.text(last)
-		if refused > 0 && failed > 0 {
-			said += " In the same minute " + counted(failed, "request", "requests") + " had no decision."
-		}
-		return said, nil
+	last, err := w.last(db, p, kinds)
+	for i := range last {
+		said += w.text(&last[i])
 	}
-	said = fmt.Sprintf("%s was not refused at %s.", who, at)
+	if refused > 0 && failed > 0 {
+		said += " In the same minute " + counted(failed, "request", "requests") + " had no decision."
+	}
+	return said, err
+}
+
+// sayNearest is the sentence about a minute without refusals.
+func (w *whyAsked) sayNearest(db *admin.Database, p admin.Period) (string, error) {
+	said := fmt.Sprintf("%s was not refused at %s.", w.Who, minuteText(w.minute, w.now))
 	q := w.query
 	q.Period = admin.Period{From: p.From.Add(-nearTime), Until: p.Until.Add(nearTime)} // the log is read whole
 	nearest, err := db.NearestRefusal(w.ctx, &q, w.minute)
-	if err != nil {
-		return "", err
+	if err != nil || nearest == nil {
+		return said + " No refusal is recorded within a day of it.", err
 	}
-	if nearest == nil {
-		return said + " No refusal is recorded within a day of it.", nil
-	}
-	w.answer.Found = true
-	_, refused, _, err = w.minuteOf(db, *nearest)
+	w.Found = true
+	_, refused, _, err := w.minuteOf(db, *nearest)
 	return said + fmt.Sprintf(" The nearest minute with refusals: %s at %s.", times(refused), minuteText(*nearest, w.now)), err
 }
 
@@ -135,16 +109,4 @@ func (w *whyAsked) text(d *admin.Audited) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return decisionText(c.rules, d)
-}
-
-// times is how often something was, in words.
-func times(n int64) string { return plural(int(n), "once", number(n)+" times") }
-
-// minuteText is a minute of the past, with its day.
-func minuteText(t, now time.Time) string {
-	text := t.UTC().Format("15:04 UTC")
-	if day := t.UTC().Format(time.DateOnly); day != now.UTC().Format(time.DateOnly) {
-		return text + " on " + day
-	}
-	return text + " today"
 }

@@ -105,17 +105,27 @@ type nextRequest struct {
 }
 
 const (
-	// mostDecisions is how many decisions an answer has.
-	mostDecisions = 20
-	// decisionsTime is how far back they go.
-	decisionsTime = 30 * 24 * time.Hour
+	// mostDecisions is how many decisions an answer has, and decisionsTime is how far back they go.
+	mostDecisions, decisionsTime = 20, 30 * 24 * time.Hour
+	// nearTime is how far from a minute another one with refusals is looked for.
+	nearTime = 24 * time.Hour
 )
+
+// refusals are the decisions by which requests are refused.
+var refusals = []string{"limited", "blocked", "rejected"}
 
 // The kinds of senders. Nothing is known of an unknown one: it may be a user that no proxy has seen, or an API key.
 const (
 	kindUser, kindKey, kindKeyID, kindAddress, kindCounter = "user", "key", "key_id", "address", "counter"
 	kindUnknown                                            = "unknown"
 )
+
+// takenFor is what a name is taken for, if the policy does not know it.
+var takenFor = map[string]string{
+	kindUser: "a user, or the key of a limit, that the policy does not have", kindKey: "an API key that the policy does not know",
+	kindAddress: "an address", kindCounter: "a key that a limit counts",
+	kindUnknown: "an API key that the policy does not know: there is no user, no number of an API key and no counter of this name",
+}
 
 // why says why a sender was refused.
 func why(ctx context.Context, s *Server, body *whyBody) (any, error) {
@@ -126,21 +136,17 @@ func why(ctx context.Context, s *Server, body *whyBody) (any, error) {
 	if _, err := s.section(ctx, "limits"); err != nil { // the limits of configurations are those that it knows
 		return nil, err
 	}
-	answer := &reasons{Who: who, Bans: []admin.Ban{}, Counters: []admin.Usage{}, Decisions: []shownDecision{}}
 	request, err := body.request()
 	if err != nil {
 		return nil, err
 	}
+	answer := &reasons{Who: who, Bans: []admin.Ban{}, Counters: []admin.Usage{}, Decisions: []shownDecision{}}
 	err = s.ask(ctx, func(ctx context.Context, c *connections) error {
-		db, err := c.at(ctx, ofPolicy)
+		db, now, err := c.now(ctx, ofPolicy)
 		if err != nil {
 			return err
 		}
-		now, err := db.Now(ctx)
-		if err != nil {
-			return err
-		}
-		w := &whyAsked{server: s, ctx: ctx, at: c, db: db, answer: answer, now: now, request: request}
+		w := &whyAsked{reasons: answer, server: s, ctx: ctx, at: c, db: db, now: now, request: request}
 		return w.run(who, body)
 	})
 	return answer, err
@@ -148,21 +154,19 @@ func why(ctx context.Context, s *Server, body *whyBody) (any, error) {
 
 // whyAsked is a question that is being answered.
 type whyAsked struct {
+	*reasons
 	server  *Server
 	ctx     context.Context
 	at      *connections
 	db      *admin.Database // of the policy
-	answer  *reasons
 	now     time.Time
 	request *admin.Request // the next one
 	query   admin.AuditQuery
 	counter string    // the key of the counters in configurations; "" is none
 	minute  time.Time // that is asked about; the zero time is now, until the log says when the last refusal was
-	unread  bool      // the history cannot be read
 }
 
 func (w *whyAsked) run(who string, body *whyBody) error {
-	a := w.answer
 	minute, early, err := whenAsked(body.At, w.now)
 	if err != nil {
 		return err
@@ -171,7 +175,7 @@ func (w *whyAsked) run(who string, body *whyBody) error {
 	if w.minute = minute; !minute.IsZero() {
 		until = minute.Add(time.Minute)
 	}
-	a.At = until.UTC()
+	w.At = until.UTC()
 	w.query = admin.AuditQuery{Period: admin.Period{From: until.Add(-decisionsTime), Until: until}, Most: mostDecisions}
 	if err := w.identify(who, body.Kind); err != nil {
 		return err
@@ -179,37 +183,25 @@ func (w *whyAsked) run(who string, body *whyBody) error {
 	if err := w.addCounters(); err != nil {
 		return err
 	}
-	said := w.decisions()
-	a.Found = a.Found || a.User != nil || len(a.Bans) > 0 || len(a.Counters) > 0 || len(a.Decisions) > 0
-	if !a.Found && !w.unread {
-		said = fmt.Sprintf("Nothing is known of %s: no user, no API key, no ban, no counter and no recorded decision.", a.Who)
-		if a.Kind == kindUser && body.Kind == "" {
-			a.Kind, w.request.Key, w.request.User = kindUnknown, who, ""
+	said, err := w.decisions()
+	w.Found = w.Found || w.User != nil || len(w.Bans) > 0 || len(w.Counters) > 0 || len(w.Decisions) > 0
+	if err != nil {
+		text := "The history cannot be read: " + err.Error()
+		w.DecisionsRemark, said = &text, "Whether "+w.Who+" was refused is not known: the history cannot be read."
+	} else if !w.Found {
+		said = fmt.Sprintf("Nothing is known of %s: no user, no API key, no ban, no counter and no recorded decision.", w.Who)
+		if w.Kind == kindUser && body.Kind == "" {
+			w.Kind, w.request.Key, w.request.User = kindUnknown, who, ""
 		}
 	}
-	a.Taken, a.Summary = w.taken(), strings.TrimSpace(early+" "+said)
+	w.Summary, w.Taken = strings.TrimSpace(early+" "+said), takenFor[w.Kind]
+	if w.User != nil && w.request.KeyID != 0 {
+		w.Taken = fmt.Sprintf("the API key #%d of %s", w.request.KeyID, w.User.User)
+	} else if w.User != nil && w.User.Tier != nil {
+		w.Taken = "a user"
+	}
 	w.addNext()
 	return nil
-}
-
-// taken is what the name was taken for, in words.
-func (w *whyAsked) taken() string {
-	a := w.answer
-	switch {
-	case a.Kind == kindUser && a.User != nil && a.User.Tier != nil:
-		return "a user"
-	case a.Kind == kindUser:
-		return "a user, or the key of a limit, that the policy does not have"
-	case w.request.KeyID != 0 && a.User != nil:
-		return fmt.Sprintf("the API key #%d of %s", w.request.KeyID, a.User.User)
-	case a.Kind == kindKey:
-		return "an API key that the policy does not know"
-	case a.Kind == kindAddress:
-		return "an address"
-	case a.Kind == kindCounter:
-		return "a key that a limit counts"
-	}
-	return "an API key that the policy does not know: there is no user, no number of an API key and no counter of this name"
 }
 
 // whenAsked is the minute that is asked about; the zero time is now. 14:05 is today, or yesterday if it is to come: early
@@ -218,12 +210,12 @@ func whenAsked(text string, now time.Time) (minute time.Time, early string, err 
 	if text == "" {
 		return time.Time{}, "", nil
 	}
-	at, err := time.Parse("15:04", text)
-	if err != nil {
-		at, err = time.Parse("15:04:05", text)
+	clockText := text
+	if strings.Count(text, ":") == 1 {
+		clockText += ":00"
 	}
+	at, err := time.Parse(time.DateTime, now.UTC().Format(time.DateOnly)+" "+clockText)
 	if err == nil {
-		at = now.UTC().Truncate(24 * time.Hour).Add(at.Sub(at.Truncate(24 * time.Hour)))
 		if at.After(now) {
 			early = minuteText(at, now) + " is not yet."
 			at = at.Add(-24 * time.Hour)
@@ -242,7 +234,7 @@ func (w *whyAsked) identify(who, kind string) error {
 	address, notAddress := netip.ParseAddr(who)
 	id, notNumber := strconv.ParseInt(strings.TrimPrefix(who, "#"), 10, 64)
 	switch {
-	case kind != "" && !slices.Contains([]string{kindUser, kindKey, kindKeyID, kindAddress, kindCounter}, kind):
+	case kind != "" && (takenFor[kind] == "" && kind != kindKeyID || kind == kindUnknown):
 		return &ratelimit.FieldError{Field: "kind", Value: kind, Want: "user, key, key_id, address or counter"}
 	case kind == kindKeyID && (notNumber != nil || id < 1):
 		return &ratelimit.FieldError{Field: "who", Value: who, Want: "# and the number of an API key, as in #7"}
@@ -260,53 +252,35 @@ func (w *whyAsked) identify(who, kind string) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case kind == "" && known != nil:
-		kind = known.Kind
-	case kind == "":
-		kind = kindUser
+	if known == nil {
+		known = &admin.Known{Kind: cmp.Or(kind, kindUser)}
 	}
-	w.answer.Kind, w.counter = kind, who
-	switch kind {
+	w.Kind, w.counter = known.Kind, who
+	w.request.KeyID, w.query.KeyID = known.KeyID, known.KeyID
+	switch w.Kind {
 	case kindUser:
-		w.query.User, w.request.User = who, who
+		w.query.User, w.request.User, known.User = who, who, who // it may have a ban, and no row
 	case kindAddress:
 		w.request.Address = address.Unmap().WithZone("")
 		w.query.Address = policy.NetworkOf(w.request.Address)
 		w.counter = strings.TrimSuffix(w.query.Address.String(), "/32") // as counters have it
 	case kindKey:
-		w.answer.Who = cmp.Or(policy.Hint(who), "an API key")
-		w.counter = ratelimit.DigestKey(who)
-		if known == nil {
-			w.request.Key = who
-			w.query.Most = 0 // no decision names it
+		w.Who, w.counter = cmp.Or(policy.Hint(who), "an API key"), ratelimit.DigestKey(who)
+		if known.KeyID == 0 {
+			w.request.Key, w.query.Most = who, 0 // no decision names it
 		}
 	case kindKeyID:
 		w.counter = ""
 	}
-	if known != nil {
-		w.request.KeyID, w.query.KeyID = known.KeyID, known.KeyID
-		return w.addUser(known.User)
-	}
-	if kind != kindUser {
+	if known.User == "" || !w.db.HasPolicy(w.ctx) {
 		return nil
 	}
-	err = w.addUser(who) // it may have a ban, and no row
-	if errors.Is(err, admin.ErrNotFound) || err != nil && !w.db.HasPolicy(w.ctx) {
+	u, err := w.db.User(w.ctx, known.User)
+	if errors.Is(err, admin.ErrNotFound) {
 		return nil
 	}
+	w.User, w.Bans, w.Counters = &u, append(w.Bans, u.Bans...), append(w.Counters, u.Usage...)
 	return err
-}
-
-// addUser adds what the policy knows of a user.
-func (w *whyAsked) addUser(name string) error {
-	u, err := w.db.User(w.ctx, name)
-	if err != nil {
-		return err
-	}
-	w.answer.User, w.answer.Bans = &u, append(w.answer.Bans, u.Bans...)
-	w.answer.Counters = append(w.answer.Counters, u.Usage...)
-	return nil
 }
 
 // addCounters adds the counters of limits of configurations.
@@ -319,24 +293,23 @@ func (w *whyAsked) addCounters() error {
 		return err
 	}
 	used, err := db.UsedOf(w.ctx, w.server.collector.limits(), w.counter)
-	w.answer.Counters = append(w.answer.Counters, used...)
+	w.Counters = append(w.Counters, used...)
 	return err
 }
 
 // addNext adds what the policy would do with the next request.
 func (w *whyAsked) addNext() {
-	if w.answer.Kind == kindCounter {
+	if w.Kind == kindCounter {
 		return
 	}
 	e, err := w.db.Explain(w.ctx, w.request)
 	if err != nil {
 		return // there is no policy
 	}
-	w.answer.Next = &nextRequest{Text: nextText(e, w.now), Passes: e.Result != "refused", Explanation: e}
-	known := w.answer.Bans
+	w.Next = &nextRequest{Text: nextText(e, w.now), Passes: e.Result != "refused", Explanation: e}
 	for _, b := range e.Bans {
-		if !slices.ContainsFunc(known, func(k admin.Ban) bool { return k.Kind == b.Kind && k.Banned == b.Banned }) {
-			w.answer.Bans = append(w.answer.Bans, b)
+		if !slices.ContainsFunc(w.Bans, func(k admin.Ban) bool { return k.Kind == b.Kind && k.Banned == b.Banned }) {
+			w.Bans = append(w.Bans, b)
 		}
 	}
 }

@@ -121,14 +121,11 @@ func rateText(n float64) string {
 	return number(int64(n+0.5)) + "/s"
 }
 
-func millisecondsText(n *float64) string {
-	switch {
-	case n == nil:
-		return dash
-	case *n < 10:
-		return strconv.FormatFloat(rounded(*n), 'f', -1, 64) + " ms"
+func millisecondsText(n float64) string {
+	if n < 10 {
+		return strconv.FormatFloat(rounded(n), 'f', -1, 64) + " ms"
 	}
-	return number(int64(*n+0.5)) + " ms"
+	return number(int64(n+0.5)) + " ms"
 }
 
 // nodeNames are up to three names.
@@ -195,4 +192,16 @@ func span(d time.Duration) string {
 		}
 	}
 	return text
+}
+
+// times is how often something was, in words.
+func times(n int64) string { return plural(int(n), "once", number(n)+" times") }
+
+// minuteText is a minute of the past, with its day.
+func minuteText(t, now time.Time) string {
+	text := t.UTC().Format("15:04 UTC")
+	if day := t.UTC().Format(time.DateOnly); day != now.UTC().Format(time.DateOnly) {
+		return text + " on " + day
+	}
+	return text + " today"
 }

@@ -1,39 +1,30 @@
 // The actions. Each is asked twice: the server says what it would do, and the reader confirms that.
 // What was done stays in a list, with its way back.
 
-import { el, byId, list, say, set, visible } from './dom.js';
-import { banText, clock, count } from './text.js';
-import { get, now, post, session } from './server.js';
+import { ask, byId, el, say, visible } from './dom.js';
 
-// The name of the reader, for the log of changes. It outlives a reload, if the browser lets the page remember it.
-const remembered = 'pg-ratelimit name';
-const reader = {
-	get name() { return byId('by').value.trim(); },
-	set name(name) {
-		byId('by').value = name;
-		try {
-			sessionStorage.setItem(remembered, name);
-		} catch { /* it is asked for again */ }
-	},
-	recall() {
-		try {
-			byId('by').value ||= sessionStorage.getItem(remembered) ?? '';
-		} catch { /* the same */ }
-	},
-};
+// The name of the reader, for the log of changes; null: the server knows it. It outlives a reload, if the browser lets the
+// page remember it.
+const by = byId('by'), remembered = 'pg-ratelimit name';
+
+function remember(name) {
+	by.value = name;
+	try {
+		sessionStorage.setItem(remembered, name);
+	} catch { /* it is asked for again */ }
+}
 
 // act asks, does, and says at a place, and in the list, what was done. complaint is what is wrong with the name.
-export async function act(action, body, place, complaint = '') {
-	const anonymous = session.who === null;
-	if (anonymous && (complaint !== '' || reader.name === '') && !(await asks({ question: 'Who are you?', effect: complaint === '' ? [] : [complaint] }, true))) return false;
-	const whole = anonymous ? { ...body, by: reader.name } : body;
+async function act(action, body, place, complaint = '') {
+	if (by && (complaint !== '' || by.value.trim() === '') && !(await asks({ question: 'Who are you?', effect: complaint === '' ? [] : [complaint] }, true))) return false;
+	const whole = by ? { ...body, by: by.value.trim() } : body;
 	try {
-		const answer = await post('api/' + action, whole);
+		const answer = await ask(action, whole);
 		if (!(await asks(answer))) return false;
-		done(await post('api/' + action, { ...whole, confirm: answer.confirm }), place);
+		done(await ask(action, { ...whole, confirm: answer.confirm }), place);
 		return true;
 	} catch (failure) {
-		if (anonymous && failure.field === 'by') return act(action, body, place, failure.message);
+		if (by && failure.field === 'by') return act(action, body, place, failure.message);
 		place.replaceChildren(el('p', { class: 'error' }, visible(failure.message)));
 		return false;
 	}
@@ -45,13 +36,13 @@ function asks(question, named = false) {
 	say(byId('ask-title'), visible(question.question));
 	byId('ask-effect').replaceChildren(...question.effect.map((text) => el('li', {}, visible(text))));
 	byId('ask-by-label').hidden = !named;
-	byId('ask-by').value = reader.name;
-	set(byId('ask-yes'), { class: question.danger ? 'strong danger' : 'strong' });
+	byId('ask-by').value = by?.value ?? '';
+	byId('ask-yes').className = question.danger ? 'strong danger' : 'strong';
 	say(byId('ask-yes'), named ? 'Continue' : 'Yes, do it');
 	return new Promise((resolve) => {
 		dialog.returnValue = '';
 		dialog.addEventListener('close', () => {
-			if (named && dialog.returnValue === 'yes') reader.name = byId('ask-by').value.trim();
+			if (named && dialog.returnValue === 'yes') remember(byId('ask-by').value.trim());
 			resolve(dialog.returnValue === 'yes');
 		}, { once: true });
 		dialog.showModal();
@@ -62,26 +53,26 @@ function asks(question, named = false) {
 // done says what was done, with the way back: at the place where the reader is, and in the list.
 function done(result, place) {
 	byId('done-none').hidden = true;
-	const buttons = [];
-	const way = (place) => {
-		if (!result.undo) return [];
-		const button = el('button', { type: 'button', class: 'small' }, visible(result.undo.label));
-		button.addEventListener('click', async () => {
-			if (await act(result.undo.action, result.undo.body, place)) for (const one of buttons) one.remove();
-		});
-		buttons.push(button);
-		return [button];
-	};
-	const outcome = el('div', { class: 'outcome', tabindex: -1 });
-	byId('done').prepend(el('li', {}, el('time', {}, clock(now(), now())), el('span', {}, visible(result.done)), way(outcome), outcome));
-	place.replaceChildren(el('span', {}, visible(result.done)), ...way(place));
+	const way = result.undo ? [el('button', { type: 'button', class: 'small', 'data-act': result.undo.action, 'data-body': JSON.stringify(result.undo.body) }, visible(result.undo.label))] : [];
+	byId('done').prepend(el('li', {}, el('time', {}, byId('banner').dataset.at.slice(11, 19)), el('span', {}, visible(result.done)), ...way, el('div', { class: 'outcome', tabindex: -1 })));
+	place.replaceChildren(el('span', {}, visible(result.done)), ...way.map((button) => button.cloneNode(true)));
 	place.focus({ preventScroll: true });
 	place.scrollIntoView({ block: 'nearest' });
 	document.dispatchEvent(new Event('acted'));
 }
 
+// press does the action of a button, and says so at the nearest place for it. A way back is offered once.
+async function press(button) {
+	const { act: action, body } = button.dataset, once = button.closest('#done, .outcome') !== null;
+	let place = button.closest('.outcome');
+	for (let around = button; place === null; around = around.parentElement) place = around.querySelector(':scope > .outcome');
+	if (await act(action, JSON.parse(body), place) && once) {
+		for (const same of document.querySelectorAll('[data-act]')) if (same.dataset.act === action && same.dataset.body === body) same.remove();
+	}
+}
+
 // offer fills the form of an action and takes the reader there.
-export function offer(action, who) {
+function offer(action, who) {
 	const form = byId('form-' + action);
 	form.elements.who.value = who;
 	form.elements.who.dispatchEvent(new Event('change'));
@@ -118,41 +109,24 @@ async function limitsOf(who, select, again = false) {
 	select.replaceChildren(el('option', { value: '' }, named ? 'asking for its limits …' : 'first say for whom'));
 	if (!named) return;
 	try {
-		const answer = await post('api/why', { who, kind: whom(who).key_id ? 'key_id' : 'user' });
-		for (const l of answer.next?.explanation.limits ?? []) if (l.quota !== null) own.set(JSON.stringify([l.rule, l.limit]), `${l.rule}/${l.limit}: now ${count(l.quota)}`);
-		for (const c of answer.counters) if (c.rule && c.quota !== null && !own.has(JSON.stringify([c.rule, c.limit]))) own.set(JSON.stringify([c.rule, c.limit]), `${c.rule}/${c.limit}: now ${count(c.quota)}`);
+		const answer = await ask('why', { who, kind: whom(who).key_id ? 'key_id' : 'user' });
+		for (const l of [...(answer.next?.explanation.limits ?? []), ...answer.counters]) {
+			const value = JSON.stringify([l.rule, l.limit]);
+			if (l.rule && l.quota !== null && !own.has(value)) own.set(value, `${l.rule}/${l.limit}: now ${l.quota.toLocaleString('en')}`);
+		}
 	} catch { /* the action itself says what is wrong */ }
 	try {
-		for (const name of (await get('api/names?kind=rule&begins=')).names) others.set(JSON.stringify([name, '']), `${name}: all limits`);
+		for (const name of (await ask('names?kind=rule&begins=')).names) others.set(JSON.stringify([name, '']), `${name}: all limits`);
 	} catch { /* the same */ }
 	if (mine !== select.asked) return;
 	const options = (from) => [...from].map(([value, text]) => el('option', { value }, visible(text)));
-	select.replaceChildren(...(own.size > 0 ? [el('optgroup', { label: 'applies to ' + visible(who) }, options(own))] : []), others.size > 0 ? el('optgroup', { label: 'rules' }, options(others)) : el('option', { value: '' }, 'no rule is known'));
+	select.replaceChildren(...(own.size > 0 ? [el('optgroup', { label: 'applies to ' + visible(who) }, ...options(own))] : []),
+		others.size > 0 ? el('optgroup', { label: 'rules' }, ...options(others)) : el('option', { value: '' }, 'no rule is known'));
 	if ([...select.options].some((o) => o.value === chosen)) select.value = chosen;
 }
 
-export function showBans(bans) {
-	byId('bans-none').hidden = bans.bans.length > 0;
-	list(byId('bans'), bans.bans, (b) => b.kind + ' ' + b.banned, (b) => {
-		const target = { network: () => ({ network: b.banned }), user: () => ({ user: b.banned }), key: () => ({ key_id: Number(b.banned) }) }[b.kind];
-		return el('li', {}, el('span', {}), el('button', { type: 'button', class: 'small', onclick: () => act('unban', target(), byId('bans-outcome')) }, 'Unban'));
-	}, (node, b) => {
-		say(node.firstElementChild, visible(banText(b, now())));
-		set(node.lastElementChild, { 'aria-label': visible(`Unban ${b.kind} ${b.banned}`) });
-	});
-	say(byId('bans-more'), bans.total > bans.bans.length ? `… and ${count(bans.total - bans.bans.length)} more` : '');
-}
-
-export function showPause(pause) {
-	byId('resume').hidden = pause === null;
-}
-
 export function startAct() {
-	byId('act').hidden = byId('nav-act').hidden = !session.write;
-	byId('read-only').hidden = session.write;
-	if (!session.write) return;
-	byId('by-label').hidden = session.who !== null;
-	say(byId('act-who'), session.who === null ? '' : visible(`In the log of changes as ${session.who}.`));
+	if (!byId('act')) return;
 	on('pause', (f) => ({ for: f.for.value, reason: f.reason.value }));
 	on('ban', (f) => ({ ...whom(f.who.value), for: f.for.value, reason: f.reason.value }));
 	on('override', (f) => {
@@ -164,8 +138,15 @@ export function startAct() {
 	override.who.addEventListener('change', () => limitsOf(override.who.value, override.limit));
 	limitsOf('', override.limit);
 	document.addEventListener('acted', () => limitsOf(override.who.value, override.limit, true));
-	byId('resume').addEventListener('click', () => act('resume', {}, byId('form-pause').querySelector('.outcome')));
+	document.addEventListener('click', ({ target }) => {
+		const button = target.closest('[data-act], [data-offer]');
+		if (button?.dataset.act) press(button);
+		else if (button) offer(button.dataset.offer, button.dataset.who);
+	});
 	byId('ask-no').addEventListener('click', () => byId('ask').close('no'));
-	byId('by').addEventListener('change', () => { reader.name = reader.name; });
-	reader.recall();
+	if (!by) return;
+	by.addEventListener('change', () => remember(by.value.trim()));
+	try {
+		by.value ||= sessionStorage.getItem(remembered) ?? '';
+	} catch { /* the same */ }
 }

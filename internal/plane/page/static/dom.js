@@ -1,22 +1,5 @@
-// Makes and keeps elements. Every value becomes text: nothing here reads HTML.
-
-// el makes an element. Attributes whose value is null, undefined or false are left out; those that
-// begin with "on" are listeners. Children are elements, texts, or lists of these.
-export function el(name, attributes, ...children) {
-	const node = name.startsWith('svg:') ? document.createElementNS('http://www.w3.org/2000/svg', name.slice(4)) : document.createElement(name);
-	set(node, attributes);
-	node.append(...children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false));
-	return node;
-}
-
-export function set(node, attributes) {
-	for (const [name, value] of Object.entries(attributes ?? {})) {
-		if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
-		else if (value === null || value === undefined || value === false) node.removeAttribute(name);
-		else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value === true ? '' : value);
-	}
-	return node;
-}
+// Fetches the page and the API, and makes this page like another one. All addresses are relative: the page may be
+// mounted anywhere.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -25,32 +8,54 @@ export function say(node, text) {
 	if (node.textContent !== text) node.textContent = text;
 }
 
-// list makes the children of a node those of some items, and keeps the elements of those that it
-// had, so that the focus stays where it is. make returns an element, and update fills it.
-export function list(parent, items, keyOf, make, update) {
-	const had = parent.kept ?? new Map();
-	const kept = new Map();
-	items.forEach((item, i) => {
-		let key = keyOf(item);
-		while (kept.has(key)) key += ' ';
-		const node = had.get(key) ?? make(item);
-		kept.set(key, node);
-		update(node, item);
-		if (parent.children[i] !== node) parent.insertBefore(node, parent.children[i] ?? null);
+// el makes an element. Texts are its children as text: nothing here reads HTML.
+export function el(name, attributes, ...children) {
+	const node = document.createElement(name);
+	for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+	node.append(...children);
+	return node;
+}
+
+// visible shows what would be invisible, or would change the order of the letters around it. The server does the same.
+export const visible = (text) => String(text ?? '').replace(/[\u0000-\u001f\u007f-\u00a0\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\ufff0-\uffff]/g,
+	(c) => '\\u' + c.codePointAt(0).toString(16).padStart(4, '0'));
+
+// morph makes a node like another one. What both have stays, so that the focus stays where it is.
+function morph(node, like) {
+	if (!(node instanceof Element)) return say(node, like.textContent);
+	for (const { name } of [...node.attributes]) if (name !== 'open' && !like.hasAttribute(name)) node.removeAttribute(name);
+	for (const { name, value } of like.attributes) if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+	[...like.childNodes].forEach((child, i) => {
+		const mine = node.childNodes[i];
+		if (mine?.nodeName === child.nodeName) morph(mine, child);
+		else if (mine) mine.replaceWith(document.importNode(child, true));
+		else node.append(document.importNode(child, true));
 	});
-	while (parent.children.length > items.length) parent.lastElementChild.remove();
-	parent.kept = kept;
+	while (node.childNodes.length > like.childNodes.length) node.lastChild.remove();
 }
 
-// visible shows what would be invisible, or would change the order of the letters around it, and the
-// beginning of what is too long.
-export function visible(text, longest = 300) {
-	const all = String(text ?? '');
-	return (all.length > longest ? all.slice(0, longest) + '…' : all).replace(/[\u0000-\u001f\u007f-\u00a0\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\ufff0-\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g,
-		(c) => '\\u' + c.codePointAt(0).toString(16).padStart(4, '0'));
+// show makes an element as it is in another page.
+export const show = (id, page) => morph(byId(id), page.getElementById(id));
+
+async function request(path, options) {
+	try {
+		return await fetch(path, { cache: 'no-store', ...options });
+	} catch {
+		throw new Error('The server of this page does not answer.');
+	}
 }
 
-// bar sets the length of a bar in a row. The CSS reads the property.
-export function bar(node, share) {
-	node.style.setProperty('--share', Math.max(0, Math.min(1, share || 0)).toFixed(4));
+// load is another page.
+export async function load(path, options) {
+	const response = await request(path, options);
+	if (!response.ok) throw new Error(`The server of this page answers ${response.status}.`);
+	return new DOMParser().parseFromString(await response.text(), 'text/html');
+}
+
+// ask is the answer of the API to a question. An error has the message for people, and the field that is wrong.
+export async function ask(question, body) {
+	const response = await request('api/' + question, body && { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
+	const answer = await response.json().catch(() => null);
+	if (response.ok && answer !== null) return answer;
+	throw Object.assign(new Error(answer?.error ?? `The server of this page answers ${response.status}.`), { field: answer?.field });
 }

@@ -1,38 +1,25 @@
-// Asks the server for its state once a second, and shows each section of it.
+// Fetches the page anew once a second, and shows what is different.
 
-import { byId, say, visible } from './dom.js';
-import { clock, duration } from './text.js';
-import { first, get, now, session, setNow } from './server.js';
-import { showBanner, showSilence } from './banner.js';
-import { showTraffic, startChart } from './chart.js';
-import { showNear, showSince, showTop, startMost } from './most.js';
+import { byId, load, say, show } from './dom.js';
+import { point, startChart } from './chart.js';
+import { chosen, offer, startSince } from './since.js';
 import { startWhy } from './why.js';
-import { showLimits, showProxies } from './proxies.js';
-import { showBans, showPause, startAct } from './act.js';
+import { startAct } from './act.js';
 
 // The server answers within a second. Nothing is shown as known without an answer of the last silence milliseconds.
 const interval = 1000, timeout = 1500, silence = 1900;
 
-let state = null; // the last one
-let heard = 0, asking = 0, ticked = 0; // when the state came, since when the page asks for another one, and the last tick
+// When the last page came, since when the page asks for another one, and the last tick.
+let heard = Date.now(), asking = heard, ticked = 0;
 
-function show(answer) {
-	heard = Date.now();
-	state = { ...state, ...answer };
-	const b = state.banner;
-	setNow(b.at);
-	showBanner(b, state.proxies !== undefined);
-	showPause(b.pause);
-	byId('not-recording').hidden = b.recording !== false || b.loading || !b.database.up;
-	if (state.proxies) {
-		showProxies(state.proxies.proxies);
-		showTraffic(state.traffic, state.changes.changes);
-		showTop(state.top);
-		showNear(state.near);
-		showLimits(state.limits.limits);
-		showBans(state.bans);
-		showSince(state.changes.changes, state.proxies.proxies);
+function showPage(page) {
+	heard = asking = Date.now();
+	document.title = page.title;
+	for (const { id } of document.querySelectorAll('[data-live]')) {
+		if (page.getElementById(id) && (id !== 'most-lists' || chosen === 'now')) show(id, page);
 	}
+	offer();
+	point();
 	tick();
 }
 
@@ -41,36 +28,40 @@ function tick() {
 	if (document.hidden) return;
 	if (Date.now() - ticked > 1000) asking = Date.now(); // the page itself stood still
 	ticked = Date.now();
-	const b = state.banner, silent = Date.now() - heard > silence;
-	if (silent) showSilence(b, clock(b.at, now()), Date.now() - asking > silence);
-	const old = silent || !b.database.up;
-	document.documentElement.classList.toggle('stale', old);
-	byId('freshness').classList.toggle('old', old);
-	const time = clock(now(), now()) + ' UTC';
-	say(byId('freshness'), silent ? `No news from this page’s server for ${duration((Date.now() - heard) / 1000)}` : b.database.up || !state.proxies ? time : `${time}, values of ${clock(b.database.since ?? b.at, now())}`);
+	const silent = Date.now() - heard > silence, banner = byId('banner');
+	document.documentElement.classList.toggle('stale', silent || banner.dataset.up !== 'true');
+	if (!silent) return;
+	const mode = Date.now() - asking > silence ? 'No connection' : 'Connecting', time = banner.dataset.at.slice(11, 19);
+	banner.dataset.state = byId('menu-state').dataset.state = 'wait';
+	say(byId('state'), mode);
+	say(byId('menu-state'), `${mode}, values of ${time}`);
+	say(byId('state-why'), `No news from this page’s server since ${time} UTC: the state is not known. What is below is of that time.`);
+	byId('state-more').replaceChildren();
+	for (const value of banner.querySelectorAll('#figures div')) {
+		value.className = '';
+		say(value.lastElementChild, 'not known');
+	}
+	document.title = mode + ' – pg-ratelimit';
+	byId('freshness').classList.add('old');
+	say(byId('freshness'), `No news from this page’s server for ${Math.round((Date.now() - heard) / 1000)} s`);
 }
 
 async function poll() {
 	const began = Date.now();
 	try {
-		const answer = document.hidden ? null : await get('api/state', timeout).catch(() => null); // a page that nobody sees asks nothing
-		if (answer !== null) {
-			asking = Date.now();
-			show(answer);
-		}
-	} finally {
+		// A page that nobody sees asks nothing.
+		if (!document.hidden) showPage(await load('.', { signal: AbortSignal.timeout(timeout) }));
+	} catch { /* tick says it */ } finally {
 		setTimeout(poll, Math.max(100, interval - (Date.now() - began)));
 	}
 }
 
 startChart();
-startMost();
+startSince();
 startWhy();
 startAct();
-say(byId('where'), visible(session.database));
-asking = Date.now();
-show(first.state);
-new IntersectionObserver((entries) => { byId('menu-state').hidden = entries.at(-1).isIntersecting; }).observe(byId('state'));
+point();
+new IntersectionObserver((entries) => { document.documentElement.classList.toggle('scrolled', !entries.at(-1).isIntersecting); }).observe(byId('state'));
 document.addEventListener('visibilitychange', () => { asking = Date.now(); tick(); });
 setInterval(tick, 250);
 setTimeout(poll, interval);

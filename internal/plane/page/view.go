@@ -1,0 +1,267 @@
+package page
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"net/http"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// index is the page. It shows answers of the API, by the names that they have as JSON.
+var index = template.Must(template.New("index.html").Funcs(template.FuncMap{
+	"clock": func(t any, now time.Time) string { return timeText(t, now, time.TimeOnly) },
+	"until": untilText,
+	"count": func(n any) string { return numberText(n, func(f float64) string { return number(int64(f)) }) },
+	"counted": func(n any) string {
+		return numberText(n, func(f float64) string { return counted(int64(f), "request", "requests") })
+	},
+	"percent": func(n any) string {
+		return numberText(n, func(f float64) string { return fmt.Sprint(math.Floor(f*10)/10, " %") })
+	},
+	"rate":         func(n any) string { return numberText(n, rateText) },
+	"milliseconds": func(n any) string { return numberText(n, millisecondsText) },
+	"wait":         func(ms any) string { return span(time.Duration(numberOf(ms)) * time.Millisecond) },
+	"seconds":      func(n any) string { return span(time.Duration(math.Ceil(numberOf(n))) * time.Second) },
+	"share":        func(n, most any) float64 { return min(100*numberOf(n)/max(numberOf(most), 1), 100) },
+	"full":         func(percent any) bool { return numberOf(percent) >= 100 },
+	"several":      func(n any) string { return map[bool]string{true: number(int64(numberOf(n)))}[numberOf(n) > 1] },
+	"more": func(all any, shown []any) string {
+		return map[bool]string{true: number(int64(numberOf(all)) - int64(len(shown)))}[int(numberOf(all)) > len(shown)]
+	},
+	"number": func(text string) json.Number { return json.Number(text) },
+	"lists":  func() []list { return lists },
+	"mode":   func(headline string) string { mode, _, _ := strings.Cut(headline, ":"); return mode },
+	"next": func(text, request string) string {
+		return strings.Replace(text, "The next request", "Now, "+request, 1)
+	},
+	"trim":    strings.TrimPrefix,
+	"who":     whoOf,
+	"per":     perOf,
+	"ban":     banText,
+	"refused": hasRefusal,
+	"body":    bodyOf,
+	"part":    partOf,
+	"json":    func(v any) string { return string(marshal(v)) },
+}).ParseFS(static, "static/index.html"))
+
+// list is one of the lists of the section top. Its rows have bars as long as a number of theirs.
+type list struct{ ID, Title, Column string }
+
+var lists = []list{
+	{"keys", "Refused keys of limits", "refused"}, {"users", "Refused users", "refused"},
+	{"addresses", "Refused addresses", "refused"}, {"rules", "Rules and limits that refuse", "refused"},
+	{"asking", "Most requests", "requests"},
+}
+
+// Write writes the page. The answers are "session", "state", and, if they were asked for, "top" since a time ("since"), and
+// "why" for a "request", or the "error" of it.
+func Write(w io.Writer, answers map[string]any) error {
+	text := marshal(answers)
+	shown, d := map[string]any{"since": "now"}, drawing{}
+	numbers := json.NewDecoder(bytes.NewReader(text))
+	numbers.UseNumber()
+	if err := errors.Join(numbers.Decode(&shown), json.Unmarshal(text, &d)); err != nil {
+		return err
+	}
+	shown["now"], shown["chart"], shown["periods"] = d.State.Banner.At, d.chart(), d.periods()
+	var page bytes.Buffer
+	if err := index.Execute(&page, shown); err != nil {
+		return err
+	}
+	_, err := w.Write(invisible.ReplaceAllFunc(page.Bytes(), func(c []byte) []byte {
+		return fmt.Appendf(nil, `\u%04x`, []rune(string(c))[0])
+	}))
+	return err
+}
+
+// invisible are characters that cannot be seen, or change the order of the letters around them.
+var invisible = regexp.MustCompile(`[\x00-\x08\x0b-\x1f\x7f-\x{a0}\x{ad}\x{61c}\x{115f}\x{1160}\x{180e}\x{200b}-\x{200f}` +
+	`\x{2028}-\x{202f}\x{2060}-\x{206f}\x{3164}\x{fe00}-\x{fe0f}\x{feff}\x{fff0}-\x{ffff}]`)
+
+// serveIndex serves the page. A POST asks why somebody was refused.
+func (s *Server) serveIndex(w http.ResponseWriter, r *http.Request) {
+	var asked whyBody
+	var failed error
+	answers := map[string]any{"session": s.session(r)}
+	if r.Method == http.MethodPost {
+		if failed = readWhole(w, r); failed == nil {
+			failed = readForm(r, &asked)
+		}
+		if failed == nil {
+			answers["why"], failed = why(r.Context(), s, &asked)
+		}
+	} else if f := (periodFields{Since: r.URL.Query().Get("since")}); f.Since != "" && f.Since != "now" {
+		answers["since"] = f.Since
+		if answers["top"], failed = top(r.Context(), s, &f); failed != nil {
+			answers["top"] = topSection{Remark: &[]string{failureOf(failed).Error()}[0]}
+		}
+		failed = nil
+	}
+	if failed != nil {
+		answers["error"] = oneLine(failureOf(failed).Error())
+	}
+	answers["request"] = cmp.Or(asked.Method, "GET") + " " + asked.Host + cmp.Or(asked.Path, "/")
+	answers["state"] = json.RawMessage(s.state(r.Context(), watchTime))
+	var text bytes.Buffer
+	if err := Write(&text, answers); err != nil {
+		failureOf(err).write(w)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write(text.Bytes()) // an error means that the client has closed the connection
+}
+
+// readForm reads the form of a question into its body. Of several values of a field the last one counts: a button has
+// another name than the field.
+func readForm(r *http.Request, into any) error {
+	if err := r.ParseForm(); err != nil {
+		return &failure{http.StatusBadRequest, "", "the form cannot be read: " + err.Error()}
+	}
+	fields := map[string]string{}
+	for name, all := range r.PostForm {
+		fields[name] = strings.TrimSpace(all[len(all)-1])
+		if strings.Contains(fields[name], "\x00") {
+			return &failure{http.StatusBadRequest, name, "the field " + name + " has a NUL (%00), which is in no name and no key"}
+		}
+	}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	return readJSON(bytes.NewReader(text), into)
+}
+
+// parseTime reads a time of an answer; the zero time: there is none.
+func parseTime(value any) time.Time {
+	text, _ := value.(string)
+	t, _ := time.Parse(time.RFC3339, text) // answers have no other form
+	return t.UTC()
+}
+
+// timeText is a time of an answer, with its day if that is not today.
+func timeText(value any, now time.Time, layout string) string {
+	t := parseTime(value)
+	switch {
+	case t.IsZero():
+		return dash
+	case t.Format(time.DateOnly) != now.UTC().Format(time.DateOnly):
+		layout = time.DateOnly + " " + layout
+	}
+	return t.Format(layout)
+}
+
+func untilText(value any, now time.Time) string {
+	left := parseTime(value).Sub(now)
+	if left <= 0 {
+		return dash
+	}
+	return timeText(value, now, "15:04") + " (in " + span(left.Round(time.Minute)) + ")"
+}
+
+// numberOf is a number of an answer; 0: there is none.
+func numberOf(value any) float64 {
+	n, _ := strconv.ParseFloat(fmt.Sprint(value), 64)
+	return n
+}
+
+func numberText(value any, text func(float64) string) string {
+	if value == nil {
+		return dash
+	}
+	return text(numberOf(value))
+}
+
+// partOf is a part of an answer; nil: it has none.
+func partOf(value any, names ...string) any {
+	for _, name := range names {
+		fields, _ := value.(map[string]any)
+		value = fields[name]
+	}
+	return value
+}
+
+// named is a name in a list, and whom to ask about; Sender is "" for a limit.
+type named struct{ Sender, Text string }
+
+// whoOf names a row of a list, or a counter.
+func whoOf(list string, row map[string]any) named {
+	key, isCounter := row["key"].(string)
+	name, _ := row["name"].(string)
+	text, hasText := row["text"].(string)
+	if !isCounter {
+		key = name
+	}
+	if !hasText {
+		text = key
+	}
+	if list == "rules" {
+		key = ""
+	}
+	return named{senderOf(key), blanks.Replace(text)}
+}
+
+// blanks are characters of a name that HTML does not show.
+var blanks = strings.NewReplacer("\n", `\u000a`, "\t", `\u0009`)
+
+// senderOf is whom to ask about: the address in the key ip:192.0.2.1 of a counter, and in a network.
+func senderOf(key string) string {
+	address, _, _ := strings.Cut(strings.TrimPrefix(key, "ip:"), "/")
+	if _, err := netip.ParseAddr(address); err == nil {
+		return address
+	}
+	return key
+}
+
+// perOf is the time of a limit.
+func perOf(limit map[string]any) string {
+	if limit["algorithm"] == inFlight {
+		return "in flight"
+	}
+	if calendar := limit["calendar"]; calendar != nil {
+		return fmt.Sprint("per calendar ", calendar)
+	}
+	seconds := numberOf(limit["seconds"])
+	if unit := map[float64]string{1: "second", 60: "minute", 3600: "hour", 86400: "day"}[seconds]; unit != "" {
+		return "per " + unit
+	}
+	return "per " + span(time.Duration(seconds)*time.Second)
+}
+
+// banText is a ban in force.
+func banText(ban map[string]any, now time.Time) string {
+	ends, because := "for ever", ""
+	if ban["until"] != nil {
+		ends = "until " + untilText(ban["until"], now)
+	}
+	if ban["reason"] != nil {
+		because = fmt.Sprint(": ", ban["reason"])
+	}
+	return fmt.Sprintf("%s %s, %s, by %s%s", ban["kind"], ban["banned"], ends, ban["banned_by"], because)
+}
+
+func hasRefusal(decisions []any) bool {
+	return slices.ContainsFunc(decisions, func(d any) bool {
+		decision, _ := partOf(d, "decision").(string)
+		return slices.Contains(refusals, decision)
+	})
+}
+
+// bodyOf is the body of an action, of names and values.
+func bodyOf(pairs ...any) string {
+	body := map[string]any{}
+	for i := 0; i < len(pairs); i += 2 {
+		body[fmt.Sprint(pairs[i])] = pairs[i+1]
+	}
+	return string(marshal(body))
+}
