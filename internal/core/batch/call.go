@@ -1,6 +1,8 @@
 package batch
 
 import (
+	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -66,4 +68,147 @@ func Cancel(c *Call, err error) {
 		c.Err = err
 		c.done <- struct{}{}
 	}
+}
+
+// callPart is what a call knows of the call that Split made it from.
+type callPart struct {
+	whole *Call
+	at    []int // of each hit, its index in whole.Hits
+	apart bool  // the hit is decided by itself
+}
+
+// Split replaces each call that has hits apart by its parts: one call of the hits that are
+// decided together, and one call for each hit apart. Finish finishes the whole call with its
+// last part. Several goroutines may finish the parts: each writes decisions of its own, and one part alone may set Err.
+func Split(calls []*Call) []*Call {
+	for i, c := range calls {
+		if !c.Apart {
+			continue
+		}
+		split := append([]*Call(nil), calls[:i]...)
+		for _, c := range calls[i:] {
+			if c.Apart {
+				split = append(split, parts(c)...)
+			} else {
+				split = append(split, c)
+			}
+		}
+		return split
+	}
+	return calls // most batches
+}
+
+// parts makes the parts of a call.
+func parts(c *Call) []*Call {
+	var made []*Call
+	var together *Call
+	for i := range c.Hits {
+		h := &c.Hits[i]
+		if !h.Apart && together != nil {
+			together.Hits = append(together.Hits, *h)
+			together.part.at = append(together.part.at, i)
+			continue
+		}
+		p := NewCall()
+		p.Hits = append(p.Hits, *h)
+		p.Arrived = c.Arrived
+		p.part = &callPart{whole: c, at: []int{i}, apart: h.Apart}
+		if !h.Apart {
+			together = p
+		}
+		made = append(made, p)
+	}
+	c.open = int32(len(made))
+	c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
+	return made
+}
+
+// finishPart copies the decisions or the error of a part into its whole call. It returns that call if this
+// was the last part, and nil otherwise. A hit apart without a decision does not fail the call.
+func finishPart(c *Call) *Call {
+	whole := c.part.whole
+	for i, at := range c.part.at {
+		switch {
+		case c.Err == nil:
+			whole.Decisions[at] = c.Decisions[i]
+		case c.part.apart:
+			whole.Decisions[at] = ratelimit.Decision{Allowed: true, Limit: c.Hits[i].Limit.Capacity(),
+				Source: ratelimit.Undecided}
+		default:
+			whole.Err = c.Err
+		}
+	}
+	if atomic.AddInt32(&whole.open, -1) > 0 {
+		return nil
+	}
+	return whole
+}
+
+// Finish ends the wait of calls, each with its own Err if it has one, else with err. It
+// must be called once for each call of a batch. The calls belong to their callers again
+// after it, so Finish sets the elements of the slice to nil.
+func Finish(q *Queue, calls []*Call, err error) {
+	n := 0
+	for i, c := range calls {
+		calls[i] = nil
+		failure := err
+		if c.part != nil {
+			if c.Err == nil {
+				c.Err = err
+			}
+			if c = finishPart(c); c == nil {
+				continue
+			}
+			failure = nil
+		}
+		if c.Cancellable && !atomic.CompareAndSwapInt32(&c.finished, 0, 1) {
+			continue
+		}
+		if c.Err == nil {
+			c.Err = failure
+		}
+		calls[n] = c
+		n++
+	}
+	if q.deliver != nil && n > 0 {
+		callEach(q.deliver, calls[:n])
+	}
+	for i := 0; i < n; i++ {
+		c := calls[i]
+		calls[i] = nil
+		c.done <- struct{}{}
+	}
+}
+
+// callEach calls f with all calls. If f panics, callEach calls it with one call after the other, sets
+// Err in those with which it panics again, and returns false.
+func callEach(f func(calls []*Call), calls []*Call) bool {
+	if PanicError(func() { f(calls) }) == nil {
+		return true
+	}
+	for i, c := range calls {
+		one := calls[i : i+1]
+		if err := PanicError(func() { f(one) }); err != nil {
+			c.Err = err
+		}
+	}
+	return false
+}
+
+// PanicError runs f and returns a panic as an error.
+func PanicError(f func()) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("ratelimit: panic: %v", p)
+		}
+	}()
+	f()
+	return nil
+}
+
+// Sleep waits for d, or until ctx ends.
+func Sleep(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-ctx.Done()
 }

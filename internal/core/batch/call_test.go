@@ -96,7 +96,7 @@ func TestCancel(t *testing.T) {
 			hits[0].Cost = 0 // the call has a copy
 			c.Owner = "cancelled"
 			c.Cancellable = true
-			batch.Send(d.queue, c)
+			batch.Send(d.queue, c, time.Now())
 			other := d.send("other", 1)
 			at := map[string]time.Duration{"pending": 50, "in flight": 150, "finished": 250}[when] * time.Millisecond
 			time.AfterFunc(at, func() { batch.Cancel(c, enough) })

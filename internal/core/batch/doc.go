@@ -7,9 +7,8 @@
 // A Queue decides nothing itself. Package postgres gives it the function that decides a
 // batch.
 //
-//   - call.go: a call. queue.go: calls enter the queue and wait.
-//   - worker.go: workers form batches. parts.go: hits that are decided by themselves.
-//     finish.go: the wait of a call ends.
+//   - call.go: a call, its parts (hits that are decided by themselves), and the end of its wait.
+//   - queue.go: calls enter the queue and wait. worker.go: workers form batches. pace.go: how large batches are.
 //
 // # The interpreted plugin
 //

@@ -88,15 +88,10 @@ func NewQueue(o Options) *Queue {
 // paused.
 var ErrPaused = errors.New("ratelimit/postgres: limits are paused")
 
-// Send puts a call into the queue. Wait must follow.
-func Send(q *Queue, c *Call) {
-	c.Arrived = time.Now()
-	Pass(q, c)
-}
-
-// Pass puts a call of another queue's batch into the queue, which finishes it in the place of the other. The time
-// of its arrival stays.
-func Pass(q *Queue, c *Call) {
+// Send puts a call into the queue. It arrived now, or before: a queue can pass a call on to another one, which then
+// finishes it. Wait must follow.
+func Send(q *Queue, c *Call, arrived time.Time) {
+	c.Arrived = arrived
 	q.mu.Lock()
 	q.pending = append(q.pending, c)
 	start := !q.collecting
@@ -127,7 +122,7 @@ func Wait(c *Call) { <-c.done }
 
 // Enter is Send and Wait.
 func Enter(q *Queue, c *Call) {
-	Send(q, c)
+	Send(q, c, time.Now())
 	<-c.done
 }
 

@@ -71,7 +71,7 @@ func (d *decider) send(owner string, hits int) *batch.Call {
 	c := batch.NewCall()
 	c.Owner = owner
 	c.Prepare(make([]ratelimit.Hit, hits), false)
-	batch.Send(d.queue, c)
+	batch.Send(d.queue, c, time.Now())
 	return c
 }
 

@@ -54,7 +54,10 @@ func work(q *Queue, w *worker) {
 		if !silent {
 			deadline = calls[0].Arrived.Add(MostTimeouts * q.Timeout)
 		}
-		if calls = fillCalls(q, calls); len(calls) > 0 {
+		if q.fill != nil {
+			calls = fillCalls(q, calls)
+		}
+		if len(calls) > 0 {
 			q.decide(calls, deadline)
 		}
 		if finishBatch(q, w, started, deadline) {
@@ -175,16 +178,16 @@ func expireCalls(q *Queue, calls []*Call) {
 		Finish(q, calls, ratelimit.ErrOverloaded)
 		return
 	}
-	if calls = fillCalls(q, calls); len(calls) > 0 {
+	if q.fill != nil {
+		calls = fillCalls(q, calls)
+	}
+	if len(calls) > 0 {
 		q.expire(calls)
 	}
 }
 
 // fillCalls sets the hits of calls, and returns those that are to be decided.
 func fillCalls(q *Queue, calls []*Call) []*Call {
-	if q.fill == nil {
-		return calls
-	}
 	fill := func(calls []*Call) {
 		for _, c := range calls {
 			c.Hits = c.Hits[:0] // a panic may have left some

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -59,6 +60,53 @@ type dispatch struct {
 	stats     tally         // what the batch adds to the counts, before callers go on, which may read the counts
 	finishing []*batch.Call // memory for finishSingles
 	memory    []*request    // for requests
+}
+
+// decide decides the calls of a batch. It is batch.Options.Decide, so it finishes each call
+// once, also if something panics.
+func (e *engine) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time) {
+	began := time.Now()
+	wait := began.Sub(calls[0].Arrived) // of the call that came first
+	size := len(calls)
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	d := newDispatch(ctx, e, q, batch.Split(calls))
+	d.stats.Requests = int64(len(calls))
+	err := batch.PanicError(func() { run(d) })
+	d.end(err)
+	addBatch(e.counts, size, wait, time.Since(began))
+}
+
+// run decides the requests, and finishes those that are decided. end finishes the others.
+func run(d *dispatch) {
+	if atomic.LoadInt32(&d.engine.tables.ready) == 0 {
+		ctx, cancel := context.WithTimeout(d.ctx, d.queue.Timeout)
+		err := d.engine.tables.wait(ctx)
+		cancel()
+		if err != nil {
+			d.fail(d.requests, err)
+			return
+		}
+	}
+	if atomic.LoadInt32(&d.engine.tables.elsewhere) != 0 { // they were found when the time was over
+		d.fail(d.requests, ratelimit.ErrTimeout)
+		return
+	}
+	requests := d.requests
+	if atomic.LoadInt32(&d.engine.locks.any) != 0 {
+		requests = d.refuseLocked(requests)
+	}
+	waiting, err := d.decideRound(requests, d.settings, false)
+	if err == nil && len(waiting) > 0 { // one row of a statement was locked: the others are free
+		waiting, err = d.decideRound(waiting, []int64{d.settings[0], 1}, true)
+	}
+	if err != nil {
+		d.fail(d.requests, err)
+		return
+	}
+	if len(waiting) > 0 {
+		d.wait(waiting)
+	}
 }
 
 // dispatches are free for the next batch.
@@ -118,38 +166,6 @@ func (d *dispatch) execute(statements []*pgdb.Statement, entered []slots.Range) 
 		}
 	}
 	return true, nil
-}
-
-// decideGranted writes the decisions on hits that were simply granted, up to the first hit
-// of each request that was not. It does so in one loop for all requests.
-func decideGranted(requests []*request) {
-	micros := int64(0)
-	reset := time.UnixMicro(0)
-	for _, r := range requests {
-		decisions := r.call.Decisions[:0]
-		positions := r.positions
-		for i := range positions {
-			at := &positions[i]
-			e := at.entry
-			if at.nth >= e.granted {
-				break // only takes that succeeded grant anything
-			}
-			left := e.view.Free + (e.granted-1-at.nth)*e.cost
-			if left < 0 {
-				left = 0
-			}
-			if left > e.view.Quota {
-				left = e.view.Quota
-			}
-			if e.view.Reset != micros {
-				micros = e.view.Reset
-				reset = time.UnixMicro(micros)
-			}
-			decisions = append(decisions, ratelimit.Decision{Allowed: true, Limit: e.view.Quota, Remaining: left,
-				Reset: reset, DecidedAt: e.view.Now})
-		}
-		r.call.Decisions = decisions
-	}
 }
 
 // clearRefunded forgets the known refusals of rows to which a request gave quota back, or may have.

@@ -9,19 +9,17 @@ package engine
 // A call of Store.Take waits in a queue (package internal/core/batch). A worker collects the
 // calls of a batch and has them decided here:
 //
-//   - store.go: Take and Reset. known.go: what needs no database, of one call or of a batch: units
-//     that are charged in advance (package leases) and known refusals (package known). server.go: a
-//     database that does not answer.
-//   - decide.go: the batch. round.go: one round of it: plan, send, apply. kinds.go: the store's own calls that go
-//     with it (package own). dispatch.go: what a batch needs, and how its calls are finished.
+//   - store.go: Take and Reset, and what the registry of proxies has a store do. known.go: what needs no database, of
+//     one call or of a batch: units that are charged in advance (package leases) and known refusals (package known).
+//     server.go: a database that does not answer.
+//   - dispatch.go: the batch, and how its calls are finished. round.go: one round of it: plan, send, apply. kinds.go:
+//     the store's own calls that go with it (package own).
 //   - transaction.go: requests of several hits, all or nothing, in one transaction.
 //     simulate.go: the same decision in memory.
-//   - plan.go, entry.go, group.go: hits become entries, entries become the parameters of
-//     statements.
+//   - plan.go: hits become entries. group.go: entries become the parameters of a statement, and rows of its result are
+//     put into the entries.
 //   - statement.go: the statements. Package algorithm has the part of each algorithm.
-//   - result.go: the rows of a result.
 //   - leases.go: what the rows of a batch say to leases. enter.go: the slots that hits take.
 //   - locks.go: rows that another transaction has locked.
-//   - migrate.go, schema.go: the two tables. cleanup.go: expired rows. bound_keys.go: a bound of the rows of a prefix.
-//   - background.go: what the registry of proxies has a store do.
-//     timeline.go: a server that was restored or replaced.
+//   - migrate.go: the two tables. cleanup.go: expired rows. bound_keys.go: a bound of the rows of a prefix.
+//   - timeline.go: a server that was restored or replaced.

@@ -118,16 +118,6 @@ type ownCall struct {
 	at position
 }
 
-// takeOwn takes the own calls that go with requests.
-func (d *dispatch) takeOwn(requests []*request) {
-	d.gathered = requests
-	for _, s := range d.engine.sources {
-		for _, c := range s.Calls(d) {
-			d.own = append(d.own, &ownCall{Call: c})
-		}
-	}
-}
-
 // planOwn plans the own calls that come before the requests, or the last ones.
 func (d *dispatch) planOwn(p *plan, last bool) {
 	for _, c := range d.own {

@@ -185,7 +185,7 @@ func (d *dispatch) wait(requests []*request) {
 		func(calls []*batch.Call) { e.failCalls(q, calls, own.ErrLocked) })
 	for _, r := range requests {
 		r.finished = true
-		batch.Pass(beside, r.call)
+		batch.Send(beside, r.call, r.call.Arrived)
 	}
 }
 

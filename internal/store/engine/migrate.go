@@ -15,6 +15,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
+// TableSQL is that of package postgres.
+const TableSQL = schema.Counters
+
+// migrationSQL runs in one process at a time.
+const migrationSQL = schema.Lock + TableSQL
+
 // tables makes the two tables of counts what they must be, once, and again if they are
 // dropped.
 //

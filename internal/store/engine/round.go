@@ -3,12 +3,15 @@ package engine
 import (
 	"errors"
 	"sync/atomic"
+	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -24,6 +27,22 @@ type round struct {
 	last         *plan // of own calls that come last: plan, or one after the transactions, if there are some
 }
 
+// decideRound decides requests in one round trip, or a few, and finishes those that are decided. It returns those
+// that have waited for a lock in vain.
+func (d *dispatch) decideRound(requests []*request, settings []int64, oneByOne bool) ([]*request, error) {
+	r := d.planRound(requests, settings, oneByOne)
+	statements := r.plan.write(d.engine.texts, settings)
+	entered := r.plan.entered
+	if len(r.transactions) > 0 {
+		statements, entered = writeAll(r.transactions, statements, entered)
+	}
+	if r.last != r.plan {
+		statements = append(statements, r.last.write(d.engine.texts, settings)...)
+	}
+	failed, err := d.execute(statements, entered)
+	return d.apply(r, failed, err)
+}
+
 // planRound plans requests. With oneByOne, which is for requests that have failed with others, each hit has a
 // statement of its own, and no own calls go with them.
 func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne bool) *round {
@@ -32,7 +51,12 @@ func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne boo
 	p.oneByOne = oneByOne
 	r := &round{settings: settings, plan: p, singles: singles, last: p}
 	if !oneByOne {
-		d.takeOwn(requests)
+		d.gathered = requests
+		for _, s := range d.engine.sources { // the own calls that go with the requests
+			for _, c := range s.Calls(d) {
+				d.own = append(d.own, &ownCall{Call: c})
+			}
+		}
 		if len(several) > 0 {
 			several = d.refuseKnown(several)
 		}
@@ -77,6 +101,31 @@ func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 		return requests, nil
 	}
 	return singles, several
+}
+
+// refuseKnown refuses the requests of several hits that are known not to fit since they
+// entered the queue, and returns the others: a request that cannot pass would make its
+// transaction fail.
+func (d *dispatch) refuseKnown(requests []*request) []*request {
+	calls := make([]*batch.Call, 0, len(requests))
+	for _, r := range requests {
+		calls = append(calls, r.call)
+	}
+	refused := d.engine.refuseKnown(calls, nil)
+	if refused == 0 {
+		return requests
+	}
+	var left, decided []*request
+	for _, r := range requests {
+		if len(r.call.Decisions) > 0 {
+			decided = append(decided, r)
+		} else {
+			left = append(left, r)
+		}
+	}
+	d.stats.Requests -= int64(refused)
+	d.finish(decided, nil)
+	return left
 }
 
 // writeAll adds the statements of transactions, and the slots that they charge.
@@ -203,6 +252,69 @@ func (d *dispatch) applySingles(r *round, failed bool) []*request {
 	d.engine.counts.add(&d.stats)
 	batch.Finish(d.queue, finishing, nil)
 	return waiting
+}
+
+// decideGranted writes the decisions on hits that were simply granted, up to the first hit
+// of each request that was not. It does so in one loop for all requests.
+func decideGranted(requests []*request) {
+	micros := int64(0)
+	reset := time.UnixMicro(0)
+	for _, r := range requests {
+		decisions := r.call.Decisions[:0]
+		positions := r.positions
+		for i := range positions {
+			at := &positions[i]
+			e := at.entry
+			if at.nth >= e.granted {
+				break // only takes that succeeded grant anything
+			}
+			left := e.view.Free + (e.granted-1-at.nth)*e.cost
+			if left < 0 {
+				left = 0
+			}
+			if left > e.view.Quota {
+				left = e.view.Quota
+			}
+			if e.view.Reset != micros {
+				micros = e.view.Reset
+				reset = time.UnixMicro(micros)
+			}
+			decisions = append(decisions, ratelimit.Decision{Allowed: true, Limit: e.view.Quota, Remaining: left,
+				Reset: reset, DecidedAt: e.view.Now})
+		}
+		r.call.Decisions = decisions
+	}
+}
+
+// decideUnusual decides a request that was not simply granted: a refusal, a reset or a failed
+// statement. The error is that of its statement.
+func (d *dispatch) decideUnusual(r *request) error {
+	c := r.call
+	c.Decisions = c.Decisions[:0]
+	d.clearRefunded(r)
+	if err := failure(r); err != nil {
+		return err
+	}
+	if !c.Reset {
+		for i := range c.Hits {
+			h := &c.Hits[i]
+			e := r.positions[i].entry
+			c.Decisions = append(c.Decisions, decideOne(h, &e.view))
+			if e.kind == take {
+				d.engine.blocked.Remember(e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter, d.sequence,
+					d.engine.believed(h.Limit))
+			}
+		}
+	}
+	return nil
+}
+
+// decideOne is the decision on a hit that was refunded, looked at or refused.
+func decideOne(h *ratelimit.Hit, v *algorithm.View) ratelimit.Decision {
+	if h.Cost < 0 || h.Peek && algorithm.Fits(v.Limit, &v.Row, v.Now, h.Cost) {
+		return algorithm.Admitted(v.Limit, &v.Row, v.Now)
+	}
+	return algorithm.Refused(v.Limit, &v.Row, v.Now, h.Cost)
 }
 
 // sendDivided sends each entry by itself of the statements that failed because of a value of one of them: one client's

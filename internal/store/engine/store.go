@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/known"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -222,7 +223,7 @@ func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.
 func askUntil(ctx context.Context, s *Store, q *batch.Queue, c *batch.Call, decisions []ratelimit.Decision) error {
 	c.Cancellable = true
 	stop := context.AfterFunc(ctx, func() { batch.Cancel(c, context.Cause(ctx)) })
-	batch.Send(q, c)
+	batch.Send(q, c, time.Now())
 	batch.Wait(c)
 	if stop() {
 		return s.answer(c, decisions)
@@ -327,3 +328,29 @@ func (s *Store) busy() bool {
 	}
 	return false
 }
+
+// SetPaused implements chain.Store. A pause gives all leases back, and none begins in it: what
+// decides by them in memory then needs not ask whether limits are paused.
+func (s *Store) SetPaused(paused bool) {
+	now := int32(0)
+	if paused {
+		now = 1
+	}
+	if atomic.SwapInt32(&s.paused, now) == now {
+		return
+	}
+	if s.engine.leases == nil {
+		return
+	}
+	if paused {
+		lease.End(s.engine.leases.Set)
+	} else {
+		lease.Begin(s.engine.leases.Set)
+	}
+}
+
+// SetProxies implements chain.Store.
+func (s *Store) SetProxies(n int64) { atomic.StoreInt64(&s.engine.bounds.proxies, n) }
+
+// Tick implements chain.Store.
+func (s *Store) Tick() {}

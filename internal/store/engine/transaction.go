@@ -3,9 +3,11 @@ package engine
 import (
 	"errors"
 	"sort"
+	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -254,6 +256,11 @@ func sharedRow(p *plan) bool {
 		algorithms[e.id] = d
 	}
 	return false
+}
+
+// isOnPurpose reports whether a statement has failed by onPurposeSQL.
+func isOnPurpose(s *pgdb.Statement) bool {
+	return s.Code == sqlstate.InvalidText && s.Err != nil && strings.Contains(s.Err.Error(), onPurpose)
 }
 
 // failed returns the error of the first statement that failed by itself, or that did not

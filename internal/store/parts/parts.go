@@ -253,7 +253,7 @@ func (s *Store) divert(q *batch.Queue, calls []*batch.Call) bool {
 			part = s.partOf(c.Hits)
 		}
 		if part != several {
-			batch.Pass(s.queue(q, part), c)
+			batch.Send(s.queue(q, part), c, c.Arrived)
 		} else {
 			s.startCall(q, c)
 		}

@@ -263,7 +263,7 @@ func (f *Slots) tryToEnter(lost []*heldSlots) []*heldSlots {
 		}
 		calls[i] = batch.NewCall()
 		calls[i].Prepare([]ratelimit.Hit{{Limit: h.limit, Key: h.Row.Key, Cost: h.N, Slot: next}}, false)
-		batch.Send(f.queue, calls[i])
+		batch.Send(f.queue, calls[i], time.Now())
 	}
 	var undecided []*heldSlots
 	for i, c := range calls {
