@@ -53,7 +53,9 @@ func (w *responseWriter) WriteHeader(status int) {
 		if w.informs && len(w.Header()["X-Ratelimit-Overage"]) == 0 {
 			edge.SetOverage(w.Header(), w.overage)
 		}
-		edge.Headers(w.settling, status, w.Header())
+		if w.settling != nil {
+			edge.Headers(w.settling, status, w.Header())
+		}
 		w.wrote = status >= http.StatusOK || status == http.StatusSwitchingProtocols
 		w.informs = w.informs || !w.wrote
 	}

@@ -56,6 +56,20 @@ func (h *Hit) Validate() error {
 	return nil
 }
 
+// ValidateHits returns a *FieldError if a store cannot decide hits into decisions.
+// Stores call it.
+func ValidateHits(hits []Hit, decisions []Decision) error {
+	if len(decisions) != len(hits) {
+		return &FieldError{"decisions", "another length", "as long as hits"}
+	}
+	for i := range hits {
+		if err := hits[i].Validate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Decision is a store's answer to a hit.
 type Decision struct {
 	// Allowed is whether this limit has room for the hit. A request of several hits may pass only if each

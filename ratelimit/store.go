@@ -31,17 +31,3 @@ type Store interface {
 	// Close releases what the store holds. Later calls return ErrClosed.
 	Close()
 }
-
-// ValidateHits returns a *FieldError if a store cannot decide hits into decisions.
-// Stores call it.
-func ValidateHits(hits []Hit, decisions []Decision) error {
-	if len(decisions) != len(hits) {
-		return &FieldError{"decisions", "another length", "as long as hits"}
-	}
-	for i := range hits {
-		if err := hits[i].Validate(); err != nil {
-			return err
-		}
-	}
-	return nil
-}

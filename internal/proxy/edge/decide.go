@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -17,6 +18,8 @@ type Decider struct {
 	Began   time.Time     // when the wait of a request began, if it did not begin with Take: the bound of all waits counts from then on
 	OnError OnError
 	Share   float64 // of Local: Settings.LocalShare
+
+	inPostgres *store.Store // Store, if UseStore has set one that counts in Postgres
 }
 
 // Outcome is what happens to a request.
@@ -59,7 +62,7 @@ func (d *Decider) Take(q *Request) Outcome {
 	if len(q.Hits) == 0 {
 		return Outcome{}
 	}
-	if Paused(d.Store) {
+	if d.inPostgres != nil && d.inPostgres.Paused() {
 		return PausedOutcome()
 	}
 	ctx := background

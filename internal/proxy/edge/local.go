@@ -26,11 +26,12 @@ func checkLocalShare(to *Settings, text string) error {
 	return nil
 }
 
-// UseStore sets the store. It must be called before requests that are to be decided with Local.
+// UseStore sets the store. It must be called before requests that are to be decided with Local, or that pauses are for.
 func (d *Decider) UseStore(counters ratelimit.Store) {
 	d.Store = counters
-	if s := Postgres(counters); s != nil && d.OnError == Local {
-		s.UseLocal()
+	d.inPostgres = Postgres(counters)
+	if d.inPostgres != nil && d.OnError == Local {
+		d.inPostgres.UseLocal()
 	}
 }
 
@@ -39,7 +40,7 @@ func (d *Decider) TakeLocal(q *Request, err error) Outcome {
 	if errors.Is(err, ratelimit.ErrOverloaded) && !canRefuse(q) {
 		return Outcome{Err: err}
 	}
-	s := Postgres(d.Store)
+	s := d.inPostgres
 	if s == nil || d.OnError != Local || errors.Is(err, ratelimit.ErrOverloaded) || errors.Is(err, ratelimit.ErrClosed) || !s.TakeLocal(err, d.Share, q.Hits, q.Decisions) {
 		return NoDecision(d.OnError, err)
 	}

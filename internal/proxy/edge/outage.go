@@ -84,18 +84,6 @@ func (o *Outage) AnswersAgain(log func(Line), decisions []ratelimit.Decision) {
 	}
 }
 
-// logOutcome logs that no decision on a request was made, at most once a second for all handlers on a database, or that the
-// database answers again.
-func logOutcome(s *Site, q *Request) {
-	switch {
-	case s.Outage == nil:
-	case q.Outcome.Err != nil:
-		LogNoDecision(s, q)
-	case s.Outage.IsUnderWay() && !q.Outcome.Paused:
-		s.Outage.AnswersAgain(s.Log, q.Decisions)
-	}
-}
-
 // LogNoDecision logs that no decision on a request was possible, and what happens to such requests.
 func LogNoDecision(s *Site, q *Request) {
 	line := Line{Level: Error, Text: "no decision: refusing requests", Err: q.Outcome.Err}

@@ -145,7 +145,9 @@ func addHits(s *Site, q *Request) {
 		if hit.Key == "" {
 			WarnEmpty(s, z)
 		}
-		Vary(z, q, hit)
+		if q.Set.Varies {
+			Vary(z, q, hit)
+		}
 	}
 	if s.Hits != nil {
 		q.Hits = append(q.Hits, s.Hits(q.HTTP)...)
@@ -183,7 +185,13 @@ func taken(s *Site, q *Request) {
 	if s.Watcher != nil {
 		s.Watcher.Decided(q)
 	}
-	logOutcome(s, q)
+	switch { // the log has a line a second of all handlers on a database, and one when it answers again
+	case s.Outage == nil:
+	case q.Outcome.Err != nil:
+		LogNoDecision(s, q)
+	case s.Outage.IsUnderWay() && !q.Outcome.Paused:
+		s.Outage.AnswersAgain(s.Log, q.Decisions)
+	}
 	if q.failure != nil && q.Outcome.Status == 0 {
 		q.Outcome.Err = q.failure // the limits let the request pass. What the policy would have said is unknown
 	}
