@@ -7,7 +7,11 @@
 // in the row. The time in the row then counts.
 package algorithm
 
-import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+import (
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
 
 // Definition is one way to count.
 type Definition struct {
@@ -61,6 +65,10 @@ const (
 // any other code reads the table.
 func define(a ratelimit.Algorithm, name string, d Definition) {
 	d.Name = name
+	d.SQL.Width = strings.Count(d.SQL.Columns, ",") + 1
+	if d.SQL.ReadExpires {
+		d.SQL.Width++
+	}
 	definitions[a] = &d
 }
 

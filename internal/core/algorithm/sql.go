@@ -2,7 +2,6 @@ package algorithm
 
 import (
 	"encoding/binary"
-	"strings"
 )
 
 // SQL is an algorithm's step in SQL: the parts of a statement that differ from one
@@ -59,19 +58,13 @@ type SQL struct {
 	// ReadArray reads a state that is one array column instead.
 	Read      func(cells []Cell, width int, rows []*Row)
 	ReadArray func(column []byte, r *Row)
+
+	// Width is how many columns of state a statement returns. It is set with the definition.
+	Width int
 }
 
 // usedOnceCounted is UsedOnce of the algorithms that count hits in windows.
 const usedOnceCounted = "r.count <= 1 AND coalesce(r.prev_count, 0) <= 0 AND r.last_refill IS NULL AND r.hits IS NULL"
-
-// Width is how many columns of state a statement returns.
-func (s *SQL) Width() int {
-	n := strings.Count(s.Columns, ",") + 1
-	if s.ReadExpires {
-		n++
-	}
-	return n
-}
 
 // Parameter is a value that each entry of a statement has.
 type Parameter struct {

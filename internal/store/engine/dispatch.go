@@ -39,7 +39,6 @@ type engine struct {
 	slots       *slots.Slots
 	settlements *settle.Settlements
 	leases      *leases.Leases // nil if there are none
-	sources     []own.Source
 	kinds       []kind
 }
 
@@ -49,10 +48,11 @@ type dispatch struct {
 	queue    *batch.Queue
 	ctx      context.Context // ends at the batch's deadline; a statement has the queue's timeout
 	sequence int64           // the batch's number, see known.Refusals
-	leasing  bool            // the store had leases when the batch began
+	leasing  bool            // the store had leases, or units to give back, when the batch began
 	sent     int64           // the lease clock, read before the first statement was sent; of a leasing batch
 	settings []int64         // the first parameter of statements, see clockSQL
 	requests []*request
+	several  bool // a request has several hits
 	patient  bool // the batch had more than a timeout: the database answered when it began
 
 	own       []*ownCall    // own calls of the store that are not ended
@@ -119,7 +119,7 @@ func newDispatch(ctx context.Context, e *engine, q *batch.Queue, calls []*batch.
 	d.queue = q
 	d.ctx = ctx
 	d.sequence = e.blocked.Begin()
-	d.leasing = e.leases != nil && lease.Count(e.leases.Set) > 0
+	d.leasing = e.leases != nil && lease.Any(e.leases.Set)
 	if d.leasing {
 		d.sent = lease.Now(e.leases.Set)
 	}
@@ -141,10 +141,14 @@ func newDispatch(ctx context.Context, e *engine, q *batch.Queue, calls []*batch.
 		d.memory = append(d.memory, &request{})
 	}
 	d.requests = d.memory[:len(calls)]
+	d.several = false
 	for i, c := range calls {
 		r := d.requests[i]
 		r.call = c
 		r.finished = false
+		if len(c.Hits) > 1 {
+			d.several = true
+		}
 	}
 	return d
 }

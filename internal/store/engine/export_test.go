@@ -95,7 +95,7 @@ var Meanings = sync.OnceValue(func() map[string]Meaning {
 	for key, text := range sharedStatements().texts {
 		m := Meaning{Kind: []string{"take", "look", "refund", "reset", "leave"}[min(key.kind, firstOwn)], Durable: key.durable, Alike: key.alike, AllOrNothing: key.allOrNothing}
 		if key.definition != nil {
-			m.Width = key.definition.SQL.Width()
+			m.Width = key.definition.SQL.Width
 		}
 		all[text] = m
 	}

@@ -237,7 +237,7 @@ func (g *group) read() {
 // readRows reads the rows of a result into the entries.
 func readRows(g *group) error {
 	step := g.definition.SQL
-	width := stateColumn + step.Width()
+	width := stateColumn + step.Width
 	if step.ReadArray != nil || len(g.statement.Result) != g.statement.Rows*width*cellSize {
 		return readRowsCarefully(g, width)
 	}

@@ -36,7 +36,6 @@ func (s *Store) openKinds(o Options) {
 		Send: func() { batch.Enter(s.leasing, batch.NewCall()) }, Busy: func() bool { return batch.Busy(s.leasing) },
 	}
 	e.waiting = own.NewWaiting(d)
-	e.sources = append(e.sources, e.waiting)
 	processes := e.texts.tables[processesTable]
 	guard := ""
 	if processes.Guard != "" {
@@ -52,7 +51,6 @@ func (s *Store) openKinds(o Options) {
 		kind{e.settlements.ChargeLocal, e.settlements.End})
 	if o.MaxLeases > 0 {
 		e.leases = leases.New(d, o.MaxLeases, o.LeaseHorizon)
-		e.sources = append(e.sources, e.leases)
 		e.kinds = append(e.kinds, kind{e.leases.GiveBack, e.leases.End}, kind{e.leases.Charge, e.leases.End})
 	}
 }

@@ -46,14 +46,21 @@ func (d *dispatch) decideRound(requests []*request, settings []int64, oneByOne b
 // planRound plans requests. With oneByOne, which is for requests that have failed with others, each hit has a
 // statement of its own, and no own calls go with them.
 func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne bool) *round {
-	singles, several := singlesAndSeveral(requests)
+	singles := requests
+	var several []*request
+	if d.several {
+		singles, several = singlesAndSeveral(requests)
+	}
 	p := plans.Get().(*plan)
 	p.oneByOne = oneByOne
 	r := &round{settings: settings, plan: p, singles: singles, last: p}
 	if !oneByOne {
 		d.gathered = requests
-		for _, s := range d.engine.sources { // the own calls that go with the requests
-			for _, c := range s.Calls(d) {
+		for _, c := range d.engine.waiting.Calls(d) {
+			d.own = append(d.own, &ownCall{Call: c})
+		}
+		if d.leasing {
+			for _, c := range d.engine.leases.Calls(d) {
 				d.own = append(d.own, &ownCall{Call: c})
 			}
 		}

@@ -52,13 +52,10 @@ func (l *Leases) maintain() {
 	}))
 }
 
-// Calls implements own.Source. It skips a row that another transaction has locked, so that no request has to wait for
+// Calls takes the calls that go with a batch. It skips a row that another transaction has locked, so that no request has to wait for
 // the row: the units of this row are lost. It ends the leases of the rows on which the batch has refunds or resets.
 func (l *Leases) Calls(b own.Batch) []*own.Call {
 	var calls []*own.Call
-	if !lease.Any(l.Set) {
-		return calls
-	}
 	given := false
 	b.Given(func(h *ratelimit.Hit, reset bool) {
 		given = true

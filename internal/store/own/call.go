@@ -2,8 +2,8 @@
 // settlements, slots that are given back, charges for leases. A package that makes calls has a Kind for them, and the
 // engine of the store plans, sends and ends them by their kind.
 //
-//   - call.go: a call and its kind. source.go: where a batch gets its calls from.
-//   - waiting.go: calls that wait for a batch.
+//   - call.go: a call and its kind. waiting.go: calls that wait for a batch.
+//   - database.go: what a package with calls sees of a batch, and of the database.
 package own
 
 import (

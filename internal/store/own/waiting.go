@@ -91,10 +91,10 @@ func (w *Waiting) send(wait time.Duration) {
 	}))
 }
 
-// Calls implements Source.
+// Calls takes the calls that go with a batch.
 func (w *Waiting) Calls(b Batch) []*Call {
 	var taken, left []*Call
-	if w.size() == 0 {
+	if atomic.LoadInt32(&w.any) == 0 {
 		return taken
 	}
 	idle := b.Idle()

@@ -9,13 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Source has calls that go with the next batch.
-type Source interface {
-	// Calls takes the calls that go with a batch.
-	Calls(b Batch) []*Call
-}
-
-// Batch is what a source sees of a batch.
+// Batch is what a package sees of a batch that takes its calls.
 type Batch interface {
 	// Idle reports whether no request has hits.
 	Idle() bool
@@ -25,7 +19,7 @@ type Batch interface {
 	Given(f func(h *ratelimit.Hit, reset bool))
 }
 
-// Database is what sources know of the database.
+// Database is what packages with calls know of the database.
 type Database struct {
 	DB          pgdb.DB
 	Closing     context.Context // ends when the store is closed
