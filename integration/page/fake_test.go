@@ -36,11 +36,7 @@ func serve(t *testing.T, sections object) *fake {
 	mux := http.NewServeMux()
 	mux.Handle("/", http.FileServer(http.Dir("../../internal/plane/page/static")))
 	mux.HandleFunc("/{$}", f.page)
-	answer := func(path string, body any) {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { f.answer(w, r, body) })
-	}
-	answer("GET /api/names", object{"names": []string{"enterprise", "free", "pro"}})
-	answer("POST /api/why", sections["why"])
+	mux.HandleFunc("POST /api/why", func(w http.ResponseWriter, r *http.Request) { f.answer(w, r, sections["why"]) })
 	mux.HandleFunc("POST /api/", f.act)
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Security-Policy", policyOfPage)
@@ -229,7 +225,7 @@ func busy() object {
 		"changes": object{"changes": []object{
 			{"seq": 481, "at": ago(11 * time.Minute), "text": "override user acme pro/per_hour: created", "by": "admin (ann)", "kind": "override", "name": "override user acme"},
 			{"seq": 477, "at": ago(25 * time.Minute), "text": "rule free: per_hour: 2000 → 1000", "by": "deploy", "kind": "rule", "name": "rule free"}}},
-		"why": object{"kind": "user", "taken": "a user", "who": "ann", "found": true, "at": at, "summary": "ann was refused 10 times in the decisions below, last at 14:05:02 UTC. Refused by the limit free/per_hour: 1,000 of 1,000 were used.",
+		"why": object{"kind": "user", "taken": "a user", "who": "ann", "found": true, "refused": true, "at": at, "summary": "ann was refused 10 times in the decisions below, last at 14:05:02 UTC. Refused by the limit free/per_hour: 1,000 of 1,000 were used.",
 			"user": object{"user": "ann", "tier": "free", "keys": []object{{"id": 7, "hint": "pgrl_ab…", "name": "app", "state": "valid", "tier": nil}}, "overrides": []object{}, "bans": []object{}, "usage": []object{}},
 			"bans": []object{}, "counters": []object{counter("free", "per_hour", "ann", 1000, 1000)},
 			"decisions": []object{decision(time.Second, "limited", "Refused by the limit free/per_hour: 1,000 of 1,000 were used. It would have passed 32 min later.", "/v1/reports", 4),
@@ -336,7 +332,7 @@ func hostile() object {
 	s["near"] = object{"looked": at, "note": texts[1], "counters": counters}
 	s["proxies"] = object{"proxies": []object{proxy(texts[0], "caddy", 1, 1, object{"region": texts[1], "version": texts[6], "problems": texts, "lacks": texts}), proxy("__proto__", "caddy", 1, 1, nil)}}
 	s["limits"] = object{"limits": []object{{"prefix": texts[0], "key": texts[1], "algorithm": "gcra", "mode": "enforce", "on_error": "allow", "nodes": texts, "text": texts[2]}}}
-	s["bans"], s["changes"] = object{"bans": bans, "total": 10000}, object{"changes": changes}
+	s["bans"], s["changes"] = object{"bans": bans, "total": 10000, "more": 9985}, object{"changes": changes}
 	why := s["why"].(object)
 	why["who"], why["summary"], why["decisions"], why["counters"], why["bans"], why["decisions_note"] = texts[0], texts[1], decisions, counters, bans, texts[0]
 	why["user"].(object)["tier"] = texts[2]

@@ -318,7 +318,7 @@ func TestFiguresAreOfNowAfterAnAction(t *testing.T) {
 	b.click("#ask-yes")
 	b.await("#form-override .outcome", "All limits are paused until 15:05:03 UTC.")
 	b.await("#form-override [name=limit]", "free/per_hour: now 1,100")
-	b.await("#why-answer", "1,100 per hour")
+	b.await("#why-answer", "1,100 in 1h")
 	if seen := value[bool](b, "(({top, bottom}) => top >= 0 && bottom <= innerHeight)(document.querySelector('#form-override .outcome button').getBoundingClientRect())"); !seen {
 		t.Error("the way back is out of sight")
 	}

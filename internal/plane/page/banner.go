@@ -134,7 +134,7 @@ func (c *collector) judgeDown(b *bannerSection, proxies []*proxy) {
 	b.set(levelBad, modeDown, "The database does not answer since "+since.Format(time.TimeOnly)+" UTC.")
 	b.At, b.Now = time.Now().UTC(), nil
 	known := "Nothing is known yet."
-	if c.sections["proxies"] != nil {
+	if c.answered {
 		known = "What is below is of " + clock(c.now, b.At) + "."
 	}
 	b.Remarks = append(b.Remarks, known+" "+reason(c.failure))
@@ -260,42 +260,32 @@ func (c *collector) figures(b *bannerSection, live []*proxy) []shownText {
 	if b.Now != nil && b.Now.Failed > 0 {
 		figures[2].Kind = levelBad
 	}
-	name := "open"
+	way, before := wayOf("open"), ""
 	if b.Mode == wayOf("local").mode {
-		name = "local"
+		way = wayOf("local")
 	}
-	found := withFailing(live, name)
+	found := withFailing(live, way.name)
 	if !c.up {
-		found = withWay(live, name)
+		found, before = withWay(live, way.name), "without it: "
 	}
-	fails := shownText{wayOf(name).headline, "no proxy", ""}
+	fails := shownText{way.headline, "no proxy", ""}
 	switch {
+	case len(found) == 1:
+		fails.Text, fails.Kind = before+found[0].Node.Node, levelBad
 	case len(found) > 0:
-		fails.Text, fails.Kind = counted(int64(len(found)), "proxy", "proxies"), levelBad
-		if len(found) == 1 {
-			fails.Text = found[0].Node.Node
-		}
-		if !c.up {
-			fails.Text = "without it: " + fails.Text
-		}
+		fails.Text, fails.Kind = before+counted(int64(len(found)), "proxy", "proxies"), levelBad
 	case !c.up && (len(live) == 0 || len(withWay(live, "")) > 0):
 		fails.Text, fails.Kind = notKnown, levelWarn
 	}
-	database, policy := shownText{"Database", "down", levelBad}, shownText{"Newest policy", notKnown, levelWarn}
-	if c.up {
-		var behind []*proxy
-		for _, p := range c.proxies {
-			if p.Live && p.Policy && (p.Behind == nil || *p.Behind > 0) {
-				behind = append(behind, p)
-			}
-		}
-		database.Text, database.Kind = millisecondsText(*b.Database.LatencyMS), ""
-		policy.Text, policy.Kind = "obeyed by all", ""
-		if len(behind) > 0 {
-			policy.Text, policy.Kind = "not by "+nodeNames(behind), levelWarn
-		}
+	if !c.up {
+		return append(figures, fails, shownText{"Database", "down", levelBad}, shownText{"Newest policy", notKnown, levelWarn})
 	}
-	return append(figures, fails, database, policy)
+	policy := shownText{"Newest policy", "obeyed by all", ""}
+	behind := func(p *proxy) bool { return p.Live && p.Policy && (p.Behind == nil || *p.Behind > 0) }
+	if found := slices.DeleteFunc(slices.Clone(c.proxies), func(p *proxy) bool { return !behind(p) }); len(found) > 0 {
+		policy.Text, policy.Kind = "not by "+nodeNames(found), levelWarn
+	}
+	return append(figures, fails, shownText{"Database", millisecondsText(*b.Database.LatencyMS), ""}, policy)
 }
 
 // reason is an error with its last part first: the beginning says only where it happened.

@@ -34,13 +34,12 @@ type started struct {
 // chart has what was allowed, what was refused and what had no decision a second, each on a scale of its own: few refusals
 // stay visible beside many requests. Changes of the policy and outages are over all of them. One unit across is a second.
 type chart struct {
-	Time            string
-	Panes           []pane
-	Marks, Outages  string
-	Ticks, Flags    []tick
-	Rows            []row
-	Points          [][]string // a time, and the rates of the panes
-	Height, Seconds int
+	Time           string
+	Panes          []pane
+	Marks, Outages string
+	Ticks, Flags   []tick
+	Rows           []row
+	Points         [][]string // a time, and the rates of the panes
 }
 
 type pane struct{ ID, Title, Value, Sum, Most, Area, Line string }
@@ -66,10 +65,11 @@ func (d *drawing) chart() *chart {
 	if t == nil {
 		return nil
 	}
-	c := &chart{Height: paneHeight, Seconds: int(trafficTime.Seconds()), Time: "not known yet"}
-	counts := map[time.Time][3]int64{}
+	c := &chart{Time: "not known yet"}
+	counts, sums := map[time.Time][3]int64{}, [3]int64{}
 	for _, m := range t.Minutes {
 		counts[m.Time.UTC()] = [3]int64{m.Allowed, m.Refused, m.Failed}
+		sums = [3]int64{sums[0] + m.Allowed, sums[1] + m.Refused, sums[2] + m.Failed}
 	}
 	var values [3][]float64
 	for at := t.From.UTC(); !at.Add(time.Minute).After(t.Until); at = at.Add(time.Minute) { // the last one is under way
@@ -82,8 +82,8 @@ func (d *drawing) chart() *chart {
 	}
 	for i, name := range []string{"Allowed", "Refused", "No decision"} {
 		p := pane{ID: []string{"allowed", "refused", "failed"}[i], Title: name, Value: dash, Sum: "none in 1 h"}
-		if sum := sumOf(counts, i); sum > 0 {
-			p.Sum, p.Most = number(sum)+" in 1 h", ", at most "+rateText(slices.Max(append(values[i], 0)))
+		if sums[i] > 0 {
+			p.Sum, p.Most = number(sums[i])+" in 1 h", ", at most "+rateText(slices.Max(append(values[i], 0)))
 			p.Line, p.Area = lines(values[i])
 		}
 		if last := len(c.Points) - 1; last >= 0 {
@@ -103,13 +103,6 @@ func (d *drawing) chart() *chart {
 
 func percentOf(since time.Duration) float64 {
 	return math.Round(1000*float64(since)/float64(trafficTime)) / 10
-}
-
-func sumOf(counts map[time.Time][3]int64, pane int) (sum int64) {
-	for _, n := range counts {
-		sum += n[pane]
-	}
-	return sum
 }
 
 // lines are the paths of a line through values a minute apart and of the area below it.

@@ -58,13 +58,12 @@ type collector struct {
 	changes   []admin.Row
 	bans      []admin.Ban
 	modes     map[string]int64 // how many rules that hold now have each mode
-	rules     *ruleNames       // nil: not known yet
+	rules     ruleNames        // nil: not known yet
 	near      nearSection
 	flights   map[string]int64 // requests in flight by prefix
 	warnings  []admin.RuleWarning
 	obeying   []admin.Node       // the proxies with the policy, if it is elsewhere
 	failures  map[dataset]string // why a database other than that of the counters does not answer
-	sections  map[string]any     // as they were when the database last answered
 	text      []byte             // all sections as JSON; nil: something has changed since
 }
 
@@ -81,7 +80,7 @@ type repeated struct {
 }
 
 func newCollector(p *pools) *collector {
-	c := &collector{pools: p, up: true, sections: map[string]any{}, failures: map[dataset]string{}, near: nearSection{Counters: []admin.Usage{}}}
+	c := &collector{pools: p, up: true, failures: map[dataset]string{}, near: nearSection{Counters: []admin.Usage{}}}
 	c.closing, c.shut = context.WithCancel(context.Background())
 	c.questions = []*repeated{
 		{of: ofCounters, interval: lookInterval, ask: c.look}, {of: ofHistory, interval: 2 * time.Second, ask: c.readTraffic},
@@ -99,50 +98,48 @@ func (c *collector) close() { c.shut() }
 // refresh asks what is old, and waits for the answers: for the first ones, and else for freshTime. The first answer of
 // near is waited for only if needsNear. Proxies report for so long.
 func (c *collector) refresh(ctx context.Context, needsNear bool, watch time.Duration) {
-	first, cancelFirst := context.WithTimeout(ctx, firstTime)
-	defer cancelFirst()
-	fresh, cancelFresh := context.WithTimeout(ctx, freshTime)
-	defer cancelFresh()
-	c.mu.Lock()
 	now := time.Now()
+	waits := map[chan struct{}]time.Duration{}
+	c.mu.Lock()
 	if now.Sub(c.asked) > idleAfter {
-		c.began, c.proxies, c.obeying, c.up, c.failure, c.back, c.answered = now, nil, nil, true, "", time.Time{}, false
-		c.sections = map[string]any{}
-		for _, q := range c.questions {
-			q.told, q.next = false, time.Time{}
-		}
+		c.forget(now)
 	}
 	c.asked = now
 	if until := now.Add(watch); until.After(c.until) {
 		c.until = until
 	}
-	type waited struct {
-		done  <-chan struct{}
-		bound context.Context
-	}
-	var waits []waited
 	for i, q := range c.questions {
 		if q.done == nil && !now.Before(q.next) && c.closing.Err() == nil {
 			q.done = make(chan struct{})
 			go c.run(q, i == questionLook)
 		}
-		if q.done == nil {
-			continue
+		switch {
+		case q.done == nil:
+		case q.told || i == questionNear && !needsNear:
+			waits[q.done] = freshTime
+		case i == questionNear:
+			waits[q.done] = askTimeout
+		default:
+			waits[q.done] = firstTime
 		}
-		bound := fresh
-		if !q.told && i != questionNear {
-			bound = first
-		} else if !q.told && needsNear {
-			bound = ctx
-		}
-		waits = append(waits, waited{q.done, bound})
 	}
 	c.mu.Unlock()
-	for _, w := range waits {
+	for done, most := range waits {
+		within, cancel := context.WithDeadline(ctx, now.Add(most))
 		select {
-		case <-w.done:
-		case <-w.bound.Done():
+		case <-done:
+		case <-within.Done():
 		}
+		cancel()
+	}
+}
+
+// forget forgets what was known when nobody asked any more. The caller holds the mutex.
+func (c *collector) forget(now time.Time) {
+	c.began, c.proxies, c.obeying = now, nil, nil
+	c.up, c.failure, c.back, c.answered = true, "", time.Time{}, false
+	for _, q := range c.questions {
+		q.told, q.next = false, time.Time{}
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -52,75 +51,6 @@ func listChanges(ctx context.Context, db *admin.Database, f *periodFields) (any,
 	}
 	changes, err := db.Ask(ctx, changesSQL, p.From, p.Until, int64(most))
 	return changeList(changes), err
-}
-
-// top answers with the section top for a period. The history names rules that the policy may have no more.
-func top(ctx context.Context, s *Server, f *periodFields) (any, error) {
-	var found topSection
-	err := s.ask(ctx, func(ctx context.Context, c *connections) error {
-		db, err := c.at(ctx, ofHistory)
-		if err == nil {
-			found, err = topSince(ctx, db, f)
-		}
-		if err != nil {
-			return err
-		}
-		if db, err = c.at(ctx, ofPolicy); err != nil {
-			return err
-		}
-		rules, err := db.RuleStates(ctx)
-		found.say(namesOf(rules))
-		return err
-	})
-	return found, err
-}
-
-// topSince is the section top for a period, from the history.
-func topSince(ctx context.Context, db *admin.Database, f *periodFields) (topSection, error) {
-	p, err := f.period(ctx, db, "1h")
-	if err != nil {
-		return topSection{}, err
-	}
-	most, err := f.count(mostTop, 100)
-	if err != nil {
-		return topSection{}, err
-	}
-	var remark *string
-	if full := p.Full(); full.From.Add(2 * time.Minute).Before(p.Until) {
-		p = full
-	} else { // there would be next to nothing
-		p.From = p.From.Truncate(time.Minute)
-		text := "The counts are those of full minutes, so these begin before the time that was chosen."
-		remark = &text
-	}
-	found, err := db.TopNames(ctx, p, most)
-	if err != nil {
-		return topSection{}, err
-	}
-	t := topSection{Remark: remark, From: &p.From, Exact: true}
-	lists, recorded := topLists{}, admin.CountedName{}
-	for _, n := range found {
-		c := history.Counted{Prefix: n.Prefix, Name: n.Name, Requests: n.Requests, Refused: n.Refused, Failed: n.Failed}
-		switch n.List {
-		case "log":
-			recorded = n
-			continue
-		case "reasons":
-			n.List, c.Name = "rules", history.ReasonPrefix+n.Name
-		case "limits":
-			t.Requests, t.Refused, t.Failed = t.Requests+n.Requests, t.Refused+n.Refused, t.Failed+n.Failed
-			if n.List = "rules"; n.Name == "" { // requests that no limit has counted
-				continue
-			}
-		}
-		lists.add(n.List, c)
-	}
-	t.rank(lists, most)
-	if recorded.Requests <= recorded.Refused+recorded.Failed && t.Requests > t.Refused {
-		text := "The audit log has refusals only (audit denied), so the requests of keys, users and addresses are those that were refused."
-		t.Remark = &text
-	}
-	return t, nil
 }
 
 func usageOfUser(ctx context.Context, db *admin.Database, f *struct {

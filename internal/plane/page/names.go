@@ -7,37 +7,33 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
-// ruleNames are the rules that there are, by the names that the counters and the history have.
-type ruleNames struct{ byCounter, byName map[string]string }
+// ruleNames are the names of the rules that there are, by these names and by those that their counters have.
+type ruleNames map[string]string
 
-func namesOf(rules []admin.RuleState) *ruleNames {
-	names := &ruleNames{map[string]string{}, map[string]string{}}
+func namesOf(rules []admin.RuleState) ruleNames {
+	names := ruleNames{}
 	for _, r := range rules {
-		names.byCounter[r.Counter], names.byName[r.Name] = r.Name, r.Name
+		names[r.Counter] = r.Name
+	}
+	for _, r := range rules {
+		names[r.Name] = r.Name
 	}
 	return names
 }
 
 // shown is the name of a limit or a rule in the history, for people: a rule has its name of now, and one that is no
 // more is marked. Refusals without a limit have the reason.
-func (r *ruleNames) shown(name string) string {
+func (names ruleNames) shown(name string) string {
 	if reason, isReason := strings.CutPrefix(name, history.ReasonPrefix); isReason {
 		return admin.ReasonText(reason)
 	}
 	rest, isRule := strings.CutPrefix(name, "rule/")
-	if !isRule || r == nil {
+	if !isRule || names == nil {
 		return name
 	}
-	rule, limit, hasLimit := strings.Cut(rest, "/")
-	now, known := r.byName[rule]
-	if other, renamed := r.byCounter[rule]; !known && renamed {
-		now, known = other, true
+	rule, _, _ := strings.Cut(rest, "/")
+	if now, known := names[rule]; known {
+		return "rule/" + now + rest[len(rule):]
 	}
-	if hasLimit {
-		limit = "/" + limit
-	}
-	if !known {
-		return "rule/" + rest + " (deleted)"
-	}
-	return "rule/" + now + limit
+	return name + " (deleted)"
 }

@@ -24,6 +24,7 @@ func (w *whyAsked) decisions() (said string, err error) {
 	}
 	found, err := db.Audit(w.ctx, &w.query)
 	for i := range found {
+		w.Refused = w.Refused || slices.Contains(refusals, found[i].Decision)
 		w.Decisions = append(w.Decisions, shownDecision{found[i], w.text(&found[i])})
 	}
 	isAllowed := func(d admin.Audited) bool { return d.Decision == "allowed" }

@@ -10,9 +10,7 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"net/netip"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,33 +34,19 @@ var index = template.Must(template.New("index.html").Funcs(template.FuncMap{
 	"share":        func(n, most any) float64 { return min(100*numberOf(n)/max(numberOf(most), 1), 100) },
 	"full":         func(percent any) bool { return numberOf(percent) >= 100 },
 	"several":      func(n any) string { return map[bool]string{true: number(int64(numberOf(n)))}[numberOf(n) > 1] },
-	"more": func(all any, shown []any) string {
-		return map[bool]string{true: number(int64(numberOf(all)) - int64(len(shown)))}[int(numberOf(all)) > len(shown)]
-	},
-	"number": func(text string) json.Number { return json.Number(text) },
-	"lists":  func() []list { return lists },
-	"mode":   func(headline string) string { mode, _, _ := strings.Cut(headline, ":"); return mode },
+	"number":       func(text string) json.Number { return json.Number(text) },
+	"lists":        func() []list { return lists },
+	"mode":         func(headline string) string { mode, _, _ := strings.Cut(headline, ":"); return mode },
 	"next": func(text, request string) string {
 		return strings.Replace(text, "The next request", "Now, "+request, 1)
 	},
 	"trim":    strings.TrimPrefix,
-	"who":     whoOf,
-	"per":     perOf,
 	"ban":     banText,
-	"refused": hasRefusal,
 	"body":    bodyOf,
+	"visible": func(name any) string { return blanks.Replace(fmt.Sprint(name)) },
 	"part":    partOf,
 	"json":    func(v any) string { return string(marshal(v)) },
 }).ParseFS(static, "static/index.html"))
-
-// list is one of the lists of the section top. Its rows have bars as long as a number of theirs.
-type list struct{ ID, Title, Column string }
-
-var lists = []list{
-	{"keys", "Refused keys of limits", "refused"}, {"users", "Refused users", "refused"},
-	{"addresses", "Refused addresses", "refused"}, {"rules", "Rules and limits that refuse", "refused"},
-	{"asking", "Most requests", "requests"},
-}
 
 // Write writes the page. The answers are "session", "state", and, if they were asked for, "top" since a time ("since"), and
 // "why" for a "request", or the "error" of it.
@@ -104,7 +88,7 @@ func (s *Server) serveIndex(w http.ResponseWriter, r *http.Request) {
 	} else if f := (periodFields{Since: r.URL.Query().Get("since")}); f.Since != "" && f.Since != "now" {
 		answers["since"] = f.Since
 		if answers["top"], failed = top(r.Context(), s, &f); failed != nil {
-			answers["top"] = topSection{Remark: &[]string{failureOf(failed).Error()}[0]}
+			answers["top"] = map[string]any{"note": failureOf(failed).Error()}
 		}
 		failed = nil
 	}
@@ -191,53 +175,6 @@ func partOf(value any, names ...string) any {
 	return value
 }
 
-// named is a name in a list, and whom to ask about; Sender is "" for a limit.
-type named struct{ Sender, Text string }
-
-// whoOf names a row of a list, or a counter.
-func whoOf(list string, row map[string]any) named {
-	key, isCounter := row["key"].(string)
-	name, _ := row["name"].(string)
-	text, hasText := row["text"].(string)
-	if !isCounter {
-		key = name
-	}
-	if !hasText {
-		text = key
-	}
-	if list == "rules" {
-		key = ""
-	}
-	return named{senderOf(key), blanks.Replace(text)}
-}
-
-// blanks are characters of a name that HTML does not show.
-var blanks = strings.NewReplacer("\n", `\u000a`, "\t", `\u0009`)
-
-// senderOf is whom to ask about: the address in the key ip:192.0.2.1 of a counter, and in a network.
-func senderOf(key string) string {
-	address, _, _ := strings.Cut(strings.TrimPrefix(key, "ip:"), "/")
-	if _, err := netip.ParseAddr(address); err == nil {
-		return address
-	}
-	return key
-}
-
-// perOf is the time of a limit.
-func perOf(limit map[string]any) string {
-	if limit["algorithm"] == inFlight {
-		return "in flight"
-	}
-	if calendar := limit["calendar"]; calendar != nil {
-		return fmt.Sprint("per calendar ", calendar)
-	}
-	seconds := numberOf(limit["seconds"])
-	if unit := map[float64]string{1: "second", 60: "minute", 3600: "hour", 86400: "day"}[seconds]; unit != "" {
-		return "per " + unit
-	}
-	return "per " + span(time.Duration(seconds)*time.Second)
-}
-
 // banText is a ban in force.
 func banText(ban map[string]any, now time.Time) string {
 	ends, because := "for ever", ""
@@ -250,12 +187,8 @@ func banText(ban map[string]any, now time.Time) string {
 	return fmt.Sprintf("%s %s, %s, by %s%s", ban["kind"], ban["banned"], ends, ban["banned_by"], because)
 }
 
-func hasRefusal(decisions []any) bool {
-	return slices.ContainsFunc(decisions, func(d any) bool {
-		decision, _ := partOf(d, "decision").(string)
-		return slices.Contains(refusals, decision)
-	})
-}
+// blanks are characters of a name that HTML does not show.
+var blanks = strings.NewReplacer("\n", `\u000a`, "\t", `\u0009`)
 
 // bodyOf is the body of an action, of names and values.
 func bodyOf(pairs ...any) string {

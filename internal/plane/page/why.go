@@ -87,6 +87,7 @@ type reasons struct {
 	Bans            []admin.Ban     `json:"bans"`
 	Counters        []admin.Usage   `json:"counters"`
 	Decisions       []shownDecision `json:"decisions"`
+	Refused         bool            `json:"refused"` // one of them is a refusal
 	DecisionsRemark *string         `json:"decisions_note"`
 	Next            *nextRequest    `json:"next"`
 }
@@ -130,6 +131,11 @@ var takenFor = map[string]string{
 // why says why a sender was refused.
 func why(ctx context.Context, s *Server, body *whyBody) (any, error) {
 	who := strings.TrimSpace(body.Who)
+	if address, _, _ := strings.Cut(strings.TrimPrefix(who, "ip:"), "/"); body.Kind == "" { // as the key of a counter
+		if _, err := netip.ParseAddr(address); err == nil {
+			who = address
+		}
+	}
 	if who == "" {
 		return nil, &ratelimit.FieldError{Field: "who", Want: "a user, an address, an API key, # and the number of an API key, or the key of a counter"}
 	}

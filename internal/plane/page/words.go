@@ -11,7 +11,7 @@ import (
 )
 
 // limitName is the limit of a row of the audit log, for people.
-func limitName(rules *ruleNames, prefix string, limit *string) string {
+func limitName(rules ruleNames, prefix string, limit *string) string {
 	if prefix == "" {
 		return "no limit"
 	}
@@ -55,7 +55,7 @@ func errorsText(counts map[string]int64) map[string]int64 {
 }
 
 // decisionText is a row of the audit log in words.
-func decisionText(rules *ruleNames, d *admin.Audited) string {
+func decisionText(rules ruleNames, d *admin.Audited) string {
 	reason, limit := "", limitName(rules, d.Prefix, d.Limit)
 	if d.Reason != nil {
 		reason = *d.Reason

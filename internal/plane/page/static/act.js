@@ -109,15 +109,13 @@ async function limitsOf(who, select, again = false) {
 	select.replaceChildren(el('option', { value: '' }, named ? 'asking for its limits …' : 'first say for whom'));
 	if (!named) return;
 	try {
-		const answer = await ask('why', { who, kind: whom(who).key_id ? 'key_id' : 'user' });
-		for (const l of [...(answer.next?.explanation.limits ?? []), ...answer.counters]) {
+		const answer = await ask('why', { who, kind: whom(who).key_id ? 'key_id' : 'user' }), next = answer.next?.explanation;
+		for (const l of [...(next?.limits ?? []), ...answer.counters]) {
 			const value = JSON.stringify([l.rule, l.limit]);
 			if (l.rule && l.quota !== null && !own.has(value)) own.set(value, `${l.rule}/${l.limit}: now ${l.quota.toLocaleString('en')}`);
 		}
+		for (const { name } of next?.rules ?? []) others.set(JSON.stringify([name, '']), `${name}: all limits`);
 	} catch { /* the action itself says what is wrong */ }
-	try {
-		for (const name of (await ask('names?kind=rule&begins=')).names) others.set(JSON.stringify([name, '']), `${name}: all limits`);
-	} catch { /* the same */ }
 	if (mine !== select.asked) return;
 	const options = (from) => [...from].map(([value, text]) => el('option', { value }, visible(text)));
 	select.replaceChildren(...(own.size > 0 ? [el('optgroup', { label: 'applies to ' + visible(who) }, ...options(own))] : []),

@@ -1,0 +1,215 @@
+package page
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+)
+
+// list is one of the lists of the section top: names of some kinds that have most of a number.
+type list struct {
+	ID, Title, Column string
+	of                []string
+}
+
+var lists = []list{
+	{"keys", "Refused keys of limits", "refused", []string{"keys"}}, {"users", "Refused users", "refused", []string{"users"}},
+	{"addresses", "Refused addresses", "refused", []string{"addresses"}},
+	{"rules", "Rules and limits that refuse", "refused", []string{"rules"}},
+	{"asking", "Most requests", "requests", []string{"users", "keys"}},
+}
+
+// topName is a sender or a limit. Prefix and Key are those of a counter.
+type topName struct {
+	Prefix string `json:"prefix,omitempty"`
+	Key    string `json:"key,omitempty"`
+	admin.Name
+	Text string `json:"text"` // for people
+}
+
+// amount is the number by which a list is in order.
+func (n *topName) amount(l *list) int64 {
+	if l.Column == "refused" {
+		return n.Refused
+	}
+	return n.Requests
+}
+
+// say sets the text of a name of a list.
+func (n *topName) say(l *list, names ruleNames) {
+	switch n.Text = n.Name.Name; {
+	case l.ID != "rules" && n.Prefix != "":
+		n.Text = n.Key + " · " + strings.TrimPrefix(names.shown(n.Prefix), "rule/")
+	case l.ID == "rules" && strings.HasPrefix(n.Text, "rule/"):
+		n.Text = "rule " + strings.TrimPrefix(names.shown(n.Text), "rule/")
+	case l.ID == "rules" && strings.HasPrefix(n.Text, history.ReasonPrefix):
+		n.Text = names.shown(n.Text)
+	case l.ID == "rules":
+		n.Text = "limit " + n.Text
+	}
+}
+
+// tally adds up what proxies or the history have counted, by kinds of names.
+type tally struct {
+	from *time.Time
+	all  history.Counted
+	sums map[string]map[[2]string]topName
+}
+
+func (t *tally) add(kind string, names ...history.Counted) {
+	if t.sums[kind] == nil {
+		t.sums[kind] = map[[2]string]topName{}
+	}
+	for _, n := range names {
+		at := [2]string{n.Prefix, n.Name}
+		sum := t.sums[kind][at]
+		sum.Name.Name = strings.TrimSpace(n.Prefix + " " + n.Name)
+		if n.Prefix != "" {
+			sum.Prefix, sum.Key = n.Prefix, n.Name
+		}
+		sum.Requests, sum.Refused, sum.Failed = sum.Requests+n.Requests, sum.Refused+n.Refused, sum.Failed+n.Failed
+		t.sums[kind][at] = sum
+	}
+}
+
+func (t *tally) addAll(requests, refused, failed int64) {
+	t.all.Requests, t.all.Refused, t.all.Failed = t.all.Requests+requests, t.all.Refused+refused, t.all.Failed+failed
+}
+
+// section is the section top, with so many names in each list at most.
+func (t *tally) section(names ruleNames, most int) map[string]any {
+	s := map[string]any{
+		"from": t.from, "exact": true, "note": nil, "requests": t.all.Requests, "refused": t.all.Refused, "failed": t.all.Failed,
+	}
+	for i := range lists {
+		s[lists[i].ID] = t.most(&lists[i], names, most)
+	}
+	return s
+}
+
+// most are the names of a list. Each request counts for one key, so the requests of a user may be those of many keys: of
+// a key and a user of the same name, the list has that with more.
+func (t *tally) most(l *list, names ruleNames, most int) []topName {
+	all := []topName{}
+	for _, kind := range l.of {
+		for _, n := range t.sums[kind] {
+			if n.amount(l) > 0 {
+				n.say(l, names)
+				all = append(all, n)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b topName) int {
+		return cmp.Or(cmp.Compare(b.amount(l), a.amount(l)), cmp.Compare(len(a.Prefix), len(b.Prefix)), strings.Compare(a.Name.Name, b.Name.Name))
+	})
+	if len(l.of) > 1 {
+		kinds := map[string]bool{} // the first of each name is a key
+		all = slices.DeleteFunc(all, func(n topName) bool {
+			name, isKey := cmp.Or(n.Key, n.Name.Name), n.Prefix != ""
+			first, known := kinds[name]
+			if !known {
+				kinds[name] = isKey
+			}
+			return known && first != isKey
+		})
+	}
+	return all[:min(len(all), most)]
+}
+
+// mostTop is how many names each list has.
+const mostTop = 10
+
+// top is what proxies have counted since a page is open.
+func (c *collector) top() map[string]any {
+	t, exact := tally{sums: map[string]map[[2]string]topName{}}, true
+	for _, p := range c.proxies {
+		if p.now == nil || !p.Live {
+			continue
+		}
+		for _, seen := range p.now.Seen {
+			if from := time.Unix(seen.Since, 0).UTC(); t.from == nil || from.Before(*t.from) {
+				t.from = &from
+			}
+			exact = exact && seen.Exact
+			t.add("keys", seen.Top.Keys...)
+			t.add("users", seen.Top.Users...)
+			t.add("addresses", seen.Top.Addresses...)
+			t.add("rules", seen.Top.Rules...)
+			t.addAll(seen.Top.All.Requests, seen.Top.All.Refused, seen.Top.All.Failed)
+		}
+	}
+	s := t.section(c.rules, mostTop)
+	s["exact"] = exact
+	return s
+}
+
+// top answers with the section top for a period. The history names rules that the policy may have no more.
+func top(ctx context.Context, s *Server, f *periodFields) (any, error) {
+	var section map[string]any
+	err := s.ask(ctx, func(ctx context.Context, c *connections) error {
+		db, err := c.at(ctx, ofPolicy)
+		if err != nil {
+			return err
+		}
+		rules, err := db.RuleStates(ctx)
+		if err != nil {
+			return err
+		}
+		if db, err = c.at(ctx, ofHistory); err == nil {
+			section, err = topSince(ctx, db, f, namesOf(rules))
+		}
+		return err
+	})
+	return section, err
+}
+
+// topSince is the section top for a period, from the history.
+func topSince(ctx context.Context, db *admin.Database, f *periodFields, names ruleNames) (map[string]any, error) {
+	p, err := f.period(ctx, db, "1h")
+	if err != nil {
+		return nil, err
+	}
+	most, err := f.count(mostTop, 100)
+	if err != nil {
+		return nil, err
+	}
+	var note any
+	if full := p.Full(); full.From.Add(2 * time.Minute).Before(p.Until) {
+		p = full
+	} else { // there would be next to nothing
+		p.From = p.From.Truncate(time.Minute)
+		note = "The counts are those of full minutes, so these begin before the time that was chosen."
+	}
+	found, err := db.TopNames(ctx, p, most)
+	if err != nil {
+		return nil, err
+	}
+	t, hasAllowed := tally{from: &p.From, sums: map[string]map[[2]string]topName{}}, false
+	for _, n := range found {
+		one := history.Counted{Prefix: n.Prefix, Name: n.Name, Requests: n.Requests, Refused: n.Refused, Failed: n.Failed}
+		switch n.List {
+		case "log":
+			hasAllowed = n.Requests > n.Refused+n.Failed
+			continue
+		case "reasons":
+			n.List, one.Name = "rules", history.ReasonPrefix+n.Name
+		case "limits":
+			t.addAll(n.Requests, n.Refused, n.Failed)
+			if n.List = "rules"; n.Name == "" { // requests that no limit has counted
+				continue
+			}
+		}
+		t.add(n.List, one)
+	}
+	if !hasAllowed && t.all.Requests > t.all.Refused {
+		note = "The audit log has refusals only (audit denied), so the requests of keys, users and addresses are those that were refused."
+	}
+	s := t.section(names, most)
+	s["note"] = note
+	return s, nil
+}
