@@ -1,6 +1,7 @@
 package page
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -70,10 +71,12 @@ func (f *fake) page(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPost {
 		answers["why"] = f.sections["why"]
 	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	if err := server.Write(w, answers); err != nil {
+	var text bytes.Buffer
+	if err := server.Write(&text, answers); err != nil {
 		f.Error(err)
 	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write(text.Bytes()) // the page may have gone
 }
 
 // change changes a section, as a database that goes on would.

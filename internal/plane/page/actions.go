@@ -16,9 +16,9 @@ import (
 const longestPause = 24 * time.Hour
 
 type pauseAction struct {
-	signature
 	For    string `json:"for"`
 	Reason string `json:"reason"`
+	signature
 }
 
 func (a *pauseAction) do(ctx context.Context, db *admin.Database, now time.Time) (*change, error) {
@@ -142,10 +142,10 @@ func (b *banned) again(before *admin.Ban, now time.Time) *undo {
 }
 
 type banAction struct {
-	signature
 	banned
 	For    string `json:"for"`
 	Reason string `json:"reason"`
+	signature
 }
 
 func (a *banAction) do(ctx context.Context, db *admin.Database, now time.Time) (*change, error) {
@@ -190,8 +190,8 @@ func (a *banAction) do(ctx context.Context, db *admin.Database, now time.Time) (
 }
 
 type unbanAction struct {
-	signature
 	banned
+	signature
 }
 
 func (a *unbanAction) do(ctx context.Context, db *admin.Database, now time.Time) (*change, error) {
@@ -211,9 +211,9 @@ func (a *unbanAction) do(ctx context.Context, db *admin.Database, now time.Time)
 }
 
 type resetAction struct {
-	signature
 	Prefix string `json:"prefix"`
 	Key    string `json:"key"`
+	signature
 }
 
 func (a *resetAction) do(ctx context.Context, db *admin.Database, _ time.Time) (*change, error) {

@@ -27,7 +27,7 @@ type periodFields struct {
 func (f *periodFields) count(unset, most int) (int, error) {
 	n, err := strconv.Atoi(cmp.Or(f.N, "0"))
 	if err != nil || n < 0 || n > most {
-		return 0, &ratelimit.FieldError{Field: "n", Value: f.N, Want: fmt.Sprintf("a number from 1 to %d", most)}
+		return 0, &ratelimit.FieldError{Field: "n", Value: f.N, Want: fmt.Sprintf("a whole number from 1 to %d", most)}
 	}
 	return cmp.Or(n, unset), nil
 }

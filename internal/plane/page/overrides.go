@@ -12,7 +12,6 @@ import (
 )
 
 type overrideAction struct {
-	signature
 	User    string   `json:"user"`
 	KeyID   int64    `json:"key_id"`
 	Rule    string   `json:"rule"`
@@ -21,6 +20,7 @@ type overrideAction struct {
 	Events  *int64   `json:"events"`
 	Until   string   `json:"until"`
 	Reason  string   `json:"reason"`
+	signature
 }
 
 // read reads the fields.
@@ -75,12 +75,12 @@ func (a *overrideAction) do(ctx context.Context, db *admin.Database, now time.Ti
 }
 
 type unoverrideAction struct {
-	signature
 	IDs   []int64 `json:"ids,omitempty"`
 	User  string  `json:"user,omitempty"`
 	KeyID int64   `json:"key_id,omitempty"`
 	Rule  string  `json:"rule,omitempty"`
 	Limit string  `json:"limit,omitempty"`
+	signature
 }
 
 func (a *unoverrideAction) do(ctx context.Context, db *admin.Database, _ time.Time) (*change, error) {
