@@ -64,7 +64,7 @@ func TestErrorsOfThePageNameTheField(t *testing.T) {
 		"/api/pause":    {`{"for": 5, "by": "ann"}`, `"for: \"JSON number\": must be text"`},
 		"/api/ban":      {`{"key_id": "x", "by": "ann"}`, `"key_id: \"JSON string\": must be a whole number"`},
 		"/api/why":      {`[]`, `"the body: \"JSON array\": must be an object"`},
-		"/api/unban":    {`{"usr": "ann", "by": "ann"}`, `the field \"usr\": must be one of the fields network, user, key_id"`},
+		"/api/unban":    {`{"usr": "ann", "by": "ann"}`, `the field \"usr\": must be one of the fields network, user, key_id, by, confirm"`},
 		"/api/explain":  {`{"pth": "/"}`, `the field \"pth\": must be one of the fields user, key, key_id, tier, method, host, path, address, route, headers, at"`},
 		"/api/counters": {`{"prefix": "web"}`, `"key: missing: must be the key of a counter"`},
 		"/api/reset":    {`{"prefix": "web", "by": "ann"}`, `"key: missing: must be the key of a counter"`},
@@ -75,7 +75,7 @@ func TestErrorsOfThePageNameTheField(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"/api/top?snce=2h": `the field \"snce\": must be one of the fields since, until, n"`, "/api/bans?n=1": `the field \"n\": must be left out: there are no fields here"`,
-		"/api/top?n=x": `"n: \"x\": must be a whole number"`, "/api/usage?user=%00": "NUL (%00), which is in no name",
+		"/api/top?n=x": `"n: \"x\": must be a whole number from 1 to 100"`, "/api/usage?user=%00": "NUL (%00), which is in no name",
 	} {
 		if status, _, text := c.page("GET", path, ""); status != http.StatusBadRequest || !strings.Contains(text, want) {
 			t.Errorf("%s: status %d, want 400 and %s: %s", path, status, want, text)
