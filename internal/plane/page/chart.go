@@ -168,6 +168,9 @@ func joined(changes []changed) (groups [][]changed) {
 // period is a time since which the lists may count.
 type period struct{ Value, Text string }
 
+// telling are the kinds of changes after which other requests are refused, the most telling first.
+var telling = []string{"rule", "limit", "tier", "override", "user", "key"}
+
 // periods are those that can be chosen: fixed ones, and since the last changes of the policy and the starts of proxies.
 func (d *drawing) periods() []period {
 	all := []period{
@@ -177,9 +180,11 @@ func (d *drawing) periods() []period {
 	add := func(at, text string) {
 		all = append(all, period{at, timeText(at, d.State.Banner.At, "15:04") + ", " + text})
 	}
-	changes := slices.DeleteFunc(d.State.Changes.Changes, func(c changed) bool { return c.Kind == "ban" || c.Kind == "pause" })
+	changes := slices.DeleteFunc(d.State.Changes.Changes, func(c changed) bool { return !slices.Contains(telling, c.Kind) })
 	groups := joined(changes)
 	for _, group := range groups[:min(len(groups), 10)] {
+		at := group[len(group)-1].At
+		slices.SortStableFunc(group, func(a, b changed) int { return slices.Index(telling, a.Kind) - slices.Index(telling, b.Kind) })
 		var names []string
 		for _, c := range group {
 			if !slices.Contains(names, c.Name) {
@@ -190,7 +195,7 @@ func (d *drawing) periods() []period {
 		if more := len(names) - 2; more > 0 {
 			text += fmt.Sprintf(" and %d more", more)
 		}
-		add(group[len(group)-1].At.UTC().Format(time.RFC3339Nano), text)
+		add(at.UTC().Format(time.RFC3339Nano), text)
 	}
 	proxies := slices.DeleteFunc(d.State.Proxies.Proxies, func(p started) bool { return p.UpSince == "" })
 	slices.SortStableFunc(proxies, func(a, b started) int { return strings.Compare(b.UpSince, a.UpSince) })
