@@ -216,7 +216,8 @@ func (s *Server) session(r *http.Request) map[string]any {
 		who = name
 	}
 	return map[string]any{
-		"write": s.options.Write, "who": who, "version": s.options.Version, "database": s.database, "started": s.started.UTC(),
+		"write": s.options.Write, "who": who, "version": s.options.Version, "database": s.database,
+		"started": s.started.UTC(),
 	}
 }
 

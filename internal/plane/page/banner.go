@@ -278,7 +278,8 @@ func (c *collector) figures(b *bannerSection, live []*proxy) []shownText {
 		fails.Text, fails.Kind = notKnown, levelWarn
 	}
 	if !c.up {
-		return append(figures, fails, shownText{"Database", "down", levelBad}, shownText{"Newest policy", notKnown, levelWarn})
+		policy := shownText{"Newest policy", notKnown, levelWarn}
+		return append(figures, fails, shownText{"Database", "down", levelBad}, policy)
 	}
 	policy := shownText{"Newest policy", "obeyed by all", ""}
 	behind := func(p *proxy) bool { return p.Live && p.Policy && (p.Behind == nil || *p.Behind > 0) }

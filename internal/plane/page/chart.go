@@ -31,8 +31,9 @@ type started struct {
 	UpSince string `json:"up_since"`
 }
 
-// chart has what was allowed, what was refused and what had no decision a second, each on a scale of its own: few refusals
-// stay visible beside many requests. Changes of the policy and outages are over all of them. One unit across is a second.
+// chart has what was allowed, what was refused and what had no decision a second, each on a scale of its own: few
+// refusals stay visible beside many requests. Changes of the policy and outages are over all of them. One unit across
+// is a second.
 type chart struct {
 	Time           string
 	Panes          []pane
@@ -116,9 +117,9 @@ func lines(values []float64) (line, area string) {
 	}
 	var path strings.Builder
 	for i, value := range values {
-		fmt.Fprintf(&path, "%s%d %.1f", map[bool]string{true: "M", false: "L"}[i == 0], 60*i, paneHeight-1-value/top*(paneHeight-4))
+		fmt.Fprintf(&path, "L%d %.1f", 60*i, paneHeight-1-value/top*(paneHeight-4))
 	}
-	line = path.String()
+	line = "M" + strings.TrimPrefix(path.String(), "L")
 	return line, fmt.Sprintf("%sL%d %dL0 %dZ", line, 60*max(len(values)-1, 0), paneHeight, paneHeight)
 }
 
@@ -180,11 +181,14 @@ func (d *drawing) periods() []period {
 	add := func(at, text string) {
 		all = append(all, period{at, timeText(at, d.State.Banner.At, "15:04") + ", " + text})
 	}
-	changes := slices.DeleteFunc(d.State.Changes.Changes, func(c changed) bool { return !slices.Contains(telling, c.Kind) })
-	groups := joined(changes)
+	groups := joined(slices.DeleteFunc(d.State.Changes.Changes, func(c changed) bool {
+		return !slices.Contains(telling, c.Kind)
+	}))
 	for _, group := range groups[:min(len(groups), 10)] {
 		at := group[len(group)-1].At
-		slices.SortStableFunc(group, func(a, b changed) int { return slices.Index(telling, a.Kind) - slices.Index(telling, b.Kind) })
+		slices.SortStableFunc(group, func(a, b changed) int {
+			return slices.Index(telling, a.Kind) - slices.Index(telling, b.Kind)
+		})
 		var names []string
 		for _, c := range group {
 			if !slices.Contains(names, c.Name) {

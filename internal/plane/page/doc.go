@@ -12,6 +12,6 @@
 //   - metrics.go: the numbers of all proxies for Prometheus
 //   - databases.go: connections
 //
-// A section is a part of the page with a JSON of its own. The script fetches the page once a second, and changes what is
-// different.
+// A section is a part of the page with a JSON of its own. The script fetches the page once a second, and changes what
+// is different.
 package page

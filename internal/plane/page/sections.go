@@ -126,7 +126,8 @@ func banList(bans []admin.Ban) map[string]any {
 }
 
 // changesSQL are the changes of the policy in a period, the latest first, at most so many, in words.
-const changesSQL = `SELECT seq, at, by, kind, ref, key_id, before, after, what, name, name || ': ' || array_to_string(what, ', ') AS text
+const changesSQL = `SELECT seq, at, by, kind, ref, key_id, before, after, what, name,
+	name || ': ' || array_to_string(what, ', ') AS text
 FROM rate_limit_changed, LATERAL (SELECT kind || CASE WHEN key_id IS NULL THEN ' ' || coalesce(ref, 'all')
 	WHEN kind = 'key' THEN ' #' || key_id ELSE ' key #' || key_id END AS name) AS named
 WHERE at >= $1::timestamptz AND at < $2::timestamptz ORDER BY at DESC, seq DESC LIMIT $3::bigint`

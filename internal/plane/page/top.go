@@ -18,7 +18,8 @@ type list struct {
 }
 
 var lists = []list{
-	{"keys", "Refused keys of limits", "refused", []string{"keys"}}, {"users", "Refused users", "refused", []string{"users"}},
+	{"keys", "Refused keys of limits", "refused", []string{"keys"}},
+	{"users", "Refused users", "refused", []string{"users"}},
 	{"addresses", "Refused addresses", "refused", []string{"addresses"}},
 	{"rules", "Rules and limits that refuse", "refused", []string{"rules"}},
 	{"asking", "Most requests", "requests", []string{"users", "keys"}},
@@ -84,7 +85,8 @@ func (t *tally) addAll(requests, refused, failed int64) {
 // section is the section top, with so many names in each list at most.
 func (t *tally) section(names ruleNames, most int) map[string]any {
 	s := map[string]any{
-		"from": t.from, "exact": true, "note": nil, "requests": t.all.Requests, "refused": t.all.Refused, "failed": t.all.Failed,
+		"from": t.from, "exact": true, "note": nil,
+		"requests": t.all.Requests, "refused": t.all.Refused, "failed": t.all.Failed,
 	}
 	for i := range lists {
 		s[lists[i].ID] = t.most(&lists[i], names, most)
@@ -92,8 +94,8 @@ func (t *tally) section(names ruleNames, most int) map[string]any {
 	return s
 }
 
-// most are the names of a list. Each request counts for one key, so the requests of a user may be those of many keys: of
-// a key and a user of the same name, the list has that with more.
+// most are the names of a list. Each request counts for one key, so the requests of a user may be those of many keys:
+// of a key and a user of the same name, the list has that with more.
 func (t *tally) most(l *list, names ruleNames, most int) []topName {
 	all := []topName{}
 	for _, kind := range l.of {
@@ -105,7 +107,8 @@ func (t *tally) most(l *list, names ruleNames, most int) []topName {
 		}
 	}
 	slices.SortFunc(all, func(a, b topName) int {
-		return cmp.Or(cmp.Compare(b.amount(l), a.amount(l)), cmp.Compare(len(a.Prefix), len(b.Prefix)), strings.Compare(a.Name.Name, b.Name.Name))
+		byAmount, byKind := cmp.Compare(b.amount(l), a.amount(l)), cmp.Compare(len(a.Prefix), len(b.Prefix))
+		return cmp.Or(byAmount, byKind, strings.Compare(a.Name.Name, b.Name.Name))
 	})
 	if len(l.of) > 1 {
 		kinds := map[string]bool{} // the first of each name is a key
@@ -207,7 +210,8 @@ func topSince(ctx context.Context, db *admin.Database, f *periodFields, names ru
 		t.add(n.List, one)
 	}
 	if !hasAllowed && t.all.Requests > t.all.Refused {
-		note = "The audit log has refusals only (audit denied), so the requests of keys, users and addresses are those that were refused."
+		note = "The audit log has refusals only (audit denied), so the requests of keys, users and addresses are " +
+			"those that were refused."
 	}
 	s := t.section(names, most)
 	s["note"] = note

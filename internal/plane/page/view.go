@@ -48,8 +48,8 @@ var index = template.Must(template.New("index.html").Funcs(template.FuncMap{
 	"json":    func(v any) string { return string(marshal(v)) },
 }).ParseFS(static, "static/index.html"))
 
-// Write writes the page. The answers are "session", "state", and, if they were asked for, "top" since a time ("since"), and
-// "why" for a "request", or the "error" of it.
+// Write writes the page. The answers are "session", "state", and, if they were asked for, "top" since a time ("since"),
+// and "why" for a "request", or the "error" of it.
 func Write(w io.Writer, answers map[string]any) error {
 	text := marshal(answers)
 	shown, d := map[string]any{"since": "now"}, drawing{}
@@ -82,8 +82,12 @@ func (s *Server) serveIndex(w http.ResponseWriter, r *http.Request) {
 		if failed = readWhole(w, r); failed == nil {
 			failed = readForm(r, &asked)
 		}
+		var answer any
 		if failed == nil {
-			answers["why"], failed = why(r.Context(), s, &asked)
+			answer, failed = why(r.Context(), s, &asked)
+		}
+		if failed == nil {
+			answers["why"] = answer
 		}
 	} else if f := (periodFields{Since: r.URL.Query().Get("since")}); f.Since != "" && f.Since != "now" {
 		answers["since"] = f.Since
@@ -106,8 +110,8 @@ func (s *Server) serveIndex(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text.Bytes()) // an error means that the client has closed the connection
 }
 
-// readForm reads the form of a question into its body. Of several values of a field the last one counts: a button has
-// another name than the field.
+// readForm reads the form of a question into its body. Of several values of a field the last one counts: that of a button
+// in a list, which comes after the field.
 func readForm(r *http.Request, into any) error {
 	if err := r.ParseForm(); err != nil {
 		return &failure{http.StatusBadRequest, "", "the form cannot be read: " + err.Error()}
@@ -116,7 +120,7 @@ func readForm(r *http.Request, into any) error {
 	for name, all := range r.PostForm {
 		fields[name] = strings.TrimSpace(all[len(all)-1])
 		if strings.Contains(fields[name], "\x00") {
-			return &failure{http.StatusBadRequest, name, "the field " + name + " has a NUL (%00), which is in no name and no key"}
+			return &failure{http.StatusBadRequest, name, name + " has a NUL (%00), which is in no name and no key"}
 		}
 	}
 	text, err := json.Marshal(fields)

@@ -123,9 +123,10 @@ const (
 
 // takenFor is what a name is taken for, if the policy does not know it.
 var takenFor = map[string]string{
-	kindUser: "a user, or the key of a limit, that the policy does not have", kindKey: "an API key that the policy does not know",
-	kindAddress: "an address", kindCounter: "a key that a limit counts",
-	kindUnknown: "an API key that the policy does not know: there is no user, no number of an API key and no counter of this name",
+	kindUser: "a user, or the key of a limit, that the policy does not have",
+	kindKey:  "an API key that the policy does not know", kindAddress: "an address", kindCounter: "a key that a limit counts",
+	kindUnknown: "an API key that the policy does not know: there is no user, no number of an API key and no counter of " +
+		"this name",
 }
 
 // why says why a sender was refused.
