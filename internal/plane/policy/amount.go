@@ -98,6 +98,9 @@ type amounts struct {
 
 	tierUntil, expiresAt, revokedAt int64
 
+	// plainUntil is when the first of these ends, of an identity without bans, overrides and a billing period; else always.
+	plainUntil int64
+
 	own    []*choice // a key's before a user's, then as in limit.tiers
 	period *period   // the user's own billing period, or nil
 }
@@ -147,8 +150,27 @@ func amountsOf(set *ruleSet, id *Identity) *amounts {
 		}
 		return own[i].from > own[j].from
 	})
+	a.plainUntil = always
+	if a.own == nil && a.period == nil && len(id.Bans) == 0 && id.Tier != "" && a.user != "" {
+		a.plainUntil = plainUntil(id, a)
+	}
 	id.amounts.Store(a)
 	return a
+}
+
+// plainUntil is when an API key, or its tier, ends.
+func plainUntil(id *Identity, a *amounts) int64 {
+	until := a.tierUntil
+	if a.byKey && !id.Known {
+		return always
+	}
+	if a.byKey && a.expiresAt < until {
+		until = a.expiresAt
+	}
+	if a.byKey && a.revokedAt < until {
+		until = a.revokedAt
+	}
+	return until
 }
 
 // adjust returns the amount of a limit for an identity at a time. a is the amount of the identity's tier.

@@ -58,15 +58,17 @@ func lastBan(a, b *Ban) *Ban {
 // the identity. The identity may be nil.
 func findBan(s *Snapshot, f *Facts, id *Identity, at int64) *Ban {
 	var last *Ban
-	address := plainAddress(f.Address)
-	for _, bits := range lengthsFor(&s.bans.lengths, address) {
-		network, _ := address.Prefix(bits) // of a length that such an address has
-		last = lastBan(last, s.bans.byNetwork[network])
+	if len(s.bans.byNetwork) > 0 {
+		address := plainAddress(f.Address)
+		for _, bits := range lengthsFor(&s.bans.lengths, address) {
+			network, _ := address.Prefix(bits) // of a length that such an address has
+			last = lastBan(last, s.bans.byNetwork[network])
+		}
+		if last != nil && at < endOf(last.Until) {
+			return last
+		}
+		last = nil
 	}
-	if last != nil && at < endOf(last.Until) {
-		return last
-	}
-	last = nil
 	if id == nil {
 		return nil
 	}

@@ -40,9 +40,8 @@
 // tiers. The rule is filed under every value of that kind. The kind is the one with the fewest other rules. So Evaluate
 // tries few of many selective rules. With Options.Remember, a Snapshot also remembers which rules match by tier, method,
 // host and path: a look into the index is dear in the interpreter. Evaluate allocates nothing where counters are of users.
-// Measure it:
+// Measure it in the interpreter:
 //
-//	go test -run xxx -bench . ./internal/plane/policy
 //	cd integration && go test -run xxx -bench 'Interpreted/Postgres,_policy$' -benchtime 20000x .
 //
 // The package runs compiled and interpreted; package batch describes what that asks of the

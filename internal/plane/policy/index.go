@@ -9,30 +9,30 @@ import (
 // index finds the rules that may match a request. Each rule is filed under one kind of condition, under every value of
 // that kind: the kind with the fewest other rules.
 type index struct {
-	buckets  map[filing][]*rule
-	tiered   []*rule        // all that are filed under tiers
-	others   []*rule        // rules without such conditions
-	depth    int            // no path that a rule is filed under has more slashes
-	labels   int            // no host below which a rule is filed has more dots
-	networks networkLengths // of the networks that a rule is filed under
+	paths, hosts, below, tiers map[string][]*rule // see kind
+	tiered                     []*rule            // all that are filed under tiers
+	others                     []*rule            // rules without such conditions
+	depth                      int                // no path that a rule is filed under has more slashes
+	labels                     int                // no host below which a rule is filed has more dots
+
+	networks map[netip.Prefix][]*rule
+	lengths  networkLengths // of these
 }
 
 // filing is a value that a rule may be filed under.
 type filing struct {
-	kind kind
-	// text is a tier, or the part of a path before the first wildcard, or the name of a host; for the names below a
-	// host, it begins with a dot.
+	kind    kind
 	text    string
 	network netip.Prefix
 }
 
-// kind is a kind of condition.
+// kind is a kind of value.
 type kind uint8
 
 const (
-	ofPath kind = iota
-	ofHost
-	belowHost
+	ofPath    kind = iota // the part of a path before the first wildcard
+	ofHost                // the name of a host
+	belowHost             // the name of a host with a dot before it, for the names below
 	ofNetwork
 	ofTier
 )
@@ -61,7 +61,10 @@ func filings(r *rule) [][]filing {
 
 // newIndex files rules, which are in the order in which they are tried.
 func newIndex(rules []*rule) *index {
-	x := &index{buckets: make(map[filing][]*rule)}
+	x := &index{
+		paths: make(map[string][]*rule), hosts: make(map[string][]*rule), below: make(map[string][]*rule), tiers: make(map[string][]*rule),
+		networks: make(map[netip.Prefix][]*rule),
+	}
 	all := make([][][]filing, len(rules))
 	count := make(map[filing]int)
 	for i := range rules {
@@ -98,27 +101,26 @@ func (x *index) file(r *rule, values []filing) {
 		x.others = append(x.others, r)
 		return
 	}
-	switch values[0].kind {
-	case ofPath: // of a path with other wildcards, the index knows only the beginning
-		r.pathFiled = len(r.paths) == 1 && r.paths[0].rest && len(r.paths[0].segments) == 0 && r.row.Action != Exempt
-	case ofHost, belowHost:
-		r.hostFiled = true
-	case ofTier:
-		r.tierFiled = true
-		x.tiered = append(x.tiered, r)
-	}
 	for _, value := range values {
-		bucket := x.buckets[value]
-		if len(bucket) == 0 || bucket[len(bucket)-1] != r {
-			x.buckets[value] = append(bucket, r)
-		}
 		switch value.kind {
-		case ofPath:
+		case ofPath: // of a path with other wildcards, the index knows only the beginning
+			r.pathFiled = len(r.paths) == 1 && r.paths[0].rest && len(r.paths[0].segments) == 0 && r.row.Action != Exempt
+			x.paths[value.text] = append(x.paths[value.text], r)
 			x.depth = larger(x.depth, strings.Count(value.text, "/"))
+		case ofHost:
+			r.hostFiled = true
+			x.hosts[value.text] = append(x.hosts[value.text], r)
 		case belowHost:
+			r.hostFiled = true
+			x.below[value.text] = append(x.below[value.text], r)
 			x.labels = larger(x.labels, strings.Count(value.text, "."))
 		case ofNetwork:
-			x.networks.add(value.network)
+			x.networks[value.network] = append(x.networks[value.network], r)
+			x.lengths.add(value.network)
+		case ofTier:
+			r.tierFiled = true
+			x.tiers[value.text] = append(x.tiers[value.text], r)
+			x.tiered = append(x.tiered, r)
 		}
 	}
 }
@@ -136,14 +138,16 @@ func smaller(a, b int) int { return -larger(-a, -b) }
 // a network match by it as well. Of a verdict that is Unread, any tier matches.
 func matching(set *ruleSet, f *Facts, o *Verdict) []*rule {
 	found := o.found[:0]
-	if set.memo != nil && !o.Unread {
+	remembers := set.memo != nil && !o.Unread
+	if remembers && set.index.lengths.none() {
+		return remembered(set, f, o.Tier)
+	}
+	if remembers {
 		found = append(found, remembered(set, f, o.Tier)...)
 	} else {
 		found = findRules(set.index, f, o.Tier, o.Unread, found)
 	}
-	if !set.index.networks.none() {
-		found = findNetworks(set.index, f, o.Tier, o.Unread, found)
-	}
+	found = findNetworks(set.index, f, o.Tier, o.Unread, found)
 	o.found = found
 	return found
 }
@@ -152,34 +156,36 @@ func matching(set *ruleSet, f *Facts, o *Verdict) []*rule {
 // and path. Rules that are filed under networks are not among them.
 func findRules(x *index, f *Facts, tier string, anyTier bool, found []*rule) []*rule {
 	begin := len(found)
-	whole := f.Path
-	if strings.IndexByte(whole, '\\') >= 0 {
-		whole = slashed(whole) // what precedes a wildcard is the same in both readings
-	}
-	found = append(found, x.buckets[filing{kind: ofPath}]...)
-	at := 0
-	for slashes := 0; slashes < x.depth && at < len(whole); slashes++ {
-		next := strings.IndexByte(whole[at+1:], '/')
-		if next < 0 {
-			at = len(whole)
-		} else {
-			at += next + 1
+	if len(x.paths) > 0 {
+		whole := f.Path
+		if strings.IndexByte(whole, '\\') >= 0 {
+			whole = slashed(whole) // what precedes a wildcard is the same in both readings
 		}
-		found = append(found, x.buckets[filing{kind: ofPath, text: whole[:at]}]...)
+		found = append(found, x.paths[""]...)
+		at := 0
+		for slashes := 0; slashes < x.depth && at < len(whole); slashes++ {
+			next := strings.IndexByte(whole[at+1:], '/')
+			if next < 0 {
+				at = len(whole)
+			} else {
+				at += next + 1
+			}
+			found = append(found, x.paths[whole[:at]]...)
+		}
 	}
-	found = append(found, x.buckets[filing{kind: ofHost, text: f.Host}]...)
-	at = len(f.Host)
+	found = append(found, x.hosts[f.Host]...)
+	at := len(f.Host)
 	for dots := 0; dots < x.labels && at > 1; dots++ {
 		at = strings.LastIndexByte(f.Host[:at], '.')
 		if at < 1 {
 			break
 		}
-		found = append(found, x.buckets[filing{kind: belowHost, text: f.Host[at:]}]...)
+		found = append(found, x.below[f.Host[at:]]...)
 	}
 	if anyTier {
 		found = append(found, x.tiered...)
 	} else {
-		found = append(found, x.buckets[filing{kind: ofTier, text: tier}]...)
+		found = append(found, x.tiers[tier]...)
 	}
 	found = append(found, x.others...)
 	return sortRules(keepMatching(found, begin, f, tier, anyTier), begin)
@@ -190,9 +196,12 @@ func findRules(x *index, f *Facts, tier string, anyTier bool, found []*rule) []*
 func findNetworks(x *index, f *Facts, tier string, anyTier bool, found []*rule) []*rule {
 	begin := len(found)
 	address := plainAddress(f.Address)
-	for _, bits := range lengthsFor(&x.networks, address) {
+	for _, bits := range lengthsFor(&x.lengths, address) {
 		network, _ := address.Prefix(bits) // of a length that such an address has
-		found = append(found, x.buckets[filing{kind: ofNetwork, network: network}]...)
+		found = append(found, x.networks[network]...)
+	}
+	if len(found) == begin {
+		return found
 	}
 	return sortRules(keepMatching(found, begin, f, tier, anyTier), 0)
 }
@@ -250,7 +259,7 @@ func matchesReading(r *rule, path string) bool {
 	return len(r.paths) == 0
 }
 
-// sortRules sorts found[begin:] and drops what is there twice, such as a rule with two paths. Most
+// sortRules sorts found[begin:] by place and drops what is there twice, such as a rule with two paths. Most
 // requests have few rules.
 func sortRules(found []*rule, begin int) []*rule {
 	rules := found[begin:]

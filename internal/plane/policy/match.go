@@ -9,7 +9,45 @@ import (
 
 // Evaluate says what the policy does with a request of an identity at a time. id is nil for a
 // request with neither an API key nor a user. It overwrites o.
+//
+// The frequent case is here, for the interpreter: the memo has the verdict, and nothing about the identity changes it.
+// Without it, such a request takes 1.3 times the processor time in Traefik: see doc.go for the benchmark.
 func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
+	if id == nil || s.set.memo == nil {
+		evaluateInFull(s, f, id, now, o)
+		return
+	}
+	sender, _ := id.amounts.Load().(*amounts)
+	if sender == nil || sender.set != s.set || now.UnixMicro() >= sender.plainUntil {
+		evaluateInFull(s, f, id, now, o)
+		return
+	}
+	all := s.set.memo
+	all.mu.RLock()
+	m := all.matches[combination{id.Tier, f.Method, f.Host, f.Path}]
+	all.mu.RUnlock()
+	if m == nil || m.verdict == nil || len(s.bans.byNetwork) > 0 && findBan(s, f, nil, now.UnixMicro()) != nil {
+		evaluateInFull(s, f, id, now, o)
+		return
+	}
+	known := m.verdict
+	clearVerdict(o)
+	o.User = id.User
+	o.Tier = id.Tier
+	o.KeyID = id.KeyID
+	o.Rule = known.Rule
+	o.Counter = known.Counter
+	o.Simple = known.Simple
+	o.Marks = append(o.Marks, known.Marks...)
+	o.Would = append(o.Would, known.Would...)
+	o.Hits = append(o.Hits, known.Hits...)
+	for _, i := range m.byUser {
+		o.Hits[i].Key = sender.user
+	}
+}
+
+// evaluateInFull is Evaluate in all cases.
+func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	at := now.UnixMicro()
 	clearVerdict(o)
 	o.Tier = f.Tier

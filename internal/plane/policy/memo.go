@@ -5,20 +5,31 @@ import (
 	"sync"
 )
 
-// memo remembers which rules match by tier, method, host and path, without those that are filed under networks. If it is
-// full, it begins anew. It is bounded so, and finding a rule again costs less than a list of what is in use.
+// memo remembers which rules match by tier, method, host and path. If it is full, it begins anew. It is bounded so, and
+// finding a rule again costs less than a list of what is in use.
 type memo struct {
-	most int // combinations, and a 64th of the most rules
+	most int // combinations, and a 64th of the most rules and hits
 
-	mu    sync.RWMutex // guards what follows
-	found map[combination][]*rule
-	size  int // how many rules the lists have
+	mu      sync.RWMutex // guards what follows
+	matches map[combination]*matches
+	size    int // how many rules and hits they have
 }
 
-// combination is what the memo remembers rules by.
+// combination is what the memo remembers matches by.
 type combination struct{ tier, method, host, path string }
 
-func newMemo(most int) *memo { return &memo{most: most, found: make(map[combination][]*rule)} }
+// matches are the rules that match the requests with one combination, without those that are filed under networks. They
+// do not change.
+type matches struct {
+	found []*rule
+	seen  bool // what follows is known: from the second use on, since many requests come only once
+
+	// verdict is that on all plain senders, see amounts.plainUntil, or nil. The key of each hit in byUser is the user.
+	verdict *Verdict
+	byUser  []int
+}
+
+func newMemo(most int) *memo { return &memo{most: most, matches: make(map[combination]*matches)} }
 
 // longestRemembered is the most bytes of a path, host, method and tier together that the memo
 // remembers: a client chooses them.
@@ -26,27 +37,71 @@ const longestRemembered = 512
 
 // remembered does what findRules does. The list must not be changed.
 func remembered(set *ruleSet, f *Facts, tier string) []*rule {
-	m := set.memo
+	all := set.memo
 	key := combination{tier, f.Method, f.Host, f.Path}
-	m.mu.RLock()
-	known := m.found[key]
-	m.mu.RUnlock()
-	if known != nil {
-		return known
+	all.mu.RLock()
+	known := all.matches[key]
+	all.mu.RUnlock()
+	if known != nil && known.seen {
+		return known.found
 	}
-	found := findRules(set.index, f, tier, false, make([]*rule, 0, 8)) // not nil, also if it has no rule
+	m := &matches{}
+	if known == nil {
+		m.found = findRules(set.index, f, tier, false, make([]*rule, 0, 8))
+	} else {
+		m.found = known.found
+		m.seen = true
+		complete(m, set, f.Path, tier)
+	}
 	if len(f.Path)+len(f.Host)+len(f.Method)+len(tier) > longestRemembered {
-		return found
+		return m.found
 	}
 	// They may be parts of a long request.
 	stored := combination{strings.Clone(tier), strings.Clone(f.Method), strings.Clone(f.Host), strings.Clone(f.Path)}
-	m.mu.Lock()
-	if len(m.found) >= m.most || m.size >= m.most*64 {
-		m.found = make(map[combination][]*rule)
-		m.size = 0
+	all.mu.Lock()
+	if len(all.matches) >= all.most || all.size >= all.most*64 {
+		all.matches = make(map[combination]*matches)
+		all.size = 0
 	}
-	m.found[stored] = found
-	m.size += len(found)
-	m.mu.Unlock()
-	return found
+	all.matches[stored] = m
+	all.size += len(m.found)
+	if m.verdict != nil {
+		all.size += len(m.verdict.Hits)
+	}
+	all.mu.Unlock()
+	return m.found
+}
+
+// anybody stands for the user in the verdict of complete. No counter has such a key.
+const anybody = " "
+
+// complete finds out whether the rules that match give one verdict on all plain senders at any time and from any
+// address. It is that on a request of anybody.
+func complete(m *matches, set *ruleSet, path, tier string) {
+	if !set.index.lengths.none() || strings.IndexByte(path, ';') >= 0 {
+		return
+	}
+	for _, r := range m.found {
+		if r.row.Action != Charge || r.networks != nil || r.from != always || r.until != never || !r.by.user && !r.by.all {
+			return
+		}
+		for _, l := range r.limits {
+			for _, c := range l.tiers {
+				if c.tier == tier && (c.from != always || c.until != never) {
+					return
+				}
+			}
+		}
+	}
+	o := &Verdict{Tier: tier}
+	tryRules(m.found, &Facts{}, &amounts{user: anybody}, 0, o)
+	if o.Refused() {
+		return
+	}
+	for i := range o.Hits {
+		if o.Hits[i].Key == anybody {
+			m.byUser = append(m.byUser, i)
+		}
+	}
+	m.verdict = o
 }

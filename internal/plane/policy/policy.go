@@ -81,10 +81,7 @@ type Stats struct {
 	Rules      int   // rules that have an effect
 	Wrong      int   // rules and overrides that cannot be used
 	Identities int   // API keys and users that are remembered
-	Unknown    int   // unknown API keys that are remembered
 	LookUps    int64 // statements that looked up API keys and users
-	Polls      int64 // polls that the database answered
-	Failures   int64 // polls that failed
 	Loads      int64 // times that the rules were read
 	Applied    int64 // the highest number of a change that is obeyed
 
@@ -213,7 +210,7 @@ func (p *Policy) Stats() Stats {
 		stats.Rules = s.Rules()
 		stats.Wrong = len(s.set.wrong)
 	}
-	stats.Identities, stats.Unknown = p.identities.Len()
+	stats.Identities, _ = p.identities.Len()
 	stats.LookUps = p.lookups.statements()
 	return stats
 }

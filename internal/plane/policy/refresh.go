@@ -40,16 +40,11 @@ func (p *Policy) Refresh(ctx context.Context) error {
 	if p.closing.Err() != nil {
 		return ratelimit.ErrClosed
 	}
-	p.mu.Lock()
-	if err != nil {
-		p.stats.Failures++
-	} else {
-		p.stats.Polls++
-		p.stats.Polled = p.settings.Now()
-	}
-	p.mu.Unlock()
 	p.report("refresh", err)
 	if err == nil {
+		p.mu.Lock()
+		p.stats.Polled = p.settings.Now()
+		p.mu.Unlock()
 		p.lookups.setDown(nil)
 		p.occasionally(ctx)
 		return nil

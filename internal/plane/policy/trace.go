@@ -31,7 +31,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	o, t := &Verdict{}, &Trace{}
 	traced := *f
 	traced.trace = t
-	Evaluate(s, &traced, id, now, o)
+	evaluateInFull(s, &traced, id, now, o)
 	at := now.UnixMicro()
 	user, key := "", ""
 	if id != nil {
