@@ -1046,7 +1046,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	valid       tstzrange NOT NULL DEFAULT '(,)',
 	cost        bigint NOT NULL DEFAULT 1,
 	settle      text,
-	status      int,
+	status      bigint,
 	message     text,
 	retry_after interval,
 	ban_for     interval,
@@ -1418,8 +1418,8 @@ BEGIN
 	-- Of two transactions that each delete a limit, one waits here and sees the other's change.
 	SELECT r.action, r.settle INTO effect, settled FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
 	IF effect = 'limit' AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
-		RAISE EXCEPTION 'per_second, per_minute, per_hour, per_day, per_month, in_flight: missing: a rule that limits must have one or more of them'
-			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Rows of rate_limit_rule_limits can have any other time.';
+		RAISE EXCEPTION 'limits: missing: a rule that limits must have one or more of them'
+			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Such as per_hour, or a row of rate_limit_rule_limits with any other time.';
 	ELSIF effect <> 'limit' AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
 		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(effect)
 			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';

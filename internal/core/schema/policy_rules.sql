@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	valid       tstzrange NOT NULL DEFAULT '(,)',
 	cost        bigint NOT NULL DEFAULT 1,
 	settle      text,
-	status      int,
+	status      bigint,
 	message     text,
 	retry_after interval,
 	ban_for     interval,

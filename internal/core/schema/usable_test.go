@@ -31,7 +31,7 @@ func TestRulesThatNoProxyCanUseAreRefused(t *testing.T) {
 		`UPDATE rate_limit_rules SET count_by = '{ip,header:X-A,header:x-a}'`:                         `must be given once`,
 		`UPDATE rate_limit_rules SET action = 'block' WHERE name = 'r'`:                               `action: 'block': must be limit for a rule with limits`,
 		`INSERT INTO rate_limit_rule_limits (rule, name, events, per) VALUES ('free', 'l', 1, '1 s')`: `action: 'exempt': must be limit for a rule with limits`,
-		`INSERT INTO rate_limit_rules (name) VALUES ('none')`:                                         `per_second, per_minute, per_hour, per_day, per_month, in_flight: missing`,
+		`INSERT INTO rate_limit_rules (name) VALUES ('none')`:                                         `limits: missing: a rule that limits must have one or more`,
 		`DELETE FROM rate_limit_rule_limits WHERE rule = 'r'`:                                         `missing: a rule that limits must have one or more`,
 		`UPDATE rate_limit_rule_limits SET rule = 'two', name = 'x' WHERE rule = 'r'`:                 `missing: a rule that limits must have one or more`,
 		`UPDATE rate_limit_rules SET mode = 'off' WHERE name = 'r'; DELETE FROM rate_limit_rule_limits WHERE rule = 'r'; UPDATE rate_limit_rules SET mode = 'shadow'`: `missing: a rule that limits`,

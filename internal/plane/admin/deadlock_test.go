@@ -25,7 +25,7 @@ func TestACommandSurvivesADeadlock(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		_, err := b.db.SetRule(ctx, "free", []string{"per_hour=20"}, false)
+		_, err := b.db.SetRule(ctx, "free", []string{"per_hour=20", "priority=5"}, false)
 		ended <- err
 	}()
 	await.Within(t, time.Minute, "the command waits", func() bool {

@@ -6,9 +6,10 @@
 //     which sessions hold a lock that a statement waits for
 //   - answers.go: the rows of answers, and questions of several commands
 //   - migrate.go: the tables, and their parts on Citus
-//   - set.go: settings of the form name=value, and the rows that they change
-//   - rules.go, rule_set.go: rules and their limits
-//   - policy_file.go, policy_rows.go: the policy as a file
+//   - policy_rows.go: reads and writes the rows of the policy, for commands and files
+//   - set.go, rule_set.go, parse.go: settings of the form name=value, and the rows that they change
+//   - rules.go: rules and their limits
+//   - policy_file.go: the policy as a file
 //   - users.go, keys.go, override.go: users and tiers, API keys, overrides and bans
 //   - explain.go, left.go: what the policy does with a request, and what is left of limits
 //   - counters.go, proxies.go: counters; the proxies, the pause of all limits, and the log of changes

@@ -25,6 +25,7 @@ const (
 	lockNotAvailable      = "55P03"
 	deadlockDetected      = "40P01"
 	classIntegrity        = "23"
+	uniqueViolation       = "23505"
 	checkViolation        = "23514"
 )
 
@@ -35,8 +36,9 @@ const oldestServer = 15
 // the database.
 var ErrNotFound = errors.New("not found")
 
-// errDeadlock is that the server ended a transaction that waited for another one, which waited for it.
-var errDeadlock = errors.New("another session changes the same rows in another order: try again")
+// errDeadlock is that the server ended a transaction that waited for another one, which waited for it, or that made
+// a row that another one has made meanwhile.
+var errDeadlock = errors.New("another session changes the same rows: try again")
 
 // notFound is an error that wraps ErrNotFound. Its text is only the given one.
 type notFound string
@@ -77,6 +79,9 @@ func (d *Database) failure(err error) error {
 		if isOld {
 			return tooOld(major)
 		}
+	}
+	if failed.Code == uniqueViolation && strings.HasSuffix(failed.ConstraintName, "_pkey") {
+		return errDeadlock
 	}
 	if name := failed.ConstraintName; strings.HasPrefix(failed.Code, classIntegrity) && (strings.Contains(name, "_must_") || strings.Contains(name, "_needs_")) {
 		broken := &constraintError{name: name}
@@ -131,15 +136,6 @@ func withValue(err error, column, shown, value string) error {
 	}
 	if want, isAbout := strings.CutPrefix(broken.name, column+"_must_"); isAbout {
 		return fmt.Errorf("%s: %q: must %s", shown, value, strings.ReplaceAll(want, "_", " "))
-	}
-	return err
-}
-
-// withValues is withValue for assignments.
-func withValues(err error, assignments ...string) error {
-	for _, a := range assignments {
-		name, value, _ := strings.Cut(a, "=")
-		err = withValue(err, name, name, value)
 	}
 	return err
 }

@@ -1,11 +1,13 @@
 package admin
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policyfile"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -22,8 +24,13 @@ func FuzzArguments(f *testing.F) {
 	}
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	f.Fuzz(func(t *testing.T, name, text string) {
-		for _, parse := range []func([]string) (ruleChange, error){parseRuleChange, parseReplay} {
-			if _, err := parse([]string{name + "=" + text}); err != nil && !strings.Contains(err.Error(), ": ") {
+		for _, known := range [][]string{namesOf(RuleSettings()), replaySettings} {
+			assignments, err := parseAssignments([]string{name + "=" + text}, known, isLimit)
+			if err == nil && name != "tiers" { // which are in the database
+				e := &edit{work: &work{}, have: &policyfile.Content{}, want: &policyfile.Content{}}
+				err = cmp.Or(e.setRule("r", assignments, false), e.err)
+			}
+			if err != nil && !strings.Contains(err.Error(), ": ") {
 				t.Errorf("%s=%q: %v", name, text, err)
 			}
 		}

@@ -104,7 +104,7 @@ func TestAPolicyThatCannotBeIsRefusedAsAWhole(t *testing.T) {
 		{rule("    priority: high\n    cost: 1.5\n"), []string{`line 8: rule "x": priority: "high": must be a whole number`, `line 9: rule "x": cost: "1.5": must be a whole number`}},
 		{rule("    mode: enforced\n"), []string{`line 8: rule "x": mode: "enforced": must be`}},
 		{rule("    action: deny\n"), []string{`line 8: rule "x": action: "deny": must be`}},
-		{rule("    action: block\n"), []string{`rule "x": action: "block": must be limit for a rule with limits`}},
+		{rule("    action: block\n"), []string{`rule "x": action: 'block': must be limit for a rule with limits`}},
 		{rule("    tiers: free\n"), []string{`line 8: rule "x": tiers: "free": must be a list, as in [a, b]`}},
 		{rule("    tiers: []\n"), []string{`line 8: rule "x": tiers: "[]": must be one or more values`}},
 		{rule("    tiers: [[free]]\n"), []string{`line 8: rule "x": tiers: must be a text`}},
@@ -115,8 +115,8 @@ func TestAPolicyThatCannotBeIsRefusedAsAWhole(t *testing.T) {
 		{rule("    retry_after: 5 minutes\n"), []string{`line 8: rule "x": retry_after: "5 minutes": must be a duration such as 30s`}},
 		{rule("  - name: x\n    mode: off\n"), []string{`line 8: rule "x": must be there once, and is on line 6 as well`}},
 		{rule("  - mode: off\n"), []string{`line 8: rule "": name: missing: must be given`}},
-		{rule("  - name: y\n"), []string{`line 8: rule "y": limits: missing: must be one or more limits for a rule with the action limit`}},
-		{rule("    family: f\n  - {name: y, family: f, action: block}\n"), []string{`rule "y": priority: "100": must be another than that of the rule "x", which is of the same family`}},
+		{rule("  - name: y\n"), []string{`line 8: rule "y": limits: missing: a rule that limits must have one or more`}},
+		{rule("    family: f\n  - {name: y, family: f, action: block}\n"), []string{`rule "x": priority: "100": must be another than that of the rule "y", which is of the same family`}},
 		{"rules:\n  - name: x\n    limits: [{name: l, events: 1, per: 1s, bursts: 3}]", []string{`line 3: limit "x/l": bursts: unknown: must be one of name, events`, "(did you mean burst?)"}},
 		{"rules:\n  - name: x\n    limits: [{name: l, per: 1s}]", []string{`limit "x/l": events: missing: must be given, as a whole number from 0 to 9007199254740992, or unlimited`}},
 		{"rules:\n  - name: x\n    limits: [{name: l, events: 1, per: 1s, algorithm: bucket}]", []string{`line 3: limit "x/l": algorithm: "bucket": must be`, "token_bucket"}},
@@ -125,7 +125,7 @@ func TestAPolicyThatCannotBeIsRefusedAsAWhole(t *testing.T) {
 		{"keys:\n  - {digest: " + strings.Repeat("ab", 32) + ", user: ann, hint: prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB}", []string{`line 2: key "abababababab…": hint: "…": must be the first characters of the key, 16 at most`}},
 
 		// What the database finds.
-		{rule("    status: 200\n"), []string{`line 6: rule "x": status: "200": must be 400 to 599`}},
+		{rule("    status: 200\n"), []string{`line 8: rule "x": status: "200": must be 400 to 599`}},
 		{rule("    status: 99999999999\n"), []string{`rule "x": status: "99999999999": must be 400 to 599`}},
 		{rule("    tiers: [fre]\n"), []string{`line 6: rule "x": tiers: 'fre': must be in the section tiers, or in rate_limit_tiers`}},
 		{rule("    paths: [/a//b]\n"), []string{`rule "x": paths: "/a//b": must be `}},
@@ -246,7 +246,7 @@ func TestADryRunReplaysWhatChanges(t *testing.T) {
 	if err != nil || len(plan.Replays) != 1 || plan.Replays[0].Rule != "new" || !strings.Contains(plan.Replays[0].Problem, "the audit log has no request") {
 		t.Errorf("of a new rule: %+v, %v", plan, err)
 	}
-	if _, err := p.db.ApplyPolicy(ctx, file("{name: per_hour, events: 4, per: 1h}", "    status: 200"), o); err == nil || !strings.Contains(err.Error(), "must be 400 to 599") {
+	if _, err := p.db.ApplyPolicy(ctx, file("{name: per_hour, events: 4, per: 1h}", "    paths: [api]"), o); err == nil || !strings.Contains(err.Error(), "begin with slash") {
 		t.Errorf("a dry run of a bad file: %v", err)
 	}
 	if r := p.replay(); r.Limits[0].Text("algorithm") != "fixed_window" || r.Limits[0].Get("events") != int64(4) {

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -90,7 +89,7 @@ func (d *Database) ApplyPolicy(ctx context.Context, want *policyfile.Content, o 
 		if o.Expect != "" && o.Expect != plan.Expect {
 			w.fail(&ratelimit.FieldError{Field: "--expect", Value: o.Expect, Want: plan.Expect + ": the file or the database has changed since that diff; look at: policy diff"})
 		}
-		if w.makeChanges(plan); o.Replay != nil {
+		if w.makeChanges(plan.Changes, (*policyfile.Table).About); o.Replay != nil {
 			w.changedLimits(plan)
 		}
 	})
@@ -132,49 +131,46 @@ func withoutUsers(want *policyfile.Content, users bool) error {
 // readPolicy reads the rows of the policy.
 func (w *work) readPolicy(users bool) *policyfile.Content {
 	found := &policyfile.Content{}
-	for i := range policyfile.Tables {
-		t := &policyfile.Tables[i]
-		if t.Users && !users {
-			continue
-		}
-		found.Has[i] = true
-		sql := readRowsSQL(t)
-		if i == columns.Overrides && !users {
-			sql += " WHERE t.tier IS NOT NULL"
-		}
-		for _, text := range some[string](w, sql) {
-			var row []any
-			err := json.Unmarshal([]byte(text), &row)
-			if err == nil {
-				err = found.AddRow(i, row)
-			}
-			w.fail(err)
+	for table := range policyfile.Tables {
+		switch {
+		case users:
+			w.readRows(found, table, "")
+		case table == columns.Overrides:
+			w.readRows(found, table, " WHERE t.tier IS NOT NULL")
+		case !policyfile.Tables[table].Users:
+			w.readRows(found, table, "")
 		}
 	}
 	return found
 }
 
-// makeChanges makes the changes of a plan, and checks all rules once.
-func (w *work) makeChanges(plan *PolicyPlan) {
+// makeChanges makes changes, and checks all rules once.
+func (w *work) makeChanges(changes []policyfile.Difference, blame blame) {
 	rules := map[string]*policyfile.Difference{}
-	for i := range plan.Changes {
-		if c := &plan.Changes[i]; c.Outcome != policyfile.Kept && (c.Table == columns.Limits || c.Table == columns.Rules) {
+	for i := range changes {
+		if c := &changes[i]; c.Outcome != policyfile.Kept && (c.Table == columns.Limits || c.Table == columns.Rules) {
 			if rule := c.Row.Values[0].(string); rules[rule] == nil { // the rule itself comes first
 				rules[rule] = c
 			}
 		}
 	}
-	// about is an error about a rule that the plan changes; nil about others.
+	// about is an error about a rule that changes; nil about others.
 	about := func(rule string, err error) error {
-		if c := rules[rule]; c != nil {
-			return policyfile.Tables[c.Table].About(c.Row, err)
+		if c := rules[rule]; c != nil && err != nil {
+			return blame(&policyfile.Tables[c.Table], c.Row, err)
 		}
 		return nil
 	}
 	unknown := w.unknownTiers()
 	w.stillUsable(func(wrong policy.Wrong) error { return about(wrong.Rule, wrong.Err) }, func(w *work) {
-		w.changeRows(plan.Changes)
-		// The constraint would not name the rules.
+		w.changeRows(changes, blame)
+		// The constraints would not name the rules.
+		for _, rule := range sortedKeys(rules) {
+			if w.err == nil {
+				w.execute("SELECT rate_limit_complete($1)", rule)
+				w.err = about(rule, w.err)
+			}
+		}
 		for _, same := range list[struct {
 			Rule, Other string
 			Priority    int64
@@ -192,89 +188,6 @@ WHERE r.name = ANY ($1::text[]) ORDER BY r.name, o.name LIMIT 1`, sortedKeys(rul
 			}
 		}
 	})
-}
-
-// changeRows makes changes. An override and its limit must suit each other after each statement, so
-// an override that changes has no amount in between.
-func (w *work) changeRows(changes []policyfile.Difference) {
-	w.execute("SET CONSTRAINTS ALL DEFERRED")
-	rows := func(table int, outcomes ...string) []*policyfile.Row {
-		var all []*policyfile.Row
-		for i := range changes {
-			if c := &changes[i]; c.Table == table && slices.Contains(outcomes, c.Outcome) {
-				all = append(all, c.Row)
-			}
-		}
-		return all
-	}
-	overrides := &policyfile.Tables[columns.Overrides]
-	w.onRows(overrides, deleteRowsSQL(overrides), rows(columns.Overrides, policyfile.Deleted))
-	w.onRows(overrides, bareRowsSQL(overrides), rows(columns.Overrides, policyfile.Changed))
-	for i := range policyfile.Tables {
-		t := &policyfile.Tables[i]
-		w.onRows(t, insertRowsSQL(t), rows(i, policyfile.Created))
-		changed := []string{policyfile.Changed}
-		if slices.ContainsFunc(t.Columns, func(c columns.Column) bool { return c.Late }) {
-			changed = append(changed, policyfile.Created)
-		}
-		w.onRows(t, updateRowsSQL(t), rows(i, changed...))
-	}
-	for i := columns.Overrides - 1; i >= 0; i-- {
-		t := &policyfile.Tables[i]
-		w.onRows(t, deleteRowsSQL(t), rows(i, policyfile.Deleted))
-	}
-}
-
-// mostRows bounds the rows of a statement. More than 1,000 rows are one line in the log of changes.
-const mostRows = 5000
-
-// onRows runs a statement on rows. If the server refuses a row, it finds out which one, in halves, and
-// the error names the row. The transaction then cannot be committed.
-func (w *work) onRows(t *policyfile.Table, sql string, rows []*policyfile.Row) {
-	for ; len(rows) > mostRows; rows = rows[mostRows:] {
-		w.onRows(t, sql, rows[:mostRows])
-	}
-	if len(rows) == 0 {
-		return
-	}
-	values := make([]any, len(rows))
-	for i, r := range rows {
-		values[i] = r.Values
-	}
-	w.execute("SAVEPOINT rows")
-	if w.err != nil {
-		return
-	}
-	_, refused := w.Database.execute(w.ctx, sql, toJSON(values))
-	var locked *lockError
-	switch {
-	case refused == nil:
-		w.execute("RELEASE SAVEPOINT rows")
-	case errors.As(refused, &locked) || errors.Is(refused, errDeadlock) || w.conn.IsClosed():
-		w.fail(refused)
-	case len(rows) == 1:
-		w.fail(t.About(rows[0], aboutField(refused, t, rows[0])))
-	default:
-		w.execute("ROLLBACK TO SAVEPOINT rows")
-		half := len(rows) / 2
-		w.onRows(t, sql, rows[:half])
-		w.onRows(t, sql, rows[half:])
-		w.fail(refused)
-	}
-}
-
-// aboutField is an error that names the field of a row and its value, if the error is that of a
-// constraint on it.
-func aboutField(err error, t *policyfile.Table, r *policyfile.Row) error {
-	for i := range t.Columns {
-		c := &t.Columns[i]
-		if list, isList := r.Values[i].([]string); isList {
-			err = withValue(err, c.Name, c.InFile(), strings.Join(list, ", "))
-		} else if value, isText := r.Values[i].(string); isText {
-			err = withValue(err, c.Name, c.InFile(), value)
-		}
-	}
-	return err
 }
 
 // changedLimits reads the limits of the rules that a plan has changed, in the transaction of the changes.

@@ -47,7 +47,7 @@ func ReplaySettings() []*Setting {
 // replayLimits reads the limits of a rule as SetRule would make them, in a transaction that is
 // rolled back.
 func (d *Database) replayLimits(ctx context.Context, rule string, settings []string) (l *replayLimits, err error) {
-	change, err := parseReplay(settings)
+	assignments, err := parseReplay(settings)
 	if err != nil {
 		return nil, err
 	}
@@ -55,8 +55,9 @@ func (d *Database) replayLimits(ctx context.Context, rule string, settings []str
 		if len(settings) > 0 {
 			// A rule that is off may lack limits: the error about that is this function's.
 			w.oneRule(rule, w.execute("UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", rule))
-			w.changeRule(rule, &change)
-			w.err = withValues(w.err, settings...)
+			changes, unused := w.ruleChanges(rule, assignments, true)
+			w.changeRows(changes, bare)
+			w.fail(unused)
 		}
 		l = w.limitsOf(rule)
 	})
@@ -108,17 +109,15 @@ func (w *work) limitsOf(rule string) *replayLimits {
 }
 
 // parseReplay reads settings of limits. None are none.
-func parseReplay(settings []string) (ruleChange, error) {
+func parseReplay(settings []string) ([]assignment, error) {
 	if len(settings) == 0 {
-		return ruleChange{}, nil
+		return nil, nil
 	}
-	_, err := parseAssignments(settings, replaySettings, func(name string) bool {
-		return strings.HasPrefix(name, limitPrefix) && len(name) > len(limitPrefix)
-	})
+	all, err := parseAssignments(settings, replaySettings, isLimit)
 	if err != nil {
-		return ruleChange{}, fmt.Errorf("%w: a replay changes limits, and not to which requests they apply", err)
+		err = fmt.Errorf("%w: a replay changes limits, and not to which requests they apply", err)
 	}
-	return parseRuleChange(settings)
+	return all, err
 }
 
 // compile makes the snapshot. The count by user, or by all, only says whether billing periods

@@ -7,6 +7,7 @@
 package columns
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -19,7 +20,6 @@ type Kind uint8
 const (
 	Text      Kind = iota
 	Whole          // a whole number
-	Small          // a whole number of 32 bits
 	Amount         // a whole number, or unlimited, which the database has as NULL
 	Flag           // true or false
 	List           // texts
@@ -33,7 +33,10 @@ const (
 )
 
 // types are the types of the columns in the database, by Kind.
-var types = []string{"text", "bigint", "integer", "bigint", "boolean", "text[]", "cidr[]", "interval", "timestamptz", "tstzrange", "date", "bytea", "bigint"}
+var types = []string{
+	"text", "bigint", "bigint", "boolean", "text[]", "cidr[]", "interval", "timestamptz", "tstzrange", "date", "bytea",
+	"bigint",
+}
 
 // SQL is the type of the columns of a kind.
 func (k Kind) SQL() string { return types[k] }
@@ -54,6 +57,8 @@ type Column struct {
 	Kind        Kind
 	// Default is the value of a field that a row of a file lacks, as the column has it. nil is NULL.
 	Default any
+	// Min and Max bound whole numbers. Max 0 is no bound.
+	Min, Max int64
 	// Choices are the only values, if there are few. Examples are values to begin with, where others are possible.
 	Choices, Examples []string
 	// Needed: each row of a file has the field.
@@ -81,6 +86,12 @@ func (c *Column) InFile() string {
 		return c.Field
 	}
 	return c.Name
+}
+
+// Allows reports whether a whole number is within the bounds.
+func (c *Column) Allows(text string) bool {
+	number, err := strconv.ParseInt(text, 10, 64)
+	return c.Max == 0 || err == nil && number >= c.Min && number <= c.Max
 }
 
 // Check returns a *ratelimit.FieldError if a text is none of the choices.

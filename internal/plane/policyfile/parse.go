@@ -37,7 +37,6 @@ func Parse(text []byte) (*Content, error) {
 	fields(document.Content[0], sections(), func(name string, value *yaml.Node) {
 		p.section(slices.IndexFunc(Tables[:], func(t Table) bool { return t.Section == name }), value, nil)
 	}, func(line int, err error) { p.errs = append(p.errs, fmt.Errorf("line %d: %w", line, err)) })
-	p.checkRules()
 	return &p.policy, errors.Join(p.errs...)
 }
 
@@ -174,31 +173,4 @@ func (t *Table) read(c *Column, n *yaml.Node) (any, error) {
 		texts = append(texts, item.Value)
 	}
 	return t.Value(c, texts)
-}
-
-// checkRules finds rules that do not go together with their limits, or with each other. The database
-// would find them too, and not name them.
-func (p *parser) checkRules() {
-	t := &Tables[columns.Rules]
-	limited, taken := map[string]bool{}, map[string]string{}
-	for i := range p.policy.Rows[columns.Limits] {
-		limited[Tables[columns.Limits].Text(&p.policy.Rows[columns.Limits][i], "rule")] = true
-	}
-	for i := range p.policy.Rows[columns.Rules] {
-		r := &p.policy.Rows[columns.Rules][i]
-		name, action, family, priority := t.RowName(r), t.Text(r, "action"), t.Text(r, "family"), t.Text(r, "priority")
-		var err error
-		switch isOff := t.Text(r, "mode") == "off"; {
-		case !isOff && action == actionLimit && !limited[name]:
-			err = &ratelimit.FieldError{Field: "limits", Want: "one or more limits for a rule with the action limit"}
-		case !isOff && action != actionLimit && limited[name]:
-			err = &ratelimit.FieldError{Field: "action", Value: action, Want: "limit for a rule with limits"}
-		case family != "" && taken[family+"/"+priority] != "":
-			err = &ratelimit.FieldError{Field: "priority", Value: priority, Want: fmt.Sprintf("another than that of the rule %q, which is of the same family", taken[family+"/"+priority])}
-		}
-		taken[family+"/"+priority] = name
-		if err != nil {
-			p.errs = append(p.errs, t.About(r, err))
-		}
-	}
 }

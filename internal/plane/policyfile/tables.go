@@ -32,9 +32,6 @@ var checks = map[string]func(text string) error{
 	"rules settle": func(text string) error { _, err := policy.ParseSettle(text); return err },
 }
 
-// actionLimit is the action of rules with limits.
-const actionLimit = "limit"
-
 // checkHint refuses a hint that may be a whole key, before it is shown.
 func checkHint(text string) error {
 	const most = 16 // as the table has it
@@ -54,9 +51,15 @@ func (t *Table) index(field string) int {
 	panic("the table of " + t.Section + " has no field " + field)
 }
 
+// Get is the value of a field of a row.
+func (t *Table) Get(r *Row, field string) any { return r.Values[t.index(field)] }
+
+// Set sets a field that is no key.
+func (t *Table) Set(r *Row, field string, value any) { r.Values[t.index(field)] = value }
+
 // Text is the value of a field of a row that is a text, or "".
 func (t *Table) Text(r *Row, field string) string {
-	text, _ := r.Values[t.index(field)].(string)
+	text, _ := t.Get(r, field).(string)
 	return text
 }
 
@@ -146,6 +149,44 @@ func (p *Content) AddRow(table int, values []any) error {
 	}
 	p.add(table, row)
 	return nil
+}
+
+// Row returns the row that keys name, in the order of their columns, and reports whether it is new: then it has the
+// defaults. It is valid until the next row is made.
+func (p *Content) Row(table int, keys ...any) (r *Row, isNew bool) {
+	t := &Tables[table]
+	row := Row{}
+	for i := range t.Columns {
+		row.Values = append(row.Values, t.Columns[i].Default)
+		if t.Columns[i].Key && len(keys) > 0 {
+			row.Values[i], keys = keys[0], keys[1:]
+		}
+	}
+	name := t.key(&row)
+	at := slices.IndexFunc(p.Rows[table], func(r Row) bool { return r.key == name })
+	if isNew = at < 0; isNew {
+		at = len(p.Rows[table])
+		p.add(table, row)
+	}
+	return &p.Rows[table][at], isNew
+}
+
+// Delete deletes a row.
+func (p *Content) Delete(table int, r *Row) {
+	name := r.key
+	p.Rows[table] = slices.DeleteFunc(p.Rows[table], func(r Row) bool { return r.key == name })
+}
+
+// Clone is a copy, so that a change of the one does not change the other.
+func (p *Content) Clone() *Content {
+	other := &Content{Has: p.Has}
+	for table := range p.Rows {
+		for _, r := range p.Rows[table] {
+			r.Values = slices.Clone(r.Values)
+			other.Rows[table] = append(other.Rows[table], r)
+		}
+	}
+	return other
 }
 
 func (p *Content) add(table int, row Row) {

@@ -2,6 +2,7 @@ package policyfile
 
 import (
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -24,7 +25,6 @@ var kinds = map[columns.Kind]struct {
 	columns.Text:      {"a text", func(text string) (string, bool) { return text, !strings.Contains(text, "\x00") }},
 	columns.List:      {"a text without a zero byte", func(text string) (string, bool) { return text, !strings.Contains(text, "\x00") }},
 	columns.Whole:     {"a whole number", parseWhole},
-	columns.Small:     {"a whole number", parseWhole},
 	columns.Amount:    {"a whole number from 0 to 9007199254740992, or unlimited", parseAmount},
 	columns.Flag:      {"true or false", func(text string) (string, bool) { return text, text == "true" || text == "false" }},
 	columns.Networks:  {"the first address and the size of a network, such as 192.0.2.0/24 or 2001:db8::/32, or an address", parseNetwork},
@@ -45,7 +45,9 @@ func (t *Table) Value(c *Column, texts []string) (any, error) {
 	list := make([]string, len(texts))
 	for i, text := range texts {
 		ok := false
-		if list[i], ok = kind.parse(text); !ok {
+		if list[i], ok = kind.parse(text); ok && !c.Allows(list[i]) {
+			return nil, &ratelimit.FieldError{Field: c.InFile(), Value: text, Want: fmt.Sprintf("%d to %d", c.Min, c.Max)}
+		} else if !ok {
 			wrong := &ratelimit.FieldError{Field: c.InFile(), Value: text, Want: kind.want}
 			if c.Kind == columns.Digest || c.Kind == columns.KeyDigest {
 				wrong.Value = "…" // it may be a key
