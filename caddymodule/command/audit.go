@@ -175,10 +175,7 @@ keeps changes for 30 days. --json has the rows before and after.`,
 	empty:  says("Nothing was changed."),
 	list: func(c *call) ([]line, error) {
 		changes, err := c.db.Changes(c.ctx, get[time.Duration](c, "since"), c.most())
-		return lines(changes, err, func(change *admin.Change) row {
-			what := strings.Join(change.What, ", ")
-			return row{"ID", change.Seq, "AT", change.At, "BY", change.By, "KIND", change.Kind, "WHICH", which(change), "WHAT", what}
-		})
+		return lines(changes, err, fields("ID seq, AT at, BY by, KIND kind, WHICH which, WHAT what"))
 	},
 	commands: []entry{{
 		use:   "undo ID",
@@ -195,27 +192,4 @@ same rows or refers to them: what it made is deleted, and what it deleted or cha
 			})
 		},
 	}},
-}
-
-// digestShown is how much of a digest people see.
-const digestShown = 12
-
-// which is what was changed. A key has its id, or, if the line is too old to tell it, the begin of its digest.
-func which(change *admin.Change) string {
-	ref := change.Ref
-	if ref == nil {
-		return "all"
-	}
-	if change.KeyID != nil {
-		if change.Kind == "key" {
-			return cell(change.KeyID)
-		}
-		return "key/" + cell(change.KeyID)
-	}
-	at := strings.LastIndexByte(*ref, '/') + 1
-	digest := (*ref)[at:]
-	if len(digest) == 64 && strings.Trim(digest, "0123456789abcdef") == "" {
-		return text((*ref)[:at] + digest[:digestShown] + "…")
-	}
-	return text(*ref)
 }

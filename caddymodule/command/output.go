@@ -9,9 +9,9 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
@@ -145,11 +145,34 @@ func (p *page) print(format string, args ...any) { fmt.Fprintf(p, format, args..
 
 // table adds a table, with aligned columns.
 func (p *page) table(t table) {
-	w := tabwriter.NewWriter(p, 0, 0, 2, ' ', 0)
-	for _, line := range t {
-		fmt.Fprintln(w, strings.TrimRight(strings.Join(line, "\t"), "\t"))
+	var w widths
+	p.WriteString(w.align(t))
+}
+
+// widths are those of the columns of a table. They only grow, while one is printed row by row.
+type widths []int
+
+// align is the text of lines.
+func (w *widths) align(t table) string {
+	for _, cells := range t {
+		for i, text := range cells {
+			if i == len(*w) {
+				*w = append(*w, 0)
+			}
+			if i < len(cells)-1 { // what is after the last cell does not matter
+				(*w)[i] = max((*w)[i], utf8.RuneCountInString(text))
+			}
+		}
 	}
-	_ = w.Flush() // its error is that of the page
+	var all strings.Builder
+	for _, cells := range t {
+		line := ""
+		for i, text := range cells {
+			line += text + strings.Repeat(" ", max(0, (*w)[i]-utf8.RuneCountInString(text))+2)
+		}
+		all.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return all.String()
 }
 
 // addList adds the table of a list, or a text if the list is empty.

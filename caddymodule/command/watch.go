@@ -7,10 +7,8 @@ import (
 	"maps"
 	"os/signal"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
-	"unicode/utf8"
 )
 
 // watchFlag is that of all lists.
@@ -57,7 +55,9 @@ func (c *call) watch(e *entry) error {
 			slices.Reverse(fresh)
 		}
 		for _, l := range fresh {
-			text := widths.lines(l.row)
+			var t table
+			t.addRow(l.row)
+			text := widths.align(t[min(len(widths), 1):]) // the header is before the first row
 			if c.json {
 				text = l.text
 			}
@@ -95,32 +95,4 @@ func unseen(all []line, seen map[[sha256.Size]byte]int, look int) (fresh []line,
 	}
 	maps.DeleteFunc(seen, func(_ [sha256.Size]byte, last int) bool { return last < look-watchMemory })
 	return fresh, nil
-}
-
-// widths are those of the columns of a table that is printed row by row. They only grow.
-type widths []int
-
-// lines is the line of a row, after that of the header if the row is the first.
-func (w *widths) lines(r row) string {
-	var t table
-	t.addRow(r)
-	if *w == nil {
-		*w = make(widths, len(t[0]))
-	} else {
-		t = t[1:]
-	}
-	for _, cells := range t {
-		for i, text := range cells {
-			(*w)[i] = max((*w)[i], utf8.RuneCountInString(text))
-		}
-	}
-	var all strings.Builder
-	for _, cells := range t {
-		line := ""
-		for i, text := range cells {
-			line += text + strings.Repeat(" ", (*w)[i]-utf8.RuneCountInString(text)+2)
-		}
-		all.WriteString(strings.TrimRight(line, " ") + "\n")
-	}
-	return all.String()
 }

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 )
 
 // Row is a row of an answer: the columns of the question, and their values. A value is nil, a bool, an int32, an int64, a
-// float64, a string, a time.Time, a []any of texts, or, where it was added, anything that is JSON.
+// float64, a string, a time.Time, a []any of texts, a json.RawMessage, or, where it was added, anything that is JSON.
 type Row struct {
 	Names  []string // are shared by the rows of an answer
 	Values []any
@@ -71,6 +72,8 @@ func (d *Database) Ask(ctx context.Context, question string, args ...any) ([]Row
 		for i, value := range values {
 			if t, isTime := value.(time.Time); isTime {
 				values[i] = t.UTC()
+			} else if found.FieldDescriptions()[i].DataTypeOID == pgtype.JSONOID && value != nil {
+				values[i] = json.RawMessage(bytes.Clone(found.RawValues()[i])) // keeps whole numbers, and the order
 			}
 		}
 		return Row{slices.Clip(names), values}, err

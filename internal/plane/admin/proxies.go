@@ -166,26 +166,11 @@ func (d *Database) Replications(ctx context.Context) ([]Row, error) {
 	return d.Ask(ctx, "SELECT * FROM rate_limit_replication ORDER BY role, subscription")
 }
 
-// Change is a line of the log of changes.
-type Change struct {
-	Seq  int64     `json:"seq"`
-	At   time.Time `json:"at"`
-	By   string    `json:"by"`
-	Kind string    `json:"kind"`
-	// Ref is what was changed; nil is all of this kind.
-	Ref *string `json:"ref"`
-	// KeyID is the id of the API key that was changed, or whose override or ban was; nil for another change.
-	KeyID  *int64          `json:"key_id"`
-	Before json.RawMessage `json:"before"`
-	After  json.RawMessage `json:"after"`
-	// What says what the change did: "created", "deleted", "changed", or the columns that differ.
-	What []string `json:"-"`
-}
-
-// Changes returns the changes of the last duration, the latest first, at most so many.
-func (d *Database) Changes(ctx context.Context, since time.Duration, most int) ([]Change, error) {
-	return rows[Change](ctx, d, `SELECT seq, at, by, kind, ref, key_id, before::text::json, after::text::json, what FROM rate_limit_changed
-WHERE at >= now() - $1::interval ORDER BY at DESC, seq DESC LIMIT $2::bigint`, intervalOf(since), int64(most))
+// Changes returns the changes of the last duration, the latest first, at most so many: rows of rate_limit_changed.
+func (d *Database) Changes(ctx context.Context, since time.Duration, most int) ([]Row, error) {
+	return d.Ask(ctx, `SELECT seq, at, by, kind, ref, key_id, before::text::json, after::text::json, which, what
+FROM rate_limit_changed WHERE at >= now() - $1::interval ORDER BY at DESC, seq DESC LIMIT $2::bigint`,
+		intervalOf(since), int64(most))
 }
 
 // Undo takes back what the transaction of a change did, if nothing newer has touched its rows, and returns how many rows it
