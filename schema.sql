@@ -1742,8 +1742,14 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+	given CONSTANT jsonb := jsonb_strip_nulls(jsonb_build_object('name', rate_limit_rule.name, 'family', rate_limit_rule.family, 'priority', rate_limit_rule.priority, 'mode', rate_limit_rule.mode,
+		'action', rate_limit_rule.action, 'tiers', rate_limit_rule.tiers, 'hosts', rate_limit_rule.hosts, 'paths', rate_limit_rule.paths, 'methods', rate_limit_rule.methods,
+		'networks', rate_limit_rule.networks, 'count_by', rate_limit_rule.count_by, 'valid', rate_limit_rule.valid, 'cost', rate_limit_rule.cost, 'status', rate_limit_rule.status,
+		'message', rate_limit_rule.message, 'retry_after', rate_limit_rule.retry_after, 'ban_for', rate_limit_rule.ban_for, 'ban_after', rate_limit_rule.ban_after,
+		'ban_within', rate_limit_rule.ban_within, 'comment', rate_limit_rule.comment, 'without_header', rate_limit_rule.without_header, 'settle', rate_limit_rule.settle));
+	names CONSTANT text := (SELECT string_agg(quote_ident(n), ', ') FROM jsonb_object_keys(given) AS n); -- of the columns that are given
+	made int := 0;
 	unknown text; -- first the tiers that are not there, then what is wrong with the limits
-	created boolean := false;
 	kept text;
 	fault text; -- the constraint that is violated
 	row_text text;
@@ -1754,28 +1760,14 @@ BEGIN
 			(SELECT coalesce(string_agg(quote_literal(tier), ', ' ORDER BY rank, tier), 'none') FROM rate_limit_tiers) USING ERRCODE = 'foreign_key_violation';
 	END IF;
 	IF NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name) THEN
-		INSERT INTO rate_limit_rules (name, family, priority, mode, action, tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
-			ban_for, ban_after, ban_within, comment, without_header, settle)
-		VALUES (rate_limit_rule.name, rate_limit_rule.family, coalesce(rate_limit_rule.priority, 100), coalesce(rate_limit_rule.mode, 'enforce'),
-			coalesce(rate_limit_rule.action, 'limit'), rate_limit_rule.tiers, rate_limit_rule.hosts, rate_limit_rule.paths, rate_limit_rule.methods, rate_limit_rule.networks,
-			coalesce(rate_limit_rule.count_by, '{user}'), coalesce(rate_limit_rule.valid, '(,)'), coalesce(rate_limit_rule.cost, 1), rate_limit_rule.status,
-			rate_limit_rule.message, rate_limit_rule.retry_after, rate_limit_rule.ban_for, rate_limit_rule.ban_after, rate_limit_rule.ban_within, rate_limit_rule.comment,
-			coalesce(rate_limit_rule.without_header, 'share'), rate_limit_rule.settle)
-		ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING; -- another transaction may make it now
-		created := FOUND;
+		-- Another transaction may make it now.
+		EXECUTE format('INSERT INTO rate_limit_rules (%1$s) SELECT %1$s FROM jsonb_populate_record(NULL::rate_limit_rules, $1) ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING', names)
+			USING given;
+		GET DIAGNOSTICS made = ROW_COUNT;
 	END IF;
-	IF NOT created THEN
-		UPDATE rate_limit_rules r SET
-			family = coalesce(rate_limit_rule.family, r.family), priority = coalesce(rate_limit_rule.priority, r.priority),
-			mode = coalesce(rate_limit_rule.mode, r.mode), action = coalesce(rate_limit_rule.action, r.action),
-			tiers = coalesce(rate_limit_rule.tiers, r.tiers), hosts = coalesce(rate_limit_rule.hosts, r.hosts), paths = coalesce(rate_limit_rule.paths, r.paths),
-			methods = coalesce(rate_limit_rule.methods, r.methods), networks = coalesce(rate_limit_rule.networks, r.networks),
-			count_by = coalesce(rate_limit_rule.count_by, r.count_by), valid = coalesce(rate_limit_rule.valid, r.valid), cost = coalesce(rate_limit_rule.cost, r.cost),
-			status = coalesce(rate_limit_rule.status, r.status), message = coalesce(rate_limit_rule.message, r.message),
-			retry_after = coalesce(rate_limit_rule.retry_after, r.retry_after), ban_for = coalesce(rate_limit_rule.ban_for, r.ban_for),
-			ban_after = coalesce(rate_limit_rule.ban_after, r.ban_after), ban_within = coalesce(rate_limit_rule.ban_within, r.ban_within), comment = coalesce(rate_limit_rule.comment, r.comment),
-			without_header = coalesce(rate_limit_rule.without_header, r.without_header), settle = coalesce(rate_limit_rule.settle, r.settle)
-		WHERE r.name = rate_limit_rule.name;
+	IF made = 0 THEN
+		EXECUTE format('UPDATE rate_limit_rules r SET (%1$s) = (SELECT %1$s FROM jsonb_populate_record(NULL::rate_limit_rules, $1)) WHERE r.name = $2', names)
+			USING given, rate_limit_rule.name;
 	END IF;
 	-- The limits that exist take what is said of all of them. A month stays a fixed window, and in_flight what it is.
 	UPDATE rate_limit_rule_limits l SET
@@ -1807,7 +1799,7 @@ BEGIN
 	IF unknown IS NOT NULL THEN
 		RAISE EXCEPTION 'the rule % violates "%"', quote_literal(rate_limit_rule.name), unknown USING ERRCODE = 'check_violation', CONSTRAINT = unknown;
 	END IF;
-	RETURN CASE WHEN created THEN 'created' ELSE 'changed' END;
+	RETURN CASE made WHEN 1 THEN 'created' ELSE 'changed' END;
 EXCEPTION WHEN check_violation THEN
 	-- The error names the argument first, and has no statement of this function. Events are those of an argument per_….
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, row_text = PG_EXCEPTION_DETAIL;

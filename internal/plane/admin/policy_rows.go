@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,19 +15,15 @@ import (
 
 // All rows of the policy that commands and files change are read and written here, as package policyfile has them.
 
-// reads are the SQL of a column %[1]s as a value, by its kind.
+// reads are the SQL of a column %[1]s as a value, by its kind. Of others it is the text.
 var reads = map[columns.Kind]string{
-	columns.Text:     "%[1]s",
-	columns.Whole:    "%[1]s::text",
 	columns.Amount:   "coalesce(%[1]s::text, '" + policyfile.Unlimited + "')",
-	columns.Flag:     "%[1]s::text",
 	columns.List:     "%[1]s",
 	columns.Networks: "%[1]s::text[]",
 	columns.Duration: "(extract(epoch FROM %[1]s) * 1000000)::bigint || 'us'",
 	columns.Moment:   momentSQL(endSQL("%[1]s")),
 	columns.Range: "coalesce(" + momentSQL("lower("+boundedSQL+")") + ", '') || '..' || coalesce(" +
 		momentSQL("upper("+boundedSQL+")") + ", '')",
-	columns.Day:       "%[1]s::text",
 	columns.Digest:    "encode(%[1]s, 'hex')",
 	columns.KeyDigest: "(SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = %[1]s)",
 }
@@ -46,7 +43,7 @@ func (w *work) readRows(to *policyfile.Content, table int, conditions string, ar
 	to.Has[table] = true
 	var values []string
 	for i := range t.Columns {
-		values = append(values, fmt.Sprintf(reads[t.Columns[i].Kind], "t."+t.Columns[i].Name))
+		values = append(values, fmt.Sprintf(cmp.Or(reads[t.Columns[i].Kind], "%[1]s::text"), "t."+t.Columns[i].Name))
 	}
 	sql := "SELECT json_build_array(" + strings.Join(values, ", ") + ")::text FROM " + t.Name + " t" + conditions
 	for _, text := range some[string](w, sql, args...) {
@@ -81,73 +78,45 @@ func written(c *columns.Column, value any) any {
 	return text
 }
 
-// writtenSQL is a column of the row r of fromRows.
-func writtenSQL(c *columns.Column) string {
-	if c.Kind == columns.KeyDigest { // no key has the id 0, so a constraint refuses a digest that no key has
-		return "CASE WHEN r." + c.Name + " IS NOT NULL THEN coalesce(" +
-			"(SELECT k.id FROM rate_limit_api_keys k WHERE k.digest = r." + c.Name + "), 0) END"
-	}
-	return "r." + c.Name
-}
+// statements do something with rows that the parameter has as an array of objects.
+type statements struct{ create, change, remove, bare string }
 
-// fromRows are the rows of the parameter: an array of objects.
-func fromRows(t *policyfile.Table) string {
-	var all []string
+// statementsOf are those on a table. To create sets no late columns, and to bare takes the amounts of overrides away.
+func statementsOf(t *policyfile.Table) statements {
+	var row, names, values, sets, same []string
 	for i := range t.Columns {
-		kind := t.Columns[i].Kind
-		if kind == columns.KeyDigest {
+		c := &t.Columns[i]
+		kind, column, value, is := c.Kind, "t."+c.Name, "r."+c.Name, " IS NOT DISTINCT FROM "
+		if kind == columns.KeyDigest { // no key has the id 0, so a constraint refuses a digest that no key has
 			kind = columns.Digest
+			value = "CASE WHEN " + value + " IS NOT NULL THEN coalesce(" +
+				"(SELECT k.id FROM rate_limit_api_keys k WHERE k.digest = " + value + "), 0) END"
 		}
-		all = append(all, t.Columns[i].Name+" "+kind.SQL())
-	}
-	return " jsonb_to_recordset($1::jsonb) AS r(" + strings.Join(all, ", ") + ")"
-}
-
-// insertRowsSQL makes rows. Late columns are set by updateRowsSQL.
-func insertRowsSQL(t *policyfile.Table) string {
-	var names, values []string
-	for i := range t.Columns {
-		if c := &t.Columns[i]; !c.Late {
-			names, values = append(names, c.Name), append(values, writtenSQL(c))
+		if kind == columns.Range {
+			column = fmt.Sprintf(boundedSQL, column)
 		}
-	}
-	return "INSERT INTO " + t.Name + " (" + strings.Join(names, ", ") + ") SELECT " + strings.Join(values, ", ") +
-		" FROM" + fromRows(t)
-}
-
-func updateRowsSQL(t *policyfile.Table) string {
-	var sets []string
-	for i := range t.Columns {
-		if c := &t.Columns[i]; !c.Key {
-			sets = append(sets, c.Name+" = "+writtenSQL(c))
+		if kind == columns.Range || c.Needed { // by which an index finds rows
+			is = " = "
+		}
+		row = append(row, c.Name+" "+kind.SQL())
+		if !c.Late {
+			names, values = append(names, c.Name), append(values, value)
+		}
+		if c.Key {
+			same = append(same, column+is+value)
+		} else {
+			sets = append(sets, c.Name+" = "+value)
 		}
 	}
-	return "UPDATE " + t.Name + " t SET " + strings.Join(sets, ", ") + " FROM" + fromRows(t) + isRowSQL(t)
-}
-
-// bareRowsSQL takes the amounts of overrides away.
-func bareRowsSQL(t *policyfile.Table) string {
-	return "UPDATE " + t.Name + " t SET events = NULL, burst = NULL FROM" + fromRows(t) + isRowSQL(t)
-}
-
-func deleteRowsSQL(t *policyfile.Table) string {
-	return "DELETE FROM " + t.Name + " t USING" + fromRows(t) + isRowSQL(t)
-}
-
-// isRowSQL is the condition for the row of the table that a row of the parameter names.
-func isRowSQL(t *policyfile.Table) string {
-	var all []string
-	for i := range t.Columns {
-		switch c := &t.Columns[i]; {
-		case c.Key && c.Kind == columns.Range:
-			all = append(all, fmt.Sprintf(boundedSQL, "t."+c.Name)+" = "+writtenSQL(c))
-		case c.Key && c.Needed:
-			all = append(all, "t."+c.Name+" = "+writtenSQL(c))
-		case c.Key:
-			all = append(all, "t."+c.Name+" IS NOT DISTINCT FROM "+writtenSQL(c))
-		}
+	list := func(items []string) string { return strings.Join(items, ", ") }
+	from := "jsonb_to_recordset($1::jsonb) AS r(" + list(row) + ")"
+	where := " WHERE " + strings.Join(same, " AND ")
+	return statements{
+		create: "INSERT INTO " + t.Name + " (" + list(names) + ") SELECT " + list(values) + " FROM " + from,
+		change: "UPDATE " + t.Name + " t SET " + list(sets) + " FROM " + from + where,
+		remove: "DELETE FROM " + t.Name + " t USING " + from + where,
+		bare:   "UPDATE " + t.Name + " t SET events = NULL, burst = NULL FROM " + from + where,
 	}
-	return " WHERE " + strings.Join(all, " AND ")
 }
 
 // blame makes the error about a row that the server has refused.
@@ -160,30 +129,33 @@ func bare(_ *policyfile.Table, _ *policyfile.Row, err error) error { return err 
 // an override that changes with limits has no amount in between.
 func (w *work) changeRows(changes []policyfile.Difference, blame blame) {
 	w.execute("SET CONSTRAINTS ALL DEFERRED")
-	do := func(table int, sql func(t *policyfile.Table) string, outcomes ...string) {
-		var all []*policyfile.Row
+	var all [columns.Count]statements
+	for table := range all {
+		all[table] = statementsOf(&policyfile.Tables[table])
+	}
+	do := func(table int, sql string, outcomes ...string) {
+		var rows []*policyfile.Row
 		for i := range changes {
 			if c := &changes[i]; c.Table == table && slices.Contains(outcomes, c.Outcome) {
-				all = append(all, c.Row)
+				rows = append(rows, c.Row)
 			}
 		}
-		t := &policyfile.Tables[table]
-		w.onRows(t, sql(t), all, blame)
+		w.onRows(&policyfile.Tables[table], sql, rows, blame)
 	}
-	do(columns.Overrides, deleteRowsSQL, policyfile.Deleted)
+	do(columns.Overrides, all[columns.Overrides].remove, policyfile.Deleted)
 	if slices.ContainsFunc(changes, func(c policyfile.Difference) bool { return c.Table == columns.Limits }) {
-		do(columns.Overrides, bareRowsSQL, policyfile.Changed)
+		do(columns.Overrides, all[columns.Overrides].bare, policyfile.Changed)
 	}
-	for table := range policyfile.Tables {
-		do(table, insertRowsSQL, policyfile.Created)
+	for table := range all {
+		do(table, all[table].create, policyfile.Created)
 		changed := []string{policyfile.Changed}
 		if slices.ContainsFunc(policyfile.Tables[table].Columns, func(c columns.Column) bool { return c.Late }) {
 			changed = append(changed, policyfile.Created)
 		}
-		do(table, updateRowsSQL, changed...)
+		do(table, all[table].change, changed...)
 	}
 	for table := columns.Overrides - 1; table >= 0; table-- {
-		do(table, deleteRowsSQL, policyfile.Deleted)
+		do(table, all[table].remove, policyfile.Deleted)
 	}
 }
 

@@ -156,7 +156,7 @@ func (e *edit) setLimit(rule string, a assignment, force bool) {
 	window = strings.TrimSpace(window)
 	rate, err := ratelimit.ParseRate("1/" + window)
 	hadWindow, hadCalendar := t.Get(row, "per") != nil, t.Get(row, "calendar") != nil
-	algorithm := e.algorithmOf(rule)
+	algorithm := e.algorithmOf()
 	per, calendar, zone := any(nil), any(nil), any(nil)
 	switch {
 	case window == ratelimit.InFlight.String():
@@ -183,8 +183,8 @@ func (e *edit) setLimit(rule string, a assignment, force bool) {
 	t.Set(row, "time_zone", zone)
 }
 
-// algorithmOf is the algorithm of a new limit with a window: that of the others of its rule, if they have one.
-func (e *edit) algorithmOf(rule string) string {
+// algorithmOf is the algorithm of a new limit with a window: that of the other limits, if they have one.
+func (e *edit) algorithmOf() string {
 	t, algorithm := &policyfile.Tables[columns.Limits], ""
 	for i := range e.want.Rows[columns.Limits] {
 		switch l := &e.want.Rows[columns.Limits][i]; {
