@@ -269,6 +269,12 @@ func TestAFileHasEveryColumn(t *testing.T) {
 			if kind := b.text("SELECT replace(format_type(atttypid, atttypmod), 'timestamp with time zone', 'timestamptz') FROM pg_attribute WHERE attrelid = '" + table.Name + "'::regclass AND attname = '" + c.Name + "'"); kind != c.Kind.SQL() {
 				t.Errorf("%s.%s is described as %s, and is %s", table.Name, c.Name, c.Kind.SQL(), kind)
 			}
+			if c.Max > 0 {
+				name := fmt.Sprintf("%s_must_be_%d_to_%d", c.Name, c.Min, c.Max)
+				if b.text("SELECT count(*) FROM pg_constraint WHERE conrelid = '"+table.Name+"'::regclass AND conname = '"+name+"'") != "1" {
+					t.Errorf("%s has no constraint %s", table.Name, name)
+				}
+			}
 			isLoaded(t, i, &c)
 		}
 		slices.Sort(got)

@@ -232,19 +232,6 @@ func (e *edit) setLimits(a assignment) error {
 // calendarNames are the units in rate_limit_rule_limits.calendar, by ratelimit.Calendar.
 var calendarNames = []string{"", "day", "week", "month", "year"}
 
-// usably runs commands that change a rule in one transaction, and refuses the change if proxies
-// could then not use the rule, or another rule that they can use now.
-func (d *Database) usably(ctx context.Context, name string, commands func(w *work)) error {
-	return d.together(ctx, func(w *work) {
-		w.stillUsable(func(wrong policy.Wrong) error {
-			if wrong.Rule == name {
-				return wrong.Err
-			}
-			return nil
-		}, commands)
-	})
-}
-
 // stillUsable runs commands that change rules. It fails if proxies could then not use one of these
 // rules, for which own returns an error, or another rule that they can use now.
 func (w *work) stillUsable(own func(policy.Wrong) error, commands func(w *work)) {

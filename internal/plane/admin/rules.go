@@ -102,8 +102,10 @@ const ruleNames = "SELECT name FROM rate_limit_rules ORDER BY name"
 
 // SetRuleMode turns a rule on (enforce), on trial (shadow) or off.
 func (d *Database) SetRuleMode(ctx context.Context, name, mode string) error {
-	return d.usably(ctx, name, func(w *work) {
-		w.oneRule(name, w.execute("UPDATE rate_limit_rules SET mode = $2 WHERE name = $1", name, mode))
+	return d.together(ctx, func(w *work) {
+		w.oneRule(name, w.execute("SELECT FROM rate_limit_rules WHERE name = $1", name))
+		changes, _ := w.ruleChanges(name, []assignment{{"mode", mode}}, true)
+		w.makeChanges(changes, bare)
 	})
 }
 
