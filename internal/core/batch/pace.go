@@ -15,6 +15,11 @@ const (
 
 	// smallBatch is the most hits of a batch that shows a higher latency than before.
 	smallBatch = 100
+
+	// A batch may be in flight for at least leastPatience before another worker collects the next one: one slow
+	// statement must not delay all calls.
+	leastPatience = 5 * time.Millisecond
+	mostPatience  = 50 * time.Millisecond
 )
 
 // pace is what a queue has learned from its batches. The queue's mutex guards it.
@@ -23,6 +28,10 @@ type pace struct {
 	latency   time.Duration // how long the fastest ones take; 0 is unknown
 	most      int           // the most hits of the next batch
 	full      int           // how many batches had that many hits
+
+	// patience is how long a batch may be in flight. What batches take beyond the latency is time of busy processors:
+	// another batch beside them would only make both smaller, so the patience has twice that time more.
+	patience time.Duration
 }
 
 // sample is how a batch went.
@@ -48,6 +57,13 @@ func (p *pace) learn(o sample, timeout time.Duration, workers int) {
 		case o.only && o.hits <= smallBatch && o.hits <= o.most/4 || o.most == leastHits:
 			p.latency = (7*p.latency + o.took) / 8 // other hits took no time
 		}
+	}
+	p.patience = leastPatience
+	if busy := p.batchTime - p.latency; busy > 0 {
+		p.patience += 2 * busy
+	}
+	if p.patience > mostPatience {
+		p.patience = mostPatience
 	}
 	if o.most != p.most {
 		return // the bound has changed since
