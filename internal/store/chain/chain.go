@@ -54,6 +54,9 @@ type Store interface {
 	Tick()
 }
 
+// Bounded is a DB that knows how many connections it has at most.
+type Bounded interface{ MaxConns() int }
+
 // Place is where the tables of counts of a store are. The zero value is the database of the store.
 type Place struct {
 	// Find is asked before the tables are looked for, until it has answered. It reports that the tables are in other

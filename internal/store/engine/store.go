@@ -92,9 +92,6 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// bounded is a DB that knows how many connections it has at most.
-type bounded interface{ MaxConns() int }
-
 // Store is the last store of a chain. All processes on one database share its counts.
 type Store struct {
 	engine  *engine
@@ -123,7 +120,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b, ok := db.(bounded); ok && b.MaxConns() < o.Workers {
+	if b, ok := db.(chain.Bounded); ok && b.MaxConns() < o.Workers {
 		o.Workers = b.MaxConns() // a batch that waits for a connection would better go on collecting calls
 	}
 	closing, cancel := context.WithCancel(context.Background())

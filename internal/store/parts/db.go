@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -40,12 +41,9 @@ type partDB struct {
 // newPartDB is a function because Yaegi gives all that a loop makes of a literal the last value.
 func newPartDB(r *routes, part int) pgdb.DB { return &partDB{routes: r, part: part} }
 
-// bounded is a DB that knows how many connections it has at most.
-type bounded interface{ MaxConns() int }
-
 // MaxConns is that of the database, for each of its servers.
 func (d *partDB) MaxConns() int {
-	if b, ok := d.routes.db.(bounded); ok {
+	if b, ok := d.routes.db.(chain.Bounded); ok {
 		return b.MaxConns()
 	}
 	return math.MaxInt32
