@@ -14,8 +14,8 @@ func (s *Store) Leases() *lease.Set {
 	return s.engine.leases.Set
 }
 
-// updateLeases updates the leases with the rows that a plan of a leasing batch has charged for requests. d.sent was read
-// before the plan's statements were sent.
+// updateLeases updates the leases with the rows that a plan of a leasing batch has charged for requests. d.sent was
+// read before the plan's statements were sent.
 func (d *dispatch) updateLeases(p *plan) {
 	leases := d.engine.leases
 	lease.SetRoundTrip(leases.Set, lease.Now(leases.Set)-d.sent)

@@ -52,9 +52,9 @@ func (l *Leases) maintain() {
 	}))
 }
 
-// Calls takes the calls that go with a batch. It skips a row that another transaction has locked, so that no request has
-// to wait for the row: the units of this row are lost. It ends the leases of the rows on which the batch has refunds or
-// resets.
+// Calls takes the calls that go with a batch. It skips a row that another transaction has locked, so that no request
+// has to wait for the row: the units of this row are lost. It ends the leases of the rows on which the batch has refunds
+// or resets.
 func (l *Leases) Calls(b own.Batch) []*own.Call {
 	var calls []*own.Call
 	given := false
