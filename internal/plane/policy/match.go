@@ -26,7 +26,8 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	all.mu.RLock()
 	m := all.matches[combination{id.Tier, f.Method, f.Host, f.Path}]
 	all.mu.RUnlock()
-	if m == nil || m.verdict == nil || len(s.bans.byNetwork) > 0 && findBan(s, f, nil, now.UnixMicro()) != nil {
+	if m == nil || m.verdict == nil || len(s.bans.byNetwork) > 0 && findBan(s, f, nil, now.UnixMicro()) != nil ||
+		len(s.set.index.networks) > 0 && len(findNetworks(s.set.index, f, id.Tier, false, nil)) > 0 {
 		evaluateInFull(s, f, id, now, o)
 		return
 	}

@@ -51,7 +51,7 @@ func remembered(set *ruleSet, f *Facts, tier string) []*rule {
 	} else {
 		m.found = known.found
 		m.seen = true
-		complete(m, set, f.Path, tier)
+		complete(m, f.Path, tier)
 	}
 	if len(f.Path)+len(f.Host)+len(f.Method)+len(tier) > longestRemembered {
 		return m.found
@@ -75,10 +75,10 @@ func remembered(set *ruleSet, f *Facts, tier string) []*rule {
 // anybody stands for the user in the verdict of complete. No counter has such a key.
 const anybody = " "
 
-// complete finds out whether the rules that match give one verdict on all plain senders at any time and from any
-// address. It is that on a request of anybody.
-func complete(m *matches, set *ruleSet, path, tier string) {
-	if !set.index.lengths.none() || strings.IndexByte(path, ';') >= 0 {
+// complete finds out whether the rules that match give one verdict on all plain senders at any time. It is that on a
+// request of anybody.
+func complete(m *matches, path, tier string) {
+	if strings.IndexByte(path, ';') >= 0 {
 		return
 	}
 	for _, r := range m.found {
