@@ -57,23 +57,50 @@ func (s *spread) moving(t *testing.T, key string) (stop func() int) {
 func (s *spread) testSlots(t *testing.T, driver string) {
 	flight := conformance.InFlight("slots "+driver, 5)
 	a, b := s.store(t, driver, engine.Options{}), s.store(t, driver, engine.Options{})
-	lost := int64(0)
-	held := enter(t, a, flight, 8, func() { atomic.AddInt64(&lost, 1) })
+	held := map[int]*ratelimit.Slot{} // of the requests that run
+	lost := make(chan int, 100)
+	ids := 0
+	run := func(store ratelimit.Store) bool {
+		ids++
+		id := ids
+		slots := enter(t, store, flight, 1, func() { lost <- id })
+		if len(slots) == 1 {
+			held[id] = slots[0]
+		}
+		return len(slots) == 1
+	}
+	for range 8 {
+		run(a)
+	}
 	if len(held) != 5 {
 		t.Fatalf("%d requests run, want 5", len(held))
 	}
 	stop := s.moving(t, "k")
-	// Longer than a process is believed to run without a sign of life.
+	// Longer than a process is believed to run without a sign of life. On a machine that is too busy to move a part in
+	// this time, a process loses its slots. A sixth request may then run, but only in place of one that is told.
 	for until := time.Now().Add(11 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
 		for _, store := range []ratelimit.Store{a, b} {
-			if more := enter(t, store, flight, 1, nil); len(more) != 0 {
-				t.Error("a sixth request runs")
+			if !run(store) {
+				continue
+			}
+			select {
+			case id := <-lost:
+				delete(held, id)
+			case <-time.After(longTime):
+				t.Fatal("a sixth request runs, and none has lost its slot")
 			}
 		}
 	}
-	for _, slot := range held[:2] {
-		slot.Release()
+	release := func(n int) {
+		for id, slot := range held {
+			if n--; n < 0 {
+				return
+			}
+			slot.Release()
+			delete(held, id)
+		}
 	}
+	release(2)
 	awaitFree(t, b, flight, 2)
 	// Beside a limit of another part that is used up, a request leaves no slot behind.
 	full := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "slots full " + driver, Algorithm: ratelimit.FixedWindow, Events: 1, Window: time.Hour}, Key: apartFrom("k"), Cost: 1}
@@ -90,12 +117,10 @@ func (s *spread) testSlots(t *testing.T, driver string) {
 		slot.Release()
 		awaitFree(t, a, flight, 2)
 	}
-	if stop() < 2 || atomic.LoadInt64(&lost) > 0 {
-		t.Errorf("%d slots were lost", lost)
+	if stop() < 2 {
+		t.Error("nothing moved")
 	}
-	for _, slot := range held[2:] {
-		slot.Release()
-	}
+	release(3)
 	awaitFree(t, b, flight, 5)
 }
 
