@@ -16,8 +16,9 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-	given CONSTANT jsonb := jsonb_strip_nulls(jsonb_build_object('name', rate_limit_rule.name, 'family', rate_limit_rule.family, 'priority', rate_limit_rule.priority, 'mode', rate_limit_rule.mode,
-		'action', rate_limit_rule.action, 'tiers', rate_limit_rule.tiers, 'hosts', rate_limit_rule.hosts, 'paths', rate_limit_rule.paths, 'methods', rate_limit_rule.methods,
+	-- Without a name, the constraint of the column says so.
+	given CONSTANT jsonb := jsonb_build_object('name', rate_limit_rule.name) || jsonb_strip_nulls(jsonb_build_object(
+		'family', rate_limit_rule.family, 'priority', rate_limit_rule.priority, 'mode', rate_limit_rule.mode, 'action', rate_limit_rule.action, 'tiers', rate_limit_rule.tiers, 'hosts', rate_limit_rule.hosts, 'paths', rate_limit_rule.paths, 'methods', rate_limit_rule.methods,
 		'networks', rate_limit_rule.networks, 'count_by', rate_limit_rule.count_by, 'valid', rate_limit_rule.valid, 'cost', rate_limit_rule.cost, 'status', rate_limit_rule.status,
 		'message', rate_limit_rule.message, 'retry_after', rate_limit_rule.retry_after, 'ban_for', rate_limit_rule.ban_for, 'ban_after', rate_limit_rule.ban_after,
 		'ban_within', rate_limit_rule.ban_within, 'comment', rate_limit_rule.comment, 'without_header', rate_limit_rule.without_header, 'settle', rate_limit_rule.settle));
