@@ -80,8 +80,8 @@ func NewQueue(o Options) *Queue {
 	if o.Silent == nil {
 		o.Silent = func() bool { return false }
 	}
-	return &Queue{pace: pace{most: startHits, patience: leastPatience}, Timeout: o.Timeout, silent: o.Silent, maxWorkers: o.Workers,
-		decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver}
+	return &Queue{pace: pace{most: startHits, patience: leastPatience}, Timeout: o.Timeout, silent: o.Silent,
+		maxWorkers: o.Workers, decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver}
 }
 
 // ErrPaused is the error of the calls of a queue of a proxy while the limits of the database are

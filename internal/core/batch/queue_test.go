@@ -214,6 +214,26 @@ func TestABusyMachineHasOneBatchAtATime(t *testing.T) {
 	})
 }
 
+// TestNoCallExpiresWhileWorkersAreFree: a short timeout leaves less time to wait for a batch that is in flight.
+func TestNoCallExpiresWhileWorkersAreFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newQueue(batch.Options{Timeout: 10 * time.Millisecond}, func(n int) time.Duration {
+			return []time.Duration{time.Millisecond, 35 * time.Millisecond}[min(n, 1)]
+		})
+		var calls []*batch.Call
+		for range 100 {
+			calls = append(calls, d.send("k", 1))
+			time.Sleep(4 * time.Millisecond)
+		}
+		wait(time.Now(), calls...)
+		for i, c := range calls {
+			if c.Err != nil {
+				t.Fatalf("call %d: %v", i, c.Err)
+			}
+		}
+	})
+}
+
 func TestBatchesInFlightAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newQueue(batch.Options{Workers: 3}, always(time.Second))
