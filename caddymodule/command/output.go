@@ -149,7 +149,7 @@ func (p *page) table(t table) {
 	p.WriteString(w.align(t))
 }
 
-// widths are those of the columns of a table. They only grow, while one is printed row by row.
+// widths are those of the columns of a table. While a table is printed row by row, they only grow.
 type widths []int
 
 // align is the text of lines.

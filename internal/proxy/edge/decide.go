@@ -19,7 +19,7 @@ type Decider struct {
 	OnError OnError
 	Share   float64 // of Local: Settings.LocalShare
 
-	inPostgres *store.Store // Store, if UseStore has set one that counts in Postgres
+	inPostgres *store.Store // Store, if UseStore has set one that counts in Postgres, else nil
 }
 
 // Outcome is what happens to a request.

@@ -26,7 +26,7 @@ func checkLocalShare(to *Settings, text string) error {
 	return nil
 }
 
-// UseStore sets the store. It must be called before requests that are to be decided with Local, or that pauses are for.
+// UseStore sets the store. Without it, no request is decided with Local, and pauses have no effect.
 func (d *Decider) UseStore(counters ratelimit.Store) {
 	d.Store = counters
 	d.inPostgres = Postgres(counters)

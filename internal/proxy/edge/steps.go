@@ -185,7 +185,7 @@ func taken(s *Site, q *Request) {
 	if s.Watcher != nil {
 		s.Watcher.Decided(q)
 	}
-	switch { // the log has a line a second of all handlers on a database, and one when it answers again
+	switch { // at most one line a second for all handlers on a database, and one when it answers again
 	case s.Outage == nil:
 	case q.Outcome.Err != nil:
 		LogNoDecision(s, q)

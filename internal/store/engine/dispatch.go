@@ -57,7 +57,7 @@ type dispatch struct {
 
 	own       []*ownCall    // own calls of the store that are not ended
 	gathered  []*request    // those with which own calls go
-	stats     tally         // what the batch adds to the counts, before callers go on, which may read the counts
+	stats     tally         // not yet in the counts. It is added before callers go on, since they may read the counts
 	finishing []*batch.Call // memory for finishSingles
 	memory    []*request    // for requests
 }

@@ -25,7 +25,7 @@ type group struct {
 	only    bool  // the first entry has the statement to itself
 	slots   bool  // a take on limits InFlight
 
-	// Memory for results, see result.go.
+	// Memory for results, see readRows.
 	cells []algorithm.Cell
 	rows  []*algorithm.Row
 	views []*algorithm.View
@@ -43,8 +43,8 @@ type group struct {
 	sorted []*entry // memory for entries
 }
 
-// write fills in the statement, and appends what runs to those of a pipeline. settings are its first parameter, see
-// clockSQL.
+// write fills in the statement, and appends it to those of a pipeline, after the one that comes before it. One that
+// cannot be sent is left out. settings are its first parameter, see clockSQL.
 func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Statement) []*pgdb.Statement {
 	if g.failure != nil {
 		g.statement = pgdb.Statement{Err: g.failure, Result: g.statement.Result}

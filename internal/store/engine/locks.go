@@ -30,7 +30,7 @@ import (
 func (d *dispatch) lockWait() time.Duration { return time.Duration(d.settings[1]) * time.Millisecond }
 
 const (
-	// lockShare is how many waits for a lock have room in a timeout, so that a batch has time to go on after one.
+	// A wait for a lock takes at most 1/lockShare of the timeout, so that a batch has time to go on after it.
 	lockShare = 5
 
 	// lockedWaits is how many lockWaits lie between the first and the last statement that have waited in
