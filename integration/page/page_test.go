@@ -132,6 +132,9 @@ func TestThePageNeedsNoScriptForTheState(t *testing.T) {
 	for selector, want := range map[string]string{"#state": "Failing open", "#figures": "310/s", "#proxies-list": "traefik-1", "main": "Without scripts, this page changes nothing", "#top-rules": "600"} {
 		b.await(selector, want)
 	}
+	b.do(chromedp.SetValue(chromedp.CSS("#since"), "1h"))
+	b.click("#since-form button")
+	f.awaitAsked(b, "?since=1h")
 	b.problems = nil // the blank page is of no host
 }
 

@@ -36,6 +36,7 @@ var index = template.Must(template.New("index.html").Funcs(template.FuncMap{
 	"several":      func(n any) string { return map[bool]string{true: number(int64(numberOf(n)))}[numberOf(n) > 1] },
 	"number":       func(text string) json.Number { return json.Number(text) },
 	"lists":        func() []list { return lists },
+	"kinds":        func() [][2]string { return kinds },
 	"mode":         func(headline string) string { mode, _, _ := strings.Cut(headline, ":"); return mode },
 	"next": func(text, request string) string {
 		return strings.Replace(text, "The next request", "Now, "+request, 1)
@@ -48,8 +49,14 @@ var index = template.Must(template.New("index.html").Funcs(template.FuncMap{
 	"json":    func(v any) string { return string(marshal(v)) },
 }).ParseFS(static, "static/index.html"))
 
+// kinds are what a reader can say that a name is.
+var kinds = [][2]string{
+	{"", "guessed"}, {kindUser, "a user"}, {kindKey, "an API key"}, {kindKeyID, "the number of an API key"},
+	{kindAddress, "an address"}, {kindCounter, "a key that a limit counts"},
+}
+
 // Write writes the page. The answers are "session", "state", and, if they were asked for, "top" since a time ("since"),
-// and "why" for a "request", or the "error" of it.
+// and "why" for a "request", or the "error" of it. "asked" has the fields of the question.
 func Write(w io.Writer, answers map[string]any) error {
 	text := marshal(answers)
 	shown, d := map[string]any{"since": "now"}, drawing{}
@@ -82,6 +89,9 @@ func (s *Server) serveIndex(w http.ResponseWriter, r *http.Request) {
 		if failed = readWhole(w, r); failed == nil {
 			failed = readForm(r, &asked)
 		}
+		if len(r.PostForm["who"]) > 1 { // a name in a list: its script asks about now, too
+			asked.At = ""
+		}
 		var answer any
 		if failed == nil {
 			answer, failed = why(r.Context(), s, &asked)
@@ -100,6 +110,10 @@ func (s *Server) serveIndex(w http.ResponseWriter, r *http.Request) {
 		answers["error"] = oneLine(failureOf(failed).Error())
 	}
 	answers["request"] = cmp.Or(asked.Method, "GET") + " " + asked.Host + cmp.Or(asked.Path, "/")
+	if apiKeys.MatchString(asked.Who) { // the page shows no API key
+		asked.Who = ""
+	}
+	answers["asked"] = &asked
 	answers["state"] = json.RawMessage(s.state(r.Context(), watchTime))
 	var text bytes.Buffer
 	if err := Write(&text, answers); err != nil {
@@ -154,7 +168,11 @@ func untilText(value any, now time.Time) string {
 	if left <= 0 {
 		return dash
 	}
-	return timeText(value, now, "15:04") + " (in " + span(left.Round(time.Minute)) + ")"
+	round := time.Minute
+	if left < 2*time.Minute {
+		left, round = max(left, time.Second), time.Second
+	}
+	return timeText(value, now, "15:04") + " (in " + span(left.Round(round)) + ")"
 }
 
 // numberOf is a number of an answer; 0: there is none.

@@ -53,4 +53,5 @@ export function startSince() {
 	chosen = period.value;
 	period.addEventListener('change', choose);
 	time.addEventListener('change', choose);
+	byId('since-form').addEventListener('submit', (event) => event.preventDefault());
 }
