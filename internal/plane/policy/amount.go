@@ -47,13 +47,15 @@ func newAmount(r *Rule, row *RuleLimit, events, burst int64, unlimited bool, fro
 	}
 	a := &amount{limit: &l, unlimited: unlimited}
 	a.mark = &Mark{
-		Rule: r.Name, Counter: counterOf(r), Limit: row.Name, Shadow: r.Mode == Shadow, Overage: row.Overage, Quota: events, From: from,
+		Rule: r.Name, Counter: counterOf(r), Limit: row.Name, Shadow: r.Mode == Shadow, Overage: row.Overage,
+		Quota: events, From: from,
 		Status: r.Status, Message: r.Message, RetryAfter: r.RetryAfter, Ban: r.Ban, Settle: settle,
 	}
 	if a.mark.Status == 0 {
 		a.mark.Status = 429
 	}
-	a.mark.simple = !a.mark.Shadow && !a.mark.Overage && a.mark.Status == 429 && a.mark.Message == "" && a.mark.RetryAfter == 0 && settle == nil && l.Algorithm != ratelimit.InFlight
+	a.mark.simple = !a.mark.Shadow && !a.mark.Overage && a.mark.Status == 429 && a.mark.Message == "" &&
+		a.mark.RetryAfter == 0 && settle == nil && l.Algorithm != ratelimit.InFlight
 	if burst > 0 {
 		a.limit.Burst = burst
 	}
@@ -86,11 +88,13 @@ func newChoice(l *limit, o *Override, from string) (*choice, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &choice{limit: l.number, tier: o.Tier, ofKey: from == "key", from: beginOf(o.From), until: endOf(o.Until), amount: a}, nil
+	return &choice{
+		limit: l.number, tier: o.Tier, ofKey: from == "key", from: beginOf(o.From), until: endOf(o.Until), amount: a,
+	}, nil
 }
 
-// amounts are what a rule set has for an identity. They do not change. An identity keeps those of the rule set that used
-// it last.
+// amounts are what a rule set has for an identity. They do not change. An identity keeps those of the rule set that
+// used it last.
 type amounts struct {
 	set       *ruleSet
 	user, key string // parts of counters' keys
@@ -98,7 +102,8 @@ type amounts struct {
 
 	tierUntil, expiresAt, revokedAt int64
 
-	// plainUntil is when the first of these ends, of an identity without bans, overrides and a billing period; else always.
+	// plainUntil is when the first of these ends, of an identity without bans, overrides and a billing period; else
+	// always.
 	plainUntil int64
 
 	own    []*choice // a key's before a user's, then as in limit.tiers
@@ -218,8 +223,13 @@ func periodOf(id *Identity) *period {
 	if id.PeriodStart.IsZero() {
 		return nil
 	}
-	p := &period{month: ratelimit.AnchorOn(ratelimit.Month, id.PeriodStart), year: ratelimit.AnchorOn(ratelimit.Year, id.PeriodStart)}
-	zoned := ratelimit.Limit{Prefix: "period", Algorithm: ratelimit.FixedWindow, Events: 1, Calendar: ratelimit.Month, Zone: id.TimeZone}
+	p := &period{
+		month: ratelimit.AnchorOn(ratelimit.Month, id.PeriodStart),
+		year:  ratelimit.AnchorOn(ratelimit.Year, id.PeriodStart),
+	}
+	zoned := ratelimit.Limit{
+		Prefix: "period", Algorithm: ratelimit.FixedWindow, Events: 1, Calendar: ratelimit.Month, Zone: id.TimeZone,
+	}
 	if zoned.Validate() == nil {
 		p.timeZone = id.TimeZone
 	}

@@ -153,10 +153,12 @@ func (set *ruleSet) keepUnique(compiled []*rule) {
 		counter := r.mark.Counter
 		switch {
 		case names[name]:
-			set.wrong = append(set.wrong, Wrong{Rule: name, Err: &ratelimit.FieldError{Field: "name", Value: name, Want: "a name that no other rule has"}})
+			err := &ratelimit.FieldError{Field: "name", Value: name, Want: "a name that no other rule has"}
+			set.wrong = append(set.wrong, Wrong{Rule: name, Err: err})
 			continue
 		case counters[counter]:
-			set.wrong = append(set.wrong, Wrong{Rule: name, Err: &ratelimit.FieldError{Field: "counter", Value: counter, Want: "one that no other rule has"}})
+			err := &ratelimit.FieldError{Field: "counter", Value: counter, Want: "one that no other rule has"}
+			set.wrong = append(set.wrong, Wrong{Rule: name, Err: err})
 			continue
 		}
 		names[name] = true
@@ -218,8 +220,8 @@ func compileRule(row *Rule, options Options) (*rule, error) {
 		status = row.Status
 	}
 	r.mark = &Mark{
-		Rule: row.Name, Counter: counterOf(row), Shadow: row.Mode == Shadow, From: "rule", Status: status, Message: row.Message,
-		RetryAfter: row.RetryAfter, Ban: row.Ban,
+		Rule: row.Name, Counter: counterOf(row), Shadow: row.Mode == Shadow, From: "rule", Status: status,
+		Message: row.Message, RetryAfter: row.RetryAfter, Ban: row.Ban,
 	}
 	return r, nil
 }
@@ -273,7 +275,8 @@ func (r *rule) check() error {
 		{int(row.Mode) >= len(modes), "mode", row.Mode.String(), "one of " + strings.Join(modes, ", ")},
 		{int(row.Action) >= len(actions), "action", row.Action.String(), "one of " + strings.Join(actions, ", ")},
 		{r.from >= r.until, "valid", row.Until.String(), "a range that ends after it begins"},
-		{row.Cost < 0 || row.Cost > ratelimit.MaxEvents, "cost", strconv.FormatInt(row.Cost, 10), "1 to " + strconv.FormatInt(ratelimit.MaxEvents, 10)},
+		{row.Cost < 0 || row.Cost > ratelimit.MaxEvents, "cost", strconv.FormatInt(row.Cost, 10),
+			"1 to " + strconv.FormatInt(ratelimit.MaxEvents, 10)},
 		{row.Status != 0 && (row.Status < 400 || row.Status > 599), "status", strconv.Itoa(row.Status), "400 to 599"},
 		{row.RetryAfter < 0, "retry_after", row.RetryAfter.String(), "0 or more"},
 		{charges && len(row.Limits) == 0, "limits", "", "at least one limit, or another action"},
@@ -297,19 +300,25 @@ func (r *rule) compileLimits() ([]*limit, error) {
 		row := r.row.Limits[i]
 		// The limit's name has no slash, so no two limits have one prefix.
 		if row.Name == "" || strings.IndexByte(row.Name, '/') >= 0 || names[row.Name] {
-			return nil, &ratelimit.FieldError{Field: "limit", Value: row.Name, Want: "a name without a slash that no other limit of the rule has"}
+			return nil, &ratelimit.FieldError{
+				Field: "limit", Value: row.Name, Want: "a name without a slash that no other limit of the rule has",
+			}
 		}
 		names[row.Name] = true
 		row.Limit.Prefix = "rule/" + counterOf(&r.row) + "/" + row.Name
 		if row.Overage && row.Limit.Algorithm != ratelimit.FixedWindow && row.Limit.Algorithm != ratelimit.SlidingWindow {
-			return nil, &ratelimit.FieldError{Field: "algorithm", Value: row.Limit.Algorithm.String(), Want: "fixed_window or sliding_window for a limit with overage"}
+			return nil, &ratelimit.FieldError{
+				Field: "algorithm", Value: row.Limit.Algorithm.String(),
+				Want: "fixed_window or sliding_window for a limit with overage",
+			}
 		}
 		own, err := newAmount(&r.row, &row, row.Limit.Events, 0, row.Unlimited, "rule")
 		if err != nil {
 			return nil, err
 		}
 		calendar := row.Limit.Calendar
-		compiled = append(compiled, &limit{of: &r.row, row: row, own: own, periodic: r.by.person && (calendar == ratelimit.Month || calendar == ratelimit.Year)})
+		periodic := r.by.person && (calendar == ratelimit.Month || calendar == ratelimit.Year)
+		compiled = append(compiled, &limit{of: &r.row, row: row, own: own, periodic: periodic})
 	}
 	return compiled, nil
 }

@@ -27,7 +27,8 @@ const (
 // dimensions are the names in CountBy, by dimension.
 var dimensions = []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "header:", "all"}
 
-const wantCountBy = "user, key, tier, ip, ip/64, host, route, header:NAME, or alternatives of them such as user|ip, each once; or all alone"
+const wantCountBy = "user, key, tier, ip, ip/64, host, route, header:NAME, " +
+	"or alternatives of them such as user|ip, each once; or all alone"
 
 // counterBy is a parsed CountBy. A name in CountBy is one dimension, or several, its alternatives, which follow each
 // other.
@@ -73,7 +74,8 @@ func parseCountBy(names []string) (counterBy, error) {
 			if len(alternatives) > 1 {
 				number = i + 1
 			}
-			by.dimensions = append(by.dimensions, &counted{kind: d, header: header, number: number, more: i+1 < len(alternatives)})
+			more := i+1 < len(alternatives)
+			by.dimensions = append(by.dimensions, &counted{kind: d, header: header, number: number, more: more})
 			// An identity with a billing period has a user, and may have no key.
 			by.person = by.person || certain && (d == byUser || d == byKey && len(alternatives) == 1)
 			certain = certain && d == byKey

@@ -50,7 +50,8 @@
 //
 // # Files
 //
-//   - rows.go: what the database delivers. verdict.go: facts of a request, and the verdict on it. settle.go: what a request really cost.
+//   - rows.go: what the database delivers. verdict.go: facts of a request, and the verdict on it. settle.go: what a request
+//     really cost.
 //   - key.go: API keys. path.go: the one form of a path and of a host.
 //   - identities.go: caches of keys and users.
 //   - compile.go: rules become a Snapshot. pattern.go, counter.go: patterns and counters'

@@ -62,8 +62,8 @@ func filings(r *rule) [][]filing {
 // newIndex files rules, which are in the order in which they are tried.
 func newIndex(rules []*rule) *index {
 	x := &index{
-		paths: make(map[string][]*rule), hosts: make(map[string][]*rule), below: make(map[string][]*rule), tiers: make(map[string][]*rule),
-		networks: make(map[netip.Prefix][]*rule),
+		paths: make(map[string][]*rule), hosts: make(map[string][]*rule), below: make(map[string][]*rule),
+		tiers: make(map[string][]*rule), networks: make(map[netip.Prefix][]*rule),
 	}
 	all := make([][][]filing, len(rules))
 	count := make(map[filing]int)

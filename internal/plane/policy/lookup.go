@@ -39,7 +39,8 @@ const (
 var errCrowded = fmt.Errorf("%w: too many API keys and users wait to be looked up", ratelimit.ErrUnavailable)
 
 // errCrowd is for a look-up that finds too many others of its network waiting.
-var errCrowd = fmt.Errorf("%w: too many API keys and users of one network wait to be looked up", ratelimit.ErrUnavailable)
+var errCrowd = fmt.Errorf(
+	"%w: too many API keys and users of one network wait to be looked up", ratelimit.ErrUnavailable)
 
 // lookup is an identity that is looked up for one or more callers.
 //
@@ -266,7 +267,8 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, tables string,
 			a.identity = nil
 			a.err = errOtherTables
 		}
-		if a.err == nil && (others || l.cache.Add([]*Identity{a.identity}, generation, now) > 0) && call.attempts <= staleMost && !l.closed {
+		if a.err == nil && (others || l.cache.Add([]*Identity{a.identity}, generation, now) > 0) &&
+			call.attempts <= staleMost && !l.closed {
 			again = append(again, call)
 			continue
 		}

@@ -150,7 +150,8 @@ func New(db pgdb.DB, s Settings) (*Policy, error) {
 		return nil, &ratelimit.FieldError{Field: "max_identities", Value: fmt.Sprint(s.MaxIdentities), Want: "0 or more"}
 	}
 	if s.Refresh > 0 && s.Refresh < leastRefresh {
-		return nil, &ratelimit.FieldError{Field: "refresh", Value: s.Refresh.String(), Want: leastRefresh.String() + " or more"}
+		want := leastRefresh.String() + " or more"
+		return nil, &ratelimit.FieldError{Field: "refresh", Value: s.Refresh.String(), Want: want}
 	}
 	if s.Refresh == 0 {
 		s.Refresh = DefaultRefresh
@@ -227,8 +228,8 @@ func (p *Policy) snapshot() *Snapshot {
 // timeout is for the whole evaluation: the first rules may take all of it, and the statement that looks up a key
 // or a user that is not remembered takes half of it at most, so that limits can still be
 // counted. The error is ratelimit.ErrTimeout, or ratelimit.ErrUnavailable while the database does
-// not answer, or ratelimit.ErrOverloaded if the wait for a statement took batch.MostTimeouts. What is remembered needs no database. A request that is refused
-// for every sender is not looked up.
+// not answer, or ratelimit.ErrOverloaded if the wait for a statement took batch.MostTimeouts. What is remembered needs
+// no database. A request that is refused for every sender is not looked up.
 //
 // If a look-up fails, o is the verdict without it, see Verdict.Unread. An error is returned only if
 // the request is not refused, and the verdict depends on the sender or not all bans are known. Without rules,

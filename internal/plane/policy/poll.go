@@ -47,7 +47,8 @@ const maxChanges = 1000
 // they write. One statement has one snapshot, so that no change falls between two polls and none
 // is seen twice. UNION ALL instead of OR lets both halves use the index.
 const pollSQL = `WITH head AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot)
-SELECT 'head', h.snapshot::text, coalesce((SELECT max(seq) FROM rate_limit_changes), 0)::text, pg_is_in_recovery()::text FROM head h
+SELECT 'head', h.snapshot::text, coalesce((SELECT max(seq) FROM rate_limit_changes), 0)::text, pg_is_in_recovery()::text
+	FROM head h
 UNION ALL
 (SELECT c.kind, c.ref, c.seq::text, (c.ref IS NULL)::text FROM (
 	SELECT kind, ref, seq FROM rate_limit_changes
@@ -65,16 +66,20 @@ const serverSQL = `SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE left(pg_wal
 
 // numbersSQL are the numbers of the tables that identities and rules are read from, and whether their rows are being
 // copied: until all are there, the tables are not those of before.
-const numbersSQL = `concat_ws(' ', 'rate_limit_tiers'::regclass::oid, 'rate_limit_users'::regclass::oid, 'rate_limit_api_keys'::regclass::oid, 'rate_limit_rules'::regclass::oid,
-	'rate_limit_rule_limits'::regclass::oid, 'rate_limit_overrides'::regclass::oid, 'rate_limit_bans'::regclass::oid, 'rate_limit_changes'::regclass::oid,
+const numbersSQL = `concat_ws(' ', 'rate_limit_tiers'::regclass::oid, 'rate_limit_users'::regclass::oid,
+	'rate_limit_api_keys'::regclass::oid, 'rate_limit_rules'::regclass::oid, 'rate_limit_rule_limits'::regclass::oid,
+	'rate_limit_overrides'::regclass::oid, 'rate_limit_bans'::regclass::oid, 'rate_limit_changes'::regclass::oid,
 	CASE WHEN NOT ` + schema.PolicyCopied + ` THEN 'copying' END)`
 
 // tablesSQL identifies the tables, and tells by how many the rows that were ever written
 // outnumber the lines in the log. A session counts its rows and its lines together, at most 10 s
 // after a transaction.
-const tablesSQL = `SELECT ` + numbersSQL + `, 'rate_limit_changes'::regclass::oid::text, string_agg(pg_relation_filenode(t.oid)::text, ' '),
-	(sum(pg_stat_get_tuples_inserted(t.oid) + pg_stat_get_tuples_updated(t.oid) + pg_stat_get_tuples_deleted(t.oid)) - pg_stat_get_tuples_inserted('rate_limit_changes'::regclass))::text
-FROM unnest(ARRAY['rate_limit_tiers'::regclass, 'rate_limit_users', 'rate_limit_api_keys', 'rate_limit_rules', 'rate_limit_rule_limits', 'rate_limit_overrides', 'rate_limit_bans']) AS t(oid)`
+const tablesSQL = `SELECT ` + numbersSQL + `, 'rate_limit_changes'::regclass::oid::text,
+	string_agg(pg_relation_filenode(t.oid)::text, ' '),
+	(sum(pg_stat_get_tuples_inserted(t.oid) + pg_stat_get_tuples_updated(t.oid) + pg_stat_get_tuples_deleted(t.oid))
+	- pg_stat_get_tuples_inserted('rate_limit_changes'::regclass))::text
+FROM unnest(ARRAY['rate_limit_tiers'::regclass, 'rate_limit_users', 'rate_limit_api_keys', 'rate_limit_rules',
+	'rate_limit_rule_limits', 'rate_limit_overrides', 'rate_limit_bans']) AS t(oid)`
 
 // wholeSQL says whether the tables have all their triggers, and all rows of their publisher.
 const wholeSQL = `SELECT ` + schema.PolicyWhole + `::text, (` + schema.PolicyCopied + `)::text`
@@ -93,13 +98,17 @@ type changes struct {
 }
 
 // errStandby is the error of a poll of a server that only replays another one.
-var errStandby = errors.New("the server is a standby, must be the primary (target_session_attrs=read-write in the DSN): a standby does not tell which transactions are under way")
+var errStandby = errors.New("the server is a standby, must be the primary (target_session_attrs=read-write in the DSN): " +
+	"a standby does not tell which transactions are under way")
 
 // errIncomplete is the error of a poll of tables that were made again without their triggers.
-var errIncomplete = errors.New("the tables of the policy lack triggers, as during a restore and after one that has failed: what was read before is kept. If no restore is under way, repeat the restore, or make the triggers with: caddy pg-ratelimit migrate")
+var errIncomplete = errors.New("the tables of the policy lack triggers, as during a restore and after one that has failed: " +
+	"what was read before is kept. If no restore is under way, " +
+	"repeat the restore, or make the triggers with: caddy pg-ratelimit migrate")
 
 // errCopying is the error of a poll of a region while its tables are being copied.
-var errCopying = errors.New("the policy of this region is being copied from the publisher: what was read before is kept")
+var errCopying = errors.New("the policy of this region is being copied from the publisher: " +
+	"what was read before is kept")
 
 // errOtherTables is for what was read from other tables than those that were polled.
 var errOtherTables = fmt.Errorf("%w: the tables of the policy were made again a moment ago", ratelimit.ErrUnavailable)

@@ -98,7 +98,8 @@ func writeBans(ctx context.Context, conn *pgx.Conn, random *rand.Rand, name stri
 		if err != nil {
 			return err
 		}
-		if _, err := inner.Exec(ctx, "INSERT INTO rate_limit_bans (user_id) VALUES ($1)", fmt.Sprint(name, " ", part)); err != nil {
+		user := fmt.Sprint(name, " ", part)
+		if _, err := inner.Exec(ctx, "INSERT INTO rate_limit_bans (user_id) VALUES ($1)", user); err != nil {
 			return err
 		}
 		if random.Intn(4) == 0 {

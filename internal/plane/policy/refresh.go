@@ -73,7 +73,8 @@ func (p *Policy) refresh(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, refreshTimeout)
 	found, err := p.poller.poll(within)
 	cancel()
-	if err != nil && needs != nil && !errors.Is(err, errIncomplete) && !errors.Is(err, errCopying) && !errors.Is(err, ratelimit.ErrUnavailable) {
+	if err != nil && needs != nil && !errors.Is(err, errIncomplete) && !errors.Is(err, errCopying) &&
+		!errors.Is(err, ratelimit.ErrUnavailable) {
 		return fmt.Errorf("%w; %w", err, needs)
 	}
 	if err != nil {
@@ -238,8 +239,8 @@ func (p *Policy) compile(rows savedRows) error {
 	return nil
 }
 
-// compileRules compiles the rules in rows, and replaces those that cannot be used by their last usable versions, if they
-// have had some. So a wrong change does not open what a rule limits or blocks. It adds the versions in use to rows.
+// compileRules compiles the rules in rows, and replaces those that cannot be used by their last usable versions, if
+// they have had some. So a wrong change does not open what a rule limits or blocks. It adds the versions in use to rows.
 func (p *Policy) compileRules(rows *savedRows) (*ruleSet, error) {
 	rules, overrides, err := DecodeRules(rows.Rules)
 	if err != nil {

@@ -58,7 +58,9 @@ const (
 )
 
 // reasons are the names, by Reason.
-var reasons = []string{"", "unknown_key", "key_expired", "key_revoked", "banned", "blocked", "no_quota", "ambiguous_path"}
+var reasons = []string{
+	"", "unknown_key", "key_expired", "key_revoked", "banned", "blocked", "no_quota", "ambiguous_path",
+}
 
 // String returns the reason as it is in logs, such as "unknown_key".
 func (r Reason) String() string { return nameOf(reasons, int(r), "Reason") }
