@@ -86,26 +86,26 @@ func statementsOf(t *policyfile.Table) statements {
 	var row, names, values, sets, same []string
 	for i := range t.Columns {
 		c := &t.Columns[i]
-		kind, column, value, is := c.Kind, "t."+c.Name, "r."+c.Name, " IS NOT DISTINCT FROM "
+		kind, column, value := c.Kind, "t."+c.Name, "r."+c.Name
+		nothing := "''"                // what unique indexes have for NULL
 		if kind == columns.KeyDigest { // no key has the id 0, so a constraint refuses a digest that no key has
-			kind = columns.Digest
+			kind, nothing = columns.Digest, "0"
 			value = "CASE WHEN " + value + " IS NOT NULL THEN coalesce(" +
 				"(SELECT k.id FROM rate_limit_api_keys k WHERE k.digest = " + value + "), 0) END"
-		}
-		if kind == columns.Range {
-			column = fmt.Sprintf(boundedSQL, column)
-		}
-		if kind == columns.Range || c.Needed { // by which an index finds rows
-			is = " = "
 		}
 		row = append(row, c.Name+" "+kind.SQL())
 		if !c.Late {
 			names, values = append(names, c.Name), append(values, value)
 		}
-		if c.Key {
-			same = append(same, column+is+value)
-		} else {
+		switch {
+		case !c.Key:
 			sets = append(sets, c.Name+" = "+value)
+		case kind == columns.Range:
+			same = append(same, fmt.Sprintf(boundedSQL, column)+" = "+value)
+		case c.Needed:
+			same = append(same, column+" = "+value)
+		default:
+			same = append(same, fmt.Sprintf("coalesce(%s, %s) = coalesce(%s, %[2]s)", column, nothing, value))
 		}
 	}
 	list := func(items []string) string { return strings.Join(items, ", ") }

@@ -137,3 +137,15 @@ func TestSetRuleKnowsAllParameters(t *testing.T) {
 		t.Errorf("SetRule knows %q, the function has the parameters %q", known, parameters)
 	}
 }
+
+// The database could not store these bytes, and others in their place would not be what was asked for.
+func TestATextThatIsNotUTF8IsRefused(t *testing.T) {
+	b := newPolicyBench(t)
+	for _, text := range []string{"\xff", "a\x00b"} {
+		_, err := b.db.SetRule(context.Background(), "r", []string{"per_hour=5", "comment=" + text}, false)
+		const want = "must be a text in UTF-8 without a zero byte"
+		if err == nil || !strings.HasPrefix(err.Error(), "comment: ") || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -22,8 +23,8 @@ var kinds = map[columns.Kind]struct {
 	want  string
 	parse func(text string) (value string, ok bool)
 }{
-	columns.Text:      {"a text", func(text string) (string, bool) { return text, !strings.Contains(text, "\x00") }},
-	columns.List:      {"a text without a zero byte", func(text string) (string, bool) { return text, !strings.Contains(text, "\x00") }},
+	columns.Text:      {wantText, parseText},
+	columns.List:      {wantText, parseText},
 	columns.Whole:     {"a whole number", parseWhole},
 	columns.Amount:    {"a whole number from 0 to 9007199254740992, or unlimited", parseAmount},
 	columns.Flag:      {"true or false", func(text string) (string, bool) { return text, text == "true" || text == "false" }},
@@ -69,6 +70,12 @@ func (t *Table) Value(c *Column, texts []string) (any, error) {
 		return c.Default, nil // of a column that may be NULL, this is never
 	}
 	return list[0], nil
+}
+
+const wantText = "a text in UTF-8 without a zero byte"
+
+func parseText(text string) (string, bool) {
+	return text, utf8.ValidString(text) && !strings.Contains(text, "\x00")
 }
 
 func parseWhole(text string) (string, bool) {
