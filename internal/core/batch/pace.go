@@ -32,9 +32,10 @@ type pace struct {
 	most      int           // the most hits of the next batch
 	full      int           // how many batches had that many hits
 
-	// patience is how long a batch may be in flight before another worker collects the next one. What batches take
-	// beyond the latency is mostly time of busy processors. Another batch beside them would only make both smaller, so
-	// the patience is longer by twice that time.
+	// patience is how long a batch may be in flight before another worker collects the next one. What batches to a
+	// database nearby take beyond the latency is mostly time of busy processors. Another batch beside them would only
+	// make both smaller, so the patience is longer by twice that time. A database far away can work on one batch while
+	// others are on their way.
 	patience time.Duration
 }
 
@@ -63,7 +64,7 @@ func (p *pace) learn(o sample, timeout time.Duration, workers int) {
 		}
 	}
 	p.patience = leastPatience
-	if busy := p.batchTime - p.latency; busy > 0 {
+	if busy := p.batchTime - p.latency; busy > 0 && p.latency < leastPatience {
 		p.patience += 2 * busy
 	}
 	longest := timeout / leastWaits // calls wait for a batch for a few timeouts only
