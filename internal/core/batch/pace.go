@@ -15,14 +15,6 @@ const (
 
 	// smallBatch is the most hits of a batch that shows a higher latency than before.
 	smallBatch = 100
-
-	// A batch may be in flight for at least leastPatience before another worker collects the next one, and for no more
-	// than mostPatience or 1/leastWaits of the timeout: one slow statement must not delay all calls.
-	leastPatience = 5 * time.Millisecond
-	mostPatience  = 50 * time.Millisecond
-
-	// A call that has waited for no more than 1/leastWaits of its timeout is always worth a batch.
-	leastWaits = 5
 )
 
 // pace is what a queue has learned from its batches. The queue's mutex guards it.
@@ -31,12 +23,6 @@ type pace struct {
 	latency   time.Duration // how long the fastest ones take; 0 is unknown
 	most      int           // the most hits of the next batch
 	full      int           // how many batches had that many hits
-
-	// patience is how long a batch may be in flight before another worker collects the next one. What batches to a
-	// database nearby take beyond the latency is mostly time of busy processors. Another batch beside them would only
-	// make both smaller, so the patience is longer by twice that time. A database far away can work on one batch while
-	// others are on their way.
-	patience time.Duration
 }
 
 // sample is how a batch went.
@@ -62,20 +48,6 @@ func (p *pace) learn(o sample, timeout time.Duration, workers int) {
 		case o.only && o.hits <= smallBatch && o.hits <= o.most/4 || o.most == leastHits:
 			p.latency = (7*p.latency + o.took) / 8 // other hits took no time
 		}
-	}
-	p.patience = leastPatience
-	if busy := p.batchTime - p.latency; busy > 0 && p.latency < leastPatience {
-		p.patience += 2 * busy
-	}
-	longest := timeout / leastWaits // calls wait for a batch for a few timeouts only
-	if longest > mostPatience {
-		longest = mostPatience
-	}
-	if longest < leastPatience {
-		longest = leastPatience
-	}
-	if p.patience > longest {
-		p.patience = longest
 	}
 	if o.most != p.most {
 		return // the bound has changed since
@@ -121,8 +93,8 @@ func longestWait(p *pace, timeout time.Duration, silent bool) time.Duration {
 		return (MostTimeouts - 1) * timeout
 	}
 	wait := timeout - p.batchTime - p.batchTime/4
-	if wait < timeout/leastWaits {
-		return timeout / leastWaits
+	if wait < timeout/5 {
+		return timeout / 5
 	}
 	return wait
 }

@@ -31,7 +31,7 @@ type Queue struct {
 // worker forms batches. A worker collects the pending calls, decides them with
 // Queue.decide, and repeats both until no calls are left. At most one worker at a time is
 // the one that collects next; Queue.collecting is true while there is one. If a batch is in
-// flight for longer than pace.patience, another worker collects the next batch, up to the maximum
+// flight for longer than patience, another worker collects the next batch, up to the maximum
 // number of workers. The first worker then ends after its batch.
 type worker struct {
 	calls  []*Call // memory for a batch
@@ -80,8 +80,8 @@ func NewQueue(o Options) *Queue {
 	if o.Silent == nil {
 		o.Silent = func() bool { return false }
 	}
-	return &Queue{pace: pace{most: startHits, patience: leastPatience}, Timeout: o.Timeout, silent: o.Silent,
-		maxWorkers: o.Workers, decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver}
+	return &Queue{pace: pace{most: startHits}, Timeout: o.Timeout, silent: o.Silent, maxWorkers: o.Workers,
+		decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver}
 }
 
 // ErrPaused is the error of the calls of a queue of a proxy while the limits of the database are

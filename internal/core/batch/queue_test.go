@@ -190,50 +190,6 @@ func TestOneBatchAtATimeAfterASlowOne(t *testing.T) {
 	})
 }
 
-// TestABusyMachineHasOneBatchAtATime: where most batches take longer than the fastest ones, and longer than a slow batch
-// may hold up others, calls share batches.
-func TestABusyMachineHasOneBatchAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newQueue(batch.Options{}, func(n int) time.Duration {
-			return []time.Duration{time.Millisecond, 8 * time.Millisecond}[min(n%4, 1)]
-		})
-		var calls []*batch.Call
-		for range 200 {
-			calls = append(calls, d.send("k", 1))
-			time.Sleep(time.Millisecond)
-			if len(calls) == 50 {
-				d.mu.Lock()
-				d.most = 0
-				d.mu.Unlock()
-			}
-		}
-		wait(time.Now(), calls...)
-		if d.most != 1 {
-			t.Errorf("%d batches were in flight at once", d.most)
-		}
-	})
-}
-
-// TestNoCallExpiresWhileWorkersAreFree: a short timeout leaves less time to wait for a batch that is in flight.
-func TestNoCallExpiresWhileWorkersAreFree(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newQueue(batch.Options{Timeout: 10 * time.Millisecond}, func(n int) time.Duration {
-			return []time.Duration{time.Millisecond, 35 * time.Millisecond}[min(n, 1)]
-		})
-		var calls []*batch.Call
-		for range 100 {
-			calls = append(calls, d.send("k", 1))
-			time.Sleep(4 * time.Millisecond)
-		}
-		wait(time.Now(), calls...)
-		for i, c := range calls {
-			if c.Err != nil {
-				t.Fatalf("call %d: %v", i, c.Err)
-			}
-		}
-	})
-}
-
 func TestBatchesInFlightAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newQueue(batch.Options{Workers: 3}, always(time.Second))

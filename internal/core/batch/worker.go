@@ -7,6 +7,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// patience is how long a batch may be in flight before another worker collects the next
+// one: one slow statement must not delay all calls.
+const patience = 5 * time.Millisecond
+
 // startWorker runs a worker. The caller has set Queue.collecting.
 func startWorker(q *Queue) {
 	q.mu.Lock()
@@ -115,9 +119,9 @@ func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 	q.inFlight++
 	q.sent += len(w.calls)
 	if w.watch == nil {
-		w.watch = time.AfterFunc(q.pace.patience, func() { overdue(q, w) })
+		w.watch = time.AfterFunc(patience, func() { overdue(q, w) })
 	} else {
-		w.watch.Reset(q.pace.patience)
+		w.watch.Reset(patience)
 	}
 	return w.calls, expired
 }
@@ -149,7 +153,7 @@ func finishBatch(q *Queue, w *worker, started, deadline time.Time) bool {
 	return w.replaced
 }
 
-// overdue runs when a batch has been in flight for longer than the patience. Another worker then
+// overdue runs when a batch has been in flight for longer than patience. Another worker then
 // collects, if there may be one more.
 func overdue(q *Queue, w *worker) {
 	var other *worker
@@ -159,7 +163,7 @@ func overdue(q *Queue, w *worker) {
 			w.replaced = true
 			other = takeWorker(q)
 		} else {
-			w.watch.Reset(q.pace.patience)
+			w.watch.Reset(patience)
 		}
 	}
 	q.mu.Unlock()
