@@ -53,9 +53,7 @@ func (w *responseWriter) WriteHeader(status int) {
 		if w.informs && len(w.Header()["X-Ratelimit-Overage"]) == 0 {
 			edge.SetOverage(w.Header(), w.overage)
 		}
-		if w.settling != nil {
-			edge.Headers(w.settling, status, w.Header())
-		}
+		edge.Headers(w.settling, status, w.Header())
 		w.wrote = status >= http.StatusOK || status == http.StatusSwitchingProtocols
 		w.informs = w.informs || !w.wrote
 	}

@@ -20,11 +20,7 @@ import (
 // ServeHTTP passes the request on, or refuses it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	var flight *edge.Flight
-	defer func() {
-		if flight != nil {
-			flight.End() // also after a panic
-		}
-	}()
+	defer func() { flight.End() }() // also after a panic
 	w, settling, err := h.admit(w, r, &flight)
 	if err != nil || w == nil {
 		return err
@@ -89,7 +85,7 @@ func (h *Handler) setHeaders(w http.ResponseWriter, q *edge.Request) http.Respon
 		fields.X = fields.X && !edge.HasLessRemaining(w.Header(), outcome.Decision.Remaining)
 	}
 	own, ownFields := edge.SetFields(w.Header(), fields, outcome, q.Hits, q.Decisions)
-	if h.site.Fields.X && outcome.Overage > 0 {
+	if h.site.Fields.X {
 		edge.SetOverage(w.Header(), outcome.Overage)
 	}
 	changes := responseWriterIn(w) // that of an earlier handler

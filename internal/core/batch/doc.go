@@ -4,7 +4,7 @@
 // round trip. Many calls share one round trip. No timer is involved. The busier a process is,
 // the larger its batches are.
 //
-// A Queue decides nothing itself. Package postgres gives it the function that decides a
+// A Queue decides nothing itself. Package engine gives it the function that decides a
 // batch.
 //
 //   - call.go: a call, its parts (hits that are decided by themselves), and the end of its wait.

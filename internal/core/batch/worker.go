@@ -54,10 +54,7 @@ func work(q *Queue, w *worker) {
 		if !silent {
 			deadline = calls[0].Arrived.Add(MostTimeouts * q.Timeout)
 		}
-		if q.fill != nil {
-			calls = fillCalls(q, calls)
-		}
-		if len(calls) > 0 {
+		if calls = fillCalls(q, calls); len(calls) > 0 {
 			q.decide(calls, deadline)
 		}
 		if finishBatch(q, w, started, deadline) {
@@ -178,16 +175,16 @@ func expireCalls(q *Queue, calls []*Call) {
 		Finish(q, calls, ratelimit.ErrOverloaded)
 		return
 	}
-	if q.fill != nil {
-		calls = fillCalls(q, calls)
-	}
-	if len(calls) > 0 {
+	if calls = fillCalls(q, calls); len(calls) > 0 {
 		q.expire(calls)
 	}
 }
 
 // fillCalls sets the hits of calls, and returns those that are to be decided.
 func fillCalls(q *Queue, calls []*Call) []*Call {
+	if q.fill == nil {
+		return calls
+	}
 	fill := func(calls []*Call) {
 		for _, c := range calls {
 			c.Hits = c.Hits[:0] // a panic may have left some

@@ -193,7 +193,7 @@ func Count(t *Set) int64 { return atomic.LoadInt64(&t.count) }
 
 // Any reports whether there are leases, or units that wait to be given back.
 func Any(t *Set) bool {
-	if atomic.LoadInt64(&t.count) > 0 {
+	if Count(t) > 0 {
 		return true
 	}
 	t.mu.Lock()

@@ -139,7 +139,7 @@ func (c *Identities) Add(ids []*Identity, generation uint64, now time.Time) int 
 	return 0
 }
 
-// put adds an identity whose name the cache does not have: it takes a free place, or that of one that was not used.
+// put adds an identity with a new name. It takes a free place, or the place of an identity that was not used.
 func (c *Identities) put(e *cached) {
 	if len(c.free) == 0 && len(c.list) >= c.most {
 		for atomic.LoadUint32(&c.list[c.hand].used) == 1 {

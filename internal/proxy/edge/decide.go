@@ -62,7 +62,7 @@ func (d *Decider) Take(q *Request) Outcome {
 	if len(q.Hits) == 0 {
 		return Outcome{}
 	}
-	if d.inPostgres != nil && d.inPostgres.Paused() {
+	if d.paused() {
 		return PausedOutcome()
 	}
 	ctx := background

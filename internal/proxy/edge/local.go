@@ -35,6 +35,9 @@ func (d *Decider) UseStore(counters ratelimit.Store) {
 	}
 }
 
+// paused reports whether all limits are paused.
+func (d *Decider) paused() bool { return d.inPostgres != nil && d.inPostgres.Paused() }
+
 // TakeLocal is the outcome of a request for which the store has made no decision because of err.
 func (d *Decider) TakeLocal(q *Request, err error) Outcome {
 	if errors.Is(err, ratelimit.ErrOverloaded) && !canRefuse(q) {

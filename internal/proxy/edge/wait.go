@@ -170,7 +170,7 @@ func (d *Decider) late(o *Outcome, q *Request) int {
 // withoutTurn is the outcome of a request for which the line has no room. If others wait for its key, the store has not
 // been asked: the request is refused like one that has waited in vain.
 func (d *Decider) withoutTurn(last *Outcome, q *Request, at int) Outcome {
-	if last.Status == 0 && d.inPostgres != nil && d.inPostgres.Paused() {
+	if last.Status == 0 && d.paused() {
 		return PausedOutcome()
 	}
 	if err := Unavailable(d.Store); last.Status == 0 && err != nil {
