@@ -68,8 +68,10 @@ type Column struct {
 	// Late: the column names another row of its table, so that it is set when all rows are there.
 	Late bool
 
-	// Help is what the column means, for people who set it by a command; "" of one that no command sets.
+	// Help is what the column means.
 	Help string
+	// NoSetting: no command sets the column by its name. Nor does one set a Key.
+	NoSetting bool
 
 	// Load is the field of Rule, RuleLimit or Override of package policy that has the value; "" is none. Limit.Events
 	// is the field Events in Limit. A Range has the fields From and Until.
@@ -126,8 +128,8 @@ type Table struct {
 func (t *Table) Set() []*Column {
 	var set []*Column
 	for i := range t.Columns {
-		if t.Columns[i].Help != "" {
-			set = append(set, &t.Columns[i])
+		if c := &t.Columns[i]; !c.Key && !c.NoSetting {
+			set = append(set, c)
 		}
 	}
 	return set

@@ -13,17 +13,20 @@ const (
 	Count // of the tables
 )
 
-const forPeople = "for people"
+const (
+	forPeople  = "for people"
+	amountHelp = "how much may pass; NULL: unlimited"
+)
 
 // Tables are all tables.
 var Tables = [Count]Table{
 	Tiers: {Kind: "tier", Section: "tiers", Name: "rate_limit_tiers", Takes: "its overrides", Columns: []Column{
-		{Name: "tier", Needed: true, Key: true},
+		{Name: "tier", Needed: true, Key: true, Help: "the name"},
 		{Name: "rank", Kind: Whole, Default: "0", Help: "the order of tiers in lists, lowest first"},
 		{Name: "comment", Help: forPeople},
 	}},
 	Users: {Kind: "user", Section: "users", Name: "rate_limit_users", Users: true, Takes: "its keys and overrides", Columns: []Column{
-		{Name: "user_id", Field: "user", Needed: true, Key: true},
+		{Name: "user_id", Field: "user", Needed: true, Key: true, Help: "the name"},
 		{Name: "tier", Needed: true, Help: "the tier of the user"},
 		{Name: "tier_until", Kind: Moment, Default: Never, Help: "when the tier ends: 90d, 2026-12-31 or never"},
 		{Name: "period_start", Kind: Day, Help: "a day on which a billing period begins"},
@@ -31,37 +34,38 @@ var Tables = [Count]Table{
 		{Name: "comment", Help: forPeople},
 	}},
 	Keys: {Kind: "key", Section: "keys", Name: "rate_limit_api_keys", Users: true, Takes: "its overrides and bans", Columns: []Column{
-		{Name: "digest", Kind: Digest, Needed: true, Key: true},
-		{Name: "user_id", Field: "user", Needed: true},
+		{Name: "digest", Kind: Digest, Needed: true, Key: true, Help: "the SHA-256 of the key"},
+		{Name: "user_id", Field: "user", Needed: true, NoSetting: true, Help: "whose key it is"},
 		{Name: "tier", Help: "the tier of requests with the key; empty: that of the user"},
-		{Name: "hint"},
+		{Name: "hint", NoSetting: true, Help: "the first characters of the key, at most 16"},
 		{Name: "name", Help: "what the key is for"},
 		{Name: "expires_at", Kind: Moment, Default: Never, Help: "when the key ends: 90d, 2026-12-31 or never"},
-		{Name: "revoked_at", Kind: Moment},
-		{Name: "revoked_by"},
-		{Name: "replaced_by", Kind: KeyDigest, Late: true},
+		{Name: "revoked_at", Kind: Moment, NoSetting: true, Help: "when the key was revoked, or will be"},
+		{Name: "revoked_by", NoSetting: true, Help: "the role that revoked it"},
+		{Name: "replaced_by", Kind: KeyDigest, Late: true, NoSetting: true, Help: "the number of the key that replaces it"},
 	}},
 	Rules:  {Kind: "rule", Section: "rules", Name: "rate_limit_rules", Takes: "its limits and overrides", Columns: rules},
 	Limits: {Kind: "limit", Section: "limits", Name: "rate_limit_rule_limits", Takes: "its overrides", Columns: limits()},
 	Overrides: {Kind: "override", Section: "overrides", Name: "rate_limit_overrides", Columns: []Column{
-		{Name: "rule", Needed: true, Key: true, Load: "Rule"},
-		{Name: "limit_name", Field: "limit", Needed: true, Key: true, Load: "Limit"},
-		{Name: "tier", Key: true, Load: "Tier"},
-		{Name: "user_id", Field: "user", Key: true, Load: "User"},
-		{Name: "key_id", Field: "key", Kind: KeyDigest, Key: true, Load: "KeyID"},
-		{Name: "events", Kind: Amount, Needed: true, Load: "Events"},
-		{Name: "burst", Kind: Whole, Min: 1, Max: ratelimit.MaxEvents, Load: "Burst"},
-		{Name: "valid", Kind: Range, Default: Always, Key: true, Load: "From"},
-		{Name: "reason"},
+		{Name: "rule", Needed: true, Key: true, Load: "Rule", Help: "the rule"},
+		{Name: "limit_name", Field: "limit", Needed: true, Key: true, Load: "Limit", Help: "the name of its limit"},
+		{Name: "tier", Key: true, Load: "Tier", Help: "the tier for which it is"},
+		{Name: "user_id", Field: "user", Key: true, Load: "User", Help: "or the user"},
+		{Name: "key_id", Field: "key", Kind: KeyDigest, Key: true, Load: "KeyID", Help: "or the number of the key"},
+		{Name: "events", Kind: Amount, Needed: true, Load: "Events", Help: amountHelp},
+		{Name: "burst", Kind: Whole, Min: 1, Max: ratelimit.MaxEvents, Load: "Burst", Help: "another burst"},
+		{Name: "valid", Kind: Range, Default: Always, Key: true, Load: "From", Help: "when it holds"},
+		{Name: "reason", Help: forPeople},
 	}},
 }
 
 var rules = []Column{
-	{Name: "name", Needed: true, Key: true},
+	{Name: "name", Needed: true, Key: true, Help: "the name; a renamed rule keeps its counters"},
 	{Name: "comment", Help: forPeople},
 	{Name: "family", Load: "Family", Help: "of the rules of a family, the first that matches applies alone"},
 	{Name: "priority", Kind: Whole, Default: "100", Load: "Priority", Help: "the order, highest first"},
-	{Name: "mode", Default: "enforce", Choices: []string{"enforce", "shadow", "off"}, Load: "Mode", Help: "enforce, shadow or off"},
+	{Name: "mode", Default: "enforce", Choices: []string{"enforce", "shadow", "off"}, Load: "Mode",
+		Help: "enforce, shadow (counts and reports, and refuses nothing) or off"},
 	{Name: "action", Default: "limit", Choices: []string{"limit", "block", "exempt"}, Load: "Action", Help: "limit, block or exempt"},
 	{Name: "tiers", Kind: List, Load: "Tiers", Help: "tiers of users"},
 	{Name: "hosts", Kind: List, Load: "Hosts", Help: "hosts, as in api.example.com,*.example.org"},
@@ -90,12 +94,13 @@ func limits() []Column {
 		algorithms = append(algorithms, a.String())
 	}
 	return []Column{
-		{Name: "rule", Needed: true, Key: true}, // that of the list
-		{Name: "name", Needed: true, Key: true, Load: "Name"},
-		{Name: "events", Kind: Amount, Needed: true, Load: "Limit.Events"},
-		{Name: "per", Kind: Duration, Load: "Limit.Window"},
-		{Name: "calendar", Choices: []string{"day", "week", "month", "year"}, First: 1, Load: "Limit.Calendar"},
-		{Name: "time_zone", Load: "Limit.Zone"},
+		{Name: "rule", Needed: true, Key: true, Help: "the rule"}, // in a file that of the list
+		{Name: "name", Needed: true, Key: true, Load: "Name", Help: "the name"},
+		{Name: "events", Kind: Amount, Needed: true, NoSetting: true, Load: "Limit.Events", Help: amountHelp},
+		{Name: "per", Kind: Duration, NoSetting: true, Load: "Limit.Window", Help: "in which time, from 1 ms"},
+		{Name: "calendar", Choices: []string{"day", "week", "month", "year"}, First: 1, NoSetting: true, Load: "Limit.Calendar",
+			Help: "or in which period: day, week, month or year"},
+		{Name: "time_zone", NoSetting: true, Load: "Limit.Zone", Help: "the zone of the calendar; NULL: UTC"},
 		{Name: "algorithm", Default: "sliding_window", Choices: algorithms, Load: "Limit.Algorithm",
 			Help: "sliding_window, fixed_window, token_bucket, sliding_log or gcra, of the limits with a window"},
 		{Name: "burst", Kind: Whole, Min: 1, Max: ratelimit.MaxEvents, Load: "Limit.Burst",
