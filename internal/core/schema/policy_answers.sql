@@ -54,7 +54,9 @@ COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or ba
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS
 	SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after,
 		CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0 THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}'
-			WHEN c.before IS NULL THEN '{created}' WHEN c.after IS NULL THEN '{deleted}'
+			WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
+				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name
+				WHERE c.kind = 'override' AND coalesce(c.after, c.before) ->> name IS NOT NULL)
 			ELSE ARRAY(SELECT format('%s: %s → %s', a.key, c.before -> a.key, a.value) FROM jsonb_each(c.after) a
 				WHERE a.value IS DISTINCT FROM c.before -> a.key AND a.key <> 'updated_at' ORDER BY a.key COLLATE "C") END AS what,
 		CASE WHEN c.ref IS NULL THEN 'all' WHEN k.id IS NOT NULL THEN CASE c.kind WHEN 'key' THEN '' ELSE 'key/' END || k.id
@@ -64,7 +66,7 @@ COMMENT ON VIEW rate_limit_changed IS 'What was changed in the policy, in words.
 COMMENT ON COLUMN rate_limit_changed.key_id IS 'The id of the API key that was changed, or whose override or ban was. NULL: another change.';
 COMMENT ON COLUMN rate_limit_changed.which IS
 	'ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin of its digest.';
-COMMENT ON COLUMN rate_limit_changed.what IS 'created, deleted, changed, or the columns that differ.';
+COMMENT ON COLUMN rate_limit_changed.what IS 'created or deleted, of an override with its rule, limit and amounts; changed; or the columns that differ.';
 
 -- The other columns are those of the tables.
 DO $$

@@ -14,7 +14,7 @@ type drawing struct {
 	State struct {
 		Banner  struct{ At time.Time }
 		Traffic *trafficSection
-		Changes struct{ Changes []changed }
+		Changes struct{ Changes, Rules []changed }
 		Proxies struct{ Proxies []started }
 	}
 }
@@ -126,9 +126,8 @@ func lines(values []float64) (line, area string) {
 // mark adds the changes of the policy and the outages.
 func (c *chart) mark(t *trafficSection, changes []changed, now time.Time) {
 	const apart = 6 // percent between two flags
-	since := slices.DeleteFunc(slices.Clone(changes), func(one changed) bool { return one.At.Before(t.From) })
 	free := 0.0
-	for _, group := range slices.Backward(joined(since)) {
+	for _, group := range slices.Backward(joined(changes)) {
 		first, number := group[len(group)-1], fmt.Sprint(len(c.Rows)+1)
 		r := row{at: first.At, Flag: number, Text: first.Text, By: "by " + first.By}
 		if more := len(group) - 1; more > 0 {
@@ -169,10 +168,7 @@ func joined(changes []changed) (groups [][]changed) {
 // period is a time since which the lists may count.
 type period struct{ Value, Text string }
 
-// telling are the kinds of changes after which other requests are refused, the most telling first.
-var telling = []string{"rule", "limit", "tier", "override", "user", "key"}
-
-// periods are those that can be chosen: fixed ones, and since the last changes of the policy and the starts of proxies.
+// periods are those that can be chosen: fixed ones, and since the last changes of rules, limits and tiers and the starts of proxies.
 func (d *drawing) periods() []period {
 	all := []period{
 		{"now", "this page is open, live"}, {"1h", "1 hour ago"}, {"24h", "24 hours ago"}, {"7d", "7 days ago"},
@@ -181,13 +177,11 @@ func (d *drawing) periods() []period {
 	add := func(at, text string) {
 		all = append(all, period{at, timeText(at, d.State.Banner.At, "15:04") + ", " + text})
 	}
-	groups := joined(slices.DeleteFunc(d.State.Changes.Changes, func(c changed) bool {
-		return !slices.Contains(telling, c.Kind)
-	}))
+	groups := joined(d.State.Changes.Rules)
 	for _, group := range groups[:min(len(groups), 10)] {
 		at := group[len(group)-1].At
 		slices.SortStableFunc(group, func(a, b changed) int {
-			return slices.Index(telling, a.Kind) - slices.Index(telling, b.Kind)
+			return slices.Index(ruleKinds, a.Kind) - slices.Index(ruleKinds, b.Kind)
 		})
 		var names []string
 		for _, c := range group {

@@ -27,7 +27,7 @@ const (
 	mostNear    = 50
 	mostBans    = 200
 	mostChanges = 50
-	// changesTime is how far back the changes go, and trafficTime the minutes.
+	// changesTime is how far back the changes of rules go, and trafficTime the minutes and the other changes.
 	changesTime = 7 * 24 * time.Hour
 	trafficTime = time.Hour
 )
@@ -55,16 +55,18 @@ type collector struct {
 	proxies   []*proxy      // in the order of their names
 	pause     *admin.Pause
 	minutes   []admin.Minute
-	changes   []admin.Row
-	bans      []admin.Ban
-	modes     map[string]int64 // how many rules that hold now have each mode
-	rules     ruleNames        // nil: not known yet
-	near      nearSection
-	flights   map[string]int64 // requests in flight by prefix
-	warnings  []admin.RuleWarning
-	obeying   []admin.Node       // the proxies with the policy, if it is elsewhere
-	failures  map[dataset]string // why a database other than that of the counters does not answer
-	text      []byte             // all sections as JSON; nil: something has changed since
+	changes   []admin.Row // of the last hour
+	// ruleChanges are those of rules, limits and tiers.
+	ruleChanges []admin.Row
+	bans        []admin.Ban
+	modes       map[string]int64 // how many rules that hold now have each mode
+	rules       ruleNames        // nil: not known yet
+	near        nearSection
+	flights     map[string]int64 // requests in flight by prefix
+	warnings    []admin.RuleWarning
+	obeying     []admin.Node       // the proxies with the policy, if it is elsewhere
+	failures    map[dataset]string // why a database other than that of the counters does not answer
+	text        []byte             // all sections as JSON; nil: something has changed since
 }
 
 // repeated is a question that is asked again when its answer is old. The mutex of the collector guards the fields
@@ -261,7 +263,11 @@ func (c *collector) readPolicy(ctx context.Context, db *admin.Database) error {
 	if err != nil {
 		return err
 	}
-	changes, err := db.Ask(ctx, changesSQL, now.Add(-changesTime), now.Add(time.Hour), int64(mostChanges))
+	changes, err := db.Ask(ctx, changesSQL, trafficFrom(now), now.Add(time.Hour), int64(mostChanges), nil)
+	if err != nil {
+		return err
+	}
+	ruleChanges, err := db.Ask(ctx, changesSQL, now.Add(-changesTime), now.Add(time.Hour), int64(mostChanges), ruleKinds)
 	if err != nil {
 		return err
 	}
@@ -285,7 +291,7 @@ func (c *collector) readPolicy(ctx context.Context, db *admin.Database) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.changes, c.bans, c.obeying, c.warnings = changes, bans, obeying, warnings
+	c.changes, c.ruleChanges, c.bans, c.obeying, c.warnings = changes, ruleChanges, bans, obeying, warnings
 	c.modes, c.rules = map[string]int64{}, namesOf(rules)
 	for _, r := range rules {
 		if r.Valid {

@@ -49,8 +49,8 @@ func listChanges(ctx context.Context, db *admin.Database, f *periodFields) (any,
 	if err != nil {
 		return nil, err
 	}
-	changes, err := db.Ask(ctx, changesSQL, p.From, p.Until, int64(most))
-	return changeList(changes), err
+	changes, err := db.Ask(ctx, changesSQL, p.From, p.Until, int64(most), nil)
+	return map[string]any{"changes": changes}, err
 }
 
 func usageOfUser(ctx context.Context, db *admin.Database, f *struct {

@@ -19,7 +19,7 @@ func (c *collector) state() map[string]any {
 	}
 	return map[string]any{
 		"banner": c.banner(), "traffic": c.traffic(), "top": c.top(), "near": c.near, "proxies": c.proxyList(),
-		"limits": c.limitList(), "bans": banList(c.bans), "changes": changeList(c.changes),
+		"limits": c.limitList(), "bans": banList(c.bans), "changes": map[string]any{"changes": c.changes, "rules": c.ruleChanges},
 	}
 }
 
@@ -125,13 +125,12 @@ func banList(bans []admin.Ban) map[string]any {
 	return list
 }
 
-// changesSQL are the changes of the policy in a period, the latest first, at most so many, in words.
-const changesSQL = `SELECT seq, at, by, kind, ref, key_id, before, after, what, name,
-	name || ': ' || array_to_string(what, ', ') AS text
-FROM rate_limit_changed, LATERAL (SELECT kind || CASE WHEN key_id IS NULL THEN ' ' || coalesce(ref, 'all')
-	WHEN kind = 'key' THEN ' #' || key_id ELSE ' key #' || key_id END AS name) AS named
-WHERE at >= $1::timestamptz AND at < $2::timestamptz ORDER BY at DESC, seq DESC LIMIT $3::bigint`
+// changesSQL are the changes of the policy in a period, the latest first, at most so many, in words: those of some kinds,
+// or of all kinds for NULL.
+const changesSQL = `SELECT seq, at, by, kind, ref, key_id, which, before, after, what, kind || ' ' || which AS name,
+	kind || ' ' || which || ': ' || array_to_string(what, ', ') AS text
+FROM rate_limit_changed WHERE at >= $1::timestamptz AND at < $2::timestamptz AND ($4::text[] IS NULL OR kind = ANY ($4::text[]))
+ORDER BY at DESC, seq DESC LIMIT $3::bigint`
 
-func changeList(changes []admin.Row) map[string]any {
-	return map[string]any{"changes": append([]admin.Row{}, changes...)}
-}
+// ruleKinds are the kinds of changes after which a limit allows another amount to everybody.
+var ruleKinds = []string{"rule", "limit", "tier"}
