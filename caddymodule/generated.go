@@ -7,59 +7,53 @@ type LimitSettings struct {
 	// The name of the limit. Limits with one prefix on one database share their counters, in all proxies. Default:
 	// required if there is a `limit`.
 	Prefix Text `json:"prefix,omitempty"`
-	// Requests with the same key share the quota. It can have alternatives. See Keys (docs/caddy.md#keys). Default:
+	// Requests with the same key (docs/caddy.md#keys) share the quota. It can have alternatives. Default:
 	// `{client_ip}`.
 	Key Text `json:"key,omitempty"`
-	// `sliding_window`, `fixed_window`, `token_bucket`, `sliding_log`, `gcra` or `in_flight`. See algorithms
+	// `sliding_window`, `fixed_window`, `token_bucket`, `sliding_log`, `gcra` or `in_flight`: algorithms
 	// (docs/algorithms.md). Default: `sliding_window`.
 	Algorithm Text `json:"algorithm,omitempty"`
-	// Instead of `limit`: a limit for each value of a placeholder. See Limits by a value
-	// (docs/caddy.md#limits-by-a-value). Default: none.
+	// Instead of `limit`: a limit for each value (docs/caddy.md#limits-by-a-value) of a placeholder. Default: none.
 	Limits Text `json:"limits,omitempty"`
-	// `100 1m` or `100/1m`: 100 events a minute. The units are ms, s, m, h, d and w. A `fixed_window` may follow the
-	// calendar (docs/algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`. For in_flight
+	// `100 1m` or `100/1m`: 100 events a minute. A `fixed_window` may follow the calendar
+	// (docs/algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`. For in_flight
 	// (docs/algorithms.md#in_flight): `5`. Default: required, here or in a zone.
 	Limit Text `json:"limit,omitempty"`
 	// For `token_bucket`, the capacity; below the events of `limit`, the bucket is refilled evenly. For `gcra`, how
 	// many events may pass at once. Default: the events of `limit`.
 	Burst Text `json:"burst,omitempty"`
-	// What a request takes of the quota: a whole number of 1 or more, or a placeholder. See Cost (docs/caddy.md#cost).
-	// Default: 1.
+	// What a request takes of the quota: a whole number of 1 or more, or a placeholder (docs/caddy.md#cost). Default:
+	// 1.
 	Cost Text `json:"cost,omitempty"`
 	// The least that a request takes if `cost` is a placeholder. Default: 1.
 	MinCost Text `json:"min_cost,omitempty"`
-	// What a request really cost, by its response. See Cost after the answer (docs/caddy.md#cost-after-the-answer).
-	// Default: what it was charged.
+	// What a request really cost, by its response (docs/caddy.md#cost-after-the-answer). Default: what it was charged.
 	Settle Text `json:"settle,omitempty"`
 	// Count in the logged table, which survives a crash of the database server. Default: off.
 	Durable Text `json:"durable,omitempty"`
 	// With `durable`: wait until the decision is on the disk of the database server. Default: off.
 	SynchronousCommit Text `json:"synchronous_commit,omitempty"`
-	// Let the process charge this share of what is left in advance: 0.1% to 50%. `5% early` is for a database far away
-	// (docs/leases.md#a-database-far-away). See leases (docs/leases.md). Default: none.
+	// Charge this share of what is left in advance (docs/leases.md): 0.1% to 50%. `5% early` is for a database far
+	// away (docs/leases.md#a-database-far-away). Default: none.
 	Lease Text `json:"lease,omitempty"`
-	// How many counters the limit has in the database, about. Beyond it, counters that have used 1 are deleted. See a
-	// flood of keys (docs/operating.md#a-flood-of-keys). Default: no bound.
+	// About how many counters the limit has. Beyond it, those that have used 1 are deleted
+	// (docs/operating.md#a-flood-of-keys). Default: no bound.
 	MaxKeys Text `json:"max_keys,omitempty"`
-	// Store keys as SHA-256 digests. Proxies that share counters must agree. See Keys (docs/caddy.md#keys). Default:
-	// on if the key contains a credential.
+	// Store keys (docs/caddy.md#keys) as SHA-256 digests. Proxies that share counters must agree. Default: on if the
+	// key contains a credential.
 	HashKey Text `json:"hash_key,omitempty"`
-	// How many bits of an IPv4 address in the key count: 1 to 32. Addresses of one network then share the quota.
-	// Default: all of them.
+	// How many bits of an IPv4 address in the key count: 1 to 32. Default: all of them.
 	IPv4Prefix Text `json:"ipv4_prefix,omitempty"`
 	// The same for IPv6: 1 to 128. One client often has a whole /64. Default: 64.
 	IPv6Prefix Text `json:"ipv6_prefix,omitempty"`
-	// Ban the sender of refused requests, as in `1h after 10 refusals in 1m`. See Bans (docs/caddy.md#bans). Default:
-	// never.
+	// Ban (docs/caddy.md#bans) the sender of refused requests, as in `1h after 10 refusals in 1m`. Default: never.
 	Ban Text `json:"ban,omitempty"`
-	// Which requests are in the audit log. See Audit (docs/caddy.md#audit). Default: `denied` with a `history`, else
-	// `off`.
+	// Which requests are in the audit log (docs/caddy.md#audit). Default: `denied` with a `history`, else `off`.
 	Audit Text `json:"audit,omitempty"`
-	// A request over the limit waits for its turn, as in `up to 2s`. See Waiting (docs/caddy.md#waiting). Default:
-	// none.
+	// A request over the limit waits (docs/caddy.md#waiting), as in `up to 2s`. Default: none.
 	Wait Text `json:"wait,omitempty"`
-	// As of a rule (docs/policy.md): `shadow` counts, reports what it would have refused, and refuses nothing; `off`
-	// does not count. Default: `enforce`.
+	// `shadow` counts, reports what it would have refused, and refuses nothing; `off` does not count. Default:
+	// `enforce`.
 	Mode Text `json:"mode,omitempty"`
 }
 
@@ -67,11 +61,11 @@ type LimitSettings struct {
 type HandlerSettings struct {
 	// Must be a Postgres URL or key=value pairs, or memory.
 	DSN Text `json:"dsn,omitempty"`
-	// How long the database may take for a statement: 1ms to 1m. A request waits for up to four
-	// (docs/operating.md#when-there-is-no-decision) while it answers. Default: 250ms.
+	// How long the database may take for a statement: 1ms to 1m. While it answers, a request waits for up to four
+	// (docs/operating.md#when-there-is-no-decision). Default: 250ms.
 	Timeout Text `json:"timeout,omitempty"`
-	// What happens to a request without a decision: `allow` lets it pass, `deny` answers 503, and with `local` the
-	// proxy decides by itself (docs/operating.md#the-proxy-limits-by-itself). Default: `allow`.
+	// A request without a decision: `allow` lets it pass, `deny` answers 503, and with `local` the proxy decides by
+	// itself (docs/operating.md#the-proxy-limits-by-itself). Default: `allow`.
 	OnError Text `json:"on_error,omitempty"`
 	// With `on_error local`: this proxy's share of each limit. Default: 100% divided by the proxies in the registry
 	// (docs/operating.md#the-registry-of-proxies).
@@ -80,11 +74,11 @@ type HandlerSettings struct {
 	// (docs/traefik.md#differences-from-the-caddy-module)), those with less remaining (`tighter`), or all (`both`).
 	// Default: `auto`.
 	Headers Text `json:"headers,omitempty"`
-	// Which fields describe the limits: `X-RateLimit-*` (`x`), `RateLimit` and `RateLimit-Policy` (`ietf`), or all.
-	// See what the client sees (docs/caddy.md#what-the-client-sees). Default: `x`.
+	// Which fields (docs/caddy.md#what-the-client-sees) describe the limits: `X-RateLimit-*` (`x`), `RateLimit` and
+	// `RateLimit-Policy` (`ietf`), or both (`x ietf`). Default: `x`.
 	Fields Text `json:"fields,omitempty"`
-	// Networks and addresses whose requests pass the limits of the configuration, uncounted. Rules of a policy apply.
-	// See Exemptions (docs/caddy.md#exemptions). Default: none.
+	// Networks and addresses whose requests pass the limits of the configuration uncounted (docs/caddy.md#exemptions).
+	// Default: none.
 	Exempt Text `json:"exempt,omitempty"`
 	// The same for requests with a secret of 16 characters or more in a header. The upstream does not get the header.
 	// Default: none.
@@ -101,17 +95,16 @@ type PolicySettings struct {
 	// The user of a request without an API key: text with a placeholder that clients cannot set, such as Caddy's
 	// `{http.auth.user.id}`. Default: nobody.
 	User Text `json:"user,omitempty"`
-	// The tier of requests that have no other one. It may be a placeholder; an empty value is the default. Default:
-	// `anonymous`.
+	// The tier of requests that have no other one: a name or a placeholder. Default: `anonymous`.
 	Tier Text `json:"tier,omitempty"`
-	// A request with an unknown, expired or revoked API key: `reject` answers 401, `anonymous` treats it as one
-	// without a key. Default: `reject`.
+	// A request with an unknown, expired or revoked API key: `reject` answers 401, `anonymous` ignores the key.
+	// Default: `reject`.
 	UnknownKey Text `json:"unknown_key,omitempty"`
-	// The name of the route, for rules that count by route. It may be a placeholder. Default: none.
+	// The name of the route, for rules that count by route: a name or a placeholder. Default: none.
 	Route Text `json:"route,omitempty"`
 	// How often to ask the database for changes: 50ms to 1m. Default: 500ms.
 	Refresh Text `json:"refresh,omitempty"`
-	// How many API keys and users to remember at most: 1 to 10,000,000. Default: 100,000.
+	// How many API keys and users to remember: 1 to 10,000,000. Default: 100,000.
 	MaxIdentities Text `json:"max_identities,omitempty"`
 }
 
@@ -119,25 +112,24 @@ type PolicySettings struct {
 type StoreSettings struct {
 	// Must be a Postgres URL or key=value pairs, or memory.
 	DSN Text `json:"dsn,omitempty"`
-	// The largest number of connections to each database, 1 to 1000. Default: the DSN's `pool_max_conns`, else 8.
+	// Connections to each database: 1 to 1000. Default: the DSN's `pool_max_conns`, else 8.
 	MaxConns Text `json:"max_conns,omitempty"`
-	// `off`: you create the tables yourself. `PG_RATELIMIT_DISABLE_AUTO_MIGRATE=true` in the environment does the
-	// same. Default: on.
-	AutoMigrate Text `json:"auto_migrate,omitempty"`
-	// How likely a statement is followed by a cleanup (docs/operating.md#cleanup-and-vacuum): 0 to 1. Default: 0.1.
-	CleanupProbability Text `json:"cleanup_probability,omitempty"`
-	// Refuse requests without asking the database if their key is known to be used up. `off` asks every time. Default:
+	// `off`, or `PG_RATELIMIT_DISABLE_AUTO_MIGRATE=true` in the environment: you create the tables yourself. Default:
 	// on.
+	AutoMigrate Text `json:"auto_migrate,omitempty"`
+	// How likely a cleanup (docs/operating.md#cleanup-and-vacuum) follows a statement: 0 to 1. Default: 0.1.
+	CleanupProbability Text `json:"cleanup_probability,omitempty"`
+	// Refuse without asking the database if a key is known to be used up. Default: on.
 	InMemoryBlock Text `json:"in_memory_block,omitempty"`
-	// How many used-up keys a store remembers, 1 to 10,000,000. Default: 10000.
+	// How many used-up keys to remember: 1 to 10,000,000. Default: 10000.
 	MaxBlockedKeys Text `json:"max_blocked_keys,omitempty"`
-	// The largest number of keys with a lease (docs/leases.md) in a process, 1 to 1,000,000. Default: 10000.
+	// How many keys of a process have a lease (docs/leases.md): 1 to 1,000,000. Default: 10000.
 	MaxLeases Text `json:"max_leases,omitempty"`
-	// The name of this proxy in the registry (docs/operating.md#the-registry-of-proxies). In Caddy with placeholders.
-	// Give each of several proxies on one host its own. Default: the host name and `/caddy` or `/traefik`.
+	// The name of this proxy in the registry (docs/operating.md#the-registry-of-proxies). Give each of several proxies
+	// on one host its own. Default: the host name and `/caddy` or `/traefik`.
 	NodeName Text `json:"node_name,omitempty"`
-	// Where this proxy runs, for the registry and the history, up to 100 bytes. In Caddy with placeholders. Default:
-	// that of the `history`, else none.
+	// Where this proxy runs, for the registry and the history, up to 100 bytes. Default: that of the `history`, else
+	// none.
 	Region Text `json:"region,omitempty"`
 }
 
@@ -146,7 +138,7 @@ type HistorySettings struct {
 	// The database of the history, if it is another one (docs/regions.md#several-servers). Default: that of the
 	// limits.
 	DSN Text `json:"dsn,omitempty"`
-	// The name of this proxy in the history, up to 100 bytes. In Caddy with placeholders. Default: the `node_name`.
+	// The name of this proxy in the history, up to 100 bytes. Default: the `node_name`.
 	Node Text `json:"node,omitempty"`
 	// The same for the history alone. Default: that of the proxy.
 	Region Text `json:"region,omitempty"`

@@ -42,7 +42,7 @@ var replicating = cluster.Options{
 // that is used up, one that tells by status 503 that the database makes no decisions, and no limit.
 var faultPaths = []string{"/wide", "/tight", "/deny", "/none"}
 
-// TestFaultTable prints a table of docs/operating.md: what a fault of the database does to requests. No answer is
+// TestFaultTable prints a table that docs/operating.md sums up: what a fault of the database does to requests. No answer is
 // wrong: a request passes the limit that is never reached, and is refused by the one that is used up. That one has
 // synchronous_commit: without it, a failover may lose the charges of the last 0.6 s.
 func TestFaultTable(t *testing.T) {

@@ -49,7 +49,6 @@ func TestCaddyfiles(t *testing.T) {
 	for _, b := range blocksIn(t, "caddyfile") {
 		t.Run(b.String(), func(t *testing.T) {
 			if isSyntax(b) {
-				checkSyntax(t, b)
 				return
 			}
 			// A further site uses the database of the global option.
@@ -79,41 +78,6 @@ func accepted(t *testing.T, caddyfile string) []string {
 	}
 	// The list ends before ", at Caddyfile:3".
 	return slices.DeleteFunc(strings.Split(names[1], ", "), func(name string) bool { return name == "" || strings.Contains(name, " ") })
-}
-
-var settingName = regexp.MustCompile(`(?:^|\s)([a-z][a-z0-9_]+)`)
-
-// checkSyntax compares a description of the directive with what Caddy accepts.
-func checkSyntax(t *testing.T, b block) {
-	handler := accepted(t, ":80 {\n\tpg_ratelimit x {\n\t\tunknown\n\t}\n}\n")
-	zone := accepted(t, ":80 {\n\tpg_ratelimit {\n\t\tzone x {\n\t\t\tunknown\n\t\t}\n\t}\n}\n")
-	policy := accepted(t, ":80 {\n\tpg_ratelimit {\n\t\tpolicy {\n\t\t\tunknown\n\t\t}\n\t}\n}\n")
-	var inHandler, inZone, inPolicy []string
-	for line := range strings.Lines(b.text) {
-		depth := len(line) - len(strings.TrimLeft(line, "\t"))
-		line = regexp.MustCompile(`<[^>]*>|\[[^\]]*\]|\{[^}]*\}`).ReplaceAllString(line, "")
-		for i, match := range settingName.FindAllStringSubmatch(line, -1) {
-			switch {
-			case depth == 1 && i == 0:
-				inHandler = append(inHandler, match[1])
-			case depth == 2 && inHandler[len(inHandler)-1] == "policy":
-				if i == 0 {
-					inPolicy = append(inPolicy, match[1])
-				}
-			case depth == 2:
-				inZone = append(inZone, match[1])
-			}
-		}
-	}
-	// "<the settings from key to mode>"
-	first, last := slices.Index(inHandler, "key"), slices.Index(inHandler, "mode")
-	if first < 0 || last < first {
-		t.Fatalf("the directive has no settings from key to mode: %q", inHandler)
-	}
-	inZone = append(inZone, inHandler[first:last+1]...)
-	sameNames(t, b.String(), inHandler, handler)
-	sameNames(t, b.String()+", in a zone,", inZone, zone)
-	sameNames(t, b.String()+", in a policy,", inPolicy, policy)
 }
 
 func TestTablesOfCaddySettingsAreComplete(t *testing.T) {

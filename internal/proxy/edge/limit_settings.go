@@ -73,12 +73,12 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "key", Form: Words, Args: "one text, with or without placeholders", Syntax: "<text with placeholders> [| <text with placeholders>]…",
-	Help:    "Requests with the same key share the quota. It can have alternatives. See [Keys](caddy.md#keys).",
+	Help:    "Requests with the same [key](caddy.md#keys) share the quota. It can have alternatives.",
 	Default: "`{client_ip}`",
 	Read:    readKey,
 }, {
 	Name: "algorithm", Args: "the name of one algorithm", Syntax: "sliding_window | fixed_window | token_bucket | sliding_log | gcra | in_flight",
-	Help:    "`sliding_window`, `fixed_window`, `token_bucket`, `sliding_log`, `gcra` or `in_flight`. See [algorithms](algorithms.md).",
+	Help:    "`sliding_window`, `fixed_window`, `token_bucket`, `sliding_log`, `gcra` or `in_flight`: [algorithms](algorithms.md).",
 	Default: "`sliding_window`",
 	Read: func(to *Settings, text string) (err error) {
 		to.Limit.Limit.Algorithm, err = ratelimit.ParseAlgorithm(text)
@@ -86,12 +86,12 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "limits", Form: Lines, Args: wantLimits, Want: wantLimits, Syntax: "<text with placeholders> { <value> <events> <window> … default <events> <window> }",
-	Help:    "Instead of `limit`: a limit for each value of a placeholder. See [Limits by a value](caddy.md#limits-by-a-value).",
+	Help:    "Instead of `limit`: a limit for [each value](caddy.md#limits-by-a-value) of a placeholder.",
 	Default: "none",
 	Read:    readBy, Validate: readLimits,
 }, {
 	Name: "limit", Form: Words, Syntax: "<events> <window> [calendar [<time zone>]] | <requests in flight>",
-	Help: "`100 1m` or `100/1m`: 100 events a minute. The units are ms, s, m, h, d and w. A `fixed_window` may follow the " +
+	Help: "`100 1m` or `100/1m`: 100 events a minute. A `fixed_window` may follow the " +
 		"[calendar](algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`. For [in_flight](algorithms.md#in_flight): `5`.",
 	Default: "required, here or in a zone",
 	Validate: func(to *Settings, text string) error {
@@ -113,7 +113,7 @@ var LimitTable = []Setting{{
 }, {
 	Name: "cost", Args: "one whole number, or a placeholder that gives one", Syntax: "<whole number or placeholder>",
 	Want:    "a whole number from 1 to 9007199254740992, or a placeholder that gives one",
-	Help:    "What a request takes of the quota: a whole number of 1 or more, or a placeholder. See [Cost](caddy.md#cost).",
+	Help:    "What a request takes of the quota: a whole number of 1 or more, or a [placeholder](caddy.md#cost).",
 	Default: "1",
 	Read:    readCost, Unset: "1",
 }, {
@@ -123,7 +123,7 @@ var LimitTable = []Setting{{
 	Read:    readMinCost, Validate: checkMinCost,
 }, {
 	Name: "settle", Form: Words, Args: policy.WantSettle, Want: policy.WantSettle, Syntax: "header <name> | bytes | json <path> | status <statuses> = <cost>, else <cost>",
-	Help:    "What a request really cost, by its response. See [Cost after the answer](caddy.md#cost-after-the-answer).",
+	Help:    "What a request really cost, by its [response](caddy.md#cost-after-the-answer).",
 	Default: "what it was charged",
 	Read:    readSettle,
 }, {
@@ -138,17 +138,17 @@ var LimitTable = []Setting{{
 	Read:    onOff(func(to *Settings) *bool { return &to.Limit.Limit.SynchronousCommit }),
 }, {
 	Name: "lease", Form: Words, Want: "a share of what is left from 0.1% to 50%, such as 5% or 5% early", Syntax: "<percentage> [early]",
-	Help:    "Let the process charge this share of what is left in advance: 0.1% to 50%. `5% early` is for a database [far away](leases.md#a-database-far-away). See [leases](leases.md).",
+	Help:    "Charge this share of what is left in [advance](leases.md): 0.1% to 50%. `5% early` is for a database [far away](leases.md#a-database-far-away).",
 	Default: "none",
 	Read:    readLease, Unset: "off",
 }, {
 	Name: "max_keys", Args: "one whole number", Want: "a whole number from 1 to 10000000", Syntax: "<whole number>",
-	Help:    "How many counters the limit has in the database, about. Beyond it, counters that have used 1 are deleted. See [a flood of keys](operating.md#a-flood-of-keys).",
+	Help:    "About how many counters the limit has. Beyond it, those that have used 1 [are deleted](operating.md#a-flood-of-keys).",
 	Default: "no bound",
 	Read:    number(10000000, func(to *Settings) *int { return &to.Limit.Limit.MaxKeys }),
 }, {
 	Name: "hash_key", Form: Switch,
-	Help:    "Store keys as SHA-256 digests. Proxies that share counters must agree. See [Keys](caddy.md#keys).",
+	Help:    "Store [keys](caddy.md#keys) as SHA-256 digests. Proxies that share counters must agree.",
 	Default: "on if the key contains a credential",
 	Read: func(to *Settings, text string) error {
 		if text == "" {
@@ -160,7 +160,7 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "ipv4_prefix", Want: "a whole number from 1 to 32", Syntax: "<bits>",
-	Help:    "How many bits of an IPv4 address in the key count: 1 to 32. Addresses of one network then share the quota.",
+	Help:    "How many bits of an IPv4 address in the key count: 1 to 32.",
 	Default: "all of them",
 	Read:    number(allIPv4, func(to *Settings) *int { return &to.Limit.IPv4 }), Unset: "32",
 }, {
@@ -170,7 +170,7 @@ var LimitTable = []Setting{{
 	Read:    number(128, func(to *Settings) *int { return &to.Limit.IPv6 }), Unset: "64",
 }, {
 	Name: "ban", Form: Words, Args: "a ban such as 1h after 10 refusals in 1m", Syntax: "<duration> after <n> refusals in <duration>",
-	Help:    "Ban the sender of refused requests, as in `1h after 10 refusals in 1m`. See [Bans](caddy.md#bans).",
+	Help:    "[Ban](caddy.md#bans) the sender of refused requests, as in `1h after 10 refusals in 1m`.",
 	Default: "never",
 	Read: func(to *Settings, text string) (err error) {
 		to.Limit.Ban, err = ParseBan(text)
@@ -179,7 +179,7 @@ var LimitTable = []Setting{{
 	Validate: checkBanPrefix,
 }, {
 	Name: "audit", Form: Words, Args: "off, denied, all, or sample and a percentage", Syntax: "off | denied | all | sample <percentage>",
-	Help:    "Which requests are in the audit log. See [Audit](caddy.md#audit).",
+	Help:    "Which requests are in the [audit log](caddy.md#audit).",
 	Default: "`denied` with a `history`, else `off`",
 	Read: func(_ *Settings, text string) error {
 		_, err := ParseAudit(text, history.Audit{})
@@ -187,7 +187,7 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "wait", Form: Words, Args: wantWait, Want: wantWait, Syntax: "up to <duration> [at most <requests>]",
-	Help:    "A request over the limit waits for its turn, as in `up to 2s`. See [Waiting](caddy.md#waiting).",
+	Help:    "A request over the limit [waits](caddy.md#waiting), as in `up to 2s`.",
 	Default: "none",
 	Read:    readWait,
 }, {
@@ -198,6 +198,6 @@ var LimitTable = []Setting{{
 		}
 		return err
 	}, Unset: "enforce", Syntax: "enforce | shadow | off",
-	Help:    "As of a [rule](policy.md): `shadow` counts, reports what it would have refused, and refuses nothing; `off` does not count.",
+	Help:    "`shadow` counts, reports what it would have refused, and refuses nothing; `off` does not count.",
 	Default: "`enforce`",
 }}

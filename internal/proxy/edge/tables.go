@@ -10,11 +10,11 @@ var HandlerTable = []Setting{
 		Name: "timeout", Args: "one duration, such as 250ms", Syntax: "<duration>",
 		Want: "a duration from 1ms to 1m",
 		Read: duration(time.Millisecond, time.Minute, func(to *Settings) *time.Duration { return &to.Timeout }), Unset: "250ms",
-		Help:    "How long the database may take for a statement: 1ms to 1m. A request waits for [up to four](operating.md#when-there-is-no-decision) while it answers.",
+		Help:    "How long the database may take for a statement: 1ms to 1m. While it answers, a request waits for [up to four](operating.md#when-there-is-no-decision).",
 		Default: "250ms",
 	}, {
 		Name: "on_error", Want: "allow, deny or local", Read: readOnError, Unset: "allow", Syntax: "allow | deny | local",
-		Help:    "What happens to a request without a decision: `allow` lets it pass, `deny` answers 503, and with `local` the proxy [decides by itself](operating.md#the-proxy-limits-by-itself).",
+		Help:    "A request without a decision: `allow` lets it pass, `deny` answers 503, and with `local` the proxy [decides by itself](operating.md#the-proxy-limits-by-itself).",
 		Default: "`allow`",
 	}, {
 		Name: "local_share", Want: "a percentage from 0.1% to 100%", Read: readLocalShare, Validate: checkLocalShare, Syntax: "<percent>",
@@ -27,11 +27,11 @@ var HandlerTable = []Setting{
 		Default: "`auto`",
 	}, {
 		Name: "fields", Form: Words, Want: "x, ietf, or x ietf", Read: readFields, Unset: "x", Syntax: "x | ietf | x ietf",
-		Help:    "Which fields describe the limits: `X-RateLimit-*` (`x`), `RateLimit` and `RateLimit-Policy` (`ietf`), or all. See [what the client sees](caddy.md#what-the-client-sees).",
+		Help:    "Which [fields](caddy.md#what-the-client-sees) describe the limits: `X-RateLimit-*` (`x`), `RateLimit` and `RateLimit-Policy` (`ietf`), or both (`x ietf`).",
 		Default: "`x`",
 	}, {
 		Name: "exempt", Form: Words, Args: wantExempt, Want: wantExempt, Read: readExempt, Syntax: "<networks>",
-		Help:    "Networks and addresses whose requests pass the limits of the configuration, uncounted. Rules of a policy apply. See [Exemptions](caddy.md#exemptions).",
+		Help:    "Networks and addresses whose requests pass the limits of the configuration [uncounted](caddy.md#exemptions).",
 		Default: "none",
 	}, {
 		Name: "exempt_header", Form: Words, Args: wantExemptHeader, Want: wantExemptHeader, Read: readExemptHeader, Syntax: "<header> <secret>",
@@ -39,7 +39,7 @@ var HandlerTable = []Setting{
 		Default: "none",
 	}, {
 		Name: "policy", Form: Block, Args: "a block, or nothing", Settings: PolicyTable,
-		Help:    "Apply the rules in the database. See [policy](policy.md).",
+		Help:    "Apply the [rules in the database](policy.md).",
 		Default: "none",
 	},
 }
@@ -76,15 +76,15 @@ var PolicyTable = []Setting{databaseOf("policy"), {
 	Default: "nobody",
 }, {
 	Name: "tier", Args: "one name, or a placeholder that gives one", Syntax: "<name or placeholder>",
-	Help:    "The tier of requests that have no other one. It may be a placeholder; an empty value is the default.",
+	Help:    "The tier of requests that have no other one: a name or a placeholder.",
 	Default: "`anonymous`",
 }, {
 	Name: "unknown_key", Want: "reject or anonymous", Read: readUnknownKey, Unset: "reject", Syntax: "reject | anonymous",
-	Help:    "A request with an unknown, expired or revoked API key: `reject` answers 401, `anonymous` treats it as one without a key.",
+	Help:    "A request with an unknown, expired or revoked API key: `reject` answers 401, `anonymous` ignores the key.",
 	Default: "`reject`",
 }, {
 	Name: "route", Args: "one name, or a placeholder that gives one", Syntax: "<name or placeholder>",
-	Help:    "The name of the route, for rules that count by route. It may be a placeholder.",
+	Help:    "The name of the route, for rules that count by route: a name or a placeholder.",
 	Default: "none",
 }, {
 	Name: "refresh", Args: "one duration, such as 500ms", Syntax: "<duration>",
@@ -95,7 +95,7 @@ var PolicyTable = []Setting{databaseOf("policy"), {
 }, {
 	Name: "max_identities", Want: "a whole number from 1 to 10000000", Syntax: "<number>",
 	Read: number(10000000, func(to *Settings) *int { return &to.Policy.MaxIdentities }), Unset: "100000",
-	Help:    "How many API keys and users to remember at most: 1 to 10,000,000.",
+	Help:    "How many API keys and users to remember: 1 to 10,000,000.",
 	Default: "100,000",
 }}
 
@@ -125,46 +125,45 @@ var StoreTable = []Setting{
 	{
 		Name: "max_conns", Want: "a whole number from 1 to 1000",
 		Read:    number(1000, func(to *Settings) *int { return &to.Store.MaxConns }),
-		Help:    "The largest number of connections to each database, 1 to 1000.",
+		Help:    "Connections to each database: 1 to 1000.",
 		Default: "the DSN's `pool_max_conns`, else 8",
 	}, {
 		Name: "auto_migrate", Form: Switch,
 		Read: onOff(func(to *Settings) *bool { return &to.Store.AutoMigrate }), Unset: "on",
-		Help:    "`off`: you create the tables yourself. `PG_RATELIMIT_DISABLE_AUTO_MIGRATE=true` in the environment does the same.",
+		Help:    "`off`, or `PG_RATELIMIT_DISABLE_AUTO_MIGRATE=true` in the environment: you create the tables yourself.",
 		Default: "on",
 	}, {
 		Name: "cleanup_probability", Want: "a number from 0 to 1", Read: readProbability, Unset: "0.1",
-		Help:    "How likely a statement is followed by a [cleanup](operating.md#cleanup-and-vacuum): 0 to 1.",
+		Help:    "How likely a [cleanup](operating.md#cleanup-and-vacuum) follows a statement: 0 to 1.",
 		Default: "0.1",
 	}, {
 		Name: "in_memory_block", Form: Switch,
 		Read: onOff(func(to *Settings) *bool { return &to.Store.InMemoryBlock }), Unset: "on",
-		Help:    "Refuse requests without asking the database if their key is known to be used up. `off` asks every time.",
+		Help:    "Refuse without asking the database if a key is known to be used up.",
 		Default: "on",
 	}, {
 		Name: "max_blocked_keys", Want: "a whole number from 1 to 10000000",
 		Read:    number(10000000, func(to *Settings) *int { return &to.Store.MaxBlockedKeys }),
-		Help:    "How many used-up keys a store remembers, 1 to 10,000,000.",
+		Help:    "How many used-up keys to remember: 1 to 10,000,000.",
 		Default: "10000",
 	}, {
 		Name: "max_leases", Want: "a whole number from 1 to 1000000",
 		Read:    number(1000000, func(to *Settings) *int { return &to.Store.MaxLeases }),
-		Help:    "The largest number of keys with a [lease](leases.md) in a process, 1 to 1,000,000.",
+		Help:    "How many keys of a process have a [lease](leases.md): 1 to 1,000,000.",
 		Default: "10000",
 	}, {
 		Name: "node_name", Args: "one name, or a placeholder that gives one",
 		Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.Store.NodeName }),
-		Help: "The name of this proxy in the [registry](operating.md#the-registry-of-proxies). In Caddy with placeholders. Give each of several proxies on one " +
-			"host its own.",
+		Help:    "The name of this proxy in the [registry](operating.md#the-registry-of-proxies). Give each of several proxies on one host its own.",
 		Default: "the host name and `/caddy` or `/traefik`",
 	}, {
 		Name: "region", Args: "one name, or a placeholder that gives one",
 		Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.Store.Region }),
-		Help:    "Where this proxy runs, for the registry and the history, up to 100 bytes. In Caddy with placeholders.",
+		Help:    "Where this proxy runs, for the registry and the history, up to 100 bytes.",
 		Default: "that of the `history`, else none",
 	}, {
 		Name: "history", Form: Block, Args: "a block, or nothing", Settings: HistoryTable,
-		Help:    "Record what happens to requests. See [history](operating.md#audit-log).",
+		Help:    "[Record](operating.md#audit-log) what happens to requests.",
 		Default: "off",
 	},
 }
@@ -173,7 +172,7 @@ var StoreTable = []Setting{
 var HistoryTable = []Setting{databaseOf("history"), {
 	Name: "node", Args: "one name, or a placeholder that gives one",
 	Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.History.Node }),
-	Help:    "The name of this proxy in the history, up to 100 bytes. In Caddy with placeholders.",
+	Help:    "The name of this proxy in the history, up to 100 bytes.",
 	Default: "the `node_name`",
 }, {
 	Name: "region", Args: "one name, or a placeholder that gives one",

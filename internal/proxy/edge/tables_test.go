@@ -2,7 +2,6 @@ package edge_test
 
 import (
 	"flag"
-	"fmt"
 	"go/format"
 	"os"
 	"regexp"
@@ -14,28 +13,21 @@ import (
 
 var update = flag.Bool("update", false, "write the settings into the documentation")
 
-// The documentation of the settings comes from the tables: the rows in docs/settings.md, and the
-// syntax of the directive in docs/caddy.md.
+// The rows of docs/settings.md and docs/page.md come from the tables.
 func TestTheDocumentationHasTheTablesOfSettings(t *testing.T) {
 	settings := page{t: t, path: "../../../docs/settings.md"}
 	settings.read()
-	settings.has("## A limit", row, edge.LimitTable)
-	settings.has("## The handler", row, edge.HandlerTable)
-	settings.has("## The database", row, edge.StoreTable)
-	settings.has("## The policy", row, edge.PolicyTable)
-	settings.has("## The history", row, edge.HistoryTable)
+	settings.has("## A limit", edge.LimitTable)
+	settings.has("## The handler", edge.HandlerTable)
+	settings.has("## The database", edge.StoreTable)
+	settings.has("## The policy", edge.PolicyTable)
+	settings.has("## The history", edge.HistoryTable)
 	settings.compare()
 
 	pages := page{t: t, path: "../../../docs/page.md"}
 	pages.read()
-	pages.has("## Settings of the page", row, edge.PageTable)
+	pages.has("## Settings of the page", edge.PageTable)
 	pages.compare()
-
-	caddy := page{t: t, path: "../../../docs/caddy.md"}
-	caddy.read()
-	caddy.has("## The directive", syntaxLine(1), edge.LimitTable, edge.HandlerTable)
-	caddy.has("\tpolicy {", syntaxLine(2), edge.PolicyTable)
-	caddy.compare()
 }
 
 // The Go structs of Caddy's JSON come from the tables too, because Caddy's website documents a module by its Go fields.
@@ -110,7 +102,7 @@ const tableHead = "|---|---|---|\n"
 
 // has puts the line of each setting below a heading: in the place of the line that the setting has, or
 // else after that of the setting before. The first row comes after the head of the table.
-func (p *page) has(heading string, line func(s edge.Setting) (begin, all string), tables ...[]edge.Setting) {
+func (p *page) has(heading string, table []edge.Setting) {
 	before, after, found := strings.Cut(p.text, heading+"\n")
 	if !found {
 		p.t.Fatalf("%s has no %q", p.path, heading)
@@ -123,19 +115,17 @@ func (p *page) has(heading string, line func(s edge.Setting) (begin, all string)
 	if strings.HasPrefix(after[last:], tableHead) {
 		last += len(tableHead)
 	}
-	for _, table := range tables {
-		for _, s := range table {
-			begin, all := line(s)
-			if all == "" {
-				continue
-			}
-			at := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(begin) + `.*\n`).FindStringIndex(after)
-			if at == nil {
-				at = []int{last, last}
-			}
-			after = after[:at[0]] + all + "\n" + after[at[1]:]
-			last = at[0] + len(all) + 1
+	for _, s := range table {
+		begin, all := row(s)
+		if all == "" {
+			continue
 		}
+		at := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(begin) + `.*\n`).FindStringIndex(after)
+		if at == nil {
+			at = []int{last, last}
+		}
+		after = after[:at[0]] + all + "\n" + after[at[1]:]
+		last = at[0] + len(all) + 1
 	}
 	p.text = before + heading + "\n" + after + rest
 }
@@ -167,18 +157,3 @@ func row(s edge.Setting) (begin, all string) {
 }
 
 var wordAfter = regexp.MustCompile(`_[a-z]`)
-
-// syntaxLine is the line of a setting in the syntax of the directive.
-func syntaxLine(depth int) func(s edge.Setting) (begin, all string) {
-	return func(s edge.Setting) (begin, all string) {
-		syntax, width := s.Syntax, 19-4*(depth-1)
-		if s.Form == edge.Switch {
-			syntax = "[on|off]"
-		}
-		begin = strings.Repeat("\t", depth) + s.Name + " "
-		if syntax == "" {
-			return begin, ""
-		}
-		return begin, strings.Repeat("\t", depth) + fmt.Sprintf("%-*s", width, s.Name) + syntax
-	}
-}
