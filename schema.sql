@@ -80,6 +80,90 @@ COMMENT ON TABLE rate_limit_processes IS 'The processes with requests in flight 
 COMMENT ON COLUMN rate_limit_processes.process IS 'About the second of its start, since 2000. A process that was stopped for too long takes another row.';
 COMMENT ON COLUMN rate_limit_processes.seen IS 'When it renewed this row. Its slots are free 10 seconds after that.';
 
+-- The counters, and how much of a limit each has used. Views, commands and the page ask these functions.
+
+-- A view on the tables of counters would forbid every change of their columns, also that of a program with an
+-- older schema. The body of a function is looked at only when it runs. Postgres puts this body into the query, so
+-- that any condition, also of a join, finds its counters by an index. It does so only without a search_path of the
+-- function's own, and without a condition in a part of the UNION. Counts in parts have another body, see
+-- citus_parts.sql. Which slots count is as in package algorithm.
+DO $do$ BEGIN
+	IF to_regprocedure('rate_limit_parts()') IS NULL THEN
+		EXECUTE replace($sql$
+CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
+RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
+	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE sql STABLE AS $$
+	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
+		(SELECT count(*) FROM unnest(c.slots) AS s WHERE s >> 32 > extract(epoch FROM statement_timestamp())::bigint - 946684810
+			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen > statement_timestamp() - interval '10 s')),
+		c.expires_at
+	FROM (
+		SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::double precision, e.last_refill,
+			e.remainder, e.hits, e.slots, e.expires_at FROM {schema}.rate_limit_ephemeral e
+		UNION ALL
+		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start, d.tokens::double precision, d.last_refill,
+			d.remainder, d.hits, d.slots, d.expires_at FROM {schema}.rate_limit_durable d
+	) c WHERE c.prefix = $1 AND c.durable = $2 AND ($3 IS NULL OR c.key = ANY ($3))
+$$;
+$sql$, '{schema}', quote_ident(current_schema()));
+	END IF;
+END $do$;
+COMMENT ON FUNCTION rate_limit_counters(text, boolean, text[]) IS
+	'The counters of a prefix in one of the two tables, or only those of some keys. slots is how many requests in flight a counter has.';
+
+-- The definitions are those of package algorithm: used is the quota less what Look says is left. A part of a request
+-- that has come back admits none, so used is rounded up. All sums that may be large are of type numeric.
+CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint,
+	window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint, hits timestamptz[], slots bigint,
+	expires_at timestamptz, at timestamptz DEFAULT now())
+RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE AS $$
+	SELECT coalesce(max(u.used), 0)::bigint, max(u.since + least(u.lasts, 2305843009213693952)::float8 * interval '1 microsecond')
+	FROM (
+		SELECT coalesce(burst, events) AS quota, burst < events AS evenly, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
+			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained
+	) AS t, LATERAL (
+		SELECT count::numeric AS used, window_start AS since, span::numeric AS lasts
+		WHERE algorithm = 'fixed_window' AND span > t.passed
+		UNION ALL -- on the calendar
+		SELECT count, expires_at, 0 WHERE algorithm = 'fixed_window' AND span IS NULL AND window_start IS NOT NULL AND expires_at > at
+		UNION ALL -- in the window of the row
+		SELECT greatest(0, count) + div(greatest(0, prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span), window_start, span
+		WHERE algorithm = 'sliding_window' AND t.passed < span
+		UNION ALL -- in the window after it
+		SELECT div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span), window_start, 2 * span
+		WHERE algorithm = 'sliding_window' AND t.passed >= span AND t.passed < 2 * span
+		UNION ALL
+		SELECT count(*), min(hit), span FROM unnest(hits) AS hit
+		WHERE algorithm = 'sliding_log' AND hit > greatest(at, hits[cardinality(hits)]) - span * interval '1 microsecond'
+		UNION ALL -- refilled by whole windows
+		SELECT b.used, last_refill, (b.windows + ceil(b.used / events)) * span FROM (
+			SELECT w.windows, t.quota - floor(least(t.quota, tokens + w.windows::float8 * events))::bigint::numeric AS used
+			FROM (SELECT greatest(0, t.drained) / span AS windows) AS w
+		) AS b WHERE algorithm = 'token_bucket' AND events > 0 AND t.evenly IS NOT TRUE AND tokens IS NOT NULL
+		UNION ALL -- refilled evenly
+		SELECT t.quota - b.had - div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span), last_refill,
+			div((t.quota - b.had) * span + b.part + events - 1, events)
+		FROM (
+			SELECT floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota), least(t.quota, tokens)))::bigint::numeric AS had,
+				least(coalesce(remainder, 0), events - 1) AS part
+		) AS b WHERE algorithm = 'token_bucket' AND events > 0 AND t.evenly AND tokens IS NOT NULL
+		UNION ALL -- a bucket whose row gcra wrote
+		SELECT b.used, at, CASE WHEN t.evenly THEN ceil(b.used * span / events) ELSE ceil(b.used / events) * span END
+		FROM (SELECT least(t.quota, ceil(greatest(0, -t.drained)::float8 * events / span))::bigint::numeric AS used) AS b
+		WHERE algorithm = 'token_bucket' AND events > 0 AND tokens IS NULL AND last_refill IS NOT NULL
+		UNION ALL -- the backlog, which drains; or that of a bucket which wrote the row
+		SELECT div(b.backlog + span - 1, span), at, div(b.backlog + events - 1, events) FROM (
+			SELECT CASE WHEN tokens IS NOT NULL
+				THEN greatest(0, (t.quota - least(t.quota, greatest(0, trunc(tokens)))::bigint) * span::numeric - greatest(0, t.drained) * events::numeric)
+				WHEN t.drained <= 0 THEN -t.drained * events::numeric + least(coalesce(remainder, 0), events - 1) ELSE 0 END AS backlog
+		) AS b WHERE algorithm = 'gcra' AND events > 0 AND last_refill IS NOT NULL
+		UNION ALL -- nobody knows when requests end
+		SELECT slots, NULL, NULL WHERE algorithm = 'in_flight'
+	) AS u WHERE u.used > 0
+$$;
+COMMENT ON FUNCTION rate_limit_usage_of IS
+	'How much of a limit a counter has used at a time. span is the window of the limit in microseconds; NULL for one on the calendar and for in_flight. resets_at is the end of the window; for sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used, or nobody knows.';
+
 BEGIN;
 DO $$ BEGIN PERFORM pg_advisory_xact_lock(1885827692); END $$;
 
@@ -1883,26 +1967,6 @@ COMMENT ON COLUMN rate_limit_banned.times IS 'As in rate_limit_bans.';
 COMMENT ON COLUMN rate_limit_banned.banned_at IS 'When the ban began.';
 COMMENT ON COLUMN rate_limit_banned.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
 
--- A view on the tables of counters would forbid every change of their columns, also that of a
--- program with an older schema. The body of a function is looked at only when it runs. Postgres puts this body into the
--- query, so that any condition, also of a join, finds its counters by an index. It does so only without a search_path of the
--- function's own, and without a condition in a part of the UNION.
-DO $do$ BEGIN
-	EXECUTE replace($sql$
-CREATE OR REPLACE FUNCTION rate_limit_rows(prefix text, durable boolean) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz,
-	tokens double precision, last_refill timestamptz, expires_at timestamptz, hits timestamptz[]) LANGUAGE sql STABLE AS $$
-	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits FROM (
-		SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::double precision, e.last_refill, e.expires_at, e.hits
-			FROM {schema}.rate_limit_ephemeral e
-		UNION ALL
-		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start, d.tokens::double precision, d.last_refill, d.expires_at, d.hits
-			FROM {schema}.rate_limit_durable d
-	) c WHERE c.prefix = $1 AND c.durable = $2
-$$;
-$sql$, '{schema}', quote_ident(current_schema()));
-END $do$;
-COMMENT ON FUNCTION rate_limit_rows(text, boolean) IS 'The counters of a prefix in one of the two tables, for rate_limit_used.';
-
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1] ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END,
 		CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END
@@ -1914,13 +1978,12 @@ COMMENT ON FUNCTION rate_limit_counted(text[], text) IS
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 	WITH amounts AS (
 		-- A result of a function has the collation of the database, and the index of new tables has "C".
-		SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits,
-			extract(epoch FROM l.per)::float8 AS span,
-			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events,
-			CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst
+		SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, (date_part('epoch', l.per) * 1000000)::bigint AS span,
+			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst,
+			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at
 		FROM rate_limit_rule_limits l
 		JOIN rate_limit_rules r ON r.name = l.rule
-		CROSS JOIN LATERAL rate_limit_rows('rule/' || r.counter || '/' || l.name, l.durable) c
+		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.counter || '/' || l.name, l.durable) c
 		LEFT JOIN LATERAL (
 			SELECT o.id, o.events, o.burst
 			FROM rate_limit_counted(r.count_by, c.key) d
@@ -1932,32 +1995,11 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
 			ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
 		) o ON true
-	), used AS (
-		SELECT a.rule, a.limit_name, a.key, a.algorithm, CASE WHEN a.algorithm = 'gcra' THEN a.last_refill
-			-- The row of a bucket outlives the refill. Its tokens are those of last_refill.
-			WHEN a.algorithm = 'token_bucket' AND a.tokens IS NOT NULL AND a.events > 0 THEN a.last_refill + least(3155760000, greatest(0,
-				CASE WHEN a.burst < a.events THEN (a.burst - a.tokens) / a.events ELSE ceil((coalesce(a.burst, a.events) - a.tokens) / a.events) END * a.span)) * interval '1 s'
-			WHEN a.algorithm = 'sliding_window' THEN a.window_start + CASE WHEN now() < a.window_start + a.span * interval '1 s' THEN 1 ELSE 2 END * a.span * interval '1 s'
-			WHEN a.algorithm = 'sliding_log' THEN (SELECT min(hit) FROM unnest(a.hits) AS hit WHERE hit > now() - a.span * interval '1 s') + a.span * interval '1 s'
-			ELSE a.expires_at END AS resets_at,
-			coalesce(a.burst, a.events) AS quota, CASE a.algorithm
-			WHEN 'fixed_window' THEN CASE WHEN a.expires_at > now() THEN a.count ELSE 0 END
-			WHEN 'sliding_window' THEN CASE
-				WHEN now() < a.window_start + a.span * interval '1 s' THEN a.count + coalesce(a.prev_count, 0) * least(1, 1 - extract(epoch FROM now() - a.window_start)::float8 / a.span)
-				WHEN now() < a.window_start + 2 * a.span * interval '1 s' THEN a.count * (2 - extract(epoch FROM now() - a.window_start)::float8 / a.span)
-				ELSE 0 END
-			WHEN 'sliding_log' THEN (SELECT count(*) FROM unnest(a.hits) AS hit WHERE hit > now() - a.span * interval '1 s')
-			WHEN 'token_bucket' THEN greatest(0, coalesce(a.burst, a.events) - a.tokens - greatest(0,
-				CASE WHEN a.burst < a.events THEN floor(extract(epoch FROM now() - a.last_refill)::float8 * a.events / a.span)
-				ELSE floor(extract(epoch FROM now() - a.last_refill)::float8 / a.span) * a.events END))
-			WHEN 'gcra' THEN CASE WHEN a.tokens IS NULL THEN ceil(greatest(0, extract(epoch FROM a.last_refill - now())::float8) * a.events / a.span) END
-			END::float8 AS used
-		FROM amounts a WHERE a.algorithm <> 'in_flight' -- its rows do not say which of their slots count
 	)
-	-- What is used is rounded up, as the proxies do: a part of a request that has come back admits none.
-	SELECT u.rule, u.limit_name, u.key, u.algorithm, r.used, u.quota, (100 * r.used / greatest(u.quota, 1)::numeric)::numeric(20, 1) AS percent,
-		u.resets_at
-	FROM used u CROSS JOIN LATERAL (SELECT ceil(u.used - 1e-6)::bigint AS used) r;
+	SELECT a.rule, a.limit_name, a.key, a.algorithm, u.used, q.quota, (100 * u.used / greatest(q.quota, 1)::numeric)::numeric(20, 1) AS percent, u.resets_at
+	FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q
+		CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count, a.window_start, a.tokens, a.last_refill,
+			a.remainder, a.hits, a.slots, a.expires_at) AS u;
 COMMENT ON VIEW rate_limit_used IS
 	'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
 COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
@@ -1968,7 +2010,7 @@ COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
 COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
 COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
 COMMENT ON COLUMN rate_limit_used.resets_at IS
-	'The end of the current window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL or a time in the past: nothing is used.';
+	'The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used; or, for in_flight, nobody knows.';
 
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
 	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
@@ -2013,10 +2055,9 @@ BEGIN
 	RETURN QUERY SELECT coalesce(sum(n.today), 0)::bigint, coalesce(sum(n.this_month), 0)::bigint, coalesce(sum(n.refused), 0)::bigint, coalesce(sum(n.limited), 0)::bigint,
 		coalesce(sum(n.denied), 0)::bigint,
 		(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = $1 AND ($2 IS NULL OR h.key_id = $2) ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
-		(SELECT max(CASE l.algorithm WHEN 'gcra' THEN c.last_refill ELSE c.expires_at END) FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name
-			CROSS JOIN LATERAL rate_limit_rows('rule/' || r.counter || '/' || l.name, l.durable) c
-			JOIN LATERAL rate_limit_counted(r.count_by, c.key) d ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
-			WHERE c.key COLLATE "C" = ANY (ARRAY(SELECT a.number || own FROM unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS a(number))) AND c.expires_at > now())
+		(SELECT max(u.resets_at) FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
+			JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
+			WHERE u.key = ANY (ARRAY(SELECT a.number || own FROM unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS a(number))))
 	FROM rate_limit_usage_now n WHERE n.user_id = $1 AND ($2 IS NULL OR n.key_id = $2);
 END $$;
 COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS

@@ -27,14 +27,17 @@ COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Keeps programs that do not kno
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable EXECUTE FUNCTION rate_limit_refuse_count();
 
-CREATE OR REPLACE FUNCTION rate_limit_rows(prefix text, durable boolean) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz,
-	tokens double precision, last_refill timestamptz, expires_at timestamptz, hits timestamptz[]) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
+RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
+	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 DECLARE
 	part record;
 BEGIN
 	FOR part IN SELECT p.schema FROM rate_limit_parts() p LOOP
-		RETURN QUERY EXECUTE format('SELECT c.key, c.count::bigint, c.prev_count::bigint, c.window_start, c.tokens::double precision, c.last_refill,
-			c.expires_at, c.hits FROM %I.%I c WHERE c.prefix = $1', part.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix;
+		RETURN QUERY EXECUTE format('SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
+			(SELECT count(*) FROM unnest(c.slots) AS s WHERE s >> 32 > extract(epoch FROM statement_timestamp())::bigint - 946684810
+				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen > statement_timestamp() - interval ''10 s'')),
+			c.expires_at FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))',
+			part.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix, keys;
 	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_rows(text, boolean) IS 'The counters of a prefix in one of the two tables of all parts, for rate_limit_used.';

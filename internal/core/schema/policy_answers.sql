@@ -17,10 +17,9 @@ BEGIN
 	RETURN QUERY SELECT coalesce(sum(n.today), 0)::bigint, coalesce(sum(n.this_month), 0)::bigint, coalesce(sum(n.refused), 0)::bigint, coalesce(sum(n.limited), 0)::bigint,
 		coalesce(sum(n.denied), 0)::bigint,
 		(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = $1 AND ($2 IS NULL OR h.key_id = $2) ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
-		(SELECT max(CASE l.algorithm WHEN 'gcra' THEN c.last_refill ELSE c.expires_at END) FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name
-			CROSS JOIN LATERAL rate_limit_rows('rule/' || r.counter || '/' || l.name, l.durable) c
-			JOIN LATERAL rate_limit_counted(r.count_by, c.key) d ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
-			WHERE c.key COLLATE "C" = ANY (ARRAY(SELECT a.number || own FROM unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS a(number))) AND c.expires_at > now())
+		(SELECT max(u.resets_at) FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
+			JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
+			WHERE u.key = ANY (ARRAY(SELECT a.number || own FROM unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS a(number))))
 	FROM rate_limit_usage_now n WHERE n.user_id = $1 AND ($2 IS NULL OR n.key_id = $2);
 END $$;
 COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS

@@ -17,26 +17,6 @@ COMMENT ON COLUMN rate_limit_banned.times IS 'As in rate_limit_bans.';
 COMMENT ON COLUMN rate_limit_banned.banned_at IS 'When the ban began.';
 COMMENT ON COLUMN rate_limit_banned.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
 
--- A view on the tables of counters would forbid every change of their columns, also that of a
--- program with an older schema. The body of a function is looked at only when it runs. Postgres puts this body into the
--- query, so that any condition, also of a join, finds its counters by an index. It does so only without a search_path of the
--- function's own, and without a condition in a part of the UNION.
-DO $do$ BEGIN
-	EXECUTE replace($sql$
-CREATE OR REPLACE FUNCTION rate_limit_rows(prefix text, durable boolean) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz,
-	tokens double precision, last_refill timestamptz, expires_at timestamptz, hits timestamptz[]) LANGUAGE sql STABLE AS $$
-	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits FROM (
-		SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::double precision, e.last_refill, e.expires_at, e.hits
-			FROM {schema}.rate_limit_ephemeral e
-		UNION ALL
-		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start, d.tokens::double precision, d.last_refill, d.expires_at, d.hits
-			FROM {schema}.rate_limit_durable d
-	) c WHERE c.prefix = $1 AND c.durable = $2
-$$;
-$sql$, '{schema}', quote_ident(current_schema()));
-END $do$;
-COMMENT ON FUNCTION rate_limit_rows(text, boolean) IS 'The counters of a prefix in one of the two tables, for rate_limit_used.';
-
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1] ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END,
 		CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END
@@ -48,13 +28,12 @@ COMMENT ON FUNCTION rate_limit_counted(text[], text) IS
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 	WITH amounts AS (
 		-- A result of a function has the collation of the database, and the index of new tables has "C".
-		SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.expires_at, c.hits,
-			extract(epoch FROM l.per)::float8 AS span,
-			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events,
-			CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst
+		SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, (date_part('epoch', l.per) * 1000000)::bigint AS span,
+			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst,
+			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at
 		FROM rate_limit_rule_limits l
 		JOIN rate_limit_rules r ON r.name = l.rule
-		CROSS JOIN LATERAL rate_limit_rows('rule/' || r.counter || '/' || l.name, l.durable) c
+		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.counter || '/' || l.name, l.durable) c
 		LEFT JOIN LATERAL (
 			SELECT o.id, o.events, o.burst
 			FROM rate_limit_counted(r.count_by, c.key) d
@@ -66,32 +45,11 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
 			ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
 		) o ON true
-	), used AS (
-		SELECT a.rule, a.limit_name, a.key, a.algorithm, CASE WHEN a.algorithm = 'gcra' THEN a.last_refill
-			-- The row of a bucket outlives the refill. Its tokens are those of last_refill.
-			WHEN a.algorithm = 'token_bucket' AND a.tokens IS NOT NULL AND a.events > 0 THEN a.last_refill + least(3155760000, greatest(0,
-				CASE WHEN a.burst < a.events THEN (a.burst - a.tokens) / a.events ELSE ceil((coalesce(a.burst, a.events) - a.tokens) / a.events) END * a.span)) * interval '1 s'
-			WHEN a.algorithm = 'sliding_window' THEN a.window_start + CASE WHEN now() < a.window_start + a.span * interval '1 s' THEN 1 ELSE 2 END * a.span * interval '1 s'
-			WHEN a.algorithm = 'sliding_log' THEN (SELECT min(hit) FROM unnest(a.hits) AS hit WHERE hit > now() - a.span * interval '1 s') + a.span * interval '1 s'
-			ELSE a.expires_at END AS resets_at,
-			coalesce(a.burst, a.events) AS quota, CASE a.algorithm
-			WHEN 'fixed_window' THEN CASE WHEN a.expires_at > now() THEN a.count ELSE 0 END
-			WHEN 'sliding_window' THEN CASE
-				WHEN now() < a.window_start + a.span * interval '1 s' THEN a.count + coalesce(a.prev_count, 0) * least(1, 1 - extract(epoch FROM now() - a.window_start)::float8 / a.span)
-				WHEN now() < a.window_start + 2 * a.span * interval '1 s' THEN a.count * (2 - extract(epoch FROM now() - a.window_start)::float8 / a.span)
-				ELSE 0 END
-			WHEN 'sliding_log' THEN (SELECT count(*) FROM unnest(a.hits) AS hit WHERE hit > now() - a.span * interval '1 s')
-			WHEN 'token_bucket' THEN greatest(0, coalesce(a.burst, a.events) - a.tokens - greatest(0,
-				CASE WHEN a.burst < a.events THEN floor(extract(epoch FROM now() - a.last_refill)::float8 * a.events / a.span)
-				ELSE floor(extract(epoch FROM now() - a.last_refill)::float8 / a.span) * a.events END))
-			WHEN 'gcra' THEN CASE WHEN a.tokens IS NULL THEN ceil(greatest(0, extract(epoch FROM a.last_refill - now())::float8) * a.events / a.span) END
-			END::float8 AS used
-		FROM amounts a WHERE a.algorithm <> 'in_flight' -- its rows do not say which of their slots count
 	)
-	-- What is used is rounded up, as the proxies do: a part of a request that has come back admits none.
-	SELECT u.rule, u.limit_name, u.key, u.algorithm, r.used, u.quota, (100 * r.used / greatest(u.quota, 1)::numeric)::numeric(20, 1) AS percent,
-		u.resets_at
-	FROM used u CROSS JOIN LATERAL (SELECT ceil(u.used - 1e-6)::bigint AS used) r;
+	SELECT a.rule, a.limit_name, a.key, a.algorithm, u.used, q.quota, (100 * u.used / greatest(q.quota, 1)::numeric)::numeric(20, 1) AS percent, u.resets_at
+	FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q
+		CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count, a.window_start, a.tokens, a.last_refill,
+			a.remainder, a.hits, a.slots, a.expires_at) AS u;
 COMMENT ON VIEW rate_limit_used IS
 	'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
 COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
@@ -102,7 +60,7 @@ COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
 COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
 COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
 COMMENT ON COLUMN rate_limit_used.resets_at IS
-	'The end of the current window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL or a time in the past: nothing is used.';
+	'The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used; or, for in_flight, nobody knows.';
 
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
 	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;

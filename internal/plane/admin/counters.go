@@ -53,12 +53,11 @@ type Usage struct {
 // rulePrefix begins the prefixes of the counters of rules.
 const rulePrefix = "rule/"
 
-const counterColumns = `c.prefix, c.key, c.durable, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, cardinality(c.hits), c.expires_at`
+// countersSQL are the counters of a prefix $1 in both tables, as rows c that have the columns of a Counter.
+const countersSQL = `SELECT $1::text, c.key, t.durable, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, cardinality(c.hits), c.expires_at
+FROM (VALUES (true), (false)) AS t(durable) CROSS JOIN LATERAL rate_limit_counters($1::text, t.durable, $2::text[]) AS c `
 
-// counterRow is what counterColumns and mostFirst need of a table of counts.
-const counterRow = `{durable} AS durable, c.prefix, c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.hits, c.slots, c.expires_at`
-
-const usageColumns = `'rule/' || u.rule || '/' || u.limit_name, u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent::float8, CASE WHEN u.resets_at > now() THEN u.resets_at END`
+const usageColumns = `'rule/' || u.rule || '/' || u.limit_name, u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent::float8, u.resets_at`
 
 var errNoKey = &ratelimit.FieldError{Field: "key", Want: "the key of a counter"}
 
@@ -85,9 +84,10 @@ func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter,
 		return nil, errNoKey
 	}
 	w := d.work(ctx)
-	names, counts := w.counters("SELECT " + counterRow + " FROM {table} AS c WHERE c.prefix = $1 AND c.key = ANY ($2::text[])")
+	names, err := d.renamedRules(ctx)
+	w.fail(err)
 	keys := storedKeys(key)
-	all := list[Counter](w, "SELECT "+counterColumns+" FROM "+counts, names.stored(prefix), keys)
+	all := list[Counter](w, countersSQL, names.stored(prefix), keys)
 	for i := range all {
 		all[i].Prefix = names.shown(all[i].Prefix)
 		prefix = all[i].Prefix
@@ -109,15 +109,6 @@ func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter,
 		}
 	}
 	return all, w.err
-}
-
-// counters returns the names of rules, and what a query finds in all tables of counts, see counts.
-func (w *work) counters(query string) (names renamed, counts string) {
-	names, err := w.renamedRules(w.ctx)
-	w.fail(err)
-	counts, err = w.counts(w.ctx, query)
-	w.fail(err)
-	return names, counts
 }
 
 // idle is whether no request that runs holds a slot of a row of a table of counts.
@@ -175,18 +166,12 @@ ORDER BY u.percent DESC, u.used DESC, u.rule, u.limit_name, u.key LIMIT $2::bigi
 // TopCounters returns the counters of a prefix that is not of a rule, those that have counted
 // most first. Their quotas are in the configurations of proxies.
 func (d *Database) TopCounters(ctx context.Context, prefix string, most int) ([]Counter, error) {
-	counts, err := d.counts(ctx, "SELECT "+counterRow+" FROM {table} AS c WHERE c.prefix = $1 AND c.expires_at > now()")
-	if err != nil {
-		return nil, err
-	}
-	return rows[Counter](ctx, d, "SELECT "+counterColumns+" FROM "+counts+" "+mostFirst+" LIMIT $2::bigint", prefix, int64(most))
+	return rows[Counter](ctx, d, countersSQL+`WHERE c.expires_at > now()
+ORDER BY coalesce(c.count, cardinality(c.hits), c.slots) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key LIMIT $3::bigint`, prefix, nil, int64(most))
 }
 
 // alternatives are what the key of a counter begins with: nothing, or the number of an alternative.
 const alternatives = `unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS number`
-
-// mostFirst orders counters c by what they have counted.
-const mostFirst = "ORDER BY coalesce(c.count, cardinality(c.hits), cardinality(c.slots)) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key"
 
 // userUsage returns the counters that count by user, and those of one of its keys.
 func (d *Database) userUsage(ctx context.Context, user string) ([]Usage, error) {

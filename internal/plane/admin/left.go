@@ -2,10 +2,9 @@ package admin
 
 import (
 	"context"
-	"sort"
+	"encoding/json"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
@@ -123,118 +122,68 @@ type keepOpen struct{ *pgxdb.DB }
 
 func (keepOpen) Close() {}
 
-// stateColumns are a counter as an algorithm.Row has it, and the time of the server.
-const stateColumns = `c.prefix, c.key, c.durable, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at, now()`
+// limitsSQL are limits of configurations as rows l, from $1, as ofLimits has them.
+const limitsSQL = `json_to_recordset($1::json) AS l(prefix text, durable boolean, algorithm text, events bigint, burst bigint, span bigint)`
 
-// stateRow is what stateColumns need of a table of counts.
-var stateRow = `{durable} AS durable, c.prefix, c.key, coalesce(c.count, 0) AS count, coalesce(c.prev_count, 0) AS prev_count, c.window_start, c.tokens, c.last_refill,
-	coalesce(c.remainder, 0) AS remainder, c.hits, ` + slotsSQL + ` AS slots, c.expires_at`
+// limitUsageSQL are the columns of a Usage of a counter c of a limit l, of which u is used.
+const limitUsageSQL = `l.prefix, '' AS rule, '' AS limit_name, c.key, l.algorithm, u.used, coalesce(l.burst, l.events) AS quota,
+	100 * u.used / greatest(coalesce(l.burst, l.events), 1)::float8 AS percent, u.resets_at`
 
-// slotsSQL is how many slots of a counter requests in flight hold.
-var slotsSQL = algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight}).SQL.Looked
+// usageOfSQL is what a counter c has used of a limit l.
+const usageOfSQL = `CROSS JOIN LATERAL rate_limit_usage_of(l.algorithm, l.events, l.burst, l.span, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill,
+	c.remainder, c.hits, c.slots, c.expires_at) AS u`
 
-// counterState has stateColumns.
-type counterState struct {
-	Prefix, Key      string
-	Durable          bool
-	Count, PrevCount int64
-	Start            *time.Time
-	Tokens           *float64
-	Refill           *time.Time
-	Remainder        int64
-	Hits             []time.Time
-	Slots            int64
-	Expires, Now     time.Time
-}
-
-// microseconds is a time of the server; 0 is NULL.
-func microseconds(t *time.Time) int64 {
-	if t == nil {
-		return 0
+// ofLimits asks a question about limits of configurations.
+func ofLimits[T any](ctx context.Context, d *Database, limits []*ratelimit.Limit, question string, args ...any) ([]T, error) {
+	if len(limits) == 0 {
+		return []T{}, nil
 	}
-	return t.UnixMicro()
-}
-
-// used is how much of a limit the counter has used, by the definition of the algorithm.
-func (c *counterState) used(l *ratelimit.Limit) Usage {
-	r := algorithm.Row{Count: max(c.Count, 0), PrevCount: max(c.PrevCount, 0), Start: microseconds(c.Start), Refill: microseconds(c.Refill), Remainder: c.Remainder, Slots: c.Slots, Expires: c.Expires.UnixMicro()}
-	if c.Tokens != nil {
-		r.Tokens, r.HasTokens = *c.Tokens, true
+	type definition struct {
+		Prefix    string `json:"prefix"`
+		Durable   bool   `json:"durable"`
+		Algorithm string `json:"algorithm"`
+		Events    int64  `json:"events"`
+		Burst     *int64 `json:"burst"`
+		Span      *int64 `json:"span"`
 	}
-	for _, hit := range c.Hits {
-		r.Hits = append(r.Hits, hit.UnixMicro())
+	all := make([]definition, len(limits))
+	for i, l := range limits {
+		all[i] = definition{Prefix: l.Prefix, Durable: l.Durable, Algorithm: l.Algorithm.String(), Events: l.Events}
+		if l.Burst > 0 {
+			all[i].Burst = &l.Burst
+		}
+		if span := l.Window.Microseconds(); span > 0 {
+			all[i].Span = &span
+		}
 	}
-	free, reset := algorithm.Of(l).Look(l, &r, c.Now.UnixMicro())
-	quota := l.Capacity()
-	u := Usage{Prefix: l.Prefix, Key: c.Key, Algorithm: l.Algorithm.String(), Used: max(quota-free, 0), Quota: &quota}
-	percent := 100 * float64(u.Used) / float64(max(quota, 1))
-	u.Percent = &percent
-	if at := time.UnixMicro(reset).UTC(); at.After(c.Now) && l.Algorithm != ratelimit.InFlight { // nobody knows when requests end
-		u.Resets = &at
+	text, err := json.Marshal(all)
+	if err != nil {
+		return nil, err
 	}
-	return u
+	return rows[T](ctx, d, question, append([]any{string(text)}, args...)...)
 }
 
 // NearLimits returns the counters of limits of configurations of which at least a share, in percent, is used, the
-// highest share first. It looks at the counters of each prefix that have counted most, at most so many.
+// highest share first, at most so many.
 func (d *Database) NearLimits(ctx context.Context, limits []*ratelimit.Limit, percent float64, most int) ([]Usage, error) {
-	w := d.work(ctx)
-	all := w.states(limits, `SELECT c.* FROM (SELECT DISTINCT unnest($1::text[]) AS prefix) AS p
-CROSS JOIN LATERAL (SELECT `+stateRow+` FROM {table} AS c WHERE c.prefix = p.prefix AND c.expires_at > now() `+mostFirst+` LIMIT $2::bigint) AS c`, "", int64(most))
-	near := []Usage{}
-	for _, u := range all {
-		if *u.Percent >= percent {
-			near = append(near, u)
-		}
-	}
-	sort.SliceStable(near, func(i, j int) bool { return *near[i].Percent > *near[j].Percent })
-	return near, w.err
+	return ofLimits[Usage](ctx, d, limits, `SELECT `+limitUsageSQL+` FROM `+limitsSQL+` CROSS JOIN LATERAL rate_limit_counters(l.prefix, l.durable) AS c `+usageOfSQL+`
+WHERE u.used > 0 AND u.used >= coalesce(l.burst, l.events) * $2::float8 / 100 ORDER BY percent DESC LIMIT $3::bigint`, percent, int64(most))
 }
 
 // UsedOf returns how much is used of limits of configurations for a key, as it is given or as it is stored.
 func (d *Database) UsedOf(ctx context.Context, limits []*ratelimit.Limit, key string) ([]Usage, error) {
-	w := d.work(ctx)
-	used := w.states(limits, `SELECT `+stateRow+` FROM {table} AS c WHERE c.prefix = ANY ($1::text[])
-	AND c.key = ANY (ARRAY(SELECT number || own.key FROM `+alternatives+`, unnest($2::text[]) AS own(key)))`, " ORDER BY c.prefix, c.key", storedKeys(key))
-	return used, w.err
+	return ofLimits[Usage](ctx, d, limits, `SELECT `+limitUsageSQL+` FROM `+limitsSQL+` CROSS JOIN LATERAL rate_limit_counters(l.prefix, l.durable, $2::text[]) AS c `+usageOfSQL+`
+WHERE u.used > 0 ORDER BY l.prefix, c.key`, numbered(storedKeys(key)))
 }
 
-// InFlight returns how many requests are in flight by the prefix of a limit that counts them, all keys together.
-func (d *Database) InFlight(ctx context.Context, prefixes []string) (map[string]int64, error) {
-	running := map[string]int64{}
-	if len(prefixes) == 0 {
-		return running, nil
-	}
-	w := d.work(ctx)
-	_, counts := w.counters("SELECT c.prefix, " + slotsSQL + " AS slots FROM {table} AS c WHERE c.prefix = ANY ($1::text[])")
-	for _, f := range list[struct {
-		Prefix string
-		Slots  int64
-	}](w, "SELECT c.prefix, sum(c.slots)::bigint FROM "+counts+" GROUP BY c.prefix", prefixes) {
-		running[f.Prefix] = f.Slots
-	}
-	return running, w.err
+// InFlight is how many requests of a prefix are in flight, all keys together.
+type InFlight struct {
+	Prefix   string
+	Requests int64
 }
 
-// states returns the counters that a query finds for the prefixes of limits, in an order, as these limits see them.
-func (w *work) states(limits []*ratelimit.Limit, query, order string, arg any) []Usage {
-	used := []Usage{}
-	if len(limits) == 0 {
-		return used
-	}
-	prefixes := make([]string, len(limits))
-	for i, l := range limits {
-		prefixes[i] = l.Prefix
-	}
-	_, counts := w.counters(query)
-	for _, c := range list[counterState](w, "SELECT "+stateColumns+" FROM "+counts+order, prefixes, arg) {
-		for _, l := range limits {
-			if l.Prefix == c.Prefix && l.Durable == c.Durable {
-				if u := c.used(l); u.Used > 0 {
-					used = append(used, u)
-				}
-			}
-		}
-	}
-	return used
+// InFlight returns how many requests are in flight, by the prefixes of limits that count them.
+func (d *Database) InFlight(ctx context.Context, limits []*ratelimit.Limit) ([]InFlight, error) {
+	return ofLimits[InFlight](ctx, d, limits, `SELECT l.prefix, sum(c.slots)::bigint FROM (SELECT DISTINCT prefix, durable FROM `+limitsSQL+` WHERE algorithm = 'in_flight') AS l
+CROSS JOIN LATERAL rate_limit_counters(l.prefix, l.durable) AS c GROUP BY 1`)
 }

@@ -312,14 +312,3 @@ func (d *Database) counterTables(ctx context.Context) ([]counterTable, error) {
 	}
 	return all, nil
 }
-
-// counts is what a query finds in all tables of counts, as an item of FROM with the name c. The query has {table},
-// {durable} and {processes} for one of them. It has all conditions, since Citus does not move one there.
-func (d *Database) counts(ctx context.Context, query string) (string, error) {
-	tables, err := d.counterTables(ctx)
-	var each []string
-	for _, t := range tables {
-		each = append(each, strings.NewReplacer("{table}", t.name, "{durable}", strconv.FormatBool(t.durable), "{processes}", t.processes).Replace("("+query+")"))
-	}
-	return "(" + strings.Join(each, "\n\tUNION ALL ") + ") AS c", err
-}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // nearSection are the counters above a share of their quotas, as of a time; nil: nobody has looked yet.
@@ -29,13 +28,7 @@ func (c *collector) readNear(ctx context.Context, db *admin.Database) error {
 		note("What is used of the limits of rules is not known here, because the policy is in another database than the counters.")
 	}
 	limits := c.limits()
-	var prefixes []string
-	for _, l := range limits {
-		if l.Algorithm == ratelimit.InFlight {
-			prefixes = append(prefixes, l.Prefix)
-		}
-	}
-	flights, err := db.InFlight(ctx, prefixes)
+	flights, err := db.InFlight(ctx, limits)
 	if err != nil {
 		return err
 	}
@@ -53,6 +46,9 @@ func (c *collector) readNear(ctx context.Context, db *admin.Database) error {
 	defer c.mu.Unlock()
 	looked := c.now.UTC()
 	near.Looked = &looked
-	c.near, c.flights = near, flights
+	c.near, c.flights = near, map[string]int64{}
+	for _, f := range flights {
+		c.flights[f.Prefix] = f.Requests
+	}
 	return nil
 }

@@ -227,7 +227,7 @@ INSERT INTO rate_limit_rule_limits (rule, name, events, per, algorithm) VALUES (
 		if used, err := db.UsedOf(ctx, []*ratelimit.Limit{limit, flight}, "k"); err != nil || len(used) != 1 || used[0].Used != 3 {
 			t.Fatalf("used of k: %+v, %v", used, err)
 		}
-		if running, err := db.InFlight(ctx, []string{flight.Prefix}); err != nil || running[flight.Prefix] != 3 {
+		if running, err := db.InFlight(ctx, []*ratelimit.Limit{limit, flight}); err != nil || len(running) != 1 || running[0].Requests != 3 {
 			t.Fatalf("in flight: %v, %v", running, err)
 		}
 		if top, err := db.Top(ctx, "", 5); err != nil || len(top) != 1 || top[0].Used != 9 {
