@@ -70,10 +70,7 @@ Ctrl-C: with --json, one object a line. What they write more than two minutes la
 			q.Period = admin.Period{From: now.Add(-watchedTime), Until: now.Add(watchedTime)}
 		}
 		found, err := c.db.Audit(c.ctx, q)
-		for i := range found {
-			hideIn(found[i].Key, found[i].User, found[i].Host, found[i].Path)
-		}
-		return lines(found, err, auditRow)
+		return lines(hideInRows(found), err, auditRow)
 	},
 }
 
@@ -90,20 +87,31 @@ func hideIn(texts ...*string) {
 	}
 }
 
-func auditRow(a *admin.Audited) row {
-	limit, request, left := a.Prefix, none, none
-	if a.Limit != nil {
-		limit += "/" + *a.Limit
+// hideInRows hides the API keys in the texts of an answer.
+func hideInRows(rows []admin.Row) []admin.Row {
+	for _, r := range rows {
+		for i, value := range r.Values {
+			if text, isText := value.(string); isText {
+				r.Values[i] = hideKeys(text)
+			}
+		}
 	}
-	if a.Method != nil || a.Host != nil || a.Path != nil {
-		request = strings.TrimSpace(or(a.Method, "") + " " + or(a.Host, "") + or(a.Path, ""))
+	return rows
+}
+
+func auditRow(a *admin.Row) row {
+	limit, left := a.Text("prefix"), none
+	if name := a.Text("limit"); name != "" {
+		limit += "/" + name
 	}
-	if a.Quota != nil && a.Remaining != nil {
-		left = fmt.Sprintf("%d of %d", *a.Remaining, *a.Quota)
+	if a.Get("quota") != nil && a.Get("remaining") != nil {
+		left = fmt.Sprintf("%d of %d", a.Get("remaining"), a.Get("quota"))
 	}
 	return row{
-		"TIME", a.Time, "DECISION", a.Decision, "REASON", a.Reason, "LIMIT", limit, "KEY", a.Key, "USER", a.User, "ADDRESS", a.Address,
-		"REQUEST", request, "STATUS", a.Status, "COUNT", counted(a.Count, a.Weight), "LEFT", left, "NODE", a.Node,
+		"TIME", a.Get("time"), "DECISION", a.Get("decision"), "REASON", a.Get("reason"), "LIMIT", limit, "KEY", a.Get("key"),
+		"USER", a.Get("user"), "ADDRESS", a.Get("address"),
+		"REQUEST", strings.TrimSpace(a.Text("method") + " " + a.Text("host") + a.Text("path")), "STATUS", a.Get("status"),
+		"COUNT", counted(a.Get("count").(int64), a.Get("weight").(float64)), "LEFT", left, "NODE", a.Get("node"),
 	}
 }
 

@@ -97,19 +97,12 @@ func ofRules(prefix string) bool { return prefix == "" || strings.HasPrefix(pref
 
 // topSince lists the senders, or the paths, of the most requests in a period.
 func (c *call) topSince(prefix string, most int) ([]line, error) {
+	by, columns := "senders", "PREFIX prefix, KEY key, USER user, REQUESTS requests, REFUSED refused, LAST last"
 	if c.text("by") == byPath {
-		paths, err := c.db.TopPaths(c.ctx, c.times, prefix, most)
-		return lines(paths, err, func(n *admin.Name) row {
-			return row{"PATH", hideKeys(n.Name), "REQUESTS", n.Requests, "REFUSED", n.Refused}
-		})
+		by, columns = "paths", "PATH name, REQUESTS requests, REFUSED refused"
 	}
-	senders, err := c.db.TopSince(c.ctx, c.times, prefix, most)
-	for i := range senders {
-		hideIn(senders[i].Key, senders[i].User)
-	}
-	return lines(senders, err, func(s *admin.Sender) row {
-		return row{"PREFIX", s.Prefix, "KEY", s.Key, "USER", s.User, "REQUESTS", s.Requests, "REFUSED", s.Refused, "LAST", s.Last}
-	})
+	found, err := c.db.TopSince(c.ctx, by, c.times, prefix, most)
+	return lines(hideInRows(found), err, fields(columns))
 }
 
 var getCommand = entry{

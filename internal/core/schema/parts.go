@@ -15,7 +15,7 @@ const Nodes = refuseNodes + nodes
 // History creates the tables, functions and the view of the history, or brings older ones up to
 // date in place and keeps their rows. It can run any number of times, needs neither Counters nor
 // Policy, and works on Postgres 14 and newer.
-const History = refuseHistory + historyTables + historyPartitions + historyRollup + historyRecord + historyUpkeep + historyForget + historyEnd
+const History = refuseHistory + historyTables + historyPartitions + historyRollup + historyRecord + historyUpkeep + historyForget + historyAnswers + historyEnd
 
 // Policy creates the tables, triggers, functions and views of the policy, or brings older ones
 // up to date in place and keeps their rows. It needs Counters. It can run any number of times.

@@ -40,6 +40,11 @@ func (r *Row) Add(name string, value any) {
 	r.Names, r.Values = append(slices.Clip(r.Names), name), append(r.Values, value)
 }
 
+// without leaves the columns from one to before another one out.
+func (r *Row) without(from, to int) Row {
+	return Row{slices.Delete(slices.Clone(r.Names), from, to), slices.Delete(slices.Clone(r.Values), from, to)}
+}
+
 // MarshalJSON makes an object of the columns, in their order.
 func (r Row) MarshalJSON() ([]byte, error) {
 	var text bytes.Buffer

@@ -26,16 +26,19 @@ type UserUsage struct {
 // a whole if the period has a part of it.
 func (d *Database) UsageOf(ctx context.Context, user string, p Period) (UserUsage, error) {
 	u := UserUsage{User: user, First: p.From.UTC().Format(time.DateOnly), Last: p.Until.Add(-time.Microsecond).UTC().Format(time.DateOnly)}
-	w := d.work(ctx)
-	used := func(by, group string) []Row {
-		return w.ask("SELECT "+by+` coalesce(sum(requests), 0)::bigint AS requests, least(coalesce(sum(cost), 0), 9223372036854775807)::bigint AS cost,
-	coalesce(sum(refused), 0)::bigint AS refused, max(last_request) AS last_request
-FROM rate_limit_usage WHERE user_id = $1 AND day BETWEEN $2::text::date AND $3::text::date `+group, user, u.First, u.Last)
+	found, err := d.Ask(ctx, `SELECT day::text, key_id, requests, cost, refused, last_request
+FROM rate_limit_usage_of($1, $2::text::date, $3::text::date)`, user, u.First, u.Last)
+	for _, r := range found {
+		switch {
+		case r.Get("day") != nil:
+			u.Days = append(u.Days, r.without(1, 2))
+		case r.Get("key_id") != nil:
+			u.Keys = append(u.Keys, r.without(0, 1))
+		default:
+			u.Total = r.without(0, 2)
+		}
 	}
-	u.Days, u.Keys = used("day::text,", "GROUP BY 1 ORDER BY 1"), used("key_id,", "GROUP BY 1 ORDER BY 1")
-	for _, u.Total = range used("", "") {
-	}
-	return u, w.err
+	return u, err
 }
 
 // Minute is what happened in a minute.
@@ -52,25 +55,23 @@ type Minute struct {
 
 // Traffic returns the minutes of a period in which requests came, by the metrics, in their order.
 func (d *Database) Traffic(ctx context.Context, p Period) ([]Minute, error) {
-	return rows[Minute](ctx, d, `SELECT time, sum(allowed)::bigint, sum(limited + blocked + rejected)::bigint, sum(errors)::bigint, sum(shadow)::bigint
-FROM rate_limit_metrics WHERE granularity = 'minute' AND time >= $1::timestamptz AND time < $2::timestamptz GROUP BY 1 ORDER BY 1`, p.From, p.Until)
+	return rows[Minute](ctx, d, `SELECT time, allowed, refused, failed, shadow FROM rate_limit_minutes
+WHERE time >= $1::timestamptz AND time < $2::timestamptz ORDER BY time`, p.From, p.Until)
 }
 
-// longPeriod is how long a period is at most for which the metrics of minutes are read.
+// longPeriod is how long a period is at most for which rate_limit_top reads the metrics of minutes.
 const longPeriod = 25 * time.Hour
 
 // Full returns the period from its first full minute on, or its first full hour if it is long: the metrics do not say
 // what came before a point within one.
 func (p Period) Full() Period {
 	step := time.Minute
-	if p.isLong() {
+	if p.Until.Sub(p.From) > longPeriod {
 		step = time.Hour
 	}
 	p.From = p.From.Add(step - 1).Truncate(step)
 	return p
 }
-
-func (p Period) isLong() bool { return p.Until.Sub(p.From) > longPeriod }
 
 // Period is a part of the history. From belongs to it, Until does not.
 type Period struct{ From, Until time.Time }
@@ -154,6 +155,6 @@ func (d *Database) Horizon(ctx context.Context) (int64, error) {
 	return *least, nil
 }
 
-// newRowsSQL is whether a row is of a transaction from $%d on. xmin has the last 32 bits of the number.
+// newRowsSQL is whether a row is of a transaction from $11 on. xmin has the last 32 bits of the number.
 const newRowsSQL = `(((SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint) - xmin::text::bigint) & 4294967295) <=
-	(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint) - $%d::bigint`
+	(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint) - $11::bigint`

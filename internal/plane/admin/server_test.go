@@ -95,10 +95,10 @@ func TestEveryServerHasCounters(t *testing.T) {
 		}
 	}
 	last := admin.Period{From: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)}
-	if rows, err := db.Audit(ctx, &admin.AuditQuery{Period: last, User: "acme", Most: 5}); err != nil || len(rows) != 1 || *rows[0].Address != "192.0.2.1" {
+	if rows, err := db.Audit(ctx, &admin.AuditQuery{Period: last, User: "acme", Most: 5}); err != nil || len(rows) != 1 || rows[0].Text("address") != "192.0.2.1" {
 		t.Errorf("Audit returned %+v, %v", rows, err)
 	}
-	if senders, err := db.TopSince(ctx, last, "web", 5); err != nil || len(senders) != 1 || senders[0].Requests != 1 {
+	if senders, err := db.TopSince(ctx, "senders", last, "web", 5); err != nil || len(senders) != 1 || senders[0].Get("requests") != int64(1) {
 		t.Errorf("TopSince returned %+v, %v", senders, err)
 	}
 	if u, err := db.UsageOf(ctx, "acme", admin.Period{From: last.From.AddDate(0, 0, -1), Until: last.Until.AddDate(0, 0, 1)}); err != nil || u.Total.Get("requests") != int64(3) {

@@ -23,11 +23,12 @@ func (w *whyAsked) decisions() (said string, err error) {
 		return "", err
 	}
 	found, err := db.Audit(w.ctx, &w.query)
-	for i := range found {
-		w.Refused = w.Refused || slices.Contains(refusals, found[i].Decision)
-		w.Decisions = append(w.Decisions, shownDecision{found[i], w.text(&found[i])})
+	for _, d := range found {
+		w.Refused = w.Refused || slices.Contains(refusals, d.Text("decision"))
+		d.Add("text", w.text(&d))
+		w.Decisions = append(w.Decisions, d)
 	}
-	isAllowed := func(d admin.Audited) bool { return d.Decision == "allowed" }
+	isAllowed := func(d admin.Row) bool { return d.Text("decision") == "allowed" }
 	if len(found) < mostDecisions && !slices.ContainsFunc(found, isAllowed) { // these are all
 		text := "In the 30 days until " + minuteText(w.query.Until, w.now) + " the audit log has no request of " + w.Who +
 			" that was allowed. With `audit denied`, the default, it has refusals only, and without `history` nothing."
@@ -35,9 +36,9 @@ func (w *whyAsked) decisions() (said string, err error) {
 	}
 	for _, kinds := range [][]string{refusals, {"error"}} {
 		if w.minute.IsZero() && err == nil {
-			var last []admin.Audited
+			var last []admin.Row
 			if last, err = w.last(db, w.query.Period, kinds); len(last) > 0 {
-				w.minute = last[0].Time
+				w.minute = last[0].Get("time").(time.Time)
 			}
 		}
 	}
@@ -48,7 +49,7 @@ func (w *whyAsked) decisions() (said string, err error) {
 }
 
 // last has the last row of a period that has one of these decisions.
-func (w *whyAsked) last(db *admin.Database, p admin.Period, decisions []string) ([]admin.Audited, error) {
+func (w *whyAsked) last(db *admin.Database, p admin.Period, decisions []string) ([]admin.Row, error) {
 	q := w.query
 	q.Period, q.Decisions, q.Most = p, decisions, 1
 	return db.Audit(w.ctx, &q)
@@ -105,7 +106,7 @@ func (w *whyAsked) sayNearest(db *admin.Database, p admin.Period) (string, error
 }
 
 // text is a row of the audit log in words.
-func (w *whyAsked) text(d *admin.Audited) string {
+func (w *whyAsked) text(d *admin.Row) string {
 	c := w.server.collector
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,10 +27,13 @@ var lists = []list{
 
 // topName is a sender or a limit. Prefix and Key are those of a counter.
 type topName struct {
-	Prefix string `json:"prefix,omitempty"`
-	Key    string `json:"key,omitempty"`
-	admin.Name
-	Text string `json:"text"` // for people
+	Prefix   string `json:"prefix,omitempty"`
+	Key      string `json:"key,omitempty"`
+	Name     string `json:"name"`
+	Requests int64  `json:"requests"`
+	Refused  int64  `json:"refused"`
+	Failed   int64  `json:"failed"`
+	Text     string `json:"text"` // for people
 }
 
 // amount is the number by which a list is in order.
@@ -43,7 +46,7 @@ func (n *topName) amount(l *list) int64 {
 
 // say sets the text of a name of a list.
 func (n *topName) say(l *list, names ruleNames) {
-	switch n.Text = n.Name.Name; {
+	switch n.Text = n.Name; {
 	case l.ID != "rules" && n.Prefix != "":
 		n.Text = n.Key + " · " + strings.TrimPrefix(names.shown(n.Prefix), "rule/")
 	case l.ID == "rules" && strings.HasPrefix(n.Text, "rule/"):
@@ -69,7 +72,7 @@ func (t *tally) add(kind string, names ...history.Counted) {
 	for _, n := range names {
 		at := [2]string{n.Prefix, n.Name}
 		sum := t.sums[kind][at]
-		sum.Name.Name = strings.TrimSpace(n.Prefix + " " + n.Name)
+		sum.Name = strings.TrimSpace(n.Prefix + " " + n.Name)
 		if n.Prefix != "" {
 			sum.Prefix, sum.Key = n.Prefix, n.Name
 		}
@@ -108,12 +111,12 @@ func (t *tally) most(l *list, names ruleNames, most int) []topName {
 	}
 	slices.SortFunc(all, func(a, b topName) int {
 		byAmount, byKind := cmp.Compare(b.amount(l), a.amount(l)), cmp.Compare(len(a.Prefix), len(b.Prefix))
-		return cmp.Or(byAmount, byKind, strings.Compare(a.Name.Name, b.Name.Name))
+		return cmp.Or(byAmount, byKind, strings.Compare(a.Name, b.Name))
 	})
 	if len(l.of) > 1 {
 		kinds := map[string]bool{} // the first of each name is a key
 		all = slices.DeleteFunc(all, func(n topName) bool {
-			name, isKey := cmp.Or(n.Key, n.Name.Name), n.Prefix != ""
+			name, isKey := cmp.Or(n.Key, n.Name), n.Prefix != ""
 			first, known := kinds[name]
 			if !known {
 				kinds[name] = isKey

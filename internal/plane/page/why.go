@@ -77,25 +77,19 @@ type whyBody struct {
 
 // reasons is the answer: what the audit log has, and what the policy would do with the next request.
 type reasons struct {
-	Kind            string          `json:"kind"`
-	Taken           string          `json:"taken"` // what the name was taken for, in words
-	Who             string          `json:"who"`
-	Found           bool            `json:"found"`
-	At              time.Time       `json:"at"`
-	Summary         string          `json:"summary"`
-	User            *admin.User     `json:"user"`
-	Bans            []admin.Ban     `json:"bans"`
-	Counters        []admin.Usage   `json:"counters"`
-	Decisions       []shownDecision `json:"decisions"`
-	Refused         bool            `json:"refused"` // one of them is a refusal
-	DecisionsRemark *string         `json:"decisions_note"`
-	Next            *nextRequest    `json:"next"`
-}
-
-// shownDecision is a row of the audit log, in words.
-type shownDecision struct {
-	admin.Audited
-	Text string `json:"text"`
+	Kind            string        `json:"kind"`
+	Taken           string        `json:"taken"` // what the name was taken for, in words
+	Who             string        `json:"who"`
+	Found           bool          `json:"found"`
+	At              time.Time     `json:"at"`
+	Summary         string        `json:"summary"`
+	User            *admin.User   `json:"user"`
+	Bans            []admin.Ban   `json:"bans"`
+	Counters        []admin.Usage `json:"counters"`
+	Decisions       []admin.Row   `json:"decisions"` // with a text
+	Refused         bool          `json:"refused"`   // one of them is a refusal
+	DecisionsRemark *string       `json:"decisions_note"`
+	Next            *nextRequest  `json:"next"`
 }
 
 // nextRequest is what the policy would do with the next request.
@@ -147,7 +141,7 @@ func why(ctx context.Context, s *Server, body *whyBody) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := &reasons{Who: who, Bans: []admin.Ban{}, Counters: []admin.Usage{}, Decisions: []shownDecision{}}
+	answer := &reasons{Who: who, Bans: []admin.Ban{}, Counters: []admin.Usage{}, Decisions: []admin.Row{}}
 	err = s.ask(ctx, func(ctx context.Context, c *connections) error {
 		db, now, err := c.now(ctx, ofPolicy)
 		if err != nil {

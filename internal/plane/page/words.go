@@ -11,17 +11,17 @@ import (
 )
 
 // limitName is the limit of a row of the audit log, for people.
-func limitName(rules ruleNames, prefix string, limit *string) string {
+func limitName(rules ruleNames, prefix, limit string) string {
 	if prefix == "" {
 		return "no limit"
 	}
 	name, deleted := strings.CutSuffix(rules.shown(prefix), " (deleted)")
 	name, isRule := strings.CutPrefix(name, "rule/")
 	kind := "the limit "
-	if isRule && (limit == nil || *limit == "") {
+	if isRule && limit == "" {
 		kind = "the rule "
 	} else if isRule {
-		name += "/" + *limit
+		name += "/" + limit
 	}
 	if deleted {
 		name += " (deleted)"
@@ -55,42 +55,38 @@ func errorsText(counts map[string]int64) map[string]int64 {
 }
 
 // decisionText is a row of the audit log in words.
-func decisionText(rules ruleNames, d *admin.Audited) string {
-	reason, limit := "", limitName(rules, d.Prefix, d.Limit)
-	if d.Reason != nil {
-		reason = *d.Reason
-	}
+func decisionText(rules ruleNames, d *admin.Row) string {
+	decision, reason, prefix := d.Text("decision"), d.Text("reason"), d.Text("prefix")
+	limit := limitName(rules, prefix, d.Text("limit"))
+	quota, hasQuota := d.Get("quota").(int64)
+	remaining, hasRemaining := d.Get("remaining").(int64)
 	switch {
-	case d.Decision == "allowed" && reason == "paused":
+	case decision == "allowed" && reason == "paused":
 		return "Passed: all limits were paused."
-	case d.Decision == "allowed" && d.Quota == nil:
+	case decision == "allowed" && !hasQuota:
 		return "Passed: no limit applied."
-	case d.Decision == "allowed" && d.Remaining == nil:
+	case decision == "allowed" && !hasRemaining:
 		return "Passed " + limit + "."
-	case d.Decision == "allowed":
-		return fmt.Sprintf("Passed %s, %s of %s left.", limit, number(*d.Remaining), number(*d.Quota))
-	case d.Decision == "limited" && reason == "no_quota":
+	case decision == "allowed":
+		return fmt.Sprintf("Passed %s, %s of %s left.", limit, number(remaining), number(quota))
+	case decision == "limited" && reason == "no_quota":
 		return "Refused by " + limit + ": its quota is 0."
-	case d.Decision == "limited":
+	case decision == "limited":
 		text := "Refused by " + limit
-		if d.Quota != nil {
-			used := *d.Quota
-			if d.Remaining != nil {
-				used -= *d.Remaining
-			}
-			text += fmt.Sprintf(": %s of %s were used", number(used), number(*d.Quota))
+		if hasQuota {
+			text += fmt.Sprintf(": %s of %s were used", number(quota-remaining), number(quota))
 		}
-		if d.RetryAfter != nil && *d.RetryAfter > 0 {
-			text += ". It would have passed " + span(time.Duration(*d.RetryAfter*float64(time.Second))) + " later"
+		if after, _ := d.Get("retry_after").(float64); after > 0 {
+			text += ". It would have passed " + span(time.Duration(after*float64(time.Second))) + " later"
 		}
 		return text + "."
-	case d.Decision == "shadow":
+	case decision == "shadow":
 		return "Would have been refused by " + limit + ", which is on trial."
-	case d.Decision == "error" && d.Status != nil:
-		return fmt.Sprintf("No decision (%s): it got status %d.", reason, *d.Status)
-	case d.Decision == "error":
+	case decision == "error" && d.Get("status") != nil:
+		return fmt.Sprintf("No decision (%s): it got status %d.", reason, d.Get("status"))
+	case decision == "error":
 		return "No decision (" + reason + "): it passed."
-	case d.Decision == "blocked" && d.Prefix != "":
+	case decision == "blocked" && prefix != "":
 		return "Refused by " + limit + ", which blocks."
 	}
 	return "Refused: " + admin.ReasonText(reason) + "."
