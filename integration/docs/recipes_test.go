@@ -50,7 +50,6 @@ var recipes = map[string]recipe{
 	"Rotate a key":                     {after: oldKeyEndsByItself},
 	"Start on Black Friday":            {after: startsByItself},
 	"Overage and its invoice":          {owner: true, after: usageOutlivesItsPeriod},
-	"Pay and upgrade in one step":      {owner: true},
 	"Foreign keys from your tables":    {owner: true},
 	"Show customers their own usage":   {owner: true, after: pageSeesNothingElse},
 	"Logins":                           {after: loginsBan},
