@@ -21,7 +21,7 @@ var pageQuestions = []struct {
 	{"session", nil}, {"state", nil}, {"proxies", nil}, {"limits", nil}, {"near", nil}, {"bans", nil}, {"top", []string{"since", "until", "n"}}, {"changes", []string{"since", "until", "n"}}, {"usage", []string{"user", "month"}},
 	{"names", []string{"kind", "begins"}}, {"why", []string{"who", "kind", "at", "method", "host", "path", "address"}}, {"explain", []string{"user", "key", "key_id", "tier", "method", "host", "path", "address", "route", "headers", "at"}},
 	{"counters", []string{"prefix", "key"}}, {"pause", []string{"for", "reason"}}, {"resume", nil}, {"ban", []string{"network", "user", "key_id", "for", "reason"}}, {"unban", []string{"network", "user", "key_id"}},
-	{"override", []string{"user", "key_id", "rule", "limit", "percent", "events", "until", "reason"}}, {"unoverride", []string{"ids", "user", "key_id", "rule", "limit"}}, {"reset", []string{"prefix", "key"}}, {"nothing", nil},
+	{"override", []string{"user", "key_id", "rule", "limit", "percent", "events", "until", "reason"}}, {"unoverride", []string{"user", "key_id", "rule", "limit"}}, {"undo", []string{"change"}}, {"reset", []string{"prefix", "key"}}, {"nothing", nil},
 }
 
 // pageValues are values that mean something to a question, beside any text.

@@ -185,7 +185,7 @@ func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
 
 	// And the way back.
 	b.click("#done button")
-	b.await("#ask[open]", "Take back acme’s pro/per_hour: 1,100 → 1,000?")
+	b.await("#ask[open]", "override user/acme: created, rule: pro, limit_name: per_hour, events: 1100")
 	b.click("#ask-yes")
 	var left int
 	await.Within(t, patience, "no override is left", func() bool {

@@ -38,13 +38,12 @@ type signature struct {
 
 func (s *signature) signed() *signature { return s }
 
-// change is what an action does, for the question before it and for the answer after it.
+// change is what an action does: for the question before it, and for the answer after it.
 type change struct {
-	Question string
-	Effect   []string
-	Danger   bool
-	Done     string
-	Undo     *undo
+	Text   string // such as "Ban the user ann until 15:05:03 UTC"
+	Effect []string
+	Danger bool
+	Undo   *undo
 }
 
 // undo is the action that takes another one back.
@@ -53,6 +52,9 @@ type undo struct {
 	Body   any    `json:"body"`
 	Label  string `json:"label"`
 }
+
+// obeyed is a part of most effects.
+const obeyed = "All proxies obey within a second."
 
 // acting is an action on the database of a dataset as a question. Without the confirmation of its first answer it says
 // what it would do.
@@ -87,7 +89,9 @@ func acting[A any, P action[A]](of dataset) *question {
 				return err
 			}
 			return db.As(ctx, by.By, !confirmed, func() (err error) {
-				did, err = a.do(ctx, db, now)
+				if did, err = a.do(ctx, db, now); err == nil && of == ofPolicy {
+					did.Undo, err = undoOf(ctx, db)
+				}
 				return err
 			})
 		})
@@ -95,12 +99,21 @@ func acting[A any, P action[A]](of dataset) *question {
 		case err != nil:
 			return nil, err
 		case confirmed:
-			return map[string]any{"done": did.Done, "undo": did.Undo}, nil
+			return map[string]any{"done": "Done: " + did.Text + ".", "undo": did.Undo}, nil
 		}
 		return map[string]any{
-			"confirm": s.confirmation(asked), "question": did.Question, "effect": did.Effect, "danger": did.Danger,
+			"confirm": s.confirmation(asked), "question": did.Text + "?", "effect": did.Effect, "danger": did.Danger,
 		}, nil
 	}}
+}
+
+// undoOf is the action that takes back what this transaction has done to the policy; nil: nothing.
+func undoOf(ctx context.Context, db *admin.Database) (*undo, error) {
+	made, err := db.Ask(ctx, "SELECT seq FROM rate_limit_changes WHERE xid = pg_current_xact_id() ORDER BY seq LIMIT 1")
+	for i := range made {
+		return &undo{"undo", undoAction{Change: made[i].Get("seq").(int64)}, "Take it back"}, nil
+	}
+	return nil, err
 }
 
 // checkPerson checks the name of a person for the log of changes.

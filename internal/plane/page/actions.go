@@ -38,28 +38,29 @@ func (a *pauseAction) do(ctx context.Context, db *admin.Database, now time.Time)
 	if err != nil {
 		return nil, err
 	}
-	until := clock(p.Until, now)
 	c := &change{
-		Question: fmt.Sprintf("Pause all limits of this database until %s (%s)?", until, span(lasts)), Danger: true,
-		Effect: []string{fmt.Sprintf("%s all requests pass within a second, uncounted.", plural(len(live), "1 proxy lets", fmt.Sprintf("%d proxies let", len(live)))), "Bans and block rules hold.",
-			"The pause ends by itself."},
-		Done: "All limits are paused until " + until + ".", Undo: &undo{"resume", struct{}{}, "End the pause"},
+		Text: fmt.Sprintf("Pause all limits of this database until %s (%s)", clock(p.Until, now), span(lasts)), Danger: true,
+		Effect: []string{
+			counted(int64(len(live)), "proxy lets", "proxies let") + " all requests pass within a second, uncounted.",
+			"Bans and block rules hold.", "The pause ends by itself.",
+		},
+		Undo: pauseAgain(before, now),
 	}
 	if before != nil {
 		c.Effect = append(c.Effect, "It replaces the pause of "+before.PausedBy+" until "+clock(before.Until, now)+".")
-		if again := pauseAgain(before, now); again != nil {
-			c.Undo = again
-		}
+	}
+	if c.Undo == nil {
+		c.Undo = &undo{"resume", struct{}{}, "End the pause"}
 	}
 	return c, nil
 }
 
-// pauseAgain is the action that makes a pause as it was; nil if too little of it is left.
+// pauseAgain is the action that makes a pause as it was; nil if there was none, or too little of it is left.
 func pauseAgain(before *admin.Pause, now time.Time) *undo {
-	left := min(before.Until.Sub(now), longestPause).Truncate(time.Second)
-	if left < time.Second {
+	if before == nil || before.Until.Sub(now) < time.Second {
 		return nil
 	}
+	left := min(before.Until.Sub(now), longestPause).Truncate(time.Second)
 	body := pauseAction{For: fmt.Sprintf("%ds", int(left.Seconds()))}
 	if before.Reason != nil {
 		body.Reason = *before.Reason
@@ -80,8 +81,10 @@ func (a *resumeAction) do(ctx context.Context, db *admin.Database, now time.Time
 	if err != nil {
 		return nil, err
 	}
-	c := &change{Question: fmt.Sprintf("End the pause of %s now, before %s?", p.PausedBy, clock(p.Until, now)), Effect: []string{"All limits apply again within a second."}, Done: "The limits apply again.", Undo: pauseAgain(p, now)}
-	return c, nil
+	return &change{
+		Text:   fmt.Sprintf("End the pause of %s, which lasts until %s", p.PausedBy, clock(p.Until, now)),
+		Effect: []string{"All limits apply again within a second."}, Undo: pauseAgain(p, now),
+	}, nil
 }
 
 // banned is what a ban is for. One field is set.
@@ -91,54 +94,26 @@ type banned struct {
 	KeyID   int64  `json:"key_id,omitempty"`
 }
 
-// banTarget is what a banned names, as admin.Ban has it.
-type banTarget struct {
-	kind, which string
-	ban         *admin.Ban // that is in force; nil is none
-}
-
-func (t *banTarget) String() string { return "the " + t.kind + " " + t.which }
-
-func (b *banned) target(ctx context.Context, db *admin.Database) (*banTarget, error) {
-	t, given := &banTarget{}, 0
-	is := func(kind, which string) { t.kind, t.which, given = kind, which, given+1 }
+// target is the kind of what a ban is for, and its name, as admin.Ban has them.
+func (b *banned) target() (kind, which string, err error) {
+	given := 0
+	if b.User != "" {
+		kind, which, given = "user", b.User, given+1
+	}
+	if b.KeyID != 0 {
+		kind, which, given = "key", fmt.Sprint(b.KeyID), given+1
+	}
 	if b.Network != "" {
 		network, err := admin.ParseNetwork("network", b.Network)
 		if err != nil {
-			return nil, err
+			return "", "", err
 		}
-		is("network", network.String())
-	}
-	if b.User != "" {
-		is("user", b.User)
-	}
-	if b.KeyID != 0 {
-		is("key", fmt.Sprint(b.KeyID))
+		kind, which, given = "network", network.String(), given+1
 	}
 	if given != 1 {
-		return nil, &ratelimit.FieldError{Field: "network", Value: b.Network, Want: "given, or user or key_id, and only one of them"}
+		err = &ratelimit.FieldError{Field: "network", Value: b.Network, Want: "given, or user or key_id, and only one of them"}
 	}
-	all, err := db.Bans(ctx)
-	for i := range all {
-		if all[i].Kind == t.kind && all[i].Banned == t.which {
-			t.ban = &all[i]
-		}
-	}
-	return t, err
-}
-
-// again is the action that makes a ban as it was.
-func (b *banned) again(before *admin.Ban, now time.Time) *undo {
-	body := banAction{banned: *b, For: "never"}
-	label := "Ban again"
-	if before.Until != nil {
-		body.For = before.Until.UTC().Format(time.RFC3339Nano)
-		label += " until " + clock(*before.Until, now)
-	}
-	if before.Reason != nil {
-		body.Reason = *before.Reason
-	}
-	return &undo{"ban", body, label}
+	return kind, which, err
 }
 
 type banAction struct {
@@ -153,7 +128,7 @@ func (a *banAction) do(ctx context.Context, db *admin.Database, now time.Time) (
 	if err != nil {
 		return nil, err
 	}
-	t, err := a.target(ctx, db)
+	kind, which, err := a.target()
 	if err != nil {
 		return nil, err
 	}
@@ -162,16 +137,16 @@ func (a *banAction) do(ctx context.Context, db *admin.Database, now time.Time) (
 		ends = "until " + clock(until, now)
 	}
 	c := &change{
-		Question: fmt.Sprintf("Ban %s %s?", t, ends), Effect: []string{"All proxies with a policy refuse its requests with status 403 within a second."}, Danger: true,
-		Done: fmt.Sprintf("The %s %s is banned %s.", t.kind, t.which, ends), Undo: &undo{"unban", a.banned, "Lift the ban"},
+		Text:   fmt.Sprintf("Ban the %s %s %s", kind, which, ends),
+		Effect: []string{"All proxies with a policy refuse its requests with status 403 within a second."}, Danger: true,
 	}
-	switch t.kind {
+	switch kind {
 	case "network":
-		if admin.IsWide(netip.MustParsePrefix(t.which)) {
+		if admin.IsWide(netip.MustParsePrefix(which)) {
 			c.Effect = append(c.Effect, "This network is larger than any that one organisation has: it shuts out others, and perhaps everybody.")
 		}
 	case "user":
-		if _, failed := db.User(ctx, a.User); errors.Is(failed, admin.ErrNotFound) {
+		if _, failed := db.User(ctx, which); errors.Is(failed, admin.ErrNotFound) {
 			c.Effect = append(c.Effect, "The policy has no user of this name.")
 		}
 	default:
@@ -181,11 +156,16 @@ func (a *banAction) do(ctx context.Context, db *admin.Database, now time.Time) (
 		}
 		c.Effect = append(c.Effect, "It is a key of "+user+".")
 	}
-	_, err = db.Ban(ctx, t.kind, t.which, until, a.Reason)
-	if t.ban != nil {
-		c.Effect = append(c.Effect, "It replaces a ban by "+t.ban.BannedBy+".")
-		c.Undo = a.again(t.ban, now)
+	before, err := db.Bans(ctx)
+	if err != nil {
+		return nil, err
 	}
+	for _, b := range before {
+		if b.Kind == kind && b.Banned == which {
+			c.Effect = append(c.Effect, "It replaces a ban by "+b.BannedBy+".")
+		}
+	}
+	_, err = db.Ban(ctx, kind, which, until, a.Reason)
 	return c, err
 }
 
@@ -194,20 +174,12 @@ type unbanAction struct {
 	signature
 }
 
-func (a *unbanAction) do(ctx context.Context, db *admin.Database, now time.Time) (*change, error) {
-	t, err := a.target(ctx, db)
-	if err != nil {
-		return nil, err
+func (a *unbanAction) do(ctx context.Context, db *admin.Database, _ time.Time) (*change, error) {
+	kind, which, err := a.target()
+	if err == nil {
+		err = db.Unban(ctx, kind, which)
 	}
-	err = db.Unban(ctx, t.kind, t.which)
-	c := &change{Question: fmt.Sprintf("Lift the ban of %s?", t), Effect: []string{"Its requests count as before within a second."}, Done: fmt.Sprintf("The ban of %s is lifted.", t)}
-	if t.ban != nil {
-		c.Undo = a.again(t.ban, now)
-		if t.ban.Reason != nil {
-			c.Effect = append(c.Effect, "It was banned by "+t.ban.BannedBy+": "+*t.ban.Reason)
-		}
-	}
-	return c, err
+	return &change{Text: fmt.Sprintf("Lift the ban of the %s %s", kind, which), Effect: []string{"Its requests count as before within a second."}}, err
 }
 
 type resetAction struct {
@@ -225,7 +197,32 @@ func (a *resetAction) do(ctx context.Context, db *admin.Database, _ time.Time) (
 		return nil, err
 	}
 	return &change{
-		Question: fmt.Sprintf("Give %s its full quota of %s back?", found[0].Key, found[0].Prefix), Effect: []string{"The counter is deleted. There is no way back."}, Danger: true,
-		Done: "The full quota is back. A proxy that has just refused the key may refuse it for a second more.",
+		Text: fmt.Sprintf("Give %s its full quota of %s back", found[0].Key, found[0].Prefix), Danger: true,
+		Effect: []string{"The counter is deleted. There is no way back.", "A proxy that has just refused the key may refuse it for a second more."},
 	}, nil
+}
+
+type undoAction struct {
+	Change int64 `json:"change"`
+	signature
+}
+
+func (a *undoAction) do(ctx context.Context, db *admin.Database, now time.Time) (*change, error) {
+	did, err := db.Ask(ctx, `SELECT c.at, c.by, c.kind || ' ' || c.which || ': ' || array_to_string(c.what, ', ') AS text FROM rate_limit_changed c
+WHERE c.seq IN (SELECT same.seq FROM rate_limit_changes one JOIN rate_limit_changes same USING (xid, at) WHERE one.seq = $1) ORDER BY c.seq LIMIT 20`, a.Change)
+	if err == nil {
+		_, err = db.Undo(ctx, a.Change)
+	}
+	if err == nil && len(did) == 0 {
+		err = &failure{404, "change", "the database does not have this change any more"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := &change{Text: "Take back what " + did[0].Text("by") + " did at " + clock(did[0].Get("at").(time.Time), now)}
+	for i := range did {
+		c.Effect = append(c.Effect, did[i].Text("text"))
+	}
+	c.Effect = append(c.Effect, obeyed)
+	return c, nil
 }

@@ -78,6 +78,7 @@ var questions = map[string]*question{
 	"pause":    acting[pauseAction](ofCounters), "resume": acting[resumeAction](ofCounters), "reset": acting[resetAction](ofCounters),
 	"ban": acting[banAction](ofPolicy), "unban": acting[unbanAction](ofPolicy),
 	"override": acting[overrideAction](ofPolicy), "unoverride": acting[unoverrideAction](ofPolicy),
+	"undo": acting[undoAction](ofPolicy),
 }
 
 // ask runs something on connections that nobody else uses meanwhile.

@@ -59,35 +59,29 @@ func (a *overrideAction) do(ctx context.Context, db *admin.Database, now time.Ti
 	if err != nil {
 		return nil, err
 	}
-	until := clock(o.Until, now)
-	who := made[0].Holder
-	c := &change{Question: fmt.Sprintf("Give %s other amounts of %s until %s?", who, strings.TrimSuffix(a.Rule+"/"+a.Limit, "/"), until)}
-	var ids []int64
+	c := &change{Text: fmt.Sprintf("Give %s other amounts of %s until %s", made[0].Holder, strings.TrimSuffix(a.Rule+"/"+a.Limit, "/"), clock(o.Until, now))}
 	for _, m := range made {
-		ids = append(ids, m.ID)
 		c.Effect = append(c.Effect, m.Text)
 		c.Danger = c.Danger || m.Lowers
 	}
-	c.Done = fmt.Sprintf("%s has until %s: %s.", who, until, strings.Join(c.Effect, ", "))
-	c.Effect = append(c.Effect, "All proxies obey within a second. It ends by itself.")
-	c.Undo = &undo{"unoverride", unoverrideAction{IDs: ids}, "Take it back"}
+	c.Text += ": " + strings.Join(c.Effect, ", ")
+	c.Effect = []string{obeyed, "It ends by itself."}
 	return c, nil
 }
 
 type unoverrideAction struct {
-	IDs   []int64 `json:"ids,omitempty"`
-	User  string  `json:"user,omitempty"`
-	KeyID int64   `json:"key_id,omitempty"`
-	Rule  string  `json:"rule,omitempty"`
-	Limit string  `json:"limit,omitempty"`
+	User  string `json:"user,omitempty"`
+	KeyID int64  `json:"key_id,omitempty"`
+	Rule  string `json:"rule,omitempty"`
+	Limit string `json:"limit,omitempty"`
 	signature
 }
 
 func (a *unoverrideAction) do(ctx context.Context, db *admin.Database, _ time.Time) (*change, error) {
-	if len(a.IDs) == 0 && ((a.User == "") == (a.KeyID == 0) || a.Rule == "") {
-		return nil, &ratelimit.FieldError{Field: "ids", Want: "given, or user or key_id, and rule"}
+	if (a.User == "") == (a.KeyID == 0) || a.Rule == "" {
+		return nil, &ratelimit.FieldError{Field: "user", Value: a.User, Want: "given, or key_id, and only one of them, and rule"}
 	}
-	chosen, err := db.FindOverrides(ctx, a.IDs, &admin.NewOverride{User: a.User, KeyID: a.KeyID, Rule: a.Rule, Limit: a.Limit})
+	chosen, err := db.FindOverrides(ctx, nil, &admin.NewOverride{User: a.User, KeyID: a.KeyID, Rule: a.Rule, Limit: a.Limit})
 	if err == nil {
 		err = db.DeleteOverrides(ctx, chosen)
 	}
@@ -95,6 +89,5 @@ func (a *unoverrideAction) do(ctx context.Context, db *admin.Database, _ time.Ti
 	for _, o := range chosen {
 		texts = append(texts, o.Holder+"’s "+o.Text)
 	}
-	text := strings.Join(texts, ", ")
-	return &change{Question: "Take back " + text + "?", Effect: []string{"All proxies obey within a second."}, Done: "Taken back: " + text + "."}, err
+	return &change{Text: "Take back " + strings.Join(texts, ", "), Effect: []string{obeyed}}, err
 }

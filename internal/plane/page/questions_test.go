@@ -260,21 +260,25 @@ func TestTakingAnOverrideBackNamesIt(t *testing.T) {
 	if made.Undo == nil {
 		t.Fatalf("%+v", made)
 	}
+	var plan struct {
+		Question string
+		Effect   []string
+	}
 	const want = "acme’s pro/per_minute: 22 → 20"
-	for _, body := range []map[string]any{{"user": "acme", "rule": "pro"}, made.Undo.Body} {
-		var plan struct{ Question string }
-		a.answer("unoverride", a.by(body), &plan)
-		if plan.Question != "Take back "+want+"?" {
-			t.Errorf("the question is %q", plan.Question)
-		}
+	if a.answer("unoverride", a.by(map[string]any{"user": "acme", "rule": "pro"}), &plan); plan.Question != "Take back "+want+"?" {
+		t.Errorf("the question is %q", plan.Question)
+	}
+	a.answer("undo", a.by(made.Undo.Body), &plan)
+	if !strings.HasPrefix(plan.Question, "Take back what postgres (nora) did at ") || !strings.HasPrefix(plan.Effect[0], "override user/acme: created, rule: pro, limit_name: per_minute, events: 22") {
+		t.Errorf("the question is %+v", plan)
 	}
 	var back doneOfPage
-	a.do("unoverride", made.Undo.Body, &back)
-	if back.Done != "Taken back: "+want+"." {
-		t.Errorf("the answer is %q", back.Done)
-	}
-	if status, text := send(a.api, "unoverride", a.by(made.Undo.Body)); status != http.StatusNotFound || !strings.Contains(text, "not in the database any more") {
+	a.do("undo", made.Undo.Body, &back)
+	if status, text := send(a.api, "unoverride", a.by(map[string]any{"user": "acme", "rule": "pro"})); status != http.StatusNotFound || !strings.Contains(text, "the sender has none") {
 		t.Errorf("again: status %d: %s", status, text)
+	}
+	if status, text := send(a.api, "undo", a.by(made.Undo.Body)); status != http.StatusUnprocessableEntity || !strings.Contains(text, "something newer has changed") {
+		t.Errorf("undo again: status %d: %s", status, text)
 	}
 }
 
