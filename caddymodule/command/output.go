@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"reflect"
 	"strconv"
 	"strings"
@@ -296,18 +295,5 @@ func text(value string) string {
 
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 
-// span is a duration in seconds, as in 1h, 1m30s, 7d or 0.5s.
-func span(seconds float64) string {
-	const day = 24 * 60 * 60
-	if seconds >= day && math.Mod(seconds, day) == 0 {
-		return strconv.FormatInt(int64(seconds)/day, 10) + "d"
-	}
-	d := time.Duration(seconds * float64(time.Second)).Round(time.Millisecond)
-	text := d.String()
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, zero) {
-			text = text[:len(text)-2]
-		}
-	}
-	return text
-}
+// span is a duration in seconds for people.
+func span(seconds float64) string { return admin.Span(time.Duration(seconds * float64(time.Second))) }

@@ -58,16 +58,9 @@ reaches the regions.`,
 }
 
 func nodeRow(n *admin.Node) row {
-	state, behind := "gone", none
-	problems := n.Problems
-	switch {
-	case n.Live && n.Cannot != nil:
-		state = "cannot decide"
+	behind, problems := none, n.Problems
+	if n.Live && n.Cannot != nil {
 		problems = append([]string{*n.Cannot}, problems...)
-	case n.Live:
-		state = "live"
-	case n.Ended != nil:
-		state = "ended"
 	}
 	if n.Policy {
 		behind = "unknown"
@@ -77,7 +70,7 @@ func nodeRow(n *admin.Node) row {
 		local = span(n.LocalUntil.Sub(*n.LocalFrom).Seconds()) + " until " + moment(*n.LocalUntil)
 	}
 	return row{
-		"NODE", n.Node, "REGION", n.Region, "VERSION", n.Version, "STATE", state, "EPOCH", n.Epoch, "CHANGES BEHIND", or(n.Behind, behind),
+		"NODE", n.Node, "REGION", n.Region, "VERSION", n.Version, "STATE", n.State(), "EPOCH", n.Epoch, "CHANGES BEHIND", or(n.Behind, behind),
 		"PAUSED", n.Paused, "LOCAL", local, "SEEN", span(n.SecondsAgo) + " ago", "PROBLEMS", strings.Join(problems, "; "),
 	}
 }

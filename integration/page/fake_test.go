@@ -165,7 +165,7 @@ func banner(mode, level, said string, allowed, refused, failed float64, notes ..
 }
 
 func proxy(node, kind string, allowed, refused float64, more object) object {
-	p := object{"node": node, "region": "eu", "version": "v0.9.0", "kind": kind, "live": true, "seen": ago(time.Second), "seconds_ago": 0.7, "policy": true, "behind": 0, "paused": false,
+	p := object{"node": node, "region": "eu", "version": "v0.9.0", "kind": kind, "live": true, "state": "live", "seen": ago(time.Second), "seconds_ago": 0.7, "policy": true, "behind": 0, "paused": false,
 		"problems": []string{}, "lacks": []string{}, "on_error": []string{"allow"}, "failing": nil, "counts": object{"leases": 12, "leased_units": 340, "waiting": 3, "in_flight": 2}, "local_since": nil, "local_from": nil, "local_until": nil, "blocked_keys": 4, "p50_ms": 1.1, "p99_ms": 4.2,
 		"errors": object{}, "now": object{"allowed": allowed, "refused": refused, "failed": 0}, "up_since": ago(30 * time.Hour)}
 	for name, v := range more {
@@ -264,7 +264,7 @@ func attacked() object {
 	s["traffic"] = traffic(line(790, 60), refused, failed)
 	s["proxies"] = object{"proxies": []object{proxy("edge-1", "caddy", 1900, 9200, object{"p99_ms": 41.0}),
 		proxy("edge-2", "caddy", 310, 9200, object{"failing": "open", "p99_ms": 380.0, "errors": object{"timeout": 310}}),
-		proxy("traefik-1", "traefik", 0, 0, object{"live": false, "seconds_ago": 94.0, "behind": nil, "now": nil, "p99_ms": nil, "counts": nil})}}
+		proxy("traefik-1", "traefik", 0, 0, object{"live": false, "state": "gone", "seconds_ago": 94.0, "behind": nil, "now": nil, "p99_ms": nil, "counts": nil})}}
 	var keys, addresses []object
 	for i := range 10 {
 		keys = append(keys, sender("web", fmt.Sprintf("198.51.100.%d", 17*i+3), 90000-i*7000, 89000-i*7000))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // The texts for people that commands and the page share.
@@ -37,4 +38,32 @@ func (e *Explanation) Text() string {
 		return "would pass, and be charged to limits"
 	}
 	return "would pass: no limit applies"
+}
+
+// State is what a proxy does: live, cannot decide, ended, or gone.
+func (n *Node) State() string {
+	switch {
+	case n.Live && n.Cannot != nil:
+		return "cannot decide"
+	case n.Live:
+		return "live"
+	case n.Ended != nil:
+		return "ended"
+	}
+	return "gone"
+}
+
+// Span is a duration for people, as in 1h, 1m30s, 7d or 0.5s.
+func Span(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d >= day && d%day == 0 {
+		return fmt.Sprintf("%dd", d/day)
+	}
+	text := d.Round(time.Millisecond).String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-2]
+		}
+	}
+	return text
 }

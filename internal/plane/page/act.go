@@ -83,8 +83,8 @@ func acting[A any, P action[A]](of dataset) *question {
 			return nil, &failure{http.StatusConflict, "confirm", "the confirmation is not for this, was used, or is older than 2 minutes: ask again"}
 		}
 		var did *change
-		err = s.ask(r.Context(), func(ctx context.Context, c *connections) error {
-			db, now, err := c.now(ctx, of)
+		err = s.ask(r.Context(), of, func(ctx context.Context, db *admin.Database) error {
+			now, err := db.Now(ctx)
 			if err != nil {
 				return err
 			}

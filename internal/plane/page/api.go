@@ -44,11 +44,8 @@ func asking[F any](method string, answer func(ctx context.Context, s *Server, f 
 // askingOf is a question to the database of a dataset.
 func askingOf[F any](method string, of dataset, answer func(ctx context.Context, db *admin.Database, f *F) (any, error)) *question {
 	return asking(method, func(ctx context.Context, s *Server, f *F) (value any, err error) {
-		err = s.ask(ctx, func(ctx context.Context, c *connections) error {
-			db, err := c.at(ctx, of)
-			if err == nil {
-				value, err = answer(ctx, db, f)
-			}
+		err = s.ask(ctx, of, func(ctx context.Context, db *admin.Database) (err error) {
+			value, err = answer(ctx, db, f)
 			return err
 		})
 		return value, err
@@ -81,8 +78,8 @@ var questions = map[string]*question{
 	"undo": acting[undoAction](ofPolicy),
 }
 
-// ask runs something on connections that nobody else uses meanwhile.
-func (s *Server) ask(ctx context.Context, do func(ctx context.Context, c *connections) error) error {
+// ask runs something on a connection to the database of a dataset, which nobody else uses meanwhile.
+func (s *Server) ask(ctx context.Context, of dataset, do func(ctx context.Context, db *admin.Database) error) error {
 	within, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	select {
@@ -91,7 +88,7 @@ func (s *Server) ask(ctx context.Context, do func(ctx context.Context, c *connec
 	case <-within.Done():
 		return &downError{fmt.Errorf("too many questions at the same time: %w", within.Err())}
 	}
-	return s.pools.ask(within, do)
+	return s.pools.ask(within, of, do)
 }
 
 // serveAPI answers a question, or does an action.

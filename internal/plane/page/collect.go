@@ -155,11 +155,7 @@ func (c *collector) run(q *repeated, isLook bool) {
 	defer cancel()
 	began := time.Now()
 	connected := false
-	err := c.pools.ask(ctx, func(ctx context.Context, at *connections) error {
-		db, err := at.at(ctx, q.of)
-		if err != nil {
-			return err
-		}
+	err := c.pools.ask(ctx, q.of, func(ctx context.Context, db *admin.Database) error {
 		began, connected = time.Now(), true // a connection costs the server little
 		return q.ask(ctx, db)               // what has failed stays as it was
 	})

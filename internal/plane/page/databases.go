@@ -3,7 +3,6 @@ package page
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -17,7 +16,7 @@ import (
 
 const (
 	// mostAsking is how many requests ask at the same time, and mostConnections how many connections a database has.
-	// The collector has a question of each kind, and a request one connection to each database.
+	// The collector has a question of each kind, and a request one connection at a time.
 	mostAsking, mostConnections = 4, 8
 	// askTimeout is for one question.
 	askTimeout = 20 * time.Second
@@ -108,49 +107,20 @@ func (p *pools) close() {
 	}
 }
 
-// connections are for one question: one to each database that it asks.
-type connections struct {
-	pools *pools
-	taken map[string]*pgxpool.Conn // by DSN
-}
-
-// ask runs something on connections that nobody else uses meanwhile.
-func (p *pools) ask(ctx context.Context, do func(ctx context.Context, c *connections) error) error {
+// ask runs something on a connection to the database of a dataset, which nobody else uses meanwhile. What it runs asks for
+// no other connection.
+func (p *pools) ask(ctx context.Context, of dataset, do func(ctx context.Context, db *admin.Database) error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	c := &connections{p, map[string]*pgxpool.Conn{}}
-	err := do(ctx, c)
-	broken := ctx.Err() != nil
-	for _, one := range c.taken {
-		broken = broken || one.Conn().IsClosed()
-		one.Release()
+	conn, err := p.byDSN[p.dsns[of]].Acquire(ctx)
+	if err != nil {
+		return &downError{err}
 	}
-	var down *downError
-	if broken && err != nil && !errors.As(err, &down) {
+	defer conn.Release()
+	if err = do(ctx, databaseOf(conn.Conn())); err != nil && (ctx.Err() != nil || conn.Conn().IsClosed()) {
 		return &downError{err}
 	}
 	return err
-}
-
-// at is the connection to the database of a dataset. It connects if there is none.
-func (c *connections) at(ctx context.Context, of dataset) (*admin.Database, error) {
-	dsn := c.pools.dsns[of]
-	if c.taken[dsn] == nil {
-		one, err := c.pools.byDSN[dsn].Acquire(ctx)
-		if err != nil {
-			return nil, &downError{err}
-		}
-		c.taken[dsn] = one
-	}
-	return databaseOf(c.taken[dsn].Conn()), nil
-}
-
-// now is the connection to the database of a dataset, and the time there.
-func (c *connections) now(ctx context.Context, of dataset) (db *admin.Database, now time.Time, err error) {
-	if db, err = c.at(ctx, of); err == nil {
-		now, err = db.Now(ctx)
-	}
-	return db, now, err
 }
 
 // downError is that the database does not answer.

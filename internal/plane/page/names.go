@@ -21,6 +21,13 @@ func namesOf(rules []admin.RuleState) ruleNames {
 	return names
 }
 
+// ruleNames are the names of the rules. It takes the mutex.
+func (c *collector) ruleNames() ruleNames {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rules
+}
+
 // shown is the name of a limit or a rule in the history, for people: a rule has its name of now, and one that is no
 // more is marked. Refusals without a limit have the reason.
 func (names ruleNames) shown(name string) string {

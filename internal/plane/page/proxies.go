@@ -13,7 +13,8 @@ import (
 // shownProxy is a proxy as the page lists it.
 type shownProxy struct {
 	admin.Node
-	*reported // nil: it reports nothing
+	State     string `json:"state"` // see admin.Node.State
+	*reported        // nil: it reports nothing
 	// Remarks are for people.
 	Remarks []shownText `json:"remarks"`
 }
@@ -40,7 +41,7 @@ type shownText struct {
 func (c *collector) proxyList() map[string]any {
 	shown := []shownProxy{}
 	for _, p := range c.proxies {
-		s := shownProxy{Node: p.Node, reported: p.reported(), Remarks: []shownText{}}
+		s := shownProxy{Node: p.Node, State: p.State(), reported: p.reported(), Remarks: []shownText{}}
 		s.SecondsAgo = rounded(p.SecondsAgo)
 		for _, r := range c.remarks(p) {
 			s.Remarks = append(s.Remarks, r.shownText)

@@ -155,20 +155,17 @@ func (c *collector) top() map[string]any {
 }
 
 // top answers with the section top for a period. The history names rules that the policy may have no more.
-func top(ctx context.Context, s *Server, f *periodFields) (any, error) {
-	var section map[string]any
-	err := s.ask(ctx, func(ctx context.Context, c *connections) error {
-		db, err := c.at(ctx, ofPolicy)
-		if err != nil {
-			return err
-		}
-		rules, err := db.RuleStates(ctx)
-		if err != nil {
-			return err
-		}
-		if db, err = c.at(ctx, ofHistory); err == nil {
-			section, err = topSince(ctx, db, f, namesOf(rules))
-		}
+func top(ctx context.Context, s *Server, f *periodFields) (section any, err error) {
+	var rules []admin.RuleState
+	err = s.ask(ctx, ofPolicy, func(ctx context.Context, db *admin.Database) (err error) {
+		rules, err = db.RuleStates(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = s.ask(ctx, ofHistory, func(ctx context.Context, db *admin.Database) (err error) {
+		section, err = topSince(ctx, db, f, namesOf(rules))
 		return err
 	})
 	return section, err

@@ -86,8 +86,8 @@ type reasons struct {
 	User            *admin.User   `json:"user"`
 	Bans            []admin.Ban   `json:"bans"`
 	Counters        []admin.Usage `json:"counters"`
-	Decisions       []admin.Row   `json:"decisions"` // with a text
-	Refused         bool          `json:"refused"`   // one of them is a refusal
+	Decisions       []admin.Row   `json:"decisions"`
+	Refused         bool          `json:"refused"` // one of them is a refusal
 	DecisionsRemark *string       `json:"decisions_note"`
 	Next            *nextRequest  `json:"next"`
 }
@@ -141,68 +141,54 @@ func why(ctx context.Context, s *Server, body *whyBody) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := &reasons{Who: who, Bans: []admin.Ban{}, Counters: []admin.Usage{}, Decisions: []admin.Row{}}
-	err = s.ask(ctx, func(ctx context.Context, c *connections) error {
-		db, now, err := c.now(ctx, ofPolicy)
-		if err != nil {
+	w := &whyAsked{request: request, rules: s.collector.ruleNames()}
+	w.reasons = reasons{Who: who, Bans: []admin.Ban{}, Counters: []admin.Usage{}, Decisions: []admin.Row{}}
+	if err := s.ask(ctx, ofPolicy, func(ctx context.Context, db *admin.Database) error { return w.identify(ctx, db, body) }); err != nil {
+		return nil, err
+	}
+	if w.counter != "" {
+		if err := s.ask(ctx, ofCounters, func(ctx context.Context, db *admin.Database) error {
+			used, err := db.UsedOf(ctx, s.collector.limits(), w.counter)
+			w.Counters = append(w.Counters, used...)
 			return err
+		}); err != nil {
+			return nil, err
 		}
-		w := &whyAsked{reasons: answer, server: s, ctx: ctx, at: c, db: db, now: now, request: request}
-		return w.run(who, body)
-	})
-	return answer, err
-}
-
-// whyAsked is a question that is being answered.
-type whyAsked struct {
-	*reasons
-	server  *Server
-	ctx     context.Context
-	at      *connections
-	db      *admin.Database // of the policy
-	now     time.Time
-	request *admin.Request // the next one
-	query   admin.AuditQuery
-	counter string    // the key of the counters in configurations; "" is none
-	minute  time.Time // that is asked about; the zero time is now, until the log says when the last refusal was
-}
-
-func (w *whyAsked) run(who string, body *whyBody) error {
-	minute, early, err := whenAsked(body.At, w.now)
-	if err != nil {
-		return err
 	}
-	until := w.now.Add(time.Second)
-	if w.minute = minute; !minute.IsZero() {
-		until = minute.Add(time.Minute)
-	}
-	w.At = until.UTC()
-	w.query = admin.AuditQuery{Period: admin.Period{From: until.Add(-decisionsTime), Until: until}, Most: mostDecisions}
-	if err := w.identify(who, body.Kind); err != nil {
-		return err
-	}
-	if err := w.addCounters(); err != nil {
-		return err
-	}
-	said, err := w.decisions()
+	failed := s.ask(ctx, ofHistory, w.decide)
 	w.Found = w.Found || w.User != nil || len(w.Bans) > 0 || len(w.Counters) > 0 || len(w.Decisions) > 0
-	if err != nil {
-		text := "The history cannot be read: " + err.Error()
-		w.DecisionsRemark, said = &text, "Whether "+w.Who+" was refused is not known: the history cannot be read."
+	if failed != nil {
+		text := "The history cannot be read: " + failed.Error()
+		w.DecisionsRemark, w.said = &text, "Whether "+w.Who+" was refused is not known: the history cannot be read."
 	} else if !w.Found {
-		said = fmt.Sprintf("Nothing is known of %s: no user, no API key, no ban, no counter and no recorded decision.", w.Who)
+		w.said = fmt.Sprintf("Nothing is known of %s: no user, no API key, no ban, no counter and no recorded decision.", w.Who)
 		if w.Kind == kindUser && body.Kind == "" {
 			w.Kind, w.request.Key, w.request.User = kindUnknown, who, ""
 		}
 	}
-	w.Summary, w.Taken = strings.TrimSpace(early+" "+said), takenFor[w.Kind]
+	w.Summary, w.Taken = strings.TrimSpace(w.early+" "+w.said), takenFor[w.Kind]
 	if w.User != nil && w.request.KeyID != 0 {
 		w.Taken = fmt.Sprintf("the API key #%d of %s", w.request.KeyID, w.User.User)
 	} else if w.User != nil && w.User.Tier != nil {
 		w.Taken = "a user"
 	}
-	w.addNext()
-	return nil
+	if w.Kind != kindCounter {
+		_ = s.ask(ctx, ofPolicy, w.addNext) // an error means that there is no policy
+	}
+	return &w.reasons, nil
+}
+
+// whyAsked is a question that is being answered.
+type whyAsked struct {
+	reasons
+	now     time.Time
+	rules   ruleNames
+	request *admin.Request // the next one
+	query   admin.AuditQuery
+	counter string    // the key of the counters in configurations; "" is none
+	minute  time.Time // that is asked about; the zero time is now, until the log says when the last refusal was
+	early   string    // that the minute is not yet
+	said    string    // what the history says of the minute
 }
 
 // whenAsked is the minute that is asked about; the zero time is now. 14:05 is today, or yesterday if it is to come: early
@@ -229,9 +215,22 @@ func whenAsked(text string, now time.Time) (minute time.Time, early string, err 
 	return at.UTC().Truncate(time.Minute), early, nil
 }
 
-// identify finds out who the sender is, as the policy, the audit log and the counters have it. kind is what the name is, if
-// it is said. What the policy knows by the name comes before what it may be else. identify does not keep an API key.
-func (w *whyAsked) identify(who, kind string) error {
+// identify finds out who the sender is, as the policy, the audit log and the counters have it. The kind is what the name is,
+// if it is said. What the policy knows by the name comes before what it may be else. identify does not keep an API key.
+func (w *whyAsked) identify(ctx context.Context, db *admin.Database, body *whyBody) (err error) {
+	if w.now, err = db.Now(ctx); err != nil {
+		return err
+	}
+	if w.minute, w.early, err = whenAsked(body.At, w.now); err != nil {
+		return err
+	}
+	until := w.now.Add(time.Second)
+	if !w.minute.IsZero() {
+		until = w.minute.Add(time.Minute)
+	}
+	w.At = until.UTC()
+	w.query = admin.AuditQuery{Period: admin.Period{From: until.Add(-decisionsTime), Until: until}, Most: mostDecisions}
+	who, kind := w.Who, body.Kind
 	address, notAddress := netip.ParseAddr(who)
 	id, notNumber := strconv.ParseInt(strings.TrimPrefix(who, "#"), 10, 64)
 	switch {
@@ -249,7 +248,7 @@ func (w *whyAsked) identify(who, kind string) error {
 	case notNumber == nil && who[0] == '#':
 		kind = kindKeyID
 	}
-	known, err := w.db.Who(w.ctx, who, kind, id)
+	known, err := db.Who(ctx, who, kind, id)
 	if err != nil {
 		return err
 	}
@@ -273,39 +272,26 @@ func (w *whyAsked) identify(who, kind string) error {
 	case kindKeyID:
 		w.counter = ""
 	}
-	if known.User == "" || !w.db.HasPolicy(w.ctx) {
-		return nil
+	if known.User != "" && db.HasPolicy(ctx) {
+		u, err := db.User(ctx, known.User)
+		if err != nil && !errors.Is(err, admin.ErrNotFound) {
+			return err
+		}
+		if err == nil {
+			w.User, w.Bans, w.Counters = &u, append(w.Bans, u.Bans...), append(w.Counters, u.Usage...)
+		}
 	}
-	u, err := w.db.User(w.ctx, known.User)
-	if errors.Is(err, admin.ErrNotFound) {
-		return nil
+	if w.User == nil && (w.Kind == kindUser || w.Kind == kindCounter) {
+		w.query.Key = w.counter // a user whom only the proxies know may be one
 	}
-	w.User, w.Bans, w.Counters = &u, append(w.Bans, u.Bans...), append(w.Counters, u.Usage...)
-	return err
-}
-
-// addCounters adds the counters of limits of configurations.
-func (w *whyAsked) addCounters() error {
-	if w.counter == "" {
-		return nil
-	}
-	db, err := w.at.at(w.ctx, ofCounters)
-	if err != nil {
-		return err
-	}
-	used, err := db.UsedOf(w.ctx, w.server.collector.limits(), w.counter)
-	w.Counters = append(w.Counters, used...)
-	return err
+	return nil
 }
 
 // addNext adds what the policy would do with the next request.
-func (w *whyAsked) addNext() {
-	if w.Kind == kindCounter {
-		return
-	}
-	e, err := w.db.Explain(w.ctx, w.request)
+func (w *whyAsked) addNext(ctx context.Context, db *admin.Database) error {
+	e, err := db.Explain(ctx, w.request)
 	if err != nil {
-		return // there is no policy
+		return err
 	}
 	w.Next = &nextRequest{Text: nextText(e, w.now), Passes: e.Result != "refused", Explanation: e}
 	for _, b := range e.Bans {
@@ -313,4 +299,5 @@ func (w *whyAsked) addNext() {
 			w.Bans = append(w.Bans, b)
 		}
 	}
+	return nil
 }

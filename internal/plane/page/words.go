@@ -171,23 +171,15 @@ func number(n int64) string {
 	return text
 }
 
-// span is a duration for people.
+// span is a duration for people, rounded to what they look at.
 func span(d time.Duration) string {
 	switch {
-	case d >= 48*time.Hour && d%(24*time.Hour) == 0:
-		return fmt.Sprintf("%d days", d/(24*time.Hour))
 	case d >= time.Minute:
 		d = d.Round(time.Second)
 	case d >= time.Second:
 		d = d.Round(100 * time.Millisecond)
 	}
-	text := d.String()
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(text, zero) {
-			text = text[:len(text)-2]
-		}
-	}
-	return text
+	return admin.Span(d)
 }
 
 // times is how often something was, in words.
