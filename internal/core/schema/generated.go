@@ -1102,7 +1102,7 @@ CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS
 		CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0 THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}'
 			WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
 				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name
-				WHERE c.kind = 'override' AND coalesce(c.after, c.before) ->> name IS NOT NULL)
+				WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
 			ELSE ARRAY(SELECT format('%s: %s → %s', a.key, c.before -> a.key, a.value) FROM jsonb_each(c.after) a
 				WHERE a.value IS DISTINCT FROM c.before -> a.key AND a.key <> 'updated_at' ORDER BY a.key COLLATE "C") END AS what,
 		CASE WHEN c.ref IS NULL THEN 'all' WHEN k.id IS NOT NULL THEN CASE c.kind WHEN 'key' THEN '' ELSE 'key/' END || k.id
