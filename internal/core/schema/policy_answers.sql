@@ -74,7 +74,8 @@ DECLARE
 BEGIN
 	FOR described IN SELECT v.name, a.attname, col_description(t.attrelid, t.attnum) AS description
 		FROM (VALUES ('rate_limit_tier_states', 'rate_limit_tiers'), ('rate_limit_user_states', 'rate_limit_users'), ('rate_limit_key_states', 'rate_limit_api_keys'),
-			('rate_limit_changed', 'rate_limit_changes')) AS v(name, source)
+			('rate_limit_changed', 'rate_limit_changes'), ('rate_limit_banned', 'rate_limit_bans'), ('rate_limit_overridden', 'rate_limit_overrides'),
+			('rate_limit_near', 'rate_limit_used')) AS v(name, source)
 		JOIN pg_attribute a ON a.attrelid = v.name::regclass AND a.attnum > 0
 		JOIN pg_attribute t ON t.attrelid = v.source::regclass AND t.attname = a.attname
 	LOOP

@@ -4,18 +4,21 @@
 CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
 	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
 		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until) THEN b.until - now() END AS remaining,
-		b.reason, b.times, b.banned_at, b.banned_by
+		b.reason, b.times, b.banned_at, b.banned_by, b.network, b.user_id, b.key_id
 	FROM rate_limit_bans b WHERE b.until > now();
 COMMENT ON VIEW rate_limit_banned IS 'The bans that are in force.';
-COMMENT ON COLUMN rate_limit_banned.id IS 'As in rate_limit_bans.';
 COMMENT ON COLUMN rate_limit_banned.kind IS 'network, user or key.';
 COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id of the key.';
-COMMENT ON COLUMN rate_limit_banned.until IS 'When the ban ends. infinity: never.';
-COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long that is. NULL: for ever.';
-COMMENT ON COLUMN rate_limit_banned.reason IS 'For people.';
-COMMENT ON COLUMN rate_limit_banned.times IS 'As in rate_limit_bans.';
-COMMENT ON COLUMN rate_limit_banned.banned_at IS 'When the ban began.';
-COMMENT ON COLUMN rate_limit_banned.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
+COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long it is until then. NULL: for ever.';
+
+CREATE OR REPLACE VIEW rate_limit_overridden WITH (security_invoker = true) AS
+	SELECT o.id, o.tier, o.user_id, o.key_id, o.rule, o.limit_name, o.events, o.burst, l.events AS limit_events, l.burst AS limit_burst,
+		upper(o.valid) AS until, o.reason, o.created_at, o.created_by
+	FROM rate_limit_overrides o JOIN rate_limit_rule_limits l ON l.rule = o.rule AND l.name = o.limit_name WHERE o.valid @> now();
+COMMENT ON VIEW rate_limit_overridden IS 'The overrides that are in force. Of several for one user or key, rate_limit_override_of says which one counts.';
+COMMENT ON COLUMN rate_limit_overridden.limit_events IS 'The events of the limit itself.';
+COMMENT ON COLUMN rate_limit_overridden.limit_burst IS 'The burst of the limit itself.';
+COMMENT ON COLUMN rate_limit_overridden.until IS 'When the override ends. NULL or infinity: never.';
 
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1] ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END,
@@ -35,15 +38,10 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 		JOIN rate_limit_rules r ON r.name = l.rule
 		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.counter || '/' || l.name, l.durable) c
 		LEFT JOIN LATERAL (
-			SELECT o.id, o.events, o.burst
-			FROM rate_limit_counted(r.count_by, c.key) d
-			LEFT JOIN rate_limit_api_keys k ON k.id = CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END
 			-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
-			LEFT JOIN rate_limit_users u ON u.user_id = CASE WHEN d.dimension = 'user'
-				THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') ELSE k.user_id END
-			JOIN rate_limit_overrides o ON o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END)
-			WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
-			ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
+			SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
+				CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END,
+				CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o
 		) o ON true
 	)
 	SELECT a.rule, a.limit_name, a.key, a.algorithm, u.used, q.quota, (100 * u.used / greatest(q.quota, 1)::numeric)::numeric(20, 1) AS percent, u.resets_at
@@ -65,13 +63,6 @@ COMMENT ON COLUMN rate_limit_used.resets_at IS
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
 	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
 COMMENT ON VIEW rate_limit_near IS 'The counters of rules of which at least 80 % is used. Unlimited ones do not appear.';
-COMMENT ON COLUMN rate_limit_near.rule IS 'As in rate_limit_used.';
-COMMENT ON COLUMN rate_limit_near.limit_name IS 'As in rate_limit_used.';
-COMMENT ON COLUMN rate_limit_near.key IS 'As in rate_limit_used.';
-COMMENT ON COLUMN rate_limit_near.algorithm IS 'As in rate_limit_used.';
-COMMENT ON COLUMN rate_limit_near.used IS 'As in rate_limit_used.';
-COMMENT ON COLUMN rate_limit_near.quota IS 'As in rate_limit_used.';
-COMMENT ON COLUMN rate_limit_near.percent IS 'As in rate_limit_used.';
 
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS
 	SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) || ': not in rate_limit_tiers, so no user has them' AS warning

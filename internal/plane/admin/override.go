@@ -49,22 +49,12 @@ func (o *NewOverride) holder() (column string, id any) {
 	return "key_id", o.KeyID
 }
 
-// overrideSQL is the override of a limit l that counts now for a key k or a user u, as proxies choose it, of those with
-// ids that are not in a query.
-func overrideSQL(without string) string {
-	return `SELECT o.id, o.events, o.burst FROM rate_limit_overrides o WHERE o.id NOT IN (` + without + `) AND o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now()
-			AND (o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END))
-		ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1`
-}
-
 // giveSQL makes overrides for a user $3, or for an API key $4, of the limits $2 of a rule $1 that are not unlimited for the
 // sender, with amounts of $5, or of $6 percent more than now, within their bounds. They are valid until $7, for a reason $8.
 var giveSQL = `WITH amounts AS (
 	SELECT l.name, CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS was, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst
 	FROM rate_limit_rule_limits l
-		LEFT JOIN rate_limit_api_keys k ON k.id = $4::bigint
-		LEFT JOIN rate_limit_users u ON u.user_id = coalesce(nullif($3::text, ''), k.user_id)
-		LEFT JOIN LATERAL (` + overrideSQL("SELECT 0::bigint WHERE false") + `) o ON true
+		LEFT JOIN LATERAL rate_limit_override_of(l.rule, l.name, nullif($3::text, ''), nullif($4::bigint, 0)) o ON true
 	WHERE l.rule = $1::text AND $2::text IN ('', l.name)
 ), made AS (
 	INSERT INTO rate_limit_overrides (rule, limit_name, user_id, key_id, events, burst, valid, reason, created_by)
@@ -110,9 +100,7 @@ func (d *Database) FindOverrides(ctx context.Context, ids []int64, o *NewOverrid
 	found, err := rows[OverrideChange](ctx, d, `WITH chosen AS (SELECT * FROM rate_limit_overrides WHERE `+which+`)
 SELECT `+changeSQL("h", "h.events", "CASE WHEN o.id IS NULL THEN l.events ELSE o.events END")+`
 FROM chosen h JOIN rate_limit_rule_limits l ON l.rule = h.rule AND l.name = h.limit_name
-	LEFT JOIN rate_limit_api_keys k ON k.id = h.key_id
-	LEFT JOIN rate_limit_users u ON u.user_id = coalesce(h.user_id, k.user_id)
-	LEFT JOIN LATERAL (`+overrideSQL("SELECT id FROM chosen")+`) o ON true
+	LEFT JOIN LATERAL rate_limit_override_of(h.rule, h.limit_name, h.user_id, h.key_id, ARRAY(SELECT id FROM chosen)) o ON true
 ORDER BY h.rule, h.limit_name, h.id`, args...)
 	if err == nil && len(found) == 0 {
 		err = none
@@ -143,9 +131,8 @@ type Ban struct {
 	BannedBy string     `json:"banned_by"`
 }
 
-var bansSQL = `SELECT CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END,
-	coalesce(b.network::text, b.user_id, b.key_id::text), ` + endSQL("b.until") + `, b.reason, b.times, b.banned_at, b.banned_by
-FROM rate_limit_bans b WHERE b.until > now() AND (%s) ORDER BY b.network, b.user_id, b.key_id`
+var bansSQL = `SELECT b.kind, b.banned, ` + endSQL("b.until") + `, b.reason, b.times, b.banned_at, b.banned_by
+FROM rate_limit_banned b WHERE %s ORDER BY b.network, b.user_id, b.key_id`
 
 // bans returns the bans in force for which a condition holds.
 func (d *Database) bans(ctx context.Context, condition string, args ...any) ([]Ban, error) {
