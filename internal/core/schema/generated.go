@@ -1015,6 +1015,25 @@ COMMENT ON COLUMN rate_limit_nodes.watched IS 'Until when a page is open that sh
 COMMENT ON COLUMN rate_limit_nodes.cannot IS 'Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.';
 COMMENT ON COLUMN rate_limit_nodes.ended IS 'When it stopped in order. NULL: it runs, or it vanished.';
 
+CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+BEGIN
+	IF applied_seq IS NOT NULL AND to_regclass('rate_limit_changes') IS NOT NULL AND coalesce(log = to_regclass('rate_limit_changes'), true) THEN
+		RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > applied_seq);
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS 'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it has no policy, or another log.';
+CREATE OR REPLACE VIEW rate_limit_proxies AS
+	SELECT n.node, n.region, n.version, n.ended IS NULL AND n.seen > now() - interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
+		rate_limit_behind(n.applied_seq, n.log) AS behind, n.paused, n.seen, n.local_from, n.local_until,
+		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems
+	FROM rate_limit_nodes n;
+COMMENT ON VIEW rate_limit_proxies IS 'The proxies, and how far each has got. Other columns are those of rate_limit_nodes.';
+COMMENT ON COLUMN rate_limit_proxies.live IS 'Whether it runs.';
+COMMENT ON COLUMN rate_limit_proxies.policy IS 'Whether it has a policy.';
+COMMENT ON COLUMN rate_limit_proxies.behind IS 'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since they were restored.';
+COMMENT ON COLUMN rate_limit_proxies.seconds_ago IS 'How long ago seen was.';
+
 CREATE TABLE IF NOT EXISTS rate_limit_secrets (
 	name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY,
 	value text NOT NULL
@@ -1097,6 +1116,28 @@ CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS
 COMMENT ON VIEW rate_limit_key_states IS 'The API keys, without their digests, and which of them are valid.';
 COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or banned: the key, or its user.';
 
+CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS
+	SELECT r.name, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force, r.action, r.family, r.priority, r.tiers, r.paths, r.count_by,
+		(SELECT string_agg(concat(l.name, ' ', coalesce(l.events::text, 'unlimited'), '/' || coalesce(l.per::text, l.calendar), ' ' || l.algorithm, ' burst ' || l.burst), ', '
+			ORDER BY l.per, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits, r.comment
+	FROM rate_limit_rules r;
+COMMENT ON VIEW rate_limit_rule_states IS 'The rules, with their limits in words. Proxies try those that exempt first, then those that block, then the others, each by priority.';
+COMMENT ON COLUMN rate_limit_rule_states.in_force IS 'Whether the rule applies now.';
+COMMENT ON COLUMN rate_limit_rule_states.limits IS 'The limits: the name, the events and the time, the algorithm, the burst.';
+
+CREATE OR REPLACE VIEW rate_limit_limit_states WITH (security_invoker = true) AS
+	SELECT l.rule, l.name, r.mode, l.algorithm, l.events, l.burst, coalesce(l.per::text, l.calendar) AS time, u.counters, u.near, u.percent
+	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule CROSS JOIN LATERAL (
+		SELECT count(*) AS counters, count(*) FILTER (WHERE c.used >= 0.8 * c.quota) AS near, max(c.percent) AS percent
+		FROM rate_limit_used c WHERE c.rule = l.rule AND c.limit_name = l.name AND c.used > 0
+	) u;
+COMMENT ON VIEW rate_limit_limit_states IS 'The limits of rules, and how much of them is used now.';
+COMMENT ON COLUMN rate_limit_limit_states.mode IS 'That of the rule.';
+COMMENT ON COLUMN rate_limit_limit_states.time IS 'The time to which events apply: per, or calendar. NULL: in_flight has none.';
+COMMENT ON COLUMN rate_limit_limit_states.counters IS 'How many counters have used something of it.';
+COMMENT ON COLUMN rate_limit_limit_states.near IS 'Of how many counters at least 80 % of the quota is used.';
+COMMENT ON COLUMN rate_limit_limit_states.percent IS 'The most that a counter has used, in percent of its quota.';
+
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS
 	SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after,
 		CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0 THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}'
@@ -1122,7 +1163,7 @@ BEGIN
 	FOR described IN SELECT v.name, a.attname, col_description(t.attrelid, t.attnum) AS description
 		FROM (VALUES ('rate_limit_tier_states', 'rate_limit_tiers'), ('rate_limit_user_states', 'rate_limit_users'), ('rate_limit_key_states', 'rate_limit_api_keys'),
 			('rate_limit_changed', 'rate_limit_changes'), ('rate_limit_banned', 'rate_limit_bans'), ('rate_limit_overridden', 'rate_limit_overrides'),
-			('rate_limit_near', 'rate_limit_used')) AS v(name, source)
+			('rate_limit_near', 'rate_limit_used'), ('rate_limit_rule_states', 'rate_limit_rules'), ('rate_limit_limit_states', 'rate_limit_rule_limits')) AS v(name, source)
 		JOIN pg_attribute a ON a.attrelid = v.name::regclass AND a.attnum > 0
 		JOIN pg_attribute t ON t.attrelid = v.source::regclass AND t.attname = a.attname
 	LOOP

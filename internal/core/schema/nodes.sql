@@ -36,6 +36,25 @@ COMMENT ON COLUMN rate_limit_nodes.watched IS 'Until when a page is open that sh
 COMMENT ON COLUMN rate_limit_nodes.cannot IS 'Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.';
 COMMENT ON COLUMN rate_limit_nodes.ended IS 'When it stopped in order. NULL: it runs, or it vanished.';
 
+CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+BEGIN
+	IF applied_seq IS NOT NULL AND to_regclass('rate_limit_changes') IS NOT NULL AND coalesce(log = to_regclass('rate_limit_changes'), true) THEN
+		RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > applied_seq);
+	END IF;
+	RETURN NULL;
+END $$;
+COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS 'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it has no policy, or another log.';
+CREATE OR REPLACE VIEW rate_limit_proxies AS
+	SELECT n.node, n.region, n.version, n.ended IS NULL AND n.seen > now() - interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
+		rate_limit_behind(n.applied_seq, n.log) AS behind, n.paused, n.seen, n.local_from, n.local_until,
+		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems
+	FROM rate_limit_nodes n;
+COMMENT ON VIEW rate_limit_proxies IS 'The proxies, and how far each has got. Other columns are those of rate_limit_nodes.';
+COMMENT ON COLUMN rate_limit_proxies.live IS 'Whether it runs.';
+COMMENT ON COLUMN rate_limit_proxies.policy IS 'Whether it has a policy.';
+COMMENT ON COLUMN rate_limit_proxies.behind IS 'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since they were restored.';
+COMMENT ON COLUMN rate_limit_proxies.seconds_ago IS 'How long ago seen was.';
+
 CREATE TABLE IF NOT EXISTS rate_limit_secrets (
 	name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY,
 	value text NOT NULL

@@ -5,7 +5,7 @@ const NodeIsLive = `(n.ended IS NULL AND n.seen > now() - interval '10 s')`
 
 // NodesReady is whether Nodes has nothing to do.
 const NodesReady = `SELECT (to_regclass('rate_limit_pause') IS NOT NULL AND to_regclass('rate_limit_nodes') IS NOT NULL
-	AND to_regclass('rate_limit_secrets') IS NOT NULL)::int`
+	AND to_regclass('rate_limit_secrets') IS NOT NULL AND to_regclass('rate_limit_proxies') IS NOT NULL)::int`
 
 // Cannot is why the role of a session can make no decisions, as the statements that would let it; NULL if it can.
 const Cannot = `(SELECT string_agg(CASE WHEN to_regclass(t.name) IS NULL THEN 'create the table ' || t.name || ' with caddy pg-ratelimit migrate, or schema.sql'

@@ -90,7 +90,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('eve'), 'eve')",
 		"INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events) VALUES ('plan', 'per_hour', 'ann', 5)",
 		"INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24')", "DELETE FROM rate_limit_bans",
-		"SELECT * FROM rate_limit_near, rate_limit_banned, rate_limit_nodes, rate_limit_changes", "SELECT * FROM rate_limit_tier_states, rate_limit_key_states, rate_limit_changed",
+		"SELECT * FROM rate_limit_near, rate_limit_banned, rate_limit_nodes, rate_limit_changes", "SELECT * FROM rate_limit_tier_states, rate_limit_key_states, rate_limit_changed, rate_limit_proxies, rate_limit_rule_states, rate_limit_limit_states, rate_limit_overridden",
 		"SELECT * FROM rate_limit_user_states u, rate_limit_recent(u.user_id)", "SELECT rate_limit_revoke_key(max(id)) FROM rate_limit_api_keys",
 		"SELECT rate_limit_rotate_key(min(id), '1 h', sha256('new')) FROM rate_limit_api_keys", "SELECT rate_limit_undo(max(seq)) FROM rate_limit_changes",
 		"DELETE FROM rate_limit_users WHERE user_id = 'eve'", "SELECT rate_limit_delete_tier('gold')",

@@ -102,7 +102,7 @@ const policyTables = "the tables of the policy are"
 // missingPart says what is missing by a message of the server. Servers that are too old for the policy can have the
 // other parts.
 func missingPart(message string) string {
-	for _, name := range []string{"rate_limit_nodes", "rate_limit_pause", "n.epoch"} {
+	for _, name := range []string{"rate_limit_nodes", "rate_limit_proxies", "rate_limit_pause", "n.epoch"} {
 		if strings.Contains(message, name) {
 			return "the tables of the registry of proxies are"
 		}

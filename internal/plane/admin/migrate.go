@@ -167,7 +167,7 @@ func (d *Database) LiveProxies(ctx context.Context) ([]string, error) {
 	if exists, err := d.hasTable(ctx, "rate_limit_nodes"); err != nil || !exists {
 		return nil, err
 	}
-	return values[string](ctx, d, "SELECT n.node FROM rate_limit_nodes n WHERE "+schema.NodeIsLive+" ORDER BY n.node")
+	return values[string](ctx, d, "SELECT node FROM rate_limit_proxies WHERE live ORDER BY node")
 }
 
 // Uninstall drops the parts, all or none. It fails if a proxy is live, or if something that is

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
@@ -67,15 +66,8 @@ func (d *Database) Archives(ctx context.Context) ([]Archive, error) {
 // Nodes returns the proxies in the order of their names.
 func (d *Database) Nodes(ctx context.Context) ([]Node, error) {
 	w := d.work(ctx)
-	hasPolicy, err := d.hasTable(ctx, "rate_limit_changes")
-	w.fail(err)
-	behind := "NULL::bigint"
-	if hasPolicy {
-		behind = `CASE WHEN n.applied_seq IS NOT NULL AND coalesce(n.log = 'rate_limit_changes'::regclass, true)
-		THEN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > n.applied_seq) END`
-	}
-	nodes := list[Node](w, `SELECT n.node, n.region, n.version, `+schema.NodeIsLive+`, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL, `+behind+`,
-	n.paused, n.seen, n.local_from, n.local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8, n.problems, n.live FROM rate_limit_nodes n ORDER BY n.node`)
+	nodes := list[Node](w, `SELECT p.node, p.region, p.version, p.live, p.ended, p.cannot, p.epoch, p.policy, p.behind, p.paused, p.seen, p.local_from, p.local_until, p.seconds_ago, p.problems, n.live
+FROM rate_limit_proxies p JOIN rate_limit_nodes n USING (node) ORDER BY node`)
 	if w.err != nil || d.policy == "" {
 		return nodes, w.err
 	}

@@ -49,7 +49,7 @@ func TestAProxyIsInTheRegistry(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]string{
 		"an empty database":    "",
-		"the tables of counts": engine.TableSQL + "DROP TABLE rate_limit_nodes, rate_limit_pause",
+		"the tables of counts": engine.TableSQL + "DROP TABLE rate_limit_nodes, rate_limit_pause CASCADE",
 	} {
 		for driver := range drivers.All {
 			t.Run(name+", "+driver, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestTwoProcessesOfOneName(t *testing.T) {
 // there is no registry.
 func TestRegistryWithoutPrivileges(t *testing.T) {
 	t.Parallel()
-	for name, tables := range map[string]string{"missing": "DROP TABLE rate_limit_nodes, rate_limit_pause", "there": "SELECT 1"} {
+	for name, tables := range map[string]string{"missing": "DROP TABLE rate_limit_nodes, rate_limit_pause CASCADE", "there": "SELECT 1"} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
 			role := "counts_" + s.text("SELECT current_database()")
