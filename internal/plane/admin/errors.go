@@ -134,8 +134,10 @@ func withValue(err error, column, shown, value string) error {
 	if !errors.As(err, &broken) {
 		return err
 	}
-	if want, isAbout := strings.CutPrefix(broken.name, column+"_must_"); isAbout {
-		return fmt.Errorf("%s: %q: must %s", shown, value, strings.ReplaceAll(want, "_", " "))
+	for _, verb := range []string{"must", "needs"} {
+		if want, isAbout := strings.CutPrefix(broken.name, column+"_"+verb+"_"); isAbout {
+			return fmt.Errorf("%s: %q: %s %s", shown, value, verb, strings.ReplaceAll(want, "_", " "))
+		}
 	}
 	return err
 }

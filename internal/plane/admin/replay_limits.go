@@ -55,9 +55,7 @@ func (d *Database) replayLimits(ctx context.Context, rule string, settings []str
 		if len(settings) > 0 {
 			// A rule that is off may lack limits: the error about that is this function's.
 			w.oneRule(rule, w.execute("UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", rule))
-			changes, unused := w.ruleChanges(rule, assignments, true)
-			w.changeRows(changes, bare)
-			w.fail(unused)
+			w.changeRows(w.ruleChanges(rule, assignments, true), bare)
 		}
 		l = w.limitsOf(rule)
 	})

@@ -57,12 +57,11 @@ func (d *Database) SetRule(ctx context.Context, name string, texts []string, for
 		return false, err
 	}
 	err = d.together(ctx, func(w *work) {
-		changes, unused := w.ruleChanges(name, assignments, force)
+		changes := w.ruleChanges(name, assignments, force)
 		isNew = slices.ContainsFunc(changes, func(c policyfile.Difference) bool {
 			return c.Table == columns.Rules && c.Outcome == policyfile.Created
 		})
 		w.makeChanges(changes, bare)
-		w.fail(unused)
 	})
 	return isNew, err
 }
@@ -72,22 +71,22 @@ func isLimit(name string) bool {
 	return strings.HasPrefix(name, limitPrefix) && len(name) > len(limitPrefix)
 }
 
-// ruleChanges are what settings change of a rule and its limits. unused is the error about a setting that no limit
-// takes: it is misspelt, or has no use.
-func (w *work) ruleChanges(name string, assignments []assignment, force bool) (
-	all []policyfile.Difference, unused error) {
+// ruleChanges are what settings change of a rule and its limits.
+func (w *work) ruleChanges(name string, assignments []assignment, force bool) []policyfile.Difference {
 	// Commands that change one rule at the same time take the locks in one order.
 	e := w.edit(name, map[int]string{columns.Rules: "t.name = $1", columns.Limits: "t.rule = $1"})
-	unused = e.setRule(name, assignments, force)
-	return e.changes(), unused
+	e.setRule(name, assignments, force)
+	return e.changes()
 }
 
 // setRule sets columns of a rule, which may be new, and of its limits.
-func (e *edit) setRule(name string, assignments []assignment, force bool) (unused error) {
+func (e *edit) setRule(name string, assignments []assignment, force bool) {
 	rule, _ := e.want.Row(columns.Rules, name)
 	// What is taken back is so first, and what is said of all limits comes last: then all limits are there.
 	place := func(a assignment) int {
 		switch {
+		case a.name == "burst": // which depends on the algorithm
+			return 3
 		case columns.Tables[columns.Limits].Find(a.name) != nil:
 			return 2
 		case a.value == "":
@@ -99,8 +98,8 @@ func (e *edit) setRule(name string, assignments []assignment, force bool) (unuse
 	slices.SortStableFunc(ordered, func(a, b assignment) int { return place(a) - place(b) })
 	for _, a := range ordered {
 		switch c := columns.Tables[columns.Rules].Find(a.name); {
-		case c == nil && place(a) == 2:
-			unused = cmp.Or(unused, e.setLimits(a))
+		case c == nil && place(a) >= 2:
+			e.setLimits(a)
 		case c == nil:
 			e.setLimit(name, a, force)
 		case a.value == "" && strings.HasPrefix(a.name, banPrefix):
@@ -113,7 +112,6 @@ func (e *edit) setRule(name string, assignments []assignment, force bool) (unuse
 			e.setColumn(columns.Rules, rule, c, a.value, time.Time{})
 		}
 	}
-	return unused
 }
 
 const wantLimit = "EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight; " +
@@ -200,16 +198,20 @@ func (e *edit) algorithmOf() string {
 
 // settable says which limits take a setting of all limits.
 var settable = map[string]string{
-	"algorithm": "a limit with a window", "burst": "a limit with a window", "on_exceed": "a limit that is not in flight",
-	"durable": "a limit",
+	"algorithm": "a limit with a window, such as per_hour", "burst": "a limit with a window, such as per_hour",
+	"on_exceed": "a limit that is not in_flight", "durable": "a limit, such as per_hour",
 }
 
 // setLimits sets a column of all limits of a rule that can have it. A month stays a fixed window, and in_flight what
-// it is. The error is that no limit can.
-func (e *edit) setLimits(a assignment) error {
+// it is. It fails if no limit can.
+func (e *edit) setLimits(a assignment) {
 	t, c := &policyfile.Tables[columns.Limits], columns.Tables[columns.Limits].Find(a.name)
-	if a.value == "" && a.name == "algorithm" { // there is nothing to go back to
+	switch {
+	case a.name == "algorithm" && a.value == "": // there is nothing to go back to
 		e.fail(&ratelimit.FieldError{Field: a.name, Want: c.Help})
+	case a.name == "algorithm" && a.value == ratelimit.InFlight.String():
+		e.fail(&ratelimit.FieldError{Field: a.name, Value: a.value,
+			Want: c.Help + "; for requests that run at once, give in_flight=NUMBER"})
 	}
 	taken := false
 	for i := range e.want.Rows[columns.Limits] {
@@ -218,15 +220,24 @@ func (e *edit) setLimits(a assignment) error {
 		if a.name == "on_exceed" && isInFlight || settable[a.name] == settable["burst"] && !hasWindow {
 			continue
 		}
+		if a.name == "burst" && a.value != "" && !hasBurst(l) {
+			e.fail(&ratelimit.FieldError{Field: a.name, Value: a.value, Want: fmt.Sprintf(
+				"given with algorithm=token_bucket or algorithm=gcra: %s is a %s", t.Text(l, "name"), t.Text(l, "algorithm"))})
+		}
 		e.setColumn(columns.Limits, l, c, a.value, time.Time{})
 		taken = true
 	}
 	value, err := parseValue(columns.Limits, c, a.value, time.Time{})
 	e.fail(err)
-	if taken || a.value == "" || value == c.Default && a.name != "algorithm" {
-		return nil
+	if !taken && a.value != "" && (value != c.Default || a.name == "algorithm") {
+		e.fail(&ratelimit.FieldError{Field: a.name, Value: a.value, Want: "for a rule that has " + settable[a.name]})
 	}
-	return &ratelimit.FieldError{Field: a.name, Value: a.value, Want: "of " + settable[a.name]}
+}
+
+// hasBurst reports whether the algorithm of a limit knows bursts.
+func hasBurst(l *policyfile.Row) bool {
+	algorithm := policyfile.Tables[columns.Limits].Text(l, "algorithm")
+	return algorithm == ratelimit.TokenBucket.String() || algorithm == ratelimit.GCRA.String()
 }
 
 // calendarNames are the units in rate_limit_rule_limits.calendar, by ratelimit.Calendar.

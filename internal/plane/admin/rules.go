@@ -104,8 +104,7 @@ const ruleNames = "SELECT name FROM rate_limit_rules ORDER BY name"
 func (d *Database) SetRuleMode(ctx context.Context, name, mode string) error {
 	return d.together(ctx, func(w *work) {
 		w.oneRule(name, w.execute("SELECT FROM rate_limit_rules WHERE name = $1", name))
-		changes, _ := w.ruleChanges(name, []assignment{{"mode", mode}}, true)
-		w.makeChanges(changes, bare)
+		w.makeChanges(w.ruleChanges(name, []assignment{{"mode", mode}}, true), bare)
 	})
 }
 

@@ -205,9 +205,8 @@ func (e *edit) setOverride(table int, holder string, a assignment) {
 	found := false
 	for i := range all.Rows[columns.Limits] {
 		l := &all.Rows[columns.Limits][i]
-		name, algorithm := limits.Text(l, "name"), limits.Text(l, "algorithm")
-		hasBurst := algorithm == ratelimit.TokenBucket.String() || algorithm == ratelimit.GCRA.String()
-		if isAmount && name != limit || !isAmount && !hasBurst {
+		name := limits.Text(l, "name")
+		if isAmount && name != limit || !isAmount && !hasBurst(l) {
 			continue
 		}
 		found = true
