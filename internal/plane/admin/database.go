@@ -170,11 +170,7 @@ func values[T any](ctx context.Context, d *Database, sql string, args ...any) ([
 // query runs a query, and reads each of its rows with read.
 func query[T any](ctx context.Context, d *Database, read pgx.RowToFunc[T], sql string, args []any) (all []T, err error) {
 	for tries := 0; ; tries++ {
-		err = d.patiently(ctx, patience, func() error {
-			result, err := d.conn.Query(ctx, sql, args...)
-			if err != nil {
-				return err
-			}
+		err = d.send(ctx, sql, args, func(result pgx.Rows) (err error) {
 			all, err = pgx.CollectRows(result, read)
 			return partMoved(err)
 		})
@@ -186,12 +182,22 @@ func query[T any](ctx context.Context, d *Database, read pgx.RowToFunc[T], sql s
 
 // execute runs a command and returns how many rows it changed.
 func (d *Database) execute(ctx context.Context, sql string, args ...any) (changed int64, err error) {
-	err = d.patiently(ctx, patience, func() error {
-		tag, err := d.conn.Exec(ctx, sql, args...)
-		changed = tag.RowsAffected()
-		return err
+	err = d.send(ctx, sql, args, func(result pgx.Rows) error {
+		result.Close()
+		changed = result.CommandTag().RowsAffected()
+		return result.Err()
 	})
 	return changed, err
+}
+
+// send runs a statement. Errors are for people.
+func (d *Database) send(ctx context.Context, sql string, args []any, read func(result pgx.Rows) error) error {
+	var batch pgx.Batch // without a transaction that runs, a batch is one
+	if d.conn.PgConn().TxStatus() == 'I' {
+		batch.Queue("SELECT set_config('lock_timeout', $1, true)", patience.String())
+	}
+	batch.Queue(sql, args...).Query(read)
+	return d.findHolders(ctx, d.failure(d.conn.SendBatch(ctx, &batch).Close()), false)
 }
 
 // work is a sequence of statements. After one that has failed, the others do nothing and find nothing.
@@ -242,10 +248,8 @@ func list[T any](w *work, sql string, args ...any) (all []T) {
 // together runs commands in one transaction, all or none. They run again if the server ends
 // the transaction to break a deadlock.
 func (d *Database) together(ctx context.Context, commands func(w *work)) error {
-	// The end of the transaction checks rules, and may wait for a lock as well.
-	return d.inTransaction(ctx, commands, func(tx pgx.Tx) error {
-		return d.patiently(ctx, patience, func() error { return tx.Commit(ctx) })
-	})
+	// The end of the transaction checks rules, and may fail as well.
+	return d.inTransaction(ctx, commands, func(tx pgx.Tx) error { return d.failure(tx.Commit(ctx)) })
 }
 
 // undone runs commands as together does, in a transaction that is rolled back.
@@ -267,7 +271,7 @@ func (d *Database) inTransaction(ctx context.Context, commands func(w *work), en
 		return w.err
 	}
 	for attempt := 1; ; attempt++ {
-		tx, err := d.conn.Begin(ctx)
+		tx, err := d.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "BEGIN; SET LOCAL lock_timeout = '" + patience.String() + "'"})
 		if err != nil {
 			return d.failure(err)
 		}
@@ -278,7 +282,7 @@ func (d *Database) inTransaction(ctx context.Context, commands func(w *work), en
 			w.err = end(tx)
 		}
 		if !errors.Is(w.err, errDeadlock) || attempt == mostDeadlocks {
-			return w.err
+			return d.findHolders(ctx, w.err, false)
 		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
@@ -68,12 +67,8 @@ func (d *Database) MigrateParts(ctx context.Context, parts int) (Migration, erro
 	return m, w.err
 }
 
-// lockAttempt is for how long a migration waits for a lock at once. longerAttempt is the lock_timeout: until
-// then the server knows which sessions hold the lock.
-const (
-	lockAttempt   = 200 * time.Millisecond
-	longerAttempt = "SET LOCAL lock_timeout = '500ms';"
-)
+// lockAttempt is the time between two attempts at a lock.
+const lockAttempt = 200 * time.Millisecond
 
 // makeTables runs the SQL of a migration in one transaction, unless the tables are ready. first
 // is a table that exists if an older version of the tables does.
@@ -86,24 +81,16 @@ func (w *work) makeTables(ready bool, first, sql string) string {
 	// A text of several commands without parameters is one transaction.
 	// A session that waits for the lock of a table makes all others wait behind it, so each attempt
 	// is short.
-	var holders []string // on a busy server, an attempt can end before they are found
 	for started := time.Now(); w.err == nil; {
-		err := w.patiently(w.ctx, lockAttempt, func() error {
-			_, err := w.conn.PgConn().Exec(w.ctx, schema.Lock+longerAttempt+sql).ReadAll()
-			return err
-		})
-		var locked *lockError
-		if !errors.As(err, &locked) {
-			w.err = err
-			break
+		_, err := w.conn.PgConn().Exec(w.ctx, schema.Lock+sql).ReadAll()
+		err = w.failure(err)
+		if locked := (*lockError)(nil); errors.As(err, &locked) {
+			if locked.waited = time.Since(started); locked.waited < patience && sleep(w.ctx, lockAttempt) {
+				continue
+			}
 		}
-		if len(locked.holders) > 0 {
-			holders = locked.holders
-		}
-		locked.waited, locked.holders = time.Since(started), holders
-		if locked.waited >= patience || !sleep(w.ctx, lockAttempt) {
-			w.err = err
-		}
+		w.err = w.findHolders(w.ctx, err, true)
+		break
 	}
 	switch {
 	case w.err != nil:
@@ -181,7 +168,6 @@ func (d *Database) Uninstall(ctx context.Context, parts []Part) error {
 		return fmt.Errorf("proxies are running: %s. Stop them, and wait for 10 seconds", strings.Join(live, ", "))
 	}
 	return d.together(ctx, func(w *work) {
-		w.execute("SET LOCAL lock_timeout = '10s'")
 		for _, kind := range []string{"schema", "view", "table", "aggregate", "function"} {
 			var names []string
 			for _, part := range parts {
@@ -197,7 +183,7 @@ func (d *Database) Uninstall(ctx context.Context, parts []Part) error {
 			if kind == "schema" {
 				rest = " CASCADE" // with its tables
 			}
-			w.execute("DROP "+strings.ToUpper(kind)+" "+strings.Join(names, ", ")+rest, pgx.QueryExecModeSimpleProtocol)
+			w.execute("DROP "+strings.ToUpper(kind)+" "+strings.Join(names, ", ")+rest)
 		}
 	})
 }
