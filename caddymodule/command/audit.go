@@ -161,13 +161,13 @@ func addUsage(p *page, u admin.UserUsage) {
 		u.Total.Add("day", "total")
 		days = append(days, u.Total)
 	}
-	addList(p, days, fields("DAY day, "+used), "No request of the user "+text(u.User)+" was counted from "+u.First+" to "+u.Last+".")
+	addList(p, days, fields[admin.Row]("DAY day, "+used), "No request of the user "+text(u.User)+" was counted from "+u.First+" to "+u.Last+".")
 	addSection(p, "By API key:", u.Keys, func(k *admin.Row) row {
 		which := cell(k.Get("key_id"))
 		if which == "0" {
 			which = "no key"
 		}
-		return append(row{"KEY ID", which}, fields(used)(k)...)
+		return append(row{"KEY ID", which}, fields[admin.Row](used)(k)...)
 	})
 }
 
@@ -183,7 +183,7 @@ keeps changes for 30 days. --json has the rows before and after.`,
 	empty:  says("Nothing was changed."),
 	list: func(c *call) ([]line, error) {
 		changes, err := c.db.Changes(c.ctx, get[time.Duration](c, "since"), c.most())
-		return lines(changes, err, fields("ID seq, AT at, BY by, KIND kind, WHICH which, WHAT what"))
+		return lines(changes, err, fields[admin.Row]("ID seq, AT at, BY by, KIND kind, WHICH which, WHAT what"))
 	},
 	commands: []entry{{
 		use:   "undo ID",

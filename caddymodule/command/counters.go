@@ -1,36 +1,24 @@
 package command
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-func usageRow(u *admin.Usage) row {
-	percent := none
-	if u.Percent != nil {
-		percent = strconv.FormatFloat(*u.Percent, 'f', 1, 64) + " %"
-	}
-	return row{"PREFIX", u.Prefix, "KEY", hideKeys(u.Key), "USED", u.Used, "OF", or(u.Quota, "unlimited"), "PERCENT", percent, "RESETS", u.Resets, "ALGORITHM", u.Algorithm}
-}
+var usageRow = fields[admin.Usage]("PREFIX prefix, KEY key:hidden, USED used, OF quota=unlimited, PERCENT percent:percent, " +
+	"RESETS resets, ALGORITHM algorithm")
+
+var counterFields = fields[admin.Counter]("PREFIX prefix, KEY key:hidden, TABLE durable:table, COUNT count, BEFORE prev_count, " +
+	"SINCE window_start, TOKENS tokens:whole, REFILLED last_refill, HITS hits, EXPIRES expires_at")
 
 func counterRow(c *admin.Counter) row {
-	in, tokens, used, quota := "ephemeral", none, none, none
-	if c.Durable {
-		in = "durable"
-	}
-	if c.Tokens != nil {
-		tokens = cell(int64(*c.Tokens))
-	}
+	used, quota := none, none
 	if c.Usage != nil {
 		used, quota = cell(c.Usage.Used), or(c.Usage.Quota, "unlimited")
 	}
-	return row{
-		"PREFIX", c.Prefix, "KEY", hideKeys(c.Key), "TABLE", in, "COUNT", c.Count, "BEFORE", c.PrevCount, "SINCE", c.WindowStart,
-		"TOKENS", tokens, "REFILLED", c.LastRefill, "HITS", c.Hits, "EXPIRES", c.Expires, "USED", used, "OF", quota,
-	}
+	return append(counterFields(c), "USED", used, "OF", quota)
 }
 
 // What top --since lists.
@@ -102,7 +90,7 @@ func (c *call) topSince(prefix string, most int) ([]line, error) {
 		by, columns = "paths", "PATH name, REQUESTS requests, REFUSED refused"
 	}
 	found, err := c.db.TopSince(c.ctx, by, c.times, prefix, most)
-	return lines(hideInRows(found), err, fields(columns))
+	return lines(hideInRows(found), err, fields[admin.Row](columns))
 }
 
 var getCommand = entry{

@@ -71,34 +71,26 @@ func (c *call) request() (*admin.Request, error) {
 }
 
 func addExplanation(p *page, e *admin.Explanation) {
-	var facts table
-	facts.add("result", e.Text())
-	facts.add("at", e.At)
+	facts := row{"result", e.Text(), "at", e.At}
+	tier, address := text(e.Tier), e.Address
 	if e.Key != nil {
 		key := cell(e.Key.Hint)
 		if e.Key.ID != 0 {
 			key = "key " + cell(e.Key.ID)
 		}
-		facts.add("key", key, e.Key.State)
+		facts = append(facts, "key", key+", "+e.Key.State)
+		if e.Key.Tier != nil && *e.Key.Tier == e.Tier {
+			tier += ", of the key"
+		}
 	}
-	facts.add("user", or(e.User, "nobody"))
-	if e.Key != nil && e.Key.Tier != nil && *e.Key.Tier == e.Tier {
-		facts.add("tier", e.Tier, "of the key")
-	} else {
-		facts.add("tier", e.Tier)
-	}
-	address := e.Address
 	if e.AddressAssumed {
 		address += " (assumed, because --ip is not given)"
 	}
-	facts.add("address", address)
-	facts.add("path", e.Path)
-	p.table(facts)
+	p.facts(append(facts, "user", or(e.User, "nobody"), "tier", tier, "address", address, "path", e.Path))
 	addSection(p, "Bans", e.Bans, banRow)
 	p.print("\nRules\n")
-	addList(p, e.Rules, func(r *admin.ExplainedRule) row {
-		return row{"RULE", r.Name, "ACTION", r.Action, "FAMILY", r.Family, "PRIORITY", r.Priority, "APPLIES", r.Applies, "WHY", r.Why}
-	}, "There are no rules.")
+	addList(p, e.Rules, fields[admin.ExplainedRule]("RULE name, ACTION action, FAMILY family, PRIORITY priority, APPLIES applies, WHY why"),
+		"There are no rules.")
 	addSection(p, "Limits", e.Limits, explainedRow)
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 var keysCommand = entry{
-	use:   "keys",
+	use: "keys", kind: "key", first: validKeys,
 	short: "Makes, lists, changes, revokes and rotates API keys",
 	example: `  caddy pg-ratelimit keys create --user acme
   caddy pg-ratelimit keys list --user acme`,
@@ -59,17 +59,13 @@ to its default, and deletes an override. The change is one transaction.`,
   # one key with more, and without it again
   caddy pg-ratelimit keys set 7 free/per_hour=5000
   caddy pg-ratelimit keys set 7 free/per_hour=`,
-		first: validKeys, settings: admin.Settings(admin.Keys),
-		args: []reader{aKeyID},
-		do: func(c *call) error {
-			_, err := c.db.Set(c.ctx, admin.Keys, get[int64](c, "ID"), c.args[1:])
-			return c.changed(err, "key", c.args[0], createdOrChanged(false))
-		},
+		settings: admin.Settings(admin.Keys),
+		args:     []reader{aKeyID},
+		change:   set(admin.Keys),
 	}, {
 		use:     "revoke ID",
 		short:   "Ends an API key now",
 		example: "  caddy pg-ratelimit keys revoke 7",
-		first:   validKeys,
 		args:    []reader{aKeyID},
 		do: func(c *call) error {
 			key, err := c.db.RevokeKey(c.ctx, get[int64](c, "ID"))
@@ -88,7 +84,6 @@ count by user go on.`,
 
   # the key has leaked
   caddy pg-ratelimit keys rotate 7 --grace 0s`,
-		first: validKeys,
 		args:  []reader{aKeyID},
 		flags: []flag{{name: "grace", value: "24h", read: aDuration, usage: "how long the old key stays valid"}},
 		do: func(c *call) error {
@@ -148,9 +143,7 @@ which is more than any one organisation holds, needs --yes.`,
 			return &ratelimit.FieldError{Field: "NETWORK", Value: network.String(), Want: "an IPv4 /8 or an IPv6 /16 at most, which is as much as " +
 				"one organisation holds, or given with --yes: a wider ban shuts out all kinds of clients"}
 		}
-		return c.ban(func(until time.Time) (*admin.Ban, error) {
-			return c.db.Ban(c.ctx, "network", network.String(), until, c.text("reason"))
-		})
+		return c.ban("network", network.String())
 	},
 }
 
@@ -166,8 +159,8 @@ var unbanCommand = entry{
 	},
 }
 
-// ban makes a ban on the terms of banFlags, by the clock of the server, and prints it.
-func (c *call) ban(make func(until time.Time) (*admin.Ban, error)) error {
+// ban shuts a user or a network out, on the terms of banFlags, by the clock of the server, and prints the ban.
+func (c *call) ban(kind, name string) error {
 	until := get[time.Time](c, "until")
 	if lasts := get[time.Duration](c, "for"); lasts > 0 {
 		now, err := c.db.Now(c.ctx)
@@ -176,7 +169,7 @@ func (c *call) ban(make func(until time.Time) (*admin.Ban, error)) error {
 		}
 		until = now.Add(lasts)
 	}
-	ban, err := make(until)
+	ban, err := c.db.Ban(c.ctx, kind, name, until, c.text("reason"))
 	return show(c, ban, err, func(p *page, ban *admin.Ban) {
 		lasts := "for ever"
 		if ban.Until != nil {
@@ -186,6 +179,4 @@ func (c *call) ban(make func(until time.Time) (*admin.Ban, error)) error {
 	})
 }
 
-func banRow(b *admin.Ban) row {
-	return row{"KIND", b.Kind, "BANNED", b.Banned, "UNTIL", or(b.Until, "never"), "TIMES", b.Times, "BY", b.BannedBy, "SINCE", b.BannedAt, "REASON", b.Reason}
-}
+var banRow = fields[admin.Ban]("KIND kind, BANNED banned, UNTIL until=never, TIMES times, BY banned_by, SINCE banned_at, REASON reason")

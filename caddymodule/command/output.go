@@ -18,41 +18,59 @@ import (
 // row has the columns of a table, each as its header and its value: "USER", k.User, "NAME", k.Name.
 type row []any
 
-// fields makes rows of those of an answer. The text has headers and columns, as in "USER user, EXPIRES expires_at=never". What
-// follows = stands for NULL, and what follows : is the name of a shape. Those behind a bar are left out of a row in which the
-// first of them is NULL.
-func fields(text string) func(r *admin.Row) row {
-	always, sometimes, _ := strings.Cut(text, " | ")
-	return func(r *admin.Row) row {
-		all := addFields(nil, r, always)
-		if more := addFields(nil, r, sometimes); len(more) > 0 && more[1] != none {
-			all = append(all, more...)
+// fields makes rows of those of an answer, or of structs, whose fields have the names of their JSON. The text has headers
+// and names, as in "USER user, EXPIRES expires_at=never". What follows = stands for NULL, and what follows : is the name of
+// a shape. Those behind a bar, until the next one, are left out of a row in which the first of them is NULL.
+func fields[T any](text string) func(value *T) row {
+	index := map[string]int{}
+	if of := reflect.TypeFor[T](); of != reflect.TypeFor[admin.Row]() {
+		for i := range of.NumField() {
+			name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ",")
+			index[name] = i
+		}
+	}
+	get := func(value *T, name string) any {
+		if r, isAnswer := any(value).(*admin.Row); isAnswer {
+			return r.Get(name)
+		}
+		i, found := index[name]
+		if !found {
+			return "no field " + name // a mistake, which the transcripts find
+		}
+		return given(reflect.ValueOf(value).Elem().Field(i).Interface())
+	}
+	return func(value *T) row {
+		var all row
+		for i, group := range strings.Split(text, " | ") {
+			var some row
+			for _, field := range strings.Split(group, ", ") {
+				column, ifNull, _ := strings.Cut(field, "=")
+				at := strings.LastIndexByte(column, ' ')
+				name, shape, _ := strings.Cut(column[at+1:], ":")
+				one := get(value, name)
+				if one != nil && shape != "" {
+					one = shapes[shape](one)
+				}
+				some = append(some, field[:at], or(one, cmp.Or(ifNull, none)))
+			}
+			if i == 0 || some[1] != none {
+				all = append(all, some...)
+			}
 		}
 		return all
 	}
 }
 
-func addFields(to row, r *admin.Row, text string) row {
-	for _, field := range strings.Split(text, ", ") {
-		at := strings.LastIndexByte(field, ' ')
-		if at < 0 {
-			break
-		}
-		column, ifNull, _ := strings.Cut(field[at+1:], "=")
-		column, shape, _ := strings.Cut(column, ":")
-		value := r.Get(column)
-		if value != nil && shape != "" {
-			value = shapes[shape](value)
-		}
-		to = append(to, field[:at], or(value, cmp.Or(ifNull, none)))
-	}
-	return to
-}
-
-// shapes are how values are shown that are no texts.
+// shapes are how values are shown that are no texts, or not as they are.
 var shapes = map[string]func(value any) string{
-	"span": func(value any) string { return span(value.(float64)) },
-	"kB":   func(value any) string { return strconv.FormatInt(value.(int64)>>10, 10) + " kB" },
+	"span":    func(value any) string { return span(value.(float64)) },
+	"percent": func(value any) string { return fmt.Sprintf("%.1f %%", value) },
+	"kB":      func(value any) string { return strconv.FormatInt(value.(int64)>>10, 10) + " kB" },
+	"MB":      func(value any) string { return fmt.Sprintf("%.1f MB", float64(value.(int64))/1e6) },
+	"hidden":  func(value any) string { return hideKeys(value.(string)) },
+	"whole":   func(value any) string { return cell(int64(value.(float64))) },
+	"table":   func(value any) string { return map[any]string{true: "durable", false: "ephemeral"}[value] },
+	"the":     func(value any) string { return "the " + cell(value) },
 }
 
 // line is a row of a list: the value that programs see, its JSON if the list is watched, and the row for people.
@@ -86,7 +104,7 @@ func asks(question, columns string, flags ...string) lister {
 			}
 		}
 		rows, err := c.db.Ask(c.ctx, question, parameters...)
-		return lines(rows, err, fields(columns))
+		return lines(rows, err, fields[admin.Row](columns))
 	}
 }
 
@@ -127,15 +145,6 @@ func (t *table) addRow(r row) {
 	*t = append(*t, cells)
 }
 
-// add adds a line of a table without a header.
-func (t *table) add(values ...any) {
-	var cells []string
-	for _, value := range values {
-		cells = append(cells, cell(value))
-	}
-	*t = append(*t, cells)
-}
-
 // page is what people see of a result. Writing to a page does not fail.
 type page struct{ strings.Builder }
 
@@ -146,6 +155,15 @@ func (p *page) print(format string, args ...any) { fmt.Fprintf(p, format, args..
 func (p *page) table(t table) {
 	var w widths
 	p.WriteString(w.align(t))
+}
+
+// facts adds the columns of a row as lines.
+func (p *page) facts(r row) {
+	var t table
+	for i := 0; i < len(r); i += 2 {
+		t = append(t, []string{r[i].(string), cell(r[i+1])})
+	}
+	p.table(t)
 }
 
 // widths are those of the columns of a table. While a table is printed row by row, they only grow.
@@ -240,13 +258,7 @@ const none = "-"
 
 // cell is the text of a value. A pointer that is nil is a value that is not there.
 func cell(value any) string {
-	if pointer := reflect.ValueOf(value); pointer.Kind() == reflect.Pointer {
-		if pointer.IsNil() {
-			return none
-		}
-		value = pointer.Elem().Interface()
-	}
-	switch value := value.(type) {
+	switch value := given(value).(type) {
 	case nil:
 		return none
 	case string:
@@ -256,12 +268,21 @@ func cell(value any) string {
 	case time.Time:
 		return moment(value)
 	case bool:
-		if value {
-			return "yes"
-		}
-		return "no"
+		return map[bool]string{true: "yes", false: "no"}[value]
+	default:
+		return fmt.Sprint(value)
 	}
-	return fmt.Sprint(value)
+}
+
+// given is a value, or that to which it points; nil if there is none.
+func given(value any) any {
+	if pointer := reflect.ValueOf(value); pointer.Kind() == reflect.Pointer {
+		if pointer.IsNil() {
+			return nil
+		}
+		return pointer.Elem().Interface()
+	}
+	return value
 }
 
 // texts are those of a list in an answer.
@@ -276,7 +297,7 @@ func texts(list any) []string {
 
 // or is a value, or a text if there is none.
 func or(value any, ifNil string) string {
-	if pointer := reflect.ValueOf(value); value == nil || pointer.Kind() == reflect.Pointer && pointer.IsNil() {
+	if given(value) == nil {
 		return ifNil
 	}
 	return cell(value)

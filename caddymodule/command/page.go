@@ -135,9 +135,7 @@ command needs no database.`,
 		all = settingsIn("global option", edge.StoreTable, all)
 		all = settingsIn("page", edge.PageTable, all)
 		return show(c, all, nil, func(p *page, all []setting) {
-			addList(p, all, func(s *setting) row {
-				return row{"IN", s.In, "SETTING", s.Name, "VALUES", s.Values, "DEFAULT", s.Default, "MEANING", s.Help}
-			}, "")
+			addList(p, all, fields[setting]("IN in, SETTING name, VALUES values, DEFAULT default, MEANING help"), "")
 		})
 	},
 }

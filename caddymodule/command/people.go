@@ -1,14 +1,13 @@
 package command
 
 import (
-	"fmt"
-	"time"
+	"context"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
 var tiersCommand = entry{
-	use:   "tiers",
+	use: "tiers", kind: "tier", first: tierNames,
 	short: "Lists and changes tiers: the plans that users are on",
 	example: `  caddy pg-ratelimit tiers list
   caddy pg-ratelimit tiers set pro rank=2`,
@@ -25,37 +24,44 @@ var tiersCommand = entry{
 setting back to its default.`,
 		example: `  caddy pg-ratelimit tiers set pro
   caddy pg-ratelimit tiers set pro rank=2 comment='49 dollars a month'`,
-		first: tierNames, settings: admin.Settings(admin.Tiers),
-		do: func(c *call) error {
-			isNew, err := c.db.Set(c.ctx, admin.Tiers, c.args[0], c.args[1:])
-			return c.changed(err, "tier", c.args[0], createdOrChanged(isNew))
-		},
+		settings: admin.Settings(admin.Tiers),
+		change:   set(admin.Tiers),
 	}, {
 		use:   "rename TIER NEW",
 		short: "Gives a tier another name",
 		long: `Gives a tier another name. Its users, keys, overrides and rules go with it, in one transaction.
 The setting "tier" in the configuration of a proxy keeps the old name.`,
 		example: "  caddy pg-ratelimit tiers rename pro business",
-		first:   tierNames,
-		do: func(c *call) error {
-			return c.changed(c.db.RenameTier(c.ctx, c.args[0], c.args[1]), "tier", c.args[0], "renamed to "+text(c.args[1]))
-		},
+		change:  renamed((*admin.Database).RenameTier),
 	}, {
 		use:     "delete TIER",
 		short:   "Deletes a tier that nothing uses",
 		example: "  caddy pg-ratelimit tiers delete pro",
-		first:   tierNames,
-		do: func(c *call) error {
-			return c.changed(c.db.DeleteTier(c.ctx, c.args[0]), "tier", c.args[0], "deleted")
-		},
+		change:  func(c *call) (string, error) { return "deleted", c.db.DeleteTier(c.ctx, c.args[0]) },
 	}},
 }
 
-func createdOrChanged(isNew bool) string {
-	if isNew {
-		return "created"
+// set changes settings of a row of a table, which may be new.
+func set(table int) func(c *call) (string, error) {
+	return func(c *call) (string, error) {
+		var id any = c.args[0]
+		if table == admin.Keys {
+			id = get[int64](c, "ID")
+		}
+		isNew, err := c.db.Set(c.ctx, table, id, c.args[1:])
+		return createdOrChanged(isNew), err
 	}
-	return "changed"
+}
+
+func createdOrChanged(isNew bool) string {
+	return map[bool]string{true: "created", false: "changed"}[isNew]
+}
+
+// renamed gives what the first argument names the name that is the second one.
+func renamed(rename func(db *admin.Database, ctx context.Context, name, to string) error) func(c *call) (string, error) {
+	return func(c *call) (string, error) {
+		return "renamed to " + text(c.args[1]), rename(c.db, c.ctx, c.args[0], c.args[1])
+	}
 }
 
 // recentHelp says what recentFields are.
@@ -68,7 +74,7 @@ quota again, at the latest.`
 const recentFields = " | TODAY today, MONTH this_month, 429 limited, 401/403 denied, LAST last_request, RESETS resets"
 
 var usersCommand = entry{
-	use:   "users",
+	use: "users", kind: "user", first: userNames,
 	short: "Shows, changes, bans and deletes users",
 	example: `  caddy pg-ratelimit users get acme
   caddy pg-ratelimit users set acme tier=pro`,
@@ -76,7 +82,6 @@ var usersCommand = entry{
 		use:     "get USER",
 		short:   "Shows a user: tier, keys, overrides, bans, usage, and what is used of the limits",
 		example: "  caddy pg-ratelimit users get acme",
-		first:   userNames,
 		do: func(c *call) error {
 			user, err := c.db.User(c.ctx, c.args[0])
 			return show(c, user, err, addUser)
@@ -110,11 +115,8 @@ change is one transaction.`,
   # one user with more, and without it again
   caddy pg-ratelimit users set acme free/per_hour=5000
   caddy pg-ratelimit users set acme free/per_hour=`,
-		first: userNames, settings: admin.Settings(admin.Users),
-		do: func(c *call) error {
-			isNew, err := c.db.Set(c.ctx, admin.Users, c.args[0], c.args[1:])
-			return c.changed(err, "user", c.args[0], createdOrChanged(isNew))
-		},
+		settings: admin.Settings(admin.Users),
+		change:   set(admin.Users),
 	}, {
 		use:   "delete USER",
 		short: "Deletes a user with its keys and overrides",
@@ -122,7 +124,6 @@ change is one transaction.`,
 prints what went. Proxies refuse the keys within a second. A ban of the user stays, and so
 does the history. To shut a user out and keep the keys, see users ban.`,
 		example: "  caddy pg-ratelimit users delete acme",
-		first:   userNames,
 		do: func(c *call) error {
 			gone, err := c.db.DeleteUser(c.ctx, c.args[0])
 			return show(c, gone, err, addDeleted)
@@ -132,51 +133,30 @@ does the history. To shut a user out and keep the keys, see users ban.`,
 		short: "Shuts a user out, with all its keys",
 		example: `  caddy pg-ratelimit users ban acme --for 24h --reason 'ticket 4711'
   caddy pg-ratelimit users ban acme`,
-		first: userNames,
 		flags: banFlags, alone: []string{"for until"},
-		do: func(c *call) error {
-			return c.ban(func(until time.Time) (*admin.Ban, error) {
-				return c.db.Ban(c.ctx, "user", c.args[0], until, c.text("reason"))
-			})
-		},
+		do: func(c *call) error { return c.ban("user", c.args[0]) },
 	}, {
 		use:     "unban USER",
 		short:   "Lifts the ban of a user",
 		example: "  caddy pg-ratelimit users unban acme",
 		first:   outcasts,
-		do: func(c *call) error {
-			return c.changed(c.db.Unban(c.ctx, "user", c.args[0]), "user", c.args[0], "unbanned")
-		},
+		change:  func(c *call) (string, error) { return "unbanned", c.db.Unban(c.ctx, "user", c.args[0]) },
 	}},
 }
 
+const userFields = "user user, tier tier=- (not in the table of users) | created created_at, changed updated_at, " +
+	"tier until tier_until=never, billing period period_start, time zone time_zone, comment comment | requests today today, " +
+	"this month this_month, refused refused, by a limit (429) limited, with 401 or 403 denied, last request last_request, resets resets"
+
 func addUser(p *page, u admin.User) {
-	var facts table
-	facts.add("user", u.User)
-	if u.Tier == nil {
-		facts.add("tier", "- (not in the table of users)")
-	} else {
-		facts.add("tier", u.Tier, "until "+or(u.Get("tier_until"), "never"))
-		facts.add("billing period", u.Get("period_start"), u.Get("time_zone"))
-		facts.add("comment", u.Get("comment"))
-		facts.add("created", u.Get("created_at"))
-		facts.add("changed", u.Get("updated_at"))
-	}
-	if today := u.Get("today"); today != nil {
-		facts.add("requests today", today)
-		facts.add("this month", u.Get("this_month"))
-		facts.add("refused", u.Get("refused"), fmt.Sprintf("%d by a limit (429)", u.Get("limited")), fmt.Sprintf("%d with 401 or 403", u.Get("denied")))
-		facts.add("last request", u.Get("last_request"))
-		facts.add("resets", u.Get("resets"))
-	}
-	p.table(facts)
+	p.facts(fields[admin.Row](userFields)(&u.Row))
 	addOwned(p, &u)
 	addSection(p, "Used", u.Usage, usageRow)
 }
 
 // addOwned adds the keys, overrides and bans of a user.
 func addOwned(p *page, u *admin.User) {
-	addSection(p, "Keys", u.Keys, fields(keyFields))
+	addSection(p, "Keys", u.Keys, fields[admin.Row](keyFields))
 	addSection(p, "Overrides", u.Overrides, func(o *admin.Row) row {
 		holder := "the user"
 		if id := o.Get("key_id"); id != nil {

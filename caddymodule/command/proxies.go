@@ -51,8 +51,8 @@ reaches the regions.`,
 				addArchive(p, &archives[i])
 			}
 			addSection(p, "Replication of the policy:", regions,
-				fields("ROLE role, SUBSCRIPTION subscription, STATE state, SILENT FOR silent_seconds:span, ERRORS errors, LOG KEPT retained_bytes:kB"))
-			addSection(p, "Rules that may not mean what they say:", warnings, func(w *admin.RuleWarning) row { return row{"RULE", w.Rule, "WARNING", w.Warning} })
+				fields[admin.Row]("ROLE role, SUBSCRIPTION subscription, STATE state, SILENT FOR silent_seconds:span, ERRORS errors, LOG KEPT retained_bytes:kB"))
+			addSection(p, "Rules that may not mean what they say:", warnings, fields[admin.RuleWarning]("RULE rule, WARNING warning"))
 		})
 	},
 }

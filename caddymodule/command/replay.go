@@ -57,17 +57,14 @@ func hideReplay(r *admin.Replay) {
 func addReplay(p *page, r *admin.Replay) {
 	p.print("rule    %s\nlimits  %s\nfrom    %s\nuntil   %s\n\n", text(r.Rule), limits(r.Limits), moment(r.From), moment(r.Until))
 	var list table
-	for _, o := range []struct {
-		name string
-		admin.ReplayCounts
-	}{{"what happened", r.Happened}, {"with these limits", r.Replayed}} {
-		list.addRow(row{"", o.name, "REQUESTS", r.Requests, "PASSED", o.Passed, "REFUSED", o.Refused, "COUNTERS REFUSED", o.Counters, "USERS REFUSED", o.Users})
+	for i, o := range []admin.ReplayCounts{r.Happened, r.Replayed} {
+		counts := fields[admin.ReplayCounts]("PASSED passed, REFUSED refused, COUNTERS REFUSED counters_refused, USERS REFUSED users_refused")(&o)
+		list.addRow(append(row{"", []string{"what happened", "with these limits"}[i], "REQUESTS", r.Requests}, counts...))
 	}
 	p.table(list)
 	p.print("\n%s\n", strings.Join(caveats(r), "\n"))
-	addSection(p, "The counters that change most:", r.Changed, func(c *admin.ReplayedCounter) row {
-		return row{"KEY", c.Key, "USER", c.User, "REQUESTS", c.Requests, "REFUSED", c.Refused, "WITH THESE LIMITS", c.Replayed}
-	})
+	addSection(p, "The counters that change most:", r.Changed, fields[admin.ReplayedCounter](
+		"KEY key, USER user, REQUESTS requests, REFUSED refused, WITH THESE LIMITS replayed_refused"))
 }
 
 // caveats say what is to be known about the numbers.

@@ -8,7 +8,7 @@ import (
 )
 
 var rulesCommand = entry{
-	use:   "rules",
+	use: "rules", kind: "rule", first: ruleNames,
 	short: "Lists and changes rules",
 	example: `  caddy pg-ratelimit rules list
   caddy pg-ratelimit rules set free family=plan tiers=free per_hour=1000`,
@@ -46,11 +46,11 @@ limit. The change is one transaction.`,
 
   # match all paths again
   caddy pg-ratelimit rules set protect paths=`,
-		first: ruleNames, settings: admin.RuleSettings(),
-		flags: []flag{{name: "force", value: false, usage: "allow an amount of 0, which refuses every request"}},
-		do: func(c *call) error {
+		settings: admin.RuleSettings(),
+		flags:    []flag{{name: "force", value: false, usage: "allow an amount of 0, which refuses every request"}},
+		change: func(c *call) (string, error) {
 			isNew, err := c.db.SetRule(c.ctx, c.args[0], c.args[1:], c.is("force"))
-			return c.changed(err, "rule", c.args[0], createdOrChanged(isNew))
+			return createdOrChanged(isNew), err
 		},
 	}, ruleMode("enable", "enforce", "on: its limits apply"), ruleMode("disable", "off", "off: it is ignored"), {
 		use:   "rename NAME NEW",
@@ -58,18 +58,12 @@ limit. The change is one transaction.`,
 		long: `Gives a rule another name. Its limits and overrides go with it, and it keeps its counters and its
 history. Proxies of a version without this command begin new counters for it.`,
 		example: "  caddy pg-ratelimit rules rename free basic",
-		first:   ruleNames,
-		do: func(c *call) error {
-			return c.changed(c.db.RenameRule(c.ctx, c.args[0], c.args[1]), "rule", c.args[0], "renamed to "+text(c.args[1]))
-		},
+		change:  renamed((*admin.Database).RenameRule),
 	}, {
 		use:     "delete NAME",
 		short:   "Deletes a rule with its limits and overrides",
 		example: "  caddy pg-ratelimit rules delete free",
-		first:   ruleNames,
-		do: func(c *call) error {
-			return c.changed(c.db.DeleteRule(c.ctx, c.args[0]), "rule", c.args[0], "deleted")
-		},
+		change:  func(c *call) (string, error) { return "deleted", c.db.DeleteRule(c.ctx, c.args[0]) },
 	}},
 }
 
@@ -79,10 +73,7 @@ func ruleMode(name, mode, help string) entry {
 		use:     name + " NAME",
 		short:   "Turns a rule " + help,
 		example: "  caddy pg-ratelimit rules " + name + " free",
-		first:   ruleNames,
-		do: func(c *call) error {
-			return c.changed(c.db.SetRuleMode(c.ctx, c.args[0], mode), "rule", c.args[0], name+"d")
-		},
+		change:  func(c *call) (string, error) { return name + "d", c.db.SetRuleMode(c.ctx, c.args[0], mode) },
 	}
 }
 
@@ -114,7 +105,7 @@ func ruleRow(r *admin.Row) row {
 	if lasts, bans := r.Get("ban_for").(float64); bans {
 		banned = fmt.Sprintf("%s after %d in %s", span(lasts), r.Get("ban_after"), span(r.Get("ban_within").(float64)))
 	}
-	return append(fields("NAME name, ACTION action, FAMILY family, PRIORITY priority, MODE mode")(r),
+	return append(fields[admin.Row]("NAME name, ACTION action, FAMILY family, PRIORITY priority, MODE mode")(r),
 		"WHEN", when(r), "COUNTED BY", countedBy, "LIMITS", limits(r.Get("limits").([]admin.Row)), "BAN", banned)
 }
 

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,9 @@ type entry struct {
 	// alone are flags of which one may be given, as in "for until", and together those that need each other.
 	alone    []string
 	together string
-	// first suggests the first argument, and settings are what the others set. complete suggests all arguments.
+	// kind is what the first argument names, and first suggests it: also of the entries below that have an argument.
+	// settings are what the others set. complete suggests all arguments.
+	kind     string
 	first    names
 	settings []*admin.Setting
 	complete suggest
@@ -37,7 +40,9 @@ type entry struct {
 	empty  func(c *call) string
 	below  func(c *call, p *page, all []line)
 	newest bool
-	// do is what a command does that does not only list. It is nil of an entry that only has others below it.
+	// change is what a command does that changes what the first argument names. It returns what that then is: deleted.
+	change func(c *call) (is string, err error)
+	// do is what any other command does. It is nil of an entry that only has others below it.
 	do       func(c *call) error
 	commands []entry
 }
@@ -74,6 +79,12 @@ func (t *tool) build(e *entry) *cobra.Command {
 		t.addFlag(cmd, &watchFlag)
 		e.do = func(c *call) error { return c.print(e) }
 	}
+	if e.change != nil {
+		e.do = func(c *call) error {
+			is, err := e.change(c)
+			return c.changed(err, e.kind, c.args[0], is)
+		}
+	}
 	for _, names := range e.alone {
 		cmd.MarkFlagsMutuallyExclusive(strings.Fields(names)...)
 	}
@@ -102,8 +113,12 @@ func (t *tool) build(e *entry) *cobra.Command {
 // group adds the commands below that of an entry, and says which there are if a word is none of them.
 func (t *tool) group(cmd *cobra.Command, e *entry) {
 	var names []string
-	for i := range e.commands {
-		c := t.build(&e.commands[i])
+	for _, below := range e.commands {
+		below.kind = cmp.Or(below.kind, e.kind)
+		if len(argumentNames(below.use)) > 0 {
+			below.first = cmp.Or(below.first, e.first)
+		}
+		c := t.build(&below)
 		names = append(names, c.Name())
 		cmd.AddCommand(c)
 	}

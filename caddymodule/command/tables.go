@@ -97,7 +97,7 @@ depends on one of them. Roles and schemas stay.`,
 	do: func(c *call) error {
 		parts, err := c.db.Parts(c.ctx)
 		err = show(c, parts, err, func(p *page, parts []admin.Part) {
-			addList(p, parts, func(p *admin.Part) row { return row{"KIND", p.Kind, "NAME", p.Name} }, "There is nothing to drop.")
+			addList(p, parts, fields[admin.Part]("KIND kind, NAME name"), "There is nothing to drop.")
 		})
 		if err != nil || len(parts) == 0 {
 			return err
@@ -145,18 +145,13 @@ func addUpkept(p *page, u admin.Upkept) {
 		p.print("Another process does the upkeep.\n")
 		return
 	}
-	var list table
-	for _, partitions := range []struct {
-		what  string
-		names []string
-	}{{"made", u.Made}, {"detached", u.Detached}, {"dropped", u.Dropped}, {"skipped", u.Skipped}} {
-		for _, name := range partitions.names {
-			list.add(partitions.what, name)
+	var facts row
+	for i, names := range [][]string{u.Made, u.Detached, u.Dropped, u.Skipped} {
+		for _, name := range names {
+			facts = append(facts, []string{"made", "detached", "dropped", "skipped"}[i], name)
 		}
 	}
-	list.add("rows of hours and days written", u.RolledUp)
-	list.add("rows deleted", u.Deleted)
-	p.table(list)
+	p.facts(append(facts, "rows of hours and days written", u.RolledUp, "rows deleted", u.Deleted))
 }
 
 var forgetCommand = entry{

@@ -130,7 +130,7 @@ func TestAPolicyThatCannotBeIsRefusedAsAWhole(t *testing.T) {
 		{rule("    tiers: [fre]\n"), []string{`line 6: rule "x": tiers: 'fre': must be in the section tiers, or in rate_limit_tiers`}},
 		{rule("    paths: [/a//b]\n"), []string{`rule "x": paths: "/a//b": must be `}},
 		{rule("    family: plan\n    priority: 700\n"), []string{`line 6: rule "x": priority: "700": must be another than that of the rule "free", which is of the same family`}},
-		{"rules:\n  - name: x\n    limits: [{name: l, events: 1, per: 1s, burst: 3}]", []string{`line 3: limit "x/l": burst needs token bucket or gcra`}},
+		{"rules:\n  - name: x\n    limits: [{name: l, events: 1, per: 1s, burst: 3}]", []string{`line 3: limit "x/l": burst: "3": needs token bucket or gcra`}},
 		{"rules:\n  - name: x\n    limits: [{name: l, events: 1}]", []string{`limit "x/l": exactly one of per and calendar must be given`}},
 		{"overrides:\n  - {rule: free, limit: per_day, tier: pro, events: 1}", []string{`line 2: override "free/per_day for tier pro": rule and limit name must be in rate limit rule limits`}},
 		{"overrides:\n  - {rule: free, limit: per_hour, tier: gold, events: 1}", []string{`line 2: override "free/per_hour for tier gold": tier: "gold": must be in rate limit tiers`}},
