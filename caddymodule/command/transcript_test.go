@@ -34,6 +34,7 @@ var varying = []struct {
 // A transcript is a file of commands and of what each prints, on a fresh database. Lines:
 //
 //	$ rules list     a command, without caddy pg-ratelimit; < KEY gives it the key that was made last
+//	| tiers: []      a line of standard input of the next command
 //	sql: INSERT …    a command of SQL
 //	# …              a comment
 //
@@ -81,7 +82,6 @@ func replay(t *testing.T, transcript string) string {
 			s.sql(sql)
 		} else if command, found := strings.CutPrefix(line, "$ "); found {
 			command, fromKey := strings.CutSuffix(command, " < KEY")
-			s.stdin = ""
 			if fromKey {
 				s.stdin = key + "\n"
 			}
@@ -90,7 +90,10 @@ func replay(t *testing.T, transcript string) string {
 				key = strings.TrimSpace(out.stdout)
 			}
 			got.WriteString(line + "\n" + shown(out, user))
+			s.stdin = ""
 			continue
+		} else if input, found := strings.CutPrefix(line, "|"); found {
+			s.stdin += strings.TrimPrefix(input, " ") + "\n"
 		} else if line != "" && !strings.HasPrefix(line, "#") {
 			continue // what the command printed last time
 		}
@@ -102,10 +105,12 @@ func replay(t *testing.T, transcript string) string {
 // shown is what a command has printed, without what differs from run to run.
 func shown(out output, user string) string {
 	text := strings.ReplaceAll(out.stdout, "\n\n", "\n.\n") // an empty line belongs to the transcript
-	for line := range strings.Lines(out.stderr) {
-		if !strings.HasPrefix(line, "Error: ") { // printed by cobra
-			text += "stderr: " + line
-		}
+	said := out.stderr
+	if out.err != nil {
+		said = strings.TrimSuffix(said, "Error: "+out.err.Error()+"\n") // printed by cobra
+	}
+	for line := range strings.Lines(said) {
+		text += "stderr: " + line
 	}
 	if out.err != nil {
 		text += "error: " + out.err.Error() + "\n"
