@@ -183,7 +183,7 @@ func (d *Database) Uninstall(ctx context.Context, parts []Part) error {
 			if kind == "schema" {
 				rest = " CASCADE" // with its tables
 			}
-			w.execute("DROP "+strings.ToUpper(kind)+" "+strings.Join(names, ", ")+rest)
+			w.execute("DROP " + strings.ToUpper(kind) + " " + strings.Join(names, ", ") + rest)
 		}
 	})
 }

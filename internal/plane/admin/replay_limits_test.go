@@ -9,40 +9,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
-// The amount for a request is that of its key, else of its user, else of its tier.
-func TestAReplayUsesTheOverridesOfNow(t *testing.T) {
-	p := newPast(t, 2)
-	p.exec("INSERT INTO rate_limit_tiers (tier, rank) VALUES ('gold', 1)")
-	p.exec("INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'gold'), ('bob', 'gold')")
-	p.exec("INSERT INTO rate_limit_api_keys (id, digest, hint, user_id) OVERRIDING SYSTEM VALUE VALUES (7, sha256('7'), 'prl_0000…', 'ann')")
-	p.rule("per_hour=1", "algorithm=fixed_window")
-	p.exec(`INSERT INTO rate_limit_overrides (rule, limit_name, tier, user_id, key_id, events, valid) VALUES ('r', 'per_hour', 'gold', NULL, NULL, 2, '(,)'),
-		('r', 'per_hour', NULL, 'ann', NULL, 4, '(,)'), ('r', 'per_hour', NULL, NULL, 7, 6, '(,)'), ('r', 'per_hour', NULL, 'bob', NULL, 9, '(,2026-01-01)')`)
-	for _, c := range []struct {
-		what   string
-		sender request
-		want   int64 // passed of 20
-	}{
-		{"nobody", request{key: "10.0.0.1"}, 3},
-		{"the tier", request{key: "carl", user: "carl", tier: "gold"}, 2},
-		{"the override has ended", request{key: "bob", user: "bob", tier: "gold"}, 2},
-		{"the user", request{key: "ann", user: "ann", tier: "gold"}, 4},
-		{"the key", request{key: "ann", user: "ann", tier: "gold", keyID: 7}, 6},
-		{"another key", request{key: "ann", user: "ann", tier: "gold", keyID: 8}, 4},
-	} {
-		var log []request
-		for i := range 20 {
-			row := c.sender
-			row.at, row.decision, row.prefix, row.cost = began.Add(time.Duration(i)*time.Second), "allowed", "rule/r", 1
-			log = append(log, row)
-		}
-		p.record(log...)
-		if r := p.replay("per_hour=3"); r.Replayed.Passed != c.want {
-			t.Errorf("%s: %d pass, want %d", c.what, r.Replayed.Passed, c.want)
-		}
-	}
-}
-
 // Windows of a month begin on the day of the user's billing period.
 func TestAReplayFollowsBillingPeriods(t *testing.T) {
 	p := newPast(t, 20)

@@ -2,11 +2,9 @@ package admin_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,68 +15,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
-
-// The example in the documentation, by hand. Ann sends a request every 10 minutes from 12:00 to
-// 13:50, and Bob sends 3 at 12:30. The limit is 4 in an hour of the clock. Ann's requests at
-// 12:40, 12:50, 13:40 and 13:50 were refused: 4 of 12. With 2 in an hour, Ann passes at 12:00,
-// 12:10, 13:00 and 13:10, and 8 are refused; Bob passes twice. With 6, nobody is refused.
-func TestTheWorkedExampleOfReplay(t *testing.T) {
-	p := newPast(t, 2)
-	p.rule("per_hour=4", "algorithm=fixed_window")
-	noon := began.Add(12 * time.Hour)
-	var log []request
-	for i := range 12 {
-		ann := request{at: noon.Add(time.Duration(i) * 10 * time.Minute), decision: "allowed", prefix: "rule/r", key: "ann", user: "ann", cost: 1}
-		if i%6 >= 4 {
-			ann.decision = "limited"
-		}
-		log = append(log, ann)
-	}
-	for range 3 {
-		log = append(log, request{at: noon.Add(30 * time.Minute), decision: "allowed", prefix: "rule/r", key: "bob", user: "bob", cost: 1})
-	}
-	p.record(log...)
-	happened := admin.ReplayCounts{Passed: 11, Refused: 4, Counters: 1, Users: 1}
-	for _, c := range []struct {
-		setting string
-		want    admin.ReplayCounts
-		changed []admin.ReplayedCounter
-	}{
-		{"per_hour=4", happened, nil},
-		{"per_hour=2", admin.ReplayCounts{Passed: 6, Refused: 9, Counters: 2, Users: 2}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4, Replayed: 8}, {Key: "bob", Requests: 3, Replayed: 1}}},
-		{"per_hour=6", admin.ReplayCounts{Passed: 15}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4}}},
-		{"per_hour=0", admin.ReplayCounts{Refused: 15, Counters: 2, Users: 2}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4, Replayed: 12}, {Key: "bob", Requests: 3, Replayed: 3}}},
-		{"per_hour=unlimited", admin.ReplayCounts{Passed: 15}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4}}},
-		{"cost=2", admin.ReplayCounts{Passed: 6, Refused: 9, Counters: 2, Users: 2}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4, Replayed: 8}, {Key: "bob", Requests: 3, Replayed: 1}}},
-		{"on_exceed=overage", admin.ReplayCounts{Passed: 15}, []admin.ReplayedCounter{{Key: "ann", Requests: 12, Refused: 4}}},
-	} {
-		r := p.replay(c.setting)
-		if r.Requests != 15 || r.Happened != happened || r.Replayed != c.want {
-			t.Errorf("%s: %d requests, happened %+v, replayed %+v, want %+v", c.setting, r.Requests, r.Happened, r.Replayed, c.want)
-		}
-		for i := range r.Changed {
-			if *r.Changed[i].User != r.Changed[i].Key {
-				t.Errorf("%s: the counter %s is of the user %s", c.setting, r.Changed[i].Key, *r.Changed[i].User)
-			}
-			r.Changed[i].User = nil
-		}
-		if fmt.Sprint(r.Changed) != fmt.Sprint(c.changed) {
-			t.Errorf("%s: changed %+v, want %+v", c.setting, r.Changed, c.changed)
-		}
-	}
-	if changes := count(p, "SELECT count(*) FROM rate_limit_changes WHERE at > (SELECT max(at) FROM rate_limit_changes WHERE kind = 'rule')"); changes != 0 {
-		t.Errorf("replays have written %d changes", changes)
-	}
-}
-
-func count(p *past, sql string) int64 {
-	p.t.Helper()
-	var n int64
-	if err := p.conn.QueryRow(context.Background(), sql).Scan(&n); err != nil {
-		p.t.Fatal(err)
-	}
-	return n
-}
 
 // drawn is a random rule: one or two limits of one algorithm, and a cost.
 type drawn struct {
@@ -271,37 +207,5 @@ func TestAReplayOfASampleIsAnEstimate(t *testing.T) {
 		if r.Happened.Refused != 4*hours*100 {
 			t.Errorf("%d were refused, want all %d", r.Happened.Refused, 4*hours*100)
 		}
-	}
-}
-
-// Refusals of one second are one row with a count.
-func TestAReplayCountsMergedRefusals(t *testing.T) {
-	p := newPast(t, 2)
-	p.rule("per_minute=1", "algorithm=fixed_window")
-	p.record(
-		request{at: began, decision: "allowed", prefix: "rule/r", key: "ann", user: "ann", cost: 1},
-		request{at: began.Add(time.Second), decision: "limited", prefix: "rule/r", key: "ann", user: "ann", cost: 1, count: 1000000},
-		request{at: began.Add(time.Second), decision: "limited", prefix: "rule/r", cost: 1, count: 7}, // by a limit of 0
-		request{at: began.Add(time.Second), decision: "shadow", prefix: "rule/r", key: "ann", cost: 1, count: 5},
-		request{at: began.Add(2 * time.Second), decision: "limited", prefix: "web", key: "x", cost: 1, count: 3, also: []string{"rule/r", "ann"}},
-	)
-	r := p.replay("per_minute=400", "limit.hour=300/1h")
-	if r.Requests != 1000001 || r.Replayed.Passed != 300 || r.Replayed.Refused != 999701 || r.Unknown != 7 || r.Shadow != 5 || r.ByOthers != 3 {
-		t.Errorf("%+v", r)
-	}
-	if !r.WarmUntil.Equal(began.Add(time.Hour)) || !r.First.Equal(began) || !r.Last.Equal(began.Add(time.Second)) {
-		t.Errorf("warm until %s, requests from %s to %s", r.WarmUntil, r.First, r.Last)
-	}
-}
-
-func TestAReplayRefusesWhatItCannotKnow(t *testing.T) {
-	p := newPast(t, 2)
-	p.rule("per_hour=3")
-	if _, err := p.try("per_hour=2"); !errors.Is(err, admin.ErrNotFound) || !strings.Contains(err.Error(), "no request") {
-		t.Errorf("an empty audit log: %v", err)
-	}
-	p.record(request{at: began, decision: "limited", prefix: "rule/r", key: "ann", cost: 1})
-	if _, err := p.try("per_hour=2"); err == nil || !strings.Contains(err.Error(), "only refusals") || !strings.Contains(err.Error(), "audit all") {
-		t.Errorf("only refusals: %v", err)
 	}
 }
