@@ -192,12 +192,12 @@ COMMENT ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) IS
 	'How many requests of a period came from whom, and how many of them were refused or had no decision. A sample counts as what it stands for. lists are, by the audit log: senders (the key of a limit, or else the address, with the user), keys (of limits), users, addresses, paths (with their hosts), reasons (of requests that no limit refused), log (all together); and limits, by the metrics of minutes, or of hours if the period is longer than 25 hours. of is as --prefix of the command audit.';
 REVOKE ALL ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) FROM PUBLIC;
 
-CREATE OR REPLACE FUNCTION rate_limit_usage_of(user_id text, first date, last date)
+CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date)
 RETURNS TABLE (day date, key_id bigint, requests bigint, cost bigint, refused bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT u.day, u.key_id, coalesce(sum(u.requests), 0)::bigint, least(coalesce(sum(u.cost), 0), 9223372036854775807)::bigint, coalesce(sum(u.refused), 0)::bigint, max(u.last_request)
 	FROM rate_limit_usage u WHERE u.user_id = $1 AND u.day BETWEEN $2 AND $3 GROUP BY GROUPING SETS ((u.day), (u.key_id), ()) ORDER BY u.day, u.key_id
 $$;
-COMMENT ON FUNCTION rate_limit_usage_of(text, date, date) IS
+COMMENT ON FUNCTION rate_limit_usage_between(text, date, date) IS
 	'What a user did on some days in UTC: a row for each day with a request, a row without a day for each API key (0: without one), and a row without both for all. cost is of the requests that passed.';
 
 CREATE OR REPLACE VIEW rate_limit_minutes AS
@@ -221,9 +221,9 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, CASE WHEN p.proname IN ('rate_limit_forget_history', 'rate_limit_renamed', 'rate_limit_usage_of') THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+	FOR function IN SELECT p.oid::regprocedure AS signature, CASE WHEN p.proname IN ('rate_limit_forget_history', 'rate_limit_renamed', 'rate_limit_usage_between') THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain',
-			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition', 'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired', 'rate_limit_forget_history', 'rate_limit_renamed', 'rate_limit_usage_of')
+			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition', 'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired', 'rate_limit_forget_history', 'rate_limit_renamed', 'rate_limit_usage_between')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s SECURITY %s SET search_path = pg_catalog, %I, pg_temp', function.signature, function.security, current_schema());
 		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);

@@ -27,7 +27,7 @@ type UserUsage struct {
 func (d *Database) UsageOf(ctx context.Context, user string, p Period) (UserUsage, error) {
 	u := UserUsage{User: user, First: p.From.UTC().Format(time.DateOnly), Last: p.Until.Add(-time.Microsecond).UTC().Format(time.DateOnly)}
 	found, err := d.Ask(ctx, `SELECT day::text, key_id, requests, cost, refused, last_request
-FROM rate_limit_usage_of($1, $2::text::date, $3::text::date)`, user, u.First, u.Last)
+FROM rate_limit_usage_between($1, $2::text::date, $3::text::date)`, user, u.First, u.Last)
 	for _, r := range found {
 		switch {
 		case r.Get("day") != nil:
