@@ -33,15 +33,6 @@ overrides:
   - {rule: free, limit: per_hour, tier: pro, events: 1500, burst: 30, valid: 2026-11-27T01:00:00+01:00..}
 `
 
-// want are the changes that a file makes.
-func (b *policyBench) changes(file string, o admin.PolicyOptions, want ...string) {
-	b.Helper()
-	changes, err := b.apply(file, o)
-	if got := texts(changes); err != nil || !slices.Equal(got, want) {
-		b.Errorf("the changes are\n%s\nwant\n%s\n%v", strings.Join(got, "\n"), strings.Join(want, "\n"), err)
-	}
-}
-
 // What diff said is what apply does, or apply fails.
 func TestApplyDoesWhatDiffSaid(t *testing.T) {
 	ctx := context.Background()
