@@ -41,17 +41,21 @@ COMMENT ON COLUMN rate_limit_overrides.reason IS 'For people.';
 COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that made the row.';
 
--- Postgres puts this body into the query, too, and finds the rows by their indexes.
+-- Postgres puts this body into the query, see rate_limit_counters, and finds the rows by their indexes.
+DO $do$ BEGIN
+	EXECUTE replace($sql$
 CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint, without bigint[] DEFAULT '{}')
-RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE
-BEGIN ATOMIC
+RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE AS $$
 	SELECT o.id, o.events, o.burst FROM (SELECT $3 AS user_id, $4 AS key_id) AS s
-		LEFT JOIN rate_limit_api_keys k ON k.id = s.key_id
-		LEFT JOIN rate_limit_users u ON u.user_id = coalesce(s.user_id, k.user_id)
-		JOIN rate_limit_overrides o ON o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END)
+		LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = s.key_id
+		LEFT JOIN {schema}.rate_limit_users u ON u.user_id = coalesce(s.user_id, k.user_id)
+		JOIN {schema}.rate_limit_overrides o
+			ON o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END)
 	WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now() AND o.id <> ALL ($5)
-	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1;
-END;
+	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
+$$;
+$sql$, '{schema}', quote_ident(current_schema()));
+END $do$;
 COMMENT ON FUNCTION rate_limit_override_of(text, text, text, bigint, bigint[]) IS
 	'The override of a limit that counts now for a user, or for an API key, as proxies choose it, of those without some ids. No row: the limit has its own amount.';
 
