@@ -21,7 +21,7 @@ const HistoryReady = `SELECT ` + historyReady + `::int`
 // historyReady is whether History has nothing to do.
 const historyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + historyVersion + `
 		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_history_version()')), false)
-	FROM (VALUES ('rate_limit_audit'), ('rate_limit_metrics'), ('rate_limit_usage'), ('rate_limit_usage_hours'), ('rate_limit_writers'), ('rate_limit_retention')) AS t(name))`
+	FROM (VALUES ('rate_limit_audit'), ('rate_limit_metrics'), ('rate_limit_usage'), ('rate_limit_usage_hours'), ('rate_limit_writers'), ('rate_limit_retention'), ('rate_limit_audited')) AS t(name))`
 
 // policyTables are the tables of the policy, as elements of a VALUES list.
 const policyTables = `('rate_limit_tiers'), ('rate_limit_users'), ('rate_limit_api_keys'), ('rate_limit_rules'), ('rate_limit_rule_limits'),

@@ -1,0 +1,118 @@
+package command_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+)
+
+// documented is a line of docs/policy.md under "Answers in SQL": a command, and where the same is in SQL.
+var documented = regexp.MustCompile("(?m)^- `([^`]+)`: `([^`]+)`")
+
+// What a command lists is answered by one SELECT, of what docs/policy.md names: the columns of a name in both have the same values.
+func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
+	text, err := os.ReadFile("../../docs/policy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n### Answers in SQL\n")
+	section, _, _ = strings.Cut(section, "\n#")
+	questions := documented.FindAllStringSubmatch(section, -1)
+	if len(questions) < 10 {
+		t.Fatalf("docs/policy.md has %d answers in SQL", len(questions))
+	}
+	s := newShell(t, schema.File)
+	s.sql(`INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('free', 1, 'x'), ('pro', 2, NULL);
+		SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 100); UPDATE rate_limit_rules SET name = 'free';
+		SELECT rate_limit_rule('shut', action => 'block', networks => '{192.0.2.0/24}', priority => 7);
+		INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'), ('bob', 'pro');
+		INSERT INTO rate_limit_api_keys (digest, user_id, name, revoked_at) VALUES (sha256('a'), 'ann', 'app', NULL), (sha256('b'), 'bob', NULL, now());
+		INSERT INTO rate_limit_bans (user_id, reason, until) VALUES ('bob', 'abuse', now() + interval '1 h'), ('ann', NULL, 'infinity');
+		INSERT INTO rate_limit_nodes (node, epoch, region, applied_seq, problems) VALUES ('a', 1, 'fra', 1, '{rule x}'), ('b', 2, NULL, NULL, '{}');
+		INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES
+			('rule/plan/per_hour', 'ann', 85, now(), now() + interval '2 h'), ('rule/plan/per_hour', 'bob', 7, now(), now() + interval '2 h'), ('web', 'x', 3, now(), now() + interval '2 h');
+		SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - d) FROM generate_series(0, 1) AS d;
+		INSERT INTO rate_limit_audit (time, cost, duration_us, retry_after_ms, decision, prefix, limit_name, key, user_id, address, host, path, node, count, weight, also)
+			SELECT now() - n * interval '1 s', 1, 1500, n * 1000, CASE n % 3 WHEN 0 THEN 'limited' ELSE 'allowed' END, 'rule/plan', 'per_hour', 'ann', 'ann', '192.0.2.7', 'x', '/' || n % 2, 'a', n, 2,
+				'{rule/plan,ann}' FROM generate_series(1, 6) AS n;
+		INSERT INTO rate_limit_usage (day, user_id, key_id, requests, cost, refused, last_request) VALUES ('2026-11-02', 'ann', 0, 5, 4, 1, '2026-11-02 10:00Z'),
+			('2026-11-02', 'ann', 1, 3, 3, 0, '2026-11-02 11:00Z'), ('2026-11-30', 'ann', 1, 2, 2, 0, '2026-11-30 11:00Z')`)
+	for _, q := range questions {
+		listed := answers(t, s.must(append(strings.Fields(q[1]), "--json")...))
+		selected := answers(t, one[string](s, "SELECT coalesce(json_agg(q), '[]')::text FROM (SELECT * FROM "+q[2]+") AS q"))
+		maps.DeleteFunc(selected[0], func(name string, _ any) bool { _, shared := listed[0][name]; return !shared })
+		if len(selected[0]) < 3 {
+			t.Errorf("%s: SELECT * FROM %s has only the columns %v of it", q[1], q[2], selected[0])
+		}
+		if got, want := rowsOf(listed, selected[0]), rowsOf(selected, selected[0]); got != want {
+			t.Errorf("%s lists\n%s\nwant, from %s,\n%s", q[1], got, q[2], want)
+		}
+	}
+}
+
+// answers are rows, from the JSON of a list or of what a user did.
+func answers(t *testing.T, text string) []map[string]any {
+	t.Helper()
+	var value any
+	if err := json.Unmarshal([]byte(text), &value); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	rows := rowsIn(value)
+	if len(rows) == 0 {
+		t.Fatalf("there are no rows in %s", text)
+	}
+	return rows
+}
+
+// rowsIn are the rows in a value. Columns have the names of the commands, and times are in UTC.
+func rowsIn(value any) (rows []map[string]any) {
+	if list, isList := value.([]any); isList {
+		for _, item := range list {
+			rows = append(rows, rowsIn(item)...)
+		}
+		return rows
+	}
+	object := value.(map[string]any)
+	if object["days"] != nil {
+		return rowsIn([]any{object["days"], object["keys"], object["total"]})
+	}
+	if usage, isCounter := object["usage"].(map[string]any); isCounter {
+		maps.Copy(object, usage)
+	}
+	row := map[string]any{}
+	for name, v := range object {
+		text, _ := v.(string)
+		if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
+			v = at.UTC().Format(time.RFC3339Nano)
+		} else if text == "infinity" {
+			v = nil
+		}
+		row[cmp.Or(map[string]string{"user_id": "user", "limit_name": "limit"}[name], name)] = v
+	}
+	delete(row, "limits")      // of a rule: objects, and in SQL a text
+	delete(row, "seconds_ago") // grows
+	return []map[string]any{row}
+}
+
+// rowsOf is a text of rows, without the columns that another row lacks, in any order.
+func rowsOf(rows []map[string]any, like map[string]any) string {
+	var all []string
+	for _, row := range rows {
+		kept := map[string]any{}
+		for name := range like {
+			kept[name] = row[name]
+		}
+		all = append(all, fmt.Sprint(kept))
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
