@@ -1028,11 +1028,22 @@ CREATE OR REPLACE VIEW rate_limit_proxies AS
 		rate_limit_behind(n.applied_seq, n.log) AS behind, n.paused, n.seen, n.local_from, n.local_until,
 		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems
 	FROM rate_limit_nodes n;
-COMMENT ON VIEW rate_limit_proxies IS 'The proxies, and how far each has got. Other columns are those of rate_limit_nodes.';
+COMMENT ON VIEW rate_limit_proxies IS 'The proxies, and how far each has got.';
 COMMENT ON COLUMN rate_limit_proxies.live IS 'Whether it runs.';
 COMMENT ON COLUMN rate_limit_proxies.policy IS 'Whether it has a policy.';
 COMMENT ON COLUMN rate_limit_proxies.behind IS 'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since they were restored.';
 COMMENT ON COLUMN rate_limit_proxies.seconds_ago IS 'How long ago seen was.';
+DO $$
+DECLARE
+	described record;
+BEGIN
+	FOR described IN SELECT a.attname, col_description(t.attrelid, t.attnum) AS description
+		FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_nodes'::regclass AND t.attname = a.attname
+		WHERE a.attrelid = 'rate_limit_proxies'::regclass AND a.attnum > 0 AND a.attname <> 'live'
+	LOOP
+		EXECUTE format('COMMENT ON COLUMN rate_limit_proxies.%I IS %L', described.attname, described.description);
+	END LOOP;
+END $$;
 
 CREATE TABLE IF NOT EXISTS rate_limit_secrets (
 	name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY,
