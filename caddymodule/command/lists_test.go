@@ -77,7 +77,7 @@ func TestListsReadFewRows(t *testing.T) {
 	}
 	for line, most := range map[string]int64{
 		"users list": most, "users list --tier pro": most, "users get user-0000007": most, "keys list": most, "keys list --user user-0000007": most,
-		"explain --user user-0000007": most, "audit": most + 2*inAnHour, "audit --user user-0000007 --since 30d": most, "audit --user user-0000007 --since 30d --decision limited": most,
+		"explain --user user-0000007": most, "audit": most + 2*inAnHour, "top --since 1h": most + 2*inAnHour, "audit --user user-0000007 --since 30d": most, "audit --user user-0000007 --since 30d --decision limited": most,
 	} {
 		reads(line, most, func() { s.must(strings.Fields(line)...) })
 	}
