@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -65,7 +64,8 @@ func (c *call) archive(o archive.Options) error {
 	defer debug.SetMemoryLimit(limit)
 	o.Warn = func(err error) { fmt.Fprintln(c.cmd.ErrOrStderr(), "Warning:", err) }
 	if !c.json {
-		o.Done = func(d archive.Day) { fmt.Fprintln(c.cmd.OutOrStdout(), dayLine(d)) }
+		var printed widths
+		o.Done = func(d archive.Day) { fmt.Fprint(c.cmd.OutOrStdout(), printed.next(dayRow(&d))) }
 	}
 	days, err := archive.Run(ctx, c.db.Conn(), o)
 	if ctx.Err() != nil {
@@ -81,29 +81,5 @@ func (c *call) archive(o archive.Options) error {
 	}))
 }
 
-// dayLine is a line about a partition, for people.
-func dayLine(d archive.Day) string {
-	line := d.Day + " " + string(d.Result)
-	if d.File != "" {
-		line += fmt.Sprintf(": %d rows, %s, %s", d.Rows, size(d.Bytes), d.File)
-	}
-	if d.Dropped {
-		line += ", dropped"
-	}
-	line += fmt.Sprintf(", %.1f s", d.Seconds)
-	if d.Problem != "" {
-		line += ": " + d.Problem
-	}
-	return line
-}
-
-// size is a number of bytes, such as 12.3 MB.
-func size(bytes int64) string {
-	switch {
-	case bytes >= 1e9:
-		return strconv.FormatFloat(float64(bytes)/1e9, 'f', 1, 64) + " GB"
-	case bytes >= 1e6:
-		return strconv.FormatFloat(float64(bytes)/1e6, 'f', 1, 64) + " MB"
-	}
-	return strconv.FormatFloat(float64(bytes)/1e3, 'f', 1, 64) + " kB"
-}
+var dayRow = fields[archive.Day]("DAY day, OUTCOME outcome, ROWS rows, SIZE bytes:kB, DROPPED dropped, " +
+	"TOOK seconds:span, FILE file, PROBLEM problem")

@@ -66,7 +66,6 @@ var shapes = map[string]func(value any) string{
 	"span":    func(value any) string { return span(value.(float64)) },
 	"percent": func(value any) string { return fmt.Sprintf("%.1f %%", value) },
 	"kB":      func(value any) string { return strconv.FormatInt(value.(int64)>>10, 10) + " kB" },
-	"MB":      func(value any) string { return fmt.Sprintf("%.1f MB", float64(value.(int64))/1e6) },
 	"hidden":  func(value any) string { return hideKeys(value.(string)) },
 	"whole":   func(value any) string { return cell(int64(value.(float64))) },
 	"table":   func(value any) string { return map[any]string{true: "durable", false: "ephemeral"}[value] },
@@ -190,6 +189,13 @@ func (w *widths) align(t table) string {
 		all.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	return all.String()
+}
+
+// next is the text of a row of a table that is printed row by row, with the header before the first one.
+func (w *widths) next(r row) string {
+	var t table
+	t.addRow(r)
+	return w.align(t[min(len(*w), 1):])
 }
 
 // addList adds the table of a list, or a text if the list is empty.

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"strings"
 	"time"
 
@@ -18,38 +19,19 @@ reaches the regions.`,
 	example: `  caddy pg-ratelimit nodes
   caddy pg-ratelimit nodes --json`,
 	of: ofCounters,
-	do: func(c *call) error {
-		nodes, err := c.db.Nodes(c.ctx)
-		if err != nil {
-			return err
-		}
-		pause, err := c.db.Paused(c.ctx)
-		if err == nil {
-			err = c.open(ofHistory)
-		}
-		if err != nil {
-			return err
-		}
-		archives, err := c.db.Archives(c.ctx)
-		if err == nil {
-			err = c.open(ofPolicy)
-		}
-		if err != nil {
-			return err
-		}
-		regions, err := c.db.Replications(c.ctx)
-		if err != nil {
-			return err
-		}
-		warnings, err := c.db.RuleWarnings(c.ctx)
+	do: func(c *call) (err error) {
+		nodes := from(c, ofCounters, &err, (*admin.Database).Nodes)
+		pause := from(c, ofCounters, &err, (*admin.Database).Paused)
+		archives := from(c, ofHistory, &err, (*admin.Database).Archives)
+		regions := from(c, ofPolicy, &err, (*admin.Database).Replications)
+		warnings := from(c, ofPolicy, &err, (*admin.Database).RuleWarnings)
 		return show(c, nodes, err, func(p *page, nodes []admin.Node) {
 			if pause != nil {
 				addPause(p, pause)
 			}
 			addList(p, nodes, nodeRow, "No proxy counts here.")
-			for i := range archives {
-				addArchive(p, &archives[i])
-			}
+			addSection(p, "Archives of the history:", archives, fields[admin.Archive](
+				"TO target, BY node, BEGUN began_at, LAST SUCCESS succeeded_at=never, FILES files, FAILED failed_at, PROBLEM problem"))
 			addSection(p, "Replication of the policy:", regions,
 				fields[admin.Row]("ROLE role, SUBSCRIPTION subscription, STATE state, SILENT FOR silent_seconds:span, ERRORS errors, LOG KEPT retained_bytes:kB"))
 			addSection(p, "Rules that may not mean what they say:", warnings, fields[admin.RuleWarning]("RULE rule, WARNING warning"))
@@ -75,17 +57,15 @@ func nodeRow(n *admin.Node) row {
 	}
 }
 
-func addArchive(p *page, a *admin.Archive) {
-	p.print("Archive to %s: begun by %s at %s, last success ", text(a.Target), text(a.Node), moment(a.Began))
-	if a.Succeeded == nil {
-		p.print("never")
-	} else {
-		p.print("at %s (%d files)", moment(*a.Succeeded), a.Files)
+// from asks the database of a dataset, unless a question before has failed.
+func from[T any](c *call, of dataset, err *error, question func(db *admin.Database, ctx context.Context) (T, error)) (answer T) {
+	if *err == nil {
+		*err = c.open(of)
 	}
-	if a.Failed != nil {
-		p.print(", FAILED at %s: %s", moment(*a.Failed), text(or(a.Problem, "")))
+	if *err == nil {
+		answer, *err = question(c.db, c.ctx)
 	}
-	p.print("\n")
+	return answer
 }
 
 func addPause(p *page, pause *admin.Pause) {

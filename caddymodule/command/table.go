@@ -65,7 +65,7 @@ type flag struct {
 
 // build makes the command of an entry, and those below it.
 func (t *tool) build(e *entry) *cobra.Command {
-	cmd := &cobra.Command{Use: e.use, Short: e.short, Long: e.long, Example: e.example, Args: arguments, ValidArgsFunction: e.complete}
+	cmd := &cobra.Command{Use: e.use, Short: e.short, Long: e.long, Example: e.example, Args: e.check, ValidArgsFunction: e.complete}
 	if e.first != "" || e.settings != nil {
 		cmd.ValidArgsFunction = t.completeArguments(e)
 	}
@@ -173,12 +173,12 @@ func must(err error) {
 	}
 }
 
-// arguments checks the number of the arguments of a command, and its flags. Cobra's own checks repeat the arguments in
+// check checks the number of the arguments of a command, and its flags. Cobra's own checks repeat the arguments in
 // their errors, and one of them may be an API key.
-func arguments(cmd *cobra.Command, args []string) error {
+func (e *entry) check(cmd *cobra.Command, args []string) error {
 	names := argumentNames(cmd.Use)
 	if len(args) == len(names) || len(args) > len(names) && strings.Contains(cmd.Use, "...") {
-		return checkFlags(cmd)
+		return e.checkFlags(cmd.Flags())
 	}
 	if len(names) == 0 {
 		return fmt.Errorf("%s has no arguments, and got %d: see --help", cmd.CommandPath(), len(args))
@@ -193,9 +193,6 @@ func argumentNames(use string) []string {
 	return strings.Fields(line)[1:]
 }
 
-// exclusive is the annotation of cobra on flags of which one may be given: their names.
-const exclusive = "cobra_annotation_mutually_exclusive"
-
 // settingsHelp lists settings for a help text.
 func settingsHelp(settings []*admin.Setting) string {
 	help := ""
@@ -205,26 +202,26 @@ func settingsHelp(settings []*admin.Setting) string {
 	return strings.TrimRight(help, "\n")
 }
 
-// checkFlags checks the flags of a command that must be given, and those of which only one may be. Cobra
-// checks both later, in its own words.
-func checkFlags(cmd *cobra.Command) (err error) {
-	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
-		if err == nil && len(flag.Annotations[cobra.BashCompOneRequiredFlag]) > 0 && !flag.Changed {
-			err = missing(flag)
+// checkFlags checks the flags that must be given, and those of which only one may be. Cobra checks both later, in its
+// own words.
+func (e *entry) checkFlags(flags *pflag.FlagSet) error {
+	for i := range e.flags {
+		if f := &e.flags[i]; f.needed && !flags.Changed(f.name) {
+			return missing(flags.Lookup(f.name))
 		}
-		for _, group := range flag.Annotations[exclusive] {
-			var given []string
-			for _, name := range strings.Fields(group) {
-				if cmd.Flags().Changed(name) {
-					given = append(given, "--"+name)
-				}
-			}
-			if err == nil && len(given) > 1 {
-				err = fmt.Errorf("%s: only one of these flags may be given", strings.Join(given, " and "))
+	}
+	for _, names := range e.alone {
+		var given []string
+		for _, name := range strings.Fields(names) {
+			if flags.Changed(name) {
+				given = append(given, "--"+name)
 			}
 		}
-	})
-	return err
+		if len(given) > 1 {
+			return fmt.Errorf("%s: only one of these flags may be given", strings.Join(given, " and "))
+		}
+	}
+	return nil
 }
 
 // flagError says in the words of our other errors what cobra and pflag say about a flag. It does not

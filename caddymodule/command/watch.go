@@ -55,9 +55,7 @@ func (c *call) watch(e *entry) error {
 			slices.Reverse(fresh)
 		}
 		for _, l := range fresh {
-			var t table
-			t.addRow(l.row)
-			text := widths.align(t[min(len(widths), 1):]) // the header is before the first row
+			text := widths.next(l.row)
 			if c.json {
 				text = l.text
 			}
