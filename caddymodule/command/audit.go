@@ -70,34 +70,13 @@ Ctrl-C: with --json, one object a line. What they write more than two minutes la
 			q.Period = admin.Period{From: now.Add(-watchedTime), Until: now.Add(watchedTime)}
 		}
 		found, err := c.db.Audit(c.ctx, q)
-		return lines(hideInRows(found), err, auditRow)
+		return lines(found, err, auditRow)
 	},
 }
 
 // watchedTime is how far back new rows are looked for. A proxy writes what happened within seconds. What it writes later,
 // after an outage of the database, is not watched.
 const watchedTime = 2 * time.Minute
-
-// hideIn hides the API keys in texts. A client may have put one into a wrong place.
-func hideIn(texts ...*string) {
-	for _, text := range texts {
-		if text != nil {
-			*text = hideKeys(*text)
-		}
-	}
-}
-
-// hideInRows hides the API keys in the texts of an answer.
-func hideInRows(rows []admin.Row) []admin.Row {
-	for _, r := range rows {
-		for i, value := range r.Values {
-			if text, isText := value.(string); isText {
-				r.Values[i] = hideKeys(text)
-			}
-		}
-	}
-	return rows
-}
 
 func auditRow(a *admin.Row) row {
 	limit, left := a.Text("prefix"), none
@@ -149,7 +128,6 @@ Proxies with a history count every request of a user, whatever is in the audit l
 			return err
 		}
 		usage, err := c.db.UsageOf(c.ctx, c.args[0], p)
-		usage.User = hideKeys(usage.User)
 		return show(c, usage, err, addUsage)
 	},
 }

@@ -92,6 +92,8 @@ type call struct {
 	// values are those of flags and arguments that have readers, by name, and times the period of since and until.
 	values map[string]any
 	times  admin.Period
+	// printsKey: the command makes a key, and prints it.
+	printsKey bool
 	// watching: the list is looked at again and again, and since is the horizon of the look before.
 	watching bool
 	since    int64

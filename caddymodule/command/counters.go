@@ -7,10 +7,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-var usageRow = fields[admin.Usage]("PREFIX prefix, KEY key:hidden, USED used, OF quota=unlimited, PERCENT percent:percent, " +
+var usageRow = fields[admin.Usage]("PREFIX prefix, KEY key, USED used, OF quota=unlimited, PERCENT percent:percent, " +
 	"RESETS resets, ALGORITHM algorithm")
 
-var counterFields = fields[admin.Counter]("PREFIX prefix, KEY key:hidden, TABLE durable:table, COUNT count, BEFORE prev_count, " +
+var counterFields = fields[admin.Counter]("PREFIX prefix, KEY key, TABLE durable:table, COUNT count, BEFORE prev_count, " +
 	"SINCE window_start, TOKENS tokens:whole, REFILLED last_refill, HITS hits, EXPIRES expires_at")
 
 func counterRow(c *admin.Counter) row {
@@ -90,7 +90,7 @@ func (c *call) topSince(prefix string, most int) ([]line, error) {
 		by, columns = "paths", "PATH name, REQUESTS requests, REFUSED refused"
 	}
 	found, err := c.db.TopSince(c.ctx, by, c.times, prefix, most)
-	return lines(hideInRows(found), err, fields[admin.Row](columns))
+	return lines(found, err, fields[admin.Row](columns))
 }
 
 var getCommand = entry{

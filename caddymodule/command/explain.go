@@ -100,7 +100,7 @@ func explainedRow(l *admin.ExplainedLimit) row {
 		cost += ", then " + text(l.Settle)
 	}
 	return row{
-		"LIMIT", l.Rule + "/" + l.Limit, "COUNTED FOR", hideKeys(l.Key), "AMOUNT", or(l.Quota, "unlimited"), "FROM", "the " + l.AmountFrom,
+		"LIMIT", l.Rule + "/" + l.Limit, "COUNTED FOR", l.Key, "AMOUNT", or(l.Quota, "unlimited"), "FROM", "the " + l.AmountFrom,
 		"WINDOW", window(l.Seconds, l.Calendar), "ALGORITHM", l.Algorithm, "COST", cost, "LEFT", l.Left, "RESETS", l.Reset, "WOULD", would(l),
 	}
 }

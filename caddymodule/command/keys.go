@@ -103,6 +103,7 @@ func aKeyID(c *call, name, text string) (any, error) {
 
 // newKey prints a new key, unless err says that there is none. No other command prints a key.
 func (c *call) newKey(key *admin.NewKey, err error) error {
+	c.printsKey = true
 	return show(c, key, err, func(p *page, key *admin.NewKey) {
 		said := c.cmd.ErrOrStderr()
 		fmt.Fprintf(said, "This is the key %d of the user %s. Nothing can show it again. It ends: %s.\n", key.Get("id"), text(key.Text("user")), or(key.Get("expires_at"), "never"))

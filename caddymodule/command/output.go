@@ -66,7 +66,6 @@ var shapes = map[string]func(value any) string{
 	"span":    func(value any) string { return span(value.(float64)) },
 	"percent": func(value any) string { return fmt.Sprintf("%.1f %%", value) },
 	"kB":      func(value any) string { return strconv.FormatInt(value.(int64)>>10, 10) + " kB" },
-	"hidden":  func(value any) string { return hideKeys(value.(string)) },
 	"whole":   func(value any) string { return cell(int64(value.(float64))) },
 	"table":   func(value any) string { return map[any]string{true: "durable", false: "ephemeral"}[value] },
 	"the":     func(value any) string { return "the " + cell(value) },
@@ -219,7 +218,8 @@ func addSection[T any](p *page, title string, list []T, columns func(*T) row) {
 	}
 }
 
-// show prints a value as JSON, or as a page for people, unless err says that there is no value.
+// show prints a value as JSON, or as a page for people, unless err says that there is no value. A client may have put an API
+// key into a wrong place: keys are hidden, except for one that was just made.
 func show[T any](c *call, value T, err error, forPeople func(p *page, value T)) error {
 	if err != nil {
 		return err
@@ -227,7 +227,7 @@ func show[T any](c *call, value T, err error, forPeople func(p *page, value T)) 
 	var p page
 	text := ""
 	if c.json {
-		text, err = encode(value, "  ")
+		text, err = c.encode(value, "  ")
 	} else {
 		forPeople(&p, value)
 		text = p.String()
@@ -239,13 +239,16 @@ func show[T any](c *call, value T, err error, forPeople func(p *page, value T)) 
 }
 
 // encode is a value as JSON, with an end of the line.
-func encode(value any, indent string) (string, error) {
+func (c *call) encode(value any, indent string) (string, error) {
 	var text strings.Builder
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", indent)
 	err := encoder.Encode(value)
-	return text.String(), err
+	if c.printsKey {
+		return text.String(), err
+	}
+	return hideKeys(text.String()), err
 }
 
 // outcome is what a command that changes one thing prints as JSON.
@@ -309,8 +312,9 @@ func or(value any, ifNil string) string {
 	return cell(value)
 }
 
-// text has escapes for what could change a terminal or a table.
+// text is without API keys, and has escapes for what could change a terminal or a table.
 func text(value string) string {
+	value = hideKeys(value)
 	if value == "" {
 		return none
 	}

@@ -145,9 +145,6 @@ func applyPolicy(c *call) error {
 	if err != nil {
 		return err
 	}
-	for i := range plan.Replays {
-		hideReplay(plan.Replays[i].Replay)
-	}
 	return show(c, plan, nil, func(p *page, plan *admin.PolicyPlan) { addApplied(p, plan, o) })
 }
 

@@ -37,19 +37,8 @@ did send.`,
 	do: func(c *call) error {
 		q := admin.ReplayQuery{Period: c.times, Rule: c.text("rule"), Settings: c.args, Most: c.number("number")}
 		r, err := c.db.Replay(c.ctx, &q)
-		hideReplay(r)
 		return show(c, r, err, addReplay)
 	},
-}
-
-// hideReplay hides the API keys in a replay. nil has none.
-func hideReplay(r *admin.Replay) {
-	if r == nil {
-		return
-	}
-	for i := range r.Changed {
-		hideIn(&r.Changed[i].Key, r.Changed[i].User)
-	}
 }
 
 // addReplay adds a replay: the limits, the numbers, what they do not say, and the counters of which

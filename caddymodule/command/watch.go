@@ -42,7 +42,7 @@ func (c *call) watch(e *entry) error {
 			return ended(ctx, err)
 		}
 		c.since = horizon
-		fresh, err := unseen(all, seen, look)
+		fresh, err := c.unseen(all, seen, look)
 		if err != nil {
 			return err
 		}
@@ -80,9 +80,9 @@ func ended(ctx context.Context, err error) error {
 }
 
 // unseen are the rows of a look that no look had before, with their JSON.
-func unseen(all []line, seen map[[sha256.Size]byte]int, look int) (fresh []line, err error) {
+func (c *call) unseen(all []line, seen map[[sha256.Size]byte]int, look int) (fresh []line, err error) {
 	for _, l := range all {
-		if l.text, err = encode(l.value, ""); err != nil {
+		if l.text, err = c.encode(l.value, ""); err != nil {
 			return nil, err
 		}
 		sum := sha256.Sum256([]byte(l.text))
