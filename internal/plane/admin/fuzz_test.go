@@ -23,7 +23,7 @@ func FuzzArguments(f *testing.F) {
 	}
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	f.Fuzz(func(t *testing.T, name, text string) {
-		for _, known := range [][]string{namesOf(RuleSettings()), replaySettings} {
+		for _, known := range [][]string{namesOf(RuleSettings()), namesOf(ReplaySettings())} {
 			assignments, err := parseAssignments([]string{name + "=" + text}, known, isLimit)
 			if err == nil && name != "tiers" { // which are in the database
 				e := &edit{work: &work{}, have: &policyfile.Content{}, want: &policyfile.Content{}}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -34,14 +35,11 @@ type period struct {
 	timeZone string
 }
 
-// replaySettings are the settings of a rule that a replay can change: those of its limits.
-var replaySettings = []string{
-	"per_second", "per_minute", "per_hour", "per_day", "per_month", limitPrefix + "NAME", "algorithm", "burst", "cost", "on_exceed", "durable",
-}
-
-// ReplaySettings are the settings that Replay knows.
+// ReplaySettings are the settings of a rule that Replay can change: those of its limits, and what a request costs.
 func ReplaySettings() []*Setting {
-	return slices.DeleteFunc(RuleSettings(), func(s *Setting) bool { return !slices.Contains(replaySettings, s.Name) })
+	return slices.DeleteFunc(RuleSettings(), func(s *Setting) bool {
+		return s.Name == ratelimit.InFlight.String() || s.Name != "cost" && columns.Tables[columns.Rules].Find(s.Name) != nil
+	})
 }
 
 // replayLimits reads the limits of a rule as SetRule would make them, in a transaction that is
@@ -111,7 +109,7 @@ func parseReplay(settings []string) ([]assignment, error) {
 	if len(settings) == 0 {
 		return nil, nil
 	}
-	all, err := parseAssignments(settings, replaySettings, isLimit)
+	all, err := parseAssignments(settings, namesOf(ReplaySettings()), isLimit)
 	if err != nil {
 		err = fmt.Errorf("%w: a replay changes limits, and not to which requests they apply", err)
 	}
