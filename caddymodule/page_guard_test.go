@@ -44,7 +44,7 @@ func TestThePageRefusesWhatOtherSitesSend(t *testing.T) {
 		"why by GET":            {"GET", "/api/why", "", nil, http.StatusMethodNotAllowed},
 		"a list by POST":        {"POST", "/api/bans", "{}", nil, http.StatusMethodNotAllowed},
 		"a NUL in a query":      {"GET", "/api/usage?user=a%00b", "", nil, http.StatusBadRequest},
-		"no name":               {"POST", "/api/pause", `{"for": "1m"}`, nil, http.StatusBadRequest},
+		"no name":               {"POST", "/api/pause", `{"for": "1m", "confirm": "x"}`, nil, http.StatusBadRequest},
 		"a name with a role":    {"POST", "/api/pause", `{"for": "1m", "by": "ann) (bob"}`, nil, http.StatusBadRequest},
 		"an unknown field":      {"POST", "/api/pause", `{"fro": "1m", "by": "ann"}`, nil, http.StatusBadRequest},
 		"a NUL":                 {"POST", "/api/why", `{"who": "a\u0000b"}`, nil, http.StatusBadRequest},

@@ -166,13 +166,13 @@ func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
 	b.await("#top-rules", "free")
 
 	// Give acme 10 % more until midnight.
-	b.fill("#by", "nora")
 	b.fill("#form-override [name=who]", "acme\t")
 	b.await("#form-override [name=limit]", "pro/per_hour: now 1,000")
 	b.do(chromedp.SetValue(chromedp.CSS("#form-override [name=until]"), "midnight"))
 	b.click("#form-override button")
 	b.await("#ask[open]", "acme")
 	b.await("#ask[open]", "1,100")
+	b.fill("#ask-by", "nora")
 	b.click("#ask-yes")
 	b.await("#done", "1,100")
 	conn := cluster.Connect(t, s.dsn)

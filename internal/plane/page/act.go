@@ -30,7 +30,7 @@ type action[A any] interface {
 	do(ctx context.Context, db *admin.Database, now time.Time) (*change, error)
 }
 
-// signature is a part of each action: who does it, and the confirmation of the first answer.
+// signature is a part of each action: who does it, and the confirmation that the answer to the body without it has.
 type signature struct {
 	By      string `json:"by,omitempty"`
 	Confirm string `json:"confirm,omitempty"`
@@ -67,12 +67,12 @@ func acting[A any, P action[A]](of dataset) *question {
 		if err := readJSON(r.Body, a); err != nil {
 			return nil, err
 		}
-		by := a.signed()
-		confirm := by.Confirm
-		by.By, by.Confirm = cmp.Or(s.who(r), by.By), ""
-		if err := checkPerson(by.By); err != nil {
+		signed := a.signed()
+		by, confirm := cmp.Or(s.who(r), signed.By), signed.Confirm
+		if err := checkPerson(by); err != nil && by+confirm != "" { // what is only asked needs no name
 			return nil, err
 		}
+		*signed = signature{}
 		body, err := json.Marshal(a)
 		if err != nil {
 			return nil, err
@@ -88,7 +88,7 @@ func acting[A any, P action[A]](of dataset) *question {
 			if err != nil {
 				return err
 			}
-			return db.As(ctx, by.By, !confirmed, func() (err error) {
+			return db.As(ctx, by, !confirmed, func() (err error) {
 				if did, err = a.do(ctx, db, now); err == nil && of == ofPolicy {
 					did.Undo, err = undoOf(ctx, db)
 				}

@@ -3,50 +3,39 @@
 
 import { ask, byId, el, say, visible } from './dom.js';
 
-// The name of the reader, for the log of changes; null: the server knows it. It outlives a reload, if the browser lets the
-// page remember it.
-const by = byId('by'), remembered = 'pg-ratelimit name';
+// The field with the name of the reader, for the log of changes; null: the server knows it. The name outlives a reload, if
+// the browser lets the page remember it.
+const by = byId('ask-by'), remembered = 'pg-ratelimit name';
 
-function remember(name) {
-	by.value = name;
+// act asks, does, and says at a place, and in the list, what was done.
+async function act(action, body, place) {
 	try {
-		sessionStorage.setItem(remembered, name);
-	} catch { /* it is asked for again */ }
-}
-
-// act asks, does, and says at a place, and in the list, what was done. complaint is what is wrong with the name.
-async function act(action, body, place, complaint = '') {
-	if (by && (complaint !== '' || by.value.trim() === '') && !(await asks({ question: 'Who are you?', effect: complaint === '' ? [] : [complaint] }, true))) return false;
-	const whole = by ? { ...body, by: by.value.trim() } : body;
-	try {
-		const answer = await ask(action, whole);
+		const answer = await ask(action, body);
 		if (!(await asks(answer))) return false;
-		done(await ask(action, { ...whole, confirm: answer.confirm }), place);
+		done(await ask(action, { ...body, confirm: answer.confirm, ...(by && { by: by.value.trim() }) }), place);
 		return true;
 	} catch (failure) {
-		if (by && failure.field === 'by') return act(action, body, place, failure.message);
 		place.replaceChildren(el('p', { class: 'error' }, visible(failure.message)));
 		return false;
 	}
 }
 
-// asks shows a question, and the field of the name if that is what it is about. It is true if the reader agrees.
-function asks(question, named = false) {
+// asks shows a question. It is true if the reader agrees.
+function asks(question) {
 	const dialog = byId('ask');
 	say(byId('ask-title'), visible(question.question));
 	byId('ask-effect').replaceChildren(...question.effect.map((text) => el('li', {}, visible(text))));
-	byId('ask-by-label').hidden = !named;
-	byId('ask-by').value = by?.value ?? '';
 	byId('ask-yes').className = question.danger ? 'strong danger' : 'strong';
-	say(byId('ask-yes'), named ? 'Continue' : 'Yes, do it');
 	return new Promise((resolve) => {
 		dialog.returnValue = '';
 		dialog.addEventListener('close', () => {
-			if (named && dialog.returnValue === 'yes') remember(byId('ask-by').value.trim());
+			try {
+				if (by) sessionStorage.setItem(remembered, by.value.trim());
+			} catch { /* it is asked for again */ }
 			resolve(dialog.returnValue === 'yes');
 		}, { once: true });
 		dialog.showModal();
-		if (named) byId('ask-by').select();
+		(by?.value === '' ? by : byId('ask-no')).focus();
 	});
 }
 
@@ -142,9 +131,7 @@ export function startAct() {
 		else if (button) offer(button.dataset.offer, button.dataset.who);
 	});
 	byId('ask-no').addEventListener('click', () => byId('ask').close('no'));
-	if (!by) return;
-	by.addEventListener('change', () => remember(by.value.trim()));
 	try {
-		by.value ||= sessionStorage.getItem(remembered) ?? '';
+		if (by) by.value ||= sessionStorage.getItem(remembered) ?? '';
 	} catch { /* the same */ }
 }
