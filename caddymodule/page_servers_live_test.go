@@ -179,7 +179,7 @@ func TestThePageShowsLocalLimitsAndRequestsInFlight(t *testing.T) {
 	await.Within(t, time.Minute, "the banner to say that the proxy limits by itself", func() bool {
 		c.live.get("/x", "X-Key", "k")
 		c.get("state", &state)
-		return state.Banner.Mode == "failing_local"
+		return state.Banner.Mode == "local_limits"
 	})
 	p := state.Proxies.Proxies[0]
 	if state.Banner.Level != "bad" || !strings.Contains(state.Banner.Text, "limits by itself, at its share of each limit") || p.Failing == nil || *p.Failing != "local" || p.LocalSince == nil {

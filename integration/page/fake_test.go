@@ -144,7 +144,7 @@ func traffic(allowed, refused, failed []float64) object {
 }
 
 // headlines are those of the server.
-var headlines = map[string]string{"enforcing": "Enforcing", "failing_open": "Failing open", "failing_local": "Local limits", "database_down": "Database down: without it, requests pass", "recovering": "Recovering"}
+var headlines = map[string]string{"enforcing": "Enforcing", "failing_open": "Failing open", "local_limits": "Local limits", "database_down": "Database down: without it, requests pass", "recovering": "Recovering"}
 
 func text(name, text, kind string) object { return object{"name": name, "text": text, "kind": kind} }
 
@@ -272,7 +272,7 @@ func attacked() object {
 // local is busy when a proxy has no decisions of the database, and limits by itself.
 func local() object {
 	s := busy()
-	s["banner"] = banner("failing_local", "bad", "edge-2 limits by itself, at its share of each limit, because the database makes no decisions.", 795, 19, 0)
+	s["banner"] = banner("local_limits", "bad", "edge-2 limits by itself, at its share of each limit, because the database makes no decisions.", 795, 19, 0)
 	s["proxies"] = object{"proxies": []object{proxy("edge-1", "caddy", 402, 7, object{"remarks": []string{"has limited by itself from 13:15:03 UTC to 13:17:03 UTC."}}),
 		proxy("edge-2", "caddy", 381, 11, object{"failing": "local", "remarks": []string{"limits by itself since 14:04:42 UTC, at its share of each limit, because the database makes no decisions."}, "on_error": []string{"local"}, "p99_ms": 250.0, "errors": object{"timeout": 4}}), proxy("traefik-1", "traefik", 12, 1, nil)}}
 	return s

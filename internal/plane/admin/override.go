@@ -41,14 +41,6 @@ func changeSQL(override, from, to string) string {
 	return strings.NewReplacer("{o}", override, "{from}", from, "{to}", to).Replace(columns)
 }
 
-// holder is the column of the sender, and its value.
-func (o *NewOverride) holder() (column string, id any) {
-	if o.User != "" {
-		return "user_id", o.User
-	}
-	return "key_id", o.KeyID
-}
-
 // giveSQL makes overrides for a user $3, or for an API key $4, of the limits $2 of a rule $1 that are not unlimited for the
 // sender, with amounts of $5, or of $6 percent more than now, within their bounds. They are valid until $7, for a reason $8.
 var giveSQL = `WITH amounts AS (
@@ -88,34 +80,19 @@ func (d *Database) SetOverride(ctx context.Context, o *NewOverride) ([]OverrideC
 	return nil, w.err
 }
 
-// FindOverrides returns overrides by their ids, or, without ids, those of a sender for a rule, or one of its limits,
-// that are valid now and end by themselves.
-func (d *Database) FindOverrides(ctx context.Context, ids []int64, o *NewOverride) ([]OverrideChange, error) {
-	which, args, none := "id = ANY ($1::bigint[])", []any{ids}, notFound("override: not in the database any more")
-	if len(ids) == 0 {
-		column, id := o.holder()
-		which, args = column+" = $1 AND rule = $2::text AND $3::text IN ('', limit_name) AND valid @> now() AND NOT upper_inf(valid) AND upper(valid) < 'infinity'", []any{id, o.Rule, o.Limit}
-		none = notFound(fmt.Sprintf("override: the sender has none for %q that ends by itself", o.Rule))
-	}
-	found, err := rows[OverrideChange](ctx, d, `WITH chosen AS (SELECT * FROM rate_limit_overrides WHERE `+which+`)
+// DeleteOverrides deletes the overrides of a sender for a rule, or one of its limits, that are valid now and end by themselves.
+func (d *Database) DeleteOverrides(ctx context.Context, o *NewOverride) ([]OverrideChange, error) {
+	gone, err := rows[OverrideChange](ctx, d, `WITH gone AS (
+	DELETE FROM rate_limit_overrides WHERE (user_id = $1::text OR key_id = $2::bigint) AND rule = $3::text AND $4::text IN ('', limit_name)
+		AND valid @> now() AND NOT upper_inf(valid) AND upper(valid) < 'infinity' RETURNING *)
 SELECT `+changeSQL("h", "h.events", "CASE WHEN o.id IS NULL THEN l.events ELSE o.events END")+`
-FROM chosen h JOIN rate_limit_rule_limits l ON l.rule = h.rule AND l.name = h.limit_name
-	LEFT JOIN LATERAL rate_limit_override_of(h.rule, h.limit_name, h.user_id, h.key_id, ARRAY(SELECT id FROM chosen)) o ON true
-ORDER BY h.rule, h.limit_name, h.id`, args...)
-	if err == nil && len(found) == 0 {
-		err = none
+FROM gone h JOIN rate_limit_rule_limits l ON l.rule = h.rule AND l.name = h.limit_name
+	LEFT JOIN LATERAL rate_limit_override_of(h.rule, h.limit_name, h.user_id, h.key_id, ARRAY(SELECT id FROM gone)) o ON true
+ORDER BY h.rule, h.limit_name, h.id`, o.User, o.KeyID, o.Rule, o.Limit)
+	if err == nil && len(gone) == 0 {
+		err = notFound(fmt.Sprintf("override: the sender has none for %q that ends by itself", o.Rule))
 	}
-	return found, err
-}
-
-// DeleteOverrides deletes overrides.
-func (d *Database) DeleteOverrides(ctx context.Context, overrides []OverrideChange) error {
-	var ids []int64
-	for i := range overrides {
-		ids = append(ids, overrides[i].ID)
-	}
-	_, err := d.execute(ctx, "DELETE FROM rate_limit_overrides WHERE id = ANY ($1::bigint[])", ids)
-	return err
+	return gone, err
 }
 
 // Ban shuts a network, a user or a key out.

@@ -93,11 +93,6 @@ WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.na
 	return unknown
 }
 
-// RuleNames are the names of all rules, in their order.
-func (d *Database) RuleNames(ctx context.Context) ([]string, error) {
-	return values[string](ctx, d, ruleNames)
-}
-
 const ruleNames = "SELECT name FROM rate_limit_rules ORDER BY name"
 
 // SetRuleMode turns a rule on (enforce), on trial (shadow) or off.

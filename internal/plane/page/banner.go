@@ -44,29 +44,28 @@ const (
 
 // way is what a proxy does with requests without a decision of the database.
 type way struct {
-	name, setting  string // setting is that of on_error
-	mode, headline string // of the banner, while a proxy does it
-	does, do       string // what one proxy does, and several do
-	because        string // the end of the sentence, if they do it now
+	name, setting string // setting is that of on_error
+	mode          string // of the banner, while a proxy does it
+	does, do      string // what one proxy does, and several do
+	because       string // the end of the sentence, if they do it now
 }
 
 const atShare = ", at its share of each limit, because the database makes no decisions."
 
 // ways are in the order in which the banner names them.
 var ways = []way{
-	{"open", "allow", "failing_open", "Failing open", "lets requests pass", "let requests pass", " without a decision."},
-	{"closed", "deny", "failing_closed", "Failing closed", "refuses requests", "refuse requests", " without a decision."},
-	{"local", "local", "failing_local", "Local limits", "limits by itself", "limit by themselves", atShare},
+	{"open", "allow", "failing_open", "lets requests pass", "let requests pass", " without a decision."},
+	{"closed", "deny", "failing_closed", "refuses requests", "refuse requests", " without a decision."},
+	{"local", "local", "local_limits", "limits by itself", "limit by themselves", atShare},
 }
 
 func wayOf(name string) *way {
 	return &ways[slices.IndexFunc(ways, func(w way) bool { return w.name == name })]
 }
 
-// headlines are the modes for people.
-var headlines = map[string]string{
-	modeEnforcing: "Enforcing", modePaused: "Paused", modeShadow: "Shadow", modeDown: "Database down", modeNoProxies: "No proxies", modeNoLimits: "No limits",
-	modeRecovering: "Recovering", modeCannot: "Cannot decide",
+// headline is a mode for people.
+func headline(mode string) string {
+	return strings.ToUpper(mode[:1]) + strings.ReplaceAll(mode[1:], "_", " ")
 }
 
 const (
@@ -114,9 +113,9 @@ func (c *collector) banner() bannerSection {
 	return b
 }
 
-// set sets the mode, and the headline of the mode unless there is one.
+// set sets the mode, with its headline.
 func (b *bannerSection) set(level, mode, text string) {
-	b.Level, b.Mode, b.Headline, b.Text = level, mode, headlines[mode], text
+	b.Level, b.Mode, b.Headline, b.Text = level, mode, headline(mode), text
 }
 
 // warn says what needs a look.
@@ -175,7 +174,6 @@ func (c *collector) judge(b *bannerSection, live, gone []*proxy, all bool) {
 		w := &ways[failing]
 		found := withFailing(live, w.name)
 		b.set(levelBad, w.mode, nodeNames(found)+" "+plural(len(found), w.does, w.do)+w.because)
-		b.Headline = w.headline
 	case len(unable) > 0:
 		b.set(levelBad, modeCannot, nodeNames(unable)+" cannot decide: "+plural(len(unable), "it does", "they do")+" with all requests what on_error says.")
 	case c.recovered(live) != "":
@@ -268,7 +266,7 @@ func (c *collector) figures(b *bannerSection, live []*proxy) []shownText {
 	if !c.up {
 		found, before = withWay(live, way.name), "without it: "
 	}
-	fails := shownText{way.headline, "no proxy", ""}
+	fails := shownText{headline(way.mode), "no proxy", ""}
 	switch {
 	case len(found) == 1:
 		fails.Text, fails.Kind = before+found[0].Node.Node, levelBad

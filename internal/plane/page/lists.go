@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
@@ -67,30 +67,22 @@ func usageOfUser(ctx context.Context, db *admin.Database, f *struct {
 	return db.UsageOf(ctx, f.User, p)
 }
 
-// mostNames is how many names are suggested.
-const mostNames = 20
+// names are the names of a kind that begin with $1, at most 20.
+const names = `SELECT name FROM (
+	SELECT 'user', user_id FROM rate_limit_users UNION ALL SELECT 'rule', name FROM rate_limit_rules UNION ALL SELECT 'tier', tier FROM rate_limit_tiers
+) AS n(kind, name) WHERE kind = $2::text AND starts_with(name, $1::text) ORDER BY name LIMIT 20`
 
 func listNames(ctx context.Context, db *admin.Database, f *struct {
 	Kind   string `json:"kind"`
 	Begins string `json:"begins"`
 }) (any, error) {
-	var names []string
-	var err error
-	switch f.Kind {
-	case "user":
-		names, err = db.UserNames(ctx, f.Begins, mostNames)
-	case "rule":
-		names, err = db.RuleNames(ctx)
-	case "tier":
-		names, err = db.TierNames(ctx)
-	default:
+	if !slices.Contains([]string{"user", "rule", "tier"}, f.Kind) {
 		return nil, &ratelimit.FieldError{Field: "kind", Value: f.Kind, Want: "user, rule or tier"}
 	}
-	found := []string{}
-	for _, name := range names {
-		if strings.HasPrefix(name, f.Begins) && len(found) < mostNames {
-			found = append(found, name)
-		}
+	found := []any{}
+	rows, err := db.Ask(ctx, names, f.Begins, f.Kind)
+	for i := range rows {
+		found = append(found, rows[i].Get("name"))
 	}
 	return map[string]any{"names": found}, err
 }

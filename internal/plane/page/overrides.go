@@ -81,12 +81,9 @@ func (a *unoverrideAction) do(ctx context.Context, db *admin.Database, _ time.Ti
 	if (a.User == "") == (a.KeyID == 0) || a.Rule == "" {
 		return nil, &ratelimit.FieldError{Field: "user", Value: a.User, Want: "given, or key_id, and only one of them, and rule"}
 	}
-	chosen, err := db.FindOverrides(ctx, nil, &admin.NewOverride{User: a.User, KeyID: a.KeyID, Rule: a.Rule, Limit: a.Limit})
-	if err == nil {
-		err = db.DeleteOverrides(ctx, chosen)
-	}
+	gone, err := db.DeleteOverrides(ctx, &admin.NewOverride{User: a.User, KeyID: a.KeyID, Rule: a.Rule, Limit: a.Limit})
 	var texts []string
-	for _, o := range chosen {
+	for _, o := range gone {
 		texts = append(texts, o.Holder+"’s "+o.Text)
 	}
 	return &change{Text: "Take back " + strings.Join(texts, ", "), Effect: []string{obeyed}}, err
