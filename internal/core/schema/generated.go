@@ -116,6 +116,110 @@ COMMENT ON COLUMN rate_limit_processes.process IS 'About the second of its start
 COMMENT ON COLUMN rate_limit_processes.seen IS 'When it renewed this row. Its slots are free 10 seconds after that.';
 `
 
+// forget is forget.sql.
+const forget = `
+-- All that is stored about a person. Only the owner of the tables can forget: the function has the rights of the role
+-- that runs it. What a database lacks, such as a policy or a history, is left out.
+
+CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, key text DEFAULT NULL, address inet DEFAULT NULL,
+	account boolean DEFAULT false, dry_run boolean DEFAULT false)
+RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+	network CONSTANT cidr := network(set_masklen($4, CASE family($4) WHEN 6 THEN 64 ELSE 32 END)); -- one client
+	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END; -- as counters have it
+	users CONSTANT text[] := array_remove(ARRAY[$1], NULL);
+	keys bigint[] := array_remove(ARRAY[$2], NULL);
+	-- The keys of counters, and their parts. The second is as proxies write a user.
+	texts text[] := array_remove(ARRAY[$1, regexp_replace(replace(replace($1, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A'), $3, host($4), client], NULL);
+	ids text[];
+	digests text[];
+	condition text;
+	counts text;
+	rules text := '(SELECT NULL::text AS name, NULL::text AS counter, NULL::text[] AS count_by WHERE false)';
+	prefixes text[];
+	counters text[];
+	places text[] := '{""}';
+BEGIN
+	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
+		RAISE EXCEPTION 'user_id, key_id, key, address: one of them must say who is to be forgotten' USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	texts := texts || ARRAY(SELECT 'sha256:' || encode(sha256(convert_to(t, 'UTF8')), 'hex') FROM unnest(texts) AS t)
+		|| array_remove(ARRAY['user/' || $1, 'ip:' || client, 'network/' || network,
+			substring($3 FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr($3, 3), 'UTF8')), 'hex')], NULL);
+	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
+		rules := 'rate_limit_rules';
+		SELECT keys || array_agg(k.id), array_agg(encode(k.digest, 'hex')) INTO keys, digests FROM rate_limit_api_keys k
+			WHERE k.user_id = $1 OR k.id = $2 OR k.digest = sha256(convert_to($3, 'UTF8'));
+		SELECT r.name, 0, r.lines INTO name, deleted, kept FROM (SELECT 'rate_limit_changes' AS name, count(*) AS lines FROM rate_limit_changes c
+			WHERE c.ref = ANY (texts || digests || ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d))) AS r;
+		RETURN NEXT;
+	END IF;
+	-- The number of an alternative may stand before a text. A zone that counts by a header has the digest of the API key.
+	texts := ARRAY(SELECT n || t FROM unnest(texts || ARRAY(SELECT 'key/' || k FROM unnest(keys) AS k) || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d)) AS t,
+		unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
+	ids := ARRAY(SELECT n || k FROM unnest(keys) AS k, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
+	kept := 0;
+
+	FOR name, condition IN
+		-- A statement on the log does not reach partitions that are detached, and still there. A row of a known user is not of
+		-- another one whose name is somewhere in the key of its counter.
+		SELECT a.name, 'user_id = ANY ($1) OR key_id = ANY ($2) OR address <<= $3
+			OR (user_id IS NULL OR cardinality($1) = 0) AND (key = ANY ($4) OR string_to_array(key, '' '') && $4 OR also && $4)'
+		FROM (SELECT 'rate_limit_audit' AS name, 'rate_limit_audit'::text AS place UNION ALL
+			SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname), c.relname FROM pg_class c
+				JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace AND a.relowner = c.relowner
+				LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+			WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$' AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
+		UNION ALL -- those that refer to others come first
+		SELECT t.name, t.condition FROM (VALUES ('rate_limit_usage', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
+			('rate_limit_usage_hours', 'user_id = ANY ($1) OR key_id = ANY ($2)', true), ('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
+			('rate_limit_bans', 'user_id = ANY ($1) OR key_id = ANY ($2) OR network <<= $3', true),
+			('rate_limit_api_keys', 'id = ANY ($2)', account), ('rate_limit_users', 'user_id = ANY ($1)', account)) AS t(name, condition, wanted) WHERE t.wanted
+	LOOP
+		CONTINUE WHEN to_regclass(name) IS NULL;
+		IF dry_run THEN
+			EXECUTE format('SELECT count(*) FROM %s WHERE %s', name, condition) INTO deleted USING users, keys, network, texts;
+		ELSE
+			EXECUTE format('DELETE FROM %s WHERE %s', name, condition) USING users, keys, network, texts;
+			GET DIAGNOSTICS deleted = ROW_COUNT;
+		END IF;
+		RETURN NEXT;
+	END LOOP;
+
+	-- Proxies wait for counters until the end of the transaction, so these come last, and are found before one is locked. A key
+	-- can be the values of several things with spaces between them. At the place of an API key in the key of a rule's counter,
+	-- only the id of a key counts: a user may have a number for a name.
+	IF to_regprocedure('rate_limit_parts()') IS NOT NULL THEN
+		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_parts() p ORDER BY p.part);
+	END IF;
+	FOR name, counts IN SELECT s.place || t.name, s.place FROM unnest(places) AS s(place), unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name) LOOP
+		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counter
+			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, place) WHERE part = ANY (CASE WHEN ''key''
+					IN (r.count_by[place], split_part(r.count_by[place], ''|'', substring(part FROM ''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
+				OR r.name IS NULL AND c.key = ANY ($2)', name, rules) INTO prefixes, counters USING ids, texts;
+		deleted := coalesce(cardinality(counters), 0);
+		kept := 0;
+		IF deleted > 0 AND NOT dry_run THEN
+			-- Proxies lock rows in this order, too. Rows of which requests that run hold slots stay.
+			kept := deleted;
+			EXECUTE format('WITH locked AS MATERIALIZED (
+					SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key) ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
+				DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND (c.slots IS NULL OR NOT EXISTS (
+					SELECT FROM unnest(c.slots) s WHERE s >> 32 > extract(epoch FROM statement_timestamp())::bigint - 946684810
+						OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p WHERE p.seen > statement_timestamp() - interval ''10 s'')))', name, counts)
+				USING prefixes, counters;
+			GET DIAGNOSTICS deleted = ROW_COUNT;
+			kept := kept - deleted;
+		END IF;
+		RETURN NEXT;
+	END LOOP;
+END $$;
+REVOKE ALL ON FUNCTION rate_limit_forget_person FROM PUBLIC;
+COMMENT ON FUNCTION rate_limit_forget_person IS
+	'Deletes all rows about a user with its API keys, an API key by its id, an API key or the key of a counter, or a client: of the counters, the history, the overrides and the bans; with account also the user and the API keys. It returns how many rows of each table it has deleted, or a dry run would delete, and how many it has kept: the changes, which proxies need, and counters of requests that run.';
+`
+
 // historyAnswers is history_answers.sql.
 const historyAnswers = `
 -- What people ask about the history. Rules have the names that they have now.
@@ -215,15 +319,15 @@ COMMENT ON COLUMN rate_limit_minutes.shadow IS 'Refusals that shadow rules would
 const historyEnd = `
 -- The last commands of the history. They fix the search_path of the functions to the schema in
 -- which they lie, and give them the rights of the owner of the tables in the same command, but for
--- those that answer or forget: see policy_end.sql.
+-- those that answer: see policy_end.sql.
 
 DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, CASE WHEN p.proname IN ('rate_limit_forget_history', 'rate_limit_renamed', 'rate_limit_usage_between') THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+	FOR function IN SELECT p.oid::regprocedure AS signature, CASE WHEN p.proname IN ('rate_limit_renamed', 'rate_limit_usage_between') THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain',
-			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition', 'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired', 'rate_limit_forget_history', 'rate_limit_renamed', 'rate_limit_usage_between')
+			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition', 'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired', 'rate_limit_renamed', 'rate_limit_usage_between')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s SECURITY %s SET search_path = pg_catalog, %I, pg_temp', function.signature, function.security, current_schema());
 		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
@@ -238,42 +342,6 @@ COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables o
 
 // historyVersion is the number in history_end.sql.
 const historyVersion = "1"
-
-// historyForget is history_forget.sql.
-const historyForget = `
--- Only the owner of the tables can forget: the function has the rights of the role that runs it.
-
-CREATE OR REPLACE FUNCTION rate_limit_forget_history(users text[], keys bigint[], networks inet[], texts text[], of_user boolean, dry_run boolean DEFAULT false)
-RETURNS TABLE (name text, deleted bigint) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-	condition text;
-BEGIN
-	-- A statement on the log does not reach partitions that are detached, and still there.
-	FOR name IN SELECT 'rate_limit_audit' UNION ALL
-		(SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname) FROM pg_class c
-			JOIN pg_class a ON a.oid = 'rate_limit_audit'::regclass AND a.relnamespace = c.relnamespace AND a.relowner = c.relowner
-			LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
-		WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$' AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY c.relname)
-		UNION ALL SELECT 'rate_limit_usage' UNION ALL SELECT 'rate_limit_usage_hours'
-	LOOP
-		condition := 'user_id = ANY ($1) OR key_id = ANY ($2)';
-		IF name ~ 'rate_limit_audit' THEN
-			-- A row of a known user is not of another one whose name is somewhere in the key of its counter.
-			condition := condition || ' OR address <<= ANY ($3) OR (user_id IS NULL OR NOT $5) AND (key = ANY ($4) OR string_to_array(key, '' '') && $4 OR also && $4)';
-		END IF;
-		IF dry_run THEN
-			EXECUTE format('SELECT count(*) FROM %s WHERE %s', name, condition) INTO deleted USING $1, $2, $3, $4, $5;
-		ELSE
-			EXECUTE format('DELETE FROM %s WHERE %s', name, condition) USING $1, $2, $3, $4, $5;
-			GET DIAGNOSTICS deleted = ROW_COUNT;
-		END IF;
-		RETURN NEXT;
-	END LOOP;
-END $$;
-COMMENT ON FUNCTION rate_limit_forget_history IS
-	'Deletes the rows of users, of API keys by their ids, and of networks from the history, and returns how many of each table. texts are keys of counters. of_user: they are of a user, and a row of another one stays. A dry run only counts.';
-`
 
 // historyPartitions is history_partitions.sql.
 const historyPartitions = `
@@ -1334,30 +1402,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_rotate_key(bigint, interval, bytea, text) IS
 	'Makes an API key in place of a valid one, with its name, tier, end, overrides and bans, and ends the old key after the grace. digest is the SHA-256 of the new key, and hint its first characters. No row: there is no such key.';
-
-CREATE OR REPLACE FUNCTION rate_limit_forget_policy(users text[], keys bigint[], networks inet[], account boolean DEFAULT false, dry_run boolean DEFAULT false)
-RETURNS TABLE (name text, deleted bigint) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-	condition text;
-BEGIN
-	-- Those that refer to others come first.
-	FOR name, condition IN SELECT f.* FROM (VALUES ('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)'),
-		('rate_limit_bans', 'user_id = ANY ($1) OR key_id = ANY ($2) OR network <<= ANY ($3)'),
-		('rate_limit_api_keys', 'id = ANY ($2)'), ('rate_limit_users', 'user_id = ANY ($1)')) AS f(name, condition)
-		WHERE account OR f.name IN ('rate_limit_overrides', 'rate_limit_bans')
-	LOOP
-		IF dry_run THEN
-			EXECUTE format('SELECT count(*) FROM %I WHERE %s', name, condition) INTO deleted USING $1, $2, $3;
-		ELSE
-			EXECUTE format('DELETE FROM %I WHERE %s', name, condition) USING $1, $2, $3;
-			GET DIAGNOSTICS deleted = ROW_COUNT;
-		END IF;
-		RETURN NEXT;
-	END LOOP;
-END $$;
-COMMENT ON FUNCTION rate_limit_forget_policy IS
-	'Deletes the overrides and bans of users, of API keys by their ids, and of networks, and returns how many rows of each table; with account also the users and the keys. A dry run only counts.';
 `
 
 // policyEnd is policy_end.sql.
@@ -1373,7 +1417,7 @@ DECLARE
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM (
 			SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,rate_limit_check_complete,rate_limit_rename,rate_limit_name_counter,rate_limit_ban,rate_limit_forget,rate_limit_log_replicated,rate_limit_replace_ban}'::text[])
-			UNION ALL SELECT 'administrator', unnest('{rate_limit_undo,rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key,rate_limit_forget_policy}'::text[])
+			UNION ALL SELECT 'administrator', unnest('{rate_limit_undo,rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key}'::text[])
 			UNION ALL SELECT 'anybody', unnest('{rate_limit_change_ref,rate_limit_complete,rate_limit_rule,rate_limit_refuse_change}'::text[])) AS f(rights, name)
 		JOIN pg_proc p ON p.proname = f.name AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 	LOOP

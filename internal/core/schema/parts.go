@@ -7,7 +7,7 @@ package schema
 // up to date in place and keeps their rows, and adds Nodes. It can run any number of times.
 const Counters = counterTables + Nodes
 
-const counterTables = refuseCounters + counters + usage
+const counterTables = refuseCounters + counters + usage + forget
 
 // Nodes are the registry of the proxies, and the pause of all limits. It is a part of Counters.
 const Nodes = refuseNodes + nodes
@@ -15,7 +15,7 @@ const Nodes = refuseNodes + nodes
 // History creates the tables, functions and the view of the history, or brings older ones up to
 // date in place and keeps their rows. It can run any number of times, needs neither Counters nor
 // Policy, and works on Postgres 14 and newer.
-const History = refuseHistory + historyTables + historyPartitions + historyRollup + historyRecord + historyUpkeep + historyForget + historyAnswers + historyEnd
+const History = refuseHistory + historyTables + historyPartitions + historyRollup + historyRecord + historyUpkeep + historyAnswers + historyEnd
 
 // Policy creates the tables, triggers, functions and views of the policy, or brings older ones
 // up to date in place and keeps their rows. It needs Counters. It can run any number of times.

@@ -57,27 +57,3 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_rotate_key(bigint, interval, bytea, text) IS
 	'Makes an API key in place of a valid one, with its name, tier, end, overrides and bans, and ends the old key after the grace. digest is the SHA-256 of the new key, and hint its first characters. No row: there is no such key.';
-
-CREATE OR REPLACE FUNCTION rate_limit_forget_policy(users text[], keys bigint[], networks inet[], account boolean DEFAULT false, dry_run boolean DEFAULT false)
-RETURNS TABLE (name text, deleted bigint) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-	condition text;
-BEGIN
-	-- Those that refer to others come first.
-	FOR name, condition IN SELECT f.* FROM (VALUES ('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)'),
-		('rate_limit_bans', 'user_id = ANY ($1) OR key_id = ANY ($2) OR network <<= ANY ($3)'),
-		('rate_limit_api_keys', 'id = ANY ($2)'), ('rate_limit_users', 'user_id = ANY ($1)')) AS f(name, condition)
-		WHERE account OR f.name IN ('rate_limit_overrides', 'rate_limit_bans')
-	LOOP
-		IF dry_run THEN
-			EXECUTE format('SELECT count(*) FROM %I WHERE %s', name, condition) INTO deleted USING $1, $2, $3;
-		ELSE
-			EXECUTE format('DELETE FROM %I WHERE %s', name, condition) USING $1, $2, $3;
-			GET DIAGNOSTICS deleted = ROW_COUNT;
-		END IF;
-		RETURN NEXT;
-	END LOOP;
-END $$;
-COMMENT ON FUNCTION rate_limit_forget_policy IS
-	'Deletes the overrides and bans of users, of API keys by their ids, and of networks, and returns how many rows of each table; with account also the users and the keys. A dry run only counts.';

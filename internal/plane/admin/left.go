@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -168,6 +169,17 @@ func ofLimits[T any](ctx context.Context, d *Database, limits []*ratelimit.Limit
 func (d *Database) NearLimits(ctx context.Context, limits []*ratelimit.Limit, percent float64, most int) ([]Usage, error) {
 	return ofLimits[Usage](ctx, d, limits, `SELECT `+limitUsageSQL+` FROM `+limitsSQL+` CROSS JOIN LATERAL rate_limit_counters(l.prefix, l.durable) AS c `+usageOfSQL+`
 WHERE u.used > 0 AND u.used >= coalesce(l.burst, l.events) * $2::float8 / 100 ORDER BY percent DESC LIMIT $3::bigint`, percent, int64(most))
+}
+
+// numbered are texts, and the same as alternatives of a key.
+func numbered(texts []string) []string {
+	all := slices.Clone(texts)
+	for number := 1; number <= 9; number++ {
+		for _, text := range texts {
+			all = append(all, policy.AlternativeKey(number, text, false))
+		}
+	}
+	return all
 }
 
 // UsedOf returns how much is used of limits of configurations for a key, as it is given or as it is stored.

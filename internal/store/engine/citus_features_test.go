@@ -247,6 +247,17 @@ INSERT INTO rate_limit_rule_limits (rule, name, events, per, algorithm) VALUES (
 	for _, slot := range slots {
 		slot.Release()
 	}
+	f, err := db.Forget(ctx, &admin.Person{User: "m"}, false, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forgotten := int64(0)
+	for _, table := range f.Tables {
+		forgotten += table.Rows
+	}
+	if found, err := db.UsedOf(ctx, []*ratelimit.Limit{limit}, "m"); err != nil || len(found) != 0 || forgotten != 2 {
+		t.Errorf("forget: %+v, and %+v are left, %v", f.Tables, found, err)
+	}
 	cluster.Execute(t, s.DSN(), "DELETE FROM rate_limit_rules")
 }
 
