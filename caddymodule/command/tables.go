@@ -114,7 +114,7 @@ depends on one of them. Roles and schemas stay.`,
 				return errors.New("nothing was dropped: the answer must be yes, or use --yes")
 			}
 		}
-		return c.db.Uninstall(c.ctx, parts)
+		return c.db.Uninstall(c.ctx)
 	},
 }
 

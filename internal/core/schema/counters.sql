@@ -56,6 +56,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_processes (
 	process bigint NOT NULL CONSTRAINT rate_limit_processes_pkey PRIMARY KEY,
 	seen    timestamptz NOT NULL
 );
+COMMENT ON TABLE rate_limit_ephemeral IS 'The counters that a crash of the server empties.';
+COMMENT ON TABLE rate_limit_durable IS 'The counters that survive a crash of the server.';
 COMMENT ON COLUMN rate_limit_ephemeral.slots IS 'For in_flight: a number for each slot. Its high 32 bits are a process.';
 COMMENT ON COLUMN rate_limit_durable.slots IS 'For in_flight: a number for each slot. Its high 32 bits are a process.';
 COMMENT ON TABLE rate_limit_processes IS 'The processes with requests in flight that are limited. A process renews its row every 3 seconds.';

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -109,20 +108,8 @@ type Part struct {
 	Name string `json:"name"`
 }
 
-// made matches what the SQL of the migration makes.
-var made = regexp.MustCompile(`CREATE (?:UNLOGGED |OR REPLACE )?(?:TABLE|VIEW|FUNCTION|AGGREGATE) (?:IF NOT EXISTS )?(rate_limit_[a-z0-9_]+)`)
-
-// isAuditPartition is whether the table c has the name of a partition of the audit log: it is one, or was
-// detached.
-const isAuditPartition = "c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'"
-
-// Parts returns what Uninstall drops, in that order. Partitions go with their table, and triggers
-// and indexes as well.
+// Parts returns what Uninstall drops, in that order.
 func (d *Database) Parts(ctx context.Context) ([]Part, error) {
-	var names []string
-	for _, found := range made.FindAllStringSubmatch(schema.File+schema.Parts+schema.PartsFunction, -1) {
-		names = append(names, found[1])
-	}
 	others, err := value[*string](ctx, d, schema.Others)
 	if err != nil {
 		return nil, err
@@ -130,23 +117,11 @@ func (d *Database) Parts(ctx context.Context) ([]Part, error) {
 	if *others != nil {
 		return nil, fmt.Errorf("%s: it would be dropped, too; rename it first", **others)
 	}
-	schemas, err := d.parts(ctx)
-	if err != nil {
+	installed, err := value[bool](ctx, d, "SELECT to_regprocedure('rate_limit_installed()') IS NOT NULL")
+	if err != nil || !*installed {
 		return nil, err
 	}
-	// A partition whose drop was interrupted has no parent.
-	return rows[Part](ctx, d, `SELECT kind, name FROM (
-	SELECT CASE c.relkind WHEN 'v' THEN 1 ELSE 2 END AS step, CASE c.relkind WHEN 'v' THEN 'view' ELSE 'table' END AS kind, format('%I.%I', n.nspname, c.relname) AS name
-	FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-	WHERE pg_table_is_visible(c.oid) AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
-		AND (c.relname = ANY ($1) OR `+isAuditPartition+`)
-	UNION ALL
-	SELECT CASE p.prokind WHEN 'a' THEN 3 ELSE 4 END, CASE p.prokind WHEN 'a' THEN 'aggregate' ELSE 'function' END,
-		format('%I.%I(%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid))
-	FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE pg_function_is_visible(p.oid) AND p.proname = ANY ($1)
-	UNION ALL
-	SELECT 0, 'schema', quote_ident(s) FROM unnest($2::text[]) AS s
-	) AS parts ORDER BY step, name`, names, schemas)
+	return rows[Part](ctx, d, "SELECT kind, name FROM rate_limit_installed()")
 }
 
 // LiveProxies returns the names of the proxies that run.
@@ -157,35 +132,10 @@ func (d *Database) LiveProxies(ctx context.Context) ([]string, error) {
 	return values[string](ctx, d, "SELECT node FROM rate_limit_proxies WHERE live ORDER BY node")
 }
 
-// Uninstall drops the parts, all or none. It fails if a proxy is live, or if something that is
+// Uninstall drops all parts, or none. It fails if a proxy is live, or if something that is
 // not ours depends on a part.
-func (d *Database) Uninstall(ctx context.Context, parts []Part) error {
-	live, err := d.LiveProxies(ctx)
-	if err != nil {
-		return err
-	}
-	if len(live) > 0 {
-		return fmt.Errorf("proxies are running: %s. Stop them, and wait for 10 seconds", strings.Join(live, ", "))
-	}
-	return d.together(ctx, func(w *work) {
-		for _, kind := range []string{"schema", "view", "table", "aggregate", "function"} {
-			var names []string
-			for _, part := range parts {
-				if part.Kind == kind {
-					names = append(names, part.Name)
-				}
-			}
-			if len(names) == 0 {
-				continue
-			}
-			slices.Sort(names)
-			rest := ""
-			if kind == "schema" {
-				rest = " CASCADE" // with its tables
-			}
-			w.execute("DROP " + strings.ToUpper(kind) + " " + strings.Join(names, ", ") + rest)
-		}
-	})
+func (d *Database) Uninstall(ctx context.Context) error {
+	return d.together(ctx, func(w *work) { w.execute("SELECT rate_limit_uninstall()") })
 }
 
 // mostParts bounds the number of parts: each has three tables, and in each proxy a queue.

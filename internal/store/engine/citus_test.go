@@ -207,11 +207,7 @@ func (s *spread) testUninstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	parts, err := db.Parts(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := db.Uninstall(ctx, parts); err != nil {
+	if err := db.Uninstall(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if left := s.rows(s.DSN(), `SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'rl\_p%'
