@@ -156,26 +156,18 @@ func amountsOf(set *ruleSet, id *Identity) *amounts {
 		return own[i].from > own[j].from
 	})
 	a.plainUntil = always
-	if a.own == nil && a.period == nil && len(id.Bans) == 0 && id.Tier != "" && a.user != "" {
-		a.plainUntil = plainUntil(id, a)
+	if a.own == nil && a.period == nil && len(id.Bans) == 0 && id.Tier != "" && a.user != "" && (id.Known || !a.byKey) {
+		a.plainUntil = earlier(a.tierUntil, earlier(a.expiresAt, a.revokedAt))
 	}
 	id.amounts.Store(a)
 	return a
 }
 
-// plainUntil is when an API key, or its tier, ends.
-func plainUntil(id *Identity, a *amounts) int64 {
-	until := a.tierUntil
-	if a.byKey && !id.Known {
-		return always
+func earlier(a, b int64) int64 {
+	if b < a {
+		return b
 	}
-	if a.byKey && a.expiresAt < until {
-		until = a.expiresAt
-	}
-	if a.byKey && a.revokedAt < until {
-		until = a.revokedAt
-	}
-	return until
+	return a
 }
 
 // adjust returns the amount of a limit for an identity at a time. a is the amount of the identity's tier.

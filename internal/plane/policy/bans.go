@@ -1,8 +1,11 @@
 package policy
 
 import (
+	"context"
+	"fmt"
 	"math"
 	"net/netip"
+	"sort"
 	"time"
 )
 
@@ -90,4 +93,122 @@ func shutOut(ban *Ban, now time.Time, o *Verdict) {
 	if !ban.Until.IsZero() {
 		o.RetryAfter = ban.Until.Sub(now)
 	}
+}
+
+// networkLengths are the lengths that the networks of a map have, of IPv4 and of IPv6, the longest first. An address is
+// looked up once for each length: few lengths are in use, however many networks there are.
+type networkLengths struct{ four, six []int }
+
+// add adds the length of a network that normalNetwork has returned.
+func (l *networkLengths) add(p netip.Prefix) {
+	lengths := &l.six
+	if p.Addr().Is4() {
+		lengths = &l.four
+	}
+	for _, bits := range *lengths {
+		if bits == p.Bits() {
+			return
+		}
+	}
+	all := append(*lengths, p.Bits())
+	sort.Slice(all, func(i, j int) bool { return all[i] > all[j] })
+	*lengths = all
+}
+
+// none reports whether there is no network.
+func (l *networkLengths) none() bool { return len(l.four)+len(l.six) == 0 }
+
+// lengthsFor are the lengths that a network of an address may have. The address is a result of plainAddress.
+func lengthsFor(l *networkLengths, a netip.Addr) []int {
+	switch {
+	case a.Is4():
+		return l.four
+	case a.IsValid():
+		return l.six
+	}
+	return nil
+}
+
+// plainAddress is an address as networks are compared with it: IPv4 in IPv6 form is IPv4, and there is no zone.
+func plainAddress(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+// normalNetwork is a network without bits beyond its length, and as IPv4 if it is of IPv4
+// addresses in IPv6 form.
+func normalNetwork(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p.Masked()
+}
+
+// bannedSenders are the users and API keys that are banned, for requests of senders that are
+// not remembered and cannot be looked up. The bans of those that are remembered are in their
+// identities.
+type bannedSenders struct {
+	byName map[string]*Identity // unread, with their bans; by name in the cache
+	all    bool                 // there are no others
+}
+
+// bannedMost bounds the users and keys. The bans of the others are found by looking them up.
+const bannedMost = 100000
+
+// keysInterval is the time between two attempts to read the banned keys that fail.
+const keysInterval = 10 * time.Second
+
+// readBannedKeys reads the banned keys into rows. After a failure they stay as they are for a
+// while.
+func (p *Policy) readBannedKeys(ctx context.Context, now time.Time, rows *savedRows) (done bool) {
+	if now.Before(p.keysAt) {
+		return false
+	}
+	keys, err := read(ctx, p.db, refreshTimeout, "reading the banned API keys", bannedKeysSQL, 3)
+	if err != nil {
+		p.keysAt = now.Add(keysInterval)
+	} else {
+		rows.Keys = keys
+	}
+	p.report("banned keys", err)
+	return err == nil
+}
+
+func newBannedSenders(senders []*Identity) *bannedSenders {
+	b := &bannedSenders{byName: make(map[string]*Identity, len(senders)), all: len(senders) <= bannedMost}
+	for _, id := range senders {
+		if len(b.byName) < bannedMost {
+			id.Unread = true
+			b.byName[nameOfIdentity(id)] = id
+		}
+	}
+	return b
+}
+
+// find returns the identity of a sender that is not looked up, with the bans that are known.
+func (b *bannedSenders) find(s credential) *Identity {
+	if id := b.byName[s.name()]; id != nil {
+		return id
+	}
+	return &Identity{Digest: s.digest, User: s.user, Unread: true}
+}
+
+// concern reports whether changes of users or API keys may change which keys are banned.
+func (b *bannedSenders) concern(found changes) bool {
+	for _, user := range found.users {
+		if b.byName[NameOfUser(user)] != nil {
+			return true
+		}
+	}
+	for _, digest := range found.digests {
+		if b.byName[NameOfKey(digestOf(digest))] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// incomplete is an error if there are more bans than are remembered.
+func (b *bannedSenders) incomplete() error {
+	if b.all {
+		return nil
+	}
+	return fmt.Errorf("more than %d users and API keys are banned: the bans of the others hold only while the database answers", bannedMost)
 }

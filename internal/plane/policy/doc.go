@@ -52,17 +52,14 @@
 //
 //   - rows.go: what the database delivers. verdict.go: facts of a request, and the verdict on it. settle.go: what a request
 //     really cost.
-//   - key.go: API keys. path.go: the one form of a path and of a host.
+//   - key.go: API keys. path.go: the one form of a path and of a host, and paths with parameters.
 //   - identities.go: caches of keys and users.
 //   - compile.go: rules become a Snapshot. pattern.go, counter.go: patterns and counters'
-//     keys. amount.go: overrides and billing periods. networks.go, bans.go: networks.
+//     keys. amount.go: overrides and billing periods. bans.go: networks, and what is banned.
 //     index.go: which rules match. memo.go: what is remembered of it.
-//   - match.go: Evaluate. unread.go: if it is not known who sends a request. parameters.go: paths
-//     with parameters. trace.go: why each rule applies or not. conditions.go: a limit that is no rule, in the words of
-//     one.
-//   - policy.go: a Policy. recall.go: requests of known API keys, for the interpreter. refresh.go: what a Policy does in
-//     the background: it polls for changes (poll.go), reads the rules and bans that have changed (load.go), replaces
-//     rules that cannot be used, forgets the identities that have changed, and swaps the snapshot as a whole.
-//     occasionally.go: what it does from time to time. banned.go: users and keys that are banned. lookup.go,
-//     lookup_rows.go: identities that are not cached, many in one statement.
+//   - match.go: Evaluate, also if it is not known who sends a request. trace.go: why each rule applies or not.
+//   - policy.go: a Policy. refresh.go: what a Policy does in the background: it polls for changes (poll.go), reads the rules
+//     and bans that have changed (load.go has the statements, and read.go runs them), replaces rules that cannot be used,
+//     forgets the identities that have changed, and swaps the snapshot as a whole. occasionally.go: what it does from
+//     time to time. migrate.go: the tables. lookup.go: identities that are not cached, many in one statement.
 package policy

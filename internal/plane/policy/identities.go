@@ -115,28 +115,25 @@ func (c *Identities) Generation() uint64 {
 	return c.generation
 }
 
-// Add caches what a look-up read. It reports for how many identities it did not, because something
-// was evicted after the look-up began; ask the database for them again.
-func (c *Identities) Add(ids []*Identity, generation uint64, now time.Time) int {
-	at := now.UnixMicro()
+// Add caches what a look-up read. It reports false if something was evicted after the look-up began: the identity is
+// then not cached, and the database must be asked again.
+func (c *Identities) Add(id *Identity, generation uint64, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.generation != generation {
-		return len(ids)
+		return false
 	}
-	for _, id := range ids {
-		e := &cached{name: nameOfIdentity(id), id: id, at: at}
-		c.forget(e.name)
-		if id.Known || e.name[0] != 'k' {
-			c.put(e)
-			continue
-		}
-		if len(c.unknown) >= MostUnknown {
-			c.unknown = make(map[string]*cached)
-		}
-		c.unknown[e.name] = e
+	e := &cached{name: nameOfIdentity(id), id: id, at: now.UnixMicro()}
+	c.forget(e.name)
+	if id.Known || e.name[0] != 'k' {
+		c.put(e)
+		return true
 	}
-	return 0
+	if len(c.unknown) >= MostUnknown {
+		c.unknown = make(map[string]*cached)
+	}
+	c.unknown[e.name] = e
+	return true
 }
 
 // put adds an identity with a new name. It takes a free place, or the place of an identity that was not used.

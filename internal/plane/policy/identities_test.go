@@ -60,12 +60,12 @@ func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 					id = &policy.Identity{User: user, Known: rapid.Bool().Draw(t, "known")}
 					name = policy.NameOfUser(user)
 				}
-				stale := c.Add([]*policy.Identity{id}, begun[at], now)
-				if (stale == 1) != (generation > begun[at]) {
-					t.Fatalf("a look-up of generation %d is stale: %d; the last eviction was %d", begun[at], stale, generation)
+				stale := !c.Add(id, begun[at], now)
+				if stale != (generation > begun[at]) {
+					t.Fatalf("a look-up of generation %d is stale: %t; the last eviction was %d", begun[at], stale, generation)
 				}
 				s := of(name)
-				if stale == 0 {
+				if !stale {
 					s.id, s.at = id, now
 				}
 			case 4:
@@ -119,12 +119,12 @@ func TestAKeyInUseOutlivesOthers(t *testing.T) {
 	c := policy.NewIdentities(100)
 	now := policytest.Now
 	used := cachedKey(0, true)
-	c.Add([]*policy.Identity{used}, 0, now)
+	c.Add(used, 0, now)
 	for n := 1; n < 10000; n++ {
 		if id, _ := policy.FindIdentity(c, policy.NameOfKey(used.Digest), now); id != used {
 			t.Fatalf("the key in use is gone after %d others", n)
 		}
-		c.Add([]*policy.Identity{cachedKey(n, true)}, 0, now)
+		c.Add(cachedKey(n, true), 0, now)
 	}
 	if n, _ := c.Len(); n != 100 {
 		t.Errorf("%d identities, want 100", n)
@@ -135,10 +135,10 @@ func TestInventedKeysPushOutNothing(t *testing.T) {
 	c := policy.NewIdentities(100)
 	now := policytest.Now
 	for n := range 100 {
-		c.Add([]*policy.Identity{cachedKey(n, true)}, 0, now)
+		c.Add(cachedKey(n, true), 0, now)
 	}
 	for n := 1000; n < 1000+3*policy.MostUnknown; n++ {
-		c.Add([]*policy.Identity{cachedKey(n, false)}, 0, now)
+		c.Add(cachedKey(n, false), 0, now)
 	}
 	if known, unknown := c.Len(); known != 100 || unknown != policy.MostUnknown {
 		t.Errorf("%d identities and %d unknown keys, want 100 and %d", known, unknown, policy.MostUnknown)
@@ -175,7 +175,7 @@ func TestNothingStaleIsFoundAfterAnEviction(t *testing.T) {
 				read := version[n].Load()
 				id := cachedKey(n, read%3 > 0)
 				id.Tier = fmt.Sprint(read)
-				c.Add([]*policy.Identity{id}, generation, policytest.Now)
+				c.Add(id, generation, policytest.Now)
 			}
 		})
 	}

@@ -1,17 +1,10 @@
 package policy
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Every column that the statements of this package return is a text. A value with many fields is
@@ -110,97 +103,44 @@ const overrideDueSQL = `(upper_inf(o.valid) OR upper(o.valid) > now()) AND (lowe
 // banSQL is a Ban.
 var banSQL = `json_build_object('Network', b.network, 'User', b.user_id, 'KeyID', b.key_id, 'Until', ` + endSQL("b.until") + `, 'Reason', b.reason)`
 
-// bansSQL returns the bans of networks. Bans of users and keys come with their identities.
-var bansSQL = `SELECT b.network::text, ` + banSQL + `::text FROM rate_limit_bans b WHERE b.network IS NOT NULL AND b.until > now() ORDER BY 1`
+// bansSQL returns the bans of networks, and the banned users, one more than bannedMost at most: each with what it is of, its
+// name, and the Bans of an Identity.
+var bansSQL = `SELECT * FROM (SELECT 'network', b.network::text, json_build_object('Bans', json_build_array(` + banSQL + `))::text
+	FROM rate_limit_bans b WHERE b.network IS NOT NULL AND b.until > now()
+UNION ALL
+(SELECT 'user', b.user_id, json_build_object('Bans', json_build_array(` + banSQL + `))::text
+	FROM rate_limit_bans b WHERE b.user_id IS NOT NULL AND b.until > now() ORDER BY 2 LIMIT 100001)) AS a(part, name, bans) ORDER BY 1, 2`
 
-// readRules reads the rules and the overrides for tiers, for DecodeRules.
-func readRules(ctx context.Context, db pgdb.DB) ([]string, error) {
-	rows, err := runOne(ctx, db, &pgdb.Statement{SQL: rulesSQL}, 3)
-	if err != nil {
-		return nil, fmt.Errorf("reading the rules: %w", err)
-	}
-	return rows, nil
-}
+// bannedKeysSQL returns the API keys that are banned, and those of banned users, as bansSQL does. It is a statement of its
+// own: while the table of API keys is locked, all else must still be obeyed.
+var bannedKeysSQL = `SELECT 'key', encode(k.digest, 'hex'), json_build_object('KeyID', k.id, 'User', k.user_id, 'Bans', ` + keyBansSQL + `)::text
+FROM (SELECT b.key_id FROM rate_limit_bans b WHERE b.until > now()
+	UNION SELECT k.id FROM rate_limit_bans b JOIN rate_limit_api_keys k ON k.user_id = b.user_id WHERE b.until > now()) AS banned(id)
+JOIN rate_limit_api_keys k ON k.id = banned.id
+WHERE coalesce(k.revoked_at > now(), true) AND coalesce(k.expires_at > now(), true) ORDER BY 2 LIMIT 100001`
 
-// readBans reads the bans of networks, for decodeBans.
-func readBans(ctx context.Context, db pgdb.DB) ([]string, error) {
-	rows, err := runOne(ctx, db, &pgdb.Statement{SQL: bansSQL}, 2)
-	if err != nil {
-		return nil, fmt.Errorf("reading the bans: %w", err)
-	}
-	return rows, nil
-}
+// identitiesSQL returns the API keys with the digests $1, and the users $2, each with its
+// overrides and bans. It is planned each time, since the tables grow by orders of magnitude.
+// The last row has the numbers of the tables. The server finds them after it has locked the
+// tables, so they are those that were read.
+var identitiesSQL = `SELECT 'key', a.digest, json_build_object('KeyID', k.id, 'ExpiresAt', ` + endSQL("k.expires_at") + `, 'RevokedAt', ` + endSQL("k.revoked_at") + `, ` + keyTierSQL + `, ` + userSQL + `,
+	'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o WHERE (o.key_id = k.id OR o.user_id = k.user_id) AND ` + overrideDueSQL + `),
+	'Bans', ` + keyBansSQL + `)::text
+FROM unnest($1::text[]) AS a(digest) JOIN rate_limit_api_keys k ON k.digest = decode(a.digest, 'hex') JOIN rate_limit_users u ON u.user_id = k.user_id
+UNION ALL
+SELECT 'user', a.user_id, json_build_object('Tier', u.tier, 'TierUntil', ` + endSQL("u.tier_until") + `, ` + userSQL + `,
+	'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND ` + overrideDueSQL + `),
+	'Bans', (SELECT json_agg(` + banSQL + `) FROM rate_limit_bans b WHERE b.user_id = a.user_id AND b.until > now()))::text
+FROM unnest($2::text[]) AS a(user_id) LEFT JOIN rate_limit_users u ON u.user_id = a.user_id
+UNION ALL
+SELECT 'tables', ` + numbersSQL + `, ''`
 
-// DecodeRules turns the texts of all rows of RulesSQL into rules and overrides, for Compile.
-func DecodeRules(rows []string) ([]Rule, []Override, error) {
-	if len(rows)%3 != 0 {
-		return nil, nil, errColumns
-	}
-	var rules []Rule
-	var overrides []Override
-	for i := 0; i < len(rows); i += 3 {
-		if rows[i] == "rule" {
-			rules = append(rules, decodeRule(rows[i+1], rows[i+2]))
-			continue
-		}
-		var o Override
-		if err := json.Unmarshal([]byte(rows[i+2]), &o); err != nil {
-			return nil, nil, fmt.Errorf("the overrides of the rule %q: %w", rows[i+1], err)
-		}
-		overrides = append(overrides, o)
-	}
-	return rules, overrides, nil
-}
+var userSQL = `'User', u.user_id, 'Known', u.user_id IS NOT NULL,
+	'PeriodStart', u.period_start::text || 'T00:00:00Z', 'TimeZone', CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END`
 
-// decodeRule is a rule of rulesSQL. If it cannot be read, only Name and Err are set.
-func decodeRule(name, text string) Rule {
-	r := Rule{Name: name}
-	if err := json.Unmarshal([]byte(text), &r); err != nil {
-		return Rule{Name: name, Err: err}
-	}
-	return r
-}
+// keyTierSQL is the tier of an API key k, else that of its user. That of the key lasts as long as
+// the key.
+var keyTierSQL = `'Tier', coalesce(k.tier, u.tier), 'TierUntil', CASE WHEN k.tier IS NULL THEN ` + endSQL("u.tier_until") + ` END`
 
-// decodeBans turns rows of bansSQL into bans.
-func decodeBans(rows []string) ([]Ban, error) {
-	if len(rows)%2 != 0 {
-		return nil, errColumns
-	}
-	bans := make([]Ban, len(rows)/2)
-	for i := range bans {
-		if err := json.Unmarshal([]byte(rows[2*i+1]), &bans[i]); err != nil {
-			return nil, fmt.Errorf("the ban of %s: %w", rows[2*i], err)
-		}
-	}
-	return bans, nil
-}
-
-var errColumns = errors.New("the server's answer does not have the statement's columns")
-
-// runOne runs a statement that returns rows of width texts. It returns the texts of all rows.
-// NULL is "".
-func runOne(ctx context.Context, db pgdb.DB, statement *pgdb.Statement, width int) ([]string, error) {
-	if err := db.Run(ctx, []*pgdb.Statement{statement}); err != nil {
-		return nil, unavailable(err)
-	}
-	if statement.Err != nil {
-		return nil, statement.Err
-	}
-	return texts(statement, width)
-}
-
-// texts are the columns of all rows of a result.
-func texts(statement *pgdb.Statement, width int) ([]string, error) {
-	columns, err := results.Columns(statement.Result)
-	if err != nil || len(columns) != statement.Rows*width {
-		return nil, errColumns
-	}
-	all := make([]string, 0, len(columns))
-	for _, column := range columns {
-		all = append(all, string(column))
-	}
-	return all, nil
-}
-
-// unavailable is an error of a connection that failed, or that did not answer in time.
-func unavailable(cause error) error { return fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, cause) }
+// keyBansSQL are the bans of an API key k and of its user.
+var keyBansSQL = `(SELECT json_agg(` + banSQL + ` ORDER BY b.id) FROM rate_limit_bans b WHERE (b.key_id = k.id OR b.user_id = k.user_id) AND b.until > now())`

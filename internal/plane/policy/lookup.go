@@ -256,18 +256,15 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, tables string,
 	for _, call := range flight {
 		name := call.sender.name()
 		a := found[name]
-		if a.err == nil {
+		if err != nil {
 			a.err = err
-		}
-		if a.identity == nil && a.err == nil {
-			a.identity = &Identity{Digest: call.sender.digest, User: call.sender.user}
 		}
 		call.attempts++
 		if others && call.attempts > staleMost {
 			a.identity = nil
 			a.err = errOtherTables
 		}
-		if a.err == nil && (others || l.cache.Add([]*Identity{a.identity}, generation, now) > 0) &&
+		if a.err == nil && (others || !l.cache.Add(a.identity, generation, now)) &&
 			call.attempts <= staleMost && !l.closed {
 			again = append(again, call)
 			continue
@@ -306,18 +303,13 @@ func (l *lookups) setTables(tables string) {
 	l.tables = tables
 }
 
-// unavailable returns why nothing can be looked up, or nil.
-func (l *lookups) unavailable() error {
+// state is how many statements were sent, and why nothing can be looked up, or nil.
+func (l *lookups) state() (sent int64, down error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.down
-}
-
-// statements is how many statements were sent.
-func (l *lookups) statements() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.sent
+	sent = l.sent
+	down = l.down
+	return sent, down
 }
 
 // close fails the look-ups that wait, and all later ones.

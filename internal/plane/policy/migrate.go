@@ -2,12 +2,10 @@ package policy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -49,15 +47,9 @@ const readySQL = `SELECT ready::text FROM (` + schema.Ready + `) AS ready`
 // lookForTables reports which tables are right.
 func lookForTables(ctx context.Context, db pgdb.DB) (tablesFound, error) {
 	found := tablesFound{}
-	row, err := runOne(ctx, db, &pgdb.Statement{SQL: readySQL}, 1)
-	if errors.Is(err, ratelimit.ErrUnavailable) {
-		return found, err
-	}
+	row, err := read(ctx, db, loadTimeout, "looking for the tables", readySQL, 1)
 	if err == nil {
 		_, err = fmt.Sscanf(strings.Join(row, " "), "(%d,%d,%d,%d)", &found.counters, &found.policy, &found.server, &found.restoring)
 	}
-	if err != nil {
-		return found, fmt.Errorf("looking for the tables: %w", err)
-	}
-	return found, nil
+	return found, err
 }

@@ -62,7 +62,7 @@ const (
 
 	// refreshTimeout is for a poll, and for each of the statements that follow it.
 	refreshTimeout = 2 * time.Second
-	// loadTimeout is for reading all rules, and for the migration.
+	// loadTimeout is for a statement that reads rules or bans, and for the migration.
 	loadTimeout = 30 * time.Second
 	// migrateInterval is the time between two migrations that fail.
 	migrateInterval = 10 * time.Second
@@ -130,15 +130,14 @@ type Policy struct {
 type savedRows struct {
 	Form  int      `json:"form"` // savedForm; others are of a program of another version
 	Rules []string `json:"rules"`
-	Bans  []string `json:"bans"` // of networks
-	Users []string `json:"users"`
-	Keys  []string `json:"keys"`
+	Bans  []string `json:"bans"` // of networks and users
+	Keys  []string `json:"keys"` // banned ones
 	// Usable are the versions that replace rules which cannot be used, by name.
 	Usable map[string]string `json:"usable,omitempty"`
 }
 
 // savedForm changes whenever the rows of the statements do.
-const savedForm = 2
+const savedForm = 3
 
 // New returns a policy on db. It does not touch the network yet, and does not close db. The
 // error is a *ratelimit.FieldError.
@@ -212,7 +211,7 @@ func (p *Policy) Stats() Stats {
 		stats.Wrong = len(s.set.wrong)
 	}
 	stats.Identities, _ = p.identities.Len()
-	stats.LookUps = p.lookups.statements()
+	stats.LookUps, _ = p.lookups.state()
 	return stats
 }
 
@@ -296,8 +295,8 @@ func (p *Policy) lookUp(ctx context.Context, timeout time.Duration, sender crede
 // first waits for the first rules.
 func (p *Policy) first(ctx context.Context, timeout time.Duration) error {
 	p.Prepare()
-	if err := p.lookups.unavailable(); err != nil {
-		return err
+	if _, down := p.lookups.state(); down != nil {
+		return down
 	}
 	if err := waitFor(ctx, p.ready, timeout); err != nil {
 		return err
@@ -306,4 +305,48 @@ func (p *Policy) first(ctx context.Context, timeout time.Duration) error {
 		return ratelimit.ErrClosed
 	}
 	return nil
+}
+
+// rememberKey lets Recall find a cached identity by its API key. The key is forgotten with the
+// identity: after an eviction it must be looked up by its digest again.
+func rememberKey(c *Identities, name, key string) {
+	c.mu.RLock()
+	e := c.known[name]
+	known := e == nil || e.text != ""
+	c.mu.RUnlock()
+	if known || len(key) > longestRemembered || Bearer(key) != key {
+		return
+	}
+	text := strings.Clone(key) // it may be a part of a long request
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known[name] == e && e.text == "" {
+		e.text = text
+		c.texts[text] = e
+	}
+}
+
+// Recall does what p.Evaluate does for a request with a remembered API key, in fewer steps
+// for the interpreter: see package batch. It finds the key without a digest. Without it, such a
+// request takes 1.3 times the processor time in Traefik: see ask in package edge for the
+// benchmark. It reports false if p.Evaluate has to be called, and then leaves o as it is. It remembers
+// keys only with Options.Remember.
+func Recall(p *Policy, key string, f *Facts, o *Verdict) bool {
+	c := p.identities
+	c.mu.RLock()
+	e := c.texts[key]
+	c.mu.RUnlock()
+	if e == nil {
+		return false
+	}
+	now := p.settings.Now()
+	if now.UnixMicro()-e.at >= reloadMicros {
+		return false
+	}
+	if atomic.LoadUint32(&e.used) == 0 {
+		atomic.StoreUint32(&e.used, 1)
+	}
+	// There are rules: p.Evaluate has used the key.
+	Evaluate(p.current.Load().(*Snapshot), f, e.id, now, o)
+	return true
 }

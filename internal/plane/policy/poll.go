@@ -87,7 +87,6 @@ const wholeSQL = `SELECT ` + schema.PolicyWhole + `::text, (` + schema.PolicyCop
 // changes is what a poll has found.
 type changes struct {
 	everything bool // rules, bans and identities
-	unlogged   bool // as everything, because of rows that were written without a line in the log
 	rules      bool
 	bans       bool
 	keys       bool     // which API keys are banned
@@ -125,14 +124,12 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 	if err := p.db.Run(ctx, []*pgdb.Statement{server, tables, statement}); err != nil {
 		return changes{}, unavailable(err)
 	}
-	for _, s := range []*pgdb.Statement{tables, statement} {
-		if s.Err != nil {
-			return changes{}, fmt.Errorf("reading the changes: %w", s.Err)
-		}
-	}
 	now, err := texts(tables, 4)
-	if err != nil || len(now) != 4 {
-		return changes{}, fmt.Errorf("reading the changes: %w", errColumns)
+	if err == nil && len(now) != 4 {
+		err = errColumns
+	}
+	if err != nil {
+		return changes{}, fmt.Errorf("reading the changes: %w", err)
 	}
 	rows, err := texts(statement, 4)
 	if err != nil {
@@ -170,10 +167,12 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 		return changes{}, fmt.Errorf("reading the changes: %w", err)
 	}
 	found.everything = p.snapshot == "" || identity != p.server || now[0] != p.tables || len(rows)/4-1 > maxChanges
-	found.unlogged = now[2] != p.files || unlogged == p.last && unlogged > p.unlogged
+	// Rows were written without a line in the log.
+	written := now[2] != p.files || unlogged == p.last && unlogged > p.unlogged
 	if found.everything || unlogged == p.last {
 		p.unlogged = unlogged
 	}
+	found.everything = found.everything || written
 	p.last = unlogged
 	p.snapshot = rows[head+1]
 	p.server = identity
@@ -190,11 +189,10 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 
 // whole returns errIncomplete if the tables lack triggers, and errCopying if they lack rows.
 func (p *poller) whole(ctx context.Context) error {
-	whole, err := runOne(ctx, p.db, &pgdb.Statement{SQL: wholeSQL}, 2)
-	if err != nil {
-		return fmt.Errorf("looking for the triggers: %w", err)
-	}
+	whole, err := read(ctx, p.db, refreshTimeout, "looking for the triggers", wholeSQL, 2)
 	switch {
+	case err != nil:
+		return err
 	case len(whole) != 2 || whole[0] != "true":
 		return errIncomplete
 	case whole[1] != "true":
@@ -206,14 +204,11 @@ func (p *poller) whole(ctx context.Context) error {
 // unchanged returns errOtherTables if the tables are not those of the last poll. What was read
 // between the poll and this call is then of unknown tables.
 func (p *poller) unchanged(ctx context.Context) error {
-	now, err := runOne(ctx, p.db, &pgdb.Statement{SQL: "SELECT " + numbersSQL}, 1)
-	if err != nil {
-		return fmt.Errorf("looking for the tables: %w", err)
+	now, err := read(ctx, p.db, refreshTimeout, "looking for the tables", "SELECT "+numbersSQL, 1)
+	if err == nil && (len(now) != 1 || now[0] != p.tables) {
+		err = errOtherTables
 	}
-	if len(now) != 1 || now[0] != p.tables {
-		return errOtherTables
-	}
-	return nil
+	return err
 }
 
 // add adds a line of the log. all is a line about all rows of a table.

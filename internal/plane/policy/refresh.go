@@ -11,7 +11,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // poll refreshes until the policy is closed. The time to the next poll has a random part. Otherwise the proxies would
@@ -105,9 +104,7 @@ func (p *Policy) others(ctx context.Context, failure error) error {
 	if errors.Is(failure, ratelimit.ErrUnavailable) {
 		return failure
 	}
-	within, cancel := context.WithTimeout(ctx, refreshTimeout)
-	defer cancel()
-	others, err := runOne(within, p.db, &pgdb.Statement{SQL: schema.Others}, 1)
+	others, err := read(ctx, p.db, refreshTimeout, "looking for other tables", schema.Others, 1)
 	if err != nil || len(others) != 1 || others[0] == "" {
 		return failure
 	}
@@ -139,8 +136,8 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 
 // obey records which rules are to be read, and which identities to be forgotten.
 func (p *Policy) obey(found changes) {
-	p.due.rules = p.due.rules || found.rules || found.everything || found.unlogged
-	p.due.bans = p.due.bans || found.bans || found.everything || found.unlogged
+	p.due.rules = p.due.rules || found.rules || found.everything
+	p.due.bans = p.due.bans || found.bans || found.everything
 	s := p.snapshot()
 	p.due.keys = p.due.keys || p.due.bans || s != nil && s.banned.concern(found)
 	p.stale = found
@@ -151,7 +148,7 @@ func (p *Policy) obey(found changes) {
 func (p *Policy) forgetStale() {
 	found := p.stale
 	p.stale = changes{}
-	if found.identities || found.everything || found.unlogged {
+	if found.identities || found.everything {
 		p.identities.EvictAll()
 		return
 	}
@@ -168,25 +165,19 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 	if !p.due.rules && !p.due.bans && (!p.due.keys || now.Before(p.keysAt)) {
 		return nil
 	}
-	within, cancel := context.WithTimeout(ctx, loadTimeout)
-	defer cancel()
 	rows := p.rows
 	var err error
 	if p.due.rules {
-		if rows.Rules, err = readRules(within, p.db); err != nil {
-			return err
-		}
+		rows.Rules, err = read(ctx, p.db, loadTimeout, "reading the rules", rulesSQL, 3)
 	}
-	if p.due.bans {
-		if rows.Bans, err = readBans(within, p.db); err != nil {
-			return err
-		}
-		if rows.Users, err = runOne(within, p.db, &pgdb.Statement{SQL: bannedUsersSQL}, 3); err != nil {
-			return fmt.Errorf("reading the bans of users: %w", err)
-		}
+	if p.due.bans && err == nil {
+		rows.Bans, err = read(ctx, p.db, loadTimeout, "reading the bans", bansSQL, 3)
+	}
+	if err != nil {
+		return err
 	}
 	p.due.keys = p.due.keys && !p.readBannedKeys(ctx, now, &rows)
-	if err := p.poller.unchanged(within); err != nil {
+	if err := p.poller.unchanged(ctx); err != nil {
 		return err
 	}
 	if err := p.compile(rows); err != nil {
@@ -207,24 +198,20 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 func (p *Policy) compile(rows savedRows) error {
 	old := p.snapshot()
 	sameRules := old != nil && same(rows.Rules, p.rows.Rules)
-	if sameRules && same(rows.Bans, p.rows.Bans) && same(rows.Users, p.rows.Users) && same(rows.Keys, p.rows.Keys) {
+	if sameRules && same(rows.Bans, p.rows.Bans) && same(rows.Keys, p.rows.Keys) {
 		return nil
 	}
-	banned, err := newBannedSenders(rows.Users, rows.Keys)
+	networks, senders, err := decodeBans(append(append([]string(nil), rows.Bans...), rows.Keys...))
 	if err != nil {
 		return err
 	}
-	bans, err := decodeBans(rows.Bans)
-	if err != nil {
-		return err
-	}
-	next := &Snapshot{bans: newBanSet(bans), banned: banned}
+	next := &Snapshot{bans: newBanSet(networks), banned: newBannedSenders(senders)}
 	if sameRules {
 		next.set = old.set
 	} else if next.set, err = p.compileRules(&rows); err != nil {
 		return err
 	}
-	p.report("bans", banned.incomplete())
+	p.report("bans", next.banned.incomplete())
 	p.rows = rows
 	p.forgetStale()
 	p.current.Store(next)
