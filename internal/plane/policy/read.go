@@ -93,7 +93,9 @@ func decodeRule(name, text string) Rule {
 }
 
 // decodeBans turns rows of bansSQL and bannedKeysSQL into the bans of networks, and the senders that are banned.
-func decodeBans(rows []string) (networks []Ban, senders []*Identity, err error) {
+func decodeBans(rows []string) ([]Ban, []*Identity, error) {
+	var networks []Ban
+	var senders []*Identity
 	if len(rows)%3 != 0 {
 		return nil, nil, errColumns
 	}
@@ -168,11 +170,10 @@ func lookUp(db pgdb.DB, calls []*lookup) (map[string]answer, string, error) {
 			continue
 		}
 		id, err := decodeIdentity(rows[i], rows[i+1], rows[i+2])
-		a := answer{identity: id}
 		if err != nil {
-			a = answer{err: fmt.Errorf("looking up an API key or a user: %w", err)}
+			err = fmt.Errorf("looking up an API key or a user: %w", err)
 		}
-		found[nameOfIdentity(id)] = a
+		found[nameOfIdentity(id)] = answer{id, err}
 	}
 	return found, tables, nil
 }
