@@ -112,8 +112,8 @@ type amounts struct {
 
 // period is when the months and years of a user begin.
 type period struct {
-	month, year int64  // see ratelimit.Limit.Anchor
-	timeZone    string // "" is that of the limit
+	anchors  map[ratelimit.Calendar]int64 // see ratelimit.Limit.Anchor
+	timeZone string                       // "" is that of the limit
 }
 
 // amountsOf returns the amounts of an identity under a rule set.
@@ -181,7 +181,7 @@ func adjust(s *amounts, l *limit, a *amount, at int64) *amount {
 	if s.period == nil || !l.periodic {
 		return a
 	}
-	key := anchorKey{a, anchorOf(a.limit, s.period), s.period.timeZone} // users with the same one share the amount
+	key := anchorKey{a, s.period.anchors[a.limit.Calendar], s.period.timeZone} // users with the same one share the amount
 	s.set.mu.RLock()
 	known := s.set.anchored[key]
 	s.set.mu.RUnlock()
@@ -202,23 +202,15 @@ type anchorKey struct {
 	timeZone string
 }
 
-// anchorOf is the anchor of a limit for a period.
-func anchorOf(l *ratelimit.Limit, p *period) int64 {
-	if l.Calendar == ratelimit.Year {
-		return p.year
-	}
-	return p.month
-}
-
 // periodOf is the billing period of an identity. A time zone that this machine does not know is that of the limit.
 func periodOf(id *Identity) *period {
 	if id.PeriodStart.IsZero() {
 		return nil
 	}
-	p := &period{
-		month: ratelimit.AnchorOn(ratelimit.Month, id.PeriodStart),
-		year:  ratelimit.AnchorOn(ratelimit.Year, id.PeriodStart),
-	}
+	p := &period{anchors: map[ratelimit.Calendar]int64{
+		ratelimit.Month: ratelimit.AnchorOn(ratelimit.Month, id.PeriodStart),
+		ratelimit.Year:  ratelimit.AnchorOn(ratelimit.Year, id.PeriodStart),
+	}}
 	zoned := ratelimit.Limit{
 		Prefix: "period", Algorithm: ratelimit.FixedWindow, Events: 1, Calendar: ratelimit.Month, Zone: id.TimeZone,
 	}
@@ -234,7 +226,7 @@ func anchoredOn(a *amount, p *period) *amount {
 		return a
 	}
 	l := *a.limit
-	l.Anchor = anchorOf(&l, p)
+	l.Anchor = p.anchors[l.Calendar]
 	if p.timeZone != "" {
 		l.Zone = p.timeZone
 	}

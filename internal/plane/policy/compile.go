@@ -107,10 +107,7 @@ func newRuleSet(rows []Rule, overrides []Override, usable map[string]string, opt
 	sort.SliceStable(compiled, func(i, j int) bool { return isBefore(&compiled[i].row, &compiled[j].row) })
 	set.keepUnique(compiled)
 	for i := range overrides {
-		o := &overrides[i]
-		if err := set.addTierOverride(o); err != nil {
-			set.wrong = append(set.wrong, Wrong{Rule: o.Rule, Override: "limit " + o.Limit + ", tier " + o.Tier, Err: err})
-		}
+		set.addTierOverride(&overrides[i])
 	}
 	wrong := set.wrong
 	sort.SliceStable(wrong, func(i, j int) bool { return wrong[i].Rule < wrong[j].Rule })
@@ -151,14 +148,12 @@ func (set *ruleSet) keepUnique(compiled []*rule) {
 	for _, r := range compiled {
 		name := r.row.Name
 		counter := r.mark.Counter
-		switch {
-		case names[name]:
-			err := &ratelimit.FieldError{Field: "name", Value: name, Want: "a name that no other rule has"}
-			set.wrong = append(set.wrong, Wrong{Rule: name, Err: err})
-			continue
-		case counters[counter]:
-			err := &ratelimit.FieldError{Field: "counter", Value: counter, Want: "one that no other rule has"}
-			set.wrong = append(set.wrong, Wrong{Rule: name, Err: err})
+		if names[name] || counters[counter] {
+			wrong := &ratelimit.FieldError{Field: "name", Value: name, Want: "a name that no other rule has"}
+			if !names[name] {
+				wrong = &ratelimit.FieldError{Field: "counter", Value: counter, Want: "one that no other rule has"}
+			}
+			set.wrong = append(set.wrong, Wrong{Rule: name, Err: wrong})
 			continue
 		}
 		names[name] = true
@@ -323,21 +318,21 @@ func (r *rule) compileLimits() ([]*limit, error) {
 	return compiled, nil
 }
 
-// addTierOverride adds an override for a tier to its limit.
-func (set *ruleSet) addTierOverride(o *Override) error {
-	if o.Tier == "" {
-		return &ratelimit.FieldError{Field: "tier", Want: "a tier: overrides for users and keys belong to identities"}
-	}
+// addTierOverride adds an override for a tier to its limit, unless that has none, because its rule is disabled for example.
+func (set *ruleSet) addTierOverride(o *Override) {
 	l := set.limits[limitName(o.Rule, o.Limit)]
 	if l == nil {
-		return nil // for example, its rule is disabled
+		return
 	}
 	c, err := newChoice(l, o, "tier")
+	if err == nil && o.Tier == "" {
+		err = &ratelimit.FieldError{Field: "tier", Want: "a tier: overrides for users and keys belong to identities"}
+	}
 	if err != nil {
-		return err
+		set.wrong = append(set.wrong, Wrong{Rule: o.Rule, Override: "limit " + o.Limit + ", tier " + o.Tier, Err: err})
+		return
 	}
 	l.tiers = append(l.tiers, c)
 	choices := l.tiers
 	sort.SliceStable(choices, func(i, j int) bool { return choices[i].from > choices[j].from })
-	return nil
 }

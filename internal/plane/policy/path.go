@@ -1,10 +1,12 @@
 package policy
 
 import (
+	"encoding/hex"
 	"errors"
 	"net/netip"
 	"net/url"
 	"path"
+	"regexp"
 	"strings"
 )
 
@@ -94,31 +96,13 @@ func unescape(text string) string {
 	if plain, err := url.PathUnescape(text); err == nil {
 		return plain
 	}
-	decoded := make([]byte, 0, len(text))
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		if c == '%' && i+2 < len(text) {
-			high, low := hexValue(text[i+1]), hexValue(text[i+2])
-			if high >= 0 && low >= 0 {
-				c = byte(high<<4 | low)
-				i += 2
-			}
-		}
-		decoded = append(decoded, c)
-	}
-	return string(decoded)
+	return encoded.ReplaceAllStringFunc(text, func(found string) string {
+		decoded, _ := hex.DecodeString(found[1:]) // two digits
+		return string(decoded)
+	})
 }
 
-func hexValue(c byte) int {
-	if c >= '0' && c <= '9' {
-		return int(c - '0')
-	}
-	c |= 'a' - 'A'
-	if c >= 'a' && c <= 'f' {
-		return int(c-'a') + 10
-	}
-	return -1
-}
+var encoded = regexp.MustCompile("%[0-9A-Fa-f]{2}")
 
 // NormalHost is the host of a request as rules match it: in lower case, without the port,
 // without dots at the end, and an IPv6 address without brackets.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
@@ -125,21 +124,19 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 		return changes{}, unavailable(err)
 	}
 	now, err := texts(tables, 4)
+	rows, failed := texts(statement, 4)
+	if err == nil {
+		err = failed
+	}
 	if err == nil && len(now) != 4 {
 		err = errColumns
 	}
 	if err != nil {
 		return changes{}, fmt.Errorf("reading the changes: %w", err)
 	}
-	rows, err := texts(statement, 4)
-	if err != nil {
-		return changes{}, fmt.Errorf("reading the changes: %w", err)
-	}
-	identity := ""
-	if server.Err == nil {
-		if columns, err := texts(server, 1); err == nil && len(columns) == 1 {
-			identity = columns[0]
-		}
+	identity := "" // see serverSQL
+	if columns, err := texts(server, 1); err == nil && len(columns) == 1 {
+		identity = columns[0]
 	}
 	head := 0
 	for head < len(rows) && rows[head] != "head" {
@@ -158,12 +155,8 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 		}
 	}
 	var found changes
-	found.applied, err = strconv.ParseInt(rows[head+2], 10, 64)
-	if err != nil {
-		return changes{}, fmt.Errorf("reading the changes: %w", err)
-	}
-	unlogged, err := strconv.ParseInt(now[3], 10, 64)
-	if err != nil {
+	var unlogged int64
+	if _, err := fmt.Sscan(rows[head+2]+" "+now[3], &found.applied, &unlogged); err != nil {
 		return changes{}, fmt.Errorf("reading the changes: %w", err)
 	}
 	found.everything = p.snapshot == "" || identity != p.server || now[0] != p.tables || len(rows)/4-1 > maxChanges
