@@ -216,19 +216,6 @@ func deny(o *Verdict, r *rule, a *amount) bool {
 	return true
 }
 
-// refuse drops the hits and sets the answer.
-func refuse(o *Verdict, reason Reason, m *Mark) {
-	o.Hits = o.Hits[:0]
-	o.Marks = o.Marks[:0]
-	o.Rule = m.Rule
-	o.Counter = m.Counter
-	o.Reason = reason
-	o.Mark = m
-	o.Status = m.Status
-	o.Message = m.Message
-	o.RetryAfter = m.RetryAfter
-}
-
 // contains reports whether a network of the rule contains the request's address. An assumed one, which may be that of a
 // balancer, frees no request: neither from all limits, nor from those of the next rule of a family.
 func contains(r *rule, f *Facts) bool {

@@ -161,16 +161,6 @@ func sameLimits(a, b []*Mark) bool {
 	return j == len(b)
 }
 
-// RefuseAmbiguous refuses a request, whatever the verdict was.
-func RefuseAmbiguous(o *Verdict) {
-	refuse(o, AmbiguousPath, ambiguous)
-	o.Mark = nil
-	o.Simple = false
-	o.Exempt = false
-}
-
-var ambiguous = &Mark{Status: 400}
-
 // withoutParameters are the readings of a path of NormalPath in which the parameters are ignored. An
 // encoded slash may be a part of a parameter, or end it.
 func withoutParameters(text string) []string {

@@ -167,3 +167,26 @@ func (o *Verdict) Reset() {
 func clearVerdict(o *Verdict) {
 	*o = Verdict{Hits: o.Hits[:0], Marks: o.Marks[:0], Would: o.Would[:0], found: o.found, families: o.families[:0]}
 }
+
+// refuse drops the hits and sets the answer.
+func refuse(o *Verdict, reason Reason, m *Mark) {
+	o.Hits = o.Hits[:0]
+	o.Marks = o.Marks[:0]
+	o.Rule = m.Rule
+	o.Counter = m.Counter
+	o.Reason = reason
+	o.Mark = m
+	o.Status = m.Status
+	o.Message = m.Message
+	o.RetryAfter = m.RetryAfter
+}
+
+// RefuseAmbiguous refuses a request, whatever the verdict was.
+func RefuseAmbiguous(o *Verdict) {
+	refuse(o, AmbiguousPath, ambiguous)
+	o.Mark = nil
+	o.Simple = false
+	o.Exempt = false
+}
+
+var ambiguous = &Mark{Status: 400}
