@@ -149,11 +149,13 @@ func (set *ruleSet) keepUnique(compiled []*rule) {
 		name := r.row.Name
 		counter := r.mark.Counter
 		if names[name] || counters[counter] {
-			wrong := &ratelimit.FieldError{Field: "name", Value: name, Want: "a name that no other rule has"}
+			err := &ratelimit.FieldError{Field: "name", Value: name, Want: "a name that no other rule has"}
 			if !names[name] {
-				wrong = &ratelimit.FieldError{Field: "counter", Value: counter, Want: "one that no other rule has"}
+				err.Field = "counter"
+				err.Value = counter
+				err.Want = "one that no other rule has"
 			}
-			set.wrong = append(set.wrong, Wrong{Rule: name, Err: wrong})
+			set.wrong = append(set.wrong, Wrong{Rule: name, Err: err})
 			continue
 		}
 		names[name] = true
