@@ -135,12 +135,19 @@ func (s *site) send(n int, key, from, path string) (passed int) {
 // A reader who does not know the page finds out why a user was refused, whether anything is failing open, and which
 // rule refuses most since a change, and gives a customer more, from the page alone.
 func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
+	for name, window := range map[string]size{"on a desktop": desktop, "on a phone": phone} {
+		t.Run(name, func(t *testing.T) { answersOfANight(t, window) })
+	}
+}
+
+func answersOfANight(t *testing.T, window size) {
+	t.Helper()
 	s := startSite(t, cluster.Open(t), 1)
 	if passed := s.send(12, s.ann, "192.0.2.1", "/reports"); passed != 5 {
 		t.Fatalf("%d requests have passed, want 5", passed)
 	}
 	s.send(30, s.acme, "192.0.2.2", "/")
-	b := open(t, s.page, desktop, false)
+	b := open(t, s.page, window, false)
 
 	// Is anything failing open?
 	b.await("#state", "Enforcing")
@@ -182,6 +189,10 @@ func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
 		t.Errorf("the override is %d until %d s after midnight, %v; want 1100 until midnight", events, midnight, err)
 	}
 	b.await("#changes", "(nora)")
+
+	if *pictures != "" {
+		b.picture(filepath.Join(*pictures, fmt.Sprintf("night-%d.png", window.width)), chromedp.FullScreenshot(100))
+	}
 
 	// And the way back.
 	b.click("#done button")

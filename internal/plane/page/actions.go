@@ -26,15 +26,8 @@ func (a *pauseAction) do(ctx context.Context, db *admin.Database, now time.Time)
 	if err != nil || lasts < time.Second || lasts > longestPause {
 		return nil, &ratelimit.FieldError{Field: "for", Value: a.For, Want: "a duration from 1s to 24h, such as 20m"}
 	}
-	live, err := db.LiveProxies(ctx)
-	if err != nil {
-		return nil, err
-	}
-	before, err := db.Paused(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p, err := db.Pause(ctx, lasts, a.Reason)
+	live, before := get(ctx, &err, db.LiveProxies), get(ctx, &err, db.Paused)
+	p := get(ctx, &err, func(ctx context.Context) (*admin.Pause, error) { return db.Pause(ctx, lasts, a.Reason) })
 	if err != nil {
 		return nil, err
 	}

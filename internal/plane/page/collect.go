@@ -250,40 +250,34 @@ func (c *collector) look(ctx context.Context, db *admin.Database) error {
 	return nil
 }
 
+// get is the answer to a question, unless one before it has failed.
+func get[T any](ctx context.Context, failed *error, ask func(context.Context) (T, error)) (answer T) {
+	if *failed == nil {
+		answer, *failed = ask(ctx)
+	}
+	return answer
+}
+
 // readPolicy reads the changes, the bans, the rules, and which proxies obey a policy that is elsewhere.
 func (c *collector) readPolicy(ctx context.Context, db *admin.Database) error {
 	if !db.HasPolicy(ctx) {
 		return nil
 	}
-	now, err := db.Now(ctx)
-	if err != nil {
-		return err
+	var err error
+	now := get(ctx, &err, db.Now)
+	changed := func(from time.Time, kinds []string) []admin.Row {
+		return get(ctx, &err, func(ctx context.Context) ([]admin.Row, error) {
+			return db.Ask(ctx, changesSQL, from, now.Add(time.Hour), int64(mostChanges), kinds)
+		})
 	}
-	changes, err := db.Ask(ctx, changesSQL, trafficFrom(now), now.Add(time.Hour), int64(mostChanges), nil)
-	if err != nil {
-		return err
-	}
-	ruleChanges, err := db.Ask(ctx, changesSQL, now.Add(-changesTime), now.Add(time.Hour), int64(mostChanges), ruleKinds)
-	if err != nil {
-		return err
-	}
-	rules, err := db.RuleStates(ctx)
-	if err != nil {
-		return err
-	}
-	bans, err := db.Bans(ctx)
-	if err != nil {
-		return err
-	}
-	warnings, err := db.RuleWarnings(ctx)
-	if err != nil {
-		return err
-	}
+	changes, ruleChanges := changed(trafficFrom(now), nil), changed(now.Add(-changesTime), ruleKinds)
+	rules, bans, warnings := get(ctx, &err, db.RuleStates), get(ctx, &err, db.Bans), get(ctx, &err, db.RuleWarnings)
 	var obeying []admin.Node
 	if c.pools.dsns[ofPolicy] != c.pools.dsns[ofCounters] {
-		if obeying, err = db.Nodes(ctx); err != nil {
-			return err
-		}
+		obeying = get(ctx, &err, db.Nodes)
+	}
+	if err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

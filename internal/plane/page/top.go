@@ -58,38 +58,35 @@ func (n *topName) say(l *list, names ruleNames) {
 	}
 }
 
-// tally adds up what proxies or the history have counted, by kinds of names.
+// tally adds up what proxies or the history have counted, by kinds of names. The kind all has all requests, without a name.
 type tally struct {
 	from *time.Time
-	all  history.Counted
-	sums map[string]map[[2]string]topName
+	sums map[nameOf]topName
 }
 
+// nameOf is a kind, a prefix and a name.
+type nameOf [3]string
+
 func (t *tally) add(kind string, names ...history.Counted) {
-	if t.sums[kind] == nil {
-		t.sums[kind] = map[[2]string]topName{}
-	}
 	for _, n := range names {
-		at := [2]string{n.Prefix, n.Name}
-		sum := t.sums[kind][at]
+		at := nameOf{kind, n.Prefix, n.Name}
+		sum := t.sums[at]
 		sum.Name = strings.TrimSpace(n.Prefix + " " + n.Name)
 		if n.Prefix != "" {
 			sum.Prefix, sum.Key = n.Prefix, n.Name
 		}
 		sum.Requests, sum.Refused, sum.Failed = sum.Requests+n.Requests, sum.Refused+n.Refused, sum.Failed+n.Failed
-		t.sums[kind][at] = sum
+		t.sums[at] = sum
 	}
 }
 
-func (t *tally) addAll(requests, refused, failed int64) {
-	t.all.Requests, t.all.Refused, t.all.Failed = t.all.Requests+requests, t.all.Refused+refused, t.all.Failed+failed
-}
+func (t *tally) all() topName { return t.sums[nameOf{"all"}] }
 
 // section is the section top, with so many names in each list at most.
 func (t *tally) section(names ruleNames, most int) map[string]any {
 	s := map[string]any{
 		"from": t.from, "exact": true, "note": nil,
-		"requests": t.all.Requests, "refused": t.all.Refused, "failed": t.all.Failed,
+		"requests": t.all().Requests, "refused": t.all().Refused, "failed": t.all().Failed,
 	}
 	for i := range lists {
 		s[lists[i].ID] = t.most(&lists[i], names, most)
@@ -101,12 +98,10 @@ func (t *tally) section(names ruleNames, most int) map[string]any {
 // of a key and a user of the same name, the list has that with more.
 func (t *tally) most(l *list, names ruleNames, most int) []topName {
 	all := []topName{}
-	for _, kind := range l.of {
-		for _, n := range t.sums[kind] {
-			if n.amount(l) > 0 {
-				n.say(l, names)
-				all = append(all, n)
-			}
+	for at, n := range t.sums {
+		if slices.Contains(l.of, at[0]) && n.amount(l) > 0 {
+			n.say(l, names)
+			all = append(all, n)
 		}
 	}
 	slices.SortFunc(all, func(a, b topName) int {
@@ -132,7 +127,7 @@ const mostTop = 10
 
 // top is what proxies have counted since a page is open.
 func (c *collector) top() map[string]any {
-	t, exact := tally{sums: map[string]map[[2]string]topName{}}, true
+	t, exact := tally{sums: map[nameOf]topName{}}, true
 	for _, p := range c.proxies {
 		if p.now == nil || !p.Live {
 			continue
@@ -146,7 +141,7 @@ func (c *collector) top() map[string]any {
 			t.add("users", seen.Top.Users...)
 			t.add("addresses", seen.Top.Addresses...)
 			t.add("rules", seen.Top.Rules...)
-			t.addAll(seen.Top.All.Requests, seen.Top.All.Refused, seen.Top.All.Failed)
+			t.add("all", seen.Top.All)
 		}
 	}
 	s := t.section(c.rules, mostTop)
@@ -156,16 +151,9 @@ func (c *collector) top() map[string]any {
 
 // top answers with the section top for a period. The history names rules that the policy may have no more.
 func top(ctx context.Context, s *Server, f *periodFields) (section any, err error) {
-	var rules []admin.RuleState
-	err = s.ask(ctx, ofPolicy, func(ctx context.Context, db *admin.Database) (err error) {
-		rules, err = db.RuleStates(ctx)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
+	s.collector.refresh(ctx, false, watchTime) // it knows the names of the rules
 	err = s.ask(ctx, ofHistory, func(ctx context.Context, db *admin.Database) (err error) {
-		section, err = topSince(ctx, db, f, namesOf(rules))
+		section, err = topSince(ctx, db, f, s.collector.ruleNames())
 		return err
 	})
 	return section, err
@@ -192,7 +180,7 @@ func topSince(ctx context.Context, db *admin.Database, f *periodFields, names ru
 	if err != nil {
 		return nil, err
 	}
-	t, hasAllowed := tally{from: &p.From, sums: map[string]map[[2]string]topName{}}, false
+	t, hasAllowed := tally{from: &p.From, sums: map[nameOf]topName{}}, false
 	for _, n := range found {
 		one := history.Counted{Prefix: n.Prefix, Name: n.Name, Requests: n.Requests, Refused: n.Refused, Failed: n.Failed}
 		switch n.List {
@@ -202,14 +190,14 @@ func topSince(ctx context.Context, db *admin.Database, f *periodFields, names ru
 		case "reasons":
 			n.List, one.Name = "rules", history.ReasonPrefix+n.Name
 		case "limits":
-			t.addAll(n.Requests, n.Refused, n.Failed)
+			t.add("all", history.Counted{Requests: n.Requests, Refused: n.Refused, Failed: n.Failed})
 			if n.List = "rules"; n.Name == "" { // requests that no limit has counted
 				continue
 			}
 		}
 		t.add(n.List, one)
 	}
-	if !hasAllowed && t.all.Requests > t.all.Refused {
+	if !hasAllowed && t.all().Requests > t.all().Refused {
 		note = "The audit log has refusals only (audit denied), so the requests of keys, users and addresses are " +
 			"those that were refused."
 	}
