@@ -113,6 +113,10 @@ END $do$;
 COMMENT ON FUNCTION rate_limit_counters(text, boolean, text[]) IS
 	'The counters of a prefix in one of the two tables, or only those of some keys. slots is how many requests in flight a counter has.';
 
+CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
+COMMENT ON FUNCTION rate_limit_counter_key(text) IS 'The key of the counters of a user, as proxies write it.';
+
 -- The definitions are those of package algorithm: used is the quota less what Look says is left. A part of a request
 -- that has come back admits none, so used is rounded up. All sums that may be large are of type numeric.
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint,
@@ -178,8 +182,8 @@ DECLARE
 	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END; -- as counters have it
 	users CONSTANT text[] := array_remove(ARRAY[$1], NULL);
 	keys bigint[] := array_remove(ARRAY[$2], NULL);
-	-- The keys of counters, and their parts. The second is as proxies write a user.
-	texts text[] := array_remove(ARRAY[$1, regexp_replace(replace(replace($1, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A'), $3, host($4), client], NULL);
+	-- The keys of counters, and their parts.
+	texts text[] := array_remove(ARRAY[$1, rate_limit_counter_key($1), $3, host($4), client], NULL);
 	ids text[];
 	digests text[];
 	condition text;
@@ -2279,8 +2283,7 @@ CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 #variable_conflict use_column
 DECLARE
-	-- As proxies write the key of a counter.
-	own CONSTANT text := coalesce($2::text, regexp_replace(replace(replace($1, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A'));
+	own CONSTANT text := coalesce($2::text, rate_limit_counter_key($1));
 BEGIN
 	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_usage'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_usage_now'), 'SELECT'), false) THEN
 		RETURN;

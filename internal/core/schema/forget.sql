@@ -10,8 +10,8 @@ DECLARE
 	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END; -- as counters have it
 	users CONSTANT text[] := array_remove(ARRAY[$1], NULL);
 	keys bigint[] := array_remove(ARRAY[$2], NULL);
-	-- The keys of counters, and their parts. The second is as proxies write a user.
-	texts text[] := array_remove(ARRAY[$1, regexp_replace(replace(replace($1, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A'), $3, host($4), client], NULL);
+	-- The keys of counters, and their parts.
+	texts text[] := array_remove(ARRAY[$1, rate_limit_counter_key($1), $3, host($4), client], NULL);
 	ids text[];
 	digests text[];
 	condition text;

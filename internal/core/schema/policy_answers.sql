@@ -5,8 +5,7 @@ CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 #variable_conflict use_column
 DECLARE
-	-- As proxies write the key of a counter.
-	own CONSTANT text := coalesce($2::text, regexp_replace(replace(replace($1, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A'));
+	own CONSTANT text := coalesce($2::text, rate_limit_counter_key($1));
 BEGIN
 	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_usage'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_usage_now'), 'SELECT'), false) THEN
 		RETURN;

@@ -29,6 +29,10 @@ END $do$;
 COMMENT ON FUNCTION rate_limit_counters(text, boolean, text[]) IS
 	'The counters of a prefix in one of the two tables, or only those of some keys. slots is how many requests in flight a counter has.';
 
+CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
+COMMENT ON FUNCTION rate_limit_counter_key(text) IS 'The key of the counters of a user, as proxies write it.';
+
 -- The definitions are those of package algorithm: used is the quota less what Look says is left. A part of a request
 -- that has come back admits none, so used is rounded up. All sums that may be large are of type numeric.
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint,

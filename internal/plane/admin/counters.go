@@ -9,7 +9,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -170,30 +169,16 @@ func (d *Database) TopCounters(ctx context.Context, prefix string, most int) ([]
 ORDER BY coalesce(c.count, cardinality(c.hits), c.slots) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key LIMIT $3::bigint`, prefix, nil, int64(most))
 }
 
-// alternatives are what the key of a counter begins with: nothing, or the number of an alternative.
-const alternatives = `unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS number`
-
 // userUsage returns the counters that count by user, and those of one of its keys.
 func (d *Database) userUsage(ctx context.Context, user string) ([]Usage, error) {
-	key, err := userCounter(user)
-	if err != nil || d.counters != "" {
-		return []Usage{}, err
+	if d.counters != "" {
+		return []Usage{}, nil
 	}
-	// The view looks at the counters of these keys only.
-	return rows[Usage](ctx, d, "SELECT "+usageColumns+` FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
-	JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON d.dimension = 'user' AND d.part = $1
-		OR d.dimension = 'key' AND d.part IN (SELECT k.id::text FROM rate_limit_api_keys k WHERE k.user_id = $2)
-WHERE u.key = ANY (ARRAY(SELECT number || own.key FROM `+alternatives+`, (SELECT $1::text UNION ALL SELECT k.id::text FROM rate_limit_api_keys k WHERE k.user_id = $2) AS own(key)))
-ORDER BY u.rule, u.limit_name, u.key`, key, user)
-}
-
-// userCounter is the key of a counter that counts by user, as the proxies make it.
-func userCounter(user string) (string, error) {
-	rule := policy.Rule{Name: "user", Limits: []policy.RuleLimit{{Name: "limit", Limit: ratelimit.Limit{Events: 1, Window: time.Second}}}}
-	var o policy.Verdict
-	policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, policyOptions), &policy.Facts{}, &policy.Identity{Known: true, User: user}, time.Time{}, &o)
-	if len(o.Hits) != 1 {
-		return "", errors.New("user: it has no counter")
-	}
-	return o.Hits[0].StoredKey(), nil
+	// The view looks at the counters of these keys only. A key may begin with the number of an alternative.
+	return rows[Usage](ctx, d, `WITH own(dimension, part) AS (
+	SELECT 'user', rate_limit_counter_key($1) UNION ALL SELECT 'key', k.id::text FROM rate_limit_api_keys k WHERE k.user_id = $1
+)
+SELECT `+usageColumns+` FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
+	JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON true JOIN own o ON (o.dimension, o.part) = (d.dimension, d.part)
+WHERE u.key = ANY (ARRAY(SELECT number || part FROM unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS number, own)) ORDER BY u.rule, u.limit_name, u.key`, user)
 }
