@@ -121,7 +121,7 @@ func withoutUsers(want *policyfile.Content, users bool) error {
 	}
 	t := &policyfile.Tables[columns.Overrides]
 	for i := range want.Rows[columns.Overrides] {
-		if r := &want.Rows[columns.Overrides][i]; t.Text(r, "user")+t.Text(r, "key") != "" {
+		if r := &want.Rows[columns.Overrides][i]; r.Text("user")+r.Text("key") != "" {
 			return t.About(r, errors.New("must be for a tier without --users"))
 		}
 	}
@@ -149,7 +149,7 @@ func (w *work) makeChanges(changes []policyfile.Difference, blame blame) {
 	rules := map[string]*policyfile.Difference{}
 	for i := range changes {
 		if c := &changes[i]; c.Outcome != policyfile.Kept && (c.Table == columns.Limits || c.Table == columns.Rules) {
-			if rule := c.Row.Values[0].(string); rules[rule] == nil { // the rule itself comes first
+			if rule := c.Rule(); rules[rule] == nil { // the rule itself comes first
 				rules[rule] = c
 			}
 		}
@@ -199,7 +199,7 @@ func (w *work) changedLimits(plan *PolicyPlan) {
 		if c.Outcome == policyfile.Kept || c.Table < columns.Rules {
 			continue
 		}
-		rule := c.Row.Values[0].(string)
+		rule := c.Rule()
 		if plan.limits[rule] != nil || !slices.Contains(limiting, rule) {
 			continue
 		}

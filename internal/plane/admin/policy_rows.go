@@ -175,7 +175,7 @@ func (w *work) onRows(t *policyfile.Table, sql string, rows []*policyfile.Row, b
 	for i, r := range rows {
 		objects[i] = map[string]any{}
 		for j := range t.Columns {
-			objects[i][t.Columns[j].Name] = written(&t.Columns[j], r.Values[j])
+			objects[i][t.Columns[j].Name] = written(&t.Columns[j], r.Fields[t.Columns[j].InFile()])
 		}
 	}
 	text, err := json.Marshal(objects)
@@ -207,9 +207,10 @@ func (w *work) onRows(t *policyfile.Table, sql string, rows []*policyfile.Row, b
 func aboutField(err error, t *policyfile.Table, r *policyfile.Row) error {
 	for i := range t.Columns {
 		c := &t.Columns[i]
-		if list, isList := r.Values[i].([]string); isList {
-			err = withValue(err, c.Name, c.InFile(), strings.Join(list, ", "))
-		} else if value, isText := r.Values[i].(string); isText {
+		switch value := r.Fields[c.InFile()].(type) {
+		case []string:
+			err = withValue(err, c.Name, c.InFile(), strings.Join(value, ", "))
+		case string:
 			err = withValue(err, c.Name, c.InFile(), value)
 		}
 	}

@@ -147,13 +147,13 @@ func (e *edit) setLimit(rule string, a assignment, force bool) {
 			Want: "above 0, or given with --force: it would refuse every request, which action=block says"}
 	}
 	e.fail(err)
-	t.Set(row, "events", events)
+	row.Fields["events"] = events
 	if !isNew && !isAny {
 		return
 	}
 	window = strings.TrimSpace(window)
 	rate, err := ratelimit.ParseRate("1/" + window)
-	hadWindow, hadCalendar := t.Get(row, "per") != nil, t.Get(row, "calendar") != nil
+	hadWindow, hadCalendar := row.Fields["per"] != nil, row.Fields["calendar"] != nil
 	algorithm := e.algorithmOf()
 	per, calendar, zone := any(nil), any(nil), any(nil)
 	switch {
@@ -171,25 +171,25 @@ func (e *edit) setLimit(rule string, a assignment, force bool) {
 		e.fail(wrong)
 	}
 	if isNew || hadWindow != (per != nil) || hadCalendar != (calendar != nil) {
-		t.Set(row, "algorithm", algorithm)
+		row.Fields["algorithm"] = algorithm
 	}
 	if per == nil {
-		t.Set(row, "burst", nil)
+		row.Fields["burst"] = nil
 	}
-	t.Set(row, "per", per)
-	t.Set(row, "calendar", calendar)
-	t.Set(row, "time_zone", zone)
+	row.Fields["per"] = per
+	row.Fields["calendar"] = calendar
+	row.Fields["time_zone"] = zone
 }
 
 // algorithmOf is the algorithm of a new limit with a window: that of the other limits, if they have one.
 func (e *edit) algorithmOf() string {
-	t, algorithm := &policyfile.Tables[columns.Limits], ""
+	algorithm := ""
 	for i := range e.want.Rows[columns.Limits] {
 		switch l := &e.want.Rows[columns.Limits][i]; {
-		case t.Get(l, "per") == nil:
+		case l.Fields["per"] == nil:
 		case algorithm == "":
-			algorithm = t.Text(l, "algorithm")
-		case algorithm != t.Text(l, "algorithm"):
+			algorithm = l.Text("algorithm")
+		case algorithm != l.Text("algorithm"):
 			return ratelimit.SlidingWindow.String()
 		}
 	}
@@ -205,7 +205,7 @@ var settable = map[string]string{
 // setLimits sets a column of all limits of a rule that can have it. A month stays a fixed window, and in_flight what
 // it is. It fails if no limit can.
 func (e *edit) setLimits(a assignment) {
-	t, c := &policyfile.Tables[columns.Limits], columns.Tables[columns.Limits].Find(a.name)
+	c := columns.Tables[columns.Limits].Find(a.name)
 	switch {
 	case a.name == "algorithm" && a.value == "": // there is nothing to go back to
 		e.fail(&ratelimit.FieldError{Field: a.name, Want: c.Help})
@@ -216,13 +216,13 @@ func (e *edit) setLimits(a assignment) {
 	taken := false
 	for i := range e.want.Rows[columns.Limits] {
 		l := &e.want.Rows[columns.Limits][i]
-		isInFlight, hasWindow := t.Text(l, "algorithm") == ratelimit.InFlight.String(), t.Get(l, "per") != nil
+		isInFlight, hasWindow := l.Text("algorithm") == ratelimit.InFlight.String(), l.Fields["per"] != nil
 		if a.name == "on_exceed" && isInFlight || settable[a.name] == settable["burst"] && !hasWindow {
 			continue
 		}
 		if a.name == "burst" && a.value != "" && !hasBurst(l) {
 			e.fail(&ratelimit.FieldError{Field: a.name, Value: a.value, Want: fmt.Sprintf(
-				"given with algorithm=token_bucket or algorithm=gcra: %s is a %s", t.Text(l, "name"), t.Text(l, "algorithm"))})
+				"given with algorithm=token_bucket or algorithm=gcra: %s is a %s", l.Text("name"), l.Text("algorithm"))})
 		}
 		e.setColumn(columns.Limits, l, c, a.value, time.Time{})
 		taken = true
@@ -236,7 +236,7 @@ func (e *edit) setLimits(a assignment) {
 
 // hasBurst reports whether the algorithm of a limit knows bursts.
 func hasBurst(l *policyfile.Row) bool {
-	algorithm := policyfile.Tables[columns.Limits].Text(l, "algorithm")
+	algorithm := l.Text("algorithm")
 	return algorithm == ratelimit.TokenBucket.String() || algorithm == ratelimit.GCRA.String()
 }
 

@@ -137,7 +137,7 @@ func (e *edit) setRow(table int, id any, assignments []assignment, now time.Time
 			e.fail(noKey(number))
 			return false
 		}
-		id = e.have.Rows[table][0].Values[0] // the digest
+		id = e.have.Rows[table][0].Text("digest")
 	}
 	row, isNew := e.want.Row(table, id)
 	for _, a := range assignments {
@@ -152,7 +152,7 @@ func (e *edit) setRow(table int, id any, assignments []assignment, now time.Time
 		e.setColumn(table, row, c, a.value, now)
 	}
 	for _, c := range t.Set() {
-		if c.Needed && policyfile.Tables[table].Get(row, c.InFile()) == nil && e.err == nil {
+		if c.Needed && row.Fields[c.InFile()] == nil && e.err == nil {
 			tiers, err := e.TierNames(e.ctx)
 			e.fail(err)
 			among := "given for a new user, one of " + strings.Join(tiers, ", ")
@@ -173,7 +173,7 @@ func (e *edit) setColumn(table int, row *policyfile.Row, c *columns.Column, text
 	} else if c.Name == "tier" {
 		e.fail(e.checkTier(e.ctx, c.Name, text))
 	}
-	policyfile.Tables[table].Set(row, c.InFile(), value)
+	row.Fields[c.InFile()] = value
 }
 
 // checkTier returns an error if there is no tier of this name. "" is no tier.
@@ -192,7 +192,6 @@ func (d *Database) checkTier(ctx context.Context, field, tier string) error {
 // RULE.burst, the burst of those of the limits of the rule that have one. A limit without an override gets one with the
 // amount that it has, which keeps it when the rule changes.
 func (e *edit) setOverride(table int, holder string, a assignment) {
-	t, limits := &policyfile.Tables[columns.Overrides], &policyfile.Tables[columns.Limits]
 	rule, limit, isAmount := strings.Cut(a.name, "/")
 	c := columns.Column{Name: a.name, Kind: columns.Amount}
 	if !isAmount {
@@ -205,7 +204,7 @@ func (e *edit) setOverride(table int, holder string, a assignment) {
 	found := false
 	for i := range all.Rows[columns.Limits] {
 		l := &all.Rows[columns.Limits][i]
-		name := limits.Text(l, "name")
+		name := l.Text("name")
 		if isAmount && name != limit || !isAmount && !hasBurst(l) {
 			continue
 		}
@@ -216,15 +215,15 @@ func (e *edit) setOverride(table int, holder string, a assignment) {
 		}
 		row, isNew := e.want.Row(columns.Overrides, keys...)
 		if isNew {
-			t.Set(row, "events", limits.Get(l, "events"))
+			row.Fields["events"] = l.Fields["events"]
 		}
 		switch {
 		case a.value == "" && (isAmount || isNew):
 			e.want.Delete(columns.Overrides, row)
 		case isAmount:
-			t.Set(row, "events", value)
+			row.Fields["events"] = value
 		default:
-			t.Set(row, "burst", value)
+			row.Fields["burst"] = value
 		}
 	}
 	if !found && isAmount && e.err == nil {

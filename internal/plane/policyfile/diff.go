@@ -34,6 +34,9 @@ type Difference struct {
 	Row   *Row `json:"-"`
 }
 
+// Rule is the rule of a row of rules, limits or overrides.
+func (d *Difference) Rule() string { return d.Row.Text(Tables[d.Table].Columns[0].InFile()) }
+
 // Diff returns what a policy must change to be as a file wants it. Rows that the file does not name
 // are deleted with prune, and kept without. Sections that the file does not have are left alone.
 func Diff(have, want *Content, prune bool) []Difference {
@@ -60,7 +63,7 @@ func Diff(have, want *Content, prune bool) []Difference {
 			if named[row.key] {
 				continue
 			}
-			c := Difference{Kind: t.Kind, Name: t.RowName(&row), Outcome: Kept, Before: t.fields(&row), Table: table, Row: &row}
+			c := Difference{Kind: t.Kind, Name: t.RowName(&row), Outcome: Kept, Before: row.Fields, Table: table, Row: &row}
 			c.After = c.Before
 			// The tier of requests without a user is always there.
 			if prune && !(table == columns.Tiers && c.Name == "anonymous") {
@@ -77,32 +80,25 @@ func Diff(have, want *Content, prune bool) []Difference {
 
 // change is what makes a row as the file has it; nil if it is so. old is nil for a new row.
 func (t *Table) change(old, row *Row) *Difference {
-	c := &Difference{Kind: t.Kind, Name: t.RowName(row), Outcome: Created, After: t.fields(row), Row: row}
+	c := &Difference{Kind: t.Kind, Name: t.RowName(row), Outcome: Created, After: row.Fields, Row: row}
 	if old != nil {
-		c.Outcome, c.Before = Changed, t.fields(old)
+		c.Outcome, c.Before = Changed, old.Fields
 	}
 	for i := range t.Columns {
-		switch column := &t.Columns[i]; {
+		column := &t.Columns[i]
+		field := column.InFile()
+		switch {
 		case column.Key:
-		case old != nil && !reflect.DeepEqual(old.Values[i], row.Values[i]):
-			c.What = append(c.What, fmt.Sprintf("%s: %s → %s", column.InFile(), shown(old.Values[i]), shown(row.Values[i])))
-		case old == nil && !reflect.DeepEqual(row.Values[i], column.Default):
-			c.What = append(c.What, column.InFile()+": "+shown(row.Values[i]))
+		case old != nil && !reflect.DeepEqual(old.Fields[field], row.Fields[field]):
+			c.What = append(c.What, fmt.Sprintf("%s: %s → %s", field, shown(old.Fields[field]), shown(row.Fields[field])))
+		case old == nil && !reflect.DeepEqual(row.Fields[field], column.Default):
+			c.What = append(c.What, field+": "+shown(row.Fields[field]))
 		}
 	}
 	if old != nil && c.What == nil {
 		return nil
 	}
 	return c
-}
-
-// fields are the values of a row by their fields.
-func (t *Table) fields(r *Row) map[string]any {
-	all := map[string]any{}
-	for i := range t.Columns {
-		all[t.Columns[i].InFile()] = r.Values[i]
-	}
-	return all
 }
 
 // shown is a value for people.

@@ -105,10 +105,9 @@ func (p *parser) section(table int, n *yaml.Node, rule any) {
 // row reads a row of a table.
 func (p *parser) row(table int, n *yaml.Node, rule any) {
 	t := &Tables[table]
-	row := Row{Values: make([]any, len(t.Columns)), Line: n.Line}
+	row := t.row(n.Line)
 	var known []string
 	for i := range t.Columns {
-		row.Values[i] = t.Columns[i].Default
 		known = append(known, t.Columns[i].InFile())
 	}
 	var limits *yaml.Node
@@ -116,7 +115,7 @@ func (p *parser) row(table int, n *yaml.Node, rule any) {
 	case columns.Rules:
 		known = append(known, Tables[columns.Limits].Section)
 	case columns.Limits:
-		row.Values[0] = rule
+		row.Fields["rule"] = rule
 		known = known[1:]
 	}
 	given := map[string]bool{}
@@ -130,9 +129,9 @@ func (p *parser) row(table int, n *yaml.Node, rule any) {
 			limits = value
 			return
 		}
-		at := t.index(name)
+		at := slices.IndexFunc(t.Columns, func(c Column) bool { return c.InFile() == name })
 		var err error
-		if row.Values[at], err = t.read(&t.Columns[at], value); err != nil {
+		if row.Fields[name], err = t.read(&t.Columns[at], value); err != nil {
 			isWrong(value.Line, err)
 		}
 	}, isWrong)
@@ -151,7 +150,7 @@ func (p *parser) row(table int, n *yaml.Node, rule any) {
 	}
 	p.policy.add(table, row)
 	if limits != nil {
-		p.section(columns.Limits, limits, row.Values[0])
+		p.section(columns.Limits, limits, row.Fields["name"])
 	}
 }
 

@@ -3,6 +3,7 @@ package policyfile
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -41,28 +42,6 @@ func checkHint(text string) error {
 	return nil
 }
 
-// index is that of a field among the columns.
-func (t *Table) index(field string) int {
-	for i := range t.Columns {
-		if t.Columns[i].InFile() == field {
-			return i
-		}
-	}
-	panic("the table of " + t.Section + " has no field " + field)
-}
-
-// Get is the value of a field of a row.
-func (t *Table) Get(r *Row, field string) any { return r.Values[t.index(field)] }
-
-// Set sets a field that is no key.
-func (t *Table) Set(r *Row, field string, value any) { r.Values[t.index(field)] = value }
-
-// Text is the value of a field of a row that is a text, or "".
-func (t *Table) Text(r *Row, field string) string {
-	text, _ := t.Get(r, field).(string)
-	return text
-}
-
 // digestShown is how much of a digest people see.
 const digestShown = 12
 
@@ -70,22 +49,22 @@ const digestShown = 12
 func (t *Table) RowName(r *Row) string {
 	switch t.Kind {
 	case "key":
-		return shortDigest(t.Text(r, "digest"))
+		return shortDigest(r.Text("digest"))
 	case "limit":
-		return t.Text(r, "rule") + "/" + t.Text(r, "name")
+		return r.Text("rule") + "/" + r.Text("name")
 	case "override":
-		name := t.Text(r, "rule") + "/" + t.Text(r, "limit")
+		name := r.Text("rule") + "/" + r.Text("limit")
 		for _, holder := range []string{"tier", "user", "key"} {
-			if of := t.Text(r, holder); of != "" {
+			if of := r.Text(holder); of != "" {
 				name += " for " + holder + " " + shortDigest(of)
 			}
 		}
-		if valid := t.Text(r, "valid"); valid != columns.Always {
+		if valid := r.Text("valid"); valid != columns.Always {
 			name += " " + valid
 		}
 		return name
 	}
-	return t.Text(r, t.Columns[0].InFile())
+	return r.Text(t.Columns[0].InFile())
 }
 
 // shortDigest shortens a digest, and leaves other names.
@@ -109,12 +88,27 @@ func (t *Table) aboutLine(line int, r *Row, err error) error {
 
 // Row is a row of a table.
 type Row struct {
-	// Values are those of the columns of the table, in their order.
-	Values []any
+	// Fields are the values of all columns of the table, by their names in a file. Those that are keys do not change.
+	Fields map[string]any
 	// Line is that of the file; 0 for a row of the database.
 	Line int
 
 	key string // the fields that name the row
+}
+
+// Text is the value of a field that is a text, or "".
+func (r *Row) Text(field string) string {
+	text, _ := r.Fields[field].(string)
+	return text
+}
+
+// row is a row with the defaults of the columns.
+func (t *Table) row(line int) Row {
+	r := Row{Fields: map[string]any{}, Line: line}
+	for i := range t.Columns {
+		r.Fields[t.Columns[i].InFile()] = t.Columns[i].Default
+	}
+	return r
 }
 
 // Content is the policy that a file or a database has.
@@ -127,13 +121,12 @@ type Content struct {
 // AddRow adds a row of a database. Each value is nil, a string or a []any of strings.
 func (p *Content) AddRow(table int, values []any) error {
 	t := &Tables[table]
-	row := Row{Values: make([]any, len(values))}
+	row := t.row(0)
 	for i, value := range values {
 		c := &t.Columns[i]
 		var texts []string
 		switch value := value.(type) {
 		case nil:
-			row.Values[i] = c.Default
 			continue
 		case string:
 			texts = []string{value}
@@ -143,7 +136,7 @@ func (p *Content) AddRow(table int, values []any) error {
 			}
 		}
 		var err error
-		if row.Values[i], err = t.Value(c, texts); err != nil {
+		if row.Fields[c.InFile()], err = t.Value(c, texts); err != nil {
 			return fmt.Errorf("a row of %s: %w", t.Name, err)
 		}
 	}
@@ -155,11 +148,10 @@ func (p *Content) AddRow(table int, values []any) error {
 // defaults. It is valid until the next row is made.
 func (p *Content) Row(table int, keys ...any) (r *Row, isNew bool) {
 	t := &Tables[table]
-	row := Row{}
+	row := t.row(0)
 	for i := range t.Columns {
-		row.Values = append(row.Values, t.Columns[i].Default)
 		if t.Columns[i].Key && len(keys) > 0 {
-			row.Values[i], keys = keys[0], keys[1:]
+			row.Fields[t.Columns[i].InFile()], keys = keys[0], keys[1:]
 		}
 	}
 	name := t.key(&row)
@@ -182,7 +174,7 @@ func (p *Content) Clone() *Content {
 	other := &Content{Has: p.Has}
 	for table := range p.Rows {
 		for _, r := range p.Rows[table] {
-			r.Values = slices.Clone(r.Values)
+			r.Fields = maps.Clone(r.Fields)
 			other.Rows[table] = append(other.Rows[table], r)
 		}
 	}
@@ -199,8 +191,7 @@ func (t *Table) key(r *Row) string {
 	var key []string
 	for i := range t.Columns {
 		if t.Columns[i].Key {
-			text, _ := r.Values[i].(string)
-			key = append(key, text)
+			key = append(key, r.Text(t.Columns[i].InFile()))
 		}
 	}
 	return strings.Join(key, "\x00")

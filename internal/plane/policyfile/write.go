@@ -16,7 +16,7 @@ func (p *Content) Write() ([]byte, error) {
 	root := &yaml.Node{Kind: yaml.MappingNode}
 	limits := map[string][]*yaml.Node{}
 	for _, row := range p.sorted(columns.Limits) {
-		rule := row.Values[0].(string)
+		rule := row.Text("rule")
 		limits[rule] = append(limits[rule], Tables[columns.Limits].node(&row))
 	}
 	for table := range Tables {
@@ -26,8 +26,8 @@ func (p *Content) Write() ([]byte, error) {
 		list := &yaml.Node{Kind: yaml.SequenceNode}
 		for _, row := range p.sorted(table) {
 			n := Tables[table].node(&row)
-			if table == columns.Rules && limits[row.Values[0].(string)] != nil {
-				add(n, Tables[columns.Limits].Section, &yaml.Node{Kind: yaml.SequenceNode, Content: limits[row.Values[0].(string)]})
+			if its := limits[row.Text("name")]; table == columns.Rules && its != nil {
+				add(n, Tables[columns.Limits].Section, &yaml.Node{Kind: yaml.SequenceNode, Content: its})
 			}
 			list.Content = append(list.Content, n)
 		}
@@ -47,8 +47,9 @@ func add(n *yaml.Node, name string, value *yaml.Node) {
 
 func (t *Table) node(r *Row) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode}
-	for i, value := range r.Values {
+	for i := range t.Columns {
 		c := &t.Columns[i]
+		value := r.Fields[c.InFile()]
 		if t.Kind == "limit" && i == 0 || !c.Needed && reflect.DeepEqual(value, c.Default) {
 			continue
 		}
