@@ -89,7 +89,7 @@ func addExplanation(p *page, e *admin.Explanation) {
 	p.facts(append(facts, "user", or(e.User, "nobody"), "tier", tier, "address", address, "path", e.Path))
 	addSection(p, "Bans", e.Bans, banRow)
 	p.print("\nRules\n")
-	addList(p, e.Rules, fields[admin.ExplainedRule]("RULE name, ACTION action, FAMILY family, PRIORITY priority, APPLIES applies, WHY why"),
+	addList(p, e.Rules, fields[admin.Row]("RULE name, ACTION action, FAMILY family, PRIORITY priority, APPLIES applies, WHY why"),
 		"There are no rules.")
 	addSection(p, "Limits", e.Limits, explainedRow)
 }
@@ -103,14 +103,6 @@ func explainedRow(l *admin.ExplainedLimit) row {
 		"LIMIT", l.Rule + "/" + l.Limit, "COUNTED FOR", l.Key, "AMOUNT", or(l.Quota, "unlimited"), "FROM", "the " + l.AmountFrom,
 		"WINDOW", window(l.Seconds, l.Calendar), "ALGORITHM", l.Algorithm, "COST", cost, "LEFT", l.Left, "RESETS", l.Reset, "WOULD", would(l),
 	}
-}
-
-// window is the window of a limit: so many seconds, or a unit of the calendar.
-func window(seconds *float64, calendar *string) string {
-	if seconds != nil {
-		return span(*seconds)
-	}
-	return cell(calendar)
 }
 
 // would says what a limit would do with the request now.

@@ -131,26 +131,32 @@ func limits(limits []admin.Row) string {
 	var all []string
 	for i := range limits {
 		l := &limits[i]
-		one := l.Text("name") + " " + or(l.Get("events"), "unlimited")
-		if seconds, hasWindow := l.Get("seconds").(float64); hasWindow {
-			one += "/" + span(seconds)
-		} else if calendar := l.Text("calendar"); calendar != "" {
-			one += "/" + calendar
+		amount := or(l.Get("events"), "unlimited")
+		if l.Text("algorithm") != "in_flight" {
+			amount += "/" + window(l.Get("seconds"), l.Get("calendar"))
 		}
-		one += " " + l.Text("algorithm")
+		one := []string{l.Text("name"), amount, l.Text("algorithm")}
 		if zone := l.Text("time_zone"); zone != "" {
-			one += " " + zone
+			one = append(one, zone)
 		}
 		if burst := l.Get("burst"); burst != nil {
-			one += " burst " + cell(burst)
+			one = append(one, "burst", cell(burst))
 		}
 		if l.Get("durable") == true {
-			one += " durable"
+			one = append(one, "durable")
 		}
 		if exceeded := l.Text("on_exceed"); exceeded != "refuse" {
-			one += " " + exceeded
+			one = append(one, exceeded)
 		}
-		all = append(all, one)
+		all = append(all, strings.Join(one, " "))
 	}
 	return text(strings.Join(all, "; "))
+}
+
+// window is the window of a limit: so many seconds, or a unit of the calendar.
+func window(seconds, calendar any) string {
+	if given(seconds) != nil {
+		return span(given(seconds).(float64))
+	}
+	return cell(calendar)
 }

@@ -60,8 +60,9 @@ type Explanation struct {
 	Path string `json:"path"`
 	Host string `json:"host"`
 
-	Bans  []Ban           `json:"bans"`
-	Rules []ExplainedRule `json:"rules"`
+	Bans []Ban `json:"bans"`
+	// Rules have some columns of each rule, whether it applies, and why: why not, or that it matches.
+	Rules []Row `json:"rules"`
 	// Limits are those that the request is charged to.
 	Limits []ExplainedLimit `json:"limits"`
 }
@@ -75,19 +76,6 @@ type ExplainedKey struct {
 	State string `json:"state"`
 	// Tier is the key's own; nil is that of the user.
 	Tier *string `json:"tier"`
-}
-
-// ExplainedRule says whether a rule applies to a request.
-type ExplainedRule struct {
-	Name   string `json:"name"`
-	Action string `json:"action"`
-	Mode   string `json:"mode"`
-	// Family is nil for a rule without a family.
-	Family   *string `json:"family"`
-	Priority int64   `json:"priority"`
-	Applies  bool    `json:"applies"`
-	// Why says why not, or that the rule matches.
-	Why string `json:"why"`
 }
 
 // byLimit begins the reason of a refusal by a limit.
@@ -104,7 +92,7 @@ const (
 // Explain says what the policy does with a request, by the packages that the proxies use. It
 // charges nothing. The bans and identities are those of now.
 func (d *Database) Explain(ctx context.Context, r *Request) (*Explanation, error) {
-	e := &Explanation{At: r.At, AddressAssumed: !r.Address.IsValid(), Bans: []Ban{}, Rules: []ExplainedRule{}, Limits: []ExplainedLimit{}}
+	e := &Explanation{At: r.At, AddressAssumed: !r.Address.IsValid(), Bans: []Ban{}, Rules: []Row{}, Limits: []ExplainedLimit{}}
 	facts := &policy.Facts{
 		Tier: r.Tier, RejectUnknown: !r.AllowUnknown, Address: r.Address.WithZone(""), Method: r.Method,
 		Host: policy.NormalHost(r.Host), Route: r.Route, Header: r.Header,
@@ -211,35 +199,34 @@ func explainKey(r *Request, id *policy.Identity, trace *policy.Trace) *Explained
 }
 
 // explainRules says whether each rule of a list applies. The trace has those that can have an effect.
-func explainRules(listed []Row, trace *policy.Trace, ambiguous bool) []ExplainedRule {
+func explainRules(listed []Row, trace *policy.Trace, ambiguous bool) []Row {
 	traced := map[string]policy.TracedRule{}
 	for _, rule := range trace.Rules {
 		traced[rule.Name] = rule
 	}
-	explained := []ExplainedRule{}
+	explained := []Row{}
 	for i := range listed {
-		row := &listed[i]
-		x := ExplainedRule{Name: row.Text("name"), Action: row.Text("action"), Mode: row.Text("mode"), Priority: row.Get("priority").(int64)}
-		if family, isOne := row.Get("family").(string); isOne {
-			x.Family = &family
+		var x Row
+		for _, name := range []string{"name", "action", "mode", "family", "priority"} {
+			x.Add(name, listed[i].Get(name))
 		}
-		problems := row.Get("problems").([]string)
-		rule, isTraced := traced[x.Name]
+		problems := listed[i].Get("problems").([]string)
+		rule, isTraced := traced[x.Text("name")]
 		switch {
 		case !isTraced && len(problems) > 0:
-			x.Why = "it cannot be used: " + problems[0]
-		case x.Mode == policy.Off.String():
-			x.Why = "mode: off"
+			rule.Why = "it cannot be used: " + problems[0]
+		case x.Text("mode") == policy.Off.String():
+			rule.Applies, rule.Why = false, "mode: off"
 		case !isTraced:
-			x.Why = "valid: it has ended"
+			rule.Why = "valid: it has ended"
 		case ambiguous:
-			x.Why = "the request is refused before: " + policy.AmbiguousPath.String()
-		default:
-			x.Applies, x.Why = rule.Applies, rule.Why
+			rule.Applies, rule.Why = false, "the request is refused before: "+policy.AmbiguousPath.String()
 		}
+		x.Add("applies", rule.Applies)
+		x.Add("why", rule.Why)
 		explained = append(explained, x)
 	}
-	sort.SliceStable(explained, func(i, j int) bool { return explained[i].Applies && !explained[j].Applies })
+	sort.SliceStable(explained, func(i, j int) bool { return explained[i].Get("applies") == true && explained[j].Get("applies") != true })
 	return explained
 }
 
