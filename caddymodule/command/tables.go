@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 var migrateCommand = entry{
@@ -186,6 +187,9 @@ The tables of the history can be changed by their owner only.`,
 	alone: []string{"user ip key key-id"},
 	do: func(c *call) error {
 		who := admin.Person{User: c.text("user"), Key: get[string](c, "key"), Address: get[netip.Addr](c, "ip"), KeyID: get[int64](c, "key-id")}
+		if who == (admin.Person{}) {
+			return &ratelimit.FieldError{Field: "--user, --ip, --key or --key-id", Want: "given: it says who is to be forgotten"}
+		}
 		forgotten, err := c.db.Forget(c.ctx, &who, c.is("account"), c.is("dry-run"))
 		return show(c, forgotten, err, addForgotten)
 	},
