@@ -75,7 +75,7 @@ func TestTableOfSmallLimits(t *testing.T) {
 	}
 }
 
-// TestTwoHandlersOnOneRequest: docs/promises.md says that two handlers are not all or
+// TestTwoHandlersOnOneRequest: docs/caddy.md says that two handlers are not all or
 // nothing, and that one prefix twice on the way of a request charges twice.
 func TestTwoHandlersOnOneRequest(t *testing.T) {
 	handler := func(next http.Handler, prefix, limit string) http.Handler {
