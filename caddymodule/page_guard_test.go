@@ -74,8 +74,9 @@ func TestErrorsOfThePageNameTheField(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"/api/top?snce=2h": `the field \"snce\": must be one of the fields since, until, n"`, "/api/bans?n=1": `the field \"n\": must be left out: there are no fields here"`,
-		"/api/top?n=x": `"n: \"x\": must be a whole number from 1 to 100"`, "/api/usage?user=%00": "NUL (%00), which is in no name",
+		"/api/top?snce=2h": `the field \"snce\": must be one of the fields since, until, n"`, "/api/session?n=1": "must be left out: there are no fields here",
+		"/api/bans?n=1": `the field \"n\": must be left out: there are no fields here"`,
+		"/api/top?n=x":  `"n: \"x\": must be a whole number from 1 to 100"`, "/api/usage?user=%00": "NUL (%00), which is in no name",
 	} {
 		if status, _, text := c.page("GET", path, ""); status != http.StatusBadRequest || !strings.Contains(text, want) {
 			t.Errorf("%s: status %d, want 400 and %s: %s", path, status, want, text)

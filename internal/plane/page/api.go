@@ -59,7 +59,7 @@ func sectionOf(name string) *question {
 
 // questions by their names. The actions are questions as well.
 var questions = map[string]*question{
-	"session": {http.MethodGet, nil, func(s *Server, r *http.Request) (any, error) { return s.session(r), nil }},
+	"session": {http.MethodGet, nil, func(s *Server, r *http.Request) (any, error) { return s.session(r), readFields(r, &struct{}{}) }},
 	"state": asking(http.MethodGet, func(ctx context.Context, s *Server, _ *struct{}) (any, error) {
 		return json.RawMessage(s.state(ctx, watchTime)), nil
 	}),
