@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -45,9 +44,6 @@ type forgottenRow struct {
 // audit log, the usage, the overrides and the bans, and with account also of the users and the
 // API keys. A dry run only counts them.
 func (d *Database) Forget(ctx context.Context, p *Person, account, dryRun bool) (*Forgetting, error) {
-	if *p == (Person{}) {
-		return nil, errors.New("--user, --ip, --key or --key-id: missing: one of them must say who is to be forgotten")
-	}
 	key, address := p.Key, ""
 	if !utf8.ValidString(key) || strings.IndexByte(key, 0) >= 0 {
 		key = ratelimit.DigestKey(key) // as it is stored
