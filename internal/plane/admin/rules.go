@@ -7,7 +7,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 var rulesSQL = "SELECT " + answerSQL(columns.Tables[columns.Rules].Columns, "r") + `, r.created_by, r.updated_at FROM rate_limit_rules r
@@ -106,7 +105,7 @@ func (d *Database) SetRuleMode(ctx context.Context, name, mode string) error {
 // RenameRule gives a rule another name. Its limits and overrides go with it, and it keeps its counters
 // and its history.
 func (d *Database) RenameRule(ctx context.Context, name, to string) error {
-	return d.rename(ctx, "rule", "rate_limit_rules", "name", name, to, d.noRule)
+	return d.rename(ctx, "rule", "name", name, to, d.noRule)
 }
 
 // DeleteRule deletes a rule with its limits and overrides. Its counters expire by themselves.
@@ -154,17 +153,13 @@ func (d *Database) noneOf(ctx context.Context, name, must, question, none string
 	return notFound(must + amongSome(name, names))
 }
 
-// rename gives a row another name, which all that refers to it then has. kind is what the row is, and
+// rename gives a row another name, which all that refers to it then has. kind is what the row is, column has the name, and
 // missing makes the error about a name that no row has.
-func (d *Database) rename(ctx context.Context, kind, table, column, name, to string, missing func(context.Context, string) error) error {
-	err := d.together(ctx, func(w *work) {
-		if len(some[bool](w, "SELECT true FROM "+table+" WHERE "+column+" = $1", to)) > 0 {
-			w.fail(&ratelimit.FieldError{Field: kind, Value: to, Want: "a name that no " + kind + " has"})
-		}
-		if w.execute("UPDATE "+table+" SET "+column+" = $2 WHERE "+column+" = $1", name, to) == 0 && w.err == nil {
-			w.fail(missing(ctx, name))
-		}
-	})
+func (d *Database) rename(ctx context.Context, kind, column, name, to string, missing func(context.Context, string) error) error {
+	found, err := value[bool](ctx, d, "SELECT rate_limit_rename($1, $2, $3)", kind, name, to)
+	if err == nil && !*found {
+		err = missing(ctx, name)
+	}
 	return withValue(err, column, column, to)
 }
 

@@ -108,7 +108,7 @@ const tierNames = "SELECT tier FROM rate_limit_tiers ORDER BY rank, tier"
 
 // RenameTier gives a tier another name, which its users, keys, overrides and rules then have.
 func (d *Database) RenameTier(ctx context.Context, name, to string) error {
-	return d.rename(ctx, "tier", "rate_limit_tiers", "tier", name, to, d.noTier)
+	return d.rename(ctx, "tier", "tier", name, to, d.noTier)
 }
 
 // DeleteTier deletes a tier that nothing uses. The error names what uses it.
