@@ -74,11 +74,13 @@ func addExplanation(p *page, e *admin.Explanation) {
 	facts := row{"result", e.Text(), "at", e.At}
 	tier, address := text(e.Tier), e.Address
 	if e.Key != nil {
-		key := cell(e.Key.Hint)
+		key := e.Key.State
 		if e.Key.ID != 0 {
-			key = "key " + cell(e.Key.ID)
+			key = "key " + cell(e.Key.ID) + ", " + key
+		} else if e.Key.Hint != nil {
+			key = text(*e.Key.Hint) + ", " + key
 		}
-		facts = append(facts, "key", key+", "+e.Key.State)
+		facts = append(facts, "key", key)
 		if e.Key.Tier != nil && *e.Key.Tier == e.Tier {
 			tier += ", of the key"
 		}

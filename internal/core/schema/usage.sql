@@ -74,10 +74,12 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 		FROM (SELECT least(t.quota, ceil(greatest(0, -t.drained)::float8 * events / span))::bigint::numeric AS used) AS b
 		WHERE algorithm = 'token_bucket' AND events > 0 AND tokens IS NULL AND last_refill IS NOT NULL
 		UNION ALL -- the backlog, which drains; or that of a bucket which wrote the row
-		SELECT div(b.backlog + span - 1, span), at, div(b.backlog + events - 1, events) FROM (
-			SELECT CASE WHEN tokens IS NOT NULL
-				THEN greatest(0, (t.quota - least(t.quota, greatest(0, trunc(tokens)))::bigint) * span::numeric - greatest(0, t.drained) * events::numeric)
-				WHEN t.drained <= 0 THEN -t.drained * events::numeric + least(coalesce(remainder, 0), events - 1) ELSE 0 END AS backlog
+		SELECT div(b.backlog + span - 1, span), last_refill + b.drained * interval '1 microsecond', div(b.backlog + events - 1, events) FROM (
+			SELECT d.drained, CASE WHEN tokens IS NOT NULL
+				THEN greatest(0, (t.quota - least(t.quota, greatest(0, trunc(tokens)))::bigint) * span::numeric - greatest(0, d.drained) * events::numeric)
+				WHEN d.drained <= 0 THEN -d.drained * events::numeric + least(coalesce(remainder, 0), events - 1) ELSE 0 END AS backlog
+			-- a backlog that another limit left is bounded
+			FROM (SELECT greatest(t.drained, -least(4611686018427387904 / nullif(events, 0), 3155760000000000)) AS drained) AS d
 		) AS b WHERE algorithm = 'gcra' AND events > 0 AND last_refill IS NOT NULL
 		UNION ALL -- nobody knows when requests end
 		SELECT slots, NULL, NULL WHERE algorithm = 'in_flight'

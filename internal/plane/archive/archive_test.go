@@ -362,7 +362,7 @@ func TestThereMustBeAnAuditLogAndATimeInThePast(t *testing.T) {
 	if _, err := archive.Run(t.Context(), conn, o); err == nil || !strings.Contains(err.Error(), "--before") {
 		t.Errorf("a time to come: %v, want an error of --before", err)
 	}
-	execute(t, conn, "DROP TABLE rate_limit_audit")
+	execute(t, conn, "DROP TABLE rate_limit_audit CASCADE")
 	if _, err := archive.Run(t.Context(), cluster.Connect(t, dsn), options(t, t.TempDir(), 1)); err == nil || !strings.Contains(err.Error(), "migrate") {
 		t.Errorf("without the table: %v, want that it must be made", err)
 	}

@@ -157,7 +157,7 @@ func (s *simServer) policy(st *simStatement, a *simAnswer) {
 		a.addTexts(simTables)
 	case is("SELECT * FROM (SELECT 'rule' AS part"):
 		a.addTexts(simRules...)
-	case is("SELECT b.network::text"), is("SELECT 'user', b.user_id"), is("SELECT 'key', encode"):
+	case is("SELECT * FROM (SELECT 'network', b.network"), is("SELECT 'key', encode"):
 	case is("SELECT 'key', a.digest"):
 		for _, user := range st.args[1].([]string) {
 			a.addTexts("user", user, `{"Tier":"free","User":"`+user+`","Known":true}`)
