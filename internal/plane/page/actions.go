@@ -201,15 +201,18 @@ type undoAction struct {
 }
 
 func (a *undoAction) do(ctx context.Context, db *admin.Database, now time.Time) (*change, error) {
-	did, err := db.Ask(ctx, `SELECT c.at, c.by, c.kind || ' ' || c.which || ': ' || array_to_string(c.what, ', ') AS text FROM rate_limit_changed c
+	did, err := db.Ask(ctx, `SELECT c.at, c.by, c.kind || ' ' || c.which || ': ' || array_to_string(c.what, ', ') AS text, bool_and(c.kind IN ('ban', 'override')) OVER () AS own
+FROM rate_limit_changed c
 WHERE c.seq IN (SELECT same.seq FROM rate_limit_changes one JOIN rate_limit_changes same USING (xid, at) WHERE one.seq = $1) ORDER BY c.seq LIMIT 20`, a.Change)
-	if err == nil {
-		_, err = db.Undo(ctx, a.Change)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(did) == 0:
+		return nil, &failure{404, "change", "the database does not have this change any more"}
+	case did[0].Get("own") != true:
+		return nil, &ratelimit.FieldError{Field: "change", Value: fmt.Sprint(a.Change), Want: "a change of bans and overrides alone: the page changes nothing else of the policy"}
 	}
-	if err == nil && len(did) == 0 {
-		err = &failure{404, "change", "the database does not have this change any more"}
-	}
-	if err != nil {
+	if _, err := db.Undo(ctx, a.Change); err != nil {
 		return nil, err
 	}
 	c := &change{Text: "Take back what " + did[0].Text("by") + " did at " + clock(did[0].Get("at").(time.Time), now)}

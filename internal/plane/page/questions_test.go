@@ -280,6 +280,9 @@ func TestTakingAnOverrideBackNamesIt(t *testing.T) {
 	if status, text := send(a.api, "undo", a.by(made.Undo.Body)); status != http.StatusUnprocessableEntity || !strings.Contains(text, "something newer has changed") {
 		t.Errorf("undo again: status %d: %s", status, text)
 	}
+	if status, text := send(a.api, "undo", a.by(map[string]any{"change": 1})); status != http.StatusBadRequest || !strings.Contains(text, "bans and overrides alone") {
+		t.Errorf("undo of a change of rules: status %d: %s", status, text)
+	}
 }
 
 // doneOfPage is the answer to an action.
