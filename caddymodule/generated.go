@@ -77,7 +77,7 @@ type HandlerSettings struct {
 	// Which fields (docs/caddy.md#what-the-client-sees) describe the limits: `X-RateLimit-*` (`x`), `RateLimit` and
 	// `RateLimit-Policy` (`ietf`), or both (`x ietf`). Default: `x`.
 	Fields Text `json:"fields,omitempty"`
-	// Networks and addresses whose requests pass the limits of the configuration uncounted (docs/caddy.md#exemptions).
+	// Limits of the configuration do not count (docs/caddy.md#exemptions) requests from these networks and addresses.
 	// Default: none.
 	Exempt Text `json:"exempt,omitempty"`
 	// The same for requests with a secret of 16 characters or more in a header. The upstream does not get the header.

@@ -18,9 +18,10 @@ import (
 // row has the columns of a table, each as its header and its value: "USER", k.User, "NAME", k.Name.
 type row []any
 
-// fields makes rows of those of an answer, or of structs, whose fields have the names of their JSON. The text has headers
-// and names, as in "USER user, EXPIRES expires_at=never". What follows = stands for NULL, and what follows : is the name of
-// a shape. Those behind a bar, until the next one, are left out of a row in which the first of them is NULL.
+// fields returns a function that makes a row of an admin.Row, or of a struct. The text has headers and names, as in
+// "USER user, EXPIRES expires_at=never". A name is a column of the admin.Row, or the JSON name of a field of the struct.
+// What follows = stands for NULL, and what follows : is the name of a shape. Columns behind a bar, until the next bar, are
+// left out of a row in which the first of them is NULL.
 func fields[T any](text string) func(value *T) row {
 	index := map[string]int{}
 	if of := reflect.TypeFor[T](); of != reflect.TypeFor[admin.Row]() {

@@ -35,9 +35,8 @@ BEGIN
 		refs := texts || digests || ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d);
 	END IF;
 	-- The number of an alternative may stand before a text. A zone that counts by a header has the digest of the API key.
-	texts := ARRAY(SELECT n || t FROM unnest(texts || ARRAY(SELECT 'key/' || k FROM unnest(keys) AS k) || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d)) AS t,
-		unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
-	ids := ARRAY(SELECT n || k FROM unnest(keys) AS k, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
+	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'key/' || k FROM unnest(keys) AS k) || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
+	ids := rate_limit_key_forms(keys::text[]);
 	kept := 0;
 
 	FOR name, condition IN

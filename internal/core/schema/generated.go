@@ -157,9 +157,8 @@ BEGIN
 		refs := texts || digests || ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d);
 	END IF;
 	-- The number of an alternative may stand before a text. A zone that counts by a header has the digest of the API key.
-	texts := ARRAY(SELECT n || t FROM unnest(texts || ARRAY(SELECT 'key/' || k FROM unnest(keys) AS k) || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d)) AS t,
-		unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
-	ids := ARRAY(SELECT n || k FROM unnest(keys) AS k, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
+	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'key/' || k FROM unnest(keys) AS k) || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
+	ids := rate_limit_key_forms(keys::text[]);
 	kept := 0;
 
 	FOR name, condition IN
@@ -1169,7 +1168,7 @@ BEGIN
 		(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = $1 AND ($2 IS NULL OR h.key_id = $2) ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
 		(SELECT max(u.resets_at) FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
 			JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
-			WHERE u.key = ANY (ARRAY(SELECT a.number || own FROM unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS a(number))))
+			WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])))
 	FROM rate_limit_usage_now n WHERE n.user_id = $1 AND ($2 IS NULL OR n.key_id = $2);
 END $$;
 COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS
@@ -2521,6 +2520,11 @@ COMMENT ON FUNCTION rate_limit_counters(text, boolean, text[]) IS
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
 COMMENT ON FUNCTION rate_limit_counter_key(text) IS 'The key of the counters of a user, as proxies write it.';
+
+CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+	SELECT ARRAY(SELECT n || t FROM unnest($1) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n)
+$$;
+COMMENT ON FUNCTION rate_limit_key_forms(text[]) IS 'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
 
 -- The definitions are those of package algorithm: used is the quota less what Look says is left. A part of a request
 -- that has come back admits none, so used is rounded up. All sums that may be large are of type numeric.

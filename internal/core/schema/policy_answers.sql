@@ -18,7 +18,7 @@ BEGIN
 		(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = $1 AND ($2 IS NULL OR h.key_id = $2) ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
 		(SELECT max(u.resets_at) FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
 			JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
-			WHERE u.key = ANY (ARRAY(SELECT a.number || own FROM unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS a(number))))
+			WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])))
 	FROM rate_limit_usage_now n WHERE n.user_id = $1 AND ($2 IS NULL OR n.key_id = $2);
 END $$;
 COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS

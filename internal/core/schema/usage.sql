@@ -33,6 +33,11 @@ CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LAN
 RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
 COMMENT ON FUNCTION rate_limit_counter_key(text) IS 'The key of the counters of a user, as proxies write it.';
 
+CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+	SELECT ARRAY(SELECT n || t FROM unnest($1) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n)
+$$;
+COMMENT ON FUNCTION rate_limit_key_forms(text[]) IS 'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
+
 -- The definitions are those of package algorithm: used is the quota less what Look says is left. A part of a request
 -- that has come back admits none, so used is rounded up. All sums that may be large are of type numeric.
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint,

@@ -180,5 +180,5 @@ func (d *Database) userUsage(ctx context.Context, user string) ([]Usage, error) 
 )
 SELECT `+usageColumns+` FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
 	JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON true JOIN own o ON (o.dimension, o.part) = (d.dimension, d.part)
-WHERE u.key = ANY (ARRAY(SELECT number || part FROM unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS number, own)) ORDER BY u.rule, u.limit_name, u.key`, user)
+WHERE u.key = ANY (rate_limit_key_forms(ARRAY(SELECT part FROM own))) ORDER BY u.rule, u.limit_name, u.key`, user)
 }

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -171,21 +170,10 @@ func (d *Database) NearLimits(ctx context.Context, limits []*ratelimit.Limit, pe
 WHERE u.used > 0 AND u.used >= coalesce(l.burst, l.events) * $2::float8 / 100 ORDER BY percent DESC LIMIT $3::bigint`, percent, int64(most))
 }
 
-// numbered are texts, and the same as alternatives of a key.
-func numbered(texts []string) []string {
-	all := slices.Clone(texts)
-	for number := 1; number <= 9; number++ {
-		for _, text := range texts {
-			all = append(all, policy.AlternativeKey(number, text, false))
-		}
-	}
-	return all
-}
-
 // UsedOf returns how much is used of limits of configurations for a key, as it is given or as it is stored.
 func (d *Database) UsedOf(ctx context.Context, limits []*ratelimit.Limit, key string) ([]Usage, error) {
-	return ofLimits[Usage](ctx, d, limits, `SELECT `+limitUsageSQL+` FROM `+limitsSQL+` CROSS JOIN LATERAL rate_limit_counters(l.prefix, l.durable, $2::text[]) AS c `+usageOfSQL+`
-WHERE u.used > 0 ORDER BY l.prefix, c.key`, numbered(storedKeys(key)))
+	return ofLimits[Usage](ctx, d, limits, `SELECT `+limitUsageSQL+` FROM `+limitsSQL+` CROSS JOIN LATERAL rate_limit_counters(l.prefix, l.durable, rate_limit_key_forms($2::text[])) AS c `+usageOfSQL+`
+WHERE u.used > 0 ORDER BY l.prefix, c.key`, storedKeys(key))
 }
 
 // InFlight is how many requests of a prefix are in flight, all keys together.

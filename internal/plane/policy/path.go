@@ -123,8 +123,8 @@ func NormalHost(host string) string {
 	return host
 }
 
-// isAmbiguous reports whether a request, whose path has parameters, has another verdict without
-// them: another refusal, an exemption, or another limit that is enforced. Verdicts are compared, and
+// isAmbiguous reports whether the parameters of a path change the verdict. The request then has, without
+// the parameters, another refusal, an exemption, or another limit that is enforced. Verdicts are compared, and
 // not the rules that match: a rule that gives the verdict in both readings still gives it.
 func isAmbiguous(set *ruleSet, f *Facts, sender *amounts, at int64, o *Verdict) bool {
 	for _, path := range withoutParameters(f.Path) {

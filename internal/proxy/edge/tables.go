@@ -31,7 +31,7 @@ var HandlerTable = []Setting{
 		Default: "`x`",
 	}, {
 		Name: "exempt", Form: Words, Args: wantExempt, Want: wantExempt, Read: readExempt, Syntax: "<networks>",
-		Help:    "Networks and addresses whose requests pass the limits of the configuration [uncounted](caddy.md#exemptions).",
+		Help:    "Limits of the configuration do [not count](caddy.md#exemptions) requests from these networks and addresses.",
 		Default: "none",
 	}, {
 		Name: "exempt_header", Form: Words, Args: wantExemptHeader, Want: wantExemptHeader, Read: readExemptHeader, Syntax: "<header> <secret>",
