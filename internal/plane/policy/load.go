@@ -114,9 +114,8 @@ UNION ALL
 // bannedKeysSQL returns the API keys that are banned, and those of banned users, as bansSQL does. It is a statement of its
 // own: while the table of API keys is locked, all else must still be obeyed.
 var bannedKeysSQL = `SELECT 'key', encode(k.digest, 'hex'), json_build_object('KeyID', k.id, 'User', k.user_id, 'Bans', ` + keyBansSQL + `)::text
-FROM (SELECT b.key_id FROM rate_limit_bans b WHERE b.until > now()
-	UNION SELECT k.id FROM rate_limit_bans b JOIN rate_limit_api_keys k ON k.user_id = b.user_id WHERE b.until > now()) AS banned(id)
-JOIN rate_limit_api_keys k ON k.id = banned.id
+FROM rate_limit_api_keys k JOIN (SELECT b.key_id FROM rate_limit_bans b WHERE b.until > now()
+	UNION SELECT k.id FROM rate_limit_bans b JOIN rate_limit_api_keys k ON k.user_id = b.user_id WHERE b.until > now()) AS banned(id) ON banned.id = k.id
 WHERE coalesce(k.revoked_at > now(), true) AND coalesce(k.expires_at > now(), true) ORDER BY 2 LIMIT 100001`
 
 // identitiesSQL returns the API keys with the digests $1, and the users $2, each with its
@@ -126,7 +125,7 @@ WHERE coalesce(k.revoked_at > now(), true) AND coalesce(k.expires_at > now(), tr
 var identitiesSQL = `SELECT 'key', a.digest, json_build_object('KeyID', k.id, 'ExpiresAt', ` + endSQL("k.expires_at") + `, 'RevokedAt', ` + endSQL("k.revoked_at") + `, ` + keyTierSQL + `, ` + userSQL + `,
 	'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o WHERE (o.key_id = k.id OR o.user_id = k.user_id) AND ` + overrideDueSQL + `),
 	'Bans', ` + keyBansSQL + `)::text
-FROM unnest($1::text[]) AS a(digest) JOIN rate_limit_api_keys k ON k.digest = decode(a.digest, 'hex') JOIN rate_limit_users u ON u.user_id = k.user_id
+FROM rate_limit_users u JOIN rate_limit_api_keys k ON k.user_id = u.user_id JOIN unnest($1::text[]) AS a(digest) ON k.digest = decode(a.digest, 'hex')
 UNION ALL
 SELECT 'user', a.user_id, json_build_object('Tier', u.tier, 'TierUntil', ` + endSQL("u.tier_until") + `, ` + userSQL + `,
 	'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND ` + overrideDueSQL + `),

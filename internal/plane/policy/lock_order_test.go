@@ -1,0 +1,51 @@
+package policy_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// A statement of a proxy that waits for a table has locked none that TRUNCATE ... CASCADE locks after it. So the two never
+// wait for each other, and the replication to a region does not fail.
+func TestStatementsLockTheTablesInTheOrderOfTruncate(t *testing.T) {
+	s := newSite(t)
+	other, watching := cluster.Connect(t, s.dsn), cluster.Connect(t, s.dsn)
+	for sql, args := range policy.Statements {
+		for _, table := range []string{"tiers", "users", "api_keys", "rules", "rule_limits", "overrides", "bans"} {
+			if _, err := other.Exec(t.Context(), "BEGIN; LOCK TABLE rate_limit_"+table); err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() {
+				_, err := s.pool.Exec(context.Background(), sql, args...)
+				done <- err
+			}()
+			var waits bool
+			await.Within(t, time.Minute, "a statement that waits or has ended", func() bool {
+				if err := watching.QueryRow(t.Context(), "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND relation = $1::regclass", "rate_limit_"+table).Scan(&waits); err != nil {
+					t.Fatal(err)
+				}
+				return waits || len(done) > 0
+			})
+			var later int
+			if err := watching.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks waits JOIN pg_locks has USING (pid) JOIN pg_class c ON c.oid = has.relation
+				WHERE NOT waits.granted AND has.granted AND c.relkind = 'r' AND c.relname LIKE 'rate_limit%' AND has.relation > waits.relation`).Scan(&later); err != nil {
+				t.Fatal(err)
+			}
+			if later > 0 {
+				t.Errorf("this waits for %s, and has locked %d later tables: %s", table, later, sql)
+			}
+			if _, err := other.Exec(t.Context(), "COMMIT"); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-done; err != nil {
+				t.Errorf("%v: %s", err, sql)
+			}
+		}
+	}
+}
