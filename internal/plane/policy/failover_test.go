@@ -2,22 +2,13 @@ package policy_test
 
 import (
 	"context"
-	"fmt"
-	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster/leash"
 )
 
 // On another timeline, everything is read anew.
@@ -58,8 +49,10 @@ func TestTablesThatAreMadeAgain(t *testing.T) {
 // The primary is lost with its latest changes, and a replica takes its place. A change that
 // was obeyed and lost is obeyed no more, and the next one is not missed.
 func TestAReplicaIsPromoted(t *testing.T) {
-	primary := cluster.Private(t, cluster.Options{Config: map[string]string{"wal_level": "replica", "synchronous_commit": "local"},
-		HBA: "local all all trust\nhost all,replication all 127.0.0.1/32 trust\n"})
+	cluster.Tool(t, "pg_basebackup")
+	replicating := cluster.Options{Config: map[string]string{"wal_level": "replica", "synchronous_commit": "local"},
+		HBA: "local all all trust\nhost all,replication all 127.0.0.1/32 trust\n"}
+	primary, second := cluster.Private(t, replicating), cluster.Private(t, replicating)
 	s := siteOn(t, primary.DSN("postgres"))
 	if s.number("SELECT current_setting('server_version_num')::bigint") < 150000 {
 		t.Skip("this server is older than Postgres 15, see TestOldServer")
@@ -70,8 +63,10 @@ func TestAReplicaIsPromoted(t *testing.T) {
 	refresh(t, p)
 	s.exec("INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro'), ('gold')")
 	s.user("ann", "free")
-	second := replica(t, primary)
-	r := siteOn(t, second)
+	if err := second.Follow(ctx, primary); err != nil {
+		t.Fatal(err)
+	}
+	r := siteOn(t, second.DSN("postgres"))
 	var seen int64
 	await.Within(t, time.Minute, "the replica", func() bool {
 		return r.pool.QueryRow(ctx, "SELECT count(*) FROM rate_limit_users").Scan(&seen) == nil && seen == 1
@@ -108,64 +103,4 @@ func TestAReplicaIsPromoted(t *testing.T) {
 	r.exec("UPDATE rate_limit_users SET tier = 'gold'")
 	refresh(t, p)
 	same(t, "after the next change", decided(t, p, "key of ann", ""), "ann gold")
-}
-
-// replica starts a replica of a cluster and returns the DSN of its database postgres.
-func replica(t *testing.T, primary *cluster.Cluster) string {
-	t.Helper()
-	ctx := context.Background()
-	backup := cluster.Tool(t, "pg_basebackup")
-	// Its files are those of the account that runs the primary.
-	owner, err := os.Stat(primary.DataDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	system := owner.Sys().(*syscall.Stat_t)
-	data := filepath.Join(filepath.Dir(primary.DataDir()), "replica")
-	run := func(name string, args ...string) *exec.Cmd {
-		cmd := exec.Command(name, args...)
-		cmd.Dir = "/"
-		cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-		if os.Geteuid() == 0 {
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: system.Uid, Gid: system.Gid}}
-		}
-		return cmd
-	}
-	if err := run(backup, "-D", data, "-d", primary.DSN("postgres"), "-R", "-X", "stream", "-c", "fast").Run(); err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	server := run(cluster.Tool(t, "postgres"), "-D", data, "-p", fmt.Sprint(port), "-c", "unix_socket_directories=", "-c", "logging_collector=off", "-c", "log_min_messages=fatal")
-	server.Stdout, server.Stderr = nil, nil
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Process.Signal(syscall.SIGQUIT); _ = server.Wait() })
-	// The server ends with this process, however that ends.
-	held, err := leash.New(syscall.SIGQUIT)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = held.End() })
-	if err := held.Hold(server.Process.Pid); err != nil {
-		t.Fatal(err)
-	}
-	dsn := fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
-	await.Within(t, time.Minute, "the replica to start", func() bool {
-		attempt, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
-		conn, err := pgx.Connect(attempt, dsn)
-		if err == nil {
-			_ = conn.Close(ctx)
-		}
-		return err == nil
-	})
-	return dsn
 }
