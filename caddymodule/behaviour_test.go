@@ -21,8 +21,8 @@ func TestARequestOverTheLimitIsRefused(t *testing.T) {
 		}`)
 	for left := int64(2); left >= 0; left-- {
 		a := c.expect(http.StatusOK, "/")
-		if a.body != "ok" || a.number(t, "X-RateLimit-Limit") != 3 || a.number(t, "X-RateLimit-Remaining") != left || a.header.Get("Retry-After") != "" {
-			t.Fatalf("with %d left: %q, %v", left, a.body, a.header)
+		if a.Body != "ok" || a.number(t, "X-RateLimit-Limit") != 3 || a.number(t, "X-RateLimit-Remaining") != left || a.Header.Get("Retry-After") != "" {
+			t.Fatalf("with %d left: %q, %v", left, a.Body, a.Header)
 		}
 		if reset := time.Until(time.Unix(a.number(t, "X-RateLimit-Reset"), 0)); reset < 55*time.Second || reset > 61*time.Second {
 			t.Errorf("reset in %v, want a minute", reset)
@@ -33,14 +33,14 @@ func TestARequestOverTheLimitIsRefused(t *testing.T) {
 	if retry < 55 || retry > 60 {
 		t.Errorf("Retry-After: %d, want about 60", retry)
 	}
-	if want := fmt.Sprintf(`{"error":"Too many requests","retryAfter":%d}`, retry); a.body != want {
-		t.Errorf("body %s, want %s", a.body, want)
+	if want := fmt.Sprintf(`{"error":"Too many requests","retryAfter":%d}`, retry); a.Body != want {
+		t.Errorf("body %s, want %s", a.Body, want)
 	}
-	if got := a.header.Get("Content-Type"); got != "application/json" {
+	if got := a.Header.Get("Content-Type"); got != "application/json" {
 		t.Errorf("Content-Type %q", got)
 	}
 	if a.number(t, "X-RateLimit-Limit") != 3 || a.number(t, "X-RateLimit-Remaining") != 0 {
-		t.Errorf("headers %v", a.header)
+		t.Errorf("headers %v", a.Header)
 	}
 	denials := c.lines("request refused")
 	if len(denials) != 1 || denials[0]["level"] != "debug" || denials[0]["prefix"] != c.prefix() || denials[0]["key"] != "127.0.0.1" {
@@ -71,11 +71,11 @@ func TestResetSaysWhenToComeAgain(t *testing.T) {
 		a := c.expect(test.status, "/", "X-Cost", test.cost)
 		reset := a.number(t, "X-RateLimit-Reset") - time.Now().Unix()
 		if reset < test.least || reset > test.most || test.status == 429 && max(reset-a.number(t, "Retry-After"), a.number(t, "Retry-After")-reset) > 3 {
-			t.Errorf("%d: %v, want a reset %d to %d s ahead", test.status, a.header, test.least, test.most)
+			t.Errorf("%d: %v, want a reset %d to %d s ahead", test.status, a.Header, test.least, test.most)
 		}
 	}
-	if a := c.expect(http.StatusTooManyRequests, "/", "X-Cost", "3"); a.header["X-Ratelimit-Reset"] != nil || a.header["Retry-After"] != nil || a.number(t, "X-RateLimit-Limit") != 2 {
-		t.Errorf("a request that can never pass: %v", a.header)
+	if a := c.expect(http.StatusTooManyRequests, "/", "X-Cost", "3"); a.Header["X-Ratelimit-Reset"] != nil || a.Header["Retry-After"] != nil || a.number(t, "X-RateLimit-Limit") != 2 {
+		t.Errorf("a request that can never pass: %v", a.Header)
 	}
 }
 
@@ -98,15 +98,15 @@ func TestARequestGivesItsCost(t *testing.T) {
 		{"", 200, 9}, {"4", 200, 5}, {"-3", 200, 4}, {"2.5", 200, 3}, {"many", 200, 2}, {"3", 429, 2}, {"2", 200, 0}, {"1", 429, 0},
 	} {
 		a := c.get("/", "X-User", "a", "X-Cost", step.cost)
-		if a.status != step.status || a.number(t, "X-RateLimit-Remaining") != step.left {
-			t.Errorf("%d, a cost of %q: %d with %s left, want %+v", i, step.cost, a.status, a.header.Get("X-RateLimit-Remaining"), step)
+		if a.Status != step.status || a.number(t, "X-RateLimit-Remaining") != step.left {
+			t.Errorf("%d, a cost of %q: %d with %s left, want %+v", i, step.cost, a.Status, a.Header.Get("X-RateLimit-Remaining"), step)
 		}
 	}
 	// More than the whole quota can never pass.
 	for _, cost := range []string{"11", "99999999999999999999"} {
 		a := c.expect(http.StatusTooManyRequests, "/", "X-User", "b", "X-Cost", cost)
-		if a.body != `{"error":"Too many requests"}` || a.header.Get("Retry-After") != "" {
-			t.Errorf("a cost of %s: %s, %v", cost, a.body, a.header)
+		if a.Body != `{"error":"Too many requests"}` || a.Header.Get("Retry-After") != "" {
+			t.Errorf("a cost of %s: %s, %v", cost, a.Body, a.Header)
 		}
 	}
 }
@@ -219,8 +219,8 @@ func TestALimitInFlightLeavesTheRequestToCaddy(t *testing.T) {
 			}
 		}`)
 	for _, path := range []string{"/", "/error"} {
-		if a := c.get(path); a.body != http.MethodPut {
-			t.Errorf("%s: %d, %q", path, a.status, a.body)
+		if a := c.get(path); a.Body != http.MethodPut {
+			t.Errorf("%s: %d, %q", path, a.Status, a.Body)
 		}
 	}
 }
@@ -246,8 +246,8 @@ func TestTwoHandlersSettleByOneHeader(t *testing.T) {
 				}
 			}`)
 		c.expect(http.StatusOK, "/")
-		if a := c.expect(http.StatusOK, "/"); a.header.Get("X-RateLimit-Remaining") != "42" || a.header.Get("X-Tokens") != "" {
-			t.Errorf("%v: %v", limits, a.header)
+		if a := c.expect(http.StatusOK, "/"); a.Header.Get("X-RateLimit-Remaining") != "42" || a.Header.Get("X-Tokens") != "" {
+			t.Errorf("%v: %v", limits, a.Header)
 		}
 	}
 }

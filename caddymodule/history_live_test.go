@@ -13,15 +13,24 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// recorded writes what is pending, and returns the rows of a query with one column of text.
-func recorded(t *testing.T, dsn, sql string) []string {
-	t.Helper()
+// token is a secret, of which the history has a digest.
+const token = "hunter2"
+
+// recorded writes what is pending, and returns the rows of a query with one column of text. PREFIX and DIGEST stand for the
+// prefix of the test and the digest of token.
+func (c *live) recorded(dsn, sql string) []string {
+	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	if err := caddymodule.FlushHistories(ctx); err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	return query[[]string](t, dsn, "SELECT coalesce(array_agg(x), '{}') FROM ("+sql+") AS found(x)")
+	rows := query[[]string](c.t, dsn, "SELECT coalesce(array_agg(x), '{}') FROM ("+sql+") AS found(x)")
+	names := strings.NewReplacer(ratelimit.DigestKey(token), "DIGEST", c.prefix(), "PREFIX")
+	for i := range rows {
+		rows[i] = names.Replace(rows[i])
+	}
+	return rows
 }
 
 // checkRows compares lists of rows.
@@ -114,19 +123,15 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 	c.expect(http.StatusBadRequest, "/a%2F..%2Fb")
 	c.expect(http.StatusOK, "/health", "X-User", "alice")
 	c.expect(http.StatusOK, "/", "X-User", "bob")
-	c.expect(http.StatusOK, "/zone/x", "X-User", "bob", "X-Token", "hunter2")
-	c.expect(http.StatusTooManyRequests, "/zone/x", "X-User", "bob", "X-Token", "hunter2")
+	c.expect(http.StatusOK, "/zone/x", "X-User", "bob", "X-Token", token)
+	c.expect(http.StatusTooManyRequests, "/zone/x", "X-User", "bob", "X-Token", token)
 	c.expect(http.StatusOK, "/trial", "X-User", "bob")
 	c.expect(http.StatusOK, "/trial", "X-User", "bob")
 	c.expect(http.StatusOK, "/trap", "X-User", "bob")
 	c.expect(http.StatusOK, "/key/"+other+"/x", "Host", "path.test")
 
-	digest := ratelimit.DigestKey("hunter2")
-	rows := recorded(t, dsn, `SELECT concat_ws(' ', decision, reason, prefix, limit_name, coalesce(key, '-'), coalesce(user_id, '-'), key_id, tier, status, quota, remaining, also::text, path)
+	rows := c.recorded(dsn, `SELECT concat_ws(' ', decision, reason, prefix, limit_name, coalesce(key, '-'), coalesce(user_id, '-'), key_id, tier, status, quota, remaining, also::text, path)
 		FROM rate_limit_audit ORDER BY time, decision`)
-	for i := range rows {
-		rows[i] = strings.ReplaceAll(strings.ReplaceAll(rows[i], digest, "DIGEST"), c.prefix(), "PREFIX")
-	}
 	checkRows(t, "the audit log", rows, []string{
 		"allowed rule/plan per_hour alice alice 7 free 2 1 /a/b",
 		"allowed rule/plan per_hour alice alice free 2 0 /",
@@ -151,7 +156,7 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 		AND duration_us BETWEEN 1 AND 10000000 AND time BETWEEN now() - interval '1 min' AND now() + interval '1 s' AND (decision <> 'limited' OR retry_after_ms BETWEEN 1 AND 3600000)`); n != len(rows) {
 		t.Errorf("%d of %d rows are complete", n, len(rows))
 	}
-	checkRows(t, "the metrics", recorded(t, dsn, `SELECT concat_ws(' ', prefix, route, region, sum(requests), sum(allowed), sum(limited), sum(blocked), sum(rejected), sum(errors), sum(shadow))
+	checkRows(t, "the metrics", c.recorded(dsn, `SELECT concat_ws(' ', prefix, route, region, sum(requests), sum(allowed), sum(limited), sum(blocked), sum(rejected), sum(errors), sum(shadow))
 		FROM rate_limit_metrics WHERE prefix NOT LIKE 'TestThe%' AND granularity = 'minute' GROUP BY prefix, route, region ORDER BY prefix, route`), []string{
 		"  eu 9 5 0 1 3 0 0",
 		"rule/closed  eu 1 0 0 1 0 0 0",
@@ -161,7 +166,7 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 		"rule/trap  eu 0 0 0 0 0 0 1",
 		"rule/trial  eu 0 0 0 0 0 0 1",
 	})
-	checkRows(t, "the usage", recorded(t, dsn, `SELECT concat_ws(' ', user_id, key_id, sum(requests), sum(cost), sum(refused)) FROM rate_limit_usage GROUP BY user_id, key_id ORDER BY user_id, key_id`), []string{
+	checkRows(t, "the usage", c.recorded(dsn, `SELECT concat_ws(' ', user_id, key_id, sum(requests), sum(cost), sum(refused)) FROM rate_limit_usage GROUP BY user_id, key_id ORDER BY user_id, key_id`), []string{
 		"alice 0 2 1 0",
 		"alice 7 2 1 1",
 		"bob 0 6 1 1",
@@ -169,9 +174,9 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 		"bob 9 1 0 0",
 		"mallory 0 1 0 1",
 	})
-	checkRows(t, "the retention", recorded(t, dsn, `SELECT concat_ws(' ', what, keep) FROM rate_limit_retention WHERE what IN ('audit', 'usage', 'metrics_day') ORDER BY what`), []string{"audit 30 days", "metrics_day 7 years", "usage 366 days"})
-	checkRows(t, "the hosts", recorded(t, dsn, "SELECT DISTINCT host FROM rate_limit_audit UNION SELECT DISTINCT 'metrics ' || host FROM rate_limit_metrics ORDER BY 1"), []string{"127.0.0.1", "metrics 127.0.0.1", "metrics path.test", "metrics shop.test", "path.test", "shop.test"})
-	c.secrets(dsn, key, revoked, other, "hunter2", "prl_unknown")
+	checkRows(t, "the retention", c.recorded(dsn, `SELECT concat_ws(' ', what, keep) FROM rate_limit_retention WHERE what IN ('audit', 'usage', 'metrics_day') ORDER BY what`), []string{"audit 30 days", "metrics_day 7 years", "usage 366 days"})
+	checkRows(t, "the hosts", c.recorded(dsn, "SELECT DISTINCT host FROM rate_limit_audit UNION SELECT DISTINCT 'metrics ' || host FROM rate_limit_metrics ORDER BY 1"), []string{"127.0.0.1", "metrics 127.0.0.1", "metrics path.test", "metrics shop.test", "path.test", "shop.test"})
+	c.secrets(dsn, key, revoked, other, token, "prl_unknown")
 }
 
 // A request that the policy cannot decide is an error in the history, also if a limit lets it pass.
@@ -203,10 +208,7 @@ func TestTheHistoryHasRequestsWithoutAPolicy(t *testing.T) {
 	if _, err := lock.Exec(t.Context(), "ROLLBACK"); err != nil {
 		t.Fatal(err)
 	}
-	rows := recorded(t, dsn, "SELECT concat_ws(' ', decision, reason, prefix, user_id, status, path) FROM rate_limit_audit ORDER BY time")
-	for i := range rows {
-		rows[i] = strings.ReplaceAll(rows[i], c.prefix(), "PREFIX")
-	}
+	rows := c.recorded(dsn, "SELECT concat_ws(' ', decision, reason, prefix, user_id, status, path) FROM rate_limit_audit ORDER BY time")
 	checkRows(t, "the audit log", rows, []string{"error timeout  carol /", "error timeout PREFIX dave /zone"})
 }
 
@@ -294,12 +296,12 @@ func TestTheAuditIsSetForAHandlerAndAZone(t *testing.T) {
 	for range samples {
 		c.expect(http.StatusOK, "/sample")
 	}
-	for _, path := range []string{"/default", "/off", "/all?token=hunter2", "/zones/all", "/zones/off"} {
+	for _, path := range []string{"/default", "/off", "/all?token=" + token, "/zones/all", "/zones/off"} {
 		c.expect(http.StatusOK, path)
 		c.expect(http.StatusTooManyRequests, path)
 	}
 	c.expect(http.StatusOK, "/zones/none")
-	c.expect(http.StatusOK, "/secret/hunter2")
+	c.expect(http.StatusOK, "/secret/"+token)
 	c.expect(http.StatusOK, "/login", "Authorization", "Basic YW5uOnNlY3JldA==")
 	lock := cluster.Watch(t, t.Context(), dsn)
 	defer lock.Close(t.Context())
@@ -312,12 +314,8 @@ func TestTheAuditIsSetForAHandlerAndAZone(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	digest := ratelimit.DigestKey("hunter2")
-	rows := recorded(t, dsn, `SELECT concat_ws(' ', decision, reason, prefix, key, user_id, address, status, cost, quota, remaining, also::text, path)
+	rows := c.recorded(dsn, `SELECT concat_ws(' ', decision, reason, prefix, key, user_id, address, status, cost, quota, remaining, also::text, path)
 		FROM rate_limit_audit WHERE path IS DISTINCT FROM '/sample' ORDER BY time`)
-	for i := range rows {
-		rows[i] = strings.ReplaceAll(strings.ReplaceAll(rows[i], digest, "DIGEST"), c.prefix(), "PREFIX")
-	}
 	checkRows(t, "the audit log", rows, []string{
 		"limited PREFIX_default 127.0.0.0/24 127.0.0.0/24 429 1 1 0 /default",
 		"allowed PREFIX_all DIGEST 127.0.0.0/24 1 1 0 {PREFIX_wide,GET} /all",
@@ -329,10 +327,7 @@ func TestTheAuditIsSetForAHandlerAndAZone(t *testing.T) {
 		"error timeout PREFIX_passed 127.0.0.0/24 127.0.0.0/24 1 /late/passed",
 		"error timeout PREFIX_refused 127.0.0.0/24 127.0.0.0/24 503 1 /late/refused",
 	})
-	metrics := recorded(t, dsn, "SELECT concat_ws(' ', prefix, sum(requests), sum(allowed), sum(limited), sum(errors), sum(cost)) FROM rate_limit_metrics GROUP BY prefix ORDER BY prefix")
-	for i := range metrics {
-		metrics[i] = strings.ReplaceAll(metrics[i], c.prefix(), "PREFIX")
-	}
+	metrics := c.recorded(dsn, "SELECT concat_ws(' ', prefix, sum(requests), sum(allowed), sum(limited), sum(errors), sum(cost)) FROM rate_limit_metrics GROUP BY prefix ORDER BY prefix")
 	checkRows(t, "the metrics", metrics, []string{
 		"PREFIX_all 2 1 1 0 1", "PREFIX_all_in_zone 2 1 1 0 1", "PREFIX_default 2 1 1 0 1", "PREFIX_login 1 1 0 0 1", "PREFIX_off 2 1 1 0 1", "PREFIX_off_in_zone 2 1 1 0 1",
 		"PREFIX_passed 1 0 0 1 1", "PREFIX_refused 1 0 0 1 0", "PREFIX_sample 200 200 0 0 200", "PREFIX_secret 1 1 0 0 1",
@@ -344,5 +339,5 @@ func TestTheAuditIsSetForAHandlerAndAZone(t *testing.T) {
 	checkMetrics(t, map[string]float64{
 		"history_written_total": float64(n + len(rows)), "history_dropped_total audit": 0, "history_dropped_total metrics": 0, "history_dropped_total usage": 0, "history_pending": 0,
 	})
-	c.secrets(dsn, "hunter2", "YW5uOnNlY3JldA", "127.0.0.1/")
+	c.secrets(dsn, token, "YW5uOnNlY3JldA", "127.0.0.1/")
 }

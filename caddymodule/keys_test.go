@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,56 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// A 0 is out of range in JSON, as it is in a Caddyfile and in Traefik.
-func TestZeroIsNotTheDefault(t *testing.T) {
-	for field, want := range map[string]string{
-		"burst": "a whole number from 1 to 9007199254740992", "ipv4_prefix": "a whole number from 1 to 32", "ipv6_prefix": "a whole number from 1 to 128",
-	} {
-		var h Handler
-		if err := json.Unmarshal([]byte(`{"prefix": "a", "limit": "1 1h", "algorithm": "gcra", "`+field+`": 0}`), &h); err != nil {
-			t.Fatal(err)
-		}
-		if err := h.compile(); err == nil || err.Error() != field+`: "0": must be `+want {
-			t.Errorf("%s of 0: %v", field, err)
-		}
-	}
-}
-
-// One page is one key, however a client writes its path and its query.
-func TestKeysOfPathsAndQueries(t *testing.T) {
-	for key, test := range map[string]struct {
-		one, two string
-		same     bool
-	}{
-		"{path}":    {"/login", "//x/.././login", true},
-		"{path.0}":  {"/login", "//x/.././login", true},
-		"{dir}":     {"/a/b", "/a//c/../b", true},
-		"{file}":    {"/a/2001:db8::1", "/b/2001:db8::2", true},
-		"{uri}":     {"/login?a&b", "//login?a;b", true},
-		"{query}":   {"/?a=b&c", "/?a=b;c", true},
-		"{query.q}": {"/?q=a", "/?q=a;b=c", true},
-		"{query.b}": {"/?q=a&b=c", "/?q=a;b=d", false},
-	} {
-		for _, text := range []string{key, key + "|"} {
-			h := newHandler(t, LimitSettings{Prefix: "page", Limit: "1 1h", Key: Text(text)})
-			second := 0
-			for _, url := range []string{test.one, test.two} {
-				second = statusOf(t, h, caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, url, nil), caddy.NewReplacer(), httptest.NewRecorder(), &caddyhttp.Server{}))
-			}
-			if (second == http.StatusTooManyRequests) != test.same {
-				t.Errorf("%s, %s then %s: the second gets %d", text, test.one, test.two, second)
-			}
-		}
-	}
-}
 
 // All placeholders of Caddy's requests are accepted, and so are those that other modules
 // set.
@@ -108,32 +63,41 @@ func statusOf(t *testing.T, h *Handler, r *http.Request) int {
 	return w.Code
 }
 
-// flaky fails, then refuses without asking the database, then asks it.
-type flaky struct {
+// scripted is a store that answers its calls, counted from 1, as a function says.
+type scripted struct {
 	ratelimit.Store
-	calls int
+	calls  int
+	answer func(call int) (ratelimit.Decision, error)
 }
 
-func (f *flaky) Take(_ context.Context, _ time.Duration, _ []ratelimit.Hit, decisions []ratelimit.Decision) error {
-	f.calls++
-	switch f.calls {
-	case 1:
-		return ratelimit.ErrUnavailable
-	case 2:
-		decisions[0] = ratelimit.Decision{Limit: 1, RetryAfter: time.Second, Source: ratelimit.FromBlocked}
-	default:
-		decisions[0] = ratelimit.Decision{Allowed: true, Limit: 1, Source: ratelimit.FromPostgres}
-	}
-	return nil
+func (s *scripted) Take(_ context.Context, _ time.Duration, _ []ratelimit.Hit, decisions []ratelimit.Decision) (err error) {
+	s.calls++
+	decisions[0], err = s.answer(s.calls)
+	return err
+}
+
+// scriptedHandler is a handler on such a store, and its log.
+func scriptedHandler(t *testing.T, answer func(call int) (ratelimit.Decision, error)) (*Handler, *observer.ObservedLogs) {
+	t.Helper()
+	h := newHandler(t, LimitSettings{Prefix: "scripted", Limit: "1 1h"})
+	core, logs := observer.New(zap.InfoLevel)
+	h.logger = zap.New(core)
+	h.site.Decider.Store = &scripted{answer: answer}
+	return h, logs
 }
 
 // TestTheLogSaysThatTheDatabaseAnswersAgain, but not after a refusal that needs no
 // database.
 func TestTheLogSaysThatTheDatabaseAnswersAgain(t *testing.T) {
-	h := newHandler(t, LimitSettings{Prefix: "again", Limit: "1 1h"})
-	core, logs := observer.New(zap.InfoLevel)
-	h.logger = zap.New(core)
-	h.site.Decider.Store = &flaky{}
+	h, logs := scriptedHandler(t, func(call int) (ratelimit.Decision, error) {
+		switch call {
+		case 1:
+			return ratelimit.Decision{}, ratelimit.ErrUnavailable
+		case 2:
+			return ratelimit.Decision{Limit: 1, RetryAfter: time.Second, Source: ratelimit.FromBlocked}, nil
+		}
+		return ratelimit.Decision{Allowed: true, Limit: 1, Source: ratelimit.FromPostgres}, nil
+	})
 	for i, want := range []int{0, 0, 1, 1} {
 		statusOf(t, h, request())
 		if n := logs.FilterMessage("the database answers again").Len(); n != want {
@@ -147,26 +111,14 @@ func TestTheLogSaysThatTheDatabaseAnswersAgain(t *testing.T) {
 	}
 }
 
-// locked decides every second request. It refuses the others because their row is locked.
-type locked struct {
-	ratelimit.Store
-	calls int
-}
-
-func (l *locked) Take(_ context.Context, _ time.Duration, _ []ratelimit.Hit, decisions []ratelimit.Decision) error {
-	if l.calls++; l.calls%2 == 1 {
-		return fmt.Errorf("%w: another transaction has locked the row of a key", ratelimit.ErrTimeout)
-	}
-	decisions[0] = ratelimit.Decision{Allowed: true, Limit: 1, Source: ratelimit.FromPostgres}
-	return nil
-}
-
-// While one row is locked, the database answers.
+// While one row is locked, the database answers every second request.
 func TestALockedRowIsNoOutage(t *testing.T) {
-	h := newHandler(t, LimitSettings{Prefix: "locked", Limit: "1 1h"})
-	core, logs := observer.New(zap.InfoLevel)
-	h.logger = zap.New(core)
-	h.site.Decider.Store = &locked{}
+	h, logs := scriptedHandler(t, func(call int) (ratelimit.Decision, error) {
+		if call%2 == 1 {
+			return ratelimit.Decision{}, fmt.Errorf("%w: another transaction has locked the row of a key", ratelimit.ErrTimeout)
+		}
+		return ratelimit.Decision{Allowed: true, Limit: 1, Source: ratelimit.FromPostgres}, nil
+	})
 	for range 10 {
 		statusOf(t, h, request())
 	}

@@ -2,7 +2,6 @@ package caddymodule_test
 
 import (
 	"encoding/json"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -142,12 +141,7 @@ func (c *live) prefix() string {
 }
 
 // answer is the response to a request.
-type answer struct {
-	status int
-	header http.Header
-	body   string
-	took   time.Duration
-}
+type answer struct{ harness.Answer }
 
 // client makes a connection for each request, so that none is left behind.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -172,36 +166,16 @@ func (c *live) tryAgain(path string, headers ...string) (answer, error) {
 }
 
 func (c *live) try(path string, headers ...string) (answer, error) {
-	r, err := http.NewRequest(http.MethodGet, "http://127.0.0.1:"+c.port+path, nil)
-	if err != nil {
-		return answer{}, err
-	}
-	for i := 0; i < len(headers); i += 2 {
-		if headers[i] == "Host" {
-			r.Host = headers[i+1]
-		} else {
-			r.Header.Set(headers[i], headers[i+1])
-		}
-	}
-	began := time.Now()
-	response, err := client.Do(r)
-	if err != nil {
-		return answer{}, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return answer{}, err
-	}
-	return answer{response.StatusCode, response.Header, string(body), time.Since(began)}, nil
+	a, err := harness.AskBy(client, harness.Get("http://127.0.0.1:"+c.port+path, headers...))
+	return answer{a}, err
 }
 
 // expect checks an answer's status and returns it.
 func (c *live) expect(status int, path string, headers ...string) answer {
 	c.t.Helper()
 	a := c.get(path, headers...)
-	if a.status != status {
-		c.t.Fatalf("%s %v: status %d, want %d; body %q", path, headers, a.status, status, a.body)
+	if a.Status != status {
+		c.t.Fatalf("%s %v: status %d, want %d; body %q", path, headers, a.Status, status, a.Body)
 	}
 	return a
 }
@@ -209,7 +183,7 @@ func (c *live) expect(status int, path string, headers ...string) answer {
 // number is a header's value.
 func (a answer) number(t *testing.T, header string) int64 {
 	t.Helper()
-	n, err := strconv.ParseInt(a.header.Get(header), 10, 64)
+	n, err := strconv.ParseInt(a.Header.Get(header), 10, 64)
 	if err != nil {
 		t.Fatalf("%s: %v", header, err)
 	}

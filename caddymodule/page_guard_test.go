@@ -97,19 +97,7 @@ func TestHostsOfThePageAreNames(t *testing.T) {
 func TestThePageIsForTheNamesOfItsSite(t *testing.T) {
 	const site = "http://limits.example.com:PORT {\n\tpg_ratelimit_page {\n\t\tdsn postgres://127.0.0.1:1/db\n\t\tinsecure\n\t}\n}\n:PORT {\n\trespond ok\n}"
 	c := &pageClient{start(t, site)}
-	r, err := http.NewRequest(http.MethodGet, "http://127.0.0.1:"+c.port+"/api/session", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Host = "limits.example.com"
-	response, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		t.Errorf("for the name of the site: status %d", response.StatusCode)
-	}
+	c.expect(http.StatusOK, "/api/session", "Host", "limits.example.com")
 	s, err := page.New(page.Options{DSN: "postgres://127.0.0.1:1/db", Hosts: []string{"limits.example.com"}})
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // pageSite has a limit by a header, and the page for this machine.
@@ -72,16 +72,8 @@ func (c *pageClient) page(method, path, body string, header ...string) (int, htt
 			r.Host = header[i+1]
 		}
 	}
-	response, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return response.StatusCode, response.Header, string(text)
+	a := harness.Ask(c.t, r)
+	return a.Status, a.Header, a.Body
 }
 
 // get asks a question, and reads the answer.

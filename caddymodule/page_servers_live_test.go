@@ -90,7 +90,7 @@ func TestThePageShowsThePolicyAndTheHistoryOfOtherServers(t *testing.T) {
 		t.Errorf("the counters of a key: %+v", why.Counters)
 	}
 	c.do("ban", map[string]any{"user": "alice", "for": "1h"})
-	await.Within(t, time.Minute, "the ban", func() bool { return c.live.get("/x", "X-User", "alice").status == http.StatusForbidden })
+	await.Within(t, time.Minute, "the ban", func() bool { return c.live.get("/x", "X-User", "alice").Status == http.StatusForbidden })
 	c.do("pause", map[string]any{"for": "1m"})
 	if n := query[int](t, policy, "SELECT count(*) FROM rate_limit_bans WHERE user_id = 'alice' AND banned_by LIKE '% (ann)'"); n != 1 {
 		t.Errorf("%d bans beside the policy", n)

@@ -23,7 +23,7 @@ func TestRefusalsLeadToABan(t *testing.T) {
 		for range 3 {
 			c.expect(http.StatusTooManyRequests, "/login", sender.header, sender.value)
 		}
-		await.Within(t, time.Minute, "a ban", func() bool { return c.get("/", sender.header, sender.value).status == http.StatusForbidden })
+		await.Within(t, time.Minute, "a ban", func() bool { return c.get("/", sender.header, sender.value).Status == http.StatusForbidden })
 		row := query[string](t, dsn, "SELECT concat(times, ' ', reason, ' ', banned_by LIKE '% (%/caddy)', ' ', until - banned_at) FROM rate_limit_bans WHERE "+sender.ref)
 		if want := "1 3 refusals in 1m0s by " + c.prefix() + " t 00:10:00"; row != want {
 			t.Errorf("%s: the row of the ban is %q, want %q", sender.ref, row, want)
@@ -33,7 +33,7 @@ func TestRefusalsLeadToABan(t *testing.T) {
 			t.Errorf("%s: Retry-After %d, want about 600", sender.ref, retry)
 		}
 		cluster.Execute(t, dsn, "DELETE FROM rate_limit_bans WHERE "+sender.ref)
-		await.Within(t, time.Minute, "the ban is lifted", func() bool { return c.get("/", sender.header, sender.value).status == http.StatusOK })
+		await.Within(t, time.Minute, "the ban is lifted", func() bool { return c.get("/", sender.header, sender.value).Status == http.StatusOK })
 	}
 }
 

@@ -76,13 +76,13 @@ func TestAPolicySaysWhoARequestIs(t *testing.T) {
 		{nil, "|anonymous||visitors", 3, 2},
 	} {
 		a := c.expect(http.StatusOK, "/", step.headers...)
-		if a.body != step.body || a.number(t, "X-RateLimit-Limit") != step.limit || a.number(t, "X-RateLimit-Remaining") != step.left {
-			t.Errorf("%v: %s, %v; want %+v", step.headers, a.body, a.header, step)
+		if a.Body != step.body || a.number(t, "X-RateLimit-Limit") != step.limit || a.number(t, "X-RateLimit-Remaining") != step.left {
+			t.Errorf("%v: %s, %v; want %+v", step.headers, a.Body, a.Header, step)
 		}
 	}
 	a := c.expect(http.StatusOK, "/", "X-User", "bob")
-	if a.body != "bob|pro||" || a.header.Get("X-RateLimit-Limit") != "" {
-		t.Errorf("without a rule: %s, %v", a.body, a.header)
+	if a.Body != "bob|pro||" || a.Header.Get("X-RateLimit-Limit") != "" {
+		t.Errorf("without a rule: %s, %v", a.Body, a.Header)
 	}
 	checkMetrics(t, map[string]float64{
 		"policy_requests_total charged": 5, "policy_requests_total free": 1, "policy_decisions_total per_hour allowed plan": 3,
@@ -108,16 +108,16 @@ func TestAnInvalidKeyIsRefused(t *testing.T) {
 		"prl_nonsense": `{"error":"Unknown API key"}`, "made elsewhere": `{"error":"Unknown API key"}`,
 	} {
 		a := c.expect(http.StatusUnauthorized, "/", "Authorization", key)
-		if a.body != body || a.header.Get("WWW-Authenticate") != `Bearer error="invalid_token"` || a.header.Get("Content-Type") != "application/json" {
-			t.Errorf("%s, %v; want %s", a.body, a.header, body)
+		if a.Body != body || a.Header.Get("WWW-Authenticate") != `Bearer error="invalid_token"` || a.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s, %v; want %s", a.Body, a.Header, body)
 		}
 	}
 	if lines := c.lines("request refused by the policy"); len(lines) != 5 || lines[0]["reason"] == "" {
 		t.Errorf("refusals in the log: %v", lines)
 	}
 	c.load(strings.NewReplacer("DSN", dsn, "LIMITS", "", "refresh 50ms", "unknown_key anonymous").Replace(policySite))
-	if a := c.expect(http.StatusOK, "/", "Authorization", unknown); a.body != "|anonymous||" {
-		t.Errorf("with unknown_key anonymous: %s", a.body)
+	if a := c.expect(http.StatusOK, "/", "Authorization", unknown); a.Body != "|anonymous||" {
+		t.Errorf("with unknown_key anonymous: %s", a.Body)
 	}
 }
 
@@ -128,11 +128,11 @@ func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
 	c := startPolicy(t, dsn, "zone PREFIX {\nkey all\nlimit 4 1h\nalgorithm fixed_window\n}")
 	for i := range 6 {
 		a := c.get("/", "X-User", "alice")
-		if want := i < 4; (a.status == http.StatusOK) != want {
-			t.Errorf("request %d: %d", i, a.status)
+		if want := i < 4; (a.Status == http.StatusOK) != want {
+			t.Errorf("request %d: %d", i, a.Status)
 		}
 		if a.number(t, "X-RateLimit-Limit") != 4 {
-			t.Errorf("request %d: %v", i, a.header)
+			t.Errorf("request %d: %v", i, a.Header)
 		}
 	}
 	for prefix, want := range map[string]int{"rule/plan/per_hour": 4, "rule/shadow/per_hour": 2, c.prefix(): 4} {
@@ -172,12 +172,12 @@ func TestARuleGivesItsOwnAnswer(t *testing.T) {
 		"/health":        {200, "alice|free||health", ""},
 	} {
 		a := c.get(path, "X-User", "alice")
-		if a.status != want.status || a.body != want.body || a.header.Get("Retry-After") != want.retry {
-			t.Errorf("%s: %d %s %v, want %+v", path, a.status, a.body, a.header, want)
+		if a.Status != want.status || a.Body != want.body || a.Header.Get("Retry-After") != want.retry {
+			t.Errorf("%s: %d %s %v, want %+v", path, a.Status, a.Body, a.Header, want)
 		}
 	}
-	if a := c.expect(http.StatusTooManyRequests, "/", "X-User", "bob"); a.body != `{"error":"Too many requests"}` {
-		t.Errorf("a quota of 0: %s", a.body)
+	if a := c.expect(http.StatusTooManyRequests, "/", "X-User", "bob"); a.Body != `{"error":"Too many requests"}` {
+		t.Errorf("a quota of 0: %s", a.Body)
 	}
 }
 
@@ -186,8 +186,8 @@ func TestOverageIsMarked(t *testing.T) {
 	c := startPolicy(t, dsn)
 	for i, want := range []struct{ left, overage string }{{"1", ""}, {"0", ""}, {"0", "1"}, {"0", "2"}} {
 		a := c.expect(http.StatusOK, "/", "X-User", "alice")
-		if a.header.Get("X-RateLimit-Limit") != "2" || a.header.Get("X-RateLimit-Remaining") != want.left || a.header.Get("X-RateLimit-Overage") != want.overage {
-			t.Errorf("request %d: %v, want %+v", i, a.header, want)
+		if a.Header.Get("X-RateLimit-Limit") != "2" || a.Header.Get("X-RateLimit-Remaining") != want.left || a.Header.Get("X-RateLimit-Overage") != want.overage {
+			t.Errorf("request %d: %v, want %+v", i, a.Header, want)
 		}
 	}
 	checkMetrics(t, map[string]float64{"policy_decisions_total per_hour allowed plan": 2, "policy_decisions_total per_hour overage plan": 2})
@@ -216,8 +216,8 @@ func TestErrorRoutesRespondToThePolicy(t *testing.T) {
 		{"/", "X-User", "mallory", "403 Banned banned  ."},
 		{"/closed", "X-User", "alice", "403 No entry blocked closed ."},
 	} {
-		if a := c.expect(http.StatusTeapot, want.path, want.header, want.value); a.body != want.body {
-			t.Errorf("%q, want %q", a.body, want.body)
+		if a := c.expect(http.StatusTeapot, want.path, want.header, want.value); a.Body != want.body {
+			t.Errorf("%q, want %q", a.Body, want.body)
 		}
 	}
 }

@@ -60,8 +60,8 @@ func TestAPolicyWithoutItsDatabase(t *testing.T) {
 		c.expect(http.StatusForbidden, "/closed", "Host", "allow.test")
 	}
 	check()
-	if a := c.expect(http.StatusOK, "/open", "Host", "deny.test", "X-Api-Key", known); a.body != "alice" {
-		t.Errorf("a known key is of %q", a.body)
+	if a := c.expect(http.StatusOK, "/open", "Host", "deny.test", "X-Api-Key", known); a.Body != "alice" {
+		t.Errorf("a known key is of %q", a.Body)
 	}
 	c.expect(http.StatusServiceUnavailable, "/counted", "Host", "deny.test", "X-Api-Key", known)
 	c.expect(http.StatusOK, "/counted", "Host", "allow.test", "X-Api-Key", known)
@@ -76,6 +76,6 @@ func TestAPolicyWithoutItsDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.Within(t, time.Minute, "the other key is known", func() bool {
-		return c.get("/open", "Host", "deny.test", "X-Api-Key", other).status == http.StatusOK
+		return c.get("/open", "Host", "deny.test", "X-Api-Key", other).Status == http.StatusOK
 	})
 }

@@ -2,16 +2,10 @@ package caddymodule_test
 
 import (
 	"context"
-	"fmt"
-	"net/http"
-	"runtime"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // query returns the value that a query gives.
@@ -47,71 +41,5 @@ func TestValidatingTouchesNoDatabase(t *testing.T) {
 	time.Sleep(200 * time.Millisecond)
 	if n := cluster.Connections(t, dsn) + tables(t, dsn); n != 0 {
 		t.Errorf("%d tables and connections", n)
-	}
-}
-
-// No goroutine and no connection is left after many reloads, and no request fails.
-func TestManyReloads(t *testing.T) {
-	dsn := cluster.Open(t)
-	const site = `
-		:PORT {
-			pg_ratelimit PREFIX {
-				dsn %s
-				limit 1000000 1m
-				algorithm fixed_window
-				on_error deny
-				timeout 10s
-			}
-			respond "%d"
-		}`
-	c := start(t, fmt.Sprintf(site, dsn, 0))
-	c.expect(http.StatusOK, "/")
-
-	stop := make(chan struct{})
-	passed := make([]int, 4)
-	var wg sync.WaitGroup
-	for i := range passed {
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				a, err := c.try("/")
-				switch {
-				case harness.Unheard(err):
-				case err != nil || a.status != http.StatusOK:
-					t.Errorf("%v, status %d, %s", err, a.status, a.body)
-					return
-				default:
-					passed[i]++
-				}
-			}
-		})
-	}
-	c.load(fmt.Sprintf(site, dsn, 1))
-	before := 0
-	for i := range 50 {
-		c.load(fmt.Sprintf(site, dsn, i))
-		if i == 10 {
-			before = runtime.NumGoroutine()
-		}
-	}
-	close(stop)
-	wg.Wait()
-	await.Within(t, time.Minute, "as many goroutines as before", func() bool {
-		client.CloseIdleConnections()
-		return runtime.NumGoroutine() <= before+5
-	})
-	total := 1
-	for _, n := range passed {
-		total += n
-	}
-	if n := query[int](t, dsn, "SELECT count FROM rate_limit_ephemeral"); n != total {
-		t.Errorf("counted %d, passed %d", n, total)
-	}
-	if n := cluster.Connections(t, dsn); n > 8 {
-		t.Errorf("%d connections", n)
 	}
 }

@@ -106,14 +106,14 @@ func TestErrorRoutes(t *testing.T) {
 		c.get(site.path, "Host", site.host) // the first may pass
 		a := c.expect(http.StatusTooManyRequests, site.path, "Host", site.host)
 		if a.number(t, "Retry-After") < 1 || a.number(t, "X-RateLimit-Limit") != 1 {
-			t.Errorf("%s%s: headers %v", site.host, site.path, a.header)
+			t.Errorf("%s%s: headers %v", site.host, site.path, a.Header)
 		}
 		want := tooMany
 		if site.want != "" {
 			want = regexp.MustCompile("^" + site.want + "$")
 		}
-		if !want.MatchString(a.body) {
-			t.Errorf("%s%s: body %q, want %v", site.host, site.path, a.body, want)
+		if !want.MatchString(a.Body) {
+			t.Errorf("%s%s: body %q, want %v", site.host, site.path, a.Body, want)
 		}
 	}
 }
@@ -133,11 +133,11 @@ func TestALimitOnErrorPages(t *testing.T) {
 				}
 			}
 		}`)
-	if a := c.expect(http.StatusNotFound, "/"); a.body != "page" {
-		t.Errorf("body %q", a.body)
+	if a := c.expect(http.StatusNotFound, "/"); a.Body != "page" {
+		t.Errorf("body %q", a.Body)
 	}
-	if a := c.expect(http.StatusTooManyRequests, "/"); !tooMany.MatchString(a.body) {
-		t.Errorf("body %q", a.body)
+	if a := c.expect(http.StatusTooManyRequests, "/"); !tooMany.MatchString(a.Body) {
+		t.Errorf("body %q", a.Body)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestErrorRoutesOfASubroute(t *testing.T) {
 			"errors": {"routes": [{"handle": [{"handler": "static_response", "status_code": 418, "body": "inner"}]}]}
 		}]}]}}}}}`)))
 	c.expect(http.StatusOK, "/")
-	if a := c.expect(http.StatusTeapot, "/"); a.body != "inner" {
-		t.Errorf("body %q", a.body)
+	if a := c.expect(http.StatusTeapot, "/"); a.Body != "inner" {
+		t.Errorf("body %q", a.Body)
 	}
 }

@@ -54,11 +54,11 @@ func TestHeadersOfAnUpstream(t *testing.T) {
 	} {
 		c.load(fmt.Sprintf(site, i, test.headers, test.more, upstream.URL))
 		a := c.expect(http.StatusOK, "/", "X-Left", test.left)
-		if got := fmt.Sprint(a.header["X-Ratelimit-Limit"], a.header["X-Ratelimit-Remaining"]); got != test.want || a.body != "hello" {
-			t.Errorf("%s, with %s left upstream: %s %s, want %s", test.headers, test.left, got, a.body, test.want)
+		if got := fmt.Sprint(a.Header["X-Ratelimit-Limit"], a.Header["X-Ratelimit-Remaining"]); got != test.want || a.Body != "hello" {
+			t.Errorf("%s, with %s left upstream: %s %s, want %s", test.headers, test.left, got, a.Body, test.want)
 		}
-		if a.header.Get("Retry-After") != "9" {
-			t.Errorf("%s: Retry-After of the upstream is %q", test.headers, a.header["Retry-After"])
+		if a.Header.Get("Retry-After") != "9" {
+			t.Errorf("%s: Retry-After of the upstream is %q", test.headers, a.Header["Retry-After"])
 		}
 	}
 }
@@ -80,8 +80,8 @@ func TestHeadersStayAfterAnInformationalResponse(t *testing.T) {
 		c.load(before + "reverse_proxy " + upstream.URL + "\n}")
 		c.expect(http.StatusOK, "/", "X-User", headers)
 		a := c.expect(http.StatusOK, "/", "X-User", headers)
-		if got := fmt.Sprint(a.header["X-Ratelimit-Limit"], a.header["X-Ratelimit-Remaining"], a.header["X-Ratelimit-Overage"]); got != want || a.body != "hello" {
-			t.Errorf("headers %s: %s %s, want %s", headers, got, a.body, want)
+		if got := fmt.Sprint(a.Header["X-Ratelimit-Limit"], a.Header["X-Ratelimit-Remaining"], a.Header["X-Ratelimit-Overage"]); got != want || a.Body != "hello" {
+			t.Errorf("headers %s: %s %s, want %s", headers, got, a.Body, want)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	c.expect(http.StatusOK, "/zone", "X-User", "alice")
 	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
 	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
-	await.Within(t, time.Minute, "the ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusForbidden })
+	await.Within(t, time.Minute, "the ban", func() bool { return c.get("/", "X-User", "alice").Status == http.StatusForbidden })
 	if n := query[int](t, counters, "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'rule/plan/%' AND key = 'alice' OR key = '127.0.0.1'"); n != 2 {
 		t.Errorf("%d counters in their database", n)
 	}
@@ -58,7 +58,7 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	if n := query[int](t, policy, "SELECT count(*) FROM rate_limit_bans WHERE user_id = 'alice'"); n != 1 {
 		t.Errorf("%d bans", n)
 	}
-	checkRows(t, "the audit log", recorded(t, history, "SELECT DISTINCT concat_ws(' ', decision, reason, prefix) FROM rate_limit_audit WHERE prefix LIKE 'rule/%' ORDER BY 1"), []string{"allowed rule/plan", "limited rule/plan"})
+	checkRows(t, "the audit log", c.recorded(history, "SELECT DISTINCT concat_ws(' ', decision, reason, prefix) FROM rate_limit_audit WHERE prefix LIKE 'rule/%' ORDER BY 1"), []string{"allowed rule/plan", "limited rule/plan"})
 	if n := query[int](t, history, "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_rules', 'rate_limit_ephemeral', 'rate_limit_nodes')"); n != 0 {
 		t.Errorf("%d other tables beside the history", n)
 	}
@@ -68,7 +68,7 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 		t.Errorf("the registry of the counters has the change %d", n)
 	}
 	cluster.Execute(t, counters, "INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')")
-	await.Within(t, time.Minute, "the pause beside the counters", func() bool { return c.get("/zone", "X-User", "bob").status == http.StatusOK })
+	await.Within(t, time.Minute, "the pause beside the counters", func() bool { return c.get("/zone", "X-User", "bob").Status == http.StatusOK })
 	c.expect(http.StatusOK, "/zone", "X-User", "bob")
 }
 
@@ -78,7 +78,7 @@ func TestARegionWithoutItsPublisherIsReported(t *testing.T) {
 		UPDATE rate_limit_rules SET ban_after = 2, ban_within = '1 h', ban_for = '1 h'; SELECT rate_limit_make_region('eu')`)
 	c := start(t, ":PORT {\n\tpg_ratelimit {\n\t\tdsn "+dsn+"\n\t\ttimeout 10s\n\t\tpolicy {\n\t\t\tuser {header.X-User}\n\t\t\trefresh 50ms\n\t\t}\n\t}\n}\n")
 	c.expect(http.StatusOK, "/", "X-User", "alice")
-	await.Within(t, time.Minute, "the ban", func() bool { return c.get("/", "X-User", "alice").status == http.StatusForbidden })
+	await.Within(t, time.Minute, "the ban", func() bool { return c.get("/", "X-User", "alice").Status == http.StatusForbidden })
 	if id := query[int](t, dsn, "SELECT id FROM rate_limit_bans"); id >= 0 {
 		t.Errorf("the ban of the region has the id %d", id)
 	}

@@ -20,9 +20,10 @@ func TestTheProxiesMakeTheSameKeys(t *testing.T) {
 		{"{host}", "api.example.test"}, {"{header.Host}", "api.example.test"}, {"{hostport}", "api.example.test.:8443"},
 		{"{port}", "8443"}, {"{labels.1}", "test"}, {"{labels.9}", ""}, {"{method}", "GET"}, {"{scheme}", "http"},
 		{"{path}", "/b/2001:db8::1"}, {"{dir}", "/b/"}, {"{file}", "2001:db8::/64"}, {"{path.0}", "b"}, {"{path.1}", "2001:db8::/64"},
-		{"{path.9}", ""}, {"{uri}", "/b/2001:db8::1?q=x&y"}, {"{query}", "q=x&y"},
-		{"{query.q}", "x"}, {"{query.ip}", ""}, {"{header.X-Six}", "2001:db8:0:1::/64"}, {"{header.X-Mapped}", "192.0.2.7"},
+		{"{path.9}", ""}, {"{uri}", "/b/2001:db8::1?q=x&y=z"}, {"{query}", "q=x&y=z"},
+		{"{query.q}", "x"}, {"{query.y}", "z"}, {"{query.ip}", ""}, {"{header.X-Six}", "2001:db8:0:1::/64"}, {"{header.X-Mapped}", "192.0.2.7"},
 		{"{header.X-Two}", "one,two"}, {"{cookie.sid}", "abc"}, {"a-{host}-{method}", "a-api.example.test-GET"},
+		{"{path}|{dir}|{path.0}|{file}|{uri}|{query}|{query.q}", "/b/2001:db8::1|/b/|b|2001:db8::/64|/b/2001:db8::1?q=x&y=z|q=x&y=z|x"},
 	}
 	var zones []object
 	inCaddy := []string{"pg_ratelimit {"}
@@ -42,7 +43,7 @@ func TestTheProxiesMakeTheSameKeys(t *testing.T) {
 	c := launchConfig(t, buildCaddy(t), address, config)
 	c.AwaitAddress(t, address)
 	for _, url := range []string{tr.url, c.url} {
-		request := harness.Get(url+"/a/../b//2001:db8::1?q=x;y", "X-Six", "2001:DB8::1:0:0:0:1", "X-Mapped", "::ffff:192.0.2.7", "X-Two", "one", "Cookie", "Sid=abc")
+		request := harness.Get(url+"/a/../b//2001:db8::1?q=x;y=z", "X-Six", "2001:DB8::1:0:0:0:1", "X-Mapped", "::ffff:192.0.2.7", "X-Two", "one", "Cookie", "Sid=abc")
 		request.Header.Add("X-Two", "two")
 		request.Host = "API.Example.test.:8443"
 		if answer := harness.Ask(t, request); answer.Header.Get("X-RateLimit-Limit") == "" {

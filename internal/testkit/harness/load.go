@@ -209,14 +209,16 @@ func (r *Result) String() string {
 	return fmt.Sprintf("%s in %v, slowest %v", strings.Join(parts, " "), r.Took.Round(time.Millisecond), r.Slowest.Round(100*time.Microsecond))
 }
 
-// Get is a GET request, with headers given as name, value, name, value.
+// Get is a GET request, with headers given as name, value, name, value. Host is that of the request.
 func Get(url string, headers ...string) *http.Request {
 	request, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {
 		panic(err) // the test's own text
 	}
 	for i := 0; i+1 < len(headers); i += 2 {
-		request.Header.Set(headers[i], headers[i+1])
+		if request.Header.Set(headers[i], headers[i+1]); headers[i] == "Host" {
+			request.Host = headers[i+1]
+		}
 	}
 	return request
 }
@@ -233,14 +235,20 @@ func Ask(t testing.TB, request *http.Request) Answer {
 	t.Helper()
 	client, closeIdle := newClient(1, 0)
 	defer closeIdle()
-	response, err := client.Do(request)
+	answer, err := AskBy(client, request)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return answer
+}
+
+// AskBy has a client send a request, and returns the answer.
+func AskBy(client *http.Client, request *http.Request) (Answer, error) {
+	response, err := client.Do(request)
+	if err != nil {
+		return Answer{}, err
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return Answer{response.StatusCode, response.Header, string(body)}
+	return Answer{response.StatusCode, response.Header, string(body)}, err
 }
