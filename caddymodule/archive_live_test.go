@@ -40,12 +40,12 @@ INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) V
 	}
 	c := start(t, site(dir+" daily before 10d drop"))
 	const state = "SELECT concat_ws(' ', count(*), bool_and(succeeded_at IS NOT NULL), max(node), sum(files), max(problem)) FROM rate_limit_archives"
-	await.Within(t, time.Minute, "the history is archived", func() bool { return query[string](t, dsn, state) == "1 t edge-1 1" })
+	await.Within(t, time.Minute, "the history is archived", func() bool { return cluster.Query[string](t, dsn, state) == "1 t edge-1 1" })
 	name := "audit/" + time.Now().UTC().AddDate(0, 0, -20).Format("2006/01/2006-01-02") + ".parquet"
 	if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 		t.Error(err)
 	}
-	if n := query[int](t, dsn, "SELECT count(*) FROM rate_limit_audit WHERE time < now() - interval '10 days'"); n != 0 {
+	if n := cluster.Query[int](t, dsn, "SELECT count(*) FROM rate_limit_audit WHERE time < now() - interval '10 days'"); n != 0 {
 		t.Errorf("%d rows are left, want the day dropped", n)
 	}
 	await.Within(t, time.Minute, "the log says so", func() bool { return len(c.lines("archived the history")) == 1 })
@@ -58,7 +58,7 @@ INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) V
 	c.load(site(missing + " daily"))
 	c.expect(200, "/")
 	await.Within(t, time.Minute, "the database says that it failed", func() bool {
-		return query[int](t, dsn, "SELECT count(*) FROM rate_limit_archives WHERE failed_at IS NOT NULL AND problem LIKE '%a folder that exists%' AND target LIKE '%/missing'") == 1
+		return cluster.Query[int](t, dsn, "SELECT count(*) FROM rate_limit_archives WHERE failed_at IS NOT NULL AND problem LIKE '%a folder that exists%' AND target LIKE '%/missing'") == 1
 	})
 	await.Within(t, time.Minute, "the metrics say that it failed", func() bool { return measured(t)["archive_failed_timestamp_seconds"] > 0 })
 	await.Within(t, time.Minute, "the log says why", func() bool { return strings.Contains(c.logged(), "a folder that exists") })

@@ -25,7 +25,7 @@ func (c *live) recorded(dsn, sql string) []string {
 	if err := caddymodule.FlushHistories(ctx); err != nil {
 		c.t.Fatal(err)
 	}
-	rows := query[[]string](c.t, dsn, "SELECT coalesce(array_agg(x), '{}') FROM ("+sql+") AS found(x)")
+	rows := cluster.Query[[]string](c.t, dsn, "SELECT coalesce(array_agg(x), '{}') FROM ("+sql+") AS found(x)")
 	names := strings.NewReplacer(ratelimit.DigestKey(token), "DIGEST", c.prefix(), "PREFIX")
 	for i := range rows {
 		rows[i] = names.Replace(rows[i])
@@ -46,7 +46,7 @@ func (c *live) secrets(dsn string, texts ...string) {
 	c.t.Helper()
 	for _, table := range []string{"rate_limit_audit", "rate_limit_metrics", "rate_limit_usage", "rate_limit_writers", "rate_limit_retention"} {
 		for _, text := range texts {
-			if n := query[int](c.t, dsn, "SELECT count(*) FROM "+table+" AS x WHERE x::text LIKE '%' || $1 || '%'", text); n > 0 {
+			if n := cluster.Query[int](c.t, dsn, "SELECT count(*) FROM "+table+" AS x WHERE x::text LIKE '%' || $1 || '%'", text); n > 0 {
 				c.t.Errorf("%d rows of %s have a secret", n, table)
 			}
 		}
@@ -152,7 +152,7 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 		"shadow rule/trap - bob pro /trap",
 		"allowed  - bob 9 pro",
 	})
-	if n := query[int](t, dsn, `SELECT count(*) FROM rate_limit_audit WHERE node = 'caddy-1' AND region = 'eu' AND address = '127.0.0.1' AND method = 'GET' AND weight = 1 AND count = 1
+	if n := cluster.Query[int](t, dsn, `SELECT count(*) FROM rate_limit_audit WHERE node = 'caddy-1' AND region = 'eu' AND address = '127.0.0.1' AND method = 'GET' AND weight = 1 AND count = 1
 		AND duration_us BETWEEN 1 AND 10000000 AND time BETWEEN now() - interval '1 min' AND now() + interval '1 s' AND (decision <> 'limited' OR retry_after_ms BETWEEN 1 AND 3600000)`); n != len(rows) {
 		t.Errorf("%d of %d rows are complete", n, len(rows))
 	}
@@ -332,7 +332,7 @@ func TestTheAuditIsSetForAHandlerAndAZone(t *testing.T) {
 		"PREFIX_all 2 1 1 0 1", "PREFIX_all_in_zone 2 1 1 0 1", "PREFIX_default 2 1 1 0 1", "PREFIX_login 1 1 0 0 1", "PREFIX_off 2 1 1 0 1", "PREFIX_off_in_zone 2 1 1 0 1",
 		"PREFIX_passed 1 0 0 1 1", "PREFIX_refused 1 0 0 1 0", "PREFIX_sample 200 200 0 0 200", "PREFIX_secret 1 1 0 0 1",
 	})
-	n := query[int](t, dsn, "SELECT count(*) FROM rate_limit_audit WHERE path = '/sample' AND weight = 2")
+	n := cluster.Query[int](t, dsn, "SELECT count(*) FROM rate_limit_audit WHERE path = '/sample' AND weight = 2")
 	if n < samples/4 || n > samples*3/4 {
 		t.Errorf("of %d requests, %d are in the sample of 50%%", samples, n)
 	}

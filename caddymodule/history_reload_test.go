@@ -75,7 +75,7 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 	const counts = `SELECT concat_ws(' ', (SELECT sum(count) FROM rate_limit_ephemeral), (SELECT sum(count) FROM rate_limit_audit), (SELECT sum(requests) FROM rate_limit_metrics),
 		(SELECT count(DISTINCT region) FROM rate_limit_audit), (SELECT sum(dropped) FROM rate_limit_writers))`
 	n := sent.Load()
-	if got, want := query[string](t, dsn, counts), fmt.Sprint(n, n, n, 1+reloads/4, 0); got != want {
+	if got, want := cluster.Query[string](t, dsn, counts), fmt.Sprint(n, n, n, 1+reloads/4, 0); got != want {
 		t.Errorf("counter, audit log, metrics, regions and dropped: %s, want %s", got, want)
 	}
 }

@@ -130,7 +130,7 @@ func TestAConfirmationHoldsOnce(t *testing.T) {
 	if status, _, answer := c.page("POST", "/api/override", string(text)); status != http.StatusConflict || !strings.Contains(answer, "was used") {
 		t.Errorf("again: status %d: %s", status, answer)
 	}
-	if n := query[int](t, dsn, "SELECT max(events) FROM rate_limit_overrides"); n != 1100 {
+	if n := cluster.Query[int](t, dsn, "SELECT max(events) FROM rate_limit_overrides"); n != 1100 {
 		t.Errorf("the override is %d, want 1100", n)
 	}
 }

@@ -92,16 +92,16 @@ func TestThePageShowsThePolicyAndTheHistoryOfOtherServers(t *testing.T) {
 	c.do("ban", map[string]any{"user": "alice", "for": "1h"})
 	await.Within(t, time.Minute, "the ban", func() bool { return c.live.get("/x", "X-User", "alice").Status == http.StatusForbidden })
 	c.do("pause", map[string]any{"for": "1m"})
-	if n := query[int](t, policy, "SELECT count(*) FROM rate_limit_bans WHERE user_id = 'alice' AND banned_by LIKE '% (ann)'"); n != 1 {
+	if n := cluster.Query[int](t, policy, "SELECT count(*) FROM rate_limit_bans WHERE user_id = 'alice' AND banned_by LIKE '% (ann)'"); n != 1 {
 		t.Errorf("%d bans beside the policy", n)
 	}
-	if n := query[int](t, counters, "SELECT count(*) FROM rate_limit_pause WHERE until > now()"); n != 1 {
+	if n := cluster.Query[int](t, counters, "SELECT count(*) FROM rate_limit_pause WHERE until > now()"); n != 1 {
 		t.Errorf("%d pauses beside the counters", n)
 	}
 	c.do("resume", map[string]any{})
 
 	// Without the history, the page says so, and shows the rest.
-	name := query[string](t, history, "SELECT current_database()")
+	name := cluster.Query[string](t, history, "SELECT current_database()")
 	cluster.Execute(t, counters, fmt.Sprintf("ALTER DATABASE %q ALLOW_CONNECTIONS false; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '%s'", name, name))
 	await.Within(t, time.Minute, "the banner to say that the history is old", func() bool {
 		c.get("state", &state)

@@ -24,7 +24,7 @@ func TestRefusalsLeadToABan(t *testing.T) {
 			c.expect(http.StatusTooManyRequests, "/login", sender.header, sender.value)
 		}
 		await.Within(t, time.Minute, "a ban", func() bool { return c.get("/", sender.header, sender.value).Status == http.StatusForbidden })
-		row := query[string](t, dsn, "SELECT concat(times, ' ', reason, ' ', banned_by LIKE '% (%/caddy)', ' ', until - banned_at) FROM rate_limit_bans WHERE "+sender.ref)
+		row := cluster.Query[string](t, dsn, "SELECT concat(times, ' ', reason, ' ', banned_by LIKE '% (%/caddy)', ' ', until - banned_at) FROM rate_limit_bans WHERE "+sender.ref)
 		if want := "1 3 refusals in 1m0s by " + c.prefix() + " t 00:10:00"; row != want {
 			t.Errorf("%s: the row of the ban is %q, want %q", sender.ref, row, want)
 		}

@@ -136,7 +136,7 @@ func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
 		}
 	}
 	for prefix, want := range map[string]int{"rule/plan/per_hour": 4, "rule/shadow/per_hour": 2, c.prefix(): 4} {
-		if n := query[int](t, dsn, "SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = $1", prefix); n != want {
+		if n := cluster.Query[int](t, dsn, "SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = $1", prefix); n != want {
 			t.Errorf("%s was charged %d, want %d", prefix, n, want)
 		}
 	}

@@ -1,30 +1,15 @@
 package caddymodule_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// query returns the value that a query gives.
-func query[T any](t *testing.T, dsn, sql string, args ...any) T {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	conn := cluster.Watch(t, ctx, dsn)
-	defer conn.Close(ctx)
-	var value T
-	if err := conn.QueryRow(ctx, sql, args...).Scan(&value); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return value
-}
-
 // tables is how many of the two tables exist.
 func tables(t *testing.T, dsn string) int {
-	return query[int](t, dsn, "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_ephemeral', 'rate_limit_durable')")
+	return cluster.Query[int](t, dsn, "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_ephemeral', 'rate_limit_durable')")
 }
 
 // `caddy validate` must not change a database.

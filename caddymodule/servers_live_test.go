@@ -46,25 +46,25 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
 	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
 	await.Within(t, time.Minute, "the ban", func() bool { return c.get("/", "X-User", "alice").Status == http.StatusForbidden })
-	if n := query[int](t, counters, "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'rule/plan/%' AND key = 'alice' OR key = '127.0.0.1'"); n != 2 {
+	if n := cluster.Query[int](t, counters, "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'rule/plan/%' AND key = 'alice' OR key = '127.0.0.1'"); n != 2 {
 		t.Errorf("%d counters in their database", n)
 	}
-	if n := query[int](t, counters, "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_rules', 'rate_limit_audit')"); n != 0 {
+	if n := cluster.Query[int](t, counters, "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_rules', 'rate_limit_audit')"); n != 0 {
 		t.Errorf("%d tables of the policy and of the history beside the counters", n)
 	}
-	if n := query[int](t, policy, "SELECT count(*) FROM rate_limit_ephemeral"); n != 0 {
+	if n := cluster.Query[int](t, policy, "SELECT count(*) FROM rate_limit_ephemeral"); n != 0 {
 		t.Errorf("%d counters beside the policy", n)
 	}
-	if n := query[int](t, policy, "SELECT count(*) FROM rate_limit_bans WHERE user_id = 'alice'"); n != 1 {
+	if n := cluster.Query[int](t, policy, "SELECT count(*) FROM rate_limit_bans WHERE user_id = 'alice'"); n != 1 {
 		t.Errorf("%d bans", n)
 	}
 	checkRows(t, "the audit log", c.recorded(history, "SELECT DISTINCT concat_ws(' ', decision, reason, prefix) FROM rate_limit_audit WHERE prefix LIKE 'rule/%' ORDER BY 1"), []string{"allowed rule/plan", "limited rule/plan"})
-	if n := query[int](t, history, "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_rules', 'rate_limit_ephemeral', 'rate_limit_nodes')"); n != 0 {
+	if n := cluster.Query[int](t, history, "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_rules', 'rate_limit_ephemeral', 'rate_limit_nodes')"); n != 0 {
 		t.Errorf("%d other tables beside the history", n)
 	}
 	obeys := "SELECT coalesce(max(applied_seq), -1) FROM rate_limit_nodes WHERE node = 'here'"
-	await.Within(t, time.Minute, "what the proxy obeys, in the registry", func() bool { return query[int](t, policy, obeys) > 0 })
-	if n := query[int](t, counters, obeys); n != -1 {
+	await.Within(t, time.Minute, "what the proxy obeys, in the registry", func() bool { return cluster.Query[int](t, policy, obeys) > 0 })
+	if n := cluster.Query[int](t, counters, obeys); n != -1 {
 		t.Errorf("the registry of the counters has the change %d", n)
 	}
 	cluster.Execute(t, counters, "INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')")
@@ -79,7 +79,7 @@ func TestARegionWithoutItsPublisherIsReported(t *testing.T) {
 	c := start(t, ":PORT {\n\tpg_ratelimit {\n\t\tdsn "+dsn+"\n\t\ttimeout 10s\n\t\tpolicy {\n\t\t\tuser {header.X-User}\n\t\t\trefresh 50ms\n\t\t}\n\t}\n}\n")
 	c.expect(http.StatusOK, "/", "X-User", "alice")
 	await.Within(t, time.Minute, "the ban", func() bool { return c.get("/", "X-User", "alice").Status == http.StatusForbidden })
-	if id := query[int](t, dsn, "SELECT id FROM rate_limit_bans"); id >= 0 {
+	if id := cluster.Query[int](t, dsn, "SELECT id FROM rate_limit_bans"); id >= 0 {
 		t.Errorf("the ban of the region has the id %d", id)
 	}
 	await.Within(t, time.Minute, "the metric", func() bool { return measured(t)["policy_replication_up"] == 0 })

@@ -109,11 +109,7 @@ func peakMemory(pid int) int64 {
 func auditLog(t *testing.T) (dsn string, conn *pgx.Conn) {
 	t.Helper()
 	dsn = cluster.Open(t)
-	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(t.Context()) })
+	conn = cluster.Connect(t, dsn)
 	sql(t, conn, schema.History)
 	fillDays(t, conn)
 	return dsn, conn
@@ -204,7 +200,7 @@ func folderSize(t *testing.T, dir string) int64 {
 
 func tableSize(t *testing.T, dsn, function string) int64 {
 	t.Helper()
-	return queryInt(t, dsn, "SELECT sum("+function+"(inhrelid))::bigint FROM pg_inherits WHERE inhparent = 'rate_limit_audit'::regclass")
+	return cluster.Query[int64](t, dsn, "SELECT sum("+function+"(inhrelid))::bigint FROM pg_inherits WHERE inhparent = 'rate_limit_audit'::regclass")
 }
 
 // A program is killed after a random part of the time that all of the work takes. If it ends
@@ -231,7 +227,7 @@ func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
 		}
 		archiveAll(t, archiveCommand(t, dsn, target, "--drop"))
 		postgresSums(t, conn, "expected").compare(t, duckdbSums(t, target.dir))
-		if left := queryInt(t, dsn, "SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'"); left != 0 {
+		if left := cluster.Query[int64](t, dsn, "SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'"); left != 0 {
 			t.Errorf("%s: %d partitions are left, want none", target.to, left)
 		}
 	}

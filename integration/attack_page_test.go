@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -186,7 +187,7 @@ http://:%s {
 		a := newAttack(t, http.StatusOK, http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound, http.StatusMisdirectedRequest)
 		a.run(8, *attackFor, func(by attacker, client *http.Client) (int, string) {
 			r, body, foreign := by.pageRequest(p.url)
-			answer, err := askAs(client, r)
+			answer, err := harness.AskBy(client, r)
 			if err != nil {
 				return 0, fmt.Sprintf("%s %.100s: %v", r.Method, r.URL, err)
 			}
@@ -197,7 +198,7 @@ http://:%s {
 				again, _ := json.Marshal(body)
 				second, _ := http.NewRequest(http.MethodPost, p.url+r.URL.Path, strings.NewReader(string(again)))
 				second.Header = r.Header
-				if answer, err = askAs(client, second); err != nil {
+				if answer, err = harness.AskBy(client, second); err != nil {
 					return 0, err.Error()
 				}
 				wrong = wrongOfPage(second, &answer, false, password, key)
@@ -210,10 +211,10 @@ http://:%s {
 		}
 		checkNoPanic(t, p.name, p.log())
 	}
-	if n := queryInt(t, dsn, "SELECT count(*) FROM rate_limit_changes WHERE by NOT LIKE '%(%)' AND at > (SELECT min(at) FROM rate_limit_changes WHERE by LIKE '%(%)')"); n > 0 {
+	if n := cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_changes WHERE by NOT LIKE '%(%)' AND at > (SELECT min(at) FROM rate_limit_changes WHERE by LIKE '%(%)')"); n > 0 {
 		t.Errorf("%d changes name nobody", n)
 	}
-	if n := queryInt(t, dsn, "SELECT count(*) FROM rate_limit_rules"); n != 1 {
+	if n := cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_rules"); n != 1 {
 		t.Errorf("%d rules, want 1", n)
 	}
 }

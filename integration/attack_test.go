@@ -137,22 +137,11 @@ func (a *attack) check(t *testing.T, name string) {
 	}
 }
 
-// askAs sends a request of a client, and reads the answer.
-func askAs(client *http.Client, r *http.Request) (a harness.Answer, err error) {
-	response, err := client.Do(r)
-	if err != nil {
-		return a, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	return harness.Answer{Status: response.StatusCode, Header: response.Header, Body: string(body)}, err
-}
-
 // sendAny sends a request that is one, and checks its answer.
 func sendAny(address string) func(by attacker, client *http.Client) (int, string) {
 	return func(by attacker, client *http.Client) (int, string) {
 		r := by.request(address)
-		answer, err := askAs(client, r)
+		answer, err := harness.AskBy(client, r)
 		return answer.Status, undocumented(r, &answer, err)
 	}
 }

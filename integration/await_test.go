@@ -22,44 +22,10 @@ func await(t *testing.T, what string, done func() bool) {
 	within.Within(t, patience, what, done)
 }
 
-// connect is a connection for the test to close.
-func connect(t *testing.T, dsn string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return conn
-}
-
-// execute runs SQL text, which may hold several commands.
-func execute(t *testing.T, dsn, sql string) {
-	t.Helper()
-	conn := connect(t, dsn)
-	defer conn.Close(t.Context())
-	if _, err := conn.PgConn().Exec(t.Context(), sql).ReadAll(); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-// queryInt runs a query for one number. cluster.Connections does not count its connection.
-func queryInt(t *testing.T, dsn, sql string, args ...any) int64 {
-	t.Helper()
-	conn := cluster.Watch(t, t.Context(), dsn)
-	defer conn.Close(t.Context())
-	var n int64
-	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return n
-}
-
 // queryLines runs a query and returns its rows, each as text.
 func queryLines(t *testing.T, dsn, sql string) []string {
 	t.Helper()
-	conn := connect(t, dsn)
-	defer conn.Close(t.Context())
-	rows, err := conn.Query(t.Context(), "SELECT (q.*)::text FROM ("+sql+") q", pgx.QueryExecModeSimpleProtocol)
+	rows, err := cluster.Connect(t, dsn).Query(t.Context(), "SELECT (q.*)::text FROM ("+sql+") q", pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
 		t.Fatal(err)
 	}

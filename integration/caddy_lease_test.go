@@ -50,30 +50,30 @@ func TestCaddyGivesLeasesBack(t *testing.T) {
 		passed += int64(result.Sent)
 	}
 	load(time.Second)
-	if held := queryInt(t, dsn, charged) - passed; held <= 0 {
+	if held := cluster.Query[int64](t, dsn, charged) - passed; held <= 0 {
 		t.Errorf("%d units are held after a second of requests", held)
 	}
 	reload()
 	load(time.Second)
-	await(t, "the units to go back", func() bool { return queryInt(t, dsn, charged) == passed })
+	await(t, "the units to go back", func() bool { return cluster.Query[int64](t, dsn, charged) == passed })
 	load(time.Second)
 	reload() // the stores of the configuration before stay open for a while
 	load(time.Second / 2)
-	if held := queryInt(t, dsn, charged) - passed; held <= 0 {
+	if held := cluster.Query[int64](t, dsn, charged) - passed; held <= 0 {
 		t.Errorf("%d units are held before SIGTERM", held)
 	}
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if got := queryInt(t, dsn, charged); got != passed {
+	if got := cluster.Query[int64](t, dsn, charged); got != passed {
 		t.Errorf("%d passed, and %d are charged after SIGTERM", passed, got)
 	}
 	for _, sql := range []string{"SELECT sum(count)::bigint FROM rate_limit_audit", "SELECT sum(requests)::bigint FROM rate_limit_metrics WHERE granularity = 'minute'"} {
-		if got := queryInt(t, dsn, sql); got != passed {
+		if got := cluster.Query[int64](t, dsn, sql); got != passed {
 			t.Errorf("%d passed, and after SIGTERM %s gives %d", passed, sql, got)
 		}
 	}
-	writes := queryInt(t, dsn, "SELECT (n_tup_ins + n_tup_upd)::bigint FROM pg_stat_user_tables WHERE relname = 'rate_limit_ephemeral'")
+	writes := cluster.Query[int64](t, dsn, "SELECT (n_tup_ins + n_tup_upd)::bigint FROM pg_stat_user_tables WHERE relname = 'rate_limit_ephemeral'")
 	if t.Logf("%d requests, %d writes", passed, writes); writes > passed/2 {
 		t.Error("most requests were written")
 	}

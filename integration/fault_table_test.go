@@ -98,16 +98,16 @@ func TestFaultTable(t *testing.T) {
 		{"1 s latency", each(func(n *slownet.Proxy) { n.SetRoundTrip(time.Second) }), each(func(n *slownet.Proxy) { n.SetRoundTrip(0) })},
 		{"all connections reset", each((*slownet.Proxy).CloseConnections), nil},
 		{"all backends terminated", func() error {
-			execute(t, server.DSN("postgres"), terminateBackends)
+			cluster.Execute(t, server.DSN("postgres"), terminateBackends)
 			return nil
 		}, nil},
 		{"a row is locked", func() error {
-			locks = connect(t, server.DSN("postgres"))
+			locks = cluster.Connect(t, server.DSN("postgres"))
 			_, err := locks.PgConn().Exec(t.Context(), "BEGIN; SELECT 1 FROM rate_limit_ephemeral WHERE prefix IN ('wide', 'deny') FOR UPDATE").ReadAll()
 			return err
 		}, func() error { return locks.Close(context.Background()) }},
 		{"`VACUUM FULL` waits for a reader", func() error {
-			locks = connect(t, server.DSN("postgres"))
+			locks = cluster.Connect(t, server.DSN("postgres"))
 			_, err := locks.PgConn().Exec(t.Context(), "BEGIN; SELECT FROM rate_limit_ephemeral").ReadAll()
 			go func() {
 				vacuumed <- runSQL(server.DSN("postgres"), "VACUUM FULL rate_limit_ephemeral", "VACUUM FULL rate_limit_durable")

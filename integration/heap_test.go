@@ -1,11 +1,10 @@
 package integration
 
 import (
-	"io"
-	"net/http"
 	"regexp"
-	"strconv"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 var heapOf = regexp.MustCompile(`# HeapAlloc = (\d+)`)
@@ -22,22 +21,10 @@ func heapAt(t *testing.T, admin string) int64 {
 // heapOnceAt is how many bytes a process uses, after a garbage collection.
 func heapOnceAt(t *testing.T, admin string) int64 {
 	t.Helper()
-	response, err := http.Get(admin + "/debug/pprof/heap?gc=1&debug=1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(response.Body)
-	response.Body.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := heapOf.FindSubmatch(text)
+	text := harness.Ask(t, harness.Get(admin+"/debug/pprof/heap?gc=1&debug=1")).Body
+	found := heapOf.FindStringSubmatch(text)
 	if found == nil {
 		t.Fatalf("no heap profile: %.300s", text)
 	}
-	n, err := strconv.ParseInt(string(found[1]), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return number(t, found[1])
 }

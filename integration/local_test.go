@@ -110,7 +110,7 @@ func TestProxiesLimitThemselves(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
 	proxies := localProxies(t, n, dsn)
-	conn := connect(t, dsn)
+	conn := cluster.Connect(t, dsn)
 	registered := func(since time.Time) func() bool {
 		return func() bool {
 			count := 0
@@ -166,17 +166,12 @@ func TestProxiesLimitThemselves(t *testing.T) {
 	for _, p := range proxies {
 		p.AwaitLog(t, "limits are exact again")
 	}
-	conn = connect(t, dsn)
-	charged := 0.0
-	if err := conn.QueryRow(t.Context(), "SELECT count FROM rate_limit_durable WHERE prefix = 'local-fixed'").Scan(&charged); err != nil {
-		t.Fatal(err)
-	}
+	charged := cluster.Query[float64](t, dsn, "SELECT count FROM rate_limit_durable WHERE prefix = 'local-fixed'")
 	// What was under way as the database went may have been charged, and is not charged again.
 	if admitted := min(100, before.passed["fixed"]+during.passed["fixed"]); charged > admitted || charged < admitted-float64(n) {
 		t.Errorf("%v are charged of %v that were admitted", charged, admitted)
 	}
-	shown := 0
-	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM rate_limit_nodes WHERE local_until > local_from").Scan(&shown); err != nil || shown != n {
-		t.Errorf("the registry shows %d proxies that have limited by themselves: %v", shown, err)
+	if shown := cluster.Query[int](t, dsn, "SELECT count(*) FROM rate_limit_nodes WHERE local_until > local_from"); shown != n {
+		t.Errorf("the registry shows %d proxies that have limited by themselves", shown)
 	}
 }

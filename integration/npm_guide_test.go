@@ -66,7 +66,7 @@ func TestNpmGuide(t *testing.T) {
 	dsn := cluster.Open(t)
 	node := startNode(t, dsn)
 	node.tables(t)
-	conn := connect(t, dsn)
+	conn := cluster.Connect(t, dsn)
 	run := func(sql string) (lines []string) {
 		t.Helper()
 		results, err := conn.PgConn().Exec(context.Background(), sql).ReadAll()

@@ -110,7 +110,7 @@ func (s *shared) exhaust(t *testing.T, n int, take taker) {
 // columnsOf is how many columns a table has.
 func columnsOf(t *testing.T, dsn, table string) int64 {
 	t.Helper()
-	return queryInt(t, dsn, `SELECT count(*) FROM pg_attribute
+	return cluster.Query[int64](t, dsn, `SELECT count(*) FROM pg_attribute
 		WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped`, table)
 }
 
@@ -288,7 +288,7 @@ func upgradeUnderTraffic(t *testing.T, dsn string, node *nodeProgram, store rate
 // refusals of the Node program's fixed window, and returns the count.
 func checkRow(t *testing.T, dsn string, s *shared) int64 {
 	t.Helper()
-	count := queryInt(t, dsn, "SELECT count FROM "+s.node(1).Table+" WHERE prefix = $1 AND key = $2", s.limit.Prefix, s.key)
+	count := cluster.Query[int64](t, dsn, "SELECT count FROM "+s.node(1).Table+" WHERE prefix = $1 AND key = $2", s.limit.Prefix, s.key)
 	if admitted := s.admitted.Load(); count < admitted || count > admitted && s.limit.Algorithm != ratelimit.FixedWindow {
 		t.Errorf("%s: the row counts %d, and %d were admitted", s.limit.Prefix, count, admitted)
 	}

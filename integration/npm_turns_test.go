@@ -37,8 +37,7 @@ func TestNodeProgramSharesWindows(t *testing.T) {
 	dsn := cluster.Open(t)
 	node := startNode(t, dsn)
 	node.tables(t)
-	conn := connect(t, dsn)
-	defer conn.Close(t.Context())
+	conn := cluster.Connect(t, dsn)
 	if _, err := conn.Exec(t.Context(), witnessSQL); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -58,11 +59,11 @@ func TestPauseSuspendsLimitsAlone(t *testing.T) {
 		}
 	}
 	const counted = "SELECT (SELECT coalesce(sum(count), 0) FROM rate_limit_ephemeral WHERE prefix LIKE 'rule/%' OR prefix = 'plain')::bigint"
-	before := queryInt(t, dsn, counted)
+	before := cluster.Query[int64](t, dsn, counted)
 
 	change(t, dsn, "INSERT INTO rate_limit_pause (until, reason) VALUES (now() + interval '1 h', 'a test')", refused, http.StatusTooManyRequests, http.StatusOK)
 	await(t, "the leases to be given back", func() bool {
-		return queryInt(t, dsn, "SELECT count FROM rate_limit_ephemeral WHERE prefix = 'leased'") == 400
+		return cluster.Query[int64](t, dsn, "SELECT count FROM rate_limit_ephemeral WHERE prefix = 'leased'") == 400
 	})
 	for _, url := range []string{c.url, tr.url} {
 		for path, want := range map[string]int{"/plain/": 200, "/leased/": 200, "/policy/": 200, "/policy/none": 200, "/policy/admin/x": 403} {
@@ -82,13 +83,15 @@ func TestPauseSuspendsLimitsAlone(t *testing.T) {
 			t.Errorf("%s answers a banned user %d in a pause, want 403", url, a.Status)
 		}
 	}
-	if after := queryInt(t, dsn, counted); after != before {
+	if after := cluster.Query[int64](t, dsn, counted); after != before {
 		t.Errorf("%d is counted in the pause, want %d as before", after, before)
 	}
-	if n := queryInt(t, dsn, "SELECT sum(count)::bigint FROM rate_limit_ephemeral WHERE prefix = 'leased'"); n != 400 {
+	if n := cluster.Query[int64](t, dsn, "SELECT sum(count)::bigint FROM rate_limit_ephemeral WHERE prefix = 'leased'"); n != 400 {
 		t.Errorf("%d requests with a lease are counted in the pause, want 400 as before", n)
 	}
-	await(t, "the registry to say that proxies obey", func() bool { return queryInt(t, dsn, "SELECT count(*) FROM rate_limit_nodes WHERE paused") == 2 })
+	await(t, "the registry to say that proxies obey", func() bool {
+		return cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_nodes WHERE paused") == 2
+	})
 	if out := command(t, dsn, "nodes"); !strings.Contains(out, "All limits of this database are paused until ") || strings.Count(out, "  yes  ") != 2 {
 		t.Errorf("nodes prints\n%s", out)
 	}
@@ -98,7 +101,7 @@ func TestPauseSuspendsLimitsAlone(t *testing.T) {
 	change(t, dsn, "DELETE FROM rate_limit_pause", refused, http.StatusOK, http.StatusTooManyRequests)
 	c.AwaitLog(t, "limits apply again")
 	tr.AwaitLog(t, "limits apply again")
-	if n := queryInt(t, dsn, "SELECT count(*) FROM rate_limit_changes WHERE kind = 'pause'"); n != 2 {
+	if n := cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_changes WHERE kind = 'pause'"); n != 2 {
 		t.Errorf("the log of changes has %d lines about the pause, want 2", n)
 	}
 }

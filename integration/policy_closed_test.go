@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -42,13 +40,11 @@ func clientFrom(address string) *http.Client {
 
 func statusOf(t *testing.T, client *http.Client, r *http.Request) int {
 	t.Helper()
-	answer, err := client.Do(r)
+	answer, err := harness.AskBy(client, r)
 	if err != nil {
 		t.Error(err)
-		return 0
 	}
-	answer.Body.Close()
-	return answer.StatusCode
+	return answer.Status
 }
 
 func randomKey(t *testing.T) string {
@@ -63,10 +59,7 @@ func randomKey(t *testing.T) string {
 // lockKeys locks the table of API keys until unlock is called.
 func lockKeys(t *testing.T, dsn string) (unlock func()) {
 	t.Helper()
-	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := cluster.Connect(t, dsn)
 	if _, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE rate_limit_api_keys"); err != nil {
 		t.Fatal(err)
 	}
@@ -79,10 +72,10 @@ func lockKeys(t *testing.T, dsn string) (unlock func()) {
 func TestAnUnknownKeyOpensNothing(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
-	execute(t, dsn, schema.File)
+	cluster.Execute(t, dsn, schema.File)
 	banned, insert := newKey(t, 7, "alice")
 	ofBanned, insertOther := newKey(t, 8, "mallory")
-	execute(t, dsn, people+`INSERT INTO rate_limit_users (user_id, tier) VALUES ('mallory', 'free');`+insert+insertOther+`
+	cluster.Execute(t, dsn, people+`INSERT INTO rate_limit_users (user_id, tier) VALUES ('mallory', 'free');`+insert+insertOther+`
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed/*}');
 		SELECT rate_limit_rule('members', action => 'block', paths => '{/members}', tiers => '{anonymous}');
 		SELECT rate_limit_rule('shared', count_by => '{all}', paths => '{/shared/*}', per_hour => 5);

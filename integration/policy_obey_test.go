@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -112,7 +113,7 @@ func change(t *testing.T, dsn, sql string, watchers []*watcher, before, after in
 		w.await(t, time.Now())
 	}
 	begun := time.Now()
-	execute(t, dsn, sql)
+	cluster.Execute(t, dsn, sql)
 	committed := time.Now()
 	for _, w := range watchers {
 		w.await(t, committed.Add(most+100*time.Millisecond))

@@ -64,7 +64,7 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	}
 	t.Cleanup(db.Close)
 	for range *restoreRounds {
-		execute(t, dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}')")
+		cluster.Execute(t, dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}')")
 		for _, url := range urls {
 			await(t, "the rule that the backup lacks", func() bool { return harness.Ask(t, harness.Get(url+"/later")).Status == 403 })
 		}

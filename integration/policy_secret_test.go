@@ -75,8 +75,7 @@ func (s *secretSearch) inFolder(where, folder string) {
 // one of the keys.
 func (s *secretSearch) inDatabase(dsn string) {
 	s.t.Helper()
-	conn := connect(s.t, dsn)
-	defer conn.Close(s.t.Context())
+	conn := cluster.Connect(s.t, dsn)
 	list := func(sql string) []string {
 		rows, err := conn.Query(s.t.Context(), sql)
 		if err != nil {
@@ -176,8 +175,8 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 	search.keys["imported"] = "sk-live-51Hx8aQ2eZvKYlo2CwqB7rT9uVb3"
 	search.keys["malicious"] = `'); DROP TABLE rate_limit_tiers; SELECT 4711 AS "%0a` + "\xff" + `{{.X}}\`
 	imported := policy.Digest(search.keys["imported"])
-	execute(t, dsn, schema.File)
-	execute(t, dsn, sql+fmt.Sprintf(`
+	cluster.Execute(t, dsn, schema.File)
+	cluster.Execute(t, dsn, sql+fmt.Sprintf(`
 		INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (9, '\x%x', 'bob');`, imported)+`
 		UPDATE rate_limit_api_keys SET expires_at = now() - interval '1 s' WHERE id = 2;
 		UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = 3;
@@ -210,17 +209,17 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 			use(what, http.StatusUnauthorized)
 		}
 	}
-	if n := queryInt(t, dsn, "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'zone%' AND key LIKE 'sha256:%'"); n != int64(2*len(keySources)) {
+	if n := cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'zone%' AND key LIKE 'sha256:%'"); n != int64(2*len(keySources)) {
 		t.Errorf("%d counters of the zones, want one for each source and valid key", n)
 	}
 	// This one fails a rule, and is looked up while the database is down.
-	execute(t, dsn, "ALTER TABLE rate_limit_rules DISABLE TRIGGER rate_limit_complete; INSERT INTO rate_limit_rules (name, comment) VALUES ('wrong', 'no limits')")
+	cluster.Execute(t, dsn, "ALTER TABLE rate_limit_rules DISABLE TRIGGER rate_limit_complete; INSERT INTO rate_limit_rules (name, comment) VALUES ('wrong', 'no limits')")
 	search.inDatabase(dsn)
 	metrics := harness.Ask(t, harness.Get(c.url+"/metrics")).Body
 	if !strings.Contains(metrics, "caddy_pg_ratelimit_policy_requests_total") {
 		t.Errorf("no metrics: %s", metrics)
 	}
-	execute(t, dsn, "CHECKPOINT")
+	cluster.Execute(t, dsn, "CHECKPOINT")
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}

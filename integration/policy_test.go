@@ -16,7 +16,7 @@ import (
 func policyDatabase(t *testing.T, sql string) (dsn string) {
 	t.Helper()
 	dsn = cluster.Open(t, schema.File)
-	execute(t, dsn, sql)
+	cluster.Execute(t, dsn, sql)
 	return dsn
 }
 
@@ -24,7 +24,7 @@ func policyDatabase(t *testing.T, sql string) (dsn string) {
 func awaitObeyed(t *testing.T, dsn string, proxies int) {
 	t.Helper()
 	await(t, "the proxies to obey all changes", func() bool {
-		return queryInt(t, dsn, "SELECT count(*) FROM rate_limit_nodes WHERE applied_seq >= (SELECT max(seq) FROM rate_limit_changes)") == int64(proxies)
+		return cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_nodes WHERE applied_seq >= (SELECT max(seq) FROM rate_limit_changes)") == int64(proxies)
 	})
 }
 

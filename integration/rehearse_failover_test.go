@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -126,7 +127,7 @@ pg_ctl start -w -D "$STANDBY" -l "$STANDBY/../log-standby"`)
 			r.decidedWithin("the promotion", time.Now(), 2*time.Second)
 			time.Sleep(time.Second) // the time within which proxies notice
 
-			counted := queryInt(t, r.server("STANDBY_PORT"), rehearsedCount+" AND key = 'k'")
+			counted := cluster.Query[int64](t, r.server("STANDBY_PORT"), rehearsedCount+" AND key = 'k'")
 			t.Logf("%d were admitted early and %d later; the new primary has %d", early, recent, counted)
 			switch {
 			case counted < early:
@@ -156,7 +157,7 @@ func (r *rehearsal) oldPrimaryReturns() {
 	r.sh("the old primary", `pg_ctl start -w -l "$PGDATA/../log"`)
 	before, admitted := time.Now(), int64(0)
 	for range 5 {
-		queryInt(r.t, r.server("STANDBY_PORT"), "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
+		cluster.Query[int64](r.t, r.server("STANDBY_PORT"), "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
 		r.decided()
 		admitted += r.ask("/", 40, "returned")
 		admitted += r.ask("/", rehearsedQuota/2, "returned too")
@@ -165,10 +166,10 @@ func (r *rehearsal) oldPrimaryReturns() {
 		r.t.Errorf("%d were admitted while there were two primaries", admitted)
 	}
 	old := r.server("PGPORT")
-	if n := queryInt(r.t, old, "SELECT count(*) FROM rate_limit_durable WHERE key LIKE 'returned%'"); n > 0 {
+	if n := cluster.Query[int64](r.t, old, "SELECT count(*) FROM rate_limit_durable WHERE key LIKE 'returned%'"); n > 0 {
 		r.t.Errorf("the old primary has %d new rows of counters", n)
 	}
-	if n := queryInt(r.t, old, fmt.Sprintf("SELECT count(*) FROM rate_limit_nodes WHERE seen > to_timestamp(%d)", before.Unix()+1)); n > 0 {
+	if n := cluster.Query[int64](r.t, old, fmt.Sprintf("SELECT count(*) FROM rate_limit_nodes WHERE seen > to_timestamp(%d)", before.Unix()+1)); n > 0 {
 		r.t.Errorf("%d proxies are registered at the old primary", n)
 	}
 	r.sh("the end of the old primary", "pg_ctl stop -m fast")

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -60,7 +61,7 @@ pidfile = %s/pgbouncer.pid
 			r.page("PgBouncer", 0)
 			r.decidedWithin("the change of PgBouncer", time.Now(), 2*time.Second)
 			time.Sleep(time.Second) // the time within which proxies notice
-			counted := queryInt(t, r.server("STANDBY_PORT"), rehearsedCount+" AND key = 'k'")
+			counted := cluster.Query[int64](t, r.server("STANDBY_PORT"), rehearsedCount+" AND key = 'k'")
 			if counted < admitted {
 				t.Errorf("%d were admitted, and %d are counted on the standby", admitted, counted)
 			}

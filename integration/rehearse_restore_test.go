@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -132,7 +133,7 @@ func (r *rehearsal) restores(configure func()) {
 	t := r.t
 	r.proxies()
 	r.decided()
-	execute(t, r.dsn, "INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro'); INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'); SELECT rate_limit_rule('early', action => 'block', paths => '{/early}')")
+	cluster.Execute(t, r.dsn, "INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro'); INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'); SELECT rate_limit_rule('early', action => 'block', paths => '{/early}')")
 	r.page("Back up", 0)
 	configure()
 	r.page("Back up", 2)
@@ -153,7 +154,7 @@ func (r *rehearsal) restores(configure func()) {
 	r.ask("/short", rehearsedShort+100, "k")
 	r.sh("changes", "caddy pg-ratelimit ban 198.51.100.0/24; caddy pg-ratelimit unban 192.0.2.0/24; caddy pg-ratelimit users set ann tier=pro")
 	r.env = append(r.env, "UNDONE="+r.text("SELECT now()::text"))
-	execute(t, r.dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}'); DELETE FROM rate_limit_rules WHERE name = 'early'")
+	cluster.Execute(t, r.dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}'); DELETE FROM rate_limit_rules WHERE name = 'early'")
 	r.obeyed()
 	r.answers("before the restore", map[string]int{"/early": 200, "/later": 403}, "new")
 	r.answers("before the restore", map[string]int{"/": 429}, "spent")

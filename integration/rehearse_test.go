@@ -178,15 +178,9 @@ func (r *rehearsal) decided() {
 // obeyed waits until both proxies are in the registry and obey all changes.
 func (r *rehearsal) obeyed() { awaitObeyed(r.t, r.dsn, 2) }
 
-func (r *rehearsal) number(sql string) int64 { return queryInt(r.t, r.dsn, sql) }
+func (r *rehearsal) number(sql string) int64 { return cluster.Query[int64](r.t, r.dsn, sql) }
 
-func (r *rehearsal) text(sql string) (text string) {
-	r.t.Helper()
-	if err := cluster.Connect(r.t, r.dsn).QueryRow(r.t.Context(), sql).Scan(&text); err != nil {
-		r.t.Fatal(err)
-	}
-	return text
-}
+func (r *rehearsal) text(sql string) string { return cluster.Query[string](r.t, r.dsn, sql) }
 
 // proxies starts a Caddy and a Traefik with a leased limit for each X-Key and a policy, and with a limit
 // that is not durable.

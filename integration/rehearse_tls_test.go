@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -129,7 +130,7 @@ psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" -
 	admin := r.server("PGPORT")
 	end := func(role string) {
 		t.Helper()
-		queryInt(t, admin, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = $1", role)
+		cluster.Query[int64](t, admin, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = $1", role)
 	}
 	back := func(what, path string) {
 		t.Helper()
@@ -149,7 +150,7 @@ psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" -
 	for path := range dsns {
 		await(t, "decisions at "+path, all(path, 200))
 	}
-	if n := queryInt(t, admin, "SELECT count(DISTINCT usename) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl AND usename IN ('by_cert', 'by_password')"); n != 2 {
+	if n := cluster.Query[int64](t, admin, "SELECT count(DISTINCT usename) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl AND usename IN ('by_cert', 'by_password')"); n != 2 {
 		t.Errorf("%d roles are connected with TLS, want 2", n)
 	}
 	if time.Now().After(expires.Add(-time.Second)) {

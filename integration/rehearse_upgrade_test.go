@@ -83,7 +83,7 @@ func rehearseUpgrade(t *testing.T) {
 		return p
 	}
 	running := []proxy{decides(caddyOf(older)), decides(traefikOf(older))}
-	execute(t, r.dsn, `INSERT INTO rate_limit_tiers (tier) VALUES ('free'); INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free');
+	cluster.Execute(t, r.dsn, `INSERT INTO rate_limit_tiers (tier) VALUES ('free'); INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free');
 		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_day => `+strconv.Itoa(quota)+`, durable => true)`)
 	awaitObeyed(t, r.dsn, len(running))
 

@@ -101,14 +101,14 @@ func reloadUnderLoad(t *testing.T, dsn string, proxy *harness.Process, url, admi
 	if r := <-done; r.Status[http.StatusOK] < reloads {
 		t.Errorf("%v, want more requests", r)
 	}
-	if got := queryInt(t, dsn, charged+" WHERE prefix = 'exact'"); got != passed.Load() {
+	if got := cluster.Query[int64](t, dsn, charged+" WHERE prefix = 'exact'"); got != passed.Load() {
 		t.Errorf("%d requests passed, and %d were charged", passed.Load(), got)
 	}
 	const slack = reloads / 10 // of what a reload keeps, there would be as many as reloads
 	var left [2]int
 	await(t, "what the configurations had to be closed", func() bool {
 		left = openIn(t, proxy, admin)
-		return left[0] <= before[0]+slack && left[1] <= before[1]+slack && queryInt(t, dsn, "SELECT coalesce(sum(cardinality(slots)), 0)::bigint FROM rate_limit_ephemeral") == 0
+		return left[0] <= before[0]+slack && left[1] <= before[1]+slack && cluster.Query[int64](t, dsn, "SELECT coalesce(sum(cardinality(slots)), 0)::bigint FROM rate_limit_ephemeral") == 0
 	})
 	t.Logf("goroutines and files: %v, before %v", left, before)
 }

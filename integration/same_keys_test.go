@@ -50,13 +50,9 @@ func TestTheProxiesMakeTheSameKeys(t *testing.T) {
 			t.Fatalf("%s answers %d %v", url, answer.Status, answer.Header)
 		}
 	}
-	conn := connect(t, dsn)
 	for _, proxy := range []string{"traefik", "caddy"} {
 		for i, k := range keys {
-			var got string
-			if err := conn.QueryRow(t.Context(), "SELECT key FROM rate_limit_ephemeral WHERE prefix = $1", fmt.Sprint(proxy, i)).Scan(&got); err != nil {
-				t.Fatalf("%s: %s: %v", proxy, k.key, err)
-			}
+			got := cluster.Query[string](t, dsn, "SELECT key FROM rate_limit_ephemeral WHERE prefix = $1", fmt.Sprint(proxy, i))
 			if got != k.want {
 				t.Errorf("%s: %s is %q, want %q", proxy, k.key, got, k.want)
 			}

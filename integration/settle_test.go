@@ -85,7 +85,7 @@ func settledUpstream(t *testing.T, goOn <-chan struct{}) string {
 // countedOf is what a limit has counted for a key.
 func countedOf(t *testing.T, dsn, prefix, key string) int64 {
 	t.Helper()
-	return queryInt(t, dsn, "SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_ephemeral WHERE prefix = $1 AND key = $2", prefix, key)
+	return cluster.Query[int64](t, dsn, "SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_ephemeral WHERE prefix = $1 AND key = $2", prefix, key)
 }
 
 // TestRequestsAreSettledByTheirResponses in both proxies, for each kind of response. The client never sees the header

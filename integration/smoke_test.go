@@ -17,7 +17,7 @@ import (
 func TestSmoke(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
-	execute(t, dsn, schema.File+people+"SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_day => 20);")
+	cluster.Execute(t, dsn, schema.File+people+"SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_day => 20);")
 	var urls, pages []string
 	for range 2 {
 		limits, page := harness.FreeAddress(t), harness.FreeAddress(t)
@@ -61,12 +61,12 @@ func TestSmoke(t *testing.T) {
 		if passed := sendAs(t, urls, "/policy", 60, "alice"); passed != 20 {
 			t.Errorf("%d passed by a rule of 20", passed)
 		}
-		execute(t, dsn, "SELECT rate_limit_rule('plan', per_day => 26)")
+		cluster.Execute(t, dsn, "SELECT rate_limit_rule('plan', per_day => 26)")
 		awaitObeyed(t, dsn, len(urls))
 		if passed := sendAs(t, urls, "/policy", 60, "alice"); passed != 6 {
 			t.Errorf("%d more passed when the rule had 26, want 6", passed)
 		}
-		execute(t, dsn, "INSERT INTO rate_limit_bans (user_id) VALUES ('alice')")
+		cluster.Execute(t, dsn, "INSERT INTO rate_limit_bans (user_id) VALUES ('alice')")
 		awaitObeyed(t, dsn, len(urls))
 		if got := statuses(3, "/policy", "X-User", "alice"); got != "403 403 403" {
 			t.Errorf("a banned user gets %s", got)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -199,7 +200,7 @@ func (s *soak) judgeFlights() {
 	held := "SELECT coalesce(sum(" + strings.ReplaceAll(algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight}).SQL.Looked, "{processes}", "rate_limit_processes") + "), 0)::bigint FROM " + l.table() + " WHERE prefix = $1"
 	n := int64(1)
 	for until := time.Now().Add(slotsFree); n > 0 && time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
-		n = queryInt(s.t, s.servers.dsn, held, l.name)
+		n = cluster.Query[int64](s.t, s.servers.dsn, held, l.name)
 	}
 	if n > 0 {
 		s.t.Errorf("%d slots are held %v after the last request", n, slotsFree)
@@ -260,7 +261,7 @@ func (s *soak) judgeHistory() {
 		} {
 			var got int64
 			for until := time.Now().Add(15 * time.Second); ; time.Sleep(500 * time.Millisecond) {
-				got = queryInt(s.t, s.servers.dsn, sum.sql)
+				got = cluster.Query[int64](s.t, s.servers.dsn, sum.sql)
 				if got >= int64(r.answered) || time.Now().After(until) {
 					break
 				}
@@ -271,7 +272,7 @@ func (s *soak) judgeHistory() {
 			}
 		}
 	}
-	if n := queryInt(s.t, s.servers.dsn, "SELECT coalesce(sum(dropped), 0)::bigint FROM rate_limit_writers"); n > 0 {
+	if n := cluster.Query[int64](s.t, s.servers.dsn, "SELECT coalesce(sum(dropped), 0)::bigint FROM rate_limit_writers"); n > 0 {
 		s.t.Logf("%d rows of the history were dropped", n)
 	}
 }

@@ -4,12 +4,12 @@ package integration
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // growth is what a process used before each fault. It begins anew with the process.
@@ -115,17 +115,9 @@ var stackLine = regexp.MustCompile(`(?m)^#\t0x[0-9a-f]+\t(\S+?)\+0x`)
 // are not among them: the clients have a bounded number.
 func stacksAt(t testing.TB, admin string) map[string]int {
 	t.Helper()
-	response, err := http.Get(admin + "/debug/pprof/goroutine?debug=1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := harness.Ask(t, harness.Get(admin+"/debug/pprof/goroutine?debug=1")).Body
 	counts := map[string]int{}
-	for _, block := range strings.Split(string(text), "\n\n") {
+	for _, block := range strings.Split(text, "\n\n") {
 		head, _, _ := strings.Cut(strings.TrimPrefix(block, "goroutine profile: total"), " @")
 		n, err := strconv.Atoi(strings.TrimSpace(head[strings.LastIndexByte(head, '\n')+1:]))
 		if err != nil || strings.Contains(block, "net/http.(*conn).serve") || strings.Contains(block, "net/http.(*persistConn)") || strings.Contains(block, "connReader") {

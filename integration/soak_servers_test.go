@@ -86,7 +86,7 @@ func startSoakServers(t *testing.T) *soakServers {
 	if err := s.follow(); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, s.server().DSN("postgres"), "CREATE UNLOGGED TABLE soak_marker AS SELECT 1 AS n")
+	cluster.Execute(t, s.server().DSN("postgres"), "CREATE UNLOGGED TABLE soak_marker AS SELECT 1 AS n")
 	return s
 }
 

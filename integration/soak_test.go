@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 var (
@@ -44,8 +45,8 @@ func TestSoak(t *testing.T) {
 		fmt.Println(e)
 	}
 	s.servers = startSoakServers(t)
-	execute(t, s.servers.dsn, schema.File)
-	execute(t, s.servers.dsn, fmt.Sprintf(`
+	cluster.Execute(t, s.servers.dsn, schema.File)
+	cluster.Execute(t, s.servers.dsn, fmt.Sprintf(`
 		INSERT INTO rate_limit_tiers (tier) VALUES ('free') ON CONFLICT DO NOTHING;
 		INSERT INTO rate_limit_users (user_id, tier) SELECT i::text, 'free' FROM generate_series(0, %d) AS i;
 		INSERT INTO rate_limit_users (user_id, tier) VALUES ('%s', 'free'), ('mallory', 'free');

@@ -21,7 +21,7 @@ func TestTraefikWritesTheHistoryWhenItEnds(t *testing.T) {
 		tr := startTraefik(t, routes)
 		harness.Ask(t, harness.Get(tr.url+"/", "X-Key", "first")) // the tables are made
 		await(t, "the first row", func() bool {
-			return queryInt(t, dsn, "SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_audit'") == 1 && queryInt(t, dsn, "SELECT count(*) FROM rate_limit_audit") >= sent+1
+			return cluster.Query[int64](t, dsn, "SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_audit'") == 1 && cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_audit") >= sent+1
 		})
 		r := harness.Run(t.Context(), harness.Load{Clients: 32, Requests: n, Request: func(i int) *http.Request {
 			return harness.Get(tr.url+"/", "X-Key", fmt.Sprint("key-", i))
@@ -44,8 +44,8 @@ func TestTraefikWritesTheHistoryWhenItEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		took := time.Since(began)
-		rows := queryInt(t, dsn, "SELECT sum(count) FROM rate_limit_audit")
-		counted := queryInt(t, dsn, "SELECT coalesce(sum(requests), 0) FROM rate_limit_metrics WHERE granularity = 'minute'")
+		rows := cluster.Query[int64](t, dsn, "SELECT sum(count) FROM rate_limit_audit")
+		counted := cluster.Query[int64](t, dsn, "SELECT coalesce(sum(requests), 0) FROM rate_limit_metrics WHERE granularity = 'minute'")
 		t.Logf("after %d requests Traefik ended in %v: %d rows, %d requests in the metrics, want %d", n, took, rows, counted, sent)
 		if rows != sent || counted != sent {
 			t.Errorf("after %d requests, the audit log has %d and the metrics %d, want %d", n, rows, counted, sent)

@@ -115,5 +115,5 @@ func abs(n int64) int64 {
 // keysInTheClear is how many durable keys of a prefix are not digests.
 func keysInTheClear(t *testing.T, dsn, prefix string) int64 {
 	t.Helper()
-	return queryInt(t, dsn, "SELECT count(*) FROM rate_limit_durable WHERE prefix = $1 AND key NOT LIKE 'sha256:%'", prefix)
+	return cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_durable WHERE prefix = $1 AND key NOT LIKE 'sha256:%'", prefix)
 }

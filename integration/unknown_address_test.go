@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -46,10 +47,10 @@ func TestAnUnknownAddressIsThatOfTheConnection(t *testing.T) {
 			t.Errorf("X-Forwarded-For %q: %s, want %s", forwarded, got, want)
 		}
 	}
-	if bans := queryInt(t, dsn, "SELECT count(*) FROM rate_limit_bans"); bans != 0 {
+	if bans := cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_bans"); bans != 0 {
 		t.Errorf("%d bans were made", bans)
 	}
-	execute(t, dsn, "SELECT rate_limit_ban('1h', network => '127.0.0.0/8')")
+	cluster.Execute(t, dsn, "SELECT rate_limit_ban('1h', network => '127.0.0.0/8')")
 	await(t, "a person's ban to hold", func() bool {
 		return harness.Ask(t, harness.Get(tr.url+"/elsewhere")).Status == http.StatusForbidden
 	})

@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/traefik/yaegi/interp"
 	"github.com/traefik/yaegi/stdlib"
 
@@ -96,16 +95,8 @@ func BenchmarkInterpreted(b *testing.B) {
 // governedKey makes a policy with one limit, and returns an API key.
 func governedKey(b *testing.B, dsn string) (key string) {
 	b.Helper()
-	conn, err := pgx.Connect(b.Context(), dsn)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer conn.Close(b.Context())
 	key, insert := newKey(b, 1, "alice")
-	sql := schema.File + people + insert + "SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1000000000);"
-	if _, err := conn.PgConn().Exec(b.Context(), sql).ReadAll(); err != nil {
-		b.Fatal(err)
-	}
+	cluster.Execute(b, dsn, schema.File+people+insert+"SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1000000000);")
 	return key
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // telling is an upstream that answers with what the proxy tells it.
@@ -90,8 +91,7 @@ func sumOfCounts(t *testing.T, counts string) (sum int) {
 // countsOf are the keys of a prefix with their counts.
 func countsOf(t *testing.T, dsn, prefix string) (counts string) {
 	t.Helper()
-	conn := connect(t, dsn)
-	defer conn.Close(t.Context())
+	conn := cluster.Connect(t, dsn)
 	if err := conn.QueryRow(t.Context(), `SELECT coalesce(string_agg(concat(key, ' ', count), ', ' ORDER BY key COLLATE "C"), '') FROM rate_limit_ephemeral WHERE prefix = $1`, prefix).Scan(&counts); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // audited is the audit log of a database, without what differs between two runs. Refusals of one
@@ -23,8 +25,8 @@ const (
 func awaitHistory(t *testing.T, dsn string, n int) {
 	t.Helper()
 	await(t, "the history", func() bool {
-		return queryInt(t, dsn, "SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_usage'") == 1 &&
-			queryInt(t, dsn, "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute'") >= int64(n)
+		return cluster.Query[int64](t, dsn, "SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_usage'") == 1 &&
+			cluster.Query[int64](t, dsn, "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute'") >= int64(n)
 	})
 }
 
@@ -117,7 +119,7 @@ func TestInterpretedHistoryHasWhatCompiledHas(t *testing.T) {
 			}
 		}
 	}
-	if n := queryInt(t, dsnYaegi, "SELECT count(*) FROM rate_limit_audit WHERE node NOT LIKE '%/traefik'"); n != 0 {
+	if n := cluster.Query[int64](t, dsnYaegi, "SELECT count(*) FROM rate_limit_audit WHERE node NOT LIKE '%/traefik'"); n != 0 {
 		t.Errorf("%d rows have another node", n)
 	}
 	if log := p.err.String(); strings.Contains(log, key) || strings.Contains(log, "panic") {
@@ -131,8 +133,8 @@ func TestInterpretedPluginShowsItsSenders(t *testing.T) {
 	dsn := policyDatabase(t, people)
 	handler := p.mustHandler(t, telling, object{"dsn": dsn, "timeout": "30s", "history": object{}, "prefix": "all", "key": "everybody", "limit": "1000 1h"})
 	await(t, "the key in the registry", func() bool {
-		execute(t, dsn, "UPDATE rate_limit_nodes SET watched = now() + interval '1 h'")
+		cluster.Execute(t, dsn, "UPDATE rate_limit_nodes SET watched = now() + interval '1 h'")
 		askPath(handler, "/")
-		return queryInt(t, dsn, `SELECT count(*) FROM rate_limit_nodes WHERE live::text ~ '"p": ?"all", ?"n": ?"everybody", ?"r"'`) == 1
+		return cluster.Query[int64](t, dsn, `SELECT count(*) FROM rate_limit_nodes WHERE live::text ~ '"p": ?"all", ?"n": ?"everybody", ?"r"'`) == 1
 	})
 }

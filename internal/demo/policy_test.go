@@ -1,12 +1,9 @@
 package main
 
 import (
-	"context"
 	"os"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
@@ -32,14 +29,7 @@ func TestAPolicyOfSomebodyElseStaysAsItIs(t *testing.T) {
 		t.Errorf("it says\n%s", d.said)
 	}
 	d.end(t)
-	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(ctx)
-	var moved int
-	if err := conn.QueryRow(ctx, "SELECT count(*) FROM rate_limit_users WHERE tier <> 'enterprise'").Scan(&moved); err != nil || moved > 0 {
-		t.Errorf("it has changed %d users: %v", moved, err)
+	if moved := cluster.Query[int](t, dsn, "SELECT count(*) FROM rate_limit_users WHERE tier <> 'enterprise'"); moved > 0 {
+		t.Errorf("it has changed %d users", moved)
 	}
 }

@@ -140,15 +140,7 @@ func Watch(t testing.TB, ctx context.Context, dsn string) *pgx.Conn {
 // Connections is the number of connections to a database, without those of Watch.
 func Connections(t testing.TB, dsn string) int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	conn := Watch(t, ctx, dsn)
-	defer conn.Close(ctx)
-	n := 0
-	if err := conn.QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> $1", watcher).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return Query[int](t, dsn, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> $1", watcher)
 }
 
 // Connect connects to a database until the test's end.
@@ -174,6 +166,19 @@ func Execute(t testing.TB, dsn, sql string) {
 	if _, err := conn.Exec(ctx, sql); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
+}
+
+// Query returns the one value that a query gives, on a connection that Connections does not count.
+func Query[T any](t testing.TB, dsn, sql string, args ...any) (value T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn := Watch(t, ctx, dsn)
+	defer conn.Close(ctx)
+	if err := conn.QueryRow(ctx, sql, args...).Scan(&value); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return value
 }
 
 // execute runs one statement on a connection of its own.
