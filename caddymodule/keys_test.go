@@ -38,7 +38,7 @@ func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 	for _, user := range []string{"ann", "", ""} {
 		r := request()
 		r.Header.Set("X-User", user)
-		statusOf(t, h, r)
+		serve(t, h, r)
 	}
 	var prefixes []string
 	for _, entry := range logs.FilterMessage("the key of a request is empty: all such requests share one quota").All() {
@@ -49,18 +49,13 @@ func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 	}
 }
 
-// statusOf is the status of the response to a request.
-func statusOf(t *testing.T, h *Handler, r *http.Request) int {
+// serve has a handler serve a request, which it may refuse.
+func serve(t *testing.T, h *Handler, r *http.Request) {
 	t.Helper()
-	w := httptest.NewRecorder()
-	if err := h.ServeHTTP(w, r, emptyPage); err != nil {
-		var refusal caddyhttp.HandlerError
-		if !errors.As(err, &refusal) {
-			t.Fatal(err)
-		}
-		return refusal.StatusCode
+	var refusal caddyhttp.HandlerError
+	if err := h.ServeHTTP(httptest.NewRecorder(), r, emptyPage); err != nil && !errors.As(err, &refusal) {
+		t.Fatal(err)
 	}
-	return w.Code
 }
 
 // scripted is a store that answers its calls, counted from 1, as a function says.
@@ -99,7 +94,7 @@ func TestTheLogSaysThatTheDatabaseAnswersAgain(t *testing.T) {
 		return ratelimit.Decision{Allowed: true, Limit: 1, Source: ratelimit.FromPostgres}, nil
 	})
 	for i, want := range []int{0, 0, 1, 1} {
-		statusOf(t, h, request())
+		serve(t, h, request())
 		if n := logs.FilterMessage("the database answers again").Len(); n != want {
 			t.Errorf("after request %d it was logged %d times, want %d", i+1, n, want)
 		}
@@ -120,7 +115,7 @@ func TestALockedRowIsNoOutage(t *testing.T) {
 		return ratelimit.Decision{Allowed: true, Limit: 1, Source: ratelimit.FromPostgres}, nil
 	})
 	for range 10 {
-		statusOf(t, h, request())
+		serve(t, h, request())
 	}
 	if n := logs.FilterMessage("the database answers again").Len(); n != 0 {
 		t.Errorf("it was logged %d times that the database answers again", n)
