@@ -65,18 +65,7 @@ func (l *countedListener) Close() error {
 // PREFIX for a name that no other test uses, because counts in memory outlast a test.
 func start(t *testing.T, source string) *live {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	c := &live{t: t, port: port, log: filepath.Join(t.TempDir(), "log"), run: runs.Add(1)}
+	c := &live{t: t, port: strconv.Itoa(harness.FreePort(t)), log: filepath.Join(t.TempDir(), "log"), run: runs.Add(1)}
 	c.load(source)
 	t.Cleanup(func() {
 		if err := caddy.Stop(); err != nil {

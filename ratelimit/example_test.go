@@ -91,7 +91,7 @@ func ExampleLimiter_Wait() {
 	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{
 		Prefix: "mail", Algorithm: ratelimit.GCRA, Events: 100, Window: time.Second, Burst: 1,
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	started := time.Now()
 	for i := 0; i < 3; i++ {

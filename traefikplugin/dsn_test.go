@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 )
 
 const passwordWarning = "the dsn in the configuration holds a password"
@@ -16,11 +18,17 @@ const passwordWarning = "the dsn in the configuration holds a password"
 // logged returns what the plugin logs while do runs.
 func logged(t *testing.T, do func()) string {
 	t.Helper()
+	return loggedUntil(t, "", do)
+}
+
+// loggedUntil calls do until a line of the log begins with want, and returns the log.
+func loggedUntil(t *testing.T, want string, do func()) string {
+	t.Helper()
 	text := &lockedBuffer{}
 	before := log.Writer()
 	log.SetOutput(text)
 	defer log.SetOutput(before)
-	do()
+	await.Within(t, time.Minute, "the log to have "+want, func() bool { do(); return strings.Contains("\n"+text.String(), "\n"+want) })
 	return text.String()
 }
 

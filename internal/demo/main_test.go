@@ -20,6 +20,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // asProgram is the variable that makes this test binary be the demo, or, with
@@ -81,20 +82,7 @@ type demo struct {
 	stderr bytes.Buffer
 }
 
-// freePort is a port that nobody had a moment ago.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return port
-}
+func freePort(t *testing.T) string { return strconv.Itoa(harness.FreePort(t)) }
 
 // command is the demo with a Caddy that acts in the way named.
 func command(t *testing.T, way, databaseURL string, args ...string) *exec.Cmd {

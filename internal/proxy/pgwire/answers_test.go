@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -54,7 +53,7 @@ func TestInvalidAnswers(t *testing.T) {
 			})
 			p := open(t, dsn, Options{})
 			st, after := stmt("SELECT 1"), stmt("SELECT 2")
-			err := p.Run(within(t, 5*time.Second), []*pgdb.Statement{st, after})
+			err := p.Run(within(t, longTime), []*pgdb.Statement{st, after})
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "sEcReT") {
 				t.Errorf("%v; want %q", err, c.want)
 			}
@@ -64,7 +63,7 @@ func TestInvalidAnswers(t *testing.T) {
 			if n := f.accepted.Load(); n != 1 {
 				t.Errorf("%d connections: it was run again", n)
 			}
-			await.Within(t, 5*time.Second, "the connection is closed", func() bool { return f.open.Load() == 0 })
+			await.Within(t, longTime, "the connection is closed", func() bool { return f.open.Load() == 0 })
 		})
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -52,7 +51,7 @@ func TestInvalidLogins(t *testing.T) {
 			})
 			p := open(t, dsn+c.parameters, Options{})
 			st := stmt("A")
-			err := p.Run(within(t, 5*time.Second), []*pgdb.Statement{st})
+			err := p.Run(within(t, longTime), []*pgdb.Statement{st})
 			if err == nil || st.Err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "sEcReT") {
 				t.Errorf("%v, %v; want %q", err, st.Err, c.want)
 			}
@@ -79,7 +78,7 @@ func TestServerThatDoesNotKnowThePassword(t *testing.T) {
 		asked <- s.request()
 	})
 	p := open(t, dsn, Options{})
-	err := p.Run(within(t, 5*time.Second), []*pgdb.Statement{stmt("A")})
+	err := p.Run(within(t, longTime), []*pgdb.Statement{stmt("A")})
 	if err == nil || !strings.Contains(err.Error(), "does not know the password") {
 		t.Error(err)
 	}
@@ -138,7 +137,7 @@ func TestEncryption(t *testing.T) {
 				c.server(s)
 			})
 			p := open(t, strings.Replace(dsn, "sslmode=disable", "sslmode="+c.mode, 1), Options{})
-			err := p.Run(within(t, 5*time.Second), []*pgdb.Statement{stmt("A")})
+			err := p.Run(within(t, longTime), []*pgdb.Statement{stmt("A")})
 			got := "plain"
 			if err != nil {
 				got = err.Error()
@@ -161,14 +160,17 @@ func TestDirectTLS(t *testing.T) {
 	config := &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"postgresql"}}
 	protocols := make(chan string, 2)
 	kinds := make(chan uint32, 2)
+	ctx, cancel := context.WithCancel(context.Background())
 	f, dsn := newTLSFake(t, config, func(s *fakeSession) {
 		protocols <- s.Conn.(*tls.Conn).ConnectionState().NegotiatedProtocol
 		kinds <- s.kind
 		s.welcome()
+		s.request()
+		cancel()
 		waitForEnd(s)
 	})
 	p := open(t, strings.Replace(dsn, "sslmode=disable", "sslmode=verify-full&sslnegotiation=direct&sslrootcert="+ca.file, 1), Options{})
-	timed(t, p, within(t, time.Second), context.DeadlineExceeded)
+	ends(t, p, ctx, context.Canceled)
 	if protocol, kind := <-protocols, <-kinds; protocol != "postgresql" || kind != 196608 {
 		t.Errorf("protocol %q, first message %d", protocol, kind)
 	}

@@ -55,17 +55,16 @@ func TestWaitForAConnection(t *testing.T) {
 	})
 	p := open(t, dsn, Options{MaxConns: 1})
 	done := make(chan error)
-	go func() { done <- p.Run(within(t, 5*time.Second), []*pgdb.Statement{stmt("A")}) }()
-	await.Within(t, 5*time.Second, "the connection is in use", func() bool {
+	go func() { done <- p.Run(within(t, longTime), []*pgdb.Statement{stmt("A")}) }()
+	await.Within(t, longTime, "the connection is in use", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.open == 1 && len(p.dials) == 0 && len(p.idle) == 0
 	})
 	st := stmt("A")
-	start := time.Now()
 	err := p.Run(within(t, 50*time.Millisecond), []*pgdb.Statement{st})
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "none of the 1 connections became free") || st.Err == nil || time.Since(start) > time.Second {
-		t.Errorf("%v, %v after %v", err, st.Err, time.Since(start))
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "none of the 1 connections became free") || st.Err == nil {
+		t.Errorf("%v, %v", err, st.Err)
 	}
 	close(release)
 	if err := <-done; err != nil {
@@ -87,14 +86,14 @@ func TestClose(t *testing.T) {
 	before := runtime.NumGoroutine()
 	p := open(t, dsn, Options{MaxConns: 1})
 	busy, waits := make(chan error), make(chan error)
-	go func() { busy <- p.Run(within(t, 5*time.Second), []*pgdb.Statement{stmt("A")}) }()
-	await.Within(t, 5*time.Second, "the connection is in use", func() bool {
+	go func() { busy <- p.Run(within(t, longTime), []*pgdb.Statement{stmt("A")}) }()
+	await.Within(t, longTime, "the connection is in use", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.open == 1 && len(p.dials) == 0
 	})
-	go func() { waits <- p.Run(within(t, 5*time.Second), []*pgdb.Statement{stmt("A")}) }()
-	await.Within(t, 5*time.Second, "one waits", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.waiting) == 1 })
+	go func() { waits <- p.Run(within(t, longTime), []*pgdb.Statement{stmt("A")}) }()
+	await.Within(t, longTime, "one waits", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.waiting) == 1 })
 	p.Close()
 	p.Close()
 	if err := <-waits; err == nil || !strings.Contains(err.Error(), "the pool is closed") {
@@ -111,8 +110,8 @@ func TestClose(t *testing.T) {
 	if err := p.Exec(context.Background(), "A"); err == nil {
 		t.Error("Exec after Close")
 	}
-	await.Within(t, 5*time.Second, "all connections are closed", func() bool { return f.open.Load() == 0 && p.open == 0 })
-	await.Within(t, 5*time.Second, "all goroutines ended", func() bool { return runtime.NumGoroutine() <= before+1 })
+	await.Within(t, longTime, "all connections are closed", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return f.open.Load() == 0 && p.open == 0 })
+	await.Within(t, longTime, "all goroutines ended", func() bool { return runtime.NumGoroutine() <= before+1 })
 }
 
 // TestCloseWhileConnecting leaves nothing behind.
@@ -121,12 +120,12 @@ func TestCloseWhileConnecting(t *testing.T) {
 	p := open(t, dsn, Options{})
 	done := make(chan error)
 	go func() { done <- p.Run(context.Background(), []*pgdb.Statement{stmt("A")}) }()
-	await.Within(t, 5*time.Second, "it connects", func() bool { return f.open.Load() == 1 })
+	await.Within(t, longTime, "it connects", func() bool { return f.open.Load() == 1 })
 	p.Close()
 	if err := <-done; err == nil {
 		t.Error("no error")
 	}
-	await.Within(t, 5*time.Second, "it is closed", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return f.open.Load() == 0 && p.open == 0 })
+	await.Within(t, longTime, "it is closed", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return f.open.Load() == 0 && p.open == 0 })
 }
 
 // TestConnectionsEndAtAllTimes ends connections, calls and sessions at random times,
@@ -173,7 +172,7 @@ func TestConnectionsEndAtAllTimes(t *testing.T) {
 		t.Errorf("%d good, %d bad", good.Load(), bad.Load())
 	}
 	p.Close()
-	await.Within(t, 5*time.Second, "all is closed", func() bool {
+	await.Within(t, longTime, "all is closed", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return f.open.Load() == 0 && p.open == 0 && p.cancels == 0 && len(p.dials) == 0
