@@ -182,7 +182,7 @@ func (t *totals) collect() {
 		t.cellsLeft = make([]*cell, 0, len(t.cells))
 		for _, c := range t.cells {
 			t.cellsLeft = append(t.cellsLeft, c)
-			addCounts(t.done, c)
+			addCounts(t.done, c.of.prefix, c.counts)
 		}
 		t.cells = make(map[cellKey]*cell)
 		t.last = nil
@@ -196,26 +196,24 @@ func (t *totals) collect() {
 	}
 }
 
-// byPrefix are all requests since the start, as done has them.
-func (t *totals) byPrefix() map[string][]int64 {
-	all := make(map[string][]int64, len(t.done))
+// addByPrefix adds all requests since the start, as done has them.
+func (t *totals) addByPrefix(to map[string][]int64) {
 	for prefix, counts := range t.done {
-		all[prefix] = append([]int64(nil), counts...)
+		addCounts(to, prefix, counts)
 	}
 	for _, c := range t.cells {
-		addCounts(all, c)
+		addCounts(to, c.of.prefix, c.counts)
 	}
-	return all
 }
 
-// addCounts adds the counts of a cell to those of its prefix.
-func addCounts(to map[string][]int64, c *cell) {
-	sums := to[c.of.prefix]
+// addCounts adds counts to those of a prefix.
+func addCounts(to map[string][]int64, prefix string, counts []int64) {
+	sums := to[prefix]
 	if sums == nil {
 		sums = make([]int64, len(outcomeKinds))
-		to[c.of.prefix] = sums
+		to[prefix] = sums
 	}
-	for i, n := range c.counts {
+	for i, n := range counts {
 		sums[i] += n
 	}
 }

@@ -13,23 +13,17 @@ type Watched struct {
 	Since int64 `json:"since"`
 	// Exact is whether Top has counted every sender. There may have been too many.
 	Exact bool `json:"exact"`
-	Top   Top  `json:"top"`
-	// ByPrefix are all requests of this process by prefix, and of each by OutcomeKind.
-	ByPrefix map[string][]int64 `json:"by_prefix"`
+	// Top are those with the most requests and those with the most refusals, in no order, of each of watchedKinds.
+	Top map[string][]Counted `json:"top"`
 }
 
-// ReasonPrefix begins a name in Top.Rules for requests that neither a rule nor a limit refused, such as
+// watchedKinds are what requests are counted by: their senders, the rules and limits, and all requests together, which have
+// the name "".
+var watchedKinds = []string{"keys", "users", "addresses", "rules", "all"}
+
+// ReasonPrefix begins the name of a rule in Top for requests that neither a rule nor a limit refused, such as
 // reason/unknown_key.
 const ReasonPrefix = "reason/"
-
-// Top are the senders with the most requests, and those with the most refusals, in no order.
-type Top struct {
-	Keys      []Counted `json:"keys"`
-	Users     []Counted `json:"users"`
-	Addresses []Counted `json:"addresses"`
-	Rules     []Counted `json:"rules"`
-	All       Counted   `json:"all"` // all requests
-}
 
 // Counted is what one sender, or the requests of one rule, did. A page gets many of them each second.
 type Counted struct {
@@ -57,7 +51,7 @@ func IsWatched(w *Writer) bool { return atomic.LoadInt32(&w.watched) != 0 }
 // tally is what was counted of a name.
 type tally struct{ requests, refused, failed int64 }
 
-// seen counts the requests of an interval, by the kinds of Top. Add and AddCounted fill it, so it does as
+// seen counts the requests of an interval, by watchedKinds. Add and AddCounted fill it, so it does as
 // little as possible.
 type seen struct {
 	keys      map[string]*tally // by prefix and key, with a NUL between them
@@ -143,8 +137,7 @@ func count(s *seen, t *tally, refused, failed int64) {
 // slot adds up intervals.
 type slot struct {
 	number int64               // of the slot since 1970; 0 is none
-	kinds  []map[string]*tally // as in Top
-	all    tally
+	kinds  []map[string]*tally // by watchedKinds
 	left   bool
 }
 
@@ -155,8 +148,8 @@ type watch struct {
 }
 
 // Watch returns what was counted, and goes on counting senders until the next Watch, or stops if on is
-// false. One goroutine at a time may call it.
-func Watch(w *Writer, on bool) Watched {
+// false. It adds all requests since the start to those of their prefixes, by OutcomeKind. One goroutine at a time may call it.
+func Watch(w *Writer, on bool, requests map[string][]int64) Watched {
 	now := w.settings.Now().Unix()
 	w.mu.Lock()
 	s := w.seen
@@ -166,21 +159,21 @@ func Watch(w *Writer, on bool) Watched {
 		w.seen = newSeen()
 		atomic.StoreInt32(&w.watched, 1)
 	}
-	byPrefix := w.totals.byPrefix()
+	w.totals.addByPrefix(requests)
 	w.mu.Unlock()
 	v := &w.view
 	if !on || s == nil {
 		w.view = watch{since: now}
-		return Watched{Since: now, Exact: true, ByPrefix: byPrefix}
+		return Watched{Since: now, Exact: true}
 	}
 	if number := now / slotSeconds; v.now.number != number {
 		v.last = slot{}
 		if v.now.number == number-1 {
 			v.last = v.now
 		}
-		v.now = slot{number: number, kinds: make([]map[string]*tally, 4)}
-		for kind := range v.now.kinds {
-			v.now.kinds[kind] = make(map[string]*tally)
+		v.now = slot{number: number}
+		for range watchedKinds {
+			v.now.kinds = append(v.now.kinds, make(map[string]*tally))
 		}
 	}
 	v.now.add(s, w.settings.Address)
@@ -191,25 +184,23 @@ func Watch(w *Writer, on bool) Watched {
 	if since < v.since {
 		since = v.since
 	}
-	return Watched{Since: since, Exact: !v.now.left && !v.last.left, ByPrefix: byPrefix, Top: Top{
-		Keys: topOf(v, 0), Users: topOf(v, 1), Addresses: topOf(v, 2), Rules: topOf(v, 3),
-		All: Counted{Requests: v.now.all.requests + v.last.all.requests, Refused: v.now.all.refused + v.last.all.refused, Failed: v.now.all.failed + v.last.all.failed},
-	}}
+	top := make(map[string][]Counted)
+	for at, kind := range watchedKinds {
+		top[kind] = topOf(v, at)
+	}
+	return Watched{Since: since, Exact: !v.now.left && !v.last.left, Top: top}
 }
 
 // add adds an interval to a slot.
 func (s *slot) add(i *seen, mode AddressMode) {
 	s.left = s.left || i.left
-	s.all.requests += i.all.requests
-	s.all.refused += i.all.refused
-	s.all.failed += i.all.failed
 	addresses := make(map[string]*tally, len(i.addresses))
 	for address, t := range i.addresses {
 		if text := maskAddress(mode, address); text != "" {
 			addTally(addresses, text, t)
 		}
 	}
-	for at, names := range []map[string]*tally{i.keys, i.users, addresses, i.rules} {
+	for at, names := range []map[string]*tally{i.keys, i.users, addresses, i.rules, map[string]*tally{"": &i.all}} {
 		for name, t := range names {
 			addTally(s.kinds[at], name, t)
 		}
@@ -248,10 +239,9 @@ func prune(names map[string]*tally) {
 
 // topOf are the names of a kind with the most requests, and with the most refusals.
 func topOf(v *watch, kind int) []Counted {
-	sums := v.now.kinds[kind]
-	if v.last.kinds != nil && len(v.last.kinds[kind]) > 0 {
-		sums = make(map[string]*tally, len(v.now.kinds[kind])+len(v.last.kinds[kind]))
-		for _, s := range []*slot{&v.last, &v.now} {
+	sums := make(map[string]*tally)
+	for _, s := range []*slot{&v.last, &v.now} {
+		if s.number != 0 {
 			for name, t := range s.kinds[kind] {
 				addTally(sums, name, t)
 			}

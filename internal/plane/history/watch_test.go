@@ -36,7 +36,7 @@ func watched(t *testing.T, w *history.Writer, counts map[string]int) history.Wat
 			history.Add(w, &r)
 		}
 	}
-	return history.Watch(w, true)
+	return history.Watch(w, true, map[string][]int64{})
 }
 
 func find(list []history.Counted, name string) history.Counted {
@@ -58,7 +58,7 @@ func TestAPageHasTheHeaviestSendersAmongMany(t *testing.T) {
 	if history.IsWatched(w) {
 		t.Error("a page is open before it was opened")
 	}
-	history.Watch(w, true)
+	history.Watch(w, true, map[string][]int64{})
 	var last history.Watched
 	for second := range 30 {
 		counts := map[string]int{"first": 40, "second": 20}
@@ -68,20 +68,17 @@ func TestAPageHasTheHeaviestSendersAmongMany(t *testing.T) {
 		last = watched(t, w, counts)
 		now = now.Add(time.Second)
 	}
-	if c := find(last.Top.Keys, "first"); c.Requests != 1200 || c.Refused != 600 || c.Prefix != "web" {
+	if c := find(last.Top["keys"], "first"); c.Requests != 1200 || c.Refused != 600 || c.Prefix != "web" {
 		t.Errorf("the heaviest key is %+v", c)
 	}
-	if c := find(last.Top.Users, "u-second"); c.Requests != 600 {
+	if c := find(last.Top["users"], "u-second"); c.Requests != 600 {
 		t.Errorf("the second user is %+v", c)
 	}
-	if all := last.Top.All; all.Requests != 30*560 || last.Exact || len(last.Top.Keys) > 100 {
-		t.Errorf("all are %+v, exact is %v, %d keys", all, last.Exact, len(last.Top.Keys))
+	if all := last.Top["all"][0]; all.Requests != 30*560 || last.Exact || len(last.Top["keys"]) > 100 {
+		t.Errorf("all are %+v, exact is %v, %d keys", all, last.Exact, len(last.Top["keys"]))
 	}
-	if c := find(last.Top.Addresses, "192.0.2.7"); c.Requests != 30*560 {
+	if c := find(last.Top["addresses"], "192.0.2.7"); c.Requests != 30*560 {
 		t.Errorf("the address is %+v", c)
-	}
-	if counts := last.ByPrefix["web"]; counts[history.Allowed] != 30*530 || counts[history.Limited] != 30*30 {
-		t.Errorf("by prefix: %v", counts)
 	}
 
 	// After ten minutes the counts of now are gone, and after the last page nothing is counted.
@@ -89,10 +86,14 @@ func TestAPageHasTheHeaviestSendersAmongMany(t *testing.T) {
 		now = now.Add(5 * time.Minute)
 		last = watched(t, w, map[string]int{"later": 2})
 	}
-	if find(last.Top.Keys, "first").Requests != 0 || find(last.Top.Keys, "later").Requests != 4 {
-		t.Errorf("ten minutes later: %+v", last.Top.Keys)
+	if find(last.Top["keys"], "first").Requests != 0 || find(last.Top["keys"], "later").Requests != 4 {
+		t.Errorf("ten minutes later: %+v", last.Top["keys"])
 	}
-	history.Watch(w, false)
+	requests := map[string][]int64{}
+	history.Watch(w, false, requests)
+	if counts := requests["web"]; counts[history.Allowed] != 30*530+2 || counts[history.Limited] != 30*30+2 {
+		t.Errorf("by prefix: %v", counts)
+	}
 	if history.IsWatched(w) {
 		t.Error("a page is open after it was closed")
 	}
@@ -104,11 +105,11 @@ func TestAPageHasTheReasonsOfRefusalsWithoutALimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	history.Watch(w, true)
+	history.Watch(w, true, map[string][]int64{})
 	for _, reason := range []string{"unknown_key", "unknown_key", "key_revoked"} {
 		history.Add(w, &history.Record{Time: time.Now(), Outcome: history.Rejected, Reason: reason, Status: 401, Watched: true})
 	}
-	rules := history.Watch(w, true).Top.Rules
+	rules := history.Watch(w, true, map[string][]int64{}).Top["rules"]
 	if c := find(rules, "reason/unknown_key"); c.Refused != 2 || len(rules) != 2 {
 		t.Errorf("the rules are %+v", rules)
 	}

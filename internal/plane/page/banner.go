@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // bannerSection says in what state the limits are.
@@ -19,7 +20,7 @@ type bannerSection struct {
 	Remarks   []string       `json:"notes"`
 	Database  bannerDatabase `json:"database"`
 	Pause     *admin.Pause   `json:"pause"`
-	Now       *outcomes      `json:"now"`
+	Now       *edge.Rates    `json:"now"`
 	Recording *bool          `json:"recording"` // nil: no proxy has said it
 	Loading   bool           `json:"loading"`
 	Figures   []shownText    `json:"figures"`
@@ -69,9 +70,8 @@ func headline(mode string) string {
 }
 
 const (
-	// failingTime is for how long after a request without a decision a proxy is failing, unless it has decisions
-	// again. recoverTime is for how long the page says then that the outage is just over.
-	failingTime, recoverTime = 10 * time.Second, 15 * time.Second
+	// recoverTime is for how long the page says that the database is back.
+	recoverTime = 15 * time.Second
 	// loadingTime is how long proxies need to notice a page.
 	loadingTime = 4 * time.Second
 	// lostTime is for how long a proxy that vanished needs a look.
@@ -103,7 +103,7 @@ func (c *collector) banner() bannerSection {
 	}
 	b.Loading = c.up && (c.loading() || reports < len(live)) && time.Since(c.began) < loadingTime
 	if c.up {
-		latency := milliseconds(float64(c.latency.Microseconds()))
+		latency := float64(c.latency.Microseconds()) / 1000
 		b.Database.LatencyMS = &latency
 		c.judge(&b, live, gone, reports == len(live))
 	} else {
@@ -218,7 +218,7 @@ func (c *collector) recovered(live []*proxy) string {
 	}
 	var again []*proxy
 	for _, p := range live {
-		if !p.failed.IsZero() && time.Since(p.failed) < failingTime+recoverTime {
+		if p.now != nil && p.now.Outage == edge.OutageOver {
 			again = append(again, p)
 		}
 	}
@@ -253,10 +253,12 @@ const notKnown = "not known"
 
 // figures are the numbers of the banner.
 func (c *collector) figures(b *bannerSection, live []*proxy) []shownText {
-	allowed, refused, failed := b.Now.texts()
-	figures := []shownText{{"Allowed", allowed, ""}, {"Refused", refused, ""}, {"No decision", failed, ""}}
-	if b.Now != nil && b.Now.Failed > 0 {
-		figures[2].Kind = levelBad
+	figures := []shownText{{"Allowed", dash, ""}, {"Refused", dash, ""}, {"No decision", dash, ""}}
+	if now := b.Now; now != nil {
+		figures[0].Text, figures[1].Text, figures[2].Text = rateText(now.Allowed), rateText(now.Refused), rateText(now.Failed)
+		if now.Failed > 0 {
+			figures[2].Kind = levelBad
+		}
 	}
 	way, before := wayOf("open"), ""
 	if b.Mode == wayOf("local").mode {
@@ -300,10 +302,10 @@ func withFailing(proxies []*proxy, way string) []*proxy {
 	return slices.DeleteFunc(slices.Clone(proxies), func(p *proxy) bool { return p.failing() != way })
 }
 
-// withWay are the proxies that do something with requests without a decision by their settings, see report.without.
+// withWay are the proxies that do something with requests without a decision by their settings, see proxy.without.
 // The way of a proxy that does not report is "".
 func withWay(proxies []*proxy, way string) []*proxy {
-	return slices.DeleteFunc(slices.Clone(proxies), func(p *proxy) bool { return p.now == nil && way != "" || p.now != nil && p.now.without() != way })
+	return slices.DeleteFunc(slices.Clone(proxies), func(p *proxy) bool { return p.without() != way })
 }
 
 // withoutDatabase says what proxies do by their settings while they cannot reach the database.

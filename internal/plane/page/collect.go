@@ -234,18 +234,9 @@ func (c *collector) look(ctx context.Context, db *admin.Database) error {
 	if len(nodes) > 0 {
 		c.now = nodes[0].Seen.Add(time.Duration(nodes[0].SecondsAgo * float64(time.Second)))
 	}
-	known := map[string]*proxy{}
-	for _, p := range c.proxies {
-		known[p.Node.Node] = p
-	}
 	c.proxies = nil
 	for i := range nodes {
-		p := known[nodes[i].Node]
-		if p == nil {
-			p = &proxy{}
-		}
-		p.update(&nodes[i], time.Now())
-		c.proxies = append(c.proxies, p)
+		c.proxies = append(c.proxies, newProxy(&nodes[i]))
 	}
 	return nil
 }

@@ -3,74 +3,64 @@ package page
 import (
 	"slices"
 	"strings"
-	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // shownConfig is a limit of configurations, and the proxies that have it.
 type shownConfig struct {
-	shownLimit
-	OnError  string   `json:"on_error"`
-	InFlight *int64   `json:"in_flight"` // of a limit in_flight: requests that run now, of all keys
-	Nodes    []string `json:"nodes"`
-	Text     string   `json:"text"` // the amount for people
+	Prefix    string   `json:"prefix"`
+	Key       string   `json:"key"`
+	Algorithm string   `json:"algorithm"`
+	Text      string   `json:"text"` // the amount for people
+	Mode      string   `json:"mode"`
+	OnError   string   `json:"on_error"`
+	Settle    string   `json:"settle"`
+	WaitMS    int64    `json:"wait_ms"`
+	InFlight  *int64   `json:"in_flight"` // of a limit in_flight: requests that run now, of all keys
+	Nodes     []string `json:"nodes"`
+	of        edge.ReportedLimit
 }
-
-// inFlight is the algorithm of limits of requests in flight.
-var inFlight = ratelimit.InFlight.String()
 
 var calendars = []string{"", "day", "week", "month", "year"}
 
 // configs are the different limits of the configurations of live proxies, in the order of their prefixes.
 func (c *collector) configs() []*shownConfig {
-	type identity struct {
-		limit   shownLimit
-		onError string
-	}
 	all := []*shownConfig{}
-	known := map[identity]*shownConfig{}
+	known := map[edge.ReportedLimit]*shownConfig{}
 	for _, p := range c.proxies {
-		if p.now == nil || !p.Live {
+		if !p.reports() {
 			continue
 		}
-		for _, h := range p.now.Handlers {
-			for _, l := range h.Limits {
-				s := known[identity{l, h.OnError}]
-				if s == nil {
-					s = &shownConfig{shownLimit: l, OnError: h.OnError, Text: l.amount()}
-					known[identity{l, h.OnError}] = s
-					all = append(all, s)
+		for _, l := range p.now.Limits {
+			s := known[l]
+			if s == nil {
+				s = &shownConfig{
+					Prefix: l.Limit.Prefix, Key: shortKey.Replace(l.Key), Algorithm: l.Limit.Algorithm.String(), Text: amountText(&l.Limit),
+					Mode: l.Mode, OnError: l.OnError, Settle: l.Settle, WaitMS: l.WaitMS, of: l,
 				}
-				if !slices.Contains(s.Nodes, p.Node.Node) {
-					s.Nodes = append(s.Nodes, p.Node.Node)
+				if running := c.flights[s.Prefix]; l.Limit.Algorithm == ratelimit.InFlight && c.flights != nil {
+					s.InFlight = &running
 				}
+				known[l] = s
+				all = append(all, s)
 			}
+			s.Nodes = append(s.Nodes, p.Node.Node)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b *shownConfig) int { return strings.Compare(a.Prefix, b.Prefix) })
 	return all
 }
 
-func (c *collector) limitList() map[string]any {
-	all := c.configs()
-	for _, s := range all {
-		s.Key = shortKey.Replace(s.Key)
-		if running := c.flights[s.Prefix]; s.Algorithm == inFlight && c.flights != nil {
-			s.InFlight = &running
-		}
-	}
-	return map[string]any{"limits": all}
-}
-
-// limits are those of all configurations as the store has them, if their amounts are known. It takes the mutex.
+// limits are those of all configurations, if their amounts are known. It takes the mutex.
 func (c *collector) limits() []*ratelimit.Limit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all []*ratelimit.Limit
 	seen := map[ratelimit.Limit]bool{}
 	for _, s := range c.configs() {
-		if l := s.limit(); l != nil && !s.Varies && !seen[*l] {
+		if l := &s.of.Limit; !s.of.Varies && !seen[*l] && l.Validate() == nil {
 			seen[*l] = true
 			all = append(all, l)
 		}
@@ -81,16 +71,16 @@ func (c *collector) limits() []*ratelimit.Limit {
 // shortKey has the placeholders of Caddy as Caddyfiles have them.
 var shortKey = strings.NewReplacer("{http.request.header.", "{header.", "{http.vars.client_ip}", "{client_ip}", "{http.request.", "{")
 
-// amount is the amount for people.
-func (l *shownLimit) amount() string {
+// amountText is the amount of a limit for people.
+func amountText(l *ratelimit.Limit) string {
 	text := number(l.Events)
 	switch {
-	case l.Calendar > 0 && l.Calendar < len(calendars):
+	case l.Calendar > 0 && int(l.Calendar) < len(calendars):
 		text += " in a " + calendars[l.Calendar]
-	case l.Algorithm == inFlight:
+	case l.Algorithm == ratelimit.InFlight:
 		text += " in flight"
 	default:
-		text += " in " + span(time.Duration(l.WindowUS)*time.Microsecond)
+		text += " in " + span(l.Window)
 	}
 	if l.Burst > 0 {
 		text += ", " + number(l.Burst) + " at once"

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 )
 
 // namespace begins the names of the metrics. Those of Caddy itself begin with caddy_.
@@ -75,24 +76,23 @@ func (n numbers) Collect(to chan<- prometheus.Metric) {
 			}
 			gauge("proxy_changes_behind", "Changes of the policy that the proxy has yet to apply. -1: it is not known.", behind, "node", node)
 		}
-		if p.now == nil || !p.Live {
+		if !p.reports() {
 			continue
 		}
-		for prefix, counts := range p.now.counts() {
+		for prefix, counts := range p.now.Requests {
 			for kind, count := range counts {
 				counter("requests_total", "Requests by prefix of the limit and by what happened, as in the history. They need history, and are those since the proxy has started.",
 					count, "node", node, "prefix", prefix, "decision", history.OutcomeKind(kind).String())
 			}
 		}
-		sum := p.now.stores()
 		for _, m := range storeCounts {
-			send(m.kind, m.metric, m.help, float64(sum.Counts[m.name]), "node", node)
+			send(m.kind, m.metric, m.help, float64(p.now.Counts[m.name]), "node", node)
 		}
-		for class, count := range sum.Errors {
+		for class, count := range p.now.Errors {
 			counter("errors_total", "Errors of the database by class.", count, "node", node, "class", class)
 		}
-		gauge("local", "1 if the proxy limits by itself because the database makes no decisions (on_error local), else 0.", oneIf(sum.LocalSince > 0), "node", node)
-		to <- histogramOf(&sum.Times, node)
+		gauge("local", "1 if the proxy limits by itself because the database makes no decisions (on_error local), else 0.", oneIf(p.now.LocalSince > 0), "node", node)
+		to <- histogramOf(&p.now.Times, node)
 	}
 }
 
@@ -116,7 +116,7 @@ var storeCounts = []struct {
 var proxyTimes = prometheus.NewDesc(namespace+"_batch_duration_seconds", "How long the database took for a batch, retries included.", []string{"node"}, nil)
 
 // histogramOf has buckets from 128 µs to 8.4 s.
-func histogramOf(h *shownHistogram, node string) prometheus.Metric {
+func histogramOf(h *chain.Histogram, node string) prometheus.Metric {
 	const least, most, microsecond = 7, 23, 1e-6
 	buckets := map[float64]uint64{}
 	total := int64(0)

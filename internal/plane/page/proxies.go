@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // shownProxy is a proxy as the page lists it.
@@ -19,16 +20,17 @@ type shownProxy struct {
 	Remarks []shownText `json:"remarks"`
 }
 
-// reported is what a proxy says of itself, with the sums of its stores.
+// reported is what a proxy says of itself.
 type reported struct {
-	Kind    string   `json:"kind"`
-	OnError []string `json:"on_error"`
-	Failing string   `json:"failing"` // see proxy.failing
-	shownStore
-	LocalSince *time.Time `json:"local_since"`
-	P99MS      *float64   `json:"p99_ms"`
-	Now        *outcomes  `json:"now"`
-	UpSince    time.Time  `json:"up_since"`
+	Kind       string           `json:"kind"`
+	OnError    []string         `json:"on_error"`
+	Failing    string           `json:"failing"` // see proxy.failing
+	Counts     map[string]int64 `json:"counts"`
+	Errors     map[string]int64 `json:"errors"`
+	LocalSince *time.Time       `json:"local_since"`
+	P99MS      *float64         `json:"p99_ms"`
+	Now        *edge.Rates      `json:"now"`
+	UpSince    time.Time        `json:"up_since"`
 }
 
 // shownText is a text with its name, if it has one. Kind is "", good, warn or bad.
@@ -53,21 +55,17 @@ func (c *collector) proxyList() map[string]any {
 
 // reported is what a live proxy reports; nil: it does not.
 func (p *proxy) reported() *reported {
-	if p.now == nil || !p.Live {
+	if !p.reports() {
 		return nil
 	}
 	r := &reported{
-		Kind: p.now.Kind, OnError: p.now.onError(), Failing: p.failing(), shownStore: p.now.stores(), Now: p.rates(),
-		UpSince: time.UnixMicro(p.now.Started).UTC(),
+		Kind: p.now.Kind, OnError: p.now.OnError, Failing: p.failing(), Counts: p.now.Counts, Errors: errorsText(p.now.Errors),
+		P99MS: p.now.P99MS, Now: p.now.Now, UpSince: time.UnixMicro(p.now.Started).UTC(),
 	}
-	if p.before != nil {
-		r.P99MS = r.Times.p99(p.before.stores().Times)
-	}
-	if since := r.shownStore.LocalSince; since > 0 {
+	if since := p.now.LocalSince; since > 0 {
 		at := time.UnixMilli(since).UTC()
 		r.LocalSince = &at
 	}
-	r.Times, r.Errors = shownHistogram{}, errorsText(r.Errors)
 	return r
 }
 
@@ -85,7 +83,7 @@ func (c *collector) remarks(p *proxy) (all []remark) {
 	switch failing := p.failing(); {
 	case failing != "":
 		w, since := wayOf(failing), ""
-		if at := p.now.stores().LocalSince; failing == "local" && at > 0 {
+		if at := p.now.LocalSince; failing == "local" && at > 0 {
 			since = " since " + clock(time.UnixMilli(at), c.now)
 		}
 		say(levelBad, w.does+since+w.because)
@@ -98,7 +96,7 @@ func (c *collector) remarks(p *proxy) (all []remark) {
 	case !p.Live:
 		gone := "is gone: it was last seen " + span(time.Duration(p.SecondsAgo*float64(time.Second))) + " ago."
 		if p.now != nil {
-			gone += " If it runs without the database, it " + wayOf(p.now.without()).does + "."
+			gone += " If it runs without the database, it " + wayOf(p.without()).does + "."
 		}
 		all = append(all, remark{shownText{"", gone, levelBad}, c.lost(p)})
 	}
@@ -135,7 +133,7 @@ func (c *collector) remarks(p *proxy) (all []remark) {
 	if !p.Policy && len(c.modes) > 0 {
 		say(levelWarn, "has no policy, so the rules do not apply there.")
 	}
-	counts := errorsText(p.now.stores().Errors)
+	counts := errorsText(p.now.Errors)
 	var errors []string
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
 		errors = append(errors, name+" × "+number(counts[name]))

@@ -14,6 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -97,7 +98,7 @@ func send(api http.Handler, name, body string) (status int, text string) {
 // A rule that refuses everybody, because its own amount is 0, is not shown as if all were well.
 func TestThePageWarnsOfARuleThatAllowsNothing(t *testing.T) {
 	a := ask(t)
-	a.node("a/traefik", reportOf(1, 1, 0))
+	a.node("a/traefik", reportOf(""))
 	a.exec("SELECT rate_limit_rule('closed', per_minute => 0)")
 	var b bannerOfPage
 	a.answer("state", "", &b)
@@ -319,7 +320,7 @@ func TestErrorsOfTheDatabaseHaveWords(t *testing.T) {
 	for i, class := range sqlstate.Classes {
 		counts[class] = int64(i + 1)
 	}
-	report, err := json.Marshal(map[string]any{"kind": "caddy", "stores": []any{map[string]any{"errors": counts}}})
+	report, err := json.Marshal(map[string]any{"kind": "caddy", "errors": counts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -469,44 +470,39 @@ func (a *asked) node(name string, report map[string]any) {
 ON CONFLICT (node) DO UPDATE SET seen = now(), live = excluded.live`, name, string(text))
 }
 
-// reportOf is what a proxy with a history reports at a second: how many requests were decided and had no decision.
-func reportOf(second, decided, failed int) map[string]any {
+// reportOf is what a proxy with a history reports in or after an outage, or without one.
+func reportOf(outage string) map[string]any {
 	return map[string]any{
-		"kind": "caddy", "started": 1, "at": 1000 * second, "seen": []any{map[string]any{"by_prefix": map[string]any{"web": []int{decided, 0, 0, 0, 0, failed}}}},
-		"handlers": []any{map[string]any{"on_error": "allow", "limits": []any{map[string]any{"prefix": "web", "mode": "enforce"}}}}, "stores": []any{map[string]any{"counts": map[string]int{"batches": decided}}},
+		"kind": "caddy", "outage": outage, "seen": []any{map[string]any{}}, "requests": map[string]any{"web": []int{1, 0, 0, 0, 0, 1}}, "on_error": []string{"allow"},
+		"limits": []any{map[string]any{"limit": map[string]any{"Prefix": "web"}, "mode": "enforce", "on_error": "allow"}}, "counts": map[string]int{"batches": 1},
 	}
 }
 
 // After requests without a decision the page says that it recovers, and then how many passed and when.
 func TestThePageRecoversFromAnOutage(t *testing.T) {
 	a := ask(t)
-	second, decided, failed := 1, 10, 0
-	await := func(mode string, more func()) (b bannerOfPage) {
+	says := func(outage, mode string) (b bannerOfPage) {
 		t.Helper()
-		for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
-			second++
-			more()
-			a.node("edge-1", reportOf(second, decided, failed))
+		await.Within(t, time.Minute, mode, func() bool {
+			a.node("edge-1", reportOf(outage))
 			b = bannerOfPage{}
-			if a.answer("state", "", &b); b.Banner.Mode == mode {
-				return b
-			}
-		}
-		t.Fatalf("want %s: %+v", mode, b)
+			a.answer("state", "", &b)
+			return b.Banner.Mode == mode
+		})
 		return b
 	}
-	await("enforcing", func() { decided++ })
-	if b := await("failing_open", func() { failed += 5 }).Banner; b.Level != "bad" || !strings.Contains(b.Text, "edge-1 lets requests pass") {
+	says("", "enforcing")
+	if b := says("now", "failing_open").Banner; b.Level != "bad" || !strings.Contains(b.Text, "edge-1 lets requests pass") {
 		t.Errorf("during the outage: %+v", b)
 	}
 	minute := time.Now().UTC().Truncate(time.Minute).Add(-5 * time.Minute)
 	for i := range 2 {
 		a.exec(`INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, requests, allowed, limited, errors) VALUES ('minute', $1, 'web', '', '', '', 155, 0, 0, 155)`, minute.Add(time.Duration(i)*time.Minute))
 	}
-	if b := await("recovering", func() { decided++ }).Banner; b.Level != "warn" || b.Headline != "Recovering" || b.Text != "The database decides again for edge-1." {
+	if b := says("over", "recovering").Banner; b.Level != "warn" || b.Headline != "Recovering" || b.Text != "The database decides again for edge-1." {
 		t.Errorf("after the outage: %+v", b)
 	}
-	b := await("enforcing", func() { decided++ }).Banner
+	b := says("", "enforcing").Banner
 	want := "310 requests passed without a decision from " + minute.Format("15:04") + " to " + minute.Add(2*time.Minute).Format("15:04 UTC.")
 	if len(b.Notes) != 1 || b.Notes[0] != want {
 		t.Errorf("later: %+v, want %q", b, want)
@@ -537,7 +533,7 @@ func TestWhichProxiesChangeTheColourOfThePage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := ask(t)
-			a.node("a/traefik", reportOf(1, 1, 0))
+			a.node("a/traefik", reportOf(""))
 			a.exec("INSERT INTO rate_limit_nodes (node, epoch, seen, ended, cannot) SELECT v.node, 1, now() - v.ago::interval, v.ended::timestamptz, v.cannot FROM (VALUES " + one.nodes + ") AS v(node, ago, ended, cannot)")
 			var b bannerOfPage
 			a.answer("state", "", &b)

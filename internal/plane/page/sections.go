@@ -19,7 +19,7 @@ func (c *collector) state() map[string]any {
 	}
 	return map[string]any{
 		"banner": c.banner(), "traffic": c.traffic(), "top": c.top(), "near": c.near, "proxies": c.proxyList(),
-		"limits": c.limitList(), "bans": banList(c.bans), "changes": map[string]any{"changes": c.changes, "rules": c.ruleChanges},
+		"limits": map[string]any{"limits": c.configs()}, "bans": banList(c.bans), "changes": map[string]any{"changes": c.changes, "rules": c.ruleChanges},
 	}
 }
 
@@ -96,17 +96,15 @@ func (c *collector) outages() []outage {
 	}
 	became := map[string]bool{}
 	for _, p := range c.proxies {
-		if p.now != nil {
-			became[p.now.without()] = true
-		}
+		became[p.without()] = true
 	}
 	for i := range found {
 		o := &found[i]
 		how := "had no decision"
 		switch {
-		case len(became) == 1 && became["open"]:
+		case became["open"] && !became["closed"] && !became["local"]:
 			how = "passed without a decision"
-		case len(became) == 1 && became["closed"]:
+		case became["closed"] && !became["open"] && !became["local"]:
 			how = plural(int(o.Requests), "was", "were") + " refused without a decision"
 		}
 		o.Text = fmt.Sprintf("%s %s from %s to %s UTC.", counted(o.Requests, "request", "requests"), how, o.From.UTC().Format("15:04"), o.Until.UTC().Format("15:04"))

@@ -129,7 +129,7 @@ const mostTop = 10
 func (c *collector) top() map[string]any {
 	t, exact := tally{sums: map[nameOf]topName{}}, true
 	for _, p := range c.proxies {
-		if p.now == nil || !p.Live {
+		if !p.reports() {
 			continue
 		}
 		for _, seen := range p.now.Seen {
@@ -137,11 +137,9 @@ func (c *collector) top() map[string]any {
 				t.from = &from
 			}
 			exact = exact && seen.Exact
-			t.add("keys", seen.Top.Keys...)
-			t.add("users", seen.Top.Users...)
-			t.add("addresses", seen.Top.Addresses...)
-			t.add("rules", seen.Top.Rules...)
-			t.add("all", seen.Top.All)
+			for kind, names := range seen.Top {
+				t.add(kind, names...)
+			}
 		}
 	}
 	s := t.section(c.rules, mostTop)

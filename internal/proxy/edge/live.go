@@ -2,11 +2,14 @@ package edge
 
 import (
 	"encoding/json"
+	"sort"
 	"sync"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // liveRow is the row of this process in the registry of a database, and all that it shows.
@@ -16,6 +19,11 @@ type liveRow struct {
 	stores   []*store.Store
 	handlers map[int]*Site // by the order in which they came
 	next     int
+
+	last    *Report // with which the next one is compared, and its time; nil: no page is open
+	at      time.Time
+	failed  time.Time // when requests had no decision last
+	decided time.Time // when requests had decisions last, and none was without
 }
 
 // nodeRows are the rows of this process by name and DSN. A row stays until its last store is closed.
@@ -54,89 +62,199 @@ func (d *Database) show(h *Site) (forget func()) {
 	}
 }
 
-// liveReport is what pages read. Started is in microseconds, and At in milliseconds since 1970.
-type liveReport struct {
-	Kind     string            `json:"kind"`
-	Started  int64             `json:"started"`
-	At       int64             `json:"at"`
-	Handlers []any             `json:"handlers"`
-	Stores   []any             `json:"stores"`
-	Seen     []history.Watched `json:"seen"` // by each history
+// Report is what a proxy does now: the text in its row of the registry while a page is open.
+type Report struct {
+	Kind    string `json:"kind"`
+	Started int64  `json:"started"` // in microseconds since 1970
+	// OnError are the different values of on_error, and Limits the different limits of the configuration.
+	OnError []string        `json:"on_error"`
+	Limits  []ReportedLimit `json:"limits"`
+	// Counts are what all stores have done, and what there is now. Errors are those of the database by class, and
+	// Times how long batches took in microseconds.
+	Counts map[string]int64 `json:"counts"`
+	Errors map[string]int64 `json:"errors"`
+	Times  chain.Histogram  `json:"times_us"`
+	// LocalSince is since when limits are local, in milliseconds since 1970; 0: the database decides.
+	LocalSince int64 `json:"local_since"`
+	// Requests are all requests by prefix, and of each by history.OutcomeKind. Seen are the senders, by history.
+	Requests map[string][]int64 `json:"requests"`
+	Seen     []history.Watched  `json:"seen"`
+	// Now are requests a second, and P99MS the time in milliseconds within which 99 % of batches had their answer, both
+	// since the last report; nil: not known.
+	Now   *Rates   `json:"now"`
+	P99MS *float64 `json:"p99_ms"`
+	// Outage is OutageNow, OutageOver or "".
+	Outage string `json:"outage"`
+}
+
+// The values of Report.Outage: requests have no decision, and that is just over.
+const (
+	OutageNow, OutageOver = "now", "over"
+
+	// failingTime is for how long an outage is now after a request without a decision, unless requests have decisions
+	// again. recoverTime is for how long it is just over then.
+	failingTime, recoverTime = 10 * time.Second, 15 * time.Second
+	// leastTime is the least time between two reports that are compared. Each store of a row writes it.
+	leastTime = 500 * time.Millisecond
+)
+
+// ReportedLimit is a limit of a configuration.
+type ReportedLimit struct {
+	Limit   ratelimit.Limit `json:"limit"`
+	Key     string          `json:"key"`
+	Mode    string          `json:"mode"`
+	OnError string          `json:"on_error"`
+	Settle  string          `json:"settle"`
+	Varies  bool            `json:"varies"`  // the amount is that of a value of the request
+	WaitMS  int64           `json:"wait_ms"` // for how long requests wait at most
+}
+
+// Rates are how many requests a second passed, were refused, and had no decision.
+type Rates struct {
+	Allowed float64 `json:"allowed"`
+	Refused float64 `json:"refused"`
+	Failed  float64 `json:"failed"`
 }
 
 // live is what the process does now, as JSON. While no page is open it stops what is counted for pages.
 func (row *liveRow) live(watched bool) string {
 	nodeRows.mu.Lock()
 	defer nodeRows.mu.Unlock()
+	now := time.Now()
+	r := &Report{Kind: row.kind, Started: started, OnError: []string{}, Limits: []ReportedLimit{}, Requests: map[string][]int64{}, Seen: []history.Watched{}}
 	watching := map[*history.Writer]bool{}
-	seen := []history.Watched{}
 	for _, h := range row.handlers {
 		if h.History != nil && !watching[h.History] {
 			watching[h.History] = true
-			seen = append(seen, history.Watch(h.History, watched))
+			r.Seen = append(r.Seen, history.Watch(h.History, watched, r.Requests))
 		}
 	}
 	if !watched {
+		row.last = nil
 		return ""
 	}
-	text, err := json.Marshal(liveReport{row.kind, started, time.Now().UnixMilli(), row.shownHandlers(), row.shownStores(), seen})
+	row.addLimits(r)
+	var stats chain.Stats
+	for i := range row.stores {
+		of := row.stores[i].Stats()
+		stats.Add(&of)
+		if local := row.stores[i].Local(); local.On && (r.LocalSince == 0 || local.Since.UnixMilli() < r.LocalSince) {
+			r.LocalSince = local.Since.UnixMilli()
+		}
+	}
+	r.Errors, r.Times = stats.Errors, stats.Times
+	r.Counts = map[string]int64{
+		"requests": stats.Requests, "batches": stats.Batches, "failures": stats.Failures, "blocked": stats.Blocked,
+		"blocked_keys": stats.BlockedKeys, "leased": stats.Leased, "leased_units": stats.LeasedUnits, "leases": stats.Leases,
+		"waiting": stats.Waiting, "in_flight": stats.InFlight,
+	}
+	row.compare(r, now)
+	text, err := json.Marshal(r)
 	if err != nil {
 		return "{}" // all values are numbers and texts
 	}
 	return string(text)
 }
 
-// shownHandlers are the different handlers.
-func (row *liveRow) shownHandlers() []any {
-	all := []any{}
-	seen := map[string]bool{}
+// addLimits adds what the configurations of the handlers say.
+func (row *liveRow) addLimits(r *Report) {
+	known, ways := map[ReportedLimit]bool{}, map[string]bool{"": true}
 	for _, h := range row.handlers {
-		limits := []any{}
+		onError := string(h.Decider.OnError)
+		if !ways[onError] {
+			ways[onError] = true
+			r.OnError = append(r.OnError, onError)
+		}
 		for _, z := range h.Zones {
-			l := z.Hit.Limit
-			settle := ""
+			l := ReportedLimit{Limit: *z.Hit.Limit, Key: z.KeyText, Mode: z.Mode.String(), OnError: onError, Varies: z.ByValue != nil}
 			if z.Settle != nil {
-				settle = z.Settle.Text
+				l.Settle = z.Settle.Text
 			}
-			wait := int64(0)
 			if z.Wait != nil {
-				wait = int64(z.Wait.UpTo / time.Millisecond)
+				l.WaitMS = int64(z.Wait.UpTo / time.Millisecond)
 			}
-			limits = append(limits, map[string]any{
-				"prefix": l.Prefix, "key": z.KeyText, "algorithm": l.Algorithm.String(), "events": l.Events, "window_us": int64(l.Window / time.Microsecond),
-				"burst": l.Burst, "calendar": int(l.Calendar), "time_zone": l.Zone, "anchor": l.Anchor, "durable": l.Durable, "lease": l.Lease,
-				"mode": z.Mode.String(), "varies": z.ByValue != nil, "settle": settle, "wait_ms": wait,
-			})
-		}
-		one := map[string]any{"on_error": string(h.Decider.OnError), "limits": limits}
-		text, err := json.Marshal(one)
-		if err == nil && !seen[string(text)] {
-			seen[string(text)] = true
-			all = append(all, one)
+			if !known[l] {
+				known[l] = true
+				r.Limits = append(r.Limits, l)
+			}
 		}
 	}
-	return all
+	sort.Strings(r.OnError)
 }
 
-// shownStores are all stores.
-func (row *liveRow) shownStores() []any {
-	all := []any{}
-	for i := range row.stores {
-		all = append(all, shownStore(row.stores[i]))
+// compare sets in a report what has happened since the last one.
+func (row *liveRow) compare(r *Report, now time.Time) {
+	last := row.last
+	switch {
+	case last == nil:
+		row.last, row.at, row.failed, row.decided = r, now, time.Time{}, time.Time{}
+	case now.Sub(row.at) < leastTime:
+		r.Now, r.P99MS = last.Now, last.P99MS
+	default:
+		rates := ratesOf(r.Requests, last.Requests, now.Sub(row.at).Seconds())
+		if len(r.Seen) > 0 && len(last.Seen) > 0 {
+			r.Now = &rates
+		}
+		r.P99MS = p99(r.Times.Counts, last.Times.Counts)
+		isLocal := r.LocalSince > 0
+		if rates.Failed > 0 || !isLocal && r.Counts["failures"] > last.Counts["failures"] {
+			row.failed = now
+		} else if !isLocal && r.Counts["batches"] > last.Counts["batches"] {
+			row.decided = now
+		}
+		row.last, row.at = r, now
 	}
-	return all
+	switch ago := now.Sub(row.failed); {
+	case ago <= failingTime && !row.decided.After(row.failed):
+		r.Outage = OutageNow
+	case ago <= failingTime+recoverTime:
+		r.Outage = OutageOver
+	}
 }
 
-// shownStore is what a store has counted since it was opened.
-func shownStore(of *store.Store) map[string]any {
-	s := of.Stats()
-	since := int64(0)
-	if local := of.Local(); local.On {
-		since = local.Since.UnixMilli()
+// ratesOf are the requests between two reports, so many seconds apart. Counts begin again with a new history.
+func ratesOf(now, before map[string][]int64, seconds float64) (r Rates) {
+	for prefix, counts := range now {
+		for kind, n := range counts {
+			if old := before[prefix]; kind < len(old) && old[kind] <= n {
+				n -= old[kind]
+			}
+			rate := float64(n) / seconds
+			switch history.OutcomeKind(kind) {
+			case history.Allowed:
+				r.Allowed += rate
+			case history.Limited, history.Blocked, history.Rejected:
+				r.Refused += rate
+			case history.Failed:
+				r.Failed += rate
+			}
+		}
 	}
-	counts := map[string]int64{
-		"requests": s.Requests, "batches": s.Batches, "failures": s.Failures, "blocked": s.Blocked, "blocked_keys": s.BlockedKeys, "leased": s.Leased,
-		"leased_units": s.LeasedUnits, "leases": s.Leases, "waiting": s.Waiting, "in_flight": s.InFlight,
+	return r
+}
+
+// p99 is the time in milliseconds below which 99 % of what was counted since before lie; nil: nothing was counted.
+func p99(counts, before []int64) *float64 {
+	since := make([]int64, len(counts))
+	total := int64(0)
+	for i, n := range counts {
+		if i < len(before) {
+			n -= before[i]
+		}
+		if n > 0 { // else a store was closed
+			since[i] = n
+			total += n
+		}
 	}
-	return map[string]any{"counts": counts, "local_since": since, "errors": s.Errors, "times_us": map[string]any{"counts": s.Times.Counts, "sum": s.Times.Sum}}
+	rank := 0.99 * float64(total)
+	for i, n := range since {
+		if n > 0 && rank <= float64(n) {
+			low := float64(int64(1) << uint(i) / 2)
+			us := low + (float64(int64(1)<<uint(i))-low)*rank/float64(n)
+			ms := float64(int64(us/10+0.5)) / 100
+			return &ms
+		}
+		rank -= float64(n)
+	}
+	return nil
 }

@@ -4,10 +4,10 @@ package chain
 type Histogram struct {
 	// Counts[i] counts the values that are above 1<<(i-1) and at most 1<<i. Counts[0] counts those
 	// that are at most 1, and the last element also those that are larger.
-	Counts []int64
+	Counts []int64 `json:"counts"`
 
 	// Sum is the sum of the values.
-	Sum int64
+	Sum int64 `json:"sum"`
 }
 
 // Stats is what a store has done since it was made, and what is under way.

@@ -114,7 +114,7 @@ var rules = []rule{
 		dir: "internal/proxy/pgwire", ours: []string{"internal/core/results", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "ratelimit/pgdb"},
 		reason: "this driver exists because pgx cannot be interpreted",
 	}, {
-		dir: "internal/proxy/edge", ours: []string{"internal/core/batch", "internal/core/lease", "ratelimit", "internal/plane/history", "internal/store/memory", "internal/plane/policy", "ratelimit/pgdb", "internal/store", "internal/store/engine", "internal/store/registry"},
+		dir: "internal/proxy/edge", ours: []string{"internal/core/batch", "internal/core/lease", "ratelimit", "internal/plane/history", "internal/store/memory", "internal/plane/policy", "ratelimit/pgdb", "internal/store", "internal/store/chain", "internal/store/engine", "internal/store/registry"},
 		reason: "it is the same for both proxies, so it knows neither a proxy nor a driver",
 	}, {
 		dir: "ratelimit/httplimit", ours: []string{"internal/proxy/edge", "ratelimit"},
@@ -131,9 +131,9 @@ var rules = []rule{
 		others: []string{"github.com/cespare/xxhash/v2", "github.com/jackc/pgx/v5", "github.com/minio/minio-go/v7", "github.com/parquet-go/parquet-go"},
 		reason: "it moves rows from a table to files, and knows neither what they mean nor a proxy",
 	}, {
-		dir: "internal/plane/page", ours: []string{"internal/plane/admin", "internal/plane/history", "internal/plane/policy", "ratelimit"},
+		dir: "internal/plane/page", ours: []string{"internal/plane/admin", "internal/plane/history", "internal/plane/policy", "internal/proxy/edge", "internal/store/chain", "ratelimit"},
 		others: []string{"github.com/jackc/pgx/v5", "github.com/prometheus/client_golang"},
-		reason: "it shows what admin returns, and knows the proxies only from the database; history and policy are for names of decisions and the form of keys",
+		reason: "it shows what admin returns, and knows the proxies only from the database; history and policy are for names of decisions and the form of keys, edge and chain for the reports of proxies",
 	}, {
 		dir: "caddymodule/command", ours: []string{"internal/plane/admin", "internal/plane/archive", "internal/plane/page", "internal/proxy/edge", "ratelimit", "internal/plane/policy", "internal/plane/policyfile"},
 		others: []string{"github.com/caddyserver/caddy/v2", "github.com/spf13/cobra", "github.com/spf13/pflag"},
