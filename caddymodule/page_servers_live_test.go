@@ -197,3 +197,35 @@ func TestThePageShowsLocalLimitsAndRequestsInFlight(t *testing.T) {
 		return state.Banner.Mode == "enforcing" && state.Proxies.Proxies[0].LocalUntil != nil && state.Proxies.Proxies[0].LocalSince == nil
 	})
 }
+
+// A proxy whose requests have no decision says so, with how many a second, and also when that is just over.
+func TestThePageSaysThatAProxyLetsRequestsPass(t *testing.T) {
+	dsn := cluster.Open(t)
+	c := &pageClient{start(t, strings.NewReplacer("DSN", dsn, "limit 20 1h", "limit 1000000 1h", "timeout 10s", "timeout 100ms").Replace(pageSite))}
+	var state struct {
+		Banner struct {
+			Mode string
+			Now  *struct{ Failed float64 }
+		}
+	}
+	writer := cluster.Watch(t, t.Context(), dsn)
+	defer writer.Close(context.Background())
+	says := func(mode string) {
+		t.Helper()
+		await.Within(t, time.Minute, mode, func() bool {
+			c.live.get("/x", "X-Key", "k")
+			state.Banner.Now = nil
+			c.get("state", &state)
+			return state.Banner.Mode == mode && state.Banner.Now != nil && (state.Banner.Now.Failed > 0) == (mode == "failing_open")
+		})
+	}
+	says("enforcing")
+	if _, err := writer.Exec(t.Context(), "BEGIN; LOCK TABLE rate_limit_ephemeral IN SHARE ROW EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	says("failing_open")
+	if _, err := writer.Exec(t.Context(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	says("recovering")
+}

@@ -40,7 +40,7 @@ type chart struct {
 	Marks, Outages string
 	Ticks, Flags   []tick
 	Rows           []row
-	Points         [][]string // a time, and the rates of the panes
+	Minutes        [][]string // a time, and the rates of the panes, the latest first
 }
 
 type pane struct{ ID, Title, Value, Sum, Most, Area, Line string }
@@ -79,7 +79,7 @@ func (d *drawing) chart() *chart {
 			values[i] = append(values[i], float64(n)/60)
 			point = append(point, rateText(float64(n)/60))
 		}
-		c.Points = append(c.Points, point)
+		c.Minutes = slices.Insert(c.Minutes, 0, point)
 	}
 	for i, name := range []string{"Allowed", "Refused", "No decision"} {
 		p := pane{ID: []string{"allowed", "refused", "failed"}[i], Title: name, Value: dash, Sum: "none in 1 h"}
@@ -87,9 +87,9 @@ func (d *drawing) chart() *chart {
 			p.Sum, p.Most = number(sums[i])+" in 1 h", ", at most "+rateText(slices.Max(append(values[i], 0)))
 			p.Line, p.Area = lines(values[i])
 		}
-		if last := len(c.Points) - 1; last >= 0 {
-			p.Value = c.Points[last][i+1]
-			c.Time = "last full minute, " + c.Points[last][0]
+		if len(c.Minutes) > 0 {
+			p.Value = c.Minutes[0][i+1]
+			c.Time = "last full minute, " + c.Minutes[0][0]
 		}
 		c.Panes = append(c.Panes, p)
 	}

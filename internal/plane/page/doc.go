@@ -5,7 +5,7 @@
 //   - page.go: the server, what it refuses, and the files of the page
 //   - view.go, chart.go: the page, as HTML of what the API answers
 //   - collect.go, near.go: one collector for all open pages asks the databases
-//   - live.go: what the proxies report, and the rates between two reports
+//   - live.go: what the proxies report
 //   - banner.go, sections.go, proxies.go, limits.go: what the page shows of it
 //   - api.go, lists.go, why.go, refusals.go: questions. act.go, actions.go, overrides.go: actions
 //   - words.go, names.go: texts for people

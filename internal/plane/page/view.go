@@ -46,7 +46,6 @@ var index = template.Must(template.New("index.html").Funcs(template.FuncMap{
 	"body":    bodyOf,
 	"visible": func(name any) string { return blanks.Replace(fmt.Sprint(name)) },
 	"part":    partOf,
-	"json":    func(v any) string { return string(marshal(v)) },
 }).ParseFS(static, "static/index.html"))
 
 // kinds are what a reader can say that a name is.

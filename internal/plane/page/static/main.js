@@ -1,7 +1,6 @@
 // Fetches the page anew once a second, and shows what is different.
 
 import { byId, load, say, show } from './dom.js';
-import { point, startChart } from './chart.js';
 import { chosen, offer, startSince } from './since.js';
 import { startWhy } from './why.js';
 import { startAct } from './act.js';
@@ -19,7 +18,6 @@ function showPage(page) {
 		if (page.getElementById(id) && (id !== 'most-lists' || chosen === 'now')) show(id, page);
 	}
 	offer();
-	point();
 	tick();
 }
 
@@ -56,11 +54,9 @@ async function poll() {
 	}
 }
 
-startChart();
 startSince();
 startWhy();
 startAct();
-point();
 new IntersectionObserver((entries) => { document.documentElement.classList.toggle('scrolled', !entries.at(-1).isIntersecting); }).observe(byId('state'));
 document.addEventListener('visibilitychange', () => { asking = Date.now(); tick(); });
 setInterval(tick, 250);
