@@ -200,7 +200,8 @@ func (s *slot) add(i *seen, mode AddressMode) {
 			addTally(addresses, text, t)
 		}
 	}
-	for at, names := range []map[string]*tally{i.keys, i.users, addresses, i.rules, map[string]*tally{"": &i.all}} {
+	all := map[string]*tally{"": &i.all}
+	for at, names := range []map[string]*tally{i.keys, i.users, addresses, i.rules, all} {
 		for name, t := range names {
 			addTally(s.kinds[at], name, t)
 		}

@@ -87,9 +87,10 @@ type Report struct {
 	Outage string `json:"outage"`
 }
 
-// The values of Report.Outage: requests have no decision, and that is just over.
+// The values of Report.Outage.
 const (
-	OutageNow, OutageOver = "now", "over"
+	OutageNow  = "now"  // requests have no decision
+	OutageOver = "over" // that is just over
 
 	// failingTime is for how long an outage is now after a request without a decision, unless requests have decisions
 	// again. recoverTime is for how long it is just over then.
