@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -90,7 +91,7 @@ func (d *Database) ApplyPolicy(ctx context.Context, want *policyfile.Content, o 
 			w.fail(&ratelimit.FieldError{Field: "--expect", Value: o.Expect, Want: plan.Expect + ": the file or the database has changed since that diff; look at: policy diff"})
 		}
 		if w.makeChanges(plan.Changes, (*policyfile.Table).About); o.Replay != nil {
-			w.changedLimits(plan)
+			w.changedLimits(plan, o.Replay.From)
 		}
 	})
 	if err != nil || o.Replay == nil {
@@ -191,7 +192,7 @@ WHERE r.name = ANY ($1::text[]) ORDER BY r.name, o.name LIMIT 1`, sortedKeys(rul
 }
 
 // changedLimits reads the limits of the rules that a plan has changed, in the transaction of the changes.
-func (w *work) changedLimits(plan *PolicyPlan) {
+func (w *work) changedLimits(plan *PolicyPlan, from time.Time) {
 	limiting := some[string](w, "SELECT name FROM rate_limit_rules WHERE action = $1 AND mode = 'enforce'", policy.Charge.String())
 	plan.limits = map[string]*replayLimits{}
 	for i := range plan.Changes {
@@ -203,7 +204,7 @@ func (w *work) changedLimits(plan *PolicyPlan) {
 		if plan.limits[rule] != nil || !slices.Contains(limiting, rule) {
 			continue
 		}
-		if plan.limits[rule] = w.limitsOf(rule); w.err != nil {
+		if plan.limits[rule] = w.limitsOf(rule, from); w.err != nil {
 			return
 		}
 		// Otherwise a request costs what it did.

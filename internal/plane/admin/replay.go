@@ -103,7 +103,7 @@ type replayRow struct {
 // Replay decides the recorded requests of a rule again, with other limits. It changes nothing in
 // the database. The memory grows with the number of counters, not with that of the requests.
 func (d *Database) Replay(ctx context.Context, q *ReplayQuery) (*Replay, error) {
-	limits, err := d.replayLimits(ctx, q.Rule, q.Settings)
+	limits, err := d.replayLimits(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (d *Database) replay(ctx context.Context, q *ReplayQuery, limits *replayLim
 	}
 	r := &t.replay
 	r.Rule, r.From, r.Until, r.Limits = q.Rule, q.From, q.Until, limits.listed
-	r.WarmUntil = q.From.Add(limits.window())
+	r.WarmUntil = limits.warmUntil
 	t.conclude(q.Most)
 	return t, nil
 }
@@ -172,42 +172,29 @@ func (t *trial) check(q *ReplayQuery) error {
 	return nil
 }
 
-// conclude counts what is left to count at the end.
+// conclude adds the counters and the users up, and finds the counters that change the most.
 func (t *trial) conclude(most int) {
 	r := &t.replay
 	r.Changed = []ReplayedCounter{}
-	for key, c := range t.counters {
-		happened, replayed := c.refused, c.replayed
-		if happened > 0 {
-			r.Happened.Counters++
+	for _, c := range t.counters {
+		r.Requests += c.Requests
+		r.Happened.Refused += c.Refused
+		r.Replayed.Refused += c.Replayed
+		r.Happened.Counters += min(1, c.Refused)
+		r.Replayed.Counters += min(1, c.Replayed)
+		if c.Refused != c.Replayed {
+			r.Changed = append(r.Changed, c.ReplayedCounter)
 		}
-		if replayed > 0 {
-			r.Replayed.Counters++
-		}
-		if happened == replayed {
-			continue
-		}
-		changed := ReplayedCounter{Key: key, Requests: c.requests, Refused: happened, Replayed: replayed}
-		if c.user != "" {
-			user := c.user
-			changed.User = &user
-		}
-		r.Changed = append(r.Changed, changed)
 	}
+	r.Happened.Passed, r.Replayed.Passed = r.Requests-r.Happened.Refused, r.Requests-r.Replayed.Refused
 	for _, u := range t.users {
-		if u.refused {
-			r.Happened.Users++
-		}
-		if u.replayed {
-			r.Replayed.Users++
-		}
+		r.Happened.Users += min(1, u.refused)
+		r.Replayed.Users += min(1, u.replayed)
 	}
 	slices.SortFunc(r.Changed, func(a, b ReplayedCounter) int {
 		return cmp.Or(cmp.Compare(b.difference(), a.difference()), strings.Compare(a.Key, b.Key))
 	})
-	if len(r.Changed) > most {
-		r.Changed = r.Changed[:most]
-	}
+	r.Changed = r.Changed[:min(len(r.Changed), most)]
 }
 
 // difference is by how much the number of refusals changes.

@@ -21,18 +21,12 @@ type replayLimits struct {
 	index     map[string]int // in limits, by name
 	cost      int64          // of a request
 	costIsSet bool           // by the settings
+	warmUntil time.Time      // see Replay
 
 	// snapshot has the limits as a rule that matches every request.
 	snapshot *policy.Snapshot
-	own      map[string][]policy.Override // of users
+	users    map[string]policy.Identity // with their own overrides and their billing periods
 	byKey    map[int64][]policy.Override
-	periods  map[string]period
-}
-
-// period is the billing period of a user.
-type period struct {
-	start    time.Time
-	timeZone string
 }
 
 // ReplaySettings are the settings of a rule that Replay can change: those of its limits, and what a request costs.
@@ -44,43 +38,64 @@ func ReplaySettings() []*Setting {
 
 // replayLimits reads the limits of a rule as SetRule would make them, in a transaction that is
 // rolled back.
-func (d *Database) replayLimits(ctx context.Context, rule string, settings []string) (l *replayLimits, err error) {
-	assignments, err := parseReplay(settings)
+func (d *Database) replayLimits(ctx context.Context, q *ReplayQuery) (l *replayLimits, err error) {
+	assignments, err := parseReplay(q.Settings)
 	if err != nil {
 		return nil, err
 	}
 	err = d.undone(ctx, func(w *work) {
-		if len(settings) > 0 {
+		if len(q.Settings) > 0 {
 			// A rule that is off may lack limits: the error about that is this function's.
-			w.oneRule(rule, w.execute("UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", rule))
-			w.changeRows(w.ruleChanges(rule, assignments, true), bare)
+			w.oneRule(q.Rule, w.execute("UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", q.Rule))
+			w.changeRows(w.ruleChanges(q.Rule, assignments, true), bare)
 		}
-		l = w.limitsOf(rule)
+		l = w.limitsOf(q.Rule, q.From)
 	})
 	if err == nil {
-		l.costIsSet = slices.ContainsFunc(settings, func(setting string) bool { return strings.HasPrefix(setting, "cost=") })
+		l.costIsSet = slices.ContainsFunc(assignments, func(a assignment) bool { return a.name == "cost" })
 	}
 	return l, err
 }
 
-// limitsOf reads the limits of a rule, for a replay, with the overrides and the billing periods.
-func (w *work) limitsOf(rule string) *replayLimits {
-	l := &replayLimits{index: map[string]int{}, own: map[string][]policy.Override{}, byKey: map[int64][]policy.Override{}}
+// limitsOfSQL reads a rule $1 for limitsOf: its limits, the overrides in force, the billing periods that limits may follow, and
+// when the longest time for which a limit keeps a request in mind has passed since $2. A burst lasts longer than a window.
+var limitsOfSQL = "SELECT r.action, r.count_by, r.cost, " + policy.LimitsSQL + `,
+	(SELECT json_agg(` + policy.OverrideSQL + `) FROM rate_limit_overrides o WHERE o.rule = r.name AND o.valid @> now()),
+	(SELECT coalesce(json_object_agg(u.user_id, json_build_object('PeriodStart', u.period_start::text || 'T00:00:00Z', 'TimeZone', u.time_zone)), '{}')
+		FROM rate_limit_users u WHERE u.period_start IS NOT NULL
+			AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = r.name AND l.calendar IN ('month', 'year'))),
+	(SELECT coalesce(max($2::timestamptz + CASE WHEN l.calendar IS NOT NULL THEN ('1 ' || l.calendar)::interval ELSE interval '1 s' *
+			least(extract(epoch FROM l.per)::float8 * greatest(1, coalesce(l.burst::float8 / nullif(l.events, 0), 1)), ` + longestWindow + `) END), $2)
+		FROM rate_limit_rule_limits l WHERE l.rule = r.name AND l.on_exceed = 'refuse')
+FROM rate_limit_rules r WHERE r.name = $1`
+
+// longestWindow is in seconds.
+var longestWindow = fmt.Sprintf("%.0f", ratelimit.MaxWindow.Seconds())
+
+// limitsOf reads the limits of a rule for a replay that begins at a time.
+func (w *work) limitsOf(rule string, from time.Time) *replayLimits {
 	found := list[struct {
-		Action  string
-		CountBy []string
-		Cost    int64
-		Limits  []policy.RuleLimit
-	}](w, "SELECT r.action, r.count_by, r.cost, "+policy.LimitsSQL+" FROM rate_limit_rules r WHERE r.name = $1", rule)
+		Action    string
+		CountBy   []string
+		Cost      int64
+		Limits    []policy.RuleLimit
+		Overrides []policy.Override
+		Users     map[string]policy.Identity
+		WarmUntil time.Time
+	}](w, limitsOfSQL, rule, from)
 	w.oneRule(rule, int64(len(found)))
 	if w.err != nil {
 		return nil
 	}
-	if action := found[0].Action; action != policy.Charge.String() {
-		w.fail(&ratelimit.FieldError{Field: "rule", Value: rule, Want: "a rule with limits: its action is " + action})
+	r := &found[0]
+	if r.Action != policy.Charge.String() {
+		w.fail(&ratelimit.FieldError{Field: "rule", Value: rule, Want: "a rule with limits: its action is " + r.Action})
 	}
-	if l.limits = found[0].Limits; len(l.limits) == 0 {
+	if len(r.Limits) == 0 {
 		w.fail(&ratelimit.FieldError{Field: "rule", Value: rule, Want: "left with a limit"})
+	}
+	l := &replayLimits{
+		limits: r.Limits, index: map[string]int{}, cost: r.Cost, warmUntil: r.WarmUntil.UTC(), users: r.Users, byKey: map[int64][]policy.Override{},
 	}
 	for i := range l.limits {
 		l.index[l.limits[i].Name] = i
@@ -90,17 +105,21 @@ func (w *work) limitsOf(rule string) *replayLimits {
 	}
 	l.listed = slices.DeleteFunc(w.ask(ruleLimitsSQL), func(limit Row) bool { return limit.Text("rule") != rule })
 	slices.SortFunc(l.listed, func(a, b Row) int { return strings.Compare(a.Text("name"), b.Text("name")) })
-	person := slices.ContainsFunc(found[0].CountBy, func(by string) bool {
-		return by == "key" || by == "user" || strings.HasPrefix(by, "user|") || strings.HasPrefix(by, "key|user")
-	})
-	l.cost = found[0].Cost
-	tiers := w.replayOverrides(rule, l)
-	if w.err == nil {
-		w.fail(l.compile(rule, person, tiers))
+	var tiers []policy.Override
+	for _, o := range r.Overrides {
+		o.From, o.Until = time.Time{}, time.Time{}
+		switch {
+		case o.Tier != "":
+			tiers = append(tiers, o)
+		case o.KeyID != 0:
+			l.byKey[o.KeyID] = append(l.byKey[o.KeyID], o)
+		default:
+			u := l.users[o.User]
+			u.Overrides = append(u.Overrides, o)
+			l.users[o.User] = u
+		}
 	}
-	if person && l.isPeriodic() {
-		w.replayPeriods(l)
-	}
+	w.fail(l.compile(rule, r.CountBy, tiers))
 	return l
 }
 
@@ -116,11 +135,13 @@ func parseReplay(settings []string) ([]assignment, error) {
 	return all, err
 }
 
-// compile makes the snapshot. The count by user, or by all, only says whether billing periods
-// are those of users: the counters come from the audit log.
-func (l *replayLimits) compile(rule string, person bool, tiers []policy.Override) error {
+// compile makes the snapshot. The counters come from the audit log: the count by user, or by all, only says whether billing
+// periods are those of users.
+func (l *replayLimits) compile(rule string, countBy []string, tiers []policy.Override) error {
 	r := policy.Rule{Name: rule, CountBy: []string{"all"}, Cost: l.cost, Limits: l.limits}
-	if person {
+	if slices.ContainsFunc(countBy, func(by string) bool {
+		return by == "key" || by == "user" || strings.HasPrefix(by, "user|") || strings.HasPrefix(by, "key|user")
+	}) {
 		r.CountBy = []string{"user"}
 	}
 	l.snapshot = policy.Compile([]policy.Rule{r}, tiers, nil, policyOptions)
@@ -132,69 +153,13 @@ func (l *replayLimits) compile(rule string, person bool, tiers []policy.Override
 	return nil
 }
 
-// replayOverrides reads the overrides of a rule that are in force. It returns those of tiers.
-func (w *work) replayOverrides(rule string, l *replayLimits) (tiers []policy.Override) {
-	for _, o := range some[policy.Override](w, "SELECT "+policy.OverrideSQL+" FROM rate_limit_overrides o WHERE o.rule = $1 AND o.valid @> now()", rule) {
-		o.From, o.Until = time.Time{}, time.Time{}
-		switch {
-		case o.Tier != "":
-			tiers = append(tiers, o)
-		case o.KeyID != 0:
-			l.byKey[o.KeyID] = append(l.byKey[o.KeyID], o)
-		default:
-			l.own[o.User] = append(l.own[o.User], o)
-		}
-	}
-	return tiers
-}
-
-// replayPeriods reads the billing periods of users.
-func (w *work) replayPeriods(l *replayLimits) {
-	l.periods = map[string]period{}
-	for _, r := range list[struct {
-		User     string
-		Start    time.Time
-		TimeZone string
-	}](w, "SELECT user_id, period_start, coalesce(time_zone, '') FROM rate_limit_users WHERE period_start IS NOT NULL") {
-		l.periods[r.User] = period{r.Start, r.TimeZone}
-	}
-}
-
 // identity is the sender of recorded requests, with its overrides and its billing period.
 func (l *replayLimits) identity(s sender) *policy.Identity {
-	id := &policy.Identity{Known: true, User: s.user, KeyID: s.keyID, Tier: s.tier}
+	id := l.users[s.user]
+	id.Known, id.User, id.KeyID, id.Tier = true, s.user, s.keyID, s.tier
 	if s.keyID != 0 {
 		id.Digest[0] = 1 // of any key: only that there is one counts
 	}
-	id.Overrides = append(append(id.Overrides, l.byKey[s.keyID]...), l.own[s.user]...)
-	id.PeriodStart, id.TimeZone = l.periods[s.user].start, l.periods[s.user].timeZone
-	return id
-}
-
-// isPeriodic reports whether a limit may follow the billing periods of users.
-func (l *replayLimits) isPeriodic() bool {
-	return slices.ContainsFunc(l.limits, func(limit policy.RuleLimit) bool {
-		return limit.Limit.Calendar == ratelimit.Month || limit.Limit.Calendar == ratelimit.Year
-	})
-}
-
-// window is the longest time for which a limit keeps a request in mind.
-func (l *replayLimits) window() time.Duration {
-	const day = 24 * time.Hour
-	calendars := map[ratelimit.Calendar]time.Duration{ratelimit.Day: day, ratelimit.Week: 7 * day, ratelimit.Month: 31 * day, ratelimit.Year: 366 * day}
-	longest := time.Duration(0)
-	for i := range l.limits {
-		limit := &l.limits[i].Limit
-		switch seconds := limit.Window.Seconds(); {
-		case l.limits[i].Overage:
-		case limit.Calendar != ratelimit.NoCalendar:
-			longest = max(longest, calendars[limit.Calendar])
-		case limit.Events > 0: // a burst lasts longer
-			seconds *= max(1, float64(limit.Burst)/float64(limit.Events))
-			longest = max(longest, time.Duration(min(seconds, ratelimit.MaxWindow.Seconds())*float64(time.Second)))
-		default:
-			longest = max(longest, limit.Window)
-		}
-	}
-	return longest
+	id.Overrides = slices.Concat(l.byKey[s.keyID], id.Overrides)
+	return &id
 }

@@ -29,14 +29,16 @@ type trial struct {
 
 // trialCounter is a counter: its rows by index in replayLimits.limits, and what was counted.
 type trialCounter struct {
-	rows                        []algorithm.Row
-	carry                       float64 // of a sample: the part of a request that is not counted yet
-	user                        string
-	requests, refused, replayed int64
+	ReplayedCounter
+	rows  []algorithm.Row
+	carry float64 // of a sample: the part of a request that is not counted yet
 }
 
-// trialUser says whether a request of a user was, or would have been, refused.
-type trialUser struct{ refused, replayed bool }
+// trialUser is how many requests of a user were, or would have been, refused.
+type trialUser struct {
+	name              string
+	refused, replayed int64
+}
 
 // sender is what the amount of a limit depends on.
 type sender struct {
@@ -98,42 +100,33 @@ func (t *trial) add(row *replayRow, prefix string) {
 
 	c := t.counters[key]
 	if c == nil {
-		c = &trialCounter{rows: make([]algorithm.Row, len(t.limits.limits))}
-		t.counters[strings.Clone(key)] = c
+		c = &trialCounter{ReplayedCounter{Key: strings.Clone(key)}, make([]algorithm.Row, len(t.limits.limits)), 0}
+		t.counters[c.Key] = c
 	}
-	c.user = row.user
 	c.carry += float64(row.count) * row.weight
 	n := int64(c.carry + 1e-9) // 100 times 0.01 is 1
 	c.carry -= float64(n)
-	passed := t.decide(c, row, own, n)
-
-	c.requests += n
-	r.Requests += n
-	c.replayed += n - passed
-	r.Replayed.Passed += passed
-	r.Replayed.Refused += n - passed
+	replayed := n - t.decide(c, row, own, n)
+	refused := n
 	if row.decision == "allowed" {
 		t.passed = true
-		r.Happened.Passed += n
-	} else {
-		c.refused += n
-		r.Happened.Refused += n
+		refused = 0
 	}
-	t.markUser(row.user, row.decision != "allowed" && n > 0, passed < n)
-}
-
-// markUser records whether a request of a user was, or would have been, refused.
-func (t *trial) markUser(user string, refused, replayed bool) {
-	if user == "" || !refused && !replayed {
+	c.Requests += n
+	c.Refused += refused
+	c.Replayed += replayed
+	c.User = nil
+	if row.user == "" {
 		return
 	}
-	u := t.users[user]
+	u := t.users[row.user]
 	if u == nil {
-		u = &trialUser{}
-		t.users[user] = u
+		u = &trialUser{name: strings.Clone(row.user)}
+		t.users[u.name] = u
 	}
-	u.refused = u.refused || refused
-	u.replayed = u.replayed || replayed
+	u.refused += refused
+	u.replayed += replayed
+	c.User = &u.name
 }
 
 // anyAddress is for rules that count nobody by the address. The counter itself comes from the
