@@ -136,7 +136,7 @@ func addUsage(p *page, u admin.UserUsage) {
 	const used = "REQUESTS requests, COST cost, REFUSED refused, LAST last_request"
 	days := u.Days
 	if len(days) > 0 {
-		u.Total.Add("day", "total")
+		u.Total.Set("day", "total")
 		days = append(days, u.Total)
 	}
 	addList(p, days, fields[admin.Row]("DAY day, "+used), "No request of the user "+text(u.User)+" was counted from "+u.First+" to "+u.Last+".")

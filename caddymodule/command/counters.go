@@ -10,13 +10,13 @@ import (
 var usageRow = fields[admin.Usage]("PREFIX prefix, KEY key, USED used, OF quota=unlimited, PERCENT percent:percent, " +
 	"RESETS resets, ALGORITHM algorithm")
 
-var counterFields = fields[admin.Counter]("PREFIX prefix, KEY key, TABLE durable:table, COUNT count, BEFORE prev_count, " +
+var counterFields = fields[admin.Row]("PREFIX prefix, KEY key, TABLE durable:table, COUNT count, BEFORE prev_count, " +
 	"SINCE window_start, TOKENS tokens:whole, REFILLED last_refill, HITS hits, EXPIRES expires_at")
 
-func counterRow(c *admin.Counter) row {
+func counterRow(c *admin.Row) row {
 	used, quota := none, none
-	if c.Usage != nil {
-		used, quota = cell(c.Usage.Used), or(c.Usage.Quota, "unlimited")
+	if u, _ := c.Get("usage").(*admin.Usage); u != nil {
+		used, quota = cell(u.Used), or(u.Quota, "unlimited")
 	}
 	return append(counterFields(c), "USED", used, "OF", quota)
 }

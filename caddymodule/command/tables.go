@@ -97,8 +97,8 @@ depends on one of them. Roles and schemas stay.`,
 	flags:   []flag{{name: "yes", value: false, usage: "do not ask"}},
 	do: func(c *call) error {
 		parts, err := c.db.Parts(c.ctx)
-		err = show(c, parts, err, func(p *page, parts []admin.Part) {
-			addList(p, parts, fields[admin.Part]("KIND kind, NAME name"), "There is nothing to drop.")
+		err = show(c, parts, err, func(p *page, parts []admin.Row) {
+			addList(p, parts, fields[admin.Row]("KIND kind, NAME name"), "There is nothing to drop.")
 		})
 		if err != nil || len(parts) == 0 {
 			return err
@@ -200,7 +200,7 @@ func addForgotten(p *page, f *admin.Forgetting) {
 	if f.DryRun {
 		header = "WOULD BE DELETED"
 	}
-	addList(p, f.Tables, func(t *admin.Forgotten) row { return row{"TABLE", t.Table, header, t.Rows} }, "There are no tables.")
+	addList(p, f.Tables, fields[admin.Row]("TABLE table, "+header+" rows"), "There are no tables.")
 	for _, note := range f.Notes {
 		p.print("\n%s\n", note)
 	}

@@ -35,8 +35,12 @@ func (r *Row) Text(name string) string {
 	return text
 }
 
-// Add adds a column.
-func (r *Row) Add(name string, value any) {
+// Set sets the value of a column, which may be new.
+func (r *Row) Set(name string, value any) {
+	if i := slices.Index(r.Names, name); i >= 0 {
+		r.Values[i] = value
+		return
+	}
 	r.Names, r.Values = append(slices.Clip(r.Names), name), append(r.Values, value)
 }
 

@@ -12,26 +12,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Counter is a row of a table of counts, as the algorithms keep it. Fields that an algorithm
-// does not use are nil.
-type Counter struct {
-	Prefix      string     `json:"prefix"`
-	Key         string     `json:"key"`
-	Durable     bool       `json:"durable"`
-	Count       *int64     `json:"count"`
-	PrevCount   *int64     `json:"prev_count"`
-	WindowStart *time.Time `json:"window_start"`
-	Tokens      *float64   `json:"tokens"`
-	LastRefill  *time.Time `json:"last_refill"`
-	// Hits is how many times a sliding_log holds.
-	Hits    *int32    `json:"hits"`
-	Expires time.Time `json:"expires_at"`
-
-	// Usage is nil for a counter that is not of a rule, and of a rule that is gone: the
-	// quota is then not in the database.
-	Usage *Usage `json:"usage" db:"-"`
-}
-
 // Usage is how much of a limit is used.
 type Usage struct {
 	// Prefix is that of the counter. Rule and Limit are "" for a limit of a configuration.
@@ -52,8 +32,10 @@ type Usage struct {
 // rulePrefix begins the prefixes of the counters of rules.
 const rulePrefix = "rule/"
 
-// countersSQL are the counters of a prefix $1 in both tables, as rows c that have the columns of a Counter.
-const countersSQL = `SELECT $1::text, c.key, t.durable, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, cardinality(c.hits), c.expires_at
+// countersSQL are the counters of a prefix $1 in both tables, as the algorithms keep them. A column that an algorithm does not
+// use is NULL.
+const countersSQL = `SELECT $1::text AS prefix, c.key, t.durable, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill,
+	cardinality(c.hits) AS hits, c.expires_at, NULL AS usage
 FROM (VALUES (true), (false)) AS t(durable) CROSS JOIN LATERAL rate_limit_counters($1::text, t.durable, $2::text[]) AS c `
 
 const usageColumns = `'rule/' || u.rule || '/' || u.limit_name, u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent::float8, u.resets_at`
@@ -76,34 +58,32 @@ func storedKeys(key string) []string {
 	return keys
 }
 
-// Counters returns the counters of a prefix and a key: one, or one of each table. The key may be
+// Counters returns the counters of a prefix and a key: one, or one of each table, with a *Usage in the column usage, which is
+// NULL for a counter that is not of a rule, and of a rule that is gone: the quota is then not in the database. The key may be
 // one that is stored as a digest.
-func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Counter, error) {
+func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Row, error) {
 	if key == "" {
 		return nil, errNoKey
 	}
 	w := d.work(ctx)
 	names, err := d.renamedRules(ctx)
 	w.fail(err)
-	keys := storedKeys(key)
-	all := list[Counter](w, countersSQL, names.stored(prefix), keys)
-	for i := range all {
-		all[i].Prefix = names.shown(all[i].Prefix)
-		prefix = all[i].Prefix
-	}
+	keys, stored := storedKeys(key), names.stored(prefix)
+	all := w.ask(countersSQL, stored, keys)
 	if len(all) == 0 {
 		w.fail(errNoCounter)
 	}
-	name, isRule := strings.CutPrefix(prefix, rulePrefix)
-	rule, limit, isLimit := strings.Cut(name, "/")
-	if w.err != nil || !isRule || !isLimit || d.policy != "" {
-		return all, w.err
+	var used []Usage
+	name, isRule := strings.CutPrefix(names.shown(stored), rulePrefix)
+	if rule, limit, isLimit := strings.Cut(name, "/"); isRule && isLimit && d.policy == "" {
+		used = list[Usage](w, "SELECT "+usageColumns+` FROM rate_limit_used u
+WHERE u.rule = $1 AND u.limit_name = $2 AND u.key = ANY ($3::text[])`, rule, limit, keys)
 	}
-	used := list[Usage](w, "SELECT "+usageColumns+" FROM rate_limit_used u WHERE u.rule = $1 AND u.limit_name = $2 AND u.key = ANY ($3::text[])", rule, limit, keys)
 	for i := range all {
+		all[i].Set("prefix", names.shown(stored))
 		for j := range used {
-			if used[j].Key == all[i].Key {
-				all[i].Usage = &used[j]
+			if used[j].Key == all[i].Text("key") {
+				all[i].Set("usage", &used[j])
 			}
 		}
 	}
@@ -163,9 +143,9 @@ ORDER BY u.percent DESC, u.used DESC, u.rule, u.limit_name, u.key LIMIT $2::bigi
 }
 
 // TopCounters returns the counters of a prefix that is not of a rule, those that have counted
-// most first. Their quotas are in the configurations of proxies.
-func (d *Database) TopCounters(ctx context.Context, prefix string, most int) ([]Counter, error) {
-	return rows[Counter](ctx, d, countersSQL+`WHERE c.expires_at > now()
+// most first, as Counters has them. Their quotas are in the configurations of proxies.
+func (d *Database) TopCounters(ctx context.Context, prefix string, most int) ([]Row, error) {
+	return d.Ask(ctx, countersSQL+`WHERE c.expires_at > now()
 ORDER BY coalesce(c.count, cardinality(c.hits), c.slots) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key LIMIT $3::bigint`, prefix, nil, int64(most))
 }
 

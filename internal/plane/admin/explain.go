@@ -208,7 +208,7 @@ func explainRules(listed []Row, trace *policy.Trace, ambiguous bool) []Row {
 	for i := range listed {
 		var x Row
 		for _, name := range []string{"name", "action", "mode", "family", "priority"} {
-			x.Add(name, listed[i].Get(name))
+			x.Set(name, listed[i].Get(name))
 		}
 		problems := listed[i].Get("problems").([]string)
 		rule, isTraced := traced[x.Text("name")]
@@ -222,8 +222,8 @@ func explainRules(listed []Row, trace *policy.Trace, ambiguous bool) []Row {
 		case ambiguous:
 			rule.Applies, rule.Why = false, "the request is refused before: "+policy.AmbiguousPath.String()
 		}
-		x.Add("applies", rule.Applies)
-		x.Add("why", rule.Why)
+		x.Set("applies", rule.Applies)
+		x.Set("why", rule.Why)
 		explained = append(explained, x)
 	}
 	sort.SliceStable(explained, func(i, j int) bool { return explained[i].Get("applies") == true && explained[j].Get("applies") != true })

@@ -22,22 +22,11 @@ type Person struct {
 
 // Forgetting is what Forget has deleted, or would delete.
 type Forgetting struct {
-	DryRun bool        `json:"dry_run"`
-	Tables []Forgotten `json:"tables"`
+	DryRun bool `json:"dry_run"`
+	// Tables have a row for each table, and how many of its rows are of the person.
+	Tables []Row `json:"tables"`
 	// Notes are about what is left.
 	Notes []string `json:"notes"`
-}
-
-// Forgotten is how many rows of a table are of the person.
-type Forgotten struct {
-	Table string `json:"table"`
-	Rows  int64  `json:"rows"`
-}
-
-// forgottenRow is a row of rate_limit_forget_person.
-type forgottenRow struct {
-	Table         string
-	Deleted, Kept int64
 }
 
 // Forget deletes all rows that are about a person, in one transaction: of the counters, the
@@ -51,24 +40,26 @@ func (d *Database) Forget(ctx context.Context, p *Person, account, dryRun bool) 
 	if p.Address.IsValid() {
 		address = p.Address.Unmap().WithZone("").String()
 	}
-	f := &Forgetting{DryRun: dryRun, Tables: []Forgotten{}, Notes: []string{}}
-	var found []forgottenRow
+	f := &Forgetting{DryRun: dryRun, Tables: []Row{}, Notes: []string{}}
+	var found []Row
 	err := d.together(ctx, func(w *work) {
-		found = list[forgottenRow](w, "SELECT * FROM rate_limit_forget_person(nullif($1::text, ''), nullif($2::bigint, 0), nullif($3::text, ''), nullif($4::text, '')::inet, $5, $6)", p.User, p.KeyID, key, address, account, dryRun)
+		found = w.ask(`SELECT name AS "table", deleted AS rows, kept FROM rate_limit_forget_person(nullif($1::text, ''), nullif($2::bigint, 0),
+	nullif($3::text, ''), nullif($4::text, '')::inet, $5, $6)`, p.User, p.KeyID, key, address, account, dryRun)
 	})
 	if err != nil {
 		return nil, err
 	}
 	for _, t := range found {
-		isChanges := t.Table == "rate_limit_changes"
+		table, kept := t.Text("table"), t.Get("kept").(int64)
+		isChanges := table == "rate_limit_changes"
 		if !isChanges {
-			f.Tables = append(f.Tables, Forgotten{t.Table, t.Deleted})
+			f.Tables = append(f.Tables, t.without(2, 3))
 		}
 		switch {
-		case t.Kept > 0 && isChanges:
-			f.Notes = append(f.Notes, fmt.Sprintf("%d lines of rate_limit_changes have the user, the API key or the network. Proxies need them, and delete them after 30 days.", t.Kept))
-		case t.Kept > 0:
-			f.Notes = append(f.Notes, fmt.Sprintf("%d counters of %s stay: requests that run hold slots of them. Run the command again when they have ended.", t.Kept, t.Table))
+		case kept > 0 && isChanges:
+			f.Notes = append(f.Notes, fmt.Sprintf("%d lines of rate_limit_changes have the user, the API key or the network. Proxies need them, and delete them after 30 days.", kept))
+		case kept > 0:
+			f.Notes = append(f.Notes, fmt.Sprintf("%d counters of %s stay: requests that run hold slots of them. Run the command again when they have ended.", kept, table))
 		}
 	}
 	live, err := d.LiveProxies(ctx)

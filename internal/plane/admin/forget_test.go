@@ -105,8 +105,8 @@ func (f *forgets) forget(p *admin.Person, account bool, want, gone string) *admi
 	for what, forgotten := range map[string]*admin.Forgetting{"a dry run": dry, "forget": done} {
 		var tables []string
 		for _, table := range forgotten.Tables {
-			if table.Rows > 0 {
-				tables = append(tables, strings.TrimPrefix(strings.TrimPrefix(table.Table, "public."), "rate_limit_")+" "+fmt.Sprint(table.Rows))
+			if table.Get("rows") != int64(0) {
+				tables = append(tables, strings.TrimPrefix(strings.TrimPrefix(table.Text("table"), "public."), "rate_limit_")+" "+fmt.Sprint(table.Get("rows")))
 			}
 		}
 		if got := strings.Join(tables, ", "); got != want {
@@ -128,8 +128,8 @@ func (f *forgets) forget(p *admin.Person, account bool, want, gone string) *admi
 		f.Fatal(err)
 	}
 	for _, table := range again.Tables {
-		if table.Rows != 0 {
-			f.Errorf("%s has %d rows of the person left", table.Table, table.Rows)
+		if table.Get("rows") != int64(0) {
+			f.Errorf("%s has %d rows of the person left", table.Text("table"), table.Get("rows"))
 		}
 	}
 	return done

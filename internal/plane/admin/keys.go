@@ -53,9 +53,9 @@ func (d *Database) makeKey(ctx context.Context, sql string, args ...any) (made *
 				return
 			}
 			for i, name := range stored.Names[1:] {
-				row.Add(name, stored.Values[i+1])
+				row.Set(name, stored.Values[i+1])
 			}
-			row.Add("key", key)
+			row.Set("key", key)
 			made = &NewKey{*row, key}
 		}
 	})

@@ -100,28 +100,19 @@ func (w *work) makeTables(ready bool, first, sql string) string {
 	return created
 }
 
-// Part is something that Migrate, or the upkeep, has made.
-type Part struct {
-	// Kind is a table, view, function or aggregate, or the schema of a part of the counters.
-	Kind string `json:"kind"`
-	// Name is with the schema, and of a function with the types of its parameters.
-	Name string `json:"name"`
-}
-
-// Parts returns what Uninstall drops, in that order.
-func (d *Database) Parts(ctx context.Context) ([]Part, error) {
-	others, err := value[*string](ctx, d, schema.Others)
-	if err != nil {
-		return nil, err
+// Parts returns what Uninstall drops, in that order. The kind is a table, view, function or aggregate, or the schema of a part
+// of the counters. The name is with the schema, and of a function with the types of its parameters.
+func (d *Database) Parts(ctx context.Context) ([]Row, error) {
+	w := d.work(ctx)
+	for _, others := range some[*string](w, schema.Others) {
+		if others != nil {
+			w.fail(fmt.Errorf("%s: it would be dropped, too; rename it first", *others))
+		}
 	}
-	if *others != nil {
-		return nil, fmt.Errorf("%s: it would be dropped, too; rename it first", **others)
+	if w.lacks("SELECT true WHERE to_regprocedure('rate_limit_installed()') IS NOT NULL") {
+		return nil, nil
 	}
-	installed, err := value[bool](ctx, d, "SELECT to_regprocedure('rate_limit_installed()') IS NOT NULL")
-	if err != nil || !*installed {
-		return nil, err
-	}
-	return rows[Part](ctx, d, "SELECT kind, name FROM rate_limit_installed()")
+	return w.ask("SELECT kind, name FROM rate_limit_installed()"), w.err
 }
 
 // LiveProxies returns the names of the proxies that run.

@@ -28,9 +28,9 @@ func (d *Database) Rules(ctx context.Context) ([]Row, error) {
 	problems, warnings := w.findProblems()
 	for i := range all {
 		name := all[i].Text("name")
-		all[i].Add("limits", append([]Row{}, limits[name]...))
-		all[i].Add("problems", append([]string{}, problems[name]...))
-		all[i].Add("warnings", append([]string{}, warnings[name]...))
+		all[i].Set("limits", append([]Row{}, limits[name]...))
+		all[i].Set("problems", append([]string{}, problems[name]...))
+		all[i].Set("warnings", append([]string{}, warnings[name]...))
 	}
 	return all, w.err
 }

@@ -72,7 +72,7 @@ func TestEveryServerHasCounters(t *testing.T) {
 		t.Fatal(err)
 	}
 	counters, err := db.Counters(ctx, "web", "x")
-	if err != nil || len(counters) != 1 || *counters[0].Count != 3 {
+	if err != nil || len(counters) != 1 || counters[0].Get("count") != int64(3) {
 		t.Errorf("Counters returned %+v, %v", counters, err)
 	}
 	if top, err := db.TopCounters(ctx, "web", 1); err != nil || len(top) != 1 {

@@ -41,8 +41,8 @@ func (d *Database) User(ctx context.Context, name string) (User, error) {
 		return u, w.err
 	}
 	u.Usage, w.err = d.userUsage(ctx, name)
-	u.Add("bans", u.Bans)
-	u.Add("usage", u.Usage)
+	u.Set("bans", u.Bans)
+	u.Set("usage", u.Usage)
 	return u, w.err
 }
 
@@ -58,8 +58,8 @@ func (w *work) user(name string) User {
 	u.Keys, u.Overrides = w.ask(KeysQuestion, name, int64(math.MaxInt64)), w.ask(userOverridesSQL, name)
 	u.Bans, err = w.bans(w.ctx, "b.user_id = $1 OR b.key_id IN (SELECT id FROM rate_limit_api_keys WHERE user_id = $1)", name)
 	w.fail(err)
-	u.Add("keys", u.Keys)
-	u.Add("overrides", u.Overrides)
+	u.Set("keys", u.Keys)
+	u.Set("overrides", u.Overrides)
 	return u
 }
 
@@ -76,8 +76,8 @@ func (d *Database) DeleteUser(ctx context.Context, name string) (gone User, err 
 		}
 		all := len(gone.Bans)
 		gone.Bans = slices.DeleteFunc(gone.Bans, func(b Ban) bool { return b.Kind == "user" })
-		gone.Add("bans", gone.Bans)
-		gone.Add("still_banned", len(gone.Bans) < all)
+		gone.Set("bans", gone.Bans)
+		gone.Set("still_banned", len(gone.Bans) < all)
 		w.execute("DELETE FROM rate_limit_users WHERE user_id = $1", name)
 	})
 	return gone, err

@@ -190,7 +190,7 @@ func (a *resetAction) do(ctx context.Context, db *admin.Database, _ time.Time) (
 		return nil, err
 	}
 	return &change{
-		Text: fmt.Sprintf("Give %s its full quota of %s back", found[0].Key, found[0].Prefix), Danger: true,
+		Text: fmt.Sprintf("Give %s its full quota of %s back", found[0].Text("key"), found[0].Text("prefix")), Danger: true,
 		Effect: []string{"The counter is deleted. There is no way back.", "A proxy that has just refused the key may refuse it for a second more."},
 	}, nil
 }

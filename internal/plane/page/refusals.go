@@ -19,7 +19,7 @@ func (w *whyAsked) decide(ctx context.Context, db *admin.Database) error {
 	found, err := db.Audit(ctx, &w.query)
 	for _, d := range found {
 		w.Refused = w.Refused || slices.Contains(refusals, d.Text("decision"))
-		d.Add("text", decisionText(w.rules, &d))
+		d.Set("text", decisionText(w.rules, &d))
 		w.Decisions = append(w.Decisions, d)
 	}
 	isAllowed := func(d admin.Row) bool { return d.Text("decision") == "allowed" }

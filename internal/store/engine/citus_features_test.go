@@ -233,7 +233,7 @@ INSERT INTO rate_limit_rule_limits (rule, name, events, per, algorithm) VALUES (
 		if top, err := db.Top(ctx, "", 5); err != nil || len(top) != 1 || top[0].Used != 9 {
 			t.Fatalf("top: %+v, %v", top, err)
 		}
-		if found, err := db.Counters(ctx, "rule/commanded/hourly", "m"); err != nil || len(found) != 1 || found[0].Usage == nil || found[0].Usage.Used != 9 {
+		if found, err := db.Counters(ctx, "rule/commanded/hourly", "m"); err != nil || len(found) != 1 || found[0].Get("usage").(*admin.Usage).Used != 9 {
 			t.Fatalf("get: %+v, %v", found, err)
 		}
 		e, err := db.Explain(ctx, &admin.Request{Method: "GET", Path: "/", User: "m", AllowUnknown: true})
@@ -253,7 +253,7 @@ INSERT INTO rate_limit_rule_limits (rule, name, events, per, algorithm) VALUES (
 	}
 	forgotten := int64(0)
 	for _, table := range f.Tables {
-		forgotten += table.Rows
+		forgotten += table.Get("rows").(int64)
 	}
 	if found, err := db.UsedOf(ctx, []*ratelimit.Limit{limit}, "m"); err != nil || len(found) != 0 || forgotten != 2 {
 		t.Errorf("forget: %+v, and %+v are left, %v", f.Tables, found, err)
