@@ -89,6 +89,7 @@ type call struct {
 	db   *admin.Database // nil of a command that needs none
 	cmd  *cobra.Command
 	args []string
+	kind string // that of the entry
 	// values are those of flags and arguments that have readers, by name, and times the period of since and until.
 	values map[string]any
 	times  admin.Period

@@ -13,8 +13,6 @@ import (
 var keysCommand = entry{
 	use: "keys", kind: "key", first: validKeys,
 	short: "Makes, lists, changes, revokes and rotates API keys",
-	example: `  caddy pg-ratelimit keys create --user acme
-  caddy pg-ratelimit keys list --user acme`,
 	commands: []entry{{
 		use:   "create --user USER [--name NAME] [--tier TIER] [--expires WHEN]",
 		short: "Makes an API key and prints it, only once",

@@ -1,16 +1,12 @@
 package command
 
 import (
-	"context"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
 var tiersCommand = entry{
 	use: "tiers", kind: "tier", first: tierNames,
 	short: "Lists and changes tiers: the plans that users are on",
-	example: `  caddy pg-ratelimit tiers list
-  caddy pg-ratelimit tiers set pro rank=2`,
 	commands: []entry{{
 		use:     "list",
 		short:   "Lists the tiers, with how many users and keys are on each, and the rules for it",
@@ -32,12 +28,12 @@ setting back to its default.`,
 		long: `Gives a tier another name. Its users, keys, overrides and rules go with it, in one transaction.
 The setting "tier" in the configuration of a proxy keeps the old name.`,
 		example: "  caddy pg-ratelimit tiers rename pro business",
-		change:  renamed((*admin.Database).RenameTier),
+		change:  renamed,
 	}, {
 		use:     "delete TIER",
 		short:   "Deletes a tier that nothing uses",
 		example: "  caddy pg-ratelimit tiers delete pro",
-		change:  func(c *call) (string, error) { return "deleted", c.db.DeleteTier(c.ctx, c.args[0]) },
+		change:  deleted,
 	}},
 }
 
@@ -53,15 +49,16 @@ func set(table int) func(c *call) (string, error) {
 	}
 }
 
-func createdOrChanged(isNew bool) string {
-	return map[bool]string{true: "created", false: "changed"}[isNew]
+// renamed gives what the first argument names the name that is the second one.
+func renamed(c *call) (string, error) {
+	return "renamed to " + text(c.args[1]), c.db.Rename(c.ctx, c.kind, c.args[0], c.args[1])
 }
 
-// renamed gives what the first argument names the name that is the second one.
-func renamed(rename func(db *admin.Database, ctx context.Context, name, to string) error) func(c *call) (string, error) {
-	return func(c *call) (string, error) {
-		return "renamed to " + text(c.args[1]), rename(c.db, c.ctx, c.args[0], c.args[1])
-	}
+// deleted deletes what the first argument names.
+func deleted(c *call) (string, error) { return "deleted", c.db.Delete(c.ctx, c.kind, c.args[0]) }
+
+func createdOrChanged(isNew bool) string {
+	return map[bool]string{true: "created", false: "changed"}[isNew]
 }
 
 // recentHelp says what recentFields are.
@@ -76,8 +73,6 @@ const recentFields = " | TODAY today, MONTH this_month, 429 limited, 401/403 den
 var usersCommand = entry{
 	use: "users", kind: "user", first: userNames,
 	short: "Shows, changes, bans and deletes users",
-	example: `  caddy pg-ratelimit users get acme
-  caddy pg-ratelimit users set acme tier=pro`,
 	commands: []entry{{
 		use:     "get USER",
 		short:   "Shows a user: tier, keys, overrides, bans, usage, and what is used of the limits",

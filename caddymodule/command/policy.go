@@ -19,9 +19,6 @@ import (
 var policyCommand = entry{
 	use:   "policy",
 	short: "Keeps the policy in a file",
-	example: `  caddy pg-ratelimit policy export > policy.yaml
-  caddy pg-ratelimit policy diff policy.yaml
-  caddy pg-ratelimit policy apply policy.yaml`,
 	commands: []entry{{
 		use:   "export [--users]",
 		short: "Prints the policy as a file",

@@ -10,8 +10,6 @@ import (
 var rulesCommand = entry{
 	use: "rules", kind: "rule", first: ruleNames,
 	short: "Lists and changes rules",
-	example: `  caddy pg-ratelimit rules list
-  caddy pg-ratelimit rules set free family=plan tiers=free per_hour=1000`,
 	commands: []entry{{
 		use:   "list",
 		short: "Lists all rules in the order in which proxies try them",
@@ -58,12 +56,12 @@ limit. The change is one transaction.`,
 		long: `Gives a rule another name. Its limits and overrides go with it, and it keeps its counters and its
 history. Proxies of a version without this command begin new counters for it.`,
 		example: "  caddy pg-ratelimit rules rename free basic",
-		change:  renamed((*admin.Database).RenameRule),
+		change:  renamed,
 	}, {
 		use:     "delete NAME",
 		short:   "Deletes a rule with its limits and overrides",
 		example: "  caddy pg-ratelimit rules delete free",
-		change:  func(c *call) (string, error) { return "deleted", c.db.DeleteRule(c.ctx, c.args[0]) },
+		change:  deleted,
 	}},
 }
 

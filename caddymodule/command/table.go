@@ -96,7 +96,7 @@ func (t *tool) build(e *entry) *cobra.Command {
 		if ctx == nil {
 			ctx = context.Background()
 		}
-		c := &call{tool: t, ctx: ctx, cmd: cmd, args: args}
+		c := &call{tool: t, ctx: ctx, cmd: cmd, args: args, kind: e.kind}
 		return withoutKeys(c.run(e.of, func(c *call) error {
 			if err := c.read(e); err != nil {
 				return err
@@ -110,7 +110,8 @@ func (t *tool) build(e *entry) *cobra.Command {
 	return cmd
 }
 
-// group adds the commands below that of an entry, and says which there are if a word is none of them.
+// group adds the commands below that of an entry, and says which there are if a word is none of them. Their first examples are
+// those of an entry without examples.
 func (t *tool) group(cmd *cobra.Command, e *entry) {
 	var names []string
 	for _, below := range e.commands {
@@ -121,6 +122,10 @@ func (t *tool) group(cmd *cobra.Command, e *entry) {
 		c := t.build(&below)
 		names = append(names, c.Name())
 		cmd.AddCommand(c)
+		if e.example == "" {
+			first, _, _ := strings.Cut(c.Example, "\n\n")
+			cmd.Example = strings.TrimPrefix(cmd.Example+"\n"+first, "\n")
+		}
 	}
 	run := cmd.RunE
 	cmd.Args = cobra.ArbitraryArgs

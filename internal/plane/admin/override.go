@@ -73,9 +73,9 @@ func (d *Database) SetOverride(ctx context.Context, o *NewOverride) ([]OverrideC
 	case !w.lacks("SELECT true FROM rate_limit_rule_limits WHERE rule = $1 AND $2::text IN ('', name) LIMIT 1", o.Rule, o.Limit):
 		w.fail(&ratelimit.FieldError{Field: "percent", Value: fmt.Sprint(o.Percent), Want: "an amount (events): the limit is unlimited for this sender"})
 	case o.Limit != "":
-		w.fail(d.noLimit(ctx, o.Rule+"/"+o.Limit))
+		w.fail(d.missing(ctx, "limit", o.Rule+"/"+o.Limit))
 	default:
-		w.fail(d.noRule(ctx, o.Rule))
+		w.fail(d.missing(ctx, "rule", o.Rule))
 	}
 	return nil, w.err
 }

@@ -92,8 +92,6 @@ WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.na
 	return unknown
 }
 
-const ruleNames = "SELECT name FROM rate_limit_rules ORDER BY name"
-
 // SetRuleMode turns a rule on (enforce), on trial (shadow) or off.
 func (d *Database) SetRuleMode(ctx context.Context, name, mode string) error {
 	return d.together(ctx, func(w *work) {
@@ -102,15 +100,29 @@ func (d *Database) SetRuleMode(ctx context.Context, name, mode string) error {
 	})
 }
 
-// RenameRule gives a rule another name. Its limits and overrides go with it, and it keeps its counters
-// and its history.
-func (d *Database) RenameRule(ctx context.Context, name, to string) error {
-	return d.rename(ctx, "rule", "name", name, to, d.noRule)
+// Rename gives a rule or a tier another name, which all that refers to it then has. A rule keeps its counters and its
+// history. kind is rule or tier.
+func (d *Database) Rename(ctx context.Context, kind, name, to string) error {
+	column := map[string]string{"rule": "name", "tier": "tier"}[kind]
+	return withValue(d.one(ctx, kind, name, "SELECT rate_limit_rename($1, $2, $3)", kind, name, to), column, column, to)
 }
 
-// DeleteRule deletes a rule with its limits and overrides. Its counters expire by themselves.
-func (d *Database) DeleteRule(ctx context.Context, name string) error {
-	return d.together(ctx, func(w *work) { w.oneRule(name, w.execute("DELETE FROM rate_limit_rules WHERE name = $1", name)) })
+// Delete deletes a rule with its limits and overrides, or a tier that nothing uses: the error names what uses it. The counters
+// of a rule expire by themselves. kind is rule or tier.
+func (d *Database) Delete(ctx context.Context, kind, name string) error {
+	return d.one(ctx, kind, name, map[string]string{
+		"rule": "WITH gone AS (DELETE FROM rate_limit_rules WHERE name = $1 RETURNING 1) SELECT EXISTS (SELECT FROM gone)",
+		"tier": "SELECT rate_limit_delete_tier($1)",
+	}[kind], name)
+}
+
+// one runs a statement that says whether it has found the rule or the tier of a name.
+func (d *Database) one(ctx context.Context, kind, name, sql string, args ...any) error {
+	found, err := value[bool](ctx, d, sql, args...)
+	if err == nil && !*found {
+		err = d.missing(ctx, kind, name)
+	}
+	return err
 }
 
 // amongSome is edge.Among for names of which there may be many.
@@ -126,41 +138,31 @@ func amongSome(name string, names []string) string {
 // oneRule fails if a command has found no rule.
 func (w *work) oneRule(name string, found int64) {
 	if w.err == nil && found == 0 {
-		w.fail(w.noRule(w.ctx, name))
+		w.fail(w.missing(w.ctx, "rule", name))
 	}
 }
 
-// noRule is the error about a rule that is not in the database.
-func (d *Database) noRule(ctx context.Context, name string) error {
-	about := fmt.Sprintf("rule: %q:", name)
-	return d.noneOf(ctx, name, about+" must be ", ruleNames, about+" there are no rules")
+// known are the questions for the names of a kind.
+var known = map[string]string{
+	"rule":  "SELECT name FROM rate_limit_rules ORDER BY name",
+	"tier":  "SELECT tier FROM rate_limit_tiers ORDER BY rank, tier",
+	"limit": "SELECT rule || '/' || name FROM rate_limit_rule_limits ORDER BY 1",
 }
 
-// noLimit is the error about a RULE/LIMIT that is not in the database.
-func (d *Database) noLimit(ctx context.Context, name string) error {
-	return d.noneOf(ctx, name, name+": no such limit: must be ", "SELECT rule || '/' || name FROM rate_limit_rule_limits ORDER BY 1", name+": no rule has a limit")
-}
-
-// noneOf is the error that a name is none of those that a question finds, or that it finds none.
-func (d *Database) noneOf(ctx context.Context, name, must, question, none string) error {
-	names, err := values[string](ctx, d, question)
+// missing is the error about a rule, a tier or a RULE/LIMIT that is not in the database.
+func (d *Database) missing(ctx context.Context, kind, name string) error {
+	about := fmt.Sprintf("%s: %q: ", kind, name)
+	if kind == "limit" {
+		about = name + ": no such limit: "
+	}
+	names, err := values[string](ctx, d, known[kind])
 	switch {
 	case err != nil:
 		return err
 	case len(names) == 0:
-		return notFound(none)
+		return notFound(about + "there are no " + kind + "s")
 	}
-	return notFound(must + amongSome(name, names))
-}
-
-// rename gives a row another name, which all that refers to it then has. kind is what the row is, column has the name, and
-// missing makes the error about a name that no row has.
-func (d *Database) rename(ctx context.Context, kind, column, name, to string, missing func(context.Context, string) error) error {
-	found, err := value[bool](ctx, d, "SELECT rate_limit_rename($1, $2, $3)", kind, name, to)
-	if err == nil && !*found {
-		err = missing(ctx, name)
-	}
-	return withValue(err, column, column, to)
+	return notFound(about + "must be " + amongSome(name, names))
 }
 
 // RuleState is a rule with the name that its counters and the history have, and its mode. Valid is whether it holds now.

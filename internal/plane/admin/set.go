@@ -227,7 +227,7 @@ func (e *edit) setOverride(table int, holder string, a assignment) {
 		}
 	}
 	if !found && isAmount && e.err == nil {
-		e.fail(e.noLimit(e.ctx, a.name))
+		e.fail(e.missing(e.ctx, "limit", a.name))
 	} else if !found {
 		e.fail(&ratelimit.FieldError{Field: a.name, Value: a.value, Want: "of a rule with a token_bucket or a gcra"})
 	}

@@ -101,26 +101,5 @@ func (d *Database) UserNames(ctx context.Context, prefix string, most int) ([]st
 
 // TierNames are the names of all tiers, in the order of their ranks.
 func (d *Database) TierNames(ctx context.Context) ([]string, error) {
-	return values[string](ctx, d, tierNames)
-}
-
-const tierNames = "SELECT tier FROM rate_limit_tiers ORDER BY rank, tier"
-
-// RenameTier gives a tier another name, which its users, keys, overrides and rules then have.
-func (d *Database) RenameTier(ctx context.Context, name, to string) error {
-	return d.rename(ctx, "tier", "tier", name, to, d.noTier)
-}
-
-// DeleteTier deletes a tier that nothing uses. The error names what uses it.
-func (d *Database) DeleteTier(ctx context.Context, name string) error {
-	found, err := value[bool](ctx, d, "SELECT rate_limit_delete_tier($1)", name)
-	if err == nil && !*found {
-		err = d.noTier(ctx, name)
-	}
-	return err
-}
-
-// noTier is the error about a tier that is not in the database.
-func (d *Database) noTier(ctx context.Context, name string) error {
-	return d.noneOf(ctx, name, fmt.Sprintf("tier: %q: must be ", name), tierNames, "there are no tiers")
+	return values[string](ctx, d, known["tier"])
 }
