@@ -37,6 +37,7 @@ var varying = []struct {
 //	? rules en       what a shell suggests for a command that is not complete
 //	| tiers: []      a line of standard input of the next command
 //	sql: INSERT …    a command of SQL
+//	= SELECT …       a query, whose rows are output
 //	# …              a comment
 //
 // All other lines are output: that of standard error begins with "stderr: ", an error with
@@ -81,6 +82,8 @@ func replay(t *testing.T, transcript string) string {
 		line = strings.TrimRight(line, "\n")
 		if sql, found := strings.CutPrefix(line, "sql: "); found {
 			s.sql(sql)
+		} else if query, found := strings.CutPrefix(line, "= "); found {
+			line += one[string](s, "SELECT coalesce(string_agg(E'\n' || q::text, ''), '') FROM ("+query+") AS q")
 		} else if command, found := strings.CutPrefix(line, "$ "); found {
 			command, fromKey := strings.CutSuffix(command, " < KEY")
 			if fromKey {
