@@ -80,7 +80,7 @@ var rules = []Column{
 	{Name: "valid", Kind: Range, Default: Always, Load: "From", Help: "when it applies: FROM..UNTIL"},
 	{Name: "cost", Kind: Whole, Min: 1, Max: ratelimit.MaxEvents, Default: "1", Load: "Cost", Help: "what a request takes"},
 	{Name: "settle", Load: "Settle", Help: "what it really cost: header NAME, bytes, json PATH, or as in status 401 403 = 1, else 0"},
-	{Name: "status", Kind: Whole, Min: 400, Max: 599, Load: "Status", Help: "the HTTP status of a refusal"},
+	{Name: "status", Kind: Whole, Min: 400, Max: 599, Load: "Status", Help: "the HTTP status of a refusal; NULL: 429 for limits, 403 for a block"},
 	{Name: "message", Load: "Message", Help: "the text of a refusal"},
 	{Name: "retry_after", Kind: Duration, Load: "RetryAfter", Help: "the Retry-After of a refusal, as in 30s"},
 	{Name: "ban_for", Kind: Duration, Load: "Ban.For", Help: "how long proxies ban a sender whom the rule has refused often, as in 1h; empty: no bans"},
