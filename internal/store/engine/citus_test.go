@@ -266,7 +266,7 @@ FROM rl_p%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256
 	}
 	defer db.Close()
 	found, err := db.Counters(ctx, "one", "alice")
-	if err != nil || len(found) != 1 || *found[0].Count != 2 {
+	if err != nil || len(found) != 1 || found[0].Get("count") != int64(2) {
 		t.Errorf("get: %v, %v", found, err)
 	}
 	top, err := db.TopCounters(ctx, "one", 50)
