@@ -127,7 +127,7 @@ func TestInterpretedHistoryHasWhatCompiledHas(t *testing.T) {
 	}
 }
 
-// While a page is open, the registry has the senders of the interpreted plugin.
+// While a page is open, the registry has the senders, the rates and the limits of the interpreted plugin.
 func TestInterpretedPluginShowsItsSenders(t *testing.T) {
 	p := loadPlugin(t)
 	dsn := policyDatabase(t, people)
@@ -135,6 +135,7 @@ func TestInterpretedPluginShowsItsSenders(t *testing.T) {
 	await(t, "the key in the registry", func() bool {
 		cluster.Execute(t, dsn, "UPDATE rate_limit_nodes SET watched = now() + interval '1 h'")
 		askPath(handler, "/")
-		return cluster.Query[int64](t, dsn, `SELECT count(*) FROM rate_limit_nodes WHERE live::text ~ '"p": ?"all", ?"n": ?"everybody", ?"r"'`) == 1
+		return cluster.Query[int64](t, dsn, `SELECT count(*) FROM rate_limit_nodes WHERE live::text ~ '"p": ?"all", ?"n": ?"everybody", ?"r"'
+			AND (live->'now'->>'allowed')::float8 > 0 AND live->>'outage' = '' AND live->'limits'->0->'limit'->>'Prefix' = 'all' AND live->'times_us'->'counts' IS NOT NULL`) == 1
 	})
 }
