@@ -3,7 +3,6 @@ package pgxdb_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"syscall"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -82,29 +82,5 @@ func droppingAddress(t *testing.T) (address string, comeBack func(to string)) {
 	if !full {
 		t.Fatal("the queue of connections does not fill")
 	}
-	return address, func(to string) {
-		go func() {
-			for {
-				from, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				go forward(from, to)
-			}
-		}()
-	}
-}
-
-func forward(from net.Conn, to string) {
-	defer from.Close()
-	there, err := net.Dial("tcp", to)
-	if err != nil {
-		return
-	}
-	defer there.Close()
-	go func() {
-		_, _ = io.Copy(there, from)
-		there.Close()
-	}()
-	_, _ = io.Copy(from, there)
+	return address, func(to string) { slownet.Serve(t, listener, to, 0) }
 }

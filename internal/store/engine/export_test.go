@@ -1,13 +1,10 @@
 package engine
 
 import (
-	"context"
 	"sync"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -38,23 +35,6 @@ func (s *Store) TakeFirst() {
 	s.engine.tight.mu.Lock()
 	defer s.engine.tight.mu.Unlock()
 	s.engine.tight.until = nil
-}
-
-// GiveBack gives leased units of a hit's row back.
-func (s *Store) GiveBack(h ratelimit.Hit, units, claim int64) error {
-	q := batch.NewQueue(batch.Options{Timeout: time.Minute})
-	d := newDispatch(context.Background(), s.engine, q, nil)
-	p := plans.Get().(*plan)
-	row := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.StoredKey()}
-	addOwn(p, &own.Call{Kind: &own.Kind{Statement: own.Adjust}, Row: row, Limit: h.Limit, N: units, Claim: claim})
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	d.ctx = ctx
-	_, err := d.execute(p.write(d.engine.texts, d.settings), nil)
-	if err == nil {
-		err = p.statements[0].Err
-	}
-	return err
 }
 
 // CleanupSQL is the statement that deletes expired rows of the unlogged table. A store runs it

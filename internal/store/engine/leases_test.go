@@ -7,9 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -300,44 +297,6 @@ func TestLeasesAreBounded(t *testing.T) {
 	if len(sources) == 0 || len(sources) > 3 {
 		t.Errorf("%d keys had leases, want 1 to 3", len(sources))
 	}
-}
-
-// TestReturnsEqual: the SQL statement gives leased units back as the Go step does, whatever has
-// become of the row.
-func TestReturnsEqual(t *testing.T) {
-	b := newBench(t)
-	conformance.Check(t, 1500, func(t *rapid.T) {
-		b.begin()
-		name := rapid.SampledFrom(leasable).Draw(t, "algorithm").String()
-		l := conformance.DrawLimit(t, name, b.prefix())
-		l.Durable = rapid.Bool().Draw(t, "durable")
-		h := ratelimit.Hit{Limit: l, Key: "k", Cost: rapid.Int64Range(1, l.Capacity()).Draw(t, "cost")}
-		var claims []int64
-		for n := rapid.IntRange(1, 6).Draw(t, "steps"); n > 0; n-- {
-			b.ask(t, h)
-			row := b.model.row(h)
-			for _, at := range []int64{row.Start, row.Refill, b.clock.Micro} {
-				claims = append(claims, at, at+l.Window.Microseconds(), at-l.Window.Microseconds())
-			}
-			b.drawStep(t, l)
-			claim := rapid.SampledFrom(claims).Draw(t, "claim")
-			if claim == 0 {
-				claim = 1
-			}
-			units := rapid.Int64Range(1, h.Cost).Draw(t, "units")
-			if row.Start != 0 || row.HasTokens {
-				algorithm.Of(l).Adjust(l, row, b.clock.Micro, units, claim)
-			}
-			b.db.readRow(h)
-			if err := b.store.GiveBack(h, units, claim); err != nil {
-				t.Fatal(err)
-			}
-			got := b.db.text(t)
-			if want := rowText(row); got != want {
-				t.Fatalf("%+v: %d with claim %d at %d leaves\n  Go %s\n SQL %s", *l, units, claim, b.clock.Micro, want, got)
-			}
-		}
-	})
 }
 
 // leasing is a store that gives each limit a lease that can have one.

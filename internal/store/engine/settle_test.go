@@ -27,7 +27,8 @@ func settlementOf(h ratelimit.Hit, d ratelimit.Decision, back int64) *batch.Sett
 }
 
 // TestSettlementsEqual runs random schedules of hits and settlements with the SQL statements and with the Go
-// steps: every row must be equal.
+// steps: every row must be equal. The units of a lease are given back by the same statement. Their claim is a time in
+// the window of their charge, whatever has become of the row.
 func TestSettlementsEqual(t *testing.T) {
 	b := newBench(t)
 	type charge struct {
@@ -51,14 +52,20 @@ func TestSettlementsEqual(t *testing.T) {
 			one := rapid.SampledFrom(charges).Draw(t, "charge")
 			quota := one.hit.Limit.Capacity()
 			back := rapid.OneOf(rapid.Int64Range(1, one.hit.Cost), rapid.Int64Range(-quota, -1), rapid.SampledFrom([]int64{-1, -2 * quota, -1 << 60, 1 << 60, 0})).Draw(t, "back")
+			row, window, claim := b.model.row(one.hit), conformance.Span(one.hit.Limit), one.decision.DecidedAt
+			if rapid.Bool().Draw(t, "of a lease") {
+				claim = rapid.SampledFrom([]int64{row.Start, row.Refill, b.clock.Micro}).Draw(t, "claim")
+				claim = max(1, claim+rapid.SampledFrom([]int64{0, window, -window}).Draw(t, "beside the claim"))
+			}
+			settlement := settlementOf(one.hit, one.decision, back)
+			settlement.DecidedAt = claim
 			b.db.readRow(one.hit)
-			b.store.AddSettlement(settlementOf(one.hit, one.decision, back))
+			b.store.AddSettlement(settlement)
 			b.store.DecideBatch([]*batch.Call{callFor(false)})
-			row := b.model.row(one.hit)
 			before := rowText(row)
-			algorithm.Of(one.hit.Limit).Adjust(one.hit.Limit, row, b.clock.Micro, back, one.decision.DecidedAt)
+			algorithm.Of(one.hit.Limit).Adjust(one.hit.Limit, row, b.clock.Micro, back, claim)
 			if got, want := b.db.text(t), rowText(row); got != want {
-				t.Fatalf("%+v of %+v, back %d at %d changes\n     %s to\n  Go %s\n SQL %s", one.hit, *one.hit.Limit, back, b.clock.Micro, before, want, got)
+				t.Fatalf("%+v of %+v, back %d of %d at %d changes\n     %s to\n  Go %s\n SQL %s", one.hit, *one.hit.Limit, back, claim, b.clock.Micro, before, want, got)
 			}
 		}
 	})

@@ -35,6 +35,11 @@ func Listen(t testing.TB, target string, roundTrip time.Duration) *Proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return Serve(t, listener, target, roundTrip)
+}
+
+// Serve is Listen with a listener of the test.
+func Serve(t testing.TB, listener net.Listener, target string, roundTrip time.Duration) *Proxy {
 	p := &Proxy{Address: listener.Addr().String(), target: target, conns: map[net.Conn]bool{}}
 	p.SetRoundTrip(roundTrip)
 	p.changed = sync.NewCond(&p.mu)
