@@ -103,39 +103,6 @@ func (s *spread) rows(dsn, sql string, args ...any) []string {
 	return all
 }
 
-// renamed is a store for limits with other prefixes than those of other tests.
-type renamed struct {
-	ratelimit.Store
-	prefix string
-
-	mu     sync.Mutex
-	limits map[*ratelimit.Limit]*ratelimit.Limit
-}
-
-func (r *renamed) rename(hits []ratelimit.Hit) []ratelimit.Hit {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	all := append([]ratelimit.Hit(nil), hits...)
-	for i := range all {
-		l := all[i].Limit
-		if l != nil && r.limits[l] == nil {
-			other := *l
-			other.Prefix = r.prefix + l.Prefix
-			r.limits[l] = &other
-		}
-		all[i].Limit = r.limits[l]
-	}
-	return all
-}
-
-func (r *renamed) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
-	return r.Store.Take(ctx, timeout, r.rename(hits), decisions)
-}
-
-func (r *renamed) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	return r.Store.Reset(ctx, timeout, r.rename(hits))
-}
-
 // counted is the sum of the counts of a prefix in a table, by the part.
 func (s *spread) counted(table, prefix string) map[int]int64 {
 	s.t.Helper()
@@ -186,7 +153,9 @@ func TestCitus(t *testing.T) {
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		t.Run(driver+" passes the conformance suite", func(t *testing.T) {
 			conformance.Store(t, func(t testing.TB) ratelimit.Store {
-				return &renamed{Store: s.store(t, driver, engine.Options{MaxBlockedKeys: -1}), prefix: t.Name() + " ", limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
+				rename := func(l *ratelimit.Limit) { l.Prefix = t.Name() + " " + l.Prefix } // other tests have the prefixes, too
+				store := s.store(t, driver, engine.Options{MaxBlockedKeys: -1})
+				return &changing{Store: store, change: rename, limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
 			})
 		})
 	}

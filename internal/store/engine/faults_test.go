@@ -15,67 +15,40 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestLockedRow: another session has locked a row. Requests on this row fail, and no others. Once the row is free,
-// its requests are decided.
-func TestLockedRow(t *testing.T) {
-	s := newSite(t)
-	store := s.store(without)
-	hit := func(key string) ratelimit.Hit {
-		h := hitOn("p", 1000, false)
-		h.Key = key
-		return h
-	}
-	takeOne(t, store, hit("locked"))
-	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'locked' FOR UPDATE")
-	var group sync.WaitGroup
-	for range 6 {
-		group.Go(func() {
-			for range 3 {
-				if _, _, err := tryOne(store, 150*time.Millisecond, hit("locked")); !errors.Is(err, ratelimit.ErrTimeout) {
-					t.Errorf("of the locked row: %v", err)
+// TestRowsOfAnOpenTransaction: another transaction has locked a row, or has inserted one, and is open. Once that is known,
+// requests on the row fail at once, and other rows are decided. When the transaction ends, the row is decided, too.
+func TestRowsOfAnOpenTransaction(t *testing.T) {
+	for name, test := range map[string]struct{ key, sql string }{
+		"locked":   {"old", "SELECT FROM rate_limit_ephemeral WHERE key = 'old' FOR UPDATE"},
+		"inserted": {"young", "INSERT INTO rate_limit_ephemeral SELECT (jsonb_populate_record(r, '{\"key\": \"young\"}')).* FROM rate_limit_ephemeral r WHERE key = 'old'"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			store := s.store(without)
+			hit := func(key string) ratelimit.Hit {
+				h := hitOn("p", 1000, false)
+				h.Key = key
+				return h
+			}
+			takeOne(t, store, hit("old"))
+			s.exec("BEGIN; " + test.sql)
+			const limit = 2 * time.Second
+			await.Within(t, 20*time.Second, "a request on the row to fail long before its timeout", func() bool {
+				_, took, err := tryOne(store, limit, hit(test.key))
+				if !errors.Is(err, ratelimit.ErrTimeout) {
+					t.Errorf("while the transaction is open: %v", err)
 				}
-			}
-		})
-		group.Go(func() {
-			for i := range 10 {
-				takeOne(t, store, hit(fmt.Sprint("free", i)))
-			}
+				return took < limit/2
+			})
+			takeOne(t, store, hit("free"))
+			s.exec("COMMIT")
+			await.Within(t, 20*time.Second, "the row to be decided", func() bool {
+				_, _, err := tryOne(store, limit, hit(test.key))
+				return err == nil
+			})
 		})
 	}
-	group.Wait()
-	s.exec("COMMIT")
-	await.Within(t, 20*time.Second, "the row to be decided", func() bool {
-		_, _, err := tryOne(store, 5*time.Second, hit("locked"))
-		return err == nil
-	})
-}
-
-// TestInsertedRow: another transaction has inserted a row and is open. Once that is known,
-// requests on the row fail at once, and other rows are decided. When the transaction ends, the
-// row is decided, too.
-func TestInsertedRow(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	store := s.store(without)
-	hit := func(key string) ratelimit.Hit {
-		return ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}, Key: key, Cost: 1}
-	}
-	takeOne(t, store, hit("free"))
-	s.exec("BEGIN; INSERT INTO rate_limit_ephemeral SELECT (jsonb_populate_record(r, '{\"key\": \"young\"}')).* FROM rate_limit_ephemeral r")
-	const limit = 2 * time.Second
-	await.Within(t, 20*time.Second, "a request on the row to fail long before its timeout", func() bool {
-		_, took, err := tryOne(store, limit, hit("young"))
-		if !errors.Is(err, ratelimit.ErrTimeout) {
-			t.Errorf("while the transaction is open: %v", err)
-		}
-		return took < limit/2
-	})
-	takeOne(t, store, hit("free"))
-	s.exec("COMMIT")
-	await.Within(t, 20*time.Second, "the row to be decided", func() bool {
-		_, _, err := tryOne(store, limit, hit("young"))
-		return err == nil
-	})
 }
 
 // TestCloseDuringCalls: all calls return, with a decision or an error.

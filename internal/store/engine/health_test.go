@@ -54,6 +54,9 @@ func TestDatabaseThatFails(t *testing.T) {
 			t.Errorf("when the database is back: %v after %v", err, took)
 		}
 		store.Close()
+		if _, err := q.ask(fakeHits("k")...); !errors.Is(err, ratelimit.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
 	})
 }
 

@@ -300,49 +300,23 @@ func TestLeasesAreBounded(t *testing.T) {
 }
 
 // leasing is a store that gives each limit a lease that can have one.
-type leasing struct {
-	ratelimit.Store
-	mu     sync.Mutex
-	limits map[*ratelimit.Limit]*ratelimit.Limit
-}
+type leasing struct{ changing }
 
 // LosesUnits is for conformance.
-func (s *leasing) LosesUnits() {}
-
-func (s *leasing) leased(hits []ratelimit.Hit) []ratelimit.Hit {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	copies := append([]ratelimit.Hit(nil), hits...)
-	for i := range copies {
-		l := copies[i].Limit
-		if l == nil {
-			continue
-		}
-		if s.limits[l] == nil {
-			changed := *l
-			changed.Lease = 0.5
-			if changed.Validate() != nil {
-				changed = *l
-			}
-			s.limits[l] = &changed
-		}
-		copies[i].Limit = s.limits[l]
-	}
-	return copies
-}
-
-func (s *leasing) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
-	return s.Store.Take(ctx, timeout, s.leased(hits), decisions)
-}
-
-func (s *leasing) Reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	return s.Store.Reset(ctx, timeout, s.leased(hits))
-}
+func (*leasing) LosesUnits() {}
 
 // TestConformanceWithLeases needs one driver: leases are decided above it.
 func TestConformanceWithLeases(t *testing.T) {
 	conformance.Store(t, func(t testing.TB) ratelimit.Store {
 		o := engine.Options{OnError: func(err error) { t.Errorf("reported: %v", err) }}
-		return &leasing{Store: newStore(t, drivers.All["pgwire"](t, cluster.Open(t)), o), limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
+		lease := func(l *ratelimit.Limit) {
+			leased := *l
+			leased.Lease = 0.5
+			if leased.Validate() == nil {
+				*l = leased
+			}
+		}
+		store := newStore(t, drivers.All["pgwire"](t, cluster.Open(t)), o)
+		return &leasing{changing{Store: store, change: lease, limits: map[*ratelimit.Limit]*ratelimit.Limit{}}}
 	})
 }

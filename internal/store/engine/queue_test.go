@@ -2,11 +2,9 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -84,26 +82,4 @@ func TestQueuesDecideAsTakeDoes(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestQueuesWithoutADatabase: calls fail as those of Take do, at once if it is known that
-// they will.
-func TestQueuesWithoutADatabase(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newStore(t, &fakeDB{answer: hang, probe: hang}, engine.Options{CleanupProbability: -1})
-		q := newCallers(store, 100*time.Millisecond)
-		began := time.Now()
-		if _, err := q.ask(fakeHits("k")...); !errors.Is(err, ratelimit.ErrTimeout) || time.Since(began) != 100*time.Millisecond {
-			t.Errorf("%v after %v", err, time.Since(began))
-		}
-		time.Sleep(time.Second)
-		began = time.Now()
-		if _, err := q.ask(fakeHits("k")...); !errors.Is(err, ratelimit.ErrUnavailable) || time.Since(began) != 0 {
-			t.Errorf("%v after %v", err, time.Since(began))
-		}
-		store.Close()
-		if _, err := q.ask(fakeHits("k")...); !errors.Is(err, ratelimit.ErrClosed) {
-			t.Errorf("after Close: %v", err)
-		}
-	})
 }
