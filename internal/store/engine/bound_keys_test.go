@@ -122,22 +122,18 @@ func TestAPrefixThatIsOverfullIsReported(t *testing.T) {
 	})
 }
 
-// lateDeletions is a DB on which deletions for MaxKeys run into their timeout.
-type lateDeletions struct{ pgdb.DB }
-
-func (d *lateDeletions) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	if strings.Contains(statements[len(statements)-1].SQL, "r.slots IS NULL") {
-		return context.DeadlineExceeded
-	}
-	return d.DB.Run(ctx, statements)
-}
-
 // TestADeletionThatTakesTooLongIsReported: the prefix counts as overfull.
 func TestADeletionThatTakesTooLongIsReported(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	reported := make(chan error, 100)
-	store := s.storeOn(&lateDeletions{s.db("")}, engine.Options{CleanupProbability: -1, OnError: func(err error) { reported <- err }})
+	late := &between{s.db(""), func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
+		if strings.Contains(statements[len(statements)-1].SQL, "r.slots IS NULL") { // a deletion for MaxKeys
+			return context.DeadlineExceeded
+		}
+		return send(ctx, statements)
+	}}
+	store := s.storeOn(late, engine.Options{CleanupProbability: -1, OnError: func(err error) { reported <- err }})
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 5, Window: time.Hour, MaxKeys: 10}
 	takeOne(t, store, ratelimit.Hit{Limit: l, Key: "in use", Cost: 1})
 	s.exec("INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) SELECT 'p', n::text, 1, now(), now() + interval '1 hour' FROM generate_series(1, 30) n")

@@ -59,3 +59,13 @@ func raw(rows int, result []byte) answerFunc {
 		return nil
 	}
 }
+
+// between is a DB with a function of a test between the store and the database.
+type between struct {
+	pgdb.DB
+	run func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error
+}
+
+func (d *between) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	return d.run(ctx, statements, d.DB.Run)
+}

@@ -15,25 +15,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// failures keeps the errors of statements: the server's log has a line for each.
-type failures struct {
-	pgdb.DB
-	mu    sync.Mutex // guards lines
-	lines []string
-}
-
-func (f *failures) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	err := f.DB.Run(ctx, statements)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, s := range statements {
-		if s.Code != "" {
-			f.lines = append(f.lines, s.Code+" "+s.Err.Error())
-		}
-	}
-	return err
-}
-
 // TestFewRefusalsAreInTheLogOfTheServer: of the refusals that reach the database, at most one in a hundred leaves an error
 // in the server's log, which says that it is normal: with one client that is refused among others that pass, and with
 // many at once. Each new key may leave one, if requests come at the same time.
@@ -41,7 +22,19 @@ func TestFewRefusalsAreInTheLogOfTheServer(t *testing.T) {
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		s := newSite(t)
 		s.exec(engine.TableSQL)
-		db := &failures{DB: drivers.All[driver](t, s.dsn)}
+		var mu sync.Mutex  // guards lines
+		var lines []string // the errors of statements: the server's log has a line for each
+		db := &between{drivers.All[driver](t, s.dsn), func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
+			err := send(ctx, statements)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, s := range statements {
+				if s.Code != "" {
+					lines = append(lines, s.Code+" "+s.Err.Error())
+				}
+			}
+			return err
+		}}
 		store := s.storeOn(db, engine.Options{DisableMigration: true, CleanupProbability: -1, MaxBlockedKeys: -1})
 		refused := int64(0)
 		for _, l := range conformance.Limits("", 3) {
@@ -55,8 +48,8 @@ func TestFewRefusalsAreInTheLogOfTheServer(t *testing.T) {
 				passes(t, store, ratelimit.Hit{Limit: &open, Key: "all", Cost: 1}, ratelimit.Hit{Limit: &open, Key: "other", Cost: 1})
 			}
 		}
-		if len(db.lines) > 0 || refused < 100 {
-			t.Errorf("%s: of %d refusals one after the other, %d are in the log: %q", driver, refused, len(db.lines), db.lines)
+		if len(lines) > 0 || refused < 100 {
+			t.Errorf("%s: of %d refusals one after the other, %d are in the log: %q", driver, refused, len(lines), lines)
 		}
 		var atOnce atomic.Int64
 		var clients sync.WaitGroup
@@ -73,14 +66,14 @@ func TestFewRefusalsAreInTheLogOfTheServer(t *testing.T) {
 			})
 		}
 		clients.Wait()
-		if n := atOnce.Load(); int64(len(db.lines))*100 > n {
-			t.Errorf("%s: of %d refusals, %d are in the log", driver, n, len(db.lines))
+		if n := atOnce.Load(); int64(len(lines))*100 > n {
+			t.Errorf("%s: of %d refusals, %d are in the log", driver, n, len(lines))
 		}
-		for _, line := range db.lines {
+		for _, line := range lines {
 			if !strings.HasPrefix(line, "22P02") || !strings.Contains(line, "pg_ratelimit fails this transaction on purpose, which is normal: a limit is used up") {
 				t.Errorf("%s: the log has %q", driver, line)
 			}
 		}
-		t.Logf("%s: of %d refusals one after the other none, and of %d at once %d are in the log", driver, refused, atOnce.Load(), len(db.lines))
+		t.Logf("%s: of %d refusals one after the other none, and of %d at once %d are in the log", driver, refused, atOnce.Load(), len(lines))
 	}
 }

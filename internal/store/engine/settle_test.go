@@ -210,15 +210,21 @@ func TestALockedRowTriesAlone(t *testing.T) {
 // TestASettlementIsNotRepeated after its connection was lost: it may have had its effect.
 func TestASettlementIsNotRepeated(t *testing.T) {
 	s := newSite(t)
-	db := &losing{DB: s.db("")}
-	store := s.storeOn(db, without)
+	var lost atomic.Bool // after the statements had their effect
+	store := s.storeOn(&between{s.db(""), func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
+		err := send(ctx, statements)
+		if lost.Load() {
+			return errors.Join(ratelimit.ErrUnavailable, errors.New("the connection is lost"))
+		}
+		return err
+	}}, without)
 	l := &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}
 	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
 	d := takeOne(t, store, h)
-	db.lost.Store(true)
+	lost.Store(true)
 	store.Settle(settlementOf(h, d, -5))
 	await.Within(t, longTime, "the loss", func() bool { lost := store.Stats().Unsettled; return lost == 1 })
-	db.lost.Store(false)
+	lost.Store(false)
 	await.Within(t, longTime, "the database", func() bool {
 		d, _, err := tryOne(store, longTime, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
 		return err == nil && d.Remaining == 85
@@ -228,20 +234,6 @@ func TestASettlementIsNotRepeated(t *testing.T) {
 	if got := left(t, store, h); got != 84 {
 		t.Errorf("%d are left, want 84", got)
 	}
-}
-
-// losing is a DB that loses connections after the statements had their effect.
-type losing struct {
-	pgdb.DB
-	lost atomic.Bool
-}
-
-func (d *losing) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	err := d.DB.Run(ctx, statements)
-	if d.lost.Load() {
-		return errors.Join(ratelimit.ErrUnavailable, errors.New("the connection is lost"))
-	}
-	return err
 }
 
 // TestALeasedKeyIsSettled: a settlement changes the row, and does not end the lease. What the process holds passes.

@@ -2,13 +2,19 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -54,4 +60,113 @@ func TestASlotThatIsTakenLateIsFreeSoon(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Slots of which the answers were lost, when they were taken or given back, are free again.
+func TestSlotsWithLostAnswersAreFreeAgain(t *testing.T) {
+	t.Parallel()
+	db := &tripDB{DB: drivers.All["pgxdb"](t, cluster.Open(t))}
+	store := newStore(t, db, engine.Options{CleanupProbability: -1})
+	l := conformance.InFlight("flight", 3)
+	held := enter(t, store, l, 2, nil)
+	db.setLose("RETURNING slot")
+	err := store.Take(context.Background(), time.Second, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}}}, make([]ratelimit.Decision, 1))
+	if err == nil {
+		t.Fatal("a lost answer is a decision")
+	}
+	db.setLose("array_agg(-u.first")
+	for _, s := range held {
+		s.Release()
+	}
+	db.awaitLost(t, 1)
+	db.setLose("")
+	awaitFree(t, store, l, 3)
+}
+
+// A request whose batch ends in a panic fails, and its slot is free again.
+func TestASlotIsFreeAfterAPanic(t *testing.T) {
+	t.Parallel()
+	var armed atomic.Bool // panics after the next statement that takes a slot
+	db := &between{drivers.All["pgxdb"](t, cluster.Open(t)), func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
+		err := send(ctx, statements)
+		for _, s := range statements {
+			if strings.Contains(s.SQL, "RETURNING slot") && armed.CompareAndSwap(true, false) {
+				panic("after a slot was taken")
+			}
+		}
+		return err
+	}}
+	store := newStore(t, db, engine.Options{CleanupProbability: -1})
+	l := conformance.InFlight("flight", 3)
+	window := &ratelimit.Limit{Prefix: "window", Events: 100, Window: time.Hour}
+	held := enter(t, store, l, 1, nil)
+	for _, hits := range [][]ratelimit.Hit{
+		{{Limit: l, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}}},
+		{{Limit: window, Key: "k", Cost: 1}, {Limit: l, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}}},
+	} {
+		armed.Store(true)
+		if err := store.Take(context.Background(), 20*time.Second, hits, make([]ratelimit.Decision, len(hits))); err == nil || !strings.Contains(err.Error(), "panic") {
+			t.Errorf("%d hits: %v, want a panic", len(hits), err)
+		}
+	}
+	awaitFree(t, store, l, 2)
+	held[0].Release()
+	awaitFree(t, store, l, 3)
+}
+
+// A request of two limits has taken its slot when the batch has to send other requests again, because of a value of one
+// of them. If the connection is lost then, the request fails, and the slot is free again. The first statement waits at a
+// gate. One for several keys that begin with "bad" fails because of a value, and at one for one of them the connection
+// is lost.
+func TestASlotIsFreeIfItsBatchFailsLater(t *testing.T) {
+	arrived, gate := make(chan struct{}), make(chan struct{})
+	var lost atomic.Int32
+	db := &between{drivers.All["pgxdb"](t, cluster.Open(t)), func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
+		var fails *pgdb.Statement
+		for _, s := range statements {
+			if !strings.Contains(s.SQL, "RETURNING slot") {
+				continue
+			}
+			switch keys := keysOf(s); {
+			case keys[0] == "gate":
+				close(arrived)
+				<-gate
+			case !strings.HasPrefix(keys[0], "bad"):
+			case len(keys) > 1:
+				fails = s
+			default:
+				lost.Add(1)
+				return errors.New("the connection is lost")
+			}
+		}
+		err := send(ctx, statements)
+		if err == nil && fails != nil {
+			serverError(fails, "22021", "invalid byte sequence")
+		}
+		return err
+	}}
+	store := newStore(t, db, engine.Options{CleanupProbability: -1, Workers: 1})
+	l := conformance.InFlight("flight", 3)
+	window := &ratelimit.Limit{Prefix: "window", Events: 100, Window: time.Hour}
+	var failed atomic.Int32
+	var requests sync.WaitGroup
+	ask := func(hits ...ratelimit.Hit) {
+		requests.Go(func() {
+			if store.Take(context.Background(), 20*time.Second, hits, make([]ratelimit.Decision, len(hits))) != nil {
+				failed.Add(1)
+			}
+		})
+	}
+	ask(ratelimit.Hit{Limit: window, Key: "gate", Cost: 1})
+	<-arrived
+	ask(ratelimit.Hit{Limit: window, Key: "bad 1", Cost: 1})
+	ask(ratelimit.Hit{Limit: window, Key: "bad 2", Cost: 1})
+	ask(ratelimit.Hit{Limit: window, Key: "good", Cost: 1}, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}})
+	await.Within(t, longTime, "three requests that wait", func() bool { return store.Stats().Waiting == 4 })
+	close(gate)
+	requests.Wait()
+	if failed.Load() != 3 || lost.Load() != 1 {
+		t.Fatalf("%d requests have failed, and %d connections", failed.Load(), lost.Load())
+	}
+	awaitFree(t, store, l, 3)
 }
