@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 )
 
 // limiting returns a middleware that counts in memory, by default 1 in an hour.
@@ -113,30 +113,21 @@ func TestRequestsAreNotKept(t *testing.T) {
 		c.Other["timeout"] = "10s"
 		c.Other["audit"] = "all"
 	})
-	before := heapInUse()
-	for i := 0; i < 200; i++ {
-		r, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://h/?user=u%d&%s", i, strings.Repeat("x", 500_000)), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.RemoteAddr = "192.0.2.1:1"
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
-		if w.Header().Get("X-RateLimit-Limit") == "" {
-			t.Fatalf("no decision: %d", w.Code)
-		}
-	}
-	if grown := heapInUse() - before; grown > 30<<20 {
-		t.Errorf("200 requests keep %d MB after their responses", grown>>20)
-	}
-	runtime.KeepAlive(h)
+	withLongRequests(t, h, func(i int, long string) *http.Request {
+		return httptest.NewRequest(http.MethodGet, fmt.Sprintf("/?user=u%d&%s", i, long), nil)
+	})
 }
 
-// heapInUse is how many bytes of the heap are in use.
-func heapInUse() int64 {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.GC() // the first one may leave what sync.Pool holds
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
+// withLongRequests sends requests of 500 kB, and fails if they stay in memory after their responses.
+func withLongRequests(t *testing.T, h http.Handler, made func(i int, long string) *http.Request) {
+	t.Helper()
+	conformance.Keeps(t, 30<<20, h, func() {
+		for i := range 200 {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, made(i, strings.Repeat("x", 500_000)))
+			if w.Header().Get("X-RateLimit-Limit") == "" {
+				t.Fatalf("no decision: %d", w.Code)
+			}
+		}
+	})
 }

@@ -8,8 +8,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
 // inEnglish makes an empty database in which a database's own order puts "a" before "B".
@@ -66,17 +64,7 @@ func TestDatabasesWithAnotherOrderOfText(t *testing.T) {
 			s.want("SELECT string_agg(key, ' ' ORDER BY key) FROM rate_limit_ephemeral", test.order)
 			s.want("SELECT key, quota FROM rate_limit_used ORDER BY quota", "B 10\na 20")
 			s.want("SELECT key FROM rate_limit_near", "B")
-			db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Error(err) }})
-			if err != nil {
-				t.Fatal(err)
-			}
-			takes(t, store)
-			store.Close()
-			db.Close()
+			s.counts(s.db("")).Close()
 			s.exec("DELETE FROM rate_limit_ephemeral WHERE prefix NOT LIKE 'rule/%'; DELETE FROM rate_limit_durable")
 			s.want("SELECT count(*) FROM rate_limit_ephemeral e FULL JOIN rate_limit_durable d USING (prefix, key)", "2")
 			s.want("SELECT count(*) FROM (SELECT key FROM rate_limit_ephemeral UNION SELECT key FROM rate_limit_durable UNION SELECT user_id FROM rate_limit_bans) AS all_keys", "2")

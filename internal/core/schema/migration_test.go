@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
@@ -46,16 +46,8 @@ func TestAllWaysLeadToTheSameTables(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := empty(t)
 			s.exec(before)
-			db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			store, err := postgres.New(db, postgres.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer store.Close()
-			takes(t, store)
+			db := s.db("")
+			s.counts(db)
 			if err := policy.Migrate(context.Background(), db); err != nil {
 				t.Fatal(err)
 			}
@@ -71,24 +63,26 @@ func TestAllWaysLeadToTheSameTables(t *testing.T) {
 	}
 }
 
-func takes(t *testing.T, store *postgres.Store) {
-	t.Helper()
+// counts has a store count a hit, and returns the store. It ends with the test.
+func (s *site) counts(db pgdb.DB) *postgres.Store {
+	s.t.Helper()
+	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { s.t.Error(err) }})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(store.Close)
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Hour}, Key: "k", Cost: 1}}
 	if err := store.Take(context.Background(), time.Minute, hits, make([]ratelimit.Decision, 1)); err != nil {
-		t.Error(err)
+		s.t.Error(err)
 	}
+	return store
 }
 
 // A newer proxy has made the tables: an older one leaves them as they are.
 func TestANewerSchemaStays(t *testing.T) {
 	s := newSite(t)
 	s.exec("CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1000'")
-	db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if err := policy.Migrate(context.Background(), db); err != nil {
+	if err := policy.Migrate(context.Background(), s.db("")); err != nil {
 		t.Fatal(err)
 	}
 	s.want("SELECT rate_limit_policy_version()", "1000")
@@ -117,16 +111,7 @@ func TestEverythingHasAComment(t *testing.T) {
 // A store that counts makes the tables of counts and of the registry, and nothing else.
 func TestALimitAloneMakesNoPolicy(t *testing.T) {
 	s := empty(t)
-	db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Error(err) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	takes(t, store)
-	store.Close()
+	s.counts(s.db("")).Close()
 	s.want(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v')`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause rate_limit_processes rate_limit_proxies rate_limit_secrets")
 	s.want(`SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`, "rate_limit_behind rate_limit_counter_key rate_limit_counters rate_limit_forget_person rate_limit_installed rate_limit_key_forms rate_limit_uninstall rate_limit_usage_of")
 }
@@ -142,16 +127,8 @@ func TestOldServer(t *testing.T) {
 	if !strings.Contains(failure.Message, "need PostgreSQL 15 or newer, and this server is 14") {
 		t.Errorf("the policy's part: %v", failure)
 	}
-	db, err := pgxdb.Open(s.dsn, pgxdb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Error(err) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
-	takes(t, store)
+	db := s.db("")
+	s.counts(db)
 	if err := policy.Migrate(context.Background(), db); err == nil || !strings.Contains(err.Error(), "need Postgres 15 or newer, and the server is 14") {
 		t.Errorf("MigratePolicy: %v", err)
 	}
@@ -165,14 +142,9 @@ func TestCountersWorkWithoutThePrivilegeForThePolicy(t *testing.T) {
 	role := "c_" + s.text("SELECT current_database()")
 	s.exec("CREATE ROLE " + role + "; GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_ephemeral, rate_limit_durable TO " + role)
 	t.Cleanup(func() { s.exec("DROP OWNED BY " + role + "; DROP ROLE " + role) })
-	db := s.asRole(role)
-	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Error(err) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	takes(t, store)
+	db := s.db(role)
+	s.counts(db)
 	if err := policy.Migrate(context.Background(), db); err == nil || !strings.Contains(err.Error(), "schema.sql") || !strings.Contains(err.Error(), "permission denied for schema public") {
 		t.Errorf("MigratePolicy: %v", err)
 	}
-	store.Close()
 }

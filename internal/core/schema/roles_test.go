@@ -14,8 +14,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
 // roles makes a role of the proxies and one of administrators, with the privileges that
@@ -46,26 +44,15 @@ func (s *site) roles() (proxy, administrator string) {
 	return proxy, administrator
 }
 
-// asRole opens a DB for a role.
-func (s *site) asRole(role string) pgdb.DB {
-	s.t.Helper()
-	db, err := pgxdb.Open(s.dsn+"&options=-c%20role%3D"+role, pgxdb.Options{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(db.Close)
-	return db
-}
-
 // The roles of docs/policy.md are enough: an administrator changes the policy, and proxies
 // obey, count, ban and say how far they are. And they are not too much.
 func TestTheRolesOfTheDocumentation(t *testing.T) {
 	s := newSite(t)
 	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
 	proxy, administrator := s.roles()
-	db := s.asRole(proxy)
+	db := s.db(proxy)
 	var reported []string
-	store, err := counts.Open(s.asRole(proxy), engine.Options{
+	store, err := counts.Open(s.db(proxy), engine.Options{
 		CleanupProbability: 1, OnError: func(err error) { t.Error(err) },
 	}, &registry.Node{Name: "n1", Epoch: 1})
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
 // site is a database and a connection to it.
@@ -45,6 +47,21 @@ func newSite(t testing.TB) *site {
 		INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'), ('bob', 'pro');
 		INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('ann'), 'ann'), (sha256('bob'), 'bob')`)
 	return s
+}
+
+// db opens a DB for a role, or for the owner of the database if that is "".
+func (s *site) db(role string) pgdb.DB {
+	s.t.Helper()
+	dsn := s.dsn
+	if role != "" {
+		dsn += "&options=-c%20role%3D" + role
+	}
+	db, err := pgxdb.Open(dsn, pgxdb.Options{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(db.Close)
+	return db
 }
 
 // try runs commands.

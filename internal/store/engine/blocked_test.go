@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -299,36 +298,25 @@ func TestKnownRefusalsStandWithoutADecision(t *testing.T) {
 func TestShortKeysOfLongRequests(t *testing.T) {
 	for _, several := range []bool{false, true} {
 		store := newStore(t, &fakeDB{answer: refuse}, engine.Options{CleanupProbability: -1})
-		before := heapInUse()
-		for i := range 200 {
-			line := fmt.Sprintf("/k%d?%s", i, strings.Repeat("x", 500_000))
-			key, _, _ := strings.Cut(line, "?")
-			hits := fakeHits(key)
-			if several {
-				hits = fakeHits(key, line[1:len(key)])
-			}
-			for range 2 {
-				if passes(t, store, hits...) {
-					t.Fatal("passed")
+		conformance.Keeps(t, 30<<20, store, func() {
+			for i := range 200 {
+				line := fmt.Sprintf("/k%d?%s", i, strings.Repeat("x", 500_000))
+				key, _, _ := strings.Cut(line, "?")
+				hits := fakeHits(key)
+				if several {
+					hits = fakeHits(key, line[1:len(key)])
+				}
+				for range 2 {
+					if passes(t, store, hits...) {
+						t.Fatal("passed")
+					}
+				}
+				if i%2 == 0 {
+					if err := store.Reset(context.Background(), longTime, hits); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
-			if i%2 == 0 {
-				if err := store.Reset(context.Background(), longTime, hits); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		if kept := heapInUse() - before; kept > 30<<20 {
-			t.Errorf("several hits %v: 200 short keys keep %d MB", several, kept>>20)
-		}
+		})
 	}
-}
-
-// heapInUse is how many bytes of the heap are in use.
-func heapInUse() int64 {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.GC() // the first one may leave what sync.Pool holds
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }

@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"errors"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -315,15 +315,12 @@ func TestFailedCleanupsAreReported(t *testing.T) {
 func TestManyTimeouts(t *testing.T) {
 	store := newStore(t, &fakeDB{}, engine.Options{CleanupProbability: -1})
 	const calls = 5000
-	before := heapInUse()
-	for i := range calls {
-		timeout := 2*time.Second + time.Duration(i)*time.Microsecond
-		if _, _, err := tryOne(store, timeout, fakeHits("a")[0]); err != nil {
-			t.Fatal(err)
+	conformance.Keeps(t, calls*100, store, func() {
+		for i := range calls {
+			timeout := 2*time.Second + time.Duration(i)*time.Microsecond
+			if _, _, err := tryOne(store, timeout, fakeHits("a")[0]); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	if grown := heapInUse() - before; grown > calls*100 {
-		t.Errorf("%d calls left %d bytes", calls, grown)
-	}
-	runtime.KeepAlive(store)
+	})
 }
