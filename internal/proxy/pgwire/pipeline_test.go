@@ -109,37 +109,26 @@ func TestServerThatEndsEverySession(t *testing.T) {
 	}
 }
 
-// TestMessagesAfterTheAnswer: a connection with more messages than the request asked
-// for is not used again. The next statement would take them for its answer.
-func TestMessagesAfterTheAnswer(t *testing.T) {
-	f, dsn := newFake(t, func(s *fakeSession) {
-		s.request()
-		s.write(msgAnswer + msgAnswer)
-		waitForEnd(s)
-	})
-	p := open(t, dsn, Options{})
-	for i := 1; i <= 3; i++ {
-		run(t, p, stmt("A"))
-		if n := int(f.accepted.Load()); n != i {
-			t.Errorf("%d connections for %d calls", n, i)
-		}
-	}
-}
-
-// TestLeftInTransaction drops a connection that a statement left in a transaction.
-func TestLeftInTransaction(t *testing.T) {
-	for _, status := range []string{"T", "E"} {
-		t.Run(status, func(t *testing.T) {
+// TestConnectionsThatAreNotUsedAgain: with more messages than the request asked for, which the next statement would take
+// for its answer, and those that a statement left in a transaction.
+func TestConnectionsThatAreNotUsedAgain(t *testing.T) {
+	for name, answer := range map[string]string{
+		"messages after the answer": msgAnswer + msgAnswer,
+		"left in a transaction":     msgParsed + msgBound + msgNoData + msgDone + msg('Z', "T"),
+		"left in a failed one":      msgParsed + msgBound + msgNoData + msgDone + msg('Z', "E"),
+	} {
+		t.Run(name, func(t *testing.T) {
 			f, dsn := newFake(t, func(s *fakeSession) {
 				s.request()
-				s.write(msgParsed + msgBound + msgNoData + msgDone + msg('Z', status))
+				s.write(answer)
 				waitForEnd(s)
 			})
 			p := open(t, dsn, Options{})
-			run(t, p, stmt("BEGIN"))
-			run(t, p, stmt("BEGIN"))
-			if n := f.accepted.Load(); n != 2 {
-				t.Errorf("%s: %d connections", status, n)
+			for i := 1; i <= 3; i++ {
+				run(t, p, stmt("BEGIN"))
+				if n := int(f.accepted.Load()); n != i {
+					t.Errorf("%d connections for %d calls", n, i)
+				}
 			}
 		})
 	}
