@@ -137,11 +137,7 @@ func agrees(l *ratelimit.Limit, log []entry, now int64, cost int64, d ratelimit.
 // TestExtremes charges the full quota of limits at the bounds of what is valid, and looks at
 // the moments at which something changes.
 func TestExtremes(t *testing.T) {
-	limits, invalid := extremes()
-	if len(limits) < 100 || invalid < 100 {
-		t.Fatalf("%d limits are valid, %d are not", len(limits), invalid)
-	}
-	for _, l := range limits {
+	for _, l := range conformance.ExtremeLimits(t) {
 		k := newKeys()
 		var log []entry
 		check := func(cost int64, d ratelimit.Decision) ratelimit.Decision {
@@ -184,28 +180,6 @@ func TestExtremes(t *testing.T) {
 		}
 		take(l.Capacity())
 	}
-}
-
-// extremes are the limits at the bounds of what is valid, for each algorithm.
-func extremes() (valid []*ratelimit.Limit, invalid int) {
-	for _, a := range conformance.Algorithms() {
-		for _, events := range []int64{1, 2, 1000, 1 << 52, ratelimit.MaxEvents - 1, ratelimit.MaxEvents} {
-			for _, window := range []time.Duration{ratelimit.MinWindow, ratelimit.MinWindow + time.Microsecond, time.Second, ratelimit.MaxWindow} {
-				for _, burst := range []int64{0, 1, 1000, ratelimit.MaxEvents} {
-					l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: events, Window: window, Burst: burst}
-					if l.Validate() == nil {
-						valid = append(valid, l)
-					} else {
-						invalid++
-					}
-				}
-			}
-		}
-	}
-	for unit := ratelimit.Day; unit <= ratelimit.Year; unit++ {
-		valid = append(valid, &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Calendar: unit, Events: ratelimit.MaxEvents})
-	}
-	return valid, invalid
 }
 
 // TestExpiredRowMeansNoRow: from Expires on, a row decides as no row does.

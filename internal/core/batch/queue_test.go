@@ -305,29 +305,6 @@ func TestCallersKeepTheirTime(t *testing.T) {
 	}
 }
 
-// TestCallsWaitWhileTheDatabaseAnswers: for a batch for three timeouts, and then they fail.
-func TestCallsWaitWhileTheDatabaseAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newQueue(batch.Options{Timeout: 250 * time.Millisecond, Workers: 1}, func(n int) time.Duration {
-			return []time.Duration{740, 15, 100}[n] * time.Millisecond
-		})
-		began := time.Now()
-		first := d.send("first", 1)
-		synctest.Wait()
-		waits := d.send("waits", 1)
-		if took := wait(began, first, waits); took != 755*time.Millisecond || first.Err != nil || waits.Err != nil || d.deadlines[1] != 260*time.Millisecond {
-			t.Errorf("after %v: %v, %v; the batch had %v", took, first.Err, waits.Err, d.deadlines[1])
-		}
-		d.takes = always(760 * time.Millisecond)
-		first = d.send("first", 1)
-		synctest.Wait()
-		late := d.send("late", 1)
-		if wait(began, first, late); first.Err != nil || !errors.Is(late.Err, ratelimit.ErrOverloaded) {
-			t.Errorf("%v, and of the late call %v", first.Err, late.Err)
-		}
-	})
-}
-
 // TestCallsThatCannotBeAnsweredInTime fail at once while the database does not answer, and do not shorten the time of
 // the others.
 func TestCallsThatCannotBeAnsweredInTime(t *testing.T) {

@@ -17,26 +17,8 @@ func TestExtremeLimits(t *testing.T) {
 		t.Skip("make test-all runs it; the test of the Go steps at the same bounds runs always")
 	}
 	b := newBench(t)
-	var limits []*ratelimit.Limit
-	for _, a := range conformance.Algorithms() {
-		for _, events := range []int64{1, 2, 1000, 1 << 52, ratelimit.MaxEvents - 1, ratelimit.MaxEvents} {
-			for _, window := range []time.Duration{ratelimit.MinWindow, ratelimit.MinWindow + time.Microsecond, time.Second, ratelimit.MaxWindow} {
-				for _, burst := range []int64{0, 1, 1000, ratelimit.MaxEvents} {
-					l := &ratelimit.Limit{Prefix: b.prefix(), Algorithm: a, Events: events, Window: window, Burst: burst, Durable: events == 1}
-					if l.Validate() == nil {
-						limits = append(limits, l)
-					}
-				}
-			}
-		}
-	}
-	for unit := ratelimit.Day; unit <= ratelimit.Year; unit++ {
-		limits = append(limits, &ratelimit.Limit{Prefix: b.prefix(), Algorithm: ratelimit.FixedWindow, Calendar: unit, Events: ratelimit.MaxEvents})
-	}
-	if len(limits) < 100 {
-		t.Fatalf("only %d limits are valid", len(limits))
-	}
-	for _, l := range limits {
+	for _, l := range conformance.ExtremeLimits(t) {
+		l.Prefix, l.Durable = b.prefix(), l.Events == 1
 		b.begin()
 		ask := func(cost int64) ratelimit.Decision { return b.ask(t, ratelimit.Hit{Limit: l, Key: "k", Cost: cost}) }
 		peek := func() ratelimit.Decision { return b.ask(t, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true}) }

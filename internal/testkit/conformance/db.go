@@ -279,27 +279,6 @@ func testResults(t *testing.T, d *db) {
 	}
 }
 
-func testEachForItself(t *testing.T, d *db) {
-	d.exec("CREATE TABLE t (n bigint PRIMARY KEY)")
-	var statements []*pgdb.Statement
-	for _, n := range []int64{1, 2, 1, 3} {
-		statements = append(statements, statement("INSERT INTO t VALUES ($1::bigint)", n))
-	}
-	all := statement("SELECT n FROM t ORDER BY n")
-	statements = append(statements, statement("SELECT nonsense FROM t"), all)
-	if err := d.try(statements...); err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []string{"", "", "23505", "", "42703", ""} {
-		if got := statements[i]; got.Code != want || (got.Err != nil) != (want != "") {
-			t.Errorf("statement %d: %v, code %q, want code %q", i, got.Err, got.Code, want)
-		}
-	}
-	if got := cells(t, all); !equal(got, bigintBytes(1), bigintBytes(2), bigintBytes(3)) {
-		t.Errorf("the table holds %q, want 1, 2, 3", got)
-	}
-}
-
 func testErrors(t *testing.T, d *db) {
 	for sql, code := range map[string]string{
 		"SELEKT":                "42601",

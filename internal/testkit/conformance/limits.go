@@ -37,6 +37,30 @@ func Limits(prefix string, events int64) []*ratelimit.Limit {
 	})
 }
 
+// ExtremeLimits are the limits at the bounds of what is valid, for each algorithm.
+func ExtremeLimits(t testing.TB) []*ratelimit.Limit {
+	var limits []*ratelimit.Limit
+	for _, a := range Algorithms() {
+		for _, events := range []int64{1, 2, 1000, 1 << 52, ratelimit.MaxEvents - 1, ratelimit.MaxEvents} {
+			for _, window := range []time.Duration{ratelimit.MinWindow, ratelimit.MinWindow + time.Microsecond, time.Second, ratelimit.MaxWindow} {
+				for _, burst := range []int64{0, 1, 1000, ratelimit.MaxEvents} {
+					l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: events, Window: window, Burst: burst}
+					if l.Validate() == nil {
+						limits = append(limits, l)
+					}
+				}
+			}
+		}
+	}
+	if len(limits) < 100 {
+		t.Fatalf("only %d limits are valid", len(limits))
+	}
+	for unit := ratelimit.Day; unit <= ratelimit.Year; unit++ {
+		limits = append(limits, &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Calendar: unit, Events: ratelimit.MaxEvents})
+	}
+	return limits
+}
+
 // Clock is a time that a test sets. It is not safe for concurrent use.
 type Clock struct{ Micro int64 } // microseconds since the Unix epoch
 

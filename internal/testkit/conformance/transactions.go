@@ -12,6 +12,27 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
+func testEachForItself(t *testing.T, d *db) {
+	d.exec("CREATE TABLE t (n bigint PRIMARY KEY)")
+	var statements []*pgdb.Statement
+	for _, n := range []int64{1, 2, 1, 3} {
+		statements = append(statements, statement("INSERT INTO t VALUES ($1::bigint)", n))
+	}
+	all := statement("SELECT n FROM t ORDER BY n")
+	statements = append(statements, statement("SELECT nonsense FROM t"), all)
+	if err := d.try(statements...); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"", "", "23505", "", "42703", ""} {
+		if got := statements[i]; got.Code != want || (got.Err != nil) != (want != "") {
+			t.Errorf("statement %d: %v, code %q, want code %q", i, got.Err, got.Code, want)
+		}
+	}
+	if got := cells(t, all); !equal(got, bigintBytes(1), bigintBytes(2), bigintBytes(3)) {
+		t.Errorf("the table holds %q, want 1, 2, 3", got)
+	}
+}
+
 // testTransactions looks which statements run in the same transaction.
 func testTransactions(t *testing.T, d *db) {
 	const sql = "SELECT pg_current_xact_id()::text, coalesce(current_setting('of.transaction', true), '')"
