@@ -64,7 +64,7 @@ func TestCloseDuringCalls(t *testing.T) {
 				defer group.Done()
 				for {
 					hits := append(fakeHits(fmt.Sprint(i)), ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "q", Events: 3, Window: time.Hour}, Key: "q", Cost: 1})
-					err := store.Take(context.Background(), 2*time.Second, hits, make([]ratelimit.Decision, 2))
+					err := store.Take(context.Background(), longTime, hits, make([]ratelimit.Decision, 2))
 					if errors.Is(err, ratelimit.ErrClosed) {
 						return
 					}

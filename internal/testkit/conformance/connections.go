@@ -36,11 +36,13 @@ func testFewerConnections(t *testing.T, d *db) {
 	}
 	group.Wait()
 	busy := make(chan error, 1)
-	go func() { busy <- few.try(statement("SELECT pg_sleep(1)")) }()
-	d.sessions(asleep, 1)
+	const untilItMayEnd = "DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_class WHERE relname = 'it_may_end') LOOP PERFORM pg_sleep(0.01); END LOOP; END $$"
+	go func() { busy <- few.tryFor(time.Minute, statement(untilItMayEnd)) }()
+	d.sessions("query LIKE 'DO %' AND state = 'active'", 1)
 	if err := few.tryFor(200*time.Millisecond, statement("SELECT 1")); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("while another call has the connection: %v", err)
 	}
+	d.exec("CREATE TABLE it_may_end ()")
 	if err := <-busy; err != nil {
 		t.Errorf("the call that has the connection: %v", err)
 	}

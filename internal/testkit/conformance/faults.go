@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -161,13 +162,16 @@ func testLostConnections(t *testing.T, d *db) {
 }
 
 func testDBClosed(t *testing.T, d *db) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	done := make(chan error, 1)
+	done, closed := make(chan error, 1), make(chan bool)
 	s := statement("SELECT pg_sleep(600)")
 	go func() { done <- d.Run(ctx, []*pgdb.Statement{s}) }()
 	d.sessions(asleep, 1)
-	d.Close()
+	go func() { d.Close(); close(closed) }()
+	await.Within(t, timeout, "calls to fail", func() bool { return d.try(statement("SELECT 1")) != nil })
+	cancel()
+	<-closed
 	if err := <-done; err == nil && s.Err == nil {
 		t.Error("a statement of 600 s ended well when the connections were closed")
 	}
