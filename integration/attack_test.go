@@ -187,73 +187,24 @@ func TestAttackersWhoChooseEverything(t *testing.T) {
 		SELECT rate_limit_rule('tenant', count_by => '{header:X-Tenant|header:X-Api-Key|ip,route}', per_minute => 100);
 		SELECT rate_limit_rule('slow', count_by => '{all}', paths => '{/slow/*}', per_hour => 10, status => 402, message => 'pay');
 		SELECT rate_limit_rule('trial', count_by => '{header:X-User|user}', mode => 'shadow', per_hour => 1)`)
-	backend := startBackend(t)
-	admin := harness.FreeAddress(t)
-	tr := startTraefikWith(t, object{"forwardedHeaders": object{"insecure": true}}, "INFO", []route{{"/", backend, object{
-		"dsn": dsn, "timeout": "30s", "onError": "deny", "ipStrategy": object{"depth": 1}, "fields": "x ietf", "exempt": "192.0.2.0/24", "exemptHeader": "X-Internal {env.ATTACKED}", "policy": object{"apiKey": "{header.Authorization}", "user": "{header.X-User}"},
+	routes := []route{{"/", startBackend(t), object{
+		"timeout": "30s", "onError": "deny", "ipStrategy": object{"depth": 1}, "fields": "x ietf", "exempt": "192.0.2.0/24", "exemptHeader": "X-Internal {env.ATTACKED}",
+		"policy": object{"apiKey": "{header.Authorization}", "user": "{header.X-User}"},
 		"zones": []object{
-			{"prefix": "traefik-key", "key": "{header.X-Api-Key} | {cookie.id} | {client_ip}", "limit": "200 1m", "cost": "{header.X-Cost}", "minCost": "0", "audit": "denied"},
-			{"prefix": "traefik-plan", "key": "{header.X-Tenant}", "limits": "{header.X-Plan} gold 1000 1m, default 50 1m"},
-			{"prefix": "traefik-trial", "limit": "1 1h", "mode": "shadow"},
-			{"prefix": "traefik-login", "limit": "50 1m", "key": "{path}", "match": object{"paths": []string{"/login", "/api/*"}, "headers": []string{"X-Tenant", "X-Plan: gold"}}},
+			{"prefix": "PROXY-key", "key": "{header.X-Api-Key} | {cookie.id} | {client_ip}", "limit": "200 1m", "cost": "{header.X-Cost}", "minCost": "0", "audit": "denied"},
+			{"prefix": "PROXY-plan", "key": "{header.X-Tenant}", "limits": "{header.X-Plan} gold 1000 1m, default 50 1m"},
+			{"prefix": "PROXY-trial", "limit": "1 1h", "mode": "shadow"},
+			{"prefix": "PROXY-login", "limit": "50 1m", "key": "{path}", "match": object{"paths": "/login,/api/*"}},
 		},
-	}}}, "ATTACKED="+secret)
-	address := harness.FreeAddress(t)
-	c := launchConfig(t, buildCaddy(t), address, fmt.Sprintf(`{
-	admin %s
-	auto_https off
-	log {
-		output stderr
-		format json
-	}
-	metrics
-	servers {
-		trusted_proxies static 127.0.0.1/32
-	}
-	pg_ratelimit {
-		dsn %q
-		history
-	}
-}
-http://:%s {
-	bind 127.0.0.1
-	route {
-		pg_ratelimit {
-			timeout 30s
-			on_error deny
-			fields x ietf
-			exempt 192.0.2.0/24
-			exempt_header X-Internal {env.ATTACKED}
-			policy {
-				api_key {header.Authorization}
-				user {header.X-User}
-			}
-			zone caddy-key {
-				key {header.X-Api-Key} | {cookie.id} | {client_ip}
-				limit 200 1m
-				cost {header.X-Cost}
-				min_cost 0
-				audit denied
-			}
-			zone caddy-plan {
-				key {header.X-Tenant}
-				limits {header.X-Plan} gold 1000 1m, default 50 1m
-			}
-			zone caddy-trial {
-				limit 1 1h
-				mode shadow
-			}
-			zone caddy-login {
-				match path /login /api/*
-				key {path}
-				limit 50 1m
-			}
-		}
-		reverse_proxy %s
-	}
-}
-`, admin, dsn, address[strings.LastIndex(address, ":")+1:], strings.TrimPrefix(backend, "http://")), "ATTACKED="+secret)
+	}}}
+	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
+	config := strings.NewReplacer("admin off", "admin "+admin+"\n\tmetrics", "protocols h1", "protocols h1\n\t\ttrusted_proxies static 127.0.0.1/32",
+		"pg_ratelimit {\n\t\tdsn", "pg_ratelimit {\n\t\thistory\n\t\tdsn").Replace(caddyfile(address, dsn, routes))
+	c := launchConfig(t, buildCaddy(t), address, config, "ATTACKED="+secret)
 	c.AwaitAddress(t, address)
+	login := routes[0].limit["zones"].([]object)[3]["match"].(object)
+	login["headers"] = []string{"X-Tenant", "X-Plan: gold"} // which Caddy has another form for
+	tr := startTraefikWith(t, object{"forwardedHeaders": object{"insecure": true}}, "INFO", routes, "DATABASE_URL="+dsn, "ATTACKED="+secret)
 	for _, p := range []struct {
 		name, url, admin string
 		log              func() string
@@ -296,7 +247,7 @@ func ownLines(log string) (n int) {
 }
 
 // checkNoPanic fails the test if the log of a process has a panic.
-func checkNoPanic(t *testing.T, name, log string) {
+func checkNoPanic(t testing.TB, name, log string) {
 	t.Helper()
 	if at := strings.Index(log, "panic"); at >= 0 {
 		t.Errorf("something panicked in %s: %.3000s", name, log[at:])

@@ -2,28 +2,111 @@ package integration
 
 import (
 	"fmt"
+	"maps"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// bothProxies starts a Caddy and a Traefik in front of a backend, with limits that mean the same, and
-// returns their URLs. A request waits for its decision, unless the settings have a timeout.
-func bothProxies(t *testing.T, dsn, backend, inCaddy string, inTraefik object) map[string]string {
+// route is a path of a proxy, and what begins with it: its backend, and the settings of the limits in Traefik's names, nil for
+// none. Without a backend, the answer is ok. PROXY in the settings stands for caddy or traefik.
+type route struct {
+	path    string
+	backend string // a URL
+	limit   object
+}
+
+// decideAlways makes a proxy wait long enough for a decision on a slow machine, and
+// refuse requests without one.
+func decideAlways(limit object) object {
+	limit["timeout"], limit["onError"] = "30s", "deny"
+	return limit
+}
+
+// proxy is a Caddy or a Traefik that runs.
+type proxy struct {
+	*harness.Process
+	url string
+}
+
+// startBoth starts a Caddy and a Traefik with the same routes.
+func startBoth(t *testing.T, dsn string, routes ...route) []proxy {
 	t.Helper()
-	inTraefik["dsn"] = dsn
-	if inTraefik["timeout"] == nil {
-		inTraefik["timeout"], inTraefik["onError"] = "30s", "deny"
-		inCaddy = "timeout 30s\non_error deny\n" + inCaddy
+	c, tr := startCaddy(t, dsn, routes...), startTraefik(t, routes, "DATABASE_URL="+dsn)
+	return []proxy{{c.Process, c.url}, {tr.Process, tr.url}}
+}
+
+// bothProxies starts a Caddy and a Traefik in front of a backend, with the same limits, and returns their URLs. A request waits
+// for its decision, unless the settings have a timeout.
+func bothProxies(t *testing.T, dsn, backend string, limit object) map[string]string {
+	t.Helper()
+	if limit["timeout"] == nil {
+		limit = decideAlways(limit)
 	}
-	tr := startTraefik(t, []route{{"/", backend, inTraefik}})
-	address := harness.FreeAddress(t)
-	limits := fmt.Sprintf("route {\n\tpg_ratelimit {\n\t\t%s\n\t}\n\treverse_proxy %s\n}",
-		strings.ReplaceAll(inCaddy, "\n", "\n\t\t"), strings.TrimPrefix(backend, "http://"))
-	c := launchConfig(t, buildCaddy(t), address, caddyfile(address, dsn, []caddyRoute{{"/*", []string{limits}}}))
-	c.AwaitAddress(t, address)
-	return map[string]string{"caddy": c.url, "traefik": tr.url}
+	both := startBoth(t, dsn, route{"/", backend, limit})
+	return map[string]string{"caddy": both[0].url, "traefik": both[1].url}
+}
+
+// onlyInTraefik are settings that a directive of Caddy does not have: Caddy has the addresses of clients and placeholders, and
+// the others are global options.
+var onlyInTraefik = []string{"ipStrategy", "forwardHeaders", "nodeName", "history", "inMemoryBlock"}
+
+var capital = regexp.MustCompile("[A-Z]")
+
+// inCaddy is the name of a setting in Caddy.
+func inCaddy(name string) string {
+	return capital.ReplaceAllStringFunc(name, func(letter string) string { return "_" + strings.ToLower(letter) })
+}
+
+// directive has the settings of a middleware of Traefik in a Caddyfile.
+func directive(settings object) string {
+	return "pg_ratelimit {\n" + strings.ReplaceAll(subdirectives(settings), "PROXY", "caddy") + "}\n"
+}
+
+func subdirectives(settings object) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		if slices.Contains(onlyInTraefik, name) {
+			continue
+		}
+		switch value := settings[name].(type) {
+		case []object:
+			for _, zone := range value {
+				more := maps.Clone(zone)
+				delete(more, "prefix")
+				fmt.Fprintf(&b, "zone %q {\n%s}\n", zone["prefix"], subdirectives(more))
+			}
+		case object:
+			if name == "match" {
+				value = matchers(value)
+			}
+			fmt.Fprintf(&b, "%s {\n%s}\n", inCaddy(name), subdirectives(value))
+		case bool:
+			fmt.Fprintf(&b, "%s %s\n", inCaddy(name), onOff(value))
+		default:
+			fmt.Fprintf(&b, "%s %v\n", inCaddy(name), value)
+		}
+	}
+	return b.String()
+}
+
+// matchers are the lists of a match as matchers of Caddy.
+func matchers(match object) object {
+	all := object{}
+	for name, list := range match {
+		all[strings.TrimSuffix(name, "s")] = strings.ReplaceAll(fmt.Sprint(list), ",", " ")
+	}
+	return all
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
 }
 
 // answersTo are the statuses of the answers to n requests.

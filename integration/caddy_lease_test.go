@@ -15,10 +15,10 @@ import (
 const charged = "SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_ephemeral"
 
 // leasedCaddy starts a Caddy that can be reloaded, and returns it and its reload.
-func leasedCaddy(t *testing.T, dsn, limit string) (c *caddy, reload func()) {
+func leasedCaddy(t *testing.T, dsn string) (c *caddy, reload func()) {
 	t.Helper()
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
-	config := caddyfile(address, dsn, []caddyRoute{{"/", []string{exactly("leased", "algorithm fixed_window", "limit "+limit, "lease 5%")}}})
+	config := caddyfile(address, dsn, []route{{"/", "", decideAlways(object{"prefix": "leased", "algorithm": "fixed_window", "limit": "30000 1h", "lease": "5%", "audit": "all"})}})
 	config = strings.Replace(config, "admin off", "admin "+admin, 1)
 	c = launchConfig(t, buildCaddy(t), address, config)
 	c.AwaitAddress(t, address)
@@ -37,7 +37,7 @@ func leasedCaddy(t *testing.T, dsn, limit string) (c *caddy, reload func()) {
 // SIGTERM, the row says what was admitted. So does the history.
 func TestCaddyGivesLeasesBack(t *testing.T) {
 	dsn := cluster.Open(t)
-	c, reload := leasedCaddy(t, dsn, "30000 1h\naudit all")
+	c, reload := leasedCaddy(t, dsn)
 	passed := int64(0)
 	load := func(d time.Duration) {
 		t.Helper()

@@ -3,10 +3,7 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,31 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// caddyRoute is a path of a Caddyfile's site and the limits on it. What passes is
-// answered "ok".
-type caddyRoute struct {
-	path   string
-	limits []string // pg_ratelimit directives, each with its block
-}
-
-// limit writes a pg_ratelimit directive. What is not said of it here is for the
-// lines, each a subdirective.
-func limit(prefix string, lines ...string) string {
-	return "pg_ratelimit " + prefix + " {\n\t" + strings.Join(lines, "\n\t") + "\n}"
-}
-
-// decided are the subdirectives for a test in which every request must be
-// decided, however slow the machine is: one that is not is answered 503.
-var decided = []string{"timeout 1m", "on_error deny"}
-
-// exactly is limit, with decided.
-func exactly(prefix string, lines ...string) string {
-	return limit(prefix, append(append([]string(nil), decided...), lines...)...)
-}
-
 // caddyfile is a config without anything that does not belong to the test: no
-// admin endpoint, no certificates, and a log that programs can read.
-func caddyfile(address, dsn string, routes []caddyRoute) string {
+// admin endpoint, no certificates, and a log that programs can read. It is for all hosts.
+func caddyfile(address, dsn string, routes []route) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `{
 	admin off
@@ -58,13 +33,16 @@ func caddyfile(address, dsn string, routes []caddyRoute) string {
 
 http://%s {
 	bind 127.0.0.1
-`, dsn, address)
+`, dsn, strings.TrimPrefix(address, "127.0.0.1"))
 	for _, r := range routes {
-		fmt.Fprintf(&b, "\thandle %s {\n", r.path)
-		for _, l := range r.limits {
-			fmt.Fprintf(&b, "\t\t%s\n", strings.ReplaceAll(l, "\n", "\n\t\t"))
+		fmt.Fprintf(&b, "handle %s* {\nroute {\n", r.path)
+		if r.limit != nil {
+			b.WriteString(directive(r.limit))
 		}
-		b.WriteString("\t\trespond ok\n\t}\n")
+		if r.backend != "" {
+			fmt.Fprintf(&b, "reverse_proxy %s\n", strings.TrimPrefix(r.backend, "http://"))
+		}
+		b.WriteString("respond ok\n}\n}\n")
 	}
 	b.WriteString("}\n")
 	return b.String()
@@ -84,7 +62,7 @@ func buildCaddy(t *testing.T) string {
 }
 
 // launchCaddy starts a Caddy and does not wait for it.
-func launchCaddy(t *testing.T, dsn string, routes ...caddyRoute) *caddy {
+func launchCaddy(t *testing.T, dsn string, routes ...route) *caddy {
 	t.Helper()
 	address := harness.FreeAddress(t)
 	return launchConfig(t, buildCaddy(t), address, caddyfile(address, dsn, routes))
@@ -93,21 +71,8 @@ func launchCaddy(t *testing.T, dsn string, routes ...caddyRoute) *caddy {
 // launchConfig starts a Caddy on a config that makes it listen on the address.
 func launchConfig(t *testing.T, binary, address, config string, env ...string) *caddy {
 	t.Helper()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "Caddyfile")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
 	return &caddy{
-		Process: harness.Start(t, harness.Program{
-			Name: "Caddy on port " + port, Path: binary, Dir: dir,
-			Args: []string{"run", "--config", file, "--adapter", "caddyfile"},
-			Env:  append(env, "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir),
-		}),
+		Process: harness.RunCaddy(t, "Caddy on "+address, binary, config, env...),
 		address: address, url: "http://" + address,
 	}
 }
@@ -125,7 +90,7 @@ func loadConfig(t *testing.T, admin, config string) harness.Answer {
 }
 
 // startCaddies starts n of them at once, and returns when all listen.
-func startCaddies(t *testing.T, n int, dsn string, routes ...caddyRoute) []*caddy {
+func startCaddies(t *testing.T, n int, dsn string, routes ...route) []*caddy {
 	t.Helper()
 	buildCaddy(t) // so that the first is not late
 	all := make([]*caddy, n)
@@ -138,7 +103,7 @@ func startCaddies(t *testing.T, n int, dsn string, routes ...caddyRoute) []*cadd
 	return all
 }
 
-func startCaddy(t *testing.T, dsn string, routes ...caddyRoute) *caddy {
+func startCaddy(t *testing.T, dsn string, routes ...route) *caddy {
 	t.Helper()
 	return startCaddies(t, 1, dsn, routes...)[0]
 }

@@ -26,8 +26,7 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	servers := startCitus(t, ctx, 3, parts)
-	urls := bothProxies(t, servers.DSN(), startBackend(t), "prefix both\nkey {header.X-User}\nalgorithm fixed_window\nlimit 500 1h",
-		object{"prefix": "both", "key": "{header.X-User}", "algorithm": "fixed_window", "limit": "500 1h"})
+	urls := bothProxies(t, servers.DSN(), "", object{"prefix": "both", "key": "{header.X-User}", "algorithm": "fixed_window", "limit": "500 1h"})
 
 	done := make(chan *harness.Result)
 	go func() {

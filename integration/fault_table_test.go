@@ -60,26 +60,20 @@ func TestFaultTable(t *testing.T) {
 			return nil
 		}
 	}
-	wide, tight := object{"prefix": "wide", "limit": "1000000 1h", "key": "all", "onError": "local"}, object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window", "key": "{header.X-Key}", "durable": "true", "synchronousCommit": "true", "onError": "local"}
+	routes := []route{
+		{"/wide", "", object{"prefix": "wide", "limit": "1000000 1h", "key": "all", "onError": "local"}},
+		{"/tight", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window", "key": "{header.X-Key}", "durable": true, "synchronousCommit": true, "onError": "local"}},
+		{"/deny", "", object{"prefix": "deny", "limit": "1000000 1h", "key": "all", "onError": "deny"}},
+		{"/none", "", nil},
+	}
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
-	config := strings.Replace(caddyfile(address, dsn, []caddyRoute{
-		{"/wide", []string{limit("wide", "limit 1000000 1h", "key all", "on_error local")}},
-		{"/tight", []string{limit("tight", "limit 3 1h", "algorithm fixed_window", "key {header.X-Key}", "durable", "synchronous_commit", "on_error local")}},
-		{"/deny", []string{limit("deny", "limit 1000000 1h", "key all", "on_error deny")}},
-		{"/none", nil},
-	}), "admin off", "admin "+admin, 1)
+	config := strings.Replace(caddyfile(address, dsn, routes), "admin off", "admin "+admin, 1)
 	c := launchConfig(t, buildCaddy(t), address, config)
 	c.AwaitAddress(t, address)
 	load := func(config string, want int) {
 		if answer := loadConfig(t, admin, config); answer.Status != want {
 			t.Fatalf("a reload is answered %d %s, want %d", answer.Status, answer.Body, want)
 		}
-	}
-	backend := startBackend(t)
-	routes := []route{
-		{"/wide", backend, wide}, {"/tight", backend, tight},
-		{"/deny", backend, object{"prefix": "deny", "limit": "1000000 1h", "key": "all", "onError": "deny"}},
-		{"/none", backend, nil},
 	}
 	tr := startTraefik(t, routes, "DATABASE_URL="+dsn)
 	proxies := []proxy{{c.Process, c.url}, {tr.Process, tr.url}}

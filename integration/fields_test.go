@@ -49,17 +49,7 @@ func TestTheFieldsOfTheDraftAreStructured(t *testing.T) {
 	t.Parallel()
 	const name = `a "quoted" name 100% é`
 	partitions := map[string]string{} // pk, by key
-	for proxy, url := range bothProxies(t, cluster.Open(t), startBackend(t), `fields x ietf
-zone wide {
-	limit 1000 1d calendar
-	algorithm fixed_window
-	key {header.X-Key}
-}
-zone "`+strings.ReplaceAll(name, `"`, `\"`)+`" {
-	limit 6 1h
-	algorithm fixed_window
-	key {header.X-Key}
-}`, object{"fields": "x ietf", "zones": []object{
+	for proxy, url := range bothProxies(t, cluster.Open(t), "", object{"fields": "x ietf", "zones": []object{
 		{"prefix": "wide", "limit": "1000 1d calendar", "algorithm": "fixed_window", "key": "{header.X-Key}"},
 		{"prefix": name, "limit": "6 1h", "algorithm": "fixed_window", "key": "{header.X-Key}"},
 	}}) {

@@ -73,8 +73,8 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 	for _, dsn := range []string{cluster.Open(t), "memory"} {
 		upstream := httptest.NewServer(&holdingUpstream{})
 		t.Cleanup(upstream.Close)
-		for proxy, url := range bothProxies(t, dsn, upstream.URL, "zone caddy {\n\tkey all\n\talgorithm in_flight\n\tlimit 3\n}",
-			object{"prefix": "traefik", "key": "all", "algorithm": "in_flight", "limit": "3"}) {
+		for proxy, url := range bothProxies(t, dsn, upstream.URL,
+			object{"prefix": "PROXY", "key": "all", "algorithm": "in_flight", "limit": "3"}) {
 			free := func(want string) {
 				t.Helper()
 				await(t, proxy+": the requests to end", func() bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -18,13 +19,13 @@ import (
 var localOutage = flag.Duration("local-outage", 4*time.Second, "how long the outage of TestProxiesLimitThemselves lasts")
 
 // localLimits are the limits of TestProxiesLimitThemselves. quota is how much passes at once, and each is what
-// comes back in a second. rows are their settings in Traefik, and lines those in a Caddyfile.
+// comes back in a second.
 var localLimits = []struct {
 	name        string
 	quota, each float64
 	limit       object
 }{
-	{"fixed", 100, 0, object{"limit": "100 1h", "algorithm": "fixed_window", "durable": "true"}},
+	{"fixed", 100, 0, object{"limit": "100 1h", "algorithm": "fixed_window", "durable": true}},
 	{"calendar", 100, 0, object{"limit": "100 1mo calendar", "algorithm": "fixed_window"}},
 	{"sliding", 100, 0, object{"limit": "100 1h"}},
 	{"log", 100, 0, object{"limit": "100 1h", "algorithm": "sliding_log"}},
@@ -37,38 +38,23 @@ var localLimits = []struct {
 // localProxies start n proxies, Caddy and Traefik in turn.
 func localProxies(t *testing.T, n int, dsn string) (all []proxy) {
 	t.Helper()
-	backend := startBackend(t)
 	for i := range n {
 		name := fmt.Sprint("proxy", i)
-		if i%2 == 0 {
-			var b strings.Builder
-			address := harness.FreeAddress(t)
-			fmt.Fprintf(&b, "{\n\tadmin off\n\tpersist_config off\n\tauto_https off\n\tpg_ratelimit {\n\t\tdsn %q\n\t\tnode_name %s\n\t}\n}\nhttp://%s {\n", dsn, name, address)
-			for _, l := range localLimits {
-				fmt.Fprintf(&b, "\thandle /%s {\n\t\tpg_ratelimit local-%s {\n\t\t\ton_error local\n\t\t\ttimeout 5s\n\t\t\tkey all\n", l.name, l.name)
-				for _, setting := range []string{"limit", "algorithm", "durable", "burst", "cost"} {
-					if value, found := l.limit[setting]; found {
-						fmt.Fprintf(&b, "\t\t\t%s %s\n", setting, strings.ReplaceAll(fmt.Sprint(value), "true", "on"))
-					}
-				}
-				b.WriteString("\t\t}\n\t\trespond ok\n\t}\n")
-			}
-			b.WriteString("}\n")
-			c := launchConfig(t, buildCaddy(t), address, b.String())
-			c.AwaitAddress(t, address)
-			all = append(all, proxy{c.Process, c.url})
-			continue
-		}
 		var routes []route
 		for _, l := range localLimits {
 			settings := object{"prefix": "local-" + l.name, "onError": "local", "timeout": "5s", "key": "all", "nodeName": name}
-			for setting, value := range l.limit {
-				settings[setting] = value
-			}
-			routes = append(routes, route{"/" + l.name, backend, settings})
+			maps.Copy(settings, l.limit)
+			routes = append(routes, route{"/" + l.name, "", settings})
 		}
-		tr := startTraefik(t, routes, "DATABASE_URL="+dsn)
-		all = append(all, proxy{tr.Process, tr.url})
+		if i%2 == 1 {
+			tr := startTraefik(t, routes, "DATABASE_URL="+dsn)
+			all = append(all, proxy{tr.Process, tr.url})
+			continue
+		}
+		address := harness.FreeAddress(t)
+		c := launchConfig(t, buildCaddy(t), address, strings.Replace(caddyfile(address, dsn, routes), "pg_ratelimit {", "pg_ratelimit {\n\t\tnode_name "+name, 1))
+		c.AwaitAddress(t, address)
+		all = append(all, proxy{c.Process, c.url})
 	}
 	return all
 }

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strconv"
 	"sync"
@@ -77,10 +78,9 @@ func (s *shared) byCaddy(t *testing.T, client *http.Client, url string) taker {
 }
 
 // route is the limit in Caddy.
-func (s *shared) route() caddyRoute {
-	return caddyRoute{"/" + s.limit.Prefix, []string{exactly(s.limit.Prefix, "algorithm "+s.limit.Algorithm.String(),
-		"limit "+strconv.FormatInt(s.limit.Events, 10)+" "+s.limit.Window.String(), "durable "+onOff(s.limit.Durable),
-		"key {header.X-Subject}", "cost {header.X-Cost}")}}
+func (s *shared) route() route {
+	return route{"/" + s.limit.Prefix, "", decideAlways(object{"prefix": s.limit.Prefix, "algorithm": s.limit.Algorithm.String(),
+		"limit": fmt.Sprint(s.limit.Events, " ", s.limit.Window), "durable": s.limit.Durable, "key": "{header.X-Subject}", "cost": "{header.X-Cost}"})}
 }
 
 // exhaust takes hits in n callers until one of cost 1 is refused to each, and
@@ -158,7 +158,7 @@ func TestNodeProgramSharesRows(t *testing.T) {
 	store := openStore(t, dsn)
 	upgradeUnderTraffic(t, dsn, node, store)
 
-	routes := make([]caddyRoute, len(limits))
+	routes := make([]route, len(limits))
 	for i, s := range limits {
 		routes[i] = s.route()
 	}
@@ -304,11 +304,4 @@ func inParallel(n int, f func()) {
 		})
 	}
 	wait.Wait()
-}
-
-func onOff(on bool) string {
-	if on {
-		return "on"
-	}
-	return "off"
 }

@@ -18,18 +18,10 @@ func TestPostgresIsDownAtLoad(t *testing.T) {
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	c := startCaddy(t, dsn,
-		caddyRoute{"/allow", []string{limit("allow", "limit 1000000 1h", "key all", "on_error allow")}},
-		caddyRoute{"/deny", []string{limit("deny", "limit 1000000 1h", "key all", "on_error deny")}},
-		caddyRoute{"/tight", []string{exactly("tight", "limit 5 1h", "key {header.X-Key}")}},
-	)
-	backend := startBackend(t)
-	tr := startTraefik(t, []route{
-		{"/allow", backend, object{"prefix": "allow", "limit": "1000000 1h", "key": "all", "onError": "allow"}},
-		{"/deny", backend, object{"prefix": "deny", "limit": "1000000 1h", "key": "all", "onError": "deny"}},
-		{"/tight", backend, decideAlways(object{"prefix": "tight", "limit": "5 1h", "key": "{header.X-Key}"})},
-	}, "DATABASE_URL="+dsn)
-	proxies := []proxy{{c.Process, c.url}, {tr.Process, tr.url}}
+	proxies := startBoth(t, dsn,
+		route{"/allow", "", object{"prefix": "allow", "limit": "1000000 1h", "key": "all", "onError": "allow"}},
+		route{"/deny", "", object{"prefix": "deny", "limit": "1000000 1h", "key": "all", "onError": "deny"}},
+		route{"/tight", "", decideAlways(object{"prefix": "tight", "limit": "5 1h", "key": "{header.X-Key}"})})
 	for _, p := range proxies {
 		for path, status := range map[string]int{"/allow": http.StatusOK, "/deny": http.StatusServiceUnavailable} {
 			if a := harness.Ask(t, harness.Get(p.url+path)); a.Status != status || a.Header.Get("X-RateLimit-Limit") != "" {

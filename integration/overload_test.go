@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -20,39 +19,29 @@ import (
 // timeout, which is an outage. A burst of requests is therefore repeated up to twice: one of three must hold.
 func TestOverloadOpensNoLimit(t *testing.T) {
 	for _, test := range []struct {
-		name, inCaddy string
-		inTraefik     object
-		rule          string
-		passing       func(took time.Duration) int // how many may pass, or be in flight with slots
-		slots         bool
+		name    string
+		limit   object
+		rule    string
+		passing func(took time.Duration) int // how many may pass, or be in flight with slots
+		slots   bool
 	}{
-		{name: "an exact limit", inCaddy: "key all\nalgorithm gcra\nlimit 10 1s\nburst 1",
-			inTraefik: object{"key": "all", "algorithm": "gcra", "limit": "10 1s", "burst": "1"},
-			passing:   func(took time.Duration) int { return 1 + int(took/(100*time.Millisecond)) }},
-		{name: "a full line", inCaddy: "key all\nalgorithm gcra\nlimit 10 1s\nburst 1\nwait up to 2s at most 15",
-			inTraefik: object{"key": "all", "algorithm": "gcra", "limit": "10 1s", "burst": "1", "wait": "up to 2s at most 15"},
-			passing:   func(took time.Duration) int { return 1 + int(took/(100*time.Millisecond)) }},
-		{name: "leases", inCaddy: "key {header.X-Burst}\nalgorithm fixed_window\nlimit 300 1h\nlease 5%",
-			inTraefik: object{"key": "{header.X-Burst}", "algorithm": "fixed_window", "limit": "300 1h", "lease": "5%"},
-			passing:   func(time.Duration) int { return 300 }},
-		{name: "slots", inCaddy: "key all\nalgorithm in_flight\nlimit 3", inTraefik: object{"key": "all", "algorithm": "in_flight", "limit": "3"},
+		{name: "an exact limit", limit: object{"key": "all", "algorithm": "gcra", "limit": "10 1s", "burst": "1"},
+			passing: func(took time.Duration) int { return 1 + int(took/(100*time.Millisecond)) }},
+		{name: "a full line", limit: object{"key": "all", "algorithm": "gcra", "limit": "10 1s", "burst": "1", "wait": "up to 2s at most 15"},
+			passing: func(took time.Duration) int { return 1 + int(took/(100*time.Millisecond)) }},
+		{name: "leases", limit: object{"key": "{header.X-Burst}", "algorithm": "fixed_window", "limit": "300 1h", "lease": "5%"},
+			passing: func(time.Duration) int { return 300 }},
+		{name: "slots", limit: object{"key": "all", "algorithm": "in_flight", "limit": "3"},
 			passing: func(time.Duration) int { return 3 }, slots: true},
 		// Both proxies share the counter of the rule.
-		{name: "a policy", inCaddy: "policy {\nuser {header.X-User}\n}", inTraefik: object{"policy": object{"user": "{header.X-User}"}},
+		{name: "a policy", limit: object{"policy": object{"user": "{header.X-User}"}},
 			rule:    "SELECT rate_limit_rule('all', count_by => '{all}', algorithm => 'gcra', per_hour => 36000, burst => 1)",
 			passing: func(took time.Duration) int { return 1 + int(took/(100*time.Millisecond)) }},
 	} {
-		dsn := ""
-		caddy, traefik := "timeout 250ms\n"+test.inCaddy, object{"timeout": "250ms"}
-		if test.rule != "" {
-			dsn = policyDatabase(t, test.rule)
-		} else {
-			dsn = cluster.Open(t)
-			caddy = "prefix caddy\n" + caddy
-			traefik["prefix"] = "traefik"
-		}
-		for name, value := range test.inTraefik {
-			traefik[name] = value
+		dsn := policyDatabase(t, test.rule)
+		test.limit["timeout"] = "250ms"
+		if test.rule == "" {
+			test.limit["prefix"] = "PROXY"
 		}
 		var running, most atomic.Int64
 		backend := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -65,7 +54,7 @@ func TestOverloadOpensNoLimit(t *testing.T) {
 			}
 		}))
 		defer backend.Close()
-		for proxy, url := range bothProxies(t, dsn, backend.URL, caddy, traefik) {
+		for proxy, url := range bothProxies(t, dsn, backend.URL, test.limit) {
 			await(t, "the first decision", func() bool { return harness.Ask(t, harness.Get(url)).Header.Get("X-Ratelimit-Limit") != "" })
 			passed, may := 1, 0
 			for burst := 0; burst < 3 && passed > may; burst++ {

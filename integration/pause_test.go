@@ -10,22 +10,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// pausable starts two proxies on a database. Both have a limit of 2 an hour for each X-User below
-// /plain, one with a lease below /leased, and a policy below /policy.
-func pausable(t *testing.T, dsn string) (*caddy, *traefik) {
-	t.Helper()
-	c := startCaddy(t, dsn,
-		caddyRoute{"/plain*", []string{limit("plain", "timeout 30s", "key {header.X-User}", "limit 2 1h")}},
-		caddyRoute{"/leased*", []string{limit("leased", "timeout 30s", "key {header.X-User}", "limit 100000 1h", "lease 50%")}},
-		caddyRoute{"/policy*", []string{"pg_ratelimit {\n\ttimeout 30s\n\tpolicy {\n\t\tuser {header.X-User}\n\t}\n}"}})
-	backend := startBackend(t)
-	return c, startTraefik(t, []route{
-		{"/plain", backend, object{"dsn": dsn, "timeout": "30s", "prefix": "plain", "key": "{header.X-User}", "limit": "2 1h"}},
-		{"/leased", backend, object{"dsn": dsn, "timeout": "30s", "prefix": "leased", "key": "{header.X-User}", "limit": "100000 1h", "lease": "50%"}},
-		{"/policy", backend, object{"dsn": dsn, "timeout": "30s", "policy": object{"user": "{header.X-User}"}}},
-	})
-}
-
 // command runs caddy pg-ratelimit on a database.
 func command(t *testing.T, dsn string, args ...string) string {
 	t.Helper()
@@ -43,10 +27,15 @@ func TestPauseSuspendsLimitsAlone(t *testing.T) {
 	dsn := policyDatabase(t, people+`SELECT rate_limit_rule('plan', paths => '{/policy/*}', per_hour => 2), rate_limit_rule('none', paths => '{/policy/none}', per_hour => 0);
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/policy/admin/*}');
 		INSERT INTO rate_limit_users (user_id, tier) VALUES ('mallory', 'free'); INSERT INTO rate_limit_bans (user_id) VALUES ('mallory')`)
-	c, tr := pausable(t, dsn)
+	const user = "{header.X-User}"
+	proxies := startBoth(t, dsn,
+		route{"/plain", "", object{"timeout": "30s", "prefix": "plain", "key": user, "limit": "2 1h"}},
+		route{"/leased", "", object{"timeout": "30s", "prefix": "leased", "key": user, "limit": "100000 1h", "lease": "50%"}},
+		route{"/policy", "", object{"timeout": "30s", "policy": object{"user": user}}})
+	urls := []string{proxies[0].url, proxies[1].url}
 	awaitObeyed(t, dsn, 2)
 	var refused []*watcher
-	for _, url := range []string{c.url, tr.url} {
+	for _, url := range urls {
 		for _, path := range []string{"/plain", "/policy"} {
 			user := []string{"X-User", "alice"}
 			await(t, "a refusal of "+url+path, func() bool {
@@ -65,7 +54,7 @@ func TestPauseSuspendsLimitsAlone(t *testing.T) {
 	await(t, "the leases to be given back", func() bool {
 		return cluster.Query[int64](t, dsn, "SELECT count FROM rate_limit_ephemeral WHERE prefix = 'leased'") == 400
 	})
-	for _, url := range []string{c.url, tr.url} {
+	for _, url := range urls {
 		for path, want := range map[string]int{"/plain/": 200, "/leased/": 200, "/policy/": 200, "/policy/none": 200, "/policy/admin/x": 403} {
 			for range 5 {
 				a := harness.Ask(t, harness.Get(url+path, "X-User", "lessee"))
@@ -95,12 +84,14 @@ func TestPauseSuspendsLimitsAlone(t *testing.T) {
 	if out := command(t, dsn, "nodes"); !strings.Contains(out, "All limits of this database are paused until ") || strings.Count(out, "  yes  ") != 2 {
 		t.Errorf("nodes prints\n%s", out)
 	}
-	c.AwaitLog(t, "limits are paused until ")
-	tr.AwaitLog(t, "limits are paused until ")
+	for _, p := range proxies {
+		p.AwaitLog(t, "limits are paused until ")
+	}
 
 	change(t, dsn, "DELETE FROM rate_limit_pause", refused, http.StatusOK, http.StatusTooManyRequests)
-	c.AwaitLog(t, "limits apply again")
-	tr.AwaitLog(t, "limits apply again")
+	for _, p := range proxies {
+		p.AwaitLog(t, "limits apply again")
+	}
 	if n := cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_changes WHERE kind = 'pause'"); n != 2 {
 		t.Errorf("the log of changes has %d lines about the pause, want 2", n)
 	}

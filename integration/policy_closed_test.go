@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,16 +19,12 @@ import (
 // without a decision.
 func openProxies(t *testing.T, dsn, timeout string) (urls []string) {
 	t.Helper()
-	directive := "pg_ratelimit {\ntimeout " + timeout + "\npolicy {\napi_key {header.X-Api-Key}\nuser {header.X-User}\nunknown_key anonymous\nrefresh 100ms\n}\n}"
-	address := harness.FreeAddress(t)
-	_, port, _ := strings.Cut(address, ":")
-	config := caddyfile(address, dsn, []caddyRoute{{"/*", []string{directive}}})
-	c := launchConfig(t, buildCaddy(t), address, strings.Replace(config, "http://"+address, "http://:"+port, 1)) // any host
-	c.AwaitAddress(t, address)
-	tr := startTraefik(t, []route{{"/", startBackend(t), object{"dsn": dsn, "timeout": timeout,
-		"policy": object{"apiKey": "{header.X-Api-Key}", "user": "{header.X-User}", "unknownKey": "anonymous", "refresh": "100ms"}}}})
+	for _, p := range startBoth(t, dsn, route{"/", "", object{"timeout": timeout,
+		"policy": object{"apiKey": "{header.X-Api-Key}", "user": "{header.X-User}", "unknownKey": "anonymous", "refresh": "100ms"}}}) {
+		urls = append(urls, p.url)
+	}
 	awaitObeyed(t, dsn, 2)
-	return []string{c.url, tr.url}
+	return urls
 }
 
 // clientFrom is a client with an address of the loopback network.

@@ -32,7 +32,7 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed/*}');
 		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_day => %d, durable => true);
 		INSERT INTO rate_limit_bans (network) VALUES ('127.0.0.9');`, *restoreUsers, limit))
-	urls := governedBy(t, dsn, []string{"on_error deny"}, object{"onError": "deny"})
+	urls := governedBy(t, dsn, object{"onError": "deny"})
 	awaitObeyed(t, dsn, len(urls))
 	folder := t.TempDir()
 	run := func(name string, args ...string) {

@@ -124,6 +124,9 @@ const (
 			}
 		}`
 	logsAndErrors = `	log
+	handle /metrics {
+		metrics
+	}
 	handle_errors 503 {
 		respond "{err.message} {http.pg_ratelimit.key}"
 	}`
@@ -133,23 +136,17 @@ const (
 // that take API keys from all sources, beside limits that are counted by these.
 func secretProxies(t *testing.T, dsn, storage string) (c *caddy, tr *traefik) {
 	t.Helper()
-	routes := []caddyRoute{{"/metrics", []string{"route {\n\tmetrics\n}"}}}
-	var plugins []route
-	backend := startBackend(t)
+	var routes []route
 	for i, s := range keySources {
-		prefix := fmt.Sprint("zone", i)
-		routes = append(routes, caddyRoute{s.path, []string{limit(prefix, "timeout 10s", "on_error deny", "ban 1m after 1000 refusals in 1m", "key "+s.placeholder,
-			"limit 8 1h", "policy {\n\tapi_key "+s.placeholder+"\n}")}})
-		plugins = append(plugins, route{s.path, backend, object{"dsn": dsn, "prefix": prefix, "timeout": "10s", "onError": "deny", "ban": "1m after 1000 refusals in 1m",
-			"key": s.placeholder, "limit": "8 1h", "policy": object{"apiKey": s.placeholder, "forwardHeaders": "true"}}})
+		routes = append(routes, route{s.path, "", object{"dsn": dsn, "prefix": fmt.Sprint("zone", i), "timeout": "10s", "onError": "deny", "ban": "1m after 1000 refusals in 1m",
+			"key": s.placeholder, "limit": "8 1h", "policy": object{"apiKey": s.placeholder, "forwardHeaders": true}}})
 	}
 	address := harness.FreeAddress(t)
-	config := caddyfile(address, dsn, routes)
-	config = strings.NewReplacer("admin off", "admin off\n\tdebug\n\tmetrics\n\tstorage file_system "+storage,
-		"format json", withoutKeys, "bind 127.0.0.1", "bind 127.0.0.1\n"+logsAndErrors).Replace(config)
+	config := strings.NewReplacer("admin off", "admin off\n\tdebug\n\tmetrics\n\tstorage file_system "+storage,
+		"format json", withoutKeys, "bind 127.0.0.1", "bind 127.0.0.1\n"+logsAndErrors).Replace(caddyfile(address, dsn, routes))
 	c = launchConfig(t, buildCaddy(t), address, config)
 	c.AwaitAddress(t, address)
-	return c, startTraefikWith(t, object{}, "DEBUG", plugins)
+	return c, startTraefikWith(t, object{}, "DEBUG", routes)
 }
 
 // TestNothingOfAKeyIsLeftBehind uses valid, expired, revoked, unknown, malformed and imported

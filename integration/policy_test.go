@@ -3,13 +3,11 @@ package integration
 import (
 	"encoding/hex"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // policyDatabase makes a database with the tables of the policy, and rows of sql.
@@ -49,44 +47,17 @@ func newKey(t testing.TB, id int, user string) (key, sql string) {
 // however slow the machine is.
 func governedProxies(t *testing.T, dsn string) (urls []string) {
 	t.Helper()
-	return governedBy(t, dsn, []string{"timeout 30s", "on_error deny"}, decideAlways(object{}))
+	return governedBy(t, dsn, decideAlways(object{}))
 }
 
 // governedBy is governedProxies with other settings.
-func governedBy(t *testing.T, dsn string, caddy []string, traefik object) (urls []string) {
+func governedBy(t *testing.T, dsn string, settings object) (urls []string) {
 	t.Helper()
-	for _, p := range startGoverned(t, dsn, caddy, traefik) {
-		urls = append(urls, p.url)
+	settings["policy"] = object{"apiKey": "{header.Authorization}", "user": "{header.X-User}"}
+	settings["zones"] = []object{{"prefix": "zone", "key": "{header.X-User}{header.Authorization}", "limit": "1000000 1h", "algorithm": "fixed_window"}}
+	routes := []route{{"/", "", settings}}
+	for _, c := range startCaddies(t, 2, dsn, routes...) {
+		urls = append(urls, c.url)
 	}
-	return urls
-}
-
-// proxy is a Caddy or a Traefik that runs.
-type proxy struct {
-	*harness.Process
-	url string
-}
-
-// startGoverned is governedBy that returns the processes, too.
-func startGoverned(t *testing.T, dsn string, caddy []string, traefik object) (all []proxy) {
-	t.Helper()
-	traefik["dsn"] = dsn
-	traefik["policy"] = object{"apiKey": "{header.Authorization}", "user": "{header.X-User}"}
-	traefik["zones"] = []object{{"prefix": "zone", "key": "{header.X-User}{header.Authorization}", "limit": "1000000 1h", "algorithm": "fixed_window"}}
-	directive := "pg_ratelimit {\n\t" + strings.Join(caddy, "\n\t") + `
-	policy {
-		api_key {header.Authorization}
-		user {header.X-User}
-	}
-	zone zone {
-		key {header.X-User}{header.Authorization}
-		limit 1000000 1h
-		algorithm fixed_window
-	}
-}`
-	for _, c := range startCaddies(t, 2, dsn, caddyRoute{"/*", []string{directive}}) {
-		all = append(all, proxy{c.Process, c.url})
-	}
-	tr := startTraefik(t, []route{{"/", startBackend(t), traefik}})
-	return append(all, proxy{tr.Process, tr.url})
+	return append(urls, startTraefik(t, routes, "DATABASE_URL="+dsn).url)
 }

@@ -5,6 +5,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -185,22 +186,18 @@ func (r *rehearsal) text(sql string) string { return cluster.Query[string](r.t, 
 // proxies starts a Caddy and a Traefik with a leased limit for each X-Key and a policy, and with a limit
 // that is not durable.
 func (r *rehearsal) proxies() {
-	backend := startBackend(r.t)
-	limit, short := strconv.Itoa(rehearsedQuota)+" 1h", strconv.Itoa(rehearsedShort)+" 1h"
-	tr := startTraefik(r.t, []route{
-		{"/", backend, object{"dsn": r.dsn, "timeout": "2s", "onError": "deny", "prefix": "rehearsed", "key": "{header.X-Key}", "limit": limit,
-			"algorithm": "fixed_window", "durable": true, "synchronousCommit": true, "lease": "2%", "policy": object{"user": "{header.X-User}"}}},
-		{"/short", backend, object{"dsn": r.dsn, "timeout": "2s", "onError": "deny", "prefix": "short", "key": "{header.X-Key}", "limit": short, "algorithm": "fixed_window"}},
-	})
-	c := startCaddy(r.t, r.dsn,
-		caddyRoute{"/short", []string{rehearsedLimit("short", "limit "+short)}},
-		caddyRoute{"/*", []string{rehearsedLimit("rehearsed", "limit "+limit, "durable on", "synchronous_commit on", "lease 2%", "policy {\n\t\tuser {header.X-User}\n\t}")}})
-	r.urls = []string{c.url, tr.url}
+	short := rehearsedLimit("short", rehearsedShort)
+	long := rehearsedLimit("rehearsed", rehearsedQuota)
+	maps.Copy(long, object{"durable": true, "synchronousCommit": true, "lease": "2%", "policy": object{"user": "{header.X-User}"}})
+	r.urls = nil
+	for _, p := range startBoth(r.t, r.dsn, route{"/short", "", short}, route{"/", "", long}) {
+		r.urls = append(r.urls, p.url)
+	}
 }
 
 // rehearsedLimit is a limit for each X-Key.
-func rehearsedLimit(prefix string, lines ...string) string {
-	return "route {\n" + limit(prefix, append([]string{"timeout 2s", "on_error deny", "key {header.X-Key}", "algorithm fixed_window"}, lines...)...) + "\n}"
+func rehearsedLimit(prefix string, quota int) object {
+	return object{"timeout": "2s", "onError": "deny", "prefix": prefix, "key": "{header.X-Key}", "limit": fmt.Sprint(quota, " 1h"), "algorithm": "fixed_window"}
 }
 
 // TestRehearsal runs docs/recovery.md under a Caddy and a Traefik that stay in use: each of its commands is

@@ -108,14 +108,11 @@ psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" -
 		"/cert":     "postgres://by_cert" + common + "&sslcert=" + clientCert + "&sslkey=" + clientKey,
 		"/password": "postgres://by_password" + common + "&passfile=" + passfile,
 	}
-	backend := startBackend(t)
-	var byTraefik []route
-	var byCaddy []caddyRoute
+	var routes []route
 	for path, dsn := range dsns {
-		byTraefik = append(byTraefik, route{path, backend, object{"dsn": dsn, "timeout": "2s", "onError": "deny", "prefix": "tls", "key": "all", "limit": "1000000 1h"}})
-		byCaddy = append(byCaddy, caddyRoute{path, []string{limit("tls", "dsn "+dsn, "timeout 2s", "on_error deny", "key all", "limit 1000000 1h")}})
+		routes = append(routes, route{path, "", object{"dsn": dsn, "timeout": "2s", "onError": "deny", "prefix": "tls", "key": "all", "limit": "1000000 1h"}})
 	}
-	tr, c := startTraefik(t, byTraefik), startCaddy(t, dsns["/cert"], byCaddy...)
+	c, tr := startCaddy(t, dsns["/cert"], routes...), startTraefik(t, routes)
 	r.urls = []string{c.url, tr.url}
 	all := func(path string, status int) func() bool {
 		return func() bool {

@@ -62,18 +62,17 @@ func rehearseUpgrade(t *testing.T) {
 	const quota = 500
 	r := newRehearsal(t)
 	older, newer := before(t), version{root: "..", caddy: buildCaddy(t)}
-	backend := startBackend(t)
-	limits := object{"dsn": r.dsn, "timeout": "2s", "onError": "deny", "prefix": "rehearsed", "key": "{header.X-Key}", "limit": strconv.Itoa(quota) + " 1h",
-		"algorithm": "fixed_window", "durable": true, "policy": object{"user": "{header.X-User}"}}
+	limit := rehearsedLimit("rehearsed", quota)
+	limit["durable"], limit["policy"] = true, object{"user": "{header.X-User}"}
+	routes := []route{{"/", "", limit}}
 	caddyOf := func(v version) proxy {
 		address := harness.FreeAddress(t)
-		c := launchConfig(t, v.caddy, address, caddyfile(address, r.dsn, []caddyRoute{{"/*", []string{
-			rehearsedLimit("rehearsed", "limit "+strconv.Itoa(quota)+" 1h", "durable on", "policy {\n\t\tuser {header.X-User}\n\t}")}}}))
+		c := launchConfig(t, v.caddy, address, caddyfile(address, r.dsn, routes))
 		c.AwaitAddress(t, address)
 		return proxy{c.Process, c.url}
 	}
 	traefikOf := func(v version) proxy {
-		tr := startTraefikOf(t, v.root, object{}, "INFO", []route{{"/", backend, limits}})
+		tr := startTraefikOf(t, v.root, object{}, "INFO", routes, "DATABASE_URL="+r.dsn)
 		return proxy{tr.Process, tr.url}
 	}
 	decides := func(p proxy) proxy {

@@ -25,27 +25,22 @@ func TestReloadsUnderLoad(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute, because stores stay open for a while after a reload")
 	}
-	const timeout = "10s"
 	// The settings of a reload differ from those before: a limit, and now and then the history.
-	settings := func(i int) object {
-		return object{
-			"/exact": object{"prefix": "exact", "key": "all", "limit": fmt.Sprint(1000000+i, " 1d"), "algorithm": "fixed_window"},
-			"/wait":  object{"prefix": "wait", "key": "all", "limit": "1", "algorithm": "in_flight", "wait": "up to 10m at most 1000"},
+	settings := func(backend string, i int) (routes []route) {
+		for _, r := range []route{
+			{"/exact", backend, object{"prefix": "exact", "key": "all", "limit": fmt.Sprint(1000000+i, " 1d"), "algorithm": "fixed_window"}},
+			{"/wait", backend, object{"prefix": "wait", "key": "all", "limit": "1", "algorithm": "in_flight", "wait": "up to 10m at most 1000"}},
+		} {
+			maps.Copy(r.limit, object{"timeout": "10s", "onError": "deny", "audit": "denied", "history": object{"region": fmt.Sprint("r", i/50)}})
+			routes = append(routes, r)
 		}
+		return routes
 	}
 	t.Run("Caddy", func(t *testing.T) {
 		t.Parallel()
 		dsn, backend, address, admin := cluster.Open(t), startBackend(t), harness.FreeAddress(t), harness.FreeAddress(t)
 		config := func(i int) string {
-			var routes []caddyRoute
-			for path, of := range settings(i) {
-				lines := []string{"timeout " + timeout, "on_error deny", "audit denied"}
-				for name, value := range of.(object) {
-					lines = append(lines, fmt.Sprint(name, " ", value))
-				}
-				routes = append(routes, caddyRoute{path, []string{limit("", lines...)}})
-			}
-			text := strings.NewReplacer("admin off", "admin "+admin, "respond ok", "reverse_proxy "+strings.TrimPrefix(backend, "http://")).Replace(caddyfile(address, dsn, routes))
+			text := strings.Replace(caddyfile(address, dsn, settings(backend, i)), "admin off", "admin "+admin, 1)
 			return strings.Replace(text, "pg_ratelimit {", fmt.Sprintf("grace_period 1m\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tregion r%d\n\t\t}", i/50), 1)
 		}
 		c := launchConfig(t, buildCaddy(t), address, config(0))
@@ -60,16 +55,8 @@ func TestReloadsUnderLoad(t *testing.T) {
 	t.Run("Traefik", func(t *testing.T) {
 		t.Parallel()
 		dsn, backend := cluster.Open(t), startBackend(t)
-		config := func(i int) (routes []route) {
-			for path, of := range settings(i) {
-				o := object{"dsn": dsn, "timeout": timeout, "onError": "deny", "audit": "denied", "history": object{"region": fmt.Sprint("r", i/50)}}
-				maps.Copy(o, of.(object))
-				routes = append(routes, route{path, backend, o})
-			}
-			return routes
-		}
-		tr := startTraefik(t, config(0))
-		reloadUnderLoad(t, dsn, tr.Process, tr.url, tr.admin, func(i int) { tr.reload(t, config(i)) })
+		tr := startTraefik(t, settings(backend, 0), "DATABASE_URL="+dsn)
+		reloadUnderLoad(t, dsn, tr.Process, tr.url, tr.admin, func(i int) { tr.reload(t, settings(backend, i)) })
 	})
 }
 

@@ -2,13 +2,11 @@ package integration
 
 import (
 	"fmt"
-	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
-	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -19,288 +17,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/seed"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/httplimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
-
-const problemJSON = "application/problem+json"
-
-// madeUp is a random configuration that both proxies can have. The names of settings are those of Caddy, which Traefik has too.
-type madeUp struct {
-	settings edge.Values
-	zones    []edge.Values // of which match is the path of requests
-	policy   edge.Values   // nil without
-
-	settles bool // what is left depends on when a request is settled
-	inGo    bool // httplimit can have it
-}
-
-// keysInGo are the keys that a program makes for httplimit.
-var keysInGo = map[string]func(r *http.Request) string{
-	"all":                      func(*http.Request) string { return "all" },
-	"{method}":                 func(r *http.Request) string { return r.Method },
-	"{remote_ip}":              func(*http.Request) string { return "127.0.0.1" },
-	"{header.X-User}":          userOf,
-	"{method}-{header.X-User}": func(r *http.Request) string { return r.Method + "-" + userOf(r) },
-}
-
-// userOf is a header. A program takes the network of an address itself.
-func userOf(r *http.Request) string {
-	return edge.Network(strings.Join(r.Header["X-User"], ","), 32, 64)
-}
-
-// otherKeys are those for the proxies.
-var otherKeys = []string{"{client_ip}", "{host}", "{hostport}", "{labels.1}", "{path}", "{dir}", "{file}", "{path.1}", "{uri}", "{query}", "{query.q}", "{header.X-Six}",
-	"{cookie.sid}", "{header.Authorization}", "{header.X-Api-Key} | {client_ip}", "a-{header.X-Six}-{host}", "{scheme}{port}"}
-
-// secretHeader lets requests pass uncounted.
-const secretHeader = "0123456789-exempt"
-
-func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }
-
-// makeUp makes a configuration of random settings. Nothing in it depends on the time of a request.
-func makeUp(random *rand.Rand, n int) *madeUp {
-	c := &madeUp{settings: edge.Values{"timeout": "30s", "on_error": "deny", "headers": pick(random, "ours", "tighter", "both"), "fields": pick(random, "x", "x", "ietf", "x ietf")}, inGo: n%2 == 0}
-	if c.inGo {
-		c.settings["headers"], c.settings["fields"] = "both", "x"
-	} else {
-		c.settles = n%8 == 1
-		if n%4 == 3 {
-			c.policy = edge.Values{"api_key": "{header.Authorization}", "user": "{header.X-User}", "refresh": "50ms", "unknown_key": pick(random, "reject", "anonymous")}
-		}
-		if random.IntN(3) == 0 {
-			c.settings["exempt_header"] = "X-Exempt " + secretHeader
-		}
-	}
-	for i := range 1 + random.IntN(3) {
-		c.zones = append(c.zones, zoneOf(random, c, fmt.Sprintf("c%d-%d", n, i)))
-		if c.settles {
-			break
-		}
-	}
-	return c
-}
-
-// zoneOf makes a limit of random settings.
-func zoneOf(random *rand.Rand, c *madeUp, prefix string) edge.Values {
-	z := edge.Values{"algorithm": pick(random, "sliding_window", "fixed_window", "token_bucket", "sliding_log", "gcra"), "limit": fmt.Sprint(2+random.IntN(40), " 1d")}
-	z["prefix"] = prefix + "-" + z["algorithm"]
-	var keys []string
-	for key := range keysInGo {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	if !c.inGo {
-		keys = append(keys, otherKeys...)
-	}
-	z["key"] = pick(random, keys...)
-	some := func(one int, setting string, values ...string) {
-		if random.IntN(one) == 0 {
-			z[setting] = pick(random, values...)
-		}
-	}
-	if z["algorithm"] == "token_bucket" || z["algorithm"] == "gcra" {
-		some(2, "burst", "3", "12")
-	}
-	some(2, "cost", "2", "{header.X-Cost}")
-	if z["cost"] == "{header.X-Cost}" {
-		some(2, "min_cost", "0", "2")
-	}
-	some(6, "durable", "on")
-	some(5, "hash_key", "on", "off")
-	if c.inGo {
-		return z
-	}
-	some(6, "ipv4_prefix", "24")
-	some(6, "ipv6_prefix", "48", "128")
-	some(6, "mode", "shadow", "off")
-	some(3, "match", "a/*", "a/1", "b")
-	if random.IntN(6) == 0 && z["burst"] == "" {
-		delete(z, "limit")
-		z["limits"] = "{header.X-Plan} gold 60 1d, free 3 1d, default 9 1d"
-	}
-	if c.settles {
-		delete(z, "limits")
-		z["algorithm"], z["prefix"], z["limit"], z["mode"], z["burst"] = "fixed_window", prefix+"-fixed_window", "1000000 1d", "enforce", ""
-		z["settle"] = pick(random, "header X-Tokens", "bytes", "json usage.total", "status 404 = 1, else 3")
-	}
-	return z
-}
-
-// inCaddy is the configuration as a directive; path begins those of its requests.
-func (c *madeUp) inCaddy(path string) string {
-	text := "pg_ratelimit {\n"
-	for name, value := range c.settings {
-		text += "\t" + name + " " + value + "\n"
-	}
-	if c.policy != nil {
-		text += "\tpolicy {\n"
-		for name, value := range c.policy {
-			text += "\t\t" + name + " " + value + "\n"
-		}
-		text += "\t}\n"
-	}
-	for _, z := range c.zones {
-		text += "\tzone " + z["prefix"] + " {\n"
-		for name, value := range z {
-			switch {
-			case value == "" || name == "prefix":
-			case name == "match":
-				text += "\t\tmatch {\n\t\t\tpath " + path + value + "\n\t\t\tmethod GET POST\n\t\t}\n"
-			default:
-				text += "\t\t" + name + " " + value + "\n"
-			}
-		}
-		text += "\t}\n"
-	}
-	return text + "}"
-}
-
-// inTraefik is the configuration of a middleware.
-func (c *madeUp) inTraefik(dsn, path string) object {
-	o := object{"dsn": dsn, "in_memory_block": "off"}
-	for name, value := range c.settings {
-		o[name] = value
-	}
-	if c.policy != nil {
-		policy := object{}
-		for name, value := range c.policy {
-			policy[name] = value
-		}
-		o["policy"] = policy
-	}
-	var zones []object
-	for _, z := range c.zones {
-		zone := object{}
-		for name, value := range z {
-			zone[name] = value
-		}
-		if z["match"] != "" {
-			zone["match"] = object{"paths": path + z["match"], "methods": "GET,POST"}
-		}
-		zones = append(zones, zone)
-	}
-	o["zones"] = zones
-	return o
-}
-
-// inProgram is the configuration in a program with httplimit.
-func (c *madeUp) inProgram(t *testing.T, store ratelimit.Store) func(http.Handler) http.Handler {
-	t.Helper()
-	var read []*edge.ConfiguredLimit
-	for _, z := range c.zones {
-		l, err := edge.ReadLimit(z)
-		if err != nil {
-			t.Fatal(err)
-		}
-		read = append(read, l)
-	}
-	limited, err := httplimit.New(store, httplimit.Options{Timeout: 30e9, DenyOnError: true, Hits: func(r *http.Request) (hits []ratelimit.Hit) {
-		for i, z := range c.zones {
-			hit := ratelimit.Hit{Limit: &read[i].Limit, Key: keysInGo[z["key"]](r), Cost: read[i].Cost, Secret: z["hash_key"] == "on"}
-			if hit.Cost == 0 {
-				edge.SetCost(&hit, strings.Join(r.Header["X-Cost"], ","), read[i].MinCost)
-			}
-			hits = append(hits, hit)
-		}
-		return hits
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return limited
-}
-
-// rulesOf are the rules for the requests of a configuration.
-func rulesOf(path string) string {
-	name := strings.Trim(path, "/")
-	return strings.NewReplacer("NAME", name, "PATH", path).Replace(`
-		SELECT rate_limit_rule('NAME-free', tiers => '{free}', paths => '{PATH*}', algorithm => 'token_bucket', per_day => 9, burst => 9);
-		SELECT rate_limit_rule('NAME-pro', tiers => '{pro}', paths => '{PATH*}', algorithm => 'fixed_window', per_day => 5, status => 402, message => 'Pay', retry_after => '90 s');
-		SELECT rate_limit_rule('NAME-bill', tiers => '{free}', paths => '{PATHa/*}', algorithm => 'fixed_window', per_day => 2, on_exceed => 'overage');
-		SELECT rate_limit_rule('NAME-trial', mode => 'shadow', paths => '{PATH*}', algorithm => 'fixed_window', per_day => 1);
-		SELECT rate_limit_rule('NAME-closed', action => 'block', paths => '{PATHb/*}', message => 'No "entry"');
-		SELECT rate_limit_rule('NAME-health', action => 'exempt', paths => '{PATHa/2}');`)
-}
-
-// madeUpRequest is a random request.
-type madeUpRequest struct {
-	method, host, path string // path is behind that of a configuration
-	headers            []string
-}
-
-func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
-	q := &madeUpRequest{method: pick(random, "GET", "GET", "GET", "POST", "HEAD"), host: pick(random, "a.test:80", "API.Example.test.:8443", "b.test")}
-	q.path = pick(random, "a/1", "a/1", "a/2", "a//1", "a/../b", "%61/1", "b", "b/c", "B", "a%2F..%2Fb", "2001:db8::1", "limited", "missing") + pick(random, "", "", "?q=x;y", "?q=1&q=2", "?page=2")
-	some := func(one int, name string, values ...string) {
-		if random.IntN(one) == 0 {
-			q.headers = append(q.headers, name, pick(random, values...))
-		}
-	}
-	some(2, "X-User", "alice", "bob", "carol", "mallory", "2001:db8::1")
-	some(9, "X-User", "second")
-	some(3, "X-Plan", "gold", "free", "other")
-	some(3, "X-Cost", "0", "1", "3", "-2", "many", "99999999999999999999")
-	some(3, "X-Six", "2001:DB8::1:0:0:0:1", "2001:db8::2", "192.0.2.7", "::ffff:192.0.2.7", "text")
-	some(6, "Authorization", keys...)
-	some(6, "X-Api-Key", "k1", "127.0.0.1")
-	some(6, "Cookie", "Sid=abc", "a=1; sid=b")
-	some(5, "Accept", problemJSON, "application/json, */*;q=0.1", "text/html")
-	some(9, "X-Exempt", secretHeader, "guessed")
-	return q
-}
-
-// behindAll is the server behind all proxies. It says what it got of the header with a secret, and sends costs.
-func behindAll(t *testing.T) *url.URL {
-	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("X-Tokens", "7")
-		if strings.HasSuffix(r.URL.Path, "/limited") {
-			w.Header().Set("X-RateLimit-Limit", "20")
-			w.Header().Set("X-RateLimit-Remaining", "4")
-		}
-		if strings.HasSuffix(r.URL.Path, "/missing") {
-			w.WriteHeader(http.StatusNotFound)
-		}
-		fmt.Fprintf(w, `{"usage": {"total": 5}, "exempt": %q, "method": %q}`, r.Header["X-Exempt"], r.Method)
-	}))
-	t.Cleanup(s.Close)
-	u, err := url.Parse(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u
-}
-
-var (
-	times     = regexp.MustCompile(`;(t=\d+|pk=:[^:]*:)`)
-	waitTimes = regexp.MustCompile(`"retryAfter":\d+|in \d+ seconds?`)
-)
-
-// shown is an answer without what differs between two equal ones: moments, and what a proxy adds to all answers.
-func (c *madeUp) shown(response *http.Response, body string) string {
-	h := response.Header
-	for _, name := range []string{"Date", "Server", "Via", "Content-Length"} {
-		h.Del(name)
-	}
-	for name, values := range h {
-		switch name {
-		case "X-Ratelimit-Reset", "Retry-After":
-			h[name] = []string{"some"}
-		case "Ratelimit", "Ratelimit-Policy":
-			for i := range values {
-				values[i] = times.ReplaceAllString(values[i], "")
-			}
-		}
-	}
-	if c.settles {
-		h.Del("X-Ratelimit-Remaining")
-		h.Del("Ratelimit")
-	}
-	return fmt.Sprint(response.StatusCode, " ", h, " ", waitTimes.ReplaceAllString(body, "wait"))
-}
 
 // handled serves each configuration below its path.
 func handled(t *testing.T, all map[string]http.Handler) string {
@@ -339,23 +57,23 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 	dsns := []string{policyDatabase(t, sql), policyDatabase(t, sql), cluster.Open(t)}
 	names := []string{"Caddy", "the plugin", "httplimit"}
 
-	var routes []caddyRoute
+	var routes []route
 	p := loadPlugin(t)
 	store := openStore(t, dsns[2], postgres.Options{MaxBlockedKeys: -1})
 	middlewares, program := map[string]http.Handler{}, map[string]http.Handler{}
 	for n, c := range all {
 		path := fmt.Sprintf("/c%d/", n)
 		behind := httputil.NewSingleHostReverseProxy(upstream)
-		routes = append(routes, caddyRoute{path + "*", []string{c.inCaddy(path)}})
-		middlewares[path] = p.mustHandler(t, behind, c.inTraefik(dsns[1], path))
+		limit := c.limit(path)
+		routes = append(routes, route{path, upstream.String(), maps.Clone(limit)})
+		limit["dsn"] = dsns[1]
+		middlewares[path] = p.mustHandler(t, behind, limit)
 		if c.inGo {
 			program[path] = c.inProgram(t, store)(behind)
 		}
 	}
 	address := harness.FreeAddress(t)
-	config := strings.ReplaceAll(caddyfile(address, dsns[0], routes), "respond ok", "reverse_proxy "+upstream.Host)
-	config = strings.Replace(config, "dsn ", "in_memory_block off\n\t\tdsn ", 1)
-	config = strings.Replace(config, "http://"+address+" {", "http://:"+address[strings.LastIndexByte(address, ':')+1:]+" {", 1) // for all hosts
+	config := strings.Replace(caddyfile(address, dsns[0], routes), "dsn ", "in_memory_block off\n\t\tdsn ", 1)
 	caddy := launchConfig(t, buildCaddy(t), address, config)
 	caddy.AwaitAddress(t, address)
 	urls := []string{caddy.url, handled(t, middlewares), handled(t, program)}
@@ -391,11 +109,11 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 	}
 	var alone []string
 	for until := time.Now().Add(patience); ; time.Sleep(time.Second) { // requests are settled in the background
-		if alone = differ(dsns[0], dsns[1], "^c|^rule"); len(alone) == 0 || time.Now().After(until) {
+		if alone = differ(dsns[0], dsns[1], "^c|^rule|^ban"); len(alone) == 0 || time.Now().After(until) {
 			break
 		}
 	}
-	if len(alone) > 0 || len(rowsIn(t, dsns[0], "^c|^rule")) < configurations {
+	if len(alone) > 0 || len(rowsIn(t, dsns[0], "^c|^rule|^ban")) < configurations {
 		t.Errorf("rows of one proxy alone:\n%s", strings.Join(alone, "\n"))
 	}
 	if alone := differ(dsns[0], dsns[2], "^c[0-9]*[02468]-"); len(alone) > 0 {
@@ -436,23 +154,17 @@ func (c *madeUp) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []s
 				request.Header.Add(q.headers[j], q.headers[j+1])
 			}
 			request.Host = q.host
-			response, err := client.Do(request)
+			answer, err := harness.AskBy(client, request)
 			if err != nil {
 				t.Errorf("%s: %v", names[at], err)
 				return
 			}
-			body, err := io.ReadAll(response.Body)
-			response.Body.Close()
-			if err != nil {
-				t.Errorf("%s: %v", names[at], err)
-				return
-			}
-			answers[at] = c.shown(response, string(body))
-			statuses.Store(response.StatusCode, true)
+			answers[at] = c.shown(answer)
+			statuses.Store(answer.Status, true)
 		}
 		for at := range answers {
 			if answers[at] != answers[0] {
-				t.Errorf("configuration %d, request %d %+v:\n%s answers %s\n%s answers %s\n%s", n, i, *q, names[0], answers[0], names[at], answers[at], c.inCaddy(fmt.Sprintf("/c%d/", n)))
+				t.Errorf("configuration %d, request %d %+v:\n%s answers %s\n%s answers %s\n%s", n, i, *q, names[0], answers[0], names[at], answers[at], directive(c.limit(fmt.Sprintf("/c%d/", n))))
 				if wrong++; wrong == 3 {
 					return
 				}

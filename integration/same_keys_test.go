@@ -3,7 +3,6 @@ package integration
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -26,22 +25,12 @@ func TestTheProxiesMakeTheSameKeys(t *testing.T) {
 		{"{path}|{dir}|{path.0}|{file}|{uri}|{query}|{query.q}", "/b/2001:db8::1|/b/|b|2001:db8::/64|/b/2001:db8::1?q=x&y=z|q=x&y=z|x"},
 	}
 	var zones []object
-	inCaddy := []string{"pg_ratelimit {"}
 	for i, k := range keys {
-		zones = append(zones, object{"prefix": fmt.Sprint("traefik", i), "key": k.key, "limit": "10 1h", "hashKey": "off"})
-		inCaddy = append(inCaddy, fmt.Sprintf("\tzone caddy%d {\n\t\tkey %s\n\t\tlimit 10 1h\n\t\thash_key off\n\t}", i, k.key))
+		zones = append(zones, object{"prefix": fmt.Sprint("PROXY", i), "key": k.key, "limit": "10 1h", "hashKey": false})
 	}
-	inCaddy = append(inCaddy, "\ttimeout 30s", "\ton_error deny", "}")
-	backend := startBackend(t)
-	tr := startTraefik(t, []route{
-		{"/wrong", backend, object{"dsn": dsn, "prefix": "p", "limit": "no limit"}},
-		{"/b", backend, object{"dsn": dsn, "timeout": "30s", "onError": "deny", "zones": zones}},
-	})
-	address := harness.FreeAddress(t)
-	// The site is for all hosts, not only for the address.
-	config := strings.Replace(caddyfile(address, dsn, []caddyRoute{{"/*", inCaddy}}), "http://"+address+" {", "http://:"+address[strings.LastIndexByte(address, ':')+1:]+" {\n\tbind 127.0.0.1", 1)
-	c := launchConfig(t, buildCaddy(t), address, config)
-	c.AwaitAddress(t, address)
+	routes := []route{{"/b", "", decideAlways(object{"zones": zones})}}
+	c := startCaddy(t, dsn, routes...)
+	tr := startTraefik(t, append(routes, route{"/wrong", "", object{"prefix": "p", "limit": "no limit"}}), "DATABASE_URL="+dsn)
 	for _, url := range []string{tr.url, c.url} {
 		request := harness.Get(url+"/a/../b//2001:db8::1?q=x;y=z", "X-Six", "2001:DB8::1:0:0:0:1", "X-Mapped", "::ffff:192.0.2.7", "X-Two", "one", "Cookie", "Sid=abc")
 		request.Header.Add("X-Two", "two")

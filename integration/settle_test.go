@@ -97,13 +97,11 @@ func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 	upstream := settledUpstream(t, goOn)
 	kinds := []string{"header", "bytes", "json", "status"}
 	settles := map[string]string{"header": "header x-tokens", "bytes": "bytes", "json": "json usage.total_tokens", "status": "status 401 403 = 1, else 0"}
-	inCaddy := ""
-	var inTraefik []object
+	var zones []object
 	for _, kind := range kinds {
-		inCaddy += fmt.Sprintf("zone caddy-%s {\n\tlimit 1000000 1h\n\talgorithm fixed_window\n\tkey {header.X-Case}\n\tcost 10\n\tsettle %s\n}\n", kind, settles[kind])
-		inTraefik = append(inTraefik, object{"prefix": "traefik-" + kind, "limit": "1000000 1h", "algorithm": "fixed_window", "key": "{header.X-Case}", "cost": "10", "settle": settles[kind]})
+		zones = append(zones, object{"prefix": "PROXY-" + kind, "limit": "1000000 1h", "algorithm": "fixed_window", "key": "{header.X-Case}", "cost": "10", "settle": settles[kind]})
 	}
-	proxies := bothProxies(t, dsn, upstream, inCaddy, object{"zones": inTraefik})
+	proxies := bothProxies(t, dsn, upstream, object{"zones": zones})
 	json := func(tokens string) int64 { return int64(len(`{"id":"a","usage":{"total_tokens":` + tokens + `}}`)) }
 	for _, test := range []struct {
 		path, method                string
@@ -184,8 +182,8 @@ func TestAClientThatGoesAwayIsSettled(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(upstream.Close)
-	for proxy, url := range bothProxies(t, dsn, upstream.URL, "prefix caddy\nlimit 1000000 1h\nalgorithm fixed_window\nkey all\ncost 5000\nsettle bytes",
-		object{"prefix": "traefik", "limit": "1000000 1h", "algorithm": "fixed_window", "key": "all", "cost": "5000", "settle": "bytes"}) {
+	for proxy, url := range bothProxies(t, dsn, upstream.URL,
+		object{"prefix": "PROXY", "limit": "1000000 1h", "algorithm": "fixed_window", "key": "all", "cost": "5000", "settle": "bytes"}) {
 		ctx, cancel := context.WithCancel(t.Context())
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {

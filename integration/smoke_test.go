@@ -21,12 +21,7 @@ func TestSmoke(t *testing.T) {
 	var urls, pages []string
 	for range 2 {
 		limits, page := harness.FreeAddress(t), harness.FreeAddress(t)
-		config := caddyfile(limits, dsn, []caddyRoute{
-			{"/shared", []string{exactly("shared", "key all", "limit 90 1d", "algorithm fixed_window")}},
-			{"/allow", []string{limit("allow", "key all", "limit 3 1d", "algorithm fixed_window", "timeout 30s", "on_error allow")}},
-			{"/deny", []string{exactly("deny", "key all", "limit 1000000 1d", "algorithm fixed_window")}},
-			{"/policy", []string{exactly("", "policy {\n\tuser {header.X-User}\n}")}},
-		}) + fmt.Sprintf("\nhttp://%s {\n\tbind 127.0.0.1\n\tpg_ratelimit_page {\n\t\tinsecure\n\t}\n}\n", page)
+		config := caddyfile(limits, dsn, smokeRoutes()) + fmt.Sprintf("\nhttp://%s {\n\tbind 127.0.0.1\n\tpg_ratelimit_page {\n\t\tinsecure\n\t}\n}\n", page)
 		c := launchConfig(t, buildCaddy(t), limits, config)
 		c.AwaitAddress(t, limits)
 		urls, pages = append(urls, c.url), append(pages, "http://"+page)
@@ -110,22 +105,24 @@ func TestSmoke(t *testing.T) {
 	})
 }
 
+// smokeRoutes are the limits of TestSmoke.
+func smokeRoutes() []route {
+	return []route{
+		{"/shared", "", decideAlways(object{"prefix": "shared", "key": "all", "limit": "90 1d", "algorithm": "fixed_window"})},
+		{"/allow", "", object{"prefix": "allow", "key": "all", "limit": "3 1d", "algorithm": "fixed_window", "timeout": "30s", "onError": "allow"}},
+		{"/deny", "", decideAlways(object{"prefix": "deny", "key": "all", "limit": "1000000 1d", "algorithm": "fixed_window"})},
+		{"/policy", "", decideAlways(object{"policy": object{"user": "{header.X-User}"}})},
+	}
+}
+
 // interpreted serves the plugin with the limits of TestSmoke, in an interpreter, and returns its URL.
 func interpreted(t *testing.T, dsn string) string {
 	t.Helper()
 	p := loadPlugin(t)
 	mux := http.NewServeMux()
-	for path, config := range map[string]object{
-		"/shared": decideAlways(object{"prefix": "shared", "limit": "90 1d"}),
-		"/allow":  {"prefix": "allow", "limit": "3 1d", "timeout": "30s"},
-		"/deny":   decideAlways(object{"prefix": "deny", "limit": "1000000 1d"}),
-		"/policy": decideAlways(object{"policy": object{"user": "{header.X-User}"}}),
-	} {
-		config["dsn"] = dsn
-		if config["prefix"] != nil {
-			config["key"], config["algorithm"] = "all", "fixed_window"
-		}
-		mux.Handle(path, p.mustHandler(t, ok, config))
+	for _, r := range smokeRoutes() {
+		r.limit["dsn"] = dsn
+		mux.Handle(r.path, p.mustHandler(t, ok, r.limit))
 	}
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)

@@ -26,59 +26,38 @@ type soakProxy struct {
 	process          func() *harness.Process
 }
 
-// settingsOf are the settings of a lane, in both proxies.
-func settingsOf(l *lane) object {
-	settings := object{"prefix": l.name, "key": "{header.X-Key}", "timeout": soakTimeout.String(), "audit": "all", "onError": l.onError}
-	if l.governed {
-		settings["policy"] = object{"apiKey": "{header.X-Api-Key}", "user": "{header.X-Key}"}
-		delete(settings, "prefix")
-		delete(settings, "key")
-	}
-	for name, value := range l.settings {
-		settings[name] = value
-	}
-	return settings
-}
-
-// caddyName is the name of a setting of Traefik in Caddy.
-var caddyName = strings.NewReplacer("onError", "on_error", "synchronousCommit", "synchronous_commit", "apiKey", "api_key")
-
-// soakCaddyfile is the configuration of a Caddy. limit replaces the first limit, if it is not "".
-func soakCaddyfile(name, address, admin, dsn, upstream, limit string) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "{\n\tadmin %s\n\tpersist_config off\n\tauto_https off\n\tservers {\n\t\tprotocols h1\n\t}\n\tpg_ratelimit {\n\t\tdsn %q\n\t\tnode_name %s\n\t\thistory {\n\t\t\tregion %s\n\t\t}\n\t}\n}\nhttp://%s {\n",
-		admin, dsn, name, name, address)
+// soakRoutes are the lanes of a proxy. limit replaces the first limit, if it is not "".
+func soakRoutes(name, upstream, limit string) (routes []route) {
 	for i := range lanes {
 		l := &lanes[i]
-		fmt.Fprintf(&b, "\thandle /%s {\n", l.name)
-		if l.onError != "" {
-			settings := settingsOf(l)
-			if limit != "" && settings["limit"] != nil {
-				settings["limit"], limit = limit, ""
-			}
-			b.WriteString("\t\tpg_ratelimit {\n")
-			for setting, value := range settings {
-				if block, ok := value.(object); ok {
-					fmt.Fprintf(&b, "\t\t\t%s {\n", setting)
-					for setting, value := range block {
-						fmt.Fprintf(&b, "\t\t\t\t%s %v\n", caddyName.Replace(setting), value)
-					}
-					b.WriteString("\t\t\t}\n")
-					continue
-				}
-				fmt.Fprintf(&b, "\t\t\t%s %s\n", caddyName.Replace(setting), strings.ReplaceAll(fmt.Sprint(value), "true", "on"))
-			}
-			b.WriteString("\t\t}\n")
+		settings := object{"timeout": soakTimeout.String(), "audit": "all", "onError": l.onError, "nodeName": name, "history": object{"region": name}}
+		switch {
+		case l.governed:
+			settings["policy"] = object{"apiKey": "{header.X-Api-Key}", "user": "{header.X-Key}"}
+		case l.onError == "":
+			settings = nil
+		default:
+			settings["prefix"], settings["key"] = l.name, "{header.X-Key}"
 		}
-		fmt.Fprintf(&b, "\t\treverse_proxy %s\n\t}\n", strings.TrimPrefix(upstream, "http://"))
+		for setting, value := range l.settings {
+			settings[setting] = value
+		}
+		if limit != "" && settings["limit"] != nil {
+			settings["limit"], limit = limit, ""
+		}
+		routes = append(routes, route{"/" + l.name, upstream, settings})
 	}
-	return b.String() + "}\n"
+	return routes
 }
 
 func newSoakCaddy(t *testing.T, binary, name, dsn, upstream string) *soakProxy {
 	t.Helper()
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
-	config := soakCaddyfile(name, address, admin, dsn, upstream, "")
+	options := fmt.Sprintf("pg_ratelimit {\n\t\tnode_name %s\n\t\thistory {\n\t\t\tregion %s\n\t\t}\n", name, name)
+	configOf := func(limit string) string {
+		return strings.NewReplacer("admin off", "admin "+admin, "pg_ratelimit {\n\t\tdsn", options+"\t\tdsn").Replace(caddyfile(address, dsn, soakRoutes(name, upstream, limit)))
+	}
+	config := configOf("")
 	var running *caddy
 	p := &soakProxy{name: name, url: "http://" + address, admin: "http://" + admin}
 	p.start = func() {
@@ -92,9 +71,7 @@ func newSoakCaddy(t *testing.T, binary, name, dsn, upstream string) *soakProxy {
 		return nil
 	}
 	p.reload = func() error { return load(config, http.StatusOK) }
-	p.reject = func() error {
-		return load(soakCaddyfile(name, address, admin, dsn, upstream, "many 1h"), http.StatusBadRequest)
-	}
+	p.reject = func() error { return load(configOf("many 1h"), http.StatusBadRequest) }
 	p.process = func() *harness.Process { return running.Process }
 	p.start()
 	return p
@@ -102,25 +79,10 @@ func newSoakCaddy(t *testing.T, binary, name, dsn, upstream string) *soakProxy {
 
 func newSoakTraefik(t *testing.T, name, dsn, upstream string) *soakProxy {
 	t.Helper()
-	var routes []route
-	for i := range lanes {
-		l := &lanes[i]
-		r := route{"/" + l.name, upstream, nil}
-		if l.onError != "" {
-			r.limit = settingsOf(l)
-			r.limit["nodeName"], r.limit["history"] = name, object{"region": name}
-		}
-		routes = append(routes, r)
-	}
-	environment := "DATABASE_URL=" + dsn
-	tr := startTraefik(t, routes, environment)
-	dir := filepath.Dir(tr.dynamic)
+	routes := soakRoutes(name, upstream, "")
+	tr := startTraefik(t, routes, "DATABASE_URL="+dsn)
 	return &soakProxy{name: name, url: tr.url, admin: tr.admin,
-		start: func() {
-			tr.Process = harness.Start(t, harness.Program{Name: name, Path: traefikProgram(t), Dir: dir, Env: []string{environment}, Args: []string{"--configFile=" + filepath.Join(dir, "traefik.yml")}})
-			tr.AwaitAddress(t, strings.TrimPrefix(tr.url, "http://"))
-			tr.awaitGeneration(t)
-		},
+		start:   func() { tr.start(t) },
 		reload:  func() error { tr.reload(t, routes); return nil },
 		reject:  func() error { tr.reject(t); tr.reload(t, routes); return nil },
 		process: func() *harness.Process { return tr.Process },

@@ -13,8 +13,8 @@ import (
 func TestDecisionsAreOnTheSpansOfCaddysTracing(t *testing.T) {
 	t.Parallel()
 	address := harness.FreeAddress(t)
-	limits := "route {\n\ttracing\n\tpg_ratelimit traced {\n\t\tdsn memory\n\t\tkey {header.Authorization}\n\t\tlimit 1 1h\n\t\talgorithm fixed_window\n\t}\n\trespond ok\n}"
-	c := launchConfig(t, buildCaddy(t), address, caddyfile(address, "memory", []caddyRoute{{"/*", []string{limits}}}), "OTEL_TRACES_EXPORTER=console", "OTEL_BSP_SCHEDULE_DELAY=50")
+	config := caddyfile(address, "memory", []route{{"/", "", object{"prefix": "traced", "key": "{header.Authorization}", "limit": "1 1h", "algorithm": "fixed_window"}}})
+	c := launchConfig(t, buildCaddy(t), address, strings.Replace(config, "route {", "route {\n\ttracing", 1), "OTEL_TRACES_EXPORTER=console", "OTEL_BSP_SCHEDULE_DELAY=50")
 	c.AwaitAddress(t, address)
 	if got := answersTo(t, 2, c.url, "Authorization", "hunter2"); got != "200 429" {
 		t.Fatalf("the answers are %s", got)

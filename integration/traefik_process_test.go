@@ -1,6 +1,9 @@
 package integration
 
 import (
+	"bytes"
+	"cmp"
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -8,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"gopkg.in/yaml.v3"
@@ -15,12 +19,28 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
+var builtTraefik = sync.OnceValues(func() (string, error) {
+	return harness.Traefik(context.Background(), ".")
+})
+
+// traefikProgram is a real Traefik, built on first use and kept for later runs.
+func traefikProgram(t testing.TB) string {
+	t.Helper()
+	path, err := builtTraefik()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // traefik is a Traefik process with this repository as its local plugin.
 type traefik struct {
 	*harness.Process
+	program    harness.Program
 	url        string // of its entry point
 	admin      string // of its API
 	dynamic    string // the file of its dynamic configuration
+	backend    string // of routes without one
 	generation int
 }
 
@@ -47,7 +67,7 @@ func startTraefikOf(t testing.TB, root string, entryPoint object, logLevel strin
 	dir := t.TempDir()
 	linkPlugin(t, root, filepath.Join(dir, "plugins-local"))
 	web, admin := harness.FreeAddress(t), harness.FreeAddress(t)
-	tr := &traefik{url: "http://" + web, admin: "http://" + admin, dynamic: filepath.Join(dir, "dynamic.yml")}
+	tr := &traefik{url: "http://" + web, admin: "http://" + admin, dynamic: filepath.Join(dir, "dynamic.yml"), backend: startBackend(t)}
 	entryPoint["address"] = web
 	writeYAML(t, filepath.Join(dir, "traefik.yml"), object{
 		"global":      object{"checkNewVersion": false, "sendAnonymousUsage": false},
@@ -60,27 +80,20 @@ func startTraefikOf(t testing.TB, root string, entryPoint object, logLevel strin
 		},
 		"experimental": object{"localPlugins": object{"pg_ratelimit": object{"moduleName": modulePath}}},
 	})
+	tr.program = harness.Program{Name: "traefik", Path: program, Dir: dir, Env: env, Args: []string{"--configFile=" + filepath.Join(dir, "traefik.yml")}}
 	tr.write(t, routes)
-	tr.Process = harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir, Env: env, Args: []string{"--configFile=" + filepath.Join(dir, "traefik.yml")}})
-	t.Cleanup(func() {
-		log := tr.Log()
-		for _, line := range strings.Split(log, "\n") {
-			if strings.Contains(line, "panic") {
-				t.Errorf("something panicked in Traefik: %s\n%s", line, log)
-				break
-			}
-		}
-	})
-	tr.AwaitAddress(t, web)
-	tr.awaitGeneration(t)
+	tr.start(t)
 	return tr
 }
 
-// route is a path in Traefik, its backend, and the plugin's configuration, nil for none.
-type route struct {
-	path    string
-	backend string // a URL
-	limit   object
+// start starts the process, also again after its end.
+func (tr *traefik) start(t testing.TB) {
+	t.Helper()
+	p := harness.Start(t, tr.program)
+	t.Cleanup(func() { checkNoPanic(t, "Traefik", p.Log()) })
+	tr.Process = p
+	tr.AwaitAddress(t, strings.TrimPrefix(tr.url, "http://"))
+	tr.awaitGeneration(t)
 }
 
 // write writes the next generation of the dynamic configuration. The route /generation
@@ -100,7 +113,7 @@ func (tr *traefik) write(t testing.TB, routes []route) {
 			router["middlewares"] = []string{name}
 		}
 		routers[name] = router
-		services[name] = object{"loadBalancer": object{"servers": []object{{"url": r.backend}}}}
+		services[name] = object{"loadBalancer": object{"servers": []object{{"url": cmp.Or(r.backend, tr.backend)}}}}
 	}
 	writeYAML(t, tr.dynamic, object{"http": object{"routers": routers, "services": services, "middlewares": middlewares}})
 }
@@ -141,13 +154,14 @@ func (tr *traefik) awaitGeneration(t testing.TB) {
 	})
 }
 
-// writeYAML replaces a file at once: a reader sees the old file or the new one.
+// writeYAML replaces a file at once: a reader sees the old file or the new one. PROXY is replaced, too.
 func writeYAML(t testing.TB, path string, content any) {
 	t.Helper()
 	text, err := yaml.Marshal(content)
 	if err != nil {
 		t.Fatal(err)
 	}
+	text = bytes.ReplaceAll(text, []byte("PROXY"), []byte("traefik"))
 	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -18,22 +18,13 @@ const (
 	quota    = 100
 )
 
-// decideAlways makes a middleware wait long enough for a decision on a slow machine, and
-// refuse requests without one.
-func decideAlways(limit object) object {
-	limit["timeout"], limit["onError"] = "30s", "deny"
-	return limit
-}
-
 func TestCaddyAndTraefikCountTogether(t *testing.T) {
-	backend, dsn := startBackend(t), cluster.Open(t)
-	caddy := startCaddy(t, dsn, caddyRoute{"/*", []string{exactly("together", "key {header.X-Client}", "limit 100 1h",
-		"zone many {\n\tkey {header.Authorization}\n\tlimit 1000000 1d\n\talgorithm fixed_window\n\tdurable\n}")}})
-	tr := startTraefik(t, []route{{"/", backend, decideAlways(object{
-		"dsn": dsn, "prefix": "together", "key": "{header.X-Client}", "limit": "100 1h",
+	dsn := cluster.Open(t)
+	both := startBoth(t, dsn, route{"/", "", decideAlways(object{
+		"prefix": "together", "key": "{header.X-Client}", "limit": "100 1h",
 		"zones": []object{{"prefix": "many", "key": "{header.Authorization}", "limit": "1000000 1d", "algorithm": "fixed_window", "durable": true}},
-	})}})
-	urls := []string{caddy.url + "/", tr.url + "/"}
+	})})
+	urls := []string{both[0].url + "/", both[1].url + "/"}
 	// Before the quota is used up, and after.
 	for _, status := range []int{http.StatusOK, http.StatusTooManyRequests} {
 		client := "headers-" + strconv.Itoa(status)

@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"context"
 	"net/http"
 	"os"
 	"os/exec"
@@ -10,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
@@ -147,16 +144,8 @@ func createsTheTables(t *testing.T, _ string) {
 		t.Fatal(err)
 	}
 	dsn := cluster.Open(t)
-	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(ctx)
 	for range 2 {
-		if _, err := conn.Exec(ctx, string(text)); err != nil {
-			t.Fatal(err)
-		}
+		cluster.Execute(t, dsn, string(text))
 	}
 	h := middleware(t, map[string]any{
 		"dsn": dsn, "prefix": "web", "limit": "1 1h", "autoMigrate": "false", "timeout": "20s", "onError": "deny",

@@ -4,11 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -40,10 +37,9 @@ type kitchen struct {
 // which Caddy makes the tables, or with the roles of the page.
 func newKitchen(t *testing.T, first []block, owner bool) *kitchen {
 	t.Helper()
-	ctx := context.Background()
 	dsn := cluster.Open(t)
 	k := &kitchen{renamed: map[string]string{}, rename: regexp.MustCompile(`\b(` + strings.Join(pageRoles, "|") + `)\b`)}
-	k.owner = k.connect(t, dsn)
+	k.owner = cluster.Connect(t, dsn)
 	suffix := "_" + strings.ToLower(rand.Text())
 	for _, role := range pageRoles {
 		k.renamed[role] = role + suffix
@@ -52,7 +48,6 @@ func newKitchen(t *testing.T, first []block, owner bool) *kitchen {
 		for _, role := range pageRoles {
 			k.execute(t, k.owner, fmt.Sprintf("DO $$ BEGIN IF to_regrole('%[1]s') IS NOT NULL THEN DROP OWNED BY %[1]s; DROP ROLE %[1]s; END IF; END $$", k.renamed[role]))
 		}
-		_ = k.owner.Close(ctx)
 	})
 	proxy, reader := dsn, dsn
 	if !owner {
@@ -61,8 +56,7 @@ func newKitchen(t *testing.T, first []block, owner bool) *kitchen {
 		as := func(role string) string { return dsn + "&options=-c%20role%3D" + k.renamed[role] }
 		proxy, reader = as("proxy"), as("administrator")
 	}
-	k.reader = k.connect(t, reader)
-	t.Cleanup(func() { _ = k.reader.Close(ctx) })
+	k.reader = cluster.Connect(t, reader)
 	for _, b := range first {
 		if b.language == "caddyfile" {
 			k.startCaddy(t, b.text, proxy)
@@ -115,25 +109,7 @@ func (k *kitchen) startCaddy(t *testing.T, config, dsn string) {
 		}
 		config = strings.Replace(config, change[0], change[1], 1)
 	}
-	dir := t.TempDir()
-	file := filepath.Join(dir, "Caddyfile")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c := harness.Start(t, harness.Program{
-		Path: harness.Caddy(t, root), Args: []string{"run", "--config", file, "--adapter", "caddyfile"}, Dir: dir,
-		Env: []string{"DATABASE_URL=" + dsn, "HOME=" + dir, "XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir},
-	})
-	c.AwaitAddress(t, k.proxy)
-}
-
-func (k *kitchen) connect(t *testing.T, dsn string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(context.Background(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return conn
+	harness.RunCaddy(t, "", harness.Caddy(t, root), config, "DATABASE_URL="+dsn).AwaitAddress(t, k.proxy)
 }
 
 // real is SQL of the page with the roles of this kitchen.
@@ -188,19 +164,10 @@ func (k *kitchen) obeyed(t *testing.T) {
 	last := k.text(t, "SELECT coalesce(max(seq), 0) FROM rate_limit_changes")
 	version := regexp.MustCompile(`(?m)^caddy_pg_ratelimit_policy_version (\S+)$`)
 	k.await(t, "the proxy to obey", func() bool {
-		response, err := http.Get(k.metrics)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		match := version.FindSubmatch(text)
+		match := version.FindStringSubmatch(harness.Ask(t, harness.Get(k.metrics)).Body)
 		var applied float64
 		if match != nil {
-			if _, err := fmt.Sscan(string(match[1]), &applied); err != nil {
+			if _, err := fmt.Sscan(match[1], &applied); err != nil {
 				t.Fatal(err)
 			}
 		}

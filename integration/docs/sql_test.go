@@ -1,14 +1,11 @@
 package docs
 
 import (
-	"context"
 	"crypto/rand"
 	"net/http"
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -56,33 +53,13 @@ func TestSQL(t *testing.T) {
 			if answer := ask(h, "X-API-Key", "the API key"); answer.Code != http.StatusOK {
 				t.Fatalf("%d %s", answer.Code, answer.Body)
 			}
-			ctx := context.Background()
-			conn, err := pgx.Connect(ctx, dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close(ctx)
 			// The middleware makes the tables of the policy in the background.
-			if _, err := conn.PgConn().Exec(ctx, schema.File+historyOfAClient).ReadAll(); err != nil {
-				t.Fatal(err)
-			}
+			cluster.Execute(t, dsn, schema.File+historyOfAClient)
 			// The accounts of a server are not of one database.
 			account := "caddy_" + strings.ToLower(rand.Text())
-			if _, err := conn.Exec(ctx, "CREATE ROLE "+account); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				other, err := pgx.Connect(ctx, dsn)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer other.Close(ctx)
-				if _, err := other.Exec(ctx, "DROP OWNED BY "+account+"; DROP ROLE "+account); err != nil {
-					t.Error(err)
-				}
-			})
-			results, err := conn.PgConn().Exec(ctx, grantee.ReplaceAllString(b.text, " TO "+account+";")).ReadAll()
+			cluster.Execute(t, dsn, "CREATE ROLE "+account)
+			t.Cleanup(func() { cluster.Execute(t, dsn, "DROP OWNED BY "+account+"; DROP ROLE "+account) })
+			results, err := cluster.Connect(t, dsn).PgConn().Exec(t.Context(), grantee.ReplaceAllString(b.text, " TO "+account+";")).ReadAll()
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -131,14 +131,10 @@ func checkScraped(t *testing.T, c traefikYAML) {
 			t.Error(err)
 		}
 	}
-	address, dir := harness.FreeAddress(t), t.TempDir()
+	address := harness.FreeAddress(t)
 	config := "{\n\tadmin off\n\tauto_https off\n\tpersist_config off\n}\n" +
 		strings.NewReplacer(target, address, "example.com {", "http://"+harness.FreeAddress(t)+" {").Replace(page)
-	caddy := harness.Start(t, harness.Program{
-		Path: harness.Caddy(t, root), Args: []string{"run", "--config", written(t, "Caddyfile", config), "--adapter", "caddyfile"}, Dir: dir,
-		Env: []string{"DATABASE_URL=" + unreachable, "HOME=" + dir, "XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir},
-	})
-	caddy.AwaitAddress(t, address)
+	harness.RunCaddy(t, "", harness.Caddy(t, root), config, "DATABASE_URL="+unreachable).AwaitAddress(t, address)
 	if answer := harness.Ask(t, harness.Get("http://"+address+"/metrics")); !strings.Contains(answer.Body, "caddy_pg_ratelimit_database_up") {
 		t.Errorf("/metrics is answered %d %s", answer.Status, answer.Body)
 	}
