@@ -58,6 +58,7 @@ func checkMetrics(t *testing.T, wanted map[string]float64) {
 	}
 }
 
+// A limit in the mode shadow has decisions of its own, which say what it would do.
 func TestMetrics(t *testing.T) {
 	c := start(t, `
 		:PORT {
@@ -67,18 +68,33 @@ func TestMetrics(t *testing.T) {
 				zone PREFIX_loose {
 					limit 100 1m
 				}
+				zone PREFIX_trial {
+					limit 1 1m
+					mode shadow
+				}
 			}
 		}`)
-	for range 5 {
-		c.get("/")
+	for i := range 5 {
+		want := http.StatusOK
+		if i >= 2 {
+			want = http.StatusTooManyRequests
+		}
+		c.expect(want, "/")
 	}
 	p := c.prefix()
 	checkMetrics(t, map[string]float64{
 		"decisions_total allowed " + p: 2, "decisions_total denied " + p: 3, "decisions_total error_passed " + p: 0, "decisions_total error_refused " + p: 0, "decisions_total overloaded " + p: 0,
 		"decisions_total allowed " + p + "_loose": 2, "decisions_total denied " + p + "_loose": 0,
 		"decisions_total allowed " + p + " from memory": 2, "decisions_total denied " + p + " from memory": 3,
+		"decisions_total would_allow " + p + "_trial from memory": 1, "decisions_total would_deny " + p + "_trial from memory": 4,
 		"blocked_total " + p: 0, "decision_duration_seconds": 5, "database_up": 1, "batches_total": 0,
 	})
+	if _, there := measured(t)["decisions_total denied "+p+"_trial"]; there {
+		t.Error("a limit in the mode shadow has refusals")
+	}
+	if n := len(c.lines("a limit in the mode shadow would have refused")); n != 4 {
+		t.Errorf("the log has %d lines about the limit in the mode shadow, want 4", n)
+	}
 }
 
 // The metrics tell which requests passed without the database, and what is charged in advance.

@@ -70,16 +70,23 @@ func archiveCommand(t *testing.T, dsn string, target archiveTarget, args ...stri
 	return cmd
 }
 
-// archive runs the command to its end, and returns the most memory that it had, in bytes.
-func archiveAll(t *testing.T, cmd *exec.Cmd) int64 {
+// begin starts a program. The channel gets its end, and the buffer has what it says after that.
+func begin(t *testing.T, cmd *exec.Cmd) (ended chan error, out *bytes.Buffer) {
 	t.Helper()
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	out = &bytes.Buffer{}
+	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
+	ended = make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
+	return ended, out
+}
+
+// archiveAll runs the command to its end, and returns the most memory that it had, in bytes.
+func archiveAll(t *testing.T, cmd *exec.Cmd) int64 {
+	t.Helper()
+	ended, out := begin(t, cmd)
 	peak := int64(0)
 	for {
 		select {
@@ -130,9 +137,9 @@ func TestDuckDBReadsTheArchive(t *testing.T) {
 	fillSums(t, conn)
 	for _, target := range archiveTargets(t) {
 		cmd := archiveCommand(t, dsn, target)
-		begin := time.Now()
+		began := time.Now()
 		peak := archiveAll(t, cmd)
-		seconds := time.Since(begin).Seconds()
+		seconds := time.Since(began).Seconds()
 		want.compare(t, duckdbSums(t, target.dir))
 		compareSums(t, conn, target)
 		// A proxy that could not reach the database adds to the sums of a day that is archived already.
@@ -237,13 +244,7 @@ func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
 // the program failed, what it said.
 func killAfter(t *testing.T, cmd *exec.Cmd, after time.Duration) (killed bool, said string) {
 	t.Helper()
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended, out := begin(t, cmd)
 	select {
 	case err := <-ended:
 		if err != nil {

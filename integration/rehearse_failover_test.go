@@ -53,6 +53,17 @@ func (r *rehearsal) variable(name string) string {
 	return ""
 }
 
+// replicateSynchronously makes a standby, as the page says.
+func (r *rehearsal) replicateSynchronously() {
+	r.t.Helper()
+	r.page("Replicate", 0)
+	r.page("Replicate", 1)
+	r.decided()
+	await(r.t, "the standby to be synchronous", func() bool {
+		return r.number("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1
+	})
+}
+
 // loseThePrimary kills it. walSender is a process that has been stopped, or "".
 func (r *rehearsal) loseThePrimary(walSender string) {
 	r.t.Helper()

@@ -47,12 +47,7 @@ pidfile = %s/pgbouncer.pid
 			r.proxies()
 			r.decided()
 			r.dsn = direct
-			r.page("Replicate", 0)
-			r.page("Replicate", 1)
-			r.decided()
-			await(t, "the standby to be synchronous", func() bool {
-				return r.number("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1
-			})
+			r.replicateSynchronously()
 			load := r.load("/", "k", 10*time.Millisecond)
 			time.Sleep(time.Second)
 			r.loseThePrimary("")

@@ -29,12 +29,7 @@ func rehearseRestoreAndFailover(t *testing.T) {
 	if bans := r.number("SELECT count(*) FROM rate_limit_bans WHERE network = '198.51.100.0/24'"); bans != 1 {
 		t.Error("a change that the first restore undid is missing after a restore to a later moment")
 	}
-	r.page("Replicate", 0)
-	r.page("Replicate", 1)
-	r.decided()
-	await(t, "the standby to be synchronous", func() bool {
-		return r.number("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1
-	})
+	r.replicateSynchronously()
 	r.page("Replicate", 2)
 	admitted := r.ask("/", 500, "failover")
 	r.loseThePrimary("")

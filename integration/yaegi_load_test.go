@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path"
 	"path/filepath"
@@ -188,4 +189,22 @@ func (p *plugin) mustHandler(t testing.TB, next http.Handler, config map[string]
 		t.Fatal(err)
 	}
 	return h
+}
+
+var ok = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+
+// ask sends a handler one request, with headers given as name, value.
+func ask(h http.Handler, headers ...string) *httptest.ResponseRecorder {
+	return askPath(h, "/a/b?q=1", headers...)
+}
+
+// askPath is ask for another path.
+func askPath(h http.Handler, path string, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, "http://example.com"+path, nil)
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
 }

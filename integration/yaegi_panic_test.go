@@ -36,3 +36,14 @@ func TestInterpretedPanicFailsOneRequest(t *testing.T) {
 		group.Wait()
 	}
 }
+
+func TestInterpretedPanicOfNextGoesThrough(t *testing.T) {
+	h := loadPlugin(t).mustHandler(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), object{"dsn": "memory", "prefix": "a", "limit": "5 1m"})
+	defer func() {
+		if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // it is this very value
+			t.Errorf("recovered %v", p)
+		}
+	}()
+	ask(h)
+	t.Error("the panic did not go through")
+}

@@ -87,7 +87,7 @@ func TestCostsThatClientsChooseBreakNoSum(t *testing.T) {
 // TestAFloodOfKeysInOneSecondIsBounded: refusals that could become one row need memory, too.
 func TestAFloodOfKeysInOneSecondIsBounded(t *testing.T) {
 	s := &site{t: t}
-	w := s.writerOn(downDB{}, history.Settings{DisableMigration: true})
+	w := s.writerOn(downDB, history.Settings{DisableMigration: true})
 	key := strings.Repeat("k", 500)
 	before := heap()
 	const records = 200000
@@ -104,20 +104,26 @@ func TestAFloodOfKeysInOneSecondIsBounded(t *testing.T) {
 	}
 }
 
-// downDB is a database that never answers.
-type downDB struct{}
+// fakeDB is a database that answers everything with what the function returns.
+type fakeDB func(ctx context.Context) error
 
-var errDown = errors.New("connection refused")
-
-func (downDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (f fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+	err := f(ctx)
 	for _, s := range statements {
-		s.Err = errDown
+		s.Err = err
 	}
-	return errDown
+	return err
 }
 
-func (downDB) Exec(context.Context, string) error { return errDown }
-func (downDB) Close()                             {}
+func (f fakeDB) Exec(ctx context.Context, _ string) error { return f(ctx) }
+func (fakeDB) Close()                                     {}
+
+// downDB refuses, noDB takes everything at once, and hangingDB answers when the caller gives up.
+var (
+	downDB    = fakeDB(func(context.Context) error { return errors.New("connection refused") })
+	noDB      = fakeDB(func(context.Context) error { return nil })
+	hangingDB = fakeDB(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+)
 
 // TestMemoryIsBoundedWhileTheDatabaseIsDown: whatever clients send, and for how long.
 func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
@@ -125,7 +131,7 @@ func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 		t.Skip("make test-all runs it: it fills the memory of a proxy")
 	}
 	s := &site{t: t}
-	w := s.writerOn(downDB{}, history.Settings{DisableMigration: true})
+	w := s.writerOn(downDB, history.Settings{DisableMigration: true})
 	key, path := strings.Repeat("k", 500), strings.Repeat("ä", 500)
 	before := heap()
 	const records = 400000
@@ -162,24 +168,10 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// hangingDB is a database that answers only when the caller gives up.
-type hangingDB struct{}
-
-func (hangingDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	<-ctx.Done()
-	for _, s := range statements {
-		s.Err = ctx.Err()
-	}
-	return ctx.Err()
-}
-
-func (hangingDB) Exec(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
-func (hangingDB) Close()                                   {}
-
 // TestCloseEndsThoughTheDatabaseHangs: in bounded time, and no goroutine is left.
 func TestCloseEndsThoughTheDatabaseHangs(t *testing.T) {
 	before := runtime.NumGoroutine()
-	w, err := history.New(hangingDB{}, history.Settings{})
+	w, err := history.New(hangingDB, history.Settings{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +239,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{history.Settings{Retention: []history.Retention{{What: "audit usage", Keep: 24 * time.Hour}}}, `retention: "audit usage": must be audit, metrics_minute, metrics_hour, metrics_day or usage`},
 		{history.Settings{Retention: []history.Retention{{What: "usage", Keep: time.Hour}}}, `retention usage: "1h0m0s": must be 24h or more`},
 	} {
-		_, err := history.New(downDB{}, c.settings)
+		_, err := history.New(downDB, c.settings)
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) || err.Error() != c.want {
 			t.Errorf("%v, want %s", err, c.want)

@@ -53,11 +53,7 @@ func (s *site) exec(sql string) {
 
 func (s *site) number(sql string) int64 {
 	s.t.Helper()
-	var n int64
-	if err := s.pool.QueryRow(context.Background(), sql).Scan(&n); err != nil {
-		s.t.Fatalf("%s: %v", sql, err)
-	}
-	return n
+	return cluster.Query[int64](s.t, s.dsn, sql)
 }
 
 // text returns all rows of a query, their columns with a space between.

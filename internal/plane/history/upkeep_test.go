@@ -7,67 +7,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// upkeepSite is a database with the tables of the history, and a connection to it.
-type upkeepSite struct {
-	t    testing.TB
-	dsn  string
-	db   pgdb.DB
-	conn *pgx.Conn
-}
-
-func newUpkeepSite(t testing.TB) *upkeepSite {
+// newUpkeepSite is a site with the tables of the history.
+func newUpkeepSite(t testing.TB) *site {
 	t.Helper()
-	s := &upkeepSite{t: t, dsn: cluster.Open(t, schema.History)}
-	s.db = s.open("")
-	s.conn = cluster.Connect(s.t, s.dsn)
-	return s
-}
-
-func (s *upkeepSite) open(more string) pgdb.DB {
-	s.t.Helper()
-	db, err := pgxdb.Open(s.dsn+more, pgxdb.Options{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(db.Close)
-	return db
-}
-
-// run runs commands on a connection, and returns the first column of the last one, lines
-// joined with a space.
-func (s *upkeepSite) run(conn *pgx.Conn, sql string) string {
-	s.t.Helper()
-	results, err := conn.PgConn().Exec(context.Background(), sql).ReadAll()
-	if err != nil {
-		s.t.Fatalf("%s: %v", sql, err)
-	}
-	var values []string
-	for _, row := range results[len(results)-1].Rows {
-		values = append(values, string(row[0]))
-	}
-	return strings.Join(values, " ")
+	return siteOn(t, cluster.Open(t, schema.History))
 }
 
 // days makes the partitions of some days, with a row in each.
-func (s *upkeepSite) days(first string, n int) {
+func (s *site) days(first string, n int) {
 	s.t.Helper()
-	s.run(s.conn, fmt.Sprintf(`SELECT rate_limit_make_partition(date '%[1]s' + n) FROM generate_series(0, %[2]d - 1) n;
+	s.exec(fmt.Sprintf(`SELECT rate_limit_make_partition(date '%[1]s' + n) FROM generate_series(0, %[2]d - 1) n;
 		INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) SELECT date '%[1]s'::timestamp AT TIME ZONE 'UTC' + n * interval '1 day', 1, 5, 'limited', 'web', 'n'
 		FROM generate_series(0, %[2]d - 1) n`, first, n))
 }
 
-func (s *upkeepSite) upkeep(now string) history.UpkeepReport {
+func (s *site) upkeep(now string) history.UpkeepReport {
 	s.t.Helper()
-	report, err := history.Upkeep(context.Background(), s.db, at(s.t, now))
+	report, err := history.Upkeep(context.Background(), s.db(), at(s.t, now))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -94,9 +55,9 @@ func short(names []string) string {
 	return strings.Join(all, " ")
 }
 
-func (s *upkeepSite) partitions() string {
+func (s *site) partitions() string {
 	s.t.Helper()
-	return strings.ReplaceAll(s.run(s.conn, `SELECT relname FROM pg_class WHERE relname ~ '^rate_limit_audit_\d' AND relkind = 'r' ORDER BY 1`), "rate_limit_audit_", "")
+	return s.text(`SELECT string_agg(substr(relname, 18), ' ' ORDER BY relname) FROM pg_class WHERE relname ~ '^rate_limit_audit_\d' AND relkind = 'r'`)
 }
 
 // The partitions of today and of 7 more days are made, and one that is 90 days old goes: not a
@@ -115,7 +76,7 @@ func TestUpkeepMakesAndDropsPartitions(t *testing.T) {
 	if got := s.partitions(); got != "20260823 20261120 20261121 20261122 20261123 20261124 20261125 20261126 20261127 20261128" {
 		t.Errorf("there are the partitions %s", got)
 	}
-	if got := s.run(s.conn, "SELECT count(*) FROM rate_limit_audit"); got != "1" {
+	if got := s.text("SELECT count(*) FROM rate_limit_audit"); got != "1" {
 		t.Errorf("%s rows are left", got)
 	}
 	if again := s.upkeep("2026-11-21T00:00:00Z"); len(again.Made)+len(again.Dropped)+len(again.Detached)+len(again.Skipped) > 0 || again.RolledUp+again.Deleted > 0 {
@@ -126,7 +87,7 @@ func TestUpkeepMakesAndDropsPartitions(t *testing.T) {
 // Metrics are rolled up, and what is old is deleted.
 func TestUpkeepRollsUpAndDeletes(t *testing.T) {
 	s := newUpkeepSite(t)
-	s.run(s.conn, `INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, requests) VALUES ('minute', '2026-11-21 10:00Z', 'a', '', '', '', 4), ('minute', '2026-11-21 10:01Z', 'a', '', '', '', 5);
+	s.exec(`INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, requests) VALUES ('minute', '2026-11-21 10:00Z', 'a', '', '', '', 4), ('minute', '2026-11-21 10:01Z', 'a', '', '', '', 5);
 		INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ('2019-11-20', 'ann', '2019-11-20')`)
 	if report := s.upkeep("2026-11-21T10:02:00Z"); report.RolledUp != 2 || report.Deleted != 1 {
 		t.Errorf("the report is %+v", report)
@@ -134,23 +95,27 @@ func TestUpkeepRollsUpAndDeletes(t *testing.T) {
 	if report := s.upkeep("2026-11-28T11:00:00Z"); report.RolledUp != 0 || report.Deleted != 2 {
 		t.Errorf("7 days later the report is %+v", report)
 	}
-	if got := s.run(s.conn, "SELECT sum(requests) FROM rate_limit_metrics"); got != "18" {
+	if got := s.text("SELECT sum(requests)::bigint FROM rate_limit_metrics"); got != "18" {
 		t.Errorf("hour and day have %s requests, want 9 each", got)
 	}
 }
 
 // leavePending has the detaching of a partition interrupted, as a process that is killed would.
-func (s *upkeepSite) leavePending(partition string) {
+func (s *site) leavePending(partition string) {
 	s.t.Helper()
-	reader := cluster.Connect(s.t, s.dsn)
-	s.run(reader, "BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE")
-	s.run(s.conn, "SET statement_timeout = '200ms'")
-	if _, err := s.conn.Exec(context.Background(), "ALTER TABLE rate_limit_audit DETACH PARTITION "+partition+" CONCURRENTLY"); err == nil {
+	ctx := context.Background()
+	reader, conn := cluster.Connect(s.t, s.dsn), cluster.Connect(s.t, s.dsn)
+	_, err := reader.Exec(ctx, "BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE")
+	if _, failed := conn.Exec(ctx, "SET statement_timeout = '200ms'"); err != nil || failed != nil {
+		s.t.Fatal(err, failed)
+	}
+	if _, err := conn.Exec(ctx, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partition+" CONCURRENTLY"); err == nil {
 		s.t.Fatal("the partition is detached")
 	}
-	s.run(s.conn, "RESET statement_timeout")
-	s.run(reader, "COMMIT")
-	if got := s.run(s.conn, "SELECT name FROM rate_limit_partitions() WHERE pending"); got != "public."+partition {
+	if _, err := reader.Exec(ctx, "COMMIT"); err != nil {
+		s.t.Fatal(err)
+	}
+	if got := s.text("SELECT name FROM rate_limit_partitions() WHERE pending"); got != "public."+partition {
 		s.t.Fatalf("pending is %q", got)
 	}
 }
@@ -170,7 +135,7 @@ func TestAnInterruptedDetachIsCompleted(t *testing.T) {
 	if short(report.Dropped) != "" || short(report.Detached) != "20261122" || len(report.Skipped) > 0 {
 		t.Errorf("the report is %+v", report)
 	}
-	if got := s.run(s.conn, "SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_audit_20261122'"); got != "1" {
+	if got := s.text("SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_audit_20261122'"); got != "1" {
 		t.Error("a partition that is not past its retention is gone")
 	}
 }
@@ -181,7 +146,9 @@ func TestAPendingPartitionThatIsHeldStopsNothing(t *testing.T) {
 	s.days("2026-08-01", 3)
 	s.leavePending("rate_limit_audit_20260802")
 	reader := cluster.Connect(s.t, s.dsn)
-	s.run(reader, "BEGIN; SELECT * FROM rate_limit_audit_20260802")
+	if _, err := reader.Exec(context.Background(), "BEGIN; SELECT * FROM rate_limit_audit_20260802"); err != nil {
+		t.Fatal(err)
+	}
 	report := s.upkeep("2026-11-21T12:00:00Z")
 	if want := fmt.Sprintf("public.rate_limit_audit_20260802: held by pid %d", reader.PgConn().PID()); len(report.Skipped) != 1 || report.Skipped[0] != want {
 		t.Errorf("skipped %q, want %q", report.Skipped, want)
@@ -196,7 +163,7 @@ func TestUpkeepEndsWithItsContext(t *testing.T) {
 	s := newUpkeepSite(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := history.Upkeep(ctx, s.db, time.Now()); err == nil || !strings.Contains(err.Error(), "context canceled") {
+	if _, err := history.Upkeep(ctx, s.db(), time.Now()); err == nil || !strings.Contains(err.Error(), "context canceled") {
 		t.Errorf("the error is %v", err)
 	}
 }

@@ -1,28 +1,13 @@
 package history_test
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
-
-// noDB is a database that takes everything at once.
-type noDB struct{}
-
-func (noDB) Run(_ context.Context, statements []*pgdb.Statement) error {
-	for _, s := range statements {
-		s.Err = nil
-	}
-	return nil
-}
-
-func (noDB) Exec(context.Context, string) error { return nil }
-func (noDB) Close()                             {}
 
 // watched adds records of keys, each so many times, and returns what a page shows.
 func watched(t *testing.T, w *history.Writer, counts map[string]int) history.Watched {
@@ -51,7 +36,7 @@ func find(list []history.Counted, name string) history.Counted {
 // The heaviest senders are exact, also among many thousands of others, and memory is bounded.
 func TestAPageHasTheHeaviestSendersAmongMany(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
-	w, err := history.New(noDB{}, history.Settings{Now: func() time.Time { return now }})
+	w, err := history.New(noDB, history.Settings{Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +86,7 @@ func TestAPageHasTheHeaviestSendersAmongMany(t *testing.T) {
 
 // Requests that neither a rule nor a limit refused are counted by the reason.
 func TestAPageHasTheReasonsOfRefusalsWithoutALimit(t *testing.T) {
-	w, err := history.New(noDB{}, history.Settings{Now: func() time.Time { return time.Unix(1_800_000_000, 0) }})
+	w, err := history.New(noDB, history.Settings{Now: func() time.Time { return time.Unix(1_800_000_000, 0) }})
 	if err != nil {
 		t.Fatal(err)
 	}

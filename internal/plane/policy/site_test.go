@@ -68,11 +68,7 @@ func (s *site) exec(sql string, args ...any) {
 
 func (s *site) number(sql string, args ...any) int64 {
 	s.t.Helper()
-	var n int64
-	if err := s.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
-		s.t.Fatalf("%s: %v", sql, err)
-	}
-	return n
+	return cluster.Query[int64](s.t, s.dsn, sql, args...)
 }
 
 // begin opens a transaction on a connection of its own.

@@ -7,22 +7,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-func mustExec(t *testing.T, conn *pgx.Conn, sql string) {
-	t.Helper()
-	if _, err := conn.Exec(t.Context(), sql); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func queryText(t *testing.T, conn *pgx.Conn, sql string) string {
-	t.Helper()
-	var text string
-	if err := conn.QueryRow(t.Context(), sql).Scan(&text); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return text
-}
-
 // exists tells whether the file or folder is there.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
@@ -32,7 +16,7 @@ func exists(path string) bool {
 func TestStopKeepsTheDataAndRestartTheAddress(t *testing.T) {
 	c := Private(t, Options{})
 	dsn := c.DSN("postgres")
-	mustExec(t, Connect(t, dsn), "CREATE TABLE kept AS SELECT 42 AS n")
+	Execute(t, dsn, "CREATE TABLE kept AS SELECT 42 AS n")
 
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
@@ -49,7 +33,7 @@ func TestStopKeepsTheDataAndRestartTheAddress(t *testing.T) {
 	if c.DSN("postgres") != dsn {
 		t.Fatalf("after Restart the address is %s, was %s", c.DSN("postgres"), dsn)
 	}
-	if n := queryText(t, Connect(t, dsn), "SELECT n::text FROM kept"); n != "42" {
+	if n := Query[string](t, dsn, "SELECT n::text FROM kept"); n != "42" {
 		t.Fatalf("the table holds %s, want 42", n)
 	}
 }

@@ -125,7 +125,7 @@ func TestWithoutAServerThePackageOfNpmServes(t *testing.T) {
 		t.Errorf("the user reads %q, want %q", said.String(), want)
 	}
 	c := Private(t, Options{BinDir: bin})
-	if version := queryText(t, Connect(t, c.DSN("postgres")), "SHOW server_version"); !strings.HasPrefix(version, "15.") {
+	if version := Query[string](t, c.DSN("postgres"), "SHOW server_version"); !strings.HasPrefix(version, "15.") {
 		t.Errorf("the server is Postgres %s, want 15", version)
 	}
 }
