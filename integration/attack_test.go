@@ -188,10 +188,12 @@ func TestAttackersWhoChooseEverything(t *testing.T) {
 		SELECT rate_limit_rule('slow', count_by => '{all}', paths => '{/slow/*}', per_hour => 10, status => 402, message => 'pay');
 		SELECT rate_limit_rule('trial', count_by => '{header:X-User|user}', mode => 'shadow', per_hour => 1)`)
 	routes := []route{{"/", startBackend(t), object{
-		"timeout": "30s", "onError": "deny", "ipStrategy": object{"depth": 1}, "fields": "x ietf", "exempt": "192.0.2.0/24", "exemptHeader": "X-Internal {env.ATTACKED}",
+		"timeout": "30s", "onError": "deny", "ipStrategy": object{"depth": 1}, "fields": "x ietf",
+		"exempt": "192.0.2.0/24", "exemptHeader": "X-Internal {env.ATTACKED}",
 		"policy": object{"apiKey": "{header.Authorization}", "user": "{header.X-User}"},
 		"zones": []object{
-			{"prefix": "PROXY-key", "key": "{header.X-Api-Key} | {cookie.id} | {client_ip}", "limit": "200 1m", "cost": "{header.X-Cost}", "minCost": "0", "audit": "denied"},
+			{"prefix": "PROXY-key", "key": "{header.X-Api-Key} | {cookie.id} | {client_ip}", "limit": "200 1m",
+				"cost": "{header.X-Cost}", "minCost": "0", "audit": "denied"},
 			{"prefix": "PROXY-plan", "key": "{header.X-Tenant}", "limits": "{header.X-Plan} gold 1000 1m, default 50 1m"},
 			{"prefix": "PROXY-trial", "limit": "1 1h", "mode": "shadow"},
 			{"prefix": "PROXY-login", "limit": "50 1m", "key": "{path}", "match": object{"paths": "/login,/api/*"}},

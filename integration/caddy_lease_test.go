@@ -18,7 +18,8 @@ const charged = "SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_ephemera
 func leasedCaddy(t *testing.T, dsn string) (c *caddy, reload func()) {
 	t.Helper()
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
-	config := caddyfile(address, dsn, []route{{"/", "", decideAlways(object{"prefix": "leased", "algorithm": "fixed_window", "limit": "30000 1h", "lease": "5%", "audit": "all"})}})
+	config := caddyfile(address, dsn, []route{{"/", "", decideAlways(object{
+		"prefix": "leased", "algorithm": "fixed_window", "limit": "30000 1h", "lease": "5%", "audit": "all"})}})
 	config = strings.Replace(config, "admin off", "admin "+admin, 1)
 	c = launchConfig(t, buildCaddy(t), address, config)
 	c.AwaitAddress(t, address)

@@ -62,7 +62,8 @@ func TestFaultTable(t *testing.T) {
 	}
 	routes := []route{
 		{"/wide", "", object{"prefix": "wide", "limit": "1000000 1h", "key": "all", "onError": "local"}},
-		{"/tight", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window", "key": "{header.X-Key}", "durable": true, "synchronousCommit": true, "onError": "local"}},
+		{"/tight", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window", "key": "{header.X-Key}",
+			"durable": true, "synchronousCommit": true, "onError": "local"}},
 		{"/deny", "", object{"prefix": "deny", "limit": "1000000 1h", "key": "all", "onError": "deny"}},
 		{"/none", "", nil},
 	}

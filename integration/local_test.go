@@ -52,7 +52,8 @@ func localProxies(t *testing.T, n int, dsn string) (all []proxy) {
 			continue
 		}
 		address := harness.FreeAddress(t)
-		c := launchConfig(t, buildCaddy(t), address, strings.Replace(caddyfile(address, dsn, routes), "pg_ratelimit {", "pg_ratelimit {\n\t\tnode_name "+name, 1))
+		config := strings.Replace(caddyfile(address, dsn, routes), "pg_ratelimit {", "pg_ratelimit {\n\t\tnode_name "+name, 1)
+		c := launchConfig(t, buildCaddy(t), address, config)
 		c.AwaitAddress(t, address)
 		all = append(all, proxy{c.Process, c.url})
 	}

@@ -138,8 +138,8 @@ func secretProxies(t *testing.T, dsn, storage string) (c *caddy, tr *traefik) {
 	t.Helper()
 	var routes []route
 	for i, s := range keySources {
-		routes = append(routes, route{s.path, "", object{"dsn": dsn, "prefix": fmt.Sprint("zone", i), "timeout": "10s", "onError": "deny", "ban": "1m after 1000 refusals in 1m",
-			"key": s.placeholder, "limit": "8 1h", "policy": object{"apiKey": s.placeholder, "forwardHeaders": true}}})
+		routes = append(routes, route{s.path, "", object{"dsn": dsn, "prefix": fmt.Sprint("zone", i), "timeout": "10s", "onError": "deny",
+			"ban": "1m after 1000 refusals in 1m", "key": s.placeholder, "limit": "8 1h", "policy": object{"apiKey": s.placeholder, "forwardHeaders": true}}})
 	}
 	address := harness.FreeAddress(t)
 	config := strings.NewReplacer("admin off", "admin off\n\tdebug\n\tmetrics\n\tstorage file_system "+storage,

@@ -197,7 +197,8 @@ func (r *rehearsal) proxies() {
 
 // rehearsedLimit is a limit for each X-Key.
 func rehearsedLimit(prefix string, quota int) object {
-	return object{"timeout": "2s", "onError": "deny", "prefix": prefix, "key": "{header.X-Key}", "limit": fmt.Sprint(quota, " 1h"), "algorithm": "fixed_window"}
+	return object{"timeout": "2s", "onError": "deny", "prefix": prefix, "key": "{header.X-Key}",
+		"limit": fmt.Sprint(quota, " 1h"), "algorithm": "fixed_window"}
 }
 
 // TestRehearsal runs docs/recovery.md under a Caddy and a Traefik that stay in use: each of its commands is

@@ -110,7 +110,8 @@ psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" -
 	}
 	var routes []route
 	for path, dsn := range dsns {
-		routes = append(routes, route{path, "", object{"dsn": dsn, "timeout": "2s", "onError": "deny", "prefix": "tls", "key": "all", "limit": "1000000 1h"}})
+		limit := object{"dsn": dsn, "timeout": "2s", "onError": "deny", "prefix": "tls", "key": "all", "limit": "1000000 1h"}
+		routes = append(routes, route{path, "", limit})
 	}
 	c, tr := startCaddy(t, dsns["/cert"], routes...), startTraefik(t, routes)
 	r.urls = []string{c.url, tr.url}

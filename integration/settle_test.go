@@ -99,7 +99,8 @@ func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 	settles := map[string]string{"header": "header x-tokens", "bytes": "bytes", "json": "json usage.total_tokens", "status": "status 401 403 = 1, else 0"}
 	var zones []object
 	for _, kind := range kinds {
-		zones = append(zones, object{"prefix": "PROXY-" + kind, "limit": "1000000 1h", "algorithm": "fixed_window", "key": "{header.X-Case}", "cost": "10", "settle": settles[kind]})
+		zones = append(zones, object{"prefix": "PROXY-" + kind, "limit": "1000000 1h", "algorithm": "fixed_window",
+			"key": "{header.X-Case}", "cost": "10", "settle": settles[kind]})
 	}
 	proxies := bothProxies(t, dsn, upstream, object{"zones": zones})
 	json := func(tokens string) int64 { return int64(len(`{"id":"a","usage":{"total_tokens":` + tokens + `}}`)) }

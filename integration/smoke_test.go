@@ -21,7 +21,8 @@ func TestSmoke(t *testing.T) {
 	var urls, pages []string
 	for range 2 {
 		limits, page := harness.FreeAddress(t), harness.FreeAddress(t)
-		config := caddyfile(limits, dsn, smokeRoutes()) + fmt.Sprintf("\nhttp://%s {\n\tbind 127.0.0.1\n\tpg_ratelimit_page {\n\t\tinsecure\n\t}\n}\n", page)
+		config := caddyfile(limits, dsn, smokeRoutes()) +
+			fmt.Sprintf("\nhttp://%s {\n\tbind 127.0.0.1\n\tpg_ratelimit_page {\n\t\tinsecure\n\t}\n}\n", page)
 		c := launchConfig(t, buildCaddy(t), limits, config)
 		c.AwaitAddress(t, limits)
 		urls, pages = append(urls, c.url), append(pages, "http://"+page)

@@ -55,7 +55,8 @@ func newSoakCaddy(t *testing.T, binary, name, dsn, upstream string) *soakProxy {
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
 	options := fmt.Sprintf("pg_ratelimit {\n\t\tnode_name %s\n\t\thistory {\n\t\t\tregion %s\n\t\t}\n", name, name)
 	configOf := func(limit string) string {
-		return strings.NewReplacer("admin off", "admin "+admin, "pg_ratelimit {\n\t\tdsn", options+"\t\tdsn").Replace(caddyfile(address, dsn, soakRoutes(name, upstream, limit)))
+		text := caddyfile(address, dsn, soakRoutes(name, upstream, limit))
+		return strings.NewReplacer("admin off", "admin "+admin, "pg_ratelimit {\n\t\tdsn", options+"\t\tdsn").Replace(text)
 	}
 	config := configOf("")
 	var running *caddy

@@ -13,8 +13,9 @@ import (
 func TestDecisionsAreOnTheSpansOfCaddysTracing(t *testing.T) {
 	t.Parallel()
 	address := harness.FreeAddress(t)
-	config := caddyfile(address, "memory", []route{{"/", "", object{"prefix": "traced", "key": "{header.Authorization}", "limit": "1 1h", "algorithm": "fixed_window"}}})
-	c := launchConfig(t, buildCaddy(t), address, strings.Replace(config, "route {", "route {\n\ttracing", 1), "OTEL_TRACES_EXPORTER=console", "OTEL_BSP_SCHEDULE_DELAY=50")
+	limit := object{"prefix": "traced", "key": "{header.Authorization}", "limit": "1 1h", "algorithm": "fixed_window"}
+	config := strings.Replace(caddyfile(address, "memory", []route{{"/", "", limit}}), "route {", "route {\n\ttracing", 1)
+	c := launchConfig(t, buildCaddy(t), address, config, "OTEL_TRACES_EXPORTER=console", "OTEL_BSP_SCHEDULE_DELAY=50")
 	c.AwaitAddress(t, address)
 	if got := answersTo(t, 2, c.url, "Authorization", "hunter2"); got != "200 429" {
 		t.Fatalf("the answers are %s", got)

@@ -80,7 +80,8 @@ func startTraefikOf(t testing.TB, root string, entryPoint object, logLevel strin
 		},
 		"experimental": object{"localPlugins": object{"pg_ratelimit": object{"moduleName": modulePath}}},
 	})
-	tr.program = harness.Program{Name: "traefik", Path: program, Dir: dir, Env: env, Args: []string{"--configFile=" + filepath.Join(dir, "traefik.yml")}}
+	args := []string{"--configFile=" + filepath.Join(dir, "traefik.yml")}
+	tr.program = harness.Program{Name: "traefik", Path: program, Dir: dir, Env: env, Args: args}
 	tr.write(t, routes)
 	tr.start(t)
 	return tr
