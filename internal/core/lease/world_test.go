@@ -1,0 +1,193 @@
+package lease_test
+
+import (
+	"fmt"
+	"hash/maphash"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// world is one row, and the processes that hold leases of it. The row changes by the Go steps,
+// which package postgres holds equal to its SQL.
+type world struct {
+	limit     *ratelimit.Limit
+	time      int64 // true time, which all monotonic clocks measure
+	step      int64 // what the server's clock is ahead of it
+	row       algorithm.Row
+	processes []*process
+	oracle    *oracle
+}
+
+// server is the server's time.
+func (w *world) server() int64 { return w.time + w.step }
+
+// process is a set of leases and its batches under way.
+type process struct {
+	w       *world
+	leases  *lease.Set
+	plugin  bool // the next hit comes through the plugin
+	batches []*flight
+}
+
+// flight is a batch that was sent, and maybe executed, and not answered.
+type flight struct {
+	sent     int64
+	cost     int64 // of the hit that waits; 0 if there is none
+	asks     []lease.Ask
+	returns  []lease.Return
+	executed bool
+
+	// The answer, if there is one.
+	admitted bool
+	answers  []lease.Answer
+}
+
+var row = lease.RowID{Prefix: "p", Key: "k"}
+
+func newWorld(l *ratelimit.Limit, processes int) *world {
+	w := &world{limit: l, step: conformance.NewClock().Micro, oracle: &oracle{limit: l}}
+	for i := 0; i < processes; i++ {
+		w.processes = append(w.processes, &process{w: w, leases: w.newSet()})
+	}
+	return w
+}
+
+func (w *world) newSet() *lease.Set {
+	return lease.New(lease.Options{Max: 10, Horizon: time.Second, Clock: func() int64 { return w.time }})
+}
+
+// hit has a process decide a hit from its lease, or sends a batch with it.
+func (p *process) hit(cost int64) bool {
+	if p.plugin = !p.plugin; p.plugin && p.quick(cost) {
+		p.w.oracle.admit(p.w.server(), cost)
+		return true
+	}
+	hits := []ratelimit.Hit{{Limit: p.w.limit, Key: "k", Cost: cost}}
+	decisions := make([]ratelimit.Decision, 1)
+	if lease.Take(p.leases, hits, decisions) {
+		if decisions[0].Allowed {
+			p.w.oracle.admit(p.w.server(), cost)
+		} else if !p.w.limit.LeaseEarly || decisions[0].RetryAfter <= 0 {
+			p.w.oracle.wrong = fmt.Errorf("a lease refuses: %+v", decisions[0])
+		}
+		return true
+	}
+	p.send(cost)
+	return false
+}
+
+// quick uses spare units as the interpreted plugin does.
+func (p *process) quick(cost int64) bool {
+	s := p.leases.Shards[maphash.String(p.leases.Seed, row.Key)%lease.ShardCount]
+	l := s.Rows[row]
+	if l == nil || (l.Spare < cost || time.Duration(p.w.time)*time.Microsecond >= l.SpareEnds) && !lease.Extend(p.leases, s, l, cost) {
+		return false
+	}
+	l.Spare -= cost
+	if left := l.Rest + l.Spare; left < 0 || left > p.w.limit.Capacity() {
+		p.w.oracle.wrong = fmt.Errorf("%d are said to be left", left)
+	}
+	return true
+}
+
+// send sends a batch, with a hit if cost is not 0.
+func (p *process) send(cost int64) *flight {
+	asks, returns := lease.Work(p.leases, false)
+	f := &flight{sent: p.w.time, cost: cost, asks: asks, returns: returns}
+	p.batches = append(p.batches, f)
+	return f
+}
+
+// execute runs a batch on the row.
+func (w *world) execute(p *process, f *flight) {
+	if f.executed {
+		return
+	}
+	f.executed = true
+	now, l, d := w.server(), w.limit, algorithm.Of(w.limit)
+	for _, r := range f.returns {
+		if w.row.Start != 0 || w.row.HasTokens { // a refund joins the rows that are there
+			d.Adjust(l, &w.row, now, r.Units.N, r.Units.Claim)
+		}
+	}
+	a := lease.Answer{Row: row, Limit: l, Now: now}
+	if f.cost > 0 {
+		f.admitted = d.Take(l, &w.row, now, 1, f.cost) == 1
+		a.Refused = !f.admitted
+		w.oracle.watch(&w.row)
+		if f.admitted {
+			w.oracle.admit(now, f.cost)
+		}
+	}
+	if len(f.asks) > 0 {
+		a.Ask = &f.asks[0]
+		if n := d.Take(l, &w.row, now, f.asks[0].N, 1); n > 0 {
+			life, claim := d.Lease(l, &w.row, now, lease.MostLife(p.leases, l))
+			a.Leased = lease.Units{N: n, Ends: f.sent + life, Claim: claim}
+		}
+		w.oracle.watch(&w.row)
+	}
+	if f.cost > 0 || len(f.asks) > 0 {
+		free, reset := d.Look(l, &w.row, now)
+		a.Free, a.Reset = free, time.UnixMicro(reset)
+		f.answers = append(f.answers, a)
+	}
+}
+
+// answer gives a process the answer to a batch.
+func (p *process) answer(f *flight) {
+	if p.w.limit.LeaseEarly {
+		lease.SetRoundTrip(p.leases, p.w.time-f.sent)
+	}
+	for i := range f.answers {
+		lease.Update(p.leases, &f.answers[i])
+	}
+	p.forget(f)
+}
+
+// forget loses an answer.
+func (p *process) forget(f *flight) {
+	for i := range p.batches {
+		if p.batches[i] == f {
+			p.batches = append(p.batches[:i:i], p.batches[i+1:]...)
+			return
+		}
+	}
+}
+
+// held is what all processes hold, or may come to hold.
+func (w *world) held() int64 {
+	sum := int64(0)
+	for _, p := range w.processes {
+		sum += lease.Total(p.leases)
+		for _, f := range p.batches {
+			for _, a := range f.answers {
+				sum += a.Leased.N
+			}
+		}
+	}
+	return sum
+}
+
+// returning is what is on its way back. A bucket that was reset takes it in again: unlike a
+// window, it has nothing that tells it from the bucket before.
+func (w *world) returning() int64 {
+	sum := int64(0)
+	for _, p := range w.processes {
+		for _, f := range p.batches {
+			for _, r := range f.returns {
+				sum += r.Units.N
+			}
+		}
+		asks, returns := lease.Work(p.leases, true)
+		for _, r := range returns {
+			sum += r.Units.N
+		}
+		p.batches = append(p.batches, &flight{sent: w.time, asks: asks, returns: returns})
+	}
+	return sum
+}
