@@ -70,8 +70,18 @@ func TestBansByProxies(t *testing.T) {
 	s.want(remains, "1")
 	s.exec("UPDATE rate_limit_bans SET until = now(), times = 2000000000")
 	s.want(remains, "8760")
+}
+
+// Functions that act on a sender or a person refuse what names none, or several.
+func TestFunctionsNeedOneSender(t *testing.T) {
+	s := newSite(t)
+	const nobody = "user_id, key_id, key, address: one of them must say who is to be forgotten"
 	for sql, want := range map[string]string{
-		"SELECT rate_limit_ban('0')": "duration: 00:00:00: must be above 0", "SELECT rate_limit_ban('1 h')": "exactly_one_of_network_user_id_and_key_id_must_be_given",
+		"SELECT rate_limit_ban('0')":   "duration: 00:00:00: must be above 0",
+		"SELECT rate_limit_ban('1 h')": "exactly_one_of_network_user_id_and_key_id_must_be_given",
+
+		"SELECT rate_limit_forget_person()":                              nobody,
+		"SELECT rate_limit_forget_person(user_id => 'ann', key_id => 1)": nobody,
 	} {
 		if failure := s.fails(sql); !strings.Contains(failure.Message, want) {
 			t.Errorf("%s: %s, want %q", sql, failure.Message, want)
