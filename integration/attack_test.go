@@ -152,11 +152,11 @@ func undocumented(r *http.Request, answer *harness.Answer, err error) string {
 	contentType := answer.Header.Get("Content-Type")
 	ours := contentType == "application/json" || contentType == problemJSON
 	switch {
+	case (answer.Status == http.StatusBadRequest || answer.Status == http.StatusRequestHeaderFieldsTooLarge) && !ours:
+		return "" // of the proxy itself, which then closes the connection, and may not have read the request: err may be a reset
 	case err != nil:
 		return text
 	case answer.Status == http.StatusOK:
-	case (answer.Status == http.StatusBadRequest || answer.Status == http.StatusRequestHeaderFieldsTooLarge) && !ours: // of the proxy itself
-		return ""
 	case answer.Status != http.StatusTooManyRequests && answer.Status != http.StatusBadRequest && answer.Status != http.StatusUnauthorized && answer.Status != http.StatusPaymentRequired:
 		return text
 	case !ours || r.Method != http.MethodHead && !json.Valid([]byte(answer.Body)):

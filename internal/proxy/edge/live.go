@@ -214,7 +214,8 @@ func (row *liveRow) compare(r *Report, now time.Time) {
 }
 
 // ratesOf are the requests between two reports, so many seconds apart. Counts begin again with a new history.
-func ratesOf(now, before map[string][]int64, seconds float64) (r Rates) {
+func ratesOf(now, before map[string][]int64, seconds float64) Rates {
+	r := Rates{}
 	for prefix, counts := range now {
 		for kind, n := range counts {
 			if old := before[prefix]; kind < len(old) && old[kind] <= n {
