@@ -1540,6 +1540,15 @@ CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (
 COMMENT ON TABLE rate_limit_overrides IS
 	'Other amounts of a limit for a tier, a user or an API key. The override for the key counts, else the one for the user, else the one for the tier. Of several that are valid the one that became valid last counts.';
 COMMENT ON COLUMN rate_limit_overrides.id IS 'Tells overrides apart.';
+COMMENT ON COLUMN rate_limit_overrides.rule IS 'The rule of the limit.';
+COMMENT ON COLUMN rate_limit_overrides.limit_name IS 'The name of the limit.';
+COMMENT ON COLUMN rate_limit_overrides.tier IS 'For all users of this tier.';
+COMMENT ON COLUMN rate_limit_overrides.user_id IS 'For this user.';
+COMMENT ON COLUMN rate_limit_overrides.key_id IS 'For this API key.';
+COMMENT ON COLUMN rate_limit_overrides.events IS 'The amount in place of that of the limit. 0: nothing may pass. NULL: unlimited.';
+COMMENT ON COLUMN rate_limit_overrides.burst IS 'The burst in place of that of the limit. NULL: that of the limit.';
+COMMENT ON COLUMN rate_limit_overrides.valid IS 'When the override applies.';
+COMMENT ON COLUMN rate_limit_overrides.reason IS 'For people.';
 COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that made the row.';
 
@@ -1604,6 +1613,9 @@ CREATE TABLE IF NOT EXISTS rate_limit_tiers (
 	CONSTRAINT tier_must_be_1_to_100_characters_without_spaces_or_slashes CHECK (tier ~ '^[^/[:space:][:cntrl:]]{1,100}$')
 );
 COMMENT ON TABLE rate_limit_tiers IS 'The plans that users can be on, such as free and pro.';
+COMMENT ON COLUMN rate_limit_tiers.tier IS 'The name, as in rate_limit_rules.tiers.';
+COMMENT ON COLUMN rate_limit_tiers.rank IS 'The order of tiers in lists, lowest first. It has no effect on requests.';
+COMMENT ON COLUMN rate_limit_tiers.comment IS 'For people.';
 INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
 
 CREATE TABLE IF NOT EXISTS rate_limit_users (
@@ -1622,6 +1634,13 @@ CREATE TABLE IF NOT EXISTS rate_limit_users (
 );
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
 COMMENT ON TABLE rate_limit_users IS 'The users of the API, each on one tier.';
+COMMENT ON COLUMN rate_limit_users.user_id IS 'The user, as the application or the proxy names it. Limits that count by user count by this.';
+COMMENT ON COLUMN rate_limit_users.tier IS 'The tier until tier_until.';
+COMMENT ON COLUMN rate_limit_users.tier_until IS 'When the tier ends. After it the user has the tier of requests without a user. infinity: never.';
+COMMENT ON COLUMN rate_limit_users.period_start IS
+	'A day on which a billing period begins. Months and years that are counted for this user or one of its keys begin on such days. NULL: with the month and the year of the calendar.';
+COMMENT ON COLUMN rate_limit_users.time_zone IS 'The IANA name of the time zone in which the billing periods begin at midnight.';
+COMMENT ON COLUMN rate_limit_users.comment IS 'For people.';
 COMMENT ON COLUMN rate_limit_users.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_users.updated_at IS 'When the row was changed last.';
 
@@ -1649,7 +1668,16 @@ CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_key
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_tier ON rate_limit_api_keys (tier) WHERE tier IS NOT NULL;
 COMMENT ON TABLE rate_limit_api_keys IS 'The API keys of users. The keys themselves are not stored, only their digests.';
 COMMENT ON COLUMN rate_limit_api_keys.id IS 'The number by which people and limits name the key. Limits that count by key count by this.';
+COMMENT ON COLUMN rate_limit_api_keys.digest IS 'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')).';
+COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first characters of the key, by which people recognise it.';
+COMMENT ON COLUMN rate_limit_api_keys.name IS 'What the key is for.';
+COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'The user that has the key. All keys of the user share the limits that count by user.';
+COMMENT ON COLUMN rate_limit_api_keys.expires_at IS 'When the key ends by itself. infinity: never.';
+COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.';
+COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
+COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that was made in place of this one.';
 COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was made.';
+COMMENT ON COLUMN rate_limit_api_keys.tier IS 'The tier of requests with the key, in place of that of the user. NULL: that of the user.';
 `
 
 // policyProxyFunctions is policy_proxy_functions.sql.
@@ -2061,8 +2089,32 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 		extract(year FROM ban_within) = 0 AND extract(month FROM ban_within) = 0 AND ban_within BETWEEN interval '1 s' AND interval '365 days')
 );
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
+COMMENT ON COLUMN rate_limit_rules.name IS 'The name. A renamed rule keeps its counters.';
+COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
+COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
+COMMENT ON COLUMN rate_limit_rules.mode IS 'enforce; shadow: the rule counts and reports, and refuses nothing; off.';
+COMMENT ON COLUMN rate_limit_rules.action IS 'limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the limits of all rules.';
+COMMENT ON COLUMN rate_limit_rules.hosts IS 'Names of hosts without a port. *.example.com is every name below example.com.';
+COMMENT ON COLUMN rate_limit_rules.paths IS 'Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest: /api/* includes /api/a/b.';
+COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
+COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks in which the address of the client lies.';
+COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the request has one.';
+COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME, and of alternatives such as user|ip, of which the first that a request has counts; or all, which is one counter for everybody.';
+COMMENT ON COLUMN rate_limit_rules.without_header IS
+	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
 COMMENT ON COLUMN rate_limit_rules.counter IS
 	'The name of the rule in its counters and in the history: that which the rule had first. If another rule has it, the name with a number.';
+COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
+COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
+COMMENT ON COLUMN rate_limit_rules.settle IS
+	'What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: cost.';
+COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal. NULL: 429 for limits, 403 for a block.';
+COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: that of the proxy.';
+COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';
+COMMENT ON COLUMN rate_limit_rules.ban_for IS 'For how long proxies ban a sender after the rule has refused ban_after of its requests within ban_within. Each further ban lasts longer. NULL: never.';
+COMMENT ON COLUMN rate_limit_rules.ban_after IS 'After how many refusals proxies ban.';
+COMMENT ON COLUMN rate_limit_rules.ban_within IS 'The time in which refusals are counted for a ban.';
+COMMENT ON COLUMN rate_limit_rules.comment IS 'For people.';
 COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that made the row.';
 COMMENT ON COLUMN rate_limit_rules.updated_at IS 'When the row was changed last. Its limits have no such time; rate_limit_changes has.';
@@ -2102,6 +2154,17 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	CONSTRAINT overage_needs_fixed_window_or_sliding_window CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
 );
 COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
+COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
+COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the counter of the rule, a slash and this name.';
+COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.';
+COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at once. 0: nothing. NULL: the limit holds only where an override has an amount.';
+COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply. A day is 24 hours. in_flight has none.';
+COMMENT ON COLUMN rate_limit_rule_limits.calendar IS
+	'Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start begin on that day.';
+COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of its own, which counts instead.';
+COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket with less than events is refilled evenly.';
+COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server.';
+COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.';
 `
 
 // policyServer is policy_server.sql.

@@ -1,6 +1,5 @@
 package schema
 
-//go:generate go test ../../plane/columns -run TestTheDatabaseDescribesEachColumn -update
 //go:generate go test . -run TestTheGoFileIsCurrent -update
 //go:generate go test . -run TestTheSchemaFileIsWhatAStoreRuns -update
 
@@ -21,7 +20,7 @@ const History = refuseHistory + historyTables + historyPartitions + historyRollu
 // Policy creates the tables, triggers, functions and views of the policy, or brings older ones
 // up to date in place and keeps their rows. It needs Counters. It can run any number of times.
 // On a server older than Postgres 15 it fails with feature_not_supported.
-const Policy = policyServer + refusePolicy + policyLists + policyPeople + policyRules + policyOverrides + policyComments + policyChanges +
+const Policy = policyServer + refusePolicy + policyLists + policyPeople + policyRules + policyOverrides + policyChanges +
 	policyOverrideAmounts + policyUsable + policyRenames + policyTriggers + policyRegion + policyRuleFunction + policyProxyFunctions + policyViews + policyAnswers + policyCommands + policyEnd
 
 // Lock makes one process at a time run the rest of a migration. The number of the lock is

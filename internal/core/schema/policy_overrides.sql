@@ -29,6 +29,15 @@ CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (
 COMMENT ON TABLE rate_limit_overrides IS
 	'Other amounts of a limit for a tier, a user or an API key. The override for the key counts, else the one for the user, else the one for the tier. Of several that are valid the one that became valid last counts.';
 COMMENT ON COLUMN rate_limit_overrides.id IS 'Tells overrides apart.';
+COMMENT ON COLUMN rate_limit_overrides.rule IS 'The rule of the limit.';
+COMMENT ON COLUMN rate_limit_overrides.limit_name IS 'The name of the limit.';
+COMMENT ON COLUMN rate_limit_overrides.tier IS 'For all users of this tier.';
+COMMENT ON COLUMN rate_limit_overrides.user_id IS 'For this user.';
+COMMENT ON COLUMN rate_limit_overrides.key_id IS 'For this API key.';
+COMMENT ON COLUMN rate_limit_overrides.events IS 'The amount in place of that of the limit. 0: nothing may pass. NULL: unlimited.';
+COMMENT ON COLUMN rate_limit_overrides.burst IS 'The burst in place of that of the limit. NULL: that of the limit.';
+COMMENT ON COLUMN rate_limit_overrides.valid IS 'When the override applies.';
+COMMENT ON COLUMN rate_limit_overrides.reason IS 'For people.';
 COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that made the row.';
 

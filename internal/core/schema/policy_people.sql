@@ -7,6 +7,9 @@ CREATE TABLE IF NOT EXISTS rate_limit_tiers (
 	CONSTRAINT tier_must_be_1_to_100_characters_without_spaces_or_slashes CHECK (tier ~ '^[^/[:space:][:cntrl:]]{1,100}$')
 );
 COMMENT ON TABLE rate_limit_tiers IS 'The plans that users can be on, such as free and pro.';
+COMMENT ON COLUMN rate_limit_tiers.tier IS 'The name, as in rate_limit_rules.tiers.';
+COMMENT ON COLUMN rate_limit_tiers.rank IS 'The order of tiers in lists, lowest first. It has no effect on requests.';
+COMMENT ON COLUMN rate_limit_tiers.comment IS 'For people.';
 INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
 
 CREATE TABLE IF NOT EXISTS rate_limit_users (
@@ -25,6 +28,13 @@ CREATE TABLE IF NOT EXISTS rate_limit_users (
 );
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
 COMMENT ON TABLE rate_limit_users IS 'The users of the API, each on one tier.';
+COMMENT ON COLUMN rate_limit_users.user_id IS 'The user, as the application or the proxy names it. Limits that count by user count by this.';
+COMMENT ON COLUMN rate_limit_users.tier IS 'The tier until tier_until.';
+COMMENT ON COLUMN rate_limit_users.tier_until IS 'When the tier ends. After it the user has the tier of requests without a user. infinity: never.';
+COMMENT ON COLUMN rate_limit_users.period_start IS
+	'A day on which a billing period begins. Months and years that are counted for this user or one of its keys begin on such days. NULL: with the month and the year of the calendar.';
+COMMENT ON COLUMN rate_limit_users.time_zone IS 'The IANA name of the time zone in which the billing periods begin at midnight.';
+COMMENT ON COLUMN rate_limit_users.comment IS 'For people.';
 COMMENT ON COLUMN rate_limit_users.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_users.updated_at IS 'When the row was changed last.';
 
@@ -52,4 +62,13 @@ CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_key
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_tier ON rate_limit_api_keys (tier) WHERE tier IS NOT NULL;
 COMMENT ON TABLE rate_limit_api_keys IS 'The API keys of users. The keys themselves are not stored, only their digests.';
 COMMENT ON COLUMN rate_limit_api_keys.id IS 'The number by which people and limits name the key. Limits that count by key count by this.';
+COMMENT ON COLUMN rate_limit_api_keys.digest IS 'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')).';
+COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first characters of the key, by which people recognise it.';
+COMMENT ON COLUMN rate_limit_api_keys.name IS 'What the key is for.';
+COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'The user that has the key. All keys of the user share the limits that count by user.';
+COMMENT ON COLUMN rate_limit_api_keys.expires_at IS 'When the key ends by itself. infinity: never.';
+COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.';
+COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
+COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that was made in place of this one.';
 COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was made.';
+COMMENT ON COLUMN rate_limit_api_keys.tier IS 'The tier of requests with the key, in place of that of the user. NULL: that of the user.';

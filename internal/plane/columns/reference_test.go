@@ -4,8 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -39,42 +37,6 @@ func TestThePageOfThePolicyDescribesEachColumn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// Each column has a comment in the database, which psql shows.
-func TestTheDatabaseDescribesEachColumn(t *testing.T) {
-	const file = "../../core/schema/comments.go"
-	want := comments()
-	if *update {
-		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, err := os.ReadFile(file); err != nil || string(got) != want {
-		t.Errorf("%s does not have the columns as they are: run go generate ./internal/core/schema; %v", file, err)
-	}
-}
-
-// comments are the statements that write the comments of all columns, as a file of Go.
-func comments() string {
-	text := "// Code generated from package columns by go generate. DO NOT EDIT.\n\npackage schema\n\n" +
-		"// policyComments are the comments of the columns that people set.\nconst policyComments = `\n"
-	for _, t := range columns.Tables {
-		for _, c := range t.Columns {
-			help, word := c.Help, regexp.MustCompile("^[a-z_]+:?").FindString(c.Help)
-			if !strings.HasSuffix(word, ":") && !slices.Contains(append(c.Choices, c.Examples...), word) { // else it is a value
-				help = strings.ToUpper(help[:1]) + help[1:]
-			}
-			if c.Kind == columns.Moment || c.Kind == columns.Range {
-				help, _, _ = strings.Cut(help, ": ") // how commands take it
-			}
-			if c.Default == columns.Never {
-				help += ". infinity: never"
-			}
-			text += fmt.Sprintf("COMMENT ON COLUMN %s.%s IS '%s.';\n", t.Name, c.Name, strings.ReplaceAll(help, "'", "''"))
-		}
-	}
-	return text + "`\n"
 }
 
 // reference are the lines on all columns.
