@@ -201,7 +201,7 @@ func TestThePageShowsLocalLimitsAndRequestsInFlight(t *testing.T) {
 // A proxy whose requests have no decision says so, with how many a second, and also when that is just over.
 func TestThePageSaysThatAProxyLetsRequestsPass(t *testing.T) {
 	dsn := cluster.Open(t)
-	c := &pageClient{start(t, strings.NewReplacer("DSN", dsn, "limit 20 1h", "limit 1000000 1h", "timeout 10s", "timeout 100ms").Replace(pageSite))}
+	c := &pageClient{start(t, strings.NewReplacer("DSN", dsn, "limit 20 1h", "limit 1000000 1h", "timeout 10s", "timeout 1s").Replace(pageSite))}
 	var state struct {
 		Banner struct {
 			Mode string

@@ -1083,7 +1083,7 @@ COMMENT ON COLUMN rate_limit_nodes.paused IS 'Whether it obeys a pause of the li
 COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.';
 COMMENT ON COLUMN rate_limit_nodes.local_from IS 'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since it came to the list.';
 COMMENT ON COLUMN rate_limit_nodes.local_until IS 'When that ended.';
-COMMENT ON COLUMN rate_limit_nodes.live IS 'What the proxy does now, renewed each second while a page is open: its limits, its counts, and the keys with the most requests. NULL: no page is open.';
+COMMENT ON COLUMN rate_limit_nodes.live IS 'What the proxy does now, renewed each second while a page is open: its limits, counts and rates, whether requests have no decision, and the keys with the most requests. NULL: no page is open.';
 COMMENT ON COLUMN rate_limit_nodes.watched IS 'Until when a page is open that shows live. If it is to come in any row, all proxies write live.';
 COMMENT ON COLUMN rate_limit_nodes.cannot IS 'Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.';
 COMMENT ON COLUMN rate_limit_nodes.ended IS 'When it stopped in order. NULL: it runs, or it vanished.';

@@ -101,7 +101,7 @@ type replayRow struct {
 }
 
 // Replay decides the recorded requests of a rule again, with other limits. It changes nothing in
-// the database. The memory grows with the number of counters, not with that of the requests.
+// the database. The memory grows with the number of counters and of users, not with that of the requests.
 func (d *Database) Replay(ctx context.Context, q *ReplayQuery) (*Replay, error) {
 	limits, err := d.replayLimits(ctx, q)
 	if err != nil {

@@ -64,7 +64,8 @@ var limitsOfSQL = "SELECT r.action, r.count_by, r.cost, " + policy.LimitsSQL + `
 	(SELECT coalesce(json_object_agg(u.user_id, json_build_object('PeriodStart', u.period_start::text || 'T00:00:00Z', 'TimeZone', u.time_zone)), '{}')
 		FROM rate_limit_users u WHERE u.period_start IS NOT NULL
 			AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = r.name AND l.calendar IN ('month', 'year'))),
-	(SELECT coalesce(max($2::timestamptz + CASE WHEN l.calendar IS NOT NULL THEN ('1 ' || l.calendar)::interval ELSE interval '1 s' *
+	(SELECT coalesce(max($2::timestamptz + CASE l.calendar WHEN 'day' THEN interval '1 day' WHEN 'week' THEN interval '7 days'
+				WHEN 'month' THEN interval '31 days' WHEN 'year' THEN interval '366 days' ELSE interval '1 s' *
 			least(extract(epoch FROM l.per)::float8 * greatest(1, coalesce(l.burst::float8 / nullif(l.events, 0), 1)), ` + longestWindow + `) END), $2)
 		FROM rate_limit_rule_limits l WHERE l.rule = r.name AND l.on_exceed = 'refuse')
 FROM rate_limit_rules r WHERE r.name = $1`

@@ -118,11 +118,11 @@ func (d *Database) Delete(ctx context.Context, kind, name string) error {
 
 // one runs a statement that says whether it has found the rule or the tier of a name.
 func (d *Database) one(ctx context.Context, kind, name, sql string, args ...any) error {
-	found, err := value[bool](ctx, d, sql, args...)
-	if err == nil && !*found {
-		err = d.missing(ctx, kind, name)
-	}
-	return err
+	return d.together(ctx, func(w *work) {
+		if found := some[bool](w, sql, args...); w.err == nil && !found[0] {
+			w.fail(w.missing(ctx, kind, name))
+		}
+	})
 }
 
 // amongSome is edge.Among for names of which there may be many.

@@ -182,7 +182,7 @@ func (t *totals) collect() {
 		t.cellsLeft = make([]*cell, 0, len(t.cells))
 		for _, c := range t.cells {
 			t.cellsLeft = append(t.cellsLeft, c)
-			addCounts(t.done, c.of.prefix, c.counts)
+			AddCounts(t.done, c.of.prefix, c.counts)
 		}
 		t.cells = make(map[cellKey]*cell)
 		t.last = nil
@@ -199,15 +199,15 @@ func (t *totals) collect() {
 // addByPrefix adds all requests since the start, as done has them.
 func (t *totals) addByPrefix(to map[string][]int64) {
 	for prefix, counts := range t.done {
-		addCounts(to, prefix, counts)
+		AddCounts(to, prefix, counts)
 	}
 	for _, c := range t.cells {
-		addCounts(to, c.of.prefix, c.counts)
+		AddCounts(to, c.of.prefix, c.counts)
 	}
 }
 
-// addCounts adds counts to those of a prefix.
-func addCounts(to map[string][]int64, prefix string, counts []int64) {
+// AddCounts adds counts to those of a prefix.
+func AddCounts(to map[string][]int64, prefix string, counts []int64) {
 	sums := to[prefix]
 	if sums == nil {
 		sums = make([]int64, len(outcomeKinds))

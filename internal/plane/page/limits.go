@@ -18,6 +18,9 @@ type shownConfig struct {
 	OnError   string   `json:"on_error"`
 	Settle    string   `json:"settle"`
 	WaitMS    int64    `json:"wait_ms"`
+	Varies    bool     `json:"varies"` // Text is the amount without a value of the request
+	Durable   bool     `json:"durable"`
+	Lease     float64  `json:"lease"`
 	InFlight  *int64   `json:"in_flight"` // of a limit in_flight: requests that run now, of all keys
 	Nodes     []string `json:"nodes"`
 	of        edge.ReportedLimit
@@ -38,7 +41,8 @@ func (c *collector) configs() []*shownConfig {
 			if s == nil {
 				s = &shownConfig{
 					Prefix: l.Limit.Prefix, Key: shortKey.Replace(l.Key), Algorithm: l.Limit.Algorithm.String(), Text: amountText(&l.Limit),
-					Mode: l.Mode, OnError: l.OnError, Settle: l.Settle, WaitMS: l.WaitMS, of: l,
+					Mode: l.Mode, OnError: l.OnError, Settle: l.Settle, WaitMS: l.WaitMS,
+					Varies: l.Varies, Durable: l.Limit.Durable, Lease: l.Limit.Lease, of: l,
 				}
 				if running := c.flights[s.Prefix]; l.Limit.Algorithm == ratelimit.InFlight && c.flights != nil {
 					s.InFlight = &running
@@ -60,9 +64,11 @@ func (c *collector) limits() []*ratelimit.Limit {
 	var all []*ratelimit.Limit
 	seen := map[ratelimit.Limit]bool{}
 	for _, s := range c.configs() {
-		if l := &s.of.Limit; !s.of.Varies && !seen[*l] && l.Validate() == nil {
-			seen[*l] = true
-			all = append(all, l)
+		l := s.of.Limit
+		l.Lease, l.LeaseEarly, l.MaxKeys, l.SynchronousCommit = 0, false, 0, false // of a proxy, and not of the counters
+		if !s.of.Varies && !seen[l] && l.Validate() == nil {
+			seen[l] = true
+			all = append(all, &l)
 		}
 	}
 	return all

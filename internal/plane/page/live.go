@@ -14,10 +14,10 @@ type proxy struct {
 	now *edge.Report // nil: there is none
 }
 
-// newProxy is the proxy of a row. A report that cannot be read is none.
+// newProxy is the proxy of a row. A report that cannot be read, as of a proxy of another version, is none.
 func newProxy(n *admin.Node) *proxy {
 	p := &proxy{Node: *n}
-	if n.Report != nil && json.Unmarshal(n.Report, &p.now) != nil {
+	if n.Report != nil && (json.Unmarshal(n.Report, &p.now) != nil || p.now.OnError == nil) {
 		p.now = nil
 	}
 	return p

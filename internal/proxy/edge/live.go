@@ -24,6 +24,8 @@ type liveRow struct {
 	at      time.Time
 	failed  time.Time // when requests had no decision last
 	decided time.Time // when requests had decisions last, and none was without
+	// counted are the requests of last, of each history by prefix.
+	counted map[*history.Writer]map[string][]int64
 }
 
 // nodeRows are the rows of this process by name and DSN. A row stays until its last store is closed.
@@ -92,9 +94,10 @@ const (
 	OutageNow  = "now"  // requests have no decision
 	OutageOver = "over" // that is just over
 
-	// failingTime is for how long an outage is now after a request without a decision, unless requests have decisions
-	// again. recoverTime is for how long it is just over then.
-	failingTime, recoverTime = 10 * time.Second, 15 * time.Second
+	// failingTime is for how long Outage is OutageNow after the last request without a decision, unless requests have
+	// decisions again. overTime is until when it is OutageOver, also after that request.
+	failingTime = 10 * time.Second
+	overTime    = 25 * time.Second
 	// leastTime is the least time between two reports that are compared. Each store of a row writes it.
 	leastTime = 500 * time.Millisecond
 )
@@ -123,11 +126,15 @@ func (row *liveRow) live(watched bool) string {
 	defer nodeRows.mu.Unlock()
 	now := time.Now()
 	r := &Report{Kind: row.kind, Started: started, OnError: []string{}, Limits: []ReportedLimit{}, Requests: map[string][]int64{}, Seen: []history.Watched{}}
-	watching := map[*history.Writer]bool{}
+	counted := map[*history.Writer]map[string][]int64{}
 	for _, h := range row.handlers {
-		if h.History != nil && !watching[h.History] {
-			watching[h.History] = true
-			r.Seen = append(r.Seen, history.Watch(h.History, watched, r.Requests))
+		if h.History != nil && counted[h.History] == nil {
+			requests := map[string][]int64{}
+			r.Seen = append(r.Seen, history.Watch(h.History, watched, requests))
+			counted[h.History] = requests
+			for prefix, counts := range requests {
+				history.AddCounts(r.Requests, prefix, counts)
+			}
 		}
 	}
 	if !watched {
@@ -149,7 +156,7 @@ func (row *liveRow) live(watched bool) string {
 		"blocked_keys": stats.BlockedKeys, "leased": stats.Leased, "leased_units": stats.LeasedUnits, "leases": stats.Leases,
 		"waiting": stats.Waiting, "in_flight": stats.InFlight,
 	}
-	row.compare(r, now)
+	row.compare(r, counted, now)
 	text, err := json.Marshal(r)
 	if err != nil {
 		return "{}" // all values are numbers and texts
@@ -183,16 +190,16 @@ func (row *liveRow) addLimits(r *Report) {
 	sort.Strings(r.OnError)
 }
 
-// compare sets in a report what has happened since the last one.
-func (row *liveRow) compare(r *Report, now time.Time) {
+// compare sets in a report what has happened since the last one, by the requests of each history.
+func (row *liveRow) compare(r *Report, counted map[*history.Writer]map[string][]int64, now time.Time) {
 	last := row.last
 	switch {
 	case last == nil:
-		row.last, row.at, row.failed, row.decided = r, now, time.Time{}, time.Time{}
+		row.last, row.at, row.counted, row.failed, row.decided = r, now, counted, time.Time{}, time.Time{}
 	case now.Sub(row.at) < leastTime:
 		r.Now, r.P99MS = last.Now, last.P99MS
 	default:
-		rates := ratesOf(r.Requests, last.Requests, now.Sub(row.at).Seconds())
+		rates := ratesOf(counted, row.counted, now.Sub(row.at).Seconds())
 		if len(r.Seen) > 0 && len(last.Seen) > 0 {
 			r.Now = &rates
 		}
@@ -203,32 +210,39 @@ func (row *liveRow) compare(r *Report, now time.Time) {
 		} else if !isLocal && r.Counts["batches"] > last.Counts["batches"] {
 			row.decided = now
 		}
-		row.last, row.at = r, now
+		row.last, row.at, row.counted = r, now, counted
 	}
 	switch ago := now.Sub(row.failed); {
 	case ago <= failingTime && !row.decided.After(row.failed):
 		r.Outage = OutageNow
-	case ago <= failingTime+recoverTime:
+	case ago <= overTime:
 		r.Outage = OutageOver
 	}
 }
 
-// ratesOf are the requests between two reports, so many seconds apart. Counts begin again with a new history.
-func ratesOf(now, before map[string][]int64, seconds float64) Rates {
+// ratesOf are the requests between two reports, so many seconds apart. Those of a history that is in one report alone, as
+// after a reload, are not known.
+func ratesOf(now, before map[*history.Writer]map[string][]int64, seconds float64) Rates {
 	r := Rates{}
-	for prefix, counts := range now {
-		for kind, n := range counts {
-			if old := before[prefix]; kind < len(old) && old[kind] <= n {
-				n -= old[kind]
-			}
-			rate := float64(n) / seconds
-			switch history.OutcomeKind(kind) {
-			case history.Allowed:
-				r.Allowed += rate
-			case history.Limited, history.Blocked, history.Rejected:
-				r.Refused += rate
-			case history.Failed:
-				r.Failed += rate
+	for of, requests := range now {
+		old := before[of]
+		if old == nil {
+			continue
+		}
+		for prefix, counts := range requests {
+			for kind, n := range counts {
+				if kind < len(old[prefix]) {
+					n -= old[prefix][kind]
+				}
+				rate := float64(n) / seconds
+				switch history.OutcomeKind(kind) {
+				case history.Allowed:
+					r.Allowed += rate
+				case history.Limited, history.Blocked, history.Rejected:
+					r.Refused += rate
+				case history.Failed:
+					r.Failed += rate
+				}
 			}
 		}
 	}
