@@ -320,7 +320,7 @@ func TestErrorsOfTheDatabaseHaveWords(t *testing.T) {
 	for i, class := range sqlstate.Classes {
 		counts[class] = int64(i + 1)
 	}
-	report, err := json.Marshal(map[string]any{"kind": "caddy", "errors": counts})
+	report, err := json.Marshal(map[string]any{"kind": "caddy", "errors": counts, "on_error": []string{}})
 	if err != nil {
 		t.Fatal(err)
 	}
