@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -25,7 +26,9 @@ func await(t *testing.T, what string, done func() bool) {
 // queryLines runs a query and returns its rows, each as text.
 func queryLines(t *testing.T, dsn, sql string) []string {
 	t.Helper()
-	rows, err := cluster.Connect(t, dsn).Query(t.Context(), "SELECT (q.*)::text FROM ("+sql+") q", pgx.QueryExecModeSimpleProtocol)
+	conn := cluster.Watch(t, t.Context(), dsn)
+	defer conn.Close(context.Background())
+	rows, err := conn.Query(t.Context(), "SELECT (q.*)::text FROM ("+sql+") q", pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
 		t.Fatal(err)
 	}
