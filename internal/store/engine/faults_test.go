@@ -33,6 +33,23 @@ func TestRowsOfAnOpenTransaction(t *testing.T) {
 			}
 			takeOne(t, store, hit("old"))
 			s.exec("BEGIN; " + test.sql)
+			var group sync.WaitGroup
+			for range 6 { // whose batches have both rows
+				group.Go(func() {
+					for range 3 {
+						if _, _, err := tryOne(store, 150*time.Millisecond, hit(test.key)); !errors.Is(err, ratelimit.ErrTimeout) {
+							t.Errorf("of the row of the transaction: %v", err)
+						}
+					}
+				})
+				group.Go(func() {
+					for i := range 10 {
+						if _, _, err := tryOne(store, longTime, hit(fmt.Sprint("free", i))); err != nil {
+							t.Errorf("of another row: %v", err)
+						}
+					}
+				})
+			}
 			const limit = 2 * time.Second
 			await.Within(t, 20*time.Second, "a request on the row to fail long before its timeout", func() bool {
 				_, took, err := tryOne(store, limit, hit(test.key))
@@ -41,6 +58,7 @@ func TestRowsOfAnOpenTransaction(t *testing.T) {
 				}
 				return took < limit/2
 			})
+			group.Wait()
 			takeOne(t, store, hit("free"))
 			s.exec("COMMIT")
 			await.Within(t, 20*time.Second, "the row to be decided", func() bool {
