@@ -160,7 +160,8 @@ func TestDirectTLS(t *testing.T) {
 	config := &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"postgresql"}}
 	protocols := make(chan string, 2)
 	kinds := make(chan uint32, 2)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(within(t, longTime))
+	defer cancel()
 	f, dsn := newTLSFake(t, config, func(s *fakeSession) {
 		protocols <- s.Conn.(*tls.Conn).ConnectionState().NegotiatedProtocol
 		kinds <- s.kind

@@ -137,8 +137,9 @@ hostnossl all only_plain 127.0.0.1/32 trust
 	t.Run("cancel in TLS", func(t *testing.T) {
 		p := open(t, fmt.Sprintf("host=127.0.0.1 port=%d dbname=postgres user=only_tls sslmode=verify-full", c.Port())+root, Options{})
 		st := stmt("SELECT pg_sleep(600) /* slow */")
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error)
+		ctx, cancel := context.WithCancel(within(t, longTime))
+		defer cancel()
+		done := make(chan error, 1)
 		go func() { done <- p.Run(ctx, []*pgdb.Statement{st}) }()
 		running := func() bool {
 			return number(t, admin, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%/* slow */%' AND wait_event = 'PgSleep'") > 0
