@@ -41,7 +41,7 @@ func sortedLines(t *testing.T, dsn, sql string) string {
 
 // telling is an upstream that answers with what the proxy tells it.
 var telling = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-	fmt.Fprintf(w, "%q %q %q %q", r.Header["X-Ratelimit-User"], r.Header["X-Ratelimit-Tier"], r.Header["X-Ratelimit-Key-Id"], r.Header["X-Ratelimit-Rule"])
+	fmt.Fprintf(w, "%q %q %q %q %q", r.Header["X_ratelimit_user"], r.Header["X-Ratelimit-User"], r.Header["X-Ratelimit-Tier"], r.Header["X-Ratelimit-Key-Id"], r.Header["X-Ratelimit-Rule"])
 })
 
 // TestInterpretedHistoryHasWhatCompiledHas sends the same requests to the compiled and to the
@@ -86,8 +86,8 @@ func TestInterpretedHistoryHasWhatCompiledHas(t *testing.T) {
 				{"/a//b?api_key=" + key, "Authorization", "Bearer " + key, "X-Route", "shop"}, {"/", "X-User", "alice"}, {"/", "Authorization", key}, {"/", "X-User", "bob"},
 				{"/closed/x"}, {"/", "X-User", "mallory"}, {"/?key=prl_unknown", "Authorization", "prl_unknown"}, {"/", "Authorization", revoked}, {"/a%2F..%2Fb"}, {"/health", "X-User", "alice"},
 				{"/pay", "X-User", "bob"}, {"/pay", "X-User", "bob"}, {"/trial", "X-User", "bob"}, {"/trial", "X-User", "bob"},
-				{"/", "X-User", "bob", "X_RateLimit_User", "root"}, {"/health", "Authorization", "Bearer " + key, "X-RateLimit-User", "root"},
-				{"/", "X-User", "bob", "X-API-Key", strings.Repeat("long", 200) + "\xff"},
+				{"/", "X-User", "bob", "X_RateLimit_User", "root"}, {"/", "X-RateLimit-User", "root"}, {"/health", "Authorization", "Bearer " + key, "X-RateLimit-User", "root"},
+				{"/", "X-User", "bob", "Authorization", strings.Repeat("long", 200) + "\xff"},
 			} {
 				send(request[0], request[1:]...)
 				sent++
