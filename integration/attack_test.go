@@ -200,8 +200,8 @@ func TestAttackersWhoChooseEverything(t *testing.T) {
 		},
 	}}}
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
-	config := strings.NewReplacer("admin off", "admin "+admin+"\n\tmetrics", "protocols h1", "protocols h1\n\t\ttrusted_proxies static 127.0.0.1/32",
-		"pg_ratelimit {\n\t\tdsn", "pg_ratelimit {\n\t\thistory\n\t\tdsn").Replace(caddyfile(address, dsn, routes))
+	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off", "admin "+admin+"\n\tmetrics",
+		"protocols h1", "protocols h1\n\t\ttrusted_proxies static 127.0.0.1/32", "pg_ratelimit {\n\t\tdsn", "pg_ratelimit {\n\t\thistory\n\t\tdsn")
 	c := launchConfig(t, buildCaddy(t), address, config, "ATTACKED="+secret)
 	c.AwaitAddress(t, address)
 	login := routes[0].limit["zones"].([]object)[3]["match"].(object)

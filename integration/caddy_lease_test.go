@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -20,7 +19,7 @@ func leasedCaddy(t *testing.T, dsn string) (c *caddy, reload func()) {
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
 	config := caddyfile(address, dsn, []route{{"/", "", decideAlways(object{
 		"prefix": "leased", "algorithm": "fixed_window", "limit": "30000 1h", "lease": "5%", "audit": "all"})}})
-	config = strings.Replace(config, "admin off", "admin "+admin, 1)
+	config = harness.Replace(t, config, "admin off", "admin "+admin)
 	c = launchConfig(t, buildCaddy(t), address, config)
 	c.AwaitAddress(t, address)
 	return c, func() {

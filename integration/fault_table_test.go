@@ -68,7 +68,7 @@ func TestFaultTable(t *testing.T) {
 		{"/none", "", nil},
 	}
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
-	config := strings.Replace(caddyfile(address, dsn, routes), "admin off", "admin "+admin, 1)
+	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off", "admin "+admin)
 	c := launchConfig(t, buildCaddy(t), address, config)
 	c.AwaitAddress(t, address)
 	load := func(config string, want int) {
@@ -112,7 +112,7 @@ func TestFaultTable(t *testing.T) {
 		{"`max_connections` used up", func() error { return useUpConnections(server.DSN("postgres"), *faultLasts) }, nil},
 		{"a reload", func() error { load(config, http.StatusOK); tr.reload(t, routes); return nil }, nil},
 		{"a rejected reload", func() error {
-			load(strings.Replace(config, "limit 3 1h", "limit many 1h", 1), http.StatusBadRequest)
+			load(harness.Replace(t, config, "limit 3 1h", "limit many 1h"), http.StatusBadRequest)
 			tr.reject(t)
 			return nil
 		}, nil},

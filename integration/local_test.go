@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -52,7 +51,7 @@ func localProxies(t *testing.T, n int, dsn string) (all []proxy) {
 			continue
 		}
 		address := harness.FreeAddress(t)
-		config := strings.Replace(caddyfile(address, dsn, routes), "pg_ratelimit {", "pg_ratelimit {\n\t\tnode_name "+name, 1)
+		config := harness.Replace(t, caddyfile(address, dsn, routes), "pg_ratelimit {", "pg_ratelimit {\n\t\tnode_name "+name)
 		c := launchConfig(t, buildCaddy(t), address, config)
 		c.AwaitAddress(t, address)
 		all = append(all, proxy{c.Process, c.url})

@@ -142,8 +142,8 @@ func secretProxies(t *testing.T, dsn, storage string) (c *caddy, tr *traefik) {
 			"ban": "1m after 1000 refusals in 1m", "key": s.placeholder, "limit": "8 1h", "policy": object{"apiKey": s.placeholder, "forwardHeaders": true}}})
 	}
 	address := harness.FreeAddress(t)
-	config := strings.NewReplacer("admin off", "admin off\n\tdebug\n\tmetrics\n\tstorage file_system "+storage,
-		"format json", withoutKeys, "bind 127.0.0.1", "bind 127.0.0.1\n"+logsAndErrors).Replace(caddyfile(address, dsn, routes))
+	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off", "admin off\n\tdebug\n\tmetrics\n\tstorage file_system "+storage,
+		"format json", withoutKeys, "bind 127.0.0.1", "bind 127.0.0.1\n"+logsAndErrors)
 	c = launchConfig(t, buildCaddy(t), address, config)
 	c.AwaitAddress(t, address)
 	return c, startTraefikWith(t, object{}, "DEBUG", routes)

@@ -40,8 +40,8 @@ func TestReloadsUnderLoad(t *testing.T) {
 		t.Parallel()
 		dsn, backend, address, admin := cluster.Open(t), startBackend(t), harness.FreeAddress(t), harness.FreeAddress(t)
 		config := func(i int) string {
-			text := strings.Replace(caddyfile(address, dsn, settings(backend, i)), "admin off", "admin "+admin, 1)
-			return strings.Replace(text, "pg_ratelimit {", fmt.Sprintf("grace_period 1m\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tregion r%d\n\t\t}", i/50), 1)
+			return harness.Replace(t, caddyfile(address, dsn, settings(backend, i)), "admin off", "admin "+admin,
+				"pg_ratelimit {", fmt.Sprintf("grace_period 1m\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tregion r%d\n\t\t}", i/50))
 		}
 		c := launchConfig(t, buildCaddy(t), address, config(0))
 		c.AwaitAddress(t, address)

@@ -73,7 +73,7 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 		}
 	}
 	address := harness.FreeAddress(t)
-	config := strings.Replace(caddyfile(address, dsns[0], routes), "dsn ", "in_memory_block off\n\t\tdsn ", 1)
+	config := harness.Replace(t, caddyfile(address, dsns[0], routes), "dsn ", "in_memory_block off\n\t\tdsn ")
 	caddy := launchConfig(t, buildCaddy(t), address, config)
 	caddy.AwaitAddress(t, address)
 	urls := []string{caddy.url, handled(t, middlewares), handled(t, program)}

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
@@ -55,8 +54,7 @@ func newSoakCaddy(t *testing.T, binary, name, dsn, upstream string) *soakProxy {
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
 	options := fmt.Sprintf("pg_ratelimit {\n\t\tnode_name %s\n\t\thistory {\n\t\t\tregion %s\n\t\t}\n", name, name)
 	configOf := func(limit string) string {
-		text := caddyfile(address, dsn, soakRoutes(name, upstream, limit))
-		return strings.NewReplacer("admin off", "admin "+admin, "pg_ratelimit {\n\t\tdsn", options+"\t\tdsn").Replace(text)
+		return harness.Replace(t, caddyfile(address, dsn, soakRoutes(name, upstream, limit)), "admin off", "admin "+admin, "pg_ratelimit {\n\t\tdsn", options+"\t\tdsn")
 	}
 	config := configOf("")
 	var running *caddy

@@ -14,7 +14,7 @@ func TestDecisionsAreOnTheSpansOfCaddysTracing(t *testing.T) {
 	t.Parallel()
 	address := harness.FreeAddress(t)
 	limit := object{"prefix": "traced", "key": "{header.Authorization}", "limit": "1 1h", "algorithm": "fixed_window"}
-	config := strings.Replace(caddyfile(address, "memory", []route{{"/", "", limit}}), "route {", "route {\n\ttracing", 1)
+	config := harness.Replace(t, caddyfile(address, "memory", []route{{"/", "", limit}}), "route {", "route {\n\ttracing")
 	c := launchConfig(t, buildCaddy(t), address, config, "OTEL_TRACES_EXPORTER=console", "OTEL_BSP_SCHEDULE_DELAY=50")
 	c.AwaitAddress(t, address)
 	if got := answersTo(t, 2, c.url, "Authorization", "hunter2"); got != "200 429" {

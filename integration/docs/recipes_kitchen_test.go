@@ -97,18 +97,12 @@ func (k *kitchen) startCaddy(t *testing.T, config, dsn string) {
 	k.proxy = harness.FreeAddress(t)
 	admin := harness.FreeAddress(t)
 	k.metrics = "http://" + admin + "/metrics"
-	for _, change := range [][2]string{
-		{"{\n", "{\n\tauto_https off\n\tpersist_config off\n\tadmin " + admin + "\n"},
-		{":8080 {", "http://" + k.proxy + " {\n\tbind 127.0.0.1"},
-		{"pg_ratelimit {\n\t\tpolicy", "pg_ratelimit {\n\t\ttimeout 30s\n\t\ton_error deny\n\t\tpolicy"},
-		{"policy {\n", "policy {\n\t\t\trefresh 50ms\n"},
-		{"127.0.0.1:9000", strings.TrimPrefix(upstream.URL, "http://")},
-	} {
-		if !strings.Contains(config, change[0]) {
-			t.Fatalf("the Caddyfile of the page has no %q", change[0])
-		}
-		config = strings.Replace(config, change[0], change[1], 1)
-	}
+	config = harness.Replace(t, config,
+		"{\n", "{\n\tauto_https off\n\tpersist_config off\n\tadmin "+admin+"\n",
+		":8080 {", "http://"+k.proxy+" {\n\tbind 127.0.0.1",
+		"pg_ratelimit {\n\t\tpolicy", "pg_ratelimit {\n\t\ttimeout 30s\n\t\ton_error deny\n\t\tpolicy",
+		"policy {\n", "policy {\n\t\t\trefresh 50ms\n",
+		"127.0.0.1:9000", strings.TrimPrefix(upstream.URL, "http://"))
 	harness.RunCaddy(t, "", harness.Caddy(t, root), config, "DATABASE_URL="+dsn).AwaitAddress(t, k.proxy)
 }
 

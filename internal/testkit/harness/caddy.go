@@ -3,6 +3,7 @@ package harness
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -19,4 +20,17 @@ func RunCaddy(t testing.TB, name, program, caddyfile string, env ...string) *Pro
 		Name: name, Path: program, Dir: dir, Args: []string{"run", "--config", file, "--adapter", "caddyfile"},
 		Env: append(env, "HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir),
 	})
+}
+
+// Replace puts options into a Caddyfile: in the place of each old text, where it occurs first, comes the new one behind it. A test
+// whose Caddyfile has no such text fails.
+func Replace(t testing.TB, caddyfile string, oldNew ...string) string {
+	t.Helper()
+	for i := 0; i < len(oldNew); i += 2 {
+		if !strings.Contains(caddyfile, oldNew[i]) {
+			t.Fatalf("the Caddyfile has no %q:\n%s", oldNew[i], caddyfile)
+		}
+		caddyfile = strings.Replace(caddyfile, oldNew[i], oldNew[i+1], 1)
+	}
+	return caddyfile
 }
