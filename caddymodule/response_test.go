@@ -125,7 +125,7 @@ func TestAResponseMayBeStreamedOrUpgraded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
 		if _, err := io.WriteString(conn, request); err != nil {
 			t.Fatal(err)
 		}

@@ -88,7 +88,7 @@ func startNode(t *testing.T, dsn string) *nodeProgram {
 		n.read(stdout)
 	}()
 	t.Cleanup(func() {
-		timer := time.AfterFunc(10*time.Second, cancel)
+		timer := time.AfterFunc(time.Minute, cancel)
 		defer timer.Stop()
 		defer cancel()
 		if err := stdin.Close(); err != nil {

@@ -55,7 +55,7 @@ func ExampleLimiter_Take() {
 	}
 	for i := 0; i < 3; i++ {
 		d, err := limiter.Take(context.Background(), "user:123", 1)
-		fmt.Println(d.Allowed, d.Remaining, d.RetryAfter > 59*time.Second, err)
+		fmt.Println(d.Allowed, d.Remaining, d.RetryAfter > 30*time.Second, err)
 	}
 	// Output:
 	// true 1 false <nil>

@@ -158,8 +158,10 @@ func oldKeyEndsByItself(t *testing.T, k *kitchen) {
 		t.Errorf("the old key ends in %s hours", left)
 	}
 	// The end of the grace, now.
+	begun := time.Now()
 	k.sql(t, "UPDATE rate_limit_api_keys SET revoked_at = now() + interval '1500 ms' WHERE id = 2")
-	if got := k.ask(t, "/", "X-Api-Key", k.shell.must(t, "echo $ACME")[0]).Status; got != http.StatusOK {
+	got := k.ask(t, "/", "X-Api-Key", k.shell.must(t, "echo $ACME")[0]).Status
+	if got != http.StatusOK && time.Since(begun) < 1500*time.Millisecond {
 		t.Errorf("within the grace the old key is answered %d", got)
 	}
 	k.await(t, "the end of the old key", func() bool {
@@ -172,11 +174,11 @@ func oldKeyEndsByItself(t *testing.T, k *kitchen) {
 
 // startsByItself: the rule of the page, with a beginning that is near.
 func startsByItself(t *testing.T, k *kitchen) {
+	began := time.Now()
 	k.sql(t, "UPDATE rate_limit_rules SET valid = tstzrange(now() + interval '2 s', NULL) WHERE name = 'black_friday'")
 	ann := k.shell.must(t, "echo $ANN")[0]
 	limit := func() string { return k.ask(t, "/", "X-Api-Key", ann).Header.Get("X-RateLimit-Limit") }
-	asked := time.Now()
-	if before := limit(); before != "1000" && time.Since(asked) < time.Second {
+	if before := limit(); before != "1000" && time.Since(began) < 2*time.Second {
 		t.Errorf("before it the limit is %s", before)
 	}
 	changes := k.text(t, "SELECT max(seq) FROM rate_limit_changes")

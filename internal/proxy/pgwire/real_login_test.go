@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -109,7 +108,7 @@ hostnossl all only_plain 127.0.0.1/32 trust
 			dsn := fmt.Sprintf("host=127.0.0.1 port=%d dbname=postgres ", c.Port()) + l.dsn
 			p := open(t, dsn, Options{LookupEnv: env(l.env...)})
 			st := stmt("SELECT ssl::int::bigint FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
-			err := p.Run(within(t, 10*time.Second), []*pgdb.Statement{st})
+			err := p.Run(within(t, longTime), []*pgdb.Statement{st})
 			got := ""
 			switch {
 			case err != nil:

@@ -16,7 +16,7 @@ import (
 
 // timeout is for decisions that are expected to come: long, since machines that run
 // tests are busy.
-const timeout = 20 * time.Second
+const timeout = time.Minute
 
 // OddKeys are keys that Postgres, the text form of its arrays or a client may mistake for
 // something else, or for each other.
