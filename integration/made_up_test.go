@@ -67,7 +67,7 @@ func makeUp(random *rand.Rand, n int) *madeUp {
 		}
 	}
 	for i := range 1 + random.IntN(3) {
-		c.zones = append(c.zones, zoneOf(random, c, fmt.Sprintf("c%d-%d", n, i)))
+		c.zones = append(c.zones, zoneOf(random, c, fmt.Sprintf("c%d-%d", n, i), i))
 		if c.settles {
 			break
 		}
@@ -75,9 +75,14 @@ func makeUp(random *rand.Rand, n int) *madeUp {
 	return c
 }
 
-// zoneOf makes a limit of random settings.
-func zoneOf(random *rand.Rand, c *madeUp, prefix string) edge.Values {
-	z := edge.Values{"algorithm": pick(random, "sliding_window", "fixed_window", "token_bucket", "sliding_log", "gcra"), "limit": fmt.Sprint(2+random.IntN(40), " 1d")}
+// madeUpWindows are the windows of the limits of a configuration. No part of one is as long as a part of another: of two
+// limits that refuse, an answer tells of the one that refuses for longer, and a tie would depend on the moment.
+var madeUpWindows = []string{"100003s", "110017s", "120011s"}
+
+// zoneOf makes the limit at a place of random settings.
+func zoneOf(random *rand.Rand, c *madeUp, prefix string, at int) edge.Values {
+	window := " " + madeUpWindows[at]
+	z := edge.Values{"algorithm": pick(random, "sliding_window", "fixed_window", "token_bucket", "sliding_log", "gcra"), "limit": fmt.Sprint(2+random.IntN(40), window)}
 	z["prefix"] = prefix + "-" + z["algorithm"]
 	var keys []string
 	for key := range keysInGo {
@@ -114,12 +119,12 @@ func zoneOf(random *rand.Rand, c *madeUp, prefix string) edge.Values {
 	}
 	if random.IntN(6) == 0 && z["burst"] == "" {
 		delete(z, "limit")
-		z["limits"] = "{header.X-Plan} gold 60 1d, free 3 1d, default 9 1d"
+		z["limits"] = strings.ReplaceAll("{header.X-Plan} gold 60W, free 3W, default 9W", "W", window)
 	}
 	if c.settles {
 		delete(z, "limits")
 		delete(z, "burst")
-		z["algorithm"], z["prefix"], z["limit"], z["mode"] = "fixed_window", prefix+"-fixed_window", "1000000 1d", "enforce"
+		z["algorithm"], z["prefix"], z["limit"], z["mode"] = "fixed_window", prefix+"-fixed_window", "1000000"+window, "enforce"
 		z["settle"] = pick(random, "header X-Tokens", "bytes", "json usage.total", "status 404 = 1, else 3")
 	}
 	return z
