@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -55,7 +56,7 @@ pidfile = %s/pgbouncer.pid
 			r.page("Fail over", 0)
 			r.page("PgBouncer", 0)
 			r.decidedWithin("the change of PgBouncer", time.Now(), 2*time.Second)
-			time.Sleep(time.Second) // the time within which proxies notice
+			within.Pause(time.Second) // within which proxies notice
 			counted := cluster.Query[int64](t, r.server("STANDBY_PORT"), rehearsedCount+" AND key = 'k'")
 			if counted < admitted {
 				t.Errorf("%d were admitted, and %d are counted on the standby", admitted, counted)

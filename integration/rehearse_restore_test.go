@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -35,7 +36,7 @@ func rehearseRestoreAndFailover(t *testing.T) {
 	r.loseThePrimary("")
 	r.page("Fail over", 0)
 	r.decidedWithin("the promotion", time.Now(), 2*time.Second)
-	time.Sleep(time.Second) // the time within which proxies notice
+	within.Pause(time.Second) // within which proxies notice
 	if n := r.number(rehearsedCount + " AND key = 'failover'"); n < admitted {
 		t.Errorf("%d were admitted, and %d are counted on the standby", admitted, n)
 	}
@@ -158,7 +159,7 @@ func (r *rehearsal) restores(configure func()) {
 	r.page("Restore to a point in time", 1)
 	r.decided()
 	r.obeyed()
-	time.Sleep(time.Second) // the time within which proxies notice
+	within.Pause(time.Second) // within which proxies notice
 	r.page("Restore to a point in time", 2)
 	r.sh("the saved changes", "grep -F 198.51.100.0/24 changes.json")
 	if bans := r.text("SELECT string_agg(network::text, ' ') FROM rate_limit_bans"); bans != "192.0.2.0/24" {

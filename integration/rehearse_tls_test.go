@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -110,7 +111,7 @@ psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" -
 	}
 	var routes []route
 	for path, dsn := range dsns {
-		limit := object{"dsn": dsn, "timeout": "2s", "onError": "deny", "prefix": "tls", "key": "all", "limit": "1000000 1h"}
+		limit := object{"dsn": dsn, "timeout": "10s", "onError": "deny", "prefix": "tls", "key": "all", "limit": "1000000 1h"}
 		routes = append(routes, route{path, "", limit})
 	}
 	c, tr := startCaddy(t, dsns["/cert"], routes...), startTraefik(t, routes)
@@ -132,10 +133,11 @@ psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" -
 	}
 	back := func(what, path string) {
 		t.Helper()
-		began := time.Now()
+		began, late := time.Now(), within.Lateness()
 		await(t, "decisions at "+path, all(path, 200))
-		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("%s: decisions after %v, want 2s at most", what, took)
+		took := time.Since(began)
+		if busy := late(); took > 2*time.Second+4*busy {
+			t.Errorf("%s: decisions after %v, want 2s at most on a machine that is %v late", what, took, busy)
 		} else {
 			t.Logf("%s: decisions after %v", what, took)
 		}

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
@@ -170,7 +171,10 @@ func heap() int64 {
 
 // TestCloseEndsThoughTheDatabaseHangs: in bounded time, and no goroutine is left.
 func TestCloseEndsThoughTheDatabaseHangs(t *testing.T) {
-	before := runtime.NumGoroutine()
+	synctest.Test(t, closeWhileTheDatabaseHangs)
+}
+
+func closeWhileTheDatabaseHangs(t *testing.T) {
 	w, err := history.New(hangingDB, history.Settings{})
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +197,6 @@ func TestCloseEndsThoughTheDatabaseHangs(t *testing.T) {
 		t.Errorf("Flush after Close: %v", err)
 	}
 	w.Prepare()
-	await.Within(t, time.Minute, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 // TestCloseWritesWhatIsPending also if Prepare was never called.

@@ -52,7 +52,7 @@ func testFewerConnections(t *testing.T, d *db) {
 	defer none.Close()
 	for range 4 {
 		group.Go(func() {
-			if err := none.tryFor(soon, statement("SELECT 1")); err == nil || !strings.Contains(err.Error(), "too many connections") {
+			if err := none.try(statement("SELECT 1")); err == nil || !strings.Contains(err.Error(), "too many connections") {
 				t.Errorf("no connection at all: %v", err)
 			}
 		})
@@ -145,7 +145,7 @@ func testKeptConnection(t *testing.T, d *db) {
 		t.Errorf("after a pause another connection is used")
 	}
 	d.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
-	time.Sleep(soon / 8) // until the end has arrived
+	await.Pause(arrival)
 	idle.run(statement("SELECT 1"))
 }
 

@@ -28,7 +28,7 @@ var roundTrips = []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 1
 func DB(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 	for _, roundTrip := range roundTrips[1:] {
 		if testing.Short() {
-			break // it asserts times
+			break // make test-all runs it
 		}
 		t.Run(fmt.Sprint("round trips of ", roundTrip), func(t *testing.T) { testRoundTrips(t, open, roundTrip) })
 	}

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -21,17 +23,18 @@ const lateEnv = "PGRATELIMIT_TEST_LATE_DSN"
 // testLateProcess stops a process while its statement is under way, for longer than the statement has. The server has
 // answered in time, so that the statement has its result.
 func testLateProcess(t *testing.T, open openDB) {
-	const limit = time.Second
+	const limit = 5 * time.Second
 	if dsn := os.Getenv(lateEnv); dsn != "" {
 		d := &db{t: t, DB: open(t, dsn)}
 		defer d.Close()
 		d.run(statement("SELECT 1"))
-		for range 2 {
+		for round := range 2 {
 			_, _ = os.Stdout.WriteString("asking\n")
-			s := statement("SELECT pg_sleep(0.1)")
+			s := statement(fmt.Sprintf("SELECT pg_sleep(0.5) /* %d */", round))
 			if err := d.tryFor(limit, s); err != nil || s.Err != nil {
 				t.Errorf("an answer that was read late: %v, %v", err, s.Err)
 			}
+			_, _ = os.Stdin.Read(make([]byte, 1)) // until this process has been stopped
 		}
 		return
 	}
@@ -43,6 +46,10 @@ func testLateProcess(t *testing.T, open openDB) {
 	child := exec.Command(os.Args[0], "-test.run", strings.Join(levels, "/"))
 	child.Env = append(os.Environ(), lateEnv+"="+c.DSN("postgres"))
 	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := child.StdinPipe()
 	if err == nil {
 		err = child.Start()
 	}
@@ -50,15 +57,19 @@ func testLateProcess(t *testing.T, open openDB) {
 		t.Fatal(err)
 	}
 	var text strings.Builder
+	round := 0
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		text.WriteString(lines.Text() + "\n")
 		if lines.Text() != "asking" {
 			continue
 		}
-		time.Sleep(50 * time.Millisecond) // the statement may have been sent or not
+		sent := fmt.Sprintf("SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE '%%/* %d */'", round)
+		await.Within(t, timeout, "the statement is sent", func() bool { return cluster.Query[bool](t, c.DSN("postgres"), sent) })
 		_ = child.Process.Signal(syscall.SIGSTOP)
-		time.Sleep(2 * limit)
+		time.Sleep(limit + time.Second)
 		_ = child.Process.Signal(syscall.SIGCONT)
+		_, _ = in.Write([]byte("\n"))
+		round++
 	}
 	if err := child.Wait(); err != nil {
 		t.Errorf("%v\n%s", err, text.String())

@@ -18,6 +18,7 @@ type Proxy struct {
 
 	target  string
 	delay   atomic.Int64   // half a round trip, in nanoseconds
+	turns   atomic.Int64   // see Turns
 	running sync.WaitGroup // goroutines
 
 	mu      sync.Mutex // guards all that follows
@@ -68,6 +69,9 @@ func ListenFor(t testing.TB, dsn string, roundTrip time.Duration) (*Proxy, strin
 // SetRoundTrip changes the delay of what is sent from now on.
 func (p *Proxy) SetRoundTrip(d time.Duration) { p.delay.Store(int64(d / 2)) }
 
+// Turns is how often a client has sent something at the beginning of its connection or after an answer: its round trips.
+func (p *Proxy) Turns() int64 { return p.turns.Load() }
+
 // CloseConnections closes the connections that are open, at once and without a
 // word to either side.
 func (p *Proxy) CloseConnections() { p.closeAll(false) }
@@ -115,8 +119,15 @@ func (p *Proxy) accept(listener net.Listener) {
 		}
 		p.running.Go(func() {
 			var up sync.WaitGroup
-			up.Go(func() { p.forward(client, server) })
-			p.forward(server, client)
+			var asked atomic.Bool // and there is no answer yet
+			up.Go(func() {
+				p.forward(client, server, func() {
+					if !asked.Swap(true) {
+						p.turns.Add(1)
+					}
+				})
+			})
+			p.forward(server, client, func() { asked.Store(false) })
 			up.Wait()
 			p.remove(client, server)
 		})
@@ -165,8 +176,8 @@ type chunk struct {
 	arrival time.Time
 }
 
-// forward copies what from sends to the other connection, and its end.
-func (p *Proxy) forward(from, to net.Conn) {
+// forward copies what from sends to the other connection, and its end. It calls arrives before it writes something.
+func (p *Proxy) forward(from, to net.Conn, arrives func()) {
 	chunks := make(chan chunk, 4096)
 	go func() {
 		defer close(chunks)
@@ -191,6 +202,7 @@ func (p *Proxy) forward(from, to net.Conn) {
 			}
 			continue
 		}
+		arrives()
 		if _, err := to.Write(c.data); err != nil {
 			_ = from.Close() // ends the reader; what it still sends is dropped
 			for range chunks {
