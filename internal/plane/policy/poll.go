@@ -71,8 +71,8 @@ const numbersSQL = `concat_ws(' ', 'rate_limit_tiers'::regclass::oid, 'rate_limi
 	CASE WHEN NOT ` + schema.PolicyCopied + ` THEN 'copying' END)`
 
 // tablesSQL identifies the tables, and tells by how many the rows that were ever written
-// outnumber the lines in the log. A session counts its rows and its lines together, at most 10 s
-// after a transaction.
+// outnumber the lines in the log. A session publishes both counts together, at most 10 s after a
+// transaction. If it is stalled between the two, polls may read everything once more than needed.
 const tablesSQL = `SELECT ` + numbersSQL + `, 'rate_limit_changes'::regclass::oid::text,
 	string_agg(pg_relation_filenode(t.oid)::text, ' '),
 	(sum(pg_stat_get_tuples_inserted(t.oid) + pg_stat_get_tuples_updated(t.oid) + pg_stat_get_tuples_deleted(t.oid))

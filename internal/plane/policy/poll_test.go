@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,30 +26,30 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 		t.Fatalf("the first poll: everything %v, %v", everything, err)
 	}
 	var writers sync.WaitGroup
+	var polls atomic.Int64
 	for w := range 16 {
-		writers.Add(1)
-		go func() {
-			defer writers.Done()
+		writers.Go(func() {
 			random := rand.New(rand.NewSource(int64(w)))
-			conn, err := pgx.Connect(ctx, s.dsn)
+			// A session that is stalled while it publishes its statistics has counted rows without their lines in the log:
+			// two polls that see this read everything.
+			conn, err := pgx.Connect(ctx, s.dsn+"&track_counts=off")
 			if err != nil {
 				t.Error(err)
 				return
 			}
 			defer conn.Close(ctx)
-			for i := range 25 {
+			for i := 0; i < 25 || polls.Load() < 20; i++ {
 				if err := writeBans(ctx, conn, random, fmt.Sprint(w, " ", i)); err != nil {
 					t.Error(err)
 					return
 				}
 			}
-		}()
+		})
 	}
 	done := make(chan struct{})
 	go func() { writers.Wait(); close(done) }()
 	found := make(map[string]int)
-	polls := 0
-	for last := false; ; polls++ {
+	for last := false; ; polls.Add(1) {
 		users, everything, err := poller.Poll(ctx)
 		if err != nil || everything {
 			t.Fatalf("everything %v, %v", everything, err)
@@ -73,8 +74,8 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(users) < 200 || polls < 20 {
-		t.Fatalf("only %d changes and %d polls", len(users), polls)
+	if len(users) < 200 {
+		t.Fatalf("only %d changes", len(users))
 	}
 	for _, user := range users {
 		if found[user] != 1 {
