@@ -161,7 +161,7 @@ func (d *Database) renamedRules(ctx context.Context) (renamed, error) {
 		}
 		return at.renamedRules(ctx)
 	}
-	if exists, err := d.hasTable(ctx, "rate_limit_rules"); err != nil || !exists {
+	if exists, err := d.HasPolicy(ctx); err != nil || !exists {
 		return nil, err
 	}
 	found, err := value[renamed](ctx, d, "SELECT coalesce(json_object_agg('rule/' || counter, 'rule/' || name), '{}') FROM rate_limit_rules WHERE counter <> name")

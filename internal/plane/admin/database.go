@@ -128,9 +128,8 @@ func (d *Database) hasTable(ctx context.Context, name string) (bool, error) {
 }
 
 // HasPolicy reports whether there are the tables of the policy.
-func (d *Database) HasPolicy(ctx context.Context) bool {
-	found, err := d.hasTable(ctx, "rate_limit_rules")
-	return err == nil && found
+func (d *Database) HasPolicy(ctx context.Context) (bool, error) {
+	return d.hasTable(ctx, "rate_limit_rules")
 }
 
 // major is the major version of the server; 0 if it is unknown.

@@ -93,8 +93,8 @@ type Known struct {
 // Who is whom the policy knows by a name, of a kind unless it is "": first a user, then an API key, then one of this number.
 // It is nil for nobody, and an error for a number that no key has, if that is the kind.
 func (d *Database) Who(ctx context.Context, name, kind string, number int64) (*Known, error) {
-	if !d.HasPolicy(ctx) {
-		return nil, nil
+	if exists, err := d.HasPolicy(ctx); err != nil || !exists {
+		return nil, err
 	}
 	digest := policy.Digest(name)
 	found, err := row[Known](ctx, d, `SELECT * FROM (

@@ -152,8 +152,8 @@ const actorSQL = "session_user || coalesce(' (' || nullif(current_setting('rate_
 // Replications returns the rows of rate_limit_replication: the replication of the policy to this database, if it is a region,
 // and that from it.
 func (d *Database) Replications(ctx context.Context) ([]Row, error) {
-	if !d.HasPolicy(ctx) {
-		return nil, nil
+	if exists, err := d.HasPolicy(ctx); err != nil || !exists {
+		return nil, err
 	}
 	return d.Ask(ctx, "SELECT * FROM rate_limit_replication ORDER BY role, subscription")
 }

@@ -76,8 +76,8 @@ type RuleWarning struct {
 
 // RuleWarnings returns all of them, in the order of the rules. A database without a policy has none.
 func (d *Database) RuleWarnings(ctx context.Context) ([]RuleWarning, error) {
-	if !d.HasPolicy(ctx) {
-		return nil, nil
+	if exists, err := d.HasPolicy(ctx); err != nil || !exists {
+		return nil, err
 	}
 	return rows[RuleWarning](ctx, d, "SELECT rule, field, warning FROM rate_limit_rule_warnings ORDER BY rule, field")
 }
@@ -173,7 +173,7 @@ type RuleState struct {
 
 // RuleStates returns the rules. A database without a policy has none.
 func (d *Database) RuleStates(ctx context.Context) ([]RuleState, error) {
-	if exists, err := d.hasTable(ctx, "rate_limit_rules"); err != nil || !exists {
+	if exists, err := d.HasPolicy(ctx); err != nil || !exists {
 		return nil, err
 	}
 	return rows[RuleState](ctx, d, "SELECT r.name, coalesce(to_jsonb(r)->>'counter', r.name), r.mode, now() <@ r.valid FROM rate_limit_rules r")

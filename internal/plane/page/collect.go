@@ -251,10 +251,10 @@ func get[T any](ctx context.Context, failed *error, ask func(context.Context) (T
 
 // readPolicy reads the changes, the bans, the rules, and which proxies obey a policy that is elsewhere.
 func (c *collector) readPolicy(ctx context.Context, db *admin.Database) error {
-	if !db.HasPolicy(ctx) {
-		return nil
+	exists, err := db.HasPolicy(ctx)
+	if err != nil || !exists {
+		return err
 	}
-	var err error
 	now := get(ctx, &err, db.Now)
 	changed := func(from time.Time, kinds []string) []admin.Row {
 		return get(ctx, &err, func(ctx context.Context) ([]admin.Row, error) {

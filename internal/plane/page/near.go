@@ -22,10 +22,16 @@ func (c *collector) readNear(ctx context.Context, db *admin.Database) error {
 	began := time.Now()
 	near := nearSection{Counters: []admin.Usage{}}
 	note := func(text string) { near.Remark = &text }
-	rules, _ := db.Top(ctx, "", mostNear) // a database without a policy has counters of configurations only
-	near.Counters = append(near.Counters, slices.DeleteFunc(rules, func(u admin.Usage) bool { return *u.Percent < percent })...)
+	exists, err := db.HasPolicy(ctx)
 	if c.pools.dsns[ofPolicy] != c.pools.dsns[ofCounters] {
 		note("What is used of the limits of rules is not known here, because the policy is in another database than the counters.")
+	} else if exists {
+		var rules []admin.Usage
+		rules, err = db.Top(ctx, "", mostNear)
+		near.Counters = append(near.Counters, slices.DeleteFunc(rules, func(u admin.Usage) bool { return *u.Percent < percent })...)
+	}
+	if err != nil {
+		return err
 	}
 	limits := c.limits()
 	flights, err := db.InFlight(ctx, limits)

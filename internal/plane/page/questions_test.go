@@ -362,5 +362,12 @@ func TestNearAnswersWithTheLastAnswer(t *testing.T) {
 		}
 		return before != "" && waiting() == before
 	})
+	a.exec("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") // as a timeout does
+	await.Within(t, time.Minute, "the end of the statement", func() bool { return waiting() == "" })
+	for range 20 {
+		if a.answer("near", "", &near); len(near.Counters) != 1 {
+			t.Fatalf("after a failure: %+v", near)
+		}
+	}
 	a.exec("ROLLBACK")
 }

@@ -272,7 +272,11 @@ func (w *whyAsked) identify(ctx context.Context, db *admin.Database, body *whyBo
 	case kindKeyID:
 		w.counter = ""
 	}
-	if known.User != "" && db.HasPolicy(ctx) {
+	exists, err := db.HasPolicy(ctx)
+	if err != nil {
+		return err
+	}
+	if known.User != "" && exists {
 		u, err := db.User(ctx, known.User)
 		if err != nil && !errors.Is(err, admin.ErrNotFound) {
 			return err
