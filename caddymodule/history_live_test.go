@@ -153,7 +153,7 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 		"allowed  - bob 9 pro",
 	})
 	if n := cluster.Query[int](t, dsn, `SELECT count(*) FROM rate_limit_audit WHERE node = 'caddy-1' AND region = 'eu' AND address = '127.0.0.1' AND method = 'GET' AND weight = 1 AND count = 1
-		AND duration_us BETWEEN 1 AND 10000000 AND time BETWEEN now() - interval '1 min' AND now() + interval '1 s' AND (decision <> 'limited' OR retry_after_ms BETWEEN 1 AND 3600000)`); n != len(rows) {
+		AND duration_us BETWEEN 1 AND 10000000 AND time BETWEEN now() - interval '1 h' AND now() + interval '1 s' AND (decision <> 'limited' OR retry_after_ms BETWEEN 1 AND 3600000)`); n != len(rows) {
 		t.Errorf("%d of %d rows are complete", n, len(rows))
 	}
 	checkRows(t, "the metrics", c.recorded(dsn, `SELECT concat_ws(' ', prefix, route, region, sum(requests), sum(allowed), sum(limited), sum(blocked), sum(rejected), sum(errors), sum(shadow))

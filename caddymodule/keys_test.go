@@ -114,13 +114,15 @@ func TestALockedRowIsNoOutage(t *testing.T) {
 		}
 		return ratelimit.Decision{Allowed: true, Limit: 1, Source: ratelimit.FromPostgres}, nil
 	})
+	began := time.Now()
 	for range 10 {
 		serve(t, h, request())
 	}
+	most := 1 + int(time.Since(began)/time.Second)
 	if n := logs.FilterMessage("the database answers again").Len(); n != 0 {
 		t.Errorf("it was logged %d times that the database answers again", n)
 	}
-	if n := logs.FilterMessage("no decision: letting requests pass").Len(); n != 1 {
-		t.Errorf("%d lines about requests without a decision, want 1 a second", n)
+	if n := logs.FilterMessage("no decision: letting requests pass").Len(); n < 1 || n > most {
+		t.Errorf("%d lines about requests without a decision, want 1 a second: 1 to %d", n, most)
 	}
 }

@@ -64,12 +64,12 @@ func TestMetrics(t *testing.T) {
 		:PORT {
 			pg_ratelimit PREFIX {
 				dsn memory
-				limit 2 1m
+				limit 2 1h
 				zone PREFIX_loose {
-					limit 100 1m
+					limit 100 1h
 				}
 				zone PREFIX_trial {
-					limit 1 1m
+					limit 1 1h
 					mode shadow
 				}
 			}

@@ -38,13 +38,9 @@ func TestCommandsSayWhoHoldsALock(t *testing.T) {
 			}
 			begun := time.Now()
 			out := s.run(c.args...)
-			took := time.Since(begun)
-			want := regexp.MustCompile(fmt.Sprintf(`^waited 1\ds for a lock that another session holds: pid %d, application the holder, role \w+, idle in transaction, transaction since 20\S+ \S+, statement since 20\S+ \S+: end it`, conn.PgConn().PID()))
-			if out.err == nil || !want.MatchString(out.err.Error()) {
-				t.Errorf("the error is %v, want %s", out.err, want)
-			}
-			if took < 8*time.Second || took > time.Minute {
-				t.Errorf("the command took %s", took)
+			want := regexp.MustCompile(fmt.Sprintf(`^waited \d\ds for a lock that another session holds: pid %d, application the holder, role \w+, idle in transaction, transaction since 20\S+ \S+, statement since 20\S+ \S+: end it`, conn.PgConn().PID()))
+			if out.err == nil || !want.MatchString(out.err.Error()) || time.Since(begun) < 8*time.Second {
+				t.Errorf("the error is %v, after %s; want %s", out.err, time.Since(begun), want)
 			}
 			if _, err := conn.Exec(ctx, "COMMIT"); err != nil {
 				t.Fatal(err)

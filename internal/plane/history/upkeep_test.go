@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -105,18 +106,22 @@ func (s *site) leavePending(partition string) {
 	s.t.Helper()
 	ctx := context.Background()
 	reader, conn := cluster.Connect(s.t, s.dsn), cluster.Connect(s.t, s.dsn)
-	_, err := reader.Exec(ctx, "BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE")
-	if _, failed := conn.Exec(ctx, "SET statement_timeout = '200ms'"); err != nil || failed != nil {
-		s.t.Fatal(err, failed)
+	if _, err := reader.Exec(ctx, "BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE"); err != nil {
+		s.t.Fatal(err)
 	}
-	if _, err := conn.Exec(ctx, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partition+" CONCURRENTLY"); err == nil {
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(ctx, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partition+" CONCURRENTLY")
+		ended <- err
+	}()
+	const pending = "SELECT coalesce(string_agg(name, ' '), '') FROM rate_limit_partitions() WHERE pending"
+	await.Within(s.t, time.Minute, "the partition to be pending", func() bool { return s.text(pending) == "public."+partition })
+	s.exec(fmt.Sprintf("SELECT pg_cancel_backend(%d)", conn.PgConn().PID()))
+	if err := <-ended; err == nil {
 		s.t.Fatal("the partition is detached")
 	}
 	if _, err := reader.Exec(ctx, "COMMIT"); err != nil {
 		s.t.Fatal(err)
-	}
-	if got := s.text("SELECT name FROM rate_limit_partitions() WHERE pending"); got != "public."+partition {
-		s.t.Fatalf("pending is %q", got)
 	}
 }
 

@@ -75,7 +75,7 @@ func TestALoginWithoutAnAnswerIsReplaced(t *testing.T) {
 		serveAll(s)
 	})
 	p := open(t, dsn, Options{MaxConns: 1})
-	await.Within(t, 20*time.Second, "an answer", func() bool {
+	await.Within(t, longTime, "an answer", func() bool {
 		return p.Run(within(t, 50*time.Millisecond), []*pgdb.Statement{stmt("A")}) == nil
 	})
 	if n := f.accepted.Load(); n < 2 {
