@@ -54,7 +54,7 @@ func TestAllWaysLeadToTheSameTables(t *testing.T) {
 			if err := history.Migrate(context.Background(), db); err != nil {
 				t.Fatal(err)
 			}
-			for until := time.Now().Add(20 * time.Second); s.text(everything) != want; time.Sleep(5 * time.Millisecond) {
+			for until := time.Now().Add(time.Minute); s.text(everything) != want; time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(until) {
 					t.Fatalf("the store has made\n%s\nwant\n%s", s.text(everything), want)
 				}

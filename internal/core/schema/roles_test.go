@@ -137,7 +137,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	if err := p.Refresh(ctx); err != nil {
 		t.Fatal(err)
 	}
-	await.Within(t, 20*time.Second, "the registry to have n1 1 t", func() bool { return s.text(rowSQL) == "n1 1 t" })
+	await.Within(t, time.Minute, "the registry to have n1 1 t", func() bool { return s.text(rowSQL) == "n1 1 t" })
 	store.Close()
 	s.want("SELECT count(*) FROM rate_limit_nodes WHERE ended IS NULL", "0")
 	s.want("SELECT user_id FROM rate_limit_bans", "bob")

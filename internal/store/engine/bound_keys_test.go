@@ -63,7 +63,7 @@ func TestAFloodLeavesWhatCounts(t *testing.T) {
 			}
 			hits(&other)
 			hits(l)
-			await.Within(t, 60*time.Second, "the flood to be deleted", func() bool {
+			await.Within(t, longTime, "the flood to be deleted", func() bool {
 				if takeOne(t, store, on(l, "used up")).Allowed {
 					t.Fatal("a key that is used up passes")
 				}
@@ -105,8 +105,8 @@ func TestAPrefixThatIsOverfullIsReported(t *testing.T) {
 	takeOne(t, store, ratelimit.Hit{Limit: l, Key: "in use", Cost: 1})
 	s.exec("INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) SELECT 'p', n::text, 2, now(), now() + interval '1 hour' FROM generate_series(1, 30) n")
 	const text = `prefix "p" has more than max_keys (10) keys, and the table grows`
-	await.Within(t, 60*time.Second, "the log", func() bool { return says(text) })
-	await.Within(t, 60*time.Second, "the registry", func() bool {
+	await.Within(t, longTime, "the log", func() bool { return says(text) })
+	await.Within(t, longTime, "the registry", func() bool {
 		return strings.Contains(s.text("SELECT coalesce((SELECT array_to_string(problems, ';') FROM rate_limit_nodes), '')"), text)
 	})
 	if n := len(store.Stats().Overfull); n != 1 {
@@ -116,8 +116,8 @@ func TestAPrefixThatIsOverfullIsReported(t *testing.T) {
 		t.Errorf("%d rows, want the 30 that have used more than one unit", n)
 	}
 	s.exec("DELETE FROM rate_limit_ephemeral WHERE key NOT IN ('1', '2')")
-	await.Within(t, 60*time.Second, "the log", func() bool { return says(`prefix "p" has at most max_keys (10) keys again`) })
-	await.Within(t, 60*time.Second, "the registry", func() bool {
+	await.Within(t, longTime, "the log", func() bool { return says(`prefix "p" has at most max_keys (10) keys again`) })
+	await.Within(t, longTime, "the registry", func() bool {
 		return s.text("SELECT array_to_string(problems, ';') FROM rate_limit_nodes") == "" && len(store.Stats().Overfull) == 0
 	})
 }
@@ -137,8 +137,8 @@ func TestADeletionThatTakesTooLongIsReported(t *testing.T) {
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 5, Window: time.Hour, MaxKeys: 10}
 	takeOne(t, store, ratelimit.Hit{Limit: l, Key: "in use", Cost: 1})
 	s.exec("INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) SELECT 'p', n::text, 1, now(), now() + interval '1 hour' FROM generate_series(1, 30) n")
-	await.Within(t, 60*time.Second, "the prefix to be overfull", func() bool { return len(store.Stats().Overfull) == 1 })
-	await.Within(t, 60*time.Second, "the error", func() bool {
+	await.Within(t, longTime, "the prefix to be overfull", func() bool { return len(store.Stats().Overfull) == 1 })
+	await.Within(t, longTime, "the error", func() bool {
 		return strings.Contains((<-reported).Error(), `max_keys of prefix "p": deleting expired rows: context deadline exceeded`)
 	})
 }

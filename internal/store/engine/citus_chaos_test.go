@@ -215,7 +215,7 @@ func (s *spread) testChaos(t *testing.T) {
 		s.move(part, (s.where(part)+1)%3)
 	}
 	before = totalOf(all)
-	await.Within(t, 20*time.Second, "decisions in all parts again", func() bool {
+	await.Within(t, longTime, "decisions in all parts again", func() bool {
 		after = totalOf(all)
 		for part := range testParts {
 			if after.Granted[part] == before.Granted[part] {

@@ -145,7 +145,7 @@ func (s *spread) testRefunds(t *testing.T, driver string) {
 		settlement := settlementOf(h, d, 2) // with the key as it is stored
 		settlement.Subject = h.Subject
 		store.Settle(settlement)
-		await.Within(t, 20*time.Second, "a settlement", func() bool { return left(t, store, h) == before-1 })
+		await.Within(t, longTime, "a settlement", func() bool { return left(t, store, h) == before-1 })
 	}
 	if err := store.Reset(context.Background(), longTime, []ratelimit.Hit{h}); err != nil {
 		t.Error(err)
@@ -283,13 +283,13 @@ func (s *spread) testLocal(t *testing.T) {
 	lost := hitOn("lost", 1000, false)
 	lost.Key = down.Key
 	takeOne(t, store, down)
-	await.Within(t, 20*time.Second, "the registration", func() bool {
+	await.Within(t, longTime, "the registration", func() bool {
 		return len(s.rows(s.DSN(), "SELECT node FROM rate_limit_nodes WHERE node = 'local'")) == 1
 	})
 	if err := s.Workers[1].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	await.Within(t, 20*time.Second, "an outage", func() bool {
+	await.Within(t, longTime, "an outage", func() bool {
 		_, _, err := tryOne(store, longTime, lost)
 		return errors.Is(err, ratelimit.ErrUnavailable)
 	})

@@ -281,7 +281,7 @@ func (s *spread) testSeveralParts(t *testing.T) {
 	if granted != 5 || left(t, store, hits[0]) != 0 {
 		t.Errorf("%d of 80 requests passed, %d are left; want 5 and 0", granted, left(t, store, hits[0]))
 	}
-	await.Within(t, 20*time.Second, "what the refused requests have given back", func() bool { return left(t, store, hits[1]) == 95 })
+	await.Within(t, longTime, "what the refused requests have given back", func() bool { return left(t, store, hits[1]) == 95 })
 	decisions := make([]ratelimit.Decision, 2)
 	if err := store.Take(context.Background(), longTime, hits, decisions); err != nil || decisions[0].Allowed || !decisions[1].Allowed || decisions[1].Remaining != 95 {
 		t.Errorf("a refusal: %+v, %v", decisions, err)

@@ -56,7 +56,7 @@ func TestCleanup(t *testing.T) {
 		}
 		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
 			if test.probability > 0 {
-				await.Within(t, 20*time.Second, "expired rows to go", func() bool {
+				await.Within(t, longTime, "expired rows to go", func() bool {
 					passes(t, store, hitOn("p", 100_000, false), hitOn("p", 100_000, true))
 					return s.left(table, "p", "dead") == "0" && s.left(table, "other", "dead") == "0"
 				})
@@ -136,7 +136,7 @@ func TestASweepGoesOnAfterALostTransaction(t *testing.T) {
 	})}
 	reported := make(chan error, 1)
 	store := newStore(t, db, engine.Options{CleanupProbability: 1, MaxBlockedKeys: -1, OnError: func(err error) { reported <- err }})
-	await.Within(t, 20*time.Second, "a second sweep", func() bool {
+	await.Within(t, longTime, "a second sweep", func() bool {
 		takeOne(t, store, hitOn("p", 100_000, false))
 		mu.Lock()
 		defer mu.Unlock()
@@ -240,7 +240,7 @@ func TestCleanupOfTheLibrary(t *testing.T) {
 					hits = append(hits, ratelimit.Hit{Limit: limit, Key: fmt.Sprint((i*7 + caller) % 60), Cost: 1})
 				}
 				// Each has a queue, and so a connection, of its own.
-				if err := store.Take(context.Background(), time.Duration(20+caller)*time.Second, hits, make([]ratelimit.Decision, len(hits))); err != nil {
+				if err := store.Take(context.Background(), longTime+time.Duration(caller)*time.Second, hits, make([]ratelimit.Decision, len(hits))); err != nil {
 					t.Error(err)
 				}
 			}

@@ -51,7 +51,7 @@ func TestRowsOfAnOpenTransaction(t *testing.T) {
 				})
 			}
 			const limit = 2 * time.Second
-			await.Within(t, 20*time.Second, "a request on the row to fail long before its timeout", func() bool {
+			await.Within(t, longTime, "a request on the row to fail long before its timeout", func() bool {
 				_, took, err := tryOne(store, limit, hit(test.key))
 				if !errors.Is(err, ratelimit.ErrTimeout) {
 					t.Errorf("while the transaction is open: %v", err)
@@ -61,7 +61,7 @@ func TestRowsOfAnOpenTransaction(t *testing.T) {
 			group.Wait()
 			takeOne(t, store, hit("free"))
 			s.exec("COMMIT")
-			await.Within(t, 20*time.Second, "the row to be decided", func() bool {
+			await.Within(t, longTime, "the row to be decided", func() bool {
 				_, _, err := tryOne(store, limit, hit(test.key))
 				return err == nil
 			})
@@ -92,7 +92,7 @@ func TestCloseDuringCalls(t *testing.T) {
 				}
 			}()
 		}
-		await.Within(t, 20*time.Second, "calls under way", func() bool { return store.Stats().Requests > 32 })
+		await.Within(t, longTime, "calls under way", func() bool { return store.Stats().Requests > 32 })
 		closed := make(chan struct{})
 		go func() {
 			store.Close()
@@ -113,5 +113,5 @@ func TestCloseDuringCalls(t *testing.T) {
 // own connection.
 func goroutines(t *testing.T, before int) {
 	t.Helper()
-	await.Within(t, 20*time.Second, "goroutines to end", func() bool { return runtime.NumGoroutine() <= before+2 })
+	await.Within(t, longTime, "goroutines to end", func() bool { return runtime.NumGoroutine() <= before+2 })
 }

@@ -58,7 +58,7 @@ func (d *tripDB) setLose(text string) {
 
 func (d *tripDB) awaitLost(t *testing.T, answers int) {
 	t.Helper()
-	await.Within(t, 20*time.Second, "lost answers", func() bool {
+	await.Within(t, longTime, "lost answers", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return d.lost >= answers
@@ -72,7 +72,7 @@ func enter(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, n int, lost 
 	for range n {
 		slot := &ratelimit.Slot{Lost: lost}
 		decisions := make([]ratelimit.Decision, 1)
-		if err := store.Take(context.Background(), 20*time.Second, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}, decisions); err != nil {
+		if err := store.Take(context.Background(), longTime, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}, decisions); err != nil {
 			t.Fatal(err)
 		}
 		if decisions[0].Allowed {
@@ -87,7 +87,7 @@ func awaitFree(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, want int
 	t.Helper()
 	await.Within(t, longTime, "free slots", func() bool {
 		decisions := make([]ratelimit.Decision, 1)
-		err := store.Take(context.Background(), 20*time.Second, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Peek: true}}, decisions)
+		err := store.Take(context.Background(), longTime, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Peek: true}}, decisions)
 		return err == nil && decisions[0].Remaining == want
 	})
 }
@@ -112,7 +112,7 @@ func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 		db.mu.Lock()
 		before := db.trips
 		db.mu.Unlock()
-		if err := store.Take(context.Background(), 20*time.Second, hits, decisions); err != nil {
+		if err := store.Take(context.Background(), longTime, hits, decisions); err != nil {
 			t.Fatal(err)
 		}
 		db.mu.Lock()
@@ -219,7 +219,7 @@ func TestSlotsOfAStoppedProcess(t *testing.T) {
 		if len(taken) != 2 {
 			t.Fatalf("another process has %d slots of 2", len(taken))
 		}
-		await.Within(t, 20*time.Second, "two requests to lose their slots", func() bool { mu.Lock(); defer mu.Unlock(); return lost == 2 })
+		await.Within(t, longTime, "two requests to lose their slots", func() bool { mu.Lock(); defer mu.Unlock(); return lost == 2 })
 		awaitFree(t, other, l, 0)
 		for _, s := range append(held, taken...) {
 			s.Release()
@@ -266,14 +266,14 @@ func TestRowsWithSlotsStay(t *testing.T) {
 	others := func() {
 		t.Helper()
 		slot := &ratelimit.Slot{}
-		if err := store.Take(context.Background(), 20*time.Second, []ratelimit.Hit{{Limit: l, Key: "other", Cost: 1, Slot: slot}}, make([]ratelimit.Decision, 1)); err != nil {
+		if err := store.Take(context.Background(), longTime, []ratelimit.Hit{{Limit: l, Key: "other", Cost: 1, Slot: slot}}, make([]ratelimit.Decision, 1)); err != nil {
 			t.Fatal(err)
 		}
 		slot.Release()
 	}
 	awaitDeleted := func(key string) {
 		t.Helper()
-		await.Within(t, 20*time.Second, "a row to be deleted", func() bool {
+		await.Within(t, longTime, "a row to be deleted", func() bool {
 			others()
 			row := &pgdb.Statement{SQL: "SELECT 1 FROM rate_limit_ephemeral WHERE key = $1::text", Args: []any{key}}
 			return db.Run(context.Background(), []*pgdb.Statement{row}) == nil && row.Rows == 0

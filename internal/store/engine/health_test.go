@@ -233,7 +233,7 @@ func TestMigrationFails(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
 		if test.want != "" {
-			await.Within(t, 20*time.Second, "a report", func() bool { mu.Lock(); defer mu.Unlock(); return len(reported) > 0 })
+			await.Within(t, longTime, "a report", func() bool { mu.Lock(); defer mu.Unlock(); return len(reported) > 0 })
 		}
 		mu.Lock()
 		if len(reported) > 0 && (test.want == "" || !strings.Contains(reported[0].Error(), test.want)) {
@@ -294,7 +294,7 @@ func TestFailedCleanupsAreReported(t *testing.T) {
 			return errors.New("no line")
 		}}, engine.Options{CleanupProbability: 1, OnError: func(err error) { reported <- err; panic("a listener must not end the program") }})
 		for i := range 4 {
-			await.Within(t, 20*time.Second, "a report", func() bool {
+			await.Within(t, longTime, "a report", func() bool {
 				passes(t, store, fakeHits("k", "l")[:1+i%2]...)
 				select {
 				case err := <-reported:

@@ -72,9 +72,9 @@ func used(t *testing.T, s *site, h ratelimit.Hit) int64 {
 // awaitUnits waits until no units are on their way between the rows of hits and the store: the rows were
 // charged what has passed and what the store holds, and it wants no renewal. Headers are exact then, until
 // units end. awaitUnits returns how many are held.
-func awaitUnits(t *testing.T, s *site, store *engine.Store, passed int64, hits ...ratelimit.Hit) (held int64) {
+func awaitUnits(t *testing.T, s *site, store counting, passed int64, hits ...ratelimit.Hit) (held int64) {
 	t.Helper()
-	await.Within(t, 20*time.Second, "the units on their way to arrive", func() bool {
+	await.Within(t, longTime, "the units on their way to arrive", func() bool {
 		held = store.Stats().LeasedUnits
 		charged := int64(0)
 		for _, h := range hits {
@@ -86,7 +86,7 @@ func awaitUnits(t *testing.T, s *site, store *engine.Store, passed int64, hits .
 }
 
 // renews reports whether a store wants to renew a lease. The charge for it may be on its way.
-func renews(store *engine.Store) bool {
+func renews(store counting) bool {
 	wants := false
 	for _, shard := range store.Leases().Shards {
 		shard.Mu.Lock()
@@ -130,7 +130,7 @@ func TestABusyKeyIsDecidedInMemory(t *testing.T) {
 		peek := h
 		peek.Peek = true
 		// While units go back, a look can say that less is left.
-		await.Within(t, 20*time.Second, "a peek to tell what is left", func() bool {
+		await.Within(t, longTime, "a peek to tell what is left", func() bool {
 			d := takeOne(t, store, peek)
 			return d.Allowed && d.Remaining == before.Remaining
 		})
@@ -146,7 +146,7 @@ func TestUnusedUnitsGoBack(t *testing.T) {
 	eachLeased(t, func(t *testing.T, s *site, h ratelimit.Hit) {
 		store, other := s.store(quick), s.store(without)
 		passed := hammerLeased(t, store, 500, h)
-		await.Within(t, 20*time.Second, "the units to go back", func() bool { return store.Stats().LeasedUnits == 0 && left(t, other, h) == 30000-passed })
+		await.Within(t, longTime, "the units to go back", func() bool { return store.Stats().LeasedUnits == 0 && left(t, other, h) == 30000-passed })
 		passed += hammerLeased(t, store, 500, h)
 		store.Close()
 		if got := used(t, s, h); got != passed {
@@ -180,7 +180,7 @@ func TestARefundOrAResetEndsTheLease(t *testing.T) {
 		takeOne(t, store, refund)
 		admitted := int64(0)
 		// A request can be refused while the last units are on their way to the store.
-		await.Within(t, 20*time.Second, "the whole quota to pass", func() bool {
+		await.Within(t, longTime, "the whole quota to pass", func() bool {
 			for takeOne(t, store, h).Allowed {
 				admitted++
 			}
@@ -220,7 +220,7 @@ func TestSeveralLimitsAreDecidedInMemory(t *testing.T) {
 	other := leasedHit(ratelimit.SlidingWindow, true)
 	other.Limit.Events = 40
 	full := passed + other.Limit.Events
-	await.Within(t, 20*time.Second, "the whole quota to pass", func() bool {
+	await.Within(t, longTime, "the whole quota to pass", func() bool {
 		for passes(t, store, hits[0], hits[1], other) {
 			passed++
 		}

@@ -25,7 +25,7 @@ func TestLockOrder(t *testing.T) {
 	defer cancel()
 	l := &ratelimit.Limit{Prefix: "p", Events: 10, Window: time.Hour}
 	hits := []ratelimit.Hit{{Limit: l, Key: "b", Cost: 1}, {Limit: l, Key: "a", Cost: 1}}
-	if err := store.Take(ctx, 10*time.Second, hits, make([]ratelimit.Decision, 2)); err != nil {
+	if err := store.Take(ctx, longTime, hits, make([]ratelimit.Decision, 2)); err != nil {
 		t.Fatal(err)
 	}
 	other, err := conn.Begin(ctx)
@@ -37,7 +37,7 @@ func TestLockOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	taken := make(chan error, 1)
-	go func() { taken <- store.Take(ctx, 20*time.Second, hits, make([]ratelimit.Decision, 2)) }()
+	go func() { taken <- store.Take(ctx, longTime, hits, make([]ratelimit.Decision, 2)) }()
 	for waiting := false; !waiting; {
 		if err := other.QueryRow(ctx, "SELECT count(*) > 0 FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE NOT granted AND datname = current_database()").Scan(&waiting); err != nil {
 			t.Fatal(err)

@@ -135,7 +135,7 @@ func TestMigrationTakesNoLock(t *testing.T) {
 	done := make(chan error)
 	go func() { _, _, err := tryOne(store, longTime, fakeHits("k")[0]); done <- err }()
 	other := cluster.Connect(s.t, s.dsn)
-	await.Within(t, 20*time.Second, "a statement to wait for the table", func() (waits bool) {
+	await.Within(t, longTime, "a statement to wait for the table", func() (waits bool) {
 		err := other.QueryRow(context.Background(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
 			AND query LIKE '%INSERT INTO rate_limit_ephemeral%' AND pid <> pg_backend_pid()`).Scan(&waits)
 		return waits && err == nil
@@ -179,7 +179,7 @@ func TestMigrationBlocksNoOtherUser(t *testing.T) {
 		}
 	}
 	s.exec("COMMIT")
-	await.Within(t, 20*time.Second, "a decision", func() bool {
+	await.Within(t, longTime, "a decision", func() bool {
 		_, _, err := tryOne(store, longTime, fakeHits("k")[0])
 		return err == nil
 	})
@@ -210,7 +210,7 @@ func TestMigrationOff(t *testing.T) {
 	store := s.store(engine.Options{DisableMigration: true})
 	store.Prepare()
 	for range 2 {
-		err := store.Take(context.Background(), 10*time.Second, fakeHits("k"), make([]ratelimit.Decision, 1))
+		err := store.Take(context.Background(), longTime, fakeHits("k"), make([]ratelimit.Decision, 1))
 		if err == nil || !strings.Contains(err.Error(), `"rate_limit_ephemeral" does not exist`) {
 			t.Errorf("without tables: %v", err)
 		}
@@ -227,7 +227,7 @@ func TestTablesDropped(t *testing.T) {
 	for i := range 3 {
 		s.works(store, fmt.Sprint("p", i))
 		s.exec([]string{"DROP TABLE rate_limit_ephemeral", "DROP TABLE rate_limit_durable, rate_limit_ephemeral", "ALTER TABLE rate_limit_ephemeral DROP COLUMN granted"}[i])
-		err := store.Take(context.Background(), 10*time.Second, fakeHits("k"), make([]ratelimit.Decision, 1))
+		err := store.Take(context.Background(), longTime, fakeHits("k"), make([]ratelimit.Decision, 1))
 		if err == nil || !strings.Contains(err.Error(), "does not exist") {
 			t.Errorf("the call that finds the tables gone: %v", err)
 		}
@@ -246,7 +246,7 @@ func TestPrivileges(t *testing.T) {
 	fails := func(want string) {
 		t.Helper()
 		store := s.storeOn(s.db(asRole), engine.Options{})
-		err := store.Take(context.Background(), 10*time.Second, fakeHits("k"), make([]ratelimit.Decision, 1))
+		err := store.Take(context.Background(), longTime, fakeHits("k"), make([]ratelimit.Decision, 1))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Take: %v, want %q", err, want)
 		}

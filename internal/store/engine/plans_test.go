@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
@@ -156,7 +155,7 @@ func TestPlansUseTheIndexes(t *testing.T) {
 			}
 		}
 	}
-	await.Within(t, 20*time.Second, "cleanups of both tables", func() bool {
+	await.Within(t, longTime, "cleanups of both tables", func() bool {
 		passes(t, store, hitOn("p", 1000, false))
 		passes(t, store, hitOn("p", 1000, true))
 		db.mu.Lock()

@@ -131,7 +131,7 @@ func (j job) run() result {
 					hits, churn := drawCrowded(random, era, lasting, churned)
 					decisions := make([]ratelimit.Decision, len(hits))
 					// Two timeouts are two queues.
-					err := store.Take(context.Background(), time.Duration(20+random.Intn(2))*time.Second, hits, decisions)
+					err := store.Take(context.Background(), longTime+time.Duration(random.Intn(2))*time.Second, hits, decisions)
 					if err != nil {
 						fail(err)
 						continue
@@ -149,7 +149,7 @@ func (j job) run() result {
 					}
 					mu.Unlock()
 					if churn && random.Intn(20) == 0 {
-						if err := store.Reset(context.Background(), 20*time.Second, hits); err != nil {
+						if err := store.Reset(context.Background(), longTime, hits); err != nil {
 							fail(err)
 						}
 					}
@@ -274,7 +274,7 @@ func (s *site) charged(admitted map[string]int64) {
 			continue
 		}
 		decisions := make([]ratelimit.Decision, len(hits))
-		if err := store.Take(context.Background(), 20*time.Second, hits, decisions); err != nil {
+		if err := store.Take(context.Background(), longTime, hits, decisions); err != nil {
 			s.t.Fatal(err)
 		}
 		for i, h := range hits {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
@@ -123,6 +124,7 @@ func newProxy(t testing.TB, db pgdb.DB, o engine.Options, n registry.Node) *stor
 type counting interface {
 	ratelimit.Store
 	Stats() chain.Stats
+	Leases() *lease.Set
 }
 
 // report is OnError of the stores.

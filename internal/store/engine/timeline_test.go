@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
@@ -59,14 +58,14 @@ func TestUnitsOfAnotherTimelineAreNotUsed(t *testing.T) {
 			store := s.proxy(d, lasting, registry.Node{})
 			store.Prepare()
 			h := leasedHit(ratelimit.SlidingWindow, true)
-			hammerLeased(t, store, 10, h)
-			await.Within(t, 20*time.Second, "the first look at the timeline", func() bool { return atomic.LoadInt64(&d.asked) > 1 })
-			if n := store.Stats().LeasedUnits; n == 0 {
+			passed := hammerLeased(t, store, 10, h)
+			await.Within(t, longTime, "the first look at the timeline", func() bool { return atomic.LoadInt64(&d.asked) > 1 })
+			if awaitUnits(t, s, store, passed, h) == 0 {
 				t.Fatal("no units are held")
 			}
 			s.exec("UPDATE rate_limit_durable SET count = 5")
 			lose(d)
-			await.Within(t, 20*time.Second, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
+			await.Within(t, longTime, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
 			store.Close()
 			if n := used(t, s, h); n != 5 {
 				t.Errorf("the row has %d units after the leases have ended, want 5: it was not charged for theirs", n)
@@ -133,13 +132,13 @@ func TestUnitsOfAPartWhoseStandbyTookOverAreNotUsed(t *testing.T) {
 	store := s.proxy(d, lasting, registry.Node{})
 	store.Prepare()
 	hammerLeased(t, store, 10, leasedHit(ratelimit.SlidingWindow, true))
-	await.Within(t, 20*time.Second, "a look at the timeline", func() bool { return atomic.LoadInt64(d.looks) > 0 })
+	await.Within(t, longTime, "a look at the timeline", func() bool { return atomic.LoadInt64(d.looks) > 0 })
 	if store.Stats().LeasedUnits == 0 {
 		t.Fatal("no units are held")
 	}
 	d.part.Store("standby")
 	takeOne(t, store, hitOn("other", 10, true)) // finds the part
-	await.Within(t, 20*time.Second, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
+	await.Within(t, longTime, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
 }
 
 // A store that is not registered looks at the timeline after an outage only, and compares it with that of the beginning.
@@ -158,5 +157,5 @@ func TestUnitsOfAnotherTimelineAreNotUsedAfterTheFirstOutage(t *testing.T) {
 		t.Error("a decision without a server")
 	}
 	atomic.StoreInt32(&d.down, 0)
-	await.Within(t, 20*time.Second, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
+	await.Within(t, longTime, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
 }

@@ -18,7 +18,7 @@ import (
 // noLocks fails if a transaction is open or holds a lock on the tables.
 func (s *site) noLocks() {
 	s.t.Helper()
-	await.Within(s.t, 20*time.Second, "all locks to be released", func() bool {
+	await.Within(s.t, longTime, "all locks to be released", func() bool {
 		return s.text(`SELECT count(*)::text FROM pg_locks WHERE pid <> pg_backend_pid() AND (locktype = 'transactionid' OR relation::regclass::text LIKE 'rate_limit%')
 			AND (database = (SELECT oid FROM pg_database WHERE datname = current_database()) OR database IS NULL AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database()))`) == "0"
 	})
