@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
@@ -26,6 +27,9 @@ var faultLasts = flag.Duration("fault-lasts", time.Second, "how long each fault 
 const (
 	outageTimeout = 250 * time.Millisecond // for a decision: the default
 	outageMargin  = 500 * time.Millisecond // for everything else that a request takes
+
+	// overloadedAfter is how long a proxy lets a request wait at least before it refuses it as overloaded.
+	overloadedAfter = (batch.MostTimeouts - 1) * outageTimeout
 )
 
 // decidedInARow is how many decisions without a failure show that limits are exact again.
@@ -45,7 +49,8 @@ var faultPaths = []string{"/wide", "/tight", "/deny", "/none"}
 
 // TestFaultTable prints a table that docs/operating.md sums up: what a fault of the database does to requests. No answer is
 // wrong: a request passes the limit that is never reached, and is refused by the one that is used up. That one has
-// synchronous_commit: without it, a failover may lose the charges of the last 0.6 s.
+// synchronous_commit: without it, a failover may lose the charges of the last 0.6 s. It has used up its quota in the
+// database: /used is the same limit with on_error deny, so that no proxy refuses by itself there.
 func TestFaultTable(t *testing.T) {
 	server, standby := cluster.Private(t, replicating), cluster.Private(t, replicating)
 	if err := standby.Follow(t.Context(), server); err != nil {
@@ -65,6 +70,8 @@ func TestFaultTable(t *testing.T) {
 		{"/wide", "", object{"prefix": "wide", "limit": "1000000 1h", "key": "all", "onError": "local"}},
 		{"/tight", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window", "key": "{header.X-Key}",
 			"durable": true, "synchronousCommit": true, "onError": "local"}},
+		{"/used", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window", "key": "{header.X-Key}",
+			"durable": true, "synchronousCommit": true, "onError": "deny"}},
 		{"/deny", "", object{"prefix": "deny", "limit": "1000000 1h", "key": "all", "onError": "deny"}},
 		{"/none", "", nil},
 	}
@@ -178,7 +185,7 @@ func measureFault(t *testing.T, proxies []proxy, name string, begin, end func() 
 		await(t, "exact limits", func() bool { return harness.Ask(t, harness.Get(p.url+"/deny")).Status == http.StatusOK })
 		key := name + p.url
 		await(t, "a used-up limit", func() bool {
-			return harness.Ask(t, harness.Get(p.url+"/tight", "X-Key", key)).Status == http.StatusTooManyRequests
+			return harness.Ask(t, harness.Get(p.url+"/used", "X-Key", key)).Status == http.StatusTooManyRequests
 		})
 	}
 	results := make([]*harness.Result, len(proxies))
@@ -237,9 +244,11 @@ func measureFault(t *testing.T, proxies []proxy, name string, begin, end func() 
 				}
 			case path == "/deny" && reply.Status == http.StatusOK && reply.Began.After(ended):
 				row++
+			case path != "/none" && reply.Status == http.StatusServiceUnavailable && reply.Took >= overloadedAfter:
+				// Whatever on_error says. The latency is judged below.
 			case path == "/tight" && reply.Status != http.StatusTooManyRequests, path != "/tight" && reply.Status != http.StatusOK:
 				wrong++
-				t.Logf("%s%s, %v after the end: %d %v", proxies[i].url, path, reply.Began.Sub(ended), reply.Status, reply.Err)
+				t.Logf("%s%s, %v after the end: %d %v after %v", proxies[i].url, path, reply.Began.Sub(ended), reply.Status, reply.Err, reply.Took)
 			}
 		}
 		added := max(0, max(slowest["/wide"], slowest["/tight"], slowest["/deny"])-slowest["/none"])
