@@ -89,6 +89,9 @@ func churning() []*ratelimit.Limit {
 
 const crowdedKeys = 200
 
+// leastCalls is how many calls each caller makes also on a slow machine: enough to use up some quotas.
+const leastCalls = 100
+
 // run is a process: stores with different numbers of connections and workers, and callers
 // that take, peek, refund and reset, on several limits at once.
 func (j job) run() result {
@@ -125,10 +128,9 @@ func (j job) run() result {
 			go func() {
 				defer group.Done()
 				random := rand.New(rand.NewSource(int64(j.Number*1000 + workers*100 + caller)))
-				for time.Now().Before(until) {
+				for call := 0; call < leastCalls || time.Now().Before(until); call++ {
 					// The keys move on, so that there is always something left.
-					era := int(time.Until(until) / (4 * time.Second))
-					hits, churn := drawCrowded(random, era, lasting, churned)
+					hits, churn := drawCrowded(random, call/(2*leastCalls), lasting, churned)
 					decisions := make([]ratelimit.Decision, len(hits))
 					// Two timeouts are two queues.
 					err := store.Take(context.Background(), longTime+time.Duration(random.Intn(2))*time.Second, hits, decisions)
