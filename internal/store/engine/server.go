@@ -24,8 +24,8 @@ import (
 // of time (down is nil, probing is true); down (down is set, probing is true). A failed
 // connection leads to down at once. A failed probe leads from suspected to down. An answer
 // to a batch leads from down to suspected, an answer to a probe from any state to answering.
-// A failure changes no state if the database has answered another batch since the call began: then only
-// that connection has failed, or there was none for the batch or the probe.
+// A failure changes no state if the database has answered another batch meanwhile: then only that connection has
+// failed, or there was none for the batch or the probe. See answersOthers.
 //
 // The time that this process loses, in a queue or without the processor, is no failure: a batch has the timeout from
 // when its statements are sent, see pgdb.DB.
@@ -42,6 +42,9 @@ type server struct {
 	isDown   int32 // 1 while down is set
 	isSilent int32 // 1 from a failure that changes the state until the next answer
 	answers  int64 // how many times the database has answered
+	answered int64 // when it did so last: nanoseconds since created
+
+	created time.Time
 
 	mu      sync.Mutex // guards down and probing
 	down    error      // what calls return; nil unless the database is down
@@ -62,6 +65,23 @@ const (
 	leastProbeTime = 250 * time.Millisecond
 	mostProbeTime  = 2 * time.Second
 )
+
+// onAnswer notes an answer to a batch.
+func (s *server) onAnswer() {
+	atomic.AddInt64(&s.answers, 1)
+	atomic.StoreInt64(&s.answered, int64(time.Since(s.created)))
+	atomic.StoreInt32(&s.isSilent, 0)
+}
+
+// answersOthers reports whether the database has answered a batch since a call began, when s.answers was answers. A call
+// that ran out of its time may have been sent on the connection of that batch, right after the answer: so only an answer
+// in the last four fifths of this time counts, or a database that hangs would seem to answer.
+func (s *server) answersOthers(answers int64, late bool, had time.Duration) bool {
+	if atomic.LoadInt64(&s.answers) == answers {
+		return false
+	}
+	return !late || time.Since(s.created)-time.Duration(atomic.LoadInt64(&s.answered)) < had-had/5
+}
 
 // silent reports whether the database has not answered since a batch failed.
 func (s *server) silent() bool { return atomic.LoadInt32(&s.isSilent) != 0 }
@@ -115,8 +135,7 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 			} // else the batch has ended the statement early, which says nothing about the database
 			return true, err
 		}
-		atomic.AddInt64(&s.answers, 1)
-		atomic.StoreInt32(&s.isSilent, 0)
+		s.onAnswer()
 		if atomic.LoadInt32(&s.isDown) != 0 {
 			s.mu.Lock()
 			s.setDown(nil)
@@ -176,7 +195,7 @@ func (s *server) setDown(err error) {
 // caller: the error of an unavailable database, if err shows that the database is down.
 func (s *server) onFailure(err error, had time.Duration, answers int64) error {
 	late := errors.Is(err, context.DeadlineExceeded)
-	if late && had < fairTime || atomic.LoadInt64(&s.answers) != answers {
+	if late && had < fairTime || s.answersOthers(answers, late, had) {
 		return err
 	}
 	s.mu.Lock()

@@ -129,7 +129,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		texts = newStatements(o.Place.Tables)
 	}
 	counts := newCounts()
-	server := &server{db: db, closing: closing, counts: counts, random: o.Random}
+	server := &server{db: db, closing: closing, counts: counts, random: o.Random, created: time.Now()}
 	e := &engine{
 		server: server, texts: texts, now: o.Now, counts: counts, rows: o.Rows,
 		tables:  &tables{server: server, disabled: o.DisableMigration, find: o.Place.Find, report: o.report},
