@@ -272,11 +272,13 @@ func (w *whyAsked) identify(ctx context.Context, db *admin.Database, body *whyBo
 	case kindKeyID:
 		w.counter = ""
 	}
-	exists, err := db.HasPolicy(ctx)
-	if err != nil {
-		return err
+	exists := false
+	if known.User != "" {
+		if exists, err = db.HasPolicy(ctx); err != nil {
+			return err
+		}
 	}
-	if known.User != "" && exists {
+	if exists {
 		u, err := db.User(ctx, known.User)
 		if err != nil && !errors.Is(err, admin.ErrNotFound) {
 			return err

@@ -21,12 +21,13 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 	db := s.db()
 	defer db.Close()
 	poller := policy.NewPoller(db)
-	ctx := context.Background()
+	ctx, cancel := context.WithCancel(t.Context())
 	if _, everything, err := poller.Poll(ctx); err != nil || !everything {
 		t.Fatalf("the first poll: everything %v, %v", everything, err)
 	}
 	var writers sync.WaitGroup
 	var polls atomic.Int64
+	defer func() { cancel(); writers.Wait() }()
 	for w := range 16 {
 		writers.Go(func() {
 			random := rand.New(rand.NewSource(int64(w)))
@@ -37,9 +38,9 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			defer conn.Close(ctx)
-			for i := 0; i < 25 || polls.Load() < 20; i++ {
-				if err := writeBans(ctx, conn, random, fmt.Sprint(w, " ", i)); err != nil {
+			defer conn.Close(context.Background())
+			for i := 0; ctx.Err() == nil && (i < 25 || polls.Load() < 20); i++ {
+				if err := writeBans(ctx, conn, random, fmt.Sprint(w, " ", i)); err != nil && ctx.Err() == nil {
 					t.Error(err)
 					return
 				}

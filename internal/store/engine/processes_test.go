@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,6 +104,7 @@ func (j job) run() result {
 		r.Errors = append(r.Errors, err.Error())
 	}
 	var group sync.WaitGroup
+	var calls atomic.Int64 // of all 16 callers
 	until := time.Now().Add(j.Duration)
 	lasting, churned := crowded(), churning()
 	for _, workers := range []int{1 + j.Number, 8} {
@@ -130,7 +132,7 @@ func (j job) run() result {
 				random := rand.New(rand.NewSource(int64(j.Number*1000 + workers*100 + caller)))
 				for call := 0; call < leastCalls || time.Now().Before(until); call++ {
 					// The keys move on, so that there is always something left.
-					hits, churn := drawCrowded(random, call/(2*leastCalls), lasting, churned)
+					hits, churn := drawCrowded(random, int(calls.Add(1)/(2*16*leastCalls)), lasting, churned)
 					decisions := make([]ratelimit.Decision, len(hits))
 					// Two timeouts are two queues.
 					err := store.Take(context.Background(), longTime+time.Duration(random.Intn(2))*time.Second, hits, decisions)

@@ -68,14 +68,15 @@ const (
 
 // onAnswer notes an answer to a batch.
 func (s *server) onAnswer() {
-	atomic.AddInt64(&s.answers, 1)
 	atomic.StoreInt64(&s.answered, int64(time.Since(s.created)))
+	atomic.AddInt64(&s.answers, 1) // last: whoever sees it looks at answered
 	atomic.StoreInt32(&s.isSilent, 0)
 }
 
 // answersOthers reports whether the database has answered a batch since a call began, when s.answers was answers. A call
 // that ran out of its time may have been sent on the connection of that batch, right after the answer: so only an answer
-// in the last four fifths of this time counts, or a database that hangs would seem to answer.
+// in the last four fifths of this time counts, else a database that hangs would seem to answer. A stall of this process
+// may have the database suspected for no reason, until its next answer.
 func (s *server) answersOthers(answers int64, late bool, had time.Duration) bool {
 	if atomic.LoadInt64(&s.answers) == answers {
 		return false
@@ -235,7 +236,8 @@ func (s *server) probe(patience time.Duration) {
 		err := s.ping(ctx)
 		cancel()
 		s.mu.Lock()
-		if err == nil || atomic.LoadInt64(&s.answers) != answers || s.closing.Err() != nil {
+		late := errors.Is(err, context.DeadlineExceeded)
+		if err == nil || s.answersOthers(answers, late, patience) || s.closing.Err() != nil {
 			s.probing = false
 			s.setDown(nil)
 			atomic.StoreInt32(&s.isSilent, 0)

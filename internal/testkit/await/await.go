@@ -36,7 +36,7 @@ func Lateness() (most func() time.Duration) {
 			began := time.Now()
 			select {
 			case <-stop:
-				late <- most
+				late <- max(most, time.Since(began)-step)
 				return
 			case <-time.After(step):
 				most = max(most, time.Since(began)-step)

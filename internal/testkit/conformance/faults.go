@@ -146,6 +146,7 @@ func (d *db) endsAsleep(call func(ctx context.Context) error) error {
 			return err
 		}
 		d.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+		d.sessions(asleep, 0)
 	}
 	d.t.Fatalf("the server does not begin with a call that ends with %v", err)
 	return nil
