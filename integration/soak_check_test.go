@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -107,6 +108,8 @@ func (e *event) explains(o *odd) bool {
 	switch {
 	case e.proxy >= 0 && e.proxy != o.proxy:
 		return false
+	case o.status == statusSlow:
+		return e.fault.delays && o.ended-o.began <= batch.MostTimeouts*soakTimeout+soakMargin
 	case o.status == http.StatusServiceUnavailable:
 		return o.lane.onError == "deny" && (e.lane == nil || e.lane == o.lane) && (!e.fault.decides || e.proxy >= 0)
 	case o.status == http.StatusNotFound:

@@ -16,6 +16,8 @@ type fault struct {
 	do   func(s *soak, e *event) error
 	// decides is set if no request may lack a decision because of the fault.
 	decides bool
+	// delays is set if the database answers all the time, but slowly: a request waits for up to four timeouts then.
+	delays bool
 }
 
 // event is a fault of the plan, and afterwards what it was.
@@ -81,7 +83,7 @@ var faults = []fault{
 		time.Sleep(e.lasts)
 		return nil
 	}},
-	{name: "latency of 1 s", do: func(s *soak, e *event) error {
+	{name: "latency of 1 s", delays: true, do: func(s *soak, e *event) error {
 		for _, server := range s.servers.all {
 			server.network.SetRoundTrip(time.Second)
 			defer server.network.SetRoundTrip(0)

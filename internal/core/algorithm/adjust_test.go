@@ -42,6 +42,9 @@ func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 			copied := *row
 			once.rows["p/k"] = &copied
 		}
+		// The clock of a charge may be behind that of the charge before.
+		latestBefore := settled.Micro
+		settled.Micro -= rapid.SampledFrom([]int64{0, 0, 5000}).Draw(t, "behind")
 		once.Micro = settled.Micro
 		estimate := conformance.DrawCost(t, l)
 		decided := settled.take(l, estimate)
@@ -53,6 +56,7 @@ func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 			t.Skip()
 		}
 		before := *settled.rows["p/k"]
+		settled.Micro = latestBefore
 		for n := rapid.IntRange(0, 3).Draw(t, "after"); n > 0; n-- {
 			settled.Micro = min(settled.Micro+conformance.DrawAdvance(t, l, 0), latest)
 			once.Micro = settled.Micro
@@ -62,6 +66,7 @@ func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 			}
 		}
 		now := settled.Micro
+		once.Micro = now
 		unsettled := *settled.rows["p/k"]
 		d.Adjust(l, settled.rows["p/k"], now, estimate-real, decided.DecidedAt)
 		if over := windowOver(l, &before, now, decided.DecidedAt); over {

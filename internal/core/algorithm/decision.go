@@ -69,13 +69,30 @@ func Fits(l *ratelimit.Limit, r *Row, now, cost int64) bool {
 // Admitted is the decision on a hit that is allowed, given the row after the hit.
 func Admitted(l *ratelimit.Limit, r *Row, now int64) ratelimit.Decision {
 	free, reset := Of(l).Look(l, r, now)
-	return ratelimit.Decision{Allowed: true, Limit: l.Capacity(), Remaining: Remaining(l.Capacity(), free), Reset: time.UnixMicro(reset), DecidedAt: now}
+	return ratelimit.Decision{Allowed: true, Limit: l.Capacity(), Remaining: Remaining(l.Capacity(), free),
+		Reset: time.UnixMicro(reset), DecidedAt: ChargedAt(l, r, now)}
+}
+
+// ChargedAt is the time in Definition.Adjust of a charge that was made at now, given the row after the charge. The
+// clock of a statement can be behind the row, if a statement with a later clock had the row first. Then the charge is
+// in the window that has begun since, after the last refill of a bucket, or at the time of the last hit of a log.
+func ChargedAt(l *ratelimit.Limit, r *Row, now int64) int64 {
+	switch {
+	case l.Algorithm == ratelimit.FixedWindow || l.Algorithm == ratelimit.SlidingWindow:
+		return larger(now, r.Start)
+	case l.Algorithm == ratelimit.TokenBucket && r.HasTokens:
+		return larger(now, r.Refill)
+	case l.Algorithm == ratelimit.SlidingLog && len(r.Hits) > 0:
+		return larger(now, r.Hits[len(r.Hits)-1])
+	}
+	return now
 }
 
 // Refused is the decision on a hit that is not allowed.
 func Refused(l *ratelimit.Limit, r *Row, now, cost int64) ratelimit.Decision {
 	d := Admitted(l, r, now)
 	d.Allowed = false
+	d.DecidedAt = now
 	d.RetryAfter = ratelimit.Never
 	d.Reset = time.Time{}
 	if cost <= d.Limit {

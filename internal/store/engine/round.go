@@ -287,7 +287,7 @@ func decideGranted(requests []*request) {
 				reset = time.UnixMicro(micros)
 			}
 			decisions = append(decisions, ratelimit.Decision{Allowed: true, Limit: e.view.Quota, Remaining: left,
-				Reset: reset, DecidedAt: e.view.Now})
+				Reset: reset, DecidedAt: algorithm.ChargedAt(e.view.Limit, &e.view.Row, e.view.Now)})
 		}
 		r.call.Decisions = decisions
 	}

@@ -118,7 +118,8 @@ func (l *Leases) Learn(row lease.RowID, v *algorithm.View, refused bool) {
 
 // answer is what a statement says of a row.
 func (l *Leases) answer(row lease.RowID, limit *ratelimit.Limit, v *algorithm.View) *lease.Answer {
-	a := &lease.Answer{Row: row, Limit: limit, Free: v.Free, Reset: time.UnixMicro(v.Reset), Now: v.Now}
+	a := &lease.Answer{Row: row, Limit: limit, Free: v.Free, Reset: time.UnixMicro(v.Reset),
+		Now: algorithm.ChargedAt(limit, &v.Row, v.Now)}
 	if limit.LeaseEarly && a.Free <= 0 {
 		a.Refusal = algorithm.Refused(limit, &v.Row, v.Now, 1)
 	}
