@@ -56,7 +56,7 @@ func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 			t.Skip()
 		}
 		before := *settled.rows["p/k"]
-		settled.Micro = latestBefore
+		settled.Micro, once.Micro = latestBefore, latestBefore
 		for n := rapid.IntRange(0, 3).Draw(t, "after"); n > 0; n-- {
 			settled.Micro = min(settled.Micro+conformance.DrawAdvance(t, l, 0), latest)
 			once.Micro = settled.Micro
@@ -66,7 +66,6 @@ func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 			}
 		}
 		now := settled.Micro
-		once.Micro = now
 		unsettled := *settled.rows["p/k"]
 		d.Adjust(l, settled.rows["p/k"], now, estimate-real, decided.DecidedAt)
 		if over := windowOver(l, &before, now, decided.DecidedAt); over {

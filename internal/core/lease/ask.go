@@ -187,7 +187,7 @@ type Answer struct {
 	Limit   *ratelimit.Limit
 	Free    int64 // what is left; below 0 if the quota is overdrawn
 	Reset   time.Time
-	Now     int64 // the server's time in microseconds; answers may come in another order
+	Now     int64 // algorithm.ChargedAt of the server's time, in microseconds; answers may come in another order
 	Refused bool  // a hit of a caller was refused
 
 	// The decision on a hit of cost 1 after the answer, of an early lease if nothing is left.

@@ -48,7 +48,7 @@ type Lease struct {
 	spared      int64 // what Spare was
 
 	known    bool  // there was an answer
-	answered int64 // the server's time of the last one
+	answered int64 // Answer.Now of the last one
 	lost     int64 // what the row loses in a life of units, by the answers: less is left near the limit
 	void     bool  // the row was reset: units that were asked for before are not given back
 
