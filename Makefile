@@ -34,7 +34,7 @@ CADDY_FLAGS = -trimpath $(VCS) -ldflags "-s -w" -tags nobadger,nomysql,nopgx
 
 .PHONY: help
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
+	@sed -n 's/^\([a-z.-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | while IFS='	' read -r target text; do \
 		printf '  make %-22s %s\n' "$$target" "$$text"; done
 
 # All targets that use Go depend on this one. An older Go than 1.21 cannot get
@@ -118,6 +118,10 @@ test-integration: need-go
 test-modules: need-go
 	cd bench && $(GO) test -vet=off $(RACE) ./...
 	cd deploy && $(GO) test -vet=off -count=1 -timeout 60m -tags release .
+
+.PHONY: schema.sql
+schema.sql: need-go ## print the SQL that makes and upgrades the tables, and write it to schema.sql
+	@sql="$$($(GO) run ./internal/release -schema)" && printf '%s\n' "$$sql" | tee $@
 
 .PHONY: test-postgres-versions
 test-postgres-versions: need-go ## run the short tests of the core on Postgres 14 to 18 (npm downloads the servers once, to .cache; VERSIONS=14,18: only those)
@@ -231,6 +235,6 @@ tidy-check: need-go ## fail if go mod tidy would change go.mod or go.sum
 	@for m in integration bench bench/caddy deploy; do [ ! -f $$m/go.mod ] || (set -x; cd $$m && $(GO) mod tidy -diff) || exit 1; done
 
 .PHONY: clean
-clean: ## remove what the targets created: bin, .run, .cache, cover.out
+clean: ## remove what the targets created: bin, .run, .cache, cover.out, schema.sql
 	@[ ! -f .run/postgres.elsewhere ] || { set -x; rm -rf "$$(cat .run/postgres.elsewhere)"; }
-	rm -rf bin .run .cache */.cache cover.out
+	rm -rf bin .run .cache */.cache cover.out schema.sql

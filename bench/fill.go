@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
@@ -43,7 +44,12 @@ func (d *database) withPolicy(ctx context.Context, schema string) (dsn string) {
 // schema is the SQL that makes the tables of a proxy.
 func (b *bench) schema(r *row) string {
 	if r.before {
-		return string(must(os.ReadFile(filepath.Join(b.beforeDir, "schema.sql"))))
+		if text, err := os.ReadFile(filepath.Join(b.beforeDir, "schema.sql")); err == nil {
+			return string(text)
+		}
+		command := exec.CommandContext(b.ctx, "go", "run", "./internal/release", "-schema")
+		command.Dir = b.beforeDir
+		return string(must(command.Output()))
 	}
 	return schema.File
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
@@ -42,7 +43,7 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 	folder := filepath.Join(built[0], strings.TrimSuffix(name, ".tar.gz"))
 	hasModule(t, filepath.Join(folder, "caddy"), edge.Version)
 	for file, want := range map[string]string{
-		"DEPENDENCIES.txt": "github.com/caddyserver/caddy/v2 v2.", "LICENSES.txt": "==== github.com/jackc/pgx/v5 v5.", "LICENSE": "Apache License", "schema.sql": "CREATE", "Caddyfile.example": "pg_ratelimit",
+		"DEPENDENCIES.txt": "github.com/caddyserver/caddy/v2 v2.", "LICENSES.txt": "==== github.com/jackc/pgx/v5 v5.", "LICENSE": "Apache License", "schema.sql": schema.File, "Caddyfile.example": "pg_ratelimit",
 	} {
 		text, err := os.ReadFile(filepath.Join(folder, file))
 		if err != nil || !strings.Contains(string(text), want) {

@@ -4,11 +4,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -48,7 +48,7 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 		digest("key-of-1"), strings.ToUpper(digest("key-of-2")), digest("revoked"), digest("key-of-3"), digest("pro-key-of-1"), digest("key-of-4")))
 	script := read(t, "from-own-tables.sql")
 	move := regexp.MustCompile(`-c '(CREATE SCHEMA old.*)'\n`).FindStringSubmatch(script)
-	tables := read(t, filepath.Join(root, "schema.sql"))
+	tables := schema.File
 	for _, text := range []string{move[1], tables, script, script} {
 		cluster.Execute(t, dsn, text)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
@@ -53,15 +54,11 @@ func TestNpmGuide(t *testing.T) {
 		}
 	}
 	look, reorder, grant, check := blocks[0], blocks[1], blocks[2], blocks[3]
-	var files [2]string // that the commands of the guide run
-	for i, path := range []string{"../schema.sql", "../deploy/back-to-npm.sql"} {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[i] = string(text)
+	text, err := os.ReadFile("../deploy/back-to-npm.sql")
+	if err != nil {
+		t.Fatal(err)
 	}
-	upgrade, back := "SET lock_timeout = '2s'; "+files[0]+"; RESET lock_timeout", files[1]
+	upgrade, back := "SET lock_timeout = '2s'; "+schema.File+"; RESET lock_timeout", string(text)
 
 	dsn := cluster.Open(t)
 	node := startNode(t, dsn)

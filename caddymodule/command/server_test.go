@@ -1,10 +1,11 @@
 package command_test
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
 func TestMigrate(t *testing.T) {
@@ -78,17 +79,14 @@ func TestUninstall(t *testing.T) {
 
 func TestMigratePrintsWhatItRuns(t *testing.T) {
 	s := newShell(t)
-	file, err := os.ReadFile(filepath.Join(root, "schema.sql"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	// It needs no database.
-	if out := s.caddy("pg-ratelimit", "migrate", "--print"); out.err != nil || out.stdout != string(file) {
-		t.Errorf("migrate --print is not schema.sql: %v, %d bytes of %d", out.err, len(out.stdout), len(file))
+	out := s.caddy("pg-ratelimit", "migrate", "--print")
+	if out.err != nil || out.stdout != schema.File {
+		t.Errorf("migrate --print is not the schema: %v, %d bytes of %d", out.err, len(out.stdout), len(schema.File))
 	}
-	s.sql(string(file))
+	s.sql(out.stdout)
 	if got := s.must("migrate"); got != "tables of the counters: up to date\ntables of the history: up to date\ntables of the policy: up to date\n" {
-		t.Errorf("after schema.sql migrate printed %q", got)
+		t.Errorf("after the SQL that it prints, migrate printed %q", got)
 	}
 }
 

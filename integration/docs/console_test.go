@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -113,7 +114,7 @@ func makeTargets(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	var targets []string
-	for _, match := range regexp.MustCompile(`(?m)^([a-z-]+):`).FindAllStringSubmatch(string(makefile), -1) {
+	for _, match := range regexp.MustCompile(`(?m)^([a-z.-]+):`).FindAllStringSubmatch(string(makefile), -1) {
 		targets = append(targets, match[1])
 	}
 	return targets
@@ -127,7 +128,7 @@ func isMakeTarget(t *testing.T, command string) {
 
 func TestNamedMakeTargetsExist(t *testing.T) {
 	targets := makeTargets(t)
-	inText := regexp.MustCompile("`(?:[A-Z_]+=\\S+ )?make ([a-z-]+)")
+	inText := regexp.MustCompile("`(?:[A-Z_]+=\\S+ )?make ([a-z.-]*[a-z])")
 	for _, d := range documents(t) {
 		for _, match := range inText.FindAllStringSubmatch(d.text, -1) {
 			if !slices.Contains(targets, match[1]) {
@@ -139,13 +140,9 @@ func TestNamedMakeTargetsExist(t *testing.T) {
 
 // createsTheTables checks that a store finds the tables of schema.sql right.
 func createsTheTables(t *testing.T, _ string) {
-	text, err := os.ReadFile(filepath.Join(root, "schema.sql"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	dsn := cluster.Open(t)
 	for range 2 {
-		cluster.Execute(t, dsn, string(text))
+		cluster.Execute(t, dsn, schema.File)
 	}
 	h := middleware(t, map[string]any{
 		"dsn": dsn, "prefix": "web", "limit": "1 1h", "autoMigrate": "false", "timeout": "20s", "onError": "deny",

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
@@ -25,12 +26,17 @@ import (
 const allPlatforms = "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64,windows/amd64,windows/arm64"
 
 // beside are the files of the repository in each archive.
-var beside = []string{"CHANGELOG.md", "Caddyfile.example", "LICENSE", "README.md", "schema.sql"}
+var beside = []string{"CHANGELOG.md", "Caddyfile.example", "LICENSE", "README.md"}
 
 func main() {
 	out := flag.String("out", "bin/release", "the folder of the archives, which is emptied")
 	platforms := flag.String("platforms", allPlatforms, "the platforms to build for, with commas between")
+	sql := flag.Bool("schema", false, "print the SQL that makes the tables, and build nothing")
 	flag.Parse()
+	if *sql {
+		_, _ = os.Stdout.WriteString(schema.File)
+		return
+	}
 	if err := release(*out, strings.Split(*platforms, ",")); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
@@ -118,7 +124,7 @@ func build(out, platform string, committed time.Time) (string, error) {
 	for _, name := range beside {
 		files[name] = name
 	}
-	for name, write := range map[string]func(io.Writer, string) error{"DEPENDENCIES.txt": dependencies, "LICENSES.txt": licences} {
+	for name, write := range map[string]func(io.Writer, string) error{"DEPENDENCIES.txt": dependencies, "LICENSES.txt": licences, "schema.sql": tables} {
 		path := filepath.Join(dir, name)
 		if err := written(path, func(w io.Writer) error { return write(w, program) }); err != nil {
 			return "", err
@@ -130,6 +136,12 @@ func build(out, platform string, committed time.Time) (string, error) {
 		return folder + ".zip", written(filepath.Join(out, folder+".zip"), func(w io.Writer) error { return zipped(w, folder, files, committed) })
 	}
 	return folder + ".tar.gz", written(filepath.Join(out, folder+".tar.gz"), func(w io.Writer) error { return tarred(w, folder, files, committed) })
+}
+
+// tables writes the SQL that makes the tables.
+func tables(w io.Writer, _ string) error {
+	_, err := io.WriteString(w, schema.File)
+	return err
 }
 
 // checksums writes SHA256SUMS, for sha256sum -c.

@@ -2,7 +2,7 @@
 // up to date in place. Package postgres runs it.
 //
 // The SQL is in the .sql files. The interpreter cannot embed files, so generated.go has each file as
-// a constant, and schema.sql at the root of the repository has all of them. After a change:
+// a constant, without comments. After a change:
 //
 //	go generate ./internal/core/schema
 //

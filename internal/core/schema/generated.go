@@ -1,16 +1,11 @@
 // Code generated from the .sql files by go generate. DO NOT EDIT.
+//
+// Comments are in the .sql files alone.
 
 package schema
 
 // citusParts is citus_parts.sql.
 const citusParts = `
--- The counts in parts, for migrate --citus. Each part is a schema with the two tables of counts, which
--- Citus places on a server and moves. This is what the parts have in common.
-
--- A statement of a proxy runs on a shard of a part, beside Citus. The guard takes the lock that a move of the
--- shard takes, so that the statement is before or after the move, and fails if the shard is not here. It
--- is volatile to see what has changed since the statement began. If the lock is not free in time, a move is
--- under way, and the statement fails with the same code.
 CREATE OR REPLACE FUNCTION rate_limit_guard(shard bigint) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
 BEGIN
 	BEGIN
@@ -23,8 +18,6 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_guard(bigint) IS 'Fails unless a shard of the counts is on this server, and keeps it here until the transaction ends.';
-
--- Programs that do not know of parts must not count beside them.
 CREATE OR REPLACE FUNCTION rate_limit_refuse_count() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	RAISE EXCEPTION 'the counts of this database are in parts: restart this program, or upgrade it' USING ERRCODE = 'object_not_in_prerequisite_state';
@@ -32,7 +25,6 @@ END $$;
 COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Keeps programs that do not know of parts from counting beside them.';
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable EXECUTE FUNCTION rate_limit_refuse_count();
-
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
 RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
@@ -51,17 +43,6 @@ END $$;
 
 // counters is counters.sql.
 const counters = `
--- The two tables of counts. Those of the npm library pg-ratelimit are brought up to date in place,
--- and keep their rows.
---
--- Keys are in byte order, whatever the collation of the database is: comparing bytes costs less. Tables that the npm
--- library made keep the collation of their database.
---
--- The columns are those of the npm library, then two for the algorithms that the library lacks
--- (hits for sliding_log, remainder for gcra), one for requests in flight (slots), and two that a statement needs while it runs (slot,
--- the place of the row's entry in the statement's parameters, and granted, how many hits were
--- admitted). slot and granted mean nothing between statements.
-
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	prefix       TEXT COLLATE "C" NOT NULL,
 	key          TEXT COLLATE "C" NOT NULL,
@@ -94,17 +75,12 @@ CREATE TABLE IF NOT EXISTS rate_limit_durable (
 	slots        BIGINT[],
 	PRIMARY KEY (prefix, key)
 );
-
--- The columns that a table of the npm library lacks. fillfactor leaves room on each page for the row's
--- next version, so that an update touches no index.
 ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
 	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
 ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
 	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
-
--- The processes whose requests hold slots.
 CREATE TABLE IF NOT EXISTS rate_limit_processes (
 	process bigint NOT NULL CONSTRAINT rate_limit_processes_pkey PRIMARY KEY,
 	seen    timestamptz NOT NULL
@@ -120,9 +96,6 @@ COMMENT ON COLUMN rate_limit_processes.seen IS 'When it renewed this row. Its sl
 
 // forget is forget.sql.
 const forget = `
--- All that is stored about a person. Only the owner of the tables can forget: the function has the rights of the role
--- that runs it. What a database lacks, such as a policy or a history, is left out.
-
 CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, key text DEFAULT NULL, address inet DEFAULT NULL,
 	account boolean DEFAULT false, dry_run boolean DEFAULT false)
 RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
@@ -132,7 +105,6 @@ DECLARE
 	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END; -- as counters have it
 	users CONSTANT text[] := array_remove(ARRAY[$1], NULL);
 	keys bigint[] := array_remove(ARRAY[$2], NULL);
-	-- The keys of counters, and their parts.
 	texts text[] := array_remove(ARRAY[$1, rate_limit_counter_key($1), $3, host($4), client], NULL);
 	ids text[];
 	digests text[];
@@ -156,14 +128,10 @@ BEGIN
 			WHERE k.user_id = $1 OR k.id = $2 OR k.digest = sha256(convert_to($3, 'UTF8'));
 		refs := texts || digests || ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d);
 	END IF;
-	-- The number of an alternative may stand before a text. A zone that counts by a header has the digest of the API key.
 	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'key/' || k FROM unnest(keys) AS k) || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
 	ids := rate_limit_key_forms(keys::text[]);
 	kept := 0;
-
 	FOR name, condition IN
-		-- A statement on the log does not reach partitions that are detached, and still there. A row of a known user is not of
-		-- another one whose name is somewhere in the key of its counter.
 		SELECT a.name, 'user_id = ANY ($1) OR key_id = ANY ($2) OR address <<= $3
 			OR (user_id IS NULL OR cardinality($1) = 0) AND (key = ANY ($4) OR string_to_array(key, '' '') && $4 OR also && $4)'
 		FROM (SELECT 'rate_limit_audit' AS name, 'rate_limit_audit'::text AS place UNION ALL
@@ -186,15 +154,10 @@ BEGIN
 		END IF;
 		RETURN NEXT;
 	END LOOP;
-
 	IF to_regclass('rate_limit_changes') IS NOT NULL THEN
 		SELECT 'rate_limit_changes', 0, count(*) INTO name, deleted, kept FROM rate_limit_changes c WHERE c.ref = ANY (refs);
 		RETURN NEXT;
 	END IF;
-
-	-- Proxies wait for counters until the end of the transaction, so these come last, and are found before one is locked. A key
-	-- can be the values of several things with spaces between them. At the place of an API key in the key of a rule's counter,
-	-- only the id of a key counts: a user may have a number for a name.
 	IF to_regprocedure('rate_limit_parts()') IS NOT NULL THEN
 		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_parts() p ORDER BY p.part);
 	END IF;
@@ -206,7 +169,6 @@ BEGIN
 		deleted := coalesce(cardinality(counters), 0);
 		kept := 0;
 		IF deleted > 0 AND NOT dry_run THEN
-			-- Proxies lock rows in this order, too. Rows of which requests that run hold slots stay.
 			kept := deleted;
 			EXECUTE format('WITH locked AS MATERIALIZED (
 					SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key) ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
@@ -227,9 +189,6 @@ COMMENT ON FUNCTION rate_limit_forget_person IS
 
 // historyAnswers is history_answers.sql.
 const historyAnswers = `
--- What people ask about the history. Rules have the names that they have now.
-
--- The policy may be in another database, and the role may not read it. The body is looked at only as far as it runs.
 CREATE OR REPLACE FUNCTION rate_limit_renamed() RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF current_setting('rate_limit.renamed', true) <> '' THEN
@@ -241,8 +200,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_renamed() IS
 	'The rules that were renamed: an object with the prefixes in the history and the present ones, as in {"rule/free": "rule/basic"}. If the policy is in another database, the setting rate_limit.renamed of the session gives them. NULL: none.';
-
--- A subquery is evaluated once, a function for each row.
 CREATE OR REPLACE VIEW rate_limit_audited AS
 	SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason,
 		coalesce((SELECT rate_limit_renamed()) ->> a.prefix, a.prefix) AS prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
@@ -271,9 +228,6 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN rate_limit_audited.%I IS %L', described.attname, described.description);
 	END LOOP;
 END $$;
-
--- Postgres puts this body into the query, and so plans it for the period that is asked about. It does so only without a
--- search_path of the function's own. Longer periods have the hours of the metrics: minutes are deleted after some days.
 DO $do$ BEGIN
 	EXECUTE replace($sql$
 CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), lists text[] DEFAULT '{senders}', of text DEFAULT '')
@@ -285,7 +239,6 @@ RETURNS TABLE (list text, prefix text, name text, user_id text, requests bigint,
 				WHEN 'addresses' THEN abbrev(a.address) WHEN 'paths' THEN coalesce(a.host, '') || a.path WHEN 'reasons' THEN CASE WHEN a.prefix = '' AND a.refused THEN a.reason END
 				WHEN 'log' THEN '' END AS name,
 			CASE l.list WHEN 'senders' THEN a.user_id END AS user_id, a.requests, a.refused, a.count, a.decision, a.time
-		-- A row of decision shadow stands beside the row of its request.
 		FROM {schema}.rate_limit_audited a CROSS JOIN unnest(array_remove($3, 'limits')) AS l(list) WHERE a.time >= $1 AND a.time < $2 AND a.decision <> 'shadow'
 			AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/' AND starts_with(a.prefix, $4))) AS c
 	WHERE c.name IS NOT NULL OR c.list = 'senders' GROUP BY c.list, c.prefix, c.name, c.user_id
@@ -300,7 +253,6 @@ END $do$;
 COMMENT ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) IS
 	'How many requests of a period came from whom, and how many of them were refused or had no decision. A sample counts as what it stands for. lists are, by the audit log: senders (the key of a limit, or else the address, with the user), keys (of limits), users, addresses, paths (with their hosts), reasons (of requests that no limit refused), log (all together); and limits, by the metrics of minutes, or of hours if the period is longer than 25 hours. of is as --prefix of the command audit.';
 REVOKE ALL ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) FROM PUBLIC;
-
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date)
 RETURNS TABLE (day date, key_id bigint, requests bigint, cost bigint, refused bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT u.day, u.key_id, coalesce(sum(u.requests), 0)::bigint, least(coalesce(sum(u.cost), 0), 9223372036854775807)::bigint, coalesce(sum(u.refused), 0)::bigint, max(u.last_request)
@@ -308,7 +260,6 @@ RETURNS TABLE (day date, key_id bigint, requests bigint, cost bigint, refused bi
 $$;
 COMMENT ON FUNCTION rate_limit_usage_between(text, date, date) IS
 	'What a user did on some days in UTC: a row for each day with a request, a row without a day for each API key (0: without one), and a row without both for all. cost is of the requests that passed.';
-
 CREATE OR REPLACE VIEW rate_limit_minutes AS
 	SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused, sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
@@ -322,10 +273,6 @@ COMMENT ON COLUMN rate_limit_minutes.shadow IS 'Refusals that shadow rules would
 
 // historyEnd is history_end.sql.
 const historyEnd = `
--- The last commands of the history. They fix the search_path of the functions to the schema in
--- which they lie, and give them the rights of the owner of the tables in the same command, but for
--- those that answer: see policy_end.sql.
-
 DO $$
 DECLARE
 	function record;
@@ -338,9 +285,6 @@ BEGIN
 		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
 	END LOOP;
 END $$;
-
--- The number grows with every change of the history, so that proxies of different versions on one
--- database leave the newest schema as it is.
 CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
 COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables of the history. The last command of the migration makes it.';
 `
@@ -350,16 +294,6 @@ const historyVersion = "1"
 
 // historyPartitions is history_partitions.sql.
 const historyPartitions = `
--- The functions about the partitions of rate_limit_audit, rate_limit_usage_hours and the minutes of
--- rate_limit_metrics: one for each day in UTC, from midnight to midnight, whatever the TimeZone of the
--- session is.
---
--- A new partition is made as a table of its own and attached then. That takes a lock on
--- the whole table which writers do not wait for: CREATE TABLE … PARTITION OF would stop them. The
--- same lock keeps other processes from making the same partition. There is no DEFAULT partition,
--- because DETACH … CONCURRENTLY does not work with one, and a new partition would have to wait until
--- all of its rows are read.
-
 CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
@@ -370,12 +304,10 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (
 	ORDER BY 3
 $$;
 COMMENT ON FUNCTION rate_limit_partitions_of(text) IS 'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit. Of rate_limit_metrics, the bounds are those of the minutes.';
-
 CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
 COMMENT ON FUNCTION rate_limit_partitions() IS
 	'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the partition is pending detach, so that ALTER TABLE … DETACH PARTITION … FINALIZE is still to come.';
-
 CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
 DECLARE
 	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = $1::regclass);
@@ -393,10 +325,8 @@ BEGIN
 		ELSIF same.name IS NOT NULL THEN
 			RETURN NULL;
 		END IF;
-		-- Another process may have made it before this one gets the lock.
 		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', $1::regclass);
 	END LOOP;
-	-- A table of the name that is not attached was detached by an archive or an interrupted upkeep.
 	FOR n IN 1..1000 LOOP
 		name := $1 || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
 		EXIT WHEN to_regclass(space || '.' || name) IS NULL;
@@ -408,14 +338,12 @@ BEGIN
 	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s%L) TO (%s%L)', $1::regclass, space, name, kind, day::timestamptz, kind, (day + 1)::timestamptz);
 	RETURN space || '.' || name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
-	-- The snapshot of a transaction that is REPEATABLE READ does not show the other's partition.
 	IF current_setting('transaction_isolation') = 'read committed' THEN
 		RAISE;
 	END IF;
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS 'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for rate_limit_audit.';
-
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE sql AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
 COMMENT ON FUNCTION rate_limit_make_partition(date) IS
 	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
@@ -423,20 +351,9 @@ COMMENT ON FUNCTION rate_limit_make_partition(date) IS
 
 // historyRecord is history_record.sql.
 const historyRecord = `
--- The functions with which a proxy writes the history. A batch is one transaction:
--- rate_limit_begin_batch, and then the others. All of them write their rows in the order of the
--- primary key, so that two proxies do not wait for each other in a circle.
---
--- Arrays have no NULL: a driver sends text[] and bigint[] without. An empty text is NULL, and so is
--- a number that cannot be: 0 of quota, key_id and status, below 0 of retry_after_ms.
---
--- The arrays of the audit log are unnested in the SELECT list, where they advance together, because in
--- FROM their elements would be stored first.
-
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint, written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-	-- A connection on which decisions wait, too, must not wait long for a row that a session has locked.
 	PERFORM set_config('lock_timeout', '1s', true);
 	INSERT INTO rate_limit_writers AS w (writer, node, region, batch, written, dropped, seen) VALUES ($1, $2, nullif($3, ''), $4, $5, $6, now())
 	ON CONFLICT (writer) DO UPDATE SET node = excluded.node, region = excluded.region, batch = excluded.batch, written = excluded.written, dropped = excluded.dropped, seen = excluded.seen
@@ -447,7 +364,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_begin_batch IS
 	'The first statement of a transaction that writes a batch. It fails with unique_violation if the batch, or a later one, is written: a batch with an unknown outcome can be sent again. The transaction waits for a lock for 1 s at most. written and dropped are totals.';
-
 CREATE OR REPLACE FUNCTION rate_limit_record_audit(node text, region text, times bigint[], decisions text[], reasons text[], prefixes text[], limits text[],
 	keys text[], users text[], tiers text[], addresses text[], hosts text[], methods text[], paths text[], alsos text[], costs bigint[], counts bigint[],
 	quotas bigint[], remainings bigint[], key_ids bigint[], retries bigint[], durations bigint[], statuses bigint[], weights text[]) RETURNS void LANGUAGE plpgsql AS $$
@@ -475,7 +391,6 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and makes the partitions that they need. Times are microseconds since 1970.';
-
 CREATE OR REPLACE FUNCTION rate_limit_record_metrics(region text, times bigint[], prefixes text[], hosts text[], routes text[], alloweds bigint[], limiteds bigint[],
 	blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[], memories bigint[], latencies text[],
 	leases bigint[], asked bigint[]) RETURNS void LANGUAGE plpgsql AS $$
@@ -506,7 +421,6 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics, and makes the partitions that they need. Times are minutes since 1970. No minute is there twice.';
-
 CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[], requests bigint[], costs bigint[], refusals bigint[], lasts bigint[],
 	hours bigint[], limiteds bigint[], denials bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -541,7 +455,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_record_usage IS
 	'Adds to the rows of rate_limit_usage and of rate_limit_usage_hours, and makes the partitions that they need. Days and hours are since 1970, times are microseconds since 1970. No hour of a user and a key is there twice.';
-
 CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -553,26 +466,17 @@ COMMENT ON FUNCTION rate_limit_retain IS 'Sets how long a part of the history is
 
 // historyRollup is history_rollup.sql.
 const historyRollup = `
--- rate_limit_rollup adds up the minutes of rate_limit_metrics to hours, and the hours to days.
---
--- An hour is computed anew from all of its minutes, so running it twice changes nothing. Which
--- hours are due follows from updated_at: a minute that was written after the last run makes its
--- hour due. A transaction that was open during the last run has an updated_at before it, hence the
--- overlap. Where upkeep has deleted minutes, nothing is computed anew: see deleted_before.
-
 CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT coalesce(array_agg(coalesce(t.x, 0) + coalesce(t.y, 0) ORDER BY t.i), '{}') FROM unnest(a, b) WITH ORDINALITY AS t(x, y, i));
 COMMENT ON FUNCTION rate_limit_add_buckets(bigint[], bigint[]) IS 'The sum of two arrays, element by element. The shorter one is continued with zeros.';
 CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[], INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
 COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element: of the latencies of several rows of rate_limit_metrics.';
-
 CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT CASE u.i WHEN 1 THEN 0.001 ELSE power(1.04::double precision, u.i - 1) * 2 / 2.04 / 1000 END
 	FROM (SELECT i, n, sum(n) OVER (ORDER BY i) AS upto, sum(n) OVER () AS total FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
 	WHERE u.n > 0 AND u.upto >= least(greatest(ceil(p * u.total::double precision), 1), u.total::double precision) ORDER BY u.i LIMIT 1);
 COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS
 	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, wrong by 2 % at most; NULL: there are no decisions. Element 1 of the buckets counts decisions of up to 1 µs, element i + 1 those from 1.04^(i-1) to 1.04^i µs, up to element 512. Buckets of several rows can be added with rate_limit_sum.';
-
 CREATE OR REPLACE VIEW rate_limit_traffic AS
 	SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region, m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency,
 		m.updated_at, rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms,
@@ -588,7 +492,6 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN rate_limit_traffic.%I IS %L', described.attname, described.description);
 	END LOOP;
 END $$;
-
 CREATE OR REPLACE FUNCTION rate_limit_rollup() RETURNS TABLE (hours bigint, days bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
 DECLARE
 	overlap CONSTANT interval := '10 min';
@@ -630,10 +533,6 @@ COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_
 
 // historyTables is history_tables.sql.
 const historyTables = `
--- The tables of the history. rate_limit_audit has one partition for each day in UTC, see
--- history_partitions.sql. No table refers to a table of the policy: a rule or a user can be
--- deleted, and what happened stays.
-
 CREATE TABLE IF NOT EXISTS rate_limit_audit (
 	time           timestamptz NOT NULL,
 	cost           bigint NOT NULL,
@@ -667,7 +566,6 @@ CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
 COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limit_audit.';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
--- Not of what passed: with audit all that is almost every row, and the index would double the cost of a row.
 CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON rate_limit_audit (decision, time) WHERE decision <> 'allowed';
 COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
 COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
@@ -696,9 +594,6 @@ COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
 COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.';
 COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has.';
-
--- rate_limit_metrics has one partition for the minutes of each day in UTC, and one for all hours and
--- days and for the minutes before the first of these partitions.
 CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	granularity text NOT NULL,
 	time        timestamptz NOT NULL,
@@ -721,7 +616,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	from_database bigint NOT NULL DEFAULT 0,
 	CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day'))
 ) PARTITION BY RANGE (granularity, time);
--- No primary key: pg_restore --clean cannot drop those of partitions.
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (granularity, time, prefix, host, route, region);
 CREATE INDEX IF NOT EXISTS rate_limit_metrics_updated ON rate_limit_metrics (granularity, updated_at);
 COMMENT ON TABLE rate_limit_metrics IS 'Requests of all proxies by minute, added up. Hours and days are computed from the minutes.';
@@ -750,14 +644,12 @@ BEGIN
 		RETURN;
 	END IF;
 	CREATE TABLE rate_limit_metrics_sums (LIKE rate_limit_metrics INCLUDING ALL);
-	-- Logical replication finds rows by it, as by a primary key.
 	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_sums REPLICA IDENTITY USING INDEX %I', c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 		WHERE i.indrelid = 'rate_limit_metrics_sums'::regclass AND i.indisunique);
 	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM (MINVALUE, MINVALUE) TO (''minute'', %L)',
 		date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h');
 	COMMENT ON TABLE rate_limit_metrics_sums IS 'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first partition of minutes.';
 END $$;
-
 CREATE TABLE IF NOT EXISTS rate_limit_usage (
 	day          date NOT NULL,
 	user_id      text NOT NULL,
@@ -781,7 +673,6 @@ COMMENT ON COLUMN rate_limit_usage.refused IS 'Requests that were refused.';
 COMMENT ON COLUMN rate_limit_usage.last_request IS 'When the last request came.';
 COMMENT ON COLUMN rate_limit_usage.limited IS 'Those of the refused that a limit refused, with status 429 unless the rule has another one.';
 COMMENT ON COLUMN rate_limit_usage.denied IS 'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status 401, 403 or 400.';
-
 CREATE TABLE IF NOT EXISTS rate_limit_usage_hours (
 	hour     timestamptz NOT NULL,
 	user_id  text NOT NULL,
@@ -802,7 +693,6 @@ COMMENT ON COLUMN rate_limit_usage_hours.cost IS 'As in rate_limit_usage.';
 COMMENT ON COLUMN rate_limit_usage_hours.refused IS 'As in rate_limit_usage.';
 COMMENT ON COLUMN rate_limit_usage_hours.limited IS 'As in rate_limit_usage.';
 COMMENT ON COLUMN rate_limit_usage_hours.denied IS 'As in rate_limit_usage.';
-
 CREATE OR REPLACE VIEW rate_limit_usage_now AS
 	SELECT u.user_id, u.key_id, coalesce(sum(u.requests) FILTER (WHERE u.day = t.today), 0)::bigint AS today, sum(u.requests)::bigint AS this_month,
 		least(sum(u.cost), 9223372036854775807)::bigint AS cost, sum(u.refused)::bigint AS refused, sum(u.limited)::bigint AS limited, sum(u.denied)::bigint AS denied,
@@ -821,7 +711,6 @@ COMMENT ON COLUMN rate_limit_usage_now.denied IS 'Those of them that were refuse
 COMMENT ON COLUMN rate_limit_usage_now.last_request IS 'When the last request came.';
 COMMENT ON COLUMN rate_limit_usage_now.day_ends IS 'When today counts from 0 again.';
 COMMENT ON COLUMN rate_limit_usage_now.month_ends IS 'When the month counts from 0 again.';
-
 CREATE TABLE IF NOT EXISTS rate_limit_writers (
 	writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY,
 	node    text NOT NULL,
@@ -839,7 +728,6 @@ COMMENT ON COLUMN rate_limit_writers.batch IS 'The number of the last batch that
 COMMENT ON COLUMN rate_limit_writers.written IS 'How many decisions the process has written to rate_limit_audit.';
 COMMENT ON COLUMN rate_limit_writers.dropped IS 'How many decisions the process could not write, because the database was slow or down for too long.';
 COMMENT ON COLUMN rate_limit_writers.seen IS 'When the last batch was written.';
-
 CREATE TABLE IF NOT EXISTS rate_limit_archives (
 	target       text NOT NULL CONSTRAINT rate_limit_archives_pkey PRIMARY KEY,
 	node         text NOT NULL,
@@ -857,7 +745,6 @@ COMMENT ON COLUMN rate_limit_archives.succeeded_at IS 'When a run last ended wit
 COMMENT ON COLUMN rate_limit_archives.failed_at IS 'When a run last ended with a problem. NULL: none has since the last success.';
 COMMENT ON COLUMN rate_limit_archives.problem IS 'That problem.';
 COMMENT ON COLUMN rate_limit_archives.files IS 'How many files the last run wrote.';
-
 CREATE TABLE IF NOT EXISTS rate_limit_retention (
 	what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY,
 	keep   interval NOT NULL,
@@ -882,13 +769,6 @@ COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
 
 // historyUpkeep is history_upkeep.sql.
 const historyUpkeep = `
--- The functions that delete what is past its retention. A caller may pass a time that is still to
--- come only if it has the rights of the owner: the role of the proxies may run the functions, and
--- must not be able to delete what is to be kept.
---
--- rate_limit_upkeep takes no lock that stops a reader or a writer, so it removes no partition: that
--- is for rate_limit_drop_expired, or for history.Upkeep, which uses DETACH … CONCURRENTLY.
-
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
 DECLARE
 	caller CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END;
@@ -898,14 +778,12 @@ BEGIN
 		FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
 COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS 'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
-
 CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT string_agg(DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction'), ', ') FROM pg_locks l
 	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND l.relation = $1
 		AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 $$;
 COMMENT ON FUNCTION rate_limit_holders(oid) IS 'The other sessions that have a lock on a table, as text. NULL: none.';
-
 CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, state text, held_by text) LANGUAGE sql STABLE SET TimeZone = 'UTC' AS $$
 	WITH found AS (
 		SELECT p.id, p.name, CASE WHEN p.pending THEN 'pending' ELSE 'attached' END AS state, p.ends FROM rate_limit_partitions() p
@@ -920,7 +798,6 @@ CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RET
 $$;
 COMMENT ON FUNCTION rate_limit_expired(timestamptz) IS
 	'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use each of them. state is attached; detached: a table that was a partition; or pending: DETACH … FINALIZE is still to come.';
-
 CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
 DECLARE
@@ -941,7 +818,6 @@ BEGIN
 		held_by := expired.held_by;
 		IF held_by IS NULL AND expired.state <> 'detached' THEN
 			BEGIN
-				-- Writers wait behind this lock, hence for a short time only, and once.
 				IF NOT busy ? expired.parent THEN
 					EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', expired.parent::regclass);
 					busy := busy || jsonb_build_object(expired.parent, NULL);
@@ -968,7 +844,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
 	'Drops the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours that are past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
-
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
@@ -1002,17 +877,14 @@ BEGIN
 			END IF;
 		END LOOP;
 	END LOOP;
-
 	BEGIN
 		SELECT * INTO rolled FROM rate_limit_rollup();
 		RETURN QUERY VALUES ('rolled_up', 'hour', rolled.hours), ('rolled_up', 'day', rolled.days);
 	EXCEPTION WHEN lock_not_available THEN
-		-- Another session has locked rows. Without a roll-up, no minute may be deleted.
 		what := 'skipped';
 		name := 'rate_limit_metrics';
 		RETURN NEXT;
 	END;
-
 	FOR part IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day'), ('day', 'day')) AS p(granularity, whole) LOOP
 		EXIT WHEN rolled IS NULL;
 		what := 'deleted';
@@ -1020,14 +892,12 @@ BEGIN
 		cutoff := date_trunc(part.whole, rate_limit_cutoff(name, $1));
 		UPDATE rate_limit_retention r SET deleted_before = cutoff WHERE r.what = 'metrics_' || part.granularity AND cutoff > coalesce(r.deleted_before, '-infinity')
 			AND EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = part.granularity AND m.time < cutoff);
-		-- The partitions of minutes are dropped as a whole, by rate_limit_drop_expired.
 		DELETE FROM rate_limit_metrics_sums d USING (SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region FROM rate_limit_metrics_sums m
 				WHERE m.granularity = part.granularity AND m.time < cutoff ORDER BY m.time, m.prefix, m.host, m.route, m.region LIMIT most FOR UPDATE SKIP LOCKED) AS old
 			WHERE (d.granularity, d.time, d.prefix, d.host, d.route, d.region) = (old.granularity, old.time, old.prefix, old.host, old.route, old.region);
 		GET DIAGNOSTICS rows = ROW_COUNT;
 		RETURN NEXT;
 	END LOOP;
-
 	what := 'deleted';
 	name := 'usage';
 	cutoff := rate_limit_cutoff(name, $1);
@@ -1035,13 +905,11 @@ BEGIN
 		WHERE (d.user_id, d.day, d.key_id) = (old.user_id, old.day, old.key_id);
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
-
 	name := 'writers';
 	DELETE FROM rate_limit_writers d USING (SELECT w.writer FROM rate_limit_writers w WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days' LIMIT most FOR UPDATE SKIP LOCKED) AS old
 		WHERE d.writer = old.writer;
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
-
 	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS
@@ -1050,8 +918,6 @@ COMMENT ON FUNCTION rate_limit_upkeep IS
 
 // nodes is nodes.sql.
 const nodes = `
--- The registry of the proxies, and the pause of all limits.
-
 CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY,
 	region      text,
@@ -1087,7 +953,6 @@ COMMENT ON COLUMN rate_limit_nodes.live IS 'What the proxy does now, renewed eac
 COMMENT ON COLUMN rate_limit_nodes.watched IS 'Until when a page is open that shows live. If it is to come in any row, all proxies write live.';
 COMMENT ON COLUMN rate_limit_nodes.cannot IS 'Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.';
 COMMENT ON COLUMN rate_limit_nodes.ended IS 'When it stopped in order. NULL: it runs, or it vanished.';
-
 CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 BEGIN
 	IF applied_seq IS NOT NULL AND to_regclass('rate_limit_changes') IS NOT NULL AND coalesce(log = to_regclass('rate_limit_changes'), true) THEN
@@ -1117,7 +982,6 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN rate_limit_proxies.%I IS %L', described.attname, described.description);
 	END LOOP;
 END $$;
-
 CREATE TABLE IF NOT EXISTS rate_limit_secrets (
 	name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY,
 	value text NOT NULL
@@ -1128,7 +992,6 @@ INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid
 COMMENT ON TABLE rate_limit_secrets IS 'Random texts that the proxies share and clients must not know.';
 COMMENT ON COLUMN rate_limit_secrets.name IS 'What it is for. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.';
 COMMENT ON COLUMN rate_limit_secrets.value IS 'The secret.';
-
 CREATE TABLE IF NOT EXISTS rate_limit_pause (
 	id        int NOT NULL DEFAULT 1 CONSTRAINT rate_limit_pause_pkey PRIMARY KEY,
 	until     timestamptz NOT NULL,
@@ -1148,9 +1011,6 @@ COMMENT ON COLUMN rate_limit_pause.paused_by IS 'The role that made it.';
 
 // policyAnswers is policy_answers.sql.
 const policyAnswers = `
--- What commands list beside the views before. These read with the rights of the role that asks, too.
-
--- The history may not be there, and the role may not read it. The body is looked at only as far as it runs.
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 #variable_conflict use_column
@@ -1173,7 +1033,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS
 	'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this month that were refused, by a limit (429), and with 401 or 403, the last request, and when all limits that count by user, or by key, have their full quota again; NULL: they have it. No row: no usage was recorded, or the role may not read it.';
-
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS
 	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users, (SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys,
 		ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment
@@ -1182,14 +1041,12 @@ COMMENT ON VIEW rate_limit_tier_states IS 'The tiers, and what is on them.';
 COMMENT ON COLUMN rate_limit_tier_states.users IS 'How many users are on the tier.';
 COMMENT ON COLUMN rate_limit_tier_states.keys IS 'How many API keys have it as their own.';
 COMMENT ON COLUMN rate_limit_tier_states.rules IS 'The rules for the tier, and maybe for others.';
-
 CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS
 	SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id AND b.until > now()) THEN 'banned'
 		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0 AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state
 	FROM rate_limit_users u;
 COMMENT ON VIEW rate_limit_user_states IS 'The users, and who is shut out.';
 COMMENT ON COLUMN rate_limit_user_states.state IS 'banned; blocked: an override of 0 refuses the user; or active.';
-
 CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS
 	SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
 		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now())
@@ -1198,7 +1055,6 @@ CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS
 	FROM rate_limit_api_keys k;
 COMMENT ON VIEW rate_limit_key_states IS 'The API keys, without their digests, and which of them are valid.';
 COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or banned: the key, or its user.';
-
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS
 	SELECT r.name, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force, r.action, r.family, r.priority, r.tiers, r.paths, r.count_by,
 		(SELECT string_agg(concat(l.name, ' ', coalesce(l.events::text, 'unlimited'), '/' || coalesce(l.per::text, l.calendar), ' ' || l.algorithm, ' burst ' || l.burst), ', '
@@ -1207,7 +1063,6 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS
 COMMENT ON VIEW rate_limit_rule_states IS 'The rules, with their limits in words. Proxies try those that exempt first, then those that block, then the others, each by priority.';
 COMMENT ON COLUMN rate_limit_rule_states.in_force IS 'Whether the rule applies now.';
 COMMENT ON COLUMN rate_limit_rule_states.limits IS 'The limits: the name, the events and the time, the algorithm, the burst.';
-
 CREATE OR REPLACE VIEW rate_limit_limit_states WITH (security_invoker = true) AS
 	SELECT l.rule, l.name, r.mode, l.algorithm, l.events, l.burst, coalesce(l.per::text, l.calendar) AS time, u.counters, u.near, u.percent
 	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule CROSS JOIN LATERAL (
@@ -1220,7 +1075,6 @@ COMMENT ON COLUMN rate_limit_limit_states.time IS 'The time to which events appl
 COMMENT ON COLUMN rate_limit_limit_states.counters IS 'How many counters have used something of it.';
 COMMENT ON COLUMN rate_limit_limit_states.near IS 'Of how many counters at least 80 % of the quota is used.';
 COMMENT ON COLUMN rate_limit_limit_states.percent IS 'The most that a counter has used, in percent of its quota.';
-
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS
 	SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after,
 		CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0 THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}'
@@ -1237,8 +1091,6 @@ COMMENT ON COLUMN rate_limit_changed.key_id IS 'The id of the API key that was c
 COMMENT ON COLUMN rate_limit_changed.which IS
 	'ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin of its digest.';
 COMMENT ON COLUMN rate_limit_changed.what IS 'created or deleted, of an override with its rule, limit and amounts; changed; or the columns that differ.';
-
--- The other columns are those of the tables.
 DO $$
 DECLARE
 	described record;
@@ -1257,8 +1109,6 @@ END $$;
 
 // policyChanges is policy_changes.sql.
 const policyChanges = `
--- The table by which proxies learn of changes.
-
 CREATE TABLE IF NOT EXISTS rate_limit_changes (
 	seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY,
 	xid    xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -1282,10 +1132,6 @@ COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
 COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change, and in parentheses the person, if the setting rate_limit.person has a name.';
 COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
 COMMENT ON COLUMN rate_limit_changes.after IS 'The row after. NULL: it was deleted.';
-
--- What a transaction did to the policy can be taken back while nothing newer has touched its rows: what it deleted is
--- made again first, then what it changed is changed back, and last what it made is deleted, so that rows always have what
--- they refer to. What a cascade has deleted with a row has lines of its own.
 CREATE OR REPLACE FUNCTION rate_limit_undo(change bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	undone CONSTANT rate_limit_changes := (SELECT c FROM rate_limit_changes c WHERE c.seq = $1);
@@ -1313,7 +1159,6 @@ BEGIN
 		IF line.name IS NULL OR num_nonnulls(line.before, line.after) = 0 THEN
 			RAISE EXCEPTION 'change: %: cannot be taken back: its lines do not say what the rows were', change USING ERRCODE = 'feature_not_supported';
 		END IF;
-		-- The row that is there now must be as the transaction left it. A row that it deleted may not be there again.
 		SELECT string_agg(format('t.%1$I = r.%1$I', k), ' AND ') INTO same FROM unnest(line.keys) AS k;
 		EXECUTE format('SELECT to_jsonb(t) FROM %1$I t, jsonb_populate_record(NULL::%1$I, $1) r WHERE %2$s FOR UPDATE OF t', line.name, same) INTO was USING coalesce(line.after, line.before);
 		IF was IS NULL AND line.before IS NULL THEN
@@ -1333,7 +1178,6 @@ BEGIN
 		END IF;
 		taken := taken + 1;
 	END LOOP;
-	-- What has been made since would go with a row that it refers to.
 	SELECT c.kind, c.ref INTO line FROM rate_limit_changes c WHERE c.xid = pg_current_xact_id() AND c.seq > began AND c.after IS NULL AND NOT EXISTS (
 		SELECT FROM rate_limit_changes made WHERE made.xid = undone.xid AND made.at = undone.at AND made.kind = c.kind AND made.after - 'updated_at' = c.before - 'updated_at') LIMIT 1;
 	IF FOUND THEN
@@ -1347,8 +1191,6 @@ COMMENT ON FUNCTION rate_limit_undo(bigint) IS
 
 // policyCommands is policy_commands.sql.
 const policyCommands = `
--- What commands change in several tables, or only if nothing else uses it.
-
 CREATE OR REPLACE FUNCTION rate_limit_delete_tier(tier text) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1370,7 +1212,6 @@ BEGIN
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION rate_limit_delete_tier(text) IS 'Deletes a tier that nothing uses, and returns whether it was there. It fails if something uses the tier.';
-
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -1378,7 +1219,6 @@ BEGIN
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION rate_limit_revoke_key(bigint) IS 'Ends an API key now, and returns whether it had not ended before.';
-
 CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea, hint text DEFAULT NULL) RETURNS TABLE (id bigint, replaces bigint, replaced_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1410,11 +1250,6 @@ COMMENT ON FUNCTION rate_limit_rotate_key(bigint, interval, bytea, text) IS
 
 // policyEnd is policy_end.sql.
 const policyEnd = `
--- The last commands of the policy. They fix the search_path of the functions to the schema in which
--- they lie, so that they find their tables whatever the search_path of the caller is. Those that
--- write what their callers may not write get the rights of the owner in the same command as the
--- path: without it a caller could put tables of its own in place.
-
 DO $$
 DECLARE
 	function record;
@@ -1432,16 +1267,11 @@ BEGIN
 		END IF;
 	END LOOP;
 END $$;
-
--- The migration has made triggers of a region anew, which fire for local rows only.
 DO $$ BEGIN
 	IF rate_limit_region() IS NOT NULL THEN
 		PERFORM rate_limit_make_region(rate_limit_region());
 	END IF;
 END $$;
-
--- The number grows with every change of the policy, so that proxies of different versions on one
--- database leave the newest schema as it is.
 CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
 COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables. The last command of the migration makes it.';
 `
@@ -1451,9 +1281,6 @@ const policyVersion = "1"
 
 // policyLists is policy_lists.sql.
 const policyLists = `
--- The function that checks the elements of lists, since a CHECK cannot have a subquery. The body is
--- parsed once, so it depends on no search_path.
-
 CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false) FROM unnest(list) AS item);
 COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS
@@ -1462,12 +1289,6 @@ COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS
 
 // policyOverrideAmounts is policy_override_amounts.sql.
 const policyOverrideAmounts = `
--- An override with an amount that its limit cannot have is refused. rate_limit_override_fault
--- applies the constraints of rate_limit_rule_limits to the limit with the amount of the override. A
--- CHECK sees only one row, so triggers on both tables call it. The triggers lock the row of the
--- limit: of two transactions that change a limit and its override, one waits and sees the other's
--- change.
-
 CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interval, own_burst bigint, events bigint, burst bigint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE
@@ -1481,7 +1302,6 @@ RETURN CASE
 	END;
 COMMENT ON FUNCTION rate_limit_override_fault(text, interval, bigint, bigint, bigint) IS
 	'What is wrong with the events and the burst of an override for a limit of that algorithm, time and burst. NULL: nothing.';
-
 CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	fault text;
@@ -1509,10 +1329,6 @@ CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE OF algorithm, per, calen
 
 // policyOverrides is policy_overrides.sql.
 const policyOverrides = `
--- The tables of exceptions: overrides and bans. UNIQUE NULLS NOT DISTINCT would say what the unique
--- index says, but a server older than Postgres 15 could not parse it, and would then not even say
--- that it is too old.
-
 CREATE TABLE IF NOT EXISTS rate_limit_overrides (
 	id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_overrides_pkey PRIMARY KEY,
 	rule       text NOT NULL,
@@ -1551,8 +1367,6 @@ COMMENT ON COLUMN rate_limit_overrides.valid IS 'When the override applies.';
 COMMENT ON COLUMN rate_limit_overrides.reason IS 'For people.';
 COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that made the row.';
-
--- Postgres puts this body into the query, see rate_limit_counters, and finds the rows by their indexes.
 DO $do$ BEGIN
 	EXECUTE replace($sql$
 CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint, without bigint[] DEFAULT '{}')
@@ -1569,7 +1383,6 @@ $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 COMMENT ON FUNCTION rate_limit_override_of(text, text, text, bigint, bigint[]) IS
 	'The override of a limit that counts now for a user, or for an API key, as proxies choose it, of those without some ids. No row: the limit has its own amount.';
-
 CREATE TABLE IF NOT EXISTS rate_limit_bans (
 	id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY,
 	network    cidr CONSTRAINT rate_limit_bans_network_must_not_be_banned_twice UNIQUE,
@@ -1596,7 +1409,6 @@ COMMENT ON COLUMN rate_limit_bans.reason IS 'For people. Clients do not see it.'
 COMMENT ON COLUMN rate_limit_bans.times IS 'How many times proxies have banned it: each time for twice as long as the time before.';
 COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When the ban began.';
 COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
-
 CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96' THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
 COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';
@@ -1604,8 +1416,6 @@ COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4
 
 // policyPeople is policy_people.sql.
 const policyPeople = `
--- The tables of tiers, users and API keys.
-
 CREATE TABLE IF NOT EXISTS rate_limit_tiers (
 	tier    text NOT NULL CONSTRAINT rate_limit_tiers_pkey PRIMARY KEY,
 	rank    bigint NOT NULL DEFAULT 0,
@@ -1617,7 +1427,6 @@ COMMENT ON COLUMN rate_limit_tiers.tier IS 'The name, as in rate_limit_rules.tie
 COMMENT ON COLUMN rate_limit_tiers.rank IS 'The order of tiers in lists, lowest first. It has no effect on requests.';
 COMMENT ON COLUMN rate_limit_tiers.comment IS 'For people.';
 INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
-
 CREATE TABLE IF NOT EXISTS rate_limit_users (
 	user_id      text NOT NULL CONSTRAINT rate_limit_users_pkey PRIMARY KEY,
 	tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
@@ -1643,7 +1452,6 @@ COMMENT ON COLUMN rate_limit_users.time_zone IS 'The IANA name of the time zone 
 COMMENT ON COLUMN rate_limit_users.comment IS 'For people.';
 COMMENT ON COLUMN rate_limit_users.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_users.updated_at IS 'When the row was changed last.';
-
 CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
 	id          bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_api_keys_pkey PRIMARY KEY,
 	digest      bytea NOT NULL CONSTRAINT rate_limit_api_keys_digest_must_be_new UNIQUE,
@@ -1682,17 +1490,12 @@ COMMENT ON COLUMN rate_limit_api_keys.tier IS 'The tier of requests with the key
 
 // policyProxyFunctions is policy_proxy_functions.sql.
 const policyProxyFunctions = `
--- What the proxies write beside the counters. The functions have the rights of the owner of the
--- tables, so that the role of the proxies needs no right to write bans or to delete changes: it can
--- ban, and can neither lift nor shorten a ban; and it can forget old changes only.
-
 CREATE OR REPLACE FUNCTION rate_limit_ban(duration interval, network cidr DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL,
 	reason text DEFAULT NULL, banned_by text DEFAULT NULL) RETURNS timestamptz LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	longest CONSTANT interval := '8760 h';
 	ends timestamptz;
-	-- The name of a proxy stands behind its role, so that it cannot be taken for a person.
 	author CONSTANT text := session_user || coalesce(' (' || left(rate_limit_ban.banned_by, 200) || ')', '');
 BEGIN
 	IF duration IS NULL OR duration <= interval '0' THEN
@@ -1713,12 +1516,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_ban IS
 	'Bans a network, a user or a key, and returns until when. Each ban after the first lasts twice as long as the one before, up to a year. A ban that is in force stays as it is.';
-
 CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	forgotten bigint;
 BEGIN
-	-- The API keys of a region can be copied anew, without some of them.
 	DELETE FROM rate_limit_bans b WHERE b.until < now() - interval '30 days' OR NOT EXISTS (SELECT FROM rate_limit_api_keys k WHERE k.id = b.key_id) AND b.key_id IS NOT NULL;
 	DELETE FROM rate_limit_changes WHERE seq IN (SELECT seq FROM rate_limit_changes WHERE at < now() - interval '30 days' ORDER BY at LIMIT 10000);
 	GET DIAGNOSTICS forgotten = ROW_COUNT;
@@ -1730,11 +1531,6 @@ COMMENT ON FUNCTION rate_limit_forget() IS
 
 // policyRegion is policy_region.sql.
 const policyRegion = `
--- A region has a copy of the policy of a publisher, which comes by logical replication. The triggers that write
--- rate_limit_changes do not fire for replicated rows, so a region has others, which do. Their lines have the transaction numbers
--- of the server of the region, so that its proxies find them as any other change. A region makes bans of its own, with
--- ids below 0. All else is read-only there.
-
 CREATE OR REPLACE FUNCTION rate_limit_log_replicated() RETURNS trigger LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1775,7 +1571,6 @@ BEGIN
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_log_replicated() IS 'Writes rate_limit_changes in a region: one line for each of the first 1,000 rows of a kind that a transaction changes, and one for all others.';
-
 CREATE OR REPLACE FUNCTION rate_limit_replace_ban() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	DELETE FROM rate_limit_bans b WHERE (b.network = NEW.network OR b.user_id = NEW.user_id OR b.key_id = NEW.key_id OR b.id = NEW.id)
@@ -1783,7 +1578,6 @@ BEGIN
 	RETURN NEW;
 END $$;
 COMMENT ON FUNCTION rate_limit_replace_ban() IS 'Lets a ban of the publisher replace an equal one of the region, which would stop the replication.';
-
 CREATE OR REPLACE FUNCTION rate_limit_refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF current_setting('rate_limit.migrating', true) = 'on' THEN
@@ -1793,14 +1587,12 @@ BEGIN
 		USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'A region makes and lifts bans of its own only.';
 END $$;
 COMMENT ON FUNCTION rate_limit_refuse_change() IS 'Refuses to change the policy of a region.';
-
 DO $$ BEGIN
 	IF to_regprocedure('rate_limit_region()') IS NULL THEN
 		CREATE FUNCTION rate_limit_region() RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT NULL::text';
 		COMMENT ON FUNCTION rate_limit_region() IS 'The name of the region whose policy is a copy. NULL: the policy is changed here.';
 	END IF;
 END $$;
-
 CREATE OR REPLACE FUNCTION rate_limit_make_region(region text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	logged record;
@@ -1830,7 +1622,6 @@ BEGIN
 			CREATE OR REPLACE TRIGGER rate_limit_refuse_change AFTER UPDATE OR DELETE ON %1$I FOR EACH ROW %3$s EXECUTE FUNCTION rate_limit_refuse_change();
 			CREATE OR REPLACE TRIGGER rate_limit_refuse_insert AFTER INSERT ON %1$I FOR EACH ROW %4$s EXECUTE FUNCTION rate_limit_refuse_change();
 			CREATE OR REPLACE TRIGGER rate_limit_refuse_truncate AFTER TRUNCATE ON %1$I FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_refuse_change()', logged.name, logged.kind,
-			-- Proxies may renew a ban that is over, and delete old ones.
 			CASE logged.kind WHEN 'ban' THEN 'WHEN (OLD.id > 0 AND OLD.until > now())' ELSE '' END, CASE logged.kind WHEN 'ban' THEN 'WHEN (NEW.id > 0)' ELSE '' END);
 	END LOOP;
 	IF region IS NOT NULL THEN
@@ -1845,7 +1636,6 @@ BEGIN
 	UPDATE rate_limit_bans SET id = DEFAULT WHERE id < 0;
 END $$;
 COMMENT ON FUNCTION rate_limit_make_region(text) IS 'Makes this database a region, whose policy is a copy of that of a publisher. NULL: it is none any more, and its policy can be changed.';
-
 CREATE OR REPLACE VIEW rate_limit_replication WITH (security_invoker = true) AS
 	SELECT 'region' AS role, rate_limit_region() AS region, coalesce(s.subname, '')::text AS subscription, CASE WHEN s.oid IS NULL THEN 'none' WHEN NOT s.subenabled THEN 'disabled'
 			WHEN EXISTS (SELECT FROM pg_subscription_rel c WHERE c.srsubid = s.oid AND c.srsubstate NOT IN ('s', 'r')) THEN 'copying' WHEN w.works THEN 'streaming' ELSE 'stopped' END AS state,
@@ -1872,9 +1662,6 @@ GRANT SELECT ON rate_limit_replication TO PUBLIC; -- it shows what the catalog s
 
 // policyRenames is policy_renames.sql.
 const policyRenames = `
--- rate_limit_name_counter gives a new rule a counter that no other rule has, so that it does not share
--- the counters of a rule that was renamed and had its name before.
-
 CREATE OR REPLACE FUNCTION rate_limit_name_counter() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	NEW.counter := NEW.name;
@@ -1886,14 +1673,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_name_counter() IS 'Sets rate_limit_rules.counter to the name, or to the name with a number if another rule has that counter.';
 CREATE OR REPLACE TRIGGER rate_limit_name_counter BEFORE INSERT OR UPDATE ON rate_limit_rules FOR EACH ROW WHEN (NEW.counter IS NULL) EXECUTE FUNCTION rate_limit_name_counter();
-
--- rate_limit_rename_references gives a new name to what refers to a user or a tier without a foreign key: a
--- ban can be of a user that the table does not have, and the tiers of a rule are a list.
-
 CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_users' THEN
-		-- Of two bans the one that ends later stays.
 		DELETE FROM rate_limit_bans b USING rate_limit_bans o
 			WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id) AND (b.until, b.id) < (o.until, o.id);
 		UPDATE rate_limit_bans SET user_id = NEW.user_id WHERE user_id = OLD.user_id;
@@ -1908,7 +1690,6 @@ END $$;
 COMMENT ON FUNCTION rate_limit_rename_references() IS 'Gives the bans of a user, and the rules for a tier, its new name.';
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename_references();
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
-
 CREATE OR REPLACE FUNCTION rate_limit_rename(kind text, name text, new_name text) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -1928,11 +1709,6 @@ COMMENT ON FUNCTION rate_limit_rename(text, text, text) IS
 
 // policyRuleFunction is policy_rule_function.sql.
 const policyRuleFunction = `
--- rate_limit_rule makes or changes a rule and its limits in one call. NULL keeps what an existing
--- rule has, since a rule that loses a condition that was not named would match too much.
---
--- The constraints and triggers check all values but the names in tiers that no tier has.
-
 CREATE OR REPLACE FUNCTION rate_limit_rule(
 	name text,
 	family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
@@ -1946,7 +1722,6 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-	-- Without a name, the constraint of the column says so.
 	given CONSTANT jsonb := jsonb_build_object('name', rate_limit_rule.name) || jsonb_strip_nulls(jsonb_build_object(
 		'family', rate_limit_rule.family, 'priority', rate_limit_rule.priority, 'mode', rate_limit_rule.mode, 'action', rate_limit_rule.action, 'tiers', rate_limit_rule.tiers, 'hosts', rate_limit_rule.hosts, 'paths', rate_limit_rule.paths, 'methods', rate_limit_rule.methods,
 		'networks', rate_limit_rule.networks, 'count_by', rate_limit_rule.count_by, 'valid', rate_limit_rule.valid, 'cost', rate_limit_rule.cost, 'status', rate_limit_rule.status,
@@ -1965,7 +1740,6 @@ BEGIN
 			(SELECT coalesce(string_agg(quote_literal(tier), ', ' ORDER BY rank, tier), 'none') FROM rate_limit_tiers) USING ERRCODE = 'foreign_key_violation';
 	END IF;
 	IF NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name) THEN
-		-- Another transaction may make it now.
 		EXECUTE format('INSERT INTO rate_limit_rules (%1$s) SELECT %1$s FROM jsonb_populate_record(NULL::rate_limit_rules, $1) ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING', names)
 			USING given;
 		GET DIAGNOSTICS made = ROW_COUNT;
@@ -1974,13 +1748,11 @@ BEGIN
 		EXECUTE format('UPDATE rate_limit_rules r SET (%1$s) = (SELECT %1$s FROM jsonb_populate_record(NULL::rate_limit_rules, $1)) WHERE r.name = $2', names)
 			USING given, rate_limit_rule.name;
 	END IF;
-	-- The limits that exist take what is said of all of them. A month stays a fixed window, and in_flight what it is.
 	UPDATE rate_limit_rule_limits l SET
 		algorithm = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
 		burst = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.burst, l.burst) ELSE l.burst END,
 		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = CASE WHEN l.algorithm = 'in_flight' THEN l.on_exceed ELSE coalesce(rate_limit_rule.on_exceed, l.on_exceed) END
 	WHERE l.rule = rate_limit_rule.name AND num_nonnulls(rate_limit_rule.algorithm, rate_limit_rule.burst, rate_limit_rule.durable, rate_limit_rule.on_exceed) > 0;
-	-- A limit that is new beside others is of their algorithm, unless it is said.
 	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1;
 	INSERT INTO rate_limit_rule_limits AS l (rule, name, algorithm, events, per, calendar, burst, durable, on_exceed)
 		SELECT rate_limit_rule.name, new.name, CASE WHEN new.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, kept, 'sliding_window') WHEN new.calendar IS NULL THEN 'in_flight' ELSE 'fixed_window' END,
@@ -1992,7 +1764,6 @@ BEGIN
 		WHERE new.events IS NOT NULL
 	ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events;
 	PERFORM rate_limit_complete(rate_limit_rule.name); -- now, and not at the end of the transaction
-	-- A value that no limit of the rule takes is refused, whether it is misspelt or has no use.
 	SELECT CASE
 		WHEN rate_limit_rule.algorithm NOT IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight') THEN 'algorithm_must_be_one_that_the_documentation_names'
 		WHEN rate_limit_rule.on_exceed NOT IN ('refuse', 'overage') THEN 'on_exceed_must_be_refuse_or_overage'
@@ -2006,7 +1777,6 @@ BEGIN
 	END IF;
 	RETURN CASE made WHEN 1 THEN 'created' ELSE 'changed' END;
 EXCEPTION WHEN check_violation THEN
-	-- The error names the argument first, and has no statement of this function. Events are those of an argument per_….
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, row_text = PG_EXCEPTION_DETAIL;
 	IF fault NOT LIKE '%\_must\_%' THEN
 		RAISE;
@@ -2026,9 +1796,6 @@ COMMENT ON FUNCTION rate_limit_rule IS
 
 // policyRules is policy_rules.sql.
 const policyRules = `
--- The tables of rules and their limits. What the constraints demand of a limit is what
--- ratelimit.Limit.Validate demands.
-
 CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY,
 	counter     text NOT NULL,
@@ -2118,7 +1885,6 @@ COMMENT ON COLUMN rate_limit_rules.comment IS 'For people.';
 COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that made the row.';
 COMMENT ON COLUMN rate_limit_rules.updated_at IS 'When the row was changed last. Its limits have no such time; rate_limit_changes has.';
-
 CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules REFERENCES rate_limit_rules ON UPDATE CASCADE ON DELETE CASCADE,
 	name      text NOT NULL,
@@ -2169,31 +1935,17 @@ COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests
 
 // policyServer is policy_server.sql.
 const policyServer = `
--- A server that is too old is refused. TestOldServer checks the text.
-
 DO $$ BEGIN
 	IF current_setting('server_version_num')::int < 150000 THEN
 		RAISE EXCEPTION 'the policy tables of pg-ratelimit need PostgreSQL 15 or newer, and this server is %; the counters work without them',
 			current_setting('server_version') USING ERRCODE = 'feature_not_supported';
 	END IF;
-	-- A region does not refuse what the migration does to its copy.
 	PERFORM set_config('rate_limit.migrating', 'on', true);
 END $$;
 `
 
 // policyTriggers is policy_triggers.sql.
 const policyTriggers = `
--- The triggers that write rate_limit_changes, one line for each changed row, and one line for a
--- statement that changes more than 1,000 rows or empties a table.
---
--- The function has the rights of the owner of the tables. So a role that may change the policy
--- needs no right to write the log, and can neither forge nor leave out a line. It reads the names
--- of its kind and of the key columns from the arguments of the trigger.
---
--- Old and new rows are matched by key and reference. A row that moves to another reference (an
--- override that is given to another user) gives two lines, as a deletion and an insertion would, so
--- that proxies learn of both. A row that is the same after an update gives none.
-
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT CASE
 		WHEN kind = 'key' THEN substr(r->>'digest', 3)
@@ -2208,11 +1960,9 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 		ELSE concat('tier/', r->>'tier') END
 $$;
 COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS 'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key itself says it.';
-
 CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
-	-- The name of a person stands behind the role, so that it cannot be taken for a role.
 	actor CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END
 		|| coalesce(' (' || nullif(left(current_setting('rate_limit.person', true), 100), '') || ')', '');
 	most CONSTANT int := 1000;
@@ -2244,7 +1994,6 @@ BEGIN
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_log_changes() IS 'Writes rate_limit_changes.';
-
 CREATE OR REPLACE FUNCTION rate_limit_touch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	NEW.updated_at := now();
@@ -2253,7 +2002,6 @@ END $$;
 COMMENT ON FUNCTION rate_limit_touch() IS 'Sets updated_at.';
 CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_users FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
 CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_rules FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
-
 DO $$
 DECLARE
 	logged record;
@@ -2275,13 +2023,6 @@ END $$;
 
 // policyUsable is policy_usable.sql.
 const policyUsable = `
--- Rules that proxies could not use are refused, as far as SQL sees it, by triggers and not by
--- constraints: a constraint would refuse every change of an older row that violates it, also the
--- one that turns the rule off.
---
--- A rule and its limits are written by several commands, so the triggers that compare them wait for
--- the end of the transaction. A rule that is off may be incomplete.
-
 CREATE OR REPLACE FUNCTION rate_limit_check_rule() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	wrong text;
@@ -2302,7 +2043,6 @@ BEGIN
 		END IF;
 	END IF;
 	IF TG_OP = 'INSERT' OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN
-		-- Names of headers differ in more than upper and lower case.
 		SELECT min(a) INTO wrong FROM unnest(NEW.count_by) AS c, unnest(string_to_array(c, '|')) AS a GROUP BY lower(a) HAVING count(*) > 1 LIMIT 1;
 		IF wrong IS NOT NULL THEN
 			RAISE EXCEPTION 'count_by: %: must be given once', to_json(wrong)
@@ -2313,13 +2053,11 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_check_rule() IS 'Refuses paths, hosts and count_by that proxies cannot use.';
 CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts, count_by ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
-
 CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	effect text;
 	settled text;
 BEGIN
-	-- Of two transactions that each delete a limit, one waits here and sees the other's change.
 	SELECT r.action, r.settle INTO effect, settled FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
 	IF effect = 'limit' AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
 		RAISE EXCEPTION 'limits: missing: a rule that limits must have one or more of them'
@@ -2333,7 +2071,6 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has only a limit of requests in flight.';
-
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
@@ -2355,7 +2092,6 @@ DECLARE
 BEGIN
 	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
 	LOOP
-		-- There is no CREATE OR REPLACE of a constraint trigger.
 		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass AND tgname = 'rate_limit_complete') THEN
 			EXECUTE format('CREATE CONSTRAINT TRIGGER rate_limit_complete AFTER %s ON %I DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION rate_limit_check_complete()',
 				checked.events, checked.name);
@@ -2366,9 +2102,6 @@ END $$;
 
 // policyViews is policy_views.sql.
 const policyViews = `
--- The views show what is used up and which senders are shut out. They read with the rights of the
--- role that asks, so that the row-level security of the tables holds for them too.
-
 CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
 	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
 		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until) THEN b.until - now() END AS remaining,
@@ -2378,7 +2111,6 @@ COMMENT ON VIEW rate_limit_banned IS 'The bans that are in force.';
 COMMENT ON COLUMN rate_limit_banned.kind IS 'network, user or key.';
 COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id of the key.';
 COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long it is until then. NULL: for ever.';
-
 CREATE OR REPLACE VIEW rate_limit_overridden WITH (security_invoker = true) AS
 	SELECT o.id, o.tier, o.user_id, o.key_id, o.rule, o.limit_name, o.events, o.burst, l.events AS limit_events, l.burst AS limit_burst,
 		upper(o.valid) AS until, o.reason, o.created_at, o.created_by
@@ -2387,7 +2119,6 @@ COMMENT ON VIEW rate_limit_overridden IS 'The overrides that are in force. Of se
 COMMENT ON COLUMN rate_limit_overridden.limit_events IS 'The events of the limit itself.';
 COMMENT ON COLUMN rate_limit_overridden.limit_burst IS 'The burst of the limit itself.';
 COMMENT ON COLUMN rate_limit_overridden.until IS 'When the override ends. NULL or infinity: never.';
-
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1] ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END,
 		CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END
@@ -2395,10 +2126,8 @@ CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS
 $$;
 COMMENT ON FUNCTION rate_limit_counted(text[], text) IS
 	'What the key of a counter is of if it has one part, such as user, and the key without the number of the alternative.';
-
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 	WITH amounts AS (
-		-- A result of a function has the collation of the database, and the index of new tables has "C".
 		SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, (date_part('epoch', l.per) * 1000000)::bigint AS span,
 			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst,
 			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at
@@ -2406,7 +2135,6 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 		JOIN rate_limit_rules r ON r.name = l.rule
 		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.counter || '/' || l.name, l.durable) c
 		LEFT JOIN LATERAL (
-			-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
 			SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
 				CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END,
 				CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o
@@ -2427,11 +2155,9 @@ COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the ev
 COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
 COMMENT ON COLUMN rate_limit_used.resets_at IS
 	'The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used; or, for in_flight, nobody knows.';
-
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
 	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
 COMMENT ON VIEW rate_limit_near IS 'The counters of rules of which at least 80 % is used. Unlimited ones do not appear.';
-
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS
 	SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) || ': not in rate_limit_tiers, so no user has them' AS warning
 	FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name
@@ -2448,9 +2174,6 @@ COMMENT ON COLUMN rate_limit_rule_warnings.warning IS 'What it is, for people.';
 
 // uninstall is uninstall.sql.
 const uninstall = `
--- What the migration and the upkeep have made, and how it is dropped. Each of these has a comment, which a partition of
--- the audit log that was detached has not.
-
 CREATE OR REPLACE FUNCTION rate_limit_installed() RETURNS TABLE (kind text, name text) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 BEGIN
 	IF to_regprocedure('rate_limit_parts()') IS NOT NULL THEN
@@ -2465,7 +2188,6 @@ BEGIN
 		WHERE p.proname LIKE 'rate\_limit\_%' AND pg_function_is_visible(p.oid) AND obj_description(p.oid, 'pg_proc') IS NOT NULL ORDER BY 1, 2;
 END $$;
 COMMENT ON FUNCTION rate_limit_installed() IS 'What rate_limit_uninstall drops. Partitions go with their table, and triggers and indexes as well.';
-
 CREATE OR REPLACE FUNCTION rate_limit_uninstall() RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '10s' AS $$
 DECLARE
 	live CONSTANT text := (SELECT string_agg(p.node, ', ' ORDER BY p.node) FROM rate_limit_proxies p WHERE p.live);
@@ -2486,13 +2208,6 @@ COMMENT ON FUNCTION rate_limit_uninstall() IS 'Drops all tables and functions wi
 
 // usage is usage.sql.
 const usage = `
--- The counters, and how much of a limit each has used. Views, commands and the page ask these functions.
-
--- A view on the tables of counters would forbid every change of their columns, also that of a program with an
--- older schema. The body of a function is looked at only when it runs. Postgres puts this body into the query, so
--- that any condition, also of a join, finds its counters by an index. It does so only without a search_path of the
--- function's own, and without a condition in a part of the UNION. Counts in parts have another body, see
--- citus_parts.sql. Which slots count is as in package algorithm.
 DO $do$ BEGIN
 	IF to_regprocedure('rate_limit_parts()') IS NULL THEN
 		EXECUTE replace($sql$
@@ -2516,18 +2231,13 @@ $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 COMMENT ON FUNCTION rate_limit_counters(text, boolean, text[]) IS
 	'The counters of a prefix in one of the two tables, or only those of some keys. slots is how many requests in flight a counter has.';
-
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
 COMMENT ON FUNCTION rate_limit_counter_key(text) IS 'The key of the counters of a user, as proxies write it.';
-
 CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT ARRAY(SELECT n || t FROM unnest($1) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n)
 $$;
 COMMENT ON FUNCTION rate_limit_key_forms(text[]) IS 'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
-
--- The definitions are those of package algorithm: used is the quota less what Look says is left. A part of a request
--- that has come back admits none, so used is rounded up. All sums that may be large are of type numeric.
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint,
 	window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint, hits timestamptz[], slots bigint,
 	expires_at timestamptz, at timestamptz DEFAULT now())
@@ -2571,7 +2281,6 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 			SELECT d.drained, CASE WHEN tokens IS NOT NULL
 				THEN greatest(0, (t.quota - least(t.quota, greatest(0, trunc(tokens)))::bigint) * span::numeric - greatest(0, d.drained) * events::numeric)
 				WHEN d.drained <= 0 THEN -d.drained * events::numeric + least(coalesce(remainder, 0), events - 1) ELSE 0 END AS backlog
-			-- a backlog that another limit left is bounded
 			FROM (SELECT greatest(t.drained, -least(4611686018427387904 / nullif(events, 0), 3155760000000000)) AS drained) AS d
 		) AS b WHERE algorithm = 'gcra' AND events > 0 AND last_refill IS NOT NULL
 		UNION ALL -- nobody knows when requests end

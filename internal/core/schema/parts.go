@@ -1,7 +1,6 @@
 package schema
 
 //go:generate go test . -run TestTheGoFileIsCurrent -update
-//go:generate go test . -run TestTheSchemaFileIsWhatAStoreRuns -update
 
 // Counters creates the two tables of counts, or brings those of the npm library pg-ratelimit
 // up to date in place and keeps their rows, and adds Nodes. It can run any number of times.
@@ -53,7 +52,7 @@ DO $once$ BEGIN
 	END IF;
 END $once$;`
 
-// File is the text of the file schema.sql at the root of the repository, for psql and other
+// File is the text of the file schema.sql of a release, for psql and other
 // programs that run each command as a transaction of its own. The registry, the history and the
 // policy are a transaction each, and wait for a proxy that makes the same tables. The policy is the last part,
 // because it fails on a server that is too old for it, and psql may stop there.
@@ -61,7 +60,7 @@ const File = `-- The tables of pg-ratelimit. Run this file if proxies may not cr
 -- It creates the tables, or upgrades those of the npm library pg-ratelimit and of older versions, and keeps their
 -- rows. It can run any number of times. A proxy runs the same SQL on first use, unless auto_migrate is off.
 -- The first part has the two tables of counts and the registry of proxies, the second part the history, the third part
--- the policy. The policy needs PostgreSQL 15 or newer. On an older server the third part fails as a whole, and the others
+-- the policy. Its comments are in internal/core/schema/*.sql. The policy needs PostgreSQL 15 or newer. On an older server the third part fails as a whole, and the others
 -- work without it.
 ` + counterTables + `
 BEGIN;` + waitForOthers + Nodes + `
