@@ -50,8 +50,6 @@ type LimitSettings struct {
 	Ban Text `json:"ban,omitempty"`
 	// Which requests are in the audit log (docs/caddy.md#audit). Default: `denied` with a `history`, else `off`.
 	Audit Text `json:"audit,omitempty"`
-	// A request over the limit waits (docs/caddy.md#waiting), as in `up to 2s`. Default: none.
-	Wait Text `json:"wait,omitempty"`
 	// `shadow` counts, reports what it would have refused, and refuses nothing; `off` does not count. Default:
 	// `enforce`.
 	Mode Text `json:"mode,omitempty"`

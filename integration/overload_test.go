@@ -27,8 +27,6 @@ func TestOverloadOpensNoLimit(t *testing.T) {
 	}{
 		{name: "an exact limit", limit: object{"key": "all", "algorithm": "gcra", "limit": "10 1s", "burst": "1"},
 			passing: func(took time.Duration) int { return 1 + int(took/(100*time.Millisecond)) }},
-		{name: "a full line", limit: object{"key": "all", "algorithm": "gcra", "limit": "10 1s", "burst": "1", "wait": "up to 2s at most 15"},
-			passing: func(took time.Duration) int { return 1 + int(took/(100*time.Millisecond)) }},
 		{name: "leases", limit: object{"key": "{header.X-Burst}", "algorithm": "fixed_window", "limit": "300 1h", "lease": "5%"},
 			passing: func(time.Duration) int { return 300 }},
 		{name: "slots", limit: object{"key": "all", "algorithm": "in_flight", "limit": "3"},

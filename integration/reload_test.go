@@ -19,8 +19,8 @@ import (
 // reloads is how often each proxy is reloaded.
 const reloads = 200
 
-// TestReloadsUnderLoad: while a proxy is reloaded again and again, each request is charged to its limit, once, and waits for its
-// turn. Then no request waits, and what the configurations had is closed.
+// TestReloadsUnderLoad: while a proxy is reloaded again and again, each request is charged to its limit, once. Then no slot is
+// taken, and what the configurations had is closed.
 func TestReloadsUnderLoad(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute, because stores stay open for a while after a reload")
@@ -29,7 +29,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 	settings := func(backend string, i int) (routes []route) {
 		for _, r := range []route{
 			{"/exact", backend, object{"prefix": "exact", "key": "all", "limit": fmt.Sprint(1000000+i, " 1d"), "algorithm": "fixed_window"}},
-			{"/wait", backend, object{"prefix": "wait", "key": "all", "limit": "1", "algorithm": "in_flight", "wait": "up to 10m at most 1000"}},
+			{"/flight", backend, object{"prefix": "flight", "key": "all", "limit": "1000", "algorithm": "in_flight"}},
 		} {
 			maps.Copy(r.limit, object{"timeout": "10s", "onError": "deny", "audit": "denied", "history": object{"region": fmt.Sprint("r", i/50)}})
 			routes = append(routes, r)
@@ -71,7 +71,7 @@ func reloadUnderLoad(t *testing.T, dsn string, proxy *harness.Process, url, admi
 	done := make(chan *harness.Result, 1)
 	go func() {
 		done <- harness.Run(ctx, harness.Load{Clients: 8, Every: 2 * time.Millisecond, Request: func(i int) *http.Request {
-			return harness.Get(url + []string{"/exact", "/exact", "/exact", "/wait"}[i%4])
+			return harness.Get(url + []string{"/exact", "/exact", "/exact", "/flight"}[i%4])
 		}, Answered: func(i int, r harness.Reply) {
 			switch {
 			case r.Status == http.StatusOK && i%4 != 3:

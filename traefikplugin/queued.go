@@ -98,7 +98,7 @@ func fill(calls []*batch.Call) {
 			c.Apart = f.Shadow || len(c.Hits) > 0 && c.Hits[len(c.Hits)-1].Apart // those of the policy come last
 		}
 		if q.Flight != nil {
-			q.Flight.Attach(c.Hits, f.Waits)
+			q.Flight.Attach(c.Hits)
 		}
 	}
 }

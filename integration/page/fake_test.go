@@ -216,9 +216,9 @@ func busy() object {
 		"near": object{"looked": at, "note": nil, "counters": []object{counter("free", "per_hour", "ann", 1000, 1000), counter("pro", "per_minute", "acme", 2910, 3000), counter("free", "per_hour", "hooli", 812, 1000)}},
 		"proxies": object{"proxies": []object{proxy("edge-1", "caddy", 402, 7, nil), proxy("edge-2", "caddy", 398, 6, nil),
 			proxy("traefik-1", "traefik", 12, 1, object{"region": "us", "up_since": ago(40 * time.Minute)})}},
-		"limits": object{"limits": []object{{"prefix": "web", "key": "{client_ip}", "algorithm": "sliding_window", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1", "edge-2"}, "text": "100 in 1m", "settle": nil, "wait_ms": 0, "in_flight": nil},
-			{"prefix": "tokens", "key": "{header.X-Tenant}", "algorithm": "sliding_window", "mode": "shadow", "on_error": "local", "nodes": []string{"edge-1"}, "text": "100,000 in 1h", "settle": "json usage.total_tokens", "wait_ms": 0, "in_flight": nil},
-			{"prefix": "reports", "key": "{client_ip}", "algorithm": "in_flight", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1"}, "text": "5 in flight", "settle": nil, "wait_ms": 2000, "in_flight": 12}}},
+		"limits": object{"limits": []object{{"prefix": "web", "key": "{client_ip}", "algorithm": "sliding_window", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1", "edge-2"}, "text": "100 in 1m", "settle": nil, "in_flight": nil},
+			{"prefix": "tokens", "key": "{header.X-Tenant}", "algorithm": "sliding_window", "mode": "shadow", "on_error": "local", "nodes": []string{"edge-1"}, "text": "100,000 in 1h", "settle": "json usage.total_tokens", "in_flight": nil},
+			{"prefix": "reports", "key": "{client_ip}", "algorithm": "in_flight", "mode": "enforce", "on_error": "allow", "nodes": []string{"edge-1"}, "text": "5 in flight", "settle": nil, "in_flight": 12}}},
 		"bans": object{"bans": []object{{"kind": "network", "banned": "198.51.100.0/24", "until": nil, "reason": "scan", "times": 1, "banned_at": ago(time.Hour), "banned_by": "admin (ann)"}}, "total": 1},
 		"changes": object{"changes": []object{
 			{"seq": 481, "at": ago(11 * time.Minute), "text": "override user acme pro/per_hour: created", "by": "admin (ann)", "kind": "override", "name": "override user acme"},

@@ -17,7 +17,6 @@ type shownConfig struct {
 	Mode      string   `json:"mode"`
 	OnError   string   `json:"on_error"`
 	Settle    string   `json:"settle"`
-	WaitMS    int64    `json:"wait_ms"`
 	Varies    bool     `json:"varies"` // Text is the amount without a value of the request
 	Durable   bool     `json:"durable"`
 	Lease     float64  `json:"lease"`
@@ -41,7 +40,7 @@ func (c *collector) configs() []*shownConfig {
 			if s == nil {
 				s = &shownConfig{
 					Prefix: l.Limit.Prefix, Key: shortKey.Replace(l.Key), Algorithm: l.Limit.Algorithm.String(), Text: amountText(&l.Limit),
-					Mode: l.Mode, OnError: l.OnError, Settle: l.Settle, WaitMS: l.WaitMS,
+					Mode: l.Mode, OnError: l.OnError, Settle: l.Settle,
 					Varies: l.Varies, Durable: l.Limit.Durable, Lease: l.Limit.Lease, of: l,
 				}
 				if running := c.flights[s.Prefix]; l.Limit.Algorithm == ratelimit.InFlight && c.flights != nil {

@@ -29,7 +29,6 @@ var index = template.Must(template.New("index.html").Funcs(template.FuncMap{
 	},
 	"rate":         func(n any) string { return numberText(n, rateText) },
 	"milliseconds": func(n any) string { return numberText(n, millisecondsText) },
-	"wait":         func(ms any) string { return span(time.Duration(numberOf(ms)) * time.Millisecond) },
 	"seconds":      func(n any) string { return span(time.Duration(math.Ceil(numberOf(n))) * time.Second) },
 	"share":        func(n, most any) float64 { return min(100*numberOf(n)/max(numberOf(most), 1), 100) },
 	"full":         func(percent any) bool { return numberOf(percent) >= 100 },

@@ -6,17 +6,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Flight is a request with hits on limits InFlight, or with limits that let it wait. Its adapter makes it
-// before the hits are decided, serves the request with Context, and calls End when the request has ended,
-// also after a refusal and a panic.
+// Flight is a request with hits on limits InFlight. Its adapter makes it before the hits are decided, serves
+// the request with Context, and calls End when the request has ended, also after a refusal and a panic.
 type Flight struct {
 	// Context is that of the request. It also ends if the process has lost a slot of the request.
 	Context context.Context
 
 	cancel context.CancelFunc
 	slots  []*ratelimit.Slot
-	waits  []*Wait  // of the limits for which requests may wait
-	keys   []string // of these
 }
 
 // HasSlots reports whether one of the hits is on a limit InFlight.
@@ -36,12 +33,9 @@ func NewFlight(ctx context.Context) *Flight {
 	return f
 }
 
-// Attach gives the hits on limits InFlight their slots. waits are those of the first hits, or fewer. It can be called again for
-// the same hits.
-func (f *Flight) Attach(hits []ratelimit.Hit, waits []*Wait) {
+// Attach gives the hits on limits InFlight their slots. It can be called again for the same hits.
+func (f *Flight) Attach(hits []ratelimit.Hit) {
 	n := 0
-	f.waits = f.waits[:0]
-	f.keys = f.keys[:0]
 	for i := range hits {
 		if hits[i].Limit.Algorithm != ratelimit.InFlight {
 			continue
@@ -51,14 +45,10 @@ func (f *Flight) Attach(hits []ratelimit.Hit, waits []*Wait) {
 		}
 		hits[i].Slot = f.slots[n]
 		n++
-		if i < len(waits) && waits[i] != nil {
-			f.waits = append(f.waits, waits[i])
-			f.keys = append(f.keys, hits[i].Key)
-		}
 	}
 }
 
-// End gives the slots back. A nil Flight has none.
+// End releases the slots. A nil Flight has none.
 func (f *Flight) End() {
 	if f == nil {
 		return
@@ -66,8 +56,5 @@ func (f *Flight) End() {
 	f.cancel()
 	for _, s := range f.slots {
 		s.Release()
-	}
-	for i := range f.waits {
-		f.waits[i].released(f.keys[i])
 	}
 }

@@ -17,7 +17,6 @@ type ConfiguredLimit struct {
 	IPv4, IPv6 int   // how many bits of an address count
 	Ban        *policy.BanAfter
 	Mode       policy.Mode
-	Wait       *Wait // nil if refused requests do not wait
 
 	// ByValue has limits by the value of By, text with placeholders; Limit is for all other values. Nil if
 	// there is one limit for all requests. They have one row of a key.
@@ -185,11 +184,6 @@ var LimitTable = []Setting{{
 		_, err := ParseAudit(text, history.Audit{})
 		return err
 	},
-}, {
-	Name: "wait", Form: Words, Args: wantWait, Want: wantWait, Syntax: "up to <duration> [at most <requests>]",
-	Help:    "A request over the limit [waits](caddy.md#waiting), as in `up to 2s`.",
-	Default: "none",
-	Read:    readWait,
 }, {
 	Name: "mode", Want: "enforce, shadow or off",
 	Read: func(to *Settings, text string) (err error) {

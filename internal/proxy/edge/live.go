@@ -109,8 +109,7 @@ type ReportedLimit struct {
 	Mode    string          `json:"mode"`
 	OnError string          `json:"on_error"`
 	Settle  string          `json:"settle"`
-	Varies  bool            `json:"varies"`  // the amount is that of a value of the request
-	WaitMS  int64           `json:"wait_ms"` // for how long requests wait at most
+	Varies  bool            `json:"varies"` // the amount is that of a value of the request
 }
 
 // Rates are how many requests a second passed, were refused, and had no decision.
@@ -177,9 +176,6 @@ func (row *liveRow) addLimits(r *Report) {
 			l := ReportedLimit{Limit: *z.Hit.Limit, Key: z.KeyText, Mode: z.Mode.String(), OnError: onError, Varies: z.ByValue != nil}
 			if z.Settle != nil {
 				l.Settle = z.Settle.Text
-			}
-			if z.Wait != nil {
-				l.WaitMS = int64(z.Wait.UpTo / time.Millisecond)
 			}
 			if !known[l] {
 				known[l] = true

@@ -57,7 +57,6 @@ type Use struct {
 
 	proxy *Proxy
 	names []string // of Resources
-	ends  []func() // come with the end
 	hide  func()   // has pages show the handler no more
 }
 
@@ -139,7 +138,7 @@ func (p *Proxy) Open(site *Site, at *Places) (*Use, error) {
 		}
 	}
 	site.logWarnings()
-	u.ends = append(u.ends, site.Prepare())
+	site.Prepare()
 	u.hide = d.show(site)
 	return u, nil
 }
@@ -181,9 +180,6 @@ func (u *Use) Release() {
 // end closes what has no other user.
 func (u *Use) end() {
 	defer u.recovered()
-	for _, f := range u.ends {
-		f()
-	}
 	for i := len(u.names) - 1; i >= 0; i-- {
 		if u.proxy.leave(u.names[i]) {
 			u.Resources[i].Close()

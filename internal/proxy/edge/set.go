@@ -16,15 +16,13 @@ type Set struct {
 	Hits    []ratelimit.Hit    // without what depends on the request
 	Settles []*policy.Settle   // nil if the cost is what was charged
 	Bans    []*policy.BanAfter // nil if refusals lead to none
-	Waits   []*Wait            // nil if refused requests do not wait
 
 	Audit history.Audit
 
 	Varies  bool // costs or limits of Hits depend on the request
 	Shadow  bool // one of Hits is Apart
 	Settled bool // one of Settles is not nil
-	Waiting bool // one of Waits is not nil
-	Flies   bool // Waiting, or one of Hits is on a limit InFlight
+	Flies   bool // one of Hits is on a limit InFlight
 	Simple  bool // neither Shadow nor Settled, and the fields of a response are x alone
 }
 
@@ -44,14 +42,12 @@ func newSet(s *Site, zones []*Zone) *Set {
 		t.Hits = append(t.Hits, z.Hit)
 		t.Settles = append(t.Settles, z.Settle)
 		t.Bans = append(t.Bans, z.Ban)
-		t.Waits = append(t.Waits, z.Wait)
 		t.Audit = MoreAudit(t.Audit, z.audit)
 		t.Varies = t.Varies || z.cost != nil || z.by != nil
 		t.Shadow = t.Shadow || z.Hit.Apart
 		t.Settled = t.Settled || z.Settle != nil
-		t.Waiting = t.Waiting || z.Wait != nil
 	}
-	t.Flies = t.Waiting || HasSlots(t.Hits)
+	t.Flies = HasSlots(t.Hits)
 	t.Simple = !t.Shadow && !t.Settled && !s.Fields.IETF
 	return t
 }

@@ -253,7 +253,7 @@ func TestTheOrderOfSettingsDoesNotMatter(t *testing.T) {
 		from  edge.Values
 		wrong string
 	}{
-		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5", "algorithm": "in_flight", "wait": "up to 2s at most 7"}, ""},
+		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5", "algorithm": "in_flight"}, ""},
 		{edge.LimitTable, edge.Values{"prefix": "a", "limits": "{header.X} gold 5, default 1", "algorithm": "in_flight"}, ""},
 		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5 1m", "cost": "{header.X}", "min_cost": "0", "ban": "1h after 10 refusals in 1m"}, ""},
 		{edge.HandlerTable, handler("local", "50%"), ""},

@@ -104,25 +104,16 @@ func (s *Site) Hide() {
 	}
 }
 
-// Prepare comes before the first request, when all else is set. end is called when no request comes any more.
-func (s *Site) Prepare() (end func()) {
+// Prepare comes before the first request, when all else is set.
+func (s *Site) Prepare() {
 	s.sets = map[string]*Set{}
 	s.matches = false
-	var ends []func()
 	for i, z := range s.Zones {
 		z.Index = i
 		s.matches = s.matches || z.Match != nil
-		if z.Wait != nil {
-			ends = append(ends, z.Wait.Open(z.Limit.Prefix))
-		}
 	}
 	s.all = newSet(s, s.Zones)
 	s.none = newSet(s, nil)
-	return func() {
-		for _, f := range ends {
-			f()
-		}
-	}
 }
 
 // All is the Set of a request that all limits are for. If it is nil, each request has to be asked about: see Begin.

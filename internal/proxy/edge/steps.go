@@ -22,7 +22,7 @@ type Request struct {
 	Hits      []ratelimit.Hit
 	Decisions []ratelimit.Decision
 	Stored    bool    // the keys of Hits are as they are stored
-	Flight    *Flight // nil if the request holds nothing and does not wait
+	Flight    *Flight // nil if the request holds no slots
 
 	// Set if the policy was asked. Verdict is empty if it was not.
 	Asked     bool
@@ -106,9 +106,6 @@ func Begin(s *Site, q *Request) (Next, error) {
 	}
 	if q.Set.Flies || q.Asked && !q.Verdict.Simple && HasSlots(q.Verdict.Hits) {
 		q.Flight = NewFlight(q.HTTP.Context())
-		if q.Set.Waiting {
-			next = Taking // as often as it takes
-		}
 	}
 	return next, nil
 }
@@ -120,7 +117,7 @@ func Take(s *Site, q *Request) {
 	if s.Policy != nil {
 		d = s.Decider.After(q.Began, q.failure)
 	}
-	takeFrom(&d, q)
+	q.Outcome = d.Take(q)
 	taken(s, q)
 }
 
@@ -158,15 +155,7 @@ func addHits(s *Site, q *Request) {
 		q.Decisions = append(q.Decisions, ratelimit.Decision{})
 	}
 	if q.Flight != nil {
-		q.Flight.Attach(q.Hits, q.Set.Waits)
-	}
-}
-
-func takeFrom(d *Decider, q *Request) {
-	if q.Flight != nil {
-		q.Outcome = d.TakeInTurn(q)
-	} else {
-		q.Outcome = d.Take(q)
+		q.Flight.Attach(q.Hits)
 	}
 }
 
@@ -176,7 +165,7 @@ func taken(s *Site, q *Request) {
 		s.Reopen(func(store ratelimit.Store, _ *ProxyPolicy) {
 			d := s.Decider
 			d.UseStore(store)
-			takeFrom(&d, q)
+			q.Outcome = d.Take(q)
 		})
 	}
 	if q.Asked && q.Outcome.Status != 0 && q.Outcome.Err == nil {
