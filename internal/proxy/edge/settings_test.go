@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -60,6 +62,15 @@ func TestSettingsTakeWhatTheirTablesSay(t *testing.T) {
 		{edge.HistoryTable, "node", func(s *edge.Settings) any { return s.History.Node },
 			map[string]any{"": "", "edge-1": "edge-1", "Berlin Süd": "Berlin Süd", strings.Repeat("n", 100): strings.Repeat("n", 100)},
 			[]string{"a\nb", "a\x00b", "\xff", strings.Repeat("n", 101), "\x7f"}},
+		{edge.LimitTable, "cost", func(s *edge.Settings) any { return s.Limit.Cost },
+			map[string]any{"": int64(1), "7": int64(7), "{header.X-Cost}": int64(0)}, []string{"0", "-1", "0.5", "much"}},
+		{edge.LimitTable, "lease", func(s *edge.Settings) any { return s.Limit.Limit.Lease }, map[string]any{"": 0.0, "0.1%": 0.001, "50%": 0.5}, []string{"0%", "51%", "0.05", "some"}},
+		{edge.LimitTable, "mode", func(s *edge.Settings) any { return s.Limit.Mode }, map[string]any{"": policy.Enforce, "shadow": policy.Shadow, "off": policy.Off}, []string{"trial"}},
+		{edge.HandlerTable, "on_error", func(s *edge.Settings) any { return s.OnError }, map[string]any{"": edge.Allow, "deny": edge.Deny, "local": edge.Local}, []string{"maybe"}},
+		{edge.HandlerTable, "fields", func(s *edge.Settings) any { return s.Fields.IETF }, map[string]any{"": false, "ietf": true, "x ietf": true}, []string{"ietf x", "y"}},
+		{edge.PolicyTable, "unknown_key", func(s *edge.Settings) any { return s.RejectUnknown }, map[string]any{"": true, "anonymous": false}, []string{"allow"}},
+		{edge.HistoryTable, "audit_address", func(s *edge.Settings) any { return s.History.Address },
+			map[string]any{"": history.AddressFull, "prefix": history.AddressPrefix, "off": history.AddressOff}, []string{"half"}},
 		{edge.StoreTable, "max_conns", func(s *edge.Settings) any { return s.Store.MaxConns }, map[string]any{"": 0, "1000": 1000}, []string{"-1", "0", "1001"}},
 		{edge.StoreTable, "cleanup_probability", func(s *edge.Settings) any { return s.Store.CleanupProbability }, map[string]any{"": 0.1, "0": 0.0}, []string{"1.5", "-0.1", "NaN"}},
 		{edge.StoreTable, "max_blocked_keys", func(s *edge.Settings) any { return s.Store.MaxBlockedKeys }, map[string]any{"": 0}, []string{"10000001"}},
@@ -87,6 +98,17 @@ func TestErrorsOfALimitNameTheSetting(t *testing.T) {
 		`lease: "5%": must be left out for gcra`:                 {"algorithm": "gcra", "limit": "5 1m", "lease": "5%"},
 		`burst: "7": must be left out: sliding_window has none`:  {"limit": "5 1m", "burst": "7"},
 		`algorithm: "gcra": must be fixed_window`:                {"algorithm": "gcra", "limit": "5 1mo calendar"},
+		`algorithm: "leaky": must be one of sliding_window`:      {"algorithm": "leaky", "limit": "5 1m"},
+		`limit: missing: must be a whole number of events`:       {},
+		`limit: "0 1m": must be a whole number of events from 1`: {"limit": "0 1m"},
+		`limit: "1 0s": must be a window from 1ms to 876600h`:    {"limit": "1 0s"},
+		`limit: "100": must be a whole number of events from 1`:  {"limit": "100"},
+		`limit: "5 1m": must be how many requests may run at`:    {"algorithm": "in_flight", "limit": "5 1m"},
+		`settle: "bytes": must be left out with in_flight`:       {"algorithm": "in_flight", "limit": "5", "settle": "bytes"},
+		`settle: "status 401 = 1": must be header <name>, bytes`: {"limit": "5 1m", "settle": "status 401 = 1"},
+		`lease: "6%": must be left out for sliding_log`:          {"algorithm": "sliding_log", "limit": "5 1m", "lease": "6%"},
+		`lease: "7%": must be left out for fixed_window on the`:  {"algorithm": "fixed_window", "limit": "5 1d calendar", "lease": "7%"},
+		`audit: "some": must be off, denied, all, or sample`:     {"limit": "5 1m", "audit": "some"},
 	} {
 		from["prefix"] = "a"
 		if _, err := edge.ReadLimit(from); err == nil || !strings.HasPrefix(err.Error(), want) {
