@@ -84,7 +84,7 @@ test-all: need-go ## run all other tests: in full with the race detector and the
 	@.ci/steps 'packages, race detector' '$(AGAIN) test-race' 'packages, without it' '$(AGAIN) test-unraced' \
 		'integration' '$(AGAIN) test-integration' 'other modules' '$(AGAIN) test-modules' \
 		'fuzz tests' '$(AGAIN) fuzz FUZZTIME=20s' 'soak' '$(AGAIN) soak DURATION=2m SEED=1' \
-		'other versions of Postgres' '$(AGAIN) test-postgres-versions VERSIONS=14,18' \
+		'other versions of Postgres' '$(AGAIN) test-postgres-versions VERSIONS=15,18' \
 		$(if $(CITUS_SOURCE),'Citus' '$(AGAIN) test-citus')
 AGAIN = $(MAKE) --no-print-directory
 
@@ -124,7 +124,7 @@ schema.sql: need-go ## print the SQL that makes and upgrades the tables, and wri
 	@sql="$$($(GO) run ./internal/release -schema)" && printf '%s\n' "$$sql" | tee $@
 
 .PHONY: test-postgres-versions
-test-postgres-versions: need-go ## run the short tests of the core on Postgres 14 to 18 (npm downloads the servers once, to .cache; VERSIONS=14,18: only those)
+test-postgres-versions: need-go ## run the short tests of the core on Postgres 15 to 18 (npm downloads the servers once, to .cache; VERSIONS=15,18: only those)
 	$(GO) run ./internal/testkit/cluster/versions -only '$(VERSIONS)' -at-once 2 -- $(SHARED) $(GO) test -short -vet=off -count=1 -timeout 20m \
 		$(patsubst %,./%/...,$(wildcard ratelimit internal/store internal/core/algorithm internal/core/schema internal/plane/admin internal/plane/history \
 		internal/plane/policy internal/proxy/pgwire internal/testkit/conformance))

@@ -13,7 +13,7 @@ import (
 )
 
 // Policy applies the rules in the database: which limits apply to whom is data there, and
-// all proxies obey a change within `refresh`. It needs Postgres 15 or newer.
+// all proxies obey a change within `refresh`.
 //
 // Placeholder | Description
 // ------------|------------

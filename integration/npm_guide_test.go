@@ -127,9 +127,7 @@ func TestNpmGuide(t *testing.T) {
 		t.Error("a proxy that may not upgrade the tables decides before they are")
 	}
 	early.Close()
-	// Before Postgres 15 everybody may create in the schema public.
-	if err := <-reported; !strings.Contains(err.Error(), "permission denied for schema public") &&
-		!strings.Contains(err.Error(), "must be owner of table rate_limit_ephemeral") {
+	if err := <-reported; !strings.Contains(err.Error(), "permission denied for schema public") {
 		t.Errorf("it reports: %v", err)
 	}
 

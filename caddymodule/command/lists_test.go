@@ -12,7 +12,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // The sizes of TestListsReadFewRows. At full size, with -v for the times:
@@ -26,7 +25,6 @@ var (
 // bigDatabase has users, keys and an audit log, in which a user has a row every few minutes.
 func bigDatabase(t *testing.T) *shell {
 	t.Helper()
-	cluster.Needs(t, 15)
 	s := newShell(t, schema.File)
 	s.sql(fmt.Sprintf(`INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro');
 		SELECT rate_limit_rule('plan', per_hour => 100);

@@ -48,7 +48,6 @@ func migrate(c *call) error {
 	if m == (admin.Migration{}) {
 		return err
 	}
-	// On a server that is too old, the policy is an error, and the others are made.
 	return errors.Join(err, show(c, m, nil, func(p *page, m admin.Migration) {
 		p.print("tables of the counters: %s\ntables of the history: %s\ntables of the policy: %s\n", m.Counters, m.History, m.Policy)
 		if m.Parts != "" {
@@ -79,7 +78,7 @@ func (c *call) migrate(parts int) (admin.Migration, error) {
 		case ofHistory:
 			m.History = did.History
 		}
-		if err != nil && (of == ofPolicy || did.Policy == "") { // else the server is too old for a policy, and has none
+		if err != nil {
 			return m, err
 		}
 	}

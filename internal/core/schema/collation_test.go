@@ -13,7 +13,7 @@ import (
 // inEnglish makes an empty database in which a database's own order puts "a" before "B".
 func inEnglish(t *testing.T) *site {
 	t.Helper()
-	s := empty(t)
+	s := open(t)
 	name := s.text("SELECT current_database()")
 	s.exec("CREATE DATABASE " + name + "_en TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
 	t.Cleanup(func() { s.exec("DROP DATABASE " + name + "_en WITH (FORCE)") })

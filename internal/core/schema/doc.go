@@ -7,8 +7,8 @@
 //	go generate ./internal/core/schema
 //
 // There are three parts. Counters makes the two tables of counts and the registry of proxies, and
-// History makes the audit log, the metrics and the usage, on any Postgres from 14 on. Policy makes
-// everything that rules, users and API keys need, on Postgres 15 or newer. parts.go lists the files of
+// History makes the audit log, the metrics and the usage. Policy makes everything that rules, users
+// and API keys need. All need Postgres 15 or newer. parts.go lists the files of
 // each part in their order. ready.go has the queries that tell whether a part has nothing to do, and
 // others.go refuses the tables of other programs.
 //

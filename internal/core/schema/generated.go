@@ -1349,7 +1349,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_overrides (
 	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid))
 );
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_overrides_must_differ_in_more_than_the_amount ON rate_limit_overrides
-	(rule, limit_name, coalesce(tier, ''), coalesce(user_id, ''), coalesce(key_id, 0), valid);
+	(rule, limit_name, tier, user_id, key_id, valid) NULLS NOT DISTINCT;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_tier ON rate_limit_overrides (tier) WHERE tier IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_user_id ON rate_limit_overrides (user_id) WHERE user_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (key_id) WHERE key_id IS NOT NULL;
@@ -1936,10 +1936,6 @@ COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests
 // policyServer is policy_server.sql.
 const policyServer = `
 DO $$ BEGIN
-	IF current_setting('server_version_num')::int < 150000 THEN
-		RAISE EXCEPTION 'the policy tables of pg-ratelimit need PostgreSQL 15 or newer, and this server is %; the counters work without them',
-			current_setting('server_version') USING ERRCODE = 'feature_not_supported';
-	END IF;
 	PERFORM set_config('rate_limit.migrating', 'on', true);
 END $$;
 `

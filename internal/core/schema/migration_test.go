@@ -44,7 +44,7 @@ func TestAllWaysLeadToTheSameTables(t *testing.T) {
 		"empty": "", "counters": schema.Counters, "a table is gone": schema.File + "DROP TABLE rate_limit_durable", "all but the last command": schema.File + "DROP FUNCTION rate_limit_policy_version, rate_limit_history_version",
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := empty(t)
+			s := open(t)
 			s.exec(before)
 			db := s.db("")
 			s.counts(db)
@@ -91,7 +91,7 @@ func TestANewerSchemaStays(t *testing.T) {
 // The tables lie in the first schema of the search_path, and their functions find them from
 // anywhere.
 func TestTablesInAnotherSchema(t *testing.T) {
-	s := empty(t)
+	s := open(t)
 	s.exec("CREATE SCHEMA tenant; SET search_path = tenant;" + schema.File + "RESET search_path; SELECT tenant.rate_limit_rule('r', per_hour => 1)")
 	s.want("SELECT count(*) FROM tenant.rate_limit_changes WHERE kind IN ('rule', 'limit')", "2")
 	s.want("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", "0")
@@ -110,34 +110,28 @@ func TestEverythingHasAComment(t *testing.T) {
 
 // A store that counts makes the tables of counts and of the registry, and nothing else.
 func TestALimitAloneMakesNoPolicy(t *testing.T) {
-	s := empty(t)
+	s := open(t)
 	s.counts(s.db("")).Close()
 	s.want(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v')`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause rate_limit_processes rate_limit_proxies rate_limit_secrets")
 	s.want(`SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`, "rate_limit_behind rate_limit_counter_key rate_limit_counters rate_limit_forget_person rate_limit_installed rate_limit_key_forms rate_limit_uninstall rate_limit_usage_of")
 }
 
-// On a server that is too old for the policy, the file makes the tables of counts alone, a
-// store counts, and a policy says what it needs.
-func TestOldServer(t *testing.T) {
+// On a server that is too old nothing is made.
+func TestAServerThatIsTooOldIsRefused(t *testing.T) {
 	s := open(t)
-	if s.text("SELECT current_setting('server_version_num')") >= "150000" {
-		t.Skip("this server is not older than Postgres 15")
+	s.exec(`CREATE FUNCTION public.current_setting(name text) RETURNS text LANGUAGE sql AS $$ SELECT CASE name WHEN 'server_version_num' THEN '140023' ELSE '14.23' END $$;
+		SET search_path = public, pg_catalog`)
+	for name, sql := range map[string]string{"counters": schema.Counters, "history": schema.History, "policy": schema.Policy} {
+		if failure := s.fails(sql); failure.Message != "pg-ratelimit needs PostgreSQL 15 or newer, and this server is 14.23" {
+			t.Errorf("the %s: %v", name, failure)
+		}
 	}
-	failure := s.fails(schema.Policy)
-	if !strings.Contains(failure.Message, "need PostgreSQL 15 or newer, and this server is 14") {
-		t.Errorf("the policy's part: %v", failure)
-	}
-	db := s.db("")
-	s.counts(db)
-	if err := policy.Migrate(context.Background(), db); err == nil || !strings.Contains(err.Error(), "need Postgres 15 or newer, and the server is 14") {
-		t.Errorf("MigratePolicy: %v", err)
-	}
-	s.want(`SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_pause rate_limit_processes rate_limit_secrets")
+	s.want(`SELECT count(*) FROM pg_tables WHERE tablename LIKE 'rate\_limit\_%'`, "0")
 }
 
 // A role that may not create the tables of the policy counts all the same.
 func TestCountersWorkWithoutThePrivilegeForThePolicy(t *testing.T) {
-	s := empty(t)
+	s := open(t)
 	s.exec("REVOKE CREATE ON SCHEMA public FROM public;" + schema.Counters)
 	role := "c_" + s.text("SELECT current_database()")
 	s.exec("CREATE ROLE " + role + "; GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_ephemeral, rate_limit_durable TO " + role)

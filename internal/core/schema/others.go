@@ -1,6 +1,6 @@
 package schema
 
-// The parts refuse tables of other programs that have a name of ours. CREATE TABLE IF NOT EXISTS
+// The parts refuse a server that is too old, and tables of other programs that have a name of ours. CREATE TABLE IF NOT EXISTS
 // would take them for ours. A column of each table distinguishes them.
 const (
 	counterMarks = `('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix'), ('rate_limit_processes', 'process')`
@@ -20,6 +20,9 @@ DECLARE
 	others CONSTANT text := (` + othersBegin
 	refuseEnd = othersEnd + `);
 BEGIN
+	IF current_setting('server_version_num')::int < 150000 THEN
+		RAISE EXCEPTION 'pg-ratelimit needs PostgreSQL 15 or newer, and this server is %', current_setting('server_version') USING ERRCODE = 'feature_not_supported';
+	END IF;
 	IF others IS NOT NULL THEN
 		RAISE EXCEPTION '%: ` + OthersHint + `', others USING ERRCODE = 'duplicate_table';
 	END IF;

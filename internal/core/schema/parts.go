@@ -12,13 +12,12 @@ const counterTables = refuseCounters + counters + usage + forget + uninstall
 const Nodes = refuseNodes + nodes
 
 // History creates the tables, functions and the view of the history, or brings older ones up to
-// date in place and keeps their rows. It can run any number of times, needs neither Counters nor
-// Policy, and works on Postgres 14 and newer.
+// date in place and keeps their rows. It can run any number of times, and needs neither Counters nor
+// Policy.
 const History = refuseHistory + historyTables + historyPartitions + historyRollup + historyRecord + historyUpkeep + historyAnswers + historyEnd
 
 // Policy creates the tables, triggers, functions and views of the policy, or brings older ones
 // up to date in place and keeps their rows. It needs Counters. It can run any number of times.
-// On a server older than Postgres 15 it fails with feature_not_supported.
 const Policy = policyServer + refusePolicy + policyLists + policyPeople + policyRules + policyOverrides + policyChanges +
 	policyOverrideAmounts + policyUsable + policyRenames + policyTriggers + policyRegion + policyRuleFunction + policyProxyFunctions + policyViews + policyAnswers + policyCommands + policyEnd
 
@@ -54,14 +53,12 @@ END $once$;`
 
 // File is the text of the file schema.sql of a release, for psql and other
 // programs that run each command as a transaction of its own. The registry, the history and the
-// policy are a transaction each, and wait for a proxy that makes the same tables. The policy is the last part,
-// because it fails on a server that is too old for it, and psql may stop there.
+// policy are a transaction each, and wait for a proxy that makes the same tables.
 const File = `-- The tables of pg-ratelimit. Run this file if proxies may not create tables: psql -f schema.sql
 -- It creates the tables, or upgrades those of the npm library pg-ratelimit and of older versions, and keeps their
 -- rows. It can run any number of times. A proxy runs the same SQL on first use, unless auto_migrate is off.
 -- The first part has the two tables of counts and the registry of proxies, the second part the history, the third part
--- the policy. Its comments are in internal/core/schema/*.sql. The policy needs PostgreSQL 15 or newer. On an older server the third part fails as a whole, and the others
--- work without it.
+-- the policy. Its comments are in internal/core/schema/*.sql. All need PostgreSQL 15 or newer.
 ` + counterTables + `
 BEGIN;` + waitForOthers + Nodes + `
 COMMIT;

@@ -35,8 +35,8 @@ const PolicyWhole = `(SELECT count(*) >= 28 FROM pg_catalog.pg_trigger g
 	AND g.tgrelid IN (to_regclass('rate_limit_tiers'), to_regclass('rate_limit_users'), to_regclass('rate_limit_api_keys'), to_regclass('rate_limit_rules'),
 		to_regclass('rate_limit_rule_limits'), to_regclass('rate_limit_overrides'), to_regclass('rate_limit_bans')))`
 
-// Ready returns one row with four ints: 1 if Counters has nothing to do, 1 if Policy has
-// nothing to do, the version of the server as in 150004, and 1 if a restore is under way or
+// Ready returns one row with three ints: 1 if Counters has nothing to do, 1 if Policy has
+// nothing to do, and 1 if a restore is under way or
 // has failed: functions of the policy are there and its tables are not whole, or a table of
 // counts has no primary key. It reads the catalogue only, and takes no lock on the tables.
 // The tables and their keys come from one snapshot. to_regclass would find tables that another
@@ -50,7 +50,6 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 		WHERE p.proname IN ('rate_limit_counter_key', 'rate_limit_counters', 'rate_limit_usage_of', 'rate_limit_forget_person', 'rate_limit_installed', 'rate_limit_uninstall') AND pg_function_is_visible(p.oid)))::int
 	FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)),
 ` + policyReady + `::int,
-current_setting('server_version_num')::int,
 (EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname IN ('rate_limit_ban', 'rate_limit_log_changes', 'rate_limit_policy_version') AND pg_function_is_visible(p.oid)) AND NOT ` + PolicyWhole + `
 	OR EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relname IN ('rate_limit_ephemeral', 'rate_limit_durable') AND pg_table_is_visible(c.oid)
 		AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)))::int`
@@ -59,6 +58,3 @@ current_setting('server_version_num')::int,
 const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND ` + PolicyWhole + ` AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + policyVersion + `
 		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_policy_version()')), false)
 	FROM (VALUES ` + policyTables + `) AS t(name))`
-
-// OldestPolicyServer is the oldest server that Policy works on, as Ready returns it.
-const OldestPolicyServer = 150000

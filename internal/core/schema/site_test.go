@@ -23,13 +23,6 @@ type site struct {
 	conn *pgx.Conn
 }
 
-// empty makes an empty database on a server that is new enough. TestOldServer is about others.
-func empty(t testing.TB) *site {
-	t.Helper()
-	cluster.Needs(t, 15)
-	return open(t)
-}
-
 // open makes a database in which the SQL has run.
 func open(t testing.TB, sql ...string) *site {
 	t.Helper()
@@ -41,7 +34,6 @@ func open(t testing.TB, sql ...string) *site {
 // newSite makes a database with all tables, two tiers and two users with a key each.
 func newSite(t testing.TB) *site {
 	t.Helper()
-	cluster.Needs(t, 15)
 	s := open(t, schema.File)
 	s.exec(`INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2);
 		INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'), ('bob', 'pro');

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -130,12 +129,6 @@ func (d *Database) hasTable(ctx context.Context, name string) (bool, error) {
 // HasPolicy reports whether there are the tables of the policy.
 func (d *Database) HasPolicy(ctx context.Context) (bool, error) {
 	return d.hasTable(ctx, "rate_limit_rules")
-}
-
-// major is the major version of the server; 0 if it is unknown.
-func (d *Database) major() (major int) {
-	_, _ = fmt.Sscanf(d.conn.PgConn().ParameterStatus("server_version"), "%d", &major) // such as 18beta1, or 16.4 (Debian)
-	return major
 }
 
 // rows runs a query and returns its rows. The columns of a row are the fields of T, in their

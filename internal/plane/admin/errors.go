@@ -19,7 +19,6 @@ const (
 	undefinedFunction     = "42883"
 	undefinedTable        = "42P01"
 	undefinedColumn       = "42703"
-	featureNotSupported   = "0A000"
 	readOnlyTransaction   = "25006"
 	dependentObjects      = "2BP01"
 	lockNotAvailable      = "55P03"
@@ -28,9 +27,6 @@ const (
 	uniqueViolation       = "23505"
 	checkViolation        = "23514"
 )
-
-// oldestServer is the oldest major version of Postgres that can have the tables of the policy.
-const oldestServer = 15
 
 // ErrNotFound is wrapped by the errors about a rule, user, key, ban or counter that is not in
 // the database.
@@ -52,19 +48,13 @@ func (d *Database) failure(err error) error {
 	if !errors.As(err, &failed) { // nil, or not of the server
 		return err
 	}
-	major := d.major()
-	isOld := major > 0 && major < oldestServer
 	switch failed.Code {
 	case undefinedTable, undefinedColumn, undefinedFunction:
 		var others *string
 		if d.conn.QueryRow(context.Background(), schema.Others).Scan(&others) == nil && others != nil {
 			return fmt.Errorf("%s: %s", *others, schema.OthersHint)
 		}
-		missing := missingPart(failed.Message)
-		if missing == policyTables && isOld {
-			return tooOld(major)
-		}
-		return fmt.Errorf("%s missing, or older than this program (%s): make them with: caddy pg-ratelimit migrate", missing, failed.Message)
+		return fmt.Errorf("%s missing, or older than this program (%s): make them with: caddy pg-ratelimit migrate", missingPart(failed.Message), failed.Message)
 	case insufficientPrivilege:
 		return fmt.Errorf("the role %q may not do this: %s: use the administrator's role, see Roles in docs/policy.md", d.conn.Config().User, failed.Message)
 	case dependentObjects:
@@ -75,10 +65,6 @@ func (d *Database) failure(err error) error {
 		return errDeadlock
 	case readOnlyTransaction:
 		return fmt.Errorf("the server is read-only: %s: use the primary", failed.Message)
-	case featureNotSupported:
-		if isOld {
-			return tooOld(major)
-		}
 	}
 	if failed.Code == uniqueViolation && strings.HasSuffix(failed.ConstraintName, "_pkey") {
 		return errDeadlock
@@ -97,10 +83,7 @@ func (d *Database) failure(err error) error {
 	return errors.New(failed.Message)
 }
 
-const policyTables = "the tables of the policy are"
-
-// missingPart says what is missing by a message of the server. Servers that are too old for the policy can have the
-// other parts.
+// missingPart says what is missing by a message of the server.
 func missingPart(message string) string {
 	for _, name := range []string{"rate_limit_nodes", "rate_limit_proxies", "rate_limit_pause", "n.epoch"} {
 		if strings.Contains(message, name) {
@@ -112,7 +95,7 @@ func missingPart(message string) string {
 			return "the tables of the history are"
 		}
 	}
-	return policyTables
+	return "the tables of the policy are"
 }
 
 // constraintError is a constraint that a row would break. The name of the constraint says what
@@ -140,10 +123,6 @@ func withValue(err error, column, shown, value string) error {
 		}
 	}
 	return err
-}
-
-func tooOld(major int) error {
-	return fmt.Errorf("the policy needs Postgres %d or newer, and the server is %d: only counters work there", oldestServer, major)
 }
 
 // patience is how long a statement waits for a lock that another session holds.

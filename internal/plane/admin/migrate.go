@@ -16,8 +16,7 @@ import (
 )
 
 // Migration says what Migrate did to the tables of the counters, of the history and of the
-// policy: created, upgraded or up to date; and of the policy, on a server that is too old for
-// it, not possible.
+// policy: created, upgraded or up to date.
 type Migration struct {
 	Counters string `json:"counters"`
 	History  string `json:"history"`
@@ -28,24 +27,22 @@ type Migration struct {
 
 // The results of a Migration.
 const (
-	created     = "created"
-	upgraded    = "upgraded"
-	upToDate    = "up to date"
-	notPossible = "not possible"
+	created  = "created"
+	upgraded = "upgraded"
+	upToDate = "up to date"
 )
 
 // MigrationSQL is what Migrate runs, as a file for psql.
 func MigrationSQL() string { return schema.File }
 
 // Migrate makes the tables of the counters, of the history and of the policy, or brings them up
-// to date in place and keeps their rows. On a server that is too old for the policy it makes the
-// others and returns an error.
+// to date in place and keeps their rows.
 func (d *Database) Migrate(ctx context.Context) (Migration, error) { return d.MigrateParts(ctx, 0) }
 
 // MigrateParts is Migrate for a database with Citus. Its counts get so many parts. With 0 they
 // have the parts that they had, or none.
 func (d *Database) MigrateParts(ctx context.Context, parts int) (Migration, error) {
-	ready, err := row[struct{ Counters, Policy, Version, Restoring, Nodes, History int32 }](ctx, d,
+	ready, err := row[struct{ Counters, Policy, Restoring, Nodes, History int32 }](ctx, d,
 		"SELECT * FROM ("+schema.Ready+") AS a, ("+schema.NodesReady+") AS b, ("+schema.HistoryReady+") AS c")
 	if err != nil {
 		return Migration{}, err
@@ -54,11 +51,7 @@ func (d *Database) MigrateParts(ctx context.Context, parts int) (Migration, erro
 	w := d.work(ctx)
 	m.Counters = w.makeTables(ready.Counters == 1 && ready.Nodes == 1, "rate_limit_ephemeral", schema.Counters)
 	m.History = w.makeTables(ready.History == 1, "rate_limit_audit", schema.History)
-	if w.err == nil && ready.Version < schema.OldestPolicyServer {
-		m.Policy = notPossible
-		w.fail(tooOld(d.major()))
-	}
-	m.Policy = cmp.Or(m.Policy, w.makeTables(ready.Policy == 1, "rate_limit_rules", schema.Policy))
+	m.Policy = w.makeTables(ready.Policy == 1, "rate_limit_rules", schema.Policy)
 	schemas, err := d.parts(ctx)
 	if w.fail(err); w.err == nil && parts+len(schemas) > 0 {
 		m.Parts, w.err = d.migrateParts(ctx, cmp.Or(parts, len(schemas)))

@@ -7,9 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// migrated makes a database with all tables. It skips the test on a server that is too old for the policy.
+// migrated makes a database with all tables.
 func migrated(t testing.TB) (dsn string) {
 	t.Helper()
-	cluster.Needs(t, 15)
 	return cluster.Open(t, schema.File)
 }

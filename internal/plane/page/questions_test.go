@@ -28,7 +28,6 @@ type asked struct {
 
 func ask(t *testing.T) *asked {
 	t.Helper()
-	cluster.Needs(t, 15)
 	ctx := context.Background()
 	dsn := cluster.Open(t, schema.File)
 	conn, err := pgx.Connect(ctx, dsn)

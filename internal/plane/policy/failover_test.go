@@ -54,9 +54,6 @@ func TestAReplicaIsPromoted(t *testing.T) {
 		HBA: "local all all trust\nhost all,replication all 127.0.0.1/32 trust\n"}
 	primary, second := cluster.Private(t, replicating), cluster.Private(t, replicating)
 	s := siteOn(t, primary.DSN("postgres"))
-	if s.number("SELECT current_setting('server_version_num')::bigint") < 150000 {
-		t.Skip("this server is older than Postgres 15, see TestOldServer")
-	}
 	ctx := context.Background()
 	m := &middle{db: s.db()}
 	p := s.policyOn(m, policy.Settings{})

@@ -11,8 +11,7 @@ import (
 
 // Migrate makes the tables of the policy what they must be, and creates those of counts if they are
 // missing. If nothing is to be done, it costs one small query. Otherwise the role of the connection
-// must be able to create tables in the first schema of its search_path, and the server must be
-// Postgres 15 or newer. The error is ratelimit.ErrUnavailable if the database does not answer.
+// must be able to create tables in the first schema of its search_path. The error is ratelimit.ErrUnavailable if the database does not answer.
 func Migrate(ctx context.Context, db pgdb.DB) error {
 	now, err := lookForTables(ctx, db)
 	if err != nil || now.policy == 1 {
@@ -20,9 +19,6 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 	}
 	if now.restoring == 1 {
 		return schema.ErrRestoring
-	}
-	if now.server < schema.OldestPolicyServer {
-		return fmt.Errorf("the tables of the policy need Postgres 15 or newer, and the server is %d; counters work without them", now.server/10000)
 	}
 	sql := schema.PolicyOnce
 	if now.counters == 0 {
@@ -39,7 +35,7 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 }
 
 // tablesFound is what schema.Ready returns.
-type tablesFound struct{ counters, policy, server, restoring int }
+type tablesFound struct{ counters, policy, restoring int }
 
 // readySQL is schema.Ready as one text.
 const readySQL = `SELECT ready::text FROM (` + schema.Ready + `) AS ready`
@@ -49,7 +45,7 @@ func lookForTables(ctx context.Context, db pgdb.DB) (tablesFound, error) {
 	found := tablesFound{}
 	row, err := read(ctx, db, loadTimeout, "looking for the tables", readySQL, 1)
 	if err == nil {
-		_, err = fmt.Sscanf(strings.Join(row, " "), "(%d,%d,%d,%d)", &found.counters, &found.policy, &found.server, &found.restoring)
+		_, err = fmt.Sscanf(strings.Join(row, " "), "(%d,%d,%d)", &found.counters, &found.policy, &found.restoring)
 	}
 	return found, err
 }

@@ -36,7 +36,6 @@ type site struct {
 // newSite makes a database with the tables of the policy.
 func newSite(t testing.TB) *site {
 	t.Helper()
-	cluster.Needs(t, 15)
 	return siteOn(t, cluster.Open(t, schema.Counters+schema.Policy, "INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2)"))
 }
 

@@ -270,7 +270,7 @@ func (d *migrating) Run(ctx context.Context, statements []*pgdb.Statement) error
 	case len(d.right) == 0:
 		addRow(s, nil)
 	default:
-		addRow(s, [][]byte{int4(map[bool]int64{true: 1}[d.right[0]]), int4(1), int4(150000), int4(0)})
+		addRow(s, [][]byte{int4(map[bool]int64{true: 1}[d.right[0]]), int4(1), int4(0)})
 		if len(d.right) > 1 {
 			d.right = d.right[1:]
 		}

@@ -224,9 +224,9 @@ func lookForTables(ctx context.Context, db pgdb.DB, others ...*pgdb.Statement) (
 	}
 	found := tablesFound{}
 	columns := results.Bigints(statement.Result)
-	if len(columns) == 4 {
+	if len(columns) == 3 {
 		found.counters = columns[0] == 1
-		found.restoring = columns[3] == 1
+		found.restoring = columns[2] == 1
 	}
 	return found, false, nil
 }

@@ -258,7 +258,7 @@ func makeTables(ctx context.Context, db pgdb.DB) (down bool, err error) {
 		return false, fmt.Errorf("looking for the tables: %w", errors.Join(counts.Err, nodes.Err))
 	}
 	// The tables of counts were there.
-	if found := results.Bigints(counts.Result); len(found) != 4 || found[0] != 1 || found[3] == 1 {
+	if found := results.Bigints(counts.Result); len(found) != 3 || found[0] != 1 || found[2] == 1 {
 		return false, schema.ErrRestoring
 	}
 	if found := results.Bigints(nodes.Result); len(found) == 1 && found[0] == 1 {

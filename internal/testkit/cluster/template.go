@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"sync"
-	"testing"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -38,8 +37,7 @@ func template(admin, sql string) (string, error) {
 	return name, nil
 }
 
-// strategy is how a server copies databases. From Postgres 15 on it writes each page of a copy to its log, unless told
-// otherwise. Where it does not wait for the disk, to copy the files takes a third of the processor.
+// strategy is how a server copies databases. It writes each page of a copy to its log, unless told otherwise. Where it does not wait for the disk, to copy the files takes a third of the processor.
 func strategy(admin string) (string, error) {
 	templates.Lock()
 	defer templates.Unlock()
@@ -54,7 +52,7 @@ func strategy(admin string) (string, error) {
 	}
 	defer conn.Close(ctx)
 	var files bool
-	const sql = "SELECT current_setting('server_version_num')::int >= 150000 AND current_setting('fsync') = 'off'"
+	const sql = "SELECT current_setting('fsync') = 'off'"
 	if err := conn.QueryRow(ctx, sql).Scan(&files); err != nil {
 		return "", fmt.Errorf("cluster: %w", err)
 	}
@@ -98,16 +96,4 @@ func makeTemplate(admin, name, sql string) error {
 		}
 	}
 	return nil
-}
-
-// Needs skips a test that needs a newer major version of Postgres than the server of Open has.
-func Needs(t testing.TB, major int) {
-	t.Helper()
-	var version int
-	if err := Connect(t, administrator(t)).QueryRow(t.Context(), "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
-		t.Fatal(err)
-	}
-	if version < major*10000 {
-		t.Skipf("this test needs Postgres %d, and the server is %d", major, version/10000)
-	}
 }

@@ -33,7 +33,7 @@ func TestFetchComparesTheChecksum(t *testing.T) {
 		t.Fatal("there are no packages for this machine")
 	}
 	cache := t.TempDir()
-	r := Release{"14", "14.0.0", map[string]string{platform: checksum([]byte("another"))}}
+	r := Release{"15", "15.0.0", map[string]string{platform: checksum([]byte("another"))}}
 	if _, err := r.Fetch(context.Background(), cache, io.Discard); err == nil || !strings.Contains(err.Error(), "SHA-512") {
 		t.Errorf("%v, want a complaint about the SHA-512", err)
 	}

