@@ -71,19 +71,3 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	await.Within(t, time.Minute, "the pause beside the counters", func() bool { return c.get("/zone", "X-User", "bob").Status == http.StatusOK })
 	c.expect(http.StatusOK, "/zone", "X-User", "bob")
 }
-
-// A region without changes from its publisher obeys what it has, bans, and says so in the metrics and in the log.
-func TestARegionWithoutItsPublisherIsReported(t *testing.T) {
-	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 1);
-		UPDATE rate_limit_rules SET ban_after = 2, ban_within = '1 h', ban_for = '1 h'; SELECT rate_limit_make_region('eu')`)
-	c := start(t, ":PORT {\n\tpg_ratelimit {\n\t\tdsn "+dsn+"\n\t\ttimeout 10s\n\t\tpolicy {\n\t\t\tuser {header.X-User}\n\t\t\trefresh 50ms\n\t\t}\n\t}\n}\n")
-	c.expect(http.StatusOK, "/", "X-User", "alice")
-	await.Within(t, time.Minute, "the ban", func() bool { return c.get("/", "X-User", "alice").Status == http.StatusForbidden })
-	if id := cluster.Query[int](t, dsn, "SELECT id FROM rate_limit_bans"); id >= 0 {
-		t.Errorf("the ban of the region has the id %d", id)
-	}
-	await.Within(t, time.Minute, "the metric", func() bool { return measured(t)["policy_replication_up"] == 0 })
-	await.Within(t, time.Minute, "the log", func() bool {
-		return strings.Contains(c.logged(), "the region eu gets no changes from the publisher (its subscription: none)")
-	})
-}

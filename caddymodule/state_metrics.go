@@ -138,8 +138,7 @@ type watchedPolicy struct {
 // collectPolicies adds up the statements of the policies. Of all else, the highest value counts.
 func collectPolicies(to chan<- prometheus.Metric, policies []watchedPolicy) {
 	var most policy.Stats
-	age, streams := time.Duration(0), 1.0
-	var worst policy.Replication
+	age := time.Duration(0)
 	for _, p := range policies {
 		s := p.Stats()
 		most.Rules = max(most.Rules, s.Rules)
@@ -151,11 +150,6 @@ func collectPolicies(to chan<- prometheus.Metric, policies []watchedPolicy) {
 			s.Polled = p.since
 		}
 		age = max(age, time.Since(s.Polled))
-		if !s.Replication.Streams() {
-			streams = 0
-		}
-		worst.Silent = max(worst.Silent, s.Replication.Silent)
-		worst.Errors = max(worst.Errors, s.Replication.Errors)
 	}
 	gauge(to, "policy_rules", float64(most.Rules), "Rules that have an effect.")
 	gauge(to, "policy_wrong_rules", float64(most.Wrong), "Rules and overrides that cannot be used.")
@@ -163,9 +157,6 @@ func collectPolicies(to chan<- prometheus.Metric, policies []watchedPolicy) {
 	counter(to, "policy_lookups_total", most.LookUps, "Statements that looked up API keys and users.", nil)
 	gauge(to, "policy_version", float64(most.Applied), "The number of the last change of the policy that is obeyed.")
 	gauge(to, "policy_age_seconds", age.Seconds(), "How long ago the database last answered whether the policy has changed.")
-	gauge(to, "policy_replication_up", streams, "0 if the database of a policy is a region that gets no changes from its publisher, else 1.")
-	gauge(to, "policy_replication_silent_seconds", worst.Silent.Seconds(), "How long the publisher of a region has been silent. An idle one speaks every 30 seconds.")
-	counter(to, "policy_replication_errors_total", worst.Errors, "How many times a region could not apply a change.", nil)
 }
 
 // collectHistories adds up what the histories have counted. A history outlives a config, and its

@@ -15,9 +15,6 @@ import (
 // it.
 const npmGuide = "docs/migrating-from-npm.md"
 
-// regionsPage has SQL for two servers.
-const regionsPage = "docs/regions.md"
-
 // grantee is an account of a GRANT.
 var grantee = regexp.MustCompile(` TO (caddy|proxy|administrator);`)
 
@@ -35,11 +32,8 @@ func TestSQL(t *testing.T) {
 	if !hasTest(t, "integration", "TestNpmGuide") {
 		t.Errorf("no test runs the SQL of %s", npmGuide)
 	}
-	if !hasTest(t, "internal/plane/admin", "TestARegionHasThePolicyOfItsPublisher") {
-		t.Errorf("no test runs the SQL of %s", regionsPage)
-	}
 	for _, b := range blocksIn(t, "sql") {
-		if b.document == npmGuide || b.document == regionsPage || isOfRecipe(b) {
+		if b.document == npmGuide || isOfRecipe(b) {
 			continue
 		}
 		t.Run(b.String(), func(t *testing.T) {

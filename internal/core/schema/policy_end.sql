@@ -8,9 +8,9 @@ DECLARE
 	function record;
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM (
-			SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,rate_limit_check_complete,rate_limit_rename_references,rate_limit_name_counter,rate_limit_ban,rate_limit_forget,rate_limit_log_replicated,rate_limit_replace_ban}'::text[])
+			SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,rate_limit_check_complete,rate_limit_rename_references,rate_limit_name_counter,rate_limit_ban,rate_limit_forget}'::text[])
 			UNION ALL SELECT 'administrator', unnest('{rate_limit_undo,rate_limit_recent,rate_limit_rename,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key}'::text[])
-			UNION ALL SELECT 'anybody', unnest('{rate_limit_change_ref,rate_limit_complete,rate_limit_rule,rate_limit_refuse_change}'::text[])) AS f(rights, name)
+			UNION ALL SELECT 'anybody', unnest('{rate_limit_change_ref,rate_limit_complete,rate_limit_rule}'::text[])) AS f(rights, name)
 		JOIN pg_proc p ON p.proname = f.name AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
@@ -19,13 +19,6 @@ BEGIN
 			EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
 		END IF;
 	END LOOP;
-END $$;
-
--- The migration has made triggers of a region anew, which fire for local rows only.
-DO $$ BEGIN
-	IF rate_limit_region() IS NOT NULL THEN
-		PERFORM rate_limit_make_region(rate_limit_region());
-	END IF;
 END $$;
 
 -- The number grows with every change of the policy, so that proxies of different versions on one

@@ -34,8 +34,7 @@ CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql A
 DECLARE
 	forgotten bigint;
 BEGIN
-	-- The API keys of a region can be copied anew, without some of them.
-	DELETE FROM rate_limit_bans b WHERE b.until < now() - interval '30 days' OR NOT EXISTS (SELECT FROM rate_limit_api_keys k WHERE k.id = b.key_id) AND b.key_id IS NOT NULL;
+	DELETE FROM rate_limit_bans b WHERE b.until < now() - interval '30 days';
 	DELETE FROM rate_limit_changes WHERE seq IN (SELECT seq FROM rate_limit_changes WHERE at < now() - interval '30 days' ORDER BY at LIMIT 10000);
 	GET DIAGNOSTICS forgotten = ROW_COUNT;
 	RETURN forgotten;

@@ -149,15 +149,6 @@ func (d *Database) As(ctx context.Context, person string, trial bool, commands f
 // actorSQL is the role, and in parentheses the person of As.
 const actorSQL = "session_user || coalesce(' (' || nullif(current_setting('rate_limit.person', true), '') || ')', '')"
 
-// Replications returns the rows of rate_limit_replication: the replication of the policy to this database, if it is a region,
-// and that from it.
-func (d *Database) Replications(ctx context.Context) ([]Row, error) {
-	if exists, err := d.HasPolicy(ctx); err != nil || !exists {
-		return nil, err
-	}
-	return d.Ask(ctx, "SELECT * FROM rate_limit_replication ORDER BY role, subscription")
-}
-
 // Changes returns the changes of the last duration, the latest first, at most so many: rows of rate_limit_changed.
 func (d *Database) Changes(ctx context.Context, since time.Duration, most int) ([]Row, error) {
 	return d.Ask(ctx, `SELECT seq, at, by, kind, ref, key_id, before::text::json, after::text::json, which, what

@@ -11,7 +11,7 @@ import (
 )
 
 // A statement of a proxy that waits for a table has locked none that TRUNCATE ... CASCADE locks after it. So the two never
-// wait for each other, and the replication to a region does not fail.
+// wait for each other.
 func TestStatementsLockTheTablesInTheOrderOfTruncate(t *testing.T) {
 	s := newSite(t)
 	other, watching := cluster.Connect(t, s.dsn), cluster.Connect(t, s.dsn)

@@ -85,9 +85,6 @@ type Stats struct {
 	Loads      int64 // times that the rules were read
 	Applied    int64 // the highest number of a change that is obeyed
 
-	// Replication is that of a region.
-	Replication Replication
-
 	// Polled is when the last poll that the database answered was over; the zero time is
 	// never.
 	Polled time.Time
@@ -119,7 +116,6 @@ type Policy struct {
 	loaded     time.Time
 	keysAt     time.Time // when the banned API keys are read again, after a failure
 	forgotten  time.Time
-	replicated time.Time         // when the replication was looked at
 	reported   map[string]string // the last error, by what failed
 
 	mu    sync.Mutex // guards stats

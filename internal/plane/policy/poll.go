@@ -63,12 +63,10 @@ const serverSQL = `SELECT CASE WHEN pg_is_in_recovery() THEN '' ELSE left(pg_wal
 	|| ' ' || (SELECT system_identifier FROM pg_control_system()) || ' ' || pg_postmaster_start_time()
 	|| ' ' || current_database()`
 
-// numbersSQL are the numbers of the tables that identities and rules are read from, and whether their rows are being
-// copied: until all are there, the tables are not those of before.
+// numbersSQL are the numbers of the tables that identities and rules are read from.
 const numbersSQL = `concat_ws(' ', 'rate_limit_tiers'::regclass::oid, 'rate_limit_users'::regclass::oid,
 	'rate_limit_api_keys'::regclass::oid, 'rate_limit_rules'::regclass::oid, 'rate_limit_rule_limits'::regclass::oid,
-	'rate_limit_overrides'::regclass::oid, 'rate_limit_bans'::regclass::oid, 'rate_limit_changes'::regclass::oid,
-	CASE WHEN NOT ` + schema.PolicyCopied + ` THEN 'copying' END)`
+	'rate_limit_overrides'::regclass::oid, 'rate_limit_bans'::regclass::oid, 'rate_limit_changes'::regclass::oid)`
 
 // tablesSQL identifies the tables, and tells by how many the rows that were ever written
 // outnumber the lines in the log. A session publishes both counts together, at most 10 s after a
@@ -80,8 +78,8 @@ const tablesSQL = `SELECT ` + numbersSQL + `, 'rate_limit_changes'::regclass::oi
 FROM unnest(ARRAY['rate_limit_tiers'::regclass, 'rate_limit_users', 'rate_limit_api_keys', 'rate_limit_rules',
 	'rate_limit_rule_limits', 'rate_limit_overrides', 'rate_limit_bans']) AS t(oid)`
 
-// wholeSQL says whether the tables have all their triggers, and all rows of their publisher.
-const wholeSQL = `SELECT ` + schema.PolicyWhole + `::text, (` + schema.PolicyCopied + `)::text`
+// wholeSQL says whether the tables have all their triggers.
+const wholeSQL = `SELECT ` + schema.PolicyWhole + `::text`
 
 // changes is what a poll has found.
 type changes struct {
@@ -103,10 +101,6 @@ var errStandby = errors.New("the server is a standby, must be the primary (targe
 var errIncomplete = errors.New("the tables of the policy lack triggers, as during a restore and after one that has failed: " +
 	"what was read before is kept. If no restore is under way, " +
 	"repeat the restore, or make the triggers with: caddy pg-ratelimit migrate")
-
-// errCopying is the error of a poll of a region while its tables are being copied.
-var errCopying = errors.New("the policy of this region is being copied from the publisher: " +
-	"what was read before is kept")
 
 // errOtherTables is for what was read from other tables than those that were polled.
 var errOtherTables = fmt.Errorf("%w: the tables of the policy were made again a moment ago", ratelimit.ErrUnavailable)
@@ -180,18 +174,13 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 	return found, nil
 }
 
-// whole returns errIncomplete if the tables lack triggers, and errCopying if they lack rows.
+// whole returns errIncomplete if the tables lack triggers.
 func (p *poller) whole(ctx context.Context) error {
-	whole, err := read(ctx, p.db, refreshTimeout, "looking for the triggers", wholeSQL, 2)
-	switch {
-	case err != nil:
-		return err
-	case len(whole) != 2 || whole[0] != "true":
-		return errIncomplete
-	case whole[1] != "true":
-		return errCopying
+	whole, err := read(ctx, p.db, refreshTimeout, "looking for the triggers", wholeSQL, 1)
+	if err == nil && (len(whole) != 1 || whole[0] != "true") {
+		err = errIncomplete
 	}
-	return nil
+	return err
 }
 
 // unchanged returns errOtherTables if the tables are not those of the last poll. What was read

@@ -72,7 +72,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, refreshTimeout)
 	found, err := p.poller.poll(within)
 	cancel()
-	if err != nil && needs != nil && !errors.Is(err, errIncomplete) && !errors.Is(err, errCopying) &&
+	if err != nil && needs != nil && !errors.Is(err, errIncomplete) &&
 		!errors.Is(err, ratelimit.ErrUnavailable) {
 		return fmt.Errorf("%w; %w", err, needs)
 	}

@@ -163,9 +163,6 @@ var rules = []rule{
 		dir: "internal/testkit/drivers", ours: []string{"internal/proxy/pgwire", "ratelimit/pgxdb", "ratelimit/pgdb"},
 		reason: "it opens the drivers for tests of what is above them",
 	}, {
-		dir: "internal/testkit/regions", others: []string{"github.com/jackc/pgx/v5"},
-		reason: "it runs the SQL of a document",
-	}, {
 		dir:    "internal/testkit/slownet",
 		reason: "it delays any connection",
 	}, {
