@@ -189,12 +189,6 @@ vuln: need-go ## look for known vulnerabilities that the code reaches (asks vuln
 bench: need-go ## measure the CPU of limits: print tables, write docs/performance.md and docs/benchmark.svg (BENCHFLAGS='-only exact'; BEFORE=<commit>: compare with it)
 	mkdir -p .cache && cd bench && $(GO) build -o ../.cache/bench . && exec ../.cache/bench $(if $(BEFORE),-before '$(BEFORE)') $(or $(BENCHFLAGS),$(if $(BEFORE),,-docs ../docs))
 
-.PHONY: screenshots
-screenshots: need-go ## make pictures of the page in all states, in .cache/screenshots, and those of the documentation
-	mkdir -p .cache/screenshots
-	cd integration && $(GO) test -count=1 -run '^(TestEachStateIsShown|TestThePicturesOfTheDocumentationAreSmall)$$' ./page -pictures '$(CURDIR)/.cache/screenshots'
-	cp .cache/screenshots/page.png .cache/screenshots/page-phone.png docs/
-
 .PHONY: test-rules
 test-rules: need-go ## compare what 10,000 rules decide for 1,000,000 requests with a plain loop over them
 	$(GO) test -count=1 -v -timeout 60m -run '^TestManyRulesDecideAsALoopDoes$$' ./internal/plane/policy -rules 10000 -requests 1000000

@@ -9,7 +9,7 @@
 //   - history.go, archive.go: what is recorded of requests, and archived.
 //   - caddyfile.go, subdirectives.go, fields.go: reading a Caddyfile.
 //   - metrics.go, policy_metrics.go, state_metrics.go: metrics for Prometheus.
-//   - page.go, page_guard.go: the page, and what must be in front of it. admin_api.go: its API at the admin endpoint.
+//   - page.go, page_guard.go: the page, and what must be in front of it.
 //   - package command: caddy pg-ratelimit …
 //
 // What a limit means is in package ratelimit. What both proxies do with a request is in

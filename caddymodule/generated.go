@@ -172,8 +172,6 @@ type PageSettings struct {
 	// The database of the history, if it is another one. Default: that of the first `pg_ratelimit` handler of this
 	// Caddy with the same `dsn`.
 	History Text `json:"history,omitempty"`
-	// Let people pause, ban, lift bans, and give a user more for a while. Default: off.
-	Write Text `json:"write,omitempty"`
 	// Names under which the page is reached, besides addresses, localhost and the names of its site. Default: none.
 	Hosts Text `json:"hosts,omitempty"`
 	// Serve it although nothing in front of it keeps strangers out. Default: off.

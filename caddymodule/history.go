@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -60,4 +61,14 @@ func (h *History) check() error {
 
 func (r *Retention) check() error {
 	return edge.Read(edge.RetentionTable, values(r), &edge.Settings{})
+}
+
+// authenticated is the user of the authentication in front of a handler, or "".
+func authenticated(r *http.Request) string {
+	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if !ok {
+		return ""
+	}
+	user, _ := repl.GetString("http.auth.user.id")
+	return user
 }

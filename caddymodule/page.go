@@ -57,7 +57,7 @@ func (p *Page) Provision(ctx caddy.Context) error {
 		return err
 	}
 	p.settings = read.Page
-	p.options = page.Options{Write: read.Page.Write, Hosts: strings.Fields(string(p.Hosts)), Version: version(), Who: authenticated}
+	p.options = page.Options{Hosts: strings.Fields(string(p.Hosts)), Version: version()}
 	if p.options.DSN, err = databaseDSN("dsn", cmp.Or(p.DSN, app.DSN)); err != nil {
 		return err
 	}
@@ -124,16 +124,6 @@ func databaseDSN(field string, configured Text) (string, error) {
 		err = &ratelimit.FieldError{Field: field, Value: wrong.Value, Want: wrong.Want}
 	}
 	return s.DSN, err
-}
-
-// authenticated is the user of the authentication in front of a handler, or "".
-func authenticated(r *http.Request) string {
-	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok {
-		return ""
-	}
-	user, _ := repl.GetString("http.auth.user.id")
-	return user
 }
 
 // Cleanup ends the page.

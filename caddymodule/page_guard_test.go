@@ -16,9 +16,65 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-func TestThePageRefusesWhatOtherSitesSend(t *testing.T) {
+// pageSite has the page for this machine.
+const pageSite = `
+	{
+		pg_ratelimit {
+			dsn DSN
+		}
+	}
+	:PORT {
+		@page {
+			path /limits /limits/*
+			remote_ip 127.0.0.1
+		}
+		handle @page {
+			uri strip_prefix /limits
+			pg_ratelimit_page
+		}
+	}`
+
+// pageClient asks the page of a Caddy.
+type pageClient struct{ *live }
+
+// startPage starts a Caddy with a page.
+func startPage(t *testing.T, dsn string) *pageClient {
+	t.Helper()
+	return &pageClient{start(t, strings.ReplaceAll(pageSite, "DSN", dsn))}
+}
+
+// page sends a request to the page.
+func (c *pageClient) page(method, path, body string, header ...string) (int, http.Header, string) {
+	c.t.Helper()
+	r, err := http.NewRequest(method, "http://127.0.0.1:"+c.port+"/limits"+path, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(header); i += 2 {
+		if r.Header.Set(header[i], header[i+1]); header[i] == "Host" {
+			r.Host = header[i+1]
+		}
+	}
+	a := harness.Ask(c.t, r)
+	return a.Status, a.Header, a.Body
+}
+
+// get asks a question, and reads the answer.
+func (c *pageClient) get(name string, into any) {
+	c.t.Helper()
+	status, _, text := c.page("GET", "/api/"+name, "")
+	if err := json.Unmarshal([]byte(text), into); err != nil || status != http.StatusOK {
+		c.t.Fatalf("%s: status %d, %v: %.2000s", name, status, err, text)
+	}
+}
+
+func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 	c := startPage(t, cluster.Open(t))
 	status, header, _ := c.page("GET", "", "")
 	if status != http.StatusPermanentRedirect || header.Get("Location") != "/limits/" {
@@ -28,58 +84,29 @@ func TestThePageRefusesWhatOtherSitesSend(t *testing.T) {
 	if policy := header.Get("Content-Security-Policy"); status != http.StatusOK || !strings.HasPrefix(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") {
 		t.Errorf("status %d, policy %q", status, policy)
 	}
-	const body = `{"for": "1m", "by": "ann"}`
+	if header.Get("Cross-Origin-Resource-Policy") != "same-origin" || header.Get("X-Frame-Options") != "DENY" || header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("another site can read the page: %v", header)
+	}
 	for name, one := range map[string]struct {
 		method, path, body string
 		header             []string
 		want               int
 	}{
-		"another host":          {"GET", "/api/state", "", []string{"Host", "evil.example"}, http.StatusMisdirectedRequest},
-		"localhost":             {"GET", "/api/session", "", []string{"Host", "localhost:1"}, http.StatusOK},
-		"another origin":        {"POST", "/api/pause", body, []string{"Origin", "http://evil.example"}, http.StatusForbidden},
-		"an origin of nobody":   {"POST", "/api/pause", body, []string{"Origin", "null"}, http.StatusForbidden},
-		"a script of elsewhere": {"GET", "/api/session", "", []string{"Sec-Fetch-Site", "cross-site"}, http.StatusForbidden},
-		"a form":                {"POST", "/api/pause", body, []string{"Content-Type", "text/plain"}, http.StatusUnsupportedMediaType},
-		"an action by GET":      {"GET", "/api/pause", "", nil, http.StatusMethodNotAllowed},
-		"why by GET":            {"GET", "/api/why", "", nil, http.StatusMethodNotAllowed},
-		"a list by POST":        {"POST", "/api/bans", "{}", nil, http.StatusMethodNotAllowed},
-		"a NUL in a query":      {"GET", "/api/usage?user=a%00b", "", nil, http.StatusBadRequest},
-		"no name":               {"POST", "/api/pause", `{"for": "1m", "confirm": "x"}`, nil, http.StatusBadRequest},
-		"a name with a role":    {"POST", "/api/pause", `{"for": "1m", "by": "ann) (bob"}`, nil, http.StatusBadRequest},
-		"an unknown field":      {"POST", "/api/pause", `{"fro": "1m", "by": "ann"}`, nil, http.StatusBadRequest},
-		"a NUL":                 {"POST", "/api/why", `{"who": "a\u0000b"}`, nil, http.StatusBadRequest},
-		"a file outside":        {"GET", "/guard.go", "", nil, http.StatusNotFound},
-		"no file":               {"GET", "/x.js", "", nil, http.StatusNotFound},
-		"another method":        {"PUT", "/", "", nil, http.StatusMethodNotAllowed},
+		"another host":     {"GET", "/api/state", "", []string{"Host", "evil.example"}, http.StatusMisdirectedRequest},
+		"localhost":        {"GET", "/api/session", "", []string{"Host", "localhost:1"}, http.StatusOK},
+		"a form":           {"POST", "/api/why", `{"who": "ann"}`, []string{"Content-Type", "text/plain"}, http.StatusUnsupportedMediaType},
+		"why by GET":       {"GET", "/api/why", "", nil, http.StatusMethodNotAllowed},
+		"a list by POST":   {"POST", "/api/bans", "{}", nil, http.StatusMethodNotAllowed},
+		"a NUL in a query": {"GET", "/api/usage?user=a%00b", "", nil, http.StatusBadRequest},
+		"an unknown field": {"POST", "/api/why", `{"whom": "ann"}`, nil, http.StatusBadRequest},
+		"no such question": {"POST", "/api/ban", `{"user": "ann"}`, nil, http.StatusNotFound},
+		"a NUL":            {"POST", "/api/why", `{"who": "a\u0000b"}`, nil, http.StatusBadRequest},
+		"a file outside":   {"GET", "/guard.go", "", nil, http.StatusNotFound},
+		"no file":          {"GET", "/x.js", "", nil, http.StatusNotFound},
+		"another method":   {"PUT", "/", "", nil, http.StatusMethodNotAllowed},
 	} {
 		if status, _, text := c.page(one.method, one.path, one.body, one.header...); status != one.want {
 			t.Errorf("%s: status %d, want %d: %.300s", name, status, one.want, text)
-		}
-	}
-}
-
-func TestErrorsOfThePageNameTheField(t *testing.T) {
-	c := startPage(t, cluster.Open(t))
-	for path, one := range map[string]struct{ body, want string }{
-		"/api/pause":    {`{"for": 5, "by": "ann"}`, `"for: \"JSON number\": must be text"`},
-		"/api/ban":      {`{"key_id": "x", "by": "ann"}`, `"key_id: \"JSON string\": must be a whole number"`},
-		"/api/why":      {`[]`, `"the body: \"JSON array\": must be an object"`},
-		"/api/unban":    {`{"usr": "ann", "by": "ann"}`, `the field \"usr\": must be one of the fields network, user, key_id, by, confirm"`},
-		"/api/explain":  {`{"pth": "/"}`, `the field \"pth\": must be one of the fields user, key, key_id, tier, method, host, path, address, route, headers, at"`},
-		"/api/counters": {`{"prefix": "web"}`, `"key: missing: must be the key of a counter"`},
-		"/api/reset":    {`{"prefix": "web", "by": "ann"}`, `"key: missing: must be the key of a counter"`},
-	} {
-		if status, _, text := c.page("POST", path, one.body); status != http.StatusBadRequest || !strings.Contains(text, one.want) {
-			t.Errorf("%s: status %d, want 400 and %s: %s", path, status, one.want, text)
-		}
-	}
-	for path, want := range map[string]string{
-		"/api/top?snce=2h": `the field \"snce\": must be one of the fields since, until, n"`, "/api/session?n=1": "must be left out: there are no fields here",
-		"/api/bans?n=1": `the field \"n\": must be left out: there are no fields here"`,
-		"/api/top?n=x":  `"n: \"x\": must be a whole number from 1 to 100"`, "/api/usage?user=%00": "NUL (%00), which is in no name",
-	} {
-		if status, _, text := c.page("GET", path, ""); status != http.StatusBadRequest || !strings.Contains(text, want) {
-			t.Errorf("%s: status %d, want 400 and %s: %s", path, status, want, text)
 		}
 	}
 }
@@ -113,28 +140,6 @@ func TestThePageIsForTheNamesOfItsSite(t *testing.T) {
 	}
 }
 
-// The second request of an action, sent again by a person or a browser, changes nothing more.
-func TestAConfirmationHoldsOnce(t *testing.T) {
-	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{pro}', per_hour => 1000);`)
-	c := startPage(t, dsn)
-	body := map[string]any{"user": "bob", "rule": "plan", "percent": 10, "until": "1h", "by": "ann"}
-	var plan planOfPage
-	c.post("override", body, &plan)
-	body["confirm"] = plan.Confirm
-	var did doneOfPage
-	c.post("override", body, &did)
-	text, err := json.Marshal(body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if status, _, answer := c.page("POST", "/api/override", string(text)); status != http.StatusConflict || !strings.Contains(answer, "was used") {
-		t.Errorf("again: status %d: %s", status, answer)
-	}
-	if n := cluster.Query[int](t, dsn, "SELECT max(events) FROM rate_limit_overrides"); n != 1100 {
-		t.Errorf("the override is %d, want 1100", n)
-	}
-}
-
 // Clients that send no body do not keep others from asking: these are answered while the server waits for the bodies.
 func TestBodiesThatNeverComeHoldNobodyUp(t *testing.T) {
 	c := startPage(t, withPolicy(t, people))
@@ -149,9 +154,8 @@ func TestBodiesThatNeverComeHoldNobodyUp(t *testing.T) {
 				t.Errorf("the server does not wait for a body: %s", line)
 			}
 		}
-		var e struct{ Tier string }
-		if c.post("explain", map[string]any{"user": "alice"}, &e); e.Tier != "free" {
-			t.Errorf("the answer is %+v", e)
+		if status, _, text := c.page("POST", "/api/explain", `{"user": "alice"}`); status != http.StatusOK || !strings.Contains(text, `"tier":"free"`) {
+			t.Errorf("the answer: status %d: %s", status, text)
 		}
 		waits = true
 		for _, answer := range answers {
@@ -260,15 +264,15 @@ func TestThePageShowsNoAPIKey(t *testing.T) {
 	c := startPage(t, withPolicy(t, people+insert))
 	for name, body := range map[string]map[string]any{
 		"why": {"who": key}, "explain": {"key": key}, "an unknown key": {"who": key + "x"}, "a user with the name of a key": {"who": key, "kind": "user"},
-		"a ban": {"user": key, "by": "ann"}, "an unknown field": {key: 1}, "a rule": {"user": "alice", "rule": key, "percent": 1, "by": "ann"},
+		"an unknown field": {key: 1},
 	} {
 		text, err := json.Marshal(body)
 		if err != nil {
 			t.Fatal(err)
 		}
-		path := map[string]string{"explain": "explain", "a ban": "ban", "a rule": "override"}[name]
-		if path == "" {
-			path = "why"
+		path := "why"
+		if name == "explain" {
+			path = name
 		}
 		_, _, answer := c.page("POST", "/api/"+path, string(text))
 		if strings.Contains(answer, key) || strings.Contains(answer, key[4:20]) {

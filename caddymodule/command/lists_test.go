@@ -86,13 +86,13 @@ func TestListsReadFewRows(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.Close() // its connections then write their statistics
-			r := httptest.NewRequest(http.MethodGet, "/"+question, nil)
+			r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1/api/"+question, nil)
 			if body != "" {
-				r = httptest.NewRequest(http.MethodPost, "/"+question, strings.NewReader(body))
+				r = httptest.NewRequest(http.MethodPost, "http://127.0.0.1/api/"+question, strings.NewReader(body))
 				r.Header.Set("Content-Type", "application/json")
 			}
 			w := httptest.NewRecorder()
-			p.API().ServeHTTP(w, r)
+			p.ServeHTTP(w, r)
 			if w.Code != http.StatusOK {
 				t.Fatalf("%s: status %d: %s", question, w.Code, w.Body)
 			}

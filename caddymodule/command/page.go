@@ -23,7 +23,7 @@ import (
 const pageShutdown = time.Second
 
 var pageCommand = entry{
-	use:   "page [--listen 127.0.0.1:2020] [--write]",
+	use:   "page [--listen 127.0.0.1:2020]",
 	short: "Serves a page that shows what all proxies do, and why a request was refused",
 	long: `Serves a page that shows what all proxies on the database do, who is refused, and why. It reads the database only, so
 it also shows Traefik. Its API is below /api/, and /metrics has the numbers of all proxies for Prometheus.
@@ -31,11 +31,10 @@ it also shows Traefik. Its API is below /api/, and /metrics has the numbers of a
 The page has no login. So it listens on this machine only, unless --insecure is given: from another machine, use ssh -L,
 or the handler pg_ratelimit_page in a Caddyfile behind an authentication.`,
 	example: `  caddy pg-ratelimit page
-  caddy pg-ratelimit page --listen 127.0.0.1:2021 --write`,
+  caddy pg-ratelimit page --listen 127.0.0.1:2021`,
 	of: ofNone,
 	flags: []flag{
 		{name: "listen", value: "127.0.0.1:2020", usage: "address and port"},
-		{name: "write", value: false, usage: "let people pause, ban, lift bans, and give more"},
 		{name: "host", value: []string(nil), list: true, usage: "further names under which the page is reached"},
 		{name: "insecure", value: false, usage: "listen on other addresses than those of this machine, for everybody"},
 	},
@@ -49,7 +48,7 @@ or the handler pg_ratelimit_page in a Caddyfile behind an authentication.`,
 		}
 		return c.servePage(webpage.Options{
 			DSN: at[ofCounters], Policy: at[ofPolicy], History: at[ofHistory], Version: edge.Version,
-			Write: c.is("write"), Hosts: c.texts("host"),
+			Hosts: c.texts("host"),
 		})
 	},
 }

@@ -25,11 +25,7 @@ var commands = map[string]func(t *testing.T, command string){
 
 	"mkdir -p plugins-local/src/github.com/pgratelimit && ln -s /path/to/clone plugins-local/src/github.com/pgratelimit/pg-ratelimit": ranBy("integration/docs", "TestTheGuideOfTraefikIsEnough"),
 
-	"caddy pg-ratelimit page":                                             ranBy("integration/page", "TestThePageAnswersTheQuestionsOfANight"),
-	"curl -s localhost:2019/pg_ratelimit/proxies":                         ranBy("caddymodule", "TestTheAdminEndpointAnswersAsThePage"),
-	"curl -s 'localhost:2019/pg_ratelimit/top?since=2h'":                  ranBy("caddymodule", "TestTheAdminEndpointAnswersAsThePage"),
-	"curl -s 'localhost:2019/pg_ratelimit/usage?user=acme&month=2026-11'": ranBy("caddymodule", "TestTheAdminEndpointAnswersAsThePage"),
-	`curl -s localhost:2019/pg_ratelimit/why -H 'Content-Type: application/json' -d '{"who": "acme", "at": "14:05"}'`: ranBy("caddymodule", "TestTheAdminEndpointAnswersAsThePage"),
+	"caddy pg-ratelimit page": ranBy("integration/page", "TestThePageAnswersTheQuestionsOfANight"),
 
 	"go doc github.com/pgratelimit/pg-ratelimit/ratelimit":              runs,
 	`PGOPTIONS='-c lock_timeout=2s' psql "$DATABASE_URL" -f schema.sql`: ranBy("integration", "TestNpmGuide"),

@@ -107,12 +107,3 @@ func (d *Database) Who(ctx context.Context, name, kind string, number int64) (*K
 	}
 	return found, err
 }
-
-// UserOfKey is the user of an API key.
-func (d *Database) UserOfKey(ctx context.Context, id int64) (string, error) {
-	key, err := d.key(ctx, id)
-	if err != nil {
-		return "", err
-	}
-	return key.Text("user"), nil
-}

@@ -106,7 +106,7 @@ type Pause struct {
 
 // Pause pauses all limits from now on. It replaces a pause that is in force. reason may be "".
 func (d *Database) Pause(ctx context.Context, lasts time.Duration, reason string) (*Pause, error) {
-	return row[Pause](ctx, d, `INSERT INTO rate_limit_pause (until, reason, paused_by) VALUES (now() + $1::interval, nullif($2::text, ''), `+actorSQL+`)
+	return row[Pause](ctx, d, `INSERT INTO rate_limit_pause (until, reason, paused_by) VALUES (now() + $1::interval, nullif($2::text, ''), session_user)
 ON CONFLICT (id) DO UPDATE SET until = excluded.until, reason = excluded.reason, paused_at = now(), paused_by = excluded.paused_by
 RETURNING until, reason, paused_at, paused_by`, intervalOf(lasts), reason)
 }
@@ -131,23 +131,6 @@ func (d *Database) Watch(ctx context.Context, lasts time.Duration) error {
 FROM (SELECT node FROM rate_limit_nodes FOR UPDATE SKIP LOCKED) AS free WHERE n.node = free.node`, intervalOf(lasts))
 	return err
 }
-
-// As runs commands that change something in one transaction, for a person whose name is to be in the log
-// of changes, behind the role. As a trial, nothing stays changed.
-func (d *Database) As(ctx context.Context, person string, trial bool, commands func() error) error {
-	run := d.together
-	if trial {
-		run = d.undone
-	}
-	return run(ctx, func(w *work) {
-		if w.execute("SELECT set_config('rate_limit.person', $1, true)", person); w.err == nil {
-			w.fail(commands())
-		}
-	})
-}
-
-// actorSQL is the role, and in parentheses the person of As.
-const actorSQL = "session_user || coalesce(' (' || nullif(current_setting('rate_limit.person', true), '') || ')', '')"
 
 // Changes returns the changes of the last duration, the latest first, at most so many: rows of rate_limit_changed.
 func (d *Database) Changes(ctx context.Context, since time.Duration, most int) ([]Row, error) {

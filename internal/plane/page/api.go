@@ -26,13 +26,12 @@ const (
 // question answers requests.
 type question struct {
 	method string
-	fields []string // of the query of a GET, or of the body of a POST
 	answer func(s *Server, r *http.Request) (any, error)
 }
 
 // asking is a question with the fields of F.
 func asking[F any](method string, answer func(ctx context.Context, s *Server, f *F) (any, error)) *question {
-	return &question{method, fieldsOf(reflect.TypeFor[F]()), func(s *Server, r *http.Request) (any, error) {
+	return &question{method, func(s *Server, r *http.Request) (any, error) {
 		var fields F
 		if err := readFields(r, &fields); err != nil {
 			return nil, err
@@ -57,9 +56,9 @@ func sectionOf(name string) *question {
 	return asking(http.MethodGet, func(ctx context.Context, s *Server, _ *struct{}) (any, error) { return s.section(ctx, name) })
 }
 
-// questions by their names. The actions are questions as well.
+// questions by their names.
 var questions = map[string]*question{
-	"session": {http.MethodGet, nil, func(s *Server, r *http.Request) (any, error) { return s.session(r), readFields(r, &struct{}{}) }},
+	"session": asking(http.MethodGet, func(_ context.Context, s *Server, _ *struct{}) (any, error) { return s.session(), nil }),
 	"state": asking(http.MethodGet, func(ctx context.Context, s *Server, _ *struct{}) (any, error) {
 		return json.RawMessage(s.state(ctx, watchTime)), nil
 	}),
@@ -72,10 +71,6 @@ var questions = map[string]*question{
 	"why":      asking(http.MethodPost, why),
 	"explain":  askingOf(http.MethodPost, ofPolicy, explain),
 	"counters": askingOf(http.MethodPost, ofCounters, counters),
-	"pause":    acting[pauseAction](ofCounters), "resume": acting[resumeAction](ofCounters), "reset": acting[resetAction](ofCounters),
-	"ban": acting[banAction](ofPolicy), "unban": acting[unbanAction](ofPolicy),
-	"override": acting[overrideAction](ofPolicy), "unoverride": acting[unoverrideAction](ofPolicy),
-	"undo": acting[undoAction](ofPolicy),
 }
 
 // ask runs something on a connection to the database of a dataset, which nobody else uses meanwhile.
@@ -91,7 +86,7 @@ func (s *Server) ask(ctx context.Context, of dataset, do func(ctx context.Contex
 	return s.pools.ask(within, of, do)
 }
 
-// serveAPI answers a question, or does an action.
+// serveAPI answers a question.
 func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, name string) {
 	value, err := s.answer(w, r, name)
 	if err != nil {
@@ -208,21 +203,6 @@ var kindsOfJSON = map[reflect.Kind]string{
 }
 
 // session is what the page needs to know of the server.
-func (s *Server) session(r *http.Request) map[string]any {
-	var who any
-	if name := s.who(r); name != "" {
-		who = name
-	}
-	return map[string]any{
-		"write": s.options.Write, "who": who, "version": s.options.Version, "database": s.database,
-		"started": s.started.UTC(),
-	}
-}
-
-// who is the name of the person that a request is of, if the server knows it.
-func (s *Server) who(r *http.Request) string {
-	if s.options.Who == nil {
-		return ""
-	}
-	return s.options.Who(r)
+func (s *Server) session() map[string]any {
+	return map[string]any{"version": s.options.Version, "database": s.database, "started": s.started.UTC()}
 }

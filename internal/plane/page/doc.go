@@ -7,7 +7,7 @@
 //   - collect.go, near.go: one collector for all open pages asks the databases
 //   - live.go: what the proxies report
 //   - banner.go, sections.go, proxies.go, limits.go: what the page shows of it
-//   - api.go, lists.go, why.go, refusals.go: questions. act.go, actions.go, overrides.go: actions
+//   - api.go, lists.go, why.go, refusals.go: questions
 //   - words.go, names.go: texts for people
 //   - metrics.go: the numbers of all proxies for Prometheus
 //   - databases.go: connections

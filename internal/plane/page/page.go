@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
@@ -25,12 +24,8 @@ type Options struct {
 	// DSN is the database of the counters. Policy and History are those of the policy and the history, "" if they are
 	// in the same.
 	DSN, Policy, History string
-	// Write lets people change something.
-	Write bool
 	// Hosts are the names under which the page is reached, besides addresses and localhost.
 	Hosts []string
-	// Who is the name of the person that a request is of, "" if it is not known. Nil knows nobody.
-	Who func(*http.Request) string
 	// Version is that of the program.
 	Version string
 }
@@ -44,9 +39,6 @@ type Server struct {
 	pools     *pools
 	asking    chan struct{} // one for each request that asks the database
 	collector *collector
-
-	mu    sync.Mutex // guards plans
-	plans map[string]plan
 }
 
 // New returns a server. It does not touch the network before a request.
@@ -56,7 +48,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{options: o, started: time.Now(), asking: make(chan struct{}, mostAsking), database: database, plans: map[string]plan{}}
+	s := &Server{options: o, started: time.Now(), asking: make(chan struct{}, mostAsking), database: database}
 	for _, host := range o.Hosts {
 		if host == "" || strings.ContainsAny(host, "/:@*, ") {
 			return nil, &ratelimit.FieldError{Field: "hosts", Value: host, Want: "names of hosts without a scheme, a port and wildcards"}
@@ -79,8 +71,8 @@ func (s *Server) Close() {
 // ServeHTTP serves the page, with its API below api/, at the path that is left of the request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	setSafeHeaders(w.Header())
-	if refused := s.guard(r); refused != nil {
-		refused.write(w)
+	if !s.knowsHost(r) {
+		errHost.write(w)
 		return
 	}
 	file := strings.TrimPrefix(r.URL.Path, "/")
@@ -99,15 +91,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case !serveStatic(w, file):
 		(&failure{http.StatusNotFound, "", "there is no such page"}).write(w)
 	}
-}
-
-// API serves the questions and the actions alone, for an endpoint that has a guard of its own. The path of a
-// request begins with the name of the question.
-func (s *Server) API() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		setSafeHeaders(w.Header())
-		s.serveAPI(w, r, strings.TrimPrefix(r.URL.Path, "/"))
-	})
 }
 
 //go:embed static
@@ -143,22 +126,9 @@ func setSafeHeaders(h http.Header) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// sameOrigin refuses what browsers send for another site.
-var sameOrigin = http.NewCrossOriginProtection()
-
-// guard returns why a request is refused, or nil. A link of another site may open the page itself.
-func (s *Server) guard(r *http.Request) *failure {
-	if !s.knowsHost(r) {
-		return &failure{http.StatusMisdirectedRequest, "host", "the page is not for this host name: use the address that it listens on, or name the host in its settings (`hosts`, or --host of the command)"}
-	}
-	unsafe := *r
-	unsafe.Method = http.MethodPost // another site may not read either
-	opens := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
-	if sameOrigin.Check(&unsafe) != nil && !opens {
-		return &failure{http.StatusForbidden, "origin", "another site has sent this request"}
-	}
-	return nil
-}
+// errHost is the answer to a request for a host that the page does not know.
+var errHost = &failure{http.StatusMisdirectedRequest, "host",
+	"the page is not for this host name: use the address that it listens on, or name the host in its settings (`hosts`, or --host of the command)"}
 
 // knowsHost reports whether the host of a request is one of the page. Any other name could be made to lead to this
 // machine, and a proxy that makes certificates on demand has one for it. An address cannot.

@@ -33,16 +33,13 @@ var index = template.Must(template.New("index.html").Funcs(template.FuncMap{
 	"share":        func(n, most any) float64 { return min(100*numberOf(n)/max(numberOf(most), 1), 100) },
 	"full":         func(percent any) bool { return numberOf(percent) >= 100 },
 	"several":      func(n any) string { return map[bool]string{true: number(int64(numberOf(n)))}[numberOf(n) > 1] },
-	"number":       func(text string) json.Number { return json.Number(text) },
 	"lists":        func() []list { return lists },
 	"kinds":        func() [][2]string { return kinds },
 	"mode":         func(headline string) string { mode, _, _ := strings.Cut(headline, ":"); return mode },
 	"next": func(text, request string) string {
 		return strings.Replace(text, "The next request", "Now, "+request, 1)
 	},
-	"trim":    strings.TrimPrefix,
 	"ban":     banText,
-	"body":    bodyOf,
 	"visible": func(name any) string { return blanks.Replace(fmt.Sprint(name)) },
 	"part":    partOf,
 }).ParseFS(static, "static/index.html"))
@@ -82,7 +79,7 @@ var invisible = regexp.MustCompile(`[\x00-\x08\x0b-\x1f\x7f-\x{a0}\x{ad}\x{61c}\
 func (s *Server) serveIndex(w http.ResponseWriter, r *http.Request) {
 	var asked whyBody
 	var failed error
-	answers := map[string]any{"session": s.session(r)}
+	answers := map[string]any{"session": s.session()}
 	if r.Method == http.MethodPost {
 		if failed = readWhole(w, r); failed == nil {
 			failed = readForm(r, &asked)
@@ -209,12 +206,3 @@ func banText(ban map[string]any, now time.Time) string {
 
 // blanks are characters of a name that HTML does not show.
 var blanks = strings.NewReplacer("\n", `\u000a`, "\t", `\u0009`)
-
-// bodyOf is the body of an action, of names and values.
-func bodyOf(pairs ...any) string {
-	body := map[string]any{}
-	for i := 0; i < len(pairs); i += 2 {
-		body[fmt.Sprint(pairs[i])] = pairs[i+1]
-	}
-	return string(marshal(body))
-}

@@ -62,9 +62,8 @@ type Settings struct {
 	Page          PageSettings
 }
 
-// PageSettings say who may do what with a page.
+// PageSettings say who may see a page.
 type PageSettings struct {
-	Write    bool // people may change something
 	Insecure bool // everybody may reach it
 }
 

@@ -103,11 +103,6 @@ var PolicyTable = []Setting{databaseOf("policy"), {
 var PageTable = []Setting{
 	dsnSetting, shownDSN("policy"), shownDSN("history"),
 	{
-		Name: "write", Form: Switch,
-		Read: onOff(func(to *Settings) *bool { return &to.Page.Write }), Unset: "off",
-		Help:    "Let people pause, ban, lift bans, and give a user more for a while.",
-		Default: "off",
-	}, {
 		Name: "hosts", Form: Words, Args: "one or more host names", Syntax: "<names>",
 		Help:    "Names under which the page is reached, besides addresses, localhost and the names of its site.",
 		Default: "none",

@@ -1,4 +1,4 @@
-// Fetches the page and the API, and makes this page like another one. All addresses are relative: the page may be
+// Fetches the page, and makes this page like another one. All addresses are relative: the page may be
 // mounted anywhere.
 
 export const byId = (id) => document.getElementById(id);
@@ -15,10 +15,6 @@ export function el(name, attributes, ...children) {
 	node.append(...children);
 	return node;
 }
-
-// visible shows what would be invisible, or would change the order of the letters around it. The server does the same.
-export const visible = (text) => String(text ?? '').replace(/[\u0000-\u001f\u007f-\u00a0\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\ufff0-\uffff]/g,
-	(c) => '\\u' + c.codePointAt(0).toString(16).padStart(4, '0'));
 
 // morph makes a node like another one. What both have stays, so that the focus stays where it is.
 function morph(node, like) {
@@ -50,12 +46,4 @@ export async function load(path, options) {
 	const response = await request(path, options);
 	if (!response.ok) throw new Error(`The server of this page answers ${response.status}.`);
 	return new DOMParser().parseFromString(await response.text(), 'text/html');
-}
-
-// ask is the answer of the API to a question. An error has the message for people, and the field that is wrong.
-export async function ask(question, body) {
-	const response = await request('api/' + question, body && { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) });
-	const answer = await response.json().catch(() => null);
-	if (response.ok && answer !== null) return answer;
-	throw Object.assign(new Error(answer?.error ?? `The server of this page answers ${response.status}.`), { field: answer?.field });
 }

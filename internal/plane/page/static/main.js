@@ -3,7 +3,6 @@
 import { byId, load, say, show } from './dom.js';
 import { chosen, offer, startSince } from './since.js';
 import { startWhy } from './why.js';
-import { startAct } from './act.js';
 
 // The server answers within a second. Nothing is shown as known without an answer of the last silence milliseconds.
 const interval = 1000, timeout = 1500, silence = 1900;
@@ -56,7 +55,6 @@ async function poll() {
 
 startSince();
 startWhy();
-startAct();
 new IntersectionObserver((entries) => { document.documentElement.classList.toggle('scrolled', !entries.at(-1).isIntersecting); }).observe(byId('state'));
 document.addEventListener('visibilitychange', () => { asking = Date.now(); tick(); });
 setInterval(tick, 250);

@@ -23,7 +23,6 @@ async function answer() {
 export function startWhy() {
 	form.addEventListener('submit', (event) => {
 		event.preventDefault();
-		byId('why-outcome').replaceChildren();
 		if (event.submitter?.name === 'who') { // a name in a list
 			form.elements.namedItem('why-who').value = event.submitter.value;
 			byId('why-at').value = '';
@@ -32,5 +31,4 @@ export function startWhy() {
 		}
 		answer();
 	});
-	document.addEventListener('acted', () => { if (byId('why-said').childElementCount > 0) answer(); });
 }
