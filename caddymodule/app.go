@@ -84,11 +84,6 @@ func (a *App) open(ctx caddy.Context, h *Handler) (*edge.Use, error) {
 	if err != nil {
 		return nil, err
 	}
-	if at.Records && at.Recorded.Archive.To != "" {
-		_, err = u.Share(fmt.Sprintf("archive %#v %#v", at.Recorded.Archive, at.History.StoreSettings), func() (edge.Resource, error) {
-			return newArchiver(u.History, at.Recorded.Archive), nil
-		})
-	}
 	a.uses = append(a.uses, u)
 	a.addDatasets(h, at)
 	for _, r := range u.Resources {

@@ -6,7 +6,7 @@
 //     serve.go serves a request by the steps of package edge, report.go tells logs, spans and events, refusal.go refuses it, response.go
 //     changes the headers of its response.
 //   - app.go, process.go, dsn.go, saved_rules.go: where handlers count, and the log. same_path.go: a warning.
-//   - history.go, archive.go: what is recorded of requests, and archived.
+//   - history.go: what is recorded of requests.
 //   - caddyfile.go, subdirectives.go, fields.go: reading a Caddyfile.
 //   - metrics.go, policy_metrics.go, state_metrics.go: metrics for Prometheus.
 //   - page.go, page_guard.go: the page, and what must be in front of it.

@@ -143,9 +143,6 @@ type HistorySettings struct {
 	// How much of a client's address is in the audit log: `full`, `prefix` (the /24 of an IPv4 address, the /48 of an
 	// IPv6 address) or `off`. It applies to addresses in keys too. Default: `full`.
 	AuditAddress Text `json:"audit_address,omitempty"`
-	// Must be a folder or s3://BUCKET/PREFIX, daily, and if need be: before 60d, expire 7y (longer than before) or
-	// expire never, drop.
-	Archive Text `json:"archive,omitempty"`
 }
 
 // Retention is how long the parts of the history are kept. What is left out stays as it is in the database.

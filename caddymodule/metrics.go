@@ -32,7 +32,6 @@ type metrics struct {
 	stores    []watchedStore
 	policies  []watchedPolicy
 	histories []*history.Writer
-	archivers []*archiver
 }
 
 // newMetrics registers the metrics. Each config has its own registry.

@@ -62,7 +62,7 @@ func write(l *zap.Logger, line edge.Line) {
 }
 
 // closeAll closes all that handlers share, because the process ends: this writes what is pending and gives back the units of
-// leases. Histories and archives are closed before the databases that they are in.
+// leases. Histories are closed before the databases that they are in.
 func closeAll() {
 	for _, databases := range []bool{false, true} {
 		var wg sync.WaitGroup

@@ -28,7 +28,6 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 	collectStores(to, s.of.stores)
 	collectPolicies(to, s.of.policies)
 	collectHistories(to, s.of.histories)
-	collectArchivers(to, s.of.archivers)
 }
 
 // watch adds what handlers share to the metrics, once. A store in memory counts nothing.
@@ -48,8 +47,6 @@ func (m *metrics) watch(r edge.Resource) {
 		m.policies = append(m.policies, watchedPolicy{r, time.Now(), r.Stats().LookUps})
 	case *history.Writer:
 		m.histories = append(m.histories, r)
-	case *archiver:
-		m.archivers = append(m.archivers, r)
 	}
 }
 
@@ -178,25 +175,4 @@ func collectHistories(to chan<- prometheus.Metric, histories []*history.Writer) 
 	counter(to, "history_dropped_total", sum.DroppedMetrics, dropped, prometheus.Labels{"kind": "metrics"})
 	counter(to, "history_dropped_total", sum.DroppedUsage, dropped, prometheus.Labels{"kind": "usage"})
 	gauge(to, "history_pending", float64(sum.Pending), "Decisions for the audit log that are not written yet.")
-}
-
-// collectArchivers says when the history was last archived, by any proxy. Of several targets, the one counts that has
-// waited longest for a success, and the latest failure.
-func collectArchivers(to chan<- prometheus.Metric, archivers []*archiver) {
-	seconds := func(t *time.Time) float64 {
-		if t == nil {
-			return 0
-		}
-		return float64(t.UnixMilli()) / 1e3
-	}
-	succeeded, failed := 0.0, 0.0
-	for i, a := range archivers {
-		state := a.state.Load()
-		if at := seconds(state.Succeeded); i == 0 || at < succeeded {
-			succeeded = at
-		}
-		failed = max(failed, seconds(state.Failed))
-	}
-	gauge(to, "archive_succeeded_timestamp_seconds", succeeded, "When a proxy last archived the history without a problem, as seconds since 1970. 0: never, or nothing is archived daily.")
-	gauge(to, "archive_failed_timestamp_seconds", failed, "When archiving the history last failed, as seconds since 1970. 0: it has not since the last success.")
 }

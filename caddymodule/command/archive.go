@@ -13,41 +13,37 @@ import (
 )
 
 var archiveCommand = entry{
-	use:   "archive --before AGE --to DESTINATION [--drop] [--expire AGE]",
-	short: "Copies old days of the history to Parquet files",
-	long: `Copies the days of the history that ended before --before to Parquet files, one for each day in UTC,
-such as audit/2026/08/2026-08-01.parquet: the audit log, the hours of the metrics (metrics/…), and the usage
-of users and API keys by day (usage/…) and by hour (usage_hours/…). Each file is read back and compared with the table: the number
-of rows, and a checksum of each column. With --drop the day of the audit log is then removed from the
-database. Interrupted and started again, the command goes on where it was.
-
-With --expire 7y the command deletes the files of days that ended more than 7 years ago. It deletes only
-files that it wrote: the name and the metadata of the file must say so.
+	use:   "archive --before AGE --to DESTINATION [--drop]",
+	short: "Copies old days of the audit log to Parquet files",
+	long: `Copies the days of the audit log that ended before --before to Parquet files, one for each day in UTC, such as
+audit/2026/08/2026-08-01.parquet. Each file is read back and compared with the table: the number of rows, and a
+checksum of each column. With --drop the day is then removed from the database. Interrupted and started again, the
+command goes on where it was. Run it once a day, from cron or systemd.
 
 --to is a folder that exists, or s3://BUCKET/PREFIX. The credentials for S3 are in
 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN), or in the profile AWS_PROFILE
 of ~/.aws/credentials, or are those of the machine's role. AWS_REGION is the region, and
-AWS_ENDPOINT_URL the address of a server other than Amazon's.
+AWS_ENDPOINT_URL the address of a server other than Amazon's. Files are never deleted: the rules
+of the bucket can do that.
 
 Upkeep deletes days that are past their retention, archived or not. The command prints a warning if
-a retention is not at least 7 days longer than --before: days that a failed run leaves could be lost.
+the retention is not at least 7 days longer than --before: days that a failed run leaves could be lost.
 
 The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 	example: `  caddy pg-ratelimit archive --before 60d --to /srv/archive
-  caddy pg-ratelimit archive --before 60d --to s3://logs/limits --drop --expire 7y`,
+  caddy pg-ratelimit archive --before 60d --to s3://logs/limits --drop`,
 	of: ofHistory,
 	flags: []flag{
 		{name: "before", value: "", read: anAge, usage: "archive days that ended before: an age such as 60d, or a time such as 2026-08-01", needed: true},
 		{name: "to", value: "", usage: "a folder, or s3://BUCKET/PREFIX", needed: true},
 		{name: "drop", value: false, usage: "remove the days of the audit log from the database when they are archived"},
-		{name: "expire", value: "", read: anAge, usage: "delete the files of days that ended before: an age such as 7y, or a time"},
 	},
 	do: func(c *call) error {
 		to, err := archive.NewDestination(c.text("to"))
 		if err != nil {
 			return err
 		}
-		return c.archive(archive.Options{To: to, Before: get[time.Time](c, "before"), Expire: get[time.Time](c, "expire"), Drop: c.is("drop")})
+		return c.archive(archive.Options{To: to, Before: get[time.Time](c, "before"), Drop: c.is("drop")})
 	},
 }
 
@@ -76,7 +72,7 @@ func (c *call) archive(o archive.Options) error {
 	}
 	return errors.Join(err, show(c, days, nil, func(p *page, days []archive.Day) {
 		if len(days) == 0 && err == nil {
-			p.print("No day of the history that is not archived yet ended before %s.\n", moment(o.Before))
+			p.print("No day of the audit log that is not archived yet ended before %s.\n", moment(o.Before))
 		}
 	}))
 }

@@ -43,17 +43,6 @@ func TestArchive(t *testing.T) {
 	if n := one[int64](s, "SELECT count(*) FROM rate_limit_audit"); n != 1 {
 		t.Errorf("%d rows are left, want 1", n)
 	}
-	s.sql("INSERT INTO rate_limit_usage (day, user_id, requests, last_request) SELECT (now() AT TIME ZONE 'UTC')::date - 65, 'ada', 5, now()")
-	if got := s.must("archive", "--before", "60d", "--to", dir); !regexp.MustCompile(` archived +1 .* usage/`).MatchString(got) {
-		t.Errorf("it printed %q, want the usage archived", got)
-	}
-	got = s.must("archive", "--before", "60d", "--to", dir, "--expire", "61d")
-	if !regexp.MustCompile(days[0].Day+` +expired +2 `).MatchString(got) || strings.Contains(got, days[1].Day+"  expired") || !strings.Contains(got, " usage/") {
-		t.Errorf("with --expire it printed %q, want the first file and that of the usage deleted", got)
-	}
-	if _, err := os.Stat(filepath.Join(dir, days[0].File)); err == nil {
-		t.Errorf("%s is there still", days[0].File)
-	}
 }
 
 func TestArchiveIsToldWhatIsWrong(t *testing.T) {
@@ -69,8 +58,6 @@ func TestArchiveIsToldWhatIsWrong(t *testing.T) {
 		{"--before: \"soon\"", []string{"--before", "soon", "--to", dir}},
 		{"in the past", []string{"--before", tomorrow, "--to", dir}},
 		{"a folder that exists", []string{"--before", "60d", "--to", filepath.Join(dir, "missing")}},
-		{"--expire", []string{"--before", "60d", "--to", dir, "--expire", "60d"}},
-		{"--expire: \"soon\"", []string{"--before", "60d", "--to", dir, "--expire", "soon"}},
 		{"has no arguments", []string{"--before", "60d", "--to", dir, "more"}},
 	} {
 		s.fails([]string{c.want}, append([]string{"archive"}, c.args...)...)

@@ -13,23 +13,19 @@ var nodesCommand = entry{
 	short: "Lists the proxies, and whether each has applied all changes",
 	long: `Lists the proxies that count in the database, and whether each has applied all changes of the policy and obeys a
 pause of the limits. A proxy that cannot decide lacks privileges: PROBLEMS has the statements that give them. One that
-has ended, or has not been seen for 10 seconds and is gone, is deleted from the list after a day. Below the list: when a
-proxy last archived the history, if a configuration says so (history { archive … daily }).`,
+has ended, or has not been seen for 10 seconds and is gone, is deleted from the list after a day.`,
 	example: `  caddy pg-ratelimit nodes
   caddy pg-ratelimit nodes --json`,
 	of: ofCounters,
 	do: func(c *call) (err error) {
 		nodes := from(c, ofCounters, &err, (*admin.Database).Nodes)
 		pause := from(c, ofCounters, &err, (*admin.Database).Paused)
-		archives := from(c, ofHistory, &err, (*admin.Database).Archives)
 		warnings := from(c, ofPolicy, &err, (*admin.Database).RuleWarnings)
 		return show(c, nodes, err, func(p *page, nodes []admin.Node) {
 			if pause != nil {
 				addPause(p, pause)
 			}
 			addList(p, nodes, nodeRow, "No proxy counts here.")
-			addSection(p, "Archives of the history:", archives, fields[admin.Archive](
-				"TO target, BY node, BEGUN began_at, LAST SUCCESS succeeded_at=never, FILES files, FAILED failed_at, PROBLEM problem"))
 			addSection(p, "Rules that may not mean what they say:", warnings, fields[admin.RuleWarning]("RULE rule, WARNING warning"))
 		})
 	},

@@ -728,23 +728,6 @@ COMMENT ON COLUMN rate_limit_writers.batch IS 'The number of the last batch that
 COMMENT ON COLUMN rate_limit_writers.written IS 'How many decisions the process has written to rate_limit_audit.';
 COMMENT ON COLUMN rate_limit_writers.dropped IS 'How many decisions the process could not write, because the database was slow or down for too long.';
 COMMENT ON COLUMN rate_limit_writers.seen IS 'When the last batch was written.';
-CREATE TABLE IF NOT EXISTS rate_limit_archives (
-	target       text NOT NULL CONSTRAINT rate_limit_archives_pkey PRIMARY KEY,
-	node         text NOT NULL,
-	began_at     timestamptz NOT NULL DEFAULT now(),
-	succeeded_at timestamptz,
-	failed_at    timestamptz,
-	problem      text,
-	files        bigint NOT NULL DEFAULT 0
-);
-COMMENT ON TABLE rate_limit_archives IS 'When a proxy last archived the history, as its configuration says: a row for each target. One proxy of all does it once a day in UTC, and tries again an hour after a failure.';
-COMMENT ON COLUMN rate_limit_archives.target IS 'The folder, or s3://BUCKET/PREFIX.';
-COMMENT ON COLUMN rate_limit_archives.node IS 'The proxy that began last.';
-COMMENT ON COLUMN rate_limit_archives.began_at IS 'When it began.';
-COMMENT ON COLUMN rate_limit_archives.succeeded_at IS 'When a run last ended without a problem.';
-COMMENT ON COLUMN rate_limit_archives.failed_at IS 'When a run last ended with a problem. NULL: none has since the last success.';
-COMMENT ON COLUMN rate_limit_archives.problem IS 'That problem.';
-COMMENT ON COLUMN rate_limit_archives.files IS 'How many files the last run wrote.';
 CREATE TABLE IF NOT EXISTS rate_limit_retention (
 	what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY,
 	keep   interval NOT NULL,

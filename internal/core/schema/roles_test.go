@@ -92,7 +92,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"INSERT INTO rate_limit_changes (kind, by) VALUES ('user', 'somebody else')", "DELETE FROM rate_limit_changes", "UPDATE rate_limit_changes SET by = 'somebody else'",
 		"TRUNCATE rate_limit_users", "SELECT rate_limit_forget()", "SELECT rate_limit_forget_person('ann')", "SELECT rate_limit_uninstall()", "CREATE TABLE x ()", "DROP TABLE rate_limit_bans", "ALTER TABLE rate_limit_rules DISABLE TRIGGER ALL", "SET session_replication_role = replica",
 		"UPDATE rate_limit_ephemeral SET count = 0", "INSERT INTO rate_limit_durable (prefix, key) VALUES ('p', 'k')", "DELETE FROM rate_limit_audit", "UPDATE rate_limit_usage SET cost = 0", "DELETE FROM rate_limit_metrics",
-		"UPDATE rate_limit_nodes SET node = 'x'", "DELETE FROM rate_limit_archives",
+		"UPDATE rate_limit_nodes SET node = 'x'",
 	} {
 		if failure := s.fails(forbidden); failure.Code != "42501" {
 			t.Errorf("an administrator, %s: %s", forbidden, failure.Message)

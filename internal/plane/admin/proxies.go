@@ -43,26 +43,6 @@ type Node struct {
 	Elsewhere bool `json:"-" db:"-"`
 }
 
-// Archive is when a proxy last archived the history to a target, as its configuration says.
-type Archive struct {
-	Target    string     `json:"target"`
-	Node      string     `json:"node"`
-	Began     time.Time  `json:"began_at"`
-	Succeeded *time.Time `json:"succeeded_at"`
-	Failed    *time.Time `json:"failed_at"`
-	Problem   *string    `json:"problem"`
-	Files     int64      `json:"files"`
-}
-
-// Archives returns the targets of daily archives that the role may read about, in the order of their names.
-func (d *Database) Archives(ctx context.Context) ([]Archive, error) {
-	readable, err := value[bool](ctx, d, "SELECT coalesce(has_table_privilege(to_regclass('rate_limit_archives'), 'SELECT'), false)")
-	if err != nil || !*readable {
-		return nil, err
-	}
-	return rows[Archive](ctx, d, "SELECT target, node, began_at, succeeded_at, failed_at, problem, files FROM rate_limit_archives ORDER BY target")
-}
-
 // Nodes returns the proxies in the order of their names.
 func (d *Database) Nodes(ctx context.Context) ([]Node, error) {
 	w := d.work(ctx)

@@ -21,9 +21,6 @@ type Options struct {
 	// Drop removes each day of the audit log from the database after it was archived: its partition is
 	// detached before, and dropped afterwards.
 	Drop bool
-	// Expire is the time at or before which a day must have ended so that its files are deleted. The
-	// zero time: none is.
-	Expire time.Time
 	// Now is the present time. The zero time is that of the server.
 	Now time.Time
 	// Patience is how long a statement waits for a lock that another session holds, and so for
@@ -32,8 +29,7 @@ type Options struct {
 	// Done is called after each partition, also after one that was not archived. It may be nil.
 	Done func(Day)
 	// Warn is called at the end if upkeep may delete days before a run has archived them: if the
-	// retention of a part of the history is not a week longer than the age of the days that are
-	// archived. It may be nil.
+	// retention of the audit log is not a week longer than the age of the archived days. It may be nil.
 	Warn func(error)
 }
 
@@ -47,7 +43,6 @@ const (
 	Unchanged Result = "unchanged" // the file was there already
 	Empty     Result = "empty"     // it has no rows, so there is no file
 	Skipped   Result = "skipped"   // see Problem
-	Expired   Result = "expired"   // its file was deleted
 )
 
 // Day is a partition that Run looked at.
@@ -96,9 +91,6 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if !o.Before.Before(o.Now) {
 		return nil, &ratelimit.FieldError{Field: "--before", Value: o.Before.UTC().Format(time.RFC3339), Want: "in the past"}
 	}
-	if !o.Expire.Before(o.Before) {
-		return nil, &ratelimit.FieldError{Field: "--expire", Value: o.Expire.UTC().Format(time.RFC3339), Want: "longer ago than --before"}
-	}
 	if err := o.To.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -109,18 +101,11 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range sums {
-		more, err := sumsOf(ctx, conn, p, o)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, more...)
-	}
 	var days []Day
 	var blocked *problem
 	skipped := 0
 	for _, p := range all {
-		if end := p.day.Add(dayLength); end.After(o.Before) || !end.After(o.Expire) {
+		if p.day.Add(dayLength).After(o.Before) {
 			continue
 		}
 		w := work{conn: conn, options: o, partition: p, blocked: blocked, day: Day{Day: dayName(p.day), Partition: p.name, Result: Skipped}}
@@ -140,8 +125,7 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if skipped > 0 {
 		err = fmt.Errorf("%d of %d partitions could not be archived as asked", skipped, len(days))
 	}
-	expired, failure := expire(ctx, o)
-	return append(days, expired...), errors.Join(err, failure, checkRetention(ctx, conn, o))
+	return days, errors.Join(err, checkRetention(ctx, conn, o))
 }
 
 // prepareSession sets the session up and takes the lock.
@@ -187,22 +171,20 @@ func unlock(ctx context.Context, conn *pgx.Conn) {
 
 // checkRetention warns if upkeep may delete days before they are archived.
 func checkRetention(ctx context.Context, conn *pgx.Conn, o Options) error {
-	var what, keep string
 	var deletedBefore time.Time
-	rows, err := conn.Query(ctx, "SELECT what, keep::text, $1::timestamptz - keep FROM rate_limit_retention WHERE what IN ('audit', 'metrics_hour', 'usage') ORDER BY what", o.Now)
-	if err != nil {
+	err := conn.QueryRow(ctx, "SELECT $1::timestamptz - keep FROM rate_limit_retention WHERE what = 'audit'", o.Now).Scan(&deletedBefore)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil || o.Warn == nil || o.Before.Sub(deletedBefore) >= margin {
 		return err
 	}
-	_, err = pgx.ForEachRow(rows, []any{&what, &keep, &deletedBefore}, func() error {
-		if o.Warn != nil && o.Before.Sub(deletedBefore) < margin {
-			o.Warn(&ratelimit.FieldError{
-				Field: "--before", Value: o.Before.UTC().Format(time.RFC3339),
-				Want: fmt.Sprintf("%s or later. Upkeep deletes days of %s after %s (rate_limit_retention), archived or not, and a week must be left to repair an archive that fails. "+
-					"Archive younger days, or raise the retention: retention { %s … } in the configuration, or UPDATE rate_limit_retention SET keep = … WHERE what = '%s'",
-					deletedBefore.Add(margin).UTC().Format(time.RFC3339), what, keep, what, what),
-			})
-		}
-		return nil
+	o.Warn(&ratelimit.FieldError{
+		Field: "--before", Value: o.Before.UTC().Format(time.RFC3339),
+		Want: fmt.Sprintf("%s or later. Upkeep deletes days of the audit log after their retention (rate_limit_retention), archived or not, "+
+			"and a week must be left to repair an archive that fails. Archive younger days, or raise the retention: "+
+			"retention { audit … } in the configuration, or UPDATE rate_limit_retention SET keep = … WHERE what = 'audit'",
+			deletedBefore.Add(margin).UTC().Format(time.RFC3339)),
 	})
-	return err
+	return nil
 }

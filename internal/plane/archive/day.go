@@ -42,7 +42,7 @@ func (w *work) run(ctx context.Context) (Day, error) {
 // partition.
 func (w *work) do(ctx context.Context) error {
 	p := w.partition
-	drop := w.options.Drop && p.oid != 0
+	drop := w.options.Drop
 	switch {
 	case p.attached && w.blocked != nil && (drop || p.pending):
 		return w.blocked
@@ -76,17 +76,14 @@ func (w *work) do(ctx context.Context) error {
 	return nil
 }
 
-// unchanged tells whether there is nothing to do without Drop: the partition is empty, or has as
-// many rows as one of its day's files, from the same first to the same last, in the same state.
+// unchanged reports whether there is nothing to do without Drop: the partition is empty, or has as
+// many rows as one of its day's files, from the same first to the same last.
 func (w *work) unchanged(ctx context.Context) (bool, error) {
 	var f Footer
 	p := w.partition
-	err := reading(ctx, w.conn, p, func(tx pgx.Tx) (err error) {
-		if f.State, err = stateOf(ctx, tx, p); err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, fmt.Sprintf("SELECT count(*), coalesce((extract(epoch FROM min(%s)) * 1000000)::bigint, 0), coalesce((extract(epoch FROM max(%s)) * 1000000)::bigint, 0) FROM %s",
-			p.time, p.time, p.from)).Scan(&f.Rows, &f.First, &f.Last)
+	err := reading(ctx, w.conn, p, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `SELECT count(*), coalesce((extract(epoch FROM min(time)) * 1000000)::bigint, 0),
+			coalesce((extract(epoch FROM max(time)) * 1000000)::bigint, 0) FROM ONLY `+p.table).Scan(&f.Rows, &f.First, &f.Last)
 	})
 	if err != nil {
 		return false, err
@@ -100,7 +97,7 @@ func (w *work) unchanged(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	for _, file := range files.there {
-		if file.Rows == f.Rows && file.First == f.First && file.Last == f.Last && file.State == f.State {
+		if file.Rows == f.Rows && file.First == f.First && file.Last == f.Last {
 			w.found(Unchanged, file.name, f.Rows, file.size)
 			return true, nil
 		}
@@ -114,7 +111,7 @@ func (w *work) archive(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	name := fileOf(w.partition.folder, w.partition.day, files.free)
+	name := fileOf(w.partition.day, files.free)
 	temporary, err := w.options.To.temporary(name)
 	if err != nil {
 		return err
@@ -143,7 +140,7 @@ func (w *work) archive(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	older, err := w.older(ctx, local, written, files)
+	older, err := w.contained(ctx, local, files)
 	if err != nil {
 		return err
 	}
@@ -170,23 +167,12 @@ func (w *work) write(ctx context.Context, to *os.File) (Fingerprint, error) {
 			return err
 		}
 		writer = newFileWriter(to, w.partition, columns)
-		if writer.footer.State, err = stateOf(ctx, tx, w.partition); err != nil {
-			return err
-		}
 		return readTable(ctx, w.conn, w.partition, columns, writer.add)
 	})
 	if err != nil {
 		return Fingerprint{}, err
 	}
 	return writer.close()
-}
-
-// stateOf is the state of the rows, if rows of the part are changed.
-func stateOf(ctx context.Context, tx pgx.Tx, p partition) (state string, err error) {
-	if p.state != "" {
-		err = tx.QueryRow(ctx, "SELECT coalesce("+p.state+"::text, '') FROM "+p.from).Scan(&state)
-	}
-	return state, err
 }
 
 // dayFiles are the files of a day.
@@ -203,7 +189,7 @@ type dayFile struct {
 
 // files reads what the files of the day say about themselves.
 func (w *work) files(ctx context.Context) (dayFiles, error) {
-	names, free, err := filesOf(ctx, w.options.To, w.partition.folder, w.partition.day)
+	names, free, err := filesOf(ctx, w.options.To, w.partition.day)
 	if err != nil {
 		return dayFiles{}, err
 	}
@@ -238,22 +224,6 @@ func (w *work) with(ctx context.Context, name string, whole bool, do func(source
 // verify reads a file that an earlier run wrote.
 func (w *work) verify(ctx context.Context, name string, want Fingerprint) error {
 	return w.with(ctx, name, true, func(s sourceCloser) error { return check(s, want) })
-}
-
-// older returns the file that the new one can replace, or "" if there is none.
-func (w *work) older(ctx context.Context, local readableFile, written Fingerprint, files dayFiles) (string, error) {
-	if w.partition.state == "" {
-		return w.contained(ctx, local, files)
-	}
-	if len(files.there) == 0 {
-		return "", nil
-	}
-	file := files.there[0]
-	if file.Rows > written.Rows {
-		return "", &problem{fmt.Sprintf("%s has %d rows, and the table has only %d: rows were deleted since it was written. Move the file away, and the next run writes the day anew",
-			file.name, file.Rows, written.Rows)}
-	}
-	return file.name, nil
 }
 
 // contained returns the file whose rows are all among those of the new file, so that the new one

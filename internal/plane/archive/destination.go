@@ -28,7 +28,7 @@ type Destination interface {
 	// publish gives the temporary file its name, as a whole. It replaces a file of that
 	// name. Then the file is what verify accepts, or publish returns an error and removes it.
 	publish(ctx context.Context, f *os.File, name string, verify func(readableFile) error) error
-	// list returns the names that begin with prefix, which has the folder of a part at least.
+	// list returns the names that begin with prefix, which has the folder at least.
 	list(ctx context.Context, prefix string) ([]string, error)
 	// remove removes a file.
 	remove(ctx context.Context, name string) error
@@ -63,8 +63,11 @@ func dayName(day time.Time) string { return day.Format(time.DateOnly) }
 
 const extension = ".parquet"
 
-// fileOf is the name of the nth file of a day, from 1, of the part with that folder.
-func fileOf(folder string, day time.Time, n int) string {
+// folder is the one folder of an archive.
+const folder = "audit"
+
+// fileOf returns the name of the nth file of a day, from 1.
+func fileOf(day time.Time, n int) string {
 	number := ""
 	if n > 1 {
 		number = "-" + strconv.Itoa(n)
@@ -72,8 +75,8 @@ func fileOf(folder string, day time.Time, n int) string {
 	return path.Join(folder, day.Format("2006/01"), dayName(day)+number+extension)
 }
 
-// dayOf is the inverse of fileOf. A name that fileOf does not give is not ok.
-func dayOf(folder, name string) (day time.Time, n int, ok bool) {
+// dayOf inverts fileOf. ok is false for any other name.
+func dayOf(name string) (day time.Time, n int, ok bool) {
 	base := strings.TrimSuffix(path.Base(name), extension)
 	if len(base) < len(time.DateOnly) {
 		return day, 0, false
@@ -83,26 +86,26 @@ func dayOf(folder, name string) (day time.Time, n int, ok bool) {
 	if number := base[len(time.DateOnly):]; err == nil && number != "" {
 		n, err = strconv.Atoi(strings.TrimPrefix(number, "-"))
 	}
-	return day, n, err == nil && fileOf(folder, day, n) == name
+	return day, n, err == nil && fileOf(day, n) == name
 }
 
 // filesOf returns the files of a day that are there, in the order of their numbers, and the
 // first free number.
-func filesOf(ctx context.Context, d Destination, folder string, day time.Time) (names []string, free int, err error) {
-	all, err := d.list(ctx, strings.TrimSuffix(fileOf(folder, day, 1), extension))
+func filesOf(ctx context.Context, d Destination, day time.Time) (names []string, free int, err error) {
+	all, err := d.list(ctx, strings.TrimSuffix(fileOf(day, 1), extension))
 	if err != nil {
 		return nil, 0, fmt.Errorf("listing the files of %s: %w", dayName(day), err)
 	}
 	numbers := make([]int, 0, len(all))
 	for _, name := range all {
-		if _, n, ok := dayOf(folder, name); ok {
+		if _, n, ok := dayOf(name); ok {
 			numbers = append(numbers, n)
 		}
 	}
 	slices.Sort(numbers)
 	free = 1
 	for _, n := range numbers {
-		names = append(names, fileOf(folder, day, n))
+		names = append(names, fileOf(day, n))
 		free = n + 1
 	}
 	return names, free, nil

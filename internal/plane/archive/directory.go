@@ -40,19 +40,17 @@ func (d *directory) path(name string) string { return filepath.Join(d.root, file
 
 // prepare removes the temporary files that a run left that was killed.
 func (d *directory) prepare(ctx context.Context) error {
-	for _, p := range append([]part{audit}, sums...) {
-		names, err := d.list(ctx, p.folder+"/")
-		if err != nil {
-			return err
+	names, err := d.list(ctx, folder+"/")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		of, isTemporary := strings.CutSuffix(name, temporaryExtension)
+		if _, _, ok := dayOf(of); !isTemporary || !ok {
+			continue
 		}
-		for _, name := range names {
-			of, isTemporary := strings.CutSuffix(name, temporaryExtension)
-			if _, _, ok := dayOf(p.folder, of); !isTemporary || !ok {
-				continue
-			}
-			if err := d.remove(ctx, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
+		if err := d.remove(ctx, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
 	}
 	return nil

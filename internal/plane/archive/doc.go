@@ -1,19 +1,10 @@
-// Package archive copies days of the history to Parquet files, drops the days of the audit log that it has
-// copied, and deletes files that have expired. Run does all of it.
+// Package archive copies days of the audit log to Parquet files, and drops the days that it has copied. Run does
+// all of it.
 //
-// A day in UTC of each part of the history becomes one file: the audit log, the hours of the metrics, and the
-// usage by day and by hour.
-//
-//	audit/2026/08/2026-08-01.parquet
-//	metrics/2026/08/2026-08-01.parquet
-//	usage/2026/08/2026-08-01.parquet
-//	usage_hours/2026/08/2026-08-01.parquet
+// A day in UTC becomes one file, such as audit/2026/08/2026-08-01.parquet.
 //
 // The columns are those of the table, with the same names and in the same order. The catalogue of the database
 // says which they are. A file of an older version, with fewer columns, is replaced.
-//
-// Metrics and usage are added up: a proxy that could not reach the database may add to a row of a day that is
-// archived already. A file has a state that tells this, and is replaced then, for a month.
 //
 // The audit log has a partition for each day, and its rows are only ever added.
 // A day can have more than one partition: rows that come after the partition of their day was
@@ -35,8 +26,8 @@
 //
 // The parts of the package:
 //
-//   - daily.go: a run each day, of one process of all; archive.go: a run; day.go: one partition; expire.go: files that have expired
-//   - partitions.go: finding, detaching and dropping partitions; parts.go: the days of the other parts
+//   - archive.go: a run; day.go: one partition
+//   - partitions.go: finding, detaching and dropping partitions
 //   - columns.go, rows.go: the columns, and reading them from Postgres
 //   - fingerprint.go: the checksums
 //   - parquet.go: writing and reading a file; overlap.go: comparing the rows of two files

@@ -60,14 +60,11 @@ type hasher struct {
 	hashes       []uint64
 }
 
-// timeNames are the names of the column with the time of a row. A table has one of them.
-var timeNames = []string{"time", "hour", "day"}
-
 func newHasher(names []string) *hasher {
 	h := &hasher{names: names, columns: make([]uint64, len(names)), hashes: make([]uint64, len(names))}
 	for i, name := range names {
 		h.order = append(h.order, i)
-		if slices.Contains(timeNames, name) {
+		if name == "time" {
 			h.time = i
 		}
 	}
@@ -132,13 +129,9 @@ func appendValue(to []byte, v parquet.Value) []byte {
 // rowTime is the time of a row in microseconds since 1970.
 func (h *hasher) rowTime(row parquet.Row) int64 {
 	for _, v := range row {
-		if v.Column() != h.time {
-			continue
+		if v.Column() == h.time {
+			return v.Int64()
 		}
-		if v.Kind() == parquet.Int32 { // a day
-			return int64(v.Int32()) * dayLength.Microseconds()
-		}
-		return v.Int64()
 	}
 	return 0
 }

@@ -25,8 +25,6 @@ const footerKey = "pg_ratelimit"
 type Footer struct {
 	Day       string `json:"day"`       // such as 2026-08-01, in UTC
 	Partition string `json:"partition"` // the name of the table
-	// State changes if a row of the table is changed. It is empty if rows are only ever added.
-	State string `json:"state,omitempty"`
 	Fingerprint
 }
 
@@ -41,14 +39,14 @@ type fileWriter struct {
 }
 
 func newFileWriter(to io.Writer, p partition, columns []column) *fileWriter {
-	schema := schemaOf(p.part.table, columns)
+	schema := schemaOf("rate_limit_audit", columns)
 	w := parquet.NewGenericWriter[any](to, schema,
 		parquet.Compression(&parquet.Zstd),
 		parquet.MaxRowsPerRowGroup(groupRows),
 		parquet.PageBufferSize(pageBytes),
 		parquet.DictionaryMaxBytes(dictionaryBytes),
 		parquet.DataPageStatistics(true),
-		parquet.SortingWriterConfig(parquet.SortingColumns(parquet.Ascending(p.time))),
+		parquet.SortingWriterConfig(parquet.SortingColumns(parquet.Ascending("time"))),
 		parquet.CreatedBy("pg_ratelimit", "", ""),
 	)
 	names := make([]string, len(columns))

@@ -10,14 +10,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// partition is what becomes a file: a table with rows of a day, which is a partition of rate_limit_audit or
-// was one, or a day of a part that is added up.
+// partition is a table with rows of a day, which is a partition of rate_limit_audit or was one.
 type partition struct {
-	part
-	oid      uint32 // 0 of a part that is added up
+	oid      uint32
 	name     string
 	table    string // with its schema, for SQL
-	from     string // for SQL: the rows
 	parent   string // rate_limit_audit with its schema, for SQL
 	day      time.Time
 	attached bool
@@ -43,9 +40,7 @@ ORDER BY c.relname`)
 	var all []partition
 	if err == nil {
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
-			p.part = audit
 			err = row.Scan(&p.oid, &p.name, &p.table, &p.parent, &p.day, &p.attached, &p.pending)
-			p.from = "ONLY " + p.table
 			return p, err
 		})
 	}
@@ -127,10 +122,8 @@ func reading(ctx context.Context, conn *pgx.Conn, p partition, do func(pgx.Tx) e
 		return err
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it only read
-	if p.oid != 0 {
-		if err := lock(ctx, tx, p, "ACCESS SHARE"); err != nil {
-			return err
-		}
+	if err := lock(ctx, tx, p, "ACCESS SHARE"); err != nil {
+		return err
 	}
 	return do(tx)
 }

@@ -17,7 +17,7 @@ func readTable(ctx context.Context, conn *pgx.Conn, p partition, columns []colum
 		names[i], targets[i] = c.sql(), c.kind().target()
 	}
 	// The description of the result lets the server send it in the binary form.
-	result, err := conn.Query(ctx, "SELECT "+strings.Join(names, ", ")+" FROM "+p.from+" ORDER BY "+p.time, pgx.QueryExecModeDescribeExec)
+	result, err := conn.Query(ctx, "SELECT "+strings.Join(names, ", ")+" FROM ONLY "+p.table+" ORDER BY time", pgx.QueryExecModeDescribeExec)
 	if err != nil {
 		return err
 	}

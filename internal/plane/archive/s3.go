@@ -107,15 +107,13 @@ func (s *s3) prepare(ctx context.Context) error {
 	if !there {
 		return &ratelimit.FieldError{Field: "--to", Value: s.String(), Want: "a bucket that exists, in the region of AWS_REGION"}
 	}
-	for _, p := range parts {
-		for upload := range s.client.ListIncompleteUploads(ctx, s.bucket, s.key(p.folder)+"/", true) {
-			if upload.Err != nil {
-				// The credentials need not allow this. What is left takes space and does no harm.
-				return ctx.Err()
-			}
-			if err := s.client.RemoveIncompleteUpload(ctx, s.bucket, upload.Key); err != nil {
-				return ctx.Err()
-			}
+	for upload := range s.client.ListIncompleteUploads(ctx, s.bucket, s.key(folder)+"/", true) {
+		if upload.Err != nil {
+			// The credentials need not allow this. What is left takes space and does no harm.
+			return ctx.Err()
+		}
+		if err := s.client.RemoveIncompleteUpload(ctx, s.bucket, upload.Key); err != nil {
+			return ctx.Err()
 		}
 	}
 	return nil

@@ -21,21 +21,10 @@ type HistorySettings struct {
 
 	// How long the parts of the history are kept. 0 leaves what the database has.
 	KeepAudit, KeepMinutes, KeepHours, KeepDays, KeepUsage time.Duration
-
-	Archive ArchiveSettings
-}
-
-// ArchiveSettings say how a proxy archives the history once a day. Only Caddy can.
-type ArchiveSettings struct {
-	To     string        // a folder, or s3://BUCKET/PREFIX; "" is no archive
-	Before time.Duration // the age from which days are archived
-	Expire time.Duration // the age from which files are deleted; 0 is never
-	Drop   bool          // removes the days of the audit log from the database
 }
 
 const (
 	wantAudit    = "off, denied, all, or sample and a percentage above 0% and up to 100%, as in sample 1%"
-	wantArchive  = "a folder or s3://BUCKET/PREFIX, daily, and if need be: before 60d, expire 7y (longer than before) or expire never, drop"
 	wantNodeName = "a name of 1 to 100 bytes of UTF-8 without control characters"
 
 	// maxNodeName is the longest name of a node or a region, in bytes.
@@ -131,57 +120,6 @@ func ParseAge(text string) (time.Duration, error) {
 		return 0, errWant
 	}
 	return time.Duration(years) * retentionYear, nil
-}
-
-// The archive's defaults.
-const (
-	archiveBefore = 60 * day
-	archiveExpire = 7 * retentionYear
-)
-
-// readArchive reads whether and how the history is archived daily, as in s3://logs/limits daily before 30d drop.
-func readArchive(to *Settings, text string) error {
-	if text == "" {
-		return nil
-	}
-	if strings.Contains(text, "://") && (!strings.HasPrefix(text, "s3://") || strings.ContainsAny(text, "?#@")) {
-		// What is wrong may hold a secret.
-		return &ratelimit.FieldError{Want: wantArchive + "; the credentials are in the environment"}
-	}
-	words := strings.Fields(text)
-	if len(words) < 2 || words[1] != "daily" {
-		return errWant
-	}
-	a := ArchiveSettings{To: words[0], Before: archiveBefore, Expire: archiveExpire}
-	for rest := words[2:]; len(rest) > 0; {
-		word := rest[0]
-		rest = rest[1:]
-		if word == "drop" && !a.Drop {
-			a.Drop = true
-			continue
-		}
-		if word != "before" && word != "expire" || len(rest) == 0 {
-			return errWant
-		}
-		age := time.Duration(0)
-		if word != "expire" || rest[0] != "never" {
-			var err error
-			if age, err = ParseAge(rest[0]); err != nil || age < day {
-				return errWant
-			}
-		}
-		if word == "before" {
-			a.Before = age
-		} else {
-			a.Expire = age
-		}
-		rest = rest[1:]
-	}
-	if a.Expire > 0 && a.Expire <= a.Before {
-		return errWant
-	}
-	to.History.Archive = a
-	return nil
 }
 
 // HistoryNeedsPostgres is the error of a history with MemoryDSN.

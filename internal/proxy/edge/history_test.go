@@ -3,7 +3,6 @@ package edge_test
 import (
 	"errors"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
@@ -40,31 +39,6 @@ func TestTheAuditThatRecordsMostCounts(t *testing.T) {
 			if got := edge.MoreAudit(a, b); got != ordered[max(i, j)] {
 				t.Errorf("of %+v and %+v: %+v", a, b, got)
 			}
-		}
-	}
-}
-
-func TestReadArchive(t *testing.T) {
-	read := func(text string) (edge.ArchiveSettings, error) {
-		var s edge.Settings
-		err := edge.Read(edge.HistoryTable, edge.Values{"archive": text}, &s)
-		return s.History.Archive, err
-	}
-	const day = 24 * time.Hour
-	for text, want := range map[string]edge.ArchiveSettings{
-		"":                   {},
-		"/srv/archive daily": {To: "/srv/archive", Before: 60 * day, Expire: 7 * 366 * day},
-		"s3://logs/limits daily before 30d expire 2y drop": {To: "s3://logs/limits", Before: 30 * day, Expire: 2 * 366 * day, Drop: true},
-		"/srv/archive daily drop expire never":             {To: "/srv/archive", Before: 60 * day, Drop: true},
-	} {
-		if got, err := read(text); err != nil || got != want {
-			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"/srv/archive", "daily", "/srv/archive weekly", "/srv/archive daily before", "/srv/archive daily before soon", "/srv/archive daily expire 60d",
-		"/srv/archive daily drop drop", "/srv/archive daily before never", "/srv/archive daily more", "s3://id:hunter2@logs daily", "https://id:hunter2@host daily"} {
-		if got, err := read(text); err == nil || !strings.HasPrefix(err.Error(), "archive: ") || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%q: %+v, %v, want an error of archive without a secret", text, got, err)
 		}
 	}
 }

@@ -180,8 +180,6 @@ var HistoryTable = []Setting{databaseOf("history"), {
 		"It applies to addresses in keys too.",
 	Default: "`full`",
 }, {
-	Name: "archive", Form: Words, Want: wantArchive, Read: readArchive,
-}, {
 	Name: "retention", Form: Block, Args: "a block", Settings: RetentionTable,
 }}
 
