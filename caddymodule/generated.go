@@ -13,8 +13,6 @@ type LimitSettings struct {
 	// `sliding_window`, `fixed_window`, `token_bucket`, `sliding_log`, `gcra` or `in_flight`: algorithms
 	// (docs/algorithms.md). Default: `sliding_window`.
 	Algorithm Text `json:"algorithm,omitempty"`
-	// Instead of `limit`: a limit for each value (docs/caddy.md#limits-by-a-value) of a placeholder. Default: none.
-	Limits Text `json:"limits,omitempty"`
 	// `100 1m` or `100/1m`: 100 events a minute. A `fixed_window` may follow the calendar
 	// (docs/algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`. For in_flight
 	// (docs/algorithms.md#in_flight): `5`. Default: required, here or in a zone.

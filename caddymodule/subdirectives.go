@@ -56,11 +56,6 @@ func (b *block) set(field reflect.Value, s *edge.Setting, args []string) error {
 	switch s.Form {
 	case edge.Block:
 		return b.setBlock(field, s, text)
-	case edge.Lines:
-		text += b.lines()
-		if text == "" {
-			return b.wrong(s.Name, text, s.WantArgs())
-		}
 	case edge.Switch:
 		if len(args) == 0 {
 			text = "on"
@@ -75,18 +70,6 @@ func (b *block) set(field reflect.Value, s *edge.Setting, args []string) error {
 	}
 	field.SetString(text)
 	return nil
-}
-
-// lines reads the lines of a block, if there is one, and joins them with commas.
-func (b *block) lines() string {
-	var lines []string
-	for nesting := b.d.Nesting(); b.d.NextBlock(nesting); {
-		lines = append(lines, strings.Join(append([]string{b.d.Val()}, b.d.RemainingArgs()...), " "))
-	}
-	if lines == nil {
-		return ""
-	}
-	return " " + strings.Join(lines, ", ")
 }
 
 // setBlock reads the block of a subdirective into a new struct, and checks it if it can check itself.

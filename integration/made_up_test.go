@@ -117,12 +117,7 @@ func zoneOf(random *rand.Rand, c *madeUp, prefix string, at int) edge.Values {
 	if c.policy != nil {
 		some(2, "ban", "1h after 1000000 refusals in 1d")
 	}
-	if random.IntN(6) == 0 && z["burst"] == "" {
-		delete(z, "limit")
-		z["limits"] = strings.ReplaceAll("{header.X-Plan} gold 60W, free 3W, default 9W", "W", window)
-	}
 	if c.settles {
-		delete(z, "limits")
 		delete(z, "burst")
 		z["algorithm"], z["prefix"], z["limit"], z["mode"] = "fixed_window", prefix+"-fixed_window", "1000000"+window, "enforce"
 		z["settle"] = pick(random, "header X-Tokens", "bytes", "json usage.total", "status 404 = 1, else 3")
@@ -209,7 +204,6 @@ func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
 	}
 	some(2, "X-User", "alice", "bob", "carol", "mallory", "2001:db8::1")
 	some(9, "X-User", "second")
-	some(3, "X-Plan", "gold", "free", "other")
 	some(3, "X-Cost", "0", "1", "3", "-2", "many", "99999999999999999999")
 	some(3, "X-Six", "2001:DB8::1:0:0:0:1", "2001:db8::2", "192.0.2.7", "::ffff:192.0.2.7", "text")
 	some(6, "Authorization", keys...)

@@ -45,7 +45,7 @@ func FuzzTemplates(f *testing.F) {
 			}
 		}
 		for _, change := range []func(*Config){
-			func(c *Config) { c.Other["key"] = text }, func(c *Config) { c.Other["cost"] = text }, func(c *Config) { c.Other["limit"], c.Other["limits"] = "", text+" default 5 1m" },
+			func(c *Config) { c.Other["key"] = text }, func(c *Config) { c.Other["cost"] = text },
 			func(c *Config) { c.Match = &edge.Match{Headers: []string{text}, Methods: []string{"GET"}} }, func(c *Config) { c.Match = &edge.Match{Paths: []string{text}, Hosts: []string{text}} },
 		} {
 			c := valid()

@@ -76,11 +76,7 @@ func plainText(value any) string {
 func (h *handler) understood(policy edge.Values) string {
 	var parts []string
 	for _, z := range h.site.Zones {
-		limit := z.Configured["limit"]
-		if limit == "" {
-			limit = "by " + z.Configured["limits"]
-		}
-		parts = append(parts, "limit "+z.Limit.Prefix+": "+limit+" ("+z.Limit.Algorithm.String()+", "+z.Mode.String()+"), key "+z.KeyText)
+		parts = append(parts, "limit "+z.Limit.Prefix+": "+z.Configured["limit"]+" ("+z.Limit.Algorithm.String()+", "+z.Mode.String()+"), key "+z.KeyText)
 	}
 	if policy != nil {
 		text := "policy"

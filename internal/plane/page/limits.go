@@ -17,7 +17,6 @@ type shownConfig struct {
 	Mode      string   `json:"mode"`
 	OnError   string   `json:"on_error"`
 	Settle    string   `json:"settle"`
-	Varies    bool     `json:"varies"` // Text is the amount without a value of the request
 	Durable   bool     `json:"durable"`
 	Lease     float64  `json:"lease"`
 	InFlight  *int64   `json:"in_flight"` // of a limit in_flight: requests that run now, of all keys
@@ -41,7 +40,7 @@ func (c *collector) configs() []*shownConfig {
 				s = &shownConfig{
 					Prefix: l.Limit.Prefix, Key: shortKey.Replace(l.Key), Algorithm: l.Limit.Algorithm.String(), Text: amountText(&l.Limit),
 					Mode: l.Mode, OnError: l.OnError, Settle: l.Settle,
-					Varies: l.Varies, Durable: l.Limit.Durable, Lease: l.Limit.Lease, of: l,
+					Durable: l.Limit.Durable, Lease: l.Limit.Lease, of: l,
 				}
 				if running := c.flights[s.Prefix]; l.Limit.Algorithm == ratelimit.InFlight && c.flights != nil {
 					s.InFlight = &running
@@ -56,7 +55,7 @@ func (c *collector) configs() []*shownConfig {
 	return all
 }
 
-// limits are those of all configurations, if their amounts are known. It takes the mutex.
+// limits are those of all configurations. It takes the mutex.
 func (c *collector) limits() []*ratelimit.Limit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +64,7 @@ func (c *collector) limits() []*ratelimit.Limit {
 	for _, s := range c.configs() {
 		l := s.of.Limit
 		l.Lease, l.LeaseEarly, l.MaxKeys, l.SynchronousCommit = 0, false, 0, false // of a proxy, and not of the counters
-		if !s.of.Varies && !seen[l] && l.Validate() == nil {
+		if !seen[l] && l.Validate() == nil {
 			seen[l] = true
 			all = append(all, &l)
 		}

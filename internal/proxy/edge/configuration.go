@@ -65,7 +65,7 @@ func (c *Configuration) Compile() (*Site, *Settings, error) {
 		}
 	}
 	hasLimit := c.hasLimit()
-	if len(c.Zones) > 0 && hasLimit && c.Limit["limit"] == "" && c.Limit["limits"] == "" {
+	if len(c.Zones) > 0 && hasLimit && c.Limit["limit"] == "" {
 		return nil, nil, limitMissing(c.Limit)
 	}
 	if hasLimit || len(c.Zones) == 0 && c.Policy == nil {

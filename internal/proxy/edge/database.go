@@ -138,20 +138,12 @@ func (d *Database) Close() {
 func (d *Database) share(z *Zone) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	z.Hit.Limit = d.shared(z.Hit.Limit)
-	for value, limit := range z.ByValue {
-		z.ByValue[value] = d.shared(limit)
-	}
-}
-
-// shared is the limit that is equal to another. The caller holds the mutex.
-func (d *Database) shared(limit *ratelimit.Limit) *ratelimit.Limit {
-	l := d.limits[*limit]
+	l := d.limits[*z.Hit.Limit]
 	if l == nil {
-		l = limit
+		l = z.Hit.Limit
 		d.limits[*l] = l
 	}
-	return l
+	z.Hit.Limit = l
 }
 
 // Keep returns what an adapter keeps as long as the database is open, and makes it at first.

@@ -8,6 +8,22 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// readRate reads the events and the window of a limit, or for limits InFlight how many requests may run at once.
+func readRate(to *Settings, text string) error {
+	l := &to.Limit.Limit
+	if l.Algorithm != ratelimit.InFlight {
+		rate, err := ratelimit.ParseRate(text)
+		l.Events, l.Window, l.Calendar, l.Zone = rate.Events, rate.Window, rate.Calendar, rate.Zone
+		return err
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return &ratelimit.FieldError{Value: text, Want: "how many requests may run at once, such as 5, for in_flight"}
+	}
+	l.Events = n
+	return nil
+}
+
 // readBurst reads the burst of a token bucket or of GCRA.
 func readBurst(to *Settings, text string) error {
 	if text == "" {

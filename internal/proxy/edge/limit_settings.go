@@ -18,11 +18,6 @@ type ConfiguredLimit struct {
 	Ban        *policy.BanAfter
 	Mode       policy.Mode
 
-	// ByValue has limits by the value of By, text with placeholders; Limit is for all other values. Nil if
-	// there is one limit for all requests. They have one row of a key.
-	ByValue map[string]*ratelimit.Limit
-	By      string
-
 	// Alternatives are those of the key, see policy.AlternativeKey; nil if it has none.
 	Alternatives []string
 }
@@ -33,11 +28,7 @@ func ReadLimit(from Values) (*ConfiguredLimit, error) {
 	if err := Read(LimitTable, from, &read); err != nil {
 		return nil, err
 	}
-	err := read.Limit.Limit.Validate()
-	if err == nil {
-		err = read.Limit.completeLimits()
-	}
-	return &read.Limit, configured(err, from)
+	return &read.Limit, configured(read.Limit.Limit.Validate(), from)
 }
 
 // configured returns the error of a limit in the words of the configuration: with the name and the text
@@ -50,9 +41,6 @@ func configured(err error, from Values) error {
 	switch wrong.Field {
 	case "events", "window", "calendar", "zone":
 		wrong.Field = "limit"
-		if from["limits"] != "" {
-			wrong.Field = "limits"
-		}
 	}
 	if text := from[wrong.Field]; text != "" {
 		wrong.Value = text
@@ -84,26 +72,11 @@ var LimitTable = []Setting{{
 		return err
 	},
 }, {
-	Name: "limits", Form: Lines, Args: wantLimits, Want: wantLimits, Syntax: "<text with placeholders> { <value> <events> <window> … default <events> <window> }",
-	Help:    "Instead of `limit`: a limit for [each value](caddy.md#limits-by-a-value) of a placeholder.",
-	Default: "none",
-	Read:    readBy, Validate: readLimits,
-}, {
 	Name: "limit", Form: Words, Syntax: "<events> <window> [calendar [<time zone>]] | <requests in flight>",
 	Help: "`100 1m` or `100/1m`: 100 events a minute. A `fixed_window` may follow the " +
 		"[calendar](algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`. For [in_flight](algorithms.md#in_flight): `5`.",
 	Default: "required, here or in a zone",
-	Validate: func(to *Settings, text string) error {
-		if to.Limit.By != "" {
-			if text != "" {
-				return &ratelimit.FieldError{Value: text, Want: "left out: limits are given"}
-			}
-			return nil
-		}
-		rate, err := parseRate(to.Limit.Limit.Algorithm, text)
-		setRate(&to.Limit.Limit, &rate)
-		return err
-	},
+	Validate: readRate,
 }, {
 	Name: "burst", Args: "one whole number", Want: "a whole number from 1 to 9007199254740992", Syntax: "<capacity>",
 	Help:    "For `token_bucket`, the capacity; below the events of `limit`, the bucket is refilled evenly. For `gcra`, how many events may pass at once.",
@@ -124,7 +97,7 @@ var LimitTable = []Setting{{
 	Name: "settle", Form: Words, Args: policy.WantSettle, Want: policy.WantSettle, Syntax: "header <name> | bytes | json <path> | status <statuses> = <cost>, else <cost>",
 	Help:    "What a request really cost, by its [response](caddy.md#cost-after-the-answer).",
 	Default: "what it was charged",
-	Read:    readSettle,
+	Read:    readSettle, Validate: checkSettle,
 }, {
 	Name: "durable", Form: Switch,
 	Help:    "Count in the logged table, which survives a crash of the database server.",

@@ -109,7 +109,6 @@ type ReportedLimit struct {
 	Mode    string          `json:"mode"`
 	OnError string          `json:"on_error"`
 	Settle  string          `json:"settle"`
-	Varies  bool            `json:"varies"` // the amount is that of a value of the request
 }
 
 // Rates are how many requests a second passed, were refused, and had no decision.
@@ -173,7 +172,7 @@ func (row *liveRow) addLimits(r *Report) {
 			r.OnError = append(r.OnError, onError)
 		}
 		for _, z := range h.Zones {
-			l := ReportedLimit{Limit: *z.Hit.Limit, Key: z.KeyText, Mode: z.Mode.String(), OnError: onError, Varies: z.ByValue != nil}
+			l := ReportedLimit{Limit: *z.Hit.Limit, Key: z.KeyText, Mode: z.Mode.String(), OnError: onError}
 			if z.Settle != nil {
 				l.Settle = z.Settle.Text
 			}

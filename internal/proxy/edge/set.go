@@ -19,7 +19,7 @@ type Set struct {
 
 	Audit history.Audit
 
-	Varies  bool // costs or limits of Hits depend on the request
+	Varies  bool // costs of Hits depend on the request
 	Shadow  bool // one of Hits is Apart
 	Settled bool // one of Settles is not nil
 	Flies   bool // one of Hits is on a limit InFlight
@@ -43,7 +43,7 @@ func newSet(s *Site, zones []*Zone) *Set {
 		t.Settles = append(t.Settles, z.Settle)
 		t.Bans = append(t.Bans, z.Ban)
 		t.Audit = MoreAudit(t.Audit, z.audit)
-		t.Varies = t.Varies || z.cost != nil || z.by != nil
+		t.Varies = t.Varies || z.cost != nil
 		t.Shadow = t.Shadow || z.Hit.Apart
 		t.Settled = t.Settled || z.Settle != nil
 	}

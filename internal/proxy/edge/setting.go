@@ -43,7 +43,6 @@ const (
 	Words        // one or several, which are joined with spaces
 	Switch       // on, off or nothing, which is on
 	Block        // of the Setting's Settings
-	Lines        // as Words, and a block may follow: its lines are joined with commas
 )
 
 // Settings are what the tables read. Each table sets its part.

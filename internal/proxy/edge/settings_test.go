@@ -276,10 +276,8 @@ func TestTheOrderOfSettingsDoesNotMatter(t *testing.T) {
 		wrong string
 	}{
 		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5", "algorithm": "in_flight"}, ""},
-		{edge.LimitTable, edge.Values{"prefix": "a", "limits": "{header.X} gold 5, default 1", "algorithm": "in_flight"}, ""},
 		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5 1m", "cost": "{header.X}", "min_cost": "0", "ban": "1h after 10 refusals in 1m"}, ""},
 		{edge.HandlerTable, handler("local", "50%"), ""},
-		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5 1m", "limits": "{header.X} default 5 1m"}, `limit: "5 1m": must be left out`},
 		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5 1m", "cost": "2", "min_cost": "1"}, `min_cost: "1": must be left out`},
 		{edge.LimitTable, edge.Values{"prefix": strings.Repeat("a", 255), "limit": "5 1m", "ban": "1h after 10 refusals in 1m"}, `prefix: "aaa`},
 		{edge.HandlerTable, handler("deny", "50%"), `local_share: "50%": must be left out`},

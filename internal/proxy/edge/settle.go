@@ -19,6 +19,14 @@ func readSettle(to *Settings, text string) (err error) {
 	return err
 }
 
+// checkSettle refuses a settlement of a slot.
+func checkSettle(to *Settings, text string) error {
+	if to.Limit.Settle != nil && to.Limit.Limit.Algorithm == ratelimit.InFlight {
+		return &ratelimit.FieldError{Value: text, Want: "left out with in_flight: a slot ends with its request"}
+	}
+	return nil
+}
+
 // Settling watches the response of a request that passes, and settles the request's hits at its end: it has the
 // store charge or give back the difference between what the request was charged and what it really cost.
 // Header and Body are called by one goroutine after the other.

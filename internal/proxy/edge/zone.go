@@ -57,7 +57,6 @@ type Zone struct {
 
 	alternatives []alternative // of the key; nil without
 	cost         Text          // nil for a fixed cost
-	by           Text          // nil if there is one limit for all requests
 	audit        history.Audit
 	empty        int32 // 1 once the log has a warning that the key was empty; atomic
 }
@@ -97,11 +96,6 @@ func NewZone(from Values, parse ParseText) (*Zone, error) {
 			return nil, err
 		}
 	}
-	if z.By != "" {
-		if z.by, err = parse("limits", z.By); err != nil {
-			return nil, err
-		}
-	}
 	z.Hit = ratelimit.Hit{Limit: &z.Limit, Cost: z.Cost, Secret: z.Secret, Apart: z.Mode == policy.Shadow}
 	return z, nil
 }
@@ -134,13 +128,8 @@ func SetKey(z *Zone, q *Request, hit *ratelimit.Hit) {
 	}
 }
 
-// Vary sets the limit and the cost of a request's hit if they depend on the request.
+// Vary sets the cost of a request's hit if it depends on the request.
 func Vary(z *Zone, q *Request, hit *ratelimit.Hit) {
-	if z.by != nil {
-		if limit := z.ByValue[z.by.Of(q)]; limit != nil {
-			hit.Limit = limit
-		}
-	}
 	if z.cost != nil {
 		SetCost(hit, z.cost.Of(q), z.MinCost)
 	}
