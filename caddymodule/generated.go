@@ -66,10 +66,6 @@ type HandlerSettings struct {
 	// With `on_error local`: this proxy's share of each limit. Default: 100% divided by the proxies in the registry
 	// (docs/operating.md#the-registry-of-proxies).
 	LocalShare Text `json:"local_share,omitempty"`
-	// If the upstream sends `X-RateLimit-*` too: those of the limit (`auto` and `ours`, which differ in Traefik
-	// (docs/traefik.md#differences-from-the-caddy-module)), those with less remaining (`tighter`), or all (`both`).
-	// Default: `auto`.
-	Headers Text `json:"headers,omitempty"`
 	// Which fields (docs/caddy.md#what-the-client-sees) describe the limits: `X-RateLimit-*` (`x`), `RateLimit` and
 	// `RateLimit-Policy` (`ietf`), or both (`x ietf`). Default: `x`.
 	Fields Text `json:"fields,omitempty"`

@@ -71,7 +71,6 @@ type Handler struct {
 
 	logger         *zap.Logger
 	site           *edge.Site
-	headers        edge.HeaderPolicy
 	exempt         edge.ExemptSettings
 	use            *edge.Use
 	counters       []counters // of site.Zones
@@ -178,7 +177,7 @@ func (h *Handler) compile() error {
 	site.Settled = func(prefix string, outcome edge.SettleOutcome) {
 		h.settlements.WithLabelValues(prefix, string(outcome)).Inc()
 	}
-	h.site, h.headers, h.exempt = site, read.Headers, read.Exempt
+	h.site, h.exempt = site, read.Exempt
 	return nil
 }
 

@@ -33,7 +33,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, q *edge.Request
 	if h.hasErrorRoutes || errorRoutesRespond(r, err) {
 		return err
 	}
-	body := q.Content(w.Header())
+	body := outcome.Content(w.Header())
 	w.WriteHeader(outcome.Status)
 	_, _ = io.WriteString(w, body) // an error means that the client has closed the connection
 	return nil

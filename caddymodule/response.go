@@ -12,17 +12,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// responseWriter removes the X-RateLimit headers of an upstream from a response, see
-// Handler.Headers, and sets those of the module again, which an informational response (such as 103) may
+// responseWriter removes the X-RateLimit headers of an upstream from a response, and sets those of the module again, which an informational response (such as 103) may
 // have removed. There is at most one for a request. Several handlers share it.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
 	own     edge.OwnHeaders // or nil
 	fields  *edge.OwnFields // or nil
 	overage int64           // X-RateLimit-Overage; 0 is none
-	policy  edge.HeaderPolicy
-	informs bool // there was an informational response
-	wrote   bool // the final headers
+	informs bool            // there was an informational response
+	wrote   bool            // the final headers
 
 	settling []*edge.Settling // of the handlers that settle the request
 }
@@ -44,11 +42,9 @@ func responseWriterIn(w http.ResponseWriter) *responseWriter {
 // WriteHeader implements http.ResponseWriter.
 func (w *responseWriter) WriteHeader(status int) {
 	if !w.wrote {
-		if w.informs || w.policy != edge.BothHeaders {
-			edge.RestoreHeaders(w.Header(), w.own, w.policy)
-			if w.fields != nil {
-				edge.RestoreFields(w.Header(), w.fields, w.policy)
-			}
+		edge.RestoreHeaders(w.Header(), w.own)
+		if w.fields != nil {
+			edge.RestoreFields(w.Header(), w.fields)
 		}
 		if w.informs && len(w.Header()["X-Ratelimit-Overage"]) == 0 {
 			edge.SetOverage(w.Header(), w.overage)

@@ -77,8 +77,7 @@ func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 	return address.WithZone(""), false // a client can choose a long one
 }
 
-// setHeaders sets the headers of a response. It returns the writer for the rest of the
-// response, see Handler.Headers.
+// setHeaders sets the headers of a response. It returns the writer for the rest of the response.
 func (h *Handler) setHeaders(w http.ResponseWriter, q *edge.Request) http.ResponseWriter {
 	outcome, fields := &q.Outcome, h.site.Fields
 	if outcome.Status == 0 && outcome.Decision != nil { // an earlier handler may have set those of a tighter limit
@@ -93,11 +92,8 @@ func (h *Handler) setHeaders(w http.ResponseWriter, q *edge.Request) http.Respon
 		if outcome.Status != 0 || own == nil && ownFields == nil && q.Settling == nil {
 			return w
 		}
-		changes = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, policy: edge.BothHeaders}
+		changes = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
 		w = changes
-	}
-	if changes.policy == edge.BothHeaders && (own != nil || ownFields != nil) {
-		changes.policy = h.headers
 	}
 	if own != nil {
 		changes.own = own

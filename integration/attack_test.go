@@ -42,7 +42,7 @@ type attacker struct{ *rand.Rand }
 // database, a placeholder or a field.
 func (by attacker) text() string {
 	pieces := []string{"a", "127.0.0.1", "2001:db8::1", "1|", "|", "ip:", "sha256:", "prl_", "'; DROP TABLE rate_limit_rules; --", "{env.PGPASSWORD}", "%00", "%2F", "é", "\"", "\\", ",", ";q=", "\t", "rule/x",
-		"gold", "default", "application/problem+json", "*/*", "999999999999999999999", "-5", "NaN", strings.Repeat("x", by.IntN(5000)), fmt.Sprint(by.Int64())}
+		"gold", "*/*", "999999999999999999999", "-5", "NaN", strings.Repeat("x", by.IntN(5000)), fmt.Sprint(by.Int64())}
 	var text strings.Builder
 	for n := by.IntN(5); n >= 0; n-- {
 		text.WriteString(pieces[by.IntN(len(pieces))])
@@ -150,7 +150,7 @@ func sendAny(address string) func(by attacker, client *http.Client) (int, string
 func undocumented(r *http.Request, answer *harness.Answer, err error) string {
 	text := fmt.Sprintf("%s %.100s: %d %v %.200q %v", r.Method, r.URL, answer.Status, answer.Header, answer.Body, err)
 	contentType := answer.Header.Get("Content-Type")
-	ours := contentType == "application/json" || contentType == problemJSON
+	ours := contentType == "application/json"
 	switch {
 	case (answer.Status == http.StatusBadRequest || answer.Status == http.StatusRequestHeaderFieldsTooLarge) && !ours:
 		return "" // of the proxy itself, which then closes the connection, and may not have read the request: err may be a reset

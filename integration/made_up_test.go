@@ -17,8 +17,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/httplimit"
 )
 
-const problemJSON = "application/problem+json"
-
 // madeUp is a random configuration that both proxies can have. The names of settings are those of Caddy, which Traefik has too.
 type madeUp struct {
 	settings edge.Values
@@ -54,9 +52,9 @@ func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(f
 
 // makeUp makes a configuration of random settings. Nothing in it depends on the time of a request.
 func makeUp(random *rand.Rand, n int) *madeUp {
-	c := &madeUp{settings: edge.Values{"timeout": "30s", "on_error": "deny", "headers": pick(random, "ours", "tighter", "both"), "fields": pick(random, "x", "x", "ietf", "x ietf")}, inGo: n%2 == 0}
+	c := &madeUp{settings: edge.Values{"timeout": "30s", "on_error": "deny", "fields": pick(random, "x", "x", "ietf", "x ietf")}, inGo: n%2 == 0}
 	if c.inGo {
-		c.settings["headers"], c.settings["fields"] = "both", "x"
+		c.settings["fields"] = "x"
 	} else {
 		c.settles = n%8 == 1
 		if n%4 == 3 {
@@ -209,7 +207,6 @@ func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
 	some(6, "Authorization", keys...)
 	some(6, "X-Api-Key", "k1", "127.0.0.1")
 	some(6, "Cookie", "Sid=abc", "a=1; sid=b")
-	some(5, "Accept", problemJSON, "application/json, */*;q=0.1", "text/html")
 	some(9, "X-Exempt", secretHeader, "guessed")
 	return q
 }

@@ -65,14 +65,12 @@ func BenchmarkInterpreted(b *testing.B) {
 		{"memory", 1, object{"dsn": "memory", "prefix": "m", "limit": "1000000000 1h"}},
 		{"memory, denied", 1, object{"dsn": "memory", "prefix": "d", "limit": "1 1h"}},
 		{"Postgres", 64, decideAlways(object{"dsn": dsn, "prefix": "m", "limit": "1000000000 1h"})},
-		{"Postgres, headers ours", 64, decideAlways(object{"dsn": dsn, "prefix": "o", "limit": "1000000000 1h", "headers": "ours"})},
 		{"Postgres, many keys", 64, decideAlways(object{"dsn": dsn, "prefix": "k", "limit": "1000000000 1h"})},
 		{"Postgres, many keys, max_keys", 64, decideAlways(object{"dsn": dsn, "prefix": "kb", "limit": "1000000000 1h", "maxKeys": "100000"})},
 		// A proxy that remembers rows has a store of its own here.
 		{"Postgres, local", 64, object{"dsn": dsn, "prefix": "m", "limit": "1000000000 1h", "timeout": "30s", "onError": "local", "nodeName": "local"}},
 		{"Postgres, many keys, local", 64, object{"dsn": dsn, "prefix": "k", "limit": "1000000000 1h", "timeout": "30s", "onError": "local", "nodeName": "local"}},
 		{"Postgres, leased", 1, decideAlways(object{"dsn": dsn, "prefix": "l", "limit": "1000000000 1h", "lease": "5%"})},
-		{"Postgres, leased, headers ours", 1, decideAlways(object{"dsn": dsn, "prefix": "lo", "limit": "1000000000 1h", "lease": "5%", "headers": "ours"})},
 		{"Postgres, leased, many keys", 64, decideAlways(object{"dsn": dsn, "prefix": "lk", "limit": "1000000000 1h", "lease": "5%"})},
 		{"Postgres, denied", 64, decideAlways(object{"dsn": dsn, "prefix": "d", "limit": "1 1h"})},
 		{"Postgres, three zones", 64, decideAlways(object{"dsn": dsn, "prefix": "z", "limit": "1000000000 1h", "zones": []object{

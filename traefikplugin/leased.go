@@ -99,7 +99,7 @@ func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.next.ServeHTTP(w, r)
 	after := headers["X-Ratelimit-Remaining"] // as pass does
 	if len(after) != 1 || after[0] != values[1] || len(headers["X-Ratelimit-Limit"]) != 1 || len(headers["X-Ratelimit-Reset"]) != 1 {
-		headersChanged(h.upstream, after, values[1])
+		atomic.StoreInt32(h.wraps, mostWraps)
 	}
 }
 

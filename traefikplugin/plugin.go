@@ -57,7 +57,7 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if err != nil {
 		return nil, err
 	}
-	h := &handler{upstream: newUpstream(next, made.headers, site.Fields), name: name, process: p, site: site, forward: made.forward}
+	h := &handler{upstream: newUpstream(next, site.Fields), name: name, process: p, site: site, forward: made.forward}
 	site.Log = func(line edge.Line) { write(name, line) }
 	site.Recording = func(r *http.Request) string {
 		p.watch(r)

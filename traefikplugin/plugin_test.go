@@ -157,15 +157,3 @@ func TestPanicOfNextGoesThrough(t *testing.T) {
 	ask(h)
 	t.Error("the panic did not go through")
 }
-
-func TestResponseWriterIsNotWrappedIfBothHeadersStand(t *testing.T) {
-	w := httptest.NewRecorder()
-	c := valid()
-	c.Other["headers"] = "both"
-	h := open(t, t.Context(), newProcess(time.Minute), http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
-		if got != http.ResponseWriter(w) {
-			t.Errorf("next got a %T", got)
-		}
-	}), c)
-	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-}

@@ -129,7 +129,6 @@ func deliver(p *process, d *edge.Database, calls []*batch.Call) {
 			for i := range c.Decisions {
 				if !c.Decisions[i].Allowed {
 					at = edge.Tightest(c.Decisions)
-					simple = len(q.HTTP.Header["Accept"]) == 0 || !edge.PrefersProblem(q.HTTP.Header)
 					break
 				}
 				if c.Decisions[i].Remaining < c.Decisions[at].Remaining {

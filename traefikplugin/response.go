@@ -10,16 +10,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// upstream serves the requests that pass, with the X-RateLimit headers that the policy wants.
+// upstream serves the requests that pass, with the X-RateLimit headers of the limit.
 //
 // Only a responseWriter can change the headers of a response: a reverse proxy adds those of its upstream
 // to ours when it sends the response, and clears all of them after an informational response, such as
-// 103. With the policies auto and both, a response gets no responseWriter until one before it would have
-// needed it, because most upstreams have no such headers, and a request then takes 0.4 (leased) to 0.7 of the processor
-// time (benchmark Interpreted/Postgres(,_leased)?(,_headers_ours)? in integration, in turns).
+// 103. A response gets no responseWriter until one before it would have needed it, because most upstreams have no such
+// headers, and the interpreter takes long for each method of a responseWriter.
 type upstream struct {
 	next   http.Handler
-	policy edge.HeaderPolicy
 	fields bool // there may be RateLimit and RateLimit-Policy
 
 	// How many of the next responses get a responseWriter, unless one of them needs it; atomic. Below 0
@@ -31,9 +29,9 @@ type upstream struct {
 // variable for a test.
 var mostWraps int32 = 10000
 
-func newUpstream(next http.Handler, policy edge.HeaderPolicy, fields edge.Fields) *upstream {
-	u := &upstream{next: next, policy: policy, fields: fields.IETF}
-	if policy == edge.OurHeaders || policy == edge.TighterHeaders || u.fields {
+func newUpstream(next http.Handler, fields edge.Fields) *upstream {
+	u := &upstream{next: next, fields: fields.IETF}
+	if u.fields {
 		u.wraps = -1
 	}
 	return u
@@ -52,15 +50,7 @@ func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 	u.next.ServeHTTP(w, r)
 	after := header["X-Ratelimit-Remaining"]
 	if len(after) != 1 || after[0] != remaining[0] || len(header["X-Ratelimit-Limit"]) != 1 || len(header["X-Ratelimit-Reset"]) != 1 {
-		headersChanged(u, after, remaining[0])
-	}
-}
-
-// headersChanged has the next responses get a responseWriter, after one that would have needed it.
-// after is what has become of our own X-RateLimit-Remaining.
-func headersChanged(u *upstream, after []string, own string) {
-	if u.policy != edge.BothHeaders || len(after) == 0 || after[0] != own {
-		atomic.StoreInt32(&u.wraps, mostWraps)
+		atomic.StoreInt32(&u.wraps, mostWraps) // this response would have needed a responseWriter
 	}
 }
 
@@ -72,9 +62,7 @@ func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	serveWrapped(u, own, r)
-	if u.policy != edge.OurHeaders {
-		countWraps(u, own.needed)
-	}
+	countWraps(u, own.needed)
 }
 
 // passSettled is pass for a request that is to be settled: the response gets a responseWriter, which flushes.
@@ -94,7 +82,7 @@ func passSettled(u *upstream, settling *edge.Settling, w http.ResponseWriter, r 
 func newWriter(u *upstream, w http.ResponseWriter) *responseWriter {
 	header := w.Header()
 	own := &responseWriter{
-		ResponseWriter: w, policy: u.policy, fields: nil, settling: nil,
+		ResponseWriter: w, fields: nil, settling: nil,
 		limit: header["X-Ratelimit-Limit"], remaining: header["X-Ratelimit-Remaining"], reset: header["X-Ratelimit-Reset"], overage: header["X-Ratelimit-Overage"],
 	}
 	if u.fields {
@@ -140,10 +128,9 @@ type responseWriter struct {
 	fields                  *edge.OwnFields
 	settling                *edge.Settling // nil if there is nothing to settle
 
-	policy  edge.HeaderPolicy
 	informs bool   // there was an informational response
 	wrote   bool   // the final headers
-	needed  bool   // the headers were not as the policy wants
+	needed  bool   // the X-RateLimit headers were not those of the limit
 	length  string // the Content-Length, or ""
 }
 
@@ -159,17 +146,13 @@ func (w *responseWriter) WriteHeader(status int) {
 		w.length = values[0]
 	}
 	if w.fields != nil {
-		edge.RestoreFields(h, w.fields, w.policy)
+		edge.RestoreFields(h, w.fields)
 	}
 	switch {
 	case len(w.limit) == 0: // only fields
 	case status == http.StatusTooManyRequests && len(h["X-Ratelimit-Limit"]) == 1:
 		// Another limit in this proxy may have refused the request: its headers stay.
 		// An upstream's header would have been added to our own.
-	case w.policy == edge.OurHeaders: // what restore does, without a call
-		h["X-Ratelimit-Limit"] = w.limit
-		h["X-Ratelimit-Remaining"] = w.remaining
-		h["X-Ratelimit-Reset"] = w.reset
 	default:
 		restoreLimit(w, h)
 	}
@@ -207,26 +190,23 @@ func flush(w *responseWriter) {
 	_ = http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// restore replaces the headers as the policy says.
+// restore replaces the headers of an upstream.
 func restore(w *responseWriter, h http.Header) {
 	if w.fields != nil {
-		edge.RestoreFields(h, w.fields, w.policy)
+		edge.RestoreFields(h, w.fields)
 	}
 	if len(w.limit) != 0 {
 		restoreLimit(w, h)
 	}
 }
 
-// restoreLimit replaces the X-RateLimit headers as the policy says, unless they are still our own.
+// restoreLimit replaces the X-RateLimit headers of an upstream, unless they are still our own.
 func restoreLimit(w *responseWriter, h http.Header) {
-	if w.policy == edge.BothHeaders && !w.informs {
-		return // what stands there instead is of another limit in this proxy
-	}
 	if same(h["X-Ratelimit-Limit"], w.limit) && same(h["X-Ratelimit-Remaining"], w.remaining) && same(h["X-Ratelimit-Reset"], w.reset) {
 		return
 	}
 	w.needed = true
-	edge.RestoreHeaders(h, edge.OwnHeaders{w.limit[0], w.remaining[0], w.reset[0]}, w.policy)
+	edge.RestoreHeaders(h, edge.OwnHeaders{w.limit[0], w.remaining[0], w.reset[0]})
 }
 
 func same(values, own []string) bool { return len(values) == 1 && values[0] == own[0] }

@@ -15,7 +15,6 @@ import (
 // compiled is a configuration after its check. Its DSNs are not checked yet.
 type compiled struct {
 	site    *edge.Site
-	headers edge.HeaderPolicy
 	forward bool // the upstream is told what the policy says
 
 	// The settings of the middleware, its limit and its store, and those of the policy and the history; nil if there is none.
@@ -68,7 +67,6 @@ func (c *Config) compile() (*compiled, error) {
 	}
 	site.Address = func(r *http.Request) (netip.Addr, bool) { return addressOf(a, r) }
 	made.site = site
-	made.headers = read.Headers
 	if err := edge.Read(edge.StoreTable, made.own, read); err != nil {
 		return nil, named("", err)
 	}

@@ -71,11 +71,11 @@ func FuzzSettings(f *testing.F) {
 	})
 }
 
-// FuzzTextsOfRequests: whatever a client sends as a cost, an address, a path, a query or in Accept, the cost is no refund, a
+// FuzzTextsOfRequests: whatever a client sends as a cost, an address, a path or a query, the cost is no refund, a
 // key has one form, and the answer is a valid one.
 func FuzzTextsOfRequests(f *testing.F) {
 	for _, seed := range [][2]string{
-		{"18446744073709551616", "0"}, {"-1", "+5"}, {"::ffff:192.0.2.1", "/a/../b?x;y"}, {"2001:DB8::1%eth0", "//..//%2e"}, {"application/problem+json;q=0.5, */*;q=1", "é\n\"\\"}, {"1.000", ",;q=,application/json"},
+		{"18446744073709551616", "0"}, {"-1", "+5"}, {"::ffff:192.0.2.1", "/a/../b?x;y"}, {"2001:DB8::1%eth0", "//..//%2e"}, {"1.000", "é\n\"\\"},
 	} {
 		f.Add(seed[0], seed[1], int64(1))
 	}
@@ -109,7 +109,7 @@ func FuzzTextsOfRequests(f *testing.F) {
 		if h := (http.Header{"X-Internal": {text}}); exempt.IsExempt(h, netip.Addr{}) != (text == fuzzedSecret+fuzzedSecret) || len(h) > 0 {
 			t.Errorf("a request with %q is exempt, or its header is left: %v", text, h)
 		}
-		q := &edge.Request{HTTP: &http.Request{Header: http.Header{"Accept": {text, other}}}, Decisions: []ratelimit.Decision{{Limit: 5, RetryAfter: time.Second}}}
+		q := &edge.Request{HTTP: &http.Request{}, Decisions: []ratelimit.Decision{{Limit: 5, RetryAfter: time.Second}}}
 		q.Hits = []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: text, Events: 5, Window: time.Minute}, Key: other, Cost: 1}}
 		q.Outcome = edge.Judge(q)
 		h := http.Header{}

@@ -79,22 +79,18 @@ func OwnFieldsIn(h http.Header) *OwnFields {
 	return &OwnFields{policy[0], limit[0]}
 }
 
-// RestoreFields is RestoreHeaders for OwnFields. With TighterHeaders and BothHeaders, the members of an upstream
-// stand behind our own: their names tell them apart.
-func RestoreFields(h http.Header, own *OwnFields, policy HeaderPolicy) {
-	restoreField(h, policyField, own.policy, policy)
-	restoreField(h, limitField, own.limit, policy)
+// RestoreFields is RestoreHeaders for OwnFields.
+func RestoreFields(h http.Header, own *OwnFields) {
+	restoreField(h, policyField, own.policy)
+	restoreField(h, limitField, own.limit)
 }
 
-func restoreField(h http.Header, name, own string, policy HeaderPolicy) {
+func restoreField(h http.Header, name, own string) {
 	values := h[name]
 	if len(values) == 0 || !strings.HasPrefix(values[0], own) { // else a later limit in this proxy may have added members
-		values = append([]string{own}, values...)
+		values = []string{own}
 	}
-	if policy == AutoHeaders || policy == OurHeaders {
-		values = values[0:1:1]
-	}
-	h[name] = values
+	h[name] = values[0:1:1]
 }
 
 // fieldsOf writes a member for each limit that enforces, the tightest first. A limit without a decision
@@ -212,25 +208,23 @@ func secondsUntil(o *Outcome, at int, d *ratelimit.Decision, now time.Time) int6
 	return seconds
 }
 
-// fieldString is the name of a limit as a string of a structured field.
+// fieldString is the name of a limit for clients, as a string of a structured field. That has only printable ASCII: other
+// bytes, and percent signs, are percent-encoded.
 func fieldString(text string) string {
-	return `"` + strings.ReplaceAll(strings.ReplaceAll(fieldName(text), `\`, `\\`), `"`, `\"`) + `"`
-}
-
-// fieldName is the name of a limit for clients. A structured field has only printable ASCII: other bytes, and
-// percent signs, are percent-encoded.
-func fieldName(text string) string {
-	name := make([]byte, 0, len(text))
+	name := append(make([]byte, 0, len(text)+2), '"')
 	for i := 0; i < len(text); i++ {
 		c := text[i]
-		if c < ' ' || c >= 0x7f || c == '%' {
+		switch {
+		case c < ' ' || c >= 0x7f || c == '%':
 			const digits = "0123456789ABCDEF"
 			name = append(name, '%', digits[c>>4], digits[c&15])
-		} else {
+		case c == '"' || c == '\\':
+			name = append(name, '\\', c)
+		default:
 			name = append(name, c)
 		}
 	}
-	return string(name)
+	return string(append(name, '"'))
 }
 
 // partition tells the keys of a limit apart, and does not disclose them: a digest with a salt that clients do not know.

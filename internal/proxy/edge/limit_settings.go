@@ -75,7 +75,7 @@ var LimitTable = []Setting{{
 	Name: "limit", Form: Words, Syntax: "<events> <window> [calendar [<time zone>]] | <requests in flight>",
 	Help: "`100 1m` or `100/1m`: 100 events a minute. A `fixed_window` may follow the " +
 		"[calendar](algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`. For [in_flight](algorithms.md#in_flight): `5`.",
-	Default: "required, here or in a zone",
+	Default:  "required, here or in a zone",
 	Validate: readRate,
 }, {
 	Name: "burst", Args: "one whole number", Want: "a whole number from 1 to 9007199254740992", Syntax: "<capacity>",

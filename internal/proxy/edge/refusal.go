@@ -2,10 +2,19 @@ package edge
 
 import (
 	"encoding/json"
+	"net/http"
 	"strconv"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
+
+// Content returns the body of a refusal, and sets the headers that describe it.
+func (o *Outcome) Content(h http.Header) string {
+	body := o.Body()
+	h["Content-Type"] = []string{"application/json"}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	return body
+}
 
 // Body is the JSON of a refusal: {"error":"Too many requests","retryAfter":N}, without
 // retryAfter if the request can never pass. The error is Message if there is one, or says

@@ -51,7 +51,6 @@ type Settings struct {
 	Timeout       time.Duration // for the decision on a request
 	OnError       OnError
 	LocalShare    float64 // 0 is that of one of the proxies in the registry
-	Headers       HeaderPolicy
 	Fields        Fields
 	Exempt        ExemptSettings
 	Policy        PolicySettings

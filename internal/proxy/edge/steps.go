@@ -263,7 +263,7 @@ func Respond(s *Site, q *Request, h http.Header) {
 	SetFields(h, s.Fields, &q.Outcome, q.Hits, q.Decisions)
 	q.Admitted = q.Outcome.Status == 0
 	if !q.Admitted {
-		q.Body = q.Content(h)
+		q.Body = q.Outcome.Content(h)
 	}
 }
 

@@ -21,11 +21,6 @@ var HandlerTable = []Setting{
 		Help:    "With `on_error local`: this proxy's share of each limit.",
 		Default: "100% divided by the proxies in the [registry](operating.md#the-registry-of-proxies)",
 	}, {
-		Name: "headers", Want: "auto, ours, tighter or both", Read: readHeaderPolicy, Unset: "auto", Syntax: "auto | ours | tighter | both",
-		Help: "If the upstream sends `X-RateLimit-*` too: those of the limit (`auto` and `ours`, which differ in [Traefik](traefik.md#differences-from-the-caddy-module)), " +
-			"those with less remaining (`tighter`), or all (`both`).",
-		Default: "`auto`",
-	}, {
 		Name: "fields", Form: Words, Want: "x, ietf, or x ietf", Read: readFields, Unset: "x", Syntax: "x | ietf | x ietf",
 		Help:    "Which [fields](caddy.md#what-the-client-sees) describe the limits: `X-RateLimit-*` (`x`), `RateLimit` and `RateLimit-Policy` (`ietf`), or both (`x ietf`).",
 		Default: "`x`",

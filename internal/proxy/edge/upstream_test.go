@@ -10,35 +10,24 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-func TestHeadersOfAnUpstream(t *testing.T) {
-	const ours, theirs = "[10] [5] [1700000000]", "[100] [3] [12]"
+// The fields of a limit replace those of an upstream, also where the limit has none.
+func TestTheFieldsOfTheLimitReplaceThoseOfAnUpstream(t *testing.T) {
 	for _, test := range []struct {
-		policy                  edge.HeaderPolicy
-		limit, remaining, reset string
-		want                    string
-	}{
-		{edge.OurHeaders, "", "", "", ours},
-		{edge.OurHeaders, "100", "3", "12", ours},
-		{edge.TighterHeaders, "", "", "", ours},
-		{edge.TighterHeaders, "100", "3", "12", theirs},
-		{edge.TighterHeaders, "100", "7", "12", ours},
-		{edge.TighterHeaders, "100", "many", "12", ours},
-		{edge.TighterHeaders, "", "3", "", "[] [3] []"},
-	} {
-		d := ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 5, Reset: time.Unix(1700000000, 0)}
+		reset time.Time
+		want  string
+	}{{time.Unix(1700000000, 0), "[10] [5] [1700000000]"}, {time.Time{}, "[10] [5] []"}} {
 		h := http.Header{}
-		own := edge.SetHeaders(h, &edge.Outcome{Decision: &d})
-		for name, value := range map[string]string{"X-RateLimit-Limit": test.limit, "X-RateLimit-Remaining": test.remaining, "X-RateLimit-Reset": test.reset} {
-			if value != "" {
-				h.Add(name, value)
-			}
+		own := edge.SetHeaders(h, &edge.Outcome{Decision: &ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 5, Reset: test.reset}})
+		for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After"} {
+			h.Add(name, "3")
 		}
-		edge.RestoreHeaders(h, own, test.policy)
-		if got := fmt.Sprint(h["X-Ratelimit-Limit"], h["X-Ratelimit-Remaining"], h["X-Ratelimit-Reset"]); got != test.want {
-			t.Errorf("%+v: %s", test, got)
+		edge.RestoreHeaders(h, own)
+		if got := fmt.Sprint(h["X-Ratelimit-Limit"], h["X-Ratelimit-Remaining"], h["X-Ratelimit-Reset"]); got != test.want || h.Get("Retry-After") != "3" {
+			t.Errorf("%s, Retry-After %s; want %s, 3", got, h.Get("Retry-After"), test.want)
 		}
 	}
-	if _, err := read(t, edge.HandlerTable, "headers", "theirs"); err == nil {
-		t.Error("a wrong policy is accepted")
+	h := http.Header{"X-Ratelimit-Limit": {"3"}}
+	if edge.RestoreHeaders(h, nil); h.Get("X-RateLimit-Limit") != "3" {
+		t.Errorf("without a decision: %v", h)
 	}
 }
