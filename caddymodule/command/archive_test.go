@@ -15,7 +15,7 @@ import (
 func TestArchive(t *testing.T) {
 	s := newShell(t, schema.File)
 	dir := t.TempDir()
-	if got := s.must("archive", "--before", "60d", "--to", dir); !strings.HasPrefix(got, "No day of the history that is not archived yet ended before 20") {
+	if got := s.must("archive", "--before", "60d", "--to", dir); !strings.HasPrefix(got, "No day of the audit log that is not archived yet ended before 20") {
 		t.Errorf("without rows it printed %q", got)
 	}
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - n) FROM generate_series(1, 70) n WHERE n IN (61, 62, 10)")
