@@ -102,17 +102,3 @@ func (s *soak) suffer(e *event) {
 	}
 	fmt.Printf("%6v  %s took %v, %d crashes\n", e.began.Round(100*time.Millisecond), e.fault.name, (e.ended - e.began).Round(time.Millisecond), e.crashes)
 }
-
-func TestSoakFindsGrowth(t *testing.T) {
-	var leak, noise []int64
-	for i := range 30 { // a sample every 20 seconds
-		leak = append(leak, 26+int64(i/3))
-		noise = append(noise, 26+int64(i*7%11))
-	}
-	if !grows(leak, moreGoroutines) {
-		t.Errorf("a goroutine a minute is not found: %v", leak)
-	}
-	if grows(noise, moreGoroutines) {
-		t.Errorf("this does not grow: %v", noise)
-	}
-}
