@@ -67,7 +67,7 @@ func recordAll(p *process, calls []*batch.Call) {
 			r.User = q.Verdict.User
 			r.KeyID = q.Verdict.KeyID
 			if first := len(c.Hits) - len(q.Verdict.Marks); q.Outcome.Hit >= first {
-				r.Prefix = r.Prefix[:len(edge.RulePrefix)+len(q.Verdict.Marks[q.Outcome.Hit-first].Counter)] // rule/COUNTER/LIMIT
+				r.Prefix = r.Prefix[:len(edge.RulePrefix)+len(q.Verdict.Marks[q.Outcome.Hit-first].Rule)] // rule/RULE/LIMIT
 			}
 		} else {
 			r.Duration = now.Sub(c.Arrived)

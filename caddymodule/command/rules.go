@@ -53,8 +53,8 @@ limit. The change is one transaction.`,
 	}, ruleMode("enable", "enforce", "on: its limits apply"), ruleMode("disable", "off", "off: it is ignored"), {
 		use:   "rename NAME NEW",
 		short: "Gives a rule another name",
-		long: `Gives a rule another name. Its limits and overrides go with it, and it keeps its counters and its
-history. Proxies of a version without this command begin new counters for it.`,
+		long: `Gives a rule another name. Its limits and overrides go with it. It begins new counters, and the history keeps the
+old name for what was recorded.`,
 		example: "  caddy pg-ratelimit rules rename free basic",
 		change:  renamed,
 	}, {

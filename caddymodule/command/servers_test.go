@@ -25,7 +25,6 @@ func TestCommandsUseTheDatabaseThatHasIt(t *testing.T) {
 		t.Errorf("migrate prints %s", out)
 	}
 	run("rules", "set", "plan", "per_hour=7", "algorithm=fixed_window")
-	run("rules", "rename", "plan", "basic")
 	cluster.Execute(t, counters, `INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES ('rule/plan/per_hour', 'ann', 3, now(), now() + interval '1 h'), ('web', 'x', 2, now(), now() + interval '1 h');
 		INSERT INTO rate_limit_nodes (node, epoch) VALUES ('both', 1), ('here', 2)`)
 	s.sql("INSERT INTO rate_limit_nodes (node, epoch, applied_seq, problems) VALUES ('both', 1, 1, '{rule x}'), ('there', 3, 1, '{}')")
@@ -36,10 +35,10 @@ func TestCommandsUseTheDatabaseThatHasIt(t *testing.T) {
 	}{
 		{"rules list", []string{"per_hour 7/1h"}},
 		{"explain --user ann --path /", []string{"fixed_window  1     4     "}},
-		{"get rule/basic/per_hour ann", []string{"ann", "3"}},
+		{"get rule/plan/per_hour ann", []string{"ann", "3"}},
 		{"top --prefix web", []string{"web"}},
-		{"audit", []string{"rule/basic", "ann"}},
-		{"top --since 1h", []string{"rule/basic"}},
+		{"audit", []string{"rule/plan", "ann"}},
+		{"top --since 1h", []string{"rule/plan"}},
 		{"nodes", []string{"both", "here", "there", "rule x"}},
 		{"pause", []string{"paused until"}},
 	} {

@@ -33,8 +33,6 @@ var refusals = []struct{ constraint, sql string }{
 	{"rate_limit_rules_pkey", "INSERT INTO rate_limit_rules (name) VALUES ('r')"},
 	{"rate_limit_rules_of_a_family_must_have_different_priorities", "INSERT INTO rate_limit_rules (name, family) VALUES ('a', 'f'), ('b', 'f')"},
 	{"rate_limit_rules:name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores", "INSERT INTO rate_limit_rules (name) VALUES ('a/b')"},
-	{"rate_limit_rules:the_counter_must_be_like_the_name_of_a_rule", "UPDATE rate_limit_rules SET counter = 'a/b'"},
-	{"rate_limit_rules_counter_must_be_of_one_rule", "INSERT INTO rate_limit_rules (name, counter) VALUES ('x', 'r')"},
 	{"rate_limit_rules:family_must_be_null_or_a_name_like_that_of_a_rule", "UPDATE rate_limit_rules SET family = ''"},
 	{"rate_limit_rules:mode_must_be_enforce_or_shadow_or_off", "UPDATE rate_limit_rules SET mode = 'on'"},
 	{"rate_limit_rules:action_must_be_limit_or_block_or_exempt", "UPDATE rate_limit_rules SET action = 'throttle'"},

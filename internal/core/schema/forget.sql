@@ -77,7 +77,7 @@ BEGIN
 		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_parts() p ORDER BY p.part);
 	END IF;
 	FOR name, counts IN SELECT s.place || t.name, s.place FROM unnest(places) AS s(place), unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name) LOOP
-		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counter
+		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
 			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, place) WHERE part = ANY (CASE WHEN ''key''
 					IN (r.count_by[place], split_part(r.count_by[place], ''|'', substring(part FROM ''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
 				OR r.name IS NULL AND c.key = ANY ($2)', name, rules) INTO prefixes, counters USING ids, texts;

@@ -162,7 +162,7 @@ BEGIN
 		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_parts() p ORDER BY p.part);
 	END IF;
 	FOR name, counts IN SELECT s.place || t.name, s.place FROM unnest(places) AS s(place), unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name) LOOP
-		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.counter
+		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
 			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, place) WHERE part = ANY (CASE WHEN ''key''
 					IN (r.count_by[place], split_part(r.count_by[place], ''|'', substring(part FROM ''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
 				OR r.name IS NULL AND c.key = ANY ($2)', name, rules) INTO prefixes, counters USING ids, texts;
@@ -189,29 +189,15 @@ COMMENT ON FUNCTION rate_limit_forget_person IS
 
 // historyAnswers is history_answers.sql.
 const historyAnswers = `
-CREATE OR REPLACE FUNCTION rate_limit_renamed() RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	IF current_setting('rate_limit.renamed', true) <> '' THEN
-		RETURN current_setting('rate_limit.renamed');
-	ELSIF has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') THEN
-		RETURN (SELECT jsonb_object_agg('rule/' || r.counter, 'rule/' || r.name) FROM rate_limit_rules r WHERE r.counter <> r.name);
-	END IF;
-	RETURN NULL;
-END $$;
-COMMENT ON FUNCTION rate_limit_renamed() IS
-	'The rules that were renamed: an object with the prefixes in the history and the present ones, as in {"rule/free": "rule/basic"}. If the policy is in another database, the setting rate_limit.renamed of the session gives them. NULL: none.';
 CREATE OR REPLACE VIEW rate_limit_audited AS
 	SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason,
-		coalesce((SELECT rate_limit_renamed()) ->> a.prefix, a.prefix) AS prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
+		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
 		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight, a.count * a.weight AS requests, a.quota, a.remaining,
 		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration,
-		CASE WHEN a.also IS NOT NULL THEN ARRAY(SELECT CASE place % 2 WHEN 1 THEN coalesce((SELECT rate_limit_renamed()) ->> item, item) ELSE item END
-			FROM unnest(a.also) WITH ORDINALITY AS u(item, place) ORDER BY place) END AS also, a.id, a.xmin
+		a.also, a.id, a.xmin
 	FROM rate_limit_audit a;
 COMMENT ON VIEW rate_limit_audited IS 'The audit log for people. Conditions on time, user_id and decision are as fast as on rate_limit_audit.';
 COMMENT ON COLUMN rate_limit_audited.refused IS 'Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.';
-COMMENT ON COLUMN rate_limit_audited.prefix IS
-	'The prefix of the limit in a configuration, or rule/ and the present name of a rule; empty if none applied. Of several limits, that with the least remaining, or the one that refused.';
 COMMENT ON COLUMN rate_limit_audited.requests IS 'How many requests the row stands for, estimated if only a sample is recorded.';
 COMMENT ON COLUMN rate_limit_audited.retry_after IS
 	'Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is not known.';
@@ -223,7 +209,7 @@ DECLARE
 BEGIN
 	FOR described IN SELECT a.attname, col_description(t.attrelid, t.attnum) AS description
 		FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_audit'::regclass AND t.attname = a.attname AND t.attnum > 0
-		WHERE a.attrelid = 'rate_limit_audited'::regclass AND a.attname <> 'prefix'
+		WHERE a.attrelid = 'rate_limit_audited'::regclass
 	LOOP
 		EXECUTE format('COMMENT ON COLUMN rate_limit_audited.%I IS %L', described.attname, described.description);
 	END LOOP;
@@ -244,7 +230,7 @@ RETURNS TABLE (list text, prefix text, name text, user_id text, requests bigint,
 	WHERE c.name IS NOT NULL OR c.list = 'senders' GROUP BY c.list, c.prefix, c.name, c.user_id
 	UNION ALL
 	SELECT 'limits', NULL, m.prefix, NULL, sum(m.requests)::bigint, sum(m.limited + m.blocked + m.rejected)::bigint, sum(m.errors)::bigint, NULL
-	FROM (SELECT coalesce((SELECT {schema}.rate_limit_renamed()) ->> prefix, prefix) AS prefix, requests, limited, blocked, rejected, errors FROM {schema}.rate_limit_metrics
+	FROM (SELECT prefix, requests, limited, blocked, rejected, errors FROM {schema}.rate_limit_metrics
 		WHERE 'limits' = ANY ($3) AND granularity = CASE WHEN $2 - $1 > interval '25 h' THEN 'hour' ELSE 'minute' END AND time >= $1 AND time < $2) AS m
 	WHERE $4 IN ('', m.prefix) OR $4 = 'rule/' AND starts_with(m.prefix, $4) GROUP BY m.prefix
 $$;
@@ -277,9 +263,9 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, CASE WHEN p.proname IN ('rate_limit_renamed', 'rate_limit_usage_between') THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+	FOR function IN SELECT p.oid::regprocedure AS signature, CASE WHEN p.proname = 'rate_limit_usage_between' THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain',
-			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition', 'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired', 'rate_limit_renamed', 'rate_limit_usage_between')
+			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition', 'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired', 'rate_limit_usage_between')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s SECURITY %s SET search_path = pg_catalog, %I, pg_temp', function.signature, function.security, current_schema());
 		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
@@ -1238,8 +1224,8 @@ DECLARE
 	function record;
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM (
-			SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,rate_limit_check_complete,rate_limit_rename_references,rate_limit_name_counter,rate_limit_ban,rate_limit_forget}'::text[])
-			UNION ALL SELECT 'administrator', unnest('{rate_limit_undo,rate_limit_recent,rate_limit_rename,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key}'::text[])
+			SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,rate_limit_check_complete,rate_limit_rename_references,rate_limit_ban,rate_limit_forget}'::text[])
+			UNION ALL SELECT 'administrator', unnest('{rate_limit_undo,rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key}'::text[])
 			UNION ALL SELECT 'anybody', unnest('{rate_limit_change_ref,rate_limit_complete,rate_limit_rule}'::text[])) AS f(rights, name)
 		JOIN pg_proc p ON p.proname = f.name AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 	LOOP
@@ -1509,17 +1495,6 @@ COMMENT ON FUNCTION rate_limit_forget() IS
 
 // policyRenames is policy_renames.sql.
 const policyRenames = `
-CREATE OR REPLACE FUNCTION rate_limit_name_counter() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-	NEW.counter := NEW.name;
-	FOR n IN 2..1000 LOOP
-		EXIT WHEN NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.counter = NEW.counter);
-		NEW.counter := left(NEW.name, 95) || '-' || n;
-	END LOOP;
-	RETURN NEW;
-END $$;
-COMMENT ON FUNCTION rate_limit_name_counter() IS 'Sets rate_limit_rules.counter to the name, or to the name with a number if another rule has that counter.';
-CREATE OR REPLACE TRIGGER rate_limit_name_counter BEFORE INSERT OR UPDATE ON rate_limit_rules FOR EACH ROW WHEN (NEW.counter IS NULL) EXECUTE FUNCTION rate_limit_name_counter();
 CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_users' THEN
@@ -1537,21 +1512,6 @@ END $$;
 COMMENT ON FUNCTION rate_limit_rename_references() IS 'Gives the bans of a user, and the rules for a tier, its new name.';
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename_references();
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
-CREATE OR REPLACE FUNCTION rate_limit_rename(kind text, name text, new_name text) RETURNS boolean LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-	CASE $1
-	WHEN 'rule' THEN UPDATE rate_limit_rules r SET name = $3 WHERE r.name = $2;
-	WHEN 'tier' THEN UPDATE rate_limit_tiers t SET tier = $3 WHERE t.tier = $2;
-	WHEN 'user' THEN UPDATE rate_limit_users u SET user_id = $3 WHERE u.user_id = $2;
-	ELSE RAISE EXCEPTION 'kind: %: must be rule, tier or user', to_json($1) USING ERRCODE = 'invalid_parameter_value';
-	END CASE;
-	RETURN FOUND;
-EXCEPTION WHEN unique_violation THEN
-	RAISE EXCEPTION '%: %: must be a name that no % has', $1, to_json($3), $1 USING ERRCODE = 'unique_violation';
-END $$;
-COMMENT ON FUNCTION rate_limit_rename(text, text, text) IS
-	'Gives a rule, a tier or a user another name, which all that refers to it then has, and returns whether it was there. A rule keeps its counters; a user begins new ones.';
 `
 
 // policyRuleFunction is policy_rule_function.sql.
@@ -1645,7 +1605,6 @@ COMMENT ON FUNCTION rate_limit_rule IS
 const policyRules = `
 CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY,
-	counter     text NOT NULL,
 	family      text,
 	priority    bigint NOT NULL DEFAULT 100,
 	mode        text NOT NULL DEFAULT 'enforce',
@@ -1672,8 +1631,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	updated_at  timestamptz NOT NULL DEFAULT now(),
 	CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family, priority) DEFERRABLE,
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
-	CONSTRAINT the_counter_must_be_like_the_name_of_a_rule CHECK (counter ~ '^[A-Za-z0-9._-]{1,100}$'),
-	CONSTRAINT rate_limit_rules_counter_must_be_of_one_rule UNIQUE (counter) DEFERRABLE,
 	CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
 	CONSTRAINT mode_must_be_enforce_or_shadow_or_off CHECK (mode IN ('enforce', 'shadow', 'off')),
 	CONSTRAINT action_must_be_limit_or_block_or_exempt CHECK (action IN ('limit', 'block', 'exempt')),
@@ -1703,7 +1660,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 		extract(year FROM ban_within) = 0 AND extract(month FROM ban_within) = 0 AND ban_within BETWEEN interval '1 s' AND interval '365 days')
 );
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
-COMMENT ON COLUMN rate_limit_rules.name IS 'The name. A renamed rule keeps its counters.';
+COMMENT ON COLUMN rate_limit_rules.name IS 'The name. It is in the prefix of the counters, so a renamed rule begins new ones.';
 COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
 COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
 COMMENT ON COLUMN rate_limit_rules.mode IS 'enforce; shadow: the rule counts and reports, and refuses nothing; off.';
@@ -1716,8 +1673,6 @@ COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the requ
 COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME, and of alternatives such as user|ip, of which the first that a request has counts; or all, which is one counter for everybody.';
 COMMENT ON COLUMN rate_limit_rules.without_header IS
 	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
-COMMENT ON COLUMN rate_limit_rules.counter IS
-	'The name of the rule in its counters and in the history: that which the rule had first. If another rule has it, the name with a number.';
 COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
 COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
 COMMENT ON COLUMN rate_limit_rules.settle IS
@@ -1768,7 +1723,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 );
 COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
 COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
-COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the counter of the rule, a slash and this name.';
+COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the name of the rule, a slash and this name.';
 COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.';
 COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at once. 0: nothing. NULL: the limit holds only where an override has an amount.';
 COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply. A day is 24 hours. in_flight has none.';
@@ -1969,7 +1924,7 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at
 		FROM rate_limit_rule_limits l
 		JOIN rate_limit_rules r ON r.name = l.rule
-		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.counter || '/' || l.name, l.durable) c
+		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c
 		LEFT JOIN LATERAL (
 			SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
 				CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END,

@@ -1,31 +1,14 @@
--- What people ask about the history. Rules have the names that they have now.
+-- What people ask about the history.
 
--- The policy may be in another database, and the role may not read it. The body is looked at only as far as it runs.
-CREATE OR REPLACE FUNCTION rate_limit_renamed() RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
-BEGIN
-	IF current_setting('rate_limit.renamed', true) <> '' THEN
-		RETURN current_setting('rate_limit.renamed');
-	ELSIF has_table_privilege(to_regclass('rate_limit_rules'), 'SELECT') THEN
-		RETURN (SELECT jsonb_object_agg('rule/' || r.counter, 'rule/' || r.name) FROM rate_limit_rules r WHERE r.counter <> r.name);
-	END IF;
-	RETURN NULL;
-END $$;
-COMMENT ON FUNCTION rate_limit_renamed() IS
-	'The rules that were renamed: an object with the prefixes in the history and the present ones, as in {"rule/free": "rule/basic"}. If the policy is in another database, the setting rate_limit.renamed of the session gives them. NULL: none.';
-
--- A subquery is evaluated once, a function for each row.
 CREATE OR REPLACE VIEW rate_limit_audited AS
 	SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason,
-		coalesce((SELECT rate_limit_renamed()) ->> a.prefix, a.prefix) AS prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
+		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
 		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight, a.count * a.weight AS requests, a.quota, a.remaining,
 		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration,
-		CASE WHEN a.also IS NOT NULL THEN ARRAY(SELECT CASE place % 2 WHEN 1 THEN coalesce((SELECT rate_limit_renamed()) ->> item, item) ELSE item END
-			FROM unnest(a.also) WITH ORDINALITY AS u(item, place) ORDER BY place) END AS also, a.id, a.xmin
+		a.also, a.id, a.xmin
 	FROM rate_limit_audit a;
 COMMENT ON VIEW rate_limit_audited IS 'The audit log for people. Conditions on time, user_id and decision are as fast as on rate_limit_audit.';
 COMMENT ON COLUMN rate_limit_audited.refused IS 'Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.';
-COMMENT ON COLUMN rate_limit_audited.prefix IS
-	'The prefix of the limit in a configuration, or rule/ and the present name of a rule; empty if none applied. Of several limits, that with the least remaining, or the one that refused.';
 COMMENT ON COLUMN rate_limit_audited.requests IS 'How many requests the row stands for, estimated if only a sample is recorded.';
 COMMENT ON COLUMN rate_limit_audited.retry_after IS
 	'Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is not known.';
@@ -37,7 +20,7 @@ DECLARE
 BEGIN
 	FOR described IN SELECT a.attname, col_description(t.attrelid, t.attnum) AS description
 		FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_audit'::regclass AND t.attname = a.attname AND t.attnum > 0
-		WHERE a.attrelid = 'rate_limit_audited'::regclass AND a.attname <> 'prefix'
+		WHERE a.attrelid = 'rate_limit_audited'::regclass
 	LOOP
 		EXECUTE format('COMMENT ON COLUMN rate_limit_audited.%I IS %L', described.attname, described.description);
 	END LOOP;
@@ -62,7 +45,7 @@ RETURNS TABLE (list text, prefix text, name text, user_id text, requests bigint,
 	WHERE c.name IS NOT NULL OR c.list = 'senders' GROUP BY c.list, c.prefix, c.name, c.user_id
 	UNION ALL
 	SELECT 'limits', NULL, m.prefix, NULL, sum(m.requests)::bigint, sum(m.limited + m.blocked + m.rejected)::bigint, sum(m.errors)::bigint, NULL
-	FROM (SELECT coalesce((SELECT {schema}.rate_limit_renamed()) ->> prefix, prefix) AS prefix, requests, limited, blocked, rejected, errors FROM {schema}.rate_limit_metrics
+	FROM (SELECT prefix, requests, limited, blocked, rejected, errors FROM {schema}.rate_limit_metrics
 		WHERE 'limits' = ANY ($3) AND granularity = CASE WHEN $2 - $1 > interval '25 h' THEN 'hour' ELSE 'minute' END AND time >= $1 AND time < $2) AS m
 	WHERE $4 IN ('', m.prefix) OR $4 = 'rule/' AND starts_with(m.prefix, $4) GROUP BY m.prefix
 $$;

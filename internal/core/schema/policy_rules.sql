@@ -3,7 +3,6 @@
 
 CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY,
-	counter     text NOT NULL,
 	family      text,
 	priority    bigint NOT NULL DEFAULT 100,
 	mode        text NOT NULL DEFAULT 'enforce',
@@ -30,8 +29,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	updated_at  timestamptz NOT NULL DEFAULT now(),
 	CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family, priority) DEFERRABLE,
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
-	CONSTRAINT the_counter_must_be_like_the_name_of_a_rule CHECK (counter ~ '^[A-Za-z0-9._-]{1,100}$'),
-	CONSTRAINT rate_limit_rules_counter_must_be_of_one_rule UNIQUE (counter) DEFERRABLE,
 	CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
 	CONSTRAINT mode_must_be_enforce_or_shadow_or_off CHECK (mode IN ('enforce', 'shadow', 'off')),
 	CONSTRAINT action_must_be_limit_or_block_or_exempt CHECK (action IN ('limit', 'block', 'exempt')),
@@ -61,7 +58,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 		extract(year FROM ban_within) = 0 AND extract(month FROM ban_within) = 0 AND ban_within BETWEEN interval '1 s' AND interval '365 days')
 );
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
-COMMENT ON COLUMN rate_limit_rules.name IS 'The name. A renamed rule keeps its counters.';
+COMMENT ON COLUMN rate_limit_rules.name IS 'The name. It is in the prefix of the counters, so a renamed rule begins new ones.';
 COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
 COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
 COMMENT ON COLUMN rate_limit_rules.mode IS 'enforce; shadow: the rule counts and reports, and refuses nothing; off.';
@@ -74,8 +71,6 @@ COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the requ
 COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME, and of alternatives such as user|ip, of which the first that a request has counts; or all, which is one counter for everybody.';
 COMMENT ON COLUMN rate_limit_rules.without_header IS
 	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
-COMMENT ON COLUMN rate_limit_rules.counter IS
-	'The name of the rule in its counters and in the history: that which the rule had first. If another rule has it, the name with a number.';
 COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
 COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
 COMMENT ON COLUMN rate_limit_rules.settle IS
@@ -127,7 +122,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 );
 COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
 COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
-COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the counter of the rule, a slash and this name.';
+COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the name of the rule, a slash and this name.';
 COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.';
 COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at once. 0: nothing. NULL: the limit holds only where an override has an amount.';
 COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply. A day is 24 hours. in_flight has none.';

@@ -36,7 +36,7 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at
 		FROM rate_limit_rule_limits l
 		JOIN rate_limit_rules r ON r.name = l.rule
-		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.counter || '/' || l.name, l.durable) c
+		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c
 		LEFT JOIN LATERAL (
 			-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
 			SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,

@@ -2,9 +2,7 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
@@ -60,13 +58,10 @@ func (q *AuditQuery) parameters(more ...any) []any {
 
 // Audit returns rows of the audit log, the newest first: the columns of rate_limit_audited, where limit is limit_name, and user
 // is user_id. NULL is what does not apply to the request.
-func (d *Database) Audit(ctx context.Context, q *AuditQuery) (found []Row, err error) {
-	err = d.named(ctx, func(w *work) {
-		found = w.ask(`SELECT time, decision, reason, prefix, limit_name AS "limit", key, user_id AS "user", key_id, tier,
+func (d *Database) Audit(ctx context.Context, q *AuditQuery) ([]Row, error) {
+	return d.Ask(ctx, `SELECT time, decision, reason, prefix, limit_name AS "limit", key, user_id AS "user", key_id, tier,
 	abbrev(address) AS address, host, method, path, node, region, status, cost, count, weight, quota, remaining, retry_after, duration,
 	also, id`+auditSQL+" ORDER BY time DESC LIMIT $12::bigint", q.parameters(int64(q.Most))...)
-	})
-	return found, err
 }
 
 // topColumns are the columns of what TopSince lists.
@@ -77,12 +72,9 @@ var topColumns = map[string]string{
 
 // TopSince returns who has sent the most requests in a period, by the audit log, at most so many. by is senders or paths, as
 // rate_limit_top has them. prefix is as in AuditQuery; "" is all.
-func (d *Database) TopSince(ctx context.Context, by string, p Period, prefix string, most int) (found []Row, err error) {
-	err = d.named(ctx, func(w *work) {
-		found = w.ask("SELECT "+topColumns[by]+` FROM rate_limit_top($1, $2, ARRAY[$3::text], $4) t
+func (d *Database) TopSince(ctx context.Context, by string, p Period, prefix string, most int) ([]Row, error) {
+	return d.Ask(ctx, "SELECT "+topColumns[by]+` FROM rate_limit_top($1, $2, ARRAY[$3::text], $4) t
 ORDER BY t.requests DESC, t.refused DESC, t.last DESC, t.prefix, t.name, t.user_id LIMIT $5::bigint`, p.From, p.Until, by, prefix, int64(most))
-	})
-	return found, err
 }
 
 // CountedName is what the requests of a sender or a limit were, in a list of rate_limit_top. A sample is counted as what it
@@ -97,15 +89,12 @@ type CountedName struct {
 
 // TopNames returns what requests in a period that is Full were: of keys, users, addresses and reasons at most so many, with
 // the most requests and with the most refusals, all limits, and the log as a whole.
-func (d *Database) TopNames(ctx context.Context, p Period, most int) (found []CountedName, err error) {
-	err = d.named(ctx, func(w *work) {
-		found = list[CountedName](w, `SELECT list, coalesce(prefix, ''), name, requests, refused, failed FROM (
+func (d *Database) TopNames(ctx context.Context, p Period, most int) ([]CountedName, error) {
+	return rows[CountedName](ctx, d, `SELECT list, coalesce(prefix, ''), name, requests, refused, failed FROM (
 	SELECT *, row_number() OVER (PARTITION BY list ORDER BY refused DESC, requests DESC, name, prefix) AS refusals,
 		row_number() OVER (PARTITION BY list ORDER BY requests DESC, name, prefix) AS place
 	FROM rate_limit_top($1, $2, '{keys,users,addresses,reasons,limits,log}')
 ) AS ranked WHERE list = 'limits' OR least(refusals, place) <= $3::bigint`, p.From, p.Until, int64(most))
-	})
-	return found, err
 }
 
 // Decided returns how many requests a query without a Prefix finds, by their decisions.
@@ -125,74 +114,4 @@ func (d *Database) Decided(ctx context.Context, q *AuditQuery) (map[string]int64
 func (d *Database) NearestRefusal(ctx context.Context, q *AuditQuery, at time.Time) (*time.Time, error) {
 	return value[time.Time](ctx, d, "SELECT time"+auditSQL+` AND refused
 ORDER BY greatest(time - $12::timestamptz, $12::timestamptz - time) LIMIT 1`, q.parameters(at)...)
-}
-
-// named asks questions of the history. If the policy is in another database, a setting has the names of renamed rules.
-func (d *Database) named(ctx context.Context, ask func(w *work)) error {
-	if d.policy == "" {
-		w := d.work(ctx)
-		ask(w)
-		return w.err
-	}
-	names, err := d.renamedRules(ctx)
-	if err != nil {
-		return err
-	}
-	setting, err := json.Marshal(names)
-	if err != nil {
-		return err
-	}
-	return d.undone(ctx, func(w *work) {
-		w.execute("SELECT set_config('rate_limit.renamed', $1::text, true)", string(setting))
-		ask(w)
-	})
-}
-
-// renamed are the prefixes of the rules that have another name in their counters and in the history than in the policy: rule/
-// and the name, by those that the tables have.
-type renamed map[string]string
-
-// renamedRules reads them. A database without a policy has none.
-func (d *Database) renamedRules(ctx context.Context) (renamed, error) {
-	if d.policy != "" {
-		at, err := d.atPolicy(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return at.renamedRules(ctx)
-	}
-	if exists, err := d.HasPolicy(ctx); err != nil || !exists {
-		return nil, err
-	}
-	found, err := value[renamed](ctx, d, "SELECT coalesce(json_object_agg('rule/' || counter, 'rule/' || name), '{}') FROM rate_limit_rules WHERE counter <> name")
-	if err != nil {
-		return nil, err
-	}
-	return *found, nil
-}
-
-// stored is the prefix that the tables have in place of one with the name of a rule.
-func (r renamed) stored(prefix string) string {
-	for stored, shown := range r {
-		if limit, found := cutRule(prefix, shown); found {
-			return stored + limit
-		}
-	}
-	return prefix
-}
-
-// shown is the prefix with the name of the rule in place of one that the tables have.
-func (r renamed) shown(prefix string) string {
-	for stored, shown := range r {
-		if limit, found := cutRule(prefix, stored); found {
-			return shown + limit
-		}
-	}
-	return prefix
-}
-
-// cutRule is what follows rule/NAME in a prefix: nothing, or a slash and the name of a limit.
-func cutRule(prefix, rule string) (limit string, found bool) {
-	limit, found = strings.CutPrefix(prefix, rule)
-	return limit, found && (limit == "" || limit[0] == '/')
 }

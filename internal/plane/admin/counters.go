@@ -66,21 +66,18 @@ func (d *Database) Counters(ctx context.Context, prefix, key string) ([]Row, err
 		return nil, errNoKey
 	}
 	w := d.work(ctx)
-	names, err := d.renamedRules(ctx)
-	w.fail(err)
-	keys, stored := storedKeys(key), names.stored(prefix)
-	all := w.ask(countersSQL, stored, keys)
+	keys := storedKeys(key)
+	all := w.ask(countersSQL, prefix, keys)
 	if len(all) == 0 {
 		w.fail(errNoCounter)
 	}
 	var used []Usage
-	name, isRule := strings.CutPrefix(names.shown(stored), rulePrefix)
+	name, isRule := strings.CutPrefix(prefix, rulePrefix)
 	if rule, limit, isLimit := strings.Cut(name, "/"); isRule && isLimit && d.policy == "" {
 		used = list[Usage](w, "SELECT "+usageColumns+` FROM rate_limit_used u
 WHERE u.rule = $1 AND u.limit_name = $2 AND u.key = ANY ($3::text[])`, rule, limit, keys)
 	}
 	for i := range all {
-		all[i].Set("prefix", names.shown(stored))
 		for j := range used {
 			if used[j].Key == all[i].Text("key") {
 				all[i].Set("usage", &used[j])
@@ -107,10 +104,6 @@ func (d *Database) Reset(ctx context.Context, prefix, key string) error {
 	if key == "" {
 		return errNoKey
 	}
-	names, err := d.renamedRules(ctx)
-	if err != nil {
-		return err
-	}
 	tables, err := d.counterTables(ctx)
 	if err != nil {
 		return err
@@ -119,9 +112,9 @@ func (d *Database) Reset(ctx context.Context, prefix, key string) error {
 		deleted := int64(0)
 		for _, t := range tables {
 			const own = " WHERE prefix = $1 AND key = ANY ($2::text[])"
-			deleted += w.execute("DELETE FROM "+t.name+own+" AND "+t.idle(), names.stored(prefix), storedKeys(key))
+			deleted += w.execute("DELETE FROM "+t.name+own+" AND "+t.idle(), prefix, storedKeys(key))
 			for _, holders := range some[string](w, "SELECT coalesce((SELECT string_agg(DISTINCT (s >> 32)::text, ', ') FROM unnest(slots) s WHERE s > 0), '') FROM "+
-				t.name+own+" AND NOT "+t.idle(), names.stored(prefix), storedKeys(key)) {
+				t.name+own+" AND NOT "+t.idle(), prefix, storedKeys(key)) {
 				w.fail(errRun(&t, holders))
 			}
 		}

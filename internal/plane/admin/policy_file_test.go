@@ -260,7 +260,7 @@ func TestAFileHasEveryColumn(t *testing.T) {
 	b := newPolicyBench(t)
 	about := map[string][]string{
 		"rate_limit_users": {"created_at", "updated_at"}, "rate_limit_api_keys": {"id", "created_at"},
-		"rate_limit_rules": {"counter", "created_at", "created_by", "updated_at"}, "rate_limit_overrides": {"id", "created_at", "created_by"},
+		"rate_limit_rules": {"created_at", "created_by", "updated_at"}, "rate_limit_overrides": {"id", "created_at", "created_by"},
 	}
 	for i := range policyfile.Tables {
 		table := &policyfile.Tables[i]

@@ -116,11 +116,7 @@ func (d *Database) Replay(ctx context.Context, q *ReplayQuery) (*Replay, error) 
 
 // replay decides the recorded requests of a rule with limits.
 func (d *Database) replay(ctx context.Context, q *ReplayQuery, limits *replayLimits) (*trial, error) {
-	names, err := d.renamedRules(ctx)
-	if err != nil {
-		return nil, err
-	}
-	prefix := names.stored(rulePrefix + q.Rule)
+	prefix := rulePrefix + q.Rule
 	t := newTrial(limits)
 	// Each day is a statement of its own, so that the server never sorts more than a partition.
 	for from := q.From.UTC(); from.Before(q.Until); {

@@ -100,11 +100,21 @@ func (d *Database) SetRuleMode(ctx context.Context, name, mode string) error {
 	})
 }
 
-// Rename gives a rule or a tier another name, which all that refers to it then has. A rule keeps its counters and its
-// history. kind is rule or tier.
+// Rename gives a rule or a tier another name, which all that refers to it then has. A rule begins new counters. kind is
+// rule or tier.
 func (d *Database) Rename(ctx context.Context, kind, name, to string) error {
-	column := map[string]string{"rule": "name", "tier": "tier"}[kind]
-	return withValue(d.one(ctx, kind, name, "SELECT rate_limit_rename($1, $2, $3)", kind, name, to), column, column, to)
+	table, column := "rate_limit_rules", "name"
+	if kind == "tier" {
+		table, column = "rate_limit_tiers", "tier"
+	}
+	return withValue(d.together(ctx, func(w *work) {
+		if name != to && !w.lacks("SELECT true FROM "+table+" WHERE "+column+" = $1", to) {
+			w.fail(fmt.Errorf("%s: %q: must be a name that no %s has", kind, to, kind))
+		}
+		if w.execute("UPDATE "+table+" SET "+column+" = $2 WHERE "+column+" = $1", name, to) == 0 && w.err == nil {
+			w.fail(w.missing(ctx, kind, name))
+		}
+	}), column, column, to)
 }
 
 // Delete deletes a rule with its limits and overrides, or a tier that nothing uses: the error names what uses it. The counters
@@ -165,10 +175,10 @@ func (d *Database) missing(ctx context.Context, kind, name string) error {
 	return notFound(about + "must be " + amongSome(name, names))
 }
 
-// RuleState is a rule with the name that its counters and the history have, and its mode. Valid is whether it holds now.
+// RuleState is a rule and its mode. Valid is whether it holds now.
 type RuleState struct {
-	Name, Counter, Mode string
-	Valid               bool
+	Name, Mode string
+	Valid      bool
 }
 
 // RuleStates returns the rules. A database without a policy has none.
@@ -176,5 +186,5 @@ func (d *Database) RuleStates(ctx context.Context) ([]RuleState, error) {
 	if exists, err := d.HasPolicy(ctx); err != nil || !exists {
 		return nil, err
 	}
-	return rows[RuleState](ctx, d, "SELECT r.name, coalesce(to_jsonb(r)->>'counter', r.name), r.mode, now() <@ r.valid FROM rate_limit_rules r")
+	return rows[RuleState](ctx, d, "SELECT r.name, r.mode, now() <@ r.valid FROM rate_limit_rules r")
 }

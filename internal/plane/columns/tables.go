@@ -60,7 +60,7 @@ var Tables = [Count]Table{
 }
 
 var rules = []Column{
-	{Name: "name", Needed: true, Key: true, Help: "the name; a renamed rule keeps its counters"},
+	{Name: "name", Needed: true, Key: true, Help: "the name; a renamed rule begins new counters"},
 	{Name: "comment", Help: forPeople},
 	{Name: "family", Load: "Family", Help: "of the rules of a family, the first that matches applies alone"},
 	{Name: "priority", Kind: Whole, Default: "100", Load: "Priority", Help: "the order, highest first"},

@@ -7,16 +7,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
-// ruleNames are the names of the rules that there are, by these names and by those that their counters have.
-type ruleNames map[string]string
+// ruleNames are the names of the rules that there are.
+type ruleNames map[string]bool
 
 func namesOf(rules []admin.RuleState) ruleNames {
 	names := ruleNames{}
 	for _, r := range rules {
-		names[r.Counter] = r.Name
-	}
-	for _, r := range rules {
-		names[r.Name] = r.Name
+		names[r.Name] = true
 	}
 	return names
 }
@@ -28,8 +25,7 @@ func (c *collector) ruleNames() ruleNames {
 	return c.rules
 }
 
-// shown is the name of a limit or a rule in the history, for people: a rule has its name of now, and one that is no
-// more is marked. Refusals without a limit have the reason.
+// shown is the name of a limit or a rule in the history, for people: a rule that is no more is marked. Refusals without a limit have the reason.
 func (names ruleNames) shown(name string) string {
 	if reason, isReason := strings.CutPrefix(name, history.ReasonPrefix); isReason {
 		return admin.ReasonText(reason)
@@ -38,9 +34,8 @@ func (names ruleNames) shown(name string) string {
 	if !isRule || names == nil {
 		return name
 	}
-	rule, _, _ := strings.Cut(rest, "/")
-	if now, known := names[rule]; known {
-		return "rule/" + now + rest[len(rule):]
+	if rule, _, _ := strings.Cut(rest, "/"); names[rule] {
+		return name
 	}
 	return name + " (deleted)"
 }

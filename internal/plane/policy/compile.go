@@ -86,14 +86,6 @@ type rule struct {
 	limits                          []*limit
 }
 
-// counterOf is the rule's name in its counters.
-func counterOf(row *Rule) string {
-	if row.Counter == "" {
-		return row.Name
-	}
-	return row.Counter
-}
-
 func limitName(rule, limit string) string { return rule + "/" + limit }
 
 // newRuleSet compiles rules in named steps: each rule by itself, or in place of one that cannot be used its version in
@@ -141,25 +133,17 @@ func (set *ruleSet) compileRules(rows []Rule, usable map[string]string, options 
 	return compiled
 }
 
-// keepUnique adds rules to the set, in their order, except those with a name or a counter that one before them has.
+// keepUnique adds rules to the set, in their order, except those with a name that one before them has.
 func (set *ruleSet) keepUnique(compiled []*rule) {
 	names := make(map[string]bool, len(compiled))
-	counters := make(map[string]bool, len(compiled))
 	for _, r := range compiled {
 		name := r.row.Name
-		counter := r.mark.Counter
-		if names[name] || counters[counter] {
+		if names[name] {
 			err := &ratelimit.FieldError{Field: "name", Value: name, Want: "a name that no other rule has"}
-			if !names[name] {
-				err.Field = "counter"
-				err.Value = counter
-				err.Want = "one that no other rule has"
-			}
 			set.wrong = append(set.wrong, Wrong{Rule: name, Err: err})
 			continue
 		}
 		names[name] = true
-		counters[counter] = true
 		r.place = len(set.rules)
 		set.rules = append(set.rules, r)
 		for _, l := range r.limits {
@@ -217,7 +201,7 @@ func compileRule(row *Rule, options Options) (*rule, error) {
 		status = row.Status
 	}
 	r.mark = &Mark{
-		Rule: row.Name, Counter: counterOf(row), Shadow: row.Mode == Shadow, From: "rule", Status: status,
+		Rule: row.Name, Shadow: row.Mode == Shadow, From: "rule", Status: status,
 		Message: row.Message, RetryAfter: row.RetryAfter, Ban: row.Ban,
 	}
 	return r, nil
@@ -302,7 +286,7 @@ func (r *rule) compileLimits() ([]*limit, error) {
 			}
 		}
 		names[row.Name] = true
-		row.Limit.Prefix = "rule/" + counterOf(&r.row) + "/" + row.Name
+		row.Limit.Prefix = "rule/" + r.row.Name + "/" + row.Name
 		if row.Overage && row.Limit.Algorithm != ratelimit.FixedWindow && row.Limit.Algorithm != ratelimit.SlidingWindow {
 			return nil, &ratelimit.FieldError{
 				Field: "algorithm", Value: row.Limit.Algorithm.String(),

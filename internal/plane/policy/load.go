@@ -87,7 +87,7 @@ func valueSQL(c *columns.Column, column string) string {
 
 // rulesSQL returns the rules that can have an effect, each with its limits, and the overrides
 // for tiers.
-var rulesSQL = `SELECT * FROM (SELECT 'rule' AS part, r.name, json_build_object('Counter', r.counter, ` + loadSQL(&columns.Tables[columns.Rules], "r") + `, 'Limits', ` + LimitsSQL + `)::text
+var rulesSQL = `SELECT * FROM (SELECT 'rule' AS part, r.name, json_build_object(` + loadSQL(&columns.Tables[columns.Rules], "r") + `, 'Limits', ` + LimitsSQL + `)::text
 FROM rate_limit_rules r WHERE r.mode <> 'off' AND (upper_inf(r.valid) OR upper(r.valid) > now()) AND (lower_inf(r.valid) OR lower(r.valid) < '9999-12-31 00:00+00')
 UNION ALL
 SELECT 'override', o.rule, ` + OverrideSQL + `::text FROM rate_limit_overrides o WHERE o.tier IS NOT NULL AND ` + overrideDueSQL + `) AS a ORDER BY 1, 2, 3`

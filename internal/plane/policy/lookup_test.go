@@ -188,7 +188,7 @@ func TestEverythingIsReadAnewOnceAMinute(t *testing.T) {
 	refresh(t, p)
 	decided(t, p, "key of ann", "")
 	// Changes that no trigger logs.
-	s.exec("ALTER TABLE rate_limit_rules DISABLE TRIGGER USER, ENABLE TRIGGER rate_limit_name_counter; ALTER TABLE rate_limit_rule_limits DISABLE TRIGGER USER; ALTER TABLE rate_limit_users DISABLE TRIGGER USER")
+	s.exec("ALTER TABLE rate_limit_rules DISABLE TRIGGER USER; ALTER TABLE rate_limit_rule_limits DISABLE TRIGGER USER; ALTER TABLE rate_limit_users DISABLE TRIGGER USER")
 	s.exec("SELECT rate_limit_rule('plan', per_hour => 1000)")
 	s.exec("UPDATE rate_limit_users SET tier = 'pro'")
 	s.after(59 * time.Second)

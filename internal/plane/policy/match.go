@@ -37,7 +37,6 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	o.Tier = id.Tier
 	o.KeyID = id.KeyID
 	o.Rule = known.Rule
-	o.Counter = known.Counter
 	o.Simple = known.Simple
 	o.Marks = append(o.Marks, known.Marks...)
 	o.Would = append(o.Would, known.Would...)
@@ -157,7 +156,6 @@ func tryRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict) {
 			}
 			if o.Rule == "" {
 				o.Rule = r.row.Name
-				o.Counter = r.mark.Counter
 			}
 		}
 		for _, l := range r.limits {
@@ -199,7 +197,6 @@ func end(o *Verdict, r *rule) bool {
 	if r.row.Action == Exempt {
 		o.Exempt = true
 		o.Rule = r.row.Name
-		o.Counter = r.mark.Counter
 	} else {
 		refuse(o, Blocked, r.mark)
 	}

@@ -1,7 +1,6 @@
 package policy_test
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -358,7 +357,7 @@ func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, 
 		return nil, nil
 	}
 	limit := l.Limit
-	limit.Prefix = "rule/" + cmp.Or(r.Counter, r.Name) + "/" + l.Name
+	limit.Prefix = "rule/" + r.Name + "/" + l.Name
 	limit.Events, limit.Burst = best.Events, best.Burst
 	mark := &policy.Mark{
 		Rule: r.Name, Limit: l.Name, Shadow: r.Mode == policy.Shadow, Overage: l.Overage, Quota: limit.Capacity(),

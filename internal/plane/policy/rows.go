@@ -68,9 +68,6 @@ func nameOf(names []string, at int, kind string) string {
 type Rule struct {
 	// Name identifies the rule. Required.
 	Name string
-	// Counter is the rule's name in its counters and in the history: a rule that is renamed keeps
-	// it. "" is Name.
-	Counter string
 	// Family is the group of rules of which one applies; "" is none.
 	Family string
 	// Priority puts rules in order: the higher one comes first.

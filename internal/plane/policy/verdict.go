@@ -68,8 +68,7 @@ func (r Reason) String() string { return nameOf(reasons, int(r), "Reason") }
 // Mark says which limit a hit of a Verdict is of, and what its refusal means. It is
 // part of the snapshot and does not change.
 type Mark struct {
-	// Counter is the rule's name in its counters, see Rule.Counter.
-	Rule, Counter, Limit string
+	Rule, Limit string
 	// Shadow: the hit is counted and reported, and refuses nothing.
 	Shadow bool
 	// Overage: the hit never refuses. Its ratelimit.Limit has more Events than are ever used;
@@ -103,8 +102,8 @@ type Verdict struct {
 	KeyID      int64
 
 	// Rule is the rule that refused or exempted the request, else the first that charges
-	// it. Counter is its name in its counters, see Rule.Counter.
-	Rule, Counter string
+	// it.
+	Rule string
 
 	// Reason is why the request is refused. Status, Message and RetryAfter are of the
 	// answer. Message is "" for the proxy's own text, and RetryAfter is 0 for none.
@@ -173,7 +172,6 @@ func refuse(o *Verdict, reason Reason, m *Mark) {
 	o.Hits = o.Hits[:0]
 	o.Marks = o.Marks[:0]
 	o.Rule = m.Rule
-	o.Counter = m.Counter
 	o.Reason = reason
 	o.Mark = m
 	o.Status = m.Status

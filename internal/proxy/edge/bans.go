@@ -55,7 +55,7 @@ func addRefusals(s *Site, q *Request) {
 	}
 	b := s.Policy.Live.bans
 	if o.Mark != nil && o.Mark.Ban != nil {
-		b.add(RulePrefix+o.Mark.Counter, o.Mark.Ban, sender)
+		b.add(RulePrefix+o.Mark.Rule, o.Mark.Ban, sender)
 	}
 	limitBans := q.Set.Bans
 	hits := q.Hits
@@ -74,7 +74,7 @@ func addRefusals(s *Site, q *Request) {
 		m := o.Marks[i-len(limitBans)]
 		if m.Ban != nil && m.Rule != last {
 			last = m.Rule
-			b.add(RulePrefix+m.Counter, m.Ban, sender)
+			b.add(RulePrefix+m.Rule, m.Ban, sender)
 		}
 	}
 }

@@ -115,7 +115,7 @@ func setRule(r *history.Record, p *policy.Verdict) {
 	if p.Rule == "" {
 		return
 	}
-	r.Prefix = RulePrefix + p.Counter
+	r.Prefix = RulePrefix + p.Rule
 	if p.Mark != nil {
 		r.Limit = p.Mark.Limit
 	}
@@ -257,7 +257,7 @@ func addShadow(w *history.Writer, r *history.Record, m *policy.Mark, h *ratelimi
 	shadow.Source = ratelimit.FromPostgres
 	shadow.Also = nil
 	if m != nil {
-		shadow.Prefix = RulePrefix + m.Counter
+		shadow.Prefix = RulePrefix + m.Rule
 		shadow.Limit = m.Limit
 		shadow.RetryAfter = m.RetryAfter
 	}

@@ -71,7 +71,7 @@ func limited() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Verdict) {
 		decisions[i] = ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 5, Source: ratelimit.FromLease}
 	}
 	o := &policy.Verdict{User: "alice", Tier: "free", KeyID: 7, Rule: "plan", Marks: []*policy.Mark{
-		{Rule: "plan", Counter: "plan", Limit: "per_hour", Status: 429}, {Rule: "plan", Counter: "plan", Limit: "per_day", Status: 402}, {Rule: "trial now", Counter: "trial", Limit: "per_hour", Shadow: true, Status: 429},
+		{Rule: "plan", Limit: "per_hour", Status: 429}, {Rule: "plan", Limit: "per_day", Status: 402}, {Rule: "trial", Limit: "per_hour", Shadow: true, Status: 429},
 	}}
 	return hits, decisions, o
 }
@@ -115,17 +115,17 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 			User: "alice", Also: []string{"rule/trial", "alice"},
 		}},
 		"free":   {edge.Outcome{}, nil, nil, nobody, all, history.Record{Tier: "anonymous"}},
-		"exempt": {edge.Outcome{}, nil, nil, &policy.Verdict{Exempt: true, Rule: "well", Counter: "health"}, all, history.Record{Prefix: "rule/health"}},
+		"exempt": {edge.Outcome{}, nil, nil, &policy.Verdict{Exempt: true, Rule: "well"}, all, history.Record{Prefix: "rule/well"}},
 		"banned": {
 			edge.Outcome{Status: 403, Reason: policy.Banned, Wait: time.Hour}, nil, nil, &policy.Verdict{User: "mallory"}, all,
 			history.Record{Outcome: history.Blocked, Reason: "banned", User: "mallory", Status: 403, RetryAfter: time.Hour},
 		},
 		"blocked": {
-			edge.Outcome{Status: 451, Reason: policy.Blocked}, nil, nil, &policy.Verdict{Rule: "shut", Counter: "closed", Mark: &policy.Mark{Rule: "shut", Counter: "closed"}}, all,
-			history.Record{Outcome: history.Blocked, Reason: "blocked", Prefix: "rule/closed", Status: 451},
+			edge.Outcome{Status: 451, Reason: policy.Blocked}, nil, nil, &policy.Verdict{Rule: "shut", Mark: &policy.Mark{Rule: "shut"}}, all,
+			history.Record{Outcome: history.Blocked, Reason: "blocked", Prefix: "rule/shut", Status: 451},
 		},
 		"no quota": {
-			edge.Outcome{Status: 429, Reason: policy.NoQuota}, nil, nil, &policy.Verdict{Rule: "plan", Counter: "plan", Mark: &policy.Mark{Rule: "plan", Counter: "plan", Limit: "per_day"}}, all,
+			edge.Outcome{Status: 429, Reason: policy.NoQuota}, nil, nil, &policy.Verdict{Rule: "plan", Mark: &policy.Mark{Rule: "plan", Limit: "per_day"}}, all,
 			history.Record{Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/plan", Limit: "per_day", Status: 429, RetryAfter: ratelimit.Never},
 		},
 		"unknown key": {edge.Outcome{Status: 401, Reason: policy.UnknownKey}, nil, nil, nobody, all, history.Record{Outcome: history.Rejected, Reason: "unknown_key", Tier: "anonymous", Status: 401}},

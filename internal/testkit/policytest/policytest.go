@@ -104,9 +104,6 @@ func newRule(pick Pick, i int) policy.Rule {
 		Name: "r" + strconv.Itoa(i), Priority: int64(pick(6)), Hosts: some(pick, globs), Methods: some(pick, methods), Tiers: some(pick, tiers),
 		CountBy: counts[pick(len(counts))], SkipWithoutHeader: pick(2) == 0, Cost: int64(pick(3)), Message: "wait",
 	}
-	if pick(4) == 0 {
-		r.Counter = "older" + strconv.Itoa(i) // the rule was renamed
-	}
 	if pick(2) == 0 {
 		r.Family = "family" + strconv.Itoa(pick(3))
 	}
