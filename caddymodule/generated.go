@@ -72,9 +72,6 @@ type HandlerSettings struct {
 	// Limits of the configuration do not count (docs/caddy.md#exemptions) requests from these networks and addresses.
 	// Default: none.
 	Exempt Text `json:"exempt,omitempty"`
-	// The same for requests with a secret of 16 characters or more in a header. The upstream does not get the header.
-	// Default: none.
-	ExemptHeader Text `json:"exempt_header,omitempty"`
 }
 
 // PolicySettings are those of a policy.

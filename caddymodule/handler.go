@@ -71,7 +71,6 @@ type Handler struct {
 
 	logger         *zap.Logger
 	site           *edge.Site
-	exempt         edge.ExemptSettings
 	use            *edge.Use
 	counters       []counters // of site.Zones
 	policy         *policyCounters
@@ -120,9 +119,6 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		}
 	}
 	var err error
-	if h.site.Exempt, err = h.exempt.Compile(func(text string) (string, error) { return caddy.NewReplacer().ReplaceOrErr(text, true, true) }); err != nil {
-		return err
-	}
 	if h.events, err = openEvents(ctx); err != nil {
 		return err
 	}
@@ -168,7 +164,7 @@ func (h *Handler) compile() error {
 		}
 		c.Zones = append(c.Zones, values(&z.LimitSettings))
 	}
-	site, read, err := c.Compile()
+	site, _, err := c.Compile()
 	if err != nil {
 		return err
 	}
@@ -177,7 +173,7 @@ func (h *Handler) compile() error {
 	site.Settled = func(prefix string, outcome edge.SettleOutcome) {
 		h.settlements.WithLabelValues(prefix, string(outcome)).Inc()
 	}
-	h.site, h.exempt = site, read.Exempt
+	h.site = site
 	return nil
 }
 

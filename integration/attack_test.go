@@ -76,7 +76,7 @@ func (by attacker) request(address string) *http.Request {
 	return r
 }
 
-var attackedHeaders = []string{"X-Api-Key", "Authorization", "X-Plan", "X-Cost", "X-Tenant", "X-User", "X-Internal", "X-Forwarded-For", "Accept", "Cookie", "RateLimit", "X-RateLimit-Limit", "Retry-After"}
+var attackedHeaders = []string{"X-Api-Key", "Authorization", "X-Plan", "X-Cost", "X-Tenant", "X-User", "X-Forwarded-For", "Accept", "Cookie", "RateLimit", "X-RateLimit-Limit", "Retry-After"}
 
 func (by attacker) path() string {
 	return []string{"", "api/", "login", "api/../login", "x;y=1/", "a%2F..%2Flogin", "slow/"}[by.IntN(7)]
@@ -181,7 +181,6 @@ func TestAttackersWhoChooseEverything(t *testing.T) {
 	const (
 		mostHeap  = 48 << 20
 		mostLines = 100 // of a log, and as many a minute
-		secret    = "hunter2 hunter2 hunter2"
 	)
 	dsn := policyDatabase(t, `SELECT rate_limit_rule('either', count_by => '{user|ip}', per_minute => 1000);
 		SELECT rate_limit_rule('tenant', count_by => '{header:X-Tenant|header:X-Api-Key|ip,route}', per_minute => 100);
@@ -189,7 +188,7 @@ func TestAttackersWhoChooseEverything(t *testing.T) {
 		SELECT rate_limit_rule('trial', count_by => '{header:X-User|user}', mode => 'shadow', per_hour => 1)`)
 	routes := []route{{"/", startBackend(t), object{
 		"timeout": "30s", "onError": "deny", "ipStrategy": object{"depth": 1}, "fields": "x ietf",
-		"exempt": "192.0.2.0/24", "exemptHeader": "X-Internal {env.ATTACKED}",
+		"exempt": "192.0.2.0/24",
 		"policy": object{"apiKey": "{header.Authorization}", "user": "{header.X-User}"},
 		"zones": []object{
 			{"prefix": "PROXY-key", "key": "{header.X-Api-Key} | {cookie.id} | {client_ip}", "limit": "200 1m",
@@ -202,11 +201,11 @@ func TestAttackersWhoChooseEverything(t *testing.T) {
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
 	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off", "admin "+admin+"\n\tmetrics",
 		"protocols h1", "protocols h1\n\t\ttrusted_proxies static 127.0.0.1/32", "pg_ratelimit {\n\t\tdsn", "pg_ratelimit {\n\t\thistory\n\t\tdsn")
-	c := launchConfig(t, buildCaddy(t), address, config, "ATTACKED="+secret)
+	c := launchConfig(t, buildCaddy(t), address, config)
 	c.AwaitAddress(t, address)
 	login := routes[0].limit["zones"].([]object)[3]["match"].(object)
 	login["headers"] = []string{"X-Tenant", "X-Plan: gold"} // which Caddy has another form for
-	tr := startTraefikWith(t, object{"forwardedHeaders": object{"insecure": true}}, "INFO", routes, "DATABASE_URL="+dsn, "ATTACKED="+secret)
+	tr := startTraefikWith(t, object{"forwardedHeaders": object{"insecure": true}}, "INFO", routes, "DATABASE_URL="+dsn)
 	for _, p := range []struct {
 		name, url, admin string
 		log              func() string
@@ -230,9 +229,6 @@ func TestAttackersWhoChooseEverything(t *testing.T) {
 		a.check(t, p.name)
 		if grown > mostHeap || newMetrics > 20 || newLines > mostLines+int(attackFor.Minutes()*mostLines) {
 			t.Errorf("%s: the heap has grown by %d MB, the metrics by %d, and the log by %d lines", p.name, grown>>20, newMetrics, newLines)
-		}
-		if strings.Contains(p.log(), secret) {
-			t.Errorf("the log of %s has the secret", p.name)
 		}
 		checkNoPanic(t, p.name, p.log())
 	}

@@ -45,9 +45,6 @@ func userOf(r *http.Request) string {
 var otherKeys = []string{"{client_ip}", "{host}", "{hostport}", "{labels.1}", "{path}", "{dir}", "{file}", "{path.1}", "{uri}", "{query}", "{query.q}", "{header.X-Six}",
 	"{cookie.sid}", "{header.Authorization}", "{header.X-Api-Key} | {client_ip}", "a-{header.X-Six}-{host}", "{scheme}{port}"}
 
-// secretHeader lets requests pass uncounted.
-const secretHeader = "0123456789-exempt"
-
 func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }
 
 // makeUp makes a configuration of random settings. Nothing in it depends on the time of a request.
@@ -59,9 +56,6 @@ func makeUp(random *rand.Rand, n int) *madeUp {
 		c.settles = n%8 == 1
 		if n%4 == 3 {
 			c.policy = object{"api_key": "{header.Authorization}", "user": "{header.X-User}", "refresh": "50ms", "unknown_key": pick(random, "reject", "anonymous")}
-		}
-		if random.IntN(3) == 0 {
-			c.settings["exempt_header"] = "X-Exempt " + secretHeader
 		}
 	}
 	for i := range 1 + random.IntN(3) {
@@ -207,7 +201,6 @@ func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
 	some(6, "Authorization", keys...)
 	some(6, "X-Api-Key", "k1", "127.0.0.1")
 	some(6, "Cookie", "Sid=abc", "a=1; sid=b")
-	some(9, "X-Exempt", secretHeader, "guessed")
 	return q
 }
 

@@ -1,7 +1,6 @@
 package traefikplugin
 
 import (
-	"errors"
 	"net/http"
 	"net/netip"
 	"os"
@@ -62,9 +61,6 @@ func (c *Config) compile() (*compiled, error) {
 	if err != nil {
 		return nil, named("", err)
 	}
-	if site.Exempt, err = read.Exempt.Compile(secretText); err != nil {
-		return nil, named("", err)
-	}
 	site.Address = func(r *http.Request) (netip.Addr, bool) { return addressOf(a, r) }
 	made.site = site
 	if err := edge.Read(edge.StoreTable, made.own, read); err != nil {
@@ -113,23 +109,6 @@ func (c *Config) setMatchers(site *edge.Site) error {
 		z.Match = func(r *http.Request) (bool, error) { return m.Matches(r), nil }
 	}
 	return nil
-}
-
-// secretText is what {env.NAME} or {file.PATH} gives, the placeholders of Caddy for secrets.
-func secretText(text string) (string, error) {
-	name := strings.TrimSuffix(text, "}")
-	if path := strings.TrimPrefix(name, "{file."); path != name {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return "", err
-		}
-		return strings.TrimSpace(string(content)), nil
-	}
-	variable := strings.TrimPrefix(name, "{env.")
-	if variable == name || os.Getenv(variable) == "" {
-		return "", errors.New("only {env.NAME} and {file.PATH} can give it, and not empty")
-	}
-	return os.Getenv(variable), nil
 }
 
 // places finds out where the limits are counted, and where the policy and the history are.

@@ -1,8 +1,6 @@
 package edge
 
 import (
-	"net/netip"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -92,9 +90,5 @@ func match(s *Site, q *Request) error {
 // isExempt reports whether the limits of the configuration are not for a request. An assumed address exempts no request.
 func isExempt(s *Site, q *Request) bool {
 	address, assumed := s.Address(q.HTTP)
-	if assumed {
-		none := netip.Addr{}
-		return s.Exempt.IsExempt(q.HTTP.Header, none)
-	}
-	return s.Exempt.IsExempt(q.HTTP.Header, address)
+	return !assumed && s.IsExempt(address)
 }

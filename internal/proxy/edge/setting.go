@@ -3,6 +3,7 @@ package edge
 import (
 	"errors"
 	"math"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -52,7 +53,7 @@ type Settings struct {
 	OnError       OnError
 	LocalShare    float64 // 0 is that of one of the proxies in the registry
 	Fields        Fields
-	Exempt        ExemptSettings
+	Exempt        []netip.Prefix // requests from there are exempt from the limits
 	Policy        PolicySettings
 	RejectUnknown bool // refuse a request with an API key that is not valid; else it is one without a key
 	Store         StoreSettings

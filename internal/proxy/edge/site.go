@@ -15,9 +15,9 @@ import (
 type Site struct {
 	Decider Decider
 	Fields  Fields
-	Zones   []*Zone     // all, also those that are off
-	Policy  *SitePolicy // nil without
-	Exempt  *Exempt     // nil if no request is
+	Zones   []*Zone        // all, also those that are off
+	Policy  *SitePolicy    // nil without
+	Exempt  []netip.Prefix // requests from there are exempt from Zones
 
 	// History is where requests are recorded; nil is nowhere. Hidden is what is not recorded, because it holds a secret.
 	History *history.Writer
@@ -118,7 +118,7 @@ func (s *Site) Prepare() {
 
 // All is the Set of a request that all limits are for. If it is nil, each request has to be asked about: see Begin.
 func (s *Site) All() *Set {
-	if s.matches || s.Exempt != nil || s.Policy != nil || s.all.Flies || len(s.all.Hits) == 0 {
+	if s.matches || len(s.Exempt) > 0 || s.Policy != nil || s.all.Flies || len(s.all.Hits) == 0 {
 		return nil
 	}
 	return s.all

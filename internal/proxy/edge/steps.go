@@ -80,7 +80,7 @@ func Begin(s *Site, q *Request) (Next, error) {
 	q.Hits = q.Hits[:0]
 	q.Decisions = q.Decisions[:0]
 	q.Set = s.none
-	exempt := s.Exempt != nil && isExempt(s, q)
+	exempt := len(s.Exempt) > 0 && isExempt(s, q)
 	next := Queued
 	if s.Policy != nil {
 		if ask(s, q) && time.Since(q.Began) > s.Decider.Timeout/10 {

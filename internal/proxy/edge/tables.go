@@ -29,10 +29,6 @@ var HandlerTable = []Setting{
 		Help:    "Limits of the configuration do [not count](caddy.md#exemptions) requests from these networks and addresses.",
 		Default: "none",
 	}, {
-		Name: "exempt_header", Form: Words, Args: wantExemptHeader, Want: wantExemptHeader, Read: readExemptHeader, Syntax: "<header> <secret>",
-		Help:    "The same for requests with a secret of 16 characters or more in a header. The upstream does not get the header.",
-		Default: "none",
-	}, {
 		Name: "policy", Form: Block, Args: "a block, or nothing", Settings: PolicyTable,
 		Help:    "Apply the [rules in the database](policy.md).",
 		Default: "none",
