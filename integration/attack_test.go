@@ -192,7 +192,7 @@ func TestAttackersWhoChooseEverything(t *testing.T) {
 		"policy": object{"apiKey": "{header.Authorization}", "user": "{header.X-User}"},
 		"zones": []object{
 			{"prefix": "PROXY-key", "key": "{header.X-Api-Key} | {cookie.id} | {client_ip}", "limit": "200 1m",
-				"cost": "{header.X-Cost}", "minCost": "0", "audit": "denied"},
+				"cost": "{header.X-Cost}", "audit": "denied"},
 			{"prefix": "PROXY-plan", "key": "{header.X-Tenant}", "limit": "50 1m"},
 			{"prefix": "PROXY-trial", "limit": "1 1h", "mode": "shadow"},
 			{"prefix": "PROXY-login", "limit": "50 1m", "key": "{path}", "match": object{"paths": "/login,/api/*"}},

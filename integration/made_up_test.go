@@ -94,9 +94,6 @@ func zoneOf(random *rand.Rand, c *madeUp, prefix string, at int) edge.Values {
 		some(2, "burst", "3", "12")
 	}
 	some(2, "cost", "2", "{header.X-Cost}")
-	if z["cost"] == "{header.X-Cost}" {
-		some(2, "min_cost", "0", "2")
-	}
 	some(6, "durable", "on")
 	some(5, "hash_key", "on", "off")
 	if c.inGo {
@@ -156,7 +153,7 @@ func (c *madeUp) inProgram(t *testing.T, store ratelimit.Store) func(http.Handle
 		for i, z := range c.zones {
 			hit := ratelimit.Hit{Limit: &read[i].Limit, Key: keysInGo[z["key"]](r), Cost: read[i].Cost, Secret: z["hash_key"] == "on"}
 			if hit.Cost == 0 {
-				edge.SetCost(&hit, strings.Join(r.Header["X-Cost"], ","), read[i].MinCost)
+				edge.SetCost(&hit, strings.Join(r.Header["X-Cost"], ","))
 			}
 			hits = append(hits, hit)
 		}

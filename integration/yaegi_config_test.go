@@ -55,7 +55,6 @@ zones:
     key: all
     limit: 1000/1d
     cost: "{header.X-Cost}"
-    minCost: 0
 `
 
 // fullLabels is fullYAML as Docker labels.
@@ -65,7 +64,7 @@ var fullLabels = map[string]string{
 	"durable": "true", "synchronousCommit": "true", "hashKey": "true", "timeout": "100ms", "onError": "deny",
 	"ipStrategy.depth": "1", "ipStrategy.excludedIPs": "10.0.0.0/8,192.0.2.1", "ipStrategy.ipv6Subnet": "64",
 	"zones[0].prefix": "per-client", "zones[0].key": "{client_ip}", "zones[0].limit": "30 1h", "zones[0].algorithm": "fixed_window", "zones[0].durable": "false",
-	"zones[1].prefix": "all", "zones[1].key": "all", "zones[1].limit": "1000/1d", "zones[1].cost": "{header.X-Cost}", "zones[1].minCost": "0",
+	"zones[1].prefix": "all", "zones[1].key": "all", "zones[1].limit": "1000/1d", "zones[1].cost": "{header.X-Cost}",
 }
 
 // TestConfigurationComesThroughEveryProvider gives the plugin one configuration
@@ -177,7 +176,7 @@ func TestBothSpellingsOfASettingAreUnderstood(t *testing.T) {
 	h := p.mustHandler(t, ok, object{"dsn": dsn, "timeout": "30s", "on_error": "deny", "max_conns": 4, "auto_migrate": true,
 		"policy":  []any{object{"api_key": "{header.X-Api-Key}", "unknown_key": "reject"}},
 		"history": []any{object{"audit_address": "off", "retention": []any{object{"metrics_minute": "7d"}}}},
-		"zones":   []any{object{"prefix": "both", "limit": "1 1h", "hash_key": "on", "min_cost": 1, "cost": "{header.X-Cost}"}}})
+		"zones":   []any{object{"prefix": "both", "limit": "1 1h", "hash_key": "on", "cost": "{header.X-Cost}"}}})
 	if w := ask(h, "X-Api-Key", "prl_wrong"); w.Code != http.StatusUnauthorized {
 		t.Errorf("an invalid key gets %d: the policy has no api_key", w.Code)
 	}

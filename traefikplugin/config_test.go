@@ -20,7 +20,6 @@ func valid() *Config {
 // package edge and of the Caddy module have the other settings.
 func TestWrongSettingsAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		`minCost: "-1"`:             func(c *Config) { c.Other["cost"], c.Other["minCost"] = "{header.X}", "-1" },
 		`maxKeys: "0"`:              func(c *Config) { c.Other["maxKeys"] = "0" },
 		`cost: "{nobody}"`:          func(c *Config) { c.Other["cost"] = "{nobody}" },
 		`key: "{client_ip"`:         func(c *Config) { c.Other["key"] = "{client_ip" },

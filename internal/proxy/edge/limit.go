@@ -29,15 +29,15 @@ func readBurst(to *Settings, text string) error {
 	if text == "" {
 		return nil
 	}
-	burst, err := readEvents(text, 1)
+	burst, err := readEvents(text)
 	to.Limit.Limit.Burst = burst
 	return err
 }
 
-// readEvents reads a whole number from least to the largest quota.
-func readEvents(text string, least int64) (int64, error) {
+// readEvents reads a whole number from 1 to the largest quota.
+func readEvents(text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < least || n > ratelimit.MaxEvents {
+	if err != nil || n < 1 || n > ratelimit.MaxEvents {
 		return 0, errWant
 	}
 	return n, nil

@@ -11,7 +11,6 @@ import (
 type ConfiguredLimit struct {
 	Limit      ratelimit.Limit
 	Cost       int64 // 0 if each request gives its own
-	MinCost    int64 // the least that a request gives
 	Settle     *policy.Settle
 	HashKey    *bool // nil if the key decides
 	IPv4, IPv6 int   // how many bits of an address count
@@ -88,11 +87,6 @@ var LimitTable = []Setting{{
 	Help:    "What a request takes of the quota: a whole number of 1 or more, or a [placeholder](caddy.md#cost).",
 	Default: "1",
 	Read:    readCost, Unset: "1",
-}, {
-	Name: "min_cost", Args: "one whole number", Want: "a whole number from 0 to 9007199254740992", Syntax: "<whole number>",
-	Help:    "The least that a request takes if `cost` is a placeholder.",
-	Default: "1",
-	Read:    readMinCost, Validate: checkMinCost,
 }, {
 	Name: "settle", Form: Words, Args: policy.WantSettle, Want: policy.WantSettle, Syntax: "header <name> | bytes | json <path> | status <statuses> = <cost>, else <cost>",
 	Help:    "What a request really cost, by its [response](caddy.md#cost-after-the-answer).",

@@ -49,8 +49,6 @@ func TestSettingsTakeWhatTheirTablesSay(t *testing.T) {
 	}{
 		{edge.LimitTable, "burst", func(s *edge.Settings) any { return s.Limit.Limit.Burst },
 			map[string]any{"1": int64(1), "9007199254740992": int64(ratelimit.MaxEvents)}, []string{"0", "-1", "1.5", "9007199254740993", "many"}},
-		{edge.LimitTable, "min_cost", func(s *edge.Settings) any { return s.Limit.MinCost },
-			map[string]any{"": int64(1), "0": int64(0), "7": int64(7)}, []string{"-1", "1.5", "9007199254740993", "many"}},
 		{edge.LimitTable, "durable", func(s *edge.Settings) any { return s.Limit.Limit.Durable },
 			map[string]any{"on": true, "true": true, "1": true, "off": false, "false": false, "0": false, "": false}, []string{"perhaps", "ON"}},
 		{edge.StoreTable, "auto_migrate", func(s *edge.Settings) any { return s.Store.AutoMigrate }, map[string]any{"": true, "off": false}, []string{"2"}},
@@ -86,8 +84,6 @@ func TestSettingsTakeWhatTheirTablesSay(t *testing.T) {
 			checkField(t, err, test.name, text)
 		}
 	}
-	_, err := edge.ReadLimit(edge.Values{"prefix": "a", "limit": "5 1m", "cost": "5", "min_cost": "1"}) // a fixed cost
-	checkField(t, err, "min_cost", "1")
 }
 
 // What only the whole limit shows is wrong is told in the words of the configuration.
@@ -117,31 +113,15 @@ func TestErrorsOfALimitNameTheSetting(t *testing.T) {
 	}
 }
 
-// A client that names its cost gets no free pass, unless the operator allows it.
+// A client that names its cost gets no free pass.
 func TestCostOfARequest(t *testing.T) {
-	for _, test := range []struct {
-		text  string
-		least int64
-		want  ratelimit.Hit
-	}{
-		{"0", 1, ratelimit.Hit{Cost: 1}}, {"00", 1, ratelimit.Hit{Cost: 1}}, {"7", 1, ratelimit.Hit{Cost: 7}},
-		{"0", 5, ratelimit.Hit{Cost: 5}}, {"4", 5, ratelimit.Hit{Cost: 5}}, {"6", 5, ratelimit.Hit{Cost: 6}}, {"many", 5, ratelimit.Hit{Cost: 5}},
+	for text, want := range map[string]int64{
+		"1": 1, "7": 7, "0": 1, "00": 1, "": 1, "-3": 1, "-0": 1, "2.5": 1, "many": 1,
+		"4611686018427387904": 1 << 62, "18446744073709551615": 1 << 62, "99999999999999999999": 1 << 62,
 	} {
 		var hit ratelimit.Hit
-		edge.SetCost(&hit, test.text, test.least)
-		if hit != test.want {
-			t.Errorf("%q, at least %d, is %+v, want %+v", test.text, test.least, hit, test.want)
-		}
-	}
-	for text, want := range map[string]ratelimit.Hit{
-		"1": {Cost: 1}, "7": {Cost: 7}, "0": {Cost: 1, Peek: true}, "00": {Cost: 1, Peek: true},
-		"": {Cost: 1}, "-3": {Cost: 1}, "-0": {Cost: 1}, "2.5": {Cost: 1}, "many": {Cost: 1},
-		"4611686018427387904": {Cost: 1 << 62}, "18446744073709551615": {Cost: 1 << 62}, "99999999999999999999": {Cost: 1 << 62},
-	} {
-		var hit ratelimit.Hit
-		edge.SetCost(&hit, text, 0)
-		if hit != want {
-			t.Errorf("%q is %+v, want %+v", text, hit, want)
+		if edge.SetCost(&hit, text); hit != (ratelimit.Hit{Cost: want}) {
+			t.Errorf("%q is %+v, want the cost %d", text, hit, want)
 		}
 	}
 }
@@ -276,9 +256,8 @@ func TestTheOrderOfSettingsDoesNotMatter(t *testing.T) {
 		wrong string
 	}{
 		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5", "algorithm": "in_flight"}, ""},
-		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5 1m", "cost": "{header.X}", "min_cost": "0", "ban": "1h after 10 refusals in 1m"}, ""},
+		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5 1m", "cost": "{header.X}", "ban": "1h after 10 refusals in 1m"}, ""},
 		{edge.HandlerTable, handler("local", "50%"), ""},
-		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5 1m", "cost": "2", "min_cost": "1"}, `min_cost: "1": must be left out`},
 		{edge.LimitTable, edge.Values{"prefix": strings.Repeat("a", 255), "limit": "5 1m", "ban": "1h after 10 refusals in 1m"}, `prefix: "aaa`},
 		{edge.HandlerTable, handler("deny", "50%"), `local_share: "50%": must be left out`},
 	} {

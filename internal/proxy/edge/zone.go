@@ -131,7 +131,7 @@ func SetKey(z *Zone, q *Request, hit *ratelimit.Hit) {
 // Vary sets the cost of a request's hit if it depends on the request.
 func Vary(z *Zone, q *Request, hit *ratelimit.Hit) {
 	if z.cost != nil {
-		SetCost(hit, z.cost.Of(q), z.MinCost)
+		SetCost(hit, z.cost.Of(q))
 	}
 }
 
