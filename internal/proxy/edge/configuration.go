@@ -54,7 +54,7 @@ func (c *Configuration) Compile() (*Site, *Settings, error) {
 	if err := Read(HandlerTable, c.Handler, read); err != nil {
 		return nil, nil, err
 	}
-	site := &Site{Decider: Decider{Timeout: read.Timeout, OnError: read.OnError, Share: read.LocalShare}, Fields: read.Fields, Exempt: read.Exempt}
+	site := &Site{Decider: Decider{Timeout: read.Timeout, OnError: read.OnError}, Fields: read.Fields, Exempt: read.Exempt}
 	if _, err := ParseAudit(c.Limit["audit"], history.Audit{}); err != nil {
 		return nil, nil, err
 	}

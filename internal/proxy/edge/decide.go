@@ -17,7 +17,6 @@ type Decider struct {
 	Timeout time.Duration // of the database; see ratelimit.Store.Take
 	Began   time.Time     // when the wait of a request began, if it did not begin with Take: the bound of all waits counts from then on
 	OnError OnError
-	Share   float64 // of Local: Settings.LocalShare
 
 	inPostgres *store.Store // Store, if UseStore has set one that counts in Postgres, else nil
 }

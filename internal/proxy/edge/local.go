@@ -9,23 +9,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// readLocalShare reads Settings.LocalShare.
-func readLocalShare(to *Settings, text string) error {
-	if text == "" {
-		return nil
-	}
-	share, err := readShare(text, 0.001, 1)
-	to.LocalShare = share
-	return err
-}
-
-func checkLocalShare(to *Settings, text string) error {
-	if text != "" && to.OnError != Local {
-		return &ratelimit.FieldError{Value: text, Want: "left out without on_error local"}
-	}
-	return nil
-}
-
 // UseStore sets the store. Without it, no request is decided with Local, and pauses have no effect.
 func (d *Decider) UseStore(counters ratelimit.Store) {
 	d.Store = counters
@@ -44,7 +27,7 @@ func (d *Decider) TakeLocal(q *Request, err error) Outcome {
 		return Outcome{Err: err}
 	}
 	s := d.inPostgres
-	if s == nil || d.OnError != Local || errors.Is(err, ratelimit.ErrOverloaded) || errors.Is(err, ratelimit.ErrClosed) || !s.TakeLocal(err, d.Share, q.Hits, q.Decisions) {
+	if s == nil || d.OnError != Local || errors.Is(err, ratelimit.ErrOverloaded) || errors.Is(err, ratelimit.ErrClosed) || !s.TakeLocal(err, q.Hits, q.Decisions) {
 		return NoDecision(d.OnError, err)
 	}
 	outcome := Judge(q)

@@ -30,8 +30,9 @@ func TestWithoutTheDatabaseThereIsNoOverage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	d := &Decider{Timeout: time.Second, OnError: Local, Share: 0.1}
+	d := &Decider{Timeout: time.Second, OnError: Local}
 	d.UseStore(store)
+	store.SetProxies(10)
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}, Key: "k", Cost: 1}}
 	verdict := policy.Verdict{Marks: []*policy.Mark{{Overage: true, Quota: 5}}}
 	for i := range 3 { // each hit counts as ten, with those of nine other proxies

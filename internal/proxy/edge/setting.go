@@ -51,7 +51,6 @@ type Settings struct {
 	Limit         ConfiguredLimit
 	Timeout       time.Duration // for the decision on a request
 	OnError       OnError
-	LocalShare    float64 // 0 is that of one of the proxies in the registry
 	Fields        Fields
 	Exempt        []netip.Prefix // requests from there are exempt from the limits
 	Policy        PolicySettings

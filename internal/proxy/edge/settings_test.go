@@ -249,7 +249,6 @@ func TestTheOrderOfSettingsDoesNotMatter(t *testing.T) {
 		slices.Reverse(all)
 		return all
 	}
-	handler := func(onError, share string) edge.Values { return edge.Values{"on_error": onError, "local_share": share} }
 	for i, test := range []struct {
 		table []edge.Setting
 		from  edge.Values
@@ -257,9 +256,7 @@ func TestTheOrderOfSettingsDoesNotMatter(t *testing.T) {
 	}{
 		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5", "algorithm": "in_flight"}, ""},
 		{edge.LimitTable, edge.Values{"prefix": "a", "limit": "5 1m", "cost": "{header.X}", "ban": "1h after 10 refusals in 1m"}, ""},
-		{edge.HandlerTable, handler("local", "50%"), ""},
 		{edge.LimitTable, edge.Values{"prefix": strings.Repeat("a", 255), "limit": "5 1m", "ban": "1h after 10 refusals in 1m"}, `prefix: "aaa`},
-		{edge.HandlerTable, handler("deny", "50%"), `local_share: "50%": must be left out`},
 	} {
 		var one, other edge.Settings
 		err, failure := edge.Read(test.table, test.from, &one), edge.Read(reversed(test.table), test.from, &other)

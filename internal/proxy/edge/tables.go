@@ -17,10 +17,6 @@ var HandlerTable = []Setting{
 		Help:    "A request without a decision: `allow` lets it pass, `deny` answers 503, and with `local` the proxy [decides by itself](operating.md#the-proxy-limits-by-itself).",
 		Default: "`allow`",
 	}, {
-		Name: "local_share", Want: "a percentage from 0.1% to 100%", Read: readLocalShare, Validate: checkLocalShare, Syntax: "<percent>",
-		Help:    "With `on_error local`: this proxy's share of each limit.",
-		Default: "100% divided by the proxies in the [registry](operating.md#the-registry-of-proxies)",
-	}, {
 		Name: "fields", Form: Words, Want: "x, ietf, or x ietf", Read: readFields, Unset: "x", Syntax: "x | ietf | x ietf",
 		Help:    "Which [fields](caddy.md#what-the-client-sees) describe the limits: `X-RateLimit-*` (`x`), `RateLimit` and `RateLimit-Policy` (`ietf`), or both (`x ietf`).",
 		Default: "`x`",

@@ -296,7 +296,7 @@ func (s *spread) testLocal(t *testing.T) {
 	for range 10 {
 		decisions := make([]ratelimit.Decision, 1)
 		_, _, err := tryOne(store, longTime, down)
-		if err == nil || !store.TakeLocal(err, 0.5, []ratelimit.Hit{down}, decisions) || !decisions[0].Allowed {
+		if err == nil || !store.TakeLocal(err, []ratelimit.Hit{down}, decisions) || !decisions[0].Allowed {
 			t.Fatalf("%+v, %v", decisions, err)
 		}
 		takeOne(t, store, up)

@@ -18,10 +18,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// localStore is a store with a share of 1/parts that decides by itself while its database is lost.
-func (s *site) localStore(parts float64, driver string) (*localStore, *lostDB) {
+// localStore is a store of one of several proxies that decides by itself while its database is lost.
+func (s *site) localStore(proxies int64, driver string) (*localStore, *lostDB) {
 	db := &lostDB{DB: drivers.All[driver](s.t, s.dsn)}
-	l := &localStore{share: 1 / parts}
+	l := &localStore{proxies: proxies}
 	l.Store = s.proxy(db, engine.Options{}, registry.Node{Name: "n", Epoch: 7, Notice: l.notice})
 	l.Store.UseLocal()
 	l.Prepare()
@@ -30,7 +30,7 @@ func (s *site) localStore(parts float64, driver string) (*localStore, *lostDB) {
 
 type localStore struct {
 	*store.Store
-	share float64
+	proxies int64 // 0 is what the registry shows
 
 	mu      sync.Mutex
 	notices []string
@@ -53,7 +53,10 @@ func (l *localStore) decide(t testing.TB, hits ...ratelimit.Hit) []ratelimit.Dec
 	t.Helper()
 	decisions := make([]ratelimit.Decision, len(hits))
 	err := l.Take(context.Background(), longTime, hits, decisions)
-	if err != nil && !l.Store.TakeLocal(err, l.share, hits, decisions) {
+	if l.proxies > 0 {
+		l.SetProxies(l.proxies)
+	}
+	if err != nil && !l.Store.TakeLocal(err, hits, decisions) {
 		t.Fatalf("no decision, and no local one: %v", err)
 	}
 	return decisions
@@ -136,7 +139,7 @@ func TestLocalDecisions(t *testing.T) {
 	if d := l.decide(t, month)[0]; d.Remaining != exact.Remaining-2 || d.Source != ratelimit.FromPostgres {
 		t.Errorf("the month, exact again: %+v", d)
 	}
-	if wrong := l.Take(context.Background(), longTime, []ratelimit.Hit{{}}, make([]ratelimit.Decision, 1)); l.Store.TakeLocal(wrong, 0, []ratelimit.Hit{{}}, make([]ratelimit.Decision, 1)) {
+	if wrong := l.Take(context.Background(), longTime, []ratelimit.Hit{{}}, make([]ratelimit.Decision, 1)); l.Store.TakeLocal(wrong, []ratelimit.Hit{{}}, make([]ratelimit.Decision, 1)) {
 		t.Error("a hit without a limit is decided")
 	}
 }
@@ -212,7 +215,7 @@ func TestLocalChargesAreOfTheLastWindow(t *testing.T) {
 	begin := time.Now()
 	now := func() time.Time { return begin.Add(time.Duration(later.Load())) }
 	db := &lostDB{DB: s.db("")}
-	l := &localStore{share: 1}
+	l := &localStore{proxies: 1}
 	l.Store = s.proxy(db, engine.Options{Now: now}, registry.Node{Name: "n", Epoch: 7, Notice: l.notice})
 	l.Store.UseLocal()
 	l.Prepare()
@@ -246,11 +249,11 @@ func TestLocalChargesAreOfTheLastWindow(t *testing.T) {
 	costly.Limit.Window = time.Minute
 	costly.Cost = 60
 	ofAQuarter := func() {
-		l.share = 0.25
+		l.proxies = 4
 		if d := l.decide(t, costly)[0]; !d.Allowed {
 			t.Fatalf("a cost of %d: %+v", costly.Cost, d)
 		}
-		l.share = 1
+		l.proxies = 1
 	}
 	ofAQuarter()
 	later.Add(int64(90 * time.Second))
@@ -278,8 +281,7 @@ func TestLocalShareIsThatOfTheRegistry(t *testing.T) {
 	}
 	t.Parallel()
 	s := newSite(t)
-	l, db := s.localStore(1, "pgxdb")
-	l.share = 0
+	l, db := s.localStore(0, "pgxdb")
 	s.wantNodes("n 7")
 	s.exec("INSERT INTO rate_limit_nodes (node, epoch, seen) VALUES ('live', 1, now() + interval '1 hour'), ('gone', 1, now() - interval '1 minute')")
 	remaining := func(prefix string) int64 { return l.decide(t, hitOn(prefix, 100, false))[0].Remaining }

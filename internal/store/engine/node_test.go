@@ -117,7 +117,7 @@ func TestRegistryWithoutPrivileges(t *testing.T) {
 				t.Error("a hit was refused, or limits are paused")
 			}
 			decisions := make([]ratelimit.Decision, 1)
-			if !store.TakeLocal(ratelimit.ErrUnavailable, 1, []ratelimit.Hit{hitOn("p", 5, true)}, decisions) || !store.Local().On {
+			if !store.TakeLocal(ratelimit.ErrUnavailable, []ratelimit.Hit{hitOn("p", 5, true)}, decisions) || !store.Local().On {
 				t.Errorf("no local decision: %+v", decisions)
 			}
 			await.Within(t, longTime, "exact limits", func() bool { return !store.Local().On })

@@ -236,7 +236,7 @@ func TestChargesFromBeforeThePartsAreKnownAreBilledToTheirParts(t *testing.T) {
 	store.UseLocal()
 	h := hitOn("early", 10, true)
 	h.Key = keyIn(3)
-	if decisions := make([]ratelimit.Decision, 1); !store.TakeLocal(ratelimit.ErrUnavailable, 1, []ratelimit.Hit{h}, decisions) || !decisions[0].Allowed {
+	if decisions := make([]ratelimit.Decision, 1); !store.TakeLocal(ratelimit.ErrUnavailable, []ratelimit.Hit{h}, decisions) || !decisions[0].Allowed {
 		t.Fatalf("%+v", decisions)
 	}
 	billed := make(chan int, testParts)

@@ -40,17 +40,14 @@ func (s *Store) SetProxies(n int64) {
 	s.Next.SetProxies(n)
 }
 
-// TakeLocal is Take without the database, at this process's share of each limit: with 0, the share is one
-// of the proxies that the registry showed last. cause is why the database has made no decision. TakeLocal
+// TakeLocal is Take without the database, at this process's share of each limit: that of one of the proxies that the
+// registry showed last. cause is why the database has made no decision. TakeLocal
 // reports false if the hits cannot be decided.
-func (s *Store) TakeLocal(cause error, share float64, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
+func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
 	if ratelimit.ValidateHits(hits, decisions) != nil {
 		return false
 	}
-	parts := 1 / share
-	if share == 0 {
-		parts = float64(atomic.LoadInt64(&s.proxies))
-	}
+	parts := float64(atomic.LoadInt64(&s.proxies))
 	k := s.rows
 	k.mu.Lock()
 	defer k.mu.Unlock()

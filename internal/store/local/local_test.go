@@ -27,7 +27,7 @@ func TestLocalSlotsAreNotCharged(t *testing.T) {
 	take := func() (*ratelimit.Slot, bool) {
 		slot := &ratelimit.Slot{}
 		hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}
-		return slot, store.TakeLocal(errDown, 1, hits, decisions) && decisions[0].Allowed
+		return slot, store.TakeLocal(errDown, hits, decisions) && decisions[0].Allowed
 	}
 	first, _ := take()
 	if _, ok := take(); !ok {
@@ -51,7 +51,7 @@ func TestLocalRowsAreBounded(t *testing.T) {
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour, Durable: true}
 	decisions := make([]ratelimit.Decision, 1)
 	for i := range 120_000 {
-		if !store.TakeLocal(errDown, 1, []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Cost: 1}}, decisions) || !decisions[0].Allowed {
+		if !store.TakeLocal(errDown, []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Cost: 1}}, decisions) || !decisions[0].Allowed {
 			t.Fatal(decisions[0])
 		}
 	}
