@@ -43,8 +43,6 @@ func TestOtherSettingsMakeAnotherStore(t *testing.T) {
 		"cleanup_probability .5": {CleanupProbability: "0.5"},
 		"cleanup_probability 0":  {CleanupProbability: "0"},
 		"in_memory_block off":    {InMemoryBlock: "off"},
-		"max_blocked_keys 5":     {MaxBlockedKeys: "5"},
-		"max_leases 5":           {MaxLeases: "5"},
 	} {
 		a := &App{StoreSettings: settings}
 		s := database(a, "postgres://localhost/db")

@@ -59,7 +59,7 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 
 	var routes []route
 	p := loadPlugin(t)
-	store := openStore(t, dsns[2], postgres.Options{MaxBlockedKeys: -1})
+	store := openStore(t, dsns[2], postgres.Options{DisableInMemoryBlock: true})
 	middlewares, program := map[string]http.Handler{}, map[string]http.Handler{}
 	for n, c := range all {
 		path := fmt.Sprintf("/c%d/", n)

@@ -122,7 +122,7 @@ func TestSettingsAreAsInCaddy(t *testing.T) {
 	c := valid()
 	c.Other["dsn"] = "postgres://localhost/x"
 	c.Other["durable"], c.Other["synchronousCommit"], c.Other["hashKey"] = "on", "1", "off"
-	c.Other["autoMigrate"], c.Other["inMemoryBlock"], c.Other["cleanupProbability"], c.Other["maxConns"], c.Other["maxBlockedKeys"] = "off", "false", "0", "3", "7"
+	c.Other["autoMigrate"], c.Other["inMemoryBlock"], c.Other["cleanupProbability"], c.Other["maxConns"] = "off", "false", "0", "3"
 	made, err := c.compile()
 	if err != nil || !made.site.Zones[0].Limit.Durable || !made.site.Zones[0].Limit.SynchronousCommit || made.site.Zones[0].Secret {
 		t.Errorf("%+v, %v", made, err)

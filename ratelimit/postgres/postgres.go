@@ -31,12 +31,8 @@ type Options struct {
 	// Workers is how many batches may be in flight at once, each on its own connection. There is one while the database
 	// answers within 5 ms. 0 means 4. A DB that has a method MaxConns() int, as that of pgxdb has, gets no more than that.
 	Workers int
-	// MaxBlockedKeys bounds the used-up keys that the store remembers and refuses
-	// without asking the database. 0 means 10,000; below 0 turns it off.
-	MaxBlockedKeys int
-	// MaxLeases bounds the keys of which the store holds units in advance, if their limits
-	// have a Lease. 0 means 10,000; below 0 turns leases off.
-	MaxLeases int
+	// DisableInMemoryBlock has the store ask the database also about keys that are known to be used up.
+	DisableInMemoryBlock bool
 	// LeaseHorizon is for how long the units of a lease should last, at most a twentieth of the limit's Window. Units
 	// that are not used after one and a half times as long are given back. 0 means a second.
 	LeaseHorizon time.Duration
@@ -73,10 +69,14 @@ type Store struct{ inner *store.Store }
 // yet. The error is a *ratelimit.FieldError for an option that is out of its range, or a
 // nil db.
 func New(db pgdb.DB, o Options) (*Store, error) {
-	inner, err := store.Open(db, engine.Options{
+	options := engine.Options{
 		DisableMigration: o.DisableMigration, CleanupProbability: o.CleanupProbability, Workers: o.Workers,
-		MaxBlockedKeys: o.MaxBlockedKeys, MaxLeases: o.MaxLeases, LeaseHorizon: o.LeaseHorizon, Now: o.Now, OnError: o.OnError,
-	}, nil)
+		LeaseHorizon: o.LeaseHorizon, Now: o.Now, OnError: o.OnError,
+	}
+	if o.DisableInMemoryBlock {
+		options.MaxBlockedKeys = -1
+	}
+	inner, err := store.Open(db, options, nil)
 	if err != nil {
 		return nil, err
 	}

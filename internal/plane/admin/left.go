@@ -62,7 +62,7 @@ func (d *Database) explainLimits(ctx context.Context, db *pgxdb.DB, o *policy.Ve
 		defer counters.Close()
 		db = counters
 	}
-	store, err := postgres.New(keepOpen{db}, postgres.Options{DisableMigration: true, CleanupProbability: -1, MaxBlockedKeys: -1})
+	store, err := postgres.New(keepOpen{db}, postgres.Options{DisableMigration: true, CleanupProbability: -1, DisableInMemoryBlock: true})
 	if err != nil {
 		return nil, err
 	}

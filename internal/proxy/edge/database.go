@@ -74,8 +74,8 @@ func (p *Proxy) openDatabase(at *Place) (*Database, error) {
 func (d *Database) openStore(p *Proxy) error {
 	s := &d.Settings
 	node, row := p.node(d)
-	o := engine.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability, MaxBlockedKeys: s.MaxBlockedKeys,
-		MaxLeases: s.MaxLeases, LeaseHorizon: p.LeaseHorizon, OnError: d.failed}
+	o := engine.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability,
+		LeaseHorizon: p.LeaseHorizon, OnError: d.failed}
 	if s.CleanupProbability == 0 {
 		o.CleanupProbability = -1
 	}

@@ -71,8 +71,6 @@ func TestSettingsTakeWhatTheirTablesSay(t *testing.T) {
 			map[string]any{"": history.AddressFull, "prefix": history.AddressPrefix, "off": history.AddressOff}, []string{"half"}},
 		{edge.StoreTable, "max_conns", func(s *edge.Settings) any { return s.Store.MaxConns }, map[string]any{"": 0, "1000": 1000}, []string{"-1", "0", "1001"}},
 		{edge.StoreTable, "cleanup_probability", func(s *edge.Settings) any { return s.Store.CleanupProbability }, map[string]any{"": 0.1, "0": 0.0}, []string{"1.5", "-0.1", "NaN"}},
-		{edge.StoreTable, "max_blocked_keys", func(s *edge.Settings) any { return s.Store.MaxBlockedKeys }, map[string]any{"": 0}, []string{"10000001"}},
-		{edge.StoreTable, "max_leases", func(s *edge.Settings) any { return s.Store.MaxLeases }, map[string]any{"": 0}, []string{"1000001"}},
 	} {
 		for text, want := range test.right {
 			if got, err := read(t, test.table, test.name, text); test.value(&got) != want || err != nil {

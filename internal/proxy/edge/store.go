@@ -40,8 +40,6 @@ type StoreSettings struct {
 	AutoMigrate        bool    // create or upgrade the tables on first use
 	CleanupProbability float64 // of a cleanup after a statement; 0 is never
 	InMemoryBlock      bool    // refuse used-up keys without asking the database
-	MaxBlockedKeys     int     // the most used-up keys to remember; 0 is 10,000
-	MaxLeases          int     // the most keys with leases; 0 is 10,000
 	NodeName           string  // of this proxy in the registry; "" is the host name and the kind of the proxy
 	Region             string  // where it runs; "" is unknown
 
@@ -81,9 +79,6 @@ func (s StoreSettings) Resolve(where string) (StoreSettings, error) {
 	}
 	if s.MaxConns == 0 && !strings.Contains(s.DSN, "pool_max_conns") {
 		s.MaxConns = defaultMaxConns
-	}
-	if !s.InMemoryBlock {
-		s.MaxBlockedKeys = 0
 	}
 	return s, nil
 }

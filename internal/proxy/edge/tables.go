@@ -124,16 +124,6 @@ var StoreTable = []Setting{
 		Help:    "Refuse without asking the database if a key is known to be used up.",
 		Default: "on",
 	}, {
-		Name: "max_blocked_keys", Want: "a whole number from 1 to 10000000",
-		Read:    number(10000000, func(to *Settings) *int { return &to.Store.MaxBlockedKeys }),
-		Help:    "How many used-up keys to remember: 1 to 10,000,000.",
-		Default: "10000",
-	}, {
-		Name: "max_leases", Want: "a whole number from 1 to 1000000",
-		Read:    number(1000000, func(to *Settings) *int { return &to.Store.MaxLeases }),
-		Help:    "How many keys of a process have a [lease](leases.md): 1 to 1,000,000.",
-		Default: "10000",
-	}, {
 		Name: "node_name", Args: "one name, or a placeholder that gives one",
 		Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.Store.NodeName }),
 		Help:    "The name of this proxy in the [registry](operating.md#the-registry-of-proxies). Give each of several proxies on one host its own.",

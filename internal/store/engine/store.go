@@ -40,8 +40,12 @@ type Options struct {
 }
 
 const (
-	defaultWorkers      = 4
-	defaultBlockedKeys  = 10000
+	defaultWorkers = 4
+	// defaultBlockedKeys is how many used-up keys a store remembers. Keys beyond it ask the database again, at most once a
+	// second, so that a flood of keys that come once takes no memory for nothing.
+	defaultBlockedKeys = 10000
+	// defaultLeases is how many keys have a lease. A lease pays for busy keys, of which a process has fewer. Keys beyond it
+	// are decided exactly.
 	defaultLeases       = 10000
 	defaultLeaseHorizon = time.Second
 	defaultCleanup      = 0.1
