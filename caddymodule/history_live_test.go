@@ -93,7 +93,6 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 					api_key {header.Authorization}
 					user {header.X-User}
 					route {header.X-Route}
-					refresh 50ms
 				}
 				zone PREFIX {
 					match path /zone/*
@@ -109,7 +108,6 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 				audit all
 				policy {
 					api_key {path.1}
-					refresh 50ms
 				}
 			}
 		}`, "DSN", dsn))

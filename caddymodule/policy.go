@@ -13,7 +13,7 @@ import (
 )
 
 // Policy applies the rules in the database: which limits apply to whom is data there, and
-// all proxies obey a change within `refresh`.
+// all proxies obey a change within a second.
 //
 // Placeholder | Description
 // ------------|------------

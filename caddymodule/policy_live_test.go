@@ -45,7 +45,7 @@ const policySite = `
 			policy {
 				api_key {header.Authorization}
 				user {header.X-User}
-				refresh 50ms
+				unknown_key reject
 			}
 			LIMITS
 		}
@@ -115,7 +115,7 @@ func TestAnInvalidKeyIsRefused(t *testing.T) {
 	if lines := c.lines("request refused by the policy"); len(lines) != 5 || lines[0]["reason"] == "" {
 		t.Errorf("refusals in the log: %v", lines)
 	}
-	c.load(strings.NewReplacer("DSN", dsn, "LIMITS", "", "refresh 50ms", "unknown_key anonymous").Replace(policySite))
+	c.load(strings.NewReplacer("DSN", dsn, "LIMITS", "", "unknown_key reject", "unknown_key anonymous").Replace(policySite))
 	if a := c.expect(http.StatusOK, "/", "Authorization", unknown); a.Body != "|anonymous||" {
 		t.Errorf("with unknown_key anonymous: %s", a.Body)
 	}

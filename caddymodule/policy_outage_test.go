@@ -43,7 +43,7 @@ func TestAPolicyWithoutItsDatabase(t *testing.T) {
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}');
 		SELECT rate_limit_rule('counted', paths => '{/counted}', per_hour => 10);
 		SELECT rate_limit_rule('open', action => 'exempt', paths => '{/open}');`)
-	sites := strings.NewReplacer("DSN", dsn, "POLICY", "policy {\napi_key {header.X-Api-Key}\nrefresh 50ms\n}").Replace(outageSites)
+	sites := strings.NewReplacer("DSN", dsn, "POLICY", "policy {\napi_key {header.X-Api-Key}\n}").Replace(outageSites)
 	c := start(t, sites)
 	c.expect(http.StatusOK, "/open", "Host", "deny.test", "X-Api-Key", known)
 	c.expect(http.StatusForbidden, "/closed", "Host", "deny.test", "X-Api-Key", known)
@@ -69,8 +69,8 @@ func TestAPolicyWithoutItsDatabase(t *testing.T) {
 		"policy_requests_total error_refused": 1, "policy_requests_total error_passed": 1,
 		"policy_decisions_total per_hour error_refused counted": 1, "policy_decisions_total per_hour error_passed counted from none": 1,
 	})
-	// A policy with another setting is a new one, as after a restart.
-	c.load(strings.ReplaceAll(sites, "refresh 50ms", "refresh 60ms"))
+	// With another setting of its database, the policy is a new one, as after a restart.
+	c.load("{\npg_ratelimit {\nmax_conns 3\n}\n}\n" + sites)
 	check()
 	if err := server.Restart(context.Background()); err != nil {
 		t.Fatal(err)

@@ -33,7 +33,6 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 				policy {
 					dsn POLICY
 					user {header.X-User}
-					refresh 50ms
 				}
 				zone PREFIX {
 					match path /zone

@@ -55,7 +55,7 @@ func makeUp(random *rand.Rand, n int) *madeUp {
 	} else {
 		c.settles = n%8 == 1
 		if n%4 == 3 {
-			c.policy = object{"api_key": "{header.Authorization}", "user": "{header.X-User}", "refresh": "50ms", "unknown_key": pick(random, "reject", "anonymous")}
+			c.policy = object{"api_key": "{header.Authorization}", "user": "{header.X-User}", "unknown_key": pick(random, "reject", "anonymous")}
 		}
 	}
 	for i := range 1 + random.IntN(3) {

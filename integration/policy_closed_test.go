@@ -20,7 +20,7 @@ import (
 func openProxies(t *testing.T, dsn, timeout string) (urls []string) {
 	t.Helper()
 	for _, p := range startBoth(t, dsn, route{"/", "", object{"timeout": timeout,
-		"policy": object{"apiKey": "{header.X-Api-Key}", "user": "{header.X-User}", "unknownKey": "anonymous", "refresh": "100ms"}}}) {
+		"policy": object{"apiKey": "{header.X-Api-Key}", "user": "{header.X-User}", "unknownKey": "anonymous"}}}) {
 		urls = append(urls, p.url)
 	}
 	awaitObeyed(t, dsn, 2)

@@ -58,10 +58,10 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 			c.History = []History{{Retention: []Settings{{"metricsDay": "7 years"}}}}
 		},
 		`dsn: "memory": must be a Postgres URL or key=value pairs, or used with audit off: the history is in Postgres`: func(c *Config) { c.Other["audit"] = "denied" },
-		`zones[0].hashKey: "x"`:                                                                func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "hashKey": "x"}}} },
-		`zones[0].prefix: "api": must be another name`:                                         func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "api", "limit": "5 1m", "key": "all"}}} },
-		`key: "{nobody}": must be text with`:                                                   func(c *Config) { c.Other["key"] = "{nobody}" },
-		`match: missing: must be given with paths, methods, hosts or headers`:                  func(c *Config) { c.Match = &edge.Match{} },
+		`zones[0].hashKey: "x"`:                                               func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "hashKey": "x"}}} },
+		`zones[0].prefix: "api": must be another name`:                        func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "api", "limit": "5 1m", "key": "all"}}} },
+		`key: "{nobody}": must be text with`:                                  func(c *Config) { c.Other["key"] = "{nobody}" },
+		`match: missing: must be given with paths, methods, hosts or headers`: func(c *Config) { c.Match = &edge.Match{} },
 		`zones[0].match.paths: "api": must be a path such as /login`: func(c *Config) {
 			c.Zones = []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"}, Match: &edge.Match{Paths: []string{"/x", "api"}}}}
 		},

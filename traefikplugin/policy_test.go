@@ -34,7 +34,7 @@ func governed(t *testing.T, dsn string, edit func(c *Config)) http.Handler {
 	t.Helper()
 	c := CreateConfig()
 	c.Other["dsn"], c.Other["timeout"], c.Other["onError"] = dsn, "10s", "deny"
-	c.Policy = []Settings{{"apiKey": "{header.Authorization}", "user": "{header.X-User}", "refresh": "50ms", "forwardHeaders": "true"}}
+	c.Policy = []Settings{{"apiKey": "{header.Authorization}", "user": "{header.X-User}", "forwardHeaders": "true"}}
 	edit(c)
 	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		told := []string{}
@@ -196,13 +196,13 @@ func TestAPolicyIsShared(t *testing.T) {
 	dsn := withPolicy(t, people)
 	p := newProcess(time.Millisecond)
 	ctx, cancel := context.WithCancel(t.Context())
-	for _, refresh := range []string{"50ms", "50ms", "70ms"} {
+	for _, conns := range []string{"3", "3", "4"} {
 		c := CreateConfig()
-		c.Other["dsn"], c.Other["timeout"], c.Policy = dsn, "1ms", []Settings{{"refresh": refresh}}
+		c.Other["dsn"], c.Other["timeout"], c.Other["maxConns"], c.Policy = dsn, "1ms", conns, []Settings{{}}
 		open(t, ctx, p, &served{}, c)
 	}
-	if n := len(p.proxy.Shared()); n != 3 {
-		t.Errorf("%d databases and policies, want 1 and 2", n)
+	if n := len(p.proxy.Shared()); n != 4 {
+		t.Errorf("%d databases and policies, want 2 and 2", n)
 	}
 	cancel()
 	await.Within(t, time.Minute, "the policies to be closed", func() bool { return len(p.proxy.Shared()) == 0 })

@@ -19,7 +19,7 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := CreateConfig()
 	c.Other["dsn"], c.Other["timeout"], c.Other["onError"], c.Other["audit"], c.Other["nodeName"] = counters, "10s", "deny", "all", "here"
-	c.Policy = []Settings{{"dsn": policy, "user": "{header.X-User}", "refresh": "50ms"}}
+	c.Policy = []Settings{{"dsn": policy, "user": "{header.X-User}"}}
 	c.History = []History{{Other: Settings{"dsn": history}}}
 	h := open(t, ctx, p, &served{}, c)
 	for _, want := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests, http.StatusTooManyRequests} {

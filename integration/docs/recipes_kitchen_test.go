@@ -101,7 +101,6 @@ func (k *kitchen) startCaddy(t *testing.T, config, dsn string) {
 		"{\n", "{\n\tauto_https off\n\tpersist_config off\n\tadmin "+admin+"\n",
 		":8080 {", "http://"+k.proxy+" {\n\tbind 127.0.0.1",
 		"pg_ratelimit {\n\t\tpolicy", "pg_ratelimit {\n\t\ttimeout 30s\n\t\ton_error deny\n\t\tpolicy",
-		"policy {\n", "policy {\n\t\t\trefresh 50ms\n",
 		"127.0.0.1:9000", strings.TrimPrefix(upstream.URL, "http://"))
 	harness.RunCaddy(t, "", harness.Caddy(t, root), config, "DATABASE_URL="+dsn).AwaitAddress(t, k.proxy)
 }

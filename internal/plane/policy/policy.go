@@ -56,7 +56,7 @@ type Settings struct {
 }
 
 const (
-	// DefaultRefresh is the time between two polls.
+	// DefaultRefresh is the mean time between two polls: a change is obeyed within a second, for two cheap statements a second.
 	DefaultRefresh = 500 * time.Millisecond
 	leastRefresh   = 10 * time.Millisecond
 

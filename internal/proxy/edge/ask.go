@@ -13,7 +13,6 @@ import (
 
 // SitePolicy is the policy of a Site, compiled.
 type SitePolicy struct {
-	Settings               PolicySettings
 	Key, User, Tier, Route Text // nil if they are not configured
 
 	// Live is the policy of the database. It is set before Site.Prepare.
@@ -57,7 +56,6 @@ func NewSitePolicy(from Values, parse ParseText, keyExample, userExample string)
 	if err := Read(PolicyTable, from, &read); err != nil {
 		return nil, err
 	}
-	p.Settings = read.Policy
 	p.reject = read.RejectUnknown
 	return p, nil
 }

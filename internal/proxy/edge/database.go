@@ -157,20 +157,20 @@ func (d *Database) Keep(make func() any) any {
 }
 
 // policy acquires the policy of a site. Refusals that lead to bans are counted beside its limits.
-func (u *Use) policy(settings PolicySettings, at *Places) (*ProxyPolicy, error) {
+func (u *Use) policy(at *Places) (*ProxyPolicy, error) {
 	d, err := u.database(&at.Policy)
 	if err != nil {
 		return nil, err
 	}
 	p := u.proxy
 	counters := u.Limits
-	shared, failure := u.Share(fmt.Sprintf("policy %#v %#v %#v", settings, d.Settings, counters.Settings), func() (Resource, error) {
+	shared, failure := u.Share(fmt.Sprintf("policy %#v %#v", d.Settings, counters.Settings), func() (Resource, error) {
 		o := ProxyPolicyOptions{Node: d.Settings.NodeNameOf(p.Kind), AutoMigrate: d.Settings.AutoMigrate, Remember: p.Remember,
 			OnError: func(err error) { d.policyFailed(counters, err) }}
 		if at.Saved != nil {
 			o.Saved, o.Save = at.Saved(d.Settings.DSN)
 		}
-		live, err := OpenProxyPolicy(counters.Store, d.Store, d.DB, settings, o)
+		live, err := OpenProxyPolicy(counters.Store, d.Store, d.DB, o)
 		return live, err
 	})
 	if failure != nil {

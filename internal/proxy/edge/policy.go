@@ -15,7 +15,7 @@ type ProxyPolicy struct {
 	bans *bans
 }
 
-// ProxyPolicyOptions are what a proxy adds to PolicySettings.
+// ProxyPolicyOptions are the settings of a ProxyPolicy.
 type ProxyPolicyOptions struct {
 	Node        string         // the name of this proxy in the bans that it makes
 	AutoMigrate bool           // create or upgrade the tables
@@ -29,13 +29,13 @@ type ProxyPolicyOptions struct {
 // OpenProxyPolicy returns the policy in the database of a store. OpenStore has returned store and db.
 // The refusals that lead to bans are counted in counters, which may be another store.
 // OpenProxyPolicy does not touch the network yet, see Prepare.
-func OpenProxyPolicy(counters, store ratelimit.Store, db pgdb.DB, s PolicySettings, o ProxyPolicyOptions) (*ProxyPolicy, error) {
+func OpenProxyPolicy(counters, store ratelimit.Store, db pgdb.DB, o ProxyPolicyOptions) (*ProxyPolicy, error) {
 	if db == nil {
 		return nil, PolicyNeedsPostgres()
 	}
 	live, err := policy.New(db, policy.Settings{
-		Options: policy.Options{Remember: o.Remember, SecretHeader: CredentialHeader},
-		Refresh: s.Refresh, MaxIdentities: s.MaxIdentities, DisableMigration: !o.AutoMigrate,
+		Options:          policy.Options{Remember: o.Remember, SecretHeader: CredentialHeader},
+		DisableMigration: !o.AutoMigrate,
 		OnApplied: func(seq int64, log string, problems []string) {
 			if s := Postgres(store); s != nil {
 				s.SetApplied(seq, log, problems)

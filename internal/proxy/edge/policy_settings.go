@@ -1,22 +1,9 @@
 package edge
 
-import (
-	"time"
+import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-)
-
-const (
-	// DefaultTier is the tier of requests without another one.
-	DefaultTier = "anonymous"
-)
-
-// PolicySettings say how a proxy keeps up with the policy in its database. Handlers on one
-// database with equal settings share what they know of the policy.
-type PolicySettings struct {
-	Refresh       time.Duration // between two questions for changes
-	MaxIdentities int           // the most API keys and users to remember
-}
+// DefaultTier is the tier of requests without another one.
+const DefaultTier = "anonymous"
 
 // readUnknownKey reads what happens to a request with an API key that is not valid.
 func readUnknownKey(to *Settings, text string) error {

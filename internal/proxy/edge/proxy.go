@@ -152,7 +152,7 @@ func (u *Use) acquire(policy *SitePolicy, at *Places) (*ProxyPolicy, *history.Wr
 		return nil, nil, err
 	}
 	if policy != nil {
-		if live, err = u.policy(policy.Settings, at); err != nil {
+		if live, err = u.policy(at); err != nil {
 			return nil, nil, err
 		}
 	}

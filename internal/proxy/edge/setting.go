@@ -53,8 +53,7 @@ type Settings struct {
 	OnError       OnError
 	Fields        Fields
 	Exempt        []netip.Prefix // requests from there are exempt from the limits
-	Policy        PolicySettings
-	RejectUnknown bool // refuse a request with an API key that is not valid; else it is one without a key
+	RejectUnknown bool           // refuse a request with an API key that is not valid; else it is one without a key
 	Store         StoreSettings
 	History       HistorySettings
 	Page          PageSettings

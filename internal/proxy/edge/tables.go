@@ -73,17 +73,6 @@ var PolicyTable = []Setting{databaseOf("policy"), {
 	Name: "route", Args: "one name, or a placeholder that gives one", Syntax: "<name or placeholder>",
 	Help:    "The name of the route, for rules that count by route: a name or a placeholder.",
 	Default: "none",
-}, {
-	Name: "refresh", Args: "one duration, such as 500ms", Syntax: "<duration>",
-	Want: "a duration from 50ms to 1m",
-	Read: duration(50*time.Millisecond, time.Minute, func(to *Settings) *time.Duration { return &to.Policy.Refresh }), Unset: "500ms",
-	Help:    "How often to ask the database for changes: 50ms to 1m.",
-	Default: "500ms",
-}, {
-	Name: "max_identities", Want: "a whole number from 1 to 10000000", Syntax: "<number>",
-	Read: number(10000000, func(to *Settings) *int { return &to.Policy.MaxIdentities }), Unset: "100000",
-	Help:    "How many API keys and users to remember: 1 to 10,000,000.",
-	Default: "100,000",
 }}
 
 // PageTable has the settings of a page. Only Caddy has one.
