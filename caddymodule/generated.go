@@ -23,8 +23,6 @@ type LimitSettings struct {
 	// What a request takes of the quota: a whole number of 1 or more, or a placeholder (docs/caddy.md#cost). Default:
 	// 1.
 	Cost Text `json:"cost,omitempty"`
-	// The least that a request takes if `cost` is a placeholder. Default: 1.
-	MinCost Text `json:"min_cost,omitempty"`
 	// What a request really cost, by its response (docs/caddy.md#cost-after-the-answer). Default: what it was charged.
 	Settle Text `json:"settle,omitempty"`
 	// Count in the logged table, which survives a crash of the database server. Default: off.
@@ -63,9 +61,6 @@ type HandlerSettings struct {
 	// A request without a decision: `allow` lets it pass, `deny` answers 503, and with `local` the proxy decides by
 	// itself (docs/operating.md#the-proxy-limits-by-itself). Default: `allow`.
 	OnError Text `json:"on_error,omitempty"`
-	// With `on_error local`: this proxy's share of each limit. Default: 100% divided by the proxies in the registry
-	// (docs/operating.md#the-registry-of-proxies).
-	LocalShare Text `json:"local_share,omitempty"`
 	// Which fields (docs/caddy.md#what-the-client-sees) describe the limits: `X-RateLimit-*` (`x`), `RateLimit` and
 	// `RateLimit-Policy` (`ietf`), or both (`x ietf`). Default: `x`.
 	Fields Text `json:"fields,omitempty"`
@@ -91,10 +86,6 @@ type PolicySettings struct {
 	UnknownKey Text `json:"unknown_key,omitempty"`
 	// The name of the route, for rules that count by route: a name or a placeholder. Default: none.
 	Route Text `json:"route,omitempty"`
-	// How often to ask the database for changes: 50ms to 1m. Default: 500ms.
-	Refresh Text `json:"refresh,omitempty"`
-	// How many API keys and users to remember: 1 to 10,000,000. Default: 100,000.
-	MaxIdentities Text `json:"max_identities,omitempty"`
 }
 
 // StoreSettings are the defaults of all handlers.
@@ -110,15 +101,10 @@ type StoreSettings struct {
 	CleanupProbability Text `json:"cleanup_probability,omitempty"`
 	// Refuse without asking the database if a key is known to be used up. Default: on.
 	InMemoryBlock Text `json:"in_memory_block,omitempty"`
-	// How many used-up keys to remember: 1 to 10,000,000. Default: 10000.
-	MaxBlockedKeys Text `json:"max_blocked_keys,omitempty"`
-	// How many keys of a process have a lease (docs/leases.md): 1 to 1,000,000. Default: 10000.
-	MaxLeases Text `json:"max_leases,omitempty"`
 	// The name of this proxy in the registry (docs/operating.md#the-registry-of-proxies). Give each of several proxies
 	// on one host its own. Default: the host name and `/caddy` or `/traefik`.
 	NodeName Text `json:"node_name,omitempty"`
-	// Where this proxy runs, for the registry and the history, up to 100 bytes. Default: that of the `history`, else
-	// none.
+	// Where this proxy runs, for the registry and the history, up to 100 bytes. Default: none.
 	Region Text `json:"region,omitempty"`
 }
 
@@ -127,10 +113,6 @@ type HistorySettings struct {
 	// The database of the history, if it is another one (docs/regions.md#several-servers). Default: that of the
 	// limits.
 	DSN Text `json:"dsn,omitempty"`
-	// The name of this proxy in the history, up to 100 bytes. Default: the `node_name`.
-	Node Text `json:"node,omitempty"`
-	// The same for the history alone. Default: that of the proxy.
-	Region Text `json:"region,omitempty"`
 	// How much of a client's address is in the audit log: `full`, `prefix` (the /24 of an IPv4 address, the /48 of an
 	// IPv6 address) or `off`. It applies to addresses in keys too. Default: `full`.
 	AuditAddress Text `json:"audit_address,omitempty"`
@@ -140,12 +122,6 @@ type HistorySettings struct {
 type Retention struct {
 	// Must be one duration, such as 90d or 7y.
 	Audit Text `json:"audit,omitempty"`
-	// Must be one duration, such as 90d or 7y.
-	MetricsMinute Text `json:"metrics_minute,omitempty"`
-	// Must be one duration, such as 90d or 7y.
-	MetricsHour Text `json:"metrics_hour,omitempty"`
-	// Must be one duration, such as 90d or 7y.
-	MetricsDay Text `json:"metrics_day,omitempty"`
 	// Must be one duration, such as 90d or 7y.
 	Usage Text `json:"usage,omitempty"`
 }

@@ -15,8 +15,7 @@ type History struct {
 	HistorySettings
 
 	// How long the history is kept. Upkeep deletes what is older. Default: what the
-	// database has. A new database has 90 days for the audit log, 7 days, 90 days and
-	// 7 years for the metrics by minute, hour and day, and 7 years for the usage.
+	// database has. A new database has 90 days for the audit log, and 7 years for the usage.
 	Retention *Retention `json:"retention,omitempty"`
 }
 
@@ -27,11 +26,7 @@ func (h *History) compile() (*edge.HistorySettings, error) {
 		return nil, nil
 	}
 	var read edge.Settings
-	from := values(&h.HistorySettings)
-	if err := expandNames(from, "node", "region"); err != nil {
-		return nil, err
-	}
-	if err := edge.Read(edge.HistoryTable, from, &read); err != nil {
+	if err := edge.Read(edge.HistoryTable, values(&h.HistorySettings), &read); err != nil {
 		return nil, err
 	}
 	if h.Retention != nil {

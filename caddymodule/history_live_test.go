@@ -75,9 +75,9 @@ func TestTheHistorySaysWhatHappenedToEachRequest(t *testing.T) {
 		{
 			pg_ratelimit {
 				dsn DSN
+				node_name caddy-1
+				region eu
 				history {
-					node caddy-1
-					region eu
 					retention {
 						audit 30d
 						usage 1y

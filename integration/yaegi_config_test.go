@@ -175,7 +175,7 @@ func TestBothSpellingsOfASettingAreUnderstood(t *testing.T) {
 	p := loadPlugin(t)
 	h := p.mustHandler(t, ok, object{"dsn": dsn, "timeout": "30s", "on_error": "deny", "max_conns": 4, "auto_migrate": true,
 		"policy":  []any{object{"api_key": "{header.X-Api-Key}", "unknown_key": "reject"}},
-		"history": []any{object{"audit_address": "off", "retention": []any{object{"metrics_minute": "7d"}}}},
+		"history": []any{object{"audit_address": "off", "retention": []any{object{"usage": "7d"}}}},
 		"zones":   []any{object{"prefix": "both", "limit": "1 1h", "hash_key": "on", "cost": "{header.X-Cost}"}}})
 	if w := ask(h, "X-Api-Key", "prl_wrong"); w.Code != http.StatusUnauthorized {
 		t.Errorf("an invalid key gets %d: the policy has no api_key", w.Code)

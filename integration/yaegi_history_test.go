@@ -61,12 +61,12 @@ func TestInterpretedHistoryHasWhatCompiledHas(t *testing.T) {
 		SELECT rate_limit_rule('health', action => 'exempt', paths => '{/health}');`
 	dsnGo, dsnYaegi := policyDatabase(t, sql), policyDatabase(t, sql)
 	handlers := func(dsn string) []object {
-		history := object{"region": "eu", "auditAddress": "prefix", "retention": object{"audit": "30d", "metricsDay": "1y"}}
+		history := object{"auditAddress": "prefix", "retention": object{"audit": "30d", "usage": "1y"}}
 		zones := []object{{"prefix": "token", "key": "{header.X-Token}", "limit": "3 1h", "algorithm": "fixed_window", "cost": "2"}, {"prefix": "all", "key": "everybody", "limit": "1000 1h"}}
 		return []object{
-			{"dsn": dsn, "timeout": "30s", "history": history, "audit": "all", "policy": object{"apiKey": "{header.Authorization}", "user": "{header.X-User}", "route": "{header.X-Route}", "forwardHeaders": true}},
-			{"dsn": dsn, "timeout": "30s", "history": history, "zones": zones},
-			{"dsn": dsn, "timeout": "30s", "history": history, "audit": "all", "prefix": "leased", "limit": "1000 1h", "lease": "5%"},
+			{"dsn": dsn, "timeout": "30s", "region": "eu", "history": history, "audit": "all", "policy": object{"apiKey": "{header.Authorization}", "user": "{header.X-User}", "route": "{header.X-Route}", "forwardHeaders": true}},
+			{"dsn": dsn, "timeout": "30s", "region": "eu", "history": history, "zones": zones},
+			{"dsn": dsn, "timeout": "30s", "region": "eu", "history": history, "audit": "all", "prefix": "leased", "limit": "1000 1h", "lease": "5%"},
 			{"dsn": "postgres://nobody@127.0.0.1:1/none", "timeout": "1s", "onError": "deny", "audit": "all", "prefix": "down", "limit": "1 1h"},
 		}
 	}

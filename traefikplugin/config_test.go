@@ -52,10 +52,10 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 		`zones[0].audit: "sample 2": must be off, denied`: func(c *Config) {
 			c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "audit": "sample 2"}}}
 		},
-		`history.node: "a\nb": must be a name of 1 to 100 bytes`:    func(c *Config) { c.History = []History{{Other: Settings{"node": "a\nb"}}} },
+		`nodeName: "a\nb": must be a name of 1 to 100 bytes`:        func(c *Config) { c.Other["nodeName"] = "a\nb" },
 		`history.auditAddress: "half": must be full, prefix or off`: func(c *Config) { c.History = []History{{Other: Settings{"auditAddress": "half"}}} },
-		`history.retention.metricsDay: "7 years": must be a duration from 1d to 100y`: func(c *Config) {
-			c.History = []History{{Retention: []Settings{{"metricsDay": "7 years"}}}}
+		`history.retention.usage: "7 years": must be a duration from 1d to 100y`: func(c *Config) {
+			c.History = []History{{Retention: []Settings{{"usage": "7 years"}}}}
 		},
 		`dsn: "memory": must be a Postgres URL or key=value pairs, or used with audit off: the history is in Postgres`: func(c *Config) { c.Other["audit"] = "denied" },
 		`zones[0].hashKey: "x"`:                                               func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "hashKey": "x"}}} },

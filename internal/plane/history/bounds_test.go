@@ -238,8 +238,8 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{history.Settings{Region: "a\x00"}, `region: "a\x00": must be up to 200 bytes of UTF-8 without NUL`},
 		{history.Settings{Address: 9}, `audit_address: "9": must be full, prefix or off`},
 		{history.Settings{MaxPending: -1}, `max_pending: "-1": must be 0 or more`},
-		{history.Settings{Retention: []history.Retention{{What: "logs", Keep: 24 * time.Hour}}}, `retention: "logs": must be audit, metrics_minute, metrics_hour, metrics_day or usage`},
-		{history.Settings{Retention: []history.Retention{{What: "audit usage", Keep: 24 * time.Hour}}}, `retention: "audit usage": must be audit, metrics_minute, metrics_hour, metrics_day or usage`},
+		{history.Settings{Retention: []history.Retention{{What: "logs", Keep: 24 * time.Hour}}}, `retention: "logs": must be audit or usage`},
+		{history.Settings{Retention: []history.Retention{{What: "audit usage", Keep: 24 * time.Hour}}}, `retention: "audit usage": must be audit or usage`},
 		{history.Settings{Retention: []history.Retention{{What: "usage", Keep: time.Hour}}}, `retention usage: "1h0m0s": must be 24h or more`},
 	} {
 		_, err := history.New(downDB, c.settings)

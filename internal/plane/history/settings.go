@@ -39,7 +39,7 @@ type Settings struct {
 
 // Retention says how long a part of the history is kept.
 type Retention struct {
-	What string        // audit, metrics_minute, metrics_hour, metrics_day or usage
+	What string        // audit or usage
 	Keep time.Duration // 24 hours or more
 }
 
@@ -63,21 +63,6 @@ const (
 	pendingRowBytes = 1024 // of text, for each of MaxPending rows
 	day             = 24 * time.Hour
 )
-
-// RetentionNames are the parts of the history that have a retention of their own.
-func RetentionNames() []string {
-	return []string{"audit", "metrics_minute", "metrics_hour", "metrics_day", "usage"}
-}
-
-// hasRetention reports whether a part of the history with this name has a retention.
-func hasRetention(what string) bool {
-	for _, name := range RetentionNames() {
-		if name == what {
-			return true
-		}
-	}
-	return false
-}
 
 // check fills in the defaults. The error is a *ratelimit.FieldError.
 func (s *Settings) check() error {
@@ -104,8 +89,8 @@ func (s *Settings) check() error {
 		s.MaxPending = DefaultMaxPending
 	}
 	for _, r := range s.Retention {
-		if !hasRetention(r.What) {
-			return &ratelimit.FieldError{Field: "retention", Value: r.What, Want: "audit, metrics_minute, metrics_hour, metrics_day or usage"}
+		if r.What != "audit" && r.What != "usage" {
+			return &ratelimit.FieldError{Field: "retention", Value: r.What, Want: "audit or usage"}
 		}
 		if r.Keep < day {
 			return &ratelimit.FieldError{Field: "retention " + r.What, Value: r.Keep.String(), Want: "24h or more"}

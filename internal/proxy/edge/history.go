@@ -3,7 +3,6 @@ package edge
 import (
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -13,19 +12,13 @@ import (
 // openHistory returns what writes the history into a database. It does not touch the network yet, see history.Writer.Prepare.
 // The database is closed after the history, which writes what is pending when it is closed.
 func (p *Proxy) openHistory(d *Database, s HistorySettings) (*history.Writer, error) {
-	settings := history.Settings{Node: s.Node, Region: s.Region, Address: s.Address, DisableMigration: !d.Settings.AutoMigrate}
-	if s.Node == "" {
-		settings.Node = d.Settings.NodeNameOf(p.Kind)
-	}
-	if s.Region == "" {
-		settings.Region = d.Settings.Region
-	}
+	settings := history.Settings{Node: d.Settings.NodeNameOf(p.Kind), Region: d.Settings.Region, Address: s.Address, DisableMigration: !d.Settings.AutoMigrate}
 	settings.OnError = func(err error) { p.Log(Line{Level: Error, Text: "the history", Err: err}) }
-	keeps := []time.Duration{s.KeepAudit, s.KeepMinutes, s.KeepHours, s.KeepDays, s.KeepUsage}
-	for i, what := range history.RetentionNames() {
-		if keeps[i] > 0 {
-			settings.Retention = append(settings.Retention, history.Retention{What: what, Keep: keeps[i]})
-		}
+	if s.KeepAudit > 0 {
+		settings.Retention = append(settings.Retention, history.Retention{What: "audit", Keep: s.KeepAudit})
+	}
+	if s.KeepUsage > 0 {
+		settings.Retention = append(settings.Retention, history.Retention{What: "usage", Keep: s.KeepUsage})
 	}
 	return history.New(d.DB, settings)
 }

@@ -14,13 +14,10 @@ import (
 // HistorySettings say what a proxy adds to its records, and how long they are kept. Handlers with
 // equal settings and the same database share a history.Writer.
 type HistorySettings struct {
-	Node   string // the name of the proxy; "" is the NodeName
-	Region string // where it runs; "" is that of the proxy
-
 	Address history.AddressMode
 
-	// How long the parts of the history are kept. 0 leaves what the database has.
-	KeepAudit, KeepMinutes, KeepHours, KeepDays, KeepUsage time.Duration
+	// How long the audit log and the usage are kept. 0 leaves what the database has.
+	KeepAudit, KeepUsage time.Duration
 }
 
 const (

@@ -47,9 +47,6 @@ func (s *Site) Places(in StoreSettings, dsns *DSNs, audit string, recorded *Hist
 	if recorded != nil {
 		p.Recorded = *recorded
 	}
-	if in.Region == "" {
-		in.Region = p.Recorded.Region
-	}
 	var err error
 	if p.Limits, err = placeOf(in, &dsns.Limits, dsns.Where); err != nil {
 		return nil, err

@@ -57,7 +57,7 @@ func TestSettingsTakeWhatTheirTablesSay(t *testing.T) {
 		{edge.RetentionTable, "usage", func(s *edge.Settings) any { return s.History.KeepUsage },
 			map[string]any{"": time.Duration(0), "1d": day, "90d": 90 * day, "12w": 84 * day, "36h": 36 * time.Hour, "1y": 366 * day, "7y": 7 * 366 * day, "100y": 36600 * day},
 			[]string{"0d", "23h", "0y", "101y", "-1y", "1.5y", "y", "7 years", "90", "1y6d", "forever"}},
-		{edge.HistoryTable, "node", func(s *edge.Settings) any { return s.History.Node },
+		{edge.StoreTable, "node_name", func(s *edge.Settings) any { return s.Store.NodeName },
 			map[string]any{"": "", "edge-1": "edge-1", "Berlin Süd": "Berlin Süd", strings.Repeat("n", 100): strings.Repeat("n", 100)},
 			[]string{"a\nb", "a\x00b", "\xff", strings.Repeat("n", 101), "\x7f"}},
 		{edge.LimitTable, "cost", func(s *edge.Settings) any { return s.Limit.Cost },

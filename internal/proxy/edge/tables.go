@@ -121,7 +121,7 @@ var StoreTable = []Setting{
 		Name: "region", Args: "one name, or a placeholder that gives one",
 		Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.Store.Region }),
 		Help:    "Where this proxy runs, for the registry and the history, up to 100 bytes.",
-		Default: "that of the `history`, else none",
+		Default: "none",
 	}, {
 		Name: "history", Form: Block, Args: "a block, or nothing", Settings: HistoryTable,
 		Help:    "[Record](operating.md#audit-log) what happens to requests.",
@@ -131,16 +131,6 @@ var StoreTable = []Setting{
 
 // HistoryTable has the settings of a history.
 var HistoryTable = []Setting{databaseOf("history"), {
-	Name: "node", Args: "one name, or a placeholder that gives one",
-	Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.History.Node }),
-	Help:    "The name of this proxy in the history, up to 100 bytes.",
-	Default: "the `node_name`",
-}, {
-	Name: "region", Args: "one name, or a placeholder that gives one",
-	Want: wantNodeName, Read: nodeName(func(to *Settings) *string { return &to.History.Region }),
-	Help:    "The same for the history alone.",
-	Default: "that of the proxy",
-}, {
 	Name: "audit_address", Want: "full, prefix or off", Read: readAddressMode, Unset: "full",
 	Help: "How much of a client's address is in the audit log: `full`, `prefix` (the /24 of an IPv4 address, the /48 of an IPv6 address) or `off`. " +
 		"It applies to addresses in keys too.",
@@ -152,9 +142,6 @@ var HistoryTable = []Setting{databaseOf("history"), {
 // RetentionTable has a setting for each part of the history.
 var RetentionTable = []Setting{
 	retentionSetting("audit", func(to *Settings) *time.Duration { return &to.History.KeepAudit }),
-	retentionSetting("metrics_minute", func(to *Settings) *time.Duration { return &to.History.KeepMinutes }),
-	retentionSetting("metrics_hour", func(to *Settings) *time.Duration { return &to.History.KeepHours }),
-	retentionSetting("metrics_day", func(to *Settings) *time.Duration { return &to.History.KeepDays }),
 	retentionSetting("usage", func(to *Settings) *time.Duration { return &to.History.KeepUsage }),
 }
 
