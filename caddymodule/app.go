@@ -119,8 +119,7 @@ func (a *App) places(h *Handler) (*edge.Places, error) {
 	return h.site.Places(s, dsns, string(h.Audit), recorded)
 }
 
-// Start logs the version, connects to the databases, in the background, and warns of handlers that charge a
-// request twice. Provision does not connect, because a config that is only validated, or that
+// Start logs the version, and connects to the databases, in the background. Provision does not connect, because a config that is only validated, or that
 // fails to load, must not touch a database.
 func (a *App) Start() error {
 	caddy.Log().Named(logName).Info("rate limits are enforced", zap.String("version", version()))
@@ -132,9 +131,6 @@ func (a *App) Start() error {
 	}
 	loaded, err := a.http()
 	if app, ok := loaded.(*caddyhttp.App); ok && err == nil { // without it there are no handlers
-		for _, server := range app.Servers {
-			warnOfDoubleCharges(routedHandlers(server.Routes, nil))
-		}
 		return a.openPages(app.Servers)
 	}
 	return nil

@@ -168,42 +168,6 @@ func TestTheLogWarnsOfAPasswordInTheConfiguration(t *testing.T) {
 	}
 }
 
-// Two routes with matchers may be for different requests, and of two routes of a group only
-// one is taken.
-func TestTheLogWarnsOfOnePrefixTwiceOnlyIfOneRequestReachesBoth(t *testing.T) {
-	const warning = "another handler on the same path counts under this prefix: a request that reaches both is charged twice"
-	c := start(t, ":PORT {\n\trespond ok\n}")
-	limit := `{"handler": "pg_ratelimit", "dsn": "memory", "prefix": "` + c.prefix() + `", "limit": "10 1m"}`
-	zone := `{"handler": "pg_ratelimit", "dsn": "memory", "zones": [{"match": [{"path": ["/x"]}], "prefix": "` + c.prefix() + `", "limit": "10 1m"}]}`
-	subroute := func(routes string) string { return `{"handler": "subroute", "routes": [` + routes + `]}` }
-	one, two := `"match": [{"host": ["one.test"]}], `, `"match": [{"host": ["two.test"]}], `
-	want := 0
-	for _, test := range []struct {
-		routes string
-		warns  bool
-	}{
-		{`{` + one + `"handle": [` + limit + `]}, {` + two + `"handle": [` + limit + `]}`, false},
-		{`{` + one + `"handle": [` + limit + `]}, {"handle": [` + limit + `]}`, true},
-		{`{` + one + `"handle": [` + limit + `], "terminal": true}, {"handle": [` + limit + `]}`, false},
-		{`{"group": "g", ` + one + `"handle": [` + limit + `]}, {"group": "g", "handle": [` + limit + `]}`, false},
-		{`{` + one + `"handle": [` + limit + `, ` + subroute(`{`+two+`"handle": [`+limit+`]}`) + `]}`, true},
-		{`{` + one + `"handle": [` + subroute(`{"handle": [`+limit+`]}, {`+two+`"handle": [`+limit+`]}`) + `]}`, true},
-		{`{"handle": [` + subroute(`{`+one+`"handle": [`+limit+`]}`) + `, ` + subroute(`{`+two+`"handle": [`+limit+`]}`) + `]}`, false},
-		{`{"handle": [` + subroute(`{`+one+`"handle": [`+limit+`], "terminal": true}`) + `, ` + limit + `]}`, false},
-		{`{` + one + `"handle": [` + limit + `]}, {"handle": [` + zone + `]}`, false},
-		{`{"handle": [` + limit + `, ` + zone + `]}`, true},
-	} {
-		c.loadJSON([]byte(`{"apps": {"http": {"servers": {"s": {"listen": [":` + c.port + `"], "routes": [` + test.routes + `]}}}}}`))
-		if test.warns {
-			want++
-		}
-		if n := len(c.lines(warning)); n != want {
-			t.Errorf("%d warnings after the routes %s, want %d", n, test.routes, want)
-			want = n
-		}
-	}
-}
-
 // The placeholders of Caddy follow what handlers behind a limit of requests in flight change, and error routes
 // do not end with the slot.
 func TestALimitInFlightLeavesTheRequestToCaddy(t *testing.T) {

@@ -38,27 +38,6 @@ func TestRefusalsLeadToABan(t *testing.T) {
 	}
 }
 
-// Two handlers with a policy on one path charge a request twice, which the log says.
-func TestTwoPoliciesOnOnePathAreWarnedAbout(t *testing.T) {
-	dsn := withPolicy(t, people)
-	c := start(t, strings.ReplaceAll(`
-		:PORT {
-			route {
-				pg_ratelimit {
-					dsn DSN
-					policy
-				}
-				pg_ratelimit {
-					dsn DSN
-					policy
-				}
-			}
-		}`, "DSN", dsn))
-	if n := len(c.lines("another handler on the same path has a policy: a request that reaches both is charged twice")); n != 1 {
-		t.Errorf("%d warnings, want one", n)
-	}
-}
-
 // The log says once that the authentication comes too late to tell the user.
 func TestAnAuthenticationAfterThePolicyIsWarnedAbout(t *testing.T) {
 	dsn := withPolicy(t, people)

@@ -9,7 +9,7 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 func CheckRows(zones []*Zone) (at int, err error) {
 	for i := range zones {
 		for j := range zones[:i] {
-			if MayShareRow(zones[j], zones[i]) {
+			if mayShareRow(zones[j], zones[i]) {
 				return i, &ratelimit.FieldError{Field: "prefix", Value: zones[i].Limit.Prefix, Want: "another name: " +
 					"an earlier limit on the same request counts under it in the same table, where the two keys could be the same"}
 			}
@@ -18,8 +18,8 @@ func CheckRows(zones []*Zone) (at int, err error) {
 	return 0, nil
 }
 
-// MayShareRow reports whether hits of two limits could be on the same row.
-func MayShareRow(a, b *Zone) bool {
+// mayShareRow reports whether hits of two limits could be on the same row.
+func mayShareRow(a, b *Zone) bool {
 	if a.Limit.Prefix != b.Limit.Prefix || a.Limit.Durable != b.Limit.Durable {
 		return false
 	}
