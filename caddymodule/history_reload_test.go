@@ -25,9 +25,8 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 		{
 			pg_ratelimit {
 				dsn DSN
-				history {
-					region REGION
-				}
+				region REGION
+				history
 			}
 		}
 		:PORT {
