@@ -79,7 +79,6 @@ func (a *App) open(ctx caddy.Context, h *Handler) (*edge.Use, error) {
 	if err != nil {
 		return nil, err
 	}
-	at.Saved = savedIn(ctx)
 	u, err := proxy.Open(h.site, at)
 	if err != nil {
 		return nil, err

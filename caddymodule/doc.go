@@ -5,7 +5,7 @@
 //   - handler.go, generated.go, policy.go, key.go, placeholder.go: the handler's settings, and texts with placeholders.
 //     serve.go serves a request by the steps of package edge, report.go tells logs, spans and events, refusal.go refuses it, response.go
 //     changes the headers of its response.
-//   - app.go, process.go, dsn.go, saved_rules.go: where handlers count, and the log. same_path.go: a warning.
+//   - app.go, process.go, dsn.go: where handlers count, and the log. same_path.go: a warning.
 //   - history.go: what is recorded of requests.
 //   - caddyfile.go, subdirectives.go, fields.go: reading a Caddyfile.
 //   - metrics.go, policy_metrics.go, state_metrics.go: metrics for Prometheus.

@@ -157,7 +157,7 @@ const keysInterval = 10 * time.Second
 
 // readBannedKeys reads the banned keys into rows. After a failure they stay as they are for a
 // while.
-func (p *Policy) readBannedKeys(ctx context.Context, now time.Time, rows *savedRows) (done bool) {
+func (p *Policy) readBannedKeys(ctx context.Context, now time.Time, rows *policyRows) (done bool) {
 	if now.Before(p.keysAt) {
 		return false
 	}
@@ -165,7 +165,7 @@ func (p *Policy) readBannedKeys(ctx context.Context, now time.Time, rows *savedR
 	if err != nil {
 		p.keysAt = now.Add(keysInterval)
 	} else {
-		rows.Keys = keys
+		rows.keys = keys
 	}
 	p.report("banned keys", err)
 	return err == nil

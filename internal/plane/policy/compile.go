@@ -18,8 +18,8 @@ type Wrong struct {
 	Override string
 	// Err says what is wrong, and what it should be.
 	Err error
-	// Replaced is true if the last usable version of the rule is used instead.
-	Replaced bool
+	// Kept is true if the rule stays as it was in the Snapshot before.
+	Kept bool
 }
 
 // Options are how a snapshot is compiled.
@@ -88,14 +88,14 @@ type rule struct {
 
 func limitName(rule, limit string) string { return rule + "/" + limit }
 
-// newRuleSet compiles rules in named steps: each rule by itself, or in place of one that cannot be used its version in
-// usable, which are texts of rulesSQL by name; then their order, their limits, the overrides, and the index.
-func newRuleSet(rows []Rule, overrides []Override, usable map[string]string, options Options) *ruleSet {
+// newRuleSet compiles rules in named steps: each rule by itself, or in place of one that cannot be used the rule of that
+// name in before, which may be nil; then their order, their limits, the overrides, and the index.
+func newRuleSet(rows []Rule, overrides []Override, before *ruleSet, options Options) *ruleSet {
 	set := &ruleSet{limits: make(map[string]*limit), anchored: make(map[anchorKey]*amount)}
 	if options.Remember > 0 {
 		set.memo = newMemo(options.Remember)
 	}
-	compiled := set.compileRules(rows, usable, options)
+	compiled := set.compileRules(rows, before, options)
 	sort.SliceStable(compiled, func(i, j int) bool { return isBefore(&compiled[i].row, &compiled[j].row) })
 	set.keepUnique(compiled)
 	for i := range overrides {
@@ -108,7 +108,7 @@ func newRuleSet(rows []Rule, overrides []Override, usable map[string]string, opt
 }
 
 // compileRules compiles each rule that is not off by itself.
-func (set *ruleSet) compileRules(rows []Rule, usable map[string]string, options Options) []*rule {
+func (set *ruleSet) compileRules(rows []Rule, before *ruleSet, options Options) []*rule {
 	var compiled []*rule
 	for i := range rows {
 		row := &rows[i]
@@ -117,12 +117,10 @@ func (set *ruleSet) compileRules(rows []Rule, usable map[string]string, options 
 		}
 		r, err := compileRule(row, options)
 		if err != nil {
-			text := usable[row.Name]
 			wrong := Wrong{Rule: row.Name, Err: err}
-			if text != "" {
-				last := decodeRule(row.Name, text)
-				r, err = compileRule(&last, options)
-				wrong.Replaced = err == nil
+			if last := findRule(before, row.Name); last != nil {
+				r, err = compileRule(&last.row, options) // a copy: the index of each set writes into its rules
+				wrong.Kept = err == nil
 			}
 			set.wrong = append(set.wrong, wrong)
 		}
@@ -131,6 +129,19 @@ func (set *ruleSet) compileRules(rows []Rule, usable map[string]string, options 
 		}
 	}
 	return compiled
+}
+
+// findRule returns the rule of a name, or nil. The set may be nil.
+func findRule(set *ruleSet, name string) *rule {
+	if set == nil {
+		return nil
+	}
+	for _, r := range set.rules {
+		if r.row.Name == name {
+			return r
+		}
+	}
+	return nil
 }
 
 // keepUnique adds rules to the set, in their order, except those with a name that one before them has.

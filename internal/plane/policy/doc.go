@@ -25,8 +25,8 @@
 //     contains the amount or the tier, so a change of plan keeps what was used. A rule does
 //     not match a request that lacks what it counts by, except for a header: see
 //     Rule.SkipWithoutHeader.
-//  6. A rule that cannot be used is left out, and Snapshot.Wrong names it. A Policy applies its
-//     last usable version instead, if it has had one.
+//  6. A rule that cannot be used is left out, and Snapshot.Wrong names it. In a Policy it stays as it was
+//     in the snapshot in force, if that has a rule of its name.
 //
 // # How changes take effect
 //
@@ -59,7 +59,6 @@
 //     index.go: which rules match. memo.go: what is remembered of it.
 //   - match.go: Evaluate, also if it is not known who sends a request. trace.go: why each rule applies or not.
 //   - policy.go: a Policy. refresh.go: what a Policy does in the background: it polls for changes (poll.go), reads the rules
-//     and bans that have changed (load.go has the statements, and read.go runs them), replaces rules that cannot be used,
-//     forgets the identities that have changed, and swaps the snapshot as a whole. occasionally.go: what it does from
+//     and bans that have changed (load.go has the statements, and read.go runs them), forgets the identities that have changed, and swaps the snapshot as a whole. occasionally.go: what it does from
 //     time to time. migrate.go: the tables. lookup.go: identities that are not cached, many in one statement.
 package policy

@@ -2,8 +2,6 @@ package policy
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand"
 	"strings"
@@ -35,14 +33,6 @@ type Settings struct {
 	// the log of changes that the number is of, and the rules that cannot be used, each with what
 	// it should be. It must not block. Nil is ignored. See registry.Registry.SetApplied.
 	OnApplied func(seq int64, log string, problems []string)
-
-	// Saved are the rules of an earlier Policy (see OnLoad), which hold until the database
-	// answers. Rules that cannot be read are ignored.
-	Saved []byte
-
-	// OnLoad is called with the rules and bans whenever they have changed, for Saved. They
-	// contain no API key, but the digests of banned ones. It must not block. Nil is ignored.
-	OnLoad func(saved []byte)
 
 	// Now replaces this machine's clock, for tests.
 	Now func() time.Time
@@ -111,8 +101,7 @@ type Policy struct {
 	migrateAt  time.Time // when it is tried again
 	due        changes   // of rules and bans: found, and not read yet
 	stale      changes   // of identities: found, and not forgotten yet
-	rows       savedRows
-	usable     map[string]string // the last usable version of each rule, as rulesSQL delivers it
+	rows       policyRows
 	loaded     time.Time
 	keysAt     time.Time // when the banned API keys are read again, after a failure
 	forgotten  time.Time
@@ -122,18 +111,12 @@ type Policy struct {
 	stats Stats
 }
 
-// savedRows are the rules and bans as the database returned them.
-type savedRows struct {
-	Form  int      `json:"form"` // savedForm; others are of a program of another version
-	Rules []string `json:"rules"`
-	Bans  []string `json:"bans"` // of networks and users
-	Keys  []string `json:"keys"` // banned ones
-	// Usable are the versions that replace rules which cannot be used, by name.
-	Usable map[string]string `json:"usable,omitempty"`
+// policyRows are the rules and bans as the database returned them.
+type policyRows struct {
+	rules []string
+	bans  []string // of networks and users
+	keys  []string // banned ones
 }
-
-// savedForm changes whenever the rows of the statements do.
-const savedForm = 3
 
 // New returns a policy on db. It does not touch the network yet, and does not close db. The
 // error is a *ratelimit.FieldError.
@@ -158,26 +141,13 @@ func New(db pgdb.DB, s Settings) (*Policy, error) {
 		s.Random = rand.Float64
 	}
 	p := &Policy{
-		db: db, settings: s, identities: NewIdentities(s.MaxIdentities), rows: savedRows{Form: savedForm},
+		db: db, settings: s, identities: NewIdentities(s.MaxIdentities),
 		poller: poller{db: db}, reported: make(map[string]string),
 	}
 	p.lookups = newLookups(db, p.identities, s.Now)
 	p.closing, p.close = context.WithCancel(context.Background())
 	p.ready, p.setReady = context.WithCancel(p.closing)
 	p.forgotten = s.Now().Add(-time.Duration(s.Random() * float64(forgetInterval)))
-	if len(s.Saved) > 0 {
-		var rows savedRows
-		err := json.Unmarshal(s.Saved, &rows)
-		if err == nil && rows.Form != savedForm {
-			err = errors.New("another version of this program has saved them")
-		}
-		if err == nil {
-			err = p.compile(rows)
-		}
-		if err != nil {
-			p.report("saved", fmt.Errorf("reading the saved rules: %w", err))
-		}
-	}
 	return p, nil
 }
 

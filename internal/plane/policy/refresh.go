@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -168,10 +167,10 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 	rows := p.rows
 	var err error
 	if p.due.rules {
-		rows.Rules, err = read(ctx, p.db, loadTimeout, "reading the rules", rulesSQL, 3)
+		rows.rules, err = read(ctx, p.db, loadTimeout, "reading the rules", rulesSQL, 3)
 	}
 	if p.due.bans && err == nil {
-		rows.Bans, err = read(ctx, p.db, loadTimeout, "reading the bans", bansSQL, 3)
+		rows.bans, err = read(ctx, p.db, loadTimeout, "reading the bans", bansSQL, 3)
 	}
 	if err != nil {
 		return err
@@ -195,66 +194,37 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 
 // compile makes the snapshot of rows, and lets it take effect. What is as before is not
 // compiled again.
-func (p *Policy) compile(rows savedRows) error {
+func (p *Policy) compile(rows policyRows) error {
 	old := p.snapshot()
-	sameRules := old != nil && same(rows.Rules, p.rows.Rules)
-	if sameRules && same(rows.Bans, p.rows.Bans) && same(rows.Keys, p.rows.Keys) {
+	sameRules := old != nil && same(rows.rules, p.rows.rules)
+	if sameRules && same(rows.bans, p.rows.bans) && same(rows.keys, p.rows.keys) {
 		return nil
 	}
-	networks, senders, err := decodeBans(append(append([]string(nil), rows.Bans...), rows.Keys...))
+	networks, senders, err := decodeBans(append(append([]string(nil), rows.bans...), rows.keys...))
 	if err != nil {
 		return err
 	}
 	next := &Snapshot{bans: newBanSet(networks), banned: newBannedSenders(senders)}
 	if sameRules {
 		next.set = old.set
-	} else if next.set, err = p.compileRules(&rows); err != nil {
-		return err
+	} else {
+		rules, overrides, err := DecodeRules(rows.rules)
+		if err != nil {
+			return err
+		}
+		var before *ruleSet
+		if old != nil {
+			before = old.set
+		}
+		next.set = newRuleSet(rules, overrides, before, p.settings.Options)
+		p.report("rules", wrongError(next.set.wrong))
 	}
 	p.report("bans", next.banned.incomplete())
 	p.rows = rows
 	p.forgetStale()
 	p.current.Store(next)
 	p.setReady()
-	if p.settings.OnLoad != nil {
-		saved, err := json.Marshal(rows)
-		if err != nil {
-			return err
-		}
-		_ = batch.PanicError(func() { p.settings.OnLoad(saved) })
-	}
 	return nil
-}
-
-// compileRules compiles the rules in rows, and replaces those that cannot be used by their last usable versions, if
-// they have had some. So a wrong change does not open what a rule limits or blocks. It adds the versions in use to rows.
-func (p *Policy) compileRules(rows *savedRows) (*ruleSet, error) {
-	rules, overrides, err := DecodeRules(rows.Rules)
-	if err != nil {
-		return nil, err
-	}
-	usable := p.usable
-	if usable == nil {
-		usable = rows.Usable // as an earlier policy has saved them
-	}
-	set := newRuleSet(rules, overrides, usable, p.settings.Options)
-	p.usable = make(map[string]string, len(rules))
-	for i := 0; i < len(rows.Rules); i += 3 {
-		if rows.Rules[i] == "rule" {
-			p.usable[rows.Rules[i+1]] = rows.Rules[i+2]
-		}
-	}
-	rows.Usable = make(map[string]string)
-	for _, wrong := range set.wrong {
-		if wrong.Replaced {
-			p.usable[wrong.Rule] = usable[wrong.Rule]
-			rows.Usable[wrong.Rule] = usable[wrong.Rule]
-		} else if wrong.Override == "" {
-			delete(p.usable, wrong.Rule)
-		}
-	}
-	p.report("rules", wrongError(set.wrong))
-	return set, nil
 }
 
 func same(a, b []string) bool {
@@ -285,8 +255,8 @@ func wrongTexts(wrong []Wrong) []string {
 			text += ", override for " + wrong[i].Override
 		}
 		text += ": " + wrong[i].Err.Error()
-		if wrong[i].Replaced {
-			text += " (its last usable version applies)"
+		if wrong[i].Kept {
+			text += " (it stays as it was)"
 		} else {
 			text += " (it is off)"
 		}

@@ -167,9 +167,6 @@ func (u *Use) policy(at *Places) (*ProxyPolicy, error) {
 	shared, failure := u.Share(fmt.Sprintf("policy %#v %#v", d.Settings, counters.Settings), func() (Resource, error) {
 		o := ProxyPolicyOptions{Node: d.Settings.NodeNameOf(p.Kind), AutoMigrate: d.Settings.AutoMigrate, Remember: p.Remember,
 			OnError: func(err error) { d.policyFailed(counters, err) }}
-		if at.Saved != nil {
-			o.Saved, o.Save = at.Saved(d.Settings.DSN)
-		}
 		live, err := OpenProxyPolicy(counters.Store, d.Store, d.DB, o)
 		return live, err
 	})

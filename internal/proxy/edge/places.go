@@ -22,9 +22,6 @@ type Places struct {
 
 	Records  bool // there is a history
 	Recorded HistorySettings
-
-	// Saved returns the last good rules of a database that were saved, and what saves further ones. Nil saves none.
-	Saved func(dsn string) (rules []byte, save func([]byte))
 }
 
 // DSNs are those of a configuration.

@@ -20,8 +20,6 @@ type ProxyPolicyOptions struct {
 	Node        string         // the name of this proxy in the bans that it makes
 	AutoMigrate bool           // create or upgrade the tables
 	Remember    int            // see policy.Options
-	Saved       []byte         // what Save was called with last, or nil
-	Save        func([]byte)   // keeps the last good rules; nil does not
 	OnError     func(error)    // is called with failures that no request sees
 	Random      func() float64 // see policy.Settings
 }
@@ -40,7 +38,7 @@ func OpenProxyPolicy(counters, store ratelimit.Store, db pgdb.DB, o ProxyPolicyO
 			if s := Postgres(store); s != nil {
 				s.SetApplied(seq, log, problems)
 			}
-		}, Saved: o.Saved, OnLoad: o.Save, OnError: o.OnError, Random: o.Random,
+		}, OnError: o.OnError, Random: o.Random,
 	})
 	if err != nil {
 		return nil, err
