@@ -93,16 +93,18 @@ func newChoice(l *limit, o *Override, from string) (*choice, error) {
 	}, nil
 }
 
-// amounts are what a rule set has for an identity. They do not change. An identity keeps those of the rule set that
+// amounts are what a snapshot has for an identity. They do not change. An identity keeps those of the snapshot that
 // used it last.
 type amounts struct {
 	set       *ruleSet
+	bans      *banSet
+	ban       *Ban   // of the identity, or nil; see senderBan
 	user, key string // parts of counters' keys
 	byKey     bool   // the request had an API key
 
 	tierUntil, expiresAt, revokedAt int64
 
-	// plainUntil is when the first of these ends, of an identity without bans, overrides and a billing period; else
+	// plainUntil is when the first of these ends, of an identity without a ban, overrides and a billing period; else
 	// always.
 	plainUntil int64
 
@@ -116,13 +118,14 @@ type period struct {
 	timeZone string                       // "" is that of the limit
 }
 
-// amountsOf returns the amounts of an identity under a rule set.
-func amountsOf(set *ruleSet, id *Identity) *amounts {
-	if known, _ := id.amounts.Load().(*amounts); known != nil && known.set == set {
+// amountsOf returns the amounts of an identity under a snapshot.
+func amountsOf(s *Snapshot, id *Identity) *amounts {
+	if known, _ := id.amounts.Load().(*amounts); known != nil && known.set == s.set && known.bans == s.bans {
 		return known
 	}
+	set := s.set
 	a := &amounts{
-		set: set, user: userText(id.User), byKey: id.Digest != [32]byte{}, period: periodOf(id),
+		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.User), byKey: id.Digest != [32]byte{}, period: periodOf(id),
 		tierUntil: endOf(id.TierUntil), expiresAt: endOf(id.ExpiresAt), revokedAt: endOf(id.RevokedAt),
 	}
 	if id.KeyID != 0 {
@@ -156,7 +159,7 @@ func amountsOf(set *ruleSet, id *Identity) *amounts {
 		return own[i].from > own[j].from
 	})
 	a.plainUntil = always
-	if a.own == nil && a.period == nil && len(id.Bans) == 0 && id.Tier != "" && a.user != "" && (id.Known || !a.byKey) {
+	if a.own == nil && a.period == nil && a.ban == nil && id.Tier != "" && a.user != "" && (id.Known || !a.byKey) {
 		a.plainUntil = earlier(a.tierUntil, earlier(a.expiresAt, a.revokedAt))
 	}
 	id.amounts.Store(a)

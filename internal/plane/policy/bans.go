@@ -31,19 +31,27 @@ func beginOf(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// banSet holds the bans of networks, compiled.
+// banSet holds bans, compiled. Of the bans of one network, user or API key, it holds the one that ends last.
 type banSet struct {
 	lengths   networkLengths
-	byNetwork map[netip.Prefix]*Ban // the one that ends last
+	byNetwork map[netip.Prefix]*Ban
+	byUser    map[string]*Ban
+	byKey     map[[32]byte]*Ban
 }
 
 func newBanSet(bans []Ban) *banSet {
-	b := &banSet{byNetwork: make(map[netip.Prefix]*Ban)}
+	b := &banSet{byNetwork: make(map[netip.Prefix]*Ban), byUser: make(map[string]*Ban), byKey: make(map[[32]byte]*Ban)}
 	for i := range bans {
-		if bans[i].Network.IsValid() {
-			network := normalNetwork(bans[i].Network)
+		ban := &bans[i]
+		switch {
+		case ban.Network.IsValid():
+			network := normalNetwork(ban.Network)
 			b.lengths.add(network)
-			b.byNetwork[network] = lastBan(b.byNetwork[network], &bans[i])
+			b.byNetwork[network] = lastBan(b.byNetwork[network], ban)
+		case ban.Digest != [32]byte{}:
+			b.byKey[ban.Digest] = lastBan(b.byKey[ban.Digest], ban)
+		case ban.User != "":
+			b.byUser[ban.User] = lastBan(b.byUser[ban.User], ban)
 		}
 	}
 	return b
@@ -57,42 +65,44 @@ func lastBan(a, b *Ban) *Ban {
 	return a
 }
 
-// findBan returns the ban that holds for a request at a time and ends last, or nil: a ban of its networks, else one of
-// the identity. The identity may be nil.
-func findBan(s *Snapshot, f *Facts, id *Identity, at int64) *Ban {
-	var last *Ban
-	if len(s.bans.byNetwork) > 0 {
-		address := plainAddress(f.Address)
-		for _, bits := range lengthsFor(&s.bans.lengths, address) {
-			network, _ := address.Prefix(bits) // of a length that such an address has
-			last = lastBan(last, s.bans.byNetwork[network])
-		}
-		if last != nil && at < endOf(last.Until) {
-			return last
-		}
-		last = nil
-	}
-	if id == nil {
+// networkBan returns the ban of a network of a request that ends last, or nil.
+func networkBan(b *banSet, f *Facts) *Ban {
+	if len(b.byNetwork) == 0 {
 		return nil
 	}
-	for i := range id.Bans {
-		b := &id.Bans[i]
-		// A key's ban does not count for another key of its user.
-		if (b.KeyID == 0 || b.KeyID == id.KeyID) && (b.User == "" || b.User == id.User) && at < endOf(b.Until) {
-			last = lastBan(last, b)
-		}
+	var last *Ban
+	address := plainAddress(f.Address)
+	for _, bits := range lengthsFor(&b.lengths, address) {
+		network, _ := address.Prefix(bits) // of a length that such an address has
+		last = lastBan(last, b.byNetwork[network])
 	}
 	return last
 }
 
-// shutOut refuses a request because of a ban.
-func shutOut(ban *Ban, now time.Time, o *Verdict) {
-	o.Ban = ban
-	o.Reason = Banned
-	o.Status = 403
-	if !ban.Until.IsZero() {
-		o.RetryAfter = ban.Until.Sub(now)
+// senderBan returns the ban of an identity that ends last, or nil: of its API key, or of its user.
+func senderBan(b *banSet, id *Identity) *Ban {
+	return lastBan(b.byKey[id.Digest], b.byUser[id.User])
+}
+
+// shutOut refuses a request if one of two bans holds at a time. Either may be nil.
+func shutOut(ofNetwork, ofSender *Ban, now time.Time, o *Verdict) bool {
+	for _, ban := range []*Ban{ofNetwork, ofSender} {
+		if ban == nil || now.UnixMicro() >= endOf(ban.Until) {
+			continue
+		}
+		o.Ban = ban
+		o.Reason = Banned
+		o.Status = 403
+		if !ban.Until.IsZero() {
+			o.RetryAfter = ban.Until.Sub(now)
+		}
+		if o.User == "" { // the sender was not looked up
+			o.User = ban.User
+			o.KeyID = ban.KeyID
+		}
+		return true
 	}
+	return false
 }
 
 // networkLengths are the lengths that the networks of a map have, of IPv4 and of IPv6, the longest first. An address is
@@ -141,15 +151,7 @@ func normalNetwork(p netip.Prefix) netip.Prefix {
 	return p.Masked()
 }
 
-// bannedSenders are the users and API keys that are banned, for requests of senders that are
-// not remembered and cannot be looked up. The bans of those that are remembered are in their
-// identities.
-type bannedSenders struct {
-	byName map[string]*Identity // unread, with their bans; by name in the cache
-	all    bool                 // there are no others
-}
-
-// bannedMost bounds the users and keys. The bans of the others are found by looking them up.
+// bannedMost bounds the bans that hold: the newest ones. bansSQL has it, too.
 const bannedMost = 100000
 
 // keysInterval is the time between two attempts to read the banned keys that fail.
@@ -171,44 +173,10 @@ func (p *Policy) readBannedKeys(ctx context.Context, now time.Time, rows *policy
 	return err == nil
 }
 
-func newBannedSenders(senders []*Identity) *bannedSenders {
-	b := &bannedSenders{byName: make(map[string]*Identity, len(senders)), all: len(senders) <= bannedMost}
-	for _, id := range senders {
-		if len(b.byName) < bannedMost {
-			id.Unread = true
-			b.byName[nameOfIdentity(id)] = id
-		}
-	}
-	return b
-}
-
-// find returns the identity of a sender that is not looked up, with the bans that are known.
-func (b *bannedSenders) find(s credential) *Identity {
-	if id := b.byName[s.name()]; id != nil {
-		return id
-	}
-	return &Identity{Digest: s.digest, User: s.user, Unread: true}
-}
-
-// concern reports whether changes of users or API keys may change which keys are banned.
-func (b *bannedSenders) concern(found changes) bool {
-	for _, user := range found.users {
-		if b.byName[NameOfUser(user)] != nil {
-			return true
-		}
-	}
-	for _, digest := range found.digests {
-		if b.byName[NameOfKey(digestOf(digest))] != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// incomplete is an error if there are more bans than are remembered.
-func (b *bannedSenders) incomplete() error {
-	if b.all {
+// tooManyBans is an error if not all bans hold.
+func tooManyBans(inForce int64) error {
+	if inForce <= bannedMost {
 		return nil
 	}
-	return fmt.Errorf("more than %d users and API keys are banned: the bans of the others hold only while the database answers", bannedMost)
+	return fmt.Errorf("%d bans are in force, and only the newest %d hold: ban networks instead of addresses, or end some", inForce, bannedMost)
 }

@@ -36,14 +36,13 @@ type Options struct {
 // Snapshot is rules, overrides and bans at one moment. It does not change, and any number of
 // goroutines may use it.
 type Snapshot struct {
-	set    *ruleSet
-	bans   *banSet        // of networks. Bans of users and keys are in identities.
-	banned *bannedSenders // of a Policy
+	set     *ruleSet
+	bans    *banSet
+	tooMany error // of a Policy, see tooManyBans
 }
 
 // Compile makes a snapshot. overrides are those for tiers; those for users and keys belong to
-// identities, and so do bans of users and keys, which are ignored here. The snapshot keeps the
-// lists, which must not change afterwards.
+// identities. The snapshot keeps the lists, which must not change afterwards.
 func Compile(rules []Rule, overrides []Override, bans []Ban, options Options) *Snapshot {
 	return &Snapshot{set: newRuleSet(rules, overrides, nil, options), bans: newBanSet(bans)}
 }
@@ -81,7 +80,7 @@ type rule struct {
 	// The index finds the rule only for a request to its only path, to one of its hosts, or of one of its tiers.
 	pathFiled, hostFiled, tierFiled bool
 	by                              counterBy
-	personal                        bool // whether it applies, or its counter, depends on who sends a request
+	personal                        bool // it does not apply to a sender that could not be looked up
 	cost                            int64
 	limits                          []*limit
 }
@@ -197,7 +196,7 @@ func compileRule(row *Rule, options Options) (*rule, error) {
 		return nil, err
 	}
 	r.by.skips = row.SkipWithoutHeader
-	r.personal = len(row.Tiers) > 0 || row.Action == Charge && r.by.sender
+	r.personal = len(row.Tiers) > 0 || row.Action == Charge && (r.by.sender || row.Family != "")
 	for _, d := range r.by.dimensions {
 		d.secret = d.kind == byHeader && (options.SecretHeader == nil || options.SecretHeader(d.header))
 	}

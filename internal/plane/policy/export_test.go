@@ -22,5 +22,8 @@ func (p *Poller) Poll(ctx context.Context) (users []string, everything bool, err
 // ServerSQL is the statement that tells servers apart.
 const ServerSQL = serverSQL
 
+// EvaluateUnknown is what Policy.Evaluate does if a look-up fails.
+var EvaluateUnknown = evaluateUnknown
+
 // Statements are those that read the rows of several tables, with their arguments.
 var Statements = map[string][]any{rulesSQL: nil, bansSQL: nil, bannedKeysSQL: nil, identitiesSQL: {[]string{}, []string{}}}

@@ -10,7 +10,6 @@ import (
 // that kind: the kind with the fewest other rules.
 type index struct {
 	paths, hosts, below, tiers map[string][]*rule // see kind
-	tiered                     []*rule            // all that are filed under tiers
 	others                     []*rule            // rules without such conditions
 	depth                      int                // no path that a rule is filed under has more slashes
 	labels                     int                // no host below which a rule is filed has more dots
@@ -120,7 +119,6 @@ func (x *index) file(r *rule, values []filing) {
 		case ofTier:
 			r.tierFiled = true
 			x.tiers[value.text] = append(x.tiers[value.text], r)
-			x.tiered = append(x.tiered, r)
 		}
 	}
 }
@@ -135,26 +133,25 @@ func larger(a, b int) int {
 func smaller(a, b int) int { return -larger(-a, -b) }
 
 // matching returns the rules that match a request by tier, method, host and path, in order. Those that are filed under
-// a network match by it as well. Of a verdict that is Unread, any tier matches.
+// a network match by it as well.
 func matching(set *ruleSet, f *Facts, o *Verdict) []*rule {
-	found := o.found[:0]
-	remembers := set.memo != nil && !o.Unread
-	if remembers && set.index.lengths.none() {
+	if set.memo != nil && set.index.lengths.none() {
 		return remembered(set, f, o.Tier)
 	}
-	if remembers {
+	found := o.found[:0]
+	if set.memo != nil {
 		found = append(found, remembered(set, f, o.Tier)...)
 	} else {
-		found = findRules(set.index, f, o.Tier, o.Unread, found)
+		found = findRules(set.index, f, o.Tier, found)
 	}
-	found = findNetworks(set.index, f, o.Tier, o.Unread, found)
+	found = findNetworks(set.index, f, o.Tier, found)
 	o.found = found
 	return found
 }
 
 // findRules appends to found, in order, the rules that match a request by tier, method, host
 // and path. Rules that are filed under networks are not among them.
-func findRules(x *index, f *Facts, tier string, anyTier bool, found []*rule) []*rule {
+func findRules(x *index, f *Facts, tier string, found []*rule) []*rule {
 	begin := len(found)
 	if len(x.paths) > 0 {
 		whole := f.Path
@@ -182,18 +179,14 @@ func findRules(x *index, f *Facts, tier string, anyTier bool, found []*rule) []*
 		}
 		found = append(found, x.below[f.Host[at:]]...)
 	}
-	if anyTier {
-		found = append(found, x.tiered...)
-	} else {
-		found = append(found, x.tiers[tier]...)
-	}
+	found = append(found, x.tiers[tier]...)
 	found = append(found, x.others...)
-	return sortRules(keepMatching(found, begin, f, tier, anyTier), begin)
+	return sortRules(keepMatching(found, begin, f, tier), begin)
 }
 
 // findNetworks appends the rules that are filed under networks of the address, and match by tier, method, host and
 // path. All of found is then in order.
-func findNetworks(x *index, f *Facts, tier string, anyTier bool, found []*rule) []*rule {
+func findNetworks(x *index, f *Facts, tier string, found []*rule) []*rule {
 	begin := len(found)
 	address := plainAddress(f.Address)
 	for _, bits := range lengthsFor(&x.lengths, address) {
@@ -203,15 +196,15 @@ func findNetworks(x *index, f *Facts, tier string, anyTier bool, found []*rule) 
 	if len(found) == begin {
 		return found
 	}
-	return sortRules(keepMatching(found, begin, f, tier, anyTier), 0)
+	return sortRules(keepMatching(found, begin, f, tier), 0)
 }
 
 // keepMatching keeps, of the rules in found[begin:], those that match by tier, method, host and path.
-func keepMatching(found []*rule, begin int, f *Facts, tier string, anyTier bool) []*rule {
+func keepMatching(found []*rule, begin int, f *Facts, tier string) []*rule {
 	method := strings.ToUpper(f.Method)
 	end := begin
 	for _, r := range found[begin:] {
-		if !r.tierFiled && !anyTier && !matchesTier(r, tier) || !matchesMethod(r, method) ||
+		if !r.tierFiled && !matchesTier(r, tier) || !matchesMethod(r, method) ||
 			!r.hostFiled && !matchesHost(r, f.Host) || !r.pathFiled && !matchesPath(r, f.Path) {
 			continue
 		}

@@ -100,36 +100,39 @@ var OverrideSQL = `json_build_object(` + loadSQL(&columns.Tables[columns.Overrid
 
 const overrideDueSQL = `(upper_inf(o.valid) OR upper(o.valid) > now()) AND (lower_inf(o.valid) OR lower(o.valid) < '9999-12-31 00:00+00')`
 
-// banSQL is a Ban.
-var banSQL = `json_build_object('Network', b.network, 'User', b.user_id, 'KeyID', b.key_id, 'Until', ` + endSQL("b.until") + `, 'Reason', b.reason)`
+// banSQL is a Ban of a row b of rate_limit_bans, without the digest.
+var banSQL = `json_build_object('Network', b.network, 'User', b.user_id, 'KeyID', b.key_id, 'Until', ` + endSQL("b.until") + `, 'Reason', b.reason)::text`
 
-// bansSQL returns the bans of networks, and the banned users, one more than bannedMost at most: each with what it is of, its
-// name, and the Bans of an Identity.
-var bansSQL = `SELECT * FROM (SELECT 'network', b.network::text, json_build_object('Bans', json_build_array(` + banSQL + `))::text
-	FROM rate_limit_bans b WHERE b.network IS NOT NULL AND b.until > now()
+// newestBansSQL are the bans that hold.
+const newestBansSQL = `(SELECT * FROM rate_limit_bans WHERE until > now() ORDER BY banned_at DESC, id DESC LIMIT 100000)`
+
+// bansSQL returns the bans of networks and users that hold: each with what it is of, its name, and a Ban. One row is the number
+// of all bans.
+var bansSQL = `SELECT * FROM (SELECT CASE WHEN b.network IS NULL THEN 'user' ELSE 'network' END, coalesce(b.network::text, b.user_id), ` + banSQL + `
+	FROM ` + newestBansSQL + ` b WHERE b.key_id IS NULL
 UNION ALL
-(SELECT 'user', b.user_id, json_build_object('Bans', json_build_array(` + banSQL + `))::text
-	FROM rate_limit_bans b WHERE b.user_id IS NOT NULL AND b.until > now() ORDER BY 2 LIMIT 100001)) AS a(part, name, bans) ORDER BY 1, 2`
+SELECT 'count', count(*)::text, '' FROM rate_limit_bans WHERE until > now()) AS a(part, name, ban) ORDER BY 1, 2`
 
-// bannedKeysSQL returns the API keys that are banned, and those of banned users, as bansSQL does. It is a statement of its
-// own: while the table of API keys is locked, all else must still be obeyed.
-var bannedKeysSQL = `SELECT 'key', encode(k.digest, 'hex'), json_build_object('KeyID', k.id, 'User', k.user_id, 'Bans', ` + keyBansSQL + `)::text
-FROM rate_limit_api_keys k JOIN (SELECT b.key_id FROM rate_limit_bans b WHERE b.until > now()
-	UNION SELECT k.id FROM rate_limit_bans b JOIN rate_limit_api_keys k ON k.user_id = b.user_id WHERE b.until > now()) AS banned(id) ON banned.id = k.id
-WHERE coalesce(k.revoked_at > now(), true) AND coalesce(k.expires_at > now(), true) ORDER BY 2 LIMIT 100001`
+// bannedKeysSQL returns the API keys that are banned, and up to 100,000 of banned users, as bansSQL does. It is a statement of
+// its own: while the table of API keys is locked, all else must still be obeyed.
+var bannedKeysSQL = `SELECT * FROM (SELECT 'key', encode(k.digest, 'hex'), ` + keyBanSQL + ` FROM rate_limit_api_keys k JOIN ` + newestBansSQL + ` b ON b.key_id = k.id
+UNION ALL
+(SELECT 'key', encode(k.digest, 'hex'), ` + keyBanSQL + ` FROM rate_limit_api_keys k JOIN ` + newestBansSQL + ` b ON b.user_id = k.user_id
+	ORDER BY k.id DESC LIMIT 100000)) AS a(part, digest, ban) ORDER BY 2, 3`
+
+// keyBanSQL is a Ban of a row k of rate_limit_api_keys.
+var keyBanSQL = `json_build_object('KeyID', k.id, 'User', k.user_id, 'Until', ` + endSQL("b.until") + `, 'Reason', b.reason)::text`
 
 // identitiesSQL returns the API keys with the digests $1, and the users $2, each with its
-// overrides and bans. It is planned each time, since the tables grow by orders of magnitude.
+// overrides. It is planned each time, since the tables grow by orders of magnitude.
 // The last row has the numbers of the tables. The server finds them after it has locked the
 // tables, so they are those that were read.
 var identitiesSQL = `SELECT 'key', a.digest, json_build_object('KeyID', k.id, 'ExpiresAt', ` + endSQL("k.expires_at") + `, 'RevokedAt', ` + endSQL("k.revoked_at") + `, ` + keyTierSQL + `, ` + userSQL + `,
-	'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o WHERE (o.key_id = k.id OR o.user_id = k.user_id) AND ` + overrideDueSQL + `),
-	'Bans', ` + keyBansSQL + `)::text
+	'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o WHERE (o.key_id = k.id OR o.user_id = k.user_id) AND ` + overrideDueSQL + `))::text
 FROM rate_limit_users u JOIN rate_limit_api_keys k ON k.user_id = u.user_id JOIN unnest($1::text[]) AS a(digest) ON k.digest = decode(a.digest, 'hex')
 UNION ALL
 SELECT 'user', a.user_id, json_build_object('Tier', u.tier, 'TierUntil', ` + endSQL("u.tier_until") + `, ` + userSQL + `,
-	'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND ` + overrideDueSQL + `),
-	'Bans', (SELECT json_agg(` + banSQL + `) FROM rate_limit_bans b WHERE b.user_id = a.user_id AND b.until > now()))::text
+	'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND ` + overrideDueSQL + `))::text
 FROM unnest($2::text[]) AS a(user_id) LEFT JOIN rate_limit_users u ON u.user_id = a.user_id
 UNION ALL
 SELECT 'tables', ` + numbersSQL + `, ''`
@@ -140,6 +143,3 @@ var userSQL = `'User', u.user_id, 'Known', u.user_id IS NOT NULL,
 // keyTierSQL is the tier of an API key k, else that of its user. That of the key lasts as long as
 // the key.
 var keyTierSQL = `'Tier', coalesce(k.tier, u.tier), 'TierUntil', CASE WHEN k.tier IS NULL THEN ` + endSQL("u.tier_until") + ` END`
-
-// keyBansSQL are the bans of an API key k and of its user.
-var keyBansSQL = `(SELECT json_agg(` + banSQL + ` ORDER BY b.id) FROM rate_limit_bans b WHERE (b.key_id = k.id OR b.user_id = k.user_id) AND b.until > now())`

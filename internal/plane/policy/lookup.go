@@ -100,33 +100,33 @@ func newLookups(db pgdb.DB, cache *Identities, now func() time.Time) *lookups {
 	return &lookups{db: db, cache: cache, now: now, byName: make(map[string]*lookup), crowds: make(map[netip.Prefix]int)}
 }
 
-// get looks up the sender of a request from an address. The error is ratelimit.ErrUnavailable
-// while the database does not answer, ratelimit.ErrTimeout if a statement is under way for half of the
-// timeout, and ratelimit.ErrOverloaded after batch.MostTimeouts; the look-up then goes on, for the next request.
+// get looks up the sender of a request from an address, within batch.MostTimeouts timeouts. The error is
+// ratelimit.ErrUnavailable while the database does not answer or too many wait, ratelimit.ErrTimeout if a statement is
+// under way for a timeout when the time is over, else ratelimit.ErrOverloaded; the look-up then goes on, for the next request.
 func (l *lookups) get(ctx context.Context, timeout time.Duration, s credential, address netip.Addr) (*Identity, error) {
-	began := time.Now()
 	call, err := l.enter(s, true, NetworkOf(address))
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err := waitFor(ctx, call.done, timeout/2)
-		switch {
-		case err == nil:
-			return call.identity, call.err
-		case ctx.Err() != nil || l.silent(timeout/2):
-			return nil, err
-		case time.Since(began) >= batch.MostTimeouts*timeout:
-			return nil, ratelimit.ErrOverloaded
-		}
+	// A statement that is under way for so long already is not waited for.
+	err = waitFor(ctx, call.done, batch.MostTimeouts*timeout-l.silence())
+	switch {
+	case err == nil:
+		return call.identity, call.err
+	case ctx.Err() == nil && l.silence() < timeout:
+		return nil, ratelimit.ErrOverloaded
 	}
+	return nil, err
 }
 
-// silent reports whether a statement is under way for so long.
-func (l *lookups) silent(d time.Duration) bool {
+// silence is how long a statement is under way.
+func (l *lookups) silence() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.flying && time.Since(l.started) >= d
+	if !l.flying {
+		return 0
+	}
+	return time.Since(l.started)
 }
 
 // waitFor waits until done ends. The interpreter allows no select here, see package batch.

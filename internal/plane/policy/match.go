@@ -18,7 +18,7 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 		return
 	}
 	sender, _ := id.amounts.Load().(*amounts)
-	if sender == nil || sender.set != s.set || now.UnixMicro() >= sender.plainUntil {
+	if sender == nil || sender.set != s.set || sender.bans != s.bans || now.UnixMicro() >= sender.plainUntil {
 		evaluateInFull(s, f, id, now, o)
 		return
 	}
@@ -26,8 +26,8 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	all.mu.RLock()
 	m := all.matches[combination{id.Tier, f.Method, f.Host, f.Path}]
 	all.mu.RUnlock()
-	if m == nil || m.verdict == nil || len(s.bans.byNetwork) > 0 && findBan(s, f, nil, now.UnixMicro()) != nil ||
-		len(s.set.index.networks) > 0 && len(findNetworks(s.set.index, f, id.Tier, false, nil)) > 0 {
+	if m == nil || m.verdict == nil || len(s.bans.byNetwork) > 0 && networkBan(s.bans, f) != nil ||
+		len(s.set.index.networks) > 0 && len(findNetworks(s.set.index, f, id.Tier, nil)) > 0 {
 		evaluateInFull(s, f, id, now, o)
 		return
 	}
@@ -51,35 +51,33 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdi
 	at := now.UnixMicro()
 	clearVerdict(o)
 	o.Tier = f.Tier
-	if id != nil && id.Unread {
-		evaluateUnread(s, f, id, now, o)
-		return
-	}
 	var sender *amounts // nil: nobody's
+	var ban *Ban
+	reason := NotRefused
 	if id != nil {
-		sender = amountsOf(s.set, id)
-		reason := invalid(id, sender, at)
-		switch {
-		case reason == NotRefused:
+		sender = amountsOf(s, id)
+		ban = sender.ban
+		reason = invalid(id, sender, at)
+		if reason == NotRefused {
 			o.User = id.User
 			o.KeyID = id.KeyID
 			if id.Tier != "" && at < sender.tierUntil {
 				o.Tier = id.Tier
 			}
-		case f.RejectUnknown:
-			rejectKey(s, f, reason, now, o)
+		}
+	}
+	if shutOut(networkBan(s.bans, f), ban, now, o) {
+		return
+	}
+	if reason != NotRefused {
+		if f.RejectUnknown {
+			rejectKey(s, f, reason, at, o)
 			if id.Known {
 				o.Ended = id
 			}
 			return
-		default: // as without a key
-			id = nil
-			sender = nil
 		}
-	}
-	if ban := findBan(s, f, id, at); ban != nil {
-		shutOut(ban, now, o)
-		return
+		sender = nil // as without a key
 	}
 	decide(s.set, f, sender, at, o)
 }
@@ -110,7 +108,6 @@ func decide(set *ruleSet, f *Facts, sender *amounts, at int64, o *Verdict) {
 // tryRules goes through rules that may match.
 func tryRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict) {
 	simple := true
-	unread := o.Unread
 	user, key := "", "" // parts of counters' keys
 	if sender != nil {
 		user = sender.user
@@ -120,8 +117,7 @@ func tryRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict) {
 		if at < r.from || at >= r.until || r.networks != nil && !contains(r, f) {
 			continue
 		}
-		if unread && r.personal {
-			withhold(r, f, o)
+		if o.impersonal && r.personal {
 			continue
 		}
 		if r.row.Action != Charge {
@@ -160,9 +156,7 @@ func tryRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict) {
 		}
 		for _, l := range r.limits {
 			a := l.own
-			if l.tiers != nil && unread {
-				a = largestAmount(l, at)
-			} else if l.tiers != nil {
+			if l.tiers != nil && !o.impersonal {
 				a = tierAmount(l, o.Tier, at)
 			}
 			if sender != nil && (sender.own != nil || sender.period != nil) {
@@ -239,79 +233,35 @@ func tierAmount(l *limit, tier string, at int64) *amount {
 	return l.own
 }
 
-// unreadSender is an Identity of which nothing is known. It must not be changed.
-var unreadSender = &Identity{Unread: true}
-
-// evaluateUnread says what the policy does with a request without knowing who sends it. A ban that is
-// known refuses the request, and so does a block rule without tiers, also where the sender's tier might
-// be exempt. Limits hold that count by neither user, key nor tier, with the rule's own amount or
-// the largest of a tier. All else is left out.
-func evaluateUnread(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
-	at := now.UnixMicro()
-	byKey := id.Digest != [32]byte{}
-	o.Unread = true
-	if ban := findBan(s, f, id, at); ban != nil {
-		o.User = id.User
-		o.KeyID = id.KeyID
-		o.certain = ban.Network.IsValid() // else the sender is looked up once, and remembered
-		shutOut(ban, now, o)
+// evaluateUnknown says what the policy does with a request without an answer of the database about the sender: bans hold,
+// and rules that are not personal.
+func evaluateUnknown(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
+	if refuseBanned(s, f, id, now, o) {
 		return
 	}
-	if !byKey {
-		o.User = id.User
-	}
-	o.certain = true
+	o.User = id.User
+	o.impersonal = true
+	decide(s.set, f, nil, now.UnixMicro(), o)
+}
+
+// refuseBanned refuses a request if it is banned. Of the sender, only the digest of the API key or the user needs to be known.
+func refuseBanned(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) bool {
+	clearVerdict(o)
+	o.Tier = f.Tier
+	o.User = id.User
+	return shutOut(networkBan(s.bans, f), senderBan(s.bans, id), now, o)
+}
+
+// rejectKey is the verdict on a request with an API key that is refused. If a rule blocks the request with any key, that is
+// the answer: it must not depend on what is cached.
+func rejectKey(s *Snapshot, f *Facts, reason Reason, at int64, o *Verdict) {
+	o.impersonal = true
 	decide(s.set, f, nil, at, o)
-	o.depends = !o.Exempt && o.depends || byKey && f.RejectUnknown
-	// For a ban, it matters who sends a request that is refused. An override may lift NoQuota.
-	o.certain = o.certain && o.Reason == Blocked && o.Mark.Ban == nil
-}
-
-// withhold leaves out a rule that may not apply to the sender of a request. Rules of its family
-// that come after it are left out as well.
-func withhold(r *rule, f *Facts, o *Verdict) {
-	if r.row.Mode == Shadow {
-		return
-	}
-	if r.row.Action == Charge {
-		counter, _ := counterKey(&r.by, f, "user", "key", "tier")
-		if counter == "" || r.row.Family != "" && isAmong(o.families, r.row.Family) {
-			return
-		}
-	}
-	o.depends = true
-	switch {
-	case r.row.Action == Exempt:
-		o.certain = false
-	case r.row.Action == Charge && r.row.Family != "":
-		o.families = append(o.families, r.row.Family)
-	}
-}
-
-// rejectKey is the verdict on a request with an API key that is refused. If the request would be
-// refused with any other key as well, that is the answer: it must not depend on what is cached.
-func rejectKey(s *Snapshot, f *Facts, reason Reason, now time.Time, o *Verdict) {
-	evaluateUnread(s, f, unreadSender, now, o)
-	o.Unread = false
-	if o.certain {
+	if o.Reason == Blocked {
 		return
 	}
 	clearVerdict(o)
 	o.Tier = f.Tier
 	o.Reason = reason
 	o.Status = 401
-}
-
-// largestAmount is the largest amount of a limit for a tier that is not known.
-func largestAmount(l *limit, at int64) *amount {
-	a := l.own
-	for _, c := range l.tiers {
-		if tierAmount(l, c.tier, at) != c.amount {
-			continue // another one counts for the tier
-		}
-		if b := c.amount; b.unlimited || !a.unlimited && !b.none && (a.none || b.limit.Events > a.limit.Events) {
-			a = b
-		}
-	}
-	return a
 }

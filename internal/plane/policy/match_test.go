@@ -3,6 +3,7 @@ package policy_test
 import (
 	"flag"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 
@@ -49,6 +50,55 @@ func TestRulesDecideAsALoopOverThemDoes(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Without an answer about the sender, what is left decides as a loop does over a world that has nothing else.
+func TestWithoutALookUpOneFilterIsLeft(t *testing.T) {
+	limited, refused := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
+		w := policytest.New(pick, rapid.IntRange(1, 20).Draw(t, "rules"), rapid.Bool().Draw(t, "selective"))
+		left := &policytest.World{Bans: w.Bans}
+		for _, r := range w.Rules {
+			ofSenders := len(r.CountBy) == 0
+			for _, name := range r.CountBy {
+				for _, alternative := range strings.Split(name, "|") {
+					ofSenders = ofSenders || alternative == "user" || alternative == "key" || alternative == "tier"
+				}
+			}
+			if len(r.Tiers) == 0 && (r.Action != policy.Charge || r.Family == "" && !ofSenders) {
+				left.Rules = append(left.Rules, r)
+			}
+		}
+		oracle := newNaive(left)
+		plain := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{})
+		memo := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{Remember: 4})
+		var f policy.Facts
+		var o policy.Verdict
+		for range 20 {
+			sender, now := w.Request(pick, &f)
+			if sender == nil || sender.Digest != [32]byte{} {
+				continue
+			}
+			id := &policy.Identity{User: sender.User}
+			want := oracle.decide(&f, id, now)
+			for range 2 {
+				for name, s := range map[string]*policy.Snapshot{"without memo": plain, "with memo": memo} {
+					policy.EvaluateUnknown(s, &f, id, now, &o)
+					if got := policytest.Text(&o); got != want {
+						t.Fatalf("%s: %+v of %+v at %v:\n got %s\nwant %s", name, f, id, now, got, want)
+					}
+				}
+			}
+			limited += len(o.Hits)
+			if o.Refused() {
+				refused++
+			}
+		}
+	})
+	if limited == 0 || refused == 0 {
+		t.Errorf("%d hits and %d refusals: the test shows nothing", limited, refused)
+	}
 }
 
 func TestManyRulesDecideAsALoopDoes(t *testing.T) {

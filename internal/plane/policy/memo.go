@@ -47,7 +47,7 @@ func remembered(set *ruleSet, f *Facts, tier string) []*rule {
 	}
 	m := &matches{}
 	if known == nil {
-		m.found = findRules(set.index, f, tier, false, make([]*rule, 0, 8))
+		m.found = findRules(set.index, f, tier, make([]*rule, 0, 8))
 	} else {
 		m.found = known.found
 		m.seen = true

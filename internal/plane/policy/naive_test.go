@@ -51,30 +51,32 @@ func newNaive(w *policytest.World) *naive {
 	return n
 }
 
-// refusal is the outcome of a request that is refused for every sender, or "".
-func (n *naive) refusal(f *policy.Facts, now time.Time) string {
+// banned reports whether a ban of the request's networks, its API key or its user holds.
+func (n *naive) banned(f *policy.Facts, id *policy.Identity, now time.Time) bool {
 	for _, b := range n.world.Bans {
-		if b.Network.IsValid() && in(b.Network, f.Address) && isValid(time.Time{}, b.Until, now) {
-			return "banned 403"
+		holds := b.Network.IsValid() && in(b.Network, f.Address) ||
+			id != nil && (b.User != "" && b.User == id.User || b.Digest != [32]byte{} && b.Digest == id.Digest)
+		if holds && isValid(time.Time{}, b.Until, now) {
+			return true
 		}
 	}
+	return false
+}
+
+// blocked is the outcome of a request that a rule without tiers blocks, or "".
+func (n *naive) blocked(f *policy.Facts, now time.Time) string {
 	var would policy.Verdict
 	for _, action := range []policy.Action{policy.Exempt, policy.Block} {
 		for _, r := range n.rules {
-			tier := f.Tier
-			if len(r.Tiers) > 0 {
-				tier = r.Tiers[0]
-			}
-			if r.Action != action || !r.matches(f, strings.Split(f.Path, "/"), tier, now) {
+			if r.Action != action || len(r.Tiers) > 0 || !r.matches(f, strings.Split(f.Path, "/"), "", now) {
 				continue
 			}
 			switch {
-			case r.Mode == policy.Shadow && len(r.Tiers) == 0:
-				would.Would = append(would.Would, &policy.Mark{Rule: r.Name})
 			case r.Mode == policy.Shadow:
+				would.Would = append(would.Would, &policy.Mark{Rule: r.Name})
 			case action == policy.Exempt:
 				return ""
-			case len(r.Tiers) == 0:
+			default:
 				return fmt.Sprintf("blocked %d %s%s", status(r.Rule, 403), r.Name, policytest.WouldText(&would))
 			}
 		}
@@ -85,6 +87,9 @@ func (n *naive) refusal(f *policy.Facts, now time.Time) string {
 // decide returns the outcome as policytest.Text does.
 func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) string {
 	o := &policy.Verdict{Tier: f.Tier}
+	if n.banned(f, id, now) {
+		return "banned 403"
+	}
 	if id != nil {
 		byKey := id.Digest != [32]byte{}
 		ended := policy.NotRefused
@@ -97,7 +102,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 			ended = policy.KeyExpired
 		}
 		if ended != policy.NotRefused && f.RejectUnknown {
-			if text := n.refusal(f, now); text != "" {
+			if text := n.blocked(f, now); text != "" {
 				return text
 			}
 			return fmt.Sprintf("%s 401", ended)
@@ -109,16 +114,6 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 			if id.Tier != "" && isValid(time.Time{}, id.TierUntil, now) {
 				o.Tier = id.Tier
 			}
-		}
-	}
-	bans := n.world.Bans
-	if id != nil {
-		bans = slices.Concat(bans, id.Bans)
-	}
-	for _, b := range bans {
-		holds := b.Network.IsValid() && in(b.Network, f.Address) || b.User != "" && b.User == o.User || b.KeyID != 0 && b.KeyID == o.KeyID
-		if holds && isValid(time.Time{}, b.Until, now) {
-			return "banned 403"
 		}
 	}
 	var matching []*policy.Rule

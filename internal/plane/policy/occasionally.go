@@ -16,7 +16,11 @@ func (p *Policy) occasionally(ctx context.Context) {
 		p.mu.Lock()
 		applied := p.stats.Applied
 		p.mu.Unlock()
-		problems := wrongTexts(p.snapshot().set.wrong)
+		s := p.snapshot()
+		problems := wrongTexts(s.set.wrong)
+		if s.tooMany != nil {
+			problems = append(problems, s.tooMany.Error())
+		}
 		_ = batch.PanicError(func() { p.settings.OnApplied(applied, p.poller.log, problems) })
 	}
 	if now.Sub(p.forgotten) >= forgetInterval {

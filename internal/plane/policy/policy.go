@@ -190,15 +190,14 @@ func (p *Policy) snapshot() *Snapshot {
 // Evaluate says what the policy does with a request: with the API key, else with the user that
 // the proxy authenticated; both are "" for neither. It writes the verdict to o.
 //
-// timeout is for the whole evaluation: the first rules may take all of it, and the statement that looks up a key
-// or a user that is not remembered takes half of it at most, so that limits can still be
-// counted. The error is ratelimit.ErrTimeout, or ratelimit.ErrUnavailable while the database does
-// not answer, or ratelimit.ErrOverloaded if the wait for a statement took batch.MostTimeouts. What is remembered needs
-// no database. A request that is refused for every sender is not looked up.
+// The first rules may take timeout. A look-up of a key or a user that is not remembered may take batch.MostTimeouts of them.
+// The error is ratelimit.ErrTimeout, or ratelimit.ErrUnavailable while the database does not answer or too many
+// wait, or ratelimit.ErrOverloaded if the time was over while the database answered others. What is remembered needs
+// no database, and a request that is banned is not looked up.
 //
-// If a look-up fails, o is the verdict without it, see Verdict.Unread. An error is returned only if
-// the request is not refused, and the verdict depends on the sender or not all bans are known. Without rules,
-// o is empty.
+// If a look-up fails, o is the verdict of what holds for every sender: bans, exempt and block rules without tiers, and limits of
+// rules that have neither tiers nor a family and count by no user, key or tier. The error is returned unless that
+// refuses the request, or exempts it and any key is good enough. Without rules, o is empty.
 func (p *Policy) Evaluate(ctx context.Context, timeout time.Duration, key, user string, f *Facts, o *Verdict) error {
 	s := p.snapshot()
 	if s == nil {
@@ -242,17 +241,17 @@ func (p *Policy) Evaluate(ctx context.Context, timeout time.Duration, key, user 
 
 // lookUp evaluates the rules for a sender that is not remembered.
 func (p *Policy) lookUp(ctx context.Context, timeout time.Duration, sender credential, f *Facts, o *Verdict) error {
-	s := p.snapshot()
-	Evaluate(s, f, s.banned.find(sender), p.settings.Now(), o)
-	if o.certain {
+	id := &Identity{Digest: sender.digest, User: sender.user}
+	if refuseBanned(p.snapshot(), f, id, p.settings.Now(), o) {
 		return nil
 	}
-	id, err := p.lookups.get(ctx, timeout, sender, f.Address)
+	found, err := p.lookups.get(ctx, timeout, sender, f.Address)
 	if err == nil {
-		Evaluate(p.snapshot(), f, id, p.settings.Now(), o)
+		Evaluate(p.snapshot(), f, found, p.settings.Now(), o)
 		return nil
 	}
-	if o.Refused() || !o.depends && s.banned.all {
+	evaluateUnknown(p.snapshot(), f, id, p.settings.Now(), o)
+	if o.Refused() || o.Exempt && (sender.user != "" || !f.RejectUnknown) {
 		return nil
 	}
 	return err

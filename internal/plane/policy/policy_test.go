@@ -195,6 +195,7 @@ func TestABanShutsOutANetworkAUserAndAKey(t *testing.T) {
 	later := now.Add(time.Hour)
 	s := policy.Compile([]policy.Rule{{Name: "free", Action: policy.Exempt}}, nil, []policy.Ban{
 		{Network: netip.MustParsePrefix("10.0.0.0/8"), Until: later, Reason: "abuse"}, {Network: netip.MustParsePrefix("10.1.0.0/16"), Until: now},
+		{User: "mallory"}, {User: "bob", Until: later}, {User: "bob", Until: now}, {Digest: policy.Digest("k"), User: "alice", KeyID: 7, Until: later},
 	}, policy.Options{Remember: 10})
 	for i, test := range []struct {
 		address string
@@ -203,12 +204,12 @@ func TestABanShutsOutANetworkAUserAndAKey(t *testing.T) {
 		banned  bool
 	}{
 		{"10.1.2.3", nil, 0, true}, {"::ffff:10.2.2.3", nil, 0, true}, {"11.0.0.1", nil, 0, false}, {"10.1.2.3", nil, time.Hour, false},
-		{"", &policy.Identity{Known: true, User: "mallory", Tier: "free", Bans: []policy.Ban{{User: "mallory"}}}, 0, true},
+		{"", &policy.Identity{Known: true, User: "mallory", Tier: "free"}, 0, true},
 		{"", &policy.Identity{Known: true, User: "alice", Tier: "free"}, 0, false},
-		{"", &policy.Identity{Known: true, Digest: policy.Digest("k"), User: "alice", Tier: "free", KeyID: 7, Bans: []policy.Ban{{KeyID: 7, Until: later}}}, 0, true},
-		{"", &policy.Identity{Known: true, Digest: policy.Digest("k"), User: "alice", Tier: "free", KeyID: 7, Bans: []policy.Ban{{KeyID: 7, Until: later}}}, time.Hour, false},
-		{"", &policy.Identity{Known: true, User: "bob", Tier: "free", Bans: []policy.Ban{{User: "bob", Until: later}}}, 0, true},
-		{"", &policy.Identity{Known: true, User: "bob", Tier: "free", Bans: []policy.Ban{{User: "bob", Until: later}}}, time.Hour, false},
+		{"", &policy.Identity{Known: true, Digest: policy.Digest("k"), User: "alice", Tier: "free", KeyID: 7}, 0, true},
+		{"", &policy.Identity{Known: true, Digest: policy.Digest("k"), User: "alice", Tier: "free", KeyID: 7}, time.Hour, false},
+		{"", &policy.Identity{Known: true, User: "bob", Tier: "free"}, 0, true},
+		{"", &policy.Identity{Known: true, User: "bob", Tier: "free"}, time.Hour, false},
 	} {
 		f := &policy.Facts{Path: "/"}
 		if test.address != "" {

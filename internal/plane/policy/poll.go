@@ -210,22 +210,21 @@ func (c *changes) add(kind, ref string, all bool) {
 		c.digests = append(c.digests, ref)
 		return
 	}
-	// An override or a ban: ref says what it is for.
+	if kind == "ban" {
+		c.bans = true
+		return
+	}
+	// An override: ref says what it is for.
 	of := strings.SplitN(ref, "/", 2)
 	switch {
 	case !all && of[0] == "tier":
 		c.rules = true
-	case !all && of[0] == "network":
-		c.bans = true
 	case !all && of[0] == "user" && len(of) == 2:
-		c.bans = c.bans || kind == "ban"
 		c.users = append(c.users, of[1])
 	case !all && of[0] == "key" && len(of) == 2:
-		c.bans = c.bans || kind == "ban"
 		c.digests = append(c.digests, of[1])
 	default:
 		c.identities = true
-		c.rules = c.rules || kind != "ban"
-		c.bans = c.bans || kind != "override"
+		c.rules = true
 	}
 }

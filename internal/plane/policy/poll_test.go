@@ -40,7 +40,7 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 			}
 			defer conn.Close(context.Background())
 			for i := 0; ctx.Err() == nil && (i < 25 || polls.Load() < 20); i++ {
-				if err := writeBans(ctx, conn, random, fmt.Sprint(w, " ", i)); err != nil && ctx.Err() == nil {
+				if err := writeUsers(ctx, conn, random, fmt.Sprint(w, " ", i)); err != nil && ctx.Err() == nil {
 					t.Error(err)
 					return
 				}
@@ -67,7 +67,7 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 		default:
 		}
 	}
-	rows, err := s.pool.Query(ctx, "SELECT split_part(ref, '/', 2) FROM rate_limit_changes WHERE kind = 'ban'")
+	rows, err := s.pool.Query(ctx, "SELECT ref FROM rate_limit_changes WHERE kind = 'user'")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 	}
 	for _, user := range users {
 		if found[user] != 1 {
-			t.Errorf("the ban of %q was found %d times", user, found[user])
+			t.Errorf("the user %q was found %d times", user, found[user])
 		}
 		delete(found, user)
 	}
@@ -89,8 +89,8 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 	}
 }
 
-// writeBans writes some bans in a transaction that commits, or not, after a random time.
-func writeBans(ctx context.Context, conn *pgx.Conn, random *rand.Rand, name string) error {
+// writeUsers writes some users in a transaction that commits, or not, after a random time.
+func writeUsers(ctx context.Context, conn *pgx.Conn, random *rand.Rand, name string) error {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func writeBans(ctx context.Context, conn *pgx.Conn, random *rand.Rand, name stri
 			return err
 		}
 		user := fmt.Sprint(name, " ", part)
-		if _, err := inner.Exec(ctx, "INSERT INTO rate_limit_bans (user_id) VALUES ($1)", user); err != nil {
+		if _, err := inner.Exec(ctx, "INSERT INTO rate_limit_users (user_id, tier) VALUES ($1, 'free')", user); err != nil {
 			return err
 		}
 		if random.Intn(4) == 0 {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -32,14 +33,18 @@ func ReadRules(ctx context.Context, db pgdb.DB) ([]Rule, []Override, error) {
 // Its rows have three texts.
 func RulesSQL() string { return rulesSQL }
 
-// ReadBans reads the bans of networks that are in force.
+// ReadBans reads the bans that hold, for Compile.
 func ReadBans(ctx context.Context, db pgdb.DB) ([]Ban, error) {
 	rows, err := read(ctx, db, loadTimeout, "reading the bans", bansSQL, 3)
 	if err != nil {
 		return nil, err
 	}
-	networks, _, err := decodeBans(rows)
-	return networks, err
+	keys, err := read(ctx, db, loadTimeout, "reading the banned API keys", bannedKeysSQL, 3)
+	if err != nil {
+		return nil, err
+	}
+	bans, _, err := decodeBans(append(rows, keys...))
+	return bans, err
 }
 
 // ReadKey reads the identity of an API key by its Digest. Identity.Known is false if the
@@ -92,28 +97,32 @@ func decodeRule(name, text string) Rule {
 	return r
 }
 
-// decodeBans turns rows of bansSQL and bannedKeysSQL into the bans of networks, and the senders that are banned.
-func decodeBans(rows []string) ([]Ban, []*Identity, error) {
-	var networks []Ban
-	var senders []*Identity
+// decodeBans turns rows of bansSQL and bannedKeysSQL into bans, and returns how many are in force.
+func decodeBans(rows []string) (bans []Ban, inForce int64, err error) {
 	if len(rows)%3 != 0 {
-		return nil, nil, errColumns
+		return nil, 0, errColumns
 	}
 	for i := 0; i < len(rows); i += 3 {
-		id, err := decodeIdentity(rows[i], rows[i+1], rows[i+2])
-		if err != nil {
-			return nil, nil, fmt.Errorf("the ban of %s %s: %w", rows[i], rows[i+1], err)
+		if rows[i] == "count" {
+			inForce, err = strconv.ParseInt(rows[i+1], 10, 64)
+			if err != nil {
+				return nil, 0, err
+			}
+			continue
 		}
-		if rows[i] == "network" {
-			networks = append(networks, id.Bans...)
-		} else {
-			senders = append(senders, id)
+		ban := Ban{}
+		if err := json.Unmarshal([]byte(rows[i+2]), &ban); err != nil {
+			return nil, 0, fmt.Errorf("the ban of %s %s: %w", rows[i], rows[i+1], err)
 		}
+		if rows[i] == "key" {
+			ban.Digest = digestOf(rows[i+1])
+		}
+		bans = append(bans, ban)
 	}
-	return networks, senders, nil
+	return bans, inForce, nil
 }
 
-// decodeIdentity is a row of identitiesSQL, bansSQL or bannedKeysSQL.
+// decodeIdentity is a row of identitiesSQL.
 func decodeIdentity(kind, name, text string) (*Identity, error) {
 	id := &Identity{}
 	switch kind {

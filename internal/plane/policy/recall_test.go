@@ -22,8 +22,8 @@ func recalled(p *policy.Policy, key string) string {
 	return outcomeText(&o)
 }
 
-// After a change of a key, its user, an override or a ban, a remembered key is not recalled as
-// it was before. A change of the rules holds for remembered keys at once.
+// After a change of a key, its user or an override, a remembered key is not recalled as
+// it was before. A change of the rules and of bans holds for remembered keys at once.
 func TestARememberedKeyIsForgottenWithItsIdentity(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
@@ -36,8 +36,8 @@ func TestARememberedKeyIsForgottenWithItsIdentity(t *testing.T) {
 		{"SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 10)", "ann free rule/plan/per_hour=10", "ann free rule/plan/per_hour=10"},
 		{"INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events) VALUES ('plan', 'per_hour', 'ann', 20)", forgotten, "ann free rule/plan/per_hour=20"},
 		{"UPDATE rate_limit_users SET tier = 'pro' WHERE user_id = 'ann'", forgotten, "ann pro"},
-		{"INSERT INTO rate_limit_bans (user_id) VALUES ('ann')", forgotten, "ann pro 403 banned"},
-		{"DELETE FROM rate_limit_bans", forgotten, "ann pro"},
+		{"INSERT INTO rate_limit_bans (user_id) VALUES ('ann')", "ann pro 403 banned", "ann pro 403 banned"},
+		{"DELETE FROM rate_limit_bans", "ann pro", "ann pro"},
 		{"UPDATE rate_limit_api_keys SET revoked_at = now() WHERE user_id = 'ann'", forgotten, " anonymous 401 key_revoked"},
 		{"UPDATE rate_limit_api_keys SET revoked_at = NULL WHERE user_id = 'ann'", forgotten, "ann pro"},
 		{"DELETE FROM rate_limit_users WHERE user_id = 'ann'", forgotten, " anonymous 401 unknown_key"},

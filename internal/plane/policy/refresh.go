@@ -137,8 +137,10 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 func (p *Policy) obey(found changes) {
 	p.due.rules = p.due.rules || found.rules || found.everything
 	p.due.bans = p.due.bans || found.bans || found.everything
+	// The user of a key may have changed.
 	s := p.snapshot()
-	p.due.keys = p.due.keys || p.due.bans || s != nil && s.banned.concern(found)
+	ofSenders := s != nil && len(s.bans.byUser)+len(s.bans.byKey) > 0
+	p.due.keys = p.due.keys || p.due.bans || ofSenders && len(found.digests) > 0
 	p.stale = found
 }
 
@@ -197,14 +199,23 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 func (p *Policy) compile(rows policyRows) error {
 	old := p.snapshot()
 	sameRules := old != nil && same(rows.rules, p.rows.rules)
-	if sameRules && same(rows.bans, p.rows.bans) && same(rows.keys, p.rows.keys) {
+	sameBans := old != nil && same(rows.bans, p.rows.bans) && same(rows.keys, p.rows.keys)
+	if sameRules && sameBans {
 		return nil
 	}
-	networks, senders, err := decodeBans(append(append([]string(nil), rows.bans...), rows.keys...))
-	if err != nil {
-		return err
+	next := &Snapshot{}
+	if sameBans {
+		next.bans = old.bans
+		next.tooMany = old.tooMany
+	} else {
+		bans, inForce, err := decodeBans(append(append([]string(nil), rows.bans...), rows.keys...))
+		if err != nil {
+			return err
+		}
+		next.bans = newBanSet(bans)
+		next.tooMany = tooManyBans(inForce)
+		p.report("bans", next.tooMany)
 	}
-	next := &Snapshot{bans: newBanSet(networks), banned: newBannedSenders(senders)}
 	if sameRules {
 		next.set = old.set
 	} else {
@@ -219,7 +230,6 @@ func (p *Policy) compile(rows policyRows) error {
 		next.set = newRuleSet(rules, overrides, before, p.settings.Options)
 		p.report("rules", wrongError(next.set.wrong))
 	}
-	p.report("bans", next.banned.incomplete())
 	p.rows = rows
 	p.forgetStale()
 	p.current.Store(next)

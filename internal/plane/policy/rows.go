@@ -187,11 +187,13 @@ type Override struct {
 	From, Until time.Time
 }
 
-// Ban is a row of rate_limit_bans. Exactly one of Network, User and KeyID is set.
+// Ban is a row of rate_limit_bans: of Network, of the API key with the digest Digest, else of User.
 type Ban struct {
 	Network netip.Prefix
-	User    string
-	KeyID   int64
+	// Digest is of an API key that is banned, or whose user is. KeyID is of its row, and User has it.
+	Digest [32]byte `json:"-"`
+	KeyID  int64
+	User   string
 	// Until is when the ban ends; the zero time is never.
 	Until  time.Time
 	Reason string
@@ -205,10 +207,6 @@ type Identity struct {
 	Digest [32]byte
 	// Known is whether the database has the key, or the user.
 	Known bool
-	// Unread means that the database has not said who this is: Digest, or User, is what the
-	// request has. The tier, the overrides and the end of a key are unknown. With Bans that are
-	// known nevertheless, User and KeyID are the key's.
-	Unread bool
 	// KeyID is of the key's row; 0 without a key.
 	KeyID int64
 
@@ -227,9 +225,8 @@ type Identity struct {
 	// ExpiresAt and RevokedAt end the key; the zero time is never.
 	ExpiresAt, RevokedAt time.Time
 
-	// Overrides are those for the key and for the user; Bans are those of both.
+	// Overrides are those for the key and for the user.
 	Overrides []Override
-	Bans      []Ban
 
 	amounts atomic.Value // an *amounts, see amount.go
 }

@@ -35,7 +35,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	at := now.UnixMicro()
 	user, key := "", ""
 	if id != nil {
-		sender := amountsOf(s.set, id)
+		sender := amountsOf(s, id)
 		t.Key = invalid(id, sender, at)
 		if t.Key == NotRefused {
 			user = sender.user

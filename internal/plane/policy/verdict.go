@@ -125,10 +125,6 @@ type Verdict struct {
 	// Exempt: no limit of the policy applies.
 	Exempt bool
 
-	// Unread is Identity.Unread: the verdict is what is known without the database. Tier is
-	// Facts.Tier, whatever the sender's tier is.
-	Unread bool
-
 	// Hits are taken together, all or nothing, except those that are marked as Shadow.
 	// Marks[i] is about Hits[i]. What the marks are must not be changed.
 	Hits  []ratelimit.Hit
@@ -142,9 +138,8 @@ type Verdict struct {
 	// and exempt rules, and limits that let nothing pass.
 	Would []*Mark
 
-	// Of a verdict that is Unread. certain: the request is refused for every sender. depends:
-	// more rules, or another answer, may hold for the sender.
-	certain, depends bool
+	// impersonal: personal rules are left out, because it is not known who sends the request.
+	impersonal bool
 
 	// Memory of Evaluate.
 	found    []*rule

@@ -94,10 +94,10 @@ func ask(s *Site, q *Request) (looked bool) {
 		policy.RefuseAmbiguous(&q.Verdict)
 	case q.Key == "" || !policy.Recall(p.Live.live, q.Key, &q.Facts, &q.Verdict):
 		looked = true
-		err := s.Decider.Ask(p.Live, background, q.Key, q.User, &q.Facts, &q.Verdict)
+		err := p.Live.Ask(background, s.Decider.Timeout, q.Key, q.User, &q.Facts, &q.Verdict)
 		if err != nil && s.Reopen != nil && errors.Is(err, ratelimit.ErrClosed) {
 			s.Reopen(func(_ ratelimit.Store, replaced *ProxyPolicy) {
-				err = s.Decider.Ask(replaced, background, q.Key, q.User, &q.Facts, &q.Verdict)
+				err = replaced.Ask(background, s.Decider.Timeout, q.Key, q.User, &q.Facts, &q.Verdict)
 			})
 		}
 		if err != nil {

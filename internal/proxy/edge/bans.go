@@ -45,12 +45,11 @@ func newBans(store ratelimit.Store, db pgdb.DB, live *policy.Policy, by string, 
 	return &bans{store: store, db: db, live: live, by: by, onError: onError, pending: map[refusalCounter]int64{}}
 }
 
-// addRefusals adds, for bans, the refusals of a request that was not admitted. Nothing is added of an API key that could not be
-// looked up: its network is not to be banned instead.
+// addRefusals adds, for bans, the refusals of a request that was not admitted.
 func addRefusals(s *Site, q *Request) {
 	o := &q.Verdict
 	sender := senderOf(q)
-	if o.Unread && o.User == "" || sender == "" {
+	if sender == "" {
 		return
 	}
 	b := s.Policy.Live.bans

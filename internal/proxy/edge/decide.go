@@ -76,21 +76,13 @@ func (d *Decider) Take(q *Request) Outcome {
 	return Judge(q)
 }
 
-// After returns a copy of d for a request that began then, and which the policy has delayed. failure is why the policy could not decide, or
-// nil: then the database has answered, and has its timeout again. Requests with one timeout share batches, so that little
-// time changes nothing.
+// After returns a copy of d for a request that began then, and which the policy has delayed. failure is why the policy could not
+// decide, or nil: then the bound of all waits counts from then on. After a failure, the limits that hold nevertheless have
+// the whole time.
 func (d *Decider) After(began time.Time, failure error) Decider {
 	after := *d
-	spent := time.Since(began)
-	switch {
-	case spent <= d.Timeout/10:
-	case failure == nil:
+	if failure == nil && time.Since(began) > d.Timeout/10 { // so little time changes nothing
 		after.Began = began
-	default:
-		after.Timeout -= spent
-		if after.Timeout < time.Millisecond {
-			after.Timeout = time.Millisecond // refusals that are known need no more
-		}
 	}
 	return after
 }

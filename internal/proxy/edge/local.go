@@ -1,11 +1,8 @@
 package edge
 
 import (
-	"context"
 	"errors"
-	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -33,22 +30,4 @@ func (d *Decider) TakeLocal(q *Request, err error) Outcome {
 	outcome := Judge(q)
 	outcome.Overage = 0 // this process guesses what the others have used, and a client may be billed for an overage
 	return outcome
-}
-
-// Ask asks the policy, see ProxyPolicy.Ask. With Local, a sender that cannot be looked up is one without an API
-// key, and counts by address. Blocks and limits without a quota for such senders do not refuse the request: the
-// sender may be another.
-func (d *Decider) Ask(p *ProxyPolicy, ctx context.Context, key, user string, f *policy.Facts, o *policy.Verdict) error {
-	began := time.Now()
-	err := p.Ask(ctx, d.Timeout, key, user, f, o)
-	if err == nil || d.OnError != Local || key == "" && user == "" || errors.Is(err, ratelimit.ErrClosed) || errors.Is(err, ratelimit.ErrOverloaded) {
-		return err
-	}
-	var nobody policy.Verdict
-	if failure := p.Ask(ctx, d.Timeout-time.Since(began), "", "", f, &nobody); failure != nil || nobody.Refused() {
-		return err
-	}
-	nobody.Unread = true
-	*o = nobody
-	return nil
 }

@@ -23,7 +23,7 @@ var Now = time.Date(2026, 3, 14, 12, 0, 0, 0, time.UTC)
 type World struct {
 	Rules      []policy.Rule
 	Overrides  []policy.Override // for tiers
-	Bans       []policy.Ban      // those of users and keys are also in Identities
+	Bans       []policy.Ban
 	Identities []*policy.Identity
 }
 
@@ -58,7 +58,7 @@ func New(pick Pick, n int, selective bool) *World {
 		o.Tier = tiers[pick(len(tiers))]
 		w.Overrides = append(w.Overrides, o)
 	}
-	for i := pick(4); i > 0; i-- {
+	for i := pick(6); i > 0; i-- {
 		b := policy.Ban{Until: moment(pick)}
 		switch pick(3) {
 		case 0:
@@ -66,18 +66,12 @@ func New(pick Pick, n int, selective bool) *World {
 		case 1:
 			b.User = "user" + strconv.Itoa(pick(8))
 		default:
-			b.KeyID = int64(1 + pick(8))
+			b.Digest = digest(pick(8))
 		}
 		w.Bans = append(w.Bans, b)
 	}
 	for i := 0; i < 8; i++ {
-		id := newIdentity(pick, w, i)
-		for _, b := range w.Bans {
-			if b.User == id.User && b.User != "" || b.KeyID != 0 && b.KeyID == id.KeyID {
-				id.Bans = append(id.Bans, b)
-			}
-		}
-		w.Identities = append(w.Identities, id)
+		w.Identities = append(w.Identities, newIdentity(pick, w, i))
 	}
 	return w
 }
@@ -200,10 +194,13 @@ func newOverride(pick Pick, w *World) policy.Override {
 	return o
 }
 
+// digest is that of an identity's API key, if it has one.
+func digest(identity int) [32]byte { return policy.Digest(strconv.Itoa(identity)) }
+
 func newIdentity(pick Pick, w *World, i int) *policy.Identity {
 	id := &policy.Identity{Known: pick(6) > 0, User: "user" + strconv.Itoa(pick(8)), Tier: tiers[pick(len(tiers))], TierUntil: moment(pick)}
 	if pick(3) > 0 {
-		id.Digest = policy.Digest(strconv.Itoa(i))
+		id.Digest = digest(i)
 		id.KeyID = int64(1 + pick(8))
 		id.ExpiresAt = moment(pick)
 		id.RevokedAt = moment(pick)
@@ -225,9 +222,6 @@ func newIdentity(pick Pick, w *World, i int) *policy.Identity {
 			o.User = id.User
 		}
 		id.Overrides = append(id.Overrides, o)
-	}
-	if pick(10) == 0 {
-		id.Bans = append(id.Bans, policy.Ban{User: id.User, Until: moment(pick)})
 	}
 	if pick(4) == 0 {
 		id.PeriodStart = Now
