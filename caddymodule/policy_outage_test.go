@@ -66,12 +66,7 @@ func TestAPolicyWithoutItsDatabase(t *testing.T) {
 		"policy_decisions_total per_hour error_refused counted": 1, "policy_decisions_total per_hour error_passed counted from none": 1,
 	})
 	// With another setting of its database, the policy is a new one, as after a restart.
-	c.load("{
-pg_ratelimit {
-max_conns 3
-}
-}
-" + sites)
+	c.load("{\npg_ratelimit {\nmax_conns 3\n}\n}\n" + sites)
 	c.expect(http.StatusServiceUnavailable, "/closed", "Host", "deny.test")
 	c.expect(http.StatusOK, "/closed", "Host", "allow.test")
 	if err := server.Restart(context.Background()); err != nil {

@@ -82,24 +82,30 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 	plain := clientFrom("127.0.0.1")
 	check := func(state string) {
 		t.Helper()
-		for _, url := range urls {
-			for _, request := range []struct {
-				client *http.Client
-				path   string
-				header []string
-			}{
-				{plain, "/closed/x", []string{"X-Api-Key", randomKey(t)}},
-				{plain, "/closed/x", []string{"X-User", "nobody knows " + state}},
-				{shut, "/", []string{"X-Api-Key", randomKey(t)}},
-				{plain, "/", []string{"X-User", "mallory"}},
-				{plain, "/", []string{"X-Api-Key", banned}},
-				{plain, "/", []string{"X-Api-Key", ofBanned}},
-			} {
-				if got := statusOf(t, request.client, harness.Get(url+request.path, request.header...)); got != http.StatusForbidden {
-					t.Errorf("%s, %s%s from %s: %d, want 403", state, url, request.path, request.header[0], got)
+		var refused, asked atomic.Int64
+		var group sync.WaitGroup
+		ask := func(client *http.Client, r *http.Request) {
+			asked.Add(1)
+			group.Go(func() {
+				if status := statusOf(t, client, r); status == http.StatusForbidden {
+					refused.Add(1)
+				} else {
+					t.Errorf("%s, %s %v: %d, want 403", state, r.URL, r.Header, status)
 				}
+			})
+		}
+		for range 10 {
+			for _, url := range urls {
+				ask(plain, harness.Get(url+"/closed/x", "X-Api-Key", randomKey(t)))
+				ask(plain, harness.Get(url+"/closed/x", "X-User", "nobody knows "+randomKey(t)))
+				ask(shut, harness.Get(url+"/", "X-Api-Key", randomKey(t)))
+				ask(plain, harness.Get(url+"/", "X-User", "mallory"))
+				ask(plain, harness.Get(url+"/", "X-Api-Key", banned))
+				ask(plain, harness.Get(url+"/", "X-Api-Key", ofBanned))
 			}
 		}
+		group.Wait()
+		t.Logf("%s: %d of %d were refused", state, refused.Load(), asked.Load())
 	}
 	check("with the database")
 

@@ -210,7 +210,7 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 		t.Errorf("%d counters of the zones, want one for each source and valid key", n)
 	}
 	// This one fails a rule, and is looked up while the database is down.
-	cluster.Execute(t, dsn, "ALTER TABLE rate_limit_rules DISABLE TRIGGER rate_limit_complete; INSERT INTO rate_limit_rules (name, comment) VALUES ('wrong', 'no limits')")
+	cluster.Execute(t, dsn, "ALTER TABLE rate_limit_rules DISABLE TRIGGER rate_limit_complete; INSERT INTO rate_limit_rules (name, comment) VALUES ('wrong', 'no limits'); ALTER TABLE rate_limit_rules ENABLE TRIGGER rate_limit_complete")
 	search.inDatabase(dsn)
 	metrics := harness.Ask(t, harness.Get(c.url+"/metrics")).Body
 	if !strings.Contains(metrics, "caddy_pg_ratelimit_policy_requests_total") {

@@ -21,24 +21,27 @@ const HistoryReady = `SELECT ` + historyReady + `::int`
 // historyReady is whether History has nothing to do.
 const historyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + historyVersion + `
 		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_history_version()')), false)
-	FROM (VALUES ('rate_limit_audit'), ('rate_limit_metrics'), ('rate_limit_usage'), ('rate_limit_usage_hours'), ('rate_limit_writers'), ('rate_limit_retention'), ('rate_limit_audited')) AS t(name))`
+	FROM (VALUES ` + historyTableNames + `) AS t(name))`
+
+// historyTableNames are the tables of the history, as elements of a VALUES list.
+const historyTableNames = `('rate_limit_audit'), ('rate_limit_metrics'), ('rate_limit_usage'), ('rate_limit_usage_hours'), ('rate_limit_writers'),
+	('rate_limit_retention'), ('rate_limit_audited')`
 
 // policyTables are the tables of the policy, as elements of a VALUES list.
 const policyTables = `('rate_limit_tiers'), ('rate_limit_users'), ('rate_limit_api_keys'), ('rate_limit_rules'), ('rate_limit_rule_limits'),
 	('rate_limit_overrides'), ('rate_limit_bans'), ('rate_limit_changes')`
 
-// PolicyWhole is whether the tables have all triggers that write rate_limit_changes. The
-// migration makes them together with the tables. A restore makes them after all rows, so that
-// tables without them may lack rows, too.
-const PolicyWhole = `(SELECT count(*) >= 28 FROM pg_catalog.pg_trigger g
-	WHERE g.tgname IN ('rate_limit_log_insert', 'rate_limit_log_update', 'rate_limit_log_delete', 'rate_limit_log_truncate')
-	AND g.tgrelid IN (to_regclass('rate_limit_tiers'), to_regclass('rate_limit_users'), to_regclass('rate_limit_api_keys'), to_regclass('rate_limit_rules'),
+// PolicyWhole is whether the tables have all triggers that write rate_limit_changes, and no trigger of ours is disabled. The
+// migration makes them together with the tables. A restore makes them after all rows, or disables them while it
+// writes rows, so that tables without them may lack rows, too.
+const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname IN ('rate_limit_log_insert', 'rate_limit_log_update', 'rate_limit_log_delete', 'rate_limit_log_truncate')) >= 28
+		AND bool_and(g.tgenabled <> 'D') FROM pg_catalog.pg_trigger g
+	WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgrelid IN (to_regclass('rate_limit_tiers'), to_regclass('rate_limit_users'), to_regclass('rate_limit_api_keys'), to_regclass('rate_limit_rules'),
 		to_regclass('rate_limit_rule_limits'), to_regclass('rate_limit_overrides'), to_regclass('rate_limit_bans')))`
 
 // Ready returns one row with three ints: 1 if Counters has nothing to do, 1 if Policy has
-// nothing to do, and 1 if a restore is under way or
-// has failed: functions of the policy are there and its tables are not whole, or a table of
-// counts has no primary key. It reads the catalogue only, and takes no lock on the tables.
+// nothing to do, and 1 if tables are there InPart. It reads the catalogue only, and
+// takes no lock on the tables.
 // The tables and their keys come from one snapshot. to_regclass would find tables that another
 // process made after the snapshot, whose keys the query does not see.
 const Ready = `SELECT (SELECT bool_and(coalesce(
@@ -50,9 +53,16 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 		WHERE p.proname IN ('rate_limit_counter_key', 'rate_limit_counters', 'rate_limit_usage_of', 'rate_limit_forget_person', 'rate_limit_installed', 'rate_limit_uninstall') AND pg_function_is_visible(p.oid)))::int
 	FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)),
 ` + policyReady + `::int,
-(EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname IN ('rate_limit_ban', 'rate_limit_log_changes', 'rate_limit_policy_version') AND pg_function_is_visible(p.oid)) AND NOT ` + PolicyWhole + `
+` + InPart + `::int`
+
+// InPart is whether tables are there in part, because a restore is under way or has failed: functions of the policy without all
+// its triggers, the version of the history without all its tables, or a table of counts without its primary key. A restore
+// makes functions before tables, and tables before keys and triggers.
+const InPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname IN ('rate_limit_ban', 'rate_limit_log_changes', 'rate_limit_policy_version') AND pg_function_is_visible(p.oid)) AND NOT ` + PolicyWhole + `
+	OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname = 'rate_limit_history_version' AND pg_function_is_visible(p.oid))
+		AND (SELECT count(*) < 7 FROM pg_catalog.pg_class c JOIN (VALUES ` + historyTableNames + `) AS t(name) ON c.relname = t.name WHERE pg_table_is_visible(c.oid))
 	OR EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relname IN ('rate_limit_ephemeral', 'rate_limit_durable') AND pg_table_is_visible(c.oid)
-		AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)))::int`
+		AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)))`
 
 // policyReady is whether Policy has nothing to do.
 const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND ` + PolicyWhole + ` AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + policyVersion + `

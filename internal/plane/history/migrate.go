@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -13,28 +14,32 @@ import (
 // small query. Otherwise the role of the connection must be able to create tables in the first schema
 // of its search_path. The error is ratelimit.ErrUnavailable if the database does not answer.
 func Migrate(ctx context.Context, db pgdb.DB) error {
-	ready, err := isReady(ctx, db)
+	ready, inPart, err := isReady(ctx, db)
 	if err != nil || ready {
 		return err
+	}
+	if inPart {
+		return schema.ErrRestoring
 	}
 	failure := db.Exec(ctx, schema.HistoryOnce)
 	if failure == nil {
 		return nil
 	}
-	if ready, err := isReady(ctx, db); err == nil && ready {
+	if ready, _, err := isReady(ctx, db); err == nil && ready {
 		return nil // another process was faster
 	}
 	return fmt.Errorf("creating the tables of the history (a role that may create tables can run schema.sql instead): %w", failure)
 }
 
-// isReady reports whether the tables are right.
-func isReady(ctx context.Context, db pgdb.DB) (bool, error) {
-	statement := &pgdb.Statement{SQL: `SELECT 1 WHERE 1 = (` + schema.HistoryReady + `)`}
+// isReady reports whether the tables are right, and whether those of the database are there in part.
+func isReady(ctx context.Context, db pgdb.DB) (ready, inPart bool, err error) {
+	statement := &pgdb.Statement{SQL: `SELECT (` + schema.HistoryReady + `), (` + schema.InPart + `)::int`}
 	if err := db.Run(ctx, []*pgdb.Statement{statement}); err != nil {
-		return false, fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
+		return false, false, fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
 	}
 	if statement.Err != nil {
-		return false, fmt.Errorf("looking for the tables of the history: %w", statement.Err)
+		return false, false, fmt.Errorf("looking for the tables of the history: %w", statement.Err)
 	}
-	return statement.Rows == 1, nil
+	found := results.Bigints(statement.Result)
+	return len(found) == 2 && found[0] == 1, len(found) == 2 && found[1] == 1, nil
 }

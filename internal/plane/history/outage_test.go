@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -204,8 +205,9 @@ func TestALockedRowIsWaitedForOneSecond(t *testing.T) {
 	exact(t, s, w, 2)
 }
 
-// TestDroppedTablesAreMadeAgain: nothing is lost until the bound, and the retention is the same.
-func TestDroppedTablesAreMadeAgain(t *testing.T) {
+// TestTablesThatAreGoneAreNotMadeAgain: they would be in the way of a restore. Nothing is lost until the bound, and the
+// retention is the same.
+func TestTablesThatAreGoneAreNotMadeAgain(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{Retention: []history.Retention{{What: "audit", Keep: 7 * 24 * time.Hour}}})
 	flush(t, w)
@@ -213,7 +215,23 @@ func TestDroppedTablesAreMadeAgain(t *testing.T) {
 	for i := 0; i < 10; i++ {
 		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna", Audit: auditAll})
 	}
+	for range 3 {
+		if w.Flush(context.Background()) == nil {
+			t.Error("a flush without tables does not fail")
+		}
+	}
+	same(t, "the table", s.text("SELECT coalesce(to_regclass('rate_limit_audit')::text, 'gone')"), "gone")
+	other := s.writer(history.Settings{Node: "another"})
+	history.Add(other, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna", Audit: auditAll})
+	if err := other.Flush(context.Background()); err == nil || !strings.Contains(err.Error(), schema.ErrRestoring.Error()) {
+		t.Errorf("another proxy starts while tables are there in part: %v", err)
+	}
+	same(t, "the table", s.text("SELECT coalesce(to_regclass('rate_limit_audit')::text, 'gone')"), "gone")
+	s.exec(schema.History)
 	await.Within(t, time.Minute, "a flush", func() bool { return w.Flush(context.Background()) == nil })
 	exact(t, s, w, 10)
-	same(t, "the retention", s.text("SELECT (keep = '7 days')::text FROM rate_limit_retention WHERE what = 'audit'"), "true")
+	await.Within(t, time.Minute, "the retention", func() bool { // it is written every ten seconds until it can be
+		flush(t, w)
+		return s.text("SELECT (keep = '7 days')::text FROM rate_limit_retention WHERE what = 'audit'") == "true"
+	})
 }

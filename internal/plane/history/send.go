@@ -182,8 +182,7 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 		return nil
 	}
 	if isMissing(code) {
-		w.ready = false
-		w.retained = false
+		w.retained = false // a restore may bring tables without it
 	}
 	text := fmt.Errorf("writing the history: %w", failure)
 	if became == unknown {

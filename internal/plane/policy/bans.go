@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -157,20 +158,23 @@ const bannedMost = 100000
 // keysInterval is the time between two attempts to read the banned keys that fail.
 const keysInterval = 10 * time.Second
 
-// readBannedKeys reads the banned keys into rows. After a failure they stay as they are for a
-// while.
-func (p *Policy) readBannedKeys(ctx context.Context, now time.Time, rows *policyRows) (done bool) {
+// readBannedKeys reads the banned keys into rows. If their table does not answer, they stay as they are for a while.
+func (p *Policy) readBannedKeys(ctx context.Context, now time.Time, rows *policyRows) error {
 	if now.Before(p.keysAt) {
-		return false
+		return nil
 	}
-	keys, err := read(ctx, p.db, refreshTimeout, "reading the banned API keys", bannedKeysSQL, 3)
+	keys, err := readWhole(ctx, p.db, refreshTimeout, "reading the banned API keys", bannedKeysSQL)
+	if errors.Is(err, errIncomplete) {
+		return err
+	}
 	if err != nil {
 		p.keysAt = now.Add(keysInterval)
 	} else {
 		rows.keys = keys
+		p.due.keys = false
 	}
 	p.report("banned keys", err)
-	return err == nil
+	return nil
 }
 
 // tooManyBans is an error if not all bans hold.

@@ -20,8 +20,7 @@ func TestAnotherTimeline(t *testing.T) {
 	refresh(t, p)
 	same(t, "before", decided(t, p, "key of ann", ""), "ann free")
 	// This change is one that the policy does not hear of: it is neither in the log nor counted.
-	s.exec("ALTER TABLE rate_limit_users DISABLE TRIGGER USER")
-	s.exec("SET track_counts = off; UPDATE rate_limit_users SET tier = 'pro'; RESET track_counts")
+	s.exec("SET session_replication_role = replica; SET track_counts = off; UPDATE rate_limit_users SET tier = 'pro'; RESET track_counts; RESET session_replication_role")
 	refresh(t, p)
 	same(t, "on the same timeline", decided(t, p, "key of ann", ""), "ann free")
 	m.set(func() { m.server = "00000002 1 2026" })

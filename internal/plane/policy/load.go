@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 )
 
@@ -85,12 +86,17 @@ func valueSQL(c *columns.Column, column string) string {
 	return column
 }
 
+// wholeSQL is a row of each statement that reads the policy: whether what the statement reads is whole, see readWhole.
+const wholeSQL = `
+UNION ALL
+SELECT 'whole', ` + schema.PolicyWhole + `::text, ''`
+
 // rulesSQL returns the rules that can have an effect, each with its limits, and the overrides
 // for tiers.
 var rulesSQL = `SELECT * FROM (SELECT 'rule' AS part, r.name, json_build_object(` + loadSQL(&columns.Tables[columns.Rules], "r") + `, 'Limits', ` + LimitsSQL + `)::text
 FROM rate_limit_rules r WHERE r.mode <> 'off' AND (upper_inf(r.valid) OR upper(r.valid) > now()) AND (lower_inf(r.valid) OR lower(r.valid) < '9999-12-31 00:00+00')
 UNION ALL
-SELECT 'override', o.rule, ` + OverrideSQL + `::text FROM rate_limit_overrides o WHERE o.tier IS NOT NULL AND ` + overrideDueSQL + `) AS a ORDER BY 1, 2, 3`
+SELECT 'override', o.rule, ` + OverrideSQL + `::text FROM rate_limit_overrides o WHERE o.tier IS NOT NULL AND ` + overrideDueSQL + wholeSQL + `) AS a ORDER BY 1, 2, 3`
 
 // LimitsSQL is the JSON text of a []RuleLimit: the limits of a row r of rate_limit_rules.
 var LimitsSQL = `(SELECT json_agg(json_build_object(` + loadSQL(&columns.Tables[columns.Limits], "l") + `) ORDER BY l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name)`
@@ -111,31 +117,27 @@ const newestBansSQL = `(SELECT * FROM rate_limit_bans WHERE until > now() ORDER 
 var bansSQL = `SELECT * FROM (SELECT CASE WHEN b.network IS NULL THEN 'user' ELSE 'network' END, coalesce(b.network::text, b.user_id), ` + banSQL + `
 	FROM ` + newestBansSQL + ` b WHERE b.key_id IS NULL
 UNION ALL
-SELECT 'count', count(*)::text, '' FROM rate_limit_bans WHERE until > now()) AS a(part, name, ban) ORDER BY 1, 2`
+SELECT 'count', count(*)::text, '' FROM rate_limit_bans WHERE until > now()` + wholeSQL + `) AS a(part, name, ban) ORDER BY 1, 2`
 
 // bannedKeysSQL returns the API keys that are banned, and up to 100,000 of banned users, as bansSQL does. It is a statement of
 // its own: while the table of API keys is locked, all else must still be obeyed.
 var bannedKeysSQL = `SELECT * FROM (SELECT 'key', encode(k.digest, 'hex'), ` + keyBanSQL + ` FROM rate_limit_api_keys k JOIN ` + newestBansSQL + ` b ON b.key_id = k.id
 UNION ALL
 (SELECT 'key', encode(k.digest, 'hex'), ` + keyBanSQL + ` FROM rate_limit_api_keys k JOIN ` + newestBansSQL + ` b ON b.user_id = k.user_id
-	ORDER BY k.id DESC LIMIT 100000)) AS a(part, digest, ban) ORDER BY 2, 3`
+	ORDER BY k.id DESC LIMIT 100000)` + wholeSQL + `) AS a(part, digest, ban) ORDER BY 2, 3`
 
 // keyBanSQL is a Ban of a row k of rate_limit_api_keys.
 var keyBanSQL = `json_build_object('KeyID', k.id, 'User', k.user_id, 'Until', ` + endSQL("b.until") + `, 'Reason', b.reason)::text`
 
 // identitiesSQL returns the API keys with the digests $1, and the users $2, each with its
 // overrides. It is planned each time, since the tables grow by orders of magnitude.
-// The last row has the numbers of the tables. The server finds them after it has locked the
-// tables, so they are those that were read.
 var identitiesSQL = `SELECT 'key', a.digest, json_build_object('KeyID', k.id, 'ExpiresAt', ` + endSQL("k.expires_at") + `, 'RevokedAt', ` + endSQL("k.revoked_at") + `, ` + keyTierSQL + `, ` + userSQL + `,
 	'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o WHERE (o.key_id = k.id OR o.user_id = k.user_id) AND ` + overrideDueSQL + `))::text
 FROM rate_limit_users u JOIN rate_limit_api_keys k ON k.user_id = u.user_id JOIN unnest($1::text[]) AS a(digest) ON k.digest = decode(a.digest, 'hex')
 UNION ALL
 SELECT 'user', a.user_id, json_build_object('Tier', u.tier, 'TierUntil', ` + endSQL("u.tier_until") + `, ` + userSQL + `,
 	'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND ` + overrideDueSQL + `))::text
-FROM unnest($2::text[]) AS a(user_id) LEFT JOIN rate_limit_users u ON u.user_id = a.user_id
-UNION ALL
-SELECT 'tables', ` + numbersSQL + `, ''`
+FROM unnest($2::text[]) AS a(user_id) LEFT JOIN rate_limit_users u ON u.user_id = a.user_id` + wholeSQL
 
 var userSQL = `'User', u.user_id, 'Known', u.user_id IS NOT NULL,
 	'PeriodStart', u.period_start::text || 'T00:00:00Z', 'TimeZone', CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END`

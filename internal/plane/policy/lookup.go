@@ -91,7 +91,6 @@ type lookups struct {
 	started  time.Time            // the last statement
 	flying   bool                 // it is under way
 	down     error                // why the database does not answer; nil if it does
-	tables   string               // those that were polled last; "" before the first poll
 	closed   bool
 	sent     int64 // statements
 }
@@ -215,12 +214,11 @@ func (l *lookups) work() {
 
 		generation := l.cache.Generation()
 		var found map[string]answer
-		var tables string
 		var err error
-		if failure := batch.PanicError(func() { found, tables, err = lookUp(l.db, flight) }); failure != nil {
+		if failure := batch.PanicError(func() { found, err = lookUp(l.db, flight) }); failure != nil {
 			err = failure
 		}
-		l.land(flight, found, tables, err, generation)
+		l.land(flight, found, err, generation)
 	}
 }
 
@@ -237,9 +235,8 @@ func (l *lookups) next() []*lookup {
 	return flight
 }
 
-// land handles the answer of a statement that began at a generation of the cache. An answer
-// from other tables than those that were polled counts for nothing: a restore may be under way.
-func (l *lookups) land(flight []*lookup, found map[string]answer, tables string, err error, generation uint64) {
+// land handles the answer of a statement that began at a generation of the cache.
+func (l *lookups) land(flight []*lookup, found map[string]answer, err error, generation uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.flying = false
@@ -250,7 +247,6 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, tables string,
 		l.waiting = nil
 		l.renewals = nil
 	}
-	others := err == nil && l.tables != "" && tables != l.tables
 	now := l.now()
 	var again []*lookup
 	for _, call := range flight {
@@ -260,12 +256,7 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, tables string,
 			a.err = err
 		}
 		call.attempts++
-		if others && call.attempts > staleMost {
-			a.identity = nil
-			a.err = errOtherTables
-		}
-		if a.err == nil && (others || !l.cache.Add(a.identity, generation, now)) &&
-			call.attempts <= staleMost && !l.closed {
+		if a.err == nil && !l.cache.Add(a.identity, generation, now) && call.attempts <= staleMost && !l.closed {
 			again = append(again, call)
 			continue
 		}
@@ -294,13 +285,6 @@ func (l *lookups) setDown(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.down = err
-}
-
-// setTables says which tables were polled.
-func (l *lookups) setTables(tables string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.tables = tables
 }
 
 // state is how many statements were sent, and why nothing can be looked up, or nil.

@@ -182,9 +182,7 @@ func TestEverythingIsReadAnewOnceAMinute(t *testing.T) {
 	refresh(t, p)
 	decided(t, p, "key of ann", "")
 	// Changes that no trigger logs.
-	s.exec("ALTER TABLE rate_limit_rules DISABLE TRIGGER USER; ALTER TABLE rate_limit_rule_limits DISABLE TRIGGER USER; ALTER TABLE rate_limit_users DISABLE TRIGGER USER")
-	s.exec("SELECT rate_limit_rule('plan', per_hour => 1000)")
-	s.exec("UPDATE rate_limit_users SET tier = 'pro'")
+	s.exec(`SET session_replication_role = replica; SELECT rate_limit_rule('plan', per_hour => 1000); UPDATE rate_limit_users SET tier = 'pro'; RESET session_replication_role`)
 	s.after(59 * time.Second)
 	refresh(t, p)
 	same(t, "after 59 seconds", decided(t, p, "key of ann", ""), "ann free")

@@ -96,6 +96,7 @@ type Policy struct {
 
 	refreshing sync.Mutex // locked during a refresh; guards all that follows
 	poller     poller
+	polled     bool // once: tables that are gone are not made again
 	migrated   bool
 	lacking    error     // the last failure of the migration
 	migrateAt  time.Time // when it is tried again

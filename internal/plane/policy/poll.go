@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -46,7 +45,8 @@ const maxChanges = 1000
 // they write. One statement has one snapshot, so that no change falls between two polls and none
 // is seen twice. UNION ALL instead of OR lets both halves use the index.
 const pollSQL = `WITH head AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot)
-SELECT 'head', h.snapshot::text, coalesce((SELECT max(seq) FROM rate_limit_changes), 0)::text, pg_is_in_recovery()::text
+SELECT 'head', h.snapshot::text, coalesce((SELECT max(seq) FROM rate_limit_changes), 0)::text,
+	CASE WHEN pg_is_in_recovery() THEN 'standby' WHEN NOT ` + schema.PolicyWhole + ` THEN 'incomplete' END
 	FROM head h
 UNION ALL
 (SELECT c.kind, c.ref, c.seq::text, (c.ref IS NULL)::text FROM (
@@ -78,9 +78,6 @@ const tablesSQL = `SELECT ` + numbersSQL + `, 'rate_limit_changes'::regclass::oi
 FROM unnest(ARRAY['rate_limit_tiers'::regclass, 'rate_limit_users', 'rate_limit_api_keys', 'rate_limit_rules',
 	'rate_limit_rule_limits', 'rate_limit_overrides', 'rate_limit_bans']) AS t(oid)`
 
-// wholeSQL says whether the tables have all their triggers.
-const wholeSQL = `SELECT ` + schema.PolicyWhole + `::text`
-
 // changes is what a poll has found.
 type changes struct {
 	everything bool // rules, bans and identities
@@ -97,13 +94,9 @@ type changes struct {
 var errStandby = errors.New("the server is a standby, must be the primary (target_session_attrs=read-write in the DSN): " +
 	"a standby does not tell which transactions are under way")
 
-// errIncomplete is the error of a poll of tables that were made again without their triggers.
-var errIncomplete = errors.New("the tables of the policy lack triggers, as during a restore and after one that has failed: " +
-	"what was read before is kept. If no restore is under way, " +
-	"repeat the restore, or make the triggers with: caddy pg-ratelimit migrate")
-
-// errOtherTables is for what was read from other tables than those that were polled.
-var errOtherTables = fmt.Errorf("%w: the tables of the policy were made again a moment ago", ratelimit.ErrUnavailable)
+// errIncomplete is for what was read while the policy did not have all its triggers, or had some disabled: rows may be missing.
+var errIncomplete = errors.New("triggers of the policy are missing or disabled, as during a restore and after one that has failed: " +
+	"what was read before is kept. If no restore is under way, repeat the restore, or make the triggers with: caddy pg-ratelimit migrate")
 
 // poll returns what has become visible since the last poll that returned no error. After a
 // failed poll the next one returns that as well.
@@ -139,14 +132,13 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 	if head == len(rows) {
 		return changes{}, fmt.Errorf("reading the changes: %w", errColumns)
 	}
-	if rows[head+3] == "true" {
+	switch rows[head+3] {
+	case "standby":
 		p.snapshot = ""
 		return changes{}, errStandby
-	}
-	if now[0] != p.tables {
-		if err := p.whole(ctx); err != nil {
-			return changes{}, err
-		}
+	case "incomplete":
+		p.snapshot = ""
+		return changes{}, errIncomplete
 	}
 	var found changes
 	var unlogged int64
@@ -172,25 +164,6 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 		}
 	}
 	return found, nil
-}
-
-// whole returns errIncomplete if the tables lack triggers.
-func (p *poller) whole(ctx context.Context) error {
-	whole, err := read(ctx, p.db, refreshTimeout, "looking for the triggers", wholeSQL, 1)
-	if err == nil && (len(whole) != 1 || whole[0] != "true") {
-		err = errIncomplete
-	}
-	return err
-}
-
-// unchanged returns errOtherTables if the tables are not those of the last poll. What was read
-// between the poll and this call is then of unknown tables.
-func (p *poller) unchanged(ctx context.Context) error {
-	now, err := read(ctx, p.db, refreshTimeout, "looking for the tables", "SELECT "+numbersSQL, 1)
-	if err == nil && (len(now) != 1 || now[0] != p.tables) {
-		err = errOtherTables
-	}
-	return err
 }
 
 // add adds a line of the log. all is a line about all rows of a table.

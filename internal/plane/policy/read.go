@@ -22,7 +22,7 @@ import (
 // ReadRules reads the rules that can have an effect now or later, and the overrides for tiers,
 // for Compile.
 func ReadRules(ctx context.Context, db pgdb.DB) ([]Rule, []Override, error) {
-	rows, err := read(ctx, db, loadTimeout, "reading the rules", rulesSQL, 3)
+	rows, err := readWhole(ctx, db, loadTimeout, "reading the rules", rulesSQL)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -35,11 +35,11 @@ func RulesSQL() string { return rulesSQL }
 
 // ReadBans reads the bans that hold, for Compile.
 func ReadBans(ctx context.Context, db pgdb.DB) ([]Ban, error) {
-	rows, err := read(ctx, db, loadTimeout, "reading the bans", bansSQL, 3)
+	rows, err := readWhole(ctx, db, loadTimeout, "reading the bans", bansSQL)
 	if err != nil {
 		return nil, err
 	}
-	keys, err := read(ctx, db, loadTimeout, "reading the banned API keys", bannedKeysSQL, 3)
+	keys, err := readWhole(ctx, db, loadTimeout, "reading the banned API keys", bannedKeysSQL)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func ReadUser(db pgdb.DB, user string) (*Identity, error) {
 }
 
 func readIdentity(db pgdb.DB, s credential) (*Identity, error) {
-	found, _, err := lookUp(db, []*lookup{{sender: s}})
+	found, err := lookUp(db, []*lookup{{sender: s}})
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +75,9 @@ func DecodeRules(rows []string) ([]Rule, []Override, error) {
 	var rules []Rule
 	var overrides []Override
 	for i := 0; i < len(rows); i += 3 {
+		if rows[i] == "whole" {
+			continue
+		}
 		if rows[i] == "rule" {
 			rules = append(rules, decodeRule(rows[i+1], rows[i+2]))
 			continue
@@ -150,11 +153,9 @@ type answer struct {
 	err      error // only of this sender
 }
 
-// lookUp looks senders up in one statement, and returns in which tables. Of a sender that the
-// database does not have, nothing is Known. lookUp does not ask for a user with a name that no
+// lookUp looks senders up in one statement. Of a sender that the database does not have, nothing is Known. lookUp does not ask for a user with a name that no
 // row can have: such a name would make the statement fail for all.
-func lookUp(db pgdb.DB, calls []*lookup) (map[string]answer, string, error) {
-	tables := ""
+func lookUp(db pgdb.DB, calls []*lookup) (map[string]answer, error) {
 	digests := []string{}
 	users := []string{}
 	found := make(map[string]answer, len(calls))
@@ -170,21 +171,23 @@ func lookUp(db pgdb.DB, calls []*lookup) (map[string]answer, string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookUpTimeout)
 	defer cancel()
 	rows, err := run(ctx, db, "looking up API keys and users", &pgdb.Statement{SQL: identitiesSQL, Args: []any{digests, users}, Unnamed: true}, 3)
+	if err == nil {
+		rows, err = whole(rows)
+	}
+	if errors.Is(err, errIncomplete) {
+		err = unavailable(err)
+	}
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	for i := 0; i < len(rows); i += 3 {
-		if rows[i] == "tables" {
-			tables = rows[i+1]
-			continue
-		}
 		id, err := decodeIdentity(rows[i], rows[i+1], rows[i+2])
 		if err != nil {
 			err = fmt.Errorf("looking up an API key or a user: %w", err)
 		}
 		found[nameOfIdentity(id)] = answer{id, err}
 	}
-	return found, tables, nil
+	return found, nil
 }
 
 // read runs a statement that returns rows of width texts, for a time at most. what says in errors what it does.
@@ -192,6 +195,27 @@ func read(ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql stri
 	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return run(within, db, what, &pgdb.Statement{SQL: sql}, width)
+}
+
+// readWhole is read for a statement with wholeSQL, whose rows have three texts. The error is errIncomplete if the policy did not
+// have all its triggers when the statement read it: a restore makes them after all rows, so that without them rows may be
+// missing. One statement has one snapshot, of the rows and of the triggers.
+func readWhole(ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string) ([]string, error) {
+	rows, err := read(ctx, db, timeout, what, sql, 3)
+	if err != nil {
+		return nil, err
+	}
+	return whole(rows)
+}
+
+// whole removes the row of wholeSQL.
+func whole(rows []string) ([]string, error) {
+	for i := 0; i < len(rows); i += 3 {
+		if rows[i] == "whole" && rows[i+1] == "true" {
+			return append(rows[:i], rows[i+3:]...), nil
+		}
+	}
+	return nil, errIncomplete
 }
 
 // run is read for a statement with arguments. It returns the texts of all rows. NULL is "".

@@ -47,7 +47,6 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		p.occasionally(ctx)
 		return nil
 	}
-	p.migrated = false // a restore may bring older tables
 	down := err
 	if !errors.Is(err, ratelimit.ErrUnavailable) {
 		down = unavailable(err)
@@ -62,7 +61,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 	// Tables that were there and are gone are not made again: they would be empty, and in the
 	// way of a restore.
 	var needs error
-	if p.poller.tables == "" {
+	if !p.polled {
 		needs = p.migrate(ctx, now)
 		if errors.Is(needs, ratelimit.ErrUnavailable) {
 			return needs
@@ -71,14 +70,13 @@ func (p *Policy) refresh(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, refreshTimeout)
 	found, err := p.poller.poll(within)
 	cancel()
-	if err != nil && needs != nil && !errors.Is(err, errIncomplete) &&
-		!errors.Is(err, ratelimit.ErrUnavailable) {
+	if err != nil && needs != nil && !errors.Is(err, errIncomplete) && !errors.Is(err, ratelimit.ErrUnavailable) {
 		return fmt.Errorf("%w; %w", err, needs)
 	}
 	if err != nil {
 		return p.others(ctx, err)
 	}
-	p.lookups.setTables(p.poller.tables)
+	p.polled = true
 	p.obey(found)
 	defer p.forgetStale() // also if the rules cannot be read: the next poll does not return these changes
 	if err := p.migrate(ctx, now); errors.Is(err, ratelimit.ErrUnavailable) {
@@ -90,6 +88,10 @@ func (p *Policy) refresh(ctx context.Context) error {
 		p.due.keys = true
 	}
 	if err := p.load(ctx, now); err != nil {
+		if errors.Is(err, errIncomplete) {
+			p.poller.snapshot = "" // all that follows a restore is read, and identities stay until then
+			p.stale = changes{}
+		}
 		return p.others(ctx, err)
 	}
 	p.mu.Lock()
@@ -169,16 +171,15 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 	rows := p.rows
 	var err error
 	if p.due.rules {
-		rows.rules, err = read(ctx, p.db, loadTimeout, "reading the rules", rulesSQL, 3)
+		rows.rules, err = readWhole(ctx, p.db, loadTimeout, "reading the rules", rulesSQL)
 	}
 	if p.due.bans && err == nil {
-		rows.bans, err = read(ctx, p.db, loadTimeout, "reading the bans", bansSQL, 3)
+		rows.bans, err = readWhole(ctx, p.db, loadTimeout, "reading the bans", bansSQL)
+	}
+	if err == nil && p.due.keys {
+		err = p.readBannedKeys(ctx, now, &rows)
 	}
 	if err != nil {
-		return err
-	}
-	p.due.keys = p.due.keys && !p.readBannedKeys(ctx, now, &rows)
-	if err := p.poller.unchanged(ctx); err != nil {
 		return err
 	}
 	if err := p.compile(rows); err != nil {

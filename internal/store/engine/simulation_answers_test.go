@@ -144,25 +144,23 @@ func (s *simServer) policy(st *simStatement, a *simAnswer) {
 	case strings.Contains(st.sql, "pg_stat_get_tuples_inserted"):
 		a.addTexts(simTables, "8", "10 11 12", "0")
 	case strings.Contains(st.sql, "pg_current_snapshot"):
-		a.addTexts("head", strconv.Itoa(s.changes), strconv.Itoa(s.changes), "false")
+		a.addTexts("head", strconv.Itoa(s.changes), strconv.Itoa(s.changes), "")
 		if since, ok := st.args[0].(string); ok {
 			from, _ := strconv.Atoi(since)
 			for ; from < s.changes; from++ {
 				a.addTexts("rule", "plan", strconv.Itoa(from+1), "false")
 			}
 		}
-	case is("SELECT (SELECT count(*) >= 28"):
-		a.addTexts("true", "true")
-	case is("SELECT concat_ws"):
-		a.addTexts(simTables)
 	case is("SELECT * FROM (SELECT 'rule' AS part"):
 		a.addTexts(simRules...)
-	case is("SELECT * FROM (SELECT 'network', b.network"), is("SELECT 'key', encode"):
+		a.addTexts("whole", "true", "")
+	case is("SELECT * FROM (SELECT CASE WHEN b.network IS NULL"), is("SELECT * FROM (SELECT 'key', encode"):
+		a.addTexts("whole", "true", "")
 	case is("SELECT 'key', a.digest"):
 		for _, user := range st.args[1].([]string) {
 			a.addTexts("user", user, `{"Tier":"free","User":"`+user+`","Known":true}`)
 		}
-		a.addTexts("tables", simTables, "")
+		a.addTexts("whole", "true", "")
 	case is("SELECT x.region"), is("SELECT region, state"):
 	case is("SELECT rate_limit_forget"):
 		a.addTexts("0")

@@ -107,7 +107,7 @@ func (p *simProxy) request(c chance) {
 	if what > 0.7 {
 		facts := policy.Facts{Tier: "anonymous", Address: netip.AddrFrom4([4]byte{10, 0, 0, 1}), Method: "GET", Host: "h", Path: "/"}
 		began := time.Now()
-		err := p.decider.Ask(p.policy, context.Background(), "", p.user(c.of(3)), &facts, &verdict)
+		err := p.policy.Ask(context.Background(), p.run.plan.timeout, "", p.user(c.of(3)), &facts, &verdict)
 		p.late("the policy", began, err)
 		hits = append(hits, verdict.Hits...)
 		c.of(4).work()
