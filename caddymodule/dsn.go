@@ -28,7 +28,15 @@ func expandDSN(configured string) (dsn, shown string, err error) {
 // dsnOf is the DSN of a part of a configuration.
 func dsnOf(configured Text) (edge.DSN, error) {
 	dsn, shown, err := expandDSN(string(configured))
-	return edge.DSN{DSN: dsn, Shown: shown, Password: holdsPassword(string(configured))}, err
+	d := edge.DSN{DSN: dsn, Shown: shown, Password: holdsPassword(string(configured))}
+	if dsn != string(configured) {
+		d.From = string(configured)
+		d.Renew = func() (string, error) {
+			now, _, err := expandDSN(string(configured))
+			return now, err
+		}
+	}
+	return d, err
 }
 
 // holdsPassword reports whether a configured DSN holds a password, other than by a

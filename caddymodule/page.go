@@ -34,6 +34,7 @@ type Page struct {
 
 	settings edge.PageSettings
 	options  page.Options
+	dsn      Text         // of the counters, as configured
 	server   *page.Server // nil until the config has started
 	guarded  bool         // something keeps strangers out
 	open     int32        // 1 once the config has started; atomic
@@ -77,8 +78,10 @@ func (p *Page) Provision(ctx caddy.Context) error {
 
 // serve has the page serve, with the databases of the handlers of the config.
 func (p *Page) serve(a *App) error {
+	p.dsn = cmp.Or(p.DSN, a.DSN)
 	at := a.datasets[p.options.DSN]
-	p.options.Policy, p.options.History = cmp.Or(p.options.Policy, at.policy), cmp.Or(p.options.History, at.history)
+	p.options.Policy, p.options.History = cmp.Or(p.options.Policy, at.policy.DSN), cmp.Or(p.options.History, at.history.DSN)
+	p.options.Renew = func() (page.Options, error) { return p.renewed(at) }
 	var err error
 	if p.server, err = page.New(p.options); err == nil {
 		atomic.StoreInt32(&p.open, 1)
@@ -86,8 +89,26 @@ func (p *Page) serve(a *App) error {
 	return err
 }
 
-// datasets are the DSNs of the policy and the history of limits; "" if there is none.
-type datasets struct{ policy, history string }
+// renewed are the DSNs for new connections.
+func (p *Page) renewed(at datasets) (now page.Options, err error) {
+	dsnOf := func(field string, configured Text, of edge.Place) string {
+		dsn := ""
+		if err == nil && configured != "" {
+			dsn, err = databaseDSN(field, configured)
+		} else if err == nil {
+			dsn, err = of.Current()
+		}
+		return dsn
+	}
+	now.Policy, now.History = dsnOf("policy", p.Policy, at.policy), dsnOf("history", p.History, at.history)
+	if err == nil {
+		now.DSN, err = databaseDSN("dsn", p.dsn)
+	}
+	return now, err
+}
+
+// datasets are where the policy and the history of limits are; their DSNs are "" if there is none.
+type datasets struct{ policy, history edge.Place }
 
 // addDatasets remembers where the policy and the history of a handler's limits are. Those of the first handler that
 // has any are shown.
@@ -100,11 +121,11 @@ func (a *App) addDatasets(h *Handler, places *edge.Places) {
 		a.datasets = map[string]datasets{}
 	}
 	at := a.datasets[dsn]
-	if h.site.Policy != nil {
-		at.policy = cmp.Or(at.policy, places.Policy.DSN)
+	if h.site.Policy != nil && at.policy.DSN == "" {
+		at.policy = places.Policy
 	}
-	if places.Records {
-		at.history = cmp.Or(at.history, places.History.DSN)
+	if places.Records && at.history.DSN == "" {
+		at.history = places.History
 	}
 	a.datasets[dsn] = at
 }

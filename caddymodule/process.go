@@ -30,12 +30,12 @@ var proxy = &edge.Proxy{
 	Log: func(line edge.Line) { write(caddy.Log().Named(logName), line) },
 }
 
-// connect is an edge.Proxy's Connect. The DSN may contain a password, so an error contains shown instead.
-func connect(dsn, shown string, maxConns int) (pgdb.DB, error) {
-	db, err := pgxdb.Open(dsn, pgxdb.Options{MaxConns: maxConns})
+// connect is an edge.Proxy's Connect. The DSN may contain a password, so an error contains what may be shown instead.
+func connect(at *edge.Place) (pgdb.DB, error) {
+	db, err := pgxdb.Open(at.DSN, pgxdb.Options{MaxConns: at.MaxConns, Renew: at.Renew})
 	var field *ratelimit.FieldError
 	if errors.As(err, &field) {
-		return nil, &ratelimit.FieldError{Field: field.Field, Value: shown, Want: field.Want}
+		return nil, &ratelimit.FieldError{Field: field.Field, Value: at.Shown, Want: field.Want}
 	}
 	return db, err
 }

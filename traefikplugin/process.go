@@ -46,8 +46,8 @@ func newProcess(delay time.Duration) *process {
 }
 
 // connect is an edge.Proxy's Connect. Errors of pgwire have no DSN.
-func connect(dsn, _ string, maxConns int) (pgdb.DB, error) {
-	db, err := pgwire.Open(dsn, pgwire.Options{MaxConns: maxConns, Logger: func(text string) { write("", edge.Line{Level: edge.Error, Text: text}) }})
+func connect(at *edge.Place) (pgdb.DB, error) {
+	db, err := pgwire.Open(at.DSN, pgwire.Options{MaxConns: at.MaxConns, Renew: at.Renew, Logger: func(text string) { write("", edge.Line{Level: edge.Error, Text: text}) }})
 	if err != nil {
 		return nil, fmt.Errorf("dsn: %w", err)
 	}

@@ -139,21 +139,30 @@ func dsnOf(path string, part edge.Values) (edge.DSN, error) {
 	if file == "" {
 		return d, nil
 	}
-	wrong := &ratelimit.FieldError{Field: path + "dsnFile", Value: file, Want: "left out: dsn is given"}
 	if configured != "" {
-		return d, wrong
+		return d, &ratelimit.FieldError{Field: path + "dsnFile", Value: file, Want: "left out: dsn is given"}
 	}
+	var err error
+	d.From = file
+	d.Renew = func() (string, error) { return readDSN(path, file) }
+	d.DSN, err = d.Renew()
+	return d, err
+}
+
+// readDSN reads the DSN of a part in a file.
+func readDSN(path, file string) (string, error) {
+	wrong := &ratelimit.FieldError{Field: path + "dsnFile", Value: file}
 	text, err := os.ReadFile(file)
 	if err != nil {
 		wrong.Want = "a file that Traefik can read: " + err.Error()
-		return d, wrong
+		return "", wrong
 	}
-	d.DSN = strings.TrimSpace(string(text))
-	if d.DSN == "" {
+	dsn := strings.TrimSpace(string(text))
+	if dsn == "" {
 		wrong.Want = "a file with " + edge.WantDSN + ": it is empty"
-		return d, wrong
+		return "", wrong
 	}
-	return d, nil
+	return dsn, nil
 }
 
 // named returns an error of package edge with the name that its field has in Config: path,

@@ -49,6 +49,10 @@ or the handler pg_ratelimit_page in a Caddyfile behind an authentication.`,
 		return c.servePage(webpage.Options{
 			DSN: at[ofCounters], Policy: at[ofPolicy], History: at[ofHistory], Version: edge.Version,
 			Hosts: c.texts("host"),
+			Renew: func() (webpage.Options, error) {
+				now, err := c.databases()
+				return webpage.Options{DSN: now[ofCounters], Policy: now[ofPolicy], History: now[ofHistory]}, err
+			},
 		})
 	},
 }

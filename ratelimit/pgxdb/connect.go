@@ -23,7 +23,19 @@ func parse(dsn string) (*pgconn.Config, error) {
 	return c, check(c)
 }
 
-// renew has a new connection use certificates and passwords that were renewed.
+// destination is where the connections of a pool go to.
+type destination struct {
+	host           string
+	port           uint16
+	database, user string
+}
+
+func destinationOf(c *pgconn.Config) destination {
+	return destination{c.Host, c.Port, c.Database, c.User}
+}
+
+// renew has a new connection use the DSN, the certificates and the passwords that were renewed. Connections to another
+// server or database, or of another user, end when they are free.
 func (d *DB) renew(config *pgconn.Config) error {
 	if d.renewed == nil {
 		return nil
@@ -32,7 +44,16 @@ func (d *DB) renew(config *pgconn.Config) error {
 	if err != nil {
 		return err
 	}
+	config.Host, config.Port, config.Database, config.User = now.Host, now.Port, now.Database, now.User
 	config.TLSConfig, config.Password, config.Fallbacks = now.TLSConfig, now.Password, now.Fallbacks
+	to := destinationOf(now)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if to != d.latest {
+		d.latest = to
+		d.timeline = ""
+		d.pool.Reset()
+	}
 	return nil
 }
 

@@ -25,6 +25,10 @@ import (
 type Options struct {
 	// MaxConns bounds the connections. 0 means the DSN's pool_max_conns, or 8.
 	MaxConns int
+
+	// Renew returns the DSN for a new connection, which may have changed, as if a file holds it. The bounds of the pool stay
+	// those of the first DSN. Nil means that DSN. The files that a DSN names, such as a passfile, are read again in both cases.
+	Renew func() (string, error)
 }
 
 // Without connect_timeout in the DSN, dialTimeout bounds the TCP connection and
@@ -65,8 +69,9 @@ type DB struct {
 	config  *pgxpool.Config                // of connections to another server; does not change
 	renewed func() (*pgconn.Config, error) // see open
 
-	mu       sync.Mutex
-	timeline string // the latest one of a primary, see timeline.SQL; guarded by mu
+	mu       sync.Mutex // guards what follows
+	timeline string     // the latest one of a primary, see timeline.SQL
+	latest   destination
 }
 
 // Open reads a DSN (a postgres:// URL or key=value pairs, and the usual
@@ -99,14 +104,23 @@ func Open(dsn string, o Options) (*DB, error) {
 	config.ConnConfig.DialFunc = dialLate(dialer.DialContext)
 	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // as in Go; the server converts
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	return open(config, func() (*pgconn.Config, error) { return parse(dsn) })
+	if o.Renew == nil {
+		return open(config, func() (*pgconn.Config, error) { return parse(dsn) })
+	}
+	return open(config, func() (*pgconn.Config, error) {
+		dsn, err := o.Renew()
+		if err != nil {
+			return nil, err
+		}
+		return parse(dsn)
+	})
 }
 
 // open returns a DB with a pool of its own. renewed reads the files again that the settings name; nil without.
 func open(config *pgxpool.Config, renewed func() (*pgconn.Config, error)) (*DB, error) {
 	// After a quiet time, a request should not wait for a login: one connection is kept, and
 	// replaced when it is too old. There is none before the first call.
-	d := &DB{config: config.Copy(), renewed: renewed}
+	d := &DB{config: config.Copy(), renewed: renewed, latest: destinationOf(&config.ConnConfig.Config)}
 	config.MinConns = 1
 	before := config.BeforeConnect // of the program's pool
 	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {

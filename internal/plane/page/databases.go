@@ -40,6 +40,15 @@ type dsns [datasets]string
 
 func (o *Options) dsns() dsns { return dsns{o.DSN, cmp.Or(o.Policy, o.DSN), cmp.Or(o.History, o.DSN)} }
 
+// current are the DSNs for new connections.
+func (o *Options) current() (dsns, error) {
+	if o.Renew == nil {
+		return o.dsns(), nil
+	}
+	now, err := o.Renew()
+	return now.dsns(), err
+}
+
 // text names the databases for people.
 func (d *dsns) text() (string, error) {
 	var names [datasets]string
@@ -74,9 +83,9 @@ func databaseOf(conn *pgx.Conn) *admin.Database {
 }
 
 // newPools makes pools without a connection.
-func newPools(d dsns) (*pools, error) {
-	p := &pools{d, map[string]*pgxpool.Pool{}}
-	for _, dsn := range d {
+func newPools(o *Options) (*pools, error) {
+	p := &pools{o.dsns(), map[string]*pgxpool.Pool{}}
+	for of, dsn := range p.dsns {
 		if p.byDSN[dsn] != nil {
 			continue
 		}
@@ -85,11 +94,26 @@ func newPools(d dsns) (*pools, error) {
 			return nil, err
 		}
 		config.MaxConns, config.MaxConnIdleTime = mostConnections, idleTime
+		config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+			now, err := o.current()
+			if err != nil {
+				return err
+			}
+			renewed, err := admin.Config(now[of])
+			if err == nil {
+				*c = *renewed.ConnConfig
+			}
+			return err
+		}
 		config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-			db := admin.On(conn, dsn)
-			db.Elsewhere(d[ofPolicy], d[ofCounters])
+			now, err := o.current()
+			if err != nil {
+				return err
+			}
+			db := admin.On(conn, now[of])
+			db.Elsewhere(now[ofPolicy], now[ofCounters])
 			conn.PgConn().CustomData()[theDatabase] = db
-			_, err := conn.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d", askTimeout.Milliseconds()), pgx.QueryExecModeSimpleProtocol)
+			_, err = conn.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d", askTimeout.Milliseconds()), pgx.QueryExecModeSimpleProtocol)
 			return err
 		}
 		config.BeforeClose = func(conn *pgx.Conn) { databaseOf(conn).Close() } // and what it has opened itself

@@ -24,6 +24,8 @@ type Options struct {
 	// DSN is the database of the counters. Policy and History are those of the policy and the history, "" if they are
 	// in the same.
 	DSN, Policy, History string
+	// Renew returns Options with the DSNs for new connections, which may have changed. Nil means those above.
+	Renew func() (Options, error)
 	// Hosts are the names under which the page is reached, besides addresses and localhost.
 	Hosts []string
 	// Version is that of the program.
@@ -55,7 +57,7 @@ func New(o Options) (*Server, error) {
 		}
 		s.hosts = append(s.hosts, strings.ToLower(strings.TrimSuffix(host, ".")))
 	}
-	if s.pools, err = newPools(at); err != nil {
+	if s.pools, err = newPools(&s.options); err != nil {
 		return nil, err
 	}
 	s.collector = newCollector(s.pools)

@@ -7,6 +7,10 @@ type DSN struct {
 	DSN      string // "" is none of its own
 	Shown    string // what an error may show of it
 	Password bool   // the configuration shows a password in it
+
+	// From says which file or placeholders hold the DSN, and Renew reads them again. "" and nil mean that it does not change.
+	From  string
+	Renew func() (string, error)
 }
 
 // Place is a database, and how it is used.
@@ -14,6 +18,15 @@ type Place struct {
 	StoreSettings        // resolved
 	Shown         string // see DSN
 	Password      bool
+	Renew         func() (string, error)
+}
+
+// Current is the DSN for a new connection.
+func (p *Place) Current() (string, error) {
+	if p.Renew == nil {
+		return p.DSN, nil
+	}
+	return p.Renew()
 }
 
 // Places are where a site counts, and where its policy and its history are.
@@ -73,8 +86,9 @@ func (s *Site) Places(in StoreSettings, dsns *DSNs, audit string, recorded *Hist
 // placeOf is the database of a DSN.
 func placeOf(s StoreSettings, dsn *DSN, where string) (Place, error) {
 	s.DSN = dsn.DSN
+	s.From = dsn.From
 	resolved, err := s.Resolve(where)
-	return Place{resolved, dsn.Shown, dsn.Password}, err
+	return Place{StoreSettings: resolved, Shown: dsn.Shown, Password: dsn.Password, Renew: dsn.Renew}, err
 }
 
 // other is the database of a policy or a history, which is that of the limits without a DSN of its own.

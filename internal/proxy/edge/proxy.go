@@ -17,9 +17,8 @@ type Proxy struct {
 	Kind    string // caddy or traefik: the end of its name if the settings have no NodeName
 	Version string // see Program
 
-	// Connect returns a driver that has not connected yet. shown is what an error may show of the DSN. maxConns is 0 if the DSN
-	// has the number.
-	Connect func(dsn, shown string, maxConns int) (pgdb.DB, error)
+	// Connect returns a driver that has not connected yet. MaxConns is 0 if the DSN has the number.
+	Connect func(at *Place) (pgdb.DB, error)
 	// Log logs what no single handler is about.
 	Log func(Line)
 	// Delay is how long a Use lasts after its Release: the handlers of a reload share what it has, and the last requests of

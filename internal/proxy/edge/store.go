@@ -36,6 +36,7 @@ const (
 // StoreSettings say where limits are counted, and how.
 type StoreSettings struct {
 	DSN                string  // a Postgres address, MemoryDSN, or "" for EnvDSN
+	From               string  // see DSN
 	MaxConns           int     // 0 is the DSN's pool_max_conns, or 8
 	AutoMigrate        bool    // create or upgrade the tables on first use
 	CleanupProbability float64 // of a cleanup after a statement; 0 is never

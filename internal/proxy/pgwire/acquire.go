@@ -93,7 +93,7 @@ func (p *Pool) cancelWait(ctx context.Context, w *waiter) {
 		p.endWait(w, nil, &runError{err: noTurn(ctx, fmt.Sprintf("none of the %d connections became free", p.open))})
 		return
 	}
-	state := "no connection yet " + p.cfg.destination()
+	state := "no connection yet " + p.login.destination()
 	if p.lastError != "" {
 		state += " (the last attempt: " + p.lastError + ")"
 	}

@@ -173,6 +173,7 @@ func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer, s
 		return nil, &connectError{text: err.Error(), network: true}
 	}
 	c := newConn(raw, to)
+	c.generation = atomic.LoadInt32(&targets.generation)
 	stop := context.AfterFunc(ctx, c.interrupt)
 	c.deadline, _ = ctx.Deadline()
 	_ = raw.SetDeadline(c.deadline)
@@ -287,7 +288,6 @@ func checkSession(ctx context.Context, c *conn, session string) *connectError {
 // checkTimeline refuses a primary that another one has replaced. A server that does not tell its timeline
 // is not refused.
 func checkTimeline(ctx context.Context, c *conn, targets *targetMemory) *connectError {
-	c.generation = atomic.LoadInt32(&targets.generation)
 	st := &pgdb.Statement{SQL: timeline.SQL}
 	if failed := pipeline(ctx, c, []*pgdb.Statement{st}, true); failed != nil && failed.err != nil {
 		return &connectError{text: failed.err.Error(), code: failed.code, network: failed.code == ""}

@@ -66,19 +66,23 @@ func (p *Pool) startDial() {
 
 func (p *Pool) runDial(d *dial) {
 	defer p.logPanic()
-	c, failed := connectSafely(d.ctx, p.cfg, &p.targets)
+	c, failed := connectSafely(d.ctx, p)
 	d.stop()
 	p.dialFinished(d, c, failed)
 }
 
-func connectSafely(ctx context.Context, cfg *config, targets *targetMemory) (c *conn, failed *connectError) {
+func connectSafely(ctx context.Context, p *Pool) (c *conn, failed *connectError) {
 	defer func() {
 		if r := recover(); r != nil {
 			c = nil
 			failed = &connectError{text: panicError(r).Error()}
 		}
 	}()
-	return connect(ctx, cfg, targets)
+	cfg, err := p.renewed()
+	if err != nil {
+		return nil, &connectError{text: err.Error()}
+	}
+	return connect(ctx, cfg, &p.targets)
 }
 
 // dialFinished hands over a new connection, or tells the waiters why there is none.
@@ -110,7 +114,7 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 		}
 		// If another connection is in use or being made, the waiters wait for it.
 		if !d.replaced && p.open == len(p.idle)+len(p.dials) && len(p.dials) == 0 {
-			err := errors.New("pgwire: no connection " + p.cfg.destination() + ": " + failed.text)
+			err := errors.New("pgwire: no connection " + p.login.destination() + ": " + failed.text)
 			for _, w := range p.waiting {
 				p.endWait(w, nil, &runError{err: err, code: failed.code})
 			}

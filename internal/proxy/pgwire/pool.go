@@ -21,6 +21,10 @@ type Options struct {
 	// Logger gets messages for the operator. Nil drops them.
 	Logger func(message string)
 
+	// Renew returns the connection string for a new connection, which may have changed. The bounds of the pool
+	// stay those of the first one. Nil means that of Open.
+	Renew func() (string, error)
+
 	// LookupEnv replaces os.LookupEnv.
 	LookupEnv func(name string) (value string, ok bool)
 }
@@ -31,10 +35,14 @@ var _ pgdb.DB = (*Pool)(nil)
 type Pool struct {
 	cfg     *config
 	log     func(string)
+	renew   func() (string, error) // see Options; nil if the connection string does not change
+	moved   []target               // of At; nil means the targets of the connection string
 	created time.Time
 	targets targetMemory
 
 	mu          sync.Mutex // guards the fields below
+	dsn         string     // the latest connection string
+	login       *config    // of dsn: that of new connections
 	closed      bool
 	idle        []*conn     // the one used last is at the end and is used next
 	open        int         // connections: idle, in use, and being made
@@ -61,24 +69,65 @@ func Open(dsn string, o Options) (*Pool, error) {
 	if o.MaxConns < 0 {
 		return nil, errors.New("pgwire: MaxConns must not be negative")
 	}
-	cfg, err := parseConfig(dsn, o.LookupEnv, o.Logger)
+	cfg, err := safeConfig(dsn, o.LookupEnv, o.Logger)
+	if err != nil {
+		return nil, err
+	}
+	if o.MaxConns > 0 {
+		cfg.maxConns = o.MaxConns
+	}
+	return &Pool{cfg: cfg, renew: o.Renew, dsn: dsn, login: cfg, log: o.Logger, created: time.Now(), unnamed: cfg.unnamed}, nil
+}
+
+// safeConfig is parseConfig with errors that never contain a password.
+func safeConfig(dsn string, env func(string) (string, bool), log func(string)) (*config, error) {
+	cfg, err := parseConfig(dsn, env, log)
 	if err != nil && strings.Contains(err.Error(), "password=") {
 		err = errors.New(`dsn: the value of a parameter holds "password=", as if a separator were missing before it`)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pgwire: %w", err)
 	}
-	if o.MaxConns > 0 {
-		cfg.maxConns = o.MaxConns
+	return cfg, nil
+}
+
+// renewed returns the settings of a new connection. Connections to another server or database, or of another user,
+// end when they are free.
+func (p *Pool) renewed() (*config, error) {
+	if p.renew == nil {
+		return p.cfg, nil
 	}
-	return &Pool{cfg: cfg, log: o.Logger, created: time.Now(), unnamed: cfg.unnamed}, nil
+	dsn, err := p.renew()
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if dsn == p.dsn {
+		return p.login, nil
+	}
+	cfg, err := safeConfig(dsn, p.cfg.env, p.log)
+	if err != nil {
+		return nil, err
+	}
+	if p.moved != nil {
+		cfg.targets = p.moved
+	}
+	if cfg.destination() != p.login.destination() {
+		p.targets.replace()
+	}
+	p.dsn = dsn
+	p.login = cfg
+	return cfg, nil
 }
 
 // At returns a pool for another server of the same database.
 func (p *Pool) At(host string, port int) (pgdb.DB, error) {
-	cfg := *p.cfg
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	cfg := *p.login
 	cfg.targets = []target{{host: host, port: strconv.Itoa(port)}}
-	return &Pool{cfg: &cfg, log: p.log, created: time.Now(), unnamed: cfg.unnamed}, nil
+	return &Pool{cfg: &cfg, renew: p.renew, moved: cfg.targets, dsn: p.dsn, login: &cfg, log: p.log, created: time.Now(), unnamed: cfg.unnamed}, nil
 }
 
 // MaxConns is how many connections there are at most.

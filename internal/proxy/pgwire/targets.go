@@ -18,7 +18,7 @@ type targetMemory struct {
 	mu         sync.Mutex
 	failed     map[int]time.Time // by the target's index, when it did not answer
 	timeline   string            // see timeline.SQL; "" if none was seen
-	generation int32             // how many times a timeline replaced another one; atomic, set with the mutex
+	generation int32             // how many times a timeline or a connection string replaced another one; atomic, set with the mutex
 }
 
 // order returns the indexes of n targets in the order in which to try them.
@@ -63,4 +63,13 @@ func (m *targetMemory) current(name string) (generation int32, ok bool) {
 	}
 	m.timeline = name
 	return m.generation, true
+}
+
+// replace forgets the targets, and ends the generation of their connections: there are others.
+func (m *targetMemory) replace() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.failed = nil
+	m.timeline = ""
+	atomic.AddInt32(&m.generation, 1)
 }

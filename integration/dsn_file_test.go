@@ -1,0 +1,62 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+// A file that holds the DSN is read again for a new connection: after another password, and after another role. The
+// limits, the rules and the page go on, and nothing is configured again.
+func TestAPasswordThatChangedInAFileIsUsed(t *testing.T) {
+	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\nhost all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})
+	dsn := server.DSN("postgres")
+	cluster.Execute(t, dsn, schema.File+`; CREATE ROLE first SUPERUSER LOGIN PASSWORD 'one'; CREATE ROLE second SUPERUSER LOGIN PASSWORD 'two'`)
+	dir := t.TempDir()
+	limits, policy := filepath.Join(dir, "limits"), filepath.Join(dir, "policy")
+	change := func(user, password string) {
+		t.Helper()
+		text := fmt.Sprintf("postgres://%s:%s@127.0.0.1:%d/postgres?sslmode=disable", user, password, server.Port())
+		for path, text := range map[string]string{limits: text, policy: text + "&application_name=policy"} {
+			if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cluster.Execute(t, dsn, `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename IN ('first', 'second')`)
+	}
+	change("first", "one")
+	limit := func(name, settings string) object {
+		return object{"prefix": "PROXY", "limit": "1000 1h", settings: name, "policy": object{settings: policy}}
+	}
+	c := startCaddy(t, "{file."+limits+"}", route{"/", "", object{"prefix": "PROXY", "limit": "1000 1h", "policy": object{"dsn": "{file." + policy + "}"}}})
+	tr := startTraefik(t, []route{{"/", "", limit(limits, "dsnFile")}})
+	page := harness.FreeAddress(t)
+	config := filepath.Join(dir, "Caddyfile")
+	if err := os.WriteFile(config, []byte("{\n\tpg_ratelimit {\n\t\tdsn {file."+limits+"}\n\t}\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	harness.Start(t, harness.Program{Name: "the page", Path: buildCaddy(t), Dir: dir, Args: []string{"pg-ratelimit", "page", "--listen", page, "--config", config}}).AwaitAddress(t, page)
+	for i, to := range [][2]string{{"first", "one"}, {"first", "three"}, {"second", "two"}} {
+		if i == 1 {
+			cluster.Execute(t, dsn, "ALTER ROLE first PASSWORD 'three'")
+		}
+		change(to[0], to[1])
+		cluster.Execute(t, dsn, fmt.Sprintf(`SELECT rate_limit_rule('rule-%d', action => 'block', paths => '{/%d}')`, i, i))
+		for _, url := range []string{c.url, tr.url} {
+			await(t, url+" is limited as "+to[0]+" with "+to[1], func() bool {
+				return harness.Ask(t, harness.Get(url+"/open")).Header.Get("X-RateLimit-Limit") == "1000"
+			})
+			await(t, url+" obeys the policy as "+to[0]+" with "+to[1], func() bool {
+				return harness.Ask(t, harness.Get(fmt.Sprint(url, "/", i))).Status == http.StatusForbidden
+			})
+		}
+		await(t, "the page answers as "+to[0]+" with "+to[1], func() bool { return harness.Ask(t, harness.Get("http://"+page+"/metrics")).Status == http.StatusOK })
+	}
+}
