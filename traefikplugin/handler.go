@@ -21,8 +21,9 @@ type handler struct {
 	plain *edge.Set
 
 	// Nil if the store decides at once.
-	queue *batch.Queue
-	free  chan *edge.Request
+	queue    *batch.Queue
+	free     chan *edge.Request
+	requests *requestQueue // has both
 }
 
 // ServeHTTP waits until a batch has decided the request. With a policy, it asks the policy first:
@@ -38,6 +39,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		decide(h, q)
 		serveDecided(h, q, w, r)
 		return
+	}
+	if len(h.free) < spare {
+		grow(h.requests)
 	}
 	q := <-h.free
 	q.HTTP = r

@@ -48,34 +48,11 @@ func newHandler(ctx context.Context, next http.Handler, config *Config, name str
 	if config == nil {
 		return nil, errors.New("no configuration")
 	}
-	made, err := config.compile()
+	s, err := p.setup(ctx, config, name)
 	if err != nil {
 		return nil, err
 	}
-	site := made.site
-	at, err := made.places()
-	if err != nil {
-		return nil, err
-	}
-	h := &handler{upstream: newUpstream(next, site.Fields), name: name, process: p, site: site, forward: made.forward}
-	site.Log = func(line edge.Line) { write(name, line) }
-	site.Recording = func(r *http.Request) string {
-		p.watch(r)
-		return ""
-	}
-	if h.use, err = p.proxy.Open(site, at); err != nil {
-		return nil, err
-	}
-	h.use.Prepare()
-	h.plain = site.All()
-	if q := queueOf(p, h.use.Limits, site.Decider.Timeout); q != nil {
-		h.queue = q.queue
-		h.free = q.free
-	}
-	p.say(name, h.understood(made.policy))
-	context.AfterFunc(ctx, func() {
-		defer recovered()
-		h.use.Release()
-	})
-	return h, nil
+	h := *s.handler
+	h.upstream = newUpstream(next, h.site.Fields)
+	return &h, nil
 }

@@ -16,8 +16,9 @@ type process struct {
 	proxy   *edge.Proxy
 	watched int32 // 1 once flushAtShutdown has found a server; atomic
 
-	mu   sync.Mutex
-	said map[string]string // what the log has of each middleware; guarded by mu
+	mu     sync.Mutex        // guards what follows
+	said   map[string]string // what the log has of each middleware
+	setups map[string]*setup // the latest of each middleware
 }
 
 // shared is the process of all middlewares.
@@ -39,7 +40,7 @@ var program = edge.Program("Traefik", edge.Version)
 
 // newProcess returns a process in which what has no user is closed after a delay.
 func newProcess(delay time.Duration) *process {
-	return &process{said: map[string]string{}, proxy: &edge.Proxy{
+	return &process{said: map[string]string{}, setups: map[string]*setup{}, proxy: &edge.Proxy{
 		Kind: "traefik", Version: program, Delay: delay, LeaseHorizon: leaseHorizon, Remember: remembered,
 		Log: func(line edge.Line) { write("", line) }, Connect: connect,
 	}}
@@ -54,13 +55,10 @@ func connect(at *edge.Place) (pgdb.DB, error) {
 	return db, nil
 }
 
-// say logs what a middleware has understood, unless the log has it: each reload makes a middleware for each router.
+// say logs what a middleware has understood, unless the log has it. The caller holds the mutex.
 func (p *process) say(middleware, text string) {
-	p.mu.Lock()
-	known := p.said[middleware] == text
-	p.said[middleware] = text
-	p.mu.Unlock()
-	if !known {
+	if p.said[middleware] != text {
+		p.said[middleware] = text
 		write("", edge.Line{Text: text})
 	}
 }

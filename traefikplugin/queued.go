@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -14,6 +15,7 @@ import (
 type requestQueue struct {
 	queue *batch.Queue
 	free  chan *edge.Request
+	made  int32 // how many there are; atomic
 }
 
 // queues are those of a database, by the timeout of their requests. The process's mutex guards them.
@@ -21,30 +23,38 @@ type queues struct {
 	byTimeout map[time.Duration]*requestQueue
 }
 
+// spare is how many Requests a queue has that no request uses, as long as it has fewer than maxPending. They are as many
+// as may be taken between the moment when a request looks at them and that when it takes one.
+const spare = 8
+
 // maxPending is how many requests may wait for a decision at once. Further requests wait
 // until another one is decided.
 const maxPending = 2048
 
 // queueOf returns a database's queue for requests with that timeout, or nil if its store decides at once, as a store in
-// memory does.
+// memory does. The caller holds the process's mutex.
 func queueOf(p *process, d *edge.Database, timeout time.Duration) *requestQueue {
 	store := edge.Postgres(d.Store)
 	if store == nil {
 		return nil
 	}
 	all := d.Keep(func() any { return &queues{map[time.Duration]*requestQueue{}} }).(*queues)
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	q := all.byTimeout[timeout]
 	if q == nil {
 		q = &requestQueue{free: make(chan *edge.Request, maxPending)}
 		q.queue = store.OpenQueue(timeout, fill, func(calls []*batch.Call) { deliver(p, d, calls) })
-		for i := 0; i < maxPending; i++ {
-			q.free <- newRequest()
-		}
 		all.byTimeout[timeout] = q
 	}
 	return q
+}
+
+// grow adds a Request, unless there are maxPending.
+func grow(q *requestQueue) {
+	if atomic.AddInt32(&q.made, 1) > maxPending {
+		atomic.AddInt32(&q.made, -1)
+		return
+	}
+	q.free <- newRequest()
 }
 
 // newRequest returns a Request for a queue. The queue's fill and deliver own it while its Call is in the queue.

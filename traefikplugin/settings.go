@@ -20,6 +20,7 @@ type compiled struct {
 	own, policy, history edge.Values
 
 	store    edge.StoreSettings
+	dsns     *edge.DSNs
 	recorded *edge.HistorySettings // nil without a history
 }
 
@@ -111,8 +112,8 @@ func (c *Config) setMatchers(site *edge.Site) error {
 	return nil
 }
 
-// places finds out where the limits are counted, and where the policy and the history are.
-func (c *compiled) places() (*edge.Places, error) {
+// readDSNs reads the DSNs, also those in files.
+func (c *compiled) readDSNs() (*edge.DSNs, error) {
 	var err error
 	dsns := &edge.DSNs{Where: "here, in a file that dsnFile names,"}
 	if dsns.Limits, err = dsnOf("", c.own); err != nil {
@@ -124,6 +125,22 @@ func (c *compiled) places() (*edge.Places, error) {
 	if dsns.History, err = dsnOf("history.", c.history); err != nil {
 		return nil, err
 	}
+	return dsns, nil
+}
+
+// changed reports whether a file has another DSN than at the time of places, or cannot be read.
+func (c *compiled) changed() bool {
+	now, err := c.readDSNs()
+	return err != nil || now.Limits.DSN != c.dsns.Limits.DSN || now.Policy.DSN != c.dsns.Policy.DSN || now.History.DSN != c.dsns.History.DSN
+}
+
+// places finds out where the limits are counted, and where the policy and the history are.
+func (c *compiled) places() (*edge.Places, error) {
+	dsns, err := c.readDSNs()
+	if err != nil {
+		return nil, err
+	}
+	c.dsns = dsns
 	at, err := c.site.Places(c.store, dsns, c.own["audit"], c.recorded)
 	if part, ok := err.(*edge.PartError); ok {
 		return nil, named(pathOf(part.Zone), part.Err)

@@ -176,6 +176,14 @@ func (u *Use) Release() {
 	time.AfterFunc(u.After, func() { u.end() })
 }
 
+// End is Release without the time between.
+func (u *Use) End() {
+	if u.hide != nil {
+		u.hide()
+	}
+	u.end()
+}
+
 // end closes what has no other user.
 func (u *Use) end() {
 	defer u.recovered()

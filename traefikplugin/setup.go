@@ -1,0 +1,110 @@
+package traefikplugin
+
+import (
+	"context"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+)
+
+// setup is what a configuration compiles to, and what it uses. All routers with the middleware share it, also those of the
+// next reload if neither the configuration nor a file with a DSN has changed. The process's mutex guards what is below config.
+type setup struct {
+	handler *handler // without an upstream
+	made    *compiled
+	config  *Config
+
+	load  <-chan struct{} // ends with the latest load of Traefik's configuration that uses it
+	loads int             // how many loads use it
+	ends  int             // how many times it had no load
+}
+
+// setup returns the setup of a middleware, until the end of ctx. The contexts of all middlewares of one load end together.
+func (p *process) setup(ctx context.Context, config *Config, name string) (*setup, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.setups[name]
+	if s != nil && !reflect.DeepEqual(config, s.config) {
+		s = nil
+	}
+	if s != nil && s.load == ctx.Done() {
+		return s, nil // another router
+	}
+	if s == nil || s.made.changed() {
+		made, err := newSetup(config, name, p)
+		if err != nil {
+			return nil, err
+		}
+		s = made
+		p.setups[name] = s
+	}
+	s.load = ctx.Done()
+	s.loads++
+	context.AfterFunc(ctx, func() {
+		defer recovered()
+		p.release(name, s)
+	})
+	return s, nil
+}
+
+// newSetup compiles a configuration. The caller holds the mutex.
+func newSetup(config *Config, name string, p *process) (*setup, error) {
+	made, err := config.compile()
+	if err != nil {
+		return nil, err
+	}
+	site := made.site
+	at, err := made.places()
+	if err != nil {
+		return nil, err
+	}
+	h := &handler{name: name, process: p, site: site, forward: made.forward}
+	site.Log = func(line edge.Line) { write(name, line) }
+	site.Recording = func(r *http.Request) string {
+		p.watch(r)
+		return ""
+	}
+	if h.use, err = p.proxy.Open(site, at); err != nil {
+		return nil, err
+	}
+	h.use.Prepare()
+	h.plain = site.All()
+	if q := queueOf(p, h.use.Limits, site.Decider.Timeout); q != nil {
+		h.requests = q
+		h.queue = q.queue
+		h.free = q.free
+	}
+	p.say(name, h.understood(made.policy))
+	return &setup{handler: h, made: made, config: config}, nil
+}
+
+// release takes a load off a setup. Its last requests may not have reached it yet, and the next load may use it again.
+func (p *process) release(name string, s *setup) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.loads--
+	if s.loads > 0 {
+		return
+	}
+	s.ends++
+	ends := s.ends
+	time.AfterFunc(s.handler.use.After, func() {
+		defer recovered()
+		p.end(name, s, ends)
+	})
+}
+
+// end ends a setup, unless it was used again since it had no load for that many times.
+func (p *process) end(name string, s *setup, ends int) {
+	p.mu.Lock()
+	unused := s.loads == 0 && s.ends == ends
+	if unused && p.setups[name] == s {
+		delete(p.setups, name)
+	}
+	p.mu.Unlock()
+	if unused {
+		s.handler.use.End()
+	}
+}
