@@ -14,8 +14,8 @@ import (
 //
 // Only a responseWriter can change the headers of a response: a reverse proxy adds those of its upstream
 // to ours when it sends the response, and clears all of them after an informational response, such as
-// 103. A response gets no responseWriter until one before it would have needed it, because most upstreams have no such
-// headers, and the interpreter takes long for each method of a responseWriter.
+// 103. The first responses get one. If none of them needs it, the next ones get none until one would have needed it, because
+// most upstreams have no such headers, and the interpreter takes long for each method of a responseWriter.
 type upstream struct {
 	next   http.Handler
 	fields bool // there may be RateLimit and RateLimit-Policy
@@ -25,12 +25,15 @@ type upstream struct {
 	wraps int32
 }
 
-// mostWraps is how many responses in a row need no responseWriter before no response gets one. It is a
-// variable for a test.
-var mostWraps int32 = 10000
+// firstWraps is how many responses get a responseWriter at first, and mostWraps how many after one that needed it, until
+// no response gets one. They are variables for a test.
+var (
+	firstWraps int32 = 1000
+	mostWraps  int32 = 10000
+)
 
 func newUpstream(next http.Handler, fields edge.Fields) *upstream {
-	u := &upstream{next: next, fields: fields.IETF}
+	u := &upstream{next: next, fields: fields.IETF, wraps: firstWraps}
 	if u.fields {
 		u.wraps = -1
 	}

@@ -34,7 +34,6 @@ func TestAResponseIsNotHeldBack(t *testing.T) {
 	for length, first := range map[string]string{"": "", "7": "one"} {
 		proceed := make(chan struct{})
 		server := proxied(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("X-RateLimit-Limit", "7") // the second response gets a responseWriter
 			if length != "" {
 				w.Header().Set("Content-Length", length)
 			}
@@ -64,7 +63,7 @@ func TestAResponseIsNotHeldBack(t *testing.T) {
 	}
 }
 
-// An upstream's early hints change nothing in the headers of the response.
+// An upstream's early hints change nothing in the headers of the response, from the first one on.
 func TestHeadersAfterAnInformationalResponse(t *testing.T) {
 	server := proxied(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Link", "</a.css>")
@@ -72,7 +71,7 @@ func TestHeadersAfterAnInformationalResponse(t *testing.T) {
 		w.Header().Set("X-RateLimit-Limit", "7")
 		_, _ = io.WriteString(w, "hello")
 	})
-	for _, want := range []string{"[7] []", "[100] [98]"} {
+	for _, want := range []string{"[100] [99]", "[100] [98]"} {
 		if got := limitHeaders(t, server); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
@@ -90,12 +89,11 @@ func limitHeaders(t *testing.T, server *httptest.Server) string {
 	return fmt.Sprint(response.Header["X-Ratelimit-Limit"], response.Header["X-Ratelimit-Remaining"])
 }
 
-// The first response of an upstream that has X-RateLimit headers of its own has both by default. The later ones
-// have those of the limit, whichever of the headers the upstream sends. When the upstream has sent none for a while,
-// it gets the writer of the server again.
-func TestByDefaultTheFirstResponseShowsWhatAnUpstreamSends(t *testing.T) {
-	defer func(before int32) { mostWraps = before }(mostWraps)
-	mostWraps = 3
+// An upstream that has sent no X-RateLimit headers of its own for a while gets the writer of the server, whichever of the
+// headers it sends. After a response that has both, the later ones have those of the limit again.
+func TestAnUpstreamWithoutHeadersGetsTheWriterOfTheServer(t *testing.T) {
+	defer func(first, most int32) { firstWraps, mostWraps = first, most }(firstWraps, mostWraps)
+	firstWraps, mostWraps = 2, 3
 	for _, name := range []string{"Limit", "Remaining", "Reset"} {
 		w := httptest.NewRecorder()
 		native, sends := false, true
@@ -110,8 +108,8 @@ func TestByDefaultTheFirstResponseShowsWhatAnUpstreamSends(t *testing.T) {
 			sends, native bool
 			values        int // of the header
 		}{
-			{false, true, 1}, {true, true, 2}, {true, false, 1}, {false, false, 1}, {false, false, 1}, {true, false, 1},
-			{false, false, 1}, {false, false, 1}, {false, false, 1}, {false, true, 1}, {true, true, 2}, {true, false, 1},
+			{false, false, 1}, {false, false, 1}, {false, true, 1}, {true, true, 2}, {true, false, 1}, {false, false, 1},
+			{true, false, 1}, {false, false, 1}, {false, false, 1}, {false, false, 1}, {false, true, 1}, {true, true, 2},
 		} {
 			w = httptest.NewRecorder()
 			sends = step.sends
@@ -129,8 +127,7 @@ func TestHeadersOfARefusalOfTheUpstream(t *testing.T) {
 		w.Header().Set("X-RateLimit-Limit", "7")
 		w.WriteHeader(http.StatusTooManyRequests)
 	})
-	_ = limitHeaders(t, server) // the next response gets a responseWriter
-	if got := limitHeaders(t, server); got != "[100] [98]" {
+	if got := limitHeaders(t, server); got != "[100] [99]" {
 		t.Errorf("headers %s", got)
 	}
 }
@@ -142,7 +139,7 @@ func TestHeadersOfARefusalBehindAnotherLimit(t *testing.T) {
 	inner, outer := valid(), valid()
 	inner.Other["prefix"], inner.Other["limit"] = "inner", "2 1h"
 	h := withLeases(open(t, t.Context(), p, withLeases(open(t, t.Context(), p, http.NotFoundHandler(), inner)), outer))
-	for _, want := range []string{"404 [2] [1]", "404 [100] [98]", "429 [2] [0]"} {
+	for _, want := range []string{"404 [100] [99]", "404 [100] [98]", "429 [2] [0]"} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 		if got := fmt.Sprint(w.Code, " ", w.Header()["X-Ratelimit-Limit"], w.Header()["X-Ratelimit-Remaining"]); got != want {
@@ -156,7 +153,6 @@ func TestHeadersOfAnEmptyResponse(t *testing.T) {
 	h := withLeases(open(t, t.Context(), newProcess(time.Minute), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Add("X-RateLimit-Limit", "7")
 	}), valid()))
-	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)) // the next response gets a responseWriter
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 	if got := w.Header()["X-Ratelimit-Limit"]; len(got) != 1 || got[0] != "100" {

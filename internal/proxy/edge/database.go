@@ -19,7 +19,6 @@ type Database struct {
 	Store    ratelimit.Store // nil if the database has the history only
 	DB       pgdb.DB         // of the store; nil in memory
 
-	place  *Place
 	salt   *Salt
 	outage *Outage
 	row    *liveRow // nil if it has none in the registry
@@ -51,7 +50,7 @@ func (u *Use) database(at *Place) (*Database, error) {
 
 // openDatabase opens a database. It does not touch the network yet, see Prepare.
 func (p *Proxy) openDatabase(at *Place) (*Database, error) {
-	d := &Database{Settings: at.StoreSettings, place: at, outage: &Outage{}, log: p.Log, limits: map[ratelimit.Limit]*ratelimit.Limit{}}
+	d := &Database{Settings: at.StoreSettings, outage: &Outage{}, log: p.Log, limits: map[ratelimit.Limit]*ratelimit.Limit{}}
 	if at.DSN == MemoryDSN {
 		p.Log(Line{Text: memoryNotice})
 		inMemory, err := memory.New(memory.Options{})
@@ -70,9 +69,6 @@ func (p *Proxy) openDatabase(at *Place) (*Database, error) {
 	}
 	return d, d.openStore(p)
 }
-
-// DSN is that for a new connection.
-func (d *Database) DSN() (string, error) { return d.place.Current() }
 
 // openStore opens the store, and adds it to the row of the process in the registry.
 func (d *Database) openStore(p *Proxy) error {

@@ -14,15 +14,16 @@ import (
 type Salt struct {
 	db pgdb.DB // nil in memory
 
-	mu      sync.Mutex // guards what follows
-	value   string     // "" is not read yet
-	reading bool       // a goroutine reads it
-	next    time.Time  // when to read it, after a failure
+	mu      sync.Mutex    // guards what follows
+	value   string        // "" is not read yet
+	reading chan struct{} // closed when the goroutine that reads it ends; nil if none does
+	next    time.Time     // when to read it, after a failure
 }
 
 const (
 	saltSQL     = `SELECT value FROM rate_limit_secrets WHERE name = 'partition'`
 	saltTimeout = 2 * time.Second
+	saltWait    = time.Second // for which the first responses wait
 	saltRetry   = time.Second // its role may lack the right to read it
 )
 
@@ -37,30 +38,43 @@ func NewSalt(db pgdb.DB) *Salt {
 	return s
 }
 
-// text is the salt, or "" as long as it is not known. A nil Salt is never known.
+// text is the salt, or "" if it is not known. It waits for the first attempt to read it. A nil Salt is never known.
 func (s *Salt) text() string {
 	if s == nil {
 		return ""
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.value == "" && !s.reading && !time.Now().Before(s.next) {
-		s.reading = true
-		go s.read()
+	if s.value == "" && s.reading == nil && !time.Now().Before(s.next) {
+		s.reading = make(chan struct{})
+		go s.read(s.reading)
 	}
+	value := s.value
+	reading := s.reading
+	first := s.next.IsZero()
+	s.mu.Unlock()
+	if value != "" || reading == nil || !first {
+		return value
+	}
+	select {
+	case <-reading:
+	case <-time.After(saltWait):
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.value
 }
 
-// read reads the salt.
-func (s *Salt) read() {
+// read reads the salt, and closes done.
+func (s *Salt) read(done chan struct{}) {
 	value := ""
 	defer func() {
 		_ = recover() // a panic of the driver must not end the proxy
 		s.mu.Lock()
 		s.value = value
-		s.reading = false
+		s.reading = nil
 		s.next = time.Now().Add(saltRetry)
 		s.mu.Unlock()
+		close(done)
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), saltTimeout)
 	defer cancel()

@@ -1,0 +1,34 @@
+package edge_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// saltDB is a database that answers late with a salt.
+type saltDB struct{ pgdb.DB }
+
+func (saltDB) Run(_ context.Context, statements []*pgdb.Statement) error {
+	time.Sleep(50 * time.Millisecond)
+	statements[0].Rows, statements[0].Result = 1, append([]byte{0, 0, 0, 4}, "salt"...)
+	return nil
+}
+
+// The first answer has pk already.
+func TestTheFirstAnswerHasAPartitionKey(t *testing.T) {
+	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "a", Events: 5, Window: time.Minute}, Key: "k"}}
+	decisions := []ratelimit.Decision{{Allowed: true, Limit: 5, Remaining: 4}}
+	o := edge.Judge(&edge.Request{Hits: hits, Decisions: decisions})
+	h := http.Header{}
+	edge.SetFields(h, edge.Fields{IETF: true, Salt: edge.NewSalt(saltDB{})}, &o, hits, decisions)
+	if got := h.Get("RateLimit"); !strings.Contains(got, ";pk=:") {
+		t.Errorf("RateLimit: %s", got)
+	}
+}
