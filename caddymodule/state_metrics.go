@@ -108,7 +108,6 @@ func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
 	histogram(to, "batch_duration_seconds", sum.Times, 7, 23, microsecond, "How long the databases took for a batch, retries included.")
 	gauge(to, "blocked_keys", float64(sum.BlockedKeys), "Keys that are known to be used up, and are refused without asking the database.")
 	gauge(to, "leased_units", float64(sum.LeasedUnits), "Units of all limits that are charged in advance now, and not used yet.")
-	gauge(to, "overfull_prefixes", float64(len(sum.Overfull)), "Prefixes with more counters than max_keys, of which too few can be deleted.")
 }
 
 // histogram sends a histogram with the buckets from 1<<least to 1<<most units.

@@ -66,7 +66,6 @@ func BenchmarkInterpreted(b *testing.B) {
 		{"memory, denied", 1, object{"dsn": "memory", "prefix": "d", "limit": "1 1h"}},
 		{"Postgres", 64, decideAlways(object{"dsn": dsn, "prefix": "m", "limit": "1000000000 1h"})},
 		{"Postgres, many keys", 64, decideAlways(object{"dsn": dsn, "prefix": "k", "limit": "1000000000 1h"})},
-		{"Postgres, many keys, max_keys", 64, decideAlways(object{"dsn": dsn, "prefix": "kb", "limit": "1000000000 1h", "maxKeys": "100000"})},
 		// A proxy that remembers rows has a store of its own here.
 		{"Postgres, local", 64, object{"dsn": dsn, "prefix": "m", "limit": "1000000000 1h", "timeout": "30s", "onError": "local", "nodeName": "local"}},
 		{"Postgres, many keys, local", 64, object{"dsn": dsn, "prefix": "k", "limit": "1000000000 1h", "timeout": "30s", "onError": "local", "nodeName": "local"}},

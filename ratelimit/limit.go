@@ -59,10 +59,6 @@ type Limit struct {
 	// refused although another process still holds units, for two seconds. Only SlidingWindow, FixedWindow without
 	// a calendar, and TokenBucket with a Burst of at least its Events have leases, for a Window of 200 ms or more.
 	Lease float64
-	// MaxKeys bounds the rows of the Prefix in Postgres: beyond it, rows are deleted that have used one unit at
-	// most, see docs/operating.md. It is the same for all limits of the prefix. 0 is no bound. InFlight has none, nor
-	// a limit that is Durable or has a Lease.
-	MaxKeys int
 	// LeaseEarly is for a database that is far away: see docs/leases.md.
 	LeaseEarly bool
 }
@@ -82,7 +78,7 @@ func (l *Limit) RefillsEvenly() bool {
 }
 
 // Equal reports whether two limits decide alike on one row: all fields are equal but
-// Prefix and Durable, which name the row, Lease, LeaseEarly and MaxKeys.
+// Prefix and Durable, which name the row, Lease and LeaseEarly.
 func (l *Limit) Equal(other *Limit) bool {
 	return l == other || l.Algorithm == other.Algorithm && l.Events == other.Events && l.Window == other.Window &&
 		l.Capacity() == other.Capacity() && l.Calendar == other.Calendar && l.Zone == other.Zone &&

@@ -149,7 +149,6 @@ func TestErrorsNameTheField(t *testing.T) {
 		{func(l *ratelimit.Limit) {
 			l.Algorithm, l.Events, l.Window = ratelimit.GCRA, ratelimit.MaxEvents, time.Hour
 		}, "events: "},
-		{func(l *ratelimit.Limit) { l.MaxKeys, l.Lease = 1000, 0.05 }, `max_keys: "1000": must be left out with a lease: no row with leased units is deleted`},
 		{func(l *ratelimit.Limit) { l.Algorithm, l.Lease = ratelimit.GCRA, 0.05 }, `lease: "0.05": must be left out for gcra`},
 		{func(l *ratelimit.Limit) { l.Algorithm, l.Lease = ratelimit.SlidingLog, 0.05 }, `lease: "0.05": must be left out for sliding_log`},
 		{func(l *ratelimit.Limit) { l.Lease = ratelimit.MinLease - 0.0001 }, "lease: "},

@@ -6,9 +6,6 @@ import (
 	"time"
 )
 
-// mostKeys bounds Limit.MaxKeys.
-const mostKeys = 10000000
-
 // Validate returns a *FieldError for the first field out of its range.
 func (l *Limit) Validate() error {
 	if l.Prefix == "" || len(l.Prefix) > MaxPrefix || !storable(l.Prefix) {
@@ -45,18 +42,6 @@ func (l *Limit) Validate() error {
 	if l.Events > algorithm.maxEvents {
 		return &FieldError{"events", strconv.FormatInt(l.Events, 10),
 			"at most " + strconv.FormatInt(algorithm.maxEvents, 10) + " for " + algorithm.name + ", which keeps each of them"}
-	}
-	if l.MaxKeys < 0 || l.MaxKeys > mostKeys {
-		return &FieldError{"max_keys", strconv.Itoa(l.MaxKeys), "a whole number from 1 to " + strconv.Itoa(mostKeys)}
-	}
-	if l.MaxKeys > 0 && l.Algorithm == InFlight {
-		return &FieldError{"max_keys", strconv.Itoa(l.MaxKeys), "left out with in_flight: no row with slots is deleted"}
-	}
-	if l.MaxKeys > 0 && l.Lease > 0 {
-		return &FieldError{"max_keys", strconv.Itoa(l.MaxKeys), "left out with a lease: no row with leased units is deleted"}
-	}
-	if l.MaxKeys > 0 && l.Durable {
-		return &FieldError{"max_keys", strconv.Itoa(l.MaxKeys), "left out with durable: what durable limits have counted is not deleted. Put a zone with a coarser key, such as a network, in front"}
 	}
 	if err := l.validateLease(); err != nil {
 		return err

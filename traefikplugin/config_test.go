@@ -20,7 +20,6 @@ func valid() *Config {
 // package edge and of the Caddy module have the other settings.
 func TestWrongSettingsAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		`maxKeys: "0"`:              func(c *Config) { c.Other["maxKeys"] = "0" },
 		`cost: "{nobody}"`:          func(c *Config) { c.Other["cost"] = "{nobody}" },
 		`key: "{client_ip"`:         func(c *Config) { c.Other["key"] = "{client_ip" },
 		`onError: "ignore"`:         func(c *Config) { c.Other["onError"] = "ignore" },
@@ -87,9 +86,9 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 // Kubernetes gives Traefik numbers as floating-point numbers.
 func TestANumberInCaddysSpellingIsWholeText(t *testing.T) {
 	c := valid()
-	c.Other = map[string]any{"max_keys": float64(1000000), "max_conns": 4, "cleanup_probability": 0.25}
+	c.Other = map[string]any{"burst": float64(1000000), "max_conns": 4, "cleanup_probability": 0.25}
 	read, err := values("", c.Other, "", edge.LimitTable, edge.StoreTable)
-	if want := (edge.Values{"max_keys": "1000000", "max_conns": "4", "cleanup_probability": "0.25"}); err != nil || !reflect.DeepEqual(read, want) {
+	if want := (edge.Values{"burst": "1000000", "max_conns": "4", "cleanup_probability": "0.25"}); err != nil || !reflect.DeepEqual(read, want) {
 		t.Errorf("%v, %v; want %v", read, err, want)
 	}
 }

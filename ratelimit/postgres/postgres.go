@@ -53,7 +53,6 @@ type Stats struct {
 	BlockedKeys int64 // keys that are known to be used up now
 	Leased      int64 // requests that passed without asking the database, see Limit.Lease
 	LeasedUnits int64 // units that are charged in advance now
-	Overfull    int64 // prefixes with more rows than Limit.MaxKeys that cannot be deleted
 	Failures    int64 // batches for which no decision came
 
 	// Errors counts errors by class: the first two characters of an SQLSTATE, "timeout" for an
@@ -97,7 +96,7 @@ func (s *Store) Stats() Stats {
 	c := s.inner.Stats()
 	return Stats{
 		Requests: c.Requests, Batches: c.Batches, Statements: c.Statements, RolledBack: c.RolledBack, Blocked: c.Blocked, BlockedKeys: c.BlockedKeys,
-		Leased: c.Leased, LeasedUnits: c.LeasedUnits, Overfull: int64(len(c.Overfull)), Failures: c.Failures, Errors: c.Errors,
+		Leased: c.Leased, LeasedUnits: c.LeasedUnits, Failures: c.Failures, Errors: c.Errors,
 	}
 }
 

@@ -151,7 +151,6 @@ func firstMomentSQL(midnight string) string {
 
 var calendarWindowSQL = SQL{
 	Columns:     "count, prev_count, window_start",
-	UsedOnce:    usedOnceCounted,
 	Returned:    "count, coalesce(prev_count, 0), window_start",
 	Needs:       []Parameter{UnitParameter, TimeZoneParameter, AnchorParameter},
 	ReadExpires: true,

@@ -128,7 +128,6 @@ const evenFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN gr
 
 var evenBucketSQL = SQL{
 	Columns:  "tokens, last_refill, remainder",
-	UsedOnce: "r.tokens >= {quota} - 1",
 	Returned: "coalesce(tokens, 'NaN'), last_refill, coalesce(remainder, 0)",
 	Needs:    []Parameter{EventsParameter},
 	Fresh: `{quota} - i.granted * {cost}, i.now, 0, i.now + ((i.granted * {cost} * {span} + {events} - 1) / {events}

@@ -61,7 +61,6 @@ func passesFixed(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return r.S
 
 var fixedWindowSQL = SQL{
 	Columns:  "count, prev_count, window_start",
-	UsedOnce: usedOnceCounted,
 	Returned: "count, coalesce(prev_count, 0), window_start",
 	Fresh:    "i.granted * {cost}, NULL, i.now, i.now + {span} * interval '1 microsecond'",
 	Step: `SELECT excluded.slot, granted,

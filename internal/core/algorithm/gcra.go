@@ -117,7 +117,6 @@ func passesGCRA(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 
 var gcraSQL = SQL{
 	Columns:  "tokens, last_refill, remainder",
-	UsedOnce: "r.tokens IS NULL AND r.last_refill <= clock_timestamp() + {span} / {events} * interval '1 microsecond'",
 	Returned: "coalesce(tokens, 'NaN'), last_refill, remainder",
 	Needs:    []Parameter{EventsParameter},
 	Fresh: `NULL, i.now + i.granted * {cost} * {span} / {events} * interval '1 microsecond', i.granted * {cost} * {span} % {events},

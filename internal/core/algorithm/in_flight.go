@@ -71,7 +71,6 @@ const (
 
 var inFlightSQL = SQL{
 	Columns:  "slots",
-	UsedOnce: "false",
 	Returned: "cardinality(slots)::bigint",
 	Looked:   "(SELECT count(*) FROM unnest(slots) s WHERE s >> 32 = ANY (" + aliveSQL + ") OR s >> 32 > " + youngSQL + ")",
 	Needs:    []Parameter{SlotParameter},

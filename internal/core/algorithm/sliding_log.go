@@ -77,9 +77,8 @@ func passesLog(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 // width_bucket searches a sorted array: it returns how many elements are not above its first
 // argument.
 var slidingLogSQL = SQL{
-	Columns:  "hits",
-	UsedOnce: "cardinality(r.hits) <= 1",
-	Fresh:    "array_fill(i.now, ARRAY[(i.granted * {cost})::int]), i.now + {span} * interval '1 microsecond'",
+	Columns: "hits",
+	Fresh:   "array_fill(i.now, ARRAY[(i.granted * {cost})::int]), i.now + {span} * interval '1 microsecond'",
 	Step: `SELECT excluded.slot, granted,
 		CASE WHEN granted > 0 THEN r.hits[gone + 1:] || array_fill(at, ARRAY[(granted * {cost})::int]) ELSE r.hits END,
 		CASE WHEN granted > 0 THEN at + {span} * interval '1 microsecond' ELSE r.expires_at END

@@ -114,9 +114,8 @@ func passesSliding(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 }
 
 var slidingWindowSQL = SQL{
-	Columns:  "count, prev_count, window_start",
-	UsedOnce: usedOnceCounted,
-	Fresh:    "i.granted * {cost}, 0, i.now, i.now + 2 * {span} * interval '1 microsecond'",
+	Columns: "count, prev_count, window_start",
+	Fresh:   "i.granted * {cost}, 0, i.now, i.now + 2 * {span} * interval '1 microsecond'",
 	// As in slide, count, prev and start are as of now. passed is how much of the
 	// window has passed: prev counts for what is left of it, rounded up, which is
 	// prev − prev·passed/span rounded down. The product is exact: bigint where it

@@ -49,10 +49,6 @@ type SQL struct {
 	Adjust      string
 	AdjustWhere string
 
-	// UsedOnce is whether a row r has used one unit of its quota at most. It can use {quota}, {span} and
-	// {events} as in Step, and is not true for a row of another algorithm that may have used more.
-	UsedOnce string
-
 	// Read reads the state from a result in which every column has eight bytes. The state of the
 	// first row begins at cells[0], the state of the next row width cells later.
 	// ReadArray reads a state that is one array column instead.
@@ -62,9 +58,6 @@ type SQL struct {
 	// Width is how many columns of state a statement returns. It is set with the definition.
 	Width int
 }
-
-// usedOnceCounted is UsedOnce of the algorithms that count hits in windows.
-const usedOnceCounted = "r.count <= 1 AND coalesce(r.prev_count, 0) <= 0 AND r.last_refill IS NULL AND r.hits IS NULL"
 
 // Parameter is a value that each entry of a statement has.
 type Parameter struct {

@@ -118,9 +118,8 @@ func passesBucket(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 }
 
 var tokenBucketSQL = SQL{
-	Columns:  "tokens, last_refill",
-	UsedOnce: "r.tokens >= {quota} - 1",
-	Needs:    []Parameter{EventsParameter},
+	Columns: "tokens, last_refill",
+	Needs:   []Parameter{EventsParameter},
 	Fresh: `{quota} - i.granted * {cost}, i.now, i.now + (
 		least(ceil(i.granted * {cost} / {events}::float8) * {span}, 3155760000000000)
 		+ greatest(60000000, least(ceil({quota} / {events}::float8) * {span}, 3155760000000000))) * interval '1 microsecond'`,

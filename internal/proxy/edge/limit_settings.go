@@ -108,11 +108,6 @@ var LimitTable = []Setting{{
 	Default: "none",
 	Read:    readLease, Unset: "off",
 }, {
-	Name: "max_keys", Args: "one whole number", Want: "a whole number from 1 to 10000000", Syntax: "<whole number>",
-	Help:    "About how many counters the limit has. Beyond it, those that have used 1 [are deleted](operating.md#a-flood-of-keys).",
-	Default: "no bound",
-	Read:    number(10000000, func(to *Settings) *int { return &to.Limit.Limit.MaxKeys }),
-}, {
 	Name: "hash_key", Form: Switch,
 	Help:    "Store [keys](caddy.md#keys) as SHA-256 digests. Proxies that share counters must agree.",
 	Default: "on if the key contains a credential",

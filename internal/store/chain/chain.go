@@ -46,8 +46,6 @@ type Store interface {
 
 	// SetPaused says that limits are paused, or not any more.
 	SetPaused(paused bool)
-	// SetProxies says how many proxies there are, this one included.
-	SetProxies(n int64)
 	// SeeTimeline reads the result of timeline.SQL, which was sent at a time.
 	SeeTimeline(read *pgdb.Statement, sent time.Time)
 	// Tick does what is due about twice a second.

@@ -39,7 +39,6 @@ func (l *Link) Ready() bool                     { return l.Next.Ready() }
 func (l *Link) Unavailable() error              { return l.Next.Unavailable() }
 func (l *Link) Stats() Stats                    { return l.Next.Stats() }
 func (l *Link) SetPaused(paused bool)           { l.Next.SetPaused(paused) }
-func (l *Link) SetProxies(n int64)              { l.Next.SetProxies(n) }
 func (l *Link) Tick()                           { l.Next.Tick() }
 
 func (l *Link) Charge(subject string, row lease.RowID, limit *ratelimit.Limit, units int64) {

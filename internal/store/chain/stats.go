@@ -35,8 +35,6 @@ type Stats struct {
 	LeasedUnits int64 // these units
 	Waiting     int64 // requests that wait for a decision of the database
 	InFlight    int64 // slots that requests of this process hold
-
-	Overfull []string // what is wrong with prefixes that have more rows than Limit.MaxKeys, which cannot be deleted
 }
 
 // done are the counts of what has been done, and now are those of what there is.
@@ -56,7 +54,6 @@ func (s *Stats) Add(other *Stats) {
 	for i, n := range other.now() {
 		*to[i] += *n
 	}
-	s.Overfull = append(s.Overfull, other.Overfull...)
 }
 
 // Subtract leaves out what the store had done before.

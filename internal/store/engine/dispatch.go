@@ -26,9 +26,8 @@ type engine struct {
 	tables  *tables
 	cleaner *cleaner
 	texts   *statements
-	blocked *known.Refusals // nil if the database is asked about every hit
-	rows    chain.Rows      // learns the rows of decisions; may be nil
-	bounds  *keyBounds
+	blocked *known.Refusals  // nil if the database is asked about every hit
+	rows    chain.Rows       // learns the rows of decisions; may be nil
 	now     func() time.Time // Options.Now
 	counts  *counts
 	locks   locks

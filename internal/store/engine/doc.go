@@ -21,5 +21,5 @@ package engine
 //   - statement.go: the statements. Package algorithm has the part of each algorithm.
 //   - leases.go: what the rows of a batch say to leases. enter.go: the slots that hits take.
 //   - locks.go: rows that another transaction has locked.
-//   - migrate.go: the two tables. cleanup.go: expired rows. bound_keys.go: a bound of the rows of a prefix.
+//   - migrate.go: the two tables. cleanup.go: expired rows.
 //   - timeline.go: a server that was restored or replaced.

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // DecideBatch decides calls as one batch: a test cannot arrange thousands of batches by
@@ -40,14 +38,6 @@ func (s *Store) TakeFirst() {
 // CleanupSQL is the statement that deletes expired rows of the unlogged table. A store runs it
 // at random moments.
 var CleanupSQL = sharedStatements().cleanup[cleanupKey{}]
-
-// BoundStatements are the statements that bound the rows of a prefix.
-func BoundStatements(l *ratelimit.Limit) []pgdb.Statement {
-	return []pgdb.Statement{
-		{SQL: boundSQL(rowsSQL, l, ephemeralTable), Args: []any{"p1", int64(1000)}, Unnamed: true},
-		{SQL: boundSQL(surplusSQL, l, ephemeralTable), Args: []any{"p1", int64(1000), int64(10000)}, Unnamed: true},
-	}
-}
 
 // AddSettlement adds a settlement for the next batch, and sends none by itself.
 func (s *Store) AddSettlement(h *batch.Settlement) {

@@ -28,9 +28,8 @@ type plan struct {
 	allOrNothing bool
 	sync         bool
 
-	inFlight bool               // limits InFlight are charged
-	oneByOne bool               // each entry has a statement of its own
-	bounded  []*ratelimit.Limit // limits that have MaxKeys
+	inFlight bool // limits InFlight are charged
+	oneByOne bool // each entry has a statement of its own
 
 	entered []slots.Range // those that the takes charge, see enter.go
 
@@ -70,7 +69,6 @@ func (p *plan) free() {
 	p.allOrNothing = false
 	p.sync = false
 	p.inFlight = false
-	p.bounded = p.bounded[:0]
 	p.oneByOne = false
 	p.entered = p.entered[:0]
 	for l := range p.recent {
@@ -155,9 +153,6 @@ func add(p *plan, k statementKind, l *ratelimit.Limit, id lease.RowID, cost int6
 	e := nextEntry(p)
 	*e = entry{kind: k, id: id, stage: stage, n: 1, cost: cost, view: algorithm.View{Limit: l}}
 	p.latest[id] = e
-	if l.MaxKeys > 0 && !p.isBounded(l) {
-		p.bounded = append(p.bounded, l)
-	}
 	g := groupFor(p, stage, statementKey{k, algorithm.Of(l), l.Durable, l.SynchronousCommit || p.sync,
 		p.allOrNothing && k == take, false}, p.oneByOne)
 	if k == take && stage == 0 && !p.oneByOne {
@@ -226,16 +221,6 @@ func groupFor(p *plan, stage int, key statementKey, only bool) *group {
 	p.inFlight = p.inFlight || g.slots
 	p.stages[stage] = append(p.stages[stage], g)
 	return g
-}
-
-// isBounded reports whether bounded has a limit.
-func (p *plan) isBounded(l *ratelimit.Limit) bool {
-	for _, other := range p.bounded {
-		if other == l {
-			return true
-		}
-	}
-	return false
 }
 
 // write returns the plan's statements in the order in which they run. settings are their

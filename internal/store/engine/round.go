@@ -188,9 +188,6 @@ func (d *dispatch) cleanUpAfter(p *plan) {
 	if d.engine.server.random() < d.engine.cleaner.probability {
 		d.engine.cleaner.after(p)
 	}
-	if len(p.bounded) > 0 {
-		d.engine.bounds.see(p.bounded)
-	}
 }
 
 // applyRows passes the rows of a plan on to the leases, and to engine.rows.

@@ -92,7 +92,7 @@ func (c *counts) addError(class string) {
 
 // Stats implements chain.Store.
 func (s *Store) Stats() chain.Stats {
-	stats := chain.Stats{Overfull: s.engine.bounds.overfull(), Waiting: s.waiting(), InFlight: s.engine.slots.Count()}
+	stats := chain.Stats{Waiting: s.waiting(), InFlight: s.engine.slots.Count()}
 	stats.Settled, stats.Unsettled = s.engine.settlements.Counts()
 	if s.engine.blocked != nil {
 		stats.BlockedKeys = int64(s.engine.blocked.Size())

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"hash/maphash"
 	"math"
 	"math/rand"
@@ -146,10 +145,6 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	s.past.moves = o.Place.Tables != nil
 	server.onTimeline = s.SeeTimeline
 	s.leasing = s.newQueue(closeTimeout)
-	e.bounds = &keyBounds{cleaner: e.cleaner, proxies: 1, stores: o.Place.Of, prefixes: map[string]*keyBound{},
-		notice: func(text string) {
-			o.report(errors.New("ratelimit/postgres: " + text))
-		}}
 	s.openKinds(o)
 	e.cleaner.slots = e.slots.Used
 	if o.Hash != nil {
@@ -349,9 +344,6 @@ func (s *Store) SetPaused(paused bool) {
 		lease.Begin(s.engine.leases.Set)
 	}
 }
-
-// SetProxies implements chain.Store.
-func (s *Store) SetProxies(n int64) { atomic.StoreInt64(&s.engine.bounds.proxies, n) }
 
 // Tick implements chain.Store.
 func (s *Store) Tick() {}

@@ -34,11 +34,8 @@ func New(next chain.Store, rows *Rows) *Store {
 // UseLocal makes the store remember the rows of its decisions, for TakeLocal.
 func (s *Store) UseLocal() { atomic.StoreInt32(&s.rows.on, 1) }
 
-// SetProxies implements chain.Store.
-func (s *Store) SetProxies(n int64) {
-	atomic.StoreInt64(&s.proxies, n)
-	s.Next.SetProxies(n)
-}
+// SetProxies says how many proxies there are, this one included.
+func (s *Store) SetProxies(n int64) { atomic.StoreInt64(&s.proxies, n) }
 
 // TakeLocal is Take without the database, at this process's share of each limit: that of one of the proxies that the
 // registry showed last. cause is why the database has made no decision. TakeLocal

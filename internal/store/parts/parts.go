@@ -341,13 +341,6 @@ func (s *Store) SetPaused(paused bool) {
 	}
 }
 
-// SetProxies implements chain.Store.
-func (s *Store) SetProxies(n int64) {
-	for _, one := range s.all() {
-		one.SetProxies(n)
-	}
-}
-
 // Tick implements chain.Store.
 func (s *Store) Tick() {
 	if s.inParts() {

@@ -50,7 +50,6 @@ type Store interface {
 	Prepare()
 	Ready() bool
 	Unavailable() error
-	Stats() chain.Stats
 	// SetPaused says that limits are paused, or not any more.
 	SetPaused(paused bool)
 	// SetProxies says how many proxies there are, this one included.

@@ -35,16 +35,15 @@ const (
 
 // row is what a process knows of its row.
 type row struct {
-	suffix   int       // of the name; 0 is none
-	listed   bool      // there is a row of the name
-	renewed  time.Time // when the row was renewed
-	shown    applied   // what it says is applied, and whether limits are paused
-	paused   bool
-	overfull int    // how many prefixes it says are overfull
-	cannot   string // what was reported of why the process makes no decisions
-	swept    time.Time
-	writeAt  time.Time     // when to write again after a refusal of the server
-	writeIn  time.Duration // the time to writeAt; 0 if the server has not refused
+	suffix  int       // of the name; 0 is none
+	listed  bool      // there is a row of the name
+	renewed time.Time // when the row was renewed
+	shown   applied   // what it says is applied, and whether limits are paused
+	paused  bool
+	cannot  string // what was reported of why the process makes no decisions
+	swept   time.Time
+	writeAt time.Time     // when to write again after a refusal of the server
+	writeIn time.Duration // the time to writeAt; 0 if the server has not refused
 }
 
 // retry sets when to write again after a refusal of the server.
@@ -90,15 +89,11 @@ func (r *Registry) renewals(now time.Time) []*pgdb.Statement {
 	r.mu.Unlock()
 	w := &r.row
 	var seq, log, texts any
-	overfull := r.store.Stats().Overfull
 	if obeyed.seq >= 0 {
 		seq = obeyed.seq
 		log = obeyed.log
-		texts = append(append([]string{}, problems...), overfull...)
-	} else if len(overfull) > 0 || w.overfull > 0 { // else another store of the process may have problems
-		texts = overfull
+		texts = problems
 	}
-	w.overfull = len(overfull)
 	live := r.liveText()
 	w.shown = obeyed
 	w.paused = r.Paused()
