@@ -29,12 +29,8 @@ type LimitSettings struct {
 	Durable Text `json:"durable,omitempty"`
 	// With `durable`: wait until the decision is on the disk of the database server. Default: off.
 	SynchronousCommit Text `json:"synchronous_commit,omitempty"`
-	// Charge this share of what is left in advance (docs/leases.md): 0.1% to 50%. `5% early` is for a database far
-	// away (docs/leases.md#a-database-far-away). Default: none.
+	// Charge this share of what is left in advance (docs/leases.md): 0.1% to 50%. Default: none.
 	Lease Text `json:"lease,omitempty"`
-	// About how many counters the limit has. Beyond it, those that have used 1 are deleted
-	// (docs/operating.md#a-flood-of-keys). Default: no bound.
-	MaxKeys Text `json:"max_keys,omitempty"`
 	// Store keys (docs/caddy.md#keys) as SHA-256 digests. Proxies that share counters must agree. Default: on if the
 	// key contains a credential.
 	HashKey Text `json:"hash_key,omitempty"`

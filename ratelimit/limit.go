@@ -59,8 +59,6 @@ type Limit struct {
 	// refused although another process still holds units, for two seconds. Only SlidingWindow, FixedWindow without
 	// a calendar, and TokenBucket with a Burst of at least its Events have leases, for a Window of 200 ms or more.
 	Lease float64
-	// LeaseEarly is for a database that is far away: see docs/leases.md.
-	LeaseEarly bool
 }
 
 // Capacity is the full quota: the most that can pass at once. It is Burst if there
@@ -78,7 +76,7 @@ func (l *Limit) RefillsEvenly() bool {
 }
 
 // Equal reports whether two limits decide alike on one row: all fields are equal but
-// Prefix and Durable, which name the row, Lease and LeaseEarly.
+// Prefix and Durable, which name the row, and Lease.
 func (l *Limit) Equal(other *Limit) bool {
 	return l == other || l.Algorithm == other.Algorithm && l.Events == other.Events && l.Window == other.Window &&
 		l.Capacity() == other.Capacity() && l.Calendar == other.Calendar && l.Zone == other.Zone &&

@@ -55,9 +55,6 @@ func (l *Limit) Validate() error {
 // validateLease checks Lease.
 func (l *Limit) validateLease() error {
 	if l.Lease == 0 {
-		if l.LeaseEarly {
-			return &FieldError{"lease", "", "given: it is to be early"}
-		}
 		return nil
 	}
 	if math.IsNaN(l.Lease) || l.Lease < MinLease || l.Lease > MaxLease {

@@ -30,7 +30,7 @@ const patience = 2000000
 // want asks for the renewal of a lease with the next batch, unless that was asked for already.
 // The caller holds the shard's mutex.
 func want(t *Set, l *Lease, now int64) {
-	if now < l.asked || !l.known && !l.Limit.LeaseEarly {
+	if now < l.asked || !l.known {
 		return
 	}
 	t.mu.Lock()
@@ -121,17 +121,10 @@ func size(t *Set, s *Shard, l *Lease, now int64) int64 {
 	target := int64(float64(l.Used) * float64(horizon) / float64(elapsed))
 	most := 4*l.size + 8
 	held := l.First.N + l.Then.N
-	if l.Limit.LeaseEarly {
-		target, most = early(t, l, horizon, elapsed)
-	}
 	if target > most {
 		target = most
 	}
-	most = share(t, l, l.Free+held)
-	if l.Limit.LeaseEarly && most < need(t, l) {
-		most = need(t, l) // some may have become free
-	}
-	if target > most {
+	if most = share(l, l.Free+held); target > most {
 		target = most
 	}
 	if target <= held {
@@ -144,21 +137,11 @@ func size(t *Set, s *Shard, l *Lease, now int64) int64 {
 }
 
 // share is the most that this process may hold of what is left.
-func share(t *Set, l *Lease, left int64) int64 {
-	n := int64(0)
-	if left > l.lost {
-		n = int64(l.Limit.Lease * float64(left))
+func share(l *Lease, left int64) int64 {
+	if left <= l.lost {
+		return 0
 	}
-	if l.Limit.LeaseEarly {
-		least := need(t, l)
-		if least > left {
-			least = left
-		}
-		if n < least {
-			n = least
-		}
-	}
-	return n
+	return int64(l.Limit.Lease * float64(left))
 }
 
 // lose learns from an answer what the row loses to all processes in a life of units. If no more is left, the row gives
@@ -189,9 +172,6 @@ type Answer struct {
 	Reset   time.Time
 	Now     int64 // algorithm.ChargedAt of the server's time, in microseconds; answers may come in another order
 	Refused bool  // a hit of a caller was refused
-
-	// The decision on a hit of cost 1 after the answer, of an early lease if nothing is left.
-	Refusal ratelimit.Decision
 
 	// Of an entry with a charge for a lease.
 	Ask    *Ask
@@ -224,9 +204,7 @@ func Update(t *Set, a *Answer) {
 		}
 	}
 	l.known = true
-	if l.Limit.LeaseEarly {
-		updateEarly(t, l, a, now)
-	} else if a.Refused {
+	if a.Refused {
 		giveBack(t, s, l)
 	}
 	if a.Ask != nil {
@@ -243,7 +221,7 @@ func Update(t *Set, a *Answer) {
 func takeIn(t *Set, l *Lease, a *Answer, now int64) {
 	units := a.Leased
 	held := l.First.N + l.Then.N
-	most := share(t, l, a.Free+held+units.N) - held
+	most := share(l, a.Free+held+units.N) - held
 	if most < 0 || now >= units.Ends {
 		most = 0
 	}
@@ -255,9 +233,6 @@ func takeIn(t *Set, l *Lease, a *Answer, now int64) {
 	l.asked = 0
 	if units.N == 0 {
 		l.asked = now + Horizon(t, l.Limit)/4
-		if l.Limit.LeaseEarly {
-			l.asked = now + probe(t)
-		}
 		return
 	}
 	units.Since = now
@@ -273,7 +248,4 @@ func takeIn(t *Set, l *Lease, a *Answer, now int64) {
 	}
 	l.size = l.First.N + l.Then.N
 	l.Low = l.size / 4
-	if l.Limit.LeaseEarly {
-		l.Low = earlyLow(t, l)
-	}
 }

@@ -140,8 +140,7 @@ func drawLeased(t *rapid.T) *ratelimit.Limit {
 	l := &ratelimit.Limit{
 		Prefix: "p", Algorithm: rapid.SampledFrom([]ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket}).Draw(t, "algorithm"),
 		Events: rapid.Int64Range(20, 300).Draw(t, "events"), Lease: rapid.SampledFrom([]float64{0.001, 0.05, 0.5, 0.5}).Draw(t, "lease"),
-		Window:     time.Duration(rapid.SampledFrom([]int64{200000, 1000000, 4000000, 60000000}).Draw(t, "window")) * time.Microsecond,
-		LeaseEarly: rapid.Bool().Draw(t, "early"),
+		Window: time.Duration(rapid.SampledFrom([]int64{200000, 1000000, 4000000, 60000000}).Draw(t, "window")) * time.Microsecond,
 	}
 	if l.Algorithm == ratelimit.TokenBucket && rapid.Bool().Draw(t, "has burst") {
 		l.Burst = rapid.Int64Range(20, 600).Draw(t, "burst")

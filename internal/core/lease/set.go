@@ -52,11 +52,6 @@ type Lease struct {
 	lost     int64 // what the row loses in a life of units, by the answers: less is left near the limit
 	void     bool  // the row was reset: units that were asked for before are not given back
 
-	// Of an early lease: hits a second, and a refusal that holds from one time of the lease clock to another.
-	rate                float64
-	refusal             ratelimit.Decision
-	refusedAt, dryUntil int64
-
 	Low  int64 // a renewal is wanted when no more than this is held
 	Used int64 // units that hits wanted since the time in the field since
 	size int64 // what was held after the last charge
@@ -126,7 +121,6 @@ type Set struct {
 	clock           func() int64
 	maintain        func()
 	count           int64 // of leases; atomic
-	roundTrip       int64 // microseconds, smoothed; atomic
 	maintaining     int32 // 1 while maintain runs; atomic
 	shortestHorizon int64 // of any lease so far; atomic
 
@@ -159,20 +153,16 @@ func Now(t *Set) int64 {
 	return int64(time.Since(t.Born) / time.Microsecond)
 }
 
-// Horizon is how far ahead a limit's leases are sized, in microseconds: that of the set (twice that for early
-// leases), or a twentieth of the window. 0 is for a limit without leases: a bucket that is refilled evenly
-// gains no tokens while it is full, so an early charge would let it gain more.
+// Horizon is how far ahead a limit's leases are sized, in microseconds: that of the set, or a twentieth of the
+// window. 0 is for a limit without leases: a bucket that is refilled evenly gains no tokens while it is full, so an
+// early charge would let it gain more.
 func Horizon(t *Set, l *ratelimit.Limit) int64 {
 	if l.Lease <= 0 || l.RefillsEvenly() {
 		return 0
 	}
 	h := int64(l.Window/time.Microsecond) / 20
-	most := t.horizon
-	if l.LeaseEarly {
-		most *= 2
-	}
-	if h > most {
-		h = most
+	if h > t.horizon {
+		h = t.horizon
 	}
 	if h < leastHorizon {
 		return 0

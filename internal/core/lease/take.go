@@ -42,10 +42,6 @@ func Take(t *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
 	if all {
 		t.Shards[hashes[0]%ShardCount].Taken++
 	}
-	if len(hits) == 1 && !all && refused(t, leases[0], &hits[0], now, &decisions[0]) {
-		t.Shards[hashes[0]%ShardCount].Mu.Unlock()
-		return true
-	}
 	begun := false
 	for i := range hits {
 		if all {
@@ -190,7 +186,7 @@ func use(t *Set, l *Lease, h *ratelimit.Hit, now int64, d *ratelimit.Decision) {
 // demand counts a hit that has to be asked about. If its key has shown demand, it begins a
 // lease without units, and returns true. The caller holds the shard's mutex.
 func demand(t *Set, s *Shard, l *Lease, h *ratelimit.Hit, hash uint64, now int64) bool {
-	if l != nil && l.Free-h.Cost <= l.lost && !h.Limit.LeaseEarly {
+	if l != nil && l.Free-h.Cost <= l.lost {
 		giveBack(t, s, l) // near the limit the database decides. The units go back before the hit is decided
 	}
 	if h.Peek || s.ended || h.Cost > h.Limit.Capacity() {
@@ -206,11 +202,7 @@ func demand(t *Set, s *Shard, l *Lease, h *ratelimit.Hit, hash uint64, now int64
 		return false
 	}
 	c := &s.demands[hash/ShardCount%shardDemands]
-	least := int64(leastHits)
 	switch {
-	case h.Limit.LeaseEarly:
-		*c = demandCount{hash: hash, since: now}
-		least = 1
 	case c.hits == 0 || now-c.since > horizon:
 		*c = demandCount{hash: hash, since: now, hits: 1, cost: h.Cost}
 		return false
@@ -220,16 +212,12 @@ func demand(t *Set, s *Shard, l *Lease, h *ratelimit.Hit, hash uint64, now int64
 	}
 	c.hits++
 	c.cost += h.Cost
-	if c.hits < least || atomic.LoadInt64(&t.count) >= t.max {
+	if c.hits < leastHits || atomic.LoadInt64(&t.count) >= t.max {
 		return false
 	}
 	row := RowID{h.Limit.Durable, h.Limit.Prefix, strings.Clone(h.Key)} // the key may be a part of a long request
 	l = &Lease{Limit: h.Limit, row: row, since: c.since, Used: c.cost}
 	s.Rows[row] = l
-	if h.Limit.LeaseEarly {
-		l.Free = h.Limit.Capacity() // the answer says how much it is
-		want(t, l, now)
-	}
 	*c = demandCount{}
 	atomic.AddInt64(&t.count, 1)
 	for {

@@ -69,9 +69,8 @@ func (p *process) hit(cost int64) bool {
 	hits := []ratelimit.Hit{{Limit: p.w.limit, Key: "k", Cost: cost}}
 	decisions := make([]ratelimit.Decision, 1)
 	if lease.Take(p.leases, hits, decisions) {
-		if decisions[0].Allowed {
-			p.w.oracle.admit(p.w.server(), cost)
-		} else if !p.w.limit.LeaseEarly || decisions[0].RetryAfter <= 0 {
+		p.w.oracle.admit(p.w.server(), cost)
+		if !decisions[0].Allowed {
 			p.w.oracle.wrong = fmt.Errorf("a lease refuses: %+v", decisions[0])
 		}
 		return true
@@ -140,9 +139,6 @@ func (w *world) execute(p *process, f *flight) {
 
 // answer gives a process the answer to a batch.
 func (p *process) answer(f *flight) {
-	if p.w.limit.LeaseEarly {
-		lease.SetRoundTrip(p.leases, p.w.time-f.sent)
-	}
 	for i := range f.answers {
 		lease.Update(p.leases, &f.answers[i])
 	}

@@ -63,7 +63,7 @@ func (c *collector) limits() []*ratelimit.Limit {
 	seen := map[ratelimit.Limit]bool{}
 	for _, s := range c.configs() {
 		l := s.of.Limit
-		l.Lease, l.LeaseEarly, l.SynchronousCommit = 0, false, false // of a proxy, and not of the counters
+		l.Lease, l.SynchronousCommit = 0, false // of a proxy, and not of the counters
 		if !seen[l] && l.Validate() == nil {
 			seen[l] = true
 			all = append(all, &l)

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -48,10 +47,8 @@ func readLease(to *Settings, text string) error {
 	if text == "off" {
 		return nil
 	}
-	text, early := strings.CutSuffix(text, " early")
 	share, err := readShare(text, ratelimit.MinLease, ratelimit.MaxLease)
 	to.Limit.Limit.Lease = share
-	to.Limit.Limit.LeaseEarly = early
 	return err
 }
 

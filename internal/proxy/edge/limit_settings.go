@@ -103,8 +103,8 @@ var LimitTable = []Setting{{
 	Default: "off",
 	Read:    onOff(func(to *Settings) *bool { return &to.Limit.Limit.SynchronousCommit }),
 }, {
-	Name: "lease", Form: Words, Want: "a share of what is left from 0.1% to 50%, such as 5% or 5% early", Syntax: "<percentage> [early]",
-	Help:    "Charge this share of what is left in [advance](leases.md): 0.1% to 50%. `5% early` is for a database [far away](leases.md#a-database-far-away).",
+	Name: "lease", Want: "a share of what is left from 0.1% to 50%, such as 5%", Syntax: "<percentage>",
+	Help:    "Charge this share of what is left in [advance](leases.md): 0.1% to 50%.",
 	Default: "none",
 	Read:    readLease, Unset: "off",
 }, {

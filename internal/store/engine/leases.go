@@ -14,17 +14,14 @@ func (s *Store) Leases() *lease.Set {
 	return s.engine.leases.Set
 }
 
-// updateLeases updates the leases with the rows that a plan of a leasing batch has charged for requests. d.sent was
-// read before the plan's statements were sent.
+// updateLeases updates the leases with the rows that a plan of a leasing batch has charged for requests.
 func (d *dispatch) updateLeases(p *plan) {
-	leases := d.engine.leases
-	lease.SetRoundTrip(leases.Set, lease.Now(leases.Set)-d.sent)
 	for _, e := range p.entries[:p.usedEntries] {
 		waited := e.n - e.last
 		if e.kind != take || waited == 0 || e.view.Limit.Lease <= 0 || e.err != nil || !e.answered {
 			continue
 		}
-		leases.Learn(e.id, &e.view, e.granted < waited)
+		d.engine.leases.Learn(e.id, &e.view, e.granted < waited)
 	}
 }
 

@@ -99,7 +99,7 @@ func (l *Leases) End(calls []*own.Call, _ error) {
 			continue
 		}
 		of := c.Of.(*charging)
-		a := l.answer(c.Row, c.Limit, c.View)
+		a := answer(c.Row, c.Limit, c.View)
 		a.Ask = of.ask
 		if c.Granted > 0 {
 			life, claim := algorithm.Of(c.Limit).Lease(c.Limit, &c.View.Row, c.View.Now, lease.MostLife(l.Set, c.Limit))
@@ -111,19 +111,15 @@ func (l *Leases) End(calls []*own.Call, _ error) {
 
 // Learn updates the lease of a row that requests were charged to. refused is whether one of them did not pass.
 func (l *Leases) Learn(row lease.RowID, v *algorithm.View, refused bool) {
-	a := l.answer(row, v.Limit, v)
+	a := answer(row, v.Limit, v)
 	a.Refused = refused
 	lease.Update(l.Set, a)
 }
 
 // answer is what a statement says of a row.
-func (l *Leases) answer(row lease.RowID, limit *ratelimit.Limit, v *algorithm.View) *lease.Answer {
-	a := &lease.Answer{Row: row, Limit: limit, Free: v.Free, Reset: time.UnixMicro(v.Reset),
+func answer(row lease.RowID, limit *ratelimit.Limit, v *algorithm.View) *lease.Answer {
+	return &lease.Answer{Row: row, Limit: limit, Free: v.Free, Reset: time.UnixMicro(v.Reset),
 		Now: algorithm.ChargedAt(limit, &v.Row, v.Now)}
-	if limit.LeaseEarly && a.Free <= 0 {
-		a.Refusal = algorithm.Refused(limit, &v.Row, v.Now, 1)
-	}
-	return a
 }
 
 // AddHeld adds the units that are held to the Remaining of decisions. sent is the lease clock, read before the
