@@ -2,7 +2,9 @@ package caddymodule_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -220,5 +222,57 @@ func TestTwoHandlersSettleByOneHeader(t *testing.T) {
 		if a := c.expect(http.StatusOK, "/"); a.Header.Get("X-RateLimit-Remaining") != "42" || a.Header.Get("X-Tokens") != "" {
 			t.Errorf("%v: %v", limits, a.Header)
 		}
+	}
+}
+
+// A request reserves by the model that its body names, and the upstream gets the whole body.
+func TestTheCostCanBeThatOfTheModelInTheBody(t *testing.T) {
+	c := start(t, `
+		:PORT {
+			request_body {
+				max_size 1MB
+			}
+			map {http.request.body} {reserved.tokens} {
+				`+"`~\"model\"\\s*:\\s*\"large\"`"+` 5000
+				default 500
+			}
+			pg_ratelimit PREFIX {
+				dsn memory
+				limit 10000 1h
+				cost {reserved.tokens}
+			}
+			respond {http.request.body}
+		}`)
+	for _, step := range []struct{ body, want string }{{`{"model": "large"}`, "5000"}, {`{"model": "small"}`, "4500"}, {"", "4000"}} {
+		response, err := http.Post("http://127.0.0.1:"+c.port, "application/json", strings.NewReader(step.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		if left := response.Header.Get("X-RateLimit-Remaining"); left != step.want || string(got) != step.body {
+			t.Errorf("%s: %s left, and the body %q; want %s", step.body, left, got, step.want)
+		}
+	}
+}
+
+// An error page can have another Retry-After than that of a long window.
+func TestAnErrorPageCapsRetryAfter(t *testing.T) {
+	c := start(t, `
+		:PORT {
+			pg_ratelimit PREFIX {
+				dsn memory
+				algorithm fixed_window
+				limit 1 1mo calendar
+			}
+			respond ok
+			handle_errors 429 {
+				header Retry-After 3600
+				respond "later"
+			}
+		}`)
+	c.expect(http.StatusOK, "/")
+	if a := c.expect(http.StatusTooManyRequests, "/"); a.Header.Get("Retry-After") != "3600" || len(a.Header["Retry-After"]) != 1 || a.Body != "later" {
+		t.Errorf("%v, %s", a.Header, a.Body)
 	}
 }

@@ -40,7 +40,7 @@ func openEvents(ctx caddy.Context) (*events, error) {
 // emit emits a refusal, at most one a second. Clients choose how many requests are refused, and what listens may
 // run a program.
 func (e *events) emit(f *facts) {
-	skipped, ok := e.sampler.Next(time.Now())
+	skipped, ok := e.sampler.Next(time.Now(), time.Second)
 	if !ok {
 		return
 	}

@@ -36,7 +36,7 @@ func (o *Outage) Failed(err error, ofRequest bool, now time.Time) (dropped int64
 		}
 		o.mu.Unlock()
 	}
-	return o.sampler.Next(now)
+	return o.sampler.Next(now, time.Second)
 }
 
 // IsUnderWay reports whether there is an outage. It is cheap.

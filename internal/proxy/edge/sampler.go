@@ -13,19 +13,15 @@ type Sampler struct {
 	dropped int64
 }
 
-// samplerInterval is the least time between two lines.
-const samplerInterval = time.Second
-
-// Next reports whether a line may be logged at now, and how many lines were dropped since
-// the last one.
-func (s *Sampler) Next(now time.Time) (dropped int64, ok bool) {
+// Next reports whether a line may be logged at now, least after the last one, and how many lines were dropped since then.
+func (s *Sampler) Next(now time.Time, least time.Duration) (dropped int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now.Before(s.next) {
 		s.dropped++
 		return 0, false
 	}
-	s.next = now.Add(samplerInterval)
+	s.next = now.Add(least)
 	dropped, s.dropped = s.dropped, 0
 	return dropped, true
 }

@@ -252,7 +252,7 @@ func (s *Settling) settle() {
 	}
 }
 
-// report counts a hit that was settled, and logs a response with a cost that is none, at most once a second.
+// report counts a hit that was settled, and logs a response with a cost that is none, at most once a minute.
 func (s *Settling) report(prefix string, outcome SettleOutcome, err error) {
 	site := s.site
 	if site.Settled != nil {
@@ -261,7 +261,7 @@ func (s *Settling) report(prefix string, outcome SettleOutcome, err error) {
 	if err == nil || site.Log == nil {
 		return
 	}
-	if dropped, ok := site.invalid.Next(time.Now()); ok {
+	if dropped, ok := site.invalid.Next(time.Now(), time.Minute); ok {
 		site.Log(Line{Level: Warn, Text: "a request stays charged as estimated", Prefix: prefix, Err: err, Dropped: dropped})
 	}
 }

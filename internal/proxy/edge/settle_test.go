@@ -157,6 +157,41 @@ func TestAResponseThatNeverCameIsSettledByItsError(t *testing.T) {
 	}
 }
 
+// A cost that is no whole number leaves the estimate, which the log says once a minute, with the header and its value.
+func TestTheLogNamesACostThatIsNone(t *testing.T) {
+	for value, shown := range map[string]string{"0.0042": `"0.0042"`, "": `missing`, strings.Repeat("9", 5000): `"` + strings.Repeat("9", 40) + `…"`} {
+		s := newSettling(t, "header X-Cost")
+		var lines []edge.Line
+		site := &edge.Site{Decider: edge.Decider{Store: s.store}, Log: func(line edge.Line) { lines = append(lines, line) }}
+		how, err := policy.ParseSettle("header X-Cost")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			decisions := []ratelimit.Decision{{Allowed: true, DecidedAt: 1}}
+			one := edge.NewSettling(site, &edge.Request{Set: &edge.Set{Settles: []*policy.Settle{how}}, Hits: []ratelimit.Hit{s.hit}, Decisions: decisions})
+			one.Header(http.StatusOK, http.Header{"X-Cost": {value}})
+			one.End(0, http.Header{})
+		}
+		if want := "settle header X-Cost: " + shown + ": must be a whole number"; len(lines) != 1 || lines[0].Prefix != "p" || !strings.HasPrefix(lines[0].Err.Error(), want) {
+			t.Errorf("%.50s: %v, want one line with %s", value, lines, want)
+		}
+		if got := s.used(t); got != "missing 10" {
+			t.Errorf("%.50s: %s, want what was charged", value, got)
+		}
+	}
+	var sampler edge.Sampler
+	begin := time.Unix(1800000000, 0)
+	for after, want := range []string{0: "0 true", 1: "0 false", 59: "0 false", 60: "2 true", 61: "0 false"} {
+		if want == "" {
+			continue
+		}
+		if dropped, ok := sampler.Next(begin.Add(time.Duration(after)*time.Second), time.Minute); fmt.Sprint(dropped, " ", ok) != want {
+			t.Errorf("after %d s: %d, %t; want %s", after, dropped, ok, want)
+		}
+	}
+}
+
 // No client gets a header with a cost, also if there was no decision.
 func TestAHeaderWithACostIsRemovedWithoutADecision(t *testing.T) {
 	how, err := policy.ParseSettle("header X-Tokens")
