@@ -38,8 +38,6 @@ type LimitSettings struct {
 	IPv4Prefix Text `json:"ipv4_prefix,omitempty"`
 	// The same for IPv6: 1 to 128. One client often has a whole /64. Default: 64.
 	IPv6Prefix Text `json:"ipv6_prefix,omitempty"`
-	// Ban (docs/caddy.md#bans) the sender of refused requests, as in `1h after 10 refusals in 1m`. Default: never.
-	Ban Text `json:"ban,omitempty"`
 	// Which requests are in the audit log (docs/caddy.md#audit). Default: `denied` with a `history`, else `off`.
 	Audit Text `json:"audit,omitempty"`
 	// `shadow` counts, reports what it would have refused, and refuses nothing; `off` does not count. Default:

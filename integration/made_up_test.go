@@ -103,9 +103,6 @@ func zoneOf(random *rand.Rand, c *madeUp, prefix string, at int) edge.Values {
 	some(6, "ipv6_prefix", "48", "128")
 	some(6, "mode", "shadow", "off")
 	some(3, "match", "a/*", "a/1", "b")
-	if c.policy != nil {
-		some(2, "ban", "1h after 1000000 refusals in 1d")
-	}
 	if c.settles {
 		delete(z, "burst")
 		z["algorithm"], z["prefix"], z["limit"], z["mode"] = "fixed_window", prefix+"-fixed_window", "1000000"+window, "enforce"

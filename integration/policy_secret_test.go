@@ -139,7 +139,7 @@ func secretProxies(t *testing.T, dsn, storage string) (c *caddy, tr *traefik) {
 	var routes []route
 	for i, s := range keySources {
 		routes = append(routes, route{s.path, "", object{"dsn": dsn, "prefix": fmt.Sprint("zone", i), "timeout": "10s", "onError": "deny",
-			"ban": "1m after 1000 refusals in 1m", "key": s.placeholder, "limit": "8 1h", "policy": object{"apiKey": s.placeholder, "forwardHeaders": true}}})
+			"key": s.placeholder, "limit": "8 1h", "policy": object{"apiKey": s.placeholder, "forwardHeaders": true}}})
 	}
 	address := harness.FreeAddress(t)
 	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off", "admin off\n\tdebug\n\tmetrics\n\tstorage file_system "+storage,
@@ -178,7 +178,7 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 		UPDATE rate_limit_api_keys SET expires_at = now() - interval '1 s' WHERE id = 2;
 		UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = 3;
 		SELECT rate_limit_rule('plan', per_hour => 1000);
-		SELECT rate_limit_rule('each_key', count_by => '{key}', per_hour => 1000, ban_for => '1 minute', ban_after => 1000, ban_within => '1 minute');
+		SELECT rate_limit_rule('each_key', count_by => '{key}', per_hour => 1000);
 		SELECT rate_limit_rule('header', count_by => '{header:X-Api-Key}', per_hour => 1000);
 		SELECT rate_limit_rule('other', count_by => '{header:X-Customer}', per_hour => 1000);
 		SELECT rate_limit_rule('bearer', count_by => '{header:Authorization,user}', mode => 'shadow', per_hour => 1);`)

@@ -11,7 +11,7 @@ import (
 )
 
 // TestAnUnknownAddressIsThatOfTheConnection in Traefik, as in Caddy, if X-Forwarded-For gives no address: for keys, for
-// rules and for bans. It exempts from nothing, and is banned by people alone: it may be that of a balancer.
+// rules and for bans. It exempts from nothing, and the audit log does not have it: it may be that of a balancer.
 func TestAnUnknownAddressIsThatOfTheConnection(t *testing.T) {
 	t.Parallel()
 	dsn := policyDatabase(t, `SELECT rate_limit_rule('free', networks => '{127.0.0.0/8}', paths => '{/exempt}', action => 'exempt');
@@ -25,8 +25,7 @@ func TestAnUnknownAddressIsThatOfTheConnection(t *testing.T) {
 	tr := startTraefikWith(t, object{"forwardedHeaders": object{"trustedIPs": []string{"127.0.0.1/32"}}}, "INFO", []route{
 		{"/key", backend, base(object{"prefix": "key", "limit": "2 1h"})},
 		{"/config-exempt", backend, base(object{"prefix": "config-exempt", "limit": "2 1h", "exempt": "127.0.0.0/8"})},
-		{"/banning", backend, base(object{"policy": object{"tier": "anonymous"}, "prefix": "banning", "limit": "1 1h", "ban": "1h after 2 refusals in 1h"})},
-		{"/", backend, base(object{"policy": object{"tier": "anonymous"}})},
+		{"/", backend, base(object{"policy": object{"tier": "anonymous"}, "history": object{}, "audit": "all"})},
 	})
 	for _, forwarded := range []string{"", "nonsense", "10.1.2.3"} {
 		ask := func(path string) int {
@@ -36,22 +35,25 @@ func TestAnUnknownAddressIsThatOfTheConnection(t *testing.T) {
 			return harness.Ask(t, harness.Get(tr.url+path, "X-Forwarded-For", forwarded)).Status
 		}
 		if forwarded == "" {
-			for _, path := range []string{"/key", "/config-exempt", "/exempt", "/banning"} {
+			for _, path := range []string{"/key", "/config-exempt", "/exempt"} {
 				ask(path)
 			}
 			ask("/key")
 			ask("/config-exempt")
 		}
-		got := fmt.Sprint(ask("/key"), ask("/config-exempt"), ask("/exempt"), ask("/banning"), ask("/banning"), ask("/banning"), ask("/banning"))
-		if want := "429 429 429 429 429 429 429"; got != want {
+		got := fmt.Sprint(ask("/key"), ask("/config-exempt"), ask("/exempt"))
+		if want := "429 429 429"; got != want {
 			t.Errorf("X-Forwarded-For %q: %s, want %s", forwarded, got, want)
 		}
 	}
-	if bans := cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_bans"); bans != 0 {
-		t.Errorf("%d bans were made", bans)
+	await(t, "the audit log", func() bool {
+		return cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_audit WHERE decision = 'limited'") > 0
+	})
+	if n := cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_audit WHERE address IS NOT NULL"); n != 0 {
+		t.Errorf("the audit log has %d addresses", n)
 	}
-	cluster.Execute(t, dsn, "SELECT rate_limit_ban('1h', network => '127.0.0.0/8')")
-	await(t, "a person's ban to hold", func() bool {
+	cluster.Execute(t, dsn, "INSERT INTO rate_limit_bans (network) VALUES ('127.0.0.0/8')")
+	await(t, "a ban to hold", func() bool {
 		return harness.Ask(t, harness.Get(tr.url+"/elsewhere")).Status == http.StatusForbidden
 	})
 }

@@ -45,9 +45,6 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 		`policy.forwardHeaders: "maybe"`:                                                                  func(c *Config) { c.Policy = []Settings{{"forwardHeaders": "maybe"}} },
 		`dsn: "memory": must be a Postgres URL or key=value pairs: the rules of a policy are in Postgres`: func(c *Config) { c.Policy = []Settings{{}} },
 		`prefix: "rule/x": must be a name that does not begin with rule/`:                                 func(c *Config) { c.Policy, c.Other["prefix"] = []Settings{{}}, "rule/x" },
-		`zones[0].ban: "1h after 10 refusals in 1m": must be left out, or used with a policy`: func(c *Config) {
-			c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "ban": "1h after 10 refusals in 1m"}}}
-		},
 		`zones[0].audit: "sample 2": must be off, denied`: func(c *Config) {
 			c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "audit": "sample 2"}}}
 		},

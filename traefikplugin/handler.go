@@ -52,8 +52,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.Set = h.plain
 	if q.Set != nil || begin(h, q) {
 		batch.Enter(h.queue, q.Call)
-		if !q.Admitted {
-			refused(h, q)
+		if !q.Admitted && q.Body == "" {
+			undecided(h, q)
 		}
 	}
 	if q.HTTP != nil || q.Asked || !q.Admitted || q.Flight != nil {
@@ -93,13 +93,9 @@ func begin(h *handler, q *edge.Request) (queued bool) {
 	return false
 }
 
-// refused is what follows if the queue has refused a request, or has made no decision.
-func refused(h *handler, q *edge.Request) {
+// undecided is what follows if the queue has made no decision.
+func undecided(h *handler, q *edge.Request) {
 	defer contain(h, q)
-	if q.Body != "" {
-		edge.Refused(h.site, q)
-		return
-	}
 	edge.Fail(h.site, q, q.Call.Err)
 	edge.End(h.site, q)
 	edge.Respond(h.site, q, q.Writer.Header())

@@ -55,9 +55,13 @@ func recordAll(p *process, calls []*batch.Call) {
 		}
 		if watched {
 			r.Key = h.StoredKey()
-			r.Address = q.Facts.Address
+			address := q.Facts.Address
+			assumed := q.Facts.Assumed
 			if !q.Asked {
-				r.Address, _ = site.Address(q.HTTP)
+				address, assumed = site.Address(q.HTTP)
+			}
+			if !assumed {
+				r.Address = address
 			}
 		}
 		if q.Asked {

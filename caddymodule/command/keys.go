@@ -178,4 +178,4 @@ func (c *call) ban(kind, name string) error {
 	})
 }
 
-var banRow = fields[admin.Ban]("KIND kind, BANNED banned, UNTIL until=never, TIMES times, BY banned_by, SINCE banned_at, REASON reason")
+var banRow = fields[admin.Ban]("KIND kind, BANNED banned, UNTIL until=never, BY banned_by, SINCE banned_at, REASON reason")

@@ -93,18 +93,15 @@ func addProblems(_ *call, p *page, rules []line) {
 }
 
 func ruleRow(r *admin.Row) row {
-	countedBy, banned := none, none
+	countedBy := none
 	if r.Text("action") == "limit" {
 		countedBy = text(strings.Join(texts(r.Get("count_by")), " + "))
 	}
 	if r.Text("without_header") == "skip" {
 		countedBy += " (or skip)"
 	}
-	if lasts, bans := r.Get("ban_for").(float64); bans {
-		banned = fmt.Sprintf("%s after %d in %s", span(lasts), r.Get("ban_after"), span(r.Get("ban_within").(float64)))
-	}
 	return append(fields[admin.Row]("NAME name, ACTION action, FAMILY family, PRIORITY priority, MODE mode")(r),
-		"WHEN", when(r), "COUNTED BY", countedBy, "LIMITS", limits(r.Get("limits").([]admin.Row)), "BAN", banned)
+		"WHEN", when(r), "COUNTED BY", countedBy, "LIMITS", limits(r.Get("limits").([]admin.Row)))
 }
 
 // when are the conditions of a rule.

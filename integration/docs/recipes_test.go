@@ -52,7 +52,7 @@ var recipes = map[string]recipe{
 	"Overage and its invoice":          {owner: true, after: usageOutlivesItsPeriod},
 	"Foreign keys from your tables":    {owner: true},
 	"Show customers their own usage":   {owner: true, after: pageSeesNothingElse},
-	"Logins":                           {after: loginsBan},
+	"Logins":                           {owner: true, after: loginsBan},
 	"How a path is read":               {},
 	"Who counts as a user":             {},
 	"What is stored of a key":          {},
@@ -227,19 +227,62 @@ func pageSeesNothingElse(t *testing.T, k *kitchen) {
 	}
 }
 
-// loginsBan: after ten refusals the address is banned, and other paths and addresses are not limited.
+// loginsBan: after ten refusals an address is banned once. No other, no exempt and no unknown address is.
 func loginsBan(t *testing.T, k *kitchen) {
+	const ban = "SELECT ban_refused('login', 10, '10 minutes', '1 hour')"
 	post := func(address string) int {
 		request := harness.Get("http://"+k.proxy+"/login", "X-Forwarded-For", address)
 		request.Method = http.MethodPost
 		return harness.Ask(t, request).Status
 	}
-	for range 15 {
-		post("192.0.2.9")
+	k.sql(t, "SELECT rate_limit_rule('partner', action => 'exempt', networks => '{198.51.100.0/24}', paths => '{/status}')")
+	for address, refusals := range map[string]int{"192.0.2.9": 10, "198.51.100.7": 10, "192.0.2.10": 9} {
+		for refusals > 0 {
+			if post(address) == http.StatusTooManyRequests {
+				refusals--
+			}
+		}
+	}
+	k.await(t, "the refusals in the audit log", func() bool {
+		return k.text(t, `SELECT (SELECT sum(count) FROM rate_limit_audit WHERE decision = 'limited' AND address = '192.0.2.9') = 10
+			AND (SELECT sum(count) FROM rate_limit_audit WHERE decision = 'limited' AND address = '198.51.100.7') = 10
+			AND (SELECT sum(count) FROM rate_limit_audit WHERE decision = 'limited' AND address = '192.0.2.10') = 9`) == "t"
+	})
+	// An address that is unknown, one that is known in part, and refusals that are too old.
+	k.execute(t, k.owner, `SELECT rate_limit_make_partition(((now() - interval '11 minutes') AT TIME ZONE 'UTC')::date);
+		INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, limit_name, address, node, count)
+		SELECT now() - ago::interval, 1, 1, 'limited', 'rule/login', 'per_minute', address::inet, 'n', 20
+		FROM (VALUES (NULL, '0'), ('192.0.2.0/24', '0'), ('2001:db8::/48', '0'), ('192.0.2.77', '11 minutes')) AS v(address, ago)`)
+	for i, want := range []string{"1", "0", "0"} {
+		if banned := k.text(t, ban); banned != want {
+			t.Errorf("call %d bans %s, want %s", i+1, banned, want)
+		}
+	}
+	const bans = `SELECT string_agg(concat_ws(' ', network, reason, until > now() + interval '59 minutes'
+		AND until <= now() + interval '1 hour'), ', ') FROM rate_limit_bans`
+	if got := k.text(t, bans); got != "192.0.2.9/32 10 refusals by login t" {
+		t.Errorf("the bans: %s", got)
 	}
 	k.await(t, "the ban", func() bool { return post("192.0.2.9") == http.StatusForbidden })
-	if got := post("192.0.2.10"); got != http.StatusOK {
-		t.Errorf("another address is answered %d", got)
+	for _, address := range []string{"192.0.2.77", "192.0.2.11"} {
+		if got := post(address); got != http.StatusOK {
+			t.Errorf("%s is answered %d", address, got)
+		}
+	}
+	// What led to a ban that is over, or was lifted, leads to no other.
+	k.sql(t, "UPDATE rate_limit_bans SET until = now()")
+	if banned := k.text(t, ban); banned != "0" {
+		t.Errorf("after the end of the ban: %s bans", banned)
+	}
+	k.sql(t, "DELETE FROM rate_limit_bans")
+	if banned := k.text(t, ban); banned != "0" {
+		t.Errorf("after the ban was lifted: %s bans", banned)
+	}
+	k.execute(t, k.owner, `INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, limit_name, address, node, count)
+		VALUES (now(), 1, 1, 'limited', 'rule/login', 'per_minute', '192.0.2.9', 'n', 10),
+			(now(), 1, 1, 'limited', 'rule/login', 'per_minute', '2001:db8::1', 'n', 5), (now(), 1, 1, 'limited', 'rule/login', 'per_minute', '2001:db8::2', 'n', 5)`)
+	if banned := k.text(t, ban); banned != "2" || k.text(t, "SELECT string_agg(network::text, ' ' ORDER BY network) FROM rate_limit_bans") != "192.0.2.9/32 2001:db8::/64" {
+		t.Errorf("later refusals lead to %s bans", banned)
 	}
 }
 

@@ -53,10 +53,6 @@ var refusals = []struct{ constraint, sql string }{
 	{"rate_limit_rules:message_must_have_at_most_4096_bytes", "UPDATE rate_limit_rules SET message = repeat('x', 4097)"},
 	{"rate_limit_rules:retry_after_must_be_0_to_36525_days_without_months", "UPDATE rate_limit_rules SET retry_after = '1 month'"},
 	{"rate_limit_rules:without_header_must_be_share_or_skip", "UPDATE rate_limit_rules SET without_header = 'refuse'"},
-	{"rate_limit_rules:ban_for_and_ban_after_and_ban_within_must_be_given_together", "UPDATE rate_limit_rules SET ban_for = '1 h', ban_after = 3"},
-	{"rate_limit_rules:ban_for_must_be_1_s_to_365_days_without_months", "UPDATE rate_limit_rules SET ban_for = '1 month', ban_after = 3, ban_within = '1 h'"},
-	{"rate_limit_rules:ban_after_must_be_1_to_1000000", "UPDATE rate_limit_rules SET ban_for = '1 h', ban_after = 0, ban_within = '1 h'"},
-	{"rate_limit_rules:ban_within_must_be_1_s_to_365_days_without_months", "UPDATE rate_limit_rules SET ban_for = '1 h', ban_after = 3, ban_within = '0 s'"},
 
 	{"rate_limit_rule_limits_pkey", "INSERT INTO rate_limit_rule_limits (rule, name, per) VALUES ('r', 'l', '1 s')"},
 	{"rate_limit_rule_limits:rule_must_be_in_rate_limit_rules", "INSERT INTO rate_limit_rule_limits (rule, name, per) VALUES ('x', 'l', '1 s')"},
@@ -109,7 +105,6 @@ var refusals = []struct{ constraint, sql string }{
 	{"rate_limit_bans:key_id_must_be_in_rate_limit_api_keys", "INSERT INTO rate_limit_bans (key_id) VALUES (99)"},
 	{"rate_limit_bans:exactly_one_of_network_user_id_and_key_id_must_be_given", "INSERT INTO rate_limit_bans (reason) VALUES ('x')"},
 	{"rate_limit_bans:user_id_must_have_1_to_512_bytes", "INSERT INTO rate_limit_bans (user_id) VALUES (repeat('x', 513))"},
-	{"rate_limit_bans:times_must_be_1_or_more", "UPDATE rate_limit_bans SET times = 0"},
 
 	{"rate_limit_changes_pkey", "INSERT INTO rate_limit_changes (seq, kind, by) OVERRIDING SYSTEM VALUE SELECT min(seq), 'user', 'x' FROM rate_limit_changes"},
 	{"rate_limit_changes:kind_must_be_what_a_table_holds", "INSERT INTO rate_limit_changes (kind, by) VALUES ('users', 'x')"},

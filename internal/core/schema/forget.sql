@@ -17,7 +17,7 @@ DECLARE
 	refs text[]; -- in the log of changes
 	condition text;
 	counts text;
-	rules text := '(SELECT NULL::text AS name, NULL::text AS counter, NULL::text[] AS count_by WHERE false)';
+	rules text := '(SELECT NULL::text AS name, NULL::text[] AS count_by WHERE false)';
 	prefixes text[];
 	counters text[];
 	places text[] := '{""}';
@@ -26,16 +26,15 @@ BEGIN
 		RAISE EXCEPTION 'user_id, key_id, key, address: one of them must say who is to be forgotten' USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	texts := texts || ARRAY(SELECT 'sha256:' || encode(sha256(convert_to(t, 'UTF8')), 'hex') FROM unnest(texts) AS t)
-		|| array_remove(ARRAY['user/' || $1, 'ip:' || client, 'network/' || network,
-			substring($3 FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr($3, 3), 'UTF8')), 'hex')], NULL);
+		|| array_remove(ARRAY['ip:' || client, substring($3 FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr($3, 3), 'UTF8')), 'hex')], NULL);
 	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
 		rules := 'rate_limit_rules';
 		SELECT keys || array_agg(k.id), array_agg(encode(k.digest, 'hex')) INTO keys, digests FROM rate_limit_api_keys k
 			WHERE k.user_id = $1 OR k.id = $2 OR k.digest = sha256(convert_to($3, 'UTF8'));
-		refs := texts || digests || ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d);
+		refs := texts || array_remove(ARRAY['user/' || $1, 'network/' || network], NULL) || digests || ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d);
 	END IF;
 	-- The number of an alternative may stand before a text. A zone that counts by a header has the digest of the API key.
-	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'key/' || k FROM unnest(keys) AS k) || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
+	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
 	ids := rate_limit_key_forms(keys::text[]);
 	kept := 0;
 

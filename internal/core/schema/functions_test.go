@@ -52,34 +52,11 @@ func TestRuleFunctionRefuses(t *testing.T) {
 	s.want("SELECT count(*) FROM rate_limit_rules", "0")
 }
 
-// A ban lasts longer each time, and neither a second call nor a shorter one changes a ban
-// that is in force.
-func TestBansByProxies(t *testing.T) {
-	s := newSite(t)
-	const remains = "SELECT round(extract(epoch FROM rate_limit_ban('1 h', network => '192.0.2.0/24', reason => 'flood', banned_by => 'n1') - now()) / 3600)"
-	for _, hours := range []string{"1", "2", "4"} {
-		s.want(remains, hours)
-		s.want(remains, hours)
-		// The role stands before the name, so a proxy cannot claim to be a person.
-		s.want("SELECT banned, reason, banned_by = session_user || ' (n1)' FROM rate_limit_banned", "192.0.2.0/24 flood t")
-		s.exec("UPDATE rate_limit_bans SET until = now()")
-	}
-	s.exec("UPDATE rate_limit_bans SET until = 'infinity'")
-	s.want("SELECT rate_limit_ban('1 s', network => '192.0.2.0/24')", "infinity")
-	s.exec("DELETE FROM rate_limit_bans")
-	s.want(remains, "1")
-	s.exec("UPDATE rate_limit_bans SET until = now(), times = 2000000000")
-	s.want(remains, "8760")
-}
-
-// Functions that act on a sender or a person refuse what names none, or several.
-func TestFunctionsNeedOneSender(t *testing.T) {
+// To forget a person takes exactly one name.
+func TestForgetNeedsOnePerson(t *testing.T) {
 	s := newSite(t)
 	const nobody = "user_id, key_id, key, address: one of them must say who is to be forgotten"
 	for sql, want := range map[string]string{
-		"SELECT rate_limit_ban('0')":   "duration: 00:00:00: must be above 0",
-		"SELECT rate_limit_ban('1 h')": "exactly_one_of_network_user_id_and_key_id_must_be_given",
-
 		"SELECT rate_limit_forget_person()":                              nobody,
 		"SELECT rate_limit_forget_person(user_id => 'ann', key_id => 1)": nobody,
 	} {

@@ -111,7 +111,7 @@ DECLARE
 	refs text[]; -- in the log of changes
 	condition text;
 	counts text;
-	rules text := '(SELECT NULL::text AS name, NULL::text AS counter, NULL::text[] AS count_by WHERE false)';
+	rules text := '(SELECT NULL::text AS name, NULL::text[] AS count_by WHERE false)';
 	prefixes text[];
 	counters text[];
 	places text[] := '{""}';
@@ -120,15 +120,14 @@ BEGIN
 		RAISE EXCEPTION 'user_id, key_id, key, address: one of them must say who is to be forgotten' USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	texts := texts || ARRAY(SELECT 'sha256:' || encode(sha256(convert_to(t, 'UTF8')), 'hex') FROM unnest(texts) AS t)
-		|| array_remove(ARRAY['user/' || $1, 'ip:' || client, 'network/' || network,
-			substring($3 FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr($3, 3), 'UTF8')), 'hex')], NULL);
+		|| array_remove(ARRAY['ip:' || client, substring($3 FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr($3, 3), 'UTF8')), 'hex')], NULL);
 	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
 		rules := 'rate_limit_rules';
 		SELECT keys || array_agg(k.id), array_agg(encode(k.digest, 'hex')) INTO keys, digests FROM rate_limit_api_keys k
 			WHERE k.user_id = $1 OR k.id = $2 OR k.digest = sha256(convert_to($3, 'UTF8'));
-		refs := texts || digests || ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d);
+		refs := texts || array_remove(ARRAY['user/' || $1, 'network/' || network], NULL) || digests || ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d);
 	END IF;
-	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'key/' || k FROM unnest(keys) AS k) || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
+	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
 	ids := rate_limit_key_forms(keys::text[]);
 	kept := 0;
 	FOR name, condition IN
@@ -1207,8 +1206,8 @@ BEGIN
 		RETURNING k.id, $1 INTO id, replaces;
 	INSERT INTO rate_limit_overrides (rule, limit_name, key_id, events, burst, valid, reason)
 		SELECT o.rule, o.limit_name, rate_limit_rotate_key.id, o.events, o.burst, o.valid, o.reason FROM rate_limit_overrides o WHERE o.key_id = $1;
-	INSERT INTO rate_limit_bans (key_id, until, reason, times, banned_at, banned_by)
-		SELECT rate_limit_rotate_key.id, b.until, b.reason, b.times, b.banned_at, b.banned_by FROM rate_limit_bans b WHERE b.key_id = $1;
+	INSERT INTO rate_limit_bans (key_id, until, reason, banned_at, banned_by)
+		SELECT rate_limit_rotate_key.id, b.until, b.reason, b.banned_at, b.banned_by FROM rate_limit_bans b WHERE b.key_id = $1;
 	UPDATE rate_limit_api_keys k SET revoked_at = least(k.revoked_at, now() + $2), revoked_by = session_user, replaced_by = rate_limit_rotate_key.id WHERE k.id = $1
 		RETURNING least(k.revoked_at, k.expires_at) INTO replaced_at;
 	RETURN NEXT;
@@ -1224,7 +1223,7 @@ DECLARE
 	function record;
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM (
-			SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,rate_limit_check_complete,rate_limit_rename_references,rate_limit_ban,rate_limit_forget}'::text[])
+			SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,rate_limit_check_complete,rate_limit_rename_references,rate_limit_forget}'::text[])
 			UNION ALL SELECT 'administrator', unnest('{rate_limit_undo,rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key}'::text[])
 			UNION ALL SELECT 'anybody', unnest('{rate_limit_change_ref,rate_limit_complete,rate_limit_rule}'::text[])) AS f(rights, name)
 		JOIN pg_proc p ON p.proname = f.name AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
@@ -1355,12 +1354,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_bans (
 		CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE,
 	until      timestamptz NOT NULL DEFAULT 'infinity',
 	reason     text,
-	times      int NOT NULL DEFAULT 1,
 	banned_at  timestamptz NOT NULL DEFAULT now(),
 	banned_by  text NOT NULL DEFAULT session_user,
 	CONSTRAINT exactly_one_of_network_user_id_and_key_id_must_be_given CHECK (num_nonnulls(network, user_id, key_id) = 1),
-	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512),
-	CONSTRAINT times_must_be_1_or_more CHECK (times >= 1)
+	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512)
 );
 CREATE INDEX IF NOT EXISTS rate_limit_bans_until ON rate_limit_bans (until);
 COMMENT ON TABLE rate_limit_bans IS 'Networks, users and API keys that are shut out. Deleting the row lifts the ban.';
@@ -1370,9 +1367,8 @@ COMMENT ON COLUMN rate_limit_bans.user_id IS 'This user, also one that the proxy
 COMMENT ON COLUMN rate_limit_bans.key_id IS 'This API key.';
 COMMENT ON COLUMN rate_limit_bans.until IS 'When the ban ends. infinity: never.';
 COMMENT ON COLUMN rate_limit_bans.reason IS 'For people. Clients do not see it.';
-COMMENT ON COLUMN rate_limit_bans.times IS 'How many times proxies have banned it: each time for twice as long as the time before.';
 COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When the ban began.';
-COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
+COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban.';
 CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96' THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
 COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';
@@ -1454,32 +1450,6 @@ COMMENT ON COLUMN rate_limit_api_keys.tier IS 'The tier of requests with the key
 
 // policyProxyFunctions is policy_proxy_functions.sql.
 const policyProxyFunctions = `
-CREATE OR REPLACE FUNCTION rate_limit_ban(duration interval, network cidr DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL,
-	reason text DEFAULT NULL, banned_by text DEFAULT NULL) RETURNS timestamptz LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-	longest CONSTANT interval := '8760 h';
-	ends timestamptz;
-	author CONSTANT text := session_user || coalesce(' (' || left(rate_limit_ban.banned_by, 200) || ')', '');
-BEGIN
-	IF duration IS NULL OR duration <= interval '0' THEN
-		RAISE EXCEPTION 'duration: %: must be above 0', duration USING ERRCODE = 'invalid_parameter_value';
-	END IF;
-	INSERT INTO rate_limit_bans AS b (network, user_id, key_id, until, reason, banned_by)
-		SELECT rate_limit_ban.network, rate_limit_ban.user_id, rate_limit_ban.key_id, now() + rate_limit_ban.duration, rate_limit_ban.reason, author
-		WHERE NOT EXISTS (SELECT FROM rate_limit_bans o WHERE o.network = rate_limit_ban.network OR o.user_id = rate_limit_ban.user_id OR o.key_id = rate_limit_ban.key_id)
-	ON CONFLICT DO NOTHING RETURNING until INTO ends;
-	IF ends IS NULL THEN
-		UPDATE rate_limit_bans b SET times = b.times + 1, banned_at = now(), reason = rate_limit_ban.reason, banned_by = author,
-			until = now() + greatest(rate_limit_ban.duration, least(longest, rate_limit_ban.duration * power(2, least(b.times, 30))))
-		WHERE b.until <= now() AND (b.network = rate_limit_ban.network OR b.user_id = rate_limit_ban.user_id OR b.key_id = rate_limit_ban.key_id);
-		SELECT b.until INTO ends FROM rate_limit_bans b
-		WHERE b.network = rate_limit_ban.network OR b.user_id = rate_limit_ban.user_id OR b.key_id = rate_limit_ban.key_id;
-	END IF;
-	RETURN ends;
-END $$;
-COMMENT ON FUNCTION rate_limit_ban IS
-	'Bans a network, a user or a key, and returns until when. Each ban after the first lasts twice as long as the one before, up to a year. A ban that is in force stays as it is.';
 CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	forgotten bigint;
@@ -1524,7 +1494,7 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL,
 	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
-	ban_for interval DEFAULT NULL, ban_after bigint DEFAULT NULL, ban_within interval DEFAULT NULL, comment text DEFAULT NULL,
+	comment text DEFAULT NULL,
 	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1532,8 +1502,7 @@ DECLARE
 	given CONSTANT jsonb := jsonb_build_object('name', rate_limit_rule.name) || jsonb_strip_nulls(jsonb_build_object(
 		'family', rate_limit_rule.family, 'priority', rate_limit_rule.priority, 'mode', rate_limit_rule.mode, 'action', rate_limit_rule.action, 'tiers', rate_limit_rule.tiers, 'hosts', rate_limit_rule.hosts, 'paths', rate_limit_rule.paths, 'methods', rate_limit_rule.methods,
 		'networks', rate_limit_rule.networks, 'count_by', rate_limit_rule.count_by, 'valid', rate_limit_rule.valid, 'cost', rate_limit_rule.cost, 'status', rate_limit_rule.status,
-		'message', rate_limit_rule.message, 'retry_after', rate_limit_rule.retry_after, 'ban_for', rate_limit_rule.ban_for, 'ban_after', rate_limit_rule.ban_after,
-		'ban_within', rate_limit_rule.ban_within, 'comment', rate_limit_rule.comment, 'without_header', rate_limit_rule.without_header, 'settle', rate_limit_rule.settle));
+		'message', rate_limit_rule.message, 'retry_after', rate_limit_rule.retry_after, 'comment', rate_limit_rule.comment, 'without_header', rate_limit_rule.without_header, 'settle', rate_limit_rule.settle));
 	names CONSTANT text := (SELECT string_agg(quote_ident(n), ', ') FROM jsonb_object_keys(given) AS n); -- of the columns that are given
 	made int := 0;
 	unknown text; -- first the tiers that are not there, then what is wrong with the limits
@@ -1622,9 +1591,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	status      bigint,
 	message     text,
 	retry_after interval,
-	ban_for     interval,
-	ban_after   bigint,
-	ban_within  interval,
 	comment     text,
 	created_at  timestamptz NOT NULL DEFAULT now(),
 	created_by  text NOT NULL DEFAULT session_user,
@@ -1651,13 +1617,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599),
 	CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096),
 	CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
-		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days'),
-	CONSTRAINT ban_for_and_ban_after_and_ban_within_must_be_given_together CHECK (num_nonnulls(ban_for, ban_after, ban_within) IN (0, 3)),
-	CONSTRAINT ban_for_must_be_1_s_to_365_days_without_months CHECK (
-		extract(year FROM ban_for) = 0 AND extract(month FROM ban_for) = 0 AND ban_for BETWEEN interval '1 s' AND interval '365 days'),
-	CONSTRAINT ban_after_must_be_1_to_1000000 CHECK (ban_after BETWEEN 1 AND 1000000),
-	CONSTRAINT ban_within_must_be_1_s_to_365_days_without_months CHECK (
-		extract(year FROM ban_within) = 0 AND extract(month FROM ban_within) = 0 AND ban_within BETWEEN interval '1 s' AND interval '365 days')
+		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days')
 );
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
 COMMENT ON COLUMN rate_limit_rules.name IS 'The name. It is in the prefix of the counters, so a renamed rule begins new ones.';
@@ -1680,9 +1640,6 @@ COMMENT ON COLUMN rate_limit_rules.settle IS
 COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal. NULL: 429 for limits, 403 for a block.';
 COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: that of the proxy.';
 COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';
-COMMENT ON COLUMN rate_limit_rules.ban_for IS 'For how long proxies ban a sender after the rule has refused ban_after of its requests within ban_within. Each further ban lasts longer. NULL: never.';
-COMMENT ON COLUMN rate_limit_rules.ban_after IS 'After how many refusals proxies ban.';
-COMMENT ON COLUMN rate_limit_rules.ban_within IS 'The time in which refusals are counted for a ban.';
 COMMENT ON COLUMN rate_limit_rules.comment IS 'For people.';
 COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that made the row.';
@@ -1896,7 +1853,7 @@ const policyViews = `
 CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
 	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
 		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until) THEN b.until - now() END AS remaining,
-		b.reason, b.times, b.banned_at, b.banned_by, b.network, b.user_id, b.key_id
+		b.reason, b.banned_at, b.banned_by, b.network, b.user_id, b.key_id
 	FROM rate_limit_bans b WHERE b.until > now();
 COMMENT ON VIEW rate_limit_banned IS 'The bans that are in force.';
 COMMENT ON COLUMN rate_limit_banned.kind IS 'network, user or key.';

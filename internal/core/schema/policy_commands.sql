@@ -49,8 +49,8 @@ BEGIN
 		RETURNING k.id, $1 INTO id, replaces;
 	INSERT INTO rate_limit_overrides (rule, limit_name, key_id, events, burst, valid, reason)
 		SELECT o.rule, o.limit_name, rate_limit_rotate_key.id, o.events, o.burst, o.valid, o.reason FROM rate_limit_overrides o WHERE o.key_id = $1;
-	INSERT INTO rate_limit_bans (key_id, until, reason, times, banned_at, banned_by)
-		SELECT rate_limit_rotate_key.id, b.until, b.reason, b.times, b.banned_at, b.banned_by FROM rate_limit_bans b WHERE b.key_id = $1;
+	INSERT INTO rate_limit_bans (key_id, until, reason, banned_at, banned_by)
+		SELECT rate_limit_rotate_key.id, b.until, b.reason, b.banned_at, b.banned_by FROM rate_limit_bans b WHERE b.key_id = $1;
 	UPDATE rate_limit_api_keys k SET revoked_at = least(k.revoked_at, now() + $2), revoked_by = session_user, replaced_by = rate_limit_rotate_key.id WHERE k.id = $1
 		RETURNING least(k.revoked_at, k.expires_at) INTO replaced_at;
 	RETURN NEXT;

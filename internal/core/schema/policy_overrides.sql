@@ -65,12 +65,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_bans (
 		CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE,
 	until      timestamptz NOT NULL DEFAULT 'infinity',
 	reason     text,
-	times      int NOT NULL DEFAULT 1,
 	banned_at  timestamptz NOT NULL DEFAULT now(),
 	banned_by  text NOT NULL DEFAULT session_user,
 	CONSTRAINT exactly_one_of_network_user_id_and_key_id_must_be_given CHECK (num_nonnulls(network, user_id, key_id) = 1),
-	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512),
-	CONSTRAINT times_must_be_1_or_more CHECK (times >= 1)
+	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512)
 );
 CREATE INDEX IF NOT EXISTS rate_limit_bans_until ON rate_limit_bans (until);
 COMMENT ON TABLE rate_limit_bans IS 'Networks, users and API keys that are shut out. Deleting the row lifts the ban.';
@@ -80,9 +78,8 @@ COMMENT ON COLUMN rate_limit_bans.user_id IS 'This user, also one that the proxy
 COMMENT ON COLUMN rate_limit_bans.key_id IS 'This API key.';
 COMMENT ON COLUMN rate_limit_bans.until IS 'When the ban ends. infinity: never.';
 COMMENT ON COLUMN rate_limit_bans.reason IS 'For people. Clients do not see it.';
-COMMENT ON COLUMN rate_limit_bans.times IS 'How many times proxies have banned it: each time for twice as long as the time before.';
 COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When the ban began.';
-COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban. If it is that of a proxy, the name of the proxy follows in parentheses.';
+COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban.';
 
 CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96' THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;

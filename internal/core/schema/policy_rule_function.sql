@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL,
 	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
-	ban_for interval DEFAULT NULL, ban_after bigint DEFAULT NULL, ban_within interval DEFAULT NULL, comment text DEFAULT NULL,
+	comment text DEFAULT NULL,
 	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -20,8 +20,7 @@ DECLARE
 	given CONSTANT jsonb := jsonb_build_object('name', rate_limit_rule.name) || jsonb_strip_nulls(jsonb_build_object(
 		'family', rate_limit_rule.family, 'priority', rate_limit_rule.priority, 'mode', rate_limit_rule.mode, 'action', rate_limit_rule.action, 'tiers', rate_limit_rule.tiers, 'hosts', rate_limit_rule.hosts, 'paths', rate_limit_rule.paths, 'methods', rate_limit_rule.methods,
 		'networks', rate_limit_rule.networks, 'count_by', rate_limit_rule.count_by, 'valid', rate_limit_rule.valid, 'cost', rate_limit_rule.cost, 'status', rate_limit_rule.status,
-		'message', rate_limit_rule.message, 'retry_after', rate_limit_rule.retry_after, 'ban_for', rate_limit_rule.ban_for, 'ban_after', rate_limit_rule.ban_after,
-		'ban_within', rate_limit_rule.ban_within, 'comment', rate_limit_rule.comment, 'without_header', rate_limit_rule.without_header, 'settle', rate_limit_rule.settle));
+		'message', rate_limit_rule.message, 'retry_after', rate_limit_rule.retry_after, 'comment', rate_limit_rule.comment, 'without_header', rate_limit_rule.without_header, 'settle', rate_limit_rule.settle));
 	names CONSTANT text := (SELECT string_agg(quote_ident(n), ', ') FROM jsonb_object_keys(given) AS n); -- of the columns that are given
 	made int := 0;
 	unknown text; -- first the tiers that are not there, then what is wrong with the limits

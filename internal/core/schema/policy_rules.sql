@@ -20,9 +20,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	status      bigint,
 	message     text,
 	retry_after interval,
-	ban_for     interval,
-	ban_after   bigint,
-	ban_within  interval,
 	comment     text,
 	created_at  timestamptz NOT NULL DEFAULT now(),
 	created_by  text NOT NULL DEFAULT session_user,
@@ -49,13 +46,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599),
 	CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096),
 	CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
-		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days'),
-	CONSTRAINT ban_for_and_ban_after_and_ban_within_must_be_given_together CHECK (num_nonnulls(ban_for, ban_after, ban_within) IN (0, 3)),
-	CONSTRAINT ban_for_must_be_1_s_to_365_days_without_months CHECK (
-		extract(year FROM ban_for) = 0 AND extract(month FROM ban_for) = 0 AND ban_for BETWEEN interval '1 s' AND interval '365 days'),
-	CONSTRAINT ban_after_must_be_1_to_1000000 CHECK (ban_after BETWEEN 1 AND 1000000),
-	CONSTRAINT ban_within_must_be_1_s_to_365_days_without_months CHECK (
-		extract(year FROM ban_within) = 0 AND extract(month FROM ban_within) = 0 AND ban_within BETWEEN interval '1 s' AND interval '365 days')
+		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days')
 );
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
 COMMENT ON COLUMN rate_limit_rules.name IS 'The name. It is in the prefix of the counters, so a renamed rule begins new ones.';
@@ -78,9 +69,6 @@ COMMENT ON COLUMN rate_limit_rules.settle IS
 COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal. NULL: 429 for limits, 403 for a block.';
 COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: that of the proxy.';
 COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';
-COMMENT ON COLUMN rate_limit_rules.ban_for IS 'For how long proxies ban a sender after the rule has refused ban_after of its requests within ban_within. Each further ban lasts longer. NULL: never.';
-COMMENT ON COLUMN rate_limit_rules.ban_after IS 'After how many refusals proxies ban.';
-COMMENT ON COLUMN rate_limit_rules.ban_within IS 'The time in which refusals are counted for a ban.';
 COMMENT ON COLUMN rate_limit_rules.comment IS 'For people.';
 COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that made the row.';

@@ -16,12 +16,11 @@ type Ban struct {
 	// Until is nil for never.
 	Until    *time.Time `json:"until"`
 	Reason   *string    `json:"reason"`
-	Times    int32      `json:"times"`
 	BannedAt time.Time  `json:"banned_at"`
 	BannedBy string     `json:"banned_by"`
 }
 
-var bansSQL = `SELECT b.kind, b.banned, ` + endSQL("b.until") + `, b.reason, b.times, b.banned_at, b.banned_by
+var bansSQL = `SELECT b.kind, b.banned, ` + endSQL("b.until") + `, b.reason, b.banned_at, b.banned_by
 FROM rate_limit_banned b WHERE %s ORDER BY b.network, b.user_id, b.key_id`
 
 // bans returns the bans in force for which a condition holds.

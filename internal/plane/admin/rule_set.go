@@ -39,10 +39,6 @@ var ruleSettings = func() []*columns.Column {
 // limitPrefix begins the settings that are limits of any window.
 const limitPrefix = "limit."
 
-// banPrefix begins the settings of a ban. They are given together, so to take one back is to
-// take all of them back.
-const banPrefix = "ban_"
-
 // RuleSettings are the settings that SetRule knows. The last one is no column.
 func RuleSettings() []*Setting {
 	return append(slices.Clip(ruleSettings), &Setting{Name: limitPrefix + "NAME", Help: "a limit of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin; or of requests in flight, as in 5/in_flight"})
@@ -102,12 +98,6 @@ func (e *edit) setRule(name string, assignments []assignment, force bool) {
 			e.setLimits(a)
 		case c == nil:
 			e.setLimit(name, a, force)
-		case a.value == "" && strings.HasPrefix(a.name, banPrefix):
-			for _, c := range columns.Tables[columns.Rules].Set() {
-				if strings.HasPrefix(c.Name, banPrefix) {
-					e.setColumn(columns.Rules, rule, c, "", time.Time{})
-				}
-			}
 		default:
 			e.setColumn(columns.Rules, rule, c, a.value, time.Time{})
 		}

@@ -83,9 +83,6 @@ var rules = []Column{
 	{Name: "status", Kind: Whole, Min: 400, Max: 599, Load: "Status", Help: "the HTTP status of a refusal; NULL: 429 for limits, 403 for a block"},
 	{Name: "message", Load: "Message", Help: "the text of a refusal"},
 	{Name: "retry_after", Kind: Duration, Load: "RetryAfter", Help: "the Retry-After of a refusal, as in 30s"},
-	{Name: "ban_for", Kind: Duration, Load: "Ban.For", Help: "how long proxies ban a sender whom the rule has refused often, as in 1h; empty: no bans"},
-	{Name: "ban_after", Kind: Whole, Min: 1, Max: 1_000_000, Load: "Ban.Refusals", Help: "after how many refusals"},
-	{Name: "ban_within", Kind: Duration, Load: "Ban.Within", Help: "in which time, as in 10m"},
 }
 
 func limits() []Column {

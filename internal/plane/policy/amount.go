@@ -49,7 +49,7 @@ func newAmount(r *Rule, row *RuleLimit, events, burst int64, unlimited bool, fro
 	a.mark = &Mark{
 		Rule: r.Name, Limit: row.Name, Shadow: r.Mode == Shadow, Overage: row.Overage,
 		Quota: events, From: from,
-		Status: r.Status, Message: r.Message, RetryAfter: r.RetryAfter, Ban: r.Ban, Settle: settle,
+		Status: r.Status, Message: r.Message, RetryAfter: r.RetryAfter, Settle: settle,
 	}
 	if a.mark.Status == 0 {
 		a.mark.Status = 429

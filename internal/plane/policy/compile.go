@@ -212,7 +212,7 @@ func compileRule(row *Rule, options Options) (*rule, error) {
 	}
 	r.mark = &Mark{
 		Rule: row.Name, Shadow: row.Mode == Shadow, From: "rule", Status: status,
-		Message: row.Message, RetryAfter: row.RetryAfter, Ban: row.Ban,
+		Message: row.Message, RetryAfter: row.RetryAfter,
 	}
 	return r, nil
 }
@@ -276,9 +276,6 @@ func (r *rule) check() error {
 		if c.wrong {
 			return &ratelimit.FieldError{Field: c.field, Value: c.value, Want: c.want}
 		}
-	}
-	if row.Ban != nil {
-		return row.Ban.Validate()
 	}
 	return nil
 }

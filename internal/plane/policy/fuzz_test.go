@@ -15,7 +15,7 @@ import (
 func FuzzRules(f *testing.F) {
 	for _, row := range []string{
 		`{"Paths":["/u/*/files","/api/*"],"Hosts":["*.example.com","[::1]"],"Methods":["GET"],"CountBy":["user|header:X-Tenant","ip/64"],"Limits":[{"Name":"l","Limit":{"Algorithm":1,"Events":5,"Window":1000000000}}]}`,
-		`{"Action":1,"Networks":["192.0.2.0/24","::ffff:0:0/90"],"Status":451,"RetryAfter":1,"Ban":{"Refusals":1,"Within":1000000000,"For":1000000000}}`,
+		`{"Action":1,"Networks":["192.0.2.0/24","::ffff:0:0/90"],"Status":451,"RetryAfter":1}`,
 		`{"Action":2,"Mode":1,"From":"2026-01-31T00:00:00Z","Family":"f","Settle":"status 401 = 1, else 0","Tiers":["gold"]}`, `{"Action":255}`, `{"Limits":[{}]}`, `[]`,
 	} {
 		f.Add(row, "/api/*", "*.example.com", "/api/x%2Fy;z", "a.example.com:80")

@@ -113,49 +113,12 @@ type Rule struct {
 	// the time until the request would pass.
 	RetryAfter time.Duration
 
-	// Ban is how the rule's refusals lead to a ban; nil is not at all. It must not change.
-	Ban *BanAfter
-
 	// Limits are for Charge alone, which needs at least one.
 	Limits []RuleLimit
 
 	// Err is what made the rule's row useless. The rule is then left out and reported.
 	Err error
 }
-
-// BanAfter says when a proxy bans the sender of refused requests, and for how long.
-type BanAfter struct {
-	// Refusals are how many within Within lead to a ban, from 1 to MaxBanRefusals.
-	Refusals int64
-	// Within and For are from MinBan to MaxBan.
-	Within time.Duration
-	// For is how long the first ban lasts. Each further one lasts twice as long as the one
-	// before, up to MaxBan.
-	For time.Duration
-}
-
-// The bounds of a BanAfter.
-const (
-	MaxBanRefusals = 1000000
-	MinBan         = time.Second
-	MaxBan         = 365 * 24 * time.Hour
-)
-
-// Validate returns a *ratelimit.FieldError with the name ban_after, ban_within or ban_for.
-func (b *BanAfter) Validate() error {
-	if b.Refusals < 1 || b.Refusals > MaxBanRefusals {
-		return &ratelimit.FieldError{Field: "ban_after", Value: strconv.FormatInt(b.Refusals, 10), Want: "a whole number of refusals from 1 to 1000000"}
-	}
-	if b.Within < MinBan || b.Within > MaxBan {
-		return &ratelimit.FieldError{Field: "ban_within", Value: b.Within.String(), Want: wantBanTime}
-	}
-	if b.For < MinBan || b.For > MaxBan {
-		return &ratelimit.FieldError{Field: "ban_for", Value: b.For.String(), Want: wantBanTime}
-	}
-	return nil
-}
-
-const wantBanTime = "a duration from 1s to 365 days"
 
 // RuleLimit is a row of rate_limit_rule_limits.
 type RuleLimit struct {

@@ -85,9 +85,6 @@ type Mark struct {
 	Message    string
 	RetryAfter time.Duration
 
-	// Ban is Rule.Ban.
-	Ban *BanAfter
-
 	// Settle is Rule.Settle, or nil. It must not be changed.
 	Settle *Settle
 

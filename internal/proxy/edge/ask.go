@@ -108,7 +108,6 @@ func ask(s *Site, q *Request) (looked bool) {
 		ShadowsLast(&q.Verdict)
 	}
 	if q.failure == nil && q.Verdict.Reason != policy.NotRefused && !p.Live.Lift(&q.Verdict) {
-		addRefusals(s, q)
 		q.Outcome = RefusalOf(&q.Verdict)
 	}
 	if q.failure != nil {

@@ -120,9 +120,6 @@ func (c *Configuration) add(s *Site, from Values) error {
 	}
 	s.Zones = append(s.Zones, z)
 	if s.Policy == nil {
-		if z.Ban != nil {
-			return BanNeedsPolicy(from["ban"])
-		}
 		return nil
 	}
 	if key := s.Policy.Key; key != nil && z.HashKey == nil {

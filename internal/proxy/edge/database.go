@@ -156,7 +156,7 @@ func (d *Database) Keep(make func() any) any {
 	return d.kept
 }
 
-// policy acquires the policy of a site. Refusals that lead to bans are counted beside its limits.
+// policy acquires the policy of a site.
 func (u *Use) policy(at *Places) (*ProxyPolicy, error) {
 	d, err := u.database(&at.Policy)
 	if err != nil {
@@ -165,7 +165,7 @@ func (u *Use) policy(at *Places) (*ProxyPolicy, error) {
 	p := u.proxy
 	counters := u.Limits
 	shared, failure := u.Share(fmt.Sprintf("policy %#v %#v", d.Settings, counters.Settings), func() (Resource, error) {
-		o := ProxyPolicyOptions{Node: d.Settings.NodeNameOf(p.Kind), AutoMigrate: d.Settings.AutoMigrate, Remember: p.Remember,
+		o := ProxyPolicyOptions{AutoMigrate: d.Settings.AutoMigrate, Remember: p.Remember,
 			OnError: func(err error) { d.policyFailed(counters, err) }}
 		live, err := OpenProxyPolicy(counters.Store, d.Store, d.DB, o)
 		return live, err

@@ -25,7 +25,7 @@ func FuzzSettings(f *testing.F) {
 	seeds := map[string][]string{
 		"key": {"{header.X-Api-Key} | {client_ip}", "a | b", "{a}||{b}"}, "algorithm": {"in_flight", "gcra"}, "limit": {"100 1m", "5", "5 1mo calendar Europe/Berlin"},
 		"burst": {"5"}, "cost": {"{header.X}", "7"},
-		"settle": {"header X-Cost", "bytes", "json usage.total_tokens", "status 401 403 = 1, else 0"}, "lease": {"5%", "0.1%"}, "ban": {"1h after 10 refusals in 1m"},
+		"settle": {"header X-Cost", "bytes", "json usage.total_tokens", "status 401 403 = 1, else 0"}, "lease": {"5%", "0.1%"},
 		"audit": {"sample 1%", "denied"}, "exempt": {"10.0.0.0/8 192.0.2.7 ::1"},
 		"archive": {"s3://logs/limits daily before 30d expire 7y drop", "/var/x daily", "s3://k:", "http://u:"}, "timeout": {"250ms"}, "cleanup_probability": {"0.1"}, "fields": {"x ietf"},
 	}

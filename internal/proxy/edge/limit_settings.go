@@ -14,7 +14,6 @@ type ConfiguredLimit struct {
 	Settle     *policy.Settle
 	HashKey    *bool // nil if the key decides
 	IPv4, IPv6 int   // how many bits of an address count
-	Ban        *policy.BanAfter
 	Mode       policy.Mode
 
 	// Alternatives are those of the key, see policy.AlternativeKey; nil if it has none.
@@ -129,15 +128,6 @@ var LimitTable = []Setting{{
 	Help:    "The same for IPv6: 1 to 128. One client often has a whole /64.",
 	Default: "64",
 	Read:    number(128, func(to *Settings) *int { return &to.Limit.IPv6 }), Unset: "64",
-}, {
-	Name: "ban", Form: Words, Args: "a ban such as 1h after 10 refusals in 1m", Syntax: "<duration> after <n> refusals in <duration>",
-	Help:    "[Ban](caddy.md#bans) the sender of refused requests, as in `1h after 10 refusals in 1m`.",
-	Default: "never",
-	Read: func(to *Settings, text string) (err error) {
-		to.Limit.Ban, err = ParseBan(text)
-		return err
-	},
-	Validate: checkBanPrefix,
 }, {
 	Name: "audit", Form: Words, Args: "off, denied, all, or sample and a percentage", Syntax: "off | denied | all | sample <percentage>",
 	Help:    "Which requests are in the [audit log](caddy.md#audit).",

@@ -3,10 +3,10 @@ package edge
 import "testing"
 
 func TestAMisspeltNameIsRecognised(t *testing.T) {
-	known := []string{"algorithm", "limit", "key", "on_error", "max_conns", "per_hour", "ban"}
+	known := []string{"algorithm", "limit", "key", "on_error", "max_conns", "per_hour", "burst"}
 	for name, want := range map[string]string{
 		"limits": "limit", "limti": "limit", "algorithn": "algorithm", "on-error": "on_error", "onError": "on_error", "MAX_CONNS": "max_conns", "min_conns": "max_conns",
-		"keys": "key", "per_day": "", "timeout": "", "x": "", "": "", "bans": "ban", "key {client_ip}": "",
+		"keys": "key", "per_day": "", "timeout": "", "x": "", "": "", "bursts": "burst", "key {client_ip}": "",
 	} {
 		if want != "" {
 			want = " (did you mean " + want + "?)"

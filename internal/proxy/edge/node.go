@@ -61,7 +61,7 @@ func Paused(counters ratelimit.Store) bool {
 // Lift withdraws a refusal by a limit without a quota while limits are paused. It reports whether it has
 // withdrawn one.
 func (p *ProxyPolicy) Lift(o *policy.Verdict) bool {
-	if o.Reason != policy.NoQuota || !Paused(p.bans.store) {
+	if o.Reason != policy.NoQuota || !Paused(p.counters) {
 		return false
 	}
 	o.Reason = policy.NotRefused

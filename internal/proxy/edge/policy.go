@@ -9,15 +9,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// ProxyPolicy is the policy of a database at a proxy, and the bans that the proxy makes.
+// ProxyPolicy is the policy of a database at a proxy, with the store that counts.
 type ProxyPolicy struct {
-	live *policy.Policy
-	bans *bans
+	live     *policy.Policy
+	counters ratelimit.Store
 }
 
 // ProxyPolicyOptions are the settings of a ProxyPolicy.
 type ProxyPolicyOptions struct {
-	Node        string         // the name of this proxy in the bans that it makes
 	AutoMigrate bool           // create or upgrade the tables
 	Remember    int            // see policy.Options
 	OnError     func(error)    // is called with failures that no request sees
@@ -25,7 +24,7 @@ type ProxyPolicyOptions struct {
 }
 
 // OpenProxyPolicy returns the policy in the database of a store. OpenStore has returned store and db.
-// The refusals that lead to bans are counted in counters, which may be another store.
+// The limits are counted in counters, which may be another store.
 // OpenProxyPolicy does not touch the network yet, see Prepare.
 func OpenProxyPolicy(counters, store ratelimit.Store, db pgdb.DB, o ProxyPolicyOptions) (*ProxyPolicy, error) {
 	if db == nil {
@@ -43,7 +42,7 @@ func OpenProxyPolicy(counters, store ratelimit.Store, db pgdb.DB, o ProxyPolicyO
 	if err != nil {
 		return nil, err
 	}
-	return &ProxyPolicy{live, newBans(counters, db, live, o.Node, o.OnError)}, nil
+	return &ProxyPolicy{live, counters}, nil
 }
 
 // Prepare reads the rules and begins to ask for changes, in the background.

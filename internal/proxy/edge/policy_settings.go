@@ -1,6 +1,10 @@
 package edge
 
-import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+import (
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
 
 // DefaultTier is the tier of requests without another one.
 const DefaultTier = "anonymous"
@@ -18,21 +22,15 @@ func readUnknownKey(to *Settings, text string) error {
 // common with a limit of the policy. A request that is charged to both would be on one row
 // twice.
 func CheckPolicyRows(l *ratelimit.Limit) error {
-	for _, reserved := range []string{RulePrefix, BanPrefix} {
-		if len(l.Prefix) >= len(reserved) && l.Prefix[:len(reserved)] == reserved {
-			return &ratelimit.FieldError{Field: "prefix", Value: l.Prefix, Want: "a name that does not begin with " + reserved + ": the counters of the policy begin with " + reserved}
-		}
+	if strings.HasPrefix(l.Prefix, RulePrefix) {
+		return &ratelimit.FieldError{Field: "prefix", Value: l.Prefix, Want: "a name that does not begin with " + RulePrefix +
+			": the counters of the policy begin with " + RulePrefix}
 	}
 	return nil
 }
 
-const (
-	// RulePrefix begins the prefixes of the policy's limits.
-	RulePrefix = "rule/"
-
-	// BanPrefix begins the prefixes under which refusals are counted for bans.
-	BanPrefix = "ban/"
-)
+// RulePrefix begins the prefixes of the policy's limits.
+const RulePrefix = "rule/"
 
 // PolicyNeedsPostgres is the error of a policy with MemoryDSN.
 func PolicyNeedsPostgres() error {

@@ -10,35 +10,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-func TestParseBan(t *testing.T) {
-	got, err := edge.ParseBan("1d after 10 refusals in 1m")
-	if want := (policy.BanAfter{Refusals: 10, Within: time.Minute, For: 24 * time.Hour}); err != nil || *got != want {
-		t.Errorf("%+v, %v; want %+v", got, err, want)
-	}
-	if got, err := edge.ParseBan("1h after 1 refusal in 1s"); err != nil || got.Refusals != 1 {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if got, err := edge.ParseBan(""); err != nil || got != nil {
-		t.Errorf("nothing is %+v, %v", got, err)
-	}
-	for _, text := range []string{
-		"1h",
-		"1h after 10 requests in 1m",
-		"1h after 10 refusals in 1m now",
-		"1h after 0 refusals in 1m",
-		"1h after 1000001 refusals in 1m",
-		"1h after 2.5 refusals in 1m",
-		"366d after 10 refusals in 1m",
-		"1h after 10 refusals in 1ms",
-		"x after 10 refusals in 1m",
-		"1h after 10 refusals in x",
-	} {
-		if got, err := edge.ParseBan(text); err == nil {
-			t.Errorf("%q is %+v", text, got)
-		}
-	}
-}
-
 func TestTheDecisionsOnAPolicyAreJudged(t *testing.T) {
 	allowed := func(remaining int64) ratelimit.Decision {
 		return ratelimit.Decision{Allowed: true, Limit: 10, Remaining: remaining}

@@ -11,9 +11,8 @@ type Set struct {
 	Zones []*Zone // that are not off
 
 	// One element for each of Zones.
-	Hits    []ratelimit.Hit    // without what depends on the request
-	Settles []*policy.Settle   // nil if the cost is what was charged
-	Bans    []*policy.BanAfter // nil if refusals lead to none
+	Hits    []ratelimit.Hit  // without what depends on the request
+	Settles []*policy.Settle // nil if the cost is what was charged
 
 	Audit history.Audit
 
@@ -39,7 +38,6 @@ func newSet(s *Site, zones []*Zone) *Set {
 		t.Zones = append(t.Zones, z)
 		t.Hits = append(t.Hits, z.Hit)
 		t.Settles = append(t.Settles, z.Settle)
-		t.Bans = append(t.Bans, z.Ban)
 		t.Audit = MoreAudit(t.Audit, z.audit)
 		t.Varies = t.Varies || z.cost != nil
 		t.Shadow = t.Shadow || z.Hit.Apart

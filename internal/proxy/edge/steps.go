@@ -168,9 +168,6 @@ func taken(s *Site, q *Request) {
 			q.Outcome = d.Take(q)
 		})
 	}
-	if q.Asked && q.Outcome.Status != 0 && q.Outcome.Err == nil {
-		addRefusals(s, q)
-	}
 	if s.Watcher != nil {
 		s.Watcher.Decided(q)
 	}
@@ -197,15 +194,6 @@ func Delivered(q *Request) {
 	q.Outcome = Judge(q)
 }
 
-// Refused counts a request that a queue has refused, for bans.
-func Refused(s *Site, q *Request) {
-	if q.Asked {
-		q.Hits = q.Call.Hits
-		q.Decisions = q.Call.Decisions
-		addRefusals(s, q)
-	}
-}
-
 // End records a request, and prepares its settlement.
 func End(s *Site, q *Request) {
 	if !q.Asked && len(q.Hits) == 0 {
@@ -228,12 +216,16 @@ func Record(s *Site, q *Request) {
 	r.Audit = q.Set.Audit
 	r.Watched = history.IsWatched(s.History)
 	if q.Asked {
-		r.Address = q.Facts.Address
+		if !q.Facts.Assumed {
+			r.Address = q.Facts.Address
+		}
 		r.Host = q.Facts.Host
 		r.Path = q.Facts.Path
 		r.Route = q.Facts.Route
 	} else {
-		r.Address, _ = s.Address(q.HTTP)
+		if address, assumed := s.Address(q.HTTP); !assumed {
+			r.Address = address
+		}
 		r.Host = HostOf(q.HTTP)
 	}
 	if r.Path == "" { // also if it is ambiguous
