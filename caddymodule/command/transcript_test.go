@@ -21,7 +21,7 @@ var varying = []struct {
 	{regexp.MustCompile(`prl_[0-9A-Za-z]{33}`), "<KEY>"},
 	{regexp.MustCompile(`prl_[0-9A-Za-z]{4}…`), "<HINT>"},
 	{regexp.MustCompile(`[0-9a-f]{64}`), "<DIGEST>"},
-	{regexp.MustCompile(`[0-9a-f]{12}…`), "<DIGEST…>"},
+	{regexp.MustCompile(`[0-9a-f]{12}\.\.\.`), "<DIGEST...>"},
 	{regexp.MustCompile(`"20[23]\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"`), `"<TIME>"`},
 	{regexp.MustCompile(`20[23]\d-\d\d-\d\d \d\d:\d\d:\d\dZ`), "<TIME>"},
 	{regexp.MustCompile(`(rate_limit_(?:audit|metrics|usage_hours))_20\d{6}\b`), "${1}_<DAY>"},

@@ -35,6 +35,8 @@ type Statement struct {
 	// Unnamed sends the text without preparing it, so that the server plans it for these
 	// parameters. It is for a statement with a generic plan that would read a whole table.
 	Unnamed bool
+	// Alone says that the statement must not be part of a transaction, as one with CONCURRENTLY. It is not Joined.
+	Alone bool
 	// Joined puts the next statement into the same transaction. A run of joined
 	// statements and the statement after it take effect together or not at all.
 	Joined bool

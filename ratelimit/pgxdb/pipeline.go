@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -66,16 +67,28 @@ type pipeline struct {
 
 var pipelines = sync.Pool{New: func() any { return new(pipeline) }}
 
+// memory is what is remembered of a connection until its end. Only the owner of the connection uses it.
+type memory struct {
+	prepared map[string]*prepared // by their texts
+	uses     int                  // how many times it may be used without session.Guard
+}
+
+// memoryOf returns what is remembered of a connection.
+func memoryOf(conn *pgconn.PgConn) *memory {
+	const key = "pgxdb"
+	data := conn.CustomData()
+	m, _ := data[key].(*memory)
+	if m == nil {
+		m = &memory{prepared: map[string]*prepared{}}
+		data[key] = m
+	}
+	return m
+}
+
 // newPipeline returns an empty pipeline for a connection. Its user calls free.
 func newPipeline(conn *pgconn.PgConn) *pipeline {
 	b := pipelines.Get().(*pipeline)
-	const key = "pgxdb.prepared" // they end with the connection
-	data := conn.CustomData()
-	b.prepared, _ = data[key].(map[string]*prepared)
-	if b.prepared == nil {
-		b.prepared = map[string]*prepared{}
-		data[key] = b.prepared
-	}
+	b.prepared = memoryOf(conn).prepared
 	return b
 }
 
@@ -171,7 +184,7 @@ func (b *pipeline) read(p *pgconn.Pipeline) attemptResult {
 		}
 		answered, failure, err := b.readTransaction(p, first, last)
 		if err != nil {
-			return b.connectionFailed(all[first:], answered > first, err, result)
+			return b.connectionFailed(all[first:], session.Began(all[first:], answered-first, false), err, result)
 		}
 		if failure != nil {
 			b.transactionFailed(all, first, min(answered, last), last, failure, &result)
@@ -256,7 +269,7 @@ func (b *pipeline) transactionFailed(all []*pgdb.Statement, first, failed, last 
 
 // connectionFailed handles an error that ends the connection. left are the statements of the
 // first transaction without a full answer, and all statements after it. started says whether one
-// statement of that transaction was answered. If the server ended the session for a reason of
+// of the caller's statements of that transaction was answered. If the server ended the session for a reason of
 // its own, a transaction that was not committed had no effect.
 func (b *pipeline) connectionFailed(left []*pgdb.Statement, started bool, err error, result attemptResult) attemptResult {
 	setFailed(left, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -65,6 +66,27 @@ func (d *DB) attempt(ctx context.Context, had time.Duration, statements []*pgdb.
 		return attemptResult{err: err}
 	}
 	defer d.release(conn)
+	c := memoryOf(conn.Conn().PgConn())
+	if c.uses > 0 && !statements[0].Unnamed {
+		c.uses--
+		return d.runOn(ctx, had, conn, statements, unnamed)
+	}
+	guarded := session.Guard(statements, c.uses > 0)
+	result := d.runOn(ctx, had, conn, guarded, unnamed)
+	if err := session.Apart(guarded); err != nil {
+		closeConn(conn)
+		setFailed(statements, err)
+		return attemptResult{err: err}
+	}
+	if c.uses == 0 {
+		c.uses = session.Uses(guarded)
+	}
+	result.retry = session.Own(result.retry)
+	return result
+}
+
+// runOn is attempt on a connection.
+func (d *DB) runOn(ctx context.Context, had time.Duration, conn *pgxpool.Conn, statements []*pgdb.Statement, unnamed bool) attemptResult {
 	b := newPipeline(conn.Conn().PgConn())
 	defer b.free()
 	b.add(statements, unnamed)

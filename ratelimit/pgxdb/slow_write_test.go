@@ -41,7 +41,7 @@ func TestSlowWrite(t *testing.T) {
 }
 
 // answerEarly is a server of one connection. It answers a statement when it has read the
-// first message of it, and reads the rest a moment later.
+// first message of it, and reads the rest a moment later. It also answers a guard of package session, which is prepared.
 func answerEarly(listener net.Listener) {
 	conn, err := listener.Accept()
 	if err != nil {
@@ -57,8 +57,16 @@ func answerEarly(listener net.Listener) {
 	for server.Flush() == nil {
 		message, err := server.Receive()
 		for ; err == nil; message, err = server.Receive() {
-			if _, ok := message.(*pgproto3.Parse); ok {
+			if parse, ok := message.(*pgproto3.Parse); ok && parse.Name == "" {
 				break
+			} else if ok {
+				server.Send(&pgproto3.ParseComplete{})
+				server.Send(&pgproto3.ParameterDescription{})
+				server.Send(&pgproto3.NoData{})
+			}
+			if bind, ok := message.(*pgproto3.Bind); ok && bind.PreparedStatement != "" {
+				server.Send(&pgproto3.BindComplete{})
+				server.Send(&pgproto3.CommandComplete{CommandTag: []byte("SELECT 0")})
 			}
 		}
 		if err != nil {

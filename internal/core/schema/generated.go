@@ -292,7 +292,7 @@ COMMENT ON FUNCTION rate_limit_partitions_of(text) IS 'The partitions of a table
 CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
 COMMENT ON FUNCTION rate_limit_partitions() IS
-	'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the partition is pending detach, so that ALTER TABLE … DETACH PARTITION … FINALIZE is still to come.';
+	'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the partition is pending detach, so that ALTER TABLE ... DETACH PARTITION ... FINALIZE is still to come.';
 CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
 DECLARE
 	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = $1::regclass);
@@ -461,7 +461,7 @@ RETURN (SELECT CASE u.i WHEN 1 THEN 0.001 ELSE power(1.04::double precision, u.i
 	FROM (SELECT i, n, sum(n) OVER (ORDER BY i) AS upto, sum(n) OVER () AS total FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
 	WHERE u.n > 0 AND u.upto >= least(greatest(ceil(p * u.total::double precision), 1), u.total::double precision) ORDER BY u.i LIMIT 1);
 COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS
-	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, wrong by 2 % at most; NULL: there are no decisions. Element 1 of the buckets counts decisions of up to 1 µs, element i + 1 those from 1.04^(i-1) to 1.04^i µs, up to element 512. Buckets of several rows can be added with rate_limit_sum.';
+	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, wrong by 2 % at most; NULL: there are no decisions. Element 1 of the buckets counts decisions of up to 1 us, element i + 1 those from 1.04^(i-1) to 1.04^i us, up to element 512. Buckets of several rows can be added with rate_limit_sum.';
 CREATE OR REPLACE VIEW rate_limit_traffic AS
 	SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region, m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency,
 		m.updated_at, rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms,
@@ -765,7 +765,7 @@ CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RET
 	ORDER BY CASE f.state WHEN 'pending' THEN 1 WHEN 'attached' THEN 2 ELSE 3 END, f.ends, f.name
 $$;
 COMMENT ON FUNCTION rate_limit_expired(timestamptz) IS
-	'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use each of them. state is attached; detached: a table that was a partition; or pending: DETACH … FINALIZE is still to come.';
+	'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use each of them. state is attached; detached: a table that was a partition; or pending: DETACH ... FINALIZE is still to come.';
 CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
 DECLARE
@@ -1049,10 +1049,10 @@ CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS
 			WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
 				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name
 				WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
-			ELSE ARRAY(SELECT format('%s: %s → %s', a.key, c.before -> a.key, a.value) FROM jsonb_each(c.after) a
+			ELSE ARRAY(SELECT format('%s: %s -> %s', a.key, c.before -> a.key, a.value) FROM jsonb_each(c.after) a
 				WHERE a.value IS DISTINCT FROM c.before -> a.key AND a.key <> 'updated_at' ORDER BY a.key COLLATE "C") END AS what,
 		CASE WHEN c.ref IS NULL THEN 'all' WHEN k.id IS NOT NULL THEN CASE c.kind WHEN 'key' THEN '' ELSE 'key/' END || k.id
-			ELSE regexp_replace(c.ref, '(^|/)([0-9a-f]{12})[0-9a-f]{52}$', '\1\2…') END AS which
+			ELSE regexp_replace(c.ref, '(^|/)([0-9a-f]{12})[0-9a-f]{52}$', '\1\2...') END AS which
 	FROM rate_limit_changes c, LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id' ELSE 'key_id' END)::bigint AS id) k;
 COMMENT ON VIEW rate_limit_changed IS 'What was changed in the policy, in words.';
 COMMENT ON COLUMN rate_limit_changed.key_id IS 'The id of the API key that was changed, or whose override or ban was. NULL: another change.';
@@ -1095,7 +1095,7 @@ COMMENT ON COLUMN rate_limit_changes.seq IS 'The order in which the lines were w
 COMMENT ON COLUMN rate_limit_changes.xid IS 'The transaction. Proxies use it to find what has become visible since their last poll.';
 COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, key, rule, limit, override, ban, or the pause of all limits.';
 COMMENT ON COLUMN rate_limit_changes.ref IS
-	'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an override or a ban what it is for: tier/…, user/…, key/<digest>, network/…. NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';
+	'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an override or a ban what it is for: tier/..., user/..., key/<digest>, network/.... NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';
 COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
 COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change, and in parentheses the person, if the setting rate_limit.person has a name.';
 COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';

@@ -3,9 +3,9 @@
 -- session is.
 --
 -- A new partition is made as a table of its own and attached then. That takes a lock on
--- the whole table which writers do not wait for: CREATE TABLE … PARTITION OF would stop them. The
+-- the whole table which writers do not wait for: CREATE TABLE ... PARTITION OF would stop them. The
 -- same lock keeps other processes from making the same partition. There is no DEFAULT partition,
--- because DETACH … CONCURRENTLY does not work with one, and a new partition would have to wait until
+-- because DETACH ... CONCURRENTLY does not work with one, and a new partition would have to wait until
 -- all of its rows are read.
 
 CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
@@ -22,7 +22,7 @@ COMMENT ON FUNCTION rate_limit_partitions_of(text) IS 'The partitions of a table
 CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
 COMMENT ON FUNCTION rate_limit_partitions() IS
-	'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the partition is pending detach, so that ALTER TABLE … DETACH PARTITION … FINALIZE is still to come.';
+	'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the partition is pending detach, so that ALTER TABLE ... DETACH PARTITION ... FINALIZE is still to come.';
 
 CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
 DECLARE

@@ -16,7 +16,7 @@ RETURN (SELECT CASE u.i WHEN 1 THEN 0.001 ELSE power(1.04::double precision, u.i
 	FROM (SELECT i, n, sum(n) OVER (ORDER BY i) AS upto, sum(n) OVER () AS total FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
 	WHERE u.n > 0 AND u.upto >= least(greatest(ceil(p * u.total::double precision), 1), u.total::double precision) ORDER BY u.i LIMIT 1);
 COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS
-	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, wrong by 2 % at most; NULL: there are no decisions. Element 1 of the buckets counts decisions of up to 1 µs, element i + 1 those from 1.04^(i-1) to 1.04^i µs, up to element 512. Buckets of several rows can be added with rate_limit_sum.';
+	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, wrong by 2 % at most; NULL: there are no decisions. Element 1 of the buckets counts decisions of up to 1 us, element i + 1 those from 1.04^(i-1) to 1.04^i us, up to element 512. Buckets of several rows can be added with rate_limit_sum.';
 
 CREATE OR REPLACE VIEW rate_limit_traffic AS
 	SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region, m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency,

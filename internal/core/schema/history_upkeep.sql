@@ -3,7 +3,7 @@
 -- must not be able to delete what is to be kept.
 --
 -- rate_limit_upkeep takes no lock that stops a reader or a writer, so it removes no partition: that
--- is for rate_limit_drop_expired, or for history.Upkeep, which uses DETACH … CONCURRENTLY.
+-- is for rate_limit_drop_expired, or for history.Upkeep, which uses DETACH ... CONCURRENTLY.
 
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
 DECLARE
@@ -35,7 +35,7 @@ CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RET
 	ORDER BY CASE f.state WHEN 'pending' THEN 1 WHEN 'attached' THEN 2 ELSE 3 END, f.ends, f.name
 $$;
 COMMENT ON FUNCTION rate_limit_expired(timestamptz) IS
-	'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use each of them. state is attached; detached: a table that was a partition; or pending: DETACH … FINALIZE is still to come.';
+	'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use each of them. state is attached; detached: a table that was a partition; or pending: DETACH ... FINALIZE is still to come.';
 
 CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column

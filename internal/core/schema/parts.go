@@ -1,5 +1,7 @@
 package schema
 
+import "github.com/pgratelimit/pg-ratelimit/internal/core/session"
+
 //go:generate go test . -run TestTheGoFileIsCurrent -update
 
 // Counters creates the two tables of counts, or brings those of the npm library pg-ratelimit
@@ -23,8 +25,8 @@ const Policy = refusePolicy + policyLists + policyPeople + policyRules + policyO
 
 // Lock makes one process at a time run the rest of a migration. The number of the lock is
 // arbitrary. A lock on a table that is in use is not waited for longer than lock_timeout,
-// because all other users of the table wait behind it, and so do decisions.
-const Lock = `SELECT pg_advisory_xact_lock(1885827692);
+// because all other users of the table wait behind it, and so do decisions. No other timeout ends a migration.
+const Lock = session.SQL + `SELECT pg_advisory_xact_lock(1885827692);
 SELECT set_config('lock_timeout', '200ms', true);`
 
 // longerWait is for tables that no decision needs, and whose writers may take longer.
@@ -59,6 +61,7 @@ const File = `-- The tables of pg-ratelimit. Run this file if proxies may not cr
 -- rows. It can run any number of times. A proxy runs the same SQL on first use, unless auto_migrate is off.
 -- The first part has the two tables of counts and the registry of proxies, the second part the history, the third part
 -- the policy. Its comments are in internal/core/schema/*.sql. All need PostgreSQL 15 or newer.
+SET statement_timeout = 0;
 ` + counterTables + `
 BEGIN;` + waitForOthers + Nodes + `
 COMMIT;
@@ -68,10 +71,11 @@ COMMIT;
 
 BEGIN;` + waitForOthers + Policy + `
 COMMIT;
+RESET statement_timeout;
 `
 
 // waitForOthers takes the lock of Lock. A person who runs the file waits for locks of tables, so it
 // sets no lock_timeout.
 const waitForOthers = `
-DO $$ BEGIN PERFORM pg_advisory_xact_lock(1885827692); END $$;
+DO $$ BEGIN PERFORM set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout'; PERFORM pg_advisory_xact_lock(1885827692); END $$;
 `

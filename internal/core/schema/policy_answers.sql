@@ -77,10 +77,10 @@ CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS
 			WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
 				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name
 				WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
-			ELSE ARRAY(SELECT format('%s: %s → %s', a.key, c.before -> a.key, a.value) FROM jsonb_each(c.after) a
+			ELSE ARRAY(SELECT format('%s: %s -> %s', a.key, c.before -> a.key, a.value) FROM jsonb_each(c.after) a
 				WHERE a.value IS DISTINCT FROM c.before -> a.key AND a.key <> 'updated_at' ORDER BY a.key COLLATE "C") END AS what,
 		CASE WHEN c.ref IS NULL THEN 'all' WHEN k.id IS NOT NULL THEN CASE c.kind WHEN 'key' THEN '' ELSE 'key/' END || k.id
-			ELSE regexp_replace(c.ref, '(^|/)([0-9a-f]{12})[0-9a-f]{52}$', '\1\2…') END AS which
+			ELSE regexp_replace(c.ref, '(^|/)([0-9a-f]{12})[0-9a-f]{52}$', '\1\2...') END AS which
 	FROM rate_limit_changes c, LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id' ELSE 'key_id' END)::bigint AS id) k;
 COMMENT ON VIEW rate_limit_changed IS 'What was changed in the policy, in words.';
 COMMENT ON COLUMN rate_limit_changed.key_id IS 'The id of the API key that was changed, or whose override or ban was. NULL: another change.';

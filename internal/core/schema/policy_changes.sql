@@ -18,7 +18,7 @@ COMMENT ON COLUMN rate_limit_changes.seq IS 'The order in which the lines were w
 COMMENT ON COLUMN rate_limit_changes.xid IS 'The transaction. Proxies use it to find what has become visible since their last poll.';
 COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, key, rule, limit, override, ban, or the pause of all limits.';
 COMMENT ON COLUMN rate_limit_changes.ref IS
-	'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an override or a ban what it is for: tier/…, user/…, key/<digest>, network/…. NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';
+	'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an override or a ban what it is for: tier/..., user/..., key/<digest>, network/.... NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';
 COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
 COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change, and in parentheses the person, if the setting rate_limit.person has a name.';
 COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';

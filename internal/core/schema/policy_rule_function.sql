@@ -75,7 +75,7 @@ BEGIN
 	END IF;
 	RETURN CASE made WHEN 1 THEN 'created' ELSE 'changed' END;
 EXCEPTION WHEN check_violation THEN
-	-- The error names the argument first, and has no statement of this function. Events are those of an argument per_….
+	-- The error names the argument first, and has no statement of this function. Events are those of an argument per_....
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, row_text = PG_EXCEPTION_DETAIL;
 	IF fault NOT LIKE '%\_must\_%' THEN
 		RAISE;

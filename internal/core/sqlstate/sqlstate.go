@@ -19,6 +19,7 @@ const (
 	ProtocolViolation      = "08P01" // PgBouncer reports all its own errors with this code
 	FeatureNotSupported    = "0A000"
 	InvalidByteSequence    = "22021" // text that its encoding does not have, such as a NUL byte
+	Untranslatable         = "22P05" // text with a character that the encoding of the database does not have
 	InvalidText            = "22P02" // text that is no number, among others: how a transaction fails on purpose
 	ReadOnlyTransaction    = "25006" // the server is a standby or was made read-only
 	InvalidStatementName   = "26000" // no prepared statement has this name
@@ -60,6 +61,9 @@ func IsMissingTable(code string) bool {
 func IsAboutEntry(code string) bool {
 	return strings.HasPrefix(code, classDataException) || code == LockNotAvailable
 }
+
+// EncodingHint says what to do about Untranslatable.
+const EncodingHint = "the encoding of the database cannot store this text: use only characters that it has, or make the database with ENCODING 'UTF8'"
 
 // IsLostStatement reports whether a prepared statement is missing, or exists
 // although this session did not prepare it. Both happen behind a pooler that

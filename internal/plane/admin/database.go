@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
@@ -21,11 +22,15 @@ type Database struct {
 	conn  *pgx.Conn
 	dsn   string
 	known map[string]bool // the tables that hasTable has found
+	bound time.Duration   // of a statement; 0 is no bound
 
 	// The DSNs of the policy and of the counters if they are elsewhere, else "".
 	policy, counters string
 	other            *Database // the connection to that of the policy; nil before the first use
 }
+
+// Bound bounds the time of each statement.
+func (d *Database) Bound(bound time.Duration) { d.bound = bound }
 
 // Elsewhere says where the policy and the counters are, so that what needs more than this database can be shown.
 func (d *Database) Elsewhere(policy, counters string) {
@@ -186,7 +191,10 @@ func (d *Database) execute(ctx context.Context, sql string, args ...any) (change
 func (d *Database) send(ctx context.Context, sql string, args []any, read func(result pgx.Rows) error) error {
 	var batch pgx.Batch // without a transaction that runs, a batch is one
 	if d.conn.PgConn().TxStatus() == 'I' {
-		batch.Queue("SELECT set_config('lock_timeout', $1, true)", patience.String())
+		for _, guard := range session.Texts() {
+			batch.Queue(guard)
+		}
+		batch.Queue("SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)", patience.String(), d.bound.String())
 	}
 	batch.Queue(sql, args...).Query(read)
 	return d.findHolders(ctx, d.failure(d.conn.SendBatch(ctx, &batch).Close()), false)
@@ -263,7 +271,8 @@ func (d *Database) inTransaction(ctx context.Context, commands func(w *work), en
 		return w.err
 	}
 	for attempt := 1; ; attempt++ {
-		tx, err := d.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "BEGIN; SET LOCAL lock_timeout = '" + patience.String() + "'"})
+		tx, err := d.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "BEGIN; " +
+			"SET LOCAL jit = off; SET LOCAL lock_timeout = '" + patience.String() + "'; SET LOCAL statement_timeout = '" + d.bound.String() + "'"})
 		if err != nil {
 			return d.failure(err)
 		}

@@ -11,12 +11,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 )
 
 // The SQLSTATEs that mean something else to people than the server says.
 const (
 	insufficientPrivilege = "42501"
 	undefinedFunction     = "42883"
+	untranslatable        = sqlstate.Untranslatable
 	undefinedTable        = "42P01"
 	undefinedColumn       = "42703"
 	readOnlyTransaction   = "25006"
@@ -57,6 +59,8 @@ func (d *Database) failure(err error) error {
 		return fmt.Errorf("%s missing, or older than this program (%s): make them with: caddy pg-ratelimit migrate", missingPart(failed.Message), failed.Message)
 	case insufficientPrivilege:
 		return fmt.Errorf("the role %q may not do this: %s: use the administrator's role, see Roles in docs/policy.md", d.conn.Config().User, failed.Message)
+	case untranslatable:
+		return fmt.Errorf("%s (%s)", sqlstate.EncodingHint, failed.Message)
 	case dependentObjects:
 		return fmt.Errorf("something of another program depends on the tables: %s", failed.Detail)
 	case lockNotAvailable:

@@ -130,7 +130,7 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 
 // prepareSession sets the session up and takes the lock.
 func prepareSession(ctx context.Context, conn *pgx.Conn, patience time.Duration) error {
-	for _, setting := range []string{fmt.Sprintf("lock_timeout = %d", max(1, patience.Milliseconds())), "statement_timeout = 0", "idle_session_timeout = 0", "timezone = 'UTC'"} {
+	for _, setting := range []string{fmt.Sprintf("lock_timeout = %d", max(1, patience.Milliseconds())), "statement_timeout = 0", "idle_session_timeout = 0", "jit = off", "timezone = 'UTC'"} {
 		if _, err := conn.Exec(ctx, "SET "+setting); err != nil {
 			return err
 		}
@@ -183,7 +183,7 @@ func checkRetention(ctx context.Context, conn *pgx.Conn, o Options) error {
 		Field: "--before", Value: o.Before.UTC().Format(time.RFC3339),
 		Want: fmt.Sprintf("%s or later. Upkeep deletes days of the audit log after their retention (rate_limit_retention), archived or not, "+
 			"and a week must be left to repair an archive that fails. Archive younger days, or raise the retention: "+
-			"retention { audit … } in the configuration, or UPDATE rate_limit_retention SET keep = … WHERE what = 'audit'",
+			"retention { audit ... } in the configuration, or UPDATE rate_limit_retention SET keep = ... WHERE what = 'audit'",
 			deletedBefore.Add(margin).UTC().Format(time.RFC3339)),
 	})
 	return nil

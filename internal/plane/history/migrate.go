@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -28,7 +29,7 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 	if ready, _, err := isReady(ctx, db); err == nil && ready {
 		return nil // another process was faster
 	}
-	return fmt.Errorf("creating the tables of the history (a role that may create tables can run schema.sql instead): %w", failure)
+	return fmt.Errorf("creating the tables of the history (a role that may create tables can run schema.sql instead): %w", session.Explain(ctx, db, failure))
 }
 
 // isReady reports whether the tables are right, and whether those of the database are there in part.

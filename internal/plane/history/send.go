@@ -185,6 +185,9 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 		w.retained = false // a restore may bring tables without it
 	}
 	text := fmt.Errorf("writing the history: %w", failure)
+	if code == sqlstate.Untranslatable {
+		text = fmt.Errorf("writing the history: %s: %w", sqlstate.EncodingHint, failure)
+	}
 	if became == unknown {
 		return text
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -40,7 +41,12 @@ func (w *Writer) keepUp() error {
 	ctx, cancel := context.WithTimeout(w.closing, upkeepTimeout)
 	defer cancel()
 	var failure error
-	if err := batch.PanicError(func() { _, failure = doUpkeep(ctx, w.db, time.Time{}, upkeepAge) }); err != nil {
+	if err := batch.PanicError(func() {
+		_, failure = doUpkeep(ctx, w.db, time.Time{}, upkeepAge)
+		if harmful := session.Harmful(ctx, w.db); harmful != nil {
+			failure = errors.Join(failure, harmful)
+		}
+	}); err != nil {
 		return err
 	}
 	return failure

@@ -201,21 +201,24 @@ func (u *upkeep) skip(name, holders string) {
 	u.report.Skipped = append(u.report.Skipped, name+": held by "+holders)
 }
 
-// command runs a command that must not be part of a transaction.
+// command runs a command that must not be part of a transaction. It has settings of its own, since no guard can have
+// others for it, see package session.
 func (u *upkeep) command(ctx context.Context, sql string) error {
 	within, cancel := context.WithTimeout(ctx, ddlTimeout)
 	defer cancel()
-	statement := &pgdb.Statement{SQL: sql, Unnamed: true}
-	if err := u.db.Run(within, []*pgdb.Statement{statement}); err != nil {
+	command := &pgdb.Statement{SQL: sql, Unnamed: true, Alone: true}
+	statements := []*pgdb.Statement{{SQL: "SET statement_timeout = 0", Alone: true}, {SQL: "SET lock_timeout = 0", Alone: true}, command,
+		{SQL: "RESET statement_timeout", Alone: true}, {SQL: "RESET lock_timeout", Alone: true}}
+	if err := u.db.Run(within, statements); err != nil {
 		return err
 	}
-	return statement.Err
+	return command.Err
 }
 
 // query runs a query with parameters of type text, and returns the values of its rows. A value
 // that is NULL is nil, and a text that is empty is not.
 func query(ctx context.Context, db pgdb.DB, columns int, sql string, args ...string) ([][][]byte, error) {
-	statement := &pgdb.Statement{SQL: sql}
+	statement := &pgdb.Statement{SQL: sql, Unnamed: true}
 	for _, arg := range args {
 		statement.Args = append(statement.Args, arg)
 	}

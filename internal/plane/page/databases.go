@@ -105,7 +105,7 @@ func newPools(o *Options) (*pools, error) {
 			}
 			return err
 		}
-		config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		config.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 			now, err := o.current()
 			if err != nil {
 				return err
@@ -113,8 +113,8 @@ func newPools(o *Options) (*pools, error) {
 			db := admin.On(conn, now[of])
 			db.Elsewhere(now[ofPolicy], now[ofCounters])
 			conn.PgConn().CustomData()[theDatabase] = db
-			_, err = conn.Exec(ctx, fmt.Sprintf("SET statement_timeout = %d", askTimeout.Milliseconds()), pgx.QueryExecModeSimpleProtocol)
-			return err
+			db.Bound(askTimeout)
+			return nil
 		}
 		config.BeforeClose = func(conn *pgx.Conn) { databaseOf(conn).Close() } // and what it has opened itself
 		if p.byDSN[dsn], err = pgxpool.NewWithConfig(context.Background(), config); err != nil {

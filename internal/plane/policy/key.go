@@ -81,12 +81,12 @@ func Check(key string) bool {
 func Digest(key string) [32]byte { return sha256.Sum256([]byte(key)) }
 
 // Hint is how lists and logs show a key: KeyPrefix and the first four of its random
-// characters, as in "prl_4cQx…". A key of another form has none ("").
+// characters, as in "prl_4cQx...". A key of another form has none ("").
 func Hint(key string) string {
 	if !Check(key) {
 		return ""
 	}
-	return key[:len(KeyPrefix)+4] + "…"
+	return key[:len(KeyPrefix)+4] + "..."
 }
 
 // Bearer is the API key in a header: the value without spaces around it, and without the

@@ -90,7 +90,7 @@ func TestAMistypedKeyIsRefusedWithoutADatabase(t *testing.T) {
 
 func TestAHintShowsLittleOfAKey(t *testing.T) {
 	key := newKey(t)
-	if hint := policy.Hint(key); hint != key[:8]+"…" {
+	if hint := policy.Hint(key); hint != key[:8]+"..." {
 		t.Errorf("hint of %s is %s", key, hint)
 	}
 	for _, foreign := range []string{"", "sk_live_secret", "prl_secret", key[:36] + "!"} {

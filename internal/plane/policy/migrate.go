@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -31,7 +32,7 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 	if now, err := lookForTables(ctx, db); err == nil && now.policy == 1 {
 		return nil // another process was faster
 	}
-	return fmt.Errorf("creating the tables of the policy (a role that may create tables can run schema.sql instead): %w", failure)
+	return fmt.Errorf("creating the tables of the policy (a role that may create tables can run schema.sql instead): %w", session.Explain(ctx, db, failure))
 }
 
 // tablesFound is what schema.Ready returns.

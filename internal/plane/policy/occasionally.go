@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 )
 
 // occasionally does what is due from time to time. The caller holds refreshing. A failure is
@@ -22,6 +23,12 @@ func (p *Policy) occasionally(ctx context.Context) {
 			problems = append(problems, s.tooMany.Error())
 		}
 		_ = batch.PanicError(func() { p.settings.OnApplied(applied, p.poller.log, problems) })
+	}
+	if now.Sub(p.settingsAt) >= settingsInterval {
+		p.settingsAt = now
+		within, cancel := context.WithTimeout(ctx, refreshTimeout)
+		p.report("settings", session.Harmful(within, p.db))
+		cancel()
 	}
 	if now.Sub(p.forgotten) >= forgetInterval {
 		p.forgotten = now

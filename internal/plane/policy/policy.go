@@ -60,6 +60,8 @@ const (
 	// identities are looked up anew.
 	reloadAge    = time.Minute
 	reloadMicros = int64(reloadAge / time.Microsecond)
+	// settingsInterval is the time between two looks at settings that do harm.
+	settingsInterval = time.Minute
 	// forgetInterval is the time between two deletions of old changes.
 	forgetInterval = time.Hour
 	// forgetMost is what rate_limit_forget deletes at most.
@@ -106,6 +108,7 @@ type Policy struct {
 	loaded     time.Time
 	keysAt     time.Time // when the banned API keys are read again, after a failure
 	forgotten  time.Time
+	settingsAt time.Time         // when session.Harmful was asked
 	reported   map[string]string // the last error, by what failed
 
 	mu    sync.Mutex // guards stats

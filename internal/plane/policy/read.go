@@ -194,7 +194,7 @@ func lookUp(db pgdb.DB, calls []*lookup) (map[string]answer, error) {
 func read(ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, width int) ([]string, error) {
 	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return run(within, db, what, &pgdb.Statement{SQL: sql}, width)
+	return run(within, db, what, &pgdb.Statement{SQL: sql, Unnamed: true}, width)
 }
 
 // readWhole is read for a statement with wholeSQL, whose rows have three texts. The error is errIncomplete if the policy did not

@@ -105,6 +105,7 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 		p.lastError = ""
 		c.lastUsed = time.Since(p.created)
 		c.expires = c.lastUsed + jitter(p.cfg.maxLifetime)
+		c.uses = p.uses
 		putConn(p, c)
 	default:
 		p.open--

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -117,7 +118,7 @@ func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statemen
 		return failed
 	}
 	if e.fatal() {
-		return sessionEnded(statements[first:], a.started || i > first, e, failed)
+		return sessionEnded(statements[first:], session.Began(statements[first:], i-first, a.started), e, failed)
 	}
 	if sqlstate.ClosesConnection(e.code) {
 		c.discard = true

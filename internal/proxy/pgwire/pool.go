@@ -53,6 +53,7 @@ type Pool struct {
 	idleTimer   *time.Timer // calls closeExpired; set from the first idle connection on
 	cancels     int         // CancelRequests under way
 	unnamed     bool        // send statements without preparing them
+	uses        int         // conn.uses of a new connection: 0, except for a server of a test
 	lost        int         // how many times prepared statements were lost
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -65,13 +66,36 @@ func runOn(p *Pool, ctx context.Context, had time.Duration, c *conn, statements 
 			c.interrupt()
 		}
 	})
-	failed := pipeline(ctx, c, statements, unnamed)
+	var failed *runError
+	if c.uses > 0 && !statements[0].Unnamed {
+		c.uses--
+		failed = pipeline(ctx, c, statements, unnamed)
+	} else {
+		failed = guardedPipeline(ctx, c, statements, unnamed)
+	}
 	c.usable = stop() || errors.Is(ctx.Err(), context.DeadlineExceeded)
 	if had > 0 && c.usable {
 		_ = c.raw.SetDeadline(time.Time{})
 	}
 	if failed != nil {
 		settle(p, c, failed)
+	}
+	return failed
+}
+
+// guardedPipeline sends a guard before each transaction.
+func guardedPipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, unnamed bool) *runError {
+	guarded := session.Guard(statements, c.uses > 0)
+	failed := pipeline(ctx, c, guarded, unnamed)
+	if err := session.Apart(guarded); err != nil {
+		setAllFailed(statements, err, "")
+		return &runError{err: err}
+	}
+	if c.uses == 0 {
+		c.uses = session.Uses(guarded)
+	}
+	if failed != nil {
+		failed.retry = session.Own(failed.retry)
 	}
 	return failed
 }

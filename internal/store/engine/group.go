@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"sort"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
@@ -212,8 +213,11 @@ var (
 // read copies the statement's result, or its error, into the entries.
 func (g *group) read() {
 	err := g.statement.Err
-	if g.statement.Code == sqlstate.LockNotAvailable {
+	switch g.statement.Code {
+	case sqlstate.LockNotAvailable:
 		err = own.ErrLocked
+	case sqlstate.Untranslatable:
+		err = fmt.Errorf("%s: %w", sqlstate.EncodingHint, err)
 	}
 	if g.allOrNothing && errors.Is(err, pgdb.ErrRolledBack) {
 		err = nil // the rows say how much each row had room for

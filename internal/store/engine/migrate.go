@@ -11,6 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -189,7 +190,7 @@ func (t *tables) migrate() error {
 	if now, err := t.inspect(ctx); err == nil && now.counters {
 		return nil
 	}
-	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (a role that may, such as their owner, can run caddy pg-ratelimit migrate, or schema.sql, instead): %w", failure)
+	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (a role that may, such as their owner, can run caddy pg-ratelimit migrate, or schema.sql, instead): %w", session.Explain(ctx, t.server.db, failure))
 }
 
 // inspect finds out what tables there are, and reads the timeline, so that another one is noticed later. A failure of

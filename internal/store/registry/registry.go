@@ -17,6 +17,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
@@ -80,6 +81,8 @@ const (
 	newsInterval      = time.Second
 	// nodeTimeout is for one poll, with the write.
 	nodeTimeout = 2 * time.Second
+	// settingsInterval is the time between two looks at settings that do harm.
+	settingsInterval = time.Minute
 	// leaveTimeout is for the last write of the row.
 	leaveTimeout = 500 * time.Millisecond
 	// nodeRetry is the time to the next attempt after one that the server has refused. During a
@@ -108,6 +111,8 @@ type Registry struct {
 	readIn    time.Duration // the time to readAt; 0 if the server has not refused
 	failures  map[string]string
 	reported  string // what was reported of failures
+	harmAt    time.Time
+	harmful   string // what was reported of settings
 	others    liveProxies
 	toldLocal bool // Notice was told that limits are local
 	watching  watching
@@ -195,6 +200,10 @@ func (r *Registry) beat(now time.Time) {
 	r.store.Tick()
 	ctx, cancel := context.WithTimeout(r.closing, nodeTimeout)
 	defer cancel()
+	if !now.Before(r.harmAt) {
+		r.harmAt = now.Add(settingsInterval)
+		r.noticeSettings(ctx)
+	}
 	if !r.migrate(ctx, now) {
 		return
 	}
@@ -225,6 +234,18 @@ func (r *Registry) beat(now time.Time) {
 			}
 		}
 	}
+}
+
+// noticeSettings reports settings that do harm, once until they are others.
+func (r *Registry) noticeSettings(ctx context.Context) {
+	text := ""
+	if harmful := session.Harmful(ctx, r.db); harmful != nil {
+		text = harmful.Error()
+	}
+	if text != "" && text != r.harmful {
+		r.report(text)
+	}
+	r.harmful = text
 }
 
 // migrate makes the tables of the registry, unless they are right. It reports whether they may be.

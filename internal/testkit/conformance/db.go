@@ -96,6 +96,8 @@ var (
 		{"lost connections", testLostConnections},
 		{"fewer connections than calls", testFewerConnections},
 		{"closed", testDBClosed},
+		{"settings that do harm", testSettings},
+		{"settings that are named", testHarmful},
 	}
 	ofConnections = []dbTest{
 		{"a connection after a pause", testKeptConnection},

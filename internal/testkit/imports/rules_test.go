@@ -51,7 +51,10 @@ var rules = []rule{
 		dir:    "internal/core/timeline",
 		reason: "the store and both drivers compare timelines",
 	}, {
-		dir:    "internal/core/schema",
+		dir: "internal/core/session", ours: []string{"internal/core/results", "ratelimit/pgdb"},
+		reason: "both drivers put it before statements, and what runs statements names what it cannot undo",
+	}, {
+		dir: "internal/core/schema", ours: []string{"internal/core/session"},
 		reason: "it is SQL text, which every package may run",
 	}, {
 		dir:    "ratelimit/pgdb",
@@ -69,7 +72,7 @@ var rules = []rule{
 		dir: "internal/store/parts", ours: []string{"internal/core/batch", "internal/core/lease", "internal/core/results", "internal/core/schema", "internal/core/sqlstate", "internal/core/timeline", "internal/store/chain", "ratelimit", "ratelimit/pgdb"},
 		reason: "it divides calls among stores, which it knows by their interface only",
 	}, {
-		dir: "internal/store/registry", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/schema", "internal/core/sqlstate", "internal/core/timeline", "internal/store/chain", "ratelimit/pgdb"},
+		dir: "internal/store/registry", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/schema", "internal/core/session", "internal/core/sqlstate", "internal/core/timeline", "internal/store/chain", "ratelimit/pgdb"},
 		reason: "it registers a store of any kind, so it knows only an interface of it",
 	}, {
 		dir: "internal/store", ours: []string{"internal/store/chain", "internal/store/engine", "internal/store/local", "internal/store/parts", "internal/store/registry", "ratelimit/pgdb"},
@@ -87,7 +90,7 @@ var rules = []rule{
 		dir: "internal/store/leases", ours: []string{"internal/core/algorithm", "internal/core/batch", "internal/core/lease", "internal/store/own", "ratelimit"},
 		reason: "a package with own calls knows the engine by own, and no other such package",
 	}, {
-		dir: "internal/store/engine", ours: []string{"internal/store/chain", "internal/store/known", "internal/store/leases", "internal/store/own", "internal/store/settle", "internal/store/slots", "internal/core/batch", "internal/core/results", "internal/core/lease", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "internal/core/algorithm", "internal/core/schema", "ratelimit/pgdb"},
+		dir: "internal/store/engine", ours: []string{"internal/store/chain", "internal/store/known", "internal/store/leases", "internal/store/own", "internal/store/settle", "internal/store/slots", "internal/core/batch", "internal/core/results", "internal/core/lease", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "internal/core/algorithm", "internal/core/schema", "internal/core/session", "ratelimit/pgdb"},
 		reason: "the store knows a driver only as a pgdb.DB, and no proxy",
 	}, {
 		dir: "ratelimit/postgres", ours: []string{"internal/store", "internal/store/engine", "ratelimit", "ratelimit/pgdb"},
@@ -96,22 +99,22 @@ var rules = []rule{
 		dir: "internal/plane/columns", ours: []string{"ratelimit"},
 		reason: "it says what the tables of the policy have, to all that read or write them",
 	}, {
-		dir: "internal/plane/policy", ours: []string{"internal/plane/columns", "internal/core/batch", "internal/core/results", "internal/core/schema", "ratelimit", "ratelimit/pgdb"},
+		dir: "internal/plane/policy", ours: []string{"internal/plane/columns", "internal/core/batch", "internal/core/results", "internal/core/schema", "internal/core/session", "ratelimit", "ratelimit/pgdb"},
 		reason: "decisions about rules are pure functions; what reads the rules knows a database as a pgdb.DB",
 	}, {
 		dir: "internal/plane/policyfile", ours: []string{"internal/plane/columns", "internal/plane/policy", "internal/proxy/edge", "ratelimit"}, others: []string{"go.yaml.in/yaml/v3"},
 		reason: "it is the form of a file, and knows no database; edge is for names that are misspelt",
 	}, {
-		dir: "internal/plane/history", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/schema", "internal/core/sqlstate", "ratelimit", "ratelimit/pgdb"},
+		dir: "internal/plane/history", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/schema", "internal/core/session", "internal/core/sqlstate", "ratelimit", "ratelimit/pgdb"},
 		reason: "it writes what others decided, and knows a database as a pgdb.DB",
 	}, {
 		dir: "internal/testkit/policytest", ours: []string{"ratelimit", "internal/plane/policy"},
 		reason: "it makes rules and requests for tests, compiled and interpreted",
 	}, {
-		dir: "ratelimit/pgxdb", ours: []string{"internal/core/sqlstate", "internal/core/timeline", "ratelimit", "ratelimit/pgdb"}, others: []string{"github.com/jackc/pgx/v5"},
+		dir: "ratelimit/pgxdb", ours: []string{"internal/core/session", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "ratelimit/pgdb"}, others: []string{"github.com/jackc/pgx/v5"},
 		reason: "Go programs use this driver without a proxy",
 	}, {
-		dir: "internal/proxy/pgwire", ours: []string{"internal/core/results", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "ratelimit/pgdb"},
+		dir: "internal/proxy/pgwire", ours: []string{"internal/core/results", "internal/core/session", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "ratelimit/pgdb"},
 		reason: "this driver exists because pgx cannot be interpreted",
 	}, {
 		dir: "internal/proxy/edge", ours: []string{"internal/core/batch", "internal/core/lease", "ratelimit", "internal/plane/history", "internal/store/memory", "internal/plane/policy", "ratelimit/pgdb", "internal/store", "internal/store/chain", "internal/store/engine", "internal/store/registry"},
@@ -123,7 +126,7 @@ var rules = []rule{
 		dir: "traefikplugin", ours: []string{"internal/core/batch", "internal/proxy/edge", "internal/core/lease", "internal/proxy/pgwire", "ratelimit", "internal/plane/history", "internal/plane/policy", "ratelimit/pgdb"},
 		reason: "an adapter is thin and does not know the other one; pgdb is for the driver's type, batch for the interpreter",
 	}, {
-		dir: "internal/plane/admin", ours: []string{"internal/plane/columns", "internal/proxy/edge", "ratelimit", "internal/core/algorithm", "internal/plane/history", "ratelimit/pgxdb", "internal/plane/policy", "internal/plane/policyfile", "ratelimit/pgdb", "ratelimit/postgres", "internal/core/schema"},
+		dir: "internal/plane/admin", ours: []string{"internal/plane/columns", "internal/proxy/edge", "ratelimit", "internal/core/algorithm", "internal/plane/history", "ratelimit/pgxdb", "internal/plane/policy", "internal/plane/policyfile", "ratelimit/pgdb", "ratelimit/postgres", "internal/core/schema", "internal/core/session", "internal/core/sqlstate"},
 		others: []string{"github.com/jackc/pgx/v5"},
 		reason: "it is what administrators do with the database, and knows no proxy; edge is for which headers are secret, algorithm for deciding requests again",
 	}, {
@@ -156,7 +159,7 @@ var rules = []rule{
 		dir:    "internal/testkit/cluster/leash",
 		reason: "it ends processes of any kind",
 	}, {
-		dir: "internal/testkit/conformance", ours: []string{"internal/testkit/await", "internal/testkit/cluster", "internal/testkit/slownet", "ratelimit", "internal/core/algorithm", "ratelimit/pgdb"},
+		dir: "internal/testkit/conformance", ours: []string{"internal/core/session", "internal/testkit/await", "internal/testkit/cluster", "internal/testkit/slownet", "ratelimit", "internal/core/algorithm", "ratelimit/pgdb"},
 		others: []string{"pgregory.net/rapid"},
 		reason: "the tests of every store and driver run it, so it knows only their interfaces",
 	}, {

@@ -1,0 +1,128 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// harmfulSettings are settings of a database with the value that a statement has nevertheless.
+var harmfulSettings = []struct{ name, value, want string }{
+	{"jit_above_cost", "0", ""}, // see jit
+	{"statement_timeout", "50ms", "0"},
+	{"lock_timeout", "1ms", "0"},
+	{"idle_in_transaction_session_timeout", "1ms", "0"},
+	{"transaction_timeout", "60ms", "0"},
+	{"plan_cache_mode", "force_generic_plan", "auto"},
+	{"work_mem", "64kB", "4MB"},
+	{"enable_indexscan", "off", "on"},
+	{"enable_nestloop", "off", "on"},
+	{"enable_seqscan", "off", "on"},
+	{"enable_sort", "off", "on"},
+	{"join_collapse_limit", "1", "8"},
+	{"from_collapse_limit", "1", "8"},
+	{"parallel_setup_cost", "0", ""}, // see max_parallel_workers_per_gather
+}
+
+// testSettings: whatever the settings of the database, a statement runs without them, with others and by itself, and
+// nothing stays in the session. Where none does harm, nothing is set.
+func testSettings(t *testing.T, d *db) {
+	ask := func(name string) string {
+		s := statement("SELECT coalesce(current_setting($1::text, true), 'none')", name)
+		d.run(s)
+		return cells(d.t, s)[0]
+	}
+	d.run(statement("SELECT 1"))
+	if got := ask("jit") + " " + ask("max_parallel_workers_per_gather"); got != d.plain("jit")+" "+d.plain("max_parallel_workers_per_gather") {
+		t.Errorf("without harmful settings, %s is set", got)
+	}
+	plainWorkers := d.plain("max_parallel_workers_per_gather")
+	unnamed := statement("SELECT current_setting('jit')")
+	unnamed.Unnamed = true
+	d.run(unnamed)
+	if got := cells(d.t, unnamed)[0]; got != "off" {
+		t.Errorf("an unnamed statement runs with jit %s", got)
+	}
+	var wants []string
+	for _, s := range harmfulSettings {
+		if ask(s.name) == "none" {
+			continue // of a newer server
+		}
+		d.exec(fmt.Sprintf("DO $$ BEGIN EXECUTE format('ALTER DATABASE %%I SET %s = %%L', current_database(), '%s'); END $$", s.name, s.value))
+		if s.want != "" {
+			wants = append(wants, s.name+" "+s.want)
+		}
+	}
+	fresh := &db{t: t, DB: d.open(t, d.dsn), open: d.open, dsn: d.dsn}
+	defer fresh.Close()
+	for use := range 3 {
+		for _, want := range append([]string{"jit off", "max_parallel_workers_per_gather 0"}, wants...) {
+			name, value, _ := strings.Cut(want, " ")
+			s := statement("SELECT current_setting($1::text)", name)
+			if err := fresh.try(append(transaction(statement("SELECT 1"), s), statement("SELECT 2"))...); err != nil || s.Err != nil {
+				t.Fatalf("use %d, %s: %v; %v", use, name, err, s.Err)
+			}
+			if got := cells(fresh.t, s)[0]; got != value {
+				t.Errorf("use %d: %s is %s, want %s", use, name, got, value)
+			}
+		}
+	}
+	slow := statement("SELECT pg_sleep(0.2)::text")
+	fresh.run(slow)
+	if slow.Err != nil {
+		t.Errorf("a slow statement: %v", slow.Err)
+	}
+	// Alone is without them, as it must be.
+	alone := statement("SHOW max_parallel_workers_per_gather")
+	alone.Alone = true
+	fresh.run(alone)
+	if got := cells(fresh.t, alone)[0]; got != plainWorkers {
+		t.Errorf("a statement alone has max_parallel_workers_per_gather %s", got)
+	}
+}
+
+// plain is the value of a setting that nobody changed.
+func (d *db) plain(name string) string {
+	return cluster.Query[string](d.t, d.dsn, "SELECT boot_val FROM pg_settings WHERE name = $1", name)
+}
+
+// testHarmful: what cannot be undone is named with the statement that mends it, which does.
+func testHarmful(t *testing.T, d *db) {
+	if err := session.Harmful(context.Background(), d.DB); err != nil {
+		t.Errorf("of a plain database: %v", err)
+	}
+	for _, c := range []struct{ setting, want string }{
+		{"default_transaction_read_only = on", "default_transaction_read_only is on, so that nothing can be counted or written: ALTER ROLE"},
+		{"default_transaction_isolation = 'serializable'", "default_transaction_isolation is serializable, so that a decision is made again"},
+		{"idle_session_timeout = '10s'", "idle_session_timeout is 10s, so that a request after a pause waits for a new connection: ALTER ROLE"},
+		{"search_path = nowhere", "search_path is nowhere, which has no schema that exists: ALTER ROLE"},
+	} {
+		change := func(what string) {
+			cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"), "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I "+strings.ReplaceAll(what, "'", "''")+"', current_database()); END $$")
+		}
+		harmful := func() error {
+			fresh := d.open(t, d.dsn)
+			defer fresh.Close()
+			return session.Harmful(context.Background(), fresh)
+		}
+		change("SET " + c.setting)
+		err := harmful()
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v; want %q", c.setting, err, c.want)
+			continue
+		}
+		_, mend, _ := strings.Cut(err.Error(), ": ALTER")
+		mend = strings.ReplaceAll("ALTER"+mend, "; ", "")
+		cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"), mend)
+		if err := harmful(); err != nil {
+			t.Errorf("%s, mended: %v", c.setting, err)
+		}
+		name, _, _ := strings.Cut(c.setting, " ")
+		change("RESET " + name)
+		cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"), "DO $$ BEGIN EXECUTE format('ALTER ROLE %I IN DATABASE %I RESET "+name+"', session_user, current_database()); END $$")
+	}
+}
