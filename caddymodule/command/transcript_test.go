@@ -19,7 +19,7 @@ var varying = []struct {
 	with string
 }{
 	{regexp.MustCompile(`prl_[0-9A-Za-z]{33}`), "<KEY>"},
-	{regexp.MustCompile(`prl_[0-9A-Za-z]{4}…`), "<HINT>"},
+	{regexp.MustCompile(`prl_[0-9A-Za-z]{4}\.\.\.`), "<HINT>"},
 	{regexp.MustCompile(`[0-9a-f]{64}`), "<DIGEST>"},
 	{regexp.MustCompile(`[0-9a-f]{12}\.\.\.`), "<DIGEST...>"},
 	{regexp.MustCompile(`"20[23]\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"`), `"<TIME>"`},
