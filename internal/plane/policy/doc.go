@@ -31,8 +31,10 @@
 // # How changes take effect
 //
 // A Policy keeps a Snapshot of a database up to date, and looks identities up. Rules and
-// identities that are known hold while the database does not answer. What is known decides
-// first: a request is refused without a look-up if it is refused for every sender.
+// identities that are known hold while the database does not answer. Bans are looked at before any look-up. If a look-up
+// fails, one filter is left: see Policy.Evaluate.
+//
+// What a statement reads counts only if it sees all triggers of the policy: see readWhole.
 //
 // # Cost
 //
@@ -55,10 +57,10 @@
 //   - key.go: API keys. path.go: the one form of a path and of a host, and paths with parameters.
 //   - identities.go: caches of keys and users.
 //   - compile.go: rules become a Snapshot. pattern.go, counter.go: patterns and counters'
-//     keys. amount.go: overrides and billing periods. bans.go: networks, and what is banned.
+//     keys. amount.go: overrides and billing periods. bans.go: what is banned.
 //     index.go: which rules match. memo.go: what is remembered of it.
 //   - match.go: Evaluate, also if it is not known who sends a request. trace.go: why each rule applies or not.
 //   - policy.go: a Policy. refresh.go: what a Policy does in the background: it polls for changes (poll.go), reads the rules
-//     and bans that have changed (load.go has the statements, and read.go runs them), forgets the identities that have changed, and swaps the snapshot as a whole. occasionally.go: what it does from
-//     time to time. migrate.go: the tables. lookup.go: identities that are not cached, many in one statement.
+//     and bans that have changed (load.go has the statements, and read.go runs them), forgets the identities that have
+//     changed, and swaps the snapshot as a whole. occasionally.go: what it does from time to time. migrate.go: the tables. lookup.go: identities that are not cached, many in one statement.
 package policy
