@@ -163,19 +163,4 @@ keeps changes for 30 days. --json has the rows before and after.`,
 		changes, err := c.db.Changes(c.ctx, get[time.Duration](c, "since"), c.most())
 		return lines(changes, err, fields[admin.Row]("ID seq, AT at, BY by, KIND kind, WHICH which, WHAT what"))
 	},
-	commands: []entry{{
-		use:   "undo ID",
-		short: "Takes a change of the policy back",
-		long: `Takes back what the command or the transaction of a change did to the policy, if nothing newer has changed the
-same rows or refers to them: what it made is deleted, and what it deleted or changed is as before. ID is that of one of its lines.`,
-		example: "  caddy pg-ratelimit changes undo 17",
-		args:    []reader{numberOf("changes")},
-		do: func(c *call) error {
-			id := get[int64](c, "ID")
-			rows, err := c.db.Undo(c.ctx, id)
-			return show(c, map[string]int64{"undone": id, "rows": rows}, err, func(p *page, _ map[string]int64) {
-				p.print("The change %d is taken back. Rows: %d.\n", id, rows)
-			})
-		},
-	}},
 }

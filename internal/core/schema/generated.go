@@ -1100,61 +1100,6 @@ COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
 COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change, and in parentheses the person, if the setting rate_limit.person has a name.';
 COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
 COMMENT ON COLUMN rate_limit_changes.after IS 'The row after. NULL: it was deleted.';
-CREATE OR REPLACE FUNCTION rate_limit_undo(change bigint) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-	undone CONSTANT rate_limit_changes := (SELECT c FROM rate_limit_changes c WHERE c.seq = $1);
-	began CONSTANT bigint := (SELECT max(seq) FROM rate_limit_changes);
-	line record;
-	same text;
-	was jsonb;
-	names text;
-	taken bigint := 0;
-BEGIN
-	IF undone.seq IS NULL THEN
-		RAISE EXCEPTION 'change: %: must be the number of a change, as in rate_limit_changes.seq', change USING ERRCODE = 'no_data_found';
-	END IF;
-	SET CONSTRAINTS ALL DEFERRED;
-	FOR line IN SELECT c.*, t.name, t.keys, t.step FROM rate_limit_changes c LEFT JOIN LATERAL (SELECT k.*,
-				CASE WHEN c.before IS NULL THEN 100 - k.rank WHEN c.after IS NULL THEN k.rank ELSE 50 + k.rank END AS step
-			FROM (VALUES (1, 'tier', 'rate_limit_tiers', '{tier}'::text[]), (2, 'user', 'rate_limit_users', '{user_id}'), (3, 'key', 'rate_limit_api_keys', '{id}'), (4, 'rule', 'rate_limit_rules', '{name}'),
-				(5, 'limit', 'rate_limit_rule_limits', '{rule,name}'), (6, 'override', 'rate_limit_overrides', '{id}'), (7, 'ban', 'rate_limit_bans', '{id}')) AS k(rank, kind, name, keys)
-			WHERE k.kind = c.kind) t ON true
-		WHERE c.xid = undone.xid AND c.at = undone.at ORDER BY t.step NULLS FIRST, c.seq
-	LOOP
-		IF line.kind = 'pause' THEN
-			RAISE EXCEPTION 'change: %: is the pause of all limits, which begins and ends with the commands pause and resume', change USING ERRCODE = 'feature_not_supported';
-		END IF;
-		IF line.name IS NULL OR num_nonnulls(line.before, line.after) = 0 THEN
-			RAISE EXCEPTION 'change: %: cannot be taken back: its lines do not say what the rows were', change USING ERRCODE = 'feature_not_supported';
-		END IF;
-		SELECT string_agg(format('t.%1$I = r.%1$I', k), ' AND ') INTO same FROM unnest(line.keys) AS k;
-		EXECUTE format('SELECT to_jsonb(t) FROM %1$I t, jsonb_populate_record(NULL::%1$I, $1) r WHERE %2$s FOR UPDATE OF t', line.name, same) INTO was USING coalesce(line.after, line.before);
-		IF was IS NULL AND line.before IS NULL THEN
-			CONTINUE WHEN EXISTS (SELECT FROM rate_limit_changes c WHERE c.xid = pg_current_xact_id() AND c.kind = line.kind AND c.ref = line.ref AND c.after IS NULL); -- a cascade was faster
-		END IF;
-		IF was - 'updated_at' IS DISTINCT FROM line.after - 'updated_at' THEN
-			RAISE EXCEPTION 'change: %: cannot be taken back: something newer has changed the % %', change, line.kind, coalesce(line.ref, '') USING ERRCODE = 'object_not_in_prerequisite_state';
-		END IF;
-		SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) INTO names FROM pg_attribute a WHERE a.attrelid = line.name::regclass AND a.attnum > 0 AND NOT a.attisdropped;
-		IF line.after IS NULL THEN
-			EXECUTE format('INSERT INTO %1$I (%2$s) SELECT %2$s FROM jsonb_populate_record(NULL::%1$I, $1)', line.name, names) USING line.before;
-		ELSIF line.before IS NULL THEN
-			EXECUTE format('DELETE FROM %1$I t USING jsonb_populate_record(NULL::%1$I, $1) r WHERE %2$s', line.name, same) USING line.after;
-		ELSE
-			EXECUTE format('UPDATE %1$I t SET (%2$s) = (SELECT %2$s FROM jsonb_populate_record(NULL::%1$I, $2)) FROM jsonb_populate_record(NULL::%1$I, $1) r WHERE %3$s', line.name, names, same)
-				USING line.after, line.before;
-		END IF;
-		taken := taken + 1;
-	END LOOP;
-	SELECT c.kind, c.ref INTO line FROM rate_limit_changes c WHERE c.xid = pg_current_xact_id() AND c.seq > began AND c.after IS NULL AND NOT EXISTS (
-		SELECT FROM rate_limit_changes made WHERE made.xid = undone.xid AND made.at = undone.at AND made.kind = c.kind AND made.after - 'updated_at' = c.before - 'updated_at') LIMIT 1;
-	IF FOUND THEN
-		RAISE EXCEPTION 'change: %: cannot be taken back: the % %, which is newer, would be deleted', change, line.kind, coalesce(line.ref, '') USING ERRCODE = 'object_not_in_prerequisite_state';
-	END IF;
-	RETURN taken;
-END $$;
-COMMENT ON FUNCTION rate_limit_undo(bigint) IS
-	'Takes back what the transaction of a line of rate_limit_changes did to the policy, and returns how many rows it changed. It fails if something newer has touched one of them, or would be deleted with one.';
 `
 
 // policyCommands is policy_commands.sql.
@@ -1224,7 +1169,7 @@ DECLARE
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM (
 			SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,rate_limit_check_complete,rate_limit_rename_references,rate_limit_forget}'::text[])
-			UNION ALL SELECT 'administrator', unnest('{rate_limit_undo,rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key}'::text[])
+			UNION ALL SELECT 'administrator', unnest('{rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key}'::text[])
 			UNION ALL SELECT 'anybody', unnest('{rate_limit_change_ref,rate_limit_complete,rate_limit_rule}'::text[])) AS f(rights, name)
 		JOIN pg_proc p ON p.proname = f.name AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 	LOOP

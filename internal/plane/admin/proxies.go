@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"slices"
 	"time"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
 // Node is a proxy, and how far it has got.
@@ -117,19 +115,4 @@ func (d *Database) Changes(ctx context.Context, since time.Duration, most int) (
 	return d.Ask(ctx, `SELECT seq, at, by, kind, ref, key_id, before::text::json, after::text::json, which, what
 FROM rate_limit_changed WHERE at >= now() - $1::interval ORDER BY at DESC, seq DESC LIMIT $2::bigint`,
 		intervalOf(since), int64(most))
-}
-
-// Undo takes back what the transaction of a change did, if nothing newer has touched its rows, and returns how many rows it
-// changed. It is refused if proxies could then not use a rule that they can use now.
-func (d *Database) Undo(ctx context.Context, seq int64) (int64, error) {
-	var undone int64
-	err := d.together(ctx, func(w *work) {
-		w.stillUsable(func(policy.Wrong) error { return nil }, func(w *work) {
-			for _, rows := range some[int64](w, "SELECT rate_limit_undo($1)", seq) {
-				undone = rows
-			}
-			w.execute("SET CONSTRAINTS ALL IMMEDIATE")
-		})
-	})
-	return undone, err
 }
