@@ -194,12 +194,12 @@ func randomPolicy(t *rapid.T) []statement {
 			return nil
 		}
 		limited := rapid.IntRange(0, 4).Draw(t, "limits")
-		add(`INSERT INTO rate_limit_rules (name, family, priority, mode, action, hosts, paths, methods, networks, tiers, count_by, without_header, valid, cost, status, message, retry_after, ban_for, ban_after, ban_within, comment, settle)
-			VALUES ($1, $2, $3, $4, 'block', $5, $6, $7, $8::text[]::cidr[], $9, coalesce($10::text[], '{user}'), $11, $12::text::tstzrange, $13, $14::text::int, $15, $16::text::interval, $17::text::interval, $18::text::bigint, $17::text::interval, $19, $20)`,
+		add(`INSERT INTO rate_limit_rules (name, family, priority, mode, action, hosts, paths, methods, networks, tiers, count_by, without_header, valid, cost, status, message, retry_after, comment, settle)
+			VALUES ($1, $2, $3, $4, 'block', $5, $6, $7, $8::text[]::cidr[], $9, coalesce($10::text[], '{user}'), $11, $12::text::tstzrange, $13, $14::text::int, $15, $16::text::interval, $17, $18)`,
 			rule, maybe("plan", "no"), rapid.Int64Range(-3, 3).Draw(t, "priority"), draw("enforce", "shadow", "off"), list("a.test", "*.b.test", "[::1]"), list("/", "/a/*", "/u/*/f:#"),
 			list("GET", "POST", "NO"), list("10.0.0.0/8", "::ffff:10.1.0.0/112", "2001:db8::/32", "::1.2.3.4/128"), list(tiers[0], tiers[1], tiers[3]),
 			list("ip", "key", "header:X-No", "host"), draw("share", "skip"), draw(ranges...), 1+rapid.Int64Range(0, 5).Draw(t, "cost"), maybe("451", "503"), prose(),
-			maybe("0", "30 s"), maybe(durations...), maybe("5"), prose(), maybe("bytes", "status 401 403 = 1, else 0"))
+			maybe("0", "30 s"), prose(), maybe("bytes", "status 401 403 = 1, else 0"))
 		if limited == 0 {
 			continue
 		}
