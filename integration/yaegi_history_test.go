@@ -136,16 +136,3 @@ func TestInterpretedHistoryHasWhatCompiledHas(t *testing.T) {
 		t.Errorf("log: %s", log)
 	}
 }
-
-// While a page is open, the registry has the senders, the rates and the limits of the interpreted plugin.
-func TestInterpretedPluginShowsItsSenders(t *testing.T) {
-	p := loadPlugin(t)
-	dsn := policyDatabase(t, people)
-	handler := p.mustHandler(t, telling, object{"dsn": dsn, "timeout": "30s", "history": object{}, "prefix": "all", "key": "everybody", "limit": "1000 1h"})
-	await(t, "the key in the registry", func() bool {
-		cluster.Execute(t, dsn, "UPDATE rate_limit_nodes SET watched = now() + interval '1 h'")
-		askPath(handler, "/")
-		return cluster.Query[int64](t, dsn, `SELECT count(*) FROM rate_limit_nodes WHERE live::text ~ '"p": ?"all", ?"n": ?"everybody", ?"r"'
-			AND (live->'now'->>'allowed')::float8 > 0 AND live->>'outage' = '' AND live->'limits'->0->'limit'->>'Prefix' = 'all' AND live->'times_us'->'counts' IS NOT NULL`) == 1
-	})
-}

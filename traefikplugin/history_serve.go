@@ -20,7 +20,6 @@ func recordAll(p *process, calls []*batch.Call) {
 	records := make([]history.Record, len(calls))
 	counted := make([]*batch.Call, 0, len(calls)) // the calls of records
 	var writer *history.Writer                    // of counted
-	watched := false                              // writer is
 	for _, c := range calls {
 		q := c.Owner.(*edge.Request)
 		site := q.Site
@@ -34,7 +33,6 @@ func recordAll(p *process, calls []*batch.Call) {
 			addCounted(writer, records, counted)
 			counted = counted[:0]
 			writer = site.History
-			watched = history.IsWatched(writer)
 		}
 		r := &records[len(counted)]
 		counted = append(counted, c)
@@ -52,17 +50,6 @@ func recordAll(p *process, calls []*batch.Call) {
 			r.Outcome = history.Limited
 			r.Status = http.StatusTooManyRequests
 			r.Key = h.Key
-		}
-		if watched {
-			r.Key = h.StoredKey()
-			address := q.Facts.Address
-			assumed := q.Facts.Assumed
-			if !q.Asked {
-				address, assumed = site.Address(q.HTTP)
-			}
-			if !assumed {
-				r.Address = address
-			}
 		}
 		if q.Asked {
 			r.Duration = now.Sub(q.Began)

@@ -898,10 +898,9 @@ CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	log         oid,
 	local_from  timestamptz,
 	local_until timestamptz,
-	live        json,
-	watched     timestamptz,
 	cannot      text,
 	ended       timestamptz,
+	system      bigint DEFAULT (pg_control_system()).system_identifier,
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 );
 COMMENT ON TABLE rate_limit_nodes IS
@@ -917,9 +916,9 @@ COMMENT ON COLUMN rate_limit_nodes.paused IS 'Whether it obeys a pause of the li
 COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.';
 COMMENT ON COLUMN rate_limit_nodes.local_from IS 'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since it came to the list.';
 COMMENT ON COLUMN rate_limit_nodes.local_until IS 'When that ended.';
-COMMENT ON COLUMN rate_limit_nodes.live IS 'What the proxy does now, renewed each second while a page is open: its limits, counts and rates, whether requests have no decision, and the keys with the most requests. NULL: no page is open.';
-COMMENT ON COLUMN rate_limit_nodes.watched IS 'Until when a page is open that shows live. If it is to come in any row, all proxies write live.';
 COMMENT ON COLUMN rate_limit_nodes.cannot IS 'Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.';
+COMMENT ON COLUMN rate_limit_nodes.system IS
+	'The system identifier of the server that the proxy wrote to. A row of another one came with a restored copy, and says nothing about proxies here.';
 COMMENT ON COLUMN rate_limit_nodes.ended IS 'When it stopped in order. NULL: it runs, or it vanished.';
 CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 BEGIN
@@ -933,8 +932,8 @@ CREATE OR REPLACE VIEW rate_limit_proxies AS
 	SELECT n.node, n.region, n.version, n.ended IS NULL AND n.seen > now() - interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
 		rate_limit_behind(n.applied_seq, n.log) AS behind, n.paused, n.seen, n.local_from, n.local_until,
 		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems
-	FROM rate_limit_nodes n;
-COMMENT ON VIEW rate_limit_proxies IS 'The proxies, and how far each has got.';
+	FROM rate_limit_nodes n WHERE n.system = (SELECT system_identifier FROM pg_control_system());
+COMMENT ON VIEW rate_limit_proxies IS 'The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of another server are not here.';
 COMMENT ON COLUMN rate_limit_proxies.live IS 'Whether it runs.';
 COMMENT ON COLUMN rate_limit_proxies.policy IS 'Whether it has a policy.';
 COMMENT ON COLUMN rate_limit_proxies.behind IS 'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since they were restored.';
@@ -945,7 +944,7 @@ DECLARE
 BEGIN
 	FOR described IN SELECT a.attname, col_description(t.attrelid, t.attnum) AS description
 		FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_nodes'::regclass AND t.attname = a.attname
-		WHERE a.attrelid = 'rate_limit_proxies'::regclass AND a.attnum > 0 AND a.attname <> 'live'
+		WHERE a.attrelid = 'rate_limit_proxies'::regclass AND a.attnum > 0
 	LOOP
 		EXECUTE format('COMMENT ON COLUMN rate_limit_proxies.%I IS %L', described.attname, described.description);
 	END LOOP;

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -121,69 +120,3 @@ func limitOf(hit *ratelimit.Hit, mark *policy.Mark) ExplainedLimit {
 type keepOpen struct{ *pgxdb.DB }
 
 func (keepOpen) Close() {}
-
-// limitsSQL are limits of configurations as rows l, from $1, as ofLimits has them.
-const limitsSQL = `json_to_recordset($1::json) AS l(prefix text, durable boolean, algorithm text, events bigint, burst bigint, span bigint)`
-
-// limitUsageSQL are the columns of a Usage of a counter c of a limit l, of which u is used.
-const limitUsageSQL = `l.prefix, '' AS rule, '' AS limit_name, c.key, l.algorithm, u.used, coalesce(l.burst, l.events) AS quota,
-	100 * u.used / greatest(coalesce(l.burst, l.events), 1)::float8 AS percent, u.resets_at`
-
-// usageOfSQL is what a counter c has used of a limit l.
-const usageOfSQL = `CROSS JOIN LATERAL rate_limit_usage_of(l.algorithm, l.events, l.burst, l.span, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill,
-	c.remainder, c.hits, c.slots, c.expires_at) AS u`
-
-// ofLimits asks a question about limits of configurations.
-func ofLimits[T any](ctx context.Context, d *Database, limits []*ratelimit.Limit, question string, args ...any) ([]T, error) {
-	if len(limits) == 0 {
-		return []T{}, nil
-	}
-	type definition struct {
-		Prefix    string `json:"prefix"`
-		Durable   bool   `json:"durable"`
-		Algorithm string `json:"algorithm"`
-		Events    int64  `json:"events"`
-		Burst     *int64 `json:"burst"`
-		Span      *int64 `json:"span"`
-	}
-	all := make([]definition, len(limits))
-	for i, l := range limits {
-		all[i] = definition{Prefix: l.Prefix, Durable: l.Durable, Algorithm: l.Algorithm.String(), Events: l.Events}
-		if l.Burst > 0 {
-			all[i].Burst = &l.Burst
-		}
-		if span := l.Window.Microseconds(); span > 0 {
-			all[i].Span = &span
-		}
-	}
-	text, err := json.Marshal(all)
-	if err != nil {
-		return nil, err
-	}
-	return rows[T](ctx, d, question, append([]any{string(text)}, args...)...)
-}
-
-// NearLimits returns the counters of limits of configurations of which at least a share, in percent, is used, the
-// highest share first, at most so many.
-func (d *Database) NearLimits(ctx context.Context, limits []*ratelimit.Limit, percent float64, most int) ([]Usage, error) {
-	return ofLimits[Usage](ctx, d, limits, `SELECT `+limitUsageSQL+` FROM `+limitsSQL+` CROSS JOIN LATERAL rate_limit_counters(l.prefix, l.durable) AS c `+usageOfSQL+`
-WHERE u.used > 0 AND u.used >= coalesce(l.burst, l.events) * $2::float8 / 100 ORDER BY percent DESC LIMIT $3::bigint`, percent, int64(most))
-}
-
-// UsedOf returns how much is used of limits of configurations for a key, as it is given or as it is stored.
-func (d *Database) UsedOf(ctx context.Context, limits []*ratelimit.Limit, key string) ([]Usage, error) {
-	return ofLimits[Usage](ctx, d, limits, `SELECT `+limitUsageSQL+` FROM `+limitsSQL+` CROSS JOIN LATERAL rate_limit_counters(l.prefix, l.durable, rate_limit_key_forms($2::text[])) AS c `+usageOfSQL+`
-WHERE u.used > 0 ORDER BY l.prefix, c.key`, storedKeys(key))
-}
-
-// InFlight is how many requests of a prefix are in flight, all keys together.
-type InFlight struct {
-	Prefix   string
-	Requests int64
-}
-
-// InFlight returns how many requests are in flight, by the prefixes of limits that count them.
-func (d *Database) InFlight(ctx context.Context, limits []*ratelimit.Limit) ([]InFlight, error) {
-	return ofLimits[InFlight](ctx, d, limits, `SELECT l.prefix, sum(c.slots)::bigint FROM (SELECT DISTINCT prefix, durable FROM `+limitsSQL+` WHERE algorithm = 'in_flight') AS l
-CROSS JOIN LATERAL rate_limit_counters(l.prefix, l.durable) AS c GROUP BY 1`)
-}

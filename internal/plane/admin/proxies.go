@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 	"time"
 )
@@ -35,8 +34,6 @@ type Node struct {
 	SecondsAgo float64 `json:"seconds_ago"`
 	// Problems name the rules that the proxy cannot use, and what they should be.
 	Problems []string `json:"problems"`
-	// Report is what the proxy does now, if a page is open, see Watch.
-	Report json.RawMessage `json:"-"`
 	// Elsewhere is whether it counts in another database, and only its policy is here.
 	Elsewhere bool `json:"-" db:"-"`
 }
@@ -44,8 +41,8 @@ type Node struct {
 // Nodes returns the proxies in the order of their names.
 func (d *Database) Nodes(ctx context.Context) ([]Node, error) {
 	w := d.work(ctx)
-	nodes := list[Node](w, `SELECT p.node, p.region, p.version, p.live, p.ended, p.cannot, p.epoch, p.policy, p.behind, p.paused, p.seen, p.local_from, p.local_until, p.seconds_ago, p.problems, n.live
-FROM rate_limit_proxies p JOIN rate_limit_nodes n USING (node) ORDER BY node`)
+	nodes := list[Node](w, `SELECT p.node, p.region, p.version, p.live, p.ended, p.cannot, p.epoch, p.policy, p.behind, p.paused, p.seen, p.local_from, p.local_until, p.seconds_ago, p.problems
+FROM rate_limit_proxies p ORDER BY node`)
 	if w.err != nil || d.policy == "" {
 		return nodes, w.err
 	}
@@ -101,13 +98,6 @@ func (d *Database) Resume(ctx context.Context) error {
 // Paused returns the pause that is in force, or nil.
 func (d *Database) Paused(ctx context.Context) (*Pause, error) {
 	return row[Pause](ctx, d, "SELECT until, reason, paused_at, paused_by FROM rate_limit_pause WHERE until > now()")
-}
-
-// Watch has all proxies write Node.Report each second for so long. It waits for no row that is locked.
-func (d *Database) Watch(ctx context.Context, lasts time.Duration) error {
-	_, err := d.execute(ctx, `UPDATE rate_limit_nodes n SET watched = greatest(n.watched, now() + $1::interval)
-FROM (SELECT node FROM rate_limit_nodes FOR UPDATE SKIP LOCKED) AS free WHERE n.node = free.node`, intervalOf(lasts))
-	return err
 }
 
 // Changes returns the changes of the last duration, the latest first, at most so many: rows of rate_limit_changed.

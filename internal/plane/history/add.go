@@ -69,9 +69,6 @@ func Add(w *Writer, r *Record) {
 			addToUsage(u, r, micros)
 		}
 	}
-	if w.seen != nil {
-		see(w.seen, r, w.settings.Address)
-	}
 	var wake func()
 	if audited {
 		wake = addRow(w, r, micros, weight)

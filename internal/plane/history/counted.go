@@ -29,9 +29,6 @@ func AddCounted(w *Writer, records []Record) []int {
 			left = append(left, i)
 			continue
 		}
-		if w.seen != nil {
-			see(w.seen, r, w.settings.Address)
-		}
 		if r.User != "" {
 			if u := w.totals.usageOf(micros/3600000000, r); u == nil {
 				w.stats.DroppedUsage++

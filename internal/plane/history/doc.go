@@ -7,7 +7,6 @@
 //   - pending.go, row.go: the rows of the audit log that wait. totals.go, buckets.go: the metrics and
 //     the usage that wait.
 //   - writer.go: the background work. send.go, parcel.go: a batch is written, once.
-//   - watch.go: what a page shows of it while one is open.
 //   - upkeep.go: partitions, roll-up and retention. tend.go: a Writer calls it.
 //
 // Traefik interprets this package: see package batch for what that means.

@@ -69,8 +69,7 @@ type Record struct {
 	// not: prefix, key, prefix, key and so on.
 	Also []string
 
-	Audit   Audit
-	Watched bool // see IsWatched
+	Audit Audit
 }
 
 // Audit says which requests of a limit are in the audit log.

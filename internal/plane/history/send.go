@@ -43,7 +43,7 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 		until = w.pending.before(now)
 		w.delayed = now
 	}
-	due := all || w.seen != nil || time.Since(w.totalled) >= totalsInterval // a page shows them
+	due := all || time.Since(w.totalled) >= totalsInterval
 	if due {
 		w.totals.collect()
 		w.totalled = time.Now()

@@ -85,7 +85,6 @@ type totals struct {
 	last    *cell // that of the last record
 	minutes map[int64]*minute
 	usage   map[usageKey]*usage
-	done    map[string][]int64 // the counts of all cells that were in cells, by prefix and OutcomeKind
 
 	// What the next batches take, before anything of the maps.
 	cellsLeft []*cell
@@ -93,7 +92,7 @@ type totals struct {
 }
 
 func newTotals() totals {
-	return totals{cells: make(map[cellKey]*cell), minutes: make(map[int64]*minute), usage: make(map[usageKey]*usage), done: make(map[string][]int64)}
+	return totals{cells: make(map[cellKey]*cell), minutes: make(map[int64]*minute), usage: make(map[usageKey]*usage)}
 }
 
 // cellOf returns the cell of a record that is not that of the last record, or nil if there are too
@@ -182,7 +181,6 @@ func (t *totals) collect() {
 		t.cellsLeft = make([]*cell, 0, len(t.cells))
 		for _, c := range t.cells {
 			t.cellsLeft = append(t.cellsLeft, c)
-			AddCounts(t.done, c.of.prefix, c.counts)
 		}
 		t.cells = make(map[cellKey]*cell)
 		t.last = nil
@@ -193,28 +191,6 @@ func (t *totals) collect() {
 			t.usageLeft = append(t.usageLeft, u)
 		}
 		t.usage = make(map[usageKey]*usage)
-	}
-}
-
-// addByPrefix adds all requests since the start, as done has them.
-func (t *totals) addByPrefix(to map[string][]int64) {
-	for prefix, counts := range t.done {
-		AddCounts(to, prefix, counts)
-	}
-	for _, c := range t.cells {
-		AddCounts(to, c.of.prefix, c.counts)
-	}
-}
-
-// AddCounts adds counts to those of a prefix.
-func AddCounts(to map[string][]int64, prefix string, counts []int64) {
-	sums := to[prefix]
-	if sums == nil {
-		sums = make([]int64, len(outcomeKinds))
-		to[prefix] = sums
-	}
-	for i, n := range counts {
-		sums[i] += n
 	}
 }
 

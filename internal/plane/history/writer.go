@@ -63,9 +63,8 @@ type Writer struct {
 	mu      sync.Mutex // guards all that follows
 	pending pending
 	totals  totals
-	sent    load  // of the batches that are being sent, or will be sent again
-	seen    *seen // nil unless a page is open
-	failing bool  // the last attempt failed
+	sent    load // of the batches that are being sent, or will be sent again
+	failing bool // the last attempt failed
 	closed  bool
 	stats   Stats
 	wake    context.CancelFunc // ends the wait between two flushes
@@ -84,9 +83,6 @@ type Writer struct {
 	totalled   time.Time // when metrics and usage were last written
 	told       time.Time // when OnError was last called
 	toldOf     int64     // how many drops OnError has been told of
-
-	watched int32 // 1 while seen is not nil; atomic
-	view    watch // only Watch uses it
 
 	upkeepText string // the last failure of Upkeep; only upkeepLoop uses it
 }

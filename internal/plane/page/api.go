@@ -60,9 +60,9 @@ func sectionOf(name string) *question {
 var questions = map[string]*question{
 	"session": asking(http.MethodGet, func(_ context.Context, s *Server, _ *struct{}) (any, error) { return s.session(), nil }),
 	"state": asking(http.MethodGet, func(ctx context.Context, s *Server, _ *struct{}) (any, error) {
-		return json.RawMessage(s.state(ctx, watchTime)), nil
+		return json.RawMessage(s.state(ctx)), nil
 	}),
-	"proxies": sectionOf("proxies"), "limits": sectionOf("limits"), "near": sectionOf("near"),
+	"proxies": sectionOf("proxies"), "near": sectionOf("near"),
 	"bans":     askingOf(http.MethodGet, ofPolicy, listBans),
 	"changes":  askingOf(http.MethodGet, ofPolicy, listChanges),
 	"top":      asking(http.MethodGet, top),

@@ -15,7 +15,6 @@ type drawing struct {
 		Banner  struct{ At time.Time }
 		Traffic *trafficSection
 		Changes struct{ Changes, Rules []changed }
-		Proxies struct{ Proxies []started }
 	}
 }
 
@@ -23,12 +22,6 @@ type drawing struct {
 type changed struct {
 	At                   time.Time
 	By, Kind, Name, Text string
-}
-
-// started says when a proxy has started, if that is known.
-type started struct {
-	Node    string
-	UpSince string `json:"up_since"`
 }
 
 // chart has what was allowed, what was refused and what had no decision a second, each on a scale of its own: few
@@ -168,10 +161,10 @@ func joined(changes []changed) (groups [][]changed) {
 // period is a time since which the lists may count.
 type period struct{ Value, Text string }
 
-// periods are those that can be chosen: fixed ones, and since the last changes of rules, limits and tiers and the starts of proxies.
+// periods are those that can be chosen: fixed ones, and since the last changes of rules, limits and tiers.
 func (d *drawing) periods() []period {
 	all := []period{
-		{"now", "this page is open, live"}, {"1h", "1 hour ago"}, {"24h", "24 hours ago"}, {"7d", "7 days ago"},
+		{lastHour, "1 hour ago"}, {"24h", "24 hours ago"}, {"7d", "7 days ago"},
 		{"time", "a time of the last 24 hours …"},
 	}
 	add := func(at, text string) {
@@ -194,11 +187,6 @@ func (d *drawing) periods() []period {
 			text += fmt.Sprintf(" and %d more", more)
 		}
 		add(at.UTC().Format(time.RFC3339Nano), text)
-	}
-	proxies := slices.DeleteFunc(d.State.Proxies.Proxies, func(p started) bool { return p.UpSince == "" })
-	slices.SortStableFunc(proxies, func(a, b started) int { return strings.Compare(b.UpSince, a.UpSince) })
-	for _, p := range proxies[:min(len(proxies), 5)] {
-		add(p.UpSince, p.Node+" started")
 	}
 	if !slices.ContainsFunc(all, func(p period) bool { return p.Value == d.Since }) && d.Since != "" {
 		add(d.Since, "chosen")

@@ -12,8 +12,6 @@ const (
 	// lookInterval is between two looks at the registry, and lookTimeout is for one. After it the database is down.
 	lookInterval = 800 * time.Millisecond
 	lookTimeout  = 3 * time.Second
-	// watchTime is for how long proxies report after a page has asked.
-	watchTime = 10 * time.Second
 	// freshTime is how long an answer waits for questions that have been answered before: it then has the last
 	// answers. firstTime is for the first answers.
 	freshTime = 500 * time.Millisecond
@@ -41,28 +39,25 @@ type collector struct {
 	mu        sync.Mutex // guards all that follows
 	questions []*repeated
 	asked     time.Time // when somebody last asked
-	until     time.Time // until when proxies are to report
 
-	up        bool
-	failure   string
-	since     time.Time     // since when it is down
-	back      time.Time     // when it came back last; the zero time: it was not down after it had answered
-	answered  bool          // it has answered since began
-	latency   time.Duration // of the last look at the registry
-	unwatched string        // why proxies cannot be told that a page is open
-	began     time.Time     // when the collector began to ask
-	now       time.Time     // by the clock of the server, at the last look
-	proxies   []*proxy      // in the order of their names
-	pause     *admin.Pause
-	minutes   []admin.Minute
-	changes   []admin.Row // of the last hour
+	up       bool
+	failure  string
+	since    time.Time     // since when it is down
+	back     time.Time     // when it came back last; the zero time: it was not down after it had answered
+	answered bool          // it has answered since then
+	latency  time.Duration // of the last look at the registry
+	now      time.Time     // by the clock of the server, at the last look
+	proxies  []admin.Node  // in the order of their names
+	pause    *admin.Pause
+	minutes  []admin.Minute
+	changes  []admin.Row // of the last hour
 	// ruleChanges are those of rules, limits and tiers.
 	ruleChanges []admin.Row
 	bans        []admin.Ban
 	modes       map[string]int64 // how many rules that hold now have each mode
 	rules       ruleNames        // nil: not known yet
 	near        nearSection
-	flights     map[string]int64 // requests in flight by prefix
+	top         map[string]any // of the last hour; nil: not known yet
 	warnings    []admin.RuleWarning
 	obeying     []admin.Node       // the proxies with the policy, if it is elsewhere
 	failures    map[dataset]string // why a database other than that of the counters does not answer
@@ -78,7 +73,7 @@ type repeated struct {
 
 	next time.Time
 	done chan struct{} // is closed when the question under way has its answer; nil: none is under way
-	told bool          // it was answered, or has failed, since began
+	told bool          // it was answered, or has failed, since somebody began to ask
 }
 
 func newCollector(p *pools) *collector {
@@ -87,29 +82,27 @@ func newCollector(p *pools) *collector {
 	c.questions = []*repeated{
 		{of: ofCounters, interval: lookInterval, ask: c.look}, {of: ofHistory, interval: 2 * time.Second, ask: c.readTraffic},
 		{of: ofPolicy, interval: 2 * time.Second, ask: c.readPolicy}, {of: ofCounters, interval: 3 * time.Second, ask: c.readNear},
+		{of: ofHistory, interval: 5 * time.Second, ask: c.readTop},
 	}
 	return c
 }
 
-// The questions whose answers have something of their own: look says whether the database is up, and near may take
-// long.
-const questionLook, questionNear = 0, 3
+// The questions whose answers have something of their own: look says whether the database is up, and near and top may
+// take long.
+const questionLook, questionNear, questionTop = 0, 3, 4
 
 func (c *collector) close() { c.shut() }
 
 // refresh asks what is old, and waits for the answers: for the first ones, and else for freshTime. The first answer of
-// near is waited for only if needsNear. Proxies report for so long.
-func (c *collector) refresh(ctx context.Context, needsNear bool, watch time.Duration) {
+// near is waited for only if needsNear, and that of top never.
+func (c *collector) refresh(ctx context.Context, needsNear bool) {
 	now := time.Now()
 	waits := map[chan struct{}]time.Duration{}
 	c.mu.Lock()
 	if now.Sub(c.asked) > idleAfter {
-		c.forget(now)
+		c.forget()
 	}
 	c.asked = now
-	if until := now.Add(watch); until.After(c.until) {
-		c.until = until
-	}
 	for i, q := range c.questions {
 		if q.done == nil && !now.Before(q.next) && c.closing.Err() == nil {
 			q.done = make(chan struct{})
@@ -117,7 +110,7 @@ func (c *collector) refresh(ctx context.Context, needsNear bool, watch time.Dura
 		}
 		switch {
 		case q.done == nil:
-		case q.told || i == questionNear && !needsNear:
+		case q.told || i == questionTop || i == questionNear && !needsNear:
 			waits[q.done] = freshTime
 		case i == questionNear:
 			waits[q.done] = askTimeout
@@ -137,8 +130,8 @@ func (c *collector) refresh(ctx context.Context, needsNear bool, watch time.Dura
 }
 
 // forget forgets what was known when nobody asked any more. The caller holds the mutex.
-func (c *collector) forget(now time.Time) {
-	c.began, c.proxies, c.obeying = now, nil, nil
+func (c *collector) forget() {
+	c.proxies, c.obeying, c.top = nil, nil, nil
 	c.up, c.failure, c.back, c.answered = true, "", time.Time{}, false
 	for _, q := range c.questions {
 		q.told, q.next = false, time.Time{}
@@ -194,17 +187,17 @@ func (c *collector) setUp(err error) {
 	}
 }
 
-// loading reports whether something has not been answered yet, apart from near. The caller holds the mutex.
+// loading reports whether something has not been answered yet, apart from near and top. The caller holds the mutex.
 func (c *collector) loading() bool {
 	for i, q := range c.questions {
-		if !q.told && i != questionNear {
+		if !q.told && i != questionNear && i != questionTop {
 			return true
 		}
 	}
 	return false
 }
 
-// look reads the registry and the pause, and has proxies report.
+// look reads the registry and the pause.
 func (c *collector) look(ctx context.Context, db *admin.Database) error {
 	asked := time.Now()
 	nodes, err := db.Nodes(ctx)
@@ -217,27 +210,13 @@ func (c *collector) look(ctx context.Context, db *admin.Database) error {
 		return err
 	}
 	c.mu.Lock()
-	watch := time.Until(c.until)
-	c.mu.Unlock()
-	failed := db.Watch(ctx, max(watch, time.Second))
-	if db.Conn().IsClosed() {
-		return failed
-	}
-	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unwatched = ""
-	if failed != nil {
-		c.unwatched = oneLine(failed.Error())
-	}
 	nodes = admin.AddObeying(nodes, c.obeying)
 	c.latency, c.pause, c.now = latency, pause, time.Now()
 	if len(nodes) > 0 {
 		c.now = nodes[0].Seen.Add(time.Duration(nodes[0].SecondsAgo * float64(time.Second)))
 	}
-	c.proxies = nil
-	for i := range nodes {
-		c.proxies = append(c.proxies, newProxy(&nodes[i]))
-	}
+	c.proxies = nodes
 	return nil
 }
 

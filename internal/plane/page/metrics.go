@@ -1,30 +1,29 @@
 package page
 
 import (
-	"math"
+	"context"
+	"errors"
+	"maps"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
 // namespace begins the names of the metrics. Those of Caddy itself begin with caddy_.
 const namespace = "pg_ratelimit"
 
-// scrapeTime is for how long proxies report after a scrape, so that counters are complete if scrapes come once a minute
-// or more often.
-const scrapeTime = 90 * time.Second
-
 // serveMetrics serves the numbers of all proxies for Prometheus.
 func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	c := s.collector
-	c.refresh(r.Context(), false, scrapeTime)
+	c.refresh(r.Context(), false)
+	_ = s.ask(r.Context(), ofHistory, s.requests.read) // after a failure the sums stay as they were
 	registry := prometheus.NewPedanticRegistry()
-	if err := registry.Register(numbers{c}); err != nil {
+	if err := errors.Join(registry.Register(numbers{c}), registry.Register(&s.requests)); err != nil {
 		failureOf(err).write(w)
 		return
 	}
@@ -32,7 +31,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, r)
 }
 
-// numbers are what the proxies have counted. docs/page.md lists the metrics.
+// numbers are the states of the database and the proxies. docs/page.md lists the metrics.
 type numbers struct{ of *collector }
 
 // Describe implements prometheus.Collector. It names nothing: the registry checks what Collect sends.
@@ -43,26 +42,22 @@ func (n numbers) Collect(to chan<- prometheus.Metric) {
 	c := n.of
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	send := func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
+	gauge := func(name, help string, value float64, labels ...string) {
 		names, values := []string{}, []string{}
 		for i := 0; i < len(labels); i += 2 {
 			names, values = append(names, labels[i]), append(values, labels[i+1])
 		}
-		to <- prometheus.MustNewConstMetric(prometheus.NewDesc(namespace+"_"+name, help, names, nil), kind, value, values...)
-	}
-	gauge := func(name, help string, value float64, labels ...string) {
-		send(prometheus.GaugeValue, name, help, value, labels...)
-	}
-	counter := func(name, help string, value int64, labels ...string) {
-		send(prometheus.CounterValue, name, help, float64(value), labels...)
+		desc := prometheus.NewDesc(namespace+"_"+name, help, names, nil)
+		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, values...)
 	}
 	gauge("database_up", "1 if the database answers the page, else 0.", oneIf(c.up))
 	if !c.up {
 		return
 	}
 	gauge("paused", "1 if all limits of the database are paused, else 0.", oneIf(c.pause != nil))
-	for _, p := range c.proxies {
-		node, version := p.Node.Node, ""
+	for i := range c.proxies {
+		p := &c.proxies[i]
+		node, version := p.Node, ""
 		if p.Version != nil {
 			version = *p.Version
 		}
@@ -76,57 +71,72 @@ func (n numbers) Collect(to chan<- prometheus.Metric) {
 			}
 			gauge("proxy_changes_behind", "Changes of the policy that the proxy has yet to apply. -1: it is not known.", behind, "node", node)
 		}
-		if !p.reports() {
-			continue
-		}
-		for prefix, counts := range p.now.Requests {
-			for kind, count := range counts {
-				counter("requests_total", "Requests by prefix of the limit and by what happened, as in the history. They need history, and are those since the proxy has started.",
-					count, "node", node, "prefix", prefix, "decision", history.OutcomeKind(kind).String())
-			}
-		}
-		for _, m := range storeCounts {
-			send(m.kind, m.metric, m.help, float64(p.now.Counts[m.name]), "node", node)
-		}
-		for class, count := range p.now.Errors {
-			counter("errors_total", "Errors of the database by class.", count, "node", node, "class", class)
-		}
-		gauge("local", "1 if the proxy limits by itself because the database makes no decisions (on_error local), else 0.", oneIf(p.now.LocalSince > 0), "node", node)
-		to <- histogramOf(&p.now.Times, node)
 	}
 }
 
-// storeCounts are the counts of stores in the reports of proxies, and the metrics of them.
-var storeCounts = []struct {
-	name, metric, help string
-	kind               prometheus.ValueType
-}{
-	{"batches", "batches_total", "Batches of requests that the database was asked about.", prometheus.CounterValue},
-	{"requests", "batched_requests_total", "Requests in these batches.", prometheus.CounterValue},
-	{"failures", "failed_batches_total", "Batches for which no decision came.", prometheus.CounterValue},
-	{"blocked", "blocked_total", "Requests that were refused without asking the database.", prometheus.CounterValue},
-	{"leased", "leased_total", "Requests that passed without asking the database.", prometheus.CounterValue},
-	{"blocked_keys", "blocked_keys", "Keys that are refused without asking the database.", prometheus.GaugeValue},
-	{"leases", "leases", "Keys of which units are charged in advance.", prometheus.GaugeValue},
-	{"leased_units", "leased_units", "Units that are charged in advance, and not used yet.", prometheus.GaugeValue},
-	{"waiting", "waiting_requests", "Requests that wait for a decision.", prometheus.GaugeValue},
-	{"in_flight", "in_flight", "What requests hold of limits of requests in flight.", prometheus.GaugeValue},
+// requestSums are the requests of the minutes since the server of the page began, by prefix and decision. A proxy may
+// write a minute late.
+type requestSums struct {
+	mu    sync.Mutex // guards what follows
+	since time.Time  // the first minute that is read again
+	past  map[[2]string]int64
+	last  map[[2]string]int64 // of the minutes from since on
 }
 
-var proxyTimes = prometheus.NewDesc(namespace+"_batch_duration_seconds", "How long the database took for a batch, retries included.", []string{"node"}, nil)
+// lateTime is how late a proxy may write a minute.
+const lateTime = 15 * time.Minute
 
-// histogramOf has buckets from 128 µs to 8.4 s.
-func histogramOf(h *chain.Histogram, node string) prometheus.Metric {
-	const least, most, microsecond = 7, 23, 1e-6
-	buckets := map[float64]uint64{}
-	total := int64(0)
-	for i, n := range h.Counts {
-		total += n
-		if i >= least && i <= most {
-			buckets[math.Ldexp(1, i)*microsecond] = uint64(total)
-		}
+// read reads the minutes that may have changed.
+func (s *requestSums) read(ctx context.Context, db *admin.Database) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, err := db.Now(ctx)
+	if err != nil {
+		return err
 	}
-	return prometheus.MustNewConstHistogram(proxyTimes, uint64(total), float64(h.Sum)*microsecond, buckets, node)
+	if s.since.IsZero() {
+		s.since = now.Truncate(time.Minute)
+	}
+	until := now.Add(-lateTime).Truncate(time.Minute)
+	rows, err := db.Ask(ctx, `SELECT prefix, decision, time < $2::timestamptz AS past, sum(n)::bigint AS n
+FROM rate_limit_metrics, LATERAL (VALUES ('allowed', allowed), ('limited', limited), ('blocked', blocked), ('rejected', rejected),
+	('error', errors), ('shadow', shadow)) AS d(decision, n)
+WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.since, until)
+	if err != nil {
+		return err
+	}
+	s.last = map[[2]string]int64{}
+	for i := range rows {
+		sums := s.last
+		if rows[i].Get("past") == true {
+			sums = s.past
+		}
+		sums[[2]string{rows[i].Text("prefix"), rows[i].Text("decision")}] += rows[i].Get("n").(int64)
+	}
+	if until.After(s.since) {
+		s.since = until
+	}
+	return nil
+}
+
+// Describe implements prometheus.Collector, as numbers does.
+func (s *requestSums) Describe(chan<- *prometheus.Desc) {}
+
+var requestsDesc = prometheus.NewDesc(namespace+"_requests_total",
+	"Requests by prefix of the limit and by what happened, as in the history. They are those since this page's server has started.",
+	[]string{"prefix", "decision"}, nil)
+
+// Collect implements prometheus.Collector.
+func (s *requestSums) Collect(to chan<- prometheus.Metric) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sums := maps.Clone(s.past)
+	for labels, n := range s.last {
+		sums[labels] += n
+	}
+	for labels, n := range sums {
+		to <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(n), labels[0], labels[1])
+	}
 }
 
 func oneIf(is bool) float64 {

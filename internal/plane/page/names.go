@@ -4,7 +4,6 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
 // ruleNames are the names of the rules that there are.
@@ -27,7 +26,7 @@ func (c *collector) ruleNames() ruleNames {
 
 // shown is the name of a limit or a rule in the history, for people: a rule that is no more is marked. Refusals without a limit have the reason.
 func (names ruleNames) shown(name string) string {
-	if reason, isReason := strings.CutPrefix(name, history.ReasonPrefix); isReason {
+	if reason, isReason := strings.CutPrefix(name, reasonPrefix); isReason {
 		return admin.ReasonText(reason)
 	}
 	rest, isRule := strings.CutPrefix(name, "rule/")

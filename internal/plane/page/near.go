@@ -1,7 +1,6 @@
 package page
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -18,7 +17,7 @@ type nearSection struct {
 
 // readNear finds who is above 80 % of a quota. If that fails, the last answer stays, with the error as its note.
 func (c *collector) readNear(ctx context.Context, db *admin.Database) error {
-	near, flights, err := c.askNear(ctx, db)
+	near, err := c.askNear(ctx, db)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
@@ -28,44 +27,31 @@ func (c *collector) readNear(ctx context.Context, db *admin.Database) error {
 	}
 	looked := c.now.UTC()
 	near.Looked = &looked
-	c.near, c.flights = near, map[string]int64{}
-	for _, f := range flights {
-		c.flights[f.Prefix] = f.Requests
-	}
+	c.near = near
 	return nil
 }
 
-// askNear asks for the counters above 80 % of a quota, and for the requests in flight.
-func (c *collector) askNear(ctx context.Context, db *admin.Database) (nearSection, []admin.InFlight, error) {
+// askNear asks for the counters of rules above 80 % of a quota. The database does not know the quotas of configurations.
+func (c *collector) askNear(ctx context.Context, db *admin.Database) (nearSection, error) {
 	const percent = 80
 	began := time.Now()
 	near := nearSection{Counters: []admin.Usage{}}
 	note := func(text string) { near.Remark = &text }
 	if c.pools.dsns[ofPolicy] != c.pools.dsns[ofCounters] {
 		note("What is used of the limits of rules is not known here, because the policy is in another database than the counters.")
-	} else if exists, err := db.HasPolicy(ctx); err != nil {
-		return near, nil, err
-	} else if exists {
-		rules, err := db.Top(ctx, "", mostNear)
-		if err != nil {
-			return near, nil, err
-		}
-		near.Counters = append(near.Counters, slices.DeleteFunc(rules, func(u admin.Usage) bool { return *u.Percent < percent })...)
+		return near, nil
 	}
-	limits := c.limits()
-	flights, err := db.InFlight(ctx, limits)
+	exists, err := db.HasPolicy(ctx)
+	if err != nil || !exists {
+		return near, err
+	}
+	found, err := db.Top(ctx, "", mostNear)
 	if err != nil {
-		return near, nil, err
+		return near, err
 	}
-	found, err := db.NearLimits(ctx, limits, percent, mostNear)
-	if err != nil {
-		return near, nil, err
-	}
-	near.Counters = append(near.Counters, found...)
-	slices.SortStableFunc(near.Counters, func(a, b admin.Usage) int { return cmp.Compare(*b.Percent, *a.Percent) })
-	near.Counters = near.Counters[:min(len(near.Counters), mostNear)]
+	near.Counters = append(near.Counters, slices.DeleteFunc(found, func(u admin.Usage) bool { return *u.Percent < percent })...)
 	if wait := share * time.Since(began); wait > 5*time.Second {
 		note("There are too many counters to look at all the time: they are looked at every " + span(wait) + ".")
 	}
-	return near, flights, nil
+	return near, nil
 }

@@ -41,6 +41,7 @@ type Server struct {
 	pools     *pools
 	asking    chan struct{} // one for each request that asks the database
 	collector *collector
+	requests  requestSums
 }
 
 // New returns a server. It does not touch the network before a request.
@@ -50,7 +51,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{options: o, started: time.Now(), asking: make(chan struct{}, mostAsking), database: database}
+	s := &Server{options: o, started: time.Now(), asking: make(chan struct{}, mostAsking), database: database, requests: requestSums{past: map[[2]string]int64{}}}
 	for _, host := range o.Hosts {
 		if host == "" || strings.ContainsAny(host, "/:@*, ") {
 			return nil, &ratelimit.FieldError{Field: "hosts", Value: host, Want: "names of hosts without a scheme, a port and wildcards"}

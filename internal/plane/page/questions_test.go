@@ -12,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -210,32 +209,6 @@ func TestWhyKnowsNoMinuteThatIsNotYet(t *testing.T) {
 	}
 	if !strings.HasPrefix(why.Summary, want) {
 		t.Errorf("%q, want %q", why.Summary, want)
-	}
-}
-
-// Nobody has to know what a class of SQLSTATEs means.
-func TestErrorsOfTheDatabaseHaveWords(t *testing.T) {
-	a := ask(t)
-	counts := map[string]int64{}
-	for i, class := range sqlstate.Classes {
-		counts[class] = int64(i + 1)
-	}
-	report, err := json.Marshal(map[string]any{"kind": "caddy", "errors": counts, "on_error": []string{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.exec("INSERT INTO rate_limit_nodes (node, epoch, live, watched) VALUES ('edge', 1, $1, now() + interval '1 h')", string(report))
-	var list struct {
-		Proxies []struct{ Errors map[string]int64 }
-	}
-	a.answer("proxies", "", &list)
-	if len(list.Proxies) != 1 || len(list.Proxies[0].Errors) != len(sqlstate.Classes) || list.Proxies[0].Errors["57 (server stopped, or statement cancelled)"] != counts["57"] {
-		t.Fatalf("%+v", list)
-	}
-	for name := range list.Proxies[0].Errors {
-		if len(name) == 2 {
-			t.Errorf("%s has no words", name)
-		}
 	}
 }
 

@@ -18,15 +18,15 @@ func (c *collector) state() map[string]any {
 		return map[string]any{"banner": c.banner()}
 	}
 	return map[string]any{
-		"banner": c.banner(), "traffic": c.traffic(), "top": c.top(), "near": c.near, "proxies": c.proxyList(),
-		"limits": map[string]any{"limits": c.configs()}, "bans": banList(c.bans), "changes": map[string]any{"changes": c.changes, "rules": c.ruleChanges},
+		"banner": c.banner(), "traffic": c.traffic(), "top": c.top, "near": c.near, "proxies": c.proxyList(),
+		"bans": banList(c.bans), "changes": map[string]any{"changes": c.changes, "rules": c.ruleChanges},
 	}
 }
 
-// state returns all sections as JSON. Proxies go on reporting for so long.
-func (s *Server) state(ctx context.Context, watch time.Duration) []byte {
+// state returns all sections as JSON.
+func (s *Server) state(ctx context.Context) []byte {
 	c := s.collector
-	c.refresh(ctx, false, watch)
+	c.refresh(ctx, false)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.text == nil {
@@ -38,7 +38,7 @@ func (s *Server) state(ctx context.Context, watch time.Duration) []byte {
 // section returns one section.
 func (s *Server) section(ctx context.Context, name string) (any, error) {
 	c := s.collector
-	c.refresh(ctx, name == "near", watchTime)
+	c.refresh(ctx, name == "near")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	found := c.state()[name]
@@ -94,20 +94,9 @@ func (c *collector) outages() []outage {
 		found[last].Until = m.Time.Add(time.Minute)
 		found[last].Requests += m.Failed
 	}
-	became := map[string]bool{}
-	for _, p := range c.proxies {
-		became[p.without()] = true
-	}
 	for i := range found {
 		o := &found[i]
-		how := "had no decision"
-		switch {
-		case became["open"] && !became["closed"] && !became["local"]:
-			how = "passed without a decision"
-		case became["closed"] && !became["open"] && !became["local"]:
-			how = plural(int(o.Requests), "was", "were") + " refused without a decision"
-		}
-		o.Text = fmt.Sprintf("%s %s from %s to %s UTC.", counted(o.Requests, "request", "requests"), how, o.From.UTC().Format("15:04"), o.Until.UTC().Format("15:04"))
+		o.Text = fmt.Sprintf("%s had no decision from %s to %s UTC.", counted(o.Requests, "request", "requests"), o.From.UTC().Format("15:04"), o.Until.UTC().Format("15:04"))
 	}
 	return found
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
 // list is one of the lists of the section top: names of some kinds that have most of a number.
@@ -51,14 +50,18 @@ func (n *topName) say(l *list, names ruleNames) {
 		n.Text = n.Key + " · " + strings.TrimPrefix(names.shown(n.Prefix), "rule/")
 	case l.ID == "rules" && strings.HasPrefix(n.Text, "rule/"):
 		n.Text = "rule " + strings.TrimPrefix(names.shown(n.Text), "rule/")
-	case l.ID == "rules" && strings.HasPrefix(n.Text, history.ReasonPrefix):
+	case l.ID == "rules" && strings.HasPrefix(n.Text, reasonPrefix):
 		n.Text = names.shown(n.Text)
 	case l.ID == "rules":
 		n.Text = "limit " + n.Text
 	}
 }
 
-// tally adds up what proxies or the history have counted, by kinds of names. The kind all has all requests, without a name.
+// reasonPrefix begins the name of a rule in a list for requests that neither a rule nor a limit refused, such as
+// reason/unknown_key.
+const reasonPrefix = "reason/"
+
+// tally adds up what the history has counted, by kinds of names. The kind all has all requests, without a name.
 type tally struct {
 	from *time.Time
 	sums map[nameOf]topName
@@ -67,17 +70,15 @@ type tally struct {
 // nameOf is a kind, a prefix and a name.
 type nameOf [3]string
 
-func (t *tally) add(kind string, names ...history.Counted) {
-	for _, n := range names {
-		at := nameOf{kind, n.Prefix, n.Name}
-		sum := t.sums[at]
-		sum.Name = strings.TrimSpace(n.Prefix + " " + n.Name)
-		if n.Prefix != "" {
-			sum.Prefix, sum.Key = n.Prefix, n.Name
-		}
-		sum.Requests, sum.Refused, sum.Failed = sum.Requests+n.Requests, sum.Refused+n.Refused, sum.Failed+n.Failed
-		t.sums[at] = sum
+func (t *tally) add(kind string, n *admin.CountedName) {
+	at := nameOf{kind, n.Prefix, n.Name}
+	sum := t.sums[at]
+	sum.Name = strings.TrimSpace(n.Prefix + " " + n.Name)
+	if n.Prefix != "" {
+		sum.Prefix, sum.Key = n.Prefix, n.Name
 	}
+	sum.Requests, sum.Refused, sum.Failed = sum.Requests+n.Requests, sum.Refused+n.Refused, sum.Failed+n.Failed
+	t.sums[at] = sum
 }
 
 func (t *tally) all() topName { return t.sums[nameOf{"all"}] }
@@ -85,7 +86,7 @@ func (t *tally) all() topName { return t.sums[nameOf{"all"}] }
 // section is the section top, with so many names in each list at most.
 func (t *tally) section(names ruleNames, most int) map[string]any {
 	s := map[string]any{
-		"from": t.from, "exact": true, "note": nil,
+		"from": t.from, "note": nil,
 		"requests": t.all().Requests, "refused": t.all().Refused, "failed": t.all().Failed,
 	}
 	for i := range lists {
@@ -125,31 +126,23 @@ func (t *tally) most(l *list, names ruleNames, most int) []topName {
 // mostTop is how many names each list has.
 const mostTop = 10
 
-// top is what proxies have counted since a page is open.
-func (c *collector) top() map[string]any {
-	t, exact := tally{sums: map[nameOf]topName{}}, true
-	for _, p := range c.proxies {
-		if !p.reports() {
-			continue
-		}
-		for _, seen := range p.now.Seen {
-			if from := time.Unix(seen.Since, 0).UTC(); t.from == nil || from.Before(*t.from) {
-				t.from = &from
-			}
-			exact = exact && seen.Exact
-			for kind, names := range seen.Top {
-				t.add(kind, names...)
-			}
-		}
+// lastHour is the period of the lists that a page shows first.
+const lastHour = "1h"
+
+// readTop reads the lists of the last hour.
+func (c *collector) readTop(ctx context.Context, db *admin.Database) error {
+	section, err := topSince(ctx, db, &periodFields{Since: lastHour}, c.ruleNames())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		c.top = section
 	}
-	s := t.section(c.rules, mostTop)
-	s["exact"] = exact
-	return s
+	return err
 }
 
 // top answers with the section top for a period. The history names rules that the policy may have no more.
 func top(ctx context.Context, s *Server, f *periodFields) (section any, err error) {
-	s.collector.refresh(ctx, false, watchTime) // it knows the names of the rules
+	s.collector.refresh(ctx, false) // it knows the names of the rules
 	err = s.ask(ctx, ofHistory, func(ctx context.Context, db *admin.Database) (err error) {
 		section, err = topSince(ctx, db, f, s.collector.ruleNames())
 		return err
@@ -159,7 +152,7 @@ func top(ctx context.Context, s *Server, f *periodFields) (section any, err erro
 
 // topSince is the section top for a period, from the history.
 func topSince(ctx context.Context, db *admin.Database, f *periodFields, names ruleNames) (map[string]any, error) {
-	p, err := f.period(ctx, db, "1h")
+	p, err := f.period(ctx, db, lastHour)
 	if err != nil {
 		return nil, err
 	}
@@ -179,21 +172,21 @@ func topSince(ctx context.Context, db *admin.Database, f *periodFields, names ru
 		return nil, err
 	}
 	t, hasAllowed := tally{from: &p.From, sums: map[nameOf]topName{}}, false
-	for _, n := range found {
-		one := history.Counted{Prefix: n.Prefix, Name: n.Name, Requests: n.Requests, Refused: n.Refused, Failed: n.Failed}
+	for i := range found {
+		n := &found[i]
 		switch n.List {
 		case "log":
 			hasAllowed = n.Requests > n.Refused+n.Failed
 			continue
 		case "reasons":
-			n.List, one.Name = "rules", history.ReasonPrefix+n.Name
+			n.List, n.Name = "rules", reasonPrefix+n.Name
 		case "limits":
-			t.add("all", history.Counted{Requests: n.Requests, Refused: n.Refused, Failed: n.Failed})
+			t.add("all", &admin.CountedName{Requests: n.Requests, Refused: n.Refused, Failed: n.Failed})
 			if n.List = "rules"; n.Name == "" { // requests that no limit has counted
 				continue
 			}
 		}
-		t.add(n.List, one)
+		t.add(n.List, n)
 	}
 	if !hasAllowed && t.all().Requests > t.all().Refused {
 		note = "The audit log has refusals only (audit denied), so the requests of keys, users and addresses are " +

@@ -27,15 +27,13 @@ var index = template.Must(template.New("index.html").Funcs(template.FuncMap{
 	"percent": func(n any) string {
 		return numberText(n, func(f float64) string { return fmt.Sprint(math.Floor(f*10)/10, " %") })
 	},
-	"rate":         func(n any) string { return numberText(n, rateText) },
-	"milliseconds": func(n any) string { return numberText(n, millisecondsText) },
-	"seconds":      func(n any) string { return span(time.Duration(math.Ceil(numberOf(n))) * time.Second) },
-	"share":        func(n, most any) float64 { return min(100*numberOf(n)/max(numberOf(most), 1), 100) },
-	"full":         func(percent any) bool { return numberOf(percent) >= 100 },
-	"several":      func(n any) string { return map[bool]string{true: number(int64(numberOf(n)))}[numberOf(n) > 1] },
-	"lists":        func() []list { return lists },
-	"kinds":        func() [][2]string { return kinds },
-	"mode":         func(headline string) string { mode, _, _ := strings.Cut(headline, ":"); return mode },
+	"seconds": func(n any) string { return span(time.Duration(math.Ceil(numberOf(n))) * time.Second) },
+	"share":   func(n, most any) float64 { return min(100*numberOf(n)/max(numberOf(most), 1), 100) },
+	"full":    func(percent any) bool { return numberOf(percent) >= 100 },
+	"several": func(n any) string { return map[bool]string{true: number(int64(numberOf(n)))}[numberOf(n) > 1] },
+	"lists":   func() []list { return lists },
+	"kinds":   func() [][2]string { return kinds },
+	"mode":    func(headline string) string { mode, _, _ := strings.Cut(headline, ":"); return mode },
 	"next": func(text, request string) string {
 		return strings.Replace(text, "The next request", "Now, "+request, 1)
 	},
@@ -54,7 +52,7 @@ var kinds = [][2]string{
 // and "why" for a "request", or the "error" of it. "asked" has the fields of the question.
 func Write(w io.Writer, answers map[string]any) error {
 	text := marshal(answers)
-	shown, d := map[string]any{"since": "now"}, drawing{}
+	shown, d := map[string]any{"since": lastHour}, drawing{}
 	numbers := json.NewDecoder(bytes.NewReader(text))
 	numbers.UseNumber()
 	if err := errors.Join(numbers.Decode(&shown), json.Unmarshal(text, &d)); err != nil {
@@ -94,7 +92,7 @@ func (s *Server) serveIndex(w http.ResponseWriter, r *http.Request) {
 		if failed == nil {
 			answers["why"] = answer
 		}
-	} else if f := (periodFields{Since: r.URL.Query().Get("since")}); f.Since != "" && f.Since != "now" {
+	} else if f := (periodFields{Since: r.URL.Query().Get("since")}); f.Since != "" && f.Since != lastHour {
 		answers["since"] = f.Since
 		if answers["top"], failed = top(r.Context(), s, &f); failed != nil {
 			answers["top"] = map[string]any{"note": failureOf(failed).Error()}
@@ -109,7 +107,7 @@ func (s *Server) serveIndex(w http.ResponseWriter, r *http.Request) {
 		asked.Who = ""
 	}
 	answers["asked"] = &asked
-	answers["state"] = json.RawMessage(s.state(r.Context(), watchTime))
+	answers["state"] = json.RawMessage(s.state(r.Context()))
 	var text bytes.Buffer
 	if err := Write(&text, answers); err != nil {
 		failureOf(err).write(w)

@@ -134,7 +134,7 @@ func why(ctx context.Context, s *Server, body *whyBody) (any, error) {
 	if who == "" {
 		return nil, &ratelimit.FieldError{Field: "who", Want: "a user, an address, an API key, # and the number of an API key, or the key of a counter"}
 	}
-	if _, err := s.section(ctx, "limits"); err != nil { // the limits of configurations are those that it knows
+	if _, err := s.section(ctx, "proxies"); err != nil { // the names of rules are known then
 		return nil, err
 	}
 	request, err := body.request()
@@ -145,15 +145,6 @@ func why(ctx context.Context, s *Server, body *whyBody) (any, error) {
 	w.reasons = reasons{Who: who, Bans: []admin.Ban{}, Counters: []admin.Usage{}, Decisions: []admin.Row{}}
 	if err := s.ask(ctx, ofPolicy, func(ctx context.Context, db *admin.Database) error { return w.identify(ctx, db, body) }); err != nil {
 		return nil, err
-	}
-	if w.counter != "" {
-		if err := s.ask(ctx, ofCounters, func(ctx context.Context, db *admin.Database) error {
-			used, err := db.UsedOf(ctx, s.collector.limits(), w.counter)
-			w.Counters = append(w.Counters, used...)
-			return err
-		}); err != nil {
-			return nil, err
-		}
 	}
 	failed := s.ask(ctx, ofHistory, w.decide)
 	w.Found = w.Found || w.User != nil || len(w.Bans) > 0 || len(w.Counters) > 0 || len(w.Decisions) > 0
@@ -185,7 +176,7 @@ type whyAsked struct {
 	rules   ruleNames
 	request *admin.Request // the next one
 	query   admin.AuditQuery
-	counter string    // the key of the counters in configurations; "" is none
+	counter string    // the name as the key of a counter; "": it is none
 	minute  time.Time // that is asked about; the zero time is now, until the log says when the last refusal was
 	early   string    // that the minute is not yet
 	said    string    // what the history says of the minute

@@ -2,7 +2,6 @@ package page
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,28 +30,6 @@ func limitName(rules ruleNames, prefix, limit string) string {
 
 // oneLine is a text without line breaks: errors of the driver have several lines.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
-
-// classWords are the classes of SQLSTATEs by which errors are counted, in words.
-var classWords = map[string]string{
-	"08": "the connection failed", "0A": "not supported by the server", "22": "a value is not possible", "23": "a constraint does not hold", "25": "read-only server, or wrong state of the transaction",
-	"26": "a prepared statement is gone", "28": "wrong password or role", "3D": "no such database", "40": "deadlock, or conflict of transactions", "42": "a table, a column or a right is missing",
-	"53": "no connections, memory or disk left", "54": "a limit of the server", "55": "a lock is not free, or wrong state of an object", "57": "server stopped, or statement cancelled",
-	"58": "error of the server’s system", "XX": "internal error of the server",
-}
-
-// errorsText has the counts of errors by class, with the meanings of SQLSTATEs.
-func errorsText(counts map[string]int64) map[string]int64 {
-	shown := map[string]int64{}
-	for class, n := range counts {
-		if words := classWords[class]; words != "" {
-			class += " (" + words + ")"
-		}
-		if n > 0 {
-			shown[class] = n
-		}
-	}
-	return shown
-}
 
 // decisionText is a row of the audit log in words.
 func decisionText(rules ruleNames, d *admin.Row) string {
@@ -124,14 +101,9 @@ func millisecondsText(n float64) string {
 	return number(int64(n+0.5)) + " ms"
 }
 
-// nodeNames are up to three names.
-func nodeNames(proxies []*proxy) string {
+// nodeNames are up to three of some names.
+func nodeNames(names []string) string {
 	const most = 3
-	var names []string
-	for _, p := range proxies {
-		names = append(names, p.Node.Node)
-	}
-	slices.Sort(names)
 	if len(names) > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 	}

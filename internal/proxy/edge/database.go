@@ -21,7 +21,6 @@ type Database struct {
 
 	salt   *Salt
 	outage *Outage
-	row    *liveRow // nil if it has none in the registry
 	log    func(Line)
 	warned int32 // 1 once the log has that a DSN in the configuration holds a password; atomic
 	closed int32 // 1 once it is closed; atomic
@@ -73,7 +72,6 @@ func (p *Proxy) openDatabase(at *Place) (*Database, error) {
 // openStore opens the store, and adds it to the row of the process in the registry.
 func (d *Database) openStore(p *Proxy) error {
 	s := &d.Settings
-	node, row := p.node(d)
 	o := engine.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability,
 		LeaseHorizon: p.LeaseHorizon, OnError: d.failed}
 	if s.CleanupProbability == 0 {
@@ -82,15 +80,11 @@ func (d *Database) openStore(p *Proxy) error {
 	if !s.InMemoryBlock {
 		o.MaxBlockedKeys = -1
 	}
-	inPostgres, err := store.Open(d.DB, o, node)
+	inPostgres, err := store.Open(d.DB, o, p.node(d))
 	if err != nil {
 		return err
 	}
-	nodeRows.mu.Lock()
-	row.stores = append(row.stores, inPostgres)
-	nodeRows.mu.Unlock()
 	d.Store = inPostgres
-	d.row = row
 	return nil
 }
 

@@ -27,8 +27,8 @@ func (p *Proxy) openHistory(d *Database, s HistorySettings) (*history.Writer, er
 const pausedReason = "paused"
 
 // SetRecord sets in a record what happened to a request. The caller sets the other fields: Time, Duration, Address, Host,
-// Method, Path, Route and Audit. A user that the policy does not know is left as it is. Key is set only if the request may be
-// in the audit log, or is Watched, and Also only if it may be in the audit log.
+// Method, Path, Route and Audit. A user that the policy does not know is left as it is. Key and Also are
+// set only if the request may be in the audit log.
 func SetRecord(r *history.Record, q *Request) {
 	o := &q.Outcome
 	p := &q.Verdict
@@ -60,10 +60,10 @@ func SetRecord(r *history.Record, q *Request) {
 			at = -1 // no limit enforces anything
 		}
 		isAudited := r.Audit.Level >= history.AuditSample || o.Status != 0 || o.Err != nil
-		if at >= 0 && (isAudited || r.Watched) {
-			r.Key = hits[at].StoredKey()
-		}
 		if isAudited {
+			if at >= 0 {
+				r.Key = hits[at].StoredKey()
+			}
 			if len(hits) > 1 || at < 0 {
 				r.Also = alsoOf(at, r.Key, hits)
 			}

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"os"
+	"sync"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -24,32 +25,34 @@ func (s *StoreSettings) NodeNameOf(kind string) string {
 	return host + "/" + kind
 }
 
-// node is the entry in the registry for the store of a database, which is opened later, and its row.
-func (p *Proxy) node(d *Database) (*registry.Node, *liveRow) {
+// nodeRows are how many stores have each row of this process in a registry, also those that are being opened, by name and
+// DSN.
+var nodeRows = struct {
+	mu     sync.Mutex // guards stores
+	stores map[string]int
+}{stores: map[string]int{}}
+
+// node is the entry in the registry for the store of a database, which is opened later.
+func (p *Proxy) node(d *Database) *registry.Node {
 	s := &d.Settings
 	name := s.NodeNameOf(p.Kind)
 	key := name + " " + s.DSN
 	nodeRows.mu.Lock()
-	defer nodeRows.mu.Unlock()
-	row := nodeRows.rows[key]
-	if row == nil {
-		row = &liveRow{kind: p.Kind, handlers: map[int]*Site{}}
-		nodeRows.rows[key] = row
-	}
-	row.users++
+	nodeRows.stores[key]++
+	nodeRows.mu.Unlock()
 	return &registry.Node{
 		Name: name, Version: p.Version, Region: s.Region, Epoch: started, Notice: d.notice,
-		Live: func(watched bool) string { return row.live(watched) },
 		Leave: func() bool {
 			nodeRows.mu.Lock()
 			defer nodeRows.mu.Unlock()
-			last := row.leave(Postgres(d.Store))
+			nodeRows.stores[key]--
+			last := nodeRows.stores[key] == 0
 			if last {
-				delete(nodeRows.rows, key)
+				delete(nodeRows.stores, key)
 			}
 			return last
 		},
-	}, row
+	}
 }
 
 // Paused reports whether the limits of a store's database are paused.

@@ -56,7 +56,6 @@ type Use struct {
 
 	proxy *Proxy
 	names []string // of Resources
-	hide  func()   // has pages show the handler no more
 }
 
 // Share returns the Resource with a name, and opens it if there is none. The name says what it is and all its settings.
@@ -111,7 +110,7 @@ func (p *Proxy) Open(site *Site, at *Places) (*Use, error) {
 	u := &Use{proxy: p, After: p.Delay + site.Decider.Timeout}
 	live, writer, err := u.acquire(site.Policy, at)
 	if err != nil {
-		u.end()
+		u.End()
 		return nil, err
 	}
 	d := u.Limits
@@ -138,7 +137,6 @@ func (p *Proxy) Open(site *Site, at *Places) (*Use, error) {
 	}
 	site.logWarnings()
 	site.Prepare()
-	u.hide = d.show(site)
 	return u, nil
 }
 
@@ -170,22 +168,11 @@ func (u *Use) Prepare() {
 
 // Release ends the use. It is called once.
 func (u *Use) Release() {
-	if u.hide != nil {
-		u.hide()
-	}
-	time.AfterFunc(u.After, func() { u.end() })
+	time.AfterFunc(u.After, func() { u.End() })
 }
 
-// End is Release without the time between.
+// End closes what has no other user, at once.
 func (u *Use) End() {
-	if u.hide != nil {
-		u.hide()
-	}
-	u.end()
-}
-
-// end closes what has no other user.
-func (u *Use) end() {
 	defer u.recovered()
 	for i := len(u.names) - 1; i >= 0; i-- {
 		if u.proxy.leave(u.names[i]) {

@@ -214,7 +214,6 @@ func Record(s *Site, q *Request) {
 	r.Duration = r.Time.Sub(q.Began)
 	r.Method = q.HTTP.Method
 	r.Audit = q.Set.Audit
-	r.Watched = history.IsWatched(s.History)
 	if q.Asked {
 		if !q.Facts.Assumed {
 			r.Address = q.Facts.Address

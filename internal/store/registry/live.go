@@ -4,19 +4,15 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// watchSQL is pauseSQL behind the number of pages that are open, and a space. liveSQL counts the proxies. localSQL says
-// when limits were local.
+// liveSQL counts the proxies. localSQL says when limits were local.
 const (
-	watchSQL = `SELECT (SELECT count(*) FROM rate_limit_nodes WHERE watched > clock_timestamp())::text || ' ' || coalesce((` + pauseSQL + `), '')`
 	liveSQL  = `SELECT count(*) FROM rate_limit_nodes n WHERE ` + schema.NodeIsLive
 	localSQL = `UPDATE rate_limit_nodes SET local_from = now() - $3::bigint * interval '1 microsecond', local_until = now() - $4::bigint * interval '1 microsecond'
 WHERE node = $1 AND epoch = $2::bigint`
@@ -28,37 +24,6 @@ const (
 	missedBeats = 2 * heartbeatInterval
 	reappear    = 10 * time.Second
 )
-
-// watching is what a registry knows of the pages that show what proxies do. While one is open, the row
-// has what the process does now.
-type watching struct {
-	watched bool // a page is open
-	written bool // the row has what Node.Live returned
-}
-
-// read reads the pages in the result of watchSQL, and returns the rest.
-func (w *watching) read(text string) string {
-	pages, rest, _ := strings.Cut(text, " ")
-	w.watched = pages != "0"
-	return rest
-}
-
-// liveText is what the row is to have: what the process does now, or nil if no page is open.
-func (r *Registry) liveText() any {
-	w := &r.watching
-	if !w.watched && !w.written {
-		return nil
-	}
-	w.written = w.watched
-	text := ""
-	if r.node.Live != nil {
-		r.fail("live", batch.PanicError(func() { text = r.node.Live(w.watched) }))
-	}
-	if text == "" {
-		return nil
-	}
-	return text
-}
 
 // liveProxies is what a registry knows of the number of proxies.
 type liveProxies struct {

@@ -86,7 +86,7 @@ func (p *pause) end() {
 	}
 }
 
-// readPause reads the pause, and whether a page is open. After a refusal of the server a pause lasts
+// readPause reads the pause. After a refusal of the server a pause lasts
 // until its time.
 func (r *Registry) readPause(read *pgdb.Statement, now time.Time) {
 	r.fail("read", read.Err)
@@ -99,7 +99,6 @@ func (r *Registry) readPause(read *pgdb.Statement, now time.Time) {
 	if read.Rows == 1 && len(read.Result) > 4 {
 		text = string(read.Result[4:])
 	}
-	text = r.watching.read(text)
 	left := int64(0)
 	if text != "" {
 		fields := strings.SplitN(text, " ", 2)

@@ -1,7 +1,7 @@
 // Package registry keeps the row of this process in the registry of proxies, rate_limit_nodes. It reads there how many
-// proxies there are, obeys a pause of all limits, and has the row say what the process does while a page is open.
+// proxies there are, and obeys a pause of all limits.
 //
-//   - registry.go: the loop. row.go: the row. pause.go: a pause. live.go: pages, other proxies, and local limits.
+//   - registry.go: the loop. row.go: the row. pause.go: a pause. live.go: other proxies, and local limits.
 package registry
 
 import (
@@ -37,9 +37,6 @@ type Node struct {
 	// Notice is called when a pause of the limits begins, each minute until it ends, and when it ends, and when limits
 	// are local or exact again. It must not block. Nil drops the text.
 	Notice func(text string)
-	// Live is called about once a second while a page is open that shows what proxies do, and once with false when no
-	// page is open any more. It returns a text of JSON for the row, or "". Nil is "".
-	Live func(watched bool) string
 	// Leave is called when the store is closed. It reports whether no other store has the row, which then says that the
 	// process has ended. Nil is true.
 	Leave func() bool
@@ -115,7 +112,6 @@ type Registry struct {
 	harmful   string // what was reported of settings
 	others    liveProxies
 	toldLocal bool // Notice was told that limits are local
-	watching  watching
 
 	mu       sync.Mutex // guards all that follows
 	applied  applied
@@ -209,7 +205,7 @@ func (r *Registry) beat(now time.Time) {
 	}
 	var statements, writes []*pgdb.Statement
 	if !now.Before(r.readAt) {
-		statements = append(statements, &pgdb.Statement{SQL: watchSQL}, &pgdb.Statement{SQL: timeline.SQL},
+		statements = append(statements, &pgdb.Statement{SQL: pauseSQL}, &pgdb.Statement{SQL: timeline.SQL},
 			&pgdb.Statement{SQL: liveSQL})
 	}
 	if r.isDue(now) {
@@ -301,7 +297,7 @@ func (r *Registry) fail(what string, err error) {
 // reportFailures reports what fails in one line, once.
 func (r *Registry) reportFailures() {
 	var failures []string
-	for _, what := range []string{"beat", "tables", "write", "read", "sweep", "live"} {
+	for _, what := range []string{"beat", "tables", "write", "read", "sweep"} {
 		if failure := r.failures[what]; failure != "" {
 			if strings.Contains(failure, "permission denied for table") {
 				failure += " (its role needs GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, rate_limit_processes, and SELECT ON rate_limit_pause, rate_limit_secrets)"

@@ -15,9 +15,9 @@ const sweepNodes = time.Hour
 // nodeSQL renews the row. It returns a row, with why the process makes no decisions, unless the name is that of another
 // process which is not gone. What the policy has applied stays if this store has no policy: another store of the
 // process may have one.
-const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, paused, applied_seq, problems, log, live, region, cannot, seen)
-VALUES ($1, nullif($2, ''), $3, $4::text::boolean, $5::bigint, coalesce($6::text[], '{}'), $7::text::oid, $8::text::json, nullif($9, ''), ` + schema.Cannot + `, now())
-ON CONFLICT (node) DO UPDATE SET version = excluded.version, region = excluded.region, cannot = excluded.cannot, ended = NULL, epoch = excluded.epoch, paused = excluded.paused, seen = excluded.seen, live = excluded.live,
+const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, paused, applied_seq, problems, log, region, cannot, seen)
+VALUES ($1, nullif($2, ''), $3, $4::text::boolean, $5::bigint, coalesce($6::text[], '{}'), $7::text::oid, nullif($8, ''), ` + schema.Cannot + `, now())
+ON CONFLICT (node) DO UPDATE SET version = excluded.version, region = excluded.region, cannot = excluded.cannot, ended = NULL, system = excluded.system, epoch = excluded.epoch, paused = excluded.paused, seen = excluded.seen,
 	applied_seq = CASE WHEN n.epoch = excluded.epoch THEN coalesce($5::bigint, n.applied_seq) ELSE excluded.applied_seq END,
 	problems = CASE WHEN n.epoch = excluded.epoch THEN coalesce($6::text[], n.problems) ELSE excluded.problems END,
 	log = CASE WHEN n.epoch = excluded.epoch THEN coalesce($7::text::oid, n.log) ELSE excluded.log END
@@ -27,7 +27,7 @@ RETURNING coalesce(n.cannot, '')`
 // endedSQL says that a process has ended. leaveSQL deletes the row of a name that a process has no more, and sweepSQL
 // those of processes that ended or vanished. cannotSQL is for a process that cannot write its row.
 const (
-	endedSQL  = `UPDATE rate_limit_nodes SET ended = now(), live = NULL WHERE node = $1 AND epoch = $2`
+	endedSQL  = `UPDATE rate_limit_nodes SET ended = now() WHERE node = $1 AND epoch = $2`
 	cannotSQL = `SELECT coalesce(` + schema.Cannot + `, '')`
 	leaveSQL  = `DELETE FROM rate_limit_nodes WHERE node = $1 AND epoch = $2`
 	sweepSQL  = `DELETE FROM rate_limit_nodes WHERE seen < now() - interval '1 day'`
@@ -77,7 +77,7 @@ func (r *Registry) isDue(now time.Time) bool {
 	r.mu.Unlock()
 	w := &r.row
 	age := now.Sub(w.renewed)
-	news := !w.listed || obeyed != w.shown || r.Paused() != w.paused || r.watching.watched || r.watching.written
+	news := !w.listed || obeyed != w.shown || r.Paused() != w.paused
 	return !now.Before(w.writeAt) && (age >= heartbeatInterval || news && age >= newsInterval)
 }
 
@@ -94,7 +94,6 @@ func (r *Registry) renewals(now time.Time) []*pgdb.Statement {
 		log = obeyed.log
 		texts = problems
 	}
-	live := r.liveText()
 	w.shown = obeyed
 	w.paused = r.Paused()
 	w.renewed = now
@@ -105,8 +104,7 @@ func (r *Registry) renewals(now time.Time) []*pgdb.Statement {
 	var all []*pgdb.Statement
 	for _, name := range names {
 		all = append(all, &pgdb.Statement{SQL: nodeSQL,
-			Args: []any{name, r.node.Version, r.node.Epoch, strconv.FormatBool(w.paused), seq, texts, log, live,
-				r.node.Region}, Unnamed: true})
+			Args: []any{name, r.node.Version, r.node.Epoch, strconv.FormatBool(w.paused), seq, texts, log, r.node.Region}, Unnamed: true})
 	}
 	if now.Sub(w.swept) >= sweepNodes {
 		w.swept = now

@@ -1,7 +1,7 @@
 // Fetches the page anew once a second, and shows what is different.
 
 import { byId, load, say, show } from './dom.js';
-import { chosen, offer, startSince } from './since.js';
+import { chosen, live, offer, startSince } from './since.js';
 import { startWhy } from './why.js';
 
 // The server answers within a second. Nothing is shown as known without an answer of the last silence milliseconds.
@@ -14,7 +14,7 @@ function showPage(page) {
 	heard = asking = Date.now();
 	document.title = page.title;
 	for (const { id } of document.querySelectorAll('[data-live]')) {
-		if (page.getElementById(id) && (id !== 'most-lists' || chosen === 'now')) show(id, page);
+		if (page.getElementById(id) && (id !== 'most-lists' || chosen === live)) show(id, page);
 	}
 	offer();
 	tick();

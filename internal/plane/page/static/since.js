@@ -2,7 +2,9 @@
 
 import { byId, el, load, say, show } from './dom.js';
 
-export let chosen = 'now';
+// live is the period that the page has by itself.
+export const live = '1h';
+export let chosen = live;
 let asked = 0;
 let again = 0; // the timer of the next look at a period
 
@@ -46,7 +48,7 @@ function choose() {
 	chosen = period.value === 'time' ? last(time.value) : period.value;
 	asked++;
 	clearTimeout(again);
-	if (chosen !== 'now') past();
+	if (chosen !== live) past();
 }
 
 export function startSince() {
