@@ -233,7 +233,7 @@ func TestTheCostCanBeThatOfTheModelInTheBody(t *testing.T) {
 				max_size 1MB
 			}
 			map {http.request.body} {reserved.tokens} {
-				`+"`~\"model\"\\s*:\\s*\"large\"`"+` 5000
+				~model\W+large 5000
 				default 500
 			}
 			pg_ratelimit PREFIX {
