@@ -78,7 +78,7 @@ func keepEven(l *ratelimit.Limit, r *Row, b evenTokens) {
 	}
 }
 
-// adjustEven gives back the tokens that cannot have been refilled since the charge.
+// adjustEven gives back what cannot have been refilled since the charge. Part of a token moves the last refill back.
 func adjustEven(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	gained, over := drainedSince(l, now, at)
 	if !r.HasTokens || r.Refill == 0 || over {
@@ -86,7 +86,12 @@ func adjustEven(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	}
 	b := fillEven(l, r, now)
 	if cost > 0 {
-		b.tokens += larger(0, cost-(gained+window(l)-1)/window(l))
+		units := larger(0, mulDiv(cost, window(l), 1, false)-gained)
+		b.tokens += units / window(l)
+		part := units % window(l)
+		back := (part - b.remainder + l.Events - 1) / l.Events
+		b.refill -= back
+		b.remainder += back*l.Events - part
 	} else {
 		b.tokens = larger(b.tokens+cost, smaller(b.tokens, -mostOwed(l)))
 	}
@@ -145,9 +150,12 @@ var evenBucketSQL = SQL{
 	FROM (SELECT *, refill + (({quota} - after) * {span} + rest + {events} - 1) / {events} * interval '1 microsecond' AS full_at
 	FROM (SELECT least({quota}, total) AS after, CASE WHEN total < {quota} THEN refill ELSE greatest({now}, r.last_refill) END AS refill,
 		CASE WHEN total < {quota} THEN rest ELSE 0 END AS rest
-	FROM (SELECT refill, rest, CASE WHEN {cost} > 0 THEN filled + greatest(0, {cost} - (` + drainedSQL + ` + {span} - 1) / {span})
-		ELSE greatest(filled + {cost}, least(filled, -` + mostOwedSQL + `)) END AS total
-	FROM ` + strings.ReplaceAll(evenFill, "{at}", "{now}") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h)`,
+	FROM (SELECT total, refill - back * interval '1 microsecond' AS refill, rest + back * {events} - part AS rest
+	FROM (SELECT *, (part - rest + {events} - 1) / {events} AS back
+	FROM (SELECT refill, rest, CASE WHEN {cost} > 0 THEN filled + units / {span} ELSE greatest(filled + {cost}, least(filled, -` + mostOwedSQL + `)) END AS total,
+		units % {span} AS part
+	FROM (SELECT *, greatest(0, least({cost}::numeric * {span}, 9223372036854775807)::bigint - ` + drainedSQL + `) AS units
+	FROM ` + strings.ReplaceAll(evenFill, "{at}", "{now}") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h OFFSET 0) i OFFSET 0) j OFFSET 0) k)`,
 	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL AND " + notDrainedSQL,
 	Read:        readGCRA,
 }
