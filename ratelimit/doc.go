@@ -43,7 +43,7 @@
 // # Changing a limit
 //
 // A row holds what was counted, not the limit, so a changed limit applies at once. FixedWindow and
-// SlidingWindow share their counters, and TokenBucket and GCRA convert each other's rows. A switch
+// SlidingWindow share their counters, and so do TokenBucket and GCRA. A switch
 // to any other algorithm starts with a full quota, once. docs/algorithms.md has the details.
 //
 // # Keys

@@ -29,8 +29,8 @@ const mostRefunded = int64(1) << 60
 // AddRefund returns the sum of two refunds, neither of which is above mostRefunded. What is below 0 is charged.
 func AddRefund(a, b int64) int64 { return larger(-mostRefunded, smaller(mostRefunded, a+b)) }
 
-// drainedSince is how many units of a backlog (see GCRA) have drained since a time, at most. over is whether
-// a full quota has: what was charged then does not count any more.
+// drainedSince returns how much GCRA can have gained since a time: a token is a Window in microseconds of units, and
+// Events units come each microsecond. over reports a full quota: what was charged then does not count any more.
 func drainedSince(l *ratelimit.Limit, now, at int64) (units int64, over bool) {
 	if at == 0 {
 		return 0, false

@@ -75,7 +75,7 @@ func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 			return
 		}
 		got, want := settled.look(l), once.look(l)
-		drains := name == "gcra" || name == "even_bucket"
+		drains := name == "gcra"
 		if got > want || got < want && !(drains && now > decided.DecidedAt) {
 			t.Fatalf("%+v: estimate %d, real cost %d, %d µs later: %d are left, want %d", *l, estimate, real, now-decided.DecidedAt, got, want)
 		}
@@ -167,7 +167,7 @@ func TestWindowsOfCharges(t *testing.T) {
 		d.Adjust(l, &apart, k.Micro, a, first.at)
 		d.Adjust(l, &apart, k.Micro, b, second.at)
 		got, _ := d.Look(l, &together, k.Micro)
-		if want, _ := d.Look(l, &apart, k.Micro); got != want && !(name == "gcra" || name == "even_bucket") || got > want+a+b {
+		if want, _ := d.Look(l, &apart, k.Micro); got != want && name != "gcra" || got > want+a+b {
 			t.Fatalf("%+v: %d are left, want %d", *l, got, want)
 		}
 	})

@@ -95,7 +95,7 @@ func most(l *ratelimit.Limit, time int64) *big.Int {
 		// Tokens come at the ends of windows, of which so many lie in the time at most.
 		gained.Add(big.NewInt(time), new(big.Int).Sub(window, big.NewInt(1)))
 		gained.Mul(gained.Quo(gained, window), big.NewInt(l.Events))
-	case "even_bucket", "gcra":
+	case "gcra":
 		gained.Mul(big.NewInt(time), big.NewInt(l.Events))
 		gained.Quo(gained, window)
 	}

@@ -51,17 +51,14 @@ type Definition struct {
 	lookAll func(views []*View)
 }
 
-// definitions are the definitions by ratelimit.Algorithm, then those of evenBucket and of
-// calendarWindow. The init function in each algorithm's file sets one; they do not change after that.
+// definitions are the definitions by ratelimit.Algorithm, then that of calendarWindow. The init function in each
+// algorithm's file sets one; they do not change after that.
 var definitions [calendarWindow + 1]*Definition
 
-// The definitions that have no ratelimit.Algorithm of their own.
-const (
-	evenBucket     = ratelimit.InFlight + 1 // a TokenBucket that is refilled evenly
-	calendarWindow = ratelimit.InFlight + 2 // a FixedWindow on the calendar
-)
+// calendarWindow is the definition of a FixedWindow on the calendar, which has no ratelimit.Algorithm of its own.
+const calendarWindow = ratelimit.InFlight + 1
 
-// define sets the definition of an algorithm, or one of those above. The init functions run before
+// define sets the definition of an algorithm, or calendarWindow. The init functions run before
 // any other code reads the table.
 func define(a ratelimit.Algorithm, name string, d Definition) {
 	d.Name = name
@@ -78,7 +75,7 @@ func Of(l *ratelimit.Limit) *Definition {
 		return definitions[calendarWindow]
 	}
 	if l.Algorithm == ratelimit.TokenBucket && l.RefillsEvenly() {
-		return definitions[evenBucket]
+		return definitions[ratelimit.GCRA]
 	}
 	return definitions[l.Algorithm]
 }

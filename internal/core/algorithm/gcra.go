@@ -2,166 +2,170 @@ package algorithm
 
 import (
 	"math"
+	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// GCRA is the generic cell rate algorithm (ITU-T I.371): Events are spread evenly over a
-// Window, and up to Burst may pass at once. It keeps one time, the theoretical arrival
-// time (TAT): when the backlog of the admitted hits will have drained, at Events a
-// Window. A hit passes if, together with its cost, the backlog is no more than Burst.
+// GCRA is the generic cell rate algorithm (ITU-T I.371): Events are spread evenly over a Window, and up to Burst
+// may pass at once. It counts as a bucket that starts full, at Capacity, and gains one token each Window ÷ Events,
+// and nothing while it is full. A TokenBucket with a Burst below its Events is the same: refilled by whole Windows,
+// it would admit Burst a Window, and never Events.
 //
-// The backlog is counted in units. A hit adds its cost times the Window in microseconds,
-// and Events units drain each microsecond: whole numbers, so no rate is rounded.
-//
-// State: last_refill is the TAT in whole microseconds, rounded down; remainder is the
-// units above it. expires_at lies at or after the TAT, and changes rarely.
+// State: as of a token bucket, so that a change of Burst, Events or the algorithm keeps the tokens. The last refill
+// was at last_refill and remainder ÷ Events microseconds: whole numbers, so no part of a token is ever lost.
+// Limit.Validate bounds them by 2^62.
 func init() {
 	define(ratelimit.GCRA, "gcra", Definition{
 		Take: takeGCRA, Adjust: adjustGCRA, Look: lookGCRA, Passes: passesGCRA, SQL: &gcraSQL,
 	})
 }
 
-// maxSpan is the largest backlog. Limit.Validate keeps Capacity times the Window below it.
+// maxSpan is the largest sum of tokens times the Window. Limit.Validate keeps Capacity times the Window below it.
 const maxSpan = int64(1) << 62
 
-// gcraTime returns the time that counts: now, unless the clock was set back so far that
-// the backlog would exceed maxSpan; then the earliest time at which it does not.
-func gcraTime(l *ratelimit.Limit, r *Row, now int64) int64 {
-	if r.Refill == 0 {
-		return now
+// gcraTokens is the state of a bucket at a time. The last refill may lie ahead, if the clock was
+// set back.
+type gcraTokens struct{ tokens, refill, remainder int64 }
+
+// fillGCRA returns the state at now.
+func fillGCRA(l *ratelimit.Limit, r *Row, now int64) gcraTokens {
+	if r.Refill == 0 || !r.HasTokens {
+		return gcraTokens{l.Capacity(), now, 0}
 	}
-	return larger(now, r.Refill-smaller(maxSpan/l.Events, horizon))
+	b := gcraTokens{int64(math.Floor(math.Max(-float64(mostOwed(l)), math.Min(float64(l.Capacity()), r.Tokens)))), r.Refill, smaller(r.Remainder, l.Events-1)}
+	elapsed := larger(0, now-r.Refill)
+	if b.tokens == l.Capacity() || now >= b.has(l, l.Capacity()) {
+		return gcraTokens{l.Capacity(), r.Refill + elapsed, 0}
+	}
+	gained := larger(0, elapsed*l.Events-b.remainder) / window(l)
+	moved := b.remainder + gained*window(l)
+	return gcraTokens{b.tokens + gained, r.Refill + moved/l.Events, moved % l.Events}
 }
 
-// backlog is how many units have yet to drain at now. If a token bucket wrote the row, its
-// missing tokens count as a backlog that has drained evenly since the refill.
-func backlog(l *ratelimit.Limit, r *Row, now int64) int64 {
-	switch {
-	case r.Refill == 0:
-		return 0
-	case r.HasTokens:
-		missing := l.Capacity() - smaller(l.Capacity(), larger(0, int64(r.Tokens)))
-		return larger(0, missing*window(l)-smaller(larger(0, now-r.Refill), maxSpan/l.Events)*l.Events)
-	}
-	return undrained(l, r.Refill-now, smaller(r.Remainder, l.Events-1))
+// mostOwed is how far below 0 an adjustment takes the tokens: no further than the calculations hold.
+func mostOwed(l *ratelimit.Limit) int64 { return smaller(l.Capacity(), maxSpan/window(l)-l.Capacity()) }
+
+const mostOwedSQL = "least({quota}, 4611686018427387904 / {span} - {quota})"
+
+// has returns when the bucket has that many tokens, if it has less now.
+func (b gcraTokens) has(l *ratelimit.Limit, tokens int64) int64 {
+	return b.refill + ((tokens-b.tokens)*window(l)+b.remainder+l.Events-1)/l.Events
 }
 
-// undrained is the backlog of a TAT that lies this many microseconds ahead.
-func undrained(l *ratelimit.Limit, microseconds, remainder int64) int64 {
-	if microseconds < 0 {
-		return 0
-	}
-	return smaller(microseconds, maxSpan/l.Events)*l.Events + remainder
-}
-
-// storeBacklog writes a backlog into the row.
-func storeBacklog(l *ratelimit.Limit, r *Row, now, backlog int64) {
-	r.Refill = now + backlog/l.Events
-	r.Remainder = backlog % l.Events
-	r.Tokens, r.HasTokens = 0, false
+func (b gcraTokens) store(r *Row) {
+	r.Tokens = float64(b.tokens)
+	r.HasTokens = true
+	r.Refill = b.refill
+	r.Remainder = b.remainder
 }
 
 func takeGCRA(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
-	now = gcraTime(l, r, now)
-	filled := backlog(l, r, now)
-	granted := fit(l.Capacity()*window(l)-filled, n, cost*window(l))
-	if granted == 0 {
+	b := fillGCRA(l, r, now)
+	granted := fit(b.tokens, n, cost)
+	if granted > 0 {
+		b.tokens -= granted * cost
+		b.store(r)
+	}
+	if !r.HasTokens {
 		return 0
 	}
-	storeBacklog(l, r, now, filled+granted*cost*window(l))
-	keepBacklog(l, r)
+	keepGCRA(l, r, b)
 	return granted
 }
 
-// keepBacklog has the row outlive the backlog.
-func keepBacklog(l *ratelimit.Limit, r *Row) {
-	if r.Expires <= r.Refill {
-		r.Expires = r.Refill + larger(bucketLinger, l.Capacity()*window(l)/l.Events)
+// keepGCRA has the row outlive the refill.
+func keepGCRA(l *ratelimit.Limit, r *Row, b gcraTokens) {
+	if full := b.has(l, l.Capacity()); r.Expires < full {
+		r.Expires = full + larger(bucketLinger, (l.Capacity()*window(l)+l.Events-1)/l.Events)
 	}
 }
 
-// adjustGCRA gives back what cannot have drained since the charge. What is charged drains from now on.
+// adjustGCRA gives back what cannot have been refilled since the charge. Part of a token moves the last refill back.
 func adjustGCRA(l *ratelimit.Limit, r *Row, now, cost, at int64) {
-	drained, over := drainedSince(l, now, at)
-	if r.Refill == 0 || r.HasTokens || over {
+	gained, over := drainedSince(l, now, at)
+	if r.Refill == 0 || !r.HasTokens || over {
 		return
 	}
-	now = gcraTime(l, r, now)
-	filled := backlog(l, r, now)
-	if cost >= 0 {
-		storeBacklog(l, r, now, larger(0, filled-larger(0, mulDiv(cost, window(l), 1, false)-drained)))
-		return
+	b := fillGCRA(l, r, now)
+	if cost > 0 {
+		units := larger(0, mulDiv(cost, window(l), 1, false)-gained)
+		b.tokens += units / window(l)
+		part := units % window(l)
+		back := (part - b.remainder + l.Events - 1) / l.Events
+		b.refill -= back
+		b.remainder += back*l.Events - part
+	} else {
+		b.tokens = larger(b.tokens+cost, smaller(b.tokens, -mostOwed(l)))
 	}
-	most := smaller(2*smaller(l.Capacity()*window(l), maxSpan/2), smaller(maxSpan/l.Events, horizon)*l.Events)
-	storeBacklog(l, r, now, filled+smaller(mulDiv(-cost, window(l), 1, false), larger(0, most-filled)))
-	keepBacklog(l, r)
+	if b.tokens >= l.Capacity() {
+		b.tokens = l.Capacity()
+		b.refill = larger(now, b.refill) // what is full gains nothing
+		b.remainder = 0
+	}
+	b.store(r)
+	if cost < 0 {
+		keepGCRA(l, r, b)
+	}
 }
 
 func lookGCRA(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
-	now = gcraTime(l, r, now)
-	filled := backlog(l, r, now)
-	drained := now + mulDiv(filled, 1, l.Events, true)
-	room := l.Capacity()*window(l) - filled
-	if room < 0 {
-		return -mulDiv(-room, 1, window(l), true), drained
+	b := fillGCRA(l, r, now)
+	if b.tokens == l.Capacity() {
+		return b.tokens, larger(now, b.refill)
 	}
-	return room / window(l), drained
+	return b.tokens, b.has(l, l.Capacity())
 }
 
 func passesGCRA(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
-	now = gcraTime(l, r, now)
-	excess := backlog(l, r, now) + (cost-l.Capacity())*window(l)
-	return now + mulDiv(excess, 1, l.Events, true)
+	return fillGCRA(l, r, now).has(l, cost)
 }
+
+// gcraFill computes in SQL what fillGCRA does: filled, refill and rest, of a row r at {at}.
+const gcraFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN greatest({at}, r.last_refill) ELSE r.last_refill + moved / events * interval '1 microsecond' END AS refill,
+		CASE WHEN had IS NULL OR isfull THEN 0 ELSE moved % events END AS rest, coalesce(had + gained, {quota}) AS filled
+	FROM (SELECT *, part + gained * span AS moved
+	FROM (SELECT *, CASE WHEN isfull THEN {quota} - had WHEN had IS NOT NULL THEN greatest(0, elapsed * events - part) / span END AS gained
+	FROM (SELECT *, had = {quota} OR elapsed >= (({quota} - had) * span + part + events - 1) / events AS isfull
+	FROM (SELECT {span} AS span, {events} AS events, least(coalesce(r.remainder, 0), {events} - 1) AS part,
+		greatest(0, (date_part('epoch', {at} - r.last_refill) * 1000000)::bigint) AS elapsed,
+		CASE WHEN r.tokens IS NOT NULL AND r.last_refill IS NOT NULL THEN floor(greatest(-` + mostOwedSQL + `, least({quota}, r.tokens)))::bigint END AS had
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0)`
 
 var gcraSQL = SQL{
 	Columns:  "tokens, last_refill, remainder",
-	Returned: "coalesce(tokens, 'NaN'), last_refill, remainder",
+	Returned: "tokens, last_refill, coalesce(remainder, 0)",
 	Needs:    []Parameter{EventsParameter},
-	Fresh: `NULL, i.now + i.granted * {cost} * {span} / {events} * interval '1 microsecond', i.granted * {cost} * {span} % {events},
-		i.now + (i.granted * {cost} * {span} / {events} + greatest(60000000, {quota} * {span} / {events})) * interval '1 microsecond'`,
-	Step: `SELECT excluded.slot, granted, CASE WHEN granted = 0 THEN r.tokens END,
-		CASE WHEN granted > 0 THEN tat ELSE r.last_refill END,
-		CASE WHEN granted > 0 THEN after % {events} ELSE r.remainder END,
-		CASE WHEN granted = 0 OR r.expires_at > tat THEN r.expires_at ELSE tat + greatest(60000000, {quota} * {span} / {events}) * interval '1 microsecond' END
-	FROM (SELECT *, now + after / {events} * interval '1 microsecond' AS tat
-	FROM (SELECT *, backlog + granted * {cost} * {span} AS after
-	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} * {span} - backlog) / ({cost} * {span}))) AS granted
-	FROM (SELECT *, CASE WHEN r.last_refill IS NULL THEN 0
-		WHEN r.tokens IS NOT NULL THEN greatest(0, ({quota} - least({quota}, greatest(0, trunc(r.tokens)::bigint))) * {span}
-			- least(greatest(0, -ahead), 4611686018427387904 / events) * events)
-		WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / events) * events + least(coalesce(r.remainder, 0), events - 1)
-		ELSE 0 END AS backlog
-	FROM (SELECT *, (date_part('epoch', r.last_refill - now) * 1000000)::bigint AS ahead
-	FROM (SELECT {events} AS events, greatest(now, r.last_refill - least(4611686018427387904 / {events}, 3155760000000000) * interval '1 microsecond') AS now
-	FROM clock OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0) f`,
-	Adjust: `(last_refill, remainder, expires_at) = (SELECT tat, after % {events}, CASE WHEN {cost} >= 0 OR r.expires_at > tat THEN r.expires_at
-		ELSE tat + greatest(60000000, {quota} * {span} / {events}) * interval '1 microsecond' END
-	FROM (SELECT *, now + after / {events} * interval '1 microsecond' AS tat
-	FROM (SELECT now, CASE WHEN {cost} >= 0 THEN greatest(0, backlog - greatest(0, units - ` + drainedSQL + `))
-		ELSE backlog + least(units, greatest(0, least(2 * least({quota} * {span}, 2305843009213693952),
-			least(4611686018427387904 / {events}, 3155760000000000) * {events}) - backlog)) END AS after
-	FROM (SELECT now, CASE WHEN ahead >= 0 THEN least(ahead, 4611686018427387904 / {events}) * {events} + least(coalesce(r.remainder, 0), {events} - 1) ELSE 0 END AS backlog,
-		least(abs({cost})::numeric * {span}, 9223372036854775807)::bigint AS units
-	FROM (SELECT now, (date_part('epoch', r.last_refill - now) * 1000000)::bigint AS ahead
-	FROM (SELECT greatest({now}, r.last_refill - least(4611686018427387904 / {events}, 3155760000000000) * interval '1 microsecond') AS now
-	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e)`,
-	AdjustWhere: "r.tokens IS NULL AND r.last_refill IS NOT NULL AND " + notDrainedSQL,
+	Fresh: `{quota} - i.granted * {cost}, i.now, 0, i.now + ((i.granted * {cost} * {span} + {events} - 1) / {events}
+		+ greatest(60000000, ({quota} * {span} + {events} - 1) / {events})) * interval '1 microsecond'`,
+	Step: `SELECT excluded.slot, granted, CASE WHEN granted > 0 THEN left_over ELSE r.tokens END,
+		CASE WHEN granted > 0 THEN refill ELSE r.last_refill END, CASE WHEN granted > 0 THEN rest ELSE r.remainder END,
+		CASE WHEN r.expires_at >= full_at OR granted = 0 AND r.tokens IS NULL THEN r.expires_at
+		ELSE full_at + greatest(60000000, ({quota} * span + events - 1) / events) * interval '1 microsecond' END
+	FROM (SELECT *, refill + (({quota} - left_over) * span + rest + events - 1) / events * interval '1 microsecond' AS full_at
+	FROM (SELECT *, filled - granted * {cost} AS left_over
+	FROM (SELECT *, greatest(0, least(excluded.granted, filled / {cost})) AS granted
+	FROM ` + strings.ReplaceAll(gcraFill, "{at}", "excluded.last_refill") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h`,
+	Adjust: `(tokens, last_refill, remainder, expires_at) = (SELECT after, refill, rest, CASE WHEN {cost} >= 0 OR r.expires_at >= full_at THEN r.expires_at
+		ELSE full_at + greatest(60000000, ({quota} * {span} + {events} - 1) / {events}) * interval '1 microsecond' END
+	FROM (SELECT *, refill + (({quota} - after) * {span} + rest + {events} - 1) / {events} * interval '1 microsecond' AS full_at
+	FROM (SELECT least({quota}, total) AS after, CASE WHEN total < {quota} THEN refill ELSE greatest({now}, r.last_refill) END AS refill,
+		CASE WHEN total < {quota} THEN rest ELSE 0 END AS rest
+	FROM (SELECT total, refill - back * interval '1 microsecond' AS refill, rest + back * {events} - part AS rest
+	FROM (SELECT *, (part - rest + {events} - 1) / {events} AS back
+	FROM (SELECT refill, rest, CASE WHEN {cost} > 0 THEN filled + units / {span} ELSE greatest(filled + {cost}, least(filled, -` + mostOwedSQL + `)) END AS total,
+		units % {span} AS part
+	FROM (SELECT *, greatest(0, least(greatest(0, {cost})::numeric * {span}, 9223372036854775807)::bigint - ` + drainedSQL + `) AS units
+	FROM ` + strings.ReplaceAll(gcraFill, "{at}", "{now}") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h OFFSET 0) i OFFSET 0) j OFFSET 0) k)`,
+	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL AND " + notDrainedSQL,
 	Read:        readGCRA,
 }
 
-// readGCRA reads tokens, last_refill and remainder. Tokens are there if a token bucket wrote the
-// row; else a statement returns NaN.
+// readGCRA reads tokens, last_refill and remainder.
 func readGCRA(cells []Cell, width int, rows []*Row) {
 	readBucket(cells, width, rows)
 	at := 2
 	for _, r := range rows {
-		// Such a row is of GCRA itself.
-		if math.IsNaN(r.Tokens) {
-			r.Tokens = 0
-			r.HasTokens = false
-		}
 		r.Remainder = cells[at].Value
 		at += width
 	}

@@ -30,7 +30,7 @@ func free(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 		return freeOfSlidingLog(l, log, at)
 	case l.Algorithm == ratelimit.TokenBucket && l.Capacity() >= l.Events:
 		return freeOfTokenBucket(l, log, at)
-	case l.Algorithm == ratelimit.TokenBucket || l.Algorithm == ratelimit.GCRA: // such a bucket is a GCRA that counts what is left
+	case l.Algorithm == ratelimit.TokenBucket || l.Algorithm == ratelimit.GCRA:
 		return freeOfGCRA(l, log, at)
 	}
 	return freeOfSlidingWindow(l, log, at)

@@ -154,7 +154,7 @@ func TestRefundUndoesTake(t *testing.T) {
 // the end of the window from the row, which another limit may have written, so it has none.
 func drawFamily(t *rapid.T, l *ratelimit.Limit) []*ratelimit.Limit {
 	var others []*ratelimit.Limit
-	for _, names := range [][]string{{"sliding_window", "fixed_window"}, {"token_bucket", "even_bucket", "gcra"}, {"sliding_log"}} {
+	for _, names := range [][]string{{"sliding_window", "fixed_window"}, {"token_bucket", "gcra"}, {"sliding_log"}} {
 		for _, name := range names {
 			if algorithm.Of(l).Name == name && rapid.Bool().Draw(t, "switched") {
 				others = append(others, conformance.DrawLimit(t, rapid.SampledFrom(names).Draw(t, "other"), l.Prefix))

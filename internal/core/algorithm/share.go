@@ -20,8 +20,7 @@ func ShareLimit(l *ratelimit.Limit, parts float64) ratelimit.Limit {
 }
 
 // ShareRow makes a row the share that one of parts has of it: what was used, and what is left. Times stay,
-// so windows end when they would have, and the backlog of GCRA drains as before, since all is in
-// proportion to the limit.
+// so windows end and tokens come when they would have, since all is in proportion to the limit.
 func ShareRow(r *Row, parts float64) {
 	r.Count = shareOf(r.Count, parts)
 	r.PrevCount = shareOf(r.PrevCount, parts)

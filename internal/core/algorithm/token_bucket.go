@@ -27,15 +27,11 @@ const bucketLinger = 60 * 1000000
 // horizon bounds how far ahead expires_at lies: a hundred years, in microseconds.
 const horizon = int64(ratelimit.MaxWindow / 1000)
 
-// fill returns the tokens at now, and the time of the last refill. If GCRA wrote the row,
-// last_refill is the time at which the bucket would be full.
+// fill returns the tokens at now, and the time of the last refill.
 func fill(l *ratelimit.Limit, r *Row, now int64) (tokens float64, refill int64) {
 	most, events := float64(l.Capacity()), float64(l.Events)
-	if r.Refill == 0 {
+	if r.Refill == 0 || !r.HasTokens {
 		return most, now
-	}
-	if !r.HasTokens {
-		return math.Max(0, most-math.Ceil(float64(larger(0, r.Refill-now))*events/float64(window(l)))), now
 	}
 	windows := larger(0, now-r.Refill) / window(l)
 	// The conversion keeps the compiler from fusing product and sum into one rounding.
@@ -129,10 +125,8 @@ var tokenBucketSQL = SQL{
 	FROM (SELECT granted, span, CASE WHEN granted > 0 THEN filled - granted * {cost} ELSE r.tokens END AS tokens,
 		CASE WHEN granted > 0 THEN coalesce(r.last_refill + windows * span * interval '1 microsecond', excluded.last_refill) ELSE r.last_refill END AS refill
 	FROM (SELECT *, greatest(0, least(excluded.granted, floor(filled)::bigint / {cost})) AS granted
-	FROM (SELECT *, CASE WHEN windows IS NOT NULL THEN least({quota}, r.tokens + windows::float8 * {events})
-		WHEN r.last_refill IS NULL THEN {quota}
-		ELSE greatest(0, {quota} - ceil(greatest(0, (date_part('epoch', r.last_refill - excluded.last_refill) * 1000000)::bigint)::float8 * {events} / span)) END AS filled
-	FROM (SELECT {span} AS span, CASE WHEN r.tokens IS NOT NULL THEN
+	FROM (SELECT *, CASE WHEN windows IS NOT NULL THEN least({quota}, r.tokens + windows::float8 * {events}) ELSE {quota} END AS filled
+	FROM (SELECT {span} AS span, CASE WHEN r.tokens IS NOT NULL AND r.last_refill IS NOT NULL THEN
 		greatest(0, (date_part('epoch', excluded.last_refill - r.last_refill) * 1000000)::bigint) / {span} END AS windows
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e`,
 	Adjust: `(tokens, last_refill, expires_at) = (SELECT tokens, refill, CASE WHEN {cost} >= 0 OR r.expires_at >= full_at THEN r.expires_at

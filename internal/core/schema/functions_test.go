@@ -78,7 +78,7 @@ func TestNear(t *testing.T) {
 		INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES ('rule/r/per_hour', 'x', 80, now(), now() + '1 h'), ('rule/r/per_hour', 'y', 79, now(), now() + '1 h'),
 			('rule/r/per_hour', 'old', 99, now() - '2 h'::interval, now() - '1 h'::interval), ('rule/r/per_hour', 'a%20b%25', 17, now(), now() + '1 h'), ('rule/r/per_hour', 'bob', 90, now(), now() + '1 h'), ('zone', 'x', 99, now(), now() + '1 h');
 		INSERT INTO rate_limit_ephemeral (prefix, key, count, prev_count, window_start, expires_at) VALUES ('rule/s/per_hour', 'x', 50, 80, now() - '30 min'::interval, now() + '1 h'), ('rule/s/per_hour', 'y', 30, 80, now() - '30 min'::interval, now() + '1 h');
-		INSERT INTO rate_limit_ephemeral (prefix, key, last_refill, expires_at) VALUES ('rule/g/per_hour', 'x', now() + '54 min', now() + '1 h'), ('rule/g/per_hour', 'y', now() + '30 min', now() + '1 h');
+		INSERT INTO rate_limit_ephemeral (prefix, key, tokens, last_refill, expires_at) VALUES ('rule/g/per_hour', 'x', 10, now(), now() + '1 h'), ('rule/g/per_hour', 'y', 50, now(), now() + '1 h');
 		INSERT INTO rate_limit_ephemeral (prefix, key, hits, expires_at) SELECT 'rule/l/per_hour', 'x', array_agg(now() - i * interval '5 min'), now() + '1 h' FROM generate_series(1, 20) AS i;
 		INSERT INTO rate_limit_durable (prefix, key, tokens, last_refill, expires_at) VALUES ('rule/b/per_hour', 'x', 5, now(), now() + '1 h'), ('rule/b/per_hour', 'y', 5, now() - '1 h'::interval, now() + '1 h')`)
 	s.want("SELECT rule, key, used, quota FROM rate_limit_near ORDER BY 1, 2", "b x 95 100\ng x 90 100\nl x 11 10\nr a%20b%25 17 20\nr x 80 100\ns x 90 100")

@@ -46,7 +46,7 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, bu
 RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE AS $$
 	SELECT coalesce(max(u.used), 0)::bigint, max(u.since + least(u.lasts, 2305843009213693952)::float8 * interval '1 microsecond')
 	FROM (
-		SELECT coalesce(burst, events) AS quota, burst < events AS evenly, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
+		SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) AS evenly, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
 			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained
 	) AS t, LATERAL (
 		SELECT count::numeric AS used, window_start AS since, span::numeric AS lasts
@@ -73,19 +73,7 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 		FROM (
 			SELECT floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota), least(t.quota, tokens)))::bigint::numeric AS had,
 				least(coalesce(remainder, 0), events - 1) AS part
-		) AS b WHERE algorithm = 'token_bucket' AND events > 0 AND t.evenly AND tokens IS NOT NULL
-		UNION ALL -- a bucket whose row gcra wrote
-		SELECT b.used, at, CASE WHEN t.evenly THEN ceil(b.used * span / events) ELSE ceil(b.used / events) * span END
-		FROM (SELECT least(t.quota, ceil(greatest(0, -t.drained)::float8 * events / span))::bigint::numeric AS used) AS b
-		WHERE algorithm = 'token_bucket' AND events > 0 AND tokens IS NULL AND last_refill IS NOT NULL
-		UNION ALL -- the backlog, which drains; or that of a bucket which wrote the row
-		SELECT div(b.backlog + span - 1, span), last_refill + b.drained * interval '1 microsecond', div(b.backlog + events - 1, events) FROM (
-			SELECT d.drained, CASE WHEN tokens IS NOT NULL
-				THEN greatest(0, (t.quota - least(t.quota, greatest(0, trunc(tokens)))::bigint) * span::numeric - greatest(0, d.drained) * events::numeric)
-				WHEN d.drained <= 0 THEN -d.drained * events::numeric + least(coalesce(remainder, 0), events - 1) ELSE 0 END AS backlog
-			-- a backlog that another limit left is bounded
-			FROM (SELECT greatest(t.drained, -least(4611686018427387904 / nullif(events, 0), 3155760000000000)) AS drained) AS d
-		) AS b WHERE algorithm = 'gcra' AND events > 0 AND last_refill IS NOT NULL
+		) AS b WHERE algorithm IN ('token_bucket', 'gcra') AND events > 0 AND t.evenly AND tokens IS NOT NULL
 		UNION ALL -- nobody knows when requests end
 		SELECT slots, NULL, NULL WHERE algorithm = 'in_flight'
 	) AS u WHERE u.used > 0

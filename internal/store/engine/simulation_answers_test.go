@@ -24,7 +24,7 @@ func simColumns(d *algorithm.Definition, r *algorithm.Row) [][]byte {
 		return [][]byte{tokens, simTime(r.Refill)}
 	case "gcra":
 		if !r.HasTokens {
-			tokens = simBigint(int64(math.Float64bits(math.NaN())))
+			tokens = nil
 		}
 		return [][]byte{tokens, simTime(r.Refill), simBigint(r.Remainder)}
 	case "sliding_log":

@@ -93,10 +93,6 @@ func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
 				rapid.Int64Range(1000, ratelimit.MaxWindow.Microseconds())).Draw(t, "window")) * time.Microsecond,
 		}
 		var err error
-		even := definition == "even_bucket" // a token bucket with a burst below its events
-		if even {
-			definition = "token_bucket"
-		}
 		if l.Algorithm, err = ratelimit.ParseAlgorithm(definition); err != nil {
 			l.Algorithm = ratelimit.FixedWindow
 			l.Calendar = ratelimit.Calendar(rapid.IntRange(1, 4).Draw(t, "unit"))
@@ -112,8 +108,8 @@ func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
 		case HasBurst(definition) && rapid.Bool().Draw(t, "has burst"):
 			l.Burst = rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, ratelimit.MaxEvents)).Draw(t, "burst")
 		}
-		if even {
-			definition = "even_bucket"
+		if definition == "gcra" && rapid.Bool().Draw(t, "a bucket") {
+			l.Algorithm = ratelimit.TokenBucket
 			l.Events = max(2, l.Events)
 			l.Burst = rapid.OneOf(rapid.Int64Range(1, min(20, l.Events-1)), rapid.Int64Range(1, l.Events-1)).Draw(t, "burst")
 		}
@@ -125,7 +121,7 @@ func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
 
 // HasBurst reports whether limits of a definition may have a Burst.
 func HasBurst(definition string) bool {
-	return definition == "token_bucket" || definition == "even_bucket" || definition == "gcra"
+	return definition == "token_bucket" || definition == "gcra"
 }
 
 // DrawAdvance draws by how many microseconds a clock advances: often to where something
