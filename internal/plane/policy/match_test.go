@@ -6,11 +6,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // The long form: go test -run TestMany ./internal/plane/policy -rules 10000 -requests 1000000
@@ -58,6 +60,10 @@ func TestWithoutALookUpOneFilterIsLeft(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
 		w := policytest.New(pick, rapid.IntRange(1, 20).Draw(t, "rules"), rapid.Bool().Draw(t, "selective"))
+		w.Rules = append(w.Rules, policy.Rule{
+			Name: "everybody", CountBy: []string{"ip"},
+			Limits: []policy.RuleLimit{{Name: "hour", Limit: ratelimit.Limit{Events: 10, Window: time.Hour}}},
+		})
 		left := &policytest.World{Bans: w.Bans}
 		for _, r := range w.Rules {
 			ofSenders := len(r.CountBy) == 0

@@ -101,16 +101,19 @@ func decodeRule(name, text string) Rule {
 }
 
 // decodeBans turns rows of bansSQL and bannedKeysSQL into bans, and returns how many are in force.
-func decodeBans(rows []string) (bans []Ban, inForce int64, err error) {
+func decodeBans(rows []string) ([]Ban, int64, error) {
+	var bans []Ban
+	var inForce int64
 	if len(rows)%3 != 0 {
 		return nil, 0, errColumns
 	}
 	for i := 0; i < len(rows); i += 3 {
 		if rows[i] == "count" {
-			inForce, err = strconv.ParseInt(rows[i+1], 10, 64)
+			n, err := strconv.ParseInt(rows[i+1], 10, 64)
 			if err != nil {
 				return nil, 0, err
 			}
+			inForce = n
 			continue
 		}
 		ban := Ban{}

@@ -22,8 +22,7 @@ type Salt struct {
 
 const (
 	saltSQL     = `SELECT value FROM rate_limit_secrets WHERE name = 'partition'`
-	saltTimeout = 2 * time.Second
-	saltWait    = time.Second // for which the first responses wait
+	saltTimeout = time.Second
 	saltRetry   = time.Second // its role may lack the right to read it
 )
 
@@ -38,7 +37,8 @@ func NewSalt(db pgdb.DB) *Salt {
 	return s
 }
 
-// text is the salt, or "" if it is not known. It waits for the first attempt to read it. A nil Salt is never known.
+// text returns the salt, or "" if it could not be read. It waits for the first attempt, at most saltTimeout.
+// A nil Salt returns "".
 func (s *Salt) text() string {
 	if s == nil {
 		return ""
@@ -55,10 +55,7 @@ func (s *Salt) text() string {
 	if value != "" || reading == nil || !first {
 		return value
 	}
-	select {
-	case <-reading:
-	case <-time.After(saltWait):
-	}
+	<-reading
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.value
