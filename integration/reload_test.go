@@ -25,13 +25,13 @@ func TestReloadsUnderLoad(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute, because stores stay open for a while after a reload")
 	}
-	// The settings of a reload differ from those before: a limit, and now and then the history.
+	// The settings of a reload differ from those before: a limit, and now and then the region.
 	settings := func(backend string, i int) (routes []route) {
 		for _, r := range []route{
 			{"/exact", backend, object{"prefix": "exact", "key": "all", "limit": fmt.Sprint(1000000+i, " 1d"), "algorithm": "fixed_window"}},
 			{"/flight", backend, object{"prefix": "flight", "key": "all", "limit": "1000", "algorithm": "in_flight"}},
 		} {
-			maps.Copy(r.limit, object{"timeout": "10s", "onError": "deny", "audit": "denied", "history": object{"region": fmt.Sprint("r", i/50)}})
+			maps.Copy(r.limit, object{"timeout": "10s", "onError": "deny", "audit": "denied", "region": fmt.Sprint("r", i/50)})
 			routes = append(routes, r)
 		}
 		return routes
@@ -41,7 +41,7 @@ func TestReloadsUnderLoad(t *testing.T) {
 		dsn, backend, address, admin := cluster.Open(t), startBackend(t), harness.FreeAddress(t), harness.FreeAddress(t)
 		config := func(i int) string {
 			return harness.Replace(t, caddyfile(address, dsn, settings(backend, i)), "admin off", "admin "+admin,
-				"pg_ratelimit {", fmt.Sprintf("grace_period 1m\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tregion r%d\n\t\t}", i/50))
+				"pg_ratelimit {", fmt.Sprintf("grace_period 1m\n\tpg_ratelimit {\n\t\tregion r%d", i/50))
 		}
 		c := launchConfig(t, buildCaddy(t), address, config(0))
 		c.AwaitAddress(t, address)

@@ -29,7 +29,7 @@ type soakProxy struct {
 func soakRoutes(name, upstream, limit string) (routes []route) {
 	for i := range lanes {
 		l := &lanes[i]
-		settings := object{"timeout": soakTimeout.String(), "audit": "all", "onError": l.onError, "nodeName": name, "history": object{"region": name}}
+		settings := object{"timeout": soakTimeout.String(), "audit": "all", "onError": l.onError, "nodeName": name, "region": name}
 		switch {
 		case l.governed:
 			settings["policy"] = object{"apiKey": "{header.X-Api-Key}", "user": "{header.X-Key}"}
@@ -52,7 +52,7 @@ func soakRoutes(name, upstream, limit string) (routes []route) {
 func newSoakCaddy(t *testing.T, binary, name, dsn, upstream string) *soakProxy {
 	t.Helper()
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
-	options := fmt.Sprintf("pg_ratelimit {\n\t\tnode_name %s\n\t\thistory {\n\t\t\tregion %s\n\t\t}\n", name, name)
+	options := fmt.Sprintf("pg_ratelimit {\n\t\tnode_name %s\n\t\tregion %s\n", name, name)
 	configOf := func(limit string) string {
 		return harness.Replace(t, caddyfile(address, dsn, soakRoutes(name, upstream, limit)), "admin off", "admin "+admin, "pg_ratelimit {\n\t\tdsn", options+"\t\tdsn")
 	}
