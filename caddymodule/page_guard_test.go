@@ -204,7 +204,7 @@ func TestThePageKnowsNothingWithoutADatabase(t *testing.T) {
 		t.Errorf("the state: %v", state)
 	}
 	for _, one := range []struct{ method, path, body string }{
-		{"GET", "proxies", ""}, {"GET", "limits", ""}, {"GET", "near", ""}, {"GET", "bans", ""}, {"GET", "changes", ""}, {"GET", "top", ""}, {"GET", "names?kind=user", ""}, {"GET", "usage?user=ann", ""},
+		{"GET", "proxies", ""}, {"GET", "near", ""}, {"GET", "bans", ""}, {"GET", "changes", ""}, {"GET", "top", ""}, {"GET", "names?kind=user", ""}, {"GET", "usage?user=ann", ""},
 		{"POST", "why", `{"who": "ann"}`}, {"POST", "explain", `{"user": "ann"}`}, {"POST", "counters", `{"prefix": "p", "key": "k"}`},
 	} {
 		status, _, text := c.page(one.method, "/api/"+one.path, one.body)
