@@ -78,7 +78,7 @@ type Handler struct {
 	settlements    *prometheus.CounterVec
 	duration       prometheus.Observer
 	events         *events      // nil without the app events
-	watched        atomic.Int32 // see isWatched
+	observed       atomic.Int32 // see isObserved
 	hasErrorRoutes bool         // of a subroute around the handler
 }
 

@@ -28,9 +28,9 @@ type metrics struct {
 
 	// What the handlers of the config use, for state.
 	mu        sync.Mutex // guards all that follows
-	watched   map[edge.Resource]bool
-	stores    []watchedStore
-	policies  []watchedPolicy
+	collected map[edge.Resource]bool
+	stores    []collectedStore
+	policies  []collectedPolicy
 	histories []*history.Writer
 }
 
@@ -40,7 +40,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
 	}
 	m := &metrics{
-		watched: map[edge.Resource]bool{},
+		collected: map[edge.Resource]bool{},
 		decisions: vec("decisions_total", "Requests by limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied (refused "+
 			"by this limit), would_allow and would_deny (of a limit in the mode shadow), error_passed and error_refused (no decision was possible, and the request passed or was refused), overloaded (the database answers, and no decision came in time), paused (limits are paused). "+
 			"source: postgres, blocked (known to be used up), lease (units charged in advance), memory (dsn memory) or none (no decision).",

@@ -73,7 +73,7 @@ func factsOf(q *edge.Request) facts {
 // report tells the access log, the span of the request and the app events of a decision, where there are any. Of a
 // request that passes, only access logs and spans are told.
 func (h *Handler) report(q *edge.Request) {
-	if q.Outcome.Status == 0 && !h.isWatched(q.HTTP) {
+	if q.Outcome.Status == 0 && !h.isObserved(q.HTTP) {
 		return
 	}
 	f := factsOf(q)
@@ -86,24 +86,24 @@ func (h *Handler) report(q *edge.Request) {
 	}
 }
 
-// The values of Handler.watched.
+// The values of Handler.observed.
 const (
 	unknownWatch int32 = iota // before the first request
-	unwatched
-	watched
+	unobserved
+	observed
 )
 
-// isWatched reports whether the server of the handler writes access logs or has spans. Servers do not change.
-func (h *Handler) isWatched(r *http.Request) bool {
-	state := h.watched.Load()
+// isObserved reports whether the server of the handler writes access logs or has spans. Servers do not change.
+func (h *Handler) isObserved(r *http.Request) bool {
+	state := h.observed.Load()
 	if state == unknownWatch {
-		state = unwatched
+		state = unobserved
 		if server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok && (server.Logs != nil || hasSpans(server)) {
-			state = watched
+			state = observed
 		}
-		h.watched.Store(state)
+		h.observed.Store(state)
 	}
-	return state == watched
+	return state == observed
 }
 
 func hasSpans(server *caddyhttp.Server) bool {

@@ -34,17 +34,17 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 func (m *metrics) watch(r edge.Resource) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.watched[r] {
+	if m.collected[r] {
 		return
 	}
-	m.watched[r] = true
+	m.collected[r] = true
 	switch r := r.(type) {
 	case *edge.Database:
 		if s := edge.Postgres(r.Store); s != nil {
-			m.stores = append(m.stores, watchedStore{s, s.Stats()})
+			m.stores = append(m.stores, collectedStore{s, s.Stats()})
 		}
 	case *edge.ProxyPolicy:
-		m.policies = append(m.policies, watchedPolicy{r, time.Now(), r.Stats().LookUps})
+		m.policies = append(m.policies, collectedPolicy{r, time.Now(), r.Stats().LookUps})
 	case *history.Writer:
 		m.histories = append(m.histories, r)
 	}
@@ -63,15 +63,15 @@ func gauge(to chan<- prometheus.Metric, name string, value float64, help string)
 	to <- prometheus.MustNewConstMetric(describe(name, help, nil), prometheus.GaugeValue, value)
 }
 
-// watchedStore is a store on Postgres, and what it had counted when this config began to use it. A store can
+// collectedStore is a store on Postgres, and what it had counted when this config began to use it. A store can
 // outlive the config that opened it, and the counters of a config start at 0.
-type watchedStore struct {
+type collectedStore struct {
 	*counts.Store
 	before chain.Stats
 }
 
 // collectStores adds up what the stores have counted for a config.
-func collectStores(to chan<- prometheus.Metric, stores []watchedStore) {
+func collectStores(to chan<- prometheus.Metric, stores []collectedStore) {
 	sum := chain.Stats{}
 	up, paused, local := 1.0, 0.0, 0.0
 	for _, s := range stores {
@@ -123,16 +123,16 @@ func histogram(to chan<- prometheus.Metric, name string, h chain.Histogram, leas
 	to <- prometheus.MustNewConstHistogram(describe(name, help, nil), uint64(total), float64(h.Sum)*unit, buckets)
 }
 
-// watchedPolicy is a policy, since when this config uses it, and how many statements it had sent
+// collectedPolicy is a policy, since when this config uses it, and how many statements it had sent
 // then. A policy can outlive the config that opened it, and the counters of a config start at 0.
-type watchedPolicy struct {
+type collectedPolicy struct {
 	*edge.ProxyPolicy
 	since   time.Time
 	lookUps int64
 }
 
 // collectPolicies adds up the statements of the policies. Of all else, the highest value counts.
-func collectPolicies(to chan<- prometheus.Metric, policies []watchedPolicy) {
+func collectPolicies(to chan<- prometheus.Metric, policies []collectedPolicy) {
 	var most policy.Stats
 	age := time.Duration(0)
 	for _, p := range policies {

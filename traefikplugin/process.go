@@ -13,8 +13,8 @@ import (
 // process is what all middlewares of this interpreter have together. A Traefik process has one interpreter for each plugin.
 // At each reload, Traefik makes a new middleware for each router, and ends the contexts of the old middlewares.
 type process struct {
-	proxy   *edge.Proxy
-	watched int32 // 1 once flushAtShutdown has found a server; atomic
+	proxy    *edge.Proxy
+	attached int32 // 1 once flushAtShutdown has found a server; atomic
 
 	mu     sync.Mutex        // guards what follows
 	said   map[string]string // what the log has of each middleware

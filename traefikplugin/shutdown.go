@@ -21,11 +21,11 @@ const (
 // not tell plugins that the process is about to end. All its servers shut down at the same time, so that
 // one of them is enough.
 func (p *process) watch(r *http.Request) {
-	if atomic.LoadInt32(&p.watched) != 0 {
+	if atomic.LoadInt32(&p.attached) != 0 {
 		return
 	}
 	server, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
-	if ok && atomic.CompareAndSwapInt32(&p.watched, 0, 1) {
+	if ok && atomic.CompareAndSwapInt32(&p.attached, 0, 1) {
 		server.RegisterOnShutdown(p.flushUntilTheEnd)
 	}
 }
@@ -36,7 +36,7 @@ func (p *process) flushUntilTheEnd() {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	defer recovered()
-	defer atomic.StoreInt32(&p.watched, 0)
+	defer atomic.StoreInt32(&p.attached, 0)
 	for ctx.Err() == nil {
 		for _, resource := range p.proxy.Shared() {
 			flushHistory(ctx, resource)

@@ -13,10 +13,10 @@ import (
 
 // Options are the settings of a Store. The zero value is a good choice.
 type Options struct {
-	// MaxKeys bounds the keys. Beyond it a new key displaces another one: an expired key if one
+	// Capacity bounds the keys. Beyond it a new key displaces another one: an expired key if one
 	// is found quickly, else any key. A displaced key has its full quota again. 0 means
 	// 1,000,000, at about 200 bytes for each.
-	MaxKeys int
+	Capacity int
 	// Now replaces this machine's clock, for tests.
 	Now func() time.Time
 }

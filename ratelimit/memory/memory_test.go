@@ -42,15 +42,15 @@ func TestMemory(t *testing.T) {
 
 func TestOptionsOutOfRange(t *testing.T) {
 	var field *ratelimit.FieldError
-	if store, err := memory.New(memory.Options{MaxKeys: -1}); !errors.As(err, &field) || field.Field != "MaxKeys" || store != nil {
-		t.Errorf("MaxKeys -1: %v", err)
+	if store, err := memory.New(memory.Options{Capacity: -1}); !errors.As(err, &field) || field.Field != "Capacity" || store != nil {
+		t.Errorf("Capacity -1: %v", err)
 	}
 }
 
-// TestKeysAreBounded: beyond MaxKeys a new key displaces another.
+// TestKeysAreBounded: beyond Capacity a new key displaces another.
 func TestKeysAreBounded(t *testing.T) {
 	for _, most := range []int{1, 100, 5000} {
-		store := open(t, memory.Options{MaxKeys: most})
+		store := open(t, memory.Options{Capacity: most})
 		l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Hour}
 		bound := most + most/100 + most/1024 // several shards keep it nearly
 		for i := range 3 * most {
@@ -78,7 +78,7 @@ func TestExpiredKeysAreDisplacedFirst(t *testing.T) {
 	live := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "live", Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Hour}, Cost: 1}
 	for place := range 10 {
 		c := conformance.NewClock()
-		store := open(t, memory.Options{MaxKeys: 10, Now: c.Now})
+		store := open(t, memory.Options{Capacity: 10, Now: c.Now})
 		for i := range 10 {
 			h := live
 			if i != place {
@@ -96,7 +96,7 @@ func TestExpiredKeysAreDisplacedFirst(t *testing.T) {
 
 // TestKeysWithoutChargesAreNotKept: a peek, a refund and a refusal leave no key behind.
 func TestKeysWithoutChargesAreNotKept(t *testing.T) {
-	store := open(t, memory.Options{MaxKeys: 100})
+	store := open(t, memory.Options{Capacity: 100})
 	for _, l := range conformance.Limits("", 2) {
 		take(t, store, ratelimit.Hit{Limit: l, Key: "a", Cost: 1, Peek: true})
 		take(t, store, ratelimit.Hit{Limit: l, Key: "b", Cost: -1})
@@ -112,7 +112,7 @@ func TestKeysWithoutChargesAreNotKept(t *testing.T) {
 func TestManyExpiredKeysLeaveNothing(t *testing.T) {
 	for _, most := range []int{0, 1000} { // 64 shards, and one
 		c := conformance.NewClock()
-		store := open(t, memory.Options{MaxKeys: most, Now: c.Now})
+		store := open(t, memory.Options{Capacity: most, Now: c.Now})
 		l := &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Second}
 		conformance.Keeps(t, 10<<20, store, func() {
 			for i := range 200_000 {

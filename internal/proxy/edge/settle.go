@@ -281,8 +281,8 @@ func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
 			}
 		}
 		return how.Else, SettledSame, nil
-	case how.Path != nil && s.body.unread != "":
-		return 0, SettledInvalid, &ratelimit.FieldError{Field: "settle " + how.Text, Value: s.body.unread, Want: "of a body that can be read"}
+	case how.Path != nil && s.body.invalid != "":
+		return 0, SettledInvalid, &ratelimit.FieldError{Field: "settle " + how.Text, Value: s.body.invalid, Want: "of a body that can be read"}
 	case !one.found:
 		return 0, SettledMissing, nil
 	}

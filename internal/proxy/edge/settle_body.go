@@ -25,7 +25,7 @@ var bufferedBytes int64
 type settledBody struct {
 	reads    bool   // the body is of JSON
 	stream   bool   // it is of events
-	unread   string // why it cannot be read, or ""
+	invalid  string // why it cannot be read, or ""
 	buffered int64  // of bufferedBytes
 	text     []byte // the body so far, or the line of a stream that has begun
 	event    []byte // the data of the event that has begun
@@ -35,7 +35,7 @@ type settledBody struct {
 // begin reads the headers of the response.
 func (b *settledBody) begin(h http.Header) {
 	if values := h["Content-Encoding"]; len(values) > 0 && values[0] != "" && values[0] != "identity" {
-		b.unread = "encoded (" + values[0] + ")"
+		b.invalid = "encoded (" + values[0] + ")"
 		return
 	}
 	kind := ""
@@ -47,7 +47,7 @@ func (b *settledBody) begin(h http.Header) {
 }
 
 // whole reports whether the body has to be read at its end.
-func (b *settledBody) whole() bool { return b.reads && !b.stream && b.unread == "" && len(b.text) > 0 }
+func (b *settledBody) whole() bool { return b.reads && !b.stream && b.invalid == "" && len(b.text) > 0 }
 
 // buffer adds to what is buffered, and reports whether it may.
 func (b *settledBody) buffer(to, part []byte, most int) ([]byte, bool) {
@@ -75,14 +75,14 @@ func (b *settledBody) release() {
 
 // write reads a part of the body.
 func (b *settledBody) write(part []byte, hits []settledHit) {
-	if !b.reads || b.unread != "" {
+	if !b.reads || b.invalid != "" {
 		return
 	}
 	if !b.stream {
 		ok := false
 		if b.text, ok = b.buffer(b.text, part, mostBody); !ok {
 			b.release()
-			b.unread = "too long"
+			b.invalid = "too long"
 		}
 		return
 	}
@@ -142,7 +142,7 @@ func (b *settledBody) readEvent(hits []settledHit) {
 // end reads what is left of the body.
 func (b *settledBody) end(hits []settledHit) {
 	switch {
-	case !b.reads || b.unread != "":
+	case !b.reads || b.invalid != "":
 	case b.stream:
 		b.readLine(b.text, hits)
 		b.readEvent(hits)

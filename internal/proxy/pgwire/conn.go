@@ -59,7 +59,7 @@ type conn struct {
 	buf  []byte // buf[r:w] has been received and not yet read
 	r, w int
 
-	watched  bool          // the watcher owns buf[w:], readN and readErr
+	watching bool          // the watcher owns buf[w:], readN and readErr
 	readDone chan struct{} // gets one value when the watcher's Read has returned
 	resume   chan struct{} // makes the watcher read; closed at the end
 	readN    int
@@ -129,11 +129,11 @@ func fill(c *conn) error {
 
 // fillInTime is fill before the deadline.
 func fillInTime(c *conn) error {
-	if !c.watched {
+	if !c.watching {
 		return read(c)
 	}
 	<-c.readDone
-	c.watched = false
+	c.watching = false
 	c.w += c.readN
 	if c.readN > 0 {
 		return nil
@@ -186,7 +186,7 @@ func putLength(b []byte, i int) { binary.BigEndian.PutUint32(b[i:], uint32(len(b
 
 // startWatching gives the reading side to the watcher.
 func startWatching(c *conn) {
-	if c.watched {
+	if c.watching {
 		return
 	}
 	if c.r == c.w && !c.grown {
@@ -195,7 +195,7 @@ func startWatching(c *conn) {
 	} else {
 		shrink(c)
 	}
-	c.watched = true
+	c.watching = true
 	c.resume <- struct{}{}
 }
 

@@ -13,14 +13,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// defaultMaxKeys is how many keys a Store holds by default. At about 200 bytes for each
+// defaultCapacity is how many keys a Store holds by default. At about 200 bytes for each
 // key, that is some 200 MB.
-const defaultMaxKeys = 1000000
+const defaultCapacity = 1000000
 
 // Options are those of package ratelimit/memory.
 type Options struct {
-	MaxKeys int
-	Now     func() time.Time
+	Capacity int
+	Now      func() time.Time
 }
 
 // Store is a ratelimit.Store in this process.
@@ -40,16 +40,16 @@ const (
 // New returns an empty store. The error is a *ratelimit.FieldError for an option that is
 // out of its range.
 func New(o Options) (*Store, error) {
-	if o.MaxKeys < 0 {
-		return nil, &ratelimit.FieldError{Field: "MaxKeys", Value: strconv.Itoa(o.MaxKeys), Want: "0 or more"}
+	if o.Capacity < 0 {
+		return nil, &ratelimit.FieldError{Field: "Capacity", Value: strconv.Itoa(o.Capacity), Want: "0 or more"}
 	}
-	if o.MaxKeys == 0 {
-		o.MaxKeys = defaultMaxKeys
+	if o.Capacity == 0 {
+		o.Capacity = defaultCapacity
 	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	n := o.MaxKeys / leastKeys
+	n := o.Capacity / leastKeys
 	if n < 1 {
 		n = 1
 	}
@@ -58,7 +58,7 @@ func New(o Options) (*Store, error) {
 	}
 	s := &Store{now: o.Now, seed: maphash.MakeSeed()}
 	for i := 0; i < n; i++ {
-		s.shards = append(s.shards, newShard((o.MaxKeys+n-1)/n))
+		s.shards = append(s.shards, newShard((o.Capacity+n-1)/n))
 	}
 	return s, nil
 }
