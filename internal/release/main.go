@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,6 +87,19 @@ func ready() error {
 	}
 	if tags != "" && !slices.Contains(strings.Fields(tags), edge.Version) {
 		return fmt.Errorf("the commit has the tag %s, and internal/proxy/edge/version.go says %s", tags, edge.Version)
+	}
+	if tags, err = git("tag"); err != nil {
+		return err
+	}
+	return checkTags(strings.Fields(tags))
+}
+
+// checkTags reports a tag that is no version: for one such tag, Traefik's catalogue refuses the whole repository.
+func checkTags(tags []string) error {
+	for _, tag := range tags {
+		if !regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)$`).MatchString(tag) {
+			return fmt.Errorf("the tag %s is not like v1.2.3: Traefik's catalogue refuses a repository with such a tag; delete it", tag)
+		}
 	}
 	return nil
 }
