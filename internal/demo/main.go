@@ -64,7 +64,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err := build(ctx, o, out); err != nil {
 		return err
 	}
-	keys, policyErr := makePolicy(ctx, dsn, o.databaseURL != "")
+	keys, policyErr := makePolicy(ctx, dsn, o.state, o.databaseURL != "")
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -84,7 +84,11 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 		return err
 	}
 
-	fmt.Fprintf(out, welcome, o.port, shown(dsn), o.config, filepath.Join(o.state, "caddy.log"))
+	kept := "its data stay between runs"
+	if o.databaseURL == "" {
+		kept += "; make clean deletes them"
+	}
+	fmt.Fprintf(out, welcome, o.port, shown(dsn), kept, o.config, filepath.Join(o.state, "caddy.log"))
 	database := "" // a shell with DATABASE_URL has started this program
 	if o.databaseURL == "" {
 		database = "DATABASE_URL='" + dsn + "' "
@@ -113,8 +117,9 @@ const welcome = `
 Caddy with pg_ratelimit answers on http://localhost:%[1]s
 
   database  %[2]s
-  config    %[3]s
-  log       %[4]s
+            (%[3]s)
+  config    %[4]s
+  log       %[5]s
   metrics   http://localhost:%[1]s/metrics
   page      http://localhost:%[1]s/limits/
 

@@ -2,34 +2,35 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// madeByDemo is the comment of the rules and users, and the name of the API keys, that the demo
-// makes. By it the demo knows them again at its next start.
+// madeByDemo is the comment of the rules and users, and the name of the API keys, that the demo makes.
 const madeByDemo = "made by make run"
 
-// policySQL makes tiers, rules and users, or makes them again what they were. The limits are small, so that a few
-// requests show them.
+// policySQL makes the tiers, rules and users that are not there. The limits are small, so that a few requests show them.
 const policySQL = `INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2), ('enterprise', 3) ON CONFLICT DO NOTHING;
-	SELECT rate_limit_rule(name, family => 'plan', priority => priority, tiers => ARRAY[name], algorithm => 'token_bucket', per_minute => amount, mode => 'enforce', comment => '` + madeByDemo + `')
-		FROM (VALUES ('free', 40, 5), ('pro', 30, 50), ('enterprise', 20, 5000), ('anonymous', 10, 2)) AS plan(name, priority, amount);
-	DELETE FROM rate_limit_api_keys WHERE name = '` + madeByDemo + `';
-	INSERT INTO rate_limit_users (user_id, tier, comment) VALUES ('ann', 'free', '` + madeByDemo + `'), ('acme', 'pro', '` + madeByDemo + `')
-		ON CONFLICT (user_id) DO UPDATE SET tier = excluded.tier, tier_until = 'infinity'`
+	SELECT rate_limit_rule(name, family => 'plan', priority => priority, tiers => ARRAY[name], algorithm => 'token_bucket', per_minute => amount, comment => '` + madeByDemo + `')
+		FROM (VALUES ('free', 40, 5), ('pro', 30, 50), ('enterprise', 20, 5000), ('anonymous', 10, 2)) AS plan(name, priority, amount)
+		WHERE NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = plan.name);
+	INSERT INTO rate_limit_users (user_id, tier, comment) VALUES ('ann', 'free', '` + madeByDemo + `'), ('acme', 'pro', '` + madeByDemo + `') ON CONFLICT DO NOTHING`
 
 // ownSQL is whether somebody else has a policy in the database.
 const ownSQL = `SELECT EXISTS (SELECT FROM rate_limit_rules WHERE comment IS DISTINCT FROM '` + madeByDemo + `')
 	OR EXISTS (SELECT FROM rate_limit_users WHERE comment IS DISTINCT FROM '` + madeByDemo + `')`
 
-// makePolicy makes the policy of the demo, and new keys of the users ann, on the tier free, and acme, on pro. Of an
-// earlier demo it restores the rules and users, and deletes the keys. own says that the database is not the demo's.
-func makePolicy(ctx context.Context, dsn string, own bool) (keys map[string]string, err error) {
+// makePolicy makes what is not there of the policy of the demo: rules, the users ann and acme, and their keys, which the
+// file in the state folder has for the next start. own says that the database is not the demo's.
+func makePolicy(ctx context.Context, dsn, state string, own bool) (keys map[string]string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, dsn)
@@ -59,21 +60,38 @@ func makePolicy(ctx context.Context, dsn string, own bool) (keys map[string]stri
 	if _, err := conn.PgConn().Exec(ctx, policySQL).ReadAll(); err != nil {
 		return nil, err
 	}
-	keys = map[string]string{}
+	path := filepath.Join(state, "keys.json") // the database has digests only
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &keys)
+	}
+	if err != nil || keys == nil {
+		keys = map[string]string{}
+	}
 	for _, user := range []string{"ann", "acme"} {
-		key, err := db.CreateKey(ctx, user, madeByDemo, "", time.Time{})
+		digest, there := policy.Digest(keys[user]), false
+		if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM rate_limit_api_keys WHERE digest = $1 AND user_id = $2)", digest[:], user).Scan(&there); err != nil {
+			return nil, err
+		}
+		if there {
+			continue
+		}
+		made, err := db.CreateKey(ctx, user, madeByDemo, "", time.Time{})
 		if err != nil {
 			return nil, err
 		}
-		keys[user] = key.Key
+		keys[user] = made.Key
 	}
-	return keys, nil
+	if text, err = json.Marshal(keys); err != nil {
+		return nil, err
+	}
+	return keys, os.WriteFile(path, text, 0o600)
 }
 
 // policyWelcome shows the policy: with the port, the keys, and how a command finds the database.
 const policyWelcome = `
-Below /api/ a policy in the database limits by API key. The user ann is on the plan free, with 5
-requests a minute, and acme is on pro, with 50. These are their keys:
+Below /api/ a policy in the database limits by API key. The user ann begins on the plan free, with 5
+requests a minute, and acme on pro, with 50. What you change stays, also for the next run. Their keys:
 
   ANN=%[2]s
   ACME=%[3]s
