@@ -80,43 +80,6 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 	}
 }
 
-// TestRefundsUnblock: a refund or a reset by this store counts at once.
-func TestRefundsUnblock(t *testing.T) {
-	s := newSite(t)
-	store := s.store(engine.Options{})
-	block := func(h ratelimit.Hit) {
-		t.Helper()
-		takeOne(t, store, h)
-		began := time.Now()
-		takeOne(t, store, h)
-		if d, sent := asked(t, store, h); sent && time.Since(began) < time.Second || d.Allowed {
-			t.Fatalf("%s: not blocked: asked %v, %+v", h.Limit.Prefix, sent, d)
-		}
-	}
-	for _, l := range conformance.Limits("", 6) {
-		h, back := ratelimit.Hit{Limit: l, Key: "k", Cost: 6}, ratelimit.Hit{Limit: l, Key: "k", Cost: -6}
-		aside := hitOn("aside", 1000, true)
-		for what, give := range map[string]func() error{
-			"a reset":            func() error { return store.Reset(context.Background(), longTime, []ratelimit.Hit{h}) },
-			"a refund":           func() error { _, _, err := tryOne(store, longTime, back); return err },
-			"a refund of two":    func() error { passes(t, store, aside, back); return nil },
-			"a refused refund":   func() error { passes(t, store, ratelimit.Hit{Limit: l, Key: "other", Cost: 7}, back); return nil },
-			"a reset of several": func() error { return store.Reset(context.Background(), longTime, []ratelimit.Hit{aside, h}) },
-		} {
-			block(h)
-			if err := give(); err != nil {
-				t.Fatal(err)
-			}
-			if d := takeOne(t, store, h); !d.Allowed {
-				t.Errorf("%s: after %s: %+v", l.Prefix, what, d)
-			}
-			if err := store.Reset(context.Background(), longTime, []ratelimit.Hit{h}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-}
-
 // TestARefusalIsBelievedForASecond: meanwhile the row is not asked about, even if another store has reset it.
 func TestARefusalIsBelievedForASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -160,34 +123,6 @@ func TestBlockedKeysAreBounded(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestBlockedRowRefusesTheWholeRequest: one row that is known to be used up refuses a
-// request of several limits, and the others are not asked about.
-func TestBlockedRowRefusesTheWholeRequest(t *testing.T) {
-	s := newSite(t)
-	store := s.store(engine.Options{CleanupProbability: -1})
-	open := &ratelimit.Limit{Prefix: "open", Algorithm: ratelimit.TokenBucket, Events: 5, Burst: 9, Window: time.Hour}
-	hits := []ratelimit.Hit{{Limit: open, Key: "k", Cost: 2}, hitOn("closed", 1, false), {Limit: open, Key: "l", Cost: 1, Peek: true}}
-	var began, refused time.Time // refused is when the round before began
-	for round := range 3 {
-		refused, began = began, time.Now()
-		before := store.Stats()
-		d := make([]ratelimit.Decision, 3)
-		if err := store.Take(context.Background(), longTime, hits, d); err != nil {
-			t.Fatal(err)
-		}
-		if allAllowed(d) != (round == 0) {
-			t.Fatalf("round %d: %+v", round, d)
-		}
-		want := ratelimit.Decision{Allowed: true, Limit: 9, Source: ratelimit.Undecided}
-		if round == 2 && time.Since(refused) < time.Second && (d[0] != want || d[2] != want || d[1].Source != ratelimit.FromBlocked || store.Stats().Statements != before.Statements) {
-			t.Errorf("a request of which one row is blocked: %+v", d)
-		}
-	}
-	if left := left(t, store, hits[0]); left != 7 {
-		t.Errorf("%d remain of the limit that was not blocked, want 7", left)
-	}
 }
 
 // TestARequestIsRefusedThatWaitsForABatch: one of its rows is found used up meanwhile.

@@ -154,59 +154,6 @@ func TestASweepGoesOnAfterALostTransaction(t *testing.T) {
 	}
 }
 
-// TestStricterIsolation: counts are exact, too, if transactions of the database are serializable
-// by default.
-func TestStricterIsolation(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make test-all runs it; TestLostTransactionsRunAgain loses transactions on a fake database")
-	}
-	for _, level := range []string{"serializable", "repeatable read"} {
-		s := newSite(t)
-		s.exec("ALTER DATABASE " + s.text("SELECT current_database()") + " SET default_transaction_isolation = '" + level + "'")
-		s.conn = cluster.Connect(s.t, s.dsn)
-		var mu sync.Mutex
-		admitted := map[string]int{}
-		failed := 0
-		var group sync.WaitGroup
-		for range 3 {
-			store := s.store(engine.Options{CleanupProbability: 1, MaxBlockedKeys: -1})
-			for range 4 {
-				group.Add(1)
-				go func() {
-					defer group.Done()
-					for i := range 60 {
-						key := fmt.Sprint(i % 3)
-						l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.Algorithm(i % 3), Events: 50, Window: time.Hour}
-						l.Prefix += l.Algorithm.String()
-						hits := []ratelimit.Hit{{Limit: l, Key: key, Cost: 1}, hitOn("aside", 1000, true)}[:1+i/3%2]
-						decisions := make([]ratelimit.Decision, len(hits))
-						err := store.Take(context.Background(), longTime, hits, decisions)
-						mu.Lock()
-						if err != nil {
-							failed++
-						} else if allAllowed(decisions) {
-							admitted[l.Prefix+key]++
-						}
-						mu.Unlock()
-					}
-				}()
-			}
-		}
-		group.Wait()
-		if len(admitted) != 3 {
-			t.Fatal(admitted)
-		}
-		for row, n := range admitted {
-			if n > 50 || failed == 0 && n != 50 {
-				t.Errorf("%s, %s: %d of 50 admitted", level, row, n)
-			}
-		}
-		if failed > 0 {
-			t.Errorf("%s: %d of 720 calls failed", level, failed)
-		}
-	}
-}
-
 // TestCleanupOfTheLibrary: the npm library deletes expired rows in an order of its own, so its
 // statement and a batch can wait for each other. Then Postgres ends one of the two. The batch
 // runs again, and no caller gets an error.

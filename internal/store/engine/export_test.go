@@ -45,13 +45,6 @@ func (s *Store) AddSettlement(h *batch.Settlement) {
 	s.Settle(h)
 }
 
-// Queues is how many timeouts have a queue.
-func (s *Store) Queues() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.queues)
-}
-
 // Meaning is what the text of a statement on rows means.
 type Meaning struct {
 	Kind                         string // take, look, refund, reset or leave

@@ -2,9 +2,7 @@ package engine_test
 
 import (
 	"math"
-	"strconv"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -48,41 +46,5 @@ func TestExtremeLimits(t *testing.T) {
 			t.Fatalf("%+v: all is given back: %+v", *l, d)
 		}
 		ask(l.Capacity())
-	}
-}
-
-// TestExtremeLimitsAfterAnotherAlgorithm gives a row of one limit to another one, as a change of the configuration
-// does, some time later: SQL and Go agree, at the bounds of what is valid, too.
-func TestExtremeLimitsAfterAnotherAlgorithm(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make test-all runs it; TestStepsEqual draws limits that share their rows")
-	}
-	b := newBench(t)
-	prefix, keys := b.prefix(), 0
-	var limits []*ratelimit.Limit
-	for _, a := range conformance.Algorithms() {
-		for _, events := range []int64{3, ratelimit.MaxEvents} {
-			for _, window := range []time.Duration{ratelimit.MinWindow, ratelimit.MaxWindow} {
-				for _, burst := range []int64{0, 2} {
-					l := &ratelimit.Limit{Prefix: prefix, Algorithm: a, Events: events, Window: window, Burst: burst}
-					if l.Validate() == nil {
-						limits = append(limits, l)
-					}
-				}
-			}
-		}
-	}
-	for _, first := range limits {
-		for _, then := range limits {
-			for _, later := range []int64{60 * second, 400 * 86400 * second} {
-				b.begin()
-				keys++
-				key := strconv.Itoa(keys)
-				b.ask(t, ratelimit.Hit{Limit: first, Key: key, Cost: first.Capacity()})
-				b.clock.Micro += later
-				b.ask(t, ratelimit.Hit{Limit: then, Key: key, Cost: 1})
-				b.ask(t, ratelimit.Hit{Limit: then, Key: key, Cost: -1})
-			}
-		}
 	}
 }

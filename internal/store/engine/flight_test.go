@@ -134,45 +134,6 @@ func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 	}
 }
 
-// A slot that was given back a moment before the server crashes is free after that.
-func TestSlotsGivenBackBeforeACrashStayFree(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make test-all runs it: it starts a server")
-	}
-	t.Parallel()
-	server := cluster.Private(t, cluster.Options{Config: map[string]string{"wal_writer_delay": "10s"}})
-	dsn := server.DSN("postgres")
-	store := newStore(t, drivers.All["pgxdb"](t, dsn), engine.Options{CleanupProbability: -1})
-	l := conformance.InFlight("flight", 3)
-	l.Durable = true
-	held := enter(t, store, l, 2, nil)
-	cluster.Execute(t, dsn, "CREATE TABLE flushed ()") // the log, with the slots
-	held[0].Release()
-	awaitFree(t, store, l, 2)
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Restart(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	awaitFree(t, store, l, 2)
-	held[1].Release()
-	awaitFree(t, store, l, 3)
-}
-
-// A slot in a row that is locked is given back after that, and the requests of others do not wait for it.
-func TestASlotOfALockedRowIsGivenBack(t *testing.T) {
-	s := newSite(t)
-	store := s.store(without)
-	l := conformance.InFlight("flight", 3)
-	held := enter(t, store, l, 2, nil)
-	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'k' FOR UPDATE")
-	held[0].Release()
-	othersAreFast(t, s, store, 100)
-	s.exec("ROLLBACK")
-	awaitFree(t, store, l, 2)
-}
-
 // Many slots of a locked row do not keep those of another row.
 func TestManySlotsOfALockedRowKeepNoOthers(t *testing.T) {
 	t.Parallel()

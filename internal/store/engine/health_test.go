@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -201,112 +199,6 @@ func TestOneFailureBesideAnswersIsNoOutage(t *testing.T) {
 			group.Wait()
 			store.Close()
 		})
-	}
-}
-
-// TestMigrationFails in ways that a server seldom finds.
-func TestMigrationFails(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		db   *migrating
-		want string
-	}{
-		"made by others meanwhile": {&migrating{right: []bool{false, true}, exec: errors.New("exists")}, ""},
-		"not made":                 {&migrating{right: []bool{false, false}, exec: errors.New("exists")}, "creating the tables"},
-		"no line":                  {&migrating{run: errors.New("no line")}, "no line"},
-		"the look is refused":      {&migrating{look: errors.New("looking is forbidden")}, "looking for the tables"},
-		"no answer":                {&migrating{exec: errors.New("exists")}, "creating the tables"},
-		"a panic":                  {&migrating{panics: true}, "panic: oh no"},
-	} {
-		var mu sync.Mutex
-		var reported []error
-		store := newStore(t, test.db, engine.Options{CleanupProbability: -1, OnError: func(err error) {
-			mu.Lock()
-			defer mu.Unlock()
-			reported = append(reported, err)
-			panic("a listener must not end the program")
-		}})
-		store.Prepare()
-		store.Prepare() // one may be under way
-		_, _, err := tryOne(store, 10*time.Second, fakeHits("k")[0])
-		if (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v, want %q", name, err, test.want)
-		}
-		if test.want != "" {
-			await.Within(t, longTime, "a report", func() bool { mu.Lock(); defer mu.Unlock(); return len(reported) > 0 })
-		}
-		mu.Lock()
-		if len(reported) > 0 && (test.want == "" || !strings.Contains(reported[0].Error(), test.want)) {
-			t.Errorf("%s: reported %v, want %q", name, reported, test.want)
-		}
-		mu.Unlock()
-	}
-}
-
-// migrating is a database with tables that are right or not.
-type migrating struct {
-	fakeDB
-	right           []bool // answers to come, the last of them for good
-	run, look, exec error
-	panics          bool
-}
-
-func (d *migrating) Run(ctx context.Context, statements []*pgdb.Statement) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s := statements[0]
-	switch {
-	case d.run != nil:
-		return d.run
-	case d.panics:
-		panic("oh no")
-	case !strings.Contains(s.SQL, "to_regclass"):
-		for _, s := range statements {
-			s.Result, s.Rows = s.Result[:0], 0
-		}
-		return admit(ctx, statements)
-	case d.look != nil:
-		serverError(s, "42501", d.look.Error())
-	case len(d.right) == 0:
-		addRow(s, nil)
-	default:
-		addRow(s, [][]byte{int4(map[bool]int64{true: 1}[d.right[0]]), int4(1), int4(0)})
-		if len(d.right) > 1 {
-			d.right = d.right[1:]
-		}
-	}
-	return nil
-}
-
-func (d *migrating) Exec(context.Context, string) error { return d.exec }
-
-// TestFailedCleanupsAreReported, each of them, and panics in the background are too.
-func TestFailedCleanupsAreReported(t *testing.T) {
-	for _, want := range []string{"panic: oh no", "deleting expired rows: no line"} {
-		reported := make(chan error, 100)
-		store := newStore(t, &fakeDB{answer: func(ctx context.Context, statements []*pgdb.Statement) error {
-			switch {
-			case !strings.Contains(statements[len(statements)-1].SQL, "DELETE"):
-				return admit(ctx, statements)
-			case strings.Contains(want, "panic"):
-				panic("oh no")
-			}
-			return errors.New("no line")
-		}}, engine.Options{CleanupProbability: 1, OnError: func(err error) { reported <- err; panic("a listener must not end the program") }})
-		for i := range 4 {
-			await.Within(t, longTime, "a report", func() bool {
-				passes(t, store, fakeHits("k", "l")[:1+i%2]...)
-				select {
-				case err := <-reported:
-					if !strings.Contains(err.Error(), want) {
-						t.Errorf("reported %v, want %s", err, want)
-					}
-					return true
-				case <-time.After(10 * time.Millisecond):
-					return false
-				}
-			})
-		}
 	}
 }
 

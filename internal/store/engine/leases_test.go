@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -240,39 +239,6 @@ func TestSeveralLimitsAreDecidedInMemory(t *testing.T) {
 		}
 	}
 	s.nothingReported()
-}
-
-// TestARenewalOfALockedRowDelaysNobody: the other keys are decided while an operator has locked the row of a key with
-// a lease.
-func TestARenewalOfALockedRowDelaysNobody(t *testing.T) {
-	s := newSite(t)
-	store := s.store(quick)
-	h := leasedHit(ratelimit.FixedWindow, false)
-	hammerLeased(t, store, 500, h)
-	s.exec("BEGIN")
-	s.exec("SELECT FROM rate_limit_ephemeral FOR UPDATE")
-	ended := make(chan struct{})
-	var group sync.WaitGroup
-	group.Go(func() {
-		for {
-			select {
-			case <-ended:
-				return
-			default:
-			}
-			if d, _, err := tryOne(store, 100*time.Millisecond, h); err == nil && !d.Allowed {
-				t.Error("a request was refused")
-				return
-			}
-		}
-	})
-	othersAreFast(t, s, store, 100)
-	close(ended)
-	group.Wait()
-	s.exec("COMMIT")
-	if d := takeOne(t, store, h); !d.Allowed {
-		t.Errorf("after the lock: %+v", d)
-	}
 }
 
 // TestLeasesAreBounded by MaxLeases, and off below 0.

@@ -82,25 +82,6 @@ func TestWrongAnswersAreErrors(t *testing.T) {
 	}
 }
 
-// TestOddValuesInARow: values of the wrong size count as none.
-func TestOddValuesInARow(t *testing.T) {
-	row := grantedRow(1, 1, 1)
-	row[3], row[4], row[5] = []byte{1}, []byte{}, []byte{1, 2, 3}
-	store := newStore(t, &fakeDB{answer: rows(row)}, engine.Options{CleanupProbability: -1})
-	if d := takeOne(t, store, fakeHits("a")[0]); !d.Allowed || d.Remaining != 5 {
-		t.Errorf("%+v", d)
-	}
-	log := *fakeLimit
-	log.Algorithm = ratelimit.SlidingLog
-	for _, array := range [][]byte{nil, {}, {1, 2, 3}} {
-		db := &fakeDB{answer: rows([][]byte{int8(1), int8(1), fakeNow, array})}
-		d := takeOne(t, newStore(t, db, engine.Options{CleanupProbability: -1}), ratelimit.Hit{Limit: &log, Key: "k", Cost: 1})
-		if !d.Allowed || d.Remaining != 5 {
-			t.Errorf("%+v", d)
-		}
-	}
-}
-
 // TestRetryAfterOfAStatementThatLost counts from the run that succeeded.
 func TestRetryAfterOfAStatementThatLost(t *testing.T) {
 	runs := int64(0)

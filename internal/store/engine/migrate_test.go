@@ -77,52 +77,6 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// TestRowsOfTheLibrary goes on with rows that the npm library wrote.
-func TestRowsOfTheLibrary(t *testing.T) {
-	s := newSite(t)
-	s.exec(npmTables)
-	s.exec(`INSERT INTO rate_limit_ephemeral (prefix, key, count, prev_count, window_start, tokens, last_refill, expires_at) VALUES
-		('fixed', 'k', 4, NULL, now() - interval '1 minute', NULL, NULL, now() + interval '59 minutes'),
-		('fixed', 'over', 9, NULL, now() - interval '1 minute', NULL, NULL, now() + interval '59 minutes'),
-		('fixed', 'old', 5, NULL, now() - interval '61 minutes', NULL, NULL, now() - interval '1 minute'),
-		('sliding', 'k', 1, 6, now() - interval '30 minutes', NULL, NULL, now() + interval '90 minutes'),
-		('sliding', 'turned', 4, 6, now() - interval '90 minutes', NULL, NULL, now() + interval '30 minutes'),
-		('sliding', 'empty', 0, 0, now(), NULL, NULL, now() + interval '2 hours'),
-		('fixed', 'given', -3, NULL, now() - interval '1 minute', NULL, NULL, now() + interval '59 minutes'),
-		('sliding', 'given', -2, -4, now() - interval '30 minutes', NULL, NULL, now() + interval '90 minutes'),
-		('bucket', 'k', NULL, NULL, NULL, 2.5, now() - interval '1 minute', now() + interval '1 hour'),
-		('bucket', 'refilled', NULL, NULL, NULL, 0, now() - interval '61 minutes', now() + interval '1 hour')`)
-	store := s.store(engine.Options{})
-	limit := func(prefix string, a ratelimit.Algorithm) *ratelimit.Limit {
-		return &ratelimit.Limit{Prefix: prefix, Algorithm: a, Events: 5, Window: time.Hour}
-	}
-	for _, test := range []struct {
-		prefix, key string
-		algorithm   ratelimit.Algorithm
-		remaining   int64 // after one hit
-		allowed     bool
-	}{
-		{"fixed", "k", ratelimit.FixedWindow, 0, true},
-		{"fixed", "over", ratelimit.FixedWindow, 0, false},
-		{"fixed", "old", ratelimit.FixedWindow, 4, true},
-		{"sliding", "k", ratelimit.SlidingWindow, 0, true},      // 6 half an hour ago weigh 3, and 1
-		{"sliding", "turned", ratelimit.SlidingWindow, 2, true}, // 4 weigh 2
-		{"sliding", "empty", ratelimit.SlidingWindow, 4, true},
-		{"fixed", "given", ratelimit.FixedWindow, 4, true}, // its refunds go below 0
-		{"sliding", "given", ratelimit.SlidingWindow, 4, true},
-		{"bucket", "k", ratelimit.TokenBucket, 1, true},
-		{"bucket", "refilled", ratelimit.TokenBucket, 4, true},
-	} {
-		d := takeOne(t, store, ratelimit.Hit{Limit: limit(test.prefix, test.algorithm), Key: test.key, Cost: 1})
-		if d.Allowed != test.allowed || d.Remaining != test.remaining {
-			t.Errorf("%s %s: %+v, want allowed %v, %d left", test.prefix, test.key, d, test.allowed, test.remaining)
-		}
-	}
-	if got := s.text("SELECT count(*)::text FROM rate_limit_ephemeral"); got != "10" {
-		t.Errorf("%s rows are left, want 10", got)
-	}
-}
-
 // TestMigrationTakesNoLock: a store finds that the tables are right while
 // somebody else holds the strongest of locks on them.
 func TestMigrationTakesNoLock(t *testing.T) {

@@ -131,20 +131,6 @@ func TestARefusalStandsIfTheHomeOfTheRequestIsDown(t *testing.T) {
 	}
 }
 
-func TestRequestsOfSeveralPartsShareTheQueuesOfTheirTimeout(t *testing.T) {
-	c, store := newFakeCitus(t)
-	for range 20 {
-		if !passes(t, store, inPart(1), inPart(2)) {
-			t.Error("a request was refused")
-		}
-	}
-	for _, part := range []int{1, 2} {
-		if n := (*c.stores)[part].Queues(); n != 1 {
-			t.Errorf("part %d has %d queues, want 1", part, n)
-		}
-	}
-}
-
 func TestARefusedRequestGivesBackToTheWindowOfItsCharge(t *testing.T) {
 	c, store := newFakeCitus(t)
 	c.parts[2].set(refuse, nil)
@@ -163,31 +149,6 @@ func TestARefusedRequestGivesBackToTheWindowOfItsCharge(t *testing.T) {
 	err := store.Take(context.Background(), longTime, []ratelimit.Hit{inPart(1), home}, decisions)
 	if err != nil || decisions[1].Allowed || decisions[0].Remaining != 5 || fmt.Sprint(claims) != fmt.Sprint([]int64{decisions[0].DecidedAt}) {
 		t.Errorf("%+v, %v; given back with the times %v", decisions, err, claims)
-	}
-}
-
-func TestAStoreThatIsClosedWhileItLooksForPartsOpensNone(t *testing.T) {
-	c := &fakeCitus{}
-	asked := make(chan bool)
-	goOn := make(chan bool)
-	c.set(func(ctx context.Context, statements []*pgdb.Statement) error {
-		if statements[0].SQL == schema.PartRoutes {
-			asked <- true
-			<-goOn
-		}
-		return answerParts(ctx, statements)
-	}, nil)
-	store, _ := openParts(t, c, without)
-	answer := make(chan error, 1)
-	go func() {
-		_, _, err := tryOne(store, longTime, inPart(1))
-		answer <- err
-	}()
-	<-asked
-	store.Close()
-	goOn <- true
-	if err := <-answer; !errors.Is(err, ratelimit.ErrClosed) {
-		t.Error(err)
 	}
 }
 

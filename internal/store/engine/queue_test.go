@@ -1,15 +1,10 @@
 package engine_test
 
 import (
-	"context"
-	"fmt"
-	"strings"
-	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -39,47 +34,4 @@ func (c *callers) ask(hits ...ratelimit.Hit) ([]ratelimit.Decision, error) {
 	call.Owner = o
 	batch.Enter(c.queue, call)
 	return o.delivered, call.Err
-}
-
-// TestQueuesDecideAsTakeDoes: a queue of the program's own gives the same decisions as Take.
-func TestQueuesDecideAsTakeDoes(t *testing.T) {
-	s := newSite(t)
-	clock := conformance.NewClock()
-	o := without
-	o.Now = clock.Now
-	asked, taken := s.store(o), s.store(o)
-	q := newCallers(asked, longTime)
-	for i, l := range conformance.Limits("", 6) {
-		twin := *l
-		twin.Prefix = "twin " + l.Prefix
-		other := &ratelimit.Limit{Prefix: fmt.Sprint("other", i), Events: 4, Window: time.Minute, Durable: true}
-		twinOther := *other
-		twinOther.Prefix = "twin " + other.Prefix
-		for step, hits := range [][]ratelimit.Hit{
-			{{Key: "k", Cost: 1}}, {{Key: "k", Cost: 2}}, {{Key: "k", Cost: 9}}, {{Key: "k", Cost: 3, Peek: true}},
-			{{Key: "k", Cost: 3}}, {{Key: "k", Cost: 1}}, {{Key: "k", Cost: -2}}, {{Key: "k", Cost: 1}}, {},
-			{{Key: "k", Cost: 1}, {Limit: other, Key: "all", Cost: 1}}, {{Key: "k", Cost: 1}, {Limit: other, Key: "all", Cost: 1}},
-			{{Key: "secret", Cost: 1, Secret: true}}, {{Key: "sha256:secret", Cost: 1}}, {{Key: "\xff\x00", Cost: 1}}, {{Key: strings.Repeat("k", 600), Cost: 1}},
-		} {
-			clock.Micro += 1000
-			twins := append([]ratelimit.Hit(nil), hits...)
-			for j := range hits {
-				if hits[j].Limit == nil {
-					hits[j].Limit, twins[j].Limit = l, &twin
-				} else {
-					twins[j].Limit = &twinOther
-				}
-			}
-			got, err := q.ask(hits...)
-			want := make([]ratelimit.Decision, len(hits))
-			if wrong := taken.Take(context.Background(), longTime, twins, want); err != nil || wrong != nil || len(got) != len(want) {
-				t.Fatal(err, wrong)
-			}
-			for j := range want {
-				if got[j] != want[j] {
-					t.Errorf("%s, step %d: %+v, want %+v", l.Prefix, step, got, want)
-				}
-			}
-		}
-	}
 }

@@ -124,55 +124,6 @@ func TestASettlementIsSentWithoutRequests(t *testing.T) {
 	}
 }
 
-// TestASettlementWaitsForALockedRow, and the requests of others do not wait for it.
-func TestASettlementWaitsForALockedRow(t *testing.T) {
-	s := newSite(t)
-	store := s.store(without)
-	l := &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}
-	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
-	d := takeOne(t, store, h)
-	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'k' FOR UPDATE")
-	store.Settle(settlementOf(h, d, -5))
-	othersAreFast(t, s, store, 50)
-	s.exec("ROLLBACK")
-	await.Within(t, longTime, "the settlement after the lock", func() bool {
-		d, _, err := tryOne(store, longTime, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
-		return err == nil && d.Remaining == 85
-	})
-	if lost := store.Stats().Unsettled; lost != 0 {
-		t.Errorf("%d settlements are lost", lost)
-	}
-}
-
-const lockWaitOfTests = 100 * time.Millisecond
-
-// othersAreFast: requests on another row do not wait for the locked one. Beside each of them runs a request
-// of a store that does not know the locked row: a busy machine delays both.
-func othersAreFast(t testing.TB, s *site, store ratelimit.Store, requests int) {
-	t.Helper()
-	apart := s.store(without)
-	l := &ratelimit.Limit{Prefix: "others", Events: 1000, Window: time.Hour}
-	ask := func(store ratelimit.Store, timeout time.Duration, key string) time.Duration {
-		_, took, err := tryOne(store, timeout, ratelimit.Hit{Limit: l, Key: key, Cost: 1})
-		if err != nil && !errors.Is(err, ratelimit.ErrTimeout) {
-			t.Error(err)
-		}
-		return took
-	}
-	slow := 0
-	for range requests {
-		beside := make(chan time.Duration, 1)
-		go func() { beside <- ask(apart, longTime, "apart") }()
-		if took := ask(store, 5*lockWaitOfTests, "other"); took > <-beside+lockWaitOfTests*9/10 {
-			slow++
-		}
-		time.Sleep(5 * time.Millisecond) // the requests go on while the store tries the locked row several times
-	}
-	if slow > max(2, requests/20) {
-		t.Errorf("%d of %d requests on another row have waited for the locked one", slow, requests)
-	}
-}
-
 // TestALockedRowTriesAlone: a settlement that has waited for a locked row in vain has its statement to itself, so that
 // those on other rows do not fail with it.
 func TestALockedRowTriesAlone(t *testing.T) {

@@ -62,27 +62,6 @@ func TestASlotThatIsTakenLateIsFreeSoon(t *testing.T) {
 	}
 }
 
-// Slots of which the answers were lost, when they were taken or given back, are free again.
-func TestSlotsWithLostAnswersAreFreeAgain(t *testing.T) {
-	t.Parallel()
-	db := &tripDB{DB: drivers.All["pgxdb"](t, cluster.Open(t))}
-	store := newStore(t, db, engine.Options{CleanupProbability: -1})
-	l := conformance.InFlight("flight", 3)
-	held := enter(t, store, l, 2, nil)
-	db.setLose("RETURNING slot")
-	err := store.Take(context.Background(), time.Second, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}}}, make([]ratelimit.Decision, 1))
-	if err == nil {
-		t.Fatal("a lost answer is a decision")
-	}
-	db.setLose("array_agg(-u.first")
-	for _, s := range held {
-		s.Release()
-	}
-	db.awaitLost(t, 1)
-	db.setLose("")
-	awaitFree(t, store, l, 3)
-}
-
 // A request whose batch ends in a panic fails, and its slot is free again.
 func TestASlotIsFreeAfterAPanic(t *testing.T) {
 	t.Parallel()

@@ -194,6 +194,7 @@ func testReset(t *testing.T, s *store) {
 	}
 	for _, h := range hits {
 		s.want(h, true, 0)
+		s.want(h, false, 0)
 		other := h
 		other.Key += "2"
 		s.want(other, true, 0)
