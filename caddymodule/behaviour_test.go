@@ -88,38 +88,6 @@ func TestResetSaysWhenToComeAgain(t *testing.T) {
 	}
 }
 
-func TestARequestGivesItsCost(t *testing.T) {
-	c := start(t, `
-		:PORT {
-			pg_ratelimit PREFIX {
-				dsn memory
-				key {header.X-User}
-				limit 10 1m
-				algorithm fixed_window
-				cost {header.X-Cost}
-			}
-		}`)
-	for i, step := range []struct {
-		cost   string
-		status int
-		left   int64
-	}{
-		{"", 200, 9}, {"4", 200, 5}, {"-3", 200, 4}, {"2.5", 200, 3}, {"many", 200, 2}, {"3", 429, 2}, {"2", 200, 0}, {"1", 429, 0},
-	} {
-		a := c.get("/", "X-User", "a", "X-Cost", step.cost)
-		if a.Status != step.status || a.number(t, "X-RateLimit-Remaining") != step.left {
-			t.Errorf("%d, a cost of %q: %d with %s left, want %+v", i, step.cost, a.Status, a.Header.Get("X-RateLimit-Remaining"), step)
-		}
-	}
-	// More than the whole quota can never pass.
-	for _, cost := range []string{"11", "99999999999999999999"} {
-		a := c.expect(http.StatusTooManyRequests, "/", "X-User", "b", "X-Cost", cost)
-		if a.Body != `{"error":"Too many requests"}` || a.Header.Get("Retry-After") != "" {
-			t.Errorf("a cost of %s: %s, %v", cost, a.Body, a.Header)
-		}
-	}
-}
-
 func TestAReloadKeepsCounts(t *testing.T) {
 	const site = `
 		:PORT {
@@ -141,33 +109,6 @@ func TestAReloadKeepsCounts(t *testing.T) {
 	}
 	c.load(fmt.Sprintf(site, 3))
 	c.expect(http.StatusTooManyRequests, "/")
-}
-
-// The log warns once for each database, and not about a password that is not in the
-// configuration.
-func TestTheLogWarnsOfAPasswordInTheConfiguration(t *testing.T) {
-	t.Setenv("PG_RATELIMIT_TEST_PASSWORD", "hunter2")
-	const site = `
-		:PORT {
-			pg_ratelimit PREFIX_1 {
-				dsn postgres://u:%[1]s@127.0.0.1:1/PREFIX_%[2]s
-				limit 3 1m
-			}
-			pg_ratelimit PREFIX_2 {
-				dsn postgres://u:%[1]s@127.0.0.1:1/PREFIX_%[2]s
-				limit 3 1m
-			}
-		}`
-	const warning = "the dsn in the configuration holds a password, which the proxy's API and its debug log may show: put it into a file or into the environment"
-	c := start(t, fmt.Sprintf(site, "{env.PG_RATELIMIT_TEST_PASSWORD}", "a"))
-	if n := len(c.lines(warning)); n != 0 {
-		t.Errorf("%d warnings of a password in the environment", n)
-	}
-	c.load(fmt.Sprintf(site, "hunter2", "b"))
-	c.load(fmt.Sprintf(site, "hunter2", "b"))
-	if n := len(c.lines(warning)); n != 1 {
-		t.Errorf("%d warnings of a password in the configuration, want 1", n)
-	}
 }
 
 // The placeholders of Caddy follow what handlers behind a limit of requests in flight change, and error routes

@@ -7,14 +7,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 var update = flag.Bool("update", false, "write the JSON of the golden cases anew")
@@ -88,27 +85,4 @@ func compact(t *testing.T, text []byte) string {
 		t.Fatalf("%v in %s", err, text)
 	}
 	return b.String()
-}
-
-// Every setting occurs in the golden cases, as a subdirective and as a field of JSON.
-func TestGoldenCasesAreComplete(t *testing.T) {
-	var all strings.Builder
-	files, err := filepath.Glob("testdata/*.caddyfiletest")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.Write(text)
-	}
-	for _, setting := range slices.Concat(edge.LimitTable, edge.HandlerTable, edge.PolicyTable, edge.StoreTable, edge.HistoryTable, edge.PageTable,
-		edge.HistoryTable[len(edge.HistoryTable)-1].Settings, []edge.Setting{{Name: "match"}}) {
-		name := setting.Name
-		if !strings.Contains(all.String(), "\t"+name) || !strings.Contains(all.String(), `"`+name+`":`) {
-			t.Errorf("no case has %s", name)
-		}
-	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // A reload loses and doubles no request, neither in the counter nor in the history, whether the history changes or not.
-// Neither does the end of the process. TestReloadsUnderLoad has what reloads leave open.
+// Neither does the end of the process. TestSoak has what reloads leave open.
 func TestAReloadLosesNoRecord(t *testing.T) {
 	const reloads = 12
 	dsn := cluster.Open(t)

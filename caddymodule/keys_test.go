@@ -3,7 +3,6 @@ package caddymodule
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -103,26 +102,5 @@ func TestTheLogSaysThatTheDatabaseAnswersAgain(t *testing.T) {
 	again := logs.FilterMessage("the database answers again").All()[0]
 	if failed := logs.FilterMessage("no decision: letting requests pass").All()[0]; again.Level != failed.Level || again.ContextMap()["requests_without_decision"] != int64(1) {
 		t.Errorf("%v: %v, after %v", again.Level, again.ContextMap(), failed.Level)
-	}
-}
-
-// While one row is locked, the database answers every second request.
-func TestALockedRowIsNoOutage(t *testing.T) {
-	h, logs := scriptedHandler(t, func(call int) (ratelimit.Decision, error) {
-		if call%2 == 1 {
-			return ratelimit.Decision{}, fmt.Errorf("%w: another transaction has locked the row of a key", ratelimit.ErrTimeout)
-		}
-		return ratelimit.Decision{Allowed: true, Limit: 1, Source: ratelimit.FromPostgres}, nil
-	})
-	began := time.Now()
-	for range 10 {
-		serve(t, h, request())
-	}
-	most := 1 + int(time.Since(began)/time.Second)
-	if n := logs.FilterMessage("the database answers again").Len(); n != 0 {
-		t.Errorf("it was logged %d times that the database answers again", n)
-	}
-	if n := logs.FilterMessage("no decision: letting requests pass").Len(); n < 1 || n > most {
-		t.Errorf("%d lines about requests without a decision, want 1 a second: 1 to %d", n, most)
 	}
 }

@@ -4,12 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // measured returns the module's metrics, by name and the values of the labels. For a
@@ -95,42 +91,4 @@ func TestMetrics(t *testing.T) {
 	if n := len(c.lines("a limit in the mode shadow would have refused")); n != 4 {
 		t.Errorf("the log has %d lines about the limit in the mode shadow, want 4", n)
 	}
-}
-
-// The metrics tell which requests passed without the database, and what is charged in advance.
-func TestMetricsOfLeases(t *testing.T) {
-	c := start(t, `
-		{
-			pg_ratelimit {
-				dsn `+cluster.Open(t)+`
-			}
-		}
-		:PORT {
-			pg_ratelimit PREFIX {
-				limit 30000 1h
-				lease 5%
-				timeout 10s
-				on_error deny
-				zone PREFIX_exact {
-					match {
-						path /both
-					}
-					limit 30000 1h
-				}
-			}
-		}`)
-	p := c.prefix()
-	requests := 0.0
-	get := func() {
-		c.expect(http.StatusOK, "/")
-		requests++
-	}
-	await.Within(t, time.Minute, "units are held", func() bool { get(); return measured(t)["leased_units"] > 0 })
-	await.Within(t, time.Minute, "a request passes without the database", func() bool { get(); return measured(t)["leased_total "+p] > 0 })
-	leased := measured(t)["leased_total "+p]
-	c.expect(http.StatusOK, "/both") // has a limit that the database has to decide
-	checkMetrics(t, map[string]float64{
-		"leased_total " + p: leased, "leased_total " + p + "_exact": 0, "decisions_total allowed " + p: requests + 1,
-	})
-	await.Within(t, time.Minute, "the units are given back", func() bool { return measured(t)["leased_units"] == 0 })
 }

@@ -195,25 +195,6 @@ func (c *pageClient) postWithoutBody(name string) chan string {
 	return answers
 }
 
-// A page that has never reached its database says so, and does not say that there is nothing.
-func TestThePageKnowsNothingWithoutADatabase(t *testing.T) {
-	c := &pageClient{start(t, "{\n\tpg_ratelimit {\n\t\tdsn postgres://user:secret@127.0.0.1:1/db\n\t}\n}\n:PORT {\n\thandle_path /limits/* {\n\t\tpg_ratelimit_page {\n\t\t\tinsecure\n\t\t}\n\t}\n}")}
-	var state map[string]any
-	c.get("state", &state)
-	if len(state) != 1 || state["banner"].(map[string]any)["mode"] != "database_down" {
-		t.Errorf("the state: %v", state)
-	}
-	for _, one := range []struct{ method, path, body string }{
-		{"GET", "proxies", ""}, {"GET", "near", ""}, {"GET", "bans", ""}, {"GET", "changes", ""}, {"GET", "top", ""}, {"GET", "names?kind=user", ""}, {"GET", "usage?user=ann", ""},
-		{"POST", "why", `{"who": "ann"}`}, {"POST", "explain", `{"user": "ann"}`}, {"POST", "counters", `{"prefix": "p", "key": "k"}`},
-	} {
-		status, _, text := c.page(one.method, "/api/"+one.path, one.body)
-		if status != http.StatusServiceUnavailable || !strings.Contains(text, "the database does not answer") || strings.Contains(text, "secret") {
-			t.Errorf("%s: status %d: %s", one.path, status, text)
-		}
-	}
-}
-
 func TestAPageThatStrangersReachIsNotLoaded(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://user@127.0.0.1:1/db")
 	const guard = `basic_auth {

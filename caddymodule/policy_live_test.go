@@ -181,18 +181,6 @@ func TestARuleGivesItsOwnAnswer(t *testing.T) {
 	}
 }
 
-func TestOverageIsMarked(t *testing.T) {
-	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 2, on_exceed => 'overage', cost => 1);`)
-	c := startPolicy(t, dsn)
-	for i, want := range []struct{ left, overage string }{{"1", ""}, {"0", ""}, {"0", "1"}, {"0", "2"}} {
-		a := c.expect(http.StatusOK, "/", "X-User", "alice")
-		if a.Header.Get("X-RateLimit-Limit") != "2" || a.Header.Get("X-RateLimit-Remaining") != want.left || a.Header.Get("X-RateLimit-Overage") != want.overage {
-			t.Errorf("request %d: %v, want %+v", i, a.Header, want)
-		}
-	}
-	checkMetrics(t, map[string]float64{"policy_decisions_total per_hour allowed plan": 2, "policy_decisions_total per_hour overage plan": 2})
-}
-
 // Error routes respond to refusals of the policy as to those of limits.
 func TestErrorRoutesRespondToThePolicy(t *testing.T) {
 	dsn := withPolicy(t, people+`SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}', message => 'No entry');

@@ -14,50 +14,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-func TestOtherSettingsMakeAnotherStore(t *testing.T) {
-	database := func(a *App, dsn Text) *edge.Database {
-		t.Helper()
-		h := &Handler{logger: zap.NewNop()}
-		h.DSN, h.Prefix, h.Limit = dsn, "a", "1 1h"
-		if err := h.compile(); err != nil {
-			t.Fatal(err)
-		}
-		at, err := a.places(h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		u, err := proxy.Open(h.site, at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		u.After = 0
-		t.Cleanup(u.Release)
-		return u.Limits
-	}
-	var inMemory *edge.Database
-	seen := map[*edge.Database]string{}
-	for name, settings := range map[string]StoreSettings{
-		"the defaults":           {},
-		"max_conns 3":            {MaxConns: "3"},
-		"auto_migrate off":       {AutoMigrate: "off"},
-		"cleanup_probability .5": {CleanupProbability: "0.5"},
-		"cleanup_probability 0":  {CleanupProbability: "0"},
-		"in_memory_block off":    {InMemoryBlock: "off"},
-	} {
-		a := &App{StoreSettings: settings}
-		s := database(a, "postgres://localhost/db")
-		if before, ok := seen[s]; ok {
-			t.Errorf("%s and %s share a store", name, before)
-		}
-		seen[s] = name
-		if s := database(a, "memory"); inMemory == nil {
-			inMemory = s
-		} else if s != inMemory {
-			t.Errorf("with %s there is another store in memory", name)
-		}
-	}
-}
-
 func TestWhatErrorsShowOfADSN(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"garbage":                               "garbage",

@@ -20,43 +20,26 @@ func valid() *Config {
 // package edge and of the Caddy module have the other settings.
 func TestWrongSettingsAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		`cost: "{nobody}"`:          func(c *Config) { c.Other["cost"] = "{nobody}" },
-		`key: "{client_ip"`:         func(c *Config) { c.Other["key"] = "{client_ip" },
-		`onError: "ignore"`:         func(c *Config) { c.Other["onError"] = "ignore" },
-		`cleanupProbability: "1.5"`: func(c *Config) { c.Other["cleanupProbability"] = "1.5" },
+		`cost: "{nobody}"`:  func(c *Config) { c.Other["cost"] = "{nobody}" },
+		`key: "{client_ip"`: func(c *Config) { c.Other["key"] = "{client_ip" },
+		`onError: "ignore"`: func(c *Config) { c.Other["onError"] = "ignore" },
 		`limit: missing: must be given here, or drop the prefix`: func(c *Config) {
 			c.Other["limit"], c.Zones = "", []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"}}}
 		},
-		`limit: missing: must be given here, or drop the key`: func(c *Config) {
-			c.Other["prefix"], c.Other["limit"], c.Other["key"], c.Zones = "", "", "{path}", []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"}}}
-		},
-		`limit: "100 1mo": must be a window from 1ms to 876600h (100 years) in whole microseconds, with the units ms, s, m, h, d and w`: func(c *Config) { c.Other["limit"] = "100 1mo" },
 		`dsn: missing`:             func(c *Config) { c.Other["dsn"] = "" },
 		`dsn: `:                    func(c *Config) { c.Other["dsn"] = "mysql://localhost" },
 		`ipStrategy.depth: "-1"`:   func(c *Config) { c.IPStrategy = &IPStrategy{Depth: -1} },
 		`zones[0].limit: missing`:  func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "z"}}} },
 		`zones[0].prefix: missing`: func(c *Config) { c.Zones = []Zone{{Other: Settings{"limit": "5 1m"}}} },
-		`zones[1].key: "}"`: func(c *Config) {
-			c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m"}}, {Other: Settings{"prefix": "b", "limit": "5 1m", "key": "}"}}}
-		},
 		`policy.apiKey: "X-Api-Key": must be text with a placeholder, such as {header.X-Api-Key}`: func(c *Config) { c.Policy = []Settings{{"apiKey": "X-Api-Key"}} },
-		`policy.user: "alice"`: func(c *Config) { c.Policy = []Settings{{"user": "alice"}} },
-		`policy.unknownKey: "allow": must be reject or anonymous`:                                         func(c *Config) { c.Policy = []Settings{{"unknownKey": "allow"}} },
-		`policy.forwardHeaders: "maybe"`:                                                                  func(c *Config) { c.Policy = []Settings{{"forwardHeaders": "maybe"}} },
-		`dsn: "memory": must be a Postgres URL or key=value pairs: the rules of a policy are in Postgres`: func(c *Config) { c.Policy = []Settings{{}} },
-		`prefix: "rule/x": must be a name that does not begin with rule/`:                                 func(c *Config) { c.Policy, c.Other["prefix"] = []Settings{{}}, "rule/x" },
+		`policy.forwardHeaders: "maybe"`: func(c *Config) { c.Policy = []Settings{{"forwardHeaders": "maybe"}} },
 		`zones[0].audit: "sample 2": must be off, denied`: func(c *Config) {
 			c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "audit": "sample 2"}}}
 		},
-		`nodeName: "a\nb": must be a name of 1 to 100 bytes`:        func(c *Config) { c.Other["nodeName"] = "a\nb" },
-		`history.auditAddress: "half": must be full, prefix or off`: func(c *Config) { c.History = []History{{Other: Settings{"auditAddress": "half"}}} },
 		`history.retention.usage: "7 years": must be a duration from 1d to 100y`: func(c *Config) {
 			c.History = []History{{Retention: []Settings{{"usage": "7 years"}}}}
 		},
-		`dsn: "memory": must be a Postgres URL or key=value pairs, or used with audit off: the history is in Postgres`: func(c *Config) { c.Other["audit"] = "denied" },
-		`zones[0].hashKey: "x"`:                                               func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "hashKey": "x"}}} },
-		`zones[0].prefix: "api": must be another name`:                        func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "api", "limit": "5 1m", "key": "all"}}} },
-		`key: "{nobody}": must be text with`:                                  func(c *Config) { c.Other["key"] = "{nobody}" },
+		`zones[0].hashKey: "x"`: func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "hashKey": "x"}}} },
 		`match: missing: must be given with paths, methods, hosts or headers`: func(c *Config) { c.Match = &edge.Match{} },
 		`zones[0].match.paths: "api": must be a path such as /login`: func(c *Config) {
 			c.Zones = []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"}, Match: &edge.Match{Paths: []string{"/x", "api"}}}}
@@ -100,38 +83,6 @@ func TestNoErrorHasThePassword(t *testing.T) {
 	}
 }
 
-func TestZonesAloneAreEnough(t *testing.T) {
-	c := CreateConfig()
-	c.Other["dsn"] = "memory"
-	c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "key": "x"}}, {Other: Settings{"prefix": "a", "limit": "5 1m", "key": "y"}}, {Other: Settings{"prefix": "a", "limit": "5 1m", "durable": "on", "hashKey": "true"}}}
-	made, err := c.compile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if zones := made.site.Zones; len(zones) != 3 || !zones[2].Secret || zones[2].Cost != 1 || zones[1].Key.Of(nil) != "y" {
-		t.Errorf("%+v", zones)
-	}
-}
-
-// Switches and numbers take what those of the Caddy module take.
-func TestSettingsAreAsInCaddy(t *testing.T) {
-	c := valid()
-	c.Other["dsn"] = "postgres://localhost/x"
-	c.Other["durable"], c.Other["synchronousCommit"], c.Other["hashKey"] = "on", "1", "off"
-	c.Other["autoMigrate"], c.Other["inMemoryBlock"], c.Other["cleanupProbability"], c.Other["maxConns"] = "off", "false", "0", "3"
-	made, err := c.compile()
-	if err != nil || !made.site.Zones[0].Limit.Durable || !made.site.Zones[0].Limit.SynchronousCommit || made.site.Zones[0].Secret {
-		t.Errorf("%+v, %v", made, err)
-	}
-	at, err := made.places()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := (edge.StoreSettings{DSN: "postgres://localhost/x", MaxConns: 3}); at.Limits.StoreSettings != want {
-		t.Errorf("%+v; want %+v", at.Limits, want)
-	}
-}
-
 // A warning has the name that the setting has in Traefik.
 func TestWarningsNameTheSetting(t *testing.T) {
 	c := valid()
@@ -139,24 +90,5 @@ func TestWarningsNameTheSetting(t *testing.T) {
 	output := logged(t, func() { open(t, t.Context(), newProcess(time.Minute), nil, c) })
 	if !strings.Contains(output, "middleware test, prefix api: synchronousCommit does nothing for a limit that is not durable") {
 		t.Errorf("logs %q", output)
-	}
-}
-
-func TestDefaults(t *testing.T) {
-	t.Setenv("DATABASE_URL", "postgres://localhost/x")
-	made, err := (&Config{Zones: []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m"}}}}).compile()
-	if err != nil || made.site.Decider.Timeout != 250*time.Millisecond || made.site.Decider.OnError != edge.Allow {
-		t.Fatal(made, err)
-	}
-	at, err := made.places()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if at.Limits.StoreSettings != (edge.StoreSettings{DSN: "postgres://localhost/x", MaxConns: 8, AutoMigrate: true, CleanupProbability: 0.1, InMemoryBlock: true}) {
-		t.Error(at.Limits)
-	}
-	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "perhaps")
-	if _, err = made.places(); err == nil || !strings.HasPrefix(err.Error(), "environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE: ") {
-		t.Error(err)
 	}
 }

@@ -134,63 +134,6 @@ func TestARequestThatPanicsHasNoUser(t *testing.T) {
 	}
 }
 
-func TestRefusalsOfAPolicy(t *testing.T) {
-	revoked, insert := newKey(t, 3, "alice")
-	dsn := withPolicy(t, people+insert+`
-		UPDATE rate_limit_api_keys SET revoked_at = now();
-		INSERT INTO rate_limit_bans (user_id, until) VALUES ('mallory', now() + interval '1 h');
-		SELECT rate_limit_rule('pay', tiers => '{free}', algorithm => 'fixed_window', per_hour => 1, status => 402, message => 'Upgrade "now"', retry_after => '90 s');
-		SELECT rate_limit_rule('closed', action => 'block', paths => '{/admin/*}', priority => 900);
-		SELECT rate_limit_rule('health', action => 'exempt', paths => '{/health}');
-		SELECT rate_limit_rule('slow', tiers => '{pro}', algorithm => 'fixed_window', per_hour => 1);
-		SELECT rate_limit_rule('bill', paths => '{/billed}', count_by => '{all}', algorithm => 'fixed_window', per_hour => 1, on_exceed => 'overage');`)
-	h := governed(t, dsn, func(*Config) {})
-	send(h, "/", "X-User", "alice")
-	send(h, "/", "X-User", "bob")
-	for _, step := range []struct {
-		path, name, value string
-		status            int
-		body              string
-	}{
-		{"/", "Authorization", revoked, 401, `{"error":"Revoked API key"}`},
-		{"/", "Authorization", "other", 401, `{"error":"Unknown API key"}`},
-		{"/", "X-User", "mallory", 403, `{"error":"Banned","retryAfter":`},
-		{"/", "X-User", "alice", 402, `{"error":"Upgrade \"now\"","retryAfter":90}`},
-		{"/", "X-User", "bob", 429, `{"error":"Too many requests","retryAfter":`},
-		{"/%61dmin/x", "X-User", "alice", 403, `{"error":"Forbidden"}`},
-		{"/a%2F..%2Fb", "X-User", "alice", 400, `{"error":"Ambiguous path"}`},
-		{"/health", "X-User", "alice", 200, `alice|free||health|3`},
-	} {
-		w := send(h, step.path, step.name, step.value)
-		if w.Code != step.status || !strings.HasPrefix(w.Body.String(), step.body) {
-			t.Errorf("%s of %s: %d %s, want %d %s", step.path, step.value, w.Code, w.Body, step.status, step.body)
-		}
-		if step.status != 200 && (w.Header().Get("Content-Type") != "application/json" || w.Header().Get("Content-Length") != fmt.Sprint(w.Body.Len())) {
-			t.Errorf("%s of %s: %v", step.path, step.value, w.Header())
-		}
-	}
-	for _, want := range []string{"", "1"} {
-		if w := send(h, "/billed"); w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Overage") != want {
-			t.Errorf("a limit that is billed: %d %v, want an overage of %q", w.Code, w.Header(), want)
-		}
-	}
-}
-
-// Without its database, a key that is not known follows onError.
-func TestAnUnknownSenderWithoutADatabase(t *testing.T) {
-	for onError, want := range map[string]int{"allow": http.StatusOK, "deny": http.StatusServiceUnavailable} {
-		h := governed(t, "postgres://u@127.0.0.1:1/db?sslmode=disable", func(c *Config) {
-			c.Other["onError"], c.Other["timeout"] = onError, "100ms"
-			c.Zones = []Zone{{Other: Settings{"prefix": "zone", "limit": "1 1h"}}}
-		})
-		for i := 0; i < 3; i++ {
-			if w := send(h, "/", "Authorization", "some key"); w.Code != want {
-				t.Errorf("%s: %d, want %d", onError, w.Code, want)
-			}
-		}
-	}
-}
-
 // Policies are shared by middlewares with the same settings, and closed after the last one.
 func TestAPolicyIsShared(t *testing.T) {
 	dsn := withPolicy(t, people)
@@ -206,18 +149,4 @@ func TestAPolicyIsShared(t *testing.T) {
 	}
 	cancel()
 	await.Within(t, time.Minute, "the policies to be closed", func() bool { return len(p.proxy.Shared()) == 0 })
-}
-
-// Long requests are not kept in memory after their responses.
-func TestRequestsWithAPolicyAreNotKept(t *testing.T) {
-	dsn := withPolicy(t, `SELECT rate_limit_rule('hosts', count_by => '{host,header:X-Tenant}', per_hour => 1000000);`)
-	h := governed(t, dsn, func(c *Config) { c.Policy[0]["forwardHeaders"] = "" })
-	withLongRequests(t, h, func(i int, long string) *http.Request {
-		long = fmt.Sprintf("h%d.test", i) + long
-		r := httptest.NewRequest(http.MethodGet, "/", nil)
-		r.Host = long[:8]
-		r.URL.Path = "/" + long
-		r.Header.Set("X-Tenant", long[:4])
-		return r
-	})
 }

@@ -28,41 +28,6 @@ func proxied(t *testing.T, upstream http.HandlerFunc) *httptest.Server {
 	return server
 }
 
-// A client sees that a stream is open before its first part. It sees a body of known length part
-// by part.
-func TestAResponseIsNotHeldBack(t *testing.T) {
-	for length, first := range map[string]string{"": "", "7": "one"} {
-		proceed := make(chan struct{})
-		server := proxied(t, func(w http.ResponseWriter, _ *http.Request) {
-			if length != "" {
-				w.Header().Set("Content-Length", length)
-			}
-			_, _ = io.WriteString(w, first)
-			_ = http.NewResponseController(w).Flush()
-			select {
-			case <-proceed:
-			case <-time.After(time.Minute):
-				t.Errorf("length %q: %q has not come", length, first)
-			}
-			_, _ = io.WriteString(w, "two\n")
-		})
-		for range 2 {
-			response, err := http.Get(server.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := make([]byte, len(first))
-			_, _ = io.ReadFull(response.Body, got)
-			proceed <- struct{}{}
-			rest, _ := io.ReadAll(response.Body)
-			response.Body.Close()
-			if string(got) != first || string(rest) != "two\n" {
-				t.Errorf("length %q: %q, then %q", length, got, rest)
-			}
-		}
-	}
-}
-
 // An upstream's early hints change nothing in the headers of the response, from the first one on.
 func TestHeadersAfterAnInformationalResponse(t *testing.T) {
 	server := proxied(t, func(w http.ResponseWriter, _ *http.Request) {
