@@ -78,16 +78,6 @@ func TestParseWindow(t *testing.T) {
 	}
 }
 
-func TestSources(t *testing.T) {
-	for source, want := range map[ratelimit.Source]string{
-		ratelimit.FromPostgres: "postgres", ratelimit.FromMemory: "memory", ratelimit.FromBlocked: "blocked", ratelimit.Undecided: "undecided", 200: "undecided",
-	} {
-		if got := source.String(); got != want {
-			t.Errorf("%d is %q, want %q", source, got, want)
-		}
-	}
-}
-
 // TestGCRABounds: a burst may take a hundred years to drain, and not more.
 func TestGCRABounds(t *testing.T) {
 	l := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.GCRA, Events: 1, Window: ratelimit.MaxWindow / 4, Burst: 4}

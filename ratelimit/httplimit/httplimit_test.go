@@ -113,32 +113,6 @@ func TestEachAddressHasItsQuota(t *testing.T) {
 	}
 }
 
-func TestSeveralLimitsOnOneRequest(t *testing.T) {
-	store := newStore(t)
-	limit := func(prefix string, events int64) *ratelimit.Limit {
-		return &ratelimit.Limit{Prefix: prefix, Algorithm: ratelimit.FixedWindow, Events: events, Window: time.Hour}
-	}
-	var hits []ratelimit.Hit
-	h := wrap(t, store, httplimit.Options{Hits: func(r *http.Request) []ratelimit.Hit { return hits }})
-	if a := get(h, "@"); a.Code != http.StatusTeapot || a.Header().Get("X-RateLimit-Limit") != "" {
-		t.Errorf("without hits: %d, %v", a.Code, a.Header())
-	}
-	hits = []ratelimit.Hit{{Limit: limit("a", 5), Key: "k", Cost: 1}, {Limit: limit("b", 3), Key: "k", Cost: 2}}
-	// The headers are those of the limit with the least remaining.
-	if a := get(h, "@"); a.Code != http.StatusTeapot || a.Header().Get("X-RateLimit-Limit") != "3" || a.Header().Get("X-RateLimit-Remaining") != "1" {
-		t.Errorf("two limits: %d, %v", a.Code, a.Header())
-	}
-	if a := get(h, "@"); a.Code != http.StatusTooManyRequests || a.Header().Get("X-RateLimit-Limit") != "3" {
-		t.Errorf("the second refuses: %d, %v", a.Code, a.Header())
-	}
-	// A cost that can never pass has no Retry-After.
-	hits = hits[1:]
-	hits[0].Cost = 4
-	if a := get(h, "@"); a.Code != http.StatusTooManyRequests || a.Header().Get("Retry-After") != "" {
-		t.Errorf("more than the quota: %d, %v", a.Code, a.Header())
-	}
-}
-
 // failing is a store that makes no decisions.
 type failing struct {
 	timeout time.Duration // of the last call

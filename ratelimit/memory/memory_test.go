@@ -190,19 +190,3 @@ func TestSeveralKeysAreChargedTogether(t *testing.T) {
 		}
 	}
 }
-
-// TestClosedStoreHoldsNothing.
-func TestClosedStoreHoldsNothing(t *testing.T) {
-	store := open(t, memory.Options{})
-	l := &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Hour}
-	for i := range 100 {
-		take(t, store, ratelimit.Hit{Limit: l, Key: fmt.Sprint(i), Cost: 1})
-	}
-	store.Close()
-	if n := store.Len(); n != 0 {
-		t.Errorf("%d keys", n)
-	}
-	if err := store.Take(context.Background(), time.Second, nil, nil); !errors.Is(err, ratelimit.ErrClosed) {
-		t.Errorf("a request without hits: %v", err)
-	}
-}

@@ -3,7 +3,6 @@ package pgwire
 import (
 	"context"
 	"errors"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -19,34 +18,6 @@ func ends(t *testing.T, p *Pool, ctx context.Context, want error) {
 	if err := p.Run(ctx, []*pgdb.Statement{st}); !errors.Is(err, want) || !errors.Is(st.Err, want) {
 		t.Errorf("%v, %v; want %v", err, st.Err, want)
 	}
-}
-
-// TestContextEndsAtAnyMoment ends contexts while calls begin.
-func TestContextEndsAtAnyMoment(t *testing.T) {
-	f, dsn := newFake(t, serveAll)
-	p := open(t, dsn, Options{MaxConns: 2})
-	for i := 0; i < 2000; i++ {
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan bool)
-		go func() {
-			for j := 0; j < i%50; j++ {
-				runtime.Gosched()
-			}
-			cancel()
-			close(done)
-		}()
-		st := stmt("A")
-		err := p.Run(ctx, []*pgdb.Statement{st})
-		if err != nil && !errors.Is(err, context.Canceled) || (err == nil) != (st.Err == nil) {
-			t.Errorf("%v, %v", err, st.Err)
-		}
-		<-done
-	}
-	await.Within(t, longTime, "all is in order", func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.open == len(p.idle) && len(p.waiting) == 0 && int(f.open.Load()) == p.open
-	})
 }
 
 // TestServerThatSendsNoticesForEver: the call ends at its deadline all the same.
