@@ -83,10 +83,13 @@ test-all: need-go ## run all other tests: in full with the race detector and the
 	@[ -n '$(CITUS_SOURCE)' ] || echo 'Without CITUS_SOURCE, the archive of its source, nothing is tested on Citus.'
 	@.ci/steps 'packages, race detector' '$(AGAIN) test-race' 'packages, without it' '$(AGAIN) test-unraced' \
 		'integration' '$(AGAIN) test-integration' 'other modules' '$(AGAIN) test-modules' \
-		'fuzz tests' '$(AGAIN) fuzz FUZZTIME=20s' 'soak' '$(AGAIN) soak DURATION=2m SEED=1' \
-		'other versions of Postgres' '$(AGAIN) test-postgres-versions VERSIONS=15,18' \
+		'fuzz tests' '$(AGAIN) fuzz FUZZTIME=10s' 'soak' '$(AGAIN) soak DURATION=100s SEED=1' \
+		'other versions of Postgres' '$(AGAIN) test-postgres-versions VERSIONS=$(OTHER_VERSIONS)' \
 		$(if $(CITUS_SOURCE),'Citus' '$(AGAIN) test-citus')
 AGAIN = $(MAKE) --no-print-directory
+
+# The oldest and the newest version of Postgres, without Debian's, on which the steps before ran.
+OTHER_VERSIONS = $(shell case $$(ls /usr/lib/postgresql 2>/dev/null | sort -n | tail -n 1) in 15) echo 18;; 18) echo 15;; *) echo 15,18;; esac)
 
 # These tests count allocations, which the race detector makes itself, or send very many requests.
 UNRACED = ^(Test[A-Za-z]*Allocations|TestOverloadKeepsTheThroughput|TestSimulation|TestASimulationRepeats|TestTheSimulationFindsWhatIsTakenAway)$$
