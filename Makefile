@@ -89,7 +89,7 @@ test-all: need-go ## run all other tests: in full with the race detector and the
 AGAIN = $(MAKE) --no-print-directory
 
 # The oldest and the newest version of Postgres, without Debian's, on which the steps before ran.
-OTHER_VERSIONS = $(shell case $$(ls /usr/lib/postgresql 2>/dev/null | sort -n | tail -n 1) in 15) echo 18;; 18) echo 15;; *) echo 15,18;; esac)
+OTHER_VERSIONS = $(shell case $$(ls /usr/lib/postgresql 2>/dev/null | sort -n | tail -n 1) in (15) echo 18;; (18) echo 15;; (*) echo 15,18;; esac)
 
 # These tests count allocations, which the race detector makes itself, or send very many requests.
 UNRACED = ^(Test[A-Za-z]*Allocations|TestOverloadKeepsTheThroughput|TestSimulation|TestASimulationRepeats|TestTheSimulationFindsWhatIsTakenAway)$$
