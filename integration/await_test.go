@@ -2,6 +2,8 @@ package integration
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,4 +57,24 @@ func openStore(t *testing.T, dsn string, options ...postgres.Options) ratelimit.
 	}
 	t.Cleanup(store.Close)
 	return store
+}
+
+// withoutDigits is a text without its digits.
+func withoutDigits(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// number is the whole number that a text is.
+func number(t testing.TB, text string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

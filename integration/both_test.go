@@ -52,7 +52,7 @@ func bothProxies(t *testing.T, dsn, backend string, limit object) map[string]str
 
 // onlyInTraefik are settings that a directive of Caddy does not have: Caddy has the addresses of clients and placeholders, and
 // the others are global options.
-var onlyInTraefik = []string{"ipStrategy", "forwardHeaders", "nodeName", "history", "inMemoryBlock"}
+var onlyInTraefik = []string{"ipStrategy", "forwardHeaders", "nodeName", "region", "history", "inMemoryBlock"}
 
 var capital = regexp.MustCompile("[A-Z]")
 

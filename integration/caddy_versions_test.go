@@ -76,26 +76,6 @@ func TestTheOldestCaddyBuildsWithTheModule(t *testing.T) {
 	checkCaddy(t, harness.Build(t, folder, ".", "-mod=mod", "-tags", "nobadger,nomysql,nopgx"), caddyRequired(t, ".."))
 }
 
-// make build, the tests and xcaddy itself use the same flags.
-func TestMakeBuildsWhatXcaddyBuilds(t *testing.T) {
-	said, err := exec.Command("make", "-C", "..", "-n", "build").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"CGO_ENABLED=0 ", " -trimpath ", ` -ldflags "-s -w" `, " -tags nobadger,nomysql,nopgx "} {
-		if !strings.Contains(string(said), want) {
-			t.Errorf("make build runs\n%s\nwithout %q", said, want)
-		}
-	}
-	source, err := os.ReadFile("../xcaddy/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(source), `_ "time/tzdata"`) {
-		t.Error("xcaddy/main.go has no time zones; the programs of xcaddy have them")
-	}
-}
-
 func TestTheGuideNamesTheOldestAndTheNewestCaddy(t *testing.T) {
 	guide, err := os.ReadFile("../docs/caddy.md")
 	if err != nil {

@@ -109,9 +109,9 @@ func (e *event) explains(o *odd) bool {
 	case e.proxy >= 0 && e.proxy != o.proxy:
 		return false
 	case o.status == statusSlow:
-		return e.fault.delays && o.ended-o.began <= batch.MostTimeouts*soakTimeout+soakMargin
+		return (e.fault.delays || o.lane.governed) && o.ended-o.began <= batch.MostTimeouts*soakTimeout+soakMargin // a look-up waits for as long
 	case o.status == http.StatusServiceUnavailable:
-		return o.lane.onError == "deny" && (e.lane == nil || e.lane == o.lane) && (!e.fault.decides || e.proxy >= 0)
+		return (o.lane.onError == "deny" || e.fault.overloads && o.lane.onError != "") && (e.lane == nil || e.lane == o.lane) && (!e.fault.decides || e.proxy >= 0)
 	case o.status == http.StatusNotFound:
 		return dead // Traefik listens before it has its configuration
 	case o.status == statusEnded:

@@ -18,6 +18,8 @@ type fault struct {
 	decides bool
 	// delays is set if the database answers all the time, but slowly: a request waits for up to four timeouts then.
 	delays bool
+	// overloads is set if the proxy has more requests than it can decide: it refuses some of all lanes with a limit.
+	overloads bool
 }
 
 // event is a fault of the plan, and afterwards what it was.
@@ -137,8 +139,19 @@ var faults = []fault{
 	{name: "max_connections used up", do: func(s *soak, e *event) error {
 		return useUpConnections(s.servers.server().DSN("postgres"), e.lasts)
 	}},
-	{name: "a reload", decides: true, do: func(s *soak, e *event) error {
-		return s.proxies[e.choice%soakProxies].reload()
+	{name: "reloads", decides: true, do: func(s *soak, e *event) error {
+		for range 20 {
+			if err := s.proxies[e.choice%soakProxies].reload(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}},
+	{name: "overload", delays: true, overloads: true, do: func(s *soak, e *event) error {
+		ctx, cancel := context.WithTimeout(context.Background(), e.lasts)
+		defer cancel()
+		s.load.overload(ctx, e.choice%soakProxies)
+		return nil
 	}},
 	{name: "a reload that is rejected", decides: true, do: func(s *soak, e *event) error {
 		return s.proxies[e.choice%soakProxies].reject()

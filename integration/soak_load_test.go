@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
 // lane is a path, and the limit on it.
@@ -31,6 +33,7 @@ type lane struct {
 	answers bool
 	refill  float64 // what comes back in a second
 	flights bool    // quota is how many requests may be in flight
+	hostile bool    // only for attackers
 }
 
 const (
@@ -65,6 +68,12 @@ var lanes = []lane{
 	{name: "banned", onError: "deny", governed: true, always: http.StatusForbidden},
 	{name: "unknown", onError: "deny", governed: true, always: http.StatusUnauthorized},
 	{name: "none", always: http.StatusOK},
+	{name: "attacked", onError: "deny", governed: true, hostile: true, settings: object{"timeout": "30s", "fields": "x ietf", "exempt": "192.0.2.0/24", "zones": []object{
+		{"prefix": "PROXY-key", "key": "{header.X-Api-Key} | {cookie.id} | {client_ip}", "limit": "200 1m", "cost": "{header.X-Cost}", "audit": "denied"},
+		{"prefix": "PROXY-plan", "key": "{header.X-Tenant}", "limit": "50 1m"},
+		{"prefix": "PROXY-trial", "limit": "1 1h", "mode": "shadow"},
+		{"prefix": "PROXY-login", "limit": "50 1m", "key": "{path}", "match": object{"paths": "/attacked/login,/attacked/api/*"}},
+	}}},
 }
 
 const (
@@ -205,6 +214,9 @@ func (s *soakLoad) run(ctx context.Context, upstream string) {
 			if lanes[i].quota == 0 {
 				clients = 1
 			}
+			if lanes[i].hostile {
+				clients = 0
+			}
 			for range clients {
 				s.running.Go(func() {
 					random := rand.New(rand.NewPCG(rand.Uint64(), 0))
@@ -220,6 +232,28 @@ func (s *soakLoad) run(ctx context.Context, upstream string) {
 			}
 		}
 	}
+}
+
+// overload has very many clients ask a proxy at once, on the lanes whose admissions the upstream counts.
+func (s *soakLoad) overload(ctx context.Context, proxy int) {
+	var counted []*lane
+	for i := range lanes {
+		if l := &lanes[i]; l.quota > 0 && !l.answers && l.onError == "deny" {
+			counted = append(counted, l)
+		}
+	}
+	harness.Run(ctx, harness.Load{Clients: 2500, Request: func(i int) *http.Request {
+		return s.request(s.urls[proxy], counted[i%len(counted)], keyAt(time.Since(s.began), 1))
+	}, Answered: func(_ int, reply harness.Reply) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		r := &s.recorded[proxy]
+		r.sent++
+		if reply.Err == nil {
+			r.answered++
+			r.bySecond[int(time.Since(s.began)/time.Second)]++
+		}
+	}})
 }
 
 // send sends the nth request of a client.

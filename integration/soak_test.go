@@ -18,6 +18,7 @@ var (
 	soakDuration = flag.Duration("soak-duration", 10*time.Minute, "how long TestSoak lasts")
 	soakSeed     = flag.Uint64("soak-seed", 0, "the seed of TestSoak's plan of faults; 0 is the time")
 	soakEvery    = flag.Duration("soak-every", 20*time.Second, "the time from one fault of TestSoak to the next")
+	soakAttack   = flag.Duration("soak-attack", 5*time.Second, "how long attackers ask each proxy at the end of TestSoak")
 	soakInject   = flag.String("soak-inject", "", "what must make TestSoak fail: over, goroutine, or both")
 )
 
@@ -33,7 +34,7 @@ type soak struct {
 }
 
 // TestSoak has a load with a fault every 20 s, and judges all answers, what was admitted, the history, and what the proxies
-// use. It prints its seed and its plan; the same seed gives the same plan.
+// use, and then what attackers get. It prints its seed and its plan; the same seed gives the same plan.
 func TestSoak(t *testing.T) {
 	seed := *soakSeed
 	if seed == 0 {
@@ -52,7 +53,7 @@ func TestSoak(t *testing.T) {
 		INSERT INTO rate_limit_users (user_id, tier) VALUES ('%s', 'free'), ('mallory', 'free');
 		INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');
 		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 100, durable => true);
-		UPDATE rate_limit_rule_limits SET per = '364 days'`, 2*(*soakDuration)/keyLife+100, forever))
+		UPDATE rate_limit_rule_limits SET per = '364 days';`+attackRules, 2*(*soakDuration)/keyLife+100, forever))
 	s.load = newSoakLoad(strings.Contains(*soakInject, "over"))
 	upstream := s.load.upstream(t)
 	s.proxies = startSoakProxies(t, s.servers.proxied, upstream, strings.Contains(*soakInject, "goroutine"))
@@ -85,6 +86,7 @@ func TestSoak(t *testing.T) {
 	s.judgeFlights()
 	s.judgeHistory()
 	s.judgeGrowth()
+	s.attack()
 }
 
 func (s *soak) sleepUntil(at time.Duration) { time.Sleep(time.Until(s.load.began.Add(at))) }

@@ -178,3 +178,11 @@ func startBackend(t testing.TB) string {
 	t.Cleanup(backend.Close)
 	return backend.URL
 }
+
+// checkNoPanic fails the test if the log of a process has a panic.
+func checkNoPanic(t testing.TB, name, log string) {
+	t.Helper()
+	if at := strings.Index(log, "panic"); at >= 0 {
+		t.Errorf("something panicked in %s: %.3000s", name, log[at:])
+	}
+}
