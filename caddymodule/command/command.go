@@ -65,7 +65,7 @@ var root = entry{
 	commands: []entry{
 		migrateCommand, policyCommand, rulesCommand, tiersCommand, usersCommand, keysCommand, bansCommand, banCommand, unbanCommand,
 		explainCommand, topCommand, getCommand, resetCommand, changesCommand, nodesCommand, settingsCommand, pauseCommand, resumeCommand,
-		auditCommand, usageCommand, pageCommand, replayCommand, upkeepCommand, archiveCommand, forgetCommand, uninstallCommand,
+		auditCommand, usageCommand, pageCommand, replayCommand, upkeepCommand, archiveCommand, forgetCommand,
 	},
 }
 

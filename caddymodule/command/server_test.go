@@ -36,45 +36,11 @@ func TestATableOfAnotherProgramIsNamed(t *testing.T) {
 		want := []string{"the table public." + table + " is of another program", "search_path"}
 		s.fails(want, "migrate")
 		s.fails(want, use...)
-		s.fails(want[:1], "uninstall", "--yes")
 		s.sql("CREATE SCHEMA limits")
 		own := &shell{t: t, dsn: s.dsn + "&search_path=limits"}
 		own.must("migrate")
 		own.must("rules", "list")
 	}
-}
-
-// uninstall leaves nothing of ours and everything else.
-func TestUninstall(t *testing.T) {
-	s := newShell(t)
-	if got := s.must("uninstall", "--yes"); got != "There is nothing to drop.\n" {
-		t.Errorf("of an empty database: %q", got)
-	}
-	const left = `SELECT count(*) FROM (SELECT relname AS name FROM pg_class UNION ALL SELECT proname FROM pg_proc) AS a WHERE name LIKE 'rate\_limit\_%'`
-	s.must("migrate")
-	s.must("upkeep")
-	for _, name := range []string{"rate_limit_audit_20260101", "rate_limit_audit_20260101_2"} {
-		s.sql("SELECT rate_limit_make_partition('2026-01-01'); ALTER TABLE rate_limit_audit DETACH PARTITION " + name)
-	}
-	s.sql("CREATE TABLE rate_limit_mine (x int); CREATE VIEW mine AS SELECT * FROM rate_limit_tiers")
-	all := one[int64](s, left)
-	s.fails([]string{"nothing was dropped"}, "uninstall")
-	s.sql("INSERT INTO rate_limit_nodes (node, seen) VALUES ('edge-1', now() + interval '1 min')")
-	s.fails([]string{"edge-1"}, "uninstall", "--yes")
-	s.sql("UPDATE rate_limit_nodes SET seen = now() - interval '2 minutes'")
-	s.fails([]string{"view mine depends on table rate_limit_tiers"}, "uninstall", "--yes")
-	if n := one[int64](s, left); n != all {
-		t.Errorf("%d of %d parts are left after an uninstall that failed", n, all)
-	}
-	s.sql("DROP VIEW mine")
-	s.stdin = "yes\n"
-	if got := s.must("uninstall"); !strings.Contains(got, "public.rate_limit_rules") || !strings.Contains(got, "public.rate_limit_log_changes()") {
-		t.Errorf("uninstall lists %q", got)
-	}
-	if n := one[int64](s, left); n != 1 {
-		t.Errorf("%d parts are left, want the table of another program alone", n)
-	}
-	s.must("migrate")
 }
 
 func TestMigratePrintsWhatItRuns(t *testing.T) {

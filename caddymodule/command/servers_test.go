@@ -52,7 +52,6 @@ func TestCommandsUseTheDatabaseThatHasIt(t *testing.T) {
 	for command, want := range map[string]string{
 		"top":               "the policy is on another server than the counters",
 		"forget --user ann": "in several databases: run this command for each, with --dsn",
-		"uninstall":         "in several databases: run this command for each, with --dsn",
 	} {
 		out := s.caddy(append([]string{"pg-ratelimit"}, strings.Fields(command)...)...)
 		if out.err == nil || !strings.Contains(out.err.Error(), want) {

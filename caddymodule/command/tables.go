@@ -1,9 +1,7 @@
 package command
 
 import (
-	"bufio"
 	"errors"
-	"fmt"
 	"io"
 	"net/netip"
 
@@ -83,39 +81,6 @@ func (c *call) migrate(parts int) (admin.Migration, error) {
 		}
 	}
 	return m, nil
-}
-
-var uninstallCommand = entry{
-	use:   "uninstall [--yes]",
-	short: "Drops all tables and functions of pg_ratelimit",
-	long: `Lists the tables, views and functions of pg_ratelimit, asks, and drops them with all their
-rows. The command refuses while a proxy uses the policy, and if something else in the database
-depends on one of them. Roles and schemas stay.`,
-	example: `  caddy pg-ratelimit uninstall --dsn postgres://admin@db/limits`,
-	of:      ofAll,
-	flags:   []flag{{name: "yes", value: false, usage: "do not ask"}},
-	do: func(c *call) error {
-		parts, err := c.db.Parts(c.ctx)
-		err = show(c, parts, err, func(p *page, parts []admin.Row) {
-			addList(p, parts, fields[admin.Row]("KIND kind, NAME name"), "There is nothing to drop.")
-		})
-		if err != nil || len(parts) == 0 {
-			return err
-		}
-		if !c.is("yes") {
-			if _, err := fmt.Fprint(c.cmd.ErrOrStderr(), "Drop them, with all rows? Type yes: "); err != nil {
-				return err
-			}
-			answer, err := bufio.NewReader(io.LimitReader(c.cmd.InOrStdin(), 100)).ReadString('\n')
-			if err != nil && !errors.Is(err, io.EOF) {
-				return err
-			}
-			if answer != "yes\n" && answer != "yes" {
-				return errors.New("nothing was dropped: the answer must be yes, or use --yes")
-			}
-		}
-		return c.db.Uninstall(c.ctx)
-	},
 }
 
 var upkeepCommand = entry{

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -31,6 +32,7 @@ type recipe struct {
 	owner bool                           // its SQL and commands are for the owner of the tables, not for administrators
 	tool  string                         // a program that it needs, and that some packages of Postgres lack
 	after func(t *testing.T, k *kitchen) // checks what the page says and does not show; may be nil
+	alone func(t *testing.T, b block)    // does its only block in place of a kitchen; may be nil
 }
 
 const firstSection = "Begin here"
@@ -73,6 +75,7 @@ var recipes = map[string]recipe{
 	"Exempt monitoring":                           {after: monitoringIsNotCharged},
 	"Pause all limits":                            {},
 	"Backup":                                      {owner: true, tool: "pg_dump", after: goesOnAfterARestore},
+	"Uninstall":                                   {alone: leavesNothing},
 }
 
 // TestRecipes does what each recipe of docs/policy.md and docs/runbook.md says, with the Caddy of the page. The recipes
@@ -105,6 +108,10 @@ func TestRecipes(t *testing.T) {
 			if r.tool != "" {
 				cluster.Tool(t, r.tool)
 			}
+			if r.alone != nil {
+				r.alone(t, sections[name][0])
+				return
+			}
 			k := newKitchen(t, sections[firstSection], r.owner)
 			if name != firstSection {
 				for _, b := range sections[name] {
@@ -115,6 +122,31 @@ func TestRecipes(t *testing.T) {
 				r.after(t, k)
 			}
 		})
+	}
+}
+
+// leavesNothing: the SQL drops all that is ours and nothing else, also if run again. It drops nothing if a view depends on a table.
+func leavesNothing(t *testing.T, b block) {
+	dsn := cluster.Open(t, schema.File, "CREATE TABLE rate_limit_mine (x int); CREATE VIEW mine AS SELECT * FROM rate_limit_tiers")
+	for _, name := range []string{"rate_limit_audit_20260101", "rate_limit_audit_20260101_2"} {
+		cluster.Execute(t, dsn, "SELECT rate_limit_make_partition('2026-01-01'); ALTER TABLE rate_limit_audit DETACH PARTITION "+name)
+	}
+	cluster.Execute(t, dsn, "SELECT rate_limit_upkeep()")
+	const ours = `SELECT string_agg(name, ' ' ORDER BY name) FROM (SELECT relname AS name FROM pg_class UNION ALL SELECT proname FROM pg_proc) AS a WHERE name LIKE 'rate\_limit\_%'`
+	all := cluster.Query[string](t, dsn, ours)
+	_, err := cluster.Connect(t, dsn).Exec(t.Context(), b.text)
+	if err == nil || !strings.Contains(err.Error(), "depend") {
+		t.Errorf("with a view on a table: %v", err)
+	}
+	if left := cluster.Query[string](t, dsn, ours); left != all {
+		t.Errorf("after a failure %s are left of %s", left, all)
+	}
+	cluster.Execute(t, dsn, "DROP VIEW mine")
+	for range 2 {
+		cluster.Execute(t, dsn, b.text)
+		if left := cluster.Query[string](t, dsn, ours); left != "rate_limit_mine" {
+			t.Errorf("%s are left, want the table of another program alone", left)
+		}
 	}
 }
 

@@ -8,7 +8,7 @@ import "github.com/pgratelimit/pg-ratelimit/internal/core/session"
 // up to date in place and keeps their rows, and adds Nodes. It can run any number of times.
 const Counters = counterTables + Nodes
 
-const counterTables = refuseCounters + counters + usage + forget + uninstall
+const counterTables = refuseCounters + counters + usage + forget
 
 // Nodes are the registry of the proxies, and the pause of all limits. It is a part of Counters.
 const Nodes = refuseNodes + nodes

@@ -49,8 +49,8 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 		AND a.attname IN ('prefix', 'key', 'count', 'prev_count', 'window_start', 'tokens', 'last_refill', 'expires_at',
 			'hits', 'remainder', 'slot', 'granted', 'slots'))
 	AND to_regclass('idx_' || t.name || '_cleanup') IS NOT NULL, false))::int
-	* (to_regclass('rate_limit_processes') IS NOT NULL AND (SELECT count(*) = 6 FROM pg_catalog.pg_proc p
-		WHERE p.proname IN ('rate_limit_counter_key', 'rate_limit_counters', 'rate_limit_usage_of', 'rate_limit_forget_person', 'rate_limit_installed', 'rate_limit_uninstall') AND pg_function_is_visible(p.oid)))::int
+	* (to_regclass('rate_limit_processes') IS NOT NULL AND (SELECT count(*) = 4 FROM pg_catalog.pg_proc p
+		WHERE p.proname IN ('rate_limit_counter_key', 'rate_limit_counters', 'rate_limit_usage_of', 'rate_limit_forget_person') AND pg_function_is_visible(p.oid)))::int
 	FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)),
 ` + policyReady + `::int,
 ` + InPart + `::int`

@@ -90,7 +90,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	}
 	for _, forbidden := range []string{
 		"INSERT INTO rate_limit_changes (kind, by) VALUES ('user', 'somebody else')", "DELETE FROM rate_limit_changes", "UPDATE rate_limit_changes SET by = 'somebody else'",
-		"TRUNCATE rate_limit_users", "SELECT rate_limit_forget()", "SELECT rate_limit_forget_person('ann')", "SELECT rate_limit_uninstall()", "CREATE TABLE x ()", "DROP TABLE rate_limit_bans", "ALTER TABLE rate_limit_rules DISABLE TRIGGER ALL", "SET session_replication_role = replica",
+		"TRUNCATE rate_limit_users", "SELECT rate_limit_forget()", "SELECT rate_limit_forget_person('ann')", "CREATE TABLE x ()", "DROP TABLE rate_limit_bans", "ALTER TABLE rate_limit_rules DISABLE TRIGGER ALL", "SET session_replication_role = replica",
 		"UPDATE rate_limit_ephemeral SET count = 0", "INSERT INTO rate_limit_durable (prefix, key) VALUES ('p', 'k')", "DELETE FROM rate_limit_audit", "UPDATE rate_limit_usage SET cost = 0", "DELETE FROM rate_limit_metrics",
 		"UPDATE rate_limit_nodes SET node = 'x'",
 	} {
@@ -125,7 +125,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"INSERT INTO rate_limit_changes (kind, by) VALUES ('user', 'x')", "SELECT by FROM rate_limit_changes", "SELECT FROM rate_limit_audit", "SELECT FROM rate_limit_usage", "SELECT FROM rate_limit_metrics",
 		"SELECT FROM rate_limit_audited", "SELECT FROM rate_limit_minutes", "SELECT rate_limit_top(now())", "SELECT rate_limit_usage_between('ann', now()::date, now()::date)", "TRUNCATE rate_limit_ephemeral",
 		"UPDATE rate_limit_rules SET name = 'x'", "SELECT rate_limit_delete_tier('pro')", "SELECT rate_limit_revoke_key(1)", "SELECT rate_limit_rotate_key(1, '1 h', sha256('x'))", "SELECT rate_limit_recent('ann')",
-		"SELECT rate_limit_forget_person('ann')", "SELECT rate_limit_uninstall()",
+		"SELECT rate_limit_forget_person('ann')",
 		"SELECT FROM rate_limit_changed", "SELECT FROM rate_limit_user_states", "CREATE TABLE x ()", "SET session_replication_role = replica",
 	} {
 		if failure := s.fails(forbidden); failure.Code != "42501" {

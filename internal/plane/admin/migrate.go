@@ -93,33 +93,12 @@ func (w *work) makeTables(ready bool, first, sql string) string {
 	return created
 }
 
-// Parts returns what Uninstall drops, in that order. The kind is a table, view, function or aggregate, or the schema of a part
-// of the counters. The name is with the schema, and of a function with the types of its parameters.
-func (d *Database) Parts(ctx context.Context) ([]Row, error) {
-	w := d.work(ctx)
-	for _, others := range some[*string](w, schema.Others) {
-		if others != nil {
-			w.fail(fmt.Errorf("%s: it would be dropped, too; rename it first", *others))
-		}
-	}
-	if w.lacks("SELECT true WHERE to_regprocedure('rate_limit_installed()') IS NOT NULL") {
-		return nil, nil
-	}
-	return w.ask("SELECT kind, name FROM rate_limit_installed()"), w.err
-}
-
 // LiveProxies returns the names of the proxies that run.
 func (d *Database) LiveProxies(ctx context.Context) ([]string, error) {
 	if exists, err := d.hasTable(ctx, "rate_limit_nodes"); err != nil || !exists {
 		return nil, err
 	}
 	return values[string](ctx, d, "SELECT node FROM rate_limit_proxies WHERE live ORDER BY node")
-}
-
-// Uninstall drops all parts, or none. It fails if a proxy is live, or if something that is
-// not ours depends on a part.
-func (d *Database) Uninstall(ctx context.Context) error {
-	return d.together(ctx, func(w *work) { w.execute("SELECT rate_limit_uninstall()") })
 }
 
 // mostParts bounds the number of parts: each has three tables, and in each proxy a queue.

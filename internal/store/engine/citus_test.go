@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -166,15 +167,17 @@ func TestCitus(t *testing.T) {
 }
 
 func (s *spread) testUninstall(t *testing.T) {
-	ctx := context.Background()
-	db, err := admin.Open(ctx, s.DSN())
+	page, err := os.ReadFile("../../../docs/runbook.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
-	if err := db.Uninstall(ctx); err != nil {
-		t.Fatal(err)
+	_, section, _ := strings.Cut(string(page), "\n## Uninstall\n")
+	_, sql, _ := strings.Cut(section, "```sql\n")
+	sql, _, found := strings.Cut(sql, "```")
+	if !found {
+		t.Fatal("the run-book has no SQL that uninstalls")
 	}
+	cluster.Execute(t, s.DSN(), sql)
 	if left := s.rows(s.DSN(), `SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'rl\_p%'
 UNION ALL SELECT relname::text FROM pg_class WHERE relname LIKE 'rate\_limit%' UNION ALL SELECT proname::text FROM pg_proc WHERE proname LIKE 'rate\_limit%'`); len(left) > 0 {
 		t.Errorf("left: %v", left)
