@@ -37,10 +37,10 @@ Ctrl-C: with --json, one object a line. What they write more than two minutes la
   caddy pg-ratelimit audit --prefix web --host api.example.com --since 2026-11-27 --until 2026-11-28 --json`,
 	of: ofHistory,
 	flags: append([]flag{
-		{name: "user", value: "", usage: "of this user", complete: userNames},
+		{name: "user", value: "", usage: "of this user"},
 		aKey("with the API key of this number"),
-		{name: "prefix", value: "", usage: "by the limit of this prefix in a configuration, or by rule/RULE or rule/RULE/LIMIT", complete: prefixes},
-		{name: "rule", value: "", usage: "by this rule", complete: ruleNames},
+		{name: "prefix", value: "", usage: "by the limit of this prefix in a configuration, or by rule/RULE or rule/RULE/LIMIT"},
+		{name: "rule", value: "", usage: "by this rule"},
 		{name: "decision", value: "", usage: "one or more of " + strings.Join(admin.Decisions(), ", ") + ", with commas between them",
 			choices: admin.Decisions(), list: true},
 		{name: "address", value: "", read: aNetwork, usage: "from this address or network"},
@@ -113,7 +113,6 @@ Proxies with a history count every request of a user, whatever is in the audit l
 	example: `  caddy pg-ratelimit usage acme
   caddy pg-ratelimit usage acme --month 2026-11
   caddy pg-ratelimit usage acme --since 7d --json`,
-	first: userNames,
 	of:    ofHistory,
 	flags: append([]flag{{name: "month", value: "", usage: "a month such as 2026-11 (default the current one)"}}, period("", "the days")...),
 	alone: []string{"month since", "month until"},

@@ -3,7 +3,7 @@
 //
 //   - command.go: the root, and how a command runs
 //   - table.go: a command is an entry of a table, and how cobra has it
-//   - values.go: what flags and arguments say, and what a shell suggests for them
+//   - values.go: what flags and arguments say
 //   - connect.go: which database
 //   - output.go, watch.go: JSON for programs, tables for people, and lists that go on with new rows
 //   - policy.go, rules.go, people.go, keys.go, explain.go, counters.go: the entries on the policy

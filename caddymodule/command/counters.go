@@ -46,7 +46,7 @@ So REQUESTS are then refusals only. With --by path, the list has the paths inste
   caddy pg-ratelimit top --prefix web`,
 	of: ofCounters,
 	flags: append([]flag{
-		{name: "prefix", value: "", usage: "counters of this prefix only", complete: prefixes},
+		{name: "prefix", value: "", usage: "counters of this prefix only"},
 		{name: "by", value: bySender, usage: "with --since: sender or path", choices: []string{bySender, byPath}},
 		most(20),
 	}, period("", "requests")...),
@@ -101,7 +101,6 @@ key may be one that is stored as a digest. KEY may be "-", to read it from stand
 	example: `  caddy pg-ratelimit get rule/free/per_hour acme
   caddy pg-ratelimit get web 192.0.2.1
   caddy pg-ratelimit get per-key - < key.txt`,
-	first: prefixes,
 	args:  []reader{aText, aSecret},
 	of:    ofCounters,
 	empty: says("There are no counters."),
@@ -118,9 +117,8 @@ var resetCommand = entry{
 proxy that has refused the key within the last second may refuse it for up to a second more.`,
 	example: `  caddy pg-ratelimit reset rule/free/per_hour acme
   caddy pg-ratelimit reset per-key - < key.txt`,
-	first: prefixes,
-	args:  []reader{aText, aSecret},
-	of:    ofCounters,
+	args: []reader{aText, aSecret},
+	of:   ofCounters,
 	do: func(c *call) error {
 		return c.changed(c.db.Reset(c.ctx, c.args[0], get[string](c, "KEY")), "counter of", c.args[0], "reset")
 	},

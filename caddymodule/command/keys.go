@@ -11,7 +11,7 @@ import (
 )
 
 var keysCommand = entry{
-	use: "keys", kind: "key", first: validKeys,
+	use: "keys", kind: "key",
 	short: "Makes, lists, changes, revokes and rotates API keys",
 	commands: []entry{{
 		use:   "create --user USER [--name NAME] [--tier TIER] [--expires WHEN]",
@@ -23,9 +23,9 @@ its own, requests with the key have that tier, and not that of the user.`,
   caddy pg-ratelimit keys create --user acme --name batch --tier bulk
   caddy pg-ratelimit keys create --user acme --expires 90d | vault kv put secret/acme key=-`,
 		flags: []flag{
-			{name: "user", value: "", usage: "the user that gets the key", complete: userNames, needed: true},
+			{name: "user", value: "", usage: "the user that gets the key", needed: true},
 			{name: "name", value: "", usage: "what the key is for"},
-			{name: "tier", value: "", usage: "the tier of the key (default: that of the user)", complete: tierNames},
+			{name: "tier", value: "", usage: "the tier of the key (default: that of the user)"},
 			{name: "expires", value: "", read: anEnd, usage: "when the key ends: 90d, 2026-12-31 or never (default never)"},
 		},
 		do: func(c *call) error {
@@ -37,7 +37,7 @@ its own, requests with the key have that tier, and not that of the user.`,
 		long:  `Lists the API keys, by their first characters. ` + recentHelp,
 		example: `  caddy pg-ratelimit keys list
   caddy pg-ratelimit keys list --user acme --json`,
-		flags: []flag{{name: "user", value: "", usage: "keys of this user only", complete: userNames}, most(100)},
+		flags: []flag{{name: "user", value: "", usage: "keys of this user only"}, most(100)},
 		empty: says("There are no keys."),
 		list:  asks(admin.KeysQuestion, keyFields, "user", "number"),
 		below: func(c *call, p *page, all []line) {
@@ -150,7 +150,6 @@ var unbanCommand = entry{
 	use:     "unban NETWORK",
 	short:   "Lifts the ban of a network or an address",
 	example: "  caddy pg-ratelimit unban 192.0.2.0/24",
-	first:   networks,
 	args:    []reader{aNetwork},
 	do: func(c *call) error {
 		network := get[netip.Prefix](c, "NETWORK")

@@ -5,7 +5,7 @@ import (
 )
 
 var tiersCommand = entry{
-	use: "tiers", kind: "tier", first: tierNames,
+	use: "tiers", kind: "tier",
 	short: "Lists and changes tiers: the plans that users are on",
 	commands: []entry{{
 		use:     "list",
@@ -71,7 +71,7 @@ quota again, at the latest.`
 const recentFields = " | TODAY today, MONTH this_month, 429 limited, 401/403 denied, LAST last_request, RESETS resets"
 
 var usersCommand = entry{
-	use: "users", kind: "user", first: userNames,
+	use: "users", kind: "user",
 	short: "Shows, changes, bans and deletes users",
 	commands: []entry{{
 		use:     "get USER",
@@ -89,7 +89,7 @@ longest time. STATE is banned, blocked (by an override of 0), or active. ` + rec
 		example: `  caddy pg-ratelimit users list
   caddy pg-ratelimit users list --tier free -n 1000 --json`,
 		flags: []flag{
-			{name: "tier", value: "", usage: "users of this tier only", complete: tierNames},
+			{name: "tier", value: "", usage: "users of this tier only"},
 			{name: "sort", value: admin.ByName, usage: "name, or last for those without requests first", choices: []string{admin.ByName, admin.ByLast}},
 			most(100),
 		},
@@ -134,7 +134,6 @@ does the history. To shut a user out and keep the keys, see users ban.`,
 		use:     "unban USER",
 		short:   "Lifts the ban of a user",
 		example: "  caddy pg-ratelimit users unban acme",
-		first:   outcasts,
 		change:  func(c *call) (string, error) { return "unbanned", c.db.Unban(c.ctx, "user", c.args[0]) },
 	}},
 }

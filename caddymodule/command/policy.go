@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policyfile"
@@ -39,8 +38,7 @@ The last line has the command that makes exactly these changes, or fails if the 
 the file has changed meanwhile.`,
 		example: `  caddy pg-ratelimit policy diff policy.yaml
   caddy pg-ratelimit policy diff policy.yaml --prune --json`,
-		complete: policyFiles,
-		flags:    policyFlags,
+		flags: policyFlags,
 		do: func(c *call) error {
 			want, err := c.policyFile()
 			if err != nil {
@@ -78,7 +76,6 @@ and not of conditions, tiers of users or priorities.`,
 		example: `  caddy pg-ratelimit policy apply policy.yaml
   caddy pg-ratelimit policy apply policy.yaml --prune --dry-run
   caddy pg-ratelimit policy apply policy.yaml --dry-run --replay 7d`,
-		complete: policyFiles,
 		flags: append([]flag{
 			{name: "dry-run", value: false, usage: "check the file and print what would change, and change nothing"},
 			{name: "expect", value: "", usage: "fail if the changes are others than those of policy diff, which prints this"},
@@ -96,14 +93,6 @@ var policyFlags = []flag{
 
 func (c *call) policyOptions() *admin.PolicyOptions {
 	return &admin.PolicyOptions{Users: c.is("users"), Prune: c.is("prune")}
-}
-
-// policyFiles has the shell suggest files.
-func policyFiles(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return []string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt
 }
 
 func exportPolicy(c *call) error {

@@ -102,15 +102,6 @@ func TestTheProgramFindsTheDatabase(t *testing.T) {
 	}
 }
 
-// A database that does not answer suggests nothing, and says nothing.
-func TestNothingIsSuggestedWithoutADatabase(t *testing.T) {
-	s := &shell{t: t}
-	out := s.caddy("__complete", "pg-ratelimit", "--dsn", "postgres://127.0.0.1:1/x", "rules", "enable", "")
-	if out.err != nil || strings.TrimSpace(out.stdout) != ":4" {
-		t.Errorf("%v, %q", out.err, out.stdout)
-	}
-}
-
 // TestTheExamplesAreCommands: every example in --help is a command with its flags.
 func TestTheExamplesAreCommands(t *testing.T) {
 	root := &cobra.Command{Use: "caddy"}

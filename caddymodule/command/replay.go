@@ -33,7 +33,7 @@ did send.`,
   caddy pg-ratelimit replay --rule protect limit.burst=50/10s --since 2026-11-20 --until 2026-11-27 --json`,
 	settings: admin.ReplaySettings(),
 	of:       ofAll,
-	flags:    append([]flag{{name: "rule", value: "", usage: "the rule", complete: ruleNames, needed: true}, most(10)}, period("7d", "requests")...),
+	flags:    append([]flag{{name: "rule", value: "", usage: "the rule", needed: true}, most(10)}, period("7d", "requests")...),
 	do: func(c *call) error {
 		q := admin.ReplayQuery{Period: c.times, Rule: c.text("rule"), Settings: c.args, Most: c.number("number")}
 		r, err := c.db.Replay(c.ctx, &q)

@@ -8,7 +8,7 @@ import (
 )
 
 var rulesCommand = entry{
-	use: "rules", kind: "rule", first: ruleNames,
+	use: "rules", kind: "rule",
 	short: "Lists and changes rules",
 	commands: []entry{{
 		use:   "list",

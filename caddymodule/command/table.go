@@ -24,12 +24,9 @@ type entry struct {
 	// alone are flags of which one may be given, as in "for until", and together those that need each other.
 	alone    []string
 	together string
-	// kind is what the first argument names, and first suggests it: also of the entries below that have an argument.
-	// settings are what the others set. complete suggests all arguments.
+	// kind is what the first argument names, also of the entries below. settings are what the others set.
 	kind     string
-	first    names
 	settings []*admin.Setting
-	complete suggest
 	// args read the first arguments.
 	args []reader
 	// of is the database on which the command works.
@@ -55,20 +52,16 @@ type flag struct {
 	value any
 	usage string
 	read  reader // of a string or an int; nil of others
-	// complete suggests values. choices are the only ones; one that is a list has several with commas between them.
-	complete names
-	choices  []string
-	list     bool
+	// choices are the only values; one that is a list has several with commas between them.
+	choices []string
+	list    bool
 	// needed: the command fails without the flag.
 	needed bool
 }
 
 // build makes the command of an entry, and those below it.
 func (t *tool) build(e *entry) *cobra.Command {
-	cmd := &cobra.Command{Use: e.use, Short: e.short, Long: e.long, Example: e.example, Args: e.check, ValidArgsFunction: e.complete}
-	if e.first != "" || e.settings != nil {
-		cmd.ValidArgsFunction = t.completeArguments(e)
-	}
+	cmd := &cobra.Command{Use: e.use, Short: e.short, Long: e.long, Example: e.example, Args: e.check}
 	if e.settings != nil {
 		cmd.Long += "\n\nSettings:\n" + settingsHelp(e.settings)
 	}
@@ -116,9 +109,6 @@ func (t *tool) group(cmd *cobra.Command, e *entry) {
 	var names []string
 	for _, below := range e.commands {
 		below.kind = cmp.Or(below.kind, e.kind)
-		if len(argumentNames(below.use)) > 0 {
-			below.first = cmp.Or(below.first, e.first)
-		}
 		c := t.build(&below)
 		names = append(names, c.Name())
 		cmd.AddCommand(c)
@@ -160,15 +150,6 @@ func (t *tool) addFlag(cmd *cobra.Command, f *flag) {
 	if f.needed {
 		must(cmd.MarkFlagRequired(name))
 	}
-	if f.complete == "" && f.choices == nil {
-		return
-	}
-	must(cmd.RegisterFlagCompletionFunc(name, func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if f.choices != nil {
-			return beginning(f.choices, begun), cobra.ShellCompDirectiveNoFileComp
-		}
-		return t.ask(begun, f.complete)
-	}))
 }
 
 // must panics if a command has no such flag.

@@ -141,7 +141,7 @@ The tables of the history can be changed by their owner only.`,
   caddy pg-ratelimit forget --key - < key.txt`,
 	of: ofAll,
 	flags: []flag{
-		{name: "user", value: "", usage: "a user, with all its API keys", complete: userNames},
+		{name: "user", value: "", usage: "a user, with all its API keys"},
 		{name: "ip", value: "", read: anAddress, usage: "the address of a client"},
 		{name: "key", value: "", read: aSecret, usage: `an API key, or the key of a counter; "-" reads it from standard input`},
 		aKey("an API key by its number"),

@@ -34,7 +34,6 @@ var varying = []struct {
 // A transcript is a file of commands and of what each prints, on a fresh database. Lines:
 //
 //	$ rules list     a command, without caddy pg-ratelimit; < KEY gives it the key that was made last
-//	? rules en       what a shell suggests for a command that is not complete
 //	| tiers: []      a line of standard input of the next command
 //	sql: INSERT …    a command of SQL
 //	= SELECT …       a query, whose rows are output
@@ -95,10 +94,6 @@ func replay(t *testing.T, transcript string) string {
 			}
 			got.WriteString(line + "\n" + shown(out, user))
 			s.stdin = ""
-			continue
-		} else if command, found := strings.CutPrefix(line, "? "); found {
-			out := s.caddy(append([]string{"__complete", "pg-ratelimit", "--dsn", s.dsn}, words(t, command)...)...)
-			got.WriteString(line + "\n" + shown(output{stdout: out.stdout, err: out.err}, user))
 			continue
 		} else if input, found := strings.CutPrefix(line, "|"); found {
 			s.stdin += strings.TrimPrefix(input, " ") + "\n"

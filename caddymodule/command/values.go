@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
@@ -98,7 +96,7 @@ func (c *call) most() int {
 
 // aKey is the flag of an API key by its number.
 func aKey(usage string) flag {
-	return flag{name: "key-id", value: 0, read: numberOf("keys list"), usage: usage, complete: validKeys}
+	return flag{name: "key-id", value: 0, read: numberOf("keys list"), usage: usage}
 }
 
 // banFlags say how long a ban lasts, and why.
@@ -197,100 +195,4 @@ func aSecret(c *call, name, text string) (any, error) {
 		return nil, fmt.Errorf("%s: standard input must have it on one line", name)
 	}
 	return line, nil
-}
-
-const (
-	// completionTimeout bounds how long a shell waits for suggestions.
-	completionTimeout = 2 * time.Second
-	// mostSuggestions bounds how many there are.
-	mostSuggestions = 100
-)
-
-// suggest suggests arguments.
-type suggest = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective)
-
-// names is a question. The first column of its answer has names, and a second one may describe each name.
-type names string
-
-const (
-	ruleNames names = "SELECT name FROM rate_limit_rules ORDER BY name"
-	tierNames names = "SELECT tier FROM rate_limit_tiers ORDER BY rank, tier"
-	userNames names = "SELECT user_id FROM rate_limit_users ORDER BY user_id"
-	validKeys names = "SELECT id::text, concat_ws(' ', user_id, hint, name) FROM rate_limit_key_states WHERE state IN ('valid', 'banned') ORDER BY id"
-	prefixes  names = "SELECT 'rule/' || rule || '/' || name FROM rate_limit_rule_limits ORDER BY 1"
-	networks  names = "SELECT banned FROM rate_limit_banned WHERE kind = 'network' ORDER BY 1"
-	outcasts  names = "SELECT banned FROM rate_limit_banned WHERE kind = 'user' ORDER BY 1"
-)
-
-// ask asks the database for names that begin with begun. There are none if the database does not answer.
-func (t *tool) ask(begun string, question names) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
-	defer cancel()
-	var all []string
-	_ = (&call{tool: t, ctx: ctx}).run(ofPolicy, func(c *call) error {
-		rows, err := c.db.Ask(ctx, "SELECT * FROM ("+string(question)+") AS n(name) WHERE starts_with(name, $1::text) LIMIT $2::bigint", begun, int64(mostSuggestions))
-		for _, r := range rows {
-			var columns []string
-			for _, value := range r.Values {
-				columns = append(columns, cell(value))
-			}
-			all = append(all, strings.Join(columns, "\t"))
-		}
-		return err
-	})
-	return all, cobra.ShellCompDirectiveNoFileComp
-}
-
-// beginning returns the names that begin with begun, at most mostSuggestions. A name may have a
-// tab and a description.
-func beginning(all []string, begun string) []string {
-	var found []string
-	for _, name := range all {
-		if strings.HasPrefix(name, begun) && len(found) < mostSuggestions {
-			found = append(found, name)
-		}
-	}
-	return found
-}
-
-// completeArguments suggests the first argument of an entry, and settings for the others.
-func (t *tool) completeArguments(e *entry) suggest {
-	return func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		switch {
-		case len(args) == 0 && e.first != "":
-			return t.ask(begun, e.first)
-		case e.settings != nil:
-			return t.completeSetting(e.settings, begun)
-		}
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-}
-
-// completeSetting suggests name=, and after it values.
-func (t *tool) completeSetting(settings []*admin.Setting, begun string) ([]string, cobra.ShellCompDirective) {
-	name, value, found := strings.Cut(begun, "=")
-	if !found {
-		var all []string
-		for _, s := range settings {
-			if strings.ToLower(s.Name) == s.Name { // not a placeholder such as limit.NAME
-				all = append(all, s.Name+"=\t"+s.Help)
-			}
-		}
-		return beginning(all, begun), cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
-	}
-	var values []string
-	for _, s := range settings {
-		if s.Name == name {
-			values = slices.Concat(s.Examples, s.Choices)
-		}
-	}
-	directive := cobra.ShellCompDirectiveNoFileComp
-	if name == "tier" || name == "tiers" {
-		values, directive = t.ask("", tierNames)
-	}
-	var all []string
-	for _, v := range beginning(values, value) {
-		all = append(all, name+"="+v)
-	}
-	return all, directive
 }

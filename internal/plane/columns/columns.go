@@ -59,8 +59,8 @@ type Column struct {
 	Default any
 	// Min and Max bound whole numbers. Max 0 is no bound.
 	Min, Max int64
-	// Choices are the only values, if there are few. Examples are values to begin with, where others are possible.
-	Choices, Examples []string
+	// Choices are the only values, if there are few.
+	Choices []string
 	// Needed: each row of a file has the field.
 	Needed bool
 	// Key: the fields of a row that are keys together name it.

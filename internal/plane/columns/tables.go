@@ -73,8 +73,7 @@ var rules = []Column{
 	{Name: "methods", Kind: List, Load: "Methods", Help: "methods, as in GET,POST"},
 	{Name: "networks", Kind: Networks, Load: "Networks", Help: "networks of clients"},
 	{Name: "count_by", Kind: List, Default: []string{"user"}, Load: "CountBy",
-		Examples: []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "header:", "all"},
-		Help:     "what has a counter of its own: user, key, tier, ip, ip/64, host, route, header:NAME, all; or the first there is, as in user|ip"},
+		Help: "what has a counter of its own: user, key, tier, ip, ip/64, host, route, header:NAME, all; or the first there is, as in user|ip"},
 	{Name: "without_header", Default: "share", Choices: []string{"share", "skip"}, Load: "SkipWithoutHeader", LoadIs: "skip",
 		Help: "header:NAME for requests without it. share: they have one counter; skip: the rule does not match"},
 	{Name: "valid", Kind: Range, Default: Always, Load: "From", Help: "when it applies: FROM..UNTIL"},
@@ -102,7 +101,7 @@ func limits() []Column {
 			Help: "sliding_window, fixed_window, token_bucket, sliding_log or gcra, of the limits with a window"},
 		{Name: "burst", Kind: Whole, Min: 1, Max: ratelimit.MaxEvents, Load: "Limit.Burst",
 			Help: "how much may pass at once; a token_bucket with less than its events is refilled evenly"},
-		{Name: "durable", Kind: Flag, Default: "false", Examples: []string{"true", "false"}, Load: "Limit.Durable", Help: "true: counts survive a crash of the server"},
+		{Name: "durable", Kind: Flag, Default: "false", Load: "Limit.Durable", Help: "true: counts survive a crash of the server"},
 		{Name: "on_exceed", Default: "refuse", Choices: []string{"refuse", "overage"}, Load: "Overage", LoadIs: "overage", Help: "refuse or overage"},
 	}
 }
