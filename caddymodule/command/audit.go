@@ -19,19 +19,19 @@ func noneRecorded(what string, p admin.Period) string {
 }
 
 var auditCommand = entry{
-	use:   "audit [--watch] [--user USER] [--rule RULE | --prefix PREFIX] [--decision limited] [--since 1h]",
+	use:   "audit [--follow] [--user USER] [--rule RULE | --prefix PREFIX] [--decision limited] [--since 1h]",
 	short: "Lists what happened to requests, the newest first",
 	long: `Lists rows of the audit log, the newest first: of the last hour, unless --since says
 otherwise. Flags that are given together must all hold. A row with a count above 1 stands for
 as many equal refusals within a second. LIMIT is the limit that refused the request, or the one
 with the least left.
 
-With --watch (-f) the newest is the last, and what proxies write from then on follows until
+With --follow (-f) the newest is the last, and what proxies write from then on follows until
 Ctrl-C: with --json, one object a line. What they write more than two minutes late is left out.
 
 ` + recording,
 	example: `  caddy pg-ratelimit audit
-  caddy pg-ratelimit audit --watch --rule free
+  caddy pg-ratelimit audit --follow --rule free
   caddy pg-ratelimit audit --user acme --decision limited --since 24h
   caddy pg-ratelimit audit --rule free --address 192.0.2.0/24 -n 200
   caddy pg-ratelimit audit --prefix web --host api.example.com --since 2026-11-27 --until 2026-11-28 --json`,
@@ -46,15 +46,14 @@ Ctrl-C: with --json, one object a line. What they write more than two minutes la
 		{name: "address", value: "", read: aNetwork, usage: "from this address or network"},
 		{name: "host", value: "", usage: "to this host"},
 		{name: "node", value: "", usage: "decided by this proxy"},
+		{name: "follow,f", value: false, usage: "go on with rows that are new, until Ctrl-C"},
 		most(50),
 	}, period("1h", "decided")...),
-	alone:  []string{"watch until", "prefix rule"},
-	newest: true,
-	empty:  func(c *call) string { return noneRecorded("decision", c.times) },
-	list: func(c *call) ([]line, error) {
+	alone: []string{"follow until", "prefix rule"},
+	do: func(c *call) error {
 		q := &admin.AuditQuery{
 			Period: c.times, User: c.text("user"), KeyID: get[int64](c, "key-id"), Prefix: c.text("prefix"), Address: get[netip.Prefix](c, "address"),
-			Host: c.text("host"), Node: c.text("node"), Since: c.since, Most: c.most(),
+			Host: c.text("host"), Node: c.text("node"), Most: c.number("number"),
 		}
 		if rule := c.text("rule"); rule != "" {
 			q.Prefix = "rule/" + rule
@@ -62,21 +61,15 @@ Ctrl-C: with --json, one object a line. What they write more than two minutes la
 		if decisions := c.text("decision"); decisions != "" {
 			q.Decisions = strings.Split(decisions, ",")
 		}
-		if c.since != 0 {
-			now, err := c.db.Now(c.ctx)
-			if err != nil {
-				return nil, err
-			}
-			q.Period = admin.Period{From: now.Add(-watchedTime), Until: now.Add(watchedTime)}
+		if c.is("follow") {
+			return c.follow(q)
 		}
 		found, err := c.db.Audit(c.ctx, q)
-		return lines(found, err, auditRow)
+		return show(c, found, err, func(p *page, found []admin.Row) {
+			addList(p, found, auditRow, noneRecorded("decision", c.times))
+		})
 	},
 }
-
-// watchedTime is how far back new rows are looked for. A proxy writes what happened within seconds. What it writes later,
-// after an outage of the database, is not watched.
-const watchedTime = 2 * time.Minute
 
 func auditRow(a *admin.Row) row {
 	limit, left := a.Text("prefix"), none
@@ -155,11 +148,10 @@ var changesCommand = entry{
 keeps changes for 30 days. --json has the rows before and after.`,
 	example: `  caddy pg-ratelimit changes
   caddy pg-ratelimit changes --since 7d -n 1000 --json`,
-	flags:  []flag{{name: "since", value: "1h", read: aDuration, usage: "changes of the last 30m, 24h, 7d …"}, most(100)},
-	newest: true,
-	empty:  says("Nothing was changed."),
+	flags: []flag{{name: "since", value: "1h", read: aDuration, usage: "changes of the last 30m, 24h, 7d …"}, most(100)},
+	empty: says("Nothing was changed."),
 	list: func(c *call) ([]line, error) {
-		changes, err := c.db.Changes(c.ctx, get[time.Duration](c, "since"), c.most())
+		changes, err := c.db.Changes(c.ctx, get[time.Duration](c, "since"), c.number("number"))
 		return lines(changes, err, fields[admin.Row]("ID seq, AT at, BY by, KIND kind, WHICH which, WHAT what"))
 	},
 }

@@ -5,10 +5,10 @@
 //   - table.go: a command is an entry of a table, and how cobra has it
 //   - values.go: what flags and arguments say
 //   - connect.go: which database
-//   - output.go, watch.go: JSON for programs, tables for people, and lists that go on with new rows
+//   - output.go: JSON for programs, tables for people
 //   - policy.go, rules.go, people.go, keys.go, explain.go, counters.go: the entries on the policy
 //   - proxies.go, page.go, tables.go: those on the proxies, their page and settings, and the tables
-//   - audit.go, replay.go, archive.go: those on the history, and on the log of changes
+//   - audit.go, follow.go, replay.go, archive.go: those on the history, and on the log of changes
 //
 // No error contains an API key.
 package command
@@ -95,9 +95,6 @@ type call struct {
 	times  admin.Period
 	// printsKey: the command makes a key, and prints it.
 	printsKey bool
-	// watching: the list is looked at again and again, and since is the horizon of the look before.
-	watching bool
-	since    int64
 }
 
 // run connects to the database of a dataset, and does something on it.

@@ -51,7 +51,7 @@ So REQUESTS are then refusals only. With --by path, the list has the paths inste
 		most(20),
 	}, period("", "requests")...),
 	list: func(c *call) ([]line, error) {
-		prefix, most := c.text("prefix"), c.most()
+		prefix, most := c.text("prefix"), c.number("number")
 		switch {
 		case c.text("since") != "":
 			if err := c.open(ofHistory); err != nil {

@@ -72,10 +72,9 @@ var shapes = map[string]func(value any) string{
 	"the":     func(value any) string { return "the " + cell(value) },
 }
 
-// line is a row of a list: the value that programs see, its JSON if the list is watched, and the row for people.
+// line is a row of a list: the value that programs see, and the row for people.
 type line struct {
 	value any
-	text  string
 	row   row
 }
 
@@ -97,7 +96,7 @@ func asks(question, columns string, flags ...string) lister {
 		var parameters []any
 		for _, name := range flags {
 			if name == "number" {
-				parameters = append(parameters, int64(c.most()))
+				parameters = append(parameters, int64(c.number("number")))
 			} else {
 				parameters = append(parameters, c.text(name))
 			}
@@ -112,9 +111,6 @@ func says(text string) func(c *call) string { return func(*call) string { return
 
 // print prints a list.
 func (c *call) print(e *entry) error {
-	if c.is("watch") {
-		return c.watch(e)
-	}
 	all, err := e.list(c)
 	values := make([]any, len(all))
 	for i := range all {

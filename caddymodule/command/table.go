@@ -32,11 +32,9 @@ type entry struct {
 	// of is the database on which the command works.
 	of dataset
 	// list is what the command lists, empty what people see of an empty list, and below what they see below others.
-	// newest: the newest row is the first.
-	list   lister
-	empty  func(c *call) string
-	below  func(c *call, p *page, all []line)
-	newest bool
+	list  lister
+	empty func(c *call) string
+	below func(c *call, p *page, all []line)
 	// change is what a command does that changes what the first argument names. It returns what that then is: deleted.
 	change func(c *call) (is string, err error)
 	// do is what any other command does. It is nil of an entry that only has others below it.
@@ -69,7 +67,6 @@ func (t *tool) build(e *entry) *cobra.Command {
 		t.addFlag(cmd, &e.flags[i])
 	}
 	if e.list != nil {
-		t.addFlag(cmd, &watchFlag)
 		e.do = func(c *call) error { return c.print(e) }
 	}
 	if e.change != nil {

@@ -86,14 +86,6 @@ func (f *flag) check(text string) error {
 // most is the flag of a list that says how many lines it has.
 func most(lines int) flag { return flag{name: "number,n", value: lines, usage: "how many"} }
 
-// most is how many lines a list has at most.
-func (c *call) most() int {
-	if c.watching {
-		return max(c.number("number"), mostNew)
-	}
-	return c.number("number")
-}
-
 // aKey is the flag of an API key by its number.
 func aKey(usage string) flag {
 	return flag{name: "key-id", value: 0, read: numberOf("keys list"), usage: usage}

@@ -14,36 +14,36 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// watched is a list that goes on.
-type watched struct {
+// followed is a list that goes on.
+type followed struct {
 	t    *testing.T
 	mu   sync.Mutex
 	text bytes.Buffer // what it has printed
 	end  func()
 }
 
-func (w *watched) Write(text []byte) (int, error) {
+func (w *followed) Write(text []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.text.Write(text)
 }
 
 // times is how often it has printed a text.
-func (w *watched) times(text string) int {
+func (w *followed) times(text string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return strings.Count(w.text.String(), text)
 }
 
-func (w *watched) await(text string) {
+func (w *followed) await(text string) {
 	w.t.Helper()
 	await.Within(w.t, time.Minute, text, func() bool { return w.times(text) > 0 })
 }
 
-// watch begins to watch a list.
-func (s *shell) watch(t *testing.T, args ...string) *watched {
+// follow begins to follow a list.
+func (s *shell) follow(t *testing.T, args ...string) *followed {
 	ctx, cancel := context.WithCancel(t.Context())
-	w := &watched{t: t}
+	w := &followed{t: t}
 	root := s.root(append([]string{"pg-ratelimit", "--dsn", s.dsn, "--json"}, args...)...)
 	root.SetOut(w)
 	root.SetErr(w)
@@ -59,16 +59,16 @@ func (s *shell) watch(t *testing.T, args ...string) *watched {
 	return w
 }
 
-// A watched list shows each row once that the log has or gets, also of a transaction that ends after others that began later,
+// audit --follow shows each row once that the log has or gets, also of a transaction that ends after others that began later,
 // and that has written its rows in a part of its own.
-func TestAWatchedListShowsEachNewRowOnce(t *testing.T) {
+func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date + i) FROM generate_series(-1, 1) AS i")
 	insert := func(user, ago string) string {
 		return fmt.Sprintf("INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node, user_id) VALUES (now() - interval '%s', 1, 1, 'limited', 'web', 'edge', '%s')", ago, user)
 	}
 	s.sql(insert("a", "30 s") + ";" + insert("b", "20 s") + ";" + insert("c", "10 s") + ";" + strings.Replace(insert("other", "1 s"), "web", "api", 1))
-	w := s.watch(t, "audit", "--watch", "--prefix", "web", "-n", "2")
+	w := s.follow(t, "audit", "--follow", "--prefix", "web", "-n", "2")
 	named := func(user string) string { return fmt.Sprintf(`"user":%q`, user) }
 	w.await(named("c"))
 	s.sql(insert("d", "5 s"))
@@ -96,19 +96,5 @@ func TestAWatchedListShowsEachNewRowOnce(t *testing.T) {
 	}
 	if n := w.times(`"user":`); n != 7+1000 {
 		t.Errorf("%d rows are shown, want 7 and 1000 of 1001", n)
-	}
-}
-
-// A list that is no log shows each row again that has changed, and no other.
-func TestAWatchedListShowsWhatHasChanged(t *testing.T) {
-	s := newShell(t, schema.File)
-	s.sql("INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro')")
-	w := s.watch(t, "tiers", "list", "--watch")
-	w.await(`"tier":"pro"`)
-	s.sql("UPDATE rate_limit_tiers SET comment = 'for nothing' WHERE tier = 'free'")
-	w.await("for nothing")
-	w.end()
-	if free, pro := w.times(`"tier":"free"`), w.times(`"tier":"pro"`); free != 2 || pro != 1 {
-		t.Errorf("free is shown %d times and pro %d times, want 2 and 1", free, pro)
 	}
 }
