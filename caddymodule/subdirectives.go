@@ -46,7 +46,7 @@ func (b *block) read(into any, table []edge.Setting, others ...string) error {
 		names = append(names, table[i].Name)
 	}
 	slices.Sort(names)
-	err := &ratelimit.FieldError{Field: "subdirective", Value: name, Want: edge.Among(name, names)}
+	err := &ratelimit.FieldError{Field: "subdirective", Value: name, Want: "one of " + strings.Join(names, ", ")}
 	return errorAt(token, fmt.Errorf("%s%w", b.title, err))
 }
 

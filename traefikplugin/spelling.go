@@ -46,7 +46,7 @@ func values(path string, given Settings, fields string, tables ...[]edge.Setting
 		switch {
 		case setting == "":
 			sort.Strings(known)
-			want = edge.Among(name, known)
+			want = "one of " + strings.Join(known, ", ")
 		case strings.Contains(" "+fields+" ", " "+setting+" "):
 			want = "spelt " + setting
 		case as[setting] != "":

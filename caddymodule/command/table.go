@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -119,7 +118,7 @@ func (t *tool) group(cmd *cobra.Command, e *entry) {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) > 0:
-			return withoutKeys(fmt.Errorf("%s: %q: must be %s", cmd.CommandPath(), args[0], edge.Among(args[0], names)))
+			return withoutKeys(fmt.Errorf("%s: %q: must be one of %s", cmd.CommandPath(), args[0], strings.Join(names, ", ")))
 		case e.do == nil:
 			return cmd.Help()
 		}
@@ -220,8 +219,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	case errors.As(err, &unknown):
 		var names []string
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) { names = append(names, "--"+flag.Name) })
-		name := "--" + unknown.GetSpecifiedName()
-		err = fmt.Errorf("%s: %s has no such flag%s: see --help", name, cmd.CommandPath(), edge.DidYouMean(name, names))
+		err = fmt.Errorf("--%s: %s has no such flag: must be one of %s", unknown.GetSpecifiedName(), cmd.CommandPath(), strings.Join(names, ", "))
 	case errors.As(err, &empty):
 		err = missing(empty.GetFlag())
 	case errors.As(err, &wrong):

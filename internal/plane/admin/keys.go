@@ -23,7 +23,7 @@ func (d *Database) CreateKey(ctx context.Context, user, name, tier string, expir
 	made, err := d.makeKey(ctx, `INSERT INTO rate_limit_api_keys (digest, hint, user_id, name, expires_at, tier)
 SELECT $1, $2, user_id, nullif($4::text, ''), $5::timestamptz, nullif($6::text, '') FROM rate_limit_users WHERE user_id = $3 RETURNING id`, user, name, timeOrInfinity(expires), tier)
 	if err == nil && made == nil {
-		err = d.noUser(ctx, user)
+		err = noUser(user)
 	}
 	return made, err
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 var rulesSQL = "SELECT " + answerSQL(columns.Tables[columns.Rules].Columns, "r") + `, r.created_by, r.updated_at FROM rate_limit_rules r
@@ -135,14 +134,13 @@ func (d *Database) one(ctx context.Context, kind, name, sql string, args ...any)
 	})
 }
 
-// amongSome is edge.Among for names of which there may be many.
-func amongSome(name string, names []string) string {
+// amongSome says that a name must be one of those that exist, of which it lists 20.
+func amongSome(names []string) string {
 	const most = 20
-	question := edge.DidYouMean(name, names)
 	if len(names) > most {
-		names = append(names[:most:most], "…")
+		names = append(names[:most:most], "...")
 	}
-	return "one of " + strings.Join(names, ", ") + question
+	return "one of " + strings.Join(names, ", ")
 }
 
 // oneRule fails if a command has found no rule.
@@ -172,7 +170,7 @@ func (d *Database) missing(ctx context.Context, kind, name string) error {
 	case len(names) == 0:
 		return notFound(about + "there are no " + kind + "s")
 	}
-	return notFound(about + "must be " + amongSome(name, names))
+	return notFound(about + "must be " + amongSome(names))
 }
 
 // RuleState is a rule and its mode. Valid is whether it holds now.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policyfile"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -60,7 +59,7 @@ func parseAssignments(texts, known []string, isKnown func(name string) bool) ([]
 			return nil, fmt.Errorf("%q: must be name=value, where the name is one of %s", text, strings.Join(known, ", "))
 		}
 		if !isKnown(name) && !slices.Contains(known, name) {
-			return nil, fmt.Errorf("%s: unknown: must be %s", name, edge.Among(name, known))
+			return nil, fmt.Errorf("%s: unknown: must be one of %s", name, strings.Join(known, ", "))
 		}
 		if seen[name] {
 			return nil, fmt.Errorf("%s: must be given once; lists have commas, as in paths=/a/*,/b", name)
@@ -183,7 +182,7 @@ func (d *Database) checkTier(ctx context.Context, field, tier string) error {
 	}
 	tiers, err := d.TierNames(ctx)
 	if err == nil && !slices.Contains(tiers, tier) {
-		err = &ratelimit.FieldError{Field: field, Value: tier, Want: amongSome(tier, tiers)}
+		err = &ratelimit.FieldError{Field: field, Value: tier, Want: amongSome(tiers)}
 	}
 	return err
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // User is a user with all that the policy knows of it. Its JSON is the Row, which has the other fields, too.
@@ -35,7 +34,7 @@ func (d *Database) User(ctx context.Context, name string) (User, error) {
 	w := d.work(ctx)
 	u := w.user(name)
 	if w.err == nil && u.Tier == nil && len(u.Bans) == 0 {
-		w.fail(d.noUser(ctx, name))
+		w.fail(noUser(name))
 	}
 	if w.err != nil {
 		return u, w.err
@@ -72,7 +71,7 @@ func (d *Database) DeleteUser(ctx context.Context, name string) (gone User, err 
 		w.execute("SELECT FROM rate_limit_users WHERE user_id = $1 FOR UPDATE", name)
 		gone = w.user(name)
 		if w.err == nil && gone.Tier == nil {
-			w.fail(w.noUser(ctx, name))
+			w.fail(noUser(name))
 		}
 		all := len(gone.Bans)
 		gone.Bans = slices.DeleteFunc(gone.Bans, func(b Ban) bool { return b.Kind == "user" })
@@ -83,20 +82,9 @@ func (d *Database) DeleteUser(ctx context.Context, name string) (gone User, err 
 	return gone, err
 }
 
-// noUser is the error about a user that is not in the database. It asks for a user whose name begins alike.
-func (d *Database) noUser(ctx context.Context, name string) error {
-	const begun, most = 2, 1000
-	letters := []rune(name)
-	others, err := d.UserNames(ctx, string(letters[:min(begun, len(letters))]), most)
-	if err != nil {
-		return err
-	}
-	return notFound(fmt.Sprintf("user: %q: not in the database%s: make it with: caddy pg-ratelimit users set USER tier=TIER", name, edge.DidYouMean(name, others)))
-}
-
-// UserNames are the names of users that begin with a text, at most so many.
-func (d *Database) UserNames(ctx context.Context, prefix string, most int) ([]string, error) {
-	return values[string](ctx, d, "SELECT user_id FROM rate_limit_users WHERE starts_with(user_id, $1::text) ORDER BY user_id LIMIT $2::bigint", prefix, int64(most))
+// noUser is the error about a user that is not in the database.
+func noUser(name string) error {
+	return notFound(fmt.Sprintf("user: %q: not in the database: make it with: caddy pg-ratelimit users set USER tier=TIER", name))
 }
 
 // TierNames are the names of all tiers, in the order of their ranks.

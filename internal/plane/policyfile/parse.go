@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -74,7 +74,7 @@ func fields(n *yaml.Node, known []string, each func(name string, value *yaml.Nod
 		name := n.Content[i]
 		switch {
 		case !slices.Contains(known, name.Value):
-			wrong(name.Line, fmt.Errorf("%s: unknown: must be %s", name.Value, edge.Among(name.Value, known)))
+			wrong(name.Line, fmt.Errorf("%s: unknown: must be one of %s", name.Value, strings.Join(known, ", ")))
 		case lines[name.Value] > 0:
 			wrong(name.Line, fmt.Errorf("%s: must be given once, and is on line %d as well", name.Value, lines[name.Value]))
 		default:

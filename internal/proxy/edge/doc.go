@@ -7,7 +7,6 @@
 //     to a request. ask.go: what the policy says of it.
 //   - configuration.go: a configuration as text becomes a Site. setting.go, limit_settings.go, tables.go: the settings, with their
 //     names, their values and their help.
-//   - misspelt.go: which name a misspelt one may be.
 //   - limit.go, cost.go, rows.go, limits.go, alternatives.go, network.go, request.go, credentials.go, exempt.go: the parts of limits.
 //   - store.go, password.go, places.go: where they are counted. proxy.go, database.go: what handlers share.
 //   - line.go, outage.go, sampler.go: what is logged.

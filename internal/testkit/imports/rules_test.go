@@ -102,8 +102,8 @@ var rules = []rule{
 		dir: "internal/plane/policy", ours: []string{"internal/plane/columns", "internal/core/batch", "internal/core/results", "internal/core/schema", "internal/core/session", "ratelimit", "ratelimit/pgdb"},
 		reason: "decisions about rules are pure functions; what reads the rules knows a database as a pgdb.DB",
 	}, {
-		dir: "internal/plane/policyfile", ours: []string{"internal/plane/columns", "internal/plane/policy", "internal/proxy/edge", "ratelimit"}, others: []string{"go.yaml.in/yaml/v3"},
-		reason: "it is the form of a file, and knows no database; edge is for names that are misspelt",
+		dir: "internal/plane/policyfile", ours: []string{"internal/plane/columns", "internal/plane/policy", "ratelimit"}, others: []string{"go.yaml.in/yaml/v3"},
+		reason: "it is the form of a file, and knows no database",
 	}, {
 		dir: "internal/plane/history", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/schema", "internal/core/session", "internal/core/sqlstate", "ratelimit", "ratelimit/pgdb"},
 		reason: "it writes what others decided, and knows a database as a pgdb.DB",
