@@ -12,11 +12,13 @@ CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buc
 COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element: of the latencies of several rows of rate_limit_metrics.';
 
 CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT CASE u.i WHEN 1 THEN 0.001 ELSE power(1.04::double precision, u.i - 1) * 2 / 2.04 / 1000 END
-	FROM (SELECT i, n, sum(n) OVER (ORDER BY i) AS upto, sum(n) OVER () AS total FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
-	WHERE u.n > 0 AND u.upto >= least(greatest(ceil(p * u.total::double precision), 1), u.total::double precision) ORDER BY u.i LIMIT 1);
+RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1 WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n)
+	FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::double precision AS upto,
+			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank
+		FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
+	WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
 COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS
-	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, wrong by 2 % at most; NULL: there are no decisions. Element 1 of the buckets counts decisions of up to 1 us, element i + 1 those from 1.04^(i-1) to 1.04^i us, up to element 512. Buckets of several rows can be added with rate_limit_sum.';
+	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated between two bounds: the exact time is between the same two, so that a result above 0.1 is at most twice or half of it. Element 1 of the buckets counts decisions of up to 0.1 ms, element i those of up to 0.1 * 2^(i-1) ms, up to element 20, and element 21 those of more than 52 s, for which the result is 52428.8. NULL: there are no decisions. Buckets of several rows can be added with rate_limit_sum.';
 
 CREATE OR REPLACE VIEW rate_limit_traffic AS
 	SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region, m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency,

@@ -103,11 +103,6 @@ func addToCell(c *cell, r *Record, bucket int) {
 	if r.Source == ratelimit.FromPostgres && r.Quota > 0 {
 		c.fromDatabase++
 	}
-	if bucket >= len(c.latency) {
-		longer := make([]int64, bucket+16)
-		copy(longer, c.latency)
-		c.latency = longer
-	}
 	c.latency[bucket]++
 }
 

@@ -253,19 +253,14 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 	}
 }
 
-// TestABucketIsFourPercentWide, so that percentiles are wrong by 2 % at most.
-func TestABucketIsFourPercentWide(t *testing.T) {
-	random := rand.New(rand.NewSource(1))
-	for i := 0; i < 100000; i++ {
-		d := time.Duration(math.Exp(random.Float64()*math.Log(1e8)) * float64(time.Microsecond))
-		b := history.BucketOf(d)
-		if most := 1000 * math.Pow(1.04, float64(b)); float64(d) > most*1.000001 || b > 0 && float64(d) < most/1.040001 {
-			t.Errorf("%v is in bucket %d, up to %v ns", d, b, most)
-		}
-	}
-	for _, d := range []time.Duration{-1, 0, 1, time.Microsecond, time.Microsecond + 1, time.Hour, math.MaxInt64} {
-		if b := history.BucketOf(d); b < 0 || b > 511 || b == 0 != (d <= time.Microsecond) {
-			t.Errorf("%v is in bucket %d", d, b)
+// The bounds of the buckets double, from 0.1 ms on.
+func TestBoundsOfBuckets(t *testing.T) {
+	for d, want := range map[time.Duration]int{
+		-1: 0, 0: 0, 100 * time.Microsecond: 0, 100*time.Microsecond + 1: 1, 200 * time.Microsecond: 1, 200*time.Microsecond + 1: 2, time.Second: 14,
+		100 * time.Microsecond << 19: 19, 100*time.Microsecond<<19 + 1: 20, math.MaxInt64: 20,
+	} {
+		if got := history.BucketOf(d); got != want {
+			t.Errorf("%v is in bucket %d, want %d", d, got, want)
 		}
 	}
 }

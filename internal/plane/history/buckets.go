@@ -1,27 +1,22 @@
 package history
 
 import (
-	"math"
-	"sort"
+	"math/bits"
 	"time"
 )
 
-// Latencies are counted in buckets whose bounds grow by the factor 1.04, so that the buckets of
-// several proxies and minutes can be added, and the value of a bucket is wrong by 2 % at most.
-const maxBuckets = 512
+// bounds is how many bounds the latencies of a minute are counted by. They double, from 0.1 ms to 52.4288 s.
+const bounds = 20
 
-// bucketEnds are the longest latencies of the buckets, in nanoseconds.
-var bucketEnds = makeBucketEnds()
-
-func makeBucketEnds() []float64 {
-	ends := make([]float64, maxBuckets)
-	for i := range ends {
-		ends[i] = 1000 * math.Pow(1.04, float64(i))
+// BucketOf returns the number of a latency's bucket. Bucket 0 is up to 0.1 ms, bucket i from half of 0.1 ms * 2^i, excluded, up to
+// that bound, and bucket 20 is all above the last bound.
+func BucketOf(d time.Duration) int {
+	if d <= 0 {
+		return 0
 	}
-	ends[maxBuckets-1] = math.Inf(1)
-	return ends
+	n := bits.Len64(uint64(d-1) / uint64(100*time.Microsecond))
+	if n > bounds {
+		return bounds
+	}
+	return n
 }
-
-// BucketOf returns the number of a latency's bucket. Bucket 0 is up to 1 µs, and bucket i from
-// 1.04^(i-1), excluded, to 1.04^i µs, up to bucket 511.
-func BucketOf(d time.Duration) int { return sort.SearchFloat64s(bucketEnds, float64(d)) }

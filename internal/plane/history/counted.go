@@ -2,7 +2,6 @@ package history
 
 import (
 	"math"
-	"sort"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -44,8 +43,8 @@ func AddCounted(w *Writer, records []Record) []int {
 			}
 			w.totals.last = c
 		}
-		bucket := sort.SearchFloat64s(bucketEnds, float64(r.Duration)) // BucketOf
-		if r.Outcome != Allowed || bucket >= len(c.latency) || c.cost > math.MaxInt64-r.Cost {
+		bucket := BucketOf(r.Duration)
+		if r.Outcome != Allowed || c.cost > math.MaxInt64-r.Cost {
 			addToCell(c, r, bucket)
 			continue
 		}

@@ -155,7 +155,7 @@ func metricsArgs(cells []*cell, region string) []any {
 		numbers[9][i] = c.fromLease
 		numbers[10][i] = c.fromDatabase
 		text = append(text[:0], '{')
-		for b, count := range usedBuckets(c.latency) {
+		for b, count := range usedBuckets(c.latency[:]) {
 			if b > 0 {
 				text = append(text, ',')
 			}

@@ -26,7 +26,7 @@ type cell struct {
 	counts                                    []int64 // by OutcomeKind
 	cost, fromMemory, fromLease, fromDatabase int64
 
-	latency []int64 // by bucket
+	latency [bounds + 1]int64 // by bucket
 }
 
 // requestsOf is how many requests cells have.
