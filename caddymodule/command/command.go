@@ -150,4 +150,4 @@ func withoutKeys(err error) error {
 }
 
 // hideKeys replaces the API keys in a text.
-func hideKeys(text string) string { return apiKeys.ReplaceAllString(text, policy.KeyPrefix+"…") }
+func hideKeys(text string) string { return apiKeys.ReplaceAllString(text, policy.KeyPrefix+"...") }

@@ -192,7 +192,7 @@ func marshal(value any) []byte {
 	if err != nil {
 		text = []byte(`{"error": "the answer is no JSON"}`) // values are numbers, texts, times and rows of JSON
 	}
-	return apiKeys.ReplaceAll(text, []byte(policy.KeyPrefix+"…"))
+	return apiKeys.ReplaceAll(text, []byte(policy.KeyPrefix+"..."))
 }
 
 // apiKeys are API keys, and parts of them that are longer than the hints by which people know keys.

@@ -70,7 +70,7 @@ func (t *Table) RowName(r *Row) string {
 // shortDigest shortens a digest, and leaves other names.
 func shortDigest(name string) string {
 	if isDigest(name) {
-		return name[:digestShown] + "…"
+		return name[:digestShown] + "..."
 	}
 	return name
 }
