@@ -23,26 +23,16 @@ func TestPathParametersDoNotPassABlockRule(t *testing.T) {
 		for path, want := range map[string]string{
 			"/pol/admin":                  "403",
 			"/pol/admin;x=1":              "400",
-			"/pol/admin;":                 "400",
 			"/pol;a/admin;b/c;d":          "400",
 			"/pol/admin/c;d":              "403", // in both readings
 			"/x/..;/admin":                "400",
-			"/x/..;a=b/admin":             "400",
 			"/x/%2e%2e;/admin":            "400",
-			"/x/.%2e;a/admin":             "400",
-			"/.;/admin":                   "400",
 			"/;/admin":                    "400",
-			"/;a=b/admin;c=d":             "400",
 			"/admin;/x":                   "200", // /admin/x without its parameters
 			"/health;x":                   "400",
-			"/login;jsessionid=4711":      "400",
 			"/api/cars;color=red/list":    "200 api",
-			"/api;v=1/cars":               "400",
-			"/elsewhere;x=1/y;z":          "200",
 			"/tried;x":                    "200", // a shadow rule refuses nothing
-			"/pol/administrator;x/y":      "200",
 			"/elsewhere/a;b=pol/admin":    "200",
-			"/elsewhere;x=/pol/admin":     "200",
 			"/elsewhere/%253b/pol/admin":  "200", // decoded once
 			"/elsewhere/x%3Ba/%2e%2e;b/c": "400",
 		} {

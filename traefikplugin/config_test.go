@@ -73,16 +73,6 @@ func TestANumberInCaddysSpellingIsWholeText(t *testing.T) {
 	}
 }
 
-func TestNoErrorHasThePassword(t *testing.T) {
-	for _, dsn := range []string{"mysql://u:hunter2@localhost", "postgres://u:hunter2@localhost:99999/x", "postgres://u:hunter2@localhost/x?sslmode=perhaps", "host=localhost password=hunter2 sslmode=perhaps", "postgres://u:hunt@hunter2@localhost/x"} {
-		c := valid()
-		c.Other["dsn"] = dsn
-		if _, err := New(t.Context(), nil, c, "test"); err == nil || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%v", err)
-		}
-	}
-}
-
 // A warning has the name that the setting has in Traefik.
 func TestWarningsNameTheSetting(t *testing.T) {
 	c := valid()

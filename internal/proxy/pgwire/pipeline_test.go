@@ -56,44 +56,6 @@ func TestConnectionLostDuringAPipeline(t *testing.T) {
 	}
 }
 
-// TestSessionEndedBeforeATransaction: if a server ends the session and says so
-// before a transaction has begun, the transaction is sent again.
-func TestSessionEndedBeforeATransaction(t *testing.T) {
-	for _, code := range []string{"57P01", "57P02", "57P05"} {
-		t.Run(code, func(t *testing.T) {
-			f, dsn := newFake(t, func(s *fakeSession) {
-				for i := 1; ; i++ {
-					kinds := s.request()
-					switch {
-					case kinds == "":
-						return
-					case s.number <= 2 && i == 4: // the second transaction of the second call
-						s.write(msgError("FATAL", code, "terminating connection"))
-						return
-					case kinds == "PBDEPBDES":
-						s.write(msgParsed + msgBound + msgNoData + msgDone + msgAnswer)
-					case kinds == "BEBES":
-						s.write(msgBound + msgDone + msgAnswered)
-					case kinds[0] == 'P':
-						s.write(msgAnswer)
-					default:
-						s.write(msgAnswered)
-					}
-				}
-			})
-			p := open(t, dsn, Options{MaxConns: 1})
-			for i := 0; i < 4; i++ {
-				joined := stmt("B")
-				joined.Joined = true
-				run(t, p, stmt("A"), joined, stmt("C"))
-			}
-			if n := f.accepted.Load(); n != 3 {
-				t.Errorf("%s: %d connections", code, n)
-			}
-		})
-	}
-}
-
 // TestServerThatEndsEverySession: the number of attempts is bounded.
 func TestServerThatEndsEverySession(t *testing.T) {
 	f, dsn := newFake(t, func(s *fakeSession) {
