@@ -106,6 +106,8 @@ func (s *soak) explained(o *odd) bool {
 func (e *event) explains(o *odd) bool {
 	dead := e.proxy == o.proxy && o.began <= e.ended
 	switch {
+	case o.unheard && e.fault.reloads:
+		return o.proxy == e.choice%soakProxies
 	case e.proxy >= 0 && e.proxy != o.proxy:
 		return false
 	case o.status == statusSlow:

@@ -20,6 +20,8 @@ type fault struct {
 	delays bool
 	// overloads is set if the proxy has more requests than it can decide: it refuses some of all lanes with a limit.
 	overloads bool
+	// reloads is set if the proxy's listener changes hands: Caddy closes connections whose requests it has not read.
+	reloads bool
 }
 
 // event is a fault of the plan, and afterwards what it was.
@@ -139,7 +141,7 @@ var faults = []fault{
 	{name: "max_connections used up", do: func(s *soak, e *event) error {
 		return useUpConnections(s.servers.server().DSN("postgres"), e.lasts)
 	}},
-	{name: "reloads", decides: true, do: func(s *soak, e *event) error {
+	{name: "reloads", decides: true, reloads: true, do: func(s *soak, e *event) error {
 		for range 20 {
 			if err := s.proxies[e.choice%soakProxies].reload(); err != nil {
 				return err

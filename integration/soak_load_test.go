@@ -100,6 +100,7 @@ type odd struct {
 	lane         *lane
 	what         string
 	status       int
+	unheard      bool // no handler has read the request
 }
 
 // soakLoad sends requests, and counts what the proxies do with them.
@@ -296,7 +297,7 @@ func (s *soakLoad) send(proxy int, l *lane, n int, upstream string) {
 		s.odds = append(s.odds, strange)
 	}
 	if err != nil {
-		strange.what = err.Error()
+		strange.what, strange.unheard = err.Error(), harness.Unheard(err)
 		s.odds = append(s.odds, strange)
 		return
 	}
