@@ -36,7 +36,7 @@ func drainedSince(l *ratelimit.Limit, now, at int64) (units int64, over bool) {
 		return 0, false
 	}
 	elapsed := larger(0, now-at)
-	if elapsed >= (l.Capacity()*window(l)+l.Events-1)/l.Events {
+	if elapsed >= fills(l) {
 		return 0, true
 	}
 	return elapsed * l.Events, false

@@ -27,7 +27,7 @@ func TestBounds(t *testing.T) {
 		for n := rapid.IntRange(1, 40).Draw(t, "steps"); n > 0; n-- {
 			k.Micro += conformance.DrawAdvance(t, l, retry)
 			if backwards && rapid.IntRange(0, 4).Draw(t, "set back") == 0 {
-				k.Micro -= rapid.Int64Range(0, 5*conformance.Second).Draw(t, "by")
+				k.Micro = max(k.Micro-rapid.Int64Range(0, 5*conformance.Second).Draw(t, "by"), last-10*conformance.Second)
 			}
 			if k.Micro > latest {
 				break

@@ -18,8 +18,13 @@ func init() {
 }
 
 func takeCalendar(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
-	start, end := Period(l, larger(now, r.Start))
-	fresh := r.Start < start
+	fresh := calendarAhead(r, now)
+	at := now
+	if !fresh {
+		at = larger(now, r.Start)
+	}
+	start, end := Period(l, at)
+	fresh = fresh || r.Start < start
 	used := r.Count
 	if fresh {
 		used = 0
@@ -34,8 +39,11 @@ func takeCalendar(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	return granted
 }
 
+// calendarAhead reports whether the window of a row begins further ahead than it is long: the row counts as new.
+func calendarAhead(r *Row, now int64) bool { return ahead(r.Start, now, r.Expires-r.Start) }
+
 func adjustCalendar(l *ratelimit.Limit, r *Row, now, cost, at int64) {
-	if r.Start != 0 && now < r.Expires && (at == 0 || at >= r.Start) {
+	if r.Start != 0 && now < r.Expires && !calendarAhead(r, now) && (at == 0 || at >= r.Start) {
 		r.Count = counted(l, r.Count, cost)
 	}
 }
@@ -43,7 +51,7 @@ func adjustCalendar(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 // lookCalendar takes the end of the window from expires_at. The server wrote it, so only the
 // time-zone data of the server counts.
 func lookCalendar(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
-	if r.Start == 0 || r.Count == 0 || now >= r.Expires {
+	if r.Start == 0 || r.Count == 0 || now >= r.Expires || calendarAhead(r, now) {
 		return l.Events, now
 	}
 	return l.Events - r.Count, r.Expires
@@ -163,10 +171,11 @@ var calendarWindowSQL = SQL{
 			ELSE (SELECT ends FROM (` + PeriodSQL("r.window_start", "{unit}", "{zone}", "{anchor}") + `) w) END
 	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} - used) / {cost})) AS granted
 	FROM (SELECT *, CASE WHEN fresh THEN 0 ELSE greatest(0, r.count) END AS used
-	FROM (SELECT coalesce(r.window_start < excluded.window_start, true) AS fresh
+	FROM (SELECT coalesce(r.window_start < excluded.window_start
+		OR r.window_start - (SELECT now FROM clock) > r.expires_at - r.window_start + interval '10 s', true) AS fresh
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	Adjust:      "count = " + countedSQL("greatest(0, r.count)"),
-	AdjustWhere: "{now} < r.expires_at AND r.window_start > timestamptz '1800-01-01Z' AND coalesce(r.window_start <= {claimed}, true)",
+	AdjustWhere: "{now} < r.expires_at AND r.window_start - {now} <= r.expires_at - r.window_start + interval '10 s' AND r.window_start > timestamptz '1800-01-01Z' AND coalesce(r.window_start <= {claimed}, true)",
 	Read:        readCalendar,
 }
 

@@ -4,7 +4,8 @@
 //
 // All functions are pure: they change the Row that they are given and nothing else. Times
 // are microseconds since the Unix epoch. If a clock was set back, now may lie before the times
-// in the row. The time in the row then counts.
+// in the row. The time in the row then counts, unless it lies further ahead than a window, or a full
+// burst takes to come back: then the row counts as new, see ahead.
 package algorithm
 
 import (

@@ -19,7 +19,7 @@ func init() {
 }
 
 func takeFixed(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
-	fresh := r.Start == 0 || now >= r.Start+window(l)
+	fresh := r.Start == 0 || now >= r.Start+window(l) || ahead(r.Start, now, window(l))
 	used := r.Count
 	if fresh {
 		used = 0
@@ -35,14 +35,14 @@ func takeFixed(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 }
 
 func adjustFixed(l *ratelimit.Limit, r *Row, now, cost, at int64) {
-	if r.Start != 0 && now < r.Start+window(l) && (at == 0 || at >= r.Start) {
+	if r.Start != 0 && now < r.Start+window(l) && !ahead(r.Start, now, window(l)) && (at == 0 || at >= r.Start) {
 		r.Count = counted(l, r.Count, cost)
 	}
 }
 
 func lookFixed(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	end := r.Start + window(l)
-	if r.Start == 0 || r.Count == 0 || now >= end {
+	if r.Start == 0 || r.Count == 0 || now >= end || ahead(r.Start, now, window(l)) {
 		return l.Events, now
 	}
 	return l.Events - r.Count, end
@@ -59,6 +59,9 @@ func leaseInWindow(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int
 
 func passesFixed(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return r.Start + window(l) }
 
+// windowNotAheadSQL is the contrary of ahead in an adjustment.
+const windowNotAheadSQL = "r.window_start <= {now} + ({span} + 10000000) * interval '1 microsecond'"
+
 var fixedWindowSQL = SQL{
 	Columns:  "count, prev_count, window_start",
 	Returned: "count, coalesce(prev_count, 0), window_start",
@@ -69,9 +72,9 @@ var fixedWindowSQL = SQL{
 		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
 		CASE WHEN fresh THEN excluded.expires_at ELSE ends END
 	FROM (SELECT *, CASE WHEN fresh THEN excluded.granted ELSE greatest(0, least(excluded.granted, ({quota} - greatest(0, r.count)) / {cost})) END AS granted
-	FROM (SELECT ends, coalesce(excluded.window_start >= ends, true) AS fresh
+	FROM (SELECT ends, coalesce(excluded.window_start >= ends OR r.window_start > excluded.expires_at + interval '10 s', true) AS fresh
 	FROM (SELECT r.window_start + {span} * interval '1 microsecond' AS ends OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	Adjust:      "count = " + countedSQL("greatest(0, r.count)"),
-	AdjustWhere: "{now} < r.window_start + {span} * interval '1 microsecond' AND coalesce(r.window_start <= {claimed}, true)",
+	AdjustWhere: "{now} < r.window_start + {span} * interval '1 microsecond' AND " + windowNotAheadSQL + " AND coalesce(r.window_start <= {claimed}, true)",
 	Read:        readCounts,
 }

@@ -30,7 +30,7 @@ type gcraTokens struct{ tokens, refill, remainder int64 }
 
 // fillGCRA returns the state at now.
 func fillGCRA(l *ratelimit.Limit, r *Row, now int64) gcraTokens {
-	if r.Refill == 0 || !r.HasTokens {
+	if r.Refill == 0 || !r.HasTokens || gcraAhead(l, r, now) {
 		return gcraTokens{l.Capacity(), now, 0}
 	}
 	b := gcraTokens{int64(math.Floor(math.Max(-float64(mostOwed(l)), math.Min(float64(l.Capacity()), r.Tokens)))), r.Refill, smaller(r.Remainder, l.Events-1)}
@@ -42,6 +42,12 @@ func fillGCRA(l *ratelimit.Limit, r *Row, now int64) gcraTokens {
 	moved := b.remainder + gained*window(l)
 	return gcraTokens{b.tokens + gained, r.Refill + moved/l.Events, moved % l.Events}
 }
+
+// fills is how long a full burst takes to come back.
+func fills(l *ratelimit.Limit) int64 { return (l.Capacity()*window(l) + l.Events - 1) / l.Events }
+
+// gcraAhead reports whether the last refill lies so far ahead that the row counts as new.
+func gcraAhead(l *ratelimit.Limit, r *Row, now int64) bool { return ahead(r.Refill, now, fills(l)) }
 
 // mostOwed is how far below 0 an adjustment takes the tokens: no further than the calculations hold.
 func mostOwed(l *ratelimit.Limit) int64 { return smaller(l.Capacity(), maxSpan/window(l)-l.Capacity()) }
@@ -77,14 +83,14 @@ func takeGCRA(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 // keepGCRA has the row outlive the refill.
 func keepGCRA(l *ratelimit.Limit, r *Row, b gcraTokens) {
 	if full := b.has(l, l.Capacity()); r.Expires < full {
-		r.Expires = full + larger(bucketLinger, (l.Capacity()*window(l)+l.Events-1)/l.Events)
+		r.Expires = full + larger(bucketLinger, fills(l))
 	}
 }
 
 // adjustGCRA gives back what cannot have been refilled since the charge. Part of a token moves the last refill back.
 func adjustGCRA(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	gained, over := drainedSince(l, now, at)
-	if r.Refill == 0 || !r.HasTokens || over {
+	if r.Refill == 0 || !r.HasTokens || over || gcraAhead(l, r, now) {
 		return
 	}
 	b := fillGCRA(l, r, now)
@@ -121,16 +127,17 @@ func passesGCRA(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 	return fillGCRA(l, r, now).has(l, cost)
 }
 
-// gcraFill computes in SQL what fillGCRA does: filled, refill and rest, of a row r at {at}.
+// gcraFill computes in SQL what fillGCRA does: filled, refill and rest, of a row r at {at}; and fills.
 const gcraFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN greatest({at}, r.last_refill) ELSE r.last_refill + moved / events * interval '1 microsecond' END AS refill,
 		CASE WHEN had IS NULL OR isfull THEN 0 ELSE moved % events END AS rest, coalesce(had + gained, {quota}) AS filled
 	FROM (SELECT *, part + gained * span AS moved
 	FROM (SELECT *, CASE WHEN isfull THEN {quota} - had WHEN had IS NOT NULL THEN greatest(0, elapsed * events - part) / span END AS gained
 	FROM (SELECT *, had = {quota} OR elapsed >= (({quota} - had) * span + part + events - 1) / events AS isfull
-	FROM (SELECT {span} AS span, {events} AS events, least(coalesce(r.remainder, 0), {events} - 1) AS part,
+	FROM (SELECT *, least(coalesce(r.remainder, 0), events - 1) AS part,
 		greatest(0, (date_part('epoch', {at} - r.last_refill) * 1000000)::bigint) AS elapsed,
-		CASE WHEN r.tokens IS NOT NULL AND r.last_refill IS NOT NULL THEN floor(greatest(-` + mostOwedSQL + `, least({quota}, r.tokens)))::bigint END AS had
-	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0)`
+		CASE WHEN r.last_refill <= {at} + (fills + 10000000) * interval '1 microsecond' THEN floor(greatest(-` + mostOwedSQL + `, least({quota}, r.tokens)))::bigint END AS had
+	FROM (SELECT {span} AS span, {events} AS events, ({quota} * {span} + {events} - 1) / {events} AS fills
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0)`
 
 var gcraSQL = SQL{
 	Columns:  "tokens, last_refill, remainder",
@@ -141,7 +148,7 @@ var gcraSQL = SQL{
 	Step: `SELECT excluded.slot, granted, CASE WHEN granted > 0 THEN left_over ELSE r.tokens END,
 		CASE WHEN granted > 0 THEN refill ELSE r.last_refill END, CASE WHEN granted > 0 THEN rest ELSE r.remainder END,
 		CASE WHEN r.expires_at >= full_at OR granted = 0 AND r.tokens IS NULL THEN r.expires_at
-		ELSE full_at + greatest(60000000, ({quota} * span + events - 1) / events) * interval '1 microsecond' END
+		ELSE full_at + greatest(60000000, fills) * interval '1 microsecond' END
 	FROM (SELECT *, refill + (({quota} - left_over) * span + rest + events - 1) / events * interval '1 microsecond' AS full_at
 	FROM (SELECT *, filled - granted * {cost} AS left_over
 	FROM (SELECT *, greatest(0, least(excluded.granted, filled / {cost})) AS granted
@@ -157,7 +164,7 @@ var gcraSQL = SQL{
 		units % {span} AS part
 	FROM (SELECT *, greatest(0, least(greatest(0, {cost})::numeric * {span}, 9223372036854775807)::bigint - ` + drainedSQL + `) AS units
 	FROM ` + strings.ReplaceAll(gcraFill, "{at}", "{now}") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h OFFSET 0) i OFFSET 0) j OFFSET 0) k)`,
-	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL AND " + notDrainedSQL,
+	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill <= {now} + (({quota} * {span} + {events} - 1) / {events} + 10000000) * interval '1 microsecond' AND " + notDrainedSQL,
 	Read:        readGCRA,
 }
 

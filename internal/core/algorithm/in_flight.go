@@ -61,25 +61,26 @@ func passesInFlight(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return 
 const (
 	// aliveSQL are the processes whose rows have not run out, and youngSQL the last of the others that
 	// could have a row too young for the snapshot. {processes} stands for the table of processes. The time of the statement is that of its snapshot,
-	// or earlier: a wait for a lock does not make a row older.
-	aliveSQL = `(SELECT coalesce(array_agg(process), '{}') FROM {processes} WHERE seen > statement_timestamp() - interval '10 s')::bigint[]`
+	// or earlier: a wait for a lock does not make a row older. What a clock wrote that was ahead for a moment does not
+	// count: a row 10 seconds ahead, and a name an hour ahead. Names run ahead of the clock while many processes start.
+	aliveSQL = `(SELECT coalesce(array_agg(process), '{}') FROM {processes} WHERE seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s')::bigint[]`
 	youngSQL = `(SELECT extract(epoch FROM statement_timestamp())::bigint - 946684810)`
 
 	// LiveSQL is whether a row has a slot that counts.
-	LiveSQL = `EXISTS (SELECT FROM unnest(slots) s WHERE s >> 32 = ANY (` + aliveSQL + `) OR s >> 32 > ` + youngSQL + `)`
+	LiveSQL = `EXISTS (SELECT FROM unnest(slots) s WHERE s >> 32 = ANY (` + aliveSQL + `) OR (s >> 32) - ` + youngSQL + ` BETWEEN 1 AND 3610)`
 )
 
 var inFlightSQL = SQL{
 	Columns:  "slots",
 	Returned: "cardinality(slots)::bigint",
-	Looked:   "(SELECT count(*) FROM unnest(slots) s WHERE s >> 32 = ANY (" + aliveSQL + ") OR s >> 32 > " + youngSQL + ")",
+	Looked:   "(SELECT count(*) FROM unnest(slots) s WHERE s >> 32 = ANY (" + aliveSQL + ") OR (s >> 32) - " + youngSQL + " BETWEEN 1 AND 3610)",
 	Needs:    []Parameter{SlotParameter},
 	Fresh:    "ARRAY(SELECT generate_series({first}, {first} + i.granted * {cost} - 1)), i.now + interval '1 day'",
 	Step: `SELECT excluded.slot, granted, live || excluded.slots[:(granted * {cost})::int],
 		CASE WHEN r.expires_at < excluded.expires_at - interval '12 hours' THEN excluded.expires_at ELSE r.expires_at END
-	FROM (SELECT *, CASE WHEN excluded.slots[1] >> 32 = ANY (alive) OR excluded.slots[1] >> 32 > young
+	FROM (SELECT *, CASE WHEN excluded.slots[1] >> 32 = ANY (alive) OR (excluded.slots[1] >> 32) - young BETWEEN 1 AND 3610
 		THEN greatest(0, least(excluded.granted, ({quota} - cardinality(live)) / {cost})) ELSE 0 END AS granted
-	FROM (SELECT *, ARRAY(SELECT s FROM unnest(r.slots) s WHERE s >> 32 = ANY (alive) OR s >> 32 > young) AS live
+	FROM (SELECT *, ARRAY(SELECT s FROM unnest(r.slots) s WHERE s >> 32 = ANY (alive) OR (s >> 32) - young BETWEEN 1 AND 3610) AS live
 	FROM (SELECT ` + aliveSQL + ` AS alive, ` + youngSQL + ` AS young OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	Reset:       ", slots = NULL",
 	Adjust:      "count = r.count", // no hit gives slots back: see ratelimit.Slot

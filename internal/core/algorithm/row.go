@@ -24,6 +24,14 @@ func (r *Row) Blank() bool {
 // Expired reports whether the row can be deleted.
 func (r *Row) Expired(now int64) bool { return r.Expires <= now && r.Slots == 0 }
 
+// clockSlack is how far, in microseconds, the clock of a statement can be behind a row beyond the length of a window:
+// two statements read the clock before they wait for the row.
+const clockSlack = 10 * 1000000
+
+// ahead reports whether a time of a row lies so far ahead of now that only a wrong clock can have written it: further
+// than length, and clockSlack. Such a row counts as new.
+func ahead(at, now, length int64) bool { return at > now+clockSlack+length }
+
 // View is a row at a time, as a limit sees it.
 type View struct {
 	Limit *ratelimit.Limit

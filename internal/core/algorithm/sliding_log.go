@@ -20,12 +20,17 @@ func init() {
 
 // live returns the hits that are younger than a Window, and the time that counts.
 func live(l *ratelimit.Limit, r *Row, now int64) (hits []int64, at int64) {
-	if len(r.Hits) == 0 {
+	if len(r.Hits) == 0 || logAhead(l, r, now) {
 		return nil, now
 	}
 	at = larger(now, r.Hits[len(r.Hits)-1])
 	cutoff := at - window(l)
 	return r.Hits[sort.Search(len(r.Hits), func(i int) bool { return r.Hits[i] > cutoff }):], at
+}
+
+// logAhead reports whether the newest hit lies so far ahead that the row counts as new.
+func logAhead(l *ratelimit.Limit, r *Row, now int64) bool {
+	return len(r.Hits) > 0 && ahead(r.Hits[len(r.Hits)-1], now, window(l))
 }
 
 func takeLog(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
@@ -46,6 +51,9 @@ func takeLog(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 // adjustLog removes hits: those of the charge, or the newest. It cannot add one to a charge, because a log
 // with more hits than Events would not be small any more.
 func adjustLog(l *ratelimit.Limit, r *Row, now, cost, at int64) {
+	if logAhead(l, r, now) {
+		return
+	}
 	first := 0
 	last := len(r.Hits)
 	if at != 0 {
@@ -83,12 +91,14 @@ var slidingLogSQL = SQL{
 		CASE WHEN granted > 0 THEN r.hits[gone + 1:] || array_fill(at, ARRAY[(granted * {cost})::int]) ELSE r.hits END,
 		CASE WHEN granted > 0 THEN at + {span} * interval '1 microsecond' ELSE r.expires_at END
 	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} - coalesce(cardinality(r.hits), 0) + gone) / {cost})) AS granted
-	FROM (SELECT *, coalesce(width_bucket(at - {span} * interval '1 microsecond', r.hits), 0) AS gone
-	FROM (SELECT greatest(excluded.hits[1], r.hits[cardinality(r.hits)]) AS at
-	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
+	FROM (SELECT *, coalesce(CASE WHEN ahead THEN cardinality(r.hits) ELSE width_bucket(at - {span} * interval '1 microsecond', r.hits) END, 0) AS gone
+	FROM (SELECT *, CASE WHEN ahead THEN excluded.hits[1] ELSE greatest(excluded.hits[1], newest) END AS at
+	FROM (SELECT *, newest > excluded.expires_at + interval '10 s' AS ahead
+	FROM (SELECT r.hits[cardinality(r.hits)] AS newest
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e`,
 	Adjust: `hits = (SELECT r.hits[:newest - least(greatest(0, {cost}), newest - older)::int] || r.hits[newest + 1:]
 	FROM (SELECT CASE WHEN {claimed} IS NULL THEN cardinality(r.hits) ELSE width_bucket({claimed}, r.hits) END AS newest,
 		CASE WHEN {claimed} IS NULL THEN 0 ELSE width_bucket({claimed} - interval '1 microsecond', r.hits) END AS older OFFSET 0) a)`,
-	AdjustWhere: "cardinality(r.hits) > 0",
+	AdjustWhere: "r.hits[cardinality(r.hits)] <= {now} + ({span} + 10000000) * interval '1 microsecond'",
 	ReadArray:   func(column []byte, r *Row) { r.Hits = timestamps(column) },
 }

@@ -23,15 +23,15 @@ func init() {
 
 // slide returns the row's counters as of now.
 func slide(l *ratelimit.Limit, r *Row, now int64) (count, prev, start int64) {
-	if r.Start != 0 && now < r.Start+window(l) {
+	if r.Start != 0 && now < r.Start+window(l) && !ahead(r.Start, now, window(l)) {
 		return r.Count, r.PrevCount, r.Start
 	}
 	return slideOn(l, r, now)
 }
 
-// slideOn is slide after the end of the row's window.
+// slideOn is slide after the end of the row's window, and for a row that counts as new.
 func slideOn(l *ratelimit.Limit, r *Row, now int64) (count, prev, start int64) {
-	if r.Start != 0 && now < r.Start+2*window(l) {
+	if r.Start != 0 && now >= r.Start+window(l) && now < r.Start+2*window(l) {
 		return 0, r.Count, r.Start + window(l)
 	}
 	return 0, 0, now
@@ -59,7 +59,7 @@ func takeSliding(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 // was in the previous. A previous window without a count has not seen the charge: the row was reset.
 func adjustSliding(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	switch {
-	case r.Start == 0 || now >= r.Start+2*window(l):
+	case r.Start == 0 || now >= r.Start+2*window(l) || ahead(r.Start, now, window(l)):
 	case at == 0 || at >= r.Start:
 		r.PrevCount = larger(0, r.PrevCount-larger(0, cost-r.Count))
 		r.Count = counted(l, r.Count, cost)
@@ -83,7 +83,7 @@ func lookAllSliding(views []*View) {
 		start := r.Start
 		count := r.Count
 		prev := r.PrevCount
-		if start == 0 || now >= start+w {
+		if start == 0 || now >= start+w || start > now+clockSlack+w {
 			count, prev, start = slideOn(v.Limit, r, now)
 		}
 		v.Free = v.Limit.Events - count
@@ -119,8 +119,8 @@ var slidingWindowSQL = SQL{
 	// As in slide, count, prev and start are as of now. passed is how much of the
 	// window has passed: prev counts for what is left of it, rounded up, which is
 	// prev − prev·passed/span rounded down. The product is exact: bigint where it
-	// fits, else numeric. elapsed is NULL for a row of another algorithm. No
-	// comparison with NULL is true, so the last case applies.
+	// fits, else numeric. elapsed is NULL for a row of another algorithm, and for one
+	// that lies too far ahead. No comparison with NULL is true, so the last case applies.
 	Step: `SELECT excluded.slot, granted,
 		CASE WHEN granted = 0 THEN r.count ELSE count + granted * {cost} END,
 		CASE WHEN granted = 0 OR elapsed < span THEN r.prev_count ELSE prev END,
@@ -135,13 +135,13 @@ var slidingWindowSQL = SQL{
 		CASE WHEN elapsed < span THEN r.window_start
 			WHEN elapsed < 2 * span THEN r.window_start + span * interval '1 microsecond' ELSE excluded.window_start END AS start
 	FROM (SELECT {span} AS span, CASE WHEN excluded.window_start >= r.window_start THEN (date_part('epoch', excluded.window_start - r.window_start) * 1000000)::bigint
-		WHEN r.window_start IS NOT NULL THEN 0 END AS elapsed
+		WHEN r.window_start <= excluded.window_start + ({span} + 10000000) * interval '1 microsecond' THEN 0 END AS elapsed
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	// An adjustment of a charge in the previous window does not change count.
 	Adjust: `count = CASE WHEN r.window_start > {claimed} THEN r.count ELSE ` + countedSQL("greatest(0, r.count)") + ` END,
 	prev_count = CASE WHEN r.window_start > {claimed} THEN ` + countedSQL("r.prev_count") + `
 		ELSE greatest(0, r.prev_count - greatest(0, {cost} - greatest(0, r.count))) END`,
-	AdjustWhere: `{now} < r.window_start + 2 * {span} * interval '1 microsecond'
+	AdjustWhere: `{now} < r.window_start + 2 * {span} * interval '1 microsecond' AND ` + windowNotAheadSQL + `
 	AND ({claimed} IS NULL OR r.window_start <= {claimed} OR r.window_start - {span} * interval '1 microsecond' <= {claimed} AND coalesce(r.prev_count, 0) > 0)`,
 	Read: readCounts,
 }

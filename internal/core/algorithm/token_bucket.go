@@ -30,12 +30,17 @@ const horizon = int64(ratelimit.MaxWindow / 1000)
 // fill returns the tokens at now, and the time of the last refill.
 func fill(l *ratelimit.Limit, r *Row, now int64) (tokens float64, refill int64) {
 	most, events := float64(l.Capacity()), float64(l.Events)
-	if r.Refill == 0 || !r.HasTokens {
+	if r.Refill == 0 || !r.HasTokens || bucketAhead(l, r, now) {
 		return most, now
 	}
 	windows := larger(0, now-r.Refill) / window(l)
 	// The conversion keeps the compiler from fusing product and sum into one rounding.
 	return math.Min(most, r.Tokens+float64(float64(windows)*events)), r.Refill + windows*window(l)
+}
+
+// bucketAhead reports whether the last refill lies so far ahead that the row counts as new.
+func bucketAhead(l *ratelimit.Limit, r *Row, now int64) bool {
+	return ahead(r.Refill, now, smaller(horizon, fillTime(l, float64(l.Capacity()))))
 }
 
 // fillTime returns how long it takes to add that many tokens, in whole windows. Its bound is
@@ -73,7 +78,7 @@ func keepBucket(l *ratelimit.Limit, r *Row) {
 // adjustBucket changes nothing after a refill, see leaseOfBucket. No difference of tokens is above what a
 // float64 holds exactly.
 func adjustBucket(l *ratelimit.Limit, r *Row, now, cost, at int64) {
-	if !r.HasTokens || at != 0 && (at < r.Refill || now >= r.Refill+window(l)) {
+	if !r.HasTokens || bucketAhead(l, r, now) || at != 0 && (at < r.Refill || now >= r.Refill+window(l)) {
 		return
 	}
 	most := l.Capacity()
@@ -120,22 +125,23 @@ var tokenBucketSQL = SQL{
 		least(ceil(i.granted * {cost} / {events}::float8) * {span}, 3155760000000000)
 		+ greatest(60000000, least(ceil({quota} / {events}::float8) * {span}, 3155760000000000))) * interval '1 microsecond'`,
 	Step: `SELECT excluded.slot, granted, tokens, refill, CASE WHEN r.expires_at >= full_at OR tokens IS NULL THEN r.expires_at
-		ELSE full_at + greatest(60000000, least(ceil({quota} / {events}::float8) * span, 3155760000000000)) * interval '1 microsecond' END
+		ELSE full_at + greatest(60000000, fills) * interval '1 microsecond' END
 	FROM (SELECT *, refill + least(ceil(({quota} - tokens) / {events}) * span, 3155760000000000) * interval '1 microsecond' AS full_at
-	FROM (SELECT granted, span, CASE WHEN granted > 0 THEN filled - granted * {cost} ELSE r.tokens END AS tokens,
+	FROM (SELECT granted, span, fills, CASE WHEN granted > 0 THEN filled - granted * {cost} ELSE r.tokens END AS tokens,
 		CASE WHEN granted > 0 THEN coalesce(r.last_refill + windows * span * interval '1 microsecond', excluded.last_refill) ELSE r.last_refill END AS refill
 	FROM (SELECT *, greatest(0, least(excluded.granted, floor(filled)::bigint / {cost})) AS granted
 	FROM (SELECT *, CASE WHEN windows IS NOT NULL THEN least({quota}, r.tokens + windows::float8 * {events}) ELSE {quota} END AS filled
-	FROM (SELECT {span} AS span, CASE WHEN r.tokens IS NOT NULL AND r.last_refill IS NOT NULL THEN
-		greatest(0, (date_part('epoch', excluded.last_refill - r.last_refill) * 1000000)::bigint) / {span} END AS windows
-	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e`,
+	FROM (SELECT *, CASE WHEN r.tokens IS NOT NULL AND r.last_refill <= excluded.last_refill + (fills + 10000000) * interval '1 microsecond' THEN
+		greatest(0, (date_part('epoch', excluded.last_refill - r.last_refill) * 1000000)::bigint) / span END AS windows
+	FROM (SELECT {span} AS span, least(ceil({quota} / {events}::float8) * {span}, 3155760000000000) AS fills
+	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0) f`,
 	Adjust: `(tokens, last_refill, expires_at) = (SELECT tokens, refill, CASE WHEN {cost} >= 0 OR r.expires_at >= full_at THEN r.expires_at
 		ELSE full_at + greatest(60000000, least(ceil({quota} / {events}::float8) * {span}, 3155760000000000)) * interval '1 microsecond' END
 	FROM (SELECT *, refill + least(ceil(({quota} - tokens) / {events}) * {span}, 3155760000000000) * interval '1 microsecond' AS full_at
 	FROM (SELECT least({quota}, greatest(filled + {cost}, least(filled, -least({quota}, 9007199254740992 - {quota})))) AS tokens, refill
 	FROM (SELECT least({quota}, r.tokens + windows::float8 * {events}) AS filled, r.last_refill + windows * {span} * interval '1 microsecond' AS refill
 	FROM (SELECT greatest(0, (date_part('epoch', {now} - r.last_refill) * 1000000)::bigint) / {span} AS windows OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d)`,
-	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill IS NOT NULL AND ({claimed} IS NULL OR r.last_refill <= {claimed} AND {now} < r.last_refill + {span} * interval '1 microsecond')",
+	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill <= {now} + (least(ceil({quota} / {events}::float8) * {span}, 3155760000000000) + 10000000) * interval '1 microsecond' AND ({claimed} IS NULL OR r.last_refill <= {claimed} AND {now} < r.last_refill + {span} * interval '1 microsecond')",
 	Read:        readBucket,
 }
 

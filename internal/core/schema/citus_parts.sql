@@ -35,8 +35,8 @@ DECLARE
 BEGIN
 	FOR part IN SELECT p.schema FROM rate_limit_parts() p LOOP
 		RETURN QUERY EXECUTE format('SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
-			(SELECT count(*) FROM unnest(c.slots) AS s WHERE s >> 32 > extract(epoch FROM statement_timestamp())::bigint - 946684810
-				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen > statement_timestamp() - interval ''10 s'')),
+			(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
+				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')),
 			c.expires_at FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))',
 			part.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix, keys;
 	END LOOP;

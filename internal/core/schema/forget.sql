@@ -88,8 +88,8 @@ BEGIN
 			EXECUTE format('WITH locked AS MATERIALIZED (
 					SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key) ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
 				DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND (c.slots IS NULL OR NOT EXISTS (
-					SELECT FROM unnest(c.slots) s WHERE s >> 32 > extract(epoch FROM statement_timestamp())::bigint - 946684810
-						OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p WHERE p.seen > statement_timestamp() - interval ''10 s'')))', name, counts)
+					SELECT FROM unnest(c.slots) s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
+						OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')))', name, counts)
 				USING prefixes, counters;
 			GET DIAGNOSTICS deleted = ROW_COUNT;
 			kept := kept - deleted;

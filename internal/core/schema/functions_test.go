@@ -3,6 +3,8 @@ package schema_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
 const ruleQuery = "SELECT family, priority, mode, action, tiers, paths, count_by, status, message FROM rate_limit_rules WHERE name = 'r'"
@@ -85,6 +87,14 @@ func TestNear(t *testing.T) {
 	s.want("SELECT rule, name, counters, near, percent FROM rate_limit_limit_states ORDER BY 1", "b per_hour 1 1 95.0\ng per_hour 2 1 90.0\nl per_hour 1 1 110.0\nr per_hour 4 2 85.0\ns per_hour 2 1 90.0")
 	s.want("SELECT in_force, limits FROM rate_limit_rule_states WHERE name = 'b'", "t per_hour 100/01:00:00 token_bucket")
 	s.want("SELECT user_id, events, limit_events FROM rate_limit_overridden WHERE tier IS NULL", "a b% 20 100")
+}
+
+// A proxy that renewed its row while the server's clock was ahead is not live until it renews the row again.
+func TestAProxySeenInTheFutureIsNotLive(t *testing.T) {
+	s := newSite(t)
+	s.exec("INSERT INTO rate_limit_nodes (node, seen) VALUES ('now', now()), ('soon', now() + '5 s'), ('later', now() + '2 days'), ('gone', now() - interval '11 s')")
+	s.want("SELECT string_agg(node, ' ' ORDER BY node) FROM rate_limit_proxies WHERE live", "now soon")
+	s.want("SELECT string_agg(node, ' ' ORDER BY node) FROM rate_limit_nodes n WHERE "+schema.NodeIsLive, "now soon")
 }
 
 // What is used of one key is found by the index of the counters, however many there are.

@@ -33,8 +33,8 @@ DECLARE
 BEGIN
 	FOR part IN SELECT p.schema FROM rate_limit_parts() p LOOP
 		RETURN QUERY EXECUTE format('SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
-			(SELECT count(*) FROM unnest(c.slots) AS s WHERE s >> 32 > extract(epoch FROM statement_timestamp())::bigint - 946684810
-				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen > statement_timestamp() - interval ''10 s'')),
+			(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
+				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')),
 			c.expires_at FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))',
 			part.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix, keys;
 	END LOOP;
@@ -172,8 +172,8 @@ BEGIN
 			EXECUTE format('WITH locked AS MATERIALIZED (
 					SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key) ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
 				DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND (c.slots IS NULL OR NOT EXISTS (
-					SELECT FROM unnest(c.slots) s WHERE s >> 32 > extract(epoch FROM statement_timestamp())::bigint - 946684810
-						OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p WHERE p.seen > statement_timestamp() - interval ''10 s'')))', name, counts)
+					SELECT FROM unnest(c.slots) s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
+						OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')))', name, counts)
 				USING prefixes, counters;
 			GET DIAGNOSTICS deleted = ROW_COUNT;
 			kept := kept - deleted;
@@ -931,7 +931,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS 'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it has no policy, or another log.';
 CREATE OR REPLACE VIEW rate_limit_proxies AS
-	SELECT n.node, n.region, n.version, n.ended IS NULL AND n.seen > now() - interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
+	SELECT n.node, n.region, n.version, n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
 		rate_limit_behind(n.applied_seq, n.log) AS behind, n.paused, n.seen, n.local_from, n.local_until,
 		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems
 	FROM rate_limit_nodes n WHERE n.system = (SELECT system_identifier FROM pg_control_system());
@@ -1875,8 +1875,8 @@ CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, key
 RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
-		(SELECT count(*) FROM unnest(c.slots) AS s WHERE s >> 32 > extract(epoch FROM statement_timestamp())::bigint - 946684810
-			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen > statement_timestamp() - interval '10 s')),
+		(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
+			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s')),
 		c.expires_at
 	FROM (
 		SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::double precision, e.last_refill,
@@ -1904,27 +1904,30 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, bu
 RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE AS $$
 	SELECT coalesce(max(u.used), 0)::bigint, max(u.since + least(u.lasts, 2305843009213693952)::float8 * interval '1 microsecond')
 	FROM (
-		SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) AS evenly, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
+		SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) AS evenly, 10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
 			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained
 	) AS t, LATERAL (
 		SELECT count::numeric AS used, window_start AS since, span::numeric AS lasts
-		WHERE algorithm = 'fixed_window' AND span > t.passed
+		WHERE algorithm = 'fixed_window' AND span > t.passed AND t.passed >= -span - t.slack
 		UNION ALL -- on the calendar
-		SELECT count, expires_at, 0 WHERE algorithm = 'fixed_window' AND span IS NULL AND window_start IS NOT NULL AND expires_at > at
+		SELECT count, expires_at, 0 WHERE algorithm = 'fixed_window' AND span IS NULL AND expires_at > at
+			AND window_start - at <= expires_at - window_start + t.slack * interval '1 microsecond'
 		UNION ALL -- in the window of the row
 		SELECT greatest(0, count) + div(greatest(0, prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span), window_start, span
-		WHERE algorithm = 'sliding_window' AND t.passed < span
+		WHERE algorithm = 'sliding_window' AND t.passed < span AND t.passed >= -span - t.slack
 		UNION ALL -- in the window after it
 		SELECT div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span), window_start, 2 * span
 		WHERE algorithm = 'sliding_window' AND t.passed >= span AND t.passed < 2 * span
 		UNION ALL
 		SELECT count(*), min(hit), span FROM unnest(hits) AS hit
 		WHERE algorithm = 'sliding_log' AND hit > greatest(at, hits[cardinality(hits)]) - span * interval '1 microsecond'
+			AND hits[cardinality(hits)] <= at + (span + t.slack) * interval '1 microsecond'
 		UNION ALL -- refilled by whole windows
 		SELECT b.used, last_refill, (b.windows + ceil(b.used / events)) * span FROM (
 			SELECT w.windows, t.quota - floor(least(t.quota, tokens + w.windows::float8 * events))::bigint::numeric AS used
 			FROM (SELECT greatest(0, t.drained) / span AS windows) AS w
 		) AS b WHERE algorithm = 'token_bucket' AND events > 0 AND t.evenly IS NOT TRUE AND tokens IS NOT NULL
+			AND t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack
 		UNION ALL -- refilled evenly
 		SELECT t.quota - b.had - div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span), last_refill,
 			div((t.quota - b.had) * span + b.part + events - 1, events)
@@ -1932,6 +1935,7 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 			SELECT floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota), least(t.quota, tokens)))::bigint::numeric AS had,
 				least(coalesce(remainder, 0), events - 1) AS part
 		) AS b WHERE algorithm IN ('token_bucket', 'gcra') AND events > 0 AND t.evenly AND tokens IS NOT NULL
+			AND t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack
 		UNION ALL -- nobody knows when requests end
 		SELECT slots, NULL, NULL WHERE algorithm = 'in_flight'
 	) AS u WHERE u.used > 0

@@ -1,7 +1,7 @@
 package schema
 
 // NodeIsLive is whether a row n of rate_limit_nodes is of a proxy that runs.
-const NodeIsLive = `(n.ended IS NULL AND n.seen > now() - interval '10 s' AND n.system = (SELECT system_identifier FROM pg_control_system()))`
+const NodeIsLive = `(n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AND n.system = (SELECT system_identifier FROM pg_control_system()))`
 
 // NodesReady is whether Nodes has nothing to do.
 const NodesReady = `SELECT (to_regclass('rate_limit_pause') IS NOT NULL AND to_regclass('rate_limit_nodes') IS NOT NULL

@@ -12,8 +12,8 @@ CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, key
 RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
-		(SELECT count(*) FROM unnest(c.slots) AS s WHERE s >> 32 > extract(epoch FROM statement_timestamp())::bigint - 946684810
-			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen > statement_timestamp() - interval '10 s')),
+		(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
+			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s')),
 		c.expires_at
 	FROM (
 		SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::double precision, e.last_refill,
@@ -40,33 +40,37 @@ COMMENT ON FUNCTION rate_limit_key_forms(text[]) IS 'Texts as the keys of counte
 
 -- The definitions are those of package algorithm: used is the quota less what Look says is left. A part of a request
 -- that has come back admits none, so used is rounded up. All sums that may be large are of type numeric.
+-- A row that lies too far ahead counts as new.
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint,
 	window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint, hits timestamptz[], slots bigint,
 	expires_at timestamptz, at timestamptz DEFAULT now())
 RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE AS $$
 	SELECT coalesce(max(u.used), 0)::bigint, max(u.since + least(u.lasts, 2305843009213693952)::float8 * interval '1 microsecond')
 	FROM (
-		SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) AS evenly, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
+		SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) AS evenly, 10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
 			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained
 	) AS t, LATERAL (
 		SELECT count::numeric AS used, window_start AS since, span::numeric AS lasts
-		WHERE algorithm = 'fixed_window' AND span > t.passed
+		WHERE algorithm = 'fixed_window' AND span > t.passed AND t.passed >= -span - t.slack
 		UNION ALL -- on the calendar
-		SELECT count, expires_at, 0 WHERE algorithm = 'fixed_window' AND span IS NULL AND window_start IS NOT NULL AND expires_at > at
+		SELECT count, expires_at, 0 WHERE algorithm = 'fixed_window' AND span IS NULL AND expires_at > at
+			AND window_start - at <= expires_at - window_start + t.slack * interval '1 microsecond'
 		UNION ALL -- in the window of the row
 		SELECT greatest(0, count) + div(greatest(0, prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span), window_start, span
-		WHERE algorithm = 'sliding_window' AND t.passed < span
+		WHERE algorithm = 'sliding_window' AND t.passed < span AND t.passed >= -span - t.slack
 		UNION ALL -- in the window after it
 		SELECT div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span), window_start, 2 * span
 		WHERE algorithm = 'sliding_window' AND t.passed >= span AND t.passed < 2 * span
 		UNION ALL
 		SELECT count(*), min(hit), span FROM unnest(hits) AS hit
 		WHERE algorithm = 'sliding_log' AND hit > greatest(at, hits[cardinality(hits)]) - span * interval '1 microsecond'
+			AND hits[cardinality(hits)] <= at + (span + t.slack) * interval '1 microsecond'
 		UNION ALL -- refilled by whole windows
 		SELECT b.used, last_refill, (b.windows + ceil(b.used / events)) * span FROM (
 			SELECT w.windows, t.quota - floor(least(t.quota, tokens + w.windows::float8 * events))::bigint::numeric AS used
 			FROM (SELECT greatest(0, t.drained) / span AS windows) AS w
 		) AS b WHERE algorithm = 'token_bucket' AND events > 0 AND t.evenly IS NOT TRUE AND tokens IS NOT NULL
+			AND t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack
 		UNION ALL -- refilled evenly
 		SELECT t.quota - b.had - div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span), last_refill,
 			div((t.quota - b.had) * span + b.part + events - 1, events)
@@ -74,6 +78,7 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 			SELECT floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota), least(t.quota, tokens)))::bigint::numeric AS had,
 				least(coalesce(remainder, 0), events - 1) AS part
 		) AS b WHERE algorithm IN ('token_bucket', 'gcra') AND events > 0 AND t.evenly AND tokens IS NOT NULL
+			AND t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack
 		UNION ALL -- nobody knows when requests end
 		SELECT slots, NULL, NULL WHERE algorithm = 'in_flight'
 	) AS u WHERE u.used > 0

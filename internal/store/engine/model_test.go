@@ -229,8 +229,14 @@ func drawCall(t *rapid.T, limits []*ratelimit.Limit) *batch.Call {
 }
 
 // drawStep moves the clock: forwards, often to where a window or the last RetryAfter ends,
-// and backwards by seconds.
+// and backwards by seconds. At times it jumps far ahead or back.
 func (b *bench) drawStep(t *rapid.T, l *ratelimit.Limit) {
+	switch rapid.IntRange(0, 24).Draw(t, "clock") {
+	case 0:
+		b.clock.Micro += conformance.DrawJump(t, l)
+	case 1, 2:
+		b.clock.Micro = max(b.clock.Micro-conformance.DrawJump(t, l), conformance.NewClock().Micro/2)
+	}
 	w, retry := conformance.Span(l), b.retryAfter%horizon
 	b.clock.Micro += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(-5*second, 5*second), rapid.Int64Range(0, 3*w),
 		rapid.SampledFrom([]int64{1, -1, w, w - 1, w + 1, 2 * w, 2*w - 1}), rapid.SampledFrom([]int64{retry, max(0, retry-1)})).Draw(t, "advance")

@@ -49,14 +49,16 @@ const (
 )
 
 // sessionSQL begins a session and ends the one before. Names do not come back: the row of a session
-// stays for a day. renewSQL renews a session that others have not seen run out.
+// stays for a day. Those that a clock wrote that was an hour ahead or more are left out. renewSQL renews a session
+// that others have not seen run out.
 const (
 	sessionSQL = `WITH ended AS (UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint), swept AS (
 	DELETE FROM {table} WHERE seen < clock_timestamp() - interval '1 day' AND process < extract(epoch FROM clock_timestamp())::bigint - 946684800 - 86400)
 INSERT INTO {table} (process, seen)
-SELECT greatest(extract(epoch FROM clock_timestamp())::bigint - 946684800, coalesce(max(process) + 1, 0)), clock_timestamp() FROM {table}
+SELECT greatest(extract(epoch FROM clock_timestamp())::bigint - 946684800,
+	coalesce(max(process) FILTER (WHERE process < extract(epoch FROM clock_timestamp())::bigint - 946684800 + 3600) + 1, 0)), clock_timestamp() FROM {table}
 ON CONFLICT (process) DO NOTHING RETURNING process`
-	renewSQL = `UPDATE {table} SET seen = clock_timestamp() WHERE process = $1::bigint AND seen > clock_timestamp() - interval '8 s' RETURNING process`
+	renewSQL = `UPDATE {table} SET seen = clock_timestamp() WHERE process = $1::bigint AND seen BETWEEN clock_timestamp() - interval '8 s' AND clock_timestamp() + interval '8 s' RETURNING process`
 	endSQL   = `UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint`
 )
 

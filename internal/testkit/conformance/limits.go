@@ -148,6 +148,19 @@ func Span(l *ratelimit.Limit) int64 {
 	return l.Window.Microseconds()
 }
 
+// Fills is about how long a full quota takes to come back, in microseconds, and at least Span.
+func Fills(l *ratelimit.Limit) int64 {
+	windows := (l.Capacity() + l.Events - 1) / l.Events
+	return Span(l) * min(windows, 1+ratelimit.MaxWindow.Microseconds()/Span(l))
+}
+
+// DrawJump draws by how much a clock is set ahead, or back: often to where rows begin to count as new.
+func DrawJump(t *rapid.T, l *ratelimit.Limit) int64 {
+	w, exact := Span(l), (l.Capacity()*min(Span(l), (1<<62)/l.Capacity())+l.Events-1)/l.Events
+	most := rapid.SampledFrom([]int64{w, w, Fills(l), exact, 48 * 3600 * Second}).Draw(t, "jump")
+	return most + rapid.SampledFrom([]int64{0, 10*Second - 1, 10 * Second, 10*Second + 1, 11 * Second, 600 * Second}).Draw(t, "beyond")
+}
+
 // Long is how many times longer than by default the tests run that can: the environment
 // variable PG_RATELIMIT_TEST_LONG, a whole number.
 func Long() int {
@@ -181,4 +194,24 @@ func setChecks(t *testing.T, checks string) {
 	if err := flag.Lookup("rapid.checks").Value.Set(checks); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Ahead reports whether a row lies so far ahead of a time that it counts as new: more than ten seconds beyond a window,
+// or beyond what a full burst takes to come back.
+func Ahead(l *ratelimit.Limit, r *algorithm.Row, now int64) bool {
+	at, length := r.Start, Span(l)
+	switch {
+	case l.Calendar != ratelimit.NoCalendar:
+		length = r.Expires - r.Start
+	case l.Algorithm == ratelimit.SlidingLog:
+		at = 0
+		if len(r.Hits) > 0 {
+			at = r.Hits[len(r.Hits)-1]
+		}
+	case algorithm.Of(l).Name == "token_bucket":
+		at, length = r.Refill, Fills(l)
+	case algorithm.Of(l).Name == "gcra":
+		at, length = r.Refill, (l.Capacity()*Span(l)+l.Events-1)/l.Events
+	}
+	return at-now > length+10*Second
 }
