@@ -9,7 +9,6 @@ VERSIONS ?=
 SEEDS ?= 10000
 DURATION ?= 10m
 SEED ?=
-INJECT ?=
 
 GOLANGCI_LINT_VERSION = 2.15.0
 
@@ -92,7 +91,7 @@ AGAIN = $(MAKE) --no-print-directory
 OTHER_VERSIONS = $(shell case $$(ls /usr/lib/postgresql 2>/dev/null | sort -n | tail -n 1) in (15) echo 18;; (18) echo 15;; (*) echo 15,18;; esac)
 
 # These tests count allocations, which the race detector makes itself, or send very many requests.
-UNRACED = ^(Test[A-Za-z]*Allocations|TestOverloadKeepsTheThroughput|TestSimulation|TestASimulationRepeats|TestTheSimulationFindsWhatIsTakenAway)$$
+UNRACED = ^(Test[A-Za-z]*Allocations|TestSimulation|TestASimulationRepeats|TestTheSimulationFindsWhatIsTakenAway)$$
 
 # These packages start no goroutine, and neither do their tests, which check millions of
 # random steps: the race detector would find nothing, and take four times as long.
@@ -211,7 +210,7 @@ rehearse: need-go ## run the commands of docs/recovery.md under load: restores, 
 
 .PHONY: soak
 soak: need-go ## run two Caddies and a Traefik for ten minutes, with a fault every 20 seconds (DURATION: another time; SEED: the faults of an earlier run)
-	cd integration && $(GO) test -count=1 -v -timeout 0 -tags soak -run '^TestSoak' . -soak-duration '$(DURATION)' $(if $(SEED),-soak-seed $(SEED)) $(if $(INJECT),-soak-inject $(INJECT))
+	cd integration && $(GO) test -count=1 -v -timeout 0 -tags soak -run '^TestSoak' . -soak-duration '$(DURATION)' $(if $(SEED),-soak-seed $(SEED))
 
 # TestManifest checks .traefik.yml as the catalogue of plugins does. The tests of docs and deploy look at links, commands, files
 # and versions, and those of make test at generated files. The workflow of a release runs this after make test-all.

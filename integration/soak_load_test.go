@@ -108,7 +108,6 @@ type soakLoad struct {
 	began   time.Time
 	urls    []string
 	client  *http.Client
-	over    bool // admits one request of 100,000 that no limit has admitted
 	running sync.WaitGroup
 
 	mu       sync.Mutex // guards all that follows
@@ -138,8 +137,8 @@ type recorded struct {
 	decided, undecided map[int]int // answers of limits that deny requests without a decision, by second
 }
 
-func newSoakLoad(over bool) *soakLoad {
-	s := &soakLoad{began: time.Now(), over: over, uses: map[string]*use{}, statuses: map[int]int{},
+func newSoakLoad() *soakLoad {
+	s := &soakLoad{began: time.Now(), uses: map[string]*use{}, statuses: map[int]int{},
 		client: &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 	for i := range s.recorded {
 		s.recorded[i] = recorded{bySecond: map[int]int{}, decided: map[int]int{}, undecided: map[int]int{}}
@@ -208,7 +207,7 @@ func keyAt(at time.Duration, n int) string {
 }
 
 // run sends requests to all lanes of all proxies until the context ends: about 320 in a second.
-func (s *soakLoad) run(ctx context.Context, upstream string) {
+func (s *soakLoad) run(ctx context.Context) {
 	for proxy := range s.urls {
 		for i := range lanes {
 			clients := 3
@@ -227,7 +226,7 @@ func (s *soakLoad) run(ctx context.Context, upstream string) {
 							return
 						case <-time.After(time.Duration(random.Int64N(int64(500 * time.Millisecond)))):
 						}
-						s.send(proxy, &lanes[i], n, upstream)
+						s.send(proxy, &lanes[i], n)
 					}
 				})
 			}
@@ -258,19 +257,11 @@ func (s *soakLoad) overload(ctx context.Context, proxy int) {
 }
 
 // send sends the nth request of a client.
-func (s *soakLoad) send(proxy int, l *lane, n int, upstream string) {
+func (s *soakLoad) send(proxy int, l *lane, n int) {
 	began := time.Since(s.began)
 	key := keyAt(began, n)
 	s.mu.Lock()
 	s.sent++
-	if s.over && s.sent%100000 == 0 {
-		l, key = &lanes[0], keyAt(began, 1)
-		s.mu.Unlock()
-		if response, err := s.client.Do(s.request(upstream, l, key)); err == nil {
-			_ = response.Body.Close()
-		}
-		return
-	}
 	u := s.use(l, key)
 	u.sent++
 	s.mu.Unlock()

@@ -3,11 +3,8 @@
 package integration
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
@@ -89,38 +86,11 @@ func newSoakTraefik(t *testing.T, name, dsn, upstream string) *soakProxy {
 }
 
 // startSoakProxies starts the proxies.
-func startSoakProxies(t *testing.T, dsn, upstream string, leaking bool) (all []*soakProxy) {
+func startSoakProxies(t *testing.T, dsn, upstream string) (all []*soakProxy) {
 	t.Helper()
-	binary := ""
-	if leaking {
-		binary = leakingCaddy(t)
-	} else {
-		binary = buildCaddy(t)
-	}
+	binary := buildCaddy(t)
 	for i := range soakProxies - 1 {
 		all = append(all, newSoakCaddy(t, binary, fmt.Sprint("caddy", i+1), dsn, upstream))
 	}
 	return append(all, newSoakTraefik(t, "traefik", dsn, upstream))
-}
-
-// leakingCaddy builds a Caddy that leaks a goroutine a minute.
-func leakingCaddy(t *testing.T) string {
-	t.Helper()
-	leak, err := filepath.Abs("testdata/soak/leak.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	module, err := filepath.Abs("../xcaddy")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := json.Marshal(object{"Replace": map[string]string{filepath.Join(module, "leak.go"): leak}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay := filepath.Join(t.TempDir(), "overlay.json")
-	if err := os.WriteFile(overlay, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return harness.Build(t, module, ".", "-tags", "nobadger,nomysql,nopgx", "-overlay", overlay)
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,7 +18,6 @@ var (
 	soakSeed     = flag.Uint64("soak-seed", 0, "the seed of TestSoak's plan of faults; 0 is the time")
 	soakEvery    = flag.Duration("soak-every", 20*time.Second, "the time from one fault of TestSoak to the next")
 	soakAttack   = flag.Duration("soak-attack", 5*time.Second, "how long attackers ask each proxy at the end of TestSoak")
-	soakInject   = flag.String("soak-inject", "", "what must make TestSoak fail: over, goroutine, or both")
 )
 
 // soak is a long run of two Caddies and a Traefik, with faults.
@@ -54,9 +52,9 @@ func TestSoak(t *testing.T) {
 		INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');
 		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 100, durable => true);
 		UPDATE rate_limit_rule_limits SET per = '364 days';`+attackRules, 2*(*soakDuration)/keyLife+100, forever))
-	s.load = newSoakLoad(strings.Contains(*soakInject, "over"))
+	s.load = newSoakLoad()
 	upstream := s.load.upstream(t)
-	s.proxies = startSoakProxies(t, s.servers.proxied, upstream, strings.Contains(*soakInject, "goroutine"))
+	s.proxies = startSoakProxies(t, s.servers.proxied, upstream)
 	for _, p := range s.proxies {
 		s.load.urls = append(s.load.urls, p.url)
 	}
@@ -68,7 +66,7 @@ func TestSoak(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer s.load.running.Wait()
 	defer cancel()
-	s.load.run(ctx, upstream)
+	s.load.run(ctx)
 	well := time.Duration(0)
 	for _, e := range s.events {
 		s.sleepUntil(max(e.at, well))

@@ -157,51 +157,6 @@ func TestTimeoutsDoNotProveAnOutage(t *testing.T) {
 	}
 }
 
-// TestOneFailureBesideAnswersIsNoOutage: a pool has one connection that answers. The server
-// refuses further ones after a login of several round trips, or a probe gets none in time. The
-// database is not taken for dead, so the connection goes on deciding requests.
-func TestOneFailureBesideAnswersIsNoOutage(t *testing.T) {
-	full := errors.New("too many connections")
-	for name, refuse := range map[string]answerFunc{
-		"refused": func(context.Context, []*pgdb.Statement) error {
-			time.Sleep(80 * time.Millisecond)
-			return full
-		},
-		"no free one": hang,
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			connection := make(chan struct{}, 1)
-			answer := func(ctx context.Context, statements []*pgdb.Statement) error {
-				select {
-				case connection <- struct{}{}:
-				default:
-					return refuse(ctx, statements)
-				}
-				defer func() { <-connection }()
-				time.Sleep(20 * time.Millisecond)
-				return admit(ctx, statements)
-			}
-			db := &fakeDB{probe: answer, answer: answer}
-			store := newStore(t, db, engine.Options{CleanupProbability: -1})
-			if _, _, err := tryOne(store, time.Second, fakeHits("k")[0]); err != nil {
-				t.Fatal(err)
-			}
-			var group sync.WaitGroup
-			for n := range 1000 {
-				group.Go(func() {
-					_, _, err := tryOne(store, 250*time.Millisecond, fakeHits("k")[0])
-					if errors.Is(err, ratelimit.ErrUnavailable) {
-						t.Errorf("%s: request %d: %v", name, n, err)
-					}
-				})
-				time.Sleep(3 * time.Millisecond)
-			}
-			group.Wait()
-			store.Close()
-		})
-	}
-}
-
 // TestManyTimeouts: a caller that computes each timeout from a deadline never comes with the
 // same one twice. The store does not keep a queue for each.
 func TestManyTimeouts(t *testing.T) {
