@@ -42,7 +42,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 	m := &metrics{
 		collected: map[edge.Resource]bool{},
 		decisions: vec("decisions_total", "Requests by limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied (refused "+
-			"by this limit), would_allow and would_deny (of a limit in the mode shadow), error_passed and error_refused (no decision was possible, and the request passed or was refused), overloaded (the database answers, and no decision came in time), paused (limits are paused). "+
+			"by this limit), would_allow and would_deny (of a limit in the mode shadow), error_passed and error_refused (no decision was possible, and the request passed or was refused), overloaded (the database answers, and no decision came in time). "+
 			"source: postgres, blocked (known to be used up), lease (units charged in advance), memory (dsn memory) or none (no decision).",
 			"prefix", "outcome", "source"),
 		blocked: vec("blocked_total", "Requests of those denied that were refused without asking the database.", "prefix"),
@@ -59,7 +59,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 				"key_revoked, banned, blocked, no_quota, error_passed and error_refused (no decision was possible), overloaded.", "outcome"),
 			limits: vec("policy_decisions_total", "Requests by rule, limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied "+
 				"(refused by this limit), overage (charged beyond the quota), would_allow and would_deny (of a shadow rule), "+
-				"error_passed and error_refused (no decision was possible), overloaded, paused (limits are paused). "+
+				"error_passed and error_refused (no decision was possible), overloaded. "+
 				"source: postgres, blocked (known to be used up), lease (units charged in advance) or none (no decision).",
 				"rule", "limit", "outcome", "source"),
 		},
@@ -76,7 +76,7 @@ type counters struct {
 	allowed, denied           bySource
 	errorPassed, errorRefused prometheus.Counter
 	overloaded                prometheus.Counter
-	blocked, leased, paused   prometheus.Counter
+	blocked, leased           prometheus.Counter
 	wouldAllow, wouldDeny     bySource // of a limit in the mode shadow
 }
 
@@ -113,14 +113,12 @@ func (m *metrics) counters(z *edge.Zone, inMemory bool) counters {
 		}
 	}
 	if z.Mode == policy.Shadow {
-		return counters{wouldAllow: expect(m.decisions, prefix, "would_allow"), wouldDeny: expect(m.decisions, prefix, "would_deny"),
-			paused: m.decisions.WithLabelValues(prefix, "paused", noSource)}
+		return counters{wouldAllow: expect(m.decisions, prefix, "would_allow"), wouldDeny: expect(m.decisions, prefix, "would_deny")}
 	}
 	c := counters{
 		errorPassed:  m.decisions.WithLabelValues(prefix, "error_passed", noSource),
 		errorRefused: m.decisions.WithLabelValues(prefix, "error_refused", noSource),
 		overloaded:   m.decisions.WithLabelValues(prefix, "overloaded", noSource),
-		paused:       m.decisions.WithLabelValues(prefix, "paused", noSource),
 		blocked:      m.blocked.WithLabelValues(prefix),
 		leased:       m.leased.WithLabelValues(prefix),
 	}

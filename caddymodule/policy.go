@@ -97,10 +97,6 @@ func (h *Handler) decidedPolicy(q *edge.Request) {
 		h.policy.undecided(o.Marks, withoutDecision(&q.Outcome))
 		return
 	}
-	if q.Outcome.Paused {
-		h.policy.undecided(o.Marks, "paused")
-		return
-	}
 	first := len(q.Decisions) - len(o.Marks)
 	for i, m := range o.Marks {
 		d := &q.Decisions[first+i]

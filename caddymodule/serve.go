@@ -134,12 +134,6 @@ func (h watcher) Decided(q *edge.Request) {
 		}
 		return
 	}
-	if outcome.Paused {
-		for _, z := range q.Set.Zones {
-			h.counters[z.Index].paused.Inc()
-		}
-		return
-	}
 	for i, z := range q.Set.Zones {
 		c, d := &h.counters[z.Index], &q.Decisions[i]
 		switch {

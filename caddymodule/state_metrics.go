@@ -73,7 +73,7 @@ type collectedStore struct {
 // collectStores adds up what the stores have counted for a config.
 func collectStores(to chan<- prometheus.Metric, stores []collectedStore) {
 	sum := chain.Stats{}
-	up, paused, local := 1.0, 0.0, 0.0
+	up, local := 1.0, 0.0
 	for _, s := range stores {
 		now := s.Stats()
 		now.Subtract(&s.before)
@@ -81,15 +81,11 @@ func collectStores(to chan<- prometheus.Metric, stores []collectedStore) {
 		if s.Unavailable() != nil {
 			up = 0
 		}
-		if s.Paused() {
-			paused = 1
-		}
 		if s.Local().On {
 			local = 1
 		}
 	}
 	gauge(to, "database_up", up, "1 if the databases of all limits answer, 0 if one does not.")
-	gauge(to, "paused", paused, "1 if the limits of a database are paused, else 0.")
 	gauge(to, "local", local, "1 if this process limits by itself because a database makes no decisions (on_error local), else 0.")
 	counter(to, "batches_total", sum.Batches, "Batches of requests that the databases were asked about.", nil)
 	counter(to, "batched_requests_total", sum.Requests, "Requests in these batches.", nil)

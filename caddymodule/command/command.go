@@ -64,7 +64,7 @@ var root = entry{
   caddy pg-ratelimit explain --user acme --path /api/v1/x --ip 192.0.2.1`,
 	commands: []entry{
 		migrateCommand, policyCommand, rulesCommand, tiersCommand, usersCommand, keysCommand, bansCommand, banCommand, unbanCommand,
-		explainCommand, topCommand, getCommand, resetCommand, changesCommand, nodesCommand, settingsCommand, pauseCommand, resumeCommand,
+		explainCommand, topCommand, getCommand, resetCommand, changesCommand, nodesCommand, settingsCommand,
 		auditCommand, usageCommand, pageCommand, replayCommand, upkeepCommand, archiveCommand, forgetCommand,
 	},
 }

@@ -40,7 +40,6 @@ func TestCommandsUseTheDatabaseThatHasIt(t *testing.T) {
 		{"audit", []string{"rule/plan", "ann"}},
 		{"top --since 1h", []string{"rule/plan"}},
 		{"nodes", []string{"both", "here", "there", "rule x"}},
-		{"pause", []string{"paused until"}},
 	} {
 		out := run(strings.Fields(c.command)...)
 		for _, want := range c.wants {

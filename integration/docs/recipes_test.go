@@ -73,7 +73,7 @@ var recipes = map[string]recipe{
 	"A key has leaked":                            {},
 	"Forget a person":                             {owner: true},
 	"Exempt monitoring":                           {after: monitoringIsNotCharged},
-	"Pause all limits":                            {},
+	"Turn all limits off":                         {},
 	"Backup":                                      {owner: true, tool: "pg_dump", after: goesOnAfterARestore},
 	"Uninstall":                                   {alone: leavesNothing},
 }

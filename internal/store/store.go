@@ -20,9 +20,8 @@ type Store struct {
 }
 
 // Open returns a store on db, and closes db in its Close. It does not touch the network
-// yet. n registers the process as a proxy of the database, and lets it obey pauses of the
-// limits; nil does neither. The error is a *ratelimit.FieldError for an option that is out of its range, or a
-// nil db.
+// yet. n registers the process as a proxy of the database; nil does not. The error is a *ratelimit.FieldError for an
+// option that is out of its range, or a nil db.
 func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	rows := local.NewRows(o.Now)
 	o.Rows = rows

@@ -1,7 +1,6 @@
 package batch
 
 import (
-	"errors"
 	"sync"
 	"time"
 )
@@ -83,10 +82,6 @@ func NewQueue(o Options) *Queue {
 	return &Queue{pace: pace{most: startHits}, Timeout: o.Timeout, silent: o.Silent, maxWorkers: o.Workers,
 		decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver}
 }
-
-// ErrPaused is the error of the calls of a queue of a proxy while the limits of the database are
-// paused.
-var ErrPaused = errors.New("ratelimit/postgres: limits are paused")
 
 // Send puts a call into the queue. It arrived now, or before: a queue can pass a call on to another one, which then
 // finishes it. Wait must follow.

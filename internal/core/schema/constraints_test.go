@@ -108,9 +108,6 @@ var refusals = []struct{ constraint, sql string }{
 
 	{"rate_limit_changes_pkey", "INSERT INTO rate_limit_changes (seq, kind, by) OVERRIDING SYSTEM VALUE SELECT min(seq), 'user', 'x' FROM rate_limit_changes"},
 	{"rate_limit_changes:kind_must_be_what_a_table_holds", "INSERT INTO rate_limit_changes (kind, by) VALUES ('users', 'x')"},
-	{"rate_limit_pause:id_must_be_1", "INSERT INTO rate_limit_pause (id, until) VALUES (2, now())"},
-	{"rate_limit_pause:until_must_be_a_time", "INSERT INTO rate_limit_pause (until) VALUES ('infinity')"},
-	{"rate_limit_pause_pkey", "INSERT INTO rate_limit_pause (until) VALUES (now()), (now())"},
 	{"rate_limit_secrets_pkey", "INSERT INTO rate_limit_secrets VALUES ('partition', 'x')"},
 	{"rate_limit_processes_pkey", "INSERT INTO rate_limit_processes VALUES (1, now()), (1, now())"},
 	{"rate_limit_nodes_pkey", "INSERT INTO rate_limit_nodes (node) VALUES ('n'), ('n')"},

@@ -896,7 +896,6 @@ CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	seen        timestamptz NOT NULL DEFAULT now(),
 	problems    text[] NOT NULL DEFAULT '{}',
 	epoch       bigint NOT NULL DEFAULT 0,
-	paused      boolean NOT NULL DEFAULT false,
 	log         oid,
 	local_from  timestamptz,
 	local_until timestamptz,
@@ -914,7 +913,6 @@ COMMENT ON COLUMN rate_limit_nodes.applied_seq IS 'The highest rate_limit_change
 COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row. A proxy is gone 10 seconds after that.';
 COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
 COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process.';
-COMMENT ON COLUMN rate_limit_nodes.paused IS 'Whether it obeys a pause of the limits.';
 COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.';
 COMMENT ON COLUMN rate_limit_nodes.local_from IS 'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since it came to the list.';
 COMMENT ON COLUMN rate_limit_nodes.local_until IS 'When that ended.';
@@ -932,7 +930,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS 'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it has no policy, or another log.';
 CREATE OR REPLACE VIEW rate_limit_proxies AS
 	SELECT n.node, n.region, n.version, n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
-		rate_limit_behind(n.applied_seq, n.log) AS behind, n.paused, n.seen, n.local_from, n.local_until,
+		rate_limit_behind(n.applied_seq, n.log) AS behind, n.seen, n.local_from, n.local_until,
 		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems
 	FROM rate_limit_nodes n WHERE n.system = (SELECT system_identifier FROM pg_control_system());
 COMMENT ON VIEW rate_limit_proxies IS 'The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of another server are not here.';
@@ -961,21 +959,6 @@ INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid
 COMMENT ON TABLE rate_limit_secrets IS 'Random texts that the proxies share and clients must not know.';
 COMMENT ON COLUMN rate_limit_secrets.name IS 'What it is for. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.';
 COMMENT ON COLUMN rate_limit_secrets.value IS 'The secret.';
-CREATE TABLE IF NOT EXISTS rate_limit_pause (
-	id        int NOT NULL DEFAULT 1 CONSTRAINT rate_limit_pause_pkey PRIMARY KEY,
-	until     timestamptz NOT NULL,
-	reason    text,
-	paused_at timestamptz NOT NULL DEFAULT now(),
-	paused_by text NOT NULL DEFAULT session_user,
-	CONSTRAINT id_must_be_1 CHECK (id = 1),
-	CONSTRAINT until_must_be_a_time CHECK (isfinite(until))
-);
-COMMENT ON TABLE rate_limit_pause IS 'A row whose time has not come suspends all limits of this database, of rules and of configurations. Bans and block rules hold. Proxies read it twice a second.';
-COMMENT ON COLUMN rate_limit_pause.id IS 'Always 1: there is one pause.';
-COMMENT ON COLUMN rate_limit_pause.until IS 'When the pause ends by itself.';
-COMMENT ON COLUMN rate_limit_pause.reason IS 'For people.';
-COMMENT ON COLUMN rate_limit_pause.paused_at IS 'When it began.';
-COMMENT ON COLUMN rate_limit_pause.paused_by IS 'The role that made it.';
 `
 
 // policyAnswers is policy_answers.sql.
@@ -1087,14 +1070,14 @@ CREATE TABLE IF NOT EXISTS rate_limit_changes (
 	by     text NOT NULL,
 	before jsonb,
 	after  jsonb,
-	CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban', 'pause'))
+	CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban'))
 );
 CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
 COMMENT ON TABLE rate_limit_changes IS 'What was changed in the tables of the policy, for 30 days. Triggers write it, proxies poll it.';
 COMMENT ON COLUMN rate_limit_changes.seq IS 'The order in which the lines were written. Lines of other transactions may become visible later.';
 COMMENT ON COLUMN rate_limit_changes.xid IS 'The transaction. Proxies use it to find what has become visible since their last poll.';
-COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, key, rule, limit, override, ban, or the pause of all limits.';
+COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, key, rule, limit, override or ban.';
 COMMENT ON COLUMN rate_limit_changes.ref IS
 	'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an override or a ban what it is for: tier/..., user/..., key/<digest>, network/.... NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';
 COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
@@ -1647,7 +1630,6 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 		WHEN kind = 'rule' THEN r->>'name'
 		WHEN kind = 'tier' THEN r->>'tier'
 		WHEN kind = 'user' THEN r->>'user_id'
-		WHEN kind = 'pause' THEN 'limits'
 		WHEN r->>'network' IS NOT NULL THEN concat('network/', r->>'network')
 		WHEN r->>'user_id' IS NOT NULL THEN concat('user/', r->>'user_id')
 		WHEN r->>'key_id' IS NOT NULL THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = (r->>'key_id')::bigint))
@@ -1703,7 +1685,7 @@ DECLARE
 BEGIN
 	FOR logged IN SELECT * FROM (VALUES ('rate_limit_tiers', 'tier', 'tier', ''), ('rate_limit_users', 'user', 'user_id', ''), ('rate_limit_api_keys', 'key', 'id', ''),
 		('rate_limit_rules', 'rule', 'name', ''), ('rate_limit_rule_limits', 'limit', 'rule', 'name'), ('rate_limit_overrides', 'override', 'id', ''),
-		('rate_limit_bans', 'ban', 'id', ''), ('rate_limit_pause', 'pause', 'id', '')) AS t(name, kind, key1, key2)
+		('rate_limit_bans', 'ban', 'id', '')) AS t(name, kind, key1, key2)
 	LOOP
 		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS new_rows'), ('delete', 'REFERENCING OLD TABLE AS old_rows'),
 			('update', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'), ('truncate', '')) AS e(name, transition)

@@ -6,7 +6,7 @@ const (
 	counterMarks = `('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix'), ('rate_limit_processes', 'process')`
 	policyMarks  = `('rate_limit_tiers', 'rank'), ('rate_limit_users', 'period_start'), ('rate_limit_api_keys', 'digest'), ('rate_limit_rules', 'count_by'),
 	('rate_limit_rule_limits', 'on_exceed'), ('rate_limit_overrides', 'limit_name'), ('rate_limit_bans', 'banned_by'), ('rate_limit_changes', 'xid')`
-	nodeMarks    = `('rate_limit_nodes', 'applied_seq'), ('rate_limit_pause', 'paused_at'), ('rate_limit_secrets', 'value')`
+	nodeMarks    = `('rate_limit_nodes', 'applied_seq'), ('rate_limit_secrets', 'value')`
 	historyMarks = `('rate_limit_audit', 'duration_us'), ('rate_limit_metrics', 'latency'), ('rate_limit_usage', 'last_request'), ('rate_limit_usage_hours', 'hour'), ('rate_limit_writers', 'batch'), ('rate_limit_retention', 'keep')`
 
 	othersBegin = `SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")', c.relnamespace::regnamespace, c.relname, t.mark), '; ' ORDER BY t.name)

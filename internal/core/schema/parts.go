@@ -10,7 +10,7 @@ const Counters = counterTables + Nodes
 
 const counterTables = refuseCounters + counters + usage + forget
 
-// Nodes are the registry of the proxies, and the pause of all limits. It is a part of Counters.
+// Nodes are the registry of the proxies. It is a part of Counters.
 const Nodes = refuseNodes + nodes
 
 // History creates the tables, functions and the view of the history, or brings older ones up to

@@ -16,7 +16,6 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 		WHEN kind = 'rule' THEN r->>'name'
 		WHEN kind = 'tier' THEN r->>'tier'
 		WHEN kind = 'user' THEN r->>'user_id'
-		WHEN kind = 'pause' THEN 'limits'
 		WHEN r->>'network' IS NOT NULL THEN concat('network/', r->>'network')
 		WHEN r->>'user_id' IS NOT NULL THEN concat('user/', r->>'user_id')
 		WHEN r->>'key_id' IS NOT NULL THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = (r->>'key_id')::bigint))
@@ -76,7 +75,7 @@ DECLARE
 BEGIN
 	FOR logged IN SELECT * FROM (VALUES ('rate_limit_tiers', 'tier', 'tier', ''), ('rate_limit_users', 'user', 'user_id', ''), ('rate_limit_api_keys', 'key', 'id', ''),
 		('rate_limit_rules', 'rule', 'name', ''), ('rate_limit_rule_limits', 'limit', 'rule', 'name'), ('rate_limit_overrides', 'override', 'id', ''),
-		('rate_limit_bans', 'ban', 'id', ''), ('rate_limit_pause', 'pause', 'id', '')) AS t(name, kind, key1, key2)
+		('rate_limit_bans', 'ban', 'id', '')) AS t(name, kind, key1, key2)
 	LOOP
 		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS new_rows'), ('delete', 'REFERENCING OLD TABLE AS old_rows'),
 			('update', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'), ('truncate', '')) AS e(name, transition)

@@ -4,7 +4,7 @@ package schema
 const NodeIsLive = `(n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AND n.system = (SELECT system_identifier FROM pg_control_system()))`
 
 // NodesReady is whether Nodes has nothing to do.
-const NodesReady = `SELECT (to_regclass('rate_limit_pause') IS NOT NULL AND to_regclass('rate_limit_nodes') IS NOT NULL
+const NodesReady = `SELECT (to_regclass('rate_limit_nodes') IS NOT NULL
 	AND to_regclass('rate_limit_secrets') IS NOT NULL AND to_regclass('rate_limit_proxies') IS NOT NULL)::int`
 
 // Cannot is why the role of a session can make no decisions, as the statements that would let it; NULL if it can.

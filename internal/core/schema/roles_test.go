@@ -82,7 +82,6 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"SELECT rate_limit_rotate_key(min(id), '1 h', sha256('new')) FROM rate_limit_api_keys",
 		"DELETE FROM rate_limit_users WHERE user_id = 'eve'", "UPDATE rate_limit_tiers SET tier = 'silver' WHERE tier = 'gold'", "SELECT rate_limit_delete_tier('silver')",
 		"INSERT INTO rate_limit_bans (user_id) VALUES ('eve')", "DELETE FROM rate_limit_bans",
-		"INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')", "UPDATE rate_limit_pause SET until = now() + interval '2 h'", "DELETE FROM rate_limit_pause",
 		"SELECT * FROM rate_limit_metrics",
 		"SELECT * FROM rate_limit_audited, rate_limit_minutes, rate_limit_top(now()), rate_limit_usage_between('ann', now()::date, now()::date)",
 	} {
@@ -121,7 +120,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	for _, forbidden := range []string{
 		"INSERT INTO rate_limit_bans (user_id) VALUES ('bob')", "UPDATE rate_limit_bans SET until = now()", "DELETE FROM rate_limit_bans", "SELECT rate_limit_rule('plan', per_hour => 1000000)",
 		"SELECT after FROM rate_limit_changes", "DELETE FROM rate_limit_changes", "UPDATE rate_limit_users SET tier = 'pro'", "INSERT INTO rate_limit_rules (name) VALUES ('x')",
-		"INSERT INTO rate_limit_pause (until) VALUES (now() + interval '1 h')", "INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('x'), 'ann')", "DELETE FROM rate_limit_overrides", "UPDATE rate_limit_tiers SET rank = 0",
+		"INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('x'), 'ann')", "DELETE FROM rate_limit_overrides", "UPDATE rate_limit_tiers SET rank = 0",
 		"INSERT INTO rate_limit_changes (kind, by) VALUES ('user', 'x')", "SELECT by FROM rate_limit_changes", "SELECT FROM rate_limit_audit", "SELECT FROM rate_limit_usage", "SELECT FROM rate_limit_metrics",
 		"SELECT FROM rate_limit_audited", "SELECT FROM rate_limit_minutes", "SELECT rate_limit_top(now())", "SELECT rate_limit_usage_between('ann', now()::date, now()::date)", "TRUNCATE rate_limit_ephemeral",
 		"UPDATE rate_limit_rules SET name = 'x'", "SELECT rate_limit_delete_tier('pro')", "SELECT rate_limit_revoke_key(1)", "SELECT rate_limit_rotate_key(1, '1 h', sha256('x'))", "SELECT rate_limit_recent('ann')",

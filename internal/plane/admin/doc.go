@@ -12,7 +12,7 @@
 //   - policy_file.go: the policy as a file
 //   - users.go, keys.go, override.go: users and tiers, API keys, overrides and bans
 //   - explain.go, left.go: what the policy does with a request, and what is left of limits
-//   - counters.go, proxies.go: counters; the proxies, the pause of all limits, and the log of changes
+//   - counters.go, proxies.go: counters; the proxies, and the log of changes
 //   - audit.go, history.go: what the history says
 //   - forget.go: what is stored about a person
 //   - texts.go: texts for people that commands and the page share

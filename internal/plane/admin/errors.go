@@ -89,7 +89,7 @@ func (d *Database) failure(err error) error {
 
 // missingPart says what is missing by a message of the server.
 func missingPart(message string) string {
-	for _, name := range []string{"rate_limit_nodes", "rate_limit_proxies", "rate_limit_pause", "n.epoch"} {
+	for _, name := range []string{"rate_limit_nodes", "rate_limit_proxies", "n.epoch"} {
 		if strings.Contains(message, name) {
 			return "the tables of the registry of proxies are"
 		}

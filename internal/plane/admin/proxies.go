@@ -22,9 +22,7 @@ type Node struct {
 	Policy bool `json:"policy"`
 	// Behind is how many changes the proxy has yet to apply. Nil is none without a policy, else
 	// unknown: the proxy has not read the tables since they were restored.
-	Behind *int64 `json:"behind"`
-	// Paused is whether it obeys a Pause.
-	Paused bool      `json:"paused"`
+	Behind *int64    `json:"behind"`
 	Seen   time.Time `json:"seen"`
 	// LocalFrom and LocalUntil are when it last limited by itself, because the database made no decisions.
 	// Nil is never.
@@ -41,7 +39,7 @@ type Node struct {
 // Nodes returns the proxies in the order of their names.
 func (d *Database) Nodes(ctx context.Context) ([]Node, error) {
 	w := d.work(ctx)
-	nodes := list[Node](w, `SELECT p.node, p.region, p.version, p.live, p.ended, p.cannot, p.epoch, p.policy, p.behind, p.paused, p.seen, p.local_from, p.local_until, p.seconds_ago, p.problems
+	nodes := list[Node](w, `SELECT p.node, p.region, p.version, p.live, p.ended, p.cannot, p.epoch, p.policy, p.behind, p.seen, p.local_from, p.local_until, p.seconds_ago, p.problems
 FROM rate_limit_proxies p ORDER BY node`)
 	if w.err != nil || d.policy == "" {
 		return nodes, w.err
@@ -60,7 +58,6 @@ func AddObeying(nodes, obeying []Node) []Node {
 	for _, n := range obeying {
 		same := slices.IndexFunc(nodes, func(other Node) bool { return other.Node == n.Node && other.Epoch == n.Epoch })
 		if same < 0 {
-			n.Paused = false // that is about another server
 			n.Elsewhere = true
 			nodes = append(nodes, n)
 			continue
@@ -68,36 +65,6 @@ func AddObeying(nodes, obeying []Node) []Node {
 		nodes[same].Policy, nodes[same].Behind, nodes[same].Problems = n.Policy, n.Behind, n.Problems
 	}
 	return nodes
-}
-
-// Pause suspends all limits of the database, of rules and of configurations, until its time. Bans and
-// block rules hold.
-type Pause struct {
-	Until    time.Time `json:"until"`
-	Reason   *string   `json:"reason"`
-	PausedAt time.Time `json:"paused_at"`
-	PausedBy string    `json:"paused_by"`
-}
-
-// Pause pauses all limits from now on. It replaces a pause that is in force. reason may be "".
-func (d *Database) Pause(ctx context.Context, lasts time.Duration, reason string) (*Pause, error) {
-	return row[Pause](ctx, d, `INSERT INTO rate_limit_pause (until, reason, paused_by) VALUES (now() + $1::interval, nullif($2::text, ''), session_user)
-ON CONFLICT (id) DO UPDATE SET until = excluded.until, reason = excluded.reason, paused_at = now(), paused_by = excluded.paused_by
-RETURNING until, reason, paused_at, paused_by`, intervalOf(lasts), reason)
-}
-
-// Resume ends the pause.
-func (d *Database) Resume(ctx context.Context) error {
-	ended, err := value[bool](ctx, d, "DELETE FROM rate_limit_pause RETURNING until > now()")
-	if err == nil && (ended == nil || !*ended) {
-		err = notFound("limits: not paused")
-	}
-	return err
-}
-
-// Paused returns the pause that is in force, or nil.
-func (d *Database) Paused(ctx context.Context) (*Pause, error) {
-	return row[Pause](ctx, d, "SELECT until, reason, paused_at, paused_by FROM rate_limit_pause WHERE until > now()")
 }
 
 // Changes returns the changes of the last duration, the latest first, at most so many: rows of rate_limit_changed.

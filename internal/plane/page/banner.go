@@ -17,7 +17,6 @@ type bannerSection struct {
 	Text      string         `json:"text"`
 	Remarks   []string       `json:"notes"`
 	Database  bannerDatabase `json:"database"`
-	Pause     *admin.Pause   `json:"pause"`
 	Recording bool           `json:"recording"` // the history has requests of this hour
 	Loading   bool           `json:"loading"`
 	Figures   []shownText    `json:"figures"`
@@ -35,8 +34,8 @@ type bannerDatabase struct {
 const (
 	levelOK, levelWarn, levelBad = "ok", "warn", "bad"
 
-	modeEnforcing, modePaused, modeDown, modeNoProxies = "enforcing", "paused", "database_down", "no_proxies"
-	modeRecovering, modeCannot, modeUndecided          = "recovering", "cannot_decide", "requests_without_a_decision"
+	modeEnforcing, modeDown, modeNoProxies    = "enforcing", "database_down", "no_proxies"
+	modeRecovering, modeCannot, modeUndecided = "recovering", "cannot_decide", "requests_without_a_decision"
 )
 
 // headline is a mode for people.
@@ -56,7 +55,7 @@ const (
 // banner says in what state the limits are. The caller holds the mutex.
 func (c *collector) banner() bannerSection {
 	b := bannerSection{
-		At: c.now.UTC(), Level: levelOK, Remarks: []string{}, Pause: c.pause, Recording: len(c.minutes) > 0,
+		At: c.now.UTC(), Level: levelOK, Remarks: []string{}, Recording: len(c.minutes) > 0,
 		Database: bannerDatabase{Up: c.up}, Loading: c.up && c.loading(),
 	}
 	if c.now.IsZero() {
@@ -127,11 +126,6 @@ func (c *collector) judge(b *bannerSection) {
 		b.Remarks = append(b.Remarks, onErrorText)
 	case time.Since(c.back) < recoverTime:
 		b.set(levelWarn, modeRecovering, "The database answers again since "+c.back.UTC().Format(time.TimeOnly)+" UTC.")
-	case c.pause != nil:
-		b.set(levelWarn, modePaused, fmt.Sprintf("All limits are paused until %s by %s.", clock(c.pause.Until, b.At), c.pause.PausedBy))
-		if c.pause.Reason != nil {
-			b.Remarks = append(b.Remarks, "The reason: "+*c.pause.Reason)
-		}
 	default:
 		b.set(levelOK, modeEnforcing, "Limits are enforced by "+counted(int64(len(live)), "proxy", "proxies")+".")
 		if shadows := c.modes["shadow"]; shadows > 0 {

@@ -48,7 +48,6 @@ type collector struct {
 	latency  time.Duration // of the last look at the registry
 	now      time.Time     // by the clock of the server, at the last look
 	proxies  []admin.Node  // in the order of their names
-	pause    *admin.Pause
 	minutes  []admin.Minute
 	changes  []admin.Row // of the last hour
 	// ruleChanges are those of rules, limits and tiers.
@@ -197,7 +196,7 @@ func (c *collector) loading() bool {
 	return false
 }
 
-// look reads the registry and the pause.
+// look reads the registry.
 func (c *collector) look(ctx context.Context, db *admin.Database) error {
 	asked := time.Now()
 	nodes, err := db.Nodes(ctx)
@@ -205,14 +204,10 @@ func (c *collector) look(ctx context.Context, db *admin.Database) error {
 		return err
 	}
 	latency := time.Since(asked)
-	pause, err := db.Paused(ctx)
-	if err != nil {
-		return err
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	nodes = admin.AddObeying(nodes, c.obeying)
-	c.latency, c.pause, c.now = latency, pause, time.Now()
+	c.latency, c.now = latency, time.Now()
 	if len(nodes) > 0 {
 		c.now = nodes[0].Seen.Add(time.Duration(nodes[0].SecondsAgo * float64(time.Second)))
 	}

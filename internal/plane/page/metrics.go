@@ -54,7 +54,6 @@ func (n numbers) Collect(to chan<- prometheus.Metric) {
 	if !c.up {
 		return
 	}
-	gauge("paused", "1 if all limits of the database are paused, else 0.", oneIf(c.pause != nil))
 	for i := range c.proxies {
 		p := &c.proxies[i]
 		node, version := p.Node, ""

@@ -76,9 +76,6 @@ func (c *collector) remarks(p *admin.Node) (all []remark) {
 		say(levelWarn, "counts in another database, which this page does not show.")
 		return all
 	}
-	if c.pause != nil != p.Paused {
-		say(levelWarn, map[bool]string{true: "does not obey the pause yet.", false: "still obeys a pause that has ended."}[c.pause != nil])
-	}
 	if !p.Policy && len(c.modes) > 0 {
 		say(levelWarn, "has no policy, so the rules do not apply there.")
 	}

@@ -38,8 +38,6 @@ func decisionText(rules ruleNames, d *admin.Row) string {
 	quota, hasQuota := d.Get("quota").(int64)
 	remaining, hasRemaining := d.Get("remaining").(int64)
 	switch {
-	case decision == "allowed" && reason == "paused":
-		return "Passed: all limits were paused."
 	case decision == "allowed" && !hasQuota:
 		return "Passed: no limit applied."
 	case decision == "allowed" && !hasRemaining:

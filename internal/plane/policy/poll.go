@@ -172,8 +172,6 @@ func (c *changes) add(kind, ref string, all bool) {
 	case "tier", "rule", "limit":
 		c.rules = true
 		return
-	case "pause": // see postgres.Store.Paused
-		return
 	case "user":
 		c.identities = c.identities || all
 		c.users = append(c.users, ref)

@@ -107,7 +107,7 @@ func ask(s *Site, q *Request) (looked bool) {
 	case !q.Verdict.Simple:
 		ShadowsLast(&q.Verdict)
 	}
-	if q.failure == nil && q.Verdict.Reason != policy.NotRefused && !p.Live.Lift(&q.Verdict) {
+	if q.failure == nil && q.Verdict.Reason != policy.NotRefused {
 		q.Outcome = RefusalOf(&q.Verdict)
 	}
 	if q.failure != nil {

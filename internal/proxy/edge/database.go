@@ -95,7 +95,7 @@ func (d *Database) failed(err error) {
 	}
 }
 
-// notice logs that limits are paused, or not any more.
+// notice logs that limits are local, or exact again.
 func (d *Database) notice(text string) {
 	if atomic.LoadInt32(&d.closed) == 0 {
 		d.log(Line{Level: Warn, Text: text})
@@ -161,7 +161,7 @@ func (u *Use) policy(at *Places) (*ProxyPolicy, error) {
 	shared, failure := u.Share(fmt.Sprintf("policy %#v %#v", d.Settings, counters.Settings), func() (Resource, error) {
 		o := ProxyPolicyOptions{AutoMigrate: d.Settings.AutoMigrate, Remember: p.Remember,
 			OnError: func(err error) { d.policyFailed(counters, err) }}
-		live, err := OpenProxyPolicy(counters.Store, d.Store, d.DB, o)
+		live, err := OpenProxyPolicy(d.Store, d.DB, o)
 		return live, err
 	})
 	if failure != nil {

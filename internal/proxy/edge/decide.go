@@ -48,9 +48,6 @@ type Outcome struct {
 	// Decision is the decision on Hit, or nil if no decision was made.
 	Decision *ratelimit.Decision
 
-	// Paused: limits are paused. The request passes them, and nothing is charged.
-	Paused bool
-
 	// Err is why no decision was possible.
 	Err error
 }
@@ -60,9 +57,6 @@ type Outcome struct {
 func (d *Decider) Take(q *Request) Outcome {
 	if len(q.Hits) == 0 {
 		return Outcome{}
-	}
-	if d.paused() {
-		return PausedOutcome()
 	}
 	ctx := background
 	if !d.Began.IsZero() {

@@ -23,9 +23,6 @@ func (p *Proxy) openHistory(d *Database, s HistorySettings) (*history.Writer, er
 	return history.New(d.DB, settings)
 }
 
-// pausedReason is the reason in the history of a request that passes because limits are paused.
-const pausedReason = "paused"
-
 // SetRecord sets in a record what happened to a request. The caller sets the other fields: Time, Duration, Address, Host,
 // Method, Path, Route and Audit. A user that the policy does not know is left as it is. Key and Also are
 // set only if the request may be in the audit log.
@@ -43,10 +40,6 @@ func SetRecord(r *history.Record, q *Request) {
 		r.User = p.Ended.User
 	}
 	hits := q.Hits
-	if o.Paused {
-		r.Reason = pausedReason
-		hits = nil
-	}
 	if len(hits) == 0 {
 		setRule(r, p)
 	} else {
@@ -211,7 +204,7 @@ func addShadows(w *history.Writer, r *history.Record, q *Request) {
 		}
 	}
 	first := len(hits) - len(p.Marks)
-	if first < 0 || len(decisions) < len(hits) || o.Paused {
+	if first < 0 || len(decisions) < len(hits) {
 		return
 	}
 	for i := 0; i < first; i++ {

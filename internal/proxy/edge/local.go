@@ -6,7 +6,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// UseStore sets the store. Without it, no request is decided with Local, and pauses have no effect.
+// UseStore sets the store. Without it, no request is decided with Local.
 func (d *Decider) UseStore(counters ratelimit.Store) {
 	d.Store = counters
 	d.inPostgres = Postgres(counters)
@@ -14,9 +14,6 @@ func (d *Decider) UseStore(counters ratelimit.Store) {
 		d.inPostgres.UseLocal()
 	}
 }
-
-// paused reports whether all limits are paused.
-func (d *Decider) paused() bool { return d.inPostgres != nil && d.inPostgres.Paused() }
 
 // TakeLocal is the outcome of a request for which the store has made no decision because of err.
 func (d *Decider) TakeLocal(q *Request, err error) Outcome {

@@ -5,9 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // started is the epoch of this process.
@@ -54,26 +52,3 @@ func (p *Proxy) node(d *Database) *registry.Node {
 		},
 	}
 }
-
-// Paused reports whether the limits of a store's database are paused.
-func Paused(counters ratelimit.Store) bool {
-	s := Postgres(counters)
-	return s != nil && s.Paused()
-}
-
-// Lift withdraws a refusal by a limit without a quota while limits are paused. It reports whether it has
-// withdrawn one.
-func (p *ProxyPolicy) Lift(o *policy.Verdict) bool {
-	if o.Reason != policy.NoQuota || !Paused(p.counters) {
-		return false
-	}
-	o.Reason = policy.NotRefused
-	o.Status = 0
-	o.Message = ""
-	o.RetryAfter = 0
-	o.Mark = nil
-	return true
-}
-
-// PausedOutcome is that of a request while limits are paused.
-func PausedOutcome() Outcome { return Outcome{Paused: true} }

@@ -9,11 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// ProxyPolicy is the policy of a database at a proxy, with the store that counts.
-type ProxyPolicy struct {
-	live     *policy.Policy
-	counters ratelimit.Store
-}
+// ProxyPolicy is the policy of a database at a proxy.
+type ProxyPolicy struct{ live *policy.Policy }
 
 // ProxyPolicyOptions are the settings of a ProxyPolicy.
 type ProxyPolicyOptions struct {
@@ -24,9 +21,8 @@ type ProxyPolicyOptions struct {
 }
 
 // OpenProxyPolicy returns the policy in the database of a store. OpenStore has returned store and db.
-// The limits are counted in counters, which may be another store.
 // OpenProxyPolicy does not touch the network yet, see Prepare.
-func OpenProxyPolicy(counters, store ratelimit.Store, db pgdb.DB, o ProxyPolicyOptions) (*ProxyPolicy, error) {
+func OpenProxyPolicy(store ratelimit.Store, db pgdb.DB, o ProxyPolicyOptions) (*ProxyPolicy, error) {
 	if db == nil {
 		return nil, PolicyNeedsPostgres()
 	}
@@ -42,7 +38,7 @@ func OpenProxyPolicy(counters, store ratelimit.Store, db pgdb.DB, o ProxyPolicyO
 	if err != nil {
 		return nil, err
 	}
-	return &ProxyPolicy{live, counters}, nil
+	return &ProxyPolicy{live}, nil
 }
 
 // Prepare reads the rules and begins to ask for changes, in the background.

@@ -124,11 +124,7 @@ func Take(s *Site, q *Request) {
 // Fail is Take for a request for which a queue has made no decision because of an error.
 func Fail(s *Site, q *Request, err error) {
 	addHits(s, q)
-	if errors.Is(err, batch.ErrPaused) {
-		q.Outcome = PausedOutcome()
-	} else {
-		q.Outcome = s.Decider.TakeLocal(q, err)
-	}
+	q.Outcome = s.Decider.TakeLocal(q, err)
 	taken(s, q)
 }
 
@@ -175,7 +171,7 @@ func taken(s *Site, q *Request) {
 	case s.Outage == nil:
 	case q.Outcome.Err != nil:
 		LogNoDecision(s, q)
-	case s.Outage.IsUnderWay() && !q.Outcome.Paused:
+	case s.Outage.IsUnderWay():
 		s.Outage.AnswersAgain(s.Log, q.Decisions)
 	}
 	if q.failure != nil && q.Outcome.Status == 0 {

@@ -44,8 +44,6 @@ type Store interface {
 	// Stats returns the counts as of now.
 	Stats() Stats
 
-	// SetPaused says that limits are paused, or not any more.
-	SetPaused(paused bool)
 	// SeeTimeline reads the result of timeline.SQL, which was sent at a time.
 	SeeTimeline(read *pgdb.Statement, sent time.Time)
 	// Tick does what is due about twice a second.

@@ -38,7 +38,6 @@ func (l *Link) Await(ctx context.Context) error { return l.Next.Await(ctx) }
 func (l *Link) Ready() bool                     { return l.Next.Ready() }
 func (l *Link) Unavailable() error              { return l.Next.Unavailable() }
 func (l *Link) Stats() Stats                    { return l.Next.Stats() }
-func (l *Link) SetPaused(paused bool)           { l.Next.SetPaused(paused) }
 func (l *Link) Tick()                           { l.Next.Tick() }
 
 func (l *Link) Charge(subject string, row lease.RowID, limit *ratelimit.Limit, units int64) {

@@ -18,10 +18,6 @@ func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*bat
 	q = batch.NewQueue(batch.Options{
 		Timeout: timeout, Workers: s.workers, Silent: s.engine.server.silent, Fill: fill, Deliver: deliver,
 		Decide: func(calls []*batch.Call, deadline time.Time) {
-			if atomic.LoadInt32(&s.paused) != 0 {
-				batch.Finish(q, calls, batch.ErrPaused)
-				return
-			}
 			if s.place.Divert != nil && s.place.Divert(q, calls) {
 				return
 			}

@@ -48,7 +48,7 @@ func TestAProxyIsInTheRegistry(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]string{
 		"an empty database":    "",
-		"the tables of counts": engine.TableSQL + "DROP TABLE rate_limit_nodes, rate_limit_pause CASCADE",
+		"the tables of counts": engine.TableSQL + "DROP TABLE rate_limit_nodes CASCADE",
 	} {
 		for driver := range drivers.All {
 			t.Run(name+", "+driver, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestTwoProcessesOfOneName(t *testing.T) {
 // there is no registry.
 func TestRegistryWithoutPrivileges(t *testing.T) {
 	t.Parallel()
-	for name, tables := range map[string]string{"missing": "DROP TABLE rate_limit_nodes, rate_limit_pause CASCADE", "there": "SELECT 1"} {
+	for name, tables := range map[string]string{"missing": "DROP TABLE rate_limit_nodes CASCADE", "there": "SELECT 1"} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
 			role := "counts_" + s.text("SELECT current_database()")
@@ -113,8 +113,8 @@ func TestRegistryWithoutPrivileges(t *testing.T) {
 				return s.reported
 			}
 			await.Within(t, longTime, "the report", func() bool { return len(reports()) > 0 })
-			if !takeOne(t, store, hitOn("p", 5, false)).Allowed || store.Paused() {
-				t.Error("a hit was refused, or limits are paused")
+			if !takeOne(t, store, hitOn("p", 5, false)).Allowed {
+				t.Error("a hit was refused")
 			}
 			decisions := make([]ratelimit.Decision, 1)
 			if !store.TakeLocal(ratelimit.ErrUnavailable, []ratelimit.Hit{hitOn("p", 5, true)}, decisions) || !store.Local().On {
@@ -135,7 +135,7 @@ func TestAProxyThatCannotDecideSaysSo(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	role := "decides_nothing_" + s.text("SELECT current_database()")
-	if _, err := s.conn.PgConn().Exec(context.Background(), engine.TableSQL+"CREATE ROLE "+role+"; GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, rate_limit_durable TO "+role+"; GRANT SELECT ON rate_limit_pause TO "+role).ReadAll(); err != nil {
+	if _, err := s.conn.PgConn().Exec(context.Background(), engine.TableSQL+"CREATE ROLE "+role+"; GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, rate_limit_durable TO "+role).ReadAll(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.exec("DROP OWNED BY " + role); s.exec("DROP ROLE " + role) })
@@ -167,7 +167,7 @@ type lostDB struct {
 	mu        sync.Mutex
 	state     int
 	swallowed atomic.Int64 // charges of which the answer was lost
-	polls     atomic.Int64 // for a pause
+	polls     atomic.Int64 // of the registry
 }
 
 // How a lostDB treats statements.
@@ -187,7 +187,7 @@ func (d *lostDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	d.mu.Lock()
 	state := d.state
 	d.mu.Unlock()
-	if strings.Contains(statements[0].SQL, "rate_limit_pause") {
+	if strings.HasPrefix(statements[0].SQL, "SELECT count(*) FROM rate_limit_nodes") {
 		defer d.polls.Add(1)
 	}
 	if m := engine.Meanings()[statements[0].SQL]; state == answerIsLost && m.Kind == "take" && m.Durable {
@@ -202,69 +202,4 @@ func (d *lostDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 		return errors.New("lost")
 	}
 	return d.DB.Run(ctx, statements)
-}
-
-// A pause is obeyed within a second, said each time, and ends by a command or by itself, also while
-// the database is away. Leases are given back when it begins.
-func TestPause(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	db := &lostDB{DB: s.db("")}
-	var mu sync.Mutex
-	var notices []string
-	store := s.proxy(db, engine.Options{CleanupProbability: -1}, registry.Node{Name: "n", Epoch: 1, Notice: func(text string) {
-		mu.Lock()
-		defer mu.Unlock()
-		notices = append(notices, text)
-	}})
-	store.Prepare()
-	s.wantNodes("n 1")
-	h := hitOn("p", 100000, false)
-	h.Limit.Lease = 0.1
-	await.Within(t, longTime, "a lease", func() bool {
-		takeOne(t, store, h)
-		return store.Stats().LeasedUnits > 0
-	})
-	pause := func(lasts string) {
-		await.Within(t, longTime, "the pause", func() bool { // a short one may end before it is noticed
-			s.exec("INSERT INTO rate_limit_pause (until, reason) VALUES (now() + $1::interval, 'a test') ON CONFLICT (id) DO UPDATE SET until = excluded.until", lasts)
-			return store.Paused()
-		})
-	}
-	pause("200000 years")
-	if units := store.Stats().LeasedUnits; units != 0 {
-		t.Errorf("%d units are held in the pause", units)
-	}
-	await.Within(t, longTime, "the registry", func() bool { return s.text("SELECT paused::text FROM rate_limit_nodes") == "true" })
-	for range 100 { // of callers that do not ask whether limits are paused, such as those that count for bans
-		takeOne(t, store, h)
-	}
-	if units := store.Stats().LeasedUnits; units != 0 {
-		t.Errorf("%d units are held in the pause", units)
-	}
-	s.exec("DELETE FROM rate_limit_pause")
-	await.Within(t, longTime, "the end of the pause", func() bool { return !store.Paused() })
-	await.Within(t, longTime, "a lease after the pause", func() bool {
-		takeOne(t, store, h)
-		return store.Stats().LeasedUnits > 0
-	})
-
-	pause("1 hour")
-	db.set(lost)
-	polls := db.polls.Load()
-	await.Within(t, longTime, "two polls without an answer", func() bool { return db.polls.Load() >= polls+2 })
-	if !store.Paused() {
-		t.Error("the pause ended with the connection")
-	}
-	db.set(answers)
-	s.exec("DELETE FROM rate_limit_pause")
-	await.Within(t, longTime, "the end of the pause", func() bool { return !store.Paused() })
-	pause("4 s")
-	db.set(lost)
-	await.Within(t, longTime, "the end of the pause by itself", func() bool { return !store.Paused() })
-	mu.Lock()
-	defer mu.Unlock()
-	if len(notices) < 3 || !strings.HasPrefix(notices[0], "limits are paused until ") || !strings.Contains(notices[0], ": a test. Bans") || notices[1] != "limits apply again" {
-		t.Errorf("notices: %q", notices)
-	}
 }

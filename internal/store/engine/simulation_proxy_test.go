@@ -53,7 +53,7 @@ func newSimProxy(run *simRun, number int) *simProxy {
 	}
 	p.decider = edge.Decider{Timeout: run.plan.timeout, OnError: edge.Local}
 	p.decider.UseStore(p.store)
-	p.policy, err = edge.OpenProxyPolicy(p.store, p.store, db, edge.ProxyPolicyOptions{Random: random})
+	p.policy, err = edge.OpenProxyPolicy(p.store, db, edge.ProxyPolicyOptions{Random: random})
 	if err != nil {
 		panic(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/known"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -104,7 +103,6 @@ type Store struct {
 	close   context.CancelFunc
 	leasing *batch.Queue // of batches without requests
 	past    past
-	paused  int32 // 1 while limits are paused; atomic
 	closed  int32 // 1 after Close; atomic
 
 	mu     sync.Mutex                     // guards all that follows
@@ -323,26 +321,6 @@ func (s *Store) busy() bool {
 		}
 	}
 	return false
-}
-
-// SetPaused implements chain.Store. A pause gives all leases back, and none begins in it: what
-// decides by them in memory then needs not ask whether limits are paused.
-func (s *Store) SetPaused(paused bool) {
-	now := int32(0)
-	if paused {
-		now = 1
-	}
-	if atomic.SwapInt32(&s.paused, now) == now {
-		return
-	}
-	if s.engine.leases == nil {
-		return
-	}
-	if paused {
-		lease.End(s.engine.leases.Set)
-	} else {
-		lease.Begin(s.engine.leases.Set)
-	}
 }
 
 // Tick implements chain.Store.

@@ -44,7 +44,6 @@ type Store struct {
 	report  func(error)
 
 	state  int32         // atomic
-	paused int32         // 1 while limits are paused; atomic
 	stores []chain.Store // by part; they do not change
 
 	mu     sync.Mutex // guards all that follows
@@ -111,7 +110,6 @@ func (s *Store) find(ctx context.Context) (bool, bool, error) {
 		if err != nil {
 			return false, false, err
 		}
-		one.SetPaused(atomic.LoadInt32(&s.paused) != 0)
 		s.stores = append(s.stores, one)
 	}
 	atomic.StoreInt32(&s.state, found)
@@ -325,20 +323,6 @@ func (s *Store) Stats() chain.Stats {
 		sum.Add(&stats)
 	}
 	return sum
-}
-
-// SetPaused implements chain.Store.
-func (s *Store) SetPaused(paused bool) {
-	now := int32(0)
-	if paused {
-		now = 1
-	}
-	s.mu.Lock() // find opens stores
-	defer s.mu.Unlock()
-	atomic.StoreInt32(&s.paused, now)
-	for _, one := range s.all() {
-		one.SetPaused(paused)
-	}
 }
 
 // Tick implements chain.Store.

@@ -34,8 +34,14 @@ type liveProxies struct {
 
 // readLive reads how many proxies there are. After an outage, those that have not come back yet count.
 func (r *Registry) readLive(s *pgdb.Statement, now time.Time) {
+	r.fail("read", s.Err)
+	if s.Err != nil {
+		r.readAt = retryAt(now, &r.readIn)
+		return
+	}
+	r.readIn = 0
 	counts := results.Bigints(s.Result)
-	if s.Err != nil || len(counts) != 1 {
+	if len(counts) != 1 {
 		return
 	}
 	t := &r.others

@@ -1,7 +1,7 @@
 // Package registry keeps the row of this process in the registry of proxies, rate_limit_nodes. It reads there how many
-// proxies there are, and obeys a pause of all limits.
+// proxies there are.
 //
-//   - registry.go: the loop. row.go: the row. pause.go: a pause. live.go: other proxies, and local limits.
+//   - registry.go: the loop. row.go: the row. live.go: other proxies, and local limits.
 package registry
 
 import (
@@ -34,8 +34,7 @@ type Node struct {
 	// Epoch is another number after each start of the process. Stores of one process on one
 	// database have the same Name and Epoch, and share a row.
 	Epoch int64
-	// Notice is called when a pause of the limits begins, each minute until it ends, and when it ends, and when limits
-	// are local or exact again. It must not block. Nil drops the text.
+	// Notice is called when limits are local, and when they are exact again. It must not block. Nil drops the text.
 	Notice func(text string)
 	// Leave is called when the store is closed. It reports whether no other store has the row, which then says that the
 	// process has ended. Nil is true.
@@ -48,8 +47,6 @@ type Store interface {
 	Prepare()
 	Ready() bool
 	Unavailable() error
-	// SetPaused says that limits are paused, or not any more.
-	SetPaused(paused bool)
 	// SetProxies says how many proxies there are, this one included.
 	SetProxies(n int64)
 	// SeeTimeline reads the result of timeline.SQL, which was sent at a time.
@@ -68,7 +65,7 @@ type Options struct {
 }
 
 const (
-	// pollInterval is the mean time between two polls for a pause of the limits. Up to a quarter more or less keeps the
+	// pollInterval is the mean time between two polls. Up to a quarter more or less keeps the
 	// proxies from asking at the same moment, after they have got an answer or the end of their connections at the same
 	// moment.
 	pollInterval = 500 * time.Millisecond
@@ -88,14 +85,13 @@ const (
 	longestRetry = time.Minute
 )
 
-// Registry renews the row of a store in the registry of proxies, and finds a pause there. One
-// goroutine uses it, except for what mutexes guard.
+// Registry renews the row of a store in the registry of proxies. One goroutine
+// uses it, except for what mutexes guard.
 type Registry struct {
 	db      pgdb.DB
 	store   Store
-	node    *Node // nil: there is no row, and no pause
+	node    *Node // nil: there is no row
 	options Options
-	pause   pause
 
 	closing context.Context // ends with End
 	stop    context.CancelFunc
@@ -135,7 +131,6 @@ func New(db pgdb.DB, s Store, n *Node, o Options) *Registry {
 		db: db, store: s, node: n, options: o, closing: closing, stop: stop, applied: applied{seq: -1}, running: make(chan struct{}),
 		failures: make(map[string]string),
 	}
-	r.pause.set = func(paused bool) { s.SetPaused(paused) }
 	return r
 }
 
@@ -161,7 +156,6 @@ func (r *Registry) End() {
 	if r.node == nil {
 		return
 	}
-	r.pause.end()
 	last := r.node.Leave == nil || r.node.Leave()
 	if !atomic.CompareAndSwapInt32(&r.started, 0, 1) {
 		<-r.running
@@ -185,13 +179,12 @@ func (r *Registry) run() {
 				r.store.Prepare() // no request may come that would have them made
 			}
 		}
-		r.notify(time.Now())
 		r.noticeLocal(time.Now())
 		batch.Sleep(r.closing, time.Duration((0.75+r.options.Random()/2)*float64(interval)))
 	}
 }
 
-// beat polls for a pause and for another timeline, and renews the row if that is due.
+// beat counts the proxies, looks for another timeline, and renews the row if that is due.
 func (r *Registry) beat(now time.Time) {
 	r.store.Tick()
 	ctx, cancel := context.WithTimeout(r.closing, nodeTimeout)
@@ -205,8 +198,7 @@ func (r *Registry) beat(now time.Time) {
 	}
 	var statements, writes []*pgdb.Statement
 	if !now.Before(r.readAt) {
-		statements = append(statements, &pgdb.Statement{SQL: pauseSQL}, &pgdb.Statement{SQL: timeline.SQL},
-			&pgdb.Statement{SQL: liveSQL})
+		statements = append(statements, &pgdb.Statement{SQL: liveSQL}, &pgdb.Statement{SQL: timeline.SQL})
 	}
 	if r.isDue(now) {
 		writes = r.renewals(now)
@@ -217,9 +209,8 @@ func (r *Registry) beat(now time.Time) {
 		return // requests notice that the database does not answer
 	}
 	if len(statements) > len(writes) {
-		r.readPause(statements[0], now)
+		r.readLive(statements[0], now)
 		r.store.SeeTimeline(statements[1], sent)
-		r.readLive(statements[2], now)
 	}
 	if len(writes) > 0 {
 		r.readRenewals(writes, now)
@@ -300,7 +291,7 @@ func (r *Registry) reportFailures() {
 	for _, what := range []string{"beat", "tables", "write", "read", "sweep"} {
 		if failure := r.failures[what]; failure != "" {
 			if strings.Contains(failure, "permission denied for table") {
-				failure += " (its role needs GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, rate_limit_processes, and SELECT ON rate_limit_pause, rate_limit_secrets)"
+				failure += " (its role needs GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, rate_limit_processes, and SELECT ON rate_limit_secrets)"
 			}
 			failures = append(failures, failure)
 		}
@@ -311,7 +302,7 @@ func (r *Registry) reportFailures() {
 	}
 	r.reported = text
 	if text != "" {
-		r.report("the registry of proxies: " + text + ". Limits work without it; `nodes` does not show this proxy, or it does not obey `pause`")
+		r.report("the registry of proxies: " + text + ". Limits work without it; `nodes` does not show this proxy")
 	}
 }
 

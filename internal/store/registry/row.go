@@ -15,12 +15,12 @@ const sweepNodes = time.Hour
 // nodeSQL renews the row. It returns a row, with why the process makes no decisions, unless the name is that of another
 // process which is not gone. What the policy has applied stays if this store has no policy: another store of the
 // process may have one.
-const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, paused, applied_seq, problems, log, region, cannot, seen)
-VALUES ($1, nullif($2, ''), $3, $4::text::boolean, $5::bigint, coalesce($6::text[], '{}'), $7::text::oid, nullif($8, ''), ` + schema.Cannot + `, now())
-ON CONFLICT (node) DO UPDATE SET version = excluded.version, region = excluded.region, cannot = excluded.cannot, ended = NULL, system = excluded.system, epoch = excluded.epoch, paused = excluded.paused, seen = excluded.seen,
-	applied_seq = CASE WHEN n.epoch = excluded.epoch THEN coalesce($5::bigint, n.applied_seq) ELSE excluded.applied_seq END,
-	problems = CASE WHEN n.epoch = excluded.epoch THEN coalesce($6::text[], n.problems) ELSE excluded.problems END,
-	log = CASE WHEN n.epoch = excluded.epoch THEN coalesce($7::text::oid, n.log) ELSE excluded.log END
+const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, applied_seq, problems, log, region, cannot, seen)
+VALUES ($1, nullif($2, ''), $3, $4::bigint, coalesce($5::text[], '{}'), $6::text::oid, nullif($7, ''), ` + schema.Cannot + `, now())
+ON CONFLICT (node) DO UPDATE SET version = excluded.version, region = excluded.region, cannot = excluded.cannot, ended = NULL, system = excluded.system, epoch = excluded.epoch, seen = excluded.seen,
+	applied_seq = CASE WHEN n.epoch = excluded.epoch THEN coalesce($4::bigint, n.applied_seq) ELSE excluded.applied_seq END,
+	problems = CASE WHEN n.epoch = excluded.epoch THEN coalesce($5::text[], n.problems) ELSE excluded.problems END,
+	log = CASE WHEN n.epoch = excluded.epoch THEN coalesce($6::text::oid, n.log) ELSE excluded.log END
 WHERE n.epoch = excluded.epoch OR NOT ` + schema.NodeIsLive + `
 RETURNING coalesce(n.cannot, '')`
 
@@ -38,9 +38,8 @@ type row struct {
 	suffix  int       // of the name; 0 is none
 	listed  bool      // there is a row of the name
 	renewed time.Time // when the row was renewed
-	shown   applied   // what it says is applied, and whether limits are paused
-	paused  bool
-	cannot  string // what was reported of why the process makes no decisions
+	shown   applied   // what it says is applied
+	cannot  string    // what was reported of why the process makes no decisions
 	swept   time.Time
 	writeAt time.Time     // when to write again after a refusal of the server
 	writeIn time.Duration // the time to writeAt; 0 if the server has not refused
@@ -77,7 +76,7 @@ func (r *Registry) isDue(now time.Time) bool {
 	r.mu.Unlock()
 	w := &r.row
 	age := now.Sub(w.renewed)
-	news := !w.listed || obeyed != w.shown || r.Paused() != w.paused
+	news := !w.listed || obeyed != w.shown
 	return !now.Before(w.writeAt) && (age >= heartbeatInterval || news && age >= newsInterval)
 }
 
@@ -95,7 +94,6 @@ func (r *Registry) renewals(now time.Time) []*pgdb.Statement {
 		texts = problems
 	}
 	w.shown = obeyed
-	w.paused = r.Paused()
 	w.renewed = now
 	names := []string{r.node.Name}
 	if w.suffix > 0 {
@@ -104,7 +102,7 @@ func (r *Registry) renewals(now time.Time) []*pgdb.Statement {
 	var all []*pgdb.Statement
 	for _, name := range names {
 		all = append(all, &pgdb.Statement{SQL: nodeSQL,
-			Args: []any{name, r.node.Version, r.node.Epoch, strconv.FormatBool(w.paused), seq, texts, log, r.node.Region}, Unnamed: true})
+			Args: []any{name, r.node.Version, r.node.Epoch, seq, texts, log, r.node.Region}, Unnamed: true})
 	}
 	if now.Sub(w.swept) >= sweepNodes {
 		w.swept = now
