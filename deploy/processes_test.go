@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -168,11 +169,16 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 	plugin["timeout"], plugin["onError"], plugin["match"] = "50s", "deny", object{"methods": []string{http.MethodGet}}
 	dynamic, err := yaml.Marshal(object{"http": object{
 		"routers":     object{"app": object{"rule": rule, "entryPoints": []string{"web"}, "service": "app", "middlewares": []string{"app-limit"}}},
-		"middlewares": object{"app-limit": object{"plugin": object{"pg_ratelimit": plugin}}},
+		"middlewares": object{"app-limit": object{"plugin": object{"pg-ratelimit": plugin}}},
 		"services":    object{"app": object{"loadBalancer": object{"servers": []object{{"url": "http://" + upstream(t)}}}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, want := range []string{"--experimental.localPlugins." + path.Base(modulePath) + ".moduleName=" + modulePath, "--experimental.abortOnPluginFailure=true"} {
+		if !slices.Contains(args, want) {
+			t.Errorf("Traefik runs without %s: %q", want, args)
+		}
 	}
 	for _, arg := range args {
 		name, _, _ := strings.Cut(arg, "=")
@@ -212,7 +218,7 @@ func TestTraefikOfTheComposeFileLimitsAndIsHealthy(t *testing.T) {
 		service.LoadBalancer.Server.Port != "80" {
 		t.Errorf("the labels are %v", values)
 	}
-	tr := startTraefik(t, p.Services["traefik"].Command, router.Rule, middleware.Plugin["pg_ratelimit"], func(folder string) {
+	tr := startTraefik(t, p.Services["traefik"].Command, router.Rule, middleware.Plugin["pg-ratelimit"], func(folder string) {
 		clone, err := filepath.Abs(root)
 		if err != nil {
 			t.Fatal(err)
@@ -241,7 +247,7 @@ func TestTraefikOfTheComposeFileLimitsAndIsHealthy(t *testing.T) {
 // TestTraefikOfTheManifestLimitsAndIsReady interprets the plugin of the image, which has fewer files than the repository.
 func TestTraefikOfTheManifestLimitsAndIsReady(t *testing.T) {
 	m := readManifest(t, "kubernetes/traefik.yaml")
-	tr := startTraefik(t, m.container().Args, m.route.Spec.Routes[0].Match, m.middleware.Spec.Plugin["pg_ratelimit"], func(folder string) {
+	tr := startTraefik(t, m.container().Args, m.route.Spec.Routes[0].Match, m.middleware.Spec.Plugin["pg-ratelimit"], func(folder string) {
 		for _, path := range pluginFiles(t) {
 			from, to := filepath.Join(root, path), filepath.Join(folder, "src", modulePath, path)
 			info, err := os.Stat(from)

@@ -78,7 +78,7 @@ func startTraefikOf(t testing.TB, root string, entryPoint object, logLevel strin
 			"providersThrottleDuration": "1ms",
 			"file":                      object{"filename": tr.dynamic, "watch": true},
 		},
-		"experimental": object{"localPlugins": object{"pg_ratelimit": object{"moduleName": modulePath}}},
+		"experimental": object{"localPlugins": object{"pg-ratelimit": object{"moduleName": modulePath}}},
 	})
 	args := []string{"--configFile=" + filepath.Join(dir, "traefik.yml")}
 	tr.program = harness.Program{Name: "traefik", Path: program, Dir: dir, Env: env, Args: args}
@@ -110,7 +110,7 @@ func (tr *traefik) write(t testing.TB, routes []route) {
 		name := "r" + strconv.Itoa(i)
 		router := object{"entryPoints": []string{"web"}, "rule": "PathPrefix(`" + r.path + "`)", "service": name}
 		if r.limit != nil {
-			middlewares[name] = object{"plugin": object{"pg_ratelimit": r.limit}}
+			middlewares[name] = object{"plugin": object{"pg-ratelimit": r.limit}}
 			router["middlewares"] = []string{name}
 		}
 		routers[name] = router

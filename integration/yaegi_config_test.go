@@ -84,7 +84,7 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 	}
 	labels := map[string]string{}
 	for name, value := range fullLabels {
-		labels["traefik.http.middlewares.limit.plugin.pg_ratelimit."+name] = value
+		labels["traefik.http.middlewares.limit.plugin.pg-ratelimit."+name] = value
 	}
 	var byLabels pluginConfigurations
 	if err := parser.Decode(labels, &byLabels, "traefik", "traefik.http"); err != nil {
@@ -92,7 +92,7 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 	}
 	p := loadPlugin(t)
 	for name, config := range map[string]map[string]any{
-		"file": byFile, "Kubernetes": byKubernetes, "Docker": byLabels.HTTP.Middlewares["limit"].Plugin["pg_ratelimit"],
+		"file": byFile, "Kubernetes": byKubernetes, "Docker": byLabels.HTTP.Middlewares["limit"].Plugin["pg-ratelimit"],
 	} {
 		for zone := range 3 { // so that none shares counters with another provider
 			prefixed(config, zone, name)
@@ -124,18 +124,18 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 func TestEmptyMapsAreTheDefaults(t *testing.T) {
 	t.Parallel()
 	dsn := policyDatabase(t, "SELECT rate_limit_rule('all', count_by => '{all}', per_hour => 5)")
-	text := "HTTP:\n  Middlewares:\n    limit:\n      Plugin:\n        pg_ratelimit:\n          dsn: " + dsn + "\n          timeout: 30s\n          policy: {}\n          history: {}\n"
+	text := "HTTP:\n  Middlewares:\n    limit:\n      Plugin:\n        pg-ratelimit:\n          dsn: " + dsn + "\n          timeout: 30s\n          policy: {}\n          history: {}\n"
 	var byFile, byLabels pluginConfigurations
 	if err := file.DecodeContent(text, ".yaml", &byFile); err != nil {
 		t.Fatal(err)
 	}
-	const prefix = "traefik.http.middlewares.limit.plugin.pg_ratelimit."
+	const prefix = "traefik.http.middlewares.limit.plugin.pg-ratelimit."
 	if err := parser.Decode(map[string]string{prefix + "dsn": dsn, prefix + "timeout": "30s", prefix + "policy": "", prefix + "history.retention": ""}, &byLabels, "traefik", "traefik.http"); err != nil {
 		t.Fatal(err)
 	}
 	p := loadPlugin(t)
 	configs := []map[string]any{
-		byFile.HTTP.Middlewares["limit"].Plugin["pg_ratelimit"], byLabels.HTTP.Middlewares["limit"].Plugin["pg_ratelimit"],
+		byFile.HTTP.Middlewares["limit"].Plugin["pg-ratelimit"], byLabels.HTTP.Middlewares["limit"].Plugin["pg-ratelimit"],
 		{"dsn": dsn, "timeout": "30s", "policy": object{}, "history": object{}}, // by Kubernetes
 	}
 	for i, config := range configs {
@@ -227,8 +227,16 @@ func TestManifest(t *testing.T) {
 	if _, err := os.Stat("../vendor"); err == nil {
 		t.Error("there is a vendor folder")
 	}
-	h := loadPlugin(t, "DATABASE_URL=").mustHandler(t, ok, m.TestData)
-	if w := ask(h); w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Limit") != "100" || w.Header().Get("X-RateLimit-Remaining") != "99" {
+	p, example := loadPlugin(t, "DATABASE_URL="), m.TestData["dsn"].(string)
+	if !strings.HasPrefix(example, "postgres://") {
+		t.Errorf("the example counts in %s", example)
+	}
+	m.TestData["dsn"] = strings.Replace(example, "db.internal", "127.0.0.1:1", 1) // where nothing is; New needs no database
+	if w := ask(p.mustHandler(t, ok, m.TestData)); w.Code != http.StatusOK {
+		t.Errorf("without a database: %d %v", w.Code, w.Header())
+	}
+	m.TestData["dsn"], m.TestData["timeout"] = policyDatabase(t, ""), "30s"
+	if w := ask(p.mustHandler(t, ok, m.TestData)); w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Limit") != "100" || w.Header().Get("X-RateLimit-Remaining") != "99" {
 		t.Errorf("%d %v", w.Code, w.Header())
 	}
 }

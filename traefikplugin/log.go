@@ -4,13 +4,12 @@ import (
 	"fmt"
 	"log"
 	"strconv"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// write writes a line about a middleware, or "", to Traefik's log. All that is written to log.Writer is an error there,
-// and what is written to os.Stderr is not shown. So what is no failure goes to the standard output, as a line of that log.
+// write writes a line about a middleware, or "", to Traefik's log. What goes to log.Writer has the level ERROR there, so
+// that everybody sees it, and the standard output has the level DEBUG. Nothing else can be chosen. os.Stderr is not that log.
 func write(middleware string, line edge.Line) {
 	text := "pg_ratelimit: "
 	if middleware != "" {
@@ -34,7 +33,7 @@ func write(middleware string, line edge.Line) {
 		text += " (and " + strconv.FormatInt(line.Dropped, 10) + " more failures since the last line)"
 	}
 	if line.Level == edge.Info {
-		fmt.Println(time.Now().Format(time.RFC3339) + " INF " + text)
+		fmt.Println(text)
 		return
 	}
 	fmt.Fprintln(log.Writer(), text)

@@ -1,4 +1,4 @@
-// Package traefikplugin is the Traefik middleware plugin pg_ratelimit, which enforces
+// Package traefikplugin is the Traefik middleware plugin pg-ratelimit, which enforces
 // limits that all proxies on one Postgres database count together. Traefik interprets it
 // with Yaegi: see package batch for what that means for the code.
 //

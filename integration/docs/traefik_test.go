@@ -26,8 +26,9 @@ import (
 // of a Kubernetes object as the documentation shows. Other fields are errors.
 type traefikYAML struct {
 	Experimental *struct {
-		LocalPlugins map[string]pluginSource `yaml:"localPlugins"`
-		Plugins      map[string]pluginSource
+		AbortOnPluginFailure bool                    `yaml:"abortOnPluginFailure"`
+		LocalPlugins         map[string]pluginSource `yaml:"localPlugins"`
+		Plugins              map[string]pluginSource
 	}
 	Providers   *struct{ File struct{ Filename string } }
 	EntryPoints map[string]struct {
@@ -87,6 +88,9 @@ func TestTraefikConfigurations(t *testing.T) {
 			}
 			switch {
 			case c.Experimental != nil:
+				if !c.Experimental.AbortOnPluginFailure {
+					t.Error("without its plugin, this Traefik starts")
+				}
 				checkPluginSources(t, c.Experimental.LocalPlugins, "")
 				checkPluginSources(t, c.Experimental.Plugins, edge.Version)
 			case c.EntryPoints != nil:
@@ -164,7 +168,7 @@ func checkPluginSources(t *testing.T, sources map[string]pluginSource, version s
 		t.Fatal(err)
 	}
 	for name, source := range sources {
-		if name != "pg_ratelimit" || source.ModuleName != strings.TrimSpace(string(module)) || source.Version != version {
+		if name != "pg-ratelimit" || source.ModuleName != strings.TrimSpace(string(module)) || source.Version != version {
 			t.Errorf("plugin %q is %+v", name, source)
 		}
 	}
@@ -199,9 +203,9 @@ func checkMiddlewares(t *testing.T, c *traefikHTTP) {
 		if m.BasicAuth != nil {
 			continue // it is Traefik's own
 		}
-		settings := m.Plugin["pg_ratelimit"]
+		settings := m.Plugin["pg-ratelimit"]
 		if len(m.Plugin) != 1 || settings == nil {
-			t.Fatalf("middleware %s is not of the plugin pg_ratelimit: %v", name, m.Plugin)
+			t.Fatalf("middleware %s is not of the plugin pg-ratelimit: %v", name, m.Plugin)
 		}
 		if dsn, ok := settings["dsn"].(string); ok {
 			// No test asks the network for a name.

@@ -51,7 +51,7 @@ func (u *Use) database(at *Place) (*Database, error) {
 func (p *Proxy) openDatabase(at *Place) (*Database, error) {
 	d := &Database{Settings: at.StoreSettings, outage: &Outage{}, log: p.Log, limits: map[ratelimit.Limit]*ratelimit.Limit{}}
 	if at.DSN == MemoryDSN {
-		p.Log(Line{Text: memoryNotice})
+		p.Log(Line{Level: Warn, Text: memoryNotice})
 		inMemory, err := memory.New(memory.Options{})
 		d.Store = inMemory
 		d.salt = NewSalt(nil)
