@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -142,4 +144,30 @@ func (c *caddy) complaints() []string {
 		}
 	}
 	return lines
+}
+
+// A deploy replaces proxies one after the other, or all at once. The database has the counts.
+func TestCountsSurviveARestart(t *testing.T) {
+	dsn := cluster.Open(t)
+	limited := route{"/", "", decideAlways(object{"prefix": "restarted", "limit": "6 1h", "algorithm": "fixed_window"})}
+	left := 6
+	take := func(url string, stop func() error) {
+		t.Helper()
+		left--
+		if answer := harness.Ask(t, harness.Get(url)); answer.Status != http.StatusOK || answer.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(left) {
+			t.Errorf("%s answers %d %v, and %d should be left", url, answer.Status, answer.Header, left)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, killed := range []bool{false, true} {
+		c, tr := startCaddy(t, dsn, limited), startTraefik(t, []route{limited}, "DATABASE_URL="+dsn)
+		stops := []func() error{c.Stop, tr.Stop}
+		if killed {
+			stops = []func() error{c.Kill, tr.Kill}
+		}
+		take(c.url, stops[0])
+		take(tr.url, stops[1])
+	}
 }

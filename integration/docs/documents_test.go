@@ -168,7 +168,7 @@ func hasTest(t *testing.T, folder, name string) bool {
 
 var testName = regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z]\\w+)`")
 
-// promisesPages have the promises and their tests. Other pages name no tests.
+// promisesPages have tables of promises and their tests. Beside them, only the README names tests.
 var promisesPages = []string{"docs/promises.md", "docs/security.md"}
 
 func TestEachPromiseHasATest(t *testing.T) {
@@ -188,8 +188,8 @@ func TestEachPromiseHasATest(t *testing.T) {
 	}
 	for _, d := range documents(t) {
 		names := testName.FindAllStringSubmatch(d.text, -1)
-		if !slices.Contains(promisesPages, d.path) && len(names) > 0 {
-			t.Errorf("%s names %s: tests are named in %v only", d.path, names[0][1], promisesPages)
+		if !slices.Contains(promisesPages, d.path) && d.path != "README.md" && len(names) > 0 {
+			t.Errorf("%s names %s: tests are named in README.md and %v only", d.path, names[0][1], promisesPages)
 		}
 		for _, match := range names {
 			if !slices.ContainsFunc(folders, func(folder string) bool { return hasTest(t, folder, match[1]) }) {
