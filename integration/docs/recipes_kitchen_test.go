@@ -31,6 +31,7 @@ type kitchen struct {
 	proxy         string // Caddy's address
 	metrics       string // URL
 	shell         *shell
+	moved         string // the DSN of another database, for a recipe that names one
 }
 
 // newKitchen makes a database, and then does what the first section says: as the owner of an empty database, in

@@ -29,10 +29,11 @@ func isOfRecipe(b block) bool {
 
 // recipe is what the test of a section knows besides the page.
 type recipe struct {
-	owner bool                           // its SQL and commands are for the owner of the tables, not for administrators
-	tool  string                         // a program that it needs, and that some packages of Postgres lack
-	after func(t *testing.T, k *kitchen) // checks what the page says and does not show; may be nil
-	alone func(t *testing.T, b block)    // does its only block in place of a kitchen; may be nil
+	owner  bool                           // its SQL and commands are for the owner of the tables, not for administrators
+	tool   string                         // a program that it needs, and that some packages of Postgres lack
+	before func(t *testing.T, k *kitchen) // prepares what the page names; may be nil
+	after  func(t *testing.T, k *kitchen) // checks what the page says and does not show; may be nil
+	alone  func(t *testing.T, b block)    // does its only block in place of a kitchen; may be nil
 }
 
 const firstSection = "Begin here"
@@ -76,6 +77,7 @@ var recipes = map[string]recipe{
 	"Turn all limits off":                         {},
 	"Backup":                                      {owner: true, tool: "pg_dump", after: goesOnAfterARestore},
 	"Uninstall":                                   {alone: leavesNothing},
+	"Move to another server":                      {owner: true, tool: "pg_dump", before: namesAnotherDatabase, after: goesOnWhereItMoved},
 }
 
 // TestRecipes does what each recipe of docs/policy.md and docs/runbook.md says, with the Caddy of the page. The recipes
@@ -113,6 +115,9 @@ func TestRecipes(t *testing.T) {
 				return
 			}
 			k := newKitchen(t, sections[firstSection], r.owner)
+			if r.before != nil {
+				r.before(t, k)
+			}
 			if name != firstSection {
 				for _, b := range sections[name] {
 					k.cook(t, b)
@@ -340,3 +345,26 @@ func goesOnAfterARestore(t *testing.T, k *kitchen) {
 
 // asText is a block without its fence, for messages.
 func asText(lines []string) string { return strings.Join(lines, "\n") }
+
+// namesAnotherDatabase: the shell has the DSN of an empty database.
+func namesAnotherDatabase(t *testing.T, k *kitchen) {
+	k.moved = cluster.Open(t)
+	k.shell.must(t, "export NEW_DATABASE_URL='"+k.moved+"'; echo exported")
+}
+
+// goesOnWhereItMoved: a Caddy with the new DSN knows the key of ann and what ann has used.
+func goesOnWhereItMoved(t *testing.T, k *kitchen) {
+	ann := k.shell.must(t, "echo $ANN")[0]
+	for _, b := range blocksIn(t, "caddyfile") {
+		if b.document == policyPage && b.section == firstSection {
+			k.startCaddy(t, b.text, k.moved)
+		}
+	}
+	k.await(t, "the limit of ann", func() bool {
+		answer := k.ask(t, "/", "X-Api-Key", ann)
+		return answer.Header.Get("X-RateLimit-Limit") == "1000" && answer.Header.Get("X-RateLimit-Remaining") == "998"
+	})
+	if nodes := asText(k.shell.must(t, `caddy pg-ratelimit nodes --dsn "$NEW_DATABASE_URL"`)); !strings.Contains(nodes, " live ") {
+		t.Errorf("nodes prints\n%s", nodes)
+	}
+}
