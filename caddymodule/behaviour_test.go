@@ -197,23 +197,43 @@ func TestTheCostCanBeThatOfTheModelInTheBody(t *testing.T) {
 	}
 }
 
-// An error page can have another Retry-After than that of a long window.
+// An error page can cap the Retry-After of a long window, and leave a shorter one.
 func TestAnErrorPageCapsRetryAfter(t *testing.T) {
 	c := start(t, `
 		:PORT {
-			pg_ratelimit PREFIX {
+			pg_ratelimit {
 				dsn memory
-				algorithm fixed_window
-				limit 1 1mo calendar
+				zone PREFIX-month {
+					match path /month
+					algorithm fixed_window
+					limit 1 52w
+				}
+				zone PREFIX-hour {
+					match path /hour
+					algorithm fixed_window
+					limit 1 1h
+				}
+				zone PREFIX-never {
+					match path /never
+					cost 2
+					limit 1 1h
+				}
 			}
 			respond ok
 			handle_errors 429 {
-				header Retry-After 3600
+				@long vars_regexp {http.pg_ratelimit.retry_after} ^[0-9]{5}
+				header @long Retry-After 7200
 				respond "later"
 			}
 		}`)
-	c.expect(http.StatusOK, "/")
-	if a := c.expect(http.StatusTooManyRequests, "/"); a.Header.Get("Retry-After") != "3600" || len(a.Header["Retry-After"]) != 1 || a.Body != "later" {
-		t.Errorf("%v, %s", a.Header, a.Body)
+	for path, want := range map[string]int64{"/month": 7200, "/hour": 3600} {
+		c.expect(http.StatusOK, path)
+		a := c.expect(http.StatusTooManyRequests, path)
+		if wait := a.number(t, "Retry-After"); wait > want || wait < want-60 || len(a.Header["Retry-After"]) != 1 || a.Body != "later" {
+			t.Errorf("%s: %v, %s; want at most %d", path, a.Header, a.Body, want)
+		}
+	}
+	if a := c.expect(http.StatusTooManyRequests, "/never"); a.Header["Retry-After"] != nil {
+		t.Errorf("what never passes: %v", a.Header)
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// xcaddy runs a command of the documentation in a folder, and returns the Caddy that it makes. proxies come before the
-// configured ones.
-func xcaddy(t *testing.T, command string, proxies ...string) string {
+// xcaddy runs a command of the documentation in a folder, with a GOPROXY, and returns the Caddy that it makes. The configured
+// proxy takes the place of the public one.
+func xcaddy(t *testing.T, command, goproxy string) string {
 	t.Helper()
 	program, err := exec.Command("go", "tool", "-n", "xcaddy").Output()
 	if err != nil {
@@ -28,31 +28,27 @@ func xcaddy(t *testing.T, command string, proxies ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The module's path is asked for before the module is found. A proxy may refuse an unknown path with another
-	// status than 404, so the last proxy is empty.
-	proxies = append(proxies, strings.ReplaceAll(strings.TrimSpace(string(configured)), ",direct", ""), "file://"+t.TempDir())
+	goproxy = strings.Replace(goproxy, "https://proxy.golang.org", strings.ReplaceAll(strings.TrimSpace(string(configured)), ",direct", ""), 1)
 	args := strings.Fields(command)
 	cmd := exec.Command(strings.TrimSpace(string(program)), args[1:]...)
 	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "GOPROXY="+strings.Join(proxies, "|"), "GONOSUMDB="+modulePath, "GOFLAGS=-modcacherw -buildvcs=false", "TMPDIR="+t.TempDir())
+	cmd.Env = append(os.Environ(), "GOPROXY="+goproxy, "GONOSUMDB="+modulePath, "GOFLAGS=-modcacherw -buildvcs=false", "TMPDIR="+t.TempDir())
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return filepath.Join(cmd.Dir, "caddy")
 }
 
-// documented are the commands of the documentation that begin with xcaddy, without their comments.
-func documented(t *testing.T) []string {
+// documented are the commands of the documentation that run xcaddy: one with a clone and its GOPROXY, and one without.
+func documented(t *testing.T) (goproxy, ofClone, ofRelease string) {
 	t.Helper()
 	text := read(t, filepath.Join(root, "docs", "caddy.md"))
-	var commands []string
-	for _, match := range regexp.MustCompile(`(?m)^\$ (xcaddy .*?)(?:\s+#.*)?$`).FindAllStringSubmatch(text, -1) {
-		commands = append(commands, match[1])
+	clone := regexp.MustCompile(`(?m)^\$ GOPROXY='(\S+)' (xcaddy .*)$`).FindStringSubmatch(text)
+	release := regexp.MustCompile(`(?m)^\$ (xcaddy .*?)\s+#.*$`).FindStringSubmatch(text)
+	if clone == nil || release == nil {
+		t.Fatalf("docs/caddy.md has the commands %q and %q", clone, release)
 	}
-	if len(commands) != 2 {
-		t.Fatalf("docs/caddy.md has the commands %q", commands)
-	}
-	return commands
+	return clone[1], clone[2], release[1]
 }
 
 // hasModule checks that a Caddy has the handler, in a version of the module.
@@ -70,7 +66,8 @@ func TestXcaddyBuildsAClone(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Go gives this version to a module that is replaced, and that nothing requires in another one.
-	hasModule(t, xcaddy(t, replaced(t, documented(t)[0], "/path/to/clone", clone)), "v0.0.0-00010101000000-000000000000")
+	goproxy, command, _ := documented(t)
+	hasModule(t, xcaddy(t, replaced(t, command, "/path/to/clone", clone), goproxy), "v0.0.0-00010101000000-000000000000")
 }
 
 // TestXcaddyBuildsTheRelease builds from a module proxy that has the module, as the proxies of Go will when it is tagged.
@@ -117,5 +114,6 @@ func TestXcaddyBuildsTheRelease(t *testing.T) {
 			}
 		}
 	})
-	hasModule(t, xcaddy(t, documented(t)[1], "file://"+proxy), released.Version)
+	goproxy, _, command := documented(t)
+	hasModule(t, xcaddy(t, command, "file://"+proxy+"|"+goproxy), released.Version)
 }

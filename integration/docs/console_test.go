@@ -20,8 +20,8 @@ var commands = map[string]func(t *testing.T, command string){
 	"make run": ranBy("internal/demo", "TestThePrivateClusterIsKept"),
 	`for i in $(seq 11); do curl -si http://localhost:8080/ | grep -iE '^HTTP|ratelimit|retry|error'; done`: ranBy("integration", "TestMakeRunShowsAPolicy"),
 
-	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule":                                                              ranBy("deploy", "TestXcaddyBuildsTheRelease"),
-	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule --replace github.com/pgratelimit/pg-ratelimit=/path/to/clone": ranBy("deploy", "TestXcaddyBuildsAClone"),
+	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule": ranBy("deploy", "TestXcaddyBuildsTheRelease"),
+	"GOPROXY='https://proxy.golang.org|file:///none' xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule --replace github.com/pgratelimit/pg-ratelimit=/path/to/clone": ranBy("deploy", "TestXcaddyBuildsAClone"),
 
 	"mkdir -p plugins-local/src/github.com/pgratelimit && ln -s /path/to/clone plugins-local/src/github.com/pgratelimit/pg-ratelimit": ranBy("integration/docs", "TestTheGuideOfTraefikIsEnough"),
 
