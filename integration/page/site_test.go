@@ -183,7 +183,7 @@ func TestTheDatabaseGoesAndComesBack(t *testing.T) {
 	if err := database.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	b.await("#state", "Database down: without it, requests are refused")
+	b.await("#state", "Database down")
 	b.await("#state-more", "What is below is of ")
 	b.await("#top-users", "ann")
 	b.fill("#why-who", "ann")
