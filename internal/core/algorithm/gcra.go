@@ -106,7 +106,7 @@ func adjustGCRA(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	}
 	if b.tokens >= l.Capacity() {
 		b.tokens = l.Capacity()
-		b.refill = larger(now, b.refill) // what is full gains nothing
+		b.refill = larger(now, r.Refill) // what is full gains nothing
 		b.remainder = 0
 	}
 	b.store(r)
