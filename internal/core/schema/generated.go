@@ -263,7 +263,7 @@ DECLARE
 	function record;
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, CASE WHEN p.proname = 'rate_limit_usage_between' THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain',
+		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain', 'rate_limit_caller', 'rate_limit_owns_history',
 			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition', 'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired', 'rate_limit_usage_between')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s SECURITY %s SET search_path = pg_catalog, %I, pg_temp', function.signature, function.security, current_schema());
@@ -279,6 +279,15 @@ const historyVersion = "1"
 
 // historyPartitions is history_partitions.sql.
 const historyPartitions = `
+CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE AS $$
+	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
+$$;
+COMMENT ON FUNCTION rate_limit_caller() IS 'The role that called, also in a function with the rights of the owner.';
+CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = 'rate_limit_retention'::regclass);
+END $$;
+COMMENT ON FUNCTION rate_limit_owns_history() IS 'Whether the role that called has the rights of the owner of the history.';
 CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
@@ -302,6 +311,8 @@ DECLARE
 BEGIN
 	IF day IS NULL OR day < date '0001-01-01' OR day > date '9999-12-31' THEN
 		RAISE EXCEPTION 'day: %: must be a day from 0001-01-01 to 9999-12-31', coalesce(day::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
+	ELSIF abs(day - (now() AT TIME ZONE 'UTC')::date) > 8 AND NOT rate_limit_owns_history() THEN
+		RAISE EXCEPTION 'day: %: must be within 8 days of today: % does not own the tables', day, rate_limit_caller() USING ERRCODE = 'insufficient_privilege';
 	END IF;
 	FOR attempt IN 1..2 LOOP
 		SELECT * INTO same FROM rate_limit_partitions_of($1) p WHERE p.begins <= day::timestamptz AND p.ends > day::timestamptz;
@@ -328,7 +339,7 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS 'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for rate_limit_audit.';
+COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS 'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for rate_limit_audit. For a role that does not own the tables, the day must be within 8 days of today.';
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE sql AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
 COMMENT ON FUNCTION rate_limit_make_partition(date) IS
 	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
@@ -440,13 +451,21 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_record_usage IS
 	'Adds to the rows of rate_limit_usage and of rate_limit_usage_hours, and makes the partitions that they need. Days and hours are since 1970, times are microseconds since 1970. No hour of a user and a key is there twice.';
-CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
+DECLARE
+	kept CONSTANT interval := (SELECT r.keep FROM rate_limit_retention r WHERE r.what = $1 FOR UPDATE);
 BEGIN
+	IF ($2::interval >= kept) IS NOT TRUE AND NOT has_column_privilege(rate_limit_caller(), 'rate_limit_retention'::regclass, 'keep', 'UPDATE') THEN
+		RETURN format('%s is kept for %s: the role %s may not shorten that; an administrator can, with UPDATE rate_limit_retention SET keep = %L WHERE what = %L',
+			$1, coalesce(kept::text, 'ever'), rate_limit_caller(), $2, $1);
+	END IF;
 	INSERT INTO rate_limit_retention AS r (what, keep, set_by, set_at) VALUES ($1, $2::interval, nullif($3, ''), now())
 	ON CONFLICT (what) DO UPDATE SET keep = excluded.keep, set_by = excluded.set_by, set_at = excluded.set_at WHERE r.keep <> excluded.keep;
+	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_retain IS 'Sets how long a part of the history is kept. keep is an interval.';
+COMMENT ON FUNCTION rate_limit_retain IS
+	'Sets how long a part of the history is kept. keep is an interval. It returns why not, or NULL: only a role that may update rate_limit_retention can shorten a retention.';
 `
 
 // historyRollup is history_rollup.sql.
@@ -740,11 +759,8 @@ COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
 // historyUpkeep is history_upkeep.sql.
 const historyUpkeep = `
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
-DECLARE
-	caller CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END;
-	owner CONSTANT oid := (SELECT relowner FROM pg_class WHERE oid = 'rate_limit_retention'::regclass);
 BEGIN
-	RETURN (SELECT CASE WHEN pg_has_role(caller, owner, 'USAGE') THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
+	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
 		FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
 COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS 'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
@@ -818,6 +834,7 @@ CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), paus
 #variable_conflict use_column
 DECLARE
 	most CONSTANT int := 20000;
+	today CONSTANT date := CASE WHEN rate_limit_owns_history() THEN $1 ELSE pg_catalog.now() END;
 	parent text;
 	part record;
 	cutoff timestamptz;
@@ -832,7 +849,7 @@ BEGIN
 	FOREACH parent IN ARRAY ARRAY['rate_limit_audit', 'rate_limit_metrics', 'rate_limit_usage_hours'] LOOP
 		FOR ahead IN 0..7 LOOP
 			BEGIN
-				name := rate_limit_make_partition_of(parent, $1::date + ahead);
+				name := rate_limit_make_partition_of(parent, today + ahead);
 			EXCEPTION WHEN object_in_use THEN
 				CONTINUE; -- pending detach, and made by a later run
 			WHEN lock_not_available THEN
@@ -883,7 +900,7 @@ BEGIN
 	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS
-	'Makes the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
+	'Makes the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For a role that does not own the tables, now is the present. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
 `
 
 // nodes is nodes.sql.

@@ -8,6 +8,17 @@
 -- because DETACH ... CONCURRENTLY does not work with one, and a new partition would have to wait until
 -- all of its rows are read.
 
+-- The functions run with the rights of the owner. What they may delete or make depends on the role of the caller.
+CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE AS $$
+	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
+$$;
+COMMENT ON FUNCTION rate_limit_caller() IS 'The role that called, also in a function with the rights of the owner.';
+CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = 'rate_limit_retention'::regclass);
+END $$;
+COMMENT ON FUNCTION rate_limit_owns_history() IS 'Whether the role that called has the rights of the owner of the history.';
+
 CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
@@ -33,6 +44,8 @@ DECLARE
 BEGIN
 	IF day IS NULL OR day < date '0001-01-01' OR day > date '9999-12-31' THEN
 		RAISE EXCEPTION 'day: %: must be a day from 0001-01-01 to 9999-12-31', coalesce(day::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
+	ELSIF abs(day - (now() AT TIME ZONE 'UTC')::date) > 8 AND NOT rate_limit_owns_history() THEN
+		RAISE EXCEPTION 'day: %: must be within 8 days of today: % does not own the tables', day, rate_limit_caller() USING ERRCODE = 'insufficient_privilege';
 	END IF;
 	FOR attempt IN 1..2 LOOP
 		SELECT * INTO same FROM rate_limit_partitions_of($1) p WHERE p.begins <= day::timestamptz AND p.ends > day::timestamptz;
@@ -62,7 +75,7 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS 'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for rate_limit_audit.';
+COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS 'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for rate_limit_audit. For a role that does not own the tables, the day must be within 8 days of today.';
 
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE sql AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
 COMMENT ON FUNCTION rate_limit_make_partition(date) IS

@@ -117,10 +117,18 @@ END $$;
 COMMENT ON FUNCTION rate_limit_record_usage IS
 	'Adds to the rows of rate_limit_usage and of rate_limit_usage_hours, and makes the partitions that they need. Days and hours are since 1970, times are microseconds since 1970. No hour of a user and a key is there twice.';
 
-CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
+DECLARE
+	kept CONSTANT interval := (SELECT r.keep FROM rate_limit_retention r WHERE r.what = $1 FOR UPDATE);
 BEGIN
+	IF ($2::interval >= kept) IS NOT TRUE AND NOT has_column_privilege(rate_limit_caller(), 'rate_limit_retention'::regclass, 'keep', 'UPDATE') THEN
+		RETURN format('%s is kept for %s: the role %s may not shorten that; an administrator can, with UPDATE rate_limit_retention SET keep = %L WHERE what = %L',
+			$1, coalesce(kept::text, 'ever'), rate_limit_caller(), $2, $1);
+	END IF;
 	INSERT INTO rate_limit_retention AS r (what, keep, set_by, set_at) VALUES ($1, $2::interval, nullif($3, ''), now())
 	ON CONFLICT (what) DO UPDATE SET keep = excluded.keep, set_by = excluded.set_by, set_at = excluded.set_at WHERE r.keep <> excluded.keep;
+	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_retain IS 'Sets how long a part of the history is kept. keep is an interval.';
+COMMENT ON FUNCTION rate_limit_retain IS
+	'Sets how long a part of the history is kept. keep is an interval. It returns why not, or NULL: only a role that may update rate_limit_retention can shorten a retention.';

@@ -6,11 +6,8 @@
 -- is for rate_limit_drop_expired, or for history.Upkeep, which uses DETACH ... CONCURRENTLY.
 
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
-DECLARE
-	caller CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END;
-	owner CONSTANT oid := (SELECT relowner FROM pg_class WHERE oid = 'rate_limit_retention'::regclass);
 BEGIN
-	RETURN (SELECT CASE WHEN pg_has_role(caller, owner, 'USAGE') THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
+	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
 		FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
 COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS 'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
@@ -89,6 +86,7 @@ CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), paus
 #variable_conflict use_column
 DECLARE
 	most CONSTANT int := 20000;
+	today CONSTANT date := CASE WHEN rate_limit_owns_history() THEN $1 ELSE pg_catalog.now() END;
 	parent text;
 	part record;
 	cutoff timestamptz;
@@ -103,7 +101,7 @@ BEGIN
 	FOREACH parent IN ARRAY ARRAY['rate_limit_audit', 'rate_limit_metrics', 'rate_limit_usage_hours'] LOOP
 		FOR ahead IN 0..7 LOOP
 			BEGIN
-				name := rate_limit_make_partition_of(parent, $1::date + ahead);
+				name := rate_limit_make_partition_of(parent, today + ahead);
 			EXCEPTION WHEN object_in_use THEN
 				CONTINUE; -- pending detach, and made by a later run
 			WHEN lock_not_available THEN
@@ -161,4 +159,4 @@ BEGIN
 	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS
-	'Makes the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
+	'Makes the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For a role that does not own the tables, now is the present. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';

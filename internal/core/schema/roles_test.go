@@ -35,8 +35,8 @@ func (s *site) roles() (proxy, administrator string) {
 	_, section, _ := strings.Cut(string(text), "\n## Roles\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	grants := regexp.MustCompile(`(?m)^GRANT .*;$`).FindAllString(section, -1)
-	if len(grants) != 12 {
-		s.t.Fatalf("docs/policy.md has %d GRANTs, want 12", len(grants))
+	if len(grants) != 13 {
+		s.t.Fatalf("docs/policy.md has %d GRANTs, want 13", len(grants))
 	}
 	for _, grant := range grants {
 		s.exec(strings.NewReplacer(" TO proxy;", " TO "+proxy, " TO administrator;", " TO "+administrator).Replace(grant))
@@ -82,7 +82,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"SELECT rate_limit_rotate_key(min(id), '1 h', sha256('new')) FROM rate_limit_api_keys",
 		"DELETE FROM rate_limit_users WHERE user_id = 'eve'", "UPDATE rate_limit_tiers SET tier = 'silver' WHERE tier = 'gold'", "SELECT rate_limit_delete_tier('silver')",
 		"INSERT INTO rate_limit_bans (user_id) VALUES ('eve')", "DELETE FROM rate_limit_bans",
-		"SELECT * FROM rate_limit_metrics",
+		"SELECT * FROM rate_limit_metrics", "UPDATE rate_limit_retention SET keep = '80 days' WHERE what = 'audit'",
 		"SELECT * FROM rate_limit_audited, rate_limit_minutes, rate_limit_top(now()), rate_limit_usage_between('ann', now()::date, now()::date)",
 	} {
 		s.exec(command)
@@ -90,7 +90,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	for _, forbidden := range []string{
 		"INSERT INTO rate_limit_changes (kind, by) VALUES ('user', 'somebody else')", "DELETE FROM rate_limit_changes", "UPDATE rate_limit_changes SET by = 'somebody else'",
 		"TRUNCATE rate_limit_users", "SELECT rate_limit_forget()", "SELECT rate_limit_forget_person('ann')", "CREATE TABLE x ()", "DROP TABLE rate_limit_bans", "ALTER TABLE rate_limit_rules DISABLE TRIGGER ALL", "SET session_replication_role = replica",
-		"UPDATE rate_limit_ephemeral SET count = 0", "INSERT INTO rate_limit_durable (prefix, key) VALUES ('p', 'k')", "DELETE FROM rate_limit_audit", "UPDATE rate_limit_usage SET cost = 0", "DELETE FROM rate_limit_metrics",
+		"UPDATE rate_limit_ephemeral SET count = 0", "INSERT INTO rate_limit_durable (prefix, key) VALUES ('p', 'k')", "DELETE FROM rate_limit_audit", "UPDATE rate_limit_usage SET cost = 0", "DELETE FROM rate_limit_metrics", "UPDATE rate_limit_retention SET deleted_before = now()",
 		"UPDATE rate_limit_nodes SET node = 'x'",
 	} {
 		if failure := s.fails(forbidden); failure.Code != "42501" {
@@ -153,4 +153,73 @@ func TestACallerCannotPutTablesOfItsOwnInPlace(t *testing.T) {
 		INSERT INTO public.rate_limit_tiers (tier) VALUES ('gold')`)
 	s.exec("RESET ROLE")
 	s.want("SELECT (SELECT count(*) FROM pg_temp.rate_limit_changes), (SELECT count(*) FROM public.rate_limit_changes WHERE ref = 'gold')", "0 1")
+}
+
+// docs/security.md has each function with the rights of the owner, who may call it, and no role destroys or makes more
+// than it says there.
+func TestWhatEachRoleMayCall(t *testing.T) {
+	s := newSite(t)
+	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
+	proxy, administrator := s.roles()
+	operating, err := os.ReadFile("../../../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	security, err := os.ReadFile("../../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	grant := regexp.MustCompile(`GRANT EXECUTE ON FUNCTION rate_limit_begin_batch[^;]* TO `).FindString(string(operating))
+	s.exec(grant + proxy)
+	var documented []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `(rate_limit_[a-z_]+)` \\| (yes|no) \\| (yes|no) \\|").FindAllStringSubmatch(string(security), -1) {
+		documented = append(documented, row[1]+" "+row[2]+" "+row[3]+" no")
+	}
+	s.exec("CREATE ROLE n_" + proxy)
+	t.Cleanup(func() { s.exec("RESET ROLE; DROP ROLE n_" + proxy) })
+	may := func(role string) string {
+		return "CASE WHEN has_function_privilege('" + role + "', oid, 'EXECUTE') THEN 'yes' ELSE 'no' END"
+	}
+	s.want("SELECT proname, "+may(proxy)+", "+may(administrator)+", "+may("n_"+proxy)+" FROM pg_proc WHERE prosecdef AND pronamespace = 'public'::regnamespace ORDER BY proname COLLATE \"C\"",
+		sorted(strings.Join(documented, "\n")))
+
+	s.exec(`SELECT rate_limit_upkeep(); SELECT rate_limit_make_partition_of(t, (now() AT TIME ZONE 'UTC')::date - d) FROM unnest('{rate_limit_audit,rate_limit_metrics,rate_limit_usage_hours}'::text[]) t, unnest('{5,40}'::int[]) d;
+		INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node, id) SELECT now() - d * interval '1 day', 1, 1, 'limited', 'p', 'n', nextval('rate_limit_audit_id') FROM unnest('{5,40}'::int[]) d;
+		INSERT INTO rate_limit_usage (day, user_id, key_id, requests, cost, refused, last_request) VALUES ((now() AT TIME ZONE 'UTC')::date - 40, 'ann', 0, 1, 1, 0, now());
+		INSERT INTO rate_limit_bans (user_id, until) VALUES ('ann', now() - interval '29 days')`)
+	const kept = `SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT count(*) FROM rate_limit_usage), (SELECT count(*) FROM rate_limit_bans), (SELECT count(*) FROM rate_limit_changes),
+		(SELECT count(*) FROM rate_limit_partitions_of('rate_limit_audit')), (SELECT count(*) FROM rate_limit_partitions_of('rate_limit_usage_hours')), (SELECT string_agg(what || ' ' || keep, ', ' ORDER BY what) FROM rate_limit_retention)`
+	before := s.text(kept)
+	day := "(extract(epoch FROM now() + interval '1000 days') / 86400)::bigint"
+	for _, attempt := range []struct{ roles, sql, fails string }{
+		{proxy, "SELECT rate_limit_retain(what, '1 day', 'x') FROM unnest('{audit,usage,metrics_minute,metrics_hour,metrics_day}'::text[]) what", ""},
+		{proxy + " " + administrator, "SELECT rate_limit_upkeep('9999-01-01')", ""},
+		{proxy + " " + administrator, "SELECT rate_limit_upkeep('1999-01-01')", ""},
+		{proxy + " " + administrator, "SELECT rate_limit_drop_expired('9999-01-01')", ""},
+		{proxy + " " + administrator, "SELECT rate_limit_expired('9999-01-01')", ""},
+		{proxy, "SELECT rate_limit_forget()", ""},
+		{proxy, `SELECT rate_limit_record_audit('n', '', ARRAY[` + day + ` * 86400000000], '{limited}', '{}', '{p}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{1}', '{1}', '{0}', '{0}', '{0}', '{-1}', '{1}', '{0}', '{1}')`, "within 8 days of today"},
+		{proxy, `SELECT rate_limit_record_metrics('', ARRAY[` + day + ` * 1440], '{p}', '{h}', '{r}', '{1}', '{0}', '{0}', '{0}', '{0}', '{0}', '{1}', '{0}', '{"{1}"}', '{0}', '{0}')`, "within 8 days of today"},
+		{proxy, `SELECT rate_limit_record_usage(ARRAY[` + day + `], '{ann}', '{0}', '{1}', '{1}', '{0}', '{0}', ARRAY[` + day + ` * 24], '{0}', '{0}')`, "within 8 days of today"},
+		{proxy + " " + administrator, "SELECT rate_limit_make_partition('2020-01-01')", "permission denied"},
+		{proxy + " " + administrator, "SELECT rate_limit_rollup()", "permission denied"},
+		{administrator, "SELECT rate_limit_retain('audit', '1 day', 'x')", "permission denied"},
+	} {
+		for _, role := range strings.Fields(attempt.roles) {
+			s.exec("SET ROLE " + role)
+			err := s.try(attempt.sql)
+			s.exec("RESET ROLE")
+			if failed := err != nil; failed != (attempt.fails != "") || failed && !strings.Contains(err.Error(), attempt.fails) {
+				t.Errorf("%s, %s: %v, want %q", role, attempt.sql, err, attempt.fails)
+			}
+			if after := s.text(kept); after != before {
+				t.Errorf("%s, %s:\n%s\nbefore\n%s", role, attempt.sql, after, before)
+			}
+		}
+	}
+	// A longer retention, and a shorter one by an administrator who may read what becomes of it.
+	s.exec("SET ROLE " + proxy + "; SELECT rate_limit_retain('audit', '91 days', 'n1'); RESET ROLE")
+	s.want("SELECT keep, set_by FROM rate_limit_retention WHERE what = 'audit'", "91 days n1")
+	s.exec("SET ROLE " + administrator + "; UPDATE rate_limit_retention SET keep = '30 days', set_by = 'me' WHERE what = 'audit'; SELECT rate_limit_drop_expired(); RESET ROLE")
+	s.want("SELECT count(*) FROM rate_limit_audit", "1")
 }

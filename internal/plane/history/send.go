@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -125,7 +127,7 @@ func (w *Writer) migrate(ctx context.Context) error {
 	return err
 }
 
-// retain writes the retention once.
+// retain writes the retention once. What the role may not shorten stays, and OnError says so.
 func (w *Writer) retain(ctx context.Context) error {
 	if w.retained || len(w.settings.Retention) == 0 || time.Since(w.retainedAt) < migrateInterval {
 		return nil
@@ -149,6 +151,12 @@ func (w *Writer) retain(ctx context.Context) error {
 		return fmt.Errorf("writing the retention of the history: %w", err)
 	}
 	w.retained = true
+	for _, s := range statements {
+		if why, err := results.Columns(s.Result); err == nil && len(why) == 1 && why[0] != nil && w.settings.OnError != nil {
+			refused := fmt.Errorf("the retention of the history: %s", why[0])
+			_ = batch.PanicError(func() { w.settings.OnError(refused) })
+		}
+	}
 	return nil
 }
 

@@ -43,8 +43,8 @@ const ddlTimeout = 2 * time.Second
 // Upkeep does what the history needs about once a minute: it makes the partitions of today and of
 // 7 more days, rolls up the metrics, and deletes what is past its retention at the time now. The
 // zero time is the present by the clock of the database. Any process may call it at any time, also
-// several at once. If now is in the future, only the owner of the tables deletes what is due then;
-// another role deletes what is due at present.
+// several at once. Only the owner of the tables makes partitions for another time than the
+// present, or deletes what is due in the future.
 //
 // The function rate_limit_drop_expired drops the partitions that are past their retention, and
 // writers wait for it for up to 100 ms. If the role of the connection owns the tables, each of these
