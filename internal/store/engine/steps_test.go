@@ -70,6 +70,9 @@ func (b *bench) decideBatch(t failer, calls []*batch.Call) {
 			// leave, an early refund also what remains.
 			if j < len(wants[i]) && c.Decisions[j].Allowed {
 				wants[i][j].Reset = c.Decisions[j].Reset
+				if c.Hits[j].Cost < 0 {
+					wants[i][j].DecidedAt = c.Decisions[j].DecidedAt // of the row after a later reset, too
+				}
 				if c.Hits[j].Cost < 0 && c.Decisions[j].Remaining <= c.Decisions[j].Limit {
 					wants[i][j].Remaining = max(wants[i][j].Remaining, c.Decisions[j].Remaining)
 				}
