@@ -112,6 +112,9 @@ func (s *side) sample(after sample) sample {
 // totals are what a proxy and its store have used so far.
 func (b *bench) totals(p *proxy) sample {
 	s := sample{cpuProxy: cpuTime(p.PID())}
+	if p.asked != nil {
+		s[cpuProxy] += cpuTime(p.asked.PID())
+	}
 	if p.database != nil {
 		s[cpuStore], s[walBytes] = cpuTime(p.database.postmaster), p.database.wal(b.ctx)
 	}

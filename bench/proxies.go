@@ -17,13 +17,14 @@ type proxy struct {
 	database *database // where it counts, or nil
 	dsn      string    // of a database there; "" without a limit of pg_ratelimit
 	redis    string    // the address of the Redis where it counts, or ""
+	asked    *proxy    // the Caddy that has the limit instead, or nil
 }
 
 // decisionTimeout is for one decision. A slower one is answered with 503, which the
 // benchmark reports. Letting the request pass would look fast.
 const decisionTimeout = "1s"
 
-// startProxy starts the proxy of a row, and waits until it answers. server is the number of its Postgres.
+// startProxy starts the proxy of a row, after the Caddy that it asks. server is the number of its Postgres.
 func (b *bench) startProxy(r *row, server int) *proxy {
 	p := &proxy{row: r, address: must(harness.FindAddress())}
 	switch {
@@ -37,11 +38,21 @@ func (b *bench) startProxy(r *row, server int) *proxy {
 			p.dsn = p.database.create(b.ctx) // of its own: no row works on what another has left
 		}
 	}
-	if r.traefik {
-		p.Process = b.startTraefik(p)
-	} else {
-		p.Process = b.startCaddy(p)
+	if r.ours() && r.limit.asked {
+		p.asked = &proxy{row: r, address: must(harness.FindAddress()), dsn: p.dsn}
+		p.asked.start(b, b.startCaddy)
 	}
+	if r.traefik {
+		p.start(b, b.startTraefik)
+	} else {
+		p.start(b, b.startCaddy)
+	}
+	return p
+}
+
+// start starts p, and waits until it answers.
+func (p *proxy) start(b *bench, start func(*proxy) *harness.Process) {
+	p.Process = start(p)
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	err := p.WaitFor("200 from "+p.address, func() bool {
 		response, err := client.Do(harness.Get("http://"+p.address+"/", keyHeader, "ready"))
@@ -55,7 +66,6 @@ func (b *bench) startProxy(r *row, server int) *proxy {
 		check(errors.Join(err, p.Kill()))
 	}
 	b.proxies = append(b.proxies, p)
-	return p
 }
 
 // file writes a file with a new name into the temporary folder, and returns its path.

@@ -37,6 +37,7 @@ type limitSpec struct {
 	options   string   // further lines of a Caddyfile; Traefik takes `audit …` alone
 	zones     []string // further limits of the same request
 	policy    bool     // a rule of the policy for each tier, instead of limits of the configuration; see policyRowsOf
+	asked     bool     // a Caddy has the limit, which a Traefik asks by forwardAuth
 }
 
 // events are the hits that the limit admits in its window.
@@ -150,6 +151,11 @@ func allRows() (rows []*row) {
 	for _, c := range []*column{{load: wide, ending: ", 256 connections"}, {traefik: true, load: hundred}, {traefik: true, load: wide, ending: ", 256 connections"}} {
 		c.compare()
 		rows = append(rows, c.rows...)
+		if c.traefik && c.ending == "" {
+			ask := &column{traefik: true, load: hundred}
+			ask.add("+ policy, by forwardAuth", "", rows[len(rows)-1], &limitSpec{policy: true, asked: true}).more = true
+			rows = append(rows, ask.rows...)
+		}
 	}
 	for _, traefik := range []bool{false, true} {
 		c := &column{traefik: traefik, load: paced, ending: ", paced"}

@@ -40,8 +40,8 @@ func (b *bench) startTraefik(p *proxy) *harness.Process {
 		config["middlewares"] = object{"limit": middleware}
 		router["middlewares"] = []string{"limit"}
 	}
-	if p.row.limit != nil {
-		args = append(args, "--experimental.localPlugins.pg_ratelimit.moduleName="+pluginModule)
+	if p.row.limit != nil && !p.row.limit.asked {
+		args = append(args, "--experimental.localPlugins.pg-ratelimit.moduleName="+pluginModule)
 	}
 	text := must(json.Marshal(object{"http": config})) // JSON is YAML, too
 	return b.launch(p.row.name, b.pluginFolder(p.row), b.traefik, append(args, "--providers.file.filename="+b.file("yml", string(text)))...)
@@ -76,12 +76,14 @@ func traefikLimit(p *proxy) object {
 			limit["redis"] = object{"endpoints": []string{p.redis}, "db": 1}
 		}
 		return object{"rateLimit": limit}
+	case l.asked:
+		return object{"forwardAuth": object{"address": "http://" + p.asked.address, "maxResponseBodySize": 65536}}
 	case l.policy:
-		return object{"plugin": object{"pg_ratelimit": object{
+		return object{"plugin": object{"pg-ratelimit": object{
 			"dsn": p.dsn, "timeout": decisionTimeout, "onError": "deny", "policy": []object{{"apiKey": "{header." + keyHeader + "}"}},
 		}}}
 	default:
-		return object{"plugin": object{"pg_ratelimit": object{
+		return object{"plugin": object{"pg-ratelimit": object{
 			"dsn": p.dsn, "prefix": "api", "key": "{header." + keyHeader + "}",
 			"algorithm": "sliding_window", "limit": l.limit, "lease": cmp.Or(l.lease, "off"), "timeout": decisionTimeout, "onError": "deny",
 		}}}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	extauthz "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_authz/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
 // decider is the Caddy that only decides, with limits of 3 instead of 100.
@@ -29,6 +32,7 @@ func startDecider(t *testing.T) decider {
 	text := read(t, "decide/Caddyfile")
 	dir, address := t.TempDir(), harness.FreeAddress(t)
 	config := replaced(t, text, "{\n\tservers {", "{\n\tadmin off\n\tservers {", "http://:9080 {", "http://:"+strings.TrimPrefix(address, "127.0.0.1:")+" {",
+		"\t\t\trewrite {header.X-Forwarded-Uri}\n", "\t\t\trewrite {header.X-Forwarded-Uri}\n\t\t\trespond /login \"{host} {method} {path} {query.user} {client_ip}\" 403\n",
 		"limit 100 1m", "limit 3 1m\n\t\t\ttimeout 50s\n\t\t\ton_error deny")
 	c := harness.Start(t, harness.Program{Path: harness.Caddy(t, root), Dir: dir, Args: []string{"run", "--config", written(t, filepath.Join(dir, "Caddyfile"), config)},
 		Env: []string{"DATABASE_URL=" + cluster.Open(t), "HOME=" + dir, "XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir}})
@@ -69,6 +73,46 @@ func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
 	}
 }
 
+// TestTheBurstOfIngressNginx sends a burst to a real nginx with the lines that ingress-nginx makes of limit-rpm and of its
+// default multiplier, and to the limit that docs/moving.md has instead.
+func TestTheBurstOfIngressNginx(t *testing.T) {
+	nginx, err := harness.Installed(t.Context(), "nginx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, address := t.TempDir(), harness.FreeAddress(t)
+	config := "events {}\nhttp {\naccess_log off;\nclient_body_temp_path " + dir + ";\nproxy_temp_path " + dir + "/p;\nfastcgi_temp_path " + dir + "/f;\nuwsgi_temp_path " + dir +
+		"/u;\nscgi_temp_path " + dir + "/s;\nlimit_req_zone $binary_remote_addr zone=rpm:5m rate=2r/m;\nserver {\nlisten " + address +
+		";\nlimit_req zone=rpm burst=10 nodelay;\nlocation / {\nproxy_pass http://" + upstream(t) + ";\n}\n}\n}\n"
+	n := harness.Start(t, harness.Program{Path: nginx, Dir: dir, Args: []string{"-e", "stderr", "-p", dir, "-c", written(t, filepath.Join(dir, "nginx.conf"), config),
+		"-g", "daemon off; pid " + filepath.Join(dir, "pid") + ";"}})
+	n.AwaitAddress(t, address)
+	store, err := memory.New(memory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "rpm", Algorithm: ratelimit.GCRA, Events: 2, Window: time.Minute, Burst: 2*5 + 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, ours := 0, 0
+	for range 20 {
+		if harness.Ask(t, harness.Get("http://"+address)).Status == http.StatusOK {
+			theirs++
+		}
+		decision, err := limiter.Take(t.Context(), "client", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if decision.Allowed {
+			ours++
+		}
+	}
+	if theirs != ours {
+		t.Errorf("of a burst of 20, ingress-nginx admits %d and the limit of the page %d", theirs, ours)
+	}
+}
+
 // TestEnvoyAsksWhetherARequestMayPass reads the filter with Envoy's API, and asks as the filter says that Envoy does.
 func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
 	object, err := yaml.YAMLToJSONStrict([]byte(read(t, "decide/envoy.yaml")))
@@ -106,6 +150,44 @@ func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
 	}
 	if answer := ask("192.0.2.2"); answer.Status != http.StatusOK {
 		t.Errorf("another client: %d", answer.Status)
+	}
+}
+
+// TestTraefikAsksWhetherARequestMayPass runs a real Traefik without plugins in front of an app.
+func TestTraefikAsksWhetherARequestMayPass(t *testing.T) {
+	program, err := harness.Traefik(t.Context(), filepath.Join(root, "integration"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, dir, address := startDecider(t), t.TempDir(), harness.FreeAddress(t)
+	dynamic := replaced(t, read(t, "decide/traefik.yaml"), "127.0.0.1:9080", d.address, "127.0.0.1:9000", upstream(t))
+	tr := harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir, Args: []string{
+		"--entryPoints.web.address=" + address, "--providers.file.filename=" + written(t, filepath.Join(dir, "dynamic.yml"), dynamic)}})
+	tr.AwaitAddress(t, address)
+	url := "http://" + address
+	// The rules of the Caddy see the request of the client. No request to /login is charged.
+	login := harness.Get(url+"/login?user=ann", "X-Real-IP", "192.0.2.9", "X-Forwarded-Uri", "/other")
+	login.Host, login.Method = "shop.example", http.MethodPost
+	tr.Await(t, "its router", func() bool { return harness.Ask(t, login).Status != http.StatusNotFound })
+	if answer := harness.Ask(t, login); answer.Status != http.StatusForbidden || answer.Body != "shop.example POST /login ann 127.0.0.1" {
+		t.Errorf("the Caddy was asked about another request: %d %s", answer.Status, answer.Body)
+	}
+	for range 3 {
+		// A client cannot choose its address.
+		if answer := harness.Ask(t, harness.Get(url+"/a/path", "X-Real-IP", "192.0.2.1", "X-Forwarded-For", "192.0.2.1")); answer.Status != http.StatusOK || answer.Body != "app" {
+			t.Fatalf("a request that may pass: %d %v %s", answer.Status, answer.Header, answer.Body)
+		}
+	}
+	answer := harness.Ask(t, harness.Get(url, "X-Real-IP", "192.0.2.2"))
+	if wait, err := strconv.Atoi(answer.Header.Get("Retry-After")); answer.Status != http.StatusTooManyRequests || err != nil || wait < 1 ||
+		answer.Header.Get("X-RateLimit-Remaining") != "0" || !strings.HasPrefix(answer.Body, `{"error":"Too many requests"`) {
+		t.Errorf("the fourth request of 3: %d %v %s", answer.Status, answer.Header, answer.Body)
+	}
+	if err := d.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if answer := harness.Ask(t, harness.Get(url)); answer.Status != http.StatusInternalServerError {
+		t.Errorf("without the Caddy that decides: %d", answer.Status)
 	}
 }
 
