@@ -40,7 +40,7 @@ func TestWhatHappenedIsInTheTables(t *testing.T) {
 				FROM rate_limit_metrics WHERE granularity = 'minute' AND rejected = 0 ORDER BY prefix COLLATE "C"`),
 				`minute 2026-11-20 12:30:00+00    eu 1 1 0 3 0 0 0 1 1
 minute 2026-11-20 12:30:00+00 p   eu 3 3 0 3 0 1 1 1 3
-minute 2026-11-20 12:30:00+00 rule/api api.example.com api eu 1 0 1 0 1 0 0 180 1`)
+minute 2026-11-20 12:30:00+00 rule/api api.example.com api eu 1 0 1 0 1 0 0 5 1`)
 			same(t, "usage", s.text("SELECT day::text, user_id, key_id, requests, cost, refused, limited, denied, last_request::text FROM rate_limit_usage ORDER BY key_id"),
 				`2026-11-20 anna 0 1 3 0 0 0 2026-11-20 12:30:15.5+00
 2026-11-20 anna 7 2 0 2 1 1 2026-11-20 13:30:15.5+00`)
