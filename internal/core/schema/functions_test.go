@@ -7,28 +7,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-const ruleQuery = "SELECT family, priority, mode, action, tiers, paths, count_by, status, message FROM rate_limit_rules WHERE name = 'r'"
-const limitsQuery = "SELECT name, algorithm, events, coalesce(per::text, calendar), burst, durable, on_exceed FROM rate_limit_rule_limits WHERE rule = 'r' ORDER BY name"
-
-// NULL is the default for a new rule, and keeps what an existing rule has.
-func TestRuleFunctionCreatesAndChanges(t *testing.T) {
-	s := newSite(t)
-	s.want("SELECT rate_limit_rule('r', per_hour => 100)", "created")
-	s.want(ruleQuery, "- 100 enforce limit - - {user} - -")
-	s.want(limitsQuery, "per_hour sliding_window 100 01:00:00 - f refuse")
-	s.want(`SELECT rate_limit_rule('r', family => 'plan', priority => 700, tiers => '{free}', paths => '{/api/*}', count_by => '{key}', status => 402,
-		message => 'pay', algorithm => 'token_bucket', burst => 20)`, "changed")
-	s.want(ruleQuery, "plan 700 enforce limit {free} {/api/*} {key} 402 pay")
-	s.want(limitsQuery, "per_hour token_bucket 100 01:00:00 20 f refuse")
-	s.want("SELECT rate_limit_rule('r', mode => 'shadow', per_hour => 0, per_second => 5, per_month => 9, durable => true)", "changed")
-	s.want(ruleQuery, "plan 700 shadow limit {free} {/api/*} {key} 402 pay")
-	s.want(limitsQuery, "per_hour token_bucket 0 01:00:00 20 t refuse\nper_month fixed_window 9 month - t refuse\nper_second token_bucket 5 00:00:01 - t refuse")
-	// All of them at once, and an algorithm that a month cannot have.
-	s.exec("DELETE FROM rate_limit_rules; SELECT rate_limit_rule('r', algorithm => 'gcra', per_second => 1, per_minute => 2, per_hour => 3, per_day => 4, per_month => 5)")
-	s.want("SELECT string_agg(name || ' ' || algorithm, ', ' ORDER BY events) FROM rate_limit_rule_limits", "per_second gcra, per_minute gcra, per_hour gcra, per_day gcra, per_month fixed_window")
-	s.want("SELECT rate_limit_rule('b', action => 'block', networks => '{192.0.2.0/24}')", "created")
-}
-
 // What no constraint can see is checked too, and an error leaves nothing behind. That of a constraint names the argument
 // first, and has no statement of the function.
 func TestRuleFunctionRefuses(t *testing.T) {

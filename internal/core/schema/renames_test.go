@@ -40,17 +40,3 @@ func TestARoleForUsersAloneRenamesThem(t *testing.T) {
 	s.exec("SET ROLE " + role + "; UPDATE rate_limit_users SET user_id = 'anna' WHERE user_id = 'ann'; RESET ROLE")
 	s.want("SELECT user_id FROM rate_limit_bans", "anna")
 }
-
-// A rule that is renamed begins new counters.
-func TestARenamedRuleBeginsNewCounters(t *testing.T) {
-	s := newSite(t)
-	s.exec("SELECT rate_limit_rule('plan', count_by => '{all}', algorithm => 'fixed_window', per_hour => 10)")
-	s.exec(`INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at)
-		VALUES ('rule/plan/per_hour', 'all', 9, now(), now() + interval '1 h')`)
-	s.want("SELECT rule, limit_name, used FROM rate_limit_used", "plan per_hour 9")
-	s.exec("UPDATE rate_limit_rules SET name = 'plans'")
-	s.want("SELECT rule, limit_name, used FROM rate_limit_used", "")
-	s.exec(`INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at)
-		VALUES ('rule/plans/per_hour', 'all', 1, now(), now() + interval '1 h')`)
-	s.want("SELECT rule, limit_name, used FROM rate_limit_used", "plans per_hour 1")
-}

@@ -61,46 +61,6 @@ func (s *site) partitions() string {
 	return s.text(`SELECT string_agg(substr(relname, 18), ' ' ORDER BY relname) FROM pg_class WHERE relname ~ '^rate_limit_audit_\d' AND relkind = 'r'`)
 }
 
-// The partitions of today and of 7 more days are made, and one that is 90 days old goes: not a
-// second before.
-func TestUpkeepMakesAndDropsPartitions(t *testing.T) {
-	s := newUpkeepSite(t)
-	s.days("2026-08-21", 3)
-	before := s.upkeep("2026-11-20T23:59:59Z")
-	if got := short(before.Made); got != "20261120 20261121 20261122 20261123 20261124 20261125 20261126 20261127" || short(before.Dropped) != "20260821" || short(before.Detached) != "20260821" {
-		t.Errorf("the report is %+v", before)
-	}
-	after := s.upkeep("2026-11-21T01:00:00+01:00")
-	if short(after.Made) != "20261128" || short(after.Dropped) != "20260822" || after.Busy || len(after.Skipped) > 0 {
-		t.Errorf("the report is %+v", after)
-	}
-	if got := s.partitions(); got != "20260823 20261120 20261121 20261122 20261123 20261124 20261125 20261126 20261127 20261128" {
-		t.Errorf("there are the partitions %s", got)
-	}
-	if got := s.text("SELECT count(*) FROM rate_limit_audit"); got != "1" {
-		t.Errorf("%s rows are left", got)
-	}
-	if again := s.upkeep("2026-11-21T00:00:00Z"); len(again.Made)+len(again.Dropped)+len(again.Detached)+len(again.Skipped) > 0 || again.RolledUp+again.Deleted > 0 {
-		t.Errorf("the next one reports %+v", again)
-	}
-}
-
-// Metrics are rolled up, and what is old is deleted.
-func TestUpkeepRollsUpAndDeletes(t *testing.T) {
-	s := newUpkeepSite(t)
-	s.exec(`INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, requests) VALUES ('minute', '2026-11-21 10:00Z', 'a', '', '', '', 4), ('minute', '2026-11-21 10:01Z', 'a', '', '', '', 5);
-		INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ('2019-11-20', 'ann', '2019-11-20')`)
-	if report := s.upkeep("2026-11-21T10:02:00Z"); report.RolledUp != 2 || report.Deleted != 1 {
-		t.Errorf("the report is %+v", report)
-	}
-	if report := s.upkeep("2026-11-28T11:00:00Z"); report.RolledUp != 0 || report.Deleted != 2 {
-		t.Errorf("7 days later the report is %+v", report)
-	}
-	if got := s.text("SELECT sum(requests)::bigint FROM rate_limit_metrics"); got != "18" {
-		t.Errorf("hour and day have %s requests, want 9 each", got)
-	}
-}
-
 // leavePending has the detaching of a partition interrupted, as a process that is killed would.
 func (s *site) leavePending(partition string) {
 	s.t.Helper()
@@ -160,15 +120,5 @@ func TestAPendingPartitionThatIsHeldStopsNothing(t *testing.T) {
 	}
 	if short(report.Dropped) != "20260801 20260803" {
 		t.Errorf("dropped %s", short(report.Dropped))
-	}
-}
-
-// A context that has ended is an error, and the next upkeep goes on.
-func TestUpkeepEndsWithItsContext(t *testing.T) {
-	s := newUpkeepSite(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := history.Upkeep(ctx, s.db(), time.Now()); err == nil || !strings.Contains(err.Error(), "context canceled") {
-		t.Errorf("the error is %v", err)
 	}
 }

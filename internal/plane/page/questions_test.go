@@ -276,35 +276,6 @@ VALUES ($1, 'limited', $2, 'l', 'ann', 'ann', 1, 1, 1, 20, 0, 1, 'test')`, minut
 	}
 }
 
-// "Since" offers the last change of a rule, however many overrides, keys and bans came after it, and the list of changes has
-// the amounts of an override.
-func TestSinceBeginsAtTheLastChangeOfARule(t *testing.T) {
-	a := ask(t)
-	a.exec("SELECT rate_limit_rule('pro', per_minute => 20)")
-	a.exec("INSERT INTO rate_limit_tiers (tier) VALUES ('gold'); INSERT INTO rate_limit_users (user_id, tier) VALUES ('acme', 'gold')")
-	a.exec("UPDATE rate_limit_changes SET at = at - interval '30 minutes'")
-	for range 60 {
-		a.exec("INSERT INTO rate_limit_bans (user_id, until) VALUES ('bob', now() + interval '1 h'); DELETE FROM rate_limit_bans")
-	}
-	a.exec("UPDATE rate_limit_changes SET at = at - interval '10 minutes'")
-	a.exec("INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events, valid) VALUES ('pro', 'per_minute', 'acme', 22, tstzrange(now(), now() + interval '1 h'))")
-	s, err := page.New(page.Options{DSN: a.dsn})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	w := httptest.NewRecorder()
-	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1/", nil))
-	_, options, _ := strings.Cut(w.Body.String(), "a time of the last 24 hours")
-	options, _, _ = strings.Cut(options, "</select>")
-	if !strings.Contains(options, "changed: rule pro, limit pro/per_minute") || strings.Count(options, "changed: ") != 1 {
-		t.Errorf("the periods are %s", options)
-	}
-	if want := "override user/acme: created, rule: pro, limit_name: per_minute, events: 22, valid: ["; !strings.Contains(w.Body.String(), want) {
-		t.Errorf("the page does not have %q", want)
-	}
-}
-
 // Whoever is near a quota is known, with the time, also while the question waits for the counters.
 func TestNearAnswersWithTheLastAnswer(t *testing.T) {
 	a := ask(t)

@@ -159,20 +159,6 @@ func TestAStartWithoutTheDatabase(t *testing.T) {
 	same(t, "with the database", decided(t, p, "", ""), " anonymous rule/all/per_hour=1000")
 }
 
-// Without a call of Refresh, the polls find changes.
-func TestPollsInTheBackground(t *testing.T) {
-	s := newSite(t)
-	s.user("ann", "free")
-	p := s.policy(policy.Settings{Refresh: 20 * time.Millisecond})
-	same(t, "the first request, which waits for the rules", decided(t, p, "key of ann", ""), "ann free")
-	s.exec("UPDATE rate_limit_api_keys SET revoked_at = now()")
-	await.Within(t, time.Minute, "the revocation", func() bool { return decided(t, p, "key of ann", "") == " anonymous 401 key_revoked" })
-	p.Close()
-	if _, err := tryDecide(p, "another key", ""); !errors.Is(err, ratelimit.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
-}
-
 // Rules are read anew once a minute, and identities as well, also if no change is known.
 func TestEverythingIsReadAnewOnceAMinute(t *testing.T) {
 	s := newSite(t)

@@ -43,61 +43,6 @@ func prefixes(o *policy.Verdict) string {
 	return strings.Join(list, " ")
 }
 
-func TestAFreeUserIsChargedForThePlanAndForTheProtectedPath(t *testing.T) {
-	rules := []policy.Rule{
-		{Name: "api_v1_limit", Family: "protect", Priority: 600, Paths: []string{"/api/v1/*"}, CountBy: []string{"all"}, Status: 503, Message: "busy",
-			Limits: []policy.RuleLimit{{Name: "second", Limit: ratelimit.Limit{Events: 100, Window: time.Second}}}},
-		{Name: "free_tier_limit", Family: "plan", Priority: 700, Tiers: []string{"free"},
-			Limits: []policy.RuleLimit{{Name: "hour", Limit: ratelimit.Limit{Algorithm: ratelimit.TokenBucket, Events: 1000, Burst: 20, Window: time.Hour}}}},
-		{Name: "everybody", Family: "plan", Priority: 1, Limits: perHour(5)},
-	}
-	alice := &policy.Identity{Known: true, User: "alice", Tier: "free"}
-	o := decide(t, rules, &policy.Facts{Path: "/api/v1/x"}, alice)
-	if got := prefixes(o); got != "rule/free_tier_limit/hour rule/api_v1_limit/second" {
-		t.Errorf("hits are %s", got)
-	}
-	if o.Hits[0].Key != "alice" || o.Hits[1].Key != "all" || o.Marks[0].Quota != 20 || o.Marks[1].Status != 503 || o.Marks[1].Message != "busy" || o.Marks[0].Status != 429 {
-		t.Errorf("hits are %+v, marks %+v %+v", o.Hits, o.Marks[0], o.Marks[1])
-	}
-	if o.User != "alice" || o.Tier != "free" || o.Rule != "free_tier_limit" {
-		t.Errorf("outcome is %+v", o)
-	}
-	if got := prefixes(decide(t, rules, &policy.Facts{Path: "/x", Tier: "anonymous", Address: netip.MustParseAddr("192.0.2.1")}, nil)); got != "rule/everybody/hour" {
-		t.Errorf("nobody's hits are %s", got)
-	}
-}
-
-func TestAShadowRuleNeverTakesItsFamilysPlace(t *testing.T) {
-	all := []string{"all"}
-	rule := func(name string, priority int64, mode policy.Mode) policy.Rule {
-		return policy.Rule{Name: name, Family: "plan", Priority: priority, Mode: mode, CountBy: all, Limits: perHour(1)}
-	}
-	rules := []policy.Rule{
-		rule("try", 9, policy.Shadow), rule("also", 8, policy.Shadow), rule("off", 7, policy.Off), rule("real", 6, policy.Enforce), rule("later", 5, policy.Shadow), rule("last", 4, policy.Enforce),
-		{Name: "shut", Action: policy.Block, Mode: policy.Shadow}, {Name: "free", Action: policy.Exempt, Mode: policy.Shadow},
-		{Name: "zero", Mode: policy.Shadow, CountBy: all, Limits: perHour(0)},
-	}
-	o := decide(t, rules, &policy.Facts{Path: "/"}, nil)
-	if got := prefixes(o); got != "rule/try/hour! rule/also/hour! rule/real/hour" || o.Rule != "real" || o.Refused() || o.Exempt {
-		t.Errorf("hits are %s, outcome %+v", got, o)
-	}
-	if len(o.Would) != 3 || o.Would[0].Rule != "free" || o.Would[1].Rule != "shut" || o.Would[2].Rule != "zero" {
-		t.Errorf("shadows would have been %+v", o.Would)
-	}
-}
-
-func TestAnOverageLimitCountsBeyondItsQuota(t *testing.T) {
-	rules := []policy.Rule{{Name: "plan", CountBy: []string{"all"}, Limits: []policy.RuleLimit{
-		{Name: "month", Overage: true, Limit: ratelimit.Limit{Algorithm: ratelimit.FixedWindow, Events: 100, Calendar: ratelimit.Month}},
-		{Name: "none", Overage: true, Limit: ratelimit.Limit{Events: 0, Window: time.Hour}},
-		{Name: "free", Unlimited: true, Limit: ratelimit.Limit{Window: time.Hour}},
-	}}}
-	o := decide(t, rules, &policy.Facts{Path: "/"}, nil)
-	if len(o.Hits) != 2 || o.Hits[0].Limit.Events < 256*ratelimit.MaxEvents || !o.Marks[0].Overage || o.Marks[0].Quota != 100 || o.Marks[1].Quota != 0 || o.Refused() {
-		t.Errorf("outcome is %+v", o)
-	}
-}
-
 func TestABillingPeriodBeginsOnTheUsersDay(t *testing.T) {
 	month := []policy.RuleLimit{{Name: "month", Limit: ratelimit.Limit{Algorithm: ratelimit.FixedWindow, Events: 100, Calendar: ratelimit.Month, Zone: "Asia/Tokyo"}}}
 	rules := []policy.Rule{{Name: "plan", Limits: month}, {Name: "shared", Priority: -1, CountBy: []string{"tier"}, Limits: month}}
@@ -187,40 +132,6 @@ func TestAHeaderThatHoldsASecretIsStoredAsADigest(t *testing.T) {
 		policy.Evaluate(policy.Compile(rules, nil, nil, policy.Options{SecretHeader: secret}), f, nil, now, &o)
 		if len(o.Hits) != 1 || o.Hits[0].Secret != want {
 			t.Errorf("hits are %+v, want one that is secret: %v", o.Hits, want)
-		}
-	}
-}
-
-func TestABanShutsOutANetworkAUserAndAKey(t *testing.T) {
-	later := now.Add(time.Hour)
-	s := policy.Compile([]policy.Rule{{Name: "free", Action: policy.Exempt}}, nil, []policy.Ban{
-		{Network: netip.MustParsePrefix("10.0.0.0/8"), Until: later, Reason: "abuse"}, {Network: netip.MustParsePrefix("10.1.0.0/16"), Until: now},
-		{User: "mallory"}, {User: "bob", Until: later}, {User: "bob", Until: now}, {Digest: policy.Digest("k"), User: "alice", KeyID: 7, Until: later},
-	}, policy.Options{Remember: 10})
-	for i, test := range []struct {
-		address string
-		id      *policy.Identity
-		after   time.Duration
-		banned  bool
-	}{
-		{"10.1.2.3", nil, 0, true}, {"::ffff:10.2.2.3", nil, 0, true}, {"11.0.0.1", nil, 0, false}, {"10.1.2.3", nil, time.Hour, false},
-		{"", &policy.Identity{Known: true, User: "mallory", Tier: "free"}, 0, true},
-		{"", &policy.Identity{Known: true, User: "alice", Tier: "free"}, 0, false},
-		{"", &policy.Identity{Known: true, Digest: policy.Digest("k"), User: "alice", Tier: "free", KeyID: 7}, 0, true},
-		{"", &policy.Identity{Known: true, Digest: policy.Digest("k"), User: "alice", Tier: "free", KeyID: 7}, time.Hour, false},
-		{"", &policy.Identity{Known: true, User: "bob", Tier: "free"}, 0, true},
-		{"", &policy.Identity{Known: true, User: "bob", Tier: "free"}, time.Hour, false},
-	} {
-		f := &policy.Facts{Path: "/"}
-		if test.address != "" {
-			f.Address = netip.MustParseAddr(test.address)
-		}
-		var o policy.Verdict
-		for round := range 3 {
-			policy.Evaluate(s, f, test.id, now.Add(test.after), &o)
-			if (o.Reason == policy.Banned) != test.banned || test.banned && (o.Status != 403 || o.Ban == nil) || o.Exempt == test.banned {
-				t.Errorf("request %d, round %d: %+v, want banned: %v", i, round, o, test.banned)
-			}
 		}
 	}
 }
@@ -324,68 +235,6 @@ func TestPatterns(t *testing.T) {
 					if got := strings.Contains(prefixes(decide(t, rules, f, nil))+" ", "rule/r/hour "); got != want {
 						t.Errorf("%s%s matches %s: %v, want %v", test.host, test.path, request, got, want)
 					}
-				}
-			}
-		}
-	}
-}
-
-func TestTheMostSpecificOverrideCounts(t *testing.T) {
-	rules := []policy.Rule{{Name: "plan", Limits: perHour(1)}}
-	override := policy.Override{Rule: "plan", Limit: "hour"}
-	tier, user, key := override, override, override
-	tier.Tier, tier.Events = "pro", 2
-	user.User, user.Events = "alice", 3
-	key.KeyID, key.Events = 7, 4
-	other := override
-	other.KeyID, other.Events = 8, 5 // another key of the user
-	later := user
-	later.Events, later.From = 6, now.Add(time.Hour)
-	for _, test := range []struct {
-		tiers, own []policy.Override
-		after      time.Duration
-		events     int64
-		from       string
-	}{
-		{nil, nil, 0, 1, "rule"},
-		{[]policy.Override{tier}, nil, 0, 2, "tier"},
-		{[]policy.Override{tier}, []policy.Override{user, other}, 0, 3, "user"},
-		{[]policy.Override{tier}, []policy.Override{user, key}, 0, 4, "key"},
-		{[]policy.Override{tier}, []policy.Override{key, user}, 0, 4, "key"},
-		{nil, []policy.Override{later, user}, 0, 3, "user"},
-		{nil, []policy.Override{later, user}, time.Hour, 6, "user"},
-		{nil, []policy.Override{user, later, key}, time.Hour, 4, "key"},
-	} {
-		s := policy.Compile(rules, test.tiers, nil, policy.Options{Remember: 10})
-		id := &policy.Identity{Digest: policy.Digest("k"), Known: true, KeyID: 7, User: "alice", Tier: "pro", Overrides: test.own}
-		var o policy.Verdict
-		for range 3 {
-			policy.Evaluate(s, &policy.Facts{Path: "/"}, id, now.Add(test.after), &o)
-			if len(o.Hits) != 1 || o.Hits[0].Limit.Events != test.events || o.Marks[0].From != test.from || o.Hits[0].Key != "alice" || o.Hits[0].Limit.Prefix != "rule/plan/hour" {
-				t.Errorf("hit is %+v from %s, want %d from %s", *o.Hits[0].Limit, o.Marks[0].From, test.events, test.from)
-			}
-		}
-	}
-}
-
-func TestALimitOfBlackFridayStartsAndEndsByItself(t *testing.T) {
-	begin, end := now.Add(time.Hour), now.Add(2*time.Hour)
-	rules := []policy.Rule{
-		{Name: "friday", Family: "plan", Priority: 9, From: begin, Until: end, Limits: perHour(1)}, {Name: "usual", Family: "plan", Limits: perHour(2)},
-	}
-	overrides := []policy.Override{{Rule: "usual", Limit: "hour", Tier: "free", Events: 3, From: end}}
-	s := policy.Compile(rules, overrides, nil, policy.Options{Remember: 10})
-	id := &policy.Identity{Digest: policy.Digest("k"), Known: true, KeyID: 7, User: "alice", Tier: "free", ExpiresAt: end.Add(time.Hour)}
-	var o policy.Verdict
-	for round := range 3 {
-		for _, test := range []struct {
-			at     time.Time
-			events int64
-		}{{now, 2}, {begin.Add(-1000), 2}, {begin, 1}, {end.Add(-1000), 1}, {end, 3}, {end.Add(time.Hour), 0}} {
-			for range 3 {
-				policy.Evaluate(s, &policy.Facts{Path: "/", RejectUnknown: true}, id, test.at, &o)
-				if test.events == 0 && o.Reason != policy.KeyExpired || test.events > 0 && (len(o.Hits) != 1 || o.Hits[0].Limit.Events != test.events) {
-					t.Errorf("round %d, at %v: %+v, want %d events", round, test.at, o, test.events)
 				}
 			}
 		}
