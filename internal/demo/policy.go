@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
 // madeByDemo is the comment of the rules and users, and the name of the API keys, that the demo makes.
@@ -69,8 +68,9 @@ func makePolicy(ctx context.Context, dsn, state string, own bool) (keys map[stri
 		keys = map[string]string{}
 	}
 	for _, user := range []string{"ann", "acme"} {
-		digest, there := policy.Digest(keys[user]), false
-		if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM rate_limit_api_keys WHERE digest = $1 AND user_id = $2)", digest[:], user).Scan(&there); err != nil {
+		var there bool
+		if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM rate_limit_api_keys
+			WHERE digest = sha256(convert_to($1, 'UTF8')) AND user_id = $2)`, keys[user], user).Scan(&there); err != nil {
 			return nil, err
 		}
 		if there {
