@@ -77,7 +77,7 @@ type tab struct {
 
 // open opens a page in a tab of its own, with cookies and storage of its own. At its end the test fails if the
 // console has an error, or if the page has asked another host.
-func open(t *testing.T, address string, window size, dark bool) *tab {
+func open(t *testing.T, address string, window size) *tab {
 	t.Helper()
 	if err := browser(); err != nil {
 		t.Fatal(err)
@@ -93,11 +93,7 @@ func open(t *testing.T, address string, window size, dark bool) *tab {
 	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as this context
 		t.Fatal(err)
 	}
-	scheme := "light"
-	if dark {
-		scheme = "dark"
-	}
-	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}
+	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}, {Name: "prefers-reduced-motion", Value: "reduce"}}
 	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
 		t.Fatal(err)
 	}
@@ -204,20 +200,6 @@ func (b *tab) fill(selector chromedp.CSS, text string) {
 func (b *tab) click(selector chromedp.CSS) {
 	b.Helper()
 	b.do(chromedp.Click(selector, chromedp.NodeVisible))
-}
-
-// press presses keys.
-func (b *tab) press(keys string) {
-	b.Helper()
-	b.do(chromedp.KeyEvent(keys))
-}
-
-// picture writes a picture to a file.
-func (b *tab) picture(file string, take chromedp.Action[[]byte]) {
-	b.Helper()
-	if err := os.WriteFile(file, result(b, take), 0o644); err != nil {
-		b.Fatal(err)
-	}
 }
 
 // axe returns what axe-core finds, except for what it says is minor.

@@ -141,7 +141,7 @@ func answersOfANight(t *testing.T, window size) {
 		t.Fatalf("%d requests have passed, want 5", passed)
 	}
 	s.send(30, s.acme, "192.0.2.2", "/")
-	b := open(t, s.page, window, false)
+	b := open(t, s.page, window)
 
 	// Is anything failing open?
 	b.await("#state", "Enforcing")
@@ -177,7 +177,7 @@ func answersOfANight(t *testing.T, window size) {
 func TestTheDatabaseGoesAndComesBack(t *testing.T) {
 	database := cluster.Private(t, cluster.Options{})
 	s := startSite(t, database.DSN("postgres"), 1)
-	b := open(t, s.page, desktop, false)
+	b := open(t, s.page, desktop)
 	s.send(12, s.ann, "192.0.2.1", "/reports")
 	b.await("#top-users", "ann")
 	if err := database.Kill(); err != nil {

@@ -181,12 +181,6 @@ func (p *Process) AwaitAddress(t testing.TB, address string) {
 	})
 }
 
-// AwaitLog waits until the program's log holds the text.
-func (p *Process) AwaitLog(t testing.TB, text string) {
-	t.Helper()
-	p.Await(t, strconv.Quote(text)+" in its log", func() bool { return strings.Contains(p.Log(), text) })
-}
-
 // Await is WaitFor, and ends the test if that fails.
 func (p *Process) Await(t testing.TB, what string, done func() bool) {
 	t.Helper()
