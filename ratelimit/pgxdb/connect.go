@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 )
 
 // parse reads the settings of a DSN, and the files that it names.
@@ -87,12 +87,12 @@ func severalHosts(config *pgconn.Config) bool {
 	return false
 }
 
-var errReplaced = errors.New(timeline.Replaced)
+var errReplaced = errors.New(session.Replaced)
 
 // checkTimeline refuses a primary that another one has replaced. A server that does not tell its
 // timeline is not refused.
 func (d *DB) checkTimeline(ctx context.Context, conn *pgconn.PgConn) error {
-	results, err := conn.Exec(ctx, timeline.SQL).ReadAll()
+	results, err := conn.Exec(ctx, session.TimelineSQL).ReadAll()
 	if err != nil && serverError(err) == nil {
 		return err
 	}
@@ -102,10 +102,10 @@ func (d *DB) checkTimeline(ctx context.Context, conn *pgconn.PgConn) error {
 	name := string(results[0].Rows[0][0])
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if timeline.Earlier(name, d.timeline) {
+	if session.Earlier(name, d.timeline) {
 		return errReplaced
 	}
-	if timeline.Earlier(d.timeline, name) {
+	if session.Earlier(d.timeline, name) {
 		d.pool.Reset() // connections to the primary that was replaced
 	}
 	d.timeline = name

@@ -70,7 +70,7 @@ type DB struct {
 	renewed func() (*pgconn.Config, error) // see open
 
 	mu       sync.Mutex // guards what follows
-	timeline string     // the latest one of a primary, see timeline.SQL
+	timeline string     // the latest one of a primary, see session.TimelineSQL
 	latest   destination
 }
 

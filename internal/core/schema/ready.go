@@ -68,3 +68,8 @@ const InPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname IN ('r
 const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND ` + PolicyWhole + ` AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + policyVersion + `
 		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_policy_version()')), false)
 	FROM (VALUES ` + policyTables + `) AS t(name))`
+
+// Server is the identity of what a session reads, as one text: when the server was started, in microseconds, and after a
+// space the oid of rate_limit_changes, or 0 if that is not there. A failover, a restart and a restore of the server's files
+// change the former, and a restore of a dump of the policy changes the latter.
+const Server = `concat((extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, ' ', coalesce(to_regclass('rate_limit_changes')::oid, 0))`

@@ -19,9 +19,6 @@ func (p *Poller) Poll(ctx context.Context) (users []string, everything bool, err
 	return found.users, found.everything, err
 }
 
-// ServerSQL is the statement that tells servers apart.
-const ServerSQL = serverSQL
-
 // EvaluateUnknown is what Policy.Evaluate does if a look-up fails.
 var EvaluateUnknown = evaluateUnknown
 

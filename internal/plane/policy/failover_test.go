@@ -9,23 +9,29 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// On another timeline, everything is read anew.
-func TestAnotherTimeline(t *testing.T) {
+// On a server that was started at another time, everything is read anew.
+func TestAServerThatWasStartedAgain(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
-	m := &middle{db: s.db()}
-	p := s.policyOn(m, policy.Settings{})
+	s.exec("CREATE SCHEMA fake; CREATE TABLE fake.started AS SELECT pg_postmaster_start_time() AS at; CREATE FUNCTION fake.pg_postmaster_start_time() RETURNS timestamptz LANGUAGE sql AS 'SELECT at FROM fake.started'")
+	db, err := pgxdb.Open(s.dsn + "&search_path=fake,pg_catalog,public", pgxdb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	p := s.policyOn(db, policy.Settings{DisableMigration: true})
 	refresh(t, p)
 	same(t, "before", decided(t, p, "key of ann", ""), "ann free")
-	// This change is one that the policy does not hear of: it is neither in the log nor counted.
-	s.exec("SET session_replication_role = replica; SET track_counts = off; UPDATE rate_limit_users SET tier = 'pro'; RESET track_counts; RESET session_replication_role")
+	// This change is one that the policy does not hear of.
+	s.exec("SET session_replication_role = replica; UPDATE rate_limit_users SET tier = 'pro'; RESET session_replication_role")
 	refresh(t, p)
-	same(t, "on the same timeline", decided(t, p, "key of ann", ""), "ann free")
-	m.set(func() { m.server = "00000002 1 2026" })
+	same(t, "on the same server", decided(t, p, "key of ann", ""), "ann free")
+	s.exec("UPDATE fake.started SET at = at + interval '1 microsecond'")
 	refresh(t, p)
-	same(t, "on another timeline", decided(t, p, "key of ann", ""), "ann pro")
+	same(t, "after its start", decided(t, p, "key of ann", ""), "ann pro")
 }
 
 // The tables are dropped and made again with other rows, in one transaction, as a restored dump

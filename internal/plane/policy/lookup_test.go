@@ -159,22 +159,27 @@ func TestAStartWithoutTheDatabase(t *testing.T) {
 	same(t, "with the database", decided(t, p, "", ""), " anonymous rule/all/per_hour=1000")
 }
 
-// Rules are read anew once a minute, and identities as well, also if no change is known.
-func TestEverythingIsReadAnewOnceAMinute(t *testing.T) {
+// Rows that are written without triggers, as by a subscription, are obeyed nevertheless: rules are read anew about every
+// ten minutes, at a moment of each proxy's own, and an identity once a minute.
+func TestEverythingIsReadAnewNowAndThen(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
-	p := s.policy(policy.Settings{})
+	p := s.policy(policy.Settings{Random: func() float64 { return 0.5 }})
 	s.after(0)
 	refresh(t, p)
 	decided(t, p, "key of ann", "")
-	// Changes that no trigger logs.
 	s.exec(`SET session_replication_role = replica; SELECT rate_limit_rule('plan', per_hour => 1000); UPDATE rate_limit_users SET tier = 'pro'; RESET session_replication_role`)
 	s.after(59 * time.Second)
 	refresh(t, p)
 	same(t, "after 59 seconds", decided(t, p, "key of ann", ""), "ann free")
 	s.after(2 * time.Second)
+	await.Within(t, time.Minute, "the identity", func() bool { return decided(t, p, "key of ann", "") == "ann pro" })
+	s.after(9*time.Minute - 2*time.Second)
 	refresh(t, p)
-	await.Within(t, time.Minute, "the identity", func() bool { return decided(t, p, "key of ann", "") == "ann pro rule/plan/per_hour=1000" })
+	same(t, "before ten minutes", decided(t, p, "key of ann", ""), "ann pro")
+	s.after(2 * time.Second)
+	refresh(t, p)
+	await.Within(t, time.Minute, "the rules", func() bool { return decided(t, p, "key of ann", "") == "ann pro rule/plan/per_hour=1000" })
 }
 
 // Changes and bans that are older than 30 days are deleted.

@@ -2,22 +2,19 @@ package policy_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"strings"
 	"sync"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// middle is a DB between a policy and its database, which can fail, keep answers back, claim
-// to be another server, and lead to another database.
+// middle is a DB between a policy and its database, which can fail, keep answers back,
+// and lead to another database.
 type middle struct {
 	mu      sync.Mutex
 	db      pgdb.DB
 	down    bool
-	server  string        // in place of what tells servers apart; "" is the truth
 	hold    chan struct{} // answers about identities wait until it is closed; nil waits for nothing
 	held    int           // answers that wait, or have waited
 	lookups int           // statements about identities under way
@@ -31,7 +28,7 @@ func (m *middle) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	// The statement that reads all banned keys has no arguments.
 	identities := strings.Contains(statements[0].SQL, "rate_limit_api_keys k") && len(statements[0].Args) > 0
 	m.mu.Lock()
-	db, down, server, hold := m.db, m.down, m.server, m.hold
+	db, down, hold := m.db, m.down, m.hold
 	if identities {
 		m.lookups++
 		m.most = max(m.most, m.lookups)
@@ -51,11 +48,6 @@ func (m *middle) Run(ctx context.Context, statements []*pgdb.Statement) error {
 		return errDown
 	}
 	err := db.Run(ctx, statements)
-	for _, s := range statements {
-		if s.SQL == policy.ServerSQL && server != "" {
-			s.Result = append(binary.BigEndian.AppendUint32(s.Result[:0], uint32(len(server))), server...)
-		}
-	}
 	if identities && hold != nil {
 		m.mu.Lock()
 		m.held++

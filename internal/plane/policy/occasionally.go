@@ -22,7 +22,7 @@ func (p *Policy) occasionally(ctx context.Context) {
 		if s.tooMany != nil {
 			problems = append(problems, s.tooMany.Error())
 		}
-		_ = batch.PanicError(func() { p.settings.OnApplied(applied, p.poller.log, problems) })
+		_ = batch.PanicError(func() { p.settings.OnApplied(applied, p.poller.log(), problems) })
 	}
 	if now.Sub(p.settingsAt) >= settingsInterval {
 		p.settingsAt = now

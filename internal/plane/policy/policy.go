@@ -56,10 +56,11 @@ const (
 	loadTimeout = 30 * time.Second
 	// migrateInterval is the time between two migrations that fail.
 	migrateInterval = 10 * time.Second
-	// reloadAge is the age at which rules are read anew although no change is known, and
-	// identities are looked up anew.
-	reloadAge    = time.Minute
-	reloadMicros = int64(reloadAge / time.Microsecond)
+	// wholeInterval is the mean time between two reads of all rules and bans although no change is known. Up to a half more
+	// or less keeps the proxies apart.
+	wholeInterval = 10 * time.Minute
+	// renewMicros is the age at which an identity is looked up anew, in microseconds.
+	renewMicros = int64(time.Minute / time.Microsecond)
 	// settingsInterval is the time between two looks at settings that do harm.
 	settingsInterval = time.Minute
 	// forgetInterval is the time between two deletions of old changes.
@@ -105,7 +106,7 @@ type Policy struct {
 	due        changes   // of rules and bans: found, and not read yet
 	stale      changes   // of identities: found, and not forgotten yet
 	rows       policyRows
-	loaded     time.Time
+	wholeAt    time.Time // when all is read, also if no change is known
 	keysAt     time.Time // when the banned API keys are read again, after a failure
 	forgotten  time.Time
 	settingsAt time.Time         // when session.Harmful was asked
@@ -235,7 +236,7 @@ func (p *Policy) Evaluate(ctx context.Context, timeout time.Duration, key, user 
 			id = &Identity{User: user} // no such user can be in the database, and none of them is cached
 		case id == nil:
 			return p.lookUp(ctx, timeout, sender, f, o)
-		case now.UnixMicro()-read >= reloadMicros:
+		case now.UnixMicro()-read >= renewMicros:
 			p.lookups.renew(sender)
 		}
 	}
@@ -309,7 +310,7 @@ func Recall(p *Policy, key string, f *Facts, o *Verdict) bool {
 		return false
 	}
 	now := p.settings.Now()
-	if now.UnixMicro()-e.at >= reloadMicros {
+	if now.UnixMicro()-e.at >= renewMicros {
 		return false
 	}
 	if atomic.LoadUint32(&e.used) == 0 {

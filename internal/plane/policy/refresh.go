@@ -82,7 +82,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 	if err := p.migrate(ctx, now); errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
-	if age := now.Sub(p.loaded); age >= reloadAge {
+	if !now.Before(p.wholeAt) {
 		p.due.rules = true
 		p.due.bans = true
 		p.due.keys = true
@@ -186,7 +186,7 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 		return err
 	}
 	if p.due.rules && p.due.bans {
-		p.loaded = now
+		p.wholeAt = now.Add(time.Duration((0.5 + p.settings.Random()) * float64(wholeInterval)))
 	}
 	p.due = changes{keys: p.due.keys}
 	p.mu.Lock()

@@ -2,16 +2,13 @@ package policy_test
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -112,51 +109,4 @@ func TestARestoreOpensNothing(t *testing.T) {
 	s.exec("UPDATE rate_limit_rule_limits SET events = 20")
 	refresh(t, p)
 	same(t, "after a change", decided(t, p, "key of ann", ""), "ann free rule/plan/per_hour=20")
-}
-
-// Rows that are written without triggers, as by pg_restore --disable-triggers or a subscription,
-// are obeyed within seconds. Failures of the database's own kind do not count as such rows.
-func TestRowsThatAreWrittenWithoutTriggers(t *testing.T) {
-	s := newSite(t)
-	s.user("ann", "free")
-	s.exec("SELECT rate_limit_rule('plan', per_hour => 10)")
-	p := s.policy(policy.Settings{})
-	refresh(t, p)
-	same(t, "before", decided(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
-	for i, sql := range []string{
-		"UPDATE rate_limit_users SET tier = 'pro'; UPDATE rate_limit_rule_limits SET events = 20",
-		"UPDATE rate_limit_users SET tier = 'free'; UPDATE rate_limit_rule_limits SET events = 10",
-	} {
-		s.exec("SET session_replication_role = replica; " + sql + "; RESET session_replication_role")
-		want := []string{"ann pro rule/plan/per_hour=20", "ann free rule/plan/per_hour=10"}[i]
-		await.Within(t, time.Minute, want, func() bool {
-			refresh(t, p)
-			return decided(t, p, "key of ann", "") == want
-		})
-	}
-	s.exec("SET session_replication_role = replica; TRUNCATE rate_limit_rules CASCADE; RESET session_replication_role")
-	refresh(t, p)
-	same(t, "without rules", decided(t, p, "key of ann", ""), "ann free")
-}
-
-// A write with triggers leads to no more than what it has changed, also when its count of rows
-// arrives.
-func TestRowsThatAreWrittenWithTriggersAreReadOnce(t *testing.T) {
-	s := newSite(t)
-	s.user("ann", "free")
-	s.user("bob", "free")
-	p := s.policy(policy.Settings{})
-	refresh(t, p)
-	decided(t, p, "key of ann", "")
-	const written = "SELECT pg_stat_get_tuples_updated('rate_limit_users'::regclass)"
-	n := s.number(written)
-	await.Within(t, time.Minute, "the count of rows to arrive", func() bool {
-		s.exec("UPDATE rate_limit_users SET comment = $1 WHERE user_id = 'bob'", fmt.Sprint(time.Now()))
-		refresh(t, p)
-		return s.number(written) != n
-	})
-	refresh(t, p)
-	if stats := p.Stats(); stats.Loads != 1 || stats.Identities != 1 {
-		t.Errorf("%d loads and %d identities, want 1 and 1", stats.Loads, stats.Identities)
-	}
 }

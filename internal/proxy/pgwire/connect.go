@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -288,17 +288,17 @@ func checkSession(ctx context.Context, c *conn, session string) *connectError {
 // checkTimeline refuses a primary that another one has replaced. A server that does not tell its timeline
 // is not refused.
 func checkTimeline(ctx context.Context, c *conn, targets *targetMemory) *connectError {
-	st := &pgdb.Statement{SQL: timeline.SQL}
+	st := &pgdb.Statement{SQL: session.TimelineSQL}
 	if failed := pipeline(ctx, c, []*pgdb.Statement{st}, true); failed != nil && failed.err != nil {
 		return &connectError{text: failed.err.Error(), code: failed.code, network: failed.code == ""}
 	}
 	columns, err := results.Columns(st.Result)
-	if st.Err != nil || err != nil || len(columns) != 2 {
+	if st.Err != nil || err != nil || len(columns) != 1 {
 		return nil
 	}
 	generation, ok := targets.current(string(columns[0]))
 	if !ok {
-		return &connectError{text: timeline.Replaced}
+		return &connectError{text: session.Replaced}
 	}
 	c.generation = generation
 	return nil

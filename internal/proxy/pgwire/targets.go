@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 )
 
 // avoidFor is how long a target that did not answer is tried last.
@@ -17,7 +17,7 @@ const avoidFor = 10 * time.Second
 type targetMemory struct {
 	mu         sync.Mutex
 	failed     map[int]time.Time // by the target's index, when it did not answer
-	timeline   string            // see timeline.SQL; "" if none was seen
+	timeline   string            // see session.TimelineSQL; "" if none was seen
 	generation int32             // how many times a timeline or a connection string replaced another one; atomic, set with the mutex
 }
 
@@ -55,10 +55,10 @@ func (m *targetMemory) record(i int, answered bool) {
 func (m *targetMemory) current(name string) (generation int32, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if timeline.Earlier(name, m.timeline) {
+	if session.Earlier(name, m.timeline) {
 		return 0, false
 	}
-	if timeline.Earlier(m.timeline, name) {
+	if session.Earlier(m.timeline, name) {
 		atomic.AddInt32(&m.generation, 1)
 	}
 	m.timeline = name

@@ -10,7 +10,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Store is a store of a chain. Each one but the last holds the next one, and passes on to it what is not its own.
@@ -44,9 +43,8 @@ type Store interface {
 	// Stats returns the counts as of now.
 	Stats() Stats
 
-	// SeeTimeline reads the result of timeline.SQL, which was sent at a time.
-	SeeTimeline(read *pgdb.Statement, sent time.Time)
-	// Tick does what is due about twice a second.
+	// Tick has the store look, in the background, whether its server was restored or replaced. It is called about once a
+	// second.
 	Tick()
 }
 

@@ -8,7 +8,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // Link passes everything on to the next store. A store that wraps another one embeds it, and has the methods that do
@@ -43,5 +42,3 @@ func (l *Link) Tick()                           { l.Next.Tick() }
 func (l *Link) Charge(subject string, row lease.RowID, limit *ratelimit.Limit, units int64) {
 	l.Next.Charge(subject, row, limit, units)
 }
-
-func (l *Link) SeeTimeline(read *pgdb.Statement, sent time.Time) { l.Next.SeeTimeline(read, sent) }

@@ -22,4 +22,4 @@ package engine
 //   - leases.go: what the rows of a batch say to leases. enter.go: the slots that hits take.
 //   - locks.go: rows that another transaction has locked.
 //   - migrate.go: the two tables. cleanup.go: expired rows.
-//   - timeline.go: a server that was restored or replaced.
+//   - replaced.go: a server that was restored or replaced.

@@ -7,6 +7,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 )
 
+// ServerSQL identifies the server.
+const ServerSQL = serverSQL
+
 // DecideBatch decides calls as one batch: a test cannot arrange thousands of batches by
 // the timing of its calls.
 func (s *Store) DecideBatch(calls []*batch.Call) { s.DecideBatchWithin(time.Minute, calls) }

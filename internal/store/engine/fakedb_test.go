@@ -34,14 +34,14 @@ func (d *fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	d.mu.Lock()
 	answer := d.answer
 	switch {
-	case strings.Contains(statements[0].SQL, "to_regclass"):
-		answer = rows([][]byte{int4(1), int4(1)})
-	case statements[0].SQL == "SELECT 1":
+	case statements[0].SQL == engine.ServerSQL:
 		d.probes++
 		answer = d.probe
 		if answer == nil {
 			answer = rows([][]byte{int4(1)})
 		}
+	case strings.Contains(statements[0].SQL, "to_regclass"):
+		answer = rows([][]byte{int4(1), int4(1)})
 	default:
 		d.runs++
 		if answer == nil {

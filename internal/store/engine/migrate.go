@@ -12,7 +12,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -193,17 +192,17 @@ func (t *tables) migrate() error {
 	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (a role that may, such as their owner, can run caddy pg-ratelimit migrate, or schema.sql, instead): %w", session.Explain(ctx, t.server.db, failure))
 }
 
-// inspect finds out what tables there are, and reads the timeline, so that another one is noticed later. A failure of
+// inspect finds out what tables there are, and which server has them, so that another one is noticed later. A failure of
 // the connection counts for the health of the database.
 func (t *tables) inspect(ctx context.Context) (tablesFound, error) {
 	sent := time.Now()
 	answers := atomic.LoadInt64(&t.server.answers)
-	read := &pgdb.Statement{SQL: timeline.SQL}
+	read := &pgdb.Statement{SQL: serverSQL}
 	now, failed, err := lookForTables(ctx, t.server.db, read)
 	if failed {
 		err = t.server.onFailure(err, time.Since(sent), answers)
 	} else {
-		t.server.onTimeline(read, sent)
+		t.server.see(read)
 	}
 	return now, err
 }

@@ -153,7 +153,7 @@ func TestARefusedRequestGivesBackToTheWindowOfItsCharge(t *testing.T) {
 }
 
 // failOnce fails the next hit on a part. routesRead is how often the part's server was asked for the routes. The store
-// reads the timeline of the server beside the hits.
+// reads the identity of the server beside the hits.
 func (c *fakeCitus) failOnce(part int, code, text string) (routesRead *int) {
 	failed, read := false, 0
 	c.parts[part].set(func(ctx context.Context, statements []*pgdb.Statement) error {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -33,10 +32,10 @@ type server struct {
 	db      pgdb.DB
 	closing context.Context // ends when the store is closed
 	counts  *counts         // for errors
-	// onTimeline is called with the result of timeline.SQL, before requests are decided again after an outage: another
-	// server may have taken over.
-	onTimeline func(read *pgdb.Statement, sent time.Time)
-	random     func() float64 // rand.Float64, except in a simulation
+	// see is called with the result of serverSQL, before requests are decided again after an outage: another server may
+	// have taken over.
+	see    func(read *pgdb.Statement)
+	random func() float64 // rand.Float64, except in a simulation
 
 	// Atomic, so that a batch need not take the mutex.
 	isDown   int32 // 1 while down is set
@@ -257,8 +256,7 @@ func (s *server) probe(patience time.Duration) {
 
 // ping asks the database for a sign of life.
 func (s *server) ping(ctx context.Context) error {
-	statements := []*pgdb.Statement{{SQL: "SELECT 1"}, {SQL: timeline.SQL}}
-	sent := time.Now()
+	statements := []*pgdb.Statement{{SQL: serverSQL}}
 	var err error
 	if failure := batch.PanicError(func() { err = s.db.Run(ctx, statements) }); failure != nil {
 		return failure
@@ -267,7 +265,7 @@ func (s *server) ping(ctx context.Context) error {
 		s.counts.countErrors(statements, err)
 	}
 	if err == nil {
-		s.onTimeline(statements[1], sent)
+		s.see(statements[0])
 	}
 	return err
 }

@@ -83,12 +83,10 @@ func (s *simServer) others(st *simStatement, a *simAnswer, short bool) {
 		if short {
 			a.fail("22P02", engine.OnPurpose)
 		}
-	case st.sql == "SELECT 1", is("SELECT set_config"):
+	case is("SELECT set_config"):
 		a.addTexts("")
-	case is("SELECT greatest(1, (extract(epoch FROM until"):
-	case is("SELECT system_identifier"):
-		a.add([]byte("7000000000000000000 "+strconv.FormatInt(s.timeline*s.shown, 10)), simBigint(s.position))
-		a.rows = 1
+	case st.sql == engine.ServerSQL:
+		a.addTexts(s.identity())
 	case is("INSERT INTO rate_limit_nodes"):
 		name, epoch := st.args[0].(string), st.args[2].(int64)
 		n, known := s.nodes[name]
@@ -128,22 +126,18 @@ func (s *simServer) setNode(name string, n simNode) {
 	s.nodes[name] = n
 }
 
-// simTables is what identifies the tables of the policy.
-const simTables = "1 2 3 4 5 6 7 8"
-
 // simRules are the rows of the rules.
 var simRules = []string{"rule", "plan", `{"Family":"plan","Priority":100,"Mode":0,"Action":0,"CountBy":["user"],"Cost":1,"Limits":[{"Name":"requests","Limit":{"Algorithm":2,"Events":40,"Window":10000000000,"Durable":true}}]}`}
+
+// identity is schema.Server.
+func (s *simServer) identity() string { return fmt.Sprint(s.started*s.shown, " 8") }
 
 // policy answers a statement of a policy.
 func (s *simServer) policy(st *simStatement, a *simAnswer) {
 	is := func(beginning string) bool { return strings.HasPrefix(st.sql, beginning) }
 	switch {
-	case strings.Contains(st.sql, "pg_postmaster_start_time"):
-		a.addTexts(fmt.Sprint(s.timeline, " 7000000000000000000 ", s.started, " db"))
-	case strings.Contains(st.sql, "pg_stat_get_tuples_inserted"):
-		a.addTexts(simTables, "8", "10 11 12", "0")
 	case strings.Contains(st.sql, "pg_current_snapshot"):
-		a.addTexts("head", strconv.Itoa(s.changes), strconv.Itoa(s.changes), "")
+		a.addTexts("head", strconv.Itoa(s.changes), strconv.Itoa(s.changes), s.identity())
 		if since, ok := st.args[0].(string); ok {
 			from, _ := strconv.Atoi(since)
 			for ; from < s.changes; from++ {

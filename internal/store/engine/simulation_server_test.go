@@ -24,8 +24,7 @@ type simServer struct {
 
 	outages  []simOutage // those that are to come
 	timeline int64
-	shown    int64     // 1 if the timeline is shown, else 0
-	position int64     // in the write-ahead log
+	shown    int64     // 1 if started is shown, else 0
 	started  int64     // when the server was started
 	changes  int       // of the policy
 	now      int64     // of the message that is executed, in nanoseconds of the simulation
@@ -216,7 +215,6 @@ func (s *simServer) transaction(proxy int, statements []simStatement, answers []
 		}
 		return
 	}
-	s.position += 8
 	if !s.failsOver() {
 		return
 	}

@@ -48,7 +48,7 @@ func (r *simRun) fail(format string, args ...any) {
 func simulate(t *testing.T, plan *simPlan) *simRun {
 	policyLimit := &ratelimit.Limit{Prefix: "rule/plan/requests", Algorithm: ratelimit.TokenBucket, Events: 40, Window: 10 * time.Second, Durable: true}
 	r := &simRun{plan: plan, server: newSimServer([]*ratelimit.Limit{plan.contest, plan.client, policyLimit}, plan.outages), admitted: map[lease.RowID][]simAdmitted{}}
-	if plan.without == "timeline" {
+	if plan.without == "start" {
 		r.server.shown = 0
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestTheSimulationFindsWhatIsTakenAway(t *testing.T) {
 	for what, seed := range map[string]uint64{
 		"jitter":      11, // the random part of intervals
 		"lease bound": 4,  // the time from which on units are not used
-		"timeline":    43, // that proxies notice another timeline
+		"start":       43, // that proxies notice another server
 	} {
 		plan := newSimPlan(seed)
 		plan.without = what

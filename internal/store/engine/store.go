@@ -96,14 +96,15 @@ func (o Options) withDefaults() (Options, error) {
 
 // Store is the last store of a chain. All processes on one database share its counts.
 type Store struct {
-	engine  *engine
-	place   chain.Place
-	workers int
-	idle    sync.Pool // of calls
-	close   context.CancelFunc
-	leasing *batch.Queue // of batches without requests
-	past    past
-	closed  int32 // 1 after Close; atomic
+	engine   *engine
+	place    chain.Place
+	workers  int
+	idle     sync.Pool // of calls
+	close    context.CancelFunc
+	leasing  *batch.Queue // of batches without requests
+	identity identity
+	ticking  int32 // 1 while Tick reads the identity of the server; atomic
+	closed   int32 // 1 after Close; atomic
 
 	mu     sync.Mutex                     // guards all that follows
 	queues map[time.Duration]*batch.Queue // of Take and Reset, by timeout
@@ -140,8 +141,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		e.blocked = known.New(o.MaxBlockedKeys)
 	}
 	s := &Store{engine: e, place: o.Place, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
-	s.past.moves = o.Place.Tables != nil
-	server.onTimeline = s.SeeTimeline
+	server.see = s.see
 	s.leasing = s.newQueue(closeTimeout)
 	s.openKinds(o)
 	e.cleaner.slots = e.slots.Used
@@ -322,6 +322,3 @@ func (s *Store) busy() bool {
 	}
 	return false
 }
-
-// Tick implements chain.Store.
-func (s *Store) Tick() {}

@@ -9,7 +9,7 @@
 // decided in its part as on a single server.
 //
 //   - parts.go: the store. several.go: requests of several subjects. routes.go: on which server a part is. db.go: the
-//     statements of a part. timelines.go: servers that were restored or replaced.
+//     statements of a part.
 package parts
 
 import (
@@ -113,7 +113,6 @@ func (s *Store) find(ctx context.Context) (bool, bool, error) {
 		s.stores = append(s.stores, one)
 	}
 	atomic.StoreInt32(&s.state, found)
-	s.startTimelines()
 	return true, false, nil
 }
 
@@ -327,8 +326,8 @@ func (s *Store) Stats() chain.Stats {
 
 // Tick implements chain.Store.
 func (s *Store) Tick() {
-	if s.inParts() {
-		s.startTimelines()
+	for _, one := range s.all() {
+		one.Tick()
 	}
 }
 

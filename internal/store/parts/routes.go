@@ -34,12 +34,11 @@ type routes struct {
 	reading   sync.Mutex               // of again
 	closing   sync.WaitGroup           // connections to servers without a part
 
-	mu        sync.Mutex // guards all that follows
-	closed    bool
-	to        []route            // by part
-	servers   map[string]pgdb.DB // by address
-	timelines map[string]bool    // by address: a goroutine reads the timeline
-	read      time.Time          // when the routes were read
+	mu      sync.Mutex // guards all that follows
+	closed  bool
+	to      []route            // by part
+	servers map[string]pgdb.DB // by address
+	read    time.Time          // when the routes were read
 }
 
 // route is where a part is.
@@ -58,7 +57,7 @@ const (
 )
 
 func newRoutes(db pgdb.DB, e reaching) *routes {
-	return &routes{db: db, elsewhere: e, servers: map[string]pgdb.DB{}, timelines: map[string]bool{}}
+	return &routes{db: db, elsewhere: e, servers: map[string]pgdb.DB{}}
 }
 
 // find reports whether the counts are in parts. If they are, it sets the routes. It also reports whether the connection

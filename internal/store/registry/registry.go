@@ -19,7 +19,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/timeline"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -49,9 +48,7 @@ type Store interface {
 	Unavailable() error
 	// SetProxies says how many proxies there are, this one included.
 	SetProxies(n int64)
-	// SeeTimeline reads the result of timeline.SQL, which was sent at a time.
-	SeeTimeline(read *pgdb.Statement, sent time.Time)
-	// Tick is called about twice a second.
+	// Tick is called about once a second.
 	Tick()
 	// Local says whether this process limits by itself.
 	Local() chain.Local
@@ -68,7 +65,7 @@ const (
 	// pollInterval is the mean time between two polls. Up to a quarter more or less keeps the
 	// proxies from asking at the same moment, after they have got an answer or the end of their connections at the same
 	// moment.
-	pollInterval = 500 * time.Millisecond
+	pollInterval = time.Second
 	// heartbeatInterval is the time between two writes of the row, and newsInterval the least
 	// if there is something new.
 	heartbeatInterval = 3 * time.Second
@@ -174,7 +171,7 @@ func (r *Registry) run() {
 			r.fail("beat", batch.PanicError(func() { r.beat(time.Now()) }))
 			r.reportFailures()
 		} else {
-			interval /= 20 // the tables of counts are about to be made
+			interval /= 40 // the tables of counts are about to be made
 			if r.store.Local().On && r.store.Unavailable() == nil {
 				r.store.Prepare() // no request may come that would have them made
 			}
@@ -184,7 +181,7 @@ func (r *Registry) run() {
 	}
 }
 
-// beat counts the proxies, looks for another timeline, and renews the row if that is due.
+// beat counts the proxies, and renews the row if that is due.
 func (r *Registry) beat(now time.Time) {
 	r.store.Tick()
 	ctx, cancel := context.WithTimeout(r.closing, nodeTimeout)
@@ -198,19 +195,17 @@ func (r *Registry) beat(now time.Time) {
 	}
 	var statements, writes []*pgdb.Statement
 	if !now.Before(r.readAt) {
-		statements = append(statements, &pgdb.Statement{SQL: liveSQL}, &pgdb.Statement{SQL: timeline.SQL})
+		statements = append(statements, &pgdb.Statement{SQL: liveSQL})
 	}
 	if r.isDue(now) {
 		writes = r.renewals(now)
 		statements = append(statements, writes...)
 	}
-	sent := time.Now()
 	if len(statements) == 0 || r.db.Run(ctx, statements) != nil {
 		return // requests notice that the database does not answer
 	}
 	if len(statements) > len(writes) {
 		r.readLive(statements[0], now)
-		r.store.SeeTimeline(statements[1], sent)
 	}
 	if len(writes) > 0 {
 		r.readRenewals(writes, now)

@@ -48,9 +48,6 @@ var rules = []rule{
 		dir:    "internal/core/sqlstate",
 		reason: "the store and both drivers use this list of error codes",
 	}, {
-		dir:    "internal/core/timeline",
-		reason: "the store and both drivers compare timelines",
-	}, {
 		dir: "internal/core/session", ours: []string{"internal/core/results", "ratelimit/pgdb"},
 		reason: "both drivers put it before statements, and what runs statements names what it cannot undo",
 	}, {
@@ -69,10 +66,10 @@ var rules = []rule{
 		dir: "internal/store/local", ours: []string{"internal/core/algorithm", "internal/core/lease", "internal/store/chain", "internal/store/known", "ratelimit"},
 		reason: "it decides without a database, and knows the next store by its interface only",
 	}, {
-		dir: "internal/store/parts", ours: []string{"internal/core/batch", "internal/core/lease", "internal/core/results", "internal/core/schema", "internal/core/sqlstate", "internal/core/timeline", "internal/store/chain", "ratelimit", "ratelimit/pgdb"},
+		dir: "internal/store/parts", ours: []string{"internal/core/batch", "internal/core/lease", "internal/core/results", "internal/core/schema", "internal/core/sqlstate", "internal/store/chain", "ratelimit", "ratelimit/pgdb"},
 		reason: "it divides calls among stores, which it knows by their interface only",
 	}, {
-		dir: "internal/store/registry", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/schema", "internal/core/session", "internal/core/sqlstate", "internal/core/timeline", "internal/store/chain", "ratelimit/pgdb"},
+		dir: "internal/store/registry", ours: []string{"internal/core/batch", "internal/core/results", "internal/core/schema", "internal/core/session", "internal/core/sqlstate", "internal/store/chain", "ratelimit/pgdb"},
 		reason: "it registers a store of any kind, so it knows only an interface of it",
 	}, {
 		dir: "internal/store", ours: []string{"internal/store/chain", "internal/store/engine", "internal/store/local", "internal/store/parts", "internal/store/registry", "ratelimit/pgdb"},
@@ -90,7 +87,7 @@ var rules = []rule{
 		dir: "internal/store/leases", ours: []string{"internal/core/algorithm", "internal/core/batch", "internal/core/lease", "internal/store/own", "ratelimit"},
 		reason: "a package with own calls knows the engine by own, and no other such package",
 	}, {
-		dir: "internal/store/engine", ours: []string{"internal/store/chain", "internal/store/known", "internal/store/leases", "internal/store/own", "internal/store/settle", "internal/store/slots", "internal/core/batch", "internal/core/results", "internal/core/lease", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "internal/core/algorithm", "internal/core/schema", "internal/core/session", "ratelimit/pgdb"},
+		dir: "internal/store/engine", ours: []string{"internal/store/chain", "internal/store/known", "internal/store/leases", "internal/store/own", "internal/store/settle", "internal/store/slots", "internal/core/batch", "internal/core/results", "internal/core/lease", "internal/core/sqlstate", "ratelimit", "internal/core/algorithm", "internal/core/schema", "internal/core/session", "ratelimit/pgdb"},
 		reason: "the store knows a driver only as a pgdb.DB, and no proxy",
 	}, {
 		dir: "ratelimit/postgres", ours: []string{"internal/store", "internal/store/engine", "ratelimit", "ratelimit/pgdb"},
@@ -111,10 +108,10 @@ var rules = []rule{
 		dir: "internal/testkit/policytest", ours: []string{"ratelimit", "internal/plane/policy"},
 		reason: "it makes rules and requests for tests, compiled and interpreted",
 	}, {
-		dir: "ratelimit/pgxdb", ours: []string{"internal/core/session", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "ratelimit/pgdb"}, others: []string{"github.com/jackc/pgx/v5"},
+		dir: "ratelimit/pgxdb", ours: []string{"internal/core/session", "internal/core/sqlstate", "ratelimit", "ratelimit/pgdb"}, others: []string{"github.com/jackc/pgx/v5"},
 		reason: "Go programs use this driver without a proxy",
 	}, {
-		dir: "internal/proxy/pgwire", ours: []string{"internal/core/results", "internal/core/session", "internal/core/sqlstate", "internal/core/timeline", "ratelimit", "ratelimit/pgdb"},
+		dir: "internal/proxy/pgwire", ours: []string{"internal/core/results", "internal/core/session", "internal/core/sqlstate", "ratelimit", "ratelimit/pgdb"},
 		reason: "this driver exists because pgx cannot be interpreted",
 	}, {
 		dir: "internal/proxy/edge", ours: []string{"internal/core/batch", "internal/core/lease", "ratelimit", "internal/plane/history", "internal/store/memory", "internal/plane/policy", "ratelimit/pgdb", "internal/store", "internal/store/chain", "internal/store/engine", "internal/store/registry"},

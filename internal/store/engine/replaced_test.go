@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,55 +19,65 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// timelineDB changes what the server says about its history.
-type timelineDB struct {
+// replacedDB changes what the server says of itself.
+type replacedDB struct {
 	pgdb.DB
-	timeline int64 // is added to the first digit of the system identifier; atomic
-	back     int64 // is subtracted from the position; atomic
-	later    byte  // is added to the last digit of the timeline
-	down     int32 // 1 if the server does not answer; atomic
-	asked    int64 // atomic
+	started, changes int64 // are added to the last digits of schema.Server; atomic
+	down             int32 // 1 if the server does not answer; atomic
+	asked            int64 // atomic
 }
 
-func (d *timelineDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *replacedDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	if atomic.LoadInt32(&d.down) == 1 {
 		return errors.New("connection refused")
 	}
 	err := d.DB.Run(ctx, statements)
 	for _, s := range statements {
-		if strings.HasPrefix(s.SQL, "SELECT system_identifier") && s.Rows == 1 {
+		if s.SQL == engine.ServerSQL && s.Rows == 1 {
 			atomic.AddInt64(&d.asked, 1)
-			s.Result[4] += byte(atomic.LoadInt64(&d.timeline))
-			s.Result[len(s.Result)-13] += d.later
-			position := s.Result[len(s.Result)-8:]
-			binary.BigEndian.PutUint64(position, binary.BigEndian.Uint64(position)-uint64(atomic.LoadInt64(&d.back)))
+			started, changes, _ := strings.Cut(string(s.Result[4:]), " ")
+			first, _ := strconv.ParseInt(started, 10, 64)
+			second, _ := strconv.ParseInt(changes, 10, 64)
+			text := fmt.Sprint(first+atomic.LoadInt64(&d.started), " ", second+atomic.LoadInt64(&d.changes))
+			s.Result = append(binary.BigEndian.AppendUint32(s.Result[:0], uint32(len(text))), text...)
 		}
 	}
 	return err
 }
 
-// The server was replaced by a standby that lacks the last charges, or a backup of its files was put
-// back. The units of leases were charged on rows that do not say so: no unit is used or given back.
-func TestUnitsOfAnotherTimelineAreNotUsed(t *testing.T) {
+// The server was replaced by a standby that lacks the last charges, a backup of its files was put back, or a dump of the
+// database was restored. The units of leases were charged on rows that do not say so: no unit is used or refunded. A row
+// that was used up is asked for again.
+func TestUnitsOfAReplacedServerAreNotUsed(t *testing.T) {
 	t.Parallel()
-	for name, lose := range map[string]func(d *timelineDB){
-		"another timeline":       func(d *timelineDB) { atomic.StoreInt64(&d.timeline, 1) },
-		"files of a time before": func(d *timelineDB) { atomic.StoreInt64(&d.back, 1<<40) },
+	for name, lose := range map[string]func(s *site, d *replacedDB){
+		"started again": func(_ *site, d *replacedDB) { atomic.StoreInt64(&d.started, 1) },
+		"the policy restored from a dump": func(s *site, _ *replacedDB) {
+			s.exec("ALTER TABLE rate_limit_changes RENAME TO rate_limit_changes_before; CREATE TABLE rate_limit_changes (LIKE rate_limit_changes_before)")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
-			d := &timelineDB{DB: s.db("")}
+			s.exec("CREATE TABLE rate_limit_changes ()")
+			d := &replacedDB{DB: s.db("")}
 			store := s.proxy(d, lasting, registry.Node{})
 			store.Prepare()
 			h := leasedHit(ratelimit.SlidingWindow, true)
 			passed := hammerLeased(t, store, 10, h)
-			await.Within(t, longTime, "the first look at the timeline", func() bool { return atomic.LoadInt64(&d.asked) > 1 })
+			await.Within(t, longTime, "the first look at the server", func() bool { return atomic.LoadInt64(&d.asked) > 1 })
 			if awaitUnits(t, s, store, passed, h) == 0 {
 				t.Fatal("no units are held")
 			}
+			full := hitOn("full", 1, true)
+			takeOne(t, store, full)
+			if takeOne(t, store, full).Allowed || store.Stats().BlockedKeys != 1 {
+				t.Fatal("no refusal is remembered")
+			}
+			s.exec("DELETE FROM rate_limit_durable WHERE prefix = 'full'")
 			s.exec("UPDATE rate_limit_durable SET count = 5")
-			lose(d)
+			lose(s, d)
 			await.Within(t, longTime, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
+			await.Within(t, longTime, "the end of the refusal", func() bool { return takeOne(t, store, full).Allowed })
 			store.Close()
 			if n := used(t, s, h); n != 5 {
 				t.Errorf("the row has %d units after the leases have ended, want 5: it was not charged for theirs", n)
@@ -75,20 +87,41 @@ func TestUnitsOfAnotherTimelineAreNotUsed(t *testing.T) {
 	}
 }
 
+// The tables of the policy are made while a proxy runs, or dropped: its units stay.
+func TestUnitsOutlastANewPolicy(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	d := &replacedDB{DB: s.db("")}
+	store := s.proxy(d, lasting, registry.Node{})
+	store.Prepare()
+	hammerLeased(t, store, 10, leasedHit(ratelimit.SlidingWindow, true))
+	looked := func() {
+		asked := atomic.LoadInt64(&d.asked)
+		await.Within(t, longTime, "two looks at the server", func() bool { return atomic.LoadInt64(&d.asked) > asked+1 })
+	}
+	for _, sql := range []string{"SELECT 1", "CREATE TABLE rate_limit_changes ()", "DROP TABLE rate_limit_changes"} {
+		s.exec(sql)
+		looked()
+		if store.Stats().LeasedUnits == 0 {
+			t.Errorf("no units are held after %s", sql)
+		}
+	}
+}
+
 // partDB is a database with one part, or the server of the part: at most one host has the part, and is reached.
 type partDB struct {
-	timelineDB
+	replacedDB
 	site  *site
 	host  string        // "" is that of the database
 	part  *atomic.Value // the host of the part
-	looks *int64        // at the timelines of the hosts; atomic
+	looks *int64        // at the hosts; atomic
 }
 
 func (d *partDB) At(host string, _ int) (pgdb.DB, error) {
 	server := &partDB{site: d.site, host: host, part: d.part, looks: d.looks}
 	server.DB = d.site.db("")
 	if host == "standby" {
-		server.later = 1
+		server.started = 1
 	}
 	return server, nil
 }
@@ -112,8 +145,8 @@ func (d *partDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 			addRow(first, [][]byte{int4(1), []byte(table), []byte(table), []byte("pg_backend_pid()"), []byte(host), int4(5432)})
 		}
 	default:
-		err := d.timelineDB.Run(ctx, statements)
-		if d.host != "" && strings.HasPrefix(first.SQL, "SELECT system_identifier") {
+		err := d.replacedDB.Run(ctx, statements)
+		if d.host != "" && first.SQL == engine.ServerSQL {
 			atomic.AddInt64(d.looks, 1)
 		}
 		return err
@@ -132,7 +165,7 @@ func TestUnitsOfAPartWhoseStandbyTookOverAreNotUsed(t *testing.T) {
 	store := s.proxy(d, lasting, registry.Node{})
 	store.Prepare()
 	hammerLeased(t, store, 10, leasedHit(ratelimit.SlidingWindow, true))
-	await.Within(t, longTime, "a look at the timeline", func() bool { return atomic.LoadInt64(d.looks) > 0 })
+	await.Within(t, longTime, "a look at the server", func() bool { return atomic.LoadInt64(d.looks) > 0 })
 	if store.Stats().LeasedUnits == 0 {
 		t.Fatal("no units are held")
 	}
@@ -141,16 +174,16 @@ func TestUnitsOfAPartWhoseStandbyTookOverAreNotUsed(t *testing.T) {
 	await.Within(t, longTime, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
 }
 
-// A store that is not registered looks at the timeline after an outage only, and compares it with that of the beginning.
-func TestUnitsOfAnotherTimelineAreNotUsedAfterTheFirstOutage(t *testing.T) {
+// A store that is not registered looks at the server after an outage only, and compares it with that of the beginning.
+func TestUnitsOfAReplacedServerAreNotUsedAfterTheFirstOutage(t *testing.T) {
 	s := newSite(t)
-	d := &timelineDB{DB: s.db("")}
+	d := &replacedDB{DB: s.db("")}
 	store := s.storeOn(d, lasting)
 	hammerLeased(t, store, 10, leasedHit(ratelimit.SlidingWindow, true))
 	if store.Stats().LeasedUnits == 0 {
 		t.Fatal("no units are held")
 	}
-	atomic.StoreInt64(&d.timeline, 1)
+	atomic.StoreInt64(&d.started, 1)
 	atomic.StoreInt32(&d.down, 1)
 	h := hitOn("other", 10, true)
 	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{h}, make([]ratelimit.Decision, 1)); err == nil {

@@ -1,6 +1,10 @@
-package timeline
+package session_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
+)
 
 func TestEarlier(t *testing.T) {
 	for _, c := range []struct {
@@ -16,7 +20,7 @@ func TestEarlier(t *testing.T) {
 		{"", "7012 00000002", false},
 		{"7012 00000001", "", false},
 	} {
-		if got := Earlier(c.a, c.b); got != c.want {
+		if got := session.Earlier(c.a, c.b); got != c.want {
 			t.Errorf("Earlier(%q, %q) is %v", c.a, c.b, got)
 		}
 	}

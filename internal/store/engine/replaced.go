@@ -1,0 +1,75 @@
+package engine
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// serverSQL identifies the server that has the counters.
+const serverSQL = `SELECT ` + schema.Server
+
+// identity is the last schema.Server that a store has read. The zero value has read none.
+type identity struct {
+	mu               sync.Mutex // guards what follows
+	started, changes string
+}
+
+// see reads the result of serverSQL, and reports whether the counters may lack what this process has charged: the server
+// was started again, is another one, or its policy was restored from a dump. A policy that is made for the first time,
+// or is gone, is no restore.
+func (i *identity) see(read *pgdb.Statement) bool {
+	columns, err := results.Columns(read.Result)
+	if read.Err != nil || err != nil || len(columns) != 1 {
+		return false
+	}
+	started, changes, _ := strings.Cut(string(columns[0]), " ")
+	const none = "0"
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if changes == none {
+		changes = i.changes
+	}
+	lost := i.started != "" && (started != i.started || i.changes != "" && changes != i.changes)
+	i.started, i.changes = started, changes
+	return lost
+}
+
+// see forgets what the process remembers of counters that may lack its charges: leases end without a refund, and no row
+// is denied from memory. read is the result of serverSQL.
+func (s *Store) see(read *pgdb.Statement) {
+	if !s.identity.see(read) {
+		return
+	}
+	if s.engine.leases != nil {
+		lease.Void(s.engine.leases.Set)
+	}
+	s.engine.blocked.ClearAll()
+}
+
+// Tick implements chain.Store. It reads serverSQL in the background, unless it does already. Requests notice if the
+// database does not answer.
+func (s *Store) Tick() {
+	if !atomic.CompareAndSwapInt32(&s.ticking, 0, 1) {
+		return
+	}
+	go func() {
+		defer atomic.StoreInt32(&s.ticking, 0)
+		server := s.engine.server
+		ctx, cancel := context.WithTimeout(server.closing, mostProbeTime)
+		defer cancel()
+		read := &pgdb.Statement{SQL: serverSQL}
+		_ = batch.PanicError(func() {
+			if server.db.Run(ctx, []*pgdb.Statement{read}) == nil {
+				s.see(read)
+			}
+		})
+	}()
+}
