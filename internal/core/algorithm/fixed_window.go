@@ -72,7 +72,7 @@ var fixedWindowSQL = SQL{
 		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
 		CASE WHEN fresh THEN excluded.expires_at ELSE ends END
 	FROM (SELECT *, CASE WHEN fresh THEN excluded.granted ELSE greatest(0, least(excluded.granted, ({quota} - greatest(0, r.count)) / {cost})) END AS granted
-	FROM (SELECT ends, coalesce(excluded.window_start >= ends OR r.window_start > excluded.expires_at + interval '10 s', true) AS fresh
+	FROM (SELECT ends, coalesce(excluded.window_start >= ends OR r.window_start > excluded.expires_at AND r.window_start > excluded.expires_at + interval '10 s', true) AS fresh
 	FROM (SELECT r.window_start + {span} * interval '1 microsecond' AS ends OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	Adjust:      "count = " + countedSQL("greatest(0, r.count)"),
 	AdjustWhere: "{now} < r.window_start + {span} * interval '1 microsecond' AND " + windowNotAheadSQL + " AND coalesce(r.window_start <= {claimed}, true)",

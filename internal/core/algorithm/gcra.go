@@ -135,7 +135,7 @@ const gcraFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN gr
 	FROM (SELECT *, had = {quota} OR elapsed >= (({quota} - had) * span + part + events - 1) / events AS isfull
 	FROM (SELECT *, least(coalesce(r.remainder, 0), events - 1) AS part,
 		greatest(0, (date_part('epoch', {at} - r.last_refill) * 1000000)::bigint) AS elapsed,
-		CASE WHEN r.last_refill <= {at} + (fills + 10000000) * interval '1 microsecond' THEN floor(greatest(-` + mostOwedSQL + `, least({quota}, r.tokens)))::bigint END AS had
+		CASE WHEN r.last_refill <= {at} OR r.last_refill <= {at} + (fills + 10000000) * interval '1 microsecond' THEN floor(greatest(-` + mostOwedSQL + `, least({quota}, r.tokens)))::bigint END AS had
 	FROM (SELECT {span} AS span, {events} AS events, ({quota} * {span} + {events} - 1) / {events} AS fills
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0)`
 

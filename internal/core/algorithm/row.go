@@ -30,6 +30,7 @@ const clockSlack = 10 * 1000000
 
 // ahead reports whether a time of a row lies so far ahead of now that only a wrong clock can have written it: further
 // than length, and clockSlack. Such a row counts as new.
+// The SQL steps compare with now, or with the end of a window, first, which is usually enough and costs less.
 func ahead(at, now, length int64) bool { return at > now+clockSlack+length }
 
 // View is a row at a time, as a limit sees it.

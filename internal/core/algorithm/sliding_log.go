@@ -91,8 +91,8 @@ var slidingLogSQL = SQL{
 		CASE WHEN granted > 0 THEN r.hits[gone + 1:] || array_fill(at, ARRAY[(granted * {cost})::int]) ELSE r.hits END,
 		CASE WHEN granted > 0 THEN at + {span} * interval '1 microsecond' ELSE r.expires_at END
 	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} - coalesce(cardinality(r.hits), 0) + gone) / {cost})) AS granted
-	FROM (SELECT CASE WHEN last > excluded.expires_at + interval '10 s' THEN excluded.hits[1] ELSE last END AS at,
-		coalesce(CASE WHEN last > excluded.expires_at + interval '10 s' THEN cardinality(r.hits) ELSE width_bucket(last - {span} * interval '1 microsecond', r.hits) END, 0) AS gone
+	FROM (SELECT CASE WHEN last > excluded.expires_at AND last > excluded.expires_at + interval '10 s' THEN excluded.hits[1] ELSE last END AS at,
+		coalesce(CASE WHEN last > excluded.expires_at AND last > excluded.expires_at + interval '10 s' THEN cardinality(r.hits) ELSE width_bucket(last - {span} * interval '1 microsecond', r.hits) END, 0) AS gone
 	FROM (SELECT greatest(excluded.hits[1], r.hits[cardinality(r.hits)]) AS last
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	Adjust: `hits = (SELECT r.hits[:newest - least(greatest(0, {cost}), newest - older)::int] || r.hits[newest + 1:]

@@ -131,7 +131,7 @@ var tokenBucketSQL = SQL{
 		CASE WHEN granted > 0 THEN coalesce(r.last_refill + windows * span * interval '1 microsecond', excluded.last_refill) ELSE r.last_refill END AS refill
 	FROM (SELECT *, greatest(0, least(excluded.granted, floor(filled)::bigint / {cost})) AS granted
 	FROM (SELECT *, CASE WHEN windows IS NOT NULL THEN least({quota}, r.tokens + windows::float8 * {events}) ELSE {quota} END AS filled
-	FROM (SELECT *, CASE WHEN r.tokens IS NOT NULL AND r.last_refill <= excluded.last_refill + (fills + 10000000) * interval '1 microsecond' THEN
+	FROM (SELECT *, CASE WHEN r.tokens IS NOT NULL AND (r.last_refill <= excluded.last_refill OR r.last_refill <= excluded.last_refill + (fills + 10000000) * interval '1 microsecond') THEN
 		greatest(0, (date_part('epoch', excluded.last_refill - r.last_refill) * 1000000)::bigint) / span END AS windows
 	FROM (SELECT {span} AS span, least(ceil({quota} / {events}::float8) * {span}, 3155760000000000) AS fills
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0) f`,
