@@ -199,7 +199,8 @@ func TestEachPromiseHasATest(t *testing.T) {
 		if !slices.Contains(promisesPages, d.path) {
 			continue
 		}
-		for _, row := range regexp.MustCompile(`(?m)^\| .*$`).FindAllString(d.text, -1)[1:] {
+		promises, _, _ := strings.Cut(d.text, "\n## ") // below it, docs/security.md has functions
+		for _, row := range regexp.MustCompile(`(?m)^\| .*$`).FindAllString(promises, -1)[1:] {
 			if !testName.MatchString(row) {
 				t.Errorf("%s: no test in %q", d.path, row)
 			}
