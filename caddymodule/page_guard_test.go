@@ -65,15 +65,6 @@ func (c *pageClient) page(method, path, body string, header ...string) (int, htt
 	return a.Status, a.Header, a.Body
 }
 
-// get asks a question, and reads the answer.
-func (c *pageClient) get(name string, into any) {
-	c.t.Helper()
-	status, _, text := c.page("GET", "/api/"+name, "")
-	if err := json.Unmarshal([]byte(text), into); err != nil || status != http.StatusOK {
-		c.t.Fatalf("%s: status %d, %v: %.2000s", name, status, err, text)
-	}
-}
-
 func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 	c := startPage(t, cluster.Open(t))
 	status, header, _ := c.page("GET", "", "")

@@ -144,15 +144,6 @@ func Void(t *Set) {
 	t.mu.Unlock()
 }
 
-// Begin lets leases begin again after End.
-func Begin(t *Set) {
-	for _, s := range t.Shards {
-		s.Mu.Lock()
-		s.ended = false
-		s.Mu.Unlock()
-	}
-}
-
 // Start runs Options.Maintain in a goroutine, unless it runs.
 func Start(t *Set) {
 	if t.maintain != nil && atomic.CompareAndSwapInt32(&t.maintaining, 0, 1) {

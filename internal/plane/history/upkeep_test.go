@@ -56,11 +56,6 @@ func short(names []string) string {
 	return strings.Join(all, " ")
 }
 
-func (s *site) partitions() string {
-	s.t.Helper()
-	return s.text(`SELECT string_agg(substr(relname, 18), ' ' ORDER BY relname) FROM pg_class WHERE relname ~ '^rate_limit_audit_\d' AND relkind = 'r'`)
-}
-
 // leavePending has the detaching of a partition interrupted, as a process that is killed would.
 func (s *site) leavePending(partition string) {
 	s.t.Helper()

@@ -67,7 +67,6 @@ var questions = map[string]*question{
 	"changes":  askingOf(http.MethodGet, ofPolicy, listChanges),
 	"top":      asking(http.MethodGet, top),
 	"usage":    askingOf(http.MethodGet, ofHistory, usageOfUser),
-	"names":    askingOf(http.MethodGet, ofPolicy, listNames),
 	"why":      asking(http.MethodPost, why),
 	"explain":  askingOf(http.MethodPost, ofPolicy, explain),
 	"counters": askingOf(http.MethodPost, ofCounters, counters),

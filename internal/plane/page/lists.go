@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -65,26 +64,6 @@ func usageOfUser(ctx context.Context, db *admin.Database, f *struct {
 		return nil, err
 	}
 	return db.UsageOf(ctx, f.User, p)
-}
-
-// names are the names of a kind that begin with $1, at most 20.
-const names = `SELECT name FROM (
-	SELECT 'user', user_id FROM rate_limit_users UNION ALL SELECT 'rule', name FROM rate_limit_rules UNION ALL SELECT 'tier', tier FROM rate_limit_tiers
-) AS n(kind, name) WHERE kind = $2::text AND starts_with(name, $1::text) ORDER BY name LIMIT 20`
-
-func listNames(ctx context.Context, db *admin.Database, f *struct {
-	Kind   string `json:"kind"`
-	Begins string `json:"begins"`
-}) (any, error) {
-	if !slices.Contains([]string{"user", "rule", "tier"}, f.Kind) {
-		return nil, &ratelimit.FieldError{Field: "kind", Value: f.Kind, Want: "user, rule or tier"}
-	}
-	found := []any{}
-	rows, err := db.Ask(ctx, names, f.Begins, f.Kind)
-	for i := range rows {
-		found = append(found, rows[i].Get("name"))
-	}
-	return map[string]any{"names": found}, err
 }
 
 func counters(ctx context.Context, db *admin.Database, f *struct {

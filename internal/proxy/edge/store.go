@@ -103,15 +103,6 @@ func migrationDisabled() (bool, error) {
 	return disabled, nil
 }
 
-// Unavailable is why the database of a store makes no decisions, or nil. It is an error only once a request or the background
-// has found that the database does not answer.
-func Unavailable(counters ratelimit.Store) error {
-	if s := Postgres(counters); s != nil {
-		return s.Unavailable()
-	}
-	return nil
-}
-
 // Postgres is a store that counts in Postgres; nil for another kind of store.
 func Postgres(counters ratelimit.Store) *store.Store {
 	s, ok := counters.(*store.Store)

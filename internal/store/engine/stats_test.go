@@ -4,20 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// total is how many values a histogram has counted.
-func total(h chain.Histogram) int64 {
-	sum := int64(0)
-	for _, n := range h.Counts {
-		sum += n
-	}
-	return sum
-}
 
 // TestStatsOfAnOutage: a database that cannot be reached adds errors of connections while the
 // outage lasts, also without requests.
