@@ -113,7 +113,7 @@ func Sweep(t *Set) {
 	}
 }
 
-// End ends all leases, and begins no more until Begin.
+// End ends all leases, and lets none begin any more.
 func End(t *Set) {
 	for _, s := range t.Shards {
 		s.Mu.Lock()

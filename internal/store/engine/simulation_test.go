@@ -154,7 +154,7 @@ func TestTheSimulationFindsWhatIsTakenAway(t *testing.T) {
 	for what, seed := range map[string]uint64{
 		"jitter":      11, // the random part of intervals
 		"lease bound": 4,  // the time from which on units are not used
-		"start":       43, // that proxies notice another server
+		"start":       16, // that proxies notice another server
 	} {
 		plan := newSimPlan(seed)
 		plan.without = what
