@@ -17,7 +17,7 @@ func TestAServerThatWasStartedAgain(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
 	s.exec("CREATE SCHEMA fake; CREATE TABLE fake.started AS SELECT pg_postmaster_start_time() AS at; CREATE FUNCTION fake.pg_postmaster_start_time() RETURNS timestamptz LANGUAGE sql AS 'SELECT at FROM fake.started'")
-	db, err := pgxdb.Open(s.dsn + "&search_path=fake,pg_catalog,public", pgxdb.Options{})
+	db, err := pgxdb.Open(s.dsn+"&search_path=fake,pg_catalog,public", pgxdb.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
