@@ -74,7 +74,7 @@ func (a *App) settings() (edge.StoreSettings, error) {
 }
 
 // open opens what a handler needs, or shares it with others.
-func (a *App) open(ctx caddy.Context, h *Handler) (*edge.Use, error) {
+func (a *App) open(h *Handler) (*edge.Use, error) {
 	at, err := a.places(h)
 	if err != nil {
 		return nil, err

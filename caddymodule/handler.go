@@ -127,7 +127,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		return err
 	}
 	app := loaded.(*App)
-	if h.use, err = app.open(ctx, h); err != nil {
+	if h.use, err = app.open(h); err != nil {
 		return err
 	}
 	h.count(app.metrics)

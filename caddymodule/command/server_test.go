@@ -1,7 +1,6 @@
 package command_test
 
 import (
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -55,15 +54,6 @@ func TestMigratePrintsWhatItRuns(t *testing.T) {
 		t.Errorf("after the SQL that it prints, migrate printed %q", got)
 	}
 }
-
-// root is the root of the repository. Tests change the folder.
-var root = func() string {
-	folder, err := filepath.Abs("../..")
-	if err != nil {
-		panic(err)
-	}
-	return folder
-}()
 
 // as runs commands as a role.
 func (s *shell) as(role string) *shell {

@@ -75,18 +75,18 @@ func fileOf(day time.Time, n int) string {
 	return path.Join(folder, day.Format("2006/01"), dayName(day)+number+extension)
 }
 
-// dayOf inverts fileOf. ok is false for any other name.
-func dayOf(name string) (day time.Time, n int, ok bool) {
+// numberOf returns the number in a name that fileOf makes. ok is false for any other name.
+func numberOf(name string) (n int, ok bool) {
 	base := strings.TrimSuffix(path.Base(name), extension)
 	if len(base) < len(time.DateOnly) {
-		return day, 0, false
+		return 0, false
 	}
 	day, err := time.Parse(time.DateOnly, base[:len(time.DateOnly)])
 	n = 1
 	if number := base[len(time.DateOnly):]; err == nil && number != "" {
 		n, err = strconv.Atoi(strings.TrimPrefix(number, "-"))
 	}
-	return day, n, err == nil && fileOf(day, n) == name
+	return n, err == nil && fileOf(day, n) == name
 }
 
 // filesOf returns the files of a day that are there, in the order of their numbers, and the
@@ -98,7 +98,7 @@ func filesOf(ctx context.Context, d Destination, day time.Time) (names []string,
 	}
 	numbers := make([]int, 0, len(all))
 	for _, name := range all {
-		if _, n, ok := dayOf(name); ok {
+		if n, ok := numberOf(name); ok {
 			numbers = append(numbers, n)
 		}
 	}

@@ -46,7 +46,7 @@ func (d *directory) prepare(ctx context.Context) error {
 	}
 	for _, name := range names {
 		of, isTemporary := strings.CutSuffix(name, temporaryExtension)
-		if _, _, ok := dayOf(of); !isTemporary || !ok {
+		if _, ok := numberOf(of); !isTemporary || !ok {
 			continue
 		}
 		if err := d.remove(ctx, name); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -119,10 +119,9 @@ func (f fakeDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 func (f fakeDB) Exec(ctx context.Context, _ string) error { return f(ctx) }
 func (fakeDB) Close()                                     {}
 
-// downDB refuses, noDB takes everything at once, and hangingDB answers when the caller gives up.
+// downDB refuses, and hangingDB answers when the caller gives up.
 var (
 	downDB    = fakeDB(func(context.Context) error { return errors.New("connection refused") })
-	noDB      = fakeDB(func(context.Context) error { return nil })
 	hangingDB = fakeDB(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 )
 
