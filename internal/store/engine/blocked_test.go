@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,26 +79,6 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 	}
 }
 
-// TestARefusalIsBelievedForASecond: meanwhile the row is not asked about, even if another store has reset it.
-func TestARefusalIsBelievedForASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := &fakeDB{answer: refuse}
-		store := newStore(t, db, engine.Options{CleanupProbability: -1})
-		h := fakeHits("k")[0]
-		takeOne(t, store, h)
-		db.set(admit, nil) // another store has reset the row
-		time.Sleep(900 * time.Millisecond)
-		if d := takeOne(t, store, h); d.Allowed || d.Source != ratelimit.FromBlocked {
-			t.Errorf("after 0.9 s: %+v", d)
-		}
-		time.Sleep(110 * time.Millisecond)
-		if d := takeOne(t, store, h); !d.Allowed || d.Source != ratelimit.FromPostgres {
-			t.Errorf("after a second: %+v", d)
-		}
-		store.Close()
-	})
-}
-
 // TestBlockedKeysAreBounded: the store remembers at most MaxBlockedKeys, the latest always
 // among them, and none once its refusal is not believed any more.
 func TestBlockedKeysAreBounded(t *testing.T) {
@@ -122,32 +101,6 @@ func TestBlockedKeysAreBounded(t *testing.T) {
 				t.Errorf("%d keys are taken for used up after their RetryAfter", n)
 			}
 		}
-	})
-}
-
-// TestARequestIsRefusedThatWaitsForABatch: one of its rows is found used up meanwhile.
-func TestARequestIsRefusedThatWaitsForABatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := &fakeDB{answer: func(ctx context.Context, statements []*pgdb.Statement) error {
-			time.Sleep(4 * time.Millisecond)
-			return refuse(ctx, statements)
-		}}
-		store := newStore(t, db, engine.Options{CleanupProbability: -1, Workers: 1})
-		var group sync.WaitGroup
-		for _, keys := range [][]string{{"k"}, {"a", "k"}, {"a", "b"}} { // the last two are a batch
-			group.Go(func() {
-				d := make([]ratelimit.Decision, len(keys))
-				if err := store.Take(context.Background(), longTime, fakeHits(keys...), d); err != nil || (d[len(d)-1].Source == ratelimit.FromBlocked) != (keys[0] == "a" && keys[1] == "k") {
-					t.Errorf("%v: %+v, %v", keys, d, err)
-				}
-			})
-			synctest.Wait()
-		}
-		group.Wait()
-		if runs, _ := db.count(); runs != 2 {
-			t.Errorf("the database was asked %d times, want twice", runs)
-		}
-		store.Close()
 	})
 }
 
@@ -228,34 +181,6 @@ func TestKnownRefusalsStandWithoutADecision(t *testing.T) {
 				t.Errorf("%s: when the refusal has ended: %v", name, err)
 			}
 			store.Close()
-		})
-	}
-}
-
-// TestShortKeysOfLongRequests: a key is often a part of a request's first line. The store
-// keeps the key, and not the line.
-func TestShortKeysOfLongRequests(t *testing.T) {
-	for _, several := range []bool{false, true} {
-		store := newStore(t, &fakeDB{answer: refuse}, engine.Options{CleanupProbability: -1})
-		conformance.Keeps(t, 30<<20, store, func() {
-			for i := range 200 {
-				line := fmt.Sprintf("/k%d?%s", i, strings.Repeat("x", 500_000))
-				key, _, _ := strings.Cut(line, "?")
-				hits := fakeHits(key)
-				if several {
-					hits = fakeHits(key, line[1:len(key)])
-				}
-				for range 2 {
-					if passes(t, store, hits...) {
-						t.Fatal("passed")
-					}
-				}
-				if i%2 == 0 {
-					if err := store.Reset(context.Background(), longTime, hits); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
 		})
 	}
 }

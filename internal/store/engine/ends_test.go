@@ -12,39 +12,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestTransactionThatIsAlwaysShort ends: at its deadline, or when it has been tried often.
-func TestTransactionThatIsAlwaysShort(t *testing.T) {
-	for name, pause := range map[string]time.Duration{"a fast database": 0, "a slow database": 100 * time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) {
-			db := &fakeDB{answer: func(ctx context.Context, statements []*pgdb.Statement) error {
-				select {
-				case <-ctx.Done():
-					return ctx.Err()
-				case <-time.After(pause):
-					return short(ctx, statements)
-				}
-			}}
-			store := newStore(t, db, without)
-			began := time.Now()
-			done := make(chan error)
-			for range 3 {
-				go func() {
-					done <- store.Take(context.Background(), 2*time.Second, fakeHits("a", "b"), make([]ratelimit.Decision, 2))
-				}()
-			}
-			for range 3 {
-				if err := <-done; (!errors.Is(err, ratelimit.ErrTimeout) && !errors.Is(err, ratelimit.ErrOverloaded)) || time.Since(began) > 8*time.Second {
-					t.Errorf("%s: %v after %v", name, err, time.Since(began))
-				}
-			}
-			if runs, _ := db.count(); runs > 310 {
-				t.Errorf("%s: %d round trips", name, runs)
-			}
-			store.Close()
-		})
-	}
-}
-
 // TestCloseWaitsForCalls: Close lets calls in flight finish, but not for longer than a second.
 func TestCloseWaitsForCalls(t *testing.T) {
 	for _, hangs := range []bool{false, true} {

@@ -24,9 +24,6 @@ func (s *Store) DecideBatchWithin(timeout time.Duration, calls []*batch.Call) {
 	s.engine.decide(batch.NewQueue(batch.Options{Timeout: timeout}), append([]*batch.Call(nil), calls...), now.Add(timeout))
 }
 
-// IndexSQL runs before each statement that reads rows.
-const IndexSQL = indexSQL
-
 // OnPurpose begins the error of a transaction that fails on purpose.
 const OnPurpose = onPurpose
 

@@ -49,22 +49,6 @@ func (d *tripDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	return err
 }
 
-func (d *tripDB) setLose(text string) {
-	d.mu.Lock()
-	d.lose = text
-	d.lost = 0
-	d.mu.Unlock()
-}
-
-func (d *tripDB) awaitLost(t *testing.T, answers int) {
-	t.Helper()
-	await.Within(t, longTime, "lost answers", func() bool {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		return d.lost >= answers
-	})
-}
-
 // enter takes n slots of a key, one by one, and returns those that are held. lost is for all of them.
 func enter(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, n int, lost func()) []*ratelimit.Slot {
 	t.Helper()
@@ -134,28 +118,6 @@ func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 	}
 }
 
-// Many slots of a locked row do not keep those of another row.
-func TestManySlotsOfALockedRowKeepNoOthers(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	store := s.store(without)
-	locked, free := conformance.InFlight("locked", 1000), conformance.InFlight("free", 3)
-	other := enter(t, store, free, 1, nil)
-	held := enter(t, store, locked, 999, nil)
-	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE prefix = 'locked' FOR UPDATE")
-	defer s.exec("ROLLBACK")
-	for _, slot := range held {
-		slot.Release()
-	}
-	const limit = time.Second
-	await.Within(t, longTime, "the lock to be known", func() bool {
-		_, took, err := tryOne(store, limit, ratelimit.Hit{Limit: locked, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}})
-		return errors.Is(err, ratelimit.ErrTimeout) && took < limit/2
-	})
-	other[0].Release()
-	awaitFree(t, store, free, 3)
-}
-
 // The slots of a process whose row has run out are free. The process finds that out, and what others do not
 // have in the meantime it keeps.
 func TestSlotsOfAStoppedProcess(t *testing.T) {
@@ -190,29 +152,6 @@ func TestSlotsOfAStoppedProcess(t *testing.T) {
 		if lost != 2 {
 			t.Errorf("%d slots are lost", lost)
 		}
-	}
-}
-
-// A process that begins a session while the database fails keeps its slots.
-func TestSlotsAreEnteredAgainUntilThereIsADecision(t *testing.T) {
-	t.Parallel()
-	dsn := cluster.Open(t)
-	db := &tripDB{DB: drivers.All["pgxdb"](t, dsn)}
-	store := newStore(t, db, engine.Options{})
-	l := conformance.InFlight("flight", 3)
-	var lost atomic.Int32
-	held := enter(t, store, l, 2, func() { lost.Add(1) })
-	db.setLose("RETURNING slot")
-	cluster.Execute(t, dsn, "UPDATE rate_limit_processes SET seen = '-infinity'")
-	db.awaitLost(t, 2)
-	db.setLose("")
-	awaitFree(t, store, l, 1)
-	for _, s := range held {
-		s.Release()
-	}
-	awaitFree(t, store, l, 3)
-	if n := lost.Load(); n != 0 {
-		t.Errorf("%d slots are lost", n)
 	}
 }
 
@@ -272,75 +211,4 @@ func TestRowsWithSlotsStay(t *testing.T) {
 	held[0].Release()
 	awaitFree(t, store, l, 3)
 	awaitDeleted("k")
-}
-
-// The server does not compile the statements that read slots: that takes it longer than a decision may.
-func TestLooksAtSlotsAreNotCompiled(t *testing.T) {
-	s := newSite(t)
-	if s.text("SELECT pg_jit_available()::text") != "true" {
-		t.Skip("the server has no compiler")
-	}
-	s.exec(engine.TableSQL)
-	db := &recorder{DB: s.db(""), seen: map[string]pgdb.Statement{}, free: map[string]bool{}}
-	store := s.storeOn(db, engine.Options{CleanupProbability: 1, DisableMigration: true})
-	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.InFlight, Events: 2}
-	defer enter(t, store, l, 1, nil)[0].Release()
-	awaitFree(t, store, l, 1)
-	store.Close()
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	looks := 0
-	for sql, statement := range db.seen {
-		if !strings.Contains(sql, "rate_limit_processes") || db.free[sql] {
-			continue
-		}
-		looks++
-		var args, types []string
-		for _, arg := range statement.Args {
-			args = append(args, literal(arg))
-			types = append(types, typeOf(arg))
-		}
-		plan := ""
-		conn := cluster.Connect(t, s.dsn)
-		for _, text := range []string{"SET jit = on", "BEGIN", engine.IndexSQL, "PREPARE look (" + strings.Join(types, ", ") + ") AS " + sql} {
-			if _, err := conn.Exec(context.Background(), text); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := conn.QueryRow(context.Background(), "EXPLAIN (FORMAT json) EXECUTE look("+strings.Join(args, ", ")+")").Scan(&plan); err != nil || strings.Contains(plan, `"JIT"`) {
-			t.Errorf("%v, %s:\n%s", err, sql, plan)
-		}
-	}
-	if looks == 0 {
-		t.Error("no statement looks")
-	}
-}
-
-// A slot serves a second attempt after one whose context has ended.
-func TestASlotOutlivesAnAttempt(t *testing.T) {
-	s := newSite(t)
-	store := s.store(without)
-	l := conformance.InFlight("flight", 3)
-	enter(t, store, l, 1, nil)
-	s.exec("BEGIN; SELECT FROM rate_limit_ephemeral WHERE key = 'k' FOR UPDATE")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
-	slot := &ratelimit.Slot{}
-	hits, decisions := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}, make([]ratelimit.Decision, 1)
-	if err := store.Take(ctx, longTime, hits, decisions); err == nil {
-		t.Fatal("a hit on a locked row is decided")
-	}
-	s.exec("ROLLBACK")
-	if err := store.Take(context.Background(), longTime, hits, decisions); err != nil || !decisions[0].Allowed {
-		t.Fatal(err, decisions)
-	}
-	// What the first attempt released would be given back before the slot of a later request.
-	other := conformance.InFlight("other", 1)
-	enter(t, store, other, 1, nil)[0].Release()
-	awaitFree(t, store, other, 1)
-	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Peek: true}}, decisions); err != nil || decisions[0].Remaining > 1 {
-		t.Errorf("two of three slots are held: %v, %+v", err, decisions)
-	}
-	slot.Release()
-	awaitFree(t, store, l, 2)
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -155,19 +154,4 @@ func TestTimeoutsDoNotProveAnOutage(t *testing.T) {
 			store.Close()
 		})
 	}
-}
-
-// TestManyTimeouts: a caller that computes each timeout from a deadline never comes with the
-// same one twice. The store does not keep a queue for each.
-func TestManyTimeouts(t *testing.T) {
-	store := newStore(t, &fakeDB{}, engine.Options{CleanupProbability: -1})
-	const calls = 5000
-	conformance.Keeps(t, calls*100, store, func() {
-		for i := range calls {
-			timeout := 2*time.Second + time.Duration(i)*time.Microsecond
-			if _, _, err := tryOne(store, timeout, fakeHits("a")[0]); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
 }

@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -22,9 +21,6 @@ func leasedHit(a ratelimit.Algorithm, durable bool) ratelimit.Hit {
 	l := &ratelimit.Limit{Prefix: fmt.Sprint(a, durable), Algorithm: a, Events: 30000, Window: time.Hour, Lease: 0.05, Durable: durable}
 	return ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
 }
-
-// quick makes leases short, so that a test sees them end.
-var quick = engine.Options{CleanupProbability: -1, LeaseHorizon: 100 * time.Millisecond}
 
 // lasting makes leases outlast a test on a machine that is busy with others: no units end by themselves.
 var lasting = engine.Options{CleanupProbability: -1, LeaseHorizon: time.Minute}
@@ -137,108 +133,6 @@ func TestABusyKeyIsDecidedInMemory(t *testing.T) {
 			t.Errorf("2001 passed, and %d were charged", got)
 		}
 	})
-}
-
-// TestUnusedUnitsGoBack when the key is idle, and when the store is closed: the row then says what
-// was admitted, exactly.
-func TestUnusedUnitsGoBack(t *testing.T) {
-	eachLeased(t, func(t *testing.T, s *site, h ratelimit.Hit) {
-		store, other := s.store(quick), s.store(without)
-		passed := hammerLeased(t, store, 500, h)
-		await.Within(t, longTime, "the units to go back", func() bool { return store.Stats().LeasedUnits == 0 && left(t, other, h) == 30000-passed })
-		passed += hammerLeased(t, store, 500, h)
-		store.Close()
-		if got := used(t, s, h); got != passed {
-			t.Errorf("%d passed, and %d were charged after Close", passed, got)
-		}
-	})
-}
-
-// TestARefundOrAResetEndsTheLease: the decisions after it are as without leases.
-func TestARefundOrAResetEndsTheLease(t *testing.T) {
-	eachLeased(t, func(t *testing.T, s *site, h ratelimit.Hit) {
-		store := s.store(lasting)
-		passed := hammerLeased(t, store, 500, h)
-		awaitUnits(t, s, store, passed, h)
-		refund := h
-		refund.Cost = -100
-		if d := takeOne(t, store, refund); d.Remaining != 30000-passed+100 {
-			t.Errorf("after a refund %+v, want %d left", d, 30000-passed+100)
-		}
-		passed += hammerLeased(t, store, 500, h)
-		awaitUnits(t, s, store, passed-100, h)
-		if err := store.Reset(context.Background(), longTime, []ratelimit.Hit{h}); err != nil {
-			t.Fatal(err)
-		}
-		if d := takeOne(t, store, h); d.Remaining != 29999 || d.Source != ratelimit.FromPostgres {
-			t.Errorf("after a reset %+v", d)
-		}
-		// A refund of more than was admitted does not let more pass than the quota.
-		hammerLeased(t, store, 500, h)
-		refund.Cost = -ratelimit.MaxEvents
-		takeOne(t, store, refund)
-		admitted := int64(0)
-		// A request can be refused while the last units are on their way to the store.
-		await.Within(t, longTime, "the whole quota to pass", func() bool {
-			for takeOne(t, store, h).Allowed {
-				admitted++
-			}
-			return admitted >= 30000
-		})
-		if admitted != 30000 {
-			t.Errorf("%d passed after everything was refunded", admitted)
-		}
-	})
-}
-
-// TestSeveralLimitsAreDecidedInMemory if each of them has its units, and all or none is used.
-func TestSeveralLimitsAreDecidedInMemory(t *testing.T) {
-	s := newSite(t)
-	store := s.store(engine.Options{CleanupProbability: -1})
-	var hits []ratelimit.Hit
-	for _, a := range leasable {
-		hits = append(hits, leasedHit(a, a == ratelimit.FixedWindow))
-	}
-	hits[1].Cost = 2
-	passed := hammerLeased(t, store, 500, hits...)
-	beside := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "no lease", Events: 1000, Window: time.Hour}, Key: "k", Cost: 1}
-	decisions := make([]ratelimit.Decision, 2)
-	alone := int64(0) // hits on the first limit beside one without a lease
-	// If units end meanwhile, they are missing in a header until they are back.
-	for held := int64(0); held == 0 || store.Stats().LeasedUnits != held; {
-		passed += hammerLeased(t, store, 100, hits...)
-		held = awaitUnits(t, s, store, passed*4+alone, hits...) // the costs are 1, 2 and 1
-		if err := store.Take(context.Background(), longTime, []ratelimit.Hit{hits[0], beside}, decisions); err != nil {
-			t.Fatal(err)
-		}
-		alone++
-	}
-	if d, want := decisions[0], 30000-passed-alone; d.Remaining != want || d.Source != ratelimit.FromPostgres {
-		t.Errorf("beside a limit without a lease: %+v, want %d left", d, want)
-	}
-	other := leasedHit(ratelimit.SlidingWindow, true)
-	other.Limit.Events = 40
-	full := passed + other.Limit.Events
-	await.Within(t, longTime, "the whole quota to pass", func() bool {
-		for passes(t, store, hits[0], hits[1], other) {
-			passed++
-		}
-		return passed >= full
-	})
-	store.Close()
-	for i, h := range hits {
-		want := passed * h.Cost
-		if i == 0 {
-			want += alone
-		}
-		if i == 2 {
-			want -= 40
-		}
-		if got := used(t, s, h); got != want {
-			t.Errorf("%s: %d were charged, want %d", h.Limit.Prefix, got, want)
-		}
-	}
-	s.nothingReported()
 }
 
 // TestLeasesAreBounded by MaxLeases, and off below 0.

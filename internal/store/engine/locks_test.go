@@ -12,46 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
-
-// locksAll answers that the rows of all keys are locked.
-func locksAll(_ context.Context, statements []*pgdb.Statement) error {
-	for _, s := range statements {
-		serverError(s, "55P03", "canceling statement due to lock timeout")
-	}
-	return nil
-}
-
-// TestKnownRefusalsStandWhileTheRowIsLocked: a key that is used up does not get an error, with
-// which the caller might let it pass.
-func TestKnownRefusalsStandWhileTheRowIsLocked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := &fakeDB{answer: refuse}
-		store := newStore(t, db, engine.Options{CleanupProbability: -1})
-		several := append(fakeHits("k"), hitOn("durable", 5, true))
-		takeOne(t, store, fakeHits("k")[0])
-		db.set(locksAll, nil)
-		for range 4 {
-			time.Sleep(1100 * time.Millisecond)
-			for range 2 { // the second time the lock is known
-				for _, hits := range [][]ratelimit.Hit{fakeHits("k"), several} {
-					d := make([]ratelimit.Decision, len(hits))
-					if err := store.Take(context.Background(), time.Second, hits, d); err != nil || d[0].Allowed || d[0].Source != ratelimit.FromBlocked {
-						t.Errorf("%+v, %v", d, err)
-					}
-				}
-			}
-			if _, _, err := tryOne(store, time.Second, fakeHits("other")[0]); !errors.Is(err, ratelimit.ErrTimeout) {
-				t.Errorf("another key: %v", err)
-			}
-		}
-		store.Close()
-	})
-}
 
 // lockedDB is a database in which another transaction holds the locks of all rows with keys that begin
 // with "locked".
@@ -200,59 +163,4 @@ func TestBusyRowsAreWaitedFor(t *testing.T) {
 			store.Close()
 		})
 	}
-}
-
-// TestDecidedHitsAreNotDecidedAgain: one statement of a batch waits for a lock in vain. The
-// row of a hit that was decided meanwhile is locked by then. That hit is charged once.
-func TestDecidedHitsAreNotDecidedAgain(t *testing.T) {
-	sent := map[string]int{}
-	answer := func(ctx context.Context, statements []*pgdb.Statement) error {
-		if err := admit(ctx, statements); err != nil {
-			return err
-		}
-		for _, s := range statements {
-			for _, key := range keysOf(s) {
-				sent[key]++
-			}
-			if slices.Contains(keysOf(s), "locked") && sent["locked"] == 1 {
-				serverError(s, "55P03", "canceling statement due to lock timeout")
-			}
-		}
-		return nil
-	}
-	store := newStore(t, &fakeDB{answer: answer}, without)
-	free, locked := callFor(false, fakeHits("free")...), callFor(false, hitOn("durable", 5, true))
-	locked.Hits[0].Key = "locked"
-	store.DecideBatch([]*batch.Call{free, locked})
-	for _, c := range []*batch.Call{free, locked} {
-		if c.Err != nil || !allAllowed(c.Decisions) {
-			t.Errorf("%s: %v, %+v", c.Hits[0].Key, c.Err, c.Decisions)
-		}
-	}
-	if sent["free"] != 1 || sent["locked"] != 2 {
-		t.Errorf("charged %v", sent)
-	}
-}
-
-// TestALockedRowOfAHitApartFailsNoOther: the other hits of the request are decided.
-func TestALockedRowOfAHitApartFailsNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := &lockedDB{}
-		store := newStore(t, &fakeDB{answer: db.answer}, without)
-		for range 3 { // at last the lock is known
-			hits := fakeHits("free", "locked", "locked too", "free too")
-			hits[1].Apart = true
-			hits[2].Apart = true
-			d := make([]ratelimit.Decision, len(hits))
-			if err := store.Take(context.Background(), 250*time.Millisecond, hits, d); err != nil {
-				t.Error(err)
-			}
-			for i, want := range []ratelimit.Source{ratelimit.FromPostgres, ratelimit.Undecided, ratelimit.Undecided, ratelimit.FromPostgres} {
-				if !d[i].Allowed || d[i].Source != want {
-					t.Errorf("%s: %+v", hits[i].Key, d[i])
-				}
-			}
-		}
-		store.Close()
-	})
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
@@ -79,24 +78,5 @@ func TestWrongAnswersAreErrors(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// TestRetryAfterOfAStatementThatLost counts from the run that succeeded.
-func TestRetryAfterOfAStatementThatLost(t *testing.T) {
-	runs := int64(0)
-	db := &fakeDB{answer: func(_ context.Context, statements []*pgdb.Statement) error {
-		s := statements[0]
-		row := grantedRow(1, 0, 5)
-		row[2] = int8(800_000_000*second + runs*1800*second)
-		addRow(s, row)
-		if runs++; runs == 1 {
-			s.Err, s.Code = errors.New("could not serialize access"), "40001" // at the commit
-		}
-		return nil
-	}}
-	store := newStore(t, db, engine.Options{CleanupProbability: -1})
-	if d := takeOne(t, store, fakeHits("k")[0]); d.Allowed || d.RetryAfter != 30*time.Minute || runs != 2 {
-		t.Errorf("%+v after %d runs, want a RetryAfter of 30m", d, runs)
 	}
 }

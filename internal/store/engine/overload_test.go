@@ -92,44 +92,6 @@ func TestAPoolWithoutAFreeConnectionIsNoOutage(t *testing.T) {
 	}
 }
 
-// TestAHangIsNoOverload: the database hangs from its first answer on, and the second batch was waiting for the connection of
-// the first one. The third request has no turn, and fails after one timeout, as in any outage.
-func TestAHangIsNoOverload(t *testing.T) {
-	const timeout = 250 * time.Millisecond
-	synctest.Test(t, func(t *testing.T) {
-		connection, hangs := make(chan struct{}, 1), false
-		answer := func(ctx context.Context, statements []*pgdb.Statement) error {
-			select {
-			case connection <- struct{}{}:
-			case <-ctx.Done():
-				return fmt.Errorf("%w: %w", sqlstate.ErrNoTurn, ctx.Err())
-			}
-			if hangs {
-				time.Sleep(timeout) // which begins when the statements are sent
-				return context.DeadlineExceeded
-			}
-			time.Sleep(200 * time.Millisecond)
-			hangs = true
-			<-connection
-			time.Sleep(time.Millisecond) // until this process has noticed the answer
-			return admit(ctx, statements)
-		}
-		store := newStore(t, &fakeDB{answer: answer, probe: hang}, without)
-		defer store.Close()
-		var group sync.WaitGroup
-		for _, key := range []string{"first", "second", "third"} {
-			group.Go(func() {
-				_, took, err := tryOne(store, timeout, fakeHits(key)[0])
-				if key != "first" && !errors.Is(err, ratelimit.ErrTimeout) || key == "third" && took != timeout {
-					t.Errorf("the %s request fails after %v: %v", key, took, err)
-				}
-			})
-			time.Sleep(150 * time.Millisecond)
-		}
-		group.Wait()
-	})
-}
-
 // fewConns is a DB that knows how many connections it has at most.
 type fewConns struct {
 	pgdb.DB

@@ -3,11 +3,8 @@ package engine_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -71,42 +68,6 @@ func TestSettlementsEqual(t *testing.T) {
 	})
 }
 
-// TestSettlementsTravelWithBatches: those of one window are one statement, those of a row in several windows go with
-// one batch after the other, and none makes a request wait.
-func TestSettlementsTravelWithBatches(t *testing.T) {
-	b := newBench(t)
-	b.begin()
-	l := &ratelimit.Limit{Prefix: b.prefix(), Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Second}
-	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
-	b.db.readRow(h)
-	var decisions []ratelimit.Decision
-	for range 2 {
-		b.clock.Micro += second
-		for range 3 {
-			b.clock.Micro += 10
-			c := callFor(false, h)
-			b.store.DecideBatch([]*batch.Call{c})
-			decisions = append(decisions, c.Decisions[0])
-		}
-	}
-	for i, d := range decisions {
-		for range 5 {
-			b.store.AddSettlement(settlementOf(h, d, -1-int64(i)/3))
-		}
-	}
-	before := b.store.Stats().Settled
-	for range 3 {
-		b.store.DecideBatch([]*batch.Call{callFor(false)})
-	}
-	if after := b.store.Stats().Settled; after-before != 2 {
-		t.Errorf("%d settlements were sent, want one for each window", after-before)
-	}
-	// Only the last three hits are in the window of now.
-	if got := left(t, b.store, h); got != 1000-30-15*2 {
-		t.Errorf("%d are left", got)
-	}
-}
-
 // TestASettlementIsSentWithoutRequests, and by Close.
 func TestASettlementIsSentWithoutRequests(t *testing.T) {
 	s := newSite(t)
@@ -122,40 +83,6 @@ func TestASettlementIsSentWithoutRequests(t *testing.T) {
 	if got := left(); got != 47 {
 		t.Errorf("%d are left after Close, want 47", got)
 	}
-}
-
-// TestALockedRowTriesAlone: a settlement that has waited for a locked row in vain has its statement to itself, so that
-// those on other rows do not fail with it.
-func TestALockedRowTriesAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := &lockedDB{}
-		var alone, together atomic.Int64 // several workers answer
-		answer := func(ctx context.Context, statements []*pgdb.Statement) error {
-			for _, s := range statements {
-				if keys := keysOf(s); slices.Contains(keys, "locked") && len(keys) > 1 {
-					together.Add(1)
-				} else if slices.Contains(keys, "locked") {
-					alone.Add(1)
-				}
-			}
-			return db.answer(ctx, statements)
-		}
-		store := newStore(t, &fakeDB{answer: answer}, without)
-		settle := func(key string) {
-			store.Settle(&batch.Settlement{Limit: fakeLimit, Key: key, Back: 1, DecidedAt: 1, Reset: 1, Source: ratelimit.FromPostgres})
-		}
-		settle("locked")
-		time.Sleep(time.Second)
-		for i := range 50 {
-			settle(fmt.Sprint("free", i))
-			time.Sleep(150 * time.Millisecond)
-		}
-		if alone.Load() == 0 || together.Load() > 0 {
-			t.Errorf("%d statements were for the locked row only, and %d for others as well", alone.Load(), together.Load())
-		}
-		store.Close()
-		time.Sleep(time.Second) // a batch that tries the row ends
-	})
 }
 
 // TestASettlementIsNotRepeated after its connection was lost: it may have had its effect.

@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
@@ -90,62 +88,5 @@ func TestASlotIsFreeAfterAPanic(t *testing.T) {
 	}
 	awaitFree(t, store, l, 2)
 	held[0].Release()
-	awaitFree(t, store, l, 3)
-}
-
-// A request of two limits has taken its slot when the batch has to send other requests again, because of a value of one
-// of them. If the connection is lost then, the request fails, and the slot is free again. The first statement waits at a
-// gate. One for several keys that begin with "bad" fails because of a value, and at one for one of them the connection
-// is lost.
-func TestASlotIsFreeIfItsBatchFailsLater(t *testing.T) {
-	arrived, gate := make(chan struct{}), make(chan struct{})
-	var lost atomic.Int32
-	db := &between{drivers.All["pgxdb"](t, cluster.Open(t)), func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
-		var fails *pgdb.Statement
-		for _, s := range statements {
-			if !strings.Contains(s.SQL, "RETURNING slot") {
-				continue
-			}
-			switch keys := keysOf(s); {
-			case keys[0] == "gate":
-				close(arrived)
-				<-gate
-			case !strings.HasPrefix(keys[0], "bad"):
-			case len(keys) > 1:
-				fails = s
-			default:
-				lost.Add(1)
-				return errors.New("the connection is lost")
-			}
-		}
-		err := send(ctx, statements)
-		if err == nil && fails != nil {
-			serverError(fails, "22021", "invalid byte sequence")
-		}
-		return err
-	}}
-	store := newStore(t, db, engine.Options{CleanupProbability: -1, Workers: 1})
-	l := conformance.InFlight("flight", 3)
-	window := &ratelimit.Limit{Prefix: "window", Events: 100, Window: time.Hour}
-	var failed atomic.Int32
-	var requests sync.WaitGroup
-	ask := func(hits ...ratelimit.Hit) {
-		requests.Go(func() {
-			if store.Take(context.Background(), 20*time.Second, hits, make([]ratelimit.Decision, len(hits))) != nil {
-				failed.Add(1)
-			}
-		})
-	}
-	ask(ratelimit.Hit{Limit: window, Key: "gate", Cost: 1})
-	<-arrived
-	ask(ratelimit.Hit{Limit: window, Key: "bad 1", Cost: 1})
-	ask(ratelimit.Hit{Limit: window, Key: "bad 2", Cost: 1})
-	ask(ratelimit.Hit{Limit: window, Key: "good", Cost: 1}, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Slot: &ratelimit.Slot{}})
-	await.Within(t, longTime, "three requests that wait", func() bool { return store.Stats().Waiting == 4 })
-	close(gate)
-	requests.Wait()
-	if failed.Load() != 3 || lost.Load() != 1 {
-		t.Fatalf("%d requests have failed, and %d connections", failed.Load(), lost.Load())
-	}
 	awaitFree(t, store, l, 3)
 }
