@@ -11,50 +11,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 )
 
-func TestARequestOverTheLimitIsRefused(t *testing.T) {
-	c := start(t, `
-		:PORT {
-			pg_ratelimit PREFIX {
-				dsn memory
-				limit 3 1m
-				algorithm fixed_window
-			}
-			respond "ok"
-		}`)
-	began := time.Now()
-	for left := int64(2); left >= 0; left-- {
-		a := c.expect(http.StatusOK, "/")
-		if a.Body != "ok" || a.number(t, "X-RateLimit-Limit") != 3 || a.number(t, "X-RateLimit-Remaining") != left || a.Header.Get("Retry-After") != "" {
-			t.Fatalf("with %d left: %q, %v", left, a.Body, a.Header)
-		}
-		reset := time.Unix(a.number(t, "X-RateLimit-Reset"), 0)
-		if reset.Before(began.Add(55*time.Second)) || time.Until(reset) > 61*time.Second {
-			t.Errorf("reset in %v, want a minute", time.Until(reset))
-		}
-	}
-	a := c.expect(http.StatusTooManyRequests, "/")
-	retry := a.number(t, "Retry-After")
-	if retry < int64(time.Until(began.Add(55*time.Second)).Seconds()) || retry > 60 {
-		t.Errorf("Retry-After: %d, want about 60", retry)
-	}
-	if want := fmt.Sprintf(`{"error":"Too many requests","retryAfter":%d}`, retry); a.Body != want {
-		t.Errorf("body %s, want %s", a.Body, want)
-	}
-	if got := a.Header.Get("Content-Type"); got != "application/json" {
-		t.Errorf("Content-Type %q", got)
-	}
-	if a.number(t, "X-RateLimit-Limit") != 3 || a.number(t, "X-RateLimit-Remaining") != 0 {
-		t.Errorf("headers %v", a.Header)
-	}
-	denials := c.lines("request refused")
-	if len(denials) != 1 || denials[0]["level"] != "debug" || denials[0]["prefix"] != c.prefix() || denials[0]["key"] != "127.0.0.1" {
-		t.Errorf("denials in the log: %v", denials)
-	}
-	if len(c.lines("dsn is memory: limits are counted in this process only")) > 1 {
-		t.Error("the notice about memory was logged more than once")
-	}
-}
-
 // With the default algorithm the first request shows the end of the window, and not when the whole quota is back. A refusal
 // shows the moment of Retry-After, and nothing if the request can never pass.
 func TestResetSaysWhenToComeAgain(t *testing.T) {

@@ -149,38 +149,6 @@ func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
 	})
 }
 
-func TestARuleGivesItsOwnAnswer(t *testing.T) {
-	dsn := withPolicy(t, people+`
-		SELECT rate_limit_rule('pay', tiers => '{free}', algorithm => 'fixed_window', per_hour => 1, status => 402, message => 'Upgrade "now"', retry_after => '90 s');
-		SELECT rate_limit_rule('closed', action => 'block', paths => '{/admin/*}', priority => 900);
-		SELECT rate_limit_rule('legal', action => 'block', paths => '{/eu}', status => 451, message => 'Not here', retry_after => '1 h');
-		SELECT rate_limit_rule('health', action => 'exempt', paths => '{/health}');
-		SELECT rate_limit_rule('none', tiers => '{pro}', per_hour => 0);`)
-	c := startPolicy(t, dsn)
-	c.expect(http.StatusOK, "/", "X-User", "alice")
-	for path, want := range map[string]struct {
-		status int
-		body   string
-		retry  string
-	}{
-		"/":              {402, `{"error":"Upgrade \"now\"","retryAfter":90}`, "90"},
-		"/admin":         {403, `{"error":"Forbidden"}`, ""},
-		"/x/../admin//y": {403, `{"error":"Forbidden"}`, ""},
-		"/%61dmin/y":     {403, `{"error":"Forbidden"}`, ""},
-		"/a%2F..%2Fb":    {400, `{"error":"Ambiguous path"}`, ""},
-		"/eu":            {451, `{"error":"Not here","retryAfter":3600}`, "3600"},
-		"/health":        {200, "alice|free||health", ""},
-	} {
-		a := c.get(path, "X-User", "alice")
-		if a.Status != want.status || a.Body != want.body || a.Header.Get("Retry-After") != want.retry {
-			t.Errorf("%s: %d %s %v, want %+v", path, a.Status, a.Body, a.Header, want)
-		}
-	}
-	if a := c.expect(http.StatusTooManyRequests, "/", "X-User", "bob"); a.Body != `{"error":"Too many requests"}` {
-		t.Errorf("a quota of 0: %s", a.Body)
-	}
-}
-
 // Error routes respond to refusals of the policy as to those of limits.
 func TestErrorRoutesRespondToThePolicy(t *testing.T) {
 	dsn := withPolicy(t, people+`SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}', message => 'No entry');

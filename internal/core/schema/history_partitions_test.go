@@ -133,39 +133,3 @@ func TestADetachedPartitionIsNotReplaced(t *testing.T) {
 		t.Errorf("infinity: %s", failure.Message)
 	}
 }
-
-// An administrator's own partitions, of a month for example, serve as well.
-func TestLargerPartitionsServeToo(t *testing.T) {
-	s := newHistory(t)
-	s.exec("CREATE TABLE older PARTITION OF rate_limit_audit FOR VALUES FROM (MINVALUE) TO ('2026-11-22Z')")
-	s.want("SELECT rate_limit_make_partition('2026-11-21')", "-")
-	s.want("SELECT rate_limit_make_partition('2026-11-22')", "public.rate_limit_audit_20261122")
-	s.want("SELECT name, begins, ends = '2026-11-22Z' FROM rate_limit_partitions() LIMIT 1", "public.older -infinity t")
-}
-
-// While a partition is pending detach, the day cannot have another one, and the error says why.
-func TestADayWhosePartitionIsPendingDetach(t *testing.T) {
-	s := newHistory(t)
-	s.exec("SELECT rate_limit_make_partition('2026-11-21'), rate_limit_make_partition('2026-11-22')")
-	s.leavePending("rate_limit_audit_20261121")
-	failure := s.fails("SELECT rate_limit_make_partition('2026-11-21')")
-	if failure.Code != "55006" || !strings.Contains(failure.Message, "public.rate_limit_audit_20261121 is about to be detached") {
-		t.Errorf("%s: %s", failure.Code, failure.Message)
-	}
-	s.exec("ALTER TABLE rate_limit_audit DETACH PARTITION rate_limit_audit_20261121 FINALIZE")
-	s.want("SELECT rate_limit_make_partition('2026-11-21')", "public.rate_limit_audit_20261121_2")
-}
-
-// leavePending has the detaching of a partition interrupted, as a process that is killed would.
-func (s *site) leavePending(partition string) {
-	s.t.Helper()
-	reader := &site{t: s.t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
-	reader.exec("BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE")
-	s.exec("SET statement_timeout = '200ms'")
-	if failure := s.fails("ALTER TABLE rate_limit_audit DETACH PARTITION " + partition + " CONCURRENTLY"); failure.Code != "57014" {
-		s.t.Fatalf("%s: %s", failure.Code, failure.Message)
-	}
-	s.exec("RESET statement_timeout")
-	reader.exec("COMMIT")
-	s.want("SELECT name FROM rate_limit_partitions() WHERE pending", "public."+partition)
-}

@@ -174,25 +174,3 @@ func TestAUserOfAnotherAuthenticationStays(t *testing.T) {
 		t.Errorf("%q", r.User)
 	}
 }
-
-// An administrator sees who still uses a key that was revoked or has expired.
-func TestAKeyThatHasEndedIsRecorded(t *testing.T) {
-	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	s := policy.Compile(nil, nil, nil, policy.Options{})
-	for _, id := range []*policy.Identity{
-		{Digest: [32]byte{1}, Known: true, KeyID: 7, User: "ann", RevokedAt: now.Add(-time.Hour)},
-		{Digest: [32]byte{1}, Known: true, KeyID: 7, User: "ann", ExpiresAt: now.Add(-time.Hour)},
-	} {
-		var said policy.Verdict
-		policy.Evaluate(s, &policy.Facts{Tier: "anonymous", RejectUnknown: true, Path: "/"}, id, now, &said)
-		var r history.Record
-		edge.SetRecord(&r, &edge.Request{Outcome: edge.RefusalOf(&said), Verdict: said})
-		if r.Status != 401 || r.KeyID != 7 || r.User != "ann" || r.Outcome != history.Rejected {
-			t.Errorf("recorded %+v", r)
-		}
-		policy.Evaluate(s, &policy.Facts{Tier: "anonymous", RejectUnknown: true, Path: "/"}, &policy.Identity{Digest: [32]byte{2}}, now, &said)
-		if said.Ended != nil || said.KeyID != 0 || said.User != "" {
-			t.Errorf("the next request, with an unknown key: %+v", said)
-		}
-	}
-}

@@ -207,17 +207,3 @@ func TestAHeaderWithACostIsRemovedWithoutADecision(t *testing.T) {
 	}
 	s.End(0, http.Header{})
 }
-
-// What is written in answer to a HEAD is no body, and costs nothing.
-func TestAHEADHasNoBody(t *testing.T) {
-	for text, want := range map[string]string{"bytes": "less 0", "json n": "missing 10"} {
-		s := newSettling(t, text)
-		s.Head()
-		s.Header(http.StatusOK, http.Header{})
-		s.Body([]byte(`{"n":7}`))
-		s.Sent(5)
-		if got := s.used(t); got != want {
-			t.Errorf("%s: %s, want %s", text, got, want)
-		}
-	}
-}
