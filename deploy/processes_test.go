@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/traefik/paerser/parser"
 	"gopkg.in/yaml.v3"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -98,7 +97,7 @@ func startCaddy(t *testing.T, caddyfile string, pairs ...string) runningCaddy {
 }
 
 func TestCaddyOfTheComposeFileLimitsAndIsHealthy(t *testing.T) {
-	caddyfile := caddyfileOfCompose(t)
+	caddyfile := compose(t, "caddy/compose.yaml").Configs["caddyfile"].Content
 	c := startCaddy(t, caddyfile, "https_port 8443", "https_port "+strconv.Itoa(harness.FreePort(t)))
 	admits(t, c.url, 10)
 	check := func() error {
@@ -122,36 +121,11 @@ func TestCaddyOfTheComposeFileLimitsAndIsHealthy(t *testing.T) {
 	}
 }
 
-func TestCaddyOfTheManifestLimitsAndIsReady(t *testing.T) {
-	m, health := readManifest(t, "kubernetes/caddy.yaml"), harness.FreeAddress(t)
-	c := startCaddy(t, m.config.Data["Caddyfile"], "http://:8081 {", "http://"+health+" {")
-	admits(t, c.url, 100)
-	if answer := harness.Ask(t, harness.Get("http://"+health+m.container().ReadinessProbe.HTTPGet.Path)); answer.Status != http.StatusOK {
-		t.Errorf("the probe is answered %d", answer.Status)
-	}
-}
-
-// traefikLabels is as much of Traefik's configuration as the labels have. Other labels are errors.
-type traefikLabels struct {
-	HTTP struct {
-		Routers map[string]*struct {
-			Rule        string
-			EntryPoints []string
-			Middlewares []string
-		}
-		Middlewares map[string]*struct{ Plugin map[string]map[string]any }
-		Services    map[string]*struct {
-			LoadBalancer *struct{ Server *struct{ Port string } }
-		}
-	}
-}
-
 // runningTraefik is a Traefik with the configuration of a container.
 type runningTraefik struct {
 	*harness.Process
 	url  string
-	ping string   // its entry point traefik
-	args []string // without those of the provider
+	ping string // its entry point traefik
 }
 
 // startTraefik runs Traefik with the arguments of a container, but for its provider, which is a file here. plugins makes
@@ -180,14 +154,14 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 			t.Errorf("Traefik runs without %s: %q", want, args)
 		}
 	}
+	var all []string
 	for _, arg := range args {
 		name, _, _ := strings.Cut(arg, "=")
 		if !strings.HasPrefix(name, "--providers.") && !strings.HasPrefix(name, "--entryPoints.") {
-			tr.args = append(tr.args, arg)
+			all = append(all, arg)
 		}
 	}
-	tr.args = append(tr.args, "--entryPoints.web.address="+web, "--entryPoints.traefik.address="+tr.ping)
-	all := append(slices.Clone(tr.args), "--providers.file.filename="+written(t, filepath.Join(dir, "dynamic.yml"), string(dynamic)))
+	all = append(all, "--entryPoints.web.address="+web, "--entryPoints.traefik.address="+tr.ping, "--providers.file.filename="+written(t, filepath.Join(dir, "dynamic.yml"), string(dynamic)))
 	tr.Process = harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir, Args: all, Env: []string{"DATABASE_URL=" + cluster.Open(t)}})
 	tr.AwaitAddress(t, web)
 	// A request with another method is not counted.
@@ -201,47 +175,6 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 		return answer.StatusCode == http.StatusOK
 	})
 	return tr
-}
-
-func TestTraefikOfTheComposeFileLimitsAndIsHealthy(t *testing.T) {
-	p := compose(t, "traefik/compose.yaml")
-	values := map[string]string{}
-	for name, value := range p.Services["app"].Labels {
-		values[name] = value
-	}
-	var c traefikLabels
-	if err := parser.Decode(values, &c, "traefik", "traefik.http"); err != nil {
-		t.Fatal(err)
-	}
-	router, middleware, service := c.HTTP.Routers["app"], c.HTTP.Middlewares["app-limit"], c.HTTP.Services["app"]
-	if values["traefik.enable"] != "true" || !slices.Equal(router.EntryPoints, []string{"web"}) || !slices.Equal(router.Middlewares, []string{"app-limit"}) ||
-		service.LoadBalancer.Server.Port != "80" {
-		t.Errorf("the labels are %v", values)
-	}
-	tr := startTraefik(t, p.Services["traefik"].Command, router.Rule, middleware.Plugin["pg-ratelimit"], func(folder string) {
-		clone, err := filepath.Abs(root)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.MkdirAll(filepath.Join(folder, "src", filepath.Dir(modulePath)), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(clone, filepath.Join(folder, "src", modulePath)); err != nil {
-			t.Fatal(err)
-		}
-	})
-	admits(t, tr.url, 10)
-	health := p.Services["traefik"].HealthCheck.Test
-	program, err := harness.Traefik(t.Context(), filepath.Join(root, "integration"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Equal(health[:2], []string{"CMD", "traefik"}) {
-		t.Fatalf("the health check is %q", health)
-	}
-	if out, err := exec.Command(program, append(slices.Clone(health[2:]), "--entryPoints.traefik.address="+tr.ping)...).CombinedOutput(); err != nil {
-		t.Errorf("a Traefik that runs is not healthy: %v\n%s", err, out)
-	}
 }
 
 // TestTraefikOfTheManifestLimitsAndIsReady interprets the plugin of the image, which has fewer files than the repository.

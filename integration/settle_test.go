@@ -3,10 +3,8 @@ package integration
 import (
 	"bufio"
 	"compress/gzip"
-	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -170,38 +168,5 @@ func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 		if got := countedOf(t, dsn, proxy+"-header", "GET /plain"); got != 25 {
 			t.Errorf("%s: %d are counted later", proxy, got)
 		}
-	}
-}
-
-// TestAClientThatGoesAwayIsSettled: it goes away in the middle of an answer: what was sent counts.
-func TestAClientThatGoesAwayIsSettled(t *testing.T) {
-	t.Parallel()
-	dsn := cluster.Open(t)
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, strings.Repeat("x", 1000))
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-	}))
-	t.Cleanup(upstream.Close)
-	for proxy, url := range bothProxies(t, dsn, upstream.URL,
-		object{"prefix": "PROXY", "limit": "1000000 1h", "algorithm": "fixed_window", "key": "all", "cost": "5000", "settle": "bytes"}) {
-		ctx, cancel := context.WithCancel(t.Context())
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, err := (&http.Transport{DialContext: (&net.Dialer{}).DialContext}).RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(answer.Body, make([]byte, 1000)); err != nil {
-			t.Error(err)
-		}
-		if got := countedOf(t, dsn, proxy, "all"); got != 5000 {
-			t.Errorf("%s: %d are counted while the answer goes on", proxy, got)
-		}
-		cancel()
-		_ = answer.Body.Close()
-		await(t, "the settlement of "+proxy, func() bool { return countedOf(t, dsn, proxy, "all") == 1000 })
 	}
 }

@@ -76,7 +76,7 @@ var rules = []rule{
 	{"internal/plane/policyfile", "columns policy ratelimit", "go.yaml.in/yaml/v3"},
 	// It writes what others decided, and knows a database as a pgdb.DB.
 	{"internal/plane/history", "batch results schema session sqlstate ratelimit pgdb", ""},
-	// It makes rules and requests for tests, compiled and interpreted.
+	// It makes rules and requests for tests of the policy.
 	{"internal/testkit/policytest", "ratelimit policy", ""},
 	// Go programs use this driver without a proxy.
 	{"ratelimit/pgxdb", "session sqlstate ratelimit pgdb", "github.com/jackc/pgx/v5"},

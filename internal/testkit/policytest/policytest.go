@@ -1,5 +1,4 @@
-// Package policytest makes random rules and requests for tests of package policy. The tests
-// run it compiled and interpreted, with the same numbers, and compare what is decided.
+// Package policytest makes random rules and requests for tests of package policy.
 package policytest
 
 import (
@@ -300,23 +299,6 @@ func WouldText(o *policy.Verdict) string {
 		text += " would " + m.Rule + "/" + m.Limit
 	}
 	return text
-}
-
-// Run decides requests in a world and returns the outcomes. All depends on the seed alone,
-// see Numbers.
-func Run(seed, rules, requests, remember int, selective bool) []string {
-	pick := Numbers(seed)
-	w := New(pick, rules, selective)
-	s := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{Remember: remember})
-	texts := make([]string, 0, requests)
-	var f policy.Facts
-	var o policy.Verdict
-	for i := 0; i < requests; i++ {
-		id, now := w.Request(pick, &f)
-		policy.Evaluate(s, &f, id, now, &o)
-		texts = append(texts, Text(&o))
-	}
-	return texts
 }
 
 // Numbers returns a source of numbers that depend on the seed alone: splitmix64.
