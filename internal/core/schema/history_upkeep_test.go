@@ -60,6 +60,22 @@ func TestDroppingSkipsWhatIsInUse(t *testing.T) {
 	s.want("SELECT count(*) FROM rate_limit_drop_expired('2026-12-21') WHERE held_by IS NULL", "32")
 }
 
+// Usage is kept for 7 years by default, and writers for 30 days, to the day; a run deletes up to
+// 20,000 rows.
+func TestOldUsageAndWritersAreDeleted(t *testing.T) {
+	s := newHistory(t)
+	s.exec(`INSERT INTO rate_limit_usage (day, user_id, last_request) SELECT '2019-11-20', 'u' || n, '2019-11-20' FROM generate_series(1, 20005) n;
+		INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ('2019-11-21', 'ann', '2019-11-21');
+		INSERT INTO rate_limit_writers (writer, node, batch, seen) VALUES ('old', 'n', 1, now() - interval '30 days 1 s'), ('young', 'n', 1, now() - interval '29 days 23 h')`)
+	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-20 23:59:59Z') WHERE what = 'deleted' AND rows > 0 AND name = 'usage'", "")
+	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z') WHERE what = 'deleted' AND rows > 0 AND name = 'usage'", "usage 20000")
+	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z') WHERE what = 'deleted' AND rows > 0 AND name = 'usage'", "usage 5")
+	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z') WHERE what = 'deleted' AND rows > 0 AND name = 'usage'", "")
+	s.want("SELECT user_id FROM rate_limit_usage", "ann")
+	s.exec("SELECT rate_limit_upkeep()")
+	s.want("SELECT writer FROM rate_limit_writers", "young")
+}
+
 // One process at a time does the upkeep, and does not wait for a row that a writer holds.
 func TestUpkeepWaitsForNobody(t *testing.T) {
 	s := newHistory(t)

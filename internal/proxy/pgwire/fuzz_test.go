@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,6 +106,37 @@ func FuzzFrames(f *testing.F) {
 		runtime.ReadMemStats(&after)
 		if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20 {
 			t.Fatalf("%d bytes allocated for %d from the server", n, len(answers))
+		}
+	})
+}
+
+// FuzzDSN gives Open any string, and any string around a password.
+func FuzzDSN(f *testing.F) {
+	for _, dsn := range []string{
+		"postgres://u:p@h:1,h2:2/d?sslmode=disable&x=y", "host=h port=1 password='a b' user=u\\ v", "postgres://[::1]:5432/d", "postgres://u@/d?host=/tmp",
+		"", " ", "'", "postgres://%", "hostaddr=1.2.3.4 require_auth=!md5", "sslmode=verify-full sslrootcert=system",
+	} {
+		f.Add(dsn)
+	}
+	const secret = "S3cr3tOfMine"
+	f.Fuzz(func(t *testing.T, dsn string) {
+		for _, whole := range []string{
+			dsn, "postgres://u:" + secret + "@" + dsn, "postgres://u:" + secret + dsn, dsn + "password=" + secret, "password=" + secret + dsn,
+			"password='" + secret + dsn, dsn + "?password=" + secret,
+		} {
+			p, err := Open(whole, Options{LookupEnv: noEnv})
+			if err == nil {
+				for _, target := range p.cfg.targets {
+					if target.host == "" || target.port == "" {
+						t.Errorf("%q: %+v", whole, target)
+					}
+				}
+				p.Close()
+				continue
+			}
+			if err.Error() == "" || !strings.Contains(dsn, secret[:4]) && strings.Contains(err.Error(), secret) {
+				t.Errorf("%q: %v", whole, err)
+			}
 		}
 	})
 }

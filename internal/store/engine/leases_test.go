@@ -180,3 +180,21 @@ func TestConformanceWithLeases(t *testing.T) {
 		return &leasing{changing{Store: store, change: lease, limits: map[*ratelimit.Limit]*ratelimit.Limit{}}}
 	})
 }
+
+// quick makes leases short, so that a test sees them end.
+var quick = engine.Options{CleanupProbability: -1, LeaseHorizon: 100 * time.Millisecond}
+
+// TestUnusedUnitsGoBack when the key is idle, and when the store is closed: the row then says what
+// was admitted, exactly.
+func TestUnusedUnitsGoBack(t *testing.T) {
+	eachLeased(t, func(t *testing.T, s *site, h ratelimit.Hit) {
+		store, other := s.store(quick), s.store(without)
+		passed := hammerLeased(t, store, 500, h)
+		await.Within(t, longTime, "the units to go back", func() bool { return store.Stats().LeasedUnits == 0 && left(t, other, h) == 30000-passed })
+		passed += hammerLeased(t, store, 500, h)
+		store.Close()
+		if got := used(t, s, h); got != passed {
+			t.Errorf("%d passed, and %d were charged after Close", passed, got)
+		}
+	})
+}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -162,5 +163,37 @@ func TestBusyRowsAreWaitedFor(t *testing.T) {
 			}
 			store.Close()
 		})
+	}
+}
+
+// TestDecidedHitsAreNotDecidedAgain: one statement of a batch ends by its lock timeout. The
+// row of a hit that was decided meanwhile is locked by then. That hit is charged once.
+func TestDecidedHitsAreNotDecidedAgain(t *testing.T) {
+	sent := map[string]int{}
+	answer := func(ctx context.Context, statements []*pgdb.Statement) error {
+		if err := admit(ctx, statements); err != nil {
+			return err
+		}
+		for _, s := range statements {
+			for _, key := range keysOf(s) {
+				sent[key]++
+			}
+			if slices.Contains(keysOf(s), "locked") && sent["locked"] == 1 {
+				serverError(s, "55P03", "canceling statement due to lock timeout")
+			}
+		}
+		return nil
+	}
+	store := newStore(t, &fakeDB{answer: answer}, without)
+	free, locked := callFor(false, fakeHits("free")...), callFor(false, hitOn("durable", 5, true))
+	locked.Hits[0].Key = "locked"
+	store.DecideBatch([]*batch.Call{free, locked})
+	for _, c := range []*batch.Call{free, locked} {
+		if c.Err != nil || !allAllowed(c.Decisions) {
+			t.Errorf("%s: %v, %+v", c.Hits[0].Key, c.Err, c.Decisions)
+		}
+	}
+	if sent["free"] != 1 || sent["locked"] != 2 {
+		t.Errorf("charged %v", sent)
 	}
 }
