@@ -68,15 +68,16 @@ func TestMakeRunShowsAPolicy(t *testing.T) {
 			}
 		}
 		shows(typed(ann, acme, acmeAsks), "HTTP/1.1 200", "X-Ratelimit-Limit: 50\r")
-		if before == "" {
+		switch before {
+		case "":
 			shows(typed(ann, acme, annAsks), "X-Ratelimit-Limit: 5\r")
 			shows(typed(ann, acme, annAsks), "HTTP/1.1 200", "Hello from /api/hello")
 			shows(typed(0), "HTTP/1.1 200", "X-Ratelimit-Limit: 10\r", "Hello from /")
 			shows(typed(1), "200 200 200 200 200 200 200 200 200 429 ")
-		} else if lines[ann] != before {
-			t.Errorf("the second run prints %s, and the first %s", lines[ann], before)
-		} else {
+		case lines[ann]:
 			shows(typed(ann, acme, annAsks), "X-Ratelimit-Limit: 50\r") // the plan of the run before
+		default:
+			t.Errorf("the second run prints %s, and the first %s", lines[ann], before)
 		}
 		shows(typed(upgrade), "The user ann is changed.")
 		await(t, "the plan pro of ann", func() bool { return strings.Contains(typed(ann, annAsksAgain), "X-Ratelimit-Limit: 50\r") })

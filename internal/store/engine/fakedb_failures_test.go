@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -40,12 +39,6 @@ func failing(code, text string, fail func(s *pgdb.Statement) bool) answerFunc {
 		}
 		return nil
 	}
-}
-
-// short is a database in which each transaction of takes is undone, although its rows grant
-// all that is asked for.
-func short(ctx context.Context, statements []*pgdb.Statement) error {
-	return failing("22P02", engine.OnPurpose, isCheck)(ctx, statements)
 }
 
 // raw answers each statement that returns rows with these bytes.
