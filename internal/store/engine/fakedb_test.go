@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -75,8 +74,8 @@ func (d *fakeDB) count() (runs, probes int) {
 func int4(n int64) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
 func int8(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 
-// fakeNow is the fake server's time, as a timestamptz.
-var fakeNow = int8(800_000_000 * conformance.Second)
+// fakeNow is the fake server's time, as a timestamptz: that of the process at its start.
+var fakeNow = int8(time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Microseconds())
 
 // grantedRow is the row that a statement of fixed windows returns for an entry.
 func grantedRow(slot, granted, count int64) [][]byte {
