@@ -311,8 +311,6 @@ DECLARE
 BEGIN
 	IF day IS NULL OR day < date '0001-01-01' OR day > date '9999-12-31' THEN
 		RAISE EXCEPTION 'day: %: must be a day from 0001-01-01 to 9999-12-31', coalesce(day::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
-	ELSIF abs(day - (now() AT TIME ZONE 'UTC')::date) > 8 AND NOT rate_limit_owns_history() THEN
-		RAISE EXCEPTION 'day: %: must be within 8 days of today: % does not own the tables', day, rate_limit_caller() USING ERRCODE = 'insufficient_privilege';
 	END IF;
 	FOR attempt IN 1..2 LOOP
 		SELECT * INTO same FROM rate_limit_partitions_of($1) p WHERE p.begins <= day::timestamptz AND p.ends > day::timestamptz;
@@ -323,6 +321,10 @@ BEGIN
 		END IF;
 		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', $1::regclass);
 	END LOOP;
+	IF abs(day - (now() AT TIME ZONE 'UTC')::date) > 8 AND NOT rate_limit_owns_history() THEN
+		RAISE EXCEPTION 'day: %: must be within 8 days of today: % does not own the tables', day, rate_limit_caller()
+			USING ERRCODE = 'invalid_parameter_value';
+	END IF;
 	FOR n IN 1..1000 LOOP
 		name := $1 || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
 		EXIT WHEN to_regclass(space || '.' || name) IS NULL;
@@ -455,8 +457,9 @@ CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) 
 #variable_conflict use_column
 DECLARE
 	kept CONSTANT interval := (SELECT r.keep FROM rate_limit_retention r WHERE r.what = $1 FOR UPDATE);
+	most CONSTANT interval := '1000 years';
 BEGIN
-	IF ($2::interval >= kept) IS NOT TRUE AND NOT has_column_privilege(rate_limit_caller(), 'rate_limit_retention'::regclass, 'keep', 'UPDATE') THEN
+	IF (now() - least($2::interval, most) <= now() - least(kept, most)) IS NOT TRUE AND NOT has_column_privilege(rate_limit_caller(), 'rate_limit_retention'::regclass, 'keep', 'UPDATE') THEN
 		RETURN format('%s is kept for %s: the role %s may not shorten that; an administrator can, with UPDATE rate_limit_retention SET keep = %L WHERE what = %L',
 			$1, coalesce(kept::text, 'ever'), rate_limit_caller(), $2, $1);
 	END IF;

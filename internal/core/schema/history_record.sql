@@ -121,8 +121,10 @@ CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) 
 #variable_conflict use_column
 DECLARE
 	kept CONSTANT interval := (SELECT r.keep FROM rate_limit_retention r WHERE r.what = $1 FOR UPDATE);
+	most CONSTANT interval := '1000 years';
 BEGIN
-	IF ($2::interval >= kept) IS NOT TRUE AND NOT has_column_privilege(rate_limit_caller(), 'rate_limit_retention'::regclass, 'keep', 'UPDATE') THEN
+	-- Both intervals are subtracted from a time, because a comparison of intervals takes a month for 30 days.
+	IF (now() - least($2::interval, most) <= now() - least(kept, most)) IS NOT TRUE AND NOT has_column_privilege(rate_limit_caller(), 'rate_limit_retention'::regclass, 'keep', 'UPDATE') THEN
 		RETURN format('%s is kept for %s: the role %s may not shorten that; an administrator can, with UPDATE rate_limit_retention SET keep = %L WHERE what = %L',
 			$1, coalesce(kept::text, 'ever'), rate_limit_caller(), $2, $1);
 	END IF;

@@ -193,6 +193,7 @@ func TestWhatEachRoleMayCall(t *testing.T) {
 	day := "(extract(epoch FROM now() + interval '1000 days') / 86400)::bigint"
 	for _, attempt := range []struct{ roles, sql, fails string }{
 		{proxy, "SELECT rate_limit_retain(what, '1 day', 'x') FROM unnest('{audit,usage,metrics_minute,metrics_hour,metrics_day}'::text[]) what", ""},
+		{proxy, "SELECT rate_limit_retain('usage', '2521 days', 'x')", ""}, // 7 years are 2557 days
 		{proxy + " " + administrator, "SELECT rate_limit_upkeep('9999-01-01')", ""},
 		{proxy + " " + administrator, "SELECT rate_limit_upkeep('1999-01-01')", ""},
 		{proxy + " " + administrator, "SELECT rate_limit_drop_expired('9999-01-01')", ""},
