@@ -56,6 +56,9 @@ CREATE OR REPLACE FUNCTION rate_limit_record_metrics(region text, times bigint[]
 	leases bigint[], asked bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
+	IF (SELECT min(n) FROM unnest($6 || $7 || $8 || $9 || $10 || $11 || $12 || $13 || $15 || $16) n) < 0 OR array_to_string($14, '') LIKE '%-%' THEN
+		RAISE EXCEPTION 'a number of the metrics is below 0: nothing is taken off' USING ERRCODE = 'invalid_parameter_value';
+	END IF;
 	FOR attempt IN 1..2 LOOP
 		BEGIN
 			INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory,
@@ -65,11 +68,11 @@ BEGIN
 			FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 				AS r(t, prefix, host, route, allowed, limited, blocked, rejected, errors, shadow, cost, memory, latency, lease, asked)
 			ORDER BY 2, 3, 4, 5
-			ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = m.requests + excluded.requests, allowed = m.allowed + excluded.allowed,
-				limited = m.limited + excluded.limited, blocked = m.blocked + excluded.blocked, rejected = m.rejected + excluded.rejected, errors = m.errors + excluded.errors,
-				shadow = m.shadow + excluded.shadow, cost = least(m.cost::numeric + excluded.cost, 9223372036854775807), from_memory = m.from_memory + excluded.from_memory,
+			ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = rate_limit_add(m.requests, excluded.requests), allowed = rate_limit_add(m.allowed, excluded.allowed),
+				limited = rate_limit_add(m.limited, excluded.limited), blocked = rate_limit_add(m.blocked, excluded.blocked), rejected = rate_limit_add(m.rejected, excluded.rejected), errors = rate_limit_add(m.errors, excluded.errors),
+				shadow = rate_limit_add(m.shadow, excluded.shadow), cost = rate_limit_add(m.cost, excluded.cost), from_memory = rate_limit_add(m.from_memory, excluded.from_memory),
 				latency = rate_limit_add_buckets(m.latency, excluded.latency), updated_at = excluded.updated_at,
-				from_lease = m.from_lease + excluded.from_lease, from_database = m.from_database + excluded.from_database;
+				from_lease = rate_limit_add(m.from_lease, excluded.from_lease), from_database = rate_limit_add(m.from_database, excluded.from_database);
 			RETURN;
 		EXCEPTION WHEN check_violation THEN
 			IF attempt = 2 THEN
@@ -88,22 +91,25 @@ CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], 
 DECLARE
 	most CONSTANT bigint := 9223372036854775807;
 BEGIN
+	IF (SELECT min(n) FROM unnest($4 || $5 || $6 || $9 || $10) n) < 0 THEN
+		RAISE EXCEPTION 'a number of the usage is below 0: nothing is taken off' USING ERRCODE = 'invalid_parameter_value';
+	END IF;
 	INSERT INTO rate_limit_usage AS u (day, user_id, key_id, requests, cost, refused, last_request, limited, denied)
 	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, sum(r.requests), least(sum(r.cost), most), sum(r.refused), timestamptz 'epoch' + max(r.last) * interval '1 microsecond',
 		sum(r.limited), sum(r.denied)
 	FROM unnest($1, $2, $3, $4, $5, $6, $7, $9, $10) AS r(day, user_id, key_id, requests, cost, refused, last, limited, denied)
 	GROUP BY 1, 2, 3
 	ORDER BY 2, 1, 3
-	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = least(u.cost::numeric + excluded.cost, most), refused = u.refused + excluded.refused,
-		last_request = greatest(u.last_request, excluded.last_request), limited = u.limited + excluded.limited, denied = u.denied + excluded.denied;
+	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = rate_limit_add(u.requests, excluded.requests), cost = rate_limit_add(u.cost, excluded.cost), refused = rate_limit_add(u.refused, excluded.refused),
+		last_request = greatest(u.last_request, excluded.last_request), limited = rate_limit_add(u.limited, excluded.limited), denied = rate_limit_add(u.denied, excluded.denied);
 	FOR attempt IN 1..2 LOOP
 		BEGIN
 			INSERT INTO rate_limit_usage_hours AS u (hour, user_id, key_id, requests, cost, refused, limited, denied)
 			SELECT timestamptz 'epoch' + r.hour * interval '1 hour', r.user_id, r.key_id, r.requests, r.cost, r.refused, r.limited, r.denied
 			FROM unnest($8, $2, $3, $4, $5, $6, $9, $10) AS r(hour, user_id, key_id, requests, cost, refused, limited, denied)
 			ORDER BY 2, 1, 3
-			ON CONFLICT (user_id, hour, key_id) DO UPDATE SET requests = u.requests + excluded.requests, cost = least(u.cost::numeric + excluded.cost, most), refused = u.refused + excluded.refused,
-				limited = u.limited + excluded.limited, denied = u.denied + excluded.denied;
+			ON CONFLICT (user_id, hour, key_id) DO UPDATE SET requests = rate_limit_add(u.requests, excluded.requests), cost = rate_limit_add(u.cost, excluded.cost), refused = rate_limit_add(u.refused, excluded.refused),
+				limited = rate_limit_add(u.limited, excluded.limited), denied = rate_limit_add(u.denied, excluded.denied);
 			RETURN;
 		EXCEPTION WHEN check_violation THEN
 			IF attempt = 2 THEN

@@ -5,8 +5,13 @@
 -- hour due. A transaction that was open during the last run has an updated_at before it, hence the
 -- overlap. Where upkeep has deleted minutes, nothing is computed anew: see deleted_before.
 
+CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN least(a + b, 9223372036854775807);
+COMMENT ON FUNCTION rate_limit_add(numeric, bigint) IS
+	'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a later sum fail.';
+
 CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT coalesce(array_agg(coalesce(t.x, 0) + coalesce(t.y, 0) ORDER BY t.i), '{}') FROM unnest(a, b) WITH ORDINALITY AS t(x, y, i));
+RETURN (SELECT coalesce(array_agg(rate_limit_add(coalesce(t.x, 0), coalesce(t.y, 0)) ORDER BY t.i), '{}') FROM unnest(a, b) WITH ORDINALITY AS t(x, y, i));
 COMMENT ON FUNCTION rate_limit_add_buckets(bigint[], bigint[]) IS 'The sum of two arrays, element by element. The shorter one is continued with zeros.';
 CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[], INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
 COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element: of the latencies of several rows of rate_limit_metrics.';
@@ -46,9 +51,9 @@ BEGIN
 	FOR step IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day')) AS s(source, target) LOOP
 		INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency,
 			from_lease, from_database)
-		SELECT step.target, date_trunc(step.target, s.time), s.prefix, s.host, s.route, s.region, sum(s.requests), sum(s.allowed), sum(s.limited), sum(s.blocked), sum(s.rejected),
-			sum(s.errors), sum(s.shadow), least(sum(s.cost), 9223372036854775807), sum(s.from_memory), rate_limit_sum(s.latency),
-			sum(s.from_lease), sum(s.from_database)
+		SELECT step.target, date_trunc(step.target, s.time), s.prefix, s.host, s.route, s.region, rate_limit_add(sum(s.requests), 0), rate_limit_add(sum(s.allowed), 0), rate_limit_add(sum(s.limited), 0), rate_limit_add(sum(s.blocked), 0), rate_limit_add(sum(s.rejected), 0),
+			rate_limit_add(sum(s.errors), 0), rate_limit_add(sum(s.shadow), 0), rate_limit_add(sum(s.cost), 0), rate_limit_add(sum(s.from_memory), 0), rate_limit_sum(s.latency),
+			rate_limit_add(sum(s.from_lease), 0), rate_limit_add(sum(s.from_database), 0)
 		FROM (SELECT DISTINCT date_trunc(step.target, c.time) AS time, c.prefix, c.host, c.route, c.region FROM rate_limit_metrics c
 				WHERE c.granularity = step.source
 				AND c.updated_at >= coalesce((SELECT max(o.updated_at) FROM rate_limit_metrics o WHERE o.granularity = step.target) - overlap, '-infinity')

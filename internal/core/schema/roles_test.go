@@ -202,6 +202,8 @@ func TestWhatEachRoleMayCall(t *testing.T) {
 		{proxy, `SELECT rate_limit_record_audit('n', '', ARRAY[` + day + ` * 86400000000], '{limited}', '{}', '{p}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{1}', '{1}', '{0}', '{0}', '{0}', '{-1}', '{1}', '{0}', '{1}')`, "within 8 days of today"},
 		{proxy, `SELECT rate_limit_record_metrics('', ARRAY[` + day + ` * 1440], '{p}', '{h}', '{r}', '{1}', '{0}', '{0}', '{0}', '{0}', '{0}', '{1}', '{0}', '{"{1}"}', '{0}', '{0}')`, "within 8 days of today"},
 		{proxy, `SELECT rate_limit_record_usage(ARRAY[` + day + `], '{ann}', '{0}', '{1}', '{1}', '{0}', '{0}', ARRAY[` + day + ` * 24], '{0}', '{0}')`, "within 8 days of today"},
+		{proxy, "SELECT rate_limit_record_usage('{20000}', '{ann}', '{0}', '{1}', '{-1}', '{0}', '{0}', '{480000}', '{0}', '{0}')", "below 0"},
+		{proxy, `SELECT rate_limit_record_metrics('', '{28800000}', '{p}', '{h}', '{r}', '{1}', '{0}', '{0}', '{0}', '{0}', '{0}', '{1}', '{0}', '{"{-1}"}', '{0}', '{0}')`, "below 0"},
 		{proxy + " " + administrator, "SELECT rate_limit_make_partition('2020-01-01')", "permission denied"},
 		{proxy + " " + administrator, "SELECT rate_limit_rollup()", "permission denied"},
 		{administrator, "SELECT rate_limit_retain('audit', '1 day', 'x')", "permission denied"},
