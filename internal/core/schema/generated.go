@@ -425,14 +425,12 @@ COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_li
 CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[], requests bigint[], costs bigint[], refusals bigint[], lasts bigint[],
 	hours bigint[], limiteds bigint[], denials bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-DECLARE
-	most CONSTANT bigint := 9223372036854775807;
 BEGIN
 	IF (SELECT min(n) FROM unnest($4 || $5 || $6 || $9 || $10) n) < 0 THEN
 		RAISE EXCEPTION 'a number of the usage is below 0: nothing is taken off' USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	INSERT INTO rate_limit_usage AS u (day, user_id, key_id, requests, cost, refused, last_request, limited, denied)
-	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, sum(r.requests), least(sum(r.cost), most), sum(r.refused), timestamptz 'epoch' + max(r.last) * interval '1 microsecond',
+	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, sum(r.requests), rate_limit_add(sum(r.cost), 0), sum(r.refused), timestamptz 'epoch' + max(r.last) * interval '1 microsecond',
 		sum(r.limited), sum(r.denied)
 	FROM unnest($1, $2, $3, $4, $5, $6, $7, $9, $10) AS r(day, user_id, key_id, requests, cost, refused, last, limited, denied)
 	GROUP BY 1, 2, 3
