@@ -45,7 +45,7 @@ func drainedSince(l *ratelimit.Limit, now, at int64) (units int64, over bool) {
 // The same in SQL: the units, and whether it is not over.
 const (
 	drainedSQL    = "coalesce(greatest(0, (date_part('epoch', {now} - {claimed}) * 1000000)::bigint) * {events}, 0)"
-	notDrainedSQL = "coalesce({now} < {claimed} + ({quota} * {span} + {events} - 1) / {events} * interval '1 microsecond', true)"
+	notDrainedSQL = "coalesce({now} < {claimed} + " + gcraFillsSQL + " * interval '1 microsecond', true)"
 )
 
 // WindowOf tells the windows of a row apart, given when a hit was charged and the Reset of its decision:

@@ -43,13 +43,15 @@ func fillGCRA(l *ratelimit.Limit, r *Row, now int64) gcraTokens {
 	return gcraTokens{b.tokens + gained, r.Refill + moved/l.Events, moved % l.Events}
 }
 
-// fills is how long a full burst takes to come back.
+// fills returns the time in which an empty bucket fills, in microseconds.
 func fills(l *ratelimit.Limit) int64 { return (l.Capacity()*window(l) + l.Events - 1) / l.Events }
+
+const gcraFillsSQL = "({quota} * {span} + {events} - 1) / {events}"
 
 // gcraAhead reports whether the last refill lies so far ahead that the row counts as new.
 func gcraAhead(l *ratelimit.Limit, r *Row, now int64) bool { return ahead(r.Refill, now, fills(l)) }
 
-// mostOwed is how far below 0 an adjustment takes the tokens: no further than the calculations hold.
+// mostOwed returns the largest debt of tokens that the calculations hold. An adjustment goes no further below 0.
 func mostOwed(l *ratelimit.Limit) int64 { return smaller(l.Capacity(), maxSpan/window(l)-l.Capacity()) }
 
 const mostOwedSQL = "least({quota}, 4611686018427387904 / {span} - {quota})"
@@ -87,7 +89,7 @@ func keepGCRA(l *ratelimit.Limit, r *Row, b gcraTokens) {
 	}
 }
 
-// adjustGCRA gives back what cannot have been refilled since the charge. Part of a token moves the last refill back.
+// adjustGCRA refunds what cannot have been refilled since the charge. A part of a token moves the last refill back.
 func adjustGCRA(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	gained, over := drainedSince(l, now, at)
 	if r.Refill == 0 || !r.HasTokens || over || gcraAhead(l, r, now) {
@@ -136,7 +138,7 @@ const gcraFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN gr
 	FROM (SELECT *, least(coalesce(r.remainder, 0), events - 1) AS part,
 		greatest(0, (date_part('epoch', {at} - r.last_refill) * 1000000)::bigint) AS elapsed,
 		CASE WHEN r.last_refill <= {at} OR r.last_refill <= {at} + (fills + 10000000) * interval '1 microsecond' THEN floor(greatest(-` + mostOwedSQL + `, least({quota}, r.tokens)))::bigint END AS had
-	FROM (SELECT {span} AS span, {events} AS events, ({quota} * {span} + {events} - 1) / {events} AS fills
+	FROM (SELECT {span} AS span, {events} AS events, ` + gcraFillsSQL + ` AS fills
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0)`
 
 var gcraSQL = SQL{
@@ -144,7 +146,7 @@ var gcraSQL = SQL{
 	Returned: "tokens, last_refill, coalesce(remainder, 0)",
 	Needs:    []Parameter{EventsParameter},
 	Fresh: `{quota} - i.granted * {cost}, i.now, 0, i.now + ((i.granted * {cost} * {span} + {events} - 1) / {events}
-		+ greatest(60000000, ({quota} * {span} + {events} - 1) / {events})) * interval '1 microsecond'`,
+		+ greatest(60000000, ` + gcraFillsSQL + `)) * interval '1 microsecond'`,
 	Step: `SELECT excluded.slot, granted, CASE WHEN granted > 0 THEN left_over ELSE r.tokens END,
 		CASE WHEN granted > 0 THEN refill ELSE r.last_refill END, CASE WHEN granted > 0 THEN rest ELSE r.remainder END,
 		CASE WHEN r.expires_at >= full_at OR granted = 0 AND r.tokens IS NULL THEN r.expires_at
@@ -154,7 +156,7 @@ var gcraSQL = SQL{
 	FROM (SELECT *, greatest(0, least(excluded.granted, filled / {cost})) AS granted
 	FROM ` + strings.ReplaceAll(gcraFill, "{at}", "excluded.last_refill") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h`,
 	Adjust: `(tokens, last_refill, remainder, expires_at) = (SELECT after, refill, rest, CASE WHEN {cost} >= 0 OR r.expires_at >= full_at THEN r.expires_at
-		ELSE full_at + greatest(60000000, ({quota} * {span} + {events} - 1) / {events}) * interval '1 microsecond' END
+		ELSE full_at + greatest(60000000, ` + gcraFillsSQL + `) * interval '1 microsecond' END
 	FROM (SELECT *, refill + (({quota} - after) * {span} + rest + {events} - 1) / {events} * interval '1 microsecond' AS full_at
 	FROM (SELECT least({quota}, total) AS after, CASE WHEN total < {quota} THEN refill ELSE greatest({now}, r.last_refill) END AS refill,
 		CASE WHEN total < {quota} THEN rest ELSE 0 END AS rest
@@ -164,7 +166,7 @@ var gcraSQL = SQL{
 		units % {span} AS part
 	FROM (SELECT *, greatest(0, least(greatest(0, {cost})::numeric * {span}, 9223372036854775807)::bigint - ` + drainedSQL + `) AS units
 	FROM ` + strings.ReplaceAll(gcraFill, "{at}", "{now}") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h OFFSET 0) i OFFSET 0) j OFFSET 0) k)`,
-	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill <= {now} + (({quota} * {span} + {events} - 1) / {events} + 10000000) * interval '1 microsecond' AND " + notDrainedSQL,
+	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill <= {now} + (" + gcraFillsSQL + " + 10000000) * interval '1 microsecond' AND " + notDrainedSQL,
 	Read:        readGCRA,
 }
 

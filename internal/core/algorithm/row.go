@@ -24,8 +24,8 @@ func (r *Row) Blank() bool {
 // Expired reports whether the row can be deleted.
 func (r *Row) Expired(now int64) bool { return r.Expires <= now && r.Slots == 0 }
 
-// clockSlack is how far, in microseconds, the clock of a statement can be behind a row beyond the length of a window:
-// two statements read the clock before they wait for the row.
+// clockSlack allows, in microseconds, for statements that read the clock in one order and get the lock of a row in the
+// other. The SQL steps have the same number.
 const clockSlack = 10 * 1000000
 
 // ahead reports whether a time of a row lies so far ahead of now that only a wrong clock can have written it: further

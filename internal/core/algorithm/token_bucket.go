@@ -43,6 +43,9 @@ func bucketAhead(l *ratelimit.Limit, r *Row, now int64) bool {
 	return ahead(r.Refill, now, smaller(horizon, fillTime(l, float64(l.Capacity()))))
 }
 
+// bucketFillsSQL is the bound of bucketAhead: the time in which an empty bucket fills, in microseconds.
+const bucketFillsSQL = "least(ceil({quota} / {events}::float8) * {span}, 3155760000000000)"
+
 // fillTime returns how long it takes to add that many tokens, in whole windows. Its bound is
 // far above any wait, so that adding a time to it does not overflow.
 func fillTime(l *ratelimit.Limit, tokens float64) int64 {
@@ -123,7 +126,7 @@ var tokenBucketSQL = SQL{
 	Needs:   []Parameter{EventsParameter},
 	Fresh: `{quota} - i.granted * {cost}, i.now, i.now + (
 		least(ceil(i.granted * {cost} / {events}::float8) * {span}, 3155760000000000)
-		+ greatest(60000000, least(ceil({quota} / {events}::float8) * {span}, 3155760000000000))) * interval '1 microsecond'`,
+		+ greatest(60000000, ` + bucketFillsSQL + `)) * interval '1 microsecond'`,
 	Step: `SELECT excluded.slot, granted, tokens, refill, CASE WHEN r.expires_at >= full_at OR tokens IS NULL THEN r.expires_at
 		ELSE full_at + greatest(60000000, fills) * interval '1 microsecond' END
 	FROM (SELECT *, refill + least(ceil(({quota} - tokens) / {events}) * span, 3155760000000000) * interval '1 microsecond' AS full_at
@@ -133,15 +136,15 @@ var tokenBucketSQL = SQL{
 	FROM (SELECT *, CASE WHEN windows IS NOT NULL THEN least({quota}, r.tokens + windows::float8 * {events}) ELSE {quota} END AS filled
 	FROM (SELECT *, CASE WHEN r.tokens IS NOT NULL AND (r.last_refill <= excluded.last_refill OR r.last_refill <= excluded.last_refill + (fills + 10000000) * interval '1 microsecond') THEN
 		greatest(0, (date_part('epoch', excluded.last_refill - r.last_refill) * 1000000)::bigint) / span END AS windows
-	FROM (SELECT {span} AS span, least(ceil({quota} / {events}::float8) * {span}, 3155760000000000) AS fills
+	FROM (SELECT {span} AS span, ` + bucketFillsSQL + ` AS fills
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0) f`,
 	Adjust: `(tokens, last_refill, expires_at) = (SELECT tokens, refill, CASE WHEN {cost} >= 0 OR r.expires_at >= full_at THEN r.expires_at
-		ELSE full_at + greatest(60000000, least(ceil({quota} / {events}::float8) * {span}, 3155760000000000)) * interval '1 microsecond' END
+		ELSE full_at + greatest(60000000, ` + bucketFillsSQL + `) * interval '1 microsecond' END
 	FROM (SELECT *, refill + least(ceil(({quota} - tokens) / {events}) * {span}, 3155760000000000) * interval '1 microsecond' AS full_at
 	FROM (SELECT least({quota}, greatest(filled + {cost}, least(filled, -least({quota}, 9007199254740992 - {quota})))) AS tokens, refill
 	FROM (SELECT least({quota}, r.tokens + windows::float8 * {events}) AS filled, r.last_refill + windows * {span} * interval '1 microsecond' AS refill
 	FROM (SELECT greatest(0, (date_part('epoch', {now} - r.last_refill) * 1000000)::bigint) / {span} AS windows OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d)`,
-	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill <= {now} + (least(ceil({quota} / {events}::float8) * {span}, 3155760000000000) + 10000000) * interval '1 microsecond' AND ({claimed} IS NULL OR r.last_refill <= {claimed} AND {now} < r.last_refill + {span} * interval '1 microsecond')",
+	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill <= {now} + (" + bucketFillsSQL + " + 10000000) * interval '1 microsecond' AND ({claimed} IS NULL OR r.last_refill <= {claimed} AND {now} < r.last_refill + {span} * interval '1 microsecond')",
 	Read:        readBucket,
 }
 
