@@ -10,8 +10,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Both proxies make their tables, count and obey on a database whose settings would cost other programs their decisions,
-// and on one that is not UTF-8. A key that was used while the server's clock was two days ahead passes again.
+// TestProxiesOnAnOddDatabase has both proxies make their tables, count and obey on a database with settings that cost
+// other programs their time, and on one that is not UTF-8. A key that was used while the server's clock was two days
+// ahead passes again.
 func TestProxiesOnAnOddDatabase(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts four proxies, which takes half a minute")

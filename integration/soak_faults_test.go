@@ -20,7 +20,7 @@ type fault struct {
 	delays bool
 	// overloads is set if the proxy has more requests than it can decide: it refuses some of all lanes with a limit.
 	overloads bool
-	// reloads is set if the proxy's listener changes hands: Caddy closes connections whose requests it has not read.
+	// reloads is set if the listener of the proxy is replaced. Caddy then closes connections with requests that it has not read.
 	reloads bool
 }
 

@@ -234,7 +234,7 @@ func (s *soakLoad) run(ctx context.Context) {
 	}
 }
 
-// overload has very many clients ask a proxy at once, on the lanes whose admissions the upstream counts.
+// overload sends requests of very many clients to a proxy at once, on the lanes that the upstream counts.
 func (s *soakLoad) overload(ctx context.Context, proxy int) {
 	var counted []*lane
 	for i := range lanes {

@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// TestAPluginThatDoesNotLoad runs a Traefik whose plugin is not where it looks for it. Without abortOnPluginFailure, a
+// TestAPluginThatDoesNotLoad runs a Traefik without the files of the plugin. Without abortOnPluginFailure, a
 // router for all paths serves the path of the middleware, without a limit. With it, Traefik ends.
 func TestAPluginThatDoesNotLoad(t *testing.T) {
 	dir, web := t.TempDir(), harness.FreeAddress(t)

@@ -16,16 +16,17 @@ import (
 const (
 	// followInterval is the time between two queries for new decisions.
 	followInterval = time.Second
-	// followedTime is how far back new rows are looked for. A proxy writes what happened within seconds. What it writes
-	// later, after an outage of the database, is left out.
+	// followedTime is the age of the oldest row that a query returns. A proxy writes within seconds: what it writes later,
+	// after an outage of the database, is left out.
 	followedTime = 2 * time.Minute
-	// mostNew is how many rows a query returns at most, unless -n says more.
+	// mostNew bounds the rows of a query, unless -n is larger.
 	mostNew = 1000
-	// followMemory is for how many queries a row is remembered that none of them returned.
+	// followMemory is the number of queries after which a row is forgotten that none of them returned.
 	followMemory = 240
 )
 
-// follow prints the newest decisions of a query, and then those that proxies write, the newest last, until a signal ends the program.
+// follow prints the newest decisions of a query, and then those that proxies write, the newest last. It returns when
+// a signal ends the program.
 func (c *call) follow(q *admin.AuditQuery) error {
 	ctx, stop := signal.NotifyContext(c.ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

@@ -59,8 +59,8 @@ func (s *shell) follow(t *testing.T, args ...string) *followed {
 	return w
 }
 
-// audit --follow shows each row once that the log has or gets, also of a transaction that ends after others that began later,
-// and that has written its rows in a part of its own.
+// TestAuditFollowShowsEachNewRowOnce also for a transaction that ends after others that began later, and whose rows are
+// in a part of their own.
 func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date + i) FROM generate_series(-1, 1) AS i")

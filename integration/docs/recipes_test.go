@@ -130,7 +130,8 @@ func TestRecipes(t *testing.T) {
 	}
 }
 
-// leavesNothing: the SQL drops all that is ours and nothing else, also if run again. It drops nothing if a view depends on a table.
+// leavesNothing checks that the SQL drops all that is ours and nothing else, also if it runs again, and drops nothing if
+// a view depends on a table.
 func leavesNothing(t *testing.T, b block) {
 	dsn := cluster.Open(t, schema.File, "CREATE TABLE rate_limit_mine (x int); CREATE VIEW mine AS SELECT * FROM rate_limit_tiers")
 	for _, name := range []string{"rate_limit_audit_20260101", "rate_limit_audit_20260101_2"} {
@@ -346,13 +347,13 @@ func goesOnAfterARestore(t *testing.T, k *kitchen) {
 // asText is a block without its fence, for messages.
 func asText(lines []string) string { return strings.Join(lines, "\n") }
 
-// namesAnotherDatabase: the shell has the DSN of an empty database.
+// namesAnotherDatabase gives the shell the DSN of an empty database.
 func namesAnotherDatabase(t *testing.T, k *kitchen) {
 	k.moved = cluster.Open(t)
 	k.shell.must(t, "export NEW_DATABASE_URL='"+k.moved+"'; echo exported")
 }
 
-// goesOnWhereItMoved: a Caddy with the new DSN knows the key of ann and what ann has used.
+// goesOnWhereItMoved checks that a Caddy with the new DSN accepts the key of ann and counts on from what ann has used.
 func goesOnWhereItMoved(t *testing.T, k *kitchen) {
 	ann := k.shell.must(t, "echo $ANN")[0]
 	for _, b := range blocksIn(t, "caddyfile") {

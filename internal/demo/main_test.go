@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// actAsCaddy answers with its pid and what it has been told.
+// actAsCaddy answers with its pid, its DSN, its arguments and the answer of the upstream.
 func actAsCaddy() {
 	signals := make(chan os.Signal, 10)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)

@@ -11,5 +11,5 @@ func Earlier(a, b string) bool {
 	return at > 0 && len(a) == len(b) && a[:at] == b[:at] && a[at:] < b[at:]
 }
 
-// Replaced is why a driver does not use a primary with a timeline that is Earlier than another one that it has seen.
+// Replaced is the error of a driver that connects to a primary whose timeline is Earlier than one that it has seen.
 const Replaced = "the server was replaced: another one of the same system has a later timeline; if this one is to be used again, restart this process"

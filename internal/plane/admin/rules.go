@@ -134,7 +134,7 @@ func (d *Database) one(ctx context.Context, kind, name, sql string, args ...any)
 	})
 }
 
-// amongSome says that a name must be one of those that exist, of which it lists 20.
+// amongSome lists the names that exist, at most 20, for the error about another name.
 func amongSome(names []string) string {
 	const most = 20
 	if len(names) > most {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// bounds is how many bounds the latencies of a minute are counted by. They double, from 0.1 ms to 52.4288 s.
+// bounds is the number of bounds between the buckets of latencies. They double, from 0.1 ms to 52.4288 s.
 const bounds = 20
 
 // BucketOf returns the number of a latency's bucket. Bucket 0 is up to 0.1 ms, bucket i from half of 0.1 ms * 2^i, excluded, up to

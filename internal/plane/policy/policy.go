@@ -106,7 +106,7 @@ type Policy struct {
 	due        changes   // of rules and bans: found, and not read yet
 	stale      changes   // of identities: found, and not forgotten yet
 	rows       policyRows
-	wholeAt    time.Time // when all is read, also if no change is known
+	wholeAt    time.Time // the next read of everything, whatever has changed
 	keysAt     time.Time // when the banned API keys are read again, after a failure
 	forgotten  time.Time
 	settingsAt time.Time         // when session.Harmful was asked

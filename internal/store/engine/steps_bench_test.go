@@ -21,7 +21,7 @@ func BenchmarkSteps(b *testing.B) {
 	o.DisableMigration = true
 	store := newStore(b, drivers.All["pgxdb"](b, s.dsn), o)
 	for _, l := range conformance.Limits("", 20) {
-		if l.Algorithm != ratelimit.SlidingLog { // of which a full row is measured
+		if l.Algorithm != ratelimit.SlidingLog { // its full row is measured
 			l.Events = 1e9
 		}
 		b.Run(l.Prefix, func(b *testing.B) {

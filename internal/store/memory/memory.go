@@ -13,8 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// defaultCapacity is how many keys a Store holds by default. At about 200 bytes for each
-// key, that is some 200 MB.
+// defaultCapacity is the default of Options.Capacity: some 200 MB, at about 200 bytes a key.
 const defaultCapacity = 1000000
 
 // Options are those of package ratelimit/memory.

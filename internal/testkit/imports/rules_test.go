@@ -22,13 +22,13 @@ type rule struct {
 }
 
 var rules = []rule{
-	// The contract knows neither how hits are counted nor where.
+	// The contract depends on no algorithm and no store.
 	{"ratelimit", "", ""},
 	// Algorithms are pure functions, which every store uses.
 	{"internal/core/algorithm", "ratelimit", ""},
 	// It is the reference for the other store, so it shares only the algorithms with it, and the form of a settlement.
 	{"internal/store/memory", "ratelimit algorithm batch", ""},
-	// It is what Go programs see of the store in memory.
+	// It is the public form of the store in memory.
 	{"ratelimit/memory", "store/memory ratelimit", ""},
 	// It collects calls, and a function that it is given decides them.
 	{"internal/core/batch", "ratelimit", ""},
@@ -42,9 +42,9 @@ var rules = []rule{
 	{"internal/core/session", "results pgdb", ""},
 	// It is SQL text, which every package may run.
 	{"internal/core/schema", "session", ""},
-	// Drivers and their users know each other by it only.
+	// It is all that drivers and their users share.
 	{"ratelimit/pgdb", "", ""},
-	// It refuses by what it remembers, and knows neither a database nor the other capabilities of a store.
+	// It refuses from memory, without a database and without the other stores.
 	{"internal/store/known", "algorithm batch lease ratelimit", ""},
 	// It is what the stores of a chain know of each other.
 	{"internal/store/chain", "algorithm batch lease ratelimit pgdb", ""},
