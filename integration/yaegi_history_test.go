@@ -11,10 +11,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// audited is the audit log of a database, without what differs between two runs. Refusals of one
-// second are one row.
+// audited is the audit log of a database, without what differs between two runs: equal refusals are one row or two,
+// by whether a second begins between them.
 const audited = `SELECT concat_ws(' ', decision, reason, prefix, limit_name, key, user_id, key_id, tier, address, host, method, path, region, status, cost, quota, min(remaining), also::text,
-		sum(count), sum(weight), min(duration_us) BETWEEN 1 AND 30000000, max(retry_after_ms) > 0)
+		sum(count), avg(weight), min(duration_us) BETWEEN 1 AND 30000000, max(retry_after_ms) > 0)
 	FROM rate_limit_audit GROUP BY decision, reason, prefix, limit_name, key, user_id, key_id, tier, address, host, method, path, region, status, cost, quota, also`
 
 const (
