@@ -273,6 +273,8 @@ func cell(value any) string {
 		return text(strings.Join(texts(value), ", "))
 	case time.Time:
 		return moment(value)
+	case json.RawMessage:
+		return text(string(value))
 	case bool:
 		return map[bool]string{true: "yes", false: "no"}[value]
 	default:

@@ -79,6 +79,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24')", "DELETE FROM rate_limit_bans",
 		"SELECT * FROM rate_limit_near, rate_limit_banned, rate_limit_nodes, rate_limit_changes", "SELECT * FROM rate_limit_tier_states, rate_limit_key_states, rate_limit_changed, rate_limit_proxies, rate_limit_rule_states, rate_limit_limit_states, rate_limit_overridden",
 		"SELECT * FROM rate_limit_user_states u, rate_limit_recent(u.user_id)", "SELECT rate_limit_revoke_key(max(id)) FROM rate_limit_api_keys",
+		`SELECT rate_limit_apply('{"tiers": [{"tier": "gold", "rank": 7}]}')`, "SELECT rate_limit_apply(rate_limit_policy(true), true)",
 		"SELECT rate_limit_rotate_key(min(id), '1 h', sha256('new')) FROM rate_limit_api_keys",
 		"DELETE FROM rate_limit_users WHERE user_id = 'eve'", "UPDATE rate_limit_tiers SET tier = 'silver' WHERE tier = 'gold'", "SELECT rate_limit_delete_tier('silver')",
 		"INSERT INTO rate_limit_bans (user_id) VALUES ('eve')", "DELETE FROM rate_limit_bans",
@@ -124,6 +125,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"INSERT INTO rate_limit_changes (kind, by) VALUES ('user', 'x')", "SELECT by FROM rate_limit_changes", "SELECT FROM rate_limit_audit", "SELECT FROM rate_limit_usage", "SELECT FROM rate_limit_metrics",
 		"SELECT FROM rate_limit_audited", "SELECT FROM rate_limit_minutes", "SELECT rate_limit_top(now())", "SELECT rate_limit_usage_between('ann', now()::date, now()::date)", "TRUNCATE rate_limit_ephemeral",
 		"UPDATE rate_limit_rules SET name = 'x'", "SELECT rate_limit_delete_tier('pro')", "SELECT rate_limit_revoke_key(1)", "SELECT rate_limit_rotate_key(1, '1 h', sha256('x'))", "SELECT rate_limit_recent('ann')",
+		"SELECT rate_limit_policy()", `SELECT rate_limit_apply('{}')`, "SELECT rate_limit_policy_rows('keys')", "SELECT rate_limit_policy_lists('{}')", "SELECT rate_limit_policy_write('rules', 'delete', '[]')",
 		"SELECT rate_limit_forget_person('ann')",
 		"SELECT FROM rate_limit_changed", "SELECT FROM rate_limit_user_states", "CREATE TABLE x ()", "SET session_replication_role = replica",
 	} {

@@ -9,7 +9,7 @@
 //   - policy_rows.go: reads and writes the rows of the policy, for commands and files
 //   - set.go, rule_set.go, parse.go: settings of the form name=value, and the rows that they change
 //   - rules.go: rules and their limits
-//   - policy_file.go: the policy as a file
+//   - policy_apply.go: the policy as a document
 //   - users.go, keys.go, override.go: users and tiers, API keys, overrides and bans
 //   - explain.go, left.go: what the policy does with a request, and what is left of limits
 //   - counters.go, proxies.go: counters; the proxies, and the log of changes

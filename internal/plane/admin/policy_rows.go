@@ -3,7 +3,6 @@ package admin
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// All rows of the policy that commands and files change are read and written here, as package policyfile has them.
+// All rows of the policy that commands change are read and written here, as package policyfile has them.
 
 // reads are the SQL of a column %[1]s as a value, by its kind. Of others it is the text.
 var reads = map[columns.Kind]string{
@@ -40,7 +39,6 @@ func momentSQL(expression string) string {
 // readRows reads rows t of a table, of which conditions hold.
 func (w *work) readRows(to *policyfile.Content, table int, conditions string, args ...any) {
 	t := &policyfile.Tables[table]
-	to.Has[table] = true
 	var values []string
 	for i := range t.Columns {
 		values = append(values, fmt.Sprintf(cmp.Or(reads[t.Columns[i].Kind], "%[1]s::text"), "t."+t.Columns[i].Name))
@@ -119,28 +117,22 @@ func statementsOf(t *policyfile.Table) statements {
 	}
 }
 
-// blame makes the error about a row that the server has refused.
-type blame func(t *policyfile.Table, r *policyfile.Row, err error) error
-
-// bare is for commands that change one row, which people know.
-func bare(_ *policyfile.Table, _ *policyfile.Row, err error) error { return err }
-
 // changeRows makes changes. An override and its limit must suit each other after each statement, so
 // an override that changes with limits has no amount in between.
-func (w *work) changeRows(changes []policyfile.Difference, blame blame) {
+func (w *work) changeRows(changes []policyfile.Difference) {
 	w.execute("SET CONSTRAINTS ALL DEFERRED")
 	var all [columns.Count]statements
 	for table := range all {
 		all[table] = statementsOf(&policyfile.Tables[table])
 	}
-	do := func(table int, sql string, outcomes ...string) {
+	do := func(table int, sql string, outcomes ...policyfile.Outcome) {
 		var rows []*policyfile.Row
 		for i := range changes {
 			if c := &changes[i]; c.Table == table && slices.Contains(outcomes, c.Outcome) {
 				rows = append(rows, c.Row)
 			}
 		}
-		w.onRows(&policyfile.Tables[table], sql, rows, blame)
+		w.onRows(&policyfile.Tables[table], sql, rows)
 	}
 	do(columns.Overrides, all[columns.Overrides].remove, policyfile.Deleted)
 	if slices.ContainsFunc(changes, func(c policyfile.Difference) bool { return c.Table == columns.Limits }) {
@@ -148,7 +140,7 @@ func (w *work) changeRows(changes []policyfile.Difference, blame blame) {
 	}
 	for table := range all {
 		do(table, all[table].create, policyfile.Created)
-		changed := []string{policyfile.Changed}
+		changed := []policyfile.Outcome{policyfile.Changed}
 		if slices.ContainsFunc(policyfile.Tables[table].Columns, func(c columns.Column) bool { return c.Late }) {
 			changed = append(changed, policyfile.Created)
 		}
@@ -159,15 +151,8 @@ func (w *work) changeRows(changes []policyfile.Difference, blame blame) {
 	}
 }
 
-// mostRows bounds the rows of a statement. More than 1,000 rows are one line in the log of changes.
-const mostRows = 5000
-
-// onRows runs a statement on rows. If the server refuses a row, it finds out which one, in halves, and
-// the error is about the row. The transaction then cannot be committed.
-func (w *work) onRows(t *policyfile.Table, sql string, rows []*policyfile.Row, blame blame) {
-	for ; len(rows) > mostRows; rows = rows[mostRows:] {
-		w.onRows(t, sql, rows[:mostRows], blame)
-	}
+// onRows runs a statement on rows.
+func (w *work) onRows(t *policyfile.Table, sql string, rows []*policyfile.Row) {
 	if len(rows) == 0 {
 		return
 	}
@@ -180,25 +165,8 @@ func (w *work) onRows(t *policyfile.Table, sql string, rows []*policyfile.Row, b
 	}
 	text, err := json.Marshal(objects)
 	w.fail(err)
-	w.execute("SAVEPOINT rows")
-	if w.err != nil {
-		return
-	}
-	_, refused := w.Database.execute(w.ctx, sql, string(text))
-	var locked *lockError
-	switch {
-	case refused == nil:
-		w.execute("RELEASE SAVEPOINT rows")
-	case errors.As(refused, &locked) || errors.Is(refused, errDeadlock) || w.conn.IsClosed():
-		w.fail(refused)
-	case len(rows) == 1:
-		w.fail(blame(t, rows[0], aboutField(refused, t, rows[0])))
-	default:
-		w.execute("ROLLBACK TO SAVEPOINT rows")
-		half := len(rows) / 2
-		w.onRows(t, sql, rows[:half], blame)
-		w.onRows(t, sql, rows[half:], blame)
-		w.fail(refused)
+	if w.execute(sql, string(text)); w.err != nil && len(rows) == 1 {
+		w.err = aboutField(w.err, t, rows[0])
 	}
 }
 

@@ -47,7 +47,7 @@ func (d *Database) replayLimits(ctx context.Context, q *ReplayQuery) (l *replayL
 		if len(q.Settings) > 0 {
 			// A rule that is off may lack limits: the error about that is this function's.
 			w.oneRule(q.Rule, w.execute("UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", q.Rule))
-			w.changeRows(w.ruleChanges(q.Rule, assignments, true), bare)
+			w.changeRows(w.ruleChanges(q.Rule, assignments, true))
 		}
 		l = w.limitsOf(q.Rule, q.From)
 	})

@@ -57,7 +57,7 @@ func (d *Database) SetRule(ctx context.Context, name string, texts []string, for
 		isNew = slices.ContainsFunc(changes, func(c policyfile.Difference) bool {
 			return c.Table == columns.Rules && c.Outcome == policyfile.Created
 		})
-		w.makeChanges(changes, bare)
+		w.makeChanges(changes)
 	})
 	return isNew, err
 }
@@ -261,4 +261,50 @@ func (w *work) wrongRules() []policy.Wrong {
 	rules, overrides, err := policy.DecodeRules(texts)
 	w.fail(err)
 	return policy.Compile(rules, overrides, nil, policyOptions).Wrong()
+}
+
+// makeChanges makes changes, and checks all rules once.
+func (w *work) makeChanges(changes []policyfile.Difference) {
+	rules := map[string]*policyfile.Difference{}
+	for i := range changes {
+		if c := &changes[i]; c.Table == columns.Limits || c.Table == columns.Rules {
+			if rule := c.Rule(); rules[rule] == nil { // the rule itself comes first
+				rules[rule] = c
+			}
+		}
+	}
+	// about is an error about a rule that changes; nil about others.
+	about := func(rule string, err error) error {
+		if c := rules[rule]; c != nil && err != nil {
+			return err
+		}
+		return nil
+	}
+	unknown := w.unknownTiers()
+	w.stillUsable(func(wrong policy.Wrong) error { return about(wrong.Rule, wrong.Err) }, func(w *work) {
+		w.changeRows(changes)
+		// The constraints would not name the rules.
+		for _, rule := range sortedKeys(rules) {
+			if w.err == nil {
+				w.execute("SELECT rate_limit_complete($1)", rule)
+				w.err = about(rule, w.err)
+			}
+		}
+		for _, same := range list[struct {
+			Rule, Other string
+			Priority    int64
+		}](w, `SELECT r.name, o.name, r.priority FROM rate_limit_rules r JOIN rate_limit_rules o ON o.family = r.family AND o.priority = r.priority AND o.name <> r.name
+WHERE r.name = ANY ($1::text[]) ORDER BY r.name, o.name LIMIT 1`, sortedKeys(rules)) {
+			w.fail(about(same.Rule, &ratelimit.FieldError{Field: "priority", Value: fmt.Sprint(same.Priority), Want: fmt.Sprintf("another than that of the rule %q, which is of the same family", same.Other)}))
+		}
+		w.execute("SET CONSTRAINTS ALL IMMEDIATE") // what waits for the end of the transaction is checked now
+		now := w.unknownTiers()
+		for _, rule := range sortedKeys(now) {
+			if now[rule] != unknown[rule] {
+				err := fmt.Errorf("tiers: %s: must be in rate_limit_tiers", now[rule])
+				w.fail(about(rule, err))
+				w.fail(fmt.Errorf("rule %q: %w", rule, err))
+			}
+		}
+	})
 }

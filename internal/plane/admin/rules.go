@@ -95,7 +95,7 @@ WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.na
 func (d *Database) SetRuleMode(ctx context.Context, name, mode string) error {
 	return d.together(ctx, func(w *work) {
 		w.oneRule(name, w.execute("SELECT FROM rate_limit_rules WHERE name = $1", name))
-		w.makeChanges(w.ruleChanges(name, []assignment{{"mode", mode}}, true), bare)
+		w.makeChanges(w.ruleChanges(name, []assignment{{"mode", mode}}, true))
 	})
 }
 

@@ -91,7 +91,7 @@ func (w *work) edit(id any, conditions map[int]string) *edit {
 }
 
 // changes are what makes the rows as they are wanted.
-func (e *edit) changes() []policyfile.Difference { return policyfile.Diff(e.have, e.want, true) }
+func (e *edit) changes() []policyfile.Difference { return policyfile.Diff(e.have, e.want) }
 
 // rowKeys are the columns that name the rows that Set changes, and the columns of overrides for them.
 var rowKeys = map[int]struct{ name, holder string }{
@@ -123,7 +123,7 @@ func (d *Database) Set(ctx context.Context, table int, id any, texts []string) (
 		}
 		e := w.edit(id, conditions)
 		isNew = e.setRow(table, id, assignments, now)
-		w.changeRows(e.changes(), bare)
+		w.changeRows(e.changes())
 	})
 	return isNew, err
 }

@@ -118,10 +118,6 @@ type Table struct {
 	// Name is that of the table in the database.
 	Name    string
 	Columns []Column
-	// Users: the table is in a file only on request.
-	Users bool
-	// Takes is what the database deletes with a row.
-	Takes string
 }
 
 // Set are the columns that commands set.

@@ -20,12 +20,12 @@ const (
 
 // Tables are all tables.
 var Tables = [Count]Table{
-	Tiers: {Kind: "tier", Section: "tiers", Name: "rate_limit_tiers", Takes: "its overrides", Columns: []Column{
+	Tiers: {Kind: "tier", Section: "tiers", Name: "rate_limit_tiers", Columns: []Column{
 		{Name: "tier", Needed: true, Key: true, Help: "the name"},
 		{Name: "rank", Kind: Whole, Default: "0", Help: "the order of tiers in lists, lowest first"},
 		{Name: "comment", Help: forPeople},
 	}},
-	Users: {Kind: "user", Section: "users", Name: "rate_limit_users", Users: true, Takes: "its keys and overrides", Columns: []Column{
+	Users: {Kind: "user", Section: "users", Name: "rate_limit_users", Columns: []Column{
 		{Name: "user_id", Field: "user", Needed: true, Key: true, Help: "the name"},
 		{Name: "tier", Needed: true, Help: "the tier of the user"},
 		{Name: "tier_until", Kind: Moment, Default: Never, Help: "when the tier ends: 90d, 2026-12-31 or never"},
@@ -33,7 +33,7 @@ var Tables = [Count]Table{
 		{Name: "time_zone", Default: "UTC", Help: "the zone of the billing periods, as in Europe/Berlin"},
 		{Name: "comment", Help: forPeople},
 	}},
-	Keys: {Kind: "key", Section: "keys", Name: "rate_limit_api_keys", Users: true, Takes: "its overrides and bans", Columns: []Column{
+	Keys: {Kind: "key", Section: "keys", Name: "rate_limit_api_keys", Columns: []Column{
 		{Name: "digest", Kind: Digest, Needed: true, Key: true, Help: "the SHA-256 of the key"},
 		{Name: "user_id", Field: "user", Needed: true, NoSetting: true, Help: "whose key it is"},
 		{Name: "tier", Help: "the tier of requests with the key; empty: that of the user"},
@@ -44,8 +44,8 @@ var Tables = [Count]Table{
 		{Name: "revoked_by", NoSetting: true, Help: "the role that revoked it"},
 		{Name: "replaced_by", Kind: KeyDigest, Late: true, NoSetting: true, Help: "the number of the key that replaces it"},
 	}},
-	Rules:  {Kind: "rule", Section: "rules", Name: "rate_limit_rules", Takes: "its limits and overrides", Columns: rules},
-	Limits: {Kind: "limit", Section: "limits", Name: "rate_limit_rule_limits", Takes: "its overrides", Columns: limits()},
+	Rules:  {Kind: "rule", Section: "rules", Name: "rate_limit_rules", Columns: rules},
+	Limits: {Kind: "limit", Section: "limits", Name: "rate_limit_rule_limits", Columns: limits()},
 	Overrides: {Kind: "override", Section: "overrides", Name: "rate_limit_overrides", Columns: []Column{
 		{Name: "rule", Needed: true, Key: true, Load: "Rule", Help: "the rule"},
 		{Name: "limit_name", Field: "limit", Needed: true, Key: true, Load: "Limit", Help: "the name of its limit"},

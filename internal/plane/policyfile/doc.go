@@ -1,10 +1,7 @@
-// Package policyfile is the policy as a file of YAML: tiers, rules with their limits, overrides, and
-// on request users and the digests of API keys. It knows no database; package admin reads and writes
-// the rows.
+// Package policyfile has the rows of the policy's tables as commands change them: values as people write them, each in one
+// form, and what differs between rows. It knows no database; package admin reads and writes the rows.
 //
-//   - tables.go: which columns of which tables the file has, and the rows of a file or of a database
-//   - values.go: the values of columns, each in one form
-//   - parse.go: a file becomes rows, or errors that say where and what
-//   - write.go: rows become a file. Equal rows become equal files.
+//   - tables.go: the tables, and their rows
+//   - values.go: the values of columns
 //   - diff.go: what differs
 package policyfile

@@ -6,17 +6,15 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Column is a column of a table that the file has as a field.
 type Column = columns.Column
 
-// Table is a table of the policy. Its rows are a section of the file, or, of limits, a list in each rule.
+// Table is a table of the policy.
 type Table struct{ *columns.Table }
 
 // Tables are all tables, by their numbers in package columns.
@@ -29,69 +27,13 @@ var Tables = func() (all [columns.Count]Table) {
 
 // checks are those of columns whose values are neither of a kind nor one of a few, by table and field.
 var checks = map[string]func(text string) error{
-	"keys hint":    checkHint,
 	"rules settle": func(text string) error { _, err := policy.ParseSettle(text); return err },
-}
-
-// checkHint refuses a hint that may be a whole key, before it is shown.
-func checkHint(text string) error {
-	const most = 16 // as the table has it
-	if utf8.RuneCountInString(text) > most {
-		return &ratelimit.FieldError{Field: "hint", Value: "…", Want: "the first characters of the key, 16 at most"}
-	}
-	return nil
-}
-
-// digestShown is how much of a digest people see.
-const digestShown = 12
-
-// RowName is how people name a row.
-func (t *Table) RowName(r *Row) string {
-	switch t.Kind {
-	case "key":
-		return shortDigest(r.Text("digest"))
-	case "limit":
-		return r.Text("rule") + "/" + r.Text("name")
-	case "override":
-		name := r.Text("rule") + "/" + r.Text("limit")
-		for _, holder := range []string{"tier", "user", "key"} {
-			if of := r.Text(holder); of != "" {
-				name += " for " + holder + " " + shortDigest(of)
-			}
-		}
-		if valid := r.Text("valid"); valid != columns.Always {
-			name += " " + valid
-		}
-		return name
-	}
-	return r.Text(t.Columns[0].InFile())
-}
-
-// shortDigest shortens a digest, and leaves other names.
-func shortDigest(name string) string {
-	if isDigest(name) {
-		return name[:digestShown] + "..."
-	}
-	return name
-}
-
-// About is an error about a row, with its line if it is of the file.
-func (t *Table) About(r *Row, err error) error { return t.aboutLine(r.Line, r, err) }
-
-func (t *Table) aboutLine(line int, r *Row, err error) error {
-	name := fmt.Sprintf("%s %q", t.Kind, t.RowName(r))
-	if line == 0 {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return fmt.Errorf("line %d: %s: %w", line, name, err)
 }
 
 // Row is a row of a table.
 type Row struct {
 	// Fields are the values of all columns of the table, by their names in a file. Those that are keys do not change.
 	Fields map[string]any
-	// Line is that of the file; 0 for a row of the database.
-	Line int
 
 	key string // the fields that name the row
 }
@@ -103,25 +45,21 @@ func (r *Row) Text(field string) string {
 }
 
 // row is a row with the defaults of the columns.
-func (t *Table) row(line int) Row {
-	r := Row{Fields: map[string]any{}, Line: line}
+func (t *Table) row() Row {
+	r := Row{Fields: map[string]any{}}
 	for i := range t.Columns {
 		r.Fields[t.Columns[i].InFile()] = t.Columns[i].Default
 	}
 	return r
 }
 
-// Content is the policy that a file or a database has.
-type Content struct {
-	Rows [columns.Count][]Row
-	// Has says which sections there are. A section may be empty.
-	Has [columns.Count]bool
-}
+// Content are rows of the policy, by tables.
+type Content struct{ Rows [columns.Count][]Row }
 
 // AddRow adds a row of a database. Each value is nil, a string or a []any of strings.
 func (p *Content) AddRow(table int, values []any) error {
 	t := &Tables[table]
-	row := t.row(0)
+	row := t.row()
 	for i, value := range values {
 		c := &t.Columns[i]
 		var texts []string
@@ -148,7 +86,7 @@ func (p *Content) AddRow(table int, values []any) error {
 // defaults. It is valid until the next row is made.
 func (p *Content) Row(table int, keys ...any) (r *Row, isNew bool) {
 	t := &Tables[table]
-	row := t.row(0)
+	row := t.row()
 	for i := range t.Columns {
 		if t.Columns[i].Key && len(keys) > 0 {
 			row.Fields[t.Columns[i].InFile()], keys = keys[0], keys[1:]
@@ -171,7 +109,7 @@ func (p *Content) Delete(table int, r *Row) {
 
 // Clone is a copy, so that a change of the one does not change the other.
 func (p *Content) Clone() *Content {
-	other := &Content{Has: p.Has}
+	other := &Content{}
 	for table := range p.Rows {
 		for _, r := range p.Rows[table] {
 			r.Fields = maps.Clone(r.Fields)

@@ -72,8 +72,8 @@ var rules = []rule{
 	{"internal/plane/columns", "ratelimit", ""},
 	// Decisions about rules are pure functions; what reads the rules knows a database as a pgdb.DB.
 	{"internal/plane/policy", "columns batch results schema session ratelimit pgdb", ""},
-	// It is the form of a file, and knows no database.
-	{"internal/plane/policyfile", "columns policy ratelimit", "go.yaml.in/yaml/v3"},
+	// It has the values of rows, and knows no database.
+	{"internal/plane/policyfile", "columns policy ratelimit", ""},
 	// It writes what others decided, and knows a database as a pgdb.DB.
 	{"internal/plane/history", "batch results schema session sqlstate ratelimit pgdb", ""},
 	// It makes rules and requests for tests of the policy.
@@ -95,7 +95,7 @@ var rules = []rule{
 	// It shows what admin returns, and knows the proxies only from the database; history and policy are for names of decisions and the form of keys, edge and chain for the reports of proxies.
 	{"internal/plane/page", "admin history policy edge chain ratelimit", "github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
 	// It prints what admin and archive return; policy is for the form of keys.
-	{"caddymodule/command", "admin archive page edge ratelimit policy policyfile", "github.com/caddyserver/caddy/v2 github.com/spf13/cobra github.com/spf13/pflag"},
+	{"caddymodule/command", "admin archive page edge ratelimit policy", "github.com/caddyserver/caddy/v2 github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3"},
 	// An adapter is thin and does not know the other one; store and chain are for their figures, and admin and archive for the daily archive. Prometheus: Caddy's registry of metrics has a type of that module.
 	{"caddymodule", "command sqlstate edge ratelimit admin archive history page pgxdb policy pgdb store chain", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel go.uber.org/zap github.com/prometheus/client_golang"},
 	// The tests of all packages choose with it, so it can use none of those packages.
