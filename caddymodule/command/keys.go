@@ -49,7 +49,9 @@ its own, requests with the key have that tier, and not that of the user.`,
 		use:   "set ID SETTING=VALUE ...",
 		short: "Changes settings of an API key, and its limits",
 		long: `Changes the settings that are named and keeps the others. An empty value takes a setting back
-to its default, and deletes an override. The change is one transaction.`,
+to its default, and deletes an override. The change is one transaction. expires_at is a duration
+such as 90d, a time, or never. RULE/LIMIT is another amount of a limit for this key, a number or
+unlimited, and RULE.burst another burst.`,
 		example: `  # a key with a tier of its own, and with that of its user again
   caddy pg-ratelimit keys set 7 tier=bulk
   caddy pg-ratelimit keys set 7 tier=

@@ -102,7 +102,8 @@ longest time. STATE is banned, blocked (by an override of 0), or active. ` + rec
 		short: "Makes a user, or changes settings of one",
 		long: `Makes a user, or changes the settings that are named and keeps the others. An empty value
 takes a setting back to its default, and deletes an override. A new user needs a tier. The
-change is one transaction.`,
+change is one transaction. tier_until is a duration such as 90d, a time, or never. RULE/LIMIT is
+another amount of a limit for this user, a number or unlimited, and RULE.burst another burst.`,
 		example: `  caddy pg-ratelimit users set acme tier=free
   caddy pg-ratelimit users set acme tier=pro tier_until=30d
   caddy pg-ratelimit users set acme period_start=2026-01-31 time_zone=Europe/Berlin

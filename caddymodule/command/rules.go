@@ -29,7 +29,13 @@ are not in rate_limit_tiers.`,
 		short: "Makes a rule, or changes settings of one",
 		long: `Makes a rule, or changes the settings that are named and keeps the others. Values of lists
 have commas between them. An empty value takes a setting back to its default, and deletes a
-limit. The change is one transaction.`,
+limit. The change is one transaction.
+
+per_second, per_minute, per_hour, per_day, per_month and in_flight are how much may pass, or
+unlimited. A month is that of the calendar, or of the user's billing period. limit.NAME is a limit
+of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin; or of requests in flight, as in
+5/in_flight. algorithm, burst, durable and on_exceed are for all limits of the rule. valid is
+FROM..UNTIL, where either may be missing.`,
 		example: `  # 1,000 requests an hour for each user of the tier free, 20 at once
   caddy pg-ratelimit rules set free_tier_limit family=plan tiers=free algorithm=token_bucket per_hour=1000 burst=20 priority=700
 

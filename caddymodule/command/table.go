@@ -60,7 +60,7 @@ type flag struct {
 func (t *tool) build(e *entry) *cobra.Command {
 	cmd := &cobra.Command{Use: e.use, Short: e.short, Long: e.long, Example: e.example, Args: e.check}
 	if e.settings != nil {
-		cmd.Long += "\n\nSettings:\n" + settingsHelp(e.settings)
+		cmd.Long += "\n\nSettings, which docs/policy.md describes:\n" + settingsHelp(e.settings)
 	}
 	for i := range e.flags {
 		t.addFlag(cmd, &e.flags[i])
@@ -177,11 +177,20 @@ func argumentNames(use string) []string {
 
 // settingsHelp lists settings for a help text.
 func settingsHelp(settings []*admin.Setting) string {
-	help := ""
-	for _, s := range settings {
-		help += fmt.Sprintf("  %-12s %s\n", s.Name, s.Help)
+	const width = 90
+	lines := []string{" "}
+	for i, s := range settings {
+		name := " " + s.Name
+		if i < len(settings)-1 {
+			name += ","
+		}
+		if last := len(lines) - 1; len(lines[last]+name) <= width {
+			lines[last] += name
+		} else {
+			lines = append(lines, " "+name)
+		}
 	}
-	return strings.TrimRight(help, "\n")
+	return strings.Join(lines, "\n")
 }
 
 // checkFlags checks the flags that must be given, and those of which only one may be. Cobra checks both later, in its

@@ -135,7 +135,7 @@ func TestApplyRefuses(t *testing.T) {
 		`{"overrides": [{"rule": "free", "limit_name": "per_day", "tier": "pro", "events": 1}]}`:                                    `override "free/per_day tier pro": rule and limit name must be in rate limit rule limits: Key (rule, limit_name)=(free, per_day) is not present`,
 		`{"overrides": [{"rule": "free", "limit_name": "per_hour", "tier": "gold", "events": 1}]}`:                                  `override "free/per_hour tier gold": tier: "gold": must be in rate limit tiers`,
 		`{"overrides": [{"rule": "pro", "limit_name": "per_hour", "tier": "pro", "events": 1, "burst": 3}]}`:                        `override "pro/per_hour tier pro": override with burst must be of token bucket or gcra`,
-		`{"overrides": [{"rule": "pro", "limit_name": "per_hour", "key_id": "` + key + `", "events": 1}]}`:                                `": must be in rate limit api keys`,
+		`{"overrides": [{"rule": "pro", "limit_name": "per_hour", "key_id": "` + key + `", "events": 1}]}`:                          `": must be in rate limit api keys`,
 		`{"users": [{"user_id": "bob", "tier": "free"}, {"user_id": "carl", "tier": "free"}, {"user_id": "dora", "tier": "gold"}]}`: `user "dora": tier: "gold": must be in rate limit tiers`,
 		`{"keys": [{"digest": "` + key + `", "user_id": "ann"}]}`:                                                                   `digest must be a sha256 of 32 bytes`,
 		`{"keys": [{"digest": "` + key + `", "user_id": "ann", "hint": ["` + key + `"]}]}`:                                          `hint: must be one value`,

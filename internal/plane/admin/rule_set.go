@@ -19,12 +19,12 @@ import (
 
 // amounts are the settings that are amounts of limits.
 var amounts = []columns.Column{
-	{Name: "per_second", Kind: columns.Amount, Help: "how much may pass; or unlimited"},
-	{Name: "per_minute", Kind: columns.Amount, Help: "the same for a minute"},
-	{Name: "per_hour", Kind: columns.Amount, Help: "the same for an hour"},
-	{Name: "per_day", Kind: columns.Amount, Help: "the same for 24 hours"},
-	{Name: "per_month", Kind: columns.Amount, Help: "the same for a month of the calendar, or of the user's billing period"},
-	{Name: "in_flight", Kind: columns.Amount, Help: "how many requests may run at once"},
+	{Name: "per_second", Kind: columns.Amount},
+	{Name: "per_minute", Kind: columns.Amount},
+	{Name: "per_hour", Kind: columns.Amount},
+	{Name: "per_day", Kind: columns.Amount},
+	{Name: "per_month", Kind: columns.Amount},
+	{Name: "in_flight", Kind: columns.Amount},
 }
 
 // ruleSettings are the columns of the rule, the amounts, and the columns of all limits of the rule.
@@ -41,7 +41,7 @@ const limitPrefix = "limit."
 
 // RuleSettings are the settings that SetRule knows. The last one is no column.
 func RuleSettings() []*Setting {
-	return append(slices.Clip(ruleSettings), &Setting{Name: limitPrefix + "NAME", Help: "a limit of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin; or of requests in flight, as in 5/in_flight"})
+	return append(slices.Clip(ruleSettings), &Setting{Name: limitPrefix + "NAME"})
 }
 
 // SetRule makes a rule, or changes the settings that are named, each as name=value. An empty
@@ -196,12 +196,13 @@ var settable = map[string]string{
 // it is. It fails if no limit can.
 func (e *edit) setLimits(a assignment) {
 	c := columns.Tables[columns.Limits].Find(a.name)
+	want := "one of " + strings.TrimSuffix(strings.Join(c.Choices, ", "), ", "+ratelimit.InFlight.String())
 	switch {
 	case a.name == "algorithm" && a.value == "": // there is nothing to go back to
-		e.fail(&ratelimit.FieldError{Field: a.name, Want: c.Help})
+		e.fail(&ratelimit.FieldError{Field: a.name, Want: want})
 	case a.name == "algorithm" && a.value == ratelimit.InFlight.String():
 		e.fail(&ratelimit.FieldError{Field: a.name, Value: a.value,
-			Want: c.Help + "; for requests that run at once, give in_flight=NUMBER"})
+			Want: want + "; for requests that run at once, give in_flight=NUMBER"})
 	}
 	taken := false
 	for i := range e.want.Rows[columns.Limits] {

@@ -23,7 +23,7 @@ const (
 	Keys  = columns.Keys
 )
 
-// Setting is a column as a setting: its name, what it means, and values.
+// Setting is a column as a setting: its name and its values. docs/policy.md says what it means.
 type Setting = columns.Column
 
 // Settings are the settings of a table that Set knows. Those of limits are no columns.
@@ -31,8 +31,7 @@ func Settings(table int) []*Setting {
 	t := &columns.Tables[table]
 	all := t.Set()
 	if table == columns.Users || table == columns.Keys {
-		all = append(all, &Setting{Name: "RULE/LIMIT", Help: "another amount of a limit for this " + t.Kind + ": a number or unlimited"},
-			&Setting{Name: "RULE" + burstSuffix, Help: "another burst of the limits of a rule for this " + t.Kind})
+		all = append(all, &Setting{Name: "RULE/LIMIT"}, &Setting{Name: "RULE" + burstSuffix})
 	}
 	return all
 }
@@ -146,7 +145,7 @@ func (e *edit) setRow(table int, id any, assignments []assignment, now time.Time
 			continue
 		}
 		if a.value == "" && c.Needed {
-			e.fail(&ratelimit.FieldError{Field: c.Name, Want: c.Help})
+			e.fail(&ratelimit.FieldError{Field: c.Name, Want: "given: only a setting with a default may be empty"})
 		}
 		e.setColumn(table, row, c, a.value, now)
 	}

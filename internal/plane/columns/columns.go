@@ -1,6 +1,6 @@
-// Package columns describes the columns of the policy's tables that people set. From this one description come the
-// settings of commands and their help, the lists of rules and users, the policy as a file, and what proxies load into
-// memory. A test compares the description with the catalog of a database.
+// Package columns describes the columns of the policy's tables that people set. From this description come the
+// settings of commands, the lists of rules and users, and what proxies load into memory. The comment of a column in the
+// database says what it means. A test compares the description with the catalog of a database.
 //
 // A column that is not here is not about the policy, but about the row, such as created_at, and the counter of a rule,
 // which is about rows of counters.
@@ -68,8 +68,6 @@ type Column struct {
 	// Late: the column names another row of its table, so that it is set when all rows are there.
 	Late bool
 
-	// Help is what the column means.
-	Help string
 	// NoSetting: no command sets the column by its name. Nor does one set a Key.
 	NoSetting bool
 

@@ -1,0 +1,38 @@
+package schema_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// The page of the policy has the comment of each column that people set.
+func TestThePageOfThePolicyDescribesEachColumn(t *testing.T) {
+	const (
+		page = "../../../docs/policy.md"
+		from = "<!-- `go test ./internal/core/schema -update` writes the lines from here -->\n"
+		to   = "<!-- to here -->\n"
+	)
+	file, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(file), from)
+	lines, after, ends := strings.Cut(rest, to)
+	// A column without a comment makes the text NULL.
+	want := "\n" + newSite(t).text(`SELECT string_agg(format(E'**%s**\n\n%s\n', relation, columns), E'\n' ORDER BY place) FROM (
+		SELECT place, relation, CASE WHEN bool_and(description IS NOT NULL) THEN string_agg(concat('- `+"`' || name || '`'"+`, ' ' || nullif(type, 'text'),
+			', default `+"`' || regexp_replace(default_value, '^''(.*)''::.*$', '\\1') || '`'"+`, ': ', description), E'\n' ORDER BY position) END AS columns
+		FROM rate_limit_policy_columns GROUP BY place, relation) AS t`) + "\n\n"
+	switch {
+	case !found || !ends:
+		t.Fatalf("%s lacks the lines %s and %s", page, from, to)
+	case lines == want:
+	case !*update:
+		t.Errorf("%s does not have the columns as they are: run go test ./internal/core/schema -update; want %s", page, want)
+	default:
+		if err := os.WriteFile(page, []byte(before+from+want+to+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
