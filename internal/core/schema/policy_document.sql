@@ -1,34 +1,48 @@
--- The policy as one document: rate_limit_policy writes it, and rate_limit_apply makes the tables as it says. Both take
--- the columns from the catalog, so that a new column of a table is in the document without a change here.
+-- The policy as one document: rate_limit_policy writes it, and rate_limit_apply makes the tables as it says.
+-- Both take the columns from the catalog, so that a new column of a table is in the document without a change
+-- here.
 
--- Days are hours, as in the tables: the length of a day varies. What has months is no time of a limit, and stays what it is.
+-- Days are hours, as in the tables: the length of a day varies. What has months is no time of a limit, and
+-- stays what it is.
 CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0 THEN extract(year FROM span) * 12 + extract(month FROM span) || ' months'
-	ELSE (SELECT s.us / u.size || u.name FROM (SELECT (extract(epoch FROM span) * 1000000)::bigint AS us) AS s,
+RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0 THEN extract(year
+	FROM span) * 12 + extract(month FROM span) || ' months'
+	ELSE (SELECT s.us / u.size || u.name FROM (SELECT (extract(epoch
+		FROM span) * 1000000)::bigint AS us) AS s,
 		(VALUES (3600000000, 'h'), (60000000, 'm'), (1000000, 's'), (1000, 'ms'), (1, 'us')) AS u(size, name)
 		WHERE s.us % u.size = 0 ORDER BY u.size DESC LIMIT 1) END;
-COMMENT ON FUNCTION rate_limit_span(interval) IS 'A time in the largest unit of which it is a multiple, as in 90s or 24h.';
+COMMENT ON FUNCTION rate_limit_span(interval) IS
+	'A time in the largest unit of which it is a multiple, as in 90s or 24h.';
 
--- A section is a table, but that limits are lists in their rules. Columns that the server numbers, or fills with the time
--- or the role of a change, are about the row and not about the policy: they are recognised by their defaults. The number
--- of an API key is another one in another database, so that a reference to a key is its digest.
+-- A section is a table, but that limits are lists in their rules. Columns that the server numbers, or fills
+-- with the time or the role of a change, are about the row and not about the policy: they are recognised by
+-- their defaults. The number of an API key is another one in another database, so that a reference to a key
+-- is its digest.
 CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) AS
 	SELECT s.place, s.section, s.kind, s.relation, a.attnum AS position, a.attname::text AS name,
-		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys, a.attname::text) AS key,
+		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys,
+			a.attname::text) AS key,
 		a.attnotnull AND d.value IS NULL OR a.attname = 'events' AS needed,
-		EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = a.attrelid AND c.contype = 'f' AND c.conkey = ARRAY[a.attnum]
+		EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = a.attrelid AND c.contype = 'f'
+			AND c.conkey = ARRAY[a.attnum]
 			AND c.confrelid = 'rate_limit_api_keys'::regclass) AS is_reference,
 		col_description(a.attrelid, a.attnum) AS description
 	FROM (VALUES (1, 'tiers', 'tier', 'rate_limit_tiers'::regclass, '{tier}'::text[]),
-		(2, 'users', 'user', 'rate_limit_users', '{user_id}'), (3, 'keys', 'key', 'rate_limit_api_keys', '{digest}'),
-		(4, 'rules', 'rule', 'rate_limit_rules', '{name}'), (5, 'limits', 'limit', 'rate_limit_rule_limits', '{rule,name}'),
+		(2, 'users', 'user', 'rate_limit_users', '{user_id}'), (3, 'keys', 'key', 'rate_limit_api_keys',
+			'{digest}'),
+		(4, 'rules', 'rule', 'rate_limit_rules', '{name}'), (5, 'limits', 'limit', 'rate_limit_rule_limits',
+			'{rule,name}'),
 		(6, 'overrides', 'override', 'rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}')
 	) AS s(place, section, kind, relation, keys)
 	JOIN pg_attribute a ON a.attrelid = s.relation AND a.attnum > 0 AND NOT a.attisdropped
-	LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid, v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true
-	WHERE a.attidentity = '' AND a.attgenerated = '' AND (d.value IS NULL OR d.value NOT IN ('now()', 'SESSION_USER'));
-COMMENT ON VIEW rate_limit_policy_columns IS 'The columns of the policy: those that people set, of the tables that a document has.';
-COMMENT ON COLUMN rate_limit_policy_columns.place IS 'The order of the tables: rows refer to rows of tables before.';
+	LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid,
+		v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true
+	WHERE a.attidentity = '' AND a.attgenerated = '' AND (d.value IS NULL OR d.value NOT IN ('now()',
+		'SESSION_USER'));
+COMMENT ON VIEW rate_limit_policy_columns IS
+	'The columns of the policy: those that people set, of the tables that a document has.';
+COMMENT ON COLUMN rate_limit_policy_columns.place IS
+	'The order of the tables: rows refer to rows of tables before.';
 COMMENT ON COLUMN rate_limit_policy_columns.section IS 'The name of the list of rows in a document.';
 COMMENT ON COLUMN rate_limit_policy_columns.kind IS 'What a row is.';
 COMMENT ON COLUMN rate_limit_policy_columns.relation IS 'The table.';
@@ -36,14 +50,16 @@ COMMENT ON COLUMN rate_limit_policy_columns.position IS 'The place of the column
 COMMENT ON COLUMN rate_limit_policy_columns.name IS 'The column.';
 COMMENT ON COLUMN rate_limit_policy_columns.type IS 'Its type.';
 COMMENT ON COLUMN rate_limit_policy_columns.default_value IS 'Its default, as SQL. NULL: there is none.';
-COMMENT ON COLUMN rate_limit_policy_columns.key IS 'The place among the columns that name a row. NULL: it is none of them.';
+COMMENT ON COLUMN rate_limit_policy_columns.key IS
+	'The place among the columns that name a row. NULL: it is none of them.';
 COMMENT ON COLUMN rate_limit_policy_columns.needed IS 'Whether each row of a document must have it.';
-COMMENT ON COLUMN rate_limit_policy_columns.is_reference IS 'Whether it is the number of an API key. A document has the digest.';
+COMMENT ON COLUMN rate_limit_policy_columns.is_reference IS
+	'Whether it is the number of an API key. A document has the digest.';
 COMMENT ON COLUMN rate_limit_policy_columns.description IS 'What it means.';
 
--- The rows of a section, or with a list those that the list would make, each with all fields, in the form in which the
--- server writes their types: so equal rows are equal documents.
--- What is no digest may be an API key in a wrong place, so that its characters are in no name and in no error.
+-- The rows of a section, or with a list those that the list would make, each with all fields, in the form in
+-- which the server writes their types: so equal rows are equal documents. What is no digest may be an API key
+-- in a wrong place, so that its characters are in no name and in no error.
 CREATE OR REPLACE FUNCTION rate_limit_policy_rows(section text, list jsonb DEFAULT NULL)
 RETURNS TABLE (row_name text, key jsonb, at tid, document jsonb, defaults jsonb) LANGUAGE plpgsql STABLE
 SET timezone = 'UTC' SET datestyle = 'ISO' SET bytea_output = 'hex' AS $$
@@ -53,55 +69,81 @@ DECLARE
 	defaults jsonb;
 BEGIN
 	SELECT c.relation, string_agg(format('%L, %s', c.name, CASE
-			WHEN c.is_reference AND list IS NOT NULL THEN format('CASE WHEN d.o ->> %1$L ~* ''^\\x[0-9a-f]{64}$'' THEN lower(d.o ->> %1$L) WHEN d.o ->> %1$L IS NOT NULL THEN ''\x'' END', c.name)
-			WHEN c.is_reference THEN format('(SELECT k.digest FROM rate_limit_api_keys k WHERE k.id = t.%I)', c.name)
+			WHEN c.is_reference AND list IS NOT NULL
+				THEN format('CASE WHEN d.o ->> %1$L ~* ''^\\x[0-9a-f]{64}$'' THEN lower(d.o ->> %1$L)
+				WHEN d.o ->> %1$L IS NOT NULL THEN ''\x'' END', c.name)
+			WHEN c.is_reference THEN format('(SELECT k.digest FROM rate_limit_api_keys k WHERE k.id = t.%I)',
+				c.name)
 			WHEN c.type = 'interval' THEN format('rate_limit_span(t.%I)', c.name)
-			WHEN c.name = 'events' THEN 'coalesce(to_jsonb(t.events), ''"unlimited"'')' ELSE format('t.%I', c.name) END), ', ') AS fields,
-		string_agg(format('%L, %s', c.name, coalesce(c.default_value, 'NULL')), ', ') FILTER (WHERE NOT c.needed) AS defaults,
-		string_agg(CASE c.key WHEN 1 THEN format('d.document ->> %L', c.name) WHEN 2 THEN format('''/'' || (d.document ->> %L)', c.name)
-			ELSE format(''' %s '' || nullif(d.document ->> %1$L, $2 ->> %1$L)', c.name) END, ', ' ORDER BY c.key) FILTER (WHERE c.key > 0) AS shown,
+			WHEN c.name = 'events' THEN 'coalesce(to_jsonb(t.events), ''"unlimited"'')' ELSE format('t.%I',
+				c.name) END), ', ') AS fields,
+		string_agg(format('%L, %s', c.name, coalesce(c.default_value, 'NULL')), ', ')
+			FILTER (WHERE NOT c.needed) AS defaults,
+		string_agg(CASE c.key WHEN 1 THEN format('d.document ->> %L', c.name) WHEN 2
+			THEN format('''/'' || (d.document ->> %L)', c.name)
+			ELSE format(''' %s '' || nullif(d.document ->> %1$L, $2 ->> %1$L)', c.name) END, ', '
+				ORDER BY c.key) FILTER (WHERE c.key > 0) AS shown,
 		string_agg(format('d.document -> %L', c.name), ', ' ORDER BY c.key) FILTER (WHERE c.key > 0) AS keys,
 		array_agg(c.name) FILTER (WHERE c.is_reference) AS refs
-	INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_rows.section GROUP BY c.relation;
+	INTO s FROM rate_limit_policy_columns c
+		WHERE c.section = rate_limit_policy_rows.section GROUP BY c.relation;
 	EXECUTE format('SELECT jsonb_build_object(%s)', s.defaults) INTO defaults;
-	RETURN QUERY EXECUTE format('SELECT regexp_replace(regexp_replace(concat(%s), ''(\\x[0-9a-f]{12})[0-9a-f]{52}\M'', ''\1...''), ''\\x[0-9a-f]{13,}'', ''...''), jsonb_build_array(%s), d.at, d.document, $2
+	RETURN QUERY EXECUTE format('SELECT regexp_replace(regexp_replace(concat(%s),
+			''(\\x[0-9a-f]{12})[0-9a-f]{52}\M'', ''\1...''), ''\\x[0-9a-f]{13,}'', ''...''),
+		jsonb_build_array(%s), d.at, d.document, $2
 		FROM (SELECT jsonb_build_object(%s) AS document, %s OFFSET 0) AS d', s.shown, s.keys, s.fields,
-		CASE WHEN list IS NULL THEN format('t.ctid AS at FROM %s t', s.relation) ELSE format('NULL::tid AS at FROM jsonb_array_elements($1) AS d(o)
-			CROSS JOIN LATERAL jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.o, $2, $3)) t', s.relation) END)
+		CASE WHEN list IS NULL THEN format('t.ctid AS at FROM %s t', s.relation)
+			ELSE format('NULL::tid AS at FROM jsonb_array_elements($1) AS d(o)
+			CROSS JOIN LATERAL jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.o, $2,
+				$3)) t', s.relation) END)
 		USING list, defaults, s.refs;
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_rows(text, jsonb) IS
-	'The rows of a section of the policy, or those of a list as the tables would have them: the name for people, the fields that name the row, where it is, all fields, and the defaults of those that may be left out.';
+	'The rows of a section of the policy, or those of a list as the tables would have them: the name for '
+	'people, the fields that name the row, where it is, all fields, and the defaults of those that may be '
+	'left out.';
 
-CREATE OR REPLACE FUNCTION rate_limit_policy_short(document jsonb, defaults jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT coalesce(jsonb_object_agg(e.key, e.value), '{}') FROM jsonb_each(document) AS e WHERE e.value IS DISTINCT FROM defaults -> e.key);
-COMMENT ON FUNCTION rate_limit_policy_short(jsonb, jsonb) IS 'The fields of a row that have not their defaults.';
+CREATE OR REPLACE FUNCTION rate_limit_policy_short(document jsonb, defaults jsonb) RETURNS jsonb
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (SELECT coalesce(jsonb_object_agg(e.key, e.value), '{}') FROM jsonb_each(document) AS e
+	WHERE e.value IS DISTINCT FROM defaults -> e.key);
+COMMENT ON FUNCTION rate_limit_policy_short(jsonb, jsonb) IS
+	'The fields of a row that have not their defaults.';
 
-CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, defaults jsonb, refs text[]) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN coalesce(defaults, '{}') || CASE WHEN fields ->> 'events' = 'unlimited' THEN jsonb_strip_nulls(fields) - 'events' ELSE jsonb_strip_nulls(fields) END
+CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, defaults jsonb, refs text[]) RETURNS jsonb
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN coalesce(defaults, '{}') || CASE WHEN fields ->> 'events' = 'unlimited'
+	THEN jsonb_strip_nulls(fields) - 'events' ELSE jsonb_strip_nulls(fields) END
 	- coalesce(refs, '{}');
 COMMENT ON FUNCTION rate_limit_policy_values(jsonb, jsonb, text[]) IS
-	'The values of a row of a document, with the defaults of its columns, and without its references to API keys.';
+	'The values of a row of a document, with the defaults of its columns, and without its references to API '
+	'keys.';
 
-CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb
+	LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
 	limits CONSTANT jsonb := (SELECT jsonb_object_agg(l.rule, jsonb_build_object('limits', l.list)) FROM (
-		SELECT r.document ->> 'rule' AS rule, jsonb_agg(rate_limit_policy_short(r.document, r.defaults) - 'rule' ORDER BY r.key) AS list
+		SELECT r.document ->> 'rule' AS rule, jsonb_agg(rate_limit_policy_short(r.document,
+			r.defaults) - 'rule' ORDER BY r.key) AS list
 		FROM rate_limit_policy_rows('limits') r GROUP BY 1) AS l);
 BEGIN
 	RETURN (SELECT jsonb_object_agg(s.section, coalesce((
-			SELECT jsonb_agg(rate_limit_policy_short(r.document, r.defaults) || CASE s.section WHEN 'rules' THEN coalesce(limits -> r.row_name, '{}') ELSE '{}' END ORDER BY r.key)
-			FROM rate_limit_policy_rows(s.section) r WHERE users OR s.section <> 'overrides' OR r.document ->> 'tier' IS NOT NULL), '[]'))
+			SELECT jsonb_agg(rate_limit_policy_short(r.document, r.defaults) || CASE s.section WHEN 'rules'
+				THEN coalesce(limits -> r.row_name, '{}') ELSE '{}' END ORDER BY r.key)
+			FROM rate_limit_policy_rows(s.section) r WHERE users OR s.section <> 'overrides'
+				OR r.document ->> 'tier' IS NOT NULL), '[]'))
 		FROM (SELECT DISTINCT section FROM rate_limit_policy_columns) AS s
 		WHERE s.section <> 'limits' AND (users OR s.section NOT IN ('users', 'keys')));
 END $$;
 COMMENT ON FUNCTION rate_limit_policy(boolean) IS
-	'The policy as a document: tiers, rules with their limits, and overrides for tiers; with users also the users, the digests of their API keys, and their overrides. What has its default is left out. It has no bans.';
+	'The policy as a document: tiers, rules with their limits, and overrides for tiers; with users also the '
+	'users, the digests of their API keys, and their overrides. What has its default is left out. It has no '
+	'bans.';
 
--- The lists of a document by sections, where limits are a section, too. It refuses a document that the tables cannot take,
--- before anything is locked: an error names the row, the field, what that holds, and what it should be. A value that may
--- be an API key in a wrong place is not repeated.
+-- The lists of a document by sections, where limits are a section, too. It refuses a document that the tables
+-- cannot take, before anything is locked: an error names the row, the field, what that holds, and what it
+-- should be. A value that may be an API key in a wrong place is not repeated.
 CREATE OR REPLACE FUNCTION rate_limit_policy_lists(policy jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
@@ -112,41 +154,57 @@ DECLARE
 	fault text;
 BEGIN
 	SELECT format('%s: unknown: must be one of %s', f, array_to_string(sections, ', ')) INTO fault
-		FROM jsonb_object_keys(CASE jsonb_typeof(policy) WHEN 'object' THEN policy ELSE '{"policy": 1}' END) AS f
+		FROM jsonb_object_keys(CASE jsonb_typeof(policy) WHEN 'object' THEN policy
+			ELSE '{"policy": 1}' END) AS f
 		WHERE f <> ALL (sections) ORDER BY 1 LIMIT 1;
 	IF fault IS NULL THEN
-		SELECT format('%s: must be a list of rows, each with fields', f.key) INTO fault FROM jsonb_each(policy) f
+		SELECT format('%s: must be a list of rows, each with fields', f.key) INTO fault
+			FROM jsonb_each(policy) f
 			WHERE jsonb_typeof(f.value) <> 'array' OR f.value @? '$[*] ? (@.type() != "object")'
-				OR f.key = 'rules' AND f.value @? 'strict $[*].limits ? (@.type() != "array" || @[*].type() != "object")';
+				OR f.key = 'rules' AND f.value @?
+					'strict $[*].limits ? (@.type() != "array" || @[*].type() != "object")';
 	END IF;
 	IF fault IS NOT NULL THEN
 		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	lists := policy;
 	IF policy ? 'rules' THEN
-		lists := policy || jsonb_build_object('rules', (SELECT coalesce(jsonb_agg(r - 'limits'), '[]') FROM jsonb_array_elements(policy -> 'rules') AS r),
+		lists := policy || jsonb_build_object('rules', (SELECT coalesce(jsonb_agg(r - 'limits'), '[]')
+			FROM jsonb_array_elements(policy -> 'rules') AS r),
 			'limits', (SELECT coalesce(jsonb_agg(l || jsonb_build_object('rule', r -> 'name')), '[]')
 				FROM jsonb_array_elements(policy -> 'rules') AS r, jsonb_array_elements(r -> 'limits') AS l));
 	END IF;
-	FOR part IN SELECT section, kind, relation, jsonb_object_agg(name, type) AS types, array_agg(name) FILTER (WHERE needed) AS needed,
+	FOR part IN SELECT section, kind, relation, jsonb_object_agg(name, type) AS types, array_agg(name)
+		FILTER (WHERE needed) AS needed,
 			array_agg(name ORDER BY key) FILTER (WHERE key <= 2) AS keys,
-			string_agg(name, ', ' ORDER BY position) || CASE section WHEN 'rules' THEN ', limits' ELSE '' END AS known
-		FROM rate_limit_policy_columns WHERE lists ? section GROUP BY place, section, kind, relation ORDER BY place
+			string_agg(name, ', ' ORDER BY position) || CASE section WHEN 'rules' THEN ', limits'
+				ELSE '' END AS known
+		FROM rate_limit_policy_columns WHERE lists ? section GROUP BY place, section, kind, relation
+			ORDER BY place
 	LOOP
-		SELECT d.o, f.key, f.value, CASE WHEN part.types -> f.key IS NULL THEN format('unknown: must be one of %s', part.known)
-				WHEN f.value IS NULL THEN 'missing: must be given' WHEN part.types ->> f.key LIKE '%[]' THEN 'must be a list, as in [a, b]'
+		SELECT d.o, f.key, f.value, CASE WHEN part.types -> f.key IS NULL
+			THEN format('unknown: must be one of %s', part.known)
+				WHEN f.value IS NULL THEN 'missing: must be given' WHEN part.types ->> f.key LIKE '%[]'
+					THEN 'must be a list, as in [a, b]'
 				ELSE 'must be one value' END AS wrong
-			INTO item FROM jsonb_array_elements(lists -> part.section) WITH ORDINALITY AS d(o, place) CROSS JOIN LATERAL (
+			INTO item FROM jsonb_array_elements(lists -> part.section) WITH ORDINALITY AS d(o, place) CROSS
+				JOIN LATERAL (
 				SELECT e.key, e.value FROM jsonb_each(d.o) e WHERE part.types -> e.key IS NULL
-					OR jsonb_typeof(e.value) <> 'null' AND (part.types ->> e.key LIKE '%[]') <> (jsonb_typeof(e.value) = 'array') OR jsonb_typeof(e.value) = 'object'
-				UNION ALL SELECT n, NULL FROM unnest(part.needed) AS n WHERE d.o ->> n IS NULL) AS f(key, value)
+					OR jsonb_typeof(e.value) <> 'null'
+						AND (part.types ->> e.key LIKE '%[]') <> (jsonb_typeof(e.value) = 'array')
+						OR jsonb_typeof(e.value) = 'object'
+				UNION ALL SELECT n, NULL FROM unnest(part.needed) AS n WHERE d.o ->> n IS NULL) AS f(key,
+					value)
 			ORDER BY d.place LIMIT 1;
 		IF item.wrong IS NULL THEN
 			BEGIN
-				SELECT r.key AS o, NULL AS key, NULL AS value, 'must be given once' AS wrong, r.row_name INTO item
-					FROM rate_limit_policy_rows(part.section, lists -> part.section) r GROUP BY r.key, r.row_name HAVING count(*) > 1 LIMIT 1;
+				SELECT r.key AS o, NULL AS key, NULL AS value, 'must be given once' AS wrong, r.row_name
+					INTO item
+					FROM rate_limit_policy_rows(part.section, lists -> part.section) r GROUP BY r.key,
+						r.row_name HAVING count(*) > 1 LIMIT 1;
 				IF FOUND THEN
-					RAISE EXCEPTION '% "%": must be given once', part.kind, item.row_name USING ERRCODE = 'invalid_parameter_value';
+					RAISE EXCEPTION '% "%": must be given once', part.kind, item.row_name
+						USING ERRCODE = 'invalid_parameter_value';
 				END IF;
 				CONTINUE;
 			EXCEPTION WHEN data_exception THEN
@@ -156,41 +214,55 @@ BEGIN
 			END;
 			-- A value is not of its type. This finds it.
 			FOR item IN SELECT d.o, f.key, f.value, 'must be of the type ' || (part.types ->> f.key) AS wrong
-				FROM jsonb_array_elements(lists -> part.section) AS d(o), jsonb_each(d.o) f WHERE f.value <> '"unlimited"' OR f.key <> 'events'
+				FROM jsonb_array_elements(lists -> part.section) AS d(o), jsonb_each(d.o) f
+					WHERE f.value <> '"unlimited"' OR f.key <> 'events'
 			LOOP
 				BEGIN
-					EXECUTE format('SELECT FROM jsonb_populate_record(NULL::%s, jsonb_build_object($1, $2)) t WHERE t.%I IS NULL', part.relation, item.key)
+					EXECUTE format('SELECT FROM jsonb_populate_record(NULL::%s, jsonb_build_object($1, $2)) t
+						WHERE t.%I IS NULL', part.relation, item.key)
 						USING item.key, item.value;
 				EXCEPTION WHEN data_exception THEN
 					EXIT;
 				END;
 			END LOOP;
 		END IF;
-		RAISE EXCEPTION '% "%": %: %', part.kind, (SELECT concat(string_agg(CASE part.types ->> k WHEN 'bytea' THEN coalesce(substring(item.o ->> k FROM '^\\x[0-9a-f]{12}'), '') || '...'
+		RAISE EXCEPTION '% "%": %: %', part.kind, (SELECT concat(string_agg(CASE part.types ->> k WHEN 'bytea'
+			THEN coalesce(substring(item.o ->> k FROM '^\\x[0-9a-f]{12}'), '') || '...'
 				ELSE item.o ->> k END, '/')) FROM unnest(part.keys) AS k), item.key,
-			CASE WHEN item.wrong LIKE 'must%' AND item.key NOT IN ('digest', 'hint', 'key_id', 'replaced_by') THEN concat(item.value, ': ') ELSE '' END || item.wrong
+			CASE WHEN item.wrong LIKE 'must%' AND item.key NOT IN ('digest', 'hint', 'key_id', 'replaced_by')
+				THEN concat(item.value, ': ') ELSE '' END || item.wrong
 			USING ERRCODE = 'invalid_parameter_value';
 	END LOOP;
 	RETURN lists;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_lists(jsonb) IS 'The lists of rows of a document of the policy, by sections, of which limits are one. It fails for a document that no policy is.';
+COMMENT ON FUNCTION rate_limit_policy_lists(jsonb) IS
+	'The lists of rows of a document of the policy, by sections, of which limits are one. It fails for a '
+	'document that no policy is.';
 
 -- What a constraint means, for people: its name says what must be.
-CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT CASE WHEN n.at[1] IS NULL THEN message WHEN fields ->> n.at[1] IS NULL OR n.at[1] IN ('digest', 'hint')
-			THEN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%' THEN ': ' || detail ELSE '' END
+CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (SELECT CASE WHEN n.at[1] IS NULL THEN message WHEN fields ->> n.at[1] IS NULL OR n.at[1] IN ('digest',
+	'hint')
+			THEN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%'
+				THEN ': ' || detail ELSE '' END
 		ELSE format('%s: %s: %s', n.at[1], fields -> n.at[1], replace(n.at[2], '_', ' ')) END
 	FROM (SELECT regexp_match(fault, '^(.*?)_((?:must|needs)_.*)$') AS at) AS n);
-COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS 'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if its name does not say it.';
+COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS
+	'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if '
+	'its name does not say it.';
 
--- One statement changes all rows of a list. If the server refuses one of them, this finds out which, in halves, and names
--- it. A row of the list has at, which says where it is in the table, or NULL for a new row, its values, or NULL for a row
--- to delete, and its name. A new key refers to another one only when all are there: by an update.
-CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void LANGUAGE plpgsql AS $$
+-- One statement changes all rows of a list. If the server refuses one of them, this finds out which, in
+-- halves, and names it. A row of the list has at, which says where it is in the table, or NULL for a new row,
+-- its values, or NULL for a row to delete, and its name. A new key refers to another one only when all are
+-- there: by an update.
+CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
+	LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	chosen CONSTANT jsonb := jsonb_path_query_array(list, CASE how WHEN 'insert' THEN '$[*] ? (@.at == null)'
-		WHEN 'delete' THEN '$[*] ? (@.values == null)' ELSE '$[*] ? (@.at != null && @.values != null)' END::jsonpath);
+		WHEN 'delete' THEN '$[*] ? (@.values == null)'
+			ELSE '$[*] ? (@.at != null && @.values != null)' END::jsonpath);
 	half CONSTANT int := (jsonb_array_length(chosen) + 1) / 2;
 	s record;
 	fault text;
@@ -200,36 +272,52 @@ BEGIN
 	IF coalesce(jsonb_array_length(chosen), 0) = 0 THEN
 		RETURN;
 	END IF;
-	SELECT c.relation, c.kind, string_agg(quote_ident(c.name), ', ' ORDER BY c.position) AS names, string_agg(CASE WHEN c.is_reference
-			THEN format('CASE WHEN d.o -> ''values'' ->> %1$L IS NOT NULL THEN coalesce((SELECT k.id FROM rate_limit_api_keys k
-				WHERE k.digest = (d.o -> ''values'' ->> %1$L)::bytea), 0) END', c.name) ELSE format('t.%I', c.name) END, ', ' ORDER BY c.position) AS row,
-		format('jsonb_array_elements($1) AS d(o) CROSS JOIN LATERAL jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.o -> ''values'', ''{}'', $2)) t',
+	SELECT c.relation, c.kind, string_agg(quote_ident(c.name), ', ' ORDER BY c.position) AS names,
+		string_agg(CASE WHEN c.is_reference
+			THEN format('CASE WHEN d.o -> ''values'' ->> %1$L IS NOT NULL THEN coalesce((SELECT k.id
+				FROM rate_limit_api_keys k
+				WHERE k.digest = (d.o -> ''values'' ->> %1$L)::bytea),
+					0) END', c.name) ELSE format('t.%I', c.name) END, ', ' ORDER BY c.position) AS row,
+		format('jsonb_array_elements($1) AS d(o) CROSS JOIN LATERAL jsonb_populate_record(NULL::%s,
+			rate_limit_policy_values(d.o -> ''values'', ''{}'', $2)) t',
 			c.relation) AS source
 		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section
-			AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys') ELSE c.key IS NULL END GROUP BY c.relation, c.kind;
+			AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys')
+				ELSE c.key IS NULL END GROUP BY c.relation, c.kind;
 	BEGIN
-		EXECUTE CASE how WHEN 'insert' THEN format('INSERT INTO %s (%s) SELECT %s FROM %s', s.relation, s.names, s.row, s.source)
-			WHEN 'update' THEN format('UPDATE %s x SET (%s) = ROW(%s) FROM %s WHERE x.ctid = (d.o ->> ''at'')::tid', s.relation, s.names, s.row, s.source)
-			WHEN 'clear' THEN format('UPDATE %s x SET events = NULL, burst = NULL FROM jsonb_array_elements($1) AS d(o) WHERE x.ctid = (d.o ->> ''at'')::tid', s.relation)
-			ELSE format('DELETE FROM %s x USING jsonb_array_elements($1) AS d(o) WHERE x.ctid = (d.o ->> ''at'')::tid', s.relation) END
-			USING chosen, (SELECT array_agg(c.name) FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section AND c.is_reference);
+		EXECUTE CASE how WHEN 'insert' THEN format('INSERT INTO %s (%s) SELECT %s FROM %s', s.relation,
+			s.names, s.row, s.source)
+			WHEN 'update' THEN format('UPDATE %s x SET (%s) = ROW(%s) FROM %s
+				WHERE x.ctid = (d.o ->> ''at'')::tid', s.relation, s.names, s.row, s.source)
+			WHEN 'clear' THEN format('UPDATE %s x SET events = NULL, burst = NULL
+				FROM jsonb_array_elements($1) AS d(o) WHERE x.ctid = (d.o ->> ''at'')::tid', s.relation)
+			ELSE format('DELETE FROM %s x USING jsonb_array_elements($1) AS d(o)
+				WHERE x.ctid = (d.o ->> ''at'')::tid', s.relation) END
+			USING chosen, (SELECT array_agg(c.name) FROM rate_limit_policy_columns c
+				WHERE c.section = rate_limit_policy_write.section AND c.is_reference);
 	EXCEPTION WHEN integrity_constraint_violation THEN
 		GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
 		IF half > 1 OR jsonb_array_length(chosen) > 1 THEN
-			PERFORM rate_limit_policy_write(section, how, (SELECT jsonb_agg(d.o) FROM jsonb_array_elements(chosen) WITH ORDINALITY AS d(o, place)
-				WHERE d.place > half * side AND d.place <= half * (side + 1))) FROM generate_series(0, 1) AS side;
+			PERFORM rate_limit_policy_write(section, how, (SELECT jsonb_agg(d.o)
+				FROM jsonb_array_elements(chosen) WITH ORDINALITY AS d(o, place)
+				WHERE d.place > half * side AND d.place <= half * (side + 1))) FROM generate_series(0,
+					1) AS side;
 		END IF;
-		RAISE EXCEPTION '% "%": %', s.kind, chosen -> 0 ->> 'name', rate_limit_fault(fault, message, detail, chosen -> 0 -> 'values') USING ERRCODE = 'check_violation';
+		RAISE EXCEPTION '% "%": %', s.kind, chosen -> 0 ->> 'name', rate_limit_fault(fault, message, detail,
+			chosen -> 0 -> 'values') USING ERRCODE = 'check_violation';
 	END;
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_write(text, text, jsonb) IS
-	'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. The error is about the row that the server refuses.';
+	'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. '
+	'The error is about the row that the server refuses.';
 
--- The tables are locked in the order of other commands. Limits and overrides go first, since a name may come back for
--- another limit. An override and its limit must suit each other after each statement, so an override that changes has no
--- amount while the limits change. All that waits for the end of the transaction is checked before the function returns:
--- the caller then knows that the document is the policy, and not only at COMMIT.
-CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false, dry_run boolean DEFAULT false)
+-- The tables are locked in the order of other commands. Limits and overrides go first, since a name may come
+-- back for another limit. An override and its limit must suit each other after each statement, so an override
+-- that changes has no amount while the limits change. All that waits for the end of the transaction is
+-- checked before the function returns: the caller then knows that the document is the policy, and not only at
+-- COMMIT.
+CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false,
+	dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -242,54 +330,76 @@ DECLARE
 	detail text;
 	hint text;
 BEGIN
-	LOCK TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, rate_limit_rule_limits, rate_limit_overrides
+	LOCK TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules,
+		rate_limit_rule_limits, rate_limit_overrides
 		IN SHARE ROW EXCLUSIVE MODE;
-	FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE lists ? c.section ORDER BY 1 LOOP
-		SELECT jsonb_agg(jsonb_build_object('at', h.at, 'values', w.document, 'name', coalesce(w.row_name, h.row_name), 'have', h.document,
+	FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE lists ? c.section
+		ORDER BY 1 LOOP
+		SELECT jsonb_agg(jsonb_build_object('at', h.at, 'values', w.document, 'name', coalesce(w.row_name,
+			h.row_name), 'have', h.document,
 				'defaults', coalesce(h.defaults, w.defaults))
 				ORDER BY coalesce(w.key, h.key)) INTO found
-			FROM rate_limit_policy_rows(part.section) h FULL JOIN rate_limit_policy_rows(part.section, lists -> part.section) w ON w.key = h.key
-			WHERE h.key IS NULL OR h.document <> w.document OR w.key IS NULL AND prune AND h.key <> '["anonymous"]' AND (part.section <> 'overrides'
-				OR (h.document ->> 'user_id' IS NULL OR lists ? 'users') AND (h.document ->> 'key_id' IS NULL OR lists ? 'keys'));
+			FROM rate_limit_policy_rows(part.section) h FULL JOIN rate_limit_policy_rows(part.section,
+				lists -> part.section) w ON w.key = h.key
+			WHERE h.key IS NULL OR h.document <> w.document OR w.key IS NULL AND prune
+				AND h.key <> '["anonymous"]' AND (part.section <> 'overrides'
+				OR (h.document ->> 'user_id' IS NULL OR lists ? 'users') AND (h.document ->> 'key_id' IS NULL
+					OR lists ? 'keys'));
 		CONTINUE WHEN found IS NULL;
 		plan := plan || jsonb_build_object(part.section, found);
-		RETURN QUERY SELECT part.section, d.o ->> 'name', f.what, nullif(f.before, 'null'), nullif(f.after, 'null')
+		RETURN QUERY SELECT part.section, d.o ->> 'name', f.what, nullif(f.before, 'null'), nullif(f.after,
+			'null')
 			FROM jsonb_array_elements(found) AS d(o) CROSS JOIN LATERAL (
-				SELECT CASE WHEN d.o ->> 'at' IS NULL THEN 'created' ELSE 'deleted' END, nullif(rate_limit_policy_short(nullif(d.o -> 'have', 'null'), d.o -> 'defaults'), '{}'),
-					nullif(rate_limit_policy_short(nullif(d.o -> 'values', 'null'), d.o -> 'defaults'), '{}') WHERE d.o ->> 'at' IS NULL OR d.o ->> 'values' IS NULL
-				UNION ALL SELECT e.key, d.o -> 'have' -> e.key, e.value FROM jsonb_each(nullif(d.o -> 'values', 'null')) AS e
-					WHERE d.o ->> 'at' IS NOT NULL AND e.value <> d.o -> 'have' -> e.key) AS f(what, before, after);
+				SELECT CASE WHEN d.o ->> 'at' IS NULL THEN 'created' ELSE 'deleted' END,
+					nullif(rate_limit_policy_short(nullif(d.o -> 'have', 'null'), d.o -> 'defaults'), '{}'),
+					nullif(rate_limit_policy_short(nullif(d.o -> 'values', 'null'), d.o -> 'defaults'), '{}')
+						WHERE d.o ->> 'at' IS NULL OR d.o ->> 'values' IS NULL
+				UNION ALL SELECT e.key, d.o -> 'have' -> e.key, e.value FROM jsonb_each(nullif(d.o -> 'values',
+					'null')) AS e
+					WHERE d.o ->> 'at' IS NOT NULL AND e.value <> d.o -> 'have' -> e.key) AS f(what, before,
+						after);
 	END LOOP;
 	IF plan = '{}' THEN
 		RETURN;
 	END IF;
 	BEGIN
-		unknown := ARRAY(SELECT concat(r.name, '/', t) FROM rate_limit_rules r, unnest(r.tiers) AS t WHERE t NOT IN (SELECT tier FROM rate_limit_tiers));
+		unknown := ARRAY(SELECT concat(r.name, '/', t) FROM rate_limit_rules r, unnest(r.tiers) AS t
+			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers));
 		SET CONSTRAINTS ALL DEFERRED;
 		PERFORM rate_limit_policy_write('overrides', 'delete', plan -> 'overrides');
 		PERFORM rate_limit_policy_write('limits', 'delete', plan -> 'limits');
 		PERFORM rate_limit_policy_write('overrides', 'clear', plan -> 'overrides') WHERE plan ? 'limits';
-		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section ORDER BY 1 LOOP
+		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section
+			ORDER BY 1 LOOP
 			PERFORM rate_limit_policy_write(part.section, 'insert', plan -> part.section);
 			found := plan -> part.section;
-			IF part.section IN ('keys', 'overrides') THEN -- rows have moved, and new keys have no references yet
-				SELECT jsonb_agg(jsonb_build_object('at', h.at, 'values', w.document, 'name', w.row_name)) INTO found
-					FROM rate_limit_policy_rows(part.section) h JOIN rate_limit_policy_rows(part.section, lists -> part.section) w ON w.key = h.key
+			-- Rows have moved, and new keys have no references yet.
+			IF part.section IN ('keys', 'overrides') THEN
+				SELECT jsonb_agg(jsonb_build_object('at', h.at, 'values', w.document, 'name', w.row_name))
+					INTO found
+					FROM rate_limit_policy_rows(part.section) h JOIN rate_limit_policy_rows(part.section,
+						lists -> part.section) w ON w.key = h.key
 					WHERE h.document <> w.document;
 			END IF;
 			PERFORM rate_limit_policy_write(part.section, 'update', found);
 		END LOOP;
-		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section AND c.section NOT IN ('overrides', 'limits')
+		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section
+			AND c.section NOT IN ('overrides', 'limits')
 			ORDER BY 1 DESC
 		LOOP
 			PERFORM rate_limit_policy_write(part.section, 'delete', plan -> part.section);
 		END LOOP;
-		SELECT format('rule "%s": tiers: "%s": must be in the section tiers, or in rate_limit_tiers', r.name, t) INTO fault
+		SELECT format('rule "%s": tiers: "%s": must be in the section tiers, or in rate_limit_tiers', r.name,
+			t) INTO fault
 			FROM rate_limit_rules r, unnest(r.tiers) AS t
-			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown) ORDER BY 1 LIMIT 1;
+			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown)
+				ORDER BY 1 LIMIT 1;
 		IF fault IS NULL THEN
-			SELECT format('rule "%s": priority: %s: must be another than that of the rule "%s", which is of the same family', r.name, r.priority, o.name) INTO fault
-				FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family, r.priority) AND o.name > r.name ORDER BY 1 LIMIT 1;
+			SELECT format(
+					'rule "%s": priority: %s: must be another than that of the rule "%s", which is of the same family',
+				 r.name, r.priority, o.name) INTO fault
+				FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family,
+					r.priority) AND o.name > r.name ORDER BY 1 LIMIT 1;
 		END IF;
 		IF fault IS NOT NULL THEN
 			RAISE EXCEPTION '%', fault USING ERRCODE = 'foreign_key_violation';
@@ -303,9 +413,13 @@ BEGIN
 		NULL; -- all that the block has done is undone, and what it has returned stays
 	WHEN integrity_constraint_violation THEN
 		GET STACKED DIAGNOSTICS fault = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ', '') || fault
+		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ',
+			'') || fault
 			USING ERRCODE = 'check_violation', HINT = hint;
 	END;
 END $$;
 COMMENT ON FUNCTION rate_limit_apply(jsonb, boolean, boolean) IS
-	'Makes the policy as a document of rate_limit_policy has it, and returns what differs: a new or deleted row, or a field of a row that was there. A field that the document lacks gets its default. Rows that it lacks stay, but with prune only those of sections that it lacks. dry_run checks everything, and changes nothing.';
+	'Makes the policy as a document of rate_limit_policy has it, and returns what differs: a new or deleted '
+	'row, or a field of a row that was there. A field that the document lacks gets its default. Rows that it '
+	'lacks stay, but with prune only those of sections that it lacks. dry_run checks everything, and changes '
+	'nothing.';
