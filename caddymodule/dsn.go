@@ -5,6 +5,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -47,7 +48,7 @@ func holdsPassword(configured string) bool {
 		before, after, found := strings.Cut(configured, "{")
 		_, rest, closed := strings.Cut(after, "}")
 		if !found || !closed {
-			return edge.HasPassword(without + configured)
+			return settings.HasPassword(without + configured)
 		}
 		without += before
 		configured = rest

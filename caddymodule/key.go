@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
@@ -112,11 +113,11 @@ func (t *template) Parts() edge.Parts {
 // isCredential reports whether a placeholder gives a secret.
 func isCredential(placeholder string) bool {
 	if name, ok := strings.CutPrefix(placeholder, "http.request.header."); ok {
-		return edge.CredentialHeader(name)
+		return settings.CredentialHeader(name)
 	}
 	for _, prefix := range []string{queryPrefix, "http.auth.user."} {
 		if name, ok := strings.CutPrefix(placeholder, prefix); ok {
-			return edge.CredentialName(name)
+			return settings.CredentialName(name)
 		}
 	}
 	switch placeholder {

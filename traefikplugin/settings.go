@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -151,7 +152,7 @@ func (c *compiled) places() (*edge.Places, error) {
 // dsnOf is the DSN of a part, or that in its file.
 func dsnOf(path string, part edge.Values) (edge.DSN, error) {
 	configured := part["dsn"]
-	d := edge.DSN{DSN: configured, Password: edge.HasPassword(configured)}
+	d := edge.DSN{DSN: configured, Password: settings.HasPassword(configured)}
 	file := part["dsn_file"]
 	if file == "" {
 		return d, nil

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -138,7 +139,7 @@ func (t *template) Secret() bool {
 		if p.from == fromURI || p.from == fromRawQuery {
 			return true // the query may have a secret
 		}
-		if p.from == fromCookie || p.from == fromHeader && edge.CredentialHeader(p.text) || p.from == fromQuery && edge.CredentialName(p.text) {
+		if p.from == fromCookie || p.from == fromHeader && settings.CredentialHeader(p.text) || p.from == fromQuery && settings.CredentialName(p.text) {
 			return true
 		}
 	}

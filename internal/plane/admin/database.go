@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
@@ -305,4 +305,4 @@ func (d *Database) proxyDB() (*pgxdb.DB, error) {
 }
 
 // policyOptions are how proxies compile rules.
-var policyOptions = policy.Options{SecretHeader: edge.CredentialHeader}
+var policyOptions = policy.Options{SecretHeader: settings.CredentialHeader}

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policyfile"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -52,7 +52,7 @@ func FuzzArguments(f *testing.F) {
 			t.Errorf("until %q is %v", text, until)
 		}
 		if ago, err := ParseAgo("since", text, now); named(err) && ago.After(now) {
-			if _, err := edge.ParseAge(text); err == nil {
+			if _, err := settings.ParseAge(text); err == nil {
 				t.Errorf("%q ago is %v", text, ago)
 			}
 		}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -81,7 +81,7 @@ const wantAgo = "a duration before now such as 30m, 24h or 7d, or " + wantTime
 // ParseAgo reads a point in time of the past: a duration before now, which may be in years, or a time
 // as ParseTime reads it. The error is a *ratelimit.FieldError about the field.
 func ParseAgo(field, text string, now time.Time) (time.Time, error) {
-	if age, err := edge.ParseAge(text); err == nil {
+	if age, err := settings.ParseAge(text); err == nil {
 		return now.Add(-age), nil
 	}
 	t, err := ParseTime(field, text)

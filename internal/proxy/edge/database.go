@@ -13,6 +13,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
+// passwordWarning is for the log if a DSN in a configuration holds a password: proxies show
+// their configurations in APIs and debug logs.
+const passwordWarning = "the dsn in the configuration holds a password, which the proxy's API and its debug log may show: " +
+	"put it into a file or into the environment"
+
 // Database is a store that handlers share, and what the log has said about its failures.
 type Database struct {
 	Settings StoreSettings

@@ -7,8 +7,8 @@
 //     to a request. ask.go: what the policy says of it.
 //   - configuration.go: a configuration as text becomes a Site. setting.go, limit_settings.go, tables.go: the settings, with their
 //     names, their values and their help.
-//   - limit.go, cost.go, rows.go, limits.go, alternatives.go, network.go, request.go, credentials.go, exempt.go: the parts of limits.
-//   - store.go, password.go, places.go: where they are counted. proxy.go, database.go: what handlers share.
+//   - limit.go, cost.go, rows.go, limits.go, alternatives.go, network.go, request.go, exempt.go: the parts of limits.
+//   - store.go, places.go: where they are counted. proxy.go, database.go: what handlers share.
 //   - line.go, outage.go, sampler.go: what is logged.
 //   - node.go: this proxy in the registry of proxies.
 //   - decide.go: a request is decided. onerror.go, local.go: no decision was possible.

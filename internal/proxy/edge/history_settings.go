@@ -2,11 +2,11 @@ package edge
 
 import (
 	"math"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -26,12 +26,6 @@ const (
 
 	// maxNodeName is the longest name of a node or a region, in bytes.
 	maxNodeName = 100
-
-	day = 24 * time.Hour
-
-	// retentionYear is the longest year, so that seven years are not cut short.
-	retentionYear = 366 * day
-	maxYears      = 100
 )
 
 // ParseAudit reads which requests are in the audit log: off, denied, all, or sample and a
@@ -90,33 +84,19 @@ func nodeName(field func(*Settings) *string) func(*Settings, string) error {
 	}
 }
 
-// retention reads how long a part of the history is kept: a duration as ratelimit.ParseWindow
-// takes it, or years, as in 7y. A year is 366 days.
+// retention reads how long a part of the history is kept, as settings.ParseAge takes it.
 func retention(field func(*Settings) *time.Duration) func(*Settings, string) error {
 	return func(to *Settings, text string) error {
 		if text == "" {
 			return nil
 		}
-		age, err := ParseAge(text)
-		if err != nil || age < day || age > maxYears*retentionYear {
+		age, err := settings.ParseAge(text)
+		if err != nil || age < 24*time.Hour || age > settings.MaxAge {
 			return errWant
 		}
 		*field(to) = age
 		return nil
 	}
-}
-
-// ParseAge reads a duration as ratelimit.ParseWindow takes it, or years, as in 7y.
-func ParseAge(text string) (time.Duration, error) {
-	number, isYears := strings.CutSuffix(text, "y")
-	if !isYears {
-		return ratelimit.ParseWindow(text)
-	}
-	years, err := strconv.Atoi(number)
-	if err != nil || years < 1 || years > maxYears {
-		return 0, errWant
-	}
-	return time.Duration(years) * retentionYear, nil
 }
 
 // HistoryNeedsPostgres is the error of a history with MemoryDSN.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -27,7 +28,7 @@ func OpenProxyPolicy(store ratelimit.Store, db pgdb.DB, o ProxyPolicyOptions) (*
 		return nil, PolicyNeedsPostgres()
 	}
 	live, err := policy.New(db, policy.Settings{
-		Options:          policy.Options{Remember: o.Remember, SecretHeader: CredentialHeader},
+		Options:          policy.Options{Remember: o.Remember, SecretHeader: settings.CredentialHeader},
 		DisableMigration: !o.AutoMigrate,
 		OnApplied: func(seq int64, log string, problems []string) {
 			if s := Postgres(store); s != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
@@ -123,7 +124,7 @@ func TestCredentialsAreKnownByTheirNames(t *testing.T) {
 		"X-Gitlab-Token": true, "Private-Token": true, "X-Amz-Security-Token": true, "X-Goog-Api-Key": true, "X-Auth-Key": true, "X-Secret": true,
 		"X-User": false, "User-Agent": false, "X-Forwarded-For": false, "X-Request-Id": false,
 	} {
-		if edge.CredentialHeader(name) != want {
+		if settings.CredentialHeader(name) != want {
 			t.Errorf("%s: %v", name, !want)
 		}
 	}

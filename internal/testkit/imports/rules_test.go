@@ -38,6 +38,8 @@ var rules = []rule{
 	{"internal/core/results", "", ""},
 	// The store and both drivers use this list of error codes.
 	{"internal/core/sqlstate", "", ""},
+	// Proxies and the plane read texts with it, so it imports neither.
+	{"internal/core/settings", "ratelimit", ""},
 	// Both drivers put it before statements, and what runs statements names what it cannot undo.
 	{"internal/core/session", "results pgdb", ""},
 	// It is SQL text, which every package may run.
@@ -83,21 +85,21 @@ var rules = []rule{
 	// This driver exists because pgx cannot be interpreted.
 	{"internal/proxy/pgwire", "results session sqlstate ratelimit pgdb", ""},
 	// It is the same for both proxies, so it knows neither a proxy nor a driver.
-	{"internal/proxy/edge", "batch lease ratelimit history store/memory policy pgdb store chain engine registry", ""},
+	{"internal/proxy/edge", "batch lease settings ratelimit history store/memory policy pgdb store chain engine registry", ""},
 	// A middleware for Go programs works with any store.
 	{"ratelimit/httplimit", "edge ratelimit", ""},
 	// An adapter is thin and does not know the other one; pgdb is for the driver's type, batch for the interpreter.
-	{"traefikplugin", "batch edge lease pgwire ratelimit history policy pgdb", ""},
-	// It is what administrators do with the database, and knows no proxy; edge is for which headers are secret, algorithm for deciding requests again.
-	{"internal/plane/admin", "columns edge ratelimit algorithm history pgxdb policy policyfile pgdb postgres schema session sqlstate", "github.com/jackc/pgx/v5"},
+	{"traefikplugin", "batch edge lease settings pgwire ratelimit history policy pgdb", ""},
+	// It is what administrators do with the database, and knows no proxy; settings is for which headers are secret, algorithm for deciding requests again.
+	{"internal/plane/admin", "columns settings ratelimit algorithm history pgxdb policy policyfile pgdb postgres schema session sqlstate", "github.com/jackc/pgx/v5"},
 	// It moves rows from a table to files, and knows neither what they mean nor a proxy.
 	{"internal/plane/archive", "ratelimit", "github.com/cespare/xxhash/v2 github.com/jackc/pgx/v5 github.com/minio/minio-go/v7 github.com/parquet-go/parquet-go"},
-	// It shows what admin returns, and knows the proxies only from the database; history and policy are for names of decisions and the form of keys, edge and chain for the reports of proxies.
-	{"internal/plane/page", "admin history policy edge chain ratelimit", "github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
+	// It shows what admin returns, and knows the proxies only from the database; history and policy are for names of decisions and the form of keys.
+	{"internal/plane/page", "admin history policy ratelimit", "github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
 	// It prints what admin and archive return; policy is for the form of keys.
 	{"caddymodule/command", "admin archive page edge ratelimit policy", "github.com/caddyserver/caddy/v2 github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3"},
 	// An adapter is thin and does not know the other one; store and chain are for their figures, and admin and archive for the daily archive. Prometheus: Caddy's registry of metrics has a type of that module.
-	{"caddymodule", "command sqlstate edge ratelimit admin archive history page pgxdb policy pgdb store chain", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel go.uber.org/zap github.com/prometheus/client_golang"},
+	{"caddymodule", "command settings sqlstate edge ratelimit admin archive history page pgxdb policy pgdb store chain", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel go.uber.org/zap github.com/prometheus/client_golang"},
 	// The tests of all packages choose with it, so it can use none of those packages.
 	{"internal/testkit/seed", "", ""},
 	// The tests of all packages wait with it, so it can use none of those packages.
@@ -195,6 +197,22 @@ func TestImportsFollowTheRules(t *testing.T) {
 		if p.Module != nil && p.Module.Path == module && !seen[path] {
 			t.Errorf("%s has no rule: say in this test what it may import, and why", strings.TrimPrefix(path, module+"/"))
 		}
+	}
+}
+
+// The core, the stores and the plane import no proxy, so that commands and Go programs use them without one.
+func TestNothingBelowTheProxiesImportsOne(t *testing.T) {
+	checked := 0
+	for _, p := range goList(t, "./internal/core/...", "./internal/store/...", "./internal/plane/...") {
+		for _, path := range p.Deps {
+			checked++
+			if strings.HasPrefix(path, module+"/internal/proxy/") {
+				t.Errorf("%s depends on %s", p.ImportPath, path)
+			}
+		}
+	}
+	if checked < 1000 {
+		t.Errorf("checked %d dependencies, want at least 1000", checked)
 	}
 }
 

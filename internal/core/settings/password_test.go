@@ -1,9 +1,9 @@
-package edge_test
+package settings_test
 
 import (
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
 func TestPasswordsInADSNAreSeen(t *testing.T) {
@@ -26,7 +26,7 @@ func TestPasswordsInADSNAreSeen(t *testing.T) {
 		"host=h password='' user=u":                false,
 		"host=h password=":                         false,
 	} {
-		if got := edge.HasPassword(dsn); got != want {
+		if got := settings.HasPassword(dsn); got != want {
 			t.Errorf("%s: %v, want %v", dsn, got, want)
 		}
 	}

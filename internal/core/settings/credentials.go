@@ -1,12 +1,12 @@
-package edge
+package settings
 
 import "strings"
 
 // credentialHeaders carry secrets, although their names contain none of credentialWords.
 var credentialHeaders = []string{"authorization", "proxy-authorization", "cookie"}
 
-// CredentialHeader reports whether a request header of that name holds a secret. By
-// default, a key that is made from a secret is stored as a digest.
+// CredentialHeader reports whether a request header of that name holds a secret. By default, a key that contains
+// a secret is stored as a digest.
 func CredentialHeader(name string) bool {
 	for _, known := range credentialHeaders {
 		if strings.EqualFold(name, known) {
@@ -17,10 +17,10 @@ func CredentialHeader(name string) bool {
 }
 
 // credentialWords occur in the names of secrets.
-var credentialWords = []string{"password", "secret", "token", "api_key", "api-key", "apikey", "auth-key", "private-key", "credential"}
+var credentialWords = []string{"password", "secret", "token", "api_key", "api-key", "apikey", "auth-key",
+	"private-key", "credential"}
 
-// CredentialName reports whether a value of that name, such as a query parameter, is
-// likely to be a secret.
+// CredentialName reports whether a value of that name, such as a query parameter, is likely to be a secret.
 func CredentialName(name string) bool {
 	name = strings.ToLower(name)
 	for _, word := range credentialWords {

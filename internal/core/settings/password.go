@@ -1,13 +1,8 @@
-package edge
+package settings
 
 import "strings"
 
-// passwordWarning is for the log if a DSN in a configuration holds a password: proxies show
-// their configurations in APIs and debug logs.
-const passwordWarning = "the dsn in the configuration holds a password, which the proxy's API and its debug log may show: " +
-	"put it into a file or into the environment"
-
-// space is what may stand around the = of a key=value pair.
+// space lists the characters that may stand around the = of a key=value pair.
 const space = " \t\n\r\v\f"
 
 // HasPassword reports whether a DSN, a URL or key=value pairs, holds a password.
