@@ -59,8 +59,8 @@ const Ready = `SELECT (SELECT bool_and(coalesce(
 // without all triggers of the policy, the version of the history without all its tables, a function of the registry
 // without the registry and tables of counts, or one of these without its primary key. pg_dump sorts by name and kind: a restore makes
 // functions before tables, and tables before keys and triggers, and drops them in the opposite order. So
-// rate_limit_change_ref is the first function of the policy that a restore makes, and the last one that it drops.
-const InPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname IN ('rate_limit_change_ref', 'rate_limit_policy_version') AND pg_function_is_visible(p.oid)) AND NOT ` + PolicyWhole + `
+// rate_limit_apply is the first function of the policy that a restore makes, and the last one that it drops.
+const InPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname IN ('rate_limit_apply', 'rate_limit_policy_version') AND pg_function_is_visible(p.oid)) AND NOT ` + PolicyWhole + `
 	OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname = 'rate_limit_history_version' AND pg_function_is_visible(p.oid))
 		AND (SELECT count(*) < 7 FROM pg_catalog.pg_class c JOIN (VALUES ` + historyTableNames + `) AS t(name) ON c.relname = t.name WHERE pg_table_is_visible(c.oid))
 	OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname = 'rate_limit_behind' AND pg_function_is_visible(p.oid))

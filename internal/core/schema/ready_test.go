@@ -1,6 +1,9 @@
 package schema_test
 
 import (
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -33,5 +36,16 @@ func TestTablesOfAnotherProcessAreNoRestore(t *testing.T) {
 	s.exec(schema.File)
 	if looks() != 0 {
 		t.Error("a database whose tables another process has just made is restored")
+	}
+}
+
+// A restore makes functions in the order of their names. A proxy that starts then finds the first one, and makes no tables.
+func TestARestoreIsFoundByItsFirstFunction(t *testing.T) {
+	var names []string
+	for _, found := range regexp.MustCompile(`FUNCTION (rate_limit_[a-z_]+)\(`).FindAllStringSubmatch(schema.Policy, -1) {
+		names = append(names, found[1])
+	}
+	if first := slices.Min(names); !strings.Contains(schema.InPart, "'"+first+"'") {
+		t.Errorf("the first function of the policy is %s, which InPart does not look for", first)
 	}
 }
