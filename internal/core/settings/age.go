@@ -25,7 +25,8 @@ func ParseAge(text string) (time.Duration, error) {
 	}
 	years, err := strconv.Atoi(number)
 	if err != nil || years < 1 || years > maxYears {
-		return 0, &ratelimit.FieldError{Value: text, Want: "a duration such as 90d, or up to 100 years, as in 7y"}
+		const want = "a duration such as 90d, or up to 100 years, as in 7y"
+		return 0, &ratelimit.FieldError{Value: text, Want: want}
 	}
 	return time.Duration(years) * year, nil
 }

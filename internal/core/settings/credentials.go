@@ -5,8 +5,8 @@ import "strings"
 // credentialHeaders carry secrets, although their names contain none of credentialWords.
 var credentialHeaders = []string{"authorization", "proxy-authorization", "cookie"}
 
-// CredentialHeader reports whether a request header of that name holds a secret. By default, a key that contains
-// a secret is stored as a digest.
+// CredentialHeader reports whether a request header of that name holds a secret. By default, a key
+// that contains a secret is stored as a digest.
 func CredentialHeader(name string) bool {
 	for _, known := range credentialHeaders {
 		if strings.EqualFold(name, known) {
