@@ -16,27 +16,28 @@ var archiveCommand = entry{
 	use:   "archive --before AGE --to DESTINATION [--drop]",
 	short: "Copies old days of the audit log to Parquet files",
 	long: `Copies the days of the audit log that ended before --before to Parquet files, one for each day in UTC, such as
-audit/2026/08/2026-08-01.parquet. Each file is read back and compared with the table: the number of rows, and a
-checksum of each column. With --drop the day is then removed from the database. Interrupted and started again, the
-command goes on where it was. Run it once a day, from cron or systemd.
+audit/2026/08/2026-08-01.parquet. Each value of a file is compared with the table before the file is stored. Rows that
+come later become 2026-08-01-2.parquet. With --drop, a day is dropped if all its rows are in files; days that the
+retention keeps are refused. Interrupted and started again, the command goes on where it was. Run it once a day, from
+cron or systemd.
 
 --to is a folder that exists, or s3://BUCKET/PREFIX. The credentials for S3 are in
 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN), or in the profile AWS_PROFILE
 of ~/.aws/credentials, or are those of the machine's role. AWS_REGION is the region, and
-AWS_ENDPOINT_URL the address of a server other than Amazon's. Files are never deleted: the rules
-of the bucket can do that.
+AWS_ENDPOINT_URL the address of a server other than Amazon's. Files are never replaced or deleted: the
+rules of the bucket can expire them.
 
 Upkeep deletes days that are past their retention, archived or not. The command prints a warning if
 the retention is not at least 7 days longer than --before: days that a failed run leaves could be lost.
 
 The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 	example: `  caddy pg-ratelimit archive --before 60d --to /srv/archive
-  caddy pg-ratelimit archive --before 60d --to s3://logs/limits --drop`,
+  caddy pg-ratelimit archive --before 90d --to s3://logs/limits --drop`,
 	of: ofHistory,
 	flags: []flag{
 		{name: "before", value: "", read: anAge, usage: "archive days that ended before: an age such as 60d, or a time such as 2026-08-01", needed: true},
 		{name: "to", value: "", usage: "a folder, or s3://BUCKET/PREFIX", needed: true},
-		{name: "drop", value: false, usage: "remove the days of the audit log from the database when they are archived"},
+		{name: "drop", value: false, usage: "drop the days whose rows are in files, if the retention has ended for them"},
 	},
 	do: func(c *call) error {
 		to, err := archive.NewDestination(c.text("to"))

@@ -1,3 +1,25 @@
+// Package archive copies closed days of the audit log to Parquet files, and drops days whose rows are in files.
+//
+// A day in UTC becomes one file, such as audit/2026/08/2026-08-01.parquet, with the columns of the table. Rows that
+// come later become 2026-08-01-2.parquet, and so on. No file is replaced or deleted.
+//
+// A partition is archived in one transaction. It reads the rows in the order of their place in the table, leaves
+// out those that the files of the day have, and writes the others to a temporary file. It reads them again, compares
+// each value with the file, and stores the file under the next free name. With Drop it then drops the table and
+// commits. So a row is in one file, and a process may end at any moment:
+//
+//   - before the file is stored, nothing has changed but for a temporary file, which the next run overwrites.
+//   - after that, the table is still whole. The next run finds its rows in the file and writes none of them again.
+//   - the drop and its commit are one step of the database.
+//
+// With Drop, the table is locked against writers from the first read to the drop, so no row comes in between. Those
+// who would write to that day wait, and make a partition of it afterwards. A day is never detached: it stays
+// in rate_limit_audit until the transaction that compared it drops it. Without Drop, the snapshot of the
+// transaction keeps both reads the same, and writers go on. Tables that an interrupted upkeep detached are found by
+// their names and archived alike.
+//
+// The files: archive.go is a run, day.go one partition, parquet.go the rows and their files, destination.go a folder,
+// and s3.go a bucket, which the build tag nos3 leaves out (s3_left_out.go).
 package archive
 
 import (
@@ -7,29 +29,26 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Options say what Run does.
 type Options struct {
-	// Before is the time at or before which a day must have ended to be archived. It must be in
-	// the past.
+	// Before is the time at or before which a day must have ended to be archived. It must be in the past.
 	Before time.Time
 	// To is where the files go.
 	To Destination
-	// Drop removes each day of the audit log from the database after it was archived: its partition is
-	// detached before, and dropped afterwards.
+	// Drop drops each day whose rows are in files. The retention of the audit log must have ended for all of them.
 	Drop bool
 	// Now is the present time. The zero time is that of the server.
 	Now time.Time
-	// Patience is how long a statement waits for a lock that another session holds, and so for
-	// how long it makes others wait. Default: 5 s.
+	// Patience is how long a statement waits for a lock of another session. Default: 5 s.
 	Patience time.Duration
 	// Done is called after each partition, also after one that was not archived. It may be nil.
 	Done func(Day)
-	// Warn is called at the end if upkeep may delete days before a run has archived them: if the
-	// retention of the audit log is not a week longer than the age of the archived days. It may be nil.
+	// Warn is called if upkeep may delete days before a failed run is repaired. It may be nil.
 	Warn func(error)
 }
 
@@ -38,10 +57,9 @@ type Result string
 
 // The results.
 const (
-	Archived  Result = "archived"  // it was written to a new file
-	Replaced  Result = "replaced"  // it has more rows than its file had, and the file was replaced
-	Unchanged Result = "unchanged" // the file was there already
-	Empty     Result = "empty"     // it has no rows, so there is no file
+	Archived  Result = "archived"  // rows were written to a new file
+	Unchanged Result = "unchanged" // all rows were in files already
+	Empty     Result = "empty"     // it has no rows
 	Skipped   Result = "skipped"   // see Problem
 )
 
@@ -52,106 +70,106 @@ type Day struct {
 	Result    Result  `json:"outcome"`
 	Dropped   bool    `json:"dropped"`
 	File      string  `json:"file,omitempty"` // its name in the destination
-	Rows      int64   `json:"rows"`
-	Bytes     int64   `json:"bytes"` // the size of the file
+	Rows      int64   `json:"rows"`           // in the partition
+	Bytes     int64   `json:"bytes"`          // the size of the file
 	Seconds   float64 `json:"seconds"`
 	Problem   string  `json:"problem,omitempty"`
 }
 
-// margin is by how much the retention of the audit log must exceed the age at which days are
-// archived, so that upkeep does not delete a day before a run that failed is repaired.
+// margin is the time to repair a run that failed, before upkeep deletes the days that it left.
 const margin = 7 * 24 * time.Hour
 
 const defaultPatience = 5 * time.Second
 
-// lockKey is the advisory lock that a run holds: the first 8 bytes of the SHA-256 of
-// "pg_ratelimit archive".
+// lockKey is the advisory lock that a run holds: the first 8 bytes of the SHA-256 of "pg_ratelimit archive".
 const lockKey int64 = -5131800380699130006
 
 // ErrRunning is the error of a run while another one works on the same database.
 var ErrRunning = errors.New("another archive of this database is running: wait until it ends")
 
-// Run archives the days that ended before o.Before. It returns what it did, also with an error.
-// A problem with one partition does not keep it from archiving the others; the error tells of
-// it at the end. The connection must not be shared and must not be to a pooler that gives each
-// transaction another session.
+// Run archives the days that ended before o.Before, and returns what it did, also with an error. A problem with one
+// partition does not keep it from the others. The connection must not be shared, nor lead to a pooler that gives
+// each transaction another session.
 func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if o.Patience <= 0 {
 		o.Patience = defaultPatience
 	}
-	if err := prepareSession(ctx, conn, o.Patience); err != nil {
+	// Rows come in the order of the table only from a scan that begins at its first page, in one process.
+	for _, setting := range []string{fmt.Sprintf("lock_timeout = %d", max(1, o.Patience.Milliseconds())), "statement_timeout = 0",
+		"idle_session_timeout = 0", "idle_in_transaction_session_timeout = 0", "jit = off", "timezone = 'UTC'",
+		"synchronize_seqscans = off", "max_parallel_workers_per_gather = 0"} {
+		if _, err := conn.Exec(ctx, "SET "+setting); err != nil {
+			return nil, err
+		}
+	}
+	// The server notices that this process was killed, and frees the lock. Servers on some systems cannot do that.
+	if _, err := conn.Exec(ctx, "SET client_connection_check_interval = '1s'"); err != nil && ctx.Err() != nil {
 		return nil, err
 	}
-	defer unlock(ctx, conn)
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", lockKey); code(err) == "55P03" {
+		return nil, ErrRunning
+	} else if err != nil {
+		return nil, err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_, _ = conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", lockKey) // the end of the session does that too
+	}()
 	if o.Now.IsZero() {
 		if err := conn.QueryRow(ctx, "SELECT now()").Scan(&o.Now); err != nil {
 			return nil, err
 		}
 	}
 	if !o.Before.Before(o.Now) {
-		return nil, &ratelimit.FieldError{Field: "--before", Value: o.Before.UTC().Format(time.RFC3339), Want: "in the past"}
-	}
-	if err := o.To.prepare(ctx); err != nil {
-		return nil, err
-	}
-	if err := checkOwner(ctx, conn); err != nil {
-		return nil, err
+		return nil, beforeError(o.Before, "in the past")
 	}
 	all, err := partitions(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
+	if err := errors.Join(checkOwner(ctx, conn), checkRetention(ctx, conn, o), o.To.prepare(ctx)); err != nil {
+		return nil, err
+	}
 	var days []Day
-	var blocked *problem
 	skipped := 0
 	for _, p := range all {
 		if p.day.Add(dayLength).After(o.Before) {
 			continue
 		}
-		w := work{conn: conn, options: o, partition: p, blocked: blocked, day: Day{Day: dayName(p.day), Partition: p.name, Result: Skipped}}
-		day, err := w.run(ctx)
-		blocked = w.blocked
+		begin := time.Now()
+		day := Day{Day: dayName(p.day), Partition: p.name, Result: Skipped}
+		err := archiveDay(ctx, conn, o, p, &day)
+		day.Seconds = time.Since(begin).Seconds()
+		if err != nil {
+			day.Problem = err.Error()
+			skipped++
+		}
 		days = append(days, day)
 		if o.Done != nil {
 			o.Done(day)
 		}
-		if err != nil {
-			return days, fmt.Errorf("%s: %w", day.Partition, err)
-		}
-		if day.Problem != "" {
-			skipped++
+		// Others may be archived if the reason is about this partition.
+		var known *problem
+		if err != nil && (ctx.Err() != nil || conn.IsClosed() || !errors.As(err, &known) && code(err) == "") {
+			return days, fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
 	if skipped > 0 {
-		err = fmt.Errorf("%d of %d partitions could not be archived as asked", skipped, len(days))
+		return days, fmt.Errorf("%d of %d partitions could not be archived as asked", skipped, len(days))
 	}
-	return days, errors.Join(err, checkRetention(ctx, conn, o))
+	return days, nil
 }
 
-// prepareSession sets the session up and takes the lock.
-func prepareSession(ctx context.Context, conn *pgx.Conn, patience time.Duration) error {
-	for _, setting := range []string{fmt.Sprintf("lock_timeout = %d", max(1, patience.Milliseconds())), "statement_timeout = 0", "idle_session_timeout = 0", "jit = off", "timezone = 'UTC'"} {
-		if _, err := conn.Exec(ctx, "SET "+setting); err != nil {
-			return err
-		}
-	}
-	// The server notices that this process was killed, and frees the lock. Servers on some
-	// systems cannot do that.
-	if _, err := conn.Exec(ctx, "SET client_connection_check_interval = '1s'"); err != nil && ctx.Err() != nil {
-		return err
-	}
-	_, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", lockKey)
-	if busy(err) {
-		return ErrRunning
-	}
-	return err
+func beforeError(before time.Time, want string) error {
+	return &ratelimit.FieldError{Field: "--before", Value: before.UTC().Format(time.RFC3339), Want: want}
 }
 
-// checkOwner returns an error if the role does not own the audit log. Partitions have privileges of
-// their own, which are those of the owner.
+// checkOwner returns an error if the role does not own the audit log: partitions have the privileges of the owner.
 func checkOwner(ctx context.Context, conn *pgx.Conn) error {
 	var role, owner string
-	err := conn.QueryRow(ctx, "SELECT current_user, c.relowner::regrole::text FROM pg_class c WHERE c.oid = to_regclass('rate_limit_audit') AND NOT pg_has_role(c.relowner, 'USAGE')").Scan(&role, &owner)
+	err := conn.QueryRow(ctx, "SELECT current_user, relowner::regrole::text FROM pg_class "+
+		"WHERE oid = to_regclass('rate_limit_audit') AND NOT pg_has_role(relowner, 'USAGE')").Scan(&role, &owner)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
@@ -162,29 +180,37 @@ func checkOwner(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// unlock frees the lock. The end of the session does that too.
-func unlock(ctx context.Context, conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	_, _ = conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", lockKey)
+// checkRetention refuses to drop what the retention keeps. Without Drop, it warns if upkeep may delete days that a
+// failed run left.
+func checkRetention(ctx context.Context, conn *pgx.Conn, o Options) error {
+	var kept time.Time
+	err := conn.QueryRow(ctx, "SELECT $1::timestamptz - least(keep, interval '1000 years') FROM rate_limit_retention WHERE what = 'audit'", o.Now).Scan(&kept)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	case o.Drop && o.Before.After(kept):
+		return beforeError(o.Before, fmt.Sprintf("%s or earlier with --drop: the retention of the audit log (rate_limit_retention) keeps "+
+			"later days in the database. Leave out --drop, or shorten the retention", kept.UTC().Format(time.RFC3339)))
+	case !o.Drop && o.Warn != nil && o.Before.Sub(kept) < margin:
+		o.Warn(beforeError(o.Before, fmt.Sprintf("%s or later. Upkeep deletes days of the audit log after their retention (rate_limit_retention), "+
+			"archived or not, and a week must be left to repair an archive that fails. Archive younger days, or lengthen the retention",
+			kept.Add(margin).UTC().Format(time.RFC3339))))
+	}
+	return nil
 }
 
-// checkRetention warns if upkeep may delete days before they are archived.
-func checkRetention(ctx context.Context, conn *pgx.Conn, o Options) error {
-	var deletedBefore time.Time
-	err := conn.QueryRow(ctx, "SELECT $1::timestamptz - keep FROM rate_limit_retention WHERE what = 'audit'", o.Now).Scan(&deletedBefore)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil
+// problem is a reason why a partition was not archived. Others may be.
+type problem struct{ text string }
+
+func (p *problem) Error() string { return p.text }
+
+// code returns the SQLSTATE of an error, or "".
+func code(err error) string {
+	var e *pgconn.PgError
+	if errors.As(err, &e) {
+		return e.Code
 	}
-	if err != nil || o.Warn == nil || o.Before.Sub(deletedBefore) >= margin {
-		return err
-	}
-	o.Warn(&ratelimit.FieldError{
-		Field: "--before", Value: o.Before.UTC().Format(time.RFC3339),
-		Want: fmt.Sprintf("%s or later. Upkeep deletes days of the audit log after their retention (rate_limit_retention), archived or not, "+
-			"and a week must be left to repair an archive that fails. Archive younger days, or raise the retention: "+
-			"retention { audit ... } in the configuration, or UPDATE rate_limit_retention SET keep = ... WHERE what = 'audit'",
-			deletedBefore.Add(margin).UTC().Format(time.RFC3339)),
-	})
-	return nil
+	return ""
 }

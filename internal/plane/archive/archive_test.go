@@ -97,8 +97,8 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 	want := inDatabase(t, conn, "rate_limit_audit")
 	o := options(t, dir, 1)
 	o.Drop = true
-	if days := run(t, conn, o); days[0].Result != archive.Replaced || days[0].Rows != 1007 {
-		t.Errorf("%+v, want the file replaced by one with 1007 rows", days)
+	if days := run(t, conn, o); days[0].Result != archive.Archived || days[0].Rows != 1007 || !days[0].Dropped {
+		t.Errorf("%+v, want a second file, and 1007 rows dropped", days)
 	}
 	if got := inFiles(t, dir); got != want {
 		t.Errorf("the files have %+v, want %+v", got, want)
@@ -122,7 +122,7 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 			t.Errorf("the files have %+v, want %+v", got, want)
 		}
 	}
-	names := []string{"audit/2026/08/2026-08-01-2.parquet", "audit/2026/08/2026-08-01-3.parquet", "audit/2026/08/2026-08-01.parquet"}
+	names := []string{"audit/2026/08/2026-08-01-2.parquet", "audit/2026/08/2026-08-01-3.parquet", "audit/2026/08/2026-08-01-4.parquet", "audit/2026/08/2026-08-01.parquet"}
 	if got := files(t, dir); !slices.Equal(got, names) {
 		t.Errorf("the files are %q, want %q", got, names)
 	}
@@ -139,14 +139,14 @@ func TestATransactionThatReadsKeepsItsDay(t *testing.T) {
 	o := options(t, t.TempDir(), 3)
 	o.Drop, o.Patience = true, 100*time.Millisecond
 	days, err := archive.Run(t.Context(), conn, o)
-	if err == nil || !strings.Contains(err.Error(), "2 of 3") {
-		t.Errorf("%v, want that 2 of 3 partitions could not be archived", err)
+	if err == nil || !strings.Contains(err.Error(), "1 of 3") {
+		t.Errorf("%v, want that 1 of 3 partitions could not be archived", err)
 	}
-	if got := resultsOf(days); !slices.Equal(got, []archive.Result{archive.Archived, archive.Skipped, archive.Skipped}) {
-		t.Errorf("%q, want the detached day archived", got)
+	if got := resultsOf(days); !slices.Equal(got, []archive.Result{archive.Archived, archive.Archived, archive.Archived}) {
+		t.Errorf("%q, want all days archived", got)
 	}
-	if len(days) == 3 && !strings.Contains(days[2].Problem, partitionName(day(1))) {
-		t.Errorf("the problem is %q, want %s named", days[2].Problem, partitionName(day(1)))
+	if len(days) == 3 && (!strings.Contains(days[1].Problem, partitionName(day(1))) || days[1].Dropped || !days[0].Dropped || !days[2].Dropped) {
+		t.Errorf("the problem is %q, want %s named", days[1].Problem, partitionName(day(1)))
 	}
 	execute(t, reader, "COMMIT")
 	for _, d := range run(t, conn, o) {
@@ -223,25 +223,43 @@ func TestADamagedFileKeepsItsDay(t *testing.T) {
 	}
 }
 
-func TestRowsThatWereDeletedSinceAreToldOf(t *testing.T) {
+// A person is forgotten after the archive: the other rows are known to be in the file.
+func TestRowsThatWereDeletedSince(t *testing.T) {
 	_, conn := open(t)
 	makeDays(t, conn, 1, 1000)
 	dir := t.TempDir()
 	run(t, conn, options(t, dir, 1))
+	want := inFiles(t, dir)
 	execute(t, conn, "DELETE FROM rate_limit_audit WHERE user_id = 'user-1'")
 	for _, drop := range []bool{false, true} {
 		o := options(t, dir, 1)
 		o.Drop = drop
-		if said := problem(t, conn, o); !strings.Contains(said, "changed or deleted") {
-			t.Errorf("%q, want that rows were changed or deleted", said)
+		if days := run(t, conn, o); days[0].Result != archive.Unchanged || days[0].Dropped != drop {
+			t.Errorf("%+v, want no further file", days)
 		}
 	}
-	if n := len(files(t, dir)); n != 1 {
-		t.Errorf("%d files, want 1", n)
+	if got := inFiles(t, dir); got != want {
+		t.Errorf("the files have %+v, want %+v", got, want)
 	}
 }
 
-// A newer version, or an administrator, adds a column. The file has it too, in place of a file of the days before.
+// What the retention keeps stays in the database.
+func TestTheRetentionIsNotDropped(t *testing.T) {
+	_, conn := open(t)
+	makeDays(t, conn, 1, 10)
+	dir := t.TempDir()
+	o := options(t, dir, 1)
+	o.Drop = true
+	execute(t, conn, "UPDATE rate_limit_retention SET keep = '90 days' WHERE what = 'audit'")
+	if days, err := archive.Run(t.Context(), conn, o); err == nil || len(days) > 0 || !strings.Contains(err.Error(), "rate_limit_retention") || !strings.Contains(err.Error(), "--before") {
+		t.Errorf("%+v, %v, want an error of --before that names the retention", days, err)
+	}
+	if n := number(t, conn, "SELECT count(*) FROM rate_limit_audit"); n != 10 || len(files(t, dir)) > 0 {
+		t.Errorf("%d rows and %q, want 10 rows and no file", n, files(t, dir))
+	}
+}
+
+// A newer version, or an administrator, adds a column. The file has it too, and a file from before it does not change.
 func TestAColumnThatIsAddedIsArchived(t *testing.T) {
 	_, conn := open(t)
 	makeDays(t, conn, 2, 1000)
@@ -252,8 +270,8 @@ func TestAColumnThatIsAddedIsArchived(t *testing.T) {
 	execute(t, conn, "UPDATE rate_limit_audit SET number = cost * 7, colour = 'red', price = 1.50 WHERE time >= $1", day(1))
 	o := options(t, dir, 2)
 	o.Drop = true
-	if got := resultsOf(run(t, conn, o)); !slices.Equal(got, []archive.Result{archive.Replaced, archive.Archived}) {
-		t.Errorf("%q, want the first file replaced by one with the columns", got)
+	if got := resultsOf(run(t, conn, o)); !slices.Equal(got, []archive.Result{archive.Unchanged, archive.Archived}) {
+		t.Errorf("%q, want the first day unchanged", got)
 	}
 	if got := inFiles(t, dir); got != want {
 		t.Errorf("the files have %+v, want %+v as the database", got, want)

@@ -4,252 +4,237 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/parquet-go/parquet-go"
 )
 
-// work is what Run does for one partition.
-type work struct {
-	conn      *pgx.Conn
-	options   Options
-	partition partition
-	// blocked is why no partition can be detached, if one before it could not.
-	blocked *problem
-	day     Day // what was done
+// partition is a table with rows of a day, which is a partition of rate_limit_audit or was one.
+type partition struct {
+	oid   uint32
+	name  string
+	table string // with its schema, for SQL
+	day   time.Time
 }
 
-// run archives the partition. It returns an error if Run cannot go on with others.
-func (w *work) run(ctx context.Context) (Day, error) {
-	begin := time.Now()
-	err := w.do(ctx)
-	w.day.Seconds = time.Since(begin).Seconds()
+// partitions returns those of the audit log, the oldest first.
+func partitions(ctx context.Context, conn *pgx.Conn) ([]partition, error) {
+	rows, err := conn.Query(ctx, `SELECT c.oid, c.relname::text, format('%I.%I', c.relnamespace::regnamespace::text, c.relname),
+	to_date(substring(c.relname FROM 18 FOR 8), 'YYYYMMDD')
+FROM pg_class parent JOIN pg_class c ON c.relnamespace = parent.relnamespace AND c.relowner = parent.relowner
+WHERE parent.oid = 'rate_limit_audit'::regclass AND c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
+ORDER BY c.relname`)
+	if err == nil {
+		var all []partition
+		if all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
+			err = row.Scan(&p.oid, &p.name, &p.table, &p.day)
+			return p, err
+		}); err == nil {
+			return all, nil
+		}
+	}
+	if code(err) == "42P01" {
+		err = errors.New("there is no table rate_limit_audit: run caddy pg-ratelimit migrate")
+	}
+	return nil, err
+}
+
+// archiveDay archives a partition in one transaction, and writes what it did to day.
+func archiveDay(ctx context.Context, conn *pgx.Conn, o Options, p partition, day *Day) error {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
-		w.day.Problem = err.Error()
+		return err
 	}
-	// What the server refuses is about this partition, such as a view that needs the table.
-	var known *problem
-	var refused *pgconn.PgError
-	if (errors.As(err, &known) || errors.As(err, &refused) && !w.conn.IsClosed()) && ctx.Err() == nil {
-		err = nil
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // after a commit it does nothing
+	mode := "ACCESS SHARE"
+	if o.Drop {
+		mode = "SHARE"
 	}
-	return w.day, err
-}
-
-// do archives the partition, and drops it if the options say so. A *problem is only about this
-// partition.
-func (w *work) do(ctx context.Context) error {
-	p := w.partition
-	drop := w.options.Drop
+	_, err = tx.Exec(ctx, "LOCK TABLE ONLY "+p.table+" IN "+mode+" MODE")
+	same := false
+	if err == nil {
+		// Another process may have dropped it and made one with the same name.
+		err = tx.QueryRow(ctx, "SELECT coalesce(to_regclass($1)::oid = $2::oid, false)", p.table, p.oid).Scan(&same)
+	}
 	switch {
-	case p.attached && w.blocked != nil && (drop || p.pending):
-		return w.blocked
-	case p.pending:
-		// Writers that began before may still write to it.
-		if err := finalize(ctx, w.conn); err != nil {
-			errors.As(err, &w.blocked)
-			return err
-		}
-	case p.attached && drop:
-		if err := detach(ctx, w.conn, p); err != nil {
-			errors.As(err, &w.blocked)
-			return err
-		}
-	}
-	if !drop {
-		if done, err := w.unchanged(ctx); done || err != nil {
-			return err
-		}
-	}
-	if err := w.archive(ctx); err != nil {
+	case code(err) == "55P03":
+		return &problem{"another transaction locks " + p.name + ": the next run tries again"}
+	case code(err) == "42P01", err == nil && !same:
+		return &problem{p.name + " was dropped meanwhile by another process"}
+	case err != nil:
 		return err
 	}
-	if !drop {
+	if err := store(ctx, tx, o, p, day); err != nil || !o.Drop {
+		return err
+	}
+	return drop(ctx, tx, o, p, day)
+}
+
+// store makes sure that all rows of the partition are in files.
+func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) error {
+	if err := tx.QueryRow(ctx, "SELECT count(*) FROM ONLY "+p.table).Scan(&day.Rows); err != nil {
+		return err
+	}
+	if day.Rows == 0 {
+		day.Result = Empty
 		return nil
 	}
-	if err := dropTable(ctx, w.conn, p, w.day.Rows); err != nil {
-		return err // the next run finds the file
-	}
-	w.day.Dropped = true
-	return nil
-}
-
-// unchanged reports whether there is nothing to do without Drop: the partition is empty, or has as
-// many rows as one of its day's files, from the same first to the same last.
-func (w *work) unchanged(ctx context.Context) (bool, error) {
-	var f Footer
-	p := w.partition
-	err := reading(ctx, w.conn, p, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `SELECT count(*), coalesce((extract(epoch FROM min(time)) * 1000000)::bigint, 0),
-			coalesce((extract(epoch FROM max(time)) * 1000000)::bigint, 0) FROM ONLY `+p.table).Scan(&f.Rows, &f.First, &f.Last)
-	})
-	if err != nil {
-		return false, err
-	}
-	if f.Rows == 0 {
-		w.day.Result = Empty
-		return true, nil
-	}
-	files, err := w.files(ctx)
-	if err != nil {
-		return false, err
-	}
-	for _, file := range files.there {
-		if file.Rows == f.Rows && file.First == f.First && file.Last == f.Last {
-			w.found(Unchanged, file.name, f.Rows, file.size)
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// archive makes sure that there is a file with the rows of the partition, and that it was read.
-func (w *work) archive(ctx context.Context) error {
-	files, err := w.files(ctx)
+	columns, err := columnsOf(ctx, tx, p.table)
 	if err != nil {
 		return err
 	}
-	name := fileOf(w.partition.day, files.free)
-	temporary, err := w.options.To.temporary(name)
+	files, free, err := filesOf(ctx, o.To, p.day)
 	if err != nil {
 		return err
 	}
-	defer closeTemporary(temporary) //nolint:errcheck // it is in its place, or of no use
-	written, err := w.write(ctx, temporary)
-	if err != nil {
-		return err
-	}
-	if written.Rows == 0 {
-		w.day.Result = Empty
-		return nil
-	}
-	for _, file := range files.there {
-		if !file.Equal(written) {
-			continue
-		}
-		if err := w.verify(ctx, file.name, written); err != nil {
-			return err
-		}
-		w.found(Unchanged, file.name, written.Rows, file.size)
-		return nil
-	}
-	result := Archived
-	local, err := fileSource(temporary)
-	if err != nil {
-		return err
-	}
-	older, err := w.contained(ctx, local, files)
-	if err != nil {
-		return err
-	}
-	if older != "" {
-		name, result = older, Replaced
-	}
-	if err := w.options.To.publish(ctx, temporary, name, func(s readableFile) error { return check(s, written) }); err != nil {
-		return err
-	}
-	w.found(result, name, written.Rows, local.size)
-	return nil
-}
-
-func (w *work) found(result Result, name string, rows, bytes int64) {
-	w.day.Result, w.day.File, w.day.Rows, w.day.Bytes = result, name, rows, bytes
-}
-
-// write writes the rows of the partition to a file.
-func (w *work) write(ctx context.Context, to *os.File) (Fingerprint, error) {
-	var writer *fileWriter
-	err := reading(ctx, w.conn, w.partition, func(tx pgx.Tx) error {
-		columns, err := columnsOf(ctx, tx, w.partition.table)
+	// Only the numbers of rows are compared where nothing is dropped: all days of the database are read each time.
+	inFiles, last := int64(0), ""
+	for _, name := range files {
+		n, err := useFile(ctx, o.To, name, func(*parquet.File) error { return nil })
 		if err != nil {
 			return err
 		}
-		writer = newFileWriter(to, w.partition, columns)
-		return readTable(ctx, w.conn, w.partition, columns, writer.add)
-	})
-	if err != nil {
-		return Fingerprint{}, err
+		inFiles, last = inFiles+n, name
 	}
-	return writer.close()
-}
-
-// dayFiles are the files of a day.
-type dayFiles struct {
-	there []dayFile
-	free  int // the first free number
-}
-
-type dayFile struct {
-	name string
-	size int64
-	Footer
-}
-
-// files reads what the files of the day say about themselves.
-func (w *work) files(ctx context.Context) (dayFiles, error) {
-	names, free, err := filesOf(ctx, w.options.To, w.partition.day)
-	if err != nil {
-		return dayFiles{}, err
+	if inFiles == day.Rows && !o.Drop {
+		day.Result, day.File = Unchanged, last
+		return nil
 	}
-	files := dayFiles{free: free}
-	for _, name := range names {
-		err := w.with(ctx, name, false, func(s sourceCloser) error {
-			footer, err := readFooter(s)
-			files.there = append(files.there, dayFile{name, s.Size(), footer})
+	known := map[digest]int{}
+	for _, name := range files {
+		if _, err := useFile(ctx, o.To, name, func(f *parquet.File) error { return addDigests(f, known) }); err != nil {
 			return err
-		})
-		if err != nil {
-			return files, err
 		}
 	}
-	return files, nil
+	// A row is new if it is in no file. Each row of a file stands for one row of the table.
+	isNew := func(left map[digest]int) func(digest) bool {
+		return func(d digest) bool {
+			left[d]--
+			return left[d] < 0
+		}
+	}
+	name := fileOf(p.day, free)
+	f, err := o.To.temporary(name)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_ = f.Close()
+		_ = os.Remove(f.Name()) // unless it is in its place
+	}()
+	rows, err := writeFile(ctx, tx, f, p, columns, isNew(maps.Clone(known)))
+	if err != nil {
+		return err
+	}
+	if rows == 0 {
+		day.Result, day.File = Unchanged, last
+		return nil
+	}
+	if err := compare(ctx, tx, f, p, columns, isNew(known)); err != nil {
+		return fmt.Errorf("%s was read back: %w", f.Name(), err)
+	}
+	if day.Bytes, err = f.Seek(0, io.SeekEnd); err != nil {
+		return err
+	}
+	if err := o.To.store(ctx, f, day.Bytes, name); err != nil {
+		return fmt.Errorf("storing %s: %w", name, err)
+	}
+	day.Result, day.File = Archived, name
+	return nil
 }
 
-// with opens a file of the destination for a function. An error of the function is a problem with
-// the file.
-func (w *work) with(ctx context.Context, name string, whole bool, do func(sourceCloser) error) error {
-	s, err := w.options.To.open(ctx, name, whole)
+// useFile opens a file of the destination for a function, and returns how many rows it has.
+func useFile(ctx context.Context, to Destination, name string, do func(*parquet.File) error) (int64, error) {
+	s, err := to.open(ctx, name)
 	if err != nil {
-		return fmt.Errorf("opening %s: %w", name, err)
+		return 0, fmt.Errorf("opening %s: %w", name, err)
 	}
 	defer s.Close()
-	if err := do(s); err != nil {
-		return errors.Join(ctx.Err(), &problem{fmt.Sprintf("%s cannot be used: %v. Move it away, and the next run writes the day anew", name, err)})
+	f, err := openFile(s, s.Size())
+	if err == nil {
+		err = do(f)
 	}
-	return nil
+	if err != nil {
+		return 0, &problem{"reading " + name + ": " + err.Error()}
+	}
+	return f.NumRows(), nil
 }
 
-// verify reads a file that an earlier run wrote.
-func (w *work) verify(ctx context.Context, name string, want Fingerprint) error {
-	return w.with(ctx, name, true, func(s sourceCloser) error { return check(s, want) })
-}
+// dropWait is how long others wait for the lock on the audit log, at a time.
+const dropWait = 100 * time.Millisecond
 
-// contained returns the file whose rows are all among those of the new file, so that the new one
-// can replace it; "" if no file of the day has a row of the new one. Rows are only ever added to
-// a partition: a file with fewer was written before the last of them came.
-func (w *work) contained(ctx context.Context, written readableFile, files dayFiles) (string, error) {
-	older := ""
-	for _, file := range files.there {
-		var common int64
-		err := w.with(ctx, file.name, true, func(s sourceCloser) error {
-			var err error
-			common, err = overlap(s, written)
+// drop drops the table and commits. It tries again for as long as it may wait, since a reader of the audit log may
+// keep it from its lock.
+func drop(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) error {
+	if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", dropWait.Milliseconds())); err != nil {
+		return err
+	}
+	for end := time.Now().Add(o.Patience); ; {
+		attempt, err := tx.Begin(ctx) // a savepoint
+		if err != nil {
 			return err
-		})
-		switch {
-		case err != nil:
-			return "", err
-		case common == 0:
-		case common < file.Rows:
-			return "", &problem{fmt.Sprintf("%s has %d rows, of which the table has only %d: rows were changed or deleted since it was written. Move the file away, and the next run writes the day anew",
-				file.name, file.Rows, common)}
-		case older != "":
-			return "", &problem{fmt.Sprintf("the table has the rows of both %s and %s: move them away, and the next run writes the day anew", older, file.name)}
-		default:
-			older = file.name
+		}
+		if _, err = attempt.Exec(ctx, "DROP TABLE "+p.table); err == nil {
+			if err = tx.Commit(ctx); err == nil {
+				day.Dropped = true
+			}
+			return err
+		}
+		if rolled := attempt.Rollback(ctx); rolled != nil || code(err) != "55P03" {
+			return errors.Join(err, rolled)
+		}
+		if time.Now().After(end) {
+			return &problem{p.name + " is not dropped, since a transaction uses it or the audit log: the next run tries again"}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(dropWait):
 		}
 	}
-	return older, nil
+}
+
+// dayLength is the length of a day in UTC.
+const dayLength = 24 * time.Hour
+
+func dayName(day time.Time) string { return day.Format(time.DateOnly) }
+
+const extension = ".parquet"
+
+// fileOf returns the name of the nth file of a day, from 1.
+func fileOf(day time.Time, n int) string {
+	number := ""
+	if n > 1 {
+		number = "-" + strconv.Itoa(n)
+	}
+	return path.Join("audit", day.Format("2006/01"), dayName(day)+number+extension)
+}
+
+// filesOf returns the files of a day, and the first number that is free.
+func filesOf(ctx context.Context, to Destination, day time.Time) (names []string, free int, err error) {
+	stem := strings.TrimSuffix(fileOf(day, 1), extension)
+	all, err := to.list(ctx, stem)
+	if err != nil {
+		return nil, 0, fmt.Errorf("listing the files of %s: %w", dayName(day), err)
+	}
+	free = 1
+	for _, name := range all {
+		n := 1
+		if number, ok := strings.CutPrefix(strings.TrimSuffix(name, extension), stem+"-"); ok {
+			n, _ = strconv.Atoi(number) // fileOf has no such name then
+		}
+		if name == fileOf(day, n) {
+			names, free = append(names, name), max(free, n+1)
+		}
+	}
+	slices.Sort(names)
+	return names, free, nil
 }

@@ -2,113 +2,84 @@ package archive
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
-	"slices"
-	"strconv"
+	"path/filepath"
+	"runtime"
 	"strings"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Destination is where files are: a folder or a bucket of S3. Names of files are relative to it
-// and have slashes.
+// Destination is where files are: a folder or a bucket of S3. Names of files are relative to it and have slashes.
 type Destination interface {
-	// String is the destination for people. It has no secret.
-	String() string
-
-	// prepare checks that the destination is there, and removes what a run left that ended
-	// before its file was complete.
+	// prepare checks that the destination is there.
 	prepare(ctx context.Context) error
-	// temporary makes the file in which the file of that name is written at first.
-	temporary(name string) (*os.File, error)
-	// publish gives the temporary file its name, as a whole. It replaces a file of that
-	// name. Then the file is what verify accepts, or publish returns an error and removes it.
-	publish(ctx context.Context, f *os.File, name string, verify func(readableFile) error) error
-	// list returns the names that begin with prefix, which has the folder at least.
+	// list returns the names that begin with prefix.
 	list(ctx context.Context, prefix string) ([]string, error)
-	// remove removes a file.
-	remove(ctx context.Context, name string) error
-	// open opens a file. A file that is read as a whole may be copied to this machine first.
-	open(ctx context.Context, name string, whole bool) (sourceCloser, error)
+	// open opens a file.
+	open(ctx context.Context, name string) (source, error)
+	// temporary makes the file that is to get a name.
+	temporary(name string) (*os.File, error)
+	// store gives the temporary file its name, as a whole. A file of that name is an error.
+	store(ctx context.Context, f *os.File, size int64, name string) error
 }
 
-type sourceCloser interface {
-	readableFile
+// source is a file that can be read.
+type source interface {
+	io.ReaderAt
 	io.Closer
+	Size() int64
 }
 
 const scheme = "s3://"
 
-// NewDestination returns the destination that a text names: s3://bucket/prefix, or a folder. A
-// folder must exist: a file system that is not mounted should not fill the disk below. The
-// environment has the credentials for S3, as S3 says. No error contains them.
+// NewDestination returns the destination that a text names: s3://bucket/prefix, or a folder. A folder must exist: a
+// file system that is not mounted should not fill the disk below. No error contains credentials.
 func NewDestination(to string) (Destination, error) {
 	switch {
 	case strings.HasPrefix(to, scheme):
-		return newS3(to, os.Getenv)
+		return newS3(to)
 	case to == "" || strings.Contains(to, "://"):
 		return nil, &ratelimit.FieldError{Field: "--to", Want: "s3://BUCKET/PREFIX or a folder"}
 	}
-	return newDirectory(to)
-}
-
-// dayLength is the length of a day in UTC.
-const dayLength = 24 * time.Hour
-
-func dayName(day time.Time) string { return day.Format(time.DateOnly) }
-
-const extension = ".parquet"
-
-// folder is the one folder of an archive.
-const folder = "audit"
-
-// fileOf returns the name of the nth file of a day, from 1.
-func fileOf(day time.Time, n int) string {
-	number := ""
-	if n > 1 {
-		number = "-" + strconv.Itoa(n)
-	}
-	return path.Join(folder, day.Format("2006/01"), dayName(day)+number+extension)
-}
-
-// numberOf returns the number in a name that fileOf makes. ok is false for any other name.
-func numberOf(name string) (n int, ok bool) {
-	base := strings.TrimSuffix(path.Base(name), extension)
-	if len(base) < len(time.DateOnly) {
-		return 0, false
-	}
-	day, err := time.Parse(time.DateOnly, base[:len(time.DateOnly)])
-	n = 1
-	if number := base[len(time.DateOnly):]; err == nil && number != "" {
-		n, err = strconv.Atoi(strings.TrimPrefix(number, "-"))
-	}
-	return n, err == nil && fileOf(day, n) == name
-}
-
-// filesOf returns the files of a day that are there, in the order of their numbers, and the
-// first free number.
-func filesOf(ctx context.Context, d Destination, day time.Time) (names []string, free int, err error) {
-	all, err := d.list(ctx, strings.TrimSuffix(fileOf(day, 1), extension))
+	root, err := filepath.Abs(to)
 	if err != nil {
-		return nil, 0, fmt.Errorf("listing the files of %s: %w", dayName(day), err)
+		return nil, fmt.Errorf("--to: %w", err)
 	}
-	numbers := make([]int, 0, len(all))
-	for _, name := range all {
-		if n, ok := numberOf(name); ok {
-			numbers = append(numbers, n)
+	return directory(root), directory(root).prepare(context.Background())
+}
+
+// directory is a folder as a destination.
+type directory string
+
+func (d directory) path(name string) string {
+	return filepath.Join(string(d), filepath.FromSlash(name))
+}
+
+func (d directory) prepare(context.Context) error {
+	if info, err := os.Stat(string(d)); err != nil || !info.IsDir() {
+		return &ratelimit.FieldError{Field: "--to", Value: string(d), Want: "s3://BUCKET/PREFIX or a folder that exists"}
+	}
+	return nil
+}
+
+func (d directory) list(_ context.Context, prefix string) ([]string, error) {
+	found, err := os.ReadDir(d.path(path.Dir(prefix)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var names []string
+	for _, e := range found {
+		if name := path.Join(path.Dir(prefix), e.Name()); strings.HasPrefix(name, prefix) {
+			names = append(names, name)
 		}
 	}
-	slices.Sort(numbers)
-	free = 1
-	for _, n := range numbers {
-		names = append(names, fileOf(day, n))
-		free = n + 1
-	}
-	return names, free, nil
+	return names, err
 }
 
 // file is a file of this machine as a source.
@@ -119,10 +90,44 @@ type file struct {
 
 func (f file) Size() int64 { return f.size }
 
-func fileSource(f *os.File) (file, error) {
+func (d directory) open(_ context.Context, name string) (source, error) {
+	f, err := os.Open(d.path(name))
+	if err != nil {
+		return nil, err
+	}
 	info, err := f.Stat()
 	if err != nil {
-		return file{}, err
+		return nil, errors.Join(err, f.Close())
 	}
 	return file{f, info.Size()}, nil
+}
+
+func (d directory) temporary(name string) (*os.File, error) {
+	p := d.path(name)
+	if err := os.MkdirAll(filepath.Dir(p), 0o750); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(p+".tmp", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+}
+
+func (d directory) store(_ context.Context, f *os.File, _ int64, name string) error {
+	if _, err := os.Lstat(d.path(name)); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(fs.ErrExist, err)
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), d.path(name)); err != nil || runtime.GOOS == "windows" { // which cannot sync a folder
+		return err
+	}
+	// Each folder may be new, and is an entry of the one above.
+	for folder := path.Dir(name); ; folder = path.Dir(folder) {
+		opened, err := os.Open(d.path(folder))
+		if err == nil {
+			err = errors.Join(opened.Sync(), opened.Close())
+		}
+		if err != nil || folder == "." {
+			return err
+		}
+	}
 }

@@ -1,171 +1,325 @@
 package archive
 
 import (
-	"encoding/json"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/parquet-go/parquet-go"
 )
+
+// readTable calls read for each row of a partition, in the order of their place in the table. read may keep nothing
+// of the row.
+func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column, read func(parquet.Row) error) error {
+	names := make([]string, len(columns))
+	targets := make([]any, len(columns))
+	for i, c := range columns {
+		names[i], targets[i] = c.sql(), c.kind().target()
+	}
+	// The description of the result lets the server send it in the binary form.
+	result, err := tx.Query(ctx, "SELECT "+strings.Join(names, ", ")+" FROM ONLY "+p.table, pgx.QueryExecModeDescribeExec)
+	if err != nil {
+		return err
+	}
+	var row parquet.Row
+	_, err = pgx.ForEachRow(result, targets, func() error {
+		row = row[:0]
+		for i, c := range columns {
+			var err error
+			if row, err = c.appendTo(row, i, targets[i]); err != nil {
+				return err
+			}
+		}
+		return read(row)
+	})
+	return err
+}
 
 // The memory that a file takes is that of one group of rows.
 const (
 	groupRows       = 50_000
 	pageBytes       = 256 << 10
-	batchRows       = 256     // that are written at once
 	dictionaryBytes = 1 << 20 // a column with more different values is not stored as a dictionary
+	readBytes       = 1 << 20 // that are read at once of a column
 )
 
-// footerKey is the key of the Footer in the metadata of a file.
-const footerKey = "pg_ratelimit"
-
-// Footer is what a file says about itself, as JSON in its metadata.
-type Footer struct {
-	Day       string `json:"day"`       // such as 2026-08-01, in UTC
-	Partition string `json:"partition"` // the name of the table
-	Fingerprint
-}
-
-// fileWriter writes a file.
-type fileWriter struct {
-	parquet *parquet.GenericWriter[any]
-	batch   []parquet.Row // of which the first waiting rows are not written yet
-	waiting int
-	hasher  *hasher
-	day     time.Time
-	footer  Footer
-}
-
-func newFileWriter(to io.Writer, p partition, columns []column) *fileWriter {
-	schema := schemaOf("rate_limit_audit", columns)
-	w := parquet.NewGenericWriter[any](to, schema,
+// writeFile writes the rows that are new to a file, and returns how many they are. A row of another day is an error.
+func writeFile(ctx context.Context, tx pgx.Tx, to io.Writer, p partition, columns []column, isNew func(digest) bool) (rows int64, err error) {
+	w := parquet.NewGenericWriter[any](to, schemaOf("rate_limit_audit", columns),
 		parquet.Compression(&parquet.Zstd),
 		parquet.MaxRowsPerRowGroup(groupRows),
 		parquet.PageBufferSize(pageBytes),
 		parquet.DictionaryMaxBytes(dictionaryBytes),
 		parquet.DataPageStatistics(true),
-		parquet.SortingWriterConfig(parquet.SortingColumns(parquet.Ascending("time"))),
 		parquet.CreatedBy("pg_ratelimit", "", ""),
 	)
-	names := make([]string, len(columns))
-	for i, c := range columns {
-		names[i] = c.name
-	}
-	return &fileWriter{parquet: w, batch: make([]parquet.Row, batchRows), hasher: newHasher(names), day: p.day, footer: Footer{Day: dayName(p.day), Partition: p.name}}
+	h := hasher{names: namesOf(w.Schema())}
+	err = readTable(ctx, tx, p, columns, func(row parquet.Row) error {
+		t := time.UnixMicro(row[slices.Index(h.names, "time")].Int64()).UTC()
+		if t.Before(p.day) || !t.Before(p.day.Add(dayLength)) {
+			return &problem{fmt.Sprintf("the table has a row of %s: must be of %s only", t.Format(time.RFC3339), dayName(p.day))}
+		}
+		if !isNew(h.digest(row)) {
+			return nil
+		}
+		rows++
+		_, err := w.WriteRows([]parquet.Row{row})
+		return err
+	})
+	return rows, errors.Join(err, w.Close())
 }
 
-// add writes a row. A row of another day is an error.
-func (w *fileWriter) add(r parquet.Row) error {
-	if t := time.UnixMicro(w.hasher.rowTime(r)).UTC(); t.Before(w.day) || !t.Before(w.day.Add(dayLength)) {
-		return &problem{fmt.Sprintf("the table has a row of %s: must be of %s only", t.Format(time.RFC3339), dayName(w.day))}
+// compare reads the rows of the partition that are new again, and compares each value with the file.
+func compare(ctx context.Context, tx pgx.Tx, written *os.File, p partition, columns []column, isNew func(digest) bool) error {
+	info, err := written.Stat()
+	if err != nil {
+		return err
 	}
-	row := &w.batch[w.waiting]
-	*row = append((*row)[:0], r...)
-	w.hasher.add(*row)
-	if w.waiting++; w.waiting == batchRows {
-		return w.flush()
+	f, err := openFile(written, info.Size())
+	if err != nil {
+		return err
 	}
-	return nil
-}
-
-func (w *fileWriter) flush() error {
-	_, err := w.parquet.WriteRows(w.batch[:w.waiting])
-	w.waiting = 0
+	reader := parquet.NewGenericReader[any](f, f.Schema())
+	defer reader.Close()
+	h := hasher{names: namesOf(f.Schema())}
+	read := make([]parquet.Row, 1)
+	rows := int64(0)
+	err = readTable(ctx, tx, p, columns, func(row parquet.Row) error {
+		if !isNew(h.digest(row)) {
+			return nil
+		}
+		rows++
+		if n, err := reader.ReadRows(read); n != 1 {
+			return errors.Join(&problem{"it has fewer rows than the table"}, err)
+		}
+		for i, v := range row {
+			same := i < len(read[0]) && parquet.DeepEqual(v, read[0][i])
+			if !same {
+				return &problem{fmt.Sprintf("row %d has another value in the column %s than the table", rows, h.names[v.Column()])}
+			}
+		}
+		return nil
+	})
+	if err == nil && rows != f.NumRows() {
+		err = &problem{"it has more rows than the table"}
+	}
 	return err
 }
 
-// close completes the file.
-func (w *fileWriter) close() (Fingerprint, error) {
-	f := w.hasher.fingerprint()
-	w.footer.Fingerprint = f
-	footer, err := json.Marshal(w.footer)
-	if err != nil {
-		return f, err
-	}
-	w.parquet.SetKeyValueMetadata(footerKey, string(footer))
-	return f, errors.Join(w.flush(), w.parquet.Close())
-}
-
-// readableFile is a file that can be read.
-type readableFile interface {
-	io.ReaderAt
-	Size() int64
-}
-
-// readFooter reads only the end of a file.
-func readFooter(s readableFile) (Footer, error) {
-	var footer Footer
-	f, err := parquet.OpenFile(s, s.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))
-	if err != nil {
-		return footer, err
-	}
-	value, ok := f.Lookup(footerKey)
-	if !ok {
-		return footer, errors.New("it has no " + footerKey + " in its metadata, so pg-ratelimit did not write it")
-	}
-	return footer, json.Unmarshal([]byte(value), &footer)
-}
-
-func openFile(s readableFile) (*parquet.File, error) {
-	return parquet.OpenFile(s, s.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(pageBytes))
+func openFile(r io.ReaderAt, size int64) (*parquet.File, error) {
+	return parquet.OpenFile(r, size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(readBytes))
 }
 
 // namesOf are the names of the columns of a file.
-func namesOf(f *parquet.File) []string {
+func namesOf(s *parquet.Schema) []string {
 	var names []string
-	for _, path := range f.Schema().Columns() {
+	for _, path := range s.Columns() {
 		names = append(names, path[0])
 	}
 	return names
 }
 
-// readRows calls read for each row of a file, in their order. The row is valid until read returns.
-func readRows(f *parquet.File, read func(parquet.Row) error) error {
+// addDigests counts the rows of a file by their digests.
+func addDigests(f *parquet.File, known map[digest]int) error {
 	reader := parquet.NewGenericReader[any](f, f.Schema())
 	defer reader.Close()
+	h := hasher{names: namesOf(f.Schema())}
 	_, err := parquet.CopyRows(parquet.RowWriterFunc(func(rows []parquet.Row) (int, error) {
 		for _, row := range rows {
-			if err := read(row); err != nil {
-				return 0, err
-			}
+			known[h.digest(row)]++
 		}
 		return len(rows), nil
 	}), reader)
 	return err
 }
 
-// fingerprintOf reads all rows of a file.
-func fingerprintOf(s readableFile) (Fingerprint, error) {
-	f, err := openFile(s)
-	if err != nil {
-		return Fingerprint{}, err
-	}
-	h := newHasher(namesOf(f))
-	err = readRows(f, func(row parquet.Row) error {
-		h.add(row)
-		return nil
-	})
-	return h.fingerprint(), err
+// digest stands for the values of a row. Two rows with one digest are equal.
+type digest [16]byte
+
+// hasher makes digests.
+type hasher struct {
+	names []string // of the columns
+	value []byte
 }
 
-// check reads a file and compares its rows, and what it says about itself, with those that it
-// should have.
-func check(s readableFile, want Fingerprint) error {
-	got, err := fingerprintOf(s)
+// digest returns that of a row. NULL is left out, so that a file from before a column was added has the same.
+func (h *hasher) digest(row parquet.Row) digest {
+	h.value = h.value[:0]
+	for _, v := range row {
+		if v.IsNull() && v.DefinitionLevel() == 0 {
+			continue
+		}
+		h.value = append(append(h.value, h.names[v.Column()]...), 0, byte(v.DefinitionLevel()))
+		if !v.IsNull() {
+			text := v.Bytes()
+			h.value = append(binary.AppendUvarint(h.value, uint64(len(text))), text...)
+		}
+	}
+	sum := sha256.Sum256(h.value)
+	return digest(sum[:16])
+}
+
+// column is a column of a table. A file has a column with the same name.
+type column struct {
+	name, sqlType string
+	notNull       bool
+}
+
+// valueKind is how the values of a type of Postgres are in a file.
+type valueKind struct {
+	field  reflect.Type // of a field, for the schema
+	tag    string       // of the field
+	target func() any   // makes what a value of the database is read into
+}
+
+// kinds has the types with a kind of their own. All others are text.
+var kinds = map[string]valueKind{
+	"timestamp with time zone": {reflect.TypeFor[time.Time](), "timestamp(microsecond),delta", func() any { return new(pgtype.Timestamptz) }},
+	"date":                     {reflect.TypeFor[int32](), "date", func() any { return new(pgtype.Date) }},
+	"bigint":                   {reflect.TypeFor[int64](), "dict", func() any { return new(pgtype.Int8) }},
+	"integer":                  {reflect.TypeFor[int32](), "dict", func() any { return new(pgtype.Int4) }},
+	"double precision":         {reflect.TypeFor[float64](), "dict", func() any { return new(pgtype.Float8) }},
+	"text[]":                   {reflect.TypeFor[[]*string](), "list", func() any { return new([]*string) }},
+	"bigint[]":                 {reflect.TypeFor[[]*int64](), "list", func() any { return new([]*int64) }},
+}
+
+var textKind = valueKind{reflect.TypeFor[string](), "dict", func() any { return new(pgtype.Text) }}
+
+func (c column) kind() valueKind {
+	if k, ok := kinds[c.sqlType]; ok {
+		return k
+	}
+	return textKind
+}
+
+func (c column) list() bool { return strings.HasSuffix(c.kind().tag, "list") }
+
+// sql is the value of the column, for SQL.
+func (c column) sql() string {
+	name := pgx.Identifier{c.name}.Sanitize()
+	_, own := kinds[c.sqlType]
+	switch {
+	case own:
+		return name
+	case c.sqlType == "inet": // only its text says whether an address is a network
+		return "abbrev(" + name + ")"
+	}
+	return name + "::text"
+}
+
+// columnsOf returns the columns of a table in their order.
+func columnsOf(ctx context.Context, tx pgx.Tx, table string) ([]column, error) {
+	rows, err := tx.Query(ctx, `SELECT attname::text, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute
+WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum`, table)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if !got.Equal(want) {
-		return errors.New(got.difference(want))
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c column, err error) {
+		err = row.Scan(&c.name, &c.sqlType, &c.notNull)
+		if err == nil && strings.ContainsAny(c.name, ",\"`\\") {
+			err = &problem{fmt.Sprintf("%s has a column %q: the name must not have a comma, a quotation mark or a backslash", table, c.name)}
+		}
+		return c, err
+	})
+}
+
+// schemaOf is the schema of a file. A struct keeps the order of the columns.
+func schemaOf(table string, columns []column) *parquet.Schema {
+	fields := make([]reflect.StructField, len(columns))
+	for i, c := range columns {
+		k := c.kind()
+		tag, element := c.name, ""
+		switch {
+		case c.list():
+			tag += ",optional"
+			element = ` parquet-element:",optional,dict"`
+		case !c.notNull:
+			tag += ",optional"
+			k.field = reflect.PointerTo(k.field)
+		}
+		fields[i] = reflect.StructField{Name: fmt.Sprintf("F%d", i), Type: k.field, Tag: reflect.StructTag(`parquet:"` + tag + "," + k.tag + `"` + element)}
 	}
-	footer, err := readFooter(s)
-	if err != nil {
-		return err
+	return parquet.NewSchema(table, parquet.SchemaOf(reflect.New(reflect.StructOf(fields)).Interface()))
+}
+
+// Definition levels of a list. Any list and any of its elements may be NULL. The level of any other
+// value is 1 if its column may be NULL, else 0. The level of NULL is 0.
+const (
+	levelEmptyList   = 1
+	levelNullElement = 2
+	levelElement     = 3
+)
+
+// appendTo appends a value that was read from the database to a row. i is the number of the column.
+func (c column) appendTo(row parquet.Row, i int, target any) (parquet.Row, error) {
+	value := parquet.NullValue()
+	switch v := target.(type) {
+	case *pgtype.Timestamptz:
+		if v.InfinityModifier != pgtype.Finite {
+			return row, &problem{"the column " + c.name + " has a time that is infinite"}
+		}
+		if v.Valid {
+			value = parquet.ValueOf(v.Time.UnixMicro())
+		}
+	case *pgtype.Date:
+		if v.InfinityModifier != pgtype.Finite {
+			return row, &problem{"the column " + c.name + " has a date that is infinite"}
+		}
+		if v.Valid {
+			value = parquet.ValueOf(int32(v.Time.Unix() / int64(dayLength/time.Second)))
+		}
+	case *pgtype.Int8:
+		if v.Valid {
+			value = parquet.ValueOf(v.Int64)
+		}
+	case *pgtype.Int4:
+		if v.Valid {
+			value = parquet.ValueOf(v.Int32)
+		}
+	case *pgtype.Float8:
+		if v.Valid {
+			value = parquet.ValueOf(v.Float64)
+		}
+	case *pgtype.Text:
+		if v.Valid {
+			value = parquet.ValueOf(v.String)
+		}
+	case *[]*string:
+		return appendList(row, i, *v), nil
+	case *[]*int64:
+		return appendList(row, i, *v), nil
 	}
-	if !footer.Equal(want) {
-		return errors.New("its metadata do not agree with its rows")
+	level := 1
+	if c.notNull || value.IsNull() {
+		level = 0
 	}
-	return nil
+	return append(row, value.Level(0, level, i)), nil
+}
+
+// appendList appends a list that may be NULL, with elements that may be NULL.
+func appendList[T string | int64](row parquet.Row, column int, list []*T) parquet.Row {
+	switch {
+	case list == nil:
+		return append(row, parquet.NullValue().Level(0, 0, column))
+	case len(list) == 0:
+		return append(row, parquet.NullValue().Level(0, levelEmptyList, column))
+	}
+	for i, element := range list {
+		value, level := parquet.NullValue(), levelNullElement
+		if element != nil {
+			value, level = parquet.ValueOf(*element), levelElement
+		}
+		row = append(row, value.Level(min(i, 1), level, column))
+	}
+	return row
 }

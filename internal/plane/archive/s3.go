@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"path"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -25,8 +27,9 @@ type s3 struct {
 }
 
 const (
-	uploadThreads  = 2
-	cleanupTimeout = 5 * time.Second
+	uploadThreads = 2
+	// roleTimeout bounds each request for the credentials of a role, which many machines lack.
+	roleTimeout = 5 * time.Second
 )
 
 // newS3 returns the bucket and the prefix in s3://BUCKET/PREFIX as a destination. The environment
@@ -39,20 +42,18 @@ const (
 //   - AWS_REGION or AWS_DEFAULT_REGION
 //   - AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL: the address of another server than Amazon's, such
 //     as https://s3.example.com. The name of the bucket is in the path then.
-func newS3(to string, env func(string) string) (Destination, error) {
+func newS3(to string) (Destination, error) {
 	bucket, prefix, _ := strings.Cut(strings.TrimPrefix(to, scheme), "/")
 	if bucket == "" || strings.ContainsAny(to, "?#@") {
 		return nil, &ratelimit.FieldError{Field: "--to", Want: "s3://BUCKET/PREFIX, with the credentials in the environment"}
 	}
-	endpoint, secure, err := endpoint(env)
+	endpoint, secure, err := endpoint()
 	if err != nil {
 		return nil, err
 	}
-	creds, err := s3Credentials(env)
-	if err != nil {
-		return nil, err
-	}
-	region, lookup := firstOf(env, "AWS_REGION", "AWS_DEFAULT_REGION"), minio.BucketLookupAuto
+	creds := credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{},
+		&credentials.IAM{Client: &http.Client{Timeout: roleTimeout}}})
+	region, lookup := firstOf("AWS_REGION", "AWS_DEFAULT_REGION"), minio.BucketLookupAuto
 	if endpoint != amazon {
 		lookup = minio.BucketLookupPath
 		if region == "" {
@@ -70,9 +71,9 @@ func newS3(to string, env func(string) string) (Destination, error) {
 const amazon = "s3.amazonaws.com"
 
 // endpoint is the host of the server, and whether to use TLS.
-func endpoint(env func(string) string) (host string, secure bool, err error) {
+func endpoint() (host string, secure bool, err error) {
 	for _, name := range []string{"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"} {
-		text := env(name)
+		text := os.Getenv(name)
 		if text == "" {
 			continue
 		}
@@ -85,9 +86,9 @@ func endpoint(env func(string) string) (host string, secure bool, err error) {
 	return amazon, true, nil
 }
 
-func firstOf(env func(string) string, names ...string) string {
+func firstOf(names ...string) string {
 	for _, name := range names {
-		if value := env(name); value != "" {
+		if value := os.Getenv(name); value != "" {
 			return value
 		}
 	}
@@ -98,7 +99,7 @@ func (s *s3) String() string { return scheme + path.Join(s.bucket, s.prefix) }
 
 func (s *s3) key(name string) string { return path.Join(s.prefix, name) }
 
-// prepare checks the bucket, and removes unfinished uploads.
+// prepare checks the bucket.
 func (s *s3) prepare(ctx context.Context) error {
 	there, err := s.client.BucketExists(ctx, s.bucket)
 	if err != nil {
@@ -107,54 +108,24 @@ func (s *s3) prepare(ctx context.Context) error {
 	if !there {
 		return &ratelimit.FieldError{Field: "--to", Value: s.String(), Want: "a bucket that exists, in the region of AWS_REGION"}
 	}
-	for upload := range s.client.ListIncompleteUploads(ctx, s.bucket, s.key(folder)+"/", true) {
-		if upload.Err != nil {
-			// The credentials need not allow this. What is left takes space and does no harm.
-			return ctx.Err()
-		}
-		if err := s.client.RemoveIncompleteUpload(ctx, s.bucket, upload.Key); err != nil {
-			return ctx.Err()
-		}
-	}
 	return nil
 }
 
-// temporary makes a file of this machine.
-func (s *s3) temporary(string) (*os.File, error) { return disappearing() }
-
-func (s *s3) publish(ctx context.Context, f *os.File, name string, verify func(readableFile) error) error {
-	local, err := fileSource(f)
-	if err != nil {
-		return err
+// temporary makes a file of this machine, which disappears when the process ends.
+func (s *s3) temporary(string) (*os.File, error) {
+	f, err := os.CreateTemp("", "pg-ratelimit-archive-*"+extension)
+	if err == nil {
+		_ = os.Remove(f.Name()) // Windows cannot do that while the file is open
 	}
-	_, err = s.client.PutObject(ctx, s.bucket, s.key(name), io.NewSectionReader(f, 0, local.size), local.size, minio.PutObjectOptions{
-		ContentType: "application/vnd.apache.parquet",
-		NumThreads:  uploadThreads,
+	return f, err
+}
+
+// store uploads the file. The server compares it with its checksums.
+func (s *s3) store(ctx context.Context, f *os.File, size int64, name string) error {
+	_, err := s.client.PutObject(ctx, s.bucket, s.key(name), io.NewSectionReader(f, 0, size), size, minio.PutObjectOptions{
+		ContentType: "application/vnd.apache.parquet", NumThreads: uploadThreads, SendContentMd5: true,
 	})
-	if err != nil {
-		s.cleanup(ctx, func(ctx context.Context) error {
-			return s.client.RemoveIncompleteUpload(ctx, s.bucket, s.key(name))
-		})
-		return fmt.Errorf("uploading %s: %w", name, err)
-	}
-	back, err := s.open(ctx, name, true)
-	if err != nil {
-		return fmt.Errorf("reading %s back: %w", name, err)
-	}
-	defer back.Close()
-	if err := verify(back); err != nil {
-		s.cleanup(ctx, func(ctx context.Context) error { return s.remove(ctx, name) })
-		return fmt.Errorf("%s was read back: %w", name, err)
-	}
-	return nil
-}
-
-// cleanup does something also after the run was interrupted. If it fails, the next run does it,
-// or finds that the file is not what it must be.
-func (s *s3) cleanup(ctx context.Context, do func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-	defer cancel()
-	_ = do(ctx)
+	return err
 }
 
 func (s *s3) list(ctx context.Context, prefix string) ([]string, error) {
@@ -172,48 +143,22 @@ func (s *s3) list(ctx context.Context, prefix string) ([]string, error) {
 	return names, ctx.Err()
 }
 
-func (s *s3) remove(ctx context.Context, name string) error {
-	return s.client.RemoveObject(ctx, s.bucket, s.key(name), minio.RemoveObjectOptions{})
-}
-
-func (s *s3) open(ctx context.Context, name string, whole bool) (sourceCloser, error) {
+func (s *s3) open(ctx context.Context, name string) (source, error) {
 	object, err := s.client.GetObject(ctx, s.bucket, s.key(name), minio.GetObjectOptions{})
 	if err != nil {
 		return nil, err
 	}
-	if !whole {
-		info, err := object.Stat()
-		if err != nil {
-			_ = object.Close() // the first error says more
-			return nil, err
-		}
-		return remote{object, info.Size}, nil
-	}
-	defer object.Close()
-	f, err := disappearing()
+	info, err := object.Stat()
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, object.Close())
 	}
-	_, err = io.Copy(f, object)
-	var local file
-	if err == nil {
-		local, err = fileSource(f)
-	}
-	if err != nil {
-		return nil, errors.Join(err, closeTemporary(f))
-	}
-	return temporaryFile{local}, nil
+	return remote{object, info.Size}, nil
 }
 
-// remote is an object of which parts are read.
+// remote is an object whose parts are read.
 type remote struct {
 	*minio.Object
 	size int64
 }
 
 func (r remote) Size() int64 { return r.size }
-
-// temporaryFile is removed when it is closed.
-type temporaryFile struct{ file }
-
-func (t temporaryFile) Close() error { return closeTemporary(t.File) }

@@ -93,7 +93,7 @@ var rules = []rule{
 	// It is what administrators do with the database, and knows no proxy; settings is for which headers are secret, algorithm for deciding requests again.
 	{"internal/plane/admin", "columns settings ratelimit algorithm history pgxdb policy policyfile pgdb postgres schema session sqlstate", "github.com/jackc/pgx/v5"},
 	// It moves rows from a table to files, and knows neither what they mean nor a proxy.
-	{"internal/plane/archive", "ratelimit", "github.com/cespare/xxhash/v2 github.com/jackc/pgx/v5 github.com/minio/minio-go/v7 github.com/parquet-go/parquet-go"},
+	{"internal/plane/archive", "ratelimit", "github.com/jackc/pgx/v5 github.com/minio/minio-go/v7 github.com/parquet-go/parquet-go"},
 	// It shows what admin returns, and knows the proxies only from the database; history and policy are for names of decisions and the form of keys.
 	{"internal/plane/page", "admin history policy ratelimit", "github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
 	// It prints what admin and archive return; policy is for the form of keys.
