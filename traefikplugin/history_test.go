@@ -30,10 +30,15 @@ func TestTheMetricsSayWhatDecided(t *testing.T) {
 	for range refused + 1 {
 		ask(handlers[1])
 	}
-	cancel()
-	await.Within(t, time.Minute, "the store to be closed", func() bool { return isClosed(handlers[0]) })
 	conn := cluster.Watch(t, t.Context(), dsn)
 	defer conn.Close(t.Context())
+	await.Within(t, time.Minute, "the history's tables, and the refusals in them", func() bool {
+		var audited int
+		err := conn.QueryRow(t.Context(), "SELECT sum(count) FROM rate_limit_audit").Scan(&audited)
+		return err == nil && audited == refused
+	})
+	cancel()
+	await.Within(t, time.Minute, "the store to be closed", func() bool { return isClosed(handlers[0]) })
 	var allowed, decided, limited, audited int
 	err := conn.QueryRow(t.Context(), `SELECT sum(allowed), sum(from_lease + from_database) FILTER (WHERE limited = 0), sum(limited), (SELECT sum(count) FROM rate_limit_audit)
 		FROM rate_limit_metrics WHERE granularity = 'minute'`).Scan(&allowed, &decided, &limited, &audited)
