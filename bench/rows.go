@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strconv"
@@ -155,6 +156,14 @@ func allRows() (rows []*row) {
 			ask := &column{traefik: true, load: hundred}
 			ask.add("+ policy, by forwardAuth", "", rows[len(rows)-1], &limitSpec{policy: true, asked: true}).more = true
 			rows = append(rows, ask.rows...)
+		}
+	}
+	for _, traefik := range []bool{false, true} { // many keys: a lease for each must not cost more than it saves
+		for _, keys := range []int{1000, 10000} {
+			c := &column{traefik: traefik, load: load{draw: uniform, keys: keys, connections: 64},
+				ending: fmt.Sprintf(", %d,000 keys", keys/1000)}
+			c.add("+ leased", "", c.add("exact", "", nil, exact), leased)
+			rows = append(rows, c.rows...)
 		}
 	}
 	for _, traefik := range []bool{false, true} {

@@ -27,8 +27,9 @@ type Return struct {
 // later, the lease gets the units of both charges.
 const patience = 2000000
 
-// want asks for the renewal of a lease with the next batch, unless that was asked for already.
-// The caller holds the shard's mutex.
+// want asks for a charge, unless that was asked for already. Charges of several leases are gathered, because a
+// statement for one row costs as much as the decisions of its batch; that of a busy lease, which has used up its
+// units before, goes with the next batch. The caller holds the shard's mutex.
 func want(t *Set, l *Lease, now int64) {
 	if now < l.asked || !l.known {
 		return
@@ -38,45 +39,70 @@ func want(t *Set, l *Lease, now int64) {
 	if len(t.wants) < t.most {
 		l.asked = now + patience
 		t.wants = append(t.wants, l.row)
+		at := now
+		if l.size == 0 || l.First.N > 0 {
+			at += gathering(t, l.Limit)
+		}
+		t.due(at)
 	}
 }
 
-// Due reports whether there is something to charge or to give back now.
+// mostGathering is the longest that charges and refunds wait for others, in microseconds.
+const mostGathering = 100000
+
+// gathering is how long a charge or a refund waits for others, in microseconds.
+func gathering(t *Set, l *ratelimit.Limit) int64 {
+	if wait := Horizon(t, l) / 8; wait < mostGathering {
+		return wait
+	}
+	return mostGathering
+}
+
+// Due reports whether there is something to charge or to refund now.
 func Due(t *Set) bool { return waiting(t) > 0 }
 
-// waiting is how many charges and refunds wait for a batch and may go with it now.
+// waiting is how many charges and refunds may go with a batch now.
 func waiting(t *Set) int {
 	now := Now(t)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if now < t.returnAt {
-		return len(t.wants)
+	if now < t.dueAt {
+		return 0
 	}
 	return len(t.wants) + len(t.returns)
 }
 
-// Work returns the charges and refunds that go with the next batch, and forgets them. all is for
+// due lets charges and refunds go with a batch from a time on. The caller holds the mutex of the set.
+func (t *Set) due(at int64) {
+	if at < t.dueAt {
+		t.dueAt = at
+	}
+}
+
+// Work returns the charges and refunds that go with the next batch, and removes them from the set. all is for
 // a batch with refunds or resets: it needs all refunds of leased units, so that they come before
 // its own.
 func Work(t *Set, all bool) ([]Ask, []Return) {
 	now := Now(t)
 	t.mu.Lock()
+	if now < t.dueAt && !all {
+		t.mu.Unlock()
+		return nil, nil
+	}
 	wants := t.wants
+	returns := t.returns
 	t.wants = nil
+	t.returns = nil
+	t.dueAt = math.MaxInt64
 	if len(wants) > batchWork {
 		t.wants = wants[batchWork:]
 		wants = wants[:batchWork]
-	}
-	var returns []Return
-	if all || now >= t.returnAt {
-		returns = t.returns
-		t.returns = nil
-		t.returnAt = math.MaxInt64
+		t.dueAt = now
 	}
 	if len(returns) > batchWork && !all {
 		t.returns = returns[batchWork:]
-		t.returnAt = now
 		returns = returns[:batchWork]
+		t.dueAt = now
 	}
 	t.mu.Unlock()
 	var asks []Ask
@@ -87,7 +113,11 @@ func Work(t *Set, all bool) ([]Ask, []Return) {
 			if n := size(t, s, l, now); n > 0 {
 				asks = append(asks, Ask{row, l.Limit, n, l})
 			}
-			spare(l, now)
+			if l.idle && l.First.N == 0 {
+				remove(t, s, l, true)
+			} else {
+				spare(l, now)
+			}
 		}
 		s.Mu.Unlock()
 	}
@@ -119,6 +149,10 @@ func size(t *Set, s *Shard, l *Lease, now int64) int64 {
 		elapsed = horizon/8 + 1
 	}
 	target := int64(float64(l.Used) * float64(horizon) / float64(elapsed))
+	if l.idle = target < leastHits*l.perHit/2; l.idle {
+		l.asked = now + horizon/4
+		return 0
+	}
 	most := 4*l.size + 8
 	held := l.First.N + l.Then.N
 	if target > most {

@@ -15,9 +15,7 @@ func addReturn(t *Set, r Return, at int64) {
 	t.mu.Lock()
 	if len(t.returns) < t.most {
 		t.returns = append(t.returns, r)
-		if at < t.returnAt {
-			t.returnAt = at
-		}
+		t.due(at)
 	}
 	t.mu.Unlock()
 	Start(t)
@@ -26,19 +24,11 @@ func addReturn(t *Set, r Return, at int64) {
 // atOnce is for units that the next batch gives back.
 const atOnce = 0
 
-// mostGathering is the longest that units wait to be given back together with others, in
-// microseconds.
-const mostGathering = 100000
-
 // end gives back units that have reached their end, so that the row has them again. They wait a little for
 // the units of other rows: a statement for a few of them would be as expensive as the decisions of its
 // batch.
 func end(t *Set, l *Lease, u Units, now int64) {
-	wait := Horizon(t, l.Limit) / 8
-	if wait > mostGathering {
-		wait = mostGathering
-	}
-	addReturn(t, Return{l.row, l.Limit, u}, now+wait)
+	addReturn(t, Return{l.row, l.Limit, u}, now+gathering(t, l.Limit))
 	l.Free += u.N
 }
 
@@ -84,7 +74,7 @@ func Drop(t *Set, row RowID, back bool) {
 			if !back {
 				continue
 			}
-			t.returnAt = atOnce
+			t.dueAt = atOnce
 		}
 		t.returns[n] = r
 		n++
@@ -124,7 +114,7 @@ func End(t *Set) {
 		s.Mu.Unlock()
 	}
 	t.mu.Lock()
-	t.returnAt = atOnce
+	t.dueAt = atOnce
 	t.mu.Unlock()
 }
 
@@ -140,7 +130,7 @@ func Void(t *Set) {
 	}
 	t.mu.Lock()
 	t.returns = nil
-	t.returnAt = math.MaxInt64
+	t.dueAt = math.MaxInt64
 	t.mu.Unlock()
 }
 

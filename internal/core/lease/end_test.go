@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"fmt"
+	"hash/maphash"
 	"testing"
 	"time"
 
@@ -29,11 +30,12 @@ func TestAllUnitsGoBackAtTheEnd(t *testing.T) {
 		a := lease.Answer{Row: lease.RowID{Prefix: "p", Key: key}, Limit: l, Free: 30000}
 		if ask != nil {
 			a.Ask = ask
-			a.Leased = lease.Units{N: ask.N, Ends: now + 1000000, Claim: 1}
+			a.Leased = lease.Units{N: ask.N, Ends: now + int64(time.Hour/time.Microsecond), Claim: 1}
 		}
 		lease.Update(leases, &a)
 	}
 	work := func() (int, int) {
+		now += 100000 // charges and refunds are gathered
 		asks, returns := lease.Work(leases, false)
 		if len(asks) > 1000 || len(returns) > 1000 {
 			t.Fatalf("%d charges and %d refunds in a batch", len(asks), len(returns))
@@ -45,7 +47,7 @@ func TestAllUnitsGoBackAtTheEnd(t *testing.T) {
 	}
 	for i := 0; i < keys; i++ {
 		hits := []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Cost: 1}}
-		for n := 0; n < 3; n++ {
+		for n := 0; n < 4; n++ {
 			lease.Take(leases, hits, make([]ratelimit.Decision, 1))
 		}
 		answer(hits[0].Key, nil)
@@ -77,20 +79,21 @@ func TestUnitsThatEndAreStillLeft(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket} {
 		w := newWorld(&ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 30000, Window: time.Hour, Lease: 0.05}, 1)
 		p := w.processes[0]
-		renew := func() {
+		renew := func(after int64) {
+			w.time += after
 			f := p.send(0)
 			w.execute(p, f)
 			p.answer(f)
 		}
-		for range 4 {
+		for range 5 {
 			p.decide(1)
-			renew()
+			renew(100000)
 		}
-		for !lease.Due(p.leases) {
+		l := p.leases.Shards[maphash.String(p.leases.Seed, row.Key)%lease.ShardCount].Rows[row]
+		for l.First.N+l.Then.N > l.Low {
 			p.decide(1) // until a renewal is wanted, while some units are left
 		}
-		w.time += 1000000
-		renew()
+		renew(1000000)
 		w.time += 600000
 		before := w.held()
 		d := make([]ratelimit.Decision, 1)
@@ -110,19 +113,20 @@ func TestARequestThatNeedsWhatIsHeldGetsIt(t *testing.T) {
 		l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 300, Window: time.Hour, Lease: 0.5}
 		w := newWorld(l, 1)
 		p := w.processes[0]
-		for i := 0; i < 4; i++ {
+		for i := 0; i < 5; i++ {
 			p.decide(2)
+			w.time += 100000
 			f := p.send(0)
 			w.execute(p, f)
 			p.answer(f)
 		}
 		// The row keeps a little more than the least for a lease, and all of it passes in one hit.
-		most := 292 - w.held() - 25
+		most := 290 - w.held() - 25
 		p.decide(most)
 		if held := w.held(); held < 5 {
 			t.Fatalf("%v: %d units are held", a, held)
 		}
-		p.hit(292 - most)
+		p.hit(290 - most)
 		f := p.batches[len(p.batches)-1]
 		w.execute(p, f)
 		if !f.admitted {

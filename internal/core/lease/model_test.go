@@ -269,7 +269,7 @@ func TestNothingIsHeldLongAfterTheLastHit(t *testing.T) {
 		for n := rapid.IntRange(5, 100).Draw(t, "steps"); n > 0; n-- {
 			w.time += rapid.Int64Range(0, horizon/8).Draw(t, "advance")
 			p := rapid.SampledFrom(w.processes).Draw(t, "process")
-			for i := rapid.IntRange(0, 12).Draw(t, "hits"); i > 0; i-- {
+			for i := rapid.IntRange(0, 6).Draw(t, "hits"); i > 0; i-- {
 				if !p.hit(1) {
 					f := p.batches[len(p.batches)-1]
 					w.execute(p, f)

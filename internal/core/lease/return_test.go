@@ -14,27 +14,27 @@ func twoEnded(t *testing.T, now *int64) *lease.Set {
 	t.Helper()
 	leases := lease.New(lease.Options{Max: 10, Horizon: time.Second, Clock: func() int64 { return *now }})
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Minute, Lease: 0.5}
-	charge := func(key string) {
+	charge := func(key string, ends int64) {
 		hit := []ratelimit.Hit{{Limit: l, Key: key, Cost: 1}}
 		answer := lease.Answer{Row: lease.RowID{Prefix: "p", Key: key}, Limit: l, Free: 900}
 		for range 5 {
 			lease.Take(leases, hit, make([]ratelimit.Decision, 1))
 			lease.Update(leases, &answer)
 		}
+		*now += 100000 // charges are gathered
 		asks, _ := lease.Work(leases, false)
 		if len(asks) != 1 {
 			t.Fatalf("%d leases are asked for", len(asks))
 		}
 		answer.Ask = &asks[0]
-		answer.Leased = lease.Units{N: asks[0].N, Ends: *now + 1500000, Claim: 1}
+		answer.Leased = lease.Units{N: asks[0].N, Ends: ends, Claim: 1}
 		lease.Update(leases, &answer)
 	}
-	charge("a")
-	*now += 50000
-	charge("b")
-	*now += 1450000
+	charge("a", 1500000)
+	charge("b", 1550000)
+	*now = 1500000
 	lease.Sweep(leases) // ends a
-	*now += 50000
+	*now = 1550000
 	lease.Sweep(leases)
 	if lease.Total(leases) != 0 {
 		t.Fatal("units are held")

@@ -55,6 +55,10 @@ type Lease struct {
 	Low  int64 // a renewal is wanted when no more than this is held
 	Used int64 // units that hits wanted since the time in the field since
 	size int64 // what was held after the last charge
+
+	perHit int64 // the mean cost of the hits that began the lease
+	idle   bool  // too few hits for a further charge
+
 	// since and asked are times of the lease clock. No further charge is asked for before asked.
 	since, asked int64
 	row          RowID
@@ -85,8 +89,9 @@ const ShardCount = 32
 const (
 	shardDemands = 512
 
-	// leastHits is how many hits a key without a lease must have had within a horizon.
-	leastHits = 3
+	// leastHits is how many hits a key must have in a horizon to get a lease: a charge and a refund cost as much as
+	// the decisions of about so many. A lease with half as many hits is not renewed.
+	leastHits = 4
 
 	// leastHorizon is the shortest horizon in microseconds. A limit with a shorter one gets
 	// no leases: they would end before they are used.
@@ -124,10 +129,10 @@ type Set struct {
 	maintaining     int32 // 1 while maintain runs; atomic
 	shortestHorizon int64 // of any lease so far; atomic
 
-	mu       sync.Mutex // guards what follows; taken after that of a shard
-	wants    []RowID
-	returns  []Return
-	returnAt int64 // when a batch is to give returns back
+	mu      sync.Mutex // guards what follows; taken after that of a shard
+	wants   []RowID
+	returns []Return
+	dueAt   int64 // when a batch is to take wants and returns
 }
 
 // New returns a set without leases.
@@ -138,7 +143,7 @@ func New(o Options) *Set {
 	}
 	t.shortestHorizon = t.horizon
 	t.most = 3*o.Max + 1000 // all leases may end at once, each with two charges
-	t.returnAt = math.MaxInt64
+	t.dueAt = math.MaxInt64
 	for i := 0; i < ShardCount; i++ {
 		t.Shards = append(t.Shards, &Shard{Rows: map[RowID]*Lease{}, demands: make([]demandCount, shardDemands)})
 	}

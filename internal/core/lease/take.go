@@ -216,7 +216,7 @@ func demand(t *Set, s *Shard, l *Lease, h *ratelimit.Hit, hash uint64, now int64
 		return false
 	}
 	row := RowID{h.Limit.Durable, h.Limit.Prefix, strings.Clone(h.Key)} // the key may be a part of a long request
-	l = &Lease{Limit: h.Limit, row: row, since: c.since, Used: c.cost}
+	l = &Lease{Limit: h.Limit, row: row, since: c.since, Used: c.cost, perHit: c.cost / c.hits}
 	s.Rows[row] = l
 	*c = demandCount{}
 	atomic.AddInt64(&t.count, 1)
