@@ -28,8 +28,8 @@ type Return struct {
 const patience = 2000000
 
 // want asks for a charge, unless that was asked for already. Charges of several leases are gathered, because a
-// statement for one row costs as much as the decisions of its batch; that of a busy lease, which has used up its
-// units before, goes with the next batch. The caller holds the shard's mutex.
+// statement for one row costs as much as the decisions of its batch. A busy key does not wait: one that had its
+// first hits faster than that, or has used up its units. The caller holds the shard's mutex.
 func want(t *Set, l *Lease, now int64) {
 	if now < l.asked || !l.known {
 		return
@@ -39,11 +39,11 @@ func want(t *Set, l *Lease, now int64) {
 	if len(t.wants) < t.most {
 		l.asked = now + patience
 		t.wants = append(t.wants, l.row)
-		at := now
-		if l.size == 0 || l.First.N > 0 {
-			at += gathering(t, l.Limit)
+		wait := gathering(t, l.Limit)
+		if l.First.N == 0 && (l.size > 0 || now-l.since < wait) {
+			wait = 0
 		}
-		t.due(at)
+		t.due(now + wait)
 	}
 }
 
