@@ -14,20 +14,45 @@ import (
 
 var update = flag.Bool("update", false, "write generated.go anew")
 
-// dense returns the SQL of a file without lines of comments and blank lines.
+// dense returns the SQL of a file without comments and blank lines. The lines of a statement are joined, up
+// to 160 columns, except in the bodies of functions, which psql shows as they are written.
 func dense(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sql := ""
-	for _, line := range strings.SplitAfter(string(text), "\n") {
-		if start := strings.TrimSpace(line); start != "" && !strings.HasPrefix(start, "--") {
-			sql += line
+	sql, last, inBody := "", "", false
+	for _, line := range strings.Split(string(text), "\n") {
+		start := strings.TrimSpace(line)
+		if start == "" || strings.HasPrefix(start, "--") {
+			continue
+		}
+		edge := strings.Count(line, "$$")%2 == 1
+		if !inBody && strings.Contains(line, " -- ") {
+			t.Fatalf("%s: a comment at the end of a line outside of a body: %s", file, line)
+		}
+		joins := !inBody && !edge && last != "" && !strings.HasSuffix(last, ";") && len(last)+len(start) < 160
+		switch {
+		case joins && strings.HasSuffix(last, "'") && strings.HasPrefix(start, "'"):
+			// Two literals are one only if they are on two lines.
+			sql = sql[:len(sql)-1] + start[1:]
+			last = last[:len(last)-1] + start[1:]
+		case joins:
+			sql += " " + start
+			last += " " + start
+		case sql == "":
+			sql, last = line, line
+		default:
+			sql += "\n" + line
+			last = line
+		}
+		inBody = inBody != edge
+		if edge || inBody {
+			last = ""
 		}
 	}
-	return sql
+	return sql + "\n"
 }
 
 // version finds the number of the schema of the history or of the policy.
@@ -45,7 +70,7 @@ func generated(t *testing.T, files []string) string {
 			}
 			name += word
 		}
-		text += fmt.Sprintf("\n// %s is %s.\nconst %s = `\n%s`\n", name, file, name, sql)
+		text += fmt.Sprintf("\nconst %s = `\n%s`\n", name, sql)
 		for _, found := range version.FindAllStringSubmatch(sql, -1) {
 			text += fmt.Sprintf("\n// %sVersion is the number in %s.\nconst %sVersion = %q\n", found[1], file, found[1], found[2])
 		}

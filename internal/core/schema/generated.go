@@ -4,7 +4,6 @@
 
 package schema
 
-// citusParts is citus_parts.sql.
 const citusParts = `
 CREATE OR REPLACE FUNCTION rate_limit_guard(shard bigint) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
 BEGIN
@@ -41,50 +40,20 @@ BEGIN
 END $$;
 `
 
-// counters is counters.sql.
 const counters = `
-CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
-	prefix       TEXT COLLATE "C" NOT NULL,
-	key          TEXT COLLATE "C" NOT NULL,
-	count        BIGINT,
-	prev_count   BIGINT,
-	window_start TIMESTAMPTZ,
-	tokens       DOUBLE PRECISION,
-	last_refill  TIMESTAMPTZ,
-	expires_at   TIMESTAMPTZ NOT NULL,
-	hits         TIMESTAMPTZ[],
-	remainder    BIGINT,
-	slot         INT,
-	granted      BIGINT,
-	slots        BIGINT[],
-	PRIMARY KEY (prefix, key)
-);
-CREATE TABLE IF NOT EXISTS rate_limit_durable (
-	prefix       TEXT COLLATE "C" NOT NULL,
-	key          TEXT COLLATE "C" NOT NULL,
-	count        BIGINT,
-	prev_count   BIGINT,
-	window_start TIMESTAMPTZ,
-	tokens       DOUBLE PRECISION,
-	last_refill  TIMESTAMPTZ,
-	expires_at   TIMESTAMPTZ NOT NULL,
-	hits         TIMESTAMPTZ[],
-	remainder    BIGINT,
-	slot         INT,
-	granted      BIGINT,
-	slots        BIGINT[],
-	PRIMARY KEY (prefix, key)
-);
+CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral ( prefix       TEXT COLLATE "C" NOT NULL, key          TEXT COLLATE "C" NOT NULL, count        BIGINT,
+	prev_count   BIGINT, window_start TIMESTAMPTZ, tokens       DOUBLE PRECISION, last_refill  TIMESTAMPTZ, expires_at   TIMESTAMPTZ NOT NULL,
+	hits         TIMESTAMPTZ[], remainder    BIGINT, slot         INT, granted      BIGINT, slots        BIGINT[], PRIMARY KEY (prefix, key) );
+CREATE TABLE IF NOT EXISTS rate_limit_durable ( prefix       TEXT COLLATE "C" NOT NULL, key          TEXT COLLATE "C" NOT NULL, count        BIGINT,
+	prev_count   BIGINT, window_start TIMESTAMPTZ, tokens       DOUBLE PRECISION, last_refill  TIMESTAMPTZ, expires_at   TIMESTAMPTZ NOT NULL,
+	hits         TIMESTAMPTZ[], remainder    BIGINT, slot         INT, granted      BIGINT, slots        BIGINT[], PRIMARY KEY (prefix, key) );
 ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
 	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
 ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
 	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
-CREATE TABLE IF NOT EXISTS rate_limit_processes (
-	process bigint NOT NULL CONSTRAINT rate_limit_processes_pkey PRIMARY KEY,
-	seen    timestamptz NOT NULL
-);
+CREATE TABLE IF NOT EXISTS rate_limit_processes ( process bigint NOT NULL CONSTRAINT rate_limit_processes_pkey PRIMARY KEY, seen    timestamptz NOT NULL );
 COMMENT ON TABLE rate_limit_ephemeral IS 'The counters that a crash of the server empties.';
 COMMENT ON TABLE rate_limit_durable IS 'The counters that survive a crash of the server.';
 COMMENT ON COLUMN rate_limit_ephemeral.slots IS 'For in_flight: a number for each slot. Its high 32 bits are a process.';
@@ -94,7 +63,6 @@ COMMENT ON COLUMN rate_limit_processes.process IS 'About the second of its start
 COMMENT ON COLUMN rate_limit_processes.seen IS 'When it renewed this row. Its slots are free 10 seconds after that.';
 `
 
-// forget is forget.sql.
 const forget = `
 CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, key text DEFAULT NULL, address inet DEFAULT NULL,
 	account boolean DEFAULT false, dry_run boolean DEFAULT false)
@@ -186,15 +154,11 @@ COMMENT ON FUNCTION rate_limit_forget_person IS
 	'Deletes all rows about a user with its API keys, an API key by its id, an API key or the key of a counter, or a client: of the counters, the history, the overrides and the bans; with account also the user and the API keys. It returns how many rows of each table it has deleted, or a dry run would delete, and how many it has kept: the changes, which proxies need, and counters of requests that run.';
 `
 
-// historyAnswers is history_answers.sql.
 const historyAnswers = `
-CREATE OR REPLACE VIEW rate_limit_audited AS
-	SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason,
+CREATE OR REPLACE VIEW rate_limit_audited AS SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason,
 		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
 		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight, a.count * a.weight AS requests, a.quota, a.remaining,
-		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration,
-		a.also, a.id, a.xmin
-	FROM rate_limit_audit a;
+		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration, a.also, a.id, a.xmin FROM rate_limit_audit a;
 COMMENT ON VIEW rate_limit_audited IS 'The audit log for people. Conditions on time, user_id and decision are as fast as on rate_limit_audit.';
 COMMENT ON COLUMN rate_limit_audited.refused IS 'Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.';
 COMMENT ON COLUMN rate_limit_audited.requests IS 'How many requests the row stands for, estimated if only a sample is recorded.';
@@ -213,8 +177,7 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN rate_limit_audited.%I IS %L', described.attname, described.description);
 	END LOOP;
 END $$;
-DO $do$ BEGIN
-	EXECUTE replace($sql$
+DO $do$ BEGIN EXECUTE replace($sql$
 CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), lists text[] DEFAULT '{senders}', of text DEFAULT '')
 RETURNS TABLE (list text, prefix text, name text, user_id text, requests bigint, refused bigint, failed bigint, last timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT c.list, c.prefix, c.name, c.user_id, round(sum(c.requests))::bigint, round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0))::bigint,
@@ -256,7 +219,6 @@ COMMENT ON COLUMN rate_limit_minutes.failed IS 'Requests without a decision.';
 COMMENT ON COLUMN rate_limit_minutes.shadow IS 'Refusals that shadow rules would have made.';
 `
 
-// historyEnd is history_end.sql.
 const historyEnd = `
 DO $$
 DECLARE
@@ -277,7 +239,6 @@ COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables o
 // historyVersion is the number in history_end.sql.
 const historyVersion = "1"
 
-// historyPartitions is history_partitions.sql.
 const historyPartitions = `
 CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
@@ -347,7 +308,6 @@ COMMENT ON FUNCTION rate_limit_make_partition(date) IS
 	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
 `
 
-// historyRecord is history_record.sql.
 const historyRecord = `
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint, written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -475,10 +435,8 @@ COMMENT ON FUNCTION rate_limit_retain IS
 	'Sets how long a part of the history is kept. keep is an interval. It returns why not, or NULL: only a role that may update rate_limit_retention can shorten a retention.';
 `
 
-// historyRollup is history_rollup.sql.
 const historyRollup = `
-CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN least(a + b, 9223372036854775807);
+CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN least(a + b, 9223372036854775807);
 COMMENT ON FUNCTION rate_limit_add(numeric, bigint) IS
 	'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a later sum fail.';
 CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -489,8 +447,7 @@ COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by 
 CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1 WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n)
 	FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::double precision AS upto,
-			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank
-		FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
+			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
 	WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
 COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS
 	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated between two bounds: the exact time is between the same two, so that a result above 0.1 is at most twice or half of it. Element 1 of the buckets counts decisions of up to 0.1 ms, element i those of up to 0.1 * 2^(i-1) ms, up to element 20, and element 21 those of more than 52 s, for which the result is 52428.8. NULL: there are no decisions. Buckets of several rows can be added with rate_limit_sum.';
@@ -548,36 +505,13 @@ END $$;
 COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_limit_metrics whose minutes have changed, and returns how many rows it wrote. rate_limit_upkeep does the same.';
 `
 
-// historyTables is history_tables.sql.
 const historyTables = `
-CREATE TABLE IF NOT EXISTS rate_limit_audit (
-	time           timestamptz NOT NULL,
-	cost           bigint NOT NULL,
-	count          bigint NOT NULL DEFAULT 1,
-	quota          bigint,
-	remaining      bigint,
-	key_id         bigint,
-	retry_after_ms bigint,
-	duration_us    bigint NOT NULL,
-	weight         double precision NOT NULL DEFAULT 1,
-	status         integer,
-	decision       text NOT NULL,
-	reason         text,
-	prefix         text NOT NULL,
-	limit_name     text,
-	key            text,
-	user_id        text,
-	tier           text,
-	address        inet,
-	host           text,
-	method         text,
-	path           text,
-	node           text NOT NULL,
-	region         text,
-	also           text[],
-	id             bigint,
-	CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error
-		CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
+CREATE TABLE IF NOT EXISTS rate_limit_audit ( time           timestamptz NOT NULL, cost           bigint NOT NULL, count          bigint NOT NULL DEFAULT 1,
+	quota          bigint, remaining      bigint, key_id         bigint, retry_after_ms bigint, duration_us    bigint NOT NULL,
+	weight         double precision NOT NULL DEFAULT 1, status         integer, decision       text NOT NULL, reason         text, prefix         text NOT NULL,
+	limit_name     text, key            text, user_id        text, tier           text, address        inet, host           text, method         text,
+	path           text, node           text NOT NULL, region         text, also           text[], id             bigint,
+	CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
 ) PARTITION BY RANGE (time);
 CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
 COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limit_audit.';
@@ -611,27 +545,12 @@ COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
 COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.';
 COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has.';
-CREATE TABLE IF NOT EXISTS rate_limit_metrics (
-	granularity text NOT NULL,
-	time        timestamptz NOT NULL,
-	prefix      text NOT NULL,
-	host        text NOT NULL,
-	route       text NOT NULL,
-	region      text NOT NULL,
-	requests    bigint NOT NULL DEFAULT 0,
-	allowed     bigint NOT NULL DEFAULT 0,
-	limited     bigint NOT NULL DEFAULT 0,
-	blocked     bigint NOT NULL DEFAULT 0,
-	rejected    bigint NOT NULL DEFAULT 0,
-	errors      bigint NOT NULL DEFAULT 0,
-	shadow      bigint NOT NULL DEFAULT 0,
-	cost        bigint NOT NULL DEFAULT 0,
-	from_memory bigint NOT NULL DEFAULT 0,
-	latency     bigint[] NOT NULL DEFAULT '{}',
-	updated_at  timestamptz NOT NULL DEFAULT now(),
-	from_lease    bigint NOT NULL DEFAULT 0,
-	from_database bigint NOT NULL DEFAULT 0,
-	CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day'))
+CREATE TABLE IF NOT EXISTS rate_limit_metrics ( granularity text NOT NULL, time        timestamptz NOT NULL, prefix      text NOT NULL,
+	host        text NOT NULL, route       text NOT NULL, region      text NOT NULL, requests    bigint NOT NULL DEFAULT 0, allowed     bigint NOT NULL DEFAULT 0,
+	limited     bigint NOT NULL DEFAULT 0, blocked     bigint NOT NULL DEFAULT 0, rejected    bigint NOT NULL DEFAULT 0, errors      bigint NOT NULL DEFAULT 0,
+	shadow      bigint NOT NULL DEFAULT 0, cost        bigint NOT NULL DEFAULT 0, from_memory bigint NOT NULL DEFAULT 0,
+	latency     bigint[] NOT NULL DEFAULT '{}', updated_at  timestamptz NOT NULL DEFAULT now(), from_lease    bigint NOT NULL DEFAULT 0,
+	from_database bigint NOT NULL DEFAULT 0, CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day'))
 ) PARTITION BY RANGE (granularity, time);
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (granularity, time, prefix, host, route, region);
 CREATE INDEX IF NOT EXISTS rate_limit_metrics_updated ON rate_limit_metrics (granularity, updated_at);
@@ -667,18 +586,9 @@ BEGIN
 		date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h');
 	COMMENT ON TABLE rate_limit_metrics_sums IS 'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first partition of minutes.';
 END $$;
-CREATE TABLE IF NOT EXISTS rate_limit_usage (
-	day          date NOT NULL,
-	user_id      text NOT NULL,
-	key_id       bigint NOT NULL DEFAULT 0,
-	requests     bigint NOT NULL DEFAULT 0,
-	cost         bigint NOT NULL DEFAULT 0,
-	refused      bigint NOT NULL DEFAULT 0,
-	last_request timestamptz NOT NULL,
-	limited      bigint NOT NULL DEFAULT 0,
-	denied       bigint NOT NULL DEFAULT 0,
-	CONSTRAINT rate_limit_usage_pkey PRIMARY KEY (user_id, day, key_id)
-);
+CREATE TABLE IF NOT EXISTS rate_limit_usage ( day          date NOT NULL, user_id      text NOT NULL, key_id       bigint NOT NULL DEFAULT 0,
+	requests     bigint NOT NULL DEFAULT 0, cost         bigint NOT NULL DEFAULT 0, refused      bigint NOT NULL DEFAULT 0, last_request timestamptz NOT NULL,
+	limited      bigint NOT NULL DEFAULT 0, denied       bigint NOT NULL DEFAULT 0, CONSTRAINT rate_limit_usage_pkey PRIMARY KEY (user_id, day, key_id) );
 CREATE INDEX IF NOT EXISTS rate_limit_usage_day ON rate_limit_usage (day);
 COMMENT ON TABLE rate_limit_usage IS 'What users and API keys did on a day. The sum over the keys is what the user did.';
 COMMENT ON COLUMN rate_limit_usage.day IS 'The day in UTC.';
@@ -690,16 +600,9 @@ COMMENT ON COLUMN rate_limit_usage.refused IS 'Requests that were refused.';
 COMMENT ON COLUMN rate_limit_usage.last_request IS 'When the last request came.';
 COMMENT ON COLUMN rate_limit_usage.limited IS 'Those of the refused that a limit refused, with status 429 unless the rule has another one.';
 COMMENT ON COLUMN rate_limit_usage.denied IS 'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status 401, 403 or 400.';
-CREATE TABLE IF NOT EXISTS rate_limit_usage_hours (
-	hour     timestamptz NOT NULL,
-	user_id  text NOT NULL,
-	key_id   bigint NOT NULL DEFAULT 0,
-	requests bigint NOT NULL DEFAULT 0,
-	cost     bigint NOT NULL DEFAULT 0,
-	refused  bigint NOT NULL DEFAULT 0,
-	limited  bigint NOT NULL DEFAULT 0,
-	denied   bigint NOT NULL DEFAULT 0
-) PARTITION BY RANGE (hour);
+CREATE TABLE IF NOT EXISTS rate_limit_usage_hours ( hour     timestamptz NOT NULL, user_id  text NOT NULL, key_id   bigint NOT NULL DEFAULT 0,
+	requests bigint NOT NULL DEFAULT 0, cost     bigint NOT NULL DEFAULT 0, refused  bigint NOT NULL DEFAULT 0, limited  bigint NOT NULL DEFAULT 0,
+	denied   bigint NOT NULL DEFAULT 0 ) PARTITION BY RANGE (hour);
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_usage_hours_key ON rate_limit_usage_hours (user_id, hour, key_id);
 COMMENT ON TABLE rate_limit_usage_hours IS 'What users and API keys did in an hour, for as long as metrics_hour in rate_limit_retention says.';
 COMMENT ON COLUMN rate_limit_usage_hours.hour IS 'When the hour begins.';
@@ -728,15 +631,8 @@ COMMENT ON COLUMN rate_limit_usage_now.denied IS 'Those of them that were refuse
 COMMENT ON COLUMN rate_limit_usage_now.last_request IS 'When the last request came.';
 COMMENT ON COLUMN rate_limit_usage_now.day_ends IS 'When today counts from 0 again.';
 COMMENT ON COLUMN rate_limit_usage_now.month_ends IS 'When the month counts from 0 again.';
-CREATE TABLE IF NOT EXISTS rate_limit_writers (
-	writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY,
-	node    text NOT NULL,
-	region  text,
-	batch   bigint NOT NULL,
-	written bigint NOT NULL DEFAULT 0,
-	dropped bigint NOT NULL DEFAULT 0,
-	seen    timestamptz NOT NULL DEFAULT now()
-);
+CREATE TABLE IF NOT EXISTS rate_limit_writers ( writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY, node    text NOT NULL, region  text,
+	batch   bigint NOT NULL, written bigint NOT NULL DEFAULT 0, dropped bigint NOT NULL DEFAULT 0, seen    timestamptz NOT NULL DEFAULT now() );
 COMMENT ON TABLE rate_limit_writers IS 'The processes that write the history, and how far each of them is. A row that was not renewed for 30 days is deleted.';
 COMMENT ON COLUMN rate_limit_writers.writer IS 'A random name of the process.';
 COMMENT ON COLUMN rate_limit_writers.node IS 'The name of the proxy.';
@@ -745,17 +641,10 @@ COMMENT ON COLUMN rate_limit_writers.batch IS 'The number of the last batch that
 COMMENT ON COLUMN rate_limit_writers.written IS 'How many decisions the process has written to rate_limit_audit.';
 COMMENT ON COLUMN rate_limit_writers.dropped IS 'How many decisions the process could not write, because the database was slow or down for too long.';
 COMMENT ON COLUMN rate_limit_writers.seen IS 'When the last batch was written.';
-CREATE TABLE IF NOT EXISTS rate_limit_retention (
-	what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY,
-	keep   interval NOT NULL,
-	set_by text,
-	set_at timestamptz NOT NULL DEFAULT now(),
-	deleted_before timestamptz,
-	upkeep_at timestamptz,
-	CONSTRAINT what_must_be_audit_usage_or_metrics_of_minute_hour_or_day
-		CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day', 'usage')),
-	CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day')
-);
+CREATE TABLE IF NOT EXISTS rate_limit_retention ( what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY, keep   interval NOT NULL, set_by text,
+	set_at timestamptz NOT NULL DEFAULT now(), deleted_before timestamptz, upkeep_at timestamptz,
+	CONSTRAINT what_must_be_audit_usage_or_metrics_of_minute_hour_or_day CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day', 'usage')),
+	CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day') );
 INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'), ('metrics_hour', '90 days'), ('metrics_day', '7 years'), ('usage', '7 years')
 	ON CONFLICT DO NOTHING;
 COMMENT ON TABLE rate_limit_retention IS 'How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says when it starts.';
@@ -767,7 +656,6 @@ COMMENT ON COLUMN rate_limit_retention.deleted_before IS 'Of metrics_minute, met
 COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
 `
 
-// historyUpkeep is history_upkeep.sql.
 const historyUpkeep = `
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
 BEGIN
@@ -914,24 +802,11 @@ COMMENT ON FUNCTION rate_limit_upkeep IS
 	'Makes the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For a role that does not own the tables, now is the present. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
 `
 
-// nodes is nodes.sql.
 const nodes = `
-CREATE TABLE IF NOT EXISTS rate_limit_nodes (
-	node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY,
-	region      text,
-	version     text,
-	applied_seq bigint,
-	seen        timestamptz NOT NULL DEFAULT now(),
-	problems    text[] NOT NULL DEFAULT '{}',
-	epoch       bigint NOT NULL DEFAULT 0,
-	log         oid,
-	local_from  timestamptz,
-	local_until timestamptz,
-	cannot      text,
-	ended       timestamptz,
-	system      bigint DEFAULT (pg_control_system()).system_identifier,
-	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
-);
+CREATE TABLE IF NOT EXISTS rate_limit_nodes ( node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY, region      text, version     text,
+	applied_seq bigint, seen        timestamptz NOT NULL DEFAULT now(), problems    text[] NOT NULL DEFAULT '{}', epoch       bigint NOT NULL DEFAULT 0,
+	log         oid, local_from  timestamptz, local_until timestamptz, cannot      text, ended       timestamptz,
+	system      bigint DEFAULT (pg_control_system()).system_identifier, CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200) );
 COMMENT ON TABLE rate_limit_nodes IS
 	'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or vanished is deleted after a day.';
 COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy. It is the same after each start.';
@@ -977,10 +852,7 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN rate_limit_proxies.%I IS %L', described.attname, described.description);
 	END LOOP;
 END $$;
-CREATE TABLE IF NOT EXISTS rate_limit_secrets (
-	name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY,
-	value text NOT NULL
-);
+CREATE TABLE IF NOT EXISTS rate_limit_secrets ( name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY, value text NOT NULL );
 REVOKE ALL ON rate_limit_secrets FROM PUBLIC;
 INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid()::text || gen_random_uuid()::text
 	WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
@@ -989,7 +861,6 @@ COMMENT ON COLUMN rate_limit_secrets.name IS 'What it is for. partition: the dig
 COMMENT ON COLUMN rate_limit_secrets.value IS 'The secret.';
 `
 
-// policyAnswers is policy_answers.sql.
 const policyAnswers = `
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
@@ -1015,8 +886,7 @@ COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS
 	'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this month that were refused, by a limit (429), and with 401 or 403, the last request, and when all limits that count by user, or by key, have their full quota again; NULL: they have it. No row: no usage was recorded, or the role may not read it.';
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS
 	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users, (SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys,
-		ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment
-	FROM rate_limit_tiers t;
+		ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment FROM rate_limit_tiers t;
 COMMENT ON VIEW rate_limit_tier_states IS 'The tiers, and what is on them.';
 COMMENT ON COLUMN rate_limit_tier_states.users IS 'How many users are on the tier.';
 COMMENT ON COLUMN rate_limit_tier_states.keys IS 'How many API keys have it as their own.';
@@ -1030,16 +900,13 @@ COMMENT ON COLUMN rate_limit_user_states.state IS 'banned; blocked: an override 
 CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS
 	SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
 		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now())
-			THEN 'banned' ELSE 'valid' END AS state,
-		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at
-	FROM rate_limit_api_keys k;
+			THEN 'banned' ELSE 'valid' END AS state, k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at FROM rate_limit_api_keys k;
 COMMENT ON VIEW rate_limit_key_states IS 'The API keys, without their digests, and which of them are valid.';
 COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or banned: the key, or its user.';
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS
 	SELECT r.name, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force, r.action, r.family, r.priority, r.tiers, r.paths, r.count_by,
 		(SELECT string_agg(concat(l.name, ' ', coalesce(l.events::text, 'unlimited'), '/' || coalesce(l.per::text, l.calendar), ' ' || l.algorithm, ' burst ' || l.burst), ', '
-			ORDER BY l.per, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits, r.comment
-	FROM rate_limit_rules r;
+			ORDER BY l.per, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits, r.comment FROM rate_limit_rules r;
 COMMENT ON VIEW rate_limit_rule_states IS 'The rules, with their limits in words. Proxies try those that exempt first, then those that block, then the others, each by priority.';
 COMMENT ON COLUMN rate_limit_rule_states.in_force IS 'Whether the rule applies now.';
 COMMENT ON COLUMN rate_limit_rule_states.limits IS 'The limits: the name, the events and the time, the algorithm, the burst.';
@@ -1047,16 +914,14 @@ CREATE OR REPLACE VIEW rate_limit_limit_states WITH (security_invoker = true) AS
 	SELECT l.rule, l.name, r.mode, l.algorithm, l.events, l.burst, coalesce(l.per::text, l.calendar) AS time, u.counters, u.near, u.percent
 	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule CROSS JOIN LATERAL (
 		SELECT count(*) AS counters, count(*) FILTER (WHERE c.used >= 0.8 * c.quota) AS near, max(c.percent) AS percent
-		FROM rate_limit_used c WHERE c.rule = l.rule AND c.limit_name = l.name AND c.used > 0
-	) u;
+		FROM rate_limit_used c WHERE c.rule = l.rule AND c.limit_name = l.name AND c.used > 0 ) u;
 COMMENT ON VIEW rate_limit_limit_states IS 'The limits of rules, and how much of them is used now.';
 COMMENT ON COLUMN rate_limit_limit_states.mode IS 'That of the rule.';
 COMMENT ON COLUMN rate_limit_limit_states.time IS 'The time to which events apply: per, or calendar. NULL: in_flight has none.';
 COMMENT ON COLUMN rate_limit_limit_states.counters IS 'How many counters have used something of it.';
 COMMENT ON COLUMN rate_limit_limit_states.near IS 'Of how many counters at least 80 % of the quota is used.';
 COMMENT ON COLUMN rate_limit_limit_states.percent IS 'The most that a counter has used, in percent of its quota.';
-CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS
-	SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after,
+CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after,
 		CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0 THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}'
 			WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
 				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name
@@ -1087,19 +952,10 @@ BEGIN
 END $$;
 `
 
-// policyChanges is policy_changes.sql.
 const policyChanges = `
-CREATE TABLE IF NOT EXISTS rate_limit_changes (
-	seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY,
-	xid    xid8 NOT NULL DEFAULT pg_current_xact_id(),
-	kind   text NOT NULL,
-	ref    text,
-	at     timestamptz NOT NULL DEFAULT now(),
-	by     text NOT NULL,
-	before jsonb,
-	after  jsonb,
-	CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban'))
-);
+CREATE TABLE IF NOT EXISTS rate_limit_changes ( seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY,
+	xid    xid8 NOT NULL DEFAULT pg_current_xact_id(), kind   text NOT NULL, ref    text, at     timestamptz NOT NULL DEFAULT now(), by     text NOT NULL,
+	before jsonb, after  jsonb, CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban')) );
 CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
 COMMENT ON TABLE rate_limit_changes IS 'What was changed in the tables of the policy, for 30 days. Triggers write it, proxies poll it.';
@@ -1114,7 +970,6 @@ COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.
 COMMENT ON COLUMN rate_limit_changes.after IS 'The row after. NULL: it was deleted.';
 `
 
-// policyCommands is policy_commands.sql.
 const policyCommands = `
 CREATE OR REPLACE FUNCTION rate_limit_delete_tier(tier text) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1173,42 +1028,27 @@ COMMENT ON FUNCTION rate_limit_rotate_key(bigint, interval, bytea, text) IS
 	'Makes an API key in place of a valid one, with its name, tier, end, overrides and bans, and ends the old key after the grace. digest is the SHA-256 of the new key, and hint its first characters. No row: there is no such key.';
 `
 
-// policyDocument is policy_document.sql.
 const policyDocument = `
 CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0 THEN extract(year
-	FROM span) * 12 + extract(month FROM span) || ' months'
-	ELSE (SELECT s.us / u.size || u.name FROM (SELECT (extract(epoch
-		FROM span) * 1000000)::bigint AS us) AS s,
+RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0 THEN extract(year FROM span) * 12 + extract(month FROM span) || ' months'
+	ELSE (SELECT s.us / u.size || u.name FROM (SELECT (extract(epoch FROM span) * 1000000)::bigint AS us) AS s,
 		(VALUES (3600000000, 'h'), (60000000, 'm'), (1000000, 's'), (1000, 'ms'), (1, 'us')) AS u(size, name)
 		WHERE s.us % u.size = 0 ORDER BY u.size DESC LIMIT 1) END;
-COMMENT ON FUNCTION rate_limit_span(interval) IS
-	'A time in the largest unit of which it is a multiple, as in 90s or 24h.';
+COMMENT ON FUNCTION rate_limit_span(interval) IS 'A time in the largest unit of which it is a multiple, as in 90s or 24h.';
 CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) AS
 	SELECT s.place, s.section, s.kind, s.relation, a.attnum AS position, a.attname::text AS name,
-		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys,
-			a.attname::text) AS key,
-		a.attnotnull AND d.value IS NULL OR a.attname = 'events' AS needed,
-		EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = a.attrelid AND c.contype = 'f'
-			AND c.conkey = ARRAY[a.attnum]
-			AND c.confrelid = 'rate_limit_api_keys'::regclass) AS is_reference,
-		col_description(a.attrelid, a.attnum) AS description
+		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys, a.attname::text) AS key,
+		a.attnotnull AND d.value IS NULL OR a.attname = 'events' AS needed, EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = a.attrelid AND c.contype = 'f'
+			AND c.conkey = ARRAY[a.attnum] AND c.confrelid = 'rate_limit_api_keys'::regclass) AS is_reference, col_description(a.attrelid, a.attnum) AS description
 	FROM (VALUES (1, 'tiers', 'tier', 'rate_limit_tiers'::regclass, '{tier}'::text[]),
-		(2, 'users', 'user', 'rate_limit_users', '{user_id}'), (3, 'keys', 'key', 'rate_limit_api_keys',
-			'{digest}'),
-		(4, 'rules', 'rule', 'rate_limit_rules', '{name}'), (5, 'limits', 'limit', 'rate_limit_rule_limits',
-			'{rule,name}'),
-		(6, 'overrides', 'override', 'rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}')
-	) AS s(place, section, kind, relation, keys)
+		(2, 'users', 'user', 'rate_limit_users', '{user_id}'), (3, 'keys', 'key', 'rate_limit_api_keys', '{digest}'),
+		(4, 'rules', 'rule', 'rate_limit_rules', '{name}'), (5, 'limits', 'limit', 'rate_limit_rule_limits', '{rule,name}'),
+		(6, 'overrides', 'override', 'rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}') ) AS s(place, section, kind, relation, keys)
 	JOIN pg_attribute a ON a.attrelid = s.relation AND a.attnum > 0 AND NOT a.attisdropped
-	LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid,
-		v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true
-	WHERE a.attidentity = '' AND a.attgenerated = '' AND (d.value IS NULL OR d.value NOT IN ('now()',
-		'SESSION_USER'));
-COMMENT ON VIEW rate_limit_policy_columns IS
-	'The columns of the policy: those that people set, of the tables that a document has.';
-COMMENT ON COLUMN rate_limit_policy_columns.place IS
-	'The order of the tables: rows refer to rows of tables before.';
+	LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid, v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true
+	WHERE a.attidentity = '' AND a.attgenerated = '' AND (d.value IS NULL OR d.value NOT IN ('now()', 'SESSION_USER'));
+COMMENT ON VIEW rate_limit_policy_columns IS 'The columns of the policy: those that people set, of the tables that a document has.';
+COMMENT ON COLUMN rate_limit_policy_columns.place IS 'The order of the tables: rows refer to rows of tables before.';
 COMMENT ON COLUMN rate_limit_policy_columns.section IS 'The name of the list of rows in a document.';
 COMMENT ON COLUMN rate_limit_policy_columns.kind IS 'What a row is.';
 COMMENT ON COLUMN rate_limit_policy_columns.relation IS 'The table.';
@@ -1216,11 +1056,9 @@ COMMENT ON COLUMN rate_limit_policy_columns.position IS 'The place of the column
 COMMENT ON COLUMN rate_limit_policy_columns.name IS 'The column.';
 COMMENT ON COLUMN rate_limit_policy_columns.type IS 'Its type.';
 COMMENT ON COLUMN rate_limit_policy_columns.default_value IS 'Its default, as SQL. NULL: there is none.';
-COMMENT ON COLUMN rate_limit_policy_columns.key IS
-	'The place among the columns that name a row. NULL: it is none of them.';
+COMMENT ON COLUMN rate_limit_policy_columns.key IS 'The place among the columns that name a row. NULL: it is none of them.';
 COMMENT ON COLUMN rate_limit_policy_columns.needed IS 'Whether each row of a document must have it.';
-COMMENT ON COLUMN rate_limit_policy_columns.is_reference IS
-	'Whether it is the number of an API key. A document has the digest.';
+COMMENT ON COLUMN rate_limit_policy_columns.is_reference IS 'Whether it is the number of an API key. A document has the digest.';
 COMMENT ON COLUMN rate_limit_policy_columns.description IS 'What it means.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_rows(section text, list jsonb DEFAULT NULL)
 RETURNS TABLE (row_name text, key jsonb, at tid, document jsonb, defaults jsonb) LANGUAGE plpgsql STABLE
@@ -1262,22 +1100,15 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_rows(text, jsonb) IS
 	'The rows of a section of the policy, or those of a list as the tables would have them: the name for '
-	'people, the fields that name the row, where it is, all fields, and the defaults of those that may be '
-	'left out.';
-CREATE OR REPLACE FUNCTION rate_limit_policy_short(document jsonb, defaults jsonb) RETURNS jsonb
-	LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT coalesce(jsonb_object_agg(e.key, e.value), '{}') FROM jsonb_each(document) AS e
-	WHERE e.value IS DISTINCT FROM defaults -> e.key);
-COMMENT ON FUNCTION rate_limit_policy_short(jsonb, jsonb) IS
-	'The fields of a row that have not their defaults.';
-CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, defaults jsonb, refs text[]) RETURNS jsonb
-	LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN coalesce(defaults, '{}') || CASE WHEN fields ->> 'events' = 'unlimited'
-	THEN jsonb_strip_nulls(fields) - 'events' ELSE jsonb_strip_nulls(fields) END
+	'people, the fields that name the row, where it is, all fields, and the defaults of those that may be left out.';
+CREATE OR REPLACE FUNCTION rate_limit_policy_short(document jsonb, defaults jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (SELECT coalesce(jsonb_object_agg(e.key, e.value), '{}') FROM jsonb_each(document) AS e WHERE e.value IS DISTINCT FROM defaults -> e.key);
+COMMENT ON FUNCTION rate_limit_policy_short(jsonb, jsonb) IS 'The fields of a row that have not their defaults.';
+CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, defaults jsonb, refs text[]) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN coalesce(defaults, '{}') || CASE WHEN fields ->> 'events' = 'unlimited' THEN jsonb_strip_nulls(fields) - 'events' ELSE jsonb_strip_nulls(fields) END
 	- coalesce(refs, '{}');
 COMMENT ON FUNCTION rate_limit_policy_values(jsonb, jsonb, text[]) IS
-	'The values of a row of a document, with the defaults of its columns, and without its references to API '
-	'keys.';
+	'The values of a row of a document, with the defaults of its columns, and without its references to API keys.';
 CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb
 	LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
@@ -1295,10 +1126,8 @@ BEGIN
 		FROM (SELECT DISTINCT section FROM rate_limit_policy_columns) AS s
 		WHERE s.section <> 'limits' AND (users OR s.section NOT IN ('users', 'keys')));
 END $$;
-COMMENT ON FUNCTION rate_limit_policy(boolean) IS
-	'The policy as a document: tiers, rules with their limits, and overrides for tiers; with users also the '
-	'users, the digests of their API keys, and their overrides. What has its default is left out. It has no '
-	'bans.';
+COMMENT ON FUNCTION rate_limit_policy(boolean) IS 'The policy as a document: tiers, rules with their limits, and overrides for tiers; with users also the '
+	'users, the digests of their API keys, and their overrides. What has its default is left out. It has no bans.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_lists(policy jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
@@ -1389,20 +1218,15 @@ BEGIN
 	END LOOP;
 	RETURN lists;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_lists(jsonb) IS
-	'The lists of rows of a document of the policy, by sections, of which limits are one. It fails for a '
+COMMENT ON FUNCTION rate_limit_policy_lists(jsonb) IS 'The lists of rows of a document of the policy, by sections, of which limits are one. It fails for a '
 	'document that no policy is.';
-CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
-	LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT CASE WHEN n.at[1] IS NULL THEN message WHEN fields ->> n.at[1] IS NULL OR n.at[1] IN ('digest',
-	'hint')
-			THEN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%'
-				THEN ': ' || detail ELSE '' END
+CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (SELECT CASE WHEN n.at[1] IS NULL THEN message WHEN fields ->> n.at[1] IS NULL OR n.at[1] IN ('digest', 'hint')
+			THEN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%' THEN ': ' || detail ELSE '' END
 		ELSE format('%s: %s: %s', n.at[1], fields -> n.at[1], replace(n.at[2], '_', ' ')) END
 	FROM (SELECT regexp_match(fault, '^(.*?)_((?:must|needs)_.*)$') AS at) AS n);
 COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS
-	'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if '
-	'its name does not say it.';
+	'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if its name does not say it.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1457,8 +1281,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_policy_write(text, text, jsonb) IS
 	'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. '
 	'The error is about the row that the server refuses.';
-CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false,
-	dry_run boolean DEFAULT false)
+CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false, dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1561,11 +1384,9 @@ END $$;
 COMMENT ON FUNCTION rate_limit_apply(jsonb, boolean, boolean) IS
 	'Makes the policy as a document of rate_limit_policy has it, and returns what differs: a new or deleted '
 	'row, or a field of a row that was there. A field that the document lacks gets its default. Rows that it '
-	'lacks stay, but with prune only those of sections that it lacks. dry_run checks everything, and changes '
-	'nothing.';
+	'lacks stay, but with prune only those of sections that it lacks. dry_run checks everything, and changes nothing.';
 `
 
-// policyEnd is policy_end.sql.
 const policyEnd = `
 DO $$
 DECLARE
@@ -1591,7 +1412,6 @@ COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables.
 // policyVersion is the number in policy_end.sql.
 const policyVersion = "1"
 
-// policyLists is policy_lists.sql.
 const policyLists = `
 CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false) FROM unnest(list) AS item);
@@ -1599,19 +1419,15 @@ COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS
 	'Whether a list has elements, none of them a list, and each of them matches a regular expression. Constraints use it.';
 `
 
-// policyOverrideAmounts is policy_override_amounts.sql.
 const policyOverrideAmounts = `
 CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interval, own_burst bigint, events bigint, burst bigint) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE
-	WHEN algorithm = 'sliding_log' AND events > 1000 THEN 'override_of_sliding_log_must_have_at_most_1000_events'
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN algorithm = 'sliding_log' AND events > 1000 THEN 'override_of_sliding_log_must_have_at_most_1000_events'
 	WHEN algorithm = 'in_flight' AND events > 1000 THEN 'override_of_in_flight_must_have_at_most_1000_events'
 	WHEN algorithm NOT IN ('token_bucket', 'gcra') AND burst IS NOT NULL THEN 'override_with_burst_must_be_of_token_bucket_or_gcra'
 	WHEN algorithm = 'gcra' AND greatest(coalesce(burst, own_burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) > 4611686018427387904
 		THEN 'override_of_gcra_must_have_burst_times_per_up_to_2_pow_62_us'
 	WHEN algorithm = 'gcra' AND events > 0 AND coalesce(burst, own_burst, events)::numeric * extract(epoch FROM per) > events::numeric * 3155760000
-		THEN 'override_of_gcra_must_drain_a_full_burst_within_36525_days'
-	END;
+		THEN 'override_of_gcra_must_drain_a_full_burst_within_36525_days' END;
 COMMENT ON FUNCTION rate_limit_override_fault(text, interval, bigint, bigint, bigint) IS
 	'What is wrong with the events and the burst of an override for a limit of that algorithm, time and burst. NULL: nothing.';
 CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -1639,27 +1455,18 @@ CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT OR UPDATE ON rate_limit_
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE OF algorithm, per, calendar, burst ON rate_limit_rule_limits FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
 `
 
-// policyOverrides is policy_overrides.sql.
 const policyOverrides = `
-CREATE TABLE IF NOT EXISTS rate_limit_overrides (
-	id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_overrides_pkey PRIMARY KEY,
-	rule       text NOT NULL,
-	limit_name text NOT NULL,
+CREATE TABLE IF NOT EXISTS rate_limit_overrides ( id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_overrides_pkey PRIMARY KEY,
+	rule       text NOT NULL, limit_name text NOT NULL,
 	tier       text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE ON DELETE CASCADE,
 	user_id    text CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
-	key_id     bigint CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE,
-	events     bigint,
-	burst      bigint,
-	valid      tstzrange NOT NULL DEFAULT '(,)',
-	reason     text,
-	created_at timestamptz NOT NULL DEFAULT now(),
+	key_id     bigint CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE, events     bigint,
+	burst      bigint, valid      tstzrange NOT NULL DEFAULT '(,)', reason     text, created_at timestamptz NOT NULL DEFAULT now(),
 	created_by text NOT NULL DEFAULT session_user,
 	CONSTRAINT rule_and_limit_name_must_be_in_rate_limit_rule_limits FOREIGN KEY (rule, limit_name) REFERENCES rate_limit_rule_limits ON UPDATE CASCADE ON DELETE CASCADE,
 	CONSTRAINT exactly_one_of_tier_user_id_and_key_id_must_be_given CHECK (num_nonnulls(tier, user_id, key_id) = 1),
 	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
-	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992),
-	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid))
-);
+	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992), CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)) );
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_overrides_must_differ_in_more_than_the_amount ON rate_limit_overrides
 	(rule, limit_name, tier, user_id, key_id, valid) NULLS NOT DISTINCT;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_tier ON rate_limit_overrides (tier) WHERE tier IS NOT NULL;
@@ -1679,9 +1486,7 @@ COMMENT ON COLUMN rate_limit_overrides.valid IS 'When the override applies.';
 COMMENT ON COLUMN rate_limit_overrides.reason IS 'For people.';
 COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that made the row.';
-DO $do$ BEGIN
-	EXECUTE replace($sql$
-CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint)
+DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint)
 RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE AS $$
 	SELECT o.id, o.events, o.burst FROM (SELECT $3 AS user_id, $4 AS key_id) AS s
 		LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = s.key_id
@@ -1695,19 +1500,15 @@ $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 COMMENT ON FUNCTION rate_limit_override_of(text, text, text, bigint) IS
 	'The override of a limit that counts now for a user, or for an API key, as proxies choose it. No row: the limit has its own amount.';
-CREATE TABLE IF NOT EXISTS rate_limit_bans (
-	id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY,
+CREATE TABLE IF NOT EXISTS rate_limit_bans ( id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY,
 	network    cidr CONSTRAINT rate_limit_bans_network_must_not_be_banned_twice UNIQUE,
 	user_id    text CONSTRAINT rate_limit_bans_user_id_must_not_be_banned_twice UNIQUE,
 	key_id     bigint CONSTRAINT rate_limit_bans_key_id_must_not_be_banned_twice UNIQUE
 		CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE,
-	until      timestamptz NOT NULL DEFAULT 'infinity',
-	reason     text,
-	banned_at  timestamptz NOT NULL DEFAULT now(),
+	until      timestamptz NOT NULL DEFAULT 'infinity', reason     text, banned_at  timestamptz NOT NULL DEFAULT now(),
 	banned_by  text NOT NULL DEFAULT session_user,
 	CONSTRAINT exactly_one_of_network_user_id_and_key_id_must_be_given CHECK (num_nonnulls(network, user_id, key_id) = 1),
-	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512)
-);
+	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512) );
 CREATE INDEX IF NOT EXISTS rate_limit_bans_until ON rate_limit_bans (until);
 COMMENT ON TABLE rate_limit_bans IS 'Networks, users and API keys that are shut out. Deleting the row lifts the ban.';
 COMMENT ON COLUMN rate_limit_bans.id IS 'Tells bans apart.';
@@ -1723,33 +1524,22 @@ RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96' THEN set_masklen(inet '0.0.0.0'
 COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';
 `
 
-// policyPeople is policy_people.sql.
 const policyPeople = `
-CREATE TABLE IF NOT EXISTS rate_limit_tiers (
-	tier    text NOT NULL CONSTRAINT rate_limit_tiers_pkey PRIMARY KEY,
-	rank    bigint NOT NULL DEFAULT 0,
-	comment text,
-	CONSTRAINT tier_must_be_1_to_100_characters_without_spaces_or_slashes CHECK (tier ~ '^[^/[:space:][:cntrl:]]{1,100}$')
-);
+CREATE TABLE IF NOT EXISTS rate_limit_tiers ( tier    text NOT NULL CONSTRAINT rate_limit_tiers_pkey PRIMARY KEY, rank    bigint NOT NULL DEFAULT 0,
+	comment text, CONSTRAINT tier_must_be_1_to_100_characters_without_spaces_or_slashes CHECK (tier ~ '^[^/[:space:][:cntrl:]]{1,100}$') );
 COMMENT ON TABLE rate_limit_tiers IS 'The plans that users can be on, such as free and pro.';
 COMMENT ON COLUMN rate_limit_tiers.tier IS 'The name, as in rate_limit_rules.tiers.';
 COMMENT ON COLUMN rate_limit_tiers.rank IS 'The order of tiers in lists, lowest first. It has no effect on requests.';
 COMMENT ON COLUMN rate_limit_tiers.comment IS 'For people.';
 INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
-CREATE TABLE IF NOT EXISTS rate_limit_users (
-	user_id      text NOT NULL CONSTRAINT rate_limit_users_pkey PRIMARY KEY,
+CREATE TABLE IF NOT EXISTS rate_limit_users ( user_id      text NOT NULL CONSTRAINT rate_limit_users_pkey PRIMARY KEY,
 	tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
-	tier_until   timestamptz NOT NULL DEFAULT 'infinity',
-	period_start date,
-	time_zone    text NOT NULL DEFAULT 'UTC',
-	comment      text,
-	created_at   timestamptz NOT NULL DEFAULT now(),
-	updated_at   timestamptz NOT NULL DEFAULT now(),
+	tier_until   timestamptz NOT NULL DEFAULT 'infinity', period_start date, time_zone    text NOT NULL DEFAULT 'UTC', comment      text,
+	created_at   timestamptz NOT NULL DEFAULT now(), updated_at   timestamptz NOT NULL DEFAULT now(),
 	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512),
 	CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31'),
 	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
-	CONSTRAINT time_zone_must_be_known_to_the_server CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL)
-);
+	CONSTRAINT time_zone_must_be_known_to_the_server CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL) );
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
 COMMENT ON TABLE rate_limit_users IS 'The users of the API, each on one tier.';
 COMMENT ON COLUMN rate_limit_users.user_id IS 'The user, as the application or the proxy names it. Limits that count by user count by this.';
@@ -1761,25 +1551,18 @@ COMMENT ON COLUMN rate_limit_users.time_zone IS 'The IANA name of the time zone 
 COMMENT ON COLUMN rate_limit_users.comment IS 'For people.';
 COMMENT ON COLUMN rate_limit_users.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_users.updated_at IS 'When the row was changed last.';
-CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
-	id          bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_api_keys_pkey PRIMARY KEY,
-	digest      bytea NOT NULL CONSTRAINT rate_limit_api_keys_digest_must_be_new UNIQUE,
-	hint        text,
-	name        text,
+CREATE TABLE IF NOT EXISTS rate_limit_api_keys ( id          bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_api_keys_pkey PRIMARY KEY,
+	digest      bytea NOT NULL CONSTRAINT rate_limit_api_keys_digest_must_be_new UNIQUE, hint        text, name        text,
 	user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
 	tier        text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
-	expires_at  timestamptz NOT NULL DEFAULT 'infinity',
-	revoked_at  timestamptz,
-	revoked_by  text,
+	expires_at  timestamptz NOT NULL DEFAULT 'infinity', revoked_at  timestamptz, revoked_by  text,
 	replaced_by bigint CONSTRAINT replaced_by_must_be_the_id_of_a_key REFERENCES rate_limit_api_keys ON DELETE SET NULL,
-	created_at  timestamptz NOT NULL DEFAULT now(),
-	CONSTRAINT id_must_be_above_0 CHECK (id > 0),
+	created_at  timestamptz NOT NULL DEFAULT now(), CONSTRAINT id_must_be_above_0 CHECK (id > 0),
 	CONSTRAINT digest_must_be_a_sha256_of_32_bytes CHECK (octet_length(digest) = 32),
 	CONSTRAINT hint_must_not_be_long_enough_to_be_a_key CHECK (length(hint) <= 16),
 	CONSTRAINT name_must_have_1_to_200_characters CHECK (length(name) BETWEEN 1 AND 200),
 	CONSTRAINT revoked_by_needs_revoked_at CHECK (revoked_by IS NULL OR revoked_at IS NOT NULL),
-	CONSTRAINT replaced_by_must_be_another_key CHECK (replaced_by <> id)
-);
+	CONSTRAINT replaced_by_must_be_another_key CHECK (replaced_by <> id) );
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (user_id);
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_keys (replaced_by) WHERE replaced_by IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_tier ON rate_limit_api_keys (tier) WHERE tier IS NOT NULL;
@@ -1797,7 +1580,6 @@ COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_api_keys.tier IS 'The tier of requests with the key, in place of that of the user. NULL: that of the user.';
 `
 
-// policyProxyFunctions is policy_proxy_functions.sql.
 const policyProxyFunctions = `
 CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -1812,7 +1594,6 @@ COMMENT ON FUNCTION rate_limit_forget() IS
 	'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many changes it deleted.';
 `
 
-// policyRenames is policy_renames.sql.
 const policyRenames = `
 CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -1833,18 +1614,14 @@ CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF user_id O
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
 `
 
-// policyRuleFunction is policy_rule_function.sql.
 const policyRuleFunction = `
-CREATE OR REPLACE FUNCTION rate_limit_rule(
-	name text,
-	family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
+CREATE OR REPLACE FUNCTION rate_limit_rule( name text, family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
 	tiers text[] DEFAULT NULL, hosts text[] DEFAULT NULL, paths text[] DEFAULT NULL, methods text[] DEFAULT NULL, networks cidr[] DEFAULT NULL,
 	count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL,
 	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL,
 	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
-	comment text DEFAULT NULL,
-	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL
+	comment text DEFAULT NULL, without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1919,31 +1696,13 @@ COMMENT ON FUNCTION rate_limit_rule IS
 	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an existing rule has. It returns created or changed.';
 `
 
-// policyRules is policy_rules.sql.
 const policyRules = `
-CREATE TABLE IF NOT EXISTS rate_limit_rules (
-	name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY,
-	family      text,
-	priority    bigint NOT NULL DEFAULT 100,
-	mode        text NOT NULL DEFAULT 'enforce',
-	action      text NOT NULL DEFAULT 'limit',
-	hosts       text[],
-	paths       text[],
-	methods     text[],
-	networks    cidr[],
-	tiers       text[],
-	count_by    text[] NOT NULL DEFAULT '{user}',
-	without_header text NOT NULL DEFAULT 'share',
-	valid       tstzrange NOT NULL DEFAULT '(,)',
-	cost        bigint NOT NULL DEFAULT 1,
-	settle      text,
-	status      bigint,
-	message     text,
-	retry_after interval,
-	comment     text,
-	created_at  timestamptz NOT NULL DEFAULT now(),
-	created_by  text NOT NULL DEFAULT session_user,
-	updated_at  timestamptz NOT NULL DEFAULT now(),
+CREATE TABLE IF NOT EXISTS rate_limit_rules ( name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY, family      text,
+	priority    bigint NOT NULL DEFAULT 100, mode        text NOT NULL DEFAULT 'enforce', action      text NOT NULL DEFAULT 'limit', hosts       text[],
+	paths       text[], methods     text[], networks    cidr[], tiers       text[], count_by    text[] NOT NULL DEFAULT '{user}',
+	without_header text NOT NULL DEFAULT 'share', valid       tstzrange NOT NULL DEFAULT '(,)', cost        bigint NOT NULL DEFAULT 1, settle      text,
+	status      bigint, message     text, retry_after interval, comment     text, created_at  timestamptz NOT NULL DEFAULT now(),
+	created_by  text NOT NULL DEFAULT session_user, updated_at  timestamptz NOT NULL DEFAULT now(),
 	CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family, priority) DEFERRABLE,
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
 	CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
@@ -1958,16 +1717,13 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
 		'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')),
 	CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL),
-	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')),
-	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
+	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')), CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
 	CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992),
 	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
 		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'),
-	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599),
-	CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096),
+	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599), CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096),
 	CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
-		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days')
-);
+		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days') );
 COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
 COMMENT ON COLUMN rate_limit_rules.name IS 'The name. It is in the prefix of the counters, so a renamed rule begins new ones.';
 COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
@@ -1994,17 +1750,9 @@ COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that made the row.';
 COMMENT ON COLUMN rate_limit_rules.updated_at IS 'When the row was changed last. Its limits have no such time; rate_limit_changes has.';
 CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
-	rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules REFERENCES rate_limit_rules ON UPDATE CASCADE ON DELETE CASCADE,
-	name      text NOT NULL,
-	algorithm text NOT NULL DEFAULT 'sliding_window',
-	events    bigint,
-	per       interval,
-	calendar  text,
-	time_zone text,
-	burst     bigint,
-	durable   boolean NOT NULL DEFAULT false,
-	on_exceed text NOT NULL DEFAULT 'refuse',
-	CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name),
+	rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules REFERENCES rate_limit_rules ON UPDATE CASCADE ON DELETE CASCADE, name      text NOT NULL,
+	algorithm text NOT NULL DEFAULT 'sliding_window', events    bigint, per       interval, calendar  text, time_zone text, burst     bigint,
+	durable   boolean NOT NULL DEFAULT false, on_exceed text NOT NULL DEFAULT 'refuse', CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name),
 	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
 	CONSTRAINT algorithm_must_be_one_that_the_documentation_names CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight')),
 	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
@@ -2025,8 +1773,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	CONSTRAINT gcra_must_drain_a_full_burst_within_36525_days CHECK (algorithm <> 'gcra' OR events = 0
 		OR coalesce(burst, events)::numeric * extract(epoch FROM per) <= events::numeric * 3155760000),
 	CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')),
-	CONSTRAINT overage_needs_fixed_window_or_sliding_window CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
-);
+	CONSTRAINT overage_needs_fixed_window_or_sliding_window CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window')) );
 COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
 COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
 COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the name of the rule, a slash and this name.';
@@ -2041,7 +1788,6 @@ COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a 
 COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.';
 `
 
-// policyTriggers is policy_triggers.sql.
 const policyTriggers = `
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT CASE
@@ -2117,7 +1863,6 @@ BEGIN
 END $$;
 `
 
-// policyUsable is policy_usable.sql.
 const policyUsable = `
 CREATE OR REPLACE FUNCTION rate_limit_check_rule() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -2196,13 +1941,11 @@ BEGIN
 END $$;
 `
 
-// policyViews is policy_views.sql.
 const policyViews = `
 CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
 	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
 		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until) THEN b.until - now() END AS remaining,
-		b.reason, b.banned_at, b.banned_by, b.network, b.user_id, b.key_id
-	FROM rate_limit_bans b WHERE b.until > now();
+		b.reason, b.banned_at, b.banned_by, b.network, b.user_id, b.key_id FROM rate_limit_bans b WHERE b.until > now();
 COMMENT ON VIEW rate_limit_banned IS 'The bans that are in force.';
 COMMENT ON COLUMN rate_limit_banned.kind IS 'network, user or key.';
 COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id of the key.';
@@ -2222,26 +1965,19 @@ CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS
 $$;
 COMMENT ON FUNCTION rate_limit_counted(text[], text) IS
 	'What the key of a counter is of if it has one part, such as user, and the key without the number of the alternative.';
-CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
-	WITH amounts AS (
+CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS WITH amounts AS (
 		SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, (date_part('epoch', l.per) * 1000000)::bigint AS span,
 			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst,
-			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at
-		FROM rate_limit_rule_limits l
-		JOIN rate_limit_rules r ON r.name = l.rule
-		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c
-		LEFT JOIN LATERAL (
+			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at FROM rate_limit_rule_limits l
+		JOIN rate_limit_rules r ON r.name = l.rule CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c LEFT JOIN LATERAL (
 			SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
 				CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END,
-				CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o
-		) o ON true
-	)
+				CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o ) o ON true )
 	SELECT a.rule, a.limit_name, a.key, a.algorithm, u.used, q.quota, (100 * u.used / greatest(q.quota, 1)::numeric)::numeric(20, 1) AS percent, u.resets_at
 	FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q
 		CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count, a.window_start, a.tokens, a.last_refill,
 			a.remainder, a.hits, a.slots, a.expires_at) AS u;
-COMMENT ON VIEW rate_limit_used IS
-	'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
+COMMENT ON VIEW rate_limit_used IS 'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
 COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
 COMMENT ON COLUMN rate_limit_used.limit_name IS 'The limit of the rule.';
 COMMENT ON COLUMN rate_limit_used.key IS 'What is counted, as in the counters.';
@@ -2256,11 +1992,9 @@ CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
 COMMENT ON VIEW rate_limit_near IS 'The counters of rules of which at least 80 % is used. Unlimited ones do not appear.';
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS
 	SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) || ': not in rate_limit_tiers, so no user has them' AS warning
-	FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name
-	UNION ALL
+	FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name UNION ALL
 	SELECT l.rule, l.name, l.name || ': 0: refuses every request, and no override has another amount; if that is meant, make it action=block'
-	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
-	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off'
+	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off'
 		AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now() AND o.events IS DISTINCT FROM 0);
 COMMENT ON VIEW rate_limit_rule_warnings IS 'Rules that proxies use, and that may not mean what they say.';
 COMMENT ON COLUMN rate_limit_rule_warnings.rule IS 'The rule.';
@@ -2268,11 +2002,8 @@ COMMENT ON COLUMN rate_limit_rule_warnings.field IS 'tiers, or the name of the l
 COMMENT ON COLUMN rate_limit_rule_warnings.warning IS 'What it is, for people.';
 `
 
-// usage is usage.sql.
 const usage = `
-DO $do$ BEGIN
-	IF to_regprocedure('rate_limit_parts()') IS NULL THEN
-		EXECUTE replace($sql$
+DO $do$ BEGIN IF to_regprocedure('rate_limit_parts()') IS NULL THEN EXECUTE replace($sql$
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
 RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE sql STABLE AS $$
