@@ -1,19 +1,18 @@
 package ratelimit
 
-// Algorithm is the way in which a Limit counts.
+// Algorithm selects how a Limit counts hits.
 type Algorithm uint8
 
 const (
-	// SlidingWindow adds the count of the current window to the count of the
-	// previous window, weighted by the part of it that lies within the last Window.
-	// The default.
+	// SlidingWindow adds the count of the current window to the count of the previous window, weighted by
+	// the fraction of it that overlaps the last Window. It is the default.
 	SlidingWindow Algorithm = iota
-	// FixedWindow counts from the first hit until Window has passed.
+	// FixedWindow counts the hits of a window that begins with the first of them.
 	FixedWindow
 	// TokenBucket holds up to Burst tokens and gains Events tokens each Window.
 	TokenBucket
-	// SlidingLog keeps the time of each hit. It is exact, and a row holds up to
-	// Events times, so Events is at most MaxLogEvents.
+	// SlidingLog keeps the time of each hit. It is exact. A row stores up to Events times, so Events must
+	// not exceed MaxLogEvents.
 	SlidingLog
 	// GCRA spaces hits evenly, Events in a Window, with up to Burst at once.
 	GCRA

@@ -5,23 +5,26 @@ import (
 	"strings"
 )
 
-// algorithms is the table of algorithms, by Algorithm: the name in configurations,
-// and what a Limit may say. Package algorithm defines how each of them counts.
+// algorithms describes each Algorithm: its name in configurations and the fields that a
+// Limit may set. Package internal/core/algorithm implements the counting.
 var algorithms = []struct {
 	name      string
 	maxEvents int64
-	burst     bool // a Limit may have a Burst
-	calendar  bool // windows may follow the calendar
+	burst     bool // a Limit may set Burst
+	calendar  bool // a Limit may set Calendar
 	check     func(l *Limit) error
-	noWindow  bool   // a Limit has no Window
-	noLease   string // why a Limit has no Lease; "" if it may have one
+	noWindow  bool   // a Limit must not set Window
+	noLease   string // the reason why a Limit must not set Lease; "" if it may
 }{
 	SlidingWindow: {name: "sliding_window", maxEvents: MaxEvents},
 	FixedWindow:   {name: "fixed_window", maxEvents: MaxEvents, calendar: true},
 	TokenBucket:   {name: "token_bucket", maxEvents: MaxEvents, burst: true, check: checkBucket},
-	SlidingLog:    {name: "sliding_log", maxEvents: MaxLogEvents, noLease: "each charge expires a window after it was made, so an early one would expire too early"},
-	GCRA:          {name: "gcra", maxEvents: MaxEvents, burst: true, check: checkGCRA, noLease: "each charge drains from the moment it is made, so an early one would drain too early"},
-	InFlight:      {name: "in_flight", maxEvents: MaxLogEvents, noWindow: true, noLease: "a slot is held by one request"},
+	SlidingLog: {name: "sliding_log", maxEvents: MaxLogEvents,
+		noLease: "each charge expires a window after it was made, so an early one would expire too early"},
+	GCRA: {name: "gcra", maxEvents: MaxEvents, burst: true, check: checkGCRA,
+		noLease: "each charge drains from the moment it is made, so an early one would drain too early"},
+	InFlight: {name: "in_flight", maxEvents: MaxLogEvents, noWindow: true,
+		noLease: "a slot is held by one request"},
 }
 
 // Algorithms returns all algorithms, in the order of their constants.
@@ -33,7 +36,7 @@ func Algorithms() []Algorithm {
 	return all
 }
 
-// String returns the name in configurations, such as "sliding_window".
+// String returns the name used in configurations, such as "sliding_window".
 func (a Algorithm) String() string {
 	if int(a) < len(algorithms) {
 		return algorithms[a].name
@@ -41,7 +44,8 @@ func (a Algorithm) String() string {
 	return "Algorithm(" + strconv.Itoa(int(a)) + ")"
 }
 
-// ParseAlgorithm returns the algorithm of that name; "" is SlidingWindow.
+// ParseAlgorithm returns the algorithm with the given name. "" means SlidingWindow.
+// The error is a *FieldError.
 func ParseAlgorithm(name string) (Algorithm, error) {
 	if name == "" {
 		return SlidingWindow, nil
@@ -62,21 +66,23 @@ func wantAlgorithm() string {
 	return "one of " + strings.Join(names, ", ")
 }
 
-// maxSpan bounds, for GCRA, Capacity times the Window in microseconds, and for a TokenBucket
-// with a Burst below its Events, Burst times the Window, so that every calculation fits into
-// 64 bits.
+// maxSpan bounds the products of a quota and a Window in microseconds, so that every
+// calculation fits into 64 bits. For GCRA the quota is Capacity, for a TokenBucket with a
+// Burst below its Events it is Burst.
 const maxSpan = int64(1) << 62
 
-// checkBucket checks what only a TokenBucket that is refilled evenly demands.
+// checkBucket returns a *FieldError if an evenly refilled TokenBucket exceeds maxSpan.
 func checkBucket(l *Limit) error {
 	if l.RefillsEvenly() && l.Burst > maxSpan/int64(l.Window/1000) {
 		return &FieldError{"burst", strconv.FormatInt(l.Burst, 10),
-			"smaller, or at least the events of the limit: below them, burst times the window in microseconds must not exceed 2^62"}
+			"smaller, or at least the events of the limit: below them, burst times the window in " +
+				"microseconds must not exceed 2^62"}
 	}
 	return nil
 }
 
-// checkGCRA checks what only GCRA demands.
+// checkGCRA returns a *FieldError if l exceeds maxSpan, or if a full burst takes longer
+// than MaxWindow to drain.
 func checkGCRA(l *Limit) error {
 	window := int64(l.Window / 1000)
 	if most := maxSpan / window; l.Capacity() > most || l.Events > most {
@@ -84,7 +90,8 @@ func checkGCRA(l *Limit) error {
 			"smaller for gcra: burst (or events) times the window in microseconds must not exceed 2^62"}
 	}
 	if drained := (l.Capacity()*window + l.Events - 1) / l.Events; drained > int64(MaxWindow/1000) {
-		return &FieldError{"burst", strconv.FormatInt(l.Capacity(), 10), "smaller for gcra: a full burst must drain within 100 years"}
+		return &FieldError{"burst", strconv.FormatInt(l.Capacity(), 10),
+			"smaller for gcra: a full burst must drain within 100 years"}
 	}
 	return nil
 }

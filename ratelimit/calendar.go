@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// Calendar is the unit of the calendar that a window lasts.
+// Calendar selects the calendar unit that a window lasts.
 type Calendar uint8
 
 const (
-	// NoCalendar is for windows that begin with a key's first hit.
+	// NoCalendar means that a window begins with a key's first hit and lasts Limit.Window.
 	NoCalendar Calendar = iota
 	// Day begins at midnight.
 	Day
-	// Week begins at midnight before Monday.
+	// Week begins at midnight on Monday.
 	Week
-	// Month begins at midnight before the first day of the month.
+	// Month begins at midnight on the first day of the month.
 	Month
-	// Year begins at midnight before the first of January.
+	// Year begins at midnight on 1 January.
 	Year
 )
 
-// calendarUnits are the windows on the calendar in configurations, by Calendar.
+// calendarUnits holds the name of each Calendar in configurations.
 var calendarUnits = []string{"", "1d", "1w", "1mo", "1y"}
 
-// checkZone returns an error for what is not the IANA name of a time zone; "" is UTC. "Local" is
-// refused.
+// checkZone returns an error unless zone is "" (UTC) or the IANA name of a time zone. It
+// rejects "Local", because that zone differs between machines.
 func checkZone(zone string) error {
 	if strings.EqualFold(zone, "local") {
 		return errors.New("the zone Local is another one on each machine")
@@ -35,11 +35,12 @@ func checkZone(zone string) error {
 	return err
 }
 
-// maxAnchor is the last day that an Anchor can be: 31 December 1972.
+// maxAnchor is the largest Anchor: 31 December 1972, in days since 1 January 1970.
 const maxAnchor = 1095
 
-// AnchorOn is the Anchor for windows that begin on the day of t, by its own clock. Days that
-// give the same windows have the same Anchor. It is 0 unless the calendar is Month or Year.
+// AnchorOn returns the Anchor for windows that begin on the day of t, in t's own time zone.
+// Days that produce the same windows have the same Anchor. For calendars other than Month
+// and Year it returns 0.
 func AnchorOn(calendar Calendar, t time.Time) int64 {
 	_, month, day := t.Date()
 	if calendar == Month {

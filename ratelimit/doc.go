@@ -1,12 +1,14 @@
-// Package ratelimit is the contract of rate limits and quotas that are counted
-// exactly: what a Limit is, what a Hit costs, what a Decision contains, and what a
-// Store must do. Package postgres counts in a Postgres database for all processes that
-// share it, package memory in one process.
+// Package ratelimit is the contract for rate limits and quotas that are counted exactly.
+//
+// A Limit says how much may pass in which time. A Hit charges a cost to one key of a Limit.
+// A Store decides hits, and answers each with a Decision. The Store of
+// package postgres shares its counts with all processes on a Postgres database; that of package
+// memory counts in this process. Most programs use a Limiter, which applies one Limit to the keys
+// of a Store.
 //
 // # A decision
 //
-// A Limit says what is enforced: Events in a Window, counted by an Algorithm for
-// each key under a Prefix. A Store decides hits:
+// A Limit allows Events in a Window, counted by an Algorithm for each key under a Prefix:
 //
 //	db, err := pgxdb.Open(os.Getenv("DATABASE_URL"), pgxdb.Options{})
 //	store, err := postgres.New(db, postgres.Options{})
@@ -19,35 +21,32 @@
 //		// refuse; it would pass after d.RetryAfter
 //	}
 //
-// For every algorithm: a refusal changes no counter. A cost above the full quota
-// (Limit.Capacity) can never pass: it is refused with RetryAfter Never. A negative
-// cost is a refund, which never raises a quota above its full amount. Remaining is
-// never below 0. RetryAfter is exact: the earliest moment at which this cost would
-// pass if no other hit came, to the microsecond. Reset is that moment for a refusal, and else
-// the end of the window: see Decision.Reset. Limiter.Peek, or Hit.Peek, asks without charging.
-//
-// Several limits on one request (Store.Take with several hits) are charged all
-// together or not at all, in one transaction.
+// These invariants hold for every algorithm:
+//   - A refusal and a peek change no counter.
+//   - A cost above the full quota (Limit.Capacity) never passes: its RetryAfter is Never.
+//   - A negative cost is a refund. A refund never raises a quota above its full amount.
+//   - Remaining is never below 0. RetryAfter is exact if no other hit comes.
+//   - Several hits of one request (Store.Take) are charged all together or not at all.
 //
 // # Time
 //
-// The database server's clock decides, read once in each statement, to the microsecond. The time of a
-// row never runs backwards. A memory store uses this machine's clock.
+// The clock of the database server decides. Each statement reads it once, to the microsecond. The
+// time of a row never runs backwards. A store in memory uses the clock of its machine.
 //
 // # Failure
 //
-// If the database does not decide within the timeout, the result is an error. The caller then lets the
-// request pass, or refuses it. It is unknown whether such a hit was charged. While the database does
-// not answer, calls fail at once with ErrUnavailable. ErrOverloaded is no outage: the caller refuses the request.
+// If the database does not decide within the timeout, the result is an error, and the hits may or
+// may not have been charged. The caller lets the request pass or refuses it. During an outage calls
+// fail at once with ErrUnavailable. ErrOverloaded does not report an outage: refuse the request.
 //
 // # Changing a limit
 //
-// A row holds what was counted, not the limit, so a changed limit applies at once. FixedWindow and
-// SlidingWindow share their counters, and so do TokenBucket and GCRA. A switch
-// to any other algorithm starts with a full quota, once. docs/algorithms.md has the details.
+// A row holds counts, not the limit, so a changed limit applies at once. FixedWindow and
+// SlidingWindow share their counters, and so do TokenBucket and GCRA. A switch to any other
+// algorithm starts with a full quota. docs/algorithms.md has the details.
 //
 // # Keys
 //
-// Keys are data: they are parameters of statements, never part of SQL text. They appear in no error.
-// Hit.StoredKey is the text that the tables have for a key.
+// Keys are parameters of statements, never part of SQL text, and appear in no error. Hit.StoredKey
+// returns the text that the tables hold for a key.
 package ratelimit

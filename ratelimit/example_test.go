@@ -24,7 +24,8 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 100, Window: time.Minute})
+	limiter, err := ratelimit.NewLimiter(
+		store, ratelimit.Limit{Prefix: "api", Events: 100, Window: time.Minute})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -116,7 +117,8 @@ func ExampleStore() {
 	store, _ := memory.New(memory.Options{})
 	defer store.Close()
 	perUser := &ratelimit.Limit{Prefix: "user", Events: 2, Window: time.Minute}
-	overall := &ratelimit.Limit{Prefix: "all", Algorithm: ratelimit.TokenBucket, Events: 3, Window: time.Minute}
+	overall := &ratelimit.Limit{Prefix: "all", Algorithm: ratelimit.TokenBucket, Events: 3,
+		Window: time.Minute}
 	for _, user := range []string{"ann", "ann", "ann", "bob", "eve"} {
 		hits := []ratelimit.Hit{{Limit: perUser, Key: user, Cost: 1}, {Limit: overall, Cost: 1}}
 		decisions := make([]ratelimit.Decision, len(hits))
@@ -137,7 +139,8 @@ func ExampleStore() {
 func ExampleHit() {
 	store, _ := memory.New(memory.Options{})
 	defer store.Close()
-	limiter, _ := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "tokens", Events: 1000, Window: time.Hour})
+	limiter, _ := ratelimit.NewLimiter(
+		store, ratelimit.Limit{Prefix: "tokens", Events: 1000, Window: time.Hour})
 	_, _ = limiter.Take(context.Background(), "ann", 800) // an estimate
 	d, _ := limiter.Take(context.Background(), "ann", -300)
 	fmt.Println(d.Remaining)

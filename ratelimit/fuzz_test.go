@@ -9,11 +9,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// FuzzRate: any text is refused with an error that shows it, or is a rate that a limit can have. Any text is stored as
-// a key that Postgres holds.
+// FuzzRate: any text is refused with an error that shows it, or is a rate that a limit can have. Any
+// text is stored as a key that Postgres holds.
 func FuzzRate(f *testing.F) {
 	for _, text := range []string{
-		"100 1m", "100/1m", "1 1w2d3h", "1 250ms", "9007199254740992 36525d", "10000 1mo calendar", "5/1d calendar Europe/Berlin", "1/1y calendar UTC x", "36525d2562047h", "0 1m", "-1 1s",
+		"100 1m", "100/1m", "1 1w2d3h", "1 250ms", "9007199254740992 36525d", "10000 1mo calendar",
+		"5/1d calendar Europe/Berlin", "1/1y calendar UTC x", "36525d2562047h", "0 1m", "-1 1s",
 		"sha256:00", "a\x00", "\xff", strings.Repeat("k", 513), "1 1d calendar ../etc",
 	} {
 		f.Add(text)
@@ -25,7 +26,8 @@ func FuzzRate(f *testing.F) {
 			}
 		}
 		hit := ratelimit.Hit{Key: text}
-		if key := hit.StoredKey(); len(key) > ratelimit.MaxKey || !utf8.ValidString(key) || strings.IndexByte(key, 0) >= 0 || strings.HasPrefix(text, "sha256:") && key == text {
+		if key := hit.StoredKey(); len(key) > ratelimit.MaxKey || !utf8.ValidString(key) ||
+			strings.IndexByte(key, 0) >= 0 || strings.HasPrefix(text, "sha256:") && key == text {
 			t.Errorf("the key %q is stored as %q", text, key)
 		}
 		rate, err := ratelimit.ParseRate(text)
@@ -36,7 +38,8 @@ func FuzzRate(f *testing.F) {
 			}
 			return
 		}
-		limit := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: rate.Events, Window: rate.Window, Calendar: rate.Calendar, Zone: rate.Zone}
+		limit := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: rate.Events,
+			Window: rate.Window, Calendar: rate.Calendar, Zone: rate.Zone}
 		if err := limit.Validate(); err != nil {
 			t.Errorf("the rate %q is %+v: %v", text, rate, err)
 		}

@@ -6,35 +6,37 @@ import (
 	"time"
 )
 
-// Hit is a cost that a request charges to one key of one limit.
+// Hit charges a cost to one key of one limit.
 type Hit struct {
 	Limit *Limit // must be valid, and must not change while a store uses it
-	Key   string // the key that is charged: any bytes; see StoredKey
+	Key   string // the key to charge: any bytes; see StoredKey
 
-	// Subject is what the key belongs to, such as a user. A database with parts has all rows of a subject in one part. All
-	// programs that share the row must set it alike. "" is the key.
+	// Subject is the owner of the key, such as a user. On Citus, all rows of a subject are on one shard.
+	// All programs that share the row must set it alike. "" means Key.
 	Subject string
 
-	// Cost is how much of the quota the hit takes, 1 or more. Below 0 it is given back, also if another hit is refused.
+	// Cost is the number of units to charge, 1 or more. A negative Cost is a refund, which takes effect
+	// even if another hit of the request is refused.
 	Cost int64
 
-	// Peek asks whether Cost, of 1 or more, would pass, and charges nothing.
+	// Peek asks whether Cost, 1 or more, would pass, and charges nothing.
 	Peek bool
 
-	// Apart decides the hit by itself: it is charged if it fits, whether or not the request's other hits are
-	// allowed, and a refusal does not refuse them. It is for a limit on trial. If no decision on it is
-	// possible, but one on the others is, its decision has the source Undecided.
+	// Apart decides the hit independently of the request's other hits: it is charged if it fits, and if it
+	// is refused, the others may still pass. Use it for a limit on trial. If only the others can be
+	// decided, its Decision has the Source Undecided.
 	Apart bool
 
-	// Secret stores the key as its DigestKey, so that the tables do not tell it. All programs that share the row do so.
+	// Secret stores DigestKey(Key) in the tables instead of Key. All programs that share the row must set
+	// it alike.
 	Secret bool
 
-	// Slot is for a hit on a limit InFlight that is charged, which needs one.
+	// Slot holds the units that a hit on an InFlight limit acquires. Such a hit requires one unless it is a
+	// peek. Other hits ignore it.
 	Slot *Slot
 }
 
-// Validate returns a *FieldError for a hit that cannot be decided. It does not
-// validate the limit again.
+// Validate returns a *FieldError if the hit cannot be decided. It does not validate the limit.
 func (h *Hit) Validate() error {
 	if h.Limit == nil {
 		return &FieldError{"hit", "", "on a limit: Hit.Limit is nil"}
@@ -44,7 +46,8 @@ func (h *Hit) Validate() error {
 	}
 	if h.Limit.Algorithm == InFlight && !h.Peek {
 		if h.Cost < 0 {
-			return &FieldError{"cost", strconv.FormatInt(h.Cost, 10), "1 or more for " + h.Limit.Algorithm.String() + ": Slot.Release gives back"}
+			return &FieldError{"cost", strconv.FormatInt(h.Cost, 10),
+				"1 or more for " + h.Limit.Algorithm.String() + ": Slot.Release gives back"}
 		}
 		if h.Slot == nil {
 			return &FieldError{"slot", "", "a Slot for each hit on a limit " + h.Limit.Algorithm.String()}
@@ -56,8 +59,8 @@ func (h *Hit) Validate() error {
 	return nil
 }
 
-// ValidateHits returns a *FieldError if a store cannot decide hits into decisions.
-// Stores call it.
+// ValidateHits returns a *FieldError if a hit is invalid or the lengths differ. Every Store
+// calls it first.
 func ValidateHits(hits []Hit, decisions []Decision) error {
 	if len(decisions) != len(hits) {
 		return &FieldError{"decisions", "another length", "as long as hits"}
@@ -72,50 +75,50 @@ func ValidateHits(hits []Hit, decisions []Decision) error {
 
 // Decision is a store's answer to a hit.
 type Decision struct {
-	// Allowed is whether this limit has room for the hit. A request of several hits may pass only if each
-	// hit is allowed; otherwise none of them was charged. Hits that are Apart do not count.
+	// Allowed reports whether the limit has room for the hit. A request with several hits may pass only if
+	// all of them are allowed, except those that are Apart. Otherwise none was charged.
 	Allowed bool
 	// Limit is the full quota, Limit.Capacity.
 	Limit int64
-	// Remaining is what is left of the quota after the decision, 0 or more.
+	// Remaining is the quota left after the decision, 0 or more.
 	Remaining int64
-	// Reset is when more is there if no other hit comes, by the clock that decided. For a refusal, it is when a hit of
-	// this cost would pass, as RetryAfter says, and zero if it cannot ever pass. Else it is the end of the current window
-	// (FixedWindow, SlidingWindow), when the oldest hit leaves (SlidingLog), when the bucket is full (TokenBucket,
-	// GCRA), or a guess (InFlight). If nothing is used, it is the time of the decision.
+	// Reset is the time at which more quota becomes available if no other hit comes, by the clock that
+	// decided. For a refusal it is the moment at which the hit would pass, or zero if it never can. For an
+	// allowed hit it is the end of the current window (FixedWindow, SlidingWindow), the moment the oldest
+	// hit expires (SlidingLog), the moment the bucket is full (TokenBucket, GCRA), or an estimate
+	// (InFlight). If the whole quota is left, it is the time of the decision.
 	Reset time.Time
-	// RetryAfter is how long until a hit of this cost would pass if no other hit came, in whole
-	// microseconds: above 0 for a refusal, 0 if the hit is allowed, Never if it cannot ever pass.
+	// RetryAfter is the time until the hit would pass if no other hit came, in whole microseconds: above 0
+	// for a refusal, 0 for an allowed hit, Never if the hit can never pass.
 	RetryAfter time.Duration
-	// DecidedAt is when an allowed hit was charged, by that clock, in microseconds.
+	// DecidedAt is the time at which an allowed hit was charged, by the clock that decided, in microseconds
+	// since 1970.
 	DecidedAt int64
-	// Source is where the decision was made.
+	// Source says where the decision was made.
 	Source Source
 }
 
 // Never is the RetryAfter of a hit that costs more than the full quota: 292 years.
 const Never time.Duration = math.MaxInt64
 
-// Source is where a decision was made.
+// Source says where a decision was made.
 type Source uint8
 
 const (
-	// FromPostgres is a decision of the database.
+	// FromPostgres marks a decision of the database.
 	FromPostgres Source = iota
-	// FromMemory is a decision of a store in memory.
+	// FromMemory marks a decision of a store in memory.
 	FromMemory
-	// FromBlocked is a refusal that a Postgres store knew without asking the
-	// database.
+	// FromBlocked marks a refusal from memory: a Postgres store remembered that the quota was used up.
 	FromBlocked
-	// Undecided is for a hit of a request that was refused because of another hit's
-	// FromBlocked. The store did not ask about the hit and charged nothing. Only
-	// Decision.Limit is set. It is also for a hit apart without a decision.
+	// Undecided marks a hit that the store did not decide and did not charge: another hit of the request
+	// was refused from memory, or the hit is Apart and could not be decided. Only Decision.Limit is set.
 	Undecided
-	// FromLease is for a hit with a cost that the process had charged in advance, see Limit.Lease.
+	// FromLease marks a hit decided from units that the process had charged in advance; see Limit.Lease.
 	FromLease
 )
 
-// sources are the names, by Source.
+// sources holds the name of each Source.
 var sources = []string{"postgres", "memory", "blocked", "undecided", "lease"}
 
 // String returns "postgres", "memory", "blocked", "undecided" or "lease".

@@ -27,9 +27,11 @@ func TestWrongHits(t *testing.T) {
 		{ratelimit.Hit{Limit: l, Cost: -1, Peek: true}, `cost: "below 0": must be 1 or more`},
 	} {
 		hits := []ratelimit.Hit{{Limit: l, Cost: 1}, test.hit}
-		for _, err := range []error{test.hit.Validate(), ratelimit.ValidateHits(hits, make([]ratelimit.Decision, 2))} {
+		for _, err := range []error{test.hit.Validate(),
+			ratelimit.ValidateHits(hits, make([]ratelimit.Decision, 2))} {
 			var field *ratelimit.FieldError
-			if (err == nil) != (test.want == "") || err != nil && (!errors.As(err, &field) || !strings.HasPrefix(err.Error(), test.want)) {
+			if (err == nil) != (test.want == "") ||
+				err != nil && (!errors.As(err, &field) || !strings.HasPrefix(err.Error(), test.want)) {
 				t.Errorf("%+v: %v, want %q", test.hit, err, test.want)
 			}
 		}
@@ -41,7 +43,8 @@ func TestDecisionsForEachHit(t *testing.T) {
 	hit := ratelimit.Hit{Limit: &ratelimit.Limit{}, Cost: 1}
 	for hits, decisions := range map[int]int{0: 1, 1: 0, 2: 1, 3: 4} {
 		var field *ratelimit.FieldError
-		if err := ratelimit.ValidateHits([]ratelimit.Hit{hit, hit, hit}[:hits], make([]ratelimit.Decision, decisions)); !errors.As(err, &field) || field.Field != "decisions" {
+		if err := ratelimit.ValidateHits([]ratelimit.Hit{hit, hit, hit}[:hits],
+			make([]ratelimit.Decision, decisions)); !errors.As(err, &field) || field.Field != "decisions" {
 			t.Errorf("%d decisions for %d hits: %v", decisions, hits, err)
 		}
 	}
@@ -59,7 +62,7 @@ func everyKey() []string {
 	var text strings.Builder
 	for r := rune(0); r <= 0x10ffff; r++ {
 		if r >= 0xd800 && r < 0xe000 {
-			// A surrogate is not a character. This is how UTF-8 would encode it.
+			// A surrogate is not a character. UTF-8 would encode it like this.
 			text.Write([]byte{0xed, byte(0x80 | r>>6&0x3f), byte(0x80 | r&0x3f)})
 		} else {
 			text.WriteRune(r)
@@ -74,8 +77,10 @@ func everyKey() []string {
 
 func TestStoredKey(t *testing.T) {
 	for key, digested := range map[string]bool{
-		"": false, "k": false, "ä": false, strings.Repeat("k", ratelimit.MaxKey): false, strings.Repeat("ä", ratelimit.MaxKey/2): false, "xsha256:": false,
-		strings.Repeat("k", ratelimit.MaxKey+1): true, strings.Repeat("ä", ratelimit.MaxKey/2) + "k": true, "\x00": true, "a\x00": true, "\xff": true, "a\xc3": true,
+		"": false, "k": false, "ä": false, strings.Repeat("k", ratelimit.MaxKey): false,
+		strings.Repeat("ä", ratelimit.MaxKey/2): false, "xsha256:": false,
+		strings.Repeat("k", ratelimit.MaxKey+1): true, strings.Repeat("ä", ratelimit.MaxKey/2) + "k": true,
+		"\x00": true, "a\x00": true, "\xff": true, "a\xc3": true,
 		"sha256:": true, "sha256:abc": true, ratelimit.DigestKey("k"): true,
 	} {
 		got := (&ratelimit.Hit{Key: key}).StoredKey()
@@ -83,7 +88,8 @@ func TestStoredKey(t *testing.T) {
 			t.Errorf("%.20q is stored as %.20q", key, got)
 		}
 	}
-	if got := ratelimit.DigestKey("abc"); got != "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" {
+	if got := ratelimit.DigestKey(
+		"abc"); got != "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" {
 		t.Errorf("the digest of abc is %s", got)
 	}
 }

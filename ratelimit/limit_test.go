@@ -12,8 +12,10 @@ import (
 
 func TestAlgorithmNames(t *testing.T) {
 	for name, want := range map[string]ratelimit.Algorithm{
-		"": ratelimit.SlidingWindow, "sliding_window": ratelimit.SlidingWindow, "fixed_window": ratelimit.FixedWindow,
-		"token_bucket": ratelimit.TokenBucket, "sliding_log": ratelimit.SlidingLog, "gcra": ratelimit.GCRA, "in_flight": ratelimit.InFlight,
+		"": ratelimit.SlidingWindow, "sliding_window": ratelimit.SlidingWindow,
+		"fixed_window": ratelimit.FixedWindow,
+		"token_bucket": ratelimit.TokenBucket, "sliding_log": ratelimit.SlidingLog, "gcra": ratelimit.GCRA,
+		"in_flight": ratelimit.InFlight,
 	} {
 		got, err := ratelimit.ParseAlgorithm(name)
 		if err != nil || got != want || name != "" && got.String() != name {
@@ -21,7 +23,8 @@ func TestAlgorithmNames(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"GCRA", "gcra ", "leaky_bucket"} {
-		if _, err := ratelimit.ParseAlgorithm(name); err == nil || !strings.Contains(err.Error(), "algorithm: ") {
+		if _, err := ratelimit.ParseAlgorithm(name); err == nil ||
+			!strings.Contains(err.Error(), "algorithm: ") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -30,22 +33,25 @@ func TestAlgorithmNames(t *testing.T) {
 func TestParseRate(t *testing.T) {
 	day := 24 * time.Hour
 	for text, want := range map[string]ratelimit.Rate{
-		"100 1m":                               {Events: 100, Window: time.Minute},
-		" 5   10s ":                            {Events: 5, Window: 10 * time.Second},
-		"100/1m":                               {Events: 100, Window: time.Minute},
-		"1/250ms":                              {Events: 1, Window: 250 * time.Millisecond},
-		"1 1ms":                                {Events: 1, Window: time.Millisecond},
-		"9007199254740992 876600h":             {Events: ratelimit.MaxEvents, Window: ratelimit.MaxWindow},
-		"1 36525d":                             {Events: 1, Window: ratelimit.MaxWindow},
-		"1 2w":                                 {Events: 1, Window: 14 * day},
-		"1 1w2d3h":                             {Events: 1, Window: 9*day + 3*time.Hour},
-		"1 1d":                                 {Events: 1, Window: day},
-		"10000 1d calendar":                    {Events: 10000, Calendar: ratelimit.Day},
-		"10000 1w calendar":                    {Events: 10000, Calendar: ratelimit.Week},
-		"10000/1mo calendar":                   {Events: 10000, Calendar: ratelimit.Month},
-		"10000 1y calendar UTC":                {Events: 10000, Calendar: ratelimit.Year, Zone: "UTC"},
-		"10000 1mo calendar Europe/Berlin":     {Events: 10000, Calendar: ratelimit.Month, Zone: "Europe/Berlin"},
-		"10000/1mo calendar Africa/Porto-Novo": {Events: 10000, Calendar: ratelimit.Month, Zone: "Africa/Porto-Novo"},
+		"100 1m":                   {Events: 100, Window: time.Minute},
+		" 5   10s ":                {Events: 5, Window: 10 * time.Second},
+		"100/1m":                   {Events: 100, Window: time.Minute},
+		"1/250ms":                  {Events: 1, Window: 250 * time.Millisecond},
+		"1 1ms":                    {Events: 1, Window: time.Millisecond},
+		"9007199254740992 876600h": {Events: ratelimit.MaxEvents, Window: ratelimit.MaxWindow},
+		"1 36525d":                 {Events: 1, Window: ratelimit.MaxWindow},
+		"1 2w":                     {Events: 1, Window: 14 * day},
+		"1 1w2d3h":                 {Events: 1, Window: 9*day + 3*time.Hour},
+		"1 1d":                     {Events: 1, Window: day},
+		"10000 1d calendar":        {Events: 10000, Calendar: ratelimit.Day},
+		"10000 1w calendar":        {Events: 10000, Calendar: ratelimit.Week},
+		"10000/1mo calendar":       {Events: 10000, Calendar: ratelimit.Month},
+		"10000 1y calendar UTC":    {Events: 10000, Calendar: ratelimit.Year, Zone: "UTC"},
+
+		"10000 1mo calendar Europe/Berlin": {
+			Events: 10000, Calendar: ratelimit.Month, Zone: "Europe/Berlin"},
+		"10000/1mo calendar Africa/Porto-Novo": {
+			Events: 10000, Calendar: ratelimit.Month, Zone: "Africa/Porto-Novo"},
 	} {
 		got, err := ratelimit.ParseRate(text)
 		if err != nil || got != want {
@@ -53,8 +59,10 @@ func TestParseRate(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"", "100", "1m", "100 1m 5", "0 1m", "-1 1m", "1.5 1m", "9007199254740993 1m", "x 1m", "1 0s", "1 999us", "1 1000001ns", "1 876601h", "1 -1s",
-		"1 1x", "1 1d1", "1 99999999999d", "1 4294967296w", "1 d", "1 1mo", "1 calendar", "1 1h calendar", "0 1d calendar", "1 2d calendar",
+		"", "100", "1m", "100 1m 5", "0 1m", "-1 1m", "1.5 1m", "9007199254740993 1m", "x 1m", "1 0s",
+		"1 999us", "1 1000001ns", "1 876601h", "1 -1s",
+		"1 1x", "1 1d1", "1 99999999999d", "1 4294967296w", "1 d", "1 1mo", "1 calendar", "1 1h calendar",
+		"0 1d calendar", "1 2d calendar",
 		"1 1d calendar Mars/Base", "1 1d calendar Local", "1 1d calendar UTC UTC", "1 1d Calendar",
 	} {
 		got, err := ratelimit.ParseRate(text)
@@ -66,7 +74,9 @@ func TestParseRate(t *testing.T) {
 }
 
 func TestParseWindow(t *testing.T) {
-	for text, want := range map[string]time.Duration{"1m": time.Minute, "1w": 168 * time.Hour, "1d12h": 36 * time.Hour, "0": 0, "0d": 0, "1w1d1h1m1s1ms1us1ns": 193*time.Hour + time.Minute + time.Second + time.Millisecond + time.Microsecond + time.Nanosecond} {
+	for text, want := range map[string]time.Duration{"1m": time.Minute, "1w": 168 * time.Hour,
+		"1d12h": 36 * time.Hour, "0": 0, "0d": 0, "1w1d1h1m1s1ms1us1ns": 193*time.Hour + time.Minute +
+			time.Second + time.Millisecond + time.Microsecond + time.Nanosecond} {
 		if got, err := ratelimit.ParseWindow(text); err != nil || got != want {
 			t.Errorf("%q: %v, %v; want %v", text, got, err, want)
 		}
@@ -80,7 +90,8 @@ func TestParseWindow(t *testing.T) {
 
 // TestGCRABounds: a burst may take a hundred years to drain, and not more.
 func TestGCRABounds(t *testing.T) {
-	l := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.GCRA, Events: 1, Window: ratelimit.MaxWindow / 4, Burst: 4}
+	l := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.GCRA, Events: 1,
+		Window: ratelimit.MaxWindow / 4, Burst: 4}
 	if err := l.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -88,11 +99,13 @@ func TestGCRABounds(t *testing.T) {
 	if err := l.Validate(); err == nil || !strings.Contains(err.Error(), "drain within 100 years") {
 		t.Error(err)
 	}
-	l = ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.GCRA, Events: 1 << 42, Window: 1 << 20 * time.Microsecond}
+	l = ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.GCRA, Events: 1 << 42,
+		Window: 1 << 20 * time.Microsecond}
 	if err := l.Validate(); err != nil {
 		t.Error(err)
 	}
-	for _, change := range []func(l *ratelimit.Limit){func(l *ratelimit.Limit) { l.Events++ }, func(l *ratelimit.Limit) { l.Burst = 1<<42 + 1 },
+	for _, change := range []func(l *ratelimit.Limit){func(l *ratelimit.Limit) { l.Events++ },
+		func(l *ratelimit.Limit) { l.Burst = 1<<42 + 1 },
 		func(l *ratelimit.Limit) { l.Events, l.Burst = l.Events+1, 1 }} {
 		changed := l
 		change(&changed)
@@ -106,7 +119,8 @@ func TestGCRABounds(t *testing.T) {
 func TestErrorsNameTheField(t *testing.T) {
 	good := ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Second}
 	for _, lease := range []float64{0, ratelimit.MinLease, ratelimit.MaxLease} {
-		for _, algorithm := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket} {
+		for _, algorithm := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow,
+			ratelimit.TokenBucket} {
 			l := good
 			l.Algorithm, l.Lease = algorithm, lease
 			if err := l.Validate(); err != nil {
@@ -122,35 +136,50 @@ func TestErrorsNameTheField(t *testing.T) {
 		{func(l *ratelimit.Limit) { l.Prefix = strings.Repeat("p", 256) }, "prefix: "},
 		{func(l *ratelimit.Limit) { l.Prefix = "a\x00b" }, `prefix: "a\x00b": must be`},
 		{func(l *ratelimit.Limit) { l.Prefix = "\xff" }, `prefix: "\xff": must be`},
-		{func(l *ratelimit.Limit) { l.Algorithm = 6 }, `algorithm: "Algorithm(6)": must be one of sliding_window, fixed_window, token_bucket, sliding_log, gcra, in_flight`},
+		{func(l *ratelimit.Limit) { l.Algorithm = 6 },
+			`algorithm: "Algorithm(6)": must be one of sliding_window, fixed_window, token_bucket, ` +
+				`sliding_log, gcra, in_flight`},
 		{func(l *ratelimit.Limit) { l.Algorithm = ratelimit.InFlight }, `window: "1s": must be left out`},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Window, l.Events = ratelimit.InFlight, 0, 1001 }, `events: "1001": must be at most 1000 for in_flight`},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Window, l.Events = ratelimit.InFlight, 0, 1001 },
+			`events: "1001": must be at most 1000 for in_flight`},
 		{func(l *ratelimit.Limit) { l.Events = 0 }, `events: "0": must be a whole number from 1`},
 		{func(l *ratelimit.Limit) { l.Events = -1 }, `events: "-1": must be a whole number from 1`},
-		{func(l *ratelimit.Limit) { l.Events = ratelimit.MaxEvents + 1 }, `events: "9007199254740993": must be a whole number from 1`},
+		{func(l *ratelimit.Limit) { l.Events = ratelimit.MaxEvents + 1 },
+			`events: "9007199254740993": must be a whole number from 1`},
 		{func(l *ratelimit.Limit) { l.Window = 0 }, `window: "0s": must be from 1ms`},
-		{func(l *ratelimit.Limit) { l.Window = time.Millisecond - time.Microsecond }, `window: "999µs": must be from 1ms`},
-		{func(l *ratelimit.Limit) { l.Window = ratelimit.MaxWindow + time.Microsecond }, `window: "876600h0m0.000001s": must be from 1ms`},
-		{func(l *ratelimit.Limit) { l.Window += time.Nanosecond }, `window: "1.000000001s": must be from 1ms`},
+		{func(l *ratelimit.Limit) { l.Window = time.Millisecond - time.Microsecond },
+			`window: "999µs": must be from 1ms`},
+		{func(l *ratelimit.Limit) { l.Window = ratelimit.MaxWindow + time.Microsecond },
+			`window: "876600h0m0.000001s": must be from 1ms`},
+		{func(l *ratelimit.Limit) { l.Window += time.Nanosecond },
+			`window: "1.000000001s": must be from 1ms`},
 		{func(l *ratelimit.Limit) { l.Burst = 2 }, "burst: "},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst = ratelimit.TokenBucket, -1 }, `burst: "-1": must be`},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst = ratelimit.TokenBucket, ratelimit.MaxEvents+1 }, `burst: "9007199254740993": must be`},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Events = ratelimit.SlidingLog, 1001 }, `events: "1001": must be at most 1000 for sliding_log`},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst = ratelimit.TokenBucket, -1 },
+			`burst: "-1": must be`},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst = ratelimit.TokenBucket, ratelimit.MaxEvents+1 },
+			`burst: "9007199254740993": must be`},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Events = ratelimit.SlidingLog, 1001 },
+			`events: "1001": must be at most 1000 for sliding_log`},
 		{func(l *ratelimit.Limit) {
 			l.Algorithm, l.Events, l.Window = ratelimit.GCRA, ratelimit.MaxEvents, time.Hour
 		}, "events: "},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Lease = ratelimit.GCRA, 0.05 }, `lease: "0.05": must be left out for gcra`},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Lease = ratelimit.SlidingLog, 0.05 }, `lease: "0.05": must be left out for sliding_log`},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Lease = ratelimit.GCRA, 0.05 },
+			`lease: "0.05": must be left out for gcra`},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Lease = ratelimit.SlidingLog, 0.05 },
+			`lease: "0.05": must be left out for sliding_log`},
 		{func(l *ratelimit.Limit) { l.Lease = ratelimit.MinLease - 0.0001 }, "lease: "},
 		{func(l *ratelimit.Limit) { l.Lease = ratelimit.MaxLease + 0.01 }, "lease: "},
 		{func(l *ratelimit.Limit) { l.Lease = math.NaN() }, "lease: "},
 		{func(l *ratelimit.Limit) {
 			l.Algorithm, l.Calendar, l.Window, l.Lease = ratelimit.FixedWindow, ratelimit.Day, 0, 0.05
 		}, "lease: "},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst, l.Window = ratelimit.GCRA, 2, ratelimit.MaxWindow }, "burst: "},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst, l.Window = ratelimit.GCRA, 2, ratelimit.MaxWindow },
+			"burst: "},
 		{func(l *ratelimit.Limit) { l.Calendar, l.Window = ratelimit.Day, 0 }, "algorithm: "},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar = ratelimit.FixedWindow, ratelimit.Day }, `window: "1s": must be 0`},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar, l.Window = ratelimit.FixedWindow, 5, 0 }, "calendar: "},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar = ratelimit.FixedWindow, ratelimit.Day },
+			`window: "1s": must be 0`},
+		{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar, l.Window = ratelimit.FixedWindow, 5, 0 },
+			"calendar: "},
 		{func(l *ratelimit.Limit) { l.Zone = "UTC" }, `zone: "UTC": must be left out`},
 		{func(l *ratelimit.Limit) {
 			l.Algorithm, l.Calendar, l.Window, l.Zone = ratelimit.FixedWindow, ratelimit.Day, 0, "Mars/Base"
@@ -173,7 +202,8 @@ func TestErrorsNameTheField(t *testing.T) {
 		test.change(&l)
 		err := l.Validate()
 		var field *ratelimit.FieldError
-		if !errors.As(err, &field) || !strings.HasPrefix(err.Error(), test.want) || !strings.Contains(err.Error(), "must be") {
+		if !errors.As(err, &field) || !strings.HasPrefix(err.Error(), test.want) ||
+			!strings.Contains(err.Error(), "must be") {
 			t.Errorf("%+v: %v, want %s …", l, err, test.want)
 		}
 	}
@@ -208,10 +238,13 @@ func TestEqualLimits(t *testing.T) {
 
 // TestAnchorOn: days on which the same windows begin have one anchor, which is valid.
 func TestAnchorOn(t *testing.T) {
-	for day := time.Date(2023, 1, 1, 23, 59, 0, 0, time.FixedZone("", 14*3600)); day.Year() < 2025; day = day.AddDate(0, 0, 1) {
-		for calendar, windows := range map[ratelimit.Calendar]string{ratelimit.Month: "02", ratelimit.Year: "01-02"} {
+	first := time.Date(2023, 1, 1, 23, 59, 0, 0, time.FixedZone("", 14*3600))
+	for day := first; day.Year() < 2025; day = day.AddDate(0, 0, 1) {
+		for calendar, windows := range map[ratelimit.Calendar]string{ratelimit.Month: "02",
+			ratelimit.Year: "01-02"} {
 			anchor := ratelimit.AnchorOn(calendar, day)
-			l := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1, Calendar: calendar, Anchor: anchor}
+			l := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1, Calendar: calendar,
+				Anchor: anchor}
 			if err := l.Validate(); err != nil {
 				t.Fatalf("%v: %v", day, err)
 			}

@@ -78,7 +78,8 @@ func TestLimiter(t *testing.T) {
 		}, true, 3},
 	} {
 		d, err := step.ask()
-		if err != nil || d.Allowed != step.allowed || d.Remaining != step.remaining || d.Limit != 3 || d.Source != ratelimit.FromMemory {
+		if err != nil || d.Allowed != step.allowed || d.Remaining != step.remaining || d.Limit != 3 ||
+			d.Source != ratelimit.FromMemory {
 			t.Errorf("step %d: %+v, %v", i, d, err)
 		}
 	}

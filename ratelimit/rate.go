@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Rate is what ParseRate reads: the fields of a Limit that have the same names.
+// Rate is the result of ParseRate. Its fields are those of a Limit with the same names.
 type Rate struct {
 	Events   int64
 	Window   time.Duration
@@ -15,13 +15,13 @@ type Rate struct {
 	Zone     string
 }
 
-// ParseRate reads a quota and its window, "100 1m" or "100/1m", where the window
-// is a duration as ParseWindow takes it; or a quota on the calendar, "10000 1mo
-// calendar", perhaps with a time zone: "10000 1d calendar Europe/Berlin".
+// ParseRate parses a quota and its window. The window is a duration (see ParseWindow), as in
+// "100 1m" or "100/1m", or a calendar unit, as in "10000 1mo calendar", optionally with a time
+// zone: "10000 1d calendar Europe/Berlin". The error is a *FieldError.
 func ParseRate(text string) (Rate, error) {
 	fields := strings.Fields(strings.Replace(text, "/", " ", 1))
 	if len(fields) > 2 && fields[2] == "calendar" {
-		// The zone has a slash of its own.
+		// A zone may contain a slash too.
 		fields = strings.Fields(text)
 		if first := strings.SplitN(fields[0], "/", 2); len(first) == 2 {
 			fields = append(first, fields[1:]...)
@@ -50,8 +50,8 @@ func parseEvents(text, events string) (Rate, error) {
 	return Rate{Events: n}, nil
 }
 
-// ParseWindow reads a duration such as "250ms", "1m", "1h30m", "1d" or "2w": as
-// time.ParseDuration does, and with d for 24 hours and w for 7 days.
+// ParseWindow parses a duration such as "250ms", "1m", "1h30m", "1d" or "2w". It accepts the
+// syntax of time.ParseDuration, with d for 24 hours and w for 7 days in front.
 func ParseWindow(text string) (time.Duration, error) {
 	rest := text
 	var days time.Duration
@@ -88,15 +88,17 @@ func ParseWindow(text string) (time.Duration, error) {
 }
 
 const (
-	wantUnits  = "with the units ms, s, m, h, d and w, as in 100 1m, or on the calendar, as in 10000 1mo calendar"
+	wantUnits = "with the units ms, s, m, h, d and w, as in 100 1m, or on the calendar, as in " +
+		"10000 1mo calendar"
 	wantEvents = "a whole number of events from 1 to 9007199254740992, then a window " + wantUnits
 	wantWindow = "a window from 1ms to 876600h (100 years) in whole microseconds, " + wantUnits
 	wantZone   = "with a time zone of the IANA database, such as Europe/Berlin, that this machine knows"
 )
 
-const wantCalendar = "events, then 1d, 1w, 1mo or 1y, the word calendar, and perhaps a time zone, as in 10000 1mo calendar Europe/Berlin"
+const wantCalendar = "events, then 1d, 1w, 1mo or 1y, the word calendar, and perhaps a time zone, as in " +
+	"10000 1mo calendar Europe/Berlin"
 
-// parseCalendar reads "10000 1mo calendar [zone]".
+// parseCalendar parses the fields of "10000 1mo calendar [zone]".
 func parseCalendar(text string, fields []string) (Rate, error) {
 	if len(fields) > 4 {
 		return Rate{}, &FieldError{"limit", text, wantCalendar}

@@ -2,20 +2,21 @@ package ratelimit
 
 import "sync"
 
-// Slot is what a hit on a limit InFlight holds until Release, which its caller calls when the request has
-// ended, whatever became of the hit.
+// Slot holds the units of a hit on an InFlight limit. The caller calls Release when its request
+// ends, whether or not the hit was allowed. The zero value is ready for use.
 type Slot struct {
-	// Lost, if not nil, is called if the process was stopped for so long that others may have the slot: the
-	// request should end. It must not block.
+	// Lost, if not nil, is called when the slot may have gone to another request because this
+	// process was stopped for too long. The request should end. Lost must not block.
 	Lost func()
 
-	mu       sync.Mutex // guards all that follows
-	frees    []func()   // give back what is held: a request that is decided again may hold more than one
+	mu       sync.Mutex // guards the fields below
+	frees    []func()   // release the units; a request that is retried may hold them more than once
 	released bool
 	lost     bool
 }
 
-// Release gives the slot back, also if the hit is still being decided. It does not wait. Twice is once.
+// Release releases the units, or arranges for that if the hit is still being decided. It does
+// not block. Further calls, and calls on a nil Slot, do nothing.
 func (s *Slot) Release() {
 	if s == nil {
 		return
@@ -30,7 +31,8 @@ func (s *Slot) Release() {
 	}
 }
 
-// Hold is for stores: the hit is admitted, and free gives the slot back.
+// Hold records that the store admitted the hit. Release calls free, or Hold does if Release was
+// called already. Only stores call Hold.
 func (s *Slot) Hold(free func()) {
 	s.mu.Lock()
 	released := s.released
@@ -43,13 +45,14 @@ func (s *Slot) Hold(free func()) {
 	}
 }
 
-// Lose is for stores: the slot is lost.
+// Lose records that the slot is lost, and calls Lost once unless the slot was released. Only
+// stores call Lose.
 func (s *Slot) Lose() {
 	s.mu.Lock()
-	tell := !s.lost && !s.released && s.Lost != nil
+	first := !s.lost && !s.released && s.Lost != nil
 	s.lost = true
 	s.mu.Unlock()
-	if tell {
+	if first {
 		s.Lost()
 	}
 }

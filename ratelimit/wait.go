@@ -7,16 +7,14 @@ import (
 	"time"
 )
 
-// ErrTooLong is returned by Wait if the hit cannot pass before ctx ends: the
-// deadline of ctx is nearer than RetryAfter, or the cost is more than the full quota.
+// ErrTooLong is returned by Wait if the hit cannot pass before the deadline of ctx, or ever
+// because it costs more than the full quota.
 var ErrTooLong = errors.New("ratelimit: the hit cannot pass in time")
 
-// Wait returns once cost was charged to the key, or with the error that ended the
-// wait: ErrTooLong, the error of ctx, or that of the store. Callers for one key are
-// served in the order of their arrival. Only the first in line asks the store. It
-// asks again after each RetryAfter and a random delay of up to 50 ms, so that callers
-// in many processes do not ask at the same moment. A refund (a negative cost) does not
-// wait.
+// Wait blocks until cost is charged to the key. It fails with ErrTooLong, the cause of ctx, or
+// the store's error. A refund (a negative cost) does not wait. Callers for one key are served in the order of arrival, and only the first in line asks the
+// store. It retries after RetryAfter plus a random delay of up to 50 ms, so that callers in many
+// processes do not retry at the same moment.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int64) (Decision, error) {
 	if cost < 1 {
 		return l.Take(ctx, key, cost)
@@ -26,7 +24,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost int64) (Decision, e
 	select {
 	case <-turn:
 	default:
-		// Callers ahead can only make the wait longer than RetryAfter.
+		// Fail early: callers ahead can only make the wait longer than RetryAfter.
 		d, err := l.Peek(ctx, key, cost)
 		if err != nil {
 			return d, err
@@ -58,7 +56,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, cost int64) (Decision, e
 	}
 }
 
-// tooLong reports whether a refused hit cannot pass before ctx's deadline.
+// tooLong reports whether d is a refusal and the hit cannot pass before ctx's deadline.
 func tooLong(ctx context.Context, d Decision) bool {
 	if d.Allowed {
 		return false
@@ -67,8 +65,8 @@ func tooLong(ctx context.Context, d Decision) bool {
 	return d.RetryAfter == Never || ok && time.Until(deadline) < d.RetryAfter
 }
 
-// jittered adds to d a random delay of up to a tenth of d, up to 50 ms, and up to half
-// of the time that ctx leaves.
+// jittered returns d plus a random delay. The delay is at most a tenth of d, 50 ms, and half of
+// the time between d and ctx's deadline.
 func jittered(ctx context.Context, d time.Duration) time.Duration {
 	most := d / 10
 	if most > 50*time.Millisecond {
@@ -85,8 +83,8 @@ func jittered(ctx context.Context, d time.Duration) time.Duration {
 	return d + time.Duration(rand.Int63n(int64(most)+1))
 }
 
-// joinLine adds a caller to the line for a key and returns its turn, which is closed
-// already if the caller is first.
+// joinLine appends a caller to the line for a key. The returned channel is closed when the
+// caller is first in line, which may be at once.
 func (l *Limiter) joinLine(key string) chan struct{} {
 	turn := make(chan struct{})
 	l.mu.Lock()
@@ -98,7 +96,8 @@ func (l *Limiter) joinLine(key string) chan struct{} {
 	return turn
 }
 
-// leaveLine removes a caller from the line. If it was first, the next is first.
+// leaveLine removes a caller from the line for a key. If it was first, the next caller becomes
+// first.
 func (l *Limiter) leaveLine(key string, turn chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -29,7 +29,8 @@ func inMemory(t *testing.T, limit ratelimit.Limit) (*ratelimit.Limiter, *memory.
 
 // oneEach returns a limiter of one event an interval, without a burst.
 func oneEach(t *testing.T, interval time.Duration) *ratelimit.Limiter {
-	limiter, _ := inMemory(t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.GCRA, Events: 2, Window: 2 * interval, Burst: 1})
+	limiter, _ := inMemory(
+		t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.GCRA, Events: 2, Window: 2 * interval, Burst: 1})
 	return limiter
 }
 
@@ -51,7 +52,8 @@ func TestCallersAreServedInOrder(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				order = append(order, i)
-				least, most := time.Duration(i)*time.Second, time.Duration(i)*(time.Second+50*time.Millisecond)
+				least, most := time.Duration(i)*time.Second,
+					time.Duration(i)*(time.Second+50*time.Millisecond)
 				if took := time.Since(begun); took < least || took > most {
 					t.Errorf("caller %d waited %v, want from %v to %v", i, took, least, most)
 				}
@@ -75,7 +77,8 @@ func TestCallersAreServedInOrder(t *testing.T) {
 // than 50 ms.
 func TestCallersAskAgainAtDifferentTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, test := range []struct{ interval, most time.Duration }{{100 * time.Millisecond, 10 * time.Millisecond}, {time.Hour, 50 * time.Millisecond}} {
+		for _, test := range []struct{ interval, most time.Duration }{{100 * time.Millisecond,
+			10 * time.Millisecond}, {time.Hour, 50 * time.Millisecond}} {
 			l := oneEach(t, test.interval)
 			late := map[time.Duration]bool{}
 			for i := range 50 {
@@ -113,7 +116,8 @@ func TestCallersThatCannotPassInTimeFailAtOnce(t *testing.T) {
 			t.Helper()
 			begun := time.Now()
 			d, err := l.Wait(ctx, "k", cost)
-			if !errors.Is(err, ratelimit.ErrTooLong) || time.Since(begun) != 0 || d.Allowed || d.RetryAfter != want {
+			if !errors.Is(err, ratelimit.ErrTooLong) || time.Since(begun) != 0 || d.Allowed ||
+				d.RetryAfter != want {
 				t.Errorf("%s: %+v, %v after %v", what, d, err, time.Since(begun))
 			}
 		}
@@ -141,7 +145,8 @@ func TestCallersThatCannotPassInTimeFailAtOnce(t *testing.T) {
 // that needs more.
 func TestLowCostDoesNotOvertakeHighCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, _ := inMemory(t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Minute})
+		l, _ := inMemory(
+			t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Minute})
 		if d, err := l.Wait(context.Background(), "k", 1); err != nil || d.Remaining != 2 {
 			t.Fatal(d, err)
 		}
@@ -255,7 +260,8 @@ func TestWaitFailsWithTheStore(t *testing.T) {
 // asks again.
 func TestRefundDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, _ := inMemory(t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Minute})
+		l, _ := inMemory(
+			t, ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Minute})
 		if _, err := l.Wait(context.Background(), "k", 3); err != nil {
 			t.Fatal(err)
 		}
@@ -266,7 +272,8 @@ func TestRefundDoesNotWait(t *testing.T) {
 			done <- err
 		}()
 		synctest.Wait()
-		if d, err := l.Wait(context.Background(), "k", -2); err != nil || !d.Allowed || d.Remaining != 2 || time.Since(begun) != 0 {
+		if d, err := l.Wait(context.Background(), "k", -2); err != nil || !d.Allowed || d.Remaining != 2 ||
+			time.Since(begun) != 0 {
 			t.Errorf("%+v, %v after %v", d, err, time.Since(begun))
 		}
 		if err := <-done; err != nil || time.Since(begun) < time.Minute {

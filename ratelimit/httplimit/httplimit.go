@@ -14,30 +14,29 @@ import (
 
 // Options are the settings of a middleware. Limit or Hits is required.
 type Options struct {
-	// Limit charges 1 for each request to the address of the connection (the host of
-	// http.Request.RemoteAddr). Behind a proxy, that is the address of the proxy: set
-	// Hits instead. If Hits is set, Limit is not used.
+	// Limit charges 1 for each request to the address of the connection, the host of
+	// http.Request.RemoteAddr. Behind a proxy, that is the address of the proxy: set Hits instead, which
+	// replaces Limit.
 	Limit *ratelimit.Limit
-	// Hits returns the hits of a request, on one limit or on several. The limits must be
-	// valid. A request without hits passes. If a hit has no limit, or cannot be decided
-	// for another reason, there is no decision: see DenyOnError.
+	// Hits returns the hits of a request, on one or several valid limits. A request without hits passes. An
+	// invalid hit makes a decision impossible: see DenyOnError.
 	Hits func(r *http.Request) []ratelimit.Hit
-	// Timeout is how long the database has for a decision, see ratelimit.Store. 0 means 250 ms.
+	// Timeout bounds the time that the database takes for a decision; see ratelimit.Store.Take. 0 means 250
+	// ms.
 	Timeout time.Duration
-	// DenyOnError refuses a request with status 503 if no decision was possible.
-	// Without it, such a request passes, unless the error is ratelimit.ErrOverloaded.
+	// DenyOnError refuses a request with status 503 if no decision was possible. Otherwise such a request
+	// passes, unless the error is ratelimit.ErrOverloaded.
 	DenyOnError bool
-	// OnError is called if no decision was possible. It may be nil.
+	// OnError, if not nil, is called with the error if no decision was possible.
 	OnError func(r *http.Request, err error)
 }
 
-// New returns a middleware. It calls the next handler if the limits allow the request. The
-// response has X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset (Unix
-// seconds) of the limit with the least remaining. A refusal has status 429, Retry-After
-// and a JSON body.
+// New returns a middleware that calls the next handler if the limits allow the request. It sets
+// X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset (Unix seconds) for the limit with
+// the least remaining. A refusal has status 429, Retry-After and a JSON body.
 //
-// The error is a *ratelimit.FieldError: for a nil store, for neither a Limit nor Hits,
-// for a Limit that is not valid, or for a negative Timeout.
+// The error is a *ratelimit.FieldError: for a nil store, an invalid Limit, a negative Timeout, or
+// if neither Limit nor Hits is set.
 func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler, error) {
 	if store == nil {
 		return nil, &ratelimit.FieldError{Field: "store", Want: "a ratelimit.Store"}
@@ -54,7 +53,8 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	if o.Timeout < 0 {
 		return nil, &ratelimit.FieldError{Field: "Timeout", Value: o.Timeout.String(), Want: "0 or more"}
 	}
-	site := &edge.Site{Decider: edge.Decider{Store: store, Timeout: o.Timeout, OnError: edge.Allow}, Fields: edge.Fields{X: true}, Hits: o.Hits}
+	site := &edge.Site{Decider: edge.Decider{Store: store, Timeout: o.Timeout, OnError: edge.Allow},
+		Fields: edge.Fields{X: true}, Hits: o.Hits}
 	if o.Timeout == 0 {
 		site.Decider.Timeout = ratelimit.DefaultTimeout
 	}
@@ -68,7 +68,7 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			q := &edge.Request{HTTP: r}
-			_ = edge.Decide(site, q) // errors are those of matchers
+			_ = edge.Decide(site, q) // fails only in matchers, and site has none
 			edge.Respond(site, q, w.Header())
 			if !q.Admitted {
 				w.WriteHeader(q.Outcome.Status)
@@ -80,7 +80,7 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	}, nil
 }
 
-// watcher reports requests for which no decision was possible.
+// watcher calls onError for requests without a decision.
 type watcher struct {
 	onError func(r *http.Request, err error)
 }
@@ -95,7 +95,7 @@ func (w watcher) Decided(q *edge.Request) {
 
 func (watcher) Recording(*edge.Request) string { return "" }
 
-// hitsByAddress charges each request to its client's address.
+// hitsByAddress returns an Options.Hits that charges 1 to the address of the connection.
 func hitsByAddress(limit ratelimit.Limit) func(r *http.Request) []ratelimit.Hit {
 	return func(r *http.Request) []ratelimit.Hit {
 		host, _, err := net.SplitHostPort(r.RemoteAddr)

@@ -91,11 +91,14 @@ func TestEachAddressHasItsQuota(t *testing.T) {
 	} {
 		before := time.Now()
 		a := get(h, step.remote)
-		if a.Code != step.status || a.Header().Get("X-RateLimit-Remaining") != step.remaining || a.Header().Get("X-RateLimit-Limit") != "2" {
-			t.Errorf("%s: %d with %v, want %d and %s left", step.remote, a.Code, a.Header(), step.status, step.remaining)
+		if a.Code != step.status || a.Header().Get("X-RateLimit-Remaining") != step.remaining ||
+			a.Header().Get("X-RateLimit-Limit") != "2" {
+			t.Errorf("%s: %d with %v, want %d and %s left", step.remote, a.Code, a.Header(), step.status,
+				step.remaining)
 		}
 		reset, err := strconv.ParseInt(a.Header().Get("X-RateLimit-Reset"), 10, 64)
-		if at := time.Unix(reset, 0); err != nil || at.Before(before.Add(59*time.Minute)) || at.After(before.Add(61*time.Minute)) {
+		if at := time.Unix(reset, 0); err != nil || at.Before(before.Add(59*time.Minute)) ||
+			at.After(before.Add(61*time.Minute)) {
 			t.Errorf("%s: reset at %v, %v", step.remote, at, err)
 		}
 		body, err := io.ReadAll(a.Body)
@@ -104,7 +107,8 @@ func TestEachAddressHasItsQuota(t *testing.T) {
 		}
 		if refused := step.status == http.StatusTooManyRequests; refused {
 			after := a.Header().Get("Retry-After")
-			if want := `{"error":"Too many requests","retryAfter":` + after + `}`; after == "" || string(body) != want {
+			if want := `{"error":"Too many requests","retryAfter":` + after + `}`; after == "" ||
+				string(body) != want {
 				t.Errorf("%s: Retry-After %q, and the body %s", step.remote, after, body)
 			}
 		} else if len(body) > 0 || a.Header().Get("Retry-After") != "" {
@@ -120,7 +124,8 @@ type failing struct {
 
 var errNoDecision = errors.New("no decision")
 
-func (f *failing) Take(_ context.Context, timeout time.Duration, _ []ratelimit.Hit, _ []ratelimit.Decision) error {
+func (f *failing) Take(_ context.Context, timeout time.Duration, _ []ratelimit.Hit,
+	_ []ratelimit.Decision) error {
 	f.timeout = timeout
 	return errNoDecision
 }
@@ -134,15 +139,18 @@ func TestAStoreThatFails(t *testing.T) {
 		timeout time.Duration
 		status  int
 		want    time.Duration
-	}{{false, 0, http.StatusTeapot, 250 * time.Millisecond}, {true, time.Second, http.StatusServiceUnavailable, time.Second}} {
+	}{{false, 0, http.StatusTeapot, 250 * time.Millisecond},
+		{true, time.Second, http.StatusServiceUnavailable, time.Second}} {
 		store := &failing{}
 		var reported []error
-		o := httplimit.Options{Limit: limit, Timeout: test.timeout, DenyOnError: test.deny, OnError: func(r *http.Request, err error) {
-			reported = append(reported, err)
-		}}
+		o := httplimit.Options{Limit: limit, Timeout: test.timeout, DenyOnError: test.deny,
+			OnError: func(r *http.Request, err error) {
+				reported = append(reported, err)
+			}}
 		a := get(wrap(t, store, o), "@")
 		if a.Code != test.status || a.Header().Get("X-RateLimit-Limit") != "" || store.timeout != test.want {
-			t.Errorf("deny %v: %d, %v, asked with a timeout of %v", test.deny, a.Code, a.Header(), store.timeout)
+			t.Errorf("deny %v: %d, %v, asked with a timeout of %v", test.deny, a.Code, a.Header(),
+				store.timeout)
 		}
 		if len(reported) != 1 || !errors.Is(reported[0], errNoDecision) {
 			t.Errorf("deny %v: OnError was called with %v", test.deny, reported)
@@ -160,7 +168,8 @@ func TestAHitWithoutALimit(t *testing.T) {
 		deny   bool
 		status int
 	}{{false, http.StatusTeapot}, {true, http.StatusServiceUnavailable}} {
-		for _, hit := range []ratelimit.Hit{{Key: "k", Cost: 1}, {Limit: &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}, Key: "k"}} {
+		for _, hit := range []ratelimit.Hit{{Key: "k", Cost: 1},
+			{Limit: &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}, Key: "k"}} {
 			var reported error
 			h := wrap(t, newStore(t), httplimit.Options{
 				Hits:        func(*http.Request) []ratelimit.Hit { return []ratelimit.Hit{hit} },
@@ -168,7 +177,8 @@ func TestAHitWithoutALimit(t *testing.T) {
 			})
 			var field *ratelimit.FieldError
 			if response := get(h, "@"); response.Code != test.status || !errors.As(reported, &field) {
-				t.Errorf("deny %v, %+v: %d, and OnError was called with %v", test.deny, hit, response.Code, reported)
+				t.Errorf("deny %v, %+v: %d, and OnError was called with %v", test.deny, hit,
+					response.Code, reported)
 			}
 		}
 	}

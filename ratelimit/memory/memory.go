@@ -1,6 +1,6 @@
-// Package memory counts rate limits in this process: the same algorithms as package
-// postgres, without a database. The counts end with the process and no other process
-// sees them.
+// Package memory counts rate limits in this process, without a database. Its Store has the same
+// algorithms as that of package postgres. The counts end with the process, and no other process
+// shares them.
 package memory
 
 import (
@@ -13,19 +13,18 @@ import (
 
 // Options are the settings of a Store. The zero value is a good choice.
 type Options struct {
-	// Capacity bounds the keys. Beyond it a new key displaces another one: an expired key if one
-	// is found quickly, else any key. A displaced key has its full quota again. 0 means
-	// 1,000,000, at about 200 bytes for each.
+	// Capacity bounds the number of keys, of about 200 bytes each. Beyond it, a new key evicts an expired
+	// key if one is found quickly, else any key. An evicted key has its full quota again. 0 means
+	// 1,000,000.
 	Capacity int
 	// Now replaces this machine's clock, for tests.
 	Now func() time.Time
 }
 
-// Store is a ratelimit.Store in this process.
+// Store is a ratelimit.Store that counts in this process.
 type Store struct{ inner *memory.Store }
 
-// New returns an empty store. The error is a *ratelimit.FieldError for an option that is
-// out of its range.
+// New returns an empty Store. The error is a *ratelimit.FieldError for an option out of range.
 func New(o Options) (*Store, error) {
 	inner, err := memory.New(memory.Options(o))
 	if err != nil {
@@ -35,7 +34,8 @@ func New(o Options) (*Store, error) {
 }
 
 // Take implements ratelimit.Store. It never waits.
-func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
+	decisions []ratelimit.Decision) error {
 	return s.inner.Take(ctx, timeout, hits, decisions)
 }
 
@@ -47,5 +47,5 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 // Close implements ratelimit.Store.
 func (s *Store) Close() { s.inner.Close() }
 
-// Len is how many keys the store holds, including expired keys that are not yet removed.
+// Len returns the number of keys in the store, including expired keys that are not yet removed.
 func (s *Store) Len() int { return s.inner.Len() }

@@ -42,7 +42,8 @@ func TestMemory(t *testing.T) {
 
 func TestOptionsOutOfRange(t *testing.T) {
 	var field *ratelimit.FieldError
-	if store, err := memory.New(memory.Options{Capacity: -1}); !errors.As(err, &field) || field.Field != "Capacity" || store != nil {
+	if store, err := memory.New(memory.Options{Capacity: -1}); !errors.As(err, &field) ||
+		field.Field != "Capacity" || store != nil {
 		t.Errorf("Capacity -1: %v", err)
 	}
 }
@@ -75,7 +76,8 @@ func TestKeysAreBounded(t *testing.T) {
 // has expired goes.
 func TestExpiredKeysAreDisplacedFirst(t *testing.T) {
 	short := &ratelimit.Limit{Prefix: "short", Events: 1, Window: time.Millisecond}
-	live := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "live", Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Hour}, Cost: 1}
+	live := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "live", Algorithm: ratelimit.FixedWindow, Events: 2,
+		Window: time.Hour}, Cost: 1}
 	for place := range 10 {
 		c := conformance.NewClock()
 		store := open(t, memory.Options{Capacity: 10, Now: c.Now})
@@ -150,7 +152,8 @@ func TestKeysAreCopied(t *testing.T) {
 func TestSeveralKeysAreChargedTogether(t *testing.T) {
 	store := open(t, memory.Options{}) // the keys are in different shards
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}
-	scarce := &ratelimit.Limit{Prefix: "scarce", Algorithm: ratelimit.FixedWindow, Events: 100, Window: time.Hour}
+	scarce := &ratelimit.Limit{Prefix: "scarce", Algorithm: ratelimit.FixedWindow, Events: 100,
+		Window: time.Hour}
 	var passed atomic.Int64
 	var group sync.WaitGroup
 	for i := range 16 {
@@ -185,7 +188,8 @@ func TestSeveralKeysAreChargedTogether(t *testing.T) {
 		t.Errorf("%d requests passed, want 100", passed.Load())
 	}
 	for key := range 20 {
-		if d := take(t, store, ratelimit.Hit{Limit: l, Key: fmt.Sprint(key), Cost: 1, Peek: true})[0]; d.Remaining != 700 {
+		if d := take(t, store,
+			ratelimit.Hit{Limit: l, Key: fmt.Sprint(key), Cost: 1, Peek: true})[0]; d.Remaining != 700 {
 			t.Errorf("key %d: %d left of 1000 after 100 requests of 3", key, d.Remaining)
 		}
 	}

@@ -1,4 +1,5 @@
-// Package pgdb is the interface of a driver for Postgres.
+// Package pgdb defines the driver for Postgres that the stores use. A DB runs Statements in
+// pipelines. Package pgxdb implements it over pgx.
 package pgdb
 
 import (
@@ -6,53 +7,55 @@ import (
 	"errors"
 )
 
-// DB runs SQL statements. Package pgxdb has one for compiled programs. A DB is safe for concurrent use. Every method
-// returns when ctx ends, at the latest, with an error that wraps ctx's; see Run for its deadline.
+// DB runs SQL statements. Implementations are safe for concurrent use. Every method returns by
+// the time ctx ends, with an error that wraps ctx's error; see Run about the deadline.
 type DB interface {
-	// Run sends the statements in one pipeline over one connection, in order, and reads their results. Each
-	// statement is a transaction of its own unless Statement.Joined says otherwise, so a statement that fails does not
-	// undo those of other transactions: its Err is set and Run goes on. Run returns an error only if the connection
-	// failed or ctx ended. Err is then set in every statement of which it is not known whether it took effect. A DB
-	// sends a transaction again by itself only if the first attempt certainly had no effect.
+	// Run sends the statements over one connection in one pipeline, in order, and reads their results. Each
+	// statement is a transaction of its own unless Statement.Joined is set. If a statement fails, Run sets
+	// its Err and goes on with the next transaction. Run returns an error only if the connection failed or
+	// ctx ended; then it also sets Err in each statement that may or may not have taken effect. A DB
+	// retries a transaction only if the first attempt certainly had no effect.
 	//
-	// The deadline of ctx is for the database, not for this process: the time that ctx has left begins anew when the
-	// statements are sent, and an answer that has come counts even if this process reads it after that time.
+	// The deadline of ctx bounds the database, not this process: the time left starts again when the
+	// statements are sent, and an answer that arrives in time counts even if this process reads it late.
 	Run(ctx context.Context, statements []*Statement) error
-	// Exec runs SQL text without parameters, which may hold several commands.
+	// Exec runs SQL text without parameters. The text may hold several commands.
 	Exec(ctx context.Context, sql string) error
-	// Close closes the connections. Statements under way may fail.
+	// Close closes the connections. Statements in flight may fail.
 	Close()
 }
 
-// Statement is one SQL statement, its parameters and its result.
+// Statement is one SQL statement, its parameters and its result. The caller sets the fields up
+// to Joined, and Run sets the others.
 type Statement struct {
-	// SQL is the text, with $1, $2 … for the parameters. A store uses few texts, so a DB
-	// prepares each text once for each connection.
+	// SQL is the text, with $1, $2 … for the parameters. A store uses few texts, so a DB prepares each text
+	// once on each connection.
 	SQL string
-	// Args are the parameters, each a []string (text[]), []int64 (bigint[]), string (text),
-	// int64 (bigint) or nil (NULL, of the type that the text gives it).
+	// Args are the parameters. Each is a []string (text[]), []int64 (bigint[]), string (text), int64
+	// (bigint) or nil (NULL of the type that the text implies).
 	Args []any
-	// Unnamed sends the text without preparing it, so that the server plans it for these
-	// parameters. It is for a statement with a generic plan that would read a whole table.
+	// Unnamed sends the text without preparing it, so that the server plans it for these parameters. Set it
+	// if a generic plan would read a whole table.
 	Unnamed bool
-	// Alone says that the statement must not be part of a transaction, as one with CONCURRENTLY. It is not Joined.
+	// Alone marks a statement that must not run inside a transaction, such as one with CONCURRENTLY. It
+	// excludes Joined.
 	Alone bool
-	// Joined puts the next statement into the same transaction. A run of joined
-	// statements and the statement after it take effect together or not at all.
+	// Joined puts the next statement into the same transaction. A run of joined statements and the
+	// statement after it take effect together or not at all.
 	Joined bool
-	// Result holds the rows, one after another, of each row the columns, and of each column its
-	// length in four bytes (-1 for NULL, big endian) and its value in Postgres's binary format.
-	// A DB appends to Result[:0], so the memory of an earlier result is used again.
+	// Result holds the rows one after another. A row holds its columns; a column is its length in four
+	// bytes (big endian, -1 for NULL) and its value in Postgres's binary format. A DB appends to
+	// Result[:0], and so reuses the memory of an earlier result.
 	Result []byte
-	// Rows is how many rows Result holds.
+	// Rows is the number of rows in Result.
 	Rows int
-	// Err is set by DB.Run: nil if the statement took effect. If a statement of a
-	// transaction fails, it has the server's error, and the others have ErrRolledBack. Result
-	// still holds the rows of the statements before the failed one.
+	// Err is nil if the statement took effect. If a statement of a transaction fails, its Err is the
+	// server's error and the Err of the others is ErrRolledBack. Result still holds the rows of the
+	// statements before the failed one.
 	Err error
-	// Code is the SQLSTATE that came with Err, or "" if the server sent none.
+	// Code is the SQLSTATE of Err, or "" if the server sent none.
 	Code string
 }
 
-// ErrRolledBack is the error of a statement that was undone because another one of its transaction failed.
+// ErrRolledBack is the Err of a statement rolled back because another of its transaction failed.
 var ErrRolledBack = errors.New("ratelimit/pgdb: rolled back with its transaction")

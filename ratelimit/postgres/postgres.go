@@ -1,9 +1,9 @@
-// Package postgres is a ratelimit.Store. All processes on one Postgres database share its
-// counts. It is exact: the server decides, one statement for many hits.
+// Package postgres counts rate limits exactly in a Postgres database. All processes on the
+// database share the counts of its Store. The server decides, with one statement for many hits.
 //
-// There are two tables of one shape, see TableSQL: an UNLOGGED one, and a logged one for
-// limits that are Durable. Both are shared with the npm library pg-ratelimit, so a Node
-// program and this package can share the rows of fixed_window and sliding_window limits.
+// TableSQL creates two tables with the same columns: an UNLOGGED one, and a logged one for Durable
+// limits. The npm library pg-ratelimit uses them too, so a Node program and this package can share
+// the rows of FixedWindow and SlidingWindow limits.
 package postgres
 
 import (
@@ -16,57 +16,58 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TableSQL creates the two tables of counts, or brings those of the npm library pg-ratelimit
-// up to date in place and keeps their rows. It can run any number of times. A Store runs it
-// on first use, unless Options.DisableMigration is set; then it is for the operator.
+// TableSQL creates the two tables of counts, or upgrades those of the npm library pg-ratelimit in
+// place and keeps their rows. It can run any number of times. A Store runs it on first use unless
+// Options.DisableMigration is set.
 const TableSQL = engine.TableSQL
 
-// Options are the settings of a Store. The zero value is a good choice.
+// Options are the settings of a Store. The zero value has good defaults.
 type Options struct {
 	// DisableMigration leaves it to the operator to run TableSQL.
 	DisableMigration bool
-	// CleanupProbability is how likely a statement is followed, in the background, by
-	// the deletion of expired rows: from 0 to 1. 0 means 0.1; below 0 turns it off.
+	// CleanupProbability is the probability, up to 1, that a statement starts the deletion of expired rows
+	// in the background. 0 means 0.1; a negative value turns cleanup off.
 	CleanupProbability float64
-	// Workers is how many batches may be in flight at once, each on its own connection. There is one while the database
-	// answers within 5 ms. 0 means 4. A DB that has a method MaxConns() int, as that of pgxdb has, gets no more than that.
+	// Workers bounds the number of batches in flight at once, each on a connection of its own. 0 means 4.
+	// One is used while the database answers within 5 ms. If db has a method MaxConns() int, as that of
+	// pgxdb has, its result is another bound.
 	Workers int
-	// DisableInMemoryBlock has the store ask the database also about keys that are known to be used up.
+	// DisableInMemoryBlock sends every hit to the database. By default the store remembers keys with no
+	// quota left, and refuses their hits from memory.
 	DisableInMemoryBlock bool
-	// LeaseHorizon is for how long the units of a lease should last, at most a twentieth of the limit's Window. Units
-	// that are not used after one and a half times as long are given back. 0 means a second.
+	// LeaseHorizon is the time that the units of a lease should last, at most a twentieth of the limit's
+	// Window. Units that are not used within one and a half horizons are released. 0 means a second.
 	LeaseHorizon time.Duration
 	// Now replaces the server's clock, for tests.
 	Now func() time.Time
-	// OnError is called with failures that no caller sees: of a migration, of a
-	// cleanup. It must not block. Nil drops them.
+	// OnError, if not nil, is called with errors that no call returns, such as those of a migration or a
+	// cleanup. It must not block.
 	OnError func(error)
 }
 
-// Stats counts what a Store has done since it was made.
+// Stats holds counts since New, and current sizes.
 type Stats struct {
 	Requests    int64 // calls of Take and Reset that went to the database
-	Batches     int64 // batches in which they went
+	Batches     int64 // batches of those calls
 	Statements  int64 // statements, retries included
-	RolledBack  int64 // transactions undone because a request of several limits did not fit
-	Blocked     int64 // requests refused without asking the database
-	BlockedKeys int64 // keys that are known to be used up now
-	Leased      int64 // requests that passed without asking the database, see Limit.Lease
-	LeasedUnits int64 // units that are charged in advance now
-	Failures    int64 // batches for which no decision came
+	RolledBack  int64 // transactions rolled back because a request with several limits did not fit
+	Blocked     int64 // requests refused from memory
+	BlockedKeys int64 // keys remembered now as having no quota left
+	Leased      int64 // requests that passed on the units of a lease; see Limit.Lease
+	LeasedUnits int64 // units of leases, charged in advance, now
+	Failures    int64 // batches without a decision
 
-	// Errors counts errors by class: the first two characters of an SQLSTATE, "timeout" for an
-	// answer that did not come in time, "connection" for a connection that failed without an
-	// SQLSTATE, and "other" for all other SQLSTATEs. It has an element for each class.
+	// Errors counts errors by class: the first two characters of an SQLSTATE, "timeout" for a late answer,
+	// "connection" for a connection that failed without an SQLSTATE, and "other" for all other SQLSTATEs.
+	// It has an element for each class, even if its count is 0.
 	Errors map[string]int64
 }
 
-// Store is a ratelimit.Store. All processes on one database share its counts.
+// Store is a ratelimit.Store that shares its counts with all processes on one database.
 type Store struct{ inner *store.Store }
 
-// New returns a store on db, and closes db in its Close. It does not touch the network
-// yet. The error is a *ratelimit.FieldError for an option that is out of its range, or a
-// nil db.
+// New returns a Store on db, without using the network. The Store owns db: Close closes it. The
+// error is a *ratelimit.FieldError for a nil db or an option out of range.
 func New(db pgdb.DB, o Options) (*Store, error) {
 	options := engine.Options{
 		DisableMigration: o.DisableMigration, CleanupProbability: o.CleanupProbability, Workers: o.Workers,
@@ -82,26 +83,27 @@ func New(db pgdb.DB, o Options) (*Store, error) {
 	return &Store{inner: inner}, nil
 }
 
-// Prepare starts, in the background, what the first decision would otherwise wait for: a
-// connection, and the migration if one is due.
+// Prepare opens a connection and runs a migration if one is due, in the background. Without it,
+// the first decision waits for both.
 func (s *Store) Prepare() { s.inner.Prepare() }
 
-// Unavailable returns why no decision can be had now, or nil. The error wraps
-// ratelimit.ErrUnavailable. Until a decision is asked for, the store does not notice that
-// the database has stopped answering.
+// Unavailable returns nil, or the reason of the current outage as an error that wraps
+// ratelimit.ErrUnavailable. Only calls of Take and Reset detect an outage.
 func (s *Store) Unavailable() error { return s.inner.Unavailable() }
 
-// Stats returns the counts as of now.
+// Stats returns a snapshot of the counts.
 func (s *Store) Stats() Stats {
 	c := s.inner.Stats()
 	return Stats{
-		Requests: c.Requests, Batches: c.Batches, Statements: c.Statements, RolledBack: c.RolledBack, Blocked: c.Blocked, BlockedKeys: c.BlockedKeys,
+		Requests: c.Requests, Batches: c.Batches, Statements: c.Statements, RolledBack: c.RolledBack,
+		Blocked: c.Blocked, BlockedKeys: c.BlockedKeys,
 		Leased: c.Leased, LeasedUnits: c.LeasedUnits, Failures: c.Failures, Errors: c.Errors,
 	}
 }
 
-// Take implements ratelimit.Store. timeout is for the whole decision.
-func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+// Take implements ratelimit.Store.
+func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
+	decisions []ratelimit.Decision) error {
 	return s.inner.Take(ctx, timeout, hits, decisions)
 }
 
@@ -110,6 +112,6 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 	return s.inner.Reset(ctx, timeout, hits)
 }
 
-// Close implements ratelimit.Store. Calls in flight may finish, for up to a second.
-// Units of leases are given back, which takes up to another second.
+// Close implements ratelimit.Store. It waits up to a second for calls in flight, then up to a
+// second for the release of leases.
 func (s *Store) Close() { s.inner.Close() }

@@ -20,7 +20,8 @@ func open(t testing.TB) *postgres.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := postgres.New(db, postgres.Options{CleanupProbability: -1, OnError: func(err error) { t.Error(err) }})
+	store, err := postgres.New(
+		db, postgres.Options{CleanupProbability: -1, OnError: func(err error) { t.Error(err) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,18 +37,21 @@ func TestPostgres(t *testing.T) {
 func TestStatsCountRequests(t *testing.T) {
 	store := open(t)
 	store.Prepare()
-	h := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Minute}, Key: "k", Cost: 5}
+	h := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Minute},
+		Key: "k", Cost: 5}
 	decisions := make([]ratelimit.Decision, 1)
 	for range 2 {
 		if err := store.Take(t.Context(), 10*time.Second, []ratelimit.Hit{h}, decisions); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if s := store.Stats(); decisions[0].Allowed || s.Requests != 2 || s.BlockedKeys != 1 || store.Unavailable() != nil {
+	if s := store.Stats(); decisions[0].Allowed || s.Requests != 2 || s.BlockedKeys != 1 ||
+		store.Unavailable() != nil {
 		t.Errorf("after a request and a refusal: %+v, %v", s, store.Unavailable())
 	}
 	store.Close()
-	if err := store.Take(context.Background(), time.Second, []ratelimit.Hit{h}, decisions); !errors.Is(err, ratelimit.ErrClosed) {
+	if err := store.Take(context.Background(), time.Second, []ratelimit.Hit{h}, decisions); !errors.Is(err,
+		ratelimit.ErrClosed) {
 		t.Errorf("a closed store says %v", err)
 	}
 }
