@@ -20,15 +20,15 @@ func (k *keys) drawCharge(t *rapid.T, l *ratelimit.Limit) (charged, bool) {
 	return charged{cost, d.DecidedAt, algorithm.WindowOf(l, d.DecidedAt, d.Reset.UnixMicro())}, d.Allowed
 }
 
-// look is what is left for the key "k", below 0 of an overdrawn quota.
+// look returns what is left for the key "k", below 0 if the quota is overdrawn.
 func (k *keys) look(l *ratelimit.Limit) int64 {
 	free, _ := algorithm.Of(l).Look(l, k.rows["p/k"], k.Micro)
 	return free
 }
 
-// TestASettlementIsAsIfTheRequestHadCostThatMuch: a row whose charge is settled later has as much left as one that
-// was charged the real cost at once. Where charges drain, it may have less, and never more. What ends after the
-// window of its charge changes nothing.
+// TestASettlementIsAsIfTheRequestHadCostThatMuch: a row with a charge that is settled later has as much
+// left as one that was charged the real cost at once. Where charges drain, it may have less, and
+// never more. What ends after the window of its charge changes nothing.
 func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
@@ -52,7 +52,8 @@ func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 		if real == 0 && once.rows["p/k"] == nil {
 			t.Skip("the request alone began the window")
 		}
-		if !decided.Allowed || real > 0 && !once.take(l, real).Allowed || name == "sliding_log" && real > estimate {
+		if !decided.Allowed || real > 0 && !once.take(l, real).Allowed || name == "sliding_log" &&
+			real > estimate {
 			t.Skip()
 		}
 		before := *settled.rows["p/k"]
@@ -70,19 +71,22 @@ func TestASettlementIsAsIfTheRequestHadCostThatMuch(t *testing.T) {
 		d.Adjust(l, settled.rows["p/k"], now, estimate-real, decided.DecidedAt)
 		if over := windowOver(l, &before, now, decided.DecidedAt); over {
 			if free, reset := d.Look(l, &unsettled, now); free != settled.look(l) {
-				t.Fatalf("%+v: after the window %d are left until %d, and %d after the settlement", *l, free, reset, settled.look(l))
+				t.Fatalf("%+v: after the window %d are left until %d, and %d after the settlement", *l, free,
+					reset, settled.look(l))
 			}
 			return
 		}
 		got, want := settled.look(l), once.look(l)
 		drains := name == "gcra"
 		if got > want || got < want && !(drains && now > decided.DecidedAt) {
-			t.Fatalf("%+v: estimate %d, real cost %d, %d µs later: %d are left, want %d", *l, estimate, real, now-decided.DecidedAt, got, want)
+			t.Fatalf("%+v: estimate %d, real cost %d, %d µs later: %d are left, want %d", *l, estimate, real,
+				now-decided.DecidedAt, got, want)
 		}
 	})
 }
 
-// windowOver reports whether the window of a charge is over, or does not matter any more. r is the row after the charge.
+// windowOver reports whether the window of a charge is over, or no longer matters. r is the
+// row after the charge.
 func windowOver(l *ratelimit.Limit, r *algorithm.Row, now, at int64) bool {
 	w := l.Window.Microseconds()
 	switch algorithm.Of(l).Name {
@@ -100,8 +104,9 @@ func windowOver(l *ratelimit.Limit, r *algorithm.Row, now, at int64) bool {
 	return now-at >= (l.Capacity()*w+l.Events-1)/l.Events
 }
 
-// TestOverdrawnQuotas: a settlement takes no more than a full quota beyond the limit. RetryAfter is then the earliest
-// time at which a cost passes, and the row is not forgotten before the full quota is back.
+// TestOverdrawnQuotas: a settlement takes no more than a full quota beyond the limit. RetryAfter is
+// then the earliest time at which a cost passes, and the row is not forgotten before the full quota
+// is back.
 func TestOverdrawnQuotas(t *testing.T) {
 	conformance.EachDefinition(t, 3000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
@@ -111,13 +116,15 @@ func TestOverdrawnQuotas(t *testing.T) {
 			return
 		}
 		d, row := algorithm.Of(l), k.rows["p/k"]
-		more := rapid.OneOf(rapid.Int64Range(1, l.Capacity()), rapid.Just(2*l.Capacity()), rapid.Just(int64(1)<<60)).Draw(t, "more")
+		more := rapid.OneOf(rapid.Int64Range(1, l.Capacity()), rapid.Just(2*l.Capacity()),
+			rapid.Just(int64(1)<<60)).Draw(t, "more")
 		d.Adjust(l, row, k.Micro, -more, one.at)
 		free := k.look(l)
 		// Quotas so large that twice as much is too much for the calculations can be overdrawn by less.
 		owed := 2 * float64(l.Capacity()) * float64(l.Window.Microseconds())
 		large := l.Capacity() > 1<<51 || owed > 1<<61 || owed/float64(l.Events) > float64(horizon)/2
-		if want := max(-l.Capacity(), l.Capacity()-one.cost-min(more, 1<<59)); free != want && !large || free < want {
+		if want := max(-l.Capacity(), l.Capacity()-one.cost-min(more, 1<<59)); free != want &&
+			!large || free < want {
 			t.Fatalf("%+v: %d are left, want %d", *l, free, want)
 		}
 		cost := conformance.DrawCost(t, l)
@@ -134,7 +141,8 @@ func TestOverdrawnQuotas(t *testing.T) {
 			}
 		}
 		_, reset := d.Look(l, row, k.Micro)
-		if full, _ := d.Look(l, row, reset); reset < latest && full != l.Capacity() && name != "sliding_window" {
+		if full, _ := d.Look(l, row, reset); reset < latest && full != l.Capacity() &&
+			name != "sliding_window" {
 			t.Fatalf("%+v: %d are left at Reset", *l, full)
 		}
 		if row.Expires < min(reset, k.Micro+horizon) {
@@ -147,8 +155,8 @@ func TestOverdrawnQuotas(t *testing.T) {
 	})
 }
 
-// TestWindowsOfCharges: two charges have one window only if a settlement of both at once has the effect of one
-// after the other.
+// TestWindowsOfCharges: two charges have one window only if a settlement of both at once has the
+// effect of one after the other.
 func TestWindowsOfCharges(t *testing.T) {
 	conformance.EachDefinition(t, 2000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
@@ -162,7 +170,8 @@ func TestWindowsOfCharges(t *testing.T) {
 		k.Micro = min(k.Micro+conformance.DrawAdvance(t, l, 0), latest)
 		together, apart := *k.rows["p/k"], *k.rows["p/k"]
 		d := algorithm.Of(l)
-		a, b := rapid.Int64Range(0, first.cost).Draw(t, "first"), rapid.Int64Range(0, second.cost).Draw(t, "second")
+		a, b := rapid.Int64Range(0, first.cost).Draw(t, "first"),
+			rapid.Int64Range(0, second.cost).Draw(t, "second")
 		d.Adjust(l, &together, k.Micro, a+b, first.at)
 		d.Adjust(l, &apart, k.Micro, a, first.at)
 		d.Adjust(l, &apart, k.Micro, b, second.at)

@@ -21,19 +21,21 @@ func TestBounds(t *testing.T) {
 		k := newKeys()
 		l := conformance.DrawLimit(t, name, "p")
 		backwards := rapid.Bool().Draw(t, "backwards")
-		k.forget = !backwards // a forgotten row knows no later time
+		k.forget = !backwards // a deleted row has no later time
 		var log []entry
 		last, retry := int64(0), time.Duration(0)
 		for n := rapid.IntRange(1, 40).Draw(t, "steps"); n > 0; n-- {
 			k.Micro += conformance.DrawAdvance(t, l, retry)
 			if backwards && rapid.IntRange(0, 4).Draw(t, "set back") == 0 {
-				k.Micro = max(k.Micro-rapid.Int64Range(0, 5*conformance.Second).Draw(t, "by"), last-10*conformance.Second)
+				k.Micro = max(k.Micro-rapid.Int64Range(0, 5*conformance.Second).Draw(t, "by"),
+					last-10*conformance.Second)
 			}
 			if k.Micro > latest {
 				break
 			}
 			cost := conformance.DrawCost(t, l)
-			if !backwards && rapid.IntRange(0, 15).Draw(t, "refund") == 0 { // a refund does not move the row's time
+			// a refund does not move the row's time
+			if !backwards && rapid.IntRange(0, 15).Draw(t, "refund") == 0 {
 				cost = -cost
 			}
 			d := k.take(l, cost)
@@ -67,7 +69,8 @@ func bounded(l *ratelimit.Limit, log []entry) error {
 				begun = i
 			}
 			if passed(log[begun:i+1]).Cmp(big.NewInt(l.Events)) > 0 {
-				return fmt.Errorf("%v passed in the window from entry %d to %d", passed(log[begun:i+1]), begun, i)
+				return fmt.Errorf("%v passed in the window from entry %d to %d",
+					passed(log[begun:i+1]), begun, i)
 			}
 		}
 		return nil
@@ -75,14 +78,15 @@ func bounded(l *ratelimit.Limit, log []entry) error {
 	for j := range log {
 		for i := 0; i <= j; i++ {
 			if most := most(l, log[j].at-log[i].at); passed(log[i:j+1]).Cmp(most) > 0 {
-				return fmt.Errorf("%v passed from entry %d to %d, at most %v may", passed(log[i:j+1]), i, j, most)
+				return fmt.Errorf("%v passed from entry %d to %d, at most %v may",
+					passed(log[i:j+1]), i, j, most)
 			}
 		}
 	}
 	return nil
 }
 
-// most is how much may pass in so many microseconds, both ends included.
+// most returns how much may pass in so many microseconds, both ends included.
 func most(l *ratelimit.Limit, time int64) *big.Int {
 	window, full := big.NewInt(l.Window.Microseconds()), big.NewInt(l.Capacity())
 	gained := new(big.Int)
@@ -92,7 +96,7 @@ func most(l *ratelimit.Limit, time int64) *big.Int {
 			return big.NewInt(1 << 62) // shorter times bound this one
 		}
 	case "token_bucket":
-		// Tokens come at the ends of windows, of which so many lie in the time at most.
+		// Tokens come at the ends of windows. At most so many lie in the time.
 		gained.Add(big.NewInt(time), new(big.Int).Sub(window, big.NewInt(1)))
 		gained.Mul(gained.Quo(gained, window), big.NewInt(l.Events))
 	case "gcra":
@@ -102,7 +106,7 @@ func most(l *ratelimit.Limit, time int64) *big.Int {
 	return gained.Add(gained, full)
 }
 
-// passed is the sum of a log's charges and refunds.
+// passed returns the sum of a log's charges and refunds.
 func passed(log []entry) *big.Int {
 	sum := new(big.Int)
 	for _, e := range log {

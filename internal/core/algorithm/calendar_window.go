@@ -11,9 +11,11 @@ import (
 // which daylight-saving time begins or ends has 23 or 25 hours, a month 28 to 31 days.
 //
 // State: count, window_start. expires_at is exactly the end of the window.
+
 func init() {
 	define(calendarWindow, "calendar", Definition{
-		Take: takeCalendar, Adjust: adjustCalendar, Look: lookCalendar, Passes: passesCalendar, SQL: &calendarWindowSQL,
+		Take: takeCalendar, Adjust: adjustCalendar, Look: lookCalendar, Passes: passesCalendar,
+		SQL: &calendarWindowSQL,
 	})
 }
 
@@ -39,7 +41,7 @@ func takeCalendar(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	return granted
 }
 
-// calendarAhead reports whether the window of a row begins further ahead than it is long: the row counts as new.
+// calendarAhead reports whether the window of a row begins so far ahead that the row counts as new.
 func calendarAhead(r *Row, now int64) bool { return ahead(r.Start, now, r.Expires-r.Start) }
 
 func adjustCalendar(l *ratelimit.Limit, r *Row, now, cost, at int64) {
@@ -48,8 +50,8 @@ func adjustCalendar(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	}
 }
 
-// lookCalendar takes the end of the window from expires_at. The server wrote it, so only the
-// time-zone data of the server counts.
+// lookCalendar takes the end of the window from expires_at. The server wrote it, so the result does not
+// depend on the time-zone data of this process.
 func lookCalendar(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	if r.Start == 0 || r.Count == 0 || now >= r.Expires || calendarAhead(r, now) {
 		return l.Events, now
@@ -59,26 +61,26 @@ func lookCalendar(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 
 func passesCalendar(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return r.Expires }
 
-// Period returns the first moment of the calendar's unit that contains now, and the
-// first moment of the next, in microseconds since the Unix epoch.
+// Period returns the start of the calendar unit that contains now, and the start of the next one, in
+// microseconds since the Unix epoch.
 func Period(l *ratelimit.Limit, now int64) (start, end int64) {
 	zone, err := time.LoadLocation(l.Zone)
 	if err != nil {
-		zone = time.UTC // Validate has refused such a zone
+		zone = time.UTC // unreachable after Limit.Validate
 	}
 	t := time.UnixMicro(now).In(zone)
 	n := 0
 	end = firstMoment(unitDay(l, t, 1), zone)
 	if end <= now {
-		// The clocks were set back over the start of the next unit, which had already begun.
+		// The clocks were set back after the next unit had begun.
 		n = 1
 		end = firstMoment(unitDay(l, t, 2), zone)
 	}
 	return firstMoment(unitDay(l, t, n), zone), end
 }
 
-// unitDay is midnight, in UTC, of the first day of a unit of the calendar: of the unit that
-// contains the local time t, or of the n-th after it.
+// unitDay returns midnight, in UTC, of the first day of the unit that contains the local time t, or of
+// the n-th unit after it.
 func unitDay(l *ratelimit.Limit, t time.Time, n int) time.Time {
 	year, month, day := t.Date()
 	if l.Calendar == ratelimit.Day {
@@ -104,7 +106,7 @@ func midnight(year int, month time.Month, day int) time.Time {
 	return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
 }
 
-// inMonth is a day of a month, or the last day of the month if it is shorter.
+// inMonth returns midnight of a day of a month, or of the month's last day if the month is shorter.
 func inMonth(year int, month time.Month, day int) time.Time {
 	last := midnight(year, month+1, 0)
 	if day >= last.Day() {
@@ -113,11 +115,11 @@ func inMonth(year int, month time.Month, day int) time.Time {
 	return midnight(year, month, day)
 }
 
-// firstMoment is when the clocks of a zone first show what midnight shows in UTC, or a later
-// time if they skip midnight. If the clocks are set back over midnight there are two
-// midnights, and time.Date does not say which of them it returns.
+// firstMoment returns the time at which the clocks of a zone first show the date and time that midnight
+// shows in UTC, or a later one if they skip midnight. If the clocks are set back over midnight, there
+// are two midnights, and time.Date may return either of them.
 func firstMoment(midnight time.Time, zone *time.Location) int64 {
-	at := midnight.Add(-26 * time.Hour).In(zone) // the day has not begun in any zone
+	at := midnight.Add(-26 * time.Hour).In(zone) // before the day begins in any zone
 	for {
 		_, offset := at.Zone()
 		_, end := at.ZoneBounds()
@@ -133,28 +135,37 @@ func firstMoment(midnight time.Time, zone *time.Location) int64 {
 	}
 }
 
-// PeriodSQL is Period as a query with the columns starts and ends. now, unit, zone and anchor
-// are SQL expressions. A unit begins n units after an origin: the anchor, or without one the
-// begin of the unit that contains now. Postgres takes the last day of a month that is too
-// short, if it adds months to a day.
+// PeriodSQL returns Period as a query with the columns starts and ends. now, unit, zone and anchor are
+// SQL expressions. A unit begins n units after an origin, which is the anchor, or without an anchor the
+// start of the unit that contains now. Postgres adds months to a day like inMonth: in a month that is
+// too short it takes the last day.
 func PeriodSQL(now, unit, zone, anchor string) string {
-	return `SELECT ` + firstMomentSQL("origin + n * step") + ` AS starts, ` + firstMomentSQL("origin + (n + 1) * step") + ` AS ends
-	FROM (SELECT step, zone, origin, CASE WHEN ` + firstMomentSQL("origin + (n + 1) * step") + ` <= now THEN n + 1 ELSE n END AS n
-	FROM (SELECT now, zone, origin, step, CASE WHEN anchor = 0 THEN 0 WHEN origin + n * step > local THEN n - 1 ELSE n END AS n
+	return `SELECT ` + firstMomentSQL("origin + n * step") + ` AS starts,
+		` + firstMomentSQL("origin + (n + 1) * step") + ` AS ends
+	FROM (SELECT step, zone, origin, CASE WHEN ` + firstMomentSQL("origin + (n + 1) * step") + ` <= now
+		THEN n + 1 ELSE n END AS n
+	FROM (SELECT now, zone, origin, step, CASE WHEN anchor = 0 THEN 0 WHEN origin + n * step > local
+		THEN n - 1 ELSE n END AS n
 	FROM (SELECT now, zone, anchor, local, origin, ('1 ' || unit)::interval AS step,
-		CASE WHEN anchor = 0 THEN 0 ELSE (date_part('year', local) - date_part('year', origin)) * CASE unit WHEN 'year' THEN 1 ELSE 12 END
-			+ CASE unit WHEN 'year' THEN 0 ELSE date_part('month', local) - date_part('month', origin) END END AS n
-	FROM (SELECT now, unit, zone, anchor, local, CASE WHEN anchor = 0 THEN date_trunc(unit, local) ELSE timestamp 'epoch' + anchor * interval '1 day' END AS origin
+		CASE WHEN anchor = 0 THEN 0 ELSE (date_part('year', local) - date_part('year', origin)) * CASE unit
+			WHEN 'year' THEN 1 ELSE 12 END
+			+ CASE unit WHEN 'year' THEN 0
+				ELSE date_part('month', local) - date_part('month', origin) END END AS n
+	FROM (SELECT now, unit, zone, anchor, local, CASE WHEN anchor = 0 THEN date_trunc(unit, local)
+		ELSE timestamp 'epoch' + anchor * interval '1 day' END AS origin
 	FROM (SELECT now, unit, zone, anchor, now AT TIME ZONE zone AS local
-	FROM (SELECT ` + now + ` AS now, ` + unit + ` AS unit, ` + zone + ` AS zone, ` + anchor + ` AS anchor OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p`
+	FROM (SELECT ` + now + ` AS now, ` + unit + ` AS unit, ` + zone + ` AS zone,
+		` + anchor + ` AS anchor OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p OFFSET 0) p`
 }
 
-// firstMomentSQL is firstMoment of a midnight in p.zone. Of two midnights Postgres
-// takes the second, so the query tries the offset from UTC of a day earlier first.
+// firstMomentSQL returns firstMoment of a midnight in p.zone. Of two midnights Postgres takes the
+// second, so the query first tries the offset from UTC of a day earlier.
 func firstMomentSQL(midnight string) string {
 	return `(SELECT CASE WHEN early AT TIME ZONE p.zone = midnight THEN early ELSE late END
-		FROM (SELECT midnight, late, (midnight - ((late - interval '24 hours') AT TIME ZONE p.zone - (late - interval '24 hours') AT TIME ZONE 'UTC')) AT TIME ZONE 'UTC' AS early
-		FROM (SELECT midnight, midnight AT TIME ZONE p.zone AS late FROM (SELECT ` + midnight + ` AS midnight OFFSET 0) m OFFSET 0) m OFFSET 0) m)`
+		FROM (SELECT midnight, late, (midnight - ((late - interval '24 hours') AT TIME ZONE p.zone
+			- (late - interval '24 hours') AT TIME ZONE 'UTC')) AT TIME ZONE 'UTC' AS early
+		FROM (SELECT midnight, midnight AT TIME ZONE p.zone AS late
+			FROM (SELECT ` + midnight + ` AS midnight OFFSET 0) m OFFSET 0) m OFFSET 0) m)`
 }
 
 var calendarWindowSQL = SQL{
@@ -168,18 +179,22 @@ var calendarWindowSQL = SQL{
 		CASE WHEN NOT fresh THEN r.prev_count END,
 		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
 		CASE WHEN fresh OR r.window_start < excluded.expires_at THEN excluded.expires_at
-			ELSE (SELECT ends FROM (` + PeriodSQL("r.window_start", "{unit}", "{zone}", "{anchor}") + `) w) END
+			ELSE (SELECT ends
+				FROM (` + PeriodSQL("r.window_start", "{unit}", "{zone}", "{anchor}") + `) w) END
 	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} - used) / {cost})) AS granted
 	FROM (SELECT *, CASE WHEN fresh THEN 0 ELSE greatest(0, r.count) END AS used
 	FROM (SELECT coalesce(r.window_start < excluded.window_start
-		OR r.window_start - (SELECT now FROM clock) > r.expires_at - r.window_start + interval '10 s', true) AS fresh
+		OR r.window_start - (SELECT now FROM clock) > r.expires_at - r.window_start + interval '10 s',
+			true) AS fresh
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
-	Adjust:      "count = " + countedSQL("greatest(0, r.count)"),
-	AdjustWhere: "{now} < r.expires_at AND r.window_start - {now} <= r.expires_at - r.window_start + interval '10 s' AND r.window_start > timestamptz '1800-01-01Z' AND coalesce(r.window_start <= {claimed}, true)",
-	Read:        readCalendar,
+	Adjust: "count = " + countedSQL("greatest(0, r.count)"),
+	AdjustWhere: "{now} < r.expires_at AND r.window_start - {now} <= r.expires_at - r.window_start + " +
+		"interval '10 s' AND r.window_start > timestamptz '1800-01-01Z' AND coalesce(r.window_start <= " +
+		"{claimed}, true)",
+	Read: readCalendar,
 }
 
-// readCalendar reads expires_at besides the counts.
+// readCalendar implements SQL.Read for the counts and expires_at.
 func readCalendar(cells []Cell, width int, rows []*Row) {
 	readCounts(cells, width, rows)
 	at := 3

@@ -11,8 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestAClockThatJumps: a key that was used while the clock was wrong has its full quota when the clock is right again,
-// if the row lies further ahead than a window and ten seconds, and counts if not.
+// TestAClockThatJumps: a key that was used while the clock was wrong has its full quota when the
+// clock is right again, if the row lies further ahead than a window and ten seconds, and counts if
+// not.
 func TestAClockThatJumps(t *testing.T) {
 	const hour = 3600 * conformance.Second
 	for _, test := range []struct {
@@ -35,7 +36,8 @@ func TestAClockThatJumps(t *testing.T) {
 			}
 			charged := algorithm.ChargedAt(l, k.rows["p/k"], k.Micro)
 			k.Micro -= test.back
-			algorithm.Of(l).Adjust(l, k.rows["p/k"], k.Micro, 1, charged) // changes nothing in a row that counts as new
+			// changes nothing in a row that counts as new
+			algorithm.Of(l).Adjust(l, k.rows["p/k"], k.Micro, 1, charged)
 			algorithm.Of(l).Adjust(l, k.rows["p/k"], k.Micro, -1, charged)
 			want := int64(0)
 			if a == ratelimit.SlidingLog {
@@ -46,7 +48,8 @@ func TestAClockThatJumps(t *testing.T) {
 			}
 			d := k.peek(l, 1)
 			if d.Allowed != (want > 0) || d.Remaining != want {
-				t.Errorf("%s of %v, %d s ahead: %+v, want %d left", a, test.window, test.back/conformance.Second, d, want)
+				t.Errorf("%s of %v, %d s ahead: %+v, want %d left", a, test.window,
+					test.back/conformance.Second, d, want)
 			}
 			for range 10 {
 				k.take(l, 1)
@@ -59,7 +62,8 @@ func TestAClockThatJumps(t *testing.T) {
 			continue
 		}
 		for unit := ratelimit.Day; unit <= ratelimit.Year; unit++ {
-			k, l := newKeys(), &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10, Calendar: unit}
+			k, l := newKeys(), &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10,
+				Calendar: unit}
 			jump := 2 * test.back / hour * conformance.Span(l) / 48
 			k.Micro += jump
 			k.take(l, 10)
@@ -71,8 +75,9 @@ func TestAClockThatJumps(t *testing.T) {
 	}
 }
 
-// TestAClockThatIsRightAgain: if a row counts as new, its key is decided like another one from then on. Else it admits
-// a full quota at most, and refuses no longer than the row may lie ahead and its charges take to go.
+// TestAClockThatIsRightAgain: if a row counts as new, its key is decided like another one from then
+// on. Else it admits a full quota at most, and refuses no longer than the row may lie ahead and its
+// charges take to go.
 func TestAClockThatIsRightAgain(t *testing.T) {
 	conformance.EachDefinition(t, 1000, func(t *rapid.T, name string) {
 		l := conformance.DrawLimit(t, name, "p")
@@ -96,7 +101,9 @@ func TestAClockThatIsRightAgain(t *testing.T) {
 			if isNew && got != want {
 				t.Fatalf("%+v, row %+v at %d: %+v, want %+v as without a row", *l, jumped, k.Micro, got, want)
 			}
-			if longest := 2*(conformance.Fills(l)+conformance.Span(l)) + 11*conformance.Second; got.RetryAfter != ratelimit.Never && got.RetryAfter.Microseconds() > 2*longest {
+			if longest := 2*(conformance.Fills(l)+conformance.Span(l)) +
+				11*conformance.Second; got.RetryAfter != ratelimit.Never &&
+				got.RetryAfter.Microseconds() > 2*longest {
 				t.Fatalf("%+v, row %+v at %d: %+v", *l, jumped, k.Micro, got)
 			}
 			step := conformance.DrawAdvance(t, l, got.RetryAfter)

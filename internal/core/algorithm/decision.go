@@ -6,11 +6,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Decide decides the hits of one request on rows in memory: all are charged, or none.
-// rows[i] is the row of hits[i] and nows[i] the time that counts for it. Refunds (negative
-// costs) are made in any case, and hits apart are decided by themselves. Decide writes a
-// decision for each hit, as the rows are afterwards, and reports whether all hits that are not
-// apart are allowed.
+// Decide decides the hits of one request on rows in memory. It charges all hits or none, except refunds
+// (negative costs), which always take effect, and hits that are Apart, which are decided independently.
+// rows[i] is the row of hits[i], and nows[i] its time. Decide stores the decisions as of the final
+// state of the rows, and reports whether all hits that are not Apart are allowed.
 func Decide(hits []ratelimit.Hit, rows []*Row, nows []int64, decisions []ratelimit.Decision) bool {
 	before := make([]Row, len(hits))
 	all := true
@@ -37,8 +36,8 @@ func Decide(hits []ratelimit.Hit, rows []*Row, nows []int64, decisions []ratelim
 	return all
 }
 
-// Refunded is how much a hit with a negative cost gives back. No quota is larger than
-// MaxEvents, and within that bound sums of refunds cannot overflow.
+// Refunded returns the refund of a hit with a negative Cost, at most MaxEvents. No quota is larger, and
+// sums of refunds within that bound cannot overflow.
 func Refunded(h *ratelimit.Hit) int64 {
 	if h.Cost < -ratelimit.MaxEvents {
 		return ratelimit.MaxEvents
@@ -60,22 +59,22 @@ func charge(h *ratelimit.Hit, r *Row, now int64) bool {
 	return Of(h.Limit).Take(h.Limit, r, now, 1, h.Cost) == 1
 }
 
-// Fits reports whether a cost would pass.
+// Fits reports whether a hit of the given cost would pass at now.
 func Fits(l *ratelimit.Limit, r *Row, now, cost int64) bool {
 	free, _ := Of(l).Look(l, r, now)
 	return free >= cost
 }
 
-// Admitted is the decision on a hit that is allowed, given the row after the hit.
+// Admitted returns the decision on an allowed hit. r is the row after the hit.
 func Admitted(l *ratelimit.Limit, r *Row, now int64) ratelimit.Decision {
 	free, reset := Of(l).Look(l, r, now)
 	return ratelimit.Decision{Allowed: true, Limit: l.Capacity(), Remaining: Remaining(l.Capacity(), free),
 		Reset: time.UnixMicro(reset), DecidedAt: ChargedAt(l, r, now)}
 }
 
-// ChargedAt is the time in Definition.Adjust of a charge that was made at now, given the row after the charge. The
-// clock of a statement can be behind the row, if a statement with a later clock had the row first. Then the charge is
-// in the window that has begun since, after the last refill of a bucket, or at the time of the last hit of a log.
+// ChargedAt returns the time to pass to Definition.Adjust for a charge at now. r is the row after the
+// charge. now can be earlier than the times of the row, if a statement with a later clock got the row
+// first. The charge then belongs to the row's current window, its last refill, or its last hit.
 func ChargedAt(l *ratelimit.Limit, r *Row, now int64) int64 {
 	switch {
 	case l.Algorithm == ratelimit.FixedWindow || l.Algorithm == ratelimit.SlidingWindow:
@@ -88,7 +87,7 @@ func ChargedAt(l *ratelimit.Limit, r *Row, now int64) int64 {
 	return now
 }
 
-// Refused is the decision on a hit that is not allowed.
+// Refused returns the decision on a hit of the given cost that is not allowed.
 func Refused(l *ratelimit.Limit, r *Row, now, cost int64) ratelimit.Decision {
 	d := Admitted(l, r, now)
 	d.Allowed = false
@@ -104,11 +103,11 @@ func Refused(l *ratelimit.Limit, r *Row, now, cost int64) ratelimit.Decision {
 	return d
 }
 
-// Remaining is Decision.Remaining for what is left of a quota.
+// Remaining returns Decision.Remaining: free, but at least 0 and at most quota.
 func Remaining(quota, free int64) int64 { return larger(0, smaller(free, quota)) }
 
-// RetryAfter is Decision.RetryAfter for a wait in microseconds: at least one microsecond,
-// at most what a Duration holds.
+// RetryAfter returns Decision.RetryAfter for a wait in microseconds: at least one microsecond, and
+// Never if the wait does not fit into a Duration.
 func RetryAfter(wait int64) time.Duration {
 	if wait < 1 {
 		wait = 1

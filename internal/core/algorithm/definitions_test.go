@@ -72,20 +72,22 @@ func TestDefinitions(t *testing.T) {
 				return
 			}
 			h := ratelimit.Hit{Limit: l, Key: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key")}
-			h.Cost = rapid.OneOf(rapid.Int64Range(1, 4), rapid.Int64Range(1, l.Capacity()), rapid.Just(l.Capacity()), rapid.Just(l.Capacity()+1)).Draw(t, "cost")
+			h.Cost = rapid.OneOf(rapid.Int64Range(1, 4), rapid.Int64Range(1, l.Capacity()),
+				rapid.Just(l.Capacity()), rapid.Just(l.Capacity()+1)).Draw(t, "cost")
 			switch rapid.IntRange(0, 19).Draw(t, "what") {
 			case 0: // a reset
 				delete(k.rows, "p/"+h.Key)
 				logs[h.Key] = nil
 			case 1, 2:
-				h.Cost = -min(h.Cost, ratelimit.MaxEvents) // the most that a refund gives back
+				h.Cost = -min(h.Cost, ratelimit.MaxEvents) // the largest refund
 			case 3, 4:
 				h.Peek = true
 			}
 			before := free(l, logs[h.Key], k.Micro)
 			d := k.decide(h)[0]
 			if want := h.Cost < 0 || before.Cmp(big.NewRat(h.Cost, 1)) >= 0; d.Allowed != want {
-				t.Fatalf("%+v at %d, cost %d with %s free: allowed %v", *l, k.Micro, h.Cost, before.FloatString(6), d.Allowed)
+				t.Fatalf("%+v at %d, cost %d with %s free: allowed %v", *l, k.Micro, h.Cost,
+					before.FloatString(6), d.Allowed)
 			}
 			if d.Allowed && !h.Peek {
 				logs[h.Key] = append(logs[h.Key], entry{k.Micro, h.Cost})
@@ -188,7 +190,8 @@ func TestExpiredRowMeansNoRow(t *testing.T) {
 		l := conformance.DrawLimit(t, name, "p")
 		k := drawState(t, l)
 		r := k.rows["p/k"]
-		k.Micro = max(k.Micro, r.Expires) + rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, conformance.Span(l))).Draw(t, "later")
+		k.Micro = max(k.Micro, r.Expires) +
+			rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, conformance.Span(l))).Draw(t, "later")
 		if k.Micro > latest {
 			t.Skip() // no clock shows this time
 		}

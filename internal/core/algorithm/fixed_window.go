@@ -12,9 +12,11 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 //
 // State: count, window_start. expires_at is exactly the end of the window: the npm
 // library pg-ratelimit reads it as such.
+
 func init() {
 	define(ratelimit.FixedWindow, "fixed_window", Definition{
-		Take: takeFixed, Adjust: adjustFixed, Look: lookFixed, Passes: passesFixed, Lease: leaseInWindow, SQL: &fixedWindowSQL,
+		Take: takeFixed, Adjust: adjustFixed, Look: lookFixed, Passes: passesFixed, Lease: leaseInWindow,
+		SQL: &fixedWindowSQL,
 	})
 }
 
@@ -35,7 +37,8 @@ func takeFixed(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 }
 
 func adjustFixed(l *ratelimit.Limit, r *Row, now, cost, at int64) {
-	if r.Start != 0 && now < r.Start+window(l) && !ahead(r.Start, now, window(l)) && (at == 0 || at >= r.Start) {
+	if r.Start != 0 && now < r.Start+window(l) && !ahead(r.Start, now, window(l)) &&
+		(at == 0 || at >= r.Start) {
 		r.Count = counted(l, r.Count, cost)
 	}
 }
@@ -48,18 +51,18 @@ func lookFixed(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	return l.Events - r.Count, end
 }
 
-// leaseInWindow is for fixed_window and sliding_window. Within one window it makes no difference
-// when a unit is charged. In a sliding window too, a unit that fits now fits until the window
-// ends, because the weight of the previous window only falls. The claim is window_start. If the
-// window has turned since the charge, an adjustment has no effect in a fixed window. In a sliding
-// window it changes prev_count, if the window of the charge is now the previous window.
+// leaseInWindow implements Definition.Lease for fixed_window and sliding_window. Within one window the
+// time of a charge makes no difference. In a sliding window, a unit that fits now fits until the window
+// ends, because the weight of the previous window only falls. The claim is window_start. Once the
+// window of the charge has ended, an adjustment has no effect in a fixed window; in a sliding window it
+// changes prev_count while the window of the charge is the previous one.
 func leaseInWindow(l *ratelimit.Limit, r *Row, now, most int64) (life, claim int64) {
 	return smaller(most, r.Start+window(l)-now), r.Start
 }
 
 func passesFixed(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return r.Start + window(l) }
 
-// windowNotAheadSQL is the contrary of ahead in an adjustment.
+// windowNotAheadSQL is the negation of ahead for an adjustment.
 const windowNotAheadSQL = "r.window_start <= {now} + ({span} + 10000000) * interval '1 microsecond'"
 
 var fixedWindowSQL = SQL{
@@ -71,10 +74,14 @@ var fixedWindowSQL = SQL{
 		CASE WHEN NOT fresh THEN r.prev_count END,
 		CASE WHEN fresh THEN excluded.window_start ELSE r.window_start END,
 		CASE WHEN fresh THEN excluded.expires_at ELSE ends END
-	FROM (SELECT *, CASE WHEN fresh THEN excluded.granted ELSE greatest(0, least(excluded.granted, ({quota} - greatest(0, r.count)) / {cost})) END AS granted
-	FROM (SELECT ends, coalesce(excluded.window_start >= ends OR r.window_start > excluded.expires_at AND r.window_start > excluded.expires_at + interval '10 s', true) AS fresh
-	FROM (SELECT r.window_start + {span} * interval '1 microsecond' AS ends OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
-	Adjust:      "count = " + countedSQL("greatest(0, r.count)"),
-	AdjustWhere: "{now} < r.window_start + {span} * interval '1 microsecond' AND " + windowNotAheadSQL + " AND coalesce(r.window_start <= {claimed}, true)",
-	Read:        readCounts,
+	FROM (SELECT *, CASE WHEN fresh THEN excluded.granted
+		ELSE greatest(0, least(excluded.granted, ({quota} - greatest(0, r.count)) / {cost})) END AS granted
+	FROM (SELECT ends, coalesce(excluded.window_start >= ends OR r.window_start > excluded.expires_at
+		AND r.window_start > excluded.expires_at + interval '10 s', true) AS fresh
+	FROM (SELECT r.window_start + {span} * interval '1 microsecond' AS ends OFFSET 0) a OFFSET 0) b
+		OFFSET 0) c`,
+	Adjust: "count = " + countedSQL("greatest(0, r.count)"),
+	AdjustWhere: "{now} < r.window_start + {span} * interval '1 microsecond' AND " + windowNotAheadSQL +
+		" AND coalesce(r.window_start <= {claimed}, true)",
+	Read: readCounts,
 }

@@ -7,25 +7,26 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// GCRA is the generic cell rate algorithm (ITU-T I.371): Events are spread evenly over a Window, and up to Burst
-// may pass at once. It counts as a bucket that starts full, at Capacity, and gains one token each Window ÷ Events,
-// and nothing while it is full. A TokenBucket with a Burst below its Events is the same: refilled by whole Windows,
-// it would admit Burst a Window, and never Events.
+// GCRA is the generic cell rate algorithm (ITU-T I.371): Events are spread evenly over a Window, and
+// up to Burst may pass at once. It is implemented as a bucket that starts full, at Capacity, and gains
+// one token each Window ÷ Events while it is not full. A TokenBucket with a Burst below its Events is
+// the same: refilled by whole Windows, it would admit Burst in a Window, and never Events.
 //
-// State: as of a token bucket, so that a change of Burst, Events or the algorithm keeps the tokens. The last refill
-// was at last_refill and remainder ÷ Events microseconds: whole numbers, so no part of a token is ever lost.
-// Limit.Validate bounds them by 2^62.
+// State: the columns of a token bucket, so that a change of Burst, Events or the algorithm keeps the
+// tokens. The last refill was remainder ÷ Events microseconds after last_refill. All are whole
+// numbers, so no fraction of a token is lost. Limit.Validate bounds them by 2^62.
+
 func init() {
 	define(ratelimit.GCRA, "gcra", Definition{
 		Take: takeGCRA, Adjust: adjustGCRA, Look: lookGCRA, Passes: passesGCRA, SQL: &gcraSQL,
 	})
 }
 
-// maxSpan is the largest sum of tokens times the Window. Limit.Validate keeps Capacity times the Window below it.
+// maxSpan bounds tokens times the Window. Limit.Validate keeps Capacity times the Window below it.
 const maxSpan = int64(1) << 62
 
-// gcraTokens is the state of a bucket at a time. The last refill may lie ahead, if the clock was
-// set back.
+// gcraTokens is the state of a bucket at a time. refill may lie ahead of that time if the clock was set
+// back.
 type gcraTokens struct{ tokens, refill, remainder int64 }
 
 // fillGCRA returns the state at now.
@@ -33,7 +34,8 @@ func fillGCRA(l *ratelimit.Limit, r *Row, now int64) gcraTokens {
 	if r.Refill == 0 || !r.HasTokens || gcraAhead(l, r, now) {
 		return gcraTokens{l.Capacity(), now, 0}
 	}
-	b := gcraTokens{int64(math.Floor(math.Max(-float64(mostOwed(l)), math.Min(float64(l.Capacity()), r.Tokens)))), r.Refill, smaller(r.Remainder, l.Events-1)}
+	tokens := math.Floor(math.Max(-float64(mostOwed(l)), math.Min(float64(l.Capacity()), r.Tokens)))
+	b := gcraTokens{int64(tokens), r.Refill, smaller(r.Remainder, l.Events-1)}
 	elapsed := larger(0, now-r.Refill)
 	if b.tokens == l.Capacity() || now >= b.has(l, l.Capacity()) {
 		return gcraTokens{l.Capacity(), r.Refill + elapsed, 0}
@@ -51,12 +53,14 @@ const gcraFillsSQL = "({quota} * {span} + {events} - 1) / {events}"
 // gcraAhead reports whether the last refill lies so far ahead that the row counts as new.
 func gcraAhead(l *ratelimit.Limit, r *Row, now int64) bool { return ahead(r.Refill, now, fills(l)) }
 
-// mostOwed returns the largest debt of tokens that the calculations hold. An adjustment goes no further below 0.
+// mostOwed returns the largest debt of tokens that fits into the calculations. Adjustments go no
+// further below 0.
 func mostOwed(l *ratelimit.Limit) int64 { return smaller(l.Capacity(), maxSpan/window(l)-l.Capacity()) }
 
 const mostOwedSQL = "least({quota}, 4611686018427387904 / {span} - {quota})"
 
-// has returns when the bucket has that many tokens, if it has less now.
+// has returns the time at which the bucket will have the given number of tokens, which it does not have
+// yet.
 func (b gcraTokens) has(l *ratelimit.Limit, tokens int64) int64 {
 	return b.refill + ((tokens-b.tokens)*window(l)+b.remainder+l.Events-1)/l.Events
 }
@@ -82,14 +86,15 @@ func takeGCRA(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	return granted
 }
 
-// keepGCRA has the row outlive the refill.
+// keepGCRA moves Expires of the row beyond the time at which the bucket is full.
 func keepGCRA(l *ratelimit.Limit, r *Row, b gcraTokens) {
 	if full := b.has(l, l.Capacity()); r.Expires < full {
 		r.Expires = full + larger(bucketLinger, fills(l))
 	}
 }
 
-// adjustGCRA refunds what cannot have been refilled since the charge. A part of a token moves the last refill back.
+// adjustGCRA refunds what cannot have been refilled since the charge. It refunds a fraction of a token
+// by moving the last refill back.
 func adjustGCRA(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	gained, over := drainedSince(l, now, at)
 	if r.Refill == 0 || !r.HasTokens || over || gcraAhead(l, r, now) {
@@ -108,7 +113,7 @@ func adjustGCRA(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	}
 	if b.tokens >= l.Capacity() {
 		b.tokens = l.Capacity()
-		b.refill = larger(now, r.Refill) // what is full gains nothing
+		b.refill = larger(now, r.Refill) // a full bucket gains nothing
 		b.remainder = 0
 	}
 	b.store(r)
@@ -129,15 +134,21 @@ func passesGCRA(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 	return fillGCRA(l, r, now).has(l, cost)
 }
 
-// gcraFill computes in SQL what fillGCRA does: filled, refill and rest, of a row r at {at}; and fills.
-const gcraFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN greatest({at}, r.last_refill) ELSE r.last_refill + moved / events * interval '1 microsecond' END AS refill,
-		CASE WHEN had IS NULL OR isfull THEN 0 ELSE moved % events END AS rest, coalesce(had + gained, {quota}) AS filled
+// gcraFill computes fillGCRA in SQL: the columns filled, refill and rest of a row r at {at}, and fills.
+const gcraFill = `(SELECT *, CASE WHEN had IS NULL THEN {at} WHEN isfull THEN greatest({at}, r.last_refill)
+	ELSE r.last_refill + moved / events * interval '1 microsecond' END AS refill,
+		CASE WHEN had IS NULL OR isfull THEN 0 ELSE moved % events END AS rest,
+			coalesce(had + gained, {quota}) AS filled
 	FROM (SELECT *, part + gained * span AS moved
-	FROM (SELECT *, CASE WHEN isfull THEN {quota} - had WHEN had IS NOT NULL THEN greatest(0, elapsed * events - part) / span END AS gained
-	FROM (SELECT *, had = {quota} OR elapsed >= (({quota} - had) * span + part + events - 1) / events AS isfull
+	FROM (SELECT *, CASE WHEN isfull THEN {quota} - had WHEN had IS NOT NULL
+		THEN greatest(0, elapsed * events - part) / span END AS gained
+	FROM (SELECT *, had = {quota}
+		OR elapsed >= (({quota} - had) * span + part + events - 1) / events AS isfull
 	FROM (SELECT *, least(coalesce(r.remainder, 0), events - 1) AS part,
 		greatest(0, (date_part('epoch', {at} - r.last_refill) * 1000000)::bigint) AS elapsed,
-		CASE WHEN r.last_refill <= {at} OR r.last_refill <= {at} + (fills + 10000000) * interval '1 microsecond' THEN floor(greatest(-` + mostOwedSQL + `, least({quota}, r.tokens)))::bigint END AS had
+		CASE WHEN r.last_refill <= {at} OR r.last_refill <= {at} + (fills + 10000000)
+			* interval '1 microsecond'
+			THEN floor(greatest(-` + mostOwedSQL + `, least({quota}, r.tokens)))::bigint END AS had
 	FROM (SELECT {span} AS span, {events} AS events, ` + gcraFillsSQL + ` AS fills
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c OFFSET 0) d OFFSET 0) e OFFSET 0)`
 
@@ -145,32 +156,44 @@ var gcraSQL = SQL{
 	Columns:  "tokens, last_refill, remainder",
 	Returned: "tokens, last_refill, coalesce(remainder, 0)",
 	Needs:    []Parameter{EventsParameter},
-	Fresh: `{quota} - i.granted * {cost}, i.now, 0, i.now + ((i.granted * {cost} * {span} + {events} - 1) / {events}
+	Fresh: `{quota} - i.granted * {cost}, i.now, 0,
+		i.now + ((i.granted * {cost} * {span} + {events} - 1) / {events}
 		+ greatest(60000000, ` + gcraFillsSQL + `)) * interval '1 microsecond'`,
 	Step: `SELECT excluded.slot, granted, CASE WHEN granted > 0 THEN left_over ELSE r.tokens END,
-		CASE WHEN granted > 0 THEN refill ELSE r.last_refill END, CASE WHEN granted > 0 THEN rest ELSE r.remainder END,
+		CASE WHEN granted > 0 THEN refill ELSE r.last_refill END, CASE WHEN granted > 0 THEN rest
+			ELSE r.remainder END,
 		CASE WHEN r.expires_at >= full_at OR granted = 0 AND r.tokens IS NULL THEN r.expires_at
 		ELSE full_at + greatest(60000000, fills) * interval '1 microsecond' END
-	FROM (SELECT *, refill + (({quota} - left_over) * span + rest + events - 1) / events * interval '1 microsecond' AS full_at
+	FROM (SELECT *, refill + (({quota} - left_over) * span + rest + events - 1) / events
+		* interval '1 microsecond' AS full_at
 	FROM (SELECT *, filled - granted * {cost} AS left_over
 	FROM (SELECT *, greatest(0, least(excluded.granted, filled / {cost})) AS granted
-	FROM ` + strings.ReplaceAll(gcraFill, "{at}", "excluded.last_refill") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h`,
-	Adjust: `(tokens, last_refill, remainder, expires_at) = (SELECT after, refill, rest, CASE WHEN {cost} >= 0 OR r.expires_at >= full_at THEN r.expires_at
+	FROM ` + strings.ReplaceAll(gcraFill, "{at}", "excluded.last_refill") + ` e OFFSET 0) f OFFSET 0) g
+		OFFSET 0) h`,
+	Adjust: `(tokens, last_refill, remainder, expires_at) = (SELECT after, refill, rest, CASE WHEN {cost} >= 0
+		OR r.expires_at >= full_at THEN r.expires_at
 		ELSE full_at + greatest(60000000, ` + gcraFillsSQL + `) * interval '1 microsecond' END
-	FROM (SELECT *, refill + (({quota} - after) * {span} + rest + {events} - 1) / {events} * interval '1 microsecond' AS full_at
-	FROM (SELECT least({quota}, total) AS after, CASE WHEN total < {quota} THEN refill ELSE greatest({now}, r.last_refill) END AS refill,
+	FROM (SELECT *, refill + (({quota} - after) * {span} + rest + {events} - 1) / {events}
+		* interval '1 microsecond' AS full_at
+	FROM (SELECT least({quota}, total) AS after, CASE WHEN total < {quota} THEN refill
+		ELSE greatest({now}, r.last_refill) END AS refill,
 		CASE WHEN total < {quota} THEN rest ELSE 0 END AS rest
-	FROM (SELECT total, refill - back * interval '1 microsecond' AS refill, rest + back * {events} - part AS rest
+	FROM (SELECT total, refill - back * interval '1 microsecond' AS refill,
+		rest + back * {events} - part AS rest
 	FROM (SELECT *, (part - rest + {events} - 1) / {events} AS back
-	FROM (SELECT refill, rest, CASE WHEN {cost} > 0 THEN filled + units / {span} ELSE greatest(filled + {cost}, least(filled, -` + mostOwedSQL + `)) END AS total,
+	FROM (SELECT refill, rest, CASE WHEN {cost} > 0 THEN filled + units / {span}
+		ELSE greatest(filled + {cost}, least(filled, -` + mostOwedSQL + `)) END AS total,
 		units % {span} AS part
-	FROM (SELECT *, greatest(0, least(greatest(0, {cost})::numeric * {span}, 9223372036854775807)::bigint - ` + drainedSQL + `) AS units
-	FROM ` + strings.ReplaceAll(gcraFill, "{at}", "{now}") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h OFFSET 0) i OFFSET 0) j OFFSET 0) k)`,
-	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill <= {now} + (" + gcraFillsSQL + " + 10000000) * interval '1 microsecond' AND " + notDrainedSQL,
-	Read:        readGCRA,
+	FROM (SELECT *, greatest(0, least(greatest(0, {cost})::numeric * {span},
+		9223372036854775807)::bigint - ` + drainedSQL + `) AS units
+	FROM ` + strings.ReplaceAll(gcraFill, "{at}", "{now}") + ` e OFFSET 0) f OFFSET 0) g OFFSET 0) h
+		OFFSET 0) i OFFSET 0) j OFFSET 0) k)`,
+	AdjustWhere: "r.tokens IS NOT NULL AND r.last_refill <= {now} + (" + gcraFillsSQL +
+		" + 10000000) * interval '1 microsecond' AND " + notDrainedSQL,
+	Read: readGCRA,
 }
 
-// readGCRA reads tokens, last_refill and remainder.
+// readGCRA implements SQL.Read for tokens, last_refill and remainder.
 func readGCRA(cells []Cell, width int, rows []*Row) {
 	readBucket(cells, width, rows)
 	at := 2

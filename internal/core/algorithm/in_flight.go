@@ -6,28 +6,31 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 //
 //	slots + cost ≤ Events
 //
-// A hit of cost 3 holds three slots until its request ends. Then they are given back, each once:
-// a slot in the row is a number that no other slot of the row ever has.
+// A hit of cost 3 holds three slots until its request ends. Each slot is a number that no other slot
+// of the row ever has, so releasing it twice has no effect.
 //
-// State: slots, the numbers. The high 32 bits of a number name the process that holds the slot, a row
-// of rate_limit_processes, which the process renews. The low bits count in the process. The slots of
-// a process whose row has run out are free: the next hit removes them. The name of a process is the
-// second of its start since 2000. A name that is younger than a row's life counts without a row,
-// because the row may be younger than a statement's snapshot. Numbers below 0 are no slots: a slot
-// that is given back in a row that is not there leaves one.
+// State: slots, the numbers. The high 32 bits name the process that holds the slot, which has a row
+// in rate_limit_processes and renews it. The low bits are a counter of the process. When the row of a
+// process runs out, its slots are free, and the next hit removes them. The name of a process is the
+// second of its start since 2000. A name younger than the lifetime of such a row counts without one,
+// because the snapshot of a statement may be older than the row. Negative numbers are not slots: they
+// record the release of a slot that the row did not have.
 //
-// The row knows how many slots it has and not when they end. So RetryAfter, and Reset, are a
-// guess. expires_at is a day ahead, and changes rarely. A row with slots is not deleted.
+// A row does not say when its slots will be released, so RetryAfter and Reset are estimates.
+// expires_at is a day ahead, and changes rarely. A row with slots is not deleted.
+
 func init() {
 	define(ratelimit.InFlight, "in_flight", Definition{
-		Take: takeInFlight, Adjust: adjustInFlight, Look: lookInFlight, Passes: passesInFlight, SQL: &inFlightSQL,
+		Take: takeInFlight, Adjust: adjustInFlight, Look: lookInFlight, Passes: passesInFlight,
+		SQL: &inFlightSQL,
 	})
 }
 
 const (
 	// inFlightRetry is RetryAfter in microseconds.
 	inFlightRetry = 1000000
-	// inFlightLinger is for how long a row stays after its last hit, and at least half of that.
+	// inFlightLinger is the longest time in microseconds that a row outlives its last hit. The shortest
+	// is half of it.
 	inFlightLinger = 24 * 3600 * 1000000
 )
 
@@ -44,7 +47,7 @@ func takeInFlight(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 }
 
 func adjustInFlight(l *ratelimit.Limit, r *Row, now, cost, at int64) {
-	if cost > 0 { // slots are not settled
+	if cost > 0 { // a settlement does not change slots
 		r.Slots = larger(0, r.Slots-cost)
 	}
 }
@@ -59,31 +62,41 @@ func lookInFlight(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 func passesInFlight(l *ratelimit.Limit, r *Row, now, cost int64) int64 { return now + inFlightRetry }
 
 const (
-	// aliveSQL are the processes whose rows have not run out, and youngSQL the last of the others that
-	// could have a row too young for the snapshot. {processes} stands for the table of processes. The time of the statement is that of its snapshot,
-	// or earlier: a wait for a lock does not make a row older. What a clock wrote that was ahead for a moment does not
-	// count: a row 10 seconds ahead, and a name an hour ahead. Names run ahead of the clock while many processes start.
-	aliveSQL = `(SELECT coalesce(array_agg(process), '{}') FROM {processes} WHERE seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s')::bigint[]`
+	// aliveSQL is an array of the processes with rows that have not run out; {processes} stands for
+	// their table. youngSQL is the newest name with a row that must be in the snapshot. A statement's time is
+	// that of its snapshot or earlier, so that a wait for a lock does not make rows older. Bounds
+	// exclude what a clock wrote that was ahead for a moment: rows more than 10 seconds ahead, and
+	// names more than an hour ahead. Names run ahead of the clock while many processes start.
+	aliveSQL = `(SELECT coalesce(array_agg(process), '{}') FROM {processes}
+		WHERE seen BETWEEN statement_timestamp() - interval '10 s'
+		AND statement_timestamp() + interval '10 s')::bigint[]`
 	youngSQL = `(SELECT extract(epoch FROM statement_timestamp())::bigint - 946684810)`
 
-	// LiveSQL is whether a row has a slot that counts.
-	LiveSQL = `EXISTS (SELECT FROM unnest(slots) s WHERE s >> 32 = ANY (` + aliveSQL + `) OR (s >> 32) - ` + youngSQL + ` BETWEEN 1 AND 3610)`
+	// LiveSQL is a condition: the row has a slot that counts.
+	LiveSQL = `EXISTS (SELECT FROM unnest(slots) s WHERE s >> 32 = ANY (` + aliveSQL + `)
+		OR (s >> 32) - ` + youngSQL + ` BETWEEN 1 AND 3610)`
 )
 
 var inFlightSQL = SQL{
 	Columns:  "slots",
 	Returned: "cardinality(slots)::bigint",
-	Looked:   "(SELECT count(*) FROM unnest(slots) s WHERE s >> 32 = ANY (" + aliveSQL + ") OR (s >> 32) - " + youngSQL + " BETWEEN 1 AND 3610)",
-	Needs:    []Parameter{SlotParameter},
-	Fresh:    "ARRAY(SELECT generate_series({first}, {first} + i.granted * {cost} - 1)), i.now + interval '1 day'",
+	Looked: "(SELECT count(*) FROM unnest(slots) s WHERE s >> 32 = ANY (" + aliveSQL + ") OR (s >> 32) - " +
+		youngSQL + " BETWEEN 1 AND 3610)",
+	Needs: []Parameter{SlotParameter},
+	Fresh: "ARRAY(SELECT generate_series({first}, {first} + i.granted * {cost} - 1)), i.now + " +
+		"interval '1 day'",
 	Step: `SELECT excluded.slot, granted, live || excluded.slots[:(granted * {cost})::int],
-		CASE WHEN r.expires_at < excluded.expires_at - interval '12 hours' THEN excluded.expires_at ELSE r.expires_at END
-	FROM (SELECT *, CASE WHEN excluded.slots[1] >> 32 = ANY (alive) OR (excluded.slots[1] >> 32) - young BETWEEN 1 AND 3610
-		THEN greatest(0, least(excluded.granted, ({quota} - cardinality(live)) / {cost})) ELSE 0 END AS granted
-	FROM (SELECT *, ARRAY(SELECT s FROM unnest(r.slots) s WHERE s >> 32 = ANY (alive) OR (s >> 32) - young BETWEEN 1 AND 3610) AS live
+		CASE WHEN r.expires_at < excluded.expires_at - interval '12 hours' THEN excluded.expires_at
+			ELSE r.expires_at END
+	FROM (SELECT *, CASE WHEN excluded.slots[1] >> 32 = ANY (alive)
+		OR (excluded.slots[1] >> 32) - young BETWEEN 1 AND 3610
+		THEN greatest(0, least(excluded.granted, ({quota} - cardinality(live)) / {cost}))
+			ELSE 0 END AS granted
+	FROM (SELECT *, ARRAY(SELECT s FROM unnest(r.slots) s WHERE s >> 32 = ANY (alive)
+		OR (s >> 32) - young BETWEEN 1 AND 3610) AS live
 	FROM (SELECT ` + aliveSQL + ` AS alive, ` + youngSQL + ` AS young OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	Reset:       ", slots = NULL",
-	Adjust:      "count = r.count", // no hit gives slots back: see ratelimit.Slot
+	Adjust:      "count = r.count", // only ratelimit.Slot releases slots
 	AdjustWhere: "false",
 	Read: func(cells []Cell, width int, rows []*Row) {
 		for i, r := range rows {

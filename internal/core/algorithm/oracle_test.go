@@ -9,7 +9,7 @@ import (
 
 // The oracle says what a limit admits, from the definitions of the algorithms and a log of
 // charges and refunds. It keeps no state and rounds nothing: each answer reads the whole log
-// again. It knows nothing of rows, steps or SQL.
+// again. It uses no rows, steps or SQL.
 
 // entry is a line of a key's log: an admitted hit, or a refund if the cost is below 0. A
 // reset begins a new log.
@@ -18,7 +18,7 @@ type entry struct {
 	cost int64
 }
 
-// free is how much cost fits at a time that is not before the log's end. A hit passes if it
+// free returns how much cost fits at a time that is not before the log's end. A hit passes if it
 // costs no more.
 func free(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	switch {
@@ -129,7 +129,7 @@ func freeOfSlidingWindow(l *ratelimit.Limit, log []entry, at int64) *big.Rat {
 	return left.Sub(big.NewRat(l.Events-count, 1), left)
 }
 
-// slidingStart is when the window of a sliding window at a time began.
+// slidingStart returns when the window that contains a time began.
 func slidingStart(l *ratelimit.Limit, log []entry, at int64) int64 {
 	window := l.Window.Microseconds()
 	open, start := false, int64(0)
@@ -145,7 +145,7 @@ func slidingStart(l *ratelimit.Limit, log []entry, at int64) int64 {
 	return start
 }
 
-// resets is Reset of a hit that passes, and whether it is not when the full quota is back.
+// resets returns Reset of a hit that passes, and whether the full quota is back later than that.
 func resets(l *ratelimit.Limit, log []entry, at int64) (int64, bool) {
 	if remaining(l, log, at) == l.Capacity() {
 		return at, true

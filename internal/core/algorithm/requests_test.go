@@ -80,14 +80,16 @@ func TestRequestsAreChargedAllOrNothing(t *testing.T) {
 				}
 				got := *k.rows[name]
 				if decisions[i].Allowed != allowed[i] || !reflect.DeepEqual(got, want) {
-					t.Fatalf("hit %d of %+v: %+v\n   row %+v\n  want %+v, allowed %v", i, hits, decisions[i], got, want, allowed[i])
+					t.Fatalf("hit %d of %+v: %+v\n   row %+v\n  want %+v, allowed %v", i, hits, decisions[i],
+						got, want, allowed[i])
 				}
 				cost := int64(1)
 				if !decisions[i].Allowed {
 					cost = h.Cost
 				}
 				peek := k.decide(ratelimit.Hit{Limit: h.Limit, Key: h.Key, Cost: cost, Peek: true})[0]
-				if peek.Remaining != decisions[i].Remaining || peek.Allowed == decisions[i].Allowed && peek.Reset != decisions[i].Reset {
+				if peek.Remaining != decisions[i].Remaining || peek.Allowed == decisions[i].Allowed &&
+					peek.Reset != decisions[i].Reset {
 					t.Fatalf("hit %d of %+v: %+v, and a peek then %+v", i, hits, decisions[i], peek)
 				}
 			}
@@ -101,7 +103,8 @@ func TestTwoHitsOnOneRow(t *testing.T) {
 	for _, l := range conformance.Limits("", 3) {
 		r, decisions := &algorithm.Row{}, make([]ratelimit.Decision, 2)
 		hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 2}, {Limit: l, Key: "k", Cost: 2}}
-		all := algorithm.Decide(hits, []*algorithm.Row{r, r}, []int64{conformance.Second, conformance.Second}, decisions)
+		all := algorithm.Decide(hits, []*algorithm.Row{r, r}, []int64{conformance.Second, conformance.Second},
+			decisions)
 		if all || decisions[1].Allowed || decisions[1].RetryAfter <= 0 || decisions[1].Remaining != 3 {
 			t.Errorf("%s: %+v", l.Prefix, decisions)
 		}
@@ -134,14 +137,16 @@ func TestRefundUndoesTake(t *testing.T) {
 		}
 		free, reset := d.Look(l, &row, k.Micro)
 		if f, r := d.Look(l, &after, k.Micro); f != free || r != reset {
-			t.Fatalf("%+v: %d are free until %d, before a take of %d and its refund %d until %d\n%+v\n%+v", *l, f, r, granted*cost, free, reset, row, after)
+			t.Fatalf("%+v: %d are free until %d, before a take of %d and its refund %d until %d\n%+v\n%+v",
+				*l, f, r, granted*cost, free, reset, row, after)
 		}
 		for range 3 {
 			n, cost := rapid.Int64Range(1, 4).Draw(t, "n"), conformance.DrawCost(t, l)
 			a, b := row, after
 			got, want := d.Take(l, &b, k.Micro, n, cost), d.Take(l, &a, k.Micro, n, cost)
 			if got != want {
-				t.Fatalf("%+v: %d of %d hits of %d pass, before a take and its refund %d", *l, got, n, cost, want)
+				t.Fatalf("%+v: %d of %d hits of %d pass, before a take and its refund %d", *l, got,
+					n, cost, want)
 			}
 			if want == 0 && d.Passes(l, &after, k.Micro, cost) != d.Passes(l, &row, k.Micro, cost) {
 				t.Fatalf("%+v: cost %d passes at another time after a take and its refund", *l, cost)
@@ -154,10 +159,12 @@ func TestRefundUndoesTake(t *testing.T) {
 // the end of the window from the row, which another limit may have written, so it has none.
 func drawFamily(t *rapid.T, l *ratelimit.Limit) []*ratelimit.Limit {
 	var others []*ratelimit.Limit
-	for _, names := range [][]string{{"sliding_window", "fixed_window"}, {"token_bucket", "gcra"}, {"sliding_log"}} {
+	for _, names := range [][]string{{"sliding_window", "fixed_window"}, {"token_bucket", "gcra"},
+		{"sliding_log"}} {
 		for _, name := range names {
 			if algorithm.Of(l).Name == name && rapid.Bool().Draw(t, "switched") {
-				others = append(others, conformance.DrawLimit(t, rapid.SampledFrom(names).Draw(t, "other"), l.Prefix))
+				others = append(
+					others, conformance.DrawLimit(t, rapid.SampledFrom(names).Draw(t, "other"), l.Prefix))
 			}
 		}
 	}
@@ -166,7 +173,8 @@ func drawFamily(t *rapid.T, l *ratelimit.Limit) []*ratelimit.Limit {
 
 // TestRefunds: a refund is as large as any quota at most.
 func TestRefunds(t *testing.T) {
-	for cost, want := range map[int64]int64{-1: 1, -ratelimit.MaxEvents: ratelimit.MaxEvents, -ratelimit.MaxEvents - 1: ratelimit.MaxEvents, math.MinInt64: ratelimit.MaxEvents} {
+	for cost, want := range map[int64]int64{-1: 1, -ratelimit.MaxEvents: ratelimit.MaxEvents,
+		-ratelimit.MaxEvents - 1: ratelimit.MaxEvents, math.MinInt64: ratelimit.MaxEvents} {
 		if got := algorithm.Refunded(&ratelimit.Hit{Cost: cost}); got != want {
 			t.Errorf("cost %d refunds %d, want %d", cost, got, want)
 		}

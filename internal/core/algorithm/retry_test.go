@@ -42,7 +42,8 @@ func TestRetryAfterAndReset(t *testing.T) {
 			k.Micro = probe.at
 			peeked := k.peek(l, probe.cost)
 			if taken := k.take(l, probe.cost); taken.Allowed != probe.want || peeked.Allowed != probe.want {
-				t.Fatalf("%+v after %+v: at %+d, cost %d: peek %+v, take %+v, want %v", *l, d, k.Micro-now, probe.cost, peeked, taken, probe.want)
+				t.Fatalf("%+v after %+v: at %+d, cost %d: peek %+v, take %+v, want %v", *l, d, k.Micro-now,
+					probe.cost, peeked, taken, probe.want)
 			}
 		}
 	})

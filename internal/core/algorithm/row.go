@@ -2,7 +2,7 @@ package algorithm
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
-// Row is the state of one key in either table. The zero Row is a key without a row.
+// Row is the state of one key in a table. The zero Row is that of a key without a row.
 type Row struct {
 	Count     int64
 	PrevCount int64
@@ -13,10 +13,10 @@ type Row struct {
 	Remainder int64   // see GCRA
 	Hits      []int64 // times, oldest first
 	Slots     int64   // see InFlight
-	Expires   int64   // expires_at: from then on the row means the same as no row
+	Expires   int64   // expires_at: from then on the row has the same effect as no row
 }
 
-// Blank reports whether the row means the same as no row at any time.
+// Blank reports whether the row has the same effect as no row at any time.
 func (r *Row) Blank() bool {
 	return r.Start == 0 && !r.HasTokens && r.Refill == 0 && len(r.Hits) == 0 && r.Slots == 0
 }
@@ -24,13 +24,13 @@ func (r *Row) Blank() bool {
 // Expired reports whether the row can be deleted.
 func (r *Row) Expired(now int64) bool { return r.Expires <= now && r.Slots == 0 }
 
-// clockSlack allows, in microseconds, for statements that read the clock in one order and get the lock of a row in the
-// other. The SQL steps have the same number.
+// clockSlack allows, in microseconds, for statements that read the clock in one order and lock a row in
+// the other. The SQL steps use the same number.
 const clockSlack = 10 * 1000000
 
-// ahead reports whether a time of a row lies so far ahead of now that only a wrong clock can have written it: further
-// than length, and clockSlack. Such a row counts as new.
-// The SQL steps compare with now, or with the end of a window, first, which is usually enough and costs less.
+// ahead reports whether a time in a row lies so far ahead of now that only a wrong clock can have
+// written it: by more than length and clockSlack. Such a row counts as new. The SQL steps first compare
+// with now, or with the end of a window, which usually suffices and is cheaper.
 func ahead(at, now, length int64) bool { return at > now+clockSlack+length }
 
 // View is a row at a time, as a limit sees it.
@@ -39,7 +39,7 @@ type View struct {
 	Row   Row
 	Now   int64
 
-	// LookAll sets these: the full quota, what is left of it (negative if it is
-	// overdrawn), and Decision.Reset of a hit that is not refused.
+	// LookAll sets these: the full quota, the remaining quota (negative if it is overdrawn), and the
+	// Decision.Reset of an allowed hit.
 	Quota, Free, Reset int64
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A process that cannot reach the database counts alone, at its share of each limit: one of parts. All
-// shares together are the limit, and at most one more for each process, because a share is rounded up.
+// During an outage each process counts alone, at its share of each limit. All shares add up to the
+// limit, plus at most one for each process, because shares are rounded up.
 
-// ShareLimit returns a limit with one of parts of its quota.
+// ShareLimit returns l with its quota divided by parts, 1 or more.
 func ShareLimit(l *ratelimit.Limit, parts float64) ratelimit.Limit {
 	shared := *l
 	shared.Events = shareOf(l.Events, parts)
@@ -19,13 +19,13 @@ func ShareLimit(l *ratelimit.Limit, parts float64) ratelimit.Limit {
 	return shared
 }
 
-// ShareRow makes a row the share that one of parts has of it: what was used, and what is left. Times stay,
-// so windows end and tokens come when they would have, since all is in proportion to the limit.
+// ShareRow divides a row by parts: both what was used and what is left. Times stay, so windows end and
+// tokens come when they would have, because everything is in proportion to the limit.
 func ShareRow(r *Row, parts float64) {
 	r.Count = shareOf(r.Count, parts)
 	r.PrevCount = shareOf(r.PrevCount, parts)
 	r.Tokens = math.Floor(r.Tokens/parts + rounding)
-	r.Remainder = 0 // below a microsecond, or below a token
+	r.Remainder = 0 // less than a microsecond, or than a token
 	n := int64(len(r.Hits))
 	most := shareOf(n, parts)
 	hits := make([]int64, 0, most)
@@ -35,10 +35,10 @@ func ShareRow(r *Row, parts float64) {
 	r.Hits = hits
 }
 
-// rounding is less than any part of a quota, and more than the error of a division.
+// rounding is below any fraction of a quota, and above the error of a division.
 const rounding = 1e-9
 
-// shareOf is one of parts of n, rounded up.
+// shareOf returns n divided by parts, rounded up.
 func shareOf(n int64, parts float64) int64 {
 	if n <= 0 || parts <= 1 {
 		return n

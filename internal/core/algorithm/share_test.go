@@ -9,13 +9,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestSharesAreTheRow: the shares of a row have as much left as the row, and at most one more each. At least 90 % of it
-// or one less each.
+// TestSharesAreTheRow: the shares of a row have as much left as the row, and at most one more each.
+// At least 90 % of it or one less each.
 func TestSharesAreTheRow(t *testing.T) {
 	start := int64(1_700_000_000) * conformance.Second
 	limits := conformance.Limits("", 100)
 	limits = append(limits, conformance.Limits("small", 7)...)
-	limits = append(limits, &ratelimit.Limit{Prefix: "even", Algorithm: ratelimit.TokenBucket, Events: 1000, Burst: 20, Window: time.Hour})
+	limits = append(limits, &ratelimit.Limit{Prefix: "even", Algorithm: ratelimit.TokenBucket, Events: 1000,
+		Burst: 20, Window: time.Hour})
 	for _, l := range limits {
 		for _, parts := range []float64{1, 2, 3, 5, 2.5, 1000} {
 			for used := int64(0); used <= l.Capacity(); used++ {
@@ -33,7 +34,8 @@ func TestSharesAreTheRow(t *testing.T) {
 					algorithm.ShareRow(&row, parts)
 					got, _ := algorithm.Of(&shared).Look(&shared, &row, now)
 					if float64(got) > float64(free)/parts+1 || float64(got) < float64(free)/parts-2 {
-						t.Fatalf("%+v, %d used, %v later: one of %v has %d left of %d", *l, used, later, parts, got, free)
+						t.Fatalf("%+v, %d used, %v later: one of %v has %d left of %d", *l, used, later,
+							parts, got, free)
 					}
 					if parts == 1 && got != free {
 						t.Fatalf("%+v: all has %d left of %d", *l, got, free)

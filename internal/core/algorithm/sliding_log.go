@@ -6,19 +6,20 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A sliding log admits a hit if, together with its cost, there were no more than Events
-// in the Window up to now. It is exact. A row holds the time of each hit (a hit of cost 3
-// is there three times), so reading and writing a row costs time and space in proportion
-// to Events, hence ratelimit.MaxLogEvents.
+// A sliding log admits a hit if the costs of the Window up to now, with its own, add up to at most
+// Events. It is exact. A row holds the time of each hit (three times for a cost of 3), so the time
+// and space for a row are in proportion to Events, hence ratelimit.MaxLogEvents.
 //
-// State: hits, oldest first. expires_at is when the newest hit is a Window old.
+// State: hits, oldest first. expires_at is the time at which the newest hit expires.
+
 func init() {
 	define(ratelimit.SlidingLog, "sliding_log", Definition{
 		Take: takeLog, Adjust: adjustLog, Look: lookLog, Passes: passesLog, SQL: &slidingLogSQL,
 	})
 }
 
-// live returns the hits that are younger than a Window, and the time that counts.
+// live returns the hits of the Window up to the time at, which is now, or the time of the newest hit if
+// that is later.
 func live(l *ratelimit.Limit, r *Row, now int64) (hits []int64, at int64) {
 	if len(r.Hits) == 0 || logAhead(l, r, now) {
 		return nil, now
@@ -48,8 +49,8 @@ func takeLog(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	return granted
 }
 
-// adjustLog removes hits: those of the charge, or the newest. It cannot add one to a charge, because a log
-// with more hits than Events would not be small any more.
+// adjustLog removes hits: those of the charge, or the newest. It cannot add to a charge, because a log
+// with more than Events hits would have no bound.
 func adjustLog(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	if logAhead(l, r, now) {
 		return
@@ -77,7 +78,7 @@ func passesLog(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 	young, _ := live(l, r, now)
 	missing := cost - (l.Events - int64(len(young)))
 	if missing < 1 {
-		return now // it passes: another hit of the request was on the row
+		return now // it passes now, since another hit of the request was on the row
 	}
 	return young[missing-1] + window(l)
 }
@@ -88,16 +89,24 @@ var slidingLogSQL = SQL{
 	Columns: "hits",
 	Fresh:   "array_fill(i.now, ARRAY[(i.granted * {cost})::int]), i.now + {span} * interval '1 microsecond'",
 	Step: `SELECT excluded.slot, granted,
-		CASE WHEN granted > 0 THEN r.hits[gone + 1:] || array_fill(at, ARRAY[(granted * {cost})::int]) ELSE r.hits END,
+		CASE WHEN granted > 0 THEN r.hits[gone + 1:] || array_fill(at, ARRAY[(granted * {cost})::int])
+			ELSE r.hits END,
 		CASE WHEN granted > 0 THEN at + {span} * interval '1 microsecond' ELSE r.expires_at END
-	FROM (SELECT *, greatest(0, least(excluded.granted, ({quota} - coalesce(cardinality(r.hits), 0) + gone) / {cost})) AS granted
-	FROM (SELECT CASE WHEN last > excluded.expires_at AND last > excluded.expires_at + interval '10 s' THEN excluded.hits[1] ELSE last END AS at,
-		coalesce(CASE WHEN last > excluded.expires_at AND last > excluded.expires_at + interval '10 s' THEN cardinality(r.hits) ELSE width_bucket(last - {span} * interval '1 microsecond', r.hits) END, 0) AS gone
+	FROM (SELECT *, greatest(0, least(excluded.granted,
+		({quota} - coalesce(cardinality(r.hits), 0) + gone) / {cost})) AS granted
+	FROM (SELECT CASE WHEN last > excluded.expires_at AND last > excluded.expires_at + interval '10 s'
+		THEN excluded.hits[1] ELSE last END AS at,
+		coalesce(CASE WHEN last > excluded.expires_at AND last > excluded.expires_at + interval '10 s'
+			THEN cardinality(r.hits) ELSE width_bucket(last - {span} * interval '1 microsecond',
+			r.hits) END, 0) AS gone
 	FROM (SELECT greatest(excluded.hits[1], r.hits[cardinality(r.hits)]) AS last
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
-	Adjust: `hits = (SELECT r.hits[:newest - least(greatest(0, {cost}), newest - older)::int] || r.hits[newest + 1:]
-	FROM (SELECT CASE WHEN {claimed} IS NULL THEN cardinality(r.hits) ELSE width_bucket({claimed}, r.hits) END AS newest,
-		CASE WHEN {claimed} IS NULL THEN 0 ELSE width_bucket({claimed} - interval '1 microsecond', r.hits) END AS older OFFSET 0) a)`,
+	Adjust: `hits = (SELECT r.hits[:newest - least(greatest(0, {cost}), newest - older)::int] ||
+		r.hits[newest + 1:]
+	FROM (SELECT CASE WHEN {claimed} IS NULL THEN cardinality(r.hits)
+		ELSE width_bucket({claimed}, r.hits) END AS newest,
+		CASE WHEN {claimed} IS NULL THEN 0 ELSE width_bucket({claimed} - interval '1 microsecond',
+			r.hits) END AS older OFFSET 0) a)`,
 	AdjustWhere: "r.hits[cardinality(r.hits)] <= {now} + ({span} + 10000000) * interval '1 microsecond'",
 	ReadArray:   func(column []byte, r *Row) { r.Hits = timestamps(column) },
 }

@@ -11,13 +11,15 @@ import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 // One window later, count becomes prev_count and window_start moves by one Window. Two
 // or more windows later, both counts are 0 and the window starts at the hit.
 //
-// All counts are whole numbers. So the weighted part can be rounded up before the
-// comparison: the decision is the same, and has no rounding error.
+// All counts are whole numbers, so the decision is exact although the weighted part is rounded up
+// before the comparison.
 //
 // State: count, prev_count, window_start. expires_at is window_start + 2·Window.
+
 func init() {
 	define(ratelimit.SlidingWindow, "sliding_window", Definition{
-		Take: takeSliding, Adjust: adjustSliding, Look: lookSliding, lookAll: lookAllSliding, Passes: passesSliding, Lease: leaseInWindow, SQL: &slidingWindowSQL,
+		Take: takeSliding, Adjust: adjustSliding, Look: lookSliding, lookAll: lookAllSliding,
+		Passes: passesSliding, Lease: leaseInWindow, SQL: &slidingWindowSQL,
 	})
 }
 
@@ -29,7 +31,7 @@ func slide(l *ratelimit.Limit, r *Row, now int64) (count, prev, start int64) {
 	return slideOn(l, r, now)
 }
 
-// slideOn is slide after the end of the row's window, and for a row that counts as new.
+// slideOn is slide for a row with an ended window or that counts as new.
 func slideOn(l *ratelimit.Limit, r *Row, now int64) (count, prev, start int64) {
 	if r.Start != 0 && now >= r.Start+window(l) && now < r.Start+2*window(l) {
 		return 0, r.Count, r.Start + window(l)
@@ -37,7 +39,7 @@ func slideOn(l *ratelimit.Limit, r *Row, now int64) (count, prev, start int64) {
 	return 0, 0, now
 }
 
-// weighted is how many hits of the previous window count at now, rounded up.
+// weighted returns how much of the previous window's count applies at now, rounded up.
 func weighted(l *ratelimit.Limit, prev, start, now int64) int64 {
 	if prev == 0 {
 		return 0
@@ -55,8 +57,9 @@ func takeSliding(l *ratelimit.Limit, r *Row, now, n, cost int64) int64 {
 	return granted
 }
 
-// adjustSliding takes the cost from the current window first, then from the previous, unless the charge
-// was in the previous. A previous window without a count has not seen the charge: the row was reset.
+// adjustSliding refunds from the current window first, then from the previous one, unless the charge
+// was in the previous one. A previous window without a count does not contain the charge: the row was
+// reset since.
 func adjustSliding(l *ratelimit.Limit, r *Row, now, cost, at int64) {
 	switch {
 	case r.Start == 0 || now >= r.Start+2*window(l) || ahead(r.Start, now, window(l)):
@@ -74,7 +77,7 @@ func lookSliding(l *ratelimit.Limit, r *Row, now int64) (free, reset int64) {
 	return v.Free, v.Reset
 }
 
-// lookAllSliding looks at many rows in one loop without calls in the usual case.
+// lookAllSliding implements Definition.lookAll. In the usual case its loop makes no calls.
 func lookAllSliding(views []*View) {
 	for _, v := range views {
 		r := &v.Row
@@ -116,11 +119,10 @@ func passesSliding(l *ratelimit.Limit, r *Row, now, cost int64) int64 {
 var slidingWindowSQL = SQL{
 	Columns: "count, prev_count, window_start",
 	Fresh:   "i.granted * {cost}, 0, i.now, i.now + 2 * {span} * interval '1 microsecond'",
-	// As in slide, count, prev and start are as of now. passed is how much of the
-	// window has passed: prev counts for what is left of it, rounded up, which is
-	// prev − prev·passed/span rounded down. The product is exact: bigint where it
-	// fits, else numeric. elapsed is NULL for a row of another algorithm, and for one
-	// that lies too far ahead. No comparison with NULL is true, so the last case applies.
+	// As in slide, count, prev and start are as of now. passed is the elapsed time of the window. prev
+	// counts for the rest of it, rounded up, which is prev − prev·passed/span rounded down. The product
+	// is exact: bigint where it fits, else numeric. elapsed is NULL for a row of another algorithm and
+	// for one too far ahead. No comparison with NULL is true, so the last case applies.
 	Step: `SELECT excluded.slot, granted,
 		CASE WHEN granted = 0 THEN r.count ELSE count + granted * {cost} END,
 		CASE WHEN granted = 0 OR elapsed < span THEN r.prev_count ELSE prev END,
@@ -131,17 +133,24 @@ var slidingWindowSQL = SQL{
 			ELSE div(prev::numeric * passed, span)::bigint END)) / {cost})) AS granted
 	FROM (SELECT *, coalesce(elapsed % span, 0) AS passed,
 		CASE WHEN elapsed < span THEN greatest(0, r.count) ELSE 0 END AS count,
-		CASE WHEN elapsed < span THEN greatest(0, r.prev_count) WHEN elapsed < 2 * span THEN greatest(0, r.count) ELSE 0 END AS prev,
+		CASE WHEN elapsed < span THEN greatest(0, r.prev_count) WHEN elapsed < 2 * span
+			THEN greatest(0, r.count) ELSE 0 END AS prev,
 		CASE WHEN elapsed < span THEN r.window_start
-			WHEN elapsed < 2 * span THEN r.window_start + span * interval '1 microsecond' ELSE excluded.window_start END AS start
-	FROM (SELECT {span} AS span, CASE WHEN excluded.window_start >= r.window_start THEN (date_part('epoch', excluded.window_start - r.window_start) * 1000000)::bigint
-		WHEN r.window_start <= excluded.window_start + ({span} + 10000000) * interval '1 microsecond' THEN 0 END AS elapsed
+			WHEN elapsed < 2 * span THEN r.window_start + span * interval '1 microsecond'
+				ELSE excluded.window_start END AS start
+	FROM (SELECT {span} AS span, CASE WHEN excluded.window_start >= r.window_start
+		THEN (date_part('epoch', excluded.window_start - r.window_start) * 1000000)::bigint
+		WHEN r.window_start <= excluded.window_start + ({span} + 10000000) * interval '1 microsecond'
+			THEN 0 END AS elapsed
 	OFFSET 0) a OFFSET 0) b OFFSET 0) c`,
 	// An adjustment of a charge in the previous window does not change count.
-	Adjust: `count = CASE WHEN r.window_start > {claimed} THEN r.count ELSE ` + countedSQL("greatest(0, r.count)") + ` END,
+	Adjust: `count = CASE WHEN r.window_start > {claimed} THEN r.count
+		ELSE ` + countedSQL("greatest(0, r.count)") + ` END,
 	prev_count = CASE WHEN r.window_start > {claimed} THEN ` + countedSQL("r.prev_count") + `
 		ELSE greatest(0, r.prev_count - greatest(0, {cost} - greatest(0, r.count))) END`,
 	AdjustWhere: `{now} < r.window_start + 2 * {span} * interval '1 microsecond' AND ` + windowNotAheadSQL + `
-	AND ({claimed} IS NULL OR r.window_start <= {claimed} OR r.window_start - {span} * interval '1 microsecond' <= {claimed} AND coalesce(r.prev_count, 0) > 0)`,
+	AND ({claimed} IS NULL OR r.window_start <= {claimed}
+		OR r.window_start - {span} * interval '1 microsecond' <= {claimed}
+		AND coalesce(r.prev_count, 0) > 0)`,
 	Read: readCounts,
 }

@@ -21,14 +21,15 @@ func definitions() []string {
 	return names
 }
 
-// loosely is how much a limit lets pass in so many microseconds wherever its windows begin.
+// loosely returns how much a limit lets pass in so many microseconds, wherever its windows begin.
 // After a change they begin where those of the row did.
 func loosely(l *ratelimit.Limit, time int64) *big.Int {
 	window := l.Window.Microseconds()
 	switch {
 	case l.Calendar != ratelimit.NoCalendar:
 		window = 23 * 3600 * conformance.Second // no unit of the calendar is shorter
-	case l.Algorithm == ratelimit.SlidingLog || l.Algorithm == ratelimit.TokenBucket || l.Algorithm == ratelimit.GCRA:
+	case l.Algorithm == ratelimit.SlidingLog || l.Algorithm == ratelimit.TokenBucket ||
+		l.Algorithm == ratelimit.GCRA:
 		return most(l, time)
 	}
 	windows := 1 + (time+window-1)/window
@@ -81,7 +82,8 @@ func TestSwitch(t *testing.T) {
 
 // TestSwitchKeepsTheCount: if two algorithms share the state, a switch keeps the charges.
 func TestSwitchKeepsTheCount(t *testing.T) {
-	for _, family := range [][]string{{"fixed_window", "sliding_window", "calendar"}, {"token_bucket", "gcra"}, {"sliding_log"}} {
+	for _, family := range [][]string{{"fixed_window", "sliding_window", "calendar"},
+		{"token_bucket", "gcra"}, {"sliding_log"}} {
 		for _, from := range family {
 			for _, to := range family {
 				t.Run(from+"/"+to, func(t *testing.T) {
@@ -90,7 +92,8 @@ func TestSwitchKeepsTheCount(t *testing.T) {
 						a, b := conformance.DrawLimit(t, from, "p"), conformance.DrawLimit(t, to, "p")
 						if from == "calendar" {
 							// The row's window began with that of the calendar.
-							b.Window, b.Calendar, b.Zone, b.Anchor = 400*24*time.Hour, ratelimit.NoCalendar, "", 0
+							b.Window, b.Calendar, b.Zone, b.Anchor = 400*24*time.Hour,
+								ratelimit.NoCalendar, "", 0
 							if to == "calendar" {
 								b.Window, b.Calendar, b.Zone, b.Anchor = 0, a.Calendar, a.Zone, a.Anchor
 							}
@@ -168,7 +171,8 @@ func TestChangedEvents(t *testing.T) {
 				}
 			}
 			changed := *l
-			quota := rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, 2*l.Capacity())).Draw(t, "quota")
+			quota := rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, 2*l.Capacity())).Draw(t,
+				"quota")
 			if conformance.HasBurst(name) {
 				changed.Burst = quota
 			} else {
@@ -181,7 +185,8 @@ func TestChangedEvents(t *testing.T) {
 			l = &changed
 			after := k.peek(l, 1).Remaining
 			charged := len(log) > 0 && log[len(log)-1].at == k.Micro
-			if conformance.HasBurst(name) && charged && (after < min(held, quota) || alike && after != min(held, quota)) || after > quota {
+			if conformance.HasBurst(name) && charged &&
+				(after < min(held, quota) || alike && after != min(held, quota)) || after > quota {
 				t.Fatalf("%d were left, and %d of a quota of %d", held, after, quota)
 			}
 			held = after
