@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -57,16 +56,6 @@ func openStore(t *testing.T, dsn string, options ...postgres.Options) ratelimit.
 	}
 	t.Cleanup(store.Close)
 	return store
-}
-
-// withoutDigits is a text without its digits.
-func withoutDigits(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= '0' && r <= '9' {
-			return -1
-		}
-		return r
-	}, text)
 }
 
 // number is the whole number that a text is.

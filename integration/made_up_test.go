@@ -113,7 +113,7 @@ func zoneOf(random *rand.Rand, c *madeUp, prefix string, at int) edge.Values {
 
 // limit is the configuration of a proxy; path begins those of its requests.
 func (c *madeUp) limit(path string) object {
-	o := object{"inMemoryBlock": "off"}
+	o := object{"inMemoryBlock": "off", "audit": "all", "history": object{}}
 	for name, value := range c.settings {
 		o[name] = value
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/traefik/paerser/file"
 	"github.com/traefik/paerser/parser"
 	"gopkg.in/yaml.v3"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // pluginConfigurations is as much of Traefik's dynamic configuration as a
@@ -117,6 +119,15 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 			}
 		}
 	}
+}
+
+// awaitHistory waits until the metrics have so many requests. They are the last that is written.
+func awaitHistory(t *testing.T, dsn string, n int) {
+	t.Helper()
+	await(t, "the history", func() bool {
+		return cluster.Query[int64](t, dsn, "SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_usage'") == 1 &&
+			cluster.Query[int64](t, dsn, "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute'") >= int64(n)
+	})
 }
 
 // TestEmptyMapsAreTheDefaults gives the plugin empty maps as Traefik's providers give them: those of
