@@ -9,40 +9,39 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Call is one Take or Reset that waits for its decision. It can be used for one request
-// after another.
+// Call is one Take or Reset that waits for its decision. It can be reused.
 //
-// The caller owns a Call until Send and after Wait; in between the Queue owns it. A
-// cancelled Call (see Cancel) may stay with its Queue and is not used again.
+// The caller owns a Call until Send and after Wait; in between the Queue owns it. A cancelled Call (see
+// Cancel) may stay with its Queue and must not be reused.
 type Call struct {
-	Hits      []ratelimit.Hit      // what the call asks for
-	Reset     bool                 // the keys of Hits get their full quotas back
+	Hits      []ratelimit.Hit
+	Reset     bool                 // restore the full quotas of the keys of Hits, instead of charging
 	Decisions []ratelimit.Decision // one for each hit, unless Err is set
-	Err       error                // why there are no decisions
-	Owner     any                  // whatever the caller needs to find its own data
-	Arrived   time.Time            // when the call was sent
+	Err       error                // the reason why Decisions are missing
+	Owner     any                  // a value of the caller, which the Queue does not use
+	Arrived   time.Time            // the time at which the call was sent
 
-	// Apart is whether one of Hits is apart: see Split. Prepare and Fill set it.
+	// Apart reports whether one of Hits is Apart: see Split. Prepare and Options.Fill set it.
 	Apart bool
 
 	// Cancellable allows Cancel. The caller sets it before Send.
 	Cancellable bool
 
-	finished int32 // of a cancellable call: 1 once Finish or Cancel has ended the wait
+	finished int32 // 1 once Finish or Cancel has ended the wait of a cancellable call
 	done     chan struct{}
 
-	part *callPart // of a part of another call
-	open int32     // how many parts of this call are not finished; atomic
+	part *callPart // not nil in a part of another call
+	open int32     // the number of unfinished parts of this call; atomic
 }
 
-// DigestPrefix begins each stored key that is a digest, see ratelimit.DigestKey.
+// DigestPrefix begins each stored key that is a digest; see ratelimit.DigestKey.
 const DigestPrefix = "sha256:"
 
-// NewCall returns a call.
+// NewCall returns a Call without hits.
 func NewCall() *Call { return &Call{done: make(chan struct{}, 1)} }
 
-// Prepare makes a call that was used before ready for hits, which it copies: a cancelled
-// call outlives its caller's slice.
+// Prepare readies a call for another request. It copies hits, because a cancelled call outlives its
+// caller's slice.
 func (c *Call) Prepare(hits []ratelimit.Hit, reset bool) {
 	c.Hits = append(c.Hits[:0], hits...)
 	c.Decisions = c.Decisions[:0]
@@ -61,8 +60,8 @@ func (c *Call) Prepare(hits []ratelimit.Hit, reset bool) {
 	c.finished = 0
 }
 
-// Cancel ends the wait of a cancellable call with an error. The call stays in its batch,
-// so whether its hits are charged is unknown.
+// Cancel ends the wait of a cancellable call with err. The call stays in its batch, so its hits may or
+// may not be charged.
 func Cancel(c *Call, err error) {
 	if atomic.CompareAndSwapInt32(&c.finished, 0, 1) {
 		c.Err = err
@@ -70,16 +69,16 @@ func Cancel(c *Call, err error) {
 	}
 }
 
-// callPart is what a call knows of the call that Split made it from.
+// callPart links a part to the call from which Split made it.
 type callPart struct {
 	whole *Call
-	at    []int // of each hit, its index in whole.Hits
-	apart bool  // the hit is decided by itself
+	at    []int // the indexes of the hits in whole.Hits
+	apart bool  // the part is a hit that is Apart
 }
 
-// Split replaces each call that has hits apart by its parts: one call of the hits that are
-// decided together, and one call for each hit apart. Finish finishes the whole call with its
-// last part. Several goroutines may finish the parts: each writes decisions of its own, and one part alone may set Err.
+// Split replaces each call that has hits Apart by its parts: one call for each hit that is Apart, and
+// one for the others. Finish finishes the whole call with its last part. Several goroutines may finish
+// the parts: each part writes its own decisions, and only the part of the others may set Err.
 func Split(calls []*Call) []*Call {
 	for i, c := range calls {
 		if !c.Apart {
@@ -95,10 +94,10 @@ func Split(calls []*Call) []*Call {
 		}
 		return split
 	}
-	return calls // most batches
+	return calls
 }
 
-// parts makes the parts of a call.
+// parts returns the parts of a call.
 func parts(c *Call) []*Call {
 	var made []*Call
 	var together *Call
@@ -123,8 +122,9 @@ func parts(c *Call) []*Call {
 	return made
 }
 
-// finishPart copies the decisions or the error of a part into its whole call. It returns that call if this
-// was the last part, and nil otherwise. A hit apart without a decision does not fail the call.
+// finishPart copies the decisions or the error of a part into its whole call. It returns that call if
+// this was the last part, and nil otherwise. A hit that is Apart and has no decision does not fail the
+// call.
 func finishPart(c *Call) *Call {
 	whole := c.part.whole
 	for i, at := range c.part.at {
@@ -144,9 +144,9 @@ func finishPart(c *Call) *Call {
 	return whole
 }
 
-// Finish ends the wait of calls, each with its own Err if it has one, else with err. It
-// must be called once for each call of a batch. The calls belong to their callers again
-// after it, so Finish sets the elements of the slice to nil.
+// Finish ends the wait of calls. Calls without an Err of their own get err. It must be called exactly
+// once for each call of a batch. Finish sets the elements of calls to nil, because the callers own
+// their calls again.
 func Finish(q *Queue, calls []*Call, err error) {
 	n := 0
 	for i, c := range calls {
@@ -180,8 +180,8 @@ func Finish(q *Queue, calls []*Call, err error) {
 	}
 }
 
-// callEach calls f with all calls. If f panics, callEach calls it with one call after the other, sets
-// Err in those with which it panics again, and returns false.
+// callEach calls f with all calls. If f panics, callEach calls it again with one call after the other,
+// sets Err in those with which it panics again, and returns false.
 func callEach(f func(calls []*Call), calls []*Call) bool {
 	if PanicError(func() { f(calls) }) == nil {
 		return true

@@ -55,10 +55,12 @@ func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 				}
 				wait(time.Now(), calls...)
 				for _, c := range calls {
-					if owner := c.Owner.(string); test.broken[owner] != (c.Err != nil) || c.Err != nil && !strings.Contains(c.Err.Error(), "a panic with "+owner) {
+					if owner := c.Owner.(string); test.broken[owner] != (c.Err != nil) ||
+						c.Err != nil && !strings.Contains(c.Err.Error(), "a panic with "+owner) {
 						t.Errorf("%s of %v: %v", owner, test.broken, c.Err)
 					}
-					if c.Err == nil && (len(c.Decisions) != 2 || c.Decisions[0].Remaining != 1 || c.Decisions[1].Remaining != 2) {
+					if c.Err == nil && (len(c.Decisions) != 2 || c.Decisions[0].Remaining != 1 ||
+						c.Decisions[1].Remaining != 2) {
 						t.Errorf("%s of %v: %+v", c.Owner, test.broken, c.Decisions)
 					}
 				}
@@ -67,7 +69,8 @@ func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 					decided = append(decided, b...)
 				}
 				if got := strings.Join(decided, " "); got != test.want {
-					t.Errorf("a panic of %s with %v: %q are decided, want %q", test.during, test.broken, got, test.want)
+					t.Errorf("a panic of %s with %v: %q are decided, want %q", test.during, test.broken,
+						got, test.want)
 				}
 				d.batches = nil
 			}
@@ -98,7 +101,8 @@ func TestCancel(t *testing.T) {
 			c.Cancellable = true
 			batch.Send(d.queue, c, time.Now())
 			other := d.send("other", 1)
-			at := map[string]time.Duration{"pending": 50, "in flight": 150, "finished": 250}[when] * time.Millisecond
+			at := map[string]time.Duration{"pending": 50, "in flight": 150,
+				"finished": 250}[when] * time.Millisecond
 			time.AfterFunc(at, func() { batch.Cancel(c, enough) })
 			took := wait(began, c)
 			wait(began, first, other)
@@ -145,20 +149,21 @@ func TestCancelRacesWithFinish(t *testing.T) {
 func TestErrorOfABatch(t *testing.T) {
 	own, all := errors.New("own"), errors.New("all")
 	var q *batch.Queue
-	q = batch.NewQueue(batch.Options{Timeout: time.Minute, Workers: 1, Decide: func(calls []*batch.Call, _ time.Time) {
-		for _, c := range calls {
-			if c.Owner == "own" {
-				c.Err = own
+	q = batch.NewQueue(
+		batch.Options{Timeout: time.Minute, Workers: 1, Decide: func(calls []*batch.Call, _ time.Time) {
+			for _, c := range calls {
+				if c.Owner == "own" {
+					c.Err = own
+				}
 			}
-		}
-		given := append([]*batch.Call(nil), calls...)
-		batch.Finish(q, given, all)
-		for _, c := range given {
-			if c != nil {
-				t.Error("Finish keeps a call that is its caller's again")
+			given := append([]*batch.Call(nil), calls...)
+			batch.Finish(q, given, all)
+			for _, c := range given {
+				if c != nil {
+					t.Error("Finish keeps a call that is its caller's again")
+				}
 			}
-		}
-	}})
+		}})
 	for range 3 { // with calls that were used before
 		for owner, want := range map[string]error{"own": own, "other": all} {
 			c := batch.NewCall()

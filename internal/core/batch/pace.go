@@ -3,39 +3,39 @@ package batch
 import "time"
 
 const (
-	// The first batches have at most startHits hits: those of all workers together must fit into a timeout of a slow
-	// server. A batch has at most firstHits hits. A batch may have up to mostHits while a full batch
-	// takes hardly longer than a small one: then its time is the latency of the connection,
-	// and more hits cost nothing. A batch may have only leastHits while full batches take
-	// too much of the timeout. The last call of a batch may exceed the bound.
-	leastHits = 8
-	startHits = 100
-	firstHits = 400
-	mostHits  = 4000
+	// startHits bounds the hits of the first batches: those of all workers together must fit into a
+	// timeout of a slow server. The bound then adapts. It grows to firstHits, and up to ceilingHits
+	// while a full batch takes hardly longer than a small one: its time is then the latency of the
+	// connection, and more hits cost nothing. It falls, down to floorHits, while full batches take too
+	// much of the timeout. The last call of a batch may exceed the bound.
+	floorHits   = 8
+	startHits   = 100
+	firstHits   = 400
+	ceilingHits = 4000
 
-	// smallBatch is the most hits of a batch that shows a higher latency than before.
+	// smallBatch is the size, in hits, up to which a slower batch raises the measured latency.
 	smallBatch = 100
 )
 
-// pace is what a queue has learned from its batches. The queue's mutex guards it.
+// pace adapts the size of batches to the time they take. The queue's mutex guards it.
 type pace struct {
-	batchTime time.Duration // how long batches take lately
-	latency   time.Duration // how long the fastest ones take; 0 is unknown
-	most      int           // the most hits of the next batch
-	full      int           // how many batches had that many hits
+	batchTime time.Duration // a moving average of the time of batches
+	latency   time.Duration // the time of the fastest batches; 0 is unknown
+	maxHits   int           // the bound on the hits of the next batch
+	full      int           // the number of batches that reached maxHits since it was set
 }
 
-// sample is how a batch went.
+// sample describes a finished batch.
 type sample struct {
-	took time.Duration
-	late bool // it took a timeout, or its deadline has passed
-	hits int
-	most int  // what pace.most was when it set out
-	only bool // no other batch was in flight then
+	took    time.Duration
+	late    bool // took is a timeout or more, or the deadline has passed
+	hits    int
+	maxHits int  // pace.maxHits when the batch was collected
+	alone   bool // no other batch was in flight then
 }
 
-// learn changes the pace after a batch.
-func (p *pace) learn(o sample, timeout time.Duration, workers int) {
+// update adapts the pace after a batch.
+func (p *pace) update(o sample, timeout time.Duration, workers int) {
 	if o.took > p.batchTime {
 		p.batchTime = (p.batchTime + o.took) / 2
 	} else {
@@ -44,52 +44,52 @@ func (p *pace) learn(o sample, timeout time.Duration, workers int) {
 	if !o.late {
 		switch {
 		case p.latency == 0 || o.took < p.latency:
-			p.latency = o.took // no batch is faster than the connection
-		case o.only && o.hits <= smallBatch && o.hits <= o.most/4 || o.most == leastHits:
-			p.latency = (7*p.latency + o.took) / 8 // other hits took no time
+			p.latency = o.took // batches cannot be faster than the connection
+		case o.alone && o.hits <= smallBatch && o.hits <= o.maxHits/4 || o.maxHits == floorHits:
+			p.latency = (7*p.latency + o.took) / 8 // the time was not that of the hits
 		}
 	}
-	if o.most != p.most {
+	if o.maxHits != p.maxHits {
 		return // the bound has changed since
 	}
-	// A request can take two round trips. That is no sign of a busy server.
+	// A request can take two round trips, which does not mean that the server is busy.
 	slow := o.took > timeout/4 && o.took > p.latency*5/2
 	switch {
 	case slow && o.late:
-		p.setMost(p.most / 2)
-	case o.late || o.hits < o.most:
+		p.setMaxHits(p.maxHits / 2)
+	case o.late || o.hits < o.maxHits:
 	case slow:
-		p.setMost(p.most * 3 / 4)
+		p.setMaxHits(p.maxHits * 3 / 4)
 	case p.full < workers-1: // the batches beside this one had fewer hits
 		p.full++
-	case o.took <= p.latency*3/2 || p.most < firstHits && o.took < timeout/8:
-		p.setMost(p.most * 3 / 2)
-	case p.most > firstHits:
-		most := p.most * 3 / 4
+	case o.took <= p.latency*3/2 || p.maxHits < firstHits && o.took < timeout/8:
+		p.setMaxHits(p.maxHits * 3 / 2)
+	case p.maxHits > firstHits:
+		most := p.maxHits * 3 / 4
 		if most < firstHits {
 			most = firstHits
 		}
-		p.setMost(most)
+		p.setMaxHits(most)
 	}
 }
 
-// setMost sets the most hits of the next batch.
-func (p *pace) setMost(most int) {
-	if most < leastHits {
-		most = leastHits
+// setMaxHits sets maxHits within its bounds.
+func (p *pace) setMaxHits(most int) {
+	if most < floorHits {
+		most = floorHits
 	}
-	if most > mostHits {
-		most = mostHits
+	if most > ceilingHits {
+		most = ceilingHits
 	}
-	p.most = most
+	p.maxHits = most
 	p.full = 0
 }
 
-// longestWait is how long a call may have waited and still be worth a batch: a batch has a timeout. While the database
-// does not answer, a call must have more time left than batches take. A call that has waited for no more than a fifth
-// of its timeout is always worth it, or a slow batch could be the last one.
-func longestWait(p *pace, timeout time.Duration, silent bool) time.Duration {
-	if !silent {
+// longestWait returns how long a call may have waited and still join a batch, which takes up to a
+// timeout. During an outage a call must have more time left than batches take. A call that has waited
+// for at most a fifth of its timeout always joins, so that a slow batch cannot be the last one.
+func longestWait(p *pace, timeout time.Duration, outage bool) time.Duration {
+	if !outage {
 		return (MostTimeouts - 1) * timeout
 	}
 	wait := timeout - p.batchTime - p.batchTime/4

@@ -26,10 +26,13 @@ func TestHitsApartAreCallsOfTheirOwn(t *testing.T) {
 	}{
 		{"none", []ratelimit.Hit{hit(1, false), hit(2, false)}, nil, "[1 2]", "[1 2]"},
 		{"one", []ratelimit.Hit{hit(1, true), hit(2, false), hit(3, false)}, nil, "[1][2 3]", "[1 2 3]"},
-		{"between", []ratelimit.Hit{hit(1, false), hit(2, true), hit(3, false), hit(4, true)}, nil, "[1 3][2][4]", "[1 2 3 4]"},
+		{"between", []ratelimit.Hit{hit(1, false), hit(2, true), hit(3, false), hit(4, true)}, nil,
+			"[1 3][2][4]", "[1 2 3 4]"},
 		{"only", []ratelimit.Hit{hit(1, true), hit(2, true)}, nil, "[1][2]", "[1 2]"},
-		{"a failure apart", []ratelimit.Hit{hit(1, false), hit(2, true)}, map[int]bool{1: true}, "[1][2]", "[1 undecided]"},
-		{"a failure of the others", []ratelimit.Hit{hit(1, true), hit(2, false)}, map[int]bool{1: true}, "[1][2]", "failure"},
+		{"a failure apart", []ratelimit.Hit{hit(1, false), hit(2, true)}, map[int]bool{1: true}, "[1][2]",
+			"[1 undecided]"},
+		{"a failure of the others", []ratelimit.Hit{hit(1, true), hit(2, false)}, map[int]bool{1: true},
+			"[1][2]", "failure"},
 	} {
 		delivered := 0
 		var parts string
@@ -42,7 +45,8 @@ func TestHitsApartAreCallsOfTheirOwn(t *testing.T) {
 					var costs []int64
 					for _, h := range part.Hits {
 						costs = append(costs, h.Cost)
-						part.Decisions = append(part.Decisions, ratelimit.Decision{Allowed: true, Remaining: h.Cost})
+						part.Decisions = append(
+							part.Decisions, ratelimit.Decision{Allowed: true, Remaining: h.Cost})
 					}
 					parts += fmt.Sprint(costs)
 					var err error
@@ -70,7 +74,8 @@ func TestHitsApartAreCallsOfTheirOwn(t *testing.T) {
 				got = fmt.Sprint(costs)
 			}
 			if parts != test.parts || got != test.want {
-				t.Errorf("%s: parts %s, want %s; outcome %s, want %s", test.name, parts, test.parts, got, test.want)
+				t.Errorf("%s: parts %s, want %s; outcome %s, want %s", test.name, parts, test.parts,
+					got, test.want)
 			}
 		}
 		if delivered != 2 {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Queue is where calls wait for the batch that decides them. The type worker describes how batches
-// are formed.
+// Queue collects calls in batches and has them decided. The type worker describes how batches form.
+// Create one with NewQueue.
 type Queue struct {
-	Timeout    time.Duration // that of Options; does not change
+	Timeout    time.Duration // Options.Timeout; does not change
 	silent     func() bool
 	maxWorkers int
 	decide     func(calls []*Call, deadline time.Time)
@@ -16,22 +16,21 @@ type Queue struct {
 	fill       func(calls []*Call)
 	deliver    func(calls []*Call)
 
-	mu         sync.Mutex // guards all that follows
+	mu         sync.Mutex // guards the fields below
 	pending    []*Call    // in the order of arrival
 	collecting bool       // a worker is about to collect the pending calls
-	running    int        // how many workers run
-	inFlight   int        // how many batches are in flight
-	sent       int        // how many calls are in these batches
-	free       []*worker  // workers that do not run; their memory is used again
+	running    int        // the number of running workers
+	inFlight   int        // the number of batches in flight
+	sent       int        // the number of calls in these batches
+	free       []*worker  // idle workers, to reuse their memory
 	pace       pace
-	beside     any // nil, or the *Queue of Beside: Yaegi understands no type that has itself
+	beside     any // nil, or the *Queue of Beside: Yaegi does not support a type that contains itself
 }
 
-// worker forms batches. A worker collects the pending calls, decides them with
-// Queue.decide, and repeats both until no calls are left. At most one worker at a time is
-// the one that collects next; Queue.collecting is true while there is one. If a batch is in
-// flight for longer than patience, another worker collects the next batch, up to the maximum
-// number of workers. The first worker then ends after its batch.
+// worker forms batches: it collects the pending calls, decides them with Queue.decide, and repeats
+// both until no calls are left. At most one worker at a time is the collecting one; Queue.collecting
+// is true while there is one. If its batch is in flight for longer than patience, another worker
+// becomes the collecting one, up to Options.Workers, and the first ends after its batch.
 type worker struct {
 	calls  []*Call // memory for a batch
 	sample sample  // of the batch
@@ -42,49 +41,48 @@ type worker struct {
 	replaced bool // another worker collects now
 }
 
-// Options are the parts of a Queue.
+// Options configure a Queue.
 type Options struct {
-	// Timeout is how long the database has for a statement. A call waits for its batch for up to three timeouts, and
-	// for its decision for up to MostTimeouts.
+	// Timeout bounds the time that the database takes for a statement. A call waits up to three
+	// timeouts for its batch, and up to MostTimeouts for its decision.
 	Timeout time.Duration
 
-	// Silent reports whether the database does not answer. One timeout is for a call's whole wait then. Nil is never.
+	// Silent reports an outage of the database. During one, a call waits for one timeout in all. Nil
+	// means never.
 	Silent func() bool
 
-	// Workers is how many batches may be in flight at once.
+	// Workers bounds the number of batches in flight at once.
 	Workers int
 
-	// Decide decides the calls of a batch before the deadline, which is that of the
-	// call that came first. It ends the wait of each call with Finish, exactly once, and
-	// does not panic.
+	// Decide decides the calls of a batch before the deadline of the call that came first. It ends the
+	// wait of each call with Finish, exactly once, and must not panic.
 	Decide func(calls []*Call, deadline time.Time)
 
-	// Expire ends the wait of calls that have too little time left for a batch, with
-	// Finish. Nil finishes them with ratelimit.ErrOverloaded.
+	// Expire ends, with Finish, the wait of calls that have too little time left for a batch. Nil
+	// finishes them with ratelimit.ErrOverloaded.
 	Expire func(calls []*Call)
 
-	// Fill is called with calls that were just collected, and sets their Hits. Deliver
-	// is called with calls that are finished, before their callers continue. If one of
-	// them panics, it is called again with one call after the other; calls with which
-	// it panics again fail. Nil does nothing.
+	// Fill sets the Hits of calls that were just collected. Deliver gets calls that are finished,
+	// before their callers continue. If one of them panics, it is called again with one call after
+	// the other, and the calls with which it panics again fail. Nil does nothing.
 	Fill    func(calls []*Call)
 	Deliver func(calls []*Call)
 }
 
-// MostTimeouts is how many timeouts a call waits for its decision while the database answers.
+// MostTimeouts is the number of timeouts that a call waits for its decision while the database answers.
 const MostTimeouts = 4
 
-// NewQueue returns a queue. It starts goroutines only while there are calls.
+// NewQueue returns a Queue. It has goroutines only while there are calls.
 func NewQueue(o Options) *Queue {
 	if o.Silent == nil {
 		o.Silent = func() bool { return false }
 	}
-	return &Queue{pace: pace{most: startHits}, Timeout: o.Timeout, silent: o.Silent, maxWorkers: o.Workers,
+	return &Queue{pace: pace{maxHits: startHits}, Timeout: o.Timeout, silent: o.Silent, maxWorkers: o.Workers,
 		decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver}
 }
 
-// Send puts a call into the queue. It arrived now, or before: a queue can pass a call on to another one, which then
-// finishes it. Wait must follow.
+// Send adds a call to the queue. Wait must follow. arrived is the current time, or an earlier one for a
+// call that another queue passes on to q, which then finishes it.
 func Send(q *Queue, c *Call, arrived time.Time) {
 	c.Arrived = arrived
 	q.mu.Lock()
@@ -97,8 +95,9 @@ func Send(q *Queue, c *Call, arrived time.Time) {
 	}
 }
 
-// Beside returns a queue for those calls of a queue that must not delay the others: only one batch of
-// them is in flight. decide and expire are as in Options. The first call makes the queue.
+// Beside returns the queue beside q, for calls that must not delay the others. At most one batch of
+// them is in flight. decide and expire are as in Options. The first call of Beside creates the queue;
+// later calls ignore their arguments.
 func Beside(q *Queue, decide func(calls []*Call, deadline time.Time), expire func(calls []*Call)) *Queue {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -112,16 +111,16 @@ func Beside(q *Queue, decide func(calls []*Call, deadline time.Time), expire fun
 	return made
 }
 
-// Wait waits until a call that was sent is finished.
+// Wait waits until a sent call is finished.
 func Wait(c *Call) { <-c.done }
 
-// Enter is Send and Wait.
+// Enter sends a call and waits for it.
 func Enter(q *Queue, c *Call) {
 	Send(q, c, time.Now())
 	<-c.done
 }
 
-// Waiting is how many calls wait, pending or in flight, also beside the queue.
+// Waiting returns the number of calls that are pending or in flight, in q and beside it.
 func Waiting(q *Queue) int {
 	q.mu.Lock()
 	n := len(q.pending) + q.sent
@@ -133,7 +132,7 @@ func Waiting(q *Queue) int {
 	return n
 }
 
-// Busy reports whether a worker runs, or is about to start, also beside the queue.
+// Busy reports whether a worker runs or is about to start, for q or the queue beside it.
 func Busy(q *Queue) bool {
 	q.mu.Lock()
 	busy := q.running > 0 || q.collecting
@@ -142,7 +141,7 @@ func Busy(q *Queue) bool {
 	return busy || ok && Busy(beside)
 }
 
-// RoundDown keeps the three highest bits of a duration, so there are few different results.
+// RoundDown keeps the three highest bits of a duration, so that there are few different results.
 func RoundDown(d time.Duration) time.Duration {
 	unit := time.Duration(1)
 	for d/unit >= 8 {

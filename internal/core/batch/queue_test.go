@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// decider decides batches as a database does that takes a while, and notes them.
+// decider decides batches as a slow database does, and records them.
 type decider struct {
 	queue *batch.Queue
 	takes func(n int) time.Duration // how long the nth batch takes, from 0
@@ -24,7 +24,7 @@ type decider struct {
 	inFlight, most int
 }
 
-// newQueue returns a queue. A batch of n hits takes takes(n).
+// newQueue returns a queue. takes(n) returns the time of a batch of n hits.
 func newQueue(o batch.Options, takes func(n int) time.Duration) *decider {
 	d := &decider{takes: takes}
 	if o.Timeout == 0 {
@@ -75,7 +75,7 @@ func (d *decider) send(owner string, hits int) *batch.Call {
 	return c
 }
 
-// sizes are how many calls each batch had.
+// sizes returns the number of calls of each batch.
 func (d *decider) sizes() []int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,7 +105,8 @@ func TestLoneCallWaitsForOneBatch(t *testing.T) {
 			c := batch.NewCall()
 			c.Prepare([]ratelimit.Hit{{Cost: 7}}, false)
 			batch.Enter(d.queue, c)
-			if took := time.Since(began); took != 3*time.Millisecond || c.Err != nil || c.Decisions[0].Remaining != 7 {
+			if took := time.Since(began); took != 3*time.Millisecond || c.Err != nil ||
+				c.Decisions[0].Remaining != 7 {
 				t.Errorf("%v, %+v after %v", c.Err, c.Decisions, took)
 			}
 			synctest.Wait()
@@ -144,7 +145,8 @@ func TestCallsShareTheNextBatch(t *testing.T) {
 
 func TestSlowBatchHoldsUpOthersForFiveMilliseconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newQueue(batch.Options{}, func(n int) time.Duration { return []time.Duration{time.Second, time.Millisecond}[min(n, 1)] })
+		d := newQueue(batch.Options{},
+			func(n int) time.Duration { return []time.Duration{time.Second, time.Millisecond}[min(n, 1)] })
 		began := time.Now()
 		slow := d.send("slow", 1)
 		synctest.Wait()
@@ -211,8 +213,8 @@ func TestBatchesInFlightAreBounded(t *testing.T) {
 	})
 }
 
-// TestBatchSize: the first batches have up to 100 hits, later ones up to 400, or more once a full batch takes no longer
-// than a small one.
+// TestBatchSize: the first batches have up to 100 hits, later ones up to 400, or more once a full
+// batch takes no longer than a small one.
 func TestBatchSize(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -226,8 +228,10 @@ func TestBatchSize(t *testing.T) {
 		{"no hits", 4 * time.Millisecond, repeat(0, 1000), false, "[1 1000]"},
 		{"one large call", 4 * time.Millisecond, []int{1, 5000, 1, 1}, false, "[1 2 2]"},
 		{"hits that are filled in later", 4 * time.Millisecond, repeat(3, 500), true, "[1 100 150 225 25]"},
-		{"a round trip of 100 ms", 100 * time.Millisecond, repeat(1, 3000), false, "[1 100 150 225 337 505 757 926]"},
-		{"a round trip of a second", time.Second, repeat(1, 5000), false, "[1 100 150 225 337 505 757 1135 1702 89]"},
+		{"a round trip of 100 ms", 100 * time.Millisecond, repeat(1, 3000), false,
+			"[1 100 150 225 337 505 757 926]"},
+		{"a round trip of a second", time.Second, repeat(1, 5000), false,
+			"[1 100 150 225 337 505 757 1135 1702 89]"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -252,7 +256,8 @@ func TestBatchSize(t *testing.T) {
 				for _, b := range d.batches {
 					got = append(got, b...)
 				}
-				if sizes := fmt.Sprint(d.sizes()); sizes != test.want || strings.Join(got, " ") != strings.Join(want, " ") {
+				if sizes := fmt.Sprint(d.sizes()); sizes != test.want ||
+					strings.Join(got, " ") != strings.Join(want, " ") {
 					t.Errorf("batches of %s calls, want %s, in the order of arrival", sizes, test.want)
 				}
 			})
@@ -277,17 +282,18 @@ func TestCallersKeepTheirTime(t *testing.T) {
 			var d *decider
 			began := time.Now()
 			failed, finished := 0, 0
-			d = newQueue(batch.Options{Timeout: 200 * time.Millisecond, Workers: 1, Deliver: func(calls []*batch.Call) {
-				for _, c := range calls { // each caller asks again at once, for a second
-					finished++
-					if c.Err != nil {
-						failed++
+			d = newQueue(batch.Options{Timeout: 200 * time.Millisecond, Workers: 1,
+				Deliver: func(calls []*batch.Call) {
+					for _, c := range calls { // each caller asks again at once, for a second
+						finished++
+						if c.Err != nil {
+							failed++
+						}
+						if time.Since(began) < time.Second {
+							d.send("again", 1)
+						}
 					}
-					if time.Since(began) < time.Second {
-						d.send("again", 1)
-					}
-				}
-			}}, always(takes))
+				}}, always(takes))
 			for range callers {
 				d.send("first", 1)
 			}
@@ -305,14 +311,15 @@ func TestCallersKeepTheirTime(t *testing.T) {
 	}
 }
 
-// TestCallsThatCannotBeAnsweredInTime fail at once while the database does not answer, and do not shorten the time of
-// the others.
+// TestCallsThatCannotBeAnsweredInTime fail at once while the database does not answer, and do not
+// shorten the time of the others.
 func TestCallsThatCannotBeAnsweredInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		silent := func() bool { return true }
-		d := newQueue(batch.Options{Timeout: 250 * time.Millisecond, Workers: 1, Silent: silent}, func(n int) time.Duration {
-			return []time.Duration{200, 100}[n] * time.Millisecond
-		})
+		d := newQueue(batch.Options{Timeout: 250 * time.Millisecond, Workers: 1, Silent: silent},
+			func(n int) time.Duration {
+				return []time.Duration{200, 100}[n] * time.Millisecond
+			})
 		began := time.Now()
 		first := d.send("first", 1)
 		synctest.Wait()
@@ -320,10 +327,12 @@ func TestCallsThatCannotBeAnsweredInTime(t *testing.T) {
 		late := d.send("late", 1) // would have 60 ms for a batch
 		time.Sleep(140 * time.Millisecond)
 		fresh := d.send("fresh", 1)
-		if took := wait(began, first, late); took != 200*time.Millisecond || first.Err != nil || !errors.Is(late.Err, ratelimit.ErrOverloaded) {
+		if took := wait(began, first, late); took != 200*time.Millisecond || first.Err != nil ||
+			!errors.Is(late.Err, ratelimit.ErrOverloaded) {
 			t.Errorf("after %v: %v, and of the late call %v", took, first.Err, late.Err)
 		}
-		if took := wait(began, fresh); took != 300*time.Millisecond || fresh.Err != nil || d.deadlines[1] != 200*time.Millisecond {
+		if took := wait(began, fresh); took != 300*time.Millisecond || fresh.Err != nil ||
+			d.deadlines[1] != 200*time.Millisecond {
 			t.Errorf("the fresh call: %v after %v; its batch had %v", fresh.Err, took, d.deadlines[1])
 		}
 	})

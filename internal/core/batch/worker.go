@@ -7,8 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// patience is how long a batch may be in flight before another worker collects the next
-// one: one slow statement must not delay all calls.
+// patience is the time that a batch may be in flight before another worker collects the next one, so
+// that one slow statement does not delay all calls.
 const patience = 5 * time.Millisecond
 
 // startWorker runs a worker. The caller has set Queue.collecting.
@@ -19,8 +19,8 @@ func startWorker(q *Queue) {
 	work(q, w)
 }
 
-// takeWorker returns a free worker, or a new one, and counts it as running. The caller holds
-// the mutex.
+// takeWorker returns an idle worker, or a new one, and counts it as running. The caller holds the
+// mutex.
 func takeWorker(q *Queue) *worker {
 	q.running++
 	n := len(q.free)
@@ -33,11 +33,11 @@ func takeWorker(q *Queue) *worker {
 	return w
 }
 
-// work runs batches until no calls are left, or another worker collects. A panic must not
-// leave this goroutine: in a plugin it would end the proxy.
+// work runs batches until no calls are left or another worker collects. A panic must not leave this
+// goroutine: in a plugin it would end the proxy.
 func work(q *Queue, w *worker) {
 	for {
-		runtime.Gosched() // callers that are about to send join this batch
+		runtime.Gosched() // let callers that are about to send join this batch
 		silent := q.silent()
 		calls, expired := collect(q, w, silent)
 		if len(expired) > 0 {
@@ -67,9 +67,9 @@ func work(q *Queue, w *worker) {
 	q.mu.Unlock()
 }
 
-// collect returns the calls of the next batch, in the order of their arrival, and the calls
-// that have too little time left for one: a batch that cannot be answered in time would
-// waste the time of all calls in it. silent is whether the database does not answer.
+// collect returns the calls of the next batch in the order of arrival, and the calls that have too
+// little time left for one: a batch that cannot be answered in time would waste the time of all calls
+// in it. silent reports an outage.
 func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,13 +86,13 @@ func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 	end := late
 	hits := 0
 	if q.fill != nil {
-		hits = q.pace.most // a call that is not filled yet counts as one hit
+		hits = q.pace.maxHits // a call counts as one hit until it is filled
 		if hits > len(pending)-late {
 			hits = len(pending) - late
 		}
 		end += hits
 	} else {
-		for end < len(pending) && hits < q.pace.most {
+		for end < len(pending) && hits < q.pace.maxHits {
 			hits += len(pending[end].Hits)
 			end++
 		}
@@ -112,7 +112,7 @@ func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 		return nil, expired
 	}
 	w.inFlight = true
-	w.sample = sample{hits: hits, most: q.pace.most, only: q.inFlight == 0}
+	w.sample = sample{hits: hits, maxHits: q.pace.maxHits, alone: q.inFlight == 0}
 	q.inFlight++
 	q.sent += len(w.calls)
 	if w.watch == nil {
@@ -123,8 +123,8 @@ func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 	return w.calls, expired
 }
 
-// stopCollecting reports whether a worker that has found no calls may end. If it may, the
-// next call starts another worker.
+// stopCollecting reports whether a worker that found no calls may end. If so, the next call starts
+// another worker.
 func stopCollecting(q *Queue) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -135,7 +135,7 @@ func stopCollecting(q *Queue) bool {
 	return true
 }
 
-// finishBatch records how long a batch took, and reports whether another worker collects now.
+// finishBatch records the time of a batch, and reports whether another worker collects now.
 func finishBatch(q *Queue, w *worker, started, deadline time.Time) bool {
 	now := time.Now()
 	q.mu.Lock()
@@ -146,12 +146,12 @@ func finishBatch(q *Queue, w *worker, started, deadline time.Time) bool {
 	q.sent -= len(w.calls)
 	w.sample.took = now.Sub(started)
 	w.sample.late = w.sample.took >= q.Timeout || !now.Before(deadline)
-	q.pace.learn(w.sample, q.Timeout, q.maxWorkers)
+	q.pace.update(w.sample, q.Timeout, q.maxWorkers)
 	return w.replaced
 }
 
-// overdue runs when a batch has been in flight for longer than patience. Another worker then
-// collects, if there may be one more.
+// overdue runs when a batch has been in flight for longer than patience. It makes another worker
+// collect, unless Options.Workers are running.
 func overdue(q *Queue, w *worker) {
 	var other *worker
 	q.mu.Lock()
@@ -180,7 +180,8 @@ func expireCalls(q *Queue, calls []*Call) {
 	}
 }
 
-// fillCalls sets the hits of calls, and returns those that are to be decided.
+// fillCalls sets the hits of calls with Queue.fill. It finishes the calls that fail, and returns the
+// others.
 func fillCalls(q *Queue, calls []*Call) []*Call {
 	if q.fill == nil {
 		return calls

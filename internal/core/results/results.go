@@ -1,4 +1,4 @@
-// Package results reads the result of a statement, in the form of pgdb.Statement.Result.
+// Package results decodes the rows of a statement, in the format of pgdb.Statement.Result.
 package results
 
 import (
@@ -9,7 +9,7 @@ import (
 // ErrColumns is the error of a result that does not have the columns of its statement.
 var ErrColumns = errors.New("ratelimit/postgres: the server's answer does not have the statement's columns")
 
-// Columns returns the columns of all rows, which are parts of result. NULL is nil.
+// Columns returns the columns of all rows, as slices of result. NULL is nil.
 func Columns(result []byte) ([][]byte, error) {
 	var all [][]byte
 	for rest := result; len(rest) > 0; {
@@ -31,8 +31,8 @@ func Columns(result []byte) ([][]byte, error) {
 	return all, nil
 }
 
-// Bigints returns the columns of all rows of a result, which are bigints or ints. It returns nil for a result that cannot
-// be read.
+// Bigints returns the columns of all rows of a result of bigints or ints. For an invalid result it
+// returns nil.
 func Bigints(result []byte) []int64 {
 	columns, err := Columns(result)
 	if err != nil {
@@ -45,7 +45,7 @@ func Bigints(result []byte) []int64 {
 	return all
 }
 
-// Bigint is the value of a column that is a bigint or an int; 0 for another one.
+// Bigint returns the value of a bigint or int column, and 0 for a column of another size.
 func Bigint(column []byte) int64 {
 	switch len(column) {
 	case 8:

@@ -44,7 +44,9 @@ func pgBouncer(t *testing.T, dsn, mode string) string {
 	if strings.HasPrefix(server.Host, "/") {
 		server.Host = "127.0.0.1"
 	}
-	text := fmt.Sprintf("[databases]\n* = host=%s port=%d user=%s%s\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\nunix_socket_dir =\nauth_type = any\npool_mode = %s\n",
+	text := fmt.Sprintf(
+		"[databases]\n* = host=%s port=%d user=%s%s\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = "+
+			"%d\nunix_socket_dir =\nauth_type = any\npool_mode = %s\n",
 		server.Host, server.Port, server.User, password, port, mode)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -93,7 +95,8 @@ func TestEverySettingAtOnceThroughAPooler(t *testing.T) {
 	}
 }
 
-// A pooler is named that gives the statements of a transaction different sessions: in the second one, JIT is on again.
+// A pooler is named that gives the statements of a transaction different sessions: in the second one,
+// JIT is on again.
 func TestAPoolerThatDividesTransactionsIsNamed(t *testing.T) {
 	guarded := session.Guard([]*pgdb.Statement{{SQL: "SELECT 1"}}, false)
 	replaces := guarded[2]

@@ -1,14 +1,15 @@
-// Package session keeps settings of a role, a database or a server from costing a statement its time or its plan.
+// Package session protects statements from settings of a role, a database or a server that would cost
+// them their time or their plan.
 //
-// A driver sends the statements of Guard before those of a transaction, in the same pipeline and transaction. So they work
-// through a pooler that gives each transaction another session, change nothing for others that use the session later, and
-// take no round trip. Where no setting does harm, which they also say, a driver sends them with few transactions: with the
-// first Run of a connection, and then once in Recheck, because settings of a server can change meanwhile.
+// Guard adds statements before each transaction, in the same pipeline and transaction. They therefore
+// work through a pooler that gives each transaction another session, change nothing for later users of
+// the session, and take no round trip. Their results also say whether a setting does harm. If none
+// does, a driver sends them only with the first Run of a connection and then once in Recheck, because
+// settings of a server can change.
 //
-// JIT is off in each Run with a first statement that is Unnamed. Such a statement is planned each time, and may be dear
-// enough for the server to compile it.
-//
-// What they cannot undo, Harmful names.
+// Guard turns JIT off in each Run that begins with an Unnamed statement: such a statement is planned
+// each time, and may be costly enough for the server to compile it. Harmful names the settings that a
+// guard cannot undo.
 package session
 
 import (
@@ -20,52 +21,67 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Recheck is how many times a connection is used without a guard.
+// Recheck is the number of times that a connection is used without a guard.
 const Recheck = 256
 
-// The statements of a guard. The first two are not planned, so that the server does not compile them. SET LOCAL warns in
-// the server's log if it is the first statement of a pipeline.
+// The statements of a guard. The first two are not planned, so the server does not compile them.
+// showSQL comes first because SET LOCAL as the first statement of a pipeline writes a warning to the
+// server's log.
 const (
 	showSQL = `SHOW jit`
 	jitSQL  = `SET LOCAL jit = off`
 
-	// replaceSQL replaces what is harmful until the end of the transaction. It returns one row with four bigints: 1 if a
-	// setting does harm to statements that read and write single rows, 1 if JIT does where it is on, 1 if the statement
-	// before had another session, and how many settings were replaced. A setting that the server does not have is NULL.
-	replaceSQL = `SELECT coalesce(bool_or(harms), false)::int::bigint, (current_setting('jit_above_cost')::float8 BETWEEN 0 AND 99999)::int::bigint,
-	(current_setting('jit') <> 'off')::int::bigint, count(CASE WHEN differs THEN set_config(name, value, true) END)
-FROM (SELECT name, '0' AS value, current_setting(name, true) <> '0' AS differs, current_setting(name, true) <> '0' AS harms
-	FROM unnest('{statement_timeout,lock_timeout,transaction_timeout,idle_in_transaction_session_timeout}'::text[]) AS t(name)
+	// replaceSQL replaces harmful settings until the end of the transaction. It returns a row of four
+	// bigints: 1 if a setting harms statements that read and write single rows, 1 if JIT would harm
+	// them where it is on, 1 if the previous statement had another session, and the number of replaced
+	// settings. A setting that the server does not have is NULL.
+	replaceSQL = `SELECT coalesce(bool_or(harms), false)::int::bigint,
+		(current_setting('jit_above_cost')::float8 BETWEEN 0 AND 99999)::int::bigint,
+	(current_setting('jit') <> 'off')::int::bigint, count(CASE WHEN differs
+		THEN set_config(name, value, true) END)
+FROM (SELECT name, '0' AS value, current_setting(name, true) <> '0' AS differs,
+	current_setting(name, true) <> '0' AS harms
+	FROM unnest('{statement_timeout,lock_timeout,transaction_timeout,
+		idle_in_transaction_session_timeout}'::text[]) AS t(name)
 	UNION ALL
 	SELECT name, 'on', current_setting(name, true) <> 'on', current_setting(name, true) <> 'on'
-	FROM unnest('{enable_bitmapscan,enable_hashagg,enable_hashjoin,enable_indexonlyscan,enable_indexscan,enable_material,enable_memoize,enable_mergejoin,enable_nestloop,enable_partition_pruning,enable_seqscan,enable_sort,enable_tidscan}'::text[]) AS e(name)
+	FROM unnest('{enable_bitmapscan,enable_hashagg,enable_hashjoin,enable_indexonlyscan,enable_indexscan,
+		enable_material,enable_memoize,enable_mergejoin,enable_nestloop,enable_partition_pruning,
+		enable_seqscan,enable_sort,enable_tidscan}'::text[]) AS e(name)
 	UNION ALL
-	VALUES ('plan_cache_mode', 'auto', current_setting('plan_cache_mode') <> 'auto', current_setting('plan_cache_mode') <> 'auto'),
-		('work_mem', '4MB', pg_size_bytes(current_setting('work_mem')) < 4194304, pg_size_bytes(current_setting('work_mem')) < 4194304),
-		('from_collapse_limit', '8', current_setting('from_collapse_limit')::int < 8, current_setting('from_collapse_limit')::int < 8),
-		('join_collapse_limit', '8', current_setting('join_collapse_limit')::int < 8, current_setting('join_collapse_limit')::int < 8),
-		('max_parallel_workers_per_gather', '0', current_setting('max_parallel_workers_per_gather') <> '0', current_setting('max_parallel_workers_per_gather') <> '0'
-			AND (current_setting('parallel_setup_cost')::float8 < 1000 OR coalesce(current_setting('debug_parallel_query', true), current_setting('force_parallel_mode', true)) <> 'off'))
+	VALUES ('plan_cache_mode', 'auto', current_setting('plan_cache_mode') <> 'auto',
+		current_setting('plan_cache_mode') <> 'auto'),
+		('work_mem', '4MB', pg_size_bytes(current_setting('work_mem')) < 4194304,
+			pg_size_bytes(current_setting('work_mem')) < 4194304),
+		('from_collapse_limit', '8', current_setting('from_collapse_limit')::int < 8,
+			current_setting('from_collapse_limit')::int < 8),
+		('join_collapse_limit', '8', current_setting('join_collapse_limit')::int < 8,
+			current_setting('join_collapse_limit')::int < 8),
+		('max_parallel_workers_per_gather', '0', current_setting('max_parallel_workers_per_gather') <> '0',
+			current_setting('max_parallel_workers_per_gather') <> '0'
+			AND (current_setting('parallel_setup_cost')::float8 < 1000
+				OR coalesce(current_setting('debug_parallel_query', true),
+				current_setting('force_parallel_mode', true)) <> 'off'))
 ) AS s`
 )
 
-// SQL does in a text of several commands what a guard does. Its first command may have as little time as statement_timeout
-// says.
+// SQL is a guard for a text of several commands. statement_timeout still applies to its first command.
 const SQL = jitSQL + `;
 ` + replaceSQL + `;
 `
 
-// Texts are the statements of a guard, for programs that put them into a pipeline themselves.
+// Texts returns the statements of a guard, for programs that build their own pipelines.
 func Texts() []string { return []string{showSQL, jitSQL, replaceSQL} }
 
-// Guard returns the statements with a guard before each transaction. Without a transaction that can have one, it returns
-// statements itself. If plain, no setting is known to do harm, and only JIT is turned off.
+// Guard returns statements with a guard before each transaction, or statements itself if no transaction
+// can have one. With plain, the guard only turns off JIT; use it while no setting does harm.
 func Guard(statements []*pgdb.Statement, plain bool) []*pgdb.Statement {
 	all := make([]*pgdb.Statement, 0, 4*len(statements))
 	begins := true
 	for _, s := range statements {
 		if begins && !s.Alone {
-			all = append(all, &pgdb.Statement{SQL: showSQL, Joined: true}, &pgdb.Statement{SQL: jitSQL, Joined: true})
+			all = append(all, &pgdb.Statement{SQL: showSQL, Joined: true},
+				&pgdb.Statement{SQL: jitSQL, Joined: true})
 			if !plain {
 				all = append(all, &pgdb.Statement{SQL: replaceSQL, Joined: true})
 			}
@@ -79,7 +95,7 @@ func Guard(statements []*pgdb.Statement, plain bool) []*pgdb.Statement {
 	return all
 }
 
-// isGuard reports whether Guard has added the statement.
+// isGuard reports whether Guard added the statement.
 func isGuard(s *pgdb.Statement) bool {
 	return s.SQL == showSQL || s.SQL == jitSQL || s.SQL == replaceSQL
 }
@@ -95,8 +111,9 @@ func Own(statements []*pgdb.Statement) []*pgdb.Statement {
 	return own
 }
 
-// Began reports whether a statement of the caller has begun in the transaction that statements begin with. So many of
-// them were answered; started says whether the next one has started.
+// Began reports whether a statement of the caller, rather than of Guard, began in the first transaction
+// of statements. answered is the number of answered statements; started reports whether the next one
+// has started.
 func Began(statements []*pgdb.Statement, answered int, started bool) bool {
 	for _, s := range statements {
 		if !isGuard(s) {
@@ -107,8 +124,8 @@ func Began(statements []*pgdb.Statement, answered int, started bool) bool {
 	return answered > 0 || answered == 0 && started
 }
 
-// Uses returns how many times a connection may be used without a guard, after a Run of what Guard returned: none if a
-// setting does harm, or if that is unknown.
+// Uses returns how many times a connection may be used without a guard, after a Run of the result of
+// Guard: 0 if a setting does harm, or if that is unknown.
 func Uses(guarded []*pgdb.Statement) int {
 	jit := false
 	for _, s := range guarded {
@@ -116,7 +133,8 @@ func Uses(guarded []*pgdb.Statement) int {
 		case showSQL:
 			jit = string(s.Result) != "\x00\x00\x00\x03off"
 		case replaceSQL:
-			if found := results.Bigints(s.Result); len(found) == 4 && found[0] == 0 && (!jit || found[1] == 0) {
+			if found := results.Bigints(s.Result); len(found) == 4 && found[0] == 0 &&
+				(!jit || found[1] == 0) {
 				return Recheck
 			}
 			return 0
@@ -125,11 +143,13 @@ func Uses(guarded []*pgdb.Statement) int {
 	return 0
 }
 
-// ErrApart is the error of statements that a pooler gave different sessions. Then no transaction of several statements
-// is one, and each leaves locks behind.
-var ErrApart = errors.New("the pooler gives the statements of a transaction different sessions, as PgBouncer may with pool_mode = statement: use pool_mode = transaction or session")
+// ErrApart is the error of a transaction to which a pooler gave several sessions. Its statements are
+// then not one transaction, and each leaves locks behind.
+var ErrApart = errors.New(
+	"the pooler gives the statements of a transaction different sessions, as PgBouncer may with " +
+		"pool_mode = statement: use pool_mode = transaction or session")
 
-// Apart returns ErrApart if the statements that Guard returned had different sessions.
+// Apart returns ErrApart if the statements of a guard had different sessions, and nil otherwise.
 func Apart(guarded []*pgdb.Statement) error {
 	for _, s := range guarded {
 		if s.SQL == replaceSQL {
@@ -141,19 +161,25 @@ func Apart(guarded []*pgdb.Statement) error {
 	return nil
 }
 
-// harmfulSQL returns a text with what a guard cannot undo, and the statements that mend it, or NULL.
+// harmfulSQL returns a text that names the settings that a guard cannot undo, and the statements that
+// correct them, or NULL.
 const harmfulSQL = `SELECT string_agg(problem, '; ') FROM (
-	SELECT format('%s is %s, %s: ALTER ROLE %I IN DATABASE %I SET %s = %L', name, current_setting(name), effect, session_user, current_database(), name, value) AS problem
+	SELECT format('%s is %s, %s: ALTER ROLE %I IN DATABASE %I SET %s = %L', name, current_setting(name),
+		effect, session_user, current_database(), name, value) AS problem
 	FROM (VALUES ('default_transaction_read_only', 'off', 'so that nothing can be counted or written'),
-		('default_transaction_isolation', 'read committed', 'so that a decision is made again if another one was made at the same time'),
-		('idle_session_timeout', '0', 'so that a request after a pause waits for a new connection')) AS s(name, value, effect)
+		('default_transaction_isolation', 'read committed',
+			'so that a decision is made again if another one was made at the same time'),
+		('idle_session_timeout', '0', 'so that a request after a pause waits for a new connection'))
+			AS s(name, value, effect)
 	WHERE current_setting(name) <> value
 	UNION ALL
-	SELECT format('search_path is %s, which has no schema that exists: ALTER ROLE %I IN DATABASE %I SET search_path = public', current_setting('search_path'), session_user, current_database())
+	SELECT format('search_path is %s, which has no schema that exists: '
+		'ALTER ROLE %I IN DATABASE %I SET search_path = public',
+		current_setting('search_path'), session_user, current_database())
 	WHERE current_schema() IS NULL) AS p`
 
-// Harmful returns an error that names the settings which a guard cannot undo, each with the statement that mends it. It is
-// nil if there are none, and if the database does not say. New connections have the new value.
+// Harmful returns an error that names the settings that a guard cannot undo, each with the statement
+// that corrects it for new connections. It returns nil if there are none, or if the query fails.
 func Harmful(ctx context.Context, db pgdb.DB) error {
 	s := &pgdb.Statement{SQL: harmfulSQL, Unnamed: true}
 	if db.Run(ctx, []*pgdb.Statement{s}) != nil || s.Err != nil {
@@ -166,7 +192,7 @@ func Harmful(ctx context.Context, db pgdb.DB) error {
 	return errors.New("a setting of the role, the database or the server does harm: " + string(columns[0]))
 }
 
-// Explain adds what Harmful finds to an error of a statement.
+// Explain adds the result of Harmful to failure, the error of a statement. A nil failure stays nil.
 func Explain(ctx context.Context, db pgdb.DB, failure error) error {
 	if harmful := Harmful(ctx, db); failure != nil && harmful != nil {
 		return fmt.Errorf("%w; %w", failure, harmful)

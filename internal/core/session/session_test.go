@@ -23,10 +23,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// row is a row of the table of settings in docs/operating.md: a setting with a value, and whether it is named.
+// row is a row of the table of settings in docs/operating.md: a setting with a value, and whether it
+// is named.
 var row = regexp.MustCompile("(?m)^\\| `([a-z_]+) = ([^`]+)` \\|.*\\| (no effect|named) \\|$")
 
-// settings are those of the document.
+// settings returns the rows of that table.
 func settings(t *testing.T) [][]string {
 	text, err := os.ReadFile("../../../docs/operating.md")
 	if err != nil {
@@ -47,13 +48,15 @@ func alter(t *testing.T, dsn string, changes ...string) {
 		t.Fatal(err)
 	}
 	query := u.Query()
-	for name, value := range map[string]string{"statement_timeout": "0", "lock_timeout": "0", "jit": "off", "default_transaction_read_only": "off"} {
+	for name, value := range map[string]string{"statement_timeout": "0", "lock_timeout": "0", "jit": "off",
+		"default_transaction_read_only": "off"} {
 		query.Set(name, value)
 	}
 	u.RawQuery = query.Encode()
 	text := ""
 	for _, change := range changes {
-		text += "EXECUTE format('ALTER DATABASE %I " + strings.ReplaceAll(change, "'", "''") + "', current_database());"
+		text += "EXECUTE format('ALTER DATABASE %I " + strings.ReplaceAll(change, "'", "''") +
+			"', current_database());"
 	}
 	cluster.Execute(t, u.String(), "DO $$ BEGIN "+text+" END $$")
 }
@@ -63,14 +66,15 @@ func known(t *testing.T, dsn, name string) bool {
 	return cluster.Query[bool](t, dsn, "SELECT current_setting($1, true) IS NOT NULL", name)
 }
 
-// decide asks for n decisions, all of which must be made.
+// decide asks for n decisions, and fails if one of them is not made.
 func decide(t *testing.T, db pgdb.DB, n int) {
 	t.Helper()
 	store, err := postgres.New(db, postgres.Options{OnError: func(err error) { t.Log(err) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.SlidingWindow, Events: 1000, Window: time.Hour})
+	limiter, err := ratelimit.NewLimiter(store,
+		ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.SlidingWindow, Events: 1000, Window: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +86,8 @@ func decide(t *testing.T, db pgdb.DB, n int) {
 	}
 }
 
-// Each setting of the document has no effect on decisions, or is named with the statement that mends it, over each driver.
+// Each setting of the document has no effect on decisions, or is named with the statement that mends
+// it, over each driver.
 func TestEachSettingOfTheDocument(t *testing.T) {
 	for name, open := range drivers.All {
 		t.Run(name, func(t *testing.T) {
@@ -149,7 +154,8 @@ func plane(t *testing.T, db pgdb.DB, path string) (reports string) {
 	}
 	defer w.Close()
 	for i, path := range []string{"/a", path} {
-		history.Add(w, &history.Record{Time: time.Now(), Key: fmt.Sprint(i), Outcome: history.Limited, Audit: history.Audit{Level: history.AuditDenied}, Path: path, Method: "GET", Host: "example.com"})
+		history.Add(w, &history.Record{Time: time.Now(), Key: fmt.Sprint(i), Outcome: history.Limited,
+			Audit: history.Audit{Level: history.AuditDenied}, Path: path, Method: "GET", Host: "example.com"})
 	}
 	if err := w.Flush(ctx); err != nil {
 		t.Error(err)
@@ -186,7 +192,8 @@ func TestLatin1(t *testing.T) {
 			t.Parallel()
 			admin := cluster.Open(t)
 			latin := cluster.Query[string](t, admin, "SELECT current_database() || '_latin1'")
-			cluster.Execute(t, admin, "CREATE DATABASE "+latin+" TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+			cluster.Execute(t, admin,
+				"CREATE DATABASE "+latin+" TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
 			t.Cleanup(func() { cluster.Execute(t, admin, "DROP DATABASE "+latin+" WITH (FORCE)") })
 			dsn := strings.Replace(admin, strings.TrimSuffix(latin, "_latin1"), latin, 1)
 			db := open(t, dsn)
@@ -201,7 +208,9 @@ func TestLatin1(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Hour})
+			limiter, err := ratelimit.NewLimiter(
+				store, ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 2,
+					Window: time.Hour})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -209,7 +218,8 @@ func TestLatin1(t *testing.T) {
 			if d, err := limiter.Take(context.Background(), "caf\u00e9", 1); err != nil || d.Remaining != 1 {
 				t.Errorf("%v, %v", d, err)
 			}
-			if _, err := limiter.Take(context.Background(), "\U0001F600", 1); err == nil || !strings.Contains(err.Error(), sqlstate.EncodingHint) {
+			if _, err := limiter.Take(context.Background(), "\U0001F600", 1); err == nil ||
+				!strings.Contains(err.Error(), sqlstate.EncodingHint) {
 				t.Errorf("of a key: %v", err)
 			}
 		})

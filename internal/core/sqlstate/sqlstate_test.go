@@ -4,8 +4,10 @@ import "testing"
 
 func TestWhatEachCodeMeans(t *testing.T) {
 	all := []string{
-		ProtocolViolation, FeatureNotSupported, InvalidByteSequence, ReadOnlyTransaction, InvalidStatementName, InvalidAuthorization,
-		SerializationFailure, DeadlockDetected, UndefinedColumn, UndefinedTable, DuplicateStatement, LockNotAvailable,
+		ProtocolViolation, FeatureNotSupported, InvalidByteSequence, ReadOnlyTransaction,
+		InvalidStatementName, InvalidAuthorization,
+		SerializationFailure, DeadlockDetected, UndefinedColumn, UndefinedTable, DuplicateStatement,
+		LockNotAvailable,
 		AdminShutdown, CrashShutdown, CannotConnectNow, DatabaseDropped, IdleSessionTimeout, "", "2", "XX000",
 	}
 	for _, c := range []struct {
@@ -17,11 +19,19 @@ func TestWhatEachCodeMeans(t *testing.T) {
 		{"IsMissingTable", IsMissingTable, "42703 42P01 "},
 		{"IsAboutEntry", IsAboutEntry, "22021 55P03 "},
 		{"IsLostStatement", IsLostStatement, "26000 42P05 "},
-		{"IsLostByPooler", func(code string) bool { return IsLostByPooler(code, "prepared statement did not exist") }, "08P01 "},
-		{"IsLostByPooler otherwise", func(code string) bool { return IsLostByPooler(code, "server conn crashed?") }, ""},
-		{"IsStalePlan by routine", func(code string) bool { return IsStalePlan(code, "RevalidateCachedQuery", "in another language") }, "0A000 "},
-		{"IsStalePlan by message", func(code string) bool { return IsStalePlan(code, "", "cached plan must not change result type") }, "0A000 "},
-		{"IsStalePlan otherwise", func(code string) bool { return IsStalePlan(code, "", "COPY is not supported") }, ""},
+		{"IsLostByPooler",
+			func(code string) bool { return IsLostByPooler(code, "prepared statement did not exist") },
+			"08P01 "},
+		{"IsLostByPooler otherwise",
+			func(code string) bool { return IsLostByPooler(code, "server conn crashed?") }, ""},
+		{"IsStalePlan by routine",
+			func(code string) bool { return IsStalePlan(code, "RevalidateCachedQuery", "in another language") },
+			"0A000 "},
+		{"IsStalePlan by message",
+			func(code string) bool { return IsStalePlan(code, "", "cached plan must not change result type") },
+			"0A000 "},
+		{"IsStalePlan otherwise",
+			func(code string) bool { return IsStalePlan(code, "", "COPY is not supported") }, ""},
 		{"EndsSession", EndsSession, "57P01 57P02 57P03 57P04 57P05 "},
 		{"ClosesConnection", ClosesConnection, "25006 57P01 57P02 57P03 57P04 57P05 "},
 	} {
