@@ -1,25 +1,29 @@
-// Package archive copies closed days of the audit log to Parquet files, and drops days whose rows are in files.
+// Package archive copies closed days of the audit log to Parquet files, and optionally drops them.
 //
-// A day in UTC becomes one file, such as audit/2026/08/2026-08-01.parquet, with the columns of the table. Rows that
-// come later become 2026-08-01-2.parquet, and so on. No file is replaced or deleted.
+// Run archives the partitions of the audit log that ended before a time, each in one transaction, to a
+// Destination: a folder or a bucket of S3. It returns a Day with a Result for each partition.
 //
-// A partition is archived in one transaction. It reads the rows in the order of their place in the table, leaves
-// out those that the files of the day have, and writes the others to a temporary file. It reads them again, compares
-// each value with the file, and stores the file under the next free name. With Drop it then drops the table and
-// commits. So a row is in one file, and a process may end at any moment:
+// A day in UTC becomes one file, such as audit/2026/08/2026-08-01.parquet, with the columns of the
+// table. Rows that come later become 2026-08-01-2.parquet, and so on. No file is replaced or deleted.
 //
-//   - before the file is stored, nothing has changed but for a temporary file, which the next run overwrites.
-//   - after that, the table is still whole. The next run finds its rows in the file and writes none of them again.
-//   - the drop and its commit are one step of the database.
+// Run reads the rows of a partition in their physical order, skips those that the files of the day
+// have, and writes the others to a temporary file. It reads them again, compares each value with the
+// file, and stores the file under the next free name. With Options.Drop it then drops the table and
+// commits. Each row is therefore in one file, wherever the process ends:
 //
-// With Drop, the table is locked against writers from the first read to the drop, so no row comes in between. Those
-// who would write to that day wait, and make a partition of it afterwards. A day is never detached: it stays
-// in rate_limit_audit until the transaction that compared it drops it. Without Drop, the snapshot of the
-// transaction keeps both reads the same, and writers go on. Tables that an interrupted upkeep detached are found by
-// their names and archived alike.
+//   - Before the file is stored, only a temporary file exists, which the next run overwrites.
+//   - After that, the table is still whole. The next run finds its rows in the file and does not write
+//     them again.
+//   - The drop and its commit are one step of the database.
 //
-// The files: archive.go is a run, day.go one partition, parquet.go the rows and their files, destination.go a folder,
-// and s3.go a bucket, which the build tag nos3 leaves out (s3_left_out.go).
+// With Drop, the table is locked against writers from the first read to the drop, so that no row is
+// added in between. A writer for that day waits, and then creates a new partition. A day is never
+// detached: it stays in rate_limit_audit until the transaction that compared it drops it. Without Drop,
+// both reads have the snapshot of the transaction, and writers go on. Run also archives tables that an
+// interrupted upkeep detached; it finds them by their names.
+//
+// The files: archive.go is a run, day.go one partition, parquet.go the rows and their files,
+// destination.go a folder, and s3.go a bucket, which the build tag nos3 leaves out (s3_left_out.go).
 package archive
 
 import (
@@ -34,25 +38,26 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Options say what Run does.
+// Options configure Run.
 type Options struct {
-	// Before is the time at or before which a day must have ended to be archived. It must be in the past.
+	// Before selects the days to archive: those that ended at or before it. It must be in the past.
 	Before time.Time
-	// To is where the files go.
+	// To is the destination of the files.
 	To Destination
-	// Drop drops each day whose rows are in files. The retention of the audit log must have ended for all of them.
+	// Drop drops each day after all its rows are in files. The retention of the audit log must have
+	// ended for all these days.
 	Drop bool
-	// Now is the present time. The zero time is that of the server.
+	// Now is the present. The zero time means the server's.
 	Now time.Time
-	// Patience is how long a statement waits for a lock of another session. Default: 5 s.
+	// Patience bounds the time that a statement waits for a lock of another session. 0 means 5 s.
 	Patience time.Duration
-	// Done is called after each partition, also after one that was not archived. It may be nil.
+	// Done, if not nil, is called after each partition, whatever its Result.
 	Done func(Day)
-	// Warn is called if upkeep may delete days before a failed run is repaired. It may be nil.
+	// Warn, if not nil, is called if upkeep may delete days before a failed run is repaired.
 	Warn func(error)
 }
 
-// Result is what became of a partition.
+// Result says what happened to a partition.
 type Result string
 
 // The results.
@@ -63,7 +68,7 @@ const (
 	Skipped   Result = "skipped"   // see Problem
 )
 
-// Day is a partition that Run looked at.
+// Day describes a partition that Run handled.
 type Day struct {
 	Day       string  `json:"day"` // such as 2026-08-01, in UTC
 	Partition string  `json:"partition"`
@@ -76,7 +81,7 @@ type Day struct {
 	Problem   string  `json:"problem,omitempty"`
 }
 
-// margin is the time to repair a run that failed, before upkeep deletes the days that it left.
+// margin is the time to repair a failed run before upkeep deletes the days that it left.
 const margin = 7 * 24 * time.Hour
 
 const defaultPatience = 5 * time.Second
@@ -87,23 +92,28 @@ const lockKey int64 = -5131800380699130006
 // ErrRunning is the error of a run while another one works on the same database.
 var ErrRunning = errors.New("another archive of this database is running: wait until it ends")
 
-// Run archives the days that ended before o.Before, and returns what it did, also with an error. A problem with one
-// partition does not keep it from the others. The connection must not be shared, nor lead to a pooler that gives
-// each transaction another session.
+// Run archives the days that ended at or before o.Before. It returns what it did, even with an error. A
+// problem with one partition does not stop the others. The connection must not be shared, or lead to a
+// pooler that gives each transaction another session.
 func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if o.Patience <= 0 {
 		o.Patience = defaultPatience
 	}
-	// Rows come in the order of the table only from a scan that begins at its first page, in one process.
-	for _, setting := range []string{fmt.Sprintf("lock_timeout = %d", max(1, o.Patience.Milliseconds())), "statement_timeout = 0",
-		"idle_session_timeout = 0", "idle_in_transaction_session_timeout = 0", "jit = off", "timezone = 'UTC'",
+	// Only a scan that begins at the first page, in one process, returns rows in the order of the
+	// table.
+	for _, setting := range []string{fmt.Sprintf("lock_timeout = %d", max(1, o.Patience.Milliseconds())),
+		"statement_timeout = 0",
+		"idle_session_timeout = 0", "idle_in_transaction_session_timeout = 0", "jit = off",
+		"timezone = 'UTC'",
 		"synchronize_seqscans = off", "max_parallel_workers_per_gather = 0"} {
 		if _, err := conn.Exec(ctx, "SET "+setting); err != nil {
 			return nil, err
 		}
 	}
-	// The server notices that this process was killed, and frees the lock. Servers on some systems cannot do that.
-	if _, err := conn.Exec(ctx, "SET client_connection_check_interval = '1s'"); err != nil && ctx.Err() != nil {
+	// If this process is killed, the server then frees the lock. Servers on some systems do not support
+	// this.
+	if _, err := conn.Exec(ctx, "SET client_connection_check_interval = '1s'"); err != nil &&
+		ctx.Err() != nil {
 		return nil, err
 	}
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", lockKey); code(err) == "55P03" {
@@ -114,7 +124,8 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_, _ = conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", lockKey) // the end of the session does that too
+		// the end of the session does that too
+		_, _ = conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", lockKey)
 	}()
 	if o.Now.IsZero() {
 		if err := conn.QueryRow(ctx, "SELECT now()").Scan(&o.Now); err != nil {
@@ -128,7 +139,8 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) ([]Day, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(checkOwner(ctx, conn), checkRetention(ctx, conn, o), o.To.prepare(ctx)); err != nil {
+	if err := errors.Join(checkOwner(ctx, conn), checkRetention(ctx, conn, o),
+		o.To.prepare(ctx)); err != nil {
 		return nil, err
 	}
 	var days []Day
@@ -165,43 +177,53 @@ func beforeError(before time.Time, want string) error {
 	return &ratelimit.FieldError{Field: "--before", Value: before.UTC().Format(time.RFC3339), Want: want}
 }
 
-// checkOwner returns an error if the role does not own the audit log: partitions have the privileges of the owner.
+// checkOwner returns an error if the role does not own the audit log: partitions have the privileges of
+// its owner.
 func checkOwner(ctx context.Context, conn *pgx.Conn) error {
 	var role, owner string
 	err := conn.QueryRow(ctx, "SELECT current_user, relowner::regrole::text FROM pg_class "+
-		"WHERE oid = to_regclass('rate_limit_audit') AND NOT pg_has_role(relowner, 'USAGE')").Scan(&role, &owner)
+		"WHERE oid = to_regclass('rate_limit_audit') AND NOT pg_has_role(relowner, "+
+		"'USAGE')").Scan(&role, &owner)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
 	if err == nil {
-		err = fmt.Errorf("the role %q may not archive: use the role that owns the tables, %s, or make the role a member of it: GRANT %s TO %s",
+		err = fmt.Errorf("the role %q may not archive: use the role that owns the tables, %s, or make the "+
+			"role a member of it: GRANT %s TO %s",
 			role, owner, owner, pgx.Identifier{role}.Sanitize())
 	}
 	return err
 }
 
-// checkRetention refuses to drop what the retention keeps. Without Drop, it warns if upkeep may delete days that a
-// failed run left.
+// checkRetention returns an error if o.Drop would drop days within the retention. Without Drop, it
+// warns if upkeep may delete days that a failed run left.
 func checkRetention(ctx context.Context, conn *pgx.Conn, o Options) error {
 	var kept time.Time
-	err := conn.QueryRow(ctx, "SELECT $1::timestamptz - least(keep, interval '1000 years') FROM rate_limit_retention WHERE what = 'audit'", o.Now).Scan(&kept)
+	err := conn.QueryRow(ctx, "SELECT $1::timestamptz - least(keep, interval '1000 years') FROM "+
+		"rate_limit_retention WHERE what = 'audit'", o.Now).Scan(&kept)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
 		return err
 	case o.Drop && o.Before.After(kept):
-		return beforeError(o.Before, fmt.Sprintf("%s or earlier with --drop: the retention of the audit log (rate_limit_retention) keeps "+
-			"later days in the database. Leave out --drop, or shorten the retention", kept.UTC().Format(time.RFC3339)))
+		return beforeError(o.Before,
+			fmt.Sprintf("%s or earlier with --drop: the retention of the audit log "+
+				"(rate_limit_retention) keeps "+
+				"later days in the database. Leave out --drop, or shorten the retention",
+				kept.UTC().Format(time.RFC3339)))
 	case !o.Drop && o.Warn != nil && o.Before.Sub(kept) < margin:
-		o.Warn(beforeError(o.Before, fmt.Sprintf("%s or later. Upkeep deletes days of the audit log after their retention (rate_limit_retention), "+
-			"archived or not, and a week must be left to repair an archive that fails. Archive younger days, or lengthen the retention",
-			kept.Add(margin).UTC().Format(time.RFC3339))))
+		o.Warn(beforeError(o.Before,
+			fmt.Sprintf("%s or later. Upkeep deletes days of the audit log after their retention "+
+				"(rate_limit_retention), "+
+				"archived or not, and a week must be left to repair an archive that fails. Archive younger "+
+				"days, or lengthen the retention",
+				kept.Add(margin).UTC().Format(time.RFC3339))))
 	}
 	return nil
 }
 
-// problem is a reason why a partition was not archived. Others may be.
+// problem is the reason why one partition was not archived. Others may still be.
 type problem struct{ text string }
 
 func (p *problem) Error() string { return p.text }

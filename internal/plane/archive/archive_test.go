@@ -19,7 +19,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// resultsOf are what became of the partitions.
+// resultsOf returns the results of the partitions.
 func resultsOf(days []archive.Day) []archive.Result {
 	var all []archive.Result
 	for _, d := range days {
@@ -72,12 +72,14 @@ func TestDroppedDaysAreInFiles(t *testing.T) {
 	if got := inFiles(t, dir); got != want {
 		t.Errorf("the files have %+v, want %+v as the database had", got, want)
 	}
-	if n := number(t, conn, "SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'"); n != 2 {
+	if n := number(t, conn,
+		"SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'"); n != 2 {
 		t.Errorf("%d partitions are left, want the 2 of later days", n)
 	}
 	o = options(t, dir, 5)
 	o.Drop = true
-	if got := resultsOf(run(t, conn, o)); !slices.Equal(got, []archive.Result{archive.Archived, archive.Empty}) {
+	if got := resultsOf(run(t, conn, o)); !slices.Equal(got,
+		[]archive.Result{archive.Archived, archive.Empty}) {
 		t.Errorf("the later days: %q, want one archived and one empty", got)
 	}
 	if got := len(files(t, dir)); got != 4 {
@@ -97,7 +99,8 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 	want := inDatabase(t, conn, "rate_limit_audit")
 	o := options(t, dir, 1)
 	o.Drop = true
-	if days := run(t, conn, o); days[0].Result != archive.Archived || days[0].Rows != 1007 || !days[0].Dropped {
+	if days := run(t, conn, o); days[0].Result != archive.Archived || days[0].Rows != 1007 ||
+		!days[0].Dropped {
 		t.Errorf("%+v, want a second file, and 1007 rows dropped", days)
 	}
 	if got := inFiles(t, dir); got != want {
@@ -106,8 +109,10 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 	// The partition was dropped. A writer makes a new one, and then two at once.
 	for _, name := range []string{"late", "later"} {
 		makePartition(t, conn, day(0))
-		execute(t, conn, "INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) VALUES ($1, 1, 1, 'limited', $2, 'late')", day(0).Add(time.Hour), name)
-		want.add((&auditRow{Time: day(0).Add(time.Hour), Cost: 1, Count: 1, DurationUS: 1, Weight: 1, Decision: "limited", Prefix: name, Node: "late"}).text())
+		execute(t, conn, "INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) "+
+			"VALUES ($1, 1, 1, 'limited', $2, 'late')", day(0).Add(time.Hour), name)
+		want.add((&auditRow{Time: day(0).Add(time.Hour), Cost: 1, Count: 1, DurationUS: 1, Weight: 1,
+			Decision: "limited", Prefix: name, Node: "late"}).text())
 		if name == "late" {
 			execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
 		}
@@ -122,7 +127,8 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 			t.Errorf("the files have %+v, want %+v", got, want)
 		}
 	}
-	names := []string{"audit/2026/08/2026-08-01-2.parquet", "audit/2026/08/2026-08-01-3.parquet", "audit/2026/08/2026-08-01-4.parquet", "audit/2026/08/2026-08-01.parquet"}
+	names := []string{"audit/2026/08/2026-08-01-2.parquet", "audit/2026/08/2026-08-01-3.parquet",
+		"audit/2026/08/2026-08-01-4.parquet", "audit/2026/08/2026-08-01.parquet"}
 	if got := files(t, dir); !slices.Equal(got, names) {
 		t.Errorf("the files are %q, want %q", got, names)
 	}
@@ -142,10 +148,12 @@ func TestATransactionThatReadsKeepsItsDay(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "1 of 3") {
 		t.Errorf("%v, want that 1 of 3 partitions could not be archived", err)
 	}
-	if got := resultsOf(days); !slices.Equal(got, []archive.Result{archive.Archived, archive.Archived, archive.Archived}) {
+	if got := resultsOf(days); !slices.Equal(got,
+		[]archive.Result{archive.Archived, archive.Archived, archive.Archived}) {
 		t.Errorf("%q, want all days archived", got)
 	}
-	if len(days) == 3 && (!strings.Contains(days[1].Problem, partitionName(day(1))) || days[1].Dropped || !days[0].Dropped || !days[2].Dropped) {
+	if len(days) == 3 && (!strings.Contains(days[1].Problem, partitionName(day(1))) || days[1].Dropped ||
+		!days[0].Dropped || !days[2].Dropped) {
 		t.Errorf("the problem is %q, want %s named", days[1].Problem, partitionName(day(1)))
 	}
 	execute(t, reader, "COMMIT")
@@ -170,8 +178,10 @@ func TestTwoRunsAtOnce(t *testing.T) {
 		_, err := archive.Run(context.WithoutCancel(t.Context()), conn, slow)
 		first <- err
 	}()
-	const locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-	await.Within(t, time.Minute, "the first run has its lock", func() bool { return number(t, second, locks) > 0 })
+	const locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = " +
+		"(SELECT oid FROM pg_database WHERE datname = current_database())"
+	await.Within(t, time.Minute, "the first run has its lock",
+		func() bool { return number(t, second, locks) > 0 })
 	o := options(t, dir, 1)
 	o.Patience = 50 * time.Millisecond
 	if _, err := archive.Run(t.Context(), second, o); !errors.Is(err, archive.ErrRunning) {
@@ -251,7 +261,8 @@ func TestTheRetentionIsNotDropped(t *testing.T) {
 	o := options(t, dir, 1)
 	o.Drop = true
 	execute(t, conn, "UPDATE rate_limit_retention SET keep = '90 days' WHERE what = 'audit'")
-	if days, err := archive.Run(t.Context(), conn, o); err == nil || len(days) > 0 || !strings.Contains(err.Error(), "rate_limit_retention") || !strings.Contains(err.Error(), "--before") {
+	if days, err := archive.Run(t.Context(), conn, o); err == nil || len(days) > 0 ||
+		!strings.Contains(err.Error(), "rate_limit_retention") || !strings.Contains(err.Error(), "--before") {
 		t.Errorf("%+v, %v, want an error of --before that names the retention", days, err)
 	}
 	if n := number(t, conn, "SELECT count(*) FROM rate_limit_audit"); n != 10 || len(files(t, dir)) > 0 {
@@ -259,18 +270,22 @@ func TestTheRetentionIsNotDropped(t *testing.T) {
 	}
 }
 
-// A newer version, or an administrator, adds a column. The file has it too, and a file from before it does not change.
+// A newer version, or an administrator, adds a column. The file has it too, and a file from before it
+// does not change.
 func TestAColumnThatIsAddedIsArchived(t *testing.T) {
 	_, conn := open(t)
 	makeDays(t, conn, 2, 1000)
 	dir := t.TempDir()
 	run(t, conn, options(t, dir, 1))
 	want := inDatabase(t, conn, "rate_limit_audit")
-	execute(t, conn, "ALTER TABLE rate_limit_audit ADD COLUMN number bigint, ADD COLUMN colour varchar(9), ADD COLUMN price numeric")
-	execute(t, conn, "UPDATE rate_limit_audit SET number = cost * 7, colour = 'red', price = 1.50 WHERE time >= $1", day(1))
+	execute(t, conn, "ALTER TABLE rate_limit_audit ADD COLUMN number bigint, ADD COLUMN colour varchar(9), "+
+		"ADD COLUMN price numeric")
+	execute(t, conn, "UPDATE rate_limit_audit SET number = cost * 7, colour = 'red', price = 1.50 WHERE "+
+		"time >= $1", day(1))
 	o := options(t, dir, 2)
 	o.Drop = true
-	if got := resultsOf(run(t, conn, o)); !slices.Equal(got, []archive.Result{archive.Unchanged, archive.Archived}) {
+	if got := resultsOf(run(t, conn, o)); !slices.Equal(got,
+		[]archive.Result{archive.Unchanged, archive.Archived}) {
 		t.Errorf("%q, want the first day unchanged", got)
 	}
 	if got := inFiles(t, dir); got != want {
@@ -283,13 +298,17 @@ func TestAColumnThatIsAddedIsArchived(t *testing.T) {
 		Price  *string `parquet:"price,optional"`
 	}
 	for n := range 2 {
-		rows, err := parquet.ReadFile[added](filepath.Join(dir, "audit/2026/08", day(n).Format(time.DateOnly)+".parquet"))
+		rows, err := parquet.ReadFile[added](
+			filepath.Join(dir, "audit/2026/08", day(n).Format(time.DateOnly)+".parquet"))
 		if err != nil || len(rows) != 1000 {
 			t.Fatalf("%d rows, %v, want 1000", len(rows), err)
 		}
 		for _, r := range rows {
-			if n == 0 && (r.Number != nil || r.Colour != nil || r.Price != nil) || n == 1 && (whole(r.Number) != fmt.Sprint(r.Cost*7) || str(r.Colour) != `"red"` || str(r.Price) != `"1.50"`) {
-				t.Fatalf("day %d has %s, %s, %s, want NULL before and the values since", n, whole(r.Number), str(r.Colour), str(r.Price))
+			if n == 0 && (r.Number != nil || r.Colour != nil || r.Price != nil) ||
+				n == 1 && (whole(r.Number) != fmt.Sprint(r.Cost*7) || str(r.Colour) != `"red"` ||
+					str(r.Price) != `"1.50"`) {
+				t.Fatalf("day %d has %s, %s, %s, want NULL before and the values since", n, whole(r.Number),
+					str(r.Colour), str(r.Price))
 			}
 		}
 	}
@@ -316,7 +335,8 @@ func TestATableThatAViewNeedsIsNotDropped(t *testing.T) {
 	o := options(t, t.TempDir(), 2)
 	o.Drop = true
 	days, err := archive.Run(t.Context(), conn, o)
-	if err == nil || len(days) != 2 || days[0].Dropped || !strings.Contains(days[0].Problem, "depend") || !days[1].Dropped {
+	if err == nil || len(days) != 2 || days[0].Dropped || !strings.Contains(days[0].Problem, "depend") ||
+		!days[1].Dropped {
 		t.Errorf("%v: %+v, want only the second day dropped", err, days)
 	}
 }
@@ -330,14 +350,16 @@ func TestRetentionShouldLeaveAWeek(t *testing.T) {
 		keep  string
 		wrong bool
 	}{{"51 days", true}, {"52 days", true}, {"81 days", true}, {"82 days", false}, {"7 years", false}} {
-		execute(t, conn, "UPDATE rate_limit_retention SET keep = $1::text::interval WHERE what = 'audit'", c.keep)
+		execute(t, conn, "UPDATE rate_limit_retention SET keep = $1::text::interval WHERE what = 'audit'",
+			c.keep)
 		o := options(t, t.TempDir(), 1)
 		o.Now = day(1).AddDate(0, 0, 75)
 		var warning error
 		o.Warn = func(err error) { warning = err }
 		days, err := archive.Run(t.Context(), conn, o)
 		if err != nil || (warning != nil) != c.wrong || len(days) != 1 || days[0].Result != archive.Archived {
-			t.Errorf("kept for %s: %+v, %v, %v, want the day archived, and a warning: %v", c.keep, days, err, warning, c.wrong)
+			t.Errorf("kept for %s: %+v, %v, %v, want the day archived, and a warning: %v", c.keep, days, err,
+				warning, c.wrong)
 		}
 		if warning != nil && !strings.Contains(warning.Error(), "rate_limit_retention") {
 			t.Errorf("the warning is %q, want what to do", warning)
@@ -381,7 +403,8 @@ func TestThereMustBeAnAuditLogAndATimeInThePast(t *testing.T) {
 		t.Errorf("a time to come: %v, want an error of --before", err)
 	}
 	execute(t, conn, "DROP TABLE rate_limit_audit CASCADE")
-	if _, err := archive.Run(t.Context(), cluster.Connect(t, dsn), options(t, t.TempDir(), 1)); err == nil || !strings.Contains(err.Error(), "migrate") {
+	if _, err := archive.Run(t.Context(), cluster.Connect(t, dsn), options(t, t.TempDir(), 1)); err == nil ||
+		!strings.Contains(err.Error(), "migrate") {
 		t.Errorf("without the table: %v, want that it must be made", err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// partition is a table with rows of a day, which is a partition of rate_limit_audit or was one.
+// partition is a table with the rows of a day, which is or was a partition of rate_limit_audit.
 type partition struct {
 	oid   uint32
 	name  string
@@ -25,12 +25,14 @@ type partition struct {
 	day   time.Time
 }
 
-// partitions returns those of the audit log, the oldest first.
+// partitions returns the partitions of the audit log, oldest first.
 func partitions(ctx context.Context, conn *pgx.Conn) ([]partition, error) {
-	rows, err := conn.Query(ctx, `SELECT c.oid, c.relname::text, format('%I.%I', c.relnamespace::regnamespace::text, c.relname),
+	rows, err := conn.Query(ctx, `SELECT c.oid, c.relname::text,
+		format('%I.%I', c.relnamespace::regnamespace::text, c.relname),
 	to_date(substring(c.relname FROM 18 FOR 8), 'YYYYMMDD')
 FROM pg_class parent JOIN pg_class c ON c.relnamespace = parent.relnamespace AND c.relowner = parent.relowner
-WHERE parent.oid = 'rate_limit_audit'::regclass AND c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
+WHERE parent.oid = 'rate_limit_audit'::regclass AND c.relkind = 'r'
+	AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
 ORDER BY c.relname`)
 	if err == nil {
 		var all []partition
@@ -47,7 +49,7 @@ ORDER BY c.relname`)
 	return nil, err
 }
 
-// archiveDay archives a partition in one transaction, and writes what it did to day.
+// archiveDay archives a partition in one transaction, and records the result in day.
 func archiveDay(ctx context.Context, conn *pgx.Conn, o Options, p partition, day *Day) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
@@ -62,7 +64,8 @@ func archiveDay(ctx context.Context, conn *pgx.Conn, o Options, p partition, day
 	same := false
 	if err == nil {
 		// Another process may have dropped it and made one with the same name.
-		err = tx.QueryRow(ctx, "SELECT coalesce(to_regclass($1)::oid = $2::oid, false)", p.table, p.oid).Scan(&same)
+		err = tx.QueryRow(ctx, "SELECT coalesce(to_regclass($1)::oid = $2::oid, false)", p.table,
+			p.oid).Scan(&same)
 	}
 	switch {
 	case code(err) == "55P03":
@@ -95,7 +98,8 @@ func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) err
 	if err != nil {
 		return err
 	}
-	// Only the numbers of rows are compared where nothing is dropped: all days of the database are read each time.
+	// Only the numbers of rows are compared where nothing is dropped: all days of the database are
+	// read each time.
 	inFiles, last := int64(0), ""
 	for _, name := range files {
 		n, err := useFile(ctx, o.To, name, func(*parquet.File) error { return nil })
@@ -110,7 +114,8 @@ func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) err
 	}
 	known := map[digest]int{}
 	for _, name := range files {
-		if _, err := useFile(ctx, o.To, name, func(f *parquet.File) error { return addDigests(f, known) }); err != nil {
+		if _, err := useFile(ctx, o.To, name,
+			func(f *parquet.File) error { return addDigests(f, known) }); err != nil {
 			return err
 		}
 	}
@@ -151,7 +156,7 @@ func store(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) err
 	return nil
 }
 
-// useFile opens a file of the destination for a function, and returns how many rows it has.
+// useFile calls do with an open file of the destination, and returns the number of its rows.
 func useFile(ctx context.Context, to Destination, name string, do func(*parquet.File) error) (int64, error) {
 	s, err := to.open(ctx, name)
 	if err != nil {
@@ -168,13 +173,14 @@ func useFile(ctx context.Context, to Destination, name string, do func(*parquet.
 	return f.NumRows(), nil
 }
 
-// dropWait is how long others wait for the lock on the audit log, at a time.
+// dropWait bounds the time that others wait for the lock on the audit log in one attempt to drop.
 const dropWait = 100 * time.Millisecond
 
-// drop drops the table and commits. It tries again for as long as it may wait, since a reader of the audit log may
-// keep it from its lock.
+// drop drops the table and commits. It retries for up to o.Patience, because a reader of the audit log
+// may hold a lock.
 func drop(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) error {
-	if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", dropWait.Milliseconds())); err != nil {
+	if _, err := tx.Exec(ctx,
+		fmt.Sprintf("SET LOCAL lock_timeout = %d", dropWait.Milliseconds())); err != nil {
 		return err
 	}
 	for end := time.Now().Add(o.Patience); ; {
@@ -192,7 +198,8 @@ func drop(ctx context.Context, tx pgx.Tx, o Options, p partition, day *Day) erro
 			return errors.Join(err, rolled)
 		}
 		if time.Now().After(end) {
-			return &problem{p.name + " is not dropped, since a transaction uses it or the audit log: the next run tries again"}
+			return &problem{p.name + " is not dropped, since a transaction uses it or the audit log: the " +
+				"next run tries again"}
 		}
 		select {
 		case <-ctx.Done():
@@ -209,7 +216,7 @@ func dayName(day time.Time) string { return day.Format(time.DateOnly) }
 
 const extension = ".parquet"
 
-// fileOf returns the name of the nth file of a day, from 1.
+// fileOf returns the name of the n-th file of a day, counted from 1.
 func fileOf(day time.Time, n int) string {
 	number := ""
 	if n > 1 {
@@ -218,7 +225,7 @@ func fileOf(day time.Time, n int) string {
 	return path.Join("audit", day.Format("2006/01"), dayName(day)+number+extension)
 }
 
-// filesOf returns the files of a day, and the first number that is free.
+// filesOf returns the files of a day, and the first free number.
 func filesOf(ctx context.Context, to Destination, day time.Time) (names []string, free int, err error) {
 	stem := strings.TrimSuffix(fileOf(day, 1), extension)
 	all, err := to.list(ctx, stem)

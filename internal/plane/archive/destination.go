@@ -15,21 +15,22 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Destination is where files are: a folder or a bucket of S3. Names of files are relative to it and have slashes.
+// Destination stores files in a folder or a bucket of S3. The names of files are relative to it, with
+// slashes.
 type Destination interface {
-	// prepare checks that the destination is there.
+	// prepare returns an error if the destination does not exist.
 	prepare(ctx context.Context) error
 	// list returns the names that begin with prefix.
 	list(ctx context.Context, prefix string) ([]string, error)
 	// open opens a file.
 	open(ctx context.Context, name string) (source, error)
-	// temporary makes the file that is to get a name.
+	// temporary creates the file that store will rename.
 	temporary(name string) (*os.File, error)
-	// store gives the temporary file its name, as a whole. A file of that name is an error.
+	// store gives the temporary file its name, atomically. It fails if a file has that name.
 	store(ctx context.Context, f *os.File, size int64, name string) error
 }
 
-// source is a file that can be read.
+// source is an open file.
 type source interface {
 	io.ReaderAt
 	io.Closer
@@ -38,8 +39,9 @@ type source interface {
 
 const scheme = "s3://"
 
-// NewDestination returns the destination that a text names: s3://bucket/prefix, or a folder. A folder must exist: a
-// file system that is not mounted should not fill the disk below. No error contains credentials.
+// NewDestination returns the destination s3://bucket/prefix, or else the folder to. A folder must
+// exist, so that a file system that is not mounted does not fill the disk below. No error contains
+// credentials.
 func NewDestination(to string) (Destination, error) {
 	switch {
 	case strings.HasPrefix(to, scheme):
@@ -54,7 +56,7 @@ func NewDestination(to string) (Destination, error) {
 	return directory(root), directory(root).prepare(context.Background())
 }
 
-// directory is a folder as a destination.
+// directory is a Destination in a folder.
 type directory string
 
 func (d directory) path(name string) string {
@@ -63,7 +65,8 @@ func (d directory) path(name string) string {
 
 func (d directory) prepare(context.Context) error {
 	if info, err := os.Stat(string(d)); err != nil || !info.IsDir() {
-		return &ratelimit.FieldError{Field: "--to", Value: string(d), Want: "s3://BUCKET/PREFIX or a folder that exists"}
+		return &ratelimit.FieldError{Field: "--to", Value: string(d),
+			Want: "s3://BUCKET/PREFIX or a folder that exists"}
 	}
 	return nil
 }
@@ -82,7 +85,7 @@ func (d directory) list(_ context.Context, prefix string) ([]string, error) {
 	return names, err
 }
 
-// file is a file of this machine as a source.
+// file is a source on this machine.
 type file struct {
 	*os.File
 	size int64
@@ -117,7 +120,8 @@ func (d directory) store(_ context.Context, f *os.File, _ int64, name string) er
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), d.path(name)); err != nil || runtime.GOOS == "windows" { // which cannot sync a folder
+	// which cannot sync a folder
+	if err := os.Rename(f.Name(), d.path(name)); err != nil || runtime.GOOS == "windows" {
 		return err
 	}
 	// Each folder may be new, and is an entry of the one above.

@@ -55,8 +55,10 @@ func TestDestinationsThatAreNotUsable(t *testing.T) {
 				t.Setenv(name, value)
 			}
 			_, err := archive.NewDestination(c.to)
-			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("%q with %v: %v, want an error with %q and without a secret", c.to, c.env, err, c.want)
+			if err == nil || !strings.Contains(err.Error(), c.want) ||
+				strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%q with %v: %v, want an error with %q and without a secret", c.to,
+					c.env, err, c.want)
 			}
 		})
 	}
@@ -67,7 +69,8 @@ func TestAServerForS3ThatDoesNotAnswer(t *testing.T) {
 	cleanEnvironment(t)
 	_, conn := open(t)
 	makeDays(t, conn, 1, 10)
-	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "hunter2", "AWS_ENDPOINT_URL": "http://127.0.0.1:1"} {
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "hunter2",
+		"AWS_ENDPOINT_URL": "http://127.0.0.1:1"} {
 		t.Setenv(name, value)
 	}
 	to, err := archive.NewDestination("s3://bucket/limits")
@@ -75,8 +78,10 @@ func TestAServerForS3ThatDoesNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	days, err := archive.Run(t.Context(), conn, archive.Options{Before: day(1), To: to, Drop: true, Now: today})
-	if err == nil || len(days) > 0 || !strings.Contains(err.Error(), "s3://bucket/limits") || strings.Contains(err.Error(), "hunter2") {
+	days, err := archive.Run(t.Context(), conn,
+		archive.Options{Before: day(1), To: to, Drop: true, Now: today})
+	if err == nil || len(days) > 0 || !strings.Contains(err.Error(), "s3://bucket/limits") ||
+		strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%+v, %v, want an error that names the bucket, and nothing done", days, err)
 	}
 	t.Logf("after %v", time.Since(begin))

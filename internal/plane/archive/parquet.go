@@ -18,16 +18,18 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// readTable calls read for each row of a partition, in the order of their place in the table. read may keep nothing
-// of the row.
-func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column, read func(parquet.Row) error) error {
+// readTable calls read for each row of a partition, in their physical order. read must not keep the
+// row.
+func readTable(ctx context.Context, tx pgx.Tx, p partition, columns []column,
+	read func(parquet.Row) error) error {
 	names := make([]string, len(columns))
 	targets := make([]any, len(columns))
 	for i, c := range columns {
 		names[i], targets[i] = c.sql(), c.kind().target()
 	}
 	// The description of the result lets the server send it in the binary form.
-	result, err := tx.Query(ctx, "SELECT "+strings.Join(names, ", ")+" FROM ONLY "+p.table, pgx.QueryExecModeDescribeExec)
+	result, err := tx.Query(ctx, "SELECT "+strings.Join(names, ", ")+" FROM ONLY "+p.table,
+		pgx.QueryExecModeDescribeExec)
 	if err != nil {
 		return err
 	}
@@ -53,8 +55,9 @@ const (
 	readBytes       = 1 << 20 // that are read at once of a column
 )
 
-// writeFile writes the rows that are new to a file, and returns how many they are. A row of another day is an error.
-func writeFile(ctx context.Context, tx pgx.Tx, to io.Writer, p partition, columns []column, isNew func(digest) bool) (rows int64, err error) {
+// writeFile writes the new rows to a file, and returns their number. It fails on a row of another day.
+func writeFile(ctx context.Context, tx pgx.Tx, to io.Writer, p partition, columns []column,
+	isNew func(digest) bool) (rows int64, err error) {
 	w := parquet.NewGenericWriter[any](to, schemaOf("rate_limit_audit", columns),
 		parquet.Compression(&parquet.Zstd),
 		parquet.MaxRowsPerRowGroup(groupRows),
@@ -67,7 +70,8 @@ func writeFile(ctx context.Context, tx pgx.Tx, to io.Writer, p partition, column
 	err = readTable(ctx, tx, p, columns, func(row parquet.Row) error {
 		t := time.UnixMicro(row[slices.Index(h.names, "time")].Int64()).UTC()
 		if t.Before(p.day) || !t.Before(p.day.Add(dayLength)) {
-			return &problem{fmt.Sprintf("the table has a row of %s: must be of %s only", t.Format(time.RFC3339), dayName(p.day))}
+			return &problem{fmt.Sprintf("the table has a row of %s: must be of %s only",
+				t.Format(time.RFC3339), dayName(p.day))}
 		}
 		if !isNew(h.digest(row)) {
 			return nil
@@ -79,8 +83,9 @@ func writeFile(ctx context.Context, tx pgx.Tx, to io.Writer, p partition, column
 	return rows, errors.Join(err, w.Close())
 }
 
-// compare reads the rows of the partition that are new again, and compares each value with the file.
-func compare(ctx context.Context, tx pgx.Tx, written *os.File, p partition, columns []column, isNew func(digest) bool) error {
+// compare reads the new rows of the partition again, and compares each value with the file.
+func compare(ctx context.Context, tx pgx.Tx, written *os.File, p partition, columns []column,
+	isNew func(digest) bool) error {
 	info, err := written.Stat()
 	if err != nil {
 		return err
@@ -105,7 +110,8 @@ func compare(ctx context.Context, tx pgx.Tx, written *os.File, p partition, colu
 		for i, v := range row {
 			same := i < len(read[0]) && parquet.DeepEqual(v, read[0][i])
 			if !same {
-				return &problem{fmt.Sprintf("row %d has another value in the column %s than the table", rows, h.names[v.Column()])}
+				return &problem{fmt.Sprintf("row %d has another value in the column %s than the table", rows,
+					h.names[v.Column()])}
 			}
 		}
 		return nil
@@ -117,10 +123,11 @@ func compare(ctx context.Context, tx pgx.Tx, written *os.File, p partition, colu
 }
 
 func openFile(r io.ReaderAt, size int64) (*parquet.File, error) {
-	return parquet.OpenFile(r, size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.ReadBufferSize(readBytes))
+	return parquet.OpenFile(r, size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true),
+		parquet.ReadBufferSize(readBytes))
 }
 
-// namesOf are the names of the columns of a file.
+// namesOf returns the names of the columns of a file.
 func namesOf(s *parquet.Schema) []string {
 	var names []string
 	for _, path := range s.Columns() {
@@ -143,16 +150,17 @@ func addDigests(f *parquet.File, known map[digest]int) error {
 	return err
 }
 
-// digest stands for the values of a row. Two rows with one digest are equal.
+// digest identifies the values of a row. Equal digests mean equal rows.
 type digest [16]byte
 
-// hasher makes digests.
+// hasher computes digests.
 type hasher struct {
 	names []string // of the columns
 	value []byte
 }
 
-// digest returns that of a row. NULL is left out, so that a file from before a column was added has the same.
+// digest returns the digest of a row. It leaves NULL out, so that adding a column does not change the
+// digests of older files.
 func (h *hasher) digest(row parquet.Row) digest {
 	h.value = h.value[:0]
 	for _, v := range row {
@@ -175,22 +183,23 @@ type column struct {
 	notNull       bool
 }
 
-// valueKind is how the values of a type of Postgres are in a file.
+// valueKind says how a file represents the values of a type of Postgres.
 type valueKind struct {
 	field  reflect.Type // of a field, for the schema
 	tag    string       // of the field
 	target func() any   // makes what a value of the database is read into
 }
 
-// kinds has the types with a kind of their own. All others are text.
+// kinds holds the types with a representation of their own. All others are text.
 var kinds = map[string]valueKind{
-	"timestamp with time zone": {reflect.TypeFor[time.Time](), "timestamp(microsecond),delta", func() any { return new(pgtype.Timestamptz) }},
-	"date":                     {reflect.TypeFor[int32](), "date", func() any { return new(pgtype.Date) }},
-	"bigint":                   {reflect.TypeFor[int64](), "dict", func() any { return new(pgtype.Int8) }},
-	"integer":                  {reflect.TypeFor[int32](), "dict", func() any { return new(pgtype.Int4) }},
-	"double precision":         {reflect.TypeFor[float64](), "dict", func() any { return new(pgtype.Float8) }},
-	"text[]":                   {reflect.TypeFor[[]*string](), "list", func() any { return new([]*string) }},
-	"bigint[]":                 {reflect.TypeFor[[]*int64](), "list", func() any { return new([]*int64) }},
+	"timestamp with time zone": {reflect.TypeFor[time.Time](), "timestamp(microsecond),delta",
+		func() any { return new(pgtype.Timestamptz) }},
+	"date":             {reflect.TypeFor[int32](), "date", func() any { return new(pgtype.Date) }},
+	"bigint":           {reflect.TypeFor[int64](), "dict", func() any { return new(pgtype.Int8) }},
+	"integer":          {reflect.TypeFor[int32](), "dict", func() any { return new(pgtype.Int4) }},
+	"double precision": {reflect.TypeFor[float64](), "dict", func() any { return new(pgtype.Float8) }},
+	"text[]":           {reflect.TypeFor[[]*string](), "list", func() any { return new([]*string) }},
+	"bigint[]":         {reflect.TypeFor[[]*int64](), "list", func() any { return new([]*int64) }},
 }
 
 var textKind = valueKind{reflect.TypeFor[string](), "dict", func() any { return new(pgtype.Text) }}
@@ -204,7 +213,7 @@ func (c column) kind() valueKind {
 
 func (c column) list() bool { return strings.HasSuffix(c.kind().tag, "list") }
 
-// sql is the value of the column, for SQL.
+// sql returns the SQL expression of the column's value.
 func (c column) sql() string {
 	name := pgx.Identifier{c.name}.Sanitize()
 	_, own := kinds[c.sqlType]
@@ -219,7 +228,8 @@ func (c column) sql() string {
 
 // columnsOf returns the columns of a table in their order.
 func columnsOf(ctx context.Context, tx pgx.Tx, table string) ([]column, error) {
-	rows, err := tx.Query(ctx, `SELECT attname::text, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute
+	rows, err := tx.Query(ctx, `SELECT attname::text, format_type(atttypid, atttypmod), attnotnull
+		FROM pg_attribute
 WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum`, table)
 	if err != nil {
 		return nil, err
@@ -227,13 +237,14 @@ WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped ORDER BY
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c column, err error) {
 		err = row.Scan(&c.name, &c.sqlType, &c.notNull)
 		if err == nil && strings.ContainsAny(c.name, ",\"`\\") {
-			err = &problem{fmt.Sprintf("%s has a column %q: the name must not have a comma, a quotation mark or a backslash", table, c.name)}
+			err = &problem{fmt.Sprintf("%s has a column %q: the name must not have a comma, a quotation "+
+				"mark or a backslash", table, c.name)}
 		}
 		return c, err
 	})
 }
 
-// schemaOf is the schema of a file. A struct keeps the order of the columns.
+// schemaOf returns the schema of a file. A struct keeps the order of the columns.
 func schemaOf(table string, columns []column) *parquet.Schema {
 	fields := make([]reflect.StructField, len(columns))
 	for i, c := range columns {
@@ -247,7 +258,8 @@ func schemaOf(table string, columns []column) *parquet.Schema {
 			tag += ",optional"
 			k.field = reflect.PointerTo(k.field)
 		}
-		fields[i] = reflect.StructField{Name: fmt.Sprintf("F%d", i), Type: k.field, Tag: reflect.StructTag(`parquet:"` + tag + "," + k.tag + `"` + element)}
+		fields[i] = reflect.StructField{Name: fmt.Sprintf("F%d", i), Type: k.field,
+			Tag: reflect.StructTag(`parquet:"` + tag + "," + k.tag + `"` + element)}
 	}
 	return parquet.NewSchema(table, parquet.SchemaOf(reflect.New(reflect.StructOf(fields)).Interface()))
 }
@@ -260,7 +272,7 @@ const (
 	levelElement     = 3
 )
 
-// appendTo appends a value that was read from the database to a row. i is the number of the column.
+// appendTo appends a value from the database to a row. i is the number of the column.
 func (c column) appendTo(row parquet.Row, i int, target any) (parquet.Row, error) {
 	value := parquet.NullValue()
 	switch v := target.(type) {
@@ -306,7 +318,7 @@ func (c column) appendTo(row parquet.Row, i int, target any) (parquet.Row, error
 	return append(row, value.Level(0, level, i)), nil
 }
 
-// appendList appends a list that may be NULL, with elements that may be NULL.
+// appendList appends a list to a row. The list and its elements may be NULL.
 func appendList[T string | int64](row parquet.Row, column int, list []*T) parquet.Row {
 	switch {
 	case list == nil:

@@ -20,7 +20,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// s3 is a bucket as a destination.
+// s3 is a Destination in a bucket.
 type s3 struct {
 	client         *minio.Client
 	bucket, prefix string
@@ -45,14 +45,16 @@ const (
 func newS3(to string) (Destination, error) {
 	bucket, prefix, _ := strings.Cut(strings.TrimPrefix(to, scheme), "/")
 	if bucket == "" || strings.ContainsAny(to, "?#@") {
-		return nil, &ratelimit.FieldError{Field: "--to", Want: "s3://BUCKET/PREFIX, with the credentials in the environment"}
+		return nil, &ratelimit.FieldError{Field: "--to",
+			Want: "s3://BUCKET/PREFIX, with the credentials in the environment"}
 	}
 	endpoint, secure, err := endpoint()
 	if err != nil {
 		return nil, err
 	}
-	creds := credentials.NewChainCredentials([]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{},
-		&credentials.IAM{Client: &http.Client{Timeout: roleTimeout}}})
+	creds := credentials.NewChainCredentials(
+		[]credentials.Provider{&credentials.EnvAWS{}, &credentials.FileAWSCredentials{},
+			&credentials.IAM{Client: &http.Client{Timeout: roleTimeout}}})
 	region, lookup := firstOf("AWS_REGION", "AWS_DEFAULT_REGION"), minio.BucketLookupAuto
 	if endpoint != amazon {
 		lookup = minio.BucketLookupPath
@@ -60,7 +62,8 @@ func newS3(to string) (Destination, error) {
 			region = "us-east-1" // what servers other than Amazon's expect if they have no regions
 		}
 	}
-	client, err := minio.New(endpoint, &minio.Options{Creds: creds, Secure: secure, Region: region, BucketLookup: lookup})
+	client, err := minio.New(endpoint,
+		&minio.Options{Creds: creds, Secure: secure, Region: region, BucketLookup: lookup})
 	if err != nil {
 		return nil, fmt.Errorf("S3: %w", err)
 	}
@@ -70,7 +73,7 @@ func newS3(to string) (Destination, error) {
 // amazon is the default endpoint.
 const amazon = "s3.amazonaws.com"
 
-// endpoint is the host of the server, and whether to use TLS.
+// endpoint returns the host of the server, and whether to use TLS.
 func endpoint() (host string, secure bool, err error) {
 	for _, name := range []string{"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"} {
 		text := os.Getenv(name)
@@ -78,8 +81,10 @@ func endpoint() (host string, secure bool, err error) {
 			continue
 		}
 		u, err := url.Parse(text)
-		if err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Scheme != "http" && u.Scheme != "https" {
-			return "", false, &ratelimit.FieldError{Field: name, Want: "https:// or http:// with a host and, if need be, a port"}
+		if err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
+			u.RawQuery != "" || u.Scheme != "http" && u.Scheme != "https" {
+			return "", false, &ratelimit.FieldError{Field: name,
+				Want: "https:// or http:// with a host and, if need be, a port"}
 		}
 		return u.Host, u.Scheme == "https", nil
 	}
@@ -99,19 +104,20 @@ func (s *s3) String() string { return scheme + path.Join(s.bucket, s.prefix) }
 
 func (s *s3) key(name string) string { return path.Join(s.prefix, name) }
 
-// prepare checks the bucket.
+// prepare implements Destination.
 func (s *s3) prepare(ctx context.Context) error {
 	there, err := s.client.BucketExists(ctx, s.bucket)
 	if err != nil {
 		return fmt.Errorf("%s: %w", s, err)
 	}
 	if !there {
-		return &ratelimit.FieldError{Field: "--to", Value: s.String(), Want: "a bucket that exists, in the region of AWS_REGION"}
+		return &ratelimit.FieldError{Field: "--to", Value: s.String(),
+			Want: "a bucket that exists, in the region of AWS_REGION"}
 	}
 	return nil
 }
 
-// temporary makes a file of this machine, which disappears when the process ends.
+// temporary creates a file on this machine, which disappears when the process ends.
 func (s *s3) temporary(string) (*os.File, error) {
 	f, err := os.CreateTemp("", "pg-ratelimit-archive-*"+extension)
 	if err == nil {
@@ -120,11 +126,12 @@ func (s *s3) temporary(string) (*os.File, error) {
 	return f, err
 }
 
-// store uploads the file. The server compares it with its checksums.
+// store uploads the file. The server verifies its checksums.
 func (s *s3) store(ctx context.Context, f *os.File, size int64, name string) error {
-	_, err := s.client.PutObject(ctx, s.bucket, s.key(name), io.NewSectionReader(f, 0, size), size, minio.PutObjectOptions{
-		ContentType: "application/vnd.apache.parquet", NumThreads: uploadThreads, SendContentMd5: true,
-	})
+	_, err := s.client.PutObject(ctx, s.bucket, s.key(name), io.NewSectionReader(f, 0, size), size,
+		minio.PutObjectOptions{
+			ContentType: "application/vnd.apache.parquet", NumThreads: uploadThreads, SendContentMd5: true,
+		})
 	return err
 }
 
@@ -134,7 +141,8 @@ func (s *s3) list(ctx context.Context, prefix string) ([]string, error) {
 		top = s.prefix + "/"
 	}
 	var names []string
-	for object := range s.client.ListObjects(ctx, s.bucket, minio.ListObjectsOptions{Prefix: top + prefix, Recursive: true}) {
+	for object := range s.client.ListObjects(ctx, s.bucket,
+		minio.ListObjectsOptions{Prefix: top + prefix, Recursive: true}) {
 		if object.Err != nil {
 			return nil, object.Err
 		}
@@ -155,7 +163,7 @@ func (s *s3) open(ctx context.Context, name string) (source, error) {
 	return remote{object, info.Size}, nil
 }
 
-// remote is an object whose parts are read.
+// remote is an object that is read in ranges.
 type remote struct {
 	*minio.Object
 	size int64

@@ -4,7 +4,8 @@ package archive
 
 import "errors"
 
-// newS3 is that of a program that was built without S3.
+// newS3 returns an error: this program was built without S3.
 func newS3(string) (Destination, error) {
-	return nil, errors.New("--to: this program was built without S3 (the build tag nos3): use a folder, or a build without that tag")
+	return nil, errors.New("--to: this program was built without S3 (the build tag nos3): use a folder, or " +
+		"a build without that tag")
 }

@@ -10,7 +10,8 @@ import (
 )
 
 func TestWithoutS3(t *testing.T) {
-	if _, err := archive.NewDestination("s3://bucket/limits"); err == nil || !strings.Contains(err.Error(), "built without S3") {
+	if _, err := archive.NewDestination("s3://bucket/limits"); err == nil ||
+		!strings.Contains(err.Error(), "built without S3") {
 		t.Errorf("%v, want that this program has no S3", err)
 	}
 	if _, err := archive.NewDestination(t.TempDir()); err != nil {

@@ -75,12 +75,16 @@ SELECT $1::timestamptz + (i * 7919 % $2) * (interval '1 day' / $2),
 	(ARRAY['allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'])[1 + i % 6],
 	CASE i % 3 WHEN 0 THEN NULL WHEN 1 THEN '' ELSE 'no_quota' END,
 	CASE i % 3 WHEN 0 THEN '' WHEN 1 THEN 'login' ELSE 'rule/frei-für-alle' END,
-	CASE WHEN i % 2 = 0 THEN 'hour' END, md5(i::text), CASE WHEN i % 4 > 0 THEN 'user-' || i % 977 END, CASE WHEN i % 4 > 0 THEN 'free' END,
-	CASE i % 7 WHEN 0 THEN NULL WHEN 1 THEN '192.0.2.1' WHEN 2 THEN '2001:db8::1' WHEN 3 THEN '192.0.2.0/24' WHEN 4 THEN '2001:db8::/56'
+	CASE WHEN i % 2 = 0 THEN 'hour' END, md5(i::text), CASE WHEN i % 4 > 0 THEN 'user-' || i % 977 END, CASE
+		WHEN i % 4 > 0 THEN 'free' END,
+	CASE i % 7 WHEN 0 THEN NULL WHEN 1 THEN '192.0.2.1' WHEN 2 THEN '2001:db8::1' WHEN 3 THEN '192.0.2.0/24'
+		WHEN 4 THEN '2001:db8::/56'
 		WHEN 5 THEN '::ffff:192.0.2.9' ELSE '203.0.113.77/8' END::inet,
-	CASE i % 3 WHEN 0 THEN NULL WHEN 1 THEN 'example.com' ELSE 'пример.рф' END, (ARRAY['GET', 'POST', NULL])[1 + i % 3],
+	CASE i % 3 WHEN 0 THEN NULL WHEN 1 THEN 'example.com'
+		ELSE 'пример.рф' END, (ARRAY['GET', 'POST', NULL])[1 + i % 3],
 	'/' || repeat('é€😀"\', i % 41) || i, 'node-' || i % 3, CASE WHEN i % 2 = 0 THEN 'eu' END,
-	CASE i % 5 WHEN 0 THEN NULL WHEN 1 THEN '{}' WHEN 2 THEN ARRAY['login', '192.0.2.1'] WHEN 3 THEN ARRAY['', NULL, 'x,"y"', '{}'] ELSE ARRAY['one'] END
+	CASE i % 5 WHEN 0 THEN NULL WHEN 1 THEN '{}' WHEN 2 THEN ARRAY['login', '192.0.2.1'] WHEN 3
+		THEN ARRAY['', NULL, 'x,"y"', '{}'] ELSE ARRAY['one'] END
 FROM generate_series(1, $2::int) i`, d, rows)
 }
 
@@ -156,8 +160,10 @@ type auditRow struct {
 // text is the row as text, equal for equal rows.
 func (r *auditRow) text() string {
 	return fmt.Sprintf("%d %d %d %s %s %s %s %d %x %s %q %s %q %s %s %s %s %s %s %s %s %q %s %s",
-		r.Time.UnixMicro(), r.Cost, r.Count, whole(r.Quota), whole(r.Remaining), whole(r.KeyID), whole(r.RetryAfterMS), r.DurationUS, math.Float64bits(r.Weight),
-		whole(r.Status), r.Decision, str(r.Reason), r.Prefix, str(r.LimitName), str(r.Key), str(r.UserID), str(r.Tier), str(r.Address), str(r.Host), str(r.Method),
+		r.Time.UnixMicro(), r.Cost, r.Count, whole(r.Quota), whole(r.Remaining), whole(r.KeyID),
+		whole(r.RetryAfterMS), r.DurationUS, math.Float64bits(r.Weight),
+		whole(r.Status), r.Decision, str(r.Reason), r.Prefix, str(r.LimitName), str(r.Key), str(r.UserID),
+		str(r.Tier), str(r.Address), str(r.Host), str(r.Method),
 		str(r.Path), r.Node, str(r.Region), list(r.Also))
 }
 
@@ -197,8 +203,10 @@ func inDatabase(t testing.TB, conn *pgx.Conn, table string) sum {
 	var address *netip.Prefix
 	var id *int64
 	_, err = pgx.ForEachRow(rows, []any{
-		&r.Time, &r.Cost, &r.Count, &r.Quota, &r.Remaining, &r.KeyID, &r.RetryAfterMS, &r.DurationUS, &r.Weight, &r.Status, &r.Decision, &r.Reason, &r.Prefix,
-		&r.LimitName, &r.Key, &r.UserID, &r.Tier, &address, &r.Host, &r.Method, &r.Path, &r.Node, &r.Region, &r.Also, &id,
+		&r.Time, &r.Cost, &r.Count, &r.Quota, &r.Remaining, &r.KeyID, &r.RetryAfterMS, &r.DurationUS,
+		&r.Weight, &r.Status, &r.Decision, &r.Reason, &r.Prefix,
+		&r.LimitName, &r.Key, &r.UserID, &r.Tier, &address, &r.Host, &r.Method, &r.Path, &r.Node,
+		&r.Region, &r.Also, &id,
 	}, func() error {
 		r.Address = nil
 		if address != nil {

@@ -7,13 +7,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// latest is the latest time that is believed, in microseconds since 1970: the year 2200. A time
-// outside would make a partition that nobody needs.
+// latest is the year 2200, in microseconds since 1970. Times outside of 1970 to latest are replaced:
+// they would create partitions that nobody needs.
 const latest = 7258118400 * 1000000
 
-// Add records what happened to a request. It copies the record, never waits for the database, and
-// is safe for concurrent use. It is a function, not a method, because Traefik calls it for each
-// request: see package batch for what an interpreted call of a method costs.
+// Add records what happened to a request. It copies r, never waits for the database, and is safe for
+// concurrent use. It is a function and not a method because Traefik calls it for each request: see
+// package batch.
 func Add(w *Writer, r *Record) {
 	micros := r.Time.UnixMicro()
 	if micros <= 0 || micros > latest {
@@ -49,7 +49,8 @@ func Add(w *Writer, r *Record) {
 	}
 	at := micros / 60000000
 	c := w.totals.last
-	if c == nil || c.of.minute != at || c.of.prefix != r.Prefix || c.of.host != r.Host || c.of.route != r.Route {
+	if c == nil || c.of.minute != at || c.of.prefix != r.Prefix || c.of.host != r.Host ||
+		c.of.route != r.Route {
 		c = w.totals.cellOf(at, r)
 		if c != nil {
 			w.totals.last = c
@@ -127,14 +128,15 @@ func addToUsage(u *usage, r *Record, micros int64) {
 	}
 }
 
-// addRow adds a record to the audit log. It returns what wakes the goroutine that writes, if a
-// batch is full. The caller holds the mutex.
+// addRow adds a record to the audit log. If a batch is full, it returns a function that wakes the
+// writing goroutine, and otherwise nil. The caller holds the mutex.
 func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	p := &w.pending
 	w.stats.Recorded++
 	if r.Outcome != Allowed {
 		k := mergeKey{
-			outcome: r.Outcome, cost: r.Cost, keyID: r.KeyID, status: r.Status, prefix: r.Prefix, key: r.Key, user: r.User, limit: r.Limit, reason: r.Reason,
+			outcome: r.Outcome, cost: r.Cost, keyID: r.KeyID, status: r.Status, prefix: r.Prefix, key: r.Key,
+			user: r.User, limit: r.Limit, reason: r.Reason,
 		}
 		if merge(p, &k, micros/1000000) {
 			return nil
@@ -146,7 +148,8 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	} else {
 		appendRow(p, r, micros, weight, w.settings.Address)
 	}
-	for len(p.rows) > 0 && (len(p.rows)+w.sent.rows > w.settings.MaxPending || p.bytes+w.sent.bytes > int64(w.settings.MaxPending)*pendingRowBytes) {
+	for len(p.rows) > 0 && (len(p.rows)+w.sent.rows > w.settings.MaxPending ||
+		p.bytes+w.sent.bytes > int64(w.settings.MaxPending)*pendingRowBytes) {
 		w.stats.Dropped += p.rows[0].count
 		p.remove(1)
 	}

@@ -31,21 +31,26 @@ func TestAFloodOfHostsBecomesOther(t *testing.T) {
 	history.Add(w, &history.Record{Time: someTime, Host: "h1", Outcome: history.Limited})
 	history.Add(w, &history.Record{Time: someTime.Add(time.Minute), Host: "h999", Outcome: history.Limited})
 	flush(t, w)
-	same(t, "metrics", s.text(`SELECT to_char(time, 'MI'), count(*), sum(limited)::bigint, (sum(limited) FILTER (WHERE host = '(other)'))::bigint, (sum(limited) FILTER (WHERE host = 'h1'))::bigint
+	same(t, "metrics", s.text(`SELECT to_char(time, 'MI'), count(*), sum(limited)::bigint,
+		(sum(limited) FILTER (WHERE host = '(other)'))::bigint,
+		(sum(limited) FILTER (WHERE host = 'h1'))::bigint
 		FROM rate_limit_metrics GROUP BY 1 ORDER BY 1`), "30 101 1001 900 2\n31 1 1 <nil> <nil>")
 }
 
-// TestAFloodOfCellsBecomesOther: hosts are not told apart any more, and prefixes are.
+// TestAFloodOfCellsBecomesOther: hosts share one cell, and prefixes do not.
 func TestAFloodOfCellsBecomesOther(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{})
 	for prefix := 0; prefix < 40; prefix++ {
 		for host := 0; host < 50; host++ {
-			history.Add(w, &history.Record{Time: someTime, Prefix: fmt.Sprint("p", prefix), Host: fmt.Sprint("h", host), Outcome: history.Allowed})
+			history.Add(w, &history.Record{Time: someTime, Prefix: fmt.Sprint("p", prefix),
+				Host: fmt.Sprint("h", host), Outcome: history.Allowed})
 		}
 	}
 	flush(t, w)
-	same(t, "metrics", s.text("SELECT count(*), sum(allowed)::bigint, (count(*) FILTER (WHERE host = '(other)')), count(DISTINCT prefix) FROM rate_limit_metrics"), "1020 2000 20 40")
+	same(t, "metrics",
+		s.text("SELECT count(*), sum(allowed)::bigint, (count(*) FILTER (WHERE host = '(other)')), "+
+			"count(DISTINCT prefix) FROM rate_limit_metrics"), "1020 2000 20 40")
 }
 
 // TestHostsAreToldApartThroughoutAMinute: a minute is written many times, and the bounds are those of
@@ -55,11 +60,14 @@ func TestHostsAreToldApartThroughoutAMinute(t *testing.T) {
 	w := s.writer(history.Settings{})
 	for round := 0; round < 12; round++ {
 		for i := 0; i < 400; i++ {
-			history.Add(w, &history.Record{Time: someTime, Prefix: fmt.Sprint("p", i%4), Host: fmt.Sprint("h", i/4), Outcome: history.Allowed})
+			history.Add(w, &history.Record{Time: someTime, Prefix: fmt.Sprint("p", i%4),
+				Host: fmt.Sprint("h", i/4), Outcome: history.Allowed})
 		}
 		flush(t, w)
 	}
-	same(t, "metrics", s.text("SELECT count(*), count(*) FILTER (WHERE host = '(other)'), min(allowed), max(allowed) FROM rate_limit_metrics"), "400 0 12 12")
+	same(t, "metrics",
+		s.text("SELECT count(*), count(*) FILTER (WHERE host = '(other)'), min(allowed), max(allowed) FROM "+
+			"rate_limit_metrics"), "400 0 12 12")
 }
 
 // TestCostsThatClientsChooseBreakNoSum: the largest number stands for a sum that is larger.
@@ -69,7 +77,8 @@ func TestCostsThatClientsChooseBreakNoSum(t *testing.T) {
 	for round := 0; round < 4; round++ {
 		for _, d := range []history.OutcomeKind{history.Allowed, history.Failed} {
 			for i := 0; i < 3; i++ {
-				history.Add(w, &history.Record{Time: someTime.Add(time.Duration(round/2) * time.Minute), Outcome: d, User: "anna", Cost: 1 << 62})
+				history.Add(w, &history.Record{Time: someTime.Add(time.Duration(round/2) * time.Minute),
+					Outcome: d, User: "anna", Cost: 1 << 62})
 			}
 		}
 		flush(t, w)
@@ -78,8 +87,12 @@ func TestCostsThatClientsChooseBreakNoSum(t *testing.T) {
 	if err != nil || report.RolledUp != 2 {
 		t.Errorf("upkeep: %+v, %v", report, err)
 	}
-	same(t, "metrics and usage", s.text("SELECT granularity, count(*), min(cost), sum(requests)::bigint FROM rate_limit_metrics GROUP BY 1 UNION ALL SELECT 'usage', count(*), min(cost), sum(requests)::bigint FROM rate_limit_usage ORDER BY 1"),
-		"day 1 9223372036854775807 24\nhour 1 9223372036854775807 24\nminute 2 9223372036854775807 24\nusage 1 9223372036854775807 24")
+	same(t, "metrics and usage",
+		s.text("SELECT granularity, count(*), min(cost), sum(requests)::bigint FROM rate_limit_metrics "+
+			"GROUP BY 1 UNION ALL SELECT 'usage', count(*), min(cost), sum(requests)::bigint FROM "+
+			"rate_limit_usage ORDER BY 1"),
+		"day 1 9223372036854775807 24\nhour 1 9223372036854775807 24\nminute 2 9223372036854775807 "+
+			"24\nusage 1 9223372036854775807 24")
 	if stats := w.Stats(); stats.DroppedMetrics+stats.DroppedUsage != 0 {
 		t.Errorf("stats %+v", stats)
 	}
@@ -93,14 +106,17 @@ func TestAFloodOfKeysInOneSecondIsBounded(t *testing.T) {
 	before := heap()
 	const records = 200000
 	for i := 0; i < records; i++ {
-		history.Add(w, &history.Record{Time: someTime, Key: fmt.Sprint(key, i), Outcome: history.Limited, Audit: auditAll})
+		history.Add(w, &history.Record{Time: someTime, Key: fmt.Sprint(key, i), Outcome: history.Limited,
+			Audit: auditAll})
 	}
 	if grown := heap() - before; grown > 60<<20 {
 		t.Errorf("the writer holds %d MB", grown>>20)
 	}
-	history.Add(w, &history.Record{Time: someTime, Key: fmt.Sprint(key, records-1), Outcome: history.Limited, Audit: auditAll})
+	history.Add(w, &history.Record{Time: someTime, Key: fmt.Sprint(key, records-1), Outcome: history.Limited,
+		Audit: auditAll})
 	stats := w.Stats()
-	if stats.Recorded != records+1 || stats.Dropped+stats.Pending != records+1 || stats.Pending != history.DefaultMaxPending+1 {
+	if stats.Recorded != records+1 || stats.Dropped+stats.Pending != records+1 ||
+		stats.Pending != history.DefaultMaxPending+1 {
 		t.Errorf("stats %+v, and one row must stand for two", stats)
 	}
 }
@@ -137,8 +153,10 @@ func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 	const records = 400000
 	for i := 0; i < records; i++ {
 		history.Add(w, &history.Record{
-			Time: someTime.Add(time.Duration(i) * time.Millisecond * 700), Host: fmt.Sprint("h", i), User: fmt.Sprint("user ", i), Key: fmt.Sprint(key, i), Path: path,
-			Duration: time.Duration(rand.Int63n(int64(time.Minute))), Outcome: history.OutcomeKind(i % 2), Audit: auditAll,
+			Time: someTime.Add(time.Duration(i) * time.Millisecond * 700), Host: fmt.Sprint("h", i),
+			User: fmt.Sprint("user ", i), Key: fmt.Sprint(key, i), Path: path,
+			Duration: time.Duration(rand.Int63n(int64(time.Minute))), Outcome: history.OutcomeKind(i % 2),
+			Audit: auditAll,
 		})
 		if i%50000 == 0 {
 			_ = w.Flush(context.Background())
@@ -148,11 +166,13 @@ func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 		t.Errorf("the writer holds %d MB", grown>>20)
 	}
 	stats := w.Stats()
-	if stats.Recorded != records || stats.Dropped+stats.Pending != records || stats.Pending > history.DefaultMaxPending {
+	if stats.Recorded != records || stats.Dropped+stats.Pending != records ||
+		stats.Pending > history.DefaultMaxPending {
 		t.Errorf("stats %+v", stats)
 	}
 	// What is being sent counts beside the bound: up to 2,000 entries.
-	if missing := stats.DroppedUsage - (records - 100000); missing > 0 || missing < -2000 || stats.DroppedMetrics == 0 {
+	if missing := stats.DroppedUsage - (records - 100000); missing > 0 || missing < -2000 ||
+		stats.DroppedMetrics == 0 {
 		t.Errorf("stats %+v", stats)
 	}
 	w.Close()
@@ -189,7 +209,8 @@ func closeWhileTheDatabaseHangs(t *testing.T) {
 	}
 	w.Close()
 	history.Add(w, &history.Record{Time: someTime, User: "anna", Audit: auditAll})
-	if stats := w.Stats(); stats.Recorded != 3001 || stats.Dropped != 3001 || stats.Pending != 0 || stats.DroppedMetrics != 3001 || stats.DroppedUsage != 3001 {
+	if stats := w.Stats(); stats.Recorded != 3001 || stats.Dropped != 3001 || stats.Pending != 0 ||
+		stats.DroppedMetrics != 3001 || stats.DroppedUsage != 3001 {
 		t.Errorf("stats %+v", stats)
 	}
 	if err := w.Flush(context.Background()); !errors.Is(err, ratelimit.ErrClosed) {
@@ -198,7 +219,7 @@ func closeWhileTheDatabaseHangs(t *testing.T) {
 	w.Prepare()
 }
 
-// TestCloseWritesWhatIsPending also if Prepare was never called.
+// TestCloseWritesWhatIsPending, even if Prepare was never called.
 func TestCloseWritesWhatIsPending(t *testing.T) {
 	s := newSite(t)
 	for _, prepared := range []bool{true, false} {
@@ -206,9 +227,12 @@ func TestCloseWritesWhatIsPending(t *testing.T) {
 		if prepared {
 			w.Prepare()
 		}
-		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna", Audit: auditAll})
+		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna",
+			Audit: auditAll})
 		w.Close()
-		same(t, "sums", s.text("SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM rate_limit_metrics)::bigint, (SELECT sum(requests) FROM rate_limit_usage)::bigint"), "1 1 1")
+		same(t, "sums", s.text(
+			"SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM "+
+				"rate_limit_metrics)::bigint, (SELECT sum(requests) FROM rate_limit_usage)::bigint"), "1 1 1")
 		s.empty()
 	}
 }
@@ -223,7 +247,8 @@ func TestTheBackgroundWrites(t *testing.T) {
 	}
 	await.Within(t, time.Minute, "rows", func() bool { return w.Stats().Written == 2500 })
 	await.Within(t, time.Minute, "metrics", func() bool {
-		return s.number("SELECT coalesce(sum(allowed), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute'") == 2500
+		return s.number("SELECT coalesce(sum(allowed), 0)::bigint FROM rate_limit_metrics WHERE "+
+			"granularity = 'minute'") == 2500
 	})
 }
 
@@ -233,13 +258,17 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		settings history.Settings
 		want     string
 	}{
-		{history.Settings{Node: strings.Repeat("n", 201)}, `node: "` + strings.Repeat("n", 201) + `": must be up to 200 bytes of UTF-8 without NUL`},
+		{history.Settings{Node: strings.Repeat("n", 201)},
+			`node: "` + strings.Repeat("n", 201) + `": must be up to 200 bytes of UTF-8 without NUL`},
 		{history.Settings{Region: "a\x00"}, `region: "a\x00": must be up to 200 bytes of UTF-8 without NUL`},
 		{history.Settings{Address: 9}, `audit_address: "9": must be full, prefix or off`},
 		{history.Settings{MaxPending: -1}, `max_pending: "-1": must be 0 or more`},
-		{history.Settings{Retention: []history.Retention{{What: "logs", Keep: 24 * time.Hour}}}, `retention: "logs": must be audit or usage`},
-		{history.Settings{Retention: []history.Retention{{What: "audit usage", Keep: 24 * time.Hour}}}, `retention: "audit usage": must be audit or usage`},
-		{history.Settings{Retention: []history.Retention{{What: "usage", Keep: time.Hour}}}, `retention usage: "1h0m0s": must be 24h or more`},
+		{history.Settings{Retention: []history.Retention{{What: "logs", Keep: 24 * time.Hour}}},
+			`retention: "logs": must be audit or usage`},
+		{history.Settings{Retention: []history.Retention{{What: "audit usage", Keep: 24 * time.Hour}}},
+			`retention: "audit usage": must be audit or usage`},
+		{history.Settings{Retention: []history.Retention{{What: "usage", Keep: time.Hour}}},
+			`retention usage: "1h0m0s": must be 24h or more`},
 	} {
 		_, err := history.New(downDB, c.settings)
 		var field *ratelimit.FieldError
@@ -255,7 +284,8 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 // The bounds of the buckets double, from 0.1 ms on.
 func TestBoundsOfBuckets(t *testing.T) {
 	for d, want := range map[time.Duration]int{
-		-1: 0, 0: 0, 100 * time.Microsecond: 0, 100*time.Microsecond + 1: 1, 200 * time.Microsecond: 1, 200*time.Microsecond + 1: 2, time.Second: 14,
+		-1: 0, 0: 0, 100 * time.Microsecond: 0, 100*time.Microsecond + 1: 1, 200 * time.Microsecond: 1,
+		200*time.Microsecond + 1: 2, time.Second: 14,
 		100 * time.Microsecond << 19: 19, 100*time.Microsecond<<19 + 1: 20, math.MaxInt64: 20,
 	} {
 		if got := history.BucketOf(d); got != want {

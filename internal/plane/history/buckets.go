@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// bounds is the number of bounds between the buckets of latencies. They double, from 0.1 ms to 52.4288 s.
+// bounds is the number of bounds between the buckets of latencies. They double from 0.1 ms to 52.4288
+// s.
 const bounds = 20
 
-// BucketOf returns the number of a latency's bucket. Bucket 0 is up to 0.1 ms, bucket i from half of 0.1 ms * 2^i, excluded, up to
-// that bound, and bucket 20 is all above the last bound.
+// BucketOf returns the number of a latency's bucket. Bucket 0 holds latencies up to 0.1 ms, bucket i
+// those up to 0.1 ms · 2^i, and bucket 20 those above the last bound.
 func BucketOf(d time.Duration) int {
 	if d <= 0 {
 		return 0

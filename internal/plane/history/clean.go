@@ -15,8 +15,7 @@ const (
 	hiddenText = "(address)"
 )
 
-// cleanText is s as Postgres can store it: UTF-8 without NUL, up to most bytes. It is s itself if
-// nothing is wrong with it.
+// cleanText returns s as UTF-8 without NUL, of at most most bytes. It returns s itself if it complies.
 func cleanText(s string, most int) string {
 	if len(s) > most {
 		for most > 0 && !utf8.RuneStart(s[most]) {
@@ -30,7 +29,7 @@ func cleanText(s string, most int) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?")
 }
 
-// cleanPath is a path up to its query, of maxPath characters at most.
+// cleanPath returns a path without its query, of at most maxPath characters.
 func cleanPath(path string) string {
 	if at := strings.IndexByte(path, '?'); at >= 0 {
 		path = path[:at]
@@ -47,7 +46,7 @@ func cleanPath(path string) string {
 	return path[:at]
 }
 
-// maskAddress is the text of an address for the audit log; "" is none.
+// maskAddress returns the text of an address for the audit log. "" means none.
 func maskAddress(mode AddressMode, address netip.Addr) string {
 	if mode == AddressOff || !address.IsValid() {
 		return ""
@@ -59,7 +58,7 @@ func maskAddress(mode AddressMode, address netip.Addr) string {
 	return networkText(address, maskBits(address))
 }
 
-// maskBits is how many bits of an address AddressPrefix leaves.
+// maskBits returns the number of bits of an address that AddressPrefix keeps.
 func maskBits(address netip.Addr) int {
 	if address.Is4() {
 		return 24
@@ -75,8 +74,9 @@ func networkText(address netip.Addr, bits int) string {
 	return network.String()
 }
 
-// maskKey is a key whose addresses are masked: the whole key if it is an address or a network, and
-// otherwise the client's address, and the network of 64 bits that proxies take for one client.
+// maskKey returns a key with masked addresses. If the key is an address or a network, it is masked as a
+// whole. Otherwise maskKey masks in it the client's address, and the network of 64 bits that proxies
+// treat as one client.
 func maskKey(mode AddressMode, key string, client netip.Addr) string {
 	if mode == AddressFull || key == "" {
 		return key
@@ -103,13 +103,13 @@ func maskKey(mode AddressMode, key string, client netip.Addr) string {
 	}
 	text := client.String()
 	if strings.HasPrefix(masked, text) {
-		// What is masked already must not be masked again.
+		// Do not mask twice.
 		key = strings.ReplaceAll(key, masked, text)
 	}
 	return strings.ReplaceAll(key, text, masked)
 }
 
-// maskedText is what stands for an address, or for a network of so many bits.
+// maskedText returns the replacement of an address, or of a network of the given number of bits.
 func maskedText(mode AddressMode, address netip.Addr, bits int) string {
 	if mode == AddressOff {
 		return hiddenText

@@ -11,9 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Migrate makes the tables of the history what they must be. If nothing is to be done, it costs one
-// small query. Otherwise the role of the connection must be able to create tables in the first schema
-// of its search_path. The error is ratelimit.ErrUnavailable if the database does not answer.
+// Migrate creates or upgrades the tables of the history. If they are up to date, it costs one small
+// query. Otherwise the role of the connection must be able to create tables in the first schema of its
+// search_path. During an outage the error is ratelimit.ErrUnavailable.
 func Migrate(ctx context.Context, db pgdb.DB) error {
 	ready, inPart, err := isReady(ctx, db)
 	if err != nil || ready {
@@ -29,10 +29,11 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 	if ready, _, err := isReady(ctx, db); err == nil && ready {
 		return nil // another process was faster
 	}
-	return fmt.Errorf("creating the tables of the history (a role that may create tables can run schema.sql instead): %w", session.Explain(ctx, db, failure))
+	return fmt.Errorf("creating the tables of the history (a role that may create tables can run "+
+		"schema.sql instead): %w", session.Explain(ctx, db, failure))
 }
 
-// isReady reports whether the tables are right, and whether those of the database are there in part.
+// isReady reports whether the tables are up to date, and whether some of them exist.
 func isReady(ctx context.Context, db pgdb.DB) (ready, inPart bool, err error) {
 	statement := &pgdb.Statement{SQL: `SELECT (` + schema.HistoryReady + `), (` + schema.InPart + `)::int`}
 	if err := db.Run(ctx, []*pgdb.Statement{statement}); err != nil {

@@ -15,14 +15,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// model is what the tables must add up to.
+// model holds the sums that the tables must have.
 type model struct {
 	audit, metrics, usage, hours map[string][]int64
 	decisions                    int64
 }
 
 func newModel() *model {
-	return &model{audit: map[string][]int64{}, metrics: map[string][]int64{}, usage: map[string][]int64{}, hours: map[string][]int64{}}
+	return &model{audit: map[string][]int64{}, metrics: map[string][]int64{}, usage: map[string][]int64{},
+		hours: map[string][]int64{}}
 }
 
 func addTo(sums map[string][]int64, key string, amounts ...int64) {
@@ -44,9 +45,11 @@ func oneIf(yes bool) int64 {
 // add adds a record. Its texts are not empty, and have no space.
 func (m *model) add(r *history.Record) {
 	at := r.Time.UTC()
-	if r.Audit.Level == history.AuditAll || r.Audit.Level == history.AuditDenied && r.Outcome != history.Allowed {
+	if r.Audit.Level == history.AuditAll || r.Audit.Level == history.AuditDenied &&
+		r.Outcome != history.Allowed {
 		m.decisions++
-		key := fmt.Sprint(at.Format("20060102150405"), " ", r.Outcome, " ", r.Prefix, " ", r.Key, " ", r.User, " ", r.Cost)
+		key := fmt.Sprint(at.Format("20060102150405"), " ", r.Outcome, " ", r.Prefix, " ", r.Key, " ",
+			r.User, " ", r.Cost)
 		addTo(m.audit, key, 1)
 	}
 	passed := r.Outcome == history.Allowed || r.Outcome == history.Failed && r.Status == 0
@@ -54,12 +57,15 @@ func (m *model) add(r *history.Record) {
 	cost := oneIf(passed) * r.Cost
 	of := func(d history.OutcomeKind) int64 { return oneIf(r.Outcome == d) }
 	addTo(m.metrics, fmt.Sprint(at.Format("200601021504"), " ", r.Prefix, " ", r.Host, " ", r.Route),
-		oneIf(!shadow), of(history.Allowed), of(history.Limited), of(history.Blocked), of(history.Rejected), of(history.Failed), of(history.Shadow), cost,
-		oneIf(r.Outcome == history.Limited && r.Source == ratelimit.FromBlocked), oneIf(passed && r.Source == ratelimit.FromLease),
+		oneIf(!shadow), of(history.Allowed), of(history.Limited), of(history.Blocked), of(history.Rejected),
+		of(history.Failed), of(history.Shadow), cost,
+		oneIf(r.Outcome == history.Limited && r.Source == ratelimit.FromBlocked),
+		oneIf(passed && r.Source == ratelimit.FromLease),
 		oneIf(!shadow && r.Quota > 0 && r.Source == ratelimit.FromPostgres), oneIf(!shadow))
 	if !shadow && r.User != "-" {
 		for layout, sums := range map[string]map[string][]int64{"20060102": m.usage, "2006010215": m.hours} {
-			addTo(sums, fmt.Sprint(at.Format(layout), " ", r.User, " ", r.KeyID), 1, cost, oneIf(!passed), oneIf(!passed)*of(history.Limited), of(history.Blocked)+of(history.Rejected))
+			addTo(sums, fmt.Sprint(at.Format(layout), " ", r.User, " ", r.KeyID), 1, cost, oneIf(!passed),
+				oneIf(!passed)*of(history.Limited), of(history.Blocked)+of(history.Rejected))
 		}
 	}
 }
@@ -83,22 +89,30 @@ func sorted(text string) string {
 // check compares the tables.
 func (m *model) check(t testing.TB, s *site) {
 	t.Helper()
-	same(t, "audit", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), decision, prefix, key, coalesce(user_id, '-'), cost, sum(count)::bigint FROM rate_limit_audit GROUP BY 1, 2, 3, 4, 5, 6`)), lines(m.audit))
-	same(t, "metrics", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MI'), prefix, host, route, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, from_lease, from_database,
-		coalesce((SELECT sum(l) FROM unnest(latency) l), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute'`)), lines(m.metrics))
-	same(t, "usage", sorted(s.text(`SELECT to_char(day, 'YYYYMMDD'), user_id, key_id, requests, cost, refused, limited, denied FROM rate_limit_usage`)), lines(m.usage))
-	same(t, "hours", sorted(s.text(`SELECT to_char(hour, 'YYYYMMDDHH24'), user_id, key_id, requests, cost, refused, limited, denied FROM rate_limit_usage_hours`)), lines(m.hours))
+	same(t, "audit", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), decision, prefix, key,
+		coalesce(user_id, '-'), cost, sum(count)::bigint FROM rate_limit_audit
+		GROUP BY 1, 2, 3, 4, 5, 6`)), lines(m.audit))
+	same(t, "metrics", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MI'), prefix, host, route, requests,
+		allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, from_lease, from_database,
+		coalesce((SELECT sum(l) FROM unnest(latency) l), 0)::bigint FROM rate_limit_metrics
+			WHERE granularity = 'minute'`)), lines(m.metrics))
+	same(t, "usage", sorted(s.text(`SELECT to_char(day, 'YYYYMMDD'), user_id, key_id, requests, cost, refused,
+		limited, denied FROM rate_limit_usage`)), lines(m.usage))
+	same(t, "hours", sorted(s.text(`SELECT to_char(hour, 'YYYYMMDDHH24'), user_id, key_id, requests, cost,
+		refused, limited, denied FROM rate_limit_usage_hours`)), lines(m.hours))
 }
 
 func (s *site) empty() {
 	s.t.Helper()
-	s.exec("TRUNCATE rate_limit_audit, rate_limit_metrics, rate_limit_usage, rate_limit_usage_hours, rate_limit_writers")
+	s.exec("TRUNCATE rate_limit_audit, rate_limit_metrics, rate_limit_usage, rate_limit_usage_hours, " +
+		"rate_limit_writers")
 }
 
 // someRecord draws a record near the end of a day.
 func someRecord(t *rapid.T) history.Record {
 	r := history.Record{
-		Time:     time.Date(2026, 12, 31, 23, 59, 58, 0, time.UTC).Add(time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond),
+		Time: time.Date(2026, 12, 31, 23, 59, 58, 0, time.UTC).Add(
+			time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond),
 		Outcome:  history.OutcomeKind(rapid.IntRange(0, 5).Draw(t, "decision")),
 		Prefix:   rapid.SampledFrom([]string{"p", "rule/q"}).Draw(t, "prefix"),
 		Key:      rapid.SampledFrom([]string{"k", "l"}).Draw(t, "key"),
@@ -109,8 +123,10 @@ func someRecord(t *rapid.T) history.Record {
 		Cost:     int64(rapid.IntRange(0, 2).Draw(t, "cost")),
 		Quota:    int64(rapid.IntRange(0, 1).Draw(t, "quota")),
 		Duration: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "duration")),
-		Source:   rapid.SampledFrom([]ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked, ratelimit.FromLease}).Draw(t, "source"),
-		Audit:    history.Audit{Level: rapid.SampledFrom([]history.Level{history.AuditOff, history.AuditDenied, history.AuditAll}).Draw(t, "level")},
+		Source: rapid.SampledFrom([]ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked,
+			ratelimit.FromLease}).Draw(t, "source"),
+		Audit: history.Audit{Level: rapid.SampledFrom(
+			[]history.Level{history.AuditOff, history.AuditDenied, history.AuditAll}).Draw(t, "level")},
 	}
 	if r.Outcome != history.Allowed && rapid.Bool().Draw(t, "refused") {
 		r.Status = 429
@@ -196,7 +212,8 @@ func TestEqualRefusalsOfASecondAreOneRow(t *testing.T) {
 		}
 	}
 	flush(t, w)
-	same(t, "rows", s.text(`SELECT to_char(time, 'SS.MS'), decision, key, user_id, coalesce(key_id, 0), cost, count, path FROM rate_limit_audit ORDER BY time, decision, key, user_id, key_id NULLS FIRST, cost`),
+	same(t, "rows", s.text(`SELECT to_char(time, 'SS.MS'), decision, key, user_id, coalesce(key_id, 0), cost,
+		count, path FROM rate_limit_audit ORDER BY time, decision, key, user_id, key_id NULLS FIRST, cost`),
 		`15.500 limited k anna 0 0 500 /0
 15.500 limited k anna 0 2 500 /0
 15.500 limited k ben 0 0 500 /0
@@ -216,15 +233,19 @@ func TestASampleEstimatesTheRequests(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{MaxPending: 100000})
 	for i := 0; i < 20000; i++ {
-		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Audit: history.Audit{Level: history.AuditSample, Share: 0.05}})
+		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed,
+			Audit: history.Audit{Level: history.AuditSample, Share: 0.05}})
 	}
 	for i := 0; i < 100; i++ {
-		history.Add(w, &history.Record{Time: someTime, Outcome: history.Limited, Audit: history.Audit{Level: history.AuditSample, Share: 0.05}})
+		history.Add(w, &history.Record{Time: someTime, Outcome: history.Limited,
+			Audit: history.Audit{Level: history.AuditSample, Share: 0.05}})
 	}
 	flush(t, w)
-	same(t, "refusals", s.text("SELECT count, weight::text FROM rate_limit_audit WHERE decision = 'limited'"), "100 1")
+	same(t, "refusals", s.text("SELECT count, weight::text FROM rate_limit_audit WHERE decision = 'limited'"),
+		"100 1")
 	// 1,000 are expected, with a standard deviation of 31.
-	if n := s.number("SELECT sum(count * weight)::bigint FROM rate_limit_audit WHERE decision = 'allowed'"); n < 20*750 || n > 20*1250 {
+	if n := s.number("SELECT sum(count * weight)::bigint FROM rate_limit_audit WHERE decision = " +
+		"'allowed'"); n < 20*750 || n > 20*1250 {
 		t.Errorf("the sample stands for %d requests, want about 20000", n)
 	}
 	same(t, "metrics", s.text("SELECT allowed, limited FROM rate_limit_metrics"), "20000 100")
@@ -243,7 +264,8 @@ func TestManyWritersDoNotWaitForEachOther(t *testing.T) {
 		all.Go(func() {
 			for n := 0; n < records; n++ {
 				history.Add(writers[i], &history.Record{
-					Time: someTime, User: fmt.Sprint("u", (n*(i+7))%200), Host: fmt.Sprint("h", (n*(i+3))%50), Outcome: history.Allowed, Cost: 1, Audit: auditAll,
+					Time: someTime, User: fmt.Sprint("u", (n*(i+7))%200), Host: fmt.Sprint("h", (n*(i+3))%50),
+					Outcome: history.Allowed, Cost: 1, Audit: auditAll,
 				})
 				if n%300 == 0 {
 					if err := writers[i].Flush(context.Background()); err != nil {
@@ -257,7 +279,9 @@ func TestManyWritersDoNotWaitForEachOther(t *testing.T) {
 		})
 	}
 	all.Wait()
-	same(t, "sums", s.text("SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM rate_limit_metrics)::bigint, (SELECT sum(requests) FROM rate_limit_usage)::bigint"),
+	same(t, "sums", s.text(
+		"SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM "+
+			"rate_limit_metrics)::bigint, (SELECT sum(requests) FROM rate_limit_usage)::bigint"),
 		fmt.Sprint(count*records, count*records, count*records))
 	for _, w := range writers {
 		if stats := w.Stats(); stats.Failures != 0 {

@@ -31,7 +31,9 @@ func startLoad(w *history.Writer) *load {
 			for i := 0; i < 10; i++ {
 				l.added++
 				history.Add(w, &history.Record{
-					Time: time.Now(), Outcome: history.OutcomeKind(l.added % 2), Key: fmt.Sprint("k", l.added%7), User: fmt.Sprint("u", l.added%11), Cost: 1, Audit: auditAll,
+					Time: time.Now(), Outcome: history.OutcomeKind(l.added % 2),
+					Key: fmt.Sprint("k", l.added%7), User: fmt.Sprint("u", l.added%11), Cost: 1,
+					Audit: auditAll,
 				})
 			}
 			time.Sleep(5 * time.Millisecond) // the rate of the load
@@ -54,9 +56,11 @@ func exact(t testing.TB, s *site, w *history.Writer, added int64) {
 	if stats.Recorded != added || stats.Pending != 0 || stats.Written+stats.Dropped != added {
 		t.Errorf("%d records were added, and the counts are %+v", added, stats)
 	}
-	same(t, "rows, metrics and usage", s.text(`SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM rate_limit_metrics WHERE granularity = 'minute')::bigint,
+	same(t, "rows, metrics and usage", s.text(`SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint,
+		(SELECT sum(requests) FROM rate_limit_metrics WHERE granularity = 'minute')::bigint,
 		(SELECT sum(requests) FROM rate_limit_usage)::bigint`), fmt.Sprint(stats.Written, added, added))
-	same(t, "what rate_limit_writers says", s.text("SELECT written, dropped FROM rate_limit_writers"), fmt.Sprint(stats.Written, stats.Dropped))
+	same(t, "what rate_limit_writers says", s.text("SELECT written, dropped FROM rate_limit_writers"),
+		fmt.Sprint(stats.Written, stats.Dropped))
 }
 
 // TestAnOutageDropsTheOldestAndCountsThem: all that was decided during an outage is in the tables,
@@ -65,11 +69,12 @@ func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it fills the memory of a proxy")
 	}
+	restart := func(c *cluster.Cluster) error { return c.Restart(context.Background()) }
 	for name, outage := range map[string]struct {
 		begin, end func(c *cluster.Cluster) error
 	}{
-		"stopped": {(*cluster.Cluster).Stop, func(c *cluster.Cluster) error { return c.Restart(context.Background()) }},
-		"killed":  {(*cluster.Cluster).Kill, func(c *cluster.Cluster) error { return c.Restart(context.Background()) }},
+		"stopped": {(*cluster.Cluster).Stop, restart},
+		"killed":  {(*cluster.Cluster).Kill, restart},
 		"paused":  {(*cluster.Cluster).Pause, (*cluster.Cluster).Resume},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -79,7 +84,8 @@ func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
 			w := s.writer(history.Settings{MaxPending: most})
 			w.Prepare()
 			l := startLoad(w)
-			await.Within(t, time.Minute, "rows before the outage", func() bool { return w.Stats().Written > 1000 })
+			await.Within(t, time.Minute, "rows before the outage",
+				func() bool { return w.Stats().Written > 1000 })
 			before := w.Stats().Dropped
 			if err := outage.begin(c); err != nil {
 				t.Fatal(err)
@@ -92,9 +98,11 @@ func TestAnOutageDropsTheOldestAndCountsThem(t *testing.T) {
 				t.Fatal(err)
 			}
 			after := w.Stats().Written
-			await.Within(t, time.Minute, "rows after the outage", func() bool { return w.Stats().Written > after+1000 })
+			await.Within(t, time.Minute, "rows after the outage",
+				func() bool { return w.Stats().Written > after+1000 })
 			added := l.end()
-			await.Within(t, time.Minute, "a flush", func() bool { return w.Flush(context.Background()) == nil })
+			await.Within(t, time.Minute, "a flush",
+				func() bool { return w.Flush(context.Background()) == nil })
 			s.pool.Reset()
 			exact(t, s, w, added)
 			if all := s.reports(); len(all) == 0 || len(all) > 3 {
@@ -136,7 +144,8 @@ func TestABatchWithAnUnknownOutcomeIsWrittenOnce(t *testing.T) {
 	for round := 0; round < 20; round++ {
 		for i := 0; i < 5; i++ {
 			added++
-			history.Add(w, &history.Record{Time: someTime, Outcome: history.Limited, Key: "k", User: "anna", Audit: auditAll})
+			history.Add(w, &history.Record{Time: someTime, Outcome: history.Limited, Key: "k", User: "anna",
+				Audit: auditAll})
 		}
 		_ = w.Flush(context.Background())
 	}
@@ -156,7 +165,8 @@ func TestARowThatTheServerRefusesStopsNoOther(t *testing.T) {
 	s.exec("ALTER TABLE rate_limit_usage ADD CONSTRAINT no_evil CHECK (user_id <> 'evil')")
 	s.exec("ALTER TABLE rate_limit_metrics ADD CONSTRAINT no_evil CHECK (host <> 'evil')")
 	for i := 0; i < 500; i++ {
-		r := history.Record{Time: someTime, Outcome: history.Allowed, User: fmt.Sprint("u", i%9), Host: fmt.Sprint("h", i%5), Path: "/", Audit: auditAll}
+		r := history.Record{Time: someTime, Outcome: history.Allowed, User: fmt.Sprint("u", i%9),
+			Host: fmt.Sprint("h", i%5), Path: "/", Audit: auditAll}
 		if i == 100 || i == 101 || i == 400 {
 			r.Path = "/evil"
 		}
@@ -169,10 +179,14 @@ func TestARowThatTheServerRefusesStopsNoOther(t *testing.T) {
 		history.Add(w, &r)
 	}
 	flush(t, w)
-	same(t, "sums", s.text(`SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT sum(requests) FROM rate_limit_usage)::bigint, (SELECT sum(requests) FROM rate_limit_metrics)::bigint`), "497 495 495")
+	same(t, "sums", s.text(`SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT sum(requests)
+		FROM rate_limit_usage)::bigint, (SELECT sum(requests)
+		FROM rate_limit_metrics)::bigint`), "497 495 495")
 	stats := w.Stats()
-	same(t, "counts", fmt.Sprint(stats.Written, stats.Dropped, stats.DroppedUsage, stats.DroppedMetrics, stats.Pending), "497 3 5 5 0")
-	same(t, "what rate_limit_writers says", s.text("SELECT written, dropped FROM rate_limit_writers"), "497 3")
+	same(t, "counts", fmt.Sprint(stats.Written, stats.Dropped, stats.DroppedUsage, stats.DroppedMetrics,
+		stats.Pending), "497 3 5 5 0")
+	same(t, "what rate_limit_writers says", s.text("SELECT written, dropped FROM rate_limit_writers"),
+		"497 3")
 	if all := s.reports(); len(all) != 1 || !strings.Contains(all[0], "dropped 1 decisions") {
 		t.Errorf("reports in one minute: %q", all)
 	}
@@ -183,7 +197,8 @@ func TestALockedRowIsWaitedForOneSecond(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{})
 	add := func() {
-		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna", Audit: auditAll})
+		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna",
+			Audit: auditAll})
 	}
 	add()
 	flush(t, w)
@@ -205,15 +220,17 @@ func TestALockedRowIsWaitedForOneSecond(t *testing.T) {
 	exact(t, s, w, 2)
 }
 
-// TestTablesThatAreGoneAreNotMadeAgain: they would be in the way of a restore. Nothing is lost until the bound, and the
-// retention is the same.
+// TestTablesThatAreGoneAreNotMadeAgain: they would be in the way of a restore. Nothing is lost until
+// the bound, and the retention is the same.
 func TestTablesThatAreGoneAreNotMadeAgain(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{Retention: []history.Retention{{What: "audit", Keep: 7 * 24 * time.Hour}}})
 	flush(t, w)
-	s.exec("DROP TABLE rate_limit_audit, rate_limit_metrics, rate_limit_usage, rate_limit_writers, rate_limit_retention CASCADE")
+	s.exec("DROP TABLE rate_limit_audit, rate_limit_metrics, rate_limit_usage, rate_limit_writers, " +
+		"rate_limit_retention CASCADE")
 	for i := 0; i < 10; i++ {
-		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna", Audit: auditAll})
+		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna",
+			Audit: auditAll})
 	}
 	for range 3 {
 		if w.Flush(context.Background()) == nil {
@@ -222,16 +239,20 @@ func TestTablesThatAreGoneAreNotMadeAgain(t *testing.T) {
 	}
 	same(t, "the table", s.text("SELECT coalesce(to_regclass('rate_limit_audit')::text, 'gone')"), "gone")
 	other := s.writer(history.Settings{Node: "another"})
-	history.Add(other, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna", Audit: auditAll})
-	if err := other.Flush(context.Background()); err == nil || !strings.Contains(err.Error(), schema.ErrRestoring.Error()) {
+	history.Add(other, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna",
+		Audit: auditAll})
+	if err := other.Flush(context.Background()); err == nil ||
+		!strings.Contains(err.Error(), schema.ErrRestoring.Error()) {
 		t.Errorf("another proxy starts while tables are there in part: %v", err)
 	}
 	same(t, "the table", s.text("SELECT coalesce(to_regclass('rate_limit_audit')::text, 'gone')"), "gone")
 	s.exec(schema.History)
 	await.Within(t, time.Minute, "a flush", func() bool { return w.Flush(context.Background()) == nil })
 	exact(t, s, w, 10)
-	await.Within(t, time.Minute, "the retention", func() bool { // it is written every ten seconds until it can be
+	// it is written every ten seconds until it can be
+	await.Within(t, time.Minute, "the retention", func() bool {
 		flush(t, w)
-		return s.text("SELECT (keep = '7 days')::text FROM rate_limit_retention WHERE what = 'audit'") == "true"
+		return s.text("SELECT (keep = '7 days')::text FROM rate_limit_retention WHERE what = "+
+			"'audit'") == "true"
 	})
 }

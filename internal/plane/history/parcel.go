@@ -12,7 +12,7 @@ const (
 	batchUsage = 2000
 )
 
-// parcel is what one batch writes. It does not change until its result is known.
+// parcel is a batch of rows, metrics and usage to write. It does not change until its result is known.
 type parcel struct {
 	number int64 // 0 until it is sent
 	rows   []auditRow
@@ -20,7 +20,7 @@ type parcel struct {
 	usage  []*usage
 }
 
-// load is how much parcels hold.
+// load is the size of parcels.
 type load struct {
 	rows           int
 	bytes          int64 // text of the rows
@@ -28,7 +28,7 @@ type load struct {
 	requests, uses int64 // of the metrics, and of the usage
 }
 
-// add adds the load of a parcel, or takes it off: sign is 1 or -1.
+// add adds the size of a parcel to l if sign is 1, and subtracts it if sign is -1.
 func (l *load) add(p *parcel, sign int64) {
 	l.rows += int(sign) * len(p.rows)
 	for i := range p.rows {
@@ -41,7 +41,8 @@ func (l *load) add(p *parcel, sign int64) {
 	}
 }
 
-// parts splits a batch: by kind, and then in halves. It returns nil if there is one thing only.
+// parts splits a batch by kind, and one of a single kind into halves. It returns nil if there is
+// nothing to split.
 func (p *parcel) parts() []*parcel {
 	if len(p.rows) > 0 && len(p.cells)+len(p.usage) > 0 {
 		return []*parcel{{rows: p.rows}, {cells: p.cells, usage: p.usage}}
@@ -53,26 +54,34 @@ func (p *parcel) parts() []*parcel {
 	if r+c+u == 0 {
 		return nil
 	}
-	return []*parcel{{rows: p.rows[:r], cells: p.cells[:c], usage: p.usage[:u]}, {rows: p.rows[r:], cells: p.cells[c:], usage: p.usage[u:]}}
+	return []*parcel{{rows: p.rows[:r], cells: p.cells[:c], usage: p.usage[:u]},
+		{rows: p.rows[r:], cells: p.cells[c:], usage: p.usage[u:]}}
 }
 
 const (
-	beginSQL   = "SELECT rate_limit_begin_batch($1, $2, $3, $4, $5, $6)"
-	auditSQL   = "SELECT rate_limit_record_audit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)"
-	metricsSQL = "SELECT rate_limit_record_metrics($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
-	usageSQL   = "SELECT rate_limit_record_usage($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+	beginSQL = "SELECT rate_limit_begin_batch($1, $2, $3, $4, $5, $6)"
+	auditSQL = "SELECT rate_limit_record_audit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, " +
+		"$14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)"
+	metricsSQL = "SELECT rate_limit_record_metrics($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, " +
+		"$14, $15, $16)"
+	usageSQL = "SELECT rate_limit_record_usage($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
 )
 
-// statements are the transaction of a batch. written and dropped are the totals with it.
+// statements returns the transaction that writes a batch. written and dropped are the totals including
+// it.
 func (w *Writer) statements(p *parcel, written, dropped int64) []*pgdb.Statement {
 	all := []*pgdb.Statement{{
-		SQL: beginSQL, Args: []any{w.name, w.settings.Node, w.settings.Region, p.number, written, dropped}, Joined: true,
+		SQL: beginSQL, Args: []any{w.name, w.settings.Node, w.settings.Region, p.number, written, dropped},
+		Joined: true,
 	}}
 	if len(p.rows) > 0 {
-		all = append(all, &pgdb.Statement{SQL: auditSQL, Args: auditArgs(p.rows, w.settings.Node, w.settings.Region), Joined: true})
+		all = append(all,
+			&pgdb.Statement{SQL: auditSQL, Args: auditArgs(p.rows, w.settings.Node, w.settings.Region),
+				Joined: true})
 	}
 	if len(p.cells) > 0 {
-		all = append(all, &pgdb.Statement{SQL: metricsSQL, Args: metricsArgs(p.cells, w.settings.Region), Joined: true})
+		all = append(all, &pgdb.Statement{SQL: metricsSQL, Args: metricsArgs(p.cells, w.settings.Region),
+			Joined: true})
 	}
 	if len(p.usage) > 0 {
 		all = append(all, &pgdb.Statement{SQL: usageSQL, Args: usageArgs(p.usage), Joined: true})
@@ -81,7 +90,7 @@ func (w *Writer) statements(p *parcel, written, dropped int64) []*pgdb.Statement
 	return all
 }
 
-// auditArgs are the parameters of auditSQL.
+// auditArgs returns the parameters of auditSQL.
 func auditArgs(rows []auditRow, node, region string) []any {
 	n := len(rows)
 	texts := make([][]string, 13)
@@ -127,10 +136,10 @@ func auditArgs(rows []auditRow, node, region string) []any {
 	return append(args, texts[12])
 }
 
-// decisionArgs are the numbers of the parameters of metricsSQL with the counts, by Decision.
+// decisionArgs holds, for each OutcomeKind, the number of the parameter of metricsSQL with its counts.
 var decisionArgs = []int{1, 2, 3, 4, 6, 5}
 
-// metricsArgs are the parameters of metricsSQL.
+// metricsArgs returns the parameters of metricsSQL.
 func metricsArgs(cells []*cell, region string) []any {
 	n := len(cells)
 	prefixes := make([]string, n)
@@ -170,7 +179,7 @@ func metricsArgs(cells []*cell, region string) []any {
 	return append(args, latencies, numbers[9], numbers[10])
 }
 
-// usedBuckets are the buckets up to the last one that is not empty.
+// usedBuckets returns the buckets up to the last one that is not empty.
 func usedBuckets(buckets []int64) []int64 {
 	n := len(buckets)
 	for n > 0 && buckets[n-1] == 0 {
@@ -179,7 +188,7 @@ func usedBuckets(buckets []int64) []int64 {
 	return buckets[:n]
 }
 
-// usageArgs are the parameters of usageSQL.
+// usageArgs returns the parameters of usageSQL.
 func usageArgs(entries []*usage) []any {
 	n := len(entries)
 	users := make([]string, n)
@@ -199,5 +208,6 @@ func usageArgs(entries []*usage) []any {
 		numbers[7][i] = u.limited
 		numbers[8][i] = u.denied
 	}
-	return []any{numbers[0], users, numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7], numbers[8]}
+	return []any{numbers[0], users, numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6],
+		numbers[7], numbers[8]}
 }

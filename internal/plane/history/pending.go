@@ -2,13 +2,13 @@ package history
 
 import "strings"
 
-// mostMerged bounds the refusals of one second that others can be added to.
+// mostMerged bounds the refusals of one second to which equal ones can be added.
 const mostMerged = 20000
 
-// mostReused is for how many rows memory stays while no row waits.
+// mostReused is the number of rows for which memory is kept while no row waits.
 const mostReused = 4 * batchRows
 
-// mergeKey is what equal refusals have in common, besides their second.
+// mergeKey identifies equal refusals within a second.
 type mergeKey struct {
 	outcome                          OutcomeKind
 	cost, keyID                      int64
@@ -16,8 +16,8 @@ type mergeKey struct {
 	prefix, key, user, limit, reason string
 }
 
-// pending are the rows of the audit log that wait for the next batch, the oldest first. The
-// Writer's mutex guards it.
+// pending holds the rows of the audit log that wait for the next batch, oldest first. The Writer's
+// mutex guards it.
 type pending struct {
 	rows      []auditRow
 	first     int64 // the number of rows[0] since the start
@@ -29,11 +29,11 @@ type pending struct {
 	merged map[mergeKey]int64
 }
 
-// end is the number of the next row.
+// end returns the number of the next row.
 func (p *pending) end() int64 { return p.first + int64(len(p.rows)) }
 
-// merge adds a refusal to the row of an equal one in its second, and reports whether there is one.
-// Otherwise the caller appends a row, and calls remember.
+// merge adds a refusal to the row of an equal one in the same second, and reports whether there is such
+// a row. If not, the caller appends a row and calls remember.
 func merge(p *pending, k *mergeKey, second int64) bool {
 	if second != p.second {
 		p.second = second
@@ -49,8 +49,8 @@ func merge(p *pending, k *mergeKey, second int64) bool {
 	return true
 }
 
-// remember adds k, the key of the last row, to merged. The texts of k are those of a request, and the
-// row has its own.
+// remember adds k, the key of the last row, to merged. It replaces the texts of k, which belong to the
+// request, by copies that the row owns.
 func remember(p *pending, k *mergeKey) {
 	x := &p.rows[len(p.rows)-1]
 	k.prefix = own(x.prefix, k.prefix)
@@ -64,7 +64,7 @@ func remember(p *pending, k *mergeKey) {
 	p.merged[*k] = p.end() - 1
 }
 
-// own is the text of the row if it equals that of the request, or a copy.
+// own returns the text of the row if it equals that of the request, or else a copy.
 func own(ofRow, ofRequest string) string {
 	if ofRow == ofRequest {
 		return ofRow
@@ -81,20 +81,20 @@ func appendRow(p *pending, r *Record, micros int64, weight string, mode AddressM
 	p.bytes += x.bytes
 }
 
-// take removes the oldest n rows, and returns them.
+// take removes and returns the oldest n rows.
 func (p *pending) take(n int) []auditRow {
 	rows := append([]auditRow(nil), p.rows[:n]...)
 	p.remove(n)
 	return rows
 }
 
-// remove removes the oldest n rows. The others begin at the front again if they are few, so that the
-// memory serves the next rows.
+// remove removes the oldest n rows. If few are left, it moves them to the front, so that their memory
+// is reused.
 func (p *pending) remove(n int) {
 	for i := 0; i < n; i++ {
 		p.decisions -= p.rows[i].count
 		p.bytes -= p.rows[i].bytes
-		p.rows[i] = auditRow{} // lets go of the texts
+		p.rows[i] = auditRow{} // release the texts
 	}
 	p.first += int64(n)
 	left := p.rows[n:]
@@ -112,7 +112,7 @@ func (p *pending) remove(n int) {
 	}
 }
 
-// before returns the number of the first row that is of this second, or end.
+// before returns the number of the first row of the given second, or end.
 func (p *pending) before(second int64) int64 {
 	for i := range p.rows {
 		if p.rows[i].micros/1000000 == second {

@@ -27,8 +27,8 @@ type auditRow struct {
 	bytes                                  int64
 }
 
-// fill makes the row of a record. It copies what the request owns, because a piece of a text keeps
-// all of that text in memory: that of a path has the query.
+// fill sets x to the row of a record. It copies the record's texts, because a substring keeps the whole
+// text in memory: that of a path includes the query.
 func (x *auditRow) fill(r *Record, micros int64, weight string, mode AddressMode) {
 	x.micros = micros
 	x.outcome = r.Outcome
@@ -73,7 +73,7 @@ func (x *auditRow) fill(r *Record, micros int64, weight string, mode AddressMode
 	x.bytes = int64(len(all) + len(x.also) + len(x.address))
 }
 
-// alsoText is Record.Also as a literal of a text[].
+// alsoText returns Record.Also as a literal of a text[].
 func alsoText(r *Record, mode AddressMode) string {
 	var b strings.Builder
 	for i := 0; i+1 < len(r.Also) && i < maxAlso; i += 2 {
@@ -93,7 +93,7 @@ func alsoText(r *Record, mode AddressMode) string {
 	return b.String()
 }
 
-// writeElement writes an element of an array's literal.
+// writeElement writes an element of an array literal.
 func writeElement(b *strings.Builder, text string) {
 	if strings.IndexByte(text, '\\') >= 0 {
 		text = strings.ReplaceAll(text, `\`, `\\`)
@@ -106,7 +106,7 @@ func writeElement(b *strings.Builder, text string) {
 	b.WriteByte('"')
 }
 
-// weightText is how many requests one of a sample stands for.
+// weightText returns the number of requests that one of a sample represents.
 func weightText(share float64) string {
 	return strconv.FormatFloat(1/share, 'g', -1, 64)
 }

@@ -14,21 +14,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// result is what became of an attempt to write a batch.
+// result is the outcome of an attempt to write a batch.
 type result int
 
 const (
 	written result = iota
-	// unknown: it may be written. It is sent again under its number.
+	// unknown: the batch may be written. It is sent again under its number.
 	unknown
-	// refused: it is not written, and never will be as it is.
+	// refused: the batch is not written, and would be refused again.
 	refused
 )
 
-// migratePause is the time between two attempts to make the tables, or to write the retention.
+// migrateInterval is the time between two attempts to migrate the tables or to write the retention.
 const migrateInterval = 10 * time.Second
 
-// write writes what is due, or all that is pending now.
+// write writes what is due, or everything pending if all is set.
 func (w *Writer) write(ctx context.Context, all bool) error {
 	lacking := w.migrate(ctx)
 	if errors.Is(lacking, ratelimit.ErrUnavailable) {
@@ -76,7 +76,7 @@ func (w *Writer) write(ctx context.Context, all bool) error {
 	}
 }
 
-// next returns the batch that is to be sent next, or nil. It has rows before the number until.
+// next returns the batch to send next, or nil. It takes rows with numbers below until.
 func (w *Writer) next(until int64) *parcel {
 	if len(w.sending) > 0 {
 		return w.sending[0]
@@ -103,8 +103,8 @@ func (w *Writer) next(until int64) *parcel {
 	return p
 }
 
-// migrate makes the tables what they must be. If that fails, batches can still be written to tables
-// that are there, unless the error is ratelimit.ErrUnavailable.
+// migrate creates or upgrades the tables. If that fails, batches can still be written to existing
+// tables, unless the error is ratelimit.ErrUnavailable.
 func (w *Writer) migrate(ctx context.Context) error {
 	if w.ready || w.settings.DisableMigration {
 		return nil
@@ -127,7 +127,8 @@ func (w *Writer) migrate(ctx context.Context) error {
 	return err
 }
 
-// retain writes the retention once. What the role may not shorten stays, and OnError says so.
+// retain writes the retention once. If the role may not shorten a retention, it stays, and OnError is
+// called.
 func (w *Writer) retain(ctx context.Context) error {
 	if w.retained || len(w.settings.Retention) == 0 || time.Since(w.retainedAt) < migrateInterval {
 		return nil
@@ -136,7 +137,8 @@ func (w *Writer) retain(ctx context.Context) error {
 	statements := make([]*pgdb.Statement, 0, len(w.settings.Retention))
 	for _, r := range w.settings.Retention {
 		statements = append(statements, &pgdb.Statement{
-			SQL: "SELECT rate_limit_retain($1, $2, $3)", Args: []any{r.What, intervalText(r.Keep), w.settings.Node},
+			SQL:  "SELECT rate_limit_retain($1, $2, $3)",
+			Args: []any{r.What, intervalText(r.Keep), w.settings.Node},
 		})
 	}
 	within, cancel := context.WithTimeout(ctx, sendTimeout)
@@ -152,7 +154,8 @@ func (w *Writer) retain(ctx context.Context) error {
 	}
 	w.retained = true
 	for _, s := range statements {
-		if why, err := results.Columns(s.Result); err == nil && len(why) == 1 && why[0] != nil && w.settings.OnError != nil {
+		if why, err := results.Columns(s.Result); err == nil && len(why) == 1 && why[0] != nil &&
+			w.settings.OnError != nil {
 			refused := fmt.Errorf("the retention of the history: %s", why[0])
 			_ = batch.PanicError(func() { w.settings.OnError(refused) })
 		}
@@ -160,7 +163,7 @@ func (w *Writer) retain(ctx context.Context) error {
 	return nil
 }
 
-// intervalText is a duration as an interval of Postgres.
+// intervalText returns a duration as an interval of Postgres.
 func intervalText(d time.Duration) string {
 	if d%day == 0 {
 		return fmt.Sprintf("%d days", d/day)
@@ -168,7 +171,7 @@ func intervalText(d time.Duration) string {
 	return fmt.Sprintf("%d seconds", d/time.Second)
 }
 
-// send sends a batch. An error means that it is to be sent again later.
+// send sends a batch. After an error the batch must be sent again later.
 func (w *Writer) send(ctx context.Context, p *parcel) error {
 	if p.number == 0 {
 		w.number++
@@ -213,7 +216,7 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 	return nil
 }
 
-// done takes the first batch out of those that are sent, because it is written, or dropped.
+// done removes the first batch from sending, because it is written or dropped.
 func (w *Writer) done(p *parcel, isDropped bool) {
 	w.sending = w.sending[1:]
 	w.mu.Lock()
@@ -229,15 +232,15 @@ func (w *Writer) done(p *parcel, isDropped bool) {
 	w.stats.Batches++
 }
 
-// lose counts what will never be written. The caller has the mutex.
+// lose counts a load as dropped. The caller holds the mutex.
 func (w *Writer) lose(l load) {
 	w.stats.Dropped += l.decisions
 	w.stats.DroppedMetrics += l.requests
 	w.stats.DroppedUsage += l.uses
 }
 
-// resultOf reads the result of a transaction. err is that of DB.Run. The failure, and its code, say why the
-// batch is not written.
+// resultOf returns the result of a transaction. err is the error of DB.Run. failure and its code say
+// why the batch is not written.
 func resultOf(statements []*pgdb.Statement, err error) (became result, code string, failure error) {
 	first := statements[0]
 	if first.Err != nil && first.Code == uniqueViolation {
@@ -261,7 +264,7 @@ func resultOf(statements []*pgdb.Statement, err error) (became result, code stri
 const uniqueViolation = "23505"
 
 // isFinal reports whether the same batch would fail again. A driver that cannot send a parameter
-// gives no code.
+// returns no code.
 func isFinal(code string) bool {
 	if code == "" {
 		return true

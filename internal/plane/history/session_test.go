@@ -18,59 +18,81 @@ func TestSettingsOfADatabaseChangeNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)
 			for _, setting := range []string{
-				"TimeZone = 'Pacific/Auckland'", "DateStyle = 'German'", "IntervalStyle = 'iso_8601'", "default_transaction_isolation = 'serializable'", "extra_float_digits = '-5'",
+				"TimeZone = 'Pacific/Auckland'", "DateStyle = 'German'", "IntervalStyle = " +
+					"'iso_8601'", "default_transaction_isolation = 'serializable'",
+				"extra_float_digits = '-5'",
 				"array_nulls = off", "standard_conforming_strings = off", "backslash_quote = off",
 			} {
-				s.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET " + strings.ReplaceAll(setting, "'", "''") + "', current_database()); END $$")
+				s.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET " + strings.ReplaceAll(setting, "'",
+					"''") + "', current_database()); END $$")
 			}
 			s.pool.Reset()
 			db := open(t, s.dsn)
 			defer db.Close()
-			w := s.writerOn(db, history.Settings{Retention: []history.Retention{{What: "audit", Keep: 36 * time.Hour}}})
+			w := s.writerOn(db,
+				history.Settings{Retention: []history.Retention{{What: "audit", Keep: 36 * time.Hour}}})
 			year := time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
-			for i, at := range []time.Time{year.Add(-time.Microsecond), year, time.Date(2028, 2, 29, 12, 0, 0, 0, time.UTC)} {
-				history.Add(w, &history.Record{Time: at, Outcome: history.Limited, Path: `/\a'"{},NULL`, Also: []string{"NULL", `a\"b'`}, User: fmt.Sprint("u", i), Cost: 1, Audit: auditAll})
+			for i, at := range []time.Time{year.Add(-time.Microsecond), year,
+				time.Date(2028, 2, 29, 12, 0, 0, 0, time.UTC)} {
+				history.Add(w, &history.Record{Time: at, Outcome: history.Limited, Path: `/\a'"{},NULL`,
+					Also: []string{"NULL", `a\"b'`}, User: fmt.Sprint("u", i), Cost: 1, Audit: auditAll})
 			}
 			flush(t, w)
-			const days = `SELECT string_agg(tableoid::regclass || ' ' || (time AT TIME ZONE 'UTC')::date || ' ' || path || ' ' || also::text, ', ' ORDER BY time) FROM rate_limit_audit`
+			const days = `SELECT string_agg(tableoid::regclass || ' ' || (time AT TIME ZONE 'UTC')::date ||
+				' ' || path || ' ' || also::text, ', ' ORDER BY time) FROM rate_limit_audit`
 			const text = ` /\a'"{},NULL {"NULL",a\\"b'}`
 			row := func(day, date string) string {
-				return "rate_limit_audit_" + day + " " + date + strings.ReplaceAll(text, `a\\"b'`, `"a\\\"b'"`)
+				return "rate_limit_audit_" + day + " " + date +
+					strings.ReplaceAll(text, `a\\"b'`, `"a\\\"b'"`)
 			}
-			same(t, "the days", s.text(days), row("20261231", "31.12.2026")+", "+row("20270101", "01.01.2027")+", "+row("20280229", "29.02.2028"))
-			same(t, "the usage", s.text("SELECT string_agg(to_char(day, 'YYYYMMDD'), ' ' ORDER BY day) FROM rate_limit_usage"), "20261231 20270101 20280229")
+			same(t, "the days", s.text(days), row("20261231", "31.12.2026")+", "+row("20270101",
+				"01.01.2027")+", "+row("20280229", "29.02.2028"))
+			same(t, "the usage",
+				s.text("SELECT string_agg(to_char(day, 'YYYYMMDD'), ' ' ORDER BY day) FROM rate_limit_usage"),
+				"20261231 20270101 20280229")
 			report, err := history.Upkeep(context.Background(), db, year.Add(36*time.Hour))
-			if err != nil || len(report.Made) != 3*8 || strings.Join(report.Dropped, " ") != "public.rate_limit_audit_20261231" {
+			if err != nil || len(report.Made) != 3*8 ||
+				strings.Join(report.Dropped, " ") != "public.rate_limit_audit_20261231" {
 				t.Errorf("upkeep: %+v, %v", report, err)
 			}
-			same(t, "the days of the metrics", s.text("SELECT string_agg((time AT TIME ZONE 'UTC')::text, ' ' ORDER BY time) FROM rate_limit_metrics WHERE granularity = 'day'"),
+			same(t, "the days of the metrics",
+				s.text("SELECT string_agg((time AT TIME ZONE 'UTC')::text, ' ' ORDER BY time) FROM "+
+					"rate_limit_metrics WHERE granularity = 'day'"),
 				"31.12.2026 00:00:00 01.01.2027 00:00:00 29.02.2028 00:00:00")
 		})
 	}
 }
 
-// TestAWrongClockDeletesNothing: a proxy whose clock is years ahead keeps up by the clock of the
+// TestAWrongClockDeletesNothing: a proxy with a clock that is years ahead keeps up by the clock of the
 // database, though it owns the tables.
 func TestAWrongClockDeletesNothing(t *testing.T) {
 	s := newSite(t)
 	right := s.writer(history.Settings{})
-	history.Add(right, &history.Record{Time: time.Now(), Outcome: history.Allowed, User: "anna", Audit: auditAll})
+	history.Add(right, &history.Record{Time: time.Now(), Outcome: history.Allowed, User: "anna",
+		Audit: auditAll})
 	flush(t, right)
-	wrong := s.writer(history.Settings{Node: "n2", Now: func() time.Time { return time.Now().AddDate(20, 0, 0) }})
-	history.Add(wrong, &history.Record{Time: time.Now().AddDate(20, 0, 0), Outcome: history.Allowed, User: "anna", Audit: auditAll})
+	wrong := s.writer(
+		history.Settings{Node: "n2", Now: func() time.Time { return time.Now().AddDate(20, 0, 0) }})
+	history.Add(wrong, &history.Record{Time: time.Now().AddDate(20, 0, 0), Outcome: history.Allowed,
+		User: "anna", Audit: auditAll})
 	flush(t, wrong)
 	if err := history.KeepUp(wrong); err != nil {
 		t.Fatal(err)
 	}
-	same(t, "rows, minutes and days of usage", s.text("SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT count(*) FROM rate_limit_metrics WHERE granularity = 'minute'), (SELECT count(*) FROM rate_limit_usage)"), "2 2 2")
-	same(t, "partitions ahead", s.text("SELECT count(*) FROM rate_limit_partitions() WHERE begins > now() AND begins < now() + interval '7 days'"), "7")
+	same(t, "rows, minutes and days of usage",
+		s.text("SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT count(*) FROM rate_limit_metrics "+
+			"WHERE granularity = 'minute'), (SELECT count(*) FROM rate_limit_usage)"), "2 2 2")
+	same(t, "partitions ahead",
+		s.text("SELECT count(*) FROM rate_limit_partitions() WHERE begins > now() AND begins < now() + "+
+			"interval '7 days'"), "7")
 }
 
 // TestOneOfManyWritersKeepsUp: a roll-up takes the server a while, and a hundred proxies must not ask
 // for it in turns.
 func TestOneOfManyWritersKeepsUp(t *testing.T) {
 	s := newSite(t)
-	const hours = "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'hour'"
+	const hours = "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE " +
+		"granularity = 'hour'"
 	for i, want := range []string{"1", "1", "1"} {
 		w := s.writer(history.Settings{Node: fmt.Sprint("n", i)})
 		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed})
@@ -80,14 +102,17 @@ func TestOneOfManyWritersKeepsUp(t *testing.T) {
 		}
 		same(t, "requests of the hours", s.text(hours), want)
 	}
-	if report, err := history.Upkeep(context.Background(), s.db(), time.Time{}); err != nil || report.Busy || report.RolledUp != 2 {
+	if report, err := history.Upkeep(context.Background(), s.db(), time.Time{}); err != nil || report.Busy ||
+		report.RolledUp != 2 {
 		t.Errorf("upkeep by hand: %+v, %v", report, err)
 	}
 	w := s.writer(history.Settings{Node: "last"})
 	history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed})
 	flush(t, w)
-	for _, last := range []string{"now() - interval '1 min'", "now() + interval '1 day'"} { // the clock of the server may have been wrong
-		s.exec("UPDATE rate_limit_retention SET upkeep_at = " + last + "; DELETE FROM rate_limit_metrics WHERE granularity <> 'minute'")
+	// the clock of the server may have been wrong
+	for _, last := range []string{"now() - interval '1 min'", "now() + interval '1 day'"} {
+		s.exec("UPDATE rate_limit_retention SET upkeep_at = " + last + "; DELETE FROM rate_limit_metrics " +
+			"WHERE granularity <> 'minute'")
 		if err := history.KeepUp(w); err != nil {
 			t.Fatal(err)
 		}

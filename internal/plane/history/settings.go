@@ -10,30 +10,30 @@ import (
 
 // Settings are the settings of a Writer. The zero value has the defaults.
 type Settings struct {
-	// Node and Region are the name of the process and where it runs, as they are in the tables.
-	// Node "" is the name of the machine. Each has up to 200 bytes.
+	// Node and Region name the process and its place in the tables. Node "" means the name of the
+	// machine. Each has up to 200 bytes.
 	Node, Region string
 
-	// Address is how much of an address the audit log has.
+	// Address selects how addresses are written to the audit log.
 	Address AddressMode
 
-	// Retention is written to rate_limit_retention at the first connection. What it leaves out
-	// stays as it is there.
+	// Retention is written to rate_limit_retention at the first connection. Parts that it leaves out
+	// keep their retention.
 	Retention []Retention
 
 	// DisableMigration is for an operator who makes the tables with schema.sql. By default the Writer
 	// creates or upgrades them.
 	DisableMigration bool
 
-	// MaxPending bounds the rows of the audit log that wait in memory for the database, and their
-	// texts, to 1 KiB times as much. The oldest rows are dropped. 0 means DefaultMaxPending.
+	// MaxPending bounds the rows of the audit log that wait in memory, and their texts to 1 KiB for
+	// each row. Beyond it the oldest rows are dropped. 0 means DefaultMaxPending.
 	MaxPending int
 
 	// Now replaces this machine's clock, for tests.
 	Now func() time.Time
 
-	// OnError is called if a batch could not be written or something was dropped, at most once a
-	// minute, and when Upkeep begins to fail. It must not block. Nil ignores the errors.
+	// OnError, if not nil, is called at most once a minute if a batch could not be written or something
+	// was dropped, and when Upkeep begins to fail. It must not block.
 	OnError func(error)
 }
 
@@ -43,20 +43,20 @@ type Retention struct {
 	Keep time.Duration // 24 hours or more
 }
 
-// AddressMode is how much of an address the audit log has.
+// AddressMode selects how addresses are written to the audit log.
 type AddressMode uint8
 
 const (
-	// AddressFull is the whole address.
+	// AddressFull keeps the whole address.
 	AddressFull AddressMode = iota
-	// AddressPrefix is the network of the first 24 bits of an IPv4 address, or of 48 of an IPv6 address.
+	// AddressPrefix keeps the first 24 bits of an IPv4 address, or 48 of an IPv6 address.
 	AddressPrefix
-	// AddressOff is no address.
+	// AddressOff keeps nothing.
 	AddressOff
 )
 
 const (
-	// DefaultMaxPending is how many rows of the audit log wait in memory at most.
+	// DefaultMaxPending is the default of Settings.MaxPending.
 	DefaultMaxPending = 20000
 
 	maxName         = 200  // bytes of the names of node and region
@@ -80,7 +80,8 @@ func (s *Settings) check() error {
 		return err
 	}
 	if s.Address > AddressOff {
-		return &ratelimit.FieldError{Field: "audit_address", Value: fmt.Sprint(uint8(s.Address)), Want: "full, prefix or off"}
+		return &ratelimit.FieldError{Field: "audit_address", Value: fmt.Sprint(uint8(s.Address)),
+			Want: "full, prefix or off"}
 	}
 	if s.MaxPending < 0 {
 		return &ratelimit.FieldError{Field: "max_pending", Value: fmt.Sprint(s.MaxPending), Want: "0 or more"}
@@ -93,7 +94,8 @@ func (s *Settings) check() error {
 			return &ratelimit.FieldError{Field: "retention", Value: r.What, Want: "audit or usage"}
 		}
 		if r.Keep < day {
-			return &ratelimit.FieldError{Field: "retention " + r.What, Value: r.Keep.String(), Want: "24h or more"}
+			return &ratelimit.FieldError{Field: "retention " + r.What, Value: r.Keep.String(),
+				Want: "24h or more"}
 		}
 	}
 	if s.Now == nil {
@@ -104,7 +106,8 @@ func (s *Settings) check() error {
 
 func checkName(field, name string) error {
 	if len(name) > maxName || cleanText(name, maxName) != name {
-		return &ratelimit.FieldError{Field: field, Value: name, Want: fmt.Sprintf("up to %d bytes of UTF-8 without NUL", maxName)}
+		return &ratelimit.FieldError{Field: field, Value: name,
+			Want: fmt.Sprintf("up to %d bytes of UTF-8 without NUL", maxName)}
 	}
 	return nil
 }

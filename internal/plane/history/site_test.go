@@ -85,7 +85,7 @@ func (s *site) db() pgdb.DB {
 	return db
 }
 
-// writer returns a Writer that writes when it is told to.
+// writer returns a Writer that only writes on Flush.
 func (s *site) writer(settings history.Settings) *history.Writer {
 	s.t.Helper()
 	return s.writerOn(s.db(), settings)
@@ -109,7 +109,7 @@ func (s *site) writerOn(db pgdb.DB, settings history.Settings) *history.Writer {
 	return w
 }
 
-// reports are what the Writers have reported so far.
+// reports returns the errors that the Writers reported.
 func (s *site) reports() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

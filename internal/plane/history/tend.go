@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// upkeepPause is the time between two calls of keepUp.
+	// upkeepInterval is the time between two calls of keepUp.
 	upkeepInterval = time.Minute
-	// upkeepAge is how old the last upkeep of any process is before the next one.
+	// upkeepAge is the least time between two upkeeps of any processes.
 	upkeepAge = 45 * time.Second
-	// upkeepTimeout is for one of them.
+	// upkeepTimeout bounds one upkeep.
 	upkeepTimeout = 5 * time.Minute
 )
 
-// upkeepLoop does the upkeep until the Writer is closed. The processes begin at different times.
+// upkeepLoop runs upkeep until the Writer is closed. Each process begins after a random delay.
 func (w *Writer) upkeepLoop() {
 	interval := time.Duration(rand.Int63n(int64(upkeepInterval)))
 	for {
@@ -35,8 +35,8 @@ func (w *Writer) upkeepLoop() {
 	}
 }
 
-// keepUp does the upkeep, unless another process has just done it, by the clock of the database: that of this machine could be wrong, and all that
-// is recorded would be past its retention.
+// keepUp runs upkeep unless another process has just done so, by the clock of the database: the clock
+// of this machine may be wrong, and then everything recorded would be past its retention.
 func (w *Writer) keepUp() error {
 	ctx, cancel := context.WithTimeout(w.closing, upkeepTimeout)
 	defer cancel()
@@ -52,8 +52,8 @@ func (w *Writer) keepUp() error {
 	return failure
 }
 
-// reportUpkeep passes a failure to OnError, once until it is over. That the database does not answer
-// is reported by the flushes.
+// reportUpkeep passes the first of a series of failures to OnError. It ignores outages, which flushes
+// report.
 func (w *Writer) reportUpkeep(err error) {
 	text := ""
 	if err != nil {

@@ -14,7 +14,8 @@ func TestAddressesAreMaskedAlsoInKeys(t *testing.T) {
 	s := newSite(t)
 	add := func(w *history.Writer, address string, keys ...string) {
 		for _, key := range keys {
-			history.Add(w, &history.Record{Time: someTime, Address: netip.MustParseAddr(address), Key: key, Also: []string{"p", key}, Audit: auditAll})
+			history.Add(w, &history.Record{Time: someTime, Address: netip.MustParseAddr(address), Key: key,
+				Also: []string{"p", key}, Audit: auditAll})
 		}
 	}
 	for _, c := range []struct {
@@ -48,7 +49,9 @@ func TestAddressesAreMaskedAlsoInKeys(t *testing.T) {
 		add(w, "2001:db8:1:2::3", "2001:db8:1:2::/64", "2001:db8:1:2::/64 x 2001:db8:1:2::3")
 		add(w, "::ffff:192.0.2.9", "::ffff:192.0.2.9")
 		flush(t, w)
-		same(t, "address, key and also", s.text("SELECT coalesce(CASE WHEN masklen(address) IN (32, 128) THEN host(address) ELSE address::text END, ''), key, also::text FROM rate_limit_audit ORDER BY ctid"), c.want)
+		same(t, "address, key and also",
+			s.text("SELECT coalesce(CASE WHEN masklen(address) IN (32, 128) THEN host(address) ELSE "+
+				"address::text END, ''), key, also::text FROM rate_limit_audit ORDER BY ctid"), c.want)
 		s.empty()
 	}
 }
@@ -61,7 +64,8 @@ func TestAMaskedKeyIsMaskedOnce(t *testing.T) {
 		{"2001:db8:1::", "u 2001:db8:1:: 2001:db8:1::/64", "u 2001:db8:1::/48 2001:db8:1::/48"},
 		{"2001:db8:1:0::5%eth0", "u 2001:db8:1::5", "u 2001:db8:1::/48"},
 	} {
-		same(t, c.client, history.MaskKey(history.AddressPrefix, c.key, netip.MustParseAddr(c.client)), c.want)
+		same(t, c.client, history.MaskKey(history.AddressPrefix, c.key, netip.MustParseAddr(c.client)),
+			c.want)
 	}
 }
 
@@ -72,8 +76,10 @@ func TestNoQueryAndNoBrokenTextReachesTheTables(t *testing.T) {
 	long := strings.Repeat("ä", 3000)
 	for _, r := range []history.Record{
 		{Path: "/a?api_key=secret", Host: "h"},
-		{Path: "/b\x00\xff?token=secret", Host: "h\x00\xff", Method: "G\x00", User: "u\x00\xff", Key: "k\xff", Route: "r\xff", Prefix: "p\x00", Tier: "t\x00", Reason: "r\x00", Limit: "l\x00"},
-		{Path: "/" + long, Host: long, Method: long, User: long, Key: long, Route: long, Prefix: long, Tier: long, Reason: long, Limit: long, Also: []string{long, long}},
+		{Path: "/b\x00\xff?token=secret", Host: "h\x00\xff", Method: "G\x00", User: "u\x00\xff", Key: "k\xff",
+			Route: "r\xff", Prefix: "p\x00", Tier: "t\x00", Reason: "r\x00", Limit: "l\x00"},
+		{Path: "/" + long, Host: long, Method: long, User: long, Key: long, Route: long, Prefix: long,
+			Tier: long, Reason: long, Limit: long, Also: []string{long, long}},
 	} {
 		r.Time = someTime
 		r.Outcome = history.Limited
@@ -81,13 +87,19 @@ func TestNoQueryAndNoBrokenTextReachesTheTables(t *testing.T) {
 		history.Add(w, &r)
 	}
 	flush(t, w)
-	all := s.text("SELECT row_to_json(a)::text FROM rate_limit_audit a") + s.text("SELECT row_to_json(m)::text FROM rate_limit_metrics m") + s.text("SELECT row_to_json(u)::text FROM rate_limit_usage u")
+	all := s.text("SELECT row_to_json(a)::text FROM rate_limit_audit a") +
+		s.text("SELECT row_to_json(m)::text FROM rate_limit_metrics m") +
+		s.text("SELECT row_to_json(u)::text FROM rate_limit_usage u")
 	if strings.Contains(all, "secret") {
 		t.Errorf("a query is in the tables: %s", all)
 	}
-	same(t, "rows", s.text("SELECT path, host, method, user_id, key FROM rate_limit_audit WHERE length(path) < 100 ORDER BY path"), "/a h <nil> <nil> <nil>\n/b?? h?? G? u?? k?")
-	same(t, "lengths", s.text("SELECT length(path), octet_length(host), octet_length(user_id), octet_length(key) FROM rate_limit_audit WHERE length(path) > 100"), "500 254 512 512")
-	if stats := w.Stats(); stats.Written != 3 || stats.Failures != 0 || stats.DroppedMetrics+stats.DroppedUsage != 0 {
+	same(t, "rows", s.text("SELECT path, host, method, user_id, key FROM rate_limit_audit WHERE "+
+		"length(path) < 100 ORDER BY path"), "/a h <nil> <nil> <nil>\n/b?? h?? G? u?? k?")
+	same(t, "lengths",
+		s.text("SELECT length(path), octet_length(host), octet_length(user_id), octet_length(key) FROM "+
+			"rate_limit_audit WHERE length(path) > 100"), "500 254 512 512")
+	if stats := w.Stats(); stats.Written != 3 || stats.Failures != 0 ||
+		stats.DroppedMetrics+stats.DroppedUsage != 0 {
 		t.Errorf("stats %+v", stats)
 	}
 }
@@ -95,24 +107,28 @@ func TestNoQueryAndNoBrokenTextReachesTheTables(t *testing.T) {
 // FuzzTextsOfClients: whatever a client sends, Postgres can store it, and it is no longer than
 // allowed.
 func FuzzTextsOfClients(f *testing.F) {
-	for _, text := range []string{"", "/a", "a?b", "\xff\x00", strings.Repeat("ä", 300), strings.Repeat("\x80", 999), "192.0.2.1", "2001:db8::/64", "x 2001:db8::1"} {
+	for _, text := range []string{"", "/a", "a?b", "\xff\x00", strings.Repeat("ä", 300),
+		strings.Repeat("\x80", 999), "192.0.2.1", "2001:db8::/64", "x 2001:db8::1"} {
 		f.Add(text)
 	}
 	client := netip.MustParseAddr("2001:db8::1")
 	f.Fuzz(func(t *testing.T, text string) {
 		path := history.CleanPath(text)
-		for _, got := range []string{history.CleanText(text, 255), path, history.CleanText(history.MaskKey(history.AddressPrefix, text, client), 512)} {
+		for _, got := range []string{history.CleanText(text, 255), path,
+			history.CleanText(history.MaskKey(history.AddressPrefix, text, client), 512)} {
 			if !utf8.ValidString(got) || strings.IndexByte(got, 0) >= 0 {
 				t.Errorf("%q became %q", text, got)
 			}
 		}
-		if utf8.RuneCountInString(path) > 500 || strings.Contains(path, "?") && !strings.ContainsAny(text, "\x00") && utf8.ValidString(text) {
+		if utf8.RuneCountInString(path) > 500 || strings.Contains(path, "?") &&
+			!strings.ContainsAny(text, "\x00") && utf8.ValidString(text) {
 			t.Errorf("the path %q became %q", text, path)
 		}
 		if got := history.CleanText(text, 255); len(got) > 255 {
 			t.Errorf("%q has %d bytes", got, len(got))
 		}
-		if masked := history.MaskKey(history.AddressOff, text, client); strings.Contains(masked, client.String()) {
+		if masked := history.MaskKey(history.AddressOff, text, client); strings.Contains(masked,
+			client.String()) {
 			t.Errorf("the key %q became %q", text, masked)
 		}
 	})

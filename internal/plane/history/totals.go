@@ -3,7 +3,7 @@ package history
 import "strings"
 
 const (
-	// otherHost is the host, or the route, of requests whose hosts or routes are too many.
+	// otherHost replaces the host or the route of a request beyond the bounds below.
 	otherHost = "(other)"
 
 	maxHosts  = 100    // of a minute
@@ -19,7 +19,7 @@ type cellKey struct {
 	prefix, host, route string
 }
 
-// cell is what is added to a row of rate_limit_metrics.
+// cell holds the sums to add to a row of rate_limit_metrics.
 type cell struct {
 	of cellKey
 
@@ -29,7 +29,7 @@ type cell struct {
 	latency [bounds + 1]int64 // by bucket
 }
 
-// requestsOf is how many requests cells have.
+// requestsOf returns the number of requests in cells.
 func requestsOf(cells []*cell) int64 {
 	n := int64(0)
 	for _, c := range cells {
@@ -42,7 +42,8 @@ func requestsOf(cells []*cell) int64 {
 	return n
 }
 
-// all returns all that waits, for a Writer that is closed: the totals are of no use afterwards.
+// all removes and returns everything that waits. Only a closing Writer calls it, as t is unusable
+// afterwards.
 func (t *totals) all() *parcel {
 	p := &parcel{cells: t.cellsLeft, usage: t.usageLeft}
 	for _, c := range t.cells {
@@ -54,22 +55,22 @@ func (t *totals) all() *parcel {
 	return p
 }
 
-// minute is what one minute's bounds count.
+// minute counts what one minute has, for its bounds.
 type minute struct {
 	hosts  map[string]bool
 	routes map[string]bool
 	cells  map[cellKey]bool // up to maxCells, also those that are written already
 }
 
-// usageKey names a row of rate_limit_usage_hours. What it has is added to the row of the day in
-// rate_limit_usage, too.
+// usageKey names a row of rate_limit_usage_hours. Its sums are also added to the row of the day in
+// rate_limit_usage.
 type usageKey struct {
 	hour  int64 // since 1970
 	user  string
 	keyID int64
 }
 
-// usage is what is added to these rows.
+// usage holds the sums to add to these rows.
 type usage struct {
 	of usageKey
 
@@ -78,25 +79,25 @@ type usage struct {
 	last                     int64 // in microseconds since 1970
 }
 
-// totals are the metrics and the usage that wait for the next batch. The Writer's mutex guards
-// them.
+// totals holds the metrics and the usage that wait for the next batch. The Writer's mutex guards it.
 type totals struct {
 	cells   map[cellKey]*cell
 	last    *cell // that of the last record
 	minutes map[int64]*minute
 	usage   map[usageKey]*usage
 
-	// What the next batches take, before anything of the maps.
+	// The next batches take these before anything of the maps.
 	cellsLeft []*cell
 	usageLeft []*usage
 }
 
 func newTotals() totals {
-	return totals{cells: make(map[cellKey]*cell), minutes: make(map[int64]*minute), usage: make(map[usageKey]*usage)}
+	return totals{cells: make(map[cellKey]*cell), minutes: make(map[int64]*minute),
+		usage: make(map[usageKey]*usage)}
 }
 
-// cellOf returns the cell of a record that is not that of the last record, or nil if there are too
-// many.
+// cellOf returns the cell of a record, or nil if there are too many. The caller has checked the cell of
+// the last record.
 func (t *totals) cellOf(at int64, r *Record) *cell {
 	k := cellKey{at, r.Prefix, r.Host, r.Route}
 	if c := t.cells[k]; c != nil {
@@ -110,7 +111,8 @@ func (t *totals) cellOf(at int64, r *Record) *cell {
 		if len(t.minutes) >= 3 {
 			t.forgetMinutes(at)
 		}
-		m = &minute{hosts: make(map[string]bool), routes: make(map[string]bool), cells: make(map[cellKey]bool)}
+		m = &minute{hosts: make(map[string]bool), routes: make(map[string]bool),
+			cells: make(map[cellKey]bool)}
 		t.minutes[at] = m
 	}
 	if !m.hosts[k.host] && len(m.hosts) >= maxHosts {
@@ -147,7 +149,7 @@ func (t *totals) cellOf(at int64, r *Record) *cell {
 	return c
 }
 
-// forgetMinutes forgets the bounds of all minutes but those next to at.
+// forgetMinutes deletes the bounds of all minutes except those next to at.
 func (t *totals) forgetMinutes(at int64) {
 	for m := range t.minutes {
 		if m < at-1 || m > at+1 {
@@ -175,7 +177,7 @@ func (t *totals) usageOf(at int64, r *Record) *usage {
 	return u
 }
 
-// collect moves the maps to what the next batches take, unless something is left from before.
+// collect moves the contents of the maps to cellsLeft and usageLeft, if those are empty.
 func (t *totals) collect() {
 	if len(t.cellsLeft) == 0 && len(t.cells) > 0 {
 		t.cellsLeft = make([]*cell, 0, len(t.cells))
@@ -194,7 +196,7 @@ func (t *totals) collect() {
 	}
 }
 
-// take removes some of what the next batches take, and returns it.
+// take removes and returns some of cellsLeft and usageLeft.
 func (t *totals) take() ([]*cell, []*usage) {
 	n := len(t.cellsLeft)
 	if n > batchCells {

@@ -12,55 +12,58 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// UpkeepReport is what Upkeep did. Partitions are given as the names of their tables, with the schema.
-// A list that is empty is not nil, so that it is [] in JSON.
+// UpkeepReport says what Upkeep did. Partitions are given by the names of their tables, with the
+// schema. Empty lists are not nil, so that they are [] in JSON.
 type UpkeepReport struct {
-	// Busy is true if another process does the upkeep. Then this one did nothing.
+	// Busy reports that another process was doing the upkeep, so that this one did nothing.
 	Busy bool `json:"busy"`
 
 	Made     []string `json:"made"`      // new partitions
 	RolledUp int64    `json:"rolled_up"` // rows of hours and days that were written
 	Deleted  int64    `json:"deleted"`   // rows of metrics, usage and writers
-	Detached []string `json:"detached"`  // partitions that were made tables of their own, the step before they are dropped
-	Dropped  []string `json:"dropped"`   // partitions that were deleted
+	// partitions that were made tables of their own, the step before they are dropped
+	Detached []string `json:"detached"`
+	Dropped  []string `json:"dropped"` // partitions that were deleted
 
-	// Skipped are the partitions that were to be detached or dropped, and are in use. Each has the
-	// name of the partition, and who uses it, such as "public.rate_limit_audit_20260101: held by
-	// pid 4711". "rate_limit_audit: held by another session" says that no partition could be made, and
-	// "rate_limit_metrics: held by another session" that nothing could be rolled up.
+	// Skipped lists the partitions that should have been detached or dropped and are in use, with their
+	// users, such as "public.rate_limit_audit_20260101: held by pid 4711". "rate_limit_audit: held by
+	// another session" means that no partition could be created, and "rate_limit_metrics: held by
+	// another session" that nothing could be rolled up.
 	Skipped []string `json:"skipped"`
 }
 
-// IsNothing reports whether nothing was done.
+// IsNothing reports whether the upkeep changed nothing.
 func (r *UpkeepReport) IsNothing() bool {
-	return !r.Busy && r.RolledUp == 0 && r.Deleted == 0 && len(r.Made)+len(r.Detached)+len(r.Dropped)+len(r.Skipped) == 0
+	return !r.Busy && r.RolledUp == 0 && r.Deleted == 0 &&
+		len(r.Made)+len(r.Detached)+len(r.Dropped)+len(r.Skipped) == 0
 }
 
-// ddlTimeout bounds each command that detaches a partition. While it waits for readers
-// of the partition, readers and writers of the others go on.
+// ddlTimeout bounds each command that detaches a partition. While it waits for readers of the
+// partition, readers and writers of the others go on.
 const ddlTimeout = 2 * time.Second
 
-// Upkeep does what the history needs about once a minute: it makes the partitions of today and of
-// 7 more days, rolls up the metrics, and deletes what is past its retention at the time now. The
-// zero time is the present by the clock of the database. Any process may call it at any time, also
-// several at once. Only the owner of the tables makes partitions for another time than the
-// present, or deletes what is due in the future.
+// Upkeep maintains the history, which needs it about once a minute. It creates the partitions of today
+// and the next 7 days, rolls up the metrics, and deletes what is past its retention at the time now.
+// The zero time means the present by the clock of the database. Any number of processes may call it at
+// any time. Only the owner of the tables can create partitions for another time than the present, or
+// delete what is due in the future.
 //
-// The function rate_limit_drop_expired drops the partitions that are past their retention, and
-// writers wait for it for up to 100 ms. If the role of the connection owns the tables, each of these
-// partitions is detached before with DETACH … CONCURRENTLY, which stops neither readers nor writers.
-// Only the owner may do that, and no function can. A partition that another session uses is skipped,
-// and the next Upkeep tries again.
+// The SQL function rate_limit_drop_expired drops the partitions that are past their retention, and
+// writers wait for it for up to 100 ms. If the role of the connection owns the tables, Upkeep first
+// detaches each of these partitions with DETACH … CONCURRENTLY, which blocks neither readers nor
+// writers; a function cannot do that. It skips a partition that another session uses, and the next
+// Upkeep retries.
 //
-// The error has all that failed. The rest is done nevertheless, and the report says so.
+// Upkeep continues after failures. The error joins all of them, and the report says what was done.
 func Upkeep(ctx context.Context, db pgdb.DB, now time.Time) (UpkeepReport, error) {
 	return doUpkeep(ctx, db, now, 0)
 }
 
-// doUpkeep is Upkeep if no process has done it within an interval. A roll-up of a thousand rows a minute
-// takes the server seconds, which many proxies must not ask for at once.
+// doUpkeep is Upkeep if no process has done it within interval. Rolling up a thousand rows a minute
+// takes the server seconds, so many proxies must not request it at once.
 func doUpkeep(ctx context.Context, db pgdb.DB, now time.Time, interval time.Duration) (UpkeepReport, error) {
-	u := &upkeep{db: db, now: "now", interval: interval, report: UpkeepReport{Made: []string{}, Detached: []string{}, Dropped: []string{}, Skipped: []string{}}}
+	u := &upkeep{db: db, now: "now", interval: interval, report: UpkeepReport{Made: []string{},
+		Detached: []string{}, Dropped: []string{}, Skipped: []string{}}}
 	if !now.IsZero() {
 		u.now = now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
 	}
@@ -70,7 +73,7 @@ func doUpkeep(ctx context.Context, db pgdb.DB, now time.Time, interval time.Dura
 	return u.report, nil
 }
 
-// upkeep is one call of Upkeep.
+// upkeep is the state of one call of Upkeep.
 type upkeep struct {
 	db       pgdb.DB
 	now      string
@@ -81,16 +84,19 @@ type upkeep struct {
 // The queries of an upkeep. Time $1 is text, so that any driver can send it.
 const (
 	upkeepSQL  = `SELECT what, name, rows FROM rate_limit_upkeep($1::text::timestamptz, $2::text::interval)`
-	expiredSQL = `SELECT name FROM rate_limit_expired($1::text::timestamptz) WHERE state = 'attached' AND held_by IS NULL`
-	dropSQL    = `SELECT name, held_by FROM rate_limit_drop_expired($1::text::timestamptz)`
+	expiredSQL = `SELECT name FROM rate_limit_expired($1::text::timestamptz) WHERE state = 'attached'
+		AND held_by IS NULL`
+	dropSQL = `SELECT name, held_by FROM rate_limit_drop_expired($1::text::timestamptz)`
 
-	// pendingSQL has the sessions that use the partition, and those that use the whole table.
-	pendingSQL = `SELECT p.name, rate_limit_holders(p.id), rate_limit_holders('rate_limit_audit'::regclass) || ' by way of rate_limit_audit'
+	// pendingSQL returns the sessions that use the partition, and those that use the whole table.
+	pendingSQL = `SELECT p.name, rate_limit_holders(p.id), rate_limit_holders('rate_limit_audit'::regclass) ||
+		' by way of rate_limit_audit'
 		FROM rate_limit_partitions() p WHERE p.pending`
 
-	// ownerSQL also has the name of the table for a command.
+	// ownerSQL also returns the name of the table, quoted for a command.
 	ownerSQL = `SELECT format('%I.%I', n.nspname, c.relname), pg_has_role(c.relowner, 'USAGE')::int::text
-		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'rate_limit_audit'::regclass`
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+			WHERE c.oid = 'rate_limit_audit'::regclass`
 )
 
 func (u *upkeep) run(ctx context.Context) error {
@@ -124,8 +130,8 @@ func (u *upkeep) run(ctx context.Context) error {
 }
 
 // detachExpired detaches the partitions that are past their retention. Only one partition can be
-// pending detach at a time, so none is begun that is in use. dropExpired deals with those that are
-// left, and says what is in the way.
+// pending detach at a time, so it skips those in use. dropExpired handles the ones that are left, and
+// reports their users.
 func (u *upkeep) detachExpired(ctx context.Context, parent string) error {
 	pending, err := u.finalize(ctx, parent)
 	if err != nil || pending {
@@ -150,8 +156,8 @@ func (u *upkeep) detachExpired(ctx context.Context, parent string) error {
 	return nil
 }
 
-// finalize completes the detaching of a partition that was interrupted, by this process or by
-// another one. It reports whether a partition is still pending afterwards.
+// finalize completes an interrupted detach of this or another process. It reports whether a partition
+// is still pending afterwards.
 func (u *upkeep) finalize(ctx context.Context, parent string) (bool, error) {
 	var failure error
 	for {
@@ -171,14 +177,15 @@ func (u *upkeep) finalize(ctx context.Context, parent string) (bool, error) {
 		if failure != nil {
 			return true, fmt.Errorf("%s: %w", name, failure)
 		}
-		if failure = u.command(ctx, "ALTER TABLE "+parent+" DETACH PARTITION "+name+" FINALIZE"); failure == nil {
+		if failure = u.command(ctx,
+			"ALTER TABLE "+parent+" DETACH PARTITION "+name+" FINALIZE"); failure == nil {
 			u.report.Detached = append(u.report.Detached, name)
 			return false, nil
 		}
 	}
 }
 
-// dropExpired drops what is past its retention.
+// dropExpired drops the partitions that are past their retention.
 func (u *upkeep) dropExpired(ctx context.Context) error {
 	rows, err := query(ctx, u.db, 2, dropSQL, u.now)
 	for _, row := range rows {
@@ -191,7 +198,7 @@ func (u *upkeep) dropExpired(ctx context.Context) error {
 	return err
 }
 
-// skip reports that a partition is in use, once.
+// skip adds a partition in use to the report, once.
 func (u *upkeep) skip(name, holders string) {
 	for _, before := range u.report.Skipped {
 		if strings.HasPrefix(before, name+": ") {
@@ -201,13 +208,14 @@ func (u *upkeep) skip(name, holders string) {
 	u.report.Skipped = append(u.report.Skipped, name+": held by "+holders)
 }
 
-// command runs a command that must not be part of a transaction. It has settings of its own, since no guard can have
-// others for it, see package session.
+// command runs a command that must not be part of a transaction. It sets its own timeouts, because such
+// a command has no guard; see package session.
 func (u *upkeep) command(ctx context.Context, sql string) error {
 	within, cancel := context.WithTimeout(ctx, ddlTimeout)
 	defer cancel()
 	command := &pgdb.Statement{SQL: sql, Unnamed: true, Alone: true}
-	statements := []*pgdb.Statement{{SQL: "SET statement_timeout = 0", Alone: true}, {SQL: "SET lock_timeout = 0", Alone: true}, command,
+	statements := []*pgdb.Statement{{SQL: "SET statement_timeout = 0", Alone: true},
+		{SQL: "SET lock_timeout = 0", Alone: true}, command,
 		{SQL: "RESET statement_timeout", Alone: true}, {SQL: "RESET lock_timeout", Alone: true}}
 	if err := u.db.Run(within, statements); err != nil {
 		return err
@@ -215,8 +223,8 @@ func (u *upkeep) command(ctx context.Context, sql string) error {
 	return command.Err
 }
 
-// query runs a query with parameters of type text, and returns the values of its rows. A value
-// that is NULL is nil, and a text that is empty is not.
+// query runs a query with parameters of type text, and returns the values of its rows. NULL is nil, and
+// an empty text is not.
 func query(ctx context.Context, db pgdb.DB, columns int, sql string, args ...string) ([][][]byte, error) {
 	statement := &pgdb.Statement{SQL: sql, Unnamed: true}
 	for _, arg := range args {
@@ -239,7 +247,7 @@ func query(ctx context.Context, db pgdb.DB, columns int, sql string, args ...str
 	return rows, nil
 }
 
-// number is a value of type bigint; NULL is 0.
+// number returns the value of a bigint, and 0 for NULL.
 func number(value []byte) int64 {
 	if len(value) != 8 {
 		return 0

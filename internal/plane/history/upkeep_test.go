@@ -22,8 +22,11 @@ func newUpkeepSite(t testing.TB) *site {
 // days makes the partitions of some days, with a row in each.
 func (s *site) days(first string, n int) {
 	s.t.Helper()
-	s.exec(fmt.Sprintf(`SELECT rate_limit_make_partition(date '%[1]s' + n) FROM generate_series(0, %[2]d - 1) n;
-		INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) SELECT date '%[1]s'::timestamp AT TIME ZONE 'UTC' + n * interval '1 day', 1, 5, 'limited', 'web', 'n'
+	s.exec(fmt.Sprintf(`SELECT rate_limit_make_partition(date '%[1]s' + n)
+		FROM generate_series(0, %[2]d - 1) n;
+		INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix,
+			node) SELECT date '%[1]s'::timestamp AT TIME ZONE 'UTC' + n * interval '1 day', 1, 5,
+			'limited', 'web', 'n'
 		FROM generate_series(0, %[2]d - 1) n`, first, n))
 }
 
@@ -61,7 +64,8 @@ func (s *site) leavePending(partition string) {
 	s.t.Helper()
 	ctx := context.Background()
 	reader, conn := cluster.Connect(s.t, s.dsn), cluster.Connect(s.t, s.dsn)
-	if _, err := reader.Exec(ctx, "BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE"); err != nil {
+	if _, err := reader.Exec(ctx,
+		"BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE"); err != nil {
 		s.t.Fatal(err)
 	}
 	ended := make(chan error, 1)
@@ -70,7 +74,8 @@ func (s *site) leavePending(partition string) {
 		ended <- err
 	}()
 	const pending = "SELECT coalesce(string_agg(name, ' '), '') FROM rate_limit_partitions() WHERE pending"
-	await.Within(s.t, time.Minute, "the partition to be pending", func() bool { return s.text(pending) == "public."+partition })
+	await.Within(s.t, time.Minute, "the partition to be pending",
+		func() bool { return s.text(pending) == "public."+partition })
 	s.exec(fmt.Sprintf("SELECT pg_cancel_backend(%d)", conn.PgConn().PID()))
 	if err := <-ended; err == nil {
 		s.t.Fatal("the partition is detached")
@@ -87,7 +92,8 @@ func TestAnInterruptedDetachIsCompleted(t *testing.T) {
 	s.days("2026-08-01", 3)
 	s.leavePending("rate_limit_audit_20260802")
 	report := s.upkeep("2026-11-21T12:00:00Z")
-	if short(report.Dropped) != "20260801 20260802 20260803" || short(report.Detached) != "20260802 20260801 20260803" {
+	if short(report.Dropped) != "20260801 20260802 20260803" ||
+		short(report.Detached) != "20260802 20260801 20260803" {
 		t.Errorf("the report is %+v", report)
 	}
 	s.leavePending("rate_limit_audit_20261122")
@@ -95,7 +101,8 @@ func TestAnInterruptedDetachIsCompleted(t *testing.T) {
 	if short(report.Dropped) != "" || short(report.Detached) != "20261122" || len(report.Skipped) > 0 {
 		t.Errorf("the report is %+v", report)
 	}
-	if got := s.text("SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_audit_20261122'"); got != "1" {
+	if got := s.text(
+		"SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_audit_20261122'"); got != "1" {
 		t.Error("a partition that is not past its retention is gone")
 	}
 }
@@ -106,11 +113,13 @@ func TestAPendingPartitionThatIsHeldStopsNothing(t *testing.T) {
 	s.days("2026-08-01", 3)
 	s.leavePending("rate_limit_audit_20260802")
 	reader := cluster.Connect(s.t, s.dsn)
-	if _, err := reader.Exec(context.Background(), "BEGIN; SELECT * FROM rate_limit_audit_20260802"); err != nil {
+	if _, err := reader.Exec(context.Background(),
+		"BEGIN; SELECT * FROM rate_limit_audit_20260802"); err != nil {
 		t.Fatal(err)
 	}
 	report := s.upkeep("2026-11-21T12:00:00Z")
-	if want := fmt.Sprintf("public.rate_limit_audit_20260802: held by pid %d", reader.PgConn().PID()); len(report.Skipped) != 1 || report.Skipped[0] != want {
+	if want := fmt.Sprintf("public.rate_limit_audit_20260802: held by pid %d", reader.PgConn().PID()); len(
+		report.Skipped) != 1 || report.Skipped[0] != want {
 		t.Errorf("skipped %q, want %q", report.Skipped, want)
 	}
 	if short(report.Dropped) != "20260801 20260803" {

@@ -14,30 +14,29 @@ import (
 )
 
 const (
-	// flushInterval is the time between two flushes that no full batch causes.
+	// flushInterval is the longest time between two flushes.
 	flushInterval = time.Second
 	// totalsInterval is the time between two writes of metrics and usage.
 	totalsInterval = 5 * time.Second
-	// sendTimeout is for one batch. Its result is unknown afterwards.
+	// sendTimeout bounds the attempt to write a batch. After it the result is unknown.
 	sendTimeout = 5 * time.Second
-	// migrateTimeout is for making the tables.
+	// migrateTimeout bounds a migration.
 	migrateTimeout = 30 * time.Second
 	// closeTimeout bounds Close.
 	closeTimeout = 2 * time.Second
-	// reportInterval is the time between two calls of OnError.
+	// reportInterval is the least time between two calls of OnError.
 	reportInterval = time.Minute
 )
 
-// Stats are what a Writer has done. Decisions are counted, not rows: refusals that are one row
-// count each, and a sampled request counts once. Recorded is Written + Dropped + Pending.
+// Stats counts the work of a Writer. It counts decisions, not rows: each refusal in a merged row
+// counts, and a sampled request counts once. Recorded is Written + Dropped + Pending.
 type Stats struct {
 	Recorded int64 // decisions for the audit log
-	Written  int64 // decisions that are in the audit log
-	Dropped  int64 // decisions that never will be in the audit log
+	Written  int64 // decisions in the audit log
+	Dropped  int64 // decisions that will never be in the audit log
 	Pending  int64 // decisions that wait
 
-	// Requests that never will be in the metrics, and in the usage. What is pending counts when the
-	// Writer is closed.
+	// Requests that will never be in the metrics, and in the usage. Close adds what is still pending.
 	DroppedMetrics, DroppedUsage int64
 
 	Batches   int64  // batches that were written
@@ -51,44 +50,44 @@ type Writer struct {
 	settings Settings
 	name     string // random; it names the process in rate_limit_writers
 
-	batchRows int // the most rows of a batch; so many are written at once
+	batchRows int // the most rows of a batch; as soon as so many wait, they are written
 
 	closing context.Context // ends when Close begins
 	shut    context.CancelFunc
-	life    context.Context // ends when Close may wait no longer
+	life    context.Context // ends when Close stops waiting
 	kill    context.CancelFunc
 	started sync.Once
 	loops   sync.WaitGroup
 
-	mu      sync.Mutex // guards all that follows
+	mu      sync.Mutex // guards the fields below
 	pending pending
 	totals  totals
-	sent    load // of the batches that are being sent, or will be sent again
+	sent    load // the size of the batches in sending
 	failing bool // the last attempt failed
 	closed  bool
 	stats   Stats
 	wake    context.CancelFunc // ends the wait between two flushes
-	busy    context.Context    // ends with the flush that is under way; nil if there is none
+	busy    context.Context    // ends with the running flush; nil if none runs
 
-	// Only the flush that is under way uses these.
-	sending    []*parcel // batches that are to be sent, the first one maybe again
-	number     int64     // of the last batch
-	reported   int64     // the drops that rate_limit_writers has
-	ready      bool      // the tables are as they must be
-	lacking    error     // why the tables are not ready
-	migrated   time.Time // when the tables were last looked at
-	retained   bool      // the retention is written
-	retainedAt time.Time // when writing the retention was last tried
-	delayed    int64     // the second whose rows were left for the next flush
-	totalled   time.Time // when metrics and usage were last written
-	told       time.Time // when OnError was last called
-	toldOf     int64     // how many drops OnError has been told of
+	// Only the running flush uses these.
+	sending       []*parcel // batches that are to be sent, the first one maybe again
+	number        int64     // of the last batch
+	reported      int64     // the drops recorded in rate_limit_writers
+	ready         bool      // the tables are up to date
+	lacking       error     // why the tables are not ready
+	migrated      time.Time // the last check of the tables
+	retained      bool      // the retention is written
+	retainedAt    time.Time // the last attempt to write the retention
+	delayed       int64     // the second with rows that were left for the next flush
+	totalled      time.Time // the last write of metrics and usage
+	reportedAt    time.Time // the last call of OnError
+	reportedDrops int64     // the drops reported to OnError
 
 	upkeepText string // the last failure of Upkeep; only upkeepLoop uses it
 }
 
-// New returns a Writer on db. It does not touch the network yet, and does not close db. The error
-// is a *ratelimit.FieldError.
+// New returns a Writer on db, without using the network. The caller keeps owning db. The error is a
+// *ratelimit.FieldError.
 func New(db pgdb.DB, s Settings) (*Writer, error) {
 	if db == nil {
 		return nil, &ratelimit.FieldError{Field: "db", Want: "a DB, such as pgxdb.Open returns"}
@@ -100,7 +99,8 @@ func New(db pgdb.DB, s Settings) (*Writer, error) {
 	if _, err := rand.Read(name); err != nil {
 		return nil, fmt.Errorf("no random bits for the name of the history's writer: %w", err)
 	}
-	w := &Writer{db: db, settings: s, name: hex.EncodeToString(name), totals: newTotals(), totalled: time.Now()}
+	w := &Writer{db: db, settings: s, name: hex.EncodeToString(name), totals: newTotals(),
+		totalled: time.Now()}
 	w.batchRows = batchRows
 	if half := (s.MaxPending + 1) / 2; w.batchRows > half {
 		w.batchRows = half
@@ -112,7 +112,7 @@ func New(db pgdb.DB, s Settings) (*Writer, error) {
 	return w, nil
 }
 
-// Prepare starts to write in the background.
+// Prepare starts writing in the background.
 func (w *Writer) Prepare() {
 	w.started.Do(func() {
 		w.mu.Lock()
@@ -150,8 +150,8 @@ func (w *Writer) writeLoop() {
 	}
 }
 
-// Flush writes all that is pending now. The error says why something is still pending: it is
-// ratelimit.ErrClosed after Close.
+// Flush writes everything pending now. The error says why something is still pending. After Close it is
+// ratelimit.ErrClosed.
 func (w *Writer) Flush(ctx context.Context) error {
 	if w.closing.Err() != nil {
 		return ratelimit.ErrClosed
@@ -159,7 +159,8 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return w.flush(ctx, true)
 }
 
-// flush writes what is due, or all. A panic, of a driver for one, is an error.
+// flush writes what is due, or everything if all is set. It returns a panic, such as one of a driver,
+// as an error.
 func (w *Writer) flush(ctx context.Context, all bool) error {
 	release, err := w.acquire(ctx)
 	if err != nil {
@@ -186,7 +187,7 @@ func (w *Writer) flush(ctx context.Context, all bool) error {
 	return failure
 }
 
-// acquire waits until no other flush is under way. The caller calls release at the end of its own.
+// acquire waits until no other flush is running. The caller must call release at the end of its own.
 func (w *Writer) acquire(ctx context.Context) (func(), error) {
 	for {
 		w.mu.Lock()
@@ -214,30 +215,32 @@ func (w *Writer) acquire(ctx context.Context) (func(), error) {
 	}
 }
 
-// report calls OnError if something failed or was dropped, and it is time.
+// report calls OnError if something failed or was dropped, at most once in reportInterval.
 func (w *Writer) report(failure error) {
 	stats := w.Stats()
 	dropped := stats.Dropped + stats.DroppedMetrics + stats.DroppedUsage
 	now := w.settings.Now()
-	if failure == nil && dropped == w.toldOf || !w.told.IsZero() && now.Sub(w.told) < reportInterval {
+	recently := !w.reportedAt.IsZero() && now.Sub(w.reportedAt) < reportInterval
+	if recently || failure == nil && dropped == w.reportedDrops {
 		return
 	}
 	text := failure
 	if dropped > 0 {
-		text = fmt.Errorf("the history has dropped %d decisions of the audit log, and %d requests of the metrics and %d of the usage, since the start",
+		text = fmt.Errorf("the history has dropped %d decisions of the audit log, and %d requests of the "+
+			"metrics and %d of the usage, since the start",
 			stats.Dropped, stats.DroppedMetrics, stats.DroppedUsage)
 		if failure != nil {
 			text = fmt.Errorf("%w; the last failure: %w", text, failure)
 		}
 	}
-	w.told = now
-	w.toldOf = dropped
+	w.reportedAt = now
+	w.reportedDrops = dropped
 	if w.settings.OnError != nil {
 		_ = batch.PanicError(func() { w.settings.OnError(text) })
 	}
 }
 
-// Stats returns the counts as of now.
+// Stats returns a snapshot of the counts.
 func (w *Writer) Stats() Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -246,8 +249,8 @@ func (w *Writer) Stats() Stats {
 	return stats
 }
 
-// Close writes what is pending, for up to 2 s, and ends the background work. What is pending
-// afterwards counts as dropped, also a batch with an unknown result. Later records are dropped.
+// Close writes what is pending, for up to 2 s, and ends the background work. Whatever is pending
+// afterwards counts as dropped, including a batch with an unknown result. Later records are dropped.
 func (w *Writer) Close() {
 	w.mu.Lock()
 	if w.closed {

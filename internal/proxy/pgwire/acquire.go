@@ -90,7 +90,8 @@ func (p *Pool) cancelWait(ctx context.Context, w *waiter) {
 		}
 	}
 	if p.open > len(p.dials) {
-		p.endWait(w, nil, &runError{err: noTurn(ctx, fmt.Sprintf("none of the %d connections became free", p.open))})
+		p.endWait(w, nil,
+			&runError{err: noTurn(ctx, fmt.Sprintf("none of the %d connections became free", p.open))})
 		return
 	}
 	state := "no connection yet " + p.login.destination()

@@ -30,7 +30,8 @@ func TestInvalidAnswers(t *testing.T) {
 		{"row other than described", head + msgOneInt + msgRow("12345678", "x"), "another number of columns"},
 		{"row though there is none", head + msgNoData + msgRow("x"), "another number of columns"},
 		{"description empty", head + msg('T', ""), "described its rows"},
-		{"description with a count too high", head + msg('T', "\xff\xffn\x00"+field(20)), "described its rows"},
+		{"description with a count too high", head + msg('T', "\xff\xffn\x00"+field(20)),
+			"described its rows"},
 		{"text format", head + msg('T', "\x00\x01n\x00"+strings.Repeat("\x00", 18)), "binary format"},
 		{"fatal", msgError("FATAL", "XX000", "bad luck"), "FATAL: bad luck (SQLSTATE XX000)"},
 		{"an empty error and the end", msg('E', ""), "closed the connection"},
@@ -44,7 +45,8 @@ func TestInvalidAnswers(t *testing.T) {
 			p := open(t, dsn, Options{})
 			st, after := stmt("SELECT 1"), stmt("SELECT 2")
 			err := p.Run(within(t, longTime), []*pgdb.Statement{st, after})
-			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "sEcReT") {
+			if err == nil || !strings.Contains(err.Error(), c.want) ||
+				strings.Contains(err.Error(), "sEcReT") {
 				t.Errorf("%v; want %q", err, c.want)
 			}
 			if st.Err == nil || after.Err == nil {
@@ -61,7 +63,8 @@ func TestInvalidAnswers(t *testing.T) {
 // TestAsynchronousMessages puts messages that may come at any time into every place.
 func TestAsynchronousMessages(t *testing.T) {
 	_, dsn := newRawFake(t, func(s *fakeSession) {
-		s.write(msgNoise + msgAuth(0, "") + msg('N', "\x00") + msg('K', "\x00\x00\x00\x07key!") + msgReady + msgNoise)
+		s.write(msgNoise + msgAuth(0, "") + msg('N', "\x00") + msg('K', "\x00\x00\x00\x07key!") +
+			msgReady + msgNoise)
 		for n := 0; s.request() != ""; n++ {
 			answer := ""
 			if n == 0 {
@@ -71,7 +74,8 @@ func TestAsynchronousMessages(t *testing.T) {
 			if n == 0 {
 				answer += msgOneInt + msgNoise
 			}
-			answer += msgRow("12345678") + msgNoise + msgRow("NULL") + msgNoise + msgDone + msgNoise + msgReady + msgNoise
+			answer += msgRow("12345678") + msgNoise + msgRow("NULL") + msgNoise + msgDone + msgNoise +
+				msgReady + msgNoise
 			for i := range answer { // a byte at a time
 				s.write(answer[i : i+1])
 			}

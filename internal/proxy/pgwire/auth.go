@@ -30,7 +30,8 @@ func readAuth(c *config, p *parameters) {
 			known = known || strings.TrimPrefix(item, "!") == method
 		}
 		if !known || strings.HasPrefix(item, "!") != negated {
-			p.invalid("require_auth", c.auth.require, "a list of methods ("+strings.Join(methods, ", ")+") with commas between them, either all or none with a ! before it")
+			p.invalid("require_auth", c.auth.require, "a list of methods ("+strings.Join(methods,
+				", ")+") with commas between them, either all or none with a ! before it")
 		}
 	}
 }
@@ -43,7 +44,8 @@ func (a *authSettings) permit(method string) error {
 		return fmt.Errorf("the server logs in by the method %s, require_auth wants %s", method, a.require)
 	}
 	if a.binding == "require" && method != "scram-sha-256" {
-		return fmt.Errorf("the server logs in by the method %s, channel_binding=require wants scram-sha-256", method)
+		return fmt.Errorf("the server logs in by the method %s, channel_binding=require wants scram-sha-256",
+			method)
 	}
 	return nil
 }
@@ -115,7 +117,8 @@ func logIn(c *conn, cfg *config, password string) (*serverError, error) {
 func authenticate(c *conn, cfg *config, password string, request uint32, data []byte) (*serverError, error) {
 	method := map[uint32]string{authCleartext: "password", authMD5: "md5", authSASL: "scram-sha-256"}[request]
 	if method == "" {
-		return nil, fmt.Errorf("the server asks for authentication number %d, which is not supported (GSSAPI is 7, SSPI is 9)", request)
+		return nil, fmt.Errorf("the server asks for authentication number %d, which is not supported "+
+			"(GSSAPI is 7, SSPI is 9)", request)
 	}
 	if request == authSASL && !strings.Contains(string(data), "SCRAM-SHA-256\x00") {
 		return nil, fmt.Errorf("the server asks for authentication by %s, which is not supported",

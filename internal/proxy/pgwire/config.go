@@ -58,22 +58,28 @@ var envNames = map[string]string{
 	"password": "PGPASSWORD", "passfile": "PGPASSFILE", "require_auth": "PGREQUIREAUTH",
 	"channel_binding": "PGCHANNELBINDING", "service": "PGSERVICE", "options": "PGOPTIONS",
 	"application_name": "PGAPPNAME", "sslmode": "PGSSLMODE", "sslcert": "PGSSLCERT", "sslkey": "PGSSLKEY",
-	"sslcertmode": "PGSSLCERTMODE", "sslrootcert": "PGSSLROOTCERT", "sslcrl": "PGSSLCRL", "sslcrldir": "PGSSLCRLDIR",
-	"sslsni": "PGSSLSNI", "sslnegotiation": "PGSSLNEGOTIATION",
+	"sslcertmode": "PGSSLCERTMODE", "sslrootcert": "PGSSLROOTCERT", "sslcrl": "PGSSLCRL",
+	"sslcrldir": "PGSSLCRLDIR",
+	"sslsni":    "PGSSLSNI", "sslnegotiation": "PGSSLNEGOTIATION",
 	"requirepeer": "PGREQUIREPEER", "ssl_min_protocol_version": "PGSSLMINPROTOCOLVERSION",
 	"ssl_max_protocol_version": "PGSSLMAXPROTOCOLVERSION", "gssencmode": "PGGSSENCMODE",
 	"connect_timeout": "PGCONNECT_TIMEOUT", "client_encoding": "PGCLIENTENCODING",
 	"target_session_attrs": "PGTARGETSESSIONATTRS", "load_balance_hosts": "PGLOADBALANCEHOSTS",
-	"min_protocol_version": "PGMINPROTOCOLVERSION", "datestyle": "PGDATESTYLE", "timezone": "PGTZ", "geqo": "PGGEQO",
+	"min_protocol_version": "PGMINPROTOCOLVERSION", "datestyle": "PGDATESTYLE", "timezone": "PGTZ",
+	"geqo": "PGGEQO",
 }
 
 // withoutEffect are parameters that this client ignores: they configure what it
 // never does, or tune what it leaves at its defaults.
-const withoutEffect = " servicefile krbsrvname krbspn gsslib gssdelegation sslcompression sslpassword max_protocol_version " +
-	"keepalives keepalives_idle keepalives_interval keepalives_count tcp_user_timeout fallback_application_name " +
-	"pool_min_conns pool_min_idle_conns pool_health_check_period pool_max_conn_lifetime_jitter pool_ping_timeout " +
+const withoutEffect = " servicefile krbsrvname krbspn gsslib gssdelegation sslcompression sslpassword " +
+	"max_protocol_version " +
+	"keepalives keepalives_idle keepalives_interval keepalives_count tcp_user_timeout " +
+	"fallback_application_name " +
+	"pool_min_conns pool_min_idle_conns pool_health_check_period pool_max_conn_lifetime_jitter " +
+	"pool_ping_timeout " +
 	"description_cache_capacity " +
-	"oauth_issuer oauth_client_id oauth_client_secret oauth_scope scram_client_key scram_server_key sslkeylogfile "
+	"oauth_issuer oauth_client_id oauth_client_secret oauth_scope scram_client_key scram_server_key " +
+	"sslkeylogfile "
 
 // parameters are the parameters of a connection string that have not been read yet.
 // Those that nothing reads are settings of the session.
@@ -232,7 +238,8 @@ func readLogin(c *config, p *parameters) {
 	if c.user == "" {
 		account, err := user.Current()
 		if err != nil || account.Username == "" {
-			p.fail(errors.New("user is empty, must be given: the operating system does not know the account's name"))
+			p.fail(errors.New(
+				"user is empty, must be given: the operating system does not know the account's name"))
 			return
 		}
 		c.user = account.Username
@@ -254,12 +261,14 @@ func (c *config) home(path string) string {
 // readConnections reads the parameters of connections, of the choice of a host, and
 // of pgx's pool.
 func readConnections(c *config, p *parameters) {
-	c.session = p.oneOf("target_session_attrs", "any", "read-write", "read-only", "primary", "standby", "prefer-standby")
+	c.session = p.oneOf("target_session_attrs", "any", "read-write", "read-only", "primary", "standby",
+		"prefer-standby")
 	c.attemptTimeout = time.Duration(p.number("connect_timeout", 0, 0)) * time.Second
 	c.maxConns = p.number("pool_max_conns", 1, 8)
 	c.maxLifetime = p.duration("pool_max_conn_lifetime", time.Hour)
 	c.idleTimeout = p.duration("pool_max_conn_idle_time", 5*time.Minute)
-	mode := p.oneOf("default_query_exec_mode", "cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol")
+	mode := p.oneOf("default_query_exec_mode", "cache_statement", "cache_describe", "describe_exec", "exec",
+		"simple_protocol")
 	c.unnamed = p.number("statement_cache_capacity", 0, 1) == 0 || mode != "cache_statement"
 }
 

@@ -23,7 +23,8 @@ const (
 // errTruncated is the error of a connection that the server closed.
 var errTruncated = errors.New("the server closed the connection")
 
-// A Read after the deadline waits for lateRead, and at most mostLate of them follow one another: they read what has come.
+// A Read after the deadline waits for lateRead, and at most mostLate of them follow one another: they
+// read what has come.
 const (
 	lateRead = 5 * time.Millisecond
 	mostLate = 8
@@ -65,8 +66,8 @@ type conn struct {
 	readN    int
 	readErr  error
 
-	had  time.Duration // for the answer, from when the request is sent; 0 is no bound
-	late int           // how many Reads of the answer came after that
+	had  time.Duration // bounds the answer, from when the request is sent; 0 means unbounded
+	late int           // the number of Reads of the answer after that
 
 	request    []byte // memory for the next request
 	statements map[string]*prepared
@@ -98,7 +99,8 @@ func next(c *conn) (byte, []byte, error) {
 	kind := c.buf[c.r]
 	length := binary.BigEndian.Uint32(c.buf[c.r+1:])
 	if length < 4 || length > maxMessage || length > maxErrorMessage && (kind == 'E' || kind == 'N') {
-		return 0, nil, fmt.Errorf("the server announced a message %q (0x%02x) of %d bytes, which is not accepted", string(rune(kind)), kind, length)
+		return 0, nil, fmt.Errorf("the server announced a message %q (0x%02x) of %d bytes, which is not "+
+			"accepted", string(rune(kind)), kind, length)
 	}
 	size := int(length) + 1
 	for c.w-c.r < size {
@@ -111,8 +113,8 @@ func next(c *conn) (byte, []byte, error) {
 	return kind, body, nil
 }
 
-// fill reads more into the buffer. It may move what is there. What has come before the deadline counts, even if this
-// process is late to read it.
+// fill reads more into the buffer. It may move what is there. What has come before the deadline
+// counts, even if this process is late to read it.
 func fill(c *conn) error {
 	err := fillInTime(c)
 	for c.had > 0 && c.late < mostLate && errors.Is(err, os.ErrDeadlineExceeded) {
@@ -180,8 +182,8 @@ func send(c *conn, kind byte, body string) error {
 	return err
 }
 
-// putLength writes the length of a message that begins before i and ends with b. i is where
-// its length field begins.
+// putLength writes the length of a message that begins before i and ends with b. i is the index of
+// its length field.
 func putLength(b []byte, i int) { binary.BigEndian.PutUint32(b[i:], uint32(len(b)-i)) }
 
 // startWatching gives the reading side to the watcher.

@@ -96,7 +96,8 @@ func (c *config) attemptLimit(addresses int) time.Duration {
 }
 
 // connectTarget tries the addresses of one target.
-func connectTarget(ctx context.Context, cfg *config, targets *targetMemory, t target, session string) (*conn, *connectError) {
+func connectTarget(ctx context.Context, cfg *config, targets *targetMemory, t target, session string) (*conn,
+	*connectError) {
 	peers, err := lookUp(ctx, t, cfg.attemptLimit(len(cfg.targets)))
 	if err != nil {
 		return nil, &connectError{text: t.String() + ": " + err.Error(), network: true}
@@ -104,7 +105,8 @@ func connectTarget(ctx context.Context, cfg *config, targets *targetMemory, t ta
 	var texts []string
 	last := &connectError{}
 	for _, to := range peers {
-		c, failed := connectPeer(ctx, cfg, targets, to, session, cfg.attemptLimit(len(cfg.targets)*len(peers)))
+		c, failed := connectPeer(ctx, cfg, targets, to, session,
+			cfg.attemptLimit(len(cfg.targets)*len(peers)))
 		if c != nil {
 			return c, nil
 		}
@@ -134,7 +136,8 @@ func lookUp(ctx context.Context, t target, limit time.Duration) ([]peer, error) 
 }
 
 // connectPeer tries one address, with or without TLS or both, as sslmode says.
-func connectPeer(ctx context.Context, cfg *config, targets *targetMemory, to peer, session string, limit time.Duration) (*conn, *connectError) {
+func connectPeer(ctx context.Context, cfg *config, targets *targetMemory, to peer, session string,
+	limit time.Duration) (*conn, *connectError) {
 	ctx, stop := context.WithTimeout(ctx, limit)
 	defer stop()
 	var failed *connectError
@@ -167,7 +170,8 @@ func (c *config) encryptions(t target) []encryption {
 }
 
 // attempt makes one connection.
-func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer, session string, enc encryption) (*conn, *connectError) {
+func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer, session string,
+	enc encryption) (*conn, *connectError) {
 	raw, err := (&net.Dialer{KeepAlive: keepAlive}).DialContext(ctx, to.network, to.address)
 	if err != nil {
 		return nil, &connectError{text: err.Error(), network: true}
@@ -216,7 +220,8 @@ func startTLS(ctx context.Context, c *conn, cfg *config, enc encryption) *connec
 		case reply == 'N' && enc == tlsIfOffered:
 			return nil
 		case reply == 'N':
-			return &connectError{text: "the server does not offer TLS, which sslmode=" + cfg.tls.mode + " needs"}
+			return &connectError{text: "the server does not offer TLS, which sslmode=" +
+				cfg.tls.mode + " needs"}
 		case reply != 'S':
 			return &connectError{text: "the server does not know how to negotiate TLS", retry: true}
 		}
@@ -254,14 +259,15 @@ func startSession(c *conn, cfg *config) *connectError {
 		// A server that is starting, stopping or full says nothing about other hosts. A server
 		// without an entry for this client in pg_hba.conf may have one for another encryption.
 		elsewhere := strings.HasPrefix(reported.code, "57") || strings.HasPrefix(reported.code, "53")
-		return &connectError{text: reported.String(), code: reported.code, final: !elsewhere, retry: reported.code == sqlstate.InvalidAuthorization}
+		return &connectError{text: reported.String(), code: reported.code, final: !elsewhere,
+			retry: reported.code == sqlstate.InvalidAuthorization}
 	case err != nil:
 		return &connectError{text: err.Error(), network: true}
 	}
 	return nil
 }
 
-// checkSession asks the server whether the session is as target_session_attrs wants.
+// checkSession asks the server whether the session is as target_session_attrs requires.
 func checkSession(ctx context.Context, c *conn, session string) *connectError {
 	condition := map[string]string{
 		"read-write": "NOT current_setting('transaction_read_only')::bool",
@@ -280,7 +286,8 @@ func checkSession(ctx context.Context, c *conn, session string) *connectError {
 	case st.Err != nil:
 		return &connectError{text: st.Err.Error(), code: st.Code}
 	case st.Rows == 0:
-		return &connectError{text: "target_session_attrs is " + session + ": another kind of server is wanted"}
+		return &connectError{text: "target_session_attrs is " + session + ": another kind of " +
+			"server is wanted"}
 	}
 	return nil
 }

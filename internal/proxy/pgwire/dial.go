@@ -85,7 +85,7 @@ func connectSafely(ctx context.Context, p *Pool) (c *conn, failed *connectError)
 	return connect(ctx, cfg, &p.targets)
 }
 
-// dialFinished hands over a new connection, or tells the waiters why there is none.
+// dialFinished hands over a new connection, or fails the waiters with the error of the dial.
 func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 	p.mu.Lock()
 	for i := range p.dials {
@@ -128,7 +128,7 @@ func (p *Pool) dialFinished(d *dial, c *conn, failed *connectError) {
 	p.mu.Unlock()
 }
 
-// dialAgain starts a dial, if calls wait, when the latest failure is not recent any more.
+// dialAgain starts a dial if calls wait and the latest failure is no longer recent.
 func (p *Pool) dialAgain() {
 	defer p.logPanic()
 	p.mu.Lock()

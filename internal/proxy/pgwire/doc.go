@@ -11,7 +11,7 @@
 //
 // Authentication: trust, password, md5, SCRAM-SHA-256, SCRAM-SHA-256-PLUS (channel
 // binding) over TLS, and client certificates. In SCRAM, the server must prove that
-// it knows the password. A password that SASLprep would change cannot log in by
+// it has the password. A password that SASLprep would change cannot log in by
 // SCRAM: one with spaces or invisible characters beyond ASCII, for example.
 //
 // Not supported: COPY, LISTEN, transactions over several calls, and other types than
@@ -21,7 +21,7 @@
 //
 // Open accepts URLs and keyword=value pairs as libpq does: several hosts,
 // target_session_attrs, every sslmode, the PG… environment variables and the
-// password file. As in pgx, a parameter that libpq does not know is a setting of the
+// password file. As in pgx, a parameter that libpq does not have is a setting of the
 // session (search_path=app, for example), and others may be able to read a client's
 // private key. The parameters pool_max_conns, pool_max_conn_lifetime,
 // pool_max_conn_idle_time, default_query_exec_mode and statement_cache_capacity of
@@ -64,12 +64,12 @@
 // later call. Without connect_timeout, an attempt ends after 10 seconds, or after
 // 2 seconds if there is another address to try. A host that did not answer is tried
 // last for 10 seconds. An idle connection is not asked whether it still works, since
-// that would cost the call a round trip: the end of a connection is noticed at once,
+// that would cost the call a round trip: the end of a connection is detected at once,
 // and TCP's keep-alive probes find a connection that a firewall has forgotten.
 //
 // # Goroutines
 //
-// Each connection has one goroutine, which notices at once when the connection ends.
+// Each connection has one goroutine, which detects at once that the connection ended.
 // There is one for each connection being made or cancelled, and one for a request
 // above 64 KiB while it is written. The number of connections bounds all of them. All recover
 // from panics, since a panic in a goroutine ends Traefik.

@@ -54,7 +54,9 @@ func parseURL(rest string) (map[string]string, error) {
 	}
 	authority, query, _ := strings.Cut(rest, "?")
 	if strings.Contains(authority, "@") {
-		return nil, errors.New(`dsn: a second "@" in a URL, or one after a "/"; in a user or password "@" must be written %40, and "/" must be %2F`)
+		return nil, errors.New(
+			`dsn: a second "@" in a URL, or one after a "/"; in a user or password "@" must be ` +
+				`written %40, and "/" must be %2F`)
 	}
 	list, dbname, _ := strings.Cut(authority, "/")
 	hosts, ports, err := splitHosts(list)
@@ -68,7 +70,8 @@ func parseURL(rest string) (map[string]string, error) {
 		for _, pair := range strings.Split(strings.TrimSuffix(query, "&"), "&") {
 			name, value, ok := strings.Cut(pair, "=")
 			if !ok || strings.Contains(value, "=") {
-				return nil, errors.New(`dsn: the part of a URL after "?" must be name=value pairs with "&" between them`)
+				return nil, errors.New(
+					`dsn: the part of a URL after "?" must be name=value pairs with "&" between them`)
 			}
 			parts = append(parts, [2]string{name, value})
 		}
@@ -102,7 +105,9 @@ func parseURL(rest string) (map[string]string, error) {
 
 // splitHosts splits host:port,host:port… into two lists, of hosts and of ports.
 func splitHosts(list string) (string, string, error) {
-	errBrackets := errors.New(`dsn: an IPv6 host in a URL must be in brackets, and only ":" and a port after them, such as [::1]:5432`)
+	errBrackets := errors.New(
+		`dsn: an IPv6 host in a URL must be in brackets, and only ":" and a port after them, ` +
+			`such as [::1]:5432`)
 	var hosts, ports []string
 	for _, item := range strings.Split(list, ",") {
 		host, port, _ := strings.Cut(item, ":")

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// reading is what a connection string means, in terms that pgx shares.
+// reading is the meaning of a connection string, in terms that pgx shares.
 type reading struct {
 	Attempts                 []string // in order: host, port, and whether with TLS
 	User, Password, Database string
@@ -25,13 +25,14 @@ func readByPgx(dsn string) (reading, error) {
 	if err != nil {
 		return reading{}, err
 	}
-	r := reading{User: c.User, Password: c.Password, Database: c.Database, Settings: c.RuntimeParams, Timeout: c.ConnectTimeout}
+	r := reading{User: c.User, Password: c.Password, Database: c.Database, Settings: c.RuntimeParams,
+		Timeout: c.ConnectTimeout}
 	if account, err := user.Current(); err == nil && r.User == "" {
 		r.User = account.Username // pgx forgets the default for postgres://%20@h
 	}
 	for _, name := range []string{"application_name", "options"} {
 		if r.Settings[name] == "" {
-			delete(r.Settings, name) // it is no setting to libpq and us
+			delete(r.Settings, name) // it is not a setting to libpq and us
 		}
 	}
 	add := func(host string, port uint16, tls bool) {
@@ -49,7 +50,8 @@ func readByUs(dsn string) (reading, error) {
 	if err != nil {
 		return reading{}, err
 	}
-	r := reading{User: c.user, Password: c.passwordFor(c.targets[0]), Database: c.dbname, Settings: c.settings, Timeout: c.attemptTimeout}
+	r := reading{User: c.user, Password: c.passwordFor(c.targets[0]), Database: c.dbname,
+		Settings: c.settings, Timeout: c.attemptTimeout}
 	for _, t := range c.targets {
 		for _, way := range c.encryptions(t) {
 			r.Attempts = append(r.Attempts, fmt.Sprintf("%s %s %v", t.host, t.port, way != plain))
@@ -71,19 +73,30 @@ func clearEnv(t *testing.T) {
 func TestDSNLikePgx(t *testing.T) {
 	clearEnv(t)
 	for _, dsn := range []string{
-		"", "host=localhost", "host=/tmp", "host=h1,h2 port=1,2", "host=h1,h2 port=1", "host=h1,,h2 port=1,,3", "port=1", "  \t\n", "database=d", "user=", "host= port=",
-		"postgres://", "postgres:///d", "postgres://u:p@h:1/d", "postgres://u:p@h1:1,h2:2/d?sslmode=disable", "postgres://h1,h2:2",
-		"postgres://[::1]:1,[fe80::1]/d", "postgres:///d?host=/tmp&port=5", "postgres://%2Ftmp:1/d", "postgres://u:p%40%3a@h/d?application_name=x%20y",
-		"postgres://h/?connect_timeout=5&search_path=a,b", "postgres://h?user=u&password=p&dbname=d", "postgres://h?user=u&password=p&database=d",
-		"postgres://u:a:b?c#d@h", "postgres://:p@h", "postgres://h1:1,h2,h3:3/d", "postgres://[fe80::1%25eth0]/d", "postgres://h?application_name=a+b%20c&",
-		"postgres://h/d?search_path=1&search_path=2", "postgres://h/d?password=p@ss", " host = h\n port\t= 1 ", `password=a\ b\'c\\ user=u`,
+		"", "host=localhost", "host=/tmp", "host=h1,h2 port=1,2", "host=h1,h2 port=1",
+		"host=h1,,h2 port=1,,3", "port=1", "  \t\n", "database=d", "user=", "host= port=",
+		"postgres://", "postgres:///d", "postgres://u:p@h:1/d", "postgres://u:p@h1:1,h2:2/d?sslmode=disable",
+		"postgres://h1,h2:2",
+		"postgres://[::1]:1,[fe80::1]/d", "postgres:///d?host=/tmp&port=5", "postgres://%2Ftmp:1/d",
+		"postgres://u:p%40%3a@h/d?application_name=x%20y",
+		"postgres://h/?connect_timeout=5&search_path=a,b", "postgres://h?user=u&password=p&dbname=d",
+		"postgres://h?user=u&password=p&database=d",
+		"postgres://u:a:b?c#d@h", "postgres://:p@h", "postgres://h1:1,h2,h3:3/d",
+		"postgres://[fe80::1%25eth0]/d", "postgres://h?application_name=a+b%20c&",
+		"postgres://h/d?search_path=1&search_path=2", "postgres://h/d?password=p@ss", " host = h\n " +
+			"port\t= 1 ", `password=a\ b\'c\\ user=u`,
 		`password= user=u`, `password=`, `host=a\`, "user= host=h", `password='a b\'c\\d' user=u`,
-		"host=h sslmode=disable", "host=h sslmode=allow", "host=h sslmode=prefer", "host=h sslmode=require", "host=h sslmode=verify-full",
+		"host=h sslmode=disable", "host=h sslmode=allow", "host=h sslmode=prefer", "host=h sslmode=require",
+		"host=h sslmode=verify-full",
 		"host=h sslmode=", "host=/tmp,h sslmode=prefer", "host=h ssl=1 sslmode=require",
-		"postgres://h?ssl=true", "postgres://h?ssl=true&sslmode=disable", "postgres://h?ssl=true&sslmode=verify-full",
-		`password='a\'b' user=u\ v options='-c x=y'`, "host=h target_session_attrs=read-write", "host=h target_session_attrs=x", "host=h port=x",
-		"host=h channel_binding=disable require_auth=md5,scram-sha-256", "host=h sslnegotiation=direct sslmode=require", "host=h passfile=/none",
-		"host=h user=u password=a=b", "host=h sslcertmode=disable", "host=h connect_timeout=x", "host=h connect_timeout=-1", "x", "host='h",
+		"postgres://h?ssl=true", "postgres://h?ssl=true&sslmode=disable",
+		"postgres://h?ssl=true&sslmode=verify-full",
+		`password='a\'b' user=u\ v options='-c x=y'`, "host=h target_session_attrs=read-write",
+		"host=h target_session_attrs=x", "host=h port=x",
+		"host=h channel_binding=disable require_auth=md5,scram-sha-256",
+		"host=h sslnegotiation=direct sslmode=require", "host=h passfile=/none",
+		"host=h user=u password=a=b", "host=h sslcertmode=disable", "host=h connect_timeout=x",
+		"host=h connect_timeout=-1", "x", "host='h",
 	} {
 		want, wantErr := readByPgx(dsn)
 		got, gotErr := readByUs(dsn)

@@ -13,7 +13,8 @@ func TestDSNErrors(t *testing.T) {
 	dir := t.TempDir()
 	junk, encrypted := filepath.Join(dir, "junk.pem"), filepath.Join(dir, "encrypted.pem")
 	for path, text := range map[string]string{
-		junk: "nothing of the kind", encrypted: "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n",
+		junk:      "nothing of the kind",
+		encrypted: "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -29,7 +30,8 @@ func TestDSNErrors(t *testing.T) {
 		{"a\x00b", "NUL"},
 		{"host='h", "host in the dsn has a quote that is not closed"},
 		{`host='h\`, "host in the dsn has a quote that is not closed"},
-		{"postgres://u:p%zz@h", "password in the dsn's URL holds a % without two hexadecimal digits after it"},
+		{"postgres://u:p%zz@h",
+			"password in the dsn's URL holds a % without two hexadecimal digits after it"},
 		{"postgres://u:p%00@h", "password in the dsn's URL holds %00"},
 		{"postgres://u:p q@h", "password in the dsn's URL holds a space"},
 		{"postgres://u@[::1", "IPv6"},
@@ -48,7 +50,8 @@ func TestDSNErrors(t *testing.T) {
 		{"host=h port=1,2", `port is "1,2", must be one port, or 1, as many as there are hosts`},
 		{"host=a,b,c port=1,2", "or 3, as many as there are hosts"},
 		{"sslmode=verify-ca", `sslmode verify-ca needs an sslrootcert`},
-		{"sslmode=on", `sslmode is "on", must be one of disable, allow, prefer, require, verify-ca, verify-full`},
+		{"sslmode=on",
+			`sslmode is "on", must be one of disable, allow, prefer, require, verify-ca, verify-full`},
 		{"sslmode=require sslrootcert=system", `sslmode is "require", must be one of verify-full`},
 		{"host=h sslrootcert=" + dir + "/none", "sslrootcert: open"},
 		{"host=h sslrootcert=" + junk, "must be a PEM file with certificates"},
@@ -58,12 +61,14 @@ func TestDSNErrors(t *testing.T) {
 		{certs(junk, junk), "must be a certificate and its key"},
 		{certs(junk, encrypted), "must not be encrypted"},
 		{"sslcertmode=require", `sslcertmode is "require", must be one of allow, disable`},
-		{"sslnegotiation=direct", `sslmode is "prefer", must be require, verify-ca or verify-full where sslnegotiation is direct`},
+		{"sslnegotiation=direct",
+			`sslmode is "prefer", must be require, verify-ca or verify-full where sslnegotiation is direct`},
 		{"hostaddr=x", `hostaddr is "x", must be empty`},
 		{"gssencmode=require", `gssencmode is "require", must be one of disable, prefer`},
 		{"ssl_min_protocol_version=TLSv1.3", "must be one of TLSv1.2"},
 		{"client_encoding=LATIN1", `client_encoding is "LATIN1", must be one of UTF8`},
-		{"target_session_attrs=master", `must be one of any, read-write, read-only, primary, standby, prefer-standby`},
+		{"target_session_attrs=master",
+			`must be one of any, read-write, read-only, primary, standby, prefer-standby`},
 		{"connect_timeout=1s", `connect_timeout is "1s", must be a whole number from 0`},
 		{"connect_timeout=-1", `connect_timeout is "-1"`},
 		{"channel_binding=x", `channel_binding is "x", must be one of prefer, disable, require`},
@@ -89,13 +94,20 @@ func TestDSNErrorsKeepSecrets(t *testing.T) {
 	for _, dsn := range []string{
 		"postgres://u:Xsecret1@h:x/d", "postgres://u:Xsecret1@h/d?sslmode=x", "postgres://u:Xsecret1%zz@h/d",
 		"postgres://u:Xsecret1/@h/d", "postgres://u:a/Xsecret1@h/d", "postgres://u:1/Xsecret1@h/d",
-		"postgres://u:a@Xsecret1@h/d", "postgres://u:Xsecret1@a@h:y/d", "postgres://u:Xsecret1/d", "postgres://u:Xsecret1?a=b",
-		"postgres://u:Xsecret1:5432/d", "postgres://u:Xsecret1,h/d", "postgres://u:Xsecret1?user=v", "postgres://u:Xsecret1/d?user=v@w", "postgres://u:a?sslmode=Xsecret1@h/d?x",
-		"postgres://u:a/b?sslmode=Xsecret1@h/d", "postgres://u@h/d?password=Xsecret1%zz", "postgres://u@h/d?password=Xsecret1=x",
-		"postgres://u@h:x/d?password=Xsecret1", "postgre://u:Xsecret1@h/d", "postgre://u:Xsecret1@h/d?sslmode=disable",
-		"//u:Xsecret1@h", "password=Xsecret1 x", "password='Xsecret1", "password=a Xsecret1", "password='a'Xsecret1 port=x",
-		"password=a Xsecret1 port=1", "password=a Xsecret1=x y", "password=Xsecret1 sslmode=x", "Xsecret1", "Xsecret1 password=x",
-		"password='Xsecret1\\", "sslmode=disablepassword=Xsecret1", "host=h sslrootcert=/xpassword=Xsecret1", "service=apassword=Xsecret1 a=b",
+		"postgres://u:a@Xsecret1@h/d", "postgres://u:Xsecret1@a@h:y/d", "postgres://u:Xsecret1/d",
+		"postgres://u:Xsecret1?a=b",
+		"postgres://u:Xsecret1:5432/d", "postgres://u:Xsecret1,h/d", "postgres://u:Xsecret1?user=v",
+		"postgres://u:Xsecret1/d?user=v@w", "postgres://u:a?sslmode=Xsecret1@h/d?x",
+		"postgres://u:a/b?sslmode=Xsecret1@h/d", "postgres://u@h/d?password=Xsecret1%zz",
+		"postgres://u@h/d?password=Xsecret1=x",
+		"postgres://u@h:x/d?password=Xsecret1", "postgre://u:Xsecret1@h/d",
+		"postgre://u:Xsecret1@h/d?sslmode=disable",
+		"//u:Xsecret1@h", "password=Xsecret1 x", "password='Xsecret1", "password=a Xsecret1",
+		"password='a'Xsecret1 port=x",
+		"password=a Xsecret1 port=1", "password=a Xsecret1=x y", "password=Xsecret1 sslmode=x", "Xsecret1",
+		"Xsecret1 password=x",
+		"password='Xsecret1\\", "sslmode=disablepassword=Xsecret1", "host=h sslrootcert=/xpassword=Xsecret1",
+		"service=apassword=Xsecret1 a=b",
 		"sslpassword=Xsecret1 port=x", "passwordXsecret1", "password Xsecret1", "postgres://u:Xsecret1@h\x00",
 	} {
 		p, err := Open(dsn, Options{LookupEnv: noEnv})
@@ -111,17 +123,21 @@ func TestDSNErrorsKeepSecrets(t *testing.T) {
 }
 
 func TestDSNEnvironment(t *testing.T) {
-	all := env("PGHOST", "eh", "PGPORT", "7", "PGUSER", "eu", "PGPASSWORD", "ep", "PGDATABASE", "ed", "PGSSLMODE", "disable",
-		"PGAPPNAME", "ea", "PGCONNECT_TIMEOUT", "4", "PGTARGETSESSIONATTRS", "any", "PGOPTIONS", "-c a=b", "PGTZ", "UTC", "PGPASSFILE", "/p")
+	all := env("PGHOST", "eh", "PGPORT", "7", "PGUSER", "eu", "PGPASSWORD", "ep", "PGDATABASE", "ed",
+		"PGSSLMODE", "disable",
+		"PGAPPNAME", "ea", "PGCONNECT_TIMEOUT", "4", "PGTARGETSESSIONATTRS", "any", "PGOPTIONS", "-c a=b",
+		"PGTZ", "UTC", "PGPASSFILE", "/p")
 	c, err := parseConfig("", all, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.targets[0] != (target{host: "eh", port: "7"}) || c.user != "eu" || c.password != "ep" || c.dbname != "ed" || c.tls.mode != "disable" ||
+	if c.targets[0] != (target{host: "eh", port: "7"}) || c.user != "eu" || c.password != "ep" ||
+		c.dbname != "ed" || c.tls.mode != "disable" ||
 		c.attemptTimeout != 4*time.Second || c.passfile != "/p" {
 		t.Errorf("%+v", c)
 	}
-	if want := map[string]string{"application_name": "ea", "options": "-c a=b", "timezone": "UTC"}; !reflect.DeepEqual(c.settings, want) {
+	if want := map[string]string{"application_name": "ea", "options": "-c a=b",
+		"timezone": "UTC"}; !reflect.DeepEqual(c.settings, want) {
 		t.Errorf("settings %v", c.settings)
 	}
 	// The connection string wins, even with nothing in it.
@@ -129,10 +145,12 @@ func TestDSNEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.targets[0] != (target{host: "h", port: "5432"}) || c.user != "u" || c.password != "p" || c.dbname != "d" || c.attemptTimeout != 0 {
+	if c.targets[0] != (target{host: "h", port: "5432"}) || c.user != "u" || c.password != "p" ||
+		c.dbname != "d" || c.attemptTimeout != 0 {
 		t.Errorf("%+v", c)
 	}
-	if _, err := parseConfig("", env("PGSSLMODE", "maybe"), nil); err == nil || !strings.Contains(err.Error(), `sslmode is "maybe"`) {
+	if _, err := parseConfig("", env("PGSSLMODE", "maybe"), nil); err == nil ||
+		!strings.Contains(err.Error(), `sslmode is "maybe"`) {
 		t.Errorf("PGSSLMODE: %v", err)
 	}
 	if c, err = parseConfig("host=h", noEnv, nil); err != nil || c.user == "" {
@@ -181,7 +199,8 @@ func TestPassfile(t *testing.T) {
 	if err := os.Chmod(path, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	if got := c.passwordFor(target{host: "h1", port: "5432"}); got != "" || len(logged) != 1 || !strings.Contains(logged[0], "0600") {
+	if got := c.passwordFor(target{host: "h1", port: "5432"}); got != "" || len(logged) != 1 ||
+		!strings.Contains(logged[0], "0600") {
 		t.Errorf("a file that others may read: %q, %q", got, logged)
 	}
 	c.passfile = path + "none"

@@ -12,7 +12,7 @@ import (
 // errClosed is the error of all calls of a closed pool.
 var errClosed = errors.New("pgwire: the pool is closed")
 
-// maxErrorText is how many bytes of each field of a server's error are kept.
+// maxErrorText is the number of bytes kept of each field of a server's error.
 const maxErrorText = 1000
 
 // serverError is an ErrorResponse. Within this package it is never passed as an

@@ -66,7 +66,8 @@ func newTLSFake(t *testing.T, config *tls.Config, script func(*fakeSession)) (*f
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fakeServer{t: t, listener: listener, tls: config, script: script, cancels: make(chan []byte, 100), conns: map[net.Conn]bool{}}
+	f := &fakeServer{t: t, listener: listener, tls: config, script: script, cancels: make(chan []byte, 100),
+		conns: map[net.Conn]bool{}}
 	f.wg.Add(1)
 	go f.accept()
 	t.Cleanup(func() {
@@ -146,12 +147,13 @@ func msg(kind byte, body string) string {
 
 // Messages of a server.
 var (
-	msgReady    = msg('Z', "I")
-	msgParsed   = msg('1', "")
-	msgBound    = msg('2', "")
-	msgNoData   = msg('n', "")
-	msgDone     = msg('C', "SELECT 1\x00")
-	msgNoise    = msg('N', "SNOTICE\x00MHello\x00\x00") + msg('S', "a\x00b\x00") + msg('A', "\x00\x00\x00\x01c\x00p\x00")
+	msgReady  = msg('Z', "I")
+	msgParsed = msg('1', "")
+	msgBound  = msg('2', "")
+	msgNoData = msg('n', "")
+	msgDone   = msg('C', "SELECT 1\x00")
+	msgNoise  = msg('N', "SNOTICE\x00MHello\x00\x00") + msg('S', "a\x00b\x00") +
+		msg('A', "\x00\x00\x00\x01c\x00p\x00")
 	msgOneInt   = msg('T', "\x00\x01"+"n\x00"+field(20))
 	msgAnswer   = msgParsed + msgBound + msgNoData + msgDone + msgReady
 	msgAnswered = msgBound + msgDone + msgReady
@@ -192,7 +194,8 @@ func (s *fakeSession) write(text string) { _, _ = s.Conn.Write([]byte(text)) }
 
 // welcome accepts the login.
 func (s *fakeSession) welcome() {
-	s.write(msgAuth(0, "") + msg('S', "server_version\x0015\x00") + msg('K', "\x00\x00\x00\x07key!") + msgReady)
+	s.write(msgAuth(0, "") + msg('S', "server_version\x0015\x00") + msg('K',
+		"\x00\x00\x00\x07key!") + msgReady)
 }
 
 // message reads one message; kind is 0 at the end.
@@ -288,7 +291,7 @@ func stmt(sql string, args ...any) *pgdb.Statement {
 	return &pgdb.Statement{SQL: sql, Args: args}
 }
 
-// run runs statements, all of which must succeed.
+// run runs statements, and fails the test if one fails.
 func run(t testing.TB, p *Pool, statements ...*pgdb.Statement) {
 	t.Helper()
 	if !succeeds(t, p, statements...) {

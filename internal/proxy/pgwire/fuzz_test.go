@@ -46,16 +46,22 @@ var twoNumbers = msg('T', "\x00\x02a\x00"+field(20)+"b\x00"+field(1184))
 // a statement without an answer.
 func FuzzFrames(f *testing.F) {
 	login := msgAuth(0, "") + msg('K', "\x00\x00\x00\x07key!") + msgReady
-	row := msgParsed + msgBound + msg('T', "\x00\x02a\x00"+field(20)+"b\x00"+field(25)) + msgRow("12345678", "x") + msgRow("NULL", "NULL") + msgDone + msgReady
+	row := msgParsed + msgBound + msg('T', "\x00\x02a\x00"+field(20)+"b\x00"+field(25)) +
+		msgRow("12345678", "x") + msgRow("NULL", "NULL") + msgDone + msgReady
 	f.Add([]byte(login+row+msgAnswered), uint16(1000))
-	f.Add([]byte(msgAuth(5, "salt")+login+msgParsed+msgBound+msgOneInt+msgRow("12345678")+msgRow("NULL")+msgDone+msgReady+msgBound+msgRow("12345678")+msgDone+msgReady), uint16(7))
+	f.Add([]byte(msgAuth(5, "salt")+login+msgParsed+msgBound+msgOneInt+msgRow("12345678")+msgRow(
+		"NULL")+msgDone+msgReady+msgBound+msgRow("12345678")+msgDone+msgReady), uint16(7))
 	f.Add([]byte(msgAuth(10, "SCRAM-SHA-256\x00\x00")+msgAuth(11, "r=x,s=W22Z,i=4096")), uint16(1))
-	f.Add([]byte(login+msgNoise+msgParsed+msgBound+msgError("ERROR", "22012", "no")+msgReady+msgAnswered), uint16(3))
+	f.Add([]byte(login+msgNoise+msgParsed+msgBound+msgError("ERROR", "22012", "no")+msgReady+msgAnswered),
+		uint16(3))
 	f.Add([]byte(login+msgError("FATAL", "57P01", "bye")), uint16(100))
 	f.Add([]byte(login+"D\x00\xff\xff\xff"), uint16(100))
 	f.Add([]byte(login+msgParsed+msgBound+"D\xff\xff\xff\xff"), uint16(2))
-	f.Add([]byte(login+msgParsed+msgBound+twoNumbers+msgDone+msgReady+msgParsed+msgBound+msgDone+msgReady+msgBound+msgRow("aaaaaaaa", "bbbbbbbb")+
-		msgRow("cccccccc", "dddddddd")+msg('D', "\x00\x02\x00\x00\x00\x07aaaaaaaa\x00\x00\x00\x08bbbbbbbb")+msgRow("NULL", "dddddddd")+msgDone+msgReady), uint16(50))
+	f.Add([]byte(login+msgParsed+msgBound+twoNumbers+msgDone+msgReady+
+		msgParsed+msgBound+msgDone+msgReady+msgBound+msgRow("aaaaaaaa", "bbbbbbbb")+
+		msgRow("cccccccc", "dddddddd")+msg('D',
+		"\x00\x02\x00\x00\x00\x07aaaaaaaa\x00\x00\x00\x08bbbbbbbb")+msgRow("NULL",
+		"dddddddd")+msgDone+msgReady), uint16(50))
 	f.Add([]byte(msgAuth(3, "")+msg('v', "")+msgNoise), uint16(100))
 	f.Fuzz(func(t *testing.T, answers []byte, piece uint16) {
 		if len(answers) > 1<<16 {
@@ -113,15 +119,18 @@ func FuzzFrames(f *testing.F) {
 // FuzzDSN gives Open any string, and any string around a password.
 func FuzzDSN(f *testing.F) {
 	for _, dsn := range []string{
-		"postgres://u:p@h:1,h2:2/d?sslmode=disable&x=y", "host=h port=1 password='a b' user=u\\ v", "postgres://[::1]:5432/d", "postgres://u@/d?host=/tmp",
-		"", " ", "'", "postgres://%", "hostaddr=1.2.3.4 require_auth=!md5", "sslmode=verify-full sslrootcert=system",
+		"postgres://u:p@h:1,h2:2/d?sslmode=disable&x=y", "host=h port=1 password='a b' user=u\\ v",
+		"postgres://[::1]:5432/d", "postgres://u@/d?host=/tmp",
+		"", " ", "'", "postgres://%", "hostaddr=1.2.3.4 require_auth=!md5",
+		"sslmode=verify-full sslrootcert=system",
 	} {
 		f.Add(dsn)
 	}
 	const secret = "S3cr3tOfMine"
 	f.Fuzz(func(t *testing.T, dsn string) {
 		for _, whole := range []string{
-			dsn, "postgres://u:" + secret + "@" + dsn, "postgres://u:" + secret + dsn, dsn + "password=" + secret, "password=" + secret + dsn,
+			dsn, "postgres://u:" + secret + "@" + dsn, "postgres://u:" + secret + dsn,
+			dsn + "password=" + secret, "password=" + secret + dsn,
 			"password='" + secret + dsn, dsn + "?password=" + secret,
 		} {
 			p, err := Open(whole, Options{LookupEnv: noEnv})
@@ -134,7 +143,8 @@ func FuzzDSN(f *testing.F) {
 				p.Close()
 				continue
 			}
-			if err.Error() == "" || !strings.Contains(dsn, secret[:4]) && strings.Contains(err.Error(), secret) {
+			if err.Error() == "" || !strings.Contains(dsn, secret[:4]) &&
+				strings.Contains(err.Error(), secret) {
 				t.Errorf("%q: %v", whole, err)
 			}
 		}

@@ -11,10 +11,10 @@ func (p *Pool) checkIdleLater() {
 	p.idleTimer = time.AfterFunc(p.cfg.idleTimeout/2+time.Millisecond, p.closeExpired)
 }
 
-// closeExpired closes the idle connections that are too old, were idle for too long, got
-// something from the server, or are to a primary that was replaced. After a quiet time, a request should not wait for a login: one
-// connection is kept however long it is idle, and if none is left, closeExpired opens
-// another. A timer calls closeExpired from the first idle connection on.
+// closeExpired closes the idle connections that are too old, were idle for too long, got something
+// from the server, or are to a primary that was replaced. After a quiet time, a request should not
+// wait for a login: one connection is kept however long it is idle, and if none is left, closeExpired
+// opens another. A timer calls closeExpired from the first idle connection on.
 func (p *Pool) closeExpired() {
 	defer p.logPanic()
 	now := time.Since(p.created)

@@ -20,21 +20,30 @@ func TestInvalidLogins(t *testing.T) {
 		{"another protocol", "", "HTTP/1.1 400 Bad Request\r\n\r\n", "which is not accepted"},
 		{"unknown message", "", msg('q', ""), `unexpected message "q" (0x71)`},
 		{"unknown authentication", "", msgAuth(99, ""), "authentication number 99, which is not supported"},
-		{"another SASL", "", msgAuth(10, "OAUTHBEARER\x00SCRAM-SHA-1\x00\x00"), "by OAUTHBEARER, SCRAM-SHA-1, which is not supported"},
+		{"another SASL", "", msgAuth(10, "OAUTHBEARER\x00SCRAM-SHA-1\x00\x00"),
+			"by OAUTHBEARER, SCRAM-SHA-1, which is not supported"},
 		{"md5 without salt", "", msgAuth(5, "abc"), "wrong salt"},
 		{"a question after all", "", msgAuth(0, "") + msgAuth(3, ""), `unexpected message "R"`},
 		{"ready without a login", "", ready, `unexpected message "Z"`},
 		{"a key too short", "", msgAuth(0, "") + msg('K', "\x00\x00\x00\x07"), `unexpected message "K"`},
-		{"an older protocol", "", msg('v', "\x00\x00\x00\x00\x00\x00\x00\x00"), "does not speak protocol 3.0"},
-		{"wrong password", "", msgAuth(3, "") + msgError("FATAL", "28P01", `password authentication failed for user "me"`),
+		{"an older protocol", "", msg('v', "\x00\x00\x00\x00\x00\x00\x00\x00"),
+			"does not speak protocol 3.0"},
+		{"wrong password", "",
+			msgAuth(3, "") + msgError("FATAL", "28P01", `password authentication failed for user "me"`),
 			`FATAL: password authentication failed for user "me" (SQLSTATE 28P01)`},
 		{"control characters", "", msgError("FATAL", "57P03", "a\x1b[2Jb"), "FATAL: a?[2Jb (SQLSTATE 57P03)"},
-		{"SCRAM broken off", "", msgAuth(10, "SCRAM-SHA-256\x00\x00") + msgAuth(0, ""), "broke off the authentication by SCRAM"},
-		{"SCRAM without a nonce", "", msgAuth(10, "SCRAM-SHA-256\x00\x00") + msgAuth(11, "r=x,s=W22Z,i=4096"), "not for us"},
-		{"no authentication", "&require_auth=md5,scram-sha-256", msgAuth(0, "") + ready, "by the method none, require_auth wants md5,scram-sha-256"},
-		{"a weaker method", "&require_auth=!password", msgAuth(3, ""), "by the method password, require_auth wants !password"},
-		{"no channel binding", "&channel_binding=require", msgAuth(10, "SCRAM-SHA-256\x00SCRAM-SHA-256-PLUS\x00\x00"), "channel_binding is require"},
-		{"no SCRAM", "&channel_binding=require", msgAuth(3, ""), "channel_binding=require wants scram-sha-256"},
+		{"SCRAM broken off", "", msgAuth(10, "SCRAM-SHA-256\x00\x00") + msgAuth(0, ""),
+			"broke off the authentication by SCRAM"},
+		{"SCRAM without a nonce", "", msgAuth(10, "SCRAM-SHA-256\x00\x00") + msgAuth(11, "r=x,s=W22Z,i=4096"),
+			"not for us"},
+		{"no authentication", "&require_auth=md5,scram-sha-256", msgAuth(0, "") + ready,
+			"by the method none, require_auth wants md5,scram-sha-256"},
+		{"a weaker method", "&require_auth=!password", msgAuth(3, ""),
+			"by the method password, require_auth wants !password"},
+		{"no channel binding", "&channel_binding=require",
+			msgAuth(10, "SCRAM-SHA-256\x00SCRAM-SHA-256-PLUS\x00\x00"), "channel_binding is require"},
+		{"no SCRAM", "&channel_binding=require", msgAuth(3, ""),
+			"channel_binding=require wants scram-sha-256"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, dsn := newRawFake(t, func(s *fakeSession) {
@@ -45,10 +54,12 @@ func TestInvalidLogins(t *testing.T) {
 			p := open(t, dsn+c.parameters, Options{})
 			st := stmt("A")
 			err := p.Run(within(t, longTime), []*pgdb.Statement{st})
-			if err == nil || st.Err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "sEcReT") {
+			if err == nil || st.Err == nil || !strings.Contains(err.Error(), c.want) ||
+				strings.Contains(err.Error(), "sEcReT") {
 				t.Errorf("%v, %v; want %q", err, st.Err, c.want)
 			}
-			if i := strings.Index(c.want, "SQLSTATE "); i >= 0 && !strings.HasPrefix(c.want[i+9:], st.Code) || i >= 0 && st.Code == "" {
+			if i := strings.Index(c.want, "SQLSTATE "); i >= 0 && !strings.HasPrefix(c.want[i+9:], st.Code) ||
+				i >= 0 && st.Code == "" {
 				t.Errorf("code %q", st.Code)
 			}
 			if n := f.accepted.Load(); n != 1 {
@@ -114,7 +125,8 @@ func TestEncryption(t *testing.T) {
 	}{
 		{"offers", offers, "prefer", "tls"},
 		{"refuses", refuses, "disable", "plain"}, {"refuses", refuses, "prefer", "plain"},
-		{"refuses", refuses, "require", "does not offer TLS, which sslmode=require needs"}, {"refuses", refuses, "verify-full&sslrootcert=" + ca.file, "does not offer TLS"},
+		{"refuses", refuses, "require", "does not offer TLS, which sslmode=require needs"},
+		{"refuses", refuses, "verify-full&sslrootcert=" + ca.file, "does not offer TLS"},
 		{"breaks", breaks, "prefer", "plain"}, {"breaks", breaks, "require", "TLS: "},
 		{"garbles", func(s *fakeSession) { s.write("E") }, "require", "does not know how to negotiate TLS"},
 	} {
@@ -161,7 +173,8 @@ func TestDirectTLS(t *testing.T) {
 		cancel()
 		waitForEnd(s)
 	})
-	p := open(t, strings.Replace(dsn, "sslmode=disable", "sslmode=verify-full&sslnegotiation=direct&sslrootcert="+ca.file, 1), Options{})
+	p := open(t, strings.Replace(dsn, "sslmode=disable",
+		"sslmode=verify-full&sslnegotiation=direct&sslrootcert="+ca.file, 1), Options{})
 	ends(t, p, ctx, context.Canceled)
 	if protocol, kind := <-protocols, <-kinds; protocol != "postgresql" || kind != 196608 {
 		t.Errorf("protocol %q, first message %d", protocol, kind)

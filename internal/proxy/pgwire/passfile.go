@@ -18,7 +18,8 @@ func (c *config) passwordFor(t target) string {
 		return ""
 	}
 	if runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
-		c.log("the password file " + c.passfile + " is not used: others may read it; its mode must be 0600 or less")
+		c.log("the password file " + c.passfile + " is not used: others may read it; its mode must be " +
+			"0600 or less")
 		return ""
 	}
 	text, err := os.ReadFile(c.passfile)
@@ -32,7 +33,8 @@ func (c *config) passwordFor(t target) string {
 	}
 	for _, line := range strings.Split(string(text), "\n") {
 		f := strings.Split(escaped.Replace(strings.TrimSuffix(line, "\r")), ":")
-		if len(f) < 5 || strings.HasPrefix(line, "#") || !matches(f[1], t.port) || !matches(f[2], dbname) || !matches(f[3], c.user) {
+		if len(f) < 5 || strings.HasPrefix(line, "#") || !matches(f[1], t.port) || !matches(f[2], dbname) ||
+			!matches(f[3], c.user) {
 			continue
 		}
 		if matches(f[0], t.host) || t.unix() && matches(f[0], "localhost") {

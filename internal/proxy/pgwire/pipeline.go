@@ -60,7 +60,8 @@ func pipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, unname
 
 // pipelineWithout does the same without the transaction of statement i, which
 // cannot be sent. The statement has its error already.
-func pipelineWithout(ctx context.Context, c *conn, statements []*pgdb.Statement, i int, unnamed bool) *runError {
+func pipelineWithout(ctx context.Context, c *conn, statements []*pgdb.Statement, i int,
+	unnamed bool) *runError {
 	for _, pr := range c.statements {
 		if pr.state == isSent {
 			pr.state = isAbsent
@@ -109,7 +110,8 @@ func notSent(ctx context.Context, c *conn, statements []*pgdb.Statement, n int, 
 // transactionFailed handles the failure of statement i, which fails its
 // transaction. It returns failed with what is to be done about this one; if the
 // connection is lost, err is set, and so is Err of the statements after i.
-func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statement, i int, a *answerError, failed *runError) *runError {
+func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statement, i int, a *answerError,
+	failed *runError) *runError {
 	first, last := transaction(statements, i)
 	e := a.server
 	if e == nil {
@@ -118,7 +120,8 @@ func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statemen
 		return failed
 	}
 	if e.fatal() {
-		return sessionEnded(statements[first:], session.Began(statements[first:], i-first, a.started), e, failed)
+		return sessionEnded(statements[first:], session.Began(statements[first:], i-first, a.started), e,
+			failed)
 	}
 	if sqlstate.ClosesConnection(e.code) {
 		c.discard = true

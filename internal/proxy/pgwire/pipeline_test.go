@@ -21,11 +21,15 @@ func TestConnectionLostDuringAPipeline(t *testing.T) {
 		{"the end", false, "", "closed the connection"},
 		{"a truncated answer", false, msgParsed + msgBound + "C\x00\x00\x00\xffSEL", "closed the connection"},
 		{"done, not committed", false, msgParsed + msgBound + msgDone, "closed the connection"},
-		{"the session ends when a statement has begun", false, msgParsed + msgBound + msgError("FATAL", "57P01", "bye"), "FATAL: bye (SQLSTATE 57P01)"},
-		{"a pooler ends the session", false, msgError("FATAL", "08P01", "server conn crashed?"), "FATAL: server conn crashed? (SQLSTATE 08P01)"},
+		{"the session ends when a statement has begun", false,
+			msgParsed + msgBound + msgError("FATAL", "57P01", "bye"), "FATAL: bye (SQLSTATE 57P01)"},
+		{"a pooler ends the session", false, msgError("FATAL", "08P01", "server conn crashed?"),
+			"FATAL: server conn crashed? (SQLSTATE 08P01)"},
 		{"within a transaction", true, msgParsed + msgBound + msgDone, "closed the connection"},
-		{"the session ends within a transaction", true, msgParsed + msgBound + msgDone + msgError("FATAL", "57P01", "bye"), "FATAL: bye (SQLSTATE 57P01)"},
-		{"before the commit", true, msgParsed + msgBound + msgDone + msgParsed + msgBound + msgDone, "closed the connection"},
+		{"the session ends within a transaction", true, msgParsed + msgBound + msgDone + msgError("FATAL",
+			"57P01", "bye"), "FATAL: bye (SQLSTATE 57P01)"},
+		{"before the commit", true, msgParsed + msgBound + msgDone + msgParsed + msgBound + msgDone,
+			"closed the connection"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, dsn := newFake(t, func(s *fakeSession) {
@@ -43,7 +47,8 @@ func TestConnectionLostDuringAPipeline(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v; want %q", err, c.want)
 			}
-			if all[0].Err != nil || all[1].Err == nil || all[2].Err == nil || errors.Is(all[1].Err, pgdb.ErrRolledBack) {
+			if all[0].Err != nil || all[1].Err == nil || all[2].Err == nil ||
+				errors.Is(all[1].Err, pgdb.ErrRolledBack) {
 				t.Errorf("%v, %v, %v", all[0].Err, all[1].Err, all[2].Err)
 			}
 			if strings.HasPrefix(c.want, "FATAL") && !strings.Contains(c.want, all[1].Code) {
@@ -71,8 +76,8 @@ func TestServerThatEndsEverySession(t *testing.T) {
 	}
 }
 
-// TestConnectionsThatAreNotUsedAgain: with more messages than the request asked for, which the next statement would take
-// for its answer, and those that a statement left in a transaction.
+// TestConnectionsThatAreNotUsedAgain: with more messages than the request asked for, which the next
+// statement would take for its answer, and those that a statement left in a transaction.
 func TestConnectionsThatAreNotUsedAgain(t *testing.T) {
 	for name, answer := range map[string]string{
 		"messages after the answer": msgAnswer + msgAnswer,
@@ -140,7 +145,8 @@ func TestParseFailsForSeveralStatements(t *testing.T) {
 	p := open(t, dsn, Options{})
 	for i := 0; i < 5; i++ {
 		a, b := stmt("A"), stmt("A")
-		if err := p.Run(within(t, longTime), []*pgdb.Statement{a, b}); err != nil || a.Code != "42P01" || b.Code != "42P01" {
+		if err := p.Run(within(t, longTime), []*pgdb.Statement{a, b}); err != nil || a.Code != "42P01" ||
+			b.Code != "42P01" {
 			t.Errorf("%v, %v, %v", err, a.Err, b.Err)
 		}
 	}

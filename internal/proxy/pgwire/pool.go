@@ -21,8 +21,8 @@ type Options struct {
 	// Logger gets messages for the operator. Nil drops them.
 	Logger func(message string)
 
-	// Renew returns the connection string for a new connection, which may have changed. The bounds of the pool
-	// stay those of the first one. Nil means that of Open.
+	// Renew returns the connection string for a new connection, which may have changed. The bounds of
+	// the pool stay those of the first one. Nil means that of Open.
 	Renew func() (string, error)
 
 	// LookupEnv replaces os.LookupEnv.
@@ -77,14 +77,16 @@ func Open(dsn string, o Options) (*Pool, error) {
 	if o.MaxConns > 0 {
 		cfg.maxConns = o.MaxConns
 	}
-	return &Pool{cfg: cfg, renew: o.Renew, dsn: dsn, login: cfg, log: o.Logger, created: time.Now(), unnamed: cfg.unnamed}, nil
+	return &Pool{cfg: cfg, renew: o.Renew, dsn: dsn, login: cfg, log: o.Logger, created: time.Now(),
+		unnamed: cfg.unnamed}, nil
 }
 
 // safeConfig is parseConfig with errors that never contain a password.
 func safeConfig(dsn string, env func(string) (string, bool), log func(string)) (*config, error) {
 	cfg, err := parseConfig(dsn, env, log)
 	if err != nil && strings.Contains(err.Error(), "password=") {
-		err = errors.New(`dsn: the value of a parameter holds "password=", as if a separator were missing before it`)
+		err = errors.New(
+			`dsn: the value of a parameter holds "password=", as if a separator were missing before it`)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pgwire: %w", err)
@@ -92,8 +94,8 @@ func safeConfig(dsn string, env func(string) (string, bool), log func(string)) (
 	return cfg, nil
 }
 
-// renewed returns the settings of a new connection. Connections to another server or database, or of another user,
-// end when they are free.
+// renewed returns the settings of a new connection. Idle connections to another server or database, or
+// of another user, are closed; others when they are released.
 func (p *Pool) renewed() (*config, error) {
 	if p.renew == nil {
 		return p.cfg, nil
@@ -128,14 +130,15 @@ func (p *Pool) At(host string, port int) (pgdb.DB, error) {
 	defer p.mu.Unlock()
 	cfg := *p.login
 	cfg.targets = []target{{host: host, port: strconv.Itoa(port)}}
-	return &Pool{cfg: &cfg, renew: p.renew, moved: cfg.targets, dsn: p.dsn, login: &cfg, log: p.log, created: time.Now(), unnamed: cfg.unnamed}, nil
+	return &Pool{cfg: &cfg, renew: p.renew, moved: cfg.targets, dsn: p.dsn, login: &cfg, log: p.log,
+		created: time.Now(), unnamed: cfg.unnamed}, nil
 }
 
-// MaxConns is how many connections there are at most.
+// MaxConns returns the bound on the connections.
 func (p *Pool) MaxConns() int { return p.cfg.maxConns }
 
-// Close implements pgdb.DB. It does not wait for calls under way: they finish,
-// and their connections are closed then. Closing twice is no error.
+// Close implements pgdb.DB. It does not wait for calls in flight: they finish, and then their
+// connections are closed. Further calls of Close do nothing.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	if p.closed {

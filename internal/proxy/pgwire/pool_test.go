@@ -19,5 +19,6 @@ func TestCloseWhileConnecting(t *testing.T) {
 	if err := <-done; err == nil {
 		t.Error("no error")
 	}
-	await.Within(t, longTime, "it is closed", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return f.open.Load() == 0 && p.open == 0 })
+	await.Within(t, longTime, "it is closed",
+		func() bool { p.mu.Lock(); defer p.mu.Unlock(); return f.open.Load() == 0 && p.open == 0 })
 }

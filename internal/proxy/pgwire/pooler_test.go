@@ -80,7 +80,7 @@ func TestTransactionPooler(t *testing.T) {
 	}
 }
 
-// TestPoolerThatEndsTheSession, as PgBouncer does if it does not know a statement's name.
+// TestPoolerThatEndsTheSession, as PgBouncer does if it does not have a statement's name.
 func TestPoolerThatEndsTheSession(t *testing.T) {
 	f, dsn := newFake(t, func(s *fakeSession) {
 		for i := 0; ; i++ {

@@ -24,7 +24,7 @@ const (
 	isReady
 )
 
-// prepared is what a connection knows of the statements with one text.
+// prepared is the state of the statements with one text on a connection.
 type prepared struct {
 	name   string // of the prepared statement; "" if it is for one use
 	params int
@@ -100,7 +100,8 @@ func appendUnprepared(c *conn, b []byte, st *pgdb.Statement, joined, unnamed boo
 		}
 	}
 	pr.params = len(st.Args)
-	pr.bind = "B\x00\x00\x00\x00\x00" + pr.name + "\x00\x00\x00" + string([]byte{byte(pr.params >> 8), byte(pr.params)})
+	pr.bind = "B\x00\x00\x00\x00\x00" + pr.name + "\x00\x00\x00" +
+		string([]byte{byte(pr.params >> 8), byte(pr.params)})
 	parse := pr.state == isAbsent
 	if parse {
 		b = appendParse(b, st, pr)

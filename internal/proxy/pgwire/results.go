@@ -101,7 +101,7 @@ func readRows(c *conn, st *pgdb.Statement, l *layout, seen []byte) []byte {
 		}
 		if n > 0 {
 			// If a value contains the bytes of a head, they are removed as well, and
-			// the length tells.
+			// the length differs.
 			columns := bytes.ReplaceAll(seen[:n], l.head, nil)
 			if len(columns) != n/size*l.columns {
 				return seen
@@ -122,9 +122,9 @@ func readRows(c *conn, st *pgdb.Statement, l *layout, seen []byte) []byte {
 	}
 }
 
-// mayStartWith reports whether the message of which seen is the start may begin
-// with head. The message of a row with a NULL does not: it is shorter, and it may
-// be the last of which readRows could wait for more.
+// mayStartWith reports whether a message that begins with seen may begin with head. The message of a
+// row with a NULL does not. It is shorter than other rows, and may be the last message, so readRows
+// must not wait for more of it.
 func mayStartWith(seen, head []byte) bool {
 	if len(seen) < len(head) {
 		return bytes.HasPrefix(head, seen)

@@ -15,12 +15,11 @@ import (
 // appendStatement, fill, readAnswer, release. doc.go says why these functions look
 // as they do.
 
-// maxAttempts is how often a statement is sent at most. After every attempt but
-// the last one, it is certain that the statement had no effect.
+// maxAttempts bounds the attempts to run a statement. After each of them except the last, the statement
+// certainly had no effect.
 const maxAttempts = 4
 
-// maxLost is how many times prepared statements may be lost before the pool stops
-// preparing them.
+// maxLost is the number of losses of prepared statements after which the pool stops preparing them.
 const maxLost = 2
 
 // runError says what went wrong in one attempt to run statements. A nil *runError
@@ -55,9 +54,11 @@ func (p *Pool) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	return runAgain(p, ctx, had, statements, failed)
 }
 
-// runOn runs statements on a connection that the caller owns, and releases it. had is what ctx had left at the call;
-// 0 is no bound. The deadline of ctx does not interrupt: that of the connection begins when the request is sent.
-func runOn(p *Pool, ctx context.Context, had time.Duration, c *conn, statements []*pgdb.Statement, unnamed bool) *runError {
+// runOn runs statements on a connection that the caller owns, and releases it. had is the time that ctx
+// had left at the call; 0 means unbounded. The deadline of ctx does not interrupt runOn: the deadline
+// of the connection begins when the request is sent.
+func runOn(p *Pool, ctx context.Context, had time.Duration, c *conn, statements []*pgdb.Statement,
+	unnamed bool) *runError {
 	c.usable = false
 	defer release(p, c)
 	c.had = had
@@ -100,7 +101,7 @@ func guardedPipeline(ctx context.Context, c *conn, statements []*pgdb.Statement,
 	return failed
 }
 
-// settle does with the connection and the pool what a failed attempt asks for.
+// settle updates the connection and the pool after a failed attempt.
 func settle(p *Pool, c *conn, failed *runError) {
 	if failed.err != nil && !failed.reusable {
 		c.usable = false
@@ -114,7 +115,8 @@ func settle(p *Pool, c *conn, failed *runError) {
 }
 
 // runAgain runs statements after a first attempt that failed, or without one.
-func runAgain(p *Pool, ctx context.Context, had time.Duration, statements []*pgdb.Statement, failed *runError) error {
+func runAgain(p *Pool, ctx context.Context, had time.Duration, statements []*pgdb.Statement,
+	failed *runError) error {
 	unnamed := false
 	attempt := 1
 	if failed == nil {
@@ -165,6 +167,7 @@ func (p *Pool) countLost() {
 	p.unnamed = p.unnamed || now
 	p.mu.Unlock()
 	if now {
-		p.log("the server loses prepared statements, as a transaction pooler does: from now on statements are sent without being prepared, which costs some speed")
+		p.log("the server loses prepared statements, as a transaction pooler does: from now on statements " +
+			"are sent without being prepared, which costs some speed")
 	}
 }

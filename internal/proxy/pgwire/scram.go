@@ -28,7 +28,7 @@ type scram struct {
 	binding   []byte // the channel binding data, for -PLUS
 	bare      string // client-first-message-bare
 	nonce     string // the client's
-	final     []byte // the signature by which the server proves that it knows the password
+	final     []byte // the signature by which the server proves that it has the password
 }
 
 // scramLogIn logs in with the best mechanism that the server offers.
@@ -79,7 +79,8 @@ func nextSASL(c *conn, want uint32) (string, *serverError, error) {
 		case kind == 'R' && len(body) >= 4 && binary.BigEndian.Uint32(body) == want:
 			return string(body[4:]), nil, nil
 		default:
-			return "", nil, fmt.Errorf("the server broke off the authentication by SCRAM: %w", unexpected(kind))
+			return "", nil, fmt.Errorf("the server broke off the authentication by SCRAM: %w",
+				unexpected(kind))
 		}
 	}
 }
@@ -92,9 +93,11 @@ func newScram(offered []string, endPoint []byte, binding string) (*scram, error)
 	}
 	switch {
 	case plus && endPoint != nil:
-		return &scram{mechanism: "SCRAM-SHA-256-PLUS", header: "p=tls-server-end-point,,", binding: endPoint}, nil
+		return &scram{mechanism: "SCRAM-SHA-256-PLUS", header: "p=tls-server-end-point,,", binding: endPoint},
+			nil
 	case binding == "require":
-		return nil, errors.New("channel_binding is require, but the server does not offer it on this connection")
+		return nil, errors.New(
+			"channel_binding is require, but the server does not offer it on this connection")
 	case endPoint != nil:
 		// This header says that the client supports channel binding. The server refuses
 		// the login if it offered it: then an attacker has removed the offer.
@@ -111,7 +114,7 @@ func (s *scram) begin(user, nonce string) {
 }
 
 // respond returns the answer to the server's challenge, which proves that the client
-// knows the password.
+// has the password.
 func (s *scram) respond(challenge, password string, deadline time.Time) (string, error) {
 	nonce := ""
 	iterations := 0
@@ -136,7 +139,8 @@ func (s *scram) respond(challenge, password string, deadline time.Time) (string,
 		return "", errors.New("the server's challenge for SCRAM is malformed, or not for us")
 	}
 	if iterations < 1 || iterations > maxIterations {
-		return "", fmt.Errorf("the server wants %d iterations of SCRAM, must be from 1 to %d", iterations, maxIterations)
+		return "", fmt.Errorf("the server wants %d iterations of SCRAM, must be from 1 to %d", iterations,
+			maxIterations)
 	}
 	salted, err := saltPassword(password, salt, iterations, deadline)
 	if err != nil {
@@ -205,7 +209,8 @@ func serverEndPoint(c *conn, binding string) []byte {
 	}
 	var h hash.Hash
 	switch certs[0].SignatureAlgorithm {
-	case x509.MD5WithRSA, x509.SHA1WithRSA, x509.ECDSAWithSHA1, x509.SHA256WithRSA, x509.ECDSAWithSHA256, x509.SHA256WithRSAPSS:
+	case x509.MD5WithRSA, x509.SHA1WithRSA, x509.ECDSAWithSHA1, x509.SHA256WithRSA, x509.ECDSAWithSHA256,
+		x509.SHA256WithRSAPSS:
 		h = sha256.New()
 	case x509.SHA384WithRSA, x509.ECDSAWithSHA384, x509.SHA384WithRSAPSS:
 		h = sha512.New384()

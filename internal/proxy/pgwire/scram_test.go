@@ -10,8 +10,9 @@ import (
 const (
 	rfcNonce     = "rOprNGfwEbeRWgbNEkqO"
 	rfcChallenge = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
-	rfcResponse  = "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
-	rfcVerdict   = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+	rfcResponse  = "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0," +
+		"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+	rfcVerdict = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 )
 
 func newRFCScram(t *testing.T) *scram {
@@ -36,7 +37,8 @@ func TestScramRFC7677(t *testing.T) {
 	if err := s.verify(rfcVerdict); err != nil {
 		t.Error(err)
 	}
-	for _, verdict := range []string{"v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", "v=", "", "v=!", "e=other-error"} {
+	for _, verdict := range []string{"v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", "v=", "", "v=!",
+		"e=other-error"} {
 		if err := s.verify(verdict); err == nil {
 			t.Errorf("verdict %q is believed", verdict)
 		}
@@ -62,7 +64,8 @@ func TestScramChallenges(t *testing.T) {
 		}
 	}
 	start := time.Now()
-	_, err := newRFCScram(t).respond(strings.Replace(rfcChallenge, "i=4096", "i=10000000", 1), "pencil", start.Add(10*time.Millisecond))
+	_, err := newRFCScram(t).respond(strings.Replace(rfcChallenge, "i=4096", "i=10000000", 1), "pencil",
+		start.Add(10*time.Millisecond))
 	if err == nil || !strings.Contains(err.Error(), "take too long") {
 		t.Errorf("10,000,000 iterations in 10 ms: %v after %v", err, time.Since(start))
 	}

@@ -8,17 +8,18 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 )
 
-// avoidFor is how long a target that did not answer is tried last.
+// avoidFor is the time for which a target that did not answer is tried last.
 const avoidFor = 10 * time.Second
 
-// targetMemory remembers for a while which targets did not answer. They are tried
-// last, so that not every new connection waits for them. It also remembers the latest
-// timeline of a primary, so that none is used that was replaced.
+// targetMemory records which targets did not answer lately. They are tried last, so that new
+// connections do not wait for them. It also records the latest timeline of a primary, so that a
+// replaced primary is not used.
 type targetMemory struct {
-	mu         sync.Mutex
-	failed     map[int]time.Time // by the target's index, when it did not answer
-	timeline   string            // see session.TimelineSQL; "" if none was seen
-	generation int32             // how many times a timeline or a connection string replaced another one; atomic, set with the mutex
+	mu       sync.Mutex
+	failed   map[int]time.Time // by the target's index, when it did not answer
+	timeline string            // see session.TimelineSQL; "" if none was seen
+	// how many times a timeline or a connection string replaced another one; atomic, set with the mutex
+	generation int32
 }
 
 // order returns the indexes of n targets in the order in which to try them.
@@ -36,7 +37,7 @@ func (m *targetMemory) order(n int) []int {
 	return append(first, last...)
 }
 
-// record remembers whether a target answered.
+// record records whether a target answered.
 func (m *targetMemory) record(i int, answered bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -49,9 +50,9 @@ func (m *targetMemory) record(i int, answered bool) {
 	}
 }
 
-// current reports whether a primary's timeline is not earlier than another one of the same system that was
-// seen, and remembers it then. The generation is that of connections to this primary: those of an earlier one are to
-// a primary that was replaced.
+// current records the timeline of a primary, and reports whether no later timeline of the same system
+// was seen. generation is that of connections to this primary; connections of an earlier generation
+// lead to a replaced primary.
 func (m *targetMemory) current(name string) (generation int32, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -65,7 +66,7 @@ func (m *targetMemory) current(name string) (generation int32, ok bool) {
 	return m.generation, true
 }
 
-// replace forgets the targets, and ends the generation of their connections: there are others.
+// replace clears the memory, because the targets changed, and ends the generation of their connections.
 func (m *targetMemory) replace() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

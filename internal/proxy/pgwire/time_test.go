@@ -35,7 +35,8 @@ func TestServerThatSendsNoticesForEver(t *testing.T) {
 	ends(t, p, within(t, 100*time.Millisecond), context.DeadlineExceeded)
 }
 
-// TestALoginWithoutAnAnswerIsReplaced: the first connection never gets an answer, and the next one serves the calls.
+// TestALoginWithoutAnAnswerIsReplaced: the first connection never gets an answer, and the next one
+// serves the calls.
 func TestALoginWithoutAnAnswerIsReplaced(t *testing.T) {
 	f, dsn := newRawFake(t, func(s *fakeSession) {
 		if s.number == 1 {
@@ -75,7 +76,8 @@ func TestSeveralHosts(t *testing.T) {
 	// An attempt is bounded without connect_timeout, too.
 	q := open(t, "postgres://me@"+a+","+b+"/db?sslmode=disable", Options{})
 	began := time.Now()
-	if err := q.Run(within(t, 30*time.Second), []*pgdb.Statement{stmt("A")}); err != nil || time.Since(began) < shortAttempt {
+	if err := q.Run(within(t, 30*time.Second), []*pgdb.Statement{stmt("A")}); err != nil ||
+		time.Since(began) < shortAttempt {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }
@@ -96,7 +98,8 @@ func TestSessionAttributes(t *testing.T) {
 					return
 				case kind == 'P':
 					sql := string(body)
-					found := strings.Contains(sql, "transaction_read_only") && readOnly || strings.Contains(sql, "pg_is_in_recovery") && recovery
+					found := strings.Contains(sql, "transaction_read_only") && readOnly ||
+						strings.Contains(sql, "pg_is_in_recovery") && recovery
 					row = ""
 					if found != strings.Contains(sql, "NOT") {
 						row = msgRow("12345678")
@@ -120,7 +123,8 @@ func TestSessionAttributes(t *testing.T) {
 		{"read-write", standby + "," + readOnlyPrimary, ""},
 		{"standby", primary, ""},
 	} {
-		p := open(t, "postgres://me@"+c.hosts+"/db?sslmode=disable&target_session_attrs="+c.session, Options{})
+		p := open(t, "postgres://me@"+c.hosts+"/db?sslmode=disable&target_session_attrs="+c.session,
+			Options{})
 		err := p.Run(within(t, longTime), []*pgdb.Statement{stmt("A")})
 		if c.want == "" {
 			if err == nil || !strings.Contains(err.Error(), "target_session_attrs is "+c.session) {

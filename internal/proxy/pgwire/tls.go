@@ -58,7 +58,8 @@ func readTLS(c *config, p *parameters) {
 		s.root = root
 	}
 	if s.mode == "verify-ca" && s.root == "" {
-		p.fail(errors.New("sslmode verify-ca needs an sslrootcert: under the system's roots any server of any name would do; verify-full checks the name"))
+		p.fail(errors.New("sslmode verify-ca needs an sslrootcert: under the system's roots any server of " +
+			"any name would do; verify-full checks the name"))
 	}
 	for _, t := range c.targets {
 		if !t.unix() { // unix sockets have no TLS
@@ -86,7 +87,8 @@ func (s *tlsSettings) config(host string) (*tls.Config, error) {
 	if s.cert != "" {
 		pair, err := tls.LoadX509KeyPair(s.cert, s.key)
 		if err != nil {
-			return nil, fmt.Errorf("sslcert is %q and sslkey is %q, must be a certificate and its key, which must not be encrypted: %w", s.cert, s.key, err)
+			return nil, fmt.Errorf("sslcert is %q and sslkey is %q, must be a certificate and its key, "+
+				"which must not be encrypted: %w", s.cert, s.key, err)
 		}
 		t.Certificates = []tls.Certificate{pair}
 	}
@@ -103,7 +105,8 @@ func (s *tlsSettings) config(host string) (*tls.Config, error) {
 	// Go checks the certificate and the name in it, unless InsecureSkipVerify is set.
 	t.InsecureSkipVerify = s.mode != "verify-full"
 	if s.mode == "verify-ca" || s.mode == "require" && s.root != "" {
-		t.VerifyConnection = func(state tls.ConnectionState) error { return verifyChain(t.RootCAs, state.PeerCertificates) }
+		t.VerifyConnection =
+			func(state tls.ConnectionState) error { return verifyChain(t.RootCAs, state.PeerCertificates) }
 	}
 	return t, nil
 }
