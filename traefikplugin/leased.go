@@ -26,6 +26,7 @@ type leasedHandler struct {
 	row      lease.RowID // without the key, unless it is fixed
 	quota    string      // of the limit
 	cost     int64
+	admitted *int64 // counts the requests that it lets pass; atomic
 
 	// Of the leases, and of table.
 	table  *lease.Set
@@ -55,7 +56,7 @@ func withLeases(h *handler) http.Handler {
 	}
 	table := store.Leases()
 	l := &leasedHandler{upstream: h.upstream, next: h.upstream.next, wraps: &h.upstream.wraps, queued: h, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
-		row:   lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix},
+		row: lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix}, admitted: &h.use.Limits.Totals.Of(hit.Limit.Prefix).Leased,
 		table: table, shards: table.Shards, seed: table.Seed, born: table.Born,
 		from: z.Source, text: z.Name, ipv4: z.IPv4, ipv6: z.IPv6}
 	if z.Source == fromText {
@@ -88,6 +89,7 @@ func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.Spare -= h.cost
 	values := []string{h.quota, strconv.FormatInt(l.Rest+l.Spare, 10), l.ResetText}
 	s.Mu.Unlock()
+	atomic.AddInt64(h.admitted, 1)
 	headers := w.Header()
 	headers["X-Ratelimit-Limit"] = values[0:1:1]
 	headers["X-Ratelimit-Remaining"] = values[1:2:2]

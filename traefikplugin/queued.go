@@ -171,6 +171,7 @@ func deliver(p *process, d *edge.Database, calls []*batch.Call) {
 	}
 	responses = responses[:n]
 	edge.SetAllHeaders(responses)
+	requests = requests[:n]
 	for i := range responses {
 		q := requests[i]
 		q.Writer = nil
@@ -181,6 +182,7 @@ func deliver(p *process, d *edge.Database, calls []*batch.Call) {
 			q.Outcome.Status = http.StatusTooManyRequests
 		}
 	}
+	d.Totals.CountCalls(requests)
 }
 
 // release makes a Request ready for another request. Each key may be a part of a long request, and there are maxPending

@@ -1,6 +1,6 @@
 -- The registry of the proxies.
 
-CREATE TABLE IF NOT EXISTS rate_limit_nodes (
+CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes (
 	node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY,
 	region      text,
 	version     text,
@@ -14,10 +14,15 @@ CREATE TABLE IF NOT EXISTS rate_limit_nodes (
 	cannot      text,
 	ended       timestamptz,
 	system      bigint DEFAULT (pg_control_system()).system_identifier,
+	admitted    bigint,
+	refused     bigint,
+	undecided   bigint,
+	locally     bigint,
+	busiest     jsonb,
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
-);
+) WITH (fillfactor = 50);
 COMMENT ON TABLE rate_limit_nodes IS
-	'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or vanished is deleted after a day.';
+	'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or vanished is deleted after a day. A crash of the server empties the table, and proxies that run write their rows again.';
 COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy. It is the same after each start.';
 COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
 COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
@@ -32,6 +37,11 @@ COMMENT ON COLUMN rate_limit_nodes.cannot IS 'Why it makes no decisions, as the 
 COMMENT ON COLUMN rate_limit_nodes.system IS
 	'The system identifier of the server that the proxy wrote to. A row of another one came with a restored copy, and says nothing about proxies here.';
 COMMENT ON COLUMN rate_limit_nodes.ended IS 'When it stopped in order. NULL: it runs, or it vanished.';
+COMMENT ON COLUMN rate_limit_nodes.admitted IS 'How many requests it has admitted since its start, those included that it decided locally.';
+COMMENT ON COLUMN rate_limit_nodes.refused IS 'How many it has refused, those included that it decided locally.';
+COMMENT ON COLUMN rate_limit_nodes.undecided IS 'How many had no decision: on_error says what became of them.';
+COMMENT ON COLUMN rate_limit_nodes.locally IS 'How many it decided at its share of each limit, without the database.';
+COMMENT ON COLUMN rate_limit_nodes.busiest IS 'Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.';
 
 CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 BEGIN
@@ -44,7 +54,7 @@ COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS 'How many changes of the p
 CREATE OR REPLACE VIEW rate_limit_proxies AS
 	SELECT n.node, n.region, n.version, n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
 		rate_limit_behind(n.applied_seq, n.log) AS behind, n.seen, n.local_from, n.local_until,
-		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems
+		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems, n.admitted, n.refused, n.undecided, n.locally, n.busiest
 	FROM rate_limit_nodes n WHERE n.system = (SELECT system_identifier FROM pg_control_system());
 COMMENT ON VIEW rate_limit_proxies IS 'The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of another server are not here.';
 COMMENT ON COLUMN rate_limit_proxies.live IS 'Whether it runs.';

@@ -23,6 +23,7 @@ type Database struct {
 	Settings StoreSettings
 	Store    ratelimit.Store // nil if the database has the history only
 	DB       pgdb.DB         // of the store; nil in memory
+	Totals   *Totals         // nil without a row in the registry
 
 	salt   *Salt
 	outage *Outage

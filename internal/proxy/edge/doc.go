@@ -10,7 +10,7 @@
 //   - limit.go, cost.go, rows.go, limits.go, alternatives.go, network.go, request.go, exempt.go: the parts of limits.
 //   - store.go, places.go: where they are counted. proxy.go, database.go: what handlers share.
 //   - line.go, outage.go, sampler.go: what is logged.
-//   - node.go: this proxy in the registry of proxies.
+//   - node.go, totals.go: this proxy in the registry of proxies, and what it has decided.
 //   - decide.go: a request is decided. onerror.go, local.go: no decision was possible.
 //   - match.go: for which requests a limit in Traefik is. headers.go, ietf.go, upstream.go, refusal.go, problem.go: the response.
 //   - settle.go, settle_body.go: what the request really cost, by its response.

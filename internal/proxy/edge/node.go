@@ -23,32 +23,39 @@ func (s *StoreSettings) NodeNameOf(kind string) string {
 	return host + "/" + kind
 }
 
-// nodeRows are how many stores have each row of this process in a registry, also those that are being opened, by name and
-// DSN.
-var nodeRows = struct {
-	mu     sync.Mutex // guards stores
-	stores map[string]int
-}{stores: map[string]int{}}
+// nodeRow is a row of this process in a registry.
+type nodeRow struct {
+	stores int // how many stores have it, also those that are being opened
+	totals *Totals
+}
 
-// node is the entry in the registry for the store of a database, which is opened later.
+// nodeRows are the rows of this process since its start, by name and DSN.
+var nodeRows = struct {
+	mu   sync.Mutex // guards rows
+	rows map[string]*nodeRow
+}{rows: map[string]*nodeRow{}}
+
+// node is the entry in the registry for the store of a database, which is opened later. It sets Totals.
 func (p *Proxy) node(d *Database) *registry.Node {
 	s := &d.Settings
 	name := s.NodeNameOf(p.Kind)
 	key := name + " " + s.DSN
 	nodeRows.mu.Lock()
-	nodeRows.stores[key]++
-	nodeRows.mu.Unlock()
+	defer nodeRows.mu.Unlock()
+	row := nodeRows.rows[key]
+	if row == nil {
+		row = &nodeRow{totals: NewTotals()}
+		nodeRows.rows[key] = row
+	}
+	row.stores++
+	d.Totals = row.totals
 	return &registry.Node{
-		Name: name, Version: p.Version, Region: s.Region, Epoch: started, Notice: d.notice,
+		Name: name, Version: p.Version, Region: s.Region, Epoch: started, Notice: d.notice, Totals: func() registry.Totals { return row.totals.Read() },
 		Leave: func() bool {
 			nodeRows.mu.Lock()
 			defer nodeRows.mu.Unlock()
-			nodeRows.stores[key]--
-			last := nodeRows.stores[key] == 0
-			if last {
-				delete(nodeRows.stores, key)
-			}
-			return last
+			row.stores--
+			return row.stores == 0
 		},
 	}
 }

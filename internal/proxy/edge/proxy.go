@@ -116,6 +116,7 @@ func (p *Proxy) Open(site *Site, at *Places) (*Use, error) {
 	d := u.Limits
 	site.Fields.Salt = d.salt
 	site.Outage = d.outage
+	site.Totals = d.Totals
 	site.Decider.UseStore(d.Store)
 	if site.Policy != nil {
 		site.Policy.Live = live

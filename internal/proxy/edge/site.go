@@ -28,6 +28,8 @@ type Site struct {
 	// Log logs what an operator should know. Outage is that of the database; nil logs nothing of requests without a decision.
 	Log    func(Line)
 	Outage *Outage
+	// Totals counts the requests; nil counts nothing.
+	Totals *Totals
 
 	// Hits returns further hits of a request: those of a Go program, which has no Zones. It may be nil.
 	Hits func(r *http.Request) []ratelimit.Hit

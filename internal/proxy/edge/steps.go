@@ -190,11 +190,12 @@ func Delivered(q *Request) {
 	q.Outcome = Judge(q)
 }
 
-// End records a request, and prepares its settlement.
+// End counts and records a request, and prepares its settlement.
 func End(s *Site, q *Request) {
 	if !q.Asked && len(q.Hits) == 0 {
 		return
 	}
+	s.Totals.Count(q)
 	if s.History != nil {
 		Record(s, q)
 	}

@@ -2,7 +2,9 @@ package engine_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -70,6 +72,44 @@ func TestAProxyIsInTheRegistry(t *testing.T) {
 				s.nothingReported()
 			})
 		}
+	}
+}
+
+// A row stays small, because each proxy writes it every 3 seconds. It is not in the WAL.
+func TestARowOfTheRegistryIsSmall(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	totals := func() registry.Totals {
+		most := map[string][]int64{}
+		for i := range 11 { // edge.Totals has at most 500 bytes
+			most[fmt.Sprint("a limit ", i)] = []int64{1e12, 1e12}
+		}
+		text, err := json.Marshal(most)
+		if err != nil {
+			t.Error(err)
+		}
+		return registry.Totals{Admitted: 1e15, Refused: 1e15, Undecided: 1e15, Local: 1e15, Busiest: string(text)}
+	}
+	if _, err := s.conn.PgConn().Exec(context.Background(), engine.TableSQL).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	name := strings.Repeat("n", 200)
+	store := s.proxy(s.db(""), engine.Options{}, registry.Node{Name: name, Version: "v1.2.3", Region: "eu-central-1", Totals: totals})
+	store.Prepare()
+	problems := make([]string, 1000)
+	for i := range problems {
+		problems[i] = fmt.Sprintf("rule %d: limit: %s: must be less", i, strings.Repeat("ü", i))
+	}
+	store.SetApplied(1, "1", problems)
+	await.Within(t, longTime, "the problems", func() bool {
+		return s.text("SELECT coalesce(max(problems[cardinality(problems)]), '') FROM rate_limit_nodes") == "and 990 more"
+	})
+	store.SetApplied(1, "1", []string{strings.Repeat("ü", 1000), "b"})
+	await.Within(t, longTime, "the problems", func() bool {
+		return s.text("SELECT coalesce(max(problems[1]), '') FROM rate_limit_nodes") == strings.Repeat("ü", 200)+" …"
+	})
+	if got := s.text("SELECT concat_ws(' ', pg_column_size(n.*) <= 1536, admitted, problems[2], c.relpersistence) FROM rate_limit_nodes n JOIN pg_class c ON c.oid = n.tableoid"); got != "t 1000000000000000 and 1 more u" {
+		t.Errorf("the row is not small: %s (%s bytes)", got, s.text("SELECT pg_column_size(n.*) FROM rate_limit_nodes n"))
 	}
 }
 

@@ -110,7 +110,7 @@ func (s *simServer) others(st *simStatement, a *simAnswer, short bool) {
 		a.rows = 1
 	case is("DELETE FROM rate_limit_nodes WHERE node"), is("UPDATE rate_limit_nodes SET ended"):
 		s.setNode(st.args[0].(string), simNode{})
-	case is("UPDATE rate_limit_nodes SET local_from"), is("SELECT string_agg(problem"), is("DELETE FROM rate_limit_nodes WHERE seen"), is("SELECT prefix FROM"):
+	case is("SELECT string_agg(problem"), is("DELETE FROM rate_limit_nodes WHERE seen"), is("SELECT prefix FROM"):
 	case strings.Contains(st.sql, "deleted AS (DELETE FROM"):
 		a.add(simBigint(0)) // rows are never cleaned up: the checks need them
 		a.rows = 1

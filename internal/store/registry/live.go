@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -11,12 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// liveSQL counts the proxies. localSQL says when limits were local.
-const (
-	liveSQL  = `SELECT count(*) FROM rate_limit_nodes n WHERE ` + schema.NodeIsLive
-	localSQL = `UPDATE rate_limit_nodes SET local_from = now() - $3::bigint * interval '1 microsecond', local_until = now() - $4::bigint * interval '1 microsecond'
-WHERE node = $1 AND epoch = $2::bigint`
-)
+// liveSQL counts the proxies.
+const liveSQL = `SELECT count(*) FROM rate_limit_nodes n WHERE ` + schema.NodeIsLive
 
 const (
 	// missedBeats is the time without the database after which the rows of other proxies may be old, and
@@ -27,35 +22,34 @@ const (
 
 // liveProxies is what a registry knows of the number of proxies.
 type liveProxies struct {
-	n       int64
-	counted time.Time // when they were counted
-	sure    time.Time // from when on fewer are believed
+	n        int64
+	counted  time.Time // when they were counted
+	sure     time.Time // from when on fewer are believed
+	refusals refusals
 }
 
 // readLive reads how many proxies there are. After an outage, those that have not come back yet count.
 func (r *Registry) readLive(s *pgdb.Statement, now time.Time) {
 	r.fail("read", s.Err)
+	t := &r.live
 	if s.Err != nil {
-		r.readAt = retryAt(now, &r.readIn)
+		t.refusals.add(now)
 		return
 	}
-	r.readIn = 0
-	counts := results.Bigints(s.Result)
-	if len(counts) != 1 {
-		return
-	}
-	t := &r.others
+	t.refusals = refusals{}
 	if !t.counted.IsZero() && now.Sub(t.counted) > missedBeats {
 		t.sure = now.Add(reappear)
 	}
 	t.counted = now
-	if n := counts[0]; n > t.n || n > 0 && now.After(t.sure) {
-		t.n = n
-		r.store.SetProxies(n)
+	for _, n := range results.Bigints(s.Result) {
+		if n > t.n || n > 0 && now.After(t.sure) {
+			t.n = n
+			r.store.SetProxies(n)
+		}
 	}
 }
 
-// noticeLocal tells that limits are local, and that they are exact again, which the row says first.
+// noticeLocal tells Notice that limits are local, and that they are exact again, which the row has said before.
 func (r *Registry) noticeLocal(now time.Time) {
 	l := r.store.Local()
 	if l.On == r.toldLocal {
@@ -67,11 +61,8 @@ func (r *Registry) noticeLocal(now time.Time) {
 		r.tell("the database makes no decisions: this proxy limits by itself, at " + percent + " % of each limit")
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.closing, nodeTimeout)
-	defer cancel()
-	// After a failure the row does not say it.
-	args := []any{r.name(), r.node.Epoch, now.Sub(l.Since).Microseconds(), now.Sub(l.Last).Microseconds()}
-	_ = r.db.Run(ctx, []*pgdb.Statement{{SQL: localSQL, Args: args, Unnamed: true}})
+	r.row.renewed = time.Time{}
+	r.beat(now) // if that fails, the row does not say it
 	r.tell(fmt.Sprintf("limits are exact again: this proxy has admitted %d requests by itself, and refused %d. Of durable limits, %d units were charged, %d were beyond the quotas, and %d could not be charged",
 		l.Admitted, l.Refused, l.Charged, l.Unfit, l.Lost))
 }

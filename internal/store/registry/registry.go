@@ -1,13 +1,12 @@
 // Package registry keeps the row of this process in the registry of proxies, rate_limit_nodes. It reads there how many
 // proxies there are.
 //
-//   - registry.go: the loop. row.go: the row. live.go: other proxies, and local limits.
+//   - registry.go: the loop. row.go: the row. live.go: other proxies, and local limits. tables.go: the tables.
 package registry
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand"
 	"strings"
 	"sync"
@@ -15,10 +14,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -38,6 +34,15 @@ type Node struct {
 	// Leave is called when the store is closed. It reports whether no other store has the row, which then says that the
 	// process has ended. Nil is true.
 	Leave func() bool
+	// Totals returns what the process has decided on the database since its start. Nil leaves the columns NULL.
+	Totals func() Totals
+}
+
+// Totals are counts of requests. Each is in one of the first three.
+type Totals struct {
+	Admitted, Refused, Undecided int64
+	Local                        int64  // of Admitted and Refused, those decided without the database
+	Busiest                      string // of the limits with the most requests: the JSON {prefix: [admitted, refused]}
 }
 
 // Store is what the registry needs of the store of the process.
@@ -76,10 +81,6 @@ const (
 	settingsInterval = time.Minute
 	// leaveTimeout is for the last write of the row.
 	leaveTimeout = 500 * time.Millisecond
-	// nodeRetry is the time to the next attempt after one that the server has refused. During a
-	// restore the tables are not there for a while. Each refusal doubles it, up to longestRetry.
-	nodeRetry    = time.Second
-	longestRetry = time.Minute
 )
 
 // Registry renews the row of a store in the registry of proxies. One goroutine
@@ -95,24 +96,22 @@ type Registry struct {
 	started int32         // 1 after Start or End; atomic
 	running chan struct{} // closed when the goroutine has ended
 
-	migrated  bool
+	migrated  bool // the tables need not be made
 	row       row
-	readAt    time.Time     // when to read again after a refusal of the server
-	readIn    time.Duration // the time to readAt; 0 if the server has not refused
-	failures  map[string]string
-	reported  string // what was reported of failures
-	harmAt    time.Time
-	harmful   string // what was reported of settings
-	others    liveProxies
-	toldLocal bool // Notice was told that limits are local
+	live      liveProxies
+	failures  map[string]string // the last one of each step
+	reported  string            // what was reported of failures
+	harmAt    time.Time         // when to look at settings again
+	harmful   string            // what was reported of settings
+	toldLocal bool              // Notice was told that limits are local
 
 	mu       sync.Mutex // guards all that follows
 	applied  applied
-	problems []string
+	problems []string // see cutProblems
 }
 
-// applied is the last change of the policy that a process obeys, and the log of changes that it is
-// of. seq is -1 without a policy.
+// applied is the last change of the policy that a process obeys, and the log of changes that has it. seq is -1 without a
+// policy.
 type applied struct {
 	seq int64
 	log string
@@ -124,11 +123,8 @@ func New(db pgdb.DB, s Store, n *Node, o Options) *Registry {
 		o.Random = rand.Float64
 	}
 	closing, stop := context.WithCancel(context.Background())
-	r := &Registry{
-		db: db, store: s, node: n, options: o, closing: closing, stop: stop, applied: applied{seq: -1}, running: make(chan struct{}),
-		failures: make(map[string]string),
-	}
-	return r
+	return &Registry{db: db, store: s, node: n, options: o, closing: closing, stop: stop, running: make(chan struct{}),
+		applied: applied{seq: -1}, failures: make(map[string]string)}
 }
 
 // SetApplied says which change of the policy the process obeys, in which log of
@@ -136,7 +132,7 @@ func New(db pgdb.DB, s Store, n *Node, o Options) *Registry {
 func (r *Registry) SetApplied(seq int64, log string, problems []string) {
 	r.mu.Lock()
 	r.applied = applied{seq: seq, log: log}
-	r.problems = append(make([]string, 0, len(problems)), problems...)
+	r.problems = cutProblems(problems)
 	r.mu.Unlock()
 }
 
@@ -193,28 +189,23 @@ func (r *Registry) beat(now time.Time) {
 	if !r.migrate(ctx, now) {
 		return
 	}
-	var statements, writes []*pgdb.Statement
-	if !now.Before(r.readAt) {
+	var statements []*pgdb.Statement
+	counts := !now.Before(r.live.refusals.until)
+	if counts {
 		statements = append(statements, &pgdb.Statement{SQL: liveSQL})
 	}
 	if r.isDue(now) {
-		writes = r.renewals(now)
-		statements = append(statements, writes...)
+		statements = append(statements, r.renewals(now)...)
 	}
 	if len(statements) == 0 || r.db.Run(ctx, statements) != nil {
 		return // requests notice that the database does not answer
 	}
-	if len(statements) > len(writes) {
+	if counts {
 		r.readLive(statements[0], now)
+		statements = statements[1:]
 	}
-	if len(writes) > 0 {
-		r.readRenewals(writes, now)
-		if writes[0].Code == sqlstate.InsufficientPrivilege {
-			look := &pgdb.Statement{SQL: cannotSQL, Unnamed: true}
-			if r.db.Run(ctx, []*pgdb.Statement{look}) == nil {
-				r.readCannot(look)
-			}
-		}
+	if len(statements) > 0 {
+		r.readRenewals(ctx, statements, now)
 	}
 }
 
@@ -228,48 +219,6 @@ func (r *Registry) noticeSettings(ctx context.Context) {
 		r.report(text)
 	}
 	r.harmful = text
-}
-
-// migrate makes the tables of the registry, unless they are right. It reports whether they may be.
-func (r *Registry) migrate(ctx context.Context, now time.Time) bool {
-	if r.migrated || r.options.DisableMigration {
-		return true
-	}
-	if now.Before(r.row.writeAt) {
-		return false
-	}
-	down, err := makeTables(ctx, r.db)
-	if down {
-		return false
-	}
-	r.fail("tables", err)
-	r.migrated = err == nil
-	if err != nil {
-		r.row.retry(now)
-	}
-	return r.migrated
-}
-
-// makeTables makes the tables of the registry what they must be. It reports whether the connection failed.
-func makeTables(ctx context.Context, db pgdb.DB) (down bool, err error) {
-	counts, nodes := &pgdb.Statement{SQL: schema.Ready}, &pgdb.Statement{SQL: schema.NodesReady}
-	if err := db.Run(ctx, []*pgdb.Statement{counts, nodes}); err != nil {
-		return true, err
-	}
-	if counts.Err != nil || nodes.Err != nil {
-		return false, fmt.Errorf("looking for the tables: %w", errors.Join(counts.Err, nodes.Err))
-	}
-	// The tables of counts were there.
-	if found := results.Bigints(counts.Result); len(found) != 3 || found[0] != 1 || found[2] == 1 {
-		return false, schema.ErrRestoring
-	}
-	if found := results.Bigints(nodes.Result); len(found) == 1 && found[0] == 1 {
-		return false, nil
-	}
-	if err := db.Exec(ctx, schema.NodesOnce); err != nil {
-		return ctx.Err() != nil, fmt.Errorf("creating its tables (a role that may create tables can run caddy pg-ratelimit migrate, or schema.sql, instead): %w", err)
-	}
-	return false, nil
 }
 
 // fail sets the last failure, or that there is none any more.

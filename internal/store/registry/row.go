@@ -3,24 +3,29 @@ package registry
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// sweepNodes is the time between two deletions of the rows of vanished proxies.
-const sweepNodes = time.Hour
-
 // nodeSQL renews the row. It returns a row, with why the process makes no decisions, unless the name is that of another
-// process which is not gone. What the policy has applied stays if this store has no policy: another store of the
-// process may have one.
-const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, applied_seq, problems, log, region, cannot, seen)
-VALUES ($1, nullif($2, ''), $3, $4::bigint, coalesce($5::text[], '{}'), $6::text::oid, nullif($7, ''), ` + schema.Cannot + `, now())
-ON CONFLICT (node) DO UPDATE SET version = excluded.version, region = excluded.region, cannot = excluded.cannot, ended = NULL, system = excluded.system, epoch = excluded.epoch, seen = excluded.seen,
+// process which is not gone. What the policy has applied stays if this store has no policy, and when limits were local if
+// its limits were not: another store of the process may know it.
+const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, applied_seq, problems, log, region, cannot, seen,
+	local_from, local_until, admitted, refused, undecided, locally, busiest)
+VALUES ($1, nullif($2, ''), $3, $4::bigint, coalesce($5::text[], '{}'), $6::text::oid, nullif($7, ''), ` + schema.Cannot + `, now(),
+	now() - $8::bigint * interval '1 microsecond', now() - $9::bigint * interval '1 microsecond',
+	$10::bigint, $11::bigint, $12::bigint, $13::bigint, $14::text::jsonb)
+ON CONFLICT (node) DO UPDATE SET version = excluded.version, region = excluded.region, cannot = excluded.cannot, ended = NULL,
+	system = excluded.system, epoch = excluded.epoch, seen = excluded.seen, admitted = excluded.admitted, refused = excluded.refused,
+	undecided = excluded.undecided, locally = excluded.locally, busiest = excluded.busiest,
 	applied_seq = CASE WHEN n.epoch = excluded.epoch THEN coalesce($4::bigint, n.applied_seq) ELSE excluded.applied_seq END,
 	problems = CASE WHEN n.epoch = excluded.epoch THEN coalesce($5::text[], n.problems) ELSE excluded.problems END,
-	log = CASE WHEN n.epoch = excluded.epoch THEN coalesce($6::text::oid, n.log) ELSE excluded.log END
+	log = CASE WHEN n.epoch = excluded.epoch THEN coalesce($6::text::oid, n.log) ELSE excluded.log END,
+	local_from = coalesce(excluded.local_from, n.local_from), local_until = coalesce(excluded.local_until, n.local_until)
 WHERE n.epoch = excluded.epoch OR NOT ` + schema.NodeIsLive + `
 RETURNING coalesce(n.cannot, '')`
 
@@ -33,32 +38,65 @@ const (
 	sweepSQL  = `DELETE FROM rate_limit_nodes WHERE seen < now() - interval '1 day'`
 )
 
-// row is what a process knows of its row.
-type row struct {
-	suffix  int       // of the name; 0 is none
-	listed  bool      // there is a row of the name
-	renewed time.Time // when the row was renewed
-	shown   applied   // what it says is applied
-	cannot  string    // what was reported of why the process makes no decisions
-	swept   time.Time
-	writeAt time.Time     // when to write again after a refusal of the server
-	writeIn time.Duration // the time to writeAt; 0 if the server has not refused
+const (
+	// sweepInterval is the time between two deletions of the rows of vanished proxies.
+	sweepInterval = time.Hour
+	// firstRetry is the time to the next attempt after a refusal of the server. During a restore the tables are not there
+	// for a while. Each refusal doubles the time, up to longestRetry.
+	firstRetry   = time.Second
+	longestRetry = time.Minute
+	// mostProblems bounds the bytes of problems in the row. Reports of the policy have all of them.
+	mostProblems = 400
+)
+
+// refusals are those of a statement since its last success.
+type refusals struct {
+	until time.Time // when to try again
+	wait  time.Duration
 }
 
-// retry sets when to write again after a refusal of the server.
-func (w *row) retry(now time.Time) { w.writeAt = retryAt(now, &w.writeIn) }
+// add counts a refusal.
+func (f *refusals) add(now time.Time) {
+	f.wait *= 2
+	if f.wait == 0 {
+		f.wait = firstRetry
+	}
+	if f.wait > longestRetry {
+		f.wait = longestRetry
+	}
+	f.until = now.Add(f.wait)
+}
 
-// retryAt is when to try again after another refusal of the server. wait is the time to the last
-// attempt, and then to this one.
-func retryAt(now time.Time, wait *time.Duration) time.Time {
-	*wait *= 2
-	if *wait == 0 {
-		*wait = nodeRetry
+// cutProblems returns the first problems, within mostProblems, and how many follow them.
+func cutProblems(problems []string) []string {
+	cut := make([]string, 0, len(problems)) // nil would be NULL
+	size := 0
+	for i, text := range problems {
+		if size += len(text); size > mostProblems {
+			rest := mostProblems - (size - len(text))
+			if i == 0 {
+				cut = append(cut, strings.ToValidUTF8(text[:rest], "")+" …")
+				i++
+			}
+			if i < len(problems) {
+				cut = append(cut, "and "+strconv.Itoa(len(problems)-i)+" more")
+			}
+			break
+		}
+		cut = append(cut, text)
 	}
-	if *wait > longestRetry {
-		*wait = longestRetry
-	}
-	return now.Add(*wait)
+	return cut
+}
+
+// row is what a process knows of its row.
+type row struct {
+	suffix   int       // of the name; 0 is none
+	listed   bool      // there is a row of the name
+	renewed  time.Time // when the row was renewed
+	shown    applied   // what it says is applied
+	cannot   string    // what was reported of why the process makes no decisions
+	swept    time.Time
+	refusals refusals
 }
 
 // name is the name of the row.
@@ -77,23 +115,26 @@ func (r *Registry) isDue(now time.Time) bool {
 	w := &r.row
 	age := now.Sub(w.renewed)
 	news := !w.listed || obeyed != w.shown
-	return !now.Before(w.writeAt) && (age >= heartbeatInterval || news && age >= newsInterval)
+	return !now.Before(w.refusals.until) && (age >= heartbeatInterval || news && age >= newsInterval)
 }
 
 // renewals renew the row. A process with a suffix also tries to take the name without one. Now and then
 // there is another statement: the deletion of the rows of proxies that ended or vanished.
 func (r *Registry) renewals(now time.Time) []*pgdb.Statement {
-	r.mu.Lock()
-	obeyed, problems := r.applied, r.problems
-	r.mu.Unlock()
 	w := &r.row
-	var seq, log, texts any
-	if obeyed.seq >= 0 {
-		seq = obeyed.seq
-		log = obeyed.log
-		texts = problems
+	args := []any{"", r.node.Version, r.node.Epoch, nil, nil, nil, r.node.Region, nil, nil, nil, nil, nil, nil, nil}
+	r.mu.Lock()
+	if w.shown = r.applied; w.shown.seq >= 0 {
+		args[3], args[4], args[5] = w.shown.seq, r.problems, w.shown.log
 	}
-	w.shown = obeyed
+	r.mu.Unlock()
+	if l := r.store.Local(); !l.On && !l.Since.IsZero() {
+		args[7], args[8] = now.Sub(l.Since).Microseconds(), now.Sub(l.Last).Microseconds()
+	}
+	if r.node.Totals != nil {
+		t := r.node.Totals()
+		args[9], args[10], args[11], args[12], args[13] = t.Admitted, t.Refused, t.Undecided, t.Local, t.Busiest
+	}
 	w.renewed = now
 	names := []string{r.node.Name}
 	if w.suffix > 0 {
@@ -101,10 +142,9 @@ func (r *Registry) renewals(now time.Time) []*pgdb.Statement {
 	}
 	var all []*pgdb.Statement
 	for _, name := range names {
-		all = append(all, &pgdb.Statement{SQL: nodeSQL,
-			Args: []any{name, r.node.Version, r.node.Epoch, seq, texts, log, r.node.Region}, Unnamed: true})
+		all = append(all, &pgdb.Statement{SQL: nodeSQL, Args: append([]any{name}, args[1:]...), Unnamed: true})
 	}
-	if now.Sub(w.swept) >= sweepNodes {
+	if now.Sub(w.swept) >= sweepInterval {
 		w.swept = now
 		all = append(all, &pgdb.Statement{SQL: sweepSQL, Unnamed: true})
 	}
@@ -112,7 +152,7 @@ func (r *Registry) renewals(now time.Time) []*pgdb.Statement {
 }
 
 // readRenewals reads the results of renewals.
-func (r *Registry) readRenewals(writes []*pgdb.Statement, now time.Time) {
+func (r *Registry) readRenewals(ctx context.Context, writes []*pgdb.Statement, now time.Time) {
 	w := &r.row
 	first, last := writes[0], writes[len(writes)-1]
 	if last.SQL == sweepSQL {
@@ -124,30 +164,29 @@ func (r *Registry) readRenewals(writes []*pgdb.Statement, now time.Time) {
 			r.readCannot(s)
 		}
 	}
-	if first.Err == nil {
-		w.writeIn = 0
-	}
+	w.listed = first.Err == nil
 	switch {
 	case first.Err != nil:
-		w.listed = false
-		w.retry(now)
+		w.refusals.add(now)
 		r.migrated = first.Code != "42P01" && first.Code != "42703" // a table or a column is missing
+		if look := (&pgdb.Statement{SQL: cannotSQL, Unnamed: true}); first.Code == sqlstate.InsufficientPrivilege &&
+			r.db.Run(ctx, []*pgdb.Statement{look}) == nil {
+			r.readCannot(look)
+		}
+		return
 	case first.Rows == 1:
 		if w.suffix > 0 {
 			r.write(leaveSQL, r.name())
 		}
 		w.suffix = 0
-		w.listed = true
-	case w.suffix > 0 && writes[1].Err == nil && writes[1].Rows == 1:
-		w.listed = true
-	default:
-		w.listed = false
-		w.renewed = time.Time{} // try the next name at once
+	case w.suffix == 0:
+		w.suffix = 2
+		w.listed, w.renewed = false, time.Time{} // try the next name at once
+	case writes[1].Err != nil || writes[1].Rows == 0:
 		w.suffix++
-		if w.suffix == 1 {
-			w.suffix = 2
-		}
+		w.listed, w.renewed = false, time.Time{}
 	}
+	w.refusals = refusals{}
 }
 
 // readCannot reads why the process makes no decisions, and reports it once.
