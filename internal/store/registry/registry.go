@@ -197,8 +197,12 @@ func (r *Registry) beat(now time.Time) {
 	if r.isDue(now) {
 		statements = append(statements, r.renewals(now)...)
 	}
-	if len(statements) == 0 || r.db.Run(ctx, statements) != nil {
-		return // requests notice that the database does not answer
+	if len(statements) == 0 {
+		return
+	}
+	if r.db.Run(ctx, statements) != nil {
+		r.live.sure = now.Add(reappear) // a crash empties the table
+		return
 	}
 	if counts {
 		r.readLive(statements[0], now)
