@@ -14,12 +14,12 @@ func TestRuleFunctionRefuses(t *testing.T) {
 	for sql, want := range map[string]string{
 		"SELECT rate_limit_rule('r', per_hour => 1, tiers => '{fre,pro}')":                            "tiers: 'fre': must be in rate_limit_tiers, which has 'anonymous', 'free', 'pro'",
 		"SELECT rate_limit_rule('r')":                                                                 "missing: a rule that limits must have one or more of them",
-		"SELECT rate_limit_rule('r', per_hour => 1, tiers => '{}')":                                   "tiers: must be null or names of tiers",
+		"SELECT rate_limit_rule('r', per_hour => 1, tiers => '{}')":                                   "tiers: []: must be null or names of tiers",
 		"SELECT rate_limit_rule('r', per_hour => -1)":                                                 "per_hour: -1: must be null or 0 to 9007199254740992",
-		"SELECT rate_limit_rule('r', per_hour => 1, retry_after => '-1 s')":                           "retry_after: must be 0 to 36525 days without months",
+		"SELECT rate_limit_rule('r', per_hour => 1, retry_after => '-1 s')":                           `retry_after: "-00:00:01": must be 0 to 36525 days without months`,
 		"SELECT rate_limit_rule('r', in_flight => 1, burst => 5)":                                     "burst: must be of a limit with a window",
 		"SELECT rate_limit_rule('r', per_hour => 1, burst => 2)":                                      `"burst_needs_token_bucket_or_gcra"`,
-		"SELECT rate_limit_rule(NULL, per_hour => 1)":                                                 `null value in column "name"`,
+		"SELECT rate_limit_rule(NULL, per_hour => 1)":                                                 "name: must be given",
 		"SELECT rate_limit_rule('r', action => 'block', per_hour => 1)":                               "action: 'block': must be limit for a rule with limits",
 		"SELECT rate_limit_rule('r', per_hour => 1); SELECT rate_limit_rule('r', action => 'exempt')": "action: 'exempt': must be limit for a rule with limits",
 	} {

@@ -1229,7 +1229,7 @@ COMMENT ON FUNCTION rate_limit_policy_lists(jsonb) IS 'The lists of rows of a do
 CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT CASE WHEN n.at[1] IS NULL THEN message WHEN fields ->> n.at[1] IS NULL OR n.at[1] IN ('digest', 'hint')
 			THEN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%' THEN ': ' || detail ELSE '' END
-		ELSE format('%s: %s: %s', n.at[1], fields -> n.at[1], replace(n.at[2], '_', ' ')) END
+		ELSE format('%s: %s: %s%s', n.at[1], fields -> n.at[1], replace(split_part(n.at[2], 'rate_limit', 1), '_', ' '), substring(n.at[2] FROM 'rate_limit.*')) END
 	FROM (SELECT regexp_match(fault, '^(.*?)_((?:must|needs)_.*)$') AS at) AS n);
 COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS
 	'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if its name does not say it.';
@@ -1400,8 +1400,8 @@ DECLARE
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM (
 			SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,rate_limit_check_complete,rate_limit_rename_references,rate_limit_forget}'::text[])
-			UNION ALL SELECT 'administrator', unnest('{rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key,rate_limit_policy,rate_limit_policy_rows,rate_limit_policy_lists,rate_limit_policy_write,rate_limit_apply}'::text[])
-			UNION ALL SELECT 'anybody', unnest('{rate_limit_change_ref,rate_limit_complete,rate_limit_rule}'::text[])) AS f(rights, name)
+			UNION ALL SELECT 'administrator', unnest('{rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key,rate_limit_policy,rate_limit_policy_rows,rate_limit_policy_lists,rate_limit_policy_write,rate_limit_apply,rate_limit_set,rate_limit_rule,rate_limit_limit,rate_limit_tier,rate_limit_user,rate_limit_key,rate_limit_override,rate_limit_ban,rate_limit_unban,rate_limit_delete_rule,rate_limit_delete_limit,rate_limit_delete_user,rate_limit_delete_override}'::text[])
+			UNION ALL SELECT 'anybody', unnest('{rate_limit_change_ref,rate_limit_complete}'::text[])) AS f(rights, name)
 		JOIN pg_proc p ON p.proname = f.name AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
@@ -1417,6 +1417,191 @@ COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables.
 
 // policyVersion is the number in policy_end.sql.
 const policyVersion = "1"
+
+const policyFunctions = `
+CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text
+	LANGUAGE plpgsql AS $$
+DECLARE
+	given CONSTANT jsonb := jsonb_strip_nulls(fields);
+	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(given));
+	back CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT given ? n);
+	others CONSTANT text[] := ARRAY(SELECT n FROM jsonb_object_keys(fields) AS n WHERE n <> ALL (keys));
+	sets text := format('%1$I = x.%1$I', keys[1]); -- without a column to set, a row that is there stays as it is
+	same CONSTANT text := (SELECT string_agg(format('x.%1$I IS NOT DISTINCT FROM t.%1$I', k), ' AND ')
+		FROM unnest(keys) AS k);
+	list CONSTANT text := (SELECT string_agg(quote_ident(n), ', ') FROM unnest(names) AS n);
+	done bigint;
+	fault text;
+	message text;
+	detail text;
+BEGIN
+	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault
+		FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
+	SELECT coalesce(fault, format('%s: must not be given and reset', n)) INTO fault FROM unnest(reset) AS n
+		WHERE given ? n OR fault IS NOT NULL LIMIT 1;
+	IF names = '{}' THEN
+		fault := keys[1] || ': must be given';
+	END IF;
+	IF fault IS NOT NULL THEN
+		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (back) THEN '%1$I = DEFAULT' ELSE '%1$I = t.%1$I' END, n),
+		', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || back);
+	FOR attempt IN 1..2 LOOP -- another session may make the row in between
+		EXECUTE format('UPDATE %1$s x SET %2$s FROM jsonb_populate_record(NULL::%1$s, $1) t WHERE %3$s',
+			relation, sets, same) USING given;
+		GET DIAGNOSTICS done = ROW_COUNT;
+		IF done > 0 THEN
+			RETURN 'changed';
+		END IF;
+		EXECUTE format('INSERT INTO %1$s (%2$s) SELECT %2$s FROM jsonb_populate_record(NULL::%1$s, $1)
+			ON CONFLICT (%3$s) DO NOTHING', relation, list,
+			(SELECT string_agg(quote_ident(k), ', ') FROM unnest(keys) AS k)) USING given;
+		GET DIAGNOSTICS done = ROW_COUNT;
+		IF done > 0 THEN
+			RETURN 'created';
+		END IF;
+	END LOOP;
+	RETURN 'kept'; -- another session deletes what this one finds
+EXCEPTION WHEN integrity_constraint_violation THEN
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
+		sets = COLUMN_NAME;
+	RAISE EXCEPTION '%', CASE WHEN fault = '' AND sets <> '' THEN sets || ': must be given for a new row'
+		ELSE rate_limit_fault(fault, message, detail, given) END USING ERRCODE = 'check_violation';
+END $$;
+COMMENT ON FUNCTION rate_limit_set(regclass, text[], jsonb, text[]) IS
+	'Makes or changes the row of a table whose keys are those of fields. A field that is null is not set; one that '
+	'reset names gets its default. It returns created or changed.';
+CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
+	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}',
+		jsonb_build_object('tier', $1, 'rank', $2, 'comment', $3), $4) $$;
+COMMENT ON FUNCTION rate_limit_tier IS 'Makes a tier, or changes one.';
+CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL,
+	tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
+	comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
+	AS $$ SELECT rate_limit_set('rate_limit_users', '{user_id}', jsonb_build_object('user_id', $1, 'tier', $2,
+		'tier_until', $3, 'period_start', $4, 'time_zone', $5, 'comment', $6), $7) $$;
+COMMENT ON FUNCTION rate_limit_user IS 'Makes a user, or changes one. A new user needs a tier.';
+CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL,
+	expires_at timestamptz DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+	PERFORM FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION 'key: %: no key has this id', coalesce($1::text, 'NULL') USING ERRCODE = 'no_data_found';
+	END IF;
+	RETURN rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1, 'tier', $2, 'name', $3,
+		'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
+		CASE WHEN 'revoked_at' = ANY ($5) THEN $5 || '{revoked_by}' ELSE $5 END);
+END $$;
+COMMENT ON FUNCTION rate_limit_key IS 'Changes an API key. reset => ''{revoked_at}'' takes the end of a revoked key back.';
+CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL,
+	algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
+	on_exceed text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})\s*/\s*(?:(in_flight)'
+		|| '|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?|((?:\d*(?:w|d|h|m|s|ms|us))+))\s*$');
+	old rate_limit_rule_limits;
+	law text;
+BEGIN
+	IF $3 IS NOT NULL AND part IS NULL THEN
+		RAISE EXCEPTION 'amount: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight',
+			to_json($3) USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
+	SELECT CASE WHEN part[2] IS NOT NULL THEN 'in_flight' WHEN part[3] IS NOT NULL THEN 'fixed_window'
+		ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE WHEN part IS NOT NULL THEN
+			coalesce((SELECT min(l.algorithm) FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.per IS NOT NULL
+				HAVING count(DISTINCT l.algorithm) = 1), 'sliding_window') END) END INTO law;
+	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2,
+		'events', nullif(part[1], 'unlimited')::bigint, 'calendar', CASE left(part[3], 1) WHEN 'd' THEN 'day'
+			WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[4],
+		'per', regexp_replace(part[5], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
+		'durable', $6, 'on_exceed', $7),
+		$8 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone',
+			'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[3], part[4], part[5],
+				coalesce($5::text, part[5])]) AS n(f, v) WHERE v IS NULL AND f <> ALL (coalesce($8, '{}'))) END);
+END $$;
+COMMENT ON FUNCTION rate_limit_limit IS 'Makes a limit of a rule, of any window, or changes one. The amount is as in 50/10s, unlimited/1h, '
+	'10000/1mo calendar Europe/Berlin or 5/in_flight.';
+CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL,
+	tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
+	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)
+	RETURNS text LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	own bigint; -- the amount of the limit
+	old rate_limit_overrides;
+	span tstzrange := '(,)';
+BEGIN
+	IF $3 !~ '^(unlimited|\d{1,18})$' THEN
+		RAISE EXCEPTION 'amount: %: must be a whole number, or unlimited', to_json($3)
+			USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	SELECT l.events INTO own FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR SHARE;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION '%/%: no such limit', $1, $2 USING ERRCODE = 'no_data_found';
+	END IF;
+	SELECT o.* INTO old FROM rate_limit_overrides o WHERE (o.rule, o.limit_name) = ($1, $2)
+		AND (o.tier, o.user_id, o.key_id) IS NOT DISTINCT FROM ($4, $5, $6)
+		AND CASE WHEN $8 IS NULL THEN o.valid = '(,)' ELSE o.valid @> now() AND NOT upper_inf(o.valid) END
+		ORDER BY lower(o.valid) DESC NULLS LAST LIMIT 1 FOR UPDATE;
+	IF $8 IS NOT NULL THEN
+		span := tstzrange(CASE WHEN old.id IS NULL THEN now() ELSE lower(old.valid) END, $8);
+		UPDATE rate_limit_overrides o SET valid = span WHERE o.id = old.id;
+	END IF;
+	RETURN rate_limit_set('rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}',
+		jsonb_build_object('rule', $1, 'limit_name', $2, 'tier', $4, 'user_id', $5, 'key_id', $6, 'valid', span,
+			'events', CASE WHEN $3 IS NULL AND old.id IS NULL THEN own ELSE nullif($3, 'unlimited')::bigint END,
+			'burst', $7, 'reason', $9),
+		CASE WHEN $3 = 'unlimited' THEN '{events}' ELSE '{}' END::text[] || $10);
+END $$;
+COMMENT ON FUNCTION rate_limit_override IS 'Gives a tier, a user or an API key another amount of a limit, a number or unlimited, for ever or until a time. '
+	'A new one without an amount has that of the limit, and keeps it when the rule changes.';
+CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id text DEFAULT NULL,
+	key_id bigint DEFAULT NULL, until timestamptz DEFAULT NULL, reason text DEFAULT NULL)
+	RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	IF num_nonnulls($1, $2, $3) <> 1 THEN
+		RAISE EXCEPTION 'network, user_id, key_id: exactly one of them must be given'
+			USING ERRCODE = 'invalid_parameter_value';
+	ELSIF $4 <= now() THEN
+		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($4)
+			USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	RETURN rate_limit_set('rate_limit_bans', ARRAY[CASE WHEN $1 IS NOT NULL THEN 'network' WHEN $2 IS NOT NULL
+		THEN 'user_id' ELSE 'key_id' END], jsonb_build_object('network', $1, 'user_id', $2, 'key_id', $3,
+			'until', $4, 'reason', $5, 'banned_at', NULL, 'banned_by', NULL),
+		CASE WHEN $4 IS NULL THEN '{until}' ELSE '{}' END::text[]
+			|| CASE WHEN $5 IS NULL THEN '{reason}' ELSE '{}' END::text[] || '{banned_at,banned_by}'::text[]);
+END $$;
+COMMENT ON FUNCTION rate_limit_ban IS 'Shuts a network, a user or an API key out, until a time or for ever. A ban that is there gets this end and this '
+	'reason.';
+CREATE OR REPLACE FUNCTION rate_limit_unban(network inet DEFAULT NULL, user_id text DEFAULT NULL,
+	key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE sql AS $$
+	WITH gone AS (DELETE FROM rate_limit_bans b WHERE b.user_id = $2 OR b.key_id = $3
+		OR rate_limit_network(b.network) = rate_limit_network($1) RETURNING 1)
+	SELECT EXISTS (SELECT FROM gone) $$;
+COMMENT ON FUNCTION rate_limit_unban IS 'Lifts a ban, and returns whether there was one. A network of IPv4 is also that in the form of IPv6.';
+CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE sql AS $$
+	WITH gone AS (DELETE FROM rate_limit_rules r WHERE r.name = $1 RETURNING 1) SELECT EXISTS (SELECT FROM gone) $$;
+COMMENT ON FUNCTION rate_limit_delete_rule IS 'Deletes a rule with its limits and overrides, and returns whether it was there.';
+CREATE OR REPLACE FUNCTION rate_limit_delete_limit(rule text, name text) RETURNS boolean LANGUAGE sql AS $$
+	WITH gone AS (DELETE FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2 RETURNING 1)
+	SELECT EXISTS (SELECT FROM gone) $$;
+COMMENT ON FUNCTION rate_limit_delete_limit IS 'Deletes a limit with its overrides, and returns whether it was there. A rule that limits must keep one.';
+CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE sql AS $$
+	WITH gone AS (DELETE FROM rate_limit_users u WHERE u.user_id = $1 RETURNING 1)
+	SELECT EXISTS (SELECT FROM gone) $$;
+COMMENT ON FUNCTION rate_limit_delete_user IS 'Deletes a user with its API keys, their bans, and its overrides, and returns whether it was there.';
+CREATE OR REPLACE FUNCTION rate_limit_delete_override(rule text, limit_name text, tier text DEFAULT NULL,
+	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE sql AS $$
+	WITH gone AS (DELETE FROM rate_limit_overrides o WHERE o.rule = $1 AND o.limit_name = $2
+		AND (o.tier = $3 OR o.user_id = $4 OR o.key_id = $5) RETURNING 1)
+	SELECT EXISTS (SELECT FROM gone) $$;
+COMMENT ON FUNCTION rate_limit_delete_override IS 'Deletes the overrides of a limit for a tier, a user or an API key, and returns whether there was one.';
+`
 
 const policyLists = `
 CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1627,16 +1812,12 @@ CREATE OR REPLACE FUNCTION rate_limit_rule( name text, family text DEFAULT NULL,
 	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL,
 	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
-	comment text DEFAULT NULL, without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL
+	comment text DEFAULT NULL, without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL, reset text[] DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-	given CONSTANT jsonb := jsonb_build_object('name', rate_limit_rule.name) || jsonb_strip_nulls(jsonb_build_object(
-		'family', rate_limit_rule.family, 'priority', rate_limit_rule.priority, 'mode', rate_limit_rule.mode, 'action', rate_limit_rule.action, 'tiers', rate_limit_rule.tiers, 'hosts', rate_limit_rule.hosts, 'paths', rate_limit_rule.paths, 'methods', rate_limit_rule.methods,
-		'networks', rate_limit_rule.networks, 'count_by', rate_limit_rule.count_by, 'valid', rate_limit_rule.valid, 'cost', rate_limit_rule.cost, 'status', rate_limit_rule.status,
-		'message', rate_limit_rule.message, 'retry_after', rate_limit_rule.retry_after, 'comment', rate_limit_rule.comment, 'without_header', rate_limit_rule.without_header, 'settle', rate_limit_rule.settle));
-	names CONSTANT text := (SELECT string_agg(quote_ident(n), ', ') FROM jsonb_object_keys(given) AS n); -- of the columns that are given
-	made int := 0;
+	of_limits CONSTANT text[] := '{per_second,per_minute,per_hour,per_day,per_month,in_flight,burst,durable,on_exceed}';
+	made text;
 	unknown text; -- first the tiers that are not there, then what is wrong with the limits
 	kept text;
 	fault text; -- the constraint that is violated
@@ -1647,21 +1828,26 @@ BEGIN
 		RAISE EXCEPTION 'tiers: %: must be in rate_limit_tiers, which has %', unknown,
 			(SELECT coalesce(string_agg(quote_literal(tier), ', ' ORDER BY rank, tier), 'none') FROM rate_limit_tiers) USING ERRCODE = 'foreign_key_violation';
 	END IF;
-	IF NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name) THEN
-		EXECUTE format('INSERT INTO rate_limit_rules (%1$s) SELECT %1$s FROM jsonb_populate_record(NULL::rate_limit_rules, $1) ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING', names)
-			USING given;
-		GET DIAGNOSTICS made = ROW_COUNT;
-	END IF;
-	IF made = 0 THEN
-		EXECUTE format('UPDATE rate_limit_rules r SET (%1$s) = (SELECT %1$s FROM jsonb_populate_record(NULL::rate_limit_rules, $1)) WHERE r.name = $2', names)
-			USING given, rate_limit_rule.name;
-	END IF;
+	made := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL) FROM unnest(of_limits) AS f)
+		|| jsonb_build_object('name', rate_limit_rule.name, 'family', rate_limit_rule.family, 'priority', rate_limit_rule.priority,
+		'mode', rate_limit_rule.mode, 'action', rate_limit_rule.action, 'tiers', rate_limit_rule.tiers, 'hosts', rate_limit_rule.hosts,
+		'paths', rate_limit_rule.paths, 'methods', rate_limit_rule.methods, 'networks', rate_limit_rule.networks,
+		'count_by', rate_limit_rule.count_by, 'valid', rate_limit_rule.valid, 'cost', rate_limit_rule.cost, 'status', rate_limit_rule.status,
+		'message', rate_limit_rule.message, 'retry_after', rate_limit_rule.retry_after, 'comment', rate_limit_rule.comment,
+		'without_header', rate_limit_rule.without_header, 'settle', rate_limit_rule.settle),
+		ARRAY(SELECT n FROM unnest(rate_limit_rule.reset) AS n WHERE n <> ALL (of_limits) OR n IS NULL));
+	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1;
+	DELETE FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.name = ANY (rate_limit_rule.reset)
+		AND l.name = ANY (of_limits);
+	UPDATE rate_limit_rule_limits l SET burst = CASE WHEN 'burst' = ANY (rate_limit_rule.reset) THEN NULL ELSE l.burst END,
+		durable = l.durable AND 'durable' <> ALL (rate_limit_rule.reset),
+		on_exceed = CASE WHEN 'on_exceed' = ANY (rate_limit_rule.reset) THEN 'refuse' ELSE l.on_exceed END
+	WHERE l.rule = rate_limit_rule.name AND rate_limit_rule.reset && '{burst,durable,on_exceed}';
 	UPDATE rate_limit_rule_limits l SET
 		algorithm = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
 		burst = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.burst, l.burst) ELSE l.burst END,
 		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = CASE WHEN l.algorithm = 'in_flight' THEN l.on_exceed ELSE coalesce(rate_limit_rule.on_exceed, l.on_exceed) END
 	WHERE l.rule = rate_limit_rule.name AND num_nonnulls(rate_limit_rule.algorithm, rate_limit_rule.burst, rate_limit_rule.durable, rate_limit_rule.on_exceed) > 0;
-	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1;
 	INSERT INTO rate_limit_rule_limits AS l (rule, name, algorithm, events, per, calendar, burst, durable, on_exceed)
 		SELECT rate_limit_rule.name, new.name, CASE WHEN new.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, kept, 'sliding_window') WHEN new.calendar IS NULL THEN 'in_flight' ELSE 'fixed_window' END,
 			new.events, new.per, new.calendar, CASE WHEN new.per IS NOT NULL THEN rate_limit_rule.burst END,
@@ -1683,7 +1869,7 @@ BEGIN
 	IF unknown IS NOT NULL THEN
 		RAISE EXCEPTION 'the rule % violates "%"', quote_literal(rate_limit_rule.name), unknown USING ERRCODE = 'check_violation', CONSTRAINT = unknown;
 	END IF;
-	RETURN CASE made WHEN 1 THEN 'created' ELSE 'changed' END;
+	RETURN made;
 EXCEPTION WHEN check_violation THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, row_text = PG_EXCEPTION_DETAIL;
 	IF fault NOT LIKE '%\_must\_%' THEN
@@ -1699,7 +1885,7 @@ EXCEPTION WHEN check_violation THEN
 		USING ERRCODE = 'check_violation', CONSTRAINT = fault, DETAIL = row_text;
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS
-	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an existing rule has. It returns created or changed.';
+	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an existing rule has; reset names arguments that go back to their defaults. It returns created or changed.';
 `
 
 const policyRules = `

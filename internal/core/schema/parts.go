@@ -21,7 +21,7 @@ const History = refuseHistory + historyTables + historyPartitions + historyRollu
 // Policy creates the tables, triggers, functions and views of the policy, or brings older ones
 // up to date in place and keeps their rows. It needs Counters. It can run any number of times.
 const Policy = refusePolicy + policyLists + policyPeople + policyRules + policyOverrides + policyChanges +
-	policyOverrideAmounts + policyUsable + policyRenames + policyTriggers + policyRuleFunction + policyProxyFunctions + policyViews + policyAnswers + policyCommands + policyDocument + policyEnd
+	policyOverrideAmounts + policyUsable + policyRenames + policyTriggers + policyFunctions + policyRuleFunction + policyProxyFunctions + policyViews + policyAnswers + policyCommands + policyDocument + policyEnd
 
 // Lock makes one process at a time run the rest of a migration. The number of the lock is
 // arbitrary. A lock on a table that is in use is not waited for longer than lock_timeout,

@@ -246,7 +246,8 @@ RETURN (SELECT CASE WHEN n.at[1] IS NULL THEN message WHEN fields ->> n.at[1] IS
 	'hint')
 			THEN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%'
 				THEN ': ' || detail ELSE '' END
-		ELSE format('%s: %s: %s', n.at[1], fields -> n.at[1], replace(n.at[2], '_', ' ')) END
+		ELSE format('%s: %s: %s%s', n.at[1], fields -> n.at[1], replace(split_part(n.at[2], 'rate_limit', 1), '_', ' '),
+			substring(n.at[2] FROM 'rate_limit.*')) END
 	FROM (SELECT regexp_match(fault, '^(.*?)_((?:must|needs)_.*)$') AS at) AS n);
 COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS
 	'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if '

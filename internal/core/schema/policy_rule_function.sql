@@ -1,5 +1,6 @@
 -- rate_limit_rule makes or changes a rule and its limits in one call. NULL keeps what an existing
--- rule has, since a rule that loses a condition that was not named would match too much.
+-- rule has, since a rule that loses a condition that was not named would match too much. reset names what goes back
+-- to its default; a limit that it names is deleted.
 --
 -- The constraints and triggers check all values but the names in tiers that no tier has.
 
@@ -12,17 +13,13 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
 	comment text DEFAULT NULL,
-	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL
+	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL,
+	reset text[] DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-	-- Without a name, the constraint of the column says so.
-	given CONSTANT jsonb := jsonb_build_object('name', rate_limit_rule.name) || jsonb_strip_nulls(jsonb_build_object(
-		'family', rate_limit_rule.family, 'priority', rate_limit_rule.priority, 'mode', rate_limit_rule.mode, 'action', rate_limit_rule.action, 'tiers', rate_limit_rule.tiers, 'hosts', rate_limit_rule.hosts, 'paths', rate_limit_rule.paths, 'methods', rate_limit_rule.methods,
-		'networks', rate_limit_rule.networks, 'count_by', rate_limit_rule.count_by, 'valid', rate_limit_rule.valid, 'cost', rate_limit_rule.cost, 'status', rate_limit_rule.status,
-		'message', rate_limit_rule.message, 'retry_after', rate_limit_rule.retry_after, 'comment', rate_limit_rule.comment, 'without_header', rate_limit_rule.without_header, 'settle', rate_limit_rule.settle));
-	names CONSTANT text := (SELECT string_agg(quote_ident(n), ', ') FROM jsonb_object_keys(given) AS n); -- of the columns that are given
-	made int := 0;
+	of_limits CONSTANT text[] := '{per_second,per_minute,per_hour,per_day,per_month,in_flight,burst,durable,on_exceed}';
+	made text;
 	unknown text; -- first the tiers that are not there, then what is wrong with the limits
 	kept text;
 	fault text; -- the constraint that is violated
@@ -33,24 +30,28 @@ BEGIN
 		RAISE EXCEPTION 'tiers: %: must be in rate_limit_tiers, which has %', unknown,
 			(SELECT coalesce(string_agg(quote_literal(tier), ', ' ORDER BY rank, tier), 'none') FROM rate_limit_tiers) USING ERRCODE = 'foreign_key_violation';
 	END IF;
-	IF NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = rate_limit_rule.name) THEN
-		-- Another transaction may make it now.
-		EXECUTE format('INSERT INTO rate_limit_rules (%1$s) SELECT %1$s FROM jsonb_populate_record(NULL::rate_limit_rules, $1) ON CONFLICT ON CONSTRAINT rate_limit_rules_pkey DO NOTHING', names)
-			USING given;
-		GET DIAGNOSTICS made = ROW_COUNT;
-	END IF;
-	IF made = 0 THEN
-		EXECUTE format('UPDATE rate_limit_rules r SET (%1$s) = (SELECT %1$s FROM jsonb_populate_record(NULL::rate_limit_rules, $1)) WHERE r.name = $2', names)
-			USING given, rate_limit_rule.name;
-	END IF;
+	made := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL) FROM unnest(of_limits) AS f)
+		|| jsonb_build_object('name', rate_limit_rule.name, 'family', rate_limit_rule.family, 'priority', rate_limit_rule.priority,
+		'mode', rate_limit_rule.mode, 'action', rate_limit_rule.action, 'tiers', rate_limit_rule.tiers, 'hosts', rate_limit_rule.hosts,
+		'paths', rate_limit_rule.paths, 'methods', rate_limit_rule.methods, 'networks', rate_limit_rule.networks,
+		'count_by', rate_limit_rule.count_by, 'valid', rate_limit_rule.valid, 'cost', rate_limit_rule.cost, 'status', rate_limit_rule.status,
+		'message', rate_limit_rule.message, 'retry_after', rate_limit_rule.retry_after, 'comment', rate_limit_rule.comment,
+		'without_header', rate_limit_rule.without_header, 'settle', rate_limit_rule.settle),
+		ARRAY(SELECT n FROM unnest(rate_limit_rule.reset) AS n WHERE n <> ALL (of_limits) OR n IS NULL));
+	-- A limit that is new beside others is of their algorithm, unless it is said.
+	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1;
+	DELETE FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.name = ANY (rate_limit_rule.reset)
+		AND l.name = ANY (of_limits);
+	UPDATE rate_limit_rule_limits l SET burst = CASE WHEN 'burst' = ANY (rate_limit_rule.reset) THEN NULL ELSE l.burst END,
+		durable = l.durable AND 'durable' <> ALL (rate_limit_rule.reset),
+		on_exceed = CASE WHEN 'on_exceed' = ANY (rate_limit_rule.reset) THEN 'refuse' ELSE l.on_exceed END
+	WHERE l.rule = rate_limit_rule.name AND rate_limit_rule.reset && '{burst,durable,on_exceed}';
 	-- The limits that exist take what is said of all of them. A month stays a fixed window, and in_flight what it is.
 	UPDATE rate_limit_rule_limits l SET
 		algorithm = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
 		burst = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.burst, l.burst) ELSE l.burst END,
 		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = CASE WHEN l.algorithm = 'in_flight' THEN l.on_exceed ELSE coalesce(rate_limit_rule.on_exceed, l.on_exceed) END
 	WHERE l.rule = rate_limit_rule.name AND num_nonnulls(rate_limit_rule.algorithm, rate_limit_rule.burst, rate_limit_rule.durable, rate_limit_rule.on_exceed) > 0;
-	-- A limit that is new beside others is of their algorithm, unless it is said.
-	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1;
 	INSERT INTO rate_limit_rule_limits AS l (rule, name, algorithm, events, per, calendar, burst, durable, on_exceed)
 		SELECT rate_limit_rule.name, new.name, CASE WHEN new.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, kept, 'sliding_window') WHEN new.calendar IS NULL THEN 'in_flight' ELSE 'fixed_window' END,
 			new.events, new.per, new.calendar, CASE WHEN new.per IS NOT NULL THEN rate_limit_rule.burst END,
@@ -73,7 +74,7 @@ BEGIN
 	IF unknown IS NOT NULL THEN
 		RAISE EXCEPTION 'the rule % violates "%"', quote_literal(rate_limit_rule.name), unknown USING ERRCODE = 'check_violation', CONSTRAINT = unknown;
 	END IF;
-	RETURN CASE made WHEN 1 THEN 'created' ELSE 'changed' END;
+	RETURN made;
 EXCEPTION WHEN check_violation THEN
 	-- The error names the argument first, and has no statement of this function. Events are those of an argument per_....
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, row_text = PG_EXCEPTION_DETAIL;
@@ -90,4 +91,4 @@ EXCEPTION WHEN check_violation THEN
 		USING ERRCODE = 'check_violation', CONSTRAINT = fault, DETAIL = row_text;
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS
-	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an existing rule has. It returns created or changed.';
+	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an existing rule has; reset names arguments that go back to their defaults. It returns created or changed.';

@@ -1,0 +1,210 @@
+-- The functions that change one row of the policy. Their arguments have the names of columns. NULL is the
+-- default for a new row, and keeps what a row has; reset names the columns that go back to their defaults. All
+-- of them are a call of rate_limit_set, so that one function makes statements of names.
+
+CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text
+	LANGUAGE plpgsql AS $$
+DECLARE
+	given CONSTANT jsonb := jsonb_strip_nulls(fields);
+	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(given));
+	back CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT given ? n);
+	others CONSTANT text[] := ARRAY(SELECT n FROM jsonb_object_keys(fields) AS n WHERE n <> ALL (keys));
+	sets text := format('%1$I = x.%1$I', keys[1]); -- without a column to set, a row that is there stays as it is
+	same CONSTANT text := (SELECT string_agg(format('x.%1$I IS NOT DISTINCT FROM t.%1$I', k), ' AND ')
+		FROM unnest(keys) AS k);
+	list CONSTANT text := (SELECT string_agg(quote_ident(n), ', ') FROM unnest(names) AS n);
+	done bigint;
+	fault text;
+	message text;
+	detail text;
+BEGIN
+	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault
+		FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
+	SELECT coalesce(fault, format('%s: must not be given and reset', n)) INTO fault FROM unnest(reset) AS n
+		WHERE given ? n OR fault IS NOT NULL LIMIT 1;
+	IF names = '{}' THEN
+		fault := keys[1] || ': must be given';
+	END IF;
+	IF fault IS NOT NULL THEN
+		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (back) THEN '%1$I = DEFAULT' ELSE '%1$I = t.%1$I' END, n),
+		', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || back);
+	FOR attempt IN 1..2 LOOP -- another session may make the row in between
+		EXECUTE format('UPDATE %1$s x SET %2$s FROM jsonb_populate_record(NULL::%1$s, $1) t WHERE %3$s',
+			relation, sets, same) USING given;
+		GET DIAGNOSTICS done = ROW_COUNT;
+		IF done > 0 THEN
+			RETURN 'changed';
+		END IF;
+		EXECUTE format('INSERT INTO %1$s (%2$s) SELECT %2$s FROM jsonb_populate_record(NULL::%1$s, $1)
+			ON CONFLICT (%3$s) DO NOTHING', relation, list,
+			(SELECT string_agg(quote_ident(k), ', ') FROM unnest(keys) AS k)) USING given;
+		GET DIAGNOSTICS done = ROW_COUNT;
+		IF done > 0 THEN
+			RETURN 'created';
+		END IF;
+	END LOOP;
+	RETURN 'kept'; -- another session deletes what this one finds
+EXCEPTION WHEN integrity_constraint_violation THEN
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
+		sets = COLUMN_NAME;
+	RAISE EXCEPTION '%', CASE WHEN fault = '' AND sets <> '' THEN sets || ': must be given for a new row'
+		ELSE rate_limit_fault(fault, message, detail, given) END USING ERRCODE = 'check_violation';
+END $$;
+COMMENT ON FUNCTION rate_limit_set(regclass, text[], jsonb, text[]) IS
+	'Makes or changes the row of a table whose keys are those of fields. A field that is null is not set; one that '
+	'reset names gets its default. It returns created or changed.';
+
+CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL,
+	reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
+	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}',
+		jsonb_build_object('tier', $1, 'rank', $2, 'comment', $3), $4) $$;
+COMMENT ON FUNCTION rate_limit_tier IS 'Makes a tier, or changes one.';
+
+CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL,
+	tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
+	comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
+	AS $$ SELECT rate_limit_set('rate_limit_users', '{user_id}', jsonb_build_object('user_id', $1, 'tier', $2,
+		'tier_until', $3, 'period_start', $4, 'time_zone', $5, 'comment', $6), $7) $$;
+COMMENT ON FUNCTION rate_limit_user IS 'Makes a user, or changes one. A new user needs a tier.';
+
+-- A key that is taken back is valid again for the person that revoked it, too.
+CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL,
+	expires_at timestamptz DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+	PERFORM FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION 'key: %: no key has this id', coalesce($1::text, 'NULL') USING ERRCODE = 'no_data_found';
+	END IF;
+	RETURN rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1, 'tier', $2, 'name', $3,
+		'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
+		CASE WHEN 'revoked_at' = ANY ($5) THEN $5 || '{revoked_by}' ELSE $5 END);
+END $$;
+COMMENT ON FUNCTION rate_limit_key IS
+	'Changes an API key. reset => ''{revoked_at}'' takes the end of a revoked key back.';
+
+CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL,
+	algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
+	on_exceed text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})\s*/\s*(?:(in_flight)'
+		|| '|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?|((?:\d*(?:w|d|h|m|s|ms|us))+))\s*$');
+	old rate_limit_rule_limits;
+	law text;
+BEGIN
+	IF $3 IS NOT NULL AND part IS NULL THEN
+		RAISE EXCEPTION 'amount: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight',
+			to_json($3) USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
+	-- A limit that is new beside others is of their algorithm.
+	SELECT CASE WHEN part[2] IS NOT NULL THEN 'in_flight' WHEN part[3] IS NOT NULL THEN 'fixed_window'
+		ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE WHEN part IS NOT NULL THEN
+			coalesce((SELECT min(l.algorithm) FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.per IS NOT NULL
+				HAVING count(DISTINCT l.algorithm) = 1), 'sliding_window') END) END INTO law;
+	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2,
+		'events', nullif(part[1], 'unlimited')::bigint, 'calendar', CASE left(part[3], 1) WHEN 'd' THEN 'day'
+			WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[4],
+		'per', regexp_replace(part[5], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
+		'durable', $6, 'on_exceed', $7),
+		$8 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone',
+			'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[3], part[4], part[5],
+				coalesce($5::text, part[5])]) AS n(f, v) WHERE v IS NULL AND f <> ALL (coalesce($8, '{}'))) END);
+END $$;
+COMMENT ON FUNCTION rate_limit_limit IS
+	'Makes a limit of a rule, of any window, or changes one. The amount is as in 50/10s, unlimited/1h, '
+	'10000/1mo calendar Europe/Berlin or 5/in_flight.';
+
+-- An override with an end begins now, so that it counts before one for ever, which counts again after it.
+CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL,
+	tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
+	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)
+	RETURNS text LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+	own bigint; -- the amount of the limit
+	old rate_limit_overrides;
+	span tstzrange := '(,)';
+BEGIN
+	IF $3 !~ '^(unlimited|\d{1,18})$' THEN
+		RAISE EXCEPTION 'amount: %: must be a whole number, or unlimited', to_json($3)
+			USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	SELECT l.events INTO own FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR SHARE;
+	IF NOT FOUND THEN
+		RAISE EXCEPTION '%/%: no such limit', $1, $2 USING ERRCODE = 'no_data_found';
+	END IF;
+	SELECT o.* INTO old FROM rate_limit_overrides o WHERE (o.rule, o.limit_name) = ($1, $2)
+		AND (o.tier, o.user_id, o.key_id) IS NOT DISTINCT FROM ($4, $5, $6)
+		AND CASE WHEN $8 IS NULL THEN o.valid = '(,)' ELSE o.valid @> now() AND NOT upper_inf(o.valid) END
+		ORDER BY lower(o.valid) DESC NULLS LAST LIMIT 1 FOR UPDATE;
+	IF $8 IS NOT NULL THEN
+		span := tstzrange(CASE WHEN old.id IS NULL THEN now() ELSE lower(old.valid) END, $8);
+		UPDATE rate_limit_overrides o SET valid = span WHERE o.id = old.id;
+	END IF;
+	RETURN rate_limit_set('rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}',
+		jsonb_build_object('rule', $1, 'limit_name', $2, 'tier', $4, 'user_id', $5, 'key_id', $6, 'valid', span,
+			'events', CASE WHEN $3 IS NULL AND old.id IS NULL THEN own ELSE nullif($3, 'unlimited')::bigint END,
+			'burst', $7, 'reason', $9),
+		CASE WHEN $3 = 'unlimited' THEN '{events}' ELSE '{}' END::text[] || $10);
+END $$;
+COMMENT ON FUNCTION rate_limit_override IS
+	'Gives a tier, a user or an API key another amount of a limit, a number or unlimited, for ever or until a time. '
+	'A new one without an amount has that of the limit, and keeps it when the rule changes.';
+
+CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id text DEFAULT NULL,
+	key_id bigint DEFAULT NULL, until timestamptz DEFAULT NULL, reason text DEFAULT NULL)
+	RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	IF num_nonnulls($1, $2, $3) <> 1 THEN
+		RAISE EXCEPTION 'network, user_id, key_id: exactly one of them must be given'
+			USING ERRCODE = 'invalid_parameter_value';
+	ELSIF $4 <= now() THEN
+		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($4)
+			USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	RETURN rate_limit_set('rate_limit_bans', ARRAY[CASE WHEN $1 IS NOT NULL THEN 'network' WHEN $2 IS NOT NULL
+		THEN 'user_id' ELSE 'key_id' END], jsonb_build_object('network', $1, 'user_id', $2, 'key_id', $3,
+			'until', $4, 'reason', $5, 'banned_at', NULL, 'banned_by', NULL),
+		CASE WHEN $4 IS NULL THEN '{until}' ELSE '{}' END::text[]
+			|| CASE WHEN $5 IS NULL THEN '{reason}' ELSE '{}' END::text[] || '{banned_at,banned_by}'::text[]);
+END $$;
+COMMENT ON FUNCTION rate_limit_ban IS
+	'Shuts a network, a user or an API key out, until a time or for ever. A ban that is there gets this end and this '
+	'reason.';
+
+CREATE OR REPLACE FUNCTION rate_limit_unban(network inet DEFAULT NULL, user_id text DEFAULT NULL,
+	key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE sql AS $$
+	WITH gone AS (DELETE FROM rate_limit_bans b WHERE b.user_id = $2 OR b.key_id = $3
+		OR rate_limit_network(b.network) = rate_limit_network($1) RETURNING 1)
+	SELECT EXISTS (SELECT FROM gone) $$;
+COMMENT ON FUNCTION rate_limit_unban IS
+	'Lifts a ban, and returns whether there was one. A network of IPv4 is also that in the form of IPv6.';
+
+CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE sql AS $$
+	WITH gone AS (DELETE FROM rate_limit_rules r WHERE r.name = $1 RETURNING 1) SELECT EXISTS (SELECT FROM gone) $$;
+COMMENT ON FUNCTION rate_limit_delete_rule IS
+	'Deletes a rule with its limits and overrides, and returns whether it was there.';
+
+CREATE OR REPLACE FUNCTION rate_limit_delete_limit(rule text, name text) RETURNS boolean LANGUAGE sql AS $$
+	WITH gone AS (DELETE FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2 RETURNING 1)
+	SELECT EXISTS (SELECT FROM gone) $$;
+COMMENT ON FUNCTION rate_limit_delete_limit IS
+	'Deletes a limit with its overrides, and returns whether it was there. A rule that limits must keep one.';
+
+CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE sql AS $$
+	WITH gone AS (DELETE FROM rate_limit_users u WHERE u.user_id = $1 RETURNING 1)
+	SELECT EXISTS (SELECT FROM gone) $$;
+COMMENT ON FUNCTION rate_limit_delete_user IS
+	'Deletes a user with its API keys, their bans, and its overrides, and returns whether it was there.';
+
+CREATE OR REPLACE FUNCTION rate_limit_delete_override(rule text, limit_name text, tier text DEFAULT NULL,
+	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE sql AS $$
+	WITH gone AS (DELETE FROM rate_limit_overrides o WHERE o.rule = $1 AND o.limit_name = $2
+		AND (o.tier = $3 OR o.user_id = $4 OR o.key_id = $5) RETURNING 1)
+	SELECT EXISTS (SELECT FROM gone) $$;
+COMMENT ON FUNCTION rate_limit_delete_override IS
+	'Deletes the overrides of a limit for a tier, a user or an API key, and returns whether there was one.';
