@@ -15,7 +15,8 @@ func inEnglish(t *testing.T) *site {
 	t.Helper()
 	s := open(t)
 	name := s.text("SELECT current_database()")
-	s.exec("CREATE DATABASE " + name + "_en TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
+	s.exec("CREATE DATABASE " + name + "_en TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C' " +
+		"LOCALE_PROVIDER icu ICU_LOCALE 'en-US'")
 	t.Cleanup(func() { s.exec("DROP DATABASE " + name + "_en WITH (FORCE)") })
 	en := &site{t: t, dsn: strings.Replace(s.dsn, name, name+"_en", 1)}
 	en.conn = cluster.Connect(t, en.dsn)
@@ -37,15 +38,16 @@ func toByteOrder(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	statements := regexp.MustCompile(`(?m)^ *ALTER TABLE rate_limit_\w+ ALTER prefix .*;$`).FindAllString(string(text), -1)
+	statements := regexp.MustCompile(`(?m)^ *ALTER TABLE rate_limit_\w+ ALTER prefix .*;$`).FindAllString(
+		string(text), -1)
 	if len(statements) != 2 {
 		t.Fatalf("the documentation has the statements %q", statements)
 	}
 	return strings.Join(statements, "\n")
 }
 
-// The order of keys is that of their bytes in new tables, and that of the database in tables of the npm library. With
-// both, the views answer, and a proxy counts.
+// The order of keys is that of their bytes in new tables, and that of the database in tables of the
+// npm library. With both, the views answer, and a proxy counts.
 func TestDatabasesWithAnotherOrderOfText(t *testing.T) {
 	for _, test := range []struct{ name, before, after, order string }{
 		{"new tables", "", "", "B a"},
@@ -65,9 +67,12 @@ func TestDatabasesWithAnotherOrderOfText(t *testing.T) {
 			s.want("SELECT key, quota FROM rate_limit_used ORDER BY quota", "B 10\na 20")
 			s.want("SELECT key FROM rate_limit_near", "B")
 			s.counts(s.db("")).Close()
-			s.exec("DELETE FROM rate_limit_ephemeral WHERE prefix NOT LIKE 'rule/%'; DELETE FROM rate_limit_durable")
-			s.want("SELECT count(*) FROM rate_limit_ephemeral e FULL JOIN rate_limit_durable d USING (prefix, key)", "2")
-			s.want("SELECT count(*) FROM (SELECT key FROM rate_limit_ephemeral UNION SELECT key FROM rate_limit_durable UNION SELECT user_id FROM rate_limit_bans) AS all_keys", "2")
+			s.exec("DELETE FROM rate_limit_ephemeral WHERE prefix NOT LIKE 'rule/%'; DELETE FROM " +
+				"rate_limit_durable")
+			s.want("SELECT count(*) FROM rate_limit_ephemeral e FULL JOIN rate_limit_durable d USING "+
+				"(prefix, key)", "2")
+			s.want("SELECT count(*) FROM (SELECT key FROM rate_limit_ephemeral UNION SELECT key FROM "+
+				"rate_limit_durable UNION SELECT user_id FROM rate_limit_bans) AS all_keys", "2")
 		})
 	}
 }

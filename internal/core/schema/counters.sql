@@ -1,13 +1,13 @@
--- The two tables of counts. Those of the npm library pg-ratelimit are brought up to date in place,
--- and keep their rows.
+-- The two tables of counts. Tables of the npm library pg-ratelimit are upgraded in place, and keep their
+-- rows.
 --
--- Keys are in byte order, whatever the collation of the database is: comparing bytes costs less. Tables that the npm
--- library made keep the collation of their database.
+-- Keys are in byte order, whatever the collation of the database: comparing bytes costs less. Tables that
+-- the npm library created keep the collation of their database.
 --
--- The columns are those of the npm library, then two for the algorithms that the library lacks
--- (hits for sliding_log, remainder for gcra), one for requests in flight (slots), and two that a statement needs while it runs (slot,
--- the place of the row's entry in the statement's parameters, and granted, how many hits were
--- admitted). slot and granted mean nothing between statements.
+-- The columns are those of the npm library, two for algorithms that the library lacks (hits for
+-- sliding_log, remainder for gcra), one for requests in flight (slots), and two that only a running
+-- statement uses: slot, the place of the row's entry in the parameters, and granted, the number of
+-- admitted hits.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral (
 	prefix       TEXT COLLATE "C" NOT NULL,
@@ -42,24 +42,33 @@ CREATE TABLE IF NOT EXISTS rate_limit_durable (
 	PRIMARY KEY (prefix, key)
 );
 
--- The columns that a table of the npm library lacks. fillfactor leaves room on each page for the row's
--- next version, so that an update touches no index.
-ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
-	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
-ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
-	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
+-- Add the columns that a table of the npm library lacks. fillfactor leaves room on each page for the next
+-- version of a row, so that an update changes no index.
+ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[],
+	ADD COLUMN IF NOT EXISTS remainder BIGINT,
+	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
+		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
+ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[],
+	ADD COLUMN IF NOT EXISTS remainder BIGINT,
+	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
+		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
 
--- The processes whose requests hold slots.
+-- The processes with requests that hold slots.
 CREATE TABLE IF NOT EXISTS rate_limit_processes (
 	process bigint NOT NULL CONSTRAINT rate_limit_processes_pkey PRIMARY KEY,
 	seen    timestamptz NOT NULL
 );
 COMMENT ON TABLE rate_limit_ephemeral IS 'The counters that a crash of the server empties.';
 COMMENT ON TABLE rate_limit_durable IS 'The counters that survive a crash of the server.';
-COMMENT ON COLUMN rate_limit_ephemeral.slots IS 'For in_flight: a number for each slot. Its high 32 bits are a process.';
-COMMENT ON COLUMN rate_limit_durable.slots IS 'For in_flight: a number for each slot. Its high 32 bits are a process.';
-COMMENT ON TABLE rate_limit_processes IS 'The processes with requests in flight that are limited. A process renews its row every 3 seconds.';
-COMMENT ON COLUMN rate_limit_processes.process IS 'About the second of its start, since 2000. A process that was stopped for too long takes another row.';
-COMMENT ON COLUMN rate_limit_processes.seen IS 'When it renewed this row. Its slots are free 10 seconds after that.';
+COMMENT ON COLUMN rate_limit_ephemeral.slots IS
+	'For in_flight: a number for each slot. Its high 32 bits are a process.';
+COMMENT ON COLUMN rate_limit_durable.slots IS
+	'For in_flight: a number for each slot. Its high 32 bits are a process.';
+COMMENT ON TABLE rate_limit_processes IS
+	'The processes with requests in flight that are limited. A process renews its row every 3 seconds.';
+COMMENT ON COLUMN rate_limit_processes.process IS
+	'About the second of its start, since 2000. A process that was stopped for too long takes another row.';
+COMMENT ON COLUMN rate_limit_processes.seen IS
+	'When it renewed this row. Its slots are free 10 seconds after that.';

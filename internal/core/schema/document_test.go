@@ -16,7 +16,9 @@ import (
 func (s *site) document(document string, options string) (string, error) {
 	s.t.Helper()
 	var text *string
-	err := s.conn.QueryRow(context.Background(), "SELECT string_agg(concat_ws(' ', a.section, a.name, a.what, a.before, a.after), E'\n') FROM rate_limit_apply($1::text::jsonb"+options+") a",
+	err := s.conn.QueryRow(context.Background(),
+		"SELECT string_agg(concat_ws(' ', a.section, a.name, a.what, a.before, a.after), E'\n') FROM "+
+			"rate_limit_apply($1::text::jsonb"+options+") a",
 		document).Scan(&text)
 	if err != nil || text == nil {
 		return "", err
@@ -30,7 +32,8 @@ const twoPlans = `{"tiers": [{"tier": "free", "rank": "1"}, {"tier": "pro", "ran
 		{"name": "pro", "family": "plan", "priority": 600, "tiers": ["pro"], "limits": [{"name": "per_hour", "events": 5000, "per": "60m"}]}],
 	"overrides": [{"rule": "free", "limit_name": "per_hour", "tier": "pro", "events": 1500, "burst": 30, "valid": "[2026-11-27T01:00:00+01:00,)"}]}`
 
-// Apply makes what differs, returns each difference once, and leaves what the document does not have, unless it is to prune.
+// Apply makes what differs, returns each difference once, and leaves what the document does not have,
+// unless it is to prune.
 func TestApplyMakesWhatDiffers(t *testing.T) {
 	s := open(t, schema.File)
 	override := `free/per_hour tier pro valid ["2026-11-27 00:00:00+00",)`
@@ -42,7 +45,9 @@ limits free/per_hour created {"per": "1h", "name": "per_hour", "rule": "free", "
 limits free/per_month created {"name": "per_month", "rule": "free", "events": "unlimited", "calendar": "month", "algorithm": "fixed_window"}
 limits pro/per_hour created {"per": "1h", "name": "per_hour", "rule": "pro", "events": 5000}
 overrides ` + override + ` created {"rule": "free", "tier": "pro", "burst": 30, "valid": "[\"2026-11-27 00:00:00+00\",)", "events": 1500, "limit_name": "per_hour"}`
-	swapped := strings.NewReplacer("700", "600", "600", "700", `"token_bucket", "burst": 20`, `"sliding_window"`, `, "burst": 30`, "", `"rank": 2}`, `"rank": 2}, {"tier": "anonymous", "comment": "nobody"}`).Replace(twoPlans)
+	swapped := strings.NewReplacer("700", "600", "600", "700", `"token_bucket", "burst": 20`,
+		`"sliding_window"`, `, "burst": 30`, "", `"rank": 2}`,
+		`"rank": 2}, {"tier": "anonymous", "comment": "nobody"}`).Replace(twoPlans)
 	swap := `tiers anonymous rank -1 0
 tiers anonymous comment "requests with neither an API key nor a user" "nobody"
 rules free priority 700 600
@@ -54,17 +59,24 @@ overrides ` + override + ` burst 30`
 		{"", twoPlans, ", dry_run => true", all},
 		{"", twoPlans, "", all},
 		{"", twoPlans, ", true", ""},
-		// Two rules of a family change places, and a limit and its override become another algorithm, which neither could alone.
+		// Two rules of a family change places, and a limit and its override become another algorithm,
+		// which neither could alone.
 		{"CREATE TABLE made AS SELECT name, created_at FROM rate_limit_rules", swapped, "", swap},
 		{"", swapped, ", true", ""},
-		{"DO $$ BEGIN ASSERT (SELECT count(*) FROM made JOIN rate_limit_rules USING (name, created_at)) = 2; END $$", `{"rules": [{"name": "pro", "limits": [{"name": "per_hour", "events": 5, "per": "1h"}]}]}`, "",
-			"rules pro tiers [\"pro\"]\nrules pro family \"plan\"\nrules pro priority 700 100\nlimits pro/per_hour events 5000 5"},
+		{"DO $$ BEGIN ASSERT (SELECT count(*) FROM made JOIN rate_limit_rules USING (name, created_at)) = " +
+			"2; END $$", `{"rules": [{"name": "pro", "limits": [{"name": "per_hour", "events": 5, "per": "1h"}]}]}`, "",
+			"rules pro tiers [\"pro\"]\nrules pro family \"plan\"\nrules pro priority 700 100\nlimits " +
+				"pro/per_hour events 5000 5"},
 		// Sections that the document lacks stay, and overrides for a user are of the section of users.
 		{`INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'pro'); INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events) VALUES ('pro', 'per_hour', 'ann', 8)`,
-			`{"overrides": []}`, ", true", "overrides " + override + ` deleted {"rule": "free", "tier": "pro", "valid": "[\"2026-11-27 00:00:00+00\",)", "events": 1500, "limit_name": "per_hour"}`},
-		{"", `{"tiers": [{"tier": "pro", "rank": 2}, {"tier": "free", "rank": 1}], "rules": []}`, ", false", ""},
+			`{"overrides": []}`, ", true", "overrides " + override +
+				` deleted {"rule": "free", "tier": "pro", "valid": "[\"2026-11-27 00:00:00+00\",)", "events": 1500, "limit_name": "per_hour"}`},
+		{"", `{"tiers": [{"tier": "pro", "rank": 2}, {"tier": "free", "rank": 1}], "rules": []}`,
+			", false", ""},
 		{"", `{"users": [], "overrides": []}`, ", true, true",
-			"users ann deleted {\"tier\": \"pro\", \"user_id\": \"ann\"}\noverrides pro/per_hour user_id ann deleted {\"rule\": \"pro\", \"events\": 8, \"user_id\": \"ann\", \"limit_name\": \"per_hour\"}"},
+			"users ann deleted {\"tier\": \"pro\", \"user_id\": \"ann\"}\noverrides pro/per_hour user_id " +
+				"ann deleted {\"rule\": \"pro\", \"events\": 8, \"user_id\": \"ann\", \"limit_name\": " +
+				"\"per_hour\"}"},
 		{"", `{"rules": [{"name": "pro", "limits": [{"name": "per_hour", "events": 5, "per": "1h"}]}], "tiers": [{"tier": "pro", "rank": 2}]}`, ", true",
 			`tiers free deleted {"rank": 1, "tier": "free"}
 rules free deleted {"name": "free", "tiers": ["free"], "family": "plan", "priority": 600}
@@ -79,14 +91,16 @@ limits free/per_month deleted {"name": "per_month", "rule": "free", "events": "u
 		if err != nil || got != step.want {
 			t.Fatalf("%s%s: %v\n%s\nwant\n%s", step.document, step.options, err, got, step.want)
 		}
-		if after := s.text("SELECT count(*) FROM rate_limit_changes"); (before == after) != (got == "" || strings.Contains(step.options, "dry") || strings.HasSuffix(step.options, "true, true")) {
+		if after := s.text("SELECT count(*) FROM rate_limit_changes"); (before == after) != (got == "" ||
+			strings.Contains(step.options, "dry") || strings.HasSuffix(step.options, "true, true")) {
 			t.Errorf("%s%s: %s changes before, %s after", step.document, step.options, before, after)
 		}
 	}
 	s.want("SELECT user_id, events FROM rate_limit_overrides", "ann 8")
 }
 
-// A document that cannot be is refused as a whole. The error names the row and the field, what it holds, and what it must be.
+// A document that cannot be is refused as a whole. The error names the row and the field, what it
+// holds, and what it must be.
 func TestApplyRefuses(t *testing.T) {
 	s := newSite(t)
 	if _, err := s.document(twoPlans, ""); err != nil {
@@ -132,21 +146,27 @@ func TestApplyRefuses(t *testing.T) {
 		limit(`, "per": null`):                                     `limit "x/l": exactly one of per and calendar must be given`,
 		limit(`, "events": null`):                                  `limit "x/l": events: missing: must be given`,
 		limit(`, "algorithm": "bucket"`):                           `limit "x/l": algorithm: "bucket": must be one that the documentation names`,
-		`{"overrides": [{"rule": "free", "limit_name": "per_day", "tier": "pro", "events": 1}]}`:                                    `override "free/per_day tier pro": rule and limit name must be in rate limit rule limits: Key (rule, limit_name)=(free, per_day) is not present`,
-		`{"overrides": [{"rule": "free", "limit_name": "per_hour", "tier": "gold", "events": 1}]}`:                                  `override "free/per_hour tier gold": tier: "gold": must be in rate_limit_tiers`,
-		`{"overrides": [{"rule": "pro", "limit_name": "per_hour", "tier": "pro", "events": 1, "burst": 3}]}`:                        `override "pro/per_hour tier pro": override with burst must be of token bucket or gcra`,
-		`{"overrides": [{"rule": "pro", "limit_name": "per_hour", "key_id": "` + key + `", "events": 1}]}`:                          `": must be in rate_limit_api_keys`,
+		`{"overrides": [{"rule": "free", "limit_name": "per_day", "tier": "pro", "events": 1}]}`:             `override "free/per_day tier pro": rule and limit name must be in rate limit rule limits: Key (rule, limit_name)=(free, per_day) is not present`,
+		`{"overrides": [{"rule": "free", "limit_name": "per_hour", "tier": "gold", "events": 1}]}`:           `override "free/per_hour tier gold": tier: "gold": must be in rate_limit_tiers`,
+		`{"overrides": [{"rule": "pro", "limit_name": "per_hour", "tier": "pro", "events": 1, "burst": 3}]}`: `override "pro/per_hour tier pro": override with burst must be of token bucket or gcra`,
+		`{"overrides": [{"rule": "pro", "limit_name": "per_hour", "key_id": "` + key +
+			`", "events": 1}]}`: `": must be in rate_limit_api_keys`,
 		`{"users": [{"user_id": "bob", "tier": "free"}, {"user_id": "carl", "tier": "free"}, {"user_id": "dora", "tier": "gold"}]}`: `user "dora": tier: "gold": must be in rate_limit_tiers`,
-		`{"keys": [{"digest": "` + key + `", "user_id": "ann"}]}`:                                                                   `digest must be a sha256 of 32 bytes`,
-		`{"keys": [{"digest": "` + key + `", "user_id": "ann", "hint": ["` + key + `"]}]}`:                                          `hint: must be one value`,
-		`{"keys": [{"digest": "\\x` + strings.Repeat("ab", 32) + `", "user_id": "ann", "hint": "` + key + `"}]}`:                    `hint must not be long enough to be a key`,
+		`{"keys": [{"digest": "` + key +
+			`", "user_id": "ann"}]}`: `digest must be a sha256 of 32 bytes`,
+		`{"keys": [{"digest": "` + key + `", "user_id": "ann", "hint": ["` + key +
+			`"]}]}`: `hint: must be one value`,
+		`{"keys": [{"digest": "\\x` + strings.Repeat("ab", 32) + `", "user_id": "ann", "hint": "` + key +
+			`"}]}`: `hint must not be long enough to be a key`,
 	} {
 		_, err := s.document(document, "")
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), key) {
 			t.Errorf("%s:\n%v\nwant %s", document, err, want)
 		}
 	}
-	if _, err := s.document(`{"tiers": []}`, ", true"); err == nil || !strings.Contains(err.Error(), `tier "free": tier must be in rate limit tiers: Key (tier)=(free) is still referenced from table`) {
+	if _, err := s.document(`{"tiers": []}`, ", true"); err == nil ||
+		!strings.Contains(err.Error(),
+			`tier "free": tier must be in rate limit tiers: Key (tier)=(free) is still referenced from table`) {
 		t.Errorf("a tier that is used: %v", err)
 	}
 	if after := s.text(contentSQL); after != before {
@@ -163,12 +183,15 @@ const contentSQL = `SELECT string_agg(line, E'\n' ORDER BY line COLLATE "C") FRO
 	UNION ALL SELECT 'limit ' || to_jsonb(t)::text FROM rate_limit_rule_limits t
 	UNION ALL SELECT 'override ' || (to_jsonb(t) - '{id,key_id,created_at,created_by}'::text[])::text || coalesce(n.digest::text, '') FROM rate_limit_overrides t LEFT JOIN rate_limit_api_keys n ON n.id = t.key_id) AS all_rows`
 
-// A document makes the same policy in an empty database, and is made from there again. Where it comes from, it changes nothing.
+// A document makes the same policy in an empty database, and is made from there again. Where it comes
+// from, it changes nothing.
 func TestADocumentIsTheSameElsewhere(t *testing.T) {
 	s := open(t, schema.File)
 	empty := func() {
-		s.exec("TRUNCATE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, rate_limit_rule_limits, rate_limit_overrides, rate_limit_bans")
-		s.exec("INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with neither an API key nor a user')")
+		s.exec("TRUNCATE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, " +
+			"rate_limit_rule_limits, rate_limit_overrides, rate_limit_bans")
+		s.exec("INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with " +
+			"neither an API key nor a user')")
 	}
 	const documentSQL = "SELECT rate_limit_policy(true)::text"
 	rapid.Check(t, func(t *rapid.T) {
@@ -238,7 +261,11 @@ func randomPolicy(t *rapid.T) []statement {
 	number := func() any { return rapid.Int64Range(0, 2000).Draw(t, "number") }
 	prose := func() any {
 		if rapid.Bool().Draw(t, "given") {
-			return strings.ReplaceAll(rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "null", "~", "no", "123", "1.5e3", "2026-11-27", " a ", "a: b", "- a", "# a", "a\nb\n", "\n a", "\t", "'", `"`, "\u2028", "\ufeff", "\x7f", "{a}", "*a", "&a", "!a", "%", "@", "<<"})).Draw(t, "prose"), "\x00", "")
+			return strings.ReplaceAll(
+				rapid.OneOf(rapid.String(),
+					rapid.SampledFrom([]string{"", "null", "~", "no", "123", "1.5e3", "2026-11-27", " a ", "a: b",
+						"- a", "# a", "a\nb\n", "\n a", "\t", "'", `"`, "\u2028", "\ufeff", "\x7f", "{a}", "*a", "&a",
+						"!a", "%", "@", "<<"})).Draw(t, "prose"), "\x00", "")
 		}
 		return nil
 	}
@@ -254,11 +281,14 @@ func randomPolicy(t *rapid.T) []statement {
 	add("INSERT INTO rate_limit_users (user_id, tier) VALUES ('acme', 'free')")
 	add("INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('acme'), 'acme')")
 	add("SELECT rate_limit_rule('sure', per_hour => 10)")
-	add("INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events) VALUES ('sure', 'per_hour', 'acme', 20)")
+	add("INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events) VALUES ('sure', " +
+		"'per_hour', 'acme', 20)")
 	users := []string{"ann", "", "null", "a\nb", "käthe", "x/y", "0"}
 	for range count(5) {
-		add("INSERT INTO rate_limit_users (user_id, tier, tier_until, period_start, time_zone, comment) VALUES ($1, $2, $3::text::timestamptz, $4::text::date, $5, $6)",
-			draw(users...), draw(tiers...), draw(times...), maybe("2026-01-31", "1900-01-01"), draw("UTC", "Europe/Berlin"), prose())
+		add("INSERT INTO rate_limit_users (user_id, tier, tier_until, period_start, time_zone, comment) "+
+			"VALUES ($1, $2, $3::text::timestamptz, $4::text::date, $5, $6)",
+			draw(users...), draw(tiers...), draw(times...), maybe("2026-01-31", "1900-01-01"),
+			draw("UTC", "Europe/Berlin"), prose())
 	}
 	for i := range count(4) {
 		add(`INSERT INTO rate_limit_api_keys (digest, hint, name, user_id, expires_at, revoked_at, tier, replaced_by) VALUES (sha256($1::text::bytea), $2, $3, $4, $5::text::timestamptz, $6::text::timestamptz, $7,
@@ -275,16 +305,22 @@ func randomPolicy(t *rapid.T) []statement {
 		limited := rapid.IntRange(0, 4).Draw(t, "limits")
 		add(`INSERT INTO rate_limit_rules (name, family, priority, mode, action, hosts, paths, methods, networks, tiers, count_by, without_header, valid, cost, status, message, retry_after, comment, settle)
 			VALUES ($1, $2, $3, $4, 'block', $5, $6, $7, $8::text[]::cidr[], $9, coalesce($10::text[], '{user}'), $11, $12::text::tstzrange, $13, $14::text::int, $15, $16::text::interval, $17, $18)`,
-			rule, maybe("plan", "no"), rapid.Int64Range(-3, 3).Draw(t, "priority"), draw("enforce", "shadow", "off"), list("a.test", "*.b.test", "[::1]"), list("/", "/a/*", "/u/*/f:#"),
-			list("GET", "POST", "NO"), list("10.0.0.0/8", "::ffff:10.1.0.0/112", "2001:db8::/32", "::1.2.3.4/128"), list(tiers[0], tiers[1], tiers[3]),
-			list("ip", "key", "header:X-No", "host"), draw("share", "skip"), draw(ranges...), 1+rapid.Int64Range(0, 5).Draw(t, "cost"), maybe("451", "503"), prose(),
+			rule, maybe("plan", "no"), rapid.Int64Range(-3, 3).Draw(t, "priority"),
+			draw("enforce", "shadow", "off"), list("a.test", "*.b.test", "[::1]"),
+			list("/", "/a/*", "/u/*/f:#"),
+			list("GET", "POST", "NO"), list("10.0.0.0/8", "::ffff:10.1.0.0/112", "2001:db8::/32",
+				"::1.2.3.4/128"), list(tiers[0], tiers[1], tiers[3]),
+			list("ip", "key", "header:X-No", "host"), draw("share", "skip"), draw(ranges...),
+			1+rapid.Int64Range(0, 5).Draw(t, "cost"), maybe("451", "503"), prose(),
 			maybe("0", "30 s"), prose(), maybe("bytes", "status 401 403 = 1, else 0"))
 		if limited == 0 {
 			continue
 		}
 		sql := "WITH limiting AS (UPDATE rate_limit_rules SET action = 'limit' WHERE name = $1) "
 		args := []any{rule}
-		sql += "INSERT INTO rate_limit_rule_limits (rule, name, algorithm, events, per, calendar, time_zone, burst, durable, on_exceed) VALUES ($1::text, 'first', 'sliding_window', 10, '1 h', NULL, NULL, NULL, false, 'refuse')"
+		sql += "INSERT INTO rate_limit_rule_limits (rule, name, algorithm, events, per, calendar, " +
+			"time_zone, burst, durable, on_exceed) VALUES ($1::text, 'first', 'sliding_window', 10, '1 h', " +
+			"NULL, NULL, NULL, false, 'refuse')"
 		add(sql, args...)
 		for _, limit := range []string{"2", "no", "per_hour"}[:limited-1] {
 			algorithm := draw("sliding_window", "fixed_window", "token_bucket", "sliding_log", "gcra")
@@ -300,13 +336,20 @@ func randomPolicy(t *rapid.T) []statement {
 			case "token_bucket", "gcra":
 				burst = number()
 			}
-			add("INSERT INTO rate_limit_rule_limits (rule, name, algorithm, events, per, calendar, time_zone, burst, durable, on_exceed) VALUES ($1, $2, $3, $4, $5::text::interval, $6, $7, $8, $9, $10)",
-				rule, limit, algorithm, events, per, calendar, zone, burst, rapid.Bool().Draw(t, "durable"), draw("refuse", "overage"))
+			add("INSERT INTO rate_limit_rule_limits (rule, name, algorithm, events, per, calendar, "+
+				"time_zone, burst, durable, on_exceed) VALUES ($1, $2, $3, $4, $5::text::interval, $6, $7, "+
+				"$8, $9, $10)",
+				rule, limit, algorithm, events, per, calendar, zone, burst, rapid.Bool().Draw(t, "durable"),
+				draw("refuse", "overage"))
 		}
 		for range count(4) {
 			holder := draw("tier", "user_id", "key_id")
-			value := map[string]string{"tier": "'" + draw(tiers...) + "'", "user_id": "(SELECT min(user_id) FROM rate_limit_users)", "key_id": "(SELECT max(id) FROM rate_limit_api_keys)"}[holder]
-			add("INSERT INTO rate_limit_overrides (rule, limit_name, "+holder+", events, burst, valid, reason) VALUES ($1, $2, "+value+", $3::text::bigint, $4::text::bigint, $5::text::tstzrange, $6)",
+			value := map[string]string{"tier": "'" + draw(tiers...) + "'",
+				"user_id": "(SELECT min(user_id) FROM rate_limit_users)",
+				"key_id":  "(SELECT max(id) FROM rate_limit_api_keys)"}[holder]
+			add("INSERT INTO rate_limit_overrides (rule, limit_name, "+holder+", events, burst, valid, "+
+				"reason) VALUES ($1, $2, "+value+", $3::text::bigint, $4::text::bigint, "+
+				"$5::text::tstzrange, $6)",
 				rule, draw("first", "2", "no"), maybe("0", "77"), maybe("5"), draw(ranges...), prose())
 		}
 	}

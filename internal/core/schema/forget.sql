@@ -1,13 +1,16 @@
--- All that is stored about a person. Only the owner of the tables can forget: the function has the rights of the role
--- that runs it. What a database lacks, such as a policy or a history, is left out.
+-- Deletes everything that is stored about a person. Only the owner of the tables can do so: the function
+-- has the rights of the calling role. It skips what a database lacks, such as a policy or a history.
 
-CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, key text DEFAULT NULL, address inet DEFAULT NULL,
+CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL,
+	key text DEFAULT NULL, address inet DEFAULT NULL,
 	account boolean DEFAULT false, dry_run boolean DEFAULT false)
 RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
-	network CONSTANT cidr := network(set_masklen($4, CASE family($4) WHEN 6 THEN 64 ELSE 32 END)); -- one client
-	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END; -- as counters have it
+	-- one client
+	network CONSTANT cidr := network(set_masklen($4, CASE family($4) WHEN 6 THEN 64 ELSE 32 END));
+	-- as counters have it
+	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END;
 	users CONSTANT text[] := array_remove(ARRAY[$1], NULL);
 	keys bigint[] := array_remove(ARRAY[$2], NULL);
 	-- The keys of counters, and their parts.
@@ -23,40 +26,53 @@ DECLARE
 	places text[] := '{""}';
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
-		RAISE EXCEPTION 'user_id, key_id, key, address: one of them must say who is to be forgotten' USING ERRCODE = 'invalid_parameter_value';
+		RAISE EXCEPTION 'user_id, key_id, key, address: one of them must say who is to be forgotten'
+			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	texts := texts || ARRAY(SELECT 'sha256:' || encode(sha256(convert_to(t, 'UTF8')), 'hex') FROM unnest(texts) AS t)
-		|| array_remove(ARRAY['ip:' || client, substring($3 FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr($3, 3), 'UTF8')), 'hex')], NULL);
+	texts := texts || ARRAY(SELECT 'sha256:' || encode(sha256(convert_to(t, 'UTF8')), 'hex')
+		FROM unnest(texts) AS t)
+		|| array_remove(ARRAY['ip:' || client, substring($3 FROM '^[1-9][|]') || 'sha256:' ||
+			encode(sha256(convert_to(substr($3, 3), 'UTF8')), 'hex')], NULL);
 	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
 		rules := 'rate_limit_rules';
-		SELECT keys || array_agg(k.id), array_agg(encode(k.digest, 'hex')) INTO keys, digests FROM rate_limit_api_keys k
+		SELECT keys || array_agg(k.id), array_agg(encode(k.digest, 'hex')) INTO keys, digests
+			FROM rate_limit_api_keys k
 			WHERE k.user_id = $1 OR k.id = $2 OR k.digest = sha256(convert_to($3, 'UTF8'));
-		refs := texts || array_remove(ARRAY['user/' || $1, 'network/' || network], NULL) || digests || ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d);
+		refs := texts || array_remove(ARRAY['user/' || $1, 'network/' || network], NULL) || digests ||
+			ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d);
 	END IF;
-	-- The number of an alternative may stand before a text. A zone that counts by a header has the digest of the API key.
+	-- The number of an alternative may stand before a text. A zone that counts by a header has the
+	-- digest of the API key.
 	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
 	ids := rate_limit_key_forms(keys::text[]);
 	kept := 0;
 
 	FOR name, condition IN
-		-- A statement on the log does not reach partitions that are detached, and still there. A row of a known user is not of
-		-- another one whose name is somewhere in the key of its counter.
+		-- A statement on the audit log does not reach detached partitions that still exist. A row with a
+		-- user belongs to that user alone, whatever the key of its counter contains.
 		SELECT a.name, 'user_id = ANY ($1) OR key_id = ANY ($2) OR address <<= $3
-			OR (user_id IS NULL OR cardinality($1) = 0) AND (key = ANY ($4) OR string_to_array(key, '' '') && $4 OR also && $4)'
+			OR (user_id IS NULL OR cardinality($1) = 0) AND (key = ANY ($4) OR string_to_array(key, '' '') '
+				'&& $4 OR also && $4)'
 		FROM (SELECT 'rate_limit_audit' AS name, 'rate_limit_audit'::text AS place UNION ALL
 			SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname), c.relname FROM pg_class c
-				JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace AND a.relowner = c.relowner
+				JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace
+					AND a.relowner = c.relowner
 				LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
-			WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$' AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
+			WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$'
+				AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
 		UNION ALL -- those that refer to others come first
-		SELECT t.name, t.condition FROM (VALUES ('rate_limit_usage', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
-			('rate_limit_usage_hours', 'user_id = ANY ($1) OR key_id = ANY ($2)', true), ('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
+		SELECT t.name, t.condition
+			FROM (VALUES ('rate_limit_usage', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
+			('rate_limit_usage_hours', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
+				('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
 			('rate_limit_bans', 'user_id = ANY ($1) OR key_id = ANY ($2) OR network <<= $3', true),
-			('rate_limit_api_keys', 'id = ANY ($2)', account), ('rate_limit_users', 'user_id = ANY ($1)', account)) AS t(name, condition, wanted) WHERE t.wanted
+			('rate_limit_api_keys', 'id = ANY ($2)', account), ('rate_limit_users', 'user_id = ANY ($1)',
+				account)) AS t(name, condition, wanted) WHERE t.wanted
 	LOOP
 		CONTINUE WHEN to_regclass(name) IS NULL;
 		IF dry_run THEN
-			EXECUTE format('SELECT count(*) FROM %s WHERE %s', name, condition) INTO deleted USING users, keys, network, texts;
+			EXECUTE format('SELECT count(*) FROM %s WHERE %s', name, condition) INTO deleted
+				USING users, keys, network, texts;
 		ELSE
 			EXECUTE format('DELETE FROM %s WHERE %s', name, condition) USING users, keys, network, texts;
 			GET DIAGNOSTICS deleted = ROW_COUNT;
@@ -65,31 +81,43 @@ BEGIN
 	END LOOP;
 
 	IF to_regclass('rate_limit_changes') IS NOT NULL THEN
-		SELECT 'rate_limit_changes', 0, count(*) INTO name, deleted, kept FROM rate_limit_changes c WHERE c.ref = ANY (refs);
+		SELECT 'rate_limit_changes', 0, count(*) INTO name, deleted, kept FROM rate_limit_changes c
+			WHERE c.ref = ANY (refs);
 		RETURN NEXT;
 	END IF;
 
-	-- Proxies wait for counters until the end of the transaction, so these come last, and are found before one is locked. A key
-	-- can be the values of several things with spaces between them. At the place of an API key in the key of a rule's counter,
-	-- only the id of a key counts: a user may have a number for a name.
+	-- Proxies wait for counters until the end of the transaction, so these come last, and are found
+	-- before one is locked. A key can be the values of several things with spaces between them. At the
+	-- place of an API key in the key of a rule's counter, only the id of a key counts: a user may have
+	-- a number for a name.
 	IF to_regprocedure('rate_limit_parts()') IS NOT NULL THEN
 		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_parts() p ORDER BY p.part);
 	END IF;
-	FOR name, counts IN SELECT s.place || t.name, s.place FROM unnest(places) AS s(place), unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name) LOOP
-		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
-			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, place) WHERE part = ANY (CASE WHEN ''key''
-					IN (r.count_by[place], split_part(r.count_by[place], ''|'', substring(part FROM ''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
-				OR r.name IS NULL AND c.key = ANY ($2)', name, rules) INTO prefixes, counters USING ids, texts;
+	FOR name, counts IN SELECT s.place || t.name, s.place FROM unnest(places) AS s(place),
+		unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name) LOOP
+		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix '
+			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
+			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, '
+				'place) WHERE part = ANY (CASE WHEN ''key''
+					IN (r.count_by[place], split_part(r.count_by[place], ''|'', substring(part FROM '
+						'''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
+				OR r.name IS NULL AND c.key = ANY ($2)', name, rules) INTO prefixes, counters
+					USING ids, texts;
 		deleted := coalesce(cardinality(counters), 0);
 		kept := 0;
 		IF deleted > 0 AND NOT dry_run THEN
 			-- Proxies lock rows in this order, too. Rows of which requests that run hold slots stay.
 			kept := deleted;
 			EXECUTE format('WITH locked AS MATERIALIZED (
-					SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key) ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
-				DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND (c.slots IS NULL OR NOT EXISTS (
-					SELECT FROM unnest(c.slots) s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
-						OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')))', name, counts)
+					SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, '
+						'key) ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
+				DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND (c.slots '
+					'IS NULL OR NOT EXISTS (
+					SELECT FROM unnest(c.slots) s WHERE (s >> 32) - (extract(epoch FROM '
+						'statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
+						OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p WHERE p.seen BETWEEN '
+							'statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval '
+							'''10 s'')))', name, counts)
 				USING prefixes, counters;
 			GET DIAGNOSTICS deleted = ROW_COUNT;
 			kept := kept - deleted;
@@ -99,4 +127,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION rate_limit_forget_person FROM PUBLIC;
 COMMENT ON FUNCTION rate_limit_forget_person IS
-	'Deletes all rows about a user with its API keys, an API key by its id, an API key or the key of a counter, or a client: of the counters, the history, the overrides and the bans; with account also the user and the API keys. It returns how many rows of each table it has deleted, or a dry run would delete, and how many it has kept: the changes, which proxies need, and counters of requests that run.';
+	'Deletes all rows about a user with its API keys, an API key by its id, an API key or the key of a '
+	'counter, or a client: of the counters, the history, the overrides and the bans; with account also the '
+	'user and the API keys. It returns how many rows of each table it has deleted, or a dry run would '
+	'delete, and how many it has kept: the changes, which proxies need, and counters of requests that run.';

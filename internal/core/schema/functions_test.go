@@ -7,8 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// What no constraint can see is checked too, and an error leaves nothing behind. That of a constraint names the argument
-// first, and has no statement of the function.
+// What no constraint can see is checked too, and an error leaves nothing behind. That of a constraint
+// names the argument first, and has no statement of the function.
 func TestRuleFunctionRefuses(t *testing.T) {
 	s := newSite(t)
 	for sql, want := range map[string]string{
@@ -24,7 +24,8 @@ func TestRuleFunctionRefuses(t *testing.T) {
 		"SELECT rate_limit_rule('r', per_hour => 1); SELECT rate_limit_rule('r', action => 'exempt')": "action: 'exempt': must be limit for a rule with limits",
 	} {
 		failure := s.fails(sql)
-		bare := failure.ConstraintName == "" || strings.Contains(failure.ConstraintName, "_needs_") || !strings.Contains(failure.Where, "INSERT INTO")
+		bare := failure.ConstraintName == "" || strings.Contains(failure.ConstraintName, "_needs_") ||
+			!strings.Contains(failure.Where, "INSERT INTO")
 		if !strings.Contains(failure.Message, want) || !bare {
 			t.Errorf("%s: %s %s, want %q", sql, failure.Message, failure.Where, want)
 		}
@@ -46,7 +47,7 @@ func TestForgetNeedsOnePerson(t *testing.T) {
 	}
 }
 
-// near shows the counters of which at least 80 % is used, by their users' own amounts.
+// near shows the counters with at least 80 % used, by the amounts of their users.
 func TestNear(t *testing.T) {
 	s := newSite(t)
 	s.exec(`SELECT rate_limit_rule('r', algorithm => 'fixed_window', per_hour => 100);
@@ -61,18 +62,25 @@ func TestNear(t *testing.T) {
 		INSERT INTO rate_limit_ephemeral (prefix, key, tokens, last_refill, expires_at) VALUES ('rule/g/per_hour', 'x', 10, now(), now() + '1 h'), ('rule/g/per_hour', 'y', 50, now(), now() + '1 h');
 		INSERT INTO rate_limit_ephemeral (prefix, key, hits, expires_at) SELECT 'rule/l/per_hour', 'x', array_agg(now() - i * interval '5 min'), now() + '1 h' FROM generate_series(1, 20) AS i;
 		INSERT INTO rate_limit_durable (prefix, key, tokens, last_refill, expires_at) VALUES ('rule/b/per_hour', 'x', 5, now(), now() + '1 h'), ('rule/b/per_hour', 'y', 5, now() - '1 h'::interval, now() + '1 h')`)
-	s.want("SELECT rule, key, used, quota FROM rate_limit_near ORDER BY 1, 2", "b x 95 100\ng x 90 100\nl x 11 10\nr a%20b%25 17 20\nr x 80 100\ns x 90 100")
-	s.want("SELECT rule, name, counters, near, percent FROM rate_limit_limit_states ORDER BY 1", "b per_hour 1 1 95.0\ng per_hour 2 1 90.0\nl per_hour 1 1 110.0\nr per_hour 4 2 85.0\ns per_hour 2 1 90.0")
-	s.want("SELECT in_force, limits FROM rate_limit_rule_states WHERE name = 'b'", "t per_hour 100/01:00:00 token_bucket")
-	s.want("SELECT user_id, events, limit_events FROM rate_limit_overridden WHERE tier IS NULL", "a b% 20 100")
+	s.want("SELECT rule, key, used, quota FROM rate_limit_near ORDER BY 1, 2",
+		"b x 95 100\ng x 90 100\nl x 11 10\nr a%20b%25 17 20\nr x 80 100\ns x 90 100")
+	s.want("SELECT rule, name, counters, near, percent FROM rate_limit_limit_states ORDER BY 1",
+		"b per_hour 1 1 95.0\ng per_hour 2 1 90.0\nl per_hour 1 1 110.0\nr per_hour 4 2 85.0\ns "+
+			"per_hour 2 1 90.0")
+	s.want("SELECT in_force, limits FROM rate_limit_rule_states WHERE name = 'b'",
+		"t per_hour 100/01:00:00 token_bucket")
+	s.want("SELECT user_id, events, limit_events FROM rate_limit_overridden WHERE tier IS NULL",
+		"a b% 20 100")
 }
 
 // A proxy that renewed its row while the server's clock was ahead is not live until it renews the row again.
 func TestAProxySeenInTheFutureIsNotLive(t *testing.T) {
 	s := newSite(t)
-	s.exec("INSERT INTO rate_limit_nodes (node, seen) VALUES ('now', now()), ('soon', now() + '5 s'), ('later', now() + '2 days'), ('gone', now() - interval '11 s')")
+	s.exec("INSERT INTO rate_limit_nodes (node, seen) VALUES ('now', now()), ('soon', now() + '5 s'), " +
+		"('later', now() + '2 days'), ('gone', now() - interval '11 s')")
 	s.want("SELECT string_agg(node, ' ' ORDER BY node) FROM rate_limit_proxies WHERE live", "now soon")
-	s.want("SELECT string_agg(node, ' ' ORDER BY node) FROM rate_limit_nodes n WHERE "+schema.NodeIsLive, "now soon")
+	s.want("SELECT string_agg(node, ' ' ORDER BY node) FROM rate_limit_nodes n WHERE "+schema.NodeIsLive,
+		"now soon")
 }
 
 // What is used of one key is found by the index of the counters, however many there are.
@@ -82,7 +90,8 @@ func TestTheUseOfAKeyIsFoundByAnIndex(t *testing.T) {
 		INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) SELECT 'rule/r/per_minute', i, 1, now(), now() + '1 h' FROM generate_series(1, 2000) i;
 		ANALYZE`)
 	plan := s.text("EXPLAIN SELECT * FROM rate_limit_used WHERE key = '5'")
-	if !strings.Contains(plan, " using rate_limit_ephemeral_pkey") || strings.Contains(plan, "rate_limit_rows") {
+	if !strings.Contains(plan, " using rate_limit_ephemeral_pkey") ||
+		strings.Contains(plan, "rate_limit_rows") {
 		t.Errorf("the plan is\n%s", plan)
 	}
 }

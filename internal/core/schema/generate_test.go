@@ -15,14 +15,14 @@ import (
 var update = flag.Bool("update", false, "write generated.go anew")
 
 // dense returns the SQL of a file without comments and blank lines. The lines of a statement are joined, up
-// to 160 columns, except in the bodies of functions, which psql shows as they are written.
+// to 160 columns. In the bodies of functions, which psql shows, only lines that continue others are joined.
 func dense(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sql, last, inBody := "", "", false
+	sql, last, inBody, quoted, indent := "", "", false, false, 0
 	for _, line := range strings.Split(string(text), "\n") {
 		start := strings.TrimSpace(line)
 		if start == "" || strings.HasPrefix(start, "--") {
@@ -33,6 +33,17 @@ func dense(t *testing.T, file string) string {
 			t.Fatalf("%s: a comment at the end of a line outside of a body: %s", file, line)
 		}
 		joins := !inBody && !edge && last != "" && !strings.HasSuffix(last, ";") && len(last)+len(start) < 160
+		depth := len(line) - len(strings.TrimLeft(line, "\t"))
+		if inBody && !edge && !quoted {
+			// A line that continues the one before is indented by more.
+			joins = last != "" && depth > indent && !opens.MatchString(last) &&
+				!strings.Contains(last, "--") &&
+				len(last)+len(start) < 160
+		}
+		quoted = quoted != (strings.Count(line, "'")%2 == 1)
+		if !joins {
+			indent = depth
+		}
 		switch {
 		case joins && strings.HasSuffix(last, "'") && strings.HasPrefix(start, "'"):
 			// Two literals are one only if they are on two lines.
@@ -48,19 +59,23 @@ func dense(t *testing.T, file string) string {
 			last = line
 		}
 		inBody = inBody != edge
-		if edge || inBody {
+		if edge || quoted {
 			last = ""
 		}
 	}
 	return sql + "\n"
 }
 
+// opens finds the end of a line after which a block is indented.
+var opens = regexp.MustCompile(`(;|\b(BEGIN|THEN|LOOP|ELSE|DECLARE|EXCEPTION))$`)
+
 // version finds the number of the schema of the history or of the policy.
 var version = regexp.MustCompile(`FUNCTION rate_limit_(history|policy)_version\(\) .* AS 'SELECT ([0-9]+)'`)
 
 // generated is the Go file with the .sql files, and the version numbers that they contain.
 func generated(t *testing.T, files []string) string {
-	text := "// Code generated from the .sql files by go generate. DO NOT EDIT.\n//\n// Comments are in the .sql files alone.\n\npackage schema\n"
+	text := "// Code generated from the .sql files by go generate. DO NOT EDIT.\n//\n// Comments are in " +
+		"the .sql files alone.\n\npackage schema\n"
 	for _, file := range files {
 		sql := dense(t, file)
 		name := ""
@@ -72,7 +87,8 @@ func generated(t *testing.T, files []string) string {
 		}
 		text += fmt.Sprintf("\nconst %s = `\n%s`\n", name, sql)
 		for _, found := range version.FindAllStringSubmatch(sql, -1) {
-			text += fmt.Sprintf("\n// %sVersion is the number in %s.\nconst %sVersion = %q\n", found[1], file, found[1], found[2])
+			text += fmt.Sprintf("\n// %sVersion is the number in %s.\nconst %sVersion = %q\n", found[1], file,
+				found[1], found[2])
 		}
 	}
 	return text

@@ -5,7 +5,8 @@
 package schema
 
 const citusParts = `
-CREATE OR REPLACE FUNCTION rate_limit_guard(shard bigint) RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog AS $$
+CREATE OR REPLACE FUNCTION rate_limit_guard(shard bigint) RETURNS void LANGUAGE plpgsql VOLATILE
+	SECURITY DEFINER SET search_path = pg_catalog AS $$
 BEGIN
 	BEGIN
 		PERFORM lock_shard_metadata(5, ARRAY[$1]);
@@ -26,14 +27,17 @@ CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ep
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
 RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
-	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE plpgsql STABLE
+		SET search_path FROM CURRENT AS $$
 DECLARE
 	part record;
 BEGIN
 	FOR part IN SELECT p.schema FROM rate_limit_parts() p LOOP
 		RETURN QUERY EXECUTE format('SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
 			(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
-				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')),
+				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen BETWEEN '
+					'statement_timestamp() - interval ''10 s'' AND statement_timestamp() + '
+					'interval ''10 s'')),
 			c.expires_at FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))',
 			part.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix, keys;
 	END LOOP;
@@ -69,8 +73,8 @@ CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, k
 RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
-	network CONSTANT cidr := network(set_masklen($4, CASE family($4) WHEN 6 THEN 64 ELSE 32 END)); -- one client
-	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END; -- as counters have it
+	network CONSTANT cidr := network(set_masklen($4, CASE family($4) WHEN 6 THEN 64 ELSE 32 END));
+	client CONSTANT text := CASE family($4) WHEN 6 THEN network::text ELSE host($4) END;
 	users CONSTANT text[] := array_remove(ARRAY[$1], NULL);
 	keys bigint[] := array_remove(ARRAY[$2], NULL);
 	texts text[] := array_remove(ARRAY[$1, rate_limit_counter_key($1), $3, host($4), client], NULL);
@@ -98,8 +102,7 @@ BEGIN
 	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
 	ids := rate_limit_key_forms(keys::text[]);
 	kept := 0;
-	FOR name, condition IN
-		SELECT a.name, 'user_id = ANY ($1) OR key_id = ANY ($2) OR address <<= $3
+	FOR name, condition IN SELECT a.name, 'user_id = ANY ($1) OR key_id = ANY ($2) OR address <<= $3
 			OR (user_id IS NULL OR cardinality($1) = 0) AND (key = ANY ($4) OR string_to_array(key, '' '') && $4 OR also && $4)'
 		FROM (SELECT 'rate_limit_audit' AS name, 'rate_limit_audit'::text AS place UNION ALL
 			SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname), c.relname FROM pg_class c
@@ -128,8 +131,10 @@ BEGIN
 	IF to_regprocedure('rate_limit_parts()') IS NOT NULL THEN
 		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_parts() p ORDER BY p.part);
 	END IF;
-	FOR name, counts IN SELECT s.place || t.name, s.place FROM unnest(places) AS s(place), unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name) LOOP
-		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
+	FOR name, counts IN SELECT s.place || t.name, s.place FROM unnest(places) AS s(place),
+		unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name) LOOP
+		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix '
+			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
 			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, place) WHERE part = ANY (CASE WHEN ''key''
 					IN (r.count_by[place], split_part(r.count_by[place], ''|'', substring(part FROM ''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
 				OR r.name IS NULL AND c.key = ANY ($2)', name, rules) INTO prefixes, counters USING ids, texts;
@@ -138,10 +143,13 @@ BEGIN
 		IF deleted > 0 AND NOT dry_run THEN
 			kept := deleted;
 			EXECUTE format('WITH locked AS MATERIALIZED (
-					SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key) ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
+					SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, '
+						'key) ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
 				DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND (c.slots IS NULL OR NOT EXISTS (
 					SELECT FROM unnest(c.slots) s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
-						OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')))', name, counts)
+						OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p WHERE p.seen BETWEEN '
+							'statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval '
+							'''10 s'')))', name, counts)
 				USING prefixes, counters;
 			GET DIAGNOSTICS deleted = ROW_COUNT;
 			kept := kept - deleted;
@@ -150,20 +158,22 @@ BEGIN
 	END LOOP;
 END $$;
 REVOKE ALL ON FUNCTION rate_limit_forget_person FROM PUBLIC;
-COMMENT ON FUNCTION rate_limit_forget_person IS
-	'Deletes all rows about a user with its API keys, an API key by its id, an API key or the key of a counter, or a client: of the counters, the history, the overrides and the bans; with account also the user and the API keys. It returns how many rows of each table it has deleted, or a dry run would delete, and how many it has kept: the changes, which proxies need, and counters of requests that run.';
+COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a user with its API keys, an API key by its id, an API key or the key of a '
+	'counter, or a client: of the counters, the history, the overrides and the bans; with account also the '
+	'user and the API keys. It returns how many rows of each table it has deleted, or a dry run would '
+	'delete, and how many it has kept: the changes, which proxies need, and counters of requests that run.';
 `
 
 const historyAnswers = `
 CREATE OR REPLACE VIEW rate_limit_audited AS SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason,
-		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
-		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight, a.count * a.weight AS requests, a.quota, a.remaining,
-		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration, a.also, a.id, a.xmin FROM rate_limit_audit a;
+		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier, a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight,
+			a.count * a.weight AS requests, a.quota, a.remaining, a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration,
+		a.also, a.id, a.xmin FROM rate_limit_audit a;
 COMMENT ON VIEW rate_limit_audited IS 'The audit log for people. Conditions on time, user_id and decision are as fast as on rate_limit_audit.';
 COMMENT ON COLUMN rate_limit_audited.refused IS 'Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.';
 COMMENT ON COLUMN rate_limit_audited.requests IS 'How many requests the row stands for, estimated if only a sample is recorded.';
-COMMENT ON COLUMN rate_limit_audited.retry_after IS
-	'Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is not known.';
+COMMENT ON COLUMN rate_limit_audited.retry_after IS 'Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would '
+	'never pass, or the time is not known.';
 COMMENT ON COLUMN rate_limit_audited.duration IS 'How long the decision took, in seconds.';
 COMMENT ON COLUMN rate_limit_audited.xmin IS 'The transaction that wrote the row: the last 32 bits of its number.';
 DO $$
@@ -177,14 +187,15 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN rate_limit_audited.%I IS %L', described.attname, described.description);
 	END LOOP;
 END $$;
-DO $do$ BEGIN EXECUTE replace($sql$
-CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), lists text[] DEFAULT '{senders}', of text DEFAULT '')
-RETURNS TABLE (list text, prefix text, name text, user_id text, requests bigint, refused bigint, failed bigint, last timestamptz) LANGUAGE sql STABLE AS $$
+DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(),
+	lists text[] DEFAULT '{senders}', of text DEFAULT '') RETURNS TABLE (list text, prefix text, name text, user_id text, requests bigint, refused bigint,
+	failed bigint, last timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT c.list, c.prefix, c.name, c.user_id, round(sum(c.requests))::bigint, round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0))::bigint,
 		coalesce(sum(c.count) FILTER (WHERE c.decision = 'error'), 0)::bigint, max(c.time)
 	FROM (SELECT l.list, CASE WHEN l.list IN ('senders', 'keys') THEN a.prefix END AS prefix,
 			CASE l.list WHEN 'senders' THEN coalesce(a.key, host(a.address)) WHEN 'keys' THEN coalesce(a.key, host(a.address)) WHEN 'users' THEN a.user_id
-				WHEN 'addresses' THEN abbrev(a.address) WHEN 'paths' THEN coalesce(a.host, '') || a.path WHEN 'reasons' THEN CASE WHEN a.prefix = '' AND a.refused THEN a.reason END
+				WHEN 'addresses' THEN abbrev(a.address) WHEN 'paths' THEN coalesce(a.host, '') || a.path
+					WHEN 'reasons' THEN CASE WHEN a.prefix = '' AND a.refused THEN a.reason END
 				WHEN 'log' THEN '' END AS name,
 			CASE l.list WHEN 'senders' THEN a.user_id END AS user_id, a.requests, a.refused, a.count, a.decision, a.time
 		FROM {schema}.rate_limit_audited a CROSS JOIN unnest(array_remove($3, 'limits')) AS l(list) WHERE a.time >= $1 AND a.time < $2 AND a.decision <> 'shadow'
@@ -199,18 +210,25 @@ $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 COMMENT ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) IS
-	'How many requests of a period came from whom, and how many of them were refused or had no decision. A sample counts as what it stands for. lists are, by the audit log: senders (the key of a limit, or else the address, with the user), keys (of limits), users, addresses, paths (with their hosts), reasons (of requests that no limit refused), log (all together); and limits, by the metrics of minutes, or of hours if the period is longer than 25 hours. of is as --prefix of the command audit.';
+	'How many requests of a period came from whom, and how many of them were refused or had no decision. A '
+	'sample counts as what it stands for. lists are, by the audit log: senders (the key of a limit, or else '
+	'the address, with the user), keys (of limits), users, addresses, paths (with their hosts), reasons (of '
+	'requests that no limit refused), log (all together); and limits, by the metrics of minutes, or of hours '
+	'if the period is longer than 25 hours. of is as --prefix of the command audit.';
 REVOKE ALL ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) FROM PUBLIC;
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date)
-RETURNS TABLE (day date, key_id bigint, requests bigint, cost bigint, refused bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
-	SELECT u.day, u.key_id, coalesce(sum(u.requests), 0)::bigint, least(coalesce(sum(u.cost), 0), 9223372036854775807)::bigint, coalesce(sum(u.refused), 0)::bigint, max(u.last_request)
+RETURNS TABLE (day date, key_id bigint, requests bigint, cost bigint, refused bigint,
+	last_request timestamptz) LANGUAGE sql STABLE AS $$
+	SELECT u.day, u.key_id, coalesce(sum(u.requests), 0)::bigint,
+		least(coalesce(sum(u.cost), 0), 9223372036854775807)::bigint, coalesce(sum(u.refused), 0)::bigint,
+		max(u.last_request)
 	FROM rate_limit_usage u WHERE u.user_id = $1 AND u.day BETWEEN $2 AND $3 GROUP BY GROUPING SETS ((u.day), (u.key_id), ()) ORDER BY u.day, u.key_id
 $$;
 COMMENT ON FUNCTION rate_limit_usage_between(text, date, date) IS
-	'What a user did on some days in UTC: a row for each day with a request, a row without a day for each API key (0: without one), and a row without both for all. cost is of the requests that passed.';
-CREATE OR REPLACE VIEW rate_limit_minutes AS
-	SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused, sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
-	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
+	'What a user did on some days in UTC: a row for each day with a request, a row without a day for each '
+	'API key (0: without one), and a row without both for all. cost is of the requests that passed.';
+CREATE OR REPLACE VIEW rate_limit_minutes AS SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused,
+		sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 COMMENT ON VIEW rate_limit_minutes IS 'The requests of all proxies in each minute that had one.';
 COMMENT ON COLUMN rate_limit_minutes.time IS 'When the minute begins.';
 COMMENT ON COLUMN rate_limit_minutes.allowed IS 'Requests that passed.';
@@ -224,9 +242,14 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, CASE WHEN p.proname = 'rate_limit_usage_between' THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain', 'rate_limit_caller', 'rate_limit_owns_history',
-			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition', 'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep', 'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired', 'rate_limit_usage_between')
+	FOR function IN SELECT p.oid::regprocedure AS signature, CASE WHEN p.proname = 'rate_limit_usage_between'
+		THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p
+		WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics',
+			'rate_limit_record_usage', 'rate_limit_retain', 'rate_limit_caller', 'rate_limit_owns_history',
+			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition',
+			'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep',
+			'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired', 'rate_limit_usage_between')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s SECURITY %s SET search_path = pg_catalog, %I, pg_temp', function.signature, function.security, current_schema());
 		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
@@ -251,19 +274,23 @@ END $$;
 COMMENT ON FUNCTION rate_limit_owns_history() IS 'Whether the role that called has the rights of the owner of the history.';
 CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
-	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
+	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz,
+		CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
 	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending,
-			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(](?:''minute'', )?''?([^'',)]+)') AS first, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO [(](?:''minute'', )?''?([^'',)]+)') AS last
+			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(](?:''minute'', )?''?([^'',)]+)') AS first, substring(pg_get_expr(c.relpartbound, c.oid)
+				FROM 'TO [(](?:''minute'', )?''?([^'',)]+)') AS last
 		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
-COMMENT ON FUNCTION rate_limit_partitions_of(text) IS 'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit. Of rate_limit_metrics, the bounds are those of the minutes.';
+COMMENT ON FUNCTION rate_limit_partitions_of(text) IS 'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit. Of '
+	'rate_limit_metrics, the bounds are those of the minutes.';
 CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
-COMMENT ON FUNCTION rate_limit_partitions() IS
-	'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the partition is pending detach, so that ALTER TABLE ... DETACH PARTITION ... FINALIZE is still to come.';
-CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
+COMMENT ON FUNCTION rate_limit_partitions() IS 'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the '
+	'partition is pending detach, so that ALTER TABLE ... DETACH PARTITION ... FINALIZE is still to come.';
+CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text LANGUAGE plpgsql
+	SET TimeZone = 'UTC' AS $$
 DECLARE
 	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = $1::regclass);
 	kind CONSTANT text := CASE $1 WHEN 'rate_limit_metrics' THEN '''minute'', ' ELSE '' END;
@@ -283,8 +310,7 @@ BEGIN
 		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', $1::regclass);
 	END LOOP;
 	IF abs(day - (now() AT TIME ZONE 'UTC')::date) > 8 AND NOT rate_limit_owns_history() THEN
-		RAISE EXCEPTION 'day: %: must be within 8 days of today: % does not own the tables', day, rate_limit_caller()
-			USING ERRCODE = 'invalid_parameter_value';
+		RAISE EXCEPTION 'day: %: must be within 8 days of today: % does not own the tables', day, rate_limit_caller() USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	FOR n IN 1..1000 LOOP
 		name := $1 || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
@@ -294,7 +320,8 @@ BEGIN
 	FOR same IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = (space || '.' || name)::regclass AND i.indisunique LOOP
 		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY USING INDEX %I', space, name, same.relname);
 	END LOOP;
-	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s%L) TO (%s%L)', $1::regclass, space, name, kind, day::timestamptz, kind, (day + 1)::timestamptz);
+	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s%L) TO (%s%L)', $1::regclass,
+		space, name, kind, day::timestamptz, kind, (day + 1)::timestamptz);
 	RETURN space || '.' || name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	IF current_setting('transaction_isolation') = 'read committed' THEN
@@ -302,55 +329,69 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS 'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for rate_limit_audit. For a role that does not own the tables, the day must be within 8 days of today.';
+COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS
+	'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for '
+	'rate_limit_audit. For a role that does not own the tables, the day must be within 8 days of today.';
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE sql AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
-COMMENT ON FUNCTION rate_limit_make_partition(date) IS
-	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
+COMMENT ON FUNCTION rate_limit_make_partition(date) IS 'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: '
+	'there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with '
+	'_2 behind it if a table of that name is there that was detached.';
 `
 
 const historyRecord = `
-CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint, written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint,
+	written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
 	PERFORM set_config('lock_timeout', '1s', true);
 	INSERT INTO rate_limit_writers AS w (writer, node, region, batch, written, dropped, seen) VALUES ($1, $2, nullif($3, ''), $4, $5, $6, now())
-	ON CONFLICT (writer) DO UPDATE SET node = excluded.node, region = excluded.region, batch = excluded.batch, written = excluded.written, dropped = excluded.dropped, seen = excluded.seen
+	ON CONFLICT (writer) DO UPDATE SET node = excluded.node, region = excluded.region, batch = excluded.batch,
+		written = excluded.written, dropped = excluded.dropped, seen = excluded.seen
 		WHERE w.batch < excluded.batch;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION 'batch % of this writer is written already', $4 USING ERRCODE = 'unique_violation';
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_begin_batch IS
-	'The first statement of a transaction that writes a batch. It fails with unique_violation if the batch, or a later one, is written: a batch with an unknown outcome can be sent again. The transaction waits for a lock for 1 s at most. written and dropped are totals.';
+COMMENT ON FUNCTION rate_limit_begin_batch IS 'The first statement of a transaction that writes a batch. It fails with unique_violation if the batch, '
+	'or a later one, is written: a batch with an unknown outcome can be sent again. The transaction waits '
+	'for a lock for 1 s at most. written and dropped are totals.';
 CREATE OR REPLACE FUNCTION rate_limit_record_audit(node text, region text, times bigint[], decisions text[], reasons text[], prefixes text[], limits text[],
 	keys text[], users text[], tiers text[], addresses text[], hosts text[], methods text[], paths text[], alsos text[], costs bigint[], counts bigint[],
-	quotas bigint[], remainings bigint[], key_ids bigint[], retries bigint[], durations bigint[], statuses bigint[], weights text[]) RETURNS void LANGUAGE plpgsql AS $$
+	quotas bigint[], remainings bigint[], key_ids bigint[], retries bigint[], durations bigint[],
+		statuses bigint[], weights text[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
 	FOR attempt IN 1..2 LOOP
 		BEGIN
-			INSERT INTO rate_limit_audit (time, cost, count, quota, remaining, key_id, retry_after_ms, duration_us, weight, status, decision, reason, prefix, limit_name, key,
+			INSERT INTO rate_limit_audit (time, cost, count, quota, remaining, key_id, retry_after_ms,
+				duration_us, weight, status, decision, reason, prefix, limit_name, key,
 				user_id, tier, address, host, method, path, node, region, also, id)
-			SELECT timestamptz 'epoch' + r.t * interval '1 microsecond', r.cost, r.n, nullif(r.quota, 0), CASE WHEN r.quota <> 0 THEN r.remaining END, nullif(r.key_id, 0),
+			SELECT timestamptz 'epoch' + r.t * interval '1 microsecond', r.cost, r.n, nullif(r.quota, 0), CASE
+				WHEN r.quota <> 0 THEN r.remaining END, nullif(r.key_id, 0),
 				CASE WHEN r.retry >= 0 THEN r.retry END, r.duration, r.weight::double precision, nullif(r.status, 0), r.decision, nullif(r.reason, ''), r.prefix,
 				nullif(r.limit_name, ''), nullif(r.key, ''), nullif(r.user_id, ''), nullif(r.tier, ''), nullif(r.address, '')::inet, nullif(r.host, ''),
 				nullif(r.method, ''), nullif(r.path, ''), $1, nullif($2, ''), nullif(r.also, '')::text[], nextval('rate_limit_audit_id')
-			FROM (SELECT unnest($3) AS t, unnest($4) AS decision, unnest($5) AS reason, unnest($6) AS prefix, unnest($7) AS limit_name, unnest($8) AS key, unnest($9) AS user_id,
-				unnest($10) AS tier, unnest($11) AS address, unnest($12) AS host, unnest($13) AS method, unnest($14) AS path, unnest($15) AS also, unnest($16) AS cost, unnest($17) AS n,
-				unnest($18) AS quota, unnest($19) AS remaining, unnest($20) AS key_id, unnest($21) AS retry, unnest($22) AS duration, unnest($23) AS status, unnest($24) AS weight) r;
+			FROM (SELECT unnest($3) AS t, unnest($4) AS decision, unnest($5) AS reason, unnest($6) AS prefix,
+				unnest($7) AS limit_name, unnest($8) AS key, unnest($9) AS user_id,
+				unnest($10) AS tier, unnest($11) AS address, unnest($12) AS host, unnest($13) AS method,
+					unnest($14) AS path, unnest($15) AS also, unnest($16) AS cost, unnest($17) AS n,
+				unnest($18) AS quota, unnest($19) AS remaining, unnest($20) AS key_id, unnest($21) AS retry,
+					unnest($22) AS duration, unnest($23) AS status, unnest($24) AS weight) r;
 			RETURN;
 		EXCEPTION WHEN check_violation THEN
 			IF attempt = 2 THEN
 				RAISE;
 			END IF;
-			PERFORM rate_limit_make_partition(d.day) FROM (
-				SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS day FROM unnest($3) AS t ORDER BY day) d;
+			PERFORM rate_limit_make_partition(d.day) FROM ( SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 '
+					'microsecond') AT TIME ZONE 'UTC')::date AS day FROM unnest($3) AS t ORDER BY day) d;
 		END;
 	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and makes the partitions that they need. Times are microseconds since 1970.';
-CREATE OR REPLACE FUNCTION rate_limit_record_metrics(region text, times bigint[], prefixes text[], hosts text[], routes text[], alloweds bigint[], limiteds bigint[],
-	blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[], memories bigint[], latencies text[],
+COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and makes the partitions that they need. Times are '
+	'microseconds since 1970.';
+CREATE OR REPLACE FUNCTION rate_limit_record_metrics(region text, times bigint[], prefixes text[],
+	hosts text[], routes text[], alloweds bigint[], limiteds bigint[], blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[],
+		memories bigint[], latencies text[],
 	leases bigint[], asked bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -359,16 +400,21 @@ BEGIN
 	END IF;
 	FOR attempt IN 1..2 LOOP
 		BEGIN
-			INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory,
+			INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests,
+				allowed, limited, blocked, rejected, errors, shadow, cost, from_memory,
 				latency, updated_at, from_lease, from_database)
 			SELECT 'minute', timestamptz 'epoch' + r.t * interval '1 minute', r.prefix, r.host, r.route, $1, r.allowed + r.limited + r.blocked + r.rejected + r.errors,
 				r.allowed, r.limited, r.blocked, r.rejected, r.errors, r.shadow, r.cost, r.memory, r.latency::bigint[], now(), r.lease, r.asked
 			FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 				AS r(t, prefix, host, route, allowed, limited, blocked, rejected, errors, shadow, cost, memory, latency, lease, asked)
 			ORDER BY 2, 3, 4, 5
-			ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = rate_limit_add(m.requests, excluded.requests), allowed = rate_limit_add(m.allowed, excluded.allowed),
-				limited = rate_limit_add(m.limited, excluded.limited), blocked = rate_limit_add(m.blocked, excluded.blocked), rejected = rate_limit_add(m.rejected, excluded.rejected), errors = rate_limit_add(m.errors, excluded.errors),
-				shadow = rate_limit_add(m.shadow, excluded.shadow), cost = rate_limit_add(m.cost, excluded.cost), from_memory = rate_limit_add(m.from_memory, excluded.from_memory),
+			ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = rate_limit_add(m.requests, excluded.requests),
+				allowed = rate_limit_add(m.allowed, excluded.allowed),
+				limited = rate_limit_add(m.limited, excluded.limited), blocked = rate_limit_add(m.blocked, excluded.blocked),
+					rejected = rate_limit_add(m.rejected, excluded.rejected),
+					errors = rate_limit_add(m.errors, excluded.errors),
+				shadow = rate_limit_add(m.shadow, excluded.shadow), cost = rate_limit_add(m.cost, excluded.cost), from_memory = rate_limit_add(m.from_memory,
+					excluded.from_memory),
 				latency = rate_limit_add_buckets(m.latency, excluded.latency), updated_at = excluded.updated_at,
 				from_lease = rate_limit_add(m.from_lease, excluded.from_lease), from_database = rate_limit_add(m.from_database, excluded.from_database);
 			RETURN;
@@ -381,8 +427,10 @@ BEGIN
 		END;
 	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics, and makes the partitions that they need. Times are minutes since 1970. No minute is there twice.';
-CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[], requests bigint[], costs bigint[], refusals bigint[], lasts bigint[],
+COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics, and makes the partitions that they need. Times are minutes '
+	'since 1970. No minute is there twice.';
+CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[],
+	requests bigint[], costs bigint[], refusals bigint[], lasts bigint[],
 	hours bigint[], limiteds bigint[], denials bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -390,20 +438,24 @@ BEGIN
 		RAISE EXCEPTION 'a number of the usage is below 0: nothing is taken off' USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	INSERT INTO rate_limit_usage AS u (day, user_id, key_id, requests, cost, refused, last_request, limited, denied)
-	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, sum(r.requests), rate_limit_add(sum(r.cost), 0), sum(r.refused), timestamptz 'epoch' + max(r.last) * interval '1 microsecond',
+	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, sum(r.requests), rate_limit_add(sum(r.cost), 0), sum(r.refused),
+		timestamptz 'epoch' + max(r.last) * interval '1 microsecond',
 		sum(r.limited), sum(r.denied)
 	FROM unnest($1, $2, $3, $4, $5, $6, $7, $9, $10) AS r(day, user_id, key_id, requests, cost, refused, last, limited, denied)
 	GROUP BY 1, 2, 3
 	ORDER BY 2, 1, 3
-	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = rate_limit_add(u.requests, excluded.requests), cost = rate_limit_add(u.cost, excluded.cost), refused = rate_limit_add(u.refused, excluded.refused),
-		last_request = greatest(u.last_request, excluded.last_request), limited = rate_limit_add(u.limited, excluded.limited), denied = rate_limit_add(u.denied, excluded.denied);
+	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = rate_limit_add(u.requests, excluded.requests),
+		cost = rate_limit_add(u.cost, excluded.cost), refused = rate_limit_add(u.refused, excluded.refused),
+		last_request = greatest(u.last_request, excluded.last_request), limited = rate_limit_add(u.limited, excluded.limited),
+			denied = rate_limit_add(u.denied, excluded.denied);
 	FOR attempt IN 1..2 LOOP
 		BEGIN
 			INSERT INTO rate_limit_usage_hours AS u (hour, user_id, key_id, requests, cost, refused, limited, denied)
 			SELECT timestamptz 'epoch' + r.hour * interval '1 hour', r.user_id, r.key_id, r.requests, r.cost, r.refused, r.limited, r.denied
 			FROM unnest($8, $2, $3, $4, $5, $6, $9, $10) AS r(hour, user_id, key_id, requests, cost, refused, limited, denied)
 			ORDER BY 2, 1, 3
-			ON CONFLICT (user_id, hour, key_id) DO UPDATE SET requests = rate_limit_add(u.requests, excluded.requests), cost = rate_limit_add(u.cost, excluded.cost), refused = rate_limit_add(u.refused, excluded.refused),
+			ON CONFLICT (user_id, hour, key_id) DO UPDATE SET requests = rate_limit_add(u.requests, excluded.requests), cost = rate_limit_add(u.cost, excluded.cost),
+				refused = rate_limit_add(u.refused, excluded.refused),
 				limited = rate_limit_add(u.limited, excluded.limited), denied = rate_limit_add(u.denied, excluded.denied);
 			RETURN;
 		EXCEPTION WHEN check_violation THEN
@@ -415,15 +467,18 @@ BEGIN
 		END;
 	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_record_usage IS
-	'Adds to the rows of rate_limit_usage and of rate_limit_usage_hours, and makes the partitions that they need. Days and hours are since 1970, times are microseconds since 1970. No hour of a user and a key is there twice.';
-CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS text LANGUAGE plpgsql AS $$
+COMMENT ON FUNCTION rate_limit_record_usage IS 'Adds to the rows of rate_limit_usage and of rate_limit_usage_hours, and makes the partitions that they '
+	'need. Days and hours are since 1970, times are microseconds since 1970. No hour of a user and a key is there twice.';
+CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS text
+	LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	kept CONSTANT interval := (SELECT r.keep FROM rate_limit_retention r WHERE r.what = $1 FOR UPDATE);
 	most CONSTANT interval := '1000 years';
 BEGIN
-	IF (now() - least($2::interval, most) <= now() - least(kept, most)) IS NOT TRUE AND NOT has_column_privilege(rate_limit_caller(), 'rate_limit_retention'::regclass, 'keep', 'UPDATE') THEN
+	IF (now() - least($2::interval, most) <= now() - least(kept, most)) IS NOT TRUE
+		AND NOT has_column_privilege(rate_limit_caller(), 'rate_limit_retention'::regclass, 'keep', 'UPDATE')
+		THEN
 		RETURN format('%s is kept for %s: the role %s may not shorten that; an administrator can, with UPDATE rate_limit_retention SET keep = %L WHERE what = %L',
 			$1, coalesce(kept::text, 'ever'), rate_limit_caller(), $2, $1);
 	END IF;
@@ -431,42 +486,51 @@ BEGIN
 	ON CONFLICT (what) DO UPDATE SET keep = excluded.keep, set_by = excluded.set_by, set_at = excluded.set_at WHERE r.keep <> excluded.keep;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_retain IS
-	'Sets how long a part of the history is kept. keep is an interval. It returns why not, or NULL: only a role that may update rate_limit_retention can shorten a retention.';
+COMMENT ON FUNCTION rate_limit_retain IS 'Sets how long a part of the history is kept. keep is an interval. It returns why not, or NULL: only a '
+	'role that may update rate_limit_retention can shorten a retention.';
 `
 
 const historyRollup = `
 CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN least(a + b, 9223372036854775807);
-COMMENT ON FUNCTION rate_limit_add(numeric, bigint) IS
-	'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a later sum fail.';
+COMMENT ON FUNCTION rate_limit_add(numeric, bigint) IS 'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a '
+	'later sum fail.';
 CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT coalesce(array_agg(rate_limit_add(coalesce(t.x, 0), coalesce(t.y, 0)) ORDER BY t.i), '{}') FROM unnest(a, b) WITH ORDINALITY AS t(x, y, i));
 COMMENT ON FUNCTION rate_limit_add_buckets(bigint[], bigint[]) IS 'The sum of two arrays, element by element. The shorter one is continued with zeros.';
-CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[], INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
+CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[],
+	INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
 COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element: of the latencies of several rows of rate_limit_metrics.';
 CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1 WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n)
-	FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::double precision AS upto,
+RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1
+	WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n) FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::double precision AS upto,
 			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
 	WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
 COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS
-	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated between two bounds: the exact time is between the same two, so that a result above 0.1 is at most twice or half of it. Element 1 of the buckets counts decisions of up to 0.1 ms, element i those of up to 0.1 * 2^(i-1) ms, up to element 20, and element 21 those of more than 52 s, for which the result is 52428.8. NULL: there are no decisions. Buckets of several rows can be added with rate_limit_sum.';
-CREATE OR REPLACE VIEW rate_limit_traffic AS
-	SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region, m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency,
-		m.updated_at, rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms,
-		m.from_lease, m.from_database FROM rate_limit_metrics m;
+	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated '
+	'between two bounds: the exact time is between the same two, so that a result above 0.1 is at most twice '
+	'or half of it. Element 1 of the buckets counts decisions of up to 0.1 ms, element i those of up to 0.1 '
+	'* 2^(i-1) ms, up to element 20, and element 21 those of more than 52 s, for which the result is '
+	'52428.8. NULL: there are no decisions. Buckets of several rows can be added with rate_limit_sum.';
+CREATE OR REPLACE VIEW rate_limit_traffic AS SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region, m.requests, m.allowed, m.limited,
+		m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency,
+		m.updated_at, rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95)
+			AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.from_lease, m.from_database FROM rate_limit_metrics m;
 COMMENT ON VIEW rate_limit_traffic IS 'rate_limit_metrics with percentiles of the time that decisions took.';
 DO $$
 DECLARE
 	described record;
 BEGIN
-	FOR described IN SELECT a.attname, coalesce(col_description('rate_limit_metrics'::regclass, t.attnum), 'What ' || replace(substring(a.attname FROM 2), '_ms', '') || ' % of the decisions took at most, in milliseconds.') AS description
-		FROM pg_attribute a LEFT JOIN pg_attribute t ON t.attrelid = 'rate_limit_metrics'::regclass AND t.attname = a.attname WHERE a.attrelid = 'rate_limit_traffic'::regclass AND a.attnum > 0
+	FOR described IN SELECT a.attname, coalesce(col_description('rate_limit_metrics'::regclass, t.attnum),
+		'What ' || replace(substring(a.attname FROM 2), '_ms', '') ||
+		' % of the decisions took at most, in milliseconds.') AS description
+		FROM pg_attribute a LEFT JOIN pg_attribute t ON t.attrelid = 'rate_limit_metrics'::regclass
+			AND t.attname = a.attname WHERE a.attrelid = 'rate_limit_traffic'::regclass AND a.attnum > 0
 	LOOP
 		EXECUTE format('COMMENT ON COLUMN rate_limit_traffic.%I IS %L', described.attname, described.description);
 	END LOOP;
 END $$;
-CREATE OR REPLACE FUNCTION rate_limit_rollup() RETURNS TABLE (hours bigint, days bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_rollup() RETURNS TABLE (hours bigint, days bigint) LANGUAGE plpgsql
+	SET TimeZone = 'UTC' AS $$
 DECLARE
 	overlap CONSTANT interval := '10 min';
 	step record;
@@ -474,24 +538,33 @@ DECLARE
 BEGIN
 	PERFORM pg_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int);
 	FOR step IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day')) AS s(source, target) LOOP
-		INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency,
+		INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests,
+			allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency,
 			from_lease, from_database)
-		SELECT step.target, date_trunc(step.target, s.time), s.prefix, s.host, s.route, s.region, rate_limit_add(sum(s.requests), 0), rate_limit_add(sum(s.allowed), 0), rate_limit_add(sum(s.limited), 0), rate_limit_add(sum(s.blocked), 0), rate_limit_add(sum(s.rejected), 0),
-			rate_limit_add(sum(s.errors), 0), rate_limit_add(sum(s.shadow), 0), rate_limit_add(sum(s.cost), 0), rate_limit_add(sum(s.from_memory), 0), rate_limit_sum(s.latency),
+		SELECT step.target, date_trunc(step.target, s.time), s.prefix, s.host, s.route, s.region,
+			rate_limit_add(sum(s.requests), 0), rate_limit_add(sum(s.allowed), 0),
+			rate_limit_add(sum(s.limited), 0), rate_limit_add(sum(s.blocked), 0),
+			rate_limit_add(sum(s.rejected), 0),
+			rate_limit_add(sum(s.errors), 0), rate_limit_add(sum(s.shadow), 0), rate_limit_add(sum(s.cost), 0), rate_limit_add(sum(s.from_memory), 0),
+				rate_limit_sum(s.latency),
 			rate_limit_add(sum(s.from_lease), 0), rate_limit_add(sum(s.from_database), 0)
-		FROM (SELECT DISTINCT date_trunc(step.target, c.time) AS time, c.prefix, c.host, c.route, c.region FROM rate_limit_metrics c
-				WHERE c.granularity = step.source
+		FROM (SELECT DISTINCT date_trunc(step.target, c.time) AS time, c.prefix, c.host, c.route, c.region FROM rate_limit_metrics c WHERE c.granularity = step.source
 				AND c.updated_at >= coalesce((SELECT max(o.updated_at) FROM rate_limit_metrics o WHERE o.granularity = step.target) - overlap, '-infinity')
-				AND c.time >= coalesce((SELECT max(r.deleted_before) FROM rate_limit_retention r WHERE r.what IN ('metrics_' || step.source, 'metrics_' || step.target)), '-infinity')) AS due
+				AND c.time >= coalesce((SELECT max(r.deleted_before) FROM rate_limit_retention r WHERE r.what IN ('metrics_' || step.source, 'metrics_' || step.target)),
+					'-infinity')) AS due
 			JOIN rate_limit_metrics s ON s.granularity = step.source AND s.time >= due.time AND s.time < due.time + ('1 ' || step.target)::interval
 				AND s.prefix = due.prefix AND s.host = due.host AND s.route = due.route AND s.region = due.region
 		GROUP BY 2, 3, 4, 5, 6
 		ORDER BY 2, 3, 4, 5, 6
-		ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = excluded.requests, allowed = excluded.allowed, limited = excluded.limited,
-			blocked = excluded.blocked, rejected = excluded.rejected, errors = excluded.errors, shadow = excluded.shadow, cost = excluded.cost, from_memory = excluded.from_memory,
+		ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE
+			SET requests = excluded.requests, allowed = excluded.allowed, limited = excluded.limited,
+			blocked = excluded.blocked, rejected = excluded.rejected, errors = excluded.errors,
+				shadow = excluded.shadow, cost = excluded.cost, from_memory = excluded.from_memory,
 			latency = excluded.latency, updated_at = now(), from_lease = excluded.from_lease, from_database = excluded.from_database
 		WHERE (m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency, m.from_lease, m.from_database)
-			IS DISTINCT FROM (excluded.requests, excluded.allowed, excluded.limited, excluded.blocked, excluded.rejected, excluded.errors, excluded.shadow, excluded.cost, excluded.from_memory, excluded.latency, excluded.from_lease,
+			IS DISTINCT FROM (excluded.requests, excluded.allowed, excluded.limited, excluded.blocked,
+				excluded.rejected, excluded.errors, excluded.shadow, excluded.cost, excluded.from_memory,
+				excluded.latency, excluded.from_lease,
 				excluded.from_database);
 		GET DIAGNOSTICS changed = ROW_COUNT;
 		IF step.target = 'hour' THEN
@@ -502,7 +575,8 @@ BEGIN
 	END LOOP;
 	RETURN NEXT;
 END $$;
-COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_limit_metrics whose minutes have changed, and returns how many rows it wrote. rate_limit_upkeep does the same.';
+COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_limit_metrics whose minutes have changed, and returns how many rows '
+	'it wrote. rate_limit_upkeep does the same.';
 `
 
 const historyTables = `
@@ -518,21 +592,26 @@ COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limi
 CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON rate_limit_audit (decision, time) WHERE decision <> 'allowed';
-COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
+COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands '
+	'beside the row of its request.';
 COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs, or would have cost if it was refused.';
 COMMENT ON COLUMN rate_limit_audit.count IS 'How many equal refusals within the same second this row stands for. The other columns are those of the first.';
 COMMENT ON COLUMN rate_limit_audit.quota IS 'The full quota. NULL: no limit decided.';
 COMMENT ON COLUMN rate_limit_audit.remaining IS 'What was left of the quota after the decision.';
 COMMENT ON COLUMN rate_limit_audit.key_id IS 'The id of the API key in rate_limit_api_keys. NULL: none.';
-COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is not known.';
+COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it '
+	'would never pass, or the time is not known.';
 COMMENT ON COLUMN rate_limit_audit.duration_us IS 'How long the decision took, in microseconds.';
-COMMENT ON COLUMN rate_limit_audit.weight IS 'How many requests each request of this row stands for: above 1 if only a sample is recorded. count * weight is the estimated number of requests.';
+COMMENT ON COLUMN rate_limit_audit.weight IS 'How many requests each request of this row stands for: above 1 if only a sample is recorded. count * '
+	'weight is the estimated number of requests.';
 COMMENT ON COLUMN rate_limit_audit.status IS 'The status of a refusal. NULL: the request passed.';
-COMMENT ON COLUMN rate_limit_audit.decision IS
-	'allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.';
-COMMENT ON COLUMN rate_limit_audit.reason IS 'More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout or unavailable.';
-COMMENT ON COLUMN rate_limit_audit.prefix IS 'The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that it had first; empty if none applied. Of several limits, that with the least remaining, or the one that refused.';
+COMMENT ON COLUMN rate_limit_audit.decision IS 'allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path is '
+	'not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.';
+COMMENT ON COLUMN rate_limit_audit.reason IS 'More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, '
+	'timeout or unavailable.';
+COMMENT ON COLUMN rate_limit_audit.prefix IS 'The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that '
+	'it had first; empty if none applied. Of several limits, that with the least remaining, or the one that refused.';
 COMMENT ON COLUMN rate_limit_audit.limit_name IS 'The name of the limit of the rule. NULL: a limit in a configuration.';
 COMMENT ON COLUMN rate_limit_audit.key IS 'The key of the counter, as it is stored: a digest if it is a secret.';
 COMMENT ON COLUMN rate_limit_audit.user_id IS 'The user. NULL: nobody.';
@@ -543,7 +622,8 @@ COMMENT ON COLUMN rate_limit_audit.method IS 'The method of the request.';
 COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 500 characters.';
 COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
-COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.';
+COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, '
+	'prefix, key and so on. NULL: none.';
 COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has.';
 CREATE TABLE IF NOT EXISTS rate_limit_metrics ( granularity text NOT NULL, time        timestamptz NOT NULL, prefix      text NOT NULL,
 	host        text NOT NULL, route       text NOT NULL, region      text NOT NULL, requests    bigint NOT NULL DEFAULT 0, allowed     bigint NOT NULL DEFAULT 0,
@@ -559,7 +639,8 @@ COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day.';
 COMMENT ON COLUMN rate_limit_metrics.time IS 'When the minute, hour or day (in UTC) begins.';
 COMMENT ON COLUMN rate_limit_metrics.prefix IS 'As in rate_limit_audit.';
 COMMENT ON COLUMN rate_limit_metrics.host IS 'The host of the requests; (other) for hosts beyond the first 100 of a proxy in a minute.';
-COMMENT ON COLUMN rate_limit_metrics.route IS 'The name of the route, if the configuration gives one; (other) for routes beyond the first 100 of a proxy in a minute.';
+COMMENT ON COLUMN rate_limit_metrics.route IS 'The name of the route, if the configuration gives one; (other) for routes beyond the first 100 of a '
+	'proxy in a minute.';
 COMMENT ON COLUMN rate_limit_metrics.region IS 'The region of the proxies, if their configuration has one.';
 COMMENT ON COLUMN rate_limit_metrics.requests IS 'All requests: allowed, limited, blocked, rejected and errors together.';
 COMMENT ON COLUMN rate_limit_metrics.allowed IS 'Requests that passed.';
@@ -580,11 +661,13 @@ BEGIN
 		RETURN;
 	END IF;
 	CREATE TABLE rate_limit_metrics_sums (LIKE rate_limit_metrics INCLUDING ALL);
-	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_sums REPLICA IDENTITY USING INDEX %I', c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_sums REPLICA IDENTITY USING INDEX %I', c.relname)
+		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 		WHERE i.indrelid = 'rate_limit_metrics_sums'::regclass AND i.indisunique);
 	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM (MINVALUE, MINVALUE) TO (''minute'', %L)',
 		date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h');
-	COMMENT ON TABLE rate_limit_metrics_sums IS 'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first partition of minutes.';
+	COMMENT ON TABLE rate_limit_metrics_sums IS 'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first '
+		'partition of minutes.';
 END $$;
 CREATE TABLE IF NOT EXISTS rate_limit_usage ( day          date NOT NULL, user_id      text NOT NULL, key_id       bigint NOT NULL DEFAULT 0,
 	requests     bigint NOT NULL DEFAULT 0, cost         bigint NOT NULL DEFAULT 0, refused      bigint NOT NULL DEFAULT 0, last_request timestamptz NOT NULL,
@@ -599,7 +682,8 @@ COMMENT ON COLUMN rate_limit_usage.cost IS 'The costs of the requests that passe
 COMMENT ON COLUMN rate_limit_usage.refused IS 'Requests that were refused.';
 COMMENT ON COLUMN rate_limit_usage.last_request IS 'When the last request came.';
 COMMENT ON COLUMN rate_limit_usage.limited IS 'Those of the refused that a limit refused, with status 429 unless the rule has another one.';
-COMMENT ON COLUMN rate_limit_usage.denied IS 'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status 401, 403 or 400.';
+COMMENT ON COLUMN rate_limit_usage.denied IS 'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status '
+	'401, 403 or 400.';
 CREATE TABLE IF NOT EXISTS rate_limit_usage_hours ( hour     timestamptz NOT NULL, user_id  text NOT NULL, key_id   bigint NOT NULL DEFAULT 0,
 	requests bigint NOT NULL DEFAULT 0, cost     bigint NOT NULL DEFAULT 0, refused  bigint NOT NULL DEFAULT 0, limited  bigint NOT NULL DEFAULT 0,
 	denied   bigint NOT NULL DEFAULT 0 ) PARTITION BY RANGE (hour);
@@ -613,13 +697,15 @@ COMMENT ON COLUMN rate_limit_usage_hours.cost IS 'As in rate_limit_usage.';
 COMMENT ON COLUMN rate_limit_usage_hours.refused IS 'As in rate_limit_usage.';
 COMMENT ON COLUMN rate_limit_usage_hours.limited IS 'As in rate_limit_usage.';
 COMMENT ON COLUMN rate_limit_usage_hours.denied IS 'As in rate_limit_usage.';
-CREATE OR REPLACE VIEW rate_limit_usage_now AS
-	SELECT u.user_id, u.key_id, coalesce(sum(u.requests) FILTER (WHERE u.day = t.today), 0)::bigint AS today, sum(u.requests)::bigint AS this_month,
-		least(sum(u.cost), 9223372036854775807)::bigint AS cost, sum(u.refused)::bigint AS refused, sum(u.limited)::bigint AS limited, sum(u.denied)::bigint AS denied,
-		max(u.last_request) AS last_request, (t.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_ends, date_trunc('month', t.today + interval '1 month') AT TIME ZONE 'UTC' AS month_ends
-	FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) t JOIN rate_limit_usage u ON u.day >= date_trunc('month', t.today::timestamp)::date AND u.day < date_trunc('month', t.today + interval '1 month')::date
+CREATE OR REPLACE VIEW rate_limit_usage_now AS SELECT u.user_id, u.key_id, coalesce(sum(u.requests) FILTER (WHERE u.day = t.today), 0)::bigint AS today,
+		sum(u.requests)::bigint AS this_month, least(sum(u.cost), 9223372036854775807)::bigint AS cost, sum(u.refused)::bigint AS refused,
+			sum(u.limited)::bigint AS limited, sum(u.denied)::bigint AS denied,
+		max(u.last_request) AS last_request, (t.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_ends,
+			date_trunc('month', t.today + interval '1 month') AT TIME ZONE 'UTC' AS month_ends FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) t
+		JOIN rate_limit_usage u ON u.day >= date_trunc('month', t.today::timestamp)::date AND u.day < date_trunc('month', t.today + interval '1 month')::date
 	GROUP BY u.user_id, u.key_id, t.today;
-COMMENT ON VIEW rate_limit_usage_now IS 'What users and API keys did today and in this month, in UTC: a row for each user and key with a request in this month. The limits are in rate_limit_used.';
+COMMENT ON VIEW rate_limit_usage_now IS 'What users and API keys did today and in this month, in UTC: a row for each user and key with a request '
+	'in this month. The limits are in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_usage_now.user_id IS 'The user.';
 COMMENT ON COLUMN rate_limit_usage_now.key_id IS 'The id of the API key; 0 for requests without one.';
 COMMENT ON COLUMN rate_limit_usage_now.today IS 'All requests of today.';
@@ -633,7 +719,8 @@ COMMENT ON COLUMN rate_limit_usage_now.day_ends IS 'When today counts from 0 aga
 COMMENT ON COLUMN rate_limit_usage_now.month_ends IS 'When the month counts from 0 again.';
 CREATE TABLE IF NOT EXISTS rate_limit_writers ( writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY, node    text NOT NULL, region  text,
 	batch   bigint NOT NULL, written bigint NOT NULL DEFAULT 0, dropped bigint NOT NULL DEFAULT 0, seen    timestamptz NOT NULL DEFAULT now() );
-COMMENT ON TABLE rate_limit_writers IS 'The processes that write the history, and how far each of them is. A row that was not renewed for 30 days is deleted.';
+COMMENT ON TABLE rate_limit_writers IS 'The processes that write the history, and how far each of them is. A row that was not renewed for 30 '
+	'days is deleted.';
 COMMENT ON COLUMN rate_limit_writers.writer IS 'A random name of the process.';
 COMMENT ON COLUMN rate_limit_writers.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_writers.region IS 'Where it runs, if its configuration says so.';
@@ -645,9 +732,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_retention ( what   text NOT NULL CONSTRAIN
 	set_at timestamptz NOT NULL DEFAULT now(), deleted_before timestamptz, upkeep_at timestamptz,
 	CONSTRAINT what_must_be_audit_usage_or_metrics_of_minute_hour_or_day CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day', 'usage')),
 	CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day') );
-INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'), ('metrics_hour', '90 days'), ('metrics_day', '7 years'), ('usage', '7 years')
-	ON CONFLICT DO NOTHING;
-COMMENT ON TABLE rate_limit_retention IS 'How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says when it starts.';
+INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'),
+	('metrics_hour', '90 days'), ('metrics_day', '7 years'), ('usage', '7 years') ON CONFLICT DO NOTHING;
+COMMENT ON TABLE rate_limit_retention IS 'How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says '
+	'when it starts.';
 COMMENT ON COLUMN rate_limit_retention.what IS 'audit, metrics_minute, metrics_hour, metrics_day or usage.';
 COMMENT ON COLUMN rate_limit_retention.keep IS 'How long. Without a row for it, a part of the history is kept for ever.';
 COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set it. NULL: the default.';
@@ -657,23 +745,26 @@ COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
 `
 
 const historyUpkeep = `
-CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz
+	LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
 BEGIN
 	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
 		FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
-COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS 'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
+COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS
+	'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: '
+	'it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
 CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT string_agg(DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction'), ', ') FROM pg_locks l
 	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND l.relation = $1
 		AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 $$;
 COMMENT ON FUNCTION rate_limit_holders(oid) IS 'The other sessions that have a lock on a table, as text. NULL: none.';
-CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, state text, held_by text) LANGUAGE sql STABLE SET TimeZone = 'UTC' AS $$
-	WITH found AS (
-		SELECT p.id, p.name, CASE WHEN p.pending THEN 'pending' ELSE 'attached' END AS state, p.ends FROM rate_limit_partitions() p
-		UNION ALL
-		SELECT c.oid, format('%I.%I', n.nspname, c.relname), 'detached', (to_date(substring(c.relname FROM 18 FOR 6), 'YYYYMM') + substring(c.relname FROM 24 FOR 2)::int)::timestamptz
+CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now())
+	RETURNS TABLE (name text, state text, held_by text) LANGUAGE sql STABLE SET TimeZone = 'UTC' AS $$
+	WITH found AS ( SELECT p.id, p.name, CASE WHEN p.pending THEN 'pending' ELSE 'attached' END AS state, p.ends FROM rate_limit_partitions() p UNION ALL
+		SELECT c.oid, format('%I.%I', n.nspname, c.relname), 'detached', (to_date(substring(c.relname FROM 18 FOR 6), 'YYYYMM') + substring(c.relname
+			FROM 24 FOR 2)::int)::timestamptz
 		FROM pg_class c JOIN pg_class audit ON audit.oid = 'rate_limit_audit'::regclass AND audit.relnamespace = c.relnamespace AND audit.relowner = c.relowner
 			JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.relkind = 'r' AND NOT c.relispartition AND c.relname ~ '^rate_limit_audit_[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])(_[0-9]{1,4})?$')
@@ -681,9 +772,10 @@ CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RET
 	FROM found f WHERE f.ends <= rate_limit_cutoff('audit', $1)
 	ORDER BY CASE f.state WHEN 'pending' THEN 1 WHEN 'attached' THEN 2 ELSE 3 END, f.ends, f.name
 $$;
-COMMENT ON FUNCTION rate_limit_expired(timestamptz) IS
-	'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use each of them. state is attached; detached: a table that was a partition; or pending: DETACH ... FINALIZE is still to come.';
-CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+COMMENT ON FUNCTION rate_limit_expired(timestamptz) IS 'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use '
+	'each of them. state is attached; detached: a table that was a partition; or pending: DETACH ... FINALIZE is still to come.';
+CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now())
+	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
 DECLARE
 	expired record;
@@ -693,8 +785,8 @@ BEGIN
 		RETURN;
 	END IF;
 	FOR expired IN SELECT 'rate_limit_audit' AS parent, e.name, e.state, e.held_by FROM rate_limit_expired($1) e
-		UNION ALL SELECT t.parent, p.name, 'attached', rate_limit_holders(p.id)
-			FROM (SELECT 'rate_limit_metrics', r.deleted_before FROM rate_limit_retention r WHERE r.what = 'metrics_minute'
+		UNION ALL SELECT t.parent, p.name, 'attached', rate_limit_holders(p.id) FROM (SELECT 'rate_limit_metrics', r.deleted_before FROM rate_limit_retention r
+				WHERE r.what = 'metrics_minute'
 				UNION ALL SELECT 'rate_limit_usage_hours', rate_limit_cutoff('metrics_hour', $1)) t(parent, before)
 			CROSS JOIN LATERAL rate_limit_partitions_of(t.parent) p
 			WHERE p.begins > '-infinity' AND p.ends <= t.before
@@ -708,7 +800,8 @@ BEGIN
 					busy := busy || jsonb_build_object(expired.parent, NULL);
 				END IF;
 			EXCEPTION WHEN lock_not_available THEN
-				busy := busy || jsonb_build_object(expired.parent, coalesce(rate_limit_holders(expired.parent::regclass), 'another session') || ' by way of ' || expired.parent);
+				busy := busy || jsonb_build_object(expired.parent, coalesce(rate_limit_holders(expired.parent::regclass), 'another session') || ' by way of '
+					|| expired.parent);
 			END;
 			held_by := busy ->> expired.parent;
 		END IF;
@@ -728,8 +821,12 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
-	'Drops the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours that are past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
-CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' SET lock_timeout = '1s' AS $$
+	'Drops the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours that are past '
+	'their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For '
+	'pg_cron, and for proxies whose role does not own the tables.';
+CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0')
+	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC'
+	SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
 	most CONSTANT int := 20000;
@@ -787,19 +884,26 @@ BEGIN
 	what := 'deleted';
 	name := 'usage';
 	cutoff := rate_limit_cutoff(name, $1);
-	DELETE FROM rate_limit_usage d USING (SELECT u.user_id, u.day, u.key_id FROM rate_limit_usage u WHERE u.day < cutoff::date LIMIT most FOR UPDATE SKIP LOCKED) AS old
+	DELETE FROM rate_limit_usage d USING (SELECT u.user_id, u.day, u.key_id FROM rate_limit_usage u
+		WHERE u.day < cutoff::date LIMIT most FOR UPDATE SKIP LOCKED) AS old
 		WHERE (d.user_id, d.day, d.key_id) = (old.user_id, old.day, old.key_id);
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
 	name := 'writers';
-	DELETE FROM rate_limit_writers d USING (SELECT w.writer FROM rate_limit_writers w WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days' LIMIT most FOR UPDATE SKIP LOCKED) AS old
+	DELETE FROM rate_limit_writers d USING (SELECT w.writer FROM rate_limit_writers w WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days'
+		LIMIT most FOR UPDATE SKIP LOCKED) AS old
 		WHERE d.writer = old.writer;
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
-	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
+	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free
+		WHERE r.what = free.what;
 END $$;
-COMMENT ON FUNCTION rate_limit_upkeep IS
-	'Makes the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For a role that does not own the tables, now is the present. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
+COMMENT ON FUNCTION rate_limit_upkeep IS 'Makes the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours for today and 7 '
+	'more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to '
+	'20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; '
+	'skipped, and a table that another session has locked; or busy: another process does it, or has done it '
+	'within the pause. For a role that does not own the tables, now is the present. For pg_cron; one of the '
+	'proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
 `
 
 const nodes = `
@@ -808,8 +912,8 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes ( node        text NOT NULL
 	epoch       bigint NOT NULL DEFAULT 0, log         oid, local_from  timestamptz, local_until timestamptz, cannot      text, ended       timestamptz,
 	system      bigint DEFAULT (pg_control_system()).system_identifier, admitted    bigint, refused     bigint, undecided   bigint, locally     bigint,
 	busiest     jsonb, CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200) ) WITH (fillfactor = 50);
-COMMENT ON TABLE rate_limit_nodes IS
-	'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or vanished is deleted after a day. A crash of the server empties the table, and proxies that run write their rows again.';
+COMMENT ON TABLE rate_limit_nodes IS 'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended '
+	'or vanished is deleted after a day. A crash of the server empties the table, and proxies that run write their rows again.';
 COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy. It is the same after each start.';
 COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
 COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
@@ -818,34 +922,39 @@ COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row. A proxy is
 COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
 COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process.';
 COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.';
-COMMENT ON COLUMN rate_limit_nodes.local_from IS 'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since it came to the list.';
+COMMENT ON COLUMN rate_limit_nodes.local_from IS 'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since '
+	'it came to the list.';
 COMMENT ON COLUMN rate_limit_nodes.local_until IS 'When that ended.';
 COMMENT ON COLUMN rate_limit_nodes.cannot IS 'Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.';
-COMMENT ON COLUMN rate_limit_nodes.system IS
-	'The system identifier of the server that the proxy wrote to. A row of another one came with a restored copy, and says nothing about proxies here.';
+COMMENT ON COLUMN rate_limit_nodes.system IS 'The system identifier of the server that the proxy wrote to. A row of another one came with a restored '
+	'copy, and says nothing about proxies here.';
 COMMENT ON COLUMN rate_limit_nodes.ended IS 'When it stopped in order. NULL: it runs, or it vanished.';
 COMMENT ON COLUMN rate_limit_nodes.admitted IS 'How many requests it has admitted since its start, those included that it decided locally.';
 COMMENT ON COLUMN rate_limit_nodes.refused IS 'How many it has refused, those included that it decided locally.';
 COMMENT ON COLUMN rate_limit_nodes.undecided IS 'How many had no decision: on_error says what became of them.';
 COMMENT ON COLUMN rate_limit_nodes.locally IS 'How many it decided at its share of each limit, without the database.';
 COMMENT ON COLUMN rate_limit_nodes.busiest IS 'Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.';
-CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint
+	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 BEGIN
 	IF applied_seq IS NOT NULL AND to_regclass('rate_limit_changes') IS NOT NULL AND coalesce(log = to_regclass('rate_limit_changes'), true) THEN
 		RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > applied_seq);
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS 'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it has no policy, or another log.';
-CREATE OR REPLACE VIEW rate_limit_proxies AS
-	SELECT n.node, n.region, n.version, n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
+COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS 'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it '
+	'has no policy, or another log.';
+CREATE OR REPLACE VIEW rate_limit_proxies AS SELECT n.node, n.region, n.version, n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s'
+		AND now() + interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
 		rate_limit_behind(n.applied_seq, n.log) AS behind, n.seen, n.local_from, n.local_until,
 		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems, n.admitted, n.refused, n.undecided, n.locally, n.busiest
 	FROM rate_limit_nodes n WHERE n.system = (SELECT system_identifier FROM pg_control_system());
-COMMENT ON VIEW rate_limit_proxies IS 'The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of another server are not here.';
+COMMENT ON VIEW rate_limit_proxies IS 'The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of '
+	'another server are not here.';
 COMMENT ON COLUMN rate_limit_proxies.live IS 'Whether it runs.';
 COMMENT ON COLUMN rate_limit_proxies.policy IS 'Whether it has a policy.';
-COMMENT ON COLUMN rate_limit_proxies.behind IS 'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since they were restored.';
+COMMENT ON COLUMN rate_limit_proxies.behind IS 'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since '
+	'they were restored.';
 COMMENT ON COLUMN rate_limit_proxies.seconds_ago IS 'How long ago seen was.';
 DO $$
 DECLARE
@@ -868,19 +977,22 @@ COMMENT ON COLUMN rate_limit_secrets.value IS 'The secret.';
 `
 
 const policyAnswers = `
-CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
+CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL)
+	RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 #variable_conflict use_column
 DECLARE
 	own CONSTANT text := coalesce($2::text, rate_limit_counter_key($1));
 BEGIN
-	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_usage'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_usage_now'), 'SELECT'), false) THEN
+	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_usage'), 'SELECT')
+		AND has_table_privilege(to_regclass('rate_limit_usage_now'), 'SELECT'), false) THEN
 		RETURN;
 	END IF;
 	IF NOT EXISTS (SELECT FROM rate_limit_usage) THEN
 		RETURN; -- zeros would say that there was no request
 	END IF;
-	RETURN QUERY SELECT coalesce(sum(n.today), 0)::bigint, coalesce(sum(n.this_month), 0)::bigint, coalesce(sum(n.refused), 0)::bigint, coalesce(sum(n.limited), 0)::bigint,
+	RETURN QUERY SELECT coalesce(sum(n.today), 0)::bigint, coalesce(sum(n.this_month), 0)::bigint,
+		coalesce(sum(n.refused), 0)::bigint, coalesce(sum(n.limited), 0)::bigint,
 		coalesce(sum(n.denied), 0)::bigint,
 		(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = $1 AND ($2 IS NULL OR h.key_id = $2) ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
 		(SELECT max(u.resets_at) FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
@@ -888,10 +1000,12 @@ BEGIN
 			WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])))
 	FROM rate_limit_usage_now n WHERE n.user_id = $1 AND ($2 IS NULL OR n.key_id = $2);
 END $$;
-COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS
-	'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this month that were refused, by a limit (429), and with 401 or 403, the last request, and when all limits that count by user, or by key, have their full quota again; NULL: they have it. No row: no usage was recorded, or the role may not read it.';
+COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS 'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this '
+	'month that were refused, by a limit (429), and with 401 or 403, the last request, and when all limits '
+	'that count by user, or by key, have their full quota again; NULL: they have it. No row: no usage was recorded, or the role may not read it.';
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS
-	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users, (SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys,
+	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
+		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys,
 		ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment FROM rate_limit_tiers t;
 COMMENT ON VIEW rate_limit_tier_states IS 'The tiers, and what is on them.';
 COMMENT ON COLUMN rate_limit_tier_states.users IS 'How many users are on the tier.';
@@ -905,15 +1019,18 @@ COMMENT ON VIEW rate_limit_user_states IS 'The users, and who is shut out.';
 COMMENT ON COLUMN rate_limit_user_states.state IS 'banned; blocked: an override of 0 refuses the user; or active.';
 CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS
 	SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
-		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now())
-			THEN 'banned' ELSE 'valid' END AS state, k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at FROM rate_limit_api_keys k;
+		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now())
+			OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now()) THEN 'banned' ELSE 'valid' END AS state,
+		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at FROM rate_limit_api_keys k;
 COMMENT ON VIEW rate_limit_key_states IS 'The API keys, without their digests, and which of them are valid.';
 COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or banned: the key, or its user.';
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS
 	SELECT r.name, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force, r.action, r.family, r.priority, r.tiers, r.paths, r.count_by,
-		(SELECT string_agg(concat(l.name, ' ', coalesce(l.events::text, 'unlimited'), '/' || coalesce(l.per::text, l.calendar), ' ' || l.algorithm, ' burst ' || l.burst), ', '
+		(SELECT string_agg(concat(l.name, ' ', coalesce(l.events::text, 'unlimited'), '/' ||
+			coalesce(l.per::text, l.calendar), ' ' || l.algorithm, ' burst ' || l.burst), ', '
 			ORDER BY l.per, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits, r.comment FROM rate_limit_rules r;
-COMMENT ON VIEW rate_limit_rule_states IS 'The rules, with their limits in words. Proxies try those that exempt first, then those that block, then the others, each by priority.';
+COMMENT ON VIEW rate_limit_rule_states IS 'The rules, with their limits in words. Proxies try those that exempt first, then those that block, then '
+	'the others, each by priority.';
 COMMENT ON COLUMN rate_limit_rule_states.in_force IS 'Whether the rule applies now.';
 COMMENT ON COLUMN rate_limit_rule_states.limits IS 'The limits: the name, the events and the time, the algorithm, the burst.';
 CREATE OR REPLACE VIEW rate_limit_limit_states WITH (security_invoker = true) AS
@@ -928,28 +1045,30 @@ COMMENT ON COLUMN rate_limit_limit_states.counters IS 'How many counters have us
 COMMENT ON COLUMN rate_limit_limit_states.near IS 'Of how many counters at least 80 % of the quota is used.';
 COMMENT ON COLUMN rate_limit_limit_states.percent IS 'The most that a counter has used, in percent of its quota.';
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after,
-		CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0 THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}'
+		CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
+			THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}'
 			WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
 				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name
 				WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
 			ELSE ARRAY(SELECT format('%s: %s -> %s', a.key, c.before -> a.key, a.value) FROM jsonb_each(c.after) a
 				WHERE a.value IS DISTINCT FROM c.before -> a.key AND a.key <> 'updated_at' ORDER BY a.key COLLATE "C") END AS what,
 		CASE WHEN c.ref IS NULL THEN 'all' WHEN k.id IS NOT NULL THEN CASE c.kind WHEN 'key' THEN '' ELSE 'key/' END || k.id
-			ELSE regexp_replace(c.ref, '(^|/)([0-9a-f]{12})[0-9a-f]{52}$', '\1\2...') END AS which
-	FROM rate_limit_changes c, LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id' ELSE 'key_id' END)::bigint AS id) k;
+			ELSE regexp_replace(c.ref, '(^|/)([0-9a-f]{12})[0-9a-f]{52}$', '\1\2...') END AS which FROM rate_limit_changes c,
+		LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id' ELSE 'key_id' END)::bigint AS id) k;
 COMMENT ON VIEW rate_limit_changed IS 'What was changed in the policy, in words.';
 COMMENT ON COLUMN rate_limit_changed.key_id IS 'The id of the API key that was changed, or whose override or ban was. NULL: another change.';
-COMMENT ON COLUMN rate_limit_changed.which IS
-	'ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin of its digest.';
+COMMENT ON COLUMN rate_limit_changed.which IS 'ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin '
+	'of its digest.';
 COMMENT ON COLUMN rate_limit_changed.what IS 'created or deleted, of an override with its rule, limit and amounts; changed; or the columns that differ.';
 DO $$
 DECLARE
 	described record;
 BEGIN
-	FOR described IN SELECT v.name, a.attname, col_description(t.attrelid, t.attnum) AS description
-		FROM (VALUES ('rate_limit_tier_states', 'rate_limit_tiers'), ('rate_limit_user_states', 'rate_limit_users'), ('rate_limit_key_states', 'rate_limit_api_keys'),
+	FOR described IN SELECT v.name, a.attname, col_description(t.attrelid, t.attnum) AS description FROM (VALUES ('rate_limit_tier_states', 'rate_limit_tiers'),
+			('rate_limit_user_states', 'rate_limit_users'), ('rate_limit_key_states', 'rate_limit_api_keys'),
 			('rate_limit_changed', 'rate_limit_changes'), ('rate_limit_banned', 'rate_limit_bans'), ('rate_limit_overridden', 'rate_limit_overrides'),
-			('rate_limit_near', 'rate_limit_used'), ('rate_limit_rule_states', 'rate_limit_rules'), ('rate_limit_limit_states', 'rate_limit_rule_limits')) AS v(name, source)
+			('rate_limit_near', 'rate_limit_used'), ('rate_limit_rule_states', 'rate_limit_rules'),
+				('rate_limit_limit_states', 'rate_limit_rule_limits')) AS v(name, source)
 		JOIN pg_attribute a ON a.attrelid = v.name::regclass AND a.attnum > 0
 		JOIN pg_attribute t ON t.attrelid = v.source::regclass AND t.attname = a.attname
 	LOOP
@@ -968,8 +1087,9 @@ COMMENT ON TABLE rate_limit_changes IS 'What was changed in the tables of the po
 COMMENT ON COLUMN rate_limit_changes.seq IS 'The order in which the lines were written. Lines of other transactions may become visible later.';
 COMMENT ON COLUMN rate_limit_changes.xid IS 'The transaction. Proxies use it to find what has become visible since their last poll.';
 COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, key, rule, limit, override or ban.';
-COMMENT ON COLUMN rate_limit_changes.ref IS
-	'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an override or a ban what it is for: tier/..., user/..., key/<digest>, network/.... NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';
+COMMENT ON COLUMN rate_limit_changes.ref IS 'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an '
+	'override or a ban what it is for: tier/..., user/..., key/<digest>, network/.... NULL: all, because one '
+	'statement changed more than 1,000 rows, or emptied the table.';
 COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
 COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change, and in parentheses the person, if the setting rate_limit.person has a name.';
 COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
@@ -985,19 +1105,21 @@ BEGIN
 	IF $1 = 'anonymous' THEN
 		RAISE EXCEPTION 'tier: %: must stay: it is the tier of requests without a user', to_json($1) USING ERRCODE = 'check_violation';
 	END IF;
-	PERFORM FROM rate_limit_tiers t WHERE t.tier = $1 FOR UPDATE; -- no user and no key can get it from here on
-	SELECT string_agg(u.what, ', ' ORDER BY u.place, u.what) INTO uses FROM (
-		SELECT u.place, u.n || ' ' || u.what || CASE u.n WHEN 1 THEN '' ELSE 's' END AS what
-		FROM (VALUES (1, 'user', (SELECT count(*) FROM rate_limit_users o WHERE o.tier = $1)), (2, 'API key', (SELECT count(*) FROM rate_limit_api_keys o WHERE o.tier = $1)),
+	PERFORM FROM rate_limit_tiers t WHERE t.tier = $1 FOR UPDATE;
+	SELECT string_agg(u.what, ', ' ORDER BY u.place, u.what) INTO uses FROM ( SELECT u.place, u.n || ' ' || u.what || CASE u.n WHEN 1 THEN '' ELSE 's' END AS what
+		FROM (VALUES (1, 'user', (SELECT count(*) FROM rate_limit_users o WHERE o.tier = $1)),
+			(2, 'API key', (SELECT count(*) FROM rate_limit_api_keys o WHERE o.tier = $1)),
 			(3, 'override', (SELECT count(*) FROM rate_limit_overrides o WHERE o.tier = $1))) AS u(place, what, n) WHERE u.n > 0
 		UNION ALL SELECT 4, format('the rule "%s"', r.name) FROM rate_limit_rules r WHERE $1 = ANY (r.tiers)) AS u;
 	IF uses IS NOT NULL THEN
-		RAISE EXCEPTION 'tier: %: is used by %: change or delete these first, or see: caddy pg-ratelimit tiers rename', to_json($1), uses USING ERRCODE = 'foreign_key_violation';
+		RAISE EXCEPTION 'tier: %: is used by %: change or delete these first, or see: caddy pg-ratelimit '
+			'tiers rename', to_json($1), uses USING ERRCODE = 'foreign_key_violation';
 	END IF;
 	DELETE FROM rate_limit_tiers t WHERE t.tier = $1;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_tier(text) IS 'Deletes a tier that nothing uses, and returns whether it was there. It fails if something uses the tier.';
+COMMENT ON FUNCTION rate_limit_delete_tier(text) IS 'Deletes a tier that nothing uses, and returns whether it was there. It fails if something '
+	'uses the tier.';
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -1005,7 +1127,8 @@ BEGIN
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION rate_limit_revoke_key(bigint) IS 'Ends an API key now, and returns whether it had not ended before.';
-CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea, hint text DEFAULT NULL) RETURNS TABLE (id bigint, replaces bigint, replaced_at timestamptz)
+CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea,
+	hint text DEFAULT NULL) RETURNS TABLE (id bigint, replaces bigint, replaced_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1017,7 +1140,8 @@ BEGIN
 	ELSIF old.replaced_by IS NOT NULL THEN
 		RAISE EXCEPTION 'key: %: it was replaced by the key % already', $1, old.replaced_by USING ERRCODE = 'object_not_in_prerequisite_state';
 	ELSIF least(old.revoked_at, old.expires_at) <= now() THEN
-		RAISE EXCEPTION 'key: %: it is %: make a new one with: caddy pg-ratelimit keys create', $1, CASE WHEN old.revoked_at <= now() THEN 'revoked' ELSE 'expired' END
+		RAISE EXCEPTION 'key: %: it is %: make a new one with: caddy pg-ratelimit keys create', $1, CASE
+			WHEN old.revoked_at <= now() THEN 'revoked' ELSE 'expired' END
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
 	INSERT INTO rate_limit_api_keys AS k (digest, hint, user_id, name, expires_at, tier) VALUES ($3, $4, old.user_id, old.name, old.expires_at, old.tier)
@@ -1026,12 +1150,14 @@ BEGIN
 		SELECT o.rule, o.limit_name, rate_limit_rotate_key.id, o.events, o.burst, o.valid, o.reason FROM rate_limit_overrides o WHERE o.key_id = $1;
 	INSERT INTO rate_limit_bans (key_id, until, reason, banned_at, banned_by)
 		SELECT rate_limit_rotate_key.id, b.until, b.reason, b.banned_at, b.banned_by FROM rate_limit_bans b WHERE b.key_id = $1;
-	UPDATE rate_limit_api_keys k SET revoked_at = least(k.revoked_at, now() + $2), revoked_by = session_user, replaced_by = rate_limit_rotate_key.id WHERE k.id = $1
+	UPDATE rate_limit_api_keys k SET revoked_at = least(k.revoked_at, now() + $2), revoked_by = session_user,
+		replaced_by = rate_limit_rotate_key.id WHERE k.id = $1
 		RETURNING least(k.revoked_at, k.expires_at) INTO replaced_at;
 	RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION rate_limit_rotate_key(bigint, interval, bytea, text) IS
-	'Makes an API key in place of a valid one, with its name, tier, end, overrides and bans, and ends the old key after the grace. digest is the SHA-256 of the new key, and hint its first characters. No row: there is no such key.';
+	'Makes an API key in place of a valid one, with its name, tier, end, overrides and bans, and ends the '
+	'old key after the grace. digest is the SHA-256 of the new key, and hint its first characters. No row: there is no such key.';
 `
 
 const policyDocument = `
@@ -1074,32 +1200,24 @@ DECLARE
 	s record;
 	defaults jsonb;
 BEGIN
-	SELECT c.relation, string_agg(format('%L, %s', c.name, CASE
-			WHEN c.is_reference AND list IS NOT NULL
+	SELECT c.relation, string_agg(format('%L, %s', c.name, CASE WHEN c.is_reference AND list IS NOT NULL
 				THEN format('CASE WHEN d.o ->> %1$L ~* ''^\\x[0-9a-f]{64}$'' THEN lower(d.o ->> %1$L)
 				WHEN d.o ->> %1$L IS NOT NULL THEN ''\x'' END', c.name)
-			WHEN c.is_reference THEN format('(SELECT k.digest FROM rate_limit_api_keys k WHERE k.id = t.%I)',
-				c.name)
+			WHEN c.is_reference THEN format('(SELECT k.digest FROM rate_limit_api_keys k WHERE k.id = t.%I)', c.name)
 			WHEN c.type = 'interval' THEN format('rate_limit_span(t.%I)', c.name)
-			WHEN c.name = 'events' THEN 'coalesce(to_jsonb(t.events), ''"unlimited"'')' ELSE format('t.%I',
-				c.name) END), ', ') AS fields,
-		string_agg(format('%L, %s', c.name, coalesce(c.default_value, 'NULL')), ', ')
-			FILTER (WHERE NOT c.needed) AS defaults,
-		string_agg(CASE c.key WHEN 1 THEN format('d.document ->> %L', c.name) WHEN 2
-			THEN format('''/'' || (d.document ->> %L)', c.name)
-			ELSE format(''' %s '' || nullif(d.document ->> %1$L, $2 ->> %1$L)', c.name) END, ', '
-				ORDER BY c.key) FILTER (WHERE c.key > 0) AS shown,
+			WHEN c.name = 'events' THEN 'coalesce(to_jsonb(t.events), ''"unlimited"'')' ELSE format('t.%I', c.name) END), ', ') AS fields,
+		string_agg(format('%L, %s', c.name, coalesce(c.default_value, 'NULL')), ', ') FILTER (WHERE NOT c.needed) AS defaults,
+		string_agg(CASE c.key WHEN 1 THEN format('d.document ->> %L', c.name) WHEN 2 THEN format('''/'' || (d.document ->> %L)', c.name)
+			ELSE format(''' %s '' || nullif(d.document ->> %1$L, $2 ->> %1$L)', c.name) END, ', ' ORDER BY c.key) FILTER (WHERE c.key > 0) AS shown,
 		string_agg(format('d.document -> %L', c.name), ', ' ORDER BY c.key) FILTER (WHERE c.key > 0) AS keys,
 		array_agg(c.name) FILTER (WHERE c.is_reference) AS refs
-	INTO s FROM rate_limit_policy_columns c
-		WHERE c.section = rate_limit_policy_rows.section GROUP BY c.relation;
+	INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_rows.section GROUP BY c.relation;
 	EXECUTE format('SELECT jsonb_build_object(%s)', s.defaults) INTO defaults;
 	RETURN QUERY EXECUTE format('SELECT regexp_replace(regexp_replace(concat(%s),
 			''(\\x[0-9a-f]{12})[0-9a-f]{52}\M'', ''\1...''), ''\\x[0-9a-f]{13,}'', ''...''),
 		jsonb_build_array(%s), d.at, d.document, $2
 		FROM (SELECT jsonb_build_object(%s) AS document, %s OFFSET 0) AS d', s.shown, s.keys, s.fields,
-		CASE WHEN list IS NULL THEN format('t.ctid AS at FROM %s t', s.relation)
-			ELSE format('NULL::tid AS at FROM jsonb_array_elements($1) AS d(o)
+		CASE WHEN list IS NULL THEN format('t.ctid AS at FROM %s t', s.relation) ELSE format('NULL::tid AS at FROM jsonb_array_elements($1) AS d(o)
 			CROSS JOIN LATERAL jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.o, $2,
 				$3)) t', s.relation) END)
 		USING list, defaults, s.refs;
@@ -1120,15 +1238,12 @@ CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURN
 #variable_conflict use_column
 DECLARE
 	limits CONSTANT jsonb := (SELECT jsonb_object_agg(l.rule, jsonb_build_object('limits', l.list)) FROM (
-		SELECT r.document ->> 'rule' AS rule, jsonb_agg(rate_limit_policy_short(r.document,
-			r.defaults) - 'rule' ORDER BY r.key) AS list
+		SELECT r.document ->> 'rule' AS rule, jsonb_agg(rate_limit_policy_short(r.document, r.defaults) - 'rule' ORDER BY r.key) AS list
 		FROM rate_limit_policy_rows('limits') r GROUP BY 1) AS l);
 BEGIN
-	RETURN (SELECT jsonb_object_agg(s.section, coalesce((
-			SELECT jsonb_agg(rate_limit_policy_short(r.document, r.defaults) || CASE s.section WHEN 'rules'
+	RETURN (SELECT jsonb_object_agg(s.section, coalesce(( SELECT jsonb_agg(rate_limit_policy_short(r.document, r.defaults) || CASE s.section WHEN 'rules'
 				THEN coalesce(limits -> r.row_name, '{}') ELSE '{}' END ORDER BY r.key)
-			FROM rate_limit_policy_rows(s.section) r WHERE users OR s.section <> 'overrides'
-				OR r.document ->> 'tier' IS NOT NULL), '[]'))
+			FROM rate_limit_policy_rows(s.section) r WHERE users OR s.section <> 'overrides' OR r.document ->> 'tier' IS NOT NULL), '[]'))
 		FROM (SELECT DISTINCT section FROM rate_limit_policy_columns) AS s
 		WHERE s.section <> 'limits' AND (users OR s.section NOT IN ('users', 'keys')));
 END $$;
@@ -1144,14 +1259,11 @@ DECLARE
 	fault text;
 BEGIN
 	SELECT format('%s: unknown: must be one of %s', f, array_to_string(sections, ', ')) INTO fault
-		FROM jsonb_object_keys(CASE jsonb_typeof(policy) WHEN 'object' THEN policy
-			ELSE '{"policy": 1}' END) AS f
+		FROM jsonb_object_keys(CASE jsonb_typeof(policy) WHEN 'object' THEN policy ELSE '{"policy": 1}' END) AS f
 		WHERE f <> ALL (sections) ORDER BY 1 LIMIT 1;
 	IF fault IS NULL THEN
-		SELECT format('%s: must be a list of rows, each with fields', f.key) INTO fault
-			FROM jsonb_each(policy) f
-			WHERE jsonb_typeof(f.value) <> 'array' OR f.value @? '$[*] ? (@.type() != "object")'
-				OR f.key = 'rules' AND f.value @?
+		SELECT format('%s: must be a list of rows, each with fields', f.key) INTO fault FROM jsonb_each(policy) f
+			WHERE jsonb_typeof(f.value) <> 'array' OR f.value @? '$[*] ? (@.type() != "object")' OR f.key = 'rules' AND f.value @?
 					'strict $[*].limits ? (@.type() != "array" || @[*].type() != "object")';
 	END IF;
 	IF fault IS NOT NULL THEN
@@ -1159,42 +1271,30 @@ BEGIN
 	END IF;
 	lists := policy;
 	IF policy ? 'rules' THEN
-		lists := policy || jsonb_build_object('rules', (SELECT coalesce(jsonb_agg(r - 'limits'), '[]')
-			FROM jsonb_array_elements(policy -> 'rules') AS r),
+		lists := policy || jsonb_build_object('rules', (SELECT coalesce(jsonb_agg(r - 'limits'), '[]') FROM jsonb_array_elements(policy -> 'rules') AS r),
 			'limits', (SELECT coalesce(jsonb_agg(l || jsonb_build_object('rule', r -> 'name')), '[]')
 				FROM jsonb_array_elements(policy -> 'rules') AS r, jsonb_array_elements(r -> 'limits') AS l));
 	END IF;
-	FOR part IN SELECT section, kind, relation, jsonb_object_agg(name, type) AS types, array_agg(name)
-		FILTER (WHERE needed) AS needed,
+	FOR part IN SELECT section, kind, relation, jsonb_object_agg(name, type) AS types, array_agg(name) FILTER (WHERE needed) AS needed,
 			array_agg(name ORDER BY key) FILTER (WHERE key <= 2) AS keys,
-			string_agg(name, ', ' ORDER BY position) || CASE section WHEN 'rules' THEN ', limits'
-				ELSE '' END AS known
-		FROM rate_limit_policy_columns WHERE lists ? section GROUP BY place, section, kind, relation
-			ORDER BY place
+			string_agg(name, ', ' ORDER BY position) || CASE section WHEN 'rules' THEN ', limits' ELSE '' END AS known
+		FROM rate_limit_policy_columns WHERE lists ? section GROUP BY place, section, kind, relation ORDER BY place
 	LOOP
-		SELECT d.o, f.key, f.value, CASE WHEN part.types -> f.key IS NULL
-			THEN format('unknown: must be one of %s', part.known)
-				WHEN f.value IS NULL THEN 'missing: must be given' WHEN part.types ->> f.key LIKE '%[]'
-					THEN 'must be a list, as in [a, b]'
+		SELECT d.o, f.key, f.value, CASE WHEN part.types -> f.key IS NULL THEN format('unknown: must be one of %s', part.known)
+				WHEN f.value IS NULL THEN 'missing: must be given' WHEN part.types ->> f.key LIKE '%[]' THEN 'must be a list, as in [a, b]'
 				ELSE 'must be one value' END AS wrong
-			INTO item FROM jsonb_array_elements(lists -> part.section) WITH ORDINALITY AS d(o, place) CROSS
-				JOIN LATERAL (
-				SELECT e.key, e.value FROM jsonb_each(d.o) e WHERE part.types -> e.key IS NULL
-					OR jsonb_typeof(e.value) <> 'null'
+			INTO item FROM jsonb_array_elements(lists -> part.section) WITH ORDINALITY AS d(o, place) CROSS JOIN LATERAL (
+				SELECT e.key, e.value FROM jsonb_each(d.o) e WHERE part.types -> e.key IS NULL OR jsonb_typeof(e.value) <> 'null'
 						AND (part.types ->> e.key LIKE '%[]') <> (jsonb_typeof(e.value) = 'array')
 						OR jsonb_typeof(e.value) = 'object'
-				UNION ALL SELECT n, NULL FROM unnest(part.needed) AS n WHERE d.o ->> n IS NULL) AS f(key,
-					value)
+				UNION ALL SELECT n, NULL FROM unnest(part.needed) AS n WHERE d.o ->> n IS NULL) AS f(key, value)
 			ORDER BY d.place LIMIT 1;
 		IF item.wrong IS NULL THEN
 			BEGIN
-				SELECT r.key AS o, NULL AS key, NULL AS value, 'must be given once' AS wrong, r.row_name
-					INTO item
-					FROM rate_limit_policy_rows(part.section, lists -> part.section) r GROUP BY r.key,
-						r.row_name HAVING count(*) > 1 LIMIT 1;
+				SELECT r.key AS o, NULL AS key, NULL AS value, 'must be given once' AS wrong, r.row_name INTO item
+					FROM rate_limit_policy_rows(part.section, lists -> part.section) r GROUP BY r.key, r.row_name HAVING count(*) > 1 LIMIT 1;
 				IF FOUND THEN
-					RAISE EXCEPTION '% "%": must be given once', part.kind, item.row_name
-						USING ERRCODE = 'invalid_parameter_value';
+					RAISE EXCEPTION '% "%": must be given once', part.kind, item.row_name USING ERRCODE = 'invalid_parameter_value';
 				END IF;
 				CONTINUE;
 			EXCEPTION WHEN data_exception THEN
@@ -1203,8 +1303,7 @@ BEGIN
 				END IF;
 			END;
 			FOR item IN SELECT d.o, f.key, f.value, 'must be of the type ' || (part.types ->> f.key) AS wrong
-				FROM jsonb_array_elements(lists -> part.section) AS d(o), jsonb_each(d.o) f
-					WHERE f.value <> '"unlimited"' OR f.key <> 'events'
+				FROM jsonb_array_elements(lists -> part.section) AS d(o), jsonb_each(d.o) f WHERE f.value <> '"unlimited"' OR f.key <> 'events'
 			LOOP
 				BEGIN
 					EXECUTE format('SELECT FROM jsonb_populate_record(NULL::%s, jsonb_build_object($1, $2)) t
@@ -1216,10 +1315,8 @@ BEGIN
 			END LOOP;
 		END IF;
 		RAISE EXCEPTION '% "%": %: %', part.kind, (SELECT concat(string_agg(CASE part.types ->> k WHEN 'bytea'
-			THEN coalesce(substring(item.o ->> k FROM '^\\x[0-9a-f]{12}'), '') || '...'
-				ELSE item.o ->> k END, '/')) FROM unnest(part.keys) AS k), item.key,
-			CASE WHEN item.wrong LIKE 'must%' AND item.key NOT IN ('digest', 'hint', 'key_id', 'replaced_by')
-				THEN concat(item.value, ': ') ELSE '' END || item.wrong
+			THEN coalesce(substring(item.o ->> k FROM '^\\x[0-9a-f]{12}'), '') || '...' ELSE item.o ->> k END, '/')) FROM unnest(part.keys) AS k), item.key,
+			CASE WHEN item.wrong LIKE 'must%' AND item.key NOT IN ('digest', 'hint', 'key_id', 'replaced_by') THEN concat(item.value, ': ') ELSE '' END || item.wrong
 			USING ERRCODE = 'invalid_parameter_value';
 	END LOOP;
 	RETURN lists;
@@ -1237,8 +1334,7 @@ CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list 
 	LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-	chosen CONSTANT jsonb := jsonb_path_query_array(list, CASE how WHEN 'insert' THEN '$[*] ? (@.at == null)'
-		WHEN 'delete' THEN '$[*] ? (@.values == null)'
+	chosen CONSTANT jsonb := jsonb_path_query_array(list, CASE how WHEN 'insert' THEN '$[*] ? (@.at == null)' WHEN 'delete' THEN '$[*] ? (@.values == null)'
 			ELSE '$[*] ? (@.at != null && @.values != null)' END::jsonpath);
 	half CONSTANT int := (jsonb_array_length(chosen) + 1) / 2;
 	s record;
@@ -1249,8 +1345,7 @@ BEGIN
 	IF coalesce(jsonb_array_length(chosen), 0) = 0 THEN
 		RETURN;
 	END IF;
-	SELECT c.relation, c.kind, string_agg(quote_ident(c.name), ', ' ORDER BY c.position) AS names,
-		string_agg(CASE WHEN c.is_reference
+	SELECT c.relation, c.kind, string_agg(quote_ident(c.name), ', ' ORDER BY c.position) AS names, string_agg(CASE WHEN c.is_reference
 			THEN format('CASE WHEN d.o -> ''values'' ->> %1$L IS NOT NULL THEN coalesce((SELECT k.id
 				FROM rate_limit_api_keys k
 				WHERE k.digest = (d.o -> ''values'' ->> %1$L)::bytea),
@@ -1259,26 +1354,21 @@ BEGIN
 			rate_limit_policy_values(d.o -> ''values'', ''{}'', $2)) t',
 			c.relation) AS source
 		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section
-			AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys')
-				ELSE c.key IS NULL END GROUP BY c.relation, c.kind;
+			AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys') ELSE c.key IS NULL END GROUP BY c.relation, c.kind;
 	BEGIN
-		EXECUTE CASE how WHEN 'insert' THEN format('INSERT INTO %s (%s) SELECT %s FROM %s', s.relation,
-			s.names, s.row, s.source)
+		EXECUTE CASE how WHEN 'insert' THEN format('INSERT INTO %s (%s) SELECT %s FROM %s', s.relation, s.names, s.row, s.source)
 			WHEN 'update' THEN format('UPDATE %s x SET (%s) = ROW(%s) FROM %s
 				WHERE x.ctid = (d.o ->> ''at'')::tid', s.relation, s.names, s.row, s.source)
 			WHEN 'clear' THEN format('UPDATE %s x SET events = NULL, burst = NULL
 				FROM jsonb_array_elements($1) AS d(o) WHERE x.ctid = (d.o ->> ''at'')::tid', s.relation)
 			ELSE format('DELETE FROM %s x USING jsonb_array_elements($1) AS d(o)
 				WHERE x.ctid = (d.o ->> ''at'')::tid', s.relation) END
-			USING chosen, (SELECT array_agg(c.name) FROM rate_limit_policy_columns c
-				WHERE c.section = rate_limit_policy_write.section AND c.is_reference);
+			USING chosen, (SELECT array_agg(c.name) FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section AND c.is_reference);
 	EXCEPTION WHEN integrity_constraint_violation THEN
 		GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
 		IF half > 1 OR jsonb_array_length(chosen) > 1 THEN
-			PERFORM rate_limit_policy_write(section, how, (SELECT jsonb_agg(d.o)
-				FROM jsonb_array_elements(chosen) WITH ORDINALITY AS d(o, place)
-				WHERE d.place > half * side AND d.place <= half * (side + 1))) FROM generate_series(0,
-					1) AS side;
+			PERFORM rate_limit_policy_write(section, how, (SELECT jsonb_agg(d.o) FROM jsonb_array_elements(chosen) WITH ORDINALITY AS d(o, place)
+				WHERE d.place > half * side AND d.place <= half * (side + 1))) FROM generate_series(0, 1) AS side;
 		END IF;
 		RAISE EXCEPTION '% "%": %', s.kind, chosen -> 0 ->> 'name', rate_limit_fault(fault, message, detail,
 			chosen -> 0 -> 'values') USING ERRCODE = 'check_violation';
@@ -1300,75 +1390,53 @@ DECLARE
 	detail text;
 	hint text;
 BEGIN
-	LOCK TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules,
-		rate_limit_rule_limits, rate_limit_overrides
-		IN SHARE ROW EXCLUSIVE MODE;
-	FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE lists ? c.section
-		ORDER BY 1 LOOP
-		SELECT jsonb_agg(jsonb_build_object('at', h.at, 'values', w.document, 'name', coalesce(w.row_name,
-			h.row_name), 'have', h.document,
+	LOCK TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, rate_limit_rule_limits, rate_limit_overrides IN SHARE ROW EXCLUSIVE MODE;
+	FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE lists ? c.section ORDER BY 1 LOOP
+		SELECT jsonb_agg(jsonb_build_object('at', h.at, 'values', w.document, 'name', coalesce(w.row_name, h.row_name), 'have', h.document,
 				'defaults', coalesce(h.defaults, w.defaults))
 				ORDER BY coalesce(w.key, h.key)) INTO found
-			FROM rate_limit_policy_rows(part.section) h FULL JOIN rate_limit_policy_rows(part.section,
-				lists -> part.section) w ON w.key = h.key
-			WHERE h.key IS NULL OR h.document <> w.document OR w.key IS NULL AND prune
-				AND h.key <> '["anonymous"]' AND (part.section <> 'overrides'
-				OR (h.document ->> 'user_id' IS NULL OR lists ? 'users') AND (h.document ->> 'key_id' IS NULL
-					OR lists ? 'keys'));
+			FROM rate_limit_policy_rows(part.section) h FULL JOIN rate_limit_policy_rows(part.section, lists -> part.section) w ON w.key = h.key
+			WHERE h.key IS NULL OR h.document <> w.document OR w.key IS NULL AND prune AND h.key <> '["anonymous"]' AND (part.section <> 'overrides'
+				OR (h.document ->> 'user_id' IS NULL OR lists ? 'users') AND (h.document ->> 'key_id' IS NULL OR lists ? 'keys'));
 		CONTINUE WHEN found IS NULL;
 		plan := plan || jsonb_build_object(part.section, found);
-		RETURN QUERY SELECT part.section, d.o ->> 'name', f.what, nullif(f.before, 'null'), nullif(f.after,
-			'null')
-			FROM jsonb_array_elements(found) AS d(o) CROSS JOIN LATERAL (
-				SELECT CASE WHEN d.o ->> 'at' IS NULL THEN 'created' ELSE 'deleted' END,
+		RETURN QUERY SELECT part.section, d.o ->> 'name', f.what, nullif(f.before, 'null'), nullif(f.after, 'null')
+			FROM jsonb_array_elements(found) AS d(o) CROSS JOIN LATERAL ( SELECT CASE WHEN d.o ->> 'at' IS NULL THEN 'created' ELSE 'deleted' END,
 					nullif(rate_limit_policy_short(nullif(d.o -> 'have', 'null'), d.o -> 'defaults'), '{}'),
-					nullif(rate_limit_policy_short(nullif(d.o -> 'values', 'null'), d.o -> 'defaults'), '{}')
-						WHERE d.o ->> 'at' IS NULL OR d.o ->> 'values' IS NULL
-				UNION ALL SELECT e.key, d.o -> 'have' -> e.key, e.value FROM jsonb_each(nullif(d.o -> 'values',
-					'null')) AS e
-					WHERE d.o ->> 'at' IS NOT NULL AND e.value <> d.o -> 'have' -> e.key) AS f(what, before,
-						after);
+					nullif(rate_limit_policy_short(nullif(d.o -> 'values', 'null'), d.o -> 'defaults'), '{}') WHERE d.o ->> 'at' IS NULL OR d.o ->> 'values' IS NULL
+				UNION ALL SELECT e.key, d.o -> 'have' -> e.key, e.value FROM jsonb_each(nullif(d.o -> 'values', 'null')) AS e
+					WHERE d.o ->> 'at' IS NOT NULL AND e.value <> d.o -> 'have' -> e.key) AS f(what, before, after);
 	END LOOP;
 	IF plan = '{}' THEN
 		RETURN;
 	END IF;
 	BEGIN
-		unknown := ARRAY(SELECT concat(r.name, '/', t) FROM rate_limit_rules r, unnest(r.tiers) AS t
-			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers));
+		unknown := ARRAY(SELECT concat(r.name, '/', t) FROM rate_limit_rules r, unnest(r.tiers) AS t WHERE t NOT IN (SELECT tier FROM rate_limit_tiers));
 		SET CONSTRAINTS ALL DEFERRED;
 		PERFORM rate_limit_policy_write('overrides', 'delete', plan -> 'overrides');
 		PERFORM rate_limit_policy_write('limits', 'delete', plan -> 'limits');
 		PERFORM rate_limit_policy_write('overrides', 'clear', plan -> 'overrides') WHERE plan ? 'limits';
-		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section
-			ORDER BY 1 LOOP
+		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section ORDER BY 1 LOOP
 			PERFORM rate_limit_policy_write(part.section, 'insert', plan -> part.section);
 			found := plan -> part.section;
 			IF part.section IN ('keys', 'overrides') THEN
-				SELECT jsonb_agg(jsonb_build_object('at', h.at, 'values', w.document, 'name', w.row_name))
-					INTO found
-					FROM rate_limit_policy_rows(part.section) h JOIN rate_limit_policy_rows(part.section,
-						lists -> part.section) w ON w.key = h.key
+				SELECT jsonb_agg(jsonb_build_object('at', h.at, 'values', w.document, 'name', w.row_name)) INTO found
+					FROM rate_limit_policy_rows(part.section) h JOIN rate_limit_policy_rows(part.section, lists -> part.section) w ON w.key = h.key
 					WHERE h.document <> w.document;
 			END IF;
 			PERFORM rate_limit_policy_write(part.section, 'update', found);
 		END LOOP;
-		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section
-			AND c.section NOT IN ('overrides', 'limits')
+		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section AND c.section NOT IN ('overrides', 'limits')
 			ORDER BY 1 DESC
 		LOOP
 			PERFORM rate_limit_policy_write(part.section, 'delete', plan -> part.section);
 		END LOOP;
-		SELECT format('rule "%s": tiers: "%s": must be in the section tiers, or in rate_limit_tiers', r.name,
-			t) INTO fault
+		SELECT format('rule "%s": tiers: "%s": must be in the section tiers, or in rate_limit_tiers', r.name, t) INTO fault
 			FROM rate_limit_rules r, unnest(r.tiers) AS t
-			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown)
-				ORDER BY 1 LIMIT 1;
+			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown) ORDER BY 1 LIMIT 1;
 		IF fault IS NULL THEN
-			SELECT format(
-					'rule "%s": priority: %s: must be another than that of the rule "%s", which is of the same family',
-				 r.name, r.priority, o.name) INTO fault
-				FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family,
-					r.priority) AND o.name > r.name ORDER BY 1 LIMIT 1;
+			SELECT format( 'rule "%s": priority: %s: must be another than that of the rule "%s", which is of the same family', r.name, r.priority, o.name) INTO fault
+				FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family, r.priority) AND o.name > r.name ORDER BY 1 LIMIT 1;
 		END IF;
 		IF fault IS NOT NULL THEN
 			RAISE EXCEPTION '%', fault USING ERRCODE = 'foreign_key_violation';
@@ -1382,8 +1450,7 @@ BEGIN
 		NULL; -- all that the block has done is undone, and what it has returned stays
 	WHEN integrity_constraint_violation THEN
 		GET STACKED DIAGNOSTICS fault = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ',
-			'') || fault
+		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ', '') || fault
 			USING ERRCODE = 'check_violation', HINT = hint;
 	END;
 END $$;
@@ -1398,9 +1465,14 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM (
-			SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,rate_limit_check_complete,rate_limit_rename_references,rate_limit_forget}'::text[])
-			UNION ALL SELECT 'administrator', unnest('{rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key,rate_limit_policy,rate_limit_policy_rows,rate_limit_policy_lists,rate_limit_policy_write,rate_limit_apply,rate_limit_set,rate_limit_rule,rate_limit_limit,rate_limit_tier,rate_limit_user,rate_limit_key,rate_limit_override,rate_limit_ban,rate_limit_unban,rate_limit_delete_rule,rate_limit_delete_limit,rate_limit_delete_user,rate_limit_delete_override}'::text[])
+	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM ( SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,'
+				'rate_limit_check_complete,rate_limit_rename_references,rate_limit_forget}'::text[])
+			UNION ALL SELECT 'administrator', unnest('{rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,'
+					'rate_limit_rotate_key,rate_limit_policy,rate_limit_policy_rows,rate_limit_policy_lists,'
+				'rate_limit_policy_write,rate_limit_apply,rate_limit_set,rate_limit_rule,rate_limit_limit,'
+				'rate_limit_tier,rate_limit_user,rate_limit_key,rate_limit_override,rate_limit_ban,'
+				'rate_limit_unban,rate_limit_delete_rule,rate_limit_delete_limit,rate_limit_delete_user,'
+				'rate_limit_delete_override}'::text[])
 			UNION ALL SELECT 'anybody', unnest('{rate_limit_change_ref,rate_limit_complete}'::text[])) AS f(rights, name)
 		JOIN pg_proc p ON p.proname = f.name AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 	LOOP
@@ -1426,9 +1498,8 @@ DECLARE
 	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(given));
 	back CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT given ? n);
 	others CONSTANT text[] := ARRAY(SELECT n FROM jsonb_object_keys(fields) AS n WHERE n <> ALL (keys));
-	sets text := format('%1$I = x.%1$I', keys[1]); -- without a column to set, a row that is there stays as it is
-	same CONSTANT text := (SELECT string_agg(format('x.%1$I IS NOT DISTINCT FROM t.%1$I', k), ' AND ')
-		FROM unnest(keys) AS k);
+	sets text := format('%1$I = x.%1$I', keys[1]);
+	same CONSTANT text := (SELECT string_agg(format('x.%1$I IS NOT DISTINCT FROM t.%1$I', k), ' AND ') FROM unnest(keys) AS k);
 	list CONSTANT text := (SELECT string_agg(quote_ident(n), ', ') FROM unnest(names) AS n);
 	done bigint;
 	fault text;
@@ -1437,8 +1508,7 @@ DECLARE
 BEGIN
 	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault
 		FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
-	SELECT coalesce(fault, format('%s: must not be given and reset', n)) INTO fault FROM unnest(reset) AS n
-		WHERE given ? n OR fault IS NOT NULL LIMIT 1;
+	SELECT coalesce(fault, format('%s: must not be given and reset', n)) INTO fault FROM unnest(reset) AS n WHERE given ? n OR fault IS NOT NULL LIMIT 1;
 	IF names = '{}' THEN
 		fault := keys[1] || ': must be given';
 	END IF;
@@ -1448,8 +1518,7 @@ BEGIN
 	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (back) THEN '%1$I = DEFAULT' ELSE '%1$I = t.%1$I' END, n),
 		', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || back);
 	FOR attempt IN 1..2 LOOP -- another session may make the row in between
-		EXECUTE format('UPDATE %1$s x SET %2$s FROM jsonb_populate_record(NULL::%1$s, $1) t WHERE %3$s',
-			relation, sets, same) USING given;
+		EXECUTE format('UPDATE %1$s x SET %2$s FROM jsonb_populate_record(NULL::%1$s, $1) t WHERE %3$s', relation, sets, same) USING given;
 		GET DIAGNOSTICS done = ROW_COUNT;
 		IF done > 0 THEN
 			RETURN 'changed';
@@ -1464,8 +1533,7 @@ BEGIN
 	END LOOP;
 	RETURN 'kept'; -- another session deletes what this one finds
 EXCEPTION WHEN integrity_constraint_violation THEN
-	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
-		sets = COLUMN_NAME;
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, sets = COLUMN_NAME;
 	RAISE EXCEPTION '%', CASE WHEN fault = '' AND sets <> '' THEN sets || ': must be given for a new row'
 		ELSE rate_limit_fault(fault, message, detail, given) END USING ERRCODE = 'check_violation';
 END $$;
@@ -1520,8 +1588,8 @@ BEGIN
 		'per', regexp_replace(part[5], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
 		'durable', $6, 'on_exceed', $7),
 		$8 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone',
-			'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[3], part[4], part[5],
-				coalesce($5::text, part[5])]) AS n(f, v) WHERE v IS NULL AND f <> ALL (coalesce($8, '{}'))) END);
+			'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[3], part[4], part[5], coalesce($5::text, part[5])]) AS n(f, v) WHERE v IS NULL
+					AND f <> ALL (coalesce($8, '{}'))) END);
 END $$;
 COMMENT ON FUNCTION rate_limit_limit IS 'Makes a limit of a rule, of any window, or changes one. The amount is as in 50/10s, unlimited/1h, '
 	'10000/1mo calendar Europe/Berlin or 5/in_flight.';
@@ -1536,15 +1604,13 @@ DECLARE
 	span tstzrange := '(,)';
 BEGIN
 	IF $3 !~ '^(unlimited|\d{1,18})$' THEN
-		RAISE EXCEPTION 'amount: %: must be a whole number, or unlimited', to_json($3)
-			USING ERRCODE = 'invalid_parameter_value';
+		RAISE EXCEPTION 'amount: %: must be a whole number, or unlimited', to_json($3) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.events INTO own FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR SHARE;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION '%/%: no such limit', $1, $2 USING ERRCODE = 'no_data_found';
 	END IF;
-	SELECT o.* INTO old FROM rate_limit_overrides o WHERE (o.rule, o.limit_name) = ($1, $2)
-		AND (o.tier, o.user_id, o.key_id) IS NOT DISTINCT FROM ($4, $5, $6)
+	SELECT o.* INTO old FROM rate_limit_overrides o WHERE (o.rule, o.limit_name) = ($1, $2) AND (o.tier, o.user_id, o.key_id) IS NOT DISTINCT FROM ($4, $5, $6)
 		AND CASE WHEN $8 IS NULL THEN o.valid = '(,)' ELSE o.valid @> now() AND NOT upper_inf(o.valid) END
 		ORDER BY lower(o.valid) DESC NULLS LAST LIMIT 1 FOR UPDATE;
 	IF $8 IS NOT NULL THEN
@@ -1553,7 +1619,8 @@ BEGIN
 	END IF;
 	RETURN rate_limit_set('rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}',
 		jsonb_build_object('rule', $1, 'limit_name', $2, 'tier', $4, 'user_id', $5, 'key_id', $6, 'valid', span,
-			'events', CASE WHEN $3 IS NULL AND old.id IS NULL THEN own ELSE nullif($3, 'unlimited')::bigint END,
+			'events', CASE WHEN $3 IS NULL AND old.id IS NULL THEN own
+			ELSE nullif($3, 'unlimited')::bigint END,
 			'burst', $7, 'reason', $9),
 		CASE WHEN $3 = 'unlimited' THEN '{events}' ELSE '{}' END::text[] || $10);
 END $$;
@@ -1564,28 +1631,25 @@ CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id tex
 	RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	IF num_nonnulls($1, $2, $3) <> 1 THEN
-		RAISE EXCEPTION 'network, user_id, key_id: exactly one of them must be given'
-			USING ERRCODE = 'invalid_parameter_value';
+		RAISE EXCEPTION 'network, user_id, key_id: exactly one of them must be given' USING ERRCODE = 'invalid_parameter_value';
 	ELSIF $4 <= now() THEN
-		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($4)
-			USING ERRCODE = 'invalid_parameter_value';
+		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($4) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	RETURN rate_limit_set('rate_limit_bans', ARRAY[CASE WHEN $1 IS NOT NULL THEN 'network' WHEN $2 IS NOT NULL
 		THEN 'user_id' ELSE 'key_id' END], jsonb_build_object('network', $1, 'user_id', $2, 'key_id', $3,
 			'until', $4, 'reason', $5, 'banned_at', NULL, 'banned_by', NULL),
-		CASE WHEN $4 IS NULL THEN '{until}' ELSE '{}' END::text[]
-			|| CASE WHEN $5 IS NULL THEN '{reason}' ELSE '{}' END::text[] || '{banned_at,banned_by}'::text[]);
+		CASE WHEN $4 IS NULL THEN '{until}' ELSE '{}' END::text[] || CASE WHEN $5 IS NULL THEN '{reason}' ELSE '{}' END::text[] || '{banned_at,banned_by}'::text[]);
 END $$;
 COMMENT ON FUNCTION rate_limit_ban IS 'Shuts a network, a user or an API key out, until a time or for ever. A ban that is there gets this end and this '
 	'reason.';
 CREATE OR REPLACE FUNCTION rate_limit_unban(network inet DEFAULT NULL, user_id text DEFAULT NULL,
 	key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE sql AS $$
-	WITH gone AS (DELETE FROM rate_limit_bans b WHERE b.user_id = $2 OR b.key_id = $3
-		OR rate_limit_network(b.network) = rate_limit_network($1) RETURNING 1)
+	WITH gone AS (DELETE FROM rate_limit_bans b WHERE b.user_id = $2 OR b.key_id = $3 OR rate_limit_network(b.network) = rate_limit_network($1) RETURNING 1)
 	SELECT EXISTS (SELECT FROM gone) $$;
 COMMENT ON FUNCTION rate_limit_unban IS 'Lifts a ban, and returns whether there was one. A network of IPv4 is also that in the form of IPv6.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE sql AS $$
-	WITH gone AS (DELETE FROM rate_limit_rules r WHERE r.name = $1 RETURNING 1) SELECT EXISTS (SELECT FROM gone) $$;
+	WITH gone AS (DELETE FROM rate_limit_rules r WHERE r.name = $1 RETURNING 1) SELECT EXISTS (SELECT
+		FROM gone) $$;
 COMMENT ON FUNCTION rate_limit_delete_rule IS 'Deletes a rule with its limits and overrides, and returns whether it was there.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_limit(rule text, name text) RETURNS boolean LANGUAGE sql AS $$
 	WITH gone AS (DELETE FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2 RETURNING 1)
@@ -1597,8 +1661,7 @@ CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean 
 COMMENT ON FUNCTION rate_limit_delete_user IS 'Deletes a user with its API keys, their bans, and its overrides, and returns whether it was there.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_override(rule text, limit_name text, tier text DEFAULT NULL,
 	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE sql AS $$
-	WITH gone AS (DELETE FROM rate_limit_overrides o WHERE o.rule = $1 AND o.limit_name = $2
-		AND (o.tier = $3 OR o.user_id = $4 OR o.key_id = $5) RETURNING 1)
+	WITH gone AS (DELETE FROM rate_limit_overrides o WHERE o.rule = $1 AND o.limit_name = $2 AND (o.tier = $3 OR o.user_id = $4 OR o.key_id = $5) RETURNING 1)
 	SELECT EXISTS (SELECT FROM gone) $$;
 COMMENT ON FUNCTION rate_limit_delete_override IS 'Deletes the overrides of a limit for a tier, a user or an API key, and returns whether there was one.';
 `
@@ -1606,8 +1669,8 @@ COMMENT ON FUNCTION rate_limit_delete_override IS 'Deletes the overrides of a li
 const policyLists = `
 CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false) FROM unnest(list) AS item);
-COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS
-	'Whether a list has elements, none of them a list, and each of them matches a regular expression. Constraints use it.';
+COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS 'Whether a list has elements, none of them a list, and each of them matches a regular expression. '
+	'Constraints use it.';
 `
 
 const policyOverrideAmounts = `
@@ -1631,8 +1694,8 @@ BEGIN
 		SELECT rate_limit_override_fault(l.algorithm, l.per, l.burst, NEW.events, NEW.burst) INTO fault
 			FROM rate_limit_rule_limits l WHERE l.rule = NEW.rule AND l.name = NEW.limit_name FOR SHARE;
 	ELSE
-		SELECT o.id, f INTO wrong, fault
-			FROM rate_limit_overrides o CROSS JOIN LATERAL rate_limit_override_fault(NEW.algorithm, NEW.per, NEW.burst, o.events, o.burst) AS f
+		SELECT o.id, f INTO wrong, fault FROM rate_limit_overrides o CROSS JOIN
+				LATERAL rate_limit_override_fault(NEW.algorithm, NEW.per, NEW.burst, o.events, o.burst) AS f
 			WHERE o.rule = NEW.rule AND o.limit_name = NEW.name AND f IS NOT NULL ORDER BY o.id LIMIT 1;
 	END IF;
 	IF fault IS NOT NULL THEN
@@ -1641,30 +1704,30 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_overrides() IS 'Refuses overrides that do not suit their limits, and changes of limits that do not suit their overrides.';
+COMMENT ON FUNCTION rate_limit_check_overrides() IS 'Refuses overrides that do not suit their limits, and changes of limits that do not suit '
+	'their overrides.';
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT OR UPDATE ON rate_limit_overrides FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
-CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE OF algorithm, per, calendar, burst ON rate_limit_rule_limits FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
+CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE OF algorithm, per, calendar,
+	burst ON rate_limit_rule_limits FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
 `
 
 const policyOverrides = `
 CREATE TABLE IF NOT EXISTS rate_limit_overrides ( id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_overrides_pkey PRIMARY KEY,
-	rule       text NOT NULL, limit_name text NOT NULL,
-	tier       text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE ON DELETE CASCADE,
-	user_id    text CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
+	rule       text NOT NULL, limit_name text NOT NULL, tier       text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE
+		ON DELETE CASCADE, user_id    text CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
 	key_id     bigint CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE, events     bigint,
 	burst      bigint, valid      tstzrange NOT NULL DEFAULT '(,)', reason     text, created_at timestamptz NOT NULL DEFAULT now(),
-	created_by text NOT NULL DEFAULT session_user,
-	CONSTRAINT rule_and_limit_name_must_be_in_rate_limit_rule_limits FOREIGN KEY (rule, limit_name) REFERENCES rate_limit_rule_limits ON UPDATE CASCADE ON DELETE CASCADE,
-	CONSTRAINT exactly_one_of_tier_user_id_and_key_id_must_be_given CHECK (num_nonnulls(tier, user_id, key_id) = 1),
-	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
+	created_by text NOT NULL DEFAULT session_user, CONSTRAINT rule_and_limit_name_must_be_in_rate_limit_rule_limits FOREIGN KEY (rule, limit_name)
+		REFERENCES rate_limit_rule_limits ON UPDATE CASCADE ON DELETE CASCADE, CONSTRAINT exactly_one_of_tier_user_id_and_key_id_must_be_given
+		CHECK (num_nonnulls(tier, user_id, key_id) = 1), CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
 	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992), CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)) );
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_overrides_must_differ_in_more_than_the_amount ON rate_limit_overrides
 	(rule, limit_name, tier, user_id, key_id, valid) NULLS NOT DISTINCT;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_tier ON rate_limit_overrides (tier) WHERE tier IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_user_id ON rate_limit_overrides (user_id) WHERE user_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (key_id) WHERE key_id IS NOT NULL;
-COMMENT ON TABLE rate_limit_overrides IS
-	'Other amounts of a limit for a tier, a user or an API key. The override for the key counts, else the one for the user, else the one for the tier. Of several that are valid the one that became valid last counts.';
+COMMENT ON TABLE rate_limit_overrides IS 'Other amounts of a limit for a tier, a user or an API key. The override for the key counts, else the '
+	'one for the user, else the one for the tier. Of several that are valid the one that became valid last counts.';
 COMMENT ON COLUMN rate_limit_overrides.id IS 'Tells overrides apart.';
 COMMENT ON COLUMN rate_limit_overrides.rule IS 'The rule of the limit.';
 COMMENT ON COLUMN rate_limit_overrides.limit_name IS 'The name of the limit.';
@@ -1679,11 +1742,9 @@ COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that made the row.';
 DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint)
 RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE AS $$
-	SELECT o.id, o.events, o.burst FROM (SELECT $3 AS user_id, $4 AS key_id) AS s
-		LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = s.key_id
+	SELECT o.id, o.events, o.burst FROM (SELECT $3 AS user_id, $4 AS key_id) AS s LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = s.key_id
 		LEFT JOIN {schema}.rate_limit_users u ON u.user_id = coalesce(s.user_id, k.user_id)
-		JOIN {schema}.rate_limit_overrides o
-			ON o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END)
+		JOIN {schema}.rate_limit_overrides o ON o.key_id = k.id OR o.user_id = u.user_id OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END)
 	WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now()
 	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
 $$;
@@ -1697,9 +1758,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_bans ( id         bigint GENERATED BY DEFA
 	key_id     bigint CONSTRAINT rate_limit_bans_key_id_must_not_be_banned_twice UNIQUE
 		CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE,
 	until      timestamptz NOT NULL DEFAULT 'infinity', reason     text, banned_at  timestamptz NOT NULL DEFAULT now(),
-	banned_by  text NOT NULL DEFAULT session_user,
-	CONSTRAINT exactly_one_of_network_user_id_and_key_id_must_be_given CHECK (num_nonnulls(network, user_id, key_id) = 1),
-	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512) );
+	banned_by  text NOT NULL DEFAULT session_user, CONSTRAINT exactly_one_of_network_user_id_and_key_id_must_be_given
+		CHECK (num_nonnulls(network, user_id, key_id) = 1), CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512) );
 CREATE INDEX IF NOT EXISTS rate_limit_bans_until ON rate_limit_bans (until);
 COMMENT ON TABLE rate_limit_bans IS 'Networks, users and API keys that are shut out. Deleting the row lifts the ban.';
 COMMENT ON COLUMN rate_limit_bans.id IS 'Tells bans apart.';
@@ -1710,9 +1770,10 @@ COMMENT ON COLUMN rate_limit_bans.until IS 'When the ban ends. infinity: never.'
 COMMENT ON COLUMN rate_limit_bans.reason IS 'For people. Clients do not see it.';
 COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When the ban began.';
 COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban.';
-CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96' THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
-COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';
+CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
+	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
+COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both '
+	'forms for one.';
 `
 
 const policyPeople = `
@@ -1736,8 +1797,8 @@ COMMENT ON TABLE rate_limit_users IS 'The users of the API, each on one tier.';
 COMMENT ON COLUMN rate_limit_users.user_id IS 'The user, as the application or the proxy names it. Limits that count by user count by this.';
 COMMENT ON COLUMN rate_limit_users.tier IS 'The tier until tier_until.';
 COMMENT ON COLUMN rate_limit_users.tier_until IS 'When the tier ends. After it the user has the tier of requests without a user. infinity: never.';
-COMMENT ON COLUMN rate_limit_users.period_start IS
-	'A day on which a billing period begins. Months and years that are counted for this user or one of its keys begin on such days. NULL: with the month and the year of the calendar.';
+COMMENT ON COLUMN rate_limit_users.period_start IS 'A day on which a billing period begins. Months and years that are counted for this user or one of its '
+	'keys begin on such days. NULL: with the month and the year of the calendar.';
 COMMENT ON COLUMN rate_limit_users.time_zone IS 'The IANA name of the time zone in which the billing periods begin at midnight.';
 COMMENT ON COLUMN rate_limit_users.comment IS 'For people.';
 COMMENT ON COLUMN rate_limit_users.created_at IS 'When the row was made.';
@@ -1781,16 +1842,16 @@ BEGIN
 	GET DIAGNOSTICS forgotten = ROW_COUNT;
 	RETURN forgotten;
 END $$;
-COMMENT ON FUNCTION rate_limit_forget() IS
-	'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many changes it deleted.';
+COMMENT ON FUNCTION rate_limit_forget() IS 'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many '
+	'changes it deleted.';
 `
 
 const policyRenames = `
 CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_users' THEN
-		DELETE FROM rate_limit_bans b USING rate_limit_bans o
-			WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id) AND (b.until, b.id) < (o.until, o.id);
+		DELETE FROM rate_limit_bans b USING rate_limit_bans o WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id)
+				AND (b.until, b.id) < (o.until, o.id);
 		UPDATE rate_limit_bans SET user_id = NEW.user_id WHERE user_id = OLD.user_id;
 	ELSIF OLD.tier = 'anonymous' THEN
 		RAISE EXCEPTION 'tier: ''anonymous'': must keep its name: it is the tier of requests without a user'
@@ -1801,16 +1862,17 @@ BEGIN
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_rename_references() IS 'Gives the bans of a user, and the rules for a tier, its new name.';
-CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename_references();
-CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
+CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id)
+	EXECUTE FUNCTION rate_limit_rename_references();
+CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW
+	WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
 `
 
 const policyRuleFunction = `
 CREATE OR REPLACE FUNCTION rate_limit_rule( name text, family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
 	tiers text[] DEFAULT NULL, hosts text[] DEFAULT NULL, paths text[] DEFAULT NULL, methods text[] DEFAULT NULL, networks cidr[] DEFAULT NULL,
-	count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL,
-	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL,
-	burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
+	count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL, per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL,
+		per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
 	comment text DEFAULT NULL, without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL, reset text[] DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
@@ -1823,33 +1885,40 @@ DECLARE
 	fault text; -- the constraint that is violated
 	row_text text;
 BEGIN
-	SELECT string_agg(quote_literal(t), ', ') INTO unknown FROM unnest(rate_limit_rule.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t);
+	SELECT string_agg(quote_literal(t), ', ') INTO unknown FROM unnest(rate_limit_rule.tiers) AS t
+		WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t);
 	IF unknown IS NOT NULL THEN
 		RAISE EXCEPTION 'tiers: %: must be in rate_limit_tiers, which has %', unknown,
 			(SELECT coalesce(string_agg(quote_literal(tier), ', ' ORDER BY rank, tier), 'none') FROM rate_limit_tiers) USING ERRCODE = 'foreign_key_violation';
 	END IF;
 	made := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL) FROM unnest(of_limits) AS f)
 		|| jsonb_build_object('name', rate_limit_rule.name, 'family', rate_limit_rule.family, 'priority', rate_limit_rule.priority,
-		'mode', rate_limit_rule.mode, 'action', rate_limit_rule.action, 'tiers', rate_limit_rule.tiers, 'hosts', rate_limit_rule.hosts,
-		'paths', rate_limit_rule.paths, 'methods', rate_limit_rule.methods, 'networks', rate_limit_rule.networks,
-		'count_by', rate_limit_rule.count_by, 'valid', rate_limit_rule.valid, 'cost', rate_limit_rule.cost, 'status', rate_limit_rule.status,
-		'message', rate_limit_rule.message, 'retry_after', rate_limit_rule.retry_after, 'comment', rate_limit_rule.comment,
+		'mode', rate_limit_rule.mode, 'action', rate_limit_rule.action, 'tiers', rate_limit_rule.tiers,
+		'hosts', rate_limit_rule.hosts,
+		'paths', rate_limit_rule.paths, 'methods', rate_limit_rule.methods, 'networks',
+		rate_limit_rule.networks,
+		'count_by', rate_limit_rule.count_by, 'valid', rate_limit_rule.valid, 'cost', rate_limit_rule.cost,
+		'status', rate_limit_rule.status,
+		'message', rate_limit_rule.message, 'retry_after', rate_limit_rule.retry_after, 'comment',
+		rate_limit_rule.comment,
 		'without_header', rate_limit_rule.without_header, 'settle', rate_limit_rule.settle),
 		ARRAY(SELECT n FROM unnest(rate_limit_rule.reset) AS n WHERE n <> ALL (of_limits) OR n IS NULL));
-	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1;
-	DELETE FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.name = ANY (rate_limit_rule.reset)
-		AND l.name = ANY (of_limits);
+	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name
+		AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1;
+	DELETE FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.name = ANY (rate_limit_rule.reset) AND l.name = ANY (of_limits);
 	UPDATE rate_limit_rule_limits l SET burst = CASE WHEN 'burst' = ANY (rate_limit_rule.reset) THEN NULL ELSE l.burst END,
 		durable = l.durable AND 'durable' <> ALL (rate_limit_rule.reset),
 		on_exceed = CASE WHEN 'on_exceed' = ANY (rate_limit_rule.reset) THEN 'refuse' ELSE l.on_exceed END
 	WHERE l.rule = rate_limit_rule.name AND rate_limit_rule.reset && '{burst,durable,on_exceed}';
-	UPDATE rate_limit_rule_limits l SET
-		algorithm = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
+	UPDATE rate_limit_rule_limits l SET algorithm = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
 		burst = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.burst, l.burst) ELSE l.burst END,
-		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = CASE WHEN l.algorithm = 'in_flight' THEN l.on_exceed ELSE coalesce(rate_limit_rule.on_exceed, l.on_exceed) END
+		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = CASE WHEN l.algorithm = 'in_flight' THEN l.on_exceed
+			ELSE coalesce(rate_limit_rule.on_exceed, l.on_exceed) END
 	WHERE l.rule = rate_limit_rule.name AND num_nonnulls(rate_limit_rule.algorithm, rate_limit_rule.burst, rate_limit_rule.durable, rate_limit_rule.on_exceed) > 0;
 	INSERT INTO rate_limit_rule_limits AS l (rule, name, algorithm, events, per, calendar, burst, durable, on_exceed)
-		SELECT rate_limit_rule.name, new.name, CASE WHEN new.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, kept, 'sliding_window') WHEN new.calendar IS NULL THEN 'in_flight' ELSE 'fixed_window' END,
+		SELECT rate_limit_rule.name, new.name, CASE WHEN new.per IS NOT NULL
+			THEN coalesce(rate_limit_rule.algorithm, kept, 'sliding_window') WHEN new.calendar IS NULL
+			THEN 'in_flight' ELSE 'fixed_window' END,
 			new.events, new.per, new.calendar, CASE WHEN new.per IS NOT NULL THEN rate_limit_rule.burst END,
 			coalesce(rate_limit_rule.durable, false), CASE WHEN new.name = 'in_flight' THEN 'refuse' ELSE coalesce(rate_limit_rule.on_exceed, 'refuse') END
 		FROM (VALUES ('per_second', rate_limit_rule.per_second, interval '1 s', NULL), ('per_minute', rate_limit_rule.per_minute, '1 min', NULL),
@@ -1858,12 +1927,14 @@ BEGIN
 		WHERE new.events IS NOT NULL
 	ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events;
 	PERFORM rate_limit_complete(rate_limit_rule.name); -- now, and not at the end of the transaction
-	SELECT CASE
-		WHEN rate_limit_rule.algorithm NOT IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight') THEN 'algorithm_must_be_one_that_the_documentation_names'
+	SELECT CASE WHEN rate_limit_rule.algorithm NOT IN ('sliding_window', 'fixed_window', 'token_bucket',
+			'sliding_log', 'gcra', 'in_flight') THEN 'algorithm_must_be_one_that_the_documentation_names'
 		WHEN rate_limit_rule.on_exceed NOT IN ('refuse', 'overage') THEN 'on_exceed_must_be_refuse_or_overage'
-		WHEN rate_limit_rule.algorithm IS NOT NULL AND NOT coalesce(bool_or(l.algorithm = rate_limit_rule.algorithm), false) THEN 'algorithm_must_be_that_of_a_limit_with_a_window'
+		WHEN rate_limit_rule.algorithm IS NOT NULL AND NOT coalesce(bool_or(l.algorithm = rate_limit_rule.algorithm), false)
+			THEN 'algorithm_must_be_that_of_a_limit_with_a_window'
 		WHEN rate_limit_rule.burst IS NOT NULL AND NOT coalesce(bool_or(l.burst = rate_limit_rule.burst), false) THEN 'burst_must_be_of_a_limit_with_a_window'
-		WHEN rate_limit_rule.on_exceed IS NOT NULL AND NOT coalesce(bool_or(l.on_exceed = rate_limit_rule.on_exceed), false) THEN 'on_exceed_must_be_of_a_limit_that_is_not_in_flight'
+		WHEN rate_limit_rule.on_exceed IS NOT NULL AND NOT coalesce(bool_or(l.on_exceed = rate_limit_rule.on_exceed), false)
+			THEN 'on_exceed_must_be_of_a_limit_that_is_not_in_flight'
 		WHEN rate_limit_rule.durable AND count(*) = 0 THEN 'durable_must_be_of_a_limit' END
 	INTO unknown FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name;
 	IF unknown IS NOT NULL THEN
@@ -1877,15 +1948,16 @@ EXCEPTION WHEN check_violation THEN
 	END IF;
 	unknown := split_part(fault, '_must_', 1);
 	IF unknown = 'events' THEN
-		SELECT string_agg(a.name || ': ' || a.events, ', ') INTO unknown FROM (VALUES ('per_second', rate_limit_rule.per_second), ('per_minute', rate_limit_rule.per_minute),
+		SELECT string_agg(a.name || ': ' || a.events, ', ') INTO unknown FROM (VALUES ('per_second', rate_limit_rule.per_second),
+			('per_minute', rate_limit_rule.per_minute),
 			('per_hour', rate_limit_rule.per_hour), ('per_day', rate_limit_rule.per_day), ('per_month', rate_limit_rule.per_month),
 			('in_flight', rate_limit_rule.in_flight)) AS a(name, events) WHERE a.events NOT BETWEEN 0 AND 9007199254740992;
 	END IF;
 	RAISE EXCEPTION '%: must %', coalesce(unknown, 'events'), replace(split_part(fault, '_must_', 2), '_', ' ')
 		USING ERRCODE = 'check_violation', CONSTRAINT = fault, DETAIL = row_text;
 END $$;
-COMMENT ON FUNCTION rate_limit_rule IS
-	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an existing rule has; reset names arguments that go back to their defaults. It returns created or changed.';
+COMMENT ON FUNCTION rate_limit_rule IS 'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an '
+	'existing rule has; reset names arguments that go back to their defaults. It returns created or changed.';
 `
 
 const policyRules = `
@@ -1901,39 +1973,44 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules ( name        text NOT NULL CONSTRAI
 	CONSTRAINT mode_must_be_enforce_or_shadow_or_off CHECK (mode IN ('enforce', 'shadow', 'off')),
 	CONSTRAINT action_must_be_limit_or_block_or_exempt CHECK (action IN ('limit', 'block', 'exempt')),
 	CONSTRAINT hosts_must_be_null_or_names_with_at_most_a_leading_wildcard CHECK (hosts IS NULL OR rate_limit_each_matches(hosts,
-		'^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[?[0-9A-Fa-f:.]+\]?)$')),
-	CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')),
-	CONSTRAINT methods_must_be_null_or_names_such_as_get CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')),
-	CONSTRAINT networks_must_be_null_or_a_list_without_nulls CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL),
-	CONSTRAINT tiers_must_be_null_or_names_of_tiers CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
+		'^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[?[0-9A-Fa-f:.]+\]?)$')), CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards
+		CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')), CONSTRAINT methods_must_be_null_or_names_such_as_get
+		CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')), CONSTRAINT networks_must_be_null_or_a_list_without_nulls
+		CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL), CONSTRAINT tiers_must_be_null_or_names_of_tiers
+		CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
 	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
-		'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')),
-	CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL),
+		'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')), CONSTRAINT count_by_all_must_stand_alone
+		CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL),
 	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')), CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
 	CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992),
-	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
-		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'),
+	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~ '^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json '
+		'[^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'),
 	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599), CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096),
-	CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
-		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days') );
-COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
+	CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK ( extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0
+			AND retry_after BETWEEN interval '0' AND interval '36525 days') );
+COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is '
+	'NULL holds for all requests.';
 COMMENT ON COLUMN rate_limit_rules.name IS 'The name. It is in the prefix of the counters, so a renamed rule begins new ones.';
-COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
+COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule '
+	'stands alone.';
 COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
 COMMENT ON COLUMN rate_limit_rules.mode IS 'enforce; shadow: the rule counts and reports, and refuses nothing; off.';
-COMMENT ON COLUMN rate_limit_rules.action IS 'limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the limits of all rules.';
+COMMENT ON COLUMN rate_limit_rules.action IS 'limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the '
+	'limits of all rules.';
 COMMENT ON COLUMN rate_limit_rules.hosts IS 'Names of hosts without a port. *.example.com is every name below example.com.';
-COMMENT ON COLUMN rate_limit_rules.paths IS 'Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest: /api/* includes /api/a/b.';
+COMMENT ON COLUMN rate_limit_rules.paths IS 'Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest: '
+	'/api/* includes /api/a/b.';
 COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
 COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks in which the address of the client lies.';
 COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the request has one.';
-COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME, and of alternatives such as user|ip, of which the first that a request has counts; or all, which is one counter for everybody.';
-COMMENT ON COLUMN rate_limit_rules.without_header IS
-	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
+COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME, '
+	'and of alternatives such as user|ip, of which the first that a request has counts; or all, which is one counter for everybody.';
+COMMENT ON COLUMN rate_limit_rules.without_header IS 'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one '
+	'counter; skip: the rule does not match them.';
 COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
 COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
-COMMENT ON COLUMN rate_limit_rules.settle IS
-	'What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: cost.';
+COMMENT ON COLUMN rate_limit_rules.settle IS 'What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or '
+	'status 401 403 = 1, else 0. NULL: cost.';
 COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.';
 COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: that of the proxy.';
 COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';
@@ -1941,51 +2018,50 @@ COMMENT ON COLUMN rate_limit_rules.comment IS 'For people.';
 COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that made the row.';
 COMMENT ON COLUMN rate_limit_rules.updated_at IS 'When the row was changed last. Its limits have no such time; rate_limit_changes has.';
-CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
-	rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules REFERENCES rate_limit_rules ON UPDATE CASCADE ON DELETE CASCADE, name      text NOT NULL,
-	algorithm text NOT NULL DEFAULT 'sliding_window', events    bigint, per       interval, calendar  text, time_zone text, burst     bigint,
-	durable   boolean NOT NULL DEFAULT false, on_exceed text NOT NULL DEFAULT 'refuse', CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name),
-	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
-	CONSTRAINT algorithm_must_be_one_that_the_documentation_names CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight')),
-	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
-	CONSTRAINT events_of_sliding_log_must_be_at_most_1000 CHECK (algorithm <> 'sliding_log' OR events <= 1000),
-	CONSTRAINT events_of_in_flight_must_be_at_most_1000 CHECK (algorithm <> 'in_flight' OR events <= 1000),
+CREATE TABLE IF NOT EXISTS rate_limit_rule_limits ( rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules
+		REFERENCES rate_limit_rules ON UPDATE CASCADE ON DELETE CASCADE, name      text NOT NULL, algorithm text NOT NULL DEFAULT 'sliding_window', events    bigint,
+	per       interval, calendar  text, time_zone text, burst     bigint, durable   boolean NOT NULL DEFAULT false, on_exceed text NOT NULL DEFAULT 'refuse',
+	CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name), CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
+		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'), CONSTRAINT algorithm_must_be_one_that_the_documentation_names
+		CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight')),
+	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992), CONSTRAINT events_of_sliding_log_must_be_at_most_1000
+		CHECK (algorithm <> 'sliding_log' OR events <= 1000), CONSTRAINT events_of_in_flight_must_be_at_most_1000 CHECK (algorithm <> 'in_flight' OR events <= 1000),
 	CONSTRAINT exactly_one_of_per_and_calendar_must_be_given CHECK (num_nonnulls(per, calendar) = CASE algorithm WHEN 'in_flight' THEN 0 ELSE 1 END),
-	CONSTRAINT per_must_be_1_ms_to_36525_days_without_months CHECK (
-		extract(year FROM per) = 0 AND extract(month FROM per) = 0 AND per BETWEEN interval '1 ms' AND interval '36525 days'),
-	CONSTRAINT calendar_must_be_day_or_week_or_month_or_year CHECK (calendar IN ('day', 'week', 'month', 'year')),
+	CONSTRAINT per_must_be_1_ms_to_36525_days_without_months CHECK ( extract(year FROM per) = 0 AND extract(month FROM per) = 0 AND per BETWEEN interval '1 ms'
+			AND interval '36525 days'), CONSTRAINT calendar_must_be_day_or_week_or_month_or_year CHECK (calendar IN ('day', 'week', 'month', 'year')),
 	CONSTRAINT calendar_needs_fixed_window CHECK (calendar IS NULL OR algorithm = 'fixed_window'),
-	CONSTRAINT time_zone_needs_calendar CHECK (time_zone IS NULL OR calendar IS NOT NULL),
-	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
-	CONSTRAINT time_zone_must_be_known_to_the_server CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL OR time_zone IS NULL),
-	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992),
-	CONSTRAINT burst_needs_token_bucket_or_gcra CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra')),
+	CONSTRAINT time_zone_needs_calendar CHECK (time_zone IS NULL OR calendar IS NOT NULL), CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc
+		CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'), CONSTRAINT time_zone_must_be_known_to_the_server
+		CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL OR time_zone IS NULL),
+	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992), CONSTRAINT burst_needs_token_bucket_or_gcra
+		CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra')),
 	CONSTRAINT gcra_must_have_burst_times_per_in_microseconds_up_to_2_pow_62 CHECK (algorithm <> 'gcra'
 		OR greatest(coalesce(burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) <= 4611686018427387904),
 	CONSTRAINT gcra_must_drain_a_full_burst_within_36525_days CHECK (algorithm <> 'gcra' OR events = 0
 		OR coalesce(burst, events)::numeric * extract(epoch FROM per) <= events::numeric * 3155760000),
-	CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')),
-	CONSTRAINT overage_needs_fixed_window_or_sliding_window CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window')) );
+	CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')), CONSTRAINT overage_needs_fixed_window_or_sliding_window
+		CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window')) );
 COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
 COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
-COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the name of the rule, a slash and this name.';
+COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is '
+	'rule/, the name of the rule, a slash and this name.';
 COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.';
-COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at once. 0: nothing. NULL: the limit holds only where an override has an amount.';
+COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at once. '
+	'0: nothing. NULL: the limit holds only where an override has an amount.';
 COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply. A day is 24 hours. in_flight has none.';
-COMMENT ON COLUMN rate_limit_rule_limits.calendar IS
-	'Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start begin on that day.';
-COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of its own, which counts instead.';
-COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket with less than events is refilled evenly.';
+COMMENT ON COLUMN rate_limit_rule_limits.calendar IS 'Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start '
+	'begin on that day.';
+COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of '
+	'its own, which counts instead.';
+COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket '
+	'with less than events is refilled evenly.';
 COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server.';
 COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.';
 `
 
 const policyTriggers = `
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
-	SELECT CASE
-		WHEN kind = 'key' THEN substr(r->>'digest', 3)
-		WHEN kind = 'limit' THEN concat(r->>'rule', '/', r->>'name')
-		WHEN kind = 'rule' THEN r->>'name'
+	SELECT CASE WHEN kind = 'key' THEN substr(r->>'digest', 3) WHEN kind = 'limit' THEN concat(r->>'rule', '/', r->>'name') WHEN kind = 'rule' THEN r->>'name'
 		WHEN kind = 'tier' THEN r->>'tier'
 		WHEN kind = 'user' THEN r->>'user_id'
 		WHEN r->>'network' IS NOT NULL THEN concat('network/', r->>'network')
@@ -1993,7 +2069,8 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 		WHEN r->>'key_id' IS NOT NULL THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = (r->>'key_id')::bigint))
 		ELSE concat('tier/', r->>'tier') END
 $$;
-COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS 'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key itself says it.';
+COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS
+	'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key itself says it.';
 CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
@@ -2012,14 +2089,14 @@ BEGIN
 	ELSIF changed = 0 THEN
 		NULL;
 	ELSIF TG_OP = 'INSERT' THEN
-		INSERT INTO rate_limit_changes (kind, ref, by, after)
-			SELECT kind, rate_limit_change_ref(kind, n.r), actor, n.r FROM (SELECT to_jsonb(x) AS r FROM new_rows AS x) AS n;
+		INSERT INTO rate_limit_changes (kind, ref, by, after) SELECT kind, rate_limit_change_ref(kind, n.r), actor, n.r
+				FROM (SELECT to_jsonb(x) AS r FROM new_rows AS x) AS n;
 	ELSIF TG_OP = 'DELETE' THEN
-		INSERT INTO rate_limit_changes (kind, ref, by, before)
-			SELECT kind, rate_limit_change_ref(kind, o.r), actor, o.r FROM (SELECT to_jsonb(x) AS r FROM old_rows AS x) AS o;
+		INSERT INTO rate_limit_changes (kind, ref, by, before) SELECT kind, rate_limit_change_ref(kind, o.r), actor, o.r
+				FROM (SELECT to_jsonb(x) AS r FROM old_rows AS x) AS o;
 	ELSE
-		INSERT INTO rate_limit_changes (kind, ref, by, before, after)
-			WITH o AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM old_rows AS x),
+		INSERT INTO rate_limit_changes (kind, ref, by, before, after) WITH o AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref
+				FROM old_rows AS x),
 				n AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM new_rows AS x)
 			SELECT kind, coalesce(n.ref, o.ref), actor, o.r, n.r
 			FROM o FULL JOIN n ON o.ref = n.ref AND concat(o.r->>TG_ARGV[1], '/', o.r->>TG_ARGV[2]) = concat(n.r->>TG_ARGV[1], '/', n.r->>TG_ARGV[2])
@@ -2041,7 +2118,8 @@ DECLARE
 	logged record;
 	event record;
 BEGIN
-	FOR logged IN SELECT * FROM (VALUES ('rate_limit_tiers', 'tier', 'tier', ''), ('rate_limit_users', 'user', 'user_id', ''), ('rate_limit_api_keys', 'key', 'id', ''),
+	FOR logged IN SELECT * FROM (VALUES ('rate_limit_tiers', 'tier', 'tier', ''),
+		('rate_limit_users', 'user', 'user_id', ''), ('rate_limit_api_keys', 'key', 'id', ''),
 		('rate_limit_rules', 'rule', 'name', ''), ('rate_limit_rule_limits', 'limit', 'rule', 'name'), ('rate_limit_overrides', 'override', 'id', ''),
 		('rate_limit_bans', 'ban', 'id', '')) AS t(name, kind, key1, key2)
 	LOOP
@@ -2063,13 +2141,14 @@ BEGIN
 	IF TG_OP = 'INSERT' OR NEW.paths IS DISTINCT FROM OLD.paths THEN
 		SELECT p INTO wrong FROM unnest(NEW.paths) AS p WHERE p !~ '^(/|(/(?!\.{1,2}(/|$))(\*|([^/*?\\%]|%(?![0-9A-Fa-f]{2}))+))+/?)$' LIMIT 1;
 		IF wrong IS NOT NULL THEN
-			RAISE EXCEPTION 'paths: %: must be a path such as /login, /u/*/files or /api/*, where * is a whole segment, without empty or dot segments, and not percent-encoded',
+			RAISE EXCEPTION 'paths: %: must be a path such as /login, /u/*/files or /api/*, where * is a '
+				'whole segment, without empty or dot segments, and not percent-encoded',
 				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'paths';
 		END IF;
 	END IF;
 	IF TG_OP = 'INSERT' OR NEW.hosts IS DISTINCT FROM OLD.hosts THEN
-		SELECT h INTO wrong FROM unnest(NEW.hosts) AS h
-			WHERE h !~ '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])$' LIMIT 1;
+		SELECT h INTO wrong FROM unnest(NEW.hosts) AS h WHERE h !~ '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|'
+				'\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])$' LIMIT 1;
 		IF wrong IS NOT NULL THEN
 			RAISE EXCEPTION 'hosts: %: must be a host such as example.com or *.example.com, without a port, and with international names in their xn-- form',
 				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'hosts';
@@ -2078,14 +2157,15 @@ BEGIN
 	IF TG_OP = 'INSERT' OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN
 		SELECT min(a) INTO wrong FROM unnest(NEW.count_by) AS c, unnest(string_to_array(c, '|')) AS a GROUP BY lower(a) HAVING count(*) > 1 LIMIT 1;
 		IF wrong IS NOT NULL THEN
-			RAISE EXCEPTION 'count_by: %: must be given once', to_json(wrong)
-				USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'count_by';
+			RAISE EXCEPTION 'count_by: %: must be given once', to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME,
+					COLUMN = 'count_by';
 		END IF;
 	END IF;
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_check_rule() IS 'Refuses paths, hosts and count_by that proxies cannot use.';
-CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts, count_by ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
+CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts,
+	count_by ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
 CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	effect text;
@@ -2094,7 +2174,8 @@ BEGIN
 	SELECT r.action, r.settle INTO effect, settled FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
 	IF effect = 'limit' AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
 		RAISE EXCEPTION 'limits: missing: a rule that limits must have one or more of them'
-			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Such as per_hour, or a row of rate_limit_rule_limits with any other time.';
+			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1),
+				HINT = 'Such as per_hour, or a row of rate_limit_rule_limits with any other time.';
 	ELSIF effect <> 'limit' AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
 		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(effect)
 			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
@@ -2103,7 +2184,8 @@ BEGIN
 			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1);
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has only a limit of requests in flight.';
+COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has '
+	'only a limit of requests in flight.';
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
@@ -2123,10 +2205,12 @@ DO $$
 DECLARE
 	checked record;
 BEGIN
-	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
+	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, '
+		'settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
 	LOOP
 		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass AND tgname = 'rate_limit_complete') THEN
-			EXECUTE format('CREATE CONSTRAINT TRIGGER rate_limit_complete AFTER %s ON %I DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION rate_limit_check_complete()',
+			EXECUTE format('CREATE CONSTRAINT TRIGGER rate_limit_complete AFTER %s ON %I DEFERRABLE '
+				'INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION rate_limit_check_complete()',
 				checked.events, checked.name);
 		END IF;
 	END LOOP;
@@ -2150,7 +2234,8 @@ COMMENT ON VIEW rate_limit_overridden IS 'The overrides that are in force. Of se
 COMMENT ON COLUMN rate_limit_overridden.limit_events IS 'The events of the limit itself.';
 COMMENT ON COLUMN rate_limit_overridden.limit_burst IS 'The burst of the limit itself.';
 COMMENT ON COLUMN rate_limit_overridden.until IS 'When the override ends. NULL or infinity: never.';
-CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
+	RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1] ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END,
 		CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END
 	WHERE cardinality(count_by) = 1
@@ -2177,13 +2262,14 @@ COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
 COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
 COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
 COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
-COMMENT ON COLUMN rate_limit_used.resets_at IS
-	'The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used; or, for in_flight, nobody knows.';
+COMMENT ON COLUMN rate_limit_used.resets_at IS 'The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when '
+	'all is back. NULL: nothing is used; or, for in_flight, nobody knows.';
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
 	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
 COMMENT ON VIEW rate_limit_near IS 'The counters of rules of which at least 80 % is used. Unlimited ones do not appear.';
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS
-	SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) || ': not in rate_limit_tiers, so no user has them' AS warning
+	SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) ||
+		': not in rate_limit_tiers, so no user has them' AS warning
 	FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name UNION ALL
 	SELECT l.rule, l.name, l.name || ': 0: refuses every request, and no override has another amount; if that is meant, make it action=block'
 	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off'
@@ -2199,12 +2285,13 @@ DO $do$ BEGIN IF to_regprocedure('rate_limit_parts()') IS NULL THEN EXECUTE repl
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
 RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE sql STABLE AS $$
-	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
-		(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
-			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s')),
+	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, (SELECT count(*) FROM unnest(c.slots) AS s
+			WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
+			AND 3610
+			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s'
+				AND statement_timestamp() + interval '10 s')),
 		c.expires_at
-	FROM (
-		SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::double precision, e.last_refill,
+	FROM ( SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::double precision, e.last_refill,
 			e.remainder, e.hits, e.slots, e.expires_at FROM {schema}.rate_limit_ephemeral e
 		UNION ALL
 		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start, d.tokens::double precision, d.last_refill,
@@ -2219,7 +2306,8 @@ COMMENT ON FUNCTION rate_limit_counters(text, boolean, text[]) IS
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
 COMMENT ON FUNCTION rate_limit_counter_key(text) IS 'The key of the counters of a user, as proxies write it.';
-CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[]
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT ARRAY(SELECT n || t FROM unnest($1) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n)
 $$;
 COMMENT ON FUNCTION rate_limit_key_forms(text[]) IS 'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
@@ -2228,11 +2316,10 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, bu
 	expires_at timestamptz, at timestamptz DEFAULT now())
 RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE AS $$
 	SELECT coalesce(max(u.used), 0)::bigint, max(u.since + least(u.lasts, 2305843009213693952)::float8 * interval '1 microsecond')
-	FROM (
-		SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) AS evenly, 10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
+	FROM ( SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) AS evenly,
+			10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
 			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained
-	) AS t, LATERAL (
-		SELECT count::numeric AS used, window_start AS since, span::numeric AS lasts
+	) AS t, LATERAL ( SELECT count::numeric AS used, window_start AS since, span::numeric AS lasts
 		WHERE algorithm = 'fixed_window' AND span > t.passed AND t.passed >= -span - t.slack
 		UNION ALL -- on the calendar
 		SELECT count, expires_at, 0 WHERE algorithm = 'fixed_window' AND span IS NULL AND expires_at > at
@@ -2248,16 +2335,15 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 		WHERE algorithm = 'sliding_log' AND hit > greatest(at, hits[cardinality(hits)]) - span * interval '1 microsecond'
 			AND hits[cardinality(hits)] <= at + (span + t.slack) * interval '1 microsecond'
 		UNION ALL -- refilled by whole windows
-		SELECT b.used, last_refill, (b.windows + ceil(b.used / events)) * span FROM (
-			SELECT w.windows, t.quota - floor(least(t.quota, tokens + w.windows::float8 * events))::bigint::numeric AS used
+		SELECT b.used, last_refill, (b.windows + ceil(b.used / events)) * span FROM ( SELECT w.windows, t.quota - floor(least(t.quota,
+				tokens + w.windows::float8 * events))::bigint::numeric AS used
 			FROM (SELECT greatest(0, t.drained) / span AS windows) AS w
 		) AS b WHERE algorithm = 'token_bucket' AND events > 0 AND t.evenly IS NOT TRUE AND tokens IS NOT NULL
 			AND t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack
 		UNION ALL -- refilled evenly
 		SELECT t.quota - b.had - div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span), last_refill,
 			div((t.quota - b.had) * span + b.part + events - 1, events)
-		FROM (
-			SELECT floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota), least(t.quota, tokens)))::bigint::numeric AS had,
+		FROM ( SELECT floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota), least(t.quota, tokens)))::bigint::numeric AS had,
 				least(coalesce(remainder, 0), events - 1) AS part
 		) AS b WHERE algorithm IN ('token_bucket', 'gcra') AND events > 0 AND t.evenly AND tokens IS NOT NULL
 			AND t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack
@@ -2265,6 +2351,7 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 		SELECT slots, NULL, NULL WHERE algorithm = 'in_flight'
 	) AS u WHERE u.used > 0
 $$;
-COMMENT ON FUNCTION rate_limit_usage_of IS
-	'How much of a limit a counter has used at a time. span is the window of the limit in microseconds; NULL for one on the calendar and for in_flight. resets_at is the end of the window; for sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used, or nobody knows.';
+COMMENT ON FUNCTION rate_limit_usage_of IS 'How much of a limit a counter has used at a time. span is the window of the limit in microseconds; NULL '
+	'for one on the calendar and for in_flight. resets_at is the end of the window; for sliding_log, when '
+	'the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used, or nobody knows.';
 `

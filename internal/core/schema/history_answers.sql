@@ -1,74 +1,104 @@
--- What people ask about the history.
+-- The queries of commands and the page on the history.
 
 CREATE OR REPLACE VIEW rate_limit_audited AS
 	SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason,
 		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
-		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight, a.count * a.weight AS requests, a.quota, a.remaining,
+		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight,
+			a.count * a.weight AS requests, a.quota, a.remaining,
 		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration,
 		a.also, a.id, a.xmin
 	FROM rate_limit_audit a;
-COMMENT ON VIEW rate_limit_audited IS 'The audit log for people. Conditions on time, user_id and decision are as fast as on rate_limit_audit.';
-COMMENT ON COLUMN rate_limit_audited.refused IS 'Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.';
-COMMENT ON COLUMN rate_limit_audited.requests IS 'How many requests the row stands for, estimated if only a sample is recorded.';
+COMMENT ON VIEW rate_limit_audited IS
+	'The audit log for people. Conditions on time, user_id and decision are as fast as on rate_limit_audit.';
+COMMENT ON COLUMN rate_limit_audited.refused IS
+	'Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.';
+COMMENT ON COLUMN rate_limit_audited.requests IS
+	'How many requests the row stands for, estimated if only a sample is recorded.';
 COMMENT ON COLUMN rate_limit_audited.retry_after IS
-	'Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is not known.';
+	'Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would '
+	'never pass, or the time is not known.';
 COMMENT ON COLUMN rate_limit_audited.duration IS 'How long the decision took, in seconds.';
-COMMENT ON COLUMN rate_limit_audited.xmin IS 'The transaction that wrote the row: the last 32 bits of its number.';
+COMMENT ON COLUMN rate_limit_audited.xmin IS
+	'The transaction that wrote the row: the last 32 bits of its number.';
 DO $$
 DECLARE
 	described record;
 BEGIN
 	FOR described IN SELECT a.attname, col_description(t.attrelid, t.attnum) AS description
-		FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_audit'::regclass AND t.attname = a.attname AND t.attnum > 0
+		FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_audit'::regclass
+			AND t.attname = a.attname AND t.attnum > 0
 		WHERE a.attrelid = 'rate_limit_audited'::regclass
 	LOOP
-		EXECUTE format('COMMENT ON COLUMN rate_limit_audited.%I IS %L', described.attname, described.description);
+		EXECUTE format('COMMENT ON COLUMN rate_limit_audited.%I IS %L', described.attname,
+			described.description);
 	END LOOP;
 END $$;
 
--- Postgres puts this body into the query, and so plans it for the period that is asked about. It does so only without a
--- search_path of the function's own. Longer periods have the hours of the metrics: minutes are deleted after some days.
+-- Postgres inlines this body, and so plans it for the requested period. It only inlines a function without
+-- a search_path of its own. Long periods use the hours of the metrics, because minutes are deleted after
+-- some days.
 DO $do$ BEGIN
 	EXECUTE replace($sql$
-CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), lists text[] DEFAULT '{senders}', of text DEFAULT '')
-RETURNS TABLE (list text, prefix text, name text, user_id text, requests bigint, refused bigint, failed bigint, last timestamptz) LANGUAGE sql STABLE AS $$
-	SELECT c.list, c.prefix, c.name, c.user_id, round(sum(c.requests))::bigint, round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0))::bigint,
+CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(),
+	lists text[] DEFAULT '{senders}', of text DEFAULT '')
+RETURNS TABLE (list text, prefix text, name text, user_id text, requests bigint, refused bigint,
+	failed bigint, last timestamptz) LANGUAGE sql STABLE AS $$
+	SELECT c.list, c.prefix, c.name, c.user_id, round(sum(c.requests))::bigint,
+		round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0))::bigint,
 		coalesce(sum(c.count) FILTER (WHERE c.decision = 'error'), 0)::bigint, max(c.time)
 	FROM (SELECT l.list, CASE WHEN l.list IN ('senders', 'keys') THEN a.prefix END AS prefix,
-			CASE l.list WHEN 'senders' THEN coalesce(a.key, host(a.address)) WHEN 'keys' THEN coalesce(a.key, host(a.address)) WHEN 'users' THEN a.user_id
-				WHEN 'addresses' THEN abbrev(a.address) WHEN 'paths' THEN coalesce(a.host, '') || a.path WHEN 'reasons' THEN CASE WHEN a.prefix = '' AND a.refused THEN a.reason END
+			CASE l.list WHEN 'senders' THEN coalesce(a.key, host(a.address)) WHEN 'keys'
+				THEN coalesce(a.key, host(a.address)) WHEN 'users' THEN a.user_id
+				WHEN 'addresses' THEN abbrev(a.address) WHEN 'paths' THEN coalesce(a.host, '') || a.path
+					WHEN 'reasons' THEN CASE WHEN a.prefix = '' AND a.refused THEN a.reason END
 				WHEN 'log' THEN '' END AS name,
-			CASE l.list WHEN 'senders' THEN a.user_id END AS user_id, a.requests, a.refused, a.count, a.decision, a.time
+			CASE l.list WHEN 'senders' THEN a.user_id END AS user_id, a.requests, a.refused, a.count,
+				a.decision, a.time
 		-- A row of decision shadow stands beside the row of its request.
-		FROM {schema}.rate_limit_audited a CROSS JOIN unnest(array_remove($3, 'limits')) AS l(list) WHERE a.time >= $1 AND a.time < $2 AND a.decision <> 'shadow'
-			AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/' AND starts_with(a.prefix, $4))) AS c
+		FROM {schema}.rate_limit_audited a CROSS JOIN unnest(array_remove($3, 'limits')) AS l(list)
+			WHERE a.time >= $1 AND a.time < $2 AND a.decision <> 'shadow'
+			AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/'
+				AND starts_with(a.prefix, $4))) AS c
 	WHERE c.name IS NOT NULL OR c.list = 'senders' GROUP BY c.list, c.prefix, c.name, c.user_id
 	UNION ALL
-	SELECT 'limits', NULL, m.prefix, NULL, sum(m.requests)::bigint, sum(m.limited + m.blocked + m.rejected)::bigint, sum(m.errors)::bigint, NULL
+	SELECT 'limits', NULL, m.prefix, NULL, sum(m.requests)::bigint,
+		sum(m.limited + m.blocked + m.rejected)::bigint, sum(m.errors)::bigint, NULL
 	FROM (SELECT prefix, requests, limited, blocked, rejected, errors FROM {schema}.rate_limit_metrics
-		WHERE 'limits' = ANY ($3) AND granularity = CASE WHEN $2 - $1 > interval '25 h' THEN 'hour' ELSE 'minute' END AND time >= $1 AND time < $2) AS m
+		WHERE 'limits' = ANY ($3) AND granularity = CASE WHEN $2 - $1 > interval '25 h' THEN 'hour'
+			ELSE 'minute' END AND time >= $1 AND time < $2) AS m
 	WHERE $4 IN ('', m.prefix) OR $4 = 'rule/' AND starts_with(m.prefix, $4) GROUP BY m.prefix
 $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
 COMMENT ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) IS
-	'How many requests of a period came from whom, and how many of them were refused or had no decision. A sample counts as what it stands for. lists are, by the audit log: senders (the key of a limit, or else the address, with the user), keys (of limits), users, addresses, paths (with their hosts), reasons (of requests that no limit refused), log (all together); and limits, by the metrics of minutes, or of hours if the period is longer than 25 hours. of is as --prefix of the command audit.';
+	'How many requests of a period came from whom, and how many of them were refused or had no decision. A '
+	'sample counts as what it stands for. lists are, by the audit log: senders (the key of a limit, or else '
+	'the address, with the user), keys (of limits), users, addresses, paths (with their hosts), reasons (of '
+	'requests that no limit refused), log (all together); and limits, by the metrics of minutes, or of hours '
+	'if the period is longer than 25 hours. of is as --prefix of the command audit.';
 REVOKE ALL ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date)
-RETURNS TABLE (day date, key_id bigint, requests bigint, cost bigint, refused bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
-	SELECT u.day, u.key_id, coalesce(sum(u.requests), 0)::bigint, least(coalesce(sum(u.cost), 0), 9223372036854775807)::bigint, coalesce(sum(u.refused), 0)::bigint, max(u.last_request)
-	FROM rate_limit_usage u WHERE u.user_id = $1 AND u.day BETWEEN $2 AND $3 GROUP BY GROUPING SETS ((u.day), (u.key_id), ()) ORDER BY u.day, u.key_id
+RETURNS TABLE (day date, key_id bigint, requests bigint, cost bigint, refused bigint,
+	last_request timestamptz) LANGUAGE sql STABLE AS $$
+	SELECT u.day, u.key_id, coalesce(sum(u.requests), 0)::bigint,
+		least(coalesce(sum(u.cost), 0), 9223372036854775807)::bigint, coalesce(sum(u.refused), 0)::bigint,
+		max(u.last_request)
+	FROM rate_limit_usage u WHERE u.user_id = $1 AND u.day BETWEEN $2 AND $3
+		GROUP BY GROUPING SETS ((u.day), (u.key_id), ()) ORDER BY u.day, u.key_id
 $$;
 COMMENT ON FUNCTION rate_limit_usage_between(text, date, date) IS
-	'What a user did on some days in UTC: a row for each day with a request, a row without a day for each API key (0: without one), and a row without both for all. cost is of the requests that passed.';
+	'What a user did on some days in UTC: a row for each day with a request, a row without a day for each '
+	'API key (0: without one), and a row without both for all. cost is of the requests that passed.';
 
 CREATE OR REPLACE VIEW rate_limit_minutes AS
-	SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused, sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
+	SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused,
+		sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 COMMENT ON VIEW rate_limit_minutes IS 'The requests of all proxies in each minute that had one.';
 COMMENT ON COLUMN rate_limit_minutes.time IS 'When the minute begins.';
 COMMENT ON COLUMN rate_limit_minutes.allowed IS 'Requests that passed.';
-COMMENT ON COLUMN rate_limit_minutes.refused IS 'Requests that a limit, a ban, a rule, or the check of the API key refused.';
+COMMENT ON COLUMN rate_limit_minutes.refused IS
+	'Requests that a limit, a ban, a rule, or the check of the API key refused.';
 COMMENT ON COLUMN rate_limit_minutes.failed IS 'Requests without a decision.';
 COMMENT ON COLUMN rate_limit_minutes.shadow IS 'Refusals that shadow rules would have made.';

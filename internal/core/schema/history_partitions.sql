@@ -8,34 +8,47 @@
 -- because DETACH ... CONCURRENTLY does not work with one, and a new partition would have to wait until
 -- all of its rows are read.
 
--- The functions run with the rights of the owner. What they may delete or make depends on the role of the caller.
+-- The functions run with the rights of the owner. What they may delete or make depends on the role of
+-- the caller.
 CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
 $$;
-COMMENT ON FUNCTION rate_limit_caller() IS 'The role that called, also in a function with the rights of the owner.';
+COMMENT ON FUNCTION rate_limit_caller() IS
+	'The role that called, also in a function with the rights of the owner.';
 CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
-	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = 'rate_limit_retention'::regclass);
+	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c
+		WHERE c.oid = 'rate_limit_retention'::regclass);
 END $$;
-COMMENT ON FUNCTION rate_limit_owns_history() IS 'Whether the role that called has the rights of the owner of the history.';
+COMMENT ON FUNCTION rate_limit_owns_history() IS
+	'Whether the role that called has the rights of the owner of the history.';
 
-CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
+CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text)
+	RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
-	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
+	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz,
+		CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
 	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending,
-			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(](?:''minute'', )?''?([^'',)]+)') AS first, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO [(](?:''minute'', )?''?([^'',)]+)') AS last
+			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(](?:''minute'', )?''?([^'',)]+)')
+				AS first, substring(pg_get_expr(c.relpartbound, c.oid)
+				FROM 'TO [(](?:''minute'', )?''?([^'',)]+)') AS last
 		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
-COMMENT ON FUNCTION rate_limit_partitions_of(text) IS 'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit. Of rate_limit_metrics, the bounds are those of the minutes.';
+COMMENT ON FUNCTION rate_limit_partitions_of(text) IS
+	'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit. Of '
+	'rate_limit_metrics, the bounds are those of the minutes.';
 
-CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
+CREATE OR REPLACE FUNCTION rate_limit_partitions()
+	RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
 COMMENT ON FUNCTION rate_limit_partitions() IS
-	'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the partition is pending detach, so that ALTER TABLE ... DETACH PARTITION ... FINALIZE is still to come.';
+	'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the '
+	'partition is pending detach, so that ALTER TABLE ... DETACH PARTITION ... FINALIZE is still to come.';
 
-CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text LANGUAGE plpgsql SET TimeZone = 'UTC' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text LANGUAGE plpgsql
+	SET TimeZone = 'UTC' AS $$
 DECLARE
 	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = $1::regclass);
 	kind CONSTANT text := CASE $1 WHEN 'rate_limit_metrics' THEN '''minute'', ' ELSE '' END;
@@ -43,12 +56,15 @@ DECLARE
 	same record;
 BEGIN
 	IF day IS NULL OR day < date '0001-01-01' OR day > date '9999-12-31' THEN
-		RAISE EXCEPTION 'day: %: must be a day from 0001-01-01 to 9999-12-31', coalesce(day::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
+		RAISE EXCEPTION 'day: %: must be a day from 0001-01-01 to 9999-12-31', coalesce(day::text, 'NULL')
+			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	FOR attempt IN 1..2 LOOP
-		SELECT * INTO same FROM rate_limit_partitions_of($1) p WHERE p.begins <= day::timestamptz AND p.ends > day::timestamptz;
+		SELECT * INTO same FROM rate_limit_partitions_of($1) p WHERE p.begins <= day::timestamptz
+			AND p.ends > day::timestamptz;
 		IF same.pending THEN
-			RAISE EXCEPTION 'the partition % is about to be detached: the day can have another one afterwards', same.name USING ERRCODE = 'object_in_use';
+			RAISE EXCEPTION 'the partition % is about to be detached: the day can have another one '
+				'afterwards', same.name USING ERRCODE = 'object_in_use';
 		ELSIF same.name IS NOT NULL THEN
 			RETURN NULL;
 		END IF;
@@ -57,7 +73,8 @@ BEGIN
 	END LOOP;
 	-- A writer drops rows that get this code, so that a wrong clock does not hold up the rows behind them.
 	IF abs(day - (now() AT TIME ZONE 'UTC')::date) > 8 AND NOT rate_limit_owns_history() THEN
-		RAISE EXCEPTION 'day: %: must be within 8 days of today: % does not own the tables', day, rate_limit_caller()
+		RAISE EXCEPTION 'day: %: must be within 8 days of today: % does not own the tables', day,
+			rate_limit_caller()
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	-- A table of the name that is not attached was detached by an archive or an interrupted upkeep.
@@ -66,10 +83,12 @@ BEGIN
 		EXIT WHEN to_regclass(space || '.' || name) IS NULL;
 	END LOOP;
 	EXECUTE format('CREATE TABLE %s.%s (LIKE %s INCLUDING ALL)', space, name, $1::regclass);
-	FOR same IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = (space || '.' || name)::regclass AND i.indisunique LOOP
+	FOR same IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+		WHERE i.indrelid = (space || '.' || name)::regclass AND i.indisunique LOOP
 		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY USING INDEX %I', space, name, same.relname);
 	END LOOP;
-	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s%L) TO (%s%L)', $1::regclass, space, name, kind, day::timestamptz, kind, (day + 1)::timestamptz);
+	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s%L) TO (%s%L)', $1::regclass,
+		space, name, kind, day::timestamptz, kind, (day + 1)::timestamptz);
 	RETURN space || '.' || name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	-- The snapshot of a transaction that is REPEATABLE READ does not show the other's partition.
@@ -78,8 +97,13 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS 'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for rate_limit_audit. For a role that does not own the tables, the day must be within 8 days of today.';
+COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS
+	'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for '
+	'rate_limit_audit. For a role that does not own the tables, the day must be within 8 days of today.';
 
-CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE sql AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
+CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text
+	LANGUAGE sql AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
 COMMENT ON FUNCTION rate_limit_make_partition(date) IS
-	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
+	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: '
+	'there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with '
+	'_2 behind it if a table of that name is there that was detached.';

@@ -20,7 +20,8 @@ func newHistory(t testing.TB) *site {
 
 // row is a row of the audit log.
 func row(at string) string {
-	return fmt.Sprintf("INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) VALUES ('%s', 1, 5, 'limited', 'web', 'n');", at)
+	return fmt.Sprintf("INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) "+
+		"VALUES ('%s', 1, 5, 'limited', 'web', 'n');", at)
 }
 
 // On each day there are the partitions of the next days, before the first row needs them: at the
@@ -32,7 +33,8 @@ func TestPartitionsAreThereBeforeTheFirstRow(t *testing.T) {
 		}
 		s := newHistory(t)
 		s.exec("SET TimeZone = '" + zone + "'; SET DateStyle = 'German'")
-		for _, now := range []string{"2026-11-21 23:59:59.999999Z", "2026-11-30 23:59:59.999999Z", "2026-12-31 23:59:59.999999Z", "2027-01-01 00:00:00Z",
+		for _, now := range []string{"2026-11-21 23:59:59.999999Z", "2026-11-30 23:59:59.999999Z",
+			"2026-12-31 23:59:59.999999Z", "2027-01-01 00:00:00Z",
 			"2028-02-28 23:59:59.999999Z", "2028-02-29 23:59:59.999999Z", "2100-02-28 12:00:00Z"} {
 			s.exec("SELECT rate_limit_upkeep('" + now + "')")
 			first, err := time.Parse("2006-01-02 15:04:05.999999Z", now)
@@ -45,12 +47,14 @@ func TestPartitionsAreThereBeforeTheFirstRow(t *testing.T) {
 				for _, at := range []time.Time{begin, begin.Add(24*time.Hour - time.Microsecond)} {
 					stamp := at.Format("2006-01-02 15:04:05.999999Z")
 					s.exec(row(stamp))
-					s.want("SELECT DISTINCT tableoid::regclass FROM rate_limit_audit WHERE time = '"+stamp+"'", "rate_limit_audit_"+at.Format("20060102"))
+					s.want("SELECT DISTINCT tableoid::regclass FROM rate_limit_audit WHERE "+
+						"time = '"+stamp+"'", "rate_limit_audit_"+at.Format("20060102"))
 				}
 			}
 			s.want("SELECT what, name FROM rate_limit_upkeep('"+now+"') WHERE what = 'made'", "")
 		}
-		s.want("SELECT count(*) FROM rate_limit_audit_20280229 WHERE (time AT TIME ZONE 'UTC')::date = '2028-02-29'", s.text("SELECT count(*) FROM rate_limit_audit_20280229"))
+		s.want("SELECT count(*) FROM rate_limit_audit_20280229 WHERE (time AT TIME ZONE 'UTC')::date = "+
+			"'2028-02-29'", s.text("SELECT count(*) FROM rate_limit_audit_20280229"))
 	}
 }
 
@@ -62,10 +66,12 @@ func TestWhatPassedIsNotInTheIndexOfDecisions(t *testing.T) {
 	s.exec(`INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node)
 		SELECT timestamptz '2026-11-21Z' + i * interval '1 second', 1, 5, CASE WHEN i % 1000 = 0 THEN 'limited' ELSE 'allowed' END, 'web', 'n' FROM generate_series(1, 20000) i`)
 	s.exec("VACUUM ANALYZE rate_limit_audit_20261121")
-	s.want("SELECT reltuples FROM pg_class WHERE relname = 'rate_limit_audit_20261121_decision_time_idx'", "20")
+	s.want("SELECT reltuples FROM pg_class WHERE relname = 'rate_limit_audit_20261121_decision_time_idx'",
+		"20")
 	s.exec("PREPARE refusals (text[]) AS SELECT * FROM rate_limit_audit WHERE decision = ANY ($1)")
 	for range 7 { // the server may plan without the values after five times
-		if plan := s.text("EXPLAIN EXECUTE refusals ('{limited,blocked}')"); !strings.Contains(plan, "rate_limit_audit_20261121_decision_time_idx") {
+		if plan := s.text("EXPLAIN EXECUTE refusals ('{limited,blocked}')"); !strings.Contains(plan,
+			"rate_limit_audit_20261121_decision_time_idx") {
 			t.Fatal(plan)
 		}
 	}
@@ -80,7 +86,8 @@ func TestPartitionsAreMadeOnceByManyAtOnce(t *testing.T) {
 		conn := cluster.Connect(s.t, s.dsn)
 		group.Go(func() {
 			// Some of them in a transaction with a snapshot of its own.
-			sql := "SELECT rate_limit_make_partition(d::date) FROM generate_series(timestamp '2026-12-28', '2027-01-03', '1 day') d"
+			sql := "SELECT rate_limit_make_partition(d::date) FROM generate_series(timestamp '2026-12-28', " +
+				"'2027-01-03', '1 day') d"
 			if i%3 == 0 {
 				sql = "BEGIN ISOLATION LEVEL REPEATABLE READ; " + sql + "; COMMIT"
 			}
@@ -99,7 +106,8 @@ func TestPartitionsAreMadeOnceByManyAtOnce(t *testing.T) {
 	if n := strings.Count(strings.Join(made, ""), "public.rate_limit_audit_20"); n != 7 {
 		t.Errorf("%d partitions were made, want 7: %q", n, made)
 	}
-	s.want("SELECT count(*), min(begins) = '2026-12-28Z', max(ends) = '2027-01-04Z' FROM rate_limit_partitions()", "7 t t")
+	s.want("SELECT count(*), min(begins) = '2026-12-28Z', max(ends) = '2027-01-04Z' FROM "+
+		"rate_limit_partitions()", "7 t t")
 }
 
 // A partition is made while writers and readers are in the middle of a transaction, and they go
@@ -110,7 +118,8 @@ func TestMakingAPartitionStopsNobody(t *testing.T) {
 	writer := &site{t: t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
 	writer.exec("SET lock_timeout = '5 s'; BEGIN;" + row("2026-11-21 10:00Z"))
 	s.exec("SET lock_timeout = '5 s'; BEGIN; SELECT rate_limit_make_partition('2026-11-22')")
-	writer.exec(row("2026-11-21 11:00Z") + "SELECT count(*) FROM rate_limit_audit; COMMIT;" + row("2026-11-21 12:00Z"))
+	writer.exec(row("2026-11-21 11:00Z") + "SELECT count(*) FROM rate_limit_audit; COMMIT;" +
+		row("2026-11-21 12:00Z"))
 	s.exec("COMMIT;" + row("2026-11-22 10:00Z"))
 	s.want("SELECT count(*) FROM rate_limit_audit", "4")
 }
@@ -120,16 +129,19 @@ func TestADetachedPartitionIsNotReplaced(t *testing.T) {
 	s := newHistory(t)
 	s.want("SELECT rate_limit_make_partition('2026-11-21')", "public.rate_limit_audit_20261121")
 	for _, next := range []string{"_2", "_3"} {
-		s.exec("DO $$ BEGIN EXECUTE 'ALTER TABLE rate_limit_audit DETACH PARTITION ' || (SELECT name FROM rate_limit_partitions()); END $$")
+		s.exec("DO $$ BEGIN EXECUTE 'ALTER TABLE rate_limit_audit DETACH PARTITION ' || (SELECT name FROM " +
+			"rate_limit_partitions()); END $$")
 		s.want("SELECT rate_limit_make_partition('2026-11-21')", "public.rate_limit_audit_20261121"+next)
 		s.want("SELECT rate_limit_make_partition('2026-11-21')", "-")
 		s.exec(row("2026-11-21 10:00Z"))
 		s.want("SELECT count(*) FROM rate_limit_audit_20261121"+next, "1")
 	}
-	if failure := s.fails("SELECT rate_limit_make_partition(NULL)"); !strings.Contains(failure.Message, "day: NULL: must be a day") {
+	if failure := s.fails("SELECT rate_limit_make_partition(NULL)"); !strings.Contains(failure.Message,
+		"day: NULL: must be a day") {
 		t.Errorf("without a day: %s", failure.Message)
 	}
-	if failure := s.fails("SELECT rate_limit_make_partition('infinity')"); !strings.Contains(failure.Message, "day: infinity: must be a day") {
+	if failure := s.fails("SELECT rate_limit_make_partition('infinity')"); !strings.Contains(failure.Message,
+		"day: infinity: must be a day") {
 		t.Errorf("infinity: %s", failure.Message)
 	}
 }

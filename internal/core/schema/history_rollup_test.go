@@ -41,8 +41,8 @@ func minuteSQL(minute, prefix, region string, latencies []float64) string {
 		latency = rate_limit_add_buckets(m.latency, excluded.latency), updated_at = now();`, minute, prefix, region, len(latencies), array(buckets))
 }
 
-// The percentiles of known latencies, which three proxies have written within two days, are at most twice or half of the exact
-// ones: of all minutes, of the hours and of the days.
+// The percentiles of known latencies, which three proxies have written within two days, are at most
+// twice or half of the exact ones: of all minutes, of the hours and of the days.
 func TestPercentilesOfKnownLatencies(t *testing.T) {
 	s := newHistory(t)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -64,7 +64,9 @@ func TestPercentilesOfKnownLatencies(t *testing.T) {
 	for _, granularity := range []string{"minute", "hour", "day"} {
 		s.want("SELECT sum(requests) FROM rate_limit_metrics WHERE granularity = '"+granularity+"'", "20000")
 		for _, p := range []float64{0.25, 0.5, 0.9, 0.95, 0.99, 0.999, 1} {
-			got, err := strconv.ParseFloat(s.text(fmt.Sprintf("SELECT rate_limit_percentile(rate_limit_sum(latency), %v) FROM rate_limit_metrics WHERE granularity = '%s'", p, granularity)), 64)
+			got, err := strconv.ParseFloat(
+				s.text(fmt.Sprintf("SELECT rate_limit_percentile(rate_limit_sum(latency), %v) FROM "+
+					"rate_limit_metrics WHERE granularity = '%s'", p, granularity)), 64)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -80,7 +82,9 @@ func TestPercentilesOfKnownLatencies(t *testing.T) {
 // Hours and days are those in UTC, series stay apart, and all columns are added.
 func TestHoursAndDaysAreAddedUp(t *testing.T) {
 	s := newHistory(t)
-	s.exec("SET TimeZone = 'Asia/Kolkata'; SELECT rate_limit_make_partition_of('rate_limit_metrics', '2026-11-22')") // half an hour beside UTC
+	// half an hour beside UTC
+	s.exec("SET TimeZone = 'Asia/Kolkata'; SELECT rate_limit_make_partition_of('rate_limit_metrics', " +
+		"'2026-11-22')")
 	s.exec(`INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency)
 		SELECT 'minute', t::timestamptz, p, '', '', '', 15, 1, 2, 3, 4, 5, 6, 7, 8, l::bigint[] FROM (VALUES
 		('2026-11-21 00:00Z', 'a', '{1,2}'), ('2026-11-21 00:59Z', 'a', '{10,20,30}'), ('2026-11-21 01:00Z', 'a', '{}'), ('2026-11-21 23:59Z', 'a', '{0,0,0,1}'),
@@ -88,13 +92,18 @@ func TestHoursAndDaysAreAddedUp(t *testing.T) {
 	s.want("SELECT * FROM rate_limit_rollup()", "5 3")
 	const rows = `SELECT granularity, to_char(time AT TIME ZONE 'UTC', 'DD-HH24:MI'), prefix, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency
 		FROM rate_limit_metrics WHERE granularity <> 'minute' ORDER BY granularity, time, prefix`
-	s.want(rows, "day 21-00:00 a 60 4 8 12 16 20 24 28 32 {11,22,30,1}\nday 21-00:00 b 15 1 2 3 4 5 6 7 8 {7}\nday 22-00:00 a 15 1 2 3 4 5 6 7 8 {5}\n"+
-		"hour 21-00:00 a 30 2 4 6 8 10 12 14 16 {11,22,30}\nhour 21-00:00 b 15 1 2 3 4 5 6 7 8 {7}\nhour 21-01:00 a 15 1 2 3 4 5 6 7 8 {}\nhour 21-23:00 a 15 1 2 3 4 5 6 7 8 {0,0,0,1}\nhour 22-00:00 a 15 1 2 3 4 5 6 7 8 {5}")
+	s.want(rows, "day 21-00:00 a 60 4 8 12 16 20 24 28 32 {11,22,30,1}\nday 21-00:00 b 15 1 2 3 4 5 6 7 8 "+
+		"{7}\nday 22-00:00 a 15 1 2 3 4 5 6 7 8 {5}\n"+
+		"hour 21-00:00 a 30 2 4 6 8 10 12 14 16 {11,22,30}\nhour 21-00:00 b 15 1 2 3 4 5 6 7 8 {7}\nhour "+
+		"21-01:00 a 15 1 2 3 4 5 6 7 8 {}\nhour 21-23:00 a 15 1 2 3 4 5 6 7 8 {0,0,0,1}\nhour 22-00:00 a "+
+		"15 1 2 3 4 5 6 7 8 {5}")
 
 	// More comes in, and only what it changes is written.
-	s.exec("UPDATE rate_limit_metrics SET limited = 9, updated_at = now() WHERE granularity = 'minute' AND time = '2026-11-21 00:59Z'")
+	s.exec("UPDATE rate_limit_metrics SET limited = 9, updated_at = now() WHERE granularity = 'minute' AND " +
+		"time = '2026-11-21 00:59Z'")
 	s.want("SELECT * FROM rate_limit_rollup()", "1 1")
-	s.want("SELECT granularity, limited FROM rate_limit_metrics WHERE prefix = 'a' AND time = '2026-11-21Z' ORDER BY 1", "day 15\nhour 11\nminute 2")
+	s.want("SELECT granularity, limited FROM rate_limit_metrics WHERE prefix = 'a' AND time = "+
+		"'2026-11-21Z' ORDER BY 1", "day 15\nhour 11\nminute 2")
 }
 
 // A transaction that was open during a roll-up counts in the next one.
@@ -106,21 +115,24 @@ func TestATransactionThatWasOpenCountsLater(t *testing.T) {
 	s.want("SELECT * FROM rate_limit_rollup()", "1 1")
 	writer.exec("COMMIT")
 	s.want("SELECT * FROM rate_limit_rollup()", "1 1")
-	s.want("SELECT granularity, sum(requests) FROM rate_limit_metrics GROUP BY 1 ORDER BY 1", "day 3\nhour 3\nminute 3")
+	s.want("SELECT granularity, sum(requests) FROM rate_limit_metrics GROUP BY 1 ORDER BY 1",
+		"day 3\nhour 3\nminute 3")
 }
 
-// Where minutes were deleted, an hour is never computed anew, also if one more minute comes in, or
+// Where minutes were deleted, an hour is never computed again, even if one more minute comes in, or
 // the retention becomes longer. The same holds for days.
 func TestAnHourThatHasLostMinutesStays(t *testing.T) {
 	s := newHistory(t)
-	s.exec(minuteSQL("2026-11-21 10:00Z", "web", "", []float64{5, 6}) + minuteSQL("2026-11-21 10:59Z", "web", "", []float64{7}) + minuteSQL("2026-11-21 11:00Z", "web", "", []float64{8}))
+	s.exec(minuteSQL("2026-11-21 10:00Z", "web", "", []float64{5, 6}) + minuteSQL("2026-11-21 10:59Z", "web",
+		"", []float64{7}) + minuteSQL("2026-11-21 11:00Z", "web", "", []float64{8}))
 	const counts = "SELECT granularity, sum(requests) FROM rate_limit_metrics GROUP BY 1 ORDER BY 1"
 	// The minutes of an hour go together, when the last of them is 7 days old.
 	s.exec("SELECT rate_limit_upkeep('2026-11-28 10:59:59Z')")
 	s.want(counts, "day 4\nhour 4\nminute 4")
 	s.exec("SELECT rate_limit_upkeep('2026-11-28 11:00Z')")
 	s.want(counts, "day 4\nhour 4\nminute 1")
-	s.exec("UPDATE rate_limit_retention SET keep = '30 days' WHERE what = 'metrics_minute';" + minuteSQL("2026-11-21 10:30Z", "web", "", []float64{9}))
+	s.exec("UPDATE rate_limit_retention SET keep = '30 days' WHERE what = 'metrics_minute';" + minuteSQL(
+		"2026-11-21 10:30Z", "web", "", []float64{9}))
 	s.exec("SELECT rate_limit_upkeep('2026-11-28 11:00Z')")
 	s.want(counts, "day 4\nhour 4\nminute 2")
 
@@ -143,11 +155,14 @@ func TestAnHourThatHasLostMinutesStays(t *testing.T) {
 func TestPercentilesOfFewDecisions(t *testing.T) {
 	s := newHistory(t)
 	for call, want := range map[string]string{
-		"'{}', 0.5": "-", "'{0,0}', 0.5": "-", "NULL, 0.5": "-", "'{4}', 0.5": "0.05", "'{4}', 1": "0.1", "'{1,0,1}', 0.5": "0.1", "'{0,0,4}', -1": "0.25", "'{0,0,4}', 2": "0.4",
-		"'{0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,4}', 1": "52428.8", "'{0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,4}', 0.5": "52428.8",
+		"'{}', 0.5": "-", "'{0,0}', 0.5": "-", "NULL, 0.5": "-", "'{4}', 0.5": "0.05", "'{4}', 1": "0.1",
+		"'{1,0,1}', 0.5": "0.1", "'{0,0,4}', -1": "0.25", "'{0,0,4}', 2": "0.4",
+		"'{0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,4}', 1":     "52428.8",
+		"'{0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,4}', 0.5": "52428.8",
 	} {
 		s.want("SELECT round(rate_limit_percentile("+call+")::numeric, 8)::float8", want)
 	}
-	s.want("SELECT rate_limit_sum(l) FROM (VALUES ('{1,2}'::bigint[]), (NULL), ('{}'), ('{1,1,9223372036854775000}')) v(l)", "{2,3,9223372036854775000}")
+	s.want("SELECT rate_limit_sum(l) FROM (VALUES ('{1,2}'::bigint[]), (NULL), ('{}'), "+
+		"('{1,1,9223372036854775000}')) v(l)", "{2,3,9223372036854775000}")
 	s.want("SELECT rate_limit_sum(l) FROM (SELECT '{1}'::bigint[] AS l WHERE false) v", "{}")
 }

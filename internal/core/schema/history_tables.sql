@@ -33,36 +33,59 @@ CREATE TABLE IF NOT EXISTS rate_limit_audit (
 ) PARTITION BY RANGE (time);
 CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
 COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limit_audit.';
-CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
-CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
--- Not of what passed: with audit all that is almost every row, and the index would double the cost of a row.
-CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON rate_limit_audit (decision, time) WHERE decision <> 'allowed';
-COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
+CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time)
+	WITH (pages_per_range = 16, autosummarize = on);
+CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time)
+	WHERE user_id IS NOT NULL;
+-- Requests that passed have no entry: with audit all they are almost every row, and the index would double
+-- the cost of a row.
+CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON rate_limit_audit (decision, time)
+	WHERE decision <> 'allowed';
+COMMENT ON TABLE rate_limit_audit IS
+	'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands '
+	'beside the row of its request.';
 COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs, or would have cost if it was refused.';
-COMMENT ON COLUMN rate_limit_audit.count IS 'How many equal refusals within the same second this row stands for. The other columns are those of the first.';
+COMMENT ON COLUMN rate_limit_audit.count IS
+	'How many equal refusals within the same second this row stands for. The other columns are those '
+	'of the first.';
 COMMENT ON COLUMN rate_limit_audit.quota IS 'The full quota. NULL: no limit decided.';
 COMMENT ON COLUMN rate_limit_audit.remaining IS 'What was left of the quota after the decision.';
 COMMENT ON COLUMN rate_limit_audit.key_id IS 'The id of the API key in rate_limit_api_keys. NULL: none.';
-COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is not known.';
+COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS
+	'Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it '
+	'would never pass, or the time is not known.';
 COMMENT ON COLUMN rate_limit_audit.duration_us IS 'How long the decision took, in microseconds.';
-COMMENT ON COLUMN rate_limit_audit.weight IS 'How many requests each request of this row stands for: above 1 if only a sample is recorded. count * weight is the estimated number of requests.';
+COMMENT ON COLUMN rate_limit_audit.weight IS
+	'How many requests each request of this row stands for: above 1 if only a sample is recorded. count * '
+	'weight is the estimated number of requests.';
 COMMENT ON COLUMN rate_limit_audit.status IS 'The status of a refusal. NULL: the request passed.';
 COMMENT ON COLUMN rate_limit_audit.decision IS
-	'allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.';
-COMMENT ON COLUMN rate_limit_audit.reason IS 'More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout or unavailable.';
-COMMENT ON COLUMN rate_limit_audit.prefix IS 'The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that it had first; empty if none applied. Of several limits, that with the least remaining, or the one that refused.';
-COMMENT ON COLUMN rate_limit_audit.limit_name IS 'The name of the limit of the rule. NULL: a limit in a configuration.';
-COMMENT ON COLUMN rate_limit_audit.key IS 'The key of the counter, as it is stored: a digest if it is a secret.';
+	'allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path is '
+	'not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.';
+COMMENT ON COLUMN rate_limit_audit.reason IS
+	'More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, '
+	'timeout or unavailable.';
+COMMENT ON COLUMN rate_limit_audit.prefix IS
+	'The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that '
+	'it had first; empty if none applied. Of several limits, that with the least remaining, or the one '
+	'that refused.';
+COMMENT ON COLUMN rate_limit_audit.limit_name IS
+	'The name of the limit of the rule. NULL: a limit in a configuration.';
+COMMENT ON COLUMN rate_limit_audit.key IS
+	'The key of the counter, as it is stored: a digest if it is a secret.';
 COMMENT ON COLUMN rate_limit_audit.user_id IS 'The user. NULL: nobody.';
 COMMENT ON COLUMN rate_limit_audit.tier IS 'The tier of the user, with a policy.';
-COMMENT ON COLUMN rate_limit_audit.address IS 'The address of the client, or its network, as audit_address says.';
+COMMENT ON COLUMN rate_limit_audit.address IS
+	'The address of the client, or its network, as audit_address says.';
 COMMENT ON COLUMN rate_limit_audit.host IS 'The host of the request.';
 COMMENT ON COLUMN rate_limit_audit.method IS 'The method of the request.';
 COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 500 characters.';
 COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
-COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.';
+COMMENT ON COLUMN rate_limit_audit.also IS
+	'The other limits that were asked about the request, whether they charged it or not: prefix, key, '
+	'prefix, key and so on. NULL: none.';
 COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has.';
 
 -- rate_limit_metrics has one partition for the minutes of each day in UTC, and one for all hours and
@@ -90,28 +113,40 @@ CREATE TABLE IF NOT EXISTS rate_limit_metrics (
 	CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day'))
 ) PARTITION BY RANGE (granularity, time);
 -- No primary key: pg_restore --clean cannot drop those of partitions.
-CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (granularity, time, prefix, host, route, region);
+CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (granularity, time, prefix,
+	host, route, region);
 CREATE INDEX IF NOT EXISTS rate_limit_metrics_updated ON rate_limit_metrics (granularity, updated_at);
-COMMENT ON TABLE rate_limit_metrics IS 'Requests of all proxies by minute, added up. Hours and days are computed from the minutes.';
+COMMENT ON TABLE rate_limit_metrics IS
+	'Requests of all proxies by minute, added up. Hours and days are computed from the minutes.';
 COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day.';
 COMMENT ON COLUMN rate_limit_metrics.time IS 'When the minute, hour or day (in UTC) begins.';
 COMMENT ON COLUMN rate_limit_metrics.prefix IS 'As in rate_limit_audit.';
-COMMENT ON COLUMN rate_limit_metrics.host IS 'The host of the requests; (other) for hosts beyond the first 100 of a proxy in a minute.';
-COMMENT ON COLUMN rate_limit_metrics.route IS 'The name of the route, if the configuration gives one; (other) for routes beyond the first 100 of a proxy in a minute.';
+COMMENT ON COLUMN rate_limit_metrics.host IS
+	'The host of the requests; (other) for hosts beyond the first 100 of a proxy in a minute.';
+COMMENT ON COLUMN rate_limit_metrics.route IS
+	'The name of the route, if the configuration gives one; (other) for routes beyond the first 100 of a '
+	'proxy in a minute.';
 COMMENT ON COLUMN rate_limit_metrics.region IS 'The region of the proxies, if their configuration has one.';
-COMMENT ON COLUMN rate_limit_metrics.requests IS 'All requests: allowed, limited, blocked, rejected and errors together.';
+COMMENT ON COLUMN rate_limit_metrics.requests IS
+	'All requests: allowed, limited, blocked, rejected and errors together.';
 COMMENT ON COLUMN rate_limit_metrics.allowed IS 'Requests that passed.';
 COMMENT ON COLUMN rate_limit_metrics.limited IS 'Requests that a limit refused.';
 COMMENT ON COLUMN rate_limit_metrics.blocked IS 'Requests that a ban or a block rule refused.';
-COMMENT ON COLUMN rate_limit_metrics.rejected IS 'Requests that were refused for their API key or their path.';
+COMMENT ON COLUMN rate_limit_metrics.rejected IS
+	'Requests that were refused for their API key or their path.';
 COMMENT ON COLUMN rate_limit_metrics.errors IS 'Requests without a decision, whether they passed or not.';
-COMMENT ON COLUMN rate_limit_metrics.shadow IS 'Decisions of shadow rules that would have refused. Their requests count in the other columns.';
+COMMENT ON COLUMN rate_limit_metrics.shadow IS
+	'Decisions of shadow rules that would have refused. Their requests count in the other columns.';
 COMMENT ON COLUMN rate_limit_metrics.cost IS 'The costs of the requests that passed.';
-COMMENT ON COLUMN rate_limit_metrics.from_memory IS 'Requests of those limited that a proxy refused without asking the database.';
-COMMENT ON COLUMN rate_limit_metrics.latency IS 'How many decisions took how long, in buckets: see rate_limit_percentile.';
+COMMENT ON COLUMN rate_limit_metrics.from_memory IS
+	'Requests of those limited that a proxy refused without asking the database.';
+COMMENT ON COLUMN rate_limit_metrics.latency IS
+	'How many decisions took how long, in buckets: see rate_limit_percentile.';
 COMMENT ON COLUMN rate_limit_metrics.updated_at IS 'When the row was last written.';
-COMMENT ON COLUMN rate_limit_metrics.from_lease IS 'Requests of those allowed that a proxy let pass with units of a lease, without asking the database.';
-COMMENT ON COLUMN rate_limit_metrics.from_database IS 'Requests that the database decided: neither the memory of the proxy nor a lease could.';
+COMMENT ON COLUMN rate_limit_metrics.from_lease IS
+	'Requests of those allowed that a proxy let pass with units of a lease, without asking the database.';
+COMMENT ON COLUMN rate_limit_metrics.from_database IS
+	'Requests that the database decided: neither the memory of the proxy nor a lease could.';
 DO $$
 BEGIN
 	IF EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'rate_limit_metrics'::regclass) THEN
@@ -119,11 +154,15 @@ BEGIN
 	END IF;
 	CREATE TABLE rate_limit_metrics_sums (LIKE rate_limit_metrics INCLUDING ALL);
 	-- Logical replication finds rows by it, as by a primary key.
-	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_sums REPLICA IDENTITY USING INDEX %I', c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_sums REPLICA IDENTITY USING INDEX %I', c.relname)
+		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 		WHERE i.indrelid = 'rate_limit_metrics_sums'::regclass AND i.indisunique);
-	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM (MINVALUE, MINVALUE) TO (''minute'', %L)',
+	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM '
+		'(MINVALUE, MINVALUE) TO (''minute'', %L)',
 		date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h');
-	COMMENT ON TABLE rate_limit_metrics_sums IS 'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first partition of minutes.';
+	COMMENT ON TABLE rate_limit_metrics_sums IS
+		'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first '
+		'partition of minutes.';
 END $$;
 
 CREATE TABLE IF NOT EXISTS rate_limit_usage (
@@ -139,7 +178,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_usage (
 	CONSTRAINT rate_limit_usage_pkey PRIMARY KEY (user_id, day, key_id)
 );
 CREATE INDEX IF NOT EXISTS rate_limit_usage_day ON rate_limit_usage (day);
-COMMENT ON TABLE rate_limit_usage IS 'What users and API keys did on a day. The sum over the keys is what the user did.';
+COMMENT ON TABLE rate_limit_usage IS
+	'What users and API keys did on a day. The sum over the keys is what the user did.';
 COMMENT ON COLUMN rate_limit_usage.day IS 'The day in UTC.';
 COMMENT ON COLUMN rate_limit_usage.user_id IS 'The user.';
 COMMENT ON COLUMN rate_limit_usage.key_id IS 'The id of the API key; 0 for requests without one.';
@@ -147,8 +187,11 @@ COMMENT ON COLUMN rate_limit_usage.requests IS 'All requests, also those that we
 COMMENT ON COLUMN rate_limit_usage.cost IS 'The costs of the requests that passed.';
 COMMENT ON COLUMN rate_limit_usage.refused IS 'Requests that were refused.';
 COMMENT ON COLUMN rate_limit_usage.last_request IS 'When the last request came.';
-COMMENT ON COLUMN rate_limit_usage.limited IS 'Those of the refused that a limit refused, with status 429 unless the rule has another one.';
-COMMENT ON COLUMN rate_limit_usage.denied IS 'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status 401, 403 or 400.';
+COMMENT ON COLUMN rate_limit_usage.limited IS
+	'Those of the refused that a limit refused, with status 429 unless the rule has another one.';
+COMMENT ON COLUMN rate_limit_usage.denied IS
+	'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status '
+	'401, 403 or 400.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_usage_hours (
 	hour     timestamptz NOT NULL,
@@ -160,8 +203,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_usage_hours (
 	limited  bigint NOT NULL DEFAULT 0,
 	denied   bigint NOT NULL DEFAULT 0
 ) PARTITION BY RANGE (hour);
-CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_usage_hours_key ON rate_limit_usage_hours (user_id, hour, key_id);
-COMMENT ON TABLE rate_limit_usage_hours IS 'What users and API keys did in an hour, for as long as metrics_hour in rate_limit_retention says.';
+CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_usage_hours_key ON rate_limit_usage_hours (user_id,
+	hour, key_id);
+COMMENT ON TABLE rate_limit_usage_hours IS
+	'What users and API keys did in an hour, for as long as metrics_hour in rate_limit_retention says.';
 COMMENT ON COLUMN rate_limit_usage_hours.hour IS 'When the hour begins.';
 COMMENT ON COLUMN rate_limit_usage_hours.user_id IS 'As in rate_limit_usage.';
 COMMENT ON COLUMN rate_limit_usage_hours.key_id IS 'As in rate_limit_usage.';
@@ -172,12 +217,19 @@ COMMENT ON COLUMN rate_limit_usage_hours.limited IS 'As in rate_limit_usage.';
 COMMENT ON COLUMN rate_limit_usage_hours.denied IS 'As in rate_limit_usage.';
 
 CREATE OR REPLACE VIEW rate_limit_usage_now AS
-	SELECT u.user_id, u.key_id, coalesce(sum(u.requests) FILTER (WHERE u.day = t.today), 0)::bigint AS today, sum(u.requests)::bigint AS this_month,
-		least(sum(u.cost), 9223372036854775807)::bigint AS cost, sum(u.refused)::bigint AS refused, sum(u.limited)::bigint AS limited, sum(u.denied)::bigint AS denied,
-		max(u.last_request) AS last_request, (t.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_ends, date_trunc('month', t.today + interval '1 month') AT TIME ZONE 'UTC' AS month_ends
-	FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) t JOIN rate_limit_usage u ON u.day >= date_trunc('month', t.today::timestamp)::date AND u.day < date_trunc('month', t.today + interval '1 month')::date
+	SELECT u.user_id, u.key_id, coalesce(sum(u.requests) FILTER (WHERE u.day = t.today), 0)::bigint AS today,
+		sum(u.requests)::bigint AS this_month,
+		least(sum(u.cost), 9223372036854775807)::bigint AS cost, sum(u.refused)::bigint AS refused,
+			sum(u.limited)::bigint AS limited, sum(u.denied)::bigint AS denied,
+		max(u.last_request) AS last_request, (t.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_ends,
+			date_trunc('month', t.today + interval '1 month') AT TIME ZONE 'UTC' AS month_ends
+	FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) t
+		JOIN rate_limit_usage u ON u.day >= date_trunc('month', t.today::timestamp)::date
+		AND u.day < date_trunc('month', t.today + interval '1 month')::date
 	GROUP BY u.user_id, u.key_id, t.today;
-COMMENT ON VIEW rate_limit_usage_now IS 'What users and API keys did today and in this month, in UTC: a row for each user and key with a request in this month. The limits are in rate_limit_used.';
+COMMENT ON VIEW rate_limit_usage_now IS
+	'What users and API keys did today and in this month, in UTC: a row for each user and key with a request '
+	'in this month. The limits are in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_usage_now.user_id IS 'The user.';
 COMMENT ON COLUMN rate_limit_usage_now.key_id IS 'The id of the API key; 0 for requests without one.';
 COMMENT ON COLUMN rate_limit_usage_now.today IS 'All requests of today.';
@@ -199,13 +251,19 @@ CREATE TABLE IF NOT EXISTS rate_limit_writers (
 	dropped bigint NOT NULL DEFAULT 0,
 	seen    timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE rate_limit_writers IS 'The processes that write the history, and how far each of them is. A row that was not renewed for 30 days is deleted.';
+COMMENT ON TABLE rate_limit_writers IS
+	'The processes that write the history, and how far each of them is. A row that was not renewed for 30 '
+	'days is deleted.';
 COMMENT ON COLUMN rate_limit_writers.writer IS 'A random name of the process.';
 COMMENT ON COLUMN rate_limit_writers.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_writers.region IS 'Where it runs, if its configuration says so.';
-COMMENT ON COLUMN rate_limit_writers.batch IS 'The number of the last batch that was written. A batch that is sent again after a failure is written once.';
-COMMENT ON COLUMN rate_limit_writers.written IS 'How many decisions the process has written to rate_limit_audit.';
-COMMENT ON COLUMN rate_limit_writers.dropped IS 'How many decisions the process could not write, because the database was slow or down for too long.';
+COMMENT ON COLUMN rate_limit_writers.batch IS
+	'The number of the last batch that was written. A batch that is sent again after a failure is '
+	'written once.';
+COMMENT ON COLUMN rate_limit_writers.written IS
+	'How many decisions the process has written to rate_limit_audit.';
+COMMENT ON COLUMN rate_limit_writers.dropped IS
+	'How many decisions the process could not write, because the database was slow or down for too long.';
 COMMENT ON COLUMN rate_limit_writers.seen IS 'When the last batch was written.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_retention (
@@ -219,12 +277,17 @@ CREATE TABLE IF NOT EXISTS rate_limit_retention (
 		CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day', 'usage')),
 	CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day')
 );
-INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'), ('metrics_hour', '90 days'), ('metrics_day', '7 years'), ('usage', '7 years')
+INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'),
+	('metrics_hour', '90 days'), ('metrics_day', '7 years'), ('usage', '7 years')
 	ON CONFLICT DO NOTHING;
-COMMENT ON TABLE rate_limit_retention IS 'How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says when it starts.';
+COMMENT ON TABLE rate_limit_retention IS
+	'How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says '
+	'when it starts.';
 COMMENT ON COLUMN rate_limit_retention.what IS 'audit, metrics_minute, metrics_hour, metrics_day or usage.';
-COMMENT ON COLUMN rate_limit_retention.keep IS 'How long. Without a row for it, a part of the history is kept for ever.';
+COMMENT ON COLUMN rate_limit_retention.keep IS
+	'How long. Without a row for it, a part of the history is kept for ever.';
 COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set it. NULL: the default.';
 COMMENT ON COLUMN rate_limit_retention.set_at IS 'When it was set.';
-COMMENT ON COLUMN rate_limit_retention.deleted_before IS 'Of metrics_minute, metrics_hour and metrics_day: upkeep has deleted what is older. NULL: nothing.';
+COMMENT ON COLUMN rate_limit_retention.deleted_before IS
+	'Of metrics_minute, metrics_hour and metrics_day: upkeep has deleted what is older. NULL: nothing.';
 COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';

@@ -1,52 +1,71 @@
--- The functions that delete what is past its retention. A caller may pass a time that is still to
--- come only if it has the rights of the owner: the role of the proxies may run the functions, and
--- must not be able to delete what is to be kept.
+-- The functions that delete what is past its retention. Only a caller with the rights of the owner may pass
+-- a future time: the role of the proxies may run the functions, but not delete what must be kept.
 --
--- rate_limit_upkeep takes no lock that stops a reader or a writer, so it removes no partition: that
--- is for rate_limit_drop_expired, or for history.Upkeep, which uses DETACH ... CONCURRENTLY.
+-- rate_limit_upkeep takes no lock that blocks readers or writers, so it does not remove partitions.
+-- rate_limit_drop_expired does, and history.Upkeep, which uses DETACH ... CONCURRENTLY.
 
-CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz
+	LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
 BEGIN
-	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
+	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2
+		ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
 		FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
-COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS 'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
+COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS
+	'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: '
+	'it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
 
 CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT string_agg(DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction'), ', ') FROM pg_locks l
-	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND l.relation = $1
+	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_database d
+		WHERE d.datname = current_database()) AND l.relation = $1
 		AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 $$;
-COMMENT ON FUNCTION rate_limit_holders(oid) IS 'The other sessions that have a lock on a table, as text. NULL: none.';
+COMMENT ON FUNCTION rate_limit_holders(oid) IS
+	'The other sessions that have a lock on a table, as text. NULL: none.';
 
-CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, state text, held_by text) LANGUAGE sql STABLE SET TimeZone = 'UTC' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now())
+	RETURNS TABLE (name text, state text, held_by text) LANGUAGE sql STABLE SET TimeZone = 'UTC' AS $$
 	WITH found AS (
-		SELECT p.id, p.name, CASE WHEN p.pending THEN 'pending' ELSE 'attached' END AS state, p.ends FROM rate_limit_partitions() p
+		SELECT p.id, p.name, CASE WHEN p.pending THEN 'pending' ELSE 'attached' END AS state, p.ends
+			FROM rate_limit_partitions() p
 		UNION ALL
-		SELECT c.oid, format('%I.%I', n.nspname, c.relname), 'detached', (to_date(substring(c.relname FROM 18 FOR 6), 'YYYYMM') + substring(c.relname FROM 24 FOR 2)::int)::timestamptz
-		FROM pg_class c JOIN pg_class audit ON audit.oid = 'rate_limit_audit'::regclass AND audit.relnamespace = c.relnamespace AND audit.relowner = c.relowner
+		SELECT c.oid, format('%I.%I', n.nspname, c.relname), 'detached',
+			(to_date(substring(c.relname FROM 18 FOR 6), 'YYYYMM') + substring(c.relname
+			FROM 24 FOR 2)::int)::timestamptz
+		FROM pg_class c JOIN pg_class audit ON audit.oid = 'rate_limit_audit'::regclass
+			AND audit.relnamespace = c.relnamespace AND audit.relowner = c.relowner
 			JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE c.relkind = 'r' AND NOT c.relispartition AND c.relname ~ '^rate_limit_audit_[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])(_[0-9]{1,4})?$')
+		WHERE c.relkind = 'r' AND NOT c.relispartition
+			AND c.relname ~ '^rate_limit_audit_[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])'
+				'(_[0-9]{1,4})?$')
 	SELECT f.name, f.state, rate_limit_holders(f.id)
 	FROM found f WHERE f.ends <= rate_limit_cutoff('audit', $1)
 	ORDER BY CASE f.state WHEN 'pending' THEN 1 WHEN 'attached' THEN 2 ELSE 3 END, f.ends, f.name
 $$;
 COMMENT ON FUNCTION rate_limit_expired(timestamptz) IS
-	'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use each of them. state is attached; detached: a table that was a partition; or pending: DETACH ... FINALIZE is still to come.';
+	'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use '
+	'each of them. state is attached; detached: a table that was a partition; or pending: DETACH ... '
+	'FINALIZE is still to come.';
 
-CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now())
+	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
 DECLARE
 	expired record;
 	busy jsonb := '{}';
 BEGIN
-	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
+	IF NOT pg_try_advisory_xact_lock(1885827693,
+		('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
 		RETURN;
 	END IF;
-	FOR expired IN SELECT 'rate_limit_audit' AS parent, e.name, e.state, e.held_by FROM rate_limit_expired($1) e
+	FOR expired IN SELECT 'rate_limit_audit' AS parent, e.name, e.state, e.held_by
+		FROM rate_limit_expired($1) e
 		UNION ALL SELECT t.parent, p.name, 'attached', rate_limit_holders(p.id)
-			FROM (SELECT 'rate_limit_metrics', r.deleted_before FROM rate_limit_retention r WHERE r.what = 'metrics_minute'
-				UNION ALL SELECT 'rate_limit_usage_hours', rate_limit_cutoff('metrics_hour', $1)) t(parent, before)
+			FROM (SELECT 'rate_limit_metrics', r.deleted_before FROM rate_limit_retention r
+				WHERE r.what = 'metrics_minute'
+				UNION ALL SELECT 'rate_limit_usage_hours',
+					rate_limit_cutoff('metrics_hour', $1)) t(parent, before)
 			CROSS JOIN LATERAL rate_limit_partitions_of(t.parent) p
 			WHERE p.begins > '-infinity' AND p.ends <= t.before
 	LOOP
@@ -60,7 +79,9 @@ BEGIN
 					busy := busy || jsonb_build_object(expired.parent, NULL);
 				END IF;
 			EXCEPTION WHEN lock_not_available THEN
-				busy := busy || jsonb_build_object(expired.parent, coalesce(rate_limit_holders(expired.parent::regclass), 'another session') || ' by way of ' || expired.parent);
+				busy := busy || jsonb_build_object(expired.parent,
+					coalesce(rate_limit_holders(expired.parent::regclass), 'another session') || ' by way of '
+					|| expired.parent);
 			END;
 			held_by := busy ->> expired.parent;
 		END IF;
@@ -80,9 +101,13 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
-	'Drops the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours that are past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
+	'Drops the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours that are past '
+	'their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For '
+	'pg_cron, and for proxies whose role does not own the tables.';
 
-CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC' SET lock_timeout = '1s' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0')
+	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC'
+	SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
 	most CONSTANT int := 20000;
@@ -92,8 +117,10 @@ DECLARE
 	cutoff timestamptz;
 	rolled record;
 BEGIN
-	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int)
-		OR EXISTS (SELECT FROM rate_limit_retention r WHERE r.upkeep_at > pg_catalog.now() - pause AND r.upkeep_at <= pg_catalog.now() AND pause > '0') THEN
+	IF NOT pg_try_advisory_xact_lock(1885827693,
+		('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int)
+		OR EXISTS (SELECT FROM rate_limit_retention r WHERE r.upkeep_at > pg_catalog.now() - pause
+			AND r.upkeep_at <= pg_catalog.now() AND pause > '0') THEN
 		what := 'busy';
 		RETURN NEXT;
 		RETURN;
@@ -127,17 +154,23 @@ BEGIN
 		RETURN NEXT;
 	END;
 
-	FOR part IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day'), ('day', 'day')) AS p(granularity, whole) LOOP
+	FOR part IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day'), ('day', 'day'))
+		AS p(granularity, whole) LOOP
 		EXIT WHEN rolled IS NULL;
 		what := 'deleted';
 		name := 'metrics_' || part.granularity;
 		cutoff := date_trunc(part.whole, rate_limit_cutoff(name, $1));
-		UPDATE rate_limit_retention r SET deleted_before = cutoff WHERE r.what = 'metrics_' || part.granularity AND cutoff > coalesce(r.deleted_before, '-infinity')
-			AND EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = part.granularity AND m.time < cutoff);
+		UPDATE rate_limit_retention r SET deleted_before = cutoff WHERE r.what = 'metrics_' ||
+			part.granularity AND cutoff > coalesce(r.deleted_before, '-infinity')
+			AND EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = part.granularity
+				AND m.time < cutoff);
 		-- The partitions of minutes are dropped as a whole, by rate_limit_drop_expired.
-		DELETE FROM rate_limit_metrics_sums d USING (SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region FROM rate_limit_metrics_sums m
-				WHERE m.granularity = part.granularity AND m.time < cutoff ORDER BY m.time, m.prefix, m.host, m.route, m.region LIMIT most FOR UPDATE SKIP LOCKED) AS old
-			WHERE (d.granularity, d.time, d.prefix, d.host, d.route, d.region) = (old.granularity, old.time, old.prefix, old.host, old.route, old.region);
+		DELETE FROM rate_limit_metrics_sums d USING (SELECT m.granularity, m.time, m.prefix, m.host, m.route,
+			m.region FROM rate_limit_metrics_sums m
+				WHERE m.granularity = part.granularity AND m.time < cutoff ORDER BY m.time, m.prefix, m.host,
+					m.route, m.region LIMIT most FOR UPDATE SKIP LOCKED) AS old
+			WHERE (d.granularity, d.time, d.prefix, d.host, d.route, d.region) = (old.granularity, old.time,
+				old.prefix, old.host, old.route, old.region);
 		GET DIAGNOSTICS rows = ROW_COUNT;
 		RETURN NEXT;
 	END LOOP;
@@ -145,18 +178,29 @@ BEGIN
 	what := 'deleted';
 	name := 'usage';
 	cutoff := rate_limit_cutoff(name, $1);
-	DELETE FROM rate_limit_usage d USING (SELECT u.user_id, u.day, u.key_id FROM rate_limit_usage u WHERE u.day < cutoff::date LIMIT most FOR UPDATE SKIP LOCKED) AS old
+	DELETE FROM rate_limit_usage d USING (SELECT u.user_id, u.day, u.key_id FROM rate_limit_usage u
+		WHERE u.day < cutoff::date LIMIT most FOR UPDATE SKIP LOCKED) AS old
 		WHERE (d.user_id, d.day, d.key_id) = (old.user_id, old.day, old.key_id);
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
 
 	name := 'writers';
-	DELETE FROM rate_limit_writers d USING (SELECT w.writer FROM rate_limit_writers w WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days' LIMIT most FOR UPDATE SKIP LOCKED) AS old
+	DELETE FROM rate_limit_writers d USING (SELECT w.writer FROM rate_limit_writers w
+		WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days'
+		LIMIT most FOR UPDATE SKIP LOCKED) AS old
 		WHERE d.writer = old.writer;
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
 
-	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
+	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now()
+		FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free
+		WHERE r.what = free.what;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS
-	'Makes the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours for today and 7 more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For a role that does not own the tables, now is the present. For pg_cron; one of the proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
+	'Makes the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours for today and 7 '
+	'more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to '
+	'20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; '
+	'skipped, and a table that another session has locked; or busy: another process does it, or has done it '
+	'within the pause. For a role that does not own the tables, now is the present. For pg_cron; one of the '
+	'proxies runs it about once a minute. For partitions that are past their retention there is '
+	'rate_limit_drop_expired.';

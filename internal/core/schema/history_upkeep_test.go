@@ -12,11 +12,15 @@ const dropped = "SELECT name, coalesce(held_by, 'dropped') FROM rate_limit_drop_
 // A day's partition is past its retention 90 days after its last moment, and not a second before.
 func TestAPartitionGoesWhenItIsNinetyDaysOld(t *testing.T) {
 	s := newHistory(t)
-	s.exec("SET TimeZone = 'America/New_York'; SELECT rate_limit_make_partition(d::date) FROM generate_series(timestamp '2026-08-20', '2026-08-25', '1 day') d;" +
+	s.exec("SET TimeZone = 'America/New_York'; SELECT rate_limit_make_partition(d::date) FROM " +
+		"generate_series(timestamp '2026-08-20', '2026-08-25', '1 day') d;" +
 		row("2026-08-22 23:59:59Z"))
-	s.want("SELECT string_agg(right(name, 8) || ' ' || state, ', ') FROM rate_limit_expired('2026-11-20 23:59:59.999999Z')", "20260820 attached, 20260821 attached")
-	s.want("SELECT string_agg(right(name, 8) || ' ' || state, ', ') FROM rate_limit_expired('2026-11-21Z')", "20260820 attached, 20260821 attached, 20260822 attached")
-	s.want("SELECT right(name, 8), held_by FROM rate_limit_drop_expired('2026-11-20 23:59:59.999999Z')", "20260820 -\n20260821 -")
+	s.want("SELECT string_agg(right(name, 8) || ' ' || state, ', ') FROM rate_limit_expired('2026-11-20 "+
+		"23:59:59.999999Z')", "20260820 attached, 20260821 attached")
+	s.want("SELECT string_agg(right(name, 8) || ' ' || state, ', ') FROM rate_limit_expired('2026-11-21Z')",
+		"20260820 attached, 20260821 attached, 20260822 attached")
+	s.want("SELECT right(name, 8), held_by FROM rate_limit_drop_expired('2026-11-20 23:59:59.999999Z')",
+		"20260820 -\n20260821 -")
 	s.want("SELECT count(*) FROM rate_limit_audit", "1")
 	s.want("SELECT right(name, 8), held_by FROM rate_limit_drop_expired('2026-11-21Z')", "20260822 -")
 	s.want("SELECT to_regclass('rate_limit_audit_20260822'), count(*) FROM rate_limit_audit", "- 0")
@@ -44,17 +48,21 @@ func TestDetachedPartitionsGoToo(t *testing.T) {
 // others go, and the writers are not held up.
 func TestDroppingSkipsWhatIsInUse(t *testing.T) {
 	s := newHistory(t)
-	s.exec("SELECT rate_limit_make_partition(d::date) FROM generate_series(timestamp '2026-08-01', '2026-08-04', '1 day') d;" + row("2026-08-01 10:00Z"))
+	s.exec("SELECT rate_limit_make_partition(d::date) FROM generate_series(timestamp '2026-08-01', " +
+		"'2026-08-04', '1 day') d;" + row("2026-08-01 10:00Z"))
 	reader := &site{t: t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
 	pid := reader.text("SELECT pg_backend_pid()")
 	reader.exec("BEGIN; SELECT * FROM rate_limit_audit_20260801")
 	s.exec("CREATE VIEW mine AS SELECT * FROM rate_limit_audit_20260803")
-	s.want("SELECT right(name, 8), left(held_by, 32) FROM rate_limit_drop_expired('2026-12-21')", "20260801 pid "+pid+"\n20260802 -\n20260803 cannot drop table rate_limit_aud\n20260804 -")
+	s.want("SELECT right(name, 8), left(held_by, 32) FROM rate_limit_drop_expired('2026-12-21')",
+		"20260801 pid "+pid+"\n20260802 -\n20260803 cannot drop table rate_limit_aud\n20260804 -")
 
 	// A reader of the whole table keeps all of them, and this takes a short time once.
-	s.exec("DROP VIEW mine; SELECT rate_limit_make_partition(d::date) FROM generate_series(timestamp '2026-07-01', '2026-07-30', '1 day') d")
+	s.exec("DROP VIEW mine; SELECT rate_limit_make_partition(d::date) FROM generate_series(timestamp " +
+		"'2026-07-01', '2026-07-30', '1 day') d")
 	reader.exec("COMMIT; BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE")
-	s.want("SELECT DISTINCT held_by FROM rate_limit_drop_expired('2026-12-21')", "pid "+pid+" by way of rate_limit_audit")
+	s.want("SELECT DISTINCT held_by FROM rate_limit_drop_expired('2026-12-21')",
+		"pid "+pid+" by way of rate_limit_audit")
 	s.want("SELECT current_setting('lock_timeout')", "0")
 	reader.exec("COMMIT")
 	s.want("SELECT count(*) FROM rate_limit_drop_expired('2026-12-21') WHERE held_by IS NULL", "32")
@@ -67,10 +75,14 @@ func TestOldUsageAndWritersAreDeleted(t *testing.T) {
 	s.exec(`INSERT INTO rate_limit_usage (day, user_id, last_request) SELECT '2019-11-20', 'u' || n, '2019-11-20' FROM generate_series(1, 20005) n;
 		INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ('2019-11-21', 'ann', '2019-11-21');
 		INSERT INTO rate_limit_writers (writer, node, batch, seen) VALUES ('old', 'n', 1, now() - interval '30 days 1 s'), ('young', 'n', 1, now() - interval '29 days 23 h')`)
-	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-20 23:59:59Z') WHERE what = 'deleted' AND rows > 0 AND name = 'usage'", "")
-	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z') WHERE what = 'deleted' AND rows > 0 AND name = 'usage'", "usage 20000")
-	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z') WHERE what = 'deleted' AND rows > 0 AND name = 'usage'", "usage 5")
-	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z') WHERE what = 'deleted' AND rows > 0 AND name = 'usage'", "")
+	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-20 23:59:59Z') WHERE what = 'deleted' AND "+
+		"rows > 0 AND name = 'usage'", "")
+	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z') WHERE what = 'deleted' AND rows > 0 "+
+		"AND name = 'usage'", "usage 20000")
+	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z') WHERE what = 'deleted' AND rows > 0 "+
+		"AND name = 'usage'", "usage 5")
+	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z') WHERE what = 'deleted' AND rows > 0 "+
+		"AND name = 'usage'", "")
 	s.want("SELECT user_id FROM rate_limit_usage", "ann")
 	s.exec("SELECT rate_limit_upkeep()")
 	s.want("SELECT writer FROM rate_limit_writers", "young")
@@ -79,7 +91,8 @@ func TestOldUsageAndWritersAreDeleted(t *testing.T) {
 // One process at a time does the upkeep, and does not wait for a row that a writer holds.
 func TestUpkeepWaitsForNobody(t *testing.T) {
 	s := newHistory(t)
-	s.exec("SELECT rate_limit_upkeep('2026-11-01');" + minuteSQL("2026-11-01 10:00Z", "held", "", []float64{5}) + minuteSQL("2026-11-01 10:00Z", "web", "", []float64{5}))
+	s.exec("SELECT rate_limit_upkeep('2026-11-01');" + minuteSQL("2026-11-01 10:00Z", "held", "",
+		[]float64{5}) + minuteSQL("2026-11-01 10:00Z", "web", "", []float64{5}))
 	other := &site{t: t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
 	other.exec("BEGIN; SELECT * FROM rate_limit_metrics WHERE prefix = 'held' FOR UPDATE")
 	s.exec("SET lock_timeout = '5 s'")
@@ -95,37 +108,50 @@ func TestUpkeepWaitsForNobody(t *testing.T) {
 // that could not be rolled up.
 func TestUpkeepDoesNotWaitForLocks(t *testing.T) {
 	s := newHistory(t)
-	s.exec(minuteSQL("2026-11-01 10:00Z", "web", "", []float64{5}) + "SELECT rate_limit_rollup();" + minuteSQL("2026-11-01 10:01Z", "web", "", []float64{5}) +
-		"INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ('2001-01-01', 'ann', '2001-01-01')")
+	s.exec(minuteSQL("2026-11-01 10:00Z", "web", "", []float64{5}) + "SELECT rate_limit_rollup();" +
+		minuteSQL("2026-11-01 10:01Z", "web", "", []float64{5}) +
+		"INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ('2001-01-01', 'ann', " +
+		"'2001-01-01')")
 	other := &site{t: t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
-	other.exec("BEGIN; LOCK TABLE ONLY rate_limit_audit IN SHARE UPDATE EXCLUSIVE MODE; SELECT FROM rate_limit_metrics WHERE granularity = 'hour' FOR UPDATE")
+	other.exec("BEGIN; LOCK TABLE ONLY rate_limit_audit IN SHARE UPDATE EXCLUSIVE MODE; SELECT FROM " +
+		"rate_limit_metrics WHERE granularity = 'hour' FOR UPDATE")
 	s.exec("SET statement_timeout = '60 s'")
-	s.want("SELECT * FROM rate_limit_upkeep('2026-11-21') WHERE what <> 'made'", "skipped rate_limit_audit -\nskipped rate_limit_metrics -\ndeleted usage 1\ndeleted writers 0")
+	s.want("SELECT * FROM rate_limit_upkeep('2026-11-21') WHERE what <> 'made'",
+		"skipped rate_limit_audit -\nskipped rate_limit_metrics -\ndeleted usage 1\ndeleted writers 0")
 	other.exec("COMMIT")
-	s.want("SELECT what, sum(rows) FROM rate_limit_upkeep('2026-11-21') GROUP BY 1 ORDER BY 1", "deleted 2\nmade -\nrolled_up 2")
+	s.want("SELECT what, sum(rows) FROM rate_limit_upkeep('2026-11-21') GROUP BY 1 ORDER BY 1",
+		"deleted 2\nmade -\nrolled_up 2")
 	s.want("SELECT granularity, requests FROM rate_limit_metrics ORDER BY 1", "day 2\nhour 2")
 }
 
 // A role that may only run the functions does the upkeep, and can delete nothing before its time.
 func TestARoleWithNothingButExecuteDoesTheUpkeep(t *testing.T) {
 	s := newHistory(t)
-	s.exec("REVOKE CREATE ON SCHEMA public FROM public; SELECT rate_limit_make_partition('2020-01-01'), rate_limit_make_partition((now() - interval '50 days')::date);" +
+	s.exec("REVOKE CREATE ON SCHEMA public FROM public; SELECT rate_limit_make_partition('2020-01-01'), " +
+		"rate_limit_make_partition((now() - interval '50 days')::date);" +
 		minuteSQL("2020-01-01 10:00Z", "web", "", []float64{5}))
 	role := "r_" + s.text("SELECT current_database()")
 	s.exec("CREATE ROLE " + role)
 	t.Cleanup(func() { s.exec("RESET ROLE; DROP OWNED BY " + role + "; DROP ROLE " + role) })
 	s.exec("SET ROLE " + role)
-	for _, forbidden := range []string{"SELECT rate_limit_upkeep()", "SELECT rate_limit_drop_expired()", "SELECT rate_limit_expired()", "SELECT rate_limit_rollup()", "SELECT rate_limit_make_partition('2026-01-01')",
-		"SELECT rate_limit_partitions()", "SELECT rate_limit_cutoff('audit', now())", "SELECT rate_limit_holders(1)"} {
+	for _, forbidden := range []string{"SELECT rate_limit_upkeep()", "SELECT rate_limit_drop_expired()",
+		"SELECT rate_limit_expired()", "SELECT rate_limit_rollup()",
+		"SELECT rate_limit_make_partition('2026-01-01')",
+		"SELECT rate_limit_partitions()", "SELECT rate_limit_cutoff('audit', now())",
+		"SELECT rate_limit_holders(1)"} {
 		if failure := s.fails(forbidden); failure.Code != "42501" {
 			t.Errorf("without a GRANT, %s: %s", forbidden, failure.Message)
 		}
 	}
-	s.exec("RESET ROLE; GRANT EXECUTE ON FUNCTION rate_limit_upkeep, rate_limit_drop_expired, rate_limit_expired, rate_limit_rollup TO " + role + "; SET ROLE " + role)
-	s.want("SELECT what, sum(rows) FROM rate_limit_upkeep() GROUP BY 1 ORDER BY 1", "deleted 2\nmade -\nrolled_up 2")
-	s.want("SELECT name, state FROM rate_limit_expired('9999-01-01')", "public.rate_limit_audit_20200101 attached")
+	s.exec("RESET ROLE; GRANT EXECUTE ON FUNCTION rate_limit_upkeep, rate_limit_drop_expired, " +
+		"rate_limit_expired, rate_limit_rollup TO " + role + "; SET ROLE " + role)
+	s.want("SELECT what, sum(rows) FROM rate_limit_upkeep() GROUP BY 1 ORDER BY 1",
+		"deleted 2\nmade -\nrolled_up 2")
+	s.want("SELECT name, state FROM rate_limit_expired('9999-01-01')",
+		"public.rate_limit_audit_20200101 attached")
 	s.want("SELECT * FROM rate_limit_drop_expired('9999-01-01')", "public.rate_limit_audit_20200101 -")
-	for _, forbidden := range []string{"DELETE FROM rate_limit_metrics", "SELECT * FROM rate_limit_audit", "UPDATE rate_limit_retention SET keep = '1 day'", "DROP TABLE rate_limit_audit"} {
+	for _, forbidden := range []string{"DELETE FROM rate_limit_metrics", "SELECT * FROM rate_limit_audit",
+		"UPDATE rate_limit_retention SET keep = '1 day'", "DROP TABLE rate_limit_audit"} {
 		if failure := s.fails(forbidden); failure.Code != "42501" {
 			t.Errorf("%s: %s", forbidden, failure.Message)
 		}
@@ -138,10 +164,13 @@ func TestARoleWithNothingButExecuteDoesTheUpkeep(t *testing.T) {
 // a caller's own tables do not take its place.
 func TestTheHistoryInAnotherSchema(t *testing.T) {
 	s := open(t)
-	s.exec(`CREATE SCHEMA "a.Tenant"; SET search_path = "a.Tenant";` + schema.History + `RESET search_path; CREATE TEMPORARY TABLE rate_limit_metrics (x int); CREATE TEMPORARY TABLE rate_limit_retention (what text)`)
-	s.want(`SELECT what, name FROM "a.Tenant".rate_limit_upkeep('2026-11-21') LIMIT 1`, `made "a.Tenant".rate_limit_audit_20261121`)
+	s.exec(`CREATE SCHEMA "a.Tenant"; SET search_path = "a.Tenant";` + schema.History +
+		`RESET search_path; CREATE TEMPORARY TABLE rate_limit_metrics (x int); CREATE TEMPORARY TABLE rate_limit_retention (what text)`)
+	s.want(`SELECT what, name FROM "a.Tenant".rate_limit_upkeep('2026-11-21') LIMIT 1`,
+		`made "a.Tenant".rate_limit_audit_20261121`)
 	s.want(`SELECT * FROM "a.Tenant".rate_limit_rollup()`, "0 0")
-	s.want(`SELECT name, state FROM "a.Tenant".rate_limit_expired('2027-02-20') LIMIT 1`, `"a.Tenant".rate_limit_audit_20261121 attached`)
+	s.want(`SELECT name, state FROM "a.Tenant".rate_limit_expired('2027-02-20') LIMIT 1`,
+		`"a.Tenant".rate_limit_audit_20261121 attached`)
 	s.want(`SELECT count(*) FROM "a.Tenant".rate_limit_drop_expired('2027-02-20') WHERE held_by IS NULL AND name ~ 'audit'`, "1")
 	s.want("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", "0")
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// everything describes what the migration makes. The columns say whether they are NOT NULL: from Postgres 18 on,
-// that is a constraint too, whose name does not matter.
+// everything describes what the migration makes. The columns say whether they are NOT NULL: from
+// Postgres 18 on, that is a constraint too, and its name does not matter.
 const everything = `SELECT string_agg(line, E'\n' ORDER BY line) FROM (
 	SELECT 'column ' || a.attrelid::regclass || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull || ' ' || coalesce(pg_get_expr(d.adbin, d.adrelid), '') AS line
 		FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -41,7 +41,9 @@ func TestAllWaysLeadToTheSameTables(t *testing.T) {
 	}
 	model.want("SELECT count(*) FROM rate_limit_users", "2")
 	for name, before := range map[string]string{
-		"empty": "", "counters": schema.Counters, "a table is gone": schema.File + "DROP TABLE rate_limit_durable", "all but the last command": schema.File + "DROP FUNCTION rate_limit_policy_version, rate_limit_history_version",
+		"empty": "", "counters": schema.Counters, "a table is gone": schema.File +
+			"DROP TABLE rate_limit_durable", "all but the last command": schema.File +
+			"DROP FUNCTION rate_limit_policy_version, rate_limit_history_version",
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t)
@@ -54,7 +56,8 @@ func TestAllWaysLeadToTheSameTables(t *testing.T) {
 			if err := history.Migrate(context.Background(), db); err != nil {
 				t.Fatal(err)
 			}
-			for until := time.Now().Add(time.Minute); s.text(everything) != want; time.Sleep(5 * time.Millisecond) {
+			for until := time.Now().Add(time.Minute); s.text(
+				everything) != want; time.Sleep(5 * time.Millisecond) {
 				if time.Now().After(until) {
 					t.Fatalf("the store has made\n%s\nwant\n%s", s.text(everything), want)
 				}
@@ -71,7 +74,8 @@ func (s *site) counts(db pgdb.DB) *postgres.Store {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(store.Close)
-	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Hour}, Key: "k", Cost: 1}}
+	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Hour},
+		Key: "k", Cost: 1}}
 	if err := store.Take(context.Background(), time.Minute, hits, make([]ratelimit.Decision, 1)); err != nil {
 		s.t.Error(err)
 	}
@@ -81,7 +85,8 @@ func (s *site) counts(db pgdb.DB) *postgres.Store {
 // A newer proxy has made the tables: an older one leaves them as they are.
 func TestANewerSchemaStays(t *testing.T) {
 	s := newSite(t)
-	s.exec("CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1000'")
+	s.exec("CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE AS " +
+		"'SELECT 1000'")
 	if err := policy.Migrate(context.Background(), s.db("")); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +97,8 @@ func TestANewerSchemaStays(t *testing.T) {
 // anywhere.
 func TestTablesInAnotherSchema(t *testing.T) {
 	s := open(t)
-	s.exec("CREATE SCHEMA tenant; SET search_path = tenant;" + schema.File + "RESET search_path; SELECT tenant.rate_limit_rule('r', per_hour => 1)")
+	s.exec("CREATE SCHEMA tenant; SET search_path = tenant;" + schema.File + "RESET search_path; SELECT " +
+		"tenant.rate_limit_rule('r', per_hour => 1)")
 	s.want("SELECT count(*) FROM tenant.rate_limit_changes WHERE kind IN ('rule', 'limit')", "2")
 	s.want("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", "0")
 }
@@ -121,8 +127,10 @@ func TestAServerThatIsTooOldIsRefused(t *testing.T) {
 	s := open(t)
 	s.exec(`CREATE FUNCTION public.current_setting(name text) RETURNS text LANGUAGE sql AS $$ SELECT CASE name WHEN 'server_version_num' THEN '140023' ELSE '14.23' END $$;
 		SET search_path = public, pg_catalog`)
-	for name, sql := range map[string]string{"counters": schema.Counters, "history": schema.History, "policy": schema.Policy} {
-		if failure := s.fails(sql); failure.Message != "pg-ratelimit needs PostgreSQL 15 or newer, and this server is 14.23" {
+	for name, sql := range map[string]string{"counters": schema.Counters, "history": schema.History,
+		"policy": schema.Policy} {
+		if failure := s.fails(sql); failure.Message != "pg-ratelimit needs PostgreSQL 15 or newer, and "+
+			"this server is 14.23" {
 			t.Errorf("the %s: %v", name, failure)
 		}
 	}
@@ -134,11 +142,14 @@ func TestCountersWorkWithoutThePrivilegeForThePolicy(t *testing.T) {
 	s := open(t)
 	s.exec("REVOKE CREATE ON SCHEMA public FROM public;" + schema.Counters)
 	role := "c_" + s.text("SELECT current_database()")
-	s.exec("CREATE ROLE " + role + "; GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_ephemeral, rate_limit_durable TO " + role)
+	s.exec("CREATE ROLE " + role + "; GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_ephemeral, " +
+		"rate_limit_durable TO " + role)
 	t.Cleanup(func() { s.exec("DROP OWNED BY " + role + "; DROP ROLE " + role) })
 	db := s.db(role)
 	s.counts(db)
-	if err := policy.Migrate(context.Background(), db); err == nil || !strings.Contains(err.Error(), "schema.sql") || !strings.Contains(err.Error(), "permission denied for schema public") {
+	if err := policy.Migrate(context.Background(), db); err == nil ||
+		!strings.Contains(err.Error(), "schema.sql") ||
+		!strings.Contains(err.Error(), "permission denied for schema public") {
 		t.Errorf("MigratePolicy: %v", err)
 	}
 }

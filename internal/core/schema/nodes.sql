@@ -22,54 +22,79 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes (
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE rate_limit_nodes IS
-	'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or vanished is deleted after a day. A crash of the server empties the table, and proxies that run write their rows again.';
+	'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended '
+	'or vanished is deleted after a day. A crash of the server empties the table, and proxies that run write '
+	'their rows again.';
 COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy. It is the same after each start.';
 COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
 COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
-COMMENT ON COLUMN rate_limit_nodes.applied_seq IS 'The highest rate_limit_changes.seq that it obeys. NULL: it has no policy.';
+COMMENT ON COLUMN rate_limit_nodes.applied_seq IS
+	'The highest rate_limit_changes.seq that it obeys. NULL: it has no policy.';
 COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row. A proxy is gone 10 seconds after that.';
 COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
 COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process.';
-COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.';
-COMMENT ON COLUMN rate_limit_nodes.local_from IS 'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since it came to the list.';
+COMMENT ON COLUMN rate_limit_nodes.log IS
+	'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.';
+COMMENT ON COLUMN rate_limit_nodes.local_from IS
+	'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since '
+	'it came to the list.';
 COMMENT ON COLUMN rate_limit_nodes.local_until IS 'When that ended.';
-COMMENT ON COLUMN rate_limit_nodes.cannot IS 'Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.';
+COMMENT ON COLUMN rate_limit_nodes.cannot IS
+	'Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.';
 COMMENT ON COLUMN rate_limit_nodes.system IS
-	'The system identifier of the server that the proxy wrote to. A row of another one came with a restored copy, and says nothing about proxies here.';
+	'The system identifier of the server that the proxy wrote to. A row of another one came with a restored '
+	'copy, and says nothing about proxies here.';
 COMMENT ON COLUMN rate_limit_nodes.ended IS 'When it stopped in order. NULL: it runs, or it vanished.';
-COMMENT ON COLUMN rate_limit_nodes.admitted IS 'How many requests it has admitted since its start, those included that it decided locally.';
-COMMENT ON COLUMN rate_limit_nodes.refused IS 'How many it has refused, those included that it decided locally.';
-COMMENT ON COLUMN rate_limit_nodes.undecided IS 'How many had no decision: on_error says what became of them.';
-COMMENT ON COLUMN rate_limit_nodes.locally IS 'How many it decided at its share of each limit, without the database.';
-COMMENT ON COLUMN rate_limit_nodes.busiest IS 'Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.';
+COMMENT ON COLUMN rate_limit_nodes.admitted IS
+	'How many requests it has admitted since its start, those included that it decided locally.';
+COMMENT ON COLUMN rate_limit_nodes.refused IS
+	'How many it has refused, those included that it decided locally.';
+COMMENT ON COLUMN rate_limit_nodes.undecided IS
+	'How many had no decision: on_error says what became of them.';
+COMMENT ON COLUMN rate_limit_nodes.locally IS
+	'How many it decided at its share of each limit, without the database.';
+COMMENT ON COLUMN rate_limit_nodes.busiest IS
+	'Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.';
 
-CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint
+	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 BEGIN
-	IF applied_seq IS NOT NULL AND to_regclass('rate_limit_changes') IS NOT NULL AND coalesce(log = to_regclass('rate_limit_changes'), true) THEN
+	IF applied_seq IS NOT NULL AND to_regclass('rate_limit_changes') IS NOT NULL
+		AND coalesce(log = to_regclass('rate_limit_changes'), true) THEN
 		RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > applied_seq);
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS 'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it has no policy, or another log.';
+COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS
+	'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it '
+	'has no policy, or another log.';
 CREATE OR REPLACE VIEW rate_limit_proxies AS
-	SELECT n.node, n.region, n.version, n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
+	SELECT n.node, n.region, n.version, n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s'
+		AND now() + interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
 		rate_limit_behind(n.applied_seq, n.log) AS behind, n.seen, n.local_from, n.local_until,
-		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems, n.admitted, n.refused, n.undecided, n.locally, n.busiest
+		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems, n.admitted,
+			n.refused, n.undecided, n.locally, n.busiest
 	FROM rate_limit_nodes n WHERE n.system = (SELECT system_identifier FROM pg_control_system());
-COMMENT ON VIEW rate_limit_proxies IS 'The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of another server are not here.';
+COMMENT ON VIEW rate_limit_proxies IS
+	'The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of '
+	'another server are not here.';
 COMMENT ON COLUMN rate_limit_proxies.live IS 'Whether it runs.';
 COMMENT ON COLUMN rate_limit_proxies.policy IS 'Whether it has a policy.';
-COMMENT ON COLUMN rate_limit_proxies.behind IS 'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since they were restored.';
+COMMENT ON COLUMN rate_limit_proxies.behind IS
+	'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since '
+	'they were restored.';
 COMMENT ON COLUMN rate_limit_proxies.seconds_ago IS 'How long ago seen was.';
 DO $$
 DECLARE
 	described record;
 BEGIN
 	FOR described IN SELECT a.attname, col_description(t.attrelid, t.attnum) AS description
-		FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_nodes'::regclass AND t.attname = a.attname
+		FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_nodes'::regclass
+			AND t.attname = a.attname
 		WHERE a.attrelid = 'rate_limit_proxies'::regclass AND a.attnum > 0
 	LOOP
-		EXECUTE format('COMMENT ON COLUMN rate_limit_proxies.%I IS %L', described.attname, described.description);
+		EXECUTE format('COMMENT ON COLUMN rate_limit_proxies.%I IS %L', described.attname,
+			described.description);
 	END LOOP;
 END $$;
 
@@ -78,8 +103,10 @@ CREATE TABLE IF NOT EXISTS rate_limit_secrets (
 	value text NOT NULL
 );
 REVOKE ALL ON rate_limit_secrets FROM PUBLIC;
-INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid()::text || gen_random_uuid()::text
+INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid()::text ||
+	gen_random_uuid()::text
 	WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
 COMMENT ON TABLE rate_limit_secrets IS 'Random texts that the proxies share and clients must not know.';
-COMMENT ON COLUMN rate_limit_secrets.name IS 'What it is for. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.';
+COMMENT ON COLUMN rate_limit_secrets.name IS
+	'What it is for. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.';
 COMMENT ON COLUMN rate_limit_secrets.value IS 'The secret.';

@@ -1,18 +1,26 @@
 package schema
 
-// The parts refuse a server that is too old, and tables of other programs that have a name of ours. CREATE TABLE IF NOT EXISTS
-// would take them for ours. A column of each table distinguishes them.
+// The parts reject a server that is too old, and tables of other programs with the names of this schema,
+// which CREATE TABLE IF NOT EXISTS would keep. A column of each table distinguishes them.
 const (
-	counterMarks = `('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix'), ('rate_limit_processes', 'process')`
-	policyMarks  = `('rate_limit_tiers', 'rank'), ('rate_limit_users', 'period_start'), ('rate_limit_api_keys', 'digest'), ('rate_limit_rules', 'count_by'),
-	('rate_limit_rule_limits', 'on_exceed'), ('rate_limit_overrides', 'limit_name'), ('rate_limit_bans', 'banned_by'), ('rate_limit_changes', 'xid')`
+	counterMarks = `('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix'),
+	('rate_limit_processes', 'process')`
+	policyMarks = `('rate_limit_tiers', 'rank'), ('rate_limit_users', 'period_start'),
+		('rate_limit_api_keys', 'digest'),
+	('rate_limit_rules', 'count_by'), ('rate_limit_rule_limits', 'on_exceed'),
+		('rate_limit_overrides', 'limit_name'),
+	('rate_limit_bans', 'banned_by'), ('rate_limit_changes', 'xid')`
 	nodeMarks    = `('rate_limit_nodes', 'applied_seq'), ('rate_limit_secrets', 'value')`
-	historyMarks = `('rate_limit_audit', 'duration_us'), ('rate_limit_metrics', 'latency'), ('rate_limit_usage', 'last_request'), ('rate_limit_usage_hours', 'hour'), ('rate_limit_writers', 'batch'), ('rate_limit_retention', 'keep')`
+	historyMarks = `('rate_limit_audit', 'duration_us'), ('rate_limit_metrics', 'latency'),
+		('rate_limit_usage', 'last_request'),
+	('rate_limit_usage_hours', 'hour'), ('rate_limit_writers', 'batch'), ('rate_limit_retention', 'keep')`
 
-	othersBegin = `SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")', c.relnamespace::regnamespace, c.relname, t.mark), '; ' ORDER BY t.name)
+	othersBegin = `SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")',
+		c.relnamespace::regnamespace, c.relname, t.mark), '; ' ORDER BY t.name)
 	FROM (VALUES `
 	othersEnd = `) AS t(name, mark) JOIN pg_catalog.pg_class c ON c.oid = to_regclass(t.name)
-	WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = t.mark AND NOT a.attisdropped)`
+	WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = t.mark
+		AND NOT a.attisdropped)`
 
 	refuseBegin = `
 DO $others$
@@ -21,7 +29,9 @@ DECLARE
 	refuseEnd = othersEnd + `);
 BEGIN
 	IF current_setting('server_version_num')::int < 150000 THEN
-		RAISE EXCEPTION 'pg-ratelimit needs PostgreSQL 15 or newer, and this server is %', current_setting('server_version') USING ERRCODE = 'feature_not_supported';
+		RAISE EXCEPTION 'pg-ratelimit needs PostgreSQL 15 or newer, and this server is %',
+			current_setting('server_version')
+			USING ERRCODE = 'feature_not_supported';
 	END IF;
 	IF others IS NOT NULL THEN
 		RAISE EXCEPTION '%: ` + OthersHint + `', others USING ERRCODE = 'duplicate_table';
@@ -35,8 +45,9 @@ END $others$;
 )
 
 // OthersHint says what to do about a table that Others names.
-const OthersHint = "rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, and search_path=limits in the DSN of all proxies and commands"
+const OthersHint = "rename it, or give pg-ratelimit a schema of its own, with CREATE SCHEMA limits, and " +
+	"search_path=limits in the DSN of all proxies and commands"
 
-// Others returns one row with one text: the tables with names of ours that are of another
-// program, or NULL.
-const Others = othersBegin + counterMarks + ", " + nodeMarks + ", " + policyMarks + ", " + historyMarks + othersEnd
+// Others returns a text that names the tables of other programs with names of this schema, or NULL.
+const Others = othersBegin + counterMarks + ", " + nodeMarks + ", " + policyMarks + ", " +
+	historyMarks + othersEnd

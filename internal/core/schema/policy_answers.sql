@@ -1,32 +1,42 @@
--- What commands list beside the views before. These read with the rights of the role that asks, too.
+-- The lists of commands besides the views. These functions too have the rights of the calling role.
 
--- The history may not be there, and the role may not read it. The body is looked at only as far as it runs.
-CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
+-- The history may be missing, or not readable for the role. Postgres only checks the statements that run.
+CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL)
+	RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 #variable_conflict use_column
 DECLARE
 	own CONSTANT text := coalesce($2::text, rate_limit_counter_key($1));
 BEGIN
-	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_usage'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_usage_now'), 'SELECT'), false) THEN
+	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_usage'), 'SELECT')
+		AND has_table_privilege(to_regclass('rate_limit_usage_now'), 'SELECT'), false) THEN
 		RETURN;
 	END IF;
 	IF NOT EXISTS (SELECT FROM rate_limit_usage) THEN
 		RETURN; -- zeros would say that there was no request
 	END IF;
-	RETURN QUERY SELECT coalesce(sum(n.today), 0)::bigint, coalesce(sum(n.this_month), 0)::bigint, coalesce(sum(n.refused), 0)::bigint, coalesce(sum(n.limited), 0)::bigint,
+	RETURN QUERY SELECT coalesce(sum(n.today), 0)::bigint, coalesce(sum(n.this_month), 0)::bigint,
+		coalesce(sum(n.refused), 0)::bigint, coalesce(sum(n.limited), 0)::bigint,
 		coalesce(sum(n.denied), 0)::bigint,
-		(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = $1 AND ($2 IS NULL OR h.key_id = $2) ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
+		(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = $1 AND ($2 IS NULL OR h.key_id = $2)
+			ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
 		(SELECT max(u.resets_at) FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
-			JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
+			JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON d.dimension = CASE WHEN $2 IS NULL
+				THEN 'user' ELSE 'key' END AND d.part = own
 			WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])))
 	FROM rate_limit_usage_now n WHERE n.user_id = $1 AND ($2 IS NULL OR n.key_id = $2);
 END $$;
 COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS
-	'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this month that were refused, by a limit (429), and with 401 or 403, the last request, and when all limits that count by user, or by key, have their full quota again; NULL: they have it. No row: no usage was recorded, or the role may not read it.';
+	'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this '
+	'month that were refused, by a limit (429), and with 401 or 403, the last request, and when all limits '
+	'that count by user, or by key, have their full quota again; NULL: they have it. No row: no usage was '
+	'recorded, or the role may not read it.';
 
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS
-	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users, (SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys,
-		ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment
+	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
+		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys,
+		ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name)
+			AS rules, t.comment
 	FROM rate_limit_tiers t;
 COMMENT ON VIEW rate_limit_tier_states IS 'The tiers, and what is on them.';
 COMMENT ON COLUMN rate_limit_tier_states.users IS 'How many users are on the tier.';
@@ -34,15 +44,20 @@ COMMENT ON COLUMN rate_limit_tier_states.keys IS 'How many API keys have it as t
 COMMENT ON COLUMN rate_limit_tier_states.rules IS 'The rules for the tier, and maybe for others.';
 
 CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS
-	SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id AND b.until > now()) THEN 'banned'
-		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0 AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state
+	SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id
+		AND b.until > now()) THEN 'banned'
+		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0
+			AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state
 	FROM rate_limit_users u;
 COMMENT ON VIEW rate_limit_user_states IS 'The users, and who is shut out.';
-COMMENT ON COLUMN rate_limit_user_states.state IS 'banned; blocked: an override of 0 refuses the user; or active.';
+COMMENT ON COLUMN rate_limit_user_states.state IS
+	'banned; blocked: an override of 0 refuses the user; or active.';
 
 CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS
-	SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
-		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now())
+	SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked'
+		WHEN k.expires_at <= now() THEN 'expired'
+		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now())
+			OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now())
 			THEN 'banned' ELSE 'valid' END AS state,
 		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at
 	FROM rate_limit_api_keys k;
@@ -50,43 +65,64 @@ COMMENT ON VIEW rate_limit_key_states IS 'The API keys, without their digests, a
 COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or banned: the key, or its user.';
 
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS
-	SELECT r.name, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force, r.action, r.family, r.priority, r.tiers, r.paths, r.count_by,
-		(SELECT string_agg(concat(l.name, ' ', coalesce(l.events::text, 'unlimited'), '/' || coalesce(l.per::text, l.calendar), ' ' || l.algorithm, ' burst ' || l.burst), ', '
+	SELECT r.name, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force, r.action, r.family, r.priority,
+		r.tiers, r.paths, r.count_by,
+		(SELECT string_agg(concat(l.name, ' ', coalesce(l.events::text, 'unlimited'), '/' ||
+			coalesce(l.per::text, l.calendar), ' ' || l.algorithm, ' burst ' || l.burst), ', '
 			ORDER BY l.per, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits, r.comment
 	FROM rate_limit_rules r;
-COMMENT ON VIEW rate_limit_rule_states IS 'The rules, with their limits in words. Proxies try those that exempt first, then those that block, then the others, each by priority.';
+COMMENT ON VIEW rate_limit_rule_states IS
+	'The rules, with their limits in words. Proxies try those that exempt first, then those that block, then '
+	'the others, each by priority.';
 COMMENT ON COLUMN rate_limit_rule_states.in_force IS 'Whether the rule applies now.';
-COMMENT ON COLUMN rate_limit_rule_states.limits IS 'The limits: the name, the events and the time, the algorithm, the burst.';
+COMMENT ON COLUMN rate_limit_rule_states.limits IS
+	'The limits: the name, the events and the time, the algorithm, the burst.';
 
 CREATE OR REPLACE VIEW rate_limit_limit_states WITH (security_invoker = true) AS
-	SELECT l.rule, l.name, r.mode, l.algorithm, l.events, l.burst, coalesce(l.per::text, l.calendar) AS time, u.counters, u.near, u.percent
+	SELECT l.rule, l.name, r.mode, l.algorithm, l.events, l.burst, coalesce(l.per::text, l.calendar) AS time,
+		u.counters, u.near, u.percent
 	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule CROSS JOIN LATERAL (
-		SELECT count(*) AS counters, count(*) FILTER (WHERE c.used >= 0.8 * c.quota) AS near, max(c.percent) AS percent
+		SELECT count(*) AS counters, count(*) FILTER (WHERE c.used >= 0.8 * c.quota) AS near,
+			max(c.percent) AS percent
 		FROM rate_limit_used c WHERE c.rule = l.rule AND c.limit_name = l.name AND c.used > 0
 	) u;
 COMMENT ON VIEW rate_limit_limit_states IS 'The limits of rules, and how much of them is used now.';
 COMMENT ON COLUMN rate_limit_limit_states.mode IS 'That of the rule.';
-COMMENT ON COLUMN rate_limit_limit_states.time IS 'The time to which events apply: per, or calendar. NULL: in_flight has none.';
+COMMENT ON COLUMN rate_limit_limit_states.time IS
+	'The time to which events apply: per, or calendar. NULL: in_flight has none.';
 COMMENT ON COLUMN rate_limit_limit_states.counters IS 'How many counters have used something of it.';
 COMMENT ON COLUMN rate_limit_limit_states.near IS 'Of how many counters at least 80 % of the quota is used.';
-COMMENT ON COLUMN rate_limit_limit_states.percent IS 'The most that a counter has used, in percent of its quota.';
+COMMENT ON COLUMN rate_limit_limit_states.percent IS
+	'The most that a counter has used, in percent of its quota.';
 
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS
 	SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after,
-		CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0 THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}'
-			WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
-				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name
+		CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
+			THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}'
+			WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created'
+				ELSE 'deleted' END] || ARRAY(
+				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name)
+					FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name
 				WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
-			ELSE ARRAY(SELECT format('%s: %s -> %s', a.key, c.before -> a.key, a.value) FROM jsonb_each(c.after) a
-				WHERE a.value IS DISTINCT FROM c.before -> a.key AND a.key <> 'updated_at' ORDER BY a.key COLLATE "C") END AS what,
-		CASE WHEN c.ref IS NULL THEN 'all' WHEN k.id IS NOT NULL THEN CASE c.kind WHEN 'key' THEN '' ELSE 'key/' END || k.id
+			ELSE ARRAY(SELECT format('%s: %s -> %s', a.key, c.before -> a.key, a.value)
+				FROM jsonb_each(c.after) a
+				WHERE a.value IS DISTINCT FROM c.before -> a.key AND a.key <> 'updated_at'
+					ORDER BY a.key COLLATE "C") END AS what,
+		CASE WHEN c.ref IS NULL THEN 'all' WHEN k.id IS NOT NULL THEN CASE c.kind WHEN 'key' THEN ''
+			ELSE 'key/' END || k.id
 			ELSE regexp_replace(c.ref, '(^|/)([0-9a-f]{12})[0-9a-f]{52}$', '\1\2...') END AS which
-	FROM rate_limit_changes c, LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id' ELSE 'key_id' END)::bigint AS id) k;
+	FROM rate_limit_changes c,
+		LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id'
+		ELSE 'key_id' END)::bigint AS id) k;
 COMMENT ON VIEW rate_limit_changed IS 'What was changed in the policy, in words.';
-COMMENT ON COLUMN rate_limit_changed.key_id IS 'The id of the API key that was changed, or whose override or ban was. NULL: another change.';
+COMMENT ON COLUMN rate_limit_changed.key_id IS
+	'The id of the API key that was changed, or whose override or ban was. NULL: another change.';
 COMMENT ON COLUMN rate_limit_changed.which IS
-	'ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin of its digest.';
-COMMENT ON COLUMN rate_limit_changed.what IS 'created or deleted, of an override with its rule, limit and amounts; changed; or the columns that differ.';
+	'ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin '
+	'of its digest.';
+COMMENT ON COLUMN rate_limit_changed.what IS
+	'created or deleted, of an override with its rule, limit and amounts; changed; or the columns '
+	'that differ.';
 
 -- The other columns are those of the tables.
 DO $$
@@ -94,12 +130,16 @@ DECLARE
 	described record;
 BEGIN
 	FOR described IN SELECT v.name, a.attname, col_description(t.attrelid, t.attnum) AS description
-		FROM (VALUES ('rate_limit_tier_states', 'rate_limit_tiers'), ('rate_limit_user_states', 'rate_limit_users'), ('rate_limit_key_states', 'rate_limit_api_keys'),
-			('rate_limit_changed', 'rate_limit_changes'), ('rate_limit_banned', 'rate_limit_bans'), ('rate_limit_overridden', 'rate_limit_overrides'),
-			('rate_limit_near', 'rate_limit_used'), ('rate_limit_rule_states', 'rate_limit_rules'), ('rate_limit_limit_states', 'rate_limit_rule_limits')) AS v(name, source)
+		FROM (VALUES ('rate_limit_tier_states', 'rate_limit_tiers'),
+			('rate_limit_user_states', 'rate_limit_users'), ('rate_limit_key_states', 'rate_limit_api_keys'),
+			('rate_limit_changed', 'rate_limit_changes'), ('rate_limit_banned', 'rate_limit_bans'),
+				('rate_limit_overridden', 'rate_limit_overrides'),
+			('rate_limit_near', 'rate_limit_used'), ('rate_limit_rule_states', 'rate_limit_rules'),
+				('rate_limit_limit_states', 'rate_limit_rule_limits')) AS v(name, source)
 		JOIN pg_attribute a ON a.attrelid = v.name::regclass AND a.attnum > 0
 		JOIN pg_attribute t ON t.attrelid = v.source::regclass AND t.attname = a.attname
 	LOOP
-		EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', described.name, described.attname, described.description);
+		EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', described.name, described.attname,
+			described.description);
 	END LOOP;
 END $$;

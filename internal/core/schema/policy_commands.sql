@@ -1,4 +1,4 @@
--- What commands change in several tables, or only if nothing else uses it.
+-- Changes of several tables, and deletions that fail while something else uses the row.
 
 CREATE OR REPLACE FUNCTION rate_limit_delete_tier(tier text) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -6,31 +6,42 @@ DECLARE
 	uses text;
 BEGIN
 	IF $1 = 'anonymous' THEN
-		RAISE EXCEPTION 'tier: %: must stay: it is the tier of requests without a user', to_json($1) USING ERRCODE = 'check_violation';
+		RAISE EXCEPTION 'tier: %: must stay: it is the tier of requests without a user', to_json($1)
+			USING ERRCODE = 'check_violation';
 	END IF;
-	PERFORM FROM rate_limit_tiers t WHERE t.tier = $1 FOR UPDATE; -- no user and no key can get it from here on
+	-- no user and no key can get it from here on
+	PERFORM FROM rate_limit_tiers t WHERE t.tier = $1 FOR UPDATE;
 	SELECT string_agg(u.what, ', ' ORDER BY u.place, u.what) INTO uses FROM (
 		SELECT u.place, u.n || ' ' || u.what || CASE u.n WHEN 1 THEN '' ELSE 's' END AS what
-		FROM (VALUES (1, 'user', (SELECT count(*) FROM rate_limit_users o WHERE o.tier = $1)), (2, 'API key', (SELECT count(*) FROM rate_limit_api_keys o WHERE o.tier = $1)),
-			(3, 'override', (SELECT count(*) FROM rate_limit_overrides o WHERE o.tier = $1))) AS u(place, what, n) WHERE u.n > 0
-		UNION ALL SELECT 4, format('the rule "%s"', r.name) FROM rate_limit_rules r WHERE $1 = ANY (r.tiers)) AS u;
+		FROM (VALUES (1, 'user', (SELECT count(*) FROM rate_limit_users o WHERE o.tier = $1)),
+			(2, 'API key', (SELECT count(*) FROM rate_limit_api_keys o WHERE o.tier = $1)),
+			(3, 'override', (SELECT count(*) FROM rate_limit_overrides o WHERE o.tier = $1))) AS u(place,
+				what, n) WHERE u.n > 0
+		UNION ALL SELECT 4, format('the rule "%s"', r.name) FROM rate_limit_rules r
+			WHERE $1 = ANY (r.tiers)) AS u;
 	IF uses IS NOT NULL THEN
-		RAISE EXCEPTION 'tier: %: is used by %: change or delete these first, or see: caddy pg-ratelimit tiers rename', to_json($1), uses USING ERRCODE = 'foreign_key_violation';
+		RAISE EXCEPTION 'tier: %: is used by %: change or delete these first, or see: caddy pg-ratelimit '
+			'tiers rename', to_json($1), uses USING ERRCODE = 'foreign_key_violation';
 	END IF;
 	DELETE FROM rate_limit_tiers t WHERE t.tier = $1;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_tier(text) IS 'Deletes a tier that nothing uses, and returns whether it was there. It fails if something uses the tier.';
+COMMENT ON FUNCTION rate_limit_delete_tier(text) IS
+	'Deletes a tier that nothing uses, and returns whether it was there. It fails if something '
+	'uses the tier.';
 
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
-	UPDATE rate_limit_api_keys k SET revoked_at = now(), revoked_by = session_user WHERE k.id = $1 AND (k.revoked_at IS NULL OR k.revoked_at > now());
+	UPDATE rate_limit_api_keys k SET revoked_at = now(), revoked_by = session_user WHERE k.id = $1
+		AND (k.revoked_at IS NULL OR k.revoked_at > now());
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_revoke_key(bigint) IS 'Ends an API key now, and returns whether it had not ended before.';
+COMMENT ON FUNCTION rate_limit_revoke_key(bigint) IS
+	'Ends an API key now, and returns whether it had not ended before.';
 
-CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea, hint text DEFAULT NULL) RETURNS TABLE (id bigint, replaces bigint, replaced_at timestamptz)
+CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea,
+	hint text DEFAULT NULL) RETURNS TABLE (id bigint, replaces bigint, replaced_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -40,20 +51,28 @@ BEGIN
 	IF old.id IS NULL THEN
 		RETURN;
 	ELSIF old.replaced_by IS NOT NULL THEN
-		RAISE EXCEPTION 'key: %: it was replaced by the key % already', $1, old.replaced_by USING ERRCODE = 'object_not_in_prerequisite_state';
+		RAISE EXCEPTION 'key: %: it was replaced by the key % already', $1, old.replaced_by
+			USING ERRCODE = 'object_not_in_prerequisite_state';
 	ELSIF least(old.revoked_at, old.expires_at) <= now() THEN
-		RAISE EXCEPTION 'key: %: it is %: make a new one with: caddy pg-ratelimit keys create', $1, CASE WHEN old.revoked_at <= now() THEN 'revoked' ELSE 'expired' END
+		RAISE EXCEPTION 'key: %: it is %: make a new one with: caddy pg-ratelimit keys create', $1, CASE
+			WHEN old.revoked_at <= now() THEN 'revoked' ELSE 'expired' END
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
-	INSERT INTO rate_limit_api_keys AS k (digest, hint, user_id, name, expires_at, tier) VALUES ($3, $4, old.user_id, old.name, old.expires_at, old.tier)
+	INSERT INTO rate_limit_api_keys AS k (digest, hint, user_id, name, expires_at, tier)
+		VALUES ($3, $4, old.user_id, old.name, old.expires_at, old.tier)
 		RETURNING k.id, $1 INTO id, replaces;
 	INSERT INTO rate_limit_overrides (rule, limit_name, key_id, events, burst, valid, reason)
-		SELECT o.rule, o.limit_name, rate_limit_rotate_key.id, o.events, o.burst, o.valid, o.reason FROM rate_limit_overrides o WHERE o.key_id = $1;
+		SELECT o.rule, o.limit_name, rate_limit_rotate_key.id, o.events, o.burst, o.valid, o.reason
+			FROM rate_limit_overrides o WHERE o.key_id = $1;
 	INSERT INTO rate_limit_bans (key_id, until, reason, banned_at, banned_by)
-		SELECT rate_limit_rotate_key.id, b.until, b.reason, b.banned_at, b.banned_by FROM rate_limit_bans b WHERE b.key_id = $1;
-	UPDATE rate_limit_api_keys k SET revoked_at = least(k.revoked_at, now() + $2), revoked_by = session_user, replaced_by = rate_limit_rotate_key.id WHERE k.id = $1
+		SELECT rate_limit_rotate_key.id, b.until, b.reason, b.banned_at, b.banned_by FROM rate_limit_bans b
+			WHERE b.key_id = $1;
+	UPDATE rate_limit_api_keys k SET revoked_at = least(k.revoked_at, now() + $2), revoked_by = session_user,
+		replaced_by = rate_limit_rotate_key.id WHERE k.id = $1
 		RETURNING least(k.revoked_at, k.expires_at) INTO replaced_at;
 	RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION rate_limit_rotate_key(bigint, interval, bytea, text) IS
-	'Makes an API key in place of a valid one, with its name, tier, end, overrides and bans, and ends the old key after the grace. digest is the SHA-256 of the new key, and hint its first characters. No row: there is no such key.';
+	'Makes an API key in place of a valid one, with its name, tier, end, overrides and bans, and ends the '
+	'old key after the grace. digest is the SHA-256 of the new key, and hint its first characters. No row: '
+	'there is no such key.';

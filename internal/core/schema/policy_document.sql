@@ -246,7 +246,8 @@ RETURN (SELECT CASE WHEN n.at[1] IS NULL THEN message WHEN fields ->> n.at[1] IS
 	'hint')
 			THEN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%'
 				THEN ': ' || detail ELSE '' END
-		ELSE format('%s: %s: %s%s', n.at[1], fields -> n.at[1], replace(split_part(n.at[2], 'rate_limit', 1), '_', ' '),
+		ELSE format('%s: %s: %s%s', n.at[1], fields -> n.at[1], replace(split_part(n.at[2], 'rate_limit', 1),
+			'_', ' '),
 			substring(n.at[2] FROM 'rate_limit.*')) END
 	FROM (SELECT regexp_match(fault, '^(.*?)_((?:must|needs)_.*)$') AS at) AS n);
 COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS
@@ -355,7 +356,8 @@ BEGIN
 					nullif(rate_limit_policy_short(nullif(d.o -> 'have', 'null'), d.o -> 'defaults'), '{}'),
 					nullif(rate_limit_policy_short(nullif(d.o -> 'values', 'null'), d.o -> 'defaults'), '{}')
 						WHERE d.o ->> 'at' IS NULL OR d.o ->> 'values' IS NULL
-				UNION ALL SELECT e.key, d.o -> 'have' -> e.key, e.value FROM jsonb_each(nullif(d.o -> 'values',
+				UNION ALL SELECT e.key, d.o -> 'have' -> e.key, e.value
+					FROM jsonb_each(nullif(d.o -> 'values',
 					'null')) AS e
 					WHERE d.o ->> 'at' IS NOT NULL AND e.value <> d.o -> 'have' -> e.key) AS f(what, before,
 						after);
@@ -397,7 +399,8 @@ BEGIN
 				ORDER BY 1 LIMIT 1;
 		IF fault IS NULL THEN
 			SELECT format(
-					'rule "%s": priority: %s: must be another than that of the rule "%s", which is of the same family',
+					'rule "%s": priority: %s: must be another than that of the rule "%s", which is of '
+					'the same family',
 				 r.name, r.priority, o.name) INTO fault
 				FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family,
 					r.priority) AND o.name > r.name ORDER BY 1 LIMIT 1;

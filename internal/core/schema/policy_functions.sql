@@ -1,15 +1,17 @@
--- The functions that change one row of the policy. Their arguments have the names of columns. NULL is the
--- default for a new row, and keeps what a row has; reset names the columns that go back to their defaults. All
--- of them are a call of rate_limit_set, so that one function makes statements of names.
+-- The functions that change one row of the policy. Their arguments have the names of columns. NULL is
+-- the default for a new row, and keeps what a row has; reset names the columns that go back to their
+-- defaults. All of them are a call of rate_limit_set, so that one function makes statements of names.
 
-CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[]) RETURNS text
+CREATE OR REPLACE FUNCTION rate_limit_set(relation regclass, keys text[], fields jsonb, reset text[])
+	RETURNS text
 	LANGUAGE plpgsql AS $$
 DECLARE
 	given CONSTANT jsonb := jsonb_strip_nulls(fields);
 	names CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(given));
 	back CONSTANT text[] := ARRAY(SELECT n FROM unnest(reset) AS n WHERE NOT given ? n);
 	others CONSTANT text[] := ARRAY(SELECT n FROM jsonb_object_keys(fields) AS n WHERE n <> ALL (keys));
-	sets text := format('%1$I = x.%1$I', keys[1]); -- without a column to set, a row that is there stays as it is
+	-- without a column to set, a row that is there stays as it is
+	sets text := format('%1$I = x.%1$I', keys[1]);
 	same CONSTANT text := (SELECT string_agg(format('x.%1$I IS NOT DISTINCT FROM t.%1$I', k), ' AND ')
 		FROM unnest(keys) AS k);
 	list CONSTANT text := (SELECT string_agg(quote_ident(n), ', ') FROM unnest(names) AS n);
@@ -28,7 +30,8 @@ BEGIN
 	IF fault IS NOT NULL THEN
 		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (back) THEN '%1$I = DEFAULT' ELSE '%1$I = t.%1$I' END, n),
+	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (back) THEN '%1$I = DEFAULT' ELSE '%1$I = '
+		't.%1$I' END, n),
 		', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || back);
 	FOR attempt IN 1..2 LOOP -- another session may make the row in between
 		EXECUTE format('UPDATE %1$s x SET %2$s FROM jsonb_populate_record(NULL::%1$s, $1) t WHERE %3$s',
@@ -53,7 +56,8 @@ EXCEPTION WHEN integrity_constraint_violation THEN
 		ELSE rate_limit_fault(fault, message, detail, given) END USING ERRCODE = 'check_violation';
 END $$;
 COMMENT ON FUNCTION rate_limit_set(regclass, text[], jsonb, text[]) IS
-	'Makes or changes the row of a table whose keys are those of fields. A field that is null is not set; one that '
+	'Makes or changes the row of a table whose keys are those of fields. A field that is null is not '
+	'set; one that '
 	'reset names gets its default. It returns created or changed.';
 
 CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL,
@@ -76,7 +80,8 @@ CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, nam
 BEGIN
 	PERFORM FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
 	IF NOT FOUND THEN
-		RAISE EXCEPTION 'key: %: no key has this id', coalesce($1::text, 'NULL') USING ERRCODE = 'no_data_found';
+		RAISE EXCEPTION 'key: %: no key has this id', coalesce($1::text, 'NULL')
+			USING ERRCODE = 'no_data_found';
 	END IF;
 	RETURN rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1, 'tier', $2, 'name', $3,
 		'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
@@ -96,23 +101,28 @@ DECLARE
 	law text;
 BEGIN
 	IF $3 IS NOT NULL AND part IS NULL THEN
-		RAISE EXCEPTION 'amount: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight',
+		RAISE EXCEPTION 'amount: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo calendar '
+			'Europe/Berlin or 5/in_flight',
 			to_json($3) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
 	-- A limit that is new beside others is of their algorithm.
 	SELECT CASE WHEN part[2] IS NOT NULL THEN 'in_flight' WHEN part[3] IS NOT NULL THEN 'fixed_window'
-		ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE WHEN part IS NOT NULL THEN
-			coalesce((SELECT min(l.algorithm) FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.per IS NOT NULL
+		ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE
+			WHEN part IS NOT NULL THEN
+			coalesce((SELECT min(l.algorithm) FROM rate_limit_rule_limits l WHERE l.rule = $1
+				AND l.per IS NOT NULL
 				HAVING count(DISTINCT l.algorithm) = 1), 'sliding_window') END) END INTO law;
 	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2,
 		'events', nullif(part[1], 'unlimited')::bigint, 'calendar', CASE left(part[3], 1) WHEN 'd' THEN 'day'
 			WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[4],
 		'per', regexp_replace(part[5], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
 		'durable', $6, 'on_exceed', $7),
-		$8 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone',
+		$8 || CASE WHEN part IS NOT NULL
+			THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone',
 			'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[3], part[4], part[5],
-				coalesce($5::text, part[5])]) AS n(f, v) WHERE v IS NULL AND f <> ALL (coalesce($8, '{}'))) END);
+				coalesce($5::text, part[5])]) AS n(f, v) WHERE v IS NULL
+					AND f <> ALL (coalesce($8, '{}'))) END);
 END $$;
 COMMENT ON FUNCTION rate_limit_limit IS
 	'Makes a limit of a rule, of any window, or changes one. The amount is as in 50/10s, unlimited/1h, '
@@ -146,13 +156,16 @@ BEGIN
 		UPDATE rate_limit_overrides o SET valid = span WHERE o.id = old.id;
 	END IF;
 	RETURN rate_limit_set('rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}',
-		jsonb_build_object('rule', $1, 'limit_name', $2, 'tier', $4, 'user_id', $5, 'key_id', $6, 'valid', span,
-			'events', CASE WHEN $3 IS NULL AND old.id IS NULL THEN own ELSE nullif($3, 'unlimited')::bigint END,
+		jsonb_build_object('rule', $1, 'limit_name', $2, 'tier', $4, 'user_id', $5, 'key_id', $6,
+			'valid', span,
+			'events', CASE WHEN $3 IS NULL AND old.id IS NULL THEN own
+			ELSE nullif($3, 'unlimited')::bigint END,
 			'burst', $7, 'reason', $9),
 		CASE WHEN $3 = 'unlimited' THEN '{events}' ELSE '{}' END::text[] || $10);
 END $$;
 COMMENT ON FUNCTION rate_limit_override IS
-	'Gives a tier, a user or an API key another amount of a limit, a number or unlimited, for ever or until a time. '
+	'Gives a tier, a user or an API key another amount of a limit, a number or unlimited, for ever or '
+	'until a time. '
 	'A new one without an amount has that of the limit, and keeps it when the rule changes.';
 
 CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id text DEFAULT NULL,
@@ -173,7 +186,8 @@ BEGIN
 			|| CASE WHEN $5 IS NULL THEN '{reason}' ELSE '{}' END::text[] || '{banned_at,banned_by}'::text[]);
 END $$;
 COMMENT ON FUNCTION rate_limit_ban IS
-	'Shuts a network, a user or an API key out, until a time or for ever. A ban that is there gets this end and this '
+	'Shuts a network, a user or an API key out, until a time or for ever. A ban that is there gets this '
+	'end and this '
 	'reason.';
 
 CREATE OR REPLACE FUNCTION rate_limit_unban(network inet DEFAULT NULL, user_id text DEFAULT NULL,
@@ -185,7 +199,8 @@ COMMENT ON FUNCTION rate_limit_unban IS
 	'Lifts a ban, and returns whether there was one. A network of IPv4 is also that in the form of IPv6.';
 
 CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE sql AS $$
-	WITH gone AS (DELETE FROM rate_limit_rules r WHERE r.name = $1 RETURNING 1) SELECT EXISTS (SELECT FROM gone) $$;
+	WITH gone AS (DELETE FROM rate_limit_rules r WHERE r.name = $1 RETURNING 1) SELECT EXISTS (SELECT
+		FROM gone) $$;
 COMMENT ON FUNCTION rate_limit_delete_rule IS
 	'Deletes a rule with its limits and overrides, and returns whether it was there.';
 

@@ -4,17 +4,21 @@ CREATE TABLE IF NOT EXISTS rate_limit_tiers (
 	tier    text NOT NULL CONSTRAINT rate_limit_tiers_pkey PRIMARY KEY,
 	rank    bigint NOT NULL DEFAULT 0,
 	comment text,
-	CONSTRAINT tier_must_be_1_to_100_characters_without_spaces_or_slashes CHECK (tier ~ '^[^/[:space:][:cntrl:]]{1,100}$')
+	CONSTRAINT tier_must_be_1_to_100_characters_without_spaces_or_slashes
+		CHECK (tier ~ '^[^/[:space:][:cntrl:]]{1,100}$')
 );
 COMMENT ON TABLE rate_limit_tiers IS 'The plans that users can be on, such as free and pro.';
 COMMENT ON COLUMN rate_limit_tiers.tier IS 'The name, as in rate_limit_rules.tiers.';
-COMMENT ON COLUMN rate_limit_tiers.rank IS 'The order of tiers in lists, lowest first. It has no effect on requests.';
+COMMENT ON COLUMN rate_limit_tiers.rank IS
+	'The order of tiers in lists, lowest first. It has no effect on requests.';
 COMMENT ON COLUMN rate_limit_tiers.comment IS 'For people.';
-INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
+INSERT INTO rate_limit_tiers (tier, rank, comment)
+	VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
 
 CREATE TABLE IF NOT EXISTS rate_limit_users (
 	user_id      text NOT NULL CONSTRAINT rate_limit_users_pkey PRIMARY KEY,
-	tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
+	tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers
+		REFERENCES rate_limit_tiers ON UPDATE CASCADE,
 	tier_until   timestamptz NOT NULL DEFAULT 'infinity',
 	period_start date,
 	time_zone    text NOT NULL DEFAULT 'UTC',
@@ -22,18 +26,25 @@ CREATE TABLE IF NOT EXISTS rate_limit_users (
 	created_at   timestamptz NOT NULL DEFAULT now(),
 	updated_at   timestamptz NOT NULL DEFAULT now(),
 	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512),
-	CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31'),
-	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
-	CONSTRAINT time_zone_must_be_known_to_the_server CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL)
+	CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01'
+		AND '2999-12-31'),
+	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc
+		CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
+	CONSTRAINT time_zone_must_be_known_to_the_server
+		CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL)
 );
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
 COMMENT ON TABLE rate_limit_users IS 'The users of the API, each on one tier.';
-COMMENT ON COLUMN rate_limit_users.user_id IS 'The user, as the application or the proxy names it. Limits that count by user count by this.';
+COMMENT ON COLUMN rate_limit_users.user_id IS
+	'The user, as the application or the proxy names it. Limits that count by user count by this.';
 COMMENT ON COLUMN rate_limit_users.tier IS 'The tier until tier_until.';
-COMMENT ON COLUMN rate_limit_users.tier_until IS 'When the tier ends. After it the user has the tier of requests without a user. infinity: never.';
+COMMENT ON COLUMN rate_limit_users.tier_until IS
+	'When the tier ends. After it the user has the tier of requests without a user. infinity: never.';
 COMMENT ON COLUMN rate_limit_users.period_start IS
-	'A day on which a billing period begins. Months and years that are counted for this user or one of its keys begin on such days. NULL: with the month and the year of the calendar.';
-COMMENT ON COLUMN rate_limit_users.time_zone IS 'The IANA name of the time zone in which the billing periods begin at midnight.';
+	'A day on which a billing period begins. Months and years that are counted for this user or one of its '
+	'keys begin on such days. NULL: with the month and the year of the calendar.';
+COMMENT ON COLUMN rate_limit_users.time_zone IS
+	'The IANA name of the time zone in which the billing periods begin at midnight.';
 COMMENT ON COLUMN rate_limit_users.comment IS 'For people.';
 COMMENT ON COLUMN rate_limit_users.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_users.updated_at IS 'When the row was changed last.';
@@ -43,12 +54,15 @@ CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
 	digest      bytea NOT NULL CONSTRAINT rate_limit_api_keys_digest_must_be_new UNIQUE,
 	hint        text,
 	name        text,
-	user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
-	tier        text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
+	user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users
+		REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
+	tier        text CONSTRAINT tier_must_be_in_rate_limit_tiers
+		REFERENCES rate_limit_tiers ON UPDATE CASCADE,
 	expires_at  timestamptz NOT NULL DEFAULT 'infinity',
 	revoked_at  timestamptz,
 	revoked_by  text,
-	replaced_by bigint CONSTRAINT replaced_by_must_be_the_id_of_a_key REFERENCES rate_limit_api_keys ON DELETE SET NULL,
+	replaced_by bigint CONSTRAINT replaced_by_must_be_the_id_of_a_key
+		REFERENCES rate_limit_api_keys ON DELETE SET NULL,
 	created_at  timestamptz NOT NULL DEFAULT now(),
 	CONSTRAINT id_must_be_above_0 CHECK (id > 0),
 	CONSTRAINT digest_must_be_a_sha256_of_32_bytes CHECK (octet_length(digest) = 32),
@@ -58,17 +72,25 @@ CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
 	CONSTRAINT replaced_by_must_be_another_key CHECK (replaced_by <> id)
 );
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (user_id);
-CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_keys (replaced_by) WHERE replaced_by IS NOT NULL;
+CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_keys (replaced_by)
+	WHERE replaced_by IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_tier ON rate_limit_api_keys (tier) WHERE tier IS NOT NULL;
-COMMENT ON TABLE rate_limit_api_keys IS 'The API keys of users. The keys themselves are not stored, only their digests.';
-COMMENT ON COLUMN rate_limit_api_keys.id IS 'The number by which people and limits name the key. Limits that count by key count by this.';
-COMMENT ON COLUMN rate_limit_api_keys.digest IS 'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')).';
-COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first characters of the key, by which people recognise it.';
+COMMENT ON TABLE rate_limit_api_keys IS
+	'The API keys of users. The keys themselves are not stored, only their digests.';
+COMMENT ON COLUMN rate_limit_api_keys.id IS
+	'The number by which people and limits name the key. Limits that count by key count by this.';
+COMMENT ON COLUMN rate_limit_api_keys.digest IS
+	'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')).';
+COMMENT ON COLUMN rate_limit_api_keys.hint IS
+	'The first characters of the key, by which people recognise it.';
 COMMENT ON COLUMN rate_limit_api_keys.name IS 'What the key is for.';
-COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'The user that has the key. All keys of the user share the limits that count by user.';
+COMMENT ON COLUMN rate_limit_api_keys.user_id IS
+	'The user that has the key. All keys of the user share the limits that count by user.';
 COMMENT ON COLUMN rate_limit_api_keys.expires_at IS 'When the key ends by itself. infinity: never.';
-COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.';
+COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS
+	'When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.';
 COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
 COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that was made in place of this one.';
 COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was made.';
-COMMENT ON COLUMN rate_limit_api_keys.tier IS 'The tier of requests with the key, in place of that of the user. NULL: that of the user.';
+COMMENT ON COLUMN rate_limit_api_keys.tier IS
+	'The tier of requests with the key, in place of that of the user. NULL: that of the user.';

@@ -1,14 +1,16 @@
--- What proxies delete. The function has the rights of the owner of the tables, so that the role of the proxies needs no
--- right to delete: it can forget old changes and bans only.
+-- The deletions of proxies. The function has the rights of the owner of the tables, so that the role of the
+-- proxies needs no right to delete. It can only delete old changes and bans.
 
 CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	forgotten bigint;
 BEGIN
 	DELETE FROM rate_limit_bans b WHERE b.until < now() - interval '30 days';
-	DELETE FROM rate_limit_changes WHERE seq IN (SELECT seq FROM rate_limit_changes WHERE at < now() - interval '30 days' ORDER BY at LIMIT 10000);
+	DELETE FROM rate_limit_changes WHERE seq IN (SELECT seq FROM rate_limit_changes
+		WHERE at < now() - interval '30 days' ORDER BY at LIMIT 10000);
 	GET DIAGNOSTICS forgotten = ROW_COUNT;
 	RETURN forgotten;
 END $$;
 COMMENT ON FUNCTION rate_limit_forget() IS
-	'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many changes it deleted.';
+	'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many '
+	'changes it deleted.';

@@ -1,21 +1,28 @@
--- rate_limit_rename_references gives a new name to what refers to a user or a tier without a foreign key: a
--- ban can be of a user that the table does not have, and the tiers of a rule are a list.
+-- rate_limit_rename_references renames a user or a tier in rows without a foreign key to it: a ban may name
+-- a user that has no row, and the tiers of a rule are a list.
 
 CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_users' THEN
 		-- Of two bans the one that ends later stays.
 		DELETE FROM rate_limit_bans b USING rate_limit_bans o
-			WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id) AND (b.until, b.id) < (o.until, o.id);
+			WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id)
+				AND (b.until, b.id) < (o.until, o.id);
 		UPDATE rate_limit_bans SET user_id = NEW.user_id WHERE user_id = OLD.user_id;
 	ELSIF OLD.tier = 'anonymous' THEN
 		RAISE EXCEPTION 'tier: ''anonymous'': must keep its name: it is the tier of requests without a user'
-			USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'tier';
+			USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME,
+				COLUMN = 'tier';
 	ELSE
-		UPDATE rate_limit_rules SET tiers = array_replace(tiers, OLD.tier, NEW.tier) WHERE OLD.tier = ANY (tiers);
+		UPDATE rate_limit_rules SET tiers = array_replace(tiers, OLD.tier, NEW.tier)
+			WHERE OLD.tier = ANY (tiers);
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_rename_references() IS 'Gives the bans of a user, and the rules for a tier, its new name.';
-CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename_references();
-CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
+COMMENT ON FUNCTION rate_limit_rename_references() IS
+	'Gives the bans of a user, and the rules for a tier, its new name.';
+CREATE OR REPLACE TRIGGER rate_limit_rename_references
+	AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id)
+	EXECUTE FUNCTION rate_limit_rename_references();
+CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW
+	WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();

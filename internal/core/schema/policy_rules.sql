@@ -1,5 +1,4 @@
--- The tables of rules and their limits. What the constraints demand of a limit is what
--- ratelimit.Limit.Validate demands.
+-- The tables of rules and their limits. The constraints on limits agree with ratelimit.Limit.Validate.
 
 CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY,
@@ -24,58 +23,90 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 	created_at  timestamptz NOT NULL DEFAULT now(),
 	created_by  text NOT NULL DEFAULT session_user,
 	updated_at  timestamptz NOT NULL DEFAULT now(),
-	CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family, priority) DEFERRABLE,
-	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family,
+		priority) DEFERRABLE,
+	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
+		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
 	CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
 	CONSTRAINT mode_must_be_enforce_or_shadow_or_off CHECK (mode IN ('enforce', 'shadow', 'off')),
 	CONSTRAINT action_must_be_limit_or_block_or_exempt CHECK (action IN ('limit', 'block', 'exempt')),
-	CONSTRAINT hosts_must_be_null_or_names_with_at_most_a_leading_wildcard CHECK (hosts IS NULL OR rate_limit_each_matches(hosts,
+	CONSTRAINT hosts_must_be_null_or_names_with_at_most_a_leading_wildcard
+		CHECK (hosts IS NULL OR rate_limit_each_matches(hosts,
 		'^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[?[0-9A-Fa-f:.]+\]?)$')),
-	CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')),
-	CONSTRAINT methods_must_be_null_or_names_such_as_get CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')),
-	CONSTRAINT networks_must_be_null_or_a_list_without_nulls CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL),
-	CONSTRAINT tiers_must_be_null_or_names_of_tiers CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
-	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
+	CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards
+		CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')),
+	CONSTRAINT methods_must_be_null_or_names_such_as_get
+		CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')),
+	CONSTRAINT networks_must_be_null_or_a_list_without_nulls
+		CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL),
+	CONSTRAINT tiers_must_be_null_or_names_of_tiers
+		CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
+	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all
+		CHECK (rate_limit_each_matches(count_by,
 		'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')),
-	CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL),
+	CONSTRAINT count_by_all_must_stand_alone
+		CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL),
 	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')),
 	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
 	CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992),
 	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
-		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'),
+		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json '
+		'[^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = '
+		'[0-9]{1,15}, else [0-9]{1,15})$'),
 	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599),
 	CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096),
 	CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
-		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days')
+		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0
+			AND retry_after BETWEEN interval '0' AND interval '36525 days')
 );
-COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
-COMMENT ON COLUMN rate_limit_rules.name IS 'The name. It is in the prefix of the counters, so a renamed rule begins new ones.';
-COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
+COMMENT ON TABLE rate_limit_rules IS
+	'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is '
+	'NULL holds for all requests.';
+COMMENT ON COLUMN rate_limit_rules.name IS
+	'The name. It is in the prefix of the counters, so a renamed rule begins new ones.';
+COMMENT ON COLUMN rate_limit_rules.family IS
+	'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule '
+	'stands alone.';
 COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
-COMMENT ON COLUMN rate_limit_rules.mode IS 'enforce; shadow: the rule counts and reports, and refuses nothing; off.';
-COMMENT ON COLUMN rate_limit_rules.action IS 'limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the limits of all rules.';
-COMMENT ON COLUMN rate_limit_rules.hosts IS 'Names of hosts without a port. *.example.com is every name below example.com.';
-COMMENT ON COLUMN rate_limit_rules.paths IS 'Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest: /api/* includes /api/a/b.';
+COMMENT ON COLUMN rate_limit_rules.mode IS
+	'enforce; shadow: the rule counts and reports, and refuses nothing; off.';
+COMMENT ON COLUMN rate_limit_rules.action IS
+	'limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the '
+	'limits of all rules.';
+COMMENT ON COLUMN rate_limit_rules.hosts IS
+	'Names of hosts without a port. *.example.com is every name below example.com.';
+COMMENT ON COLUMN rate_limit_rules.paths IS
+	'Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest: '
+	'/api/* includes /api/a/b.';
 COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
 COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks in which the address of the client lies.';
 COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the request has one.';
-COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME, and of alternatives such as user|ip, of which the first that a request has counts; or all, which is one counter for everybody.';
+COMMENT ON COLUMN rate_limit_rules.count_by IS
+	'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME, '
+	'and of alternatives such as user|ip, of which the first that a request has counts; or all, which is one '
+	'counter for everybody.';
 COMMENT ON COLUMN rate_limit_rules.without_header IS
-	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
+	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one '
+	'counter; skip: the rule does not match them.';
 COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
 COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
 COMMENT ON COLUMN rate_limit_rules.settle IS
-	'What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: cost.';
-COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.';
+	'What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or '
+	'status 401 403 = 1, else 0. NULL: cost.';
+COMMENT ON COLUMN rate_limit_rules.status IS
+	'The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.';
 COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: that of the proxy.';
-COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';
+COMMENT ON COLUMN rate_limit_rules.retry_after IS
+	'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';
 COMMENT ON COLUMN rate_limit_rules.comment IS 'For people.';
 COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that made the row.';
-COMMENT ON COLUMN rate_limit_rules.updated_at IS 'When the row was changed last. Its limits have no such time; rate_limit_changes has.';
+COMMENT ON COLUMN rate_limit_rules.updated_at IS
+	'When the row was changed last. Its limits have no such time; rate_limit_changes has.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
-	rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules REFERENCES rate_limit_rules ON UPDATE CASCADE ON DELETE CASCADE,
+	rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules
+		REFERENCES rate_limit_rules ON UPDATE CASCADE ON DELETE CASCADE,
 	name      text NOT NULL,
 	algorithm text NOT NULL DEFAULT 'sliding_window',
 	events    bigint,
@@ -86,37 +117,61 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	durable   boolean NOT NULL DEFAULT false,
 	on_exceed text NOT NULL DEFAULT 'refuse',
 	CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name),
-	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
-	CONSTRAINT algorithm_must_be_one_that_the_documentation_names CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight')),
+	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
+		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT algorithm_must_be_one_that_the_documentation_names
+		CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra',
+		'in_flight')),
 	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
-	CONSTRAINT events_of_sliding_log_must_be_at_most_1000 CHECK (algorithm <> 'sliding_log' OR events <= 1000),
+	CONSTRAINT events_of_sliding_log_must_be_at_most_1000
+		CHECK (algorithm <> 'sliding_log' OR events <= 1000),
 	CONSTRAINT events_of_in_flight_must_be_at_most_1000 CHECK (algorithm <> 'in_flight' OR events <= 1000),
-	CONSTRAINT exactly_one_of_per_and_calendar_must_be_given CHECK (num_nonnulls(per, calendar) = CASE algorithm WHEN 'in_flight' THEN 0 ELSE 1 END),
+	CONSTRAINT exactly_one_of_per_and_calendar_must_be_given
+		CHECK (num_nonnulls(per, calendar) = CASE algorithm WHEN 'in_flight' THEN 0 ELSE 1 END),
 	CONSTRAINT per_must_be_1_ms_to_36525_days_without_months CHECK (
-		extract(year FROM per) = 0 AND extract(month FROM per) = 0 AND per BETWEEN interval '1 ms' AND interval '36525 days'),
-	CONSTRAINT calendar_must_be_day_or_week_or_month_or_year CHECK (calendar IN ('day', 'week', 'month', 'year')),
+		extract(year FROM per) = 0 AND extract(month FROM per) = 0 AND per BETWEEN interval '1 ms'
+			AND interval '36525 days'),
+	CONSTRAINT calendar_must_be_day_or_week_or_month_or_year
+		CHECK (calendar IN ('day', 'week', 'month', 'year')),
 	CONSTRAINT calendar_needs_fixed_window CHECK (calendar IS NULL OR algorithm = 'fixed_window'),
 	CONSTRAINT time_zone_needs_calendar CHECK (time_zone IS NULL OR calendar IS NOT NULL),
-	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
-	CONSTRAINT time_zone_must_be_known_to_the_server CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL OR time_zone IS NULL),
+	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc
+		CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
+	CONSTRAINT time_zone_must_be_known_to_the_server
+		CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL OR time_zone IS NULL),
 	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992),
-	CONSTRAINT burst_needs_token_bucket_or_gcra CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra')),
+	CONSTRAINT burst_needs_token_bucket_or_gcra
+		CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra')),
 	CONSTRAINT gcra_must_have_burst_times_per_in_microseconds_up_to_2_pow_62 CHECK (algorithm <> 'gcra'
-		OR greatest(coalesce(burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) <= 4611686018427387904),
+		OR greatest(coalesce(burst, events), events)::numeric * (extract(epoch
+			FROM per) * 1000000) <= 4611686018427387904),
 	CONSTRAINT gcra_must_drain_a_full_burst_within_36525_days CHECK (algorithm <> 'gcra' OR events = 0
 		OR coalesce(burst, events)::numeric * extract(epoch FROM per) <= events::numeric * 3155760000),
 	CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')),
-	CONSTRAINT overage_needs_fixed_window_or_sliding_window CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
+	CONSTRAINT overage_needs_fixed_window_or_sliding_window
+		CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
 );
 COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
 COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
-COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the name of the rule, a slash and this name.';
-COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.';
-COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at once. 0: nothing. NULL: the limit holds only where an override has an amount.';
-COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply. A day is 24 hours. in_flight has none.';
+COMMENT ON COLUMN rate_limit_rule_limits.name IS
+	'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is '
+	'rule/, the name of the rule, a slash and this name.';
+COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS
+	'sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.';
+COMMENT ON COLUMN rate_limit_rule_limits.events IS
+	'How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at once. '
+	'0: nothing. NULL: the limit holds only where an override has an amount.';
+COMMENT ON COLUMN rate_limit_rule_limits.per IS
+	'The time to which events apply. A day is 24 hours. in_flight has none.';
 COMMENT ON COLUMN rate_limit_rule_limits.calendar IS
-	'Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start begin on that day.';
-COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of its own, which counts instead.';
-COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket with less than events is refilled evenly.';
+	'Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start '
+	'begin on that day.';
+COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS
+	'The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of '
+	'its own, which counts instead.';
+COMMENT ON COLUMN rate_limit_rule_limits.burst IS
+	'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket '
+	'with less than events is refilled evenly.';
 COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server.';
-COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.';
+COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS
+	'refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.';

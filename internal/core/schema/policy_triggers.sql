@@ -6,8 +6,8 @@
 -- of its kind and of the key columns from the arguments of the trigger.
 --
 -- Old and new rows are matched by key and reference. A row that moves to another reference (an
--- override that is given to another user) gives two lines, as a deletion and an insertion would, so
--- that proxies learn of both. A row that is the same after an update gives none.
+-- override that is given to another user) gives two lines, like a deletion and an insertion, so
+-- that proxies read both. An update that changes nothing gives none.
 
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT CASE
@@ -18,16 +18,21 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 		WHEN kind = 'user' THEN r->>'user_id'
 		WHEN r->>'network' IS NOT NULL THEN concat('network/', r->>'network')
 		WHEN r->>'user_id' IS NOT NULL THEN concat('user/', r->>'user_id')
-		WHEN r->>'key_id' IS NOT NULL THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = (r->>'key_id')::bigint))
+		WHEN r->>'key_id' IS NOT NULL
+			THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k
+			WHERE k.id = (r->>'key_id')::bigint))
 		ELSE concat('tier/', r->>'tier') END
 $$;
-COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS 'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key itself says it.';
+COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS
+	'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key '
+	'itself says it.';
 
 CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
 	-- The name of a person stands behind the role, so that it cannot be taken for a role.
-	actor CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END
+	actor CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user
+		ELSE current_setting('role') END
 		|| coalesce(' (' || nullif(left(current_setting('rate_limit.person', true), 100), '') || ')', '');
 	most CONSTANT int := 1000;
 	changed int := 0;
@@ -43,16 +48,22 @@ BEGIN
 		NULL;
 	ELSIF TG_OP = 'INSERT' THEN
 		INSERT INTO rate_limit_changes (kind, ref, by, after)
-			SELECT kind, rate_limit_change_ref(kind, n.r), actor, n.r FROM (SELECT to_jsonb(x) AS r FROM new_rows AS x) AS n;
+			SELECT kind, rate_limit_change_ref(kind, n.r), actor, n.r
+				FROM (SELECT to_jsonb(x) AS r FROM new_rows AS x) AS n;
 	ELSIF TG_OP = 'DELETE' THEN
 		INSERT INTO rate_limit_changes (kind, ref, by, before)
-			SELECT kind, rate_limit_change_ref(kind, o.r), actor, o.r FROM (SELECT to_jsonb(x) AS r FROM old_rows AS x) AS o;
+			SELECT kind, rate_limit_change_ref(kind, o.r), actor, o.r
+				FROM (SELECT to_jsonb(x) AS r FROM old_rows AS x) AS o;
 	ELSE
 		INSERT INTO rate_limit_changes (kind, ref, by, before, after)
-			WITH o AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM old_rows AS x),
-				n AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM new_rows AS x)
+			WITH o AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref
+				FROM old_rows AS x),
+				n AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref
+					FROM new_rows AS x)
 			SELECT kind, coalesce(n.ref, o.ref), actor, o.r, n.r
-			FROM o FULL JOIN n ON o.ref = n.ref AND concat(o.r->>TG_ARGV[1], '/', o.r->>TG_ARGV[2]) = concat(n.r->>TG_ARGV[1], '/', n.r->>TG_ARGV[2])
+			FROM o FULL JOIN n ON o.ref = n.ref
+				AND concat(o.r->>TG_ARGV[1], '/', o.r->>TG_ARGV[2]) = concat(n.r->>TG_ARGV[1], '/',
+				n.r->>TG_ARGV[2])
 			WHERE o.r - 'updated_at' IS DISTINCT FROM n.r - 'updated_at';
 	END IF;
 	RETURN NULL;
@@ -65,22 +76,29 @@ BEGIN
 	RETURN NEW;
 END $$;
 COMMENT ON FUNCTION rate_limit_touch() IS 'Sets updated_at.';
-CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_users FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
-CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_rules FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
+CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_users FOR EACH ROW
+	WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
+CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_rules FOR EACH ROW
+	WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
 
 DO $$
 DECLARE
 	logged record;
 	event record;
 BEGIN
-	FOR logged IN SELECT * FROM (VALUES ('rate_limit_tiers', 'tier', 'tier', ''), ('rate_limit_users', 'user', 'user_id', ''), ('rate_limit_api_keys', 'key', 'id', ''),
-		('rate_limit_rules', 'rule', 'name', ''), ('rate_limit_rule_limits', 'limit', 'rule', 'name'), ('rate_limit_overrides', 'override', 'id', ''),
+	FOR logged IN SELECT * FROM (VALUES ('rate_limit_tiers', 'tier', 'tier', ''),
+		('rate_limit_users', 'user', 'user_id', ''), ('rate_limit_api_keys', 'key', 'id', ''),
+		('rate_limit_rules', 'rule', 'name', ''), ('rate_limit_rule_limits', 'limit', 'rule', 'name'),
+			('rate_limit_overrides', 'override', 'id', ''),
 		('rate_limit_bans', 'ban', 'id', '')) AS t(name, kind, key1, key2)
 	LOOP
-		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS new_rows'), ('delete', 'REFERENCING OLD TABLE AS old_rows'),
-			('update', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'), ('truncate', '')) AS e(name, transition)
+		FOR event IN SELECT * FROM (VALUES ('insert', 'REFERENCING NEW TABLE AS new_rows'),
+			('delete', 'REFERENCING OLD TABLE AS old_rows'),
+			('update', 'REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows'),
+				('truncate', '')) AS e(name, transition)
 		LOOP
-			EXECUTE format('CREATE OR REPLACE TRIGGER rate_limit_log_%s AFTER %s ON %I %s FOR EACH STATEMENT EXECUTE FUNCTION rate_limit_log_changes(%L, %L, %L)',
+			EXECUTE format('CREATE OR REPLACE TRIGGER rate_limit_log_%s AFTER %s ON %I %s FOR EACH STATEMENT '
+				'EXECUTE FUNCTION rate_limit_log_changes(%L, %L, %L)',
 				event.name, event.name, logged.name, event.transition, logged.kind, logged.key1, logged.key2);
 		END LOOP;
 	END LOOP;

@@ -1,6 +1,5 @@
--- Rules that proxies could not use are refused, as far as SQL sees it, by triggers and not by
--- constraints: a constraint would refuse every change of an older row that violates it, also the
--- one that turns the rule off.
+-- Triggers reject rules that proxies could not use, as far as SQL can tell. Constraints would reject every
+-- change of an older row that violates them, even one that turns the rule off.
 --
 -- A rule and its limits are written by several commands, so the triggers that compare them wait for
 -- the end of the transaction. A rule that is off may be incomplete.
@@ -10,32 +9,42 @@ DECLARE
 	wrong text;
 BEGIN
 	IF TG_OP = 'INSERT' OR NEW.paths IS DISTINCT FROM OLD.paths THEN
-		SELECT p INTO wrong FROM unnest(NEW.paths) AS p WHERE p !~ '^(/|(/(?!\.{1,2}(/|$))(\*|([^/*?\\%]|%(?![0-9A-Fa-f]{2}))+))+/?)$' LIMIT 1;
+		SELECT p INTO wrong FROM unnest(NEW.paths) AS p
+			WHERE p !~ '^(/|(/(?!\.{1,2}(/|$))(\*|([^/*?\\%]|%(?![0-9A-Fa-f]{2}))+))+/?)$' LIMIT 1;
 		IF wrong IS NOT NULL THEN
-			RAISE EXCEPTION 'paths: %: must be a path such as /login, /u/*/files or /api/*, where * is a whole segment, without empty or dot segments, and not percent-encoded',
-				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'paths';
+			RAISE EXCEPTION 'paths: %: must be a path such as /login, /u/*/files or /api/*, where * is a '
+				'whole segment, without empty or dot segments, and not percent-encoded',
+				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA,
+					TABLE = TG_TABLE_NAME, COLUMN = 'paths';
 		END IF;
 	END IF;
 	IF TG_OP = 'INSERT' OR NEW.hosts IS DISTINCT FROM OLD.hosts THEN
 		SELECT h INTO wrong FROM unnest(NEW.hosts) AS h
-			WHERE h !~ '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])$' LIMIT 1;
+			WHERE h !~ '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|'
+				'[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|'
+				'\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])$' LIMIT 1;
 		IF wrong IS NOT NULL THEN
-			RAISE EXCEPTION 'hosts: %: must be a host such as example.com or *.example.com, without a port, and with international names in their xn-- form',
-				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'hosts';
+			RAISE EXCEPTION 'hosts: %: must be a host such as example.com or *.example.com, without a port, '
+				'and with international names in their xn-- form',
+				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA,
+					TABLE = TG_TABLE_NAME, COLUMN = 'hosts';
 		END IF;
 	END IF;
 	IF TG_OP = 'INSERT' OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN
 		-- Names of headers differ in more than upper and lower case.
-		SELECT min(a) INTO wrong FROM unnest(NEW.count_by) AS c, unnest(string_to_array(c, '|')) AS a GROUP BY lower(a) HAVING count(*) > 1 LIMIT 1;
+		SELECT min(a) INTO wrong FROM unnest(NEW.count_by) AS c, unnest(string_to_array(c, '|')) AS a
+			GROUP BY lower(a) HAVING count(*) > 1 LIMIT 1;
 		IF wrong IS NOT NULL THEN
 			RAISE EXCEPTION 'count_by: %: must be given once', to_json(wrong)
-				USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'count_by';
+				USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME,
+					COLUMN = 'count_by';
 		END IF;
 	END IF;
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_check_rule() IS 'Refuses paths, hosts and count_by that proxies cannot use.';
-CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts, count_by ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
+CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts,
+	count_by ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
 
 CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -43,19 +52,26 @@ DECLARE
 	settled text;
 BEGIN
 	-- Of two transactions that each delete a limit, one waits here and sees the other's change.
-	SELECT r.action, r.settle INTO effect, settled FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
+	SELECT r.action, r.settle INTO effect, settled FROM rate_limit_rules r WHERE r.name = $1
+		AND r.mode <> 'off' FOR NO KEY UPDATE;
 	IF effect = 'limit' AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
 		RAISE EXCEPTION 'limits: missing: a rule that limits must have one or more of them'
-			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Such as per_hour, or a row of rate_limit_rule_limits with any other time.';
+			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1),
+				HINT = 'Such as per_hour, or a row of rate_limit_rule_limits with any other time.';
 	ELSIF effect <> 'limit' AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
 		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(effect)
-			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
-	ELSIF settled IS NOT NULL AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.algorithm <> 'in_flight') THEN
-		RAISE EXCEPTION 'settle: %: must be left out with in_flight: a slot ends with its request', to_json(settled)
+			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1),
+				HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
+	ELSIF settled IS NOT NULL AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1
+		AND l.algorithm <> 'in_flight') THEN
+		RAISE EXCEPTION 'settle: %: must be left out with in_flight: a slot ends with its request',
+			to_json(settled)
 			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1);
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has only a limit of requests in flight.';
+COMMENT ON FUNCTION rate_limit_complete(text) IS
+	'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has '
+	'only a limit of requests in flight.';
 
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -71,16 +87,20 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_complete() IS 'Refuses rules whose action and limits do not go together, at the end of the transaction.';
+COMMENT ON FUNCTION rate_limit_check_complete() IS
+	'Refuses rules whose action and limits do not go together, at the end of the transaction.';
 DO $$
 DECLARE
 	checked record;
 BEGIN
-	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
+	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, '
+		'settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
 	LOOP
 		-- There is no CREATE OR REPLACE of a constraint trigger.
-		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass AND tgname = 'rate_limit_complete') THEN
-			EXECUTE format('CREATE CONSTRAINT TRIGGER rate_limit_complete AFTER %s ON %I DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION rate_limit_check_complete()',
+		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass
+			AND tgname = 'rate_limit_complete') THEN
+			EXECUTE format('CREATE CONSTRAINT TRIGGER rate_limit_complete AFTER %s ON %I DEFERRABLE '
+				'INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION rate_limit_check_complete()',
 				checked.events, checked.name);
 		END IF;
 	END LOOP;

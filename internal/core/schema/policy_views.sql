@@ -1,9 +1,11 @@
--- The views show what is used up and which senders are shut out. They read with the rights of the
--- role that asks, so that the row-level security of the tables holds for them too.
+-- The views show used quotas and banned clients. They have the rights of the calling role, so that the
+-- row-level security of the tables applies to them.
 
 CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
-	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
-		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until) THEN b.until - now() END AS remaining,
+	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user'
+		ELSE 'key' END AS kind,
+		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until)
+			THEN b.until - now() END AS remaining,
 		b.reason, b.banned_at, b.banned_by, b.network, b.user_id, b.key_id
 	FROM rate_limit_bans b WHERE b.until > now();
 COMMENT ON VIEW rate_limit_banned IS 'The bans that are in force.';
@@ -12,44 +14,60 @@ COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id 
 COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long it is until then. NULL: for ever.';
 
 CREATE OR REPLACE VIEW rate_limit_overridden WITH (security_invoker = true) AS
-	SELECT o.id, o.tier, o.user_id, o.key_id, o.rule, o.limit_name, o.events, o.burst, l.events AS limit_events, l.burst AS limit_burst,
+	SELECT o.id, o.tier, o.user_id, o.key_id, o.rule, o.limit_name, o.events, o.burst,
+		l.events AS limit_events, l.burst AS limit_burst,
 		upper(o.valid) AS until, o.reason, o.created_at, o.created_by
-	FROM rate_limit_overrides o JOIN rate_limit_rule_limits l ON l.rule = o.rule AND l.name = o.limit_name WHERE o.valid @> now();
-COMMENT ON VIEW rate_limit_overridden IS 'The overrides that are in force. Of several for one user or key, rate_limit_override_of says which one counts.';
+	FROM rate_limit_overrides o JOIN rate_limit_rule_limits l ON l.rule = o.rule AND l.name = o.limit_name
+		WHERE o.valid @> now();
+COMMENT ON VIEW rate_limit_overridden IS
+	'The overrides that are in force. Of several for one user or key, rate_limit_override_of says '
+	'which one counts.';
 COMMENT ON COLUMN rate_limit_overridden.limit_events IS 'The events of the limit itself.';
 COMMENT ON COLUMN rate_limit_overridden.limit_burst IS 'The burst of the limit itself.';
 COMMENT ON COLUMN rate_limit_overridden.until IS 'When the override ends. NULL or infinity: never.';
 
-CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-	SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1] ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END,
+CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
+	RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+	SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1]
+		ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END,
 		CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END
 	WHERE cardinality(count_by) = 1
 $$;
 COMMENT ON FUNCTION rate_limit_counted(text[], text) IS
-	'What the key of a counter is of if it has one part, such as user, and the key without the number of the alternative.';
+	'What the key of a counter is of if it has one part, such as user, and the key without the number of the '
+	'alternative.';
 
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 	WITH amounts AS (
 		-- A result of a function has the collation of the database, and the index of new tables has "C".
-		SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, (date_part('epoch', l.per) * 1000000)::bigint AS span,
-			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst,
-			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at
+		SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm,
+			(date_part('epoch', l.per) * 1000000)::bigint AS span,
+			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL
+				THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst,
+			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots,
+				c.expires_at
 		FROM rate_limit_rule_limits l
 		JOIN rate_limit_rules r ON r.name = l.rule
 		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c
 		LEFT JOIN LATERAL (
 			-- In the key of a counter a space is %20, a percent sign %25, and "ip:" at the begin ip%3A.
-			SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
-				CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END,
+			SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN
+				LATERAL rate_limit_override_of(l.rule, l.name,
+				CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'),
+					'%25', '%') END,
 				CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o
 		) o ON true
 	)
-	SELECT a.rule, a.limit_name, a.key, a.algorithm, u.used, q.quota, (100 * u.used / greatest(q.quota, 1)::numeric)::numeric(20, 1) AS percent, u.resets_at
-	FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q
-		CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count, a.window_start, a.tokens, a.last_refill,
+	SELECT a.rule, a.limit_name, a.key, a.algorithm, u.used, q.quota,
+		(100 * u.used / greatest(q.quota, 1)::numeric)::numeric(20, 1) AS percent, u.resets_at
+	FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL
+		THEN coalesce(a.burst, a.events) END AS quota) AS q
+		CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count,
+			a.window_start, a.tokens, a.last_refill,
 			a.remainder, a.hits, a.slots, a.expires_at) AS u;
 COMMENT ON VIEW rate_limit_used IS
-	'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
+	'The counters of rules, and how much of each is used. The overrides count for counters of one user or '
+	'one API key.';
 COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
 COMMENT ON COLUMN rate_limit_used.limit_name IS 'The limit of the rule.';
 COMMENT ON COLUMN rate_limit_used.key IS 'What is counted, as in the counters.';
@@ -58,20 +76,28 @@ COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
 COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
 COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
 COMMENT ON COLUMN rate_limit_used.resets_at IS
-	'The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used; or, for in_flight, nobody knows.';
+	'The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when '
+	'all is back. NULL: nothing is used; or, for in_flight, nobody knows.';
 
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
-	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
-COMMENT ON VIEW rate_limit_near IS 'The counters of rules of which at least 80 % is used. Unlimited ones do not appear.';
+	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u
+		WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
+COMMENT ON VIEW rate_limit_near IS
+	'The counters of rules of which at least 80 % is used. Unlimited ones do not appear.';
 
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS
-	SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) || ': not in rate_limit_tiers, so no user has them' AS warning
-	FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name
+	SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) ||
+		': not in rate_limit_tiers, so no user has them' AS warning
+	FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k
+		WHERE k.tier = t) GROUP BY r.name
 	UNION ALL
-	SELECT l.rule, l.name, l.name || ': 0: refuses every request, and no override has another amount; if that is meant, make it action=block'
+	SELECT l.rule, l.name, l.name ||
+		': 0: refuses every request, and no override has another amount; if that is meant, make '
+		'it action=block'
 	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
 	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off'
-		AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now() AND o.events IS DISTINCT FROM 0);
+		AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name
+			AND o.valid @> now() AND o.events IS DISTINCT FROM 0);
 COMMENT ON VIEW rate_limit_rule_warnings IS 'Rules that proxies use, and that may not mean what they say.';
 COMMENT ON COLUMN rate_limit_rule_warnings.rule IS 'The rule.';
 COMMENT ON COLUMN rate_limit_rule_warnings.field IS 'tiers, or the name of the limit.';

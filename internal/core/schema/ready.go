@@ -1,79 +1,106 @@
 package schema
 
-// NodeIsLive is whether a row n of rate_limit_nodes is of a proxy that runs.
-const NodeIsLive = `(n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AND n.system = (SELECT system_identifier FROM pg_control_system()))`
+// NodeIsLive is a condition: the row n of rate_limit_nodes belongs to a running proxy.
+const NodeIsLive = `(n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s'
+	AND n.system = (SELECT system_identifier FROM pg_control_system()))`
 
-// NodesReady is whether Nodes has nothing to do.
+// NodesReady tests whether Nodes is up to date.
 const NodesReady = `SELECT (to_regclass('rate_limit_nodes') IS NOT NULL
 	AND to_regclass('rate_limit_secrets') IS NOT NULL AND to_regclass('rate_limit_proxies') IS NOT NULL)::int`
 
-// Cannot is why the role of a session can make no decisions, as the statements that would let it; NULL if it can.
-const Cannot = `(SELECT string_agg(CASE WHEN to_regclass(t.name) IS NULL THEN 'create the table ' || t.name || ' with caddy pg-ratelimit migrate, or schema.sql'
-		ELSE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %I', t.name, current_user) END, '; ' ORDER BY t.name)
+// Cannot is an expression for the statements that would let the role of the session make decisions, or
+// NULL if it can.
+const Cannot = `(SELECT string_agg(CASE WHEN to_regclass(t.name) IS NULL THEN 'create the table ' || t.name ||
+	' with caddy pg-ratelimit migrate, or schema.sql'
+		ELSE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %I', t.name, current_user) END, '; '
+			ORDER BY t.name)
 	FROM (VALUES ('rate_limit_durable'), ('rate_limit_ephemeral')) AS t(name)
-	WHERE to_regclass(t.name) IS NULL OR NOT (has_table_privilege(to_regclass(t.name), 'SELECT') AND has_table_privilege(to_regclass(t.name), 'INSERT')
+	WHERE to_regclass(t.name) IS NULL OR NOT (has_table_privilege(to_regclass(t.name), 'SELECT')
+		AND has_table_privilege(to_regclass(t.name), 'INSERT')
 		AND has_table_privilege(to_regclass(t.name), 'UPDATE')))`
 
-// HistoryReady returns one row with one int: 1 if History has nothing to do. It reads the
-// catalogue only, and takes no lock on the tables.
+// HistoryReady returns 1 if History is up to date, and 0 otherwise. It only reads the catalogue, and
+// takes no lock on the tables.
 const HistoryReady = `SELECT ` + historyReady + `::int`
 
-// historyReady is whether History has nothing to do.
-const historyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + historyVersion + `
+// historyReady is a condition: History is up to date.
+const historyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL)
+	AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + historyVersion + `
 		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_history_version()')), false)
 	FROM (VALUES ` + historyTableNames + `) AS t(name))`
 
-// historyTableNames are the tables of the history, as elements of a VALUES list.
-const historyTableNames = `('rate_limit_audit'), ('rate_limit_metrics'), ('rate_limit_usage'), ('rate_limit_usage_hours'), ('rate_limit_writers'),
+// historyTableNames lists the tables of the history, as elements of a VALUES list.
+const historyTableNames = `('rate_limit_audit'), ('rate_limit_metrics'), ('rate_limit_usage'),
+	('rate_limit_usage_hours'),
+	('rate_limit_writers'),
 	('rate_limit_retention'), ('rate_limit_audited')`
 
-// policyTables are the tables of the policy, as elements of a VALUES list.
-const policyTables = `('rate_limit_tiers'), ('rate_limit_users'), ('rate_limit_api_keys'), ('rate_limit_rules'), ('rate_limit_rule_limits'),
+// policyTables lists the tables of the policy, as elements of a VALUES list.
+const policyTables = `('rate_limit_tiers'), ('rate_limit_users'), ('rate_limit_api_keys'),
+	('rate_limit_rules'), ('rate_limit_rule_limits'),
 	('rate_limit_overrides'), ('rate_limit_bans'), ('rate_limit_changes')`
 
-// PolicyWhole is whether the tables have all triggers that write rate_limit_changes, and no trigger of ours is disabled. The
-// migration makes them together with the tables. A restore makes them after all rows, or disables them while it
-// writes rows, so that tables without them may lack rows, too.
-const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname IN ('rate_limit_log_insert', 'rate_limit_log_update', 'rate_limit_log_delete', 'rate_limit_log_truncate')) >= 28
+// PolicyWhole is a condition: the tables have all triggers that write rate_limit_changes, and no
+// trigger of the policy is disabled. The migration creates them with the tables. A restore creates them
+// after all rows, or disables them while it writes rows, so tables without them may lack rows.
+const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname IN ('rate_limit_log_insert',
+	'rate_limit_log_update', 'rate_limit_log_delete', 'rate_limit_log_truncate')) >= 28
 		AND bool_and(g.tgenabled <> 'D') FROM pg_catalog.pg_trigger g
-	WHERE g.tgname LIKE 'rate\_limit\_%' AND g.tgrelid IN (to_regclass('rate_limit_tiers'), to_regclass('rate_limit_users'), to_regclass('rate_limit_api_keys'), to_regclass('rate_limit_rules'),
-		to_regclass('rate_limit_rule_limits'), to_regclass('rate_limit_overrides'), to_regclass('rate_limit_bans')))`
+	WHERE g.tgname LIKE 'rate\_limit\_%'
+		AND g.tgrelid IN (to_regclass('rate_limit_tiers'), to_regclass('rate_limit_users'),
+		to_regclass('rate_limit_api_keys'), to_regclass('rate_limit_rules'),
+		to_regclass('rate_limit_rule_limits'), to_regclass('rate_limit_overrides'),
+		to_regclass('rate_limit_bans')))`
 
-// Ready returns one row with three ints: 1 if Counters has nothing to do, 1 if Policy has
-// nothing to do, and 1 if tables are there InPart. It reads the catalogue only, and
-// takes no lock on the tables.
-// The tables and their keys come from one snapshot. to_regclass would find tables that another
-// process made after the snapshot, whose keys the query does not see.
+// Ready returns three ints: 1 if Counters is up to date, 1 if Policy is, and 1 if InPart. It only reads
+// the catalogue, and takes no lock on the tables.
+//
+// The tables and their keys come from one snapshot. to_regclass would also find tables that another
+// process created after the snapshot, without their keys.
 const Ready = `SELECT (SELECT bool_and(coalesce(
-	(SELECT count(*) = 13 FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(t.name) AND NOT a.attisdropped
-		AND a.attname IN ('prefix', 'key', 'count', 'prev_count', 'window_start', 'tokens', 'last_refill', 'expires_at',
+	(SELECT count(*) = 13 FROM pg_catalog.pg_attribute a WHERE a.attrelid = to_regclass(t.name)
+		AND NOT a.attisdropped
+		AND a.attname IN ('prefix', 'key', 'count', 'prev_count', 'window_start', 'tokens', 'last_refill',
+			'expires_at',
 			'hits', 'remainder', 'slot', 'granted', 'slots'))
 	AND to_regclass('idx_' || t.name || '_cleanup') IS NOT NULL, false))::int
 	* (to_regclass('rate_limit_processes') IS NOT NULL AND (SELECT count(*) = 4 FROM pg_catalog.pg_proc p
-		WHERE p.proname IN ('rate_limit_counter_key', 'rate_limit_counters', 'rate_limit_usage_of', 'rate_limit_forget_person') AND pg_function_is_visible(p.oid)))::int
+		WHERE p.proname IN ('rate_limit_counter_key', 'rate_limit_counters', 'rate_limit_usage_of',
+			'rate_limit_forget_person') AND pg_function_is_visible(p.oid)))::int
 	FROM (VALUES ('rate_limit_ephemeral'), ('rate_limit_durable')) AS t(name)),
 ` + policyReady + `::int,
 ` + InPart + `::int`
 
-// InPart is whether tables are there in part, because a restore is under way or has failed: a function of the policy
-// without all triggers of the policy, the version of the history without all its tables, a function of the registry
-// without the registry and tables of counts, or one of these without its primary key. pg_dump sorts by name and kind: a restore makes
-// functions before tables, and tables before keys and triggers, and drops them in the opposite order. So
-// rate_limit_apply is the first function of the policy that a restore makes, and the last one that it drops.
-const InPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname IN ('rate_limit_apply', 'rate_limit_policy_version') AND pg_function_is_visible(p.oid)) AND NOT ` + PolicyWhole + `
-	OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname = 'rate_limit_history_version' AND pg_function_is_visible(p.oid))
-		AND (SELECT count(*) < 7 FROM pg_catalog.pg_class c JOIN (VALUES ` + historyTableNames + `) AS t(name) ON c.relname = t.name WHERE pg_table_is_visible(c.oid))
-	OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname = 'rate_limit_behind' AND pg_function_is_visible(p.oid))
+// InPart is a condition: only some of the tables exist, because a restore is running or has failed. It
+// looks for a function of the policy without all triggers of the policy, the version of the history
+// without all its tables, a function of the registry without the registry and tables of counts, or one
+// of these without its primary key. pg_dump sorts by name and kind: a restore creates functions before
+// tables, and tables before keys and triggers, and drops them in the opposite order. So
+// rate_limit_apply is the first function of the policy that a restore creates, and the last one that it
+// drops.
+const InPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p
+	WHERE p.proname IN ('rate_limit_apply', 'rate_limit_policy_version') AND pg_function_is_visible(p.oid))
+	AND NOT ` + PolicyWhole + `
+	OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname = 'rate_limit_history_version'
+		AND pg_function_is_visible(p.oid))
+		AND (SELECT count(*) < 7 FROM pg_catalog.pg_class c JOIN (VALUES ` + historyTableNames + `) AS t(name)
+			ON c.relname = t.name WHERE pg_table_is_visible(c.oid))
+	OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname = 'rate_limit_behind'
+		AND pg_function_is_visible(p.oid))
 		AND to_regclass('rate_limit_ephemeral') IS NULL AND to_regclass('rate_limit_nodes') IS NULL
-	OR EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relname IN ('rate_limit_ephemeral', 'rate_limit_durable') AND pg_table_is_visible(c.oid)
+	OR EXISTS (SELECT FROM pg_catalog.pg_class c
+		WHERE c.relname IN ('rate_limit_ephemeral', 'rate_limit_durable') AND pg_table_is_visible(c.oid)
 		AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)))`
 
-// policyReady is whether Policy has nothing to do.
-const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND ` + PolicyWhole + ` AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + policyVersion + `
+// policyReady is a condition: Policy is up to date.
+const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND ` + PolicyWhole + `
+	AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + policyVersion + `
 		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_policy_version()')), false)
 	FROM (VALUES ` + policyTables + `) AS t(name))`
 
-// Server is the identity of what a session reads, as one text: when the server was started, in microseconds, and after a
-// space the oid of rate_limit_changes, or 0 if that is not there. A failover, a restart and a restore of the server's files
-// change the former, and a restore of a dump of the policy changes the latter.
-const Server = `concat((extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, ' ', coalesce(to_regclass('rate_limit_changes')::oid, 0))`
+// Server is an expression for the identity of the data that a session reads, as one text: the start of
+// the server in microseconds, and after a space the oid of rate_limit_changes, or 0 if that is missing.
+// A failover, a restart and a restore of the server's files change the former, a restore of a dump of
+// the policy changes the latter.
+const Server = `concat((extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, ' ',
+	coalesce(to_regclass('rate_limit_changes')::oid, 0))`

@@ -39,10 +39,12 @@ func TestTablesOfAnotherProcessAreNoRestore(t *testing.T) {
 	}
 }
 
-// A restore makes functions in the order of their names. A proxy that starts then finds the first one, and makes no tables.
+// A restore makes functions in the order of their names. A proxy that starts then finds the first
+// one, and makes no tables.
 func TestARestoreIsFoundByItsFirstFunction(t *testing.T) {
 	var names []string
-	for _, found := range regexp.MustCompile(`FUNCTION (rate_limit_[a-z_]+)\(`).FindAllStringSubmatch(schema.Policy, -1) {
+	for _, found := range regexp.MustCompile(`FUNCTION (rate_limit_[a-z_]+)\(`).FindAllStringSubmatch(
+		schema.Policy, -1) {
 		names = append(names, found[1])
 	}
 	first := slices.Min(names)

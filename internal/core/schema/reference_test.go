@@ -29,7 +29,8 @@ func TestThePageOfThePolicyDescribesEachColumn(t *testing.T) {
 		t.Fatalf("%s lacks the lines %s and %s", page, from, to)
 	case lines == want:
 	case !*update:
-		t.Errorf("%s does not have the columns as they are: run go test ./internal/core/schema -update; want %s", page, want)
+		t.Errorf("%s does not have the columns as they are: run go test ./internal/core/schema -update; "+
+			"want %s", page, want)
 	default:
 		if err := os.WriteFile(page, []byte(before+from+want+to+after), 0o644); err != nil {
 			t.Fatal(err)

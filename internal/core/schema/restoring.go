@@ -2,5 +2,8 @@ package schema
 
 import "errors"
 
-// ErrRestoring is for tables that a restore has made, and has not finished: see Ready.
-var ErrRestoring = errors.New("the tables are there in part, as during a restore and after one that has failed: a proxy does not change them. If no restore is under way, repeat the restore, or run: caddy pg-ratelimit migrate")
+// ErrRestoring is the error of tables from a restore that has not finished: see InPart.
+var ErrRestoring = errors.New("the tables are there in part, as during a restore and after one that " +
+	"has failed: a proxy " +
+	"does not change them. If no restore is under way, repeat the restore, or run: caddy " +
+	"pg-ratelimit migrate")

@@ -28,15 +28,23 @@ func TestChangesAreLogged(t *testing.T) {
 		{"INSERT INTO rate_limit_tiers (tier) VALUES ('gold')", "tier gold false gold"},
 		{"UPDATE rate_limit_users SET tier = 'gold' WHERE user_id = 'ann'", "user ann free gold"},
 		{"UPDATE rate_limit_users SET tier = 'gold' WHERE user_id = 'nobody'", ""},
-		{"INSERT INTO rate_limit_overrides (rule, limit_name, tier, events) VALUES ('r', 'per_hour', 'gold', 1)", "override tier/gold false gold"},
-		{"UPDATE rate_limit_overrides SET tier = NULL, user_id = 'ann'", "override tier/gold gold false\noverride user/ann false 1"},
-		{"UPDATE rate_limit_overrides SET user_id = NULL, key_id = 1", "override user/ann 1 false\noverride key/" + ann + " false 1"},
-		{"UPDATE rate_limit_api_keys SET digest = sha256('x') WHERE id = 1", "key " + ann + " true false\nkey " + x + " false true"},
-		{"INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24')", "ban network/192.0.2.0/24 false true"},
+		{"INSERT INTO rate_limit_overrides (rule, limit_name, tier, events) VALUES ('r', 'per_hour', " +
+			"'gold', 1)", "override tier/gold false gold"},
+		{"UPDATE rate_limit_overrides SET tier = NULL, user_id = 'ann'",
+			"override tier/gold gold false\noverride user/ann false 1"},
+		{"UPDATE rate_limit_overrides SET user_id = NULL, key_id = 1",
+			"override user/ann 1 false\noverride key/" + ann + " false 1"},
+		{"UPDATE rate_limit_api_keys SET digest = sha256('x') WHERE id = 1",
+			"key " + ann + " true false\nkey " + x + " false true"},
+		{"INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24')",
+			"ban network/192.0.2.0/24 false true"},
 		{"DELETE FROM rate_limit_bans", "ban network/192.0.2.0/24 true false"},
-		{"UPDATE rate_limit_tiers SET tier = 'silver' WHERE tier = 'gold'", "tier gold gold false\ntier silver false silver\nuser ann gold silver"},
-		{"DELETE FROM rate_limit_rules", "rule r shadow false\nlimit r/per_hour 8 false\noverride key/" + x + " 1 false"},
-		{"DELETE FROM rate_limit_users WHERE user_id = 'ann'", "user ann silver false\nkey " + x + " true false"},
+		{"UPDATE rate_limit_tiers SET tier = 'silver' WHERE tier = 'gold'",
+			"tier gold gold false\ntier silver false silver\nuser ann gold silver"},
+		{"DELETE FROM rate_limit_rules",
+			"rule r shadow false\nlimit r/per_hour 8 false\noverride key/" + x + " 1 false"},
+		{"DELETE FROM rate_limit_users WHERE user_id = 'ann'",
+			"user ann silver false\nkey " + x + " true false"},
 		{"TRUNCATE rate_limit_bans", "ban - false false"},
 	} {
 		s.exec(step.sql)
@@ -50,7 +58,8 @@ func TestChangesAreLogged(t *testing.T) {
 func TestAStatementThatChangesManyRows(t *testing.T) {
 	s := newSite(t)
 	s.lines()
-	const summary = "SELECT kind, count(*), count(ref), count(before), count(after) FROM rate_limit_changes GROUP BY kind"
+	const summary = "SELECT kind, count(*), count(ref), count(before), count(after) FROM " +
+		"rate_limit_changes GROUP BY kind"
 	insert := func(n string) {
 		s.exec("INSERT INTO rate_limit_bans (user_id) SELECT i::text FROM generate_series(1, " + n + ") AS i")
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The database refuses what proxies cannot use, and says which value of which field is wrong.
+// The database refuses what proxies cannot use, and names the field and the value that are wrong.
 func TestRulesThatNoProxyCanUseAreRefused(t *testing.T) {
 	s := newSite(t)
 	s.exec(`SELECT rate_limit_rule('r', per_hour => 1); SELECT rate_limit_rule('two', per_hour => 1, per_day => 2); SELECT rate_limit_rule('free', action => 'exempt')`)
@@ -37,7 +37,8 @@ func TestRulesThatNoProxyCanUseAreRefused(t *testing.T) {
 		`UPDATE rate_limit_rules SET mode = 'off' WHERE name = 'r'; DELETE FROM rate_limit_rule_limits WHERE rule = 'r'; UPDATE rate_limit_rules SET mode = 'shadow'`: `missing: a rule that limits`,
 	} {
 		// A hosts value such as localhost:8080 is refused by the constraint, which is checked first.
-		if failure := s.fails(sql); !strings.Contains(failure.Message, want) && !strings.Contains(failure.ConstraintName, strings.SplitN(want, ":", 2)[0]+"_must_be_") {
+		if failure := s.fails(sql); !strings.Contains(failure.Message, want) &&
+			!strings.Contains(failure.ConstraintName, strings.SplitN(want, ":", 2)[0]+"_must_be_") {
 			t.Errorf("%s: %s, want %q", sql, failure.Message, want)
 		}
 	}
@@ -56,7 +57,8 @@ func TestTheLastLimitStays(t *testing.T) {
 	ctx := context.Background()
 	run := func(sql string) error { _, err := other.Exec(ctx, sql); return err }
 	s.exec("BEGIN; DELETE FROM rate_limit_rule_limits WHERE name = 'per_hour'; SET CONSTRAINTS ALL IMMEDIATE")
-	if err := errors.Join(run("BEGIN"), run("DELETE FROM rate_limit_rule_limits WHERE name = 'per_day'")); err != nil {
+	if err := errors.Join(run("BEGIN"),
+		run("DELETE FROM rate_limit_rule_limits WHERE name = 'per_day'")); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
@@ -64,7 +66,8 @@ func TestTheLastLimitStays(t *testing.T) {
 	watcher := &site{t: t, dsn: s.dsn}
 	watcher.conn = cluster.Connect(watcher.t, watcher.dsn)
 	until := time.Now().Add(time.Minute)
-	for watcher.text("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT l.granted AND a.datname = current_database()") == "0" {
+	for watcher.text("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT "+
+		"l.granted AND a.datname = current_database()") == "0" {
 		if time.Now().After(until) {
 			t.Fatal("the second transaction does not wait for the first")
 		}
@@ -76,7 +79,8 @@ func TestTheLastLimitStays(t *testing.T) {
 	}
 	s.exec("COMMIT")
 	var failure *pgconn.PgError
-	if err := <-ended; !errors.As(err, &failure) || !strings.Contains(failure.Message, "a rule that limits must have") {
+	if err := <-ended; !errors.As(err, &failure) ||
+		!strings.Contains(failure.Message, "a rule that limits must have") {
 		t.Errorf("the second transaction: %v, want that a limit is missing", err)
 	}
 	s.want("SELECT name FROM rate_limit_rule_limits", "per_day")
@@ -94,16 +98,20 @@ func TestTheDatabaseAndProxiesAcceptTheSamePatterns(t *testing.T) {
 		}
 		return all
 	}
-	paths := []string{"/", "/", "/a", "/*", "*", ".", "..", "/.", "/..", "%", "%2", "%2F", "%zz", `\`, "?", "//", "b", "ü", ";x=1", "/..a", " "}
-	hosts := []string{"a", "example.com", "*.", "*", ".", ":", "::", "1", "ff", "[", "]", "[::1]", "192.0.2.1", ":80", "-", "_", "Z"}
-	counts := []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "header:X", "header:x-Y", "header:", "all", "|", "|", "|", "x"}
+	paths := []string{"/", "/", "/a", "/*", "*", ".", "..", "/.", "/..", "%", "%2", "%2F", "%zz", `\`, "?",
+		"//", "b", "ü", ";x=1", "/..a", " "}
+	hosts := []string{"a", "example.com", "*.", "*", ".", ":", "::", "1", "ff", "[", "]", "[::1]",
+		"192.0.2.1", ":80", "-", "_", "Z"}
+	counts := []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "header:X", "header:x-Y",
+		"header:", "all", "|", "|", "|", "x"}
 	accepted := map[string]int{}
 	steps := 4000
 	if testing.Short() {
 		steps = 1000
 	}
 	for i := 0; i < steps; i++ {
-		rule := policy.Rule{Name: "r", Limits: []policy.RuleLimit{{Name: "l", Limit: ratelimit.Limit{Events: 1, Window: 1e9}}}}
+		rule := policy.Rule{Name: "r",
+			Limits: []policy.RuleLimit{{Name: "l", Limit: ratelimit.Limit{Events: 1, Window: 1e9}}}}
 		column, value := "paths", "/"+text(paths)
 		switch i % 3 {
 		case 0:
@@ -116,7 +124,8 @@ func TestTheDatabaseAndProxiesAcceptTheSamePatterns(t *testing.T) {
 			rule.CountBy = []string{value}
 		}
 		wrong := policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{}).Wrong()
-		_, err := s.conn.Exec(context.Background(), fmt.Sprintf("UPDATE rate_limit_rules SET %s = ARRAY[$1::text]", column), value)
+		_, err := s.conn.Exec(context.Background(),
+			fmt.Sprintf("UPDATE rate_limit_rules SET %s = ARRAY[$1::text]", column), value)
 		if err == nil && len(wrong) > 0 {
 			t.Fatalf("%s %q: the database accepts what proxies cannot use: %v", column, value, wrong[0].Err)
 		}

@@ -1,25 +1,32 @@
--- The counters, and how much of a limit each has used. Views, commands and the page ask these functions.
-
--- A view on the tables of counters would forbid every change of their columns, also that of a program with an
--- older schema. The body of a function is looked at only when it runs. Postgres puts this body into the query, so
--- that any condition, also of a join, finds its counters by an index. It does so only without a search_path of the
--- function's own, and without a condition in a part of the UNION. Counts in parts have another body, see
--- citus_parts.sql. Which slots count is as in package algorithm.
+-- The counters, and the used amount of each limit. Views, commands and the page query these functions.
+--
+-- A view on the tables of counters would prevent every change of their columns, even by a program with an
+-- older schema; a function is only checked when it runs. Postgres inlines this body, so that any condition,
+-- even of a join, finds its counters by an index. It only does so without a search_path of the function's
+-- own, and without a condition in a part of the UNION. Counts in parts have another body; see
+-- citus_parts.sql. Package algorithm defines which slots count.
 DO $do$ BEGIN
 	IF to_regprocedure('rate_limit_parts()') IS NULL THEN
 		EXECUTE replace($sql$
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
-RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
+RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision,
+	last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
-		(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
-			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s')),
+		(SELECT count(*) FROM unnest(c.slots) AS s
+			WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
+			AND 3610
+			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p
+				WHERE p.seen BETWEEN statement_timestamp() - interval '10 s'
+				AND statement_timestamp() + interval '10 s')),
 		c.expires_at
 	FROM (
-		SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::double precision, e.last_refill,
+		SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start,
+			e.tokens::double precision, e.last_refill,
 			e.remainder, e.hits, e.slots, e.expires_at FROM {schema}.rate_limit_ephemeral e
 		UNION ALL
-		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start, d.tokens::double precision, d.last_refill,
+		SELECT true, d.prefix, d.key, d.count::bigint, d.prev_count::bigint, d.window_start,
+			d.tokens::double precision, d.last_refill,
 			d.remainder, d.hits, d.slots, d.expires_at FROM {schema}.rate_limit_durable d
 	) c WHERE c.prefix = $1 AND c.durable = $2 AND ($3 IS NULL OR c.key = ANY ($3))
 $$;
@@ -27,27 +34,35 @@ $sql$, '{schema}', quote_ident(current_schema()));
 	END IF;
 END $do$;
 COMMENT ON FUNCTION rate_limit_counters(text, boolean, text[]) IS
-	'The counters of a prefix in one of the two tables, or only those of some keys. slots is how many requests in flight a counter has.';
+	'The counters of a prefix in one of the two tables, or only those of some keys. slots is how many '
+	'requests in flight a counter has.';
 
-CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
 COMMENT ON FUNCTION rate_limit_counter_key(text) IS 'The key of the counters of a user, as proxies write it.';
 
-CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[]
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT ARRAY(SELECT n || t FROM unnest($1) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n)
 $$;
-COMMENT ON FUNCTION rate_limit_key_forms(text[]) IS 'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
+COMMENT ON FUNCTION rate_limit_key_forms(text[]) IS
+	'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
 
--- The definitions are those of package algorithm: used is the quota less what Look says is left. A part of a request
--- that has come back admits none, so used is rounded up. All sums that may be large are of type numeric.
--- A row that lies too far ahead counts as new.
-CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint,
-	window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint, hits timestamptz[], slots bigint,
+-- The definitions are those of package algorithm: used is the quota less what Look says is left. A part
+-- of a request that has come back admits none, so used is rounded up. All sums that may be large are of
+-- type numeric. A row that lies too far ahead counts as new.
+CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint,
+	count bigint, prev_count bigint,
+	window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint,
+		hits timestamptz[], slots bigint,
 	expires_at timestamptz, at timestamptz DEFAULT now())
 RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE AS $$
-	SELECT coalesce(max(u.used), 0)::bigint, max(u.since + least(u.lasts, 2305843009213693952)::float8 * interval '1 microsecond')
+	SELECT coalesce(max(u.used), 0)::bigint,
+		max(u.since + least(u.lasts, 2305843009213693952)::float8 * interval '1 microsecond')
 	FROM (
-		SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) AS evenly, 10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
+		SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) AS evenly,
+			10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
 			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained
 	) AS t, LATERAL (
 		SELECT count::numeric AS used, window_start AS since, span::numeric AS lasts
@@ -56,26 +71,32 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 		SELECT count, expires_at, 0 WHERE algorithm = 'fixed_window' AND span IS NULL AND expires_at > at
 			AND window_start - at <= expires_at - window_start + t.slack * interval '1 microsecond'
 		UNION ALL -- in the window of the row
-		SELECT greatest(0, count) + div(greatest(0, prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span), window_start, span
+		SELECT greatest(0, count) + div(greatest(0, prev_count)::numeric * (span - greatest(0,
+			t.passed)) + span - 1, span), window_start, span
 		WHERE algorithm = 'sliding_window' AND t.passed < span AND t.passed >= -span - t.slack
 		UNION ALL -- in the window after it
-		SELECT div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span), window_start, 2 * span
+		SELECT div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span),
+			window_start, 2 * span
 		WHERE algorithm = 'sliding_window' AND t.passed >= span AND t.passed < 2 * span
 		UNION ALL
 		SELECT count(*), min(hit), span FROM unnest(hits) AS hit
-		WHERE algorithm = 'sliding_log' AND hit > greatest(at, hits[cardinality(hits)]) - span * interval '1 microsecond'
+		WHERE algorithm = 'sliding_log'
+			AND hit > greatest(at, hits[cardinality(hits)]) - span * interval '1 microsecond'
 			AND hits[cardinality(hits)] <= at + (span + t.slack) * interval '1 microsecond'
 		UNION ALL -- refilled by whole windows
 		SELECT b.used, last_refill, (b.windows + ceil(b.used / events)) * span FROM (
-			SELECT w.windows, t.quota - floor(least(t.quota, tokens + w.windows::float8 * events))::bigint::numeric AS used
+			SELECT w.windows, t.quota - floor(least(t.quota,
+				tokens + w.windows::float8 * events))::bigint::numeric AS used
 			FROM (SELECT greatest(0, t.drained) / span AS windows) AS w
 		) AS b WHERE algorithm = 'token_bucket' AND events > 0 AND t.evenly IS NOT TRUE AND tokens IS NOT NULL
 			AND t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack
 		UNION ALL -- refilled evenly
-		SELECT t.quota - b.had - div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span), last_refill,
+		SELECT t.quota - b.had - div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span),
+			last_refill,
 			div((t.quota - b.had) * span + b.part + events - 1, events)
 		FROM (
-			SELECT floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota), least(t.quota, tokens)))::bigint::numeric AS had,
+			SELECT floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota),
+				least(t.quota, tokens)))::bigint::numeric AS had,
 				least(coalesce(remainder, 0), events - 1) AS part
 		) AS b WHERE algorithm IN ('token_bucket', 'gcra') AND events > 0 AND t.evenly AND tokens IS NOT NULL
 			AND t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack
@@ -84,4 +105,7 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 	) AS u WHERE u.used > 0
 $$;
 COMMENT ON FUNCTION rate_limit_usage_of IS
-	'How much of a limit a counter has used at a time. span is the window of the limit in microseconds; NULL for one on the calendar and for in_flight. resets_at is the end of the window; for sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used, or nobody knows.';
+	'How much of a limit a counter has used at a time. span is the window of the limit in microseconds; NULL '
+	'for one on the calendar and for in_flight. resets_at is the end of the window; for sliding_log, when '
+	'the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used, or '
+	'nobody knows.';

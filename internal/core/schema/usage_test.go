@@ -13,14 +13,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// What a counter has used, and what a proxy finds left, add up to the quota, and all is back when the proxy says so. Another
-// limit may have counted before in the same row.
+// What a counter has used, and what a proxy finds left, add up to the quota, and all is back when the
+// proxy says so. Another limit may have counted before in the same row.
 func TestUsedAndLeftAddUpToTheQuota(t *testing.T) {
 	s := open(t, schema.Counters)
 	conformance.EachDefinition(t, 300, func(t *rapid.T, name string) {
 		k, r := conformance.NewClock(), &algorithm.Row{}
 		l := conformance.DrawLimit(t, name, "p")
-		other := conformance.DrawLimit(t, rapid.SampledFrom(conformance.Definitions()).Draw(t, "other").Name, "p")
+		other := conformance.DrawLimit(t, rapid.SampledFrom(conformance.Definitions()).Draw(t, "other").Name,
+			"p")
 		for n := rapid.IntRange(0, 8).Draw(t, "hits"); n > 0; n-- {
 			by := l
 			if n > 4 {
@@ -53,19 +54,24 @@ func TestUsedAndLeftAddUpToTheQuota(t *testing.T) {
 		}
 		var used int64
 		var resets *time.Time
-		if err := s.conn.QueryRow(t.Context(), "SELECT * FROM rate_limit_usage_of($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
-			l.Algorithm.String(), l.Events, number(l.Burst), number(l.Window.Microseconds()), r.Count, number(r.PrevCount), at(r.Start), tokens, at(r.Refill),
+		if err := s.conn.QueryRow(t.Context(),
+			"SELECT * FROM rate_limit_usage_of($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+			l.Algorithm.String(), l.Events, number(l.Burst), number(l.Window.Microseconds()), r.Count,
+			number(r.PrevCount), at(r.Start), tokens, at(r.Refill),
 			number(r.Remainder), hits, r.Slots, at(r.Expires), at(k.Micro)).Scan(&used, &resets); err != nil {
 			t.Fatal(err)
 		}
 		left, reset := algorithm.Of(l).Look(l, r, k.Micro)
 		if used != l.Capacity()-left {
-			t.Errorf("%+v, %+v at %d: %d are used, and %d of %d are left", *l, *r, k.Micro, used, left, l.Capacity())
+			t.Errorf("%+v, %+v at %d: %d are used, and %d of %d are left", *l, *r, k.Micro, used,
+				left, l.Capacity())
 		}
 		if known := l.Algorithm != ratelimit.InFlight && used > 0; known != (resets != nil) {
 			t.Errorf("%+v, %+v at %d: %d are used, and all is back at %v", *l, *r, k.Micro, used, resets)
-		} else if known && reset < math.MaxInt64/4 && resets.Sub(time.UnixMicro(reset)).Abs() > time.Millisecond {
-			t.Errorf("%+v, %+v at %d: all is back at %v, and by the proxy at %v", *l, *r, k.Micro, resets, time.UnixMicro(reset))
+		} else if known && reset < math.MaxInt64/4 &&
+			resets.Sub(time.UnixMicro(reset)).Abs() > time.Millisecond {
+			t.Errorf("%+v, %+v at %d: all is back at %v, and by the proxy at %v", *l, *r, k.Micro, resets,
+				time.UnixMicro(reset))
 		}
 	})
 }
