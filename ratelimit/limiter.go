@@ -48,7 +48,7 @@ func (l *Limiter) Limit() Limit { return l.limit }
 
 // Take charges cost to the key if it fits, and reports in Decision.Allowed whether it did. A
 // negative cost is a refund, which never raises the quota above its full amount. After an error
-// (see Store.Take) there is no decision, and the caller chooses whether the request passes.
+// (see Store.Take) the Decision has no meaning, and the caller chooses whether the request passes.
 func (l *Limiter) Take(ctx context.Context, key string, cost int64) (Decision, error) {
 	return l.take(ctx, Hit{Limit: &l.limit, Key: key, Cost: cost})
 }

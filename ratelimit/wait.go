@@ -11,10 +11,10 @@ import (
 // because it costs more than the full quota.
 var ErrTooLong = errors.New("ratelimit: the hit cannot pass in time")
 
-// Wait blocks until cost is charged to the key. It fails with ErrTooLong, the cause of ctx, or
-// the store's error. A refund (a negative cost) does not wait. Callers for one key are served in the order of arrival, and only the first in line asks the
-// store. It retries after RetryAfter plus a random delay of up to 50 ms, so that callers in many
-// processes do not retry at the same moment.
+// Wait blocks until cost is charged to the key. It fails with ErrTooLong, the cause of ctx, or the
+// store's error. A refund (a negative cost) does not wait. Callers for one key are served in the
+// order of arrival, and only the first in line asks the store. It retries after RetryAfter plus a
+// random delay of up to 50 ms, so that callers in many processes do not retry at the same moment.
 func (l *Limiter) Wait(ctx context.Context, key string, cost int64) (Decision, error) {
 	if cost < 1 {
 		return l.Take(ctx, key, cost)

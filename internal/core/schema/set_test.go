@@ -61,8 +61,8 @@ func TestFunctionsOfThePolicy(t *testing.T) {
 	}
 }
 
-// An error names the argument first, what it holds, and what it must be, and leaves nothing behind. What is no name
-// of a column is SQL in no statement.
+// An error names the argument first, what it holds, and what it must be, and leaves nothing behind. A text
+// that is not the name of a column does not become SQL.
 func TestFunctionsOfThePolicyRefuse(t *testing.T) {
 	s := newSite(t)
 	s.exec("SELECT rate_limit_rule('r', per_hour => 10)")

@@ -25,10 +25,14 @@ func TestWhatEachCodeMeans(t *testing.T) {
 		{"IsLostByPooler otherwise",
 			func(code string) bool { return IsLostByPooler(code, "server conn crashed?") }, ""},
 		{"IsStalePlan by routine",
-			func(code string) bool { return IsStalePlan(code, "RevalidateCachedQuery", "in another language") },
+			func(code string) bool {
+				return IsStalePlan(code, "RevalidateCachedQuery", "in another language")
+			},
 			"0A000 "},
 		{"IsStalePlan by message",
-			func(code string) bool { return IsStalePlan(code, "", "cached plan must not change result type") },
+			func(code string) bool {
+				return IsStalePlan(code, "", "cached plan must not change result type")
+			},
 			"0A000 "},
 		{"IsStalePlan otherwise",
 			func(code string) bool { return IsStalePlan(code, "", "COPY is not supported") }, ""},

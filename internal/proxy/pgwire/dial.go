@@ -149,7 +149,7 @@ func (c *config) destination() string {
 	return text
 }
 
-// logPanic, deferred, keeps a panic from ending the program.
+// logPanic keeps a panic from ending the program. It must be deferred.
 func (p *Pool) logPanic() {
 	if r := recover(); r != nil {
 		p.log(panicError(r).Error())

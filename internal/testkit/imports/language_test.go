@@ -1,0 +1,117 @@
+package imports
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// plain lists the packages in plain English. Add a package when its comments and lines keep these rules.
+var plain = []string{
+	"ratelimit", "ratelimit/httplimit", "ratelimit/memory", "ratelimit/pgdb", "ratelimit/postgres",
+	"internal/core/algorithm", "internal/core/batch", "internal/core/results", "internal/core/schema",
+	"internal/core/session", "internal/core/settings", "internal/core/sqlstate",
+	"internal/plane/archive", "internal/plane/history", "internal/proxy/pgwire",
+}
+
+// stilted finds grammar that is hard to read, and code that is described as a person.
+var stilted = regexp.MustCompile(`\b(in vain` +
+	`|(is|are|was|were) (what|why|where|how|whom?)` +
+	`|(is|are) no \w+` +
+	`|of which|whose|whom|whoever` +
+	`|knows?|believes?|believed|wants|thinks|tells|told|notices|obeys` +
+	`|(gives?|given|giving|gave)( \w+){0,3} back` +
+	`|(not|no) .{0,30}any ?more` +
+	`|also (if|of|for|by|in|while|when))\b`)
+
+// mostColumns is the length of the longest line of SQL, with tabs of four columns. Golangci-lint checks Go.
+const mostColumns = 110
+
+func TestCommentsAreInPlainEnglish(t *testing.T) {
+	for _, dir := range plain {
+		for _, file := range glob(t, dir, "*.go") {
+			fset := token.NewFileSet()
+			f, err := parser.ParseFile(fset, file, nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ast.IsGenerated(f) {
+				continue
+			}
+			for _, group := range f.Comments {
+				text := strings.Join(strings.Fields(group.Text()), " ")
+				for _, found := range stilted.FindAllString(text, -1) {
+					if strings.HasSuffix(found, "no longer") || strings.HasSuffix(found, "no more") {
+						continue
+					}
+					t.Errorf("%s: %q: say it more simply: %s", fset.Position(group.Pos()), found, text)
+				}
+			}
+		}
+	}
+}
+
+func TestADocCommentBeginsWithItsName(t *testing.T) {
+	for _, dir := range plain {
+		for _, file := range glob(t, dir, "*.go") {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			fset := token.NewFileSet()
+			f, err := parser.ParseFile(fset, file, nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range f.Decls {
+				switch d := d.(type) {
+				case *ast.FuncDecl:
+					beginsWith(t, fset, d.Doc, d.Name.Name)
+				case *ast.GenDecl:
+					// The comment of a group in parentheses is about the group.
+					if spec, ok := d.Specs[0].(*ast.TypeSpec); ok && !d.Lparen.IsValid() {
+						beginsWith(t, fset, d.Doc, spec.Name.Name)
+					}
+				}
+			}
+		}
+	}
+}
+
+// beginsWith reports a doc comment that does not begin with name.
+func beginsWith(t *testing.T, fset *token.FileSet, doc *ast.CommentGroup, name string) {
+	t.Helper()
+	if text := doc.Text(); text != "" && !strings.HasPrefix(text, name+" ") {
+		t.Errorf("%s: the comment of %s does not begin with its name", fset.Position(doc.Pos()), name)
+	}
+}
+
+func TestLinesOfSQLAreShort(t *testing.T) {
+	for _, dir := range plain {
+		for _, file := range glob(t, dir, "*.sql") {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, line := range strings.Split(string(text), "\n") {
+				if n := len([]rune(line)) + 3*strings.Count(line, "\t"); n > mostColumns {
+					t.Errorf("%s:%d: the line has %d columns, want at most %d", file, i+1, n, mostColumns)
+				}
+			}
+		}
+	}
+}
+
+// glob returns the files of a folder of the repository.
+func glob(t *testing.T, dir, pattern string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, dir, pattern))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
