@@ -113,6 +113,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"SELECT * FROM rate_limit_metrics", "UPDATE rate_limit_retention SET keep = '80 days' WHERE " +
 			"what = 'audit'",
 		"SELECT * FROM rate_limit_audited, rate_limit_minutes, rate_limit_top(now()), " +
+			"rate_limit_why($$x$$), rate_limit_state, " +
 			"rate_limit_usage_between('ann', now()::date, now()::date)",
 	} {
 		s.exec(command)

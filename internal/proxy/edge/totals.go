@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -65,6 +66,7 @@ func (t *Totals) Count(q *Request) {
 	defer t.mu.Unlock()
 	if q.Outcome.Err != nil {
 		t.sum.Undecided++
+		t.sum.UndecidedAt = time.Now()
 		return
 	}
 	if d := q.Outcome.Decision; d != nil && d.Source == ratelimit.FromMemory {

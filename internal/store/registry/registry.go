@@ -41,8 +41,9 @@ type Node struct {
 // Totals are counts of requests. Each is in one of the first three.
 type Totals struct {
 	Admitted, Refused, Undecided int64
-	Local                        int64  // of Admitted and Refused, those decided without the database
-	Busiest                      string // of the limits with the most requests: the JSON {prefix: [admitted, refused]}
+	UndecidedAt                  time.Time // of the last one in Undecided
+	Local                        int64     // of Admitted and Refused, those decided without the database
+	Busiest                      string    // of the limits with the most requests: the JSON {prefix: [admitted, refused]}
 }
 
 // Store is what the registry needs of the store of the process.

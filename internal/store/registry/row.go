@@ -15,13 +15,15 @@ import (
 // process which is not gone. What the policy has applied stays if this store has no policy, and when limits were local if
 // its limits were not: another store of the process may know it.
 const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, applied_seq, problems, log, region, cannot, seen,
-	local_from, local_until, admitted, refused, undecided, locally, busiest)
+	local_from, local_until, admitted, refused, undecided, locally, busiest, undecided_at)
 VALUES ($1, nullif($2, ''), $3, $4::bigint, coalesce($5::text[], '{}'), $6::text::oid, nullif($7, ''), ` + schema.Cannot + `, now(),
 	now() - $8::bigint * interval '1 microsecond', now() - $9::bigint * interval '1 microsecond',
-	$10::bigint, $11::bigint, $12::bigint, $13::bigint, $14::text::jsonb)
+	$10::bigint, $11::bigint, $12::bigint, $13::bigint, $14::text::jsonb,
+	now() - $15::bigint * interval '1 microsecond')
 ON CONFLICT (node) DO UPDATE SET version = excluded.version, region = excluded.region, cannot = excluded.cannot, ended = NULL,
 	system = excluded.system, epoch = excluded.epoch, seen = excluded.seen, admitted = excluded.admitted, refused = excluded.refused,
 	undecided = excluded.undecided, locally = excluded.locally, busiest = excluded.busiest,
+	undecided_at = excluded.undecided_at,
 	applied_seq = CASE WHEN n.epoch = excluded.epoch THEN coalesce($4::bigint, n.applied_seq) ELSE excluded.applied_seq END,
 	problems = CASE WHEN n.epoch = excluded.epoch THEN coalesce($5::text[], n.problems) ELSE excluded.problems END,
 	log = CASE WHEN n.epoch = excluded.epoch THEN coalesce($6::text::oid, n.log) ELSE excluded.log END,
@@ -122,7 +124,7 @@ func (r *Registry) isDue(now time.Time) bool {
 // there is another statement: the deletion of the rows of proxies that ended or vanished.
 func (r *Registry) renewals(now time.Time) []*pgdb.Statement {
 	w := &r.row
-	args := []any{"", r.node.Version, r.node.Epoch, nil, nil, nil, r.node.Region, nil, nil, nil, nil, nil, nil, nil}
+	args := []any{"", r.node.Version, r.node.Epoch, nil, nil, nil, r.node.Region, nil, nil, nil, nil, nil, nil, nil, nil}
 	r.mu.Lock()
 	if w.shown = r.applied; w.shown.seq >= 0 {
 		args[3], args[4], args[5] = w.shown.seq, r.problems, w.shown.log
@@ -134,6 +136,9 @@ func (r *Registry) renewals(now time.Time) []*pgdb.Statement {
 	if r.node.Totals != nil {
 		t := r.node.Totals()
 		args[9], args[10], args[11], args[12], args[13] = t.Admitted, t.Refused, t.Undecided, t.Local, t.Busiest
+		if !t.UndecidedAt.IsZero() {
+			args[14] = now.Sub(t.UndecidedAt).Microseconds()
+		}
 	}
 	w.renewed = now
 	names := []string{r.node.Name}
