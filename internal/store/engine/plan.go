@@ -296,6 +296,8 @@ type entry struct {
 	granted  int64
 	view     algorithm.View // the row after the entry; Limit is set before
 	err      error
+
+	remembered bool // a hit was refused, and known.Refusals has the row: all hits of the entry have one cost
 }
 
 // position says what decides a hit: the hit is number nth of the equal hits of its entry. For a refund,

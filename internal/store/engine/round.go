@@ -304,7 +304,8 @@ func (d *dispatch) decideUnusual(r *request) error {
 			h := &c.Hits[i]
 			e := r.positions[i].entry
 			c.Decisions = append(c.Decisions, decideOne(h, &e.view))
-			if e.kind == take {
+			if e.kind == take && !e.remembered {
+				e.remembered = true
 				d.engine.blocked.Remember(e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter, d.sequence,
 					d.engine.believed(h.Limit))
 			}
