@@ -51,7 +51,7 @@ its own, requests with the key have that tier, and not that of the user.`,
 		long: `Changes the settings that are named and keeps the others. An empty value takes a setting back
 to its default, and deletes an override. The change is one transaction. expires_at is a duration
 such as 90d, a time, or never. RULE/LIMIT is another amount of a limit for this key, a number or
-unlimited, and RULE.burst another burst.`,
+unlimited, and RULE/LIMIT.burst another burst.`,
 		example: `  # a key with a tier of its own, and with that of its user again
   caddy pg-ratelimit keys set 7 tier=bulk
   caddy pg-ratelimit keys set 7 tier=
@@ -59,9 +59,8 @@ unlimited, and RULE.burst another burst.`,
   # one key with more, and without it again
   caddy pg-ratelimit keys set 7 free/per_hour=5000
   caddy pg-ratelimit keys set 7 free/per_hour=`,
-		settings: admin.Settings(admin.Keys),
-		args:     []reader{aKeyID},
-		change:   set(admin.Keys),
+		args:   []reader{aKeyID},
+		change: set(admin.SetKey),
 	}, {
 		use:     "revoke ID",
 		short:   "Ends an API key now",

@@ -20,8 +20,7 @@ var tiersCommand = entry{
 setting back to its default.`,
 		example: `  caddy pg-ratelimit tiers set pro
   caddy pg-ratelimit tiers set pro rank=2 comment='49 dollars a month'`,
-		settings: admin.Settings(admin.Tiers),
-		change:   set(admin.Tiers),
+		change: set(admin.SetTier),
 	}, {
 		use:   "rename TIER NEW",
 		short: "Gives a tier another name",
@@ -37,15 +36,11 @@ The setting "tier" in the configuration of a proxy keeps the old name.`,
 	}},
 }
 
-// set changes settings of a row of a table, which may be new.
-func set(table int) func(c *call) (string, error) {
+// set calls a function that changes what the first argument names, which may be new.
+func set(function string) func(c *call) (string, error) {
 	return func(c *call) (string, error) {
-		var id any = c.args[0]
-		if table == admin.Keys {
-			id = get[int64](c, "ID")
-		}
-		isNew, err := c.db.Set(c.ctx, table, id, c.args[1:])
-		return createdOrChanged(isNew), err
+		force := c.cmd.Flags().Lookup("force")
+		return c.db.Set(c.ctx, function, c.args[0], c.args[1:], force != nil && force.Value.String() == "true")
 	}
 }
 
@@ -56,10 +51,6 @@ func renamed(c *call) (string, error) {
 
 // deleted deletes what the first argument names.
 func deleted(c *call) (string, error) { return "deleted", c.db.Delete(c.ctx, c.kind, c.args[0]) }
-
-func createdOrChanged(isNew bool) string {
-	return map[bool]string{true: "created", false: "changed"}[isNew]
-}
 
 // recentHelp says what recentFields are.
 const recentHelp = `With a history, the list has
@@ -103,7 +94,7 @@ longest time. STATE is banned, blocked (by an override of 0), or active. ` + rec
 		long: `Makes a user, or changes the settings that are named and keeps the others. An empty value
 takes a setting back to its default, and deletes an override. A new user needs a tier. The
 change is one transaction. tier_until is a duration such as 90d, a time, or never. RULE/LIMIT is
-another amount of a limit for this user, a number or unlimited, and RULE.burst another burst.`,
+another amount of a limit for this user, a number or unlimited, and RULE/LIMIT.burst another burst.`,
 		example: `  caddy pg-ratelimit users set acme tier=free
   caddy pg-ratelimit users set acme tier=pro tier_until=30d
   caddy pg-ratelimit users set acme period_start=2026-01-31 time_zone=Europe/Berlin
@@ -111,8 +102,7 @@ another amount of a limit for this user, a number or unlimited, and RULE.burst a
   # one user with more, and without it again
   caddy pg-ratelimit users set acme free/per_hour=5000
   caddy pg-ratelimit users set acme free/per_hour=`,
-		settings: admin.Settings(admin.Users),
-		change:   set(admin.Users),
+		change: set(admin.SetUser),
 	}, {
 		use:   "delete USER",
 		short: "Deletes a user with its keys and overrides",

@@ -31,9 +31,8 @@ did send.`,
 	example: `  caddy pg-ratelimit replay --rule free per_hour=500
   caddy pg-ratelimit replay --rule free per_hour=500 algorithm=token_bucket burst=20 --since 24h
   caddy pg-ratelimit replay --rule protect limit.burst=50/10s --since 2026-11-20 --until 2026-11-27 --json`,
-	settings: admin.ReplaySettings(),
-	of:       ofAll,
-	flags:    append([]flag{{name: "rule", value: "", usage: "the rule", needed: true}, most(10)}, period("7d", "requests")...),
+	of:    ofAll,
+	flags: append([]flag{{name: "rule", value: "", usage: "the rule", needed: true}, most(10)}, period("7d", "requests")...),
 	do: func(c *call) error {
 		q := admin.ReplayQuery{Period: c.times, Rule: c.text("rule"), Settings: c.args, Most: c.number("number")}
 		r, err := c.db.Replay(c.ctx, &q)

@@ -50,12 +50,8 @@ FROM..UNTIL, where either may be missing.`,
 
   # match all paths again
   caddy pg-ratelimit rules set protect paths=`,
-		settings: admin.RuleSettings(),
-		flags:    []flag{{name: "force", value: false, usage: "allow an amount of 0, which refuses every request"}},
-		change: func(c *call) (string, error) {
-			isNew, err := c.db.SetRule(c.ctx, c.args[0], c.args[1:], c.is("force"))
-			return createdOrChanged(isNew), err
-		},
+		flags:  []flag{{name: "force", value: false, usage: "allow an amount of 0, which refuses every request"}},
+		change: set(admin.SetRule),
 	}, ruleMode("enable", "enforce", "on: its limits apply"), ruleMode("disable", "off", "off: it is ignored"), {
 		use:   "rename NAME NEW",
 		short: "Gives a rule another name",

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -23,9 +22,8 @@ type entry struct {
 	// alone are flags of which one may be given, as in "for until", and together those that need each other.
 	alone    []string
 	together string
-	// kind is what the first argument names, also of the entries below. settings are what the others set.
-	kind     string
-	settings []*admin.Setting
+	// kind is what the first argument names, also of the entries below.
+	kind string
 	// args read the first arguments.
 	args []reader
 	// of is the database on which the command works.
@@ -59,8 +57,8 @@ type flag struct {
 // build makes the command of an entry, and those below it.
 func (t *tool) build(e *entry) *cobra.Command {
 	cmd := &cobra.Command{Use: e.use, Short: e.short, Long: e.long, Example: e.example, Args: e.check}
-	if e.settings != nil {
-		cmd.Long += "\n\nSettings, which docs/policy.md describes:\n" + settingsHelp(e.settings)
+	if strings.Contains(e.use, "SETTING=VALUE") {
+		cmd.Long += "\n\nThe settings are the columns that docs/policy.md describes. A name that is none of them lists them."
 	}
 	for i := range e.flags {
 		t.addFlag(cmd, &e.flags[i])
@@ -173,24 +171,6 @@ func argumentNames(use string) []string {
 	line, _, _ := strings.Cut(strings.ReplaceAll(use, " ...", "…")+" ", " [")
 	line, _, _ = strings.Cut(line, " --")
 	return strings.Fields(line)[1:]
-}
-
-// settingsHelp lists settings for a help text.
-func settingsHelp(settings []*admin.Setting) string {
-	const width = 90
-	lines := []string{" "}
-	for i, s := range settings {
-		name := " " + s.Name
-		if i < len(settings)-1 {
-			name += ","
-		}
-		if last := len(lines) - 1; len(lines[last]+name) <= width {
-			lines[last] += name
-		} else {
-			lines = append(lines, " "+name)
-		}
-	}
-	return strings.Join(lines, "\n")
 }
 
 // checkFlags checks the flags that must be given, and those of which only one may be. Cobra checks both later, in its

@@ -1569,6 +1569,7 @@ DECLARE
 	fault text;
 	message text;
 	detail text;
+	row_hint text;
 BEGIN
 	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault
 		FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
@@ -1597,9 +1598,9 @@ BEGIN
 	END LOOP;
 	RETURN 'kept'; -- another session deletes what this one finds
 EXCEPTION WHEN integrity_constraint_violation THEN
-	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, sets = COLUMN_NAME;
-	RAISE EXCEPTION '%', CASE WHEN fault = '' AND sets <> '' THEN sets || ': must be given for a new row'
-		ELSE rate_limit_fault(fault, message, detail, given) END USING ERRCODE = 'check_violation';
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, sets = COLUMN_NAME, row_hint = PG_EXCEPTION_HINT;
+	RAISE EXCEPTION '%', CASE WHEN SQLSTATE = '23502' THEN sets || ': must be given for a new row' ELSE rate_limit_fault(fault, message, detail, given) END
+		USING ERRCODE = 'check_violation', HINT = row_hint;
 END $$;
 COMMENT ON FUNCTION rate_limit_set(regclass, text[], jsonb, text[]) IS
 	'Makes or changes the row of a table whose keys are those of fields. A field that is null is not set; one that '
@@ -1938,7 +1939,8 @@ CREATE OR REPLACE FUNCTION rate_limit_rule( name text, family text DEFAULT NULL,
 	count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL, per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL,
 		per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
-	comment text DEFAULT NULL, without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL, reset text[] DEFAULT NULL
+	comment text DEFAULT NULL, without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL,
+	limits text[] DEFAULT NULL, reset text[] DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1974,6 +1976,9 @@ BEGIN
 		durable = l.durable AND 'durable' <> ALL (rate_limit_rule.reset),
 		on_exceed = CASE WHEN 'on_exceed' = ANY (rate_limit_rule.reset) THEN 'refuse' ELSE l.on_exceed END
 	WHERE l.rule = rate_limit_rule.name AND rate_limit_rule.reset && '{burst,durable,on_exceed}';
+	PERFORM CASE WHEN l ~ '^[^=]+=$' THEN rate_limit_delete_limit(rate_limit_rule.name, rtrim(l, '='))::text
+		ELSE rate_limit_limit(rate_limit_rule.name, split_part(l, '=', 1), coalesce(substring(l FROM '=(.*)$'), '')) END
+	FROM unnest(rate_limit_rule.limits) AS l;
 	UPDATE rate_limit_rule_limits l SET algorithm = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
 		burst = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.burst, l.burst) ELSE l.burst END,
 		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = CASE WHEN l.algorithm = 'in_flight' THEN l.on_exceed
@@ -2006,22 +2011,27 @@ BEGIN
 	END IF;
 	RETURN made;
 EXCEPTION WHEN check_violation THEN
-	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, row_text = PG_EXCEPTION_DETAIL;
-	IF fault NOT LIKE '%\_must\_%' THEN
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, kept = MESSAGE_TEXT, row_text = PG_EXCEPTION_DETAIL;
+	IF fault !~ '_(must|needs)_' THEN
 		RAISE;
 	END IF;
-	unknown := split_part(fault, '_must_', 1);
-	IF unknown = 'events' THEN
+	IF fault LIKE 'events\_must%' THEN
 		SELECT string_agg(a.name || ': ' || a.events, ', ') INTO unknown FROM (VALUES ('per_second', rate_limit_rule.per_second),
 			('per_minute', rate_limit_rule.per_minute),
 			('per_hour', rate_limit_rule.per_hour), ('per_day', rate_limit_rule.per_day), ('per_month', rate_limit_rule.per_month),
 			('in_flight', rate_limit_rule.in_flight)) AS a(name, events) WHERE a.events NOT BETWEEN 0 AND 9007199254740992;
+		kept := concat(unknown, ': must ', replace(split_part(fault, '_must_', 2), '_', ' '));
+	ELSIF fault LIKE 'exactly%' THEN
+		kept := format('algorithm: %s: must be that of a limit with a window; in_flight is for requests that run at once', to_json(rate_limit_rule.algorithm));
+	ELSE
+		kept := rate_limit_fault(fault, replace(fault, '_', ' '), NULL, jsonb_build_object('algorithm', rate_limit_rule.algorithm, 'burst', rate_limit_rule.burst,
+				'durable', rate_limit_rule.durable, 'on_exceed', rate_limit_rule.on_exceed));
 	END IF;
-	RAISE EXCEPTION '%: must %', coalesce(unknown, 'events'), replace(split_part(fault, '_must_', 2), '_', ' ')
-		USING ERRCODE = 'check_violation', CONSTRAINT = fault, DETAIL = row_text;
+	RAISE EXCEPTION '%', kept USING ERRCODE = 'check_violation', DETAIL = row_text;
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS 'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an '
-	'existing rule has; reset names arguments that go back to their defaults. It returns created or changed.';
+	'existing rule has; reset names arguments that go back to their defaults. limits are limits of any '
+	'window, as in burst=50/10s, or x= to delete one. It returns created or changed.';
 `
 
 const policyRules = `

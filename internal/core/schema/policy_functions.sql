@@ -19,6 +19,7 @@ DECLARE
 	fault text;
 	message text;
 	detail text;
+	row_hint text;
 BEGIN
 	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault
 		FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
@@ -51,9 +52,10 @@ BEGIN
 	RETURN 'kept'; -- another session deletes what this one finds
 EXCEPTION WHEN integrity_constraint_violation THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
-		sets = COLUMN_NAME;
-	RAISE EXCEPTION '%', CASE WHEN fault = '' AND sets <> '' THEN sets || ': must be given for a new row'
-		ELSE rate_limit_fault(fault, message, detail, given) END USING ERRCODE = 'check_violation';
+		sets = COLUMN_NAME, row_hint = PG_EXCEPTION_HINT;
+	RAISE EXCEPTION '%', CASE WHEN SQLSTATE = '23502' THEN sets || ': must be given for a new row'
+		ELSE rate_limit_fault(fault, message, detail, given) END
+		USING ERRCODE = 'check_violation', HINT = row_hint;
 END $$;
 COMMENT ON FUNCTION rate_limit_set(regclass, text[], jsonb, text[]) IS
 	'Makes or changes the row of a table whose keys are those of fields. A field that is null is not '

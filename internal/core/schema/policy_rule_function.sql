@@ -17,7 +17,7 @@ CREATE OR REPLACE FUNCTION rate_limit_rule(
 		message text DEFAULT NULL, retry_after interval DEFAULT NULL,
 	comment text DEFAULT NULL,
 	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL,
-	reset text[] DEFAULT NULL
+	limits text[] DEFAULT NULL, reset text[] DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -61,6 +61,11 @@ BEGIN
 		durable = l.durable AND 'durable' <> ALL (rate_limit_rule.reset),
 		on_exceed = CASE WHEN 'on_exceed' = ANY (rate_limit_rule.reset) THEN 'refuse' ELSE l.on_exceed END
 	WHERE l.rule = rate_limit_rule.name AND rate_limit_rule.reset && '{burst,durable,on_exceed}';
+	-- A limit of the list is new or other than before, or, without an amount, deleted.
+	PERFORM CASE WHEN l ~ '^[^=]+=$' THEN rate_limit_delete_limit(rate_limit_rule.name, rtrim(l, '='))::text
+		ELSE rate_limit_limit(rate_limit_rule.name, split_part(l, '=', 1),
+			coalesce(substring(l FROM '=(.*)$'), '')) END
+	FROM unnest(rate_limit_rule.limits) AS l;
 	-- The limits that exist take what is said of all of them. A month stays a fixed window, and
 	-- in_flight what it is.
 	UPDATE rate_limit_rule_limits l SET
@@ -113,12 +118,11 @@ BEGIN
 EXCEPTION WHEN check_violation THEN
 	-- The error names the argument first, and has no statement of this function. Events are those of an
 	-- argument per_....
-	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, row_text = PG_EXCEPTION_DETAIL;
-	IF fault NOT LIKE '%\_must\_%' THEN
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, kept = MESSAGE_TEXT, row_text = PG_EXCEPTION_DETAIL;
+	IF fault !~ '_(must|needs)_' THEN
 		RAISE;
 	END IF;
-	unknown := split_part(fault, '_must_', 1);
-	IF unknown = 'events' THEN
+	IF fault LIKE 'events\_must%' THEN
 		SELECT string_agg(a.name || ': ' || a.events, ', ') INTO unknown
 			FROM (VALUES ('per_second', rate_limit_rule.per_second),
 			('per_minute', rate_limit_rule.per_minute),
@@ -126,11 +130,18 @@ EXCEPTION WHEN check_violation THEN
 				('per_month', rate_limit_rule.per_month),
 			('in_flight', rate_limit_rule.in_flight)) AS a(name, events) WHERE a.events NOT BETWEEN 0
 				AND 9007199254740992;
+		kept := concat(unknown, ': must ', replace(split_part(fault, '_must_', 2), '_', ' '));
+	ELSIF fault LIKE 'exactly%' THEN
+		kept := format('algorithm: %s: must be that of a limit with a window; in_flight is for requests '
+			'that run at once', to_json(rate_limit_rule.algorithm));
+	ELSE
+		kept := rate_limit_fault(fault, replace(fault, '_', ' '), NULL,
+			jsonb_build_object('algorithm', rate_limit_rule.algorithm, 'burst', rate_limit_rule.burst,
+				'durable', rate_limit_rule.durable, 'on_exceed', rate_limit_rule.on_exceed));
 	END IF;
-	RAISE EXCEPTION '%: must %', coalesce(unknown, 'events'),
-		replace(split_part(fault, '_must_', 2), '_', ' ')
-		USING ERRCODE = 'check_violation', CONSTRAINT = fault, DETAIL = row_text;
+	RAISE EXCEPTION '%', kept USING ERRCODE = 'check_violation', DETAIL = row_text;
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS
 	'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an '
-	'existing rule has; reset names arguments that go back to their defaults. It returns created or changed.';
+	'existing rule has; reset names arguments that go back to their defaults. limits are limits of any '
+	'window, as in burst=50/10s, or x= to delete one. It returns created or changed.';

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 )
 
@@ -25,7 +26,7 @@ func TestACommandSurvivesADeadlock(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		_, err := b.db.SetRule(ctx, "free", []string{"per_hour=20", "priority=5"}, false)
+		_, err := b.db.Set(ctx, admin.SetRule, "free", []string{"per_hour=20", "priority=5"}, false)
 		ended <- err
 	}()
 	await.Within(t, time.Minute, "the command waits", func() bool {

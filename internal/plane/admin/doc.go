@@ -6,11 +6,10 @@
 //     which sessions hold a lock that a statement waits for
 //   - answers.go: the rows of answers, and questions of several commands
 //   - migrate.go: the tables, and their parts on Citus
-//   - policy_rows.go: reads and writes the rows of the policy, for commands and files
-//   - set.go, rule_set.go, parse.go: settings of the form name=value, and the rows that they change
+//   - set.go, parse.go: settings of the form name=value, as arguments of the functions that change rows
 //   - rules.go: rules and their limits
 //   - policy_apply.go: the policy as a document
-//   - users.go, keys.go, override.go: users and tiers, API keys, overrides and bans
+//   - users.go, keys.go, bans.go: users and tiers, API keys, overrides and bans
 //   - explain.go, left.go: what the policy does with a request, and what is left of limits
 //   - counters.go, proxies.go: counters; the proxies, and the log of changes
 //   - audit.go, history.go: what the history says

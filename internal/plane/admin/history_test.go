@@ -58,7 +58,7 @@ func (p *past) exec(sql string) {
 func (p *past) rule(settings ...string) {
 	p.t.Helper()
 	p.exec("DELETE FROM rate_limit_rules")
-	if _, err := p.db.SetRule(context.Background(), "r", settings, false); err != nil {
+	if _, err := p.db.Set(context.Background(), admin.SetRule, "r", settings, false); err != nil {
 		p.t.Fatalf("%q: %v", settings, err)
 	}
 }

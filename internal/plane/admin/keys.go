@@ -17,15 +17,12 @@ type NewKey struct {
 
 // CreateKey makes a key. name may be "", a tier of "" is that of the user, and the zero time is never.
 func (d *Database) CreateKey(ctx context.Context, user, name, tier string, expires time.Time) (*NewKey, error) {
-	if err := d.checkTier(ctx, "--tier", tier); err != nil {
-		return nil, err
-	}
 	made, err := d.makeKey(ctx, `INSERT INTO rate_limit_api_keys (digest, hint, user_id, name, expires_at, tier)
 SELECT $1, $2, user_id, nullif($4::text, ''), $5::timestamptz, nullif($6::text, '') FROM rate_limit_users WHERE user_id = $3 RETURNING id`, user, name, timeOrInfinity(expires), tier)
 	if err == nil && made == nil {
 		err = noUser(user)
 	}
-	return made, err
+	return made, withValue(err, "tier", "--tier", tier)
 }
 
 // RotateKey makes a key in place of a valid one, with its name, tier, end, overrides and bans, and

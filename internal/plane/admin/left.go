@@ -98,6 +98,9 @@ func explainLimit(hit *ratelimit.Hit, mark *policy.Mark, decision *ratelimit.Dec
 	return l
 }
 
+// calendarNames are the units in rate_limit_rule_limits.calendar, by ratelimit.Calendar.
+var calendarNames = []string{"", "day", "week", "month", "year"}
+
 // limitOf is a limit without its amount and without what is left of it.
 func limitOf(hit *ratelimit.Hit, mark *policy.Mark) ExplainedLimit {
 	l := ExplainedLimit{

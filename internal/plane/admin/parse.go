@@ -6,38 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policyfile"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// parseValue reads the value of a setting that is a column, as package policyfile has it. A list has commas. A
-// duration of a Moment begins now. An empty text is the default.
-func parseValue(table int, c *columns.Column, text string, now time.Time) (any, error) {
-	if text == "" {
-		return c.Default, nil
-	}
-	texts := []string{text}
-	var err error
-	switch {
-	case c.Kind.IsList():
-		texts, err = parseList(c.Name, text)
-		for i := 0; err == nil && c.Kind == columns.Networks && i < len(texts); i++ {
-			var network netip.Prefix
-			network, err = ParseNetwork(c.Name, texts[i])
-			texts[i] = network.String()
-		}
-	case c.Kind == columns.Moment:
-		var until time.Time
-		if until, err = ParseUntil(c.Name, text, now); !until.IsZero() {
-			texts[0] = timeOrInfinity(until)
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return policyfile.Tables[table].Value(c, texts)
-}
 
 // parseList reads values with commas between them.
 func parseList(field, text string) ([]string, error) {
@@ -86,10 +56,20 @@ const wantTime = "a time such as 2026-11-27, 2026-11-27T18:00:00Z or 2026-11-27T
 // ParseTime reads a point in time. A day begins at midnight UTC. The error is a
 // *ratelimit.FieldError about the field.
 func ParseTime(field, text string) (time.Time, error) {
-	if t, ok := policyfile.ParseTime(text); ok {
+	if t, ok := readTime(text); ok {
 		return t, nil
 	}
 	return time.Time{}, &ratelimit.FieldError{Field: field, Value: text, Want: wantTime}
+}
+
+// readTime reads a point in time, in UTC.
+func readTime(text string) (time.Time, bool) {
+	for _, layout := range []string{time.RFC3339Nano, time.DateOnly, "2006-01-02T15:04", "2006-01-02 15:04", time.DateTime} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t.UTC().Truncate(time.Microsecond), true // the database has no more digits
+		}
+	}
+	return time.Time{}, false
 }
 
 // ParseUntil reads when something ends: "never" (the zero time), a duration from now such as

@@ -2,7 +2,6 @@ package admin_test
 
 import (
 	"context"
-	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policyfile"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -74,15 +72,15 @@ func isLoaded(t *testing.T, table int, c *columns.Column) {
 	}
 }
 
-// Commands know every column of the tables, but for those that are about the row.
-func TestCommandsKnowEveryColumn(t *testing.T) {
+// Lists know every column of the tables, but for those that are about the row.
+func TestListsKnowEveryColumn(t *testing.T) {
 	b := newPolicyBench(t)
 	about := map[string][]string{
 		"rate_limit_users": {"created_at", "updated_at"}, "rate_limit_api_keys": {"id", "created_at"},
 		"rate_limit_rules": {"created_at", "created_by", "updated_at"}, "rate_limit_overrides": {"id", "created_at", "created_by"},
 	}
-	for i := range policyfile.Tables {
-		table := &policyfile.Tables[i]
+	for i := range columns.Tables {
+		table := &columns.Tables[i]
 		got := slices.Clone(about[table.Name])
 		for _, c := range table.Columns {
 			got = append(got, c.Name)
@@ -91,18 +89,12 @@ func TestCommandsKnowEveryColumn(t *testing.T) {
 			if kind := b.text("SELECT replace(format_type(atttypid, atttypmod), 'timestamp with time zone', 'timestamptz') FROM pg_attribute WHERE attrelid = '" + table.Name + "'::regclass AND attname = '" + c.Name + "'"); kind != c.Kind.SQL() {
 				t.Errorf("%s.%s is described as %s, and is %s", table.Name, c.Name, c.Kind.SQL(), kind)
 			}
-			if c.Max > 0 {
-				name := fmt.Sprintf("%s_must_be_%d_to_%d", c.Name, c.Min, c.Max)
-				if b.text("SELECT count(*) FROM pg_constraint WHERE conrelid = '"+table.Name+"'::regclass AND conname = '"+name+"'") != "1" {
-					t.Errorf("%s has no constraint %s", table.Name, name)
-				}
-			}
 			isLoaded(t, i, &c)
 		}
 		slices.Sort(got)
 		want := b.text("SELECT string_agg(attname, ' ' ORDER BY attname COLLATE \"C\") FROM pg_attribute WHERE attrelid = '" + table.Name + "'::regclass AND attnum > 0 AND NOT attisdropped")
 		if strings.Join(got, " ") != want {
-			t.Errorf("%s: commands have %q, the table %s", table.Name, got, want)
+			t.Errorf("%s: lists have %q, the table %s", table.Name, got, want)
 		}
 	}
 }

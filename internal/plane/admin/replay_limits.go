@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -29,12 +28,8 @@ type replayLimits struct {
 	byKey    map[int64][]policy.Override
 }
 
-// ReplaySettings are the settings of a rule that Replay can change: those of its limits, and what a request costs.
-func ReplaySettings() []*Setting {
-	return slices.DeleteFunc(RuleSettings(), func(s *Setting) bool {
-		return s.Name == ratelimit.InFlight.String() || s.Name != "cost" && columns.Tables[columns.Rules].Find(s.Name) != nil
-	})
-}
+// replaySettings are the settings of a rule that Replay can change: those of its limits, and what a request costs.
+var replaySettings = strings.Fields("cost per_second per_minute per_hour per_day per_month algorithm burst durable on_exceed limit.NAME")
 
 // replayLimits reads the limits of a rule as SetRule would make them, in a transaction that is
 // rolled back.
@@ -47,7 +42,7 @@ func (d *Database) replayLimits(ctx context.Context, q *ReplayQuery) (l *replayL
 		if len(q.Settings) > 0 {
 			// A rule that is off may lack limits: the error about that is this function's.
 			w.oneRule(q.Rule, w.execute("UPDATE rate_limit_rules SET mode = 'off' WHERE name = $1", q.Rule))
-			w.changeRows(w.ruleChanges(q.Rule, assignments, true))
+			w.set(SetRule, q.Rule, q.Settings, true)
 		}
 		l = w.limitsOf(q.Rule, q.From)
 	})
@@ -129,7 +124,7 @@ func parseReplay(settings []string) ([]assignment, error) {
 	if len(settings) == 0 {
 		return nil, nil
 	}
-	all, err := parseAssignments(settings, namesOf(ReplaySettings()), isLimit)
+	all, err := parseAssignments(settings, replaySettings, isLimit)
 	if err != nil {
 		err = fmt.Errorf("%w: a replay changes limits, and not to which requests they apply", err)
 	}

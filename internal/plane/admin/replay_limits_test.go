@@ -39,7 +39,7 @@ func TestAReplayRefusesWhatRulesSetRefuses(t *testing.T) {
 	p.rule("per_hour=3", "algorithm=fixed_window")
 	for _, settings := range [][]string{{"burst=5"}, {"limit.a=7/10s", "algorithm=gcra", "on_exceed=overage"}} {
 		_, tryErr := p.try(settings...)
-		_, setErr := p.db.SetRule(ctx, "r", settings, false)
+		_, setErr := p.db.Set(ctx, admin.SetRule, "r", settings, false)
 		if tryErr == nil || setErr == nil || tryErr.Error() != setErr.Error() {
 			t.Errorf("%q: the replay says\n%v\nand rules set\n%v", settings, tryErr, setErr)
 		}

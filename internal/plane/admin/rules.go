@@ -81,21 +81,13 @@ func (d *Database) RuleWarnings(ctx context.Context) ([]RuleWarning, error) {
 	return rows[RuleWarning](ctx, d, "SELECT rule, field, warning FROM rate_limit_rule_warnings ORDER BY rule, field")
 }
 
-// unknownTiers are the warnings about tiers that rules name and that are not in rate_limit_tiers, by rule.
-func (w *work) unknownTiers() map[string]string {
-	unknown := map[string]string{}
-	for _, f := range list[struct{ Rule, Tiers string }](w, `SELECT r.name, string_agg(quote_literal(t), ', ' ORDER BY t) FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t
-WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name`) {
-		unknown[f.Rule] = f.Tiers
-	}
-	return unknown
-}
-
 // SetRuleMode turns a rule on (enforce), on trial (shadow) or off.
 func (d *Database) SetRuleMode(ctx context.Context, name, mode string) error {
 	return d.together(ctx, func(w *work) {
 		w.oneRule(name, w.execute("SELECT FROM rate_limit_rules WHERE name = $1", name))
-		w.makeChanges(w.ruleChanges(name, []assignment{{"mode", mode}}, true))
+		w.stillUsable(ofRule(name), func(w *work) {
+			w.set(SetRule, name, []string{"mode=" + mode}, true)
+		})
 	})
 }
 

@@ -2,7 +2,6 @@ package admin_test
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +39,7 @@ func TestEveryServerHasAllTables(t *testing.T) {
 	}
 	_, err = db.Rules(ctx)
 	check("Rules", err)
-	_, err = db.SetRule(ctx, "plan", []string{"per_hour=3"}, false)
+	_, err = db.Set(ctx, admin.SetRule, "plan", []string{"per_hour=3"}, false)
 	check("SetRule", err)
 	_, err = db.Ask(ctx, admin.KeysQuestion, "", 10)
 	check("the keys", err)
@@ -93,40 +92,11 @@ func TestEveryServerHasAllTables(t *testing.T) {
 	}
 }
 
-// TestSetRuleKnowsAllParameters of rate_limit_rule, in whatever order.
-func TestSetRuleKnowsAllParameters(t *testing.T) {
-	ctx := context.Background()
-	dsn := cluster.Open(t)
-	conn, err := pgx.Connect(ctx, dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(ctx)
-	if _, err := conn.PgConn().Exec(ctx, admin.MigrationSQL()).ReadAll(); err != nil {
-		t.Fatal(err)
-	}
-	var parameters []string
-	if err := conn.QueryRow(ctx, "SELECT proargnames[2:] FROM pg_proc WHERE proname = 'rate_limit_rule'").Scan(&parameters); err != nil {
-		t.Fatal(err)
-	}
-	var known []string
-	for _, s := range admin.RuleSettings() {
-		if !strings.HasPrefix(s.Name, "limit.") {
-			known = append(known, s.Name)
-		}
-	}
-	slices.Sort(parameters)
-	slices.Sort(known)
-	if !slices.Equal(parameters, known) {
-		t.Errorf("SetRule knows %q, the function has the parameters %q", known, parameters)
-	}
-}
-
 // The database could not store these bytes, and others in their place would not be what was asked for.
 func TestATextThatIsNotUTF8IsRefused(t *testing.T) {
 	b := newPolicyBench(t)
 	for _, text := range []string{"\xff", "a\x00b"} {
-		_, err := b.db.SetRule(context.Background(), "r", []string{"per_hour=5", "comment=" + text}, false)
+		_, err := b.db.Set(context.Background(), admin.SetRule, "r", []string{"per_hour=5", "comment=" + text}, false)
 		const want = "must be a text in UTF-8 without a zero byte"
 		if err == nil || !strings.HasPrefix(err.Error(), "comment: ") || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)

@@ -5,44 +5,43 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policyfile"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// burstSuffix ends a setting that is another burst of the limits of a rule.
-const burstSuffix = ".burst"
+// A setting of a row of the policy is an argument of the function that changes the row: the catalog has its name and its
+// type. A setting limit.NAME of a rule is an element of the argument limits. A setting RULE/LIMIT of a user or a key, or
+// RULE/LIMIT.burst, is an override.
 
-// The tables whose rows Set changes.
+// The functions that Set calls.
 const (
-	Tiers = columns.Tiers
-	Users = columns.Users
-	Keys  = columns.Keys
+	SetTier = "rate_limit_tier"
+	SetUser = "rate_limit_user"
+	SetKey  = "rate_limit_key"
+	SetRule = "rate_limit_rule"
 )
 
-// Setting is a column as a setting: its name and its values. docs/policy.md says what it means.
-type Setting = columns.Column
+// holders are the arguments of rate_limit_override that name whom Set changes.
+var holders = map[string]string{SetUser: "user_id", SetKey: "key_id"}
 
-// Settings are the settings of a table that Set knows. Those of limits are no columns.
-func Settings(table int) []*Setting {
-	t := &columns.Tables[table]
-	all := t.Set()
-	if table == columns.Users || table == columns.Keys {
-		all = append(all, &Setting{Name: "RULE/LIMIT"}, &Setting{Name: "RULE" + burstSuffix})
-	}
-	return all
-}
+const (
+	limitPrefix = "limit."
+	burstSuffix = ".burst"
+)
 
-func namesOf(settings []*Setting) []string {
-	var names []string
-	for _, s := range settings {
-		names = append(names, s.Name)
-	}
-	return names
-}
+// argument is an argument of a function.
+type argument struct{ Name, Type string }
+
+const argumentsSQL = `SELECT a.name, format_type(a.type, NULL) FROM pg_proc p
+	CROSS JOIN LATERAL unnest(p.proargnames, p.proargtypes::oid[]) WITH ORDINALITY AS a(name, type, place)
+WHERE p.oid = $1::text::regproc ORDER BY a.place`
 
 // assignment is name=value. An empty value takes the setting back.
 type assignment struct{ name, value string }
@@ -72,162 +71,220 @@ func parseAssignments(texts, known []string, isKnown func(name string) bool) ([]
 	return all, nil
 }
 
-// edit is a change of some rows: as the database has them, and as they are wanted. The rows are locked.
-type edit struct {
-	*work
-	have, want *policyfile.Content
+// isLimit reports whether a setting is a limit of any window.
+func isLimit(name string) bool {
+	return strings.HasPrefix(name, limitPrefix) && len(name) > len(limitPrefix)
 }
 
-// edit reads rows for a change: of tables, those for which conditions on their columns hold.
-func (w *work) edit(id any, conditions map[int]string) *edit {
-	have := &policyfile.Content{}
-	for table := range columns.Count { // in the order in which other commands lock the rows
-		if condition := conditions[table]; condition != "" {
-			w.readRows(have, table, " WHERE "+condition+" FOR UPDATE OF t", id)
-		}
-	}
-	return &edit{w, have, have.Clone()}
-}
-
-// changes are what makes the rows as they are wanted.
-func (e *edit) changes() []policyfile.Difference { return policyfile.Diff(e.have, e.want) }
-
-// rowKeys are the columns that name the rows that Set changes, and the columns of overrides for them.
-var rowKeys = map[int]struct{ name, holder string }{
-	columns.Tiers: {name: "tier"}, columns.Users: {"user_id", "user_id"}, columns.Keys: {"id", "key_id"},
-}
-
-// Set makes a tier or a user, or changes the settings of one or of an API key that are named, each as name=value. An empty
-// value takes a setting back to its default, and deletes an override. A new tier needs no setting. id is the name, or the
-// number of the key. Set reports whether the row is new.
-func (d *Database) Set(ctx context.Context, table int, id any, texts []string) (isNew bool, err error) {
-	key := rowKeys[table]
-	var assignments []assignment
-	if table != columns.Tiers || len(texts) > 0 {
-		assignments, err = parseAssignments(texts, namesOf(Settings(table)), func(name string) bool {
-			return key.holder != "" && (strings.Contains(name, "/") || strings.HasSuffix(name, burstSuffix))
-		})
-	}
-	if err != nil {
-		return false, err
-	}
-	now, err := d.Now(ctx)
-	if err != nil {
-		return false, err
-	}
+// Set makes a row of the policy, or changes one, in one transaction: the settings that are named, each as name=value. An
+// empty value takes a setting back to its default, and deletes a limit or an override. function is SetTier, SetUser, SetKey
+// or SetRule. An amount of 0, which lets nothing pass, needs force. Set returns created or changed.
+func (d *Database) Set(ctx context.Context, function string, id any, texts []string, force bool) (outcome string, err error) {
 	err = d.together(ctx, func(w *work) {
-		conditions := map[int]string{table: "t." + key.name + " = $1"}
-		if key.holder != "" {
-			conditions[columns.Overrides] = "t." + key.holder + " = $1 AND t.valid = '(,)'"
+		if function != SetRule {
+			outcome = w.set(function, id, texts, true)
+			return
 		}
-		e := w.edit(id, conditions)
-		isNew = e.setRow(table, id, assignments, now)
-		w.changeRows(e.changes())
+		w.stillUsable(ofRule(id), func(w *work) {
+			outcome = w.set(function, id, texts, force)
+			w.execute("SET CONSTRAINTS ALL IMMEDIATE") // what waits for the end of the transaction is checked now
+		})
 	})
-	return isNew, err
+	return outcome, err
 }
 
-// setRow sets columns and overrides of a row, which may be new.
-func (e *edit) setRow(table int, id any, assignments []assignment, now time.Time) (isNew bool) {
-	t := &columns.Tables[table]
-	if number, isKey := id.(int64); isKey {
-		if len(e.have.Rows[table]) == 0 {
-			e.fail(noKey(number))
-			return false
+// ofRule returns what is wrong with a rule of this name.
+func ofRule(name any) func(policy.Wrong) error {
+	return func(wrong policy.Wrong) error {
+		if wrong.Rule == name {
+			return wrong.Err
 		}
-		id = e.have.Rows[table][0].Text("digest")
-	}
-	row, isNew := e.want.Row(table, id)
-	for _, a := range assignments {
-		c := t.Find(a.name)
-		if c == nil {
-			e.setOverride(table, id.(string), a)
-			continue
-		}
-		if a.value == "" && c.Needed {
-			e.fail(&ratelimit.FieldError{Field: c.Name, Want: "given: only a setting with a default may be empty"})
-		}
-		e.setColumn(table, row, c, a.value, now)
-	}
-	for _, c := range t.Set() {
-		if c.Needed && row.Fields[c.InFile()] == nil && e.err == nil {
-			tiers, err := e.TierNames(e.ctx)
-			e.fail(err)
-			among := "given for a new user, one of " + strings.Join(tiers, ", ")
-			e.fail(&ratelimit.FieldError{Field: c.Name, Want: among})
-		}
-	}
-	return isNew
-}
-
-// setColumn sets a column of a row to the value that a text says.
-func (e *edit) setColumn(table int, row *policyfile.Row, c *columns.Column, text string, now time.Time) {
-	value, err := parseValue(table, c, text, now)
-	e.fail(err)
-	if tiers, isList := value.([]string); isList && c.Name == "tiers" {
-		for _, tier := range tiers {
-			e.fail(e.checkTier(e.ctx, c.Name, tier))
-		}
-	} else if c.Name == "tier" {
-		e.fail(e.checkTier(e.ctx, c.Name, text))
-	}
-	row.Fields[c.InFile()] = value
-}
-
-// checkTier returns an error if there is no tier of this name. "" is no tier.
-func (d *Database) checkTier(ctx context.Context, field, tier string) error {
-	if tier == "" {
 		return nil
 	}
-	tiers, err := d.TierNames(ctx)
-	if err == nil && !slices.Contains(tiers, tier) {
-		err = &ratelimit.FieldError{Field: field, Value: tier, Want: amongSome(tiers)}
-	}
-	return err
 }
 
-// setOverride makes, changes or deletes the always valid override of a limit for a user or for an API key; or, of
-// RULE.burst, the burst of those of the limits of the rule that have one. A limit without an override gets one with the
-// amount that it has, which keeps it when the rule changes.
-func (e *edit) setOverride(table int, holder string, a assignment) {
-	rule, limit, isAmount := strings.Cut(a.name, "/")
-	c := columns.Column{Name: a.name, Kind: columns.Amount}
-	if !isAmount {
-		rule = strings.TrimSuffix(a.name, burstSuffix)
-		c = columns.Column{Name: a.name, Kind: columns.Whole, Min: 1, Max: ratelimit.MaxEvents}
+// set calls a function, and those of the overrides.
+func (w *work) set(function string, id any, texts []string, force bool) string {
+	arguments := list[argument](w, argumentsSQL, function)
+	if w.err != nil {
+		return ""
 	}
-	var all policyfile.Content
-	e.readRows(&all, columns.Limits, " WHERE t.rule = $1 ORDER BY t.name", rule)
-	value, err := parseValue(columns.Overrides, &c, a.value, time.Time{})
-	found := false
-	for i := range all.Rows[columns.Limits] {
-		l := &all.Rows[columns.Limits][i]
-		name := l.Text("name")
-		if isAmount && name != limit || !isAmount && !hasBurst(l) {
+	var known, reset, limits []string
+	types := map[string]string{}
+	for _, a := range arguments[1:] {
+		if types[a.Name] = a.Type; a.Name != "reset" && a.Name != "limits" {
+			known = append(known, a.Name)
+		}
+	}
+	isOther := isLimit
+	switch {
+	case function == SetRule:
+		known = append(known, limitPrefix+"NAME")
+	case holders[function] != "":
+		known = append(known, "RULE/LIMIT", "RULE/LIMIT"+burstSuffix)
+		isOther = func(name string) bool { return strings.Contains(name, "/") }
+	default:
+		isOther = func(string) bool { return false }
+	}
+	assignments, err := parseAssignments(texts, known, isOther)
+	if err != nil && (len(texts) > 0 || function != SetTier) { // a new tier needs no setting
+		w.fail(err)
+	}
+	now, err := w.Now(w.ctx)
+	w.fail(err)
+	call, values := "SELECT "+function+"($1::"+arguments[0].Type, []any{id}
+	add := func(name, kind string, value any) {
+		values = append(values, value)
+		text := "text"
+		if _, isList := value.([]string); isList {
+			text = "text[]"
+		}
+		call += fmt.Sprintf(", %s => $%d::%s::%s", pgx.Identifier{name}.Sanitize(), len(values), text, kind)
+	}
+	for _, a := range assignments {
+		window, isAmount := windows[a.name]
+		amount, _, _ := strings.Cut(a.value, "/")
+		switch {
+		case (isAmount || isLimit(a.name)) && strings.Trim(amount, "0 ") == "" && amount != "" && !force:
+			w.fail(&ratelimit.FieldError{Field: a.name, Value: a.value,
+				Want: "above 0, or given with --force: it would refuse every request, which action=block says"})
+		case isLimit(a.name) && function == SetRule:
+			limits = append(limits, a.name[len(limitPrefix):]+"="+a.value)
+		case isOther(a.name):
+		case a.value == "":
+			reset = append(reset, a.name)
+		case isAmount && a.value == "unlimited":
+			limits = append(limits, a.name+"="+a.value+"/"+window)
+		default:
+			kind := types[a.name]
+			if isAmount {
+				kind = "amount"
+			}
+			value, err := readValue(kind, a.name, a.value, now)
+			w.fail(err)
+			add(a.name, types[a.name], value)
+		}
+	}
+	if limits != nil {
+		add("limits", "text[]", limits)
+	}
+	if reset != nil {
+		add("reset", "text[]", reset)
+	}
+	outcome := strings.Join(some[string](w, call+")", values...), "")
+	for _, a := range assignments {
+		if holder := holders[function]; holder != "" && isOther(a.name) {
+			w.setOverride(holder, fmt.Sprint(id), a, now)
+		}
+	}
+	return outcome
+}
+
+// windows are those of the amounts that are named by them.
+var windows = map[string]string{
+	"per_second": "1s", "per_minute": "1m", "per_hour": "1h", "per_day": "1d", "per_month": "1mo calendar", "in_flight": "in_flight",
+}
+
+// setOverride sets or deletes the amount of an override, or sets its burst or takes that back. holder is the argument that
+// names whose it is.
+func (w *work) setOverride(holder, id string, a assignment, now time.Time) {
+	limit, isBurst := strings.CutSuffix(a.name, burstSuffix)
+	rule, name, _ := strings.Cut(limit, "/")
+	whose := holder + " => $3::text::" + map[string]string{"user_id": "text", "key_id": "bigint"}[holder]
+	switch {
+	case a.value == "" && isBurst:
+		w.execute("SELECT rate_limit_override($1, $2, "+whose+", reset => '{burst}')", rule, name, id)
+	case a.value == "":
+		found := some[bool](w, "SELECT rate_limit_delete_override($1, $2, "+whose+")", rule, name, id)
+		if w.err == nil && !found[0] && w.lacks("SELECT true FROM rate_limit_rule_limits WHERE rule = $1 AND name = $2", rule, name) {
+			w.fail(w.missing(w.ctx, "limit", limit))
+		}
+	case isBurst:
+		_, err := readValue("bigint", a.name, a.value, now)
+		w.fail(err)
+		w.execute("SELECT rate_limit_override($1, $2, "+whose+", burst => $4::text::bigint)", rule, name, id, a.value)
+	default:
+		w.execute("SELECT rate_limit_override($1, $2, amount => $4::text, "+whose+")", rule, name, id, a.value)
+	}
+}
+
+// readValue reads the text of an argument of a type, and returns it as the server reads it: a string, or of an array a
+// []string. Lists have commas. A duration in place of a time begins now. The error is a *ratelimit.FieldError.
+func readValue(kind, field, text string, now time.Time) (any, error) {
+	value, want := text, ""
+	if !utf8.ValidString(text) || strings.Contains(text, "\x00") {
+		return nil, &ratelimit.FieldError{Field: field, Value: text, Want: "a text in UTF-8 without a zero byte"}
+	}
+	switch kind {
+	case "bigint", "integer", "amount":
+		if _, err := strconv.ParseInt(text, 10, 64); err != nil {
+			want = "a whole number" + map[bool]string{true: ", or unlimited"}[kind == "amount"]
+		}
+	case "boolean":
+		if text != "true" && text != "false" {
+			want = "true or false"
+		}
+	case "date":
+		if _, err := time.Parse(time.DateOnly, text); err != nil {
+			want = "a day such as 2026-11-27"
+		}
+	case "interval": // without days, because their lengths vary
+		lasts, err := ratelimit.ParseWindow(text)
+		if err == nil {
+			return intervalOf(lasts), nil
+		}
+		want = "a duration such as 30s, 5m, 1h or 1d"
+	case "timestamp with time zone":
+		until, err := ParseUntil(field, text, now)
+		return timeOrInfinity(until), err
+	case "tstzrange":
+		from, until, found := strings.Cut(text, "..")
+		begin, hasBegin := readTime(from)
+		end, hasEnd := readTime(until)
+		if !found || from != "" && !hasBegin || until != "" && !hasEnd || hasBegin && hasEnd && !begin.Before(end) {
+			want = "FROM..UNTIL, where either may be missing, a time is such as 2026-11-27 or 2026-11-27T18:00:00Z, and the end is after the begin"
+		}
+		value = "[" + from + "," + until + ")"
+	case "text[]", "cidr[]":
+		items, err := parseList(field, text)
+		for i := 0; err == nil && kind == "cidr[]" && i < len(items); i++ {
+			network, wrong := ParseNetwork(field, items[i])
+			items[i], err = network.String(), wrong
+		}
+		return items, err
+	}
+	if want != "" {
+		return nil, &ratelimit.FieldError{Field: field, Value: text, Want: want}
+	}
+	return value, nil
+}
+
+// stillUsable runs commands that change rules. It fails if proxies could then not use one of these
+// rules, for which own returns an error, or another rule that they can use now.
+func (w *work) stillUsable(own func(policy.Wrong) error, commands func(w *work)) {
+	was := map[string]bool{}
+	for _, wrong := range w.wrongRules() {
+		was[wrong.Rule] = was[wrong.Rule] || wrong.Override == ""
+	}
+	commands(w)
+	for _, wrong := range w.wrongRules() {
+		if wrong.Override != "" {
 			continue
 		}
-		found = true
-		keys := []any{rule, name, nil, holder, nil, columns.Always}
-		if table == columns.Keys {
-			keys[3], keys[4] = nil, holder
-		}
-		row, isNew := e.want.Row(columns.Overrides, keys...)
-		if isNew {
-			row.Fields["events"] = l.Fields["events"]
-		}
-		switch {
-		case a.value == "" && (isAmount || isNew):
-			e.want.Delete(columns.Overrides, row)
-		case isAmount:
-			row.Fields["events"] = value
-		default:
-			row.Fields["burst"] = value
+		w.fail(own(wrong))
+		if !was[wrong.Rule] {
+			w.fail(fmt.Errorf("the rule %q could no longer be used: %w", wrong.Rule, wrong.Err))
 		}
 	}
-	if !found && isAmount && e.err == nil {
-		e.fail(e.missing(e.ctx, "limit", a.name))
-	} else if !found {
-		e.fail(&ratelimit.FieldError{Field: a.name, Value: a.value, Want: "of a rule with a token_bucket or a gcra"})
+}
+
+// wrongRules says which rules and overrides proxies cannot use, and why: by compiling them as proxies do.
+func (w *work) wrongRules() []policy.Wrong {
+	var texts []string
+	for _, r := range list[struct{ Part, Name, Text string }](w, policy.RulesSQL()) {
+		texts = append(texts, r.Part, r.Name, r.Text)
 	}
-	e.fail(err)
+	rules, overrides, err := policy.DecodeRules(texts)
+	w.fail(err)
+	return policy.Compile(rules, overrides, nil, policyOptions).Wrong()
 }

@@ -86,8 +86,3 @@ func (d *Database) DeleteUser(ctx context.Context, name string) (gone User, err 
 func noUser(name string) error {
 	return notFound(fmt.Sprintf("user: %q: not in the database: make it with: caddy pg-ratelimit users set USER tier=TIER", name))
 }
-
-// TierNames are the names of all tiers, in the order of their ranks.
-func (d *Database) TierNames(ctx context.Context) ([]string, error) {
-	return values[string](ctx, d, known["tier"])
-}

@@ -75,7 +75,6 @@ var rules = []rule{
 	// Decisions about rules are pure functions; what reads the rules knows a database as a pgdb.DB.
 	{"internal/plane/policy", "columns batch results schema session ratelimit pgdb", ""},
 	// It has the values of rows, and knows no database.
-	{"internal/plane/policyfile", "columns policy ratelimit", ""},
 	// It writes what others decided, and knows a database as a pgdb.DB.
 	{"internal/plane/history", "batch results schema session sqlstate ratelimit pgdb", ""},
 	// It makes rules and requests for tests of the policy.
@@ -91,7 +90,7 @@ var rules = []rule{
 	// An adapter is thin and does not know the other one; pgdb is for the driver's type, batch for the interpreter.
 	{"traefikplugin", "batch edge lease settings pgwire ratelimit history policy pgdb", ""},
 	// It is what administrators do with the database, and knows no proxy; settings is for which headers are secret, algorithm for deciding requests again.
-	{"internal/plane/admin", "columns settings ratelimit algorithm history pgxdb policy policyfile pgdb postgres schema session sqlstate", "github.com/jackc/pgx/v5"},
+	{"internal/plane/admin", "columns settings ratelimit algorithm history pgxdb policy pgdb postgres schema session sqlstate", "github.com/jackc/pgx/v5"},
 	// It moves rows from a table to files, and knows neither what they mean nor a proxy.
 	{"internal/plane/archive", "ratelimit", "github.com/jackc/pgx/v5 github.com/minio/minio-go/v7 github.com/parquet-go/parquet-go"},
 	// It shows what admin returns, and knows the proxies only from the database; history and policy are for names of decisions and the form of keys.
