@@ -15,7 +15,8 @@ import (
 var update = flag.Bool("update", false, "write generated.go anew")
 
 // dense returns the SQL of a file without comments and blank lines. The lines of a statement are joined, up
-// to 160 columns. In the bodies of functions, which psql shows, only lines that continue others are joined.
+// to 240 columns. In the bodies of functions, which psql shows, only lines that continue others are joined,
+// up to 200.
 func dense(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -32,13 +33,13 @@ func dense(t *testing.T, file string) string {
 		if !inBody && strings.Contains(line, " -- ") {
 			t.Fatalf("%s: a comment at the end of a line outside of a body: %s", file, line)
 		}
-		joins := !inBody && !edge && last != "" && !strings.HasSuffix(last, ";") && len(last)+len(start) < 160
+		joins := !inBody && !edge && last != "" && !strings.HasSuffix(last, ";") && len(last)+len(start) < 240
 		depth := len(line) - len(strings.TrimLeft(line, "\t"))
 		if inBody && !edge && !quoted {
 			// A line that continues the one before is indented by more.
 			joins = last != "" && depth > indent && !opens.MatchString(last) &&
 				!strings.Contains(last, "--") &&
-				len(last)+len(start) < 160
+				len(last)+len(start) < 200
 		}
 		quoted = quoted != (strings.Count(line, "'")%2 == 1)
 		if !joins {

@@ -25,8 +25,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Keeps programs that do not know of parts from counting beside them.';
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable EXECUTE FUNCTION rate_limit_refuse_count();
-CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
-RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
+CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE plpgsql STABLE
 		SET search_path FROM CURRENT AS $$
 DECLARE
@@ -35,9 +34,7 @@ BEGIN
 	FOR part IN SELECT p.schema FROM rate_limit_parts() p LOOP
 		RETURN QUERY EXECUTE format('SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
 			(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
-				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen BETWEEN '
-					'statement_timestamp() - interval ''10 s'' AND statement_timestamp() + '
-					'interval ''10 s'')),
+				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')),
 			c.expires_at FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))',
 			part.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix, keys;
 	END LOOP;
@@ -45,16 +42,14 @@ END $$;
 `
 
 const counters = `
-CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral ( prefix       TEXT COLLATE "C" NOT NULL, key          TEXT COLLATE "C" NOT NULL, count        BIGINT,
-	prev_count   BIGINT, window_start TIMESTAMPTZ, tokens       DOUBLE PRECISION, last_refill  TIMESTAMPTZ, expires_at   TIMESTAMPTZ NOT NULL,
-	hits         TIMESTAMPTZ[], remainder    BIGINT, slot         INT, granted      BIGINT, slots        BIGINT[], PRIMARY KEY (prefix, key) );
-CREATE TABLE IF NOT EXISTS rate_limit_durable ( prefix       TEXT COLLATE "C" NOT NULL, key          TEXT COLLATE "C" NOT NULL, count        BIGINT,
-	prev_count   BIGINT, window_start TIMESTAMPTZ, tokens       DOUBLE PRECISION, last_refill  TIMESTAMPTZ, expires_at   TIMESTAMPTZ NOT NULL,
-	hits         TIMESTAMPTZ[], remainder    BIGINT, slot         INT, granted      BIGINT, slots        BIGINT[], PRIMARY KEY (prefix, key) );
-ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
-	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
-ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT,
-	ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT, ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
+CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_ephemeral ( prefix       TEXT COLLATE "C" NOT NULL, key          TEXT COLLATE "C" NOT NULL, count        BIGINT, prev_count   BIGINT, window_start TIMESTAMPTZ, tokens       DOUBLE PRECISION,
+	last_refill  TIMESTAMPTZ, expires_at   TIMESTAMPTZ NOT NULL, hits         TIMESTAMPTZ[], remainder    BIGINT, slot         INT, granted      BIGINT, slots        BIGINT[], PRIMARY KEY (prefix, key) );
+CREATE TABLE IF NOT EXISTS rate_limit_durable ( prefix       TEXT COLLATE "C" NOT NULL, key          TEXT COLLATE "C" NOT NULL, count        BIGINT, prev_count   BIGINT, window_start TIMESTAMPTZ, tokens       DOUBLE PRECISION,
+	last_refill  TIMESTAMPTZ, expires_at   TIMESTAMPTZ NOT NULL, hits         TIMESTAMPTZ[], remainder    BIGINT, slot         INT, granted      BIGINT, slots        BIGINT[], PRIMARY KEY (prefix, key) );
+ALTER TABLE rate_limit_ephemeral ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
+		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
+ALTER TABLE rate_limit_durable ADD COLUMN IF NOT EXISTS hits TIMESTAMPTZ[], ADD COLUMN IF NOT EXISTS remainder BIGINT, ADD COLUMN IF NOT EXISTS slot INT, ADD COLUMN IF NOT EXISTS granted BIGINT,
+		ADD COLUMN IF NOT EXISTS slots BIGINT[], SET (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX IF NOT EXISTS idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);
 CREATE TABLE IF NOT EXISTS rate_limit_processes ( process bigint NOT NULL CONSTRAINT rate_limit_processes_pkey PRIMARY KEY, seen    timestamptz NOT NULL );
@@ -68,8 +63,7 @@ COMMENT ON COLUMN rate_limit_processes.seen IS 'When it renewed this row. Its sl
 `
 
 const forget = `
-CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, key text DEFAULT NULL, address inet DEFAULT NULL,
-	account boolean DEFAULT false, dry_run boolean DEFAULT false)
+CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, key text DEFAULT NULL, address inet DEFAULT NULL, account boolean DEFAULT false, dry_run boolean DEFAULT false)
 RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
@@ -91,12 +85,11 @@ BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
 		RAISE EXCEPTION 'user_id, key_id, key, address: one of them must say who is to be forgotten' USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	texts := texts || ARRAY(SELECT 'sha256:' || encode(sha256(convert_to(t, 'UTF8')), 'hex') FROM unnest(texts) AS t)
-		|| array_remove(ARRAY['ip:' || client, substring($3 FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr($3, 3), 'UTF8')), 'hex')], NULL);
+	texts := texts || ARRAY(SELECT 'sha256:' || encode(sha256(convert_to(t, 'UTF8')), 'hex') FROM unnest(texts) AS t) || array_remove(ARRAY['ip:' || client, substring($3 FROM '^[1-9][|]') || 'sha256:' ||
+			encode(sha256(convert_to(substr($3, 3), 'UTF8')), 'hex')], NULL);
 	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
 		rules := 'rate_limit_rules';
-		SELECT keys || array_agg(k.id), array_agg(encode(k.digest, 'hex')) INTO keys, digests FROM rate_limit_api_keys k
-			WHERE k.user_id = $1 OR k.id = $2 OR k.digest = sha256(convert_to($3, 'UTF8'));
+		SELECT keys || array_agg(k.id), array_agg(encode(k.digest, 'hex')) INTO keys, digests FROM rate_limit_api_keys k WHERE k.user_id = $1 OR k.id = $2 OR k.digest = sha256(convert_to($3, 'UTF8'));
 		refs := texts || array_remove(ARRAY['user/' || $1, 'network/' || network], NULL) || digests || ARRAY(SELECT 'key/' || d FROM unnest(digests) AS d);
 	END IF;
 	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
@@ -104,14 +97,13 @@ BEGIN
 	kept := 0;
 	FOR name, condition IN SELECT a.name, 'user_id = ANY ($1) OR key_id = ANY ($2) OR address <<= $3
 			OR (user_id IS NULL OR cardinality($1) = 0) AND (key = ANY ($4) OR string_to_array(key, '' '') && $4 OR also && $4)'
-		FROM (SELECT 'rate_limit_audit' AS name, 'rate_limit_audit'::text AS place UNION ALL
-			SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname), c.relname FROM pg_class c
+		FROM (SELECT 'rate_limit_audit' AS name, 'rate_limit_audit'::text AS place UNION ALL SELECT format('%I.%I', c.relnamespace::regnamespace, c.relname), c.relname FROM pg_class c
 				JOIN pg_class a ON a.oid = to_regclass('rate_limit_audit') AND a.relnamespace = c.relnamespace AND a.relowner = c.relowner
 				LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
 			WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$' AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
 		UNION ALL -- those that refer to others come first
-		SELECT t.name, t.condition FROM (VALUES ('rate_limit_usage', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
-			('rate_limit_usage_hours', 'user_id = ANY ($1) OR key_id = ANY ($2)', true), ('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
+		SELECT t.name, t.condition FROM (VALUES ('rate_limit_usage', 'user_id = ANY ($1) OR key_id = ANY ($2)', true), ('rate_limit_usage_hours', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
+				('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
 			('rate_limit_bans', 'user_id = ANY ($1) OR key_id = ANY ($2) OR network <<= $3', true),
 			('rate_limit_api_keys', 'id = ANY ($2)', account), ('rate_limit_users', 'user_id = ANY ($1)', account)) AS t(name, condition, wanted) WHERE t.wanted
 	LOOP
@@ -131,10 +123,8 @@ BEGIN
 	IF to_regprocedure('rate_limit_parts()') IS NOT NULL THEN
 		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_parts() p ORDER BY p.part);
 	END IF;
-	FOR name, counts IN SELECT s.place || t.name, s.place FROM unnest(places) AS s(place),
-		unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name) LOOP
-		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix '
-			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
+	FOR name, counts IN SELECT s.place || t.name, s.place FROM unnest(places) AS s(place), unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name) LOOP
+		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
 			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, place) WHERE part = ANY (CASE WHEN ''key''
 					IN (r.count_by[place], split_part(r.count_by[place], ''|'', substring(part FROM ''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
 				OR r.name IS NULL AND c.key = ANY ($2)', name, rules) INTO prefixes, counters USING ids, texts;
@@ -143,13 +133,10 @@ BEGIN
 		IF deleted > 0 AND NOT dry_run THEN
 			kept := deleted;
 			EXECUTE format('WITH locked AS MATERIALIZED (
-					SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, '
-						'key) ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
+					SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key) ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
 				DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND (c.slots IS NULL OR NOT EXISTS (
 					SELECT FROM unnest(c.slots) s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
-						OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p WHERE p.seen BETWEEN '
-							'statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval '
-							'''10 s'')))', name, counts)
+						OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')))', name, counts)
 				USING prefixes, counters;
 			GET DIAGNOSTICS deleted = ROW_COUNT;
 			kept := kept - deleted;
@@ -159,43 +146,39 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION rate_limit_forget_person FROM PUBLIC;
 COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a user with its API keys, an API key by its id, an API key or the key of a '
-	'counter, or a client: of the counters, the history, the overrides and the bans; with account also the '
-	'user and the API keys. It returns how many rows of each table it has deleted, or a dry run would '
+	'counter, or a client: of the counters, the history, the overrides and the bans; with account also the user and the API keys. It returns how many rows of each table it has deleted, or a dry run would '
 	'delete, and how many it has kept: the changes, which proxies need, and counters of requests that run.';
 `
 
 const historyAnswers = `
-CREATE OR REPLACE VIEW rate_limit_audited AS SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason,
-		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier, a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight,
-			a.count * a.weight AS requests, a.quota, a.remaining, a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration,
-		a.also, a.id, a.xmin FROM rate_limit_audit a;
+CREATE OR REPLACE VIEW rate_limit_audited AS SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
+		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight, a.count * a.weight AS requests, a.quota, a.remaining,
+		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration, a.also, a.id, a.xmin FROM rate_limit_audit a;
 COMMENT ON VIEW rate_limit_audited IS 'The audit log for people. Conditions on time, user_id and decision are as fast as on rate_limit_audit.';
 COMMENT ON COLUMN rate_limit_audited.refused IS 'Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.';
 COMMENT ON COLUMN rate_limit_audited.requests IS 'How many requests the row stands for, estimated if only a sample is recorded.';
-COMMENT ON COLUMN rate_limit_audited.retry_after IS 'Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would '
-	'never pass, or the time is not known.';
+COMMENT ON COLUMN rate_limit_audited.retry_after IS 'Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is not known.';
 COMMENT ON COLUMN rate_limit_audited.duration IS 'How long the decision took, in seconds.';
 COMMENT ON COLUMN rate_limit_audited.xmin IS 'The transaction that wrote the row: the last 32 bits of its number.';
 DO $$
 DECLARE
 	described record;
 BEGIN
-	FOR described IN SELECT a.attname, col_description(t.attrelid, t.attnum) AS description
-		FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_audit'::regclass AND t.attname = a.attname AND t.attnum > 0
+	FOR described IN SELECT a.attname, col_description(t.attrelid, t.attnum) AS description FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_audit'::regclass
+			AND t.attname = a.attname AND t.attnum > 0
 		WHERE a.attrelid = 'rate_limit_audited'::regclass
 	LOOP
 		EXECUTE format('COMMENT ON COLUMN rate_limit_audited.%I IS %L', described.attname, described.description);
 	END LOOP;
 END $$;
-DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(),
-	lists text[] DEFAULT '{senders}', of text DEFAULT '') RETURNS TABLE (list text, prefix text, name text, user_id text, requests bigint, refused bigint,
+DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), lists text[] DEFAULT '{senders}', of text DEFAULT '')
+RETURNS TABLE (list text, prefix text, name text, user_id text, requests bigint, refused bigint,
 	failed bigint, last timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT c.list, c.prefix, c.name, c.user_id, round(sum(c.requests))::bigint, round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0))::bigint,
 		coalesce(sum(c.count) FILTER (WHERE c.decision = 'error'), 0)::bigint, max(c.time)
-	FROM (SELECT l.list, CASE WHEN l.list IN ('senders', 'keys') THEN a.prefix END AS prefix,
-			CASE l.list WHEN 'senders' THEN coalesce(a.key, host(a.address)) WHEN 'keys' THEN coalesce(a.key, host(a.address)) WHEN 'users' THEN a.user_id
-				WHEN 'addresses' THEN abbrev(a.address) WHEN 'paths' THEN coalesce(a.host, '') || a.path
-					WHEN 'reasons' THEN CASE WHEN a.prefix = '' AND a.refused THEN a.reason END
+	FROM (SELECT l.list, CASE WHEN l.list IN ('senders', 'keys') THEN a.prefix END AS prefix, CASE l.list WHEN 'senders' THEN coalesce(a.key, host(a.address)) WHEN 'keys'
+				THEN coalesce(a.key, host(a.address)) WHEN 'users' THEN a.user_id
+				WHEN 'addresses' THEN abbrev(a.address) WHEN 'paths' THEN coalesce(a.host, '') || a.path WHEN 'reasons' THEN CASE WHEN a.prefix = '' AND a.refused THEN a.reason END
 				WHEN 'log' THEN '' END AS name,
 			CASE l.list WHEN 'senders' THEN a.user_id END AS user_id, a.requests, a.refused, a.count, a.decision, a.time
 		FROM {schema}.rate_limit_audited a CROSS JOIN unnest(array_remove($3, 'limits')) AS l(list) WHERE a.time >= $1 AND a.time < $2 AND a.decision <> 'shadow'
@@ -203,40 +186,32 @@ DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_top(si
 	WHERE c.name IS NOT NULL OR c.list = 'senders' GROUP BY c.list, c.prefix, c.name, c.user_id
 	UNION ALL
 	SELECT 'limits', NULL, m.prefix, NULL, sum(m.requests)::bigint, sum(m.limited + m.blocked + m.rejected)::bigint, sum(m.errors)::bigint, NULL
-	FROM (SELECT prefix, requests, limited, blocked, rejected, errors FROM {schema}.rate_limit_metrics
-		WHERE 'limits' = ANY ($3) AND granularity = CASE WHEN $2 - $1 > interval '25 h' THEN 'hour' ELSE 'minute' END AND time >= $1 AND time < $2) AS m
+	FROM (SELECT prefix, requests, limited, blocked, rejected, errors FROM {schema}.rate_limit_metrics WHERE 'limits' = ANY ($3) AND granularity = CASE WHEN $2 - $1 > interval '25 h' THEN 'hour'
+			ELSE 'minute' END AND time >= $1 AND time < $2) AS m
 	WHERE $4 IN ('', m.prefix) OR $4 = 'rule/' AND starts_with(m.prefix, $4) GROUP BY m.prefix
 $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
-COMMENT ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) IS
-	'How many requests of a period came from whom, and how many of them were refused or had no decision. A '
-	'sample counts as what it stands for. lists are, by the audit log: senders (the key of a limit, or else '
-	'the address, with the user), keys (of limits), users, addresses, paths (with their hosts), reasons (of '
-	'requests that no limit refused), log (all together); and limits, by the metrics of minutes, or of hours '
-	'if the period is longer than 25 hours. of is as --prefix of the command audit.';
+COMMENT ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) IS 'How many requests of a period came from whom, and how many of them were refused or had no decision. A '
+	'sample counts as what it stands for. lists are, by the audit log: senders (the key of a limit, or else the address, with the user), keys (of limits), users, addresses, paths (with their hosts), reasons (of '
+	'requests that no limit refused), log (all together); and limits, by the metrics of minutes, or of hours if the period is longer than 25 hours. of is as --prefix of the command audit.';
 REVOKE ALL ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) FROM PUBLIC;
-CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date)
-RETURNS TABLE (day date, key_id bigint, requests bigint, cost bigint, refused bigint,
+CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date) RETURNS TABLE (day date, key_id bigint, requests bigint, cost bigint, refused bigint,
 	last_request timestamptz) LANGUAGE sql STABLE AS $$
-	SELECT u.day, u.key_id, coalesce(sum(u.requests), 0)::bigint,
-		least(coalesce(sum(u.cost), 0), 9223372036854775807)::bigint, coalesce(sum(u.refused), 0)::bigint,
-		max(u.last_request)
+	SELECT u.day, u.key_id, coalesce(sum(u.requests), 0)::bigint, least(coalesce(sum(u.cost), 0), 9223372036854775807)::bigint, coalesce(sum(u.refused), 0)::bigint, max(u.last_request)
 	FROM rate_limit_usage u WHERE u.user_id = $1 AND u.day BETWEEN $2 AND $3 GROUP BY GROUPING SETS ((u.day), (u.key_id), ()) ORDER BY u.day, u.key_id
 $$;
-COMMENT ON FUNCTION rate_limit_usage_between(text, date, date) IS
-	'What a user did on some days in UTC: a row for each day with a request, a row without a day for each '
+COMMENT ON FUNCTION rate_limit_usage_between(text, date, date) IS 'What a user did on some days in UTC: a row for each day with a request, a row without a day for each '
 	'API key (0: without one), and a row without both for all. cost is of the requests that passed.';
-CREATE OR REPLACE VIEW rate_limit_minutes AS SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused,
-		sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
+CREATE OR REPLACE VIEW rate_limit_minutes AS SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused, sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
+	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 COMMENT ON VIEW rate_limit_minutes IS 'The requests of all proxies in each minute that had one.';
 COMMENT ON COLUMN rate_limit_minutes.time IS 'When the minute begins.';
 COMMENT ON COLUMN rate_limit_minutes.allowed IS 'Requests that passed.';
 COMMENT ON COLUMN rate_limit_minutes.refused IS 'Requests that a limit, a ban, a rule, or the check of the API key refused.';
 COMMENT ON COLUMN rate_limit_minutes.failed IS 'Requests without a decision.';
 COMMENT ON COLUMN rate_limit_minutes.shadow IS 'Refusals that shadow rules would have made.';
-CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now())
-RETURNS TABLE (said text, "time" timestamptz, decision text, reason text, prefix text, limit_name text, key text, user_id text, key_id bigint,
+CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now()) RETURNS TABLE (said text, "time" timestamptz, decision text, reason text, prefix text, limit_name text, key text, user_id text, key_id bigint,
 	address inet, method text, host text, path text, status integer, requests bigint, quota bigint, remaining bigint, retry_after float8,
 	node text) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
@@ -258,8 +233,7 @@ BEGIN
 			CASE WHEN a.count * a.weight > 1 THEN ' ' || round(a.count * a.weight) || ' times' END,
 			to_char(a.time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), a.method, a.host, a.path,
 			CASE WHEN a.decision = 'limited' THEN concat('the limit ', a.prefix, CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0' ELSE
-				concat(' had ', a.remaining, ' of ', a.quota, ' left', CASE WHEN a.retry_after > 0 THEN format(', and would have let it pass %s s later',
-					ceil(a.retry_after)) END) END)
+				concat(' had ', a.remaining, ' of ', a.quota, ' left', CASE WHEN a.retry_after > 0 THEN format(', and would have let it pass %s s later', ceil(a.retry_after)) END) END)
 			WHEN a.decision = 'blocked' AND a.prefix <> '' THEN concat('the rule ', a.prefix, ' blocks')
 			ELSE replace(a.reason, '_', ' ') END),
 		a.time, a.decision, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.address, a.method, a.host, a.path, a.status,
@@ -278,11 +252,9 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, CASE WHEN p.proname = 'rate_limit_usage_between'
-		THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p
+	FOR function IN SELECT p.oid::regprocedure AS signature, CASE WHEN p.proname = 'rate_limit_usage_between' THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p
 		WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics',
-			'rate_limit_record_usage', 'rate_limit_retain', 'rate_limit_caller', 'rate_limit_owns_history',
+		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain', 'rate_limit_caller', 'rate_limit_owns_history',
 			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition',
 			'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep',
 			'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired', 'rate_limit_usage_between')
@@ -310,19 +282,16 @@ END $$;
 COMMENT ON FUNCTION rate_limit_owns_history() IS 'Whether the role that called has the rights of the owner of the history.';
 CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
-	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz,
-		CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
-	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending,
-			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(](?:''minute'', )?''?([^'',)]+)') AS first, substring(pg_get_expr(c.relpartbound, c.oid)
+	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
+	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(](?:''minute'', )?''?([^'',)]+)')
+				AS first, substring(pg_get_expr(c.relpartbound, c.oid)
 				FROM 'TO [(](?:''minute'', )?''?([^'',)]+)') AS last
 		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
-COMMENT ON FUNCTION rate_limit_partitions_of(text) IS 'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit. Of '
-	'rate_limit_metrics, the bounds are those of the minutes.';
-CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
-	LANGUAGE sql STABLE AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
+COMMENT ON FUNCTION rate_limit_partitions_of(text) IS 'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit. Of rate_limit_metrics, the bounds are those of the minutes.';
+CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean) LANGUAGE sql STABLE AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
 COMMENT ON FUNCTION rate_limit_partitions() IS 'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the '
 	'partition is pending detach, so that ALTER TABLE ... DETACH PARTITION ... FINALIZE is still to come.';
 CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text LANGUAGE plpgsql
@@ -356,8 +325,7 @@ BEGIN
 	FOR same IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = (space || '.' || name)::regclass AND i.indisunique LOOP
 		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY USING INDEX %I', space, name, same.relname);
 	END LOOP;
-	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s%L) TO (%s%L)', $1::regclass,
-		space, name, kind, day::timestamptz, kind, (day + 1)::timestamptz);
+	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s%L) TO (%s%L)', $1::regclass, space, name, kind, day::timestamptz, kind, (day + 1)::timestamptz);
 	RETURN space || '.' || name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	IF current_setting('transaction_isolation') = 'read committed' THEN
@@ -365,13 +333,11 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS
-	'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for '
+COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS 'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for '
 	'rate_limit_audit. For a role that does not own the tables, the day must be within 8 days of today.';
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE sql AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
 COMMENT ON FUNCTION rate_limit_make_partition(date) IS 'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: '
-	'there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with '
-	'_2 behind it if a table of that name is there that was detached.';
+	'there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
 `
 
 const historyRecord = `
@@ -381,16 +347,14 @@ CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region
 BEGIN
 	PERFORM set_config('lock_timeout', '1s', true);
 	INSERT INTO rate_limit_writers AS w (writer, node, region, batch, written, dropped, seen) VALUES ($1, $2, nullif($3, ''), $4, $5, $6, now())
-	ON CONFLICT (writer) DO UPDATE SET node = excluded.node, region = excluded.region, batch = excluded.batch,
-		written = excluded.written, dropped = excluded.dropped, seen = excluded.seen
+	ON CONFLICT (writer) DO UPDATE SET node = excluded.node, region = excluded.region, batch = excluded.batch, written = excluded.written, dropped = excluded.dropped, seen = excluded.seen
 		WHERE w.batch < excluded.batch;
 	IF NOT FOUND THEN
 		RAISE EXCEPTION 'batch % of this writer is written already', $4 USING ERRCODE = 'unique_violation';
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_begin_batch IS 'The first statement of a transaction that writes a batch. It fails with unique_violation if the batch, '
-	'or a later one, is written: a batch with an unknown outcome can be sent again. The transaction waits '
-	'for a lock for 1 s at most. written and dropped are totals.';
+	'or a later one, is written: a batch with an unknown outcome can be sent again. The transaction waits for a lock for 1 s at most. written and dropped are totals.';
 CREATE OR REPLACE FUNCTION rate_limit_record_audit(node text, region text, times bigint[], decisions text[], reasons text[], prefixes text[], limits text[],
 	keys text[], users text[], tiers text[], addresses text[], hosts text[], methods text[], paths text[], alsos text[], costs bigint[], counts bigint[],
 	quotas bigint[], remainings bigint[], key_ids bigint[], retries bigint[], durations bigint[],
@@ -399,35 +363,27 @@ CREATE OR REPLACE FUNCTION rate_limit_record_audit(node text, region text, times
 BEGIN
 	FOR attempt IN 1..2 LOOP
 		BEGIN
-			INSERT INTO rate_limit_audit (time, cost, count, quota, remaining, key_id, retry_after_ms,
-				duration_us, weight, status, decision, reason, prefix, limit_name, key,
+			INSERT INTO rate_limit_audit (time, cost, count, quota, remaining, key_id, retry_after_ms, duration_us, weight, status, decision, reason, prefix, limit_name, key,
 				user_id, tier, address, host, method, path, node, region, also, id)
-			SELECT timestamptz 'epoch' + r.t * interval '1 microsecond', r.cost, r.n, nullif(r.quota, 0), CASE
-				WHEN r.quota <> 0 THEN r.remaining END, nullif(r.key_id, 0),
+			SELECT timestamptz 'epoch' + r.t * interval '1 microsecond', r.cost, r.n, nullif(r.quota, 0), CASE WHEN r.quota <> 0 THEN r.remaining END, nullif(r.key_id, 0),
 				CASE WHEN r.retry >= 0 THEN r.retry END, r.duration, r.weight::double precision, nullif(r.status, 0), r.decision, nullif(r.reason, ''), r.prefix,
 				nullif(r.limit_name, ''), nullif(r.key, ''), nullif(r.user_id, ''), nullif(r.tier, ''), nullif(r.address, '')::inet, nullif(r.host, ''),
 				nullif(r.method, ''), nullif(r.path, ''), $1, nullif($2, ''), nullif(r.also, '')::text[], nextval('rate_limit_audit_id')
-			FROM (SELECT unnest($3) AS t, unnest($4) AS decision, unnest($5) AS reason, unnest($6) AS prefix,
-				unnest($7) AS limit_name, unnest($8) AS key, unnest($9) AS user_id,
-				unnest($10) AS tier, unnest($11) AS address, unnest($12) AS host, unnest($13) AS method,
-					unnest($14) AS path, unnest($15) AS also, unnest($16) AS cost, unnest($17) AS n,
-				unnest($18) AS quota, unnest($19) AS remaining, unnest($20) AS key_id, unnest($21) AS retry,
-					unnest($22) AS duration, unnest($23) AS status, unnest($24) AS weight) r;
+			FROM (SELECT unnest($3) AS t, unnest($4) AS decision, unnest($5) AS reason, unnest($6) AS prefix, unnest($7) AS limit_name, unnest($8) AS key, unnest($9) AS user_id,
+				unnest($10) AS tier, unnest($11) AS address, unnest($12) AS host, unnest($13) AS method, unnest($14) AS path, unnest($15) AS also, unnest($16) AS cost, unnest($17) AS n,
+				unnest($18) AS quota, unnest($19) AS remaining, unnest($20) AS key_id, unnest($21) AS retry, unnest($22) AS duration, unnest($23) AS status, unnest($24) AS weight) r;
 			RETURN;
 		EXCEPTION WHEN check_violation THEN
 			IF attempt = 2 THEN
 				RAISE;
 			END IF;
-			PERFORM rate_limit_make_partition(d.day) FROM ( SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 '
-					'microsecond') AT TIME ZONE 'UTC')::date AS day FROM unnest($3) AS t ORDER BY day) d;
+			PERFORM rate_limit_make_partition(d.day) FROM ( SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS day FROM unnest($3) AS t ORDER BY day) d;
 		END;
 	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and makes the partitions that they need. Times are '
-	'microseconds since 1970.';
-CREATE OR REPLACE FUNCTION rate_limit_record_metrics(region text, times bigint[], prefixes text[],
-	hosts text[], routes text[], alloweds bigint[], limiteds bigint[], blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[],
-		memories bigint[], latencies text[],
+COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and makes the partitions that they need. Times are microseconds since 1970.';
+CREATE OR REPLACE FUNCTION rate_limit_record_metrics(region text, times bigint[], prefixes text[], hosts text[], routes text[], alloweds bigint[], limiteds bigint[],
+	blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[], memories bigint[], latencies text[],
 	leases bigint[], asked bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -436,21 +392,16 @@ BEGIN
 	END IF;
 	FOR attempt IN 1..2 LOOP
 		BEGIN
-			INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests,
-				allowed, limited, blocked, rejected, errors, shadow, cost, from_memory,
+			INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory,
 				latency, updated_at, from_lease, from_database)
 			SELECT 'minute', timestamptz 'epoch' + r.t * interval '1 minute', r.prefix, r.host, r.route, $1, r.allowed + r.limited + r.blocked + r.rejected + r.errors,
 				r.allowed, r.limited, r.blocked, r.rejected, r.errors, r.shadow, r.cost, r.memory, r.latency::bigint[], now(), r.lease, r.asked
-			FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
-				AS r(t, prefix, host, route, allowed, limited, blocked, rejected, errors, shadow, cost, memory, latency, lease, asked)
+			FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) AS r(t, prefix, host, route, allowed, limited, blocked, rejected, errors, shadow, cost, memory, latency, lease, asked)
 			ORDER BY 2, 3, 4, 5
-			ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = rate_limit_add(m.requests, excluded.requests),
-				allowed = rate_limit_add(m.allowed, excluded.allowed),
-				limited = rate_limit_add(m.limited, excluded.limited), blocked = rate_limit_add(m.blocked, excluded.blocked),
-					rejected = rate_limit_add(m.rejected, excluded.rejected),
+			ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = rate_limit_add(m.requests, excluded.requests), allowed = rate_limit_add(m.allowed, excluded.allowed),
+				limited = rate_limit_add(m.limited, excluded.limited), blocked = rate_limit_add(m.blocked, excluded.blocked), rejected = rate_limit_add(m.rejected, excluded.rejected),
 					errors = rate_limit_add(m.errors, excluded.errors),
-				shadow = rate_limit_add(m.shadow, excluded.shadow), cost = rate_limit_add(m.cost, excluded.cost), from_memory = rate_limit_add(m.from_memory,
-					excluded.from_memory),
+				shadow = rate_limit_add(m.shadow, excluded.shadow), cost = rate_limit_add(m.cost, excluded.cost), from_memory = rate_limit_add(m.from_memory, excluded.from_memory),
 				latency = rate_limit_add_buckets(m.latency, excluded.latency), updated_at = excluded.updated_at,
 				from_lease = rate_limit_add(m.from_lease, excluded.from_lease), from_database = rate_limit_add(m.from_database, excluded.from_database);
 			RETURN;
@@ -458,15 +409,13 @@ BEGIN
 			IF attempt = 2 THEN
 				RAISE;
 			END IF;
-			PERFORM rate_limit_make_partition_of('rate_limit_metrics', d.day) FROM (
-				SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 minute') AT TIME ZONE 'UTC')::date AS day FROM unnest($2) AS t ORDER BY day) d;
+			PERFORM rate_limit_make_partition_of('rate_limit_metrics', d.day) FROM ( SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 minute') AT TIME ZONE 'UTC')::date
+					AS day FROM unnest($2) AS t ORDER BY day) d;
 		END;
 	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics, and makes the partitions that they need. Times are minutes '
-	'since 1970. No minute is there twice.';
-CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[],
-	requests bigint[], costs bigint[], refusals bigint[], lasts bigint[],
+COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics, and makes the partitions that they need. Times are minutes since 1970. No minute is there twice.';
+CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[], requests bigint[], costs bigint[], refusals bigint[], lasts bigint[],
 	hours bigint[], limiteds bigint[], denials bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -474,16 +423,14 @@ BEGIN
 		RAISE EXCEPTION 'a number of the usage is below 0: nothing is taken off' USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	INSERT INTO rate_limit_usage AS u (day, user_id, key_id, requests, cost, refused, last_request, limited, denied)
-	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, sum(r.requests), rate_limit_add(sum(r.cost), 0), sum(r.refused),
-		timestamptz 'epoch' + max(r.last) * interval '1 microsecond',
+	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, sum(r.requests), rate_limit_add(sum(r.cost), 0), sum(r.refused), timestamptz 'epoch' + max(r.last) * interval '1 microsecond',
 		sum(r.limited), sum(r.denied)
 	FROM unnest($1, $2, $3, $4, $5, $6, $7, $9, $10) AS r(day, user_id, key_id, requests, cost, refused, last, limited, denied)
 	GROUP BY 1, 2, 3
 	ORDER BY 2, 1, 3
 	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = rate_limit_add(u.requests, excluded.requests),
 		cost = rate_limit_add(u.cost, excluded.cost), refused = rate_limit_add(u.refused, excluded.refused),
-		last_request = greatest(u.last_request, excluded.last_request), limited = rate_limit_add(u.limited, excluded.limited),
-			denied = rate_limit_add(u.denied, excluded.denied);
+		last_request = greatest(u.last_request, excluded.last_request), limited = rate_limit_add(u.limited, excluded.limited), denied = rate_limit_add(u.denied, excluded.denied);
 	FOR attempt IN 1..2 LOOP
 		BEGIN
 			INSERT INTO rate_limit_usage_hours AS u (hour, user_id, key_id, requests, cost, refused, limited, denied)
@@ -498,8 +445,8 @@ BEGIN
 			IF attempt = 2 THEN
 				RAISE;
 			END IF;
-			PERFORM rate_limit_make_partition_of('rate_limit_usage_hours', d.day) FROM (
-				SELECT DISTINCT ((timestamptz 'epoch' + h * interval '1 hour') AT TIME ZONE 'UTC')::date AS day FROM unnest($8) AS h ORDER BY day) d;
+			PERFORM rate_limit_make_partition_of('rate_limit_usage_hours', d.day) FROM ( SELECT DISTINCT ((timestamptz 'epoch' + h * interval '1 hour') AT TIME ZONE 'UTC')::date
+					AS day FROM unnest($8) AS h ORDER BY day) d;
 		END;
 	END LOOP;
 END $$;
@@ -512,9 +459,7 @@ DECLARE
 	kept CONSTANT interval := (SELECT r.keep FROM rate_limit_retention r WHERE r.what = $1 FOR UPDATE);
 	most CONSTANT interval := '1000 years';
 BEGIN
-	IF (now() - least($2::interval, most) <= now() - least(kept, most)) IS NOT TRUE
-		AND NOT has_column_privilege(rate_limit_caller(), 'rate_limit_retention'::regclass, 'keep', 'UPDATE')
-		THEN
+	IF (now() - least($2::interval, most) <= now() - least(kept, most)) IS NOT TRUE AND NOT has_column_privilege(rate_limit_caller(), 'rate_limit_retention'::regclass, 'keep', 'UPDATE') THEN
 		RETURN format('%s is kept for %s: the role %s may not shorten that; an administrator can, with UPDATE rate_limit_retention SET keep = %L WHERE what = %L',
 			$1, coalesce(kept::text, 'ever'), rate_limit_caller(), $2, $1);
 	END IF;
@@ -522,45 +467,33 @@ BEGIN
 	ON CONFLICT (what) DO UPDATE SET keep = excluded.keep, set_by = excluded.set_by, set_at = excluded.set_at WHERE r.keep <> excluded.keep;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_retain IS 'Sets how long a part of the history is kept. keep is an interval. It returns why not, or NULL: only a '
-	'role that may update rate_limit_retention can shorten a retention.';
+COMMENT ON FUNCTION rate_limit_retain IS 'Sets how long a part of the history is kept. keep is an interval. It returns why not, or NULL: only a role that may update rate_limit_retention can shorten a retention.';
 `
 
 const historyRollup = `
 CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN least(a + b, 9223372036854775807);
-COMMENT ON FUNCTION rate_limit_add(numeric, bigint) IS 'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a '
-	'later sum fail.';
-CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT coalesce(array_agg(rate_limit_add(coalesce(t.x, 0), coalesce(t.y, 0)) ORDER BY t.i), '{}') FROM unnest(a, b) WITH ORDINALITY AS t(x, y, i));
+COMMENT ON FUNCTION rate_limit_add(numeric, bigint) IS 'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a later sum fail.';
+CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN (SELECT coalesce(array_agg(rate_limit_add(coalesce(t.x, 0), coalesce(t.y, 0)) ORDER BY t.i), '{}')
+	FROM unnest(a, b) WITH ORDINALITY AS t(x, y, i));
 COMMENT ON FUNCTION rate_limit_add_buckets(bigint[], bigint[]) IS 'The sum of two arrays, element by element. The shorter one is continued with zeros.';
-CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[],
-	INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
+CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[], INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
 COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element: of the latencies of several rows of rate_limit_metrics.';
 CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1
-	WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n) FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::double precision AS upto,
-			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
-	WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
-COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS
-	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated '
-	'between two bounds: the exact time is between the same two, so that a result above 0.1 is at most twice '
-	'or half of it. Element 1 of the buckets counts decisions of up to 0.1 ms, element i those of up to 0.1 '
-	'* 2^(i-1) ms, up to element 20, and element 21 those of more than 52 s, for which the result is '
-	'52428.8. NULL: there are no decisions. Buckets of several rows can be added with rate_limit_sum.';
-CREATE OR REPLACE VIEW rate_limit_traffic AS SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region, m.requests, m.allowed, m.limited,
-		m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency,
-		m.updated_at, rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95)
-			AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.from_lease, m.from_database FROM rate_limit_metrics m;
+RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1 WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n) FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::double precision AS upto,
+			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
+COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS 'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated '
+	'between two bounds: the exact time is between the same two, so that a result above 0.1 is at most twice or half of it. Element 1 of the buckets counts decisions of up to 0.1 ms, element i those of up to 0.1 '
+	'* 2^(i-1) ms, up to element 20, and element 21 those of more than 52 s, for which the result is 52428.8. NULL: there are no decisions. Buckets of several rows can be added with rate_limit_sum.';
+CREATE OR REPLACE VIEW rate_limit_traffic AS SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region, m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency,
+		m.updated_at, rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.from_lease, m.from_database FROM rate_limit_metrics m;
 COMMENT ON VIEW rate_limit_traffic IS 'rate_limit_metrics with percentiles of the time that decisions took.';
 DO $$
 DECLARE
 	described record;
 BEGIN
-	FOR described IN SELECT a.attname, coalesce(col_description('rate_limit_metrics'::regclass, t.attnum),
-		'What ' || replace(substring(a.attname FROM 2), '_ms', '') ||
+	FOR described IN SELECT a.attname, coalesce(col_description('rate_limit_metrics'::regclass, t.attnum), 'What ' || replace(substring(a.attname FROM 2), '_ms', '') ||
 		' % of the decisions took at most, in milliseconds.') AS description
-		FROM pg_attribute a LEFT JOIN pg_attribute t ON t.attrelid = 'rate_limit_metrics'::regclass
-			AND t.attname = a.attname WHERE a.attrelid = 'rate_limit_traffic'::regclass AND a.attnum > 0
+		FROM pg_attribute a LEFT JOIN pg_attribute t ON t.attrelid = 'rate_limit_metrics'::regclass AND t.attname = a.attname WHERE a.attrelid = 'rate_limit_traffic'::regclass AND a.attnum > 0
 	LOOP
 		EXECUTE format('COMMENT ON COLUMN rate_limit_traffic.%I IS %L', described.attname, described.description);
 	END LOOP;
@@ -574,32 +507,25 @@ DECLARE
 BEGIN
 	PERFORM pg_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int);
 	FOR step IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day')) AS s(source, target) LOOP
-		INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests,
-			allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency,
+		INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency,
 			from_lease, from_database)
-		SELECT step.target, date_trunc(step.target, s.time), s.prefix, s.host, s.route, s.region,
-			rate_limit_add(sum(s.requests), 0), rate_limit_add(sum(s.allowed), 0),
+		SELECT step.target, date_trunc(step.target, s.time), s.prefix, s.host, s.route, s.region, rate_limit_add(sum(s.requests), 0), rate_limit_add(sum(s.allowed), 0),
 			rate_limit_add(sum(s.limited), 0), rate_limit_add(sum(s.blocked), 0),
 			rate_limit_add(sum(s.rejected), 0),
-			rate_limit_add(sum(s.errors), 0), rate_limit_add(sum(s.shadow), 0), rate_limit_add(sum(s.cost), 0), rate_limit_add(sum(s.from_memory), 0),
-				rate_limit_sum(s.latency),
+			rate_limit_add(sum(s.errors), 0), rate_limit_add(sum(s.shadow), 0), rate_limit_add(sum(s.cost), 0), rate_limit_add(sum(s.from_memory), 0), rate_limit_sum(s.latency),
 			rate_limit_add(sum(s.from_lease), 0), rate_limit_add(sum(s.from_database), 0)
 		FROM (SELECT DISTINCT date_trunc(step.target, c.time) AS time, c.prefix, c.host, c.route, c.region FROM rate_limit_metrics c WHERE c.granularity = step.source
 				AND c.updated_at >= coalesce((SELECT max(o.updated_at) FROM rate_limit_metrics o WHERE o.granularity = step.target) - overlap, '-infinity')
-				AND c.time >= coalesce((SELECT max(r.deleted_before) FROM rate_limit_retention r WHERE r.what IN ('metrics_' || step.source, 'metrics_' || step.target)),
-					'-infinity')) AS due
+				AND c.time >= coalesce((SELECT max(r.deleted_before) FROM rate_limit_retention r WHERE r.what IN ('metrics_' || step.source, 'metrics_' || step.target)), '-infinity')) AS due
 			JOIN rate_limit_metrics s ON s.granularity = step.source AND s.time >= due.time AND s.time < due.time + ('1 ' || step.target)::interval
 				AND s.prefix = due.prefix AND s.host = due.host AND s.route = due.route AND s.region = due.region
 		GROUP BY 2, 3, 4, 5, 6
 		ORDER BY 2, 3, 4, 5, 6
-		ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE
-			SET requests = excluded.requests, allowed = excluded.allowed, limited = excluded.limited,
-			blocked = excluded.blocked, rejected = excluded.rejected, errors = excluded.errors,
-				shadow = excluded.shadow, cost = excluded.cost, from_memory = excluded.from_memory,
+		ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = excluded.requests, allowed = excluded.allowed, limited = excluded.limited,
+			blocked = excluded.blocked, rejected = excluded.rejected, errors = excluded.errors, shadow = excluded.shadow, cost = excluded.cost, from_memory = excluded.from_memory,
 			latency = excluded.latency, updated_at = now(), from_lease = excluded.from_lease, from_database = excluded.from_database
 		WHERE (m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency, m.from_lease, m.from_database)
-			IS DISTINCT FROM (excluded.requests, excluded.allowed, excluded.limited, excluded.blocked,
-				excluded.rejected, excluded.errors, excluded.shadow, excluded.cost, excluded.from_memory,
+			IS DISTINCT FROM (excluded.requests, excluded.allowed, excluded.limited, excluded.blocked, excluded.rejected, excluded.errors, excluded.shadow, excluded.cost, excluded.from_memory,
 				excluded.latency, excluded.from_lease,
 				excluded.from_database);
 		GET DIAGNOSTICS changed = ROW_COUNT;
@@ -611,41 +537,33 @@ BEGIN
 	END LOOP;
 	RETURN NEXT;
 END $$;
-COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_limit_metrics whose minutes have changed, and returns how many rows '
-	'it wrote. rate_limit_upkeep does the same.';
+COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_limit_metrics whose minutes have changed, and returns how many rows it wrote. rate_limit_upkeep does the same.';
 `
 
 const historyTables = `
-CREATE TABLE IF NOT EXISTS rate_limit_audit ( time           timestamptz NOT NULL, cost           bigint NOT NULL, count          bigint NOT NULL DEFAULT 1,
-	quota          bigint, remaining      bigint, key_id         bigint, retry_after_ms bigint, duration_us    bigint NOT NULL,
-	weight         double precision NOT NULL DEFAULT 1, status         integer, decision       text NOT NULL, reason         text, prefix         text NOT NULL,
-	limit_name     text, key            text, user_id        text, tier           text, address        inet, host           text, method         text,
-	path           text, node           text NOT NULL, region         text, also           text[], id             bigint,
-	CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error'))
-) PARTITION BY RANGE (time);
+CREATE TABLE IF NOT EXISTS rate_limit_audit ( time           timestamptz NOT NULL, cost           bigint NOT NULL, count          bigint NOT NULL DEFAULT 1, quota          bigint, remaining      bigint, key_id         bigint,
+	retry_after_ms bigint, duration_us    bigint NOT NULL, weight         double precision NOT NULL DEFAULT 1, status         integer, decision       text NOT NULL, reason         text, prefix         text NOT NULL, limit_name     text,
+	key            text, user_id        text, tier           text, address        inet, host           text, method         text, path           text, node           text NOT NULL, region         text, also           text[],
+	id             bigint, CONSTRAINT decision_must_be_allowed_limited_blocked_rejected_shadow_error CHECK (decision IN ('allowed', 'limited', 'blocked', 'rejected', 'shadow', 'error')) ) PARTITION BY RANGE (time);
 CREATE SEQUENCE IF NOT EXISTS rate_limit_audit_id OWNED BY rate_limit_audit.id;
 COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limit_audit.';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON rate_limit_audit (decision, time) WHERE decision <> 'allowed';
-COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands '
-	'beside the row of its request.';
+COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
 COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs, or would have cost if it was refused.';
 COMMENT ON COLUMN rate_limit_audit.count IS 'How many equal refusals within the same second this row stands for. The other columns are those of the first.';
 COMMENT ON COLUMN rate_limit_audit.quota IS 'The full quota. NULL: no limit decided.';
 COMMENT ON COLUMN rate_limit_audit.remaining IS 'What was left of the quota after the decision.';
 COMMENT ON COLUMN rate_limit_audit.key_id IS 'The id of the API key in rate_limit_api_keys. NULL: none.';
-COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it '
-	'would never pass, or the time is not known.';
+COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is not known.';
 COMMENT ON COLUMN rate_limit_audit.duration_us IS 'How long the decision took, in microseconds.';
-COMMENT ON COLUMN rate_limit_audit.weight IS 'How many requests each request of this row stands for: above 1 if only a sample is recorded. count * '
-	'weight is the estimated number of requests.';
+COMMENT ON COLUMN rate_limit_audit.weight IS 'How many requests each request of this row stands for: above 1 if only a sample is recorded. count * weight is the estimated number of requests.';
 COMMENT ON COLUMN rate_limit_audit.status IS 'The status of a refusal. NULL: the request passed.';
 COMMENT ON COLUMN rate_limit_audit.decision IS 'allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path is '
 	'not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.';
-COMMENT ON COLUMN rate_limit_audit.reason IS 'More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, '
-	'timeout or unavailable.';
+COMMENT ON COLUMN rate_limit_audit.reason IS 'More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout or unavailable.';
 COMMENT ON COLUMN rate_limit_audit.prefix IS 'The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that '
 	'it had first; empty if none applied. Of several limits, that with the least remaining, or the one that refused.';
 COMMENT ON COLUMN rate_limit_audit.limit_name IS 'The name of the limit of the rule. NULL: a limit in a configuration.';
@@ -658,16 +576,12 @@ COMMENT ON COLUMN rate_limit_audit.method IS 'The method of the request.';
 COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 500 characters.';
 COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
-COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, '
-	'prefix, key and so on. NULL: none.';
+COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.';
 COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has.';
-CREATE TABLE IF NOT EXISTS rate_limit_metrics ( granularity text NOT NULL, time        timestamptz NOT NULL, prefix      text NOT NULL,
-	host        text NOT NULL, route       text NOT NULL, region      text NOT NULL, requests    bigint NOT NULL DEFAULT 0, allowed     bigint NOT NULL DEFAULT 0,
-	limited     bigint NOT NULL DEFAULT 0, blocked     bigint NOT NULL DEFAULT 0, rejected    bigint NOT NULL DEFAULT 0, errors      bigint NOT NULL DEFAULT 0,
-	shadow      bigint NOT NULL DEFAULT 0, cost        bigint NOT NULL DEFAULT 0, from_memory bigint NOT NULL DEFAULT 0,
-	latency     bigint[] NOT NULL DEFAULT '{}', updated_at  timestamptz NOT NULL DEFAULT now(), from_lease    bigint NOT NULL DEFAULT 0,
-	from_database bigint NOT NULL DEFAULT 0, CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day'))
-) PARTITION BY RANGE (granularity, time);
+CREATE TABLE IF NOT EXISTS rate_limit_metrics ( granularity text NOT NULL, time        timestamptz NOT NULL, prefix      text NOT NULL, host        text NOT NULL, route       text NOT NULL, region      text NOT NULL,
+	requests    bigint NOT NULL DEFAULT 0, allowed     bigint NOT NULL DEFAULT 0, limited     bigint NOT NULL DEFAULT 0, blocked     bigint NOT NULL DEFAULT 0, rejected    bigint NOT NULL DEFAULT 0, errors      bigint NOT NULL DEFAULT 0,
+	shadow      bigint NOT NULL DEFAULT 0, cost        bigint NOT NULL DEFAULT 0, from_memory bigint NOT NULL DEFAULT 0, latency     bigint[] NOT NULL DEFAULT '{}', updated_at  timestamptz NOT NULL DEFAULT now(),
+	from_lease    bigint NOT NULL DEFAULT 0, from_database bigint NOT NULL DEFAULT 0, CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day')) ) PARTITION BY RANGE (granularity, time);
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (granularity, time, prefix, host, route, region);
 CREATE INDEX IF NOT EXISTS rate_limit_metrics_updated ON rate_limit_metrics (granularity, updated_at);
 COMMENT ON TABLE rate_limit_metrics IS 'Requests of all proxies by minute, added up. Hours and days are computed from the minutes.';
@@ -675,8 +589,7 @@ COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day.';
 COMMENT ON COLUMN rate_limit_metrics.time IS 'When the minute, hour or day (in UTC) begins.';
 COMMENT ON COLUMN rate_limit_metrics.prefix IS 'As in rate_limit_audit.';
 COMMENT ON COLUMN rate_limit_metrics.host IS 'The host of the requests; (other) for hosts beyond the first 100 of a proxy in a minute.';
-COMMENT ON COLUMN rate_limit_metrics.route IS 'The name of the route, if the configuration gives one; (other) for routes beyond the first 100 of a '
-	'proxy in a minute.';
+COMMENT ON COLUMN rate_limit_metrics.route IS 'The name of the route, if the configuration gives one; (other) for routes beyond the first 100 of a proxy in a minute.';
 COMMENT ON COLUMN rate_limit_metrics.region IS 'The region of the proxies, if their configuration has one.';
 COMMENT ON COLUMN rate_limit_metrics.requests IS 'All requests: allowed, limited, blocked, rejected and errors together.';
 COMMENT ON COLUMN rate_limit_metrics.allowed IS 'Requests that passed.';
@@ -697,17 +610,14 @@ BEGIN
 		RETURN;
 	END IF;
 	CREATE TABLE rate_limit_metrics_sums (LIKE rate_limit_metrics INCLUDING ALL);
-	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_sums REPLICA IDENTITY USING INDEX %I', c.relname)
-		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_sums REPLICA IDENTITY USING INDEX %I', c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 		WHERE i.indrelid = 'rate_limit_metrics_sums'::regclass AND i.indisunique);
 	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM (MINVALUE, MINVALUE) TO (''minute'', %L)',
 		date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h');
-	COMMENT ON TABLE rate_limit_metrics_sums IS 'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first '
-		'partition of minutes.';
+	COMMENT ON TABLE rate_limit_metrics_sums IS 'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first partition of minutes.';
 END $$;
-CREATE TABLE IF NOT EXISTS rate_limit_usage ( day          date NOT NULL, user_id      text NOT NULL, key_id       bigint NOT NULL DEFAULT 0,
-	requests     bigint NOT NULL DEFAULT 0, cost         bigint NOT NULL DEFAULT 0, refused      bigint NOT NULL DEFAULT 0, last_request timestamptz NOT NULL,
-	limited      bigint NOT NULL DEFAULT 0, denied       bigint NOT NULL DEFAULT 0, CONSTRAINT rate_limit_usage_pkey PRIMARY KEY (user_id, day, key_id) );
+CREATE TABLE IF NOT EXISTS rate_limit_usage ( day          date NOT NULL, user_id      text NOT NULL, key_id       bigint NOT NULL DEFAULT 0, requests     bigint NOT NULL DEFAULT 0, cost         bigint NOT NULL DEFAULT 0,
+	refused      bigint NOT NULL DEFAULT 0, last_request timestamptz NOT NULL, limited      bigint NOT NULL DEFAULT 0, denied       bigint NOT NULL DEFAULT 0, CONSTRAINT rate_limit_usage_pkey PRIMARY KEY (user_id, day, key_id) );
 CREATE INDEX IF NOT EXISTS rate_limit_usage_day ON rate_limit_usage (day);
 COMMENT ON TABLE rate_limit_usage IS 'What users and API keys did on a day. The sum over the keys is what the user did.';
 COMMENT ON COLUMN rate_limit_usage.day IS 'The day in UTC.';
@@ -718,11 +628,9 @@ COMMENT ON COLUMN rate_limit_usage.cost IS 'The costs of the requests that passe
 COMMENT ON COLUMN rate_limit_usage.refused IS 'Requests that were refused.';
 COMMENT ON COLUMN rate_limit_usage.last_request IS 'When the last request came.';
 COMMENT ON COLUMN rate_limit_usage.limited IS 'Those of the refused that a limit refused, with status 429 unless the rule has another one.';
-COMMENT ON COLUMN rate_limit_usage.denied IS 'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status '
-	'401, 403 or 400.';
-CREATE TABLE IF NOT EXISTS rate_limit_usage_hours ( hour     timestamptz NOT NULL, user_id  text NOT NULL, key_id   bigint NOT NULL DEFAULT 0,
-	requests bigint NOT NULL DEFAULT 0, cost     bigint NOT NULL DEFAULT 0, refused  bigint NOT NULL DEFAULT 0, limited  bigint NOT NULL DEFAULT 0,
-	denied   bigint NOT NULL DEFAULT 0 ) PARTITION BY RANGE (hour);
+COMMENT ON COLUMN rate_limit_usage.denied IS 'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status 401, 403 or 400.';
+CREATE TABLE IF NOT EXISTS rate_limit_usage_hours ( hour     timestamptz NOT NULL, user_id  text NOT NULL, key_id   bigint NOT NULL DEFAULT 0, requests bigint NOT NULL DEFAULT 0, cost     bigint NOT NULL DEFAULT 0,
+	refused  bigint NOT NULL DEFAULT 0, limited  bigint NOT NULL DEFAULT 0, denied   bigint NOT NULL DEFAULT 0 ) PARTITION BY RANGE (hour);
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_usage_hours_key ON rate_limit_usage_hours (user_id, hour, key_id);
 COMMENT ON TABLE rate_limit_usage_hours IS 'What users and API keys did in an hour, for as long as metrics_hour in rate_limit_retention says.';
 COMMENT ON COLUMN rate_limit_usage_hours.hour IS 'When the hour begins.';
@@ -733,15 +641,11 @@ COMMENT ON COLUMN rate_limit_usage_hours.cost IS 'As in rate_limit_usage.';
 COMMENT ON COLUMN rate_limit_usage_hours.refused IS 'As in rate_limit_usage.';
 COMMENT ON COLUMN rate_limit_usage_hours.limited IS 'As in rate_limit_usage.';
 COMMENT ON COLUMN rate_limit_usage_hours.denied IS 'As in rate_limit_usage.';
-CREATE OR REPLACE VIEW rate_limit_usage_now AS SELECT u.user_id, u.key_id, coalesce(sum(u.requests) FILTER (WHERE u.day = t.today), 0)::bigint AS today,
-		sum(u.requests)::bigint AS this_month, least(sum(u.cost), 9223372036854775807)::bigint AS cost, sum(u.refused)::bigint AS refused,
-			sum(u.limited)::bigint AS limited, sum(u.denied)::bigint AS denied,
-		max(u.last_request) AS last_request, (t.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_ends,
-			date_trunc('month', t.today + interval '1 month') AT TIME ZONE 'UTC' AS month_ends FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) t
-		JOIN rate_limit_usage u ON u.day >= date_trunc('month', t.today::timestamp)::date AND u.day < date_trunc('month', t.today + interval '1 month')::date
-	GROUP BY u.user_id, u.key_id, t.today;
-COMMENT ON VIEW rate_limit_usage_now IS 'What users and API keys did today and in this month, in UTC: a row for each user and key with a request '
-	'in this month. The limits are in rate_limit_used.';
+CREATE OR REPLACE VIEW rate_limit_usage_now AS SELECT u.user_id, u.key_id, coalesce(sum(u.requests) FILTER (WHERE u.day = t.today), 0)::bigint AS today, sum(u.requests)::bigint AS this_month,
+		least(sum(u.cost), 9223372036854775807)::bigint AS cost, sum(u.refused)::bigint AS refused, sum(u.limited)::bigint AS limited, sum(u.denied)::bigint AS denied,
+		max(u.last_request) AS last_request, (t.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_ends, date_trunc('month', t.today + interval '1 month') AT TIME ZONE 'UTC' AS month_ends FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) t
+		JOIN rate_limit_usage u ON u.day >= date_trunc('month', t.today::timestamp)::date AND u.day < date_trunc('month', t.today + interval '1 month')::date GROUP BY u.user_id, u.key_id, t.today;
+COMMENT ON VIEW rate_limit_usage_now IS 'What users and API keys did today and in this month, in UTC: a row for each user and key with a request in this month. The limits are in rate_limit_used.';
 COMMENT ON COLUMN rate_limit_usage_now.user_id IS 'The user.';
 COMMENT ON COLUMN rate_limit_usage_now.key_id IS 'The id of the API key; 0 for requests without one.';
 COMMENT ON COLUMN rate_limit_usage_now.today IS 'All requests of today.';
@@ -753,10 +657,9 @@ COMMENT ON COLUMN rate_limit_usage_now.denied IS 'Those of them that were refuse
 COMMENT ON COLUMN rate_limit_usage_now.last_request IS 'When the last request came.';
 COMMENT ON COLUMN rate_limit_usage_now.day_ends IS 'When today counts from 0 again.';
 COMMENT ON COLUMN rate_limit_usage_now.month_ends IS 'When the month counts from 0 again.';
-CREATE TABLE IF NOT EXISTS rate_limit_writers ( writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY, node    text NOT NULL, region  text,
-	batch   bigint NOT NULL, written bigint NOT NULL DEFAULT 0, dropped bigint NOT NULL DEFAULT 0, seen    timestamptz NOT NULL DEFAULT now() );
-COMMENT ON TABLE rate_limit_writers IS 'The processes that write the history, and how far each of them is. A row that was not renewed for 30 '
-	'days is deleted.';
+CREATE TABLE IF NOT EXISTS rate_limit_writers ( writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY, node    text NOT NULL, region  text, batch   bigint NOT NULL, written bigint NOT NULL DEFAULT 0,
+	dropped bigint NOT NULL DEFAULT 0, seen    timestamptz NOT NULL DEFAULT now() );
+COMMENT ON TABLE rate_limit_writers IS 'The processes that write the history, and how far each of them is. A row that was not renewed for 30 days is deleted.';
 COMMENT ON COLUMN rate_limit_writers.writer IS 'A random name of the process.';
 COMMENT ON COLUMN rate_limit_writers.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_writers.region IS 'Where it runs, if its configuration says so.';
@@ -764,14 +667,11 @@ COMMENT ON COLUMN rate_limit_writers.batch IS 'The number of the last batch that
 COMMENT ON COLUMN rate_limit_writers.written IS 'How many decisions the process has written to rate_limit_audit.';
 COMMENT ON COLUMN rate_limit_writers.dropped IS 'How many decisions the process could not write, because the database was slow or down for too long.';
 COMMENT ON COLUMN rate_limit_writers.seen IS 'When the last batch was written.';
-CREATE TABLE IF NOT EXISTS rate_limit_retention ( what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY, keep   interval NOT NULL, set_by text,
-	set_at timestamptz NOT NULL DEFAULT now(), deleted_before timestamptz, upkeep_at timestamptz,
-	CONSTRAINT what_must_be_audit_usage_or_metrics_of_minute_hour_or_day CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day', 'usage')),
+CREATE TABLE IF NOT EXISTS rate_limit_retention ( what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY, keep   interval NOT NULL, set_by text, set_at timestamptz NOT NULL DEFAULT now(), deleted_before timestamptz,
+	upkeep_at timestamptz, CONSTRAINT what_must_be_audit_usage_or_metrics_of_minute_hour_or_day CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day', 'usage')),
 	CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day') );
-INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'),
-	('metrics_hour', '90 days'), ('metrics_day', '7 years'), ('usage', '7 years') ON CONFLICT DO NOTHING;
-COMMENT ON TABLE rate_limit_retention IS 'How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says '
-	'when it starts.';
+INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'), ('metrics_hour', '90 days'), ('metrics_day', '7 years'), ('usage', '7 years') ON CONFLICT DO NOTHING;
+COMMENT ON TABLE rate_limit_retention IS 'How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says when it starts.';
 COMMENT ON COLUMN rate_limit_retention.what IS 'audit, metrics_minute, metrics_hour, metrics_day or usage.';
 COMMENT ON COLUMN rate_limit_retention.keep IS 'How long. Without a row for it, a part of the history is kept for ever.';
 COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set it. NULL: the default.';
@@ -784,25 +684,20 @@ const historyUpkeep = `
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz
 	LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
 BEGIN
-	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
-		FROM rate_limit_retention r WHERE r.what = $1);
+	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years') FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
-COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS
-	'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: '
+COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS 'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: '
 	'it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
 CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text LANGUAGE sql STABLE AS $$
 	SELECT string_agg(DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction'), ', ') FROM pg_locks l
-	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND l.relation = $1
-		AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND l.relation = $1 AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 $$;
 COMMENT ON FUNCTION rate_limit_holders(oid) IS 'The other sessions that have a lock on a table, as text. NULL: none.';
 CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now())
 	RETURNS TABLE (name text, state text, held_by text) LANGUAGE sql STABLE SET TimeZone = 'UTC' AS $$
 	WITH found AS ( SELECT p.id, p.name, CASE WHEN p.pending THEN 'pending' ELSE 'attached' END AS state, p.ends FROM rate_limit_partitions() p UNION ALL
-		SELECT c.oid, format('%I.%I', n.nspname, c.relname), 'detached', (to_date(substring(c.relname FROM 18 FOR 6), 'YYYYMM') + substring(c.relname
-			FROM 24 FOR 2)::int)::timestamptz
-		FROM pg_class c JOIN pg_class audit ON audit.oid = 'rate_limit_audit'::regclass AND audit.relnamespace = c.relnamespace AND audit.relowner = c.relowner
-			JOIN pg_namespace n ON n.oid = c.relnamespace
+		SELECT c.oid, format('%I.%I', n.nspname, c.relname), 'detached', (to_date(substring(c.relname FROM 18 FOR 6), 'YYYYMM') + substring(c.relname FROM 24 FOR 2)::int)::timestamptz
+		FROM pg_class c JOIN pg_class audit ON audit.oid = 'rate_limit_audit'::regclass AND audit.relnamespace = c.relnamespace AND audit.relowner = c.relowner JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.relkind = 'r' AND NOT c.relispartition AND c.relname ~ '^rate_limit_audit_[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])(_[0-9]{1,4})?$')
 	SELECT f.name, f.state, rate_limit_holders(f.id)
 	FROM found f WHERE f.ends <= rate_limit_cutoff('audit', $1)
@@ -820,10 +715,9 @@ BEGIN
 	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
 		RETURN;
 	END IF;
-	FOR expired IN SELECT 'rate_limit_audit' AS parent, e.name, e.state, e.held_by FROM rate_limit_expired($1) e
-		UNION ALL SELECT t.parent, p.name, 'attached', rate_limit_holders(p.id) FROM (SELECT 'rate_limit_metrics', r.deleted_before FROM rate_limit_retention r
-				WHERE r.what = 'metrics_minute'
-				UNION ALL SELECT 'rate_limit_usage_hours', rate_limit_cutoff('metrics_hour', $1)) t(parent, before)
+	FOR expired IN SELECT 'rate_limit_audit' AS parent, e.name, e.state, e.held_by FROM rate_limit_expired($1) e UNION ALL SELECT t.parent, p.name, 'attached', rate_limit_holders(p.id)
+			FROM (SELECT 'rate_limit_metrics', r.deleted_before FROM rate_limit_retention r WHERE r.what = 'metrics_minute' UNION ALL SELECT 'rate_limit_usage_hours',
+					rate_limit_cutoff('metrics_hour', $1)) t(parent, before)
 			CROSS JOIN LATERAL rate_limit_partitions_of(t.parent) p
 			WHERE p.begins > '-infinity' AND p.ends <= t.before
 	LOOP
@@ -836,8 +730,7 @@ BEGIN
 					busy := busy || jsonb_build_object(expired.parent, NULL);
 				END IF;
 			EXCEPTION WHEN lock_not_available THEN
-				busy := busy || jsonb_build_object(expired.parent, coalesce(rate_limit_holders(expired.parent::regclass), 'another session') || ' by way of '
-					|| expired.parent);
+				busy := busy || jsonb_build_object(expired.parent, coalesce(rate_limit_holders(expired.parent::regclass), 'another session') || ' by way of ' || expired.parent);
 			END;
 			held_by := busy ->> expired.parent;
 		END IF;
@@ -856,12 +749,9 @@ BEGIN
 		RETURN NEXT;
 	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
-	'Drops the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours that are past '
-	'their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For '
-	'pg_cron, and for proxies whose role does not own the tables.';
-CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0')
-	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC'
+COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS 'Drops the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours that are past '
+	'their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
+CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC'
 	SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
@@ -872,8 +762,8 @@ DECLARE
 	cutoff timestamptz;
 	rolled record;
 BEGIN
-	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int)
-		OR EXISTS (SELECT FROM rate_limit_retention r WHERE r.upkeep_at > pg_catalog.now() - pause AND r.upkeep_at <= pg_catalog.now() AND pause > '0') THEN
+	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) OR EXISTS (SELECT FROM rate_limit_retention r WHERE r.upkeep_at > pg_catalog.now() - pause
+			AND r.upkeep_at <= pg_catalog.now() AND pause > '0') THEN
 		what := 'busy';
 		RETURN NEXT;
 		RETURN;
@@ -920,34 +810,28 @@ BEGIN
 	what := 'deleted';
 	name := 'usage';
 	cutoff := rate_limit_cutoff(name, $1);
-	DELETE FROM rate_limit_usage d USING (SELECT u.user_id, u.day, u.key_id FROM rate_limit_usage u
-		WHERE u.day < cutoff::date LIMIT most FOR UPDATE SKIP LOCKED) AS old
+	DELETE FROM rate_limit_usage d USING (SELECT u.user_id, u.day, u.key_id FROM rate_limit_usage u WHERE u.day < cutoff::date LIMIT most FOR UPDATE SKIP LOCKED) AS old
 		WHERE (d.user_id, d.day, d.key_id) = (old.user_id, old.day, old.key_id);
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
 	name := 'writers';
-	DELETE FROM rate_limit_writers d USING (SELECT w.writer FROM rate_limit_writers w WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days'
-		LIMIT most FOR UPDATE SKIP LOCKED) AS old
+	DELETE FROM rate_limit_writers d USING (SELECT w.writer FROM rate_limit_writers w WHERE w.seen < least($1, pg_catalog.now()) - interval '30 days' LIMIT most FOR UPDATE SKIP LOCKED) AS old
 		WHERE d.writer = old.writer;
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
-	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free
-		WHERE r.what = free.what;
+	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS 'Makes the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours for today and 7 '
-	'more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to '
-	'20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; '
-	'skipped, and a table that another session has locked; or busy: another process does it, or has done it '
-	'within the pause. For a role that does not own the tables, now is the present. For pg_cron; one of the '
+	'more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; '
+	'skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For a role that does not own the tables, now is the present. For pg_cron; one of the '
 	'proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
 `
 
 const nodes = `
-CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes ( node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY, region      text,
-	version     text, applied_seq bigint, seen        timestamptz NOT NULL DEFAULT now(), problems    text[] NOT NULL DEFAULT '{}',
-	epoch       bigint NOT NULL DEFAULT 0, log         oid, local_from  timestamptz, local_until timestamptz, cannot      text, ended       timestamptz,
-	system      bigint DEFAULT (pg_control_system()).system_identifier, admitted    bigint, refused     bigint, undecided   bigint, undecided_at timestamptz,
-	locally     bigint, busiest     jsonb, CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200) ) WITH (fillfactor = 50);
+CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes ( node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY, region      text, version     text, applied_seq bigint, seen        timestamptz NOT NULL DEFAULT now(),
+	problems    text[] NOT NULL DEFAULT '{}', epoch       bigint NOT NULL DEFAULT 0, log         oid, local_from  timestamptz, local_until timestamptz, cannot      text, ended       timestamptz,
+	system      bigint DEFAULT (pg_control_system()).system_identifier, admitted    bigint, refused     bigint, undecided   bigint, undecided_at timestamptz, locally     bigint, busiest     jsonb,
+	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200) ) WITH (fillfactor = 50);
 COMMENT ON TABLE rate_limit_nodes IS 'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended '
 	'or vanished is deleted after a day. A crash of the server empties the table, and proxies that run write their rows again.';
 COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy. It is the same after each start.';
@@ -958,12 +842,10 @@ COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row. A proxy is
 COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
 COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process.';
 COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.';
-COMMENT ON COLUMN rate_limit_nodes.local_from IS 'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since '
-	'it came to the list.';
+COMMENT ON COLUMN rate_limit_nodes.local_from IS 'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since it came to the list.';
 COMMENT ON COLUMN rate_limit_nodes.local_until IS 'When that ended.';
 COMMENT ON COLUMN rate_limit_nodes.cannot IS 'Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.';
-COMMENT ON COLUMN rate_limit_nodes.system IS 'The system identifier of the server that the proxy wrote to. A row of another one came with a restored '
-	'copy, and says nothing about proxies here.';
+COMMENT ON COLUMN rate_limit_nodes.system IS 'The system identifier of the server that the proxy wrote to. A row of another one came with a restored copy, and says nothing about proxies here.';
 COMMENT ON COLUMN rate_limit_nodes.ended IS 'When it stopped in order. NULL: it runs, or it vanished.';
 COMMENT ON COLUMN rate_limit_nodes.admitted IS 'How many requests it has admitted since its start, those included that it decided locally.';
 COMMENT ON COLUMN rate_limit_nodes.refused IS 'How many it has refused, those included that it decided locally.';
@@ -979,128 +861,98 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS 'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it '
-	'has no policy, or another log.';
+COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS 'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it has no policy, or another log.';
 CREATE OR REPLACE VIEW rate_limit_proxies AS SELECT n.node, n.region, n.version, n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s'
-		AND now() + interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
-		rate_limit_behind(n.applied_seq, n.log) AS behind, n.seen, n.local_from, n.local_until,
+		AND now() + interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy, rate_limit_behind(n.applied_seq, n.log) AS behind, n.seen, n.local_from, n.local_until,
 		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems, n.admitted, n.refused, n.undecided, n.undecided_at, n.locally, n.busiest
 	FROM rate_limit_nodes n WHERE n.system = (SELECT system_identifier FROM pg_control_system());
-COMMENT ON VIEW rate_limit_proxies IS 'The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of '
-	'another server are not here.';
+COMMENT ON VIEW rate_limit_proxies IS 'The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of another server are not here.';
 COMMENT ON COLUMN rate_limit_proxies.live IS 'Whether it runs.';
 COMMENT ON COLUMN rate_limit_proxies.policy IS 'Whether it has a policy.';
-COMMENT ON COLUMN rate_limit_proxies.behind IS 'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since '
-	'they were restored.';
+COMMENT ON COLUMN rate_limit_proxies.behind IS 'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since they were restored.';
 COMMENT ON COLUMN rate_limit_proxies.seconds_ago IS 'How long ago seen was.';
 DO $$
 DECLARE
 	described record;
 BEGIN
-	FOR described IN SELECT a.attname, col_description(t.attrelid, t.attnum) AS description
-		FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_nodes'::regclass AND t.attname = a.attname
+	FOR described IN SELECT a.attname, col_description(t.attrelid, t.attnum) AS description FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_nodes'::regclass AND t.attname = a.attname
 		WHERE a.attrelid = 'rate_limit_proxies'::regclass AND a.attnum > 0
 	LOOP
 		EXECUTE format('COMMENT ON COLUMN rate_limit_proxies.%I IS %L', described.attname, described.description);
 	END LOOP;
 END $$;
-CREATE OR REPLACE VIEW rate_limit_state AS SELECT f.state, f.node, f.said FROM (
-		SELECT 0 AS place, 'stopped' AS state, NULL::text AS node, 'No proxy counts in this database.' AS said
-		WHERE NOT EXISTS (SELECT FROM rate_limit_proxies p WHERE p.live) UNION ALL
-		SELECT 1, 'open', p.node, format('%s cannot decide: its role lacks privileges, and on_error says what becomes of requests. To let it: %s',
-			p.node, p.cannot) FROM rate_limit_proxies p WHERE p.live AND p.cannot IS NOT NULL UNION ALL
-		SELECT 2, 'open', p.node, format('%s had requests without a decision until %s UTC, %s since its start: on_error says what became of them.',
-			p.node, to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided)
-		FROM rate_limit_proxies p WHERE p.live AND p.undecided_at > now() - interval '2 minutes' UNION ALL
-		SELECT 3, 'local', p.node, format('%s limited by itself, at its share of each limit, until %s UTC.', p.node,
-			to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS')) FROM rate_limit_proxies p WHERE p.live AND p.local_until > now() - interval '2 minutes' UNION ALL
-		SELECT 4, 'without a policy', p.node, format('%s has no policy, and other proxies have one: no rule and no ban holds there.', p.node)
-		FROM rate_limit_proxies p WHERE p.live AND NOT p.policy AND EXISTS (SELECT FROM rate_limit_proxies o WHERE o.live AND o.policy) UNION ALL
-		SELECT 5, 'behind', p.node, format('%s has yet to obey %s of the policy.', p.node,
-			CASE WHEN p.behind IS NULL THEN 'the tables' WHEN p.behind = 1 THEN '1 change' ELSE p.behind || ' changes' END)
-		FROM rate_limit_proxies p WHERE p.live AND p.policy AND p.behind IS DISTINCT FROM 0 UNION ALL
-		SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem) FROM rate_limit_proxies p, unnest(p.problems) AS problem WHERE p.live
-		UNION ALL SELECT 7, 'gone', p.node, format('%s vanished at %s UTC.', p.node, to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))
-		FROM rate_limit_proxies p WHERE NOT p.live AND p.ended IS NULL AND p.seen > now() - interval '10 minutes' UNION ALL
+CREATE OR REPLACE VIEW rate_limit_state AS SELECT f.state, f.node, f.said FROM ( SELECT 0 AS place, 'stopped' AS state, NULL::text AS node, 'No proxy counts in this database.' AS said
+		WHERE NOT EXISTS (SELECT FROM rate_limit_proxies p WHERE p.live) UNION ALL SELECT 1, 'open', p.node, format('%s cannot decide: its role lacks privileges, and on_error says what becomes of requests. To let it: %s',
+			p.node, p.cannot) FROM rate_limit_proxies p WHERE p.live AND p.cannot IS NOT NULL UNION ALL SELECT 2, 'open', p.node, format('%s had requests without a decision until %s UTC, %s since its start: on_error says what became of them.',
+			p.node, to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided) FROM rate_limit_proxies p WHERE p.live AND p.undecided_at > now() - interval '2 minutes' UNION ALL
+		SELECT 3, 'local', p.node, format('%s limited by itself, at its share of each limit, until %s UTC.', p.node, to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))
+		FROM rate_limit_proxies p WHERE p.live AND p.local_until > now() - interval '2 minutes' UNION ALL SELECT 4, 'without a policy', p.node, format('%s has no policy, and other proxies have one: no rule and no ban holds there.', p.node)
+		FROM rate_limit_proxies p WHERE p.live AND NOT p.policy AND EXISTS (SELECT FROM rate_limit_proxies o WHERE o.live AND o.policy) UNION ALL SELECT 5, 'behind', p.node, format('%s has yet to obey %s of the policy.', p.node,
+			CASE WHEN p.behind IS NULL THEN 'the tables' WHEN p.behind = 1 THEN '1 change' ELSE p.behind || ' changes' END) FROM rate_limit_proxies p WHERE p.live AND p.policy AND p.behind IS DISTINCT FROM 0 UNION ALL
+		SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem) FROM rate_limit_proxies p, unnest(p.problems) AS problem WHERE p.live UNION ALL
+		SELECT 7, 'gone', p.node, format('%s vanished at %s UTC.', p.node, to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS')) FROM rate_limit_proxies p WHERE NOT p.live AND p.ended IS NULL AND p.seen > now() - interval '10 minutes' UNION ALL
 		SELECT CASE WHEN bool_or(p.cannot IS NOT NULL OR coalesce(p.undecided_at > now() - interval '2 minutes', false)) THEN 8 ELSE 0 END, 'enforcing',
-			NULL, format('Limits are enforced by %s of %s.', count(*) FILTER (WHERE p.cannot IS NULL), CASE count(*) WHEN 1 THEN '1 proxy' ELSE count(*) || ' proxies' END)
-		FROM rate_limit_proxies p WHERE p.live HAVING count(*) > 0 ) f ORDER BY f.place, f.node;
-COMMENT ON VIEW rate_limit_state IS
-	'Whether limits are enforced, in a sentence. The first row has the state of all: enforcing, open or stopped. The others say what else needs a look.';
-COMMENT ON COLUMN rate_limit_state.state IS
-	'enforcing; open: requests have no decision; stopped: there is no proxy; local: a proxy decided without the database; without a policy; behind; unusable: a rule; gone: a proxy.';
+			NULL, format('Limits are enforced by %s of %s.', count(*) FILTER (WHERE p.cannot IS NULL), CASE count(*) WHEN 1 THEN '1 proxy' ELSE count(*) || ' proxies' END) FROM rate_limit_proxies p WHERE p.live HAVING count(*) > 0
+	) f ORDER BY f.place, f.node;
+COMMENT ON VIEW rate_limit_state IS 'Whether limits are enforced, in a sentence. The first row has the state of all: enforcing, open or stopped. The others say what else needs a look.';
+COMMENT ON COLUMN rate_limit_state.state IS 'enforcing; open: requests have no decision; stopped: there is no proxy; local: a proxy decided without the database; without a policy; behind; unusable: a rule; gone: a proxy.';
 COMMENT ON COLUMN rate_limit_state.node IS 'The proxy that the sentence is about. NULL: all.';
 COMMENT ON COLUMN rate_limit_state.said IS 'The sentence.';
 CREATE TABLE IF NOT EXISTS rate_limit_secrets ( name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY, value text NOT NULL );
 REVOKE ALL ON rate_limit_secrets FROM PUBLIC;
-INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid()::text || gen_random_uuid()::text
-	WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
+INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid()::text || gen_random_uuid()::text WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
 COMMENT ON TABLE rate_limit_secrets IS 'Random texts that the proxies share and clients must not know.';
 COMMENT ON COLUMN rate_limit_secrets.name IS 'What it is for. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.';
 COMMENT ON COLUMN rate_limit_secrets.value IS 'The secret.';
 `
 
 const policyAnswers = `
-CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL)
-	RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
+CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 #variable_conflict use_column
 DECLARE
 	own CONSTANT text := coalesce($2::text, rate_limit_counter_key($1));
 BEGIN
-	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_usage'), 'SELECT')
-		AND has_table_privilege(to_regclass('rate_limit_usage_now'), 'SELECT'), false) THEN
+	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_usage'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_usage_now'), 'SELECT'), false) THEN
 		RETURN;
 	END IF;
 	IF NOT EXISTS (SELECT FROM rate_limit_usage) THEN
 		RETURN; -- zeros would say that there was no request
 	END IF;
-	RETURN QUERY SELECT coalesce(sum(n.today), 0)::bigint, coalesce(sum(n.this_month), 0)::bigint,
-		coalesce(sum(n.refused), 0)::bigint, coalesce(sum(n.limited), 0)::bigint,
+	RETURN QUERY SELECT coalesce(sum(n.today), 0)::bigint, coalesce(sum(n.this_month), 0)::bigint, coalesce(sum(n.refused), 0)::bigint, coalesce(sum(n.limited), 0)::bigint,
 		coalesce(sum(n.denied), 0)::bigint,
 		(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = $1 AND ($2 IS NULL OR h.key_id = $2) ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
-		(SELECT max(u.resets_at) FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
-			JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
+		(SELECT max(u.resets_at) FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON d.dimension = CASE WHEN $2 IS NULL
+				THEN 'user' ELSE 'key' END AND d.part = own
 			WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])))
 	FROM rate_limit_usage_now n WHERE n.user_id = $1 AND ($2 IS NULL OR n.key_id = $2);
 END $$;
 COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS 'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this '
-	'month that were refused, by a limit (429), and with 401 or 403, the last request, and when all limits '
-	'that count by user, or by key, have their full quota again; NULL: they have it. No row: no usage was recorded, or the role may not read it.';
-CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS
-	SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
-		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys,
-		ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment FROM rate_limit_tiers t;
+	'month that were refused, by a limit (429), and with 401 or 403, the last request, and when all limits that count by user, or by key, have their full quota again; NULL: they have it. No row: no usage was '
+	'recorded, or the role may not read it.';
+CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
+		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys, ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment FROM rate_limit_tiers t;
 COMMENT ON VIEW rate_limit_tier_states IS 'The tiers, and what is on them.';
 COMMENT ON COLUMN rate_limit_tier_states.users IS 'How many users are on the tier.';
 COMMENT ON COLUMN rate_limit_tier_states.keys IS 'How many API keys have it as their own.';
 COMMENT ON COLUMN rate_limit_tier_states.rules IS 'The rules for the tier, and maybe for others.';
-CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS
-	SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id AND b.until > now()) THEN 'banned'
-		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0 AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state
-	FROM rate_limit_users u;
+CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id AND b.until > now()) THEN 'banned'
+		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0 AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state FROM rate_limit_users u;
 COMMENT ON VIEW rate_limit_user_states IS 'The users, and who is shut out.';
 COMMENT ON COLUMN rate_limit_user_states.state IS 'banned; blocked: an override of 0 refuses the user; or active.';
-CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS
-	SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
-		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now())
-			OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now()) THEN 'banned' ELSE 'valid' END AS state,
+CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
+		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now()) THEN 'banned' ELSE 'valid' END AS state,
 		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at FROM rate_limit_api_keys k;
 COMMENT ON VIEW rate_limit_key_states IS 'The API keys, without their digests, and which of them are valid.';
 COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or banned: the key, or its user.';
-CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS
-	SELECT r.name, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force, r.action, r.family, r.priority, r.tiers, r.paths, r.count_by,
-		(SELECT string_agg(concat(l.name, ' ', coalesce(l.events::text, 'unlimited'), '/' ||
-			coalesce(l.per::text, l.calendar), ' ' || l.algorithm, ' burst ' || l.burst), ', '
+CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS SELECT r.name, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force, r.action, r.family, r.priority, r.tiers, r.paths, r.count_by,
+		(SELECT string_agg(concat(l.name, ' ', coalesce(l.events::text, 'unlimited'), '/' || coalesce(l.per::text, l.calendar), ' ' || l.algorithm, ' burst ' || l.burst), ', '
 			ORDER BY l.per, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits, r.comment FROM rate_limit_rules r;
-COMMENT ON VIEW rate_limit_rule_states IS 'The rules, with their limits in words. Proxies try those that exempt first, then those that block, then '
-	'the others, each by priority.';
+COMMENT ON VIEW rate_limit_rule_states IS 'The rules, with their limits in words. Proxies try those that exempt first, then those that block, then the others, each by priority.';
 COMMENT ON COLUMN rate_limit_rule_states.in_force IS 'Whether the rule applies now.';
 COMMENT ON COLUMN rate_limit_rule_states.limits IS 'The limits: the name, the events and the time, the algorithm, the burst.';
-CREATE OR REPLACE VIEW rate_limit_limit_states WITH (security_invoker = true) AS
-	SELECT l.rule, l.name, r.mode, l.algorithm, l.events, l.burst, coalesce(l.per::text, l.calendar) AS time, u.counters, u.near, u.percent
-	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule CROSS JOIN LATERAL (
-		SELECT count(*) AS counters, count(*) FILTER (WHERE c.used >= 0.8 * c.quota) AS near, max(c.percent) AS percent
+CREATE OR REPLACE VIEW rate_limit_limit_states WITH (security_invoker = true) AS SELECT l.rule, l.name, r.mode, l.algorithm, l.events, l.burst, coalesce(l.per::text, l.calendar) AS time, u.counters, u.near, u.percent
+	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule CROSS JOIN LATERAL ( SELECT count(*) AS counters, count(*) FILTER (WHERE c.used >= 0.8 * c.quota) AS near, max(c.percent) AS percent
 		FROM rate_limit_used c WHERE c.rule = l.rule AND c.limit_name = l.name AND c.used > 0 ) u;
 COMMENT ON VIEW rate_limit_limit_states IS 'The limits of rules, and how much of them is used now.';
 COMMENT ON COLUMN rate_limit_limit_states.mode IS 'That of the rule.';
@@ -1108,21 +960,15 @@ COMMENT ON COLUMN rate_limit_limit_states.time IS 'The time to which events appl
 COMMENT ON COLUMN rate_limit_limit_states.counters IS 'How many counters have used something of it.';
 COMMENT ON COLUMN rate_limit_limit_states.near IS 'Of how many counters at least 80 % of the quota is used.';
 COMMENT ON COLUMN rate_limit_limit_states.percent IS 'The most that a counter has used, in percent of its quota.';
-CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after,
-		CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
-			THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}'
-			WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
-				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name
-				WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
-			ELSE ARRAY(SELECT format('%s: %s -> %s', a.key, c.before -> a.key, a.value) FROM jsonb_each(c.after) a
-				WHERE a.value IS DISTINCT FROM c.before -> a.key AND a.key <> 'updated_at' ORDER BY a.key COLLATE "C") END AS what,
-		CASE WHEN c.ref IS NULL THEN 'all' WHEN k.id IS NOT NULL THEN CASE c.kind WHEN 'key' THEN '' ELSE 'key/' END || k.id
-			ELSE regexp_replace(c.ref, '(^|/)([0-9a-f]{12})[0-9a-f]{52}$', '\1\2...') END AS which FROM rate_limit_changes c,
+CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after, CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
+			THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}' WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
+				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
+			ELSE ARRAY(SELECT format('%s: %s -> %s', a.key, c.before -> a.key, a.value) FROM jsonb_each(c.after) a WHERE a.value IS DISTINCT FROM c.before -> a.key AND a.key <> 'updated_at' ORDER BY a.key COLLATE "C") END AS what,
+		CASE WHEN c.ref IS NULL THEN 'all' WHEN k.id IS NOT NULL THEN CASE c.kind WHEN 'key' THEN '' ELSE 'key/' END || k.id ELSE regexp_replace(c.ref, '(^|/)([0-9a-f]{12})[0-9a-f]{52}$', '\1\2...') END AS which FROM rate_limit_changes c,
 		LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id' ELSE 'key_id' END)::bigint AS id) k;
 COMMENT ON VIEW rate_limit_changed IS 'What was changed in the policy, in words.';
 COMMENT ON COLUMN rate_limit_changed.key_id IS 'The id of the API key that was changed, or whose override or ban was. NULL: another change.';
-COMMENT ON COLUMN rate_limit_changed.which IS 'ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin '
-	'of its digest.';
+COMMENT ON COLUMN rate_limit_changed.which IS 'ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin of its digest.';
 COMMENT ON COLUMN rate_limit_changed.what IS 'created or deleted, of an override with its rule, limit and amounts; changed; or the columns that differ.';
 DO $$
 DECLARE
@@ -1131,8 +977,7 @@ BEGIN
 	FOR described IN SELECT v.name, a.attname, col_description(t.attrelid, t.attnum) AS description FROM (VALUES ('rate_limit_tier_states', 'rate_limit_tiers'),
 			('rate_limit_user_states', 'rate_limit_users'), ('rate_limit_key_states', 'rate_limit_api_keys'),
 			('rate_limit_changed', 'rate_limit_changes'), ('rate_limit_banned', 'rate_limit_bans'), ('rate_limit_overridden', 'rate_limit_overrides'),
-			('rate_limit_near', 'rate_limit_used'), ('rate_limit_rule_states', 'rate_limit_rules'),
-				('rate_limit_limit_states', 'rate_limit_rule_limits')) AS v(name, source)
+			('rate_limit_near', 'rate_limit_used'), ('rate_limit_rule_states', 'rate_limit_rules'), ('rate_limit_limit_states', 'rate_limit_rule_limits')) AS v(name, source)
 		JOIN pg_attribute a ON a.attrelid = v.name::regclass AND a.attnum > 0
 		JOIN pg_attribute t ON t.attrelid = v.source::regclass AND t.attname = a.attname
 	LOOP
@@ -1142,9 +987,8 @@ END $$;
 `
 
 const policyChanges = `
-CREATE TABLE IF NOT EXISTS rate_limit_changes ( seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY,
-	xid    xid8 NOT NULL DEFAULT pg_current_xact_id(), kind   text NOT NULL, ref    text, at     timestamptz NOT NULL DEFAULT now(), by     text NOT NULL,
-	before jsonb, after  jsonb, CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban')) );
+CREATE TABLE IF NOT EXISTS rate_limit_changes ( seq    bigint GENERATED ALWAYS AS IDENTITY CONSTRAINT rate_limit_changes_pkey PRIMARY KEY, xid    xid8 NOT NULL DEFAULT pg_current_xact_id(), kind   text NOT NULL, ref    text,
+	at     timestamptz NOT NULL DEFAULT now(), by     text NOT NULL, before jsonb, after  jsonb, CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban')) );
 CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
 COMMENT ON TABLE rate_limit_changes IS 'What was changed in the tables of the policy, for 30 days. Triggers write it, proxies poll it.';
@@ -1152,8 +996,7 @@ COMMENT ON COLUMN rate_limit_changes.seq IS 'The order in which the lines were w
 COMMENT ON COLUMN rate_limit_changes.xid IS 'The transaction. Proxies use it to find what has become visible since their last poll.';
 COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, key, rule, limit, override or ban.';
 COMMENT ON COLUMN rate_limit_changes.ref IS 'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an '
-	'override or a ban what it is for: tier/..., user/..., key/<digest>, network/.... NULL: all, because one '
-	'statement changed more than 1,000 rows, or emptied the table.';
+	'override or a ban what it is for: tier/..., user/..., key/<digest>, network/.... NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';
 COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
 COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change, and in parentheses the person, if the setting rate_limit.person has a name.';
 COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
@@ -1171,19 +1014,16 @@ BEGIN
 	END IF;
 	PERFORM FROM rate_limit_tiers t WHERE t.tier = $1 FOR UPDATE;
 	SELECT string_agg(u.what, ', ' ORDER BY u.place, u.what) INTO uses FROM ( SELECT u.place, u.n || ' ' || u.what || CASE u.n WHEN 1 THEN '' ELSE 's' END AS what
-		FROM (VALUES (1, 'user', (SELECT count(*) FROM rate_limit_users o WHERE o.tier = $1)),
-			(2, 'API key', (SELECT count(*) FROM rate_limit_api_keys o WHERE o.tier = $1)),
+		FROM (VALUES (1, 'user', (SELECT count(*) FROM rate_limit_users o WHERE o.tier = $1)), (2, 'API key', (SELECT count(*) FROM rate_limit_api_keys o WHERE o.tier = $1)),
 			(3, 'override', (SELECT count(*) FROM rate_limit_overrides o WHERE o.tier = $1))) AS u(place, what, n) WHERE u.n > 0
 		UNION ALL SELECT 4, format('the rule "%s"', r.name) FROM rate_limit_rules r WHERE $1 = ANY (r.tiers)) AS u;
 	IF uses IS NOT NULL THEN
-		RAISE EXCEPTION 'tier: %: is used by %: change or delete these first, or see: caddy pg-ratelimit '
-			'tiers rename', to_json($1), uses USING ERRCODE = 'foreign_key_violation';
+		RAISE EXCEPTION 'tier: %: is used by %: change or delete these first, or see: caddy pg-ratelimit tiers rename', to_json($1), uses USING ERRCODE = 'foreign_key_violation';
 	END IF;
 	DELETE FROM rate_limit_tiers t WHERE t.tier = $1;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_tier(text) IS 'Deletes a tier that nothing uses, and returns whether it was there. It fails if something '
-	'uses the tier.';
+COMMENT ON FUNCTION rate_limit_delete_tier(text) IS 'Deletes a tier that nothing uses, and returns whether it was there. It fails if something uses the tier.';
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -1191,8 +1031,7 @@ BEGIN
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION rate_limit_revoke_key(bigint) IS 'Ends an API key now, and returns whether it had not ended before.';
-CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea,
-	hint text DEFAULT NULL) RETURNS TABLE (id bigint, replaces bigint, replaced_at timestamptz)
+CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea, hint text DEFAULT NULL) RETURNS TABLE (id bigint, replaces bigint, replaced_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1204,45 +1043,33 @@ BEGIN
 	ELSIF old.replaced_by IS NOT NULL THEN
 		RAISE EXCEPTION 'key: %: it was replaced by the key % already', $1, old.replaced_by USING ERRCODE = 'object_not_in_prerequisite_state';
 	ELSIF least(old.revoked_at, old.expires_at) <= now() THEN
-		RAISE EXCEPTION 'key: %: it is %: make a new one with: caddy pg-ratelimit keys create', $1, CASE
-			WHEN old.revoked_at <= now() THEN 'revoked' ELSE 'expired' END
+		RAISE EXCEPTION 'key: %: it is %: make a new one with: caddy pg-ratelimit keys create', $1, CASE WHEN old.revoked_at <= now() THEN 'revoked' ELSE 'expired' END
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
-	INSERT INTO rate_limit_api_keys AS k (digest, hint, user_id, name, expires_at, tier) VALUES ($3, $4, old.user_id, old.name, old.expires_at, old.tier)
-		RETURNING k.id, $1 INTO id, replaces;
-	INSERT INTO rate_limit_overrides (rule, limit_name, key_id, events, burst, valid, reason)
-		SELECT o.rule, o.limit_name, rate_limit_rotate_key.id, o.events, o.burst, o.valid, o.reason FROM rate_limit_overrides o WHERE o.key_id = $1;
-	INSERT INTO rate_limit_bans (key_id, until, reason, banned_at, banned_by)
-		SELECT rate_limit_rotate_key.id, b.until, b.reason, b.banned_at, b.banned_by FROM rate_limit_bans b WHERE b.key_id = $1;
-	UPDATE rate_limit_api_keys k SET revoked_at = least(k.revoked_at, now() + $2), revoked_by = session_user,
-		replaced_by = rate_limit_rotate_key.id WHERE k.id = $1
+	INSERT INTO rate_limit_api_keys AS k (digest, hint, user_id, name, expires_at, tier) VALUES ($3, $4, old.user_id, old.name, old.expires_at, old.tier) RETURNING k.id, $1 INTO id, replaces;
+	INSERT INTO rate_limit_overrides (rule, limit_name, key_id, events, burst, valid, reason) SELECT o.rule, o.limit_name, rate_limit_rotate_key.id, o.events, o.burst, o.valid, o.reason
+			FROM rate_limit_overrides o WHERE o.key_id = $1;
+	INSERT INTO rate_limit_bans (key_id, until, reason, banned_at, banned_by) SELECT rate_limit_rotate_key.id, b.until, b.reason, b.banned_at, b.banned_by FROM rate_limit_bans b WHERE b.key_id = $1;
+	UPDATE rate_limit_api_keys k SET revoked_at = least(k.revoked_at, now() + $2), revoked_by = session_user, replaced_by = rate_limit_rotate_key.id WHERE k.id = $1
 		RETURNING least(k.revoked_at, k.expires_at) INTO replaced_at;
 	RETURN NEXT;
 END $$;
-COMMENT ON FUNCTION rate_limit_rotate_key(bigint, interval, bytea, text) IS
-	'Makes an API key in place of a valid one, with its name, tier, end, overrides and bans, and ends the '
+COMMENT ON FUNCTION rate_limit_rotate_key(bigint, interval, bytea, text) IS 'Makes an API key in place of a valid one, with its name, tier, end, overrides and bans, and ends the '
 	'old key after the grace. digest is the SHA-256 of the new key, and hint its first characters. No row: there is no such key.';
 `
 
 const policyDocument = `
-CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0 THEN extract(year FROM span) * 12 + extract(month FROM span) || ' months'
-	ELSE (SELECT s.us / u.size || u.name FROM (SELECT (extract(epoch FROM span) * 1000000)::bigint AS us) AS s,
-		(VALUES (3600000000, 'h'), (60000000, 'm'), (1000000, 's'), (1000, 'ms'), (1, 'us')) AS u(size, name)
-		WHERE s.us % u.size = 0 ORDER BY u.size DESC LIMIT 1) END;
+CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0 THEN extract(year
+	FROM span) * 12 + extract(month FROM span) || ' months' ELSE (SELECT s.us / u.size || u.name FROM (SELECT (extract(epoch FROM span) * 1000000)::bigint AS us) AS s,
+		(VALUES (3600000000, 'h'), (60000000, 'm'), (1000000, 's'), (1000, 'ms'), (1, 'us')) AS u(size, name) WHERE s.us % u.size = 0 ORDER BY u.size DESC LIMIT 1) END;
 COMMENT ON FUNCTION rate_limit_span(interval) IS 'A time in the largest unit of which it is a multiple, as in 90s or 24h.';
-CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) AS
-	SELECT s.place, s.section, s.kind, s.relation, a.attnum AS position, a.attname::text AS name,
-		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys, a.attname::text) AS key,
-		a.attnotnull AND d.value IS NULL OR a.attname = 'events' AS needed, EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = a.attrelid AND c.contype = 'f'
-			AND c.conkey = ARRAY[a.attnum] AND c.confrelid = 'rate_limit_api_keys'::regclass) AS is_reference, col_description(a.attrelid, a.attnum) AS description
-	FROM (VALUES (1, 'tiers', 'tier', 'rate_limit_tiers'::regclass, '{tier}'::text[]),
-		(2, 'users', 'user', 'rate_limit_users', '{user_id}'), (3, 'keys', 'key', 'rate_limit_api_keys', '{digest}'),
-		(4, 'rules', 'rule', 'rate_limit_rules', '{name}'), (5, 'limits', 'limit', 'rate_limit_rule_limits', '{rule,name}'),
-		(6, 'overrides', 'override', 'rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}') ) AS s(place, section, kind, relation, keys)
-	JOIN pg_attribute a ON a.attrelid = s.relation AND a.attnum > 0 AND NOT a.attisdropped
-	LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid, v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true
-	WHERE a.attidentity = '' AND a.attgenerated = '' AND (d.value IS NULL OR d.value NOT IN ('now()', 'SESSION_USER'));
+CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) AS SELECT s.place, s.section, s.kind, s.relation, a.attnum AS position, a.attname::text AS name,
+		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys, a.attname::text) AS key, a.attnotnull AND d.value IS NULL OR a.attname = 'events' AS needed,
+		EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = a.attrelid AND c.contype = 'f' AND c.conkey = ARRAY[a.attnum] AND c.confrelid = 'rate_limit_api_keys'::regclass) AS is_reference, col_description(a.attrelid, a.attnum) AS description
+	FROM (VALUES (1, 'tiers', 'tier', 'rate_limit_tiers'::regclass, '{tier}'::text[]), (2, 'users', 'user', 'rate_limit_users', '{user_id}'), (3, 'keys', 'key', 'rate_limit_api_keys', '{digest}'),
+		(4, 'rules', 'rule', 'rate_limit_rules', '{name}'), (5, 'limits', 'limit', 'rate_limit_rule_limits', '{rule,name}'), (6, 'overrides', 'override', 'rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}')
+	) AS s(place, section, kind, relation, keys) JOIN pg_attribute a ON a.attrelid = s.relation AND a.attnum > 0 AND NOT a.attisdropped LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid,
+		v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true WHERE a.attidentity = '' AND a.attgenerated = '' AND (d.value IS NULL OR d.value NOT IN ('now()', 'SESSION_USER'));
 COMMENT ON VIEW rate_limit_policy_columns IS 'The columns of the policy: those that people set, of the tables that a document has.';
 COMMENT ON COLUMN rate_limit_policy_columns.place IS 'The order of the tables: rows refer to rows of tables before.';
 COMMENT ON COLUMN rate_limit_policy_columns.section IS 'The name of the list of rows in a document.';
@@ -1256,16 +1083,14 @@ COMMENT ON COLUMN rate_limit_policy_columns.key IS 'The place among the columns 
 COMMENT ON COLUMN rate_limit_policy_columns.needed IS 'Whether each row of a document must have it.';
 COMMENT ON COLUMN rate_limit_policy_columns.is_reference IS 'Whether it is the number of an API key. A document has the digest.';
 COMMENT ON COLUMN rate_limit_policy_columns.description IS 'What it means.';
-CREATE OR REPLACE FUNCTION rate_limit_policy_rows(section text, list jsonb DEFAULT NULL)
-RETURNS TABLE (row_name text, key jsonb, at tid, document jsonb, defaults jsonb) LANGUAGE plpgsql STABLE
+CREATE OR REPLACE FUNCTION rate_limit_policy_rows(section text, list jsonb DEFAULT NULL) RETURNS TABLE (row_name text, key jsonb, at tid, document jsonb, defaults jsonb) LANGUAGE plpgsql STABLE
 SET timezone = 'UTC' SET datestyle = 'ISO' SET bytea_output = 'hex' AS $$
 #variable_conflict use_column
 DECLARE
 	s record;
 	defaults jsonb;
 BEGIN
-	SELECT c.relation, string_agg(format('%L, %s', c.name, CASE WHEN c.is_reference AND list IS NOT NULL
-				THEN format('CASE WHEN d.o ->> %1$L ~* ''^\\x[0-9a-f]{64}$'' THEN lower(d.o ->> %1$L)
+	SELECT c.relation, string_agg(format('%L, %s', c.name, CASE WHEN c.is_reference AND list IS NOT NULL THEN format('CASE WHEN d.o ->> %1$L ~* ''^\\x[0-9a-f]{64}$'' THEN lower(d.o ->> %1$L)
 				WHEN d.o ->> %1$L IS NOT NULL THEN ''\x'' END', c.name)
 			WHEN c.is_reference THEN format('(SELECT k.digest FROM rate_limit_api_keys k WHERE k.id = t.%I)', c.name)
 			WHEN c.type = 'interval' THEN format('rate_limit_span(t.%I)', c.name)
@@ -1286,23 +1111,20 @@ BEGIN
 				$3)) t', s.relation) END)
 		USING list, defaults, s.refs;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_rows(text, jsonb) IS
-	'The rows of a section of the policy, or those of a list as the tables would have them: the name for '
+COMMENT ON FUNCTION rate_limit_policy_rows(text, jsonb) IS 'The rows of a section of the policy, or those of a list as the tables would have them: the name for '
 	'people, the fields that name the row, where it is, all fields, and the defaults of those that may be left out.';
-CREATE OR REPLACE FUNCTION rate_limit_policy_short(document jsonb, defaults jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT coalesce(jsonb_object_agg(e.key, e.value), '{}') FROM jsonb_each(document) AS e WHERE e.value IS DISTINCT FROM defaults -> e.key);
+CREATE OR REPLACE FUNCTION rate_limit_policy_short(document jsonb, defaults jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN (SELECT coalesce(jsonb_object_agg(e.key, e.value), '{}') FROM jsonb_each(document) AS e
+	WHERE e.value IS DISTINCT FROM defaults -> e.key);
 COMMENT ON FUNCTION rate_limit_policy_short(jsonb, jsonb) IS 'The fields of a row that have not their defaults.';
-CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, defaults jsonb, refs text[]) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN coalesce(defaults, '{}') || CASE WHEN fields ->> 'events' = 'unlimited' THEN jsonb_strip_nulls(fields) - 'events' ELSE jsonb_strip_nulls(fields) END
-	- coalesce(refs, '{}');
-COMMENT ON FUNCTION rate_limit_policy_values(jsonb, jsonb, text[]) IS
-	'The values of a row of a document, with the defaults of its columns, and without its references to API keys.';
+CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, defaults jsonb, refs text[]) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN coalesce(defaults, '{}') || CASE WHEN fields ->> 'events' = 'unlimited'
+	THEN jsonb_strip_nulls(fields) - 'events' ELSE jsonb_strip_nulls(fields) END - coalesce(refs, '{}');
+COMMENT ON FUNCTION rate_limit_policy_values(jsonb, jsonb, text[]) IS 'The values of a row of a document, with the defaults of its columns, and without its references to API keys.';
 CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb
 	LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
-	limits CONSTANT jsonb := (SELECT jsonb_object_agg(l.rule, jsonb_build_object('limits', l.list)) FROM (
-		SELECT r.document ->> 'rule' AS rule, jsonb_agg(rate_limit_policy_short(r.document, r.defaults) - 'rule' ORDER BY r.key) AS list
+	limits CONSTANT jsonb := (SELECT jsonb_object_agg(l.rule, jsonb_build_object('limits', l.list)) FROM ( SELECT r.document ->> 'rule' AS rule, jsonb_agg(rate_limit_policy_short(r.document,
+			r.defaults) - 'rule' ORDER BY r.key) AS list
 		FROM rate_limit_policy_rows('limits') r GROUP BY 1) AS l);
 BEGIN
 	RETURN (SELECT jsonb_object_agg(s.section, coalesce(( SELECT jsonb_agg(rate_limit_policy_short(r.document, r.defaults) || CASE s.section WHEN 'rules'
@@ -1322,13 +1144,12 @@ DECLARE
 	item record;
 	fault text;
 BEGIN
-	SELECT format('%s: unknown: must be one of %s', f, array_to_string(sections, ', ')) INTO fault
-		FROM jsonb_object_keys(CASE jsonb_typeof(policy) WHEN 'object' THEN policy ELSE '{"policy": 1}' END) AS f
+	SELECT format('%s: unknown: must be one of %s', f, array_to_string(sections, ', ')) INTO fault FROM jsonb_object_keys(CASE jsonb_typeof(policy) WHEN 'object' THEN policy
+			ELSE '{"policy": 1}' END) AS f
 		WHERE f <> ALL (sections) ORDER BY 1 LIMIT 1;
 	IF fault IS NULL THEN
-		SELECT format('%s: must be a list of rows, each with fields', f.key) INTO fault FROM jsonb_each(policy) f
-			WHERE jsonb_typeof(f.value) <> 'array' OR f.value @? '$[*] ? (@.type() != "object")' OR f.key = 'rules' AND f.value @?
-					'strict $[*].limits ? (@.type() != "array" || @[*].type() != "object")';
+		SELECT format('%s: must be a list of rows, each with fields', f.key) INTO fault FROM jsonb_each(policy) f WHERE jsonb_typeof(f.value) <> 'array' OR f.value @? '$[*] ? (@.type() != "object")'
+				OR f.key = 'rules' AND f.value @? 'strict $[*].limits ? (@.type() != "array" || @[*].type() != "object")';
 	END IF;
 	IF fault IS NOT NULL THEN
 		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
@@ -1336,27 +1157,23 @@ BEGIN
 	lists := policy;
 	IF policy ? 'rules' THEN
 		lists := policy || jsonb_build_object('rules', (SELECT coalesce(jsonb_agg(r - 'limits'), '[]') FROM jsonb_array_elements(policy -> 'rules') AS r),
-			'limits', (SELECT coalesce(jsonb_agg(l || jsonb_build_object('rule', r -> 'name')), '[]')
-				FROM jsonb_array_elements(policy -> 'rules') AS r, jsonb_array_elements(r -> 'limits') AS l));
+			'limits', (SELECT coalesce(jsonb_agg(l || jsonb_build_object('rule', r -> 'name')), '[]') FROM jsonb_array_elements(policy -> 'rules') AS r, jsonb_array_elements(r -> 'limits') AS l));
 	END IF;
-	FOR part IN SELECT section, kind, relation, jsonb_object_agg(name, type) AS types, array_agg(name) FILTER (WHERE needed) AS needed,
-			array_agg(name ORDER BY key) FILTER (WHERE key <= 2) AS keys,
+	FOR part IN SELECT section, kind, relation, jsonb_object_agg(name, type) AS types, array_agg(name) FILTER (WHERE needed) AS needed, array_agg(name ORDER BY key) FILTER (WHERE key <= 2) AS keys,
 			string_agg(name, ', ' ORDER BY position) || CASE section WHEN 'rules' THEN ', limits' ELSE '' END AS known
 		FROM rate_limit_policy_columns WHERE lists ? section GROUP BY place, section, kind, relation ORDER BY place
 	LOOP
 		SELECT d.o, f.key, f.value, CASE WHEN part.types -> f.key IS NULL THEN format('unknown: must be one of %s', part.known)
 				WHEN f.value IS NULL THEN 'missing: must be given' WHEN part.types ->> f.key LIKE '%[]' THEN 'must be a list, as in [a, b]'
 				ELSE 'must be one value' END AS wrong
-			INTO item FROM jsonb_array_elements(lists -> part.section) WITH ORDINALITY AS d(o, place) CROSS JOIN LATERAL (
-				SELECT e.key, e.value FROM jsonb_each(d.o) e WHERE part.types -> e.key IS NULL OR jsonb_typeof(e.value) <> 'null'
-						AND (part.types ->> e.key LIKE '%[]') <> (jsonb_typeof(e.value) = 'array')
-						OR jsonb_typeof(e.value) = 'object'
+			INTO item FROM jsonb_array_elements(lists -> part.section) WITH ORDINALITY AS d(o, place) CROSS JOIN LATERAL ( SELECT e.key, e.value FROM jsonb_each(d.o) e WHERE part.types -> e.key IS NULL
+					OR jsonb_typeof(e.value) <> 'null' AND (part.types ->> e.key LIKE '%[]') <> (jsonb_typeof(e.value) = 'array') OR jsonb_typeof(e.value) = 'object'
 				UNION ALL SELECT n, NULL FROM unnest(part.needed) AS n WHERE d.o ->> n IS NULL) AS f(key, value)
 			ORDER BY d.place LIMIT 1;
 		IF item.wrong IS NULL THEN
 			BEGIN
-				SELECT r.key AS o, NULL AS key, NULL AS value, 'must be given once' AS wrong, r.row_name INTO item
-					FROM rate_limit_policy_rows(part.section, lists -> part.section) r GROUP BY r.key, r.row_name HAVING count(*) > 1 LIMIT 1;
+				SELECT r.key AS o, NULL AS key, NULL AS value, 'must be given once' AS wrong, r.row_name INTO item FROM rate_limit_policy_rows(part.section, lists -> part.section) r GROUP BY r.key,
+						r.row_name HAVING count(*) > 1 LIMIT 1;
 				IF FOUND THEN
 					RAISE EXCEPTION '% "%": must be given once', part.kind, item.row_name USING ERRCODE = 'invalid_parameter_value';
 				END IF;
@@ -1366,8 +1183,8 @@ BEGIN
 					RAISE;
 				END IF;
 			END;
-			FOR item IN SELECT d.o, f.key, f.value, 'must be of the type ' || (part.types ->> f.key) AS wrong
-				FROM jsonb_array_elements(lists -> part.section) AS d(o), jsonb_each(d.o) f WHERE f.value <> '"unlimited"' OR f.key <> 'events'
+			FOR item IN SELECT d.o, f.key, f.value, 'must be of the type ' || (part.types ->> f.key) AS wrong FROM jsonb_array_elements(lists -> part.section) AS d(o), jsonb_each(d.o) f
+					WHERE f.value <> '"unlimited"' OR f.key <> 'events'
 			LOOP
 				BEGIN
 					EXECUTE format('SELECT FROM jsonb_populate_record(NULL::%s, jsonb_build_object($1, $2)) t
@@ -1378,22 +1195,19 @@ BEGIN
 				END;
 			END LOOP;
 		END IF;
-		RAISE EXCEPTION '% "%": %: %', part.kind, (SELECT concat(string_agg(CASE part.types ->> k WHEN 'bytea'
-			THEN coalesce(substring(item.o ->> k FROM '^\\x[0-9a-f]{12}'), '') || '...' ELSE item.o ->> k END, '/')) FROM unnest(part.keys) AS k), item.key,
+		RAISE EXCEPTION '% "%": %: %', part.kind, (SELECT concat(string_agg(CASE part.types ->> k WHEN 'bytea' THEN coalesce(substring(item.o ->> k FROM '^\\x[0-9a-f]{12}'), '') || '...'
+				ELSE item.o ->> k END, '/')) FROM unnest(part.keys) AS k), item.key,
 			CASE WHEN item.wrong LIKE 'must%' AND item.key NOT IN ('digest', 'hint', 'key_id', 'replaced_by') THEN concat(item.value, ': ') ELSE '' END || item.wrong
 			USING ERRCODE = 'invalid_parameter_value';
 	END LOOP;
 	RETURN lists;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_lists(jsonb) IS 'The lists of rows of a document of the policy, by sections, of which limits are one. It fails for a '
-	'document that no policy is.';
+COMMENT ON FUNCTION rate_limit_policy_lists(jsonb) IS 'The lists of rows of a document of the policy, by sections, of which limits are one. It fails for a document that no policy is.';
 CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT CASE WHEN n.at[1] IS NULL THEN message WHEN fields ->> n.at[1] IS NULL OR n.at[1] IN ('digest', 'hint')
-			THEN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%' THEN ': ' || detail ELSE '' END
-		ELSE format('%s: %s: %s%s', n.at[1], fields -> n.at[1], replace(split_part(n.at[2], 'rate_limit', 1), '_', ' '), substring(n.at[2] FROM 'rate_limit.*')) END
+RETURN (SELECT CASE WHEN n.at[1] IS NULL THEN message WHEN fields ->> n.at[1] IS NULL OR n.at[1] IN ('digest', 'hint') THEN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%'
+				THEN ': ' || detail ELSE '' END ELSE format('%s: %s: %s%s', n.at[1], fields -> n.at[1], replace(split_part(n.at[2], 'rate_limit', 1), '_', ' '), substring(n.at[2] FROM 'rate_limit.*')) END
 	FROM (SELECT regexp_match(fault, '^(.*?)_((?:must|needs)_.*)$') AS at) AS n);
-COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS
-	'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if its name does not say it.';
+COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS 'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if its name does not say it.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1417,11 +1231,10 @@ BEGIN
 		format('jsonb_array_elements($1) AS d(o) CROSS JOIN LATERAL jsonb_populate_record(NULL::%s,
 			rate_limit_policy_values(d.o -> ''values'', ''{}'', $2)) t',
 			c.relation) AS source
-		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section
-			AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys') ELSE c.key IS NULL END GROUP BY c.relation, c.kind;
+		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys')
+				ELSE c.key IS NULL END GROUP BY c.relation, c.kind;
 	BEGIN
-		EXECUTE CASE how WHEN 'insert' THEN format('INSERT INTO %s (%s) SELECT %s FROM %s', s.relation, s.names, s.row, s.source)
-			WHEN 'update' THEN format('UPDATE %s x SET (%s) = ROW(%s) FROM %s
+		EXECUTE CASE how WHEN 'insert' THEN format('INSERT INTO %s (%s) SELECT %s FROM %s', s.relation, s.names, s.row, s.source) WHEN 'update' THEN format('UPDATE %s x SET (%s) = ROW(%s) FROM %s
 				WHERE x.ctid = (d.o ->> ''at'')::tid', s.relation, s.names, s.row, s.source)
 			WHEN 'clear' THEN format('UPDATE %s x SET events = NULL, burst = NULL
 				FROM jsonb_array_elements($1) AS d(o) WHERE x.ctid = (d.o ->> ''at'')::tid', s.relation)
@@ -1434,13 +1247,10 @@ BEGIN
 			PERFORM rate_limit_policy_write(section, how, (SELECT jsonb_agg(d.o) FROM jsonb_array_elements(chosen) WITH ORDINALITY AS d(o, place)
 				WHERE d.place > half * side AND d.place <= half * (side + 1))) FROM generate_series(0, 1) AS side;
 		END IF;
-		RAISE EXCEPTION '% "%": %', s.kind, chosen -> 0 ->> 'name', rate_limit_fault(fault, message, detail,
-			chosen -> 0 -> 'values') USING ERRCODE = 'check_violation';
+		RAISE EXCEPTION '% "%": %', s.kind, chosen -> 0 ->> 'name', rate_limit_fault(fault, message, detail, chosen -> 0 -> 'values') USING ERRCODE = 'check_violation';
 	END;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_write(text, text, jsonb) IS
-	'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. '
-	'The error is about the row that the server refuses.';
+COMMENT ON FUNCTION rate_limit_policy_write(text, text, jsonb) IS 'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. The error is about the row that the server refuses.';
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false, dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1456,17 +1266,15 @@ DECLARE
 BEGIN
 	LOCK TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, rate_limit_rule_limits, rate_limit_overrides IN SHARE ROW EXCLUSIVE MODE;
 	FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE lists ? c.section ORDER BY 1 LOOP
-		SELECT jsonb_agg(jsonb_build_object('at', h.at, 'values', w.document, 'name', coalesce(w.row_name, h.row_name), 'have', h.document,
-				'defaults', coalesce(h.defaults, w.defaults))
+		SELECT jsonb_agg(jsonb_build_object('at', h.at, 'values', w.document, 'name', coalesce(w.row_name, h.row_name), 'have', h.document, 'defaults', coalesce(h.defaults, w.defaults))
 				ORDER BY coalesce(w.key, h.key)) INTO found
 			FROM rate_limit_policy_rows(part.section) h FULL JOIN rate_limit_policy_rows(part.section, lists -> part.section) w ON w.key = h.key
 			WHERE h.key IS NULL OR h.document <> w.document OR w.key IS NULL AND prune AND h.key <> '["anonymous"]' AND (part.section <> 'overrides'
 				OR (h.document ->> 'user_id' IS NULL OR lists ? 'users') AND (h.document ->> 'key_id' IS NULL OR lists ? 'keys'));
 		CONTINUE WHEN found IS NULL;
 		plan := plan || jsonb_build_object(part.section, found);
-		RETURN QUERY SELECT part.section, d.o ->> 'name', f.what, nullif(f.before, 'null'), nullif(f.after, 'null')
-			FROM jsonb_array_elements(found) AS d(o) CROSS JOIN LATERAL ( SELECT CASE WHEN d.o ->> 'at' IS NULL THEN 'created' ELSE 'deleted' END,
-					nullif(rate_limit_policy_short(nullif(d.o -> 'have', 'null'), d.o -> 'defaults'), '{}'),
+		RETURN QUERY SELECT part.section, d.o ->> 'name', f.what, nullif(f.before, 'null'), nullif(f.after, 'null') FROM jsonb_array_elements(found) AS d(o) CROSS JOIN LATERAL (
+				SELECT CASE WHEN d.o ->> 'at' IS NULL THEN 'created' ELSE 'deleted' END, nullif(rate_limit_policy_short(nullif(d.o -> 'have', 'null'), d.o -> 'defaults'), '{}'),
 					nullif(rate_limit_policy_short(nullif(d.o -> 'values', 'null'), d.o -> 'defaults'), '{}') WHERE d.o ->> 'at' IS NULL OR d.o ->> 'values' IS NULL
 				UNION ALL SELECT e.key, d.o -> 'have' -> e.key, e.value FROM jsonb_each(nullif(d.o -> 'values', 'null')) AS e
 					WHERE d.o ->> 'at' IS NOT NULL AND e.value <> d.o -> 'have' -> e.key) AS f(what, before, after);
@@ -1484,19 +1292,17 @@ BEGIN
 			PERFORM rate_limit_policy_write(part.section, 'insert', plan -> part.section);
 			found := plan -> part.section;
 			IF part.section IN ('keys', 'overrides') THEN
-				SELECT jsonb_agg(jsonb_build_object('at', h.at, 'values', w.document, 'name', w.row_name)) INTO found
-					FROM rate_limit_policy_rows(part.section) h JOIN rate_limit_policy_rows(part.section, lists -> part.section) w ON w.key = h.key
+				SELECT jsonb_agg(jsonb_build_object('at', h.at, 'values', w.document, 'name', w.row_name)) INTO found FROM rate_limit_policy_rows(part.section) h JOIN rate_limit_policy_rows(part.section,
+						lists -> part.section) w ON w.key = h.key
 					WHERE h.document <> w.document;
 			END IF;
 			PERFORM rate_limit_policy_write(part.section, 'update', found);
 		END LOOP;
-		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section AND c.section NOT IN ('overrides', 'limits')
-			ORDER BY 1 DESC
+		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section AND c.section NOT IN ('overrides', 'limits') ORDER BY 1 DESC
 		LOOP
 			PERFORM rate_limit_policy_write(part.section, 'delete', plan -> part.section);
 		END LOOP;
-		SELECT format('rule "%s": tiers: "%s": must be in the section tiers, or in rate_limit_tiers', r.name, t) INTO fault
-			FROM rate_limit_rules r, unnest(r.tiers) AS t
+		SELECT format('rule "%s": tiers: "%s": must be in the section tiers, or in rate_limit_tiers', r.name, t) INTO fault FROM rate_limit_rules r, unnest(r.tiers) AS t
 			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown) ORDER BY 1 LIMIT 1;
 		IF fault IS NULL THEN
 			SELECT format( 'rule "%s": priority: %s: must be another than that of the rule "%s", which is of the same family', r.name, r.priority, o.name) INTO fault
@@ -1514,14 +1320,11 @@ BEGIN
 		NULL; -- all that the block has done is undone, and what it has returned stays
 	WHEN integrity_constraint_violation THEN
 		GET STACKED DIAGNOSTICS fault = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
-		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ', '') || fault
-			USING ERRCODE = 'check_violation', HINT = hint;
+		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ', '') || fault USING ERRCODE = 'check_violation', HINT = hint;
 	END;
 END $$;
-COMMENT ON FUNCTION rate_limit_apply(jsonb, boolean, boolean) IS
-	'Makes the policy as a document of rate_limit_policy has it, and returns what differs: a new or deleted '
-	'row, or a field of a row that was there. A field that the document lacks gets its default. Rows that it '
-	'lacks stay, but with prune only those of sections that it lacks. dry_run checks everything, and changes nothing.';
+COMMENT ON FUNCTION rate_limit_apply(jsonb, boolean, boolean) IS 'Makes the policy as a document of rate_limit_policy has it, and returns what differs: a new or deleted '
+	'row, or a field of a row that was there. A field that the document lacks gets its default. Rows that it lacks stay, but with prune only those of sections that it lacks. dry_run checks everything, and changes nothing.';
 `
 
 const policyEnd = `
@@ -1531,8 +1334,7 @@ DECLARE
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM ( SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,'
 				'rate_limit_check_complete,rate_limit_rename_references,rate_limit_forget}'::text[])
-			UNION ALL SELECT 'administrator', unnest('{rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,'
-					'rate_limit_rotate_key,rate_limit_policy,rate_limit_policy_rows,rate_limit_policy_lists,'
+			UNION ALL SELECT 'administrator', unnest('{rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key,rate_limit_policy,rate_limit_policy_rows,rate_limit_policy_lists,'
 				'rate_limit_policy_write,rate_limit_apply,rate_limit_set,rate_limit_rule,rate_limit_limit,'
 				'rate_limit_tier,rate_limit_user,rate_limit_key,rate_limit_override,rate_limit_ban,'
 				'rate_limit_unban,rate_limit_delete_rule,rate_limit_delete_limit,rate_limit_delete_user,'
@@ -1540,8 +1342,8 @@ BEGIN
 			UNION ALL SELECT 'anybody', unnest('{rate_limit_change_ref,rate_limit_complete}'::text[])) AS f(rights, name)
 		JOIN pg_proc p ON p.proname = f.name AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 	LOOP
-		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
-			CASE function.rights WHEN 'owner' THEN 'SECURITY DEFINER' ELSE 'SECURITY INVOKER' END, current_schema());
+		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature, CASE function.rights WHEN 'owner' THEN 'SECURITY DEFINER' ELSE 'SECURITY INVOKER' END,
+				current_schema());
 		IF function.rights <> 'anybody' THEN
 			EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
 		END IF;
@@ -1571,8 +1373,7 @@ DECLARE
 	detail text;
 	row_hint text;
 BEGIN
-	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault
-		FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
+	SELECT format('reset: %s: must be one of %s', to_json(n), array_to_string(others, ', ')) INTO fault FROM unnest(reset) AS n WHERE n <> ALL (others) OR n IS NULL LIMIT 1;
 	SELECT coalesce(fault, format('%s: must not be given and reset', n)) INTO fault FROM unnest(reset) AS n WHERE given ? n OR fault IS NOT NULL LIMIT 1;
 	IF names = '{}' THEN
 		fault := keys[1] || ': must be given';
@@ -1580,8 +1381,7 @@ BEGIN
 	IF fault IS NOT NULL THEN
 		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (back) THEN '%1$I = DEFAULT' ELSE '%1$I = t.%1$I' END, n),
-		', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || back);
+	SELECT coalesce(string_agg(format(CASE WHEN n = ANY (back) THEN '%1$I = DEFAULT' ELSE '%1$I = t.%1$I' END, n), ', '), sets) INTO sets FROM unnest(others) AS n WHERE n = ANY (names || back);
 	FOR attempt IN 1..2 LOOP -- another session may make the row in between
 		EXECUTE format('UPDATE %1$s x SET %2$s FROM jsonb_populate_record(NULL::%1$s, $1) t WHERE %3$s', relation, sets, same) USING given;
 		GET DIAGNOSTICS done = ROW_COUNT;
@@ -1602,15 +1402,13 @@ EXCEPTION WHEN integrity_constraint_violation THEN
 	RAISE EXCEPTION '%', CASE WHEN SQLSTATE = '23502' THEN sets || ': must be given for a new row' ELSE rate_limit_fault(fault, message, detail, given) END
 		USING ERRCODE = 'check_violation', HINT = row_hint;
 END $$;
-COMMENT ON FUNCTION rate_limit_set(regclass, text[], jsonb, text[]) IS
-	'Makes or changes the row of a table whose keys are those of fields. A field that is null is not set; one that '
+COMMENT ON FUNCTION rate_limit_set(regclass, text[], jsonb, text[]) IS 'Makes or changes the row of a table whose keys are those of fields. A field that is null is not set; one that '
 	'reset names gets its default. It returns created or changed.';
 CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
 	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}',
 		jsonb_build_object('tier', $1, 'rank', $2, 'comment', $3), $4) $$;
 COMMENT ON FUNCTION rate_limit_tier IS 'Makes a tier, or changes one.';
-CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL,
-	tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
+CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL, tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
 	comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
 	AS $$ SELECT rate_limit_set('rate_limit_users', '{user_id}', jsonb_build_object('user_id', $1, 'tier', $2,
 		'tier_until', $3, 'period_start', $4, 'time_zone', $5, 'comment', $6), $7) $$;
@@ -1623,43 +1421,34 @@ BEGIN
 	IF NOT FOUND THEN
 		RAISE EXCEPTION 'key: %: no key has this id', coalesce($1::text, 'NULL') USING ERRCODE = 'no_data_found';
 	END IF;
-	RETURN rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1, 'tier', $2, 'name', $3,
-		'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
+	RETURN rate_limit_set('rate_limit_api_keys', '{id}', jsonb_build_object('id', $1, 'tier', $2, 'name', $3, 'expires_at', $4, 'revoked_at', NULL, 'revoked_by', NULL),
 		CASE WHEN 'revoked_at' = ANY ($5) THEN $5 || '{revoked_by}' ELSE $5 END);
 END $$;
 COMMENT ON FUNCTION rate_limit_key IS 'Changes an API key. reset => ''{revoked_at}'' takes the end of a revoked key back.';
-CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL,
-	algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
+CREATE OR REPLACE FUNCTION rate_limit_limit(rule text, name text, amount text DEFAULT NULL, algorithm text DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL,
 	on_exceed text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})\s*/\s*(?:(in_flight)'
-		|| '|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?|((?:\d*(?:w|d|h|m|s|ms|us))+))\s*$');
+	part CONSTANT text[] := regexp_match($3, '^\s*(unlimited|\d{1,18})\s*/\s*(?:(in_flight)' || '|1?(day|d|week|w|month|mo|year|y) calendar(?: (\S+))?|((?:\d*(?:w|d|h|m|s|ms|us))+))\s*$');
 	old rate_limit_rule_limits;
 	law text;
 BEGIN
 	IF $3 IS NOT NULL AND part IS NULL THEN
-		RAISE EXCEPTION 'amount: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight',
-			to_json($3) USING ERRCODE = 'invalid_parameter_value';
+		RAISE EXCEPTION 'amount: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight', to_json($3) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
-	SELECT CASE WHEN part[2] IS NOT NULL THEN 'in_flight' WHEN part[3] IS NOT NULL THEN 'fixed_window'
-		ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE WHEN part IS NOT NULL THEN
-			coalesce((SELECT min(l.algorithm) FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.per IS NOT NULL
-				HAVING count(DISTINCT l.algorithm) = 1), 'sliding_window') END) END INTO law;
+	SELECT CASE WHEN part[2] IS NOT NULL THEN 'in_flight' WHEN part[3] IS NOT NULL THEN 'fixed_window' ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE
+			WHEN part IS NOT NULL THEN
+			coalesce((SELECT min(l.algorithm) FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1), 'sliding_window') END) END INTO law;
 	RETURN rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', $1, 'name', $2,
-		'events', nullif(part[1], 'unlimited')::bigint, 'calendar', CASE left(part[3], 1) WHEN 'd' THEN 'day'
-			WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[4],
+		'events', nullif(part[1], 'unlimited')::bigint, 'calendar', CASE left(part[3], 1) WHEN 'd' THEN 'day' WHEN 'w' THEN 'week' WHEN 'm' THEN 'month' WHEN 'y' THEN 'year' END, 'time_zone', part[4],
 		'per', regexp_replace(part[5], '^(?=[a-z])', '1')::interval, 'algorithm', law, 'burst', $5,
 		'durable', $6, 'on_exceed', $7),
-		$8 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone',
-			'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[3], part[4], part[5], coalesce($5::text, part[5])]) AS n(f, v) WHERE v IS NULL
-					AND f <> ALL (coalesce($8, '{}'))) END);
+		$8 || CASE WHEN part IS NOT NULL THEN ARRAY(SELECT f FROM unnest(ARRAY['events', 'calendar', 'time_zone', 'per', 'burst'], ARRAY[nullif(part[1], 'unlimited'), part[3], part[4], part[5],
+				coalesce($5::text, part[5])]) AS n(f, v) WHERE v IS NULL AND f <> ALL (coalesce($8, '{}'))) END);
 END $$;
-COMMENT ON FUNCTION rate_limit_limit IS 'Makes a limit of a rule, of any window, or changes one. The amount is as in 50/10s, unlimited/1h, '
-	'10000/1mo calendar Europe/Berlin or 5/in_flight.';
-CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL,
-	tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
+COMMENT ON FUNCTION rate_limit_limit IS 'Makes a limit of a rule, of any window, or changes one. The amount is as in 50/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight.';
+CREATE OR REPLACE FUNCTION rate_limit_override(rule text, limit_name text, amount text DEFAULT NULL, tier text DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, burst bigint DEFAULT NULL,
 	until timestamptz DEFAULT NULL, reason text DEFAULT NULL, reset text[] DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1682,8 +1471,7 @@ BEGIN
 		span := tstzrange(CASE WHEN old.id IS NULL THEN now() ELSE lower(old.valid) END, $8);
 		UPDATE rate_limit_overrides o SET valid = span WHERE o.id = old.id;
 	END IF;
-	RETURN rate_limit_set('rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}',
-		jsonb_build_object('rule', $1, 'limit_name', $2, 'tier', $4, 'user_id', $5, 'key_id', $6, 'valid', span,
+	RETURN rate_limit_set('rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}', jsonb_build_object('rule', $1, 'limit_name', $2, 'tier', $4, 'user_id', $5, 'key_id', $6, 'valid', span,
 			'events', CASE WHEN $3 IS NULL AND old.id IS NULL THEN own
 			ELSE nullif($3, 'unlimited')::bigint END,
 			'burst', $7, 'reason', $9),
@@ -1691,8 +1479,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_override IS 'Gives a tier, a user or an API key another amount of a limit, a number or unlimited, for ever or until a time. '
 	'A new one without an amount has that of the limit, and keeps it when the rule changes.';
-CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id text DEFAULT NULL,
-	key_id bigint DEFAULT NULL, until timestamptz DEFAULT NULL, reason text DEFAULT NULL)
+CREATE OR REPLACE FUNCTION rate_limit_ban(network cidr DEFAULT NULL, user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, until timestamptz DEFAULT NULL, reason text DEFAULT NULL)
 	RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
 	IF num_nonnulls($1, $2, $3) <> 1 THEN
@@ -1701,12 +1488,10 @@ BEGIN
 		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($4) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	RETURN rate_limit_set('rate_limit_bans', ARRAY[CASE WHEN $1 IS NOT NULL THEN 'network' WHEN $2 IS NOT NULL
-		THEN 'user_id' ELSE 'key_id' END], jsonb_build_object('network', $1, 'user_id', $2, 'key_id', $3,
-			'until', $4, 'reason', $5, 'banned_at', NULL, 'banned_by', NULL),
+		THEN 'user_id' ELSE 'key_id' END], jsonb_build_object('network', $1, 'user_id', $2, 'key_id', $3, 'until', $4, 'reason', $5, 'banned_at', NULL, 'banned_by', NULL),
 		CASE WHEN $4 IS NULL THEN '{until}' ELSE '{}' END::text[] || CASE WHEN $5 IS NULL THEN '{reason}' ELSE '{}' END::text[] || '{banned_at,banned_by}'::text[]);
 END $$;
-COMMENT ON FUNCTION rate_limit_ban IS 'Shuts a network, a user or an API key out, until a time or for ever. A ban that is there gets this end and this '
-	'reason.';
+COMMENT ON FUNCTION rate_limit_ban IS 'Shuts a network, a user or an API key out, until a time or for ever. A ban that is there gets this end and this reason.';
 CREATE OR REPLACE FUNCTION rate_limit_unban(network inet DEFAULT NULL, user_id text DEFAULT NULL,
 	key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE sql AS $$
 	WITH gone AS (DELETE FROM rate_limit_bans b WHERE b.user_id = $2 OR b.key_id = $3 OR rate_limit_network(b.network) = rate_limit_network($1) RETURNING 1)
@@ -1732,23 +1517,18 @@ COMMENT ON FUNCTION rate_limit_delete_override IS 'Deletes the overrides of a li
 `
 
 const policyLists = `
-CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false) FROM unnest(list) AS item);
-COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS 'Whether a list has elements, none of them a list, and each of them matches a regular expression. '
-	'Constraints use it.';
+CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false)
+	FROM unnest(list) AS item);
+COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS 'Whether a list has elements, none of them a list, and each of them matches a regular expression. Constraints use it.';
 `
 
 const policyOverrideAmounts = `
-CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interval, own_burst bigint, events bigint, burst bigint) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN algorithm = 'sliding_log' AND events > 1000 THEN 'override_of_sliding_log_must_have_at_most_1000_events'
-	WHEN algorithm = 'in_flight' AND events > 1000 THEN 'override_of_in_flight_must_have_at_most_1000_events'
-	WHEN algorithm NOT IN ('token_bucket', 'gcra') AND burst IS NOT NULL THEN 'override_with_burst_must_be_of_token_bucket_or_gcra'
-	WHEN algorithm = 'gcra' AND greatest(coalesce(burst, own_burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) > 4611686018427387904
-		THEN 'override_of_gcra_must_have_burst_times_per_up_to_2_pow_62_us'
-	WHEN algorithm = 'gcra' AND events > 0 AND coalesce(burst, own_burst, events)::numeric * extract(epoch FROM per) > events::numeric * 3155760000
+CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interval, own_burst bigint, events bigint, burst bigint) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN algorithm = 'sliding_log' AND events > 1000
+		THEN 'override_of_sliding_log_must_have_at_most_1000_events' WHEN algorithm = 'in_flight' AND events > 1000 THEN 'override_of_in_flight_must_have_at_most_1000_events' WHEN algorithm NOT IN ('token_bucket', 'gcra') AND burst IS NOT NULL
+		THEN 'override_with_burst_must_be_of_token_bucket_or_gcra' WHEN algorithm = 'gcra' AND greatest(coalesce(burst, own_burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) > 4611686018427387904
+		THEN 'override_of_gcra_must_have_burst_times_per_up_to_2_pow_62_us' WHEN algorithm = 'gcra' AND events > 0 AND coalesce(burst, own_burst, events)::numeric * extract(epoch FROM per) > events::numeric * 3155760000
 		THEN 'override_of_gcra_must_drain_a_full_burst_within_36525_days' END;
-COMMENT ON FUNCTION rate_limit_override_fault(text, interval, bigint, bigint, bigint) IS
-	'What is wrong with the events and the burst of an override for a limit of that algorithm, time and burst. NULL: nothing.';
+COMMENT ON FUNCTION rate_limit_override_fault(text, interval, bigint, bigint, bigint) IS 'What is wrong with the events and the burst of an override for a limit of that algorithm, time and burst. NULL: nothing.';
 CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	fault text;
@@ -1756,38 +1536,30 @@ DECLARE
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_overrides' THEN
 		wrong := NEW.id;
-		SELECT rate_limit_override_fault(l.algorithm, l.per, l.burst, NEW.events, NEW.burst) INTO fault
-			FROM rate_limit_rule_limits l WHERE l.rule = NEW.rule AND l.name = NEW.limit_name FOR SHARE;
+		SELECT rate_limit_override_fault(l.algorithm, l.per, l.burst, NEW.events, NEW.burst) INTO fault FROM rate_limit_rule_limits l WHERE l.rule = NEW.rule AND l.name = NEW.limit_name FOR SHARE;
 	ELSE
-		SELECT o.id, f INTO wrong, fault FROM rate_limit_overrides o CROSS JOIN
-				LATERAL rate_limit_override_fault(NEW.algorithm, NEW.per, NEW.burst, o.events, o.burst) AS f
+		SELECT o.id, f INTO wrong, fault FROM rate_limit_overrides o CROSS JOIN LATERAL rate_limit_override_fault(NEW.algorithm, NEW.per, NEW.burst, o.events, o.burst) AS f
 			WHERE o.rule = NEW.rule AND o.limit_name = NEW.name AND f IS NOT NULL ORDER BY o.id LIMIT 1;
 	END IF;
 	IF fault IS NOT NULL THEN
-		RAISE EXCEPTION 'the override % violates check constraint "%"', wrong, fault
-			USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = 'rate_limit_overrides', CONSTRAINT = fault;
+		RAISE EXCEPTION 'the override % violates check constraint "%"', wrong, fault USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = 'rate_limit_overrides', CONSTRAINT = fault;
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_overrides() IS 'Refuses overrides that do not suit their limits, and changes of limits that do not suit '
-	'their overrides.';
+COMMENT ON FUNCTION rate_limit_check_overrides() IS 'Refuses overrides that do not suit their limits, and changes of limits that do not suit their overrides.';
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT OR UPDATE ON rate_limit_overrides FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
-CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE OF algorithm, per, calendar,
-	burst ON rate_limit_rule_limits FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
+CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE OF algorithm, per, calendar, burst ON rate_limit_rule_limits FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
 `
 
 const policyOverrides = `
-CREATE TABLE IF NOT EXISTS rate_limit_overrides ( id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_overrides_pkey PRIMARY KEY,
-	rule       text NOT NULL, limit_name text NOT NULL, tier       text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE
-		ON DELETE CASCADE, user_id    text CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
-	key_id     bigint CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE, events     bigint,
-	burst      bigint, valid      tstzrange NOT NULL DEFAULT '(,)', reason     text, created_at timestamptz NOT NULL DEFAULT now(),
-	created_by text NOT NULL DEFAULT session_user, CONSTRAINT rule_and_limit_name_must_be_in_rate_limit_rule_limits FOREIGN KEY (rule, limit_name)
-		REFERENCES rate_limit_rule_limits ON UPDATE CASCADE ON DELETE CASCADE, CONSTRAINT exactly_one_of_tier_user_id_and_key_id_must_be_given
+CREATE TABLE IF NOT EXISTS rate_limit_overrides ( id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_overrides_pkey PRIMARY KEY, rule       text NOT NULL, limit_name text NOT NULL,
+	tier       text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE ON DELETE CASCADE, user_id    text CONSTRAINT user_id_must_be_in_rate_limit_users
+		REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE, key_id     bigint CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE, events     bigint, burst      bigint,
+	valid      tstzrange NOT NULL DEFAULT '(,)', reason     text, created_at timestamptz NOT NULL DEFAULT now(), created_by text NOT NULL DEFAULT session_user,
+	CONSTRAINT rule_and_limit_name_must_be_in_rate_limit_rule_limits FOREIGN KEY (rule, limit_name) REFERENCES rate_limit_rule_limits ON UPDATE CASCADE ON DELETE CASCADE, CONSTRAINT exactly_one_of_tier_user_id_and_key_id_must_be_given
 		CHECK (num_nonnulls(tier, user_id, key_id) = 1), CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992),
 	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992), CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)) );
-CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_overrides_must_differ_in_more_than_the_amount ON rate_limit_overrides
-	(rule, limit_name, tier, user_id, key_id, valid) NULLS NOT DISTINCT;
+CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_overrides_must_differ_in_more_than_the_amount ON rate_limit_overrides (rule, limit_name, tier, user_id, key_id, valid) NULLS NOT DISTINCT;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_tier ON rate_limit_overrides (tier) WHERE tier IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_user_id ON rate_limit_overrides (user_id) WHERE user_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (key_id) WHERE key_id IS NOT NULL;
@@ -1815,16 +1587,12 @@ RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE AS $$
 $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 END $do$;
-COMMENT ON FUNCTION rate_limit_override_of(text, text, text, bigint) IS
-	'The override of a limit that counts now for a user, or for an API key, as proxies choose it. No row: the limit has its own amount.';
-CREATE TABLE IF NOT EXISTS rate_limit_bans ( id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY,
-	network    cidr CONSTRAINT rate_limit_bans_network_must_not_be_banned_twice UNIQUE,
-	user_id    text CONSTRAINT rate_limit_bans_user_id_must_not_be_banned_twice UNIQUE,
-	key_id     bigint CONSTRAINT rate_limit_bans_key_id_must_not_be_banned_twice UNIQUE
-		CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE,
-	until      timestamptz NOT NULL DEFAULT 'infinity', reason     text, banned_at  timestamptz NOT NULL DEFAULT now(),
-	banned_by  text NOT NULL DEFAULT session_user, CONSTRAINT exactly_one_of_network_user_id_and_key_id_must_be_given
-		CHECK (num_nonnulls(network, user_id, key_id) = 1), CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512) );
+COMMENT ON FUNCTION rate_limit_override_of(text, text, text, bigint) IS 'The override of a limit that counts now for a user, or for an API key, as proxies choose it. No row: the limit has its own amount.';
+CREATE TABLE IF NOT EXISTS rate_limit_bans ( id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY, network    cidr CONSTRAINT rate_limit_bans_network_must_not_be_banned_twice UNIQUE,
+	user_id    text CONSTRAINT rate_limit_bans_user_id_must_not_be_banned_twice UNIQUE, key_id     bigint CONSTRAINT rate_limit_bans_key_id_must_not_be_banned_twice UNIQUE
+		CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE, until      timestamptz NOT NULL DEFAULT 'infinity', reason     text, banned_at  timestamptz NOT NULL DEFAULT now(),
+	banned_by  text NOT NULL DEFAULT session_user, CONSTRAINT exactly_one_of_network_user_id_and_key_id_must_be_given CHECK (num_nonnulls(network, user_id, key_id) = 1),
+	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512) );
 CREATE INDEX IF NOT EXISTS rate_limit_bans_until ON rate_limit_bans (until);
 COMMENT ON TABLE rate_limit_bans IS 'Networks, users and API keys that are shut out. Deleting the row lifts the ban.';
 COMMENT ON COLUMN rate_limit_bans.id IS 'Tells bans apart.';
@@ -1837,49 +1605,38 @@ COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When the ban began.';
 COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban.';
 CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
 	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
-COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both '
-	'forms for one.';
+COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';
 `
 
 const policyPeople = `
-CREATE TABLE IF NOT EXISTS rate_limit_tiers ( tier    text NOT NULL CONSTRAINT rate_limit_tiers_pkey PRIMARY KEY, rank    bigint NOT NULL DEFAULT 0,
-	comment text, CONSTRAINT tier_must_be_1_to_100_characters_without_spaces_or_slashes CHECK (tier ~ '^[^/[:space:][:cntrl:]]{1,100}$') );
+CREATE TABLE IF NOT EXISTS rate_limit_tiers ( tier    text NOT NULL CONSTRAINT rate_limit_tiers_pkey PRIMARY KEY, rank    bigint NOT NULL DEFAULT 0, comment text, CONSTRAINT tier_must_be_1_to_100_characters_without_spaces_or_slashes
+		CHECK (tier ~ '^[^/[:space:][:cntrl:]]{1,100}$') );
 COMMENT ON TABLE rate_limit_tiers IS 'The plans that users can be on, such as free and pro.';
 COMMENT ON COLUMN rate_limit_tiers.tier IS 'The name, as in rate_limit_rules.tiers.';
 COMMENT ON COLUMN rate_limit_tiers.rank IS 'The order of tiers in lists, lowest first. It has no effect on requests.';
 COMMENT ON COLUMN rate_limit_tiers.comment IS 'For people.';
 INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
-CREATE TABLE IF NOT EXISTS rate_limit_users ( user_id      text NOT NULL CONSTRAINT rate_limit_users_pkey PRIMARY KEY,
-	tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
-	tier_until   timestamptz NOT NULL DEFAULT 'infinity', period_start date, time_zone    text NOT NULL DEFAULT 'UTC', comment      text,
-	created_at   timestamptz NOT NULL DEFAULT now(), updated_at   timestamptz NOT NULL DEFAULT now(),
-	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512),
-	CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31'),
-	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'),
-	CONSTRAINT time_zone_must_be_known_to_the_server CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL) );
+CREATE TABLE IF NOT EXISTS rate_limit_users ( user_id      text NOT NULL CONSTRAINT rate_limit_users_pkey PRIMARY KEY, tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
+	tier_until   timestamptz NOT NULL DEFAULT 'infinity', period_start date, time_zone    text NOT NULL DEFAULT 'UTC', comment      text, created_at   timestamptz NOT NULL DEFAULT now(), updated_at   timestamptz NOT NULL DEFAULT now(),
+	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512), CONSTRAINT period_start_must_be_a_day_from_1900_to_2999 CHECK (period_start BETWEEN '1900-01-01' AND '2999-12-31'),
+	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'), CONSTRAINT time_zone_must_be_known_to_the_server
+		CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL) );
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
 COMMENT ON TABLE rate_limit_users IS 'The users of the API, each on one tier.';
 COMMENT ON COLUMN rate_limit_users.user_id IS 'The user, as the application or the proxy names it. Limits that count by user count by this.';
 COMMENT ON COLUMN rate_limit_users.tier IS 'The tier until tier_until.';
 COMMENT ON COLUMN rate_limit_users.tier_until IS 'When the tier ends. After it the user has the tier of requests without a user. infinity: never.';
-COMMENT ON COLUMN rate_limit_users.period_start IS 'A day on which a billing period begins. Months and years that are counted for this user or one of its '
-	'keys begin on such days. NULL: with the month and the year of the calendar.';
+COMMENT ON COLUMN rate_limit_users.period_start IS 'A day on which a billing period begins. Months and years that are counted for this user or one of its keys begin on such days. NULL: with the month and the year of the calendar.';
 COMMENT ON COLUMN rate_limit_users.time_zone IS 'The IANA name of the time zone in which the billing periods begin at midnight.';
 COMMENT ON COLUMN rate_limit_users.comment IS 'For people.';
 COMMENT ON COLUMN rate_limit_users.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_users.updated_at IS 'When the row was changed last.';
-CREATE TABLE IF NOT EXISTS rate_limit_api_keys ( id          bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_api_keys_pkey PRIMARY KEY,
-	digest      bytea NOT NULL CONSTRAINT rate_limit_api_keys_digest_must_be_new UNIQUE, hint        text, name        text,
-	user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE,
-	tier        text CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
-	expires_at  timestamptz NOT NULL DEFAULT 'infinity', revoked_at  timestamptz, revoked_by  text,
-	replaced_by bigint CONSTRAINT replaced_by_must_be_the_id_of_a_key REFERENCES rate_limit_api_keys ON DELETE SET NULL,
-	created_at  timestamptz NOT NULL DEFAULT now(), CONSTRAINT id_must_be_above_0 CHECK (id > 0),
-	CONSTRAINT digest_must_be_a_sha256_of_32_bytes CHECK (octet_length(digest) = 32),
-	CONSTRAINT hint_must_not_be_long_enough_to_be_a_key CHECK (length(hint) <= 16),
-	CONSTRAINT name_must_have_1_to_200_characters CHECK (length(name) BETWEEN 1 AND 200),
-	CONSTRAINT revoked_by_needs_revoked_at CHECK (revoked_by IS NULL OR revoked_at IS NOT NULL),
-	CONSTRAINT replaced_by_must_be_another_key CHECK (replaced_by <> id) );
+CREATE TABLE IF NOT EXISTS rate_limit_api_keys ( id          bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_api_keys_pkey PRIMARY KEY, digest      bytea NOT NULL CONSTRAINT rate_limit_api_keys_digest_must_be_new UNIQUE,
+	hint        text, name        text, user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE, tier        text CONSTRAINT tier_must_be_in_rate_limit_tiers
+		REFERENCES rate_limit_tiers ON UPDATE CASCADE, expires_at  timestamptz NOT NULL DEFAULT 'infinity', revoked_at  timestamptz, revoked_by  text, replaced_by bigint CONSTRAINT replaced_by_must_be_the_id_of_a_key
+		REFERENCES rate_limit_api_keys ON DELETE SET NULL, created_at  timestamptz NOT NULL DEFAULT now(), CONSTRAINT id_must_be_above_0 CHECK (id > 0), CONSTRAINT digest_must_be_a_sha256_of_32_bytes CHECK (octet_length(digest) = 32),
+	CONSTRAINT hint_must_not_be_long_enough_to_be_a_key CHECK (length(hint) <= 16), CONSTRAINT name_must_have_1_to_200_characters CHECK (length(name) BETWEEN 1 AND 200),
+	CONSTRAINT revoked_by_needs_revoked_at CHECK (revoked_by IS NULL OR revoked_at IS NOT NULL), CONSTRAINT replaced_by_must_be_another_key CHECK (replaced_by <> id) );
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (user_id);
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_keys (replaced_by) WHERE replaced_by IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_tier ON rate_limit_api_keys (tier) WHERE tier IS NOT NULL;
@@ -1907,40 +1664,34 @@ BEGIN
 	GET DIAGNOSTICS forgotten = ROW_COUNT;
 	RETURN forgotten;
 END $$;
-COMMENT ON FUNCTION rate_limit_forget() IS 'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many '
-	'changes it deleted.';
+COMMENT ON FUNCTION rate_limit_forget() IS 'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many changes it deleted.';
 `
 
 const policyRenames = `
 CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_users' THEN
-		DELETE FROM rate_limit_bans b USING rate_limit_bans o WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id)
-				AND (b.until, b.id) < (o.until, o.id);
+		DELETE FROM rate_limit_bans b USING rate_limit_bans o WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id) AND (b.until, b.id) < (o.until, o.id);
 		UPDATE rate_limit_bans SET user_id = NEW.user_id WHERE user_id = OLD.user_id;
 	ELSIF OLD.tier = 'anonymous' THEN
-		RAISE EXCEPTION 'tier: ''anonymous'': must keep its name: it is the tier of requests without a user'
-			USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'tier';
+		RAISE EXCEPTION 'tier: ''anonymous'': must keep its name: it is the tier of requests without a user' USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME,
+				COLUMN = 'tier';
 	ELSE
 		UPDATE rate_limit_rules SET tiers = array_replace(tiers, OLD.tier, NEW.tier) WHERE OLD.tier = ANY (tiers);
 	END IF;
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_rename_references() IS 'Gives the bans of a user, and the rules for a tier, its new name.';
-CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id)
-	EXECUTE FUNCTION rate_limit_rename_references();
-CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW
-	WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
+CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename_references();
+CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
 `
 
 const policyRuleFunction = `
 CREATE OR REPLACE FUNCTION rate_limit_rule( name text, family text DEFAULT NULL, priority bigint DEFAULT NULL, mode text DEFAULT NULL, action text DEFAULT NULL,
-	tiers text[] DEFAULT NULL, hosts text[] DEFAULT NULL, paths text[] DEFAULT NULL, methods text[] DEFAULT NULL, networks cidr[] DEFAULT NULL,
-	count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL, per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL,
-		per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
-	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL,
-	comment text DEFAULT NULL, without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL,
-	limits text[] DEFAULT NULL, reset text[] DEFAULT NULL
+	tiers text[] DEFAULT NULL, hosts text[] DEFAULT NULL, paths text[] DEFAULT NULL, methods text[] DEFAULT NULL, networks cidr[] DEFAULT NULL, count_by text[] DEFAULT NULL, algorithm text DEFAULT NULL,
+	per_second bigint DEFAULT NULL, per_minute bigint DEFAULT NULL, per_hour bigint DEFAULT NULL, per_day bigint DEFAULT NULL, per_month bigint DEFAULT NULL, burst bigint DEFAULT NULL, durable boolean DEFAULT NULL, on_exceed text DEFAULT NULL,
+	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL, comment text DEFAULT NULL,
+	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL, limits text[] DEFAULT NULL, reset text[] DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -1951,11 +1702,10 @@ DECLARE
 	fault text; -- the constraint that is violated
 	row_text text;
 BEGIN
-	SELECT string_agg(quote_literal(t), ', ') INTO unknown FROM unnest(rate_limit_rule.tiers) AS t
-		WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t);
+	SELECT string_agg(quote_literal(t), ', ') INTO unknown FROM unnest(rate_limit_rule.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t);
 	IF unknown IS NOT NULL THEN
-		RAISE EXCEPTION 'tiers: %: must be in rate_limit_tiers, which has %', unknown,
-			(SELECT coalesce(string_agg(quote_literal(tier), ', ' ORDER BY rank, tier), 'none') FROM rate_limit_tiers) USING ERRCODE = 'foreign_key_violation';
+		RAISE EXCEPTION 'tiers: %: must be in rate_limit_tiers, which has %', unknown, (SELECT coalesce(string_agg(quote_literal(tier), ', ' ORDER BY rank, tier), 'none')
+				FROM rate_limit_tiers) USING ERRCODE = 'foreign_key_violation';
 	END IF;
 	made := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL) FROM unnest(of_limits) AS f)
 		|| jsonb_build_object('name', rate_limit_rule.name, 'family', rate_limit_rule.family, 'priority', rate_limit_rule.priority,
@@ -1969,41 +1719,34 @@ BEGIN
 		rate_limit_rule.comment,
 		'without_header', rate_limit_rule.without_header, 'settle', rate_limit_rule.settle),
 		ARRAY(SELECT n FROM unnest(rate_limit_rule.reset) AS n WHERE n <> ALL (of_limits) OR n IS NULL));
-	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name
-		AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1;
+	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1;
 	DELETE FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.name = ANY (rate_limit_rule.reset) AND l.name = ANY (of_limits);
-	UPDATE rate_limit_rule_limits l SET burst = CASE WHEN 'burst' = ANY (rate_limit_rule.reset) THEN NULL ELSE l.burst END,
-		durable = l.durable AND 'durable' <> ALL (rate_limit_rule.reset),
+	UPDATE rate_limit_rule_limits l SET burst = CASE WHEN 'burst' = ANY (rate_limit_rule.reset) THEN NULL ELSE l.burst END, durable = l.durable AND 'durable' <> ALL (rate_limit_rule.reset),
 		on_exceed = CASE WHEN 'on_exceed' = ANY (rate_limit_rule.reset) THEN 'refuse' ELSE l.on_exceed END
 	WHERE l.rule = rate_limit_rule.name AND rate_limit_rule.reset && '{burst,durable,on_exceed}';
-	PERFORM CASE WHEN l ~ '^[^=]+=$' THEN rate_limit_delete_limit(rate_limit_rule.name, rtrim(l, '='))::text
-		ELSE rate_limit_limit(rate_limit_rule.name, split_part(l, '=', 1), coalesce(substring(l FROM '=(.*)$'), '')) END
+	PERFORM CASE WHEN l ~ '^[^=]+=$' THEN rate_limit_delete_limit(rate_limit_rule.name, rtrim(l, '='))::text ELSE rate_limit_limit(rate_limit_rule.name, split_part(l, '=', 1),
+			coalesce(substring(l FROM '=(.*)$'), '')) END
 	FROM unnest(rate_limit_rule.limits) AS l;
 	UPDATE rate_limit_rule_limits l SET algorithm = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
 		burst = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.burst, l.burst) ELSE l.burst END,
-		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = CASE WHEN l.algorithm = 'in_flight' THEN l.on_exceed
-			ELSE coalesce(rate_limit_rule.on_exceed, l.on_exceed) END
+		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = CASE WHEN l.algorithm = 'in_flight' THEN l.on_exceed ELSE coalesce(rate_limit_rule.on_exceed, l.on_exceed) END
 	WHERE l.rule = rate_limit_rule.name AND num_nonnulls(rate_limit_rule.algorithm, rate_limit_rule.burst, rate_limit_rule.durable, rate_limit_rule.on_exceed) > 0;
-	INSERT INTO rate_limit_rule_limits AS l (rule, name, algorithm, events, per, calendar, burst, durable, on_exceed)
-		SELECT rate_limit_rule.name, new.name, CASE WHEN new.per IS NOT NULL
+	INSERT INTO rate_limit_rule_limits AS l (rule, name, algorithm, events, per, calendar, burst, durable, on_exceed) SELECT rate_limit_rule.name, new.name, CASE WHEN new.per IS NOT NULL
 			THEN coalesce(rate_limit_rule.algorithm, kept, 'sliding_window') WHEN new.calendar IS NULL
 			THEN 'in_flight' ELSE 'fixed_window' END,
 			new.events, new.per, new.calendar, CASE WHEN new.per IS NOT NULL THEN rate_limit_rule.burst END,
 			coalesce(rate_limit_rule.durable, false), CASE WHEN new.name = 'in_flight' THEN 'refuse' ELSE coalesce(rate_limit_rule.on_exceed, 'refuse') END
-		FROM (VALUES ('per_second', rate_limit_rule.per_second, interval '1 s', NULL), ('per_minute', rate_limit_rule.per_minute, '1 min', NULL),
-			('per_hour', rate_limit_rule.per_hour, '1 h', NULL), ('per_day', rate_limit_rule.per_day, '24 h', NULL),
+		FROM (VALUES ('per_second', rate_limit_rule.per_second, interval '1 s', NULL), ('per_minute', rate_limit_rule.per_minute, '1 min', NULL), ('per_hour', rate_limit_rule.per_hour, '1 h', NULL),
+				('per_day', rate_limit_rule.per_day, '24 h', NULL),
 			('per_month', rate_limit_rule.per_month, NULL, 'month'), ('in_flight', rate_limit_rule.in_flight, NULL, NULL)) AS new(name, events, per, calendar)
 		WHERE new.events IS NOT NULL
 	ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events;
 	PERFORM rate_limit_complete(rate_limit_rule.name); -- now, and not at the end of the transaction
-	SELECT CASE WHEN rate_limit_rule.algorithm NOT IN ('sliding_window', 'fixed_window', 'token_bucket',
-			'sliding_log', 'gcra', 'in_flight') THEN 'algorithm_must_be_one_that_the_documentation_names'
+	SELECT CASE WHEN rate_limit_rule.algorithm NOT IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight') THEN 'algorithm_must_be_one_that_the_documentation_names'
 		WHEN rate_limit_rule.on_exceed NOT IN ('refuse', 'overage') THEN 'on_exceed_must_be_refuse_or_overage'
-		WHEN rate_limit_rule.algorithm IS NOT NULL AND NOT coalesce(bool_or(l.algorithm = rate_limit_rule.algorithm), false)
-			THEN 'algorithm_must_be_that_of_a_limit_with_a_window'
+		WHEN rate_limit_rule.algorithm IS NOT NULL AND NOT coalesce(bool_or(l.algorithm = rate_limit_rule.algorithm), false) THEN 'algorithm_must_be_that_of_a_limit_with_a_window'
 		WHEN rate_limit_rule.burst IS NOT NULL AND NOT coalesce(bool_or(l.burst = rate_limit_rule.burst), false) THEN 'burst_must_be_of_a_limit_with_a_window'
-		WHEN rate_limit_rule.on_exceed IS NOT NULL AND NOT coalesce(bool_or(l.on_exceed = rate_limit_rule.on_exceed), false)
-			THEN 'on_exceed_must_be_of_a_limit_that_is_not_in_flight'
+		WHEN rate_limit_rule.on_exceed IS NOT NULL AND NOT coalesce(bool_or(l.on_exceed = rate_limit_rule.on_exceed), false) THEN 'on_exceed_must_be_of_a_limit_that_is_not_in_flight'
 		WHEN rate_limit_rule.durable AND count(*) = 0 THEN 'durable_must_be_of_a_limit' END
 	INTO unknown FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name;
 	IF unknown IS NOT NULL THEN
@@ -2016,8 +1759,7 @@ EXCEPTION WHEN check_violation THEN
 		RAISE;
 	END IF;
 	IF fault LIKE 'events\_must%' THEN
-		SELECT string_agg(a.name || ': ' || a.events, ', ') INTO unknown FROM (VALUES ('per_second', rate_limit_rule.per_second),
-			('per_minute', rate_limit_rule.per_minute),
+		SELECT string_agg(a.name || ': ' || a.events, ', ') INTO unknown FROM (VALUES ('per_second', rate_limit_rule.per_second), ('per_minute', rate_limit_rule.per_minute),
 			('per_hour', rate_limit_rule.per_hour), ('per_day', rate_limit_rule.per_day), ('per_month', rate_limit_rule.per_month),
 			('in_flight', rate_limit_rule.in_flight)) AS a(name, events) WHERE a.events NOT BETWEEN 0 AND 9007199254740992;
 		kept := concat(unknown, ': must ', replace(split_part(fault, '_must_', 2), '_', ' '));
@@ -2030,61 +1772,43 @@ EXCEPTION WHEN check_violation THEN
 	RAISE EXCEPTION '%', kept USING ERRCODE = 'check_violation', DETAIL = row_text;
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS 'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an '
-	'existing rule has; reset names arguments that go back to their defaults. limits are limits of any '
-	'window, as in burst=50/10s, or x= to delete one. It returns created or changed.';
+	'existing rule has; reset names arguments that go back to their defaults. limits are limits of any window, as in burst=50/10s, or x= to delete one. It returns created or changed.';
 `
 
 const policyRules = `
-CREATE TABLE IF NOT EXISTS rate_limit_rules ( name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY, family      text,
-	priority    bigint NOT NULL DEFAULT 100, mode        text NOT NULL DEFAULT 'enforce', action      text NOT NULL DEFAULT 'limit', hosts       text[],
-	paths       text[], methods     text[], networks    cidr[], tiers       text[], count_by    text[] NOT NULL DEFAULT '{user}',
-	without_header text NOT NULL DEFAULT 'share', valid       tstzrange NOT NULL DEFAULT '(,)', cost        bigint NOT NULL DEFAULT 1, settle      text,
-	status      bigint, message     text, retry_after interval, comment     text, created_at  timestamptz NOT NULL DEFAULT now(),
-	created_by  text NOT NULL DEFAULT session_user, updated_at  timestamptz NOT NULL DEFAULT now(),
-	CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family, priority) DEFERRABLE,
-	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
-	CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
-	CONSTRAINT mode_must_be_enforce_or_shadow_or_off CHECK (mode IN ('enforce', 'shadow', 'off')),
-	CONSTRAINT action_must_be_limit_or_block_or_exempt CHECK (action IN ('limit', 'block', 'exempt')),
-	CONSTRAINT hosts_must_be_null_or_names_with_at_most_a_leading_wildcard CHECK (hosts IS NULL OR rate_limit_each_matches(hosts,
-		'^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[?[0-9A-Fa-f:.]+\]?)$')), CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards
-		CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')), CONSTRAINT methods_must_be_null_or_names_such_as_get
+CREATE TABLE IF NOT EXISTS rate_limit_rules ( name        text NOT NULL CONSTRAINT rate_limit_rules_pkey PRIMARY KEY, family      text, priority    bigint NOT NULL DEFAULT 100, mode        text NOT NULL DEFAULT 'enforce',
+	action      text NOT NULL DEFAULT 'limit', hosts       text[], paths       text[], methods     text[], networks    cidr[], tiers       text[], count_by    text[] NOT NULL DEFAULT '{user}', without_header text NOT NULL DEFAULT 'share',
+	valid       tstzrange NOT NULL DEFAULT '(,)', cost        bigint NOT NULL DEFAULT 1, settle      text, status      bigint, message     text, retry_after interval, comment     text, created_at  timestamptz NOT NULL DEFAULT now(),
+	created_by  text NOT NULL DEFAULT session_user, updated_at  timestamptz NOT NULL DEFAULT now(), CONSTRAINT rate_limit_rules_of_a_family_must_have_different_priorities UNIQUE (family, priority) DEFERRABLE,
+	CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'), CONSTRAINT family_must_be_null_or_a_name_like_that_of_a_rule CHECK (family ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT mode_must_be_enforce_or_shadow_or_off CHECK (mode IN ('enforce', 'shadow', 'off')), CONSTRAINT action_must_be_limit_or_block_or_exempt CHECK (action IN ('limit', 'block', 'exempt')),
+	CONSTRAINT hosts_must_be_null_or_names_with_at_most_a_leading_wildcard CHECK (hosts IS NULL OR rate_limit_each_matches(hosts, '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[?[0-9A-Fa-f:.]+\]?)$')),
+	CONSTRAINT paths_must_be_null_or_begin_with_slash_and_have_whole_wildcards CHECK (paths IS NULL OR rate_limit_each_matches(paths, '^(/(\*|[^/*[:cntrl:]]*))+$')), CONSTRAINT methods_must_be_null_or_names_such_as_get
 		CHECK (methods IS NULL OR rate_limit_each_matches(methods, '^[A-Za-z][A-Za-z-]{0,31}$')), CONSTRAINT networks_must_be_null_or_a_list_without_nulls
-		CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL), CONSTRAINT tiers_must_be_null_or_names_of_tiers
-		CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
-	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by,
-		'^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')), CONSTRAINT count_by_all_must_stand_alone
-		CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL),
-	CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')), CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)),
-	CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992),
-	CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~ '^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json '
-		'[^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'),
-	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599), CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096),
-	CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK ( extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0
-			AND retry_after BETWEEN interval '0' AND interval '36525 days') );
-COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is '
-	'NULL holds for all requests.';
+		CHECK (networks IS NULL OR cardinality(networks) > 0 AND array_position(networks, NULL) IS NULL), CONSTRAINT tiers_must_be_null_or_names_of_tiers CHECK (tiers IS NULL OR rate_limit_each_matches(tiers, '^[^/[:space:][:cntrl:]]{1,100}$')),
+	CONSTRAINT count_by_must_be_of_user_key_tier_ip_host_route_header_or_all CHECK (rate_limit_each_matches(count_by, '^(all|((user|key|tier|ip|ip/64|host|route|header:[A-Za-z0-9!#$%&''*+.^_~-]+)(\|(?!$)|$))+)$')),
+	CONSTRAINT count_by_all_must_stand_alone CHECK (cardinality(count_by) = 1 OR array_position(count_by, 'all') IS NULL), CONSTRAINT without_header_must_be_share_or_skip CHECK (without_header IN ('share', 'skip')),
+	CONSTRAINT valid_must_not_be_empty CHECK (NOT isempty(valid)), CONSTRAINT cost_must_be_1_to_9007199254740992 CHECK (cost BETWEEN 1 AND 9007199254740992), CONSTRAINT settle_must_be_header_or_bytes_or_json_or_status CHECK (settle ~
+		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'),
+	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599), CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096), CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
+		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days') );
+COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
 COMMENT ON COLUMN rate_limit_rules.name IS 'The name. It is in the prefix of the counters, so a renamed rule begins new ones.';
-COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule '
-	'stands alone.';
+COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
 COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
 COMMENT ON COLUMN rate_limit_rules.mode IS 'enforce; shadow: the rule counts and reports, and refuses nothing; off.';
-COMMENT ON COLUMN rate_limit_rules.action IS 'limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the '
-	'limits of all rules.';
+COMMENT ON COLUMN rate_limit_rules.action IS 'limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the limits of all rules.';
 COMMENT ON COLUMN rate_limit_rules.hosts IS 'Names of hosts without a port. *.example.com is every name below example.com.';
-COMMENT ON COLUMN rate_limit_rules.paths IS 'Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest: '
-	'/api/* includes /api/a/b.';
+COMMENT ON COLUMN rate_limit_rules.paths IS 'Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest: /api/* includes /api/a/b.';
 COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
 COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks in which the address of the client lies.';
 COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the request has one.';
 COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME, '
 	'and of alternatives such as user|ip, of which the first that a request has counts; or all, which is one counter for everybody.';
-COMMENT ON COLUMN rate_limit_rules.without_header IS 'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one '
-	'counter; skip: the rule does not match them.';
+COMMENT ON COLUMN rate_limit_rules.without_header IS 'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
 COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
 COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
-COMMENT ON COLUMN rate_limit_rules.settle IS 'What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or '
-	'status 401 403 = 1, else 0. NULL: cost.';
+COMMENT ON COLUMN rate_limit_rules.settle IS 'What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: cost.';
 COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.';
 COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: that of the proxy.';
 COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';
@@ -2092,59 +1816,44 @@ COMMENT ON COLUMN rate_limit_rules.comment IS 'For people.';
 COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that made the row.';
 COMMENT ON COLUMN rate_limit_rules.updated_at IS 'When the row was changed last. Its limits have no such time; rate_limit_changes has.';
-CREATE TABLE IF NOT EXISTS rate_limit_rule_limits ( rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules
-		REFERENCES rate_limit_rules ON UPDATE CASCADE ON DELETE CASCADE, name      text NOT NULL, algorithm text NOT NULL DEFAULT 'sliding_window', events    bigint,
-	per       interval, calendar  text, time_zone text, burst     bigint, durable   boolean NOT NULL DEFAULT false, on_exceed text NOT NULL DEFAULT 'refuse',
-	CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name), CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores
-		CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'), CONSTRAINT algorithm_must_be_one_that_the_documentation_names
-		CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight')),
-	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992), CONSTRAINT events_of_sliding_log_must_be_at_most_1000
-		CHECK (algorithm <> 'sliding_log' OR events <= 1000), CONSTRAINT events_of_in_flight_must_be_at_most_1000 CHECK (algorithm <> 'in_flight' OR events <= 1000),
-	CONSTRAINT exactly_one_of_per_and_calendar_must_be_given CHECK (num_nonnulls(per, calendar) = CASE algorithm WHEN 'in_flight' THEN 0 ELSE 1 END),
-	CONSTRAINT per_must_be_1_ms_to_36525_days_without_months CHECK ( extract(year FROM per) = 0 AND extract(month FROM per) = 0 AND per BETWEEN interval '1 ms'
-			AND interval '36525 days'), CONSTRAINT calendar_must_be_day_or_week_or_month_or_year CHECK (calendar IN ('day', 'week', 'month', 'year')),
-	CONSTRAINT calendar_needs_fixed_window CHECK (calendar IS NULL OR algorithm = 'fixed_window'),
-	CONSTRAINT time_zone_needs_calendar CHECK (time_zone IS NULL OR calendar IS NOT NULL), CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc
-		CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'), CONSTRAINT time_zone_must_be_known_to_the_server
-		CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL OR time_zone IS NULL),
-	CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992), CONSTRAINT burst_needs_token_bucket_or_gcra
-		CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra')),
-	CONSTRAINT gcra_must_have_burst_times_per_in_microseconds_up_to_2_pow_62 CHECK (algorithm <> 'gcra'
-		OR greatest(coalesce(burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) <= 4611686018427387904),
-	CONSTRAINT gcra_must_drain_a_full_burst_within_36525_days CHECK (algorithm <> 'gcra' OR events = 0
-		OR coalesce(burst, events)::numeric * extract(epoch FROM per) <= events::numeric * 3155760000),
-	CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')), CONSTRAINT overage_needs_fixed_window_or_sliding_window
-		CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window')) );
+CREATE TABLE IF NOT EXISTS rate_limit_rule_limits ( rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules REFERENCES rate_limit_rules ON UPDATE CASCADE ON DELETE CASCADE, name      text NOT NULL,
+	algorithm text NOT NULL DEFAULT 'sliding_window', events    bigint, per       interval, calendar  text, time_zone text, burst     bigint, durable   boolean NOT NULL DEFAULT false, on_exceed text NOT NULL DEFAULT 'refuse',
+	CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name), CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
+	CONSTRAINT algorithm_must_be_one_that_the_documentation_names CHECK (algorithm IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight')),
+	CONSTRAINT events_must_be_null_or_0_to_9007199254740992 CHECK (events BETWEEN 0 AND 9007199254740992), CONSTRAINT events_of_sliding_log_must_be_at_most_1000 CHECK (algorithm <> 'sliding_log' OR events <= 1000),
+	CONSTRAINT events_of_in_flight_must_be_at_most_1000 CHECK (algorithm <> 'in_flight' OR events <= 1000), CONSTRAINT exactly_one_of_per_and_calendar_must_be_given
+		CHECK (num_nonnulls(per, calendar) = CASE algorithm WHEN 'in_flight' THEN 0 ELSE 1 END), CONSTRAINT per_must_be_1_ms_to_36525_days_without_months CHECK (
+		extract(year FROM per) = 0 AND extract(month FROM per) = 0 AND per BETWEEN interval '1 ms' AND interval '36525 days'), CONSTRAINT calendar_must_be_day_or_week_or_month_or_year CHECK (calendar IN ('day', 'week', 'month', 'year')),
+	CONSTRAINT calendar_needs_fixed_window CHECK (calendar IS NULL OR algorithm = 'fixed_window'), CONSTRAINT time_zone_needs_calendar CHECK (time_zone IS NULL OR calendar IS NOT NULL),
+	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'), CONSTRAINT time_zone_must_be_known_to_the_server
+		CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL OR time_zone IS NULL), CONSTRAINT burst_must_be_1_to_9007199254740992 CHECK (burst BETWEEN 1 AND 9007199254740992), CONSTRAINT burst_needs_token_bucket_or_gcra
+		CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra')), CONSTRAINT gcra_must_have_burst_times_per_in_microseconds_up_to_2_pow_62 CHECK (algorithm <> 'gcra' OR greatest(coalesce(burst, events), events)::numeric * (extract(epoch
+			FROM per) * 1000000) <= 4611686018427387904), CONSTRAINT gcra_must_drain_a_full_burst_within_36525_days CHECK (algorithm <> 'gcra' OR events = 0
+		OR coalesce(burst, events)::numeric * extract(epoch FROM per) <= events::numeric * 3155760000), CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')),
+	CONSTRAINT overage_needs_fixed_window_or_sliding_window CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window')) );
 COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
 COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
-COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is '
-	'rule/, the name of the rule, a slash and this name.';
+COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the name of the rule, a slash and this name.';
 COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.';
-COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at once. '
-	'0: nothing. NULL: the limit holds only where an override has an amount.';
+COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at once. 0: nothing. NULL: the limit holds only where an override has an amount.';
 COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply. A day is 24 hours. in_flight has none.';
-COMMENT ON COLUMN rate_limit_rule_limits.calendar IS 'Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start '
-	'begin on that day.';
-COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of '
-	'its own, which counts instead.';
-COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket '
-	'with less than events is refilled evenly.';
+COMMENT ON COLUMN rate_limit_rule_limits.calendar IS 'Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start begin on that day.';
+COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of its own, which counts instead.';
+COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket with less than events is refilled evenly.';
 COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server.';
 COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.';
 `
 
 const policyTriggers = `
 CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS text LANGUAGE sql STABLE AS $$
-	SELECT CASE WHEN kind = 'key' THEN substr(r->>'digest', 3) WHEN kind = 'limit' THEN concat(r->>'rule', '/', r->>'name') WHEN kind = 'rule' THEN r->>'name'
-		WHEN kind = 'tier' THEN r->>'tier'
+	SELECT CASE WHEN kind = 'key' THEN substr(r->>'digest', 3) WHEN kind = 'limit' THEN concat(r->>'rule', '/', r->>'name') WHEN kind = 'rule' THEN r->>'name' WHEN kind = 'tier' THEN r->>'tier'
 		WHEN kind = 'user' THEN r->>'user_id'
 		WHEN r->>'network' IS NOT NULL THEN concat('network/', r->>'network')
 		WHEN r->>'user_id' IS NOT NULL THEN concat('user/', r->>'user_id')
 		WHEN r->>'key_id' IS NOT NULL THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = (r->>'key_id')::bigint))
 		ELSE concat('tier/', r->>'tier') END
 $$;
-COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS
-	'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key itself says it.';
+COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS 'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key itself says it.';
 CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
@@ -2163,14 +1872,11 @@ BEGIN
 	ELSIF changed = 0 THEN
 		NULL;
 	ELSIF TG_OP = 'INSERT' THEN
-		INSERT INTO rate_limit_changes (kind, ref, by, after) SELECT kind, rate_limit_change_ref(kind, n.r), actor, n.r
-				FROM (SELECT to_jsonb(x) AS r FROM new_rows AS x) AS n;
+		INSERT INTO rate_limit_changes (kind, ref, by, after) SELECT kind, rate_limit_change_ref(kind, n.r), actor, n.r FROM (SELECT to_jsonb(x) AS r FROM new_rows AS x) AS n;
 	ELSIF TG_OP = 'DELETE' THEN
-		INSERT INTO rate_limit_changes (kind, ref, by, before) SELECT kind, rate_limit_change_ref(kind, o.r), actor, o.r
-				FROM (SELECT to_jsonb(x) AS r FROM old_rows AS x) AS o;
+		INSERT INTO rate_limit_changes (kind, ref, by, before) SELECT kind, rate_limit_change_ref(kind, o.r), actor, o.r FROM (SELECT to_jsonb(x) AS r FROM old_rows AS x) AS o;
 	ELSE
-		INSERT INTO rate_limit_changes (kind, ref, by, before, after) WITH o AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref
-				FROM old_rows AS x),
+		INSERT INTO rate_limit_changes (kind, ref, by, before, after) WITH o AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM old_rows AS x),
 				n AS MATERIALIZED (SELECT to_jsonb(x) AS r, rate_limit_change_ref(kind, to_jsonb(x)) AS ref FROM new_rows AS x)
 			SELECT kind, coalesce(n.ref, o.ref), actor, o.r, n.r
 			FROM o FULL JOIN n ON o.ref = n.ref AND concat(o.r->>TG_ARGV[1], '/', o.r->>TG_ARGV[2]) = concat(n.r->>TG_ARGV[1], '/', n.r->>TG_ARGV[2])
@@ -2192,8 +1898,7 @@ DECLARE
 	logged record;
 	event record;
 BEGIN
-	FOR logged IN SELECT * FROM (VALUES ('rate_limit_tiers', 'tier', 'tier', ''),
-		('rate_limit_users', 'user', 'user_id', ''), ('rate_limit_api_keys', 'key', 'id', ''),
+	FOR logged IN SELECT * FROM (VALUES ('rate_limit_tiers', 'tier', 'tier', ''), ('rate_limit_users', 'user', 'user_id', ''), ('rate_limit_api_keys', 'key', 'id', ''),
 		('rate_limit_rules', 'rule', 'name', ''), ('rate_limit_rule_limits', 'limit', 'rule', 'name'), ('rate_limit_overrides', 'override', 'id', ''),
 		('rate_limit_bans', 'ban', 'id', '')) AS t(name, kind, key1, key2)
 	LOOP
@@ -2215,8 +1920,7 @@ BEGIN
 	IF TG_OP = 'INSERT' OR NEW.paths IS DISTINCT FROM OLD.paths THEN
 		SELECT p INTO wrong FROM unnest(NEW.paths) AS p WHERE p !~ '^(/|(/(?!\.{1,2}(/|$))(\*|([^/*?\\%]|%(?![0-9A-Fa-f]{2}))+))+/?)$' LIMIT 1;
 		IF wrong IS NOT NULL THEN
-			RAISE EXCEPTION 'paths: %: must be a path such as /login, /u/*/files or /api/*, where * is a '
-				'whole segment, without empty or dot segments, and not percent-encoded',
+			RAISE EXCEPTION 'paths: %: must be a path such as /login, /u/*/files or /api/*, where * is a whole segment, without empty or dot segments, and not percent-encoded',
 				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'paths';
 		END IF;
 	END IF;
@@ -2231,15 +1935,13 @@ BEGIN
 	IF TG_OP = 'INSERT' OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN
 		SELECT min(a) INTO wrong FROM unnest(NEW.count_by) AS c, unnest(string_to_array(c, '|')) AS a GROUP BY lower(a) HAVING count(*) > 1 LIMIT 1;
 		IF wrong IS NOT NULL THEN
-			RAISE EXCEPTION 'count_by: %: must be given once', to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME,
-					COLUMN = 'count_by';
+			RAISE EXCEPTION 'count_by: %: must be given once', to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'count_by';
 		END IF;
 	END IF;
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_check_rule() IS 'Refuses paths, hosts and count_by that proxies cannot use.';
-CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts,
-	count_by ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
+CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts, count_by ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
 CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	effect text;
@@ -2247,19 +1949,16 @@ DECLARE
 BEGIN
 	SELECT r.action, r.settle INTO effect, settled FROM rate_limit_rules r WHERE r.name = $1 AND r.mode <> 'off' FOR NO KEY UPDATE;
 	IF effect = 'limit' AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
-		RAISE EXCEPTION 'limits: missing: a rule that limits must have one or more of them'
-			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1),
+		RAISE EXCEPTION 'limits: missing: a rule that limits must have one or more of them' USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1),
 				HINT = 'Such as per_hour, or a row of rate_limit_rule_limits with any other time.';
 	ELSIF effect <> 'limit' AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
-		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(effect)
-			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1), HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
+		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(effect) USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1),
+				HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
 	ELSIF settled IS NOT NULL AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.algorithm <> 'in_flight') THEN
-		RAISE EXCEPTION 'settle: %: must be left out with in_flight: a slot ends with its request', to_json(settled)
-			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1);
+		RAISE EXCEPTION 'settle: %: must be left out with in_flight: a slot ends with its request', to_json(settled) USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1);
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has '
-	'only a limit of requests in flight.';
+COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has only a limit of requests in flight.';
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
@@ -2279,31 +1978,25 @@ DO $$
 DECLARE
 	checked record;
 BEGIN
-	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, '
-		'settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
+	FOR checked IN SELECT * FROM (VALUES ('rate_limit_rules', 'INSERT OR UPDATE OF name, action, mode, settle'), ('rate_limit_rule_limits', 'INSERT OR DELETE OR UPDATE OF rule')) AS t(name, events)
 	LOOP
 		IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = checked.name::regclass AND tgname = 'rate_limit_complete') THEN
-			EXECUTE format('CREATE CONSTRAINT TRIGGER rate_limit_complete AFTER %s ON %I DEFERRABLE '
-				'INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION rate_limit_check_complete()',
-				checked.events, checked.name);
+			EXECUTE format('CREATE CONSTRAINT TRIGGER rate_limit_complete AFTER %s ON %I DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION rate_limit_check_complete()', checked.events, checked.name);
 		END IF;
 	END LOOP;
 END $$;
 `
 
 const policyViews = `
-CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
-	SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
-		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until) THEN b.until - now() END AS remaining,
-		b.reason, b.banned_at, b.banned_by, b.network, b.user_id, b.key_id FROM rate_limit_bans b WHERE b.until > now();
+CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
+		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until) THEN b.until - now() END AS remaining, b.reason, b.banned_at, b.banned_by, b.network, b.user_id, b.key_id
+	FROM rate_limit_bans b WHERE b.until > now();
 COMMENT ON VIEW rate_limit_banned IS 'The bans that are in force.';
 COMMENT ON COLUMN rate_limit_banned.kind IS 'network, user or key.';
 COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id of the key.';
 COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long it is until then. NULL: for ever.';
-CREATE OR REPLACE VIEW rate_limit_overridden WITH (security_invoker = true) AS
-	SELECT o.id, o.tier, o.user_id, o.key_id, o.rule, o.limit_name, o.events, o.burst, l.events AS limit_events, l.burst AS limit_burst,
-		upper(o.valid) AS until, o.reason, o.created_at, o.created_by
-	FROM rate_limit_overrides o JOIN rate_limit_rule_limits l ON l.rule = o.rule AND l.name = o.limit_name WHERE o.valid @> now();
+CREATE OR REPLACE VIEW rate_limit_overridden WITH (security_invoker = true) AS SELECT o.id, o.tier, o.user_id, o.key_id, o.rule, o.limit_name, o.events, o.burst, l.events AS limit_events, l.burst AS limit_burst,
+		upper(o.valid) AS until, o.reason, o.created_at, o.created_by FROM rate_limit_overrides o JOIN rate_limit_rule_limits l ON l.rule = o.rule AND l.name = o.limit_name WHERE o.valid @> now();
 COMMENT ON VIEW rate_limit_overridden IS 'The overrides that are in force. Of several for one user or key, rate_limit_override_of says which one counts.';
 COMMENT ON COLUMN rate_limit_overridden.limit_events IS 'The events of the limit itself.';
 COMMENT ON COLUMN rate_limit_overridden.limit_burst IS 'The burst of the limit itself.';
@@ -2314,19 +2007,14 @@ CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
 		CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END
 	WHERE cardinality(count_by) = 1
 $$;
-COMMENT ON FUNCTION rate_limit_counted(text[], text) IS
-	'What the key of a counter is of if it has one part, such as user, and the key without the number of the alternative.';
-CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS WITH amounts AS (
-		SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, (date_part('epoch', l.per) * 1000000)::bigint AS span,
+COMMENT ON FUNCTION rate_limit_counted(text[], text) IS 'What the key of a counter is of if it has one part, such as user, and the key without the number of the alternative.';
+CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS WITH amounts AS ( SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, (date_part('epoch', l.per) * 1000000)::bigint AS span,
 			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst,
-			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at FROM rate_limit_rule_limits l
-		JOIN rate_limit_rules r ON r.name = l.rule CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c LEFT JOIN LATERAL (
-			SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
-				CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END,
-				CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o ) o ON true )
-	SELECT a.rule, a.limit_name, a.key, a.algorithm, u.used, q.quota, (100 * u.used / greatest(q.quota, 1)::numeric)::numeric(20, 1) AS percent, u.resets_at
-	FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q
-		CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count, a.window_start, a.tokens, a.last_refill,
+			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
+		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c LEFT JOIN LATERAL ( SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
+				CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END, CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o ) o ON true )
+	SELECT a.rule, a.limit_name, a.key, a.algorithm, u.used, q.quota, (100 * u.used / greatest(q.quota, 1)::numeric)::numeric(20, 1) AS percent, u.resets_at FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL
+		THEN coalesce(a.burst, a.events) END AS quota) AS q CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count, a.window_start, a.tokens, a.last_refill,
 			a.remainder, a.hits, a.slots, a.expires_at) AS u;
 COMMENT ON VIEW rate_limit_used IS 'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
 COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
@@ -2336,18 +2024,13 @@ COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
 COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
 COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
 COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
-COMMENT ON COLUMN rate_limit_used.resets_at IS 'The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when '
-	'all is back. NULL: nothing is used; or, for in_flight, nobody knows.';
-CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
-	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
+COMMENT ON COLUMN rate_limit_used.resets_at IS 'The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used; or, for in_flight, nobody knows.';
+CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
 COMMENT ON VIEW rate_limit_near IS 'The counters of rules of which at least 80 % is used. Unlimited ones do not appear.';
-CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS
-	SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) ||
-		': not in rate_limit_tiers, so no user has them' AS warning
-	FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name UNION ALL
-	SELECT l.rule, l.name, l.name || ': 0: refuses every request, and no override has another amount; if that is meant, make it action=block'
-	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off'
-		AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now() AND o.events IS DISTINCT FROM 0);
+CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) ||
+		': not in rate_limit_tiers, so no user has them' AS warning FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name UNION ALL
+	SELECT l.rule, l.name, l.name || ': 0: refuses every request, and no override has another amount; if that is meant, make it action=block' FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
+	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off' AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now() AND o.events IS DISTINCT FROM 0);
 COMMENT ON VIEW rate_limit_rule_warnings IS 'Rules that proxies use, and that may not mean what they say.';
 COMMENT ON COLUMN rate_limit_rule_warnings.rule IS 'The rule.';
 COMMENT ON COLUMN rate_limit_rule_warnings.field IS 'tiers, or the name of the limit.';
@@ -2355,15 +2038,13 @@ COMMENT ON COLUMN rate_limit_rule_warnings.warning IS 'What it is, for people.';
 `
 
 const usage = `
-DO $do$ BEGIN IF to_regprocedure('rate_limit_parts()') IS NULL THEN EXECUTE replace($sql$
-CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
+DO $do$ BEGIN IF to_regprocedure('rate_limit_parts()') IS NULL THEN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
 RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, (SELECT count(*) FROM unnest(c.slots) AS s
 			WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
 			AND 3610
-			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s'
-				AND statement_timestamp() + interval '10 s')),
+			OR s >> 32 IN (SELECT p.process FROM {schema}.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval '10 s' AND statement_timestamp() + interval '10 s')),
 		c.expires_at
 	FROM ( SELECT false AS durable, e.prefix, e.key, e.count::bigint, e.prev_count::bigint, e.window_start, e.tokens::double precision, e.last_refill,
 			e.remainder, e.hits, e.slots, e.expires_at FROM {schema}.rate_limit_ephemeral e
@@ -2375,29 +2056,23 @@ $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 	END IF;
 END $do$;
-COMMENT ON FUNCTION rate_limit_counters(text, boolean, text[]) IS
-	'The counters of a prefix in one of the two tables, or only those of some keys. slots is how many requests in flight a counter has.';
-CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
+COMMENT ON FUNCTION rate_limit_counters(text, boolean, text[]) IS 'The counters of a prefix in one of the two tables, or only those of some keys. slots is how many requests in flight a counter has.';
+CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
 COMMENT ON FUNCTION rate_limit_counter_key(text) IS 'The key of the counters of a user, as proxies write it.';
 CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[]
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT ARRAY(SELECT n || t FROM unnest($1) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n)
 $$;
 COMMENT ON FUNCTION rate_limit_key_forms(text[]) IS 'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
-CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint,
-	window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint, hits timestamptz[], slots bigint,
-	expires_at timestamptz, at timestamptz DEFAULT now())
+CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint,
+		hits timestamptz[], slots bigint, expires_at timestamptz, at timestamptz DEFAULT now())
 RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE AS $$
 	SELECT coalesce(max(u.used), 0)::bigint, max(u.since + least(u.lasts, 2305843009213693952)::float8 * interval '1 microsecond')
-	FROM ( SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) AS evenly,
-			10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
+	FROM ( SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) AS evenly, 10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
 			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained
-	) AS t, LATERAL ( SELECT count::numeric AS used, window_start AS since, span::numeric AS lasts
-		WHERE algorithm = 'fixed_window' AND span > t.passed AND t.passed >= -span - t.slack
+	) AS t, LATERAL ( SELECT count::numeric AS used, window_start AS since, span::numeric AS lasts WHERE algorithm = 'fixed_window' AND span > t.passed AND t.passed >= -span - t.slack
 		UNION ALL -- on the calendar
-		SELECT count, expires_at, 0 WHERE algorithm = 'fixed_window' AND span IS NULL AND expires_at > at
-			AND window_start - at <= expires_at - window_start + t.slack * interval '1 microsecond'
+		SELECT count, expires_at, 0 WHERE algorithm = 'fixed_window' AND span IS NULL AND expires_at > at AND window_start - at <= expires_at - window_start + t.slack * interval '1 microsecond'
 		UNION ALL -- in the window of the row
 		SELECT greatest(0, count) + div(greatest(0, prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span), window_start, span
 		WHERE algorithm = 'sliding_window' AND t.passed < span AND t.passed >= -span - t.slack
@@ -2406,26 +2081,19 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 		WHERE algorithm = 'sliding_window' AND t.passed >= span AND t.passed < 2 * span
 		UNION ALL
 		SELECT count(*), min(hit), span FROM unnest(hits) AS hit
-		WHERE algorithm = 'sliding_log' AND hit > greatest(at, hits[cardinality(hits)]) - span * interval '1 microsecond'
-			AND hits[cardinality(hits)] <= at + (span + t.slack) * interval '1 microsecond'
+		WHERE algorithm = 'sliding_log' AND hit > greatest(at, hits[cardinality(hits)]) - span * interval '1 microsecond' AND hits[cardinality(hits)] <= at + (span + t.slack) * interval '1 microsecond'
 		UNION ALL -- refilled by whole windows
-		SELECT b.used, last_refill, (b.windows + ceil(b.used / events)) * span FROM ( SELECT w.windows, t.quota - floor(least(t.quota,
-				tokens + w.windows::float8 * events))::bigint::numeric AS used
+		SELECT b.used, last_refill, (b.windows + ceil(b.used / events)) * span FROM ( SELECT w.windows, t.quota - floor(least(t.quota, tokens + w.windows::float8 * events))::bigint::numeric AS used
 			FROM (SELECT greatest(0, t.drained) / span AS windows) AS w
-		) AS b WHERE algorithm = 'token_bucket' AND events > 0 AND t.evenly IS NOT TRUE AND tokens IS NOT NULL
-			AND t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack
+		) AS b WHERE algorithm = 'token_bucket' AND events > 0 AND t.evenly IS NOT TRUE AND tokens IS NOT NULL AND t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack
 		UNION ALL -- refilled evenly
-		SELECT t.quota - b.had - div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span), last_refill,
-			div((t.quota - b.had) * span + b.part + events - 1, events)
-		FROM ( SELECT floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota), least(t.quota, tokens)))::bigint::numeric AS had,
-				least(coalesce(remainder, 0), events - 1) AS part
-		) AS b WHERE algorithm IN ('token_bucket', 'gcra') AND events > 0 AND t.evenly AND tokens IS NOT NULL
-			AND t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack
+		SELECT t.quota - b.had - div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span), last_refill, div((t.quota - b.had) * span + b.part + events - 1, events)
+		FROM ( SELECT floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota), least(t.quota, tokens)))::bigint::numeric AS had, least(coalesce(remainder, 0), events - 1) AS part
+		) AS b WHERE algorithm IN ('token_bucket', 'gcra') AND events > 0 AND t.evenly AND tokens IS NOT NULL AND t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack
 		UNION ALL -- nobody knows when requests end
 		SELECT slots, NULL, NULL WHERE algorithm = 'in_flight'
 	) AS u WHERE u.used > 0
 $$;
 COMMENT ON FUNCTION rate_limit_usage_of IS 'How much of a limit a counter has used at a time. span is the window of the limit in microseconds; NULL '
-	'for one on the calendar and for in_flight. resets_at is the end of the window; for sliding_log, when '
-	'the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used, or nobody knows.';
+	'for one on the calendar and for in_flight. resets_at is the end of the window; for sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used, or nobody knows.';
 `
