@@ -51,13 +51,13 @@ var bannable = map[string]struct{ name, kind string }{"network": {"network", "ci
 // time. kind and which are as in Ban. A ban that is in force is changed. reason may be "".
 func (d *Database) Ban(ctx context.Context, kind, which string, until time.Time, reason string) (*Ban, error) {
 	column := bannable[kind]
-	sql := fmt.Sprintf(`INSERT INTO rate_limit_bans (%[1]s, until, reason, banned_by) VALUES ($1::text::%[2]s, $2::timestamptz, nullif($3::text, ''), session_user)
-ON CONFLICT (%[1]s) DO UPDATE SET until = excluded.until, reason = excluded.reason, banned_at = now(), banned_by = excluded.banned_by`, column.name, column.kind)
+	sql := fmt.Sprintf("SELECT rate_limit_ban(%s => $1::text::%s, until => $2::timestamptz, "+
+		"reason => nullif($3::text, ''))", column.name, column.kind)
 	if _, err := d.execute(ctx, sql, which, timeOrInfinity(until), reason); err != nil {
 		return nil, err
 	}
 	made, err := first(d.bans(ctx, fmt.Sprintf("b.%s = $1::text::%s", column.name, column.kind), which))
-	if err == nil && made == nil {
+	if err == nil && made == nil { // it was shorter than a round trip
 		err = fmt.Errorf("until: %q: must be in the future of the server's clock", timeOrInfinity(until))
 	}
 	return made, err
@@ -65,12 +65,10 @@ ON CONFLICT (%[1]s) DO UPDATE SET until = excluded.until, reason = excluded.reas
 
 // Unban lifts a ban: of a network that of exactly this network, in both forms if it is one of IPv4.
 func (d *Database) Unban(ctx context.Context, kind, which string) error {
-	same := bannable[kind].name + " = $1::text::" + bannable[kind].kind
-	if kind == "network" {
-		same = "rate_limit_network(network) = rate_limit_network($1::text::inet)"
-	}
-	n, err := d.execute(ctx, "DELETE FROM rate_limit_bans WHERE "+same, which)
-	if err != nil || n > 0 {
+	column := bannable[kind]
+	lifted, err := value[bool](ctx, d, fmt.Sprintf("SELECT rate_limit_unban(%s => $1::text::%s)", column.name,
+		column.kind), which)
+	if err != nil || *lifted {
 		return err
 	}
 	text := fmt.Sprintf("%s: %q: not banned", kind, which)

@@ -112,7 +112,7 @@ func (d *Database) Rename(ctx context.Context, kind, name, to string) error {
 // of a rule expire by themselves. kind is rule or tier.
 func (d *Database) Delete(ctx context.Context, kind, name string) error {
 	return d.one(ctx, kind, name, map[string]string{
-		"rule": "WITH gone AS (DELETE FROM rate_limit_rules WHERE name = $1 RETURNING 1) SELECT EXISTS (SELECT FROM gone)",
+		"rule": "SELECT rate_limit_delete_rule($1)",
 		"tier": "SELECT rate_limit_delete_tier($1)",
 	}[kind], name)
 }
