@@ -39,7 +39,8 @@ func (p *proxy) directive() string {
 	key := "{http.request.header." + keyHeader + "}"
 	switch l.peer {
 	case inProcess:
-		return fmt.Sprintf("rate_limit {\nzone api {\nkey %s\nevents %d\nwindow %s\n}\n}", key, l.events(), l.window())
+		return fmt.Sprintf("rate_limit {\nzone api {\nkey %s\nevents %d\nwindow %s\n}\n}", key,
+			l.events(), l.window())
 	case onRedis:
 		return fmt.Sprintf("redis_rate %s %s %d %s", p.redis, key, l.events(), l.window())
 	}
@@ -47,7 +48,8 @@ func (p *proxy) directive() string {
 	if l.policy {
 		return "pg_ratelimit {\n" + store + "policy {\napi_key " + key + "\n}\n}"
 	}
-	limit := fmt.Sprintf("key %s\nalgorithm %s\nlimit %s\n%s\n", key, cmp.Or(l.algorithm, "sliding_window"), l.limit, l.options)
+	limit := fmt.Sprintf("key %s\nalgorithm %s\nlimit %s\n%s\n", key, cmp.Or(l.algorithm, "sliding_window"),
+		l.limit, l.options)
 	if l.lease != "" {
 		limit += "lease " + l.lease + "\n"
 	}
@@ -60,7 +62,8 @@ func (p *proxy) directive() string {
 
 // startCaddy starts p as a Caddy.
 func (b *bench) startCaddy(p *proxy) *harness.Process {
-	return b.launch(p.row.name, b.dir, b.buildCaddy(p.row), "run", "--config", b.file("caddyfile", configureCaddy(p)), "--adapter", "caddyfile")
+	return b.launch(p.row.name, b.dir, b.buildCaddy(p.row), "run", "--config",
+		b.file("caddyfile", configureCaddy(p)), "--adapter", "caddyfile")
 }
 
 // buildCaddy returns the program of a Caddy: the one of `make build`, the one with the peers, or

@@ -12,15 +12,18 @@ import (
 )
 
 // cpuTime is the processor time that a process and its children have taken, in microseconds. It
-// includes threads and children that have ended. The main thread must have started the children. The clocks of processes count nanoseconds, but
-// of children that have ended Linux tells only multiples of 10 ms.
+// includes threads and children that have ended. The main thread must have started the children. The
+// clocks of processes count nanoseconds, but of children that have ended Linux reports only multiples
+// of 10 ms.
 func cpuTime(pid int) float64 {
 	parent := must(procfs.NewProc(pid))
 	for {
 		before := must(parent.Stat())
 		total := must(clockOf(pid))
-		for _, child := range strings.Fields(string(must(os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))))) {
-			if cpu, err := clockOf(must(strconv.Atoi(child))); err == nil { // or else the child has ended meanwhile
+		for _, child := range strings.Fields(
+			string(must(os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))))) {
+			// or else the child has ended meanwhile
+			if cpu, err := clockOf(must(strconv.Atoi(child))); err == nil {
 				total += cpu
 			}
 		}

@@ -43,7 +43,7 @@ func (d *database) create(ctx context.Context) string {
 	return d.server.DSN(name)
 }
 
-// wal is how many bytes the server has written to its log so far.
+// wal is the number of bytes that the server has written to its log so far.
 func (d *database) wal(ctx context.Context) (bytes float64) {
 	check(d.control.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::float8`).Scan(&bytes))
 	return bytes

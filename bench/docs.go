@@ -29,7 +29,8 @@ func (b *bench) writeDocs(folder string, args []string) error {
 		return fmt.Errorf("%s must have the lines %q and %q", path, resultsBegin, resultsEnd)
 	}
 	page := before + resultsBegin + "\n" + narrow(b.results(args)) + "\n" + resultsEnd + after
-	return errors.Join(os.WriteFile(path, []byte(page), 0o644), os.WriteFile(filepath.Join(folder, "benchmark.svg"), b.picture(), 0o644))
+	return errors.Join(os.WriteFile(path, []byte(page), 0o644),
+		os.WriteFile(filepath.Join(folder, "benchmark.svg"), b.picture(), 0o644))
 }
 
 // command is the command of a run with arguments.

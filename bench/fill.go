@@ -30,7 +30,8 @@ func policyRowsOf(keys int) string {
 	ANALYZE`, keys)
 }
 
-// withPolicy makes a database with a policy of a million API keys, in tables that schema makes, and returns its DSN.
+// withPolicy makes a database with a policy of a million API keys, in tables that schema makes, and
+// returns its DSN.
 func (d *database) withPolicy(ctx context.Context, schema string) (dsn string) {
 	if d.policies[schema] == "" {
 		log.Print("filling the tables of a policy")
@@ -58,7 +59,8 @@ func (b *bench) schema(r *row) string {
 func (b *bench) fill(p *proxy) {
 	log.Print("sending requests for a million keys")
 	b.wrong(b.sendInTurn(p, million), p.row.name)
-	bytes := query(b.ctx, p.dsn, "SELECT pg_total_relation_size('rate_limit_ephemeral') / greatest(count(*), 1) FROM rate_limit_ephemeral")
+	bytes := query(b.ctx, p.dsn, "SELECT pg_total_relation_size('rate_limit_ephemeral') / "+
+		"greatest(count(*), 1) FROM rate_limit_ephemeral")
 	if len(b.figures) == 0 {
 		b.figures = append(b.figures, []string{"bytes of Postgres's memory for a key, with indexes", bytes})
 	}

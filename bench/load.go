@@ -66,7 +66,7 @@ type connection struct {
 	buffer []byte
 }
 
-// result is what came of a load for some time.
+// result is the result of a load for some time.
 type result struct {
 	requests  int         // answered
 	status    map[int]int // of the answers
@@ -77,7 +77,8 @@ type result struct {
 }
 
 func newClient(address string, l load) *client {
-	c := &client{address: address, load: l, head: "GET / HTTP/1.1\r\nHost: " + address + "\r\n" + keyHeader + ": "}
+	c := &client{address: address, load: l,
+		head: "GET / HTTP/1.1\r\nHost: " + address + "\r\n" + keyHeader + ": "}
 	for range l.connections {
 		c.connections = append(c.connections, &connection{client: c})
 	}
@@ -184,7 +185,8 @@ func (c *client) close() {
 func newResult() *result { return &result{status: map[int]int{}} }
 
 func (r *result) add(other *result) {
-	r.requests, r.failed, r.seconds = r.requests+other.requests, r.failed+other.failed, r.seconds+other.seconds
+	r.requests, r.failed, r.seconds = r.requests+other.requests, r.failed+other.failed,
+		r.seconds+other.seconds
 	r.err = cmp.Or(r.err, other.err)
 	for status, n := range other.status {
 		r.status[status] += n
@@ -192,7 +194,7 @@ func (r *result) add(other *result) {
 	r.latencies = append(r.latencies, other.latencies...)
 }
 
-// unlike is how many requests got no answer, or one with none of these statuses.
+// unlike counts the requests that got no answer, or one with none of these statuses.
 func (r *result) unlike(statuses ...int) int {
 	n := r.requests + r.failed
 	for _, status := range statuses {

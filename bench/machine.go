@@ -14,7 +14,8 @@ import (
 func (b *bench) describeMachine() string {
 	programs := []string{"Go " + strings.TrimPrefix(runtime.Version(), "go")}
 	if len(b.postgres) > 0 {
-		programs = append(programs, "Postgres "+query(b.ctx, b.postgres[0].server.DSN("postgres"), "SHOW server_version"))
+		programs = append(programs, "Postgres "+query(b.ctx, b.postgres[0].server.DSN("postgres"),
+			"SHOW server_version"))
 	}
 	for _, m := range []struct{ program, module string }{
 		{b.caddies["bench-caddy"], "github.com/caddyserver/caddy/v2"},
@@ -25,9 +26,11 @@ func (b *bench) describeMachine() string {
 	} {
 		if m.program != "" {
 			info := must(buildinfo.ReadFile(m.program))
-			for _, d := range append(info.Deps, &info.Main) { // the module of Traefik's program is Traefik's own
+			// the module of Traefik's program is Traefik's own
+			for _, d := range append(info.Deps, &info.Main) {
 				if d.Path == m.module {
-					programs = append(programs, strings.TrimPrefix(m.module, "github.com/")+" "+strings.TrimPrefix(d.Version, "v"))
+					programs = append(programs,
+						strings.TrimPrefix(m.module, "github.com/")+" "+strings.TrimPrefix(d.Version, "v"))
 				}
 			}
 		}
@@ -38,7 +41,8 @@ func (b *bench) describeMachine() string {
 	}
 	busy := ""
 	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
-		busy = fmt.Sprintf(" with a load average of %s in the last 15 minutes", strings.Fields(string(text))[2])
+		busy = fmt.Sprintf(" with a load average of %s in the last 15 minutes",
+			strings.Fields(string(text))[2])
 	}
 	return fmt.Sprintf("%d cores%s%s. %s", runtime.NumCPU(), model(), busy, strings.Join(programs, ", "))
 }

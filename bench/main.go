@@ -2,10 +2,10 @@
 // without a proxy. `make bench` runs it. bench/README.md explains its rows and
 // columns, and the rules that make its figures comparable.
 //
-// The files, in the order of a run: main.go prepares it. rows.go lists what is
-// measured. proxies.go, caddy.go, traefik.go, redis.go and database.go start servers,
-// fill.go fills their tables, and before.go makes a checkout of another version. load.go, measure.go and cpu_linux.go
-// measure the rows. stats.go, report.go, docs.go, picture.go and machine.go print results.
+// The files, in the order of a run: main.go prepares it. rows.go lists what is measured. proxies.go,
+// caddy.go, traefik.go, redis.go and database.go start servers, fill.go fills their tables, and
+// before.go makes a checkout of another version. load.go, measure.go and cpu_linux.go measure the
+// rows. stats.go, report.go, docs.go, picture.go and machine.go print results.
 package main
 
 import (
@@ -61,11 +61,15 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	context.AfterFunc(ctx, stop) // a second signal ends this program at once
 	b := newBench(ctx)
-	flag.IntVar(&b.rounds, "rounds", 12, "how often each row is measured beside its control, 8 or more; rows with wide intervals up to three times as often")
-	only := flag.String("only", "", "measure only the rows with names that match this regular expression, in any case")
+	flag.IntVar(&b.rounds, "rounds", 12, "how often each row is measured beside its control, 8 or more; "+
+		"rows with wide intervals up to three times as often")
+	only := flag.String("only", "",
+		"measure only the rows with names that match this regular expression, in any case")
 	all := flag.Bool("all", false, "measure the further rows, too")
-	docs := flag.String("docs", "", "the folder where to write the table into performance.md and the picture to benchmark.svg; by default nowhere")
-	flag.StringVar(&b.before, "before", "", "a commit: compare the rows of pg_ratelimit with those of that version")
+	docs := flag.String("docs", "", "the folder where to write the table into performance.md and the "+
+		"picture to benchmark.svg; by default nowhere")
+	flag.StringVar(&b.before, "before", "",
+		"a commit: compare the rows of pg_ratelimit with those of that version")
 	flag.Parse()
 	err := b.run("(?i)"+*only, *all, *docs)
 	if b.ctx.Err() != nil {

@@ -26,7 +26,7 @@ const (
 // widest is the ratio of an interval's end to its middle above which a row is measured again.
 const widest = 1.05
 
-// turns are how often a row has load in a round.
+// turns is the number of times a row has load in a round.
 const turns = 10
 
 // fewest are the rounds that an interval needs, see leftOut.
@@ -109,7 +109,7 @@ func (s *side) sample(after sample) sample {
 	return of
 }
 
-// totals are what a proxy and its store have used so far.
+// totals holds what a proxy and its store have used so far.
 func (b *bench) totals(p *proxy) sample {
 	s := sample{cpuProxy: cpuTime(p.PID())}
 	if p.asked != nil {
@@ -143,7 +143,7 @@ func (r *row) statuses() []int {
 	return []int{http.StatusOK}
 }
 
-// attempt measures something, and tells whether it could. What fails is left out of the
+// attempt measures something, and reports whether it could. What fails is left out of the
 // report, so that a run without Redis, or with one proxy that ends, reports the rest.
 func (b *bench) attempt(name string, f func()) bool {
 	err := func() (err error) {
@@ -191,7 +191,7 @@ func (r *row) difference(title string) estimate {
 	return differenceOf(r.values(title), r.control.values(title))
 }
 
-// wide tells whether the ratio of the row's CPU to the control's is not known to 5 %.
+// wide reports whether the ratio of the row's CPU to the control's is not known to 5 %.
 func (r *row) wide() bool {
 	e := r.ratio()
 	return r.load.rate == 0 && math.Sqrt(e.high/e.low) > widest

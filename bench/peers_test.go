@@ -45,7 +45,8 @@ func TestPeersLimit(t *testing.T) {
 			answer := harness.Ask(t, harness.Get("http://"+p.address+"/", keyHeader, key))
 			found = append(found, answer.Status)
 		}
-		if want := []int{200, 200, 200, 200, http.StatusTooManyRequests, http.StatusTooManyRequests}; fmt.Sprint(found) != fmt.Sprint(want) {
+		if want := []int{200, 200, 200, 200, http.StatusTooManyRequests,
+			http.StatusTooManyRequests}; fmt.Sprint(found) != fmt.Sprint(want) {
 			t.Errorf("%s answers %v, want %v", r.name, found, want)
 		}
 	}

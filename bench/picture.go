@@ -57,13 +57,16 @@ func (b *bench) picture() []byte {
 				left += panelWidth
 			}
 			if r.base == nil {
-				fmt.Fprintf(&out, `<text x="%d" y="%d" font-size="14" font-weight="600">%s, %d connections</text>`+"\n", left, top+22, proxy, r.load.connections)
+				fmt.Fprintf(&out,
+					`<text x="%d" y="%d" font-size="14" font-weight="600">%s, %d connections</text>`+"\n",
+					left, top+22, proxy, r.load.connections)
 			}
 			place := slices.Index(names, r.bar)
 			if place < 0 {
 				place = len(names)
 				names = append(names, r.bar)
-				fmt.Fprintf(&out, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", labelWidth-10, top+panelTop+place*barStep+13, html.EscapeString(r.bar))
+				fmt.Fprintf(&out, `<text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", labelWidth-10,
+					top+panelTop+place*barStep+13, html.EscapeString(r.bar))
 			}
 			drawBar(&out, r, left, top+panelTop+place*barStep, longestBar/longest)
 		}
@@ -72,13 +75,17 @@ func (b *bench) picture() []byte {
 		}
 	}
 	notes := append([]string{
-		"CPU of a request, proxy and store together, ÷ that without a limit in the same rounds. Less is better.",
-		fmt.Sprintf("Lines: intervals that hold another run with %.0f %%. 100 keys. Load, proxy, and Postgres or Redis share a machine. Measured by make bench.", 100*confidence),
+		"CPU of a request, proxy and store together, ÷ that without a limit in the same rounds. " +
+			"Less is better.",
+		fmt.Sprintf("Lines: intervals that hold another run with %.0f %%. 100 keys. Load, proxy, and "+
+			"Postgres or Redis share a machine. Measured by make bench.", 100*confidence),
 	}, b.meaning()...)
 	for i, note := range notes {
-		fmt.Fprintf(&out, `<text class="note" x="16" y="%d">%s</text>`+"\n", top+18+20*i, html.EscapeString(note))
+		fmt.Fprintf(&out, `<text class="note" x="16" y="%d">%s</text>`+"\n", top+18+20*i,
+			html.EscapeString(note))
 	}
-	head := fmt.Sprintf(pictureHead, pictureWidth, top+14+20*len(notes), "CPU of a request in Caddy and Traefik with and without limits")
+	head := fmt.Sprintf(pictureHead, pictureWidth, top+14+20*len(notes),
+		"CPU of a request in Caddy and Traefik with and without limits")
 	return []byte(head + out.String() + "</svg>\n")
 }
 
@@ -93,11 +100,13 @@ func (r *row) toPlain() estimate {
 // drawBar draws a row from a point to the right. A ratio of 1 is so long as scale says.
 func drawBar(out *bytes.Buffer, r *row, x, y int, scale float64) {
 	ratio := r.toPlain()
-	fmt.Fprintf(out, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d"/>`+"\n", r.class(), x, y, ratio.value*scale, barHeight)
+	fmt.Fprintf(out, `<rect class="%s" x="%d" y="%d" width="%.1f" height="%d"/>`+"\n", r.class(), x, y,
+		ratio.value*scale, barHeight)
 	label := number(r.figures(cpuAll).value, 0) + " µs"
 	if r.base != nil {
 		label = ratio.text(2) + " · " + label
-		fmt.Fprintf(out, `<path class="range" d="M%.1f %dH%.1f"/>`+"\n", float64(x)+ratio.low*scale, y+barHeight/2, float64(x)+ratio.high*scale)
+		fmt.Fprintf(out, `<path class="range" d="M%.1f %dH%.1f"/>`+"\n", float64(x)+ratio.low*scale,
+			y+barHeight/2, float64(x)+ratio.high*scale)
 	}
 	fmt.Fprintf(out, `<text x="%.1f" y="%d">%s</text>`+"\n", float64(x)+ratio.high*scale+7, y+13, label)
 }

@@ -78,7 +78,8 @@ func (b *bench) file(ending, text string) string {
 
 // launch runs a server in a folder.
 func (b *bench) launch(name, dir, path string, args ...string) *harness.Process {
-	return must(harness.Launch(harness.Program{Name: name, Path: path, Args: args, Dir: dir, Env: []string{"XDG_CONFIG_HOME=" + b.dir, "XDG_DATA_HOME=" + b.dir}}))
+	return must(harness.Launch(harness.Program{Name: name, Path: path, Args: args, Dir: dir,
+		Env: []string{"XDG_CONFIG_HOME=" + b.dir, "XDG_DATA_HOME=" + b.dir}}))
 }
 
 // stopProxies stops all proxies, and reports what they have logged.

@@ -13,7 +13,8 @@ func (b *bench) startRedis() string {
 		b.redisServer = must(harness.Installed(b.ctx, "redis-server"))
 		b.redisAddress = must(harness.FindAddress())
 		host, port, _ := net.SplitHostPort(b.redisAddress)
-		b.redis = b.launch("redis", b.dir, b.redisServer, "--bind", host, "--port", port, "--save", "", "--appendonly", "no")
+		b.redis = b.launch("redis", b.dir, b.redisServer, "--bind", host, "--port", port, "--save", "",
+			"--appendonly", "no")
 		check(b.redis.WaitFor("it to listen on "+b.redisAddress, func() bool {
 			conn, err := net.Dial("tcp", b.redisAddress)
 			return err == nil && conn.Close() == nil

@@ -13,7 +13,9 @@ import (
 func (b *bench) results(args []string) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "`%s` on %s.\n", command(args), b.describeMachine())
-	fmt.Fprintf(&out, "%d or more rounds, in each of which a row and the one it is compared with take turns, %d of %v each. In brackets: intervals that hold the figure of another run with a probability of about %.0f %%. Ratios are of CPU, proxy and store together.\n",
+	fmt.Fprintf(&out, "%d or more rounds, in each of which a row and the one it is compared with take "+
+		"turns, %d of %v each. In brackets: intervals that hold the figure of another run with a "+
+		"probability of about %.0f %%. Ratios are of CPU, proxy and store together.\n",
 		b.rounds, turns, b.slice, 100*confidence)
 	if b.before != "" {
 		b.reportBefore(&out)
@@ -35,9 +37,10 @@ func (b *bench) results(args []string) string {
 	return out.String()
 }
 
-// reportRows writes the table of the rows whose CPU is measured.
+// reportRows writes the table of the rows with measured CPU.
 func (b *bench) reportRows(w io.Writer) {
-	table := [][]string{{"", "CPU µs/request: proxy", "store", "÷ no limit, or another row", "÷ in memory", "÷ on Redis", perSecond, walBytes}}
+	table := [][]string{{"", "CPU µs/request: proxy", "store", "÷ no limit, or another row", "÷ in memory",
+		"÷ on Redis", perSecond, walBytes}}
 	for _, r := range b.rows {
 		if r.load.rate > 0 {
 			continue
@@ -47,7 +50,8 @@ func (b *bench) reportRows(w io.Writer) {
 			ratio += " of " + r.base.name
 		}
 		table = append(table, []string{
-			r.marked(), r.figures(cpuProxy).text(1), r.figures(cpuStore).text(1), ratio, r.than(r.memory).text(2), r.than(r.redis).text(2),
+			r.marked(), r.figures(cpuProxy).text(1), r.figures(cpuStore).text(1), ratio,
+			r.than(r.memory).text(2), r.than(r.redis).text(2),
 			r.figures(perSecond).text(0), r.figures(walBytes).text(0),
 		})
 	}
@@ -79,10 +83,12 @@ func (b *bench) explainMark(w io.Writer) {
 
 // reportLatency writes the table of the rows with a paced load.
 func (b *bench) reportLatency(w io.Writer) {
-	table := [][]string{{fmt.Sprintf("%d requests/s, from when each was due", paced.rate), medianMs, "more than without a limit", p99Ms, "more than without a limit"}}
+	table := [][]string{{fmt.Sprintf("%d requests/s, from when each was due", paced.rate), medianMs,
+		"more than without a limit", p99Ms, "more than without a limit"}}
 	for _, r := range b.rows {
 		if r.load.rate > 0 {
-			table = append(table, []string{r.name, r.figures(medianMs).text(2), r.difference(medianMs).text(2), r.figures(p99Ms).text(2), r.difference(p99Ms).text(2)})
+			table = append(table, []string{r.name, r.figures(medianMs).text(2),
+				r.difference(medianMs).text(2), r.figures(p99Ms).text(2), r.difference(p99Ms).text(2)})
 		}
 	}
 	writeTable(w, table)
@@ -90,14 +96,16 @@ func (b *bench) reportLatency(w io.Writer) {
 
 // reportBefore writes the table of the rows that have a version before.
 func (b *bench) reportBefore(w io.Writer) {
-	table := [][]string{{"CPU µs/request", "now", "before", "more", "÷ before", fmt.Sprintf("no worse than %.2f", noWorse)}}
+	table := [][]string{{"CPU µs/request", "now", "before", "more", "÷ before",
+		fmt.Sprintf("no worse than %.2f", noWorse)}}
 	for _, r := range b.rows {
 		ratio := r.ratio()
 		verdict := "yes"
 		if ratio.low > noWorse {
 			verdict = "NO"
 		}
-		table = append(table, []string{r.marked(), r.figures(cpuAll).text(1), r.control.figures(cpuAll).text(1), r.difference(cpuAll).text(1), ratio.text(3), verdict})
+		table = append(table, []string{r.marked(), r.figures(cpuAll).text(1),
+			r.control.figures(cpuAll).text(1), r.difference(cpuAll).text(1), ratio.text(3), verdict})
 	}
 	writeTable(w, table)
 	b.explainMark(w)
@@ -123,8 +131,10 @@ func (b *bench) meaning() []string {
 		return estimate{e.value / 10, e.low / 10, e.high / 10}.text(1) + " %"
 	}
 	return []string{
-		fmt.Sprintf("1,000 requests/s in Caddy take %s of a core more with an exact limit, and %s with a leased one.", percent(exact), percent(leased)),
-		fmt.Sprintf("An exact limit takes %s times the CPU of redis_rate with its Redis, and a leased one %s times.", redis.text(2), leased.than(leased.redis).text(2)),
+		fmt.Sprintf("1,000 requests/s in Caddy take %s of a core more with an exact limit, and %s with a "+
+			"leased one.", percent(exact), percent(leased)),
+		fmt.Sprintf("An exact limit takes %s times the CPU of redis_rate with its Redis, and a leased one "+
+			"%s times.", redis.text(2), leased.than(leased.redis).text(2)),
 	}
 }
 

@@ -37,8 +37,9 @@ type limitSpec struct {
 	lease     string   // the share of the quota that the process may take in advance; "" is none
 	options   string   // further lines of a Caddyfile; Traefik takes `audit …` alone
 	zones     []string // further limits of the same request
-	policy    bool     // a rule of the policy for each tier, instead of limits of the configuration; see policyRowsOf
-	asked     bool     // a Caddy has the limit, which a Traefik asks by forwardAuth
+	// a rule of the policy for each tier, instead of limits of the configuration; see policyRowsOf
+	policy bool
+	asked  bool // a Caddy has the limit, which a Traefik asks by forwardAuth
 }
 
 // events are the hits that the limit admits in its window.
@@ -61,10 +62,10 @@ const (
 	onRedis   limiter = "on Redis"  // redis_rate, or Traefik's rateLimit with its option redis
 )
 
-// ours tells whether the proxy has a limit of pg_ratelimit.
+// ours reports whether the proxy has a limit of pg_ratelimit.
 func (r *row) ours() bool { return r.limit != nil && r.limit.peer == "" }
 
-// inRedis tells whether the proxy counts in Redis.
+// inRedis reports whether the proxy counts in Redis.
 func (r *row) inRedis() bool { return r.limit != nil && r.limit.peer == onRedis }
 
 const (
@@ -114,8 +115,8 @@ func (c *column) add(name, bar string, base *row, limit *limitSpec) *row {
 	return r
 }
 
-// compare adds the rows of a proxy without a limit, with the limiters of others, and with pg_ratelimit. With more
-// connections, these are the most important ones.
+// compare adds the rows of a proxy without a limit, with the limiters of others, and with
+// pg_ratelimit. With more connections, these are the most important ones.
 func (c *column) compare() (exactRow *row) {
 	few := c.load.connections > hundred.connections
 	itself, redisName, memoryLimit := "mholt/caddy-ratelimit", "redis_rate", caddyRate
@@ -149,16 +150,19 @@ func allRows() (rows []*row) {
 	caddy := &column{load: hundred}
 	exactCaddy := caddy.compare()
 	rows = caddy.rows
-	for _, c := range []*column{{load: wide, ending: ", 256 connections"}, {traefik: true, load: hundred}, {traefik: true, load: wide, ending: ", 256 connections"}} {
+	for _, c := range []*column{{load: wide, ending: ", 256 connections"}, {traefik: true, load: hundred},
+		{traefik: true, load: wide, ending: ", 256 connections"}} {
 		c.compare()
 		rows = append(rows, c.rows...)
 		if c.traefik && c.ending == "" {
 			ask := &column{traefik: true, load: hundred}
-			ask.add("+ policy, by forwardAuth", "", rows[len(rows)-1], &limitSpec{policy: true, asked: true}).more = true
+			ask.add("+ policy, by forwardAuth", "", rows[len(rows)-1],
+				&limitSpec{policy: true, asked: true}).more = true
 			rows = append(rows, ask.rows...)
 		}
 	}
-	for _, traefik := range []bool{false, true} { // many keys: a lease for each must not cost more than it saves
+	// many keys: a lease for each must not cost more than it saves
+	for _, traefik := range []bool{false, true} {
 		for _, keys := range []int{1000, 10000} {
 			c := &column{traefik: traefik, load: load{draw: uniform, keys: keys, connections: 64},
 				ending: fmt.Sprintf(", %d,000 keys", keys/1000)}
@@ -178,16 +182,21 @@ func allRows() (rows []*row) {
 
 	hot := with("exact, one hot key", exactCaddy, hotKey, *exact)
 	with("leased, one hot key", hot, hotKey, *leased)
-	with("exact, 3 limits", exactCaddy, hundred, limitSpec{limit: ample, zones: []string{"team", "everybody"}})
+	with("exact, 3 limits", exactCaddy, hundred,
+		limitSpec{limit: ample, zones: []string{"team", "everybody"}})
 	with("exact, audit all", exactCaddy, hundred, limitSpec{limit: ample, options: "audit all"})
 	with("durable", exactCaddy, hundred, limitSpec{limit: ample, options: "durable"})
-	with("durable, synchronous", exactCaddy, hundred, limitSpec{limit: ample, options: "durable\nsynchronous_commit"})
+	with("durable, synchronous", exactCaddy, hundred,
+		limitSpec{limit: ample, options: "durable\nsynchronous_commit"})
 	denied := with("exact, 90 % denied", exactCaddy, refusals, limitSpec{limit: scarce})
-	with("exact, 90 % denied, audit denied", denied, refusals, limitSpec{limit: scarce, options: "audit denied"})
+	with("exact, 90 % denied, audit denied", denied, refusals,
+		limitSpec{limit: scarce, options: "audit denied"})
 	filled := with("exact, 1 M keys", exactCaddy, load{draw: uniform, keys: million, connections: 64}, *exact)
-	zipfLeased := with("leased, 1 M keys, Zipf", filled, load{draw: zipf, keys: million, connections: 64}, *leased)
+	zipfLeased := with("leased, 1 M keys, Zipf", filled, load{draw: zipf, keys: million, connections: 64},
+		*leased)
 	filled.filled, zipfLeased.filled = true, true
-	with("policy, 10,000 of 1 M API keys, Zipf", with("exact, 10,000 keys, Zipf", exactCaddy, tenZipf, *exact), tenZipf, *withPolicy)
+	with("policy, 10,000 of 1 M API keys, Zipf",
+		with("exact, 10,000 keys, Zipf", exactCaddy, tenZipf, *exact), tenZipf, *withPolicy)
 	for _, a := range ratelimit.Algorithms() {
 		if a != ratelimit.SlidingWindow && a != ratelimit.InFlight {
 			limit := limitSpec{algorithm: a.String(), limit: ample}
@@ -203,8 +212,8 @@ func allRows() (rows []*row) {
 	return append(rows, further.rows...)
 }
 
-// choose returns the rows that wants accepts, and those without a base that they are compared with. Without all,
-// it leaves further rows out.
+// choose returns the rows that wants accepts, and those without a base that they are compared with.
+// Without all, it leaves further rows out.
 func choose(rows []*row, wants func(name string) bool, all bool) []*row {
 	chosen := map[*row]bool{}
 	for _, r := range rows {

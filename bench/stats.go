@@ -41,7 +41,7 @@ func estimateOf(values []float64) estimate {
 	return e
 }
 
-// leftOut is how many averages of pairs of n values are below the interval, and as many are above
+// leftOut returns how many averages of pairs of n values are below the interval; as many are above
 // it; -1 means that n values are too few.
 func leftOut(n int) int {
 	// ways[w] of the 2^n sets of ranks, from 1 to n, have the sum w.
@@ -83,7 +83,8 @@ func (e estimate) over(other estimate) estimate {
 	up, down := math.Log(e.high/e.value), math.Log(e.value/e.low)
 	otherUp, otherDown := math.Log(other.high/other.value), math.Log(other.value/other.low)
 	value := e.value / other.value
-	return estimate{value, value * math.Exp(-math.Hypot(down, otherUp)), value * math.Exp(math.Hypot(up, otherDown))}
+	return estimate{value, value * math.Exp(-math.Hypot(down, otherUp)),
+		value * math.Exp(math.Hypot(up, otherDown))}
 }
 
 func (e estimate) measured() bool { return !math.IsNaN(e.value) }

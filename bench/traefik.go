@@ -25,7 +25,9 @@ const pluginModule = "github.com/pgratelimit/pg-ratelimit"
 func (b *bench) startTraefik(p *proxy) *harness.Process {
 	if b.traefik == "" {
 		b.traefik = must(harness.Traefik(b.ctx, filepath.Join(root, "integration")))
-		b.upstream = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })).URL
+		b.upstream = httptest.NewServer(
+			http.HandlerFunc(
+				func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })).URL
 	}
 	router := object{"entryPoints": []string{"web"}, "rule": "PathPrefix(`/`)", "service": "ok"}
 	config := object{
@@ -33,7 +35,8 @@ func (b *bench) startTraefik(p *proxy) *harness.Process {
 		"services": object{"ok": object{"loadBalancer": object{"servers": []object{{"url": b.upstream}}}}},
 	}
 	args := []string{
-		"--global.checkNewVersion=false", "--global.sendAnonymousUsage=false", "--log.level=ERROR", "--log.noColor=true",
+		"--global.checkNewVersion=false", "--global.sendAnonymousUsage=false", "--log.level=ERROR",
+		"--log.noColor=true",
 		"--entryPoints.web.address=" + p.address, "--providers.file.watch=false",
 	}
 	if middleware := traefikLimit(p); middleware != nil {
@@ -44,7 +47,8 @@ func (b *bench) startTraefik(p *proxy) *harness.Process {
 		args = append(args, "--experimental.localPlugins.pg-ratelimit.moduleName="+pluginModule)
 	}
 	text := must(json.Marshal(object{"http": config})) // JSON is YAML, too
-	return b.launch(p.row.name, b.pluginFolder(p.row), b.traefik, append(args, "--providers.file.filename="+b.file("yml", string(text)))...)
+	return b.launch(p.row.name, b.pluginFolder(p.row), b.traefik,
+		append(args, "--providers.file.filename="+b.file("yml", string(text)))...)
 }
 
 // pluginFolder is the folder in which a Traefik runs. Traefik looks for local plugins below it.
@@ -77,15 +81,18 @@ func traefikLimit(p *proxy) object {
 		}
 		return object{"rateLimit": limit}
 	case l.asked:
-		return object{"forwardAuth": object{"address": "http://" + p.asked.address, "maxResponseBodySize": 65536}}
+		return object{"forwardAuth": object{"address": "http://" + p.asked.address,
+			"maxResponseBodySize": 65536}}
 	case l.policy:
 		return object{"plugin": object{"pg-ratelimit": object{
-			"dsn": p.dsn, "timeout": decisionTimeout, "onError": "deny", "policy": []object{{"apiKey": "{header." + keyHeader + "}"}},
+			"dsn": p.dsn, "timeout": decisionTimeout, "onError": "deny",
+			"policy": []object{{"apiKey": "{header." + keyHeader + "}"}},
 		}}}
 	default:
 		return object{"plugin": object{"pg-ratelimit": object{
 			"dsn": p.dsn, "prefix": "api", "key": "{header." + keyHeader + "}",
-			"algorithm": "sliding_window", "limit": l.limit, "lease": cmp.Or(l.lease, "off"), "timeout": decisionTimeout, "onError": "deny",
+			"algorithm": "sliding_window", "limit": l.limit, "lease": cmp.Or(l.lease, "off"),
+			"timeout": decisionTimeout, "onError": "deny",
 		}}}
 	}
 }

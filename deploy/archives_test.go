@@ -21,7 +21,8 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 		clone, out := filepath.Join(t.TempDir(), "clone"), t.TempDir()
 		for _, command := range [][]string{
 			{"git", "clone", "--quiet", root, clone},
-			{"go", "run", "-C", clone, "./internal/release", "-platforms", runtime.GOOS + "/" + runtime.GOARCH, "-out", out},
+			{"go", "run", "-C", clone, "./internal/release", "-platforms",
+				runtime.GOOS + "/" + runtime.GOARCH, "-out", out},
 		} {
 			if text, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
 				t.Fatalf("%q: %v\n%s", command, err, text)
@@ -43,7 +44,9 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 	folder := filepath.Join(built[0], strings.TrimSuffix(name, ".tar.gz"))
 	hasModule(t, filepath.Join(folder, "caddy"), edge.Version)
 	for file, want := range map[string]string{
-		"DEPENDENCIES.txt": "github.com/caddyserver/caddy/v2 v2.", "LICENSES.txt": "==== github.com/jackc/pgx/v5 v5.", "LICENSE": "Apache License", "schema.sql": schema.File, "Caddyfile.example": "pg_ratelimit",
+		"DEPENDENCIES.txt": "github.com/caddyserver/caddy/v2 v2.",
+		"LICENSES.txt":     "==== github.com/jackc/pgx/v5 v5.", "LICENSE": "Apache License",
+		"schema.sql": schema.File, "Caddyfile.example": "pg_ratelimit",
 	} {
 		text, err := os.ReadFile(filepath.Join(folder, file))
 		if err != nil || !strings.Contains(string(text), want) {

@@ -18,7 +18,8 @@ const modulePath = "github.com/pgratelimit/pg-ratelimit"
 // compose is a Compose file, as docker compose reads it.
 func compose(t *testing.T, path string) *types.Project {
 	t.Helper()
-	options, err := cli.NewProjectOptions([]string{path}, cli.WithEnv([]string{"POSTGRES_PASSWORD=of the test"}), cli.WithResolvedPaths(true))
+	options, err := cli.NewProjectOptions([]string{path},
+		cli.WithEnv([]string{"POSTGRES_PASSWORD=of the test"}), cli.WithResolvedPaths(true))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,8 @@ func TestComposeFilesNeedAPassword(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := options.LoadProject(t.Context()); err == nil || !strings.Contains(err.Error(), "POSTGRES_PASSWORD") {
+		if _, err := options.LoadProject(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), "POSTGRES_PASSWORD") {
 			t.Errorf("%s without a password: %v", path, err)
 		}
 	}
@@ -54,15 +56,19 @@ func TestComposeFilesFitTogether(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if dsn.Host != "postgres" || dsn.User != *database.Environment["POSTGRES_USER"] || dsn.Database != *database.Environment["POSTGRES_DB"] ||
+			if dsn.Host != "postgres" || dsn.User != *database.Environment["POSTGRES_USER"] ||
+				dsn.Database != *database.Environment["POSTGRES_DB"] ||
 				*service.Environment["PGPASSWORD"] != *database.Environment["POSTGRES_PASSWORD"] {
-				t.Errorf("the DSN is %s, and the environment of the server %v", *service.Environment["DATABASE_URL"], database.Environment)
+				t.Errorf("the DSN is %s, and the environment of the server %v",
+					*service.Environment["DATABASE_URL"], database.Environment)
 			}
-			if service.DependsOn["postgres"].Condition != types.ServiceConditionHealthy || database.HealthCheck == nil {
+			if service.DependsOn["postgres"].Condition != types.ServiceConditionHealthy ||
+				database.HealthCheck == nil {
 				t.Errorf("the proxy does not wait for the server: %v", service.DependsOn)
 			}
 			// From 18 on, the image keeps its data in a folder of the version below this one.
-			if database.Image != "postgres:18" || len(database.Volumes) != 1 || database.Volumes[0].Target != "/var/lib/postgresql" {
+			if database.Image != "postgres:18" || len(database.Volumes) != 1 ||
+				database.Volumes[0].Target != "/var/lib/postgresql" {
 				t.Errorf("the server is %s, with the volumes %+v", database.Image, database.Volumes)
 			}
 			for name, s := range p.Services {
@@ -81,7 +87,8 @@ func TestTheComposeFileRunsTheImageOfCaddy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Build.Context != context || s.Build.Dockerfile != "deploy/Dockerfile" || s.Image != "pg-ratelimit-caddy:"+tag {
+	if s.Build.Context != context || s.Build.Dockerfile != "deploy/Dockerfile" ||
+		s.Image != "pg-ratelimit-caddy:"+tag {
 		t.Errorf("it builds %s from %s in %s", s.Image, s.Build.Dockerfile, s.Build.Context)
 	}
 	if len(s.Configs) != 1 || !slices.Contains(i.command, s.Configs[0].Target) {
@@ -96,7 +103,8 @@ func TestTheComposeFileRunsTheImageOfCaddy(t *testing.T) {
 		t.Errorf("with a file system that is read-only, Caddy needs two volumes: %+v", s.Volumes)
 	}
 	for _, port := range s.Ports {
-		if !slices.Contains(i.ports, strconv.Itoa(int(port.Target))) || !strings.Contains(caddyfileOfCompose(t), "_port "+strconv.Itoa(int(port.Target))) {
+		if !slices.Contains(i.ports, strconv.Itoa(int(port.Target))) ||
+			!strings.Contains(caddyfileOfCompose(t), "_port "+strconv.Itoa(int(port.Target))) {
 			t.Errorf("nothing listens on the port %d of the container", port.Target)
 		}
 	}
@@ -112,7 +120,8 @@ func TestTheComposeFileGivesTraefikThePlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.ContainsFunc(s.Volumes, func(v types.ServiceVolumeConfig) bool {
-		return v.Source == repository && v.Target == s.WorkingDir+"plugins-local/src/"+modulePath && v.ReadOnly
+		return v.Source == repository && v.Target == s.WorkingDir+"plugins-local/src/"+modulePath &&
+			v.ReadOnly
 	}) {
 		t.Errorf("the plugin is not where Traefik looks for it: %+v", s.Volumes)
 	}

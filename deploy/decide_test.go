@@ -31,11 +31,15 @@ func startDecider(t *testing.T) decider {
 	t.Helper()
 	text := read(t, "decide/Caddyfile")
 	dir, address := t.TempDir(), harness.FreeAddress(t)
-	config := replaced(t, text, "{\n\tservers {", "{\n\tadmin off\n\tservers {", "http://:9080 {", "http://:"+strings.TrimPrefix(address, "127.0.0.1:")+" {",
-		"\t\t\trewrite {header.X-Forwarded-Uri}\n", "\t\t\trewrite {header.X-Forwarded-Uri}\n\t\t\trespond /login \"{host} {method} {path} {query.user} {client_ip}\" 403\n",
+	config := replaced(t, text, "{\n\tservers {", "{\n\tadmin off\n\tservers {", "http://:9080 {",
+		"http://:"+strings.TrimPrefix(address, "127.0.0.1:")+" {",
+		"\t\t\trewrite {header.X-Forwarded-Uri}\n", "\t\t\trewrite {header.X-Forwarded-Uri}\n\t\t\trespond "+
+			"/login \"{host} {method} {path} {query.user} {client_ip}\" 403\n",
 		"limit 100 1m", "limit 3 1m\n\t\t\ttimeout 50s\n\t\t\ton_error deny")
-	c := harness.Start(t, harness.Program{Path: harness.Caddy(t, root), Dir: dir, Args: []string{"run", "--config", written(t, filepath.Join(dir, "Caddyfile"), config)},
-		Env: []string{"DATABASE_URL=" + cluster.Open(t), "HOME=" + dir, "XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir}})
+	c := harness.Start(t, harness.Program{Path: harness.Caddy(t, root), Dir: dir,
+		Args: []string{"run", "--config", written(t, filepath.Join(dir, "Caddyfile"), config)},
+		Env: []string{"DATABASE_URL=" + cluster.Open(t), "HOME=" + dir, "XDG_CONFIG_HOME=" + dir,
+			"XDG_DATA_HOME=" + dir}})
 	c.AwaitAddress(t, address)
 	return decider{c, address}
 }
@@ -48,21 +52,28 @@ func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
 	}
 	text := read(t, "decide/nginx.conf")
 	d, dir, address := startDecider(t), t.TempDir(), harness.FreeAddress(t)
-	config := replaced(t, text, "127.0.0.1:9080", d.address, "127.0.0.1:9000", upstream(t), "listen 8080", "listen "+address, "http {\n",
-		"http {\n\taccess_log off;\n\tclient_body_temp_path "+dir+";\n\tproxy_temp_path "+dir+"/p;\n\tfastcgi_temp_path "+dir+"/f;\n\tuwsgi_temp_path "+dir+"/u;\n\tscgi_temp_path "+dir+"/s;\n")
-	n := harness.Start(t, harness.Program{Path: nginx, Dir: dir, Args: []string{"-e", "stderr", "-p", dir, "-c", written(t, filepath.Join(dir, "nginx.conf"), config),
-		"-g", "daemon off; pid " + filepath.Join(dir, "pid") + ";"}})
+	config := replaced(t, text, "127.0.0.1:9080", d.address, "127.0.0.1:9000", upstream(t), "listen 8080",
+		"listen "+address, "http {\n",
+		"http {\n\taccess_log "+
+			"off;\n\tclient_body_temp_path "+dir+";\n\tproxy_temp_path "+dir+"/p;\n\tfastcgi_temp_path "+dir+"/f;\n\tuwsgi_temp_path "+dir+"/u;\n\tscgi_temp_path "+dir+"/s;\n")
+	n := harness.Start(t, harness.Program{Path: nginx, Dir: dir,
+		Args: []string{"-e", "stderr", "-p", dir, "-c", written(t, filepath.Join(dir, "nginx.conf"), config),
+			"-g", "daemon off; pid " + filepath.Join(dir, "pid") + ";"}})
 	n.AwaitAddress(t, address)
 	url := "http://" + address + "/a/path?with=a+query"
 	for left := 2; left >= 0; left-- {
 		// A client cannot choose its address.
 		answer := harness.Ask(t, harness.Get(url, "X-Real-IP", "192.0.2."+strconv.Itoa(left+1)))
-		if answer.Status != http.StatusOK || answer.Body != "app" || answer.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(left) || answer.Header.Get("X-RateLimit-Limit") != "3" {
+		if answer.Status != http.StatusOK || answer.Body != "app" ||
+			answer.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(left) ||
+			answer.Header.Get("X-RateLimit-Limit") != "3" {
 			t.Fatalf("with %d left: %d %v %s", left, answer.Status, answer.Header, answer.Body)
 		}
 	}
 	answer := harness.Ask(t, harness.Get(url))
-	if wait, err := strconv.Atoi(answer.Header.Get("Retry-After")); answer.Status != http.StatusTooManyRequests || err != nil || wait < 1 || answer.Header.Get("X-RateLimit-Remaining") != "0" {
+	if wait, err := strconv.Atoi(
+		answer.Header.Get("Retry-After")); answer.Status != http.StatusTooManyRequests || err != nil ||
+		wait < 1 || answer.Header.Get("X-RateLimit-Remaining") != "0" {
 		t.Errorf("the fourth request of 3: %d %v %s", answer.Status, answer.Header, answer.Body)
 	}
 	if err := d.Stop(); err != nil {
@@ -73,25 +84,30 @@ func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
 	}
 }
 
-// TestTheBurstOfIngressNginx sends a burst to a real nginx with the lines that ingress-nginx makes of limit-rpm and of its
-// default multiplier, and to the limit that docs/moving.md has instead.
+// TestTheBurstOfIngressNginx sends a burst to a real nginx with the lines that ingress-nginx makes of
+// limit-rpm and of its default multiplier, and to the limit that docs/moving.md has instead.
 func TestTheBurstOfIngressNginx(t *testing.T) {
 	nginx, err := harness.Installed(t.Context(), "nginx")
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir, address := t.TempDir(), harness.FreeAddress(t)
-	config := "events {}\nhttp {\naccess_log off;\nclient_body_temp_path " + dir + ";\nproxy_temp_path " + dir + "/p;\nfastcgi_temp_path " + dir + "/f;\nuwsgi_temp_path " + dir +
-		"/u;\nscgi_temp_path " + dir + "/s;\nlimit_req_zone $binary_remote_addr zone=rpm:5m rate=2r/m;\nserver {\nlisten " + address +
-		";\nlimit_req zone=rpm burst=10 nodelay;\nlocation / {\nproxy_pass http://" + upstream(t) + ";\n}\n}\n}\n"
-	n := harness.Start(t, harness.Program{Path: nginx, Dir: dir, Args: []string{"-e", "stderr", "-p", dir, "-c", written(t, filepath.Join(dir, "nginx.conf"), config),
-		"-g", "daemon off; pid " + filepath.Join(dir, "pid") + ";"}})
+	config := "events {}\nhttp {\naccess_log off;\nclient_body_temp_path " + dir + ";\nproxy_temp_path " +
+		dir + "/p;\nfastcgi_temp_path " + dir + "/f;\nuwsgi_temp_path " + dir +
+		"/u;\nscgi_temp_path " + dir +
+		"/s;\nlimit_req_zone $binary_remote_addr zone=rpm:5m rate=2r/m;\nserver {\nlisten " + address +
+		";\nlimit_req zone=rpm burst=10 nodelay;\nlocation / {\nproxy_pass http://" + upstream(t) +
+		";\n}\n}\n}\n"
+	n := harness.Start(t, harness.Program{Path: nginx, Dir: dir,
+		Args: []string{"-e", "stderr", "-p", dir, "-c", written(t, filepath.Join(dir, "nginx.conf"), config),
+			"-g", "daemon off; pid " + filepath.Join(dir, "pid") + ";"}})
 	n.AwaitAddress(t, address)
 	store, err := memory.New(memory.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "rpm", Algorithm: ratelimit.GCRA, Events: 2, Window: time.Minute, Burst: 2*5 + 1})
+	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "rpm", Algorithm: ratelimit.GCRA,
+		Events: 2, Window: time.Minute, Burst: 2*5 + 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +129,8 @@ func TestTheBurstOfIngressNginx(t *testing.T) {
 	}
 }
 
-// TestEnvoyAsksWhetherARequestMayPass reads the filter with Envoy's API, and asks as the filter says that Envoy does.
+// TestEnvoyAsksWhetherARequestMayPass reads the filter with Envoy's API, and asks as the filter says
+// that Envoy does.
 func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
 	object, err := yaml.YAMLToJSONStrict([]byte(read(t, "decide/envoy.yaml")))
 	if err != nil {
@@ -131,12 +148,14 @@ func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
 		t.Error(err)
 	}
 	service := filter.GetHttpService()
-	if !strings.HasSuffix(service.ServerUri.Uri, ":9080") || service.AuthorizationRequest.HeadersToAdd[0].Value != "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
+	if !strings.HasSuffix(service.ServerUri.Uri, ":9080") ||
+		service.AuthorizationRequest.HeadersToAdd[0].Value != "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
 		t.Errorf("it asks %v", service)
 	}
 	d := startDecider(t)
 	ask := func(client string) harness.Answer {
-		request := harness.Get("http://"+d.address+service.PathPrefix+"/a/path?with=a+query", service.AuthorizationRequest.HeadersToAdd[0].Key, client)
+		request := harness.Get("http://"+d.address+service.PathPrefix+"/a/path?with=a+query",
+			service.AuthorizationRequest.HeadersToAdd[0].Key, client)
 		request.Host, request.Method = "shop.example", http.MethodPost
 		return harness.Ask(t, request)
 	}
@@ -145,7 +164,8 @@ func TestEnvoyAsksWhetherARequestMayPass(t *testing.T) {
 			t.Fatalf("a request that may pass: %d %s", answer.Status, answer.Body)
 		}
 	}
-	if answer := ask("192.0.2.1"); answer.Status != http.StatusTooManyRequests || answer.Header.Get("Retry-After") == "" {
+	if answer := ask("192.0.2.1"); answer.Status != http.StatusTooManyRequests ||
+		answer.Header.Get("Retry-After") == "" {
 		t.Errorf("the fourth request of 3: %d %v", answer.Status, answer.Header)
 	}
 	if answer := ask("192.0.2.2"); answer.Status != http.StatusOK {
@@ -160,27 +180,34 @@ func TestTraefikAsksWhetherARequestMayPass(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, dir, address := startDecider(t), t.TempDir(), harness.FreeAddress(t)
-	dynamic := replaced(t, read(t, "decide/traefik.yaml"), "127.0.0.1:9080", d.address, "127.0.0.1:9000", upstream(t))
+	dynamic := replaced(t, read(t, "decide/traefik.yaml"), "127.0.0.1:9080", d.address,
+		"127.0.0.1:9000", upstream(t))
 	tr := harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir, Args: []string{
-		"--entryPoints.web.address=" + address, "--providers.file.filename=" + written(t, filepath.Join(dir, "dynamic.yml"), dynamic)}})
+		"--entryPoints.web.address=" + address, "--providers.file.filename=" +
+			written(t, filepath.Join(dir, "dynamic.yml"), dynamic)}})
 	tr.AwaitAddress(t, address)
 	url := "http://" + address
 	// The rules of the Caddy see the request of the client. No request to /login is charged.
 	login := harness.Get(url+"/login?user=ann", "X-Real-IP", "192.0.2.9", "X-Forwarded-Uri", "/other")
 	login.Host, login.Method = "shop.example", http.MethodPost
 	tr.Await(t, "its router", func() bool { return harness.Ask(t, login).Status != http.StatusNotFound })
-	if answer := harness.Ask(t, login); answer.Status != http.StatusForbidden || answer.Body != "shop.example POST /login ann 127.0.0.1" {
+	if answer := harness.Ask(t, login); answer.Status != http.StatusForbidden ||
+		answer.Body != "shop.example POST /login ann 127.0.0.1" {
 		t.Errorf("the Caddy was asked about another request: %d %s", answer.Status, answer.Body)
 	}
 	for range 3 {
 		// A client cannot choose its address.
-		if answer := harness.Ask(t, harness.Get(url+"/a/path", "X-Real-IP", "192.0.2.1", "X-Forwarded-For", "192.0.2.1")); answer.Status != http.StatusOK || answer.Body != "app" {
+		if answer := harness.Ask(t, harness.Get(url+"/a/path", "X-Real-IP", "192.0.2.1", "X-Forwarded-For",
+			"192.0.2.1")); answer.Status != http.StatusOK || answer.Body != "app" {
 			t.Fatalf("a request that may pass: %d %v %s", answer.Status, answer.Header, answer.Body)
 		}
 	}
 	answer := harness.Ask(t, harness.Get(url, "X-Real-IP", "192.0.2.2"))
-	if wait, err := strconv.Atoi(answer.Header.Get("Retry-After")); answer.Status != http.StatusTooManyRequests || err != nil || wait < 1 ||
-		answer.Header.Get("X-RateLimit-Remaining") != "0" || !strings.HasPrefix(answer.Body, `{"error":"Too many requests"`) {
+	if wait, err := strconv.Atoi(
+		answer.Header.Get("Retry-After")); answer.Status != http.StatusTooManyRequests ||
+		err != nil || wait < 1 ||
+		answer.Header.Get("X-RateLimit-Remaining") != "0" ||
+		!strings.HasPrefix(answer.Body, `{"error":"Too many requests"`) {
 		t.Errorf("the fourth request of 3: %d %v %s", answer.Status, answer.Header, answer.Body)
 	}
 	if err := d.Stop(); err != nil {
@@ -200,8 +227,9 @@ func TestProgramsTakeUnits(t *testing.T) {
 		t.Fatalf("the page has %d lines with /take", len(lines))
 	}
 	for at, line := range lines {
-		// Each takes three units of a key of its own, of which there are three.
-		command := replaced(t, line[1], "127.0.0.1:9080", d.address, "key=report", "key=report"+strconv.Itoa(at))
+		// Each takes three units of its own key, which has three.
+		command := replaced(t, line[1], "127.0.0.1:9080", d.address, "key=report",
+			"key=report"+strconv.Itoa(at))
 		for _, want := range []string{"200 0", "429 0"} {
 			out, err := exec.Command("sh", "-c", command).CombinedOutput()
 			if err != nil || strings.Join(strings.Fields(string(out)), " ") != want {
@@ -209,7 +237,9 @@ func TestProgramsTakeUnits(t *testing.T) {
 			}
 		}
 	}
-	if answer := harness.Ask(t, harness.Get("http://"+d.address+"/take?key=other")); answer.Status != http.StatusOK || answer.Header.Get("X-RateLimit-Remaining") != "2" {
+	if answer := harness.Ask(t,
+		harness.Get("http://"+d.address+"/take?key=other")); answer.Status != http.StatusOK ||
+		answer.Header.Get("X-RateLimit-Remaining") != "2" {
 		t.Errorf("one unit of another key: %d %v", answer.Status, answer.Header)
 	}
 }

@@ -30,7 +30,7 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// image is what the last stage of the Dockerfile makes.
+// image holds what the last stage of the Dockerfile makes.
 type image struct {
 	user    string
 	env     map[string]string
@@ -103,7 +103,8 @@ func TestTheImageHasNothingButCaddyAndIsNotRoot(t *testing.T) {
 		t.Errorf("the image is based on %s", last.BaseName)
 	}
 	if !regexp.MustCompile(`^[1-9]\d*:[1-9]\d*$`).MatchString(i.user) {
-		t.Errorf("the user of the image is %q, want numbers above 0: Kubernetes cannot see that a name is not root", i.user)
+		t.Errorf("the user of the image is %q, want numbers above 0: Kubernetes cannot see that a name is "+
+			"not root", i.user)
 	}
 	var copied []string
 	for _, c := range last.Commands {
@@ -124,8 +125,9 @@ func TestTheImageHasNothingButCaddyAndIsNotRoot(t *testing.T) {
 			}
 		}
 	}
-	// /src is where the stage build has the repository, and make build makes bin/caddy there.
-	if !slices.Contains(copied, "/src/bin/caddy") || !slices.Contains(copied, "/etc/ssl/certs/ca-certificates.crt") {
+	// /src is the folder where the stage build has the repository, and make build makes bin/caddy there.
+	if !slices.Contains(copied, "/src/bin/caddy") ||
+		!slices.Contains(copied, "/etc/ssl/certs/ca-certificates.crt") {
 		t.Errorf("the image has %q", copied)
 	}
 	for name, folder := range map[string]string{"XDG_CONFIG_HOME": "/config", "XDG_DATA_HOME": "/data"} {
@@ -152,7 +154,8 @@ func TestTheImageIsBuiltAsMakeBuildDoes(t *testing.T) {
 			text += strings.Join(run.CmdLine, " ") + "\n"
 		}
 	}
-	if !strings.Contains(text, "make build\n") || !regexp.MustCompile(`(?m)^build:`).MatchString(makefile) || !strings.Contains(makefile, "-o ../bin/caddy") {
+	if !strings.Contains(text, "make build\n") || !regexp.MustCompile(`(?m)^build:`).MatchString(makefile) ||
+		!strings.Contains(makefile, "-o ../bin/caddy") {
 		t.Errorf("the image is built by\n%s", text)
 	}
 }
@@ -189,7 +192,8 @@ func TestTheImageOfThePluginCopiesItIntoAVolume(t *testing.T) {
 			command = c.CmdLine
 		}
 	}
-	if folder != "/plugin/src/"+modulePath || user != ourImage(t).user || !slices.Equal(command, []string{"cp", "-R", "/plugin/.", "/plugins-local"}) {
+	if folder != "/plugin/src/"+modulePath || user != ourImage(t).user ||
+		!slices.Equal(command, []string{"cp", "-R", "/plugin/.", "/plugins-local"}) {
 		t.Errorf("the image has the plugin in %s, and runs %q as %s", folder, command, user)
 	}
 	if len(pluginFiles(t)) < 4 {

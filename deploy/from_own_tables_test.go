@@ -46,7 +46,8 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 	cluster.Execute(t, dsn, fmt.Sprintf(`INSERT INTO api_keys (api_key_hash, user_id, key_name, tier, is_active, requests_per_hour) VALUES
 		('%s', 1, 'laptop', 'free', true, NULL), ('%s', 2, '', 'pro', true, NULL), ('%s', 2, 'old', 'pro', false, NULL), ('%s', 3, 'of the blocked', 'free', true, NULL),
 		('%s', 1, 'of a higher tier', 'pro', true, 6000), ('$2b$12$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUV0123456789ab', 1, 'bcrypt', 'free', true, NULL), ('%s', 4, 'burst', 'free', true, NULL)`,
-		digest("key-of-1"), strings.ToUpper(digest("key-of-2")), digest("revoked"), digest("key-of-3"), digest("pro-key-of-1"), digest("key-of-4")))
+		digest("key-of-1"), strings.ToUpper(digest("key-of-2")), digest("revoked"), digest("key-of-3"),
+		digest("pro-key-of-1"), digest("key-of-4")))
 	script := read(t, "from-own-tables.sql")
 	move := regexp.MustCompile(`-c '(CREATE SCHEMA old.*)'\n`).FindStringSubmatch(script)
 	tables := schema.File
@@ -80,15 +81,22 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 		}
 		left = append(left, line)
 	}
-	if all := strings.Join(left, "\n"); len(left) != 2 || !strings.Contains(all, "of user 1: the digest is no SHA-256") || !strings.Contains(all, "user 2: no rule of the tier pro has per_day") {
+	if all := strings.Join(left, "\n"); len(left) != 2 ||
+		!strings.Contains(all, "of user 1: the digest is no SHA-256") ||
+		!strings.Contains(all, "user 2: no rule of the tier pro has per_day") {
 		t.Errorf("not taken over:\n%s", all)
 	}
 	address, dir := harness.FreeAddress(t), t.TempDir()
-	config := "{\n\tadmin off\n}\nhttp://" + address + " {\n\tpg_ratelimit {\n\t\ttimeout 50s\n\t\ton_error deny\n\t\tpolicy {\n\t\t\tapi_key {header.X-Api-Key}\n\t\t}\n\t}\n\trespond 200\n}\n"
-	c := harness.Start(t, harness.Program{Path: harness.Caddy(t, root), Dir: dir, Args: []string{"run", "--config", written(t, filepath.Join(dir, "Caddyfile"), config)},
-		Env: []string{"DATABASE_URL=" + dsn, "HOME=" + dir, "XDG_CONFIG_HOME=" + dir, "XDG_DATA_HOME=" + dir}})
+	config := "{\n\tadmin off\n}\nhttp://" + address +
+		" {\n\tpg_ratelimit {\n\t\ttimeout 50s\n\t\ton_error deny\n\t\tpolicy {\n\t\t\tapi_key " +
+		"{header.X-Api-Key}\n\t\t}\n\t}\n\trespond 200\n}\n"
+	c := harness.Start(t, harness.Program{Path: harness.Caddy(t, root), Dir: dir,
+		Args: []string{"run", "--config", written(t, filepath.Join(dir, "Caddyfile"), config)},
+		Env: []string{"DATABASE_URL=" + dsn, "HOME=" + dir, "XDG_CONFIG_HOME=" + dir,
+			"XDG_DATA_HOME=" + dir}})
 	c.AwaitAddress(t, address)
-	for key, want := range map[string]string{"key-of-1": "200 20", "key-of-2": "200 7000", "revoked": "401 ", "key-of-3": "403 ", "pro-key-of-1": "200 6000", "key-of-4": "200 30", "invented": "401 "} {
+	for key, want := range map[string]string{"key-of-1": "200 20", "key-of-2": "200 7000", "revoked": "401 ",
+		"key-of-3": "403 ", "pro-key-of-1": "200 6000", "key-of-4": "200 30", "invented": "401 "} {
 		answer := harness.Ask(t, harness.Get("http://"+address, "X-Api-Key", key))
 		if got := fmt.Sprint(answer.Status, " ", answer.Header.Get("X-RateLimit-Limit")); got != want {
 			t.Errorf("with the key %q: %s, want %s (%s)", key, got, want, answer.Body)
@@ -96,7 +104,8 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 	}
 	request := harness.Get("http://"+address+"/api/v1/orders", "X-Api-Key", "key-of-1")
 	request.Method = "DELETE"
-	if answer := harness.Ask(t, request); answer.Status != 405 || !strings.Contains(answer.Body, "read only") {
+	if answer := harness.Ask(t, request); answer.Status != 405 ||
+		!strings.Contains(answer.Body, "read only") {
 		t.Errorf("a request that a rule blocks: %d %s", answer.Status, answer.Body)
 	}
 }

@@ -33,7 +33,8 @@ type manifest struct {
 	route       routeResource
 }
 
-// middlewareResource and routeResource are as much of Traefik's custom resources as the file has. Other fields are errors.
+// middlewareResource and routeResource are as much of Traefik's custom resources as the file has.
+// Other fields are errors.
 type middlewareResource struct {
 	meta.TypeMeta   `json:",inline"`
 	meta.ObjectMeta `json:"metadata"`
@@ -72,10 +73,12 @@ func readManifest(t *testing.T, path string) *manifest {
 			t.Fatal(err)
 		}
 		into := map[string]any{
-			"v1 Secret": &m.secret, "v1 ConfigMap": &m.config, "apps/v1 Deployment": &m.deployment, "v1 Service": &m.service,
+			"v1 Secret": &m.secret, "v1 ConfigMap": &m.config, "apps/v1 Deployment": &m.deployment,
+			"v1 Service":                    &m.service,
 			"policy/v1 PodDisruptionBudget": &m.disruptions, "v1 ServiceAccount": &m.account,
-			"rbac.authorization.k8s.io/v1 ClusterRole": &m.role, "rbac.authorization.k8s.io/v1 ClusterRoleBinding": &m.binding,
-			"traefik.io/v1alpha1 Middleware": &m.middleware, "traefik.io/v1alpha1 IngressRoute": &m.route,
+			"rbac.authorization.k8s.io/v1 ClusterRole":        &m.role,
+			"rbac.authorization.k8s.io/v1 ClusterRoleBinding": &m.binding,
+			"traefik.io/v1alpha1 Middleware":                  &m.middleware, "traefik.io/v1alpha1 IngressRoute": &m.route,
 		}[head.APIVersion+" "+head.Kind]
 		if into == nil {
 			t.Fatalf("%s: no test knows %+v", path, head)
@@ -109,7 +112,8 @@ func TestManifestsFitTogether(t *testing.T) {
 			pod, c := m.deployment.Spec.Template, m.container()
 			for what, selector := range map[string]*meta.LabelSelector{
 				"Deployment": m.deployment.Spec.Selector, "PodDisruptionBudget": m.disruptions.Spec.Selector,
-				"topology": pod.Spec.TopologySpreadConstraints[0].LabelSelector, "Service": {MatchLabels: m.service.Spec.Selector},
+				"topology": pod.Spec.TopologySpreadConstraints[0].LabelSelector,
+				"Service":  {MatchLabels: m.service.Spec.Selector},
 			} {
 				s, err := meta.LabelSelectorAsSelector(selector)
 				if err != nil || s.Empty() || !s.Matches(labels.Set(pod.Labels)) {
@@ -117,18 +121,23 @@ func TestManifestsFitTogether(t *testing.T) {
 				}
 			}
 			if m.disruptions.Spec.MinAvailable.IntVal >= *m.deployment.Spec.Replicas {
-				t.Errorf("no pod may ever be moved: %v of %d", m.disruptions.Spec.MinAvailable, *m.deployment.Spec.Replicas)
+				t.Errorf("no pod may ever be moved: %v of %d", m.disruptions.Spec.MinAvailable,
+					*m.deployment.Spec.Replicas)
 			}
 			if c.EnvFrom[0].SecretRef.Name != m.secret.Name {
 				t.Errorf("there is no Secret %s", c.EnvFrom[0].SecretRef.Name)
 			}
-			dsn, err := pgx.ParseConfig(strings.ReplaceAll(m.secret.StringData["DATABASE_URL"], "CHANGE-ME", "changed"))
-			if err != nil || dsn.Password != "changed" || dsn.TLSConfig == nil || dsn.TLSConfig.InsecureSkipVerify {
+			dsn, err := pgx.ParseConfig(strings.ReplaceAll(m.secret.StringData["DATABASE_URL"],
+				"CHANGE-ME", "changed"))
+			if err != nil || dsn.Password != "changed" || dsn.TLSConfig == nil ||
+				dsn.TLSConfig.InsecureSkipVerify {
 				t.Errorf("the DSN has no password or does not check the server: %v", err)
 			}
 			m.port(t, m.service.Spec.Ports[0].TargetPort)
-			for what, probe := range map[string]*core.Probe{"startup": c.StartupProbe, "readiness": c.ReadinessProbe, "liveness": c.LivenessProbe} {
-				if probe == nil || m.port(t, probe.HTTPGet.Port) == 0 || probe.HTTPGet.Path != c.LivenessProbe.HTTPGet.Path {
+			for what, probe := range map[string]*core.Probe{"startup": c.StartupProbe,
+				"readiness": c.ReadinessProbe, "liveness": c.LivenessProbe} {
+				if probe == nil || m.port(t, probe.HTTPGet.Port) == 0 ||
+					probe.HTTPGet.Path != c.LivenessProbe.HTTPGet.Path {
 					t.Errorf("the %s probe is %+v", what, probe)
 				}
 			}
@@ -142,12 +151,14 @@ func TestManifestsFitTogether(t *testing.T) {
 func checkSecurity(t *testing.T, pod core.PodSpec) {
 	t.Helper()
 	s := pod.SecurityContext
-	if !*s.RunAsNonRoot || strconv.FormatInt(*s.RunAsUser, 10)+":"+strconv.FormatInt(*s.RunAsGroup, 10) != ourImage(t).user || *s.FSGroup != *s.RunAsGroup ||
+	if !*s.RunAsNonRoot || strconv.FormatInt(*s.RunAsUser, 10)+":"+strconv.FormatInt(*s.RunAsGroup,
+		10) != ourImage(t).user || *s.FSGroup != *s.RunAsGroup ||
 		s.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault {
 		t.Errorf("the pod runs as %+v", s)
 	}
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
-		if s := c.SecurityContext; *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) {
+		if s := c.SecurityContext; *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
+			!slices.Equal(s.Capabilities.Drop, []core.Capability{"ALL"}) {
 			t.Errorf("%s may %+v", c.Name, s)
 		}
 	}
@@ -179,17 +190,21 @@ func TestTheManifestRunsTheImageOfCaddy(t *testing.T) {
 	for _, mount := range c.VolumeMounts {
 		paths[mount.MountPath] = true
 	}
-	for _, folder := range []string{i.env["XDG_DATA_HOME"], i.env["XDG_CONFIG_HOME"], filepath.Dir(c.Args[2])} {
+	for _, folder := range []string{i.env["XDG_DATA_HOME"], i.env["XDG_CONFIG_HOME"],
+		filepath.Dir(c.Args[2])} {
 		if !paths[folder] {
 			t.Errorf("nothing is mounted at %s", folder)
 		}
 	}
-	if volume := m.deployment.Spec.Template.Spec.Volumes[0]; volume.ConfigMap.Name != m.config.Name || m.config.Data[filepath.Base(c.Args[2])] == "" {
+	if volume := m.deployment.Spec.Template.Spec.Volumes[0]; volume.ConfigMap.Name != m.config.Name ||
+		m.config.Data[filepath.Base(c.Args[2])] == "" {
 		t.Errorf("there is no Caddyfile in %+v", volume)
 	}
 	caddyfile := m.config.Data["Caddyfile"]
-	for port, text := range map[int32]string{m.port(t, m.service.Spec.Ports[0].TargetPort): "http_port ", m.port(t, c.LivenessProbe.HTTPGet.Port): "http://:"} {
-		if !strings.Contains(caddyfile, text+strconv.Itoa(int(port))+"\n") && !strings.Contains(caddyfile, text+strconv.Itoa(int(port))+" {\n") {
+	for port, text := range map[int32]string{m.port(t, m.service.Spec.Ports[0].TargetPort): "http_port ",
+		m.port(t, c.LivenessProbe.HTTPGet.Port): "http://:"} {
+		if !strings.Contains(caddyfile, text+strconv.Itoa(int(port))+"\n") &&
+			!strings.Contains(caddyfile, text+strconv.Itoa(int(port))+" {\n") {
 			t.Errorf("Caddy does not listen on %d", port)
 		}
 	}
@@ -198,29 +213,36 @@ func TestTheManifestRunsTheImageOfCaddy(t *testing.T) {
 func TestTheManifestGivesTraefikThePlugin(t *testing.T) {
 	m := readManifest(t, "kubernetes/traefik.yaml")
 	pod, c := m.deployment.Spec.Template.Spec, m.container()
-	if c.Image != "traefik:"+traefikVersion(t) || pod.InitContainers[0].Image != "pg-ratelimit-traefik-plugin:"+tag {
+	if c.Image != "traefik:"+traefikVersion(t) ||
+		pod.InitContainers[0].Image != "pg-ratelimit-traefik-plugin:"+tag {
 		t.Errorf("it runs %s and %s", c.Image, pod.InitContainers[0].Image)
 	}
 	for _, mounts := range [][]core.VolumeMount{pod.InitContainers[0].VolumeMounts, c.VolumeMounts} {
-		if mounts[0].Name != "plugins" || mounts[0].MountPath != filepath.Join(c.WorkingDir, "plugins-local") {
+		if mounts[0].Name != "plugins" ||
+			mounts[0].MountPath != filepath.Join(c.WorkingDir, "plugins-local") {
 			t.Errorf("the plugin is at %+v", mounts)
 		}
 	}
-	for name, probed := range map[string]int32{"web": m.port(t, m.service.Spec.Ports[0].TargetPort), "traefik": m.port(t, c.LivenessProbe.HTTPGet.Port)} {
+	for name, probed := range map[string]int32{"web": m.port(t, m.service.Spec.Ports[0].TargetPort),
+		"traefik": m.port(t, c.LivenessProbe.HTTPGet.Port)} {
 		if !slices.Contains(c.Args, "--entryPoints."+name+".address=:"+strconv.Itoa(int(probed))) {
 			t.Errorf("Traefik does not listen on %d: %q", probed, c.Args)
 		}
 	}
 	route := m.route.Spec.Routes[0]
-	if !slices.Equal(m.route.Spec.EntryPoints, []string{"web"}) || route.Middlewares[0].Name != m.middleware.Name || route.Kind != "Rule" || m.route.Namespace != m.middleware.Namespace {
+	if !slices.Equal(m.route.Spec.EntryPoints, []string{"web"}) ||
+		route.Middlewares[0].Name != m.middleware.Name || route.Kind != "Rule" ||
+		m.route.Namespace != m.middleware.Namespace {
 		t.Errorf("the route is %+v", m.route.Spec)
 	}
-	if pod.ServiceAccountName != m.account.Name || m.binding.Subjects[0].Name != m.account.Name || m.binding.Subjects[0].Namespace != m.account.Namespace ||
+	if pod.ServiceAccountName != m.account.Name || m.binding.Subjects[0].Name != m.account.Name ||
+		m.binding.Subjects[0].Namespace != m.account.Namespace ||
 		m.binding.RoleRef.Name != m.role.Name || m.account.Namespace != m.deployment.Namespace {
 		t.Errorf("the account %s has not the role %s: %+v", pod.ServiceAccountName, m.role.Name, m.binding)
 	}
 	last := m.role.Rules[len(m.role.Rules)-1]
-	if last.APIGroups[0] != "traefik.io" || !slices.Contains(last.Resources, "middlewares") || !slices.Contains(last.Resources, "ingressroutes") {
+	if last.APIGroups[0] != "traefik.io" || !slices.Contains(last.Resources, "middlewares") ||
+		!slices.Contains(last.Resources, "ingressroutes") {
 		t.Errorf("Traefik may read %+v", last)
 	}
 }

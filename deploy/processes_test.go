@@ -22,7 +22,8 @@ import (
 // upstream is an app that answers "app". It returns its address.
 func upstream(t *testing.T) string {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "app") }))
+	server := httptest.NewServer(
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "app") }))
 	t.Cleanup(server.Close)
 	return strings.TrimPrefix(server.URL, "http://")
 }
@@ -35,8 +36,10 @@ func admits(t *testing.T, url string, limit int) {
 		if i == limit {
 			want = http.StatusTooManyRequests
 		}
-		if answer := harness.Ask(t, harness.Get(url)); answer.Status != want || answer.Header.Get("X-RateLimit-Limit") != strconv.Itoa(limit) {
-			t.Fatalf("request %d of a limit of %d: %d %v %s", i+1, limit, answer.Status, answer.Header, answer.Body)
+		if answer := harness.Ask(t, harness.Get(url)); answer.Status != want ||
+			answer.Header.Get("X-RateLimit-Limit") != strconv.Itoa(limit) {
+			t.Fatalf("request %d of a limit of %d: %d %v %s", i+1, limit, answer.Status,
+				answer.Header, answer.Body)
 		}
 	}
 }
@@ -80,8 +83,10 @@ func startCaddy(t *testing.T, caddyfile string, pairs ...string) runningCaddy {
 	i, dir, address := ourImage(t), t.TempDir(), harness.FreeAddress(t)
 	_, port, _ := strings.Cut(address, ":")
 	text := replaced(t, caddyfile, append([]string{
-		"http_port 8080", "http_port " + port + "\n\tadmin " + harness.FreeAddress(t), "app:80", upstream(t), " 1m\n", " 1m" + decided}, pairs...)...)
-	c := runningCaddy{url: "http://" + address, folders: strings.NewReplacer("/config", dir, "/data", dir, "/etc/caddy", dir)}
+		"http_port 8080", "http_port " + port + "\n\tadmin " + harness.FreeAddress(t), "app:80", upstream(t),
+		" 1m\n", " 1m" + decided}, pairs...)...)
+	c := runningCaddy{url: "http://" + address,
+		folders: strings.NewReplacer("/config", dir, "/data", dir, "/etc/caddy", dir)}
 	written(t, filepath.Join(dir, "Caddyfile"), text)
 	args := slices.Clone(i.command)
 	for at := range args {
@@ -91,7 +96,8 @@ func startCaddy(t *testing.T, caddyfile string, pairs ...string) runningCaddy {
 	for _, name := range []string{"HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"} {
 		env = append(env, name+"="+c.folders.Replace(i.env[name]))
 	}
-	c.Process = harness.Start(t, harness.Program{Name: "caddy", Path: harness.Caddy(t, root), Args: args, Env: env, Dir: dir})
+	c.Process = harness.Start(t, harness.Program{Name: "caddy", Path: harness.Caddy(t, root), Args: args,
+		Env: env, Dir: dir})
 	c.AwaitAddress(t, address)
 	return c
 }
@@ -128,9 +134,10 @@ type runningTraefik struct {
 	ping string // its entry point traefik
 }
 
-// startTraefik runs Traefik with the arguments of a container, but for its provider, which is a file here. plugins makes
-// the folder plugins-local.
-func startTraefik(t *testing.T, args []string, rule string, plugin map[string]any, plugins func(folder string)) runningTraefik {
+// startTraefik runs Traefik with the arguments of a container, but for its provider, which is a file
+// here. plugins makes the folder plugins-local.
+func startTraefik(t *testing.T, args []string, rule string, plugin map[string]any,
+	plugins func(folder string)) runningTraefik {
 	t.Helper()
 	program, err := harness.Traefik(t.Context(), filepath.Join(root, "integration"))
 	if err != nil {
@@ -140,16 +147,20 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 	tr := runningTraefik{url: "http://" + web, ping: harness.FreeAddress(t)}
 	plugins(filepath.Join(dir, "plugins-local"))
 	type object = map[string]any
-	plugin["timeout"], plugin["onError"], plugin["match"] = "50s", "deny", object{"methods": []string{http.MethodGet}}
+	plugin["timeout"], plugin["onError"], plugin["match"] = "50s", "deny",
+		object{"methods": []string{http.MethodGet}}
 	dynamic, err := yaml.Marshal(object{"http": object{
-		"routers":     object{"app": object{"rule": rule, "entryPoints": []string{"web"}, "service": "app", "middlewares": []string{"app-limit"}}},
+		"routers": object{"app": object{"rule": rule, "entryPoints": []string{"web"}, "service": "app",
+			"middlewares": []string{"app-limit"}}},
 		"middlewares": object{"app-limit": object{"plugin": object{"pg-ratelimit": plugin}}},
-		"services":    object{"app": object{"loadBalancer": object{"servers": []object{{"url": "http://" + upstream(t)}}}}},
+		"services": object{"app": object{"loadBalancer": object{"servers": []object{{"url": "http://" +
+			upstream(t)}}}}},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"--experimental.localPlugins." + path.Base(modulePath) + ".moduleName=" + modulePath, "--experimental.abortOnPluginFailure=true"} {
+	for _, want := range []string{"--experimental.localPlugins." + path.Base(modulePath) + ".moduleName=" +
+		modulePath, "--experimental.abortOnPluginFailure=true"} {
 		if !slices.Contains(args, want) {
 			t.Errorf("Traefik runs without %s: %q", want, args)
 		}
@@ -161,8 +172,10 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 			all = append(all, arg)
 		}
 	}
-	all = append(all, "--entryPoints.web.address="+web, "--entryPoints.traefik.address="+tr.ping, "--providers.file.filename="+written(t, filepath.Join(dir, "dynamic.yml"), string(dynamic)))
-	tr.Process = harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir, Args: all, Env: []string{"DATABASE_URL=" + cluster.Open(t)}})
+	all = append(all, "--entryPoints.web.address="+web, "--entryPoints.traefik.address="+tr.ping,
+		"--providers.file.filename="+written(t, filepath.Join(dir, "dynamic.yml"), string(dynamic)))
+	tr.Process = harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir, Args: all,
+		Env: []string{"DATABASE_URL=" + cluster.Open(t)}})
 	tr.AwaitAddress(t, web)
 	// A request with another method is not counted.
 	tr.Await(t, "its router", func() bool {
@@ -177,30 +190,33 @@ func startTraefik(t *testing.T, args []string, rule string, plugin map[string]an
 	return tr
 }
 
-// TestTraefikOfTheManifestLimitsAndIsReady interprets the plugin of the image, which has fewer files than the repository.
+// TestTraefikOfTheManifestLimitsAndIsReady interprets the plugin of the image, which has fewer files
+// than the repository.
 func TestTraefikOfTheManifestLimitsAndIsReady(t *testing.T) {
 	m := readManifest(t, "kubernetes/traefik.yaml")
-	tr := startTraefik(t, m.container().Args, m.route.Spec.Routes[0].Match, m.middleware.Spec.Plugin["pg-ratelimit"], func(folder string) {
-		for _, path := range pluginFiles(t) {
-			from, to := filepath.Join(root, path), filepath.Join(folder, "src", modulePath, path)
-			info, err := os.Stat(from)
-			if err == nil && info.IsDir() {
-				err = os.CopyFS(to, os.DirFS(from))
-			} else if err == nil {
-				var text []byte
-				if text, err = os.ReadFile(from); err == nil {
-					if err = os.MkdirAll(filepath.Dir(to), 0o700); err == nil {
-						err = os.WriteFile(to, text, 0o600)
+	tr := startTraefik(t, m.container().Args, m.route.Spec.Routes[0].Match,
+		m.middleware.Spec.Plugin["pg-ratelimit"], func(folder string) {
+			for _, path := range pluginFiles(t) {
+				from, to := filepath.Join(root, path), filepath.Join(folder, "src", modulePath, path)
+				info, err := os.Stat(from)
+				if err == nil && info.IsDir() {
+					err = os.CopyFS(to, os.DirFS(from))
+				} else if err == nil {
+					var text []byte
+					if text, err = os.ReadFile(from); err == nil {
+						if err = os.MkdirAll(filepath.Dir(to), 0o700); err == nil {
+							err = os.WriteFile(to, text, 0o600)
+						}
 					}
 				}
+				if err != nil {
+					t.Fatal(err)
+				}
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
+		})
 	admits(t, tr.url, 100)
-	if answer := harness.Ask(t, harness.Get("http://"+tr.ping+m.container().ReadinessProbe.HTTPGet.Path)); answer.Status != http.StatusOK {
+	if answer := harness.Ask(t,
+		harness.Get("http://"+tr.ping+m.container().ReadinessProbe.HTTPGet.Path)); answer.Status != http.StatusOK {
 		t.Errorf("the probe is answered %d", answer.Status)
 	}
 }

@@ -52,8 +52,11 @@ func TestWorkflowsAreSoundAndPinned(t *testing.T) {
 			}
 		}
 	}
-	// actionlint needs another version of the YAML library than compose-go, so it is a program of its own here.
-	lint := exec.Command("go", append([]string{"run", "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12", "-shellcheck=", "-pyflakes="}, paths...)...)
+	// actionlint needs another version of the YAML library than compose-go, so it is a program of its
+	// own here.
+	lint := exec.Command("go",
+		append([]string{"run", "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12", "-shellcheck=",
+			"-pyflakes="}, paths...)...)
 	lint.Env = append(os.Environ(), "GOFLAGS=", "CGO_ENABLED=0")
 	if out, err := lint.CombinedOutput(); err != nil {
 		t.Errorf("actionlint: %v\n%s", err, out)

@@ -16,8 +16,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// xcaddy runs a command of the documentation in a folder, with a GOPROXY, and returns the Caddy that it makes. The configured
-// proxy takes the place of the public one.
+// xcaddy runs a command of the documentation in a folder, with a GOPROXY, and returns the Caddy that
+// it makes. The configured proxy takes the place of the public one.
 func xcaddy(t *testing.T, command, goproxy string) string {
 	t.Helper()
 	program, err := exec.Command("go", "tool", "-n", "xcaddy").Output()
@@ -28,18 +28,21 @@ func xcaddy(t *testing.T, command, goproxy string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	goproxy = strings.Replace(goproxy, "https://proxy.golang.org", strings.ReplaceAll(strings.TrimSpace(string(configured)), ",direct", ""), 1)
+	goproxy = strings.Replace(goproxy, "https://proxy.golang.org",
+		strings.ReplaceAll(strings.TrimSpace(string(configured)), ",direct", ""), 1)
 	args := strings.Fields(command)
 	cmd := exec.Command(strings.TrimSpace(string(program)), args[1:]...)
 	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "GOPROXY="+goproxy, "GONOSUMDB="+modulePath, "GOFLAGS=-modcacherw -buildvcs=false", "TMPDIR="+t.TempDir())
+	cmd.Env = append(os.Environ(), "GOPROXY="+goproxy, "GONOSUMDB="+modulePath,
+		"GOFLAGS=-modcacherw -buildvcs=false", "TMPDIR="+t.TempDir())
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return filepath.Join(cmd.Dir, "caddy")
 }
 
-// documented are the commands of the documentation that run xcaddy: one with a clone and its GOPROXY, and one without.
+// documented are the commands of the documentation that run xcaddy: one with a clone and its GOPROXY,
+// and one without.
 func documented(t *testing.T) (goproxy, ofClone, ofRelease string) {
 	t.Helper()
 	text := read(t, filepath.Join(root, "docs", "caddy.md"))
@@ -67,17 +70,20 @@ func TestXcaddyBuildsAClone(t *testing.T) {
 	}
 	// Go gives this version to a module that is replaced, and that nothing requires in another one.
 	goproxy, command, _ := documented(t)
-	hasModule(t, xcaddy(t, replaced(t, command, "/path/to/clone", clone), goproxy), "v0.0.0-00010101000000-000000000000")
+	hasModule(t, xcaddy(t, replaced(t, command, "/path/to/clone", clone), goproxy),
+		"v0.0.0-00010101000000-000000000000")
 }
 
-// TestXcaddyBuildsTheRelease builds from a module proxy that has the module, as the proxies of Go will when it is tagged.
-// The version there names the commit, because Go keeps what it knows of the files of a version.
+// TestXcaddyBuildsTheRelease builds from a module proxy that has the module, as the proxies of Go
+// will when it is tagged. The version there names the commit, because Go keeps what it knows of the
+// files of a version.
 func TestXcaddyBuildsTheRelease(t *testing.T) {
 	commit, err := exec.Command("git", "-C", root, "rev-parse", "--short=12", "HEAD").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	released := module.Version{Path: modulePath, Version: edge.Version + "-g" + strings.TrimSpace(string(commit))}
+	released := module.Version{Path: modulePath,
+		Version: edge.Version + "-g" + strings.TrimSpace(string(commit))}
 	proxy := t.TempDir()
 	folder := filepath.Join(proxy, modulePath, "@v")
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -108,7 +114,8 @@ func TestXcaddyBuildsTheRelease(t *testing.T) {
 			t.Fatal(err)
 		}
 		dir := strings.TrimSpace(string(cache))
-		for _, path := range []string{filepath.Join(dir, modulePath+"@"+released.Version), filepath.Join(dir, "cache", "download", modulePath)} {
+		for _, path := range []string{filepath.Join(dir, modulePath+"@"+released.Version),
+			filepath.Join(dir, "cache", "download", modulePath)} {
 			if err := os.RemoveAll(path); err != nil {
 				t.Error(err)
 			}

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// build builds Caddy, unless there is no command for it. If the context ends, the command is interrupted. The Go command then
-// ends its compilers.
+// build builds Caddy, unless there is no command for it. If the context ends, the command is
+// interrupted. The Go command then ends its compilers.
 func build(ctx context.Context, o options, tell io.Writer) error {
 	if o.build == "" {
 		return nil

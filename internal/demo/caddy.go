@@ -43,7 +43,8 @@ func startCaddy(o options, dsn, upstream string) (*caddy, error) {
 	c.cmd = exec.CommandContext(ctx, o.caddy, "run", "--config", o.config, "--adapter", "caddyfile")
 	c.cmd.Stdout, c.cmd.Stderr = log, log
 	home := filepath.Join(o.state, "caddy")
-	c.cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn, "UPSTREAM="+upstream, "PORT="+o.port, "XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
+	c.cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn, "UPSTREAM="+upstream, "PORT="+o.port,
+		"XDG_CONFIG_HOME="+home, "XDG_DATA_HOME="+home)
 	// In a group of its own Ctrl-C reaches it only by way of this program.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.cmd.Cancel = func() error { return c.cmd.Process.Signal(syscall.SIGTERM) }
@@ -113,7 +114,8 @@ func checkPort(port string) error {
 	for _, host := range []string{"", "127.0.0.1"} {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, port))
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return fmt.Errorf("port %s is taken by another program: end it, or choose another port with make run PORT=8081", port)
+			return fmt.Errorf("port %s is taken by another program: end it, or choose another port with "+
+				"make run PORT=8081", port)
 		}
 		if err != nil {
 			return fmt.Errorf("port %s: %w", port, err)

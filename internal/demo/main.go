@@ -1,4 +1,4 @@
-// Command demo is what `make run` runs: a Postgres, an upstream that says
+// Command demo is the program of `make run`: a Postgres, an upstream that says
 // hello, and a Caddy in front of it that limits requests. It finds or makes
 // what it needs, and leaves no process behind.
 package main
@@ -38,7 +38,7 @@ func main() {
 	}
 }
 
-// options are what the command line and the environment say.
+// options holds what the command line and the environment say.
 type options struct {
 	port, caddy, config, state, build string
 	databaseURL                       string

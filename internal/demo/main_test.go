@@ -57,7 +57,8 @@ func actAsCaddy() {
 			if err != nil {
 				panic(err)
 			}
-			fmt.Fprintf(w, "%d\n%s\n%s\n%s", os.Getpid(), os.Getenv("DATABASE_URL"), strings.Join(os.Args[1:], " "), hello)
+			fmt.Fprintf(w, "%d\n%s\n%s\n%s", os.Getpid(), os.Getenv("DATABASE_URL"),
+				strings.Join(os.Args[1:], " "), hello)
 		})))
 	}()
 	fmt.Println("signal:", <-signals)
@@ -88,7 +89,7 @@ func command(t *testing.T, databaseURL string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start starts the demo and waits until it has told that it is up.
+// start starts the demo and waits until it says that it is up.
 func start(t *testing.T, state, databaseURL string) *demo {
 	t.Helper()
 	d := &demo{port: freePort(t), state: state}
@@ -114,7 +115,7 @@ func start(t *testing.T, state, databaseURL string) *demo {
 	}
 }
 
-// ask is what the demo's Caddy answers: its pid, its database, its arguments,
+// ask returns what the demo's Caddy answers: its pid, its database, its arguments,
 // what the upstream says.
 func (d *demo) ask(t *testing.T, path string) (pid int, database, args, upstream string) {
 	t.Helper()
@@ -146,7 +147,7 @@ func awaitGone(t *testing.T, pids ...int) {
 	}
 }
 
-// runs tells whether a process is there and not a zombie that nobody has
+// runs reports whether a process is there and not a zombie that nobody has
 // waited for, as it stays in some containers.
 func runs(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
@@ -191,7 +192,8 @@ func number(t *testing.T, path string) int {
 
 func TestEverySignalEndsEverything(t *testing.T) {
 	dsn := cluster.Open(t)
-	for s, receiver := range map[syscall.Signal]string{syscall.SIGINT: "its whole group", syscall.SIGTERM: "the demo alone", syscall.SIGHUP: "its whole group"} {
+	for s, receiver := range map[syscall.Signal]string{syscall.SIGINT: "its whole group",
+		syscall.SIGTERM: "the demo alone", syscall.SIGHUP: "its whole group"} {
 		t.Run(fmt.Sprintf("%v to %s", s, receiver), func(t *testing.T) {
 			t.Parallel()
 			d := start(t, t.TempDir(), dsn)

@@ -20,11 +20,13 @@ func TestMakeWithoutTheRightGoTellsWhatToInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if minor := version[:strings.LastIndex(version, ".")]; !strings.Contains(string(readme), "You need Go "+minor+" or later and make.") {
+	if minor := version[:strings.LastIndex(version, ".")]; !strings.Contains(string(readme),
+		"You need Go "+minor+" or later and make.") {
 		t.Errorf("README.md does not name Go %s", minor)
 	}
 	old := filepath.Join(t.TempDir(), "go")
-	if err := os.WriteFile(old, []byte("#!/bin/sh\necho go version go1.19.8 linux/amd64\n"), 0o755); err != nil {
+	if err := os.WriteFile(old, []byte("#!/bin/sh\necho go version go1.19.8 linux/amd64\n"),
+		0o755); err != nil {
 		t.Fatal(err)
 	}
 	for name, test := range map[string]struct{ program, want string }{
@@ -34,7 +36,8 @@ func TestMakeWithoutTheRightGoTellsWhatToInstall(t *testing.T) {
 		for _, target := range []string{"run", "build", "test"} {
 			out, err := exec.Command("make", "-C", "../..", "GO="+test.program, target).CombinedOutput()
 			if err == nil || !strings.Contains(string(out), test.want) {
-				t.Errorf("with %s, make %s ends with %v and says\n%s\nwant %q", name, target, err, out, test.want)
+				t.Errorf("with %s, make %s ends with %v and says\n%s\nwant %q", name, target, err,
+					out, test.want)
 			}
 		}
 	}

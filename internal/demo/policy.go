@@ -16,7 +16,8 @@ import (
 // madeByDemo is the comment of the rules and users, and the name of the API keys, that the demo makes.
 const madeByDemo = "made by make run"
 
-// policySQL makes the tiers, rules and users that are not there. The limits are small, so that a few requests show them.
+// policySQL makes the tiers, rules and users that are not there. The limits are small, so that a few
+// requests show them.
 const policySQL = `INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2), ('enterprise', 3) ON CONFLICT DO NOTHING;
 	SELECT rate_limit_rule(name, family => 'plan', priority => priority, tiers => ARRAY[name], algorithm => 'token_bucket', per_minute => amount, comment => '` + madeByDemo + `')
 		FROM (VALUES ('free', 40, 5), ('pro', 30, 50), ('enterprise', 20, 5000), ('anonymous', 10, 2)) AS plan(name, priority, amount)
@@ -27,8 +28,9 @@ const policySQL = `INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1),
 const ownSQL = `SELECT EXISTS (SELECT FROM rate_limit_rules WHERE comment IS DISTINCT FROM '` + madeByDemo + `')
 	OR EXISTS (SELECT FROM rate_limit_users WHERE comment IS DISTINCT FROM '` + madeByDemo + `')`
 
-// makePolicy makes what is not there of the policy of the demo: rules, the users ann and acme, and their keys, which the
-// file in the state folder has for the next start. own says that the database is not the demo's.
+// makePolicy makes what is not there of the policy of the demo: rules, the users ann and acme, and
+// their keys, which the file in the state folder has for the next start. own says that the database
+// is not the demo's.
 func makePolicy(ctx context.Context, dsn, state string, own bool) (keys map[string]string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -38,7 +40,8 @@ func makePolicy(ctx context.Context, dsn, state string, own bool) (keys map[stri
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	// One demo at a time, until conn is closed.
-	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock(hashtextextended('pg-ratelimit make run', 0))"); err != nil {
+	if _, err := conn.Exec(ctx,
+		"SELECT pg_advisory_lock(hashtextextended('pg-ratelimit make run', 0))"); err != nil {
 		return nil, err
 	}
 	db, err := admin.Open(ctx, dsn)

@@ -29,20 +29,25 @@ func TestASecondRunMakesOnlyWhatIsNotThere(t *testing.T) {
 	dsn, state := cluster.Open(t), t.TempDir()
 	first := start(t, state, dsn)
 	first.end(t)
-	cluster.Execute(t, dsn, `SELECT rate_limit_rule('free', per_minute => 8, mode => 'shadow'); DELETE FROM rate_limit_rules WHERE name = 'pro'`)
-	cluster.Execute(t, dsn, `UPDATE rate_limit_users SET tier = 'enterprise' WHERE user_id = 'ann'; DELETE FROM rate_limit_users WHERE user_id = 'acme'`)
+	cluster.Execute(t, dsn,
+		`SELECT rate_limit_rule('free', per_minute => 8, mode => 'shadow'); DELETE FROM rate_limit_rules WHERE name = 'pro'`)
+	cluster.Execute(t, dsn,
+		`UPDATE rate_limit_users SET tier = 'enterprise' WHERE user_id = 'ann'; DELETE FROM rate_limit_users WHERE user_id = 'acme'`)
 	second := start(t, state, dsn)
 	second.end(t)
 	const policy = `SELECT string_agg(r.name || ' ' || l.events || ' ' || r.mode, ', ' ORDER BY r.name) FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name`
-	if got, want := cluster.Query[string](t, dsn, policy), "anonymous 2 enforce, enterprise 5000 enforce, free 8 shadow, pro 50 enforce"; got != want {
+	if got, want := cluster.Query[string](t, dsn, policy), "anonymous 2 enforce, enterprise 5000 enforce, "+
+		"free 8 shadow, pro 50 enforce"; got != want {
 		t.Errorf("the rules are %s, want %s", got, want)
 	}
-	if got := cluster.Query[string](t, dsn, "SELECT string_agg(user_id || ' ' || tier, ', ' ORDER BY user_id) FROM rate_limit_users"); got != "acme pro, ann enterprise" {
+	if got := cluster.Query[string](t, dsn, "SELECT string_agg(user_id || ' ' || tier, ', ' ORDER BY "+
+		"user_id) FROM rate_limit_users"); got != "acme pro, ann enterprise" {
 		t.Errorf("the users are %s", got)
 	}
 	before, after := strings.Fields(first.keys()), strings.Fields(second.keys())
 	if len(before) != 2 || len(after) != 2 || before[0] != after[0] || before[1] == after[1] {
-		t.Errorf("the keys are %q and then %q: that of ann stays, and that of acme is gone with acme", before, after)
+		t.Errorf("the keys are %q and then %q: that of ann stays, and that of acme is gone with acme",
+			before, after)
 	}
 	if !strings.Contains(second.said, "(its data stay between runs)") {
 		t.Errorf("it says\n%s", second.said)
@@ -55,11 +60,13 @@ func TestAPolicyOfSomebodyElseStaysAsItIs(t *testing.T) {
 	cluster.Execute(t, dsn, "SELECT rate_limit_rule('mine', per_hour => 1)")
 	cluster.Execute(t, dsn, "UPDATE rate_limit_users SET tier = 'enterprise'")
 	d := start(t, t.TempDir(), dsn)
-	if !strings.Contains(d.said, "Without a policy to try: the database has rules or users of its own") || strings.Contains(d.said, "ANN=") {
+	if !strings.Contains(d.said, "Without a policy to try: the database has rules or users of its own") ||
+		strings.Contains(d.said, "ANN=") {
 		t.Errorf("it says\n%s", d.said)
 	}
 	d.end(t)
-	if moved := cluster.Query[int](t, dsn, "SELECT count(*) FROM rate_limit_users WHERE tier <> 'enterprise'"); moved > 0 {
+	if moved := cluster.Query[int](t, dsn,
+		"SELECT count(*) FROM rate_limit_users WHERE tier <> 'enterprise'"); moved > 0 {
 		t.Errorf("it has changed %d users", moved)
 	}
 }

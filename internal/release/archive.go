@@ -25,7 +25,8 @@ func tarred(w io.Writer, folder string, files map[string]string, modified time.T
 		if err != nil {
 			return err
 		}
-		header := &tar.Header{Name: folder + "/" + name, Mode: mode(name), Size: int64(len(text)), ModTime: modified, Format: tar.FormatPAX}
+		header := &tar.Header{Name: folder + "/" + name, Mode: mode(name), Size: int64(len(text)),
+			ModTime: modified, Format: tar.FormatPAX}
 		if err := archive.WriteHeader(header); err != nil {
 			return err
 		}

@@ -1,7 +1,9 @@
-// Command release builds the archives of a release: Caddy with pg_ratelimit for each platform, their checksums, the
-// list of the modules in them, and the licences of these modules. `make release` runs it after the tests.
+// Command release builds the archives of a release: Caddy with pg_ratelimit for each platform, their
+// checksums, the list of the modules in them, and the licences of these modules. `make release` runs
+// it after the tests.
 //
-// The archives of one commit, made with one version of Go, are the same bytes wherever and whenever they are made.
+// The archives of one commit, made with one version of Go, are the same bytes wherever and whenever
+// they are made.
 package main
 
 import (
@@ -86,7 +88,8 @@ func ready() error {
 		return err
 	}
 	if tags != "" && !slices.Contains(strings.Fields(tags), edge.Version) {
-		return fmt.Errorf("the commit has the tag %s, and internal/proxy/edge/version.go says %s", tags, edge.Version)
+		return fmt.Errorf("the commit has the tag %s, and internal/proxy/edge/version.go says %s",
+			tags, edge.Version)
 	}
 	if tags, err = git("tag"); err != nil {
 		return err
@@ -94,11 +97,13 @@ func ready() error {
 	return checkTags(strings.Fields(tags))
 }
 
-// checkTags reports a tag that is no version: for one such tag, Traefik's catalogue refuses the whole repository.
+// checkTags reports a tag other than a version: for one such tag, Traefik's catalogue refuses the whole
+// repository.
 func checkTags(tags []string) error {
 	for _, tag := range tags {
 		if !regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)$`).MatchString(tag) {
-			return fmt.Errorf("the tag %s is not like v1.2.3: Traefik's catalogue refuses a repository with such a tag; delete it", tag)
+			return fmt.Errorf("the tag %s is not like v1.2.3: Traefik's catalogue refuses a repository "+
+				"with such a tag; delete it", tag)
 		}
 	}
 	return nil
@@ -128,9 +133,11 @@ func build(out, platform string, committed time.Time) (string, error) {
 		program += ".exe"
 	}
 	// Nothing of the machine may reach the program: no path, no settings of Go, no identifier of the build.
-	compile := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-tags=nobadger,nomysql,nopgx", "-o", program, ".")
+	compile := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=",
+		"-tags=nobadger,nomysql,nopgx", "-o", program, ".")
 	compile.Dir = "xcaddy"
-	compile.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+processor, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=")
+	compile.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+processor, "GOAMD64=v1",
+		"GOARM64=v8.0", "GOFLAGS=", "GOWORK=off", "GOEXPERIMENT=")
 	if text, err := compile.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, text)
 	}
@@ -138,18 +145,22 @@ func build(out, platform string, committed time.Time) (string, error) {
 	for _, name := range beside {
 		files[name] = name
 	}
-	for name, write := range map[string]func(io.Writer, string) error{"DEPENDENCIES.txt": dependencies, "LICENSES.txt": licences, "schema.sql": tables} {
+	for name, write := range map[string]func(io.Writer, string) error{"DEPENDENCIES.txt": dependencies,
+		"LICENSES.txt": licences, "schema.sql": tables} {
 		path := filepath.Join(dir, name)
 		if err := written(path, func(w io.Writer) error { return write(w, program) }); err != nil {
 			return "", err
 		}
 		files[name] = path
 	}
-	folder := fmt.Sprintf("pg-ratelimit-caddy_%s_%s_%s", strings.TrimPrefix(edge.Version, "v"), system, processor)
+	folder := fmt.Sprintf("pg-ratelimit-caddy_%s_%s_%s", strings.TrimPrefix(edge.Version, "v"),
+		system, processor)
 	if system == "windows" {
-		return folder + ".zip", written(filepath.Join(out, folder+".zip"), func(w io.Writer) error { return zipped(w, folder, files, committed) })
+		return folder + ".zip", written(filepath.Join(out, folder+".zip"),
+			func(w io.Writer) error { return zipped(w, folder, files, committed) })
 	}
-	return folder + ".tar.gz", written(filepath.Join(out, folder+".tar.gz"), func(w io.Writer) error { return tarred(w, folder, files, committed) })
+	return folder + ".tar.gz", written(filepath.Join(out, folder+".tar.gz"),
+		func(w io.Writer) error { return tarred(w, folder, files, committed) })
 }
 
 // tables writes the SQL that makes the tables.

@@ -6,7 +6,8 @@ func TestATagThatIsNoVersionStopsARelease(t *testing.T) {
 	if err := checkTags([]string{"v0.1.0", "v1.12.3"}); err != nil {
 		t.Error(err)
 	}
-	for _, tag := range []string{"v0.1", "1.0.1", "V0.2.2", "v.1.6.0", "nightly", "v0.3.0rc1", "v0.1.0-rc.1", "v01.0.0"} {
+	for _, tag := range []string{"v0.1", "1.0.1", "V0.2.2", "v.1.6.0", "nightly", "v0.3.0rc1",
+		"v0.1.0-rc.1", "v01.0.0"} {
 		if checkTags([]string{"v0.1.0", tag}) == nil {
 			t.Errorf("the tag %s stops no release", tag)
 		}

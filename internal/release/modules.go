@@ -39,7 +39,8 @@ func dependencies(w io.Writer, program string) error {
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense|notice)`)
 
-// licences writes the licences and the notices of all modules in a program, which it may be distributed with only.
+// licences writes the licences and the notices of all modules in a program, which it may be
+// distributed with only.
 func licences(w io.Writer, program string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -67,7 +68,8 @@ func licences(w io.Writer, program string) error {
 				return err
 			}
 			found = true
-			if _, err := fmt.Fprintf(w, "==== %s %s: %s\n\n%s\n\n", m.Path, m.Version, file.Name(), strings.TrimSpace(string(text))); err != nil {
+			if _, err := fmt.Fprintf(w, "==== %s %s: %s\n\n%s\n\n", m.Path, m.Version, file.Name(),
+				strings.TrimSpace(string(text))); err != nil {
 				return err
 			}
 		}
@@ -78,7 +80,7 @@ func licences(w io.Writer, program string) error {
 	return nil
 }
 
-// folderOf is where the source of a module is on this machine.
+// folderOf returns the folder where the source of a module is on this machine.
 func folderOf(path string) (string, error) {
 	list := exec.Command("go", "list", "-m", "-json", path)
 	list.Dir = "xcaddy"

@@ -17,7 +17,8 @@ func Within(t testing.TB, most time.Duration, what string, holds func() bool) {
 	}
 }
 
-// Pause waits for a time in which this process runs: while the machine stalls, only one of many short sleeps passes.
+// Pause waits for a time in which this process runs: while the machine stalls, only one of many short
+// sleeps passes.
 func Pause(d time.Duration) {
 	const step = 10 * time.Millisecond
 	for ; d > 0; d -= step {
@@ -25,8 +26,8 @@ func Pause(d time.Duration) {
 	}
 }
 
-// Lateness measures how late this process was at most for what it does every ten milliseconds, until the function that it
-// returns is called. What a test measures at the same time was as late.
+// Lateness measures how late this process was at most for what it does every ten milliseconds, until
+// the function that it returns is called. What a test measures at the same time was as late.
 func Lateness() (most func() time.Duration) {
 	const step = 10 * time.Millisecond
 	stop, late := make(chan struct{}), make(chan time.Duration)

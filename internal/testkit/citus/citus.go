@@ -30,7 +30,7 @@ type Options struct {
 	BinDir string
 	// Dir is the folder for the servers; "" is temporary folders.
 	Dir string
-	// Workers is how many workers there are.
+	// Workers is the number of workers.
 	Workers int
 	// Config holds settings of all servers.
 	Config map[string]string
@@ -47,7 +47,8 @@ func Start(ctx context.Context, o Options) (_ *Servers, err error) {
 	if s.Coordinator, err = s.server(ctx, "coordinator"); err != nil {
 		return nil, err
 	}
-	if err := s.Execute(ctx, s.DSN(), fmt.Sprintf("SELECT citus_set_coordinator_host('127.0.0.1', %d)", s.Coordinator.Port())); err != nil {
+	if err := s.Execute(ctx, s.DSN(), fmt.Sprintf("SELECT citus_set_coordinator_host('127.0.0.1', %d)",
+		s.Coordinator.Port())); err != nil {
 		return nil, err
 	}
 	for range o.Workers {
@@ -95,7 +96,8 @@ func (s *Servers) Add(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return len(s.Workers) - 1, s.Execute(ctx, s.DSN(), fmt.Sprintf("SELECT citus_add_node('127.0.0.1', %d)", w.Port()))
+	return len(s.Workers) - 1,
+		s.Execute(ctx, s.DSN(), fmt.Sprintf("SELECT citus_add_node('127.0.0.1', %d)", w.Port()))
 }
 
 // DSN is the address of the coordinator.
@@ -116,7 +118,9 @@ func (s *Servers) Execute(ctx context.Context, dsn, sql string) error {
 
 // Move moves a schema to a worker. Unlogged tables move with their writes blocked only.
 func (s *Servers) Move(ctx context.Context, schema string, worker int) error {
-	return s.Execute(ctx, s.DSN(), fmt.Sprintf("SELECT citus_schema_move('%s', '127.0.0.1', %d, 'block_writes')", schema, s.Workers[worker].Port()))
+	return s.Execute(ctx, s.DSN(),
+		fmt.Sprintf("SELECT citus_schema_move('%s', '127.0.0.1', %d, 'block_writes')", schema,
+			s.Workers[worker].Port()))
 }
 
 // Stop ends all servers.

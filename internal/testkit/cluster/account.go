@@ -43,7 +43,9 @@ func serverAccount(data string) (account, error) {
 			return account{name: name, uid: uid, gid: gid, other: true}, nil
 		}
 	}
-	return account{}, errors.New("cluster: Postgres does not run as root, and there is no account \"postgres\" or \"nobody\" to run it")
+	return account{},
+		errors.New("cluster: Postgres does not run as root, and there is no account \"postgres\" or " +
+			"\"nobody\" to run it")
 }
 
 // attributes make a process run as the account, in a process group of its
@@ -64,7 +66,7 @@ func (a account) give(path string) error {
 	return os.Lchown(path, a.uid, a.gid)
 }
 
-// canUse tells whether the account may write into the folder, which takes
+// canUse reports whether the account may write into the folder, which takes
 // every folder above it to let the account through.
 func (a account) canUse(folder string) bool {
 	cmd := exec.Command("/bin/sh", "-c", `cd "$1" && test -w .`, "sh", folder)
@@ -152,7 +154,7 @@ func (c *Cluster) placeTemporary() error {
 	return nil
 }
 
-// inMemory is a folder whose files are in memory, if this machine has one with room for the
+// inMemory is a folder with its files in memory, if this machine has one with room for the
 // data of several test processes. TMPDIR, if it is set, says where data goes instead.
 func inMemory() []string {
 	const folder, room = "/dev/shm", 4 << 30

@@ -26,7 +26,7 @@ type Options struct {
 	// cluster that is there already is started again with its data. Default:
 	// a temporary folder. Where the account that runs the server cannot use
 	// it (a checkout in root's home), a folder of the same purpose under the
-	// system's temporary folder takes its place; Cluster.Dir tells.
+	// system's temporary folder takes its place; see Cluster.Dir.
 	Dir string
 
 	// BinDir is the folder of initdb and postgres. Default: $PG_BINDIR, or
@@ -134,7 +134,8 @@ func start(ctx context.Context, o Options, life lifetime) (_ *Cluster, err error
 
 // DSN is the address of a database of the cluster, for its superuser.
 func (c *Cluster) DSN(database string) string {
-	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", c.port, url.PathEscape(database))
+	return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/%s?sslmode=disable", c.port,
+		url.PathEscape(database))
 }
 
 // Port is the TCP port on 127.0.0.1. A cluster keeps it over Restart.
@@ -216,7 +217,7 @@ func (c *Cluster) Resume() error {
 	return c.thaw()
 }
 
-// Runs tells whether the server runs.
+// Runs reports whether the server runs.
 func (c *Cluster) Runs() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

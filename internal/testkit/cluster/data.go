@@ -33,7 +33,8 @@ func (c *Cluster) initialise(ctx context.Context) error {
 	made, err := os.ReadFile(filepath.Join(c.DataDir(), "PG_VERSION"))
 	if err == nil {
 		if have := strings.TrimSpace(string(made)); have != version {
-			return fmt.Errorf("cluster: %s was made by Postgres %s and %s is Postgres %s: remove the folder, or set PG_BINDIR to the older one's bin",
+			return fmt.Errorf("cluster: %s was made by Postgres %s and %s is Postgres %s: remove the "+
+				"folder, or set PG_BINDIR to the older one's bin",
 				c.DataDir(), have, c.bin, version)
 		}
 		return nil
@@ -82,7 +83,8 @@ func (c *Cluster) command(ctx context.Context, program string, args ...string) *
 	cmd.Dir = c.dir
 	cmd.SysProcAttr = c.account.attributes()
 	for _, variable := range os.Environ() {
-		if !strings.HasPrefix(variable, "PG") && !strings.HasPrefix(variable, "LC_") && !strings.HasPrefix(variable, "LANG") {
+		if !strings.HasPrefix(variable, "PG") && !strings.HasPrefix(variable, "LC_") &&
+			!strings.HasPrefix(variable, "LANG") {
 			cmd.Env = append(cmd.Env, variable)
 		}
 	}
@@ -97,7 +99,8 @@ var versionNumber = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 func (c *Cluster) version(ctx context.Context) (string, error) {
 	out, err := c.command(ctx, "postgres", "--version").CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("cluster: %s cannot run %s/postgres: %w: %s", c.account.name, c.bin, err, bytes.TrimSpace(out))
+		return "", fmt.Errorf("cluster: %s cannot run %s/postgres: %w: %s", c.account.name, c.bin, err,
+			bytes.TrimSpace(out))
 	}
 	found := versionNumber.FindSubmatch(out)
 	if found == nil {

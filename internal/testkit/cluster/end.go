@@ -18,7 +18,7 @@ type run struct {
 
 func (r *run) pid() int { return r.cmd.Process.Pid }
 
-// ended waits for the server's end and tells whether it came in time.
+// ended waits for the server's end, and reports whether it came in time.
 func (r *run) ended(timeout time.Duration) bool {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -30,7 +30,7 @@ func (r *run) ended(timeout time.Duration) bool {
 	}
 }
 
-// running tells whether the server runs. The caller holds the mutex.
+// running reports whether the server runs. The caller holds the mutex.
 func (c *Cluster) running() bool {
 	if c.run == nil {
 		return false
@@ -44,7 +44,7 @@ func (c *Cluster) running() bool {
 }
 
 // stopServer asks the server to end: at once but tidily, then without a
-// checkpoint, then not asking any more. The caller holds the mutex.
+// checkpoint, then by killing it. The caller holds the mutex.
 func (c *Cluster) stopServer() error {
 	if !c.running() {
 		return nil

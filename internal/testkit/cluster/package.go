@@ -37,10 +37,13 @@ func fromPackage(ctx context.Context, tell io.Writer) (string, error) {
 		return "", err
 	}
 	// The server of the package needs the C library that it was built with.
-	if out, err := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "--version").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("the server of the npm package does not run on this machine: %w: %s", err, strings.TrimSpace(string(out)))
+	if out, err := exec.CommandContext(ctx, filepath.Join(bin, "initdb"),
+		"--version").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("the server of the npm package does not run on this machine: %w: %s", err,
+			strings.TrimSpace(string(out)))
 	}
-	fmt.Fprintf(tell, "There is no Postgres server on this machine. The server of the npm package serves: Postgres %s in %s.\n", release.Major, filepath.Dir(bin))
+	fmt.Fprintf(tell, "There is no Postgres server on this machine. The server of the npm package serves: "+
+		"Postgres %s in %s.\n", release.Major, filepath.Dir(bin))
 	return bin, nil
 }
 

@@ -31,7 +31,7 @@ func processes() (map[int]process, error) {
 	return all, nil
 }
 
-// commandLine is what a process was started with, "" if that is not known.
+// commandLine returns the command that started a process, "" if that is not known.
 func commandLine(pid int) string {
 	out, err := exec.Command("ps", "-o", "command=", "-p", strconv.Itoa(pid)).Output()
 	if err != nil {

@@ -23,7 +23,7 @@ const (
 	logTail      = 4096                  // bytes of the log in an error
 )
 
-// errPortTaken is what launch returns when another program listens on the
+// errPortTaken is the error of launch when another program listens on the
 // port.
 var errPortTaken = errors.New("port is taken")
 
@@ -101,7 +101,7 @@ func (c *Cluster) launch(ctx context.Context) error {
 }
 
 // awaitReady waits until the server has written into its pid file that it
-// takes connections, which is how pg_ctl knows it too: it needs no password
+// takes connections, as pg_ctl does: it needs no password
 // and no place among max_connections.
 func (c *Cluster) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -126,7 +126,7 @@ func (c *Cluster) awaitReady(ctx context.Context) error {
 	}
 }
 
-// pidFile is what the server's postmaster.pid says; zero if there is none.
+// pidFile holds what the server's postmaster.pid says; zero if there is none.
 type pidFile struct {
 	pid    int
 	port   string
@@ -160,7 +160,8 @@ func (c *Cluster) inUse() error {
 	}
 	command := commandLine(file.pid)
 	if command == "" || strings.Contains(command, c.DataDir()) {
-		return fmt.Errorf("cluster: a server runs on %s already (pid %d): end it, or count in it with DATABASE_URL='postgres://postgres@127.0.0.1:%s/postgres?sslmode=disable'",
+		return fmt.Errorf("cluster: a server runs on %s already (pid %d): end it, or count in it with "+
+			"DATABASE_URL='postgres://postgres@127.0.0.1:%s/postgres?sslmode=disable'",
 			c.DataDir(), file.pid, file.port)
 	}
 	if err := os.Remove(filepath.Join(c.DataDir(), "postmaster.pid")); err != nil {

@@ -9,16 +9,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// templates are what this process knows of servers, by their addresses.
+// templates holds the state of servers, by their addresses.
 var templates = struct {
 	sync.Mutex
 	made     map[string]bool   // by the address and the name
 	strategy map[string]string // how to copy a database
 }{made: map[string]bool{}, strategy: map[string]string{}}
 
-// template returns the name of a database to copy: one in which the SQL has run. The first process that needs it
-// makes it, and it stays as long as the server does. Without SQL it is template0, to which nobody connects, so that
-// many may copy it at once.
+// template returns the name of a database to copy: one in which the SQL has run. The first process
+// that needs it makes it, and it stays as long as the server does. Without SQL it is template0, to
+// which nobody connects, so that many may copy it at once.
 func template(admin, sql string) (string, error) {
 	if sql == "" {
 		return "template0", nil
@@ -37,7 +37,9 @@ func template(admin, sql string) (string, error) {
 	return name, nil
 }
 
-// strategy is how a server copies databases. It writes each page of a copy to its log, unless told otherwise. Where it does not wait for the disk, to copy the files takes a third of the processor.
+// strategy is the way in which a server copies databases. It writes each page of a copy to its log,
+// unless told otherwise. Where it does not wait for the disk, to copy the files takes a third of the
+// processor.
 func strategy(admin string) (string, error) {
 	templates.Lock()
 	defer templates.Unlock()
@@ -76,7 +78,8 @@ func makeTemplate(admin, name, sql string) error {
 		return err
 	}
 	var made bool
-	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name).Scan(&made); err != nil || made {
+	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)",
+		name).Scan(&made); err != nil || made {
 		return err
 	}
 	unfinished := name + "_new"

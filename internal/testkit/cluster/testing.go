@@ -140,7 +140,8 @@ func Watch(t testing.TB, ctx context.Context, dsn string) *pgx.Conn {
 // Connections is the number of connections to a database, without those of Watch.
 func Connections(t testing.TB, dsn string) int {
 	t.Helper()
-	return Query[int](t, dsn, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> $1", watcher)
+	return Query[int](t, dsn, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "+
+		"AND application_name <> $1", watcher)
 }
 
 // Connect connects to a database until the test's end.

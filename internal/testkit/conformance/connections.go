@@ -36,10 +36,12 @@ func testFewerConnections(t *testing.T, d *db) {
 	}
 	group.Wait()
 	busy := make(chan error, 1)
-	const untilItMayEnd = "DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_class WHERE relname = 'it_may_end') LOOP PERFORM pg_sleep(0.01); END LOOP; END $$"
+	const untilItMayEnd = "DO $$ BEGIN WHILE NOT EXISTS (SELECT FROM pg_class WHERE relname = " +
+		"'it_may_end') LOOP PERFORM pg_sleep(0.01); END LOOP; END $$"
 	go func() { busy <- few.tryFor(time.Minute, statement(untilItMayEnd)) }()
 	d.sessions("query LIKE 'DO %' AND state = 'active'", 1)
-	if err := few.tryFor(200*time.Millisecond, statement("SELECT 1")); !errors.Is(err, context.DeadlineExceeded) {
+	if err := few.tryFor(200*time.Millisecond, statement("SELECT 1")); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("while another call has the connection: %v", err)
 	}
 	d.exec("CREATE TABLE it_may_end ()")
@@ -52,7 +54,8 @@ func testFewerConnections(t *testing.T, d *db) {
 	defer none.Close()
 	for range 4 {
 		group.Go(func() {
-			if err := none.try(statement("SELECT 1")); err == nil || !strings.Contains(err.Error(), "too many connections") {
+			if err := none.try(statement("SELECT 1")); err == nil ||
+				!strings.Contains(err.Error(), "too many connections") {
 				t.Errorf("no connection at all: %v", err)
 			}
 		})
@@ -126,7 +129,9 @@ func withSettings(t *testing.T, dsn string, settings ...string) string {
 // testKeptConnection: after a pause of any length there is still one connection, and only
 // one. The end of that connection costs no call.
 func testKeptConnection(t *testing.T, d *db) {
-	idle := &db{t: t, DB: d.open(t, withSettings(t, d.dsn, "pool_max_conn_idle_time", "200ms", "pool_health_check_period", "50ms"))}
+	idle := &db{t: t,
+		DB: d.open(t, withSettings(t, d.dsn, "pool_max_conn_idle_time", "200ms",
+			"pool_health_check_period", "50ms"))}
 	defer idle.Close()
 	var both sync.WaitGroup
 	for range 2 {
@@ -135,7 +140,8 @@ func testKeptConnection(t *testing.T, d *db) {
 	both.Wait()
 	one := func() {
 		t.Helper()
-		await.Within(t, timeout, "one connection is kept", func() bool { return cluster.Connections(t, d.dsn) == 1 })
+		await.Within(t, timeout, "one connection is kept",
+			func() bool { return cluster.Connections(t, d.dsn) == 1 })
 	}
 	one()
 	pid := idle.cell("SELECT pg_backend_pid()::bigint")
@@ -144,7 +150,8 @@ func testKeptConnection(t *testing.T, d *db) {
 	if after := idle.cell("SELECT pg_backend_pid()::bigint"); after != pid {
 		t.Errorf("after a pause another connection is used")
 	}
-	d.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+	d.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND " +
+		"pid <> pg_backend_pid()")
 	await.Pause(arrival)
 	idle.run(statement("SELECT 1"))
 }
@@ -152,11 +159,15 @@ func testKeptConnection(t *testing.T, d *db) {
 // testReplacedConnection: the connection that is kept is replaced when it is too old, before
 // the next call.
 func testReplacedConnection(t *testing.T, d *db) {
-	old := &db{t: t, DB: d.open(t, withSettings(t, d.dsn, "pool_max_conn_lifetime", "300ms", "pool_max_conn_idle_time", "100ms", "pool_health_check_period", "50ms"))}
+	old := &db{t: t,
+		DB: d.open(t, withSettings(t, d.dsn, "pool_max_conn_lifetime", "300ms", "pool_max_conn_idle_time",
+			"100ms", "pool_health_check_period", "50ms"))}
 	defer old.Close()
 	old.run(statement("SELECT 1"))
-	const first = "SELECT min(pid)::bigint FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+	const first = "SELECT min(pid)::bigint FROM pg_stat_activity WHERE datname = current_database() AND " +
+		"pid <> pg_backend_pid()"
 	d.sessions("true", 1)
 	pid := d.cell(first)
-	await.Within(t, timeout, "a new connection", func() bool { now := d.cell(first); return now != pid && now != "NULL" })
+	await.Within(t, timeout, "a new connection",
+		func() bool { now := d.cell(first); return now != pid && now != "NULL" })
 }

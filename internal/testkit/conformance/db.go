@@ -30,7 +30,8 @@ func DB(t *testing.T, open func(t testing.TB, dsn string) pgdb.DB) {
 		if testing.Short() {
 			break // make test-all runs it
 		}
-		t.Run(fmt.Sprint("round trips of ", roundTrip), func(t *testing.T) { testRoundTrips(t, open, roundTrip) })
+		t.Run(fmt.Sprint("round trips of ", roundTrip),
+			func(t *testing.T) { testRoundTrips(t, open, roundTrip) })
 	}
 	for name, test := range map[string]struct {
 		run func(t *testing.T, open openDB)
@@ -246,13 +247,16 @@ func (d *db) exec(sql string) {
 // the one that asks.
 func (d *db) sessions(property string, want int64) {
 	d.t.Helper()
-	sql := "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND " + property
-	await.Within(d.t, timeout, fmt.Sprintf("%d sessions with %s", want, property), func() bool { return d.cell(sql) == bigintBytes(want) })
+	sql := "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> " +
+		"pg_backend_pid() AND " + property
+	await.Within(d.t, timeout, fmt.Sprintf("%d sessions with %s", want, property),
+		func() bool { return d.cell(sql) == bigintBytes(want) })
 }
 
 func testResults(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
-	for _, sql := range []string{"SELECT n FROM t", "INSERT INTO t VALUES (1)", "SELECT FROM t", "", "-- nothing"} {
+	for _, sql := range []string{"SELECT n FROM t", "INSERT INTO t VALUES (1)", "SELECT FROM t", "",
+		"-- nothing"} {
 		if got := d.cells(sql); len(got) != 0 {
 			t.Errorf("%s: %q", sql, got)
 		}
@@ -260,7 +264,8 @@ func testResults(t *testing.T, d *db) {
 	if got := d.cells("UPDATE t SET n = 2 RETURNING n"); !equal(got, bigintBytes(2)) {
 		t.Errorf("an UPDATE returns %q", got)
 	}
-	if got := d.cells("SELECT n FROM generate_series(1, 20000) n"); len(got) != 20000 || got[19999] != "\x00\x00\x4e\x20" {
+	if got := d.cells("SELECT n FROM generate_series(1, 20000) n"); len(got) != 20000 ||
+		got[19999] != "\x00\x00\x4e\x20" {
 		t.Errorf("20000 rows came as %d", len(got))
 	}
 	if got := d.cells("SELECT " + strings.Repeat("1::bigint, ", 1599) + "1"); len(got) != 1600 {
@@ -293,7 +298,8 @@ func testErrors(t *testing.T, d *db) {
 		s := statement(sql)
 		err := d.try(s)
 		if err != nil || s.Err == nil || s.Code != code {
-			t.Errorf("%s: Run says %v, the statement %v with code %q; want code %q of the statement alone", sql, err, s.Err, s.Code, code)
+			t.Errorf("%s: Run says %v, the statement %v with code %q; want code %q of the statement alone",
+				sql, err, s.Err, s.Code, code)
 		}
 	}
 	s := statement("SELECT 1 / $1::bigint", int64(0))
@@ -303,21 +309,25 @@ func testErrors(t *testing.T, d *db) {
 	s.Args[0] = int64(1)
 	d.run(s) // the same statement again
 	// Notices do no harm.
-	d.run(statement("DO $$ BEGIN RAISE NOTICE 'by the way'; RAISE WARNING 'and'; END $$"), statement("DROP TABLE IF EXISTS nothing"))
+	d.run(statement("DO $$ BEGIN RAISE NOTICE 'by the way'; RAISE WARNING 'and'; END $$"),
+		statement("DROP TABLE IF EXISTS nothing"))
 }
 
 // testUnnamed looks for prepared statements on the server.
 func testUnnamed(t *testing.T, d *db) {
 	for i := 0; i < 3; i++ {
-		unnamed, named := statement("SELECT $1::bigint /* unnamed */", int64(i)), statement("SELECT $1::bigint /* named */", int64(i))
+		unnamed, named := statement("SELECT $1::bigint /* unnamed */", int64(i)),
+			statement("SELECT $1::bigint /* named */", int64(i))
 		unnamed.Unnamed = true
 		d.run(unnamed, named)
-		if !equal(cells(t, unnamed), bigintBytes(int64(i))) || !equal(cells(t, named), bigintBytes(int64(i))) {
+		if !equal(cells(t, unnamed), bigintBytes(int64(i))) ||
+			!equal(cells(t, named), bigintBytes(int64(i))) {
 			t.Errorf("%q, %q", cells(t, unnamed), cells(t, named))
 		}
 	}
 	for text, want := range map[string]int64{"unnamed": 0, "named": 1} {
-		if got := d.cell("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%/* ' || $1::text || ' */%'", text); got != bigintBytes(want) {
+		if got := d.cell("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%/* ' || "+
+			"$1::text || ' */%'", text); got != bigintBytes(want) {
 			t.Errorf("%x prepared statements that are %s, want %d", got, text, want)
 		}
 	}
@@ -354,7 +364,8 @@ func testExec(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint); INSERT INTO t VALUES (1); SELECT * FROM t; -- and nothing\n")
 	d.exec("")
 	// Several commands are one transaction: a lock of the first lasts.
-	if err := d.tryExec("INSERT INTO t VALUES (2); SELECT 1 / 0; INSERT INTO t VALUES (3)"); err == nil || !strings.Contains(err.Error(), "division by zero") {
+	if err := d.tryExec("INSERT INTO t VALUES (2); SELECT 1 / 0; INSERT INTO t VALUES (3)"); err == nil ||
+		!strings.Contains(err.Error(), "division by zero") {
 		t.Errorf("the second of three commands fails: %v", err)
 	}
 	if got := d.cell("SELECT count(*) FROM t"); got != bigintBytes(1) {
@@ -374,7 +385,8 @@ func testAtOnce(t *testing.T, d *db) {
 		group.Go(func() {
 			for n := 0; n < 10; n++ {
 				want := fmt.Sprintf("%d/%d", i, n)
-				a, b := statement("SELECT $1::text", want), statement(fmt.Sprintf("SELECT $1::text || '%d'", n), "x")
+				a, b := statement("SELECT $1::text", want),
+					statement(fmt.Sprintf("SELECT $1::text || '%d'", n), "x")
 				a.Joined = n%2 > 0
 				err := d.try(a, b)
 				if err != nil || !equal(cells(t, a), want) || !equal(cells(t, b), fmt.Sprint("x", n)) {

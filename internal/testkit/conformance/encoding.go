@@ -14,7 +14,8 @@ func latin1(t testing.TB, open openDB) string {
 	server := cluster.Private(t, cluster.Options{})
 	admin := open(t, server.DSN("postgres"))
 	defer admin.Close()
-	if err := admin.Exec(context.Background(), "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'"); err != nil {
+	if err := admin.Exec(context.Background(), "CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' "+
+		"LC_COLLATE 'C' LC_CTYPE 'C'"); err != nil {
 		t.Fatal(err)
 	}
 	return server.DSN("latin")
@@ -28,7 +29,8 @@ func testEncoding(t *testing.T, open openDB) {
 	d.exec("CREATE TABLE t (key text)")
 	insert := "INSERT INTO t SELECT unnest($1::text[]) RETURNING key"
 	for i := 0; i < 2; i++ {
-		good, first, odd := statement(insert, []string{"é"}), statement(insert, []string{"a"}), statement(insert, []string{"b", "\U0001F600"})
+		good, first, odd := statement(insert, []string{"é"}), statement(insert, []string{"a"}),
+			statement(insert, []string{"b", "\U0001F600"})
 		err := d.try(append(transaction(first, odd), good)...)
 		if err != nil || good.Err != nil || odd.Code != "22P05" || !errors.Is(first.Err, pgdb.ErrRolledBack) {
 			t.Errorf("%v: %v; %v; %v", err, first.Err, odd.Err, good.Err)

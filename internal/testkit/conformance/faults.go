@@ -14,10 +14,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// soon is how long a call may go on after its context has ended, on a busy machine. A call that hangs goes on for longer.
+// soon is the time that a call may go on after its context has ended, on a busy machine. A call that hangs
+// goes on for longer.
 const soon = time.Minute
 
-// arrival is how long the end of a connection may be on its way.
+// arrival is the time that the end of a connection may be on its way.
 const arrival = 400 * time.Millisecond
 
 // testForgotten has the server forget its prepared statements, as a pooler may do.
@@ -27,7 +28,8 @@ func testForgotten(t *testing.T, d *db) {
 	insert := statement("INSERT INTO t VALUES ($1::bigint)", int64(1))
 	count := statement("SELECT count(*) FROM t")
 	for i := 0; i < 7; i++ {
-		single, again := statement("INSERT INTO t VALUES ($1::bigint)", int64(2)), statement("INSERT INTO t SELECT $1::bigint", int64(3))
+		single, again := statement("INSERT INTO t VALUES ($1::bigint)", int64(2)),
+			statement("INSERT INTO t SELECT $1::bigint", int64(3))
 		d.run(append(transaction(insert, count, again), single)...)
 		if got := cells(t, count); !equal(got, bigintBytes(int64(3*i+1))) {
 			t.Fatalf("round %d: %x rows", i, got)
@@ -36,7 +38,7 @@ func testForgotten(t *testing.T, d *db) {
 	}
 }
 
-// testAltered alters a table of which statements are prepared: the server refuses
+// testAltered alters a table with prepared statements: the server refuses
 // to run them when their columns have changed.
 func testAltered(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint, m bigint); INSERT INTO t VALUES (1, 2); CREATE TABLE u (n bigint)")
@@ -46,7 +48,9 @@ func testAltered(t *testing.T, d *db) {
 	}
 	insert := statement("INSERT INTO u VALUES (1)")
 	all := append(transaction(append([]*pgdb.Statement{insert}, selects...)...), statement("SELECT m FROM t"))
-	for i, alter := range []string{"SELECT 1", "ALTER TABLE t ALTER m TYPE text", "ALTER TABLE t ALTER m TYPE bigint USING m::bigint", "ALTER TABLE t ADD k text", "ALTER TABLE t DROP k"} {
+	for i, alter := range []string{"SELECT 1", "ALTER TABLE t ALTER m TYPE text",
+		"ALTER TABLE t ALTER m TYPE bigint USING m::bigint", "ALTER TABLE t ADD k text",
+		"ALTER TABLE t DROP k"} {
 		d.exec(alter)
 		for j := 0; j < 2; j++ { // prepared when the second one runs
 			d.run(all...)
@@ -58,7 +62,8 @@ func testAltered(t *testing.T, d *db) {
 				want = 4
 			}
 			for n, s := range selects {
-				if got := cells(t, s); len(got) != want || got[want-1] != bigintBytes(int64(n)) || (len(got[1]) == 1) != (i == 1) {
+				if got := cells(t, s); len(got) != want || got[want-1] != bigintBytes(int64(n)) ||
+					(len(got[1]) == 1) != (i == 1) {
 					t.Fatalf("%s: a row came as %q", alter, got)
 				}
 			}
@@ -87,7 +92,8 @@ func testDeadline(t *testing.T, d *db) {
 	other := &db{t: t, DB: d.open(t, d.dsn)}
 	defer other.Close()
 	for i := 0; i < 3; i++ {
-		statements := []*pgdb.Statement{statement("SELECT 1"), statement("SELECT pg_sleep(600)"), statement("SELECT 2")}
+		statements := []*pgdb.Statement{statement("SELECT 1"), statement("SELECT pg_sleep(600)"),
+			statement("SELECT 2")}
 		err := other.endsAsleep(func(ctx context.Context) error { return d.Run(ctx, statements) })
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("a deadline ends Run with %v", err)
@@ -118,9 +124,9 @@ func testDeadline(t *testing.T, d *db) {
 // asleep is a property of sessions that are in the middle of a long statement.
 const asleep = "query LIKE 'SELECT pg_sleep%' AND wait_event = 'PgSleep'"
 
-// endsAsleep makes a call whose time ends while the server is asleep, and returns its error. The server ignores a
-// request to cancel a statement that it has not begun. A call in whose time the server has not begun is made again,
-// with more time.
+// endsAsleep makes a call with a deadline that ends while the server is asleep, and returns its error. The
+// server ignores a request to cancel a statement that it has not begun. A call in whose time the
+// server has not begun is made again, with more time.
 func (d *db) endsAsleep(call func(ctx context.Context) error) error {
 	d.t.Helper()
 	var err error
@@ -131,7 +137,8 @@ func (d *db) endsAsleep(call func(ctx context.Context) error) error {
 		begun := false
 		for !begun && ctx.Err() == nil {
 			time.Sleep(2 * time.Millisecond)
-			found := d.cell("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "+asleep) == bigintBytes(1)
+			found := d.cell("SELECT count(*) FROM pg_stat_activity WHERE datname = "+
+				"current_database() AND "+asleep) == bigintBytes(1)
 			begun = found && ctx.Err() == nil
 		}
 		<-ctx.Done()
@@ -145,7 +152,8 @@ func (d *db) endsAsleep(call func(ctx context.Context) error) error {
 			d.sessions(asleep, 0)
 			return err
 		}
-		d.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+		d.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() " +
+			"AND pid <> pg_backend_pid()")
 		d.sessions(asleep, 0)
 	}
 	d.t.Fatalf("the server does not begin with a call that ends with %v", err)
@@ -169,14 +177,15 @@ func testEnded(t *testing.T, d *db) {
 }
 
 // testEndedSessions ends the server's sessions while they are idle. No call fails,
-// whether the DB knows of it or finds out when it uses a connection.
+// whether the DB has seen it or finds out when it uses a connection.
 func testEndedSessions(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint)")
 	other := &db{t: t, DB: d.open(t, d.dsn)}
 	defer other.Close()
 	for i := 1; i <= 3; i++ {
 		d.run(transaction(statement("INSERT INTO t VALUES (1)"), statement("SELECT 2"))...)
-		other.run(statement("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"))
+		other.run(statement("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = " +
+			"current_database() AND pid <> pg_backend_pid()"))
 		other.sessions("true", 0)
 		d.run(transaction(statement("INSERT INTO t VALUES (1)"), statement("SELECT 2"))...)
 		if got := d.cell("SELECT count(*) FROM t"); got != bigintBytes(int64(2*i)) {
@@ -288,7 +297,8 @@ func testServerHangs(t *testing.T, open openDB) {
 	}
 	for i := 0; i < 3; i++ {
 		s := statement("SELECT 1")
-		if err := d.tryFor(100*time.Millisecond, s); !errors.Is(err, context.DeadlineExceeded) || s.Err == nil {
+		if err := d.tryFor(100*time.Millisecond, s); !errors.Is(err, context.DeadlineExceeded) ||
+			s.Err == nil {
 			t.Errorf("call %d to a server that hangs: %v, %v", i, err, s.Err)
 		}
 	}

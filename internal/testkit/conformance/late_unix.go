@@ -20,8 +20,8 @@ import (
 // lateEnv has the DSN for the process that testLateProcess starts.
 const lateEnv = "PGRATELIMIT_TEST_LATE_DSN"
 
-// testLateProcess stops a process while its statement is under way, for longer than the statement has. The server has
-// answered in time, so that the statement has its result.
+// testLateProcess stops a process while its statement is under way, for longer than the statement
+// has. The server has answered in time, so that the statement has its result.
 func testLateProcess(t *testing.T, open openDB) {
 	const limit = 5 * time.Second
 	if dsn := os.Getenv(lateEnv); dsn != "" {
@@ -64,7 +64,8 @@ func testLateProcess(t *testing.T, open openDB) {
 			continue
 		}
 		sent := fmt.Sprintf("SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE '%%/* %d */'", round)
-		await.Within(t, timeout, "the statement is sent", func() bool { return cluster.Query[bool](t, c.DSN("postgres"), sent) })
+		await.Within(t, timeout, "the statement is sent",
+			func() bool { return cluster.Query[bool](t, c.DSN("postgres"), sent) })
 		_ = child.Process.Signal(syscall.SIGSTOP)
 		time.Sleep(limit + time.Second)
 		_ = child.Process.Signal(syscall.SIGCONT)

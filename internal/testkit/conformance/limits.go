@@ -17,12 +17,14 @@ import (
 
 // Algorithms are those that count in a time: all but InFlight, see testSlots.
 func Algorithms() []ratelimit.Algorithm {
-	return slices.DeleteFunc(ratelimit.Algorithms(), func(a ratelimit.Algorithm) bool { return a == ratelimit.InFlight })
+	return slices.DeleteFunc(ratelimit.Algorithms(),
+		func(a ratelimit.Algorithm) bool { return a == ratelimit.InFlight })
 }
 
 // Definitions are the definitions of such algorithms.
 func Definitions() []*algorithm.Definition {
-	return slices.DeleteFunc(algorithm.All(), func(d *algorithm.Definition) bool { return d.Name == ratelimit.InFlight.String() })
+	return slices.DeleteFunc(algorithm.All(),
+		func(d *algorithm.Definition) bool { return d.Name == ratelimit.InFlight.String() })
 }
 
 // Limits returns limits of so many events in an hour, or in a year of the calendar: one
@@ -30,10 +32,12 @@ func Definitions() []*algorithm.Definition {
 func Limits(prefix string, events int64) []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for _, a := range Algorithms() {
-		limits = append(limits, &ratelimit.Limit{Prefix: prefix + a.String(), Algorithm: a, Events: events, Window: time.Hour})
+		limits = append(limits, &ratelimit.Limit{Prefix: prefix + a.String(), Algorithm: a, Events: events,
+			Window: time.Hour})
 	}
 	return append(limits, &ratelimit.Limit{
-		Prefix: prefix + "calendar", Algorithm: ratelimit.FixedWindow, Events: events, Calendar: ratelimit.Year, Zone: "Asia/Kolkata",
+		Prefix: prefix + "calendar", Algorithm: ratelimit.FixedWindow, Events: events,
+		Calendar: ratelimit.Year, Zone: "Asia/Kolkata",
 	})
 }
 
@@ -42,9 +46,11 @@ func ExtremeLimits(t testing.TB) []*ratelimit.Limit {
 	var limits []*ratelimit.Limit
 	for _, a := range Algorithms() {
 		for _, events := range []int64{1, 2, 1000, 1 << 52, ratelimit.MaxEvents - 1, ratelimit.MaxEvents} {
-			for _, window := range []time.Duration{ratelimit.MinWindow, ratelimit.MinWindow + time.Microsecond, time.Second, ratelimit.MaxWindow} {
+			for _, window := range []time.Duration{ratelimit.MinWindow,
+				ratelimit.MinWindow + time.Microsecond, time.Second, ratelimit.MaxWindow} {
 				for _, burst := range []int64{0, 1, 1000, ratelimit.MaxEvents} {
-					l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: events, Window: window, Burst: burst}
+					l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: events,
+						Window: window, Burst: burst}
 					if l.Validate() == nil {
 						limits = append(limits, l)
 					}
@@ -56,7 +62,8 @@ func ExtremeLimits(t testing.TB) []*ratelimit.Limit {
 		t.Fatalf("only %d limits are valid", len(limits))
 	}
 	for unit := ratelimit.Day; unit <= ratelimit.Year; unit++ {
-		limits = append(limits, &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Calendar: unit, Events: ratelimit.MaxEvents})
+		limits = append(limits, &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow,
+			Calendar: unit, Events: ratelimit.MaxEvents})
 	}
 	return limits
 }
@@ -88,17 +95,22 @@ func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
 	for {
 		l := &ratelimit.Limit{
 			Prefix: prefix,
-			Events: rapid.OneOf(rapid.Int64Range(1, 12), rapid.Int64Range(1, 12), rapid.Int64Range(1, ratelimit.MaxEvents)).Draw(t, "events"),
-			Window: time.Duration(rapid.OneOf(rapid.Int64Range(1000, 1020), rapid.Int64Range(1000, 600*Second),
-				rapid.Int64Range(1000, ratelimit.MaxWindow.Microseconds())).Draw(t, "window")) * time.Microsecond,
+			Events: rapid.OneOf(rapid.Int64Range(1, 12), rapid.Int64Range(1, 12),
+				rapid.Int64Range(1, ratelimit.MaxEvents)).Draw(t, "events"),
+			Window: time.Duration(
+				rapid.OneOf(rapid.Int64Range(1000, 1020), rapid.Int64Range(1000, 600*Second),
+					rapid.Int64Range(1000, ratelimit.MaxWindow.Microseconds())).Draw(t,
+					"window")) * time.Microsecond,
 		}
 		var err error
 		if l.Algorithm, err = ratelimit.ParseAlgorithm(definition); err != nil {
 			l.Algorithm = ratelimit.FixedWindow
 			l.Calendar = ratelimit.Calendar(rapid.IntRange(1, 4).Draw(t, "unit"))
-			l.Zone = rapid.SampledFrom([]string{"", "Europe/Berlin", "America/St_Johns", "Asia/Kathmandu", "Australia/Lord_Howe", "Africa/Cairo", "America/Havana"}).Draw(t, "zone")
+			l.Zone = rapid.SampledFrom([]string{"", "Europe/Berlin", "America/St_Johns", "Asia/Kathmandu",
+				"Australia/Lord_Howe", "Africa/Cairo", "America/Havana"}).Draw(t, "zone")
 			l.Window = 0
-			if (l.Calendar == ratelimit.Month || l.Calendar == ratelimit.Year) && rapid.Bool().Draw(t, "anchored") {
+			if (l.Calendar == ratelimit.Month || l.Calendar == ratelimit.Year) &&
+				rapid.Bool().Draw(t, "anchored") {
 				l.Anchor = rapid.Int64Range(0, 1095).Draw(t, "anchor")
 			}
 		}
@@ -106,14 +118,17 @@ func DrawLimit(t *rapid.T, definition, prefix string) *ratelimit.Limit {
 		case l.Algorithm == ratelimit.SlidingLog:
 			l.Events = 1 + l.Events%12
 		case HasBurst(definition) && rapid.Bool().Draw(t, "has burst"):
-			l.Burst = rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, ratelimit.MaxEvents)).Draw(t, "burst")
+			l.Burst = rapid.OneOf(rapid.Int64Range(1, 20), rapid.Int64Range(1, ratelimit.MaxEvents)).Draw(t,
+				"burst")
 		}
 		if definition == "gcra" && rapid.Bool().Draw(t, "a bucket") {
 			l.Algorithm = ratelimit.TokenBucket
 			l.Events = max(2, l.Events)
-			l.Burst = rapid.OneOf(rapid.Int64Range(1, min(20, l.Events-1)), rapid.Int64Range(1, l.Events-1)).Draw(t, "burst")
+			l.Burst = rapid.OneOf(rapid.Int64Range(1, min(20, l.Events-1)),
+				rapid.Int64Range(1, l.Events-1)).Draw(t, "burst")
 		}
-		if l.Validate() == nil && algorithm.Of(l).Name == map[bool]string{true: "calendar", false: definition}[l.Calendar != ratelimit.NoCalendar] {
+		if l.Validate() == nil && algorithm.Of(l).Name == map[bool]string{true: "calendar",
+			false: definition}[l.Calendar != ratelimit.NoCalendar] {
 			return l
 		}
 	}
@@ -129,7 +144,8 @@ func HasBurst(definition string) bool {
 func DrawAdvance(t *rapid.T, l *ratelimit.Limit, retryAfter time.Duration) int64 {
 	w := Span(l)
 	retry := retryAfter.Microseconds()
-	return rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, w/4), rapid.Int64Range(0, w/4), rapid.Int64Range(0, 3*w),
+	return rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, w/4), rapid.Int64Range(0, w/4),
+		rapid.Int64Range(0, 3*w),
 		rapid.SampledFrom([]int64{1, w - 1, w, w + 1, 2*w - 1, 2 * w, 7 * w}),
 		rapid.Just(retry), rapid.Just(max(0, retry-1))).Draw(t, "advance")
 }
@@ -137,13 +153,15 @@ func DrawAdvance(t *rapid.T, l *ratelimit.Limit, retryAfter time.Duration) int64
 // DrawCost draws a cost up to the full quota.
 func DrawCost(t *rapid.T, l *ratelimit.Limit) int64 {
 	full := l.Capacity()
-	return rapid.OneOf(rapid.Int64Range(1, min(4, full)), rapid.Int64Range(1, full), rapid.Just(full)).Draw(t, "cost")
+	return rapid.OneOf(rapid.Int64Range(1, min(4, full)), rapid.Int64Range(1, full),
+		rapid.Just(full)).Draw(t, "cost")
 }
 
 // Span is about how long a limit's window lasts, in microseconds.
 func Span(l *ratelimit.Limit) int64 {
 	if l.Calendar != ratelimit.NoCalendar {
-		return []int64{ratelimit.Day: 1, ratelimit.Week: 7, ratelimit.Month: 30, ratelimit.Year: 365}[l.Calendar] * 24 * 3600 * Second
+		return []int64{ratelimit.Day: 1, ratelimit.Week: 7, ratelimit.Month: 30,
+			ratelimit.Year: 365}[l.Calendar] * 24 * 3600 * Second
 	}
 	return l.Window.Microseconds()
 }
@@ -158,10 +176,11 @@ func Fills(l *ratelimit.Limit) int64 {
 func DrawJump(t *rapid.T, l *ratelimit.Limit) int64 {
 	w, exact := Span(l), (l.Capacity()*min(Span(l), (1<<62)/l.Capacity())+l.Events-1)/l.Events
 	most := rapid.SampledFrom([]int64{w, w, Fills(l), exact, 48 * 3600 * Second}).Draw(t, "jump")
-	return most + rapid.SampledFrom([]int64{0, 10*Second - 1, 10 * Second, 10*Second + 1, 11 * Second, 600 * Second}).Draw(t, "beyond")
+	return most + rapid.SampledFrom([]int64{0, 10*Second - 1, 10 * Second, 10*Second + 1, 11 * Second,
+		600 * Second}).Draw(t, "beyond")
 }
 
-// Long is how many times longer than by default the tests run that can: the environment
+// Long says how many times longer than by default the tests run that can: the environment
 // variable PG_RATELIMIT_TEST_LONG, a whole number.
 func Long() int {
 	n, err := strconv.Atoi(os.Getenv("PG_RATELIMIT_TEST_LONG"))
@@ -171,7 +190,7 @@ func Long() int {
 	return n
 }
 
-// checking keeps tests apart that set rapid's flag, of which a process has one.
+// checking keeps tests apart that set rapid's flag, because a process has only one.
 var checking sync.Mutex
 
 // Check is rapid.Check with a number of checks that suits the property: enough to find
@@ -196,8 +215,8 @@ func setChecks(t *testing.T, checks string) {
 	}
 }
 
-// Ahead reports whether a row lies so far ahead of a time that it counts as new: more than ten seconds beyond a window,
-// or beyond what a full burst takes to come back.
+// Ahead reports whether a row lies so far ahead of a time that it counts as new: more than ten
+// seconds beyond a window, or beyond what a full burst takes to come back.
 func Ahead(l *ratelimit.Limit, r *algorithm.Row, now int64) bool {
 	at, length := r.Start, Span(l)
 	switch {

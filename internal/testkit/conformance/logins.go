@@ -24,7 +24,8 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 		CREATE SCHEMA fake;
 		CREATE FUNCTION fake.pg_control_system(OUT system_identifier bigint) LANGUAGE sql AS 'SELECT system FROM public.timeline';
 		CREATE FUNCTION fake.pg_walfile_name(pg_lsn) RETURNS text LANGUAGE sql AS 'SELECT timeline || ''0000000000000001'' FROM public.timeline'`)
-	u, err := url.Parse(withSettings(t, dsn, "target_session_attrs", "read-write", "search_path", "fake,pg_catalog,public"))
+	u, err := url.Parse(withSettings(t, dsn, "target_session_attrs", "read-write", "search_path",
+		"fake,pg_catalog,public"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,24 +36,30 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	defer two.Close()
 	pid := two.cell("SELECT pg_backend_pid()::bigint")
 	end := func() {
-		admin.cells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+		admin.cells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE datname = " +
+			"current_database() AND pid <> pg_backend_pid()")
 	}
 	for _, step := range []struct {
 		system   int
 		timeline string
 		replaced bool
 	}{
-		{70, "00000009", false}, {70, "0000000A", false}, {70, "00000009", true}, {70, "0000000A", false}, {70, "0000000B", false}, {70, "0000000A", true}, {71, "00000001", false},
+		{70, "00000009", false}, {70, "0000000A", false}, {70, "00000009", true}, {70, "0000000A", false},
+		{70, "0000000B", false}, {70, "0000000A", true}, {71, "00000001", false},
 	} {
-		admin.exec(fmt.Sprintf("UPDATE timeline SET system = %d, timeline = '%s'", step.system, step.timeline))
+		admin.exec(fmt.Sprintf("UPDATE timeline SET system = %d, timeline = '%s'", step.system,
+			step.timeline))
 		end()
 		one.cell("SELECT pg_backend_pid()::bigint")
 		err := two.try(statement("SELECT 1"))
-		for until := time.Now().Add(timeout); step.replaced != (err != nil) && time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		for until := time.Now().Add(timeout); step.replaced != (err != nil) &&
+			time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 			err = two.try(statement("SELECT 1"))
 		}
-		if step.replaced && (err == nil || !strings.Contains(err.Error(), "was replaced")) || !step.replaced && err != nil {
-			t.Errorf("system %d on timeline %s, to be refused: %v: %v", step.system, step.timeline, step.replaced, err)
+		if step.replaced && (err == nil || !strings.Contains(err.Error(), "was replaced")) ||
+			!step.replaced && err != nil {
+			t.Errorf("system %d on timeline %s, to be refused: %v: %v", step.system, step.timeline,
+				step.replaced, err)
 		}
 	}
 	if now := two.cell("SELECT pg_backend_pid()::bigint"); now == pid {
@@ -64,14 +71,17 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	held := statement("SELECT pg_backend_pid()::bigint")
 	done := make(chan error, 1)
 	go func() {
-		done <- two.try(held, statement("DO $$BEGIN WHILE EXISTS (SELECT FROM public.held) LOOP PERFORM pg_sleep(0.01); END LOOP; END$$"))
+		done <- two.try(held,
+			statement("DO $$BEGIN WHILE EXISTS (SELECT FROM public.held) LOOP PERFORM pg_sleep(0.01); END "+
+				"LOOP; END$$"))
 	}()
 	admin.sessions("query LIKE 'DO %'", 1)
 	admin.exec("UPDATE timeline SET timeline = '00000002'")
-	// On a busy machine, a connection that a call before has begun may open only now, and have read the timeline
-	// before. The second round ends it, too.
+	// On a busy machine, a connection that a call before has begun may open only now, and have read
+	// the timeline before. The second round ends it, too.
 	for range 2 {
-		admin.cells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query NOT LIKE 'DO %'")
+		admin.cells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE datname = " +
+			"current_database() AND pid <> pg_backend_pid() AND query NOT LIKE 'DO %'")
 		two.cell("SELECT pg_backend_pid()::bigint")
 	}
 	admin.exec("DELETE FROM held")
@@ -85,7 +95,9 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 
 // testChangedPassword changes a password that the DSN has in a file.
 func testChangedPassword(t *testing.T, open openDB) {
-	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\nhost all changing 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"})
+	server := cluster.Private(t,
+		cluster.Options{HBA: "local all all trust\nhost all changing 127.0.0.1/32 scram-sha-256\nhost all " +
+			"all 127.0.0.1/32 trust\n"})
 	admin := &db{t: t, DB: open(t, server.DSN("postgres")), open: open}
 	defer admin.Close()
 	passfile := filepath.Join(t.TempDir(), "passfile")
@@ -97,15 +109,19 @@ func testChangedPassword(t *testing.T, open openDB) {
 	}
 	admin.exec("CREATE ROLE changing LOGIN PASSWORD 'first'")
 	change("first")
-	d := &db{t: t, DB: open(t, fmt.Sprintf("host=127.0.0.1 port=%d user=changing dbname=postgres sslmode=disable passfile=%s", server.Port(), passfile)), open: open}
+	d := &db{t: t, DB: open(t,
+		fmt.Sprintf("host=127.0.0.1 port=%d user=changing dbname=postgres sslmode=disable passfile=%s",
+			server.Port(), passfile)), open: open}
 	defer d.Close()
 	d.cell("SELECT 1::bigint")
 	admin.exec("ALTER ROLE changing PASSWORD 'second'")
 	d.cell("SELECT 1::bigint") // on the open connection
-	admin.cells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE usename = 'changing'")
+	admin.cells("SELECT pg_terminate_backend(pid, 5000)::text FROM pg_stat_activity WHERE usename " +
+		"= 'changing'")
 	if err := d.try(statement("SELECT 1")); err == nil {
 		t.Error("the old password is accepted")
 	}
 	change("second")
-	await.Within(t, timeout, "the new password is read from the file", func() bool { return d.try(statement("SELECT 1")) == nil })
+	await.Within(t, timeout, "the new password is read from the file",
+		func() bool { return d.try(statement("SELECT 1")) == nil })
 }

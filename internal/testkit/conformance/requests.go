@@ -18,7 +18,8 @@ func testSeveralLimits(t *testing.T, s *store) {
 		for _, other := range Limits("b", 3) {
 			key := l.Prefix + other.Prefix
 			hits := []ratelimit.Hit{{Limit: l, Key: key, Cost: 1}, {Limit: other, Key: key, Cost: 2}}
-			if d := s.take(hits...); !d[0].Allowed || !d[1].Allowed || d[0].Remaining != 2 || d[1].Remaining != 1 {
+			if d := s.take(hits...); !d[0].Allowed || !d[1].Allowed || d[0].Remaining != 2 ||
+				d[1].Remaining != 1 {
 				t.Fatalf("%s: %+v", key, d)
 			}
 			// The second has too little left, so the first is not charged either.
@@ -39,7 +40,8 @@ func testSeveralLimits(t *testing.T, s *store) {
 			s.left(hits[0], 2)
 			s.left(hits[1], 1)
 			hits[1].Cost = 1
-			if d := s.take(hits...); !d[0].Allowed || !d[1].Allowed || d[0].Remaining != 1 || d[1].Remaining != 1 {
+			if d := s.take(hits...); !d[0].Allowed || !d[1].Allowed || d[0].Remaining != 1 ||
+				d[1].Remaining != 1 {
 				t.Fatalf("%s: %+v", key, d)
 			}
 		}
@@ -59,7 +61,8 @@ func testRefundBesideRefusal(t *testing.T, s *store) {
 		}
 		s.left(hits[0], 2)
 		hits = []ratelimit.Hit{{Limit: l, Key: "k", Cost: -1}, {Limit: other, Key: "k", Cost: 1}}
-		if d := s.take(hits...); !d[0].Allowed || !d[1].Allowed || d[0].Remaining != 3 || d[1].Remaining != 0 {
+		if d := s.take(hits...); !d[0].Allowed || !d[1].Allowed || d[0].Remaining != 3 ||
+			d[1].Remaining != 0 {
 			t.Errorf("%s: %+v", l.Prefix, d)
 		}
 	}
@@ -117,14 +120,17 @@ func testWrongHits(t *testing.T, s *store) {
 		{ratelimit.Hit{Limit: l, Key: "other", Cost: 1}, 1, "decisions"},
 		{ratelimit.Hit{Limit: l, Key: "other", Cost: 1}, 3, "decisions"},
 	} {
-		err := s.Take(context.Background(), timeout, []ratelimit.Hit{good, test.wrong}, make([]ratelimit.Decision, test.decisions))
+		err := s.Take(context.Background(), timeout, []ratelimit.Hit{good, test.wrong},
+			make([]ratelimit.Decision, test.decisions))
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) || field.Field != test.field {
-			t.Errorf("%+v and %d decisions: %v, want an error of %s", test.wrong, test.decisions, err, test.field)
+			t.Errorf("%+v and %d decisions: %v, want an error of %s", test.wrong, test.decisions,
+				err, test.field)
 		}
 	}
 	var field *ratelimit.FieldError
-	if err := s.Reset(context.Background(), timeout, []ratelimit.Hit{good, {Key: "other"}}); !errors.As(err, &field) || field.Field != "hit" {
+	if err := s.Reset(context.Background(), timeout, []ratelimit.Hit{good, {Key: "other"}}); !errors.As(err,
+		&field) || field.Field != "hit" {
 		t.Errorf("a reset without a limit: %v", err)
 	}
 	s.left(good, 3)
@@ -134,7 +140,9 @@ func testWrongHits(t *testing.T, s *store) {
 // still gets an answer.
 func testOneRowTwice(t *testing.T, s *store) {
 	for _, costs := range [][2]int64{{1, 1}, {1, 2}, {2, -1}, {4, 1}, {3, 3}} {
-		l := &ratelimit.Limit{Prefix: fmt.Sprint(costs), Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Hour}
-		s.take(ratelimit.Hit{Limit: l, Key: "k", Cost: costs[0]}, ratelimit.Hit{Limit: l, Key: "k", Cost: costs[1]})
+		l := &ratelimit.Limit{Prefix: fmt.Sprint(costs), Algorithm: ratelimit.FixedWindow, Events: 3,
+			Window: time.Hour}
+		s.take(ratelimit.Hit{Limit: l, Key: "k", Cost: costs[0]},
+			ratelimit.Hit{Limit: l, Key: "k", Cost: costs[1]})
 	}
 }

@@ -28,8 +28,8 @@ var harmfulSettings = []struct{ name, value, want string }{
 	{"parallel_setup_cost", "0", ""}, // see max_parallel_workers_per_gather
 }
 
-// testSettings: whatever the settings of the database, a statement runs without them, with others and by itself, and
-// nothing stays in the session. Where none does harm, nothing is set.
+// testSettings: whatever the settings of the database, a statement runs without them, with others and
+// by itself, and nothing stays in the session. Where none does harm, nothing is set.
 func testSettings(t *testing.T, d *db) {
 	ask := func(name string) string {
 		s := statement("SELECT coalesce(current_setting($1::text, true), 'none')", name)
@@ -37,7 +37,8 @@ func testSettings(t *testing.T, d *db) {
 		return cells(d.t, s)[0]
 	}
 	d.run(statement("SELECT 1"))
-	if got := ask("jit") + " " + ask("max_parallel_workers_per_gather"); got != d.plain("jit")+" "+d.plain("max_parallel_workers_per_gather") {
+	if got := ask("jit") + " " + ask("max_parallel_workers_per_gather"); got != d.plain(
+		"jit")+" "+d.plain("max_parallel_workers_per_gather") {
 		t.Errorf("without harmful settings, %s is set", got)
 	}
 	plainWorkers := d.plain("max_parallel_workers_per_gather")
@@ -52,7 +53,8 @@ func testSettings(t *testing.T, d *db) {
 		if ask(s.name) == "none" {
 			continue // of a newer server
 		}
-		d.exec(fmt.Sprintf("DO $$ BEGIN EXECUTE format('ALTER DATABASE %%I SET %s = %%L', current_database(), '%s'); END $$", s.name, s.value))
+		d.exec(fmt.Sprintf("DO $$ BEGIN EXECUTE format('ALTER DATABASE %%I SET %s = %%L', "+
+			"current_database(), '%s'); END $$", s.name, s.value))
 		if s.want != "" {
 			wants = append(wants, s.name+" "+s.want)
 		}
@@ -63,7 +65,8 @@ func testSettings(t *testing.T, d *db) {
 		for _, want := range append([]string{"jit off", "max_parallel_workers_per_gather 0"}, wants...) {
 			name, value, _ := strings.Cut(want, " ")
 			s := statement("SELECT current_setting($1::text)", name)
-			if err := fresh.try(append(transaction(statement("SELECT 1"), s), statement("SELECT 2"))...); err != nil || s.Err != nil {
+			if err := fresh.try(append(transaction(statement("SELECT 1"), s),
+				statement("SELECT 2"))...); err != nil || s.Err != nil {
 				t.Fatalf("use %d, %s: %v; %v", use, name, err, s.Err)
 			}
 			if got := cells(fresh.t, s)[0]; got != value {
@@ -96,13 +99,18 @@ func testHarmful(t *testing.T, d *db) {
 		t.Errorf("of a plain database: %v", err)
 	}
 	for _, c := range []struct{ setting, want string }{
-		{"default_transaction_read_only = on", "default_transaction_read_only is on, so that nothing can be counted or written: ALTER ROLE"},
-		{"default_transaction_isolation = 'serializable'", "default_transaction_isolation is serializable, so that a decision is made again"},
-		{"idle_session_timeout = '10s'", "idle_session_timeout is 10s, so that a request after a pause waits for a new connection: ALTER ROLE"},
+		{"default_transaction_read_only = on",
+			"default_transaction_read_only is on, so that nothing can be counted or written: ALTER ROLE"},
+		{"default_transaction_isolation = 'serializable'",
+			"default_transaction_isolation is serializable, so that a decision is made again"},
+		{"idle_session_timeout = '10s'", "idle_session_timeout is 10s, so that a request after a pause " +
+			"waits for a new connection: ALTER ROLE"},
 		{"search_path = nowhere", "search_path is nowhere, which has no schema that exists: ALTER ROLE"},
 	} {
 		change := func(what string) {
-			cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"), "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I "+strings.ReplaceAll(what, "'", "''")+"', current_database()); END $$")
+			cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"),
+				"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I "+strings.ReplaceAll(what, "'",
+					"''")+"', current_database()); END $$")
 		}
 		harmful := func() error {
 			fresh := d.open(t, d.dsn)
@@ -123,6 +131,8 @@ func testHarmful(t *testing.T, d *db) {
 		}
 		name, _, _ := strings.Cut(c.setting, " ")
 		change("RESET " + name)
-		cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"), "DO $$ BEGIN EXECUTE format('ALTER ROLE %I IN DATABASE %I RESET "+name+"', session_user, current_database()); END $$")
+		cluster.Execute(t, withSettings(t, d.dsn, "default_transaction_read_only", "off"),
+			"DO $$ BEGIN EXECUTE format('ALTER ROLE %I IN DATABASE %I RESET "+name+"', session_user, "+
+				"current_database()); END $$")
 	}
 }

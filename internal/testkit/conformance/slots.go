@@ -52,7 +52,8 @@ func testSlots(t *testing.T, s *store) {
 	free(3)
 
 	// With other limits it is all or nothing, and a hit apart is by itself.
-	window := &ratelimit.Limit{Prefix: "window", Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Hour}
+	window := &ratelimit.Limit{Prefix: "window", Algorithm: ratelimit.FixedWindow, Events: 2,
+		Window: time.Hour}
 	for i := range 3 {
 		h := hit(1)
 		d := s.take(ratelimit.Hit{Limit: window, Key: "k", Cost: 1}, h)
@@ -73,9 +74,11 @@ func testSlots(t *testing.T, s *store) {
 	}
 	free(3)
 
-	for _, wrong := range []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1}, {Limit: l, Key: "k", Cost: -1, Slot: &ratelimit.Slot{}}} {
+	for _, wrong := range []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1},
+		{Limit: l, Key: "k", Cost: -1, Slot: &ratelimit.Slot{}}} {
 		var field *ratelimit.FieldError
-		if err := s.Take(context.Background(), timeout, []ratelimit.Hit{wrong}, make([]ratelimit.Decision, 1)); !errors.As(err, &field) {
+		if err := s.Take(context.Background(), timeout, []ratelimit.Hit{wrong},
+			make([]ratelimit.Decision, 1)); !errors.As(err, &field) {
 			t.Errorf("%+v: %v", wrong, err)
 		}
 	}
@@ -94,7 +97,8 @@ func testSlots(t *testing.T, s *store) {
 				}
 				if decisions[0].Allowed {
 					now := running.Add(1)
-					for before := most.Load(); now > before && !most.CompareAndSwap(before, now); before = most.Load() {
+					for before := most.Load(); now > before &&
+						!most.CompareAndSwap(before, now); before = most.Load() {
 					}
 					passed.Add(1)
 					time.Sleep(time.Millisecond) // the request
@@ -115,5 +119,6 @@ func testSlots(t *testing.T, s *store) {
 func (s *store) awaitLeft(h ratelimit.Hit, remaining int64) {
 	s.t.Helper()
 	h.Peek, h.Cost = true, 1
-	await.Within(s.t, timeout, fmt.Sprint(remaining, " are left"), func() bool { return s.take(h)[0].Remaining == remaining })
+	await.Within(s.t, timeout, fmt.Sprint(remaining, " are left"),
+		func() bool { return s.take(h)[0].Remaining == remaining })
 }

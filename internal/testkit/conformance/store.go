@@ -22,15 +22,18 @@ const timeout = time.Minute
 // something else, or for each other.
 func OddKeys() []string {
 	return []string{
-		"", " ", "a", "A", "ä", "a\u0308", "\x00", "a\x00", "a\x00b", "\xff", "\xc3(", "\xed\xa0\x80", "\U0010ffff", "\u200b", "日本語", "👩‍👩‍👧‍👦",
-		"NULL", "null", `"NULL"`, "{}", "{a,b}", "{", "}", ",", `"`, `\`, `\\`, `\n`, "\n", "\r\n", "\t", "'", "''", "$1", "%s", ";", "--", "\u202e",
-		"sha256:", ratelimit.DigestKey(""), ratelimit.DigestKey("a"), strings.Repeat("k", ratelimit.MaxKey), strings.Repeat("k", ratelimit.MaxKey+1),
+		"", " ", "a", "A", "ä", "a\u0308", "\x00", "a\x00", "a\x00b", "\xff", "\xc3(", "\xed\xa0\x80",
+		"\U0010ffff", "\u200b", "日本語", "👩‍👩‍👧‍👦",
+		"NULL", "null", `"NULL"`, "{}", "{a,b}", "{", "}", ",", `"`, `\`, `\\`, `\n`, "\n", "\r\n", "\t", "'",
+		"''", "$1", "%s", ";", "--", "\u202e",
+		"sha256:", ratelimit.DigestKey(""), ratelimit.DigestKey("a"), strings.Repeat("k", ratelimit.MaxKey),
+		strings.Repeat("k", ratelimit.MaxKey+1),
 		strings.Repeat("ä", ratelimit.MaxKey/2), strings.Repeat("k", 1<<20),
 	}
 }
 
-// LosesUnits is implemented by a store that may lose units of a quota on a busy machine, as leases end before late units
-// are used. It never admits too much.
+// LosesUnits is implemented by a store that may lose units of a quota on a busy machine, as leases
+// end before late units are used. It never admits too much.
 type LosesUnits interface{ LosesUnits() }
 
 // Store runs the tests of a ratelimit.Store. open returns a new store without rows, which
@@ -91,7 +94,8 @@ func (s *store) want(h ratelimit.Hit, allowed bool, remaining int64) ratelimit.D
 	before := time.Now()
 	d := s.take(h)[0]
 	if d.Allowed != allowed || d.Remaining != remaining || d.Limit != h.Limit.Capacity() {
-		s.t.Fatalf("%s, cost %d: %+v, want allowed %v and %d of %d left", h.Limit.Prefix, h.Cost, d, allowed, remaining, h.Limit.Capacity())
+		s.t.Fatalf("%s, cost %d: %+v, want allowed %v and %d of %d left", h.Limit.Prefix, h.Cost, d, allowed,
+			remaining, h.Limit.Capacity())
 	}
 	if d.Allowed != (d.RetryAfter == 0) || d.RetryAfter < 0 {
 		s.t.Fatalf("%s, cost %d: allowed %v, RetryAfter %v", h.Limit.Prefix, h.Cost, d.Allowed, d.RetryAfter)
@@ -104,7 +108,8 @@ func (s *store) want(h ratelimit.Hit, allowed bool, remaining int64) ratelimit.D
 	case d.Reset.Before(before.Add(-time.Minute)) || !full && !d.Reset.After(before):
 		s.t.Fatalf("%s: %d left, Reset %v", h.Limit.Prefix, d.Remaining, d.Reset)
 	case !d.Allowed && d.DecidedAt != 0 && d.Reset.UnixMicro() != d.DecidedAt+d.RetryAfter.Microseconds():
-		s.t.Fatalf("%s: refused at %d until %v, RetryAfter %v", h.Limit.Prefix, d.DecidedAt, d.Reset, d.RetryAfter)
+		s.t.Fatalf("%s: refused at %d until %v, RetryAfter %v", h.Limit.Prefix, d.DecidedAt,
+			d.Reset, d.RetryAfter)
 	}
 	return d
 }
@@ -163,7 +168,8 @@ func testPeeking(t *testing.T, s *store) {
 		d := s.want(peek, false, 1)
 		taken := s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 2}, false, 1)
 		if difference := d.RetryAfter - taken.RetryAfter; difference < 0 || difference > timeout {
-			t.Errorf("%s: RetryAfter of a peek is %v, of a refusal then %v", l.Prefix, d.RetryAfter, taken.RetryAfter)
+			t.Errorf("%s: RetryAfter of a peek is %v, of a refusal then %v", l.Prefix, d.RetryAfter,
+				taken.RetryAfter)
 		}
 		peek.Cost = 1
 		s.want(peek, true, 1)
@@ -176,12 +182,14 @@ func testPeeking(t *testing.T, s *store) {
 func testMoreThanTheQuota(t *testing.T, s *store) {
 	for _, l := range Limits("", 3) {
 		for _, cost := range []int64{4, 1 << 62, 1<<63 - 1} {
-			if d := s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: cost}, false, 3); d.RetryAfter != ratelimit.Never {
+			if d := s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: cost}, false,
+				3); d.RetryAfter != ratelimit.Never {
 				t.Errorf("%s: RetryAfter of %d of 3 is %v", l.Prefix, cost, d.RetryAfter)
 			}
 		}
 		s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 3}, true, 0)
-		if d := s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 4, Peek: true}, false, 0); d.RetryAfter != ratelimit.Never {
+		if d := s.want(ratelimit.Hit{Limit: l, Key: "k", Cost: 4, Peek: true}, false,
+			0); d.RetryAfter != ratelimit.Never {
 			t.Errorf("%s: RetryAfter of 4 of 3 is %v", l.Prefix, d.RetryAfter)
 		}
 	}
@@ -190,7 +198,8 @@ func testMoreThanTheQuota(t *testing.T, s *store) {
 func testReset(t *testing.T, s *store) {
 	var hits []ratelimit.Hit
 	for _, l := range Limits("", 3) {
-		hits = append(hits, ratelimit.Hit{Limit: l, Key: "k", Cost: 3}, ratelimit.Hit{Limit: l, Key: "secret", Secret: true, Cost: 3})
+		hits = append(hits, ratelimit.Hit{Limit: l, Key: "k", Cost: 3},
+			ratelimit.Hit{Limit: l, Key: "secret", Secret: true, Cost: 3})
 	}
 	for _, h := range hits {
 		s.want(h, true, 0)
@@ -212,7 +221,8 @@ func testReset(t *testing.T, s *store) {
 		h.Key += "2"
 		s.want(h, false, 0)
 	}
-	if err := s.Reset(context.Background(), timeout, []ratelimit.Hit{{Limit: hits[0].Limit, Key: "never seen"}}); err != nil {
+	if err := s.Reset(context.Background(), timeout,
+		[]ratelimit.Hit{{Limit: hits[0].Limit, Key: "never seen"}}); err != nil {
 		t.Errorf("resetting a key that was never hit: %v", err)
 	}
 }
@@ -249,8 +259,10 @@ func testLimitsAreApart(t *testing.T, s *store) {
 	async := durable
 	async.SynchronousCommit = false
 	for i, h := range []ratelimit.Hit{
-		{Limit: &base, Key: "k", Cost: 3}, {Limit: &durable, Key: "k", Cost: 3}, {Limit: &prefix, Key: "k", Cost: 3},
-		{Limit: &base, Key: "k", Secret: true, Cost: 3}, {Limit: &base, Key: ratelimit.DigestKey("k"), Cost: 3},
+		{Limit: &base, Key: "k", Cost: 3}, {Limit: &durable, Key: "k", Cost: 3},
+		{Limit: &prefix, Key: "k", Cost: 3},
+		{Limit: &base, Key: "k", Secret: true, Cost: 3},
+		{Limit: &base, Key: ratelimit.DigestKey("k"), Cost: 3},
 	} {
 		if d := s.take(h)[0]; !d.Allowed {
 			t.Errorf("hit %d shares a row with another: %+v", i, d)
@@ -284,13 +296,17 @@ func testHitsApart(t *testing.T, s *store) {
 				d := s.take(hits...)
 				for i := range hits {
 					known := d[i].Source != ratelimit.Undecided
-					if d[i].Allowed != want.allowed[i] || known && d[i].Remaining != want.remaining[i] || hits[i].Apart && !known {
-						t.Fatalf("%s, request %d, hit %d: %+v, want %v and %d left", l.Prefix, n+1, i, d[i], want.allowed[i], want.remaining[i])
+					if d[i].Allowed != want.allowed[i] || known && d[i].Remaining != want.remaining[i] ||
+						hits[i].Apart && !known {
+						t.Fatalf("%s, request %d, hit %d: %+v, want %v and %d left", l.Prefix, n+1, i, d[i],
+							want.allowed[i], want.remaining[i])
 					}
 				}
 			}
-			alone := s.take(ratelimit.Hit{Limit: &trial, Key: "third", Cost: 3, Apart: true}, ratelimit.Hit{Limit: &trial, Key: "fourth", Cost: 4, Apart: true})
-			if !alone[0].Allowed || alone[0].Remaining != 0 || alone[1].Allowed || alone[1].RetryAfter != ratelimit.Never {
+			alone := s.take(ratelimit.Hit{Limit: &trial, Key: "third", Cost: 3, Apart: true},
+				ratelimit.Hit{Limit: &trial, Key: "fourth", Cost: 4, Apart: true})
+			if !alone[0].Allowed || alone[0].Remaining != 0 || alone[1].Allowed ||
+				alone[1].RetryAfter != ratelimit.Never {
 				t.Fatalf("%s: hits apart alone: %+v", l.Prefix, alone)
 			}
 		}
@@ -328,7 +344,8 @@ func testConcurrency(t *testing.T, s *store) {
 	for i := 0; i < 16; i++ {
 		group.Go(func() {
 			for n := 0; n < 60; n++ {
-				h := ratelimit.Hit{Limit: limits[(i+n)%len(limits)], Key: fmt.Sprint(n % 2), Cost: 1 + int64(n%3)}
+				h := ratelimit.Hit{Limit: limits[(i+n)%len(limits)], Key: fmt.Sprint(n % 2),
+					Cost: 1 + int64(n%3)}
 				decisions := make([]ratelimit.Decision, 1)
 				if err := s.Take(context.Background(), timeout, []ratelimit.Hit{h}, decisions); err != nil {
 					t.Error(err)
@@ -370,7 +387,8 @@ func testEndedContext(t *testing.T, s *store) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for i := 0; i < 20; i++ {
-		if err := s.Take(ctx, timeout, []ratelimit.Hit{h}, make([]ratelimit.Decision, 1)); !errors.Is(err, context.Canceled) {
+		if err := s.Take(ctx, timeout, []ratelimit.Hit{h}, make([]ratelimit.Decision, 1)); !errors.Is(err,
+			context.Canceled) {
 			t.Fatalf("Take with an ended context: %v", err)
 		}
 	}
@@ -386,10 +404,12 @@ func testClosed(t *testing.T, s *store) {
 	s.take(h)
 	s.Close()
 	s.Close()
-	if err := s.Take(context.Background(), timeout, []ratelimit.Hit{h}, make([]ratelimit.Decision, 1)); !errors.Is(err, ratelimit.ErrClosed) {
+	if err := s.Take(context.Background(), timeout, []ratelimit.Hit{h},
+		make([]ratelimit.Decision, 1)); !errors.Is(err, ratelimit.ErrClosed) {
 		t.Errorf("Take after Close: %v", err)
 	}
-	if err := s.Reset(context.Background(), timeout, []ratelimit.Hit{h}); !errors.Is(err, ratelimit.ErrClosed) {
+	if err := s.Reset(context.Background(), timeout, []ratelimit.Hit{h}); !errors.Is(err,
+		ratelimit.ErrClosed) {
 		t.Errorf("Reset after Close: %v", err)
 	}
 }

@@ -37,7 +37,9 @@ func testEachForItself(t *testing.T, d *db) {
 func testTransactions(t *testing.T, d *db) {
 	const sql = "SELECT pg_current_xact_id()::text, coalesce(current_setting('of.transaction', true), '')"
 	for i := 0; i < 3; i++ { // not prepared, then prepared
-		before, a, b, c, d1, after := statement(sql), statement(sql), statement("SELECT set_config('of.transaction', 'set', true)"), statement(sql), statement(sql), statement(sql)
+		before, a, b, c, d1, after := statement(sql), statement(sql),
+			statement("SELECT set_config('of.transaction', 'set', true)"), statement(sql), statement(sql),
+			statement(sql)
 		after.Joined = true // with nothing
 		statements := append([]*pgdb.Statement{before}, transaction(a, b, c)...)
 		statements = append(statements, d1, after)
@@ -63,7 +65,8 @@ func testFailedTransactions(t *testing.T, d *db) {
 			for _, unnamed := range []bool{false, true} {
 				var joined []*pgdb.Statement
 				for i := 0; i < 3; i++ {
-					s := statement("INSERT INTO t SELECT n FROM generate_series(1, $1::bigint) n RETURNING n", int64(2))
+					s := statement("INSERT INTO t SELECT n FROM generate_series(1, $1::bigint) n RETURNING n",
+						int64(2))
 					if i == failing {
 						s = statement(fmt.Sprintf("SELECT %d / $1::bigint", round/2), int64(0))
 					}
@@ -82,11 +85,13 @@ func testFailedTransactions(t *testing.T, d *db) {
 				for i, s := range joined {
 					switch {
 					case i == failing:
-						if s.Code != "22012" || s.Err == nil || !strings.Contains(s.Err.Error(), "division by zero") {
+						if s.Code != "22012" || s.Err == nil ||
+							!strings.Contains(s.Err.Error(), "division by zero") {
 							t.Errorf("statement %d fails with %v, code %q", i, s.Err, s.Code)
 						}
 					case !errors.Is(s.Err, pgdb.ErrRolledBack) || s.Code != "":
-						t.Errorf("statement %d fails: statement %d says %v, code %q", failing, i, s.Err, s.Code)
+						t.Errorf("statement %d fails: statement %d says %v, code %q", failing, i,
+							s.Err, s.Code)
 					case i < failing:
 						if got := cells(t, s); !equal(got, bigintBytes(1), bigintBytes(2)) {
 							t.Errorf("statement %d fails: statement %d has the rows %q", failing, i, got)
@@ -115,12 +120,15 @@ func testFailedCommit(t *testing.T, d *db) {
 	d.exec("CREATE TABLE t (n bigint UNIQUE DEFERRABLE INITIALLY DEFERRED); INSERT INTO t VALUES (1)")
 	insert := "INSERT INTO t VALUES ($1::bigint) RETURNING n"
 	for i := 0; i < 3; i++ {
-		all := append(transaction(statement(insert, int64(1)), statement(insert, int64(2))), statement(insert, int64(1)), statement("SELECT count(*) FROM t"))
+		all := append(transaction(statement(insert, int64(1)), statement(insert, int64(2))),
+			statement(insert, int64(1)), statement("SELECT count(*) FROM t"))
 		err := d.try(all...)
-		if err != nil || !errors.Is(all[0].Err, pgdb.ErrRolledBack) || all[1].Code != "23505" || all[2].Code != "23505" || all[3].Err != nil {
+		if err != nil || !errors.Is(all[0].Err, pgdb.ErrRolledBack) || all[1].Code != "23505" ||
+			all[2].Code != "23505" || all[3].Err != nil {
 			t.Errorf("%v: %v; %v; %v; %v", err, all[0].Err, all[1].Err, all[2].Err, all[3].Err)
 		}
-		if !equal(cells(t, all[0]), bigintBytes(1)) || !equal(cells(t, all[1]), bigintBytes(2)) || !equal(cells(t, all[3]), bigintBytes(1)) {
+		if !equal(cells(t, all[0]), bigintBytes(1)) || !equal(cells(t, all[1]), bigintBytes(2)) ||
+			!equal(cells(t, all[3]), bigintBytes(1)) {
 			t.Errorf("%q, %q, %q", all[0].Result, all[1].Result, all[3].Result)
 		}
 	}
@@ -152,10 +160,13 @@ func testUnsendable(t *testing.T, d *db) {
 			if err == nil {
 				err = d.try(c.statement)
 			}
-			if err != nil || c.statement.Err == nil || errors.Is(c.statement.Err, pgdb.ErrRolledBack) || c.statement.Code != c.code {
-				t.Errorf("%s: %v, %v, code %q, want %q", c.name, err, c.statement.Err, c.statement.Code, c.code)
+			if err != nil || c.statement.Err == nil || errors.Is(c.statement.Err, pgdb.ErrRolledBack) ||
+				c.statement.Code != c.code {
+				t.Errorf("%s: %v, %v, code %q, want %q", c.name, err, c.statement.Err,
+					c.statement.Code, c.code)
 			}
-			if !errors.Is(first.Err, pgdb.ErrRolledBack) || !errors.Is(last.Err, pgdb.ErrRolledBack) || all[0].Err != nil || all[4].Err != nil {
+			if !errors.Is(first.Err, pgdb.ErrRolledBack) || !errors.Is(last.Err, pgdb.ErrRolledBack) ||
+				all[0].Err != nil || all[4].Err != nil {
 				t.Errorf("%s: %v; %v; %v; %v", c.name, all[0].Err, first.Err, last.Err, all[4].Err)
 			}
 			want += 2
@@ -188,7 +199,8 @@ func testRoundTrips(t *testing.T, open openDB, roundTrip time.Duration) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			fewest := int64(100)
-			for try := 0; try < 3 && fewest > 1; try++ { // a connection that the pool opens meanwhile has its own round trips
+			// a connection that the pool opens meanwhile has its own round trips
+			for try := 0; try < 3 && fewest > 1; try++ {
 				var all []*pgdb.Statement
 				for i := 0; i < 3; i++ {
 					sql := fmt.Sprintf("SELECT 1 / $1::bigint /* %d %d %s */", i, try, c.name)

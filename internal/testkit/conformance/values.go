@@ -22,7 +22,8 @@ func oddTexts() []string {
 	return texts
 }
 
-var numbers = []int64{0, 1, -1, math.MaxInt64, math.MinInt64, math.MaxInt32, math.MinInt32, ratelimit.MaxEvents, 1_700_000_000_000_000}
+var numbers = []int64{0, 1, -1, math.MaxInt64, math.MinInt64, math.MaxInt32, math.MinInt32,
+	ratelimit.MaxEvents, 1_700_000_000_000_000}
 
 func bigintBytes(n int64) string {
 	return string(binary.BigEndian.AppendUint64(nil, uint64(n)))
@@ -45,7 +46,8 @@ func testParameters(t *testing.T, d *db) {
 			}
 		}
 	}
-	if got := d.cells("SELECT $2::text, $1::bigint, $3::text, $2::text", int64(7), "seven", ""); !equal(got, "seven", bigintBytes(7), "", "seven") {
+	if got := d.cells("SELECT $2::text, $1::bigint, $3::text, $2::text", int64(7), "seven", ""); !equal(got,
+		"seven", bigintBytes(7), "", "seven") {
 		t.Errorf("several parameters came back as %q", got)
 	}
 }
@@ -70,7 +72,8 @@ func testArrays(t *testing.T, d *db) {
 		if got := d.cells("SELECT * FROM unnest($1::text[]) WITH ORDINALITY", array); !equal(got, want...) {
 			t.Errorf("%d texts came back otherwise: %.100q", len(array), got)
 		}
-		if got := d.cell("SELECT cardinality($1::text[])::bigint", array); got != bigintBytes(int64(len(array))) {
+		if got := d.cell("SELECT cardinality($1::text[])::bigint",
+			array); got != bigintBytes(int64(len(array))) {
 			t.Errorf("an array of %d texts has cardinality %x", len(array), got)
 		}
 	}
@@ -84,7 +87,8 @@ func testArrays(t *testing.T, d *db) {
 		}
 	}
 	// As a store uses them: side by side, by subscript.
-	sum := d.cell("SELECT sum(($2::bigint[])[i])::bigint FROM unnest($1::text[]) WITH ORDINALITY AS u(t, i)", []string{"a", "b", "c"}, []int64{10, 20, 30})
+	sum := d.cell("SELECT sum(($2::bigint[])[i])::bigint FROM unnest($1::text[]) WITH ORDINALITY AS u(t, i)",
+		[]string{"a", "b", "c"}, []int64{10, 20, 30})
 	if sum != bigintBytes(60) {
 		t.Errorf("elements by subscript add up to %x, want 60", sum)
 	}
@@ -100,7 +104,8 @@ func testNull(t *testing.T, d *db) {
 				t.Errorf("nothing but NULLs came back as %q", cells(t, s))
 			}
 		}
-		if got := d.cells(sql, int64(1), "a", []int64{}, []string{}); got[0] != bigintBytes(1) || got[1] != "a" || got[2] == "NULL" || got[3] == "NULL" {
+		if got := d.cells(sql, int64(1), "a", []int64{}, []string{}); got[0] != bigintBytes(1) ||
+			got[1] != "a" || got[2] == "NULL" || got[3] == "NULL" {
 			t.Errorf("after NULLs, values came back as %q", got)
 		}
 	}
@@ -126,8 +131,10 @@ func testNull(t *testing.T, d *db) {
 func testColumns(t *testing.T, d *db) {
 	got := d.cells(`SELECT 1::int, -2::bigint, 1.5::float8, timestamptz '2000-01-01 00:00:01+00', 'x'::text, NULL::text, true,
 		ARRAY[timestamptz '2000-01-01 00:00:00.000002+00'], ''::text`)
-	want := []string{"\x00\x00\x00\x01", bigintBytes(-2), bigintBytes(int64(math.Float64bits(1.5))), bigintBytes(1_000_000), "x", "NULL", "\x01",
-		"\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x04\xa0\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x08" + bigintBytes(2), ""}
+	want := []string{"\x00\x00\x00\x01", bigintBytes(-2), bigintBytes(int64(math.Float64bits(1.5))),
+		bigintBytes(1_000_000), "x", "NULL", "\x01",
+		"\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x04\xa0\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x08" +
+			bigintBytes(2), ""}
 	if !equal(got, want...) {
 		t.Fatalf("columns came as %q, want %q", got, want)
 	}
@@ -154,7 +161,8 @@ func testEqualRows(t *testing.T, d *db) {
 		{"CASE WHEN n % 7 > 0 THEN -n END", minusOrNull(func(n int64) bool { return n%7 == 0 }), 500},
 		{"CASE WHEN n < 500 THEN -n END", minusOrNull(func(n int64) bool { return n == 500 }), 500},
 		{"-n::int", func(n int64) string { return minus(n)[4:] }, 500},
-		{"-n::float8", func(n int64) string { return bigintBytes(int64(math.Float64bits(float64(-n)))) }, 500},
+		{"-n::float8", func(n int64) string { return bigintBytes(int64(math.Float64bits(float64(-n)))) },
+			500},
 		{"timestamptz '2000-01-01 00:00:00+00' + n * interval '1 microsecond'", bigintBytes, 500},
 		{"repeat('x', (n % 5)::int)", func(n int64) string { return strings.Repeat("x", int(n%5)) }, 500},
 		{"-n", minus, 1},
@@ -165,7 +173,8 @@ func testEqualRows(t *testing.T, d *db) {
 			want = append(want, bigintBytes(n), c.value(n))
 		}
 		for again := 0; again < 2; again++ {
-			if got := d.cells("SELECT n, "+c.second+" FROM generate_series(1::bigint, $1) n", c.rows); !equal(got, want...) {
+			if got := d.cells("SELECT n, "+c.second+" FROM generate_series(1::bigint, $1) n",
+				c.rows); !equal(got, want...) {
 				t.Errorf("n, %s: %d columns came otherwise: %.300q", c.second, len(got), got)
 			}
 		}

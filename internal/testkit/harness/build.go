@@ -37,9 +37,9 @@ func CompileCaddy(ctx context.Context, module, out string) error {
 	return Compile(ctx, nil, module, ".", out, caddyFlags...)
 }
 
-// Build makes a program and returns its path. module is the folder of its go.mod, pkg its package, as "./server"; flags
-// go before it. The program is kept in the folder .cache of the module, under a name that tells from which sources it
-// was built, for later calls, of other processes too.
+// Build makes a program and returns its path. module is the folder of its go.mod, pkg its package, as
+// "./server"; flags go before it. The program is kept in the folder .cache of the module, under a
+// name that tells from which sources it was built, for later calls, of other processes too.
 func Build(t testing.TB, module, pkg string, flags ...string) string {
 	t.Helper()
 	built.Lock()
@@ -58,8 +58,9 @@ func Build(t testing.TB, module, pkg string, flags ...string) string {
 
 // keep does the work of Build.
 func keep(ctx context.Context, module, pkg string, flags []string) (string, error) {
-	// The go command knows a package by what it was compiled from.
-	args := append(append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.BuildID}}"}, buildFlags...), flags...)
+	// The go command identifies a package by what it was compiled from.
+	args := append(append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.BuildID}}"},
+		buildFlags...), flags...)
 	cmd := goCommand(ctx, module, append(args, pkg)...)
 	list, err := cmd.Output()
 	if err != nil {
@@ -102,7 +103,7 @@ func keep(ctx context.Context, module, pkg string, flags []string) (string, erro
 	return path, os.Rename(path+".part", path)
 }
 
-// keepFor is how long a program is kept that no test needs.
+// keepFor is the time that a program is kept that no test needs.
 const keepFor = 12 * time.Hour
 
 // buildFlags are options of `make build`, so that both share compiled packages.
@@ -119,8 +120,8 @@ func goCommand(ctx context.Context, module string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Compile builds the program out, without cgo, with env added to this process's environment, and without debugging
-// information, which takes long to link.
+// Compile builds the program out, without cgo, with env added to this process's environment, and
+// without debugging information, which takes long to link.
 func Compile(ctx context.Context, env []string, module, pkg, out string, flags ...string) error {
 	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
 		return err

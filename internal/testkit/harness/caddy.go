@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// RunCaddy runs a Caddy on a Caddyfile until the test's end. program is its path, and name is for messages, "" for caddy. Its
-// files are in a folder of its own.
+// RunCaddy runs a Caddy on a Caddyfile until the test's end. program is its path, and name is for
+// messages, "" for caddy. Its files are in a folder of its own.
 func RunCaddy(t testing.TB, name, program, caddyfile string, env ...string) *Process {
 	t.Helper()
 	dir := t.TempDir()
@@ -17,13 +17,14 @@ func RunCaddy(t testing.TB, name, program, caddyfile string, env ...string) *Pro
 		t.Fatal(err)
 	}
 	return Start(t, Program{
-		Name: name, Path: program, Dir: dir, Args: []string{"run", "--config", file, "--adapter", "caddyfile"},
-		Env: append(env, "HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir),
+		Name: name, Path: program, Dir: dir,
+		Args: []string{"run", "--config", file, "--adapter", "caddyfile"},
+		Env:  append(env, "HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_DATA_HOME="+dir),
 	})
 }
 
-// Replace puts options into a Caddyfile: in the place of each old text, where it occurs first, comes the new one behind it. A test
-// whose Caddyfile has no such text fails.
+// Replace puts options into a Caddyfile: in the place of each old text, where it occurs first, comes
+// the new one behind it. A test with a Caddyfile without such text fails.
 func Replace(t testing.TB, caddyfile string, oldNew ...string) string {
 	t.Helper()
 	for i := 0; i < len(oldNew); i += 2 {

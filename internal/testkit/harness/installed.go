@@ -12,8 +12,10 @@ import (
 // Installed returns the path of a program. Where it is missing, and this account may, it
 // installs Debian's package of the same name first.
 func Installed(ctx context.Context, name string) (string, error) {
-	if err := install.Debian(ctx, os.Stderr, name, func() bool { return look(name) != "" }, name); err != nil {
-		return "", fmt.Errorf("no %s on this machine: install it (Debian, Ubuntu: apt-get install %[1]s) (%w)", name, err)
+	if err := install.Debian(ctx, os.Stderr, name, func() bool { return look(name) != "" },
+		name); err != nil {
+		return "", fmt.Errorf(
+			"no %s on this machine: install it (Debian, Ubuntu: apt-get install %[1]s) (%w)", name, err)
 	}
 	return look(name), nil
 }

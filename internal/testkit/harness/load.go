@@ -17,11 +17,11 @@ import (
 // Load says which requests to send. It is bounded by Requests, by the context,
 // or by both.
 type Load struct {
-	// Clients is how many requests may be under way at once, each on a
+	// Clients is the number of requests that may be under way at once, each on a
 	// connection that it keeps. 0 means 1.
 	Clients int
 
-	// Requests is how many to send. 0 means until the context ends.
+	// Requests is the number of requests to send. 0 means until the context ends.
 	Requests int
 
 	// Every is the time from the start of one request to that of the next, over
@@ -38,7 +38,7 @@ type Load struct {
 	Answered func(i int, r Reply)
 }
 
-// Reply is what came of one request.
+// Reply is the result of one request.
 type Reply struct {
 	Status  int       // 0 if Err is set
 	Began   time.Time // when it was sent
@@ -47,7 +47,7 @@ type Reply struct {
 	Started bool // false where the context ended first
 }
 
-// Result is what came of a load.
+// Result is the result of a load.
 type Result struct {
 	Status  map[int]int // how many requests, by status
 	Failed  int         // how many got no answer
@@ -98,7 +98,8 @@ func newClient(n int, timeout time.Duration) (client *http.Client, closeIdle fun
 		DisableCompression:  true,
 	}
 	noRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &http.Client{Transport: transport, Timeout: timeout, CheckRedirect: noRedirect}, transport.CloseIdleConnections
+	return &http.Client{Transport: transport, Timeout: timeout, CheckRedirect: noRedirect},
+		transport.CloseIdleConnections
 }
 
 // send sends one request and reads its answer to the end, so that the
@@ -123,7 +124,8 @@ func send(client *http.Client, request *http.Request) Reply {
 // while the listener changed hands in a reload: Caddy then closes it without
 // having read a request.
 func Unheard(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNREFUSED)
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // tickets hands out the numbers of requests and takes in their replies.
@@ -206,7 +208,8 @@ func (r *Result) String() string {
 	if r.Failed > 0 {
 		parts = append(parts, fmt.Sprintf("failed×%d", r.Failed))
 	}
-	return fmt.Sprintf("%s in %v, slowest %v", strings.Join(parts, " "), r.Took.Round(time.Millisecond), r.Slowest.Round(100*time.Microsecond))
+	return fmt.Sprintf("%s in %v, slowest %v", strings.Join(parts, " "), r.Took.Round(time.Millisecond),
+		r.Slowest.Round(100*time.Microsecond))
 }
 
 // Get is a GET request, with headers given as name, value, name, value. Host is that of the request.

@@ -116,7 +116,7 @@ func (p *Process) end() error {
 // PID is the process's number.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Log is what the program has written so far, to stdout and stderr.
+// Log returns the output that the program has written so far, to stdout and stderr.
 func (p *Process) Log() string { return p.log.String() }
 
 // Stop asks the program to end (SIGTERM) and waits until it has. An error says
@@ -124,7 +124,8 @@ func (p *Process) Log() string { return p.log.String() }
 func (p *Process) Stop() error {
 	select {
 	case <-p.exited:
-		ended := errors.New(p.name + " ended by itself, with " + p.cmd.ProcessState.String() + ": " + tail(p.Log()))
+		ended := errors.New(p.name + " ended by itself, with " + p.cmd.ProcessState.String() + ": " +
+			tail(p.Log()))
 		return errors.Join(ended, p.release())
 	default:
 	}
@@ -136,7 +137,8 @@ func (p *Process) Stop() error {
 	select {
 	case <-p.exited:
 	case <-timer.C:
-		return errors.Join(fmt.Errorf("%s (pid %d) did not end within %v of SIGTERM", p.name, p.PID(), stopPatience), p.Kill())
+		return errors.Join(fmt.Errorf("%s (pid %d) did not end within %v of SIGTERM", p.name, p.PID(),
+			stopPatience), p.Kill())
 	}
 	if p.err != nil {
 		return errors.Join(fmt.Errorf("%s ended with %w: %s", p.name, p.err, tail(p.Log())), p.release())
@@ -195,7 +197,8 @@ func (p *Process) WaitFor(what string, done func() bool) error {
 	for deadline := time.Now().Add(startPatience); !done(); {
 		select {
 		case <-p.exited:
-			return fmt.Errorf("%s ended (%v) while waiting for %s: %s", p.name, p.cmd.ProcessState, what, tail(p.Log()))
+			return fmt.Errorf("%s ended (%v) while waiting for %s: %s", p.name, p.cmd.ProcessState, what,
+				tail(p.Log()))
 		case <-time.After(pollEvery):
 		}
 		if time.Now().After(deadline) {

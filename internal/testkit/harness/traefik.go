@@ -15,7 +15,7 @@ import (
 // Traefik builds a real Traefik from the module in integration/traefik and
 // returns the program's path. integration is the path of the folder integration.
 // Later calls, of other processes too, find the program in integration/.cache,
-// under a name that tells the versions from which it was built.
+// under a name that shows the versions from which it was built.
 func Traefik(ctx context.Context, integration string) (string, error) {
 	module := filepath.Join(integration, "traefik")
 	sum := sha256.New()
@@ -43,10 +43,12 @@ func Traefik(ctx context.Context, integration string) (string, error) {
 	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
 		return path, nil
 	}
-	fmt.Fprintln(os.Stderr, "Building Traefik from the module proxy; the first time this takes some minutes ...")
+	fmt.Fprintln(os.Stderr,
+		"Building Traefik from the module proxy; the first time this takes some minutes ...")
 	began := time.Now()
 	part := path + ".part"
-	if err := Compile(ctx, []string{"GOFLAGS=", "GOWORK=off"}, module, "github.com/traefik/traefik/v3/cmd/traefik", part); err != nil {
+	if err := Compile(ctx, []string{"GOFLAGS=", "GOWORK=off"}, module,
+		"github.com/traefik/traefik/v3/cmd/traefik", part); err != nil {
 		return "", err
 	}
 	fmt.Fprintln(os.Stderr, "Built Traefik in", time.Since(began).Round(time.Second))

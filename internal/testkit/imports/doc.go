@@ -1,3 +1,3 @@
-// Package imports has only tests: of which package may import which, and of the Go that
-// the packages are written in that Traefik interprets.
+// Package imports has only tests: of the imports between packages, of the Go in packages that Traefik
+// interprets, and of the language of comments.
 package imports

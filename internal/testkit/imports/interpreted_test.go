@@ -78,7 +78,8 @@ func complaintsOf(t *testing.T, files, exports map[string]string, newer map[stri
 	var complaints []string
 	fset := token.NewFileSet()
 	complain := func(at token.Pos, format string, args ...any) {
-		complaints = append(complaints, fmt.Sprintf("%s: %s", fset.Position(at), fmt.Sprintf(format, args...)))
+		complaints = append(complaints,
+			fmt.Sprintf("%s: %s", fset.Position(at), fmt.Sprintf(format, args...)))
 	}
 	var parsed []*ast.File
 	for name, text := range files {
@@ -94,8 +95,10 @@ func complaintsOf(t *testing.T, files, exports map[string]string, newer map[stri
 		}
 		for _, group := range file.Comments {
 			for _, comment := range group.List {
-				if strings.HasPrefix(comment.Text, "//go:build") || strings.HasPrefix(comment.Text, "// +build") {
-					complain(comment.Pos(), "a build constraint, which Yaegi ignores: it reads only the name of a file")
+				if strings.HasPrefix(comment.Text, "//go:build") ||
+					strings.HasPrefix(comment.Text, "// +build") {
+					complain(comment.Pos(),
+						"a build constraint, which Yaegi ignores: it reads only the name of a file")
 				}
 			}
 		}
@@ -115,13 +118,16 @@ func complaintsOf(t *testing.T, files, exports map[string]string, newer map[stri
 	}
 	info := &types.Info{
 		Uses: make(map[*ast.Ident]types.Object), Defs: make(map[*ast.Ident]types.Object),
-		Types: make(map[ast.Expr]types.TypeAndValue), Selections: make(map[*ast.SelectorExpr]*types.Selection),
+		Types:      make(map[ast.Expr]types.TypeAndValue),
+		Selections: make(map[*ast.SelectorExpr]*types.Selection),
 	}
 	// Error has got the error that Check returns.
 	_, _ = checker.Check("p", fset, parsed, info)
 	for name, object := range info.Uses {
-		if object.Pkg() != nil && object.Parent() == object.Pkg().Scope() && newer[object.Pkg().Path()+"."+object.Name()] {
-			complain(name.Pos(), "%s.%s is newer than the standard library that Yaegi has", object.Pkg().Path(), object.Name())
+		if object.Pkg() != nil && object.Parent() == object.Pkg().Scope() &&
+			newer[object.Pkg().Path()+"."+object.Name()] {
+			complain(name.Pos(), "%s.%s is newer than the standard library that Yaegi has",
+				object.Pkg().Path(), object.Name())
 		}
 	}
 	for _, file := range parsed {
@@ -130,7 +136,8 @@ func complaintsOf(t *testing.T, files, exports map[string]string, newer map[stri
 		}
 		ast.Inspect(file, func(node ast.Node) bool {
 			for _, kept := range keptLoopVariables(node, info) {
-				complain(kept.Pos(), "keeps the loop variable %s, which Yaegi shares between iterations: copy it (%s := %s)", kept.Name, kept.Name, kept.Name)
+				complain(kept.Pos(), "keeps the loop variable %s, which Yaegi shares between iterations: "+
+					"copy it (%s := %s)", kept.Name, kept.Name, kept.Name)
 			}
 			return true
 		})

@@ -26,9 +26,11 @@ func TestEachStepOfTheMapExists(t *testing.T) {
 		t.Fatalf("%d tables of steps, want 3", len(tables))
 	}
 	for _, table := range tables {
-		lines, steps := regexp.MustCompile(`(?m)^\| \d`).FindAllString(table, -1), step.FindAllStringSubmatch(table, -1)
+		lines, steps := regexp.MustCompile(`(?m)^\| \d`).FindAllString(table, -1),
+			step.FindAllStringSubmatch(table, -1)
 		if len(steps) != len(lines) || len(steps) > 15 {
-			t.Errorf("the test understands %d of %d steps, want all, and at most 15:\n%s", len(steps), len(lines), table)
+			t.Errorf("the test understands %d of %d steps, want all, and at most 15:\n%s", len(steps),
+				len(lines), table)
 		}
 		for _, s := range steps {
 			if !declares(t, s[2], s[1]) {
@@ -40,7 +42,8 @@ func TestEachStepOfTheMapExists(t *testing.T) {
 
 // declares reports whether a file declares a function or method of that name.
 func declares(t *testing.T, path, name string) bool {
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, path), nil, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, path), nil,
+		parser.SkipObjectResolution)
 	if err != nil {
 		t.Error(err)
 		return false

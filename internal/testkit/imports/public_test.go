@@ -12,9 +12,10 @@ import (
 )
 
 // public are the packages that Go programs use.
-var public = []string{"ratelimit", "ratelimit/httplimit", "ratelimit/memory", "ratelimit/pgdb", "ratelimit/pgxdb", "ratelimit/postgres"}
+var public = []string{"ratelimit", "ratelimit/httplimit", "ratelimit/memory", "ratelimit/pgdb",
+	"ratelimit/pgxdb", "ratelimit/postgres"}
 
-// mostDocumentation is how many lines `go doc -all` of all public packages may print together.
+// mostDocumentation bounds the lines of `go doc -all` of all public packages together.
 const mostDocumentation = 730
 
 // A Go program can name each type that the public API has.
@@ -27,7 +28,8 @@ func TestThePublicAPIHasNoInternalTypes(t *testing.T) {
 	for _, p := range goList(t, args...) {
 		exports[p.ImportPath] = p.Export
 	}
-	from := importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	from := importer.ForCompiler(token.NewFileSet(), "gc",
+		func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
 	for _, dir := range public {
 		p, err := from.Import(module + "/" + dir)
 		if err != nil {

@@ -13,8 +13,8 @@ import (
 // module is the beginning of the import paths of this module.
 const module = "github.com/pgratelimit/pg-ratelimit"
 
-// A rule says what a package of this module may import besides the standard library. Its tests may import more. The comment
-// before each says why.
+// A rule says what a package of this module may import besides the standard library. Its tests may
+// import more. The comment before each says why.
 type rule struct {
 	dir    string // its folder
 	ours   string // packages of this module that it may import: the ends of their paths
@@ -26,7 +26,8 @@ var rules = []rule{
 	{"ratelimit", "", ""},
 	// Algorithms are pure functions, which every store uses.
 	{"internal/core/algorithm", "ratelimit", ""},
-	// It is the reference for the other store, so it shares only the algorithms with it, and the form of a settlement.
+	// It is the reference for the other store, so it shares only the algorithms with it, and the form
+	// of a settlement.
 	{"internal/store/memory", "ratelimit algorithm batch", ""},
 	// It is the public form of the store in memory.
 	{"ratelimit/memory", "store/memory ratelimit", ""},
@@ -67,7 +68,8 @@ var rules = []rule{
 	// A package with own calls knows the engine by own, and no other such package.
 	{"internal/store/leases", "algorithm batch lease own ratelimit", ""},
 	// The store knows a driver only as a pgdb.DB, and no proxy.
-	{"internal/store/engine", "chain known leases own settle slots batch results lease sqlstate ratelimit algorithm schema session pgdb", ""},
+	{"internal/store/engine", "chain known leases own settle slots batch results lease sqlstate ratelimit " +
+		"algorithm schema session pgdb", ""},
 	// It is what Go programs see of the store.
 	{"ratelimit/postgres", "store engine ratelimit pgdb", ""},
 	// It says what the tables of the policy have, to all that read or write them.
@@ -84,21 +86,33 @@ var rules = []rule{
 	// This driver exists because pgx cannot be interpreted.
 	{"internal/proxy/pgwire", "results session sqlstate ratelimit pgdb", ""},
 	// It is the same for both proxies, so it knows neither a proxy nor a driver.
-	{"internal/proxy/edge", "batch lease settings ratelimit history store/memory policy pgdb store chain engine registry", ""},
+	{"internal/proxy/edge",
+		"batch lease settings ratelimit history store/memory policy pgdb store chain engine registry", ""},
 	// A middleware for Go programs works with any store.
 	{"ratelimit/httplimit", "edge ratelimit", ""},
-	// An adapter is thin and does not know the other one; pgdb is for the driver's type, batch for the interpreter.
+	// An adapter is thin and does not know the other one; pgdb is for the driver's type, batch for
+	// the interpreter.
 	{"traefikplugin", "batch edge lease settings pgwire ratelimit history policy pgdb", ""},
-	// It is what administrators do with the database, and knows no proxy; settings is for which headers are secret, algorithm for deciding requests again.
-	{"internal/plane/admin", "columns settings ratelimit algorithm history pgxdb policy pgdb postgres schema session sqlstate", "github.com/jackc/pgx/v5"},
+	// It is what administrators do with the database, and knows no proxy; settings is for which
+	// headers are secret, algorithm for deciding requests again.
+	{"internal/plane/admin", "columns settings ratelimit algorithm history pgxdb policy pgdb " +
+		"postgres schema session sqlstate", "github.com/jackc/pgx/v5"},
 	// It moves rows from a table to files, and knows neither what they mean nor a proxy.
-	{"internal/plane/archive", "ratelimit", "github.com/jackc/pgx/v5 github.com/minio/minio-go/v7 github.com/parquet-go/parquet-go"},
-	// It shows what admin returns, and knows the proxies only from the database; history and policy are for names of decisions and the form of keys.
-	{"internal/plane/page", "admin history policy ratelimit", "github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
+	{"internal/plane/archive", "ratelimit",
+		"github.com/jackc/pgx/v5 github.com/minio/minio-go/v7 github.com/parquet-go/parquet-go"},
+	// It shows what admin returns, and knows the proxies only from the database; history and policy
+	// are for names of decisions and the form of keys.
+	{"internal/plane/page", "admin history policy ratelimit",
+		"github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
 	// It prints what admin and archive return; policy is for the form of keys.
-	{"caddymodule/command", "admin archive page edge ratelimit policy", "github.com/caddyserver/caddy/v2 github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3"},
-	// An adapter is thin and does not know the other one; store and chain are for their figures, and admin and archive for the daily archive. Prometheus: Caddy's registry of metrics has a type of that module.
-	{"caddymodule", "command settings sqlstate edge ratelimit admin archive history page pgxdb policy pgdb store chain", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel go.uber.org/zap github.com/prometheus/client_golang"},
+	{"caddymodule/command", "admin archive page edge ratelimit policy",
+		"github.com/caddyserver/caddy/v2 github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3"},
+	// An adapter is thin and does not know the other one; store and chain are for their figures, and
+	// admin and archive for the daily archive. Prometheus: Caddy's registry of metrics has a type of
+	// that module.
+	{"caddymodule", "command settings sqlstate edge ratelimit admin archive history page pgxdb policy pgdb " +
+		"store chain", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel go.uber.org/zap " +
+		"github.com/prometheus/client_golang"},
 	// The tests of all packages choose with it, so it can use none of those packages.
 	{"internal/testkit/seed", "", ""},
 	// The tests of all packages wait with it, so it can use none of those packages.
@@ -108,7 +122,8 @@ var rules = []rule{
 	// It ends processes of any kind.
 	{"internal/testkit/cluster/leash", "", ""},
 	// The tests of every store and driver run it, so it knows only their interfaces.
-	{"internal/testkit/conformance", "session await cluster slownet ratelimit algorithm pgdb", "pgregory.net/rapid"},
+	{"internal/testkit/conformance", "session await cluster slownet ratelimit algorithm pgdb",
+		"pgregory.net/rapid"},
 	// It opens the drivers for tests of what is above them.
 	{"internal/testkit/drivers", "pgwire pgxdb pgdb", ""},
 	// It delays any connection.
@@ -154,7 +169,8 @@ const root = "../../.."
 // goList runs `go list` at the root.
 func goList(t *testing.T, args ...string) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Standard,Export,Imports,Deps,GoFiles,Module"}, args...)...)
+	cmd := exec.Command("go",
+		append([]string{"list", "-json=ImportPath,Standard,Export,Imports,Deps,GoFiles,Module"}, args...)...)
 	cmd.Dir = root
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -194,7 +210,8 @@ func TestImportsFollowTheRules(t *testing.T) {
 	}
 	for path, p := range packages {
 		if p.Module != nil && p.Module.Path == module && !seen[path] {
-			t.Errorf("%s has no rule: say in this test what it may import, and why", strings.TrimPrefix(path, module+"/"))
+			t.Errorf("%s has no rule: say in this test what it may import, and why",
+				strings.TrimPrefix(path, module+"/"))
 		}
 	}
 }
@@ -223,9 +240,11 @@ func (r rule) check(p pkg, packages map[string]pkg) (complaints []string) {
 		dir, own := strings.CutPrefix(path, module+"/")
 		may := packages[path].Standard && path != "C" // the programs are built without cgo
 		if own {
-			may = slices.ContainsFunc(ours, func(end string) bool { return strings.HasSuffix("/"+dir, "/"+end) })
+			may = slices.ContainsFunc(ours,
+				func(end string) bool { return strings.HasSuffix("/"+dir, "/"+end) })
 		}
-		if !may && !slices.ContainsFunc(others, func(other string) bool { return path == other || strings.HasPrefix(path, other+"/") }) {
+		if !may && !slices.ContainsFunc(others,
+			func(other string) bool { return path == other || strings.HasPrefix(path, other+"/") }) {
 			complaints = append(complaints, r.dir+" imports "+path+" and must not")
 		}
 	}

@@ -47,7 +47,8 @@ func misread(file *ast.File, info *types.Info) map[ast.Node]string {
 				convert(n.Value, info.Uses[field].Type())
 			}
 		case *ast.BinaryExpr:
-			if (n.Op == token.EQL || n.Op == token.NEQ) && isOurs(info.TypeOf(n.X)) && isOurs(info.TypeOf(n.Y)) {
+			if (n.Op == token.EQL || n.Op == token.NEQ) && isOurs(info.TypeOf(n.X)) &&
+				isOurs(info.TypeOf(n.Y)) {
 				found[n] = "compares interface values, which differ in Yaegi"
 			}
 		case *ast.RangeStmt:
@@ -122,5 +123,6 @@ func hasMethods(t types.Type) bool {
 // library declares.
 func isOurs(t types.Type) bool {
 	named, ok := t.(*types.Named)
-	return ok && hasMethods(t) && named.Obj().Pkg() != nil && (named.Obj().Pkg().Path() == "p" || strings.Contains(named.Obj().Pkg().Path(), "."))
+	return ok && hasMethods(t) && named.Obj().Pkg() != nil &&
+		(named.Obj().Pkg().Path() == "p" || strings.Contains(named.Obj().Pkg().Path(), "."))
 }

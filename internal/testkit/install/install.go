@@ -1,4 +1,5 @@
-// Package install installs Debian's packages, for programs that need them on a machine where they may install some.
+// Package install installs Debian's packages, for programs that need them on a machine where they may
+// install some.
 package install
 
 import (
@@ -14,20 +15,21 @@ import (
 	"time"
 )
 
-// ErrMayNot is what Debian returns where there is no apt-get, or where this process is not root and sudo asks for a
-// password.
+// ErrMayNot is what Debian returns where there is no apt-get, or where this process is not root and
+// sudo asks for a password.
 var ErrMayNot = errors.New("this process may not install packages")
 
-// machine is where packages are installed.
+// machine is the machine where packages are installed.
 type machine struct {
-	conf   string    // holds Debian's switch for the cluster that the package postgresql creates and starts by itself
+	// holds Debian's switch for the cluster that the package postgresql creates and starts by itself
+	conf   string
 	policy string    // a program that keeps Debian from starting services
 	tell   io.Writer // gets lines about the progress
 }
 
-// script installs packages one after the other. The package postgresql-common brings the switch in $1 with it, which is
-// off while further packages are being installed, and so are services, by the program $2. This is one script, so that
-// both are as they were even if this program is killed.
+// script installs packages one after the other. The package postgresql-common brings the switch in $1
+// with it, which is off while further packages are being installed, and so are services, by the
+// program $2. This is one script, so that both are as they were even if this program is killed.
 const script = `set -e
 conf=$1 policy=$2 ours=
 shift 2
@@ -48,9 +50,10 @@ for package in "$@"; do
 done
 `
 
-// Debian installs packages, unless there says that what they bring is there already, which the user knows by the name
-// what. Several processes may come here at once: one of them installs, the others wait and find what it has installed.
-// If ctx ends, Debian still waits for the end of the script: dpkg does not recover by itself from an interruption.
+// Debian installs packages, unless there says that what they bring is there already, which the user
+// knows by the name what. Several processes may come here at once: one of them installs, the others
+// wait and find what it has installed. If ctx ends, Debian still waits for the end of the script:
+// dpkg does not recover by itself from an interruption.
 func Debian(ctx context.Context, tell io.Writer, what string, there func() bool, packages ...string) error {
 	m := machine{"/etc/postgresql-common/createcluster.conf", "/usr/sbin/policy-rc.d", tell}
 	return m.install(ctx, what, there, packages...)
@@ -70,7 +73,8 @@ func (m machine) install(ctx context.Context, what string, there func() bool, pa
 		}
 		args = append([]string{"sudo", "-n"}, args...)
 	}
-	unlock, err := Lock(ctx, filepath.Join(os.TempDir(), fmt.Sprintf("pg-ratelimit-install-%d.lock", os.Geteuid())))
+	unlock, err := Lock(ctx,
+		filepath.Join(os.TempDir(), fmt.Sprintf("pg-ratelimit-install-%d.lock", os.Geteuid())))
 	if err != nil {
 		return err
 	}
@@ -95,8 +99,9 @@ func (m machine) install(ctx context.Context, what string, there func() bool, pa
 	return nil
 }
 
-// runWhole runs a command in a process group of its own, which Ctrl-C in a terminal does not reach, and returns the
-// last line of its output. The output goes to a file: with a pipe, the command would fail if this program were killed.
+// runWhole runs a command in a process group of its own, which Ctrl-C in a terminal does not reach,
+// and returns the last line of its output. The output goes to a file: with a pipe, the command would
+// fail if this program were killed.
 func runWhole(args []string) (said string, err error) {
 	output, err := os.CreateTemp("", "pg-ratelimit-install-*.log")
 	if err != nil {

@@ -22,7 +22,8 @@ import (
 
 // ErrMissing is what Require returns where there is no npm and none can be
 // installed. It says in one line what to do.
-var ErrMissing = errors.New("no node and npm on this machine: install them (Debian, Ubuntu: apt-get install nodejs npm; macOS: brew install node)")
+var ErrMissing = errors.New("no node and npm on this machine: install them (Debian, Ubuntu: apt-get " +
+	"install nodejs npm; macOS: brew install node)")
 
 // Require makes sure that node and npm are on PATH: it installs Debian's
 // packages where they are not, as root or where sudo asks for no password.
@@ -68,7 +69,8 @@ func Pack(ctx context.Context, spec, dir string) (string, error) {
 // Install installs what dir's package.json asks for into dir/node_modules. It
 // runs no script of a package and writes no lock file.
 func Install(ctx context.Context, dir string) error {
-	_, err := run(ctx, dir, "install", "--no-package-lock", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund")
+	_, err := run(ctx, dir, "install", "--no-package-lock", "--ignore-scripts", "--prefer-offline",
+		"--no-audit", "--no-fund")
 	return err
 }
 
@@ -134,7 +136,7 @@ func run(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	return stdout.Bytes(), nil
 }
 
-// complaint is what npm says of its failure, without its hints.
+// complaint returns what npm says of its failure, without its hints.
 func complaint(stderr io.Reader) string {
 	text, _ := io.ReadAll(stderr)
 	var lines []string

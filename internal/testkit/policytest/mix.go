@@ -15,9 +15,11 @@ import (
 // and one in ten is valid for a time. A request is charged to two to four rules.
 func Mix(n int) ([]policy.Rule, []*policy.Facts, []*policy.Identity) {
 	hour := []policy.RuleLimit{{Name: "hour", Limit: ratelimit.Limit{Events: 1000, Window: time.Hour}}}
-	rules := []policy.Rule{{Name: "protect", Priority: 600, Paths: []string{"/api/v1/*"}, CountBy: []string{"all"}, Limits: hour}}
+	rules := []policy.Rule{{Name: "protect", Priority: 600, Paths: []string{"/api/v1/*"},
+		CountBy: []string{"all"}, Limits: hour}}
 	for i, tier := range []string{"free", "pro", "enterprise"} {
-		rules = append(rules, policy.Rule{Name: tier, Family: "plan", Priority: int64(700 + i), Tiers: []string{tier}, Limits: hour})
+		rules = append(rules, policy.Rule{Name: tier, Family: "plan", Priority: int64(700 + i),
+			Tiers: []string{tier}, Limits: hour})
 	}
 	for i := 4; i < n; i++ {
 		number := strconv.Itoa(i)
@@ -28,7 +30,8 @@ func Mix(n int) ([]policy.Rule, []*policy.Facts, []*policy.Identity) {
 		case 1:
 			r.Hosts = []string{"*.h" + number + ".example.com"}
 		case 2:
-			r.Networks = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)}
+			r.Networks = []netip.Prefix{netip.PrefixFrom(
+				netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)}
 		case 3:
 			r.Tiers = []string{"tier" + number}
 		default:
@@ -46,13 +49,16 @@ func Mix(n int) ([]policy.Rule, []*policy.Facts, []*policy.Identity) {
 	var identities []*policy.Identity
 	for i := 0; i < 64; i++ {
 		number := strconv.Itoa(4 + i*(n-4)/64)
-		f := &policy.Facts{Tier: "anonymous", Method: "GET", Host: "api.example.com", Path: "/api/v1/customers/" + number + "/orders", Address: netip.AddrFrom4([4]byte{10, byte(i), byte(i), 7})}
+		f := &policy.Facts{Tier: "anonymous", Method: "GET", Host: "api.example.com",
+			Path:    "/api/v1/customers/" + number + "/orders",
+			Address: netip.AddrFrom4([4]byte{10, byte(i), byte(i), 7})}
 		if i%4 == 0 {
 			f.Host = "h" + number + ".example.com"
 			f.Path = "/index.html"
 		}
 		facts = append(facts, f)
-		identities = append(identities, &policy.Identity{Digest: policy.Digest(number), Known: true, KeyID: int64(i + 1), User: "user" + number, Tier: []string{"free", "pro", "enterprise"}[i%3]})
+		identities = append(identities, &policy.Identity{Digest: policy.Digest(number), Known: true,
+			KeyID: int64(i + 1), User: "user" + number, Tier: []string{"free", "pro", "enterprise"}[i%3]})
 	}
 	return rules, facts, identities
 }

@@ -33,12 +33,15 @@ var (
 	globs   = []string{"a.test", "*.a.test", "*.api.a.test", "B.test", "*.test", "api.a.test"}
 	words   = []string{"api", "v1", "v2", "u", "files", "x"}
 	counts  = [][]string{
-		nil, {"user"}, {"key"}, {"tier"}, {"ip"}, {"ip/64"}, {"host"}, {"route"}, {"header:x-tenant"}, {"all"},
+		nil, {"user"}, {"key"}, {"tier"}, {"ip"}, {"ip/64"}, {"host"}, {"route"},
+		{"header:x-tenant"}, {"all"},
 		{"user", "host"}, {"key", "route"}, {"header:X-Tenant", "ip/64"}, {"tier", "header:X-Other"},
 		{"user|ip"}, {"key|header:X-Tenant|ip/64", "host"}, {"header:X-Other|user"}, {"host", "key|user"},
 	}
-	networks  = []string{"10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.3/32", "::ffff:10.1.0.0/112", "2001:db8::/32", "2001:db8:1::/48", "0.0.0.0/0", "::/0"}
-	addresses = []string{"10.1.2.3", "10.1.2.4", "10.1.9.9", "10.9.9.9", "192.0.2.1", "::ffff:10.1.2.3", "2001:db8:1::5", "2001:db8:2::5", "2001:db9::1", ""}
+	networks = []string{"10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.3/32", "::ffff:10.1.0.0/112",
+		"2001:db8::/32", "2001:db8:1::/48", "0.0.0.0/0", "::/0"}
+	addresses = []string{"10.1.2.3", "10.1.2.4", "10.1.9.9", "10.9.9.9", "192.0.2.1", "::ffff:10.1.2.3",
+		"2001:db8:1::5", "2001:db8:2::5", "2001:db9::1", ""}
 )
 
 // New makes a world of n rules. With selective, most rules have a path, a host, a network or a
@@ -94,8 +97,10 @@ func some(pick Pick, all []string) []string {
 
 func newRule(pick Pick, i int) policy.Rule {
 	r := policy.Rule{
-		Name: "r" + strconv.Itoa(i), Priority: int64(pick(6)), Hosts: some(pick, globs), Methods: some(pick, methods), Tiers: some(pick, tiers),
-		CountBy: counts[pick(len(counts))], SkipWithoutHeader: pick(2) == 0, Cost: int64(pick(3)), Message: "wait",
+		Name: "r" + strconv.Itoa(i), Priority: int64(pick(6)), Hosts: some(pick, globs),
+		Methods: some(pick, methods), Tiers: some(pick, tiers),
+		CountBy: counts[pick(len(counts))], SkipWithoutHeader: pick(2) == 0, Cost: int64(pick(3)),
+		Message: "wait",
 	}
 	if pick(2) == 0 {
 		r.Family = "family" + strconv.Itoa(pick(3))
@@ -126,7 +131,8 @@ func newRule(pick Pick, i int) policy.Rule {
 }
 
 func newLimit(pick Pick, n int) policy.RuleLimit {
-	l := policy.RuleLimit{Name: "l" + strconv.Itoa(n), Limit: ratelimit.Limit{Events: int64(1 + pick(100)), Window: time.Minute}}
+	l := policy.RuleLimit{Name: "l" + strconv.Itoa(n),
+		Limit: ratelimit.Limit{Events: int64(1 + pick(100)), Window: time.Minute}}
 	switch pick(12) {
 	case 0:
 		l.Unlimited = true
@@ -165,14 +171,15 @@ func pattern(pick Pick) string {
 	return text
 }
 
-// narrow gives a rule a condition of which there are about n.
+// narrow gives a rule one of about n conditions.
 func narrow(pick Pick, r *policy.Rule, n int) {
 	own := strconv.Itoa(pick(n))
 	switch pick(10) {
 	case 0:
 		r.Hosts = []string{"h" + own + ".test"}
 	case 1:
-		r.Networks = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(16 + pick(16)), byte(pick(256)), 0}), 24)}
+		r.Networks = []netip.Prefix{netip.PrefixFrom(
+			netip.AddrFrom4([4]byte{172, byte(16 + pick(16)), byte(pick(256)), 0}), 24)}
 	case 2:
 		r.Tiers = []string{"tier" + own}
 	case 3:
@@ -183,7 +190,8 @@ func narrow(pick Pick, r *policy.Rule, n int) {
 }
 
 func newOverride(pick Pick, w *World) policy.Override {
-	o := policy.Override{Rule: "r" + strconv.Itoa(pick(len(w.Rules))), Limit: "l" + strconv.Itoa(pick(2)), Events: int64(1000 + pick(1000)), From: moment(pick), Until: moment(pick)}
+	o := policy.Override{Rule: "r" + strconv.Itoa(pick(len(w.Rules))), Limit: "l" + strconv.Itoa(pick(2)),
+		Events: int64(1000 + pick(1000)), From: moment(pick), Until: moment(pick)}
 	switch pick(8) {
 	case 0:
 		o.Unlimited = true
@@ -197,7 +205,8 @@ func newOverride(pick Pick, w *World) policy.Override {
 func digest(identity int) [32]byte { return policy.Digest(strconv.Itoa(identity)) }
 
 func newIdentity(pick Pick, w *World, i int) *policy.Identity {
-	id := &policy.Identity{Known: pick(6) > 0, User: "user" + strconv.Itoa(pick(8)), Tier: tiers[pick(len(tiers))], TierUntil: moment(pick)}
+	id := &policy.Identity{Known: pick(6) > 0, User: "user" + strconv.Itoa(pick(8)),
+		Tier: tiers[pick(len(tiers))], TierUntil: moment(pick)}
 	if pick(3) > 0 {
 		id.Digest = digest(i)
 		id.KeyID = int64(1 + pick(8))
@@ -289,10 +298,12 @@ func Text(o *policy.Verdict) string {
 
 // HitText is a hit as text.
 func HitText(h *ratelimit.Hit, m *policy.Mark) string {
-	return fmt.Sprintf(" %s %q %d of %d burst %d anchor %d quota %d from %s shadow %v overage %v", h.Limit.Prefix, h.Key, h.Cost, h.Limit.Events, h.Limit.Burst, h.Limit.Anchor, m.Quota, m.From, m.Shadow, m.Overage)
+	return fmt.Sprintf(" %s %q %d of %d burst %d anchor %d quota %d from %s shadow %v overage %v",
+		h.Limit.Prefix, h.Key, h.Cost, h.Limit.Events, h.Limit.Burst, h.Limit.Anchor, m.Quota, m.From,
+		m.Shadow, m.Overage)
 }
 
-// WouldText is what shadow rules would have done.
+// WouldText describes what shadow rules would have done.
 func WouldText(o *policy.Verdict) string {
 	text := ""
 	for _, m := range o.Would {

@@ -16,7 +16,8 @@ func (w *World) SQL() []string {
 		for _, tier := range list {
 			if !named[tier] {
 				named[tier] = true
-				all = append(all, "INSERT INTO rate_limit_tiers (tier) VALUES ("+quote(tier)+") ON CONFLICT DO NOTHING")
+				all = append(all,
+					"INSERT INTO rate_limit_tiers (tier) VALUES ("+quote(tier)+") ON CONFLICT DO NOTHING")
 			}
 		}
 	}
@@ -32,7 +33,8 @@ func (w *World) SQL() []string {
 		}
 		text := fmt.Sprintf(`INSERT INTO rate_limit_rules (name, family, priority, mode, action, hosts, paths, methods, networks, tiers, count_by, status)
 			VALUES (%s, nullif(%s, ''), %d, '%s', '%s', %s, %s, %s, %s::cidr[], %s, coalesce(%s, '{user}'), %s);`, quote(r.Name), quote(r.Family), r.Priority, r.Mode, r.Action,
-			array(r.Hosts), array(r.Paths), array(r.Methods), array(networks), array(r.Tiers), array(r.CountBy), status)
+			array(r.Hosts), array(r.Paths), array(r.Methods), array(networks), array(r.Tiers),
+			array(r.CountBy), status)
 		for j := range r.Limits {
 			l := &r.Limits[j]
 			events := fmt.Sprint(l.Limit.Events)
@@ -47,7 +49,8 @@ func (w *World) SQL() []string {
 			if l.Overage {
 				exceed = "overage"
 			}
-			text += fmt.Sprintf("INSERT INTO rate_limit_rule_limits (rule, name, algorithm, events, per, calendar, burst, on_exceed) VALUES (%s, %s, '%s', %s, %s, %s, nullif(%d, 0), '%s');",
+			text += fmt.Sprintf("INSERT INTO rate_limit_rule_limits (rule, name, algorithm, events, per, "+
+				"calendar, burst, on_exceed) VALUES (%s, %s, '%s', %s, %s, %s, nullif(%d, 0), '%s');",
 				quote(r.Name), quote(l.Name), l.Limit.Algorithm, events, per, calendar, l.Limit.Burst, exceed)
 		}
 		all = append(all, text)
@@ -58,12 +61,15 @@ func (w *World) SQL() []string {
 		if o.Unlimited {
 			events = "NULL"
 		}
-		all = append(all, fmt.Sprintf("INSERT INTO rate_limit_overrides (rule, limit_name, tier, events) VALUES (%s, %s, %s, %s)", quote(o.Rule), quote(o.Limit), quote(o.Tier), events))
+		all = append(all,
+			fmt.Sprintf("INSERT INTO rate_limit_overrides (rule, limit_name, tier, events) VALUES (%s, %s, "+
+				"%s, %s)", quote(o.Rule), quote(o.Limit), quote(o.Tier), events))
 	}
 	for i := range w.Bans {
 		switch b := &w.Bans[i]; {
 		case b.Network.IsValid():
-			all = append(all, "INSERT INTO rate_limit_bans (network) VALUES ("+quote(b.Network.Masked().String())+")")
+			all = append(all,
+				"INSERT INTO rate_limit_bans (network) VALUES ("+quote(b.Network.Masked().String())+")")
 		case b.User != "":
 			all = append(all, "INSERT INTO rate_limit_bans (user_id) VALUES ("+quote(b.User)+")")
 		}

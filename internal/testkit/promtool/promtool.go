@@ -13,7 +13,8 @@ import (
 
 // ErrMissing is what Find returns where there is no promtool and none can be downloaded. It says
 // in one line what to do.
-var ErrMissing = errors.New("no promtool on this machine: install it (Debian, Ubuntu: apt-get install prometheus; macOS: brew install prometheus)")
+var ErrMissing = errors.New("no promtool on this machine: install it (Debian, Ubuntu: apt-get install " +
+	"prometheus; macOS: brew install prometheus)")
 
 // Find returns the path of promtool: on PATH, or out of Debian's package prometheus, which is
 // downloaded once for each account and is not installed, because the package would start a
@@ -53,7 +54,8 @@ func cached(folder string, get func(dir string) error) (path string, err error) 
 
 // extract downloads Debian's package into a folder and takes promtool out of it.
 func extract(ctx context.Context, dir string) error {
-	fmt.Fprintln(os.Stderr, "pg-ratelimit: no promtool on this machine: downloading Debian's package prometheus, without installing it")
+	fmt.Fprintln(os.Stderr, "pg-ratelimit: no promtool on this machine: downloading Debian's package "+
+		"prometheus, without installing it")
 	download := []string{"apt-get", "download", "-qq", "prometheus"}
 	if err := run(ctx, dir, download...); err != nil {
 		update := []string{"apt-get", "update", "-qq"}

@@ -8,10 +8,11 @@ import (
 	"testing"
 )
 
-var given = flag.Uint64("seed", 0, "what random tests choose, as an earlier run has logged it; 0 is another choice each time")
+var given = flag.Uint64("seed", 0,
+	"what random tests choose, as an earlier run has logged it; 0 is another choice each time")
 
-// New returns random numbers for a test, which several goroutines may use at once. A test that fails logs the seed; the
-// flag -seed makes the numbers the same again.
+// New returns random numbers for a test, which several goroutines may use at once. A test that fails
+// logs the seed; the flag -seed makes the numbers the same again.
 func New(t testing.TB) *rand.Rand {
 	t.Helper()
 	one := Of(t)

@@ -69,7 +69,8 @@ func ListenFor(t testing.TB, dsn string, roundTrip time.Duration) (*Proxy, strin
 // SetRoundTrip changes the delay of what is sent from now on.
 func (p *Proxy) SetRoundTrip(d time.Duration) { p.delay.Store(int64(d / 2)) }
 
-// Turns is how often a client has sent something at the beginning of its connection or after an answer: its round trips.
+// Turns is the number of times that a client has sent something at the beginning of its connection or
+// after an answer: its round trips.
 func (p *Proxy) Turns() int64 { return p.turns.Load() }
 
 // CloseConnections closes the connections that are open, at once and without a
@@ -119,7 +120,7 @@ func (p *Proxy) accept(listener net.Listener) {
 		}
 		p.running.Go(func() {
 			var up sync.WaitGroup
-			var asked atomic.Bool // and there is no answer yet
+			var asked atomic.Bool // and not answered yet
 			up.Go(func() {
 				p.forward(client, server, func() {
 					if !asked.Swap(true) {
@@ -176,7 +177,8 @@ type chunk struct {
 	arrival time.Time
 }
 
-// forward copies what from sends to the other connection, and its end. It calls arrives before it writes something.
+// forward copies what from sends to the other connection, and its end. It calls arrives before it
+// writes something.
 func (p *Proxy) forward(from, to net.Conn, arrives func()) {
 	chunks := make(chan chunk, 4096)
 	go func() {
@@ -185,7 +187,8 @@ func (p *Proxy) forward(from, to net.Conn, arrives func()) {
 		for {
 			n, err := from.Read(buffer)
 			if n > 0 {
-				chunks <- chunk{append([]byte(nil), buffer[:n]...), time.Now().Add(time.Duration(p.delay.Load()))}
+				chunks <- chunk{append([]byte(nil), buffer[:n]...),
+					time.Now().Add(time.Duration(p.delay.Load()))}
 			}
 			if err != nil {
 				chunks <- chunk{nil, time.Now().Add(time.Duration(p.delay.Load()))}

@@ -48,7 +48,7 @@ func Place(cache string) (string, error) {
 	return elsewhere, nil
 }
 
-// letsThrough tells whether everybody may enter the folder and those above.
+// letsThrough reports whether everybody may enter the folder and those above.
 func letsThrough(folder string) bool {
 	for {
 		info, err := os.Stat(folder)
@@ -63,11 +63,12 @@ func letsThrough(folder string) bool {
 	}
 }
 
-// Folder is where the release for this machine lies in the cache.
+// Folder is the folder where the release for this machine lies in the cache.
 func (r Release) Folder(cache string) (string, error) {
 	platform, ok := platforms[runtime.GOOS+"/"+runtime.GOARCH]
 	if !ok {
-		return "", fmt.Errorf("there are no binaries for %s/%s, only for linux and darwin on amd64 and arm64", runtime.GOOS, runtime.GOARCH)
+		return "", fmt.Errorf("there are no binaries for %s/%s, only for linux and darwin on amd64 and arm64",
+			runtime.GOOS, runtime.GOARCH)
 	}
 	return filepath.Join(cache, platform+"-"+r.Version), nil
 }
@@ -100,7 +101,8 @@ func (r Release) Fetch(ctx context.Context, cache string, tell io.Writer) (bin s
 		return "", err
 	}
 	if sum := checksum(packed); r.sums[platform] != "" && sum != r.sums[platform] {
-		return "", fmt.Errorf("the archive of %s has the SHA-512 %s, must have %s", spec, sum, r.sums[platform])
+		return "", fmt.Errorf("the archive of %s has the SHA-512 %s, must have %s", spec, sum,
+			r.sums[platform])
 	}
 	unpacked := filepath.Join(download, "native")
 	if err := unpack(ctx, archive, unpacked); err != nil {
@@ -127,15 +129,16 @@ func unpack(ctx context.Context, archive, dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	tar := exec.CommandContext(ctx, "tar", "-xzf", archive, "-C", dir, "--no-same-owner", "--strip-components=2", "package/native")
+	tar := exec.CommandContext(ctx, "tar", "-xzf", archive, "-C", dir, "--no-same-owner",
+		"--strip-components=2", "package/native")
 	if said, err := tar.CombinedOutput(); err != nil {
 		return fmt.Errorf("tar: %w: %s", err, said)
 	}
 	return link(dir)
 }
 
-// link makes the links that an npm archive cannot hold; the package lists them in a file. A link leads to a file of its
-// own folder.
+// link makes the links that an npm archive cannot hold; the package lists them in a file. A link
+// leads to a file of its own folder.
 func link(dir string) error {
 	text, err := os.ReadFile(filepath.Join(dir, linkFile))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -15,7 +15,8 @@ func ownedByRoot(folder string) error {
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || !info.IsDir() || stat.Uid != 0 || info.Mode()&0o022 != 0 {
-		return fmt.Errorf("%s must be a folder of root that nobody else can write to: remove it, or name another with -cache", folder)
+		return fmt.Errorf("%s must be a folder of root that nobody else can write to: remove it, or name "+
+			"another with -cache", folder)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ type Release struct {
 	sums map[string]string
 }
 
-// Releases are what the tests run on.
+// Releases are the releases on which the tests run.
 var Releases = []Release{
 	{"15", "15.18.0-beta.17", map[string]string{
 		"linux-x64":    "TC0kHcDMAusLbQXRc+9KMz1BLJY+ntfPNbwFP79f9IURSxPRgFLy0Ig8oF1J8Wy9Wnj0XdZkMItV3Nov/LwqhA==",

@@ -18,7 +18,7 @@ import (
 	"syscall"
 )
 
-// script is what the shell runs: $1 is the signal that asks a child to end,
+// script is the script of the shell: $1 is the signal that asks a child to end,
 // the further arguments are the folders to remove. A stopped child is
 // continued first. A child that does not go within ten seconds gets SIGQUIT
 // and ten more (Postgres ends at once at it, its own children within five

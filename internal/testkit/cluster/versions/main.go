@@ -33,7 +33,8 @@ func main() {
 	atOnce := flag.Int("at-once", 1, "on how many versions the command runs at the same time")
 	cache := flag.String("cache", filepath.FromSlash(".cache/postgres"), "where the binaries are kept")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: versions [-only 15,18] [-at-once 2] [-cache folder] -- command ...")
+		fmt.Fprintln(flag.CommandLine.Output(),
+			"usage: versions [-only 15,18] [-at-once 2] [-cache folder] -- command ...")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
@@ -81,7 +82,8 @@ func run(ctx context.Context, only string, atOnce int, folder string, command []
 				result = "FAILED: " + err.Error()
 				failed[i] = r.Major
 			}
-			report[i] = fmt.Sprintf("-- Postgres %s: %s after %.0f s", r.Major, result, time.Since(began).Seconds())
+			report[i] = fmt.Sprintf("-- Postgres %s: %s after %.0f s", r.Major, result,
+				time.Since(began).Seconds())
 			printing.Lock()
 			defer printing.Unlock()
 			fmt.Printf("\n-- Postgres %s\n%s", r.Major, out)
@@ -111,15 +113,16 @@ func choose(only string) ([]download.Release, error) {
 			for _, r := range download.Releases {
 				known = append(known, r.Major)
 			}
-			return nil, fmt.Errorf("-only has %q, must be major versions out of %s", major, strings.Join(known, ","))
+			return nil, fmt.Errorf("-only has %q, must be major versions out of %s", major,
+				strings.Join(known, ","))
 		}
 		chosen = append(chosen, download.Releases[at])
 	}
 	return chosen, nil
 }
 
-// runOn runs the command on a server, and returns what it prints. Ctrl-C reaches the command from the terminal. A signal
-// that ends this process alone ends the command, too.
+// runOn runs the command on a server, and returns what it prints. Ctrl-C reaches the command from the
+// terminal. A signal that ends this process alone ends the command, too.
 func runOn(ctx context.Context, bin string, command []string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
