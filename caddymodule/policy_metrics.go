@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -42,7 +42,7 @@ func (c *policyCounters) undecided(marks []*policy.Mark, outcome string) {
 }
 
 // withoutDecision says what happened to a request without a decision.
-func withoutDecision(outcome *edge.Outcome) string {
+func withoutDecision(outcome *respond.Outcome) string {
 	if errors.Is(outcome.Err, ratelimit.ErrOverloaded) {
 		return "overloaded"
 	}
@@ -53,7 +53,7 @@ func withoutDecision(outcome *edge.Outcome) string {
 }
 
 // limit counts the decision on a limit of the policy.
-func (c *policyCounters) limit(m *policy.Mark, d *ratelimit.Decision, outcome *edge.Outcome) {
+func (c *policyCounters) limit(m *policy.Mark, d *ratelimit.Decision, outcome *respond.Outcome) {
 	name := "allowed"
 	switch {
 	case d.Source == ratelimit.Undecided:

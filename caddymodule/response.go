@@ -10,17 +10,18 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 )
 
 // responseWriter removes the X-RateLimit headers of an upstream from a response, and sets those of the module again, which an informational response (such as 103) may
 // have removed. There is at most one for a request. Several handlers share it.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
-	own     edge.OwnHeaders // or nil
-	fields  *edge.OwnFields // or nil
-	overage int64           // X-RateLimit-Overage; 0 is none
-	informs bool            // there was an informational response
-	wrote   bool            // the final headers
+	own     respond.OwnHeaders // or nil
+	fields  *respond.OwnFields // or nil
+	overage int64              // X-RateLimit-Overage; 0 is none
+	informs bool               // there was an informational response
+	wrote   bool               // the final headers
 
 	settling []*edge.Settling // of the handlers that settle the request
 }
@@ -42,12 +43,12 @@ func responseWriterIn(w http.ResponseWriter) *responseWriter {
 // WriteHeader implements http.ResponseWriter.
 func (w *responseWriter) WriteHeader(status int) {
 	if !w.wrote {
-		edge.RestoreHeaders(w.Header(), w.own)
+		respond.RestoreHeaders(w.Header(), w.own)
 		if w.fields != nil {
-			edge.RestoreFields(w.Header(), w.fields)
+			respond.RestoreFields(w.Header(), w.fields)
 		}
 		if w.informs && len(w.Header()["X-Ratelimit-Overage"]) == 0 {
-			edge.SetOverage(w.Header(), w.overage)
+			respond.SetOverage(w.Header(), w.overage)
 		}
 		edge.Headers(w.settling, status, w.Header())
 		w.wrote = status >= http.StatusOK || status == http.StatusSwitchingProtocols

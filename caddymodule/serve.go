@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -81,11 +82,11 @@ func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 func (h *Handler) setHeaders(w http.ResponseWriter, q *edge.Request) http.ResponseWriter {
 	outcome, fields := &q.Outcome, h.site.Fields
 	if outcome.Status == 0 && outcome.Decision != nil { // an earlier handler may have set those of a tighter limit
-		fields.X = fields.X && !edge.HasLessRemaining(w.Header(), outcome.Decision.Remaining)
+		fields.X = fields.X && !respond.HasLessRemaining(w.Header(), outcome.Decision.Remaining)
 	}
-	own, ownFields := edge.SetFields(w.Header(), fields, outcome, q.Hits, q.Decisions)
+	own, ownFields := respond.SetFields(w.Header(), fields, outcome, q.Hits, q.Decisions)
 	if h.site.Fields.X {
-		edge.SetOverage(w.Header(), outcome.Overage)
+		respond.SetOverage(w.Header(), outcome.Overage)
 	}
 	changes := responseWriterIn(w) // that of an earlier handler
 	if changes == nil {

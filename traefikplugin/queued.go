@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 )
 
 // requestQueue is a queue on a store, and the Requests that no request uses.
@@ -118,7 +119,7 @@ func fill(calls []*batch.Call) {
 // edge.Respond do, in one loop for the interpreter.
 func deliver(p *process, d *edge.Database, calls []*batch.Call) {
 	requests := make([]*edge.Request, len(calls))
-	responses := make([]edge.Response, len(calls))
+	responses := make([]respond.Response, len(calls))
 	var recorded []*batch.Call
 	n := 0
 	if d.IsDown() {
@@ -138,7 +139,7 @@ func deliver(p *process, d *edge.Database, calls []*batch.Call) {
 		if simple {
 			for i := range c.Decisions {
 				if !c.Decisions[i].Allowed {
-					at = edge.Tightest(c.Decisions)
+					at = respond.Tightest(c.Hits, c.Decisions)
 					break
 				}
 				if c.Decisions[i].Remaining < c.Decisions[at].Remaining {
@@ -157,7 +158,7 @@ func deliver(p *process, d *edge.Database, calls []*batch.Call) {
 		responses[n].Decision = &c.Decisions[at]
 		n++
 		if q.Site.History != nil {
-			q.Outcome = edge.Outcome{Hit: at, Decision: &c.Decisions[at]}
+			q.Outcome = respond.Outcome{Hit: at, Decision: &c.Decisions[at]}
 			recorded = append(recorded, c)
 			continue
 		}
@@ -170,7 +171,7 @@ func deliver(p *process, d *edge.Database, calls []*batch.Call) {
 		recordAll(p, recorded)
 	}
 	responses = responses[:n]
-	edge.SetAllHeaders(responses)
+	respond.SetAllHeaders(responses)
 	requests = requests[:n]
 	for i := range responses {
 		q := requests[i]

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 )
 
 // upstream serves the requests that pass, with the X-RateLimit headers of the limit.
@@ -32,7 +33,7 @@ var (
 	mostWraps  int32 = 10000
 )
 
-func newUpstream(next http.Handler, fields edge.Fields) *upstream {
+func newUpstream(next http.Handler, fields respond.Fields) *upstream {
 	u := &upstream{next: next, fields: fields.IETF, wraps: firstWraps}
 	if u.fields {
 		u.wraps = -1
@@ -89,7 +90,7 @@ func newWriter(u *upstream, w http.ResponseWriter) *responseWriter {
 		limit: header["X-Ratelimit-Limit"], remaining: header["X-Ratelimit-Remaining"], reset: header["X-Ratelimit-Reset"], overage: header["X-Ratelimit-Overage"],
 	}
 	if u.fields {
-		own.fields = edge.OwnFieldsIn(header)
+		own.fields = respond.OwnFieldsIn(header)
 	}
 	return own
 }
@@ -128,7 +129,7 @@ type responseWriter struct {
 	// Our own headers. The slices have no spare capacity, so Header.Add does not change them.
 	limit, remaining, reset []string
 	overage                 []string // nil is none
-	fields                  *edge.OwnFields
+	fields                  *respond.OwnFields
 	settling                *edge.Settling // nil if there is nothing to settle
 
 	informs bool   // there was an informational response
@@ -149,7 +150,7 @@ func (w *responseWriter) WriteHeader(status int) {
 		w.length = values[0]
 	}
 	if w.fields != nil {
-		edge.RestoreFields(h, w.fields)
+		respond.RestoreFields(h, w.fields)
 	}
 	switch {
 	case len(w.limit) == 0: // only fields
@@ -196,7 +197,7 @@ func flush(w *responseWriter) {
 // restore replaces the headers of an upstream.
 func restore(w *responseWriter, h http.Header) {
 	if w.fields != nil {
-		edge.RestoreFields(h, w.fields)
+		respond.RestoreFields(h, w.fields)
 	}
 	if len(w.limit) != 0 {
 		restoreLimit(w, h)
@@ -209,7 +210,7 @@ func restoreLimit(w *responseWriter, h http.Header) {
 		return
 	}
 	w.needed = true
-	edge.RestoreHeaders(h, edge.OwnHeaders{w.limit[0], w.remaining[0], w.reset[0]})
+	respond.RestoreHeaders(h, respond.OwnHeaders{w.limit[0], w.remaining[0], w.reset[0]})
 }
 
 func same(values, own []string) bool { return len(values) == 1 && values[0] == own[0] }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -54,7 +55,7 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 		return nil, &ratelimit.FieldError{Field: "Timeout", Value: o.Timeout.String(), Want: "0 or more"}
 	}
 	site := &edge.Site{Decider: edge.Decider{Store: store, Timeout: o.Timeout, OnError: edge.Allow},
-		Fields: edge.Fields{X: true}, Hits: o.Hits}
+		Fields: respond.Fields{X: true}, Hits: o.Hits}
 	if o.Timeout == 0 {
 		site.Decider.Timeout = ratelimit.DefaultTimeout
 	}

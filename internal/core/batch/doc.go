@@ -20,7 +20,7 @@
 //
 //   - Work that each request needs is done for all calls of a batch in one loop, not for
 //     each request in a function of its own: Queue's fill and deliver, postgres's addRequests,
-//     storeKeys, refuse and readCells, edge.SetAllHeaders beside edge.SetHeaders,
+//     storeKeys, refuse and readCells, respond.SetAllHeaders beside respond.SetHeaders,
 //     algorithm.LookAll. The comments of storeKeys and of SetAllHeaders have figures. Without the
 //     loop of LookAll a request on sliding_window takes 1.1 times the processor time, and 1.4 times
 //     if all keys differ (go test -run xxx -bench 'Interpreted/Postgres(,_many_keys)?$'

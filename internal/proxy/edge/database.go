@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
@@ -25,7 +26,7 @@ type Database struct {
 	DB       pgdb.DB         // of the store; nil in memory
 	Totals   *Totals         // nil without a row in the registry
 
-	salt   *Salt
+	salt   *respond.Salt
 	outage *Outage
 	log    func(Line)
 	warned int32 // 1 once the log has that a DSN in the configuration holds a password; atomic
@@ -60,7 +61,7 @@ func (p *Proxy) openDatabase(at *Place) (*Database, error) {
 		p.Log(Line{Level: Warn, Text: memoryNotice})
 		inMemory, err := memory.New(memory.Options{})
 		d.Store = inMemory
-		d.salt = NewSalt(nil)
+		d.salt = respond.NewSalt(nil)
 		return d, err
 	}
 	db, err := p.Connect(at)
@@ -68,7 +69,7 @@ func (p *Proxy) openDatabase(at *Place) (*Database, error) {
 		return nil, err
 	}
 	d.DB = db
-	d.salt = NewSalt(db)
+	d.salt = respond.NewSalt(db)
 	if at.HistoryOnly {
 		return d, nil
 	}

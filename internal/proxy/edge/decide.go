@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -21,42 +21,11 @@ type Decider struct {
 	inPostgres *store.Store // Store, if UseStore has set one that counts in Postgres, else nil
 }
 
-// Outcome is what happens to a request.
-type Outcome struct {
-	// Status is 0 if the request passes, else the status of its refusal: 429 if a
-	// limit refused it, or what the rule of that limit says, 503 if no decision was
-	// possible and OnError is Deny or Err is ratelimit.ErrOverloaded, or what the policy says.
-	Status int
-
-	// Reason is set if the policy alone refused the request.
-	Reason policy.Reason
-
-	// Message is the text of a refusal; "" is that of Status or Reason.
-	Message string
-
-	// Wait is for Retry-After instead of the time of Decision; 0 is none of its own.
-	Wait time.Duration
-
-	// Overage is how much is used beyond the quota of a limit with overage.
-	Overage int64
-
-	// Hit is the index of the hit that the headers of the response describe. If all hits
-	// are allowed, it is the hit with the least remaining. Otherwise it is the refused hit
-	// with the longest RetryAfter.
-	Hit int
-
-	// Decision is the decision on Hit, or nil if no decision was made.
-	Decision *ratelimit.Decision
-
-	// Err is why no decision was possible.
-	Err error
-}
-
 // Take takes the hits of a request, and returns what happens to the request. Its Decisions must be as many as its Hits, of
 // which those of the policy are the last ones. Hits that are Apart refuse nothing: a request without other hits passes.
-func (d *Decider) Take(q *Request) Outcome {
+func (d *Decider) Take(q *Request) respond.Outcome {
 	if len(q.Hits) == 0 {
-		return Outcome{}
+		return respond.Outcome{}
 	}
 	ctx := background
 	if !d.Began.IsZero() {
@@ -82,8 +51,7 @@ func (d *Decider) After(began time.Time, failure error) Decider {
 }
 
 // Judge is the outcome of a request by its Decisions, see Take. A decision on a limit with overage becomes one on its quota.
-func Judge(q *Request) Outcome {
-	hits := q.Hits
+func Judge(q *Request) respond.Outcome {
 	decisions := q.Decisions
 	marks := q.Verdict.Marks
 	first := len(decisions) - len(marks)
@@ -95,16 +63,11 @@ func Judge(q *Request) Outcome {
 			}
 		}
 	}
-	at := -1
-	for i := range decisions {
-		if !hits[i].Apart && (at < 0 || tighter(&decisions[i], &decisions[at])) {
-			at = i
-		}
-	}
+	at := respond.Tightest(q.Hits, decisions)
 	if at < 0 {
-		return Outcome{}
+		return respond.Outcome{}
 	}
-	out := Outcome{Hit: at, Decision: &decisions[at]}
+	out := respond.Outcome{Hit: at, Decision: &decisions[at]}
 	switch {
 	case decisions[at].Allowed:
 		out.Overage = overage
@@ -134,49 +97,4 @@ func countQuota(d *ratelimit.Decision, quota int64) int64 {
 		d.Remaining = 0
 	}
 	return beyond
-}
-
-// Tightest returns the index of the decision that the headers describe, see Outcome.Hit.
-func Tightest(decisions []ratelimit.Decision) int {
-	at := 0
-	for i := 1; i < len(decisions); i++ {
-		if tighter(&decisions[i], &decisions[at]) {
-			at = i
-		}
-	}
-	return at
-}
-
-func tighter(a, b *ratelimit.Decision) bool {
-	if a.Allowed != b.Allowed {
-		return !a.Allowed
-	}
-	if a.Allowed {
-		return a.Remaining < b.Remaining
-	}
-	return a.RetryAfter > b.RetryAfter
-}
-
-// RetrySeconds is the value of Retry-After: whole seconds, rounded up, at least 1. It is
-// 0 if no limit refused the request, or if the request can never pass.
-func (o *Outcome) RetrySeconds() int64 {
-	if o.Wait > 0 {
-		return retrySeconds(o.Wait)
-	}
-	if o.Decision == nil || o.Decision.Allowed {
-		return 0
-	}
-	return retrySeconds(o.Decision.RetryAfter)
-}
-
-// retrySeconds is RetrySeconds for the RetryAfter of a refusal.
-func retrySeconds(wait time.Duration) int64 {
-	if wait == ratelimit.Never {
-		return 0
-	}
-	seconds := int64(wait / time.Second)
-	if wait%time.Second > 0 || seconds == 0 {
-		seconds++
-	}
-	return seconds
 }

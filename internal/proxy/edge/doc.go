@@ -12,7 +12,7 @@
 //   - line.go, outage.go, sampler.go: what is logged.
 //   - node.go, totals.go: this proxy in the registry of proxies, and what it has decided.
 //   - decide.go: a request is decided. onerror.go, local.go: no decision was possible.
-//   - match.go: for which requests a limit in Traefik is. headers.go, ietf.go, upstream.go, refusal.go, problem.go: the response.
+//   - match.go: for which requests a limit in Traefik is. Package respond writes the response.
 //   - settle.go, settle_body.go: what the request really cost, by its response.
 //   - history_settings.go, history.go: what is recorded of a request.
 //

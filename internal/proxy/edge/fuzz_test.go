@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -97,7 +98,7 @@ func FuzzTextsOfRequests(f *testing.F) {
 		q.Hits = []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: text, Events: 5, Window: time.Minute}, Key: other, Cost: 1}}
 		q.Outcome = edge.Judge(q)
 		h := http.Header{}
-		if edge.Respond(&edge.Site{Fields: edge.Fields{X: true, IETF: true}}, q, h); !json.Valid([]byte(q.Body)) {
+		if edge.Respond(&edge.Site{Fields: respond.Fields{X: true, IETF: true}}, q, h); !json.Valid([]byte(q.Body)) {
 			t.Errorf("the answer is %q", q.Body)
 		}
 		for name, values := range h {
@@ -105,7 +106,7 @@ func FuzzTextsOfRequests(f *testing.F) {
 				t.Errorf("%s: %q", name, values)
 			}
 		}
-		_ = edge.HasLessRemaining(http.Header{"X-Ratelimit-Remaining": {text}}, 5) // does not panic
+		_ = respond.HasLessRemaining(http.Header{"X-Ratelimit-Remaining": {text}}, 5) // does not panic
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -161,7 +162,7 @@ func ruleOf(prefix string) string {
 }
 
 // setRefusal sets in a record why a request was refused without a decision on a limit.
-func setRefusal(r *history.Record, o *Outcome) {
+func setRefusal(r *history.Record, o *respond.Outcome) {
 	r.RetryAfter = o.Wait
 	r.Reason = o.Reason.String()
 	switch o.Reason {

@@ -9,6 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -80,11 +81,11 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 	key := ratelimit.DigestKey("prl_secret")
 	all := history.Audit{Level: history.AuditAll}
 	hits, decisions, said := limited()
-	allowed := edge.Outcome{Hit: 0, Decision: &decisions[0]}
+	allowed := respond.Outcome{Hit: 0, Decision: &decisions[0]}
 	refused := ratelimit.Decision{Limit: 10, RetryAfter: time.Minute, Source: ratelimit.FromBlocked}
 	nobody := &policy.Verdict{Tier: "anonymous"}
 	for name, c := range map[string]struct {
-		outcome   edge.Outcome
+		outcome   respond.Outcome
 		hits      []ratelimit.Hit
 		decisions []ratelimit.Decision
 		said      *policy.Verdict
@@ -93,11 +94,11 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 	}{
 		"one limit": {allowed, hits[:1], decisions[:1], nil, all, history.Record{Prefix: "web", Key: "192.0.2.1", Cost: 2, Quota: 10, Remaining: 5, Source: ratelimit.FromLease}},
 		"a limit refuses": {
-			edge.Outcome{Status: 429, Hit: 1, Decision: &refused}, hits[:2], decisions[:2], nil, history.Audit{Level: history.AuditDenied},
+			respond.Outcome{Status: 429, Hit: 1, Decision: &refused}, hits[:2], decisions[:2], nil, history.Audit{Level: history.AuditDenied},
 			history.Record{Outcome: history.Limited, Prefix: "key", Key: key, Cost: 1, Quota: 10, Status: 429, RetryAfter: time.Minute, Source: ratelimit.FromBlocked, Also: []string{"web", "192.0.2.1"}},
 		},
 		"a request that passes and is not in the audit log": {
-			edge.Outcome{Hit: 1, Decision: &decisions[1]}, hits[:2], decisions[:2], nil, history.Audit{Level: history.AuditDenied},
+			respond.Outcome{Hit: 1, Decision: &decisions[1]}, hits[:2], decisions[:2], nil, history.Audit{Level: history.AuditDenied},
 			history.Record{Prefix: "key", Cost: 1, Quota: 10, Remaining: 5, Source: ratelimit.FromLease},
 		},
 		"a policy": {allowed, hits, decisions, said, all, history.Record{
@@ -105,33 +106,33 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 			Also: []string{"key", key, "rule/plan", "alice", "rule/trial", "alice"},
 		}},
 		"a rule refuses": {
-			edge.Outcome{Status: 402, Hit: 3, Decision: &refused, Wait: time.Hour}, hits, decisions, said, all,
+			respond.Outcome{Status: 402, Hit: 3, Decision: &refused, Wait: time.Hour}, hits, decisions, said, all,
 			history.Record{
 				Outcome: history.Limited, Prefix: "rule/plan", Limit: "per_day", Key: "alice", User: "alice", Tier: "free", KeyID: 7, Cost: 3, Quota: 10, Status: 402,
 				RetryAfter: time.Minute, Source: ratelimit.FromBlocked, Also: []string{"web", "192.0.2.1", "key", key, "rule/trial", "alice"},
 			},
 		},
-		"a shadow rule alone": {edge.Outcome{}, hits[4:], decisions[4:], &policy.Verdict{User: "alice", Rule: "trial", Marks: said.Marks[2:]}, all, history.Record{
+		"a shadow rule alone": {respond.Outcome{}, hits[4:], decisions[4:], &policy.Verdict{User: "alice", Rule: "trial", Marks: said.Marks[2:]}, all, history.Record{
 			User: "alice", Also: []string{"rule/trial", "alice"},
 		}},
-		"free":   {edge.Outcome{}, nil, nil, nobody, all, history.Record{Tier: "anonymous"}},
-		"exempt": {edge.Outcome{}, nil, nil, &policy.Verdict{Exempt: true, Rule: "well"}, all, history.Record{Prefix: "rule/well"}},
+		"free":   {respond.Outcome{}, nil, nil, nobody, all, history.Record{Tier: "anonymous"}},
+		"exempt": {respond.Outcome{}, nil, nil, &policy.Verdict{Exempt: true, Rule: "well"}, all, history.Record{Prefix: "rule/well"}},
 		"banned": {
-			edge.Outcome{Status: 403, Reason: policy.Banned, Wait: time.Hour}, nil, nil, &policy.Verdict{User: "mallory"}, all,
+			respond.Outcome{Status: 403, Reason: policy.Banned, Wait: time.Hour}, nil, nil, &policy.Verdict{User: "mallory"}, all,
 			history.Record{Outcome: history.Blocked, Reason: "banned", User: "mallory", Status: 403, RetryAfter: time.Hour},
 		},
 		"blocked": {
-			edge.Outcome{Status: 451, Reason: policy.Blocked}, nil, nil, &policy.Verdict{Rule: "shut", Mark: &policy.Mark{Rule: "shut"}}, all,
+			respond.Outcome{Status: 451, Reason: policy.Blocked}, nil, nil, &policy.Verdict{Rule: "shut", Mark: &policy.Mark{Rule: "shut"}}, all,
 			history.Record{Outcome: history.Blocked, Reason: "blocked", Prefix: "rule/shut", Status: 451},
 		},
 		"no quota": {
-			edge.Outcome{Status: 429, Reason: policy.NoQuota}, nil, nil, &policy.Verdict{Rule: "plan", Mark: &policy.Mark{Rule: "plan", Limit: "per_day"}}, all,
+			respond.Outcome{Status: 429, Reason: policy.NoQuota}, nil, nil, &policy.Verdict{Rule: "plan", Mark: &policy.Mark{Rule: "plan", Limit: "per_day"}}, all,
 			history.Record{Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/plan", Limit: "per_day", Status: 429, RetryAfter: ratelimit.Never},
 		},
-		"unknown key": {edge.Outcome{Status: 401, Reason: policy.UnknownKey}, nil, nil, nobody, all, history.Record{Outcome: history.Rejected, Reason: "unknown_key", Tier: "anonymous", Status: 401}},
-		"expired key": {edge.Outcome{Status: 401, Reason: policy.KeyExpired}, nil, nil, nobody, all, history.Record{Outcome: history.Rejected, Reason: "key_expired", Tier: "anonymous", Status: 401}},
-		"revoked key": {edge.Outcome{Status: 401, Reason: policy.KeyRevoked}, nil, nil, nobody, all, history.Record{Outcome: history.Rejected, Reason: "key_revoked", Tier: "anonymous", Status: 401}},
-		"ambiguous":   {edge.Outcome{Status: 400, Reason: policy.AmbiguousPath}, nil, nil, nobody, all, history.Record{Outcome: history.Rejected, Reason: "ambiguous_path", Tier: "anonymous", Status: 400}},
+		"unknown key": {respond.Outcome{Status: 401, Reason: policy.UnknownKey}, nil, nil, nobody, all, history.Record{Outcome: history.Rejected, Reason: "unknown_key", Tier: "anonymous", Status: 401}},
+		"expired key": {respond.Outcome{Status: 401, Reason: policy.KeyExpired}, nil, nil, nobody, all, history.Record{Outcome: history.Rejected, Reason: "key_expired", Tier: "anonymous", Status: 401}},
+		"revoked key": {respond.Outcome{Status: 401, Reason: policy.KeyRevoked}, nil, nil, nobody, all, history.Record{Outcome: history.Rejected, Reason: "key_revoked", Tier: "anonymous", Status: 401}},
+		"ambiguous":   {respond.Outcome{Status: 400, Reason: policy.AmbiguousPath}, nil, nil, nobody, all, history.Record{Outcome: history.Rejected, Reason: "ambiguous_path", Tier: "anonymous", Status: 400}},
 		"too late, and it passes": {
 			edge.NoDecision(edge.Allow, ratelimit.ErrTimeout), hits[:1], decisions[:1], nil, all,
 			history.Record{Outcome: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1", Cost: 2},
@@ -145,7 +146,7 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 			history.Record{Outcome: history.Failed, Reason: "unavailable", Tier: "anonymous", Status: 503},
 		},
 		"a cost of 0": {
-			edge.Outcome{Decision: &decisions[0]}, []ratelimit.Hit{{Limit: hits[0].Limit, Key: "k", Cost: 1, Peek: true}}, decisions[:1], nil, all,
+			respond.Outcome{Decision: &decisions[0]}, []ratelimit.Hit{{Limit: hits[0].Limit, Key: "k", Cost: 1, Peek: true}}, decisions[:1], nil, all,
 			history.Record{Prefix: "web", Key: "k", Quota: 10, Remaining: 5, Source: ratelimit.FromLease},
 		},
 	} {

@@ -3,6 +3,7 @@ package edge
 import (
 	"errors"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -16,9 +17,9 @@ func (d *Decider) UseStore(counters ratelimit.Store) {
 }
 
 // TakeLocal is the outcome of a request for which the store has made no decision because of err.
-func (d *Decider) TakeLocal(q *Request, err error) Outcome {
+func (d *Decider) TakeLocal(q *Request, err error) respond.Outcome {
 	if errors.Is(err, ratelimit.ErrOverloaded) && !canRefuse(q) {
-		return Outcome{Err: err}
+		return respond.Outcome{Err: err}
 	}
 	s := d.inPostgres
 	if s == nil || d.OnError != Local || errors.Is(err, ratelimit.ErrOverloaded) || errors.Is(err, ratelimit.ErrClosed) || !s.TakeLocal(err, q.Hits, q.Decisions) {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -33,8 +34,8 @@ const overloadedWait = time.Second
 
 // NoDecision is the outcome of a request for which no decision was possible because of
 // err. With ratelimit.ErrOverloaded the request is refused, whatever OnError says: the database answers.
-func NoDecision(onError OnError, err error) Outcome {
-	o := Outcome{Err: err}
+func NoDecision(onError OnError, err error) respond.Outcome {
+	o := respond.Outcome{Err: err}
 	if errors.Is(err, ratelimit.ErrOverloaded) {
 		o.Wait = overloadedWait
 		o.Status = http.StatusServiceUnavailable

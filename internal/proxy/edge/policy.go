@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -96,6 +97,6 @@ func ShadowsLast(o *policy.Verdict) {
 }
 
 // RefusalOf is the outcome of a request that the policy alone refuses.
-func RefusalOf(o *policy.Verdict) Outcome {
-	return Outcome{Status: o.Status, Reason: o.Reason, Message: o.Message, Wait: o.RetryAfter}
+func RefusalOf(o *policy.Verdict) respond.Outcome {
+	return respond.Outcome{Status: o.Status, Reason: o.Reason, Message: o.Message, Wait: o.RetryAfter}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -56,7 +57,7 @@ func TestTheMessageOfARuleIsJSON(t *testing.T) {
 		`say "no"` + "\n": `{"error":"say \"no\"\n"}`,
 		"<b>\xff":         `{"error":"\u003cb\u003e\ufffd"}`,
 	} {
-		o := edge.Outcome{Status: http.StatusForbidden, Message: text}
+		o := respond.Outcome{Status: http.StatusForbidden, Message: text}
 		if got := o.Body(); got != want {
 			t.Errorf("%q is %s, want %s", text, got, want)
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -51,7 +52,7 @@ type Settings struct {
 	Limit         ConfiguredLimit
 	Timeout       time.Duration // for the decision on a request
 	OnError       OnError
-	Fields        Fields
+	Fields        respond.Fields
 	Exempt        []netip.Prefix // requests from there are exempt from the limits
 	RejectUnknown bool           // refuse a request with an API key that is not valid; else it is one without a key
 	Store         StoreSettings

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -14,7 +15,7 @@ import (
 // to themselves: Request refers to Site, which does not refer to Request but by interfaces.
 type Site struct {
 	Decider Decider
-	Fields  Fields
+	Fields  respond.Fields
 	Zones   []*Zone        // all, also those that are off
 	Policy  *SitePolicy    // nil without
 	Exempt  []netip.Prefix // requests from there are exempt from Zones

@@ -8,6 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -31,7 +32,7 @@ type Request struct {
 	Verdict   policy.Verdict
 
 	Began    time.Time
-	Outcome  Outcome
+	Outcome  respond.Outcome
 	Settling *Settling // what is to be settled after the response; nil is nothing
 
 	// Respond sets one of these.
@@ -76,7 +77,7 @@ func Decide(s *Site, q *Request) error {
 // policy says.
 func Begin(s *Site, q *Request) (Next, error) {
 	q.Began = time.Now()
-	q.Outcome = Outcome{}
+	q.Outcome = respond.Outcome{}
 	q.Hits = q.Hits[:0]
 	q.Decisions = q.Decisions[:0]
 	q.Set = s.none
@@ -248,7 +249,7 @@ func Record(s *Site, q *Request) {
 
 // Respond sets the headers of the response to a request that was decided. Of a refusal it sets Body.
 func Respond(s *Site, q *Request, h http.Header) {
-	SetFields(h, s.Fields, &q.Outcome, q.Hits, q.Decisions)
+	respond.SetFields(h, s.Fields, &q.Outcome, q.Hits, q.Decisions)
 	q.Admitted = q.Outcome.Status == 0
 	if !q.Admitted {
 		q.Body = q.Outcome.Content(h)

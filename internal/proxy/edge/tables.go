@@ -149,3 +149,14 @@ var RetentionTable = []Setting{
 func retentionSetting(name string, field func(*Settings) *time.Duration) Setting {
 	return Setting{Name: name, Args: "one duration, such as 90d or 7y", Want: "a duration from 1d to 100y, such as 90d, 12w or 7y", Read: retention(field)}
 }
+
+// readFields reads Fields.
+func readFields(to *Settings, text string) error {
+	f := &to.Fields
+	f.X = text == "x" || text == "x ietf"
+	f.IETF = text == "ietf" || text == "x ietf"
+	if !f.X && !f.IETF {
+		return errWant
+	}
+	return nil
+}

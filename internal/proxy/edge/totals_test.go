@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestTotals(t *testing.T) {
 	totals := edge.NewTotals()
 	limits := []*ratelimit.Limit{{Prefix: "a"}, {Prefix: "b"}, {Prefix: "shadow"}}
-	request := func(o edge.Outcome, allowed ...bool) *edge.Request {
+	request := func(o respond.Outcome, allowed ...bool) *edge.Request {
 		q := &edge.Request{Outcome: o}
 		for i, a := range allowed {
 			q.Hits = append(q.Hits, ratelimit.Hit{Limit: limits[i], Apart: i == 2})
@@ -25,12 +26,12 @@ func TestTotals(t *testing.T) {
 	}
 	local := ratelimit.Decision{Source: ratelimit.FromMemory}
 	for _, q := range []*edge.Request{
-		request(edge.Outcome{}, true, true, false),
-		request(edge.Outcome{Decision: &local}, true),
-		request(edge.Outcome{Status: 429}, true, false, true),
-		request(edge.Outcome{Status: 403}),
-		request(edge.Outcome{Err: ratelimit.ErrOverloaded, Status: 503}, true),
-		request(edge.Outcome{Err: ratelimit.ErrUnavailable}, true),
+		request(respond.Outcome{}, true, true, false),
+		request(respond.Outcome{Decision: &local}, true),
+		request(respond.Outcome{Status: 429}, true, false, true),
+		request(respond.Outcome{Status: 403}),
+		request(respond.Outcome{Err: ratelimit.ErrOverloaded, Status: 503}, true),
+		request(respond.Outcome{Err: ratelimit.ErrUnavailable}, true),
 	} {
 		totals.Count(q)
 	}

@@ -85,14 +85,17 @@ var rules = []rule{
 	{"ratelimit/pgxdb", "session sqlstate ratelimit pgdb", "github.com/jackc/pgx/v5"},
 	// This driver exists because pgx cannot be interpreted.
 	{"internal/proxy/pgwire", "results session sqlstate ratelimit pgdb", ""},
+	// It writes responses for both proxies; policy is for the reasons of refusals, pgdb for the salt.
+	{"internal/proxy/respond", "policy ratelimit pgdb", ""},
 	// It is the same for both proxies, so it knows neither a proxy nor a driver.
 	{"internal/proxy/edge",
-		"batch lease settings ratelimit history store/memory policy pgdb store chain engine registry", ""},
+		"respond batch lease settings ratelimit history store/memory policy pgdb " +
+			"store chain engine registry", ""},
 	// A middleware for Go programs works with any store.
-	{"ratelimit/httplimit", "edge ratelimit", ""},
+	{"ratelimit/httplimit", "edge respond ratelimit", ""},
 	// An adapter is thin and does not know the other one; pgdb is for the driver's type, batch for
 	// the interpreter.
-	{"traefikplugin", "batch edge lease settings pgwire ratelimit history policy pgdb", ""},
+	{"traefikplugin", "batch edge respond lease settings pgwire ratelimit history policy pgdb", ""},
 	// It is what administrators do with the database, and knows no proxy; settings is for which
 	// headers are secret, algorithm for deciding requests again.
 	{"internal/plane/admin", "columns settings ratelimit algorithm history pgxdb policy pgdb " +
@@ -110,9 +113,9 @@ var rules = []rule{
 	// An adapter is thin and does not know the other one; store and chain are for their figures, and
 	// admin and archive for the daily archive. Prometheus: Caddy's registry of metrics has a type of
 	// that module.
-	{"caddymodule", "command settings sqlstate edge ratelimit admin archive history page pgxdb policy pgdb " +
-		"store chain", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel go.uber.org/zap " +
-		"github.com/prometheus/client_golang"},
+	{"caddymodule", "command settings sqlstate edge respond ratelimit admin archive history page pgxdb " +
+		"policy pgdb store chain", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel " +
+		"go.uber.org/zap github.com/prometheus/client_golang"},
 	// The tests of all packages choose with it, so it can use none of those packages.
 	{"internal/testkit/seed", "", ""},
 	// The tests of all packages wait with it, so it can use none of those packages.

@@ -1,4 +1,4 @@
-package edge
+package respond
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package edge
+package respond
 
 import (
 	"context"
@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Salt keeps keys from being guessed from their digests. All proxies that count in a database have the same one, which the
-// migration has made. Of counters in memory, each process has its own. It is read when it is first needed.
+// Salt keeps keys from being guessed from their digests. All proxies that count in a database share one:
+// the migration makes it. With counters in memory, each process has its own. Salt reads it on first use.
 type Salt struct {
 	db pgdb.DB // nil in memory
 
@@ -76,7 +76,8 @@ func (s *Salt) read(done chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), saltTimeout)
 	defer cancel()
 	read := &pgdb.Statement{SQL: saltSQL}
-	if s.db.Run(ctx, []*pgdb.Statement{read}) == nil && read.Err == nil && read.Rows == 1 && len(read.Result) > 4 {
+	err := s.db.Run(ctx, []*pgdb.Statement{read})
+	if err == nil && read.Err == nil && read.Rows == 1 && len(read.Result) > 4 {
 		value = string(read.Result[4:])
 	}
 }

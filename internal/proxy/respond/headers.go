@@ -1,4 +1,4 @@
-package edge
+package respond
 
 import (
 	"net/http"
@@ -8,14 +8,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// OwnHeaders are the limit, what is remaining and the reset ("" if there is none) as SetHeaders has set them, or nil.
+// OwnHeaders are the values that SetHeaders set: the limit, what is remaining and the reset ("" if there is
+// none). It is nil if SetHeaders set none.
 type OwnHeaders []string
 
 // SetHeaders sets the headers of a request's response: X-RateLimit-Limit,
 // X-RateLimit-Remaining and X-RateLimit-Reset (Unix seconds, rounded up; none if the request can
-// never pass). If the request is refused and would pass later, SetHeaders also sets Retry-After. Without a decision on a
-// limit it sets none of the X-RateLimit headers, and returns nil. If a limit with overage is used
-// beyond its quota, SetHeaders sets X-RateLimit-Overage.
+// never pass). If the request is refused and would pass later, SetHeaders also sets Retry-After.
+// Without a decision on a limit it sets none of the X-RateLimit headers, and returns nil. If a limit with
+// overage is used beyond its quota, SetHeaders sets X-RateLimit-Overage.
 func SetHeaders(h http.Header, o *Outcome) OwnHeaders {
 	var own []string
 	if d := o.Decision; d != nil {

@@ -1,4 +1,4 @@
-package edge_test
+package respond_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -25,9 +25,9 @@ func (saltDB) Run(_ context.Context, statements []*pgdb.Statement) error {
 func TestTheFirstAnswerHasAPartitionKey(t *testing.T) {
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "a", Events: 5, Window: time.Minute}, Key: "k"}}
 	decisions := []ratelimit.Decision{{Allowed: true, Limit: 5, Remaining: 4}}
-	o := edge.Judge(&edge.Request{Hits: hits, Decisions: decisions})
+	o := outcome(hits, decisions)
 	h := http.Header{}
-	edge.SetFields(h, edge.Fields{IETF: true, Salt: edge.NewSalt(saltDB{})}, &o, hits, decisions)
+	respond.SetFields(h, respond.Fields{IETF: true, Salt: respond.NewSalt(saltDB{})}, &o, hits, decisions)
 	if got := h.Get("RateLimit"); !strings.Contains(got, ";pk=:") {
 		t.Errorf("RateLimit: %s", got)
 	}

@@ -1,13 +1,13 @@
-package edge
+package respond
 
 import "net/http"
 
 // ownNames are the names of OwnHeaders.
 var ownNames = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Reset"}
 
-// RestoreHeaders replaces the X-RateLimit headers of an upstream by those of the limit. It is called just before the
-// headers are sent. Without own headers it does nothing. Retry-After of the upstream stays: a request that passes gets none
-// from a limit.
+// RestoreHeaders replaces the X-RateLimit headers of an upstream by those of the limit. Callers call it just
+// before they send the headers. Without own headers it does nothing. Retry-After of the upstream stays: a
+// request that passes gets none from a limit.
 func RestoreHeaders(h http.Header, own OwnHeaders) {
 	for i := range own {
 		if own[i] == "" {

@@ -1,4 +1,4 @@
-package edge_test
+package respond_test
 
 import (
 	"fmt"
@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -17,17 +17,17 @@ func TestTheFieldsOfTheLimitReplaceThoseOfAnUpstream(t *testing.T) {
 		want  string
 	}{{time.Unix(1700000000, 0), "[10] [5] [1700000000]"}, {time.Time{}, "[10] [5] []"}} {
 		h := http.Header{}
-		own := edge.SetHeaders(h, &edge.Outcome{Decision: &ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 5, Reset: test.reset}})
+		own := respond.SetHeaders(h, &respond.Outcome{Decision: &ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 5, Reset: test.reset}})
 		for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After"} {
 			h.Add(name, "3")
 		}
-		edge.RestoreHeaders(h, own)
+		respond.RestoreHeaders(h, own)
 		if got := fmt.Sprint(h["X-Ratelimit-Limit"], h["X-Ratelimit-Remaining"], h["X-Ratelimit-Reset"]); got != test.want || h.Get("Retry-After") != "3" {
 			t.Errorf("%s, Retry-After %s; want %s, 3", got, h.Get("Retry-After"), test.want)
 		}
 	}
 	h := http.Header{"X-Ratelimit-Limit": {"3"}}
-	if edge.RestoreHeaders(h, nil); h.Get("X-RateLimit-Limit") != "3" {
+	if respond.RestoreHeaders(h, nil); h.Get("X-RateLimit-Limit") != "3" {
 		t.Errorf("without a decision: %v", h)
 	}
 }

@@ -1,4 +1,4 @@
-package edge
+package respond
 
 import (
 	"crypto/sha256"
@@ -21,17 +21,6 @@ type Fields struct {
 	Salt *Salt
 }
 
-// readFields reads Fields.
-func readFields(to *Settings, text string) error {
-	f := &to.Fields
-	f.X = text == "x" || text == "x ietf"
-	f.IETF = text == "ietf" || text == "x ietf"
-	if !f.X && !f.IETF {
-		return errWant
-	}
-	return nil
-}
-
 // The names of the fields of the draft, as http.Header has them.
 const (
 	policyField = "Ratelimit-Policy"
@@ -43,7 +32,9 @@ type OwnFields struct{ policy, limit string }
 
 // SetFields is SetHeaders for a configuration with Fields. Hits and decisions are those of the outcome. It
 // returns nil for what it does not set.
-func SetFields(h http.Header, f Fields, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision) (OwnHeaders, *OwnFields) {
+func SetFields(
+	h http.Header, f Fields, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision,
+) (OwnHeaders, *OwnFields) {
 	var own OwnHeaders
 	if f.X {
 		own = SetHeaders(h, o)
@@ -87,7 +78,8 @@ func RestoreFields(h http.Header, own *OwnFields) {
 
 func restoreField(h http.Header, name, own string) {
 	values := h[name]
-	if len(values) == 0 || !strings.HasPrefix(values[0], own) { // else a later limit in this proxy may have added members
+	// A later limit in this proxy may have added members to own.
+	if len(values) == 0 || !strings.HasPrefix(values[0], own) {
 		values = []string{own}
 	}
 	h[name] = values[0:1:1]
@@ -166,7 +158,7 @@ func appendParameter(to []byte, name string, n int64) []byte {
 	return strconv.AppendInt(to, n, 10)
 }
 
-// windowSeconds is the time in which the whole quota comes back, or -1 if it is not the same for all
+// windowSeconds returns the time in which the whole quota comes back, or -1 if it is not the same for all
 // windows, or no whole number of seconds.
 func windowSeconds(l *ratelimit.Limit) int64 {
 	switch l.Calendar {
@@ -188,8 +180,8 @@ func windowSeconds(l *ratelimit.Limit) int64 {
 	return seconds * l.Burst / l.Events
 }
 
-// secondsUntil is the time until Decision.Reset, or -1 if the request can never pass. For the limit that refuses the
-// request, it is what Retry-After has, which a rule may set.
+// secondsUntil returns the time until Decision.Reset, or -1 if the request can never pass. For the limit that
+// refuses the request, it returns the value of Retry-After, which a rule may set.
 func secondsUntil(o *Outcome, at int, d *ratelimit.Decision, now time.Time) int64 {
 	seconds := int64(0)
 	if !d.Allowed {
@@ -208,8 +200,8 @@ func secondsUntil(o *Outcome, at int, d *ratelimit.Decision, now time.Time) int6
 	return seconds
 }
 
-// fieldString is the name of a limit for clients, as a string of a structured field. That has only printable ASCII: other
-// bytes, and percent signs, are percent-encoded.
+// fieldString returns the name of a limit as a string of a structured field. Such a string has only printable
+// ASCII: fieldString percent-encodes other bytes, and percent signs.
 func fieldString(text string) string {
 	name := append(make([]byte, 0, len(text)+2), '"')
 	for i := 0; i < len(text); i++ {
@@ -227,7 +219,8 @@ func fieldString(text string) string {
 	return string(append(name, '"'))
 }
 
-// partition tells the keys of a limit apart, and does not disclose them: a digest with a salt that clients do not know.
+// partition returns a digest of a key, by which clients distinguish keys of a limit without seeing them. The
+// salt is secret.
 func partition(h *ratelimit.Hit, salt string) string {
 	sum := sha256.Sum256([]byte(salt + h.Limit.Prefix + "\x00" + h.Key))
 	return base64.StdEncoding.EncodeToString(sum[:9])

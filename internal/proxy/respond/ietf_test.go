@@ -1,4 +1,4 @@
-package edge_test
+package respond_test
 
 import (
 	"net/http"
@@ -6,15 +6,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // fields are RateLimit-Policy and RateLimit of decisions, without pk.
 func fields(hits []ratelimit.Hit, decisions []ratelimit.Decision) (policy, limit string) {
 	h := http.Header{}
-	o := edge.Judge(&edge.Request{Hits: hits, Decisions: decisions})
-	edge.SetFields(h, edge.Fields{IETF: true}, &o, hits, decisions)
+	o := outcome(hits, decisions)
+	respond.SetFields(h, respond.Fields{IETF: true}, &o, hits, decisions)
 	withoutKeys := func(text string) string {
 		for {
 			before, after, found := strings.Cut(text, ";pk=:")
@@ -72,10 +72,11 @@ func TestTheFieldsOfAnUpstream(t *testing.T) {
 	{
 		for _, informs := range []bool{false, true} {
 			h := http.Header{}
-			set := func(limit *ratelimit.Limit) *edge.OwnFields {
-				q := &edge.Request{Hits: []ratelimit.Hit{{Limit: limit}}, Decisions: []ratelimit.Decision{{Allowed: true, Limit: 9, Remaining: 8}}}
-				o := edge.Judge(q)
-				_, own := edge.SetFields(h, edge.Fields{IETF: true}, &o, q.Hits, q.Decisions)
+			set := func(limit *ratelimit.Limit) *respond.OwnFields {
+				hits := []ratelimit.Hit{{Limit: limit}}
+				decisions := []ratelimit.Decision{{Allowed: true, Limit: 9, Remaining: 8}}
+				o := outcome(hits, decisions)
+				_, own := respond.SetFields(h, respond.Fields{IETF: true}, &o, hits, decisions)
 				return own
 			}
 			first, second := set(&limit), set(&later)
@@ -84,8 +85,8 @@ func TestTheFieldsOfAnUpstream(t *testing.T) {
 			}
 			h.Add("RateLimit", `"up";r=6`)
 			h.Add("RateLimit-Policy", `"up";q=7`)
-			edge.RestoreFields(h, second)
-			edge.RestoreFields(h, first)
+			respond.RestoreFields(h, second)
+			respond.RestoreFields(h, first)
 			for _, name := range []string{"RateLimit", "RateLimit-Policy"} {
 				var names string
 				for _, part := range strings.Split(strings.Join(h[http.CanonicalHeaderKey(name)], ", "), ", ") {

@@ -1,0 +1,43 @@
+package respond_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// outcome returns the outcome of a request that limits alone decide.
+func outcome(hits []ratelimit.Hit, decisions []ratelimit.Decision) respond.Outcome {
+	at := respond.Tightest(hits, decisions)
+	o := respond.Outcome{Hit: at, Decision: &decisions[at]}
+	if !o.Decision.Allowed {
+		o.Status = http.StatusTooManyRequests
+	}
+	return o
+}
+
+// The headers describe a refusal that never ends rather than one that does.
+func TestNoRetryAfterIfTheRequestCanNeverPass(t *testing.T) {
+	o := outcome(make([]ratelimit.Hit, 3), []ratelimit.Decision{
+		{Limit: 1, RetryAfter: time.Hour}, {Limit: 2, RetryAfter: ratelimit.Never}, {Limit: 3, RetryAfter: time.Minute},
+	})
+	h := http.Header{}
+	respond.SetHeaders(h, &o)
+	if h.Get("X-RateLimit-Limit") != "2" || h.Get("Retry-After") != "" || o.Body() != `{"error":"Too many requests"}` {
+		t.Errorf("%v, %s", h, o.Body())
+	}
+}
+
+func TestHitsThatAreApartAreNotTheTightest(t *testing.T) {
+	hits := []ratelimit.Hit{{Apart: true}, {}, {}}
+	decisions := []ratelimit.Decision{{}, {Allowed: true, Remaining: 3}, {Allowed: true, Remaining: 2}}
+	if at := respond.Tightest(hits, decisions); at != 2 {
+		t.Errorf("the tightest is %d, want 2", at)
+	}
+	if at := respond.Tightest(hits[:1], decisions[:1]); at != -1 {
+		t.Errorf("of hits that are all apart, the tightest is %d, want -1", at)
+	}
+}
