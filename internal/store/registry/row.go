@@ -75,13 +75,13 @@ func cutProblems(problems []string) []string {
 	size := 0
 	for i, text := range problems {
 		if size += len(text); size > mostProblems {
-			rest := mostProblems - (size - len(text))
+			left := len(problems) - i
 			if i == 0 {
-				cut = append(cut, strings.ToValidUTF8(text[:rest], "")+" …")
-				i++
+				cut = append(cut, strings.ToValidUTF8(text[:mostProblems], "")+" …")
+				left--
 			}
-			if i < len(problems) {
-				cut = append(cut, "and "+strconv.Itoa(len(problems)-i)+" more")
+			if left > 0 {
+				cut = append(cut, "and "+strconv.Itoa(left)+" more")
 			}
 			break
 		}
