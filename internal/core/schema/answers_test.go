@@ -14,6 +14,7 @@ func TestTheStateIsASentence(t *testing.T) {
 	proxy(", ended", "'stopped in order', "+newest+", now(), now()")
 	s.want(state, "enforcing Limits are enforced by 1 of 1 proxy.")
 	proxy("", "'b', NULL, now()")
+	s.want("SELECT said FROM rate_limit_state WHERE node IS NULL", "Limits are enforced by 1 of 2 proxies.")
 	proxy(", problems", "'c', "+newest+" - 1, now(), '{rule x: limit: must be less}'")
 	proxy("", "'d', "+newest+", now() - interval '1 minute'")
 	proxy(", local_from, local_until", "'e', "+newest+", now(), now(), '2026-01-01 14:05 UTC'")
@@ -24,6 +25,8 @@ func TestTheStateIsASentence(t *testing.T) {
 	proxy(", cannot", "'f', "+newest+", now(), 'GRANT SELECT ON x TO y'")
 	proxy(", undecided, undecided_at", "'g', "+newest+", now(), 7, now()")
 	s.want("SELECT state, node FROM rate_limit_state WHERE state IN ('open', 'enforcing')", "open f\nopen g\nenforcing -")
+	s.exec("DELETE FROM rate_limit_nodes WHERE node NOT IN ('f', 'g')")
+	s.want("SELECT state, node FROM rate_limit_state", "open f\nopen g")
 }
 
 func TestWhyIsASentenceForEachRow(t *testing.T) {

@@ -211,35 +211,43 @@ COMMENT ON COLUMN rate_limit_minutes.allowed IS 'Requests that passed.';
 COMMENT ON COLUMN rate_limit_minutes.refused IS 'Requests that a limit, a ban, a rule, or the check of the API key refused.';
 COMMENT ON COLUMN rate_limit_minutes.failed IS 'Requests without a decision.';
 COMMENT ON COLUMN rate_limit_minutes.shadow IS 'Refusals that shadow rules would have made.';
-CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now()) RETURNS TABLE (said text, "time" timestamptz, decision text, reason text, prefix text, limit_name text, key text, user_id text, key_id bigint,
-	address inet, method text, host text, path text, status integer, requests bigint, quota bigint, remaining bigint, retry_after float8,
-	node text) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now()) RETURNS TABLE (said text, "time" timestamptz, decision text, reason text, prefix text, limit_name text,
+	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer, requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
+	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
 	number CONSTANT bigint := substring($1 FROM '^#([1-9][0-9]{0,17})$');
-	keys CONSTANT text[] := ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]; -- as counters have it
+	address_like CONSTANT boolean := $1 ~ '^[0-9a-f]*[.:][0-9a-f.:/]*$';
+	keys CONSTANT text[] := ARRAY(SELECT p || k FROM unnest(string_to_array(',1|,2|,3|,4|,5|,6|,7|,8|,9|', ',')) AS p, unnest(ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]) AS k);
 	minute timestamptz;
 BEGIN
 	SELECT date_trunc('minute', max(a.time)) INTO minute FROM rate_limit_audited a
-	WHERE a.time < date_trunc('minute', $2) + interval '1 minute' AND a.time >= $2 - interval '1 day' AND a.decision IN ('limited', 'blocked', 'rejected', 'error')
-		AND (a.user_id = $1 OR regexp_replace(a.key, '^[1-9][|]', '') = ANY (keys) OR a.key_id = number OR host(a.address) = $1 OR a.address::text = $1);
+	WHERE a.user_id = $1 AND a.time < date_trunc('minute', $2) + interval '1 minute' AND a.time >= $2 - interval '1 day' AND a.decision IN ('limited', 'blocked', 'rejected', 'error');
+	IF minute IS NULL THEN
+		SELECT date_trunc('minute', max(f.time)) INTO minute
+		FROM unnest('{limited,blocked,rejected,error}'::text[]) AS d
+		CROSS JOIN LATERAL (SELECT a.time FROM rate_limit_audited a WHERE a.decision = d AND a.decision <> 'allowed' AND a.time >= $2 - interval '1 day'
+				AND a.time < date_trunc('minute', $2) + interval '1 minute'
+				AND (a.key = ANY (keys) OR a.key_id = number OR address_like AND (host(a.address) = $1 OR a.address::text = $1))
+			ORDER BY a.time DESC LIMIT 1) AS f;
+	END IF;
 	IF minute IS NULL THEN
 		RETURN QUERY SELECT format('No refusal of %s is recorded in the day before %s UTC.', $1, to_char($2 AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')),
-			NULL::timestamptz, NULL, NULL, NULL, NULL, NULL, NULL, NULL::bigint, NULL::inet, NULL, NULL, NULL, NULL::int, NULL::bigint,
-			NULL::bigint, NULL::bigint, NULL::float8, NULL;
+			NULL::timestamptz, NULL, NULL, NULL, NULL, NULL, NULL, NULL::bigint, NULL::inet, NULL, NULL, NULL,
+			NULL::int, NULL::bigint, NULL::bigint, NULL::bigint, NULL::float8, NULL;
 		RETURN;
 	END IF;
 	RETURN QUERY SELECT format('%s %s%s at %s UTC, %s %s%s: %s.', $1, CASE a.decision WHEN 'error' THEN 'had no decision' ELSE 'was refused' END,
 			CASE WHEN a.count * a.weight > 1 THEN ' ' || round(a.count * a.weight) || ' times' END,
 			to_char(a.time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), a.method, a.host, a.path,
-			CASE WHEN a.decision = 'limited' THEN concat('the limit ', a.prefix, CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0' ELSE
-				concat(' had ', a.remaining, ' of ', a.quota, ' left', CASE WHEN a.retry_after > 0 THEN format(', and would have let it pass %s s later', ceil(a.retry_after)) END) END)
+			CASE WHEN a.decision = 'limited' THEN concat('the limit ', a.prefix, CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0'
+				ELSE concat(' had ', a.remaining, ' of ', a.quota, ' left', CASE WHEN a.retry_after > 0 THEN format(', and would have let it pass %s s later', ceil(a.retry_after)) END) END)
 			WHEN a.decision = 'blocked' AND a.prefix <> '' THEN concat('the rule ', a.prefix, ' blocks')
 			ELSE replace(a.reason, '_', ' ') END),
-		a.time, a.decision, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.address, a.method, a.host, a.path, a.status,
-		round(a.requests)::bigint, a.quota, a.remaining, a.retry_after, a.node
+		a.time, a.decision, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.address, a.method,
+		a.host, a.path, a.status, round(a.requests)::bigint, a.quota, a.remaining, a.retry_after, a.node
 	FROM rate_limit_audited a WHERE a.time >= minute AND a.time < minute + interval '1 minute' AND a.decision IN ('limited', 'blocked', 'rejected', 'error')
-		AND (a.user_id = $1 OR regexp_replace(a.key, '^[1-9][|]', '') = ANY (keys) OR a.key_id = number OR host(a.address) = $1 OR a.address::text = $1)
+		AND (a.user_id = $1 OR a.key = ANY (keys) OR a.key_id = number OR address_like AND (host(a.address) = $1 OR a.address::text = $1))
 	ORDER BY a.time DESC LIMIT 100;
 END $$;
 COMMENT ON FUNCTION rate_limit_why(text, timestamptz) IS 'Why requests of somebody were refused, or had no decision, in the minute of a time, or in the last '
@@ -881,18 +889,18 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN rate_limit_proxies.%I IS %L', described.attname, described.description);
 	END LOOP;
 END $$;
-CREATE OR REPLACE VIEW rate_limit_state AS SELECT f.state, f.node, f.said FROM ( SELECT 0 AS place, 'stopped' AS state, NULL::text AS node, 'No proxy counts in this database.' AS said
-		WHERE NOT EXISTS (SELECT FROM rate_limit_proxies p WHERE p.live) UNION ALL SELECT 1, 'open', p.node, format('%s cannot decide: its role lacks privileges, and on_error says what becomes of requests. To let it: %s',
-			p.node, p.cannot) FROM rate_limit_proxies p WHERE p.live AND p.cannot IS NOT NULL UNION ALL SELECT 2, 'open', p.node, format('%s had requests without a decision until %s UTC, %s since its start: on_error says what became of them.',
-			p.node, to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided) FROM rate_limit_proxies p WHERE p.live AND p.undecided_at > now() - interval '2 minutes' UNION ALL SELECT 3, 'local', p.node,
-			format('%s limited by itself, at its share of each limit, until %s UTC.', p.node, to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS')) FROM rate_limit_proxies p WHERE p.live AND p.local_until > now() - interval '2 minutes' UNION ALL
-		SELECT 4, 'without a policy', p.node, format('%s has no policy, and other proxies have one: no rule and no ban holds there.', p.node) FROM rate_limit_proxies p WHERE p.live AND NOT p.policy AND EXISTS (SELECT FROM rate_limit_proxies o
-			WHERE o.live AND o.policy) UNION ALL SELECT 5, 'behind', p.node, format('%s has yet to obey %s of the policy.', p.node, CASE WHEN p.behind IS NULL THEN 'the tables' WHEN p.behind = 1 THEN '1 change' ELSE p.behind || ' changes' END)
-		FROM rate_limit_proxies p WHERE p.live AND p.policy AND p.behind IS DISTINCT FROM 0 UNION ALL SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem)
-		FROM rate_limit_proxies p, unnest(p.problems) AS problem WHERE p.live UNION ALL SELECT 7, 'gone', p.node, format('%s vanished at %s UTC.', p.node, to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))
-		FROM rate_limit_proxies p WHERE NOT p.live AND p.ended IS NULL AND p.seen > now() - interval '10 minutes' UNION ALL SELECT CASE WHEN bool_or(p.cannot IS NOT NULL
-			OR coalesce(p.undecided_at > now() - interval '2 minutes', false)) THEN 8 ELSE 0 END, 'enforcing', NULL, format('Limits are enforced by %s of %s.', count(*) FILTER (WHERE p.cannot IS NULL),
-				CASE count(*) WHEN 1 THEN '1 proxy' ELSE count(*) || ' proxies' END) FROM rate_limit_proxies p WHERE p.live HAVING count(*) > 0 ) f ORDER BY f.place, f.node;
+CREATE OR REPLACE VIEW rate_limit_state AS WITH live AS ( SELECT p.*, p.cannot IS NOT NULL AS without_rights, coalesce(p.undecided_at > now() - interval '2 minutes', false) AS fails,
+			NOT p.policy AND bool_or(p.policy) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live ) SELECT f.state, f.node, f.said FROM (
+		SELECT 0 AS place, 'stopped' AS state, NULL::text AS node, 'No proxy counts in this database.' AS said WHERE NOT EXISTS (SELECT FROM live) UNION ALL
+		SELECT 1, 'open', p.node, format('%s cannot decide: its role lacks privileges, and on_error says what becomes of requests. To let it: %s', p.node, p.cannot) FROM live p WHERE p.without_rights UNION ALL
+		SELECT 2, 'open', p.node, format('%s had requests without a decision until %s UTC, %s since its start: on_error says what became of them.', p.node, to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided)
+		FROM live p WHERE p.fails UNION ALL SELECT 3, 'local', p.node, format('%s limited by itself, at its share of each limit, until %s UTC.', p.node, to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))
+		FROM live p WHERE p.local_until > now() - interval '2 minutes' UNION ALL SELECT 4, 'without a policy', p.node, format('%s has no policy, and other proxies have one: no rule and no ban holds there.', p.node)
+		FROM live p WHERE p.without_policy UNION ALL SELECT 5, 'behind', p.node, format('%s has yet to obey %s of the policy.', p.node, CASE WHEN p.behind IS NULL THEN 'the tables' WHEN p.behind = 1 THEN '1 change'
+				ELSE p.behind || ' changes' END) FROM live p WHERE p.policy AND p.behind IS DISTINCT FROM 0 UNION ALL SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem) FROM live p, unnest(p.problems) AS problem UNION ALL
+		SELECT 7, 'gone', p.node, format('%s vanished at %s UTC.', p.node, to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS')) FROM rate_limit_proxies p WHERE NOT p.live AND p.ended IS NULL AND p.seen > now() - interval '10 minutes' UNION ALL
+		SELECT CASE WHEN bool_or(p.without_rights OR p.fails) THEN 8 ELSE 0 END, 'enforcing', NULL, format('Limits are enforced by %s of %s.', count(*) FILTER (WHERE NOT p.without_rights AND NOT p.fails AND NOT p.without_policy),
+				CASE count(*) WHEN 1 THEN '1 proxy' ELSE count(*) || ' proxies' END) FROM live p HAVING bool_or(NOT p.without_rights AND NOT p.fails) ) AS f ORDER BY f.place, f.node;
 COMMENT ON VIEW rate_limit_state IS 'Whether limits are enforced, in a sentence. The first row has the state of all: enforcing, open or stopped. The others say what else needs a look.';
 COMMENT ON COLUMN rate_limit_state.state IS 'enforcing; open: requests have no decision; stopped: there is no proxy; local: a proxy decided without the database; without a policy; behind; unusable: a rule; gone: a proxy.';
 COMMENT ON COLUMN rate_limit_state.node IS 'The proxy that the sentence is about. NULL: all.';

@@ -103,50 +103,59 @@ COMMENT ON COLUMN rate_limit_minutes.refused IS
 COMMENT ON COLUMN rate_limit_minutes.failed IS 'Requests without a decision.';
 COMMENT ON COLUMN rate_limit_minutes.shadow IS 'Refusals that shadow rules would have made.';
 
--- The condition on decision finds what was not allowed by its index.
+-- A user is found by the index of users. Else each decision is read from its latest row on: decision <>
+-- 'allowed' lets the planner use the partial index for a decision that is a variable.
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now())
 RETURNS TABLE (said text, "time" timestamptz, decision text, reason text, prefix text, limit_name text,
-	key text, user_id text, key_id bigint,
-	address inet, method text, host text, path text, status integer, requests bigint, quota bigint,
-		remaining bigint, retry_after float8,
-	node text) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer,
+	requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
+	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
 	number CONSTANT bigint := substring($1 FROM '^#([1-9][0-9]{0,17})$');
-	keys CONSTANT text[] := ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]; -- as counters have it
+	address_like CONSTANT boolean := $1 ~ '^[0-9a-f]*[.:][0-9a-f.:/]*$';
+	-- as counters have it
+	keys CONSTANT text[] := ARRAY(SELECT p || k
+		FROM unnest(string_to_array(',1|,2|,3|,4|,5|,6|,7|,8|,9|', ',')) AS p,
+			unnest(ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]) AS k);
 	minute timestamptz;
 BEGIN
 	SELECT date_trunc('minute', max(a.time)) INTO minute FROM rate_limit_audited a
-	WHERE a.time < date_trunc('minute', $2) + interval '1 minute' AND a.time >= $2 - interval '1 day'
-		AND a.decision IN ('limited', 'blocked', 'rejected', 'error')
-		AND (a.user_id = $1 OR regexp_replace(a.key, '^[1-9][|]', '') = ANY (keys) OR a.key_id = number
-			OR host(a.address) = $1 OR a.address::text = $1);
+	WHERE a.user_id = $1 AND a.time < date_trunc('minute', $2) + interval '1 minute'
+		AND a.time >= $2 - interval '1 day' AND a.decision IN ('limited', 'blocked', 'rejected', 'error');
+	IF minute IS NULL THEN
+		SELECT date_trunc('minute', max(f.time)) INTO minute
+		FROM unnest('{limited,blocked,rejected,error}'::text[]) AS d
+		CROSS JOIN LATERAL (SELECT a.time FROM rate_limit_audited a
+			WHERE a.decision = d AND a.decision <> 'allowed' AND a.time >= $2 - interval '1 day'
+				AND a.time < date_trunc('minute', $2) + interval '1 minute'
+				AND (a.key = ANY (keys) OR a.key_id = number
+					OR address_like AND (host(a.address) = $1 OR a.address::text = $1))
+			ORDER BY a.time DESC LIMIT 1) AS f;
+	END IF;
 	IF minute IS NULL THEN
 		RETURN QUERY SELECT format('No refusal of %s is recorded in the day before %s UTC.', $1,
-			to_char($2 AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')),
+				to_char($2 AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')),
 			NULL::timestamptz, NULL, NULL, NULL, NULL, NULL, NULL, NULL::bigint, NULL::inet, NULL, NULL, NULL,
-				NULL::int, NULL::bigint,
-			NULL::bigint, NULL::bigint, NULL::float8, NULL;
+			NULL::int, NULL::bigint, NULL::bigint, NULL::bigint, NULL::float8, NULL;
 		RETURN;
 	END IF;
-	RETURN QUERY SELECT format('%s %s%s at %s UTC, %s %s%s: %s.', $1, CASE a.decision WHEN 'error'
-		THEN 'had no decision' ELSE 'was refused' END,
+	RETURN QUERY SELECT format('%s %s%s at %s UTC, %s %s%s: %s.', $1,
+			CASE a.decision WHEN 'error' THEN 'had no decision' ELSE 'was refused' END,
 			CASE WHEN a.count * a.weight > 1 THEN ' ' || round(a.count * a.weight) || ' times' END,
 			to_char(a.time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), a.method, a.host, a.path,
-			CASE WHEN a.decision = 'limited' THEN concat('the limit ', a.prefix, CASE
-				WHEN a.reason = 'no_quota' THEN ' has a quota of 0' ELSE
-				concat(' had ', a.remaining, ' of ', a.quota, ' left', CASE WHEN a.retry_after > 0
-					THEN format(', and would have let it pass %s s later',
-					ceil(a.retry_after)) END) END)
+			CASE WHEN a.decision = 'limited' THEN concat('the limit ', a.prefix,
+				CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0'
+				ELSE concat(' had ', a.remaining, ' of ', a.quota, ' left', CASE WHEN a.retry_after > 0
+					THEN format(', and would have let it pass %s s later', ceil(a.retry_after)) END) END)
 			WHEN a.decision = 'blocked' AND a.prefix <> '' THEN concat('the rule ', a.prefix, ' blocks')
 			ELSE replace(a.reason, '_', ' ') END),
 		a.time, a.decision, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.address, a.method,
-			a.host, a.path, a.status,
-		round(a.requests)::bigint, a.quota, a.remaining, a.retry_after, a.node
+		a.host, a.path, a.status, round(a.requests)::bigint, a.quota, a.remaining, a.retry_after, a.node
 	FROM rate_limit_audited a WHERE a.time >= minute AND a.time < minute + interval '1 minute'
 		AND a.decision IN ('limited', 'blocked', 'rejected', 'error')
-		AND (a.user_id = $1 OR regexp_replace(a.key, '^[1-9][|]', '') = ANY (keys) OR a.key_id = number
-			OR host(a.address) = $1 OR a.address::text = $1)
+		AND (a.user_id = $1 OR a.key = ANY (keys) OR a.key_id = number
+			OR address_like AND (host(a.address) = $1 OR a.address::text = $1))
 	ORDER BY a.time DESC LIMIT 100;
 END $$;
 COMMENT ON FUNCTION rate_limit_why(text, timestamptz) IS

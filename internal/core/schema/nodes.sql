@@ -101,52 +101,55 @@ BEGIN
 	END LOOP;
 END $$;
 
--- The first row says in what state the limits are, and each other row what else needs a look.
+-- The first row says in what state the limits are, and each other row what else needs a look. A proxy
+-- enforces if it decides, and has a policy where others have one.
 CREATE OR REPLACE VIEW rate_limit_state AS
+	WITH live AS (
+		SELECT p.*, p.cannot IS NOT NULL AS without_rights,
+			coalesce(p.undecided_at > now() - interval '2 minutes', false) AS fails,
+			NOT p.policy AND bool_or(p.policy) OVER () AS without_policy
+		FROM rate_limit_proxies p WHERE p.live
+	)
 	SELECT f.state, f.node, f.said FROM (
 		SELECT 0 AS place, 'stopped' AS state, NULL::text AS node, 'No proxy counts in this database.' AS said
-		WHERE NOT EXISTS (SELECT FROM rate_limit_proxies p WHERE p.live)
+		WHERE NOT EXISTS (SELECT FROM live)
 		UNION ALL
-		SELECT 1, 'open', p.node,
-			format('%s cannot decide: its role lacks privileges, and on_error says what becomes of requests. '
-			'To let it: %s',
-			p.node, p.cannot) FROM rate_limit_proxies p WHERE p.live AND p.cannot IS NOT NULL
+		SELECT 1, 'open', p.node, format('%s cannot decide: its role lacks privileges, and on_error says '
+			'what becomes of requests. To let it: %s', p.node, p.cannot)
+		FROM live p WHERE p.without_rights
 		UNION ALL
-		SELECT 2, 'open', p.node,
-			format('%s had requests without a decision until %s UTC, %s since its start: on_error says what '
-			'became of them.',
-			p.node, to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided)
-		FROM rate_limit_proxies p WHERE p.live AND p.undecided_at > now() - interval '2 minutes'
+		SELECT 2, 'open', p.node, format('%s had requests without a decision until %s UTC, %s since its '
+			'start: on_error says what became of them.', p.node,
+			to_char(p.undecided_at AT TIME ZONE 'UTC', 'HH24:MI:SS'), p.undecided)
+		FROM live p WHERE p.fails
 		UNION ALL
-		SELECT 3, 'local', p.node,
-			format('%s limited by itself, at its share of each limit, until %s UTC.', p.node,
-			to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))
-		FROM rate_limit_proxies p WHERE p.live AND p.local_until > now() - interval '2 minutes'
+		SELECT 3, 'local', p.node, format('%s limited by itself, at its share of each limit, until %s UTC.',
+			p.node, to_char(p.local_until AT TIME ZONE 'UTC', 'HH24:MI:SS'))
+		FROM live p WHERE p.local_until > now() - interval '2 minutes'
 		UNION ALL
 		SELECT 4, 'without a policy', p.node,
 			format('%s has no policy, and other proxies have one: no rule and no ban holds there.', p.node)
-		FROM rate_limit_proxies p WHERE p.live AND NOT p.policy AND EXISTS (SELECT FROM rate_limit_proxies o
-			WHERE o.live AND o.policy)
+		FROM live p WHERE p.without_policy
 		UNION ALL
 		SELECT 5, 'behind', p.node, format('%s has yet to obey %s of the policy.', p.node,
 			CASE WHEN p.behind IS NULL THEN 'the tables' WHEN p.behind = 1 THEN '1 change'
 				ELSE p.behind || ' changes' END)
-		FROM rate_limit_proxies p WHERE p.live AND p.policy AND p.behind IS DISTINCT FROM 0
+		FROM live p WHERE p.policy AND p.behind IS DISTINCT FROM 0
 		UNION ALL
 		SELECT 6, 'unusable', p.node, format('%s cannot use a rule: %s', p.node, problem)
-		FROM rate_limit_proxies p, unnest(p.problems) AS problem WHERE p.live
+		FROM live p, unnest(p.problems) AS problem
 		UNION ALL
-		SELECT 7, 'gone', p.node, format('%s vanished at %s UTC.', p.node,
-			to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))
-		FROM rate_limit_proxies p WHERE NOT p.live AND p.ended IS NULL
-			AND p.seen > now() - interval '10 minutes'
+		SELECT 7, 'gone', p.node,
+			format('%s vanished at %s UTC.', p.node, to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS'))
+		FROM rate_limit_proxies p
+		WHERE NOT p.live AND p.ended IS NULL AND p.seen > now() - interval '10 minutes'
 		UNION ALL
-		SELECT CASE WHEN bool_or(p.cannot IS NOT NULL
-			OR coalesce(p.undecided_at > now() - interval '2 minutes', false)) THEN 8 ELSE 0 END, 'enforcing',
-			NULL, format('Limits are enforced by %s of %s.', count(*) FILTER (WHERE p.cannot IS NULL),
+		SELECT CASE WHEN bool_or(p.without_rights OR p.fails) THEN 8 ELSE 0 END, 'enforcing', NULL,
+			format('Limits are enforced by %s of %s.',
+				count(*) FILTER (WHERE NOT p.without_rights AND NOT p.fails AND NOT p.without_policy),
 				CASE count(*) WHEN 1 THEN '1 proxy' ELSE count(*) || ' proxies' END)
-		FROM rate_limit_proxies p WHERE p.live HAVING count(*) > 0
-	) f ORDER BY f.place, f.node;
+		FROM live p HAVING bool_or(NOT p.without_rights AND NOT p.fails)
+	) AS f ORDER BY f.place, f.node;
 COMMENT ON VIEW rate_limit_state IS
 	'Whether limits are enforced, in a sentence. The first row has the state of all: enforcing, open or '
 	'stopped. The others say what else needs a look.';
