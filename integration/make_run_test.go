@@ -87,7 +87,7 @@ func TestMakeRunShowsAPolicy(t *testing.T) {
 		limits := "http://localhost:" + port + "/limits/"
 		shows(p.Log(), "\n  page      "+limits+"\n")
 		shows(harness.Ask(t, harness.Get(limits)).Body, "<!doctype html>")
-		shows(harness.Ask(t, harness.Get(limits+"api/state")).Body, `"mode":"enforcing"`)
+		shows(harness.Ask(t, harness.Get(limits+"api/state")).Body, `"state":"enforcing"`)
 		// A proxy writes the history in the background.
 		await(t, "the history of the requests", func() bool {
 			return showsAll(typed(audit), "ann", "acme", "rule/pro", "/api/hello", "allowed", "limited", "demo", "127.0.0.1") &&

@@ -74,7 +74,7 @@ func TestSmoke(t *testing.T) {
 				t.Errorf("%s answers %d, %.100s", url, answer.Status, answer.Body)
 			}
 			await(t, "the state", func() bool {
-				return strings.Contains(harness.Ask(t, harness.Get(url+"/api/state")).Body, `"mode":"enforcing"`)
+				return strings.Contains(harness.Ask(t, harness.Get(url+"/api/state")).Body, `"state":"enforcing"`)
 			})
 		}
 	})

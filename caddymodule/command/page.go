@@ -85,7 +85,7 @@ func (c *call) servePage(o webpage.Options) error {
 	defer stop()
 	server := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	context.AfterFunc(ctx, func() {
-		s.Close() // ends the streams
+		s.Close() // ends statements
 		within, cancel := context.WithTimeout(context.Background(), pageShutdown)
 		defer cancel()
 		if server.Shutdown(within) != nil {

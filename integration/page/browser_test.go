@@ -197,9 +197,10 @@ func (b *tab) fill(selector chromedp.CSS, text string) {
 	b.do(chromedp.Clear(selector), chromedp.SendKeys(selector, text))
 }
 
-func (b *tab) click(selector chromedp.CSS) {
+// ask asks why somebody was refused.
+func (b *tab) ask() {
 	b.Helper()
-	b.do(chromedp.Click(selector, chromedp.NodeVisible))
+	b.do(chromedp.Click(chromedp.CSS("#why-form button"), chromedp.NodeVisible))
 }
 
 // axe returns what axe-core finds, except for what it says is minor.

@@ -9,18 +9,19 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
 // metricsOfProxies are the labels of the metrics that the page has of a proxy that has done all that there is.
 func metricsOfProxies(t *testing.T) map[string][]string {
 	t.Helper()
-	a := ask(t)
-	a.node("edge")
-	a.exec("UPDATE rate_limit_nodes SET version = 'v1', applied_seq = 0")
-	a.exec(`INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, requests, allowed)
-VALUES ('minute', date_trunc('minute', now()) + interval '1 minute', 'web', '', '', '', 1, 1)`)
-	s, err := page.New(page.Options{DSN: a.dsn})
+	dsn := cluster.Open(t, schema.File)
+	cluster.Execute(t, dsn, `INSERT INTO rate_limit_nodes (node, version, applied_seq, seen) VALUES ('edge', 'v1', 0, now());
+		INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, requests, allowed)
+		VALUES ('minute', date_trunc('minute', now()) + interval '1 minute', 'web', '', '', '', 1, 1)`)
+	s, err := page.New(page.Options{DSN: dsn})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"encoding/json"
@@ -12,9 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -34,40 +33,43 @@ type Options struct {
 
 // Server serves the page and its API.
 type Server struct {
-	options   Options
-	hosts     []string
-	database  string
-	started   time.Time
-	pools     *pools
-	asking    chan struct{} // one for each request that asks the database
-	collector *collector
-	requests  requestSums
+	options  Options
+	hosts    []string
+	database string
+	pools    *pools
+	answers  map[string]*answer
+	asking   chan struct{} // one for each question about a sender
+	closing  context.Context
+	shut     context.CancelFunc
+	requests requestSums
 }
 
 // New returns a server. It does not touch the network before a request.
 func New(o Options) (*Server, error) {
-	at := o.dsns()
-	database, err := at.text()
-	if err != nil {
-		return nil, err
+	s := &Server{
+		options: o, answers: map[string]*answer{}, asking: make(chan struct{}, mostAsking),
+		requests: requestSums{past: map[[2]string]int64{}},
 	}
-	s := &Server{options: o, started: time.Now(), asking: make(chan struct{}, mostAsking), database: database, requests: requestSums{past: map[[2]string]int64{}}}
 	for _, host := range o.Hosts {
 		if host == "" || strings.ContainsAny(host, "/:@*, ") {
 			return nil, &ratelimit.FieldError{Field: "hosts", Value: host, Want: "names of hosts without a scheme, a port and wildcards"}
 		}
 		s.hosts = append(s.hosts, strings.ToLower(strings.TrimSuffix(host, ".")))
 	}
-	if s.pools, err = newPools(&s.options); err != nil {
+	for name := range questions {
+		s.answers[name] = new(answer)
+	}
+	var err error
+	if s.pools, s.database, err = newPools(&s.options); err != nil {
 		return nil, err
 	}
-	s.collector = newCollector(s.pools)
+	s.closing, s.shut = context.WithCancel(context.Background())
 	return s, nil
 }
 
 // Close closes all connections.
 func (s *Server) Close() {
-	s.collector.close()
+	s.shut()
 	s.pools.close()
 }
 
@@ -81,17 +83,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	file := strings.TrimPrefix(r.URL.Path, "/")
 	name, isAPI := strings.CutPrefix(file, "api/")
 	switch {
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		w.Header().Set("Allow", "GET, HEAD")
+		(&failure{http.StatusMethodNotAllowed, "", "the method must be GET"}).write(w)
+	case strings.Contains(r.URL.RawQuery, "%00"):
+		(&failure{http.StatusBadRequest, "", "the address has a NUL (%00), which is in no name and no key"}).write(w)
 	case isAPI:
 		s.serveAPI(w, r, name)
-	case file == "" && r.Method == http.MethodPost:
-		s.serveIndex(w, r)
-	case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		(&failure{http.StatusMethodNotAllowed, "", "the method must be GET"}).write(w)
 	case file == "metrics":
 		s.serveMetrics(w, r)
-	case file == "" || file == "index.html":
-		s.serveIndex(w, r)
-	case !serveStatic(w, file):
+	case !serveStatic(w, cmp.Or(file, "index.html")):
 		(&failure{http.StatusNotFound, "", "there is no such page"}).write(w)
 	}
 }
@@ -100,7 +101,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 var static embed.FS
 
 // types are the files that the page loads, by the end of their names.
-var types = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+var types = map[string]string{
+	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+}
 
 // serveStatic serves a file of the page. It reports false if there is none.
 func serveStatic(w http.ResponseWriter, name string) bool {
@@ -116,7 +119,7 @@ func serveStatic(w http.ResponseWriter, name string) bool {
 
 // policyOfContent lets the page load only what it serves itself.
 const policyOfContent = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; " +
-	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // setSafeHeaders sets the headers of every answer.
 func setSafeHeaders(h http.Header) {
@@ -156,50 +159,40 @@ type failure struct {
 func (f *failure) Error() string { return f.text }
 
 func (f *failure) write(w http.ResponseWriter) {
-	body := map[string]any{"error": oneLine(f.text)}
+	body := map[string]string{"error": strings.Join(strings.Fields(f.text), " ")}
 	if f.field != "" {
 		body["field"] = f.field
 	}
-	writeJSON(w, f.status, body)
+	text, _ := json.Marshal(body) // texts are always JSON
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(f.status)
+	_, _ = w.Write(hideKeys(text)) // an error means that the client has closed the connection
 }
 
 // failureOf is an error as an answer.
 func failureOf(err error) *failure {
-	var f *failure
-	var wrong *ratelimit.FieldError
-	switch {
-	case errors.As(err, &f):
+	if f, is := errorAs[*failure](err); is {
 		return f
-	case errors.As(err, &wrong):
-		return &failure{http.StatusBadRequest, strings.TrimPrefix(wrong.Field, "--"), strings.TrimPrefix(err.Error(), "--")}
-	case failureIsDown(err):
-		return &failure{http.StatusServiceUnavailable, "", err.Error()}
-	case errors.Is(err, admin.ErrNotFound):
-		return &failure{http.StatusNotFound, "", err.Error()}
 	}
-	return &failure{http.StatusUnprocessableEntity, "", err.Error()}
+	if wrong, is := errorAs[*ratelimit.FieldError](err); is {
+		return &failure{http.StatusBadRequest, wrong.Field, err.Error()}
+	}
+	if of, answered := pgError(err); answered && strings.HasPrefix(of.Code, "22") { // what was asked is no time
+		return &failure{http.StatusBadRequest, "at", "at: must be a time, such as 2026-11-27 14:05: " + of.Message}
+	} else if answered {
+		return &failure{http.StatusUnprocessableEntity, "", err.Error()}
+	}
+	return &failure{http.StatusServiceUnavailable, "", err.Error()}
 }
 
-// failureIsDown reports whether the database does not answer.
-func failureIsDown(err error) bool {
-	var down *downError
-	return errors.As(err, &down) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// marshal is a value as JSON, in which API keys are hidden.
-func marshal(value any) []byte {
-	text, err := json.Marshal(value)
-	if err != nil {
-		text = []byte(`{"error": "the answer is no JSON"}`) // values are numbers, texts, times and rows of JSON
-	}
-	return apiKeys.ReplaceAll(text, []byte(policy.KeyPrefix+"..."))
+// errorAs is errors.As with a result.
+func errorAs[E error](err error) (as E, is bool) {
+	is = errors.As(err, &as)
+	return as, is
 }
 
 // apiKeys are API keys, and parts of them that are longer than the hints by which people know keys.
 var apiKeys = regexp.MustCompile("(?i)" + regexp.QuoteMeta(policy.KeyPrefix) + `[0-9A-Za-z]{5,}`)
 
-func writeJSON(w http.ResponseWriter, status int, value any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(append(marshal(value), '\n')) // an error means that the client has closed the connection
-}
+// hideKeys hides API keys in an answer.
+func hideKeys(text []byte) []byte { return apiKeys.ReplaceAll(text, []byte(policy.KeyPrefix+"...")) }

@@ -103,9 +103,8 @@ var rules = []rule{
 	// It moves rows from a table to files, and knows neither what they mean nor a proxy.
 	{"internal/plane/archive", "ratelimit",
 		"github.com/jackc/pgx/v5 github.com/minio/minio-go/v7 github.com/parquet-go/parquet-go"},
-	// It shows what admin returns, and knows the proxies only from the database; history and policy
-	// are for names of decisions and the form of keys.
-	{"internal/plane/page", "admin history policy ratelimit",
+	// It knows the proxies only from the database; policy is for the form of keys.
+	{"internal/plane/page", "policy ratelimit",
 		"github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
 	// It prints what admin and archive return; policy is for the form of keys.
 	{"caddymodule/command", "admin archive page edge ratelimit policy",

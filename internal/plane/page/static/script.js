@@ -1,0 +1,246 @@
+'use strict'
+
+// A question is asked again after its milliseconds, and its answer is shown by its function. An answer is
+// {time, rows}, or has an error.
+const questions = {
+	state: [500, showState],
+	proxies: [1500, showProxies],
+	minutes: [3000, showMinutes],
+	changes: [3000, showChanges],
+	refused: [3000, showRefused],
+	near: [5000, showNear],
+	bans: [5000, showBans],
+}
+const answers = {} // the last ones with rows
+const $ = (id) => document.getElementById(id)
+
+// element makes an element with a class, and with texts and elements in it. Nothing is read as HTML.
+function element(name, kind, ...content) {
+	const made = document.createElement(name)
+	if (kind) made.className = kind
+	made.append(...content.filter((c) => c !== null && c !== undefined).map((c) => (c instanceof Node ? c : visible(c))))
+	return made
+}
+
+// visible writes characters that cannot be seen, or turn text around, as their numbers.
+function visible(text) {
+	return String(text).replace(/[\u0000-\u001f\u007f-\u00a0\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\ufff0-\uffff]/g,
+		(c) => '\\u' + c.charCodeAt(0).toString(16).padStart(4, '0'))
+}
+
+const shown = new Map()
+
+// fill replaces what an element contains if it differs from before, so that the focus stays.
+function fill(id, ...content) {
+	const nodes = content.flat()
+	const text = nodes.map((n) => n.outerHTML ?? n).join('')
+	if (shown.get(id) === text) return
+	shown.set(id, text)
+	$(id).replaceChildren(...nodes)
+}
+
+const number = (n) => Number(n).toLocaleString('en-US')
+const clock = (time) => new Date(time).toISOString().slice(11, 19)
+const none = (text) => element('p', 'none', text)
+
+// when is a time, with its day if that is not the day of the answer.
+function when(time, now) {
+	if (time === 'infinity') return 'for ever'
+	const text = new Date(time).toISOString()
+	return (text.slice(0, 10) === new Date(now).toISOString().slice(0, 10) ? '' : text.slice(0, 10) + ' ') + text.slice(11, 16)
+}
+
+// table has a row of cells for each row. On a narrow screen the cells are below each other, with the names of columns.
+function table(label, columns, rows) {
+	const head = element('tr', '', ...columns.map((c) => {
+		const cell = element('th', '', c)
+		cell.scope = 'col'
+		return cell
+	}))
+	const body = rows.map((row) => element('tr', '', ...row.map((content, i) => {
+		const cell = content instanceof HTMLTableCellElement ? content : element('td', '', content)
+		cell.dataset.name = columns[i]
+		return cell
+	})))
+	const made = element('table', 'folds', element('thead', '', head), element('tbody', '', ...body))
+	made.setAttribute('aria-label', label)
+	return made
+}
+
+// missing says why there are no rows, or returns null.
+function missing(answer, what, nothing) {
+	if (answer.absent) return none(`This database has no ${what}.`)
+	return answer.rows.length ? null : none(nothing)
+}
+
+function more(rows) {
+	const left = rows.length ? rows[0].total - rows.length : 0
+	return left > 0 ? [none(`… and ${number(left)} more`)] : []
+}
+
+function showState(answer) {
+	const [first, ...others] = answer.rows
+	const look = first.state === 'enforcing' && others.length > 0
+	$('banner').className = look ? 'look' : first.state
+	document.title = `${first.state} – pg-ratelimit`
+	fill('state', visible(first.said))
+	fill('state-more', others.map((row) => element('li', '', row.said)))
+	fill('fresh', `${clock(answer.time)} UTC`)
+	document.body.classList.remove('old')
+}
+
+// showDown says that there are no new answers, and keeps the last ones in grey.
+function showDown(text) {
+	const last = answers.state
+	$('banner').className = 'down'
+	document.title = 'down – pg-ratelimit'
+	fill('state', visible(text))
+	fill('state-more', last ? [element('li', '', `What is below is of ${clock(last.time)} UTC.`)] : [])
+	if (last) fill('fresh', `values of ${clock(last.time)} UTC`)
+	document.body.classList.add('old')
+}
+
+const svg = (name, attributes, ...content) => {
+	const made = document.createElementNS('http://www.w3.org/2000/svg', name)
+	for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value)
+	made.append(...content)
+	return made
+}
+
+function showMinutes(answer) {
+	const nothing = missing(answer, 'history', 'No request of this hour is recorded: none came, or history is off in the configurations of the proxies.')
+	if (nothing) {
+		fill('lines', nothing)
+		fill('minutes', element('caption', 'none', 'None.'))
+		return
+	}
+	const minute = 60000
+	const last = Math.floor(Date.parse(answer.time) / minute) * minute // it is under way
+	const at = new Map(answer.rows.map((row) => [Date.parse(row.time), row]))
+	const marks = (answers.changes?.rows ?? []).map((c) => (Date.parse(c.at) - last) / minute + 60).filter((x) => x >= 0)
+		.map((x) => `M${x.toFixed(2)} 0V48`).join('')
+	const lines = [['allowed', 'Passed'], ['refused', 'Refused'], ['failed', 'Without a decision']].map(([name, title]) => {
+		const counts = Array.from({length: 60}, (_, i) => at.get(last - (60 - i) * minute)?.[name] ?? 0)
+		const most = Math.max(...counts)
+		const path = counts.map((n, i) => `${i ? 'L' : 'M'}${i + 1} ${(47 - 44 * n / Math.max(most, 1)).toFixed(1)}`).join('')
+		const sum = answer.rows.reduce((all, row) => all + row[name], 0)
+		const drawn = svg('svg', {viewBox: '0 0 60 48', preserveAspectRatio: 'none', 'aria-hidden': 'true'},
+			svg('path', {class: 'marks', d: marks}), svg('path', {class: 'base', d: 'M0 47H60'}), svg('path', {class: 'path', d: path}))
+		return element('div', 'line ' + name, element('p', '', element('span', '', title),
+			element('span', 'sum', `${number(sum)} in 1 h, at most ${number(most)} in a minute`)), drawn)
+	})
+	const axis = element('div', 'axis', ...[60, 30, 0].map((m) => element('span', '', clock(last - m * minute).slice(0, 5))))
+	axis.setAttribute('aria-hidden', 'true')
+	fill('lines', lines, axis)
+	fill('minutes', ...table('Requests in each minute', ['Minute', 'Passed', 'Refused', 'Without a decision'], answer.rows.slice().reverse().map((row) =>
+		[clock(row.time).slice(0, 5), number(row.allowed), number(row.refused), number(row.failed)])).children)
+}
+
+function showChanges(answer) {
+	const nothing = missing(answer, 'policy', 'The policy did not change in this hour.')
+	fill('changes', nothing ? element('li', 'none', nothing.textContent) : answer.rows.map((c) =>
+		element('li', '', `${clock(c.at).slice(0, 5)} ${c.kind} ${c.which}: ${c.what.join(', ')} `, element('span', 'note', `by ${c.by}`))))
+	if (answers.minutes) showMinutes(answers.minutes)
+}
+
+// leads is a name that asks why it was refused.
+function leads(name) {
+	const made = element('button', 'name', name)
+	made.type = 'button'
+	made.dataset.who = name
+	return made
+}
+
+function showRefused(answer) {
+	const nothing = missing(answer, 'history', 'Nobody: no refusal of this hour is recorded.')
+	const lists = {users: 'Users', keys: 'Keys of limits', addresses: 'Addresses', limits: 'By the rule or limit', reasons: 'By another reason'}
+	fill('lists', nothing ?? Object.entries(lists).map(([list, title]) => {
+		const rows = answer.rows.filter((row) => row.list === list)
+		if (!rows.length) return []
+		return element('div', '', element('h3', '', title), element('ol', '', ...rows.map((row) => element('li', '',
+			list === 'limits' || list === 'reasons' ? element('span', '', list === 'limits' ? row.name || 'no limit' : row.name.replaceAll('_', ' ')) :
+				element('span', '', leads(row.name), list === 'keys' ? element('span', 'note', ' ' + row.prefix) : null),
+			element('span', 'number', number(row.refused), element('span', 'note', ` of ${number(row.requests)}`))))))
+	}).flat())
+}
+
+function showProxies(answer) {
+	const state = (p) => p.live ? (p.cannot ? ['cannot decide', 'bad'] : ['running', 'good']) : p.ended ? ['stopped', 'note'] : ['vanished', 'warn']
+	const policy = (p) => !p.policy ? 'none' : p.behind === 0 ? 'newest' : p.behind === null ? 'unknown' : `${number(p.behind)} behind`
+	fill('proxies-list', missing(answer, 'registry', 'None.') ?? table('Proxies', ['Proxy', 'State', 'Policy', 'Passed', 'Refused', 'Without a decision', 'Version'],
+		answer.rows.map((p) => [p.region ? `${p.node} (${p.region})` : p.node, element('td', state(p)[1], state(p)[0]),
+			element('td', p.policy && p.behind !== 0 ? 'warn' : '', policy(p)), ...[p.admitted, p.refused, p.undecided].map((n) => n === null ? '' : number(n)), p.version ?? ''])))
+}
+
+function showNear(answer) {
+	fill('near-list', missing(answer, 'policy', 'Nobody.') ?? [table('Counters above 80 % of a limit', ['Key', 'Limit', 'Used', 'Percent'],
+		answer.rows.map((row) => [leads(row.key), `${row.rule}/${row.limit_name}`, `${number(Math.ceil(row.used))} of ${number(row.quota)}`, `${row.percent} %`])), ...more(answer.rows)])
+}
+
+function showBans(answer) {
+	fill('bans-list', missing(answer, 'policy', 'None.') ?? [table('Bans', ['Banned', 'Until', 'Reason', 'By'],
+		answer.rows.map((row) => [`${row.kind} ${row.banned}`, when(row.until, answer.time), row.reason ?? '', row.banned_by])), ...more(answer.rows)])
+}
+
+// moment is what was typed as a time in UTC: 14:05 is today, or yesterday if it is to come.
+function moment(text) {
+	if (text === 'now' || !/^\d?\d:\d\d(:\d\d)?$/.test(text)) return text === 'now' ? '' : text
+	const now = new Date(answers.state?.time ?? Date.now())
+	const at = (day) => `${day.toISOString().slice(0, 10)}T${text.padStart(text.length === 4 || text.length === 7 ? text.length + 1 : 0, '0')}${text.length < 6 ? ':00' : ''}Z`
+	return at(Date.parse(at(now)) > now ? new Date(now - 86400000) : now)
+}
+
+async function askWhy() {
+	const who = $('why-who').value.trim()
+	if (!who) return
+	const at = moment($('why-at').value.trim())
+	fill('why-said', 'The audit log is being read.')
+	fill('why-rows')
+	const answer = await ask('why?' + new URLSearchParams({who, at}), 25000)
+	if (!answer.rows) return fill('why-said', visible(answer.error))
+	if (answer.absent) return fill('why-said', 'This database has no history.')
+	fill('why-said', visible(answer.rows[0].said))
+	const rows = answer.rows.filter((row) => row.time)
+	if (rows.length) fill('why-rows', table('Refusals', ['Time', 'Request', 'Decision', 'By', 'Quota', 'Address', 'Proxy'], rows.map((row) => [
+		clock(row.time), `${row.method ?? ''} ${row.host ?? ''}${row.path ?? ''}`, row.requests > 1 ? `${row.decision} × ${number(row.requests)}` : row.decision,
+		(row.prefix || (row.reason ?? '').replaceAll('_', ' ')), row.quota === null ? '' : `${number(row.remaining ?? 0)} of ${number(row.quota)} left`, row.address ?? '', row.node])))
+}
+
+// ask returns an answer, or its error; down: there was none from the database.
+async function ask(name, timeout) {
+	try {
+		const response = await fetch('api/' + name, {signal: AbortSignal.timeout(timeout)})
+		const answer = await response.json()
+		return response.ok || answer.error ? {...answer, down: response.status === 503} : {error: `The server answers ${response.status}.`, down: true}
+	} catch {
+		return {error: 'The server of this page does not answer.', down: true}
+	}
+}
+
+async function repeat(name, [interval, show]) {
+	if (!document.hidden) {
+		const answer = await ask(name, 1500)
+		if (answer.rows) {
+			answers[name] = answer
+			show(answer)
+		} else if (name === 'state') {
+			showDown(answer.error)
+		}
+	}
+	setTimeout(repeat, interval, name, [interval, show])
+}
+
+$('why-form').addEventListener('submit', (event) => {
+	event.preventDefault()
+	askWhy()
+})
+document.addEventListener('click', (event) => {
+	const who = event.target.dataset?.who
+	if (!who) return
+	$('why-who').value = who
+	$('why-at').value = ''
+	$('why').scrollIntoView()
+	askWhy()
+})
+for (const [name, question] of Object.entries(questions)) repeat(name, question)
+ask('session', 5000).then((answer) => fill('where', visible(answer.database ?? '')))
