@@ -1210,10 +1210,23 @@ BEGIN
 	RETURN lists;
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_lists(jsonb) IS 'The lists of rows of a document of the policy, by sections, of which limits are one. It fails for a document that no policy is.';
-CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT CASE WHEN n.at[1] IS NULL THEN message WHEN fields ->> n.at[1] IS NULL OR n.at[1] IN ('digest', 'hint') THEN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%'
-				THEN ': ' || detail ELSE '' END ELSE format('%s: %s: %s%s', n.at[1], fields -> n.at[1], replace(split_part(n.at[2], 'rate_limit', 1), '_', ' '), substring(n.at[2] FROM 'rate_limit.*')) END
-	FROM (SELECT regexp_match(fault, '^(.*?)_((?:must|needs)_.*)$') AS at) AS n);
+CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
+	LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	part CONSTANT text[] := regexp_match(fault, '^(.*?)_((?:must|needs)_.*)$');
+	taken CONSTANT text[] := regexp_match(detail, '^Key \(family, priority\)=\((.*), (.*?)\) already exists');
+BEGIN
+	IF taken IS NOT NULL THEN
+		RETURN format('priority: %s: must be another than that of the rule %s, which is of the same family', taken[2], (SELECT to_json(r.name) FROM rate_limit_rules r WHERE r.family = taken[1]
+				AND r.priority::text = taken[2]));
+	ELSIF part IS NULL THEN
+		RETURN message;
+	ELSIF fields ->> part[1] IS NULL OR part[1] IN ('digest', 'hint') THEN
+		RETURN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%' THEN ': ' || detail ELSE '' END;
+	END IF;
+	RETURN concat(part[1], ': ', fields -> part[1], ': ', replace(split_part(part[2], 'rate_limit', 1), '_', ' '), substring(part[2] FROM 'rate_limit.*'), CASE WHEN part[2] LIKE '%rate_limit_tiers'
+			THEN (SELECT ', which has ' || string_agg(t.tier, ', ' ORDER BY t.rank, t.tier) FROM rate_limit_tiers t) END);
+END $$;
 COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS 'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if its name does not say it.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
@@ -1441,7 +1454,8 @@ DECLARE
 	law text;
 BEGIN
 	IF $3 IS NOT NULL AND part IS NULL THEN
-		RAISE EXCEPTION 'amount: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight', to_json($3) USING ERRCODE = 'invalid_parameter_value';
+		RAISE EXCEPTION 'amount of %/%: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo '
+			'calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
 	SELECT CASE WHEN part[2] IS NOT NULL THEN 'in_flight' WHEN part[3] IS NOT NULL THEN 'fixed_window' ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE
@@ -1465,11 +1479,12 @@ DECLARE
 	span tstzrange := '(,)';
 BEGIN
 	IF $3 !~ '^(unlimited|\d{1,18})$' THEN
-		RAISE EXCEPTION 'amount: %: must be a whole number, or unlimited', to_json($3) USING ERRCODE = 'invalid_parameter_value';
+		RAISE EXCEPTION 'amount of %/%: %: must be a whole number, or unlimited', $1, $2, to_json($3) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.events INTO own FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR SHARE;
 	IF NOT FOUND THEN
-		RAISE EXCEPTION '%/%: no such limit', $1, $2 USING ERRCODE = 'no_data_found';
+		RAISE EXCEPTION '%/%: no such limit: must be one of %', $1, $2, (SELECT coalesce(string_agg( l.rule || '/' || l.name, ', ' ORDER BY l.rule, l.name), 'none: there is no such rule')
+			FROM rate_limit_rule_limits l WHERE l.rule = $1) USING ERRCODE = 'no_data_found';
 	END IF;
 	SELECT o.* INTO old FROM rate_limit_overrides o WHERE (o.rule, o.limit_name) = ($1, $2) AND (o.tier, o.user_id, o.key_id) IS NOT DISTINCT FROM ($4, $5, $6)
 		AND CASE WHEN $8 IS NULL THEN o.valid = '(,)' ELSE o.valid @> now() AND NOT upper_inf(o.valid) END

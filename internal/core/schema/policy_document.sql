@@ -241,15 +241,26 @@ COMMENT ON FUNCTION rate_limit_policy_lists(jsonb) IS
 
 -- What a constraint means, for people: its name says what must be.
 CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
-	LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT CASE WHEN n.at[1] IS NULL THEN message WHEN fields ->> n.at[1] IS NULL OR n.at[1] IN ('digest',
-	'hint')
-			THEN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%'
-				THEN ': ' || detail ELSE '' END
-		ELSE format('%s: %s: %s%s', n.at[1], fields -> n.at[1], replace(split_part(n.at[2], 'rate_limit', 1),
-			'_', ' '),
-			substring(n.at[2] FROM 'rate_limit.*')) END
-	FROM (SELECT regexp_match(fault, '^(.*?)_((?:must|needs)_.*)$') AS at) AS n);
+	LANGUAGE plpgsql STABLE AS $$
+DECLARE
+	part CONSTANT text[] := regexp_match(fault, '^(.*?)_((?:must|needs)_.*)$');
+	taken CONSTANT text[] := regexp_match(detail, '^Key \(family, priority\)=\((.*), (.*?)\) already exists');
+BEGIN
+	IF taken IS NOT NULL THEN
+		RETURN format('priority: %s: must be another than that of the rule %s, which is of the same family',
+			taken[2], (SELECT to_json(r.name) FROM rate_limit_rules r WHERE r.family = taken[1]
+				AND r.priority::text = taken[2]));
+	ELSIF part IS NULL THEN
+		RETURN message;
+	ELSIF fields ->> part[1] IS NULL OR part[1] IN ('digest', 'hint') THEN
+		RETURN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%'
+			THEN ': ' || detail ELSE '' END;
+	END IF;
+	RETURN concat(part[1], ': ', fields -> part[1], ': ',
+		replace(split_part(part[2], 'rate_limit', 1), '_', ' '), substring(part[2] FROM 'rate_limit.*'), CASE WHEN part[2] LIKE '%rate_limit_tiers'
+			THEN (SELECT ', which has ' || string_agg(t.tier, ', ' ORDER BY t.rank, t.tier)
+				FROM rate_limit_tiers t) END);
+END $$;
 COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS
 	'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if '
 	'its name does not say it.';

@@ -103,9 +103,8 @@ DECLARE
 	law text;
 BEGIN
 	IF $3 IS NOT NULL AND part IS NULL THEN
-		RAISE EXCEPTION 'amount: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo calendar '
-			'Europe/Berlin or 5/in_flight',
-			to_json($3) USING ERRCODE = 'invalid_parameter_value';
+		RAISE EXCEPTION 'amount of %/%: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo '
+			'calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
 	-- A limit that is new beside others is of their algorithm.
@@ -142,12 +141,14 @@ DECLARE
 	span tstzrange := '(,)';
 BEGIN
 	IF $3 !~ '^(unlimited|\d{1,18})$' THEN
-		RAISE EXCEPTION 'amount: %: must be a whole number, or unlimited', to_json($3)
+		RAISE EXCEPTION 'amount of %/%: %: must be a whole number, or unlimited', $1, $2, to_json($3)
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.events INTO own FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR SHARE;
 	IF NOT FOUND THEN
-		RAISE EXCEPTION '%/%: no such limit', $1, $2 USING ERRCODE = 'no_data_found';
+		RAISE EXCEPTION '%/%: no such limit: must be one of %', $1, $2, (SELECT coalesce(string_agg(
+			l.rule || '/' || l.name, ', ' ORDER BY l.rule, l.name), 'none: there is no such rule')
+			FROM rate_limit_rule_limits l WHERE l.rule = $1) USING ERRCODE = 'no_data_found';
 	END IF;
 	SELECT o.* INTO old FROM rate_limit_overrides o WHERE (o.rule, o.limit_name) = ($1, $2)
 		AND (o.tier, o.user_id, o.key_id) IS NOT DISTINCT FROM ($4, $5, $6)
