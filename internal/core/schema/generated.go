@@ -1224,8 +1224,8 @@ BEGIN
 	ELSIF fields ->> part[1] IS NULL OR part[1] IN ('digest', 'hint') THEN
 		RETURN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%' THEN ': ' || detail ELSE '' END;
 	END IF;
-	RETURN concat(part[1], ': ', fields -> part[1], ': ', replace(split_part(part[2], 'rate_limit', 1), '_', ' '), substring(part[2] FROM 'rate_limit.*'), CASE WHEN part[2] LIKE '%rate_limit_tiers'
-			THEN (SELECT ', which has ' || string_agg(t.tier, ', ' ORDER BY t.rank, t.tier) FROM rate_limit_tiers t) END);
+	RETURN concat(part[1], ': ', fields -> part[1], ': ', replace(split_part(part[2], 'rate_limit', 1), '_', ' '), substring(part[2] FROM 'rate_limit.*'), CASE WHEN part[2] LIKE '%rate_limit_tiers' THEN
+			(SELECT ', which has ' || string_agg(t.tier, ', ' ORDER BY t.rank, t.tier) FROM rate_limit_tiers t) END);
 END $$;
 COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS 'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if its name does not say it.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
@@ -1454,8 +1454,8 @@ DECLARE
 	law text;
 BEGIN
 	IF $3 IS NOT NULL AND part IS NULL THEN
-		RAISE EXCEPTION 'amount of %/%: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo '
-			'calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3) USING ERRCODE = 'invalid_parameter_value';
+		RAISE EXCEPTION 'amount of %/%: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3)
+			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
 	SELECT CASE WHEN part[2] IS NOT NULL THEN 'in_flight' WHEN part[3] IS NOT NULL THEN 'fixed_window' ELSE coalesce($4, CASE WHEN old.per IS NOT NULL THEN old.algorithm END, CASE

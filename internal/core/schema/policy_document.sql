@@ -257,8 +257,9 @@ BEGIN
 			THEN ': ' || detail ELSE '' END;
 	END IF;
 	RETURN concat(part[1], ': ', fields -> part[1], ': ',
-		replace(split_part(part[2], 'rate_limit', 1), '_', ' '), substring(part[2] FROM 'rate_limit.*'), CASE WHEN part[2] LIKE '%rate_limit_tiers'
-			THEN (SELECT ', which has ' || string_agg(t.tier, ', ' ORDER BY t.rank, t.tier)
+		replace(split_part(part[2], 'rate_limit', 1), '_', ' '), substring(part[2] FROM 'rate_limit.*'),
+		CASE WHEN part[2] LIKE '%rate_limit_tiers' THEN
+			(SELECT ', which has ' || string_agg(t.tier, ', ' ORDER BY t.rank, t.tier)
 				FROM rate_limit_tiers t) END);
 END $$;
 COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS

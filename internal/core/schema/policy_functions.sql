@@ -104,7 +104,8 @@ DECLARE
 BEGIN
 	IF $3 IS NOT NULL AND part IS NULL THEN
 		RAISE EXCEPTION 'amount of %/%: %: must be EVENTS/WINDOW, as in 100/10s, unlimited/1h, 10000/1mo '
-			'calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3) USING ERRCODE = 'invalid_parameter_value';
+			'calendar Europe/Berlin or 5/in_flight', $1, $2, to_json($3)
+			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.* INTO old FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR UPDATE;
 	-- A limit that is new beside others is of their algorithm.

@@ -99,15 +99,15 @@ func TestABusyKeyIsDecidedInMemory(t *testing.T) {
 	eachLeased(t, func(t *testing.T, s *site, h ratelimit.Hit) {
 		store := s.store(lasting)
 		before := takeOne(t, store, h)
-		passed, leased, less := int64(1), 0, int64(0)
+		passed, leased, wrong := int64(1), 0, int64(0)
 		for leased < 1000 {
 			if passed == 20_000 {
 				t.Fatalf("only %d of %d hits were decided by a lease", leased, passed)
 			}
 			d := takeOne(t, store, h)
 			want := before.Remaining - 1
-			if d.Source == ratelimit.FromPostgres && d.Remaining < want && d.Remaining >= want-1500 {
-				less++ // a renewal was under way
+			if d.Remaining != want && d.Remaining >= want-1500 && d.Remaining <= want+1500 {
+				wrong++ // units are on their way
 				d.Remaining = want
 			}
 			if !d.Allowed || d.Limit != 30000 || d.Remaining != want || d.Reset.Sub(before.Reset).Abs() > time.Second {
@@ -119,8 +119,8 @@ func TestABusyKeyIsDecidedInMemory(t *testing.T) {
 			before = d
 			passed++
 		}
-		if less > passed/2 {
-			t.Errorf("%d of %d answers said that less is left than is", less, passed)
+		if wrong > passed/2 {
+			t.Errorf("%d of %d answers said that more or less is left than is", wrong, passed)
 		}
 		awaitUnits(t, s, store, passed, h)
 		peek := h
