@@ -99,14 +99,17 @@ func (s *simServer) others(st *simStatement, a *simAnswer, short bool) {
 		n.seen = simNow()
 		s.setNode(name, n)
 		a.addTexts("")
-	case is("SELECT count(*) FROM rate_limit_nodes n"):
-		live := int64(0)
-		for _, n := range s.nodes {
+	case is("SELECT count(*), count(*) FILTER (WHERE n.node"):
+		live, own := int64(0), int64(0)
+		for name, n := range s.nodes {
 			if n.live() {
 				live++
+				if name == st.args[0].(string) && n.epoch == st.args[1].(int64) {
+					own++
+				}
 			}
 		}
-		a.add(simBigint(live))
+		a.add(simBigint(live), simBigint(own))
 		a.rows = 1
 	case is("DELETE FROM rate_limit_nodes WHERE node"), is("UPDATE rate_limit_nodes SET ended"):
 		s.setNode(st.args[0].(string), simNode{})

@@ -10,8 +10,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// liveSQL counts the proxies.
-const liveSQL = `SELECT count(*) FROM rate_limit_nodes n WHERE ` + schema.NodeIsLive
+// liveSQL counts the proxies, and the rows of this process among them.
+const liveSQL = `SELECT count(*), count(*) FILTER (WHERE n.node = $1 AND n.epoch = $2::bigint) FROM rate_limit_nodes n WHERE ` +
+	schema.NodeIsLive
 
 const (
 	// missedBeats is the time without the database after which the rows of other proxies may be old, and
@@ -28,7 +29,8 @@ type liveProxies struct {
 	refusals refusals
 }
 
-// readLive reads how many proxies there are. After an outage, those that have not come back yet count.
+// readLive reads how many proxies there are. After an outage, those that have not come back yet count. So they do after
+// a crash that emptied the table between two polls, when no Run failed: the row of this process is missing.
 func (r *Registry) readLive(s *pgdb.Statement, now time.Time) {
 	r.fail("read", s.Err)
 	t := &r.live
@@ -37,15 +39,18 @@ func (r *Registry) readLive(s *pgdb.Statement, now time.Time) {
 		return
 	}
 	t.refusals = refusals{}
-	if !t.counted.IsZero() && now.Sub(t.counted) > missedBeats {
+	counts := results.Bigints(s.Result)
+	if len(counts) != 2 {
+		return
+	}
+	n, own := counts[0], counts[1]
+	if !t.counted.IsZero() && now.Sub(t.counted) > missedBeats || r.row.listed && own == 0 {
 		t.sure = now.Add(reappear)
 	}
 	t.counted = now
-	for _, n := range results.Bigints(s.Result) {
-		if n > t.n || n > 0 && now.After(t.sure) {
-			t.n = n
-			r.store.SetProxies(n)
-		}
+	if n > t.n || n > 0 && now.After(t.sure) {
+		t.n = n
+		r.store.SetProxies(n)
 	}
 }
 

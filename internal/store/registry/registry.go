@@ -193,7 +193,7 @@ func (r *Registry) beat(now time.Time) {
 	var statements []*pgdb.Statement
 	counts := !now.Before(r.live.refusals.until)
 	if counts {
-		statements = append(statements, &pgdb.Statement{SQL: liveSQL})
+		statements = append(statements, &pgdb.Statement{SQL: liveSQL, Args: []any{r.name(), r.node.Epoch}})
 	}
 	if r.isDue(now) {
 		statements = append(statements, r.renewals(now)...)
