@@ -278,7 +278,8 @@ func testHitsApart(t *testing.T, s *store) {
 		for _, l := range Limits("a", 3) {
 			enforced, other, trial := *l, *l, *l
 			enforced.Durable, other.Durable, trial.Durable = durable, durable, durable
-			other.Prefix, trial.Prefix = "other"+l.Prefix, "trial"+l.Prefix
+			enforced.Prefix = fmt.Sprint(l.Prefix, durable) // a row of its own: one with many hits has a lease
+			other.Prefix, trial.Prefix = "other"+enforced.Prefix, "trial"+enforced.Prefix
 			other.Events = 2
 			hits := []ratelimit.Hit{
 				{Limit: &trial, Key: "k", Cost: 1, Apart: true}, {Limit: &enforced, Key: "k", Cost: 1},
