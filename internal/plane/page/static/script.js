@@ -127,7 +127,7 @@ function showMinutes(answer) {
 		const drawn = svg('svg', {viewBox: '0 0 60 48', preserveAspectRatio: 'none', 'aria-hidden': 'true'},
 			svg('path', {class: 'marks', d: marks}), svg('path', {class: 'base', d: 'M0 47H60'}), svg('path', {class: 'path', d: path}))
 		return element('div', 'line ' + name, element('p', '', element('span', '', title),
-			element('span', 'sum', `${number(sum)} in 1 h, at most ${number(most)} in a minute`)), drawn)
+			element('span', 'sum', `${number(sum)} in 1 h` + (most ? `, at most ${number(most)} in a full minute` : ''))), drawn)
 	})
 	const axis = element('div', 'axis', ...[60, 30, 0].map((m) => element('span', '', clock(last - m * minute).slice(0, 5))))
 	axis.setAttribute('aria-hidden', 'true')
@@ -206,19 +206,22 @@ async function askWhy() {
 		(row.prefix || (row.reason ?? '').replaceAll('_', ' ')), row.quota === null ? '' : `${number(row.remaining ?? 0)} of ${number(row.quota)} left`, row.address ?? '', row.node])))
 }
 
-// ask returns an answer, or its error; down: there was none from the database.
+// ask returns an answer, or its error.
 async function ask(name, timeout) {
 	try {
 		const response = await fetch('api/' + name, {signal: AbortSignal.timeout(timeout)})
 		const answer = await response.json()
-		return response.ok || answer.error ? {...answer, down: response.status === 503} : {error: `The server answers ${response.status}.`, down: true}
-	} catch {
-		return {error: 'The server of this page does not answer.', down: true}
+		return response.ok || answer.error ? answer : {error: `The server answers ${response.status}.`}
+	} catch (error) {
+		return {error: error.name === 'TimeoutError' ? `There is no answer for ${timeout / 1000} s.` : 'The server of this page does not answer.'}
 	}
 }
 
+// repeat asks a question again and again. Without a state only the state is asked: a browser has six connections, and
+// questions that wait for the database would keep it from being asked.
 async function repeat(name, [interval, show]) {
-	if (!document.hidden) {
+	const down = document.body.classList.contains('old')
+	if (!document.hidden && (name === 'state' || !down)) {
 		const answer = await ask(name, 1500)
 		if (answer.rows) {
 			answers[name] = answer
