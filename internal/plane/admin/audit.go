@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"net/netip"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
@@ -75,43 +74,4 @@ var topColumns = map[string]string{
 func (d *Database) TopSince(ctx context.Context, by string, p Period, prefix string, most int) ([]Row, error) {
 	return d.Ask(ctx, "SELECT "+topColumns[by]+` FROM rate_limit_top($1, $2, ARRAY[$3::text], $4) t
 ORDER BY t.requests DESC, t.refused DESC, t.last DESC, t.prefix, t.name, t.user_id LIMIT $5::bigint`, p.From, p.Until, by, prefix, int64(most))
-}
-
-// CountedName is what the requests of a sender or a limit were, in a list of rate_limit_top. A sample is counted as what it
-// stands for.
-type CountedName struct {
-	List string
-	// Prefix is that of the limit that counts a key, and "" for what is no key.
-	Prefix                    string
-	Name                      string
-	Requests, Refused, Failed int64
-}
-
-// TopNames returns what requests in a period that is Full were: of keys, users, addresses and reasons at most so many, with
-// the most requests and with the most refusals, all limits, and the log as a whole.
-func (d *Database) TopNames(ctx context.Context, p Period, most int) ([]CountedName, error) {
-	return rows[CountedName](ctx, d, `SELECT list, coalesce(prefix, ''), name, requests, refused, failed FROM (
-	SELECT *, row_number() OVER (PARTITION BY list ORDER BY refused DESC, requests DESC, name, prefix) AS refusals,
-		row_number() OVER (PARTITION BY list ORDER BY requests DESC, name, prefix) AS place
-	FROM rate_limit_top($1, $2, '{keys,users,addresses,reasons,limits,log}')
-) AS ranked WHERE list = 'limits' OR least(refusals, place) <= $3::bigint`, p.From, p.Until, int64(most))
-}
-
-// Decided returns how many requests a query without a Prefix finds, by their decisions.
-func (d *Database) Decided(ctx context.Context, q *AuditQuery) (map[string]int64, error) {
-	decided := map[string]int64{}
-	found, err := rows[struct {
-		Decision string
-		Requests int64
-	}](ctx, d, "SELECT decision, round(sum(requests))::bigint"+auditSQL+" GROUP BY 1", q.parameters()...)
-	for _, f := range found {
-		decided[f.Decision] = f.Requests
-	}
-	return decided, err
-}
-
-// NearestRefusal returns when the request of a query without a Prefix was refused that is nearest to a time; nil: none was.
-func (d *Database) NearestRefusal(ctx context.Context, q *AuditQuery, at time.Time) (*time.Time, error) {
-	return value[time.Time](ctx, d, "SELECT time"+auditSQL+` AND refused
-ORDER BY greatest(time - $12::timestamptz, $12::timestamptz - time) LIMIT 1`, q.parameters(at)...)
 }

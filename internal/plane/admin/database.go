@@ -22,15 +22,11 @@ type Database struct {
 	conn  *pgx.Conn
 	dsn   string
 	known map[string]bool // the tables that hasTable has found
-	bound time.Duration   // of a statement; 0 is no bound
 
 	// The DSNs of the policy and of the counters if they are elsewhere, else "".
 	policy, counters string
 	other            *Database // the connection to that of the policy; nil before the first use
 }
-
-// Bound bounds the time of each statement.
-func (d *Database) Bound(bound time.Duration) { d.bound = bound }
 
 // Elsewhere says where the policy and the counters are, so that what needs more than this database can be shown.
 func (d *Database) Elsewhere(policy, counters string) {
@@ -54,16 +50,15 @@ func (d *Database) atPolicy(ctx context.Context) (*Database, error) {
 	return at, err
 }
 
-// Config is how Open connects to a database by its DSN: a postgres:// URL or key=value pairs. An error never contains
-// the password.
-func Config(dsn string) (*pgxpool.Config, error) {
+// Open connects to a database by its DSN: a postgres:// URL or key=value pairs. An error never contains the password.
+func Open(ctx context.Context, dsn string) (*Database, error) {
 	// The driver of the proxies checks the DSN, so that both accept the same ones.
 	db, err := pgxdb.Open(dsn, pgxdb.Options{})
 	if err != nil {
 		return nil, err
 	}
 	db.Close()
-	pool, err := pgxpool.ParseConfig(dsn)
+	pool, err := pgxpool.ParseConfig(dsn) // a DSN may have settings of a pool
 	if err != nil {
 		return nil, err
 	}
@@ -78,25 +73,11 @@ func Config(dsn string) (*pgxpool.Config, error) {
 	config.RuntimeParams["timezone"] = "UTC" // times in texts that the server makes
 	// A pooler may give each transaction another session.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
-	return pool, nil
-}
-
-// Open connects to a database. An error never contains the password.
-func Open(ctx context.Context, dsn string) (*Database, error) {
-	config, err := Config(dsn)
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
-	if err != nil {
-		return nil, err
-	}
-	return On(conn, dsn), nil
-}
-
-// On is the database of a connection that is as Config has it.
-func On(conn *pgx.Conn, dsn string) *Database {
-	return &Database{conn: conn, dsn: dsn, known: map[string]bool{}}
+	return &Database{conn: conn, dsn: dsn, known: map[string]bool{}}, nil
 }
 
 // Close ends the connection.
@@ -194,7 +175,7 @@ func (d *Database) send(ctx context.Context, sql string, args []any, read func(r
 		for _, guard := range session.Texts() {
 			batch.Queue(guard)
 		}
-		batch.Queue("SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)", patience.String(), d.bound.String())
+		batch.Queue("SELECT set_config('lock_timeout', $1, true), set_config('statement_timeout', '0', true)", patience.String())
 	}
 	batch.Queue(sql, args...).Query(read)
 	return d.findHolders(ctx, d.failure(d.conn.SendBatch(ctx, &batch).Close()), false)
@@ -272,7 +253,7 @@ func (d *Database) inTransaction(ctx context.Context, commands func(w *work), en
 	}
 	for attempt := 1; ; attempt++ {
 		tx, err := d.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "BEGIN; " +
-			"SET LOCAL jit = off; SET LOCAL lock_timeout = '" + patience.String() + "'; SET LOCAL statement_timeout = '" + d.bound.String() + "'"})
+			"SET LOCAL jit = off; SET LOCAL lock_timeout = '" + patience.String() + "'; SET LOCAL statement_timeout = 0"})
 		if err != nil {
 			return d.failure(err)
 		}

@@ -41,38 +41,6 @@ FROM rate_limit_usage_between($1, $2::text::date, $3::text::date)`, user, u.Firs
 	return u, err
 }
 
-// Minute is what happened in a minute.
-type Minute struct {
-	Time    time.Time `json:"time"`
-	Allowed int64     `json:"allowed"`
-	// Refused are the requests that a limit, a ban, a rule, or the check of the API key refused.
-	Refused int64 `json:"refused"`
-	// Failed are the requests without a decision.
-	Failed int64 `json:"failed"`
-	// Shadow are the refusals that shadow rules would have made.
-	Shadow int64 `json:"shadow"`
-}
-
-// Traffic returns the minutes of a period in which requests came, by the metrics, in their order.
-func (d *Database) Traffic(ctx context.Context, p Period) ([]Minute, error) {
-	return rows[Minute](ctx, d, `SELECT time, allowed, refused, failed, shadow FROM rate_limit_minutes
-WHERE time >= $1::timestamptz AND time < $2::timestamptz ORDER BY time`, p.From, p.Until)
-}
-
-// longPeriod is how long a period is at most for which rate_limit_top reads the metrics of minutes.
-const longPeriod = 25 * time.Hour
-
-// Full returns the period from its first full minute on, or its first full hour if it is long: the metrics do not say
-// what came before a point within one.
-func (p Period) Full() Period {
-	step := time.Minute
-	if p.Until.Sub(p.From) > longPeriod {
-		step = time.Hour
-	}
-	p.From = p.From.Add(step - 1).Truncate(step)
-	return p
-}
-
 // Period is a part of the history. From belongs to it, Until does not.
 type Period struct{ From, Until time.Time }
 

@@ -80,27 +80,3 @@ func (d *Database) key(ctx context.Context, id int64) (*Row, error) {
 func noKey(id int64) error {
 	return notFound(fmt.Sprintf("key: %d: no key has this id, see: caddy pg-ratelimit keys list", id))
 }
-
-// Known is whom the policy knows by a name: a user, an API key, or the number of one. Kind is "user", "key" or "key_id".
-type Known struct {
-	Kind, User string
-	KeyID      int64 // of an API key, else 0
-}
-
-// Who is whom the policy knows by a name, of a kind unless it is "": first a user, then an API key, then one of this number.
-// It is nil for nobody, and an error for a number that no key has, if that is the kind.
-func (d *Database) Who(ctx context.Context, name, kind string, number int64) (*Known, error) {
-	if exists, err := d.HasPolicy(ctx); err != nil || !exists {
-		return nil, err
-	}
-	digest := policy.Digest(name)
-	found, err := row[Known](ctx, d, `SELECT * FROM (
-	SELECT 'user' AS kind, user_id, 0::bigint FROM rate_limit_users WHERE user_id = $1
-	UNION ALL SELECT 'key', user_id, id FROM rate_limit_api_keys WHERE digest = $2::bytea
-	UNION ALL SELECT 'key_id', user_id, id FROM rate_limit_api_keys WHERE id = $3
-) AS known WHERE $4::text IN ('', kind) ORDER BY array_position('{user,key,key_id}'::text[], kind) LIMIT 1`, name, digest[:], number, kind)
-	if err == nil && found == nil && kind == "key_id" {
-		err = noKey(number)
-	}
-	return found, err
-}

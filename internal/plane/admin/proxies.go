@@ -49,12 +49,12 @@ FROM rate_limit_proxies p ORDER BY node`)
 		return nil, err
 	}
 	obeying, err := at.Nodes(ctx)
-	return AddObeying(nodes, obeying), err
+	return addObeying(nodes, obeying), err
 }
 
-// AddObeying adds to the proxies that count in a database what they have applied of a policy in another one, and
+// addObeying adds to the proxies that count in a database what they have applied of a policy in another one, and
 // the proxies that obey this policy and count elsewhere.
-func AddObeying(nodes, obeying []Node) []Node {
+func addObeying(nodes, obeying []Node) []Node {
 	for _, n := range obeying {
 		same := slices.IndexFunc(nodes, func(other Node) bool { return other.Node == n.Node && other.Epoch == n.Epoch })
 		if same < 0 {

@@ -164,17 +164,3 @@ func (d *Database) missing(ctx context.Context, kind, name string) error {
 	}
 	return notFound(about + "must be " + amongSome(names))
 }
-
-// RuleState is a rule and its mode. Valid is whether it holds now.
-type RuleState struct {
-	Name, Mode string
-	Valid      bool
-}
-
-// RuleStates returns the rules. A database without a policy has none.
-func (d *Database) RuleStates(ctx context.Context) ([]RuleState, error) {
-	if exists, err := d.HasPolicy(ctx); err != nil || !exists {
-		return nil, err
-	}
-	return rows[RuleState](ctx, d, "SELECT r.name, r.mode, now() <@ r.valid FROM rate_limit_rules r")
-}
