@@ -3,12 +3,9 @@ package page
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -153,6 +150,6 @@ func (s *Server) ask(name string, a *answer) {
 
 // absent reports whether an error is that the database has no such table or function.
 func absent(err error) bool {
-	var of *pgconn.PgError
-	return errors.As(err, &of) && (of.Code == "42P01" || of.Code == "42883")
+	of, answered := pgError(err)
+	return answered && (of.Code == "42P01" || of.Code == "42883")
 }

@@ -20,6 +20,8 @@ const (
 	mostAsking, mostConnections = 3, 8
 	// idleTime is for how long an unused connection stays open.
 	idleTime = time.Minute
+	// connectTimeout bounds a login, if the DSN does not.
+	connectTimeout = 10 * time.Second
 )
 
 // dataset is something that may be in a database of its own.
@@ -89,6 +91,10 @@ func configOf(dsn string) (*pgxpool.Config, error) {
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "caddy pg-ratelimit page"
 	}
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = connectTimeout
+	}
+	c.RuntimeParams["client_encoding"] = "UTF8"
 	c.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may give each transaction another session
 	return config, nil
 }
