@@ -1,0 +1,80 @@
+package imports
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// mostWords is how many rows the table of words in CONTRIBUTING.md may have.
+const mostWords = 25
+
+var (
+	tableOfWords = regexp.MustCompile(`(?s)\| word \| meaning \|.*?\n\n`)
+	capitals     = regexp.MustCompile(`[A-Z]+[a-z0-9]*|[a-z0-9]+`)
+	italics      = regexp.MustCompile(`\*(\w+)\*`)
+)
+
+// A word of the table that no name of the code has any longer would mislead its readers.
+func TestTheCodeHasTheWordsOfTheTable(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(tableOfWords.FindString(string(text))), "\n")
+	if len(lines) < 12 || len(lines)-2 > mostWords {
+		t.Fatalf("the table of words has %d rows, want 10 to %d", len(lines)-2, mostWords)
+	}
+	names := wordsOfNames(t)
+	for _, line := range lines[2:] {
+		cells := strings.Split(line, "|")
+		words := []string{strings.TrimSpace(cells[1])}
+		for _, word := range italics.FindAllStringSubmatch(cells[2], -1) {
+			words = append(words, word[1])
+		}
+		for _, word := range words {
+			if !strings.Contains(names, " "+word) {
+				t.Errorf("no name in the code has the word %q", word)
+			}
+		}
+	}
+}
+
+// wordsOfNames returns the names in Go code without its tests, as words: " lock timeout \n row id ".
+func wordsOfNames(t *testing.T) string {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, dir := range []string{"ratelimit", "internal", "caddymodule", "traefikplugin"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				if name, ok := n.(*ast.Ident); ok {
+					seen[name.Name] = true
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all strings.Builder
+	for name := range seen {
+		words := capitals.FindAllString(name, -1)
+		all.WriteString(" " + strings.ToLower(strings.Join(words, " ")) + " \n")
+	}
+	return all.String()
+}
