@@ -77,8 +77,7 @@ unlimited, and RULE/LIMIT.burst another burst.`,
 		short: "Makes an API key in place of another one, and ends that one after a grace",
 		long: `Makes an API key with the name, the tier, the end, the overrides and the bans of another one, and
 prints it like keys create. The old key is valid until the grace has passed: if it has
-leaked, give --grace 0s. Limits that count by key count the new key from zero; those that
-count by user go on.`,
+leaked, give --grace 0s. Limits that count by key count both keys as one.`,
 		example: `  caddy pg-ratelimit keys rotate 7 --grace 24h
 
   # the key has leaked

@@ -42,6 +42,8 @@ var refusals = []struct{ constraint, sql string }{
 		"UPDATE rate_limit_api_keys SET replaced_by = id"},
 	{"rate_limit_api_keys:replaced_by_must_be_the_id_of_a_key",
 		"UPDATE rate_limit_api_keys SET replaced_by = 99"},
+	{"rate_limit_api_keys:counted_as_must_be_the_id_of_a_key",
+		"UPDATE rate_limit_api_keys SET counted_as = 99"},
 	{"rate_limit_api_keys:tier_must_be_in_rate_limit_tiers", "UPDATE rate_limit_api_keys SET tier = 'fre'"},
 
 	{"rate_limit_rules_pkey", "INSERT INTO rate_limit_rules (name) VALUES ('r')"},

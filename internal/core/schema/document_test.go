@@ -178,7 +178,7 @@ func TestApplyRefuses(t *testing.T) {
 const contentSQL = `SELECT string_agg(line, E'\n' ORDER BY line COLLATE "C") FROM (
 	SELECT 'tier ' || to_jsonb(t)::text AS line FROM rate_limit_tiers t
 	UNION ALL SELECT 'user ' || (to_jsonb(t) - '{created_at,updated_at}'::text[])::text FROM rate_limit_users t
-	UNION ALL SELECT 'key ' || (to_jsonb(t) - '{id,replaced_by,created_at}'::text[])::text || coalesce(n.digest::text, '') FROM rate_limit_api_keys t LEFT JOIN rate_limit_api_keys n ON n.id = t.replaced_by
+	UNION ALL SELECT 'key ' || (to_jsonb(t) - '{id,replaced_by,counted_as,created_at}'::text[])::text || concat(n.digest, c.digest) FROM rate_limit_api_keys t LEFT JOIN rate_limit_api_keys n ON n.id = t.replaced_by LEFT JOIN rate_limit_api_keys c ON c.id = t.counted_as
 	UNION ALL SELECT 'rule ' || (to_jsonb(t) - '{created_at,created_by,updated_at}'::text[])::text FROM rate_limit_rules t
 	UNION ALL SELECT 'limit ' || to_jsonb(t)::text FROM rate_limit_rule_limits t
 	UNION ALL SELECT 'override ' || (to_jsonb(t) - '{id,key_id,created_at,created_by}'::text[])::text || coalesce(n.digest::text, '') FROM rate_limit_overrides t LEFT JOIN rate_limit_api_keys n ON n.id = t.key_id) AS all_rows`
@@ -291,8 +291,8 @@ func randomPolicy(t *rapid.T) []statement {
 			draw("UTC", "Europe/Berlin"), prose())
 	}
 	for i := range count(4) {
-		add(`INSERT INTO rate_limit_api_keys (digest, hint, name, user_id, expires_at, revoked_at, tier, replaced_by) VALUES (sha256($1::text::bytea), $2, $3, $4, $5::text::timestamptz, $6::text::timestamptz, $7,
-			(SELECT max(id) FROM rate_limit_api_keys))`, fmt.Sprint(i), maybe("prl_4cQx"), maybe("production", "123", "null"), draw(users...), draw(times...), maybe(times[:3]...), maybe(tiers...))
+		add(`INSERT INTO rate_limit_api_keys (digest, hint, name, user_id, expires_at, revoked_at, tier, replaced_by, counted_as) VALUES (sha256($1::text::bytea), $2, $3, $4, $5::text::timestamptz, $6::text::timestamptz, $7,
+			(SELECT max(id) FROM rate_limit_api_keys), (SELECT min(id) FROM rate_limit_api_keys))`, fmt.Sprint(i), maybe("prl_4cQx"), maybe("production", "123", "null"), draw(users...), draw(times...), maybe(times[:3]...), maybe(tiers...))
 	}
 	for i := range count(6) {
 		rule := []string{"plan", "1", "null", "a.b-c_d", "true", "-"}[i]

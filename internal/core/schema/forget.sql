@@ -15,7 +15,7 @@ DECLARE
 	keys bigint[] := array_remove(ARRAY[$2], NULL);
 	-- The keys of counters, and their parts.
 	texts text[] := array_remove(ARRAY[$1, rate_limit_counter_key($1), $3, host($4), client], NULL);
-	ids text[];
+	ids text[]; -- as counters have them
 	digests text[];
 	refs text[]; -- in the log of changes
 	condition text;
@@ -35,7 +35,8 @@ BEGIN
 			encode(sha256(convert_to(substr($3, 3), 'UTF8')), 'hex')], NULL);
 	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
 		rules := 'rate_limit_rules';
-		SELECT keys || array_agg(k.id), array_agg(encode(k.digest, 'hex')) INTO keys, digests
+		SELECT keys || array_agg(k.id), array_agg(k.counted_as::text), array_agg(encode(k.digest, 'hex'))
+			INTO keys, ids, digests
 			FROM rate_limit_api_keys k
 			WHERE k.user_id = $1 OR k.id = $2 OR k.digest = sha256(convert_to($3, 'UTF8'));
 		refs := texts || array_remove(ARRAY['user/' || $1, 'network/' || network], NULL) || digests ||
@@ -44,7 +45,7 @@ BEGIN
 	-- The number of an alternative may stand before a text. A zone that counts by a header has the
 	-- digest of the API key.
 	texts := rate_limit_key_forms(texts || ARRAY(SELECT 'sha256:' || d FROM unnest(digests) AS d));
-	ids := rate_limit_key_forms(keys::text[]);
+	ids := rate_limit_key_forms(array_remove(keys::text[] || ids, NULL));
 	kept := 0;
 
 	FOR name, condition IN

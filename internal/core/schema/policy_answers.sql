@@ -6,7 +6,8 @@ CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 #variable_conflict use_column
 DECLARE
-	own CONSTANT text := coalesce($2::text, rate_limit_counter_key($1));
+	own CONSTANT text := coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text,
+		$2::text, rate_limit_counter_key($1));
 BEGIN
 	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_usage'), 'SELECT')
 		AND has_table_privilege(to_regclass('rate_limit_usage_now'), 'SELECT'), false) THEN

@@ -58,8 +58,8 @@ BEGIN
 			WHEN old.revoked_at <= now() THEN 'revoked' ELSE 'expired' END
 			USING ERRCODE = 'object_not_in_prerequisite_state';
 	END IF;
-	INSERT INTO rate_limit_api_keys AS k (digest, hint, user_id, name, expires_at, tier)
-		VALUES ($3, $4, old.user_id, old.name, old.expires_at, old.tier)
+	INSERT INTO rate_limit_api_keys AS k (digest, hint, user_id, name, expires_at, tier, counted_as)
+		VALUES ($3, $4, old.user_id, old.name, old.expires_at, old.tier, coalesce(old.counted_as, old.id))
 		RETURNING k.id, $1 INTO id, replaces;
 	INSERT INTO rate_limit_overrides (rule, limit_name, key_id, events, burst, valid, reason)
 		SELECT o.rule, o.limit_name, rate_limit_rotate_key.id, o.events, o.burst, o.valid, o.reason
@@ -73,6 +73,6 @@ BEGIN
 	RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION rate_limit_rotate_key(bigint, interval, bytea, text) IS
-	'Makes an API key in place of a valid one, with its name, tier, end, overrides and bans, and ends the '
-	'old key after the grace. digest is the SHA-256 of the new key, and hint its first characters. No row: '
-	'there is no such key.';
+	'Makes an API key in place of a valid one, with its name, tier, end, counters, overrides and bans, and '
+	'ends the old key after the grace. digest is the SHA-256 of the new key, and hint its first '
+	'characters. No row: there is no such key.';

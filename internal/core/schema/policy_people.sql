@@ -63,6 +63,8 @@ CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
 	revoked_by  text,
 	replaced_by bigint CONSTRAINT replaced_by_must_be_the_id_of_a_key
 		REFERENCES rate_limit_api_keys ON DELETE SET NULL,
+	counted_as  bigint CONSTRAINT counted_as_must_be_the_id_of_a_key
+		REFERENCES rate_limit_api_keys ON DELETE SET NULL,
 	created_at  timestamptz NOT NULL DEFAULT now(),
 	CONSTRAINT id_must_be_above_0 CHECK (id > 0),
 	CONSTRAINT digest_must_be_a_sha256_of_32_bytes CHECK (octet_length(digest) = 32),
@@ -74,11 +76,14 @@ CREATE TABLE IF NOT EXISTS rate_limit_api_keys (
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (user_id);
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_keys (replaced_by)
 	WHERE replaced_by IS NOT NULL;
+CREATE INDEX IF NOT EXISTS rate_limit_api_keys_counted_as ON rate_limit_api_keys (counted_as)
+	WHERE counted_as IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_tier ON rate_limit_api_keys (tier) WHERE tier IS NOT NULL;
 COMMENT ON TABLE rate_limit_api_keys IS
 	'The API keys of users. The keys themselves are not stored, only their digests.';
 COMMENT ON COLUMN rate_limit_api_keys.id IS
-	'The number by which people and limits name the key. Limits that count by key count by this.';
+	'The number by which people and limits name the key. Limits that count by key count by it, '
+	'unless counted_as is given.';
 COMMENT ON COLUMN rate_limit_api_keys.digest IS
 	'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')).';
 COMMENT ON COLUMN rate_limit_api_keys.hint IS
@@ -91,6 +96,9 @@ COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS
 	'When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.';
 COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
 COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that was made in place of this one.';
+COMMENT ON COLUMN rate_limit_api_keys.counted_as IS
+	'The key whose counters this one shares, in limits that count by key: of keys that replace each '
+	'other, the first. NULL: the key has its own.';
 COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_api_keys.tier IS
 	'The tier of requests with the key, in place of that of the user. NULL: that of the user.';

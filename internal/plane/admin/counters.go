@@ -149,7 +149,7 @@ func (d *Database) userUsage(ctx context.Context, user string) ([]Usage, error) 
 	}
 	// The view looks at the counters of these keys only. A key may begin with the number of an alternative.
 	return rows[Usage](ctx, d, `WITH own(dimension, part) AS (
-	SELECT 'user', rate_limit_counter_key($1) UNION ALL SELECT 'key', k.id::text FROM rate_limit_api_keys k WHERE k.user_id = $1
+	SELECT 'user', rate_limit_counter_key($1) UNION ALL SELECT 'key', coalesce(k.counted_as, k.id)::text FROM rate_limit_api_keys k WHERE k.user_id = $1
 )
 SELECT `+usageColumns+` FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
 	JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON true JOIN own o ON (o.dimension, o.part) = (d.dimension, d.part)

@@ -25,8 +25,8 @@ SELECT $1, $2, user_id, nullif($4::text, ''), $5::timestamptz, nullif($6::text, 
 	return made, withValue(err, "tier", "--tier", tier)
 }
 
-// RotateKey makes a key in place of a valid one, with its name, tier, end, overrides and bans, and
-// ends the old key after the grace.
+// RotateKey makes a key in place of a valid one, with its name, tier, end, counters, overrides and
+// bans, and ends the old key after the grace.
 func (d *Database) RotateKey(ctx context.Context, id int64, grace time.Duration) (*NewKey, error) {
 	made, err := d.makeKey(ctx, "SELECT * FROM rate_limit_rotate_key($3, $4::interval, $1, $2)", id, intervalOf(grace))
 	if err == nil && made == nil {

@@ -38,6 +38,7 @@ var Tables = [Count]Table{
 		{Name: "revoked_at", Kind: Moment},
 		{Name: "revoked_by"},
 		{Name: "replaced_by", Kind: KeyDigest},
+		{Name: "counted_as", Kind: KeyDigest},
 	}},
 	Rules:  {Name: "rate_limit_rules", Columns: rules},
 	Limits: {Name: "rate_limit_rule_limits", Columns: limits()},

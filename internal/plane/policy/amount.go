@@ -128,7 +128,9 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.User), byKey: id.Digest != [32]byte{}, period: periodOf(id),
 		tierUntil: endOf(id.TierUntil), expiresAt: endOf(id.ExpiresAt), revokedAt: endOf(id.RevokedAt),
 	}
-	if id.KeyID != 0 {
+	if id.CountedAs != 0 {
+		a.key = strconv.FormatInt(id.CountedAs, 10)
+	} else if id.KeyID != 0 {
 		a.key = strconv.FormatInt(id.KeyID, 10)
 	}
 	for i := range id.Overrides {

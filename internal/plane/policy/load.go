@@ -131,7 +131,7 @@ var keyBanSQL = `json_build_object('KeyID', k.id, 'User', k.user_id, 'Until', ` 
 
 // identitiesSQL returns the API keys with the digests $1, and the users $2, each with its
 // overrides. It is planned each time, since the tables grow by orders of magnitude.
-var identitiesSQL = `SELECT 'key', a.digest, json_build_object('KeyID', k.id, 'ExpiresAt', ` + endSQL("k.expires_at") + `, 'RevokedAt', ` + endSQL("k.revoked_at") + `, ` + keyTierSQL + `, ` + userSQL + `,
+var identitiesSQL = `SELECT 'key', a.digest, json_build_object('KeyID', k.id, 'CountedAs', k.counted_as, 'ExpiresAt', ` + endSQL("k.expires_at") + `, 'RevokedAt', ` + endSQL("k.revoked_at") + `, ` + keyTierSQL + `, ` + userSQL + `,
 	'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o WHERE (o.key_id = k.id OR o.user_id = k.user_id) AND ` + overrideDueSQL + `))::text
 FROM rate_limit_users u JOIN rate_limit_api_keys k ON k.user_id = u.user_id JOIN unnest($1::text[]) AS a(digest) ON k.digest = decode(a.digest, 'hex')
 UNION ALL

@@ -172,6 +172,8 @@ type Identity struct {
 	Known bool
 	// KeyID is of the key's row; 0 without a key.
 	KeyID int64
+	// CountedAs is of the key whose counters the key shares; 0 is KeyID.
+	CountedAs int64
 
 	User string
 	// Tier is the key's own, else the user's; "" is Facts.Tier.
