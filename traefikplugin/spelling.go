@@ -76,7 +76,7 @@ func plainText(value any) string {
 func (h *handler) understood(policy edge.Values) string {
 	var parts []string
 	for _, z := range h.site.Zones {
-		parts = append(parts, "limit "+z.Limit.Prefix+": "+z.Configured["limit"]+" ("+z.Limit.Algorithm.String()+", "+z.Mode.String()+"), key "+z.KeyText)
+		parts = append(parts, "limit "+z.Limit.Prefix+": "+z.Configured["limit"]+" ("+z.Limit.Algorithm.String()+", "+string(z.Mode)+"), key "+z.KeyText)
 	}
 	if policy != nil {
 		text := "policy"

@@ -61,7 +61,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	}
 	defer store.Close()
 	store.Prepare()
-	p, err := policy.New(db,
+	p := policy.New(db,
 		policy.Settings{Refresh: -1,
 			OnApplied: func(seq int64, log string,
 				problems []string) {
@@ -70,9 +70,6 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 				err error) {
 				reported = append(reported, err.Error())
 			}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer p.Close()
 	ctx := context.Background()
 	if err := p.Refresh(ctx); err != nil {

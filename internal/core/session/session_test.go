@@ -135,10 +135,7 @@ func plane(t *testing.T, db pgdb.DB, path string) (reports string) {
 	if err := errors.Join(policy.Migrate(ctx, db), history.Migrate(ctx, db)); err != nil {
 		t.Fatal(err)
 	}
-	p, err := policy.New(db, policy.Settings{Refresh: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := policy.New(db, policy.Settings{Refresh: -1})
 	defer p.Close()
 	if err := p.Refresh(ctx); err != nil {
 		t.Error(err)

@@ -215,7 +215,7 @@ func explainRules(listed []Row, trace *policy.Trace, ambiguous bool) []Row {
 		switch {
 		case !isTraced && len(problems) > 0:
 			rule.Why = "it cannot be used: " + problems[0]
-		case x.Text("mode") == policy.Off.String():
+		case x.Text("mode") == string(policy.Off):
 			rule.Applies, rule.Why = false, "mode: off"
 		case !isTraced:
 			rule.Why = "valid: it has ended"

@@ -84,7 +84,7 @@ func (w *work) limitsOf(rule string, from time.Time) *replayLimits {
 		return nil
 	}
 	r := &found[0]
-	if r.Action != policy.Charge.String() {
+	if r.Action != string(policy.Charge) {
 		w.fail(&ratelimit.FieldError{Field: "rule", Value: rule, Want: "a rule with limits: its action is " + r.Action})
 	}
 	if len(r.Limits) == 0 {

@@ -280,11 +280,7 @@ func (w *work) stillUsable(own func(policy.Wrong) error, commands func(w *work))
 
 // wrongRules says which rules and overrides proxies cannot use, and why: by compiling them as proxies do.
 func (w *work) wrongRules() []policy.Wrong {
-	var texts []string
-	for _, r := range list[struct{ Part, Name, Text string }](w, policy.RulesSQL()) {
-		texts = append(texts, r.Part, r.Name, r.Text)
-	}
-	rules, overrides, err := policy.DecodeRules(texts)
+	rules, overrides, err := policy.DecodeRules(some[string](w, policy.RulesSQL()))
 	w.fail(err)
 	return policy.Compile(rules, overrides, nil, policyOptions).Wrong()
 }

@@ -3,7 +3,6 @@ package policy
 import (
 	"net/netip"
 	"sort"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -96,7 +95,14 @@ func newRuleSet(rows []Rule, overrides []Override, before *ruleSet, options Opti
 	}
 	compiled := set.compileRules(rows, before, options)
 	sort.SliceStable(compiled, func(i, j int) bool { return isBefore(&compiled[i].row, &compiled[j].row) })
-	set.keepUnique(compiled)
+	set.rules = compiled
+	for place, r := range compiled {
+		r.place = place
+		for _, l := range r.limits {
+			l.number = len(set.limits)
+			set.limits[limitName(r.row.Name, l.row.Name)] = l
+		}
+	}
 	for i := range overrides {
 		set.addTierOverride(&overrides[i])
 	}
@@ -143,34 +149,14 @@ func findRule(set *ruleSet, name string) *rule {
 	return nil
 }
 
-// keepUnique adds rules to the set, in their order, except those with a name that one before them has.
-func (set *ruleSet) keepUnique(compiled []*rule) {
-	names := make(map[string]bool, len(compiled))
-	for _, r := range compiled {
-		name := r.row.Name
-		if names[name] {
-			err := &ratelimit.FieldError{Field: "name", Value: name, Want: "a name that no other rule has"}
-			set.wrong = append(set.wrong, Wrong{Rule: name, Err: err})
-			continue
-		}
-		names[name] = true
-		r.place = len(set.rules)
-		set.rules = append(set.rules, r)
-		for _, l := range r.limits {
-			l.number = len(set.limits)
-			set.limits[limitName(name, l.row.Name)] = l
-		}
-	}
-}
-
-// tried are the actions in the order in which rules are tried, by Action.
-var tried = []int{Charge: 2, Block: 1, Exempt: 0}
+// tried has the actions in the order in which rules are tried.
+var tried = map[Action]int{Exempt: 0, Block: 1, Charge: 2}
 
 func isBefore(a, b *Rule) bool {
-	if a.Action != b.Action && int(a.Action) < len(tried) && int(b.Action) < len(tried) {
+	switch {
+	case a.Action != b.Action:
 		return tried[a.Action] < tried[b.Action]
-	}
-	if a.Priority != b.Priority {
+	case a.Priority != b.Priority:
 		return a.Priority > b.Priority
 	}
 	return a.Name < b.Name
@@ -179,6 +165,9 @@ func isBefore(a, b *Rule) bool {
 // compileRule compiles a rule by itself, or returns what is wrong with it.
 func compileRule(row *Rule, options Options) (*rule, error) {
 	r := &rule{row: *row, from: beginOf(row.From), until: endOf(row.Until), cost: row.Cost}
+	if row.Action == "" {
+		r.row.Action = Charge
+	}
 	err := row.Err
 	if err == nil {
 		err = r.check()
@@ -196,7 +185,7 @@ func compileRule(row *Rule, options Options) (*rule, error) {
 		return nil, err
 	}
 	r.by.skips = row.SkipWithoutHeader
-	r.personal = len(row.Tiers) > 0 || row.Action == Charge && (r.by.sender || row.Family != "")
+	r.personal = len(row.Tiers) > 0 || r.row.Action == Charge && (r.by.sender || row.Family != "")
 	for _, d := range r.by.dimensions {
 		d.secret = d.kind == byHeader && (options.SecretHeader == nil || options.SecretHeader(d.header))
 	}
@@ -250,32 +239,18 @@ func (r *rule) compileConditions() error {
 	return nil
 }
 
-// check returns what is wrong with the plain fields of a rule.
+// check returns what constraints and triggers of the tables do not ensure: an action or a mode may be of a later
+// version, and limits may be missing after a restore.
 func (r *rule) check() error {
 	row := &r.row
-	charges := row.Action == Charge
-	first := "" // the name of the first limit
-	if len(row.Limits) > 0 {
-		first = row.Limits[0].Name
-	}
-	for _, c := range []struct {
-		wrong              bool
-		field, value, want string
-	}{
-		{row.Name == "", "name", "", "a name"},
-		{int(row.Mode) >= len(modes), "mode", row.Mode.String(), "one of " + strings.Join(modes, ", ")},
-		{int(row.Action) >= len(actions), "action", row.Action.String(), "one of " + strings.Join(actions, ", ")},
-		{r.from >= r.until, "valid", row.Until.String(), "a range that ends after it begins"},
-		{row.Cost < 0 || row.Cost > ratelimit.MaxEvents, "cost", strconv.FormatInt(row.Cost, 10),
-			"1 to " + strconv.FormatInt(ratelimit.MaxEvents, 10)},
-		{row.Status != 0 && (row.Status < 400 || row.Status > 599), "status", strconv.Itoa(row.Status), "400 to 599"},
-		{row.RetryAfter < 0, "retry_after", row.RetryAfter.String(), "0 or more"},
-		{charges && len(row.Limits) == 0, "limits", "", "at least one limit, or another action"},
-		{!charges && len(row.Limits) > 0, "limits", first, "left out for the action " + row.Action.String()},
-	} {
-		if c.wrong {
-			return &ratelimit.FieldError{Field: c.field, Value: c.value, Want: c.want}
-		}
+	_, isKnown := tried[row.Action]
+	switch {
+	case !isKnown:
+		return &ratelimit.FieldError{Field: "action", Value: string(row.Action), Want: "one of limit, block, exempt"}
+	case row.Mode != Enforce && row.Mode != Shadow && row.Mode != "":
+		return &ratelimit.FieldError{Field: "mode", Value: string(row.Mode), Want: "one of enforce, shadow, off"}
+	case row.Action == Charge && len(row.Limits) == 0:
+		return &ratelimit.FieldError{Field: "limits", Want: "at least one limit, or another action"}
 	}
 	return nil
 }
@@ -283,23 +258,9 @@ func (r *rule) check() error {
 // compileLimits compiles the limits of a rule.
 func (r *rule) compileLimits() ([]*limit, error) {
 	var compiled []*limit
-	names := make(map[string]bool)
 	for i := range r.row.Limits {
 		row := r.row.Limits[i]
-		// The limit's name has no slash, so no two limits have one prefix.
-		if row.Name == "" || strings.IndexByte(row.Name, '/') >= 0 || names[row.Name] {
-			return nil, &ratelimit.FieldError{
-				Field: "limit", Value: row.Name, Want: "a name without a slash that no other limit of the rule has",
-			}
-		}
-		names[row.Name] = true
 		row.Limit.Prefix = "rule/" + r.row.Name + "/" + row.Name
-		if row.Overage && row.Limit.Algorithm != ratelimit.FixedWindow && row.Limit.Algorithm != ratelimit.SlidingWindow {
-			return nil, &ratelimit.FieldError{
-				Field: "algorithm", Value: row.Limit.Algorithm.String(),
-				Want: "fixed_window or sliding_window for a limit with overage",
-			}
-		}
 		own, err := newAmount(&r.row, &row, row.Limit.Events, 0, row.Unlimited, "rule")
 		if err != nil {
 			return nil, err

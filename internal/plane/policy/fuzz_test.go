@@ -14,9 +14,9 @@ import (
 // of hosts and paths match as a loop over their segments does.
 func FuzzRules(f *testing.F) {
 	for _, row := range []string{
-		`{"Paths":["/u/*/files","/api/*"],"Hosts":["*.example.com","[::1]"],"Methods":["GET"],"CountBy":["user|header:X-Tenant","ip/64"],"Limits":[{"Name":"l","Limit":{"Algorithm":1,"Events":5,"Window":1000000000}}]}`,
-		`{"Action":1,"Networks":["192.0.2.0/24","::ffff:0:0/90"],"Status":451,"RetryAfter":1}`,
-		`{"Action":2,"Mode":1,"From":"2026-01-31T00:00:00Z","Family":"f","Settle":"status 401 = 1, else 0","Tiers":["gold"]}`, `{"Action":255}`, `{"Limits":[{}]}`, `[]`,
+		`{"Paths":["/u/*/files","/api/*"],"Hosts":["*.example.com","[::1]"],"Methods":["GET"],"count_by":["user|header:X-Tenant","ip/64"],"Limits":[{"Name":"l","Limit":{"Algorithm":1,"Events":5,"Window":1000000000}}]}`,
+		`{"Action":"block","Networks":["192.0.2.0/24","::ffff:0:0/90"],"Status":451,"RetryAfter":1}`,
+		`{"Action":"exempt","Mode":"shadow","From":"2026-01-31T00:00:00Z","Family":"f","Settle":"status 401 = 1, else 0","Tiers":["gold"]}`, `{"Action":"later"}`, `{"Limits":[{}]}`, `[]`,
 	} {
 		f.Add(row, "/api/*", "*.example.com", "/api/x%2Fy;z", "a.example.com:80")
 	}
@@ -33,7 +33,7 @@ func FuzzRules(f *testing.F) {
 			return
 		}
 		var o policy.Verdict
-		if rules, overrides, err := policy.DecodeRules([]string{"rule", "r", row, "override", "r", row}); err == nil {
+		if rules, overrides, err := policy.DecodeRules([]string{`{"Rule":` + row + `}`, `{"Override":` + row + `}`}); err == nil {
 			s := policy.Compile(rules, overrides, nil, policy.Options{Remember: 4})
 			if s.Rules()+len(s.Wrong()) == 0 && rules[0].Mode != policy.Off {
 				t.Errorf("%s is neither used nor reported", row)

@@ -3,7 +3,6 @@ package policy_test
 import (
 	"context"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -92,20 +91,4 @@ func TestRulesArriveWhole(t *testing.T) {
 	s.exec("UPDATE rate_limit_rules SET valid = '(,2020-01-01)'")
 	refresh(t, p)
 	same(t, "afterwards", decided(t, p, "", ""), " anonymous")
-}
-
-// Settings that cannot work are refused, by name.
-func TestSettings(t *testing.T) {
-	db := &middle{}
-	for want, settings := range map[string]policy.Settings{
-		`refresh: "1ms": must be 10ms or more`:    {Refresh: time.Millisecond},
-		`max_identities: "-1": must be 0 or more`: {MaxIdentities: -1},
-	} {
-		if _, err := policy.New(db, settings); err == nil || err.Error() != want {
-			t.Errorf("%+v: %v, want %s", settings, err, want)
-		}
-	}
-	if _, err := policy.New(nil, policy.Settings{}); err == nil || !strings.Contains(err.Error(), "db: missing") {
-		t.Errorf("no db: %v", err)
-	}
 }

@@ -61,7 +61,7 @@ func TestWithoutALookUpOneFilterIsLeft(t *testing.T) {
 		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
 		w := policytest.New(pick, rapid.IntRange(1, 20).Draw(t, "rules"), rapid.Bool().Draw(t, "selective"))
 		w.Rules = append(w.Rules, policy.Rule{
-			Name: "everybody", CountBy: []string{"ip"},
+			Name: "everybody", Action: policy.Charge, CountBy: []string{"ip"},
 			Limits: []policy.RuleLimit{{Name: "hour", Limit: ratelimit.Limit{Events: 10, Window: time.Hour}}},
 		})
 		left := &policytest.World{Bans: w.Bans}

@@ -44,7 +44,7 @@ const readySQL = `SELECT ready::text FROM (` + schema.Ready + `) AS ready`
 // lookForTables reports which tables are right.
 func lookForTables(ctx context.Context, db pgdb.DB) (tablesFound, error) {
 	found := tablesFound{}
-	row, err := read(ctx, db, loadTimeout, "looking for the tables", readySQL, 1)
+	row, err := read(ctx, db, loadTimeout, "looking for the tables", readySQL)
 	if err == nil {
 		_, err = fmt.Sscanf(strings.Join(row, " "), "(%d,%d,%d)", &found.counters, &found.policy, &found.restoring)
 	}

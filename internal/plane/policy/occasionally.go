@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -31,24 +30,13 @@ func (p *Policy) occasionally(ctx context.Context) {
 		cancel()
 	}
 	if now.Sub(p.forgotten) >= forgetInterval {
-		p.forgotten = now
-		p.report("forget", p.forget(ctx))
+		deleted, err := read(ctx, p.db, 10*time.Second, "deleting old changes", "SELECT rate_limit_forget()::text")
+		if len(deleted) != 1 || deleted[0] != forgetMost { // else the next poll deletes more
+			p.forgotten = now
+		}
+		p.report("forget", err)
 	}
 }
 
-// forgetRounds bounds what one forget deletes, in statements of forgetMost changes.
-const forgetRounds = 100
-
-// forget deletes what is too old.
-func (p *Policy) forget(ctx context.Context) error {
-	for round := 0; round < forgetRounds; round++ {
-		rows, err := read(ctx, p.db, 10*time.Second, "deleting old changes", "SELECT rate_limit_forget()::text", 1)
-		if err != nil || len(rows) != 1 {
-			return err
-		}
-		if n, err := strconv.ParseInt(rows[0], 10, 64); err != nil || n < forgetMost {
-			return nil
-		}
-	}
-	return nil
-}
+// forgetMost is what rate_limit_forget deletes at most.
+const forgetMost = "10000"

@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"fmt"
 	"math/rand"
 	"strings"
 	"sync"
@@ -18,7 +17,7 @@ type Settings struct {
 	// Options are how the rules are compiled.
 	Options Options
 
-	// Refresh is the mean time between two polls for changes, 10 ms or more. 0 means
+	// Refresh is the mean time between two polls for changes. 0 means
 	// DefaultRefresh; below 0 there are none but those of Policy.Refresh.
 	Refresh time.Duration
 
@@ -48,7 +47,6 @@ type Settings struct {
 const (
 	// DefaultRefresh is the mean time between two polls: a change is obeyed within a second, for two cheap statements a second.
 	DefaultRefresh = 500 * time.Millisecond
-	leastRefresh   = 10 * time.Millisecond
 
 	// refreshTimeout is for a poll, and for each of the statements that follow it.
 	refreshTimeout = 2 * time.Second
@@ -65,8 +63,6 @@ const (
 	settingsInterval = time.Minute
 	// forgetInterval is the time between two deletions of old changes.
 	forgetInterval = time.Hour
-	// forgetMost is what rate_limit_forget deletes at most.
-	forgetMost = 10000
 )
 
 // Stats are what a policy knows now, and what it has done.
@@ -123,19 +119,8 @@ type policyRows struct {
 	keys  []string // banned ones
 }
 
-// New returns a policy on db. It does not touch the network yet, and does not close db. The
-// error is a *ratelimit.FieldError.
-func New(db pgdb.DB, s Settings) (*Policy, error) {
-	if db == nil {
-		return nil, &ratelimit.FieldError{Field: "db", Want: "a DB, such as pgxdb.Open returns"}
-	}
-	if s.MaxIdentities < 0 {
-		return nil, &ratelimit.FieldError{Field: "max_identities", Value: fmt.Sprint(s.MaxIdentities), Want: "0 or more"}
-	}
-	if s.Refresh > 0 && s.Refresh < leastRefresh {
-		want := leastRefresh.String() + " or more"
-		return nil, &ratelimit.FieldError{Field: "refresh", Value: s.Refresh.String(), Want: want}
-	}
+// New returns a policy on db. It does not touch the network yet, and does not close db.
+func New(db pgdb.DB, s Settings) *Policy {
 	if s.Refresh == 0 {
 		s.Refresh = DefaultRefresh
 	}
@@ -153,7 +138,7 @@ func New(db pgdb.DB, s Settings) (*Policy, error) {
 	p.closing, p.close = context.WithCancel(context.Background())
 	p.ready, p.setReady = context.WithCancel(p.closing)
 	p.forgotten = s.Now().Add(-time.Duration(s.Random() * float64(forgetInterval)))
-	return p, nil
+	return p
 }
 
 // Prepare starts, in the background, what the first request would otherwise wait for, and

@@ -141,8 +141,6 @@ func TestAWrongRuleIsDisabledAloneAndNamed(t *testing.T) {
 		return policy.Rule{Name: name, CountBy: []string{"all"}, Limits: perHour(5)}
 	}
 	wrong := map[string]func(*policy.Rule){
-		`name: missing`:         func(r *policy.Rule) { r.Name = "" },
-		`name: "good": must be`: func(r *policy.Rule) { r.Name = "good"; r.Priority = -1 },
 		`hosts: "a b": must be`: func(r *policy.Rule) { r.Hosts = []string{"a b"} },
 		`hosts: "*": must be`:   func(r *policy.Rule) { r.Hosts = []string{"*"} },
 		`hosts: "a.*.b": must`:  func(r *policy.Rule) { r.Hosts = []string{"a.*.b"} },
@@ -157,18 +155,11 @@ func TestAWrongRuleIsDisabledAloneAndNamed(t *testing.T) {
 		`count_by: "usr"`:       func(r *policy.Rule) { r.CountBy = []string{"usr"} },
 		`count_by: "header:"`:   func(r *policy.Rule) { r.CountBy = []string{"header:"} },
 		`count_by: "all"`:       func(r *policy.Rule) { r.CountBy = []string{"user", "all"} },
-		`status: "200"`:         func(r *policy.Rule) { r.Status = 200 },
-		`cost: "-1"`:            func(r *policy.Rule) { r.Cost = -1 },
-		`valid: `:               func(r *policy.Rule) { r.From, r.Until = now, now },
-		`retry_after: "-1s"`:    func(r *policy.Rule) { r.RetryAfter = -time.Second },
 		`limits: missing`:       func(r *policy.Rule) { r.Limits = nil },
-		`limits: "hour"`:        func(r *policy.Rule) { r.Action = policy.Block },
-		`limit: "a/b"`:          func(r *policy.Rule) { r.Limits[0].Name = "a/b" },
 		`events: "-5"`:          func(r *policy.Rule) { r.Limits[0].Limit.Events = -5 },
 		`prefix: `:              func(r *policy.Rule) { r.Name = strings.Repeat("x", 250) },
-		`algorithm: "gcra"`:     func(r *policy.Rule) { r.Limits[0].Overage, r.Limits[0].Limit.Algorithm = true, ratelimit.GCRA },
-		`mode: "Mode(9)"`:       func(r *policy.Rule) { r.Mode = 9 },
-		`action: "Action(9)"`:   func(r *policy.Rule) { r.Action = 9 },
+		`mode: "later"`:         func(r *policy.Rule) { r.Mode = "later" },
+		`action: "later"`:       func(r *policy.Rule) { r.Action = "later" },
 		`networks: `:            func(r *policy.Rule) { r.Networks = []netip.Prefix{{}} },
 		`tier: "x": must be`:    func(r *policy.Rule) { r.Err = &ratelimit.FieldError{Field: "tier", Value: "x", Want: "a tier"} },
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
@@ -37,15 +36,16 @@ const maxChanges = 1000
 // they write. One statement has one snapshot, so that no change falls between two polls and none
 // is seen twice. UNION ALL instead of OR lets both halves use the index.
 const pollSQL = `WITH head AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot)
-SELECT 'head', h.snapshot::text, coalesce((SELECT max(seq) FROM rate_limit_changes), 0)::text,
-	CASE WHEN pg_is_in_recovery() THEN 'standby' WHEN NOT ` + schema.PolicyWhole + ` THEN 'incomplete' ELSE ` + schema.Server + ` END
+SELECT json_build_object('Snapshot', h.snapshot::text,
+	'Applied', coalesce((SELECT max(seq) FROM rate_limit_changes), 0), 'Server', CASE WHEN pg_is_in_recovery()
+		THEN 'standby' WHEN NOT ` + schema.PolicyWhole + ` THEN 'incomplete' ELSE ` + schema.Server + ` END)::text
 	FROM head h
 UNION ALL
-(SELECT c.kind, c.ref, c.seq::text, (c.ref IS NULL)::text FROM (
-	SELECT kind, ref, seq FROM rate_limit_changes
+(SELECT json_build_object('Kind', c.kind, 'Ref', c.ref)::text FROM (
+	SELECT kind, ref FROM rate_limit_changes
 	WHERE xid >= pg_snapshot_xmax($1::text::pg_snapshot) AND xid < pg_snapshot_xmax((SELECT snapshot FROM head))
 	UNION ALL
-	SELECT kind, ref, seq FROM rate_limit_changes WHERE xid = ANY (ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
+	SELECT kind, ref FROM rate_limit_changes WHERE xid = ANY (ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
 ) c LIMIT 1001)`
 
 // changes is what a poll has found.
@@ -78,19 +78,26 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 	if err := p.db.Run(ctx, []*pgdb.Statement{statement}); err != nil {
 		return changes{}, unavailable(err)
 	}
-	rows, err := texts(statement, 4)
+	answers, err := texts(statement)
+	if statement.Err != nil {
+		err = statement.Err
+	}
 	if err != nil {
 		return changes{}, fmt.Errorf("reading the changes: %w", err)
 	}
-	head := 0
-	for head < len(rows) && rows[head] != "head" {
-		head += 4
+	found := changes{everything: p.snapshot == "" || len(answers)-1 > maxChanges}
+	head := &row{}
+	for _, r := range decode(answers) {
+		switch {
+		case r.err != nil:
+			return changes{}, fmt.Errorf("reading the changes: %w", r.err)
+		case r.Server != "":
+			head = r
+		case !found.everything:
+			found.add(r.Kind, r.Ref)
+		}
 	}
-	if head == len(rows) {
-		return changes{}, fmt.Errorf("reading the changes: %w", errColumns)
-	}
-	server := rows[head+3]
-	switch server {
+	switch head.Server {
 	case "standby":
 		p.snapshot = ""
 		return changes{}, errStandby
@@ -98,48 +105,33 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 		p.snapshot = ""
 		return changes{}, errIncomplete
 	}
-	found := changes{everything: p.snapshot == "" || server != p.server || len(rows)/4-1 > maxChanges}
-	found.applied, err = strconv.ParseInt(rows[head+2], 10, 64)
-	if err != nil {
-		return changes{}, fmt.Errorf("reading the changes: %w", err)
-	}
-	p.snapshot = rows[head+1]
-	p.server = server
-	for i := 0; i < len(rows) && !found.everything; i += 4 {
-		if i != head {
-			found.add(rows[i], rows[i+1], rows[i+3] == "true")
-		}
-	}
+	found.everything = found.everything || head.Server != p.server
+	found.applied = head.Applied
+	p.snapshot = head.Snapshot
+	p.server = head.Server
 	return found, nil
 }
 
-// add adds a line of the log. all is a line about all rows of a table.
-func (c *changes) add(kind, ref string, all bool) {
-	switch kind {
-	case "tier", "rule", "limit":
-		c.rules = true
-		return
-	case "user":
-		c.identities = c.identities || all
-		c.users = append(c.users, ref)
-		return
-	case "key":
-		c.identities = c.identities || all
-		c.digests = append(c.digests, ref)
-		return
-	}
-	if kind == "ban" {
-		c.bans = true
-		return
-	}
-	// An override: ref says what it is for.
-	of := strings.SplitN(ref, "/", 2)
+// add adds a line of the log. Without a ref, the line is about all rows of a table.
+func (c *changes) add(kind, ref string) {
+	of := strings.SplitN(ref, "/", 2) // of an override: what it is for
 	switch {
-	case !all && of[0] == "tier":
+	case kind == "tier" || kind == "rule" || kind == "limit":
 		c.rules = true
-	case !all && of[0] == "user" && len(of) == 2:
+	case kind == "ban":
+		c.bans = true
+	case kind == "user" || kind == "key":
+		c.identities = c.identities || ref == ""
+		if kind == "user" {
+			c.users = append(c.users, ref)
+		} else {
+			c.digests = append(c.digests, ref)
+		}
+	case of[0] == "tier":
+		c.rules = true
+	case of[0] == "user" && len(of) == 2:
 		c.users = append(c.users, of[1])
-	case !all && of[0] == "key" && len(of) == 2:
+	case of[0] == "key" && len(of) == 2:
 		c.digests = append(c.digests, of[1])
 	default:
 		c.identities = true

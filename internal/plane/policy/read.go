@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -16,26 +15,88 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// ReadRules, ReadBans, ReadKey and ReadUser read once what a Policy keeps up to date, for programs that explain what a proxy
-// does. Their errors wrap ratelimit.ErrUnavailable if the database does not answer.
+// row is a row of a statement of load.go or poll.go. Most fields are empty.
+type row struct {
+	Whole    bool
+	Rule     *Rule
+	Override *Override
+	InForce  int64
+	Digest   string // of the Ban or the Identity, in hexadecimal
+	Ban      *Ban
+	Identity *Identity
 
-// ReadRules reads the rules that can have an effect now or later, and the overrides for tiers,
-// for Compile.
+	// A poll has one row with the first three, and rows of changes.
+	Snapshot, Server string
+	Applied          int64
+	Kind, Ref        string
+
+	err error
+}
+
+// decode decodes rows. A row that does not have the fields of this version has an error.
+func decode(texts []string) []*row {
+	rows := make([]*row, 0, len(texts))
+	for _, text := range texts {
+		r := &row{}
+		r.err = json.Unmarshal([]byte(text), r)
+		switch {
+		case r.Ban != nil:
+			r.Ban.Digest = digestOf(r.Digest)
+		case r.Identity != nil:
+			r.Identity.Digest = digestOf(r.Digest)
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// digestOf returns the bytes of a digest in hexadecimal; zeros for another text.
+func digestOf(text string) [32]byte {
+	var digest [32]byte
+	if decoded, err := hex.DecodeString(text); err == nil && len(decoded) == len(digest) {
+		copy(digest[:], decoded)
+	}
+	return digest
+}
+
+// ReadRules, ReadBans, ReadKey and ReadUser read once what a Policy keeps up to date, for programs that explain
+// what a proxy does. Their errors wrap ratelimit.ErrUnavailable if the database does not answer.
+
+// ReadRules reads the rules that can have an effect now or later, and the overrides for tiers, for Compile.
 func ReadRules(ctx context.Context, db pgdb.DB) ([]Rule, []Override, error) {
-	rows, err := readWhole(ctx, db, loadTimeout, "reading the rules", rulesSQL)
+	texts, err := readWhole(ctx, db, loadTimeout, "reading the rules", rulesSQL)
 	if err != nil {
 		return nil, nil, err
 	}
-	return DecodeRules(rows)
+	return DecodeRules(texts)
 }
 
-// RulesSQL is the statement of ReadRules, for programs that run it in a transaction of their own.
-// Its rows have three texts.
+// RulesSQL returns the statement of ReadRules, for programs that run it in a transaction of their own. Its rows
+// have one text.
 func RulesSQL() string { return rulesSQL }
+
+// DecodeRules returns the rules and overrides in the rows of RulesSQL, for Compile.
+func DecodeRules(texts []string) ([]Rule, []Override, error) {
+	var rules []Rule
+	var overrides []Override
+	for _, r := range decode(texts) {
+		switch {
+		case r.Rule != nil && r.err != nil:
+			rules = append(rules, Rule{Name: r.Rule.Name, Err: r.err})
+		case r.err != nil:
+			return nil, nil, fmt.Errorf("a rule or an override: %w", r.err)
+		case r.Rule != nil:
+			rules = append(rules, *r.Rule)
+		case r.Override != nil:
+			overrides = append(overrides, *r.Override)
+		}
+	}
+	return rules, overrides, nil
+}
 
 // ReadBans reads the bans that hold, for Compile.
 func ReadBans(ctx context.Context, db pgdb.DB) ([]Ban, error) {
-	rows, err := readWhole(ctx, db, loadTimeout, "reading the bans", bansSQL)
+	texts, err := readWhole(ctx, db, loadTimeout, "reading the bans", bansSQL)
 	if err != nil {
 		return nil, err
 	}
@@ -43,12 +104,28 @@ func ReadBans(ctx context.Context, db pgdb.DB) ([]Ban, error) {
 	if err != nil {
 		return nil, err
 	}
-	bans, _, err := decodeBans(append(rows, keys...))
+	bans, _, err := decodeBans(append(texts, keys...))
 	return bans, err
 }
 
-// ReadKey reads the identity of an API key by its Digest. Identity.Known is false if the
-// database does not have the key.
+// decodeBans returns the bans in rows of bansSQL and bannedKeysSQL, and how many are in force.
+func decodeBans(texts []string) ([]Ban, int64, error) {
+	var bans []Ban
+	inForce := int64(0)
+	for _, r := range decode(texts) {
+		if r.err != nil {
+			return nil, 0, fmt.Errorf("a ban: %w", r.err)
+		}
+		inForce += r.InForce
+		if r.Ban != nil {
+			bans = append(bans, *r.Ban)
+		}
+	}
+	return bans, inForce, nil
+}
+
+// ReadKey reads the identity of an API key by its Digest. Identity.Known is false if the database does not have
+// the key.
 func ReadKey(db pgdb.DB, digest [32]byte) (*Identity, error) {
 	return readIdentity(db, credential{digest: digest})
 }
@@ -67,97 +144,14 @@ func readIdentity(db pgdb.DB, s credential) (*Identity, error) {
 	return a.identity, a.err
 }
 
-// DecodeRules turns the texts of all rows of RulesSQL into rules and overrides, for Compile.
-func DecodeRules(rows []string) ([]Rule, []Override, error) {
-	if len(rows)%3 != 0 {
-		return nil, nil, errColumns
-	}
-	var rules []Rule
-	var overrides []Override
-	for i := 0; i < len(rows); i += 3 {
-		if rows[i] == "whole" {
-			continue
-		}
-		if rows[i] == "rule" {
-			rules = append(rules, decodeRule(rows[i+1], rows[i+2]))
-			continue
-		}
-		var o Override
-		if err := json.Unmarshal([]byte(rows[i+2]), &o); err != nil {
-			return nil, nil, fmt.Errorf("the overrides of the rule %q: %w", rows[i+1], err)
-		}
-		overrides = append(overrides, o)
-	}
-	return rules, overrides, nil
-}
-
-// decodeRule is a rule of rulesSQL. If it cannot be read, only Name and Err are set.
-func decodeRule(name, text string) Rule {
-	r := Rule{Name: name}
-	if err := json.Unmarshal([]byte(text), &r); err != nil {
-		return Rule{Name: name, Err: err}
-	}
-	return r
-}
-
-// decodeBans turns rows of bansSQL and bannedKeysSQL into bans, and returns how many are in force.
-func decodeBans(rows []string) ([]Ban, int64, error) {
-	var bans []Ban
-	var inForce int64
-	if len(rows)%3 != 0 {
-		return nil, 0, errColumns
-	}
-	for i := 0; i < len(rows); i += 3 {
-		if rows[i] == "count" {
-			n, err := strconv.ParseInt(rows[i+1], 10, 64)
-			if err != nil {
-				return nil, 0, err
-			}
-			inForce = n
-			continue
-		}
-		ban := Ban{}
-		if err := json.Unmarshal([]byte(rows[i+2]), &ban); err != nil {
-			return nil, 0, fmt.Errorf("the ban of %s %s: %w", rows[i], rows[i+1], err)
-		}
-		if rows[i] == "key" {
-			ban.Digest = digestOf(rows[i+1])
-		}
-		bans = append(bans, ban)
-	}
-	return bans, inForce, nil
-}
-
-// decodeIdentity is a row of identitiesSQL.
-func decodeIdentity(kind, name, text string) (*Identity, error) {
-	id := &Identity{}
-	switch kind {
-	case "key":
-		id.Digest = digestOf(name)
-	case "user":
-		id.User = name
-	}
-	return id, json.Unmarshal([]byte(text), id)
-}
-
-// digestOf is a digest in hexadecimal; a wrong one is zero.
-func digestOf(text string) [32]byte {
-	var digest [32]byte
-	decoded, err := hex.DecodeString(text)
-	if err == nil && len(decoded) == len(digest) {
-		copy(digest[:], decoded)
-	}
-	return digest
-}
-
-// answer is what the database says of a sender.
+// answer is the result of a look-up of one sender.
 type answer struct {
 	identity *Identity
 	err      error // only of this sender
 }
 
-// lookUp looks senders up in one statement. Of a sender that the database does not have, nothing is Known. lookUp does not ask for a user with a name that no
-// row can have: such a name would make the statement fail for all.
+// lookUp looks senders up in one statement. The Identity of a sender that the database does not have is not Known.
+// lookUp does not send the name of a user that no row can have: the statement would fail for all senders.
 func lookUp(db pgdb.DB, calls []*lookup) (map[string]answer, error) {
 	digests := []string{}
 	users := []string{}
@@ -171,76 +165,67 @@ func lookUp(db pgdb.DB, calls []*lookup) (map[string]answer, error) {
 			users = append(users, user)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookUpTimeout)
-	defer cancel()
-	rows, err := run(ctx, db, "looking up API keys and users", &pgdb.Statement{SQL: identitiesSQL, Args: []any{digests, users}, Unnamed: true}, 3)
-	if err == nil {
-		rows, err = whole(rows)
-	}
+	const what = "looking up API keys and users"
+	texts, err := readWhole(context.Background(), db, lookUpTimeout, what, identitiesSQL, digests, users)
 	if errors.Is(err, errIncomplete) {
 		err = unavailable(err)
 	}
 	if err != nil {
 		return nil, err
 	}
-	for i := 0; i < len(rows); i += 3 {
-		id, err := decodeIdentity(rows[i], rows[i+1], rows[i+2])
-		if err != nil {
-			err = fmt.Errorf("looking up an API key or a user: %w", err)
+	for _, r := range decode(texts) {
+		if r.Identity == nil {
+			continue
 		}
-		found[nameOfIdentity(id)] = answer{id, err}
+		if r.err != nil {
+			r.err = fmt.Errorf("%s: %w", what, r.err)
+		}
+		found[nameOfIdentity(r.Identity)] = answer{r.Identity, r.err}
 	}
 	return found, nil
 }
 
-// read runs a statement that returns rows of width texts, for a time at most. what says in errors what it does.
-func read(ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, width int) ([]string, error) {
-	within, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	return run(within, db, what, &pgdb.Statement{SQL: sql, Unnamed: true}, width)
-}
-
-// readWhole is read for a statement with wholeSQL, whose rows have three texts. The error is errIncomplete if the policy did not
-// have all its triggers when the statement read it: a restore makes them after all rows, so that without them rows may be
-// missing. One statement has one snapshot, of the rows and of the triggers.
-func readWhole(ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string) ([]string, error) {
-	rows, err := read(ctx, db, timeout, what, sql, 3)
+// readWhole is read for a statement with wholeSQL. The error is errIncomplete if the policy did not have all its
+// triggers when the statement read it: a restore makes them after all rows, so that without them rows may be
+// missing. A statement sees the rows and the triggers in one snapshot.
+func readWhole(
+	ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, args ...any,
+) ([]string, error) {
+	texts, err := read(ctx, db, timeout, what, sql, args...)
 	if err != nil {
 		return nil, err
 	}
-	return whole(rows)
-}
-
-// whole removes the row of wholeSQL.
-func whole(rows []string) ([]string, error) {
-	for i := 0; i < len(rows); i += 3 {
-		if rows[i] == "whole" && rows[i+1] == "true" {
-			return append(rows[:i], rows[i+3:]...), nil
+	for _, text := range texts {
+		if text == `{"Whole" : true}` {
+			return texts, nil
 		}
 	}
 	return nil, errIncomplete
 }
 
-// run is read for a statement with arguments. It returns the texts of all rows. NULL is "".
-func run(ctx context.Context, db pgdb.DB, what string, statement *pgdb.Statement, width int) ([]string, error) {
-	err := db.Run(ctx, []*pgdb.Statement{statement})
+// read runs a statement that returns rows of one text. what says in errors what it does.
+func read(
+	ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, args ...any,
+) ([]string, error) {
+	within, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	statement := &pgdb.Statement{SQL: sql, Args: args, Unnamed: true}
+	err := db.Run(within, []*pgdb.Statement{statement})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, unavailable(err))
+		err = unavailable(err)
+	} else {
+		err = statement.Err
 	}
-	rows, err := texts(statement, width)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	return rows, nil
+	return texts(statement)
 }
 
-// texts are the columns of all rows of a result.
-func texts(statement *pgdb.Statement, width int) ([]string, error) {
-	if statement.Err != nil {
-		return nil, statement.Err
-	}
+// texts returns the rows of a statement. NULL is "".
+func texts(statement *pgdb.Statement) ([]string, error) {
 	columns, err := results.Columns(statement.Result)
-	if err != nil || len(columns) != statement.Rows*width {
+	if err != nil || len(columns) != statement.Rows {
 		return nil, errColumns
 	}
 	all := make([]string, 0, len(columns))
@@ -252,5 +237,5 @@ func texts(statement *pgdb.Statement, width int) ([]string, error) {
 
 var errColumns = errors.New("the server's answer does not have the statement's columns")
 
-// unavailable is an error of a connection that failed, or that did not answer in time.
+// unavailable is the error of a connection that failed, or that did not answer in time.
 func unavailable(cause error) error { return fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, cause) }

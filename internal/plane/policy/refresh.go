@@ -105,7 +105,7 @@ func (p *Policy) others(ctx context.Context, failure error) error {
 	if errors.Is(failure, ratelimit.ErrUnavailable) {
 		return failure
 	}
-	others, err := read(ctx, p.db, refreshTimeout, "looking for other tables", schema.Others, 1)
+	others, err := read(ctx, p.db, refreshTimeout, "looking for other tables", schema.Others)
 	if err != nil || len(others) != 1 || others[0] == "" {
 		return failure
 	}

@@ -2,67 +2,35 @@ package policy
 
 import (
 	"net/netip"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/columns"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Mode is whether a rule has an effect.
-type Mode uint8
+// Mode is whether a rule has an effect, as in the column mode.
+type Mode string
 
 const (
-	// Enforce is the default.
-	Enforce Mode = iota
+	// Enforce is the default; "" is Enforce, too.
+	Enforce Mode = "enforce"
 	// Shadow rules count and are reported, and never refuse or exempt.
-	Shadow
+	Shadow Mode = "shadow"
 	// Off rules are ignored.
-	Off
+	Off Mode = "off"
 )
 
-// modes are the names, by Mode.
-var modes = columns.Tables[columns.Rules].Find("mode").Choices
-
-// String returns the name of the mode in the database.
-func (m Mode) String() string { return nameOf(modes, int(m), "Mode") }
-
-// ParseMode returns the mode of that name; "" is Enforce.
-func ParseMode(name string) (Mode, error) {
-	for i := range modes {
-		if name == modes[i] || name == "" {
-			return Mode(i), nil
-		}
-	}
-	return 0, &ratelimit.FieldError{Field: "mode", Value: name, Want: "one of " + strings.Join(modes, ", ")}
-}
-
-// Action is what a rule does to the requests that it matches.
-type Action uint8
+// Action is what a rule does to the requests that it matches, as in the column action.
+type Action string
 
 const (
-	// Charge takes the rule's limits. The default; its name in the database is "limit".
-	Charge Action = iota
+	// Charge takes the limits of the rule. It is the default; "" is Charge, too.
+	Charge Action = "limit"
 	// Block refuses.
-	Block
+	Block Action = "block"
 	// Exempt frees a request from all limits of the policy.
-	Exempt
+	Exempt Action = "exempt"
 )
-
-// actions are the names, by Action.
-var actions = columns.Tables[columns.Rules].Find("action").Choices
-
-// String returns the name of the action in the database.
-func (a Action) String() string { return nameOf(actions, int(a), "Action") }
-
-func nameOf(names []string, at int, kind string) string {
-	if at < len(names) {
-		return names[at]
-	}
-	return kind + "(" + strconv.Itoa(at) + ")"
-}
 
 // Rule is a row of rate_limit_rules with its limits. An empty list matches everything.
 type Rule struct {
@@ -91,7 +59,7 @@ type Rule struct {
 	// CountBy says for what a limit is counted: any of user, key, tier, ip, ip/64, host,
 	// route, header:NAME, or of alternatives such as user|ip, of which the first that a request has
 	// counts; or all alone, which is one counter for everybody. Empty is user.
-	CountBy []string
+	CountBy []string `json:"count_by"`
 	// SkipWithoutHeader is for a header in CountBy: the rule does not match a request in which
 	// the header is missing or empty. Otherwise all such requests have one counter.
 	SkipWithoutHeader bool
@@ -117,7 +85,7 @@ type Rule struct {
 	Limits []RuleLimit
 
 	// Err is what made the rule's row useless. The rule is then left out and reported.
-	Err error
+	Err error `json:"-"`
 }
 
 // RuleLimit is a row of rate_limit_rule_limits.
@@ -136,10 +104,11 @@ type RuleLimit struct {
 // Override is a row of rate_limit_overrides: another amount of one limit for a tier, a
 // user or an API key. Exactly one of Tier, User and KeyID is set.
 type Override struct {
-	Rule, Limit string
-	Tier        string
-	User        string
-	KeyID       int64
+	Rule  string
+	Limit string `json:"limit_name"`
+	Tier  string
+	User  string `json:"user_id"`
+	KeyID int64  `json:"key_id"`
 
 	// Events are the amount; 0 lets nothing pass. Unlimited ignores them.
 	Events    int64
@@ -167,7 +136,7 @@ type Ban struct {
 type Identity struct {
 	// Digest is of the API key (see Digest). It is zero if the request had no key, and
 	// User then names the user that the proxy authenticated.
-	Digest [32]byte
+	Digest [32]byte `json:"-"`
 	// Known is whether the database has the key, or the user.
 	Known bool
 	// KeyID is of the key's row; 0 without a key.

@@ -113,10 +113,7 @@ func (s *site) policyOn(db pgdb.DB, settings policy.Settings) *policy.Policy {
 		defer s.mu.Unlock()
 		s.reported = append(s.reported, err.Error())
 	}
-	p, err := policy.New(db, settings)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	p := policy.New(db, settings)
 	s.t.Cleanup(func() { p.Close(); db.Close() })
 	return p
 }

@@ -49,7 +49,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 		switch {
 		case x.Why != "":
 		case applied == nil:
-			x.Why = "the request is refused before: " + o.Reason.String()
+			x.Why = "the request is refused before: " + string(o.Reason)
 		case (o.Exempt || o.Reason == Blocked) && !applied[x.Name]:
 			x.Why = "the rule " + o.Rule + " comes first"
 		case families[r.row.Family] != "" && !applied[x.Name]:

@@ -34,36 +34,31 @@ type Facts struct {
 	trace *Trace // of Explain, else nil
 }
 
-// Reason is why a request was refused.
-type Reason uint8
+// Reason is why a request was refused, as it is in logs.
+type Reason string
 
 const (
 	// NotRefused is the reason of a request that the policy alone does not refuse.
-	NotRefused Reason = iota
+	NotRefused Reason = ""
 	// UnknownKey means that the API key is not in the database.
-	UnknownKey
+	UnknownKey Reason = "unknown_key"
 	// KeyExpired means that the API key was valid until its time ended.
-	KeyExpired
+	KeyExpired Reason = "key_expired"
 	// KeyRevoked means that the API key was revoked.
-	KeyRevoked
+	KeyRevoked Reason = "key_revoked"
 	// Banned means that the network, the user or the key is shut out.
-	Banned
+	Banned Reason = "banned"
 	// Blocked means that a block rule matched.
-	Blocked
+	Blocked Reason = "blocked"
 	// NoQuota means that a limit lets nothing pass.
-	NoQuota
+	NoQuota Reason = "no_quota"
 	// AmbiguousPath means that the verdict depends on whether the server ignores the parameters of
 	// the path, see NormalPath.
-	AmbiguousPath
+	AmbiguousPath Reason = "ambiguous_path"
 )
 
-// reasons are the names, by Reason.
-var reasons = []string{
-	"", "unknown_key", "key_expired", "key_revoked", "banned", "blocked", "no_quota", "ambiguous_path",
-}
-
-// String returns the reason as it is in logs, such as "unknown_key".
-func (r Reason) String() string { return nameOf(reasons, int(r), "Reason") }
+// String returns the reason, for log fields that take a fmt.Stringer.
+func (r Reason) String() string { return string(r) }
 
 // Mark says which limit a hit of a Verdict is of, and what its refusal means. It is
 // part of the snapshot and does not change.

@@ -138,11 +138,16 @@ var LimitTable = []Setting{{
 	},
 }, {
 	Name: "mode", Want: "enforce, shadow or off",
-	Read: func(to *Settings, text string) (err error) {
-		if to.Limit.Mode, err = policy.ParseMode(text); err != nil {
-			err = errWant
+	Read: func(to *Settings, text string) error {
+		to.Limit.Mode = policy.Mode(text)
+		switch to.Limit.Mode {
+		case policy.Enforce, policy.Shadow, policy.Off:
+			return nil
+		case "":
+			to.Limit.Mode = policy.Enforce
+			return nil
 		}
-		return err
+		return errWant
 	}, Unset: "enforce", Syntax: "enforce | shadow | off",
 	Help:    "`shadow` counts, reports what it would have refused, and refuses nothing; `off` does not count.",
 	Default: "`enforce`",

@@ -28,7 +28,7 @@ func OpenProxyPolicy(store ratelimit.Store, db pgdb.DB, o ProxyPolicyOptions) (*
 	if db == nil {
 		return nil, PolicyNeedsPostgres()
 	}
-	live, err := policy.New(db, policy.Settings{
+	live := policy.New(db, policy.Settings{
 		Options:          policy.Options{Remember: o.Remember, SecretHeader: settings.CredentialHeader},
 		DisableMigration: !o.AutoMigrate,
 		OnApplied: func(seq int64, log string, problems []string) {
@@ -37,9 +37,6 @@ func OpenProxyPolicy(store ratelimit.Store, db pgdb.DB, o ProxyPolicyOptions) (*
 			}
 		}, OnError: o.OnError, Random: o.Random,
 	})
-	if err != nil {
-		return nil, err
-	}
 	return &ProxyPolicy{live}, nil
 }
 

@@ -129,8 +129,13 @@ func (s *simServer) setNode(name string, n simNode) {
 	s.nodes[name] = n
 }
 
-// simRules are the rows of the rules.
-var simRules = []string{"rule", "plan", `{"Family":"plan","Priority":100,"Mode":0,"Action":0,"CountBy":["user"],"Cost":1,"Limits":[{"Name":"requests","Limit":{"Algorithm":2,"Events":40,"Window":10000000000,"Durable":true}}]}`}
+// simRule is the row of the rule, and simWhole the row after all others.
+const (
+	simRule = `{"Rule":{"name":"plan","family":"plan","priority":100,"mode":"enforce","action":"limit",` +
+		`"count_by":["user"],"cost":1,"Limits":[{"Name":"requests",` +
+		`"Limit":{"Algorithm":2,"Events":40,"Window":10000000000,"Durable":true}}]}}`
+	simWhole = `{"Whole" : true}`
+)
 
 // identity is schema.Server.
 func (s *simServer) identity() string { return fmt.Sprint(s.started*s.shown, " 8") }
@@ -140,23 +145,23 @@ func (s *simServer) policy(st *simStatement, a *simAnswer) {
 	is := func(beginning string) bool { return strings.HasPrefix(st.sql, beginning) }
 	switch {
 	case strings.Contains(st.sql, "pg_current_snapshot"):
-		a.addTexts("head", strconv.Itoa(s.changes), strconv.Itoa(s.changes), s.identity())
+		a.addTexts(fmt.Sprintf(`{"Snapshot":"%d","Applied":%d,"Server":"%s"}`, s.changes, s.changes, s.identity()))
 		if since, ok := st.args[0].(string); ok {
 			from, _ := strconv.Atoi(since)
 			for ; from < s.changes; from++ {
-				a.addTexts("rule", "plan", strconv.Itoa(from+1), "false")
+				a.addTexts(`{"Kind":"rule","Ref":"plan"}`)
 			}
 		}
-	case is("SELECT * FROM (SELECT 'rule' AS part"):
-		a.addTexts(simRules...)
-		a.addTexts("whole", "true", "")
-	case is("SELECT * FROM (SELECT CASE WHEN b.network IS NULL"), is("SELECT * FROM (SELECT 'key', encode"):
-		a.addTexts("whole", "true", "")
-	case is("SELECT 'key', a.digest"):
+	case is("SELECT a::text FROM (SELECT json_build_object('Rule'"):
+		a.addTexts(simRule)
+		a.addTexts(simWhole)
+	case is("SELECT a::text FROM (SELECT json_build_object("): // bans
+		a.addTexts(simWhole)
+	case is("SELECT json_build_object('Digest'"):
 		for _, user := range st.args[1].([]string) {
-			a.addTexts("user", user, `{"Tier":"free","User":"`+user+`","Known":true}`)
+			a.addTexts(`{"Identity":{"Tier":"free","User":"` + user + `","Known":true}}`)
 		}
-		a.addTexts("whole", "true", "")
+		a.addTexts(simWhole)
 	case is("SELECT x.region"), is("SELECT region, state"):
 	case is("SELECT rate_limit_forget"):
 		a.addTexts("0")

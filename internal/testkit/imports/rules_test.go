@@ -75,7 +75,7 @@ var rules = []rule{
 	// It says what the tables of the policy have, to all that read or write them.
 	{"internal/plane/columns", "ratelimit", ""},
 	// Decisions about rules are pure functions; what reads the rules knows a database as a pgdb.DB.
-	{"internal/plane/policy", "columns batch results schema session ratelimit pgdb", ""},
+	{"internal/plane/policy", "batch results schema session ratelimit pgdb", ""},
 	// It has the values of rows, and knows no database.
 	// It writes what others decided, and knows a database as a pgdb.DB.
 	{"internal/plane/history", "batch results schema session sqlstate ratelimit pgdb", ""},

@@ -100,13 +100,13 @@ func newRule(pick Pick, i int) policy.Rule {
 		Name: "r" + strconv.Itoa(i), Priority: int64(pick(6)), Hosts: some(pick, globs),
 		Methods: some(pick, methods), Tiers: some(pick, tiers),
 		CountBy: counts[pick(len(counts))], SkipWithoutHeader: pick(2) == 0, Cost: int64(pick(3)),
-		Message: "wait",
+		Message: "wait", Mode: policy.Enforce, Action: policy.Charge,
 	}
 	if pick(2) == 0 {
 		r.Family = "family" + strconv.Itoa(pick(3))
 	}
 	if pick(5) == 0 {
-		r.Mode = policy.Mode(pick(3))
+		r.Mode = []policy.Mode{policy.Enforce, policy.Shadow, policy.Off}[pick(3)]
 	}
 	for n := pick(4) - 1; n > 0; n-- {
 		r.Paths = append(r.Paths, pattern(pick))
@@ -120,7 +120,7 @@ func newRule(pick Pick, i int) policy.Rule {
 		r.Until = time.Time{}
 	}
 	if pick(12) == 0 {
-		r.Action = policy.Action(1 + pick(2))
+		r.Action = []policy.Action{policy.Block, policy.Exempt}[pick(2)]
 		r.Status = 451
 		return r
 	}
