@@ -29,7 +29,8 @@ var stilted = regexp.MustCompile(`\b(in vain` +
 	`|(not|no) .{0,30}any ?more` +
 	`|also (if|of|for|by|in|while|when))\b`)
 
-// mostColumns is the length of the longest line of SQL, with tabs of four columns. Golangci-lint checks Go.
+// mostColumns is the length of the longest line of SQL and Markdown, with tabs of four columns.
+// Golangci-lint checks Go.
 const mostColumns = 110
 
 func TestCommentsAreInPlainEnglish(t *testing.T) {
@@ -114,4 +115,35 @@ func glob(t *testing.T, dir, pattern string) []string {
 		t.Fatal(err)
 	}
 	return files
+}
+
+var (
+	markdown    = []string{"*.md", "docs/*.md", "bench/*.md"}
+	fence       = regexp.MustCompile("^ *```(\\w*)")
+	linkOrImage = regexp.MustCompile(`\]\([^)]*\)`)
+)
+
+// Tables, links, and commands with their output may be wider.
+func TestLinesOfMarkdownAreShort(t *testing.T) {
+	for _, pattern := range markdown {
+		for _, file := range glob(t, ".", pattern) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			language, inCode := "", false
+			for i, line := range strings.Split(string(text), "\n") {
+				if f := fence.FindStringSubmatch(line); f != nil {
+					inCode, language = !inCode, f[1]
+				}
+				if strings.HasPrefix(line, "|") || inCode && language != "sql" && language != "text" {
+					continue
+				}
+				line = linkOrImage.ReplaceAllString(line, "]")
+				if n := len([]rune(line)) + 3*strings.Count(line, "\t"); n > mostColumns {
+					t.Errorf("%s:%d: the line has %d columns, want at most %d", file, i+1, n, mostColumns)
+				}
+			}
+		}
+	}
 }
