@@ -4,93 +4,76 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 )
 
-// parse reads the settings of a DSN, and the files that it names.
-func parse(dsn string) (*pgconn.Config, error) {
-	fresh, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		return nil, errors.New("pgxdb: dsn: " + parseFailure(err))
-	}
-	c := &fresh.ConnConfig.Config
-	return c, check(c)
-}
+// renewal reads the settings again for a new connection.
+type renewal func() (*pgconn.Config, error)
 
-// destination is where the connections of a pool go to.
-type destination struct {
-	host           string
-	port           uint16
-	database, user string
-}
+// errUnused keeps the pool from connecting before the first call.
+var errUnused = errors.New("pgxdb: no call yet")
 
-func destinationOf(c *pgconn.Config) destination {
-	return destination{c.Host, c.Port, c.Database, c.User}
-}
+// calling is the key of a value in the context of a call. The pool's own contexts have none.
+type calling struct{}
 
-// renew has a new connection use the DSN, the certificates and the passwords that were renewed. Connections to another
-// server or database, or of another user, end when they are free.
-func (d *DB) renew(config *pgconn.Config) error {
-	if d.renewed == nil {
-		return nil
-	}
-	now, err := d.renewed()
+// renewSettings has a new connection use the DSN, the certificates and the passwords that were renewed.
+// Connections to another server or database, or of another user, end when they are free.
+func (d *DB) renewSettings(c *pgconn.Config) error {
+	now, err := d.renew()
 	if err != nil {
 		return err
 	}
-	config.Host, config.Port, config.Database, config.User = now.Host, now.Port, now.Database, now.User
-	config.TLSConfig, config.Password, config.Fallbacks = now.TLSConfig, now.Password, now.Fallbacks
-	to := destinationOf(now)
+	c.Host, c.Port, c.Database, c.User = now.Host, now.Port, now.Database, now.User
+	c.TLSConfig, c.Password, c.Fallbacks = now.TLSConfig, now.Password, now.Fallbacks
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if to != d.latest {
-		d.latest = to
-		d.timeline = ""
+	if to := destinationOf(now); to != d.destination {
+		d.destination, d.timeline = to, ""
 		d.pool.Reset()
 	}
 	return nil
 }
 
-// moveTo makes the settings of a connection to a server those of a connection to another one.
+// destinationOf returns a text that differs for connections that do not replace each other.
+func destinationOf(c *pgconn.Config) string {
+	return fmt.Sprintf("%q %d %q %q", c.Host, c.Port, c.Database, c.User)
+}
+
+// moveTo changes the settings of a connection to one server into those of a connection to another one.
 func moveTo(c *pgconn.Config, host string, port int) {
 	at := func(settings *tls.Config) *tls.Config {
-		if settings == nil || settings.ServerName == "" {
-			return settings
+		if settings != nil && settings.ServerName != "" {
+			settings = settings.Clone()
+			settings.ServerName = host
 		}
-		settings = settings.Clone()
-		settings.ServerName = host
 		return settings
 	}
 	var same []*pgconn.FallbackConfig // the other ways to connect to the first server
 	for _, f := range c.Fallbacks {
 		if f.Host == c.Host && f.Port == c.Port {
-			same = append(same, &pgconn.FallbackConfig{Host: host, Port: uint16(port), TLSConfig: at(f.TLSConfig)})
+			same = append(same,
+				&pgconn.FallbackConfig{Host: host, Port: uint16(port), TLSConfig: at(f.TLSConfig)})
 		}
 	}
 	c.Host, c.Port, c.TLSConfig, c.Fallbacks = host, uint16(port), at(c.TLSConfig), same
 }
 
-// severalHosts reports whether there is another server to connect to. The same one occurs twice if
-// TLS is tried first.
-func severalHosts(config *pgconn.Config) bool {
-	for _, other := range config.Fallbacks {
-		if other.Host != config.Host || other.Port != config.Port {
-			return true
-		}
-	}
-	return false
+// severalHosts reports whether there is another server to connect to. The same server occurs twice if TLS
+// is tried first.
+func severalHosts(c *pgx.ConnConfig) bool {
+	return slices.ContainsFunc(c.Fallbacks,
+		func(f *pgconn.FallbackConfig) bool { return f.Host != c.Host || f.Port != c.Port })
 }
 
-var errReplaced = errors.New(session.Replaced)
-
-// checkTimeline refuses a primary that another one has replaced. A server that does not tell its
-// timeline is not refused.
+// checkTimeline refuses a primary that another one has replaced. A server that does not return its timeline
+// is accepted.
 func (d *DB) checkTimeline(ctx context.Context, conn *pgconn.PgConn) error {
 	results, err := conn.Exec(ctx, session.TimelineSQL).ReadAll()
 	if err != nil && serverError(err) == nil {
@@ -103,7 +86,7 @@ func (d *DB) checkTimeline(ctx context.Context, conn *pgconn.PgConn) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if session.Earlier(name, d.timeline) {
-		return errReplaced
+		return errors.New(session.Replaced)
 	}
 	if session.Earlier(d.timeline, name) {
 		d.pool.Reset() // connections to the primary that was replaced
@@ -112,18 +95,20 @@ func (d *DB) checkTimeline(ctx context.Context, conn *pgconn.PgConn) error {
 	return nil
 }
 
-// logins records how the latest login ended. It is a tracer of pgx, which calls the tracer for
-// each login, also if no call waits for the login any more.
+// logins records how the latest login ended. It is a tracer, which pgx calls for each login, including
+// logins that continue after their calls have ended.
 type logins struct {
 	failed atomic.Pointer[error] // nil after a login that succeeded
 }
 
 var _ pgx.ConnectTracer = (*logins)(nil)
 
+// TraceConnectStart implements pgx.ConnectTracer.
 func (l *logins) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartData) context.Context {
 	return ctx
 }
 
+// TraceConnectEnd implements pgx.ConnectTracer.
 func (l *logins) TraceConnectEnd(_ context.Context, data pgx.TraceConnectEndData) {
 	if data.Err == nil {
 		l.failed.Store(nil)
@@ -132,9 +117,11 @@ func (l *logins) TraceConnectEnd(_ context.Context, data pgx.TraceConnectEndData
 	l.failed.Store(&data.Err)
 }
 
-// A tracer of pgx has to trace queries, too. They change nothing here.
-func (l *logins) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+// TraceQueryStart implements pgx.QueryTracer, which a tracer must do.
+func (l *logins) TraceQueryStart(
+	ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	return ctx
 }
 
+// TraceQueryEnd implements pgx.QueryTracer.
 func (l *logins) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -14,9 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestDroppedPackets: if packets are dropped, as by a firewall or by a host that is
-// off, the kernel repeats them less and less often. The DB notices sooner that the
-// database is back.
+// TestDroppedPackets drops packets, as a firewall or a host that is off does. The kernel repeats them less
+// and less often, but the DB tries a new connection sooner.
 func TestDroppedPackets(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it waits for timeouts of the system")
@@ -39,7 +38,8 @@ func TestDroppedPackets(t *testing.T) {
 	comeBack(fmt.Sprint("127.0.0.1:", server.Port()))
 	back := time.Now()
 	for ask() != nil {
-		if time.Since(back) > 9*time.Second { // the kernel would repeat a packet 31 seconds after the first one, or later
+		// The kernel would repeat a packet 31 seconds after the first one, or later.
+		if time.Since(back) > 9*time.Second {
 			t.Fatal("9 seconds after its return the database is not asked")
 		}
 		time.Sleep(10 * time.Millisecond)

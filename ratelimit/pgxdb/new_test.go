@@ -98,7 +98,8 @@ func TestAPoolThatCannotServeIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Exec(context.Background(), "SELECT 1"); err == nil || !strings.Contains(err.Error(), "client_encoding LATIN1, must have UTF8") {
+	err = db.Exec(context.Background(), "SELECT 1")
+	if err == nil || !strings.Contains(err.Error(), "client_encoding LATIN1, must have UTF8") {
 		t.Errorf("connections with LATIN1: %v", err)
 	}
 }
@@ -106,12 +107,14 @@ func TestAPoolThatCannotServeIsRefused(t *testing.T) {
 // A program may get a password for each connection, as from a cloud's API.
 func TestTheServersOfThePartsAreReachedAsThePoolOfAProgram(t *testing.T) {
 	ctx := context.Background()
-	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\nhost all changing 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"})
+	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\n" +
+		"host all changing 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"})
 	admin := cluster.Connect(t, server.DSN("postgres"))
 	if _, err := admin.Exec(ctx, "CREATE ROLE changing LOGIN PASSWORD 'token'"); err != nil {
 		t.Fatal(err)
 	}
-	config, err := pgxpool.ParseConfig(fmt.Sprintf("host=127.0.0.1 port=%d user=changing dbname=postgres sslmode=disable", server.Port()))
+	config, err := pgxpool.ParseConfig(fmt.Sprintf(
+		"host=127.0.0.1 port=%d user=changing dbname=postgres sslmode=disable", server.Port()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +153,8 @@ func (r *tracer) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartD
 	return ctx
 }
 func (r *tracer) TraceConnectEnd(context.Context, pgx.TraceConnectEndData) { r.logins.Add(1) }
-func (r *tracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+func (r *tracer) TraceQueryStart(
+	ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
 	return ctx
 }
 func (r *tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -1,10 +1,9 @@
-// Package pgxdb runs the statements of a Postgres store over pgx. It is for Go
-// programs and for the Caddy module.
+// Package pgxdb runs the statements of a Postgres store over pgx. It is for Go programs and the Caddy
+// module.
 package pgxdb
 
 import (
 	"context"
-	"errors"
 	"net"
 	"regexp"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/multitracer"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -26,15 +26,15 @@ type Options struct {
 	// MaxConns bounds the connections. 0 means the DSN's pool_max_conns, or 8.
 	MaxConns int
 
-	// Renew returns the DSN for a new connection, which may have changed, as if a file holds it. The bounds of the pool stay
-	// those of the first DSN. Nil means that DSN. The files that a DSN names, such as a passfile, are read again in both cases.
+	// Renew returns the DSN for a new connection. Set it if the DSN can change, for example because a file
+	// holds it. The bounds of the pool stay those of the first DSN. Nil means that the DSN does not change.
+	// In both cases the files that the DSN names, such as a passfile, are read for each connection.
 	Renew func() (string, error)
 }
 
-// Without connect_timeout in the DSN, dialTimeout bounds the TCP connection and
-// loginTimeout the whole login. An attempt goes on when its call has ended, and
-// serves a later call. If packets are dropped, the kernel repeats them less and
-// less often: the short dialTimeout makes way for a new attempt.
+// Without connect_timeout in the DSN, dialTimeout bounds the TCP connection and loginTimeout the whole
+// login. An attempt goes on when its call has ended, and serves a later call. If packets are dropped, the
+// kernel repeats them less and less often, and the short dialTimeout makes room for a new attempt.
 const (
 	dialTimeout  = 2 * time.Second
 	loginTimeout = 10 * time.Second
@@ -44,46 +44,45 @@ const (
 	// defaultMaxConns is the bound if neither the options nor the DSN have one.
 	defaultMaxConns = 8
 
-	// defaultIdleTime is how long connections beyond the first stay open while they are
-	// idle, if the DSN has no pool_max_conn_idle_time.
+	// defaultIdleTime bounds the time that connections beyond the first stay open while they are idle, if
+	// the DSN has no pool_max_conn_idle_time.
 	defaultIdleTime = 5 * time.Minute
+
+	// lateTime is the time that a connection is still read after a call's context has ended. If this process
+	// is late, the answer is there, but the runtime may fire the timer before it polls the network.
+	lateTime = 20 * time.Millisecond
+
+	// closeTimeout bounds the wait of Close for connections in use.
+	closeTimeout = time.Second
 )
-
-// errUnused keeps the pool from connecting before the first call.
-var errUnused = errors.New("pgxdb: no call yet")
-
-// calling is the key of a value in the context of a call. The pool's own contexts have none.
-type calling struct{}
 
 var _ pgdb.DB = (*DB)(nil)
 
 // DB is a pgdb.DB over a pgx pool.
 type DB struct {
 	pool   *pgxpool.Pool
-	shared bool // the program made the pool, and closes it
-	gate   gate
+	shared bool          // the program made the pool, and closes it
+	free   chan struct{} // a value for each slot that no call has
 	logins logins
+	closed atomic.Bool
 	used   atomic.Bool  // a call has had a connection
 	lost   atomic.Int32 // how many times prepared statements were lost
 
-	config  *pgxpool.Config                // of connections to another server; does not change
-	renewed func() (*pgconn.Config, error) // see open
+	config *pgxpool.Config // of connections to another server; does not change
+	renew  renewal
 
-	mu       sync.Mutex // guards what follows
-	timeline string     // the latest one of a primary, see session.TimelineSQL
-	latest   destination
+	mu          sync.Mutex // guards the fields below
+	slots       int        // those that are not withheld, see withhold
+	timeline    string     // the latest one of a primary, see session.TimelineSQL
+	destination string     // of the latest connection
 }
 
-// Open reads a DSN (a postgres:// URL or key=value pairs, and the usual
-// environment variables) and returns a DB that connects when it is first used. From then
-// on, the DB keeps at least one connection.
-// An error never contains the password.
+// Open reads a DSN (a postgres:// URL or key=value pairs, and the usual environment variables) and returns
+// a DB that connects when it is first used. From then on, the DB keeps at least one connection. An error
+// never contains the password.
 func Open(dsn string, o Options) (*DB, error) {
-	config, err := pgxpool.ParseConfig(dsn)
+	config, err := parse(dsn)
 	if err != nil {
-		return nil, &ratelimit.FieldError{Field: "dsn", Value: "…", Want: "a Postgres URL or key=value pairs: " + parseFailure(err)}
-	}
-	if err := check(&config.ConnConfig.Config); err != nil {
 		return nil, err
 	}
 	if o.MaxConns > 0 {
@@ -94,45 +93,51 @@ func Open(dsn string, o Options) (*DB, error) {
 	if !strings.Contains(dsn, "pool_max_conn_idle_time") {
 		config.MaxConnIdleTime = defaultIdleTime
 	}
-	// Idle connections are not pinged: keep-alive probes notice when packets are
-	// dropped. Go's interval is 15 seconds, that of pgx's own Dialer 5 minutes.
-	dialer := &net.Dialer{Timeout: config.ConnConfig.ConnectTimeout}
+	// Idle connections are not pinged: keep-alive probes find out when packets are dropped. Go's interval is
+	// 15 seconds, the interval of pgx's own Dialer 5 minutes.
+	c := config.ConnConfig
+	dialer := &net.Dialer{Timeout: c.ConnectTimeout}
 	if dialer.Timeout == 0 {
-		dialer.Timeout = dialTimeout
-		config.ConnConfig.ConnectTimeout = loginTimeout
+		dialer.Timeout, c.ConnectTimeout = dialTimeout, loginTimeout
 	}
-	config.ConnConfig.DialFunc = dialLate(dialer.DialContext)
-	config.ConnConfig.RuntimeParams["client_encoding"] = "UTF8" // as in Go; the server converts
-	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	if o.Renew == nil {
-		return open(config, func() (*pgconn.Config, error) { return parse(dsn) })
+	c.DialFunc = dialer.DialContext
+	c.RuntimeParams["client_encoding"] = "UTF8" // as in Go; the server converts
+	c.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.DeadlineContextWatcherHandler{Conn: conn.Conn(), DeadlineDelay: lateTime}
 	}
 	return open(config, func() (*pgconn.Config, error) {
-		dsn, err := o.Renew()
+		text := dsn
+		if o.Renew != nil {
+			var err error
+			if text, err = o.Renew(); err != nil {
+				return nil, err
+			}
+		}
+		fresh, err := parse(text)
 		if err != nil {
 			return nil, err
 		}
-		return parse(dsn)
+		return &fresh.ConnConfig.Config, nil
 	})
 }
 
-// open returns a DB with a pool of its own. renewed reads the files again that the settings name; nil without.
-func open(config *pgxpool.Config, renewed func() (*pgconn.Config, error)) (*DB, error) {
-	// After a quiet time, a request should not wait for a login: one connection is kept, and
-	// replaced when it is too old. There is none before the first call.
-	d := &DB{config: config.Copy(), renewed: renewed, latest: destinationOf(&config.ConnConfig.Config)}
-	config.MinConns = 1
+// open returns a DB with a pool of its own. renew is nil for the settings of a program's pool.
+func open(config *pgxpool.Config, renew renewal) (*DB, error) {
+	d := &DB{config: config.Copy(), renew: renew, destination: destinationOf(&config.ConnConfig.Config)}
+	config.MinConns = 1            // so that after a quiet time no request waits for a login
 	before := config.BeforeConnect // of the program's pool
 	config.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
-		if !d.used.Load() && ctx.Value(calling{}) == nil {
+		switch {
+		case !d.used.Load() && ctx.Value(calling{}) == nil:
 			return errUnused
-		}
-		if before != nil {
+		case renew != nil:
+			return d.renewSettings(&c.Config)
+		case before != nil:
 			return before(ctx, c)
 		}
-		return d.renew(&c.Config)
+		return nil
 	}
-	if wanted := config.ConnConfig.ValidateConnect; wanted != nil && severalHosts(&config.ConnConfig.Config) {
+	if wanted := config.ConnConfig.ValidateConnect; wanted != nil && severalHosts(config.ConnConfig) {
 		config.ConnConfig.ValidateConnect = func(ctx context.Context, c *pgconn.PgConn) error {
 			if err := wanted(ctx, c); err != nil {
 				return err
@@ -140,7 +145,7 @@ func open(config *pgxpool.Config, renewed func() (*pgconn.Config, error)) (*DB, 
 			return d.checkTimeline(ctx, c)
 		}
 	}
-	config.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool { return shouldPing(idle) }
+	config.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // see acquire
 	if others := config.ConnConfig.Tracer; others != nil {
 		config.ConnConfig.Tracer = multitracer.New(&d.logins, others)
 	} else {
@@ -150,19 +155,18 @@ func open(config *pgxpool.Config, renewed func() (*pgconn.Config, error)) (*DB, 
 	if err != nil {
 		return nil, err
 	}
-	d.use(pool)
-	return d, nil
+	return d.on(pool), nil
 }
 
 // At returns a DB for another server of the same database, with the settings of this one.
 func (d *DB) At(host string, port int) (pgdb.DB, error) {
 	config := d.config.Copy()
 	moveTo(&config.ConnConfig.Config, host, port)
-	if d.renewed == nil {
+	if d.renew == nil {
 		return open(config, nil)
 	}
 	return open(config, func() (*pgconn.Config, error) {
-		c, err := d.renewed()
+		c, err := d.renew()
 		if err == nil {
 			moveTo(c, host, port)
 		}
@@ -171,29 +175,56 @@ func (d *DB) At(host string, port int) (pgdb.DB, error) {
 }
 
 // New returns a DB on a pool of the program. The pool keeps its settings, such as MaxConns. The program
-// closes it, after the store. Its connections must be in UTF-8, as they are by default. An answer that comes in time
-// and that this process is late to read counts only if BuildContextWatcherHandler of the pool's settings allows it,
-// as a pgconn.DeadlineContextWatcherHandler with a DeadlineDelay does.
+// closes the pool, after the store. The connections must be in UTF-8, as they are by default. An answer
+// that arrives in time but is read late counts only if BuildContextWatcherHandler of the pool's settings
+// allows it, as a pgconn.DeadlineContextWatcherHandler with a DeadlineDelay does.
 func New(pool *pgxpool.Pool) (*DB, error) {
 	if pool == nil {
 		return nil, &ratelimit.FieldError{Field: "pool", Want: "a pool, such as pgxpool.New returns"}
 	}
 	d := &DB{shared: true, config: pool.Config()}
-	d.use(pool)
-	return d, nil
+	return d.on(pool), nil
 }
 
-// use sets the pool.
-func (d *DB) use(pool *pgxpool.Pool) {
-	d.pool = pool
-	d.gate = gate{most: int(pool.Config().MaxConns), idle: func() int { return int(pool.Stat().IdleConns()) }}
+// on sets the pool of d and returns d.
+func (d *DB) on(pool *pgxpool.Pool) *DB {
+	most := int(pool.Config().MaxConns)
+	d.pool, d.free = pool, make(chan struct{}, most)
+	d.addSlots(most)
+	return d
 }
 
-// MaxConns is how many connections there are at most.
-func (d *DB) MaxConns() int { return int(d.pool.Config().MaxConns) }
+// MaxConns returns the largest number of connections.
+func (d *DB) MaxConns() int { return cap(d.free) }
 
-// parseFailure says what is wrong with a DSN, without the DSN and without pgx's
-// quotations: if the password has characters that end a value, they may be parts of it.
+// parse reads the settings of a DSN and the files that it names, and refuses settings that pgx accepts
+// although they are unsafe.
+func parse(dsn string) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, invalid("a Postgres URL or key=value pairs: " + parseFailure(err))
+	}
+	c := config.ConnConfig
+	for _, server := range append(c.Fallbacks, &pgconn.FallbackConfig{Host: c.Host, TLSConfig: c.TLSConfig}) {
+		if strings.Contains(server.Host, "@") {
+			// A part of the password, which the error of each attempt to connect would contain.
+			return nil, invalid(
+				`a Postgres URL with one "@", after user and password; in these it is written %40`)
+		}
+		if t := server.TLSConfig; t != nil && t.VerifyPeerCertificate != nil && t.RootCAs == nil {
+			// As in libpq: otherwise a certificate for any host would be accepted.
+			return nil, invalid("sslrootcert beside sslmode verify-ca, or sslmode verify-full")
+		}
+	}
+	return config, nil
+}
+
+func invalid(want string) error {
+	return &ratelimit.FieldError{Field: "dsn", Value: "…", Want: want}
+}
+
+// parseFailure returns the reason in pgx's error about a DSN, without the DSN and without pgx's quotations:
+// they may be parts of a password that has characters which end a value.
 func parseFailure(err error) string {
 	text := err.Error()
 	at := strings.LastIndex(text, afterDSN)
@@ -208,29 +239,10 @@ const afterDSN = "`: "
 
 var quoted = regexp.MustCompile(`(?s)".*"`)
 
-// check refuses what pgx accepts although it is unsafe.
-func check(config *pgconn.Config) error {
-	servers := append([]*pgconn.FallbackConfig{{Host: config.Host, TLSConfig: config.TLSConfig}}, config.Fallbacks...)
-	for _, server := range servers {
-		if strings.Contains(server.Host, "@") {
-			// A part of the password, which the error of each attempt to connect would contain.
-			return &ratelimit.FieldError{Field: "dsn", Value: "…", Want: `a Postgres URL with one "@", after user and password; in these it is written %40`}
-		}
-		if c := server.TLSConfig; c != nil && c.VerifyPeerCertificate != nil && c.RootCAs == nil {
-			// As in libpq: otherwise a certificate for any host would be accepted.
-			return &ratelimit.FieldError{Field: "dsn", Value: "…", Want: "sslrootcert beside sslmode verify-ca, or sslmode verify-full"}
-		}
-	}
-	return nil
-}
-
-// closeTimeout is how long Close waits for connections in use.
-const closeTimeout = time.Second
-
-// Close implements pgdb.DB. It waits up to a second for calls under way. The
-// connections of longer ones are closed later. A pool of New stays open.
+// Close implements pgdb.DB. It waits up to a second for calls under way. The connections of longer ones are
+// closed later. A pool of New stays open.
 func (d *DB) Close() {
-	d.gate.close()
+	d.closed.Store(true)
 	if d.shared {
 		return
 	}

@@ -29,10 +29,13 @@ func TestConformance(t *testing.T) {
 // TestDSN: the error of an invalid DSN does not contain the password.
 func TestDSN(t *testing.T) {
 	for _, dsn := range []string{
-		"postgres://u:s3cr3t@h:port/d", "postgres://u:s3cr3t@h/d?sslmode=perhaps", "host=h password=s3cr3t port=x", "nonsense s3cr3t",
-		"postgres://u:s3cr3t@h/d?pool_max_conns=many", "postgres://u:s3cr3t%zz@h/d", "host=h user=u password=my s3cr3t sslmode=disable",
-		"postgres://u:a?s3cr3t/b@h/d", "postgres://u:s3cr3t%/b@h/d", "postgres://u:a/s3cr3t%x@h/d", "postgres://u:a/b?s3cr3t@h/d",
-		"postgres://u:pa@s3cr3t@h/d", "postgres://u:s3cr3t@h/d?sslmode=verify-ca", "postgres://u:s3cr3t@h/d?target_session_attrs=some",
+		"postgres://u:s3cr3t@h:port/d", "postgres://u:s3cr3t@h/d?sslmode=perhaps",
+		"host=h password=s3cr3t port=x", "nonsense s3cr3t",
+		"postgres://u:s3cr3t@h/d?pool_max_conns=many", "postgres://u:s3cr3t%zz@h/d",
+		"host=h user=u password=my s3cr3t sslmode=disable",
+		"postgres://u:a?s3cr3t/b@h/d", "postgres://u:s3cr3t%/b@h/d", "postgres://u:a/s3cr3t%x@h/d",
+		"postgres://u:a/b?s3cr3t@h/d", "postgres://u:pa@s3cr3t@h/d",
+		"postgres://u:s3cr3t@h/d?sslmode=verify-ca", "postgres://u:s3cr3t@h/d?target_session_attrs=some",
 	} {
 		db, err := pgxdb.Open(dsn, pgxdb.Options{})
 		var field *ratelimit.FieldError
@@ -76,13 +79,14 @@ func TestMaxConns(t *testing.T) {
 	}
 }
 
-// TestEmptyText: an empty text is not NULL, also if nothing was encoded before it.
+// TestEmptyText: an empty text is not NULL, even if nothing was encoded before it.
 func TestEmptyText(t *testing.T) {
 	db := open(t, cluster.Open(t))
 	defer db.Close()
 	for range 50 { // with the race detector on, memory for it is often fresh
 		s := &pgdb.Statement{SQL: "SELECT $1::text", Args: []any{""}}
-		if err := db.Run(context.Background(), []*pgdb.Statement{s}); err != nil || s.Err != nil || string(s.Result) != "\x00\x00\x00\x00" {
+		err := db.Run(context.Background(), []*pgdb.Statement{s})
+		if err != nil || s.Err != nil || string(s.Result) != "\x00\x00\x00\x00" {
 			t.Fatalf("%v, %v, %x", err, s.Err, s.Result)
 		}
 	}
@@ -100,14 +104,16 @@ func TestStatementOfAnotherSession(t *testing.T) {
 	run := func(sql string) {
 		t.Helper()
 		s := &pgdb.Statement{SQL: sql}
-		if err := db.Run(context.Background(), []*pgdb.Statement{s}); err != nil || s.Err != nil || s.Code != "" {
+		err := db.Run(context.Background(), []*pgdb.Statement{s})
+		if err != nil || s.Err != nil || s.Code != "" {
 			t.Fatalf("%s: %v, %v", sql, err, s.Err)
 		}
 	}
 	run("SELECT 1")
 	// Its name is made from the text, so it is known before it is prepared.
 	s := &pgdb.Statement{SQL: "SELECT name FROM pg_prepared_statements WHERE statement = 'SELECT 1'"}
-	if err := db.Run(context.Background(), []*pgdb.Statement{s}); err != nil || s.Err != nil || len(s.Result) < 5 {
+	err = db.Run(context.Background(), []*pgdb.Statement{s})
+	if err != nil || s.Err != nil || len(s.Result) < 5 {
 		t.Fatal(err, s.Err, s.Result)
 	}
 	name := string(s.Result[4:])

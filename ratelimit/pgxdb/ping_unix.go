@@ -5,20 +5,17 @@ package pgxdb
 import (
 	"crypto/tls"
 	"errors"
+	"net"
 	"syscall"
-
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// shouldPing reports whether an idle connection has to be pinged before it is used:
-// only if the server has closed it or sent something, so that a request does not
-// wait for a round trip.
+// shouldPing reports whether an idle connection has to be pinged before it is used: only if the server has
+// closed it or sent something, so that a request does not wait for a round trip.
 //
-// It finds out whether data, or the end of the connection, can be read without
-// waiting, and leaves the data there. It uses Control, since RawConn.Read waits for
-// other Reads, and pgx may have one under way in another goroutine.
-func shouldPing(idle pgxpool.ShouldPingParams) bool {
-	conn := idle.Conn.PgConn().Conn()
+// It finds out whether data, or the end of the connection, can be read without waiting, and leaves the data
+// there. It uses Control, since RawConn.Read waits for other Reads, and pgx may have one under way in another
+// goroutine.
+func shouldPing(conn net.Conn) bool {
 	if secure, ok := conn.(*tls.Conn); ok {
 		conn = secure.NetConn()
 	}

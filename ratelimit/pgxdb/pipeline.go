@@ -1,14 +1,13 @@
 package pgxdb
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -18,341 +17,287 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// States of a prepared statement on its connection.
-const (
-	absent = iota
-	sent   // its Parse is in the pipeline that is under way
-	ready
-)
+// connection is the state of a connection until its end. Only the call that has the connection uses it.
+type connection struct {
+	conn      *pgconn.PgConn
+	prepared  map[string]*prepared // by the texts: those that the server has, and those that are on their way
+	unguarded int                  // how many times the connection may be used without session.Guard
 
-// prepared is what a connection knows of a statement's text. Only the owner of the
-// connection uses it.
-type prepared struct {
-	description *pgconn.StatementDescription
-	state       int
+	// The pipeline under way. Its memory is used again.
+	sent   []*pgdb.Statement
+	params []parameters // of sent
+	buffer []byte       // of all values
+	values [][]byte
+	oids   []uint32
 }
 
+// parameters are the parameters of a statement.
+type parameters struct {
+	values [][]byte
+	oids   []uint32
+	of     *prepared // nil if the text is sent without preparing it
+}
+
+// prepared is a statement that the connection has prepared or, until it is ready, may have.
+type prepared struct {
+	pgconn.StatementDescription
+	ready bool // the server has confirmed it
+}
+
+// newPrepared returns a statement with a name made from the text, so that behind a pooler a statement which
+// another session left on the server's connection has the same text.
 func newPrepared(sql string) *prepared {
-	// The name is made from the text, so that a statement which another session left
-	// on the server's connection has the same text.
 	sum := sha256.Sum256([]byte(sql))
-	return &prepared{description: &pgconn.StatementDescription{
+	return &prepared{StatementDescription: pgconn.StatementDescription{
 		Name: "pgrl_" + hex.EncodeToString(sum[:12]),
 		SQL:  sql,
-		// pgx needs the columns only to decode values, and the values are read as they
-		// are. Without columns, pgx would ask for them each time. With the true ones,
-		// pgx v5.12 mixes them up after a transaction that failed: it does not skip
-		// those of the statements that the server skipped.
+		// Pgx needs the columns only to decode values, which are read as they are. Without columns it would
+		// ask for them each time. With the true ones, pgx v5.12 mixes them up after a failed transaction.
 		Fields: make([]pgconn.FieldDescription, 1),
 	}}
 }
 
-// sentStatement is one statement of a pipeline.
-type sentStatement struct {
-	statement *pgdb.Statement
-	prepared  *prepared // nil to send it without preparing it
-	values    [][]byte
-	oids      []uint32
-	last      bool // of its transaction
-}
-
-// pipeline is the statements of one round trip.
-type pipeline struct {
-	encoder  encoder
-	prepared map[string]*prepared // of the connection
-	requests []sentStatement      // those that can be sent
-	lost     bool                 // the server did not have our prepared statements
-	close    bool                 // the connection must not be used again
-}
-
-var pipelines = sync.Pool{New: func() any { return new(pipeline) }}
-
-// memory is what is remembered of a connection until its end. Only the owner of the connection uses it.
-type memory struct {
-	prepared map[string]*prepared // by their texts
-	uses     int                  // how many times it may be used without session.Guard
-}
-
-// memoryOf returns what is remembered of a connection.
-func memoryOf(conn *pgconn.PgConn) *memory {
+// connectionOf returns the state of a connection.
+func connectionOf(conn *pgconn.PgConn) *connection {
 	const key = "pgxdb"
 	data := conn.CustomData()
-	m, _ := data[key].(*memory)
-	if m == nil {
-		m = &memory{prepared: map[string]*prepared{}}
-		data[key] = m
+	c, _ := data[key].(*connection)
+	if c == nil {
+		c = &connection{conn: conn, prepared: map[string]*prepared{}, buffer: make([]byte, 0, 512)}
+		data[key] = c
 	}
-	return m
+	return c
 }
 
-// newPipeline returns an empty pipeline for a connection. Its user calls free.
-func newPipeline(conn *pgconn.PgConn) *pipeline {
-	b := pipelines.Get().(*pipeline)
-	b.prepared = memoryOf(conn).prepared
-	return b
-}
-
-// free returns the pipeline to its pool.
-func (b *pipeline) free() {
-	clear(b.requests)
-	e := &b.encoder
-	e.buffer, e.values, e.oids = e.buffer[:0], e.values[:0], e.oids[:0]
-	*b = pipeline{encoder: b.encoder, requests: b.requests[:0]}
-	pipelines.Put(b)
-}
-
-// statements are those that can be sent.
-func (b *pipeline) statements() []*pgdb.Statement {
-	var all []*pgdb.Statement
-	for _, r := range b.requests {
-		all = append(all, r.statement)
+// run sends statements in one pipeline and reads the answers.
+func (c *connection) run(ctx context.Context, statements []*pgdb.Statement, a *attempt) error {
+	c.sent, c.params = c.sent[:0], c.params[:0]
+	c.buffer, c.values, c.oids = c.buffer[:0], c.values[:0], c.oids[:0]
+	for len(statements) > 0 {
+		next := endOfFirst(statements)
+		c.add(statements[:next])
+		statements = statements[next:]
 	}
-	return all
-}
-
-// add adds the transactions that can be sent. A statement that cannot be sent
-// gets its error, and its transaction is rolled back.
-func (b *pipeline) add(statements []*pgdb.Statement, unnamed bool) {
-	first := 0 // of the transaction
-	for i, s := range statements {
-		if s.Joined && i < len(statements)-1 {
-			continue
-		}
-		b.addTransaction(statements[first:i+1], unnamed)
-		first = i + 1
+	if len(c.sent) == 0 {
+		return nil
 	}
+	p := c.conn.StartPipeline(ctx)
+	c.send(p, a.unnamed)
+	err := p.Flush()
+	if err == nil {
+		err = c.read(p, a)
+	} else {
+		c.connectionFailed(0, 0, err, a)
+	}
+	if closed := p.Close(); err == nil {
+		err = closed
+	}
+	return err
 }
 
-func (b *pipeline) addTransaction(statements []*pgdb.Statement, unnamed bool) {
-	before := len(b.requests)
-	for i, s := range statements {
-		r := sentStatement{statement: s, last: i == len(statements)-1}
-		var err error
-		if r.values, r.oids, err = b.encoder.encode(s); err != nil {
-			b.requests = b.requests[:before]
-			rollBack(statements, i, err, "")
+// endOfFirst returns the number of statements in the first transaction of statements.
+func endOfFirst(statements []*pgdb.Statement) int {
+	n := 1
+	for n < len(statements) && statements[n-1].Joined {
+		n++
+	}
+	return n
+}
+
+// add encodes a transaction. If one of its statements cannot be sent, none is.
+func (c *connection) add(transaction []*pgdb.Statement) {
+	before := len(c.params)
+	for i, s := range transaction {
+		if err := c.encode(s); err != nil {
+			c.params = c.params[:before]
+			rollBack(transaction, i, err)
 			return
 		}
-		if !unnamed && !s.Unnamed {
-			r.prepared = b.prepared[s.SQL]
-			if r.prepared == nil {
-				r.prepared = newPrepared(s.SQL)
-				b.prepared[s.SQL] = r.prepared
-			}
-		}
-		b.requests = append(b.requests, r)
 	}
-}
-
-// rollBack sets the errors of a transaction of which statement i failed.
-func rollBack(statements []*pgdb.Statement, i int, err error, code string) {
-	for _, s := range statements {
-		s.Err, s.Code = pgdb.ErrRolledBack, ""
-	}
-	statements[i].Err, statements[i].Code = err, code
+	c.sent = append(c.sent, transaction...)
 }
 
 var binaryFormat = []int16{1}
 
-// send puts the requests into the pipeline's buffer.
-func (b *pipeline) send(p *pgconn.Pipeline) {
-	for _, r := range b.requests {
-		switch q := r.prepared; {
-		case q == nil:
-			p.SendQueryParams(r.statement.SQL, r.values, r.oids, binaryFormat, binaryFormat)
-		case q.state == absent:
-			p.SendPrepare(q.description.Name, r.statement.SQL, r.oids)
-			q.state = sent
-			fallthrough
-		default:
-			p.SendQueryStatement(q.description, r.values, binaryFormat, binaryFormat)
+// send puts the statements into the buffer of the pipeline, with a Sync after each transaction. (A batch of
+// pgx is one implicit transaction, so that a bad row would fail all.)
+func (c *connection) send(p *pgconn.Pipeline, unnamed bool) {
+	for i, s := range c.sent {
+		to := &c.params[i]
+		if unnamed || s.Unnamed {
+			p.SendQueryParams(s.SQL, to.values, to.oids, binaryFormat, binaryFormat)
+		} else {
+			if to.of = c.prepared[s.SQL]; to.of == nil {
+				to.of = newPrepared(s.SQL)
+				c.prepared[s.SQL] = to.of
+				p.SendPrepare(to.of.Name, s.SQL, to.oids)
+			}
+			p.SendQueryStatement(&to.of.StatementDescription, to.values, binaryFormat, binaryFormat)
 		}
-		if r.last {
+		if !s.Joined || i == len(c.sent)-1 {
 			p.SendPipelineSync()
 		}
 	}
 }
 
-// read reads the answers to all requests.
-func (b *pipeline) read(p *pgconn.Pipeline) attemptResult {
-	var result attemptResult
-	all := b.statements()
-	for first := 0; first < len(all); {
-		last := first
-		for !b.requests[last].last {
-			last++
-		}
-		answered, failure, err := b.readTransaction(p, first, last)
+// read reads the answers to all transactions.
+func (c *connection) read(p *pgconn.Pipeline, a *attempt) error {
+	for first := 0; first < len(c.sent); {
+		answered, failure, err := c.readTransaction(p, first)
 		if err != nil {
-			return b.connectionFailed(all[first:], session.Began(all[first:], answered-first, false), err, result)
+			c.connectionFailed(first, answered, err, a)
+			return err
 		}
+		next := first + endOfFirst(c.sent[first:])
 		if failure != nil {
-			b.transactionFailed(all, first, min(answered, last), last, failure, &result)
+			c.transactionFailed(first, min(answered, next-1), next, failure, a)
 		}
-		first = last + 1
+		first = next
 	}
-	return result
+	return nil
 }
 
-// readTransaction reads the answers to the requests from first to last. answered is
-// the first request without a result, failure the server's error if the transaction
-// failed, and err the error of the connection if it failed.
-func (b *pipeline) readTransaction(p *pgconn.Pipeline, first, last int) (answered int, failure *pgconn.PgError, err error) {
+// readTransaction reads the answers to the transaction that begins with statement first. answered is the
+// first statement without a result, failure the server's error if the transaction failed, and err the error
+// of the connection if it failed.
+func (c *connection) readTransaction(p *pgconn.Pipeline, first int) (
+	answered int, failure *pgconn.PgError, err error) {
 	answered = first
 	for {
 		results, err := p.GetResults()
 		switch r := results.(type) {
 		case *pgconn.StatementDescription:
-			b.requests[answered].prepared.state = ready
+			c.params[answered].of.ready = true
 		case *pgconn.ResultReader:
-			s := b.requests[answered].statement
-			for r.NextRow() {
-				for _, column := range r.Values() {
-					size := int32(-1) // NULL
-					if column != nil {
-						size = int32(len(column))
-					}
-					s.Result = binary.BigEndian.AppendUint32(s.Result, uint32(size))
-					s.Result = append(s.Result, column...)
-				}
-				s.Rows++
-			}
-			if _, err = r.Close(); err == nil {
+			if err = readRows(r, c.sent[answered]); err == nil {
 				answered++
 			}
 		case *pgconn.PipelineSync:
-			if failure == nil {
-				for _, r := range b.requests[first : last+1] {
-					r.statement.Err = nil
-				}
-			}
 			return answered, failure, nil
-		case nil:
-			if err == nil {
-				err = errPending
-			}
 		}
 		if err != nil {
-			e := serverError(err)
-			if e == nil || isFatal(e) {
-				return answered, nil, err
+			failure = serverError(err)
+			if failure == nil || failure.Severity == "FATAL" || failure.Severity == "PANIC" {
+				return answered, nil, err // the session has ended
 			}
-			failure = e
 		}
 	}
 }
 
-// transactionFailed handles the failure of a statement that fails its transaction,
-// which is from first to last.
-func (b *pipeline) transactionFailed(all []*pgdb.Statement, first, failed, last int, e *pgconn.PgError, result *attemptResult) {
-	retry, lost, stale := false, false, false
-	if q := b.requests[failed].prepared; q != nil {
-		retry = sqlstate.IsLostStatement(e.Code)
+// readRows appends the rows of a result to that of a statement.
+func readRows(r *pgconn.ResultReader, s *pgdb.Statement) error {
+	for r.NextRow() {
+		for _, column := range r.Values() {
+			size := int32(-1) // NULL
+			if column != nil {
+				size = int32(len(column))
+			}
+			s.Result = binary.BigEndian.AppendUint32(s.Result, uint32(size))
+			s.Result = append(s.Result, column...)
+		}
+		s.Rows++
+	}
+	_, err := r.Close()
+	return err
+}
+
+// transactionFailed handles the error of a statement that fails its transaction, which begins with first and
+// ends before next.
+func (c *connection) transactionFailed(first, failed, next int, e *pgconn.PgError, a *attempt) {
+	rollBack(c.sent[first:next], failed-first, e)
+	missing, lost, stale := false, false, false
+	if of := c.params[failed].of; of != nil {
+		missing = sqlstate.IsLostStatement(e.Code)
 		// If its Parse failed earlier in this pipeline, the statement is missing but not lost.
-		lost = retry && (q.state == ready || e.Code == sqlstate.DuplicateStatement)
+		lost = missing && (of.ready || e.Code == sqlstate.DuplicateStatement)
 		stale = sqlstate.IsStalePlan(e.Code, e.Routine, e.Message)
 	}
-	rollBack(all[first:last+1], failed-first, e, e.Code)
-	for _, r := range b.requests[first : last+1] {
-		if r.prepared != nil && r.prepared.state == sent {
-			r.prepared.state = absent // the server skipped its Parse
+	for i := first; i < next; i++ {
+		if of := c.params[i].of; of != nil && !of.ready {
+			delete(c.prepared, of.SQL) // the server skipped its Parse
 		}
 	}
-	if retry || stale {
-		result.retry = append(result.retry, all[first:last+1]...)
+	if missing || stale {
+		a.retry = append(a.retry, c.sent[first:next]...)
 	}
-	b.lost = b.lost || lost
 	// The statements that the server has are not as this connection remembers them.
-	b.close = b.close || lost || stale || sqlstate.ClosesConnection(e.Code)
-	result.unnamed = result.unnamed || lost || stale
+	a.close = a.close || lost || stale || sqlstate.ClosesConnection(e.Code)
+	a.lost = a.lost || lost
+	a.unnamed = a.unnamed || lost || stale
 }
 
-// connectionFailed handles an error that ends the connection. left are the statements of the
-// first transaction without a full answer, and all statements after it. started says whether one
-// of the caller's statements of that transaction was answered. If the server ended the session for a reason of
-// its own, a transaction that was not committed had no effect.
-func (b *pipeline) connectionFailed(left []*pgdb.Statement, started bool, err error, result attemptResult) attemptResult {
+// connectionFailed handles an error that ends the connection. first begins the first transaction without a
+// full answer, and answered is its first statement without a result. If the server ended the session for a
+// reason of its own, a transaction that was not committed had no effect.
+func (c *connection) connectionFailed(first, answered int, err error, a *attempt) {
+	left := c.sent[first:]
 	setFailed(left, err)
-	failed := attemptResult{err: err}
-	if e := serverError(err); e != nil && !started {
+	retry := pgconn.SafeToRetry(err)
+	if e := serverError(err); e != nil && !session.Began(left, answered-first, false) {
 		lost := sqlstate.IsLostByPooler(e.Code, e.Message)
-		if lost || sqlstate.EndsSession(e.Code) {
-			failed.retry = slices.Concat(result.retry, left)
-			failed.unnamed = result.unnamed || lost
-		}
-		b.lost = b.lost || lost
+		retry = lost || sqlstate.EndsSession(e.Code)
+		a.lost, a.unnamed = a.lost || lost, a.unnamed || lost
 	}
-	return failed
+	if retry {
+		a.retry = append(a.retry, left...)
+	} else {
+		a.retry = nil
+	}
 }
 
-// maxParameters is how many parameters the protocol allows.
+// maxParameters bounds the parameters of a statement in the protocol.
 const maxParameters = 65535
 
-// encoder turns the parameters of statements into Postgres's binary format. Its
-// memory is used again.
-type encoder struct {
-	buffer []byte
-	values [][]byte
-	oids   []uint32
-}
-
-// encode returns the values and the types of a statement's parameters. They stay
-// valid until the memory is used again, also if the encoder's memory moves meanwhile. The type of NULL
-// is 0: the text of the statement decides.
-func (e *encoder) encode(s *pgdb.Statement) (values [][]byte, oids []uint32, err error) {
+// encode appends to params the values of a statement's parameters in Postgres's binary format, and their
+// types. Both stay valid until the next pipeline. The type of NULL is 0: the text of the statement decides.
+func (c *connection) encode(s *pgdb.Statement) error {
 	if len(s.Args) > maxParameters {
-		return nil, nil, fmt.Errorf("pgxdb: %d parameters, must be %d or less", len(s.Args), maxParameters)
+		return fmt.Errorf("pgxdb: %d parameters, must be %d or less", len(s.Args), maxParameters)
 	}
 	if strings.Contains(s.SQL, "\x00") {
-		return nil, nil, errors.New("pgxdb: the SQL text holds a NUL byte")
+		return errors.New("pgxdb: the SQL text holds a NUL byte")
 	}
-	first := len(e.values)
+	first, big := len(c.values), binary.BigEndian
 	for _, arg := range s.Args {
-		start := len(e.buffer)
-		oid := uint32(0)
+		start, oid := len(c.buffer), uint32(0)
 		switch v := arg.(type) {
 		case nil:
-			e.values, e.oids = append(e.values, nil), append(e.oids, 0)
-			continue
 		case int64:
 			oid = pgtype.Int8OID
-			e.buffer = binary.BigEndian.AppendUint64(e.buffer, uint64(v))
+			c.buffer = big.AppendUint64(c.buffer, uint64(v))
 		case string:
 			oid = pgtype.TextOID
-			e.buffer = append(e.buffer, v...)
+			c.buffer = append(c.buffer, v...)
 		case []int64:
 			oid = pgtype.Int8ArrayOID
-			e.array(pgtype.Int8OID, len(v))
+			c.array(pgtype.Int8OID, len(v))
 			for _, n := range v {
-				e.buffer = binary.BigEndian.AppendUint32(e.buffer, 8)
-				e.buffer = binary.BigEndian.AppendUint64(e.buffer, uint64(n))
+				c.buffer = big.AppendUint64(big.AppendUint32(c.buffer, 8), uint64(n))
 			}
 		case []string:
 			oid = pgtype.TextArrayOID
-			e.array(pgtype.TextOID, len(v))
+			c.array(pgtype.TextOID, len(v))
 			for _, s := range v {
-				e.buffer = binary.BigEndian.AppendUint32(e.buffer, uint32(len(s)))
-				e.buffer = append(e.buffer, s...)
+				c.buffer = append(big.AppendUint32(c.buffer, uint32(len(s))), s...)
 			}
 		default:
-			return nil, nil, fmt.Errorf("pgxdb: a parameter of type %T, must be []string, []int64, string, int64 or nil", arg)
+			return fmt.Errorf(
+				"pgxdb: a parameter of type %T, must be []string, []int64, string, int64 or nil", arg)
 		}
-		value := e.buffer[start:len(e.buffer):len(e.buffer)]
-		if value == nil {
-			value = []byte{} // nil would be NULL
+		value := c.buffer[start:len(c.buffer):len(c.buffer)]
+		if arg == nil {
+			value = nil
 		}
-		e.values, e.oids = append(e.values, value), append(e.oids, oid)
+		c.values, c.oids = append(c.values, value), append(c.oids, oid)
 	}
-	return e.values[first:], e.oids[first:], nil
+	c.params = append(c.params, parameters{values: c.values[first:], oids: c.oids[first:]})
+	return nil
 }
 
 // array appends the header of a one-dimensional array without NULLs.
-func (e *encoder) array(element uint32, length int) {
-	header := []uint32{1, 0, element, uint32(length), 1} // dimensions, NULLs, type; length, first subscript
-	if length == 0 {
-		header = []uint32{0, 0, element}
-	}
-	for _, n := range header {
-		e.buffer = binary.BigEndian.AppendUint32(e.buffer, n)
+func (c *connection) array(element uint32, length int) {
+	// The number of dimensions, whether there are NULLs, and the type; the length and the first subscript.
+	for _, n := range [...]uint32{1, 0, element, uint32(length), 1} {
+		c.buffer = binary.BigEndian.AppendUint32(c.buffer, n)
 	}
 }

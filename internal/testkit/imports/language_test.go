@@ -13,7 +13,8 @@ import (
 
 // plain lists the packages in plain English. Add a package when its comments and lines keep these rules.
 var plain = []string{
-	"ratelimit", "ratelimit/httplimit", "ratelimit/memory", "ratelimit/pgdb", "ratelimit/postgres",
+	"ratelimit", "ratelimit/httplimit", "ratelimit/memory", "ratelimit/pgdb", "ratelimit/pgxdb",
+	"ratelimit/postgres",
 	"internal/core/algorithm", "internal/core/batch", "internal/core/results", "internal/core/schema",
 	"internal/core/session", "internal/core/settings", "internal/core/sqlstate",
 	"internal/plane/archive", "internal/plane/history", "internal/proxy/pgwire",

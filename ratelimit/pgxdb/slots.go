@@ -1,0 +1,124 @@
+package pgxdb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+)
+
+// refusalTime is the time for which slots are withheld after a failed attempt to connect.
+const refusalTime = 250 * time.Millisecond
+
+// maxRefused bounds the attempts of a call to connect while the pool is empty. A server counts logins under
+// way, and may refuse each of several that come at once.
+const maxRefused = 3
+
+var errClosed = errors.New("pgxdb: the DB is closed")
+
+// acquire returns a connection for a call, which calls release afterwards.
+func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	first := !d.used.Load()
+	if first {
+		ctx = context.WithValue(ctx, calling{}, true)
+	}
+	for attempt := 1; ; attempt++ {
+		if d.closed.Load() {
+			return nil, errClosed
+		}
+		select {
+		case <-d.free:
+		case <-ctx.Done():
+			return nil, d.withCause(ctx, fmt.Errorf("%w: pgxdb: none of the %d connections became free: %w",
+				sqlstate.ErrNoTurn, d.MaxConns(), ctx.Err()))
+		}
+		alone := d.alone()
+		conn, err := d.pool.Acquire(ctx)
+		switch {
+		case err == nil:
+			if first {
+				d.used.Store(true)
+			}
+			pg := conn.Conn().PgConn()
+			if encoding := pg.ParameterStatus("client_encoding"); encoding != "UTF8" {
+				d.release(conn)
+				return nil, fmt.Errorf(
+					"pgxdb: the pool's connections have the client_encoding %s, must have UTF8", encoding)
+			}
+			if !shouldPing(pg.Conn()) || pg.Ping(ctx) == nil {
+				return conn, nil
+			}
+			closeConn(conn)
+			d.release(conn)
+		case ctx.Err() != nil || alone || attempt >= maxRefused && d.connections() == 0:
+			d.free <- struct{}{}
+			return nil, d.withCause(ctx, err)
+		default:
+			d.withhold()
+		}
+	}
+}
+
+// withhold withholds the slot of a call that could not connect for refusalTime, and with it the slots that
+// have neither a call nor an idle connection. One slot always stays.
+//
+// The slots bound how many calls have a connection or open one. The pool's own bound is not enough: a server
+// may allow fewer connections. The call then waits for the slot, and thus the connection, of another call.
+func (d *DB) withhold() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.free <- struct{}{}
+	withheld := 0
+	for idle := int(d.pool.Stat().IdleConns()); d.slots > 1 && len(d.free) > idle; {
+		select {
+		case <-d.free:
+			d.slots--
+			withheld++
+		default:
+		}
+	}
+	time.AfterFunc(refusalTime, func() { d.addSlots(withheld) })
+}
+
+// addSlots adds slots, or ends their withholding.
+func (d *DB) addSlots(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.slots += n
+	for range n {
+		d.free <- struct{}{}
+	}
+}
+
+// alone reports whether all other slots are withheld.
+func (d *DB) alone() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.slots == 1
+}
+
+// connections returns how many connections there are.
+func (d *DB) connections() int32 {
+	stat := d.pool.Stat()
+	return stat.AcquiredConns() + stat.IdleConns()
+}
+
+// release returns a connection to the pool, and its slot.
+func (d *DB) release(conn *pgxpool.Conn) {
+	conn.Release()
+	d.free <- struct{}{}
+}
+
+// withCause adds the failure of the latest login to the error of a call that ran out of time while the pool
+// was empty. Over a slow network a login takes longer than a call, and then no call gets its error.
+func (d *DB) withCause(ctx context.Context, err error) error {
+	failed := d.logins.failed.Load()
+	if ctx.Err() == nil || failed == nil || d.connections() > 0 {
+		return err
+	}
+	return fmt.Errorf("pgxdb: no connection yet (the last attempt: %s): %w", (*failed).Error(), err)
+}
