@@ -16,16 +16,16 @@ import (
 // citusBin is for the tests on a Citus, which make test-citus runs.
 var citusBin = flag.String("citus", "", "the folder of the programs of a Postgres with Citus")
 
-// TestACaddyAndATraefikShareALimitOnCitus: of 6 users in 8 parts, each gets what the limit allows of both
-// proxies together, while the parts move from worker to worker.
+// TestACaddyAndATraefikShareALimitOnCitus: of 6 users in 8 shards, each gets what the limit allows of both
+// proxies together, while the shards move from worker to worker.
 func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 	if *citusBin == "" {
 		t.Skip("make test-citus runs this")
 	}
-	const parts, users, quota, each = 8, 6, 500, 300
+	const shards, users, quota, each = 8, 6, 500, 300
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	servers := startCitus(t, ctx, 3, parts)
+	servers := startCitus(t, ctx, 3, shards)
 	urls := bothProxies(t, servers.DSN(), "", object{"prefix": "both", "key": "{header.X-User}", "algorithm": "fixed_window", "limit": "500 1h"})
 
 	done := make(chan *harness.Result)
@@ -40,8 +40,8 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 		select {
 		case result = <-done:
 		default:
-			// A part that is there already is not moved.
-			if err := servers.Move(ctx, fmt.Sprint("rl_p", moves%parts), (moves+moves/parts)%3); err == nil {
+			// A shard that is there already is not moved.
+			if err := servers.Move(ctx, fmt.Sprint("rl_s", moves%shards), (moves+moves/shards)%3); err == nil {
 				moved++
 			} else if ctx.Err() != nil {
 				t.Fatal(err)
@@ -53,7 +53,7 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 	if err := result.Err(); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d moves of parts; answers: %v", moved, result)
+	t.Logf("%d moves of shards; answers: %v", moved, result)
 	var passed, refused [users]int
 	for i := range result.Replies {
 		switch result.Replies[i].Status {
@@ -71,8 +71,8 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 	}
 }
 
-// startCitus starts a Citus with counts in parts.
-func startCitus(t *testing.T, ctx context.Context, workers, parts int) *citus.Servers {
+// startCitus starts a Citus with counts in shards.
+func startCitus(t *testing.T, ctx context.Context, workers, shards int) *citus.Servers {
 	t.Helper()
 	servers, err := citus.Start(ctx, citus.Options{BinDir: *citusBin, Workers: workers})
 	if err != nil {
@@ -88,9 +88,9 @@ func startCitus(t *testing.T, ctx context.Context, workers, parts int) *citus.Se
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if _, err := db.MigrateParts(ctx, parts); err != nil {
+	if _, err := db.MigrateShards(ctx, shards); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("a coordinator and %d workers, counts in %d parts", workers, parts)
+	t.Logf("a coordinator and %d workers, counts in %d shards", workers, shards)
 	return servers
 }

@@ -10,24 +10,24 @@ import (
 )
 
 var migrateCommand = entry{
-	use:   "migrate [--print | --citus --parts N]",
+	use:   "migrate [--print | --citus --shards N]",
 	short: "Creates the tables, or upgrades them in place",
 	long: `Creates the tables of the counters, of the history and of the policy, or upgrades them in
 place and keeps their rows. The command may run any number of times, also while proxies use the
 tables. The role must be able to create tables. --print only prints the SQL, for psql.
 
-On the coordinator of Citus, --citus spreads the counters over the servers, in so many parts. The
-number cannot change later. Proxies find the parts when they start.`,
+On the coordinator of Citus, --citus spreads the counters over the servers, in so many shards. The
+number cannot change later. Proxies find the shards when they start.`,
 	example: `  caddy pg-ratelimit migrate --dsn postgres://admin@db/limits
   caddy pg-ratelimit migrate --print > schema.sql
-  caddy pg-ratelimit migrate --citus --parts 16 --dsn postgres://admin@coordinator/limits`,
+  caddy pg-ratelimit migrate --citus --shards 16 --dsn postgres://admin@coordinator/limits`,
 	of: ofNone,
 	flags: []flag{
 		{name: "print", value: false, usage: "print the SQL and change nothing"},
 		{name: "citus", value: false, usage: "spread the counters over the servers of Citus"},
-		{name: "parts", value: 0, usage: "how many parts the counters have with --citus; one or two for each server that there will ever be"},
+		{name: "shards", value: 0, usage: "how many shards the counters have with --citus; one or two for each server that there will ever be"},
 	},
-	together: "citus parts",
+	together: "citus shards",
 	do: func(c *call) error {
 		if c.is("print") {
 			_, err := io.WriteString(c.cmd.OutOrStdout(), admin.MigrationSQL())
@@ -38,39 +38,39 @@ number cannot change later. Proxies find the parts when they start.`,
 }
 
 func migrate(c *call) error {
-	parts := c.number("parts")
-	if c.is("citus") && parts == 0 {
-		return errors.New("--parts: 0: must be 1 or more")
+	shards := c.number("shards")
+	if c.is("citus") && shards == 0 {
+		return errors.New("--shards: 0: must be 1 or more")
 	}
-	m, err := c.migrate(parts)
+	m, err := c.migrate(shards)
 	if m == (admin.Migration{}) {
 		return err
 	}
 	return errors.Join(err, show(c, m, nil, func(p *page, m admin.Migration) {
 		p.print("tables of the counters: %s\ntables of the history: %s\ntables of the policy: %s\n", m.Counters, m.History, m.Policy)
-		if m.Parts != "" {
-			p.print("parts of the counters: %s\n", m.Parts)
+		if m.Shards != "" {
+			p.print("shards of the counters: %s\n", m.Shards)
 		}
 	}))
 }
 
-// migrate makes the tables of each dataset in its database, and so many parts of the counters.
-func (c *call) migrate(parts int) (admin.Migration, error) {
+// migrate makes the tables of each dataset in its database, and so many shards of the counters.
+func (c *call) migrate(shards int) (admin.Migration, error) {
 	all, err := c.databases()
 	if err != nil || all.same() {
-		return c.db.MigrateParts(c.ctx, parts)
+		return c.db.MigrateShards(c.ctx, shards)
 	}
 	var m admin.Migration
 	for _, of := range []dataset{ofCounters, ofPolicy, ofHistory} {
 		if err := c.open(of); err != nil {
 			return m, err
 		}
-		did, err := c.db.MigrateParts(c.ctx, parts)
-		parts = 0 // the counters are first
+		did, err := c.db.MigrateShards(c.ctx, shards)
+		shards = 0 // the counters are first
 		switch of {
 		case ofCounters:
 			m.Counters = did.Counters
-			m.Parts = did.Parts
+			m.Shards = did.Shards
 		case ofPolicy:
 			m.Policy = did.Policy
 		case ofHistory:

@@ -7,8 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/local"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/parts"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -34,7 +34,7 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 		}
 		return s, nil
 	}
-	next, err := parts.Open(db, last, o.OnError)
+	next, err := shards.Open(db, last, o.OnError)
 	if err != nil {
 		return nil, err
 	}

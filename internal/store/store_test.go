@@ -16,14 +16,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// The chain passes the conformance suite in a proxy, and also with its counts in parts.
+// The chain passes the conformance suite in a proxy, and also with its counts in shards.
 func TestConformance(t *testing.T) {
 	for driver, open := range drivers.All {
 		for name, connect := range map[string]func(t testing.TB, dsn string) pgdb.DB{
 			"one database": open,
-			"parts": func(t testing.TB, dsn string) pgdb.DB {
-				makeParts(t, dsn)
-				return &partsDB{DB: open(t, dsn), open: func() pgdb.DB { return open(t, dsn) }}
+			"shards": func(t testing.TB, dsn string) pgdb.DB {
+				makeShards(t, dsn)
+				return &shardsDB{DB: open(t, dsn), open: func() pgdb.DB { return open(t, dsn) }}
 			},
 		} {
 			t.Run(name+", "+driver, func(t *testing.T) {
@@ -42,41 +42,43 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// numberOfParts is how many parts a partsDB has.
-const numberOfParts = 16
+// numberOfShards is how many shards a shardsDB has.
+const numberOfShards = 16
 
-// makeParts makes a database with counts in parts: each is a schema.
-func makeParts(t testing.TB, dsn string) {
+// makeShards makes a database with counts in shards: each is a schema.
+func makeShards(t testing.TB, dsn string) {
 	t.Helper()
 	sql := engine.TableSQL
-	for part := range numberOfParts {
-		sql += fmt.Sprintf("CREATE SCHEMA rl_p%d;", part)
+	for shard := range numberOfShards {
+		sql += fmt.Sprintf("CREATE SCHEMA rl_s%d;", shard)
 		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable", "rate_limit_processes"} {
-			sql += fmt.Sprintf("CREATE TABLE rl_p%d.%s (LIKE %s INCLUDING ALL);", part, table, table)
+			sql += fmt.Sprintf("CREATE TABLE rl_s%d.%s (LIKE %s INCLUDING ALL);", shard, table, table)
 		}
 	}
-	sql += fmt.Sprintf(`CREATE FUNCTION rate_limit_parts() RETURNS TABLE (part int, schema text) LANGUAGE sql
-	AS $$ SELECT n, 'rl_p' || n FROM generate_series(0, %d) n $$`, numberOfParts-1)
+	sql += fmt.Sprintf(`CREATE FUNCTION rate_limit_shards() RETURNS TABLE (shard int, schema text) LANGUAGE sql
+	AS $$ SELECT n, 'rl_s' || n FROM generate_series(0, %d) n $$`, numberOfShards-1)
 	if _, err := cluster.Connect(t, dsn).PgConn().Exec(context.Background(), sql).ReadAll(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// partsDB is a database with parts, or the server of one. No Citus is needed: all are on one server.
-type partsDB struct {
+// shardsDB is a database with shards, or the server of one. No Citus is needed: all are on one server.
+type shardsDB struct {
 	pgdb.DB
 	open func() pgdb.DB
 }
 
-// routesSQL has what schema.PartRoutes returns on Citus. The guard does nothing, and the port is the part.
-const routesSQL = `SELECT p.part::int, t.name, p.schema || '.' || t.name, 'pg_backend_pid()', 'host', p.part::int
-FROM unnest($1::text[]) WITH ORDINALITY AS p(schema, part), unnest(ARRAY['rate_limit_ephemeral', 'rate_limit_durable', 'rate_limit_processes']) AS t(name)`
+// routesSQL has what schema.ShardRoutes returns on Citus. The guard does nothing, and the port is the shard.
+const routesSQL = `SELECT p.shard::int, t.name, p.schema || '.' || t.name, 'pg_backend_pid()', 'host', p.shard::int
+FROM unnest($1::text[]) WITH ORDINALITY AS p(schema, shard), unnest(ARRAY['rate_limit_ephemeral', 'rate_limit_durable', 'rate_limit_processes']) AS t(name)`
 
-func (d *partsDB) At(string, int) (pgdb.DB, error) { return &partsDB{DB: d.open(), open: d.open}, nil }
+func (d *shardsDB) At(string, int) (pgdb.DB, error) {
+	return &shardsDB{DB: d.open(), open: d.open}, nil
+}
 
-func (d *partsDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *shardsDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	for _, s := range statements {
-		if s.SQL == schema.PartRoutes {
+		if s.SQL == schema.ShardRoutes {
 			s.SQL = routesSQL
 		}
 	}

@@ -53,7 +53,7 @@ func TestKeysAreBounded(t *testing.T) {
 	for _, most := range []int{1, 100, 5000} {
 		store := open(t, memory.Options{Capacity: most})
 		l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Hour}
-		bound := most + most/100 + most/1024 // several shards keep it nearly
+		bound := most + most/100 + most/1024 // several stripes keep it nearly
 		for i := range 3 * most {
 			h := ratelimit.Hit{Limit: l, Key: fmt.Sprint(i), Cost: 1}
 			if d := take(t, store, h)[0]; !d.Allowed || d.Remaining != 1 {
@@ -112,7 +112,7 @@ func TestKeysWithoutChargesAreNotKept(t *testing.T) {
 
 // TestManyExpiredKeysLeaveNothing: when most keys have expired, they are gone, and their memory is free.
 func TestManyExpiredKeysLeaveNothing(t *testing.T) {
-	for _, most := range []int{0, 1000} { // 64 shards, and one
+	for _, most := range []int{0, 1000} { // 64 stripes, and one
 		c := conformance.NewClock()
 		store := open(t, memory.Options{Capacity: most, Now: c.Now})
 		l := &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Second}
@@ -150,7 +150,7 @@ func TestKeysAreCopied(t *testing.T) {
 // different orders. Each request is charged on all its keys or on none, so all keys have
 // the same left.
 func TestSeveralKeysAreChargedTogether(t *testing.T) {
-	store := open(t, memory.Options{}) // the keys are in different shards
+	store := open(t, memory.Options{}) // the keys are in different stripes
 	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}
 	scarce := &ratelimit.Limit{Prefix: "scarce", Algorithm: ratelimit.FixedWindow, Events: 100,
 		Window: time.Hour}

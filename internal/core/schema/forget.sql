@@ -91,8 +91,8 @@ BEGIN
 	-- before one is locked. A key can be the values of several things with spaces between them. At the
 	-- place of an API key in the key of a rule's counter, only the id of a key counts: a user may have
 	-- a number for a name.
-	IF to_regprocedure('rate_limit_parts()') IS NOT NULL THEN
-		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_parts() p ORDER BY p.part);
+	IF to_regprocedure('rate_limit_shards()') IS NOT NULL THEN
+		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_shards() p ORDER BY p.shard);
 	END IF;
 	FOR name, counts IN SELECT s.place || t.name, s.place FROM unnest(places) AS s(place),
 		unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name) LOOP

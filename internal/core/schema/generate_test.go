@@ -120,7 +120,7 @@ func TestTheGoFileIsCurrent(t *testing.T) {
 func TestNoSQLFileIsLeftOut(t *testing.T) {
 	files, _ := filepath.Glob("*.sql")
 	for _, file := range files {
-		if n := strings.Count(schema.File+schema.Parts, dense(t, file)); n != 1 {
+		if n := strings.Count(schema.File+schema.Shards, dense(t, file)); n != 1 {
 			t.Errorf("%s is in the schema %d times", file, n)
 		}
 	}

@@ -4,39 +4,39 @@
 
 package schema
 
-const citusParts = `
-CREATE OR REPLACE FUNCTION rate_limit_guard(shard bigint) RETURNS void LANGUAGE plpgsql VOLATILE
+const citusShards = `
+CREATE OR REPLACE FUNCTION rate_limit_guard(placement bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 	SECURITY DEFINER SET search_path = pg_catalog AS $$
 BEGIN
 	BEGIN
 		PERFORM lock_shard_metadata(5, ARRAY[$1]);
 	EXCEPTION WHEN lock_not_available THEN
-		RAISE EXCEPTION 'shard % is being moved', $1 USING ERRCODE = 'serialization_failure';
+		RAISE EXCEPTION 'placement % is being moved', $1 USING ERRCODE = 'serialization_failure';
 	END;
 	IF NOT EXISTS (SELECT FROM pg_dist_placement p WHERE p.shardid = $1 AND p.groupid = (SELECT l.groupid FROM pg_dist_local_group l)) THEN
-		RAISE EXCEPTION 'shard % is not here', $1 USING ERRCODE = 'serialization_failure';
+		RAISE EXCEPTION 'placement % is not here', $1 USING ERRCODE = 'serialization_failure';
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_guard(bigint) IS 'Fails unless a shard of the counts is on this server, and keeps it here until the transaction ends.';
+COMMENT ON FUNCTION rate_limit_guard(bigint) IS 'Fails unless a placement of the counts is on this server, and keeps it here until the transaction ends.';
 CREATE OR REPLACE FUNCTION rate_limit_refuse_count() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-	RAISE EXCEPTION 'the counts of this database are in parts: restart this program, or upgrade it' USING ERRCODE = 'object_not_in_prerequisite_state';
+	RAISE EXCEPTION 'the counts of this database are in shards: restart this program, or upgrade it' USING ERRCODE = 'object_not_in_prerequisite_state';
 END $$;
-COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Keeps programs that do not know of parts from counting beside them.';
+COMMENT ON FUNCTION rate_limit_refuse_count() IS 'Keeps programs that do not know of shards from counting beside them.';
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL) RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE plpgsql STABLE
 		SET search_path FROM CURRENT AS $$
 DECLARE
-	part record;
+	shard record;
 BEGIN
-	FOR part IN SELECT p.schema FROM rate_limit_parts() p LOOP
+	FOR shard IN SELECT p.schema FROM rate_limit_shards() p LOOP
 		RETURN QUERY EXECUTE format('SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits,
 			(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
 				OR s >> 32 IN (SELECT p.process FROM %1$I.rate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')),
 			c.expires_at FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))',
-			part.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix, keys;
+			shard.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END) USING prefix, keys;
 	END LOOP;
 END $$;
 `
@@ -121,8 +121,8 @@ BEGIN
 		SELECT 'rate_limit_changes', 0, count(*) INTO name, deleted, kept FROM rate_limit_changes c WHERE c.ref = ANY (refs);
 		RETURN NEXT;
 	END IF;
-	IF to_regprocedure('rate_limit_parts()') IS NOT NULL THEN
-		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_parts() p ORDER BY p.part);
+	IF to_regprocedure('rate_limit_shards()') IS NOT NULL THEN
+		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_shards() p ORDER BY p.shard);
 	END IF;
 	FOR name, counts IN SELECT s.place || t.name, s.place FROM unnest(places) AS s(place), unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name) LOOP
 		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
@@ -2065,7 +2065,7 @@ COMMENT ON COLUMN rate_limit_rule_warnings.warning IS 'What it is, for people.';
 `
 
 const usage = `
-DO $do$ BEGIN IF to_regprocedure('rate_limit_parts()') IS NULL THEN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
+DO $do$ BEGIN IF to_regprocedure('rate_limit_shards()') IS NULL THEN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
 RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz,
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, (SELECT count(*) FROM unnest(c.slots) AS s

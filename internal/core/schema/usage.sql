@@ -3,10 +3,10 @@
 -- A view on the tables of counters would prevent every change of their columns, even by a program with an
 -- older schema; a function is only checked when it runs. Postgres inlines this body, so that any condition,
 -- even of a join, finds its counters by an index. It only does so without a search_path of the function's
--- own, and without a condition in a part of the UNION. Counts in parts have another body; see
--- citus_parts.sql. Package algorithm defines which slots count.
+-- own, and without a condition in a part of the UNION. Counts in shards have another body; see
+-- citus_shards.sql. Package algorithm defines which slots count.
 DO $do$ BEGIN
-	IF to_regprocedure('rate_limit_parts()') IS NULL THEN
+	IF to_regprocedure('rate_limit_shards()') IS NULL THEN
 		EXECUTE replace($sql$
 CREATE OR REPLACE FUNCTION rate_limit_counters(prefix text, durable boolean, keys text[] DEFAULT NULL)
 RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamptz, tokens double precision,

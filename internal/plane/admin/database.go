@@ -150,9 +150,9 @@ func query[T any](ctx context.Context, d *Database, read pgx.RowToFunc[T], sql s
 	for tries := 0; ; tries++ {
 		err = d.send(ctx, sql, args, func(result pgx.Rows) (err error) {
 			all, err = pgx.CollectRows(result, read)
-			return partMoved(err)
+			return shardMoved(err)
 		})
-		if !errors.Is(err, errPartMoved) || tries == 10 || !sleep(ctx, lockAttempt) {
+		if !errors.Is(err, errShardMoved) || tries == 10 || !sleep(ctx, lockAttempt) {
 			return all, err
 		}
 	}

@@ -5,7 +5,7 @@
 //   - database.go, errors.go: the connection, work that ends with its first error, what errors mean for people, and
 //     which sessions hold a lock that a statement waits for
 //   - answers.go: the rows of answers, and questions of several commands
-//   - migrate.go: the tables, and their parts on Citus
+//   - migrate.go: the tables, and their shards on Citus
 //   - set.go, parse.go: settings of the form name=value, as arguments of the functions that change rows
 //   - rules.go: rules and their limits
 //   - policy_apply.go: the policy as a document

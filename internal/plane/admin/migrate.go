@@ -21,8 +21,8 @@ type Migration struct {
 	Counters string `json:"counters"`
 	History  string `json:"history"`
 	Policy   string `json:"policy"`
-	// Parts is empty if the counts are not in parts.
-	Parts string `json:"parts,omitempty"`
+	// Shards is empty if the counts are not in shards.
+	Shards string `json:"shards,omitempty"`
 }
 
 // The results of a Migration.
@@ -37,11 +37,11 @@ func MigrationSQL() string { return schema.File }
 
 // Migrate makes the tables of the counters, of the history and of the policy, or brings them up
 // to date in place and keeps their rows.
-func (d *Database) Migrate(ctx context.Context) (Migration, error) { return d.MigrateParts(ctx, 0) }
+func (d *Database) Migrate(ctx context.Context) (Migration, error) { return d.MigrateShards(ctx, 0) }
 
-// MigrateParts is Migrate for a database with Citus. Its counts get so many parts. With 0 they
-// have the parts that they had, or none.
-func (d *Database) MigrateParts(ctx context.Context, parts int) (Migration, error) {
+// MigrateShards is Migrate for a database with Citus. Its counts get so many shards. With 0 they
+// have the shards that they had, or none.
+func (d *Database) MigrateShards(ctx context.Context, shards int) (Migration, error) {
 	ready, err := row[struct{ Counters, Policy, Restoring, Nodes, History int32 }](ctx, d,
 		"SELECT * FROM ("+schema.Ready+") AS a, ("+schema.NodesReady+") AS b, ("+schema.HistoryReady+") AS c")
 	if err != nil {
@@ -52,9 +52,9 @@ func (d *Database) MigrateParts(ctx context.Context, parts int) (Migration, erro
 	m.Counters = w.makeTables(ready.Counters == 1 && ready.Nodes == 1, "rate_limit_ephemeral", schema.Counters)
 	m.History = w.makeTables(ready.History == 1, "rate_limit_audit", schema.History)
 	m.Policy = w.makeTables(ready.Policy == 1, "rate_limit_rules", schema.Policy)
-	schemas, err := d.parts(ctx)
-	if w.fail(err); w.err == nil && parts+len(schemas) > 0 {
-		m.Parts, w.err = d.migrateParts(ctx, cmp.Or(parts, len(schemas)))
+	schemas, err := d.shards(ctx)
+	if w.fail(err); w.err == nil && shards+len(schemas) > 0 {
+		m.Shards, w.err = d.migrateShards(ctx, cmp.Or(shards, len(schemas)))
 	}
 	return m, w.err
 }
@@ -101,13 +101,13 @@ func (d *Database) LiveProxies(ctx context.Context) ([]string, error) {
 	return values[string](ctx, d, "SELECT node FROM rate_limit_proxies WHERE live ORDER BY node")
 }
 
-// mostParts bounds the number of parts: each has three tables, and in each proxy a queue.
-const mostParts = 256
+// mostShards bounds the number of shards: each has three tables, and in each proxy a queue.
+const mostShards = 256
 
-// migrateParts makes the tables of so many parts in a database with Citus. It can run any number of times. The number of parts cannot change, because it says in which part a row is.
-func (d *Database) migrateParts(ctx context.Context, parts int) (string, error) {
-	if parts < 1 || parts > mostParts {
-		return "", fmt.Errorf("--parts: %d: must be from 1 to %d", parts, mostParts)
+// migrateShards makes the tables of so many shards in a database with Citus. It can run any number of times. The number of shards cannot change, because it says in which shard a row is.
+func (d *Database) migrateShards(ctx context.Context, shards int) (string, error) {
+	if shards < 1 || shards > mostShards {
+		return "", fmt.Errorf("--shards: %d: must be from 1 to %d", shards, mostShards)
 	}
 	version, err := value[string](ctx, d, "SELECT extversion FROM pg_extension WHERE extname = 'citus'")
 	if err != nil {
@@ -119,30 +119,30 @@ func (d *Database) migrateParts(ctx context.Context, parts int) (string, error) 
 	if major, _, _ := strings.Cut(*version, "."); len(major) < 2 || major < "12" {
 		return "", fmt.Errorf("--citus: the server has Citus %s: it must be 12 or newer", *version)
 	}
-	schemas, err := d.parts(ctx)
+	schemas, err := d.shards(ctx)
 	if err != nil {
 		return "", err
 	}
-	if len(schemas) > 0 && len(schemas) != parts {
-		return "", fmt.Errorf("--parts: %d: must be %d, the number with which the counts were made: it says in which part a counter is", parts, len(schemas))
+	if len(schemas) > 0 && len(schemas) != shards {
+		return "", fmt.Errorf("--shards: %d: must be %d, the number with which the counts were made: it says in which shard a counter is", shards, len(schemas))
 	}
-	prefix, err := value[string](ctx, d, "SELECT CASE current_schema() WHEN 'public' THEN 'rl_p' ELSE current_schema() || '_p' END")
+	prefix, err := value[string](ctx, d, "SELECT CASE current_schema() WHEN 'public' THEN 'rl_s' ELSE current_schema() || '_s' END")
 	if err != nil {
 		return "", err
 	}
 	var names []string
-	for part := range parts {
-		name := *prefix + strconv.Itoa(part)
+	for shard := range shards {
+		name := *prefix + strconv.Itoa(shard)
 		names = append(names, "'"+strings.ReplaceAll(name, "'", "''")+"'")
-		if err := d.run(ctx, "SET LOCAL citus.enable_schema_based_sharding = on;\nCREATE SCHEMA IF NOT EXISTS "+identifier(name)+";\nSET LOCAL search_path = "+identifier(name)+";\n"+schema.PartTables); err != nil {
-			return "", fmt.Errorf("making the part %s: %w", name, err)
+		if err := d.run(ctx, "SET LOCAL citus.enable_schema_based_sharding = on;\nCREATE SCHEMA IF NOT EXISTS "+identifier(name)+";\nSET LOCAL search_path = "+identifier(name)+";\n"+schema.ShardTables); err != nil {
+			return "", fmt.Errorf("making the shard %s: %w", name, err)
 		}
 	}
-	if err := d.run(ctx, schema.Parts); err != nil || len(schemas) > 0 {
+	if err := d.run(ctx, schema.Shards); err != nil || len(schemas) > 0 {
 		return upToDate, err
 	}
 	// It comes last: proxies take the database for whole from then on.
-	return created, d.run(ctx, strings.Replace(schema.PartsFunction, "$1", "ARRAY["+strings.Join(names, ", ")+"]", 1))
+	return created, d.run(ctx, strings.Replace(schema.ShardsFunction, "$1", "ARRAY["+strings.Join(names, ", ")+"]", 1))
 }
 
 // run runs commands in one transaction, each by itself: Citus passes the text of a command on to the workers.
@@ -166,25 +166,25 @@ func (d *Database) run(ctx context.Context, sql string) error {
 // identifier is a name in SQL.
 func identifier(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// parts are the schemas of the parts, or none if the counts are not in parts.
-func (d *Database) parts(ctx context.Context) ([]string, error) {
-	if found, err := value[int32](ctx, d, schema.PartsReady); err != nil || *found == 0 {
+// shards are the schemas of the shards, or none if the counts are not in shards.
+func (d *Database) shards(ctx context.Context) ([]string, error) {
+	if found, err := value[int32](ctx, d, schema.ShardsReady); err != nil || *found == 0 {
 		return nil, err
 	}
-	return values[string](ctx, d, schema.PartNames)
+	return values[string](ctx, d, schema.ShardNames)
 }
 
-// errPartMoved is the error of a query of a table that Citus has moved away meanwhile.
-var errPartMoved = errors.New("a part of the counters is being moved")
+// errShardMoved is the error of a query of a table that Citus has moved away meanwhile.
+var errShardMoved = errors.New("a shard of the counters is being moved")
 
-// shard is what the server says of such a table.
-var shard = regexp.MustCompile(`relation "[^"]*rate_limit_[a-z]+_[0-9]+" does not exist`)
+// placement is what the server says of such a table.
+var placement = regexp.MustCompile(`relation "[^"]*rate_limit_[a-z]+_[0-9]+" does not exist`)
 
-// partMoved returns errPartMoved for the error of such a query, and other errors as they are.
-func partMoved(err error) error {
+// shardMoved returns errShardMoved for the error of such a query, and other errors as they are.
+func shardMoved(err error) error {
 	var failed *pgconn.PgError
-	if errors.As(err, &failed) && failed.Code == undefinedTable && shard.MatchString(failed.Message) {
-		return fmt.Errorf("%w: %s", errPartMoved, failed.Message)
+	if errors.As(err, &failed) && failed.Code == undefinedTable && placement.MatchString(failed.Message) {
+		return fmt.Errorf("%w: %s", errShardMoved, failed.Message)
 	}
 	return err
 }
@@ -195,9 +195,9 @@ type counterTable struct {
 	durable         bool
 }
 
-// counterTables are the two tables of counts, or those of all parts.
+// counterTables are the two tables of counts, or those of all shards.
 func (d *Database) counterTables(ctx context.Context) ([]counterTable, error) {
-	schemas, err := d.parts(ctx)
+	schemas, err := d.shards(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -23,13 +23,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// asPartsWorker is the environment variable that makes this test binary one of the processes of testChaos: the driver and the DSN.
-const asPartsWorker = "PG_RATELIMIT_TEST_PARTS_WORKER"
+// asShardsWorker is the environment variable that makes this test binary one of the processes of testChaos: the driver and the DSN.
+const asShardsWorker = "PG_RATELIMIT_TEST_SHARDS_WORKER"
 
 var chaosLimit = &ratelimit.Limit{Prefix: "chaos", Algorithm: ratelimit.FixedWindow, Events: 1 << 40, Window: 24 * time.Hour}
 
-// runPartsWorker is a process: it prints what was granted so far, until its input ends.
-func runPartsWorker(text string) error {
+// runShardsWorker is a process: it prints what was granted so far, until its input ends.
+func runShardsWorker(text string) error {
 	driver, dsn, _ := strings.Cut(text, " ")
 	var db pgdb.DB
 	var err error
@@ -45,7 +45,7 @@ func runPartsWorker(text string) error {
 	if err != nil {
 		return err
 	}
-	var l partsLoad
+	var l shardsLoad
 	stop := make(chan struct{})
 	all := l.run(chain, chaosLimit, 4, 400, stop)
 	ended := make(chan struct{})
@@ -70,20 +70,20 @@ func runPartsWorker(text string) error {
 	return nil
 }
 
-// partsWorker is a process that runs.
-type partsWorker struct {
+// shardsWorker is a process that runs.
+type shardsWorker struct {
 	cmd   *exec.Cmd
 	input io.Closer
 	ended chan struct{}
 
 	mu   sync.Mutex
-	last partsLoad
+	last shardsLoad
 }
 
-func startPartsWorker(t *testing.T, driver, dsn string) *partsWorker {
+func startShardsWorker(t *testing.T, driver, dsn string) *shardsWorker {
 	t.Helper()
-	w := &partsWorker{cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
-	w.cmd.Env = append(os.Environ(), asPartsWorker+"="+driver+" "+dsn)
+	w := &shardsWorker{cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
+	w.cmd.Env = append(os.Environ(), asShardsWorker+"="+driver+" "+dsn)
 	w.cmd.Stderr = os.Stderr
 	input, err := w.cmd.StdinPipe()
 	if err != nil {
@@ -101,7 +101,7 @@ func startPartsWorker(t *testing.T, driver, dsn string) *partsWorker {
 	go func() {
 		defer close(w.ended)
 		for lines := bufio.NewScanner(output); lines.Scan(); {
-			var l partsLoad
+			var l shardsLoad
 			if json.Unmarshal(lines.Bytes(), &l) == nil {
 				w.mu.Lock()
 				w.last = l
@@ -113,35 +113,35 @@ func startPartsWorker(t *testing.T, driver, dsn string) *partsWorker {
 }
 
 // totalOf is what all processes have counted so far.
-func totalOf(all []*partsWorker) *partsLoad {
-	sum := &partsLoad{}
+func totalOf(all []*shardsWorker) *shardsLoad {
+	sum := &shardsLoad{}
 	for _, w := range all {
 		w.mu.Lock()
 		sum.Requests += w.last.Requests
-		for part := range testParts {
-			sum.Granted[part] += w.last.Granted[part]
-			sum.Unknown[part] += w.last.Unknown[part]
+		for shard := range testShards {
+			sum.Granted[shard] += w.last.Granted[shard]
+			sum.Unknown[shard] += w.last.Unknown[shard]
 		}
 		w.mu.Unlock()
 	}
 	return sum
 }
 
-func unknownOf(l *partsLoad) int64 {
+func unknownOf(l *shardsLoad) int64 {
 	n := int64(0)
-	for part := range testParts {
-		n += l.Unknown[part]
+	for shard := range testShards {
+		n += l.Unknown[shard]
 	}
 	return n
 }
 
 // testChaos has moves, a rebalance, an added and a drained worker, and a killed worker and coordinator, while eight
-// processes count. All that was granted is counted in each part that was not on the killed worker.
+// processes count. All that was granted is counted in each shard that was not on the killed worker.
 func (s *spread) testChaos(t *testing.T) {
 	ctx := context.Background()
-	var all []*partsWorker
+	var all []*shardsWorker
 	for i := range 8 {
-		all = append(all, startPartsWorker(t, []string{"pgxdb", "pgwire"}[i%2], s.DSN()))
+		all = append(all, startShardsWorker(t, []string{"pgxdb", "pgwire"}[i%2], s.DSN()))
 	}
 	await.Within(t, time.Minute, "decisions of all processes", func() bool {
 		for _, w := range all {
@@ -160,15 +160,15 @@ func (s *spread) testChaos(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []int{0, 1} {
-		s.move(part, added)
+	for _, shard := range []int{0, 1} {
+		s.move(shard, added)
 	}
 	cluster.Execute(t, s.DSN(), "SELECT rebalance_table_shards(shard_transfer_mode := 'block_writes')")
-	t.Log("a worker was added and has parts: ", time.Until(until))
+	t.Log("a worker was added and has shards: ", time.Until(until))
 	// Drain it, and remove it.
-	for part := range testParts {
-		if s.where(part) == added {
-			s.move(part, part%3)
+	for shard := range testShards {
+		if s.where(shard) == added {
+			s.move(shard, shard%3)
 		}
 	}
 	cluster.Execute(t, s.DSN(), fmt.Sprintf("SELECT citus_remove_node('127.0.0.1', %d)", s.Workers[added].Port()))
@@ -190,8 +190,8 @@ func (s *spread) testChaos(t *testing.T) {
 	if err := s.Coordinator.Restart(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for part := range testParts {
-		lost[part] = s.where(part) == 2
+	for shard := range testShards {
+		lost[shard] = s.where(shard) == 2
 	}
 	if err := s.Workers[2].Kill(); err != nil {
 		t.Error(err)
@@ -200,9 +200,9 @@ func (s *spread) testChaos(t *testing.T) {
 	before = totalOf(all)
 	time.Sleep(time.Second)
 	after = totalOf(all)
-	for part := range testParts {
-		if goes := after.Granted[part] > before.Granted[part]; goes == lost[part] {
-			t.Errorf("part %d: granted while worker 2 is down: %v, of worker 2: %v", part, goes, lost[part])
+	for shard := range testShards {
+		if goes := after.Granted[shard] > before.Granted[shard]; goes == lost[shard] {
+			t.Errorf("shard %d: granted while worker 2 is down: %v, of worker 2: %v", shard, goes, lost[shard])
 		}
 	}
 	if err := s.Workers[2].Restart(ctx); err != nil {
@@ -211,14 +211,14 @@ func (s *spread) testChaos(t *testing.T) {
 	t.Log("the worker is back: ", time.Until(until))
 	moves := 0
 	for ; time.Now().Before(until); moves++ {
-		part := moves % testParts
-		s.move(part, (s.where(part)+1)%3)
+		shard := moves % testShards
+		s.move(shard, (s.where(shard)+1)%3)
 	}
 	before = totalOf(all)
-	await.Within(t, longTime, "decisions in all parts again", func() bool {
+	await.Within(t, longTime, "decisions in all shards again", func() bool {
 		after = totalOf(all)
-		for part := range testParts {
-			if after.Granted[part] == before.Granted[part] {
+		for shard := range testShards {
+			if after.Granted[shard] == before.Granted[shard] {
 				return false
 			}
 		}
@@ -233,7 +233,7 @@ func (s *spread) testChaos(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	t.Logf("%d more moves; %d parts were on the worker that was killed", moves, len(lost)-countFalse(lost))
+	t.Logf("%d more moves; %d shards were on the worker that was killed", moves, len(lost)-countFalse(lost))
 	s.compare(t, totalOf(all), "rate_limit_ephemeral", chaosLimit.Prefix, lost)
 }
 

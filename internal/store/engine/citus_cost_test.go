@@ -21,7 +21,7 @@ import (
 // citusPairs is for TestCitusCost.
 var citusPairs = flag.Int("citus-pairs", 1, "how many pairs of measurements TestCitusCost makes")
 
-// TestCitusCost measures what a hit costs the server of a part, beside a server
+// TestCitusCost measures what a hit costs the server of a shard, beside a server
 // without Citus: hits per processor second of all its processes, in pairs.
 func TestCitusCost(t *testing.T) {
 	s := newSpread(t, 1)
@@ -29,11 +29,11 @@ func TestCitusCost(t *testing.T) {
 	single := cluster.Private(t, cluster.Options{BinDir: *citusBin, Config: map[string]string{"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB", "wal_level": "logical"}})
 	o := engine.Options{CleanupProbability: -1, MaxBlockedKeys: -1}
 	plain := newStore(t, drivers.All["pgxdb"](t, single.DSN("postgres")), o)
-	root, opened := openParts(t, drivers.All["pgxdb"](t, s.DSN()), o)
+	root, opened := openShards(t, drivers.All["pgxdb"](t, s.DSN()), o)
 	warm := hitOn("warm", 1<<40, false)
 	takeOne(t, plain, warm)
 	takeOne(t, root, warm)
-	part := (*opened)[0]
+	shard := (*opened)[0]
 	var limits []*ratelimit.Limit
 	for i := range 3 {
 		limits = append(limits, &ratelimit.Limit{Prefix: fmt.Sprint("cost", i), Events: 1 << 40, Window: time.Hour})
@@ -63,14 +63,14 @@ func TestCitusCost(t *testing.T) {
 			return float64(batches*c.size) / (processorTime(t, server.DataDir()) - from)
 		}
 		measure(plain, single)
-		measure(part, worker)
+		measure(shard, worker)
 		var ratios []float64
 		for pair := range *citusPairs {
 			var a, b float64
 			if pair%2 == 0 {
-				a, b = measure(plain, single), measure(part, worker)
+				a, b = measure(plain, single), measure(shard, worker)
 			} else {
-				b, a = measure(part, worker), measure(plain, single)
+				b, a = measure(shard, worker), measure(plain, single)
 			}
 			ratios = append(ratios, b/a)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/parts"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
@@ -21,27 +21,27 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// testFeatures are what a store does besides counting, in parts, most of it while the parts move.
+// testFeatures are what a store does besides counting, in shards, most of it while the shards move.
 func (s *spread) testFeatures(t *testing.T) {
 	for _, driver := range []string{"pgxdb", "pgwire"} {
-		t.Run(driver+": slots of requests in flight stay while parts move", func(t *testing.T) { s.testSlots(t, driver) })
-		t.Run(driver+": refunds, resets and settlements reach parts that move", func(t *testing.T) { s.testRefunds(t, driver) })
-		t.Run(driver+": leases never pass more than the limit while parts move", func(t *testing.T) { s.testLeases(t, driver) })
+		t.Run(driver+": slots of requests in flight stay while shards move", func(t *testing.T) { s.testSlots(t, driver) })
+		t.Run(driver+": refunds, resets and settlements reach shards that move", func(t *testing.T) { s.testRefunds(t, driver) })
+		t.Run(driver+": leases never pass more than the limit while shards move", func(t *testing.T) { s.testLeases(t, driver) })
 	}
-	t.Run("the commands read all parts while they move", s.testCommands)
-	t.Run("a proxy decides by itself for parts that are down", s.testLocal)
+	t.Run("the commands read all shards while they move", s.testCommands)
+	t.Run("a proxy decides by itself for shards that are down", s.testLocal)
 }
 
-// moving moves the part of a key until stop is called, which returns how often that was.
+// moving moves the shard of a key until stop is called, which returns how often that was.
 func (s *spread) moving(t *testing.T, key string) (stop func() int) {
-	part := parts.Of(key, testParts)
+	shard := shards.Of(key, testShards)
 	ended := make(chan int, 1)
 	stopped := int32(0)
 	t.Cleanup(func() { atomic.StoreInt32(&stopped, 1) })
 	go func() {
 		moves := 0
 		for ; atomic.LoadInt32(&stopped) == 0; moves++ {
-			s.move(part, (s.where(part)+1)%3)
+			s.move(shard, (s.where(shard)+1)%3)
 			time.Sleep(50 * time.Millisecond)
 		}
 		ended <- moves
@@ -76,7 +76,7 @@ func (s *spread) testSlots(t *testing.T, driver string) {
 		t.Fatalf("%d requests run, want 5", len(held))
 	}
 	stop := s.moving(t, "k")
-	// Longer than a process is believed to run without a sign of life. On a machine that is too busy to move a part in
+	// Longer than a process is believed to run without a sign of life. On a machine that is too busy to move a shard in
 	// this time, a process loses its slots. A sixth request may then run, but only in place of one that is told.
 	for until := time.Now().Add(11 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
 		for _, store := range []ratelimit.Store{a, b} {
@@ -102,7 +102,7 @@ func (s *spread) testSlots(t *testing.T, driver string) {
 	}
 	release(2)
 	awaitFree(t, b, flight, 2)
-	// Beside a limit of another part that is used up, a request leaves no slot behind.
+	// Beside a limit of another shard that is used up, a request leaves no slot behind.
 	full := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "slots full " + driver, Algorithm: ratelimit.FixedWindow, Events: 1, Window: time.Hour}, Key: apartFrom("k"), Cost: 1}
 	for _, home := range []string{"", full.Key} {
 		full.Subject = home
@@ -193,7 +193,7 @@ func (s *spread) testLeases(t *testing.T, driver string) {
 			store.Close()
 		}
 		table := map[bool]string{false: "rate_limit_ephemeral", true: "rate_limit_durable"}[durable]
-		counted := s.counted(table, limit.Prefix)[parts.Of(h.Key, testParts)]
+		counted := s.counted(table, limit.Prefix)[shards.Of(h.Key, testShards)]
 		t.Logf("durable %v: %d of 6000 requests passed, %d by leases, %d are counted", durable, granted, leased, counted)
 		if granted > 4000 || counted > 4000 || counted < granted || leased == 0 {
 			t.Errorf("durable %v: %d passed, %d by leases, %d are counted; want at most 4000 of each, and what passed counted", durable, granted, leased, counted)
@@ -252,14 +252,14 @@ INSERT INTO rate_limit_rule_limits (rule, name, events, per, algorithm) VALUES (
 	cluster.Execute(t, s.DSN(), "DELETE FROM rate_limit_rules")
 }
 
-// at is a key with a part on a worker.
+// at is a key with a shard on a worker.
 func (s *spread) at(worker int) string {
-	for part := range testParts {
-		if s.where(part) == worker {
-			return keyIn(part)
+	for shard := range testShards {
+		if s.where(shard) == worker {
+			return keyIn(shard)
 		}
 	}
-	s.t.Fatalf("no part is on worker %d", worker)
+	s.t.Fatalf("no shard is on worker %d", worker)
 	return ""
 }
 
@@ -299,10 +299,10 @@ func (s *spread) testLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.Within(t, 30*time.Second, "the charges of the time without the worker", func() bool {
-		return s.counted("rate_limit_durable", "local")[parts.Of(down.Key, testParts)] == 11
+		return s.counted("rate_limit_durable", "local")[shards.Of(down.Key, testShards)] == 11
 	})
 	await.Within(t, 30*time.Second, "the end of local limits", func() bool { return !store.Local().On })
 	if n := left(t, store, up); n != 90 {
-		t.Errorf("of the part that was up, %d are left, want 90", n)
+		t.Errorf("of the shard that was up, %d are left, want 90", n)
 	}
 }

@@ -8,20 +8,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/store/parts"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// partTimeout is for one request of the tests that move parts.
-const partTimeout = 250 * time.Millisecond
+// shardTimeout is for one request of the tests that move shards.
+const shardTimeout = 250 * time.Millisecond
 
-// partsLoad takes from many keys until stop is closed, and counts by the part.
-type partsLoad struct {
-	Granted, Unknown [testParts]int64 // atomic; without an answer is unknown
+// shardsLoad takes from many keys until stop is closed, and counts by the shard.
+type shardsLoad struct {
+	Granted, Unknown [testShards]int64 // atomic; without an answer is unknown
 	Requests         int64
 }
 
-func (l *partsLoad) run(store ratelimit.Store, limit *ratelimit.Limit, callers, keys int, stop <-chan struct{}) *sync.WaitGroup {
+func (l *shardsLoad) run(store ratelimit.Store, limit *ratelimit.Limit, callers, keys int, stop <-chan struct{}) *sync.WaitGroup {
 	var all sync.WaitGroup
 	for c := range callers {
 		all.Add(1)
@@ -35,15 +35,15 @@ func (l *partsLoad) run(store ratelimit.Store, limit *ratelimit.Limit, callers, 
 				default:
 				}
 				key := fmt.Sprint("key ", i%keys)
-				part := parts.Of(key, testParts)
-				err := store.Take(context.Background(), partTimeout, []ratelimit.Hit{{Limit: limit, Key: key, Cost: 1}}, d)
+				shard := shards.Of(key, testShards)
+				err := store.Take(context.Background(), shardTimeout, []ratelimit.Hit{{Limit: limit, Key: key, Cost: 1}}, d)
 				atomic.AddInt64(&l.Requests, 1)
 				switch {
 				case err != nil:
-					atomic.AddInt64(&l.Unknown[part], 1)
+					atomic.AddInt64(&l.Unknown[shard], 1)
 					time.Sleep(time.Millisecond)
 				case d[0].Allowed:
-					atomic.AddInt64(&l.Granted[part], 1)
+					atomic.AddInt64(&l.Granted[shard], 1)
 				}
 			}
 		}()
@@ -52,39 +52,39 @@ func (l *partsLoad) run(store ratelimit.Store, limit *ratelimit.Limit, callers, 
 }
 
 // copy is the counts as of now.
-func (l *partsLoad) copy() *partsLoad {
-	c := &partsLoad{Requests: atomic.LoadInt64(&l.Requests)}
-	for part := range testParts {
-		c.Granted[part] = atomic.LoadInt64(&l.Granted[part])
-		c.Unknown[part] = atomic.LoadInt64(&l.Unknown[part])
+func (l *shardsLoad) copy() *shardsLoad {
+	c := &shardsLoad{Requests: atomic.LoadInt64(&l.Requests)}
+	for shard := range testShards {
+		c.Granted[shard] = atomic.LoadInt64(&l.Granted[shard])
+		c.Unknown[shard] = atomic.LoadInt64(&l.Unknown[shard])
 	}
 	return c
 }
 
 // compare compares what was granted with what was counted. A request without an answer may have counted.
-func (s *spread) compare(t *testing.T, l *partsLoad, table, prefix string, lost map[int]bool) {
+func (s *spread) compare(t *testing.T, l *shardsLoad, table, prefix string, lost map[int]bool) {
 	t.Helper()
 	granted, unknown := int64(0), int64(0)
 	counted := s.counted(table, prefix)
 	sum := int64(0)
-	for part := range testParts {
-		granted += l.Granted[part]
-		unknown += l.Unknown[part]
-		sum += counted[part]
-		if lost[part] {
+	for shard := range testShards {
+		granted += l.Granted[shard]
+		unknown += l.Unknown[shard]
+		sum += counted[shard]
+		if lost[shard] {
 			continue
 		}
-		if counted[part] < l.Granted[part] || counted[part] > l.Granted[part]+l.Unknown[part] {
-			t.Errorf("part %d: granted %d, without an answer %d, counted %d", part, l.Granted[part], l.Unknown[part], counted[part])
+		if counted[shard] < l.Granted[shard] || counted[shard] > l.Granted[shard]+l.Unknown[shard] {
+			t.Errorf("shard %d: granted %d, without an answer %d, counted %d", shard, l.Granted[shard], l.Unknown[shard], counted[shard])
 		}
 	}
 	t.Logf("%d requests: granted %d, without an answer %d, counted %d", l.Requests, granted, unknown, sum)
 }
 
-// keyIn is a key of a part.
-func keyIn(part int) string {
+// keyIn is a key of a shard.
+func keyIn(shard int) string {
 	for i := 0; ; i++ {
-		if key := fmt.Sprint("in ", i); parts.Of(key, testParts) == part {
+		if key := fmt.Sprint("in ", i); shards.Of(key, testShards) == shard {
 			return key
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/parts"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/citus"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -33,10 +33,10 @@ var (
 	citusLoad = flag.Duration("citus-load", 10*time.Second, "how long the chaos lasts")
 )
 
-// testParts is how many parts the counts have.
-const testParts = 16
+// testShards is how many shards the counts have.
+const testShards = 16
 
-// spread is a Citus with counts in parts.
+// spread is a Citus with counts in shards.
 type spread struct {
 	t testing.TB
 	*citus.Servers
@@ -60,11 +60,11 @@ func newSpread(t testing.TB, workers int) *spread {
 		}
 	})
 	s := &spread{t, servers}
-	s.migrate(testParts)
+	s.migrate(testShards)
 	return s
 }
 
-func (s *spread) migrate(parts int) {
+func (s *spread) migrate(shards int) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -73,7 +73,7 @@ func (s *spread) migrate(parts int) {
 		s.t.Fatal(err)
 	}
 	defer db.Close()
-	if _, err := db.MigrateParts(ctx, parts); err != nil {
+	if _, err := db.MigrateShards(ctx, shards); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -103,43 +103,43 @@ func (s *spread) rows(dsn, sql string, args ...any) []string {
 	return all
 }
 
-// counted is the sum of the counts of a prefix in a table, by the part.
+// counted is the sum of the counts of a prefix in a table, by the shard.
 func (s *spread) counted(table, prefix string) map[int]int64 {
 	s.t.Helper()
 	all := map[int]int64{}
-	for part := range testParts {
-		text := s.rows(s.DSN(), fmt.Sprintf("SELECT coalesce(sum(count), 0)::text FROM rl_p%d.%s WHERE prefix = $1", part, table), prefix)
+	for shard := range testShards {
+		text := s.rows(s.DSN(), fmt.Sprintf("SELECT coalesce(sum(count), 0)::text FROM rl_s%d.%s WHERE prefix = $1", shard, table), prefix)
 		n, err := strconv.ParseInt(text[0], 10, 64)
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		all[part] = n
+		all[shard] = n
 	}
 	return all
 }
 
-// where is the worker of a part.
-func (s *spread) where(part int) int {
+// where is the worker of a shard.
+func (s *spread) where(shard int) int {
 	s.t.Helper()
-	port := s.rows(s.DSN(), "SELECT nodeport::text FROM citus_shards WHERE table_name = $1::regclass", fmt.Sprintf("rl_p%d.rate_limit_ephemeral", part))
+	port := s.rows(s.DSN(), "SELECT nodeport::text FROM citus_shards WHERE table_name = $1::regclass", fmt.Sprintf("rl_s%d.rate_limit_ephemeral", shard))
 	for i, w := range s.Workers {
 		if port[0] == fmt.Sprint(w.Port()) {
 			return i
 		}
 	}
-	s.t.Fatalf("part %d is at port %s", part, port[0])
+	s.t.Fatalf("shard %d is at port %s", shard, port[0])
 	return 0
 }
 
-func (s *spread) move(part, worker int) {
+func (s *spread) move(shard, worker int) {
 	s.t.Helper()
-	if s.where(part) == worker {
+	if s.where(shard) == worker {
 		return
 	}
-	err := s.Move(context.Background(), fmt.Sprintf("rl_p%d", part), worker)
+	err := s.Move(context.Background(), fmt.Sprintf("rl_s%d", shard), worker)
 	// Citus waits for a second to drop what the last move left behind.
 	for tries := 0; err != nil && strings.Contains(err.Error(), "leftover from the previous move") && tries < 20; tries++ {
-		err = s.Move(context.Background(), fmt.Sprintf("rl_p%d", part), worker)
+		err = s.Move(context.Background(), fmt.Sprintf("rl_s%d", shard), worker)
 	}
 	if err != nil {
 		s.t.Error(err)
@@ -149,7 +149,7 @@ func (s *spread) move(part, worker int) {
 // TestCitus is one test, because a Citus takes a while to start.
 func TestCitus(t *testing.T) {
 	s := newSpread(t, 3)
-	t.Run("the migration is idempotent and refuses another number of parts", s.testMigration)
+	t.Run("the migration is idempotent and refuses another number of shards", s.testMigration)
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		t.Run(driver+" passes the conformance suite", func(t *testing.T) {
 			conformance.Store(t, func(t testing.TB) ratelimit.Store {
@@ -160,7 +160,7 @@ func TestCitus(t *testing.T) {
 		})
 	}
 	t.Run("one limit and key is one row", s.testOneRow)
-	t.Run("hits of several parts are all or nothing", s.testSeveralParts)
+	t.Run("hits of several shards are all or nothing", s.testSeveralShards)
 	s.testFeatures(t)
 	t.Run("chaos", s.testChaos)
 	t.Run("an uninstall leaves nothing", s.testUninstall)
@@ -185,47 +185,47 @@ UNION ALL SELECT relname::text FROM pg_class WHERE relname LIKE 'rate\_limit%' U
 }
 
 func (s *spread) testMigration(t *testing.T) {
-	s.migrate(testParts)
+	s.migrate(testShards)
 	db, err := admin.Open(context.Background(), s.DSN())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if _, err := db.MigrateParts(context.Background(), 8); err == nil || !strings.Contains(err.Error(), "--parts: 8: must be 16") {
+	if _, err := db.MigrateShards(context.Background(), 8); err == nil || !strings.Contains(err.Error(), "--shards: 8: must be 16") {
 		t.Errorf("another number: %v", err)
 	}
-	if m, err := db.Migrate(context.Background()); err != nil || m.Parts != "up to date" {
+	if m, err := db.Migrate(context.Background()); err != nil || m.Shards != "up to date" {
 		t.Errorf("%+v, %v", m, err)
 	}
 	_, err = db.Conn().Exec(context.Background(), "INSERT INTO rate_limit_ephemeral (prefix, key, expires_at) VALUES ('x', 'y', now())")
-	if err == nil || !strings.Contains(err.Error(), "in parts") {
-		t.Errorf("a program that does not know of parts counts beside them: %v", err)
+	if err == nil || !strings.Contains(err.Error(), "in shards") {
+		t.Errorf("a program that does not know of shards counts beside them: %v", err)
 	}
 }
 
-// testOneRow: all stores have a key in the same part, which SQL tells as well, and the commands find it.
+// testOneRow: all stores have a key in the same shard, which SQL tells as well, and the commands find it.
 func (s *spread) testOneRow(t *testing.T) {
 	l := &ratelimit.Limit{Prefix: "one", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}
 	keys := append([]string{"alice", "ä", "sha256:x"}, strings.Split("a b c d e f g h", " ")...)
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		store := s.store(t, driver, engine.Options{})
-		takeOne(t, store, ratelimit.Hit{Limit: l, Key: "secret", Secret: true, Cost: 1}) // it comes before the parts are known
+		takeOne(t, store, ratelimit.Hit{Limit: l, Key: "secret", Secret: true, Cost: 1}) // it comes before the shards are known
 		for _, key := range keys {
 			takeOne(t, store, ratelimit.Hit{Limit: l, Key: key, Cost: 1})
 			takeOne(t, store, ratelimit.Hit{Limit: l, Key: "of " + key, Subject: key, Cost: 1})
 		}
 	}
-	for part := range testParts {
+	for shard := range testShards {
 		for _, row := range s.rows(s.DSN(), fmt.Sprintf(`SELECT key || ': ' || count || ' in ' || ('x' || left(encode(sha256(convert_to(regexp_replace(key, '^of ', ''), 'UTF8')), 'hex'), 8))::bit(32)::bigint %% %d
-FROM rl_p%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256:%%'`, testParts, part)) {
-			if !strings.HasSuffix(row, fmt.Sprintf(": 2 in %d", part)) {
-				t.Errorf("part %d has the row %s", part, row)
+FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256:%%'`, testShards, shard)) {
+			if !strings.HasSuffix(row, fmt.Sprintf(": 2 in %d", shard)) {
+				t.Errorf("shard %d has the row %s", shard, row)
 			}
 		}
 	}
 	secret := ratelimit.DigestKey("secret")
-	if rows := s.rows(s.DSN(), fmt.Sprintf("SELECT count::text FROM rl_p%d.rate_limit_ephemeral WHERE prefix = 'one' AND key = $1", parts.Of(secret, testParts)), secret); fmt.Sprint(rows) != "[2]" {
-		t.Errorf("a secret was counted %v times in its part", rows)
+	if rows := s.rows(s.DSN(), fmt.Sprintf("SELECT count::text FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key = $1", shards.Of(secret, testShards)), secret); fmt.Sprint(rows) != "[2]" {
+		t.Errorf("a secret was counted %v times in its shard", rows)
 	}
 	ctx := context.Background()
 	db, err := admin.Open(ctx, s.DSN())
@@ -249,16 +249,16 @@ FROM rl_p%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256
 	}
 }
 
-// apartFrom is a key in another part than a subject.
+// apartFrom is a key in another shard than a subject.
 func apartFrom(subject string) string {
 	for i := 0; ; i++ {
-		if key := fmt.Sprint("k", i); parts.Of(key, testParts) != parts.Of(subject, testParts) {
+		if key := fmt.Sprint("k", i); shards.Of(key, testShards) != shards.Of(subject, testShards) {
 			return key
 		}
 	}
 }
 
-func (s *spread) testSeveralParts(t *testing.T) {
+func (s *spread) testSeveralShards(t *testing.T) {
 	store := s.store(t, "pgxdb", engine.Options{MaxBlockedKeys: -1})
 	user := &ratelimit.Limit{Prefix: "several user", Algorithm: ratelimit.FixedWindow, Events: 5, Window: time.Hour}
 	all := &ratelimit.Limit{Prefix: "several all", Algorithm: ratelimit.FixedWindow, Events: 100, Window: time.Hour}

@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	if dsn := os.Getenv(asPartsWorker); dsn != "" {
-		if err := runPartsWorker(dsn); err != nil {
+	if dsn := os.Getenv(asShardsWorker); dsn != "" {
+		if err := runShardsWorker(dsn); err != nil {
 			panic(err)
 		}
 		return

@@ -108,17 +108,17 @@ func TestUnitsOutlastANewPolicy(t *testing.T) {
 	}
 }
 
-// partDB is a database with one part, or the server of the part: at most one host has the part, and is reached.
-type partDB struct {
+// shardDB is a database with one shard, or the server of the shard: at most one host has the shard, and is reached.
+type shardDB struct {
 	replacedDB
 	site  *site
 	host  string        // "" is that of the database
-	part  *atomic.Value // the host of the part
+	shard *atomic.Value // the host of the shard
 	looks *int64        // at the hosts; atomic
 }
 
-func (d *partDB) At(host string, _ int) (pgdb.DB, error) {
-	server := &partDB{site: d.site, host: host, part: d.part, looks: d.looks}
+func (d *shardDB) At(host string, _ int) (pgdb.DB, error) {
+	server := &shardDB{site: d.site, host: host, shard: d.shard, looks: d.looks}
 	server.DB = d.site.db("")
 	if host == "standby" {
 		server.started = 1
@@ -126,9 +126,9 @@ func (d *partDB) At(host string, _ int) (pgdb.DB, error) {
 	return server, nil
 }
 
-func (d *partDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	first := statements[0]
-	host := d.part.Load().(string)
+	host := d.shard.Load().(string)
 	if d.host != "" && d.host != host {
 		for _, s := range statements {
 			s.Err = sqlstate.ErrNotSent
@@ -136,11 +136,11 @@ func (d *partDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 		return errors.New("no route to host")
 	}
 	switch first.SQL {
-	case schema.PartsReady:
+	case schema.ShardsReady:
 		addRow(first, [][]byte{int8(1)})
-	case schema.PartNames:
-		addRow(first, [][]byte{[]byte("part")})
-	case schema.PartRoutes:
+	case schema.ShardNames:
+		addRow(first, [][]byte{[]byte("shard")})
+	case schema.ShardRoutes:
 		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable", "rate_limit_processes"} {
 			addRow(first, [][]byte{int4(1), []byte(table), []byte(table), []byte("pg_backend_pid()"), []byte(host), int4(5432)})
 		}
@@ -154,14 +154,14 @@ func (d *partDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	return nil
 }
 
-// The standby of a part's server takes over, at an address of its own.
+// The standby of a shard's server takes over, at an address of its own.
 func TestUnitsOfAPartWhoseStandbyTookOverAreNotUsed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.exec(engine.TableSQL)
-	d := &partDB{site: s, part: &atomic.Value{}, looks: new(int64)}
+	d := &shardDB{site: s, shard: &atomic.Value{}, looks: new(int64)}
 	d.DB = s.db("")
-	d.part.Store("primary")
+	d.shard.Store("primary")
 	store := s.proxy(d, lasting, registry.Node{})
 	store.Prepare()
 	hammerLeased(t, store, 10, leasedHit(ratelimit.SlidingWindow, true))
@@ -169,8 +169,8 @@ func TestUnitsOfAPartWhoseStandbyTookOverAreNotUsed(t *testing.T) {
 	if store.Stats().LeasedUnits == 0 {
 		t.Fatal("no units are held")
 	}
-	d.part.Store("standby")
-	takeOne(t, store, hitOn("other", 10, true)) // finds the part
+	d.shard.Store("standby")
+	takeOne(t, store, hitOn("other", 10, true)) // finds the shard
 	await.Within(t, longTime, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
 }
 

@@ -24,14 +24,14 @@ type Options struct {
 
 // Store is a ratelimit.Store in this process.
 type Store struct {
-	now    func() time.Time
-	seed   maphash.Seed
-	shards []*shard
+	now     func() time.Time
+	seed    maphash.Seed
+	stripes []*stripe
 }
 
 const (
-	mostShards = 64
-	// leastKeys is the fewest keys of a shard: a store for few keys has one shard, and
+	mostStripes = 64
+	// leastKeys is the fewest keys of a stripe: a store for few keys has one stripe, and
 	// then keeps its bound exactly.
 	leastKeys = 1024
 )
@@ -52,12 +52,12 @@ func New(o Options) (*Store, error) {
 	if n < 1 {
 		n = 1
 	}
-	if n > mostShards {
-		n = mostShards
+	if n > mostStripes {
+		n = mostStripes
 	}
 	s := &Store{now: o.Now, seed: maphash.MakeSeed()}
 	for i := 0; i < n; i++ {
-		s.shards = append(s.shards, newShard((o.Capacity+n-1)/n))
+		s.stripes = append(s.stripes, newStripe((o.Capacity+n-1)/n))
 	}
 	return s, nil
 }
@@ -90,21 +90,21 @@ func (s *Store) hold(h ratelimit.Hit) { h.Slot.Hold(func() { s.free(h) }) }
 // free gives back the slots of a hit that was charged.
 func (s *Store) free(h ratelimit.Hit) {
 	k := rowID{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
-	sh := s.shardOf(k)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if e := sh.rows[k]; e != nil {
+	st := s.stripeOf(k)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if e := st.rows[k]; e != nil {
 		algorithm.Of(h.Limit).Adjust(h.Limit, &e.row, s.now().UnixMicro(), h.Cost, 0)
 		if e.row.Blank() {
-			sh.removeEntry(e)
+			st.removeEntry(e)
 		}
 	}
 }
 
 // take decides hits, and reports whether all that are not apart are allowed.
 func (s *Store) take(hits []ratelimit.Hit, decisions []ratelimit.Decision) (bool, error) {
-	keys, shards, err := s.lock(hits)
-	defer unlock(shards)
+	keys, stripes, err := s.lock(hits)
+	defer unlock(stripes)
 	if err != nil {
 		return false, err
 	}
@@ -112,18 +112,18 @@ func (s *Store) take(hits []ratelimit.Hit, decisions []ratelimit.Decision) (bool
 	rows := make([]*algorithm.Row, len(hits))
 	nows := make([]int64, len(hits))
 	for i := range hits {
-		rows[i] = s.shardOf(keys[i]).row(keys[i], now)
+		rows[i] = s.stripeOf(keys[i]).row(keys[i], now)
 		nows[i] = now
 	}
 	all := algorithm.Decide(hits, rows, nows, decisions)
 	for i := range hits {
 		decisions[i].Source = ratelimit.FromMemory
 		if rows[i].Blank() {
-			s.shardOf(keys[i]).remove(keys[i])
+			s.stripeOf(keys[i]).remove(keys[i])
 		}
 	}
-	for _, sh := range shards {
-		sh.sweep(now)
+	for _, st := range stripes {
+		st.sweep(now)
 	}
 	return all, nil
 }
@@ -134,13 +134,13 @@ func (s *Store) Settle(h *batch.Settlement) {
 		return
 	}
 	k := rowID{h.Limit.Durable, h.Limit.Prefix, h.Key}
-	sh := s.shardOf(k)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if e := sh.rows[k]; e != nil {
+	st := s.stripeOf(k)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if e := st.rows[k]; e != nil {
 		algorithm.Of(h.Limit).Adjust(h.Limit, &e.row, s.now().UnixMicro(), h.Back, h.DecidedAt)
 		if e.row.Blank() {
-			sh.removeEntry(e)
+			st.removeEntry(e)
 		}
 	}
 }
@@ -150,42 +150,42 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	keys, shards, err := s.lock(hits)
-	defer unlock(shards)
+	keys, stripes, err := s.lock(hits)
+	defer unlock(stripes)
 	if err != nil {
 		return err
 	}
 	for i := range keys {
-		s.shardOf(keys[i]).remove(keys[i])
+		s.stripeOf(keys[i]).remove(keys[i])
 	}
 	return nil
 }
 
 // Close implements ratelimit.Store.
 func (s *Store) Close() {
-	for _, sh := range s.shards {
-		sh.mu.Lock()
-		sh.closed = true
-		sh.rows = nil
-		sh.entries = nil
-		sh.mu.Unlock()
+	for _, st := range s.stripes {
+		st.mu.Lock()
+		st.closed = true
+		st.rows = nil
+		st.entries = nil
+		st.mu.Unlock()
 	}
 }
 
 // Len is how many keys the store holds, including expired keys that are not yet removed.
 func (s *Store) Len() int {
 	n := 0
-	for _, sh := range s.shards {
-		sh.mu.Lock()
-		n += len(sh.entries)
-		sh.mu.Unlock()
+	for _, st := range s.stripes {
+		st.mu.Lock()
+		n += len(st.entries)
+		st.mu.Unlock()
 	}
 	return n
 }
 
-// lock returns the keys of the hits, and their shards once each, which it has locked. The
-// order of the locks is that of the shards, so two calls cannot wait for each other.
-func (s *Store) lock(hits []ratelimit.Hit) ([]rowID, []*shard, error) {
+// lock returns the keys of the hits, and their stripes once each, which it has locked. The
+// order of the locks is that of the stripes, so two calls cannot wait for each other.
+func (s *Store) lock(hits []ratelimit.Hit) ([]rowID, []*stripe, error) {
 	keys := make([]rowID, len(hits))
 	var at []int
 	for i := range hits {
@@ -194,40 +194,40 @@ func (s *Store) lock(hits []ratelimit.Hit) ([]rowID, []*shard, error) {
 			return nil, nil, h.Validate()
 		}
 		keys[i] = rowID{h.Limit.Durable, h.Limit.Prefix, h.StoredKey()}
-		at = append(at, s.shardAt(keys[i]))
+		at = append(at, s.stripeAt(keys[i]))
 	}
 	if len(hits) == 0 {
 		at = []int{0} // it says whether the store is closed
 	}
 	sort.Ints(at)
-	var shards []*shard
+	var stripes []*stripe
 	var err error
 	for i := range at {
 		if i > 0 && at[i] == at[i-1] {
 			continue
 		}
-		sh := s.shards[at[i]]
-		sh.mu.Lock()
-		shards = append(shards, sh)
-		if sh.closed {
+		st := s.stripes[at[i]]
+		st.mu.Lock()
+		stripes = append(stripes, st)
+		if st.closed {
 			err = ratelimit.ErrClosed
 		}
 	}
-	return keys, shards, err
+	return keys, stripes, err
 }
 
-func unlock(shards []*shard) {
-	for _, sh := range shards {
-		sh.mu.Unlock()
+func unlock(stripes []*stripe) {
+	for _, st := range stripes {
+		st.mu.Unlock()
 	}
 }
 
-// shardAt is the index of a key's shard.
-func (s *Store) shardAt(k rowID) int {
-	if len(s.shards) == 1 {
+// stripeAt is the index of a key's stripe.
+func (s *Store) stripeAt(k rowID) int {
+	if len(s.stripes) == 1 {
 		return 0
 	}
-	return int(maphash.String(s.seed, k.key) % uint64(len(s.shards)))
+	return int(maphash.String(s.seed, k.key) % uint64(len(s.stripes)))
 }
 
-func (s *Store) shardOf(k rowID) *shard { return s.shards[s.shardAt(k)] }
+func (s *Store) stripeOf(k rowID) *stripe { return s.stripes[s.stripeAt(k)] }

@@ -87,7 +87,7 @@ func (s *Servers) server(ctx context.Context, name string) (*cluster.Cluster, er
 	return c, s.Execute(ctx, c.DSN(database), "CREATE EXTENSION citus")
 }
 
-// Add starts another worker, which has no parts yet, and returns its number.
+// Add starts another worker, which has no shards yet, and returns its number.
 func (s *Servers) Add(ctx context.Context) (int, error) {
 	w, err := s.server(ctx, fmt.Sprintf("worker%d", len(s.Workers)))
 	if w != nil {

@@ -88,7 +88,7 @@ func testManyHits(t *testing.T, s *store) {
 			t.Fatalf("hit %d of %d: %+v", i, len(hits), d)
 		}
 	}
-	// Where rows are in parts, the others hold what they have charged for a moment.
+	// Where rows are in shards, the others hold what they have charged for a moment.
 	for _, h := range []ratelimit.Hit{hits[1], hits[9999]} {
 		await.Within(t, timeout, "the charge to be given back", func() bool { return s.take(h)[0].Allowed })
 		s.want(h, false, 0)

@@ -54,11 +54,11 @@ var rules = []rule{
 	// It decides without a database, and knows the next store by its interface only.
 	{"internal/store/local", "algorithm lease chain known ratelimit", ""},
 	// It divides calls among stores, which it knows by their interface only.
-	{"internal/store/parts", "batch lease results schema sqlstate chain ratelimit pgdb", ""},
+	{"internal/store/shards", "batch lease results schema sqlstate chain ratelimit pgdb", ""},
 	// It registers a store of any kind, so it knows only an interface of it.
 	{"internal/store/registry", "batch results schema session sqlstate chain pgdb", ""},
 	// It puts the stores together.
-	{"internal/store", "chain engine local parts registry pgdb", ""},
+	{"internal/store", "chain engine local shards registry pgdb", ""},
 	// It is what the engine and the packages with own calls know of each other.
 	{"internal/store/own", "algorithm batch lease ratelimit pgdb", ""},
 	// A package with own calls knows the engine by own, and no other such package.

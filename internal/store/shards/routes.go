@@ -1,4 +1,4 @@
-package parts
+package shards
 
 import (
 	"context"
@@ -15,41 +15,41 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// The statements of a part run at the server that has the part, on the table in which Citus has the
-// rows (the shard). Citus moves a part to another server: it copies the rows, while it holds a lock that the
+// The statements of a shard run at the server that has the shard, on the table in which Citus has the
+// rows (the placement). Citus moves a shard to another server: it copies the rows, while it holds a lock that the
 // guard of each statement takes as well. So a statement is before or after a move, and after it fails with
-// serialization_failure, because the part is not here. A part keeps the numbers of its shards in a move.
+// serialization_failure, because the shard is not here. A shard keeps the numbers of its placements in a move.
 // So the texts of statements stay, and only the route changes.
 //
-// A route is read again if a part is not where it was, or if its server cannot be reached: from any
+// A route is read again if a shard is not where it was, or if its server cannot be reached: from any
 // server, because each has the metadata of Citus. The statements are then sent again, since they had no
 // effect. A statement that was sent and not answered is not sent again.
 
-// routes are where the parts are.
+// routes are where the shards are.
 type routes struct {
 	db        pgdb.DB // of the database
 	elsewhere reaching
-	schemas   []string                 // by part; find sets it
-	tables    []map[string]chain.Table // by part; find sets it
+	schemas   []string                 // by shard; find sets it
+	tables    []map[string]chain.Table // by shard; find sets it
 	reading   sync.Mutex               // of again
-	closing   sync.WaitGroup           // connections to servers without a part
+	closing   sync.WaitGroup           // connections to servers without a shard
 
 	mu      sync.Mutex // guards all that follows
 	closed  bool
-	to      []route            // by part
+	to      []route            // by shard
 	servers map[string]pgdb.DB // by address
 	read    time.Time          // when the routes were read
 }
 
-// route is where a part is.
+// route is where a shard is.
 type route struct {
 	address string
 	db      pgdb.DB
 }
 
 const (
-	// tablesOfPart is how many tables a part has.
-	tablesOfPart = 3
+	// tablesOfShard is how many tables a shard has.
+	tablesOfShard = 3
 	// routesTimeout is for reading the routes from one server, if there are others. A caller with much time
 	// waits for mostRoutesTimeout.
 	routesTimeout     = 100 * time.Millisecond
@@ -60,29 +60,29 @@ func newRoutes(db pgdb.DB, e reaching) *routes {
 	return &routes{db: db, elsewhere: e, servers: map[string]pgdb.DB{}}
 }
 
-// find reports whether the counts are in parts. If they are, it sets the routes. It also reports whether the connection
+// find reports whether the counts are in shards. If they are, it sets the routes. It also reports whether the connection
 // has failed.
 func (r *routes) find(ctx context.Context) (bool, bool, error) {
-	parts := &pgdb.Statement{SQL: schema.PartsReady, Unnamed: true}
-	if err := r.db.Run(ctx, []*pgdb.Statement{parts}); err != nil {
+	shards := &pgdb.Statement{SQL: schema.ShardsReady, Unnamed: true}
+	if err := r.db.Run(ctx, []*pgdb.Statement{shards}); err != nil {
 		return false, true, err
 	}
-	if parts.Err != nil {
-		return false, false, fmt.Errorf("looking for parts: %w", parts.Err)
+	if shards.Err != nil {
+		return false, false, fmt.Errorf("looking for shards: %w", shards.Err)
 	}
-	if found := results.Bigints(parts.Result); len(found) != 1 || found[0] != 1 {
+	if found := results.Bigints(shards.Result); len(found) != 1 || found[0] != 1 {
 		return false, false, nil
 	}
-	parts = &pgdb.Statement{SQL: schema.PartNames, Unnamed: true}
-	if err := r.db.Run(ctx, []*pgdb.Statement{parts}); err != nil {
+	shards = &pgdb.Statement{SQL: schema.ShardNames, Unnamed: true}
+	if err := r.db.Run(ctx, []*pgdb.Statement{shards}); err != nil {
 		return false, true, err
 	}
-	names, err := results.Columns(parts.Result)
+	names, err := results.Columns(shards.Result)
 	if err == nil {
-		err = parts.Err
+		err = shards.Err
 	}
 	if err != nil || len(names) == 0 {
-		return false, false, fmt.Errorf("reading rate_limit_parts(): %w", err)
+		return false, false, fmt.Errorf("reading rate_limit_shards(): %w", err)
 	}
 	r.schemas = nil
 	for _, name := range names {
@@ -97,7 +97,7 @@ func (r *routes) find(ctx context.Context) (bool, bool, error) {
 	return true, false, nil
 }
 
-// address is where a part is.
+// address is where a shard is.
 type address struct {
 	host string
 	port int
@@ -106,17 +106,17 @@ type address struct {
 // String is the address with its port.
 func (a address) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
 
-// errIncomplete is the error of a server that does not know all parts: it may have left the cluster.
-var errIncomplete = errors.New("the server does not know the tables of all parts")
+// errIncomplete is the error of a server that does not know all shards: it may have left the cluster.
+var errIncomplete = errors.New("the server does not know the tables of all shards")
 
 // ask reads the routes from a server.
 func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]chain.Table, error) {
-	s := &pgdb.Statement{SQL: schema.PartRoutes, Args: []any{r.schemas}, Unnamed: true}
+	s := &pgdb.Statement{SQL: schema.ShardRoutes, Args: []any{r.schemas}, Unnamed: true}
 	if err := db.Run(ctx, []*pgdb.Statement{s}); err != nil {
 		return nil, nil, err
 	}
 	if s.Err != nil {
-		return nil, nil, fmt.Errorf("reading where the parts are: %w", s.Err)
+		return nil, nil, fmt.Errorf("reading where the shards are: %w", s.Err)
 	}
 	columns, err := results.Columns(s.Result)
 	if err != nil {
@@ -126,30 +126,30 @@ func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]c
 	to := make([]address, len(r.schemas))
 	tables := make([]map[string]chain.Table, len(r.schemas))
 	for at := 0; at+width <= len(columns); at += width {
-		part := int(results.Bigint(columns[at])) - 1
-		if part < 0 || part >= len(to) {
+		shard := int(results.Bigint(columns[at])) - 1
+		if shard < 0 || shard >= len(to) {
 			return nil, nil, results.ErrColumns
 		}
-		named := tables[part]
+		named := tables[shard]
 		if named == nil {
 			named = map[string]chain.Table{}
-			tables[part] = named
+			tables[shard] = named
 		}
 		t := chain.Table{Name: string(columns[at+2]), Guard: ", " + string(columns[at+3])}
 		named[string(columns[at+1])] = t
 		host, port := string(columns[at+4]), int(results.Bigint(columns[at+5]))
 		a := address{host: host, port: port}
-		to[part] = a
+		to[shard] = a
 	}
-	for part := range tables {
-		if len(tables[part]) != tablesOfPart {
+	for shard := range tables {
+		if len(tables[shard]) != tablesOfShard {
 			return nil, nil, errIncomplete
 		}
 	}
 	return to, tables, nil
 }
 
-// set sets the routes. It opens the servers that are new, and closes those that have no part.
+// set sets the routes. It opens the servers that are new, and closes those that have no shard.
 func (r *routes) set(to []address) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -184,23 +184,23 @@ func (r *routes) set(to []address) {
 	r.to = next
 }
 
-// of returns the route to a part.
-func (r *routes) of(part int) route {
+// of returns the route to a shard.
+func (r *routes) of(shard int) route {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.to[part]
+	return r.to[shard]
 }
 
-// again reads the routes again after a failure at a route to a part, and reports whether the part is elsewhere
+// again reads the routes again after a failure at a route to a shard, and reports whether the shard is elsewhere
 // now. reached is whether the server of the route answers.
-func (r *routes) again(ctx context.Context, part int, failed route, reached bool, since time.Time) bool {
+func (r *routes) again(ctx context.Context, shard int, failed route, reached bool, since time.Time) bool {
 	r.reading.Lock()
 	defer r.reading.Unlock()
 	if ctx.Err() != nil {
 		return false
 	}
 	r.mu.Lock()
-	known := r.to[part].address != failed.address || r.read.After(since)
+	known := r.to[shard].address != failed.address || r.read.After(since)
 	dbs := []pgdb.DB{r.db}
 	for name, db := range r.servers {
 		if name != failed.address {
@@ -232,10 +232,10 @@ func (r *routes) again(ctx context.Context, part int, failed route, reached bool
 			}
 		}
 	}
-	return r.of(part).address != failed.address
+	return r.of(shard).address != failed.address
 }
 
-// close closes the connections to the servers of the parts.
+// close closes the connections to the servers of the shards.
 func (r *routes) close() {
 	r.mu.Lock()
 	r.closed = true

@@ -1,4 +1,4 @@
-package parts
+package shards
 
 import (
 	"context"
@@ -10,24 +10,24 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A request of several subjects has its hits in several parts. Its home is the part of the first hit that
-// names a subject, or else of the first hit, and not that of a hit apart if there are others. The hits of other parts
-// come first, each part in a transaction of its own. If all of them pass, the home decides. If a part refuses, the
+// A request of several subjects has its hits in several shards. Its home is the shard of the first hit that
+// names a subject, or else of the first hit, and not that of a hit apart if there are others. The hits of other shards
+// come first, each shard in a transaction of its own. If all of them pass, the home decides. If a shard refuses, the
 // others give back what they have charged. So nothing passes beyond a limit, but a refused request holds some of it for
 // a moment.
 
-// inPart are hits of a request that one part decides together.
-type inPart struct {
-	part      int
+// inShard are hits of a request that one shard decides together.
+type inShard struct {
+	shard     int
 	at        []int // of each hit, its index in the request
 	hits      []ratelimit.Hit
 	decisions []ratelimit.Decision
 	err       error
 }
 
-func newInPart(part int) *inPart { return &inPart{part: part} }
+func newInShard(shard int) *inShard { return &inShard{shard: shard} }
 
-// takeSeveral decides hits that are not in one part.
+// takeSeveral decides hits that are not in one shard.
 func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, batch.MostTimeouts*timeout, ratelimit.ErrOverloaded)
@@ -40,11 +40,11 @@ func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 		if !passes {
 			home = refundsOf(home)
 		}
-		takeAll(ctx, s, timeout, []*inPart{home})
+		takeAll(ctx, s, timeout, []*inShard{home})
 		if passes {
-			err = failed([]*inPart{home})
+			err = failed([]*inShard{home})
 		}
-		passes = passes && err == nil && allAllowed([]*inPart{home})
+		passes = passes && err == nil && allAllowed([]*inShard{home})
 	}
 	for i := range decisions {
 		decisions[i] = ratelimit.Decision{Allowed: true, Limit: hits[i].Limit.Capacity(), Source: ratelimit.Undecided}
@@ -53,28 +53,28 @@ func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 	if !passes {
 		s.giveBack(timeout, others)
 	}
-	for _, part := range append(others, home) {
-		if part.err != nil {
+	for _, shard := range append(others, home) {
+		if shard.err != nil {
 			continue
 		}
-		for i, at := range part.at {
-			if i < len(part.decisions) {
-				decisions[at] = part.decisions[i]
+		for i, at := range shard.at {
+			if i < len(shard.decisions) {
+				decisions[at] = shard.decisions[i]
 			}
 		}
 	}
 	return err
 }
 
-// divide divides the hits of a request: those of its home, and those of other parts. A hit apart of another
-// part is by itself, so that its refusal refuses nothing.
-func (s *Store) divide(hits []ratelimit.Hit) (*inPart, []*inPart) {
-	home := newInPart(0)
-	parts := make([]int, len(hits))
+// divide divides the hits of a request: those of its home, and those of other shards. A hit apart of another
+// shard is by itself, so that its refusal refuses nothing.
+func (s *Store) divide(hits []ratelimit.Hit) (*inShard, []*inShard) {
+	home := newInShard(0)
+	shards := make([]int, len(hits))
 	best := 0
 	for i := range hits {
 		h := &hits[i]
-		parts[i] = Of(subjectOf(h), len(s.stores))
+		shards[i] = Of(subjectOf(h), len(s.stores))
 		rank := 1
 		switch {
 		case h.Apart:
@@ -84,24 +84,24 @@ func (s *Store) divide(hits []ratelimit.Hit) (*inPart, []*inPart) {
 			rank = 3
 		}
 		if rank > best {
-			home.part = parts[i]
+			home.shard = shards[i]
 			best = rank
 		}
 	}
-	byPart := map[int]*inPart{home.part: home}
-	var others []*inPart
+	byShard := map[int]*inShard{home.shard: home}
+	var others []*inShard
 	for i := range hits {
 		h := hits[i]
-		part := parts[i]
-		to := byPart[part]
+		shard := shards[i]
+		to := byShard[shard]
 		if to != home && h.Slot != nil {
 			h.Slot = passingSlot(h.Slot)
 		}
 		if to == nil || h.Apart && to != home {
-			to = newInPart(part)
+			to = newInShard(shard)
 			others = append(others, to)
 			if !h.Apart {
-				byPart[part] = to
+				byShard[shard] = to
 			}
 		}
 		to.hits = append(to.hits, h)
@@ -117,7 +117,7 @@ func passingSlot(of *ratelimit.Slot) *ratelimit.Slot {
 
 // holdSlots has the slots of the caller hold what the hits of a request hold, or gives it back if the request does not
 // pass: the caller may ask again with the same slot.
-func holdSlots(hits []ratelimit.Hit, all []*inPart, passes bool) {
+func holdSlots(hits []ratelimit.Hit, all []*inShard, passes bool) {
 	for _, in := range all {
 		for i := range in.hits {
 			h := &in.hits[i]
@@ -135,7 +135,7 @@ func holdSlots(hits []ratelimit.Hit, all []*inPart, passes bool) {
 // holdSlot has a slot hold what another one holds.
 func holdSlot(to, of *ratelimit.Slot) { to.Hold(func() { of.Release() }) }
 
-// startCall decides a call of a queue that is not in one part, in the background.
+// startCall decides a call of a queue that is not in one shard, in the background.
 func (s *Store) startCall(q *batch.Queue, c *batch.Call) {
 	go func() {
 		if err := batch.PanicError(func() { s.decideCall(q.Timeout, c) }); err != nil {
@@ -145,7 +145,7 @@ func (s *Store) startCall(q *batch.Queue, c *batch.Call) {
 	}()
 }
 
-// decideCall decides a call that is not in one part.
+// decideCall decides a call that is not in one shard.
 func (s *Store) decideCall(timeout time.Duration, c *batch.Call) {
 	if c.Reset {
 		c.Err = s.reset(context.Background(), timeout, c.Hits)
@@ -153,13 +153,13 @@ func (s *Store) decideCall(timeout time.Duration, c *batch.Call) {
 		c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
 		c.Err = s.takeSeveral(context.Background(), timeout, c.Hits, c.Decisions)
 	}
-	for i := range c.Hits { // as after the decisions of one part
+	for i := range c.Hits { // as after the decisions of one shard
 		c.Hits[i].Key = c.Hits[i].StoredKey()
 	}
 }
 
-// takeAll decides the hits of some parts at the same time.
-func takeAll(ctx context.Context, s *Store, timeout time.Duration, all []*inPart) {
+// takeAll decides the hits of some shards at the same time.
+func takeAll(ctx context.Context, s *Store, timeout time.Duration, all []*inShard) {
 	var others sync.WaitGroup
 	for i, in := range all {
 		if i == len(all)-1 {
@@ -171,14 +171,14 @@ func takeAll(ctx context.Context, s *Store, timeout time.Duration, all []*inPart
 	others.Wait()
 }
 
-// takeIn decides the hits of a part.
-func takeIn(ctx context.Context, s *Store, timeout time.Duration, in *inPart) {
+// takeIn decides the hits of a shard.
+func takeIn(ctx context.Context, s *Store, timeout time.Duration, in *inShard) {
 	in.decisions = make([]ratelimit.Decision, len(in.hits))
-	in.err = s.stores[in.part].Take(ctx, timeout, in.hits, in.decisions)
+	in.err = s.stores[in.shard].Take(ctx, timeout, in.hits, in.decisions)
 }
 
 // startTake is takeIn in the background.
-func startTake(ctx context.Context, s *Store, timeout time.Duration, in *inPart, all *sync.WaitGroup) {
+func startTake(ctx context.Context, s *Store, timeout time.Duration, in *inShard, all *sync.WaitGroup) {
 	all.Add(1)
 	go func() {
 		if err := batch.PanicError(func() { takeIn(ctx, s, timeout, in) }); err != nil {
@@ -188,8 +188,8 @@ func startTake(ctx context.Context, s *Store, timeout time.Duration, in *inPart,
 	}()
 }
 
-// failed returns the error of one of the parts. The failure of a hit apart fails nothing.
-func failed(all []*inPart) error {
+// failed returns the error of one of the shards. The failure of a hit apart fails nothing.
+func failed(all []*inShard) error {
 	for _, in := range all {
 		for i := range in.hits {
 			if in.err != nil && !in.hits[i].Apart {
@@ -200,8 +200,8 @@ func failed(all []*inPart) error {
 	return nil
 }
 
-// allAllowed reports whether the request passes, as far as these parts are asked.
-func allAllowed(all []*inPart) bool {
+// allAllowed reports whether the request passes, as far as these shards are asked.
+func allAllowed(all []*inShard) bool {
 	for _, in := range all {
 		for i := range in.decisions {
 			if !in.decisions[i].Allowed && !in.hits[i].Apart {
@@ -214,7 +214,7 @@ func allAllowed(all []*inPart) bool {
 
 // charged reports whether hits have a refund, which is made in any case, or one apart, which is decided in
 // any case.
-func charged(in *inPart) bool {
+func charged(in *inShard) bool {
 	for i := range in.hits {
 		if in.hits[i].Cost < 0 || in.hits[i].Apart {
 			return true
@@ -224,8 +224,8 @@ func charged(in *inPart) bool {
 }
 
 // refundsOf returns the hits for which charged is true.
-func refundsOf(in *inPart) *inPart {
-	some := &inPart{part: in.part}
+func refundsOf(in *inShard) *inShard {
+	some := &inShard{shard: in.shard}
 	for i := range in.hits {
 		if in.hits[i].Cost < 0 || in.hits[i].Apart {
 			some.hits = append(some.hits, in.hits[i])
@@ -235,26 +235,26 @@ func refundsOf(in *inPart) *inPart {
 	return some
 }
 
-// giveBack gives back what parts have charged for a request that does not pass, and waits for it until the
-// timeout. It is a settlement: a refund would take from a window that has begun since. A part that cannot
+// giveBack gives back what shards have charged for a request that does not pass, and waits for it until the
+// timeout. It is a settlement: a refund would take from a window that has begun since. A shard that cannot
 // be reached keeps the charge: less passes then, never more.
-func (s *Store) giveBack(timeout time.Duration, all []*inPart) {
-	var waits []*inPart
-	most := 0 // hits of a part
+func (s *Store) giveBack(timeout time.Duration, all []*inShard) {
+	var waits []*inShard
+	most := 0 // hits of a shard
 	for _, in := range all {
-		if in.err != nil || !allAllowed([]*inPart{in}) {
+		if in.err != nil || !allAllowed([]*inShard{in}) {
 			continue
 		}
 		if len(in.hits) > most {
 			most = len(in.hits)
 		}
-		wait := newInPart(in.part) // without hits, since the settlements go with the next batch
+		wait := newInShard(in.shard) // without hits, since the settlements go with the next batch
 		waits = append(waits, wait)
 		for i := range in.hits {
 			h := &in.hits[i]
 			if h.Cost > 0 && !h.Peek && !h.Apart && h.Slot == nil {
 				d := &in.decisions[i]
-				settleHit(s.stores[in.part], h, d)
+				settleHit(s.stores[in.shard], h, d)
 				if d.Remaining += h.Cost; d.Remaining > d.Limit {
 					d.Remaining = d.Limit
 				}
@@ -272,20 +272,20 @@ func settleHit(s chain.Store, h *ratelimit.Hit, d *ratelimit.Decision) {
 		Reset: d.Reset.UnixMicro(), Source: d.Source})
 }
 
-// reset resets the rows of hits in their parts.
+// reset resets the rows of hits in their shards.
 func (s *Store) reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	byPart := make([][]ratelimit.Hit, len(s.stores))
+	byShard := make([][]ratelimit.Hit, len(s.stores))
 	for i := range hits {
 		h := hits[i]
-		part := Of(subjectOf(&h), len(s.stores))
-		byPart[part] = append(byPart[part], h)
+		shard := Of(subjectOf(&h), len(s.stores))
+		byShard[shard] = append(byShard[shard], h)
 	}
-	var resets []*inPart
+	var resets []*inShard
 	var all sync.WaitGroup
-	for part := range byPart {
-		if len(byPart[part]) > 0 {
-			in := newInPart(part)
-			in.hits = byPart[part]
+	for shard := range byShard {
+		if len(byShard[shard]) > 0 {
+			in := newInShard(shard)
+			in.hits = byShard[shard]
 			resets = append(resets, in)
 			startReset(ctx, s, timeout, in, &all)
 		}
@@ -294,11 +294,11 @@ func (s *Store) reset(ctx context.Context, timeout time.Duration, hits []ratelim
 	return failed(resets)
 }
 
-// startReset resets the rows of a part in the background.
-func startReset(ctx context.Context, s *Store, timeout time.Duration, in *inPart, all *sync.WaitGroup) {
+// startReset resets the rows of a shard in the background.
+func startReset(ctx context.Context, s *Store, timeout time.Duration, in *inShard, all *sync.WaitGroup) {
 	all.Add(1)
 	go func() {
-		err := batch.PanicError(func() { in.err = s.stores[in.part].Reset(ctx, timeout, in.hits) })
+		err := batch.PanicError(func() { in.err = s.stores[in.shard].Reset(ctx, timeout, in.hits) })
 		if err != nil {
 			in.err = err
 		}

@@ -1,34 +1,34 @@
--- The counts in parts (shards), for migrate --citus. Each part is a schema with the two tables of counts,
--- which Citus places on a server and moves. This file has what the parts share.
+-- The shards of the counts, for migrate --citus. Each shard is a schema with the two tables of counts, which
+-- Citus places on a server and moves. This file creates what all shards share.
 
--- A statement of a proxy runs on a shard of a part, without Citus. The guard takes the same lock as a move
--- of the shard, so that the statement runs before or after the move, and fails if the shard is not here. It
--- is volatile, to see changes since the statement began. If it cannot get the lock in time, a move is in
--- progress, and the statement fails with the same code.
-CREATE OR REPLACE FUNCTION rate_limit_guard(shard bigint) RETURNS void LANGUAGE plpgsql VOLATILE
+-- A statement of a proxy runs on the placement of a shard, without Citus. The guard takes the same lock as a
+-- move of the placement, so that the statement runs before or after the move, and fails if the placement is
+-- not here. It is volatile, to see changes since the statement began. If it cannot get the lock in time, a
+-- move is in progress, and the statement fails with the same code.
+CREATE OR REPLACE FUNCTION rate_limit_guard(placement bigint) RETURNS void LANGUAGE plpgsql VOLATILE
 	SECURITY DEFINER SET search_path = pg_catalog AS $$
 BEGIN
 	BEGIN
 		PERFORM lock_shard_metadata(5, ARRAY[$1]);
 	EXCEPTION WHEN lock_not_available THEN
-		RAISE EXCEPTION 'shard % is being moved', $1 USING ERRCODE = 'serialization_failure';
+		RAISE EXCEPTION 'placement % is being moved', $1 USING ERRCODE = 'serialization_failure';
 	END;
 	IF NOT EXISTS (SELECT FROM pg_dist_placement p WHERE p.shardid = $1
 		AND p.groupid = (SELECT l.groupid FROM pg_dist_local_group l)) THEN
-		RAISE EXCEPTION 'shard % is not here', $1 USING ERRCODE = 'serialization_failure';
+		RAISE EXCEPTION 'placement % is not here', $1 USING ERRCODE = 'serialization_failure';
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_guard(bigint) IS
-	'Fails unless a shard of the counts is on this server, and keeps it here until the transaction ends.';
+	'Fails unless a placement of the counts is on this server, and keeps it here until the transaction ends.';
 
--- Older programs, without support for parts, must not count in the tables outside them.
+-- Older programs, without support for shards, must not count in the tables outside them.
 CREATE OR REPLACE FUNCTION rate_limit_refuse_count() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-	RAISE EXCEPTION 'the counts of this database are in parts: restart this program, or upgrade it'
+	RAISE EXCEPTION 'the counts of this database are in shards: restart this program, or upgrade it'
 		USING ERRCODE = 'object_not_in_prerequisite_state';
 END $$;
 COMMENT ON FUNCTION rate_limit_refuse_count() IS
-	'Keeps programs that do not know of parts from counting beside them.';
+	'Keeps programs that do not know of shards from counting beside them.';
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_ephemeral
 	EXECUTE FUNCTION rate_limit_refuse_count();
 CREATE OR REPLACE TRIGGER rate_limit_refuse_count BEFORE INSERT ON rate_limit_durable
@@ -40,9 +40,9 @@ RETURNS TABLE (key text, count bigint, prev_count bigint, window_start timestamp
 	remainder bigint, hits timestamptz[], slots bigint, expires_at timestamptz) LANGUAGE plpgsql STABLE
 		SET search_path FROM CURRENT AS $$
 DECLARE
-	part record;
+	shard record;
 BEGIN
-	FOR part IN SELECT p.schema FROM rate_limit_parts() p LOOP
+	FOR shard IN SELECT p.schema FROM rate_limit_shards() p LOOP
 		RETURN QUERY EXECUTE format('SELECT c.key, c.count, c.prev_count, c.window_start, c.tokens, '
 			'c.last_refill, c.remainder, c.hits,
 			(SELECT count(*) FROM unnest(c.slots) AS s WHERE (s >> 32) - (extract(epoch FROM '
@@ -51,7 +51,7 @@ BEGIN
 					'statement_timestamp() - interval ''10 s'' AND statement_timestamp() + '
 					'interval ''10 s'')),
 			c.expires_at FROM %1$I.%2$I c WHERE c.prefix = $1 AND ($2 IS NULL OR c.key = ANY ($2))',
-			part.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END)
+			shard.schema, CASE WHEN durable THEN 'rate_limit_durable' ELSE 'rate_limit_ephemeral' END)
 				USING prefix, keys;
 	END LOOP;
 END $$;

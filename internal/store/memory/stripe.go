@@ -13,11 +13,11 @@ type rowID struct {
 	prefix, key string
 }
 
-// shard is a part of the keys under a lock of its own. All methods need the lock.
+// stripe is a part of the keys under a lock of its own. All methods need the lock.
 //
 // entries holds every row once, in no order, so that each call can sweep a few of them. The
 // map cannot serve for that: ranging over a map that has shrunk visits its empty slots.
-type shard struct {
+type stripe struct {
 	mu      sync.Mutex
 	closed  bool
 	max     int
@@ -34,11 +34,11 @@ type indexedRow struct {
 	row algorithm.Row
 }
 
-func newShard(max int) *shard { return &shard{max: max, rows: map[rowID]*indexedRow{}} }
+func newStripe(max int) *stripe { return &stripe{max: max, rows: map[rowID]*indexedRow{}} }
 
 // row returns a key's row, and makes it if there is none. A later call of row may displace it.
 // A charge to a displaced row is lost.
-func (s *shard) row(k rowID, now int64) *algorithm.Row {
+func (s *stripe) row(k rowID, now int64) *algorithm.Row {
 	e := s.rows[k]
 	if e == nil {
 		if len(s.entries) >= s.max {
@@ -56,13 +56,13 @@ func (s *shard) row(k rowID, now int64) *algorithm.Row {
 }
 
 // remove deletes a key's row, if there is one.
-func (s *shard) remove(k rowID) {
+func (s *stripe) remove(k rowID) {
 	if e := s.rows[k]; e != nil {
 		s.removeEntry(e)
 	}
 }
 
-func (s *shard) removeEntry(e *indexedRow) {
+func (s *stripe) removeEntry(e *indexedRow) {
 	last := len(s.entries) - 1
 	moved := s.entries[last]
 	s.entries[e.at] = moved
@@ -78,7 +78,7 @@ const leastShrunk = 1024
 
 // shrink frees memory once three quarters of the largest number of rows are gone: a map
 // never gives memory back.
-func (s *shard) shrink() {
+func (s *stripe) shrink() {
 	if s.largest < leastShrunk || len(s.entries) > s.largest/4 {
 		return
 	}
@@ -95,7 +95,7 @@ func (s *shard) shrink() {
 const sweepSteps = 4
 
 // sweep deletes the expired rows among the next few.
-func (s *shard) sweep(now int64) {
+func (s *stripe) sweep(now int64) {
 	for i := 0; i < sweepSteps && len(s.entries) > 0; i++ {
 		if s.next >= len(s.entries) {
 			s.next = 0
@@ -113,7 +113,7 @@ func (s *shard) sweep(now int64) {
 const displaceTries = 16
 
 // displace removes one row: an expired one among the next few, or else the next.
-func (s *shard) displace(now int64) {
+func (s *stripe) displace(now int64) {
 	for i := 0; i < displaceTries; i++ {
 		s.next++
 		if s.next >= len(s.entries) {

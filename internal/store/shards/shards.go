@@ -1,16 +1,16 @@
-// Package parts is a store over stores. The counts of a database can be in parts, on the servers of Citus. A part is a
-// schema with the two tables of counts and rate_limit_processes. The function rate_limit_parts of the database says
-// which parts there are, so a Store finds out when the tables are looked for. If there are none, the store of the
-// database decides. Else that store decides nothing, and each part has a store of its own, with its queues, leases
-// and known refusals. Their statements run at the server of the part. They do not know of parts: the names of the
+// Package shards is a store over stores. The counts of a database can be in shards, on the servers of Citus. A shard is a
+// schema with the two tables of counts and rate_limit_processes. The function rate_limit_shards of the database says
+// which shards there are, so a Store finds out when the tables are looked for. If there are none, the store of the
+// database decides. Else that store decides nothing, and each shard has a store of its own, with its queues, leases
+// and known refusals. Their statements run at the server of the shard. They do not know of shards: the names of the
 // tables and the guard are values of a store.
 //
-// A row is in the part of its subject, which is Hit.Subject, or the key as it is stored. A request of one subject is
-// decided in its part as on a single server.
+// A row is in the shard of its subject, which is Hit.Subject, or the key as it is stored. A request of one subject is
+// decided in its shard as on a single server.
 //
-//   - parts.go: the store. several.go: requests of several subjects. routes.go: on which server a part is. db.go: the
-//     statements of a part.
-package parts
+//   - shards.go: the store. several.go: requests of several subjects. routes.go: on which server a shard is. db.go: the
+//     statements of a shard.
+package shards
 
 import (
 	"context"
@@ -34,7 +34,7 @@ const (
 	found          // stores and routes are set
 )
 
-// Store is a store over those of the parts. The next one is that of the database.
+// Store is a store over those of the shards. The next one is that of the database.
 type Store struct {
 	chain.Link
 	open    func(db pgdb.DB, place chain.Place) (chain.Store, error)
@@ -44,17 +44,17 @@ type Store struct {
 	report  func(error)
 
 	state  int32         // atomic
-	stores []chain.Store // by part; they do not change
+	stores []chain.Store // by shard; they do not change
 
 	mu     sync.Mutex // guards all that follows
 	closed bool
-	queues map[*batch.Queue]*partQueues // by the queue of OpenQueue
+	queues map[*batch.Queue]*shardQueues // by the queue of OpenQueue
 }
 
-// partQueues are the queues of the parts for the calls of a queue of OpenQueue.
-type partQueues struct {
+// shardQueues are the queues of the shards for the calls of a queue of OpenQueue.
+type shardQueues struct {
 	deliver func(calls []*batch.Call)
-	to      []*batch.Queue // by part; nil before the first call
+	to      []*batch.Queue // by shard; nil before the first call
 }
 
 // reaching is a DB that can connect to other servers with what it knows of the database and of the account, as
@@ -73,7 +73,7 @@ func Open(db pgdb.DB, open func(db pgdb.DB, place chain.Place) (chain.Store, err
 	}
 	closing, stop := context.WithCancel(context.Background())
 	s := &Store{open: open, routes: newRoutes(db, other), closing: closing, stop: stop, report: report,
-		queues: map[*batch.Queue]*partQueues{}}
+		queues: map[*batch.Queue]*shardQueues{}}
 	root, err := open(db, chain.Place{
 		Find:   func(ctx context.Context) (bool, bool, error) { return s.find(ctx) },
 		Divert: func(q *batch.Queue, calls []*batch.Call) bool { return s.divert(q, calls) },
@@ -85,7 +85,7 @@ func Open(db pgdb.DB, open func(db pgdb.DB, place chain.Place) (chain.Store, err
 	return s, nil
 }
 
-// find finds out whether the counts are in parts, once. It is chain.Place.Find.
+// find finds out whether the counts are in shards, once. It is chain.Place.Find.
 func (s *Store) find(ctx context.Context) (bool, bool, error) {
 	if state := atomic.LoadInt32(&s.state); state != unknown {
 		return state == found, false, nil
@@ -104,9 +104,9 @@ func (s *Store) find(ctx context.Context) (bool, bool, error) {
 		return false, false, ratelimit.ErrClosed
 	}
 	n := len(s.routes.schemas)
-	for part := len(s.stores); part < n; part++ {
-		var db pgdb.DB = newPartDB(s.routes, part) //nolint:staticcheck // Yaegi does not convert an argument of s.open
-		one, err := s.open(db, chain.Place{Tables: s.routes.tables[part], Of: n})
+	for shard := len(s.stores); shard < n; shard++ {
+		var db pgdb.DB = newShardDB(s.routes, shard) //nolint:staticcheck // Yaegi does not convert an argument of s.open
+		one, err := s.open(db, chain.Place{Tables: s.routes.tables[shard], Of: n})
 		if err != nil {
 			return false, false, err
 		}
@@ -116,10 +116,10 @@ func (s *Store) find(ctx context.Context) (bool, bool, error) {
 	return true, false, nil
 }
 
-// inParts reports whether there are parts. It is false if that is not known yet.
-func (s *Store) inParts() bool { return atomic.LoadInt32(&s.state) == found }
+// inShards reports whether there are shards. It is false if that is not known yet.
+func (s *Store) inShards() bool { return atomic.LoadInt32(&s.state) == found }
 
-// await waits until it is known whether there are parts, and returns what is left of a timeout. If that is not known
+// await waits until it is known whether there are shards, and returns what is left of a timeout. If that is not known
 // after it, a batch of the store of the database gets the error.
 func (s *Store) await(ctx context.Context, timeout time.Duration) time.Duration {
 	if atomic.LoadInt32(&s.state) != unknown || s.Next.Unavailable() != nil {
@@ -134,13 +134,13 @@ func (s *Store) await(ctx context.Context, timeout time.Duration) time.Duration 
 	return batch.RoundDown(time.Until(deadline))
 }
 
-// all are the store of the database and those of the parts. They are copied one by one because Yaegi takes the type
+// all are the store of the database and those of the shards. They are copied one by one because Yaegi takes the type
 // of the stores for another one.
 func (s *Store) all() []chain.Store {
 	all := []chain.Store{s.Next}
-	if s.inParts() {
-		for part := range s.stores { //nolint:staticcheck // see above
-			all = append(all, s.stores[part])
+	if s.inShards() {
+		for shard := range s.stores { //nolint:staticcheck // see above
+			all = append(all, s.stores[shard])
 		}
 	}
 	return all
@@ -148,27 +148,27 @@ func (s *Store) all() []chain.Store {
 
 // of is the store that counts for a subject.
 func (s *Store) of(subject string) chain.Store {
-	if !s.inParts() {
+	if !s.inShards() {
 		return s.Next
 	}
 	return s.stores[Of(subject, len(s.stores))]
 }
 
-// Of is the part of a subject: the first four bytes of its SHA-256, as a number, modulo the number
-// of parts. In SQL that is
+// Of is the shard of a subject: the first four bytes of its SHA-256, as a number, modulo the number
+// of shards. In SQL that is
 //
-//	('x' || left(encode(sha256(convert_to(subject, 'UTF8')), 'hex'), 8))::bit(32)::bigint % parts
-func Of(subject string, parts int) int {
+//	('x' || left(encode(sha256(convert_to(subject, 'UTF8')), 'hex'), 8))::bit(32)::bigint % shards
+func Of(subject string, shards int) int {
 	sum := sha256.Sum256([]byte(subject))
-	return int(binary.BigEndian.Uint32(sum[:4]) % uint32(parts))
+	return int(binary.BigEndian.Uint32(sum[:4]) % uint32(shards))
 }
 
-// several is what partOf returns for hits that are not in one part.
+// several is what shardOf returns for hits that are not in one shard.
 const several = -1
 
-// partOf returns the part of all hits of a call, or several.
-func (s *Store) partOf(hits []ratelimit.Hit) int {
-	part := several
+// shardOf returns the shard of all hits of a call, or several.
+func (s *Store) shardOf(hits []ratelimit.Hit) int {
+	shard := several
 	subject := ""
 	for i := range hits {
 		h := &hits[i]
@@ -178,12 +178,12 @@ func (s *Store) partOf(hits []ratelimit.Hit) int {
 		}
 		subject = of
 		next := Of(of, len(s.stores))
-		if i > 0 && next != part {
+		if i > 0 && next != shard {
 			return several
 		}
-		part = next
+		shard = next
 	}
-	return part
+	return shard
 }
 
 // subjectOf is the subject of a hit.
@@ -204,11 +204,11 @@ func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimi
 		return err
 	}
 	timeout = s.await(ctx, timeout)
-	if !s.inParts() {
+	if !s.inShards() {
 		return s.Next.Take(ctx, timeout, hits, decisions)
 	}
-	if part := s.partOf(hits); part != several {
-		return s.stores[part].Take(ctx, timeout, hits, decisions)
+	if shard := s.shardOf(hits); shard != several {
+		return s.stores[shard].Take(ctx, timeout, hits, decisions)
 	}
 	return s.takeSeveral(ctx, timeout, hits, decisions)
 }
@@ -220,7 +220,7 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 			return hits[i].Validate()
 		}
 	}
-	if timeout = s.await(ctx, timeout); s.inParts() {
+	if timeout = s.await(ctx, timeout); s.inShards() {
 		return s.reset(ctx, timeout, hits)
 	}
 	return s.Next.Reset(ctx, timeout, hits)
@@ -231,26 +231,26 @@ func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*bat
 	q := s.Next.OpenQueue(timeout, fill, deliver)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queues[q] = &partQueues{deliver: deliver}
+	s.queues[q] = &shardQueues{deliver: deliver}
 	return q
 }
 
-// divert passes the calls of a batch of a queue of OpenQueue on to the parts, which finish them, and reports whether
+// divert passes the calls of a batch of a queue of OpenQueue on to the shards, which finish them, and reports whether
 // it has. The keys are not as they are stored yet. It is chain.Place.Divert.
 func (s *Store) divert(q *batch.Queue, calls []*batch.Call) bool {
 	if atomic.LoadInt32(&s.state) == none {
 		return false
 	}
-	if s.await(context.Background(), q.Timeout); !s.inParts() {
+	if s.await(context.Background(), q.Timeout); !s.inShards() {
 		return false
 	}
 	for _, c := range calls {
-		part := several
+		shard := several
 		if len(c.Hits) > 0 {
-			part = s.partOf(c.Hits)
+			shard = s.shardOf(c.Hits)
 		}
-		if part != several {
-			batch.Send(s.queue(q, part), c, c.Arrived)
+		if shard != several {
+			batch.Send(s.queue(q, shard), c, c.Arrived)
 		} else {
 			s.startCall(q, c)
 		}
@@ -258,18 +258,18 @@ func (s *Store) divert(q *batch.Queue, calls []*batch.Call) bool {
 	return true
 }
 
-// queue returns the queue of a part for the calls of a queue of OpenQueue.
-func (s *Store) queue(q *batch.Queue, part int) *batch.Queue {
+// queue returns the queue of a shard for the calls of a queue of OpenQueue.
+func (s *Store) queue(q *batch.Queue, shard int) *batch.Queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	queues := s.queues[q]
 	if queues.to == nil {
 		queues.to = make([]*batch.Queue, len(s.stores))
 	}
-	if queues.to[part] == nil {
-		queues.to[part] = s.stores[part].OpenQueue(q.Timeout, nil, queues.deliver)
+	if queues.to[shard] == nil {
+		queues.to[shard] = s.stores[shard].OpenQueue(q.Timeout, nil, queues.deliver)
 	}
-	return queues.to[part]
+	return queues.to[shard]
 }
 
 // Settle implements chain.Store.
@@ -281,7 +281,7 @@ func (s *Store) Settle(h *batch.Settlement) {
 	s.of(subject).Settle(h)
 }
 
-// Answers implements chain.Store. No part answers before the parts are known.
+// Answers implements chain.Store. No shard answers before the shards are known.
 func (s *Store) Answers(subject string) bool {
 	return atomic.LoadInt32(&s.state) != unknown && s.of(subject).Answers(subject)
 }
@@ -300,14 +300,14 @@ func (s *Store) Held(row lease.RowID) int64 {
 	return n
 }
 
-// Unavailable returns why no part can decide, or nil if one of them can.
+// Unavailable returns why no shard can decide, or nil if one of them can.
 func (s *Store) Unavailable() error {
-	if !s.inParts() {
+	if !s.inShards() {
 		return s.Next.Unavailable()
 	}
 	var err error
-	for part := range s.stores {
-		if err = s.stores[part].Unavailable(); err == nil {
+	for shard := range s.stores {
+		if err = s.stores[shard].Unavailable(); err == nil {
 			return nil
 		}
 	}
@@ -338,9 +338,9 @@ func (s *Store) Close() {
 	s.mu.Unlock()
 	s.stop()
 	var closing sync.WaitGroup
-	if s.inParts() {
-		for part := range s.stores {
-			startClose(&closing, s.stores[part])
+	if s.inShards() {
+		for shard := range s.stores {
+			startClose(&closing, s.stores[shard])
 		}
 	}
 	closing.Wait()

@@ -1,4 +1,4 @@
-package parts
+package shards
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// moveWait is the time between two looks for a part that is nowhere: the servers learn of a
+// moveWait is the time between two looks for a shard that is nowhere: the servers learn of a
 // move one after the other.
 const moveWait = 5 * time.Millisecond
 
@@ -32,40 +32,40 @@ func (d *failingDB) Run(_ context.Context, statements []*pgdb.Statement) error {
 func (d *failingDB) Exec(context.Context, string) error { return d.err }
 func (d *failingDB) Close()                             {}
 
-// partDB is the DB of a part: it runs statements where the part is.
-type partDB struct {
+// shardDB is the DB of a shard: it runs statements where the shard is.
+type shardDB struct {
 	routes *routes
-	part   int
+	shard  int
 }
 
-// newPartDB is a function because Yaegi gives all that a loop makes of a literal the last value.
-func newPartDB(r *routes, part int) pgdb.DB { return &partDB{routes: r, part: part} }
+// newShardDB is a function because Yaegi gives all that a loop makes of a literal the last value.
+func newShardDB(r *routes, shard int) pgdb.DB { return &shardDB{routes: r, shard: shard} }
 
 // MaxConns is that of the database, for each of its servers.
-func (d *partDB) MaxConns() int {
+func (d *shardDB) MaxConns() int {
 	if b, ok := d.routes.db.(chain.Bounded); ok {
 		return b.MaxConns()
 	}
 	return math.MaxInt32
 }
 
-// Run implements DB. A statement that finds that the part is not here has the code of a transaction that
+// Run implements DB. A statement that finds that the shard is not here has the code of a transaction that
 // lost, so that the store sends it again.
-func (d *partDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
+func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	left := statements
 	for len(left) > 0 {
-		to := d.routes.of(d.part)
+		to := d.routes.of(d.shard)
 		began := time.Now()
 		err := to.db.Run(ctx, left)
 		if err == nil {
-			if lostPart(left) {
+			if lostShard(left) {
 				d.notHere(ctx, to, left, began)
 			}
 			return nil
 		}
 		left = unsent(left)
-		if len(left) == 0 || ctx.Err() != nil || !d.routes.again(ctx, d.part, to, false, began) {
-			return fmt.Errorf("part %d at %s: %w", d.part, to.address, err)
+		if len(left) == 0 || ctx.Err() != nil || !d.routes.again(ctx, d.shard, to, false, began) {
+			return fmt.Errorf("shard %d at %s: %w", d.shard, to.address, err)
 		}
 	}
 	return nil
@@ -82,9 +82,9 @@ func unsent(statements []*pgdb.Statement) []*pgdb.Statement {
 	return all
 }
 
-// lostPart reports whether a statement did not find the part. A transaction that lost against another one has the
+// lostShard reports whether a statement did not find the shard. A transaction that lost against another one has the
 // code of the guard, and not its text.
-func lostPart(statements []*pgdb.Statement) bool {
+func lostShard(statements []*pgdb.Statement) bool {
 	for _, s := range statements {
 		switch s.Code {
 		case sqlstate.UndefinedTable, sqlstate.NoSuchConstraint:
@@ -99,9 +99,9 @@ func lostPart(statements []*pgdb.Statement) bool {
 	return false
 }
 
-// notHere is the rest of Run after a statement that did not find the part.
-func (d *partDB) notHere(ctx context.Context, at route, statements []*pgdb.Statement, began time.Time) {
-	if !d.routes.again(ctx, d.part, at, true, began) {
+// notHere is the rest of Run after a statement that did not find the shard.
+func (d *shardDB) notHere(ctx context.Context, at route, statements []*pgdb.Statement, began time.Time) {
+	if !d.routes.again(ctx, d.shard, at, true, began) {
 		batch.Sleep(ctx, moveWait)
 	}
 	for _, s := range statements {
@@ -113,9 +113,9 @@ func (d *partDB) notHere(ctx context.Context, at route, statements []*pgdb.State
 }
 
 // Exec implements DB.
-func (d *partDB) Exec(ctx context.Context, sql string) error {
-	return d.routes.of(d.part).db.Exec(ctx, sql)
+func (d *shardDB) Exec(ctx context.Context, sql string) error {
+	return d.routes.of(d.shard).db.Exec(ctx, sql)
 }
 
-// Close implements DB. The routes close the connections, which other parts use as well.
-func (d *partDB) Close() {}
+// Close implements DB. The routes close the connections, which other shards use as well.
+func (d *shardDB) Close() {}
