@@ -33,6 +33,7 @@ type cleaner struct {
 	server      *server
 	texts       *statements
 	probability float64
+	random      func() float64
 	report      func(error)
 	slots       func() bool // whether the process has limits InFlight
 

@@ -218,17 +218,11 @@ func (d *dispatch) fail(requests []*request, err error) {
 	d.engine.failCalls(d.queue, calls, err)
 }
 
-// noDecision is the error of calls whose batch has failed with err. A batch that had no connection in time, because
-// others used all of them, says nothing about the database.
+// noDecision is the error of calls whose batch failed with err. A batch that had no connection all the time, because
+// others used all of them, has passed its deadline.
 func (d *dispatch) noDecision(err error) error {
-	late := errors.Is(err, context.DeadlineExceeded)
-	switch {
-	case d.patient && (d.ctx.Err() != nil || errors.Is(err, sqlstate.ErrNoTurn)):
-		return d.engine.server.noDecision()
-	case late:
-		return ratelimit.ErrTimeout
-	}
-	return err
+	passed := d.patient && (d.ctx.Err() != nil || errors.Is(err, sqlstate.ErrNoTurn))
+	return d.engine.server.health.NoDecision(err, passed)
 }
 
 // errUndecided is the error of a request that a batch has left undecided.

@@ -11,7 +11,7 @@ package engine
 //
 //   - store.go: Take and Reset, and what the registry of proxies has a store do. known.go: what needs no database, of
 //     one call or of a batch: units that are charged in advance (package leases) and known refusals (package known).
-//     server.go: a database that does not answer.
+//     server.go: statements, and the health of their server.
 //   - dispatch.go: the batch, and how its calls are finished. round.go: one round of it: plan, send, apply. kinds.go:
 //     the store's own calls that go with it (package own).
 //   - transaction.go: requests of several hits, all or nothing, in one transaction.

@@ -32,7 +32,7 @@ var ownStatements = []*own.Statement{slots.Leave}
 func (s *Store) openKinds(o Options) {
 	e := s.engine
 	d := &own.Database{
-		DB: e.server.db, Closing: e.server.closing, Unavailable: func() error { return e.server.unavailable() }, Report: o.report, Run: e.server.run,
+		DB: e.server.db, Closing: e.server.closing, Unavailable: e.server.health.Unavailable, Report: o.report, Run: e.server.run,
 		Send: func() { batch.Enter(s.leasing, batch.NewCall()) }, Busy: func() bool { return batch.Busy(s.leasing) },
 	}
 	e.waiting = own.NewWaiting(d)
@@ -63,7 +63,7 @@ func (s *Store) Settle(h *batch.Settlement) {
 }
 
 // Answers implements chain.Store. All subjects are in one place.
-func (s *Store) Answers(_ string) bool { return s.engine.server.unavailable() == nil }
+func (s *Store) Answers(_ string) bool { return s.engine.server.health.Unavailable() == nil }
 
 // Charge implements chain.Store.
 func (s *Store) Charge(_ string, row lease.RowID, l *ratelimit.Limit, units int64) {

@@ -16,7 +16,7 @@ import (
 func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
-		Timeout: timeout, Workers: s.workers, Silent: s.engine.server.silent, Fill: fill, Deliver: deliver,
+		Timeout: timeout, Workers: s.workers, Silent: s.engine.server.health.Silent, Fill: fill, Deliver: deliver,
 		Decide: func(calls []*batch.Call, deadline time.Time) {
 			if s.place.Divert != nil && s.place.Divert(q, calls) {
 				return
@@ -33,7 +33,7 @@ func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*bat
 		},
 		Expire: func(calls []*batch.Call) {
 			storeKeys(calls)
-			s.engine.failCalls(q, calls, s.engine.server.noDecision())
+			s.engine.failCalls(q, calls, s.engine.server.health.NoDecision(nil, true))
 		},
 	})
 	s.mu.Lock()
@@ -67,7 +67,7 @@ func decideKnown(s *Store, timeout time.Duration, calls []*batch.Call) (int, err
 	}
 	unavailable := ratelimit.ErrClosed
 	if atomic.LoadInt32(&s.closed) == 0 {
-		unavailable = s.engine.server.unavailable()
+		unavailable = s.engine.server.health.Unavailable()
 	}
 	if unavailable == nil && timeout <= 0 {
 		unavailable = ratelimit.ErrTimeout // it may be computed from a deadline that has passed

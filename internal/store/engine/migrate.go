@@ -91,11 +91,11 @@ func (t *tables) wait(ctx context.Context) error {
 	defer cancel()
 	stop := context.AfterFunc(migration, cancel)
 	began := time.Now()
-	answers := atomic.LoadInt64(&t.server.answers)
+	begin := t.server.health.Begin()
 	<-either.Done()
 	stop()
 	if err := ctx.Err(); err != nil {
-		return t.server.onFailure(err, time.Since(began), answers)
+		return t.server.health.Failed(begin, time.Since(began), err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,10 +155,10 @@ func (t *tables) migrate() error {
 	defer cancel()
 	if t.find != nil {
 		sent := time.Now()
-		answers := atomic.LoadInt64(&t.server.answers)
+		begin := t.server.health.Begin()
 		found, down, err := t.find(ctx)
 		if down {
-			err = t.server.onFailure(err, time.Since(sent), answers)
+			err = t.server.health.Failed(begin, time.Since(sent), err)
 		}
 		if found {
 			atomic.StoreInt32(&t.elsewhere, 1)
@@ -196,11 +196,11 @@ func (t *tables) migrate() error {
 // the connection counts for the health of the database.
 func (t *tables) inspect(ctx context.Context) (tablesFound, error) {
 	sent := time.Now()
-	answers := atomic.LoadInt64(&t.server.answers)
+	begin := t.server.health.Begin()
 	read := &pgdb.Statement{SQL: serverSQL}
 	now, failed, err := lookForTables(ctx, t.server.db, read)
 	if failed {
-		err = t.server.onFailure(err, time.Since(sent), answers)
+		err = t.server.health.Failed(begin, time.Since(sent), err)
 	} else {
 		t.server.see(read)
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
@@ -15,6 +16,9 @@ import (
 
 // serverSQL identifies the server that has the counters.
 const serverSQL = `SELECT ` + schema.Server
+
+// tickTimeout bounds one read of it.
+const tickTimeout = 2 * time.Second
 
 // identity is the last schema.Server that a store has read. The zero value has read none.
 type identity struct {
@@ -63,7 +67,7 @@ func (s *Store) Tick() {
 	go func() {
 		defer atomic.StoreInt32(&s.ticking, 0)
 		server := s.engine.server
-		ctx, cancel := context.WithTimeout(server.closing, mostProbeTime)
+		ctx, cancel := context.WithTimeout(server.closing, tickTimeout)
 		defer cancel()
 		read := &pgdb.Statement{SQL: serverSQL}
 		_ = batch.PanicError(func() {

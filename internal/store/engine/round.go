@@ -185,7 +185,7 @@ func (d *dispatch) apply(r *round, failed bool, err error) ([]*request, error) {
 
 // cleanUpAfter has the rows cleaned up that a plan leaves.
 func (d *dispatch) cleanUpAfter(p *plan) {
-	if d.engine.server.random() < d.engine.cleaner.probability {
+	if d.engine.cleaner.random() < d.engine.cleaner.probability {
 		d.engine.cleaner.after(p)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/known"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -131,11 +132,12 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 		texts = newStatements(o.Place.Tables)
 	}
 	counts := newCounts()
-	server := &server{db: db, closing: closing, counts: counts, random: o.Random, created: time.Now()}
+	server := &server{db: db, closing: closing, counts: counts}
+	server.health = health.New(closing, o.Random, server.ping)
 	e := &engine{
 		server: server, texts: texts, now: o.Now, counts: counts, rows: o.Rows,
 		tables:  &tables{server: server, disabled: o.DisableMigration, find: o.Place.Find, report: o.report},
-		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, report: o.report},
+		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, random: o.Random, report: o.report},
 	}
 	if o.MaxBlockedKeys > 0 {
 		e.blocked = known.New(o.MaxBlockedKeys)
@@ -170,7 +172,7 @@ func (s *Store) Await(ctx context.Context) error { return s.engine.tables.wait(c
 func (s *Store) Ready() bool { return atomic.LoadInt32(&s.engine.tables.ready) != 0 }
 
 // Unavailable implements chain.Store.
-func (s *Store) Unavailable() error { return s.engine.server.unavailable() }
+func (s *Store) Unavailable() error { return s.engine.server.health.Unavailable() }
 
 // Take implements ratelimit.Store.
 func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
@@ -271,9 +273,9 @@ func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
 func (s *Store) newQueue(timeout time.Duration) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
-		Timeout: timeout, Workers: s.workers, Silent: s.engine.server.silent,
+		Timeout: timeout, Workers: s.workers, Silent: s.engine.server.health.Silent,
 		Decide: func(calls []*batch.Call, deadline time.Time) { s.engine.decide(q, calls, deadline) },
-		Expire: func(calls []*batch.Call) { s.engine.failCalls(q, calls, s.engine.server.noDecision()) },
+		Expire: func(calls []*batch.Call) { s.engine.failCalls(q, calls, s.engine.server.health.NoDecision(nil, true)) },
 	})
 	return q
 }

@@ -16,7 +16,7 @@ var plain = []string{
 	"ratelimit", "ratelimit/httplimit", "ratelimit/memory", "ratelimit/pgdb", "ratelimit/pgxdb",
 	"ratelimit/postgres",
 	"internal/core/algorithm", "internal/core/batch", "internal/core/results", "internal/core/schema",
-	"internal/core/session", "internal/core/settings", "internal/core/sqlstate",
+	"internal/core/health", "internal/core/session", "internal/core/settings", "internal/core/sqlstate",
 	"internal/plane/archive", "internal/plane/history", "internal/proxy/pgwire",
 }
 

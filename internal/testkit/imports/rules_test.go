@@ -33,6 +33,8 @@ var rules = []rule{
 	{"ratelimit/memory", "store/memory ratelimit", ""},
 	// It collects calls, and a function that it is given decides them.
 	{"internal/core/batch", "ratelimit", ""},
+	// It has the state of a server, for the store and the policy.
+	{"internal/core/health", "sqlstate ratelimit", ""},
 	// It says what to charge in advance, and a store charges it.
 	{"internal/core/lease", "ratelimit", ""},
 	// The store, the policy and the history read the rows of every driver.
@@ -69,7 +71,7 @@ var rules = []rule{
 	{"internal/store/leases", "algorithm batch lease own ratelimit", ""},
 	// The store knows a driver only as a pgdb.DB, and no proxy.
 	{"internal/store/engine", "chain known leases own settle slots batch results lease sqlstate ratelimit " +
-		"algorithm schema session pgdb", ""},
+		"health algorithm schema session pgdb", ""},
 	// It is what Go programs see of the store.
 	{"ratelimit/postgres", "store engine ratelimit pgdb", ""},
 	// It says what the tables of the policy have, to all that read or write them.

@@ -1,0 +1,195 @@
+// Package health keeps whether a server of Postgres answers. One Health per server is asked by all that
+// waits for the server, so that the difference between an overload and an outage is made only here.
+//
+// A server is in one of three states. While it is down, requests fail at once. While it is suspected, they
+// wait for one timeout instead of four. While it is not answering, the server is asked in the background
+// until it answers.
+//
+//	state      call answered   call timed out   connection failed   probe answered   probe failed
+//	answering  answering       suspected        down                answering        down
+//	suspected  answering       suspected        down                answering        down
+//	down       answering       down             down                answering        down
+//
+// A failure changes no state if the server has answered another call meanwhile: then only the connection has
+// failed, or the call waited for a lock. Neither does a timeout of less than fairTime, nor a probe without a
+// connection because others use all of them. The time that this process loses, in a queue or without the
+// processor, does not count as a failure: drivers count a timeout from the time at which statements are sent.
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// fairTime is the least timeout that shows something about the server. A shorter one may end although the
+// server is well.
+const fairTime = 50 * time.Millisecond
+
+const (
+	// firstProbe and longestProbe bound the time between two probes. A random part keeps the proxies from
+	// asking at the same moment.
+	firstProbe   = 25 * time.Millisecond
+	longestProbe = 500 * time.Millisecond
+
+	// leastProbeTime and mostProbeTime bound the wait for the answer to a probe.
+	leastProbeTime = 250 * time.Millisecond
+	mostProbeTime  = 2 * time.Second
+)
+
+// The states. The order is that of severity.
+const (
+	answering = iota
+	suspected
+	down
+)
+
+// Health is the state of a server. Create one with New.
+type Health struct {
+	ask     func(ctx context.Context) error
+	closing context.Context
+	random  func() float64
+	created time.Time
+
+	// Atomic, so that a call need not take the mutex.
+	state    int32
+	answers  int64 // the number of answers
+	answered int64 // the time of the last one, in nanoseconds since created
+
+	mu      sync.Mutex // guards the fields below, and changes of state
+	cause   error      // the error of Unavailable; nil unless the state is down
+	probing bool       // a goroutine asks the server
+}
+
+// New returns the Health of a server that answers. ask asks the server for a sign of life, by the time ctx
+// ends; it must not panic. Nothing is asked after the end of closing. random returns numbers in [0, 1).
+func New(closing context.Context, random func() float64, ask func(ctx context.Context) error) *Health {
+	return &Health{ask: ask, closing: closing, random: random, created: time.Now()}
+}
+
+// Silent reports whether the server is suspected or down.
+func (h *Health) Silent() bool { return atomic.LoadInt32(&h.state) != answering }
+
+// Unavailable returns ratelimit.ErrUnavailable with its cause while the server is down, and nil otherwise.
+func (h *Health) Unavailable() error {
+	if atomic.LoadInt32(&h.state) != down {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cause
+}
+
+// NoDecision returns the error of a request after its call failed with err. passed reports whether the
+// deadline of the request has passed, which is four timeouts after its arrival: if the server answers others
+// then, that is an overload.
+func (h *Health) NoDecision(err error, passed bool) error {
+	switch {
+	case passed && !h.Silent():
+		return ratelimit.ErrOverloaded
+	case passed || errors.Is(err, context.DeadlineExceeded):
+		return ratelimit.ErrTimeout
+	}
+	return err
+}
+
+// Begin returns the begin of a call, for Failed.
+func (h *Health) Begin() int64 { return atomic.LoadInt64(&h.answers) }
+
+// Answered records that the server answered a call.
+func (h *Health) Answered() {
+	atomic.StoreInt64(&h.answered, int64(time.Since(h.created)))
+	atomic.AddInt64(&h.answers, 1) // last: a reader of answers then reads answered
+	if h.Silent() {
+		h.mu.Lock()
+		h.set(answering, nil)
+		h.mu.Unlock()
+	}
+}
+
+// Failed records that a call with a timeout failed with err, and returns the error of the call: with
+// ratelimit.ErrUnavailable if err shows that the server is down.
+func (h *Health) Failed(begin int64, timeout time.Duration, err error) error {
+	late := errors.Is(err, context.DeadlineExceeded)
+	if late && timeout < fairTime || h.answersOthers(begin, late, timeout) {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closing.Err() != nil {
+		return err
+	}
+	if !late {
+		err = fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
+		h.set(down, err)
+	} else if !h.Silent() {
+		h.set(suspected, nil)
+	}
+	if !h.probing {
+		h.probing = true
+		go h.probe(timeout)
+	}
+	return err
+}
+
+// answersOthers reports whether the server has answered a call since another one began. A call that ran out
+// of its time may have been sent on the connection of the answered call, right after the answer: so only an
+// answer in the last four fifths of this time counts, else a server that hangs would seem to answer. A stall
+// of this process may have the server suspected without a reason, until its next answer.
+func (h *Health) answersOthers(begin int64, late bool, timeout time.Duration) bool {
+	if atomic.LoadInt64(&h.answers) == begin {
+		return false
+	}
+	return !late || time.Since(h.created)-time.Duration(atomic.LoadInt64(&h.answered)) < timeout-timeout/5
+}
+
+// set changes the state. The caller holds the mutex.
+func (h *Health) set(state int32, cause error) {
+	h.cause = cause
+	atomic.StoreInt32(&h.state, state)
+}
+
+// probe asks the server until it answers.
+func (h *Health) probe(timeout time.Duration) {
+	if timeout < leastProbeTime {
+		timeout = leastProbeTime
+	}
+	if timeout > mostProbeTime {
+		timeout = mostProbeTime
+	}
+	for interval := firstProbe; ; {
+		ctx, cancel := context.WithTimeout(h.closing, timeout)
+		begin := h.Begin()
+		err := h.ask(ctx)
+		cancel()
+		h.mu.Lock()
+		late := errors.Is(err, context.DeadlineExceeded)
+		if err == nil || h.answersOthers(begin, late, timeout) || h.closing.Err() != nil {
+			h.probing = false
+			h.set(answering, nil)
+			h.mu.Unlock()
+			return
+		}
+		if !errors.Is(err, sqlstate.ErrNoTurn) {
+			h.set(down, fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err))
+		}
+		h.mu.Unlock()
+		sleep(h.closing, interval/2+time.Duration(h.random()*float64(interval)))
+		if interval *= 2; interval > longestProbe {
+			interval = longestProbe
+		}
+	}
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-ctx.Done()
+}

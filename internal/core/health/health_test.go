@@ -1,0 +1,107 @@
+package health_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// TestEachFailureAndAnswerOfTheTable makes the transitions of the table in the package's comment.
+func TestEachFailureAndAnswerOfTheTable(t *testing.T) {
+	lost := errors.New("lost")
+	call := map[string]func(h *health.Health){
+		"answered": func(h *health.Health) { h.Answered() },
+		"late":     func(h *health.Health) { _ = h.Failed(h.Begin(), time.Second, context.DeadlineExceeded) },
+		"lost":     func(h *health.Health) { _ = h.Failed(h.Begin(), time.Second, lost) },
+		"short": func(h *health.Health) {
+			_ = h.Failed(h.Begin(), 10*time.Millisecond, context.DeadlineExceeded)
+		},
+		"lost beside others": func(h *health.Health) {
+			begin := h.Begin()
+			h.Answered()
+			_ = h.Failed(begin, time.Second, lost)
+		},
+	}
+	for _, test := range []struct {
+		calls []string
+		want  string
+	}{
+		{nil, "answering"},
+		{[]string{"late"}, "suspected"},
+		{[]string{"short"}, "answering"},
+		{[]string{"lost"}, "down"},
+		{[]string{"lost beside others"}, "answering"},
+		{[]string{"late", "answered"}, "answering"},
+		{[]string{"late", "lost"}, "down"},
+		{[]string{"lost", "late"}, "down"},
+		{[]string{"lost", "answered"}, "answering"},
+		{[]string{"lost", "answered", "late"}, "suspected"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			closing, stop := context.WithCancel(context.Background())
+			defer stop()
+			answers := make(chan error)
+			h := health.New(closing, func() float64 { return 0 }, func(ctx context.Context) error {
+				select {
+				case err := <-answers:
+					return err
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
+			check := func(when, want string) {
+				t.Helper()
+				got := "answering"
+				if err := h.Unavailable(); errors.Is(err, ratelimit.ErrUnavailable) {
+					got = "down"
+				} else if h.Silent() {
+					got = "suspected"
+				}
+				if got != want {
+					t.Errorf("%v, %s: %s, want %s", test.calls, when, got, want)
+				}
+			}
+			for _, name := range test.calls {
+				call[name](h)
+			}
+			check("after the calls", test.want)
+			if test.want == "answering" {
+				return
+			}
+			answers <- lost
+			synctest.Wait()
+			check("after a probe that failed", "down")
+			time.Sleep(time.Second)
+			answers <- nil
+			synctest.Wait()
+			check("after a probe that was answered", "answering")
+		})
+	}
+}
+
+// TestOverloadIsADeadlinePassedWhileOthersAreAnswered: other failures are outages, or keep their error.
+func TestOverloadIsADeadlinePassedWhileOthersAreAnswered(t *testing.T) {
+	closing, stop := context.WithCancel(context.Background())
+	stop() // no probes
+	h := health.New(closing, func() float64 { return 0 }, nil)
+	other := errors.New("other")
+	for _, c := range []struct {
+		err    error
+		passed bool
+		want   error
+	}{
+		{context.DeadlineExceeded, true, ratelimit.ErrOverloaded},
+		{context.DeadlineExceeded, false, ratelimit.ErrTimeout},
+		{nil, true, ratelimit.ErrOverloaded},
+		{other, false, other},
+	} {
+		if err := h.NoDecision(c.err, c.passed); !errors.Is(err, c.want) {
+			t.Errorf("%v, passed %v: %v, want %v", c.err, c.passed, err, c.want)
+		}
+	}
+}
