@@ -21,7 +21,7 @@ func (b *bench) checkOut(repository, commit string) (folder string) {
 	return folder
 }
 
-// noWorse is the highest low end of a ratio's interval of a version that is no worse.
+// noWorse is the highest lower end of a ratio's interval at which a version counts as not worse.
 const noWorse = 1.03
 
 // besideBefore are the rows of pg_ratelimit, each beside the same row of the version before.

@@ -12,7 +12,7 @@ import (
 )
 
 // policyRowsOf is SQL that fills the tables of a policy: so many users on three tiers, each user with an
-// API key, and a rule for each tier. The API keys are what the loads send, see keyName; a
+// API key, and a rule for each tier. The loads send these API keys, see keyName; a
 // policy takes keys that were made elsewhere. Triggers and checks of foreign keys are off
 // for the many rows, since they would take most of the time.
 func policyRowsOf(keys int) string {
@@ -20,12 +20,15 @@ func policyRowsOf(keys int) string {
 	SET LOCAL session_replication_role = replica;
 	INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro'), ('enterprise');
 	INSERT INTO rate_limit_users (user_id, tier)
-		SELECT 'user-' || n, (ARRAY['free', 'pro', 'enterprise'])[1 + n %% 3] FROM generate_series(0, %[1]d) AS n;
+		SELECT 'user-' || n, (ARRAY['free', 'pro', 'enterprise'])[1 + n %% 3] FROM generate_series(0, %[1]d)
+		AS n;
 	INSERT INTO rate_limit_api_keys (digest, user_id)
-		SELECT sha256(convert_to(concat_ws('.', 10, n >> 16, n >> 8 & 255, n & 255), 'UTF8')), 'user-' || n FROM generate_series(0, %[1]d - 1) AS n
+		SELECT sha256(convert_to(concat_ws('.', 10, n >> 16, n >> 8 & 255, n & 255), 'UTF8')), 'user-' || n
+		FROM generate_series(0, %[1]d - 1) AS n
 		UNION ALL SELECT sha256('ready'), 'user-%[1]d';
 	SET LOCAL session_replication_role = DEFAULT;
-	SELECT rate_limit_rule(tier, family => 'plan', priority => 100 + place, tiers => ARRAY[tier], algorithm => 'sliding_window', per_hour => 1000000)
+	SELECT rate_limit_rule(tier, family => 'plan', priority => 100 + place, tiers => ARRAY[tier],
+	algorithm => 'sliding_window', per_hour => 1000000)
 		FROM unnest(ARRAY['free', 'pro', 'enterprise']) WITH ORDINALITY AS t(tier, place);
 	ANALYZE`, keys)
 }
@@ -55,7 +58,7 @@ func (b *bench) schema(r *row) string {
 	return schema.File
 }
 
-// fill sends one request for each of a million keys, and tells, the first time, how much memory a key takes.
+// fill sends one request for each of a million keys. The first time, it prints the memory of a key.
 func (b *bench) fill(p *proxy) {
 	log.Print("sending requests for a million keys")
 	b.wrong(b.sendInTurn(p, million), p.row.name)

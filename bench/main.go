@@ -148,7 +148,7 @@ func check(err error) {
 	}
 }
 
-// must returns v, if there is no error.
+// must returns v. It panics if err is not nil, see check.
 func must[T any](v T, err error) T {
 	check(err)
 	return v

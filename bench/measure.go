@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// sample is what one round has measured of a row or of its control, by title.
+// sample is the measurement of a row or of its control in one round, by title.
 type sample map[string]float64
 
 // Titles of figures.
@@ -95,7 +95,7 @@ func (b *bench) open(r *row, server int) *side {
 	return &side{row: r, proxy: p, client: newClient(p.address, r.load)}
 }
 
-// sample is what a round has measured, from the totals at its end.
+// sample returns the measurement of a round, from the totals at its end.
 func (s *side) sample(after sample) sample {
 	r := s.result
 	if s.client.load.rate > 0 {

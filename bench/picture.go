@@ -19,10 +19,13 @@ const (
 )
 
 // pictureHead has the colours, for light and for dark pages. The names are classes.
-const pictureHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d" width="%[1]d" height="%[2]d" role="img" font-family="system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif" font-size="13">
+const pictureHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d"
+width="%[1]d" height="%[2]d"
+role="img" font-family="system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif" font-size="13">
 <title>%[3]s</title>
 <style>
-.page { fill: #ffffff } text { fill: #1f2328 } .note { fill: #59636e } .range { stroke: #1f2328; stroke-width: 1.5 }
+.page { fill: #ffffff } text { fill: #1f2328 } .note { fill: #59636e }
+.range { stroke: #1f2328; stroke-width: 1.5 }
 .plain { fill: #b8c0c8 } .exact { fill: #336791 } .leased { fill: #2f9e6e } .peer { fill: #d08a2e }
 @media (prefers-color-scheme: dark) {
 .page { fill: #0d1117 } text { fill: #f0f6fc } .note { fill: #9198a1 } .range { stroke: #f0f6fc }

@@ -107,7 +107,7 @@ type column struct {
 	ending  string // of their names
 }
 
-// add adds a row. name is what follows the proxy's in the row's name.
+// add adds a row. name follows the proxy's name in the name of the row.
 func (c *column) add(name, bar string, base *row, limit *limitSpec) *row {
 	name = map[bool]string{false: "Caddy ", true: "Traefik "}[c.traefik] + name + c.ending
 	r := &row{name: name, bar: bar, base: base, load: c.load, traefik: c.traefik, limit: limit}
@@ -212,12 +212,12 @@ func allRows() (rows []*row) {
 	return append(rows, further.rows...)
 }
 
-// choose returns the rows that wants accepts, and those without a base that they are compared with.
+// choose returns the selected rows, and those without a base that they are compared with.
 // Without all, it leaves further rows out.
-func choose(rows []*row, wants func(name string) bool, all bool) []*row {
+func choose(rows []*row, selects func(name string) bool, all bool) []*row {
 	chosen := map[*row]bool{}
 	for _, r := range rows {
-		if r.base != nil && wants(r.name) && (all || !r.more) {
+		if r.base != nil && selects(r.name) && (all || !r.more) {
 			chosen[r] = true
 			chosen[r.base] = chosen[r.base] || r.base.base == nil
 		}

@@ -118,8 +118,8 @@ func (a *App) places(h *Handler) (*edge.Places, error) {
 	return h.site.Places(s, dsns, string(h.Audit), recorded)
 }
 
-// Start logs the version, and connects to the databases, in the background. Provision does not connect, because a config that is only validated, or that
-// fails to load, must not touch a database.
+// Start logs the version, and connects to the databases, in the background. Provision does not connect,
+// because a config that is only validated, or that fails to load, must not touch a database.
 func (a *App) Start() error {
 	caddy.Log().Named(logName).Info("rate limits are enforced", zap.String("version", version()))
 	for _, u := range a.uses {
@@ -129,7 +129,7 @@ func (a *App) Start() error {
 		return nil
 	}
 	loaded, err := a.http()
-	if app, ok := loaded.(*caddyhttp.App); ok && err == nil { // without it there are no handlers
+	if app, ok := loaded.(*caddyhttp.App); ok && err == nil { // without it the config has no handlers
 		return a.openPages(app.Servers)
 	}
 	return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 )
 
-// With the default algorithm the first request shows the end of the window, and not when the whole quota is back. A refusal
-// shows the moment of Retry-After, and nothing if the request can never pass.
+// With the default algorithm the first request shows the end of the window, and not when the whole quota is
+// back. A refusal shows the moment of Retry-After, and nothing if the request can never pass.
 func TestResetSaysWhenToComeAgain(t *testing.T) {
 	c := start(t, `
 		:PORT {
@@ -35,11 +35,13 @@ func TestResetSaysWhenToComeAgain(t *testing.T) {
 		if reset < began+test.ahead-5 || reset > answered+test.ahead+1 {
 			t.Errorf("%d: %v, want a reset %d s after %d", test.status, a.Header, test.ahead, began)
 		}
-		if test.status == 429 && (reset < asked+a.number(t, "Retry-After")-3 || reset > answered+a.number(t, "Retry-After")+3) {
+		if test.status == 429 && (reset < asked+a.number(t, "Retry-After")-3 || reset > answered+a.number(t,
+			"Retry-After")+3) {
 			t.Errorf("%v, asked at %d: want a reset at Retry-After", a.Header, asked)
 		}
 	}
-	if a := c.expect(http.StatusTooManyRequests, "/", "X-Cost", "3"); a.Header["X-Ratelimit-Reset"] != nil || a.Header["Retry-After"] != nil || a.number(t, "X-RateLimit-Limit") != 2 {
+	if a := c.expect(http.StatusTooManyRequests, "/", "X-Cost", "3"); a.Header["X-Ratelimit-Reset"] != nil ||
+		a.Header["Retry-After"] != nil || a.number(t, "X-RateLimit-Limit") != 2 {
 		t.Errorf("a request that can never pass: %v", a.Header)
 	}
 }
@@ -67,8 +69,8 @@ func TestAReloadKeepsCounts(t *testing.T) {
 	c.expect(http.StatusTooManyRequests, "/")
 }
 
-// The placeholders of Caddy follow what handlers behind a limit of requests in flight change, and error routes
-// do not end with the slot.
+// The placeholders of Caddy follow what handlers behind a limit of requests in flight change, and error
+// routes do not end with the slot.
 func TestALimitInFlightLeavesTheRequestToCaddy(t *testing.T) {
 	c := start(t, `
 		:PORT {
@@ -116,7 +118,8 @@ func TestTwoHandlersSettleByOneHeader(t *testing.T) {
 				}
 			}`)
 		c.expect(http.StatusOK, "/")
-		if a := c.expect(http.StatusOK, "/"); a.Header.Get("X-RateLimit-Remaining") != "42" || a.Header.Get("X-Tokens") != "" {
+		if a := c.expect(http.StatusOK, "/"); a.Header.Get("X-RateLimit-Remaining") != "42" ||
+			a.Header.Get("X-Tokens") != "" {
 			t.Errorf("%v: %v", limits, a.Header)
 		}
 	}
@@ -140,14 +143,17 @@ func TestTheCostCanBeThatOfTheModelInTheBody(t *testing.T) {
 			}
 			respond {http.request.body}
 		}`)
-	for _, step := range []struct{ body, want string }{{`{"model": "large"}`, "5000"}, {`{"model": "small"}`, "4500"}, {"", "4000"}} {
-		response, err := http.Post("http://127.0.0.1:"+c.port, "application/json", strings.NewReader(step.body))
+	for _, step := range []struct{ body, want string }{{`{"model": "large"}`, "5000"}, {`{"model": "small"}`,
+		"4500"}, {"", "4000"}} {
+		response, err := http.Post("http://127.0.0.1:"+c.port, "application/json",
+			strings.NewReader(step.body))
 		if err != nil {
 			t.Fatal(err)
 		}
 		got, _ := io.ReadAll(response.Body)
 		response.Body.Close()
-		if left := response.Header.Get("X-RateLimit-Remaining"); left != step.want || string(got) != step.body {
+		if left := response.Header.Get("X-RateLimit-Remaining"); left != step.want ||
+			string(got) != step.body {
 			t.Errorf("%s: %s left, and the body %q; want %s", step.body, left, got, step.want)
 		}
 	}
@@ -185,7 +191,8 @@ func TestAnErrorPageCapsRetryAfter(t *testing.T) {
 	for path, want := range map[string]int64{"/month": 7200, "/hour": 3600} {
 		c.expect(http.StatusOK, path)
 		a := c.expect(http.StatusTooManyRequests, path)
-		if wait := a.number(t, "Retry-After"); wait > want || wait < want-60 || len(a.Header["Retry-After"]) != 1 || a.Body != "later" {
+		if wait := a.number(t, "Retry-After"); wait > want || wait < want-60 ||
+			len(a.Header["Retry-After"]) != 1 || a.Body != "later" {
 			t.Errorf("%s: %v, %s; want at most %d", path, a.Header, a.Body, want)
 		}
 	}

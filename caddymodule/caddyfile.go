@@ -57,7 +57,8 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			err = b.read(h, handlerTable, "zone")
 		}
 		if err == nil && argument != "" && h.Prefix != argument {
-			err = b.wrong("prefix", string(h.Prefix), "left out, or the same as the argument "+strconv.Quote(string(argument)))
+			err = b.wrong("prefix", string(h.Prefix), "left out, or the same as the argument "+strconv.Quote(
+				string(argument)))
 		}
 		if err != nil {
 			return err
@@ -103,7 +104,8 @@ func (z *Zone) readMatch(b *block) error {
 	token := b.d.Token()
 	if b.d.NextArg() {
 		if named := b.d.Val(); strings.HasPrefix(named, "@") {
-			return errorAt(token, fmt.Errorf("%smatch: %q: must be a block of request matchers, { … }, or one matcher, as in path /api/*: "+
+			return errorAt(token, fmt.Errorf("%smatch: %q: must be a block of request matchers, { … }, or "+
+				"one matcher, as in path /api/*: "+
 				"the matcher of a zone has no name", b.title, named))
 		}
 		b.d.Prev()

@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// dashboard is what Grafana reads of a dashboard.
+// dashboard has the fields of a dashboard that the tests check.
 type dashboard struct{ Panels []panel }
 
 type panel struct {
@@ -61,7 +61,8 @@ func TestDashboardUsesMetricsThatExist(t *testing.T) {
 			if strings.Contains(expr, "$") {
 				t.Errorf("%s uses a variable that is not there: %s", p.Title, q.Expr)
 			}
-			rules += fmt.Sprintf("  - record: panel_%d_%s\n    expr: '%s'\n", p.ID, q.RefID, strings.ReplaceAll(expr, "'", "''"))
+			rules += fmt.Sprintf("  - record: panel_%d_%s\n    expr: '%s'\n", p.ID, q.RefID,
+				strings.ReplaceAll(expr, "'", "''"))
 		}
 	}
 	path := filepath.Join(t.TempDir(), "dashboard.yml")
@@ -79,7 +80,8 @@ var promQL = strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*", "$
 func TestDashboardAsksTheDatabase(t *testing.T) {
 	dsn := cluster.Open(t)
 	cluster.Execute(t, dsn, schema.History)
-	values := strings.NewReplacer("$__timeFilter(time)", "time BETWEEN now() - interval '1 hour' AND now()", "${granularity}", "minute")
+	values := strings.NewReplacer("$__timeFilter(time)", "time BETWEEN now() - interval '1 hour' AND now()",
+		"${granularity}", "minute")
 	asked := 0
 	for _, p := range readDashboard(t).Panels {
 		for _, q := range p.Targets {

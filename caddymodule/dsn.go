@@ -10,18 +10,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// expandDSN replaces the placeholders of a configured DSN. shown is what an error may show
-// instead of the DSN.
+// expandDSN replaces the placeholders of a configured DSN. shown is the text that an error may show instead
+// of the DSN.
 func expandDSN(configured string) (dsn, shown string, err error) {
 	if configured == "" {
 		return "", "$" + edge.EnvDSN, nil
 	}
 	shown = showDSN(configured)
-	// A placeholder that Caddy does not know is left unchanged: a brace may be part of
+	// An unknown placeholder is left unchanged: a brace may be part of
 	// a password.
 	dsn, err = caddy.NewReplacer().ReplaceOrErr(configured, true, false)
 	if err != nil {
-		return "", "", &ratelimit.FieldError{Field: "dsn", Value: shown, Want: edge.WantDSN + ": " + err.Error()}
+		return "", "", &ratelimit.FieldError{Field: "dsn", Value: shown, Want: edge.WantDSN + ": " +
+			err.Error()}
 	}
 	return dsn, shown, nil
 }

@@ -25,7 +25,7 @@ func FlushHistories(ctx context.Context) (failure error) {
 	return failure
 }
 
-// CloseHistories is what the module does when the process ends, before it closes the stores.
+// CloseHistories closes the histories as the end of the process does before it closes the stores.
 func CloseHistories() {
 	for _, r := range proxy.Shared() {
 		if w, ok := r.(*history.Writer); ok {

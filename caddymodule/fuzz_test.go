@@ -14,7 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/caddymodule"
 )
 
-// FuzzCaddyfile: any directive is refused with an error that has its line, or gives a configuration, with JSON that says the same.
+// FuzzCaddyfile: any directive is refused with an error that has its line, or gives a configuration, with
+// JSON that says the same.
 func FuzzCaddyfile(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.caddyfiletest")
 	if err != nil || len(files) == 0 {

@@ -4,8 +4,8 @@ package caddymodule
 
 // LimitSettings are one limit: what it allows, and what is counted together.
 type LimitSettings struct {
-	// The name of the limit. Limits with one prefix on one database share their counters, in all proxies. Default:
-	// required if there is a `limit`.
+	// The name of the limit. Limits with one prefix on one database share their counters, in all proxies.
+	// Default: required if there is a `limit`.
 	Prefix Text `json:"prefix,omitempty"`
 	// Requests with the same key (docs/caddy.md#keys) share the quota. It can have alternatives. Default:
 	// `{client_ip}`.
@@ -17,13 +17,14 @@ type LimitSettings struct {
 	// (docs/algorithms.md#calendar-windows): `10000 1mo calendar Europe/Berlin`. For in_flight
 	// (docs/algorithms.md#in_flight): `5`. Default: required, here or in a zone.
 	Limit Text `json:"limit,omitempty"`
-	// For `token_bucket`, the capacity; below the events of `limit`, the bucket is refilled evenly. For `gcra`, how
-	// many events may pass at once. Default: the events of `limit`.
+	// For `token_bucket`, the capacity; below the events of `limit`, the bucket is refilled evenly. For
+	// `gcra`, how many events may pass at once. Default: the events of `limit`.
 	Burst Text `json:"burst,omitempty"`
-	// What a request takes of the quota: a whole number of 1 or more, or a placeholder (docs/caddy.md#cost). Default:
-	// 1.
+	// What a request takes of the quota: a whole number of 1 or more, or a placeholder (docs/caddy.md#cost).
+	// Default: 1.
 	Cost Text `json:"cost,omitempty"`
-	// What a request really cost, by its response (docs/caddy.md#cost-after-the-answer). Default: what it was charged.
+	// What a request really cost, by its response (docs/caddy.md#cost-after-the-answer). Default: what it was
+	// charged.
 	Settle Text `json:"settle,omitempty"`
 	// Count in the logged table, which survives a crash of the database server. Default: off.
 	Durable Text `json:"durable,omitempty"`
@@ -31,17 +32,18 @@ type LimitSettings struct {
 	SynchronousCommit Text `json:"synchronous_commit,omitempty"`
 	// Charge this share of what is left in advance (docs/leases.md): 0.1% to 50%. Default: none.
 	Lease Text `json:"lease,omitempty"`
-	// Store keys (docs/caddy.md#keys) as SHA-256 digests. Proxies that share counters must agree. Default: on if the
-	// key contains a credential.
+	// Store keys (docs/caddy.md#keys) as SHA-256 digests. Proxies that share counters must agree. Default: on
+	// if the key contains a credential.
 	HashKey Text `json:"hash_key,omitempty"`
 	// How many bits of an IPv4 address in the key count: 1 to 32. Default: all of them.
 	IPv4Prefix Text `json:"ipv4_prefix,omitempty"`
 	// The same for IPv6: 1 to 128. One client often has a whole /64. Default: 64.
 	IPv6Prefix Text `json:"ipv6_prefix,omitempty"`
-	// Which requests are in the audit log (docs/caddy.md#audit). Default: `denied` with a `history`, else `off`.
+	// Which requests are in the audit log (docs/caddy.md#audit). Default: `denied` with a `history`, else
+	// `off`.
 	Audit Text `json:"audit,omitempty"`
-	// `shadow` counts, reports what it would have refused, and refuses nothing; `off` does not count. Default:
-	// `enforce`.
+	// `shadow` counts, reports what it would have refused, and refuses nothing; `off` does not count.
+	// Default: `enforce`.
 	Mode Text `json:"mode,omitempty"`
 }
 
@@ -49,34 +51,35 @@ type LimitSettings struct {
 type HandlerSettings struct {
 	// Must be a Postgres URL or key=value pairs, or memory.
 	DSN Text `json:"dsn,omitempty"`
-	// How long the database may take for a statement: 1ms to 1m. While it answers, a request waits for up to four
-	// (docs/operating.md#when-there-is-no-decision). Default: 250ms.
+	// How long the database may take for a statement: 1ms to 1m. While it answers, a request waits for up to
+	// four (docs/operating.md#when-there-is-no-decision). Default: 250ms.
 	Timeout Text `json:"timeout,omitempty"`
-	// A request without a decision: `allow` lets it pass, `deny` answers 503, and with `local` the proxy decides by
-	// itself (docs/operating.md#the-proxy-limits-by-itself). Default: `allow`.
+	// A request without a decision: `allow` lets it pass, `deny` answers 503, and with `local` the proxy
+	// decides by itself (docs/operating.md#the-proxy-limits-by-itself). Default: `allow`.
 	OnError Text `json:"on_error,omitempty"`
-	// Which fields (docs/caddy.md#what-the-client-sees) describe the limits: `X-RateLimit-*` (`x`), `RateLimit` and
-	// `RateLimit-Policy` (`ietf`), or both (`x ietf`). Default: `x`.
+	// Which fields (docs/caddy.md#what-the-client-sees) describe the limits: `X-RateLimit-*` (`x`),
+	// `RateLimit` and `RateLimit-Policy` (`ietf`), or both (`x ietf`). Default: `x`.
 	Fields Text `json:"fields,omitempty"`
-	// Limits of the configuration do not count (docs/caddy.md#exemptions) requests from these networks and addresses.
-	// Default: none.
+	// Limits of the configuration do not count (docs/caddy.md#exemptions) requests from these networks and
+	// addresses. Default: none.
 	Exempt Text `json:"exempt,omitempty"`
 }
 
 // PolicySettings are those of a policy.
 type PolicySettings struct {
-	// The database of the policy, if it is another one (docs/regions.md#several-servers). Default: that of the limits.
+	// The database of the policy, if it is another one (docs/regions.md#several-servers). Default: that of
+	// the limits.
 	DSN Text `json:"dsn,omitempty"`
-	// The API key of a request: text with a placeholder. "Bearer " at its beginning is cut off. Default: requests have
-	// no key.
+	// The API key of a request: text with a placeholder. "Bearer " at its beginning is cut off. Default:
+	// requests have no key.
 	APIKey Text `json:"api_key,omitempty"`
-	// The user of a request without an API key: text with a placeholder that clients cannot set, such as Caddy's
-	// `{http.auth.user.id}`. Default: nobody.
+	// The user of a request without an API key: text with a placeholder that clients cannot set, such as
+	// Caddy's `{http.auth.user.id}`. Default: nobody.
 	User Text `json:"user,omitempty"`
 	// The tier of requests that have no other one: a name or a placeholder. Default: `anonymous`.
 	Tier Text `json:"tier,omitempty"`
-	// A request with an unknown, expired or revoked API key: `reject` answers 401, `anonymous` ignores the key.
-	// Default: `reject`.
+	// A request with an unknown, expired or revoked API key: `reject` answers 401, `anonymous` ignores the
+	// key. Default: `reject`.
 	UnknownKey Text `json:"unknown_key,omitempty"`
 	// The name of the route, for rules that count by route: a name or a placeholder. Default: none.
 	Route Text `json:"route,omitempty"`
@@ -88,15 +91,15 @@ type StoreSettings struct {
 	DSN Text `json:"dsn,omitempty"`
 	// Connections to each database: 1 to 1000. Default: the DSN's `pool_max_conns`, else 8.
 	MaxConns Text `json:"max_conns,omitempty"`
-	// `off`, or `PG_RATELIMIT_DISABLE_AUTO_MIGRATE=true` in the environment: you create the tables yourself. Default:
-	// on.
+	// `off`, or `PG_RATELIMIT_DISABLE_AUTO_MIGRATE=true` in the environment: you create the tables yourself.
+	// Default: on.
 	AutoMigrate Text `json:"auto_migrate,omitempty"`
 	// How likely a cleanup (docs/operating.md#cleanup-and-vacuum) follows a statement: 0 to 1. Default: 0.1.
 	CleanupProbability Text `json:"cleanup_probability,omitempty"`
 	// Refuse without asking the database if a key is known to be used up. Default: on.
 	InMemoryBlock Text `json:"in_memory_block,omitempty"`
-	// The name of this proxy in the registry (docs/operating.md#the-registry-of-proxies). Give each of several proxies
-	// on one host its own. Default: the host name and `/caddy` or `/traefik`.
+	// The name of this proxy in the registry (docs/operating.md#the-registry-of-proxies). Give each of
+	// several proxies on one host its own. Default: the host name and `/caddy` or `/traefik`.
 	NodeName Text `json:"node_name,omitempty"`
 	// Where this proxy runs, for the registry and the history, up to 100 bytes. Default: none.
 	Region Text `json:"region,omitempty"`
@@ -104,15 +107,15 @@ type StoreSettings struct {
 
 // HistorySettings are those of a history.
 type HistorySettings struct {
-	// The database of the history, if it is another one (docs/regions.md#several-servers). Default: that of the
-	// limits.
+	// The database of the history, if it is another one (docs/regions.md#several-servers). Default: that of
+	// the limits.
 	DSN Text `json:"dsn,omitempty"`
-	// How much of a client's address is in the audit log: `full`, `prefix` (the /24 of an IPv4 address, the /48 of an
-	// IPv6 address) or `off`. It applies to addresses in keys too. Default: `full`.
+	// How much of a client's address is in the audit log: `full`, `prefix` (the /24 of an IPv4 address, the
+	// /48 of an IPv6 address) or `off`. It applies to addresses in keys too. Default: `full`.
 	AuditAddress Text `json:"audit_address,omitempty"`
 }
 
-// Retention is how long the parts of the history are kept. What is left out stays as it is in the database.
+// Retention says how long each part of the history is kept; "" keeps the retention in the database.
 type Retention struct {
 	// Must be one duration, such as 90d or 7y.
 	Audit Text `json:"audit,omitempty"`
@@ -124,13 +127,14 @@ type Retention struct {
 type PageSettings struct {
 	// Must be a Postgres URL or key=value pairs, or memory.
 	DSN Text `json:"dsn,omitempty"`
-	// The database of the policy, if it is another one. Default: that of the first `pg_ratelimit` handler of this
-	// Caddy with the same `dsn`.
+	// The database of the policy, if it is another one. Default: that of the first `pg_ratelimit` handler of
+	// this Caddy with the same `dsn`.
 	Policy Text `json:"policy,omitempty"`
-	// The database of the history, if it is another one. Default: that of the first `pg_ratelimit` handler of this
-	// Caddy with the same `dsn`.
+	// The database of the history, if it is another one. Default: that of the first `pg_ratelimit` handler of
+	// this Caddy with the same `dsn`.
 	History Text `json:"history,omitempty"`
-	// Names under which the page is reached, besides addresses, localhost and the names of its site. Default: none.
+	// Names under which the page is reached, besides addresses, localhost and the names of its site. Default:
+	// none.
 	Hosts Text `json:"hosts,omitempty"`
 	// Serve it although nothing in front of it keeps strangers out. Default: off.
 	Insecure Text `json:"insecure,omitempty"`

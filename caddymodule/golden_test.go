@@ -18,7 +18,8 @@ var update = flag.Bool("update", false, "write the JSON of the golden cases anew
 
 // adapt turns a Caddyfile into JSON.
 func adapt(caddyfile string) ([]byte, error) {
-	adapted, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "Caddyfile"})
+	adapted, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile),
+		map[string]any{"filename": "Caddyfile"})
 	if err == nil && len(warnings) > 0 {
 		err = fmt.Errorf("warnings: %v", warnings)
 	}
@@ -65,7 +66,8 @@ func TestGolden(t *testing.T) {
 				if err := json.Indent(&pretty, adapted, "", "\t"); err != nil {
 					t.Fatal(err)
 				}
-				if err := os.WriteFile(file, []byte(caddyfile+"----------\n"+pretty.String()+"\n"), 0o644); err != nil {
+				if err := os.WriteFile(file, []byte(caddyfile+"----------\n"+pretty.String()+"\n"),
+					0o644); err != nil {
 					t.Fatal(err)
 				}
 			} else if got, want := compact(t, adapted), compact(t, []byte(want)); got != want {

@@ -16,43 +16,36 @@ func init() {
 	caddy.RegisterModule(new(Handler))
 }
 
-// Handler limits how many requests pass. It counts in Postgres, so that all
-// proxies on one database enforce one limit together.
+// Handler limits how many requests pass. It counts in Postgres, so that all proxies on one database enforce
+// one limit together.
 //
-// Every response has `X-RateLimit-Limit`, `X-RateLimit-Remaining` and
-// `X-RateLimit-Reset` (Unix seconds) of the limit with the least remaining. A
-// request over a limit is refused with status 429 and `Retry-After`, in whole
-// seconds. If the site has error routes (`handle_errors`) for this status,
-// these routes respond, and can use the placeholders below. Otherwise the body
-// is `{"error":"Too many requests","retryAfter":N}`.
+// Every response has `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (Unix seconds) of
+// the limit with the least remaining. A request over a limit is refused with status 429 and `Retry-After`, in
+// whole seconds. If the site has error routes (`handle_errors`) for this status, these routes respond, and
+// can use the placeholders below. Otherwise the body is `{"error":"Too many requests","retryAfter":N}`.
 //
-// Placeholder | Description
-// ------------|------------
-// `{http.pg_ratelimit.prefix}` | The prefix of the limit that refused the request
-// `{http.pg_ratelimit.key}` | The key as it is stored: a digest if it is a secret
-// `{http.pg_ratelimit.limit}` | The full quota
-// `{http.pg_ratelimit.remaining}` | How much of the quota remains
-// `{http.pg_ratelimit.retry_after}` | Seconds until the request would pass; empty if it never would
+// Placeholder | Description ------------|------------ `{http.pg_ratelimit.prefix}` | The prefix of the limit
+// that refused the request `{http.pg_ratelimit.key}` | The key as it is stored: a digest if it is a secret
+// `{http.pg_ratelimit.limit}` | The full quota `{http.pg_ratelimit.remaining}` | How much of the quota
+// remains `{http.pg_ratelimit.retry_after}` | Seconds until the request would pass; empty if it never would
 //
 // A placeholder without a value is empty. Requests that pass have the first four, of the limit with the least
 // remaining, if the server writes access logs.
 //
-// If an app `events` is configured, a refusal emits the event `pg_ratelimit.refused`, at most one a second, with
-// `prefix`, `key`, `wait` (seconds), `status`, `reason` (of a refusal by the policy alone) and `skipped` (how many
-// refusals had no event since). If the request has a span of `tracing`, the decision is an event on the span.
+// If an app `events` is configured, a refusal emits the event `pg_ratelimit.refused`, at most one a second,
+// with `prefix`, `key`, `wait` (seconds), `status`, `reason` (of a refusal by the policy alone) and `skipped`
+// (how many refusals had no event since). If the request has a span of `tracing`, the decision is an event on
+// the span.
 //
-// If there is no decision within the timeout, `on_error` says whether the
-// request passes. A request that does not pass gets status 503 and the body
-// `{"error":"Service unavailable"}`, unless error routes respond.
+// Without a decision within the timeout, `on_error` says whether the request passes. A request that does
+// not pass gets status 503 and the body `{"error":"Service unavailable"}`, unless error routes respond.
 //
-// The handler evaluates the matchers of the error routes to find out whether
-// one will respond. A route that matches counts as a response, even if it only
-// sets a header. Path matchers see the path as it was before a rewrite.
-// Placeholders in matchers see the path as it is after the rewrite.
+// The handler evaluates the matchers of the error routes to find out whether one will respond. A route that
+// matches counts as a response, even if it only sets a header. Path matchers see the path as it was before a
+// rewrite. Placeholders in matchers see the path as it is after the rewrite.
 //
-// Caddy's metrics contain `caddy_pg_ratelimit_decisions_total` (by prefix,
-// outcome and source of the decision), the histogram
-// `caddy_pg_ratelimit_decision_duration_seconds`, the gauge
+// Caddy's metrics contain `caddy_pg_ratelimit_decisions_total` (by prefix, outcome and source of the
+// decision), the histogram `caddy_pg_ratelimit_decision_duration_seconds`, the gauge
 // `caddy_pg_ratelimit_database_up`, and others that docs/metrics.md lists.
 //
 // A handler with zones may have no limit of its own.
@@ -84,7 +77,8 @@ type Handler struct {
 
 // CaddyModule returns the Caddy module information.
 func (*Handler) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "http.handlers.pg_ratelimit", New: func() caddy.Module { return new(Handler) }}
+	return caddy.ModuleInfo{ID: "http.handlers.pg_ratelimit",
+		New: func() caddy.Module { return new(Handler) }}
 }
 
 // Provision sets up the handler.

@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// History is what is recorded of requests, and for how long. Requests do not wait for it.
+// History configures which requests are recorded, and for how long. Requests do not wait for it.
 type History struct {
 	HistorySettings
 
@@ -42,7 +42,8 @@ func expandNames(in edge.Values, fields ...string) error {
 	for _, field := range fields {
 		text, err := caddy.NewReplacer().ReplaceOrErr(in[field], true, true)
 		if err != nil {
-			return &ratelimit.FieldError{Field: field, Value: in[field], Want: "a name, or placeholders that give one: " + err.Error()}
+			return &ratelimit.FieldError{Field: field, Value: in[field],
+				Want: "a name, or placeholders that give one: " + err.Error()}
 		}
 		in[field] = text
 	}

@@ -15,13 +15,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// A reload loses and doubles no request, neither in the counter nor in the history, whether the history changes or not.
-// Neither does the end of the process. TestSoak has what reloads leave open.
+// A reload loses and doubles no request, neither in the counter nor in the history, whether the history
+// changes or not. Neither does the end of the process. TestSoak has what reloads leave open.
 func TestAReloadLosesNoRecord(t *testing.T) {
 	const reloads = 12
 	dsn := cluster.Open(t)
 	site := func(i int) string {
-		return strings.NewReplacer("DSN", dsn, "REGION", strconv.Itoa(i/4), "QUOTA", strconv.Itoa(1000000+i)).Replace(`
+		return strings.NewReplacer("DSN", dsn, "REGION", strconv.Itoa(i/4), "QUOTA", strconv.Itoa(1000000+i)).
+			Replace(`
 		{
 			pg_ratelimit {
 				dsn DSN
@@ -71,7 +72,8 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 	close(stop)
 	clients.Wait()
 	caddymodule.CloseHistories() // as at the end of the process
-	const counts = `SELECT concat_ws(' ', (SELECT sum(count) FROM rate_limit_ephemeral), (SELECT sum(count) FROM rate_limit_audit), (SELECT sum(requests) FROM rate_limit_metrics),
+	const counts = `SELECT concat_ws(' ', (SELECT sum(count) FROM rate_limit_ephemeral),
+		(SELECT sum(count) FROM rate_limit_audit), (SELECT sum(requests) FROM rate_limit_metrics),
 		(SELECT count(DISTINCT region) FROM rate_limit_audit), (SELECT sum(dropped) FROM rate_limit_writers))`
 	n := sent.Load()
 	if got, want := cluster.Query[string](t, dsn, counts), fmt.Sprint(n, n, n, 1+reloads/4, 0); got != want {

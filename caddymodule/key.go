@@ -16,8 +16,8 @@ import (
 // clientIP is the long form of the Caddyfile's {client_ip}.
 const clientIP = "{http.vars." + caddyhttp.ClientIPVarKey + "}"
 
-// Key implements edge.Text. A client's address and a single placeholder are looked up directly, because a lookup is faster
-// than replacing text.
+// Key implements edge.Text. A client's address and a single placeholder are looked up directly, because a
+// lookup is faster than replacing text.
 func (t *template) Key(q *edge.Request, v4, v6 int) string {
 	if t.fixed {
 		return t.text
@@ -103,7 +103,8 @@ func (t *template) Parts() edge.Parts {
 			parts.User = true
 		case strings.HasPrefix(name, "http.request.host"):
 			parts.Host = true
-		case strings.HasPrefix(name, uriPrefix) && !strings.HasPrefix(name, queryPrefix), strings.HasPrefix(name, "http.request.orig_uri"):
+		case strings.HasPrefix(name, uriPrefix) && !strings.HasPrefix(name, queryPrefix),
+			strings.HasPrefix(name, "http.request.orig_uri"):
 			parts.Path = true
 		}
 	}

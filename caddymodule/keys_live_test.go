@@ -9,12 +9,14 @@ import (
 // Short placeholders mean the same in JSON as in a Caddyfile.
 func TestShortPlaceholdersInJSON(t *testing.T) {
 	c := start(t, `:PORT`)
-	config := strings.NewReplacer("PORT", c.port, "PREFIX", c.prefix()).Replace(`{"apps": {"http": {"servers": {"s": {
+	config := strings.NewReplacer("PORT", c.port, "PREFIX", c.prefix()).
+		Replace(`{"apps": {"http": {"servers": {"s": {
 		"listen": [":PORT"],
 		"routes": [{"handle": [{
 			"handler": "pg_ratelimit", "dsn": "memory",
 			"prefix": "PREFIX", "key": "{header.X-User}", "limit": "2 1m", "cost": "{header.X-Cost}",
-			"zones": [{"prefix": "PREFIX_ip", "match": [{"path": ["/x"]}], "limit": "1 1m", "key": "{remote_ip}"}]
+			"zones": [{"prefix": "PREFIX_ip", "match": [{"path": ["/x"]}],
+				"limit": "1 1m", "key": "{remote_ip}"}]
 		}]}]}}}}}`)
 	c.loadJSON([]byte(config))
 	c.expect(http.StatusOK, "/", "X-User", "a", "X-Cost", "2")

@@ -19,9 +19,12 @@ import (
 // set.
 func TestKnownPlaceholders(t *testing.T) {
 	for _, text := range []string{
-		"", "everybody", `a \{literal} brace`, "{client_ip}", "{remote_ip}", "{remote_host}", "{host}", "{labels.0}", "{hostport}", "{method}", "{path}", "{path.1}",
-		"{uri}", "{query}", "{query.x}", "{header.X}", "{cookie.x}", "{scheme}", "{uuid}", "{orig_uri}", "{vars.tenant}", "{http.auth.user.id}", "{tls_client_subject}",
-		"{http.request.local.port}", "{http.request.remote.host/24,64}", "{http.regexp.x.1}", "{my.map}", "{env.NAME}", "{system.hostname}", "{http.request.body}",
+		"", "everybody", `a \{literal} brace`, "{client_ip}", "{remote_ip}", "{remote_host}", "{host}",
+		"{labels.0}", "{hostport}", "{method}", "{path}", "{path.1}",
+		"{uri}", "{query}", "{query.x}", "{header.X}", "{cookie.x}", "{scheme}", "{uuid}", "{orig_uri}",
+		"{vars.tenant}", "{http.auth.user.id}", "{tls_client_subject}",
+		"{http.request.local.port}", "{http.request.remote.host/24,64}", "{http.regexp.x.1}", "{my.map}",
+		"{env.NAME}", "{system.hostname}", "{http.request.body}",
 	} {
 		if _, err := parseText("key", text); err != nil {
 			t.Errorf("%s: %v", text, err)
@@ -31,7 +34,9 @@ func TestKnownPlaceholders(t *testing.T) {
 
 // The log warns once if a key is empty, because all such requests share a quota.
 func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
-	h := newHandler(t, LimitSettings{Prefix: "a", Limit: "9 1h", Key: "{http.auth.user.id}"}, LimitSettings{Prefix: "b", Limit: "9 1h", Key: "{header.X-User}"}, LimitSettings{Prefix: "c", Limit: "9 1h", Key: "all"})
+	h := newHandler(t, LimitSettings{Prefix: "a", Limit: "9 1h", Key: "{http.auth.user.id}"},
+		LimitSettings{Prefix: "b", Limit: "9 1h", Key: "{header.X-User}"}, LimitSettings{Prefix: "c",
+			Limit: "9 1h", Key: "all"})
 	core, logs := observer.New(zap.WarnLevel)
 	h.logger = zap.New(core)
 	for _, user := range []string{"ann", "", ""} {
@@ -40,7 +45,8 @@ func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 		serve(t, h, r)
 	}
 	var prefixes []string
-	for _, entry := range logs.FilterMessage("the key of a request is empty: all such requests share one quota").All() {
+	for _, entry := range logs.FilterMessage(
+		"the key of a request is empty: all such requests share one quota").All() {
 		prefixes = append(prefixes, entry.ContextMap()["prefix"].(string))
 	}
 	if len(prefixes) != 2 || prefixes[0] != "a" || prefixes[1] != "b" {
@@ -64,14 +70,16 @@ type scripted struct {
 	answer func(call int) (ratelimit.Decision, error)
 }
 
-func (s *scripted) Take(_ context.Context, _ time.Duration, _ []ratelimit.Hit, decisions []ratelimit.Decision) (err error) {
+func (s *scripted) Take(_ context.Context, _ time.Duration, _ []ratelimit.Hit,
+	decisions []ratelimit.Decision) (err error) {
 	s.calls++
 	decisions[0], err = s.answer(s.calls)
 	return err
 }
 
 // scriptedHandler is a handler on such a store, and its log.
-func scriptedHandler(t *testing.T, answer func(call int) (ratelimit.Decision, error)) (*Handler, *observer.ObservedLogs) {
+func scriptedHandler(t *testing.T, answer func(call int) (ratelimit.Decision, error)) (*Handler,
+	*observer.ObservedLogs) {
 	t.Helper()
 	h := newHandler(t, LimitSettings{Prefix: "scripted", Limit: "1 1h"})
 	core, logs := observer.New(zap.InfoLevel)
@@ -100,7 +108,8 @@ func TestTheLogSaysThatTheDatabaseAnswersAgain(t *testing.T) {
 	}
 	// It is said at the level of the failure, and with the count of requests without a decision.
 	again := logs.FilterMessage("the database answers again").All()[0]
-	if failed := logs.FilterMessage("no decision: letting requests pass").All()[0]; again.Level != failed.Level || again.ContextMap()["requests_without_decision"] != int64(1) {
+	if failed := logs.FilterMessage("no decision: letting requests pass").
+		All()[0]; again.Level != failed.Level || again.ContextMap()["requests_without_decision"] != int64(1) {
 		t.Errorf("%v: %v, after %v", again.Level, again.ContextMap(), failed.Level)
 	}
 }

@@ -28,10 +28,10 @@ type live struct {
 	run  int64  // its number in this process
 }
 
-// runs is how many Caddys this process has started.
+// runs is the number of Caddys that this process has started.
 var runs atomic.Int64
 
-// listening is how many listeners the Caddys of this process have open.
+// listening is the number of open listeners of this process's Caddys.
 var listening atomic.Int64
 
 func init() {
@@ -42,7 +42,8 @@ func init() {
 type countListeners struct{}
 
 func (countListeners) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "caddy.listeners.pg_ratelimit_test", New: func() caddy.Module { return countListeners{} }}
+	return caddy.ModuleInfo{ID: "caddy.listeners.pg_ratelimit_test",
+		New: func() caddy.Module { return countListeners{} }}
 }
 
 func (countListeners) WrapListener(l net.Listener) net.Listener {
@@ -65,7 +66,8 @@ func (l *countedListener) Close() error {
 // PREFIX for a name that no other test uses, because counts in memory outlast a test.
 func start(t *testing.T, source string) *live {
 	t.Helper()
-	c := &live{t: t, port: strconv.Itoa(harness.FreePort(t)), log: filepath.Join(t.TempDir(), "log"), run: runs.Add(1)}
+	c := &live{t: t, port: strconv.Itoa(harness.FreePort(t)), log: filepath.Join(t.TempDir(), "log"),
+		run: runs.Add(1)}
 	c.load(source)
 	t.Cleanup(func() {
 		if err := caddy.Stop(); err != nil {
@@ -88,8 +90,8 @@ func (c *live) load(source string) {
 }
 
 // loadJSON replaces the config. It adds what all tests need: no admin endpoint, no TLS, and
-// a log in a file. It returns when the config before gets no connection any more: Caddy
-// itself does not wait for that, so the next request could be one of the config before.
+// a log in a file. It returns when the previous config no longer gets connections: Caddy itself does not wait
+// for that, so the next request could be one of the config before.
 func (c *live) loadJSON(config []byte) {
 	c.t.Helper()
 	var whole map[string]any
@@ -121,7 +123,8 @@ func (c *live) loadJSON(config []byte) {
 // awaitListeners waits until so many listeners are open.
 func (c *live) awaitListeners(n int64) {
 	c.t.Helper()
-	await.Within(c.t, time.Minute, strconv.FormatInt(n, 10)+" listeners are open", func() bool { return listening.Load() == n })
+	await.Within(c.t, time.Minute, strconv.FormatInt(n, 10)+" listeners are open",
+		func() bool { return listening.Load() == n })
 }
 
 // prefix is different for each test and each run of it.
@@ -179,7 +182,7 @@ func (a answer) number(t *testing.T, header string) int64 {
 	return n
 }
 
-// logged is what Caddy has logged so far.
+// logged returns the log of Caddy so far.
 func (c *live) logged() string {
 	c.t.Helper()
 	text, err := os.ReadFile(c.log)

@@ -37,34 +37,49 @@ type metrics struct {
 // newMetrics registers the metrics. Each config has its own registry.
 func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem,
+			Name: name, Help: help}, labels)
 	}
 	m := &metrics{
 		collected: map[edge.Resource]bool{},
-		decisions: vec("decisions_total", "Requests by limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied (refused "+
-			"by this limit), would_allow and would_deny (of a limit in the mode shadow), error_passed and error_refused (no decision was possible, and the request passed or was refused), overloaded (the database answers, and no decision came in time). "+
-			"source: postgres, blocked (known to be used up), lease (units charged in advance), memory (dsn memory) or none (no decision).",
+		decisions: vec("decisions_total", "Requests by limit, outcome and source of the decision. outcome: "+
+			"allowed (charged to this limit), denied (refused "+
+			"by this limit), would_allow and would_deny (of a limit in the mode shadow), error_passed and "+
+			"error_refused (no decision was possible, and the request passed or was refused), "+
+			"overloaded (the database answers, and no decision came in time). "+
+			"source: postgres, blocked (known to be used up), lease (units charged in advance), memory "+
+			"(dsn memory) or none (no decision).",
 			"prefix", "outcome", "source"),
-		blocked: vec("blocked_total", "Requests of those denied that were refused without asking the database.", "prefix"),
-		leased:  vec("leased_total", "Requests of those allowed that passed without asking the database, from units that were charged in advance.", "prefix"),
+		blocked: vec("blocked_total",
+			"Requests of those denied that were refused without asking the database.", "prefix"),
+		leased: vec("leased_total", "Requests of those allowed that passed without asking the database, "+
+			"from units that were charged in advance.", "prefix"),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "decision_duration_seconds",
 			Help:    "How long requests waited for their decision, or for the error that there is none.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
 		}),
-		settlements: vec("settlements_total", "Requests that were settled, by prefix of the limit and outcome. outcome: more, less, same (than the request was charged), "+
-			"missing (the response does not say what the request cost), invalid (it says what cannot be a cost). After the last two, what was charged stays.", "prefix", "outcome"),
+		settlements: vec("settlements_total", "Requests that were settled, by prefix of the limit and "+
+			"outcome. outcome: more, less, same (than the request was charged), "+
+			"missing (the response does not say what the request cost), invalid (it says what cannot be a "+
+			"cost). After the last two, what was charged stays.", "prefix", "outcome"),
 		policy: &policyCounters{
-			requests: vec("policy_requests_total", "Requests by what the policy says: charged (to limits of rules, which may refuse it), free (no rule matches), exempt, unknown_key, key_expired, "+
-				"key_revoked, banned, blocked, no_quota, error_passed and error_refused (no decision was possible), overloaded.", "outcome"),
-			limits: vec("policy_decisions_total", "Requests by rule, limit, outcome and source of the decision. outcome: allowed (charged to this limit), denied "+
-				"(refused by this limit), overage (charged beyond the quota), would_allow and would_deny (of a shadow rule), "+
+			requests: vec("policy_requests_total", "Requests by what the policy says: charged (to limits "+
+				"of rules, which may refuse it), free (no rule matches), exempt, unknown_key, key_expired, "+
+				"key_revoked, banned, blocked, no_quota, error_passed and error_refused (no decision was "+
+				"possible), overloaded.", "outcome"),
+			limits: vec("policy_decisions_total", "Requests by rule, limit, outcome and source of the "+
+				"decision. outcome: allowed (charged to this limit), denied "+
+				"(refused by this limit), overage (charged beyond the quota), would_allow and would_deny "+
+				"(of a shadow rule), "+
 				"error_passed and error_refused (no decision was possible), overloaded. "+
-				"source: postgres, blocked (known to be used up), lease (units charged in advance) or none (no decision).",
+				"source: postgres, blocked (known to be used up), lease (units charged in advance) or none "+
+				"(no decision).",
 				"rule", "limit", "outcome", "source"),
 		},
 	}
-	return m, errors.Join(registry.Register(m.decisions), registry.Register(m.blocked), registry.Register(m.leased), registry.Register(m.duration), registry.Register(m.settlements),
+	return m, errors.Join(registry.Register(m.decisions), registry.Register(m.blocked),
+		registry.Register(m.leased), registry.Register(m.duration), registry.Register(m.settlements),
 		registry.Register(m.policy.requests), registry.Register(m.policy.limits), registry.Register(state{m}))
 }
 
@@ -86,7 +101,7 @@ type bySource struct {
 	expected [ratelimit.FromLease + 1]prometheus.Counter // by source; nil for a source that is not expected
 }
 
-// expect makes counters for the sources of which decisions can come. Their series begin at 0.
+// expect makes counters for the sources from which decisions can come. Their series begin at 0.
 func expect(decisions *prometheus.CounterVec, prefix, outcome string, sources ...ratelimit.Source) bySource {
 	c := bySource{of: decisions.MustCurryWith(prometheus.Labels{"prefix": prefix, "outcome": outcome})}
 	for _, s := range sources {
@@ -113,7 +128,8 @@ func (m *metrics) counters(z *edge.Zone, inMemory bool) counters {
 		}
 	}
 	if z.Mode == policy.Shadow {
-		return counters{wouldAllow: expect(m.decisions, prefix, "would_allow"), wouldDeny: expect(m.decisions, prefix, "would_deny")}
+		return counters{wouldAllow: expect(m.decisions, prefix, "would_allow"), wouldDeny: expect(m.decisions,
+			prefix, "would_deny")}
 	}
 	c := counters{
 		errorPassed:  m.decisions.WithLabelValues(prefix, "error_passed", noSource),

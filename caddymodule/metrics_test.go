@@ -33,7 +33,8 @@ func measured(t *testing.T) map[string]float64 {
 				}
 				name += " " + label.GetValue()
 			}
-			value := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			value := m.GetCounter().GetValue() + m.GetGauge().GetValue() +
+				float64(m.GetHistogram().GetSampleCount())
 			got[name+source] = value
 			if source != "" {
 				got[name] += value
@@ -79,10 +80,12 @@ func TestMetrics(t *testing.T) {
 	}
 	p := c.prefix()
 	checkMetrics(t, map[string]float64{
-		"decisions_total allowed " + p: 2, "decisions_total denied " + p: 3, "decisions_total error_passed " + p: 0, "decisions_total error_refused " + p: 0, "decisions_total overloaded " + p: 0,
+		"decisions_total allowed " + p: 2, "decisions_total denied " + p: 3, "decisions_total error_passed " +
+			p: 0, "decisions_total error_refused " + p: 0, "decisions_total overloaded " + p: 0,
 		"decisions_total allowed " + p + "_loose": 2, "decisions_total denied " + p + "_loose": 0,
 		"decisions_total allowed " + p + " from memory": 2, "decisions_total denied " + p + " from memory": 3,
-		"decisions_total would_allow " + p + "_trial from memory": 1, "decisions_total would_deny " + p + "_trial from memory": 4,
+		"decisions_total would_allow " + p + "_trial from memory": 1, "decisions_total would_deny " + p +
+			"_trial from memory": 4,
 		"blocked_total " + p: 0, "decision_duration_seconds": 5, "database_up": 1, "batches_total": 0,
 	})
 	if _, there := measured(t)["decisions_total denied "+p+"_trial"]; there {

@@ -27,7 +27,7 @@ const (
 	dashboardFile = "../docs/grafana-dashboard.json"
 )
 
-// exported is what Caddy tells about a metric.
+// exported is a metric as Caddy exports it.
 type exported struct {
 	kind   string // counter, gauge or histogram
 	labels []string
@@ -103,7 +103,8 @@ func metricsOfCaddy(t *testing.T) (metrics map[string]exported, text string) {
 		metrics[family.GetName()] = m
 	}
 	answer := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer,
+		httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for line := range strings.Lines(answer.Body.String()) {
 		if strings.Contains(line, "caddy_pg_ratelimit_") {
 			text += line
@@ -116,7 +117,9 @@ func metricsOfCaddy(t *testing.T) (metrics map[string]exported, text string) {
 func metricsOfPage(t *testing.T) map[string]exported {
 	t.Helper()
 	metrics := map[string]exported{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `(caddy_[a-z_]+)` \\| ([a-z]+) \\|([^|]*)\\| ([^|]+) \\|$").FindAllStringSubmatch(readFile(t, metricsPage), -1) {
+	for _, row := range regexp.MustCompile(
+		"(?m)^\\| `(caddy_[a-z_]+)` \\| ([a-z]+) \\|([^|]*)\\| ([^|]+) \\|$").
+		FindAllStringSubmatch(readFile(t, metricsPage), -1) {
 		var labels []string
 		for _, label := range regexp.MustCompile("`([a-z]+)`").FindAllStringSubmatch(row[3], -1) {
 			labels = append(labels, label[1])
@@ -148,9 +151,10 @@ func TestEachMetricIsOnThePage(t *testing.T) {
 	check(t, text, "check", "metrics")
 }
 
-// reference is where a file uses a metric: the labels by which its sum is kept apart, the name,
-// and the labels that are selected.
-var reference = regexp.MustCompile(`(?:by \(([a-z, ]+)\) \((?:rate|increase)\()?(caddy_pg_ratelimit_[a-z_]+)(\{[^}]*\})?`)
+// reference is a use of a metric in a file: the labels that group its sum, the name, and the labels that are
+// selected.
+var reference = regexp.MustCompile(
+	`(?:by \(([a-z, ]+)\) \((?:rate|increase)\()?(caddy_pg_ratelimit_[a-z_]+)(\{[^}]*\})?`)
 
 // checkReferences compares the metrics and labels that a file uses with those of Caddy.
 func checkReferences(t *testing.T, path, text string, metrics map[string]exported) {
@@ -177,7 +181,8 @@ func checkReferences(t *testing.T, path, text string, metrics map[string]exporte
 		}
 		for _, label := range labels {
 			// Prometheus adds the label instance.
-			if label != "instance" && (label != "le" || m.kind != "histogram") && !slices.Contains(m.labels, label) {
+			if label != "instance" && (label != "le" || m.kind != "histogram") && !slices.Contains(m.labels,
+				label) {
 				t.Errorf("%s uses %s, which has no label %s", path, use[0], label)
 			}
 		}

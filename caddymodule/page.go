@@ -42,7 +42,8 @@ type Page struct {
 
 // CaddyModule returns the Caddy module information.
 func (*Page) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "http.handlers.pg_ratelimit_page", New: func() caddy.Module { return new(Page) }}
+	return caddy.ModuleInfo{ID: "http.handlers.pg_ratelimit_page",
+		New: func() caddy.Module { return new(Page) }}
 }
 
 // Provision sets up the handler.
@@ -80,7 +81,8 @@ func (p *Page) Provision(ctx caddy.Context) error {
 func (p *Page) serve(a *App) error {
 	p.dsn = cmp.Or(p.DSN, a.DSN)
 	at := a.datasets[p.options.DSN]
-	p.options.Policy, p.options.History = cmp.Or(p.options.Policy, at.policy.DSN), cmp.Or(p.options.History, at.history.DSN)
+	p.options.Policy, p.options.History = cmp.Or(p.options.Policy, at.policy.DSN), cmp.Or(p.options.History,
+		at.history.DSN)
 	p.options.Renew = func() (page.Options, error) { return p.renewed(at) }
 	var err error
 	if p.server, err = page.New(p.options); err == nil {
@@ -107,11 +109,11 @@ func (p *Page) renewed(at datasets) (now page.Options, err error) {
 	return now, err
 }
 
-// datasets are where the policy and the history of limits are; their DSNs are "" if there is none.
+// datasets are the databases of the policy and the history of limits. A DSN is "" if there is none.
 type datasets struct{ policy, history edge.Place }
 
-// addDatasets remembers where the policy and the history of a handler's limits are. Those of the first handler that
-// has any are shown.
+// addDatasets remembers where the policy and the history of a handler's limits are. Those of the first
+// handler that has any are shown.
 func (a *App) addDatasets(h *Handler, places *edge.Places) {
 	dsn := places.Limits.DSN
 	if dsn == edge.MemoryDSN {
@@ -138,7 +140,8 @@ func databaseDSN(field string, configured Text) (string, error) {
 		s, err = edge.StoreSettings{DSN: dsn}.Resolve("here, in the global option pg_ratelimit,")
 	}
 	if err == nil && s.DSN == edge.MemoryDSN {
-		err = &ratelimit.FieldError{Field: "dsn", Value: shown, Want: "a Postgres URL or key=value pairs: counters in memory are only in the proxy"}
+		err = &ratelimit.FieldError{Field: "dsn", Value: shown,
+			Want: "a Postgres URL or key=value pairs: counters in memory are only in the proxy"}
 	}
 	var wrong *ratelimit.FieldError
 	if errors.As(err, &wrong) && wrong.Field == "dsn" {
@@ -161,7 +164,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Han
 		return caddyhttp.Error(http.StatusServiceUnavailable, errOpenPage)
 	}
 	original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
-	if ok && strings.Trim(r.URL.Path, "/") == "" && !strings.HasSuffix(original.URL.Path, "/") && !strings.HasPrefix(original.URL.Path, "//") {
+	if ok && strings.Trim(r.URL.Path, "/") == "" && !strings.HasSuffix(original.URL.Path, "/") &&
+		!strings.HasPrefix(original.URL.Path, "//") {
 		http.Redirect(w, r, original.URL.Path+"/", http.StatusPermanentRedirect)
 		return nil
 	}

@@ -12,7 +12,8 @@ import (
 )
 
 // errOpenPage is the error of a page that everybody could reach.
-var errOpenPage = fmt.Errorf("pg_ratelimit_page: nothing in front of it keeps strangers out: put an authentication (basic_auth, forward_auth, client certificates) or a " +
+var errOpenPage = fmt.Errorf("pg_ratelimit_page: nothing in front of it keeps strangers out: put an " +
+	"authentication (basic_auth, forward_auth, client certificates) or a " +
 	"matcher of networks (remote_ip, client_ip) in front of it in its route, or set insecure")
 
 // openPages opens the pages of a config, if something is in front of each of them.
@@ -43,9 +44,9 @@ func asksForCertificates(s *caddyhttp.Server) bool {
 	return len(s.TLSConnPolicies) > 0
 }
 
-// guardRoutes marks the pages in a list of routes that have a guard in front of them. guarded is whether there is one in
-// front of the list, and hosts are the names of all requests that reach it, which the pages are for; nil is any. It
-// reports whether there is a guard in front of what follows the list.
+// guardRoutes marks the pages in a list of routes that have a guard in front of them. guarded is whether
+// there is one in front of the list, and hosts are the names of all requests that reach it, which the pages
+// are for; nil is any. It reports whether there is a guard in front of what follows the list.
 func guardRoutes(list caddyhttp.RouteList, guarded bool, hosts []string) bool {
 	var matched []caddyhttp.MatcherSets // of routes with a guard, for requests that are as they were there
 	for i := range list {
@@ -69,7 +70,9 @@ func guardRoutes(list caddyhttp.RouteList, guarded bool, hosts []string) bool {
 				guards = guards || authenticates(handler)
 			}
 			inside = inside || guards
-			if _, isList := handler.(*caddyhttp.Subroute); rewrites(handler) && (!isList || route.Group == "") { // of a group one route handles a request
+			// of a group one route handles a request
+			if _, isList := handler.(*caddyhttp.Subroute); rewrites(handler) &&
+				(!isList || route.Group == "") {
 				matched = nil
 			}
 		}
@@ -82,14 +85,15 @@ func guardRoutes(list caddyhttp.RouteList, guarded bool, hosts []string) bool {
 	return guarded
 }
 
-// hostsOf are the names of the hosts that a route is for; nil if it is for others, too. A pattern such as *.example.com
-// names none.
+// hostsOf are the names of the hosts that a route is for; nil if it is for others, too. A pattern such as
+// *.example.com names none.
 func hostsOf(sets caddyhttp.MatcherSets) (names []string) {
 	for _, set := range sets {
 		var own []string
 		for _, matcher := range set {
 			if hosts, ok := matcher.(*caddyhttp.MatchHost); ok {
-				own = slices.DeleteFunc(slices.Clone(*hosts), func(name string) bool { return strings.ContainsAny(name, "*{:") })
+				own = slices.DeleteFunc(slices.Clone(*hosts),
+					func(name string) bool { return strings.ContainsAny(name, "*{:") })
 			}
 		}
 		if len(own) == 0 {
@@ -104,7 +108,8 @@ func hostsOf(sets caddyhttp.MatcherSets) (names []string) {
 func rewrites(handler any) bool {
 	if list, ok := handler.(*caddyhttp.Subroute); ok {
 		for i := range list.Routes {
-			if slices.ContainsFunc(list.Routes[i].Handlers, func(h caddyhttp.MiddlewareHandler) bool { return rewrites(h) }) {
+			if slices.ContainsFunc(list.Routes[i].Handlers,
+				func(h caddyhttp.MiddlewareHandler) bool { return rewrites(h) }) {
 				return true
 			}
 		}
@@ -120,7 +125,8 @@ func restrictsNetworks(sets caddyhttp.MatcherSets) bool {
 		restricted := false
 		for _, matcher := range set {
 			switch matcher.(type) {
-			case *caddyhttp.MatchRemoteIP, caddyhttp.MatchRemoteIP, *caddyhttp.MatchClientIP, caddyhttp.MatchClientIP:
+			case *caddyhttp.MatchRemoteIP, caddyhttp.MatchRemoteIP, *caddyhttp.MatchClientIP,
+				caddyhttp.MatchClientIP:
 				restricted = true
 			}
 		}
@@ -131,8 +137,8 @@ func restrictsNetworks(sets caddyhttp.MatcherSets) bool {
 	return len(sets) > 0
 }
 
-// authenticates reports whether a handler lets only those pass who say who they are. forward_auth is a reverse
-// proxy that handles the responses of another server.
+// authenticates reports whether a handler lets only those pass who say who they are. forward_auth is a
+// reverse proxy that handles the responses of another server.
 func authenticates(handler any) bool {
 	if proxy, ok := handler.(*reverseproxy.Handler); ok {
 		return len(proxy.HandleResponse) > 0

@@ -70,10 +70,12 @@ func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 		t.Errorf("without a slash: status %d, to %q", status, header.Get("Location"))
 	}
 	status, header, _ = c.page("GET", "/", "")
-	if policy := header.Get("Content-Security-Policy"); status != http.StatusOK || !strings.HasPrefix(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") {
+	if policy := header.Get("Content-Security-Policy"); status != http.StatusOK || !strings.HasPrefix(policy,
+		"default-src 'none'") || strings.Contains(policy, "unsafe") {
 		t.Errorf("status %d, policy %q", status, policy)
 	}
-	if header.Get("Cross-Origin-Resource-Policy") != "same-origin" || header.Get("X-Frame-Options") != "DENY" || header.Get("Access-Control-Allow-Origin") != "" {
+	if header.Get("Cross-Origin-Resource-Policy") != "same-origin" ||
+		header.Get("X-Frame-Options") != "DENY" || header.Get("Access-Control-Allow-Origin") != "" {
 		t.Errorf("another site can read the page: %v", header)
 	}
 	for name, one := range map[string]struct {
@@ -81,7 +83,8 @@ func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 		header             []string
 		want               int
 	}{
-		"another host":     {"GET", "/api/state", "", []string{"Host", "evil.example"}, http.StatusMisdirectedRequest},
+		"another host": {"GET", "/api/state", "", []string{"Host", "evil.example"},
+			http.StatusMisdirectedRequest},
 		"localhost":        {"GET", "/api/session", "", []string{"Host", "localhost:1"}, http.StatusOK},
 		"why by POST":      {"POST", "/api/why", `{"who": "ann"}`, nil, http.StatusMethodNotAllowed},
 		"a NUL in a query": {"GET", "/api/why?who=a%00b", "", nil, http.StatusBadRequest},
@@ -99,17 +102,21 @@ func TestThePageRefusesWhatItIsNotFor(t *testing.T) {
 }
 
 func TestHostsOfThePageAreNames(t *testing.T) {
-	for _, host := range []string{"limits.example.com/page", "https://limits.example.com", "limits.example.com:443", "*.example.com"} {
+	for _, host := range []string{"limits.example.com/page", "https://limits.example.com",
+		"limits.example.com:443", "*.example.com"} {
 		_, err := page.New(page.Options{DSN: "postgres://127.0.0.1/db", Hosts: []string{host}})
-		if want := fmt.Sprintf("hosts: %q: must be names of hosts", host); err == nil || !strings.Contains(err.Error(), want) {
+		if want := fmt.Sprintf("hosts: %q: must be names of hosts", host); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }
 
-// A page is for the names of its site. A name that has a certificate is not enough: a proxy may make one for any name.
+// A page is for the names of its site. A name that has a certificate is not enough: a proxy may make one for
+// any name.
 func TestThePageIsForTheNamesOfItsSite(t *testing.T) {
-	const site = "http://limits.example.com:PORT {\n\tpg_ratelimit_page {\n\t\tdsn postgres://127.0.0.1:1/db\n\t\tinsecure\n\t}\n}\n:PORT {\n\trespond ok\n}"
+	const site = "http://limits.example.com:PORT {\n\tpg_ratelimit_page {\n\t\tdsn " +
+		"postgres://127.0.0.1:1/db\n\t\tinsecure\n\t}\n}\n:PORT {\n\trespond ok\n}"
 	c := &pageClient{start(t, site)}
 	c.expect(http.StatusOK, "/api/session", "Host", "limits.example.com")
 	s, err := page.New(page.Options{DSN: "postgres://127.0.0.1:1/db", Hosts: []string{"limits.example.com"}})
@@ -117,7 +124,8 @@ func TestThePageIsForTheNamesOfItsSite(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	for name, want := range map[string]int{"limits.example.com": http.StatusOK, "evil.example": http.StatusMisdirectedRequest} {
+	for name, want := range map[string]int{"limits.example.com": http.StatusOK,
+		"evil.example": http.StatusMisdirectedRequest} {
 		r := httptest.NewRequest(http.MethodGet, "https://"+name+"/api/session", nil)
 		r.TLS = &tls.ConnectionState{ServerName: name}
 		w := httptest.NewRecorder()
@@ -136,19 +144,26 @@ func TestAPageThatStrangersReachIsNotLoaded(t *testing.T) {
 		site string
 		want bool
 	}{
-		"alone":                       {"pg_ratelimit_page", false},
-		"insecure":                    {"pg_ratelimit_page {\ninsecure\n}", true},
-		"a path is no guard":          {"handle_path /limits/* {\npg_ratelimit_page\n}", false},
-		"behind a login":              {guard + "\npg_ratelimit_page", true},
-		"in a route behind a login":   {"handle_path /limits/* {\n" + guard + "\npg_ratelimit_page\n}", true},
-		"beside a login":              {"handle /other/* {\n" + guard + "\n}\nhandle {\npg_ratelimit_page\n}", false},
-		"for a network":               {"@here remote_ip 10.0.0.0/8\nhandle @here {\npg_ratelimit_page\n}", true},
-		"for all but a network":       {"@there not remote_ip 10.0.0.0/8\nhandle @there {\npg_ratelimit_page\n}", false},
-		"for a network of clients":    {"@here client_ip 10.0.0.0/8\nroute @here {\npg_ratelimit_page\n}", true},
-		"a login for another matcher": {"@a path /a\n" + strings.Replace(guard, "basic_auth", "basic_auth @a", 1) + "\npg_ratelimit_page", false},
-		"a login for the same path":   {strings.Replace(guard, "basic_auth", "basic_auth /limits/*", 1) + "\nhandle_path /api/* {\nrespond ok\n}\nhandle /limits/* {\npg_ratelimit_page\n}", true},
-		"rewritten behind a login":    {"route {\n" + strings.Replace(guard, "basic_auth", "basic_auth /limits/*", 1) + "\nrewrite * /limits/\npg_ratelimit_page /limits/*\n}", false},
-		"behind another server":       {"forward_auth 127.0.0.1:1 {\nuri /\n}\npg_ratelimit_page", true},
+		"alone":                     {"pg_ratelimit_page", false},
+		"insecure":                  {"pg_ratelimit_page {\ninsecure\n}", true},
+		"a path is no guard":        {"handle_path /limits/* {\npg_ratelimit_page\n}", false},
+		"behind a login":            {guard + "\npg_ratelimit_page", true},
+		"in a route behind a login": {"handle_path /limits/* {\n" + guard + "\npg_ratelimit_page\n}", true},
+		"beside a login": {"handle /other/* {\n" + guard + "\n}\nhandle {\npg_ratelimit_page\n}",
+			false},
+		"for a network": {"@here remote_ip 10.0.0.0/8\nhandle @here {\npg_ratelimit_page\n}",
+			true},
+		"for all but a network": {"@there not remote_ip 10.0.0.0/8\nhandle @there " +
+			"{\npg_ratelimit_page\n}", false},
+		"for a network of clients": {"@here client_ip 10.0.0.0/8\nroute @here {\npg_ratelimit_page\n}",
+			true},
+		"a login for another matcher": {"@a path /a\n" + strings.Replace(guard, "basic_auth", "basic_auth @a",
+			1) + "\npg_ratelimit_page", false},
+		"a login for the same path": {strings.Replace(guard, "basic_auth", "basic_auth /limits/*", 1) +
+			"\nhandle_path /api/* {\nrespond ok\n}\nhandle /limits/* {\npg_ratelimit_page\n}", true},
+		"rewritten behind a login": {"route {\n" + strings.Replace(guard, "basic_auth",
+			"basic_auth /limits/*", 1) + "\nrewrite * /limits/\npg_ratelimit_page /limits/*\n}", false},
+		"behind another server": {"forward_auth 127.0.0.1:1 {\nuri /\n}\npg_ratelimit_page", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t, ":PORT {\nrespond ok\n}")
@@ -164,7 +179,8 @@ func TestAPageThatStrangersReachIsNotLoaded(t *testing.T) {
 			if config, err = json.Marshal(whole); err != nil {
 				t.Fatal(err)
 			}
-			if err := caddy.Load(config, true); (err == nil) != one.want || err != nil && !strings.Contains(err.Error(), "nothing in front of it keeps strangers out") {
+			if err := caddy.Load(config, true); (err == nil) != one.want || err != nil &&
+				!strings.Contains(err.Error(), "nothing in front of it keeps strangers out") {
 				t.Errorf("loading: %v", err)
 			}
 		})
@@ -174,7 +190,9 @@ func TestAPageThatStrangersReachIsNotLoaded(t *testing.T) {
 // An API key is in no answer: of a person who asks about one, and of a row that holds one.
 func TestThePageShowsNoAPIKey(t *testing.T) {
 	key, insert := insertKey(t, 7, "alice")
-	c := startPage(t, withPolicy(t, people+insert+"; INSERT INTO rate_limit_bans (user_id, until, reason) VALUES ('alice', 'infinity', 'leaked "+key+"')"))
+	c := startPage(t, withPolicy(t,
+		people+insert+"; INSERT INTO rate_limit_bans (user_id, until, reason) VALUES ('alice', 'infinity', "+
+			"'leaked "+key+"')"))
 	for _, question := range []string{"why?who=" + key, "why?who=" + key + "x", "bans", key} {
 		_, _, answer := c.page("GET", "/api/"+question, "")
 		if strings.Contains(answer, key[4:20]) {

@@ -34,7 +34,7 @@ func expandShorthands(text string) string {
 
 // template is text with placeholders.
 type template struct {
-	text   string // "" is no text
+	text   string // "" is not a text
 	single string // the placeholder, if the text is one and nothing else
 	fixed  bool   // no placeholder
 }
@@ -46,7 +46,8 @@ func parseText(field, configured string) (edge.Text, error) {
 		return nil, err
 	}
 	t.fixed = !strings.ContainsAny(t.text, "{}")
-	if strings.HasPrefix(t.text, "{") && strings.HasSuffix(t.text, "}") && !strings.ContainsAny(t.text[1:len(t.text)-1], `{}\`) {
+	if strings.HasPrefix(t.text, "{") && strings.HasSuffix(t.text, "}") &&
+		!strings.ContainsAny(t.text[1:len(t.text)-1], `{}\`) {
 		t.single = t.text[1 : len(t.text)-1]
 	}
 	return t, nil
@@ -101,8 +102,11 @@ func checkPlaceholders(field, text, configured string) error {
 	if wrong == "" {
 		return nil
 	}
-	return &ratelimit.FieldError{Field: field, Value: configured, Want: "text with placeholders such as {client_ip} or {header.X-User}: " +
-		wrong + ` is none (a placeholder that a module such as map sets must have a dot in its name, and a brace that is text is \{)`}
+	return &ratelimit.FieldError{Field: field, Value: configured,
+		Want: "text with placeholders such as {client_ip} or {header.X-User}: " +
+			wrong + ` is none (a placeholder that a module such as map sets must have a dot in its ` +
+			`name, and a ` +
+			`brace that is text is \{)`}
 }
 
 // mayExist reports whether a placeholder of that name can have a value. Other modules set

@@ -12,16 +12,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// Policy applies the rules in the database: which limits apply to whom is data there, and
-// all proxies obey a change within a second.
+// Policy applies the rules in the database: they say which limits apply to which requests, and a change takes
+// effect in all proxies within a second.
 //
-// Placeholder | Description
-// ------------|------------
-// `{http.pg_ratelimit.user}` | The user of the request; empty if it is nobody's
-// `{http.pg_ratelimit.tier}` | The tier of the request
-// `{http.pg_ratelimit.key_id}` | The number of the API key in the database; empty without one
-// `{http.pg_ratelimit.rule}` | The rule that refused or exempted the request, or else the first that charges it
-// `{http.pg_ratelimit.reason}` | Why the policy alone refused the request: unknown_key, key_expired, key_revoked, banned, blocked or no_quota
+// Placeholder | Description ------------|------------ `{http.pg_ratelimit.user}` | The user of the request;
+// empty if it is nobody's `{http.pg_ratelimit.tier}` | The tier of the request `{http.pg_ratelimit.key_id}` |
+// The number of the API key in the database; empty without one `{http.pg_ratelimit.rule}` | The rule that
+// refused or exempted the request, or else the first that charges it `{http.pg_ratelimit.reason}` | Why the
+// policy alone refused the request: unknown_key, key_expired, key_revoked, banned, blocked or no_quota
 type Policy struct {
 	PolicySettings
 }
@@ -34,7 +32,8 @@ func (p *Policy) values() edge.Values {
 	return values(&p.PolicySettings)
 }
 
-// Asked implements edge.Watcher. It counts and logs what the policy says about a request, and sets the placeholders of Policy.
+// Asked implements edge.Watcher. It counts and logs what the policy says about a request, and sets the
+// placeholders of Policy.
 func (h watcher) Asked(q *edge.Request) {
 	o := &q.Verdict
 	repl := q.Data.(*caddy.Replacer)
@@ -49,15 +48,18 @@ func (h watcher) Asked(q *edge.Request) {
 	h.policy.decided(o)
 	for _, m := range o.Would {
 		if entry := h.logger.Check(zapcore.DebugLevel, "a shadow rule would have acted"); entry != nil {
-			entry.Write(zap.String("rule", m.Rule), zap.String("limit", m.Limit), zap.Int("status", m.Status), zap.String("user", o.User), zap.String("tier", o.Tier))
+			entry.Write(zap.String("rule", m.Rule), zap.String("limit", m.Limit), zap.Int("status", m.Status),
+				zap.String("user", o.User), zap.String("tier", o.Tier))
 		}
 	}
 	if q.Outcome.Status == 0 {
 		return
 	}
 	if entry := h.logger.Check(zapcore.DebugLevel, "request refused by the policy"); entry != nil {
-		fields := []zap.Field{zap.Stringer("reason", o.Reason), zap.Int("status", o.Status), zap.String("rule", o.Rule), zap.String("user", o.User),
-			zap.Int64("key_id", o.KeyID), zap.String("tier", o.Tier), zap.Duration("retry_after", o.RetryAfter)}
+		fields := []zap.Field{zap.Stringer("reason", o.Reason), zap.Int("status", o.Status),
+			zap.String("rule", o.Rule), zap.String("user", o.User),
+			zap.Int64("key_id", o.KeyID), zap.String("tier", o.Tier), zap.Duration("retry_after",
+				o.RetryAfter)}
 		if o.Ban != nil {
 			fields = append(fields, zap.String("ban", o.Ban.Reason))
 		}
@@ -72,7 +74,8 @@ func (h *Handler) warnOfOrder(q *edge.Request, repl *caddy.Replacer) {
 		return
 	}
 	if _, known := repl.Get(user.single); !known && h.noUser.CompareAndSwap(false, true) {
-		h.logger.Warn("no authentication has run before this handler: put both into a route block, with pg_ratelimit after the authentication",
+		h.logger.Warn("no authentication has run before this handler: put both into a route block, with "+
+			"pg_ratelimit after the authentication",
 			zap.String("user", "{"+user.single+"}"))
 	}
 }
@@ -103,7 +106,8 @@ func (h *Handler) decidedPolicy(q *edge.Request) {
 		h.policy.limit(m, d, &q.Outcome)
 		if m.Shadow && !d.Allowed {
 			if entry := h.logger.Check(zapcore.DebugLevel, "a shadow rule would have refused"); entry != nil {
-				entry.Write(zap.String("rule", m.Rule), zap.String("limit", m.Limit), zap.String("key", q.Hits[first+i].StoredKey()),
+				entry.Write(zap.String("rule", m.Rule), zap.String("limit", m.Limit),
+					zap.String("key", q.Hits[first+i].StoredKey()),
 					zap.Int64("quota", d.Limit), zap.Duration("retry_after", d.RetryAfter))
 			}
 		}

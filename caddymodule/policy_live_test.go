@@ -28,7 +28,9 @@ func insertKey(t *testing.T, id int, user string) (key, sql string) {
 		t.Fatal(err)
 	}
 	digest := policy.Digest(key)
-	return key, fmt.Sprintf("INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (%d, '\\x%s', '%s');", id, hex.EncodeToString(digest[:]), user)
+	return key, fmt.Sprintf(
+		"INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (%d, '\\x%s', '%s');", id,
+		hex.EncodeToString(digest[:]), user)
 }
 
 const people = `
@@ -49,7 +51,8 @@ const policySite = `
 			}
 			LIMITS
 		}
-		respond "{http.pg_ratelimit.user}|{http.pg_ratelimit.tier}|{http.pg_ratelimit.key_id}|{http.pg_ratelimit.rule}"
+		respond "{http.pg_ratelimit.user}|{http.pg_ratelimit.tier}|` +
+	`{http.pg_ratelimit.key_id}|{http.pg_ratelimit.rule}"
 	}`
 
 func startPolicy(t *testing.T, dsn string, limits ...string) *live {
@@ -76,7 +79,8 @@ func TestAPolicySaysWhoARequestIs(t *testing.T) {
 		{nil, "|anonymous||visitors", 3, 2},
 	} {
 		a := c.expect(http.StatusOK, "/", step.headers...)
-		if a.Body != step.body || a.number(t, "X-RateLimit-Limit") != step.limit || a.number(t, "X-RateLimit-Remaining") != step.left {
+		if a.Body != step.body || a.number(t, "X-RateLimit-Limit") != step.limit ||
+			a.number(t, "X-RateLimit-Remaining") != step.left {
 			t.Errorf("%v: %s, %v; want %+v", step.headers, a.Body, a.Header, step)
 		}
 	}
@@ -85,7 +89,8 @@ func TestAPolicySaysWhoARequestIs(t *testing.T) {
 		t.Errorf("without a rule: %s, %v", a.Body, a.Header)
 	}
 	checkMetrics(t, map[string]float64{
-		"policy_requests_total charged": 5, "policy_requests_total free": 1, "policy_decisions_total per_hour allowed plan": 3,
+		"policy_requests_total charged": 5, "policy_requests_total free": 1,
+		"policy_decisions_total per_hour allowed plan": 3,
 		"policy_rules": 2, "policy_wrong_rules": 0, "policy_identities": 4,
 	})
 	if strings.Contains(c.logged(), key) {
@@ -104,18 +109,21 @@ func TestAnInvalidKeyIsRefused(t *testing.T) {
 	c := startPolicy(t, dsn)
 	c.expect(http.StatusOK, "/", "Authorization", valid)
 	for key, body := range map[string]string{
-		expired: `{"error":"Expired API key"}`, revoked: `{"error":"Revoked API key"}`, unknown: `{"error":"Unknown API key"}`,
+		expired: `{"error":"Expired API key"}`, revoked: `{"error":"Revoked API key"}`,
+		unknown:        `{"error":"Unknown API key"}`,
 		"prl_nonsense": `{"error":"Unknown API key"}`, "made elsewhere": `{"error":"Unknown API key"}`,
 	} {
 		a := c.expect(http.StatusUnauthorized, "/", "Authorization", key)
-		if a.Body != body || a.Header.Get("WWW-Authenticate") != `Bearer error="invalid_token"` || a.Header.Get("Content-Type") != "application/json" {
+		if a.Body != body || a.Header.Get("WWW-Authenticate") != `Bearer error="invalid_token"` ||
+			a.Header.Get("Content-Type") != "application/json" {
 			t.Errorf("%s, %v; want %s", a.Body, a.Header, body)
 		}
 	}
 	if lines := c.lines("request refused by the policy"); len(lines) != 5 || lines[0]["reason"] == "" {
 		t.Errorf("refusals in the log: %v", lines)
 	}
-	c.load(strings.NewReplacer("DSN", dsn, "LIMITS", "", "unknown_key reject", "unknown_key anonymous").Replace(policySite))
+	c.load(strings.NewReplacer("DSN", dsn, "LIMITS", "", "unknown_key reject", "unknown_key anonymous").
+		Replace(policySite))
 	if a := c.expect(http.StatusOK, "/", "Authorization", unknown); a.Body != "|anonymous||" {
 		t.Errorf("with unknown_key anonymous: %s", a.Body)
 	}
@@ -123,7 +131,8 @@ func TestAnInvalidKeyIsRefused(t *testing.T) {
 
 // The limits of rules and the zones of the configuration are charged together or not at all.
 func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
-	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 10);
+	dsn := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}',
+		algorithm => 'fixed_window', per_hour => 10);
 		SELECT rate_limit_rule('shadow', mode => 'shadow', algorithm => 'fixed_window', per_hour => 2);`)
 	c := startPolicy(t, dsn, "zone PREFIX {\nkey all\nlimit 4 1h\nalgorithm fixed_window\n}")
 	for i := range 6 {
@@ -135,23 +144,29 @@ func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
 			t.Errorf("request %d: %v", i, a.Header)
 		}
 	}
-	for prefix, want := range map[string]int{"rule/plan/per_hour": 4, "rule/shadow/per_hour": 2, c.prefix(): 4} {
-		if n := cluster.Query[int](t, dsn, "SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = $1", prefix); n != want {
+	for prefix, want := range map[string]int{"rule/plan/per_hour": 4, "rule/shadow/per_hour": 2,
+		c.prefix(): 4} {
+		if n := cluster.Query[int](t, dsn,
+			"SELECT coalesce(sum(count), 0)::int FROM rate_limit_ephemeral WHERE prefix = $1",
+			prefix); n != want {
 			t.Errorf("%s was charged %d, want %d", prefix, n, want)
 		}
 	}
 	if len(c.lines("a shadow rule would have refused")) != 4 {
-		t.Errorf("the log has %d refusals in the shadow, want 4", len(c.lines("a shadow rule would have refused")))
+		t.Errorf("the log has %d refusals in the shadow, want 4",
+			len(c.lines("a shadow rule would have refused")))
 	}
 	checkMetrics(t, map[string]float64{
-		"policy_decisions_total per_hour allowed plan": 4, "policy_decisions_total per_hour would_allow shadow": 2,
-		"policy_decisions_total per_hour would_deny shadow": 4, "decisions_total denied " + c.prefix(): 2,
+		"policy_decisions_total per_hour allowed plan":       4,
+		"policy_decisions_total per_hour would_allow shadow": 2,
+		"policy_decisions_total per_hour would_deny shadow":  4, "decisions_total denied " + c.prefix(): 2,
 	})
 }
 
 // Error routes respond to refusals of the policy as to those of limits.
 func TestErrorRoutesRespondToThePolicy(t *testing.T) {
-	dsn := withPolicy(t, people+`SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}', message => 'No entry');
+	dsn := withPolicy(t, people+`SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}',
+		message => 'No entry');
 		INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');`)
 	c := start(t, strings.ReplaceAll(`
 		:PORT {
@@ -164,7 +179,8 @@ func TestErrorRoutesRespondToThePolicy(t *testing.T) {
 				}
 			}
 			handle_errors 401 403 {
-				respond "{err.status_code} {err.message} {http.pg_ratelimit.reason} {http.pg_ratelimit.rule} {http.pg_ratelimit.prefix}." 418
+				respond "{err.status_code} {err.message} {http.pg_ratelimit.reason} `+
+		`{http.pg_ratelimit.rule} {http.pg_ratelimit.prefix}." 418
 			}
 		}`, "DSN", dsn))
 	for _, want := range []struct{ path, header, value, body string }{

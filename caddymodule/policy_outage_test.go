@@ -43,14 +43,16 @@ func TestAPolicyWithoutItsDatabase(t *testing.T) {
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}');
 		SELECT rate_limit_rule('counted', paths => '{/counted}', per_hour => 10);
 		SELECT rate_limit_rule('open', action => 'exempt', paths => '{/open}');`)
-	sites := strings.NewReplacer("DSN", dsn, "POLICY", "policy {\napi_key {header.X-Api-Key}\n}").Replace(outageSites)
+	sites := strings.NewReplacer("DSN", dsn, "POLICY", "policy {\napi_key {header.X-Api-Key}\n}").
+		Replace(outageSites)
 	c := start(t, sites)
 	c.expect(http.StatusOK, "/open", "Host", "deny.test", "X-Api-Key", known)
 	c.expect(http.StatusForbidden, "/closed", "Host", "deny.test", "X-Api-Key", known)
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	await.Within(t, time.Minute, "the outage is noticed", func() bool { return measured(t)["policy_age_seconds"] > 0.5 })
+	await.Within(t, time.Minute, "the outage is noticed",
+		func() bool { return measured(t)["policy_age_seconds"] > 0.5 })
 	c.expect(http.StatusServiceUnavailable, "/open", "Host", "deny.test", "X-Api-Key", other)
 	c.expect(http.StatusOK, "/open", "Host", "allow.test", "X-Api-Key", other)
 	c.expect(http.StatusOK, "/open", "Host", "deny.test")
@@ -63,7 +65,8 @@ func TestAPolicyWithoutItsDatabase(t *testing.T) {
 	c.expect(http.StatusOK, "/counted", "Host", "allow.test", "X-Api-Key", known)
 	checkMetrics(t, map[string]float64{
 		"policy_requests_total error_refused": 1, "policy_requests_total error_passed": 1,
-		"policy_decisions_total per_hour error_refused counted": 1, "policy_decisions_total per_hour error_passed counted from none": 1,
+		"policy_decisions_total per_hour error_refused counted":          1,
+		"policy_decisions_total per_hour error_passed counted from none": 1,
 	})
 	// With another setting of its database, the policy is a new one, as after a restart.
 	c.load("{\npg_ratelimit {\nmax_conns 3\n}\n}\n" + sites)

@@ -21,7 +21,8 @@ func TestAnAuthenticationAfterThePolicyIsWarnedAbout(t *testing.T) {
 		}`, "DSN", dsn))
 	c.expect(http.StatusOK, "/")
 	c.expect(http.StatusOK, "/")
-	if n := len(c.lines("no authentication has run before this handler: put both into a route block, with pg_ratelimit after the authentication")); n != 1 {
+	if n := len(c.lines("no authentication has run before this handler: put both into a route block, with " +
+		"pg_ratelimit after the authentication")); n != 1 {
 		t.Errorf("%d warnings, want one", n)
 	}
 }

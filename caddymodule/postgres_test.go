@@ -7,9 +7,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// tables is how many of the two tables exist.
+// tables returns how many of the two tables exist.
 func tables(t *testing.T, dsn string) int {
-	return cluster.Query[int](t, dsn, "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_ephemeral', 'rate_limit_durable')")
+	return cluster.Query[int](t, dsn,
+		"SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_ephemeral', 'rate_limit_durable')")
 }
 
 // `caddy validate` must not change a database.
@@ -22,7 +23,7 @@ func TestValidatingTouchesNoDatabase(t *testing.T) {
 	if err := validate(config); err != nil {
 		t.Fatal(err)
 	}
-	// There is no event to wait for.
+	// No event says when to continue.
 	time.Sleep(200 * time.Millisecond)
 	if n := cluster.Connections(t, dsn) + tables(t, dsn); n != 0 {
 		t.Errorf("%d tables and connections", n)

@@ -19,18 +19,19 @@ import (
 // it, so it cannot use the logger of a config.
 const logName = "pg_ratelimit"
 
-// closeDelay is how long what the handlers of a config use stays open after the config has ended, in
-// addition to their timeout. A config that is loaded within this time uses the same connections. If the
-// DSN is memory, it also uses the same counts.
+// closeDelay is the time for which connections and counts of a config stay open after the config has ended,
+// in addition to the timeout of its handlers. A config that is loaded within this time uses the same
+// connections. If the DSN is memory, it also uses the same counts.
 const closeDelay = 30 * time.Second
 
-// proxy is what the configs of this process share.
+// proxy is shared by the configs of this process.
 var proxy = &edge.Proxy{
 	Kind: "caddy", Version: version(), Delay: closeDelay, Connect: connect,
 	Log: func(line edge.Line) { write(caddy.Log().Named(logName), line) },
 }
 
-// connect is an edge.Proxy's Connect. The DSN may contain a password, so an error contains what may be shown instead.
+// connect is an edge.Proxy's Connect. The DSN may contain a password, so an error contains what may be shown
+// instead.
 func connect(at *edge.Place) (pgdb.DB, error) {
 	db, err := pgxdb.Open(at.DSN, pgxdb.Options{MaxConns: at.MaxConns, Renew: at.Renew})
 	var field *ratelimit.FieldError
@@ -41,7 +42,8 @@ func connect(at *edge.Place) (pgdb.DB, error) {
 }
 
 // levels are those of Caddy's log.
-var levels = map[edge.Level]zapcore.Level{edge.Info: zap.InfoLevel, edge.Warn: zap.WarnLevel, edge.Error: zap.ErrorLevel}
+var levels = map[edge.Level]zapcore.Level{edge.Info: zap.InfoLevel, edge.Warn: zap.WarnLevel,
+	edge.Error: zap.ErrorLevel}
 
 // write writes a line to a log.
 func write(l *zap.Logger, line edge.Line) {
@@ -56,13 +58,14 @@ func write(l *zap.Logger, line edge.Line) {
 		fields = append(fields, zap.Error(line.Err), zap.Int64("not_logged", line.Dropped))
 	}
 	if line.Lasted > 0 || line.Undecided > 0 {
-		fields = append(fields, zap.Duration("outage", line.Lasted), zap.Int64("requests_without_decision", line.Undecided))
+		fields = append(fields, zap.Duration("outage", line.Lasted), zap.Int64("requests_without_decision",
+			line.Undecided))
 	}
 	l.Log(levels[line.Level], text, fields...)
 }
 
-// closeAll closes all that handlers share, because the process ends: this writes what is pending and gives back the units of
-// leases. Histories are closed before the databases that they are in.
+// closeAll closes all that handlers share, because the process ends: this writes pending records and refunds
+// the units of leases. Histories are closed before the databases that they are in.
 func closeAll() {
 	for _, databases := range []bool{false, true} {
 		var wg sync.WaitGroup

@@ -51,7 +51,8 @@ func TestPlaceholdersInADSN(t *testing.T) {
 			t.Errorf("%q is %q, shown as %q, %v; want %q", configured, dsn, shown, err, want)
 		}
 	}
-	if _, _, err := expandDSN("postgres://u:hunter2@h/{env.PG_RATELIMIT_NOT_SET}"); err == nil || strings.Contains(err.Error(), "hunter2") {
+	if _, _, err := expandDSN("postgres://u:hunter2@h/{env.PG_RATELIMIT_NOT_SET}"); err == nil ||
+		strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("an empty placeholder: %v", err)
 	}
 }
@@ -71,7 +72,8 @@ func newHandler(tb testing.TB, rules ...LimitSettings) *Handler {
 	}
 	var err error
 	alone := &edge.Proxy{Log: func(edge.Line) {}}
-	if h.use, err = alone.Open(h.site, &edge.Places{Limits: edge.Place{StoreSettings: edge.StoreSettings{DSN: edge.MemoryDSN}}}); err != nil {
+	inMemory := edge.Place{StoreSettings: edge.StoreSettings{DSN: edge.MemoryDSN}}
+	if h.use, err = alone.Open(h.site, &edge.Places{Limits: inMemory}); err != nil {
 		tb.Fatal(err)
 	}
 	context, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})

@@ -67,7 +67,8 @@ func errorRoutesRespond(r *http.Request, err caddyhttp.HandlerError) bool {
 	r = server.Errors.WithError(r, err)
 	// Error routes get the request as it was before any rewrite.
 	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
-		r.Method, r.RemoteAddr, r.RequestURI, r.URL = original.Method, original.RemoteAddr, original.RequestURI, original.URL
+		r.Method, r.RemoteAddr, r.RequestURI, r.URL = original.Method, original.RemoteAddr,
+			original.RequestURI, original.URL
 	}
 	responds, _ := routesRespond(server.Errors.Routes, r, map[string]bool{})
 	return responds
@@ -77,7 +78,8 @@ func errorRoutesRespond(r *http.Request, err caddyhttp.HandlerError) bool {
 // If not, ends reports whether a terminal route has matched: Caddy runs no route after it.
 // groups are the groups in which a route has matched: Caddy runs only the first route of each
 // group that matches.
-func routesRespond(routes caddyhttp.RouteList, r *http.Request, groups map[string]bool) (responds, ends bool) {
+func routesRespond(routes caddyhttp.RouteList, r *http.Request, groups map[string]bool) (responds,
+	ends bool) {
 	for i := range routes {
 		route := &routes[i]
 		if groups[route.Group] {

@@ -19,7 +19,8 @@ func TestErrorRoutes(t *testing.T) {
 			limit 1 1m
 			algorithm fixed_window
 		}`
-	placeholders := `{err.status_code} {http.pg_ratelimit.prefix} {http.pg_ratelimit.key} {http.pg_ratelimit.limit} {http.pg_ratelimit.remaining} {http.pg_ratelimit.retry_after}`
+	placeholders := `{err.status_code} {http.pg_ratelimit.prefix} {http.pg_ratelimit.key} ` +
+		`{http.pg_ratelimit.limit} {http.pg_ratelimit.remaining} {http.pg_ratelimit.retry_after}`
 	c := start(t, strings.ReplaceAll(`
 		http://none.test:PORT {
 			LIMITED
@@ -144,12 +145,15 @@ func TestALimitOnErrorPages(t *testing.T) {
 // Only JSON can give a subroute its own error routes.
 func TestErrorRoutesOfASubroute(t *testing.T) {
 	c := start(t, `:PORT`)
-	c.loadJSON([]byte(strings.NewReplacer("PORT", c.port, "PREFIX", c.prefix()).Replace(`{"apps": {"http": {"servers": {"s": {
+	c.loadJSON([]byte(strings.NewReplacer("PORT", c.port, "PREFIX", c.prefix()).
+		Replace(`{"apps": {"http": {"servers": {"s": {
 		"listen": [":PORT"],
 		"routes": [{"handle": [{
 			"handler": "subroute",
-			"routes": [{"handle": [{"handler": "pg_ratelimit", "dsn": "memory", "prefix": "PREFIX", "limit": "1 1m"}]}],
-			"errors": {"routes": [{"handle": [{"handler": "static_response", "status_code": 418, "body": "inner"}]}]}
+			"routes": [{"handle": [{"handler": "pg_ratelimit", "dsn": "memory", "prefix": "PREFIX",
+				"limit": "1 1m"}]}],
+			"errors": {"routes": [{"handle": [{"handler": "static_response", "status_code": 418,
+				"body": "inner"}]}]}
 		}]}]}}}}}`)))
 	c.expect(http.StatusOK, "/")
 	if a := c.expect(http.StatusTeapot, "/"); a.Body != "inner" {

@@ -25,7 +25,7 @@ type events struct {
 	sampler edge.Sampler
 }
 
-// openEvents returns nil if there is no app that anything could listen to.
+// openEvents returns nil if the config has no app for events.
 func openEvents(ctx caddy.Context) (*events, error) {
 	app, err := ctx.AppIfConfigured("events")
 	if errors.Is(err, caddy.ErrNotConfigured) {
@@ -37,17 +37,18 @@ func openEvents(ctx caddy.Context) (*events, error) {
 	return &events{app: app.(*caddyevents.App), ctx: ctx}, nil
 }
 
-// emit emits a refusal, at most one a second. Clients choose how many requests are refused, and what listens may
-// run a program.
+// emit emits a refusal, at most one a second. Clients choose how many requests are refused, and what listens
+// may run a program.
 func (e *events) emit(f *facts) {
 	skipped, ok := e.sampler.Next(time.Now(), time.Second)
 	if !ok {
 		return
 	}
-	e.app.Emit(e.ctx, refusedEvent, map[string]any{"prefix": f.prefix, "key": f.key, "wait": f.wait, "status": f.status, "reason": f.reason, "skipped": skipped})
+	e.app.Emit(e.ctx, refusedEvent, map[string]any{"prefix": f.prefix, "key": f.key, "wait": f.wait,
+		"status": f.status, "reason": f.reason, "skipped": skipped})
 }
 
-// facts are what events, logs and traces say of a decision.
+// facts are the fields of a decision in events, logs and traces.
 type facts struct {
 	prefix, key      string // of the limit that refused, or has the least left; the key as it is stored
 	limit, remaining int64  // -1 without a decision
@@ -59,7 +60,8 @@ type facts struct {
 
 func factsOf(q *edge.Request) facts {
 	outcome := &q.Outcome
-	f := facts{limit: -1, remaining: -1, wait: outcome.RetrySeconds(), status: outcome.Status, reason: outcome.Reason.String(), failed: outcome.Err != nil}
+	f := facts{limit: -1, remaining: -1, wait: outcome.RetrySeconds(), status: outcome.Status,
+		reason: outcome.Reason.String(), failed: outcome.Err != nil}
 	if len(q.Hits) > 0 && (outcome.Decision != nil || outcome.Status != 0) {
 		hit := &q.Hits[outcome.Hit]
 		f.prefix, f.key = hit.Limit.Prefix, hit.StoredKey()
@@ -70,8 +72,8 @@ func factsOf(q *edge.Request) facts {
 	return f
 }
 
-// report tells the access log, the span of the request and the app events of a decision, where there are any. Of a
-// request that passes, only access logs and spans are told.
+// report adds a decision to the access log and to the span of the request, and emits an event, where they
+// exist. A request that passes emits no event.
 func (h *Handler) report(q *edge.Request) {
 	if q.Outcome.Status == 0 && !h.isObserved(q.HTTP) {
 		return
@@ -93,12 +95,14 @@ const (
 	observed
 )
 
-// isObserved reports whether the server of the handler writes access logs or has spans. Servers do not change.
+// isObserved reports whether the server of the handler writes access logs or has spans. Servers do not
+// change.
 func (h *Handler) isObserved(r *http.Request) bool {
 	state := h.observed.Load()
 	if state == unknownWatch {
 		state = unobserved
-		if server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok && (server.Logs != nil || hasSpans(server)) {
+		if server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok &&
+			(server.Logs != nil || hasSpans(server)) {
 			state = observed
 		}
 		h.observed.Store(state)
@@ -119,10 +123,12 @@ func hasSpans(server *caddyhttp.Server) bool {
 func traces(routes caddyhttp.RouteList) bool {
 	for i := range routes {
 		for _, handler := range routes[i].Handlers {
-			if module, ok := handler.(caddy.Module); ok && module.CaddyModule().ID == "http.handlers.tracing" {
+			if module, ok := handler.(caddy.Module); ok && module.CaddyModule().
+				ID == "http.handlers.tracing" {
 				return true
 			}
-			if nested, ok := handler.(*caddyhttp.Subroute); ok && (traces(nested.Routes) || nested.Errors != nil && traces(nested.Errors.Routes)) {
+			if nested, ok := handler.(*caddyhttp.Subroute); ok && (traces(nested.Routes) ||
+				nested.Errors != nil && traces(nested.Errors.Routes)) {
 				return true
 			}
 		}
@@ -156,9 +162,11 @@ func (f *facts) addTo(span trace.Span) {
 	case f.status != 0:
 		outcome = "refused"
 	}
-	attributes := []attribute.KeyValue{attribute.String("pg_ratelimit.outcome", outcome), attribute.String("pg_ratelimit.prefix", f.prefix), attribute.String("pg_ratelimit.key", f.key)}
+	attributes := []attribute.KeyValue{attribute.String("pg_ratelimit.outcome", outcome),
+		attribute.String("pg_ratelimit.prefix", f.prefix), attribute.String("pg_ratelimit.key", f.key)}
 	if f.limit >= 0 {
-		attributes = append(attributes, attribute.Int64("pg_ratelimit.limit", f.limit), attribute.Int64("pg_ratelimit.remaining", f.remaining))
+		attributes = append(attributes, attribute.Int64("pg_ratelimit.limit", f.limit),
+			attribute.Int64("pg_ratelimit.remaining", f.remaining))
 	}
 	if f.wait > 0 {
 		attributes = append(attributes, attribute.Int64("pg_ratelimit.retry_after", f.wait))

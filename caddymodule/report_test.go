@@ -26,7 +26,8 @@ var heard struct {
 }
 
 func (*listener) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "events.handlers.pg_ratelimit_test", New: func() caddy.Module { return new(listener) }}
+	return caddy.ModuleInfo{ID: "events.handlers.pg_ratelimit_test",
+		New: func() caddy.Module { return new(listener) }}
 }
 
 func (*listener) UnmarshalCaddyfile(*caddyfile.Dispenser) error { return nil }
@@ -67,12 +68,13 @@ func TestRefusalsAreEvents(t *testing.T) {
 	}
 	e := heard.events[0]
 	wait, _ := e["wait"].(int64)
-	if e["prefix"] != c.prefix() || !strings.HasPrefix(fmt.Sprint(e["key"]), "sha256:") || wait < 3500 || wait > 3600 || e["status"] != http.StatusTooManyRequests || e["skipped"] != int64(0) {
+	if e["prefix"] != c.prefix() || !strings.HasPrefix(fmt.Sprint(e["key"]), "sha256:") || wait < 3500 ||
+		wait > 3600 || e["status"] != http.StatusTooManyRequests || e["skipped"] != int64(0) {
 		t.Errorf("the event is %v", e)
 	}
 }
 
-// The access log can have the placeholders, also of requests that pass.
+// The access log can have the placeholders of refused requests and of requests that pass.
 func TestTheAccessLogHasThePlaceholders(t *testing.T) {
 	c := start(t, `
 		:PORT {
@@ -103,10 +105,12 @@ func TestTheAccessLogHasThePlaceholders(t *testing.T) {
 		c.expect(http.StatusOK, path, "X-Key", "alice")
 	}
 	c.expect(http.StatusTooManyRequests, "/b", "X-Key", "alice")
-	await.Within(t, time.Minute, "the access log has all requests", func() bool { return len(c.lines("handled request")) == 4 })
+	await.Within(t, time.Minute, "the access log has all requests",
+		func() bool { return len(c.lines("handled request")) == 4 })
 	lines := c.lines("handled request")
 	for i, want := range []string{"a x 100 99 .", "b alice 2 1 .", "b alice 2 0 .", "b alice 2 0 3"} {
-		if got := fmt.Sprint(lines[i]["prefix"], " ", lines[i]["key"], " ", lines[i]["limit"], " ", lines[i]["remaining"], " ", lines[i]["wait"], "."); !strings.HasPrefix(got, c.prefix()+"_"+want) {
+		if got := fmt.Sprint(lines[i]["prefix"], " ", lines[i]["key"], " ", lines[i]["limit"], " ",
+			lines[i]["remaining"], " ", lines[i]["wait"], "."); !strings.HasPrefix(got, c.prefix()+"_"+want) {
 			t.Errorf("line %d has %q, want %s", i, got, want)
 		}
 	}

@@ -13,8 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 )
 
-// responseWriter removes the X-RateLimit headers of an upstream from a response, and sets those of the module again, which an informational response (such as 103) may
-// have removed. There is at most one for a request. Several handlers share it.
+// responseWriter removes the X-RateLimit headers of an upstream from a response, and sets those of the module
+// again, which an informational response (such as 103) may have removed. There is at most one for a request.
+// Several handlers share it.
 type responseWriter struct {
 	caddyhttp.ResponseWriterWrapper
 	own     respond.OwnHeaders // or nil

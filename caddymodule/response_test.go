@@ -40,7 +40,9 @@ func TestHeadersOfAnUpstream(t *testing.T) {
 	for i, test := range []struct{ more, want string }{{"", "[100] [99]"}, {inner, "[50] [49]"}} {
 		c.load(fmt.Sprintf(site, i, test.more, upstream.URL))
 		a := c.expect(http.StatusOK, "/")
-		if got := fmt.Sprint(a.Header["X-Ratelimit-Limit"], a.Header["X-Ratelimit-Remaining"]); got != test.want || a.Body != "hello" || a.Header.Get("Retry-After") != "9" {
+		if got := fmt.Sprint(a.Header["X-Ratelimit-Limit"],
+			a.Header["X-Ratelimit-Remaining"]); got != test.want || a.Body != "hello" ||
+			a.Header.Get("Retry-After") != "9" {
 			t.Errorf("%s %s, Retry-After %q; want %s", got, a.Body, a.Header["Retry-After"], test.want)
 		}
 	}
@@ -55,14 +57,16 @@ func TestHeadersStayAfterAnInformationalResponse(t *testing.T) {
 		_, _ = io.WriteString(w, "hello")
 	}))
 	t.Cleanup(upstream.Close)
-	dsn := withPolicy(t, `SELECT rate_limit_rule('over', count_by => '{user}', algorithm => 'fixed_window', per_hour => 1, on_exceed => 'overage');`)
+	dsn := withPolicy(t, `SELECT rate_limit_rule('over', count_by => '{user}', algorithm => 'fixed_window',
+		per_hour => 1, on_exceed => 'overage');`)
 	c := start(t, ":PORT")
 	site := strings.NewReplacer("DSN", dsn, "LIMITS", "").Replace(policySite)
 	before, _, _ := strings.Cut(site, "respond")
 	c.load(before + "reverse_proxy " + upstream.URL + "\n}")
 	c.expect(http.StatusOK, "/", "X-User", "ann")
 	a := c.expect(http.StatusOK, "/", "X-User", "ann")
-	if got := fmt.Sprint(a.Header["X-Ratelimit-Limit"], a.Header["X-Ratelimit-Remaining"], a.Header["X-Ratelimit-Overage"]); got != "[1] [0] [1]" || a.Body != "hello" {
+	if got := fmt.Sprint(a.Header["X-Ratelimit-Limit"], a.Header["X-Ratelimit-Remaining"],
+		a.Header["X-Ratelimit-Overage"]); got != "[1] [0] [1]" || a.Body != "hello" {
 		t.Errorf("%s %s", got, a.Body)
 	}
 }

@@ -27,7 +27,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return err
 	}
 	if flight != nil {
-		// Caddy's placeholders and matchers hold r, so that the handlers behind this one must get no copy of it.
+		// Caddy's placeholders and matchers hold r, so that the handlers behind this one must get no copy of
+		// it.
 		before := r.Context()
 		*r = *r.WithContext(flight.Context)
 		defer func() { *r = *r.WithContext(before) }() // error routes do not end with the flight
@@ -41,10 +42,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 // freeRequests holds memory for the next requests, to save allocations.
 var freeRequests = sync.Pool{New: func() any { return new(edge.Request) }}
 
-// admit returns the writer of the response if the request passes, and what is to be settled after it, or nil. If
-// it does not pass, admit has responded and returns nil, or returns an error for the site's error routes. It
-// sets the flight of a request that has one.
-func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **edge.Flight) (http.ResponseWriter, *edge.Settling, error) {
+// admit returns the writer of the response if the request passes, and what is to be settled after it, or nil.
+// If it does not pass, admit has responded and returns nil, or returns an error for the site's error routes.
+// It sets the flight of a request that has one.
+func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **edge.Flight) (http.ResponseWriter,
+	*edge.Settling, error) {
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if !ok {
 		repl = caddy.NewReplacer()
@@ -70,8 +72,8 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **edge.Fl
 	return w, q.Settling, nil
 }
 
-// clientAddress is the address of the client, as trusted_proxies says. The zero Addr is unknown, also
-// of an address that cannot be read.
+// clientAddress is the address of the client, as trusted_proxies says. The zero Addr is an unknown address,
+// or one that cannot be parsed.
 func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 	address, _ = netip.ParseAddr(text)
@@ -81,7 +83,8 @@ func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 // setHeaders sets the headers of a response. It returns the writer for the rest of the response.
 func (h *Handler) setHeaders(w http.ResponseWriter, q *edge.Request) http.ResponseWriter {
 	outcome, fields := &q.Outcome, h.site.Fields
-	if outcome.Status == 0 && outcome.Decision != nil { // an earlier handler may have set those of a tighter limit
+	// an earlier handler may have set those of a tighter limit
+	if outcome.Status == 0 && outcome.Decision != nil {
 		fields.X = fields.X && !respond.HasLessRemaining(w.Header(), outcome.Decision.Remaining)
 	}
 	own, ownFields := respond.SetFields(w.Header(), fields, outcome, q.Hits, q.Decisions)
@@ -157,8 +160,10 @@ func (h watcher) Decided(q *edge.Request) {
 	}
 	if entry := h.logger.Check(zapcore.DebugLevel, "request refused"); entry != nil {
 		hit, d := &q.Hits[outcome.Hit], outcome.Decision
-		entry.Write(zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()), zap.Int64("cost", hit.Cost),
-			zap.Int64("limit", d.Limit), zap.Int64("remaining", d.Remaining), zap.Duration("retry_after", d.RetryAfter))
+		entry.Write(zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()),
+			zap.Int64("cost", hit.Cost),
+			zap.Int64("limit", d.Limit), zap.Int64("remaining", d.Remaining), zap.Duration("retry_after",
+				d.RetryAfter))
 	}
 }
 
@@ -170,8 +175,10 @@ func (h *Handler) decidedShadow(c *counters, hit *ratelimit.Hit, d *ratelimit.De
 		c.wouldAllow.inc(d.Source)
 	default:
 		c.wouldDeny.inc(d.Source)
-		if entry := h.logger.Check(zapcore.DebugLevel, "a limit in the mode shadow would have refused"); entry != nil {
-			entry.Write(zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()), zap.Int64("limit", d.Limit), zap.Duration("retry_after", d.RetryAfter))
+		if entry := h.logger.Check(zapcore.DebugLevel,
+			"a limit in the mode shadow would have refused"); entry != nil {
+			entry.Write(zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()),
+				zap.Int64("limit", d.Limit), zap.Duration("retry_after", d.RetryAfter))
 		}
 	}
 }

@@ -11,10 +11,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// The counters, the policy and the history can be in three databases. The registry of the policy's database says what the proxy obeys.
+// The counters, the policy and the history can be in three databases. The registry of the policy's database
+// says which policy the proxy applies.
 func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	counters, history := cluster.Open(t), cluster.Open(t)
-	policy := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 2);`)
+	policy := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}',
+		algorithm => 'fixed_window', per_hour => 2);`)
 	c := start(t, strings.NewReplacer("COUNTERS", counters, "POLICY", policy, "HISTORY", history).Replace(`
 		{
 			pg_ratelimit {
@@ -44,11 +46,16 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
 	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
 	cluster.Execute(t, policy, "INSERT INTO rate_limit_bans (user_id) VALUES ('alice')")
-	await.Within(t, time.Minute, "the ban", func() bool { return c.get("/", "X-User", "alice").Status == http.StatusForbidden })
-	if n := cluster.Query[int](t, counters, "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'rule/plan/%' AND key = 'alice' OR key = '127.0.0.1'"); n != 2 {
+	await.Within(t, time.Minute, "the ban", func() bool {
+		return c.get("/", "X-User", "alice").
+			Status == http.StatusForbidden
+	})
+	if n := cluster.Query[int](t, counters, "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE "+
+		"'rule/plan/%' AND key = 'alice' OR key = '127.0.0.1'"); n != 2 {
 		t.Errorf("%d counters in their database", n)
 	}
-	if n := cluster.Query[int](t, counters, "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_rules', 'rate_limit_audit')"); n != 0 {
+	if n := cluster.Query[int](t, counters,
+		"SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_rules', 'rate_limit_audit')"); n != 0 {
 		t.Errorf("%d tables of the policy and of the history beside the counters", n)
 	}
 	if n := cluster.Query[int](t, policy, "SELECT count(*) FROM rate_limit_ephemeral"); n != 0 {
@@ -57,15 +64,18 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 	if err := caddymodule.FlushHistories(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	const audited = "SELECT string_agg(DISTINCT decision || ' ' || prefix, ', ') FROM rate_limit_audit WHERE prefix LIKE 'rule/%'"
+	const audited = "SELECT string_agg(DISTINCT decision || ' ' || prefix, ', ') FROM rate_limit_audit " +
+		"WHERE prefix LIKE 'rule/%'"
 	if got := cluster.Query[string](t, history, audited); got != "allowed rule/plan, limited rule/plan" {
 		t.Errorf("the audit log has %s", got)
 	}
-	if n := cluster.Query[int](t, history, "SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_rules', 'rate_limit_ephemeral', 'rate_limit_nodes')"); n != 0 {
+	if n := cluster.Query[int](t, history, "SELECT count(*) FROM pg_class WHERE relname IN "+
+		"('rate_limit_rules', 'rate_limit_ephemeral', 'rate_limit_nodes')"); n != 0 {
 		t.Errorf("%d other tables beside the history", n)
 	}
 	obeys := "SELECT coalesce(max(applied_seq), -1) FROM rate_limit_nodes WHERE node = 'here'"
-	await.Within(t, time.Minute, "what the proxy obeys, in the registry", func() bool { return cluster.Query[int](t, policy, obeys) > 0 })
+	await.Within(t, time.Minute, "what the proxy obeys, in the registry",
+		func() bool { return cluster.Query[int](t, policy, obeys) > 0 })
 	if n := cluster.Query[int](t, counters, obeys); n != -1 {
 		t.Errorf("the registry of the counters has the change %d", n)
 	}

@@ -9,8 +9,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
-// serveSettled passes a request on, and settles it after its response, also if that is broken off.
-func serveSettled(settling *edge.Settling, w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+// serveSettled passes a request on, and settles it after its response, even if that is broken off.
+func serveSettled(settling *edge.Settling, w http.ResponseWriter, r *http.Request,
+	next caddyhttp.Handler) error {
 	if r.Method == http.MethodHead {
 		settling.Head()
 	}

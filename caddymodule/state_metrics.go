@@ -63,8 +63,8 @@ func gauge(to chan<- prometheus.Metric, name string, value float64, help string)
 	to <- prometheus.MustNewConstMetric(describe(name, help, nil), prometheus.GaugeValue, value)
 }
 
-// collectedStore is a store on Postgres, and what it had counted when this config began to use it. A store can
-// outlive the config that opened it, and the counters of a config start at 0.
+// collectedStore is a store on Postgres, and what it had counted when this config began to use it. A store
+// can outlive the config that opened it, and the counters of a config start at 0.
 type collectedStore struct {
 	*counts.Store
 	before chain.Stats
@@ -86,28 +86,39 @@ func collectStores(to chan<- prometheus.Metric, stores []collectedStore) {
 		}
 	}
 	gauge(to, "database_up", up, "1 if the databases of all limits answer, 0 if one does not.")
-	gauge(to, "local", local, "1 if this process limits by itself because a database makes no decisions (on_error local), else 0.")
+	gauge(to, "local", local, "1 if this process limits by itself because a database makes no decisions "+
+		"(on_error local), else 0.")
 	counter(to, "batches_total", sum.Batches, "Batches of requests that the databases were asked about.", nil)
 	counter(to, "batched_requests_total", sum.Requests, "Requests in these batches.", nil)
-	counter(to, "statements_total", sum.Statements, "Statements that these batches sent, retries included.", nil)
-	counter(to, "rolled_back_total", sum.RolledBack, "Transactions that were undone because a request with several limits did not fit.", nil)
+	counter(to, "statements_total", sum.Statements, "Statements that these batches sent, retries included.",
+		nil)
+	counter(to, "rolled_back_total", sum.RolledBack,
+		"Transactions that were undone because a request with several limits did not fit.", nil)
 	counter(to, "failed_batches_total", sum.Failures, "Batches for which no decision came.", nil)
-	counter(to, "settlements_lost_total", sum.Unsettled, "Settlements of which it is not known whether they had their effect, or that were too many while the databases did not answer.", nil)
+	counter(to, "settlements_lost_total", sum.Unsettled, "Settlements of which it is not known whether "+
+		"they had their effect, or that were too many while the databases did not answer.", nil)
 	for _, class := range sqlstate.Classes {
-		counter(to, "errors_total", sum.Errors[class], "Errors of the databases by the class of their SQLSTATE: its first two characters, "+
-			"timeout (no answer in time), connection (a connection failed without an SQLSTATE) or other.", prometheus.Labels{"class": class})
+		counter(to, "errors_total", sum.Errors[class],
+			"Errors of the databases by the class of their SQLSTATE: its first two characters, "+
+				"timeout (no answer in time), connection (a connection failed without an SQLSTATE) or other.",
+			prometheus.Labels{"class": class})
 	}
 	// Batches have from 1 to 1<<12 requests, and wait or take from 1<<7 µs (128 µs) to 1<<23 µs (8.4 s).
 	const microsecond = 1e-6
 	histogram(to, "batch_size", sum.Sizes, 0, 12, 1, "How many requests a batch has.")
-	histogram(to, "batch_wait_seconds", sum.Waits, 7, 23, microsecond, "How long the first request of a batch waited until the batch was sent.")
-	histogram(to, "batch_duration_seconds", sum.Times, 7, 23, microsecond, "How long the databases took for a batch, retries included.")
-	gauge(to, "blocked_keys", float64(sum.BlockedKeys), "Keys that are known to be used up, and are refused without asking the database.")
-	gauge(to, "leased_units", float64(sum.LeasedUnits), "Units of all limits that are charged in advance now, and not used yet.")
+	histogram(to, "batch_wait_seconds", sum.Waits, 7, 23, microsecond,
+		"How long the first request of a batch waited until the batch was sent.")
+	histogram(to, "batch_duration_seconds", sum.Times, 7, 23, microsecond,
+		"How long the databases took for a batch, retries included.")
+	gauge(to, "blocked_keys", float64(sum.BlockedKeys),
+		"Keys that are known to be used up, and are refused without asking the database.")
+	gauge(to, "leased_units", float64(sum.LeasedUnits),
+		"Units of all limits that are charged in advance now, and not used yet.")
 }
 
 // histogram sends a histogram with the buckets from 1<<least to 1<<most units.
-func histogram(to chan<- prometheus.Metric, name string, h chain.Histogram, least, most int, unit float64, help string) {
+func histogram(to chan<- prometheus.Metric, name string, h chain.Histogram, least, most int, unit float64,
+	help string) {
 	buckets := make(map[float64]uint64, most-least+1)
 	total := int64(0)
 	for i, n := range h.Counts {
@@ -116,7 +127,8 @@ func histogram(to chan<- prometheus.Metric, name string, h chain.Histogram, leas
 			buckets[math.Ldexp(1, i)*unit] = uint64(total)
 		}
 	}
-	to <- prometheus.MustNewConstHistogram(describe(name, help, nil), uint64(total), float64(h.Sum)*unit, buckets)
+	to <- prometheus.MustNewConstHistogram(describe(name, help, nil), uint64(total), float64(h.Sum)*unit,
+		buckets)
 }
 
 // collectedPolicy is a policy, since when this config uses it, and how many statements it had sent
@@ -147,8 +159,10 @@ func collectPolicies(to chan<- prometheus.Metric, policies []collectedPolicy) {
 	gauge(to, "policy_wrong_rules", float64(most.Wrong), "Rules and overrides that cannot be used.")
 	gauge(to, "policy_identities", float64(most.Identities), "API keys and users that are remembered.")
 	counter(to, "policy_lookups_total", most.LookUps, "Statements that looked up API keys and users.", nil)
-	gauge(to, "policy_version", float64(most.Applied), "The number of the last change of the policy that is obeyed.")
-	gauge(to, "policy_age_seconds", age.Seconds(), "How long ago the database last answered whether the policy has changed.")
+	gauge(to, "policy_version", float64(most.Applied),
+		"The number of the last change of the policy that is obeyed.")
+	gauge(to, "policy_age_seconds", age.Seconds(),
+		"How long ago the database last answered whether the policy has changed.")
 }
 
 // collectHistories adds up what the histories have counted. A history outlives a config, and its
@@ -163,11 +177,13 @@ func collectHistories(to chan<- prometheus.Metric, histories []*history.Writer) 
 		sum.DroppedMetrics += s.DroppedMetrics
 		sum.DroppedUsage += s.DroppedUsage
 	}
-	const dropped = "Decisions that could not be written to the history, because the database was slow or down for too long, by the part of the history without them: " +
+	const dropped = "Decisions that could not be written to the history, because the database was slow or " +
+		"down for too long, by the part of the history without them: " +
 		"audit (the audit log), metrics or usage."
 	counter(to, "history_written_total", sum.Written, "Decisions that were written to the audit log.", nil)
 	counter(to, "history_dropped_total", sum.Dropped, dropped, prometheus.Labels{"kind": "audit"})
 	counter(to, "history_dropped_total", sum.DroppedMetrics, dropped, prometheus.Labels{"kind": "metrics"})
 	counter(to, "history_dropped_total", sum.DroppedUsage, dropped, prometheus.Labels{"kind": "usage"})
-	gauge(to, "history_pending", float64(sum.Pending), "Decisions for the audit log that are not written yet.")
+	gauge(to, "history_pending", float64(sum.Pending),
+		"Decisions for the audit log that are not written yet.")
 }

@@ -35,7 +35,8 @@ func (b *block) read(into any, table []edge.Setting, others ...string) error {
 	token := b.d.Token()
 	name := token.Text
 	if before, ok := b.seen[name]; ok {
-		return errorAt(token, fmt.Errorf("%s%s: given twice: must be given once, and is on line %d already", b.title, name, before.Line))
+		return errorAt(token, fmt.Errorf("%s%s: given twice: must be given once, and is on line %d already",
+			b.title, name, before.Line))
 	}
 	b.seen[name] = token
 	names := others
@@ -46,7 +47,8 @@ func (b *block) read(into any, table []edge.Setting, others ...string) error {
 		names = append(names, table[i].Name)
 	}
 	slices.Sort(names)
-	err := &ratelimit.FieldError{Field: "subdirective", Value: name, Want: "one of " + strings.Join(names, ", ")}
+	err := &ratelimit.FieldError{Field: "subdirective", Value: name, Want: "one of " + strings.Join(names,
+		", ")}
 	return errorAt(token, fmt.Errorf("%s%w", b.title, err))
 }
 

@@ -16,7 +16,7 @@ func version() string {
 }
 
 // moduleVersion is the version of pg-ratelimit in a build: the one that `caddy list-modules --versions`
-// prints, which names the commit of a build between two releases. A build from a clone does not know it.
+// prints, which names the commit of a build between two releases. A build from a clone does not have it.
 func moduleVersion(info *debug.BuildInfo) string {
 	if info != nil {
 		for _, module := range info.Deps {

@@ -13,10 +13,12 @@ func TestABuildHasTheVersionThatListModulesPrints(t *testing.T) {
 		info *debug.BuildInfo
 		want string
 	}{
-		"a build of xcaddy":    {&debug.BuildInfo{Deps: []*debug.Module{{Path: path + "-other", Version: "v9.0.0"}, {Path: path, Version: commit}}}, commit},
-		"a build from a clone": {&debug.BuildInfo{Deps: []*debug.Module{{Path: path, Version: "v0.0.0", Replace: &debug.Module{Path: "../"}}}}, edge.Version},
-		"a test":               {&debug.BuildInfo{Main: debug.Module{Path: path}}, edge.Version},
-		"an unknown build":     {nil, edge.Version},
+		"a build of xcaddy": {&debug.BuildInfo{Deps: []*debug.Module{{Path: path + "-other",
+			Version: "v9.0.0"}, {Path: path, Version: commit}}}, commit},
+		"a build from a clone": {&debug.BuildInfo{Deps: []*debug.Module{{Path: path, Version: "v0.0.0",
+			Replace: &debug.Module{Path: "../"}}}}, edge.Version},
+		"a test":           {&debug.BuildInfo{Main: debug.Module{Path: path}}, edge.Version},
+		"an unknown build": {nil, edge.Version},
 	} {
 		if got := moduleVersion(test.info); got != test.want {
 			t.Errorf("%s: %s, want %s", name, got, test.want)

@@ -20,11 +20,15 @@ import (
 // DuckDB both make of a value. A weight is compared as a number.
 var auditColumns = []struct{ name, postgres, duckdb string }{
 	{"time", "(extract(epoch FROM time) * 1000000)::bigint", "epoch_us(time)"},
-	{"cost", "", ""}, {"count", "", ""}, {"quota", "", ""}, {"remaining", "", ""}, {"key_id", "", ""}, {"retry_after_ms", "", ""}, {"duration_us", "", ""},
-	{"status", "", ""}, {"decision", "", ""}, {"reason", "", ""}, {"prefix", "", ""}, {"limit_name", "", ""}, {"key", "", ""}, {"user_id", "", ""}, {"tier", "", ""},
+	{"cost", "", ""}, {"count", "", ""}, {"quota", "", ""}, {"remaining", "", ""}, {"key_id", "", ""},
+	{"retry_after_ms", "", ""}, {"duration_us", "", ""},
+	{"status", "", ""}, {"decision", "", ""}, {"reason", "", ""}, {"prefix", "", ""}, {"limit_name", "", ""},
+	{"key", "", ""}, {"user_id", "", ""}, {"tier", "", ""},
 	{"address", "regexp_replace(address::text, '^([^:]*)/32$|^(.*)/128$', '\\1\\2')", ""},
 	{"host", "", ""}, {"method", "", ""}, {"path", "", ""}, {"node", "", ""}, {"region", "", ""},
-	{"also", "cardinality(also) || ':' || array_to_string(also, '|', '<null>')", "len(also) || ':' || coalesce(array_to_string(list_transform(also, lambda x: coalesce(x, '<null>')), '|'), '')"},
+	{"also", "cardinality(also) || ':' || array_to_string(also, '|', '<null>')",
+		"len(also) || ':' || coalesce(array_to_string(list_transform(also, lambda x: coalesce(x, " +
+			"'<null>')), '|'), '')"},
 }
 
 // fillAudit adds rows to a day of the audit log: what traffic looks like, and in between every
@@ -35,17 +39,23 @@ func fillAudit(t *testing.T, conn *pgx.Conn, day time.Time, rows int) {
 	sql(t, conn, `
 INSERT INTO rate_limit_audit
 SELECT $1::timestamptz + i * (interval '1 day' / $2),
-	1, CASE WHEN i % 10 = 0 THEN 1 + i % 50 ELSE 1 END, 1000, i % 1000, CASE WHEN i % 3 = 0 THEN i % 20000 END,
+	1, CASE WHEN i % 10 = 0 THEN 1 + i % 50 ELSE 1 END, 1000, i % 1000, CASE WHEN i % 3 = 0
+	THEN i % 20000 END,
 	CASE WHEN i % 2 = 0 THEN hashint4(i) & 65535 END, 100 + (hashint4(i) & 4095),
-	CASE i % 1000 WHEN 0 THEN 'Infinity' WHEN 1 THEN '-Infinity' WHEN 2 THEN 0.1 WHEN 3 THEN 1e-300 WHEN 4 THEN 1.7976931348623157e308 WHEN 5 THEN 100 ELSE 1 END::float8,
+	CASE i % 1000 WHEN 0 THEN 'Infinity' WHEN 1 THEN '-Infinity' WHEN 2 THEN 0.1 WHEN 3 THEN 1e-300 WHEN 4
+	THEN 1.7976931348623157e308 WHEN 5 THEN 100 ELSE 1 END::float8,
 	CASE WHEN i % 2 = 0 THEN 429 END, CASE WHEN i % 2 = 0 THEN 'limited' ELSE 'allowed' END,
-	CASE WHEN i % 500 = 0 THEN 'no_quota' WHEN i % 500 = 1 THEN '' END, 'rule/free', 'per_hour', 'user-' || (hashint4(i) & 16383),
+	CASE WHEN i % 500 = 0 THEN 'no_quota' WHEN i % 500 = 1 THEN '' END, 'rule/free', 'per_hour',
+	'user-' || (hashint4(i) & 16383),
 	'user-' || (hashint4(i) & 16383), 'free',
-	CASE WHEN i % 7 = 0 THEN NULL WHEN i % 7 = 1 THEN '2001:db8::' || to_hex(i & 65535) WHEN i % 7 = 2 THEN '2001:db8:1::/64' WHEN i % 7 = 3 THEN '203.0.113.0/24'
+	CASE WHEN i % 7 = 0 THEN NULL WHEN i % 7 = 1 THEN '2001:db8::' || to_hex(i & 65535) WHEN i % 7 = 2
+	THEN '2001:db8:1::/64' WHEN i % 7 = 3 THEN '203.0.113.0/24'
 		ELSE '198.51.' || (i & 255) || '.' || (hashint4(i) & 255) END::inet,
-	'api.example.com', 'GET', '/v1/items/' || (hashint4(i) & 1048575) || CASE WHEN i % 1000 = 7 THEN '/é€😀"\,' || repeat('x', 180) ELSE '' END,
+	'api.example.com', 'GET', '/v1/items/' || (hashint4(i) & 1048575) || CASE WHEN i % 1000 = 7
+	THEN '/é€😀"\,' || repeat('x', 180) ELSE '' END,
 	'proxy-' || i % 3, CASE WHEN i % 2 = 0 THEN 'eu-central' END,
-	CASE i % 100 WHEN 0 THEN '{}' WHEN 1 THEN ARRAY['login', '192.0.2.1'] WHEN 2 THEN ARRAY['', NULL, 'x,"y"', '{}'] END
+	CASE i % 100 WHEN 0 THEN '{}' WHEN 1 THEN ARRAY['login', '192.0.2.1'] WHEN 2 THEN ARRAY['', NULL, 'x,"y"',
+	'{}'] END
 FROM generate_series(0, $2::int - 1) i`, day, rows)
 }
 
@@ -67,7 +77,8 @@ func sumsQuery(from string, cast func(expression string) string, expression func
 	parts := []string{"count(*)"}
 	for i := range auditColumns {
 		text := cast(expression(i))
-		parts = append(parts, fmt.Sprintf("count(%s) || ' ' || coalesce(sum(%s), 0)", auditColumns[i].name, text))
+		parts = append(parts, fmt.Sprintf("count(%s) || ' ' || coalesce(sum(%s), 0)", auditColumns[i].name,
+			text))
 	}
 	return "SELECT " + strings.Join(parts, ", ") + " FROM " + from
 }
@@ -121,14 +132,18 @@ func postgresSums(t *testing.T, conn *pgx.Conn, table string) *auditSums {
 		}
 		return all
 	}
-	row := texts(sumsQuery(table, func(e string) string { return "('x' || substr(md5(" + e + "), 1, 8))::bit(32)::bigint" }, func(i int) string {
+	row := texts(sumsQuery(table, func(e string) string {
+		return "('x' || substr(md5(" + e +
+			"), 1, 8))::bit(32)::bigint"
+	}, func(i int) string {
 		if c := auditColumns[i]; c.postgres != "" {
 			return "(" + c.postgres + ")::text"
 		}
 		return auditColumns[i].name + "::text"
 	}))
 	var s auditSums
-	if err := s.read(row[0], texts("SELECT weight::text, count(*)::text FROM "+table+" GROUP BY 1")); err != nil {
+	if err := s.read(row[0],
+		texts("SELECT weight::text, count(*)::text FROM "+table+" GROUP BY 1")); err != nil {
 		t.Fatal(err)
 	}
 	return &s
@@ -138,14 +153,18 @@ func postgresSums(t *testing.T, conn *pgx.Conn, table string) *auditSums {
 func duckdbSums(t *testing.T, dir string) *auditSums {
 	t.Helper()
 	files := "read_parquet('" + filepath.ToSlash(dir) + "/audit/*/*/*.parquet')"
-	row := duckdb(t, sumsQuery(files, func(e string) string { return "('0x' || substr(md5(" + e + "), 1, 8))::bigint" }, func(i int) string {
+	row := duckdb(t, sumsQuery(files, func(e string) string {
+		return "('0x' || substr(md5(" + e +
+			"), 1, 8))::bigint"
+	}, func(i int) string {
 		if c := auditColumns[i]; c.duckdb != "" {
 			return "(" + c.duckdb + ")::varchar"
 		}
 		return auditColumns[i].name + "::varchar"
 	}))
 	var s auditSums
-	if err := s.read(row[0], duckdb(t, "SELECT weight::varchar, count(*) FROM "+files+" GROUP BY 1")); err != nil {
+	if err := s.read(row[0],
+		duckdb(t, "SELECT weight::varchar, count(*) FROM "+files+" GROUP BY 1")); err != nil {
 		t.Fatal(err)
 	}
 	return &s
@@ -158,7 +177,8 @@ func duckdb(t *testing.T, query string) [][]string {
 	if err := os.CopyFS(dir, os.DirFS("testdata/duckdb")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(nodeModules(t, "testdata/duckdb/package.json"), filepath.Join(dir, "node_modules")); err != nil {
+	if err := os.Symlink(nodeModules(t, "testdata/duckdb/package.json"),
+		filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -23,7 +23,8 @@ import (
 // `make test-archive` archives more rows, and to S3 too.
 var (
 	archiveRows    = flag.Int("archive-rows", 30_000, "how many rows the tests of the archive have")
-	archiveGateway = flag.String("archive-gateway", "", "the program versitygw, for an archive in S3 (default: only in a folder)")
+	archiveGateway = flag.String("archive-gateway", "",
+		"the program versitygw, for an archive in S3 (default: only in a folder)")
 )
 
 const (
@@ -32,7 +33,7 @@ const (
 	archiveMemory = 200 << 20 // bytes that Caddy may have at most
 )
 
-// archiveTarget is where an archive is: what --to says, and the folder where its files are.
+// archiveTarget is the place of an archive: the value of --to, and the folder of its files.
 type archiveTarget struct {
 	to, dir string
 	env     []string
@@ -52,19 +53,22 @@ func archiveTargets(t *testing.T) []archiveTarget {
 	}
 	address := harness.FreeAddress(t)
 	gateway := harness.Start(t, harness.Program{
-		Path: *archiveGateway, Args: []string{"--port", address, "--access", "archive", "--secret", "archive-secret", "--quiet", "posix", root},
+		Path: *archiveGateway, Args: []string{"--port", address, "--access", "archive", "--secret",
+			"archive-secret", "--quiet", "posix", root},
 	})
 	gateway.AwaitAddress(t, address)
 	return append(targets, archiveTarget{
 		to: "s3://logs/limits", dir: filepath.Join(root, "logs", "limits"),
-		env: []string{"AWS_ACCESS_KEY_ID=archive", "AWS_SECRET_ACCESS_KEY=archive-secret", "AWS_REGION=us-east-1", "AWS_ENDPOINT_URL=http://" + address},
+		env: []string{"AWS_ACCESS_KEY_ID=archive", "AWS_SECRET_ACCESS_KEY=archive-secret",
+			"AWS_REGION=us-east-1", "AWS_ENDPOINT_URL=http://" + address},
 	})
 }
 
 // archiveCommand is caddy pg-ratelimit archive.
 func archiveCommand(t *testing.T, dsn string, target archiveTarget, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command(buildCaddy(t), append([]string{"pg-ratelimit", "archive", "--dsn", dsn, "--before", "30d", "--to", target.to}, args...)...)
+	cmd := exec.Command(buildCaddy(t), append([]string{"pg-ratelimit", "archive", "--dsn", dsn, "--before",
+		"30d", "--to", target.to}, args...)...)
 	cmd.Env = append(os.Environ(), target.env...)
 	cmd.Dir = t.TempDir()
 	return cmd
@@ -144,8 +148,10 @@ func TestDuckDBReadsTheArchive(t *testing.T) {
 		if peak > archiveMemory {
 			t.Errorf("the command had %d MB of memory, may have %d", peak>>20, archiveMemory>>20)
 		}
-		t.Logf("%s: %d rows in %.1f s, %d MB of memory, %.1f bytes/row in the files, %.1f in Postgres without, %.1f with indexes", target.to, *archiveRows, seconds, peak>>20,
-			perRow(folderSize(t, target.dir)), perRow(tableSize(t, dsn, "pg_table_size")), perRow(tableSize(t, dsn, "pg_total_relation_size")))
+		t.Logf("%s: %d rows in %.1f s, %d MB of memory, %.1f bytes/row in the files, %.1f in Postgres "+
+			"without, %.1f with indexes", target.to, *archiveRows, seconds, peak>>20,
+			perRow(folderSize(t, target.dir)), perRow(tableSize(t, dsn, "pg_table_size")),
+			perRow(tableSize(t, dsn, "pg_total_relation_size")))
 	}
 }
 
@@ -172,7 +178,9 @@ func folderSize(t *testing.T, dir string) int64 {
 
 func tableSize(t *testing.T, dsn, function string) int64 {
 	t.Helper()
-	return cluster.Query[int64](t, dsn, "SELECT sum("+function+"(inhrelid))::bigint FROM pg_inherits WHERE inhparent = 'rate_limit_audit'::regclass")
+	return cluster.Query[int64](t, dsn,
+		"SELECT sum("+function+"(inhrelid))::bigint FROM pg_inherits WHERE inhparent = "+
+			"'rate_limit_audit'::regclass")
 }
 
 // A program is killed after a random part of the time that all of the work takes. If it ends
@@ -186,20 +194,26 @@ func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
 		sql(t, conn, "CREATE UNLOGGED TABLE expected AS SELECT * FROM rate_limit_audit")
 		for kills := 0; kills < archiveKills; {
 			cmd := archiveCommand(t, dsn, target, "--drop")
-			switch killed, said := killAfter(t, cmd, 100*time.Millisecond+time.Duration(random.Int64N(int64(work/archiveKills)))); {
+			switch killed, said := killAfter(t, cmd,
+				100*time.Millisecond+time.Duration(random.Int64N(int64(work/archiveKills)))); {
 			case killed:
 				kills++
 			case said == "":
 				fillDays(t, conn)
-				sql(t, conn, "UPDATE rate_limit_audit SET node = $1", fmt.Sprint("again-", kills, "-", time.Now().UnixNano())) // no row is equal to one before
+				// no row is equal to one before
+				sql(t, conn, "UPDATE rate_limit_audit SET node = $1", fmt.Sprint("again-", kills, "-",
+					time.Now().UnixNano()))
 				sql(t, conn, "INSERT INTO expected SELECT * FROM rate_limit_audit")
-			case !strings.Contains(said, "another archive"): // the session of one that was killed lasts up to a second
+			// the session of one that was killed lasts up to a second
+			case !strings.Contains(said, "another archive"):
 				t.Fatal(said)
 			}
 		}
 		archiveAll(t, archiveCommand(t, dsn, target, "--drop"))
 		postgresSums(t, conn, "expected").compare(t, duckdbSums(t, target.dir))
-		if left := cluster.Query[int64](t, dsn, "SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND relkind = 'r'"); left != 0 {
+		if left := cluster.Query[int64](t, dsn,
+			"SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND "+
+				"relkind = 'r'"); left != 0 {
 			t.Errorf("%s: %d partitions are left, want none", target.to, left)
 		}
 	}

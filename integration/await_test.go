@@ -15,7 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/postgres"
 )
 
-// patience is how long a test waits for what happens in the background.
+// patience is the longest time that a test waits for work in the background.
 const patience = 2 * time.Minute
 
 // await waits until a condition holds.
@@ -29,7 +29,8 @@ func queryLines(t *testing.T, dsn, sql string) []string {
 	t.Helper()
 	conn := cluster.Watch(t, t.Context(), dsn)
 	defer conn.Close(context.Background())
-	rows, err := conn.Query(t.Context(), "SELECT (q.*)::text FROM ("+sql+") q", pgx.QueryExecModeSimpleProtocol)
+	rows, err := conn.Query(t.Context(), "SELECT (q.*)::text FROM ("+sql+") q",
+		pgx.QueryExecModeSimpleProtocol)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// route is a path of a proxy, and what begins with it: its backend, and the settings of the limits in Traefik's names, nil for
-// none. Without a backend, the answer is ok. PROXY in the settings stands for caddy or traefik.
+// route is a path of a proxy, and what begins with it: its backend, and the settings of the limits in
+// Traefik's names, nil for none. Without a backend, the answer is ok. PROXY in the settings stands for caddy
+// or traefik.
 type route struct {
 	path    string
 	backend string // a URL
@@ -39,8 +40,8 @@ func startBoth(t *testing.T, dsn string, routes ...route) []proxy {
 	return []proxy{{c.Process, c.url}, {tr.Process, tr.url}}
 }
 
-// bothProxies starts a Caddy and a Traefik in front of a backend, with the same limits, and returns their URLs. A request waits
-// for its decision, unless the settings have a timeout.
+// bothProxies starts a Caddy and a Traefik in front of a backend, with the same limits, and returns their
+// URLs. A request waits for its decision, unless the settings have a timeout.
 func bothProxies(t *testing.T, dsn, backend string, limit object) map[string]string {
 	t.Helper()
 	if limit["timeout"] == nil {
@@ -50,15 +51,18 @@ func bothProxies(t *testing.T, dsn, backend string, limit object) map[string]str
 	return map[string]string{"caddy": both[0].url, "traefik": both[1].url}
 }
 
-// onlyInTraefik are settings that a directive of Caddy does not have: Caddy has the addresses of clients and placeholders, and
-// the others are global options.
+// onlyInTraefik are settings that a directive of Caddy does not have: Caddy has the addresses of clients and
+// placeholders, and the others are global options.
 var onlyInTraefik = []string{"ipStrategy", "forwardHeaders", "nodeName", "region", "history", "inMemoryBlock"}
 
 var capital = regexp.MustCompile("[A-Z]")
 
 // inCaddy is the name of a setting in Caddy.
 func inCaddy(name string) string {
-	return capital.ReplaceAllStringFunc(name, func(letter string) string { return "_" + strings.ToLower(letter) })
+	return capital.ReplaceAllStringFunc(name, func(letter string) string {
+		return "_" +
+			strings.ToLower(letter)
+	})
 }
 
 // directive has the settings of a middleware of Traefik in a Caddyfile.

@@ -98,7 +98,7 @@ func launchConfig(t *testing.T, binary, address, config string, env ...string) *
 	}
 }
 
-// loadConfig has a Caddy with an admin endpoint load a Caddyfile, also if nothing has changed.
+// loadConfig has a Caddy with an admin endpoint load a Caddyfile, even if nothing has changed.
 func loadConfig(t *testing.T, admin, config string) harness.Answer {
 	t.Helper()
 	request, err := http.NewRequest(http.MethodPost, "http://"+admin+"/load", strings.NewReader(config))
@@ -129,7 +129,7 @@ func startCaddy(t *testing.T, dsn string, routes ...route) *caddy {
 	return startCaddies(t, 1, dsn, routes...)[0]
 }
 
-// ownWarnings are what a stock Caddy says at level warn where all is well.
+// ownWarnings are the messages of level warn that a stock Caddy logs in normal operation.
 var ownWarnings = []string{"admin endpoint disabled", "exiting; byeee!! 👋"}
 
 // complaints are the lines of a Caddy's log that say that something is not
@@ -139,7 +139,8 @@ func (c *caddy) complaints() []string {
 	for _, line := range strings.Split(strings.TrimSpace(c.Log()), "\n") {
 		var entry struct{ Level, Msg string }
 		err := json.Unmarshal([]byte(line), &entry)
-		if err != nil || entry.Level != "info" && entry.Level != "debug" && !slices.Contains(ownWarnings, entry.Msg) {
+		if err != nil || entry.Level != "info" && entry.Level != "debug" && !slices.Contains(ownWarnings,
+			entry.Msg) {
 			lines = append(lines, line)
 		}
 	}
@@ -149,12 +150,14 @@ func (c *caddy) complaints() []string {
 // A deploy replaces proxies one after the other, or all at once. The database has the counts.
 func TestCountsSurviveARestart(t *testing.T) {
 	dsn := cluster.Open(t)
-	limited := route{"/", "", decideAlways(object{"prefix": "restarted", "limit": "6 1h", "algorithm": "fixed_window"})}
+	limited := route{"/", "", decideAlways(object{"prefix": "restarted", "limit": "6 1h",
+		"algorithm": "fixed_window"})}
 	left := 6
 	take := func(url string, stop func() error) {
 		t.Helper()
 		left--
-		if answer := harness.Ask(t, harness.Get(url)); answer.Status != http.StatusOK || answer.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(left) {
+		if answer := harness.Ask(t, harness.Get(url)); answer.Status != http.StatusOK ||
+			answer.Header.Get("X-RateLimit-Remaining") != strconv.Itoa(left) {
 			t.Errorf("%s answers %d %v, and %d should be left", url, answer.Status, answer.Header, left)
 		}
 		if err := stop(); err != nil {

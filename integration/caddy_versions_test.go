@@ -40,7 +40,8 @@ func caddyRequired(t *testing.T, folder string) string {
 // checkCaddy checks that a Caddy has the version, and the module in this version.
 func checkCaddy(t *testing.T, program, version string) {
 	t.Helper()
-	for command, want := range map[string]string{"version": version + " ", "list-modules --versions": "\nhttp.handlers.pg_ratelimit " + edge.Version + "\n"} {
+	for command, want := range map[string]string{"version": version + " ",
+		"list-modules --versions": "\nhttp.handlers.pg_ratelimit " + edge.Version + "\n"} {
 		said, err := exec.Command(program, strings.Fields(command)...).Output()
 		if err != nil || !strings.Contains("\n"+string(said), want) {
 			t.Errorf("caddy %s says %q, %v; want %q", command, said, err, want)
@@ -58,7 +59,8 @@ func TestTheOldestCaddyBuildsWithTheModule(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	for from, to := range map[string]string{"go.mod": "go.mod", "go.sum": "go.sum", "xcaddy/main.go": "main.go"} {
+	for from, to := range map[string]string{"go.mod": "go.mod", "go.sum": "go.sum",
+		"xcaddy/main.go": "main.go"} {
 		text, err := os.ReadFile(filepath.Join(root, from))
 		if err != nil {
 			t.Fatal(err)
@@ -67,13 +69,15 @@ func TestTheOldestCaddyBuildsWithTheModule(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	edit := exec.Command("go", "mod", "edit", "-module=caddy", "-require=github.com/pgratelimit/pg-ratelimit@"+edge.Version,
+	edit := exec.Command("go", "mod", "edit", "-module=caddy",
+		"-require=github.com/pgratelimit/pg-ratelimit@"+edge.Version,
 		"-replace=github.com/pgratelimit/pg-ratelimit="+root)
 	edit.Dir = folder
 	if text, err := edit.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	checkCaddy(t, harness.Build(t, folder, ".", "-mod=mod", "-tags", "nobadger,nomysql,nopgx"), caddyRequired(t, ".."))
+	checkCaddy(t, harness.Build(t, folder, ".", "-mod=mod", "-tags", "nobadger,nomysql,nopgx"),
+		caddyRequired(t, ".."))
 }
 
 func TestTheGuideNamesTheOldestAndTheNewestCaddy(t *testing.T) {
@@ -81,7 +85,8 @@ func TestTheGuideNamesTheOldestAndTheNewestCaddy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, version := range map[string]string{"oldest": caddyRequired(t, ".."), "newest": caddyRequired(t, "../xcaddy")} {
+	for what, version := range map[string]string{"oldest": caddyRequired(t, ".."), "newest": caddyRequired(t,
+		"../xcaddy")} {
 		if !regexp.MustCompile(`\b` + regexp.QuoteMeta(version[1:]) + `\b`).Match(guide) {
 			t.Errorf("docs/caddy.md does not name %s, the %s Caddy that is tested", version, what)
 		}

@@ -26,13 +26,16 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	servers := startCitus(t, ctx, 3, shards)
-	urls := bothProxies(t, servers.DSN(), "", object{"prefix": "both", "key": "{header.X-User}", "algorithm": "fixed_window", "limit": "500 1h"})
+	urls := bothProxies(t, servers.DSN(), "", object{"prefix": "both", "key": "{header.X-User}",
+		"algorithm": "fixed_window", "limit": "500 1h"})
 
 	done := make(chan *harness.Result)
 	go func() {
-		done <- harness.Run(t.Context(), harness.Load{Clients: 24, Requests: 2 * users * each, Request: func(i int) *http.Request {
-			return harness.Get(urls[[]string{"caddy", "traefik"}[i/users%2]], "X-User", fmt.Sprint("user", i%users))
-		}})
+		done <- harness.Run(t.Context(), harness.Load{Clients: 24, Requests: 2 * users * each,
+			Request: func(i int) *http.Request {
+				return harness.Get(urls[[]string{"caddy", "traefik"}[i/users%2]], "X-User",
+					fmt.Sprint("user", i%users))
+			}})
 	}()
 	var result *harness.Result
 	moves, moved := 0, 0
@@ -41,7 +44,8 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 		case result = <-done:
 		default:
 			// A shard that is there already is not moved.
-			if err := servers.Move(ctx, fmt.Sprint("rl_s", moves%shards), (moves+moves/shards)%3); err == nil {
+			if err := servers.Move(ctx, fmt.Sprint("rl_s", moves%shards),
+				(moves+moves/shards)%3); err == nil {
 				moved++
 			} else if ctx.Err() != nil {
 				t.Fatal(err)
@@ -66,7 +70,8 @@ func TestACaddyAndATraefikShareALimitOnCitus(t *testing.T) {
 	for user := range users {
 		t.Logf("user%d: %d passed and %d were refused", user, passed[user], refused[user])
 		if passed[user] != quota || passed[user]+refused[user] != 2*each {
-			t.Errorf("user%d: %d of %d requests passed, and %d were refused; want %d, and all others", user, passed[user], 2*each, refused[user], quota)
+			t.Errorf("user%d: %d of %d requests passed, and %d were refused; want %d, and all others", user,
+				passed[user], 2*each, refused[user], quota)
 		}
 	}
 }

@@ -10,20 +10,26 @@ import (
 	"testing"
 )
 
-// TestClientsReadTheFieldsAndWait runs the clients of docs/caddy.md on a limit of 20 days that is used up. They wait for
-// Retry-After unless they have a bound, and a parser of older drafts reads only the fields X-RateLimit.
+// TestClientsReadTheFieldsAndWait runs the clients of docs/caddy.md on a limit of 20 days that is used up.
+// They wait for Retry-After unless they have a bound, and a parser of older drafts reads only the fields
+// X-RateLimit.
 func TestClientsReadTheFieldsAndWait(t *testing.T) {
 	byFields := map[string]http.Handler{}
 	for _, fields := range []string{"x", "ietf", "x ietf"} {
-		byFields[fields] = compiled(t, ok, object{"dsn": "memory", "prefix": fields, "limit": "1 20d", "algorithm": "fixed_window", "fields": fields})
+		byFields[fields] = compiled(t, ok, object{"dsn": "memory", "prefix": fields, "limit": "1 20d",
+			"algorithm": "fixed_window", "fields": fields})
 	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { byFields[r.FormValue("fields")].ServeHTTP(w, r) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		byFields[r.FormValue("fields")].ServeHTTP(w, r)
+	}))
 	defer server.Close()
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS("testdata/clients")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(nodeModules(t, "testdata/clients/package.json"), filepath.Join(dir, "node_modules")); err != nil {
+	if err := os.Symlink(nodeModules(t, "testdata/clients/package.json"),
+		filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), "node", "ask.mjs", server.URL)
@@ -37,7 +43,8 @@ func TestClientsReadTheFieldsAndWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	for fields, parsed := range map[string]any{"x": 1.0, "ietf": nil, "x ietf": nil} { // NaN is null in JSON
-		for name, want := range (object{"parsed": parsed, "got": "waits", "gotBounded": 429.0, "axios": "waits", "axiosBounded": 429.0}) {
+		for name, want := range (object{"parsed": parsed, "got": "waits", "gotBounded": 429.0,
+			"axios": "waits", "axiosBounded": 429.0}) {
 			if got[fields][name] != want {
 				t.Errorf("fields %s, %s: %v, want %v", fields, name, got[fields][name], want)
 			}

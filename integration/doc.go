@@ -1,8 +1,7 @@
-// Package integration tests whole programs: Caddy and Traefik as real processes, the
-// plugin under Yaegi, and Postgres servers that are stopped, killed and paused under load.
-// It is a module of its own, so that programs that import pg-ratelimit do not get the
-// dependencies of these tests.
+// Package integration tests whole programs: Caddy and Traefik as real processes, the plugin under Yaegi, and
+// Postgres servers that are stopped, killed and paused under load. It is a module of its own, so that
+// programs that import pg-ratelimit do not get the dependencies of these tests.
 //
-// Package internal/testkit/harness of the repository builds and runs programs, sends them requests and counts the
-// answers. internal/script decides requests compiled and interpreted.
+// Package internal/testkit/harness of the repository builds and runs programs, sends them requests and counts
+// the answers. internal/script decides requests compiled and interpreted.
 package integration

@@ -13,42 +13,51 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// A file that holds the DSN is read again for a new connection: after another password, and after another role. The
-// limits, the rules and the page go on, and nothing is configured again.
+// A file that holds the DSN is read again for a new connection: after another password, and after another
+// role. The limits, the rules and the page go on, and nothing is configured again.
 func TestAPasswordThatChangedInAFileIsUsed(t *testing.T) {
-	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\nhost all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})
+	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\nhost all postgres 127.0.0.1/32 " +
+		"trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})
 	dsn := server.DSN("postgres")
-	cluster.Execute(t, dsn, schema.File+`; CREATE ROLE first SUPERUSER LOGIN PASSWORD 'one'; CREATE ROLE second SUPERUSER LOGIN PASSWORD 'two'`)
+	cluster.Execute(t, dsn, schema.File+`; CREATE ROLE first SUPERUSER LOGIN PASSWORD 'one';
+		CREATE ROLE second SUPERUSER LOGIN PASSWORD 'two'`)
 	dir := t.TempDir()
 	limits, policy := filepath.Join(dir, "limits"), filepath.Join(dir, "policy")
 	change := func(user, password string) {
 		t.Helper()
-		text := fmt.Sprintf("postgres://%s:%s@127.0.0.1:%d/postgres?sslmode=disable", user, password, server.Port())
+		text := fmt.Sprintf("postgres://%s:%s@127.0.0.1:%d/postgres?sslmode=disable", user, password,
+			server.Port())
 		for path, text := range map[string]string{limits: text, policy: text + "&application_name=policy"} {
 			if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		cluster.Execute(t, dsn, `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename IN ('first', 'second')`)
+		cluster.Execute(t, dsn, `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+			WHERE usename IN ('first', 'second')`)
 	}
 	change("first", "one")
 	limit := func(name, settings string) object {
-		return object{"prefix": "PROXY", "limit": "1000 1h", settings: name, "policy": object{settings: policy}}
+		return object{"prefix": "PROXY", "limit": "1000 1h", settings: name,
+			"policy": object{settings: policy}}
 	}
-	c := startCaddy(t, "{file."+limits+"}", route{"/", "", object{"prefix": "PROXY", "limit": "1000 1h", "policy": object{"dsn": "{file." + policy + "}"}}})
+	c := startCaddy(t, "{file."+limits+"}", route{"/", "", object{"prefix": "PROXY", "limit": "1000 1h",
+		"policy": object{"dsn": "{file." + policy + "}"}}})
 	tr := startTraefik(t, []route{{"/", "", limit(limits, "dsnFile")}})
 	page := harness.FreeAddress(t)
 	config := filepath.Join(dir, "Caddyfile")
-	if err := os.WriteFile(config, []byte("{\n\tpg_ratelimit {\n\t\tdsn {file."+limits+"}\n\t}\n}\n"), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte("{\n\tpg_ratelimit {\n\t\tdsn {file."+limits+"}\n\t}\n}\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	harness.Start(t, harness.Program{Name: "the page", Path: buildCaddy(t), Dir: dir, Args: []string{"pg-ratelimit", "page", "--listen", page, "--config", config}}).AwaitAddress(t, page)
+	harness.Start(t, harness.Program{Name: "the page", Path: buildCaddy(t), Dir: dir,
+		Args: []string{"pg-ratelimit", "page", "--listen", page, "--config", config}}).AwaitAddress(t, page)
 	for i, to := range [][2]string{{"first", "one"}, {"first", "three"}, {"second", "two"}} {
 		if i == 1 {
 			cluster.Execute(t, dsn, "ALTER ROLE first PASSWORD 'three'")
 		}
 		change(to[0], to[1])
-		cluster.Execute(t, dsn, fmt.Sprintf(`SELECT rate_limit_rule('rule-%d', action => 'block', paths => '{/%d}')`, i, i))
+		cluster.Execute(t, dsn, fmt.Sprintf(`SELECT rate_limit_rule('rule-%d', action => 'block',
+			paths => '{/%d}')`, i, i))
 		for _, url := range []string{c.url, tr.url} {
 			await(t, url+" is limited as "+to[0]+" with "+to[1], func() bool {
 				return harness.Ask(t, harness.Get(url+"/open")).Header.Get("X-RateLimit-Limit") == "1000"
@@ -57,14 +66,19 @@ func TestAPasswordThatChangedInAFileIsUsed(t *testing.T) {
 				return harness.Ask(t, harness.Get(fmt.Sprint(url, "/", i))).Status == http.StatusForbidden
 			})
 		}
-		await(t, "the page answers as "+to[0]+" with "+to[1], func() bool { return harness.Ask(t, harness.Get("http://"+page+"/metrics")).Status == http.StatusOK })
+		await(t, "the page answers as "+to[0]+" with "+to[1],
+			func() bool {
+				return harness.Ask(t, harness.Get("http://"+page+"/metrics")).
+					Status == http.StatusOK
+			})
 	}
 }
 
-// A password that is valid for a short time, as those of IAM are: the passfile of the DSN is read again for each new
-// connection, and nothing is configured again.
+// A password that is valid for a short time, as those of IAM are: the passfile of the DSN is read again for
+// each new connection, and nothing is configured again.
 func TestAPasswordThatChangedInAPassfileIsUsed(t *testing.T) {
-	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\nhost all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})
+	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\nhost all postgres 127.0.0.1/32 " +
+		"trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})
 	dsn := server.DSN("postgres")
 	cluster.Execute(t, dsn, schema.File+`; CREATE ROLE brief SUPERUSER LOGIN`)
 	dir := t.TempDir()
@@ -79,13 +93,16 @@ func TestAPasswordThatChangedInAPassfileIsUsed(t *testing.T) {
 		if err := os.Rename(passfile+".new", passfile); err != nil {
 			t.Fatal(err)
 		}
-		cluster.Execute(t, dsn, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'brief'")
+		cluster.Execute(t, dsn,
+			"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'brief'")
 	}
 	change("first")
-	named := fmt.Sprintf("postgres://brief@127.0.0.1:%d/postgres?sslmode=disable&passfile=%s", server.Port(), passfile)
+	named := fmt.Sprintf("postgres://brief@127.0.0.1:%d/postgres?sslmode=disable&passfile=%s", server.Port(),
+		passfile)
 	c := startCaddy(t, named, route{"/", "", object{"prefix": "PROXY", "limit": "1000 1h"}})
 	tr := startTraefik(t, []route{{"/", "", object{"prefix": "PROXY", "limit": "1000 1h", "dsn": named}}})
-	for _, password := range []string{"first", `host.rds.amazonaws.com:5432/?Action=connect\&X-Amz-Expires=900`, "third"} {
+	for _, password := range []string{"first",
+		`host.rds.amazonaws.com:5432/?Action=connect\&X-Amz-Expires=900`, "third"} {
 		change(password)
 		for _, url := range []string{c.url, tr.url} {
 			await(t, url+" is limited with the password "+password, func() bool {

@@ -21,21 +21,22 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/slownet"
 )
 
-// faultLasts is how long each fault of TestFaultTable lasts.
+// faultLasts is the duration of each fault of TestFaultTable.
 var faultLasts = flag.Duration("fault-lasts", time.Second, "how long each fault of TestFaultTable lasts")
 
 const (
 	outageTimeout = 250 * time.Millisecond // for a decision: the default
 	outageMargin  = 500 * time.Millisecond // for everything else that a request takes
 
-	// overloadedAfter is how long a proxy lets a request wait at least before it refuses it as overloaded.
+	// overloadedAfter is the shortest time that a request waits before a proxy refuses it as overloaded.
 	overloadedAfter = (batch.MostTimeouts - 1) * outageTimeout
 )
 
-// decidedInARow is how many decisions without a failure show that limits are exact again.
+// decidedInARow is the number of decisions without a failure after which limits count as exact again.
 const decidedInARow = 10
 
-const terminateBackends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+const terminateBackends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = " +
+	"'client backend' AND pid <> pg_backend_pid()"
 
 // replicating is a server that can have a standby, and be one.
 var replicating = cluster.Options{
@@ -43,21 +44,24 @@ var replicating = cluster.Options{
 	Config: map[string]string{"max_connections": "60", "wal_retrieve_retry_interval": "200ms"},
 }
 
-// faultPaths are where the load of TestFaultTable goes, in turn: a limit that is never reached, with on_error local, one
-// that is used up, one that tells by status 503 that the database makes no decisions, and no limit.
+// faultPaths are the paths of TestFaultTable's load, in turn: a limit that is never reached, with on_error
+// local, one that is used up, one that answers 503 while the database makes no decisions, and no limit.
 var faultPaths = []string{"/wide", "/tight", "/deny", "/none"}
 
-// TestFaultTable prints a table that docs/operating.md sums up: what a fault of the database does to requests. No answer is
-// wrong: a request passes the limit that is never reached, and is refused by the one that is used up. That one has
-// synchronous_commit: without it, a failover may lose the charges of the last 0.6 s. It has used up its quota in the
-// database: /used is the same limit with on_error deny, so a refusal there is one of the database.
+// TestFaultTable prints a table that docs/operating.md sums up: what a fault of the database does to
+// requests. No answer is wrong: a request passes the limit that is never reached, and is refused by the one
+// that is used up. That one has synchronous_commit: without it, a failover may lose the charges of the last
+// 0.6 s. It has used up its quota in the database: /used is the same limit with on_error deny, so a refusal
+// there is one of the database.
 func TestFaultTable(t *testing.T) {
 	server, standby := cluster.Private(t, replicating), cluster.Private(t, replicating)
 	if err := standby.Follow(t.Context(), server); err != nil {
 		t.Fatal(err)
 	}
-	networks := []*slownet.Proxy{slownet.Listen(t, fmt.Sprint("127.0.0.1:", server.Port()), 0), slownet.Listen(t, fmt.Sprint("127.0.0.1:", standby.Port()), 0)}
-	dsn := fmt.Sprintf("postgres://postgres@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write", networks[0].Address, networks[1].Address)
+	networks := []*slownet.Proxy{slownet.Listen(t, fmt.Sprint("127.0.0.1:", server.Port()), 0),
+		slownet.Listen(t, fmt.Sprint("127.0.0.1:", standby.Port()), 0)}
+	dsn := fmt.Sprintf("postgres://postgres@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write",
+		networks[0].Address, networks[1].Address)
 	each := func(do func(*slownet.Proxy)) func() error {
 		return func() error {
 			for _, network := range networks {
@@ -68,9 +72,11 @@ func TestFaultTable(t *testing.T) {
 	}
 	routes := []route{
 		{"/wide", "", object{"prefix": "wide", "limit": "1000000 1h", "key": "all", "onError": "local"}},
-		{"/tight", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window", "key": "{header.X-Key}",
+		{"/tight", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window",
+			"key":     "{header.X-Key}",
 			"durable": true, "synchronousCommit": true, "onError": "local"}},
-		{"/used", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window", "key": "{header.X-Key}",
+		{"/used", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window",
+			"key":     "{header.X-Key}",
 			"durable": true, "synchronousCommit": true, "onError": "deny"}},
 		{"/deny", "", object{"prefix": "deny", "limit": "1000000 1h", "key": "all", "onError": "deny"}},
 		{"/none", "", nil},
@@ -89,7 +95,8 @@ func TestFaultTable(t *testing.T) {
 	var locks *pgx.Conn
 	vacuumed := make(chan error, 1)
 	var table strings.Builder
-	table.WriteString("|fault|Caddy: longest added latency, ms|wrong answers|exact after, s|Traefik: longest added latency, ms|wrong answers|exact after, s|\n|---|--:|--:|--:|--:|--:|--:|\n")
+	table.WriteString("|fault|Caddy: longest added latency, ms|wrong answers|exact after, s|Traefik: " +
+		"longest added latency, ms|wrong answers|exact after, s|\n|---|--:|--:|--:|--:|--:|--:|\n")
 	for _, fault := range []struct {
 		name       string
 		begin, end func() error
@@ -97,8 +104,10 @@ func TestFaultTable(t *testing.T) {
 		{"Postgres restarts", server.Stop, func() error { return server.Restart(context.Background()) }},
 		{"`kill -9` of Postgres", server.Kill, func() error { return server.Restart(context.Background()) }},
 		{"Postgres hangs (SIGSTOP)", server.Pause, server.Resume},
-		{"the network drops all packets", each(func(n *slownet.Proxy) { n.SetHanging(true) }), each(func(n *slownet.Proxy) { n.SetHanging(false) })},
-		{"1 s latency", each(func(n *slownet.Proxy) { n.SetRoundTrip(time.Second) }), each(func(n *slownet.Proxy) { n.SetRoundTrip(0) })},
+		{"the network drops all packets", each(func(n *slownet.Proxy) { n.SetHanging(true) }),
+			each(func(n *slownet.Proxy) { n.SetHanging(false) })},
+		{"1 s latency", each(func(n *slownet.Proxy) { n.SetRoundTrip(time.Second) }),
+			each(func(n *slownet.Proxy) { n.SetRoundTrip(0) })},
 		{"all connections reset", each((*slownet.Proxy).CloseConnections), nil},
 		{"all backends terminated", func() error {
 			cluster.Execute(t, server.DSN("postgres"), terminateBackends)
@@ -106,25 +115,34 @@ func TestFaultTable(t *testing.T) {
 		}, nil},
 		{"a row is locked", func() error {
 			locks = cluster.Connect(t, server.DSN("postgres"))
-			_, err := locks.PgConn().Exec(t.Context(), "BEGIN; SELECT 1 FROM rate_limit_ephemeral WHERE prefix IN ('wide', 'deny') FOR UPDATE").ReadAll()
+			_, err := locks.PgConn().Exec(t.Context(),
+				"BEGIN; SELECT 1 FROM rate_limit_ephemeral WHERE prefix IN ('wide', 'deny') FOR UPDATE").
+				ReadAll()
 			return err
 		}, func() error { return locks.Close(context.Background()) }},
 		{"`VACUUM FULL` waits for a reader", func() error {
 			locks = cluster.Connect(t, server.DSN("postgres"))
 			_, err := locks.PgConn().Exec(t.Context(), "BEGIN; SELECT FROM rate_limit_ephemeral").ReadAll()
 			go func() {
-				vacuumed <- runSQL(server.DSN("postgres"), "VACUUM FULL rate_limit_ephemeral", "VACUUM FULL rate_limit_durable")
+				vacuumed <- runSQL(server.DSN("postgres"), "VACUUM FULL rate_limit_ephemeral",
+					"VACUUM FULL rate_limit_durable")
 			}()
 			return err
 		}, func() error { return errors.Join(locks.Close(context.Background()), <-vacuumed) }},
-		{"`max_connections` used up", func() error { return useUpConnections(server.DSN("postgres"), *faultLasts) }, nil},
+		{"`max_connections` used up", func() error {
+			return useUpConnections(server.DSN("postgres"),
+				*faultLasts)
+		}, nil},
 		{"a reload", func() error { load(config, http.StatusOK); tr.reload(t, routes); return nil }, nil},
 		{"a rejected reload", func() error {
 			load(harness.Replace(t, config, "limit 3 1h", "limit many 1h"), http.StatusBadRequest)
 			tr.reject(t)
 			return nil
 		}, nil},
-		{"failover after `kill -9`", server.Kill, func() error { return runSQL(standby.DSN("postgres"), "SELECT pg_promote()") }},
+		{"failover after `kill -9`", server.Kill, func() error {
+			return runSQL(standby.DSN("postgres"),
+				"SELECT pg_promote()")
+		}},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			rows := measureFault(t, proxies, fault.name, fault.begin, fault.end)
@@ -171,7 +189,8 @@ func useUpConnections(dsn string, lasts time.Duration) error {
 			return err
 		}
 		if _, err := taken[0].Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-			WHERE backend_type = 'client backend' AND application_name <> 'soak' ORDER BY random() LIMIT 4`); err != nil {
+			WHERE backend_type = 'client backend' AND application_name <> 'soak' ORDER BY random()
+			LIMIT 4`); err != nil {
 			return err
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -182,10 +201,14 @@ func useUpConnections(dsn string, lasts time.Duration) error {
 // measureFault has a fault under load, and returns the cells of the table.
 func measureFault(t *testing.T, proxies []proxy, name string, begin, end func() error) (cells []string) {
 	for _, p := range proxies {
-		await(t, "exact limits", func() bool { return harness.Ask(t, harness.Get(p.url+"/deny")).Status == http.StatusOK })
+		await(t, "exact limits", func() bool {
+			return harness.Ask(t, harness.Get(p.url+"/deny")).
+				Status == http.StatusOK
+		})
 		key := name + p.url
 		await(t, "a used-up limit", func() bool {
-			used, tight := harness.Ask(t, harness.Get(p.url+"/used", "X-Key", key)), harness.Ask(t, harness.Get(p.url+"/tight", "X-Key", key))
+			used, tight := harness.Ask(t, harness.Get(p.url+"/used", "X-Key", key)),
+				harness.Ask(t, harness.Get(p.url+"/tight", "X-Key", key))
 			return used.Status == http.StatusTooManyRequests && tight.Status == http.StatusTooManyRequests
 		})
 	}
@@ -195,15 +218,16 @@ func measureFault(t *testing.T, proxies []proxy, name string, begin, end func() 
 	inARow := make([]atomic.Int64, len(proxies)) // decisions
 	for i, p := range proxies {
 		loads.Go(func() {
-			results[i] = harness.Run(ctx, harness.Load{Clients: 60, Every: 6 * time.Millisecond, Request: func(n int) *http.Request {
-				return harness.Get(p.url+faultPaths[n%len(faultPaths)], "X-Key", name+p.url)
-			}, Answered: func(n int, r harness.Reply) {
-				if faultPaths[n%len(faultPaths)] == "/deny" && r.Status == http.StatusOK {
-					inARow[i].Add(1)
-				} else if faultPaths[n%len(faultPaths)] == "/deny" {
-					inARow[i].Store(0)
-				}
-			}})
+			results[i] = harness.Run(ctx, harness.Load{Clients: 60, Every: 6 * time.Millisecond,
+				Request: func(n int) *http.Request {
+					return harness.Get(p.url+faultPaths[n%len(faultPaths)], "X-Key", name+p.url)
+				}, Answered: func(n int, r harness.Reply) {
+					if faultPaths[n%len(faultPaths)] == "/deny" && r.Status == http.StatusOK {
+						inARow[i].Add(1)
+					} else if faultPaths[n%len(faultPaths)] == "/deny" {
+						inARow[i].Store(0)
+					}
+				}})
 		})
 	}
 	late := within.Lateness()
@@ -245,18 +269,23 @@ func measureFault(t *testing.T, proxies []proxy, name string, begin, end func() 
 				}
 			case path == "/deny" && reply.Status == http.StatusOK && reply.Began.After(ended):
 				row++
-			case path != "/none" && reply.Status == http.StatusServiceUnavailable && reply.Took >= overloadedAfter:
-				// The proxy is overloaded: it refuses also with on_error local. Whether that was too late is judged below.
-			case path == "/tight" && reply.Status != http.StatusTooManyRequests, path != "/tight" && reply.Status != http.StatusOK:
+			case path != "/none" && reply.Status == http.StatusServiceUnavailable &&
+				reply.Took >= overloadedAfter:
+				// The proxy is overloaded: it refuses also with on_error local. Whether that was too late is
+				// judged below.
+			case path == "/tight" && reply.Status != http.StatusTooManyRequests, path != "/tight" &&
+				reply.Status != http.StatusOK:
 				wrong++
-				t.Logf("%s%s, %v after the end: %d %v after %v", proxies[i].url, path, reply.Began.Sub(ended), reply.Status, reply.Err, reply.Took)
+				t.Logf("%s%s, %v after the end: %d %v after %v", proxies[i].url, path, reply.Began.Sub(ended),
+					reply.Status, reply.Err, reply.Took)
 			}
 		}
 		added := max(0, max(slowest["/wide"], slowest["/tight"], slowest["/deny"])-slowest["/none"])
 		// A busy machine makes a request late each time that it starts to run again.
 		slack := 4 * max(slowest["/none"], busy)
 		if wrong > 0 || added > outageTimeout+outageMargin+slack || exact > 10*time.Second+slack {
-			t.Errorf("%s: %d wrong answers, %v more latency (%v without a limit), exact after %v", proxies[i].url, wrong, added, slowest["/none"], exact)
+			t.Errorf("%s: %d wrong answers, %v more latency (%v without a limit), exact after %v",
+				proxies[i].url, wrong, added, slowest["/none"], exact)
 		}
 		cells = append(cells, fmt.Sprintf("%d|%d|%.1f", added.Milliseconds(), wrong, max(0, exact.Seconds())))
 	}

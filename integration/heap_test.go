@@ -9,8 +9,8 @@ import (
 
 var heapOf = regexp.MustCompile(`# HeapAlloc = (\d+)`)
 
-// heapAt is how many bytes a process with pprof at a URL needs, after garbage collections: two, for
-// memory that is kept for the next request.
+// heapAt returns the bytes that a process with pprof at a URL uses after two garbage collections. One would
+// leave memory that is kept for the next request.
 func heapAt(t *testing.T, admin string) int64 {
 	t.Helper()
 	heapOnceAt(t, admin)
@@ -18,7 +18,7 @@ func heapAt(t *testing.T, admin string) int64 {
 	return heapOnceAt(t, admin)
 }
 
-// heapOnceAt is how many bytes a process uses, after a garbage collection.
+// heapOnceAt returns the bytes that a process uses after a garbage collection.
 func heapOnceAt(t *testing.T, admin string) int64 {
 	t.Helper()
 	text := harness.Ask(t, harness.Get(admin+"/debug/pprof/heap?gc=1&debug=1")).Body

@@ -17,8 +17,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// holdingUpstream serves /hold until the client has gone, /abort without an end, /echo as a protocol of its own, and
-// anything else at once. It notes the X-Name of each request.
+// holdingUpstream serves /hold until the client has gone, /abort without an end, /echo as a protocol of its
+// own, and anything else at once. It notes the X-Name of each request.
 type holdingUpstream struct {
 	mu    sync.Mutex
 	names []string
@@ -66,8 +66,8 @@ func hold(t *testing.T, url string) (int, func()) {
 	return response.StatusCode, func() { cancel(); response.Body.Close() }
 }
 
-// A request holds its slot until its response has ended, its client has gone, its upstream has given up, or the connection
-// of an upgrade is closed, in both proxies.
+// A request holds its slot until its response has ended, its client has gone, its upstream has given up, or
+// the connection of an upgrade is closed, in both proxies.
 func TestSlotsEndWithTheirRequests(t *testing.T) {
 	t.Parallel()
 	for _, dsn := range []string{cluster.Open(t), "memory"} {
@@ -78,7 +78,8 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 			free := func(want string) {
 				t.Helper()
 				await(t, proxy+": the requests to end", func() bool {
-					return harness.Ask(t, harness.Get(url+"/")).Header.Get("X-RateLimit-Remaining") == want // it takes one itself
+					// it takes one itself
+					return harness.Ask(t, harness.Get(url+"/")).Header.Get("X-RateLimit-Remaining") == want
 				})
 			}
 			free("2")
@@ -90,7 +91,8 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 				}
 				ends = append(ends, end)
 			}
-			if a := harness.Ask(t, harness.Get(url+"/")); a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "1" || a.Header.Get("X-RateLimit-Limit") != "3" {
+			if a := harness.Ask(t, harness.Get(url+"/")); a.Status != http.StatusTooManyRequests ||
+				a.Header.Get("Retry-After") != "1" || a.Header.Get("X-RateLimit-Limit") != "3" {
 				t.Errorf("%s answers a fourth request %d, %v", proxy, a.Status, a.Header)
 			}
 			for i, end := range ends {
@@ -108,12 +110,15 @@ func TestSlotsEndWithTheirRequests(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fmt.Fprintf(conn, "GET /echo HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", conn.RemoteAddr())
+			fmt.Fprintf(conn,
+				"GET /echo HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n",
+				conn.RemoteAddr())
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // it has none
 			if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
 				t.Fatalf("%s: %v, %v", proxy, response, err)
 			}
-			time.Sleep(100 * time.Millisecond) // the slot is still held a while after the change of the protocol
+			// the slot is still held a while after the change of the protocol
+			time.Sleep(100 * time.Millisecond)
 			free("1")
 			conn.Close()
 			free("2")

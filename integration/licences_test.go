@@ -17,7 +17,8 @@ import (
 
 // permitted are the licences, by their SPDX identifiers, that ask for no more than their text and a
 // notice, and those that ask for the source of changed files.
-var permitted = []string{"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "ISC", "Unlicense", "CC0-1.0", "MPL-2.0"}
+var permitted = []string{"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "ISC", "Unlicense", "CC0-1.0",
+	"MPL-2.0"}
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense)`)
 

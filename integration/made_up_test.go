@@ -17,10 +17,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/httplimit"
 )
 
-// madeUp is a random configuration that both proxies can have. The names of settings are those of Caddy, which Traefik has too.
+// madeUp is a random configuration that both proxies can have. The names of settings are those of Caddy,
+// which Traefik has too.
 type madeUp struct {
 	settings edge.Values
-	zones    []edge.Values // of which match is the path of requests
+	zones    []edge.Values // the setting match is the path of requests
 	policy   object        // nil without
 
 	settles bool // what is left depends on when a request is settled
@@ -42,20 +43,24 @@ func userOf(r *http.Request) string {
 }
 
 // otherKeys are those for the proxies.
-var otherKeys = []string{"{client_ip}", "{host}", "{hostport}", "{labels.1}", "{path}", "{dir}", "{file}", "{path.1}", "{uri}", "{query}", "{query.q}", "{header.X-Six}",
-	"{cookie.sid}", "{header.Authorization}", "{header.X-Api-Key} | {client_ip}", "a-{header.X-Six}-{host}", "{scheme}{port}"}
+var otherKeys = []string{"{client_ip}", "{host}", "{hostport}", "{labels.1}", "{path}", "{dir}", "{file}",
+	"{path.1}", "{uri}", "{query}", "{query.q}", "{header.X-Six}",
+	"{cookie.sid}", "{header.Authorization}", "{header.X-Api-Key} | {client_ip}", "a-{header.X-Six}-{host}",
+	"{scheme}{port}"}
 
 func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(from))] }
 
 // makeUp makes a configuration of random settings. Nothing in it depends on the time of a request.
 func makeUp(random *rand.Rand, n int) *madeUp {
-	c := &madeUp{settings: edge.Values{"timeout": "30s", "on_error": "deny", "fields": pick(random, "x", "x", "ietf", "x ietf")}, inGo: n%2 == 0}
+	c := &madeUp{settings: edge.Values{"timeout": "30s", "on_error": "deny", "fields": pick(random, "x", "x",
+		"ietf", "x ietf")}, inGo: n%2 == 0}
 	if c.inGo {
 		c.settings["fields"] = "x"
 	} else {
 		c.settles = n%8 == 1
 		if n%4 == 3 {
-			c.policy = object{"api_key": "{header.Authorization}", "user": "{header.X-User}", "unknown_key": pick(random, "reject", "anonymous")}
+			c.policy = object{"api_key": "{header.Authorization}", "user": "{header.X-User}",
+				"unknown_key": pick(random, "reject", "anonymous")}
 		}
 	}
 	for i := range 1 + random.IntN(3) {
@@ -67,14 +72,16 @@ func makeUp(random *rand.Rand, n int) *madeUp {
 	return c
 }
 
-// madeUpWindows are the windows of the limits of a configuration. No part of one is as long as a part of another: of two
-// limits that refuse, an answer tells of the one that refuses for longer, and a tie would depend on the moment.
+// madeUpWindows are the windows of the limits of a configuration. No part of one is as long as a part of
+// another: of two limits that refuse, an answer names the one that refuses for longer, and a tie would
+// depend on the moment.
 var madeUpWindows = []string{"100003s", "110017s", "120011s"}
 
 // zoneOf makes the limit at a place of random settings.
 func zoneOf(random *rand.Rand, c *madeUp, prefix string, at int) edge.Values {
 	window := " " + madeUpWindows[at]
-	z := edge.Values{"algorithm": pick(random, "sliding_window", "fixed_window", "token_bucket", "sliding_log", "gcra"), "limit": fmt.Sprint(2+random.IntN(40), window)}
+	z := edge.Values{"algorithm": pick(random, "sliding_window", "fixed_window", "token_bucket",
+		"sliding_log", "gcra"), "limit": fmt.Sprint(2+random.IntN(40), window)}
 	z["prefix"] = prefix + "-" + z["algorithm"]
 	var keys []string
 	for key := range keysInGo {
@@ -105,7 +112,8 @@ func zoneOf(random *rand.Rand, c *madeUp, prefix string, at int) edge.Values {
 	some(3, "match", "a/*", "a/1", "b")
 	if c.settles {
 		delete(z, "burst")
-		z["algorithm"], z["prefix"], z["limit"], z["mode"] = "fixed_window", prefix+"-fixed_window", "1000000"+window, "enforce"
+		z["algorithm"], z["prefix"], z["limit"], z["mode"] = "fixed_window", prefix+"-fixed_window",
+			"1000000"+window, "enforce"
 		z["settle"] = pick(random, "header X-Tokens", "bytes", "json usage.total", "status 404 = 1, else 3")
 	}
 	return z
@@ -146,16 +154,18 @@ func (c *madeUp) inProgram(t *testing.T, store ratelimit.Store) func(http.Handle
 		}
 		read = append(read, l)
 	}
-	limited, err := httplimit.New(store, httplimit.Options{Timeout: 30e9, DenyOnError: true, Hits: func(r *http.Request) (hits []ratelimit.Hit) {
-		for i, z := range c.zones {
-			hit := ratelimit.Hit{Limit: &read[i].Limit, Key: keysInGo[z["key"]](r), Cost: read[i].Cost, Secret: z["hash_key"] == "on"}
-			if hit.Cost == 0 {
-				edge.SetCost(&hit, strings.Join(r.Header["X-Cost"], ","))
+	limited, err := httplimit.New(store, httplimit.Options{Timeout: 30e9, DenyOnError: true,
+		Hits: func(r *http.Request) (hits []ratelimit.Hit) {
+			for i, z := range c.zones {
+				hit := ratelimit.Hit{Limit: &read[i].Limit, Key: keysInGo[z["key"]](r), Cost: read[i].Cost,
+					Secret: z["hash_key"] == "on"}
+				if hit.Cost == 0 {
+					edge.SetCost(&hit, strings.Join(r.Header["X-Cost"], ","))
+				}
+				hits = append(hits, hit)
 			}
-			hits = append(hits, hit)
-		}
-		return hits
-	}})
+			return hits
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,11 +176,16 @@ func (c *madeUp) inProgram(t *testing.T, store ratelimit.Store) func(http.Handle
 func rulesOf(path string) string {
 	name := strings.Trim(path, "/")
 	return strings.NewReplacer("NAME", name, "PATH", path).Replace(`
-		SELECT rate_limit_rule('NAME-free', tiers => '{free}', paths => '{PATH*}', algorithm => 'token_bucket', per_day => 9, burst => 9);
-		SELECT rate_limit_rule('NAME-pro', tiers => '{pro}', paths => '{PATH*}', algorithm => 'fixed_window', per_day => 5, status => 402, message => 'Pay', retry_after => '90 s');
-		SELECT rate_limit_rule('NAME-bill', tiers => '{free}', paths => '{PATHa/*}', algorithm => 'fixed_window', per_day => 2, on_exceed => 'overage');
-		SELECT rate_limit_rule('NAME-trial', mode => 'shadow', paths => '{PATH*}', algorithm => 'fixed_window', per_day => 1);
-		SELECT rate_limit_rule('NAME-closed', action => 'block', paths => '{PATHb/*}', message => 'No "entry"');
+		SELECT rate_limit_rule('NAME-free', tiers => '{free}', paths => '{PATH*}',
+		algorithm => 'token_bucket', per_day => 9, burst => 9);
+		SELECT rate_limit_rule('NAME-pro', tiers => '{pro}', paths => '{PATH*}', algorithm => 'fixed_window',
+		per_day => 5, status => 402, message => 'Pay', retry_after => '90 s');
+		SELECT rate_limit_rule('NAME-bill', tiers => '{free}', paths => '{PATHa/*}',
+		algorithm => 'fixed_window', per_day => 2, on_exceed => 'overage');
+		SELECT rate_limit_rule('NAME-trial', mode => 'shadow', paths => '{PATH*}',
+		algorithm => 'fixed_window', per_day => 1);
+		SELECT rate_limit_rule('NAME-closed', action => 'block', paths => '{PATHb/*}',
+		message => 'No "entry"');
 		SELECT rate_limit_rule('NAME-health', action => 'exempt', paths => '{PATHa/2}');`)
 }
 
@@ -181,8 +196,10 @@ type madeUpRequest struct {
 }
 
 func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
-	q := &madeUpRequest{method: pick(random, "GET", "GET", "GET", "POST", "HEAD"), host: pick(random, "a.test:80", "API.Example.test.:8443", "b.test")}
-	q.path = pick(random, "a/1", "a/1", "a/2", "a//1", "a/../b", "%61/1", "b", "b/c", "B", "a%2F..%2Fb", "2001:db8::1", "limited", "missing") + pick(random, "", "", "?q=x;y", "?q=1&q=2", "?page=2")
+	q := &madeUpRequest{method: pick(random, "GET", "GET", "GET", "POST", "HEAD"),
+		host: pick(random, "a.test:80", "API.Example.test.:8443", "b.test")}
+	q.path = pick(random, "a/1", "a/1", "a/2", "a//1", "a/../b", "%61/1", "b", "b/c", "B", "a%2F..%2Fb",
+		"2001:db8::1", "limited", "missing") + pick(random, "", "", "?q=x;y", "?q=1&q=2", "?page=2")
 	some := func(one int, name string, values ...string) {
 		if random.IntN(one) == 0 {
 			q.headers = append(q.headers, name, pick(random, values...))
@@ -198,7 +215,8 @@ func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
 	return q
 }
 
-// behindAll is the server behind all proxies. It says what it got of the header with a secret, and sends costs.
+// behindAll is the server behind all proxies. It says what it got of the header with a secret, and sends
+// costs.
 func behindAll(t *testing.T) *url.URL {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -226,7 +244,8 @@ var (
 	waitTimes = regexp.MustCompile(`"retryAfter":\d+|in \d+ seconds?`)
 )
 
-// shown is an answer without what differs between two equal ones: moments, and what a proxy adds to all answers.
+// shown is an answer without what differs between two equal ones: moments, and what a proxy adds to all
+// answers.
 func (c *madeUp) shown(answer harness.Answer) string {
 	h := answer.Header
 	for _, name := range []string{"Date", "Server", "Via", "Content-Length"} {

@@ -22,7 +22,8 @@ func TestMakeRunShowsAPolicy(t *testing.T) {
 	}
 	config := filepath.Join(t.TempDir(), "Caddyfile")
 	// Every request has to be decided here, however slow the machine is.
-	if err := os.WriteFile(config, []byte(strings.ReplaceAll(string(text), "on_error allow", "timeout 1m\n\t\ton_error deny")), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(strings.ReplaceAll(string(text), "on_error allow",
+		"timeout 1m\n\t\ton_error deny")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	dsn := cluster.Open(t)
@@ -80,7 +81,10 @@ func TestMakeRunShowsAPolicy(t *testing.T) {
 			t.Errorf("the second run prints %s, and the first %s", lines[ann], before)
 		}
 		shows(typed(upgrade), "The user ann is changed.")
-		await(t, "the plan pro of ann", func() bool { return strings.Contains(typed(ann, annAsksAgain), "X-Ratelimit-Limit: 50\r") })
+		await(t, "the plan pro of ann", func() bool {
+			return strings.Contains(typed(ann, annAsksAgain),
+				"X-Ratelimit-Limit: 50\r")
+		})
 		metrics := "http://localhost:" + port + "/metrics"
 		shows(p.Log(), "\n  metrics   "+metrics+"\n")
 		shows(harness.Ask(t, harness.Get(metrics)).Body, "\ncaddy_pg_ratelimit_policy_decisions_total{")
@@ -90,7 +94,8 @@ func TestMakeRunShowsAPolicy(t *testing.T) {
 		shows(harness.Ask(t, harness.Get(limits+"api/state")).Body, `"state":"enforcing"`)
 		// A proxy writes the history in the background.
 		await(t, "the history of the requests", func() bool {
-			return showsAll(typed(audit), "ann", "acme", "rule/pro", "/api/hello", "allowed", "limited", "demo", "127.0.0.1") &&
+			return showsAll(typed(audit), "ann", "acme", "rule/pro", "/api/hello", "allowed", "limited",
+				"demo", "127.0.0.1") &&
 				showsAll(typed(top), "demo", "127.0.0.1", "rule/free", "rule/pro", "ann")
 		})
 		before = lines[ann]

@@ -94,21 +94,25 @@ func TestNpmGuide(t *testing.T) {
 	proxyDSN.User = url.UserPassword(account, password)
 
 	limits := []*shared{
-		{limit: &ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.SlidingWindow, Events: 10, Window: time.Hour}, key: "user:1"},
-		{limit: &ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour, Durable: true}, key: "user:1"},
+		{limit: &ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.SlidingWindow, Events: 10,
+			Window: time.Hour}, key: "user:1"},
+		{limit: &ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 10,
+			Window: time.Hour, Durable: true}, key: "user:1"},
 	}
 	takes := func(program string, cost int64, want bool, by func(*shared) taker) {
 		t.Helper()
 		for _, s := range limits {
 			if passes, err := by(s)(cost); err != nil || passes != want {
-				t.Errorf("%s: %s: a hit of cost %d: %v, %v; want %v", s.limit.Algorithm, program, cost, passes, err, want)
+				t.Errorf("%s: %s: a hit of cost %d: %v, %v; want %v", s.limit.Algorithm, program, cost,
+					passes, err, want)
 			}
 		}
 	}
 	byNode := func(s *shared) taker { return s.byNode(node) }
 
 	takes("Node alone", 1, true, byNode)
-	if got := strings.Join(run(look), "\n"); !strings.Contains(got, "ephemeral|api|1|f") || !strings.Contains(got, "durable|api|1|f") {
+	if got := strings.Join(run(look), "\n"); !strings.Contains(got, "ephemeral|api|1|f") ||
+		!strings.Contains(got, "durable|api|1|f") {
 		t.Errorf("a look at the tables says\n%s", got)
 	}
 	grant = strings.Replace(grant, "TO proxy;", "TO "+account+";", 1)
@@ -140,7 +144,8 @@ func TestNpmGuide(t *testing.T) {
 	takes("the store on top of 1", 4, true, byStore)
 	takes("Node on top of 5", 4, true, byNode)
 	takes("the store on top of 9", 2, false, byStore)
-	if got := run(check); len(got) != 1 || !strings.HasPrefix(got[0], "api|user:1|9|0|") || !strings.HasSuffix(got[0], "|t|f") {
+	if got := run(check); len(got) != 1 || !strings.HasPrefix(got[0], "api|user:1|9|0|") ||
+		!strings.HasSuffix(got[0], "|t|f") {
 		t.Errorf("the check says\n%s", strings.Join(got, "\n"))
 	}
 	store.Close()

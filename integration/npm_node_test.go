@@ -61,7 +61,8 @@ func startNode(t *testing.T, dsn string) *nodeProgram {
 	if err := os.CopyFS(dir, os.DirFS("testdata/npm")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(nodeModules(t, "testdata/npm/package.json"), filepath.Join(dir, "node_modules")); err != nil {
+	if err := os.Symlink(nodeModules(t, "testdata/npm/package.json"),
+		filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -38,13 +38,14 @@ type shared struct {
 	admitted atomic.Int64 // the costs of what has passed
 }
 
-// node is a hit as the Node program knows it.
+// node is a hit in the form of the Node program.
 func (s *shared) node(cost int64) nodeHit {
 	table := tables[0].name
 	if s.limit.Durable {
 		table = tables[1].name
 	}
-	return nodeHit{s.limit.Algorithm.String(), table, s.limit.Prefix, s.key, cost, s.limit.Events, s.limit.Window.Milliseconds(), 0}
+	return nodeHit{s.limit.Algorithm.String(), table, s.limit.Prefix, s.key, cost, s.limit.Events,
+		s.limit.Window.Milliseconds(), 0}
 }
 
 // taker lets a hit of some cost pass, or not.
@@ -65,7 +66,8 @@ func (s *shared) byStore(store ratelimit.Store) taker {
 
 func (s *shared) byCaddy(t *testing.T, client *http.Client, url string) taker {
 	return func(cost int64) (bool, error) {
-		response, err := client.Do(harness.Get(url+"/"+s.limit.Prefix, "X-Subject", s.key, "X-Cost", strconv.FormatInt(cost, 10)))
+		response, err := client.Do(harness.Get(url+"/"+s.limit.Prefix, "X-Subject", s.key, "X-Cost",
+			strconv.FormatInt(cost, 10)))
 		if err != nil {
 			return false, err
 		}
@@ -79,8 +81,10 @@ func (s *shared) byCaddy(t *testing.T, client *http.Client, url string) taker {
 
 // route is the limit in Caddy.
 func (s *shared) route() route {
-	return route{"/" + s.limit.Prefix, "", decideAlways(object{"prefix": s.limit.Prefix, "algorithm": s.limit.Algorithm.String(),
-		"limit": fmt.Sprint(s.limit.Events, " ", s.limit.Window), "durable": s.limit.Durable, "key": "{header.X-Subject}", "cost": "{header.X-Cost}"})}
+	return route{"/" + s.limit.Prefix, "", decideAlways(object{"prefix": s.limit.Prefix,
+		"algorithm": s.limit.Algorithm.String(),
+		"limit":     fmt.Sprint(s.limit.Events, " ", s.limit.Window), "durable": s.limit.Durable,
+		"key": "{header.X-Subject}", "cost": "{header.X-Cost}"})}
 }
 
 // exhaust takes hits in n callers until one of cost 1 is refused to each, and
@@ -107,7 +111,7 @@ func (s *shared) exhaust(t *testing.T, n int, take taker) {
 	wait.Wait()
 }
 
-// columnsOf is how many columns a table has.
+// columnsOf returns the number of columns of a table.
 func columnsOf(t *testing.T, dsn, table string) int64 {
 	t.Helper()
 	return cluster.Query[int64](t, dsn, `SELECT count(*) FROM pg_attribute
@@ -125,7 +129,8 @@ func TestNodeProgramSharesRows(t *testing.T) {
 	var limits []*shared
 	for _, durable := range []bool{false, true} {
 		for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow} {
-			s := &shared{limit: &ratelimit.Limit{Prefix: a.String() + onOff(durable), Algorithm: a, Events: events, Window: time.Hour, Durable: durable},
+			s := &shared{limit: &ratelimit.Limit{Prefix: a.String() + onOff(durable), Algorithm: a,
+				Events: events, Window: time.Hour, Durable: durable},
 				costs: 3, key: "user:1"}
 			if a == ratelimit.FixedWindow {
 				// The Node program's refusals count: one of cost 3 where 2
@@ -135,7 +140,8 @@ func TestNodeProgramSharesRows(t *testing.T) {
 			limits = append(limits, s)
 		}
 	}
-	wasteful := &shared{limit: &ratelimit.Limit{Prefix: "wasteful", Algorithm: ratelimit.FixedWindow, Events: events, Window: time.Hour}, costs: 3, key: "user:1"}
+	wasteful := &shared{limit: &ratelimit.Limit{Prefix: "wasteful", Algorithm: ratelimit.FixedWindow,
+		Events: events, Window: time.Hour}, costs: 3, key: "user:1"}
 	limits = append(limits, wasteful)
 
 	for _, table := range tables {
@@ -163,11 +169,13 @@ func TestNodeProgramSharesRows(t *testing.T) {
 		routes[i] = s.route()
 	}
 	proxy := startCaddy(t, dsn, routes...)
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers * len(limits)}, Timeout: time.Minute}
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers * len(limits)},
+		Timeout: time.Minute}
 	defer client.CloseIdleConnections()
 	var wait sync.WaitGroup
 	for _, s := range limits {
-		takers := map[string]taker{"node": s.byNode(node), "the store": s.byStore(store), "Caddy": s.byCaddy(t, client, proxy.url)}
+		takers := map[string]taker{"node": s.byNode(node), "the store": s.byStore(store),
+			"Caddy": s.byCaddy(t, client, proxy.url)}
 		for name, take := range takers { // each has its part, however slow it is
 			if passes, err := take(1); err != nil || !passes {
 				t.Errorf("%s: %s: the first hit: %v, %v", s.limit.Prefix, name, passes, err)
@@ -185,7 +193,8 @@ func TestNodeProgramSharesRows(t *testing.T) {
 		admitted := s.admitted.Load()
 		switch {
 		case s == wasteful && (admitted > events || admitted < events-(s.costs-1)):
-			t.Errorf("%s: %d admitted, want up to %d of %d to be lost to refusals", s.limit.Prefix, admitted, s.costs-1, events)
+			t.Errorf("%s: %d admitted, want up to %d of %d to be lost to refusals", s.limit.Prefix, admitted,
+				s.costs-1, events)
 		case s != wasteful && admitted != events:
 			t.Errorf("%s: %d admitted, want exactly %d", s.limit.Prefix, admitted, events)
 		}
@@ -200,20 +209,24 @@ func TestNodeProgramSharesRows(t *testing.T) {
 	later.tables(t)
 	for _, s := range limits {
 		if passes, err := s.byNode(later)(1); err != nil || passes {
-			t.Errorf("%s: a Node program that starts later: %v, %v; want a refusal", s.limit.Prefix, passes, err)
+			t.Errorf("%s: a Node program that starts later: %v, %v; want a refusal", s.limit.Prefix, passes,
+				err)
 		}
 		s.key = "user:2"
 		if passes, err := s.byNode(later)(2); err != nil || !passes {
-			t.Errorf("%s: a row made by a Node program that starts later: %v, %v", s.limit.Prefix, passes, err)
+			t.Errorf("%s: a row made by a Node program that starts later: %v, %v", s.limit.Prefix, passes,
+				err)
 		}
 		if passes, err := s.byStore(store)(events - 1); err != nil || passes {
 			t.Errorf("%s: the store admits %d on top of 2 in Node (%v)", s.limit.Prefix, events-1, err)
 		}
 		if passes, err := s.byStore(store)(events - 2); err != nil || !passes {
-			t.Errorf("%s: the store does not admit %d on top of 2 in Node (%v)", s.limit.Prefix, events-2, err)
+			t.Errorf("%s: the store does not admit %d on top of 2 in Node (%v)", s.limit.Prefix, events-2,
+				err)
 		}
 		if passes, err := s.byNode(node)(1); err != nil || passes {
-			t.Errorf("%s: Node after the store has used the quota up: %v, %v; want a refusal", s.limit.Prefix, passes, err)
+			t.Errorf("%s: Node after the store has used the quota up: %v, %v; want a refusal", s.limit.Prefix,
+				passes, err)
 		}
 	}
 }
@@ -223,8 +236,10 @@ func TestNodeProgramSharesRows(t *testing.T) {
 func upgradeUnderTraffic(t *testing.T, dsn string, node *nodeProgram, store ratelimit.Store) {
 	t.Helper()
 	free := []*shared{
-		{limit: &ratelimit.Limit{Prefix: "free", Algorithm: ratelimit.SlidingWindow, Events: 1e9, Window: time.Hour}, key: "user:1"},
-		{limit: &ratelimit.Limit{Prefix: "free", Algorithm: ratelimit.FixedWindow, Events: 1e9, Window: time.Hour, Durable: true}, key: "user:1"},
+		{limit: &ratelimit.Limit{Prefix: "free", Algorithm: ratelimit.SlidingWindow, Events: 1e9,
+			Window: time.Hour}, key: "user:1"},
+		{limit: &ratelimit.Limit{Prefix: "free", Algorithm: ratelimit.FixedWindow, Events: 1e9,
+			Window: time.Hour, Durable: true}, key: "user:1"},
 	}
 	stop := make(chan struct{})
 	var traffic sync.WaitGroup
@@ -279,7 +294,8 @@ func upgradeUnderTraffic(t *testing.T, dsn string, node *nodeProgram, store rate
 	traffic.Wait()
 	for _, s := range free {
 		if count := checkRow(t, dsn, s); count != s.admitted.Load() {
-			t.Errorf("%s: the row counts %d, want the %d that were admitted", s.limit.Algorithm, count, s.admitted.Load())
+			t.Errorf("%s: the row counts %d, want the %d that were admitted", s.limit.Algorithm, count,
+				s.admitted.Load())
 		}
 	}
 }
@@ -288,8 +304,10 @@ func upgradeUnderTraffic(t *testing.T, dsn string, node *nodeProgram, store rate
 // refusals of the Node program's fixed window, and returns the count.
 func checkRow(t *testing.T, dsn string, s *shared) int64 {
 	t.Helper()
-	count := cluster.Query[int64](t, dsn, "SELECT count FROM "+s.node(1).Table+" WHERE prefix = $1 AND key = $2", s.limit.Prefix, s.key)
-	if admitted := s.admitted.Load(); count < admitted || count > admitted && s.limit.Algorithm != ratelimit.FixedWindow {
+	count := cluster.Query[int64](t, dsn, "SELECT count FROM "+s.node(1).
+		Table+" WHERE prefix = $1 AND key = $2", s.limit.Prefix, s.key)
+	if admitted := s.admitted.Load(); count < admitted || count > admitted &&
+		s.limit.Algorithm != ratelimit.FixedWindow {
 		t.Errorf("%s: the row counts %d, and %d were admitted", s.limit.Prefix, count, admitted)
 	}
 	return count

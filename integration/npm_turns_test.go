@@ -15,16 +15,17 @@ import (
 // witnessSQL notes each state that a row has been in, in the order of the
 // changes, which the row's lock gives.
 const witnessSQL = `
-CREATE TABLE witness (id bigserial, at timestamptz, prefix text, count bigint, prev_count bigint, window_start timestamptz, expires_at timestamptz);
+CREATE TABLE witness (id bigserial, at timestamptz, prefix text, count bigint, prev_count bigint,
+window_start timestamptz, expires_at timestamptz);
 CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 	INSERT INTO witness (at, prefix, count, prev_count, window_start, expires_at)
-	VALUES (clock_timestamp(), new.prefix, new.count, coalesce(new.prev_count, 0), new.window_start, new.expires_at);
+	VALUES (clock_timestamp(), new.prefix, new.count, coalesce(new.prev_count, 0), new.window_start,
+	new.expires_at);
 	RETURN NULL;
 END $$;
 CREATE TRIGGER note AFTER INSERT OR UPDATE ON rate_limit_ephemeral FOR EACH ROW EXECUTE FUNCTION note()`
 
-// rounded is what a time of the Node program's is rounded down to: a
-// millisecond.
+// rounded is the unit to which the Node program rounds a time down: a millisecond.
 const rounded = 1000
 
 // state is a row's, as the witness saw it; times in microseconds.
@@ -52,7 +53,8 @@ func TestNodeProgramSharesWindows(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.FixedWindow, ratelimit.SlidingWindow} {
 		for _, clock := range []time.Duration{0, -100 * time.Millisecond, 100 * time.Millisecond} {
 			c := &contest{clock: clock}
-			c.limit = &ratelimit.Limit{Prefix: a.String() + clock.String(), Algorithm: a, Events: 60, Window: window}
+			c.limit = &ratelimit.Limit{Prefix: a.String() + clock.String(), Algorithm: a, Events: 60,
+				Window: window}
 			contests = append(contests, c)
 		}
 	}
@@ -97,10 +99,12 @@ func TestNodeProgramSharesWindows(t *testing.T) {
 			charged, windows = slidingCharges(t, c.limit, c.clock, states)
 		}
 		if passed := c.byNode.Load() + c.store.Load(); passed != charged {
-			t.Errorf("%s: %d passed (%d in Node, %d in the store), and the rows were charged %d", c.limit.Prefix, passed, c.byNode.Load(), c.store.Load(), charged)
+			t.Errorf("%s: %d passed (%d in Node, %d in the store), and the rows were charged %d",
+				c.limit.Prefix, passed, c.byNode.Load(), c.store.Load(), charged)
 		}
 		if c.byNode.Load() == 0 || c.store.Load() == 0 || windows < 4 {
-			t.Errorf("%s: %d passed in Node, %d in the store, in %d windows; want some on both sides, and four windows", c.limit.Prefix, c.byNode.Load(), c.store.Load(), windows)
+			t.Errorf("%s: %d passed in Node, %d in the store, in %d windows; want some on both sides, and "+
+				"four windows", c.limit.Prefix, c.byNode.Load(), c.store.Load(), windows)
 		}
 	}
 }
@@ -108,7 +112,8 @@ func TestNodeProgramSharesWindows(t *testing.T) {
 // witnessed returns the states of a prefix's only row.
 func witnessed(t *testing.T, conn *pgx.Conn, prefix string) []state {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), "SELECT at, count, prev_count, window_start, expires_at FROM witness WHERE prefix = $1 ORDER BY id", prefix)
+	rows, err := conn.Query(t.Context(), "SELECT at, count, prev_count, window_start, expires_at FROM "+
+		"witness WHERE prefix = $1 ORDER BY id", prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,16 +130,18 @@ func witnessed(t *testing.T, conn *pgx.Conn, prefix string) []state {
 	return states
 }
 
-// fixedCharges is how much the windows of a row let pass: what each counted,
-// without what Node's refusals added to it. A window ends no earlier than either
+// fixedCharges returns the units that passed in the windows of a row: the count of each, without the refusals
+// that Node has added to it. A window ends no earlier than either
 // clock says; a row that the Node program has deleted has ended by its clock.
-func fixedCharges(t *testing.T, l *ratelimit.Limit, clock time.Duration, states []state) (charged int64, windows int) {
+func fixedCharges(t *testing.T, l *ratelimit.Limit, clock time.Duration, states []state) (charged int64,
+	windows int) {
 	t.Helper()
 	highest := map[int64]int64{}
 	var before state
 	for _, s := range states {
 		if s.expires != s.start+l.Window.Microseconds() {
-			t.Errorf("%s: a window of %d µs expires after %d", l.Prefix, l.Window.Microseconds(), s.expires-s.start)
+			t.Errorf("%s: a window of %d µs expires after %d", l.Prefix, l.Window.Microseconds(),
+				s.expires-s.start)
 		}
 		if s.start != before.start && s.start < before.start+(l.Window-max(0, clock)).Microseconds()-rounded {
 			t.Errorf("%s: a window begins %d µs after the one before", l.Prefix, s.start-before.start)
@@ -148,16 +155,18 @@ func fixedCharges(t *testing.T, l *ratelimit.Limit, clock time.Duration, states 
 	return charged, len(highest)
 }
 
-// slidingCharges is how much a row was charged in all its windows. No state may
+// slidingCharges returns the units that a row was charged in all its windows. No state may
 // exceed the limit by the algorithm's formula, at the later of the two clocks:
 // what is weighed only loses weight.
-func slidingCharges(t *testing.T, l *ratelimit.Limit, clock time.Duration, states []state) (charged int64, windows int) {
+func slidingCharges(t *testing.T, l *ratelimit.Limit, clock time.Duration, states []state) (charged int64,
+	windows int) {
 	t.Helper()
 	const rounding = 1e-9
 	var before state
 	for _, s := range states {
 		if s.expires != s.start+2*l.Window.Microseconds() {
-			t.Errorf("%s: windows of %d µs expire after %d", l.Prefix, l.Window.Microseconds(), s.expires-s.start)
+			t.Errorf("%s: windows of %d µs expire after %d", l.Prefix, l.Window.Microseconds(),
+				s.expires-s.start)
 		}
 		elapsed := float64(s.at+max(0, clock.Microseconds())-s.start) / float64(l.Window.Microseconds())
 		weight := 1 - min(1, max(0, elapsed))

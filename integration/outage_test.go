@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// TestPostgresIsDownAtLoad starts proxies before their database. They answer as on_error says, and begin to decide
-// when the database has started. TestFaultTable has the outages of a database that proxies know.
+// TestPostgresIsDownAtLoad starts proxies before their database. They answer as on_error says, and begin to
+// decide when the database has started. TestFaultTable has the outages of a database after the start.
 func TestPostgresIsDownAtLoad(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
@@ -19,12 +19,16 @@ func TestPostgresIsDownAtLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxies := startBoth(t, dsn,
-		route{"/allow", "", object{"prefix": "allow", "limit": "1000000 1h", "key": "all", "onError": "allow"}},
+		route{"/allow", "", object{"prefix": "allow", "limit": "1000000 1h", "key": "all",
+			"onError": "allow"}},
 		route{"/deny", "", object{"prefix": "deny", "limit": "1000000 1h", "key": "all", "onError": "deny"}},
-		route{"/tight", "", decideAlways(object{"prefix": "tight", "limit": "5 1h", "key": "{header.X-Key}"})})
+		route{"/tight", "", decideAlways(object{"prefix": "tight", "limit": "5 1h",
+			"key": "{header.X-Key}"})})
 	for _, p := range proxies {
-		for path, status := range map[string]int{"/allow": http.StatusOK, "/deny": http.StatusServiceUnavailable} {
-			if a := harness.Ask(t, harness.Get(p.url+path)); a.Status != status || a.Header.Get("X-RateLimit-Limit") != "" {
+		for path, status := range map[string]int{"/allow": http.StatusOK,
+			"/deny": http.StatusServiceUnavailable} {
+			if a := harness.Ask(t, harness.Get(p.url+path)); a.Status != status ||
+				a.Header.Get("X-RateLimit-Limit") != "" {
 				t.Errorf("%s%s without a database: %d %v", p.url, path, a.Status, a.Header)
 			}
 		}
@@ -36,7 +40,10 @@ func TestPostgresIsDownAtLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range proxies {
-		await(t, "decisions of "+p.url, func() bool { return harness.Ask(t, harness.Get(p.url+"/deny")).Status == http.StatusOK })
+		await(t, "decisions of "+p.url, func() bool {
+			return harness.Ask(t, harness.Get(p.url+"/deny")).
+				Status == http.StatusOK
+		})
 		if got := answersTo(t, 6, p.url+"/tight", "X-Key", p.url); got != "200 200 200 200 200 429" {
 			t.Errorf("%s answers %s with a limit of 5", p.url, got)
 		}

@@ -20,7 +20,8 @@ import (
 func openProxies(t *testing.T, dsn, timeout string) (urls []string) {
 	t.Helper()
 	for _, p := range startBoth(t, dsn, route{"/", "", object{"timeout": timeout,
-		"policy": object{"apiKey": "{header.X-Api-Key}", "user": "{header.X-User}", "unknownKey": "anonymous"}}}) {
+		"policy": object{"apiKey": "{header.X-Api-Key}", "user": "{header.X-User}",
+			"unknownKey": "anonymous"}}}) {
 		urls = append(urls, p.url)
 	}
 	awaitObeyed(t, dsn, 2)
@@ -30,7 +31,8 @@ func openProxies(t *testing.T, dsn, timeout string) (urls []string) {
 // clientFrom is a client with an address of the loopback network.
 func clientFrom(address string) *http.Client {
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
-	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DialContext: dialer.DialContext}}
+	return &http.Client{Timeout: 30 * time.Second,
+		Transport: &http.Transport{DialContext: dialer.DialContext}}
 }
 
 func statusOf(t *testing.T, client *http.Client, r *http.Request) int {
@@ -61,7 +63,7 @@ func lockKeys(t *testing.T, dsn string) (unlock func()) {
 	return func() { _ = conn.Close(context.Background()) }
 }
 
-// A key or a user that a proxy does not know opens nothing that is closed to all: while the
+// An unknown key or user opens nothing that is closed to all: while the
 // database answers, while the table of API keys is locked, and while
 // the database is gone.
 func TestAnUnknownKeyOpensNothing(t *testing.T) {
@@ -70,7 +72,8 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 	cluster.Execute(t, dsn, schema.File)
 	banned, insert := newKey(t, 7, "alice")
 	ofBanned, insertOther := newKey(t, 8, "mallory")
-	cluster.Execute(t, dsn, people+`INSERT INTO rate_limit_users (user_id, tier) VALUES ('mallory', 'free');`+insert+insertOther+`
+	cluster.Execute(t, dsn, people+`INSERT INTO rate_limit_users (user_id, tier)
+		VALUES ('mallory', 'free');`+insert+insertOther+`
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed/*}');
 		SELECT rate_limit_rule('members', action => 'block', paths => '{/members}', tiers => '{anonymous}');
 		SELECT rate_limit_rule('shared', count_by => '{all}', paths => '{/shared/*}', per_hour => 5);
@@ -116,7 +119,8 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 20 {
 		group.Go(func() {
-			if statusOf(t, plain, harness.Get(urls[i%2]+"/shared/x", "X-Api-Key", randomKey(t))) == http.StatusOK {
+			if statusOf(t, plain, harness.Get(urls[i%2]+"/shared/x", "X-Api-Key",
+				randomKey(t))) == http.StatusOK {
 				passed.Add(1)
 			}
 		})
@@ -133,7 +137,8 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 	check("no database")
 	for _, url := range urls {
 		// What depends on the sender follows on_error.
-		if got := statusOf(t, plain, harness.Get(url+"/members", "X-Api-Key", randomKey(t))); got != http.StatusOK {
+		if got := statusOf(t, plain, harness.Get(url+"/members", "X-Api-Key",
+			randomKey(t))); got != http.StatusOK {
 			t.Errorf("%s: a path that is closed to one tier answers %d, want 200", url, got)
 		}
 	}

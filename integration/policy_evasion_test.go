@@ -13,7 +13,8 @@ import (
 func TestPathParametersDoNotPassABlockRule(t *testing.T) {
 	t.Parallel()
 	dsn := policyDatabase(t, `
-		SELECT rate_limit_rule('closed', action => 'block', paths => '{/pol/admin/*,/admin}', priority => 900);
+		SELECT rate_limit_rule('closed', action => 'block', paths => '{/pol/admin/*,/admin}',
+		priority => 900);
 		SELECT rate_limit_rule('tried', action => 'block', mode => 'shadow', paths => '{/tried}');
 		SELECT rate_limit_rule('health', action => 'exempt', paths => '{/health}');
 		SELECT rate_limit_rule('api', paths => '{/api/*}', count_by => '{all}', per_hour => 1000000);
@@ -41,13 +42,17 @@ func TestPathParametersDoNotPassABlockRule(t *testing.T) {
 			if a.Header.Get("X-RateLimit-Limit") != "" && strings.HasPrefix(path, "/api/") {
 				got += " api"
 			}
-			if got != want || a.Status == http.StatusBadRequest && !strings.Contains(a.Body, "Ambiguous path") {
+			if got != want || a.Status == http.StatusBadRequest && !strings.Contains(a.Body,
+				"Ambiguous path") {
 				t.Errorf("%s%s: %s %s, want %s", url, path, got, a.Body, want)
 			}
 		}
 		// Traefik itself may refuse an encoded semicolon.
-		for _, path := range []string{"/admin%3bx", "/pol/admin%3Bx=1", "/x/..%3b/admin", "/x/%2e%2e%3B/admin", "/pol;a/admin%3bx", "/pol/admin%3b/c%2Fd", "/pol%3ba%2fb/admin", "/pol;a%2Fadmin/x", "/pol%2Fadmin;x"} {
-			if a := harness.Ask(t, harness.Get(url+path)); a.Status != http.StatusBadRequest && a.Status != http.StatusForbidden {
+		for _, path := range []string{"/admin%3bx", "/pol/admin%3Bx=1", "/x/..%3b/admin",
+			"/x/%2e%2e%3B/admin", "/pol;a/admin%3bx", "/pol/admin%3b/c%2Fd", "/pol%3ba%2fb/admin",
+			"/pol;a%2Fadmin/x", "/pol%2Fadmin;x"} {
+			if a := harness.Ask(t, harness.Get(url+path)); a.Status != http.StatusBadRequest &&
+				a.Status != http.StatusForbidden {
 				t.Errorf("%s%s: %d %s, want 400", url, path, a.Status, a.Body)
 			}
 		}

@@ -45,7 +45,8 @@ func watchFrom(t *testing.T, from string, urls []string, headers ...string) []*w
 		w := &watcher{url: url + "/", headers: headers}
 		all = append(all, w)
 		running.Go(func() {
-			client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}, Timeout: time.Minute}
+			client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext},
+				Timeout: time.Minute}
 			defer client.CloseIdleConnections()
 			for ctx.Err() == nil {
 				asked := time.Now()
@@ -69,7 +70,7 @@ func watchFrom(t *testing.T, from string, urls []string, headers ...string) []*w
 	return all
 }
 
-// answersOf are how many answers watchers have got since the last call, by status.
+// answersOf returns the number of answers by status that watchers have got since the last call.
 func answersOf(watchers []*watcher) map[int]int {
 	status := map[int]int{}
 	for _, w := range watchers {
@@ -121,7 +122,7 @@ func change(t *testing.T, dsn, sql string, watchers []*watcher, before, after in
 	}
 	for _, w := range watchers {
 		w.mu.Lock()
-		var obeyed time.Time      // when the first answer that obeys came
+		var obeyed time.Time      // when the first answer with the new policy came
 		var slowest time.Duration // how late the machine is: a busy one delays polls as well
 		for _, r := range w.replies {
 			slowest = max(slowest, r.got.Sub(r.asked))
@@ -135,14 +136,16 @@ func change(t *testing.T, dsn, sql string, watchers []*watcher, before, after in
 					obeyed = r.got
 				}
 			case r.status != before || !obeyed.IsZero() && r.asked.After(obeyed):
-				t.Errorf("%s: %s answered %d, %v after the change", sql, w.url, r.status, r.asked.Sub(committed))
+				t.Errorf("%s: %s answered %d, %v after the change", sql, w.url, r.status,
+					r.asked.Sub(committed))
 			}
 		}
 		w.replies = w.replies[:0]
 		w.mu.Unlock()
 		delay := obeyed.Sub(committed)
 		if delay > most+4*slowest {
-			t.Errorf("%s: %s obeyed after %v, want %v at most (the slowest answer took %v)", sql, w.url, delay, most, slowest)
+			t.Errorf("%s: %s obeyed after %v, want %v at most (the slowest answer took %v)", sql, w.url,
+				delay, most, slowest)
 		}
 		took = append(took, delay)
 	}
@@ -156,9 +159,10 @@ func underLoad(t *testing.T, urls []string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan *harness.Result, 1)
 	go func() {
-		done <- harness.Run(ctx, harness.Load{Clients: 32, Every: 4 * time.Millisecond, Request: func(i int) *http.Request {
-			return harness.Get(urls[i%len(urls)]+"/", "X-User", "carol")
-		}})
+		done <- harness.Run(ctx, harness.Load{Clients: 32, Every: 4 * time.Millisecond,
+			Request: func(i int) *http.Request {
+				return harness.Get(urls[i%len(urls)]+"/", "X-User", "carol")
+			}})
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -172,19 +176,25 @@ func underLoad(t *testing.T, urls []string) {
 // TestProxiesObeyWithinASecond changes keys, bans and limits by SQL.
 func TestProxiesObeyWithinASecond(t *testing.T) {
 	key, insert := newKey(t, 1, "alice")
-	dsn := policyDatabase(t, people+insert+`SELECT rate_limit_rule('plan', tiers => '{free,pro}', algorithm => 'fixed_window', per_hour => 1000000);`)
+	dsn := policyDatabase(t, people+insert+`SELECT rate_limit_rule('plan', tiers => '{free,pro}',
+		algorithm => 'fixed_window', per_hour => 1000000);`)
 	urls := governedProxies(t, dsn)
 	underLoad(t, urls)
 	byKey := watch(t, urls, "Authorization", "Bearer "+key)
 	byUser := watch(t, urls, "X-User", "bob")
 	var took []time.Duration
-	took = append(took, change(t, dsn, "UPDATE rate_limit_api_keys SET revoked_at = now()", byKey, 200, 401)...)
-	took = append(took, change(t, dsn, "UPDATE rate_limit_api_keys SET revoked_at = NULL", byKey, 401, 200)...)
-	took = append(took, change(t, dsn, "INSERT INTO rate_limit_bans (user_id) VALUES ('bob')", byUser, 200, 403)...)
+	took = append(took, change(t, dsn, "UPDATE rate_limit_api_keys SET revoked_at = now()", byKey, 200,
+		401)...)
+	took = append(took, change(t, dsn, "UPDATE rate_limit_api_keys SET revoked_at = NULL", byKey, 401,
+		200)...)
+	took = append(took, change(t, dsn, "INSERT INTO rate_limit_bans (user_id) VALUES ('bob')", byUser, 200,
+		403)...)
 	took = append(took, change(t, dsn, "DELETE FROM rate_limit_bans", byUser, 403, 200)...)
 	took = append(took, change(t, dsn, "SELECT rate_limit_rule('plan', per_hour => 1)", byUser, 200, 429)...)
-	took = append(took, change(t, dsn, "SELECT rate_limit_rule('plan', per_hour => 1000000)", byUser, 429, 200)...)
+	took = append(took, change(t, dsn, "SELECT rate_limit_rule('plan', per_hour => 1000000)", byUser, 429,
+		200)...)
 	slices.Sort(took)
 	median := took[len(took)/2]
-	t.Logf("%d changes at a proxy: obeyed after %v in the median, %v at most", len(took), median, took[len(took)-1])
+	t.Logf("%d changes at a proxy: obeyed after %v in the median, %v at most", len(took), median,
+		took[len(took)-1])
 }

@@ -19,11 +19,13 @@ import (
 
 var (
 	restoreUsers  = flag.Int("restore-users", 5000, "how many users TestABackupIsRestoredUnderLoad restores")
-	restoreRounds = flag.Int("restore-rounds", 1, "how often TestABackupIsRestoredUnderLoad restores them in each way")
+	restoreRounds = flag.Int("restore-rounds", 1,
+		"how often TestABackupIsRestoredUnderLoad restores them in each way")
 )
 
 // policyTables are the tables of the policy.
-var policyTables = []string{"rate_limit_tiers", "rate_limit_users", "rate_limit_api_keys", "rate_limit_rules", "rate_limit_rule_limits", "rate_limit_overrides", "rate_limit_bans"}
+var policyTables = []string{"rate_limit_tiers", "rate_limit_users", "rate_limit_api_keys", "rate_limit_rules",
+	"rate_limit_rule_limits", "rate_limit_overrides", "rate_limit_bans"}
 
 // shutOut are requests that a ban or a block rule shuts out, from all proxies.
 type shutOut struct {
@@ -42,14 +44,32 @@ func askShutOut(t *testing.T, urls []string, bannedKeys ...string) *shutOut {
 	const key = "Authorization"
 	for _, url := range urls {
 		kinds := map[string]func() int{
-			"a blocked path, random key":     func() int { return statusOf(t, plain, harness.Get(url+"/closed/x", key, randomKey(t))) },
-			"a blocked path, user":           func() int { return statusOf(t, plain, harness.Get(url+"/closed/x", "X-User", "bob")) },
-			"a banned network, random key":   func() int { return statusOf(t, shut, harness.Get(url+"/", key, randomKey(t))) },
-			"a banned network, another user": func() int { return statusOf(t, shut, harness.Get(url+"/", "X-User", "bob")) },
-			"a banned user":                  func() int { return statusOf(t, plain, harness.Get(url+"/", "X-User", "mallory")) },
+			"a blocked path, random key": func() int {
+				return statusOf(t, plain,
+					harness.Get(url+"/closed/x", key, randomKey(t)))
+			},
+			"a blocked path, user": func() int {
+				return statusOf(t, plain,
+					harness.Get(url+"/closed/x", "X-User", "bob"))
+			},
+			"a banned network, random key": func() int {
+				return statusOf(t, shut, harness.Get(url+"/", key,
+					randomKey(t)))
+			},
+			"a banned network, another user": func() int {
+				return statusOf(t, shut,
+					harness.Get(url+"/", "X-User", "bob"))
+			},
+			"a banned user": func() int {
+				return statusOf(t, plain,
+					harness.Get(url+"/", "X-User", "mallory"))
+			},
 		}
 		for i, banned := range bannedKeys {
-			kinds[fmt.Sprint("banned key ", i)] = func() int { return statusOf(t, plain, harness.Get(url+"/", key, banned)) }
+			kinds[fmt.Sprint("banned key ", i)] = func() int {
+				return statusOf(t, plain,
+					harness.Get(url+"/", key, banned))
+			}
 		}
 		for kind, ask := range kinds {
 			running.Go(func() {
@@ -82,18 +102,21 @@ func (s *shutOut) take() (asked int, strange map[string]int) {
 	return asked, strange
 }
 
-// TestABackupIsRestoredUnderLoad restores a backup into the live database in each way that pg_restore has; the first is that of
-// docs/runbook.md. What a ban or a block rule shuts out is refused throughout. A user who is limited stays so, though the
-// counters begin anew. nodes says that a proxy is behind by nothing only once it obeys what the
-// backup has. What proxies see of half a restore is tested in internal/plane/policy.
+// TestABackupIsRestoredUnderLoad restores a backup into the live database in each way that pg_restore has;
+// the first is that of docs/runbook.md. What a ban or a block rule shuts out is refused throughout. A user
+// who is limited stays so, though the counters begin anew. nodes says that a proxy is behind by nothing only
+// once it applies the policy of the backup. What proxies see of half a restore is tested in
+// internal/plane/policy.
 func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	const limit = 5
 	banned, insert := newKey(t, 7, "alice")
 	ofBanned, insertOther := newKey(t, 8, "mallory")
-	dsn := policyDatabase(t, people+`INSERT INTO rate_limit_users (user_id, tier) VALUES ('mallory', 'free'), ('dave', 'free');`+insert+insertOther+fmt.Sprintf(`
+	dsn := policyDatabase(t, people+`INSERT INTO rate_limit_users (user_id, tier) VALUES ('mallory', 'free'),
+		('dave', 'free');`+insert+insertOther+fmt.Sprintf(`
 		INSERT INTO rate_limit_users (user_id, tier) SELECT 'u' || i, 'free' FROM generate_series(1, %d) AS i;
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed/*}');
-		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_day => %d, durable => true);
+		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_day => %d,
+		durable => true);
 		INSERT INTO rate_limit_bans (network) VALUES ('127.0.0.9');
 		INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');
 		INSERT INTO rate_limit_bans (key_id) VALUES (7);`, *restoreUsers, limit))
@@ -126,15 +149,19 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	}{
 		{"-1 --clean", "", []string{"-1", "--clean", "-d", dsn, backup}},
 		{"--clean", "", []string{"--clean", "--if-exists", "-d", dsn, backup}},
-		{"--clean --disable-triggers", "", []string{"--clean", "--if-exists", "--disable-triggers", "-d", dsn, backup}},
+		{"--clean --disable-triggers", "", []string{"--clean", "--if-exists", "--disable-triggers", "-d", dsn,
+			backup}},
 		{"--clean -j 4", "", []string{"--clean", "--if-exists", "-j", "4", "-d", dsn, backup}},
-		{"-a --disable-triggers", empty + "TRUNCATE " + strings.Join(policyTables, ", "), append(ofPolicy, policyBackup)},
-		{"-a --disable-triggers -j 4", empty + "TRUNCATE " + strings.Join(policyTables, ", "), append(append([]string{"-j", "4"}, ofPolicy...), policyBackup)},
+		{"-a --disable-triggers", empty + "TRUNCATE " + strings.Join(policyTables, ", "),
+			append(ofPolicy, policyBackup)},
+		{"-a --disable-triggers -j 4", empty + "TRUNCATE " + strings.Join(policyTables, ", "),
+			append(append([]string{"-j", "4"}, ofPolicy...), policyBackup)},
 	} {
 		for range *restoreRounds {
 			cluster.Execute(t, dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}')")
 			for _, url := range urls {
-				await(t, "the rule that the backup lacks", func() bool { return harness.Ask(t, harness.Get(url+"/later")).Status == 403 })
+				await(t, "the rule that the backup lacks",
+					func() bool { return harness.Ask(t, harness.Get(url+"/later")).Status == 403 })
 			}
 			shut.take()
 			answersOf(limited)
@@ -147,7 +174,8 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 			if way.empty == "" {
 				awaitRestored(t, db, urls)
 			} else {
-				cluster.Execute(t, dsn, "UPDATE rate_limit_rules SET comment = 'restored'") // what triggers did not log is found with it, or later
+				// what triggers did not log is found with it, or later
+				cluster.Execute(t, dsn, "UPDATE rate_limit_rules SET comment = 'restored'")
 			}
 			said := time.Since(begun) - took
 			passed := 0
@@ -157,9 +185,12 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 				return answers[200] == 0 && answers[429] > 0
 			})
 			asked, strange := shut.take()
-			t.Logf("%s: restored in %v; nodes tells so after %v; of the limited user %d passed; of %d requests that are shut out, these were not: %v", way.name, took, said, passed, asked, strange)
+			t.Logf("%s: restored in %v; nodes tells so after %v; of the limited user %d passed; of %d "+
+				"requests that are shut out, these were not: %v", way.name, took, said, passed, asked,
+				strange)
 			if passed > limit {
-				t.Errorf("%s: %d requests of the limited user passed, want %d at most", way.name, passed, limit)
+				t.Errorf("%s: %d requests of the limited user passed, want %d at most", way.name, passed,
+					limit)
 			}
 			if asked == 0 || len(strange) > 0 {
 				t.Errorf("%s: of %d requests that are shut out, these were not: %v", way.name, asked, strange)

@@ -37,7 +37,8 @@ func TestARotatedKeyKeepsItsBudget(t *testing.T) {
 	}
 	counters := func() string {
 		return cluster.Query[string](t, dsn, `SELECT coalesce(string_agg(key || '=' || count, ' '), '')
-			FROM (SELECT key, count FROM rate_limit_durable UNION ALL SELECT key, count FROM rate_limit_ephemeral) AS c`)
+			FROM (SELECT key, count FROM rate_limit_durable UNION ALL SELECT key, count
+			FROM rate_limit_ephemeral) AS c`)
 	}
 	spend := func(proxy, key, counted string) {
 		t.Helper()

@@ -87,7 +87,8 @@ func (s *secretSearch) inDatabase(dsn string) {
 		}
 		return all
 	}
-	tables := list("SELECT oid::regclass::text FROM pg_class WHERE relname LIKE 'rate\\_limit\\_%' AND relkind IN ('r', 'p', 'v', 'm')")
+	tables := list("SELECT oid::regclass::text FROM pg_class WHERE relname LIKE 'rate\\_limit\\_%' AND " +
+		"relkind IN ('r', 'p', 'v', 'm')")
 	if len(tables) < 10 {
 		s.t.Errorf("only these tables: %v", tables)
 	}
@@ -100,14 +101,16 @@ func (s *secretSearch) inDatabase(dsn string) {
 // keySources say from where the proxies take API keys, by path. The names X-Customer and c do
 // not tell that they hold a secret.
 var keySources = []struct{ path, placeholder string }{
-	{"/header", "{header.X-Api-Key}"}, {"/bearer", "{header.Authorization}"}, {"/query", "{query.api_key}"}, {"/other", "{header.X-Customer}"}, {"/param", "{query.c}"},
+	{"/header", "{header.X-Api-Key}"}, {"/bearer", "{header.Authorization}"}, {"/query", "{query.api_key}"},
+	{"/other", "{header.X-Customer}"}, {"/param", "{query.c}"},
 }
 
 // requestsWith are requests to a proxy with an API key in each place.
 func requestsWith(url, key string) []*http.Request {
 	query := neturl.QueryEscape(key)
 	return []*http.Request{
-		harness.Get(url+"/header", "X-Api-Key", key), harness.Get(url+"/bearer", "Authorization", "Bearer "+key), harness.Get(url + "/query?api_key=" + query),
+		harness.Get(url+"/header", "X-Api-Key", key), harness.Get(url+"/bearer", "Authorization",
+			"Bearer "+key), harness.Get(url + "/query?api_key=" + query),
 		harness.Get(url+"/other", "X-Customer", key), harness.Get(url + "/param?c=" + query),
 	}
 }
@@ -138,11 +141,14 @@ func secretProxies(t *testing.T, dsn, storage string) (c *caddy, tr *traefik) {
 	t.Helper()
 	var routes []route
 	for i, s := range keySources {
-		routes = append(routes, route{s.path, "", object{"dsn": dsn, "prefix": fmt.Sprint("zone", i), "timeout": "10s", "onError": "deny",
-			"key": s.placeholder, "limit": "8 1h", "policy": object{"apiKey": s.placeholder, "forwardHeaders": true}}})
+		routes = append(routes, route{s.path, "", object{"dsn": dsn, "prefix": fmt.Sprint("zone", i),
+			"timeout": "10s", "onError": "deny",
+			"key": s.placeholder, "limit": "8 1h", "policy": object{"apiKey": s.placeholder,
+				"forwardHeaders": true}}})
 	}
 	address := harness.FreeAddress(t)
-	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off", "admin off\n\tdebug\n\tmetrics\n\tstorage file_system "+storage,
+	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off",
+		"admin off\n\tdebug\n\tmetrics\n\tstorage file_system "+storage,
 		"format json", withoutKeys, "bind 127.0.0.1", "bind 127.0.0.1\n"+logsAndErrors)
 	c = launchConfig(t, buildCaddy(t), address, config)
 	c.AwaitAddress(t, address)
@@ -155,7 +161,8 @@ func secretProxies(t *testing.T, dsn, storage string) (c *caddy, tr *traefik) {
 // and answers have one of them.
 func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 	t.Parallel()
-	server := cluster.Private(t, cluster.Options{Config: map[string]string{"log_statement": "all", "log_min_duration_statement": "0"}})
+	server := cluster.Private(t, cluster.Options{Config: map[string]string{"log_statement": "all",
+		"log_min_duration_statement": "0"}})
 	dsn := server.DSN("postgres")
 	search := &secretSearch{t: t, keys: map[string]string{}}
 	sql := people
@@ -181,7 +188,8 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 		SELECT rate_limit_rule('each_key', count_by => '{key}', per_hour => 1000);
 		SELECT rate_limit_rule('header', count_by => '{header:X-Api-Key}', per_hour => 1000);
 		SELECT rate_limit_rule('other', count_by => '{header:X-Customer}', per_hour => 1000);
-		SELECT rate_limit_rule('bearer', count_by => '{header:Authorization,user}', mode => 'shadow', per_hour => 1);`)
+		SELECT rate_limit_rule('bearer', count_by => '{header:Authorization,user}', mode => 'shadow',
+		per_hour => 1);`)
 	storage := t.TempDir()
 	c, tr := secretProxies(t, dsn, storage)
 	use := func(what string, statuses ...int) {
@@ -206,11 +214,15 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 			use(what, http.StatusUnauthorized)
 		}
 	}
-	if n := cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'zone%' AND key LIKE 'sha256:%'"); n != int64(2*len(keySources)) {
+	if n := cluster.Query[int64](t, dsn,
+		"SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE 'zone%' AND key LIKE "+
+			"'sha256:%'"); n != int64(2*len(keySources)) {
 		t.Errorf("%d counters of the zones, want one for each source and valid key", n)
 	}
 	// This one fails a rule, and is looked up while the database is down.
-	cluster.Execute(t, dsn, "ALTER TABLE rate_limit_rules DISABLE TRIGGER rate_limit_complete; INSERT INTO rate_limit_rules (name, comment) VALUES ('wrong', 'no limits'); ALTER TABLE rate_limit_rules ENABLE TRIGGER rate_limit_complete")
+	cluster.Execute(t, dsn, "ALTER TABLE rate_limit_rules DISABLE TRIGGER rate_limit_complete; INSERT INTO "+
+		"rate_limit_rules (name, comment) VALUES ('wrong', 'no limits'); ALTER TABLE rate_limit_rules "+
+		"ENABLE TRIGGER rate_limit_complete")
 	search.inDatabase(dsn)
 	metrics := harness.Ask(t, harness.Get(c.url+"/metrics")).Body
 	if !strings.Contains(metrics, "caddy_pg_ratelimit_policy_requests_total") {
@@ -232,7 +244,8 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 		t.Errorf("the log of the database: %v, %d bytes", err, len(log))
 	}
 	search.in("the database's log", string(log))
-	for where, log := range map[string]string{"request refused by the policy": c.Log(), "http.log.access": c.Log(), "http.log.error": c.Log(), "rate_limit_api_keys": string(log)} {
+	for where, log := range map[string]string{"request refused by the policy": c.Log(),
+		"http.log.access": c.Log(), "http.log.error": c.Log(), "rate_limit_api_keys": string(log)} {
 		if !strings.Contains(log, where) {
 			t.Errorf("a log without %q: the test shows nothing", where)
 		}

@@ -22,7 +22,8 @@ func policyDatabase(t *testing.T, sql string) (dsn string) {
 func awaitObeyed(t *testing.T, dsn string, proxies int) {
 	t.Helper()
 	await(t, "the proxies to obey all changes", func() bool {
-		return cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_nodes WHERE applied_seq >= (SELECT max(seq) FROM rate_limit_changes)") == int64(proxies)
+		return cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_nodes WHERE applied_seq >= "+
+			"(SELECT max(seq) FROM rate_limit_changes)") == int64(proxies)
 	})
 }
 
@@ -39,7 +40,9 @@ func newKey(t testing.TB, id int, user string) (key, sql string) {
 		t.Fatal(err)
 	}
 	digest := policy.Digest(key)
-	return key, fmt.Sprintf("INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (%d, '\\x%s', '%s');", id, hex.EncodeToString(digest[:]), user)
+	return key, fmt.Sprintf(
+		"INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (%d, '\\x%s', '%s');", id,
+		hex.EncodeToString(digest[:]), user)
 }
 
 // governedProxies starts two Caddies and a Traefik on a database with a policy, and returns
@@ -54,7 +57,8 @@ func governedProxies(t *testing.T, dsn string) (urls []string) {
 func governedBy(t *testing.T, dsn string, settings object) (urls []string) {
 	t.Helper()
 	settings["policy"] = object{"apiKey": "{header.Authorization}", "user": "{header.X-User}"}
-	settings["zones"] = []object{{"prefix": "zone", "key": "{header.X-User}{header.Authorization}", "limit": "1000000 1h", "algorithm": "fixed_window"}}
+	settings["zones"] = []object{{"prefix": "zone", "key": "{header.X-User}{header.Authorization}",
+		"limit": "1000000 1h", "algorithm": "fixed_window"}}
 	routes := []route{{"/", "", settings}}
 	for _, c := range startCaddies(t, 2, dsn, routes...) {
 		urls = append(urls, c.url)

@@ -35,7 +35,7 @@ func (r *rehearsal) load(path, key string, every time.Duration) (stop func() *ha
 	}
 }
 
-// admittedOf is how many requests were admitted. A request without a decision counts as none.
+// admittedOf returns the number of admitted requests. A request without a decision counts as none.
 func admittedOf(result *harness.Result) int64 { return int64(result.Status[http.StatusOK]) }
 
 // server is the DSN of one of both servers.
@@ -79,14 +79,16 @@ func (r *rehearsal) decidedWithin(what string, since time.Time, patience time.Du
 	r.decided()
 	took := time.Since(since)
 	if busy := late(); took > patience+4*busy {
-		r.t.Errorf("the proxies decided %v after %s, want %v at most on a machine that is %v late", took, what, patience, busy)
+		r.t.Errorf("the proxies decided %v after %s, want %v at most on a machine that is %v late", took,
+			what, patience, busy)
 	} else {
 		r.t.Logf("the proxies decided %v after %s", took, what)
 	}
 }
 
-// rehearseFailovers kills the primary under load, and promotes a standby that lacks little, or the
-// last five seconds. rehearseRestoreAndFailover promotes a synchronous one. No key gets more than its quota of what the new primary remembers.
+// rehearseFailovers kills the primary under load, and promotes a standby that lacks little, or the last five
+// seconds. rehearseRestoreAndFailover promotes a synchronous one. No key gets more than its quota of what the
+// new primary remembers.
 func rehearseFailovers(t *testing.T) {
 	const late = 5 * time.Second
 	for _, c := range []struct {
@@ -102,7 +104,8 @@ func rehearseFailovers(t *testing.T) {
 			r.proxies()
 			r.decided()
 			r.page("Replicate", 0)
-			r.sh("a standby that is away while the primary removes old log", `pg_ctl stop -m fast -D "$STANDBY"
+			r.sh("a standby that is away while the primary removes old log",
+				`pg_ctl stop -m fast -D "$STANDBY"
 for i in 1 2 3; do psql -c "SELECT pg_switch_wal()" -c CHECKPOINT; done
 pg_ctl start -w -D "$STANDBY" -l "$STANDBY/../log-standby"`)
 			r.decided()
@@ -113,14 +116,16 @@ pg_ctl start -w -D "$STANDBY" -l "$STANDBY/../log-standby"`)
 			time.Sleep(time.Second)
 			early := admittedOf(stop())
 			await(t, "the standby to have that", func() bool {
-				return r.number("SELECT count(*) FROM pg_stat_replication WHERE flush_lsn >= pg_current_wal_flush_lsn()") == 1
+				return r.number("SELECT count(*) FROM pg_stat_replication WHERE flush_lsn >= "+
+					"pg_current_wal_flush_lsn()") == 1
 			})
 			walSender := ""
 			if c.receives {
 				walSender = fmt.Sprint(r.number("SELECT pid FROM pg_stat_replication"))
 				r.sh("a standby that gets nothing", "kill -STOP "+walSender)
 			}
-			stop, stopShort := r.load("/", "k", 20*time.Millisecond), r.load("/short", "k", 20*time.Millisecond)
+			stop, stopShort := r.load("/", "k", 20*time.Millisecond),
+				r.load("/short", "k", 20*time.Millisecond)
 			time.Sleep(time.Second)
 			if c.receives {
 				time.Sleep(late - time.Second)
@@ -140,10 +145,12 @@ pg_ctl start -w -D "$STANDBY" -l "$STANDBY/../log-standby"`)
 				t.Errorf("the standby lacks nothing: %d of %d", counted, early+recent)
 			}
 			if n := r.ask("/", rehearsedQuota+500, "k"); n > rehearsedQuota-counted {
-				t.Errorf("%d were admitted after the failover, and %d are counted before it: more than %d", n, counted, rehearsedQuota)
+				t.Errorf("%d were admitted after the failover, and %d are counted before it: more than %d", n,
+					counted, rehearsedQuota)
 			}
 			if n := r.ask("/short", rehearsedShort+100, "k"); short > rehearsedShort || n > rehearsedShort {
-				t.Errorf("%d were admitted of the limit that is not durable, and %d after the failover, want %d at most each time", short, n, rehearsedShort)
+				t.Errorf("%d were admitted of the limit that is not durable, and %d after the failover, "+
+					"want %d at most each time", short, n, rehearsedShort)
 			}
 			if c.returns {
 				r.oldPrimaryReturns()
@@ -159,7 +166,8 @@ func (r *rehearsal) oldPrimaryReturns() {
 	r.sh("the old primary", `pg_ctl start -w -l "$PGDATA/../log"`)
 	before, admitted := time.Now(), int64(0)
 	for range 5 {
-		cluster.Query[int64](r.t, r.server("STANDBY_PORT"), "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
+		cluster.Query[int64](r.t, r.server("STANDBY_PORT"), "SELECT count(pg_terminate_backend(pid)) FROM "+
+			"pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()")
 		r.decided()
 		admitted += r.ask("/", 40, "returned")
 		admitted += r.ask("/", rehearsedQuota/2, "returned too")
@@ -168,10 +176,13 @@ func (r *rehearsal) oldPrimaryReturns() {
 		r.t.Errorf("%d were admitted while there were two primaries", admitted)
 	}
 	old := r.server("PGPORT")
-	if n := cluster.Query[int64](r.t, old, "SELECT count(*) FROM rate_limit_durable WHERE key LIKE 'returned%'"); n > 0 {
+	if n := cluster.Query[int64](r.t, old,
+		"SELECT count(*) FROM rate_limit_durable WHERE key LIKE 'returned%'"); n > 0 {
 		r.t.Errorf("the old primary has %d new rows of counters", n)
 	}
-	if n := cluster.Query[int64](r.t, old, fmt.Sprintf("SELECT count(*) FROM rate_limit_nodes WHERE seen > to_timestamp(%d)", before.Unix()+1)); n > 0 {
+	if n := cluster.Query[int64](r.t, old,
+		fmt.Sprintf("SELECT count(*) FROM rate_limit_nodes WHERE seen > to_timestamp(%d)",
+			before.Unix()+1)); n > 0 {
 		r.t.Errorf("%d proxies are registered at the old primary", n)
 	}
 	r.sh("the end of the old primary", "pg_ctl stop -m fast")

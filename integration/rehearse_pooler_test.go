@@ -62,7 +62,8 @@ pidfile = %s/pgbouncer.pid
 				t.Errorf("%d were admitted, and %d are counted on the standby", admitted, counted)
 			}
 			if n := r.ask("/", rehearsedQuota+500, "k"); n > rehearsedQuota-counted {
-				t.Errorf("%d were admitted after the failover, and %d are counted before it: more than %d", n, counted, rehearsedQuota)
+				t.Errorf("%d were admitted after the failover, and %d are counted before it: more than %d", n,
+					counted, rehearsedQuota)
 			}
 		})
 	}

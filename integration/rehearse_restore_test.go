@@ -41,7 +41,8 @@ func rehearseRestoreAndFailover(t *testing.T) {
 		t.Errorf("%d were admitted, and %d are counted on the standby", admitted, n)
 	}
 	if n := r.ask("/", rehearsedQuota+500, "failover"); admitted+n > rehearsedQuota {
-		t.Errorf("%d were admitted before the failover, and %d after it: more than %d", admitted, n, rehearsedQuota)
+		t.Errorf("%d were admitted before the failover, and %d after it: more than %d", admitted, n,
+			rehearsedQuota)
 	}
 	r.page("Back up", 3)
 	r.sh("a pg_rewind that fails", "set +e; STANDBY_PORT=1\n"+r.blocks["Fail over"][1]+"! pg_ctl status")
@@ -83,10 +84,12 @@ func (r *rehearsal) restoresWith(before, after string) {
 	r.sh("a restore with other options", strings.Replace(restore, before, after, 1))
 }
 
-// rehearseRestoreFromS3 restores a backup of a bucket. The server for S3 has a certificate, as pgBackRest wants it.
+// rehearseRestoreFromS3 restores a backup of a bucket. The server for S3 has a certificate, which pgBackRest
+// requires.
 func rehearseRestoreFromS3(t *testing.T) {
 	if *archiveGateway == "" {
-		t.Fatal("there is no server for S3: say -archive-gateway and the path of versitygw, as make rehearse does")
+		t.Fatal("there is no server for S3: say -archive-gateway and the path of versitygw, as make " +
+			"rehearse does")
 	}
 	r := newRehearsal(t)
 	ca := newRehearsedCA(t, r)
@@ -97,14 +100,17 @@ func rehearseRestoreFromS3(t *testing.T) {
 	}
 	port := strconv.Itoa(harness.FreePort(t))
 	gateway := harness.Start(t, harness.Program{
-		Path: *archiveGateway, Args: []string{"--port", "127.0.0.1:" + port, "--access", "backup", "--secret", "backup-secret", "--quiet",
+		Path: *archiveGateway, Args: []string{"--port", "127.0.0.1:" + port, "--access", "backup", "--secret",
+			"backup-secret", "--quiet",
 			"--cert", cert, "--key", key, "posix", root},
 	})
 	gateway.AwaitAddress(t, "127.0.0.1:"+port)
-	r.env = append(r.env, "S3_ENDPOINT=localhost:"+port, "S3_BUCKET=backups", "S3_REGION=us-east-1", "S3_KEY=backup", "S3_SECRET=backup-secret")
+	r.env = append(r.env, "S3_ENDPOINT=localhost:"+port, "S3_BUCKET=backups", "S3_REGION=us-east-1",
+		"S3_KEY=backup", "S3_SECRET=backup-secret")
 	r.restores(func() {
 		r.page("Back up", 1)
-		r.sh("the authority of the server for S3", `echo "repo1-storage-ca-file=`+ca.file+`" >> "$PGBACKREST_CONFIG"`)
+		r.sh("the authority of the server for S3",
+			`echo "repo1-storage-ca-file=`+ca.file+`" >> "$PGBACKREST_CONFIG"`)
 	})
 	if files, _ := filepath.Glob(filepath.Join(root, "backups", "*")); len(files) == 0 {
 		t.Error("the bucket is empty")
@@ -129,7 +135,9 @@ func (r *rehearsal) restores(configure func()) {
 	t := r.t
 	r.proxies()
 	r.decided()
-	cluster.Execute(t, r.dsn, "INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro'); INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'); SELECT rate_limit_rule('early', action => 'block', paths => '{/early}')")
+	cluster.Execute(t, r.dsn, "INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro'); INSERT INTO "+
+		"rate_limit_users (user_id, tier) VALUES ('ann', 'free'); SELECT rate_limit_rule('early', action "+
+		"=> 'block', paths => '{/early}')")
 	r.page("Back up", 0)
 	configure()
 	r.page("Back up", 2)
@@ -137,7 +145,8 @@ func (r *rehearsal) restores(configure func()) {
 	admitted := r.ask("/", 300, "k")
 	r.sh("a ban", "caddy pg-ratelimit ban 192.0.2.0/24")
 	r.obeyed()
-	r.sh("a standby is awaited from the next reload on", `psql -c "ALTER SYSTEM SET synchronous_standby_names = '*'"`)
+	r.sh("a standby is awaited from the next reload on",
+		`psql -c "ALTER SYSTEM SET synchronous_standby_names = '*'"`)
 	r.page("Back up", 3)
 	admitted += r.ask("/", 200, "k")
 	time.Sleep(time.Second) // TIME has whole seconds
@@ -148,9 +157,11 @@ func (r *rehearsal) restores(configure func()) {
 	r.ask("/", 500, "k")
 	r.ask("/", rehearsedQuota+500, "spent")
 	r.ask("/short", rehearsedShort+100, "k")
-	r.sh("changes", "caddy pg-ratelimit ban 198.51.100.0/24; caddy pg-ratelimit unban 192.0.2.0/24; caddy pg-ratelimit users set ann tier=pro")
+	r.sh("changes", "caddy pg-ratelimit ban 198.51.100.0/24; caddy pg-ratelimit unban 192.0.2.0/24; caddy "+
+		"pg-ratelimit users set ann tier=pro")
 	r.env = append(r.env, "UNDONE="+r.text("SELECT now()::text"))
-	cluster.Execute(t, r.dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}'); DELETE FROM rate_limit_rules WHERE name = 'early'")
+	cluster.Execute(t, r.dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}'); "+
+		"DELETE FROM rate_limit_rules WHERE name = 'early'")
 	r.obeyed()
 	r.answers("before the restore", map[string]int{"/early": 200, "/later": 403}, "new")
 	r.answers("before the restore", map[string]int{"/": 429}, "spent")
@@ -175,12 +186,14 @@ func (r *rehearsal) restores(configure func()) {
 		t.Errorf("%d are counted after the restore, and %d were admitted before the time", counted, admitted)
 	}
 	if n := r.ask("/", rehearsedQuota+500, "k"); n > rehearsedQuota-counted {
-		t.Errorf("%d were admitted after the restore, and %d are counted before it: more than %d", n, counted, rehearsedQuota)
+		t.Errorf("%d were admitted after the restore, and %d are counted before it: more than %d", n, counted,
+			rehearsedQuota)
 	} else if n < (rehearsedQuota-counted)*9/10 {
 		t.Errorf("%d were admitted after the restore, want about %d", n, rehearsedQuota-counted)
 	}
 	if n := r.ask("/short", rehearsedShort+100, "k"); n != rehearsedShort {
-		t.Errorf("%d were admitted after the restore of a limit that is not durable, want all %d", n, rehearsedShort)
+		t.Errorf("%d were admitted after the restore of a limit that is not durable, want all %d", n,
+			rehearsedShort)
 	}
 }
 
@@ -189,7 +202,8 @@ func (r *rehearsal) destroy() {
 	r.t.Helper()
 	r.sh("a minute later", `psql -c "SELECT pg_switch_wal()"`)
 	await(r.t, "the archive", func() bool {
-		return r.number("SELECT count(*) FROM pg_stat_archiver WHERE last_archived_time > (SELECT max(at) FROM rate_limit_changes)") == 1
+		return r.number("SELECT count(*) FROM pg_stat_archiver WHERE last_archived_time > (SELECT max(at) "+
+			"FROM rate_limit_changes)") == 1
 	})
 	r.sh("the loss of all files", `pg_ctl stop -m immediate; rm -rf "$PGDATA"`)
 }
@@ -200,7 +214,8 @@ func (r *rehearsal) answers(when string, want map[string]int, key string) {
 	for path, status := range want {
 		for _, url := range r.urls {
 			if a := harness.Ask(r.t, harness.Get(url+path, "X-Key", key)); a.Status != status {
-				r.t.Errorf("%s: %s answers %d to %s, want %d (%s)", when, url+path, a.Status, key, status, http.StatusText(status))
+				r.t.Errorf("%s: %s answers %d to %s, want %d (%s)", when, url+path, a.Status, key, status,
+					http.StatusText(status))
 			}
 		}
 	}

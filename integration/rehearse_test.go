@@ -35,7 +35,8 @@ type rehearsal struct {
 const (
 	rehearsedQuota = 2000 // of the durable limit
 	rehearsedShort = 200  // of the other one, at /short
-	rehearsedCount = "SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_durable WHERE prefix = 'rehearsed'"
+	rehearsedCount = "SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_durable WHERE prefix = " +
+		"'rehearsed'"
 )
 
 func newRehearsal(t *testing.T) *rehearsal {
@@ -65,21 +66,26 @@ func newRehearsal(t *testing.T) *rehearsal {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "caddy"), program, 0o755); err != nil { // the account may not see the checkout
+	// the account may not see the checkout
+	if err := os.WriteFile(filepath.Join(dir, "caddy"), program, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	tools := filepath.Dir(cluster.Tool(t, "pg_ctl"))
-	emptied := "#!/bin/sh\nexec env -i PGDATA=\"$PGDATA\" " + tools + "/pg_ctl \"$@\"\n" // as pg_ctlcluster of Debian does
+	// as pg_ctlcluster of Debian does
+	emptied := "#!/bin/sh\nexec env -i PGDATA=\"$PGDATA\" " + tools + "/pg_ctl \"$@\"\n"
 	if err := os.WriteFile(filepath.Join(dir, "pg_ctl"), []byte(emptied), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	port, standby := harness.FreePort(t), harness.FreePort(t)
-	r.dsn = fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres?target_session_attrs=read-write&sslmode=disable", port, standby)
+	r.dsn = fmt.Sprintf("postgres://postgres@127.0.0.1:%d,127.0.0.1:%d/postgres"+
+		"?target_session_attrs=read-write&sslmode=disable", port, standby)
 	r.env = []string{
 		"PATH=" + dir + ":" + tools + ":/usr/bin:/bin", "HOME=" + dir, "LC_ALL=C",
-		"PGDATA=" + dir + "/primary", "PGHOST=" + dir, "PGPORT=" + strconv.Itoa(port), "PGUSER=postgres", "PGDATABASE=postgres",
+		"PGDATA=" + dir + "/primary", "PGHOST=" + dir, "PGPORT=" + strconv.Itoa(port), "PGUSER=postgres",
+		"PGDATABASE=postgres",
 		"STANDBY=" + dir + "/standby", "STANDBY_PORT=" + strconv.Itoa(standby),
-		"PGBACKREST_CONFIG=" + dir + "/pgbackrest.conf", "PGBACKREST_STANZA=limits", "REPOSITORY=" + dir + "/repository",
+		"PGBACKREST_CONFIG=" + dir + "/pgbackrest.conf", "PGBACKREST_STANZA=limits", "REPOSITORY=" + dir +
+			"/repository",
 		"DATABASE_URL=" + r.dsn,
 	}
 	r.sh("a server", fmt.Sprintf(`initdb -U postgres -A trust --no-sync >/dev/null
@@ -87,7 +93,8 @@ printf "port = %d\nunix_socket_directories = '%s'\nfsync = off\n" >> "$PGDATA/po
 pg_ctl start -w -l "$PGDATA/../log"`, port, dir))
 	t.Cleanup(func() {
 		r.t = t
-		r.sh("the end", `for d in "$PGDATA" "$PGDATA.new" "$STANDBY"; do [ ! -f "$d/postmaster.pid" ] || pg_ctl stop -m immediate -D "$d" || true; done`)
+		r.sh("the end", `for d in "$PGDATA" "$PGDATA.new" "$STANDBY"; do [ ! -f "$d/postmaster.pid" ] || `+
+			`pg_ctl stop -m immediate -D "$d" || true; done`)
 	})
 	return r
 }
@@ -157,9 +164,10 @@ func (r *rehearsal) page(section string, n int) {
 // decision counts as none.
 func (r *rehearsal) ask(path string, n int, key string) (admitted int64) {
 	r.t.Helper()
-	result := harness.Run(r.t.Context(), harness.Load{Clients: 4, Requests: n, Request: func(i int) *http.Request {
-		return harness.Get(r.urls[i%2]+path, "X-Key", key)
-	}})
+	result := harness.Run(r.t.Context(), harness.Load{Clients: 4, Requests: n,
+		Request: func(i int) *http.Request {
+			return harness.Get(r.urls[i%2]+path, "X-Key", key)
+		}})
 	if err := result.Err(); err != nil {
 		r.t.Fatal(err)
 	}
@@ -171,7 +179,8 @@ func (r *rehearsal) decided() {
 	r.t.Helper()
 	for _, url := range r.urls {
 		await(r.t, "decisions of "+url, func() bool {
-			return harness.Ask(r.t, harness.Get(url, "X-Key", "probe")).Status != http.StatusServiceUnavailable
+			return harness.Ask(r.t, harness.Get(url, "X-Key", "probe")).
+				Status != http.StatusServiceUnavailable
 		})
 	}
 }
@@ -188,7 +197,8 @@ func (r *rehearsal) text(sql string) string { return cluster.Query[string](r.t, 
 func (r *rehearsal) proxies() {
 	short := rehearsedLimit("short", rehearsedShort)
 	long := rehearsedLimit("rehearsed", rehearsedQuota)
-	maps.Copy(long, object{"durable": true, "synchronousCommit": true, "lease": "2%", "policy": object{"user": "{header.X-User}"}})
+	maps.Copy(long, object{"durable": true, "synchronousCommit": true, "lease": "2%",
+		"policy": object{"user": "{header.X-User}"}})
 	r.urls = nil
 	for _, p := range startBoth(r.t, r.dsn, route{"/short", "", short}, route{"/", "", long}) {
 		r.urls = append(r.urls, p.url)

@@ -47,7 +47,8 @@ func (ca *rehearsedCA) issue(file, name string, validity time.Duration) (cert, k
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name, "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		DNSNames: []string{name, "localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(validity),
 	}
 	parent, signer := ca.cert, ca.key
@@ -100,18 +101,23 @@ func rehearseTLS(t *testing.T) {
 	r.file(passfile, []byte("*:*:*:by_password:first\n"))
 	r.env = append(r.env, "PASSFILE="+passfile, "ROLE=by_password", "NEW_PASSWORD=second")
 	r.sh("TLS", fmt.Sprintf(`cd "$PGDATA"
-{ echo 'hostssl all by_cert 127.0.0.1/32 cert'; echo 'hostssl all by_password 127.0.0.1/32 scram-sha-256'; echo 'host all by_cert,by_password all reject'; cat pg_hba.conf; } > new
+{ echo 'hostssl all by_cert 127.0.0.1/32 cert'; echo 'hostssl all by_password 127.0.0.1/32 scram-sha-256'
+ echo 'host all by_cert,by_password all reject'; cat pg_hba.conf; } > new
 mv new pg_hba.conf
-psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" -c "ALTER SYSTEM SET ssl_key_file = '%s'" -c "ALTER SYSTEM SET ssl_ca_file = '%s'" \
- -c "SELECT pg_reload_conf()" -c "CREATE ROLE by_cert LOGIN SUPERUSER" -c "CREATE ROLE by_password LOGIN SUPERUSER PASSWORD 'first'"`, serverCert, serverKey, ca.file))
-	common := fmt.Sprintf("@localhost:%s/postgres?sslmode=verify-full&sslrootcert=%s", r.variable("PGPORT"), ca.file)
+psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" \
+ -c "ALTER SYSTEM SET ssl_key_file = '%s'" -c "ALTER SYSTEM SET ssl_ca_file = '%s'" \
+ -c "SELECT pg_reload_conf()" -c "CREATE ROLE by_cert LOGIN SUPERUSER" \
+ -c "CREATE ROLE by_password LOGIN SUPERUSER PASSWORD 'first'"`, serverCert, serverKey, ca.file))
+	common := fmt.Sprintf("@localhost:%s/postgres?sslmode=verify-full&sslrootcert=%s", r.variable("PGPORT"),
+		ca.file)
 	dsns := map[string]string{
 		"/cert":     "postgres://by_cert" + common + "&sslcert=" + clientCert + "&sslkey=" + clientKey,
 		"/password": "postgres://by_password" + common + "&passfile=" + passfile,
 	}
 	var routes []route
 	for path, dsn := range dsns {
-		limit := object{"dsn": dsn, "timeout": "10s", "onError": "deny", "prefix": "tls", "key": "all", "limit": "1000000 1h"}
+		limit := object{"dsn": dsn, "timeout": "10s", "onError": "deny", "prefix": "tls", "key": "all",
+			"limit": "1000000 1h"}
 		routes = append(routes, route{path, "", limit})
 	}
 	c, tr := startCaddy(t, dsns["/cert"], routes...), startTraefik(t, routes)
@@ -129,7 +135,8 @@ psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" -
 	admin := r.server("PGPORT")
 	end := func(role string) {
 		t.Helper()
-		cluster.Query[int64](t, admin, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = $1", role)
+		cluster.Query[int64](t, admin,
+			"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = $1", role)
 	}
 	back := func(what, path string) {
 		t.Helper()
@@ -145,12 +152,16 @@ psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" -
 	lost := func(what, path, why string) {
 		t.Helper()
 		await(t, what, all(path, 503))
-		await(t, why+" in the logs", func() bool { return strings.Contains(c.Log(), why) && strings.Contains(tr.Log(), why) })
+		await(t, why+" in the logs", func() bool {
+			return strings.Contains(c.Log(), why) &&
+				strings.Contains(tr.Log(), why)
+		})
 	}
 	for path := range dsns {
 		await(t, "decisions at "+path, all(path, 200))
 	}
-	if n := cluster.Query[int64](t, admin, "SELECT count(DISTINCT usename) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl AND usename IN ('by_cert', 'by_password')"); n != 2 {
+	if n := cluster.Query[int64](t, admin, "SELECT count(DISTINCT usename) FROM pg_stat_ssl JOIN "+
+		"pg_stat_activity USING (pid) WHERE ssl AND usename IN ('by_cert', 'by_password')"); n != 2 {
 		t.Errorf("%d roles are connected with TLS, want 2", n)
 	}
 	if time.Now().After(expires.Add(-time.Second)) {
@@ -190,8 +201,8 @@ psql -c "ALTER SYSTEM SET ssl = on" -c "ALTER SYSTEM SET ssl_cert_file = '%s'" -
 	back("a new password", "/password")
 }
 
-// steadily sends requests to paths of both proxies until the function that it returns is called, which returns how
-// many had another answer than 200.
+// steadily sends requests to paths of both proxies until the function that it returns is called, which
+// returns how many had another answer than 200.
 func (r *rehearsal) steadily(paths ...string) (stop func() int) {
 	r.t.Helper()
 	var stops []func() int

@@ -24,8 +24,8 @@ type version struct {
 	caddy string // its program
 }
 
-// before is the version before: that of the environment's BEFORE, a commit, or the newest tag, or this commit as long
-// as there was no release.
+// before is the version before: that of the environment's BEFORE, a commit, or the newest tag, or this commit
+// as long as there was no release.
 func before(t *testing.T) version {
 	t.Helper()
 	git := func(args ...string) string {
@@ -47,7 +47,8 @@ func before(t *testing.T) version {
 	t.Logf("the version before is %s", git("log", "-1", "--format=%h of %cI: %s", commit))
 	v := version{root: t.TempDir()}
 	files := filepath.Join(t.TempDir(), "files.tar")
-	for _, cmd := range []*exec.Cmd{exec.Command("git", "-C", "..", "archive", "-o", files, commit), exec.Command("tar", "-xf", files, "-C", v.root)} {
+	for _, cmd := range []*exec.Cmd{exec.Command("git", "-C", "..", "archive", "-o", files, commit),
+		exec.Command("tar", "-xf", files, "-C", v.root)} {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", cmd, err, out)
 		}
@@ -77,13 +78,16 @@ func rehearseUpgrade(t *testing.T) {
 	}
 	decides := func(p proxy) proxy {
 		await(t, "decisions of "+p.url, func() bool {
-			return harness.Ask(t, harness.Get(p.url, "X-Key", "probe")).Status != http.StatusServiceUnavailable
+			return harness.Ask(t, harness.Get(p.url, "X-Key", "probe")).
+				Status != http.StatusServiceUnavailable
 		})
 		return p
 	}
 	running := []proxy{decides(caddyOf(older)), decides(traefikOf(older))}
-	cluster.Execute(t, r.dsn, `INSERT INTO rate_limit_tiers (tier) VALUES ('free'); INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free');
-		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_day => `+strconv.Itoa(quota)+`, durable => true)`)
+	cluster.Execute(t, r.dsn, `INSERT INTO rate_limit_tiers (tier)
+		VALUES ('free'); INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free');
+		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window',
+		per_day => `+strconv.Itoa(quota)+`, durable => true)`)
 	awaitObeyed(t, r.dsn, len(running))
 
 	var urls [2]atomic.Value

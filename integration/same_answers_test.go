@@ -30,9 +30,10 @@ func handled(t *testing.T, all map[string]http.Handler) string {
 	return s.URL
 }
 
-// TestTheProxiesAnswerTheSame: random requests to random configurations get the same answers from Caddy, the interpreted plugin and
-// httplimit, and leave the same rows. What differs is in docs/traefik.md: "Differences". Leases, waits and refusals without the
-// database are left out: their answers depend on the time.
+// TestTheProxiesAnswerTheSame: random requests to random configurations get the same answers from Caddy, the
+// interpreted plugin and httplimit, and leave the same rows. What differs is in docs/traefik.md:
+// "Differences". Leases, waits and refusals without the database are left out: their answers depend on the
+// time.
 func TestTheProxiesAnswerTheSame(t *testing.T) {
 	t.Parallel()
 	configurations, requests := 40, 300
@@ -43,7 +44,8 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 	random := rand.New(rand.NewPCG(number, 1))
 	key, insert := newKey(t, 7, "alice")
 	revoked, insertRevoked := newKey(t, 8, "bob")
-	sql := people + insert + insertRevoked + "UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = 8; INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');"
+	sql := people + insert + insertRevoked + "UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = " +
+		"8; INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');"
 	var all []*madeUp
 	for n := range configurations {
 		all = append(all, makeUp(random, n))
@@ -100,12 +102,14 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 		var byCaddy, byPlugin, alone []string
 		for until := time.Now().Add(patience); ; time.Sleep(time.Second) {
 			byCaddy, byPlugin = queryLines(t, dsns[0], sql), queryLines(t, dsns[1], sql)
-			if alone = differ(byCaddy, byPlugin); len(byCaddy) > 1 && len(alone) == 0 || time.Now().After(until) {
+			if alone = differ(byCaddy, byPlugin); len(byCaddy) > 1 && len(alone) == 0 ||
+				time.Now().After(until) {
 				break
 			}
 		}
 		if len(byCaddy) < 2 || len(alone) > 0 {
-			t.Errorf("%s: %d rows of Caddy and %d of the plugin; alone are\n%s", name, len(byCaddy), len(byPlugin), strings.Join(alone, "\n"))
+			t.Errorf("%s: %d rows of Caddy and %d of the plugin; alone are\n%s", name, len(byCaddy),
+				len(byPlugin), strings.Join(alone, "\n"))
 		}
 	}
 	const inGo = "^c[0-9]*[02468]-"
@@ -117,16 +121,21 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 // histories selects what a database has of the requests, without moments, and without node names.
 var histories = map[string]string{
 	"the counters": rowsOf("^c|^rule"),
-	// Equal refusals of a second are one row, with the path of the first. A hidden key has a salt of its database.
-	"the audit log": `SELECT concat_ws(' ', sum(count), decision, reason, prefix, limit_name, hidden, user_id, key_id, tier, address, request,
+	// Equal refusals of a second are one row, with the path of the first. A hidden key has a salt of its
+	// database.
+	"the audit log": `SELECT concat_ws(' ', sum(count), decision, reason, prefix, limit_name, hidden, user_id,
+			key_id, tier, address, request,
 			status, cost, quota, min(duration_us) BETWEEN 1 AND 30000000, max(retry_after_ms) > 0)
 		FROM (SELECT *, CASE decision WHEN 'allowed' THEN concat_ws(' ', host, method, path) END AS request,
 			regexp_replace(key, '^sha256:.*', 'hidden') AS hidden FROM rate_limit_audit) a
-		GROUP BY decision, reason, prefix, limit_name, hidden, user_id, key_id, tier, address, request, status, cost, quota`,
-	"the metrics": `SELECT concat_ws(' ', prefix, host, route, sum(requests), sum(allowed), sum(limited), sum(blocked), sum(rejected),
+		GROUP BY decision, reason, prefix, limit_name, hidden, user_id, key_id, tier, address, request,
+		status, cost, quota`,
+	"the metrics": `SELECT concat_ws(' ', prefix, host, route, sum(requests), sum(allowed), sum(limited),
+			sum(blocked), sum(rejected),
 			sum(errors), sum(shadow), sum(cost))
 		FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY prefix, host, route`,
-	"the usage": "SELECT concat_ws(' ', user_id, key_id, sum(requests), sum(cost), sum(refused)) FROM rate_limit_usage GROUP BY user_id, key_id",
+	"the usage": "SELECT concat_ws(' ', user_id, key_id, sum(requests), sum(cost), sum(refused)) FROM " +
+		"rate_limit_usage GROUP BY user_id, key_id",
 }
 
 // differ returns the lines that only one of two lists has, with - or + before them.
@@ -146,16 +155,22 @@ func differ(one, two []string) (alone []string) {
 
 // rowsOf selects the counters of the prefixes, with what is counted in windows.
 func rowsOf(prefixes string) string {
-	const counters = `SELECT concat_ws(' ', prefix, key, CASE WHEN prefix LIKE '%%_window' THEN count END) FROM %s WHERE prefix ~ '%s'`
-	return fmt.Sprintf(counters+" UNION ALL "+counters, "rate_limit_ephemeral", prefixes, "rate_limit_durable", prefixes)
+	const counters = `SELECT concat_ws(' ', prefix, key, CASE WHEN prefix LIKE '%%_window' THEN count END)
+		FROM %s WHERE prefix ~ '%s'`
+	return fmt.Sprintf(counters+" UNION ALL "+counters, "rate_limit_ephemeral", prefixes,
+		"rate_limit_durable", prefixes)
 }
 
 // rowsIn returns the counters of the prefixes in a database.
 func rowsIn(t *testing.T, dsn, prefixes string) []string { return queryLines(t, dsn, rowsOf(prefixes)) }
 
-// ask sends all requests to one configuration in each proxy, and compares the answers. It adds their statuses.
+// ask sends all requests to one configuration in each proxy, and compares the answers. It adds their
+// statuses.
 func (c *madeUp) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []string, statuses *sync.Map) {
-	client := &http.Client{Transport: &http.Transport{}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{Transport: &http.Transport{}, CheckRedirect: func(*http.Request,
+		[]*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	defer client.CloseIdleConnections()
 	if !c.inGo {
 		names = names[:2]
@@ -164,7 +179,9 @@ func (c *madeUp) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []s
 	wrong := 0
 	for i, q := range sent {
 		if c.inGo && strings.Contains(q.path, "limited") || matches && strings.ContainsAny(q.path, "FB") {
-			continue // httplimit leaves the headers of an upstream as they are, and to matchers of Caddy %2F is a slash and B is b
+			// httplimit leaves the headers of an upstream as they are, and to matchers of Caddy %2F is a
+			// slash and B is b
+			continue
 		}
 		answers := make([]string, len(names))
 		for at := range names {
@@ -187,7 +204,8 @@ func (c *madeUp) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []s
 		}
 		for at := range answers {
 			if answers[at] != answers[0] {
-				t.Errorf("configuration %d, request %d %+v:\n%s answers %s\n%s answers %s\n%s", n, i, *q, names[0], answers[0], names[at], answers[at], directive(c.limit(fmt.Sprintf("/c%d/", n))))
+				t.Errorf("configuration %d, request %d %+v:\n%s answers %s\n%s answers %s\n%s", n, i, *q,
+					names[0], answers[0], names[at], answers[at], directive(c.limit(fmt.Sprintf("/c%d/", n))))
 				if wrong++; wrong == 3 {
 					return
 				}

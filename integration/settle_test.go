@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// settledUpstream answers in the ways in which a request can be settled. A stream goes on after it has sent its first
-// event when something is sent on the channel.
+// settledUpstream answers in the ways in which a request can be settled. A stream goes on after it has sent
+// its first event when something is sent on the channel.
 func settledUpstream(t *testing.T, goOn <-chan struct{}) string {
 	const usage = `{"id":"a","usage":{"total_tokens":%s}}`
 	answer := func(tokens, header string) http.HandlerFunc {
@@ -28,11 +28,15 @@ func settledUpstream(t *testing.T, goOn <-chan struct{}) string {
 	paths := http.NewServeMux()
 	paths.HandleFunc("/plain", answer("7", "25"))
 	paths.HandleFunc("/free", answer("0", "0"))
-	for name, lie := range map[string]string{"negative": "-5", "huge": "1e30", "large": "9007199254740993", "text": `"many"`, "part": "2.5"} {
+	for name, lie := range map[string]string{"negative": "-5", "huge": "1e30", "large": "9007199254740993",
+		"text": `"many"`, "part": "2.5"} {
 		paths.HandleFunc("/"+name, answer(lie, lie))
 	}
 	paths.HandleFunc("/silent", func(http.ResponseWriter, *http.Request) {})
-	paths.HandleFunc("/denied", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+	paths.HandleFunc("/denied", func(w http.ResponseWriter,
+		_ *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+	})
 	paths.HandleFunc("/hint", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Tokens", "99")
 		w.WriteHeader(http.StatusEarlyHints)
@@ -52,7 +56,8 @@ func settledUpstream(t *testing.T, goOn <-chan struct{}) string {
 	})
 	paths.HandleFunc("/stream", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, "data: {\"usage\":null}\n\nevent: usage\ndata: {\"usage\":\ndata:  {\"total_tokens\":3}}\n\n")
+		fmt.Fprint(w, "data: {\"usage\":null}\n\nevent: usage\ndata: {\"usage\":\ndata:  "+
+			"{\"total_tokens\":3}}\n\n")
 		_ = http.NewResponseController(w).Flush()
 		<-goOn
 		fmt.Fprint(w, "data: {\"usage\":{\"total")
@@ -73,35 +78,43 @@ func settledUpstream(t *testing.T, goOn <-chan struct{}) string {
 			return
 		}
 		defer conn.Close()
-		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\nX-Tokens: 25\r\n\r\n"+strings.Repeat("x", 500))
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+
+			"echo\r\nX-Tokens: 25\r\n\r\n"+strings.Repeat("x", 500))
 	})
 	server := httptest.NewServer(paths)
 	t.Cleanup(server.Close)
 	return server.URL
 }
 
-// countedOf is what a limit has counted for a key.
+// countedOf returns the count of a key of a limit.
 func countedOf(t *testing.T, dsn, prefix, key string) int64 {
 	t.Helper()
-	return cluster.Query[int64](t, dsn, "SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_ephemeral WHERE prefix = $1 AND key = $2", prefix, key)
+	return cluster.Query[int64](t, dsn,
+		"SELECT coalesce(sum(count), 0)::bigint FROM rate_limit_ephemeral WHERE prefix = $1 AND key = $2",
+		prefix, key)
 }
 
-// TestRequestsAreSettledByTheirResponses in both proxies, for each kind of response. The client never sees the header
-// with the cost, and a stream reaches it at once.
+// TestRequestsAreSettledByTheirResponses in both proxies, for each kind of response. The client never sees
+// the header with the cost, and a stream reaches it at once.
 func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 	t.Parallel()
 	dsn := cluster.Open(t)
 	goOn := make(chan struct{})
 	upstream := settledUpstream(t, goOn)
 	kinds := []string{"header", "bytes", "json", "status"}
-	settles := map[string]string{"header": "header x-tokens", "bytes": "bytes", "json": "json usage.total_tokens", "status": "status 401 403 = 1, else 0"}
+	settles := map[string]string{"header": "header x-tokens", "bytes": "bytes",
+		"json": "json usage.total_tokens", "status": "status 401 403 = 1, else 0"}
 	var zones []object
 	for _, kind := range kinds {
-		zones = append(zones, object{"prefix": "PROXY-" + kind, "limit": "1000000 1h", "algorithm": "fixed_window",
-			"key": "{header.X-Case}", "cost": "10", "settle": settles[kind]})
+		zones = append(zones, object{"prefix": "PROXY-" + kind, "limit": "1000000 1h",
+			"algorithm": "fixed_window",
+			"key":       "{header.X-Case}", "cost": "10", "settle": settles[kind]})
 	}
 	proxies := bothProxies(t, dsn, upstream, object{"zones": zones})
-	json := func(tokens string) int64 { return int64(len(`{"id":"a","usage":{"total_tokens":` + tokens + `}}`)) }
+	json := func(tokens string) int64 {
+		return int64(len(`{"id":"a","usage":{"total_tokens":` + tokens +
+			`}}`))
+	}
 	for _, test := range []struct {
 		path, method                string
 		header, bytes, json, status int64
@@ -152,14 +165,15 @@ func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 			}
 			got := make([]int64, len(kinds))
 			want := []int64{test.header, test.bytes, test.json, test.status}
-			await(t, fmt.Sprintf("%s, %s: %s to be %v, which are %v", proxy, name, kinds, want, got), func() bool {
-				same := true
-				for i, kind := range kinds {
-					got[i] = countedOf(t, dsn, proxy+"-"+kind, name)
-					same = same && (got[i] == want[i] || want[i] < 0 && got[i] > 10)
-				}
-				return same
-			})
+			await(t, fmt.Sprintf("%s, %s: %s to be %v, which are %v", proxy, name, kinds, want, got),
+				func() bool {
+					same := true
+					for i, kind := range kinds {
+						got[i] = countedOf(t, dsn, proxy+"-"+kind, name)
+						same = same && (got[i] == want[i] || want[i] < 0 && got[i] > 10)
+					}
+					return same
+				})
 		}
 	}
 	// Nothing is settled twice.

@@ -12,17 +12,19 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// TestSmoke is what `make test` has of real programs: two Caddys, and the plugin in Traefik's interpreter, on one
-// Postgres. It asserts nothing about time.
+// TestSmoke is the test of real programs in `make test`: two Caddys, and the plugin in Traefik's interpreter,
+// on one Postgres. It asserts nothing about time.
 func TestSmoke(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{})
 	dsn := server.DSN("postgres")
-	cluster.Execute(t, dsn, schema.File+people+"SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_day => 20);")
+	cluster.Execute(t, dsn, schema.File+people+"SELECT rate_limit_rule('plan', tiers => '{free}', "+
+		"algorithm => 'fixed_window', per_day => 20);")
 	var urls, pages []string
 	for range 2 {
 		limits, page := harness.FreeAddress(t), harness.FreeAddress(t)
 		config := caddyfile(limits, dsn, smokeRoutes()) +
-			fmt.Sprintf("\nhttp://%s {\n\tbind 127.0.0.1\n\tpg_ratelimit_page {\n\t\tinsecure\n\t}\n}\n", page)
+			fmt.Sprintf("\nhttp://%s {\n\tbind 127.0.0.1\n\tpg_ratelimit_page {\n\t\tinsecure\n\t}\n}\n",
+				page)
 		c := launchConfig(t, buildCaddy(t), limits, config)
 		c.AwaitAddress(t, limits)
 		urls, pages = append(urls, c.url), append(pages, "http://"+page)
@@ -32,22 +34,26 @@ func TestSmoke(t *testing.T) {
 		t.Helper()
 		var all []string
 		for i := range n {
-			all = append(all, fmt.Sprint(harness.Ask(t, harness.Get(urls[i%len(urls)]+path, headers...)).Status))
+			all = append(all, fmt.Sprint(harness.Ask(t, harness.Get(urls[i%len(urls)]+path, headers...)).
+				Status))
 		}
 		return strings.Join(all, " ")
 	}
 
 	t.Run("a limit is shared exactly", func(t *testing.T) {
-		r := harness.Run(t.Context(), harness.Load{Clients: 24, Requests: 300, Request: func(i int) *http.Request {
-			return harness.Get(urls[i%len(urls)] + "/shared")
-		}})
-		if err := r.Err(); err != nil || r.Status[http.StatusOK] != 90 || r.Status[http.StatusTooManyRequests] != 210 {
+		r := harness.Run(t.Context(), harness.Load{Clients: 24, Requests: 300,
+			Request: func(i int) *http.Request {
+				return harness.Get(urls[i%len(urls)] + "/shared")
+			}})
+		if err := r.Err(); err != nil || r.Status[http.StatusOK] != 90 ||
+			r.Status[http.StatusTooManyRequests] != 210 {
 			t.Errorf("%v, %v: want 90 that pass and 210 refusals", r, err)
 		}
 		for _, url := range urls {
 			answer := harness.Ask(t, harness.Get(url+"/shared"))
 			if answer.Status != http.StatusTooManyRequests || answer.Header.Get("Retry-After") == "" ||
-				answer.Header.Get("X-RateLimit-Limit") != "90" || answer.Header.Get("X-RateLimit-Remaining") != "0" {
+				answer.Header.Get("X-RateLimit-Limit") != "90" ||
+				answer.Header.Get("X-RateLimit-Remaining") != "0" {
 				t.Errorf("%s refuses with %d, %v", url, answer.Status, answer.Header)
 			}
 		}
@@ -70,11 +76,13 @@ func TestSmoke(t *testing.T) {
 	})
 	t.Run("the page answers", func(t *testing.T) {
 		for _, url := range pages {
-			if answer := harness.Ask(t, harness.Get(url+"/")); answer.Status != http.StatusOK || !strings.Contains(answer.Body, "<!doctype html>") {
+			if answer := harness.Ask(t, harness.Get(url+"/")); answer.Status != http.StatusOK ||
+				!strings.Contains(answer.Body, "<!doctype html>") {
 				t.Errorf("%s answers %d, %.100s", url, answer.Status, answer.Body)
 			}
 			await(t, "the state", func() bool {
-				return strings.Contains(harness.Ask(t, harness.Get(url+"/api/state")).Body, `"state":"enforcing"`)
+				return strings.Contains(harness.Ask(t, harness.Get(url+"/api/state")).Body,
+					`"state":"enforcing"`)
 			})
 		}
 	})
@@ -86,7 +94,8 @@ func TestSmoke(t *testing.T) {
 			await(t, "a pass without the database", func() bool {
 				return harness.Ask(t, harness.Get(url+"/allow")).Status == http.StatusOK
 			})
-			if status := harness.Ask(t, harness.Get(url+"/deny")).Status; status != http.StatusServiceUnavailable {
+			if status := harness.Ask(t, harness.Get(url+"/deny")).
+				Status; status != http.StatusServiceUnavailable {
 				t.Errorf("proxy %d answers %d without the database, where on_error is deny", i, status)
 			}
 		}
@@ -109,9 +118,12 @@ func TestSmoke(t *testing.T) {
 // smokeRoutes are the limits of TestSmoke.
 func smokeRoutes() []route {
 	return []route{
-		{"/shared", "", decideAlways(object{"prefix": "shared", "key": "all", "limit": "90 1d", "algorithm": "fixed_window"})},
-		{"/allow", "", object{"prefix": "allow", "key": "all", "limit": "3 1d", "algorithm": "fixed_window", "timeout": "30s", "onError": "allow"}},
-		{"/deny", "", decideAlways(object{"prefix": "deny", "key": "all", "limit": "1000000 1d", "algorithm": "fixed_window"})},
+		{"/shared", "", decideAlways(object{"prefix": "shared", "key": "all", "limit": "90 1d",
+			"algorithm": "fixed_window"})},
+		{"/allow", "", object{"prefix": "allow", "key": "all", "limit": "3 1d", "algorithm": "fixed_window",
+			"timeout": "30s", "onError": "allow"}},
+		{"/deny", "", decideAlways(object{"prefix": "deny", "key": "all", "limit": "1000000 1d",
+			"algorithm": "fixed_window"})},
 		{"/policy", "", decideAlways(object{"policy": object{"user": "{header.X-User}"}})},
 	}
 }
@@ -134,9 +146,10 @@ func interpreted(t *testing.T, dsn string) string {
 // pass. Any other answer than 200 and 429 fails the test.
 func sendAs(t *testing.T, urls []string, path string, requests int, user string) (passed int) {
 	t.Helper()
-	r := harness.Run(t.Context(), harness.Load{Clients: 48, Requests: requests, Request: func(i int) *http.Request {
-		return harness.Get(urls[i%len(urls)]+path, "X-User", user)
-	}})
+	r := harness.Run(t.Context(), harness.Load{Clients: 48, Requests: requests,
+		Request: func(i int) *http.Request {
+			return harness.Get(urls[i%len(urls)]+path, "X-User", user)
+		}})
 	if err := r.Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -19,15 +19,20 @@ import (
 // attackRules are the rules of the hostile lane.
 const attackRules = `
 	SELECT rate_limit_rule('either', count_by => '{user|ip}', paths => '{/attacked/*}', per_minute => 1000);
-	SELECT rate_limit_rule('tenant', count_by => '{header:X-Tenant|header:X-Api-Key|ip,route}', paths => '{/attacked/*}', per_minute => 100);
-	SELECT rate_limit_rule('slow', count_by => '{all}', paths => '{/attacked/slow/*}', per_hour => 10, status => 402, message => 'pay');
-	SELECT rate_limit_rule('trial', count_by => '{header:X-User|user}', paths => '{/attacked/*}', mode => 'shadow', per_hour => 1)`
+	SELECT rate_limit_rule('tenant', count_by => '{header:X-Tenant|header:X-Api-Key|ip,route}',
+	paths => '{/attacked/*}', per_minute => 100);
+	SELECT rate_limit_rule('slow', count_by => '{all}', paths => '{/attacked/slow/*}', per_hour => 10,
+	status => 402, message => 'pay');
+	SELECT rate_limit_rule('trial', count_by => '{header:X-User|user}', paths => '{/attacked/*}',
+	mode => 'shadow', per_hour => 1)`
 
 // attackPieces mean something to a proxy, a database, a placeholder or a field.
-var attackPieces = []string{"a", "127.0.0.1", "2001:db8::1", "1|", "|", "ip:", "sha256:", "prl_", "'; DROP TABLE rate_limit_rules; --", "{env.PGPASSWORD}", "%2F", "é", "\"", "\\", ",", ";q=", "\t",
+var attackPieces = []string{"a", "127.0.0.1", "2001:db8::1", "1|", "|", "ip:", "sha256:", "prl_",
+	"'; DROP TABLE rate_limit_rules; --", "{env.PGPASSWORD}", "%2F", "é", "\"", "\\", ",", ";q=", "\t",
 	"rule/x", "gold", "*/*", "999999999999999999999", "-5", "NaN", strings.Repeat("x", 4000)}
 
-var attackedHeaders = []string{"X-Key", "X-Api-Key", "X-Plan", "X-Cost", "X-Tenant", "X-User", "X-Forwarded-For", "Accept", "Cookie", "RateLimit", "X-RateLimit-Limit", "Retry-After"}
+var attackedHeaders = []string{"X-Key", "X-Api-Key", "X-Plan", "X-Cost", "X-Tenant", "X-User",
+	"X-Forwarded-For", "Accept", "Cookie", "RateLimit", "X-RateLimit-Limit", "Retry-After"}
 
 // attacker chooses at random every header, path and body that it sends.
 type attacker struct{ *rand.Rand }
@@ -49,7 +54,8 @@ func (by attacker) request(address string) *http.Request {
 	if by.IntN(4) == 0 {
 		body = strings.NewReader(strings.Repeat(by.text(), 1+by.IntN(20)))
 	}
-	r, err := http.NewRequest(pick(by.Rand, "GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "get", "FOO"), address+"/attacked/"+path, body)
+	r, err := http.NewRequest(pick(by.Rand, "GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "get", "FOO"),
+		address+"/attacked/"+path, body)
 	if err != nil {
 		panic(err)
 	}
@@ -59,19 +65,23 @@ func (by attacker) request(address string) *http.Request {
 		}
 	}
 	if by.IntN(3) == 0 {
-		r.Host = pick(by.Rand, "example.com", "EXAMPLE.com.", "[::1]:80", "a.b.c.d", fmt.Sprint("h", by.Int64(), ".example.com"))
+		r.Host = pick(by.Rand, "example.com", "EXAMPLE.com.", "[::1]:80", "a.b.c.d",
+			fmt.Sprint("h", by.Int64(), ".example.com"))
 	}
 	return r
 }
 
 // undocumented says what is wrong with an answer, or "".
 func undocumented(r *http.Request, answer *harness.Answer, err error) string {
-	text := fmt.Sprintf("%s %.100s: %d %v %.200q %v", r.Method, r.URL, answer.Status, answer.Header, answer.Body, err)
+	text := fmt.Sprintf("%s %.100s: %d %v %.200q %v", r.Method, r.URL, answer.Status, answer.Header,
+		answer.Body, err)
 	ours := answer.Header.Get("Content-Type") == "application/json"
 	switch answer.Status {
 	case http.StatusBadRequest, http.StatusRequestHeaderFieldsTooLarge:
 		if !ours {
-			return "" // of the proxy itself, which then closes the connection, and may not have read the request: err may be a reset
+			// of the proxy itself, which then closes the connection, and may not have read the request: err
+			// may be a reset
+			return ""
 		}
 	case http.StatusOK:
 		ours = true
@@ -79,7 +89,8 @@ func undocumented(r *http.Request, answer *harness.Answer, err error) string {
 	default:
 		return text
 	}
-	if err != nil || !ours || answer.Status != http.StatusOK && r.Method != http.MethodHead && !json.Valid([]byte(answer.Body)) {
+	if err != nil || !ours || answer.Status != http.StatusOK && r.Method != http.MethodHead &&
+		!json.Valid([]byte(answer.Body)) {
 		return text
 	}
 	for _, secret := range []string{"PGPASSWORD", "rate_limit_", "goroutine"} {
@@ -87,7 +98,8 @@ func undocumented(r *http.Request, answer *harness.Answer, err error) string {
 			return text
 		}
 	}
-	for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit", "RateLimit-Policy", "Retry-After", "Content-Type"} {
+	for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
+		"RateLimit", "RateLimit-Policy", "Retry-After", "Content-Type"} {
 		if len(answer.Header.Values(name)) > 1 {
 			return name + ": " + text
 		}
@@ -106,23 +118,30 @@ func (s *soak) attack() {
 	for _, p := range s.proxies {
 		used := func() (heap, series, lines int64) {
 			metrics := harness.Ask(s.t, harness.Get(p.admin+"/metrics")).Body
-			return heapAt(s.t, p.admin), int64(strings.Count(metrics, "\ncaddy_pg_ratelimit_")), int64(strings.Count(p.process().Log(), "pg_ratelimit"))
+			return heapAt(s.t, p.admin), int64(strings.Count(metrics, "\ncaddy_pg_ratelimit_")),
+				int64(strings.Count(p.process().Log(), "pg_ratelimit"))
 		}
 		var mu sync.Mutex
 		statuses, wrong := map[int]int{}, []string(nil) // guarded by mu
 		lacks := func() bool {
 			mu.Lock()
 			defer mu.Unlock()
-			return statuses[http.StatusOK] == 0 || statuses[http.StatusTooManyRequests] == 0 || statuses[http.StatusUnauthorized] == 0
+			return statuses[http.StatusOK] == 0 || statuses[http.StatusTooManyRequests] == 0 ||
+				statuses[http.StatusUnauthorized] == 0
 		}
 		during := func(d time.Duration) {
 			began := time.Now()
 			var running sync.WaitGroup
 			for range attackers {
 				running.Go(func() {
-					client := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+					client := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute,
+						CheckRedirect: func(*http.Request,
+							[]*http.Request) error {
+							return http.ErrUseLastResponse
+						}}
 					defer client.CloseIdleConnections()
-					for by := (attacker{rand.New(rand.NewPCG(rand.Uint64(), 0))}); time.Since(began) < d || lacks() && time.Since(began) < d+time.Minute; {
+					for by := (attacker{rand.New(rand.NewPCG(rand.Uint64(), 0))}); time.Since(began) < d ||
+						lacks() && time.Since(began) < d+time.Minute; {
 						r := by.request(p.url)
 						answer, err := harness.AskBy(client, r)
 						mu.Lock()
@@ -140,13 +159,16 @@ func (s *soak) attack() {
 		heap, series, lines := used()
 		during(*soakAttack)
 		moreHeap, moreSeries, moreLines := used()
-		fmt.Printf("soak: attackers of %s got %v; the heap has grown by %d MB, the metrics by %d, the log by %d lines\n",
+		fmt.Printf("soak: attackers of %s got %v; the heap has grown by %d MB, the metrics by %d, the log "+
+			"by %d lines\n",
 			p.name, statuses, (moreHeap-heap)>>20, moreSeries-series, moreLines-lines)
 		if len(wrong) > 0 || lacks() {
-			s.t.Errorf("%s answers attackers %v, and these are not documented:\n%s", p.name, statuses, strings.Join(wrong, "\n"))
+			s.t.Errorf("%s answers attackers %v, and these are not documented:\n%s", p.name, statuses,
+				strings.Join(wrong, "\n"))
 		}
 		if moreHeap-heap > mostHeap || moreSeries-series > mostSeries || moreLines-lines > mostLines {
-			s.t.Errorf("%s: attackers let the heap grow by %d MB, the metrics by %d, the log by %d lines", p.name, (moreHeap-heap)>>20, moreSeries-series, moreLines-lines)
+			s.t.Errorf("%s: attackers let the heap grow by %d MB, the metrics by %d, the log by %d lines",
+				p.name, (moreHeap-heap)>>20, moreSeries-series, moreLines-lines)
 		}
 		checkNoPanic(s.t, p.name, p.process().Log())
 	}

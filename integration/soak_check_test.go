@@ -19,16 +19,18 @@ import (
 const (
 	// exactWithin is when limits are exact after a fault, see docs/operating.md, with a timeout.
 	exactWithin = 3*time.Second + soakTimeout
-	// lostByKill is what the audit log lacks of a killed proxy, and metrics and usage, with a second for a busy machine.
+	// lostByKill is the time of a killed proxy that the audit log, metrics and usage may lack, with a second
+	// for a busy machine.
 	lostByKill, lostTotals = 3 * time.Second, 6 * time.Second
-	// localShare is what a proxy admits by itself: its share of the quota, rounded up, and one.
+	// localShare is the number of requests that a proxy admits by itself: its share of the quota, rounded up,
+	// and one.
 	localShare = 100/soakProxies + 2
-	// lostByCrash is what a crash of Postgres may lose without synchronous_commit.
+	// lostByCrash is the time that a crash of Postgres may lose without synchronous_commit.
 	lostByCrash = time.Second
 	// slotsFree is when slots of lost requests are free, with a timeout.
 	slotsFree = 10*time.Second + soakTimeout
-	// lateOf is how many requests there are to one that may time out without a fault, and mostBlackout for how many seconds
-	// a proxy may decide nothing. What happens while the machine is busy does not count.
+	// Without a fault, one of lateOf requests may time out, and a proxy may decide nothing for mostBlackout
+	// seconds. What happens while the machine is busy does not count.
 	lateOf, mostBlackout = 1000, 2
 )
 
@@ -58,22 +60,27 @@ func (s *soak) judgeAnswers() {
 			count = &late
 		}
 		if *count++; *count <= 20 {
-			s.t.Logf("%v: %s/%s: %s after %v", o.began.Round(time.Millisecond), s.proxies[o.proxy].name, o.lane.name, o.what, (o.ended - o.began).Round(time.Millisecond))
+			s.t.Logf("%v: %s/%s: %s after %v", o.began.Round(time.Millisecond), s.proxies[o.proxy].name,
+				o.lane.name, o.what, (o.ended - o.began).Round(time.Millisecond))
 		}
 	}
 	for _, e := range s.events {
-		fmt.Printf("%6v  %s: explains %d answers\n", e.began.Round(100*time.Millisecond), e.fault.name, e.explained)
+		fmt.Printf("%6v  %s: explains %d answers\n", e.began.Round(100*time.Millisecond), e.fault.name,
+			e.explained)
 	}
-	fmt.Printf("soak: %d answers that only a fault explains, %d too late without one on a busy machine, %d on one that is not, %d wrong\n",
+	fmt.Printf("soak: %d answers that only a fault explains, %d too late without one on a busy machine, %d "+
+		"on one that is not, %d wrong\n",
 		len(s.load.odds)-len(s.late)-wrong, len(s.late)-late, late, wrong)
 	if wrong > 0 || late > s.load.sent/lateOf {
-		s.t.Errorf("%d answers are wrong, and %d of %d had no decision although nothing was wrong", wrong, late, s.load.sent)
+		s.t.Errorf("%d answers are wrong, and %d of %d had no decision although nothing was wrong", wrong,
+			late, s.load.sent)
 	}
 	for i := range s.load.recorded {
 		r, blackout := &s.load.recorded[i], 0
 		for second := range int(time.Since(s.load.began) / time.Second) {
 			at := time.Duration(second) * time.Second
-			if r.undecided[second] > r.decided[second] && !slices.ContainsFunc(s.events, func(e *event) bool { return e.touches(at, at+time.Second) }) &&
+			if r.undecided[second] > r.decided[second] && !slices.ContainsFunc(s.events,
+				func(e *event) bool { return e.touches(at, at+time.Second) }) &&
 				!s.busy(at, at+time.Second) {
 				blackout++
 			} else {
@@ -88,7 +95,10 @@ func (s *soak) judgeAnswers() {
 
 // busy reports whether the machine was busy, about a second around a time.
 func (s *soak) busy(from, to time.Duration) bool {
-	return slices.ContainsFunc(s.load.busy, func(b span) bool { return b.began <= to+time.Second && b.ended >= from-time.Second })
+	return slices.ContainsFunc(s.load.busy, func(b span) bool {
+		return b.began <= to+time.Second &&
+			b.ended >= from-time.Second
+	})
 }
 
 // explained reports whether a fault explains an answer.
@@ -111,9 +121,12 @@ func (e *event) explains(o *odd) bool {
 	case e.proxy >= 0 && e.proxy != o.proxy:
 		return false
 	case o.status == statusSlow:
-		return (e.fault.delays || o.lane.governed) && o.ended-o.began <= batch.MostTimeouts*soakTimeout+soakMargin // a look-up waits for as long
+		// a look-up waits for as long
+		return (e.fault.delays || o.lane.governed) &&
+			o.ended-o.began <= batch.MostTimeouts*soakTimeout+soakMargin
 	case o.status == http.StatusServiceUnavailable:
-		return (o.lane.onError == "deny" || e.fault.overloads && o.lane.onError != "") && (e.lane == nil || e.lane == o.lane) && (!e.fault.decides || e.proxy >= 0)
+		return (o.lane.onError == "deny" || e.fault.overloads && o.lane.onError != "") &&
+			(e.lane == nil || e.lane == o.lane) && (!e.fault.decides || e.proxy >= 0)
 	case o.status == http.StatusNotFound:
 		return dead // Traefik listens before it has its configuration
 	case o.status == statusEnded:
@@ -146,14 +159,18 @@ func (s *soak) judgeAdmissions() {
 		}
 		if u.lane.onError == "local" {
 			for i := range s.proxies {
-				if u.slow[i] || slices.ContainsFunc(s.late, func(o *odd) bool { return o.proxy == i && o.began <= u.last && o.ended >= u.first }) {
+				if u.slow[i] || slices.ContainsFunc(s.late, func(o *odd) bool {
+					return o.proxy == i &&
+						o.began <= u.last && o.ended >= u.first
+				}) {
 					most += localShare
 					why = append(why, "more by a late decision of "+s.proxies[i].name)
 				}
 			}
 		}
 		if got > most {
-			s.t.Errorf("%s, from %v to %v: %d were admitted, want %d at most %v", name, u.first.Round(time.Millisecond), u.last.Round(time.Millisecond), got, most, why)
+			s.t.Errorf("%s, from %v to %v: %d were admitted, want %d at most %v", name,
+				u.first.Round(time.Millisecond), u.last.Round(time.Millisecond), got, most, why)
 		}
 		// With a demand far above the quota, all of it is used. A lease may lose what a process holds.
 		if u.sent < 2*u.lane.quota || u.lane.refill > 0 || u.lane.answers {
@@ -166,7 +183,8 @@ func (s *soak) judgeAdmissions() {
 		if quiet {
 			exact++
 			if got+u.undecided < least {
-				s.t.Errorf("%s, without a fault: %d of %d requests were admitted, want %d at least", name, got, u.sent, least)
+				s.t.Errorf("%s, without a fault: %d of %d requests were admitted, want %d at least", name,
+					got, u.sent, least)
 			}
 		}
 	}
@@ -176,7 +194,8 @@ func (s *soak) judgeAdmissions() {
 	}
 }
 
-// judgeFlights compares how many requests were in flight with how many may be. The slots of all are free in the end.
+// judgeFlights compares how many requests were in flight with how many may be. The slots of all are free in
+// the end.
 func (s *soak) judgeFlights() {
 	l := &lanes[slices.IndexFunc(lanes, func(l lane) bool { return l.flights })]
 	full, atOnce, wrong := 0, 0, []string(nil)
@@ -189,22 +208,27 @@ func (s *soak) judgeFlights() {
 		}
 		atOnce = max(atOnce, a.requests)
 		if a.requests > most {
-			wrong = append(wrong, fmt.Sprintf("%d at %v, want %d at most", a.requests, a.at.Round(time.Millisecond), most))
+			wrong = append(wrong, fmt.Sprintf("%d at %v, want %d at most", a.requests,
+				a.at.Round(time.Millisecond), most))
 		}
 		if a.requests == l.quota {
 			full++
 		}
 	}
-	fmt.Printf("soak: %d requests were in flight, at most %d at once, and %d of them took the last slot\n", len(s.load.arrivals), atOnce, full)
+	fmt.Printf("soak: %d requests were in flight, at most %d at once, and %d of them took the last slot\n",
+		len(s.load.arrivals), atOnce, full)
 	if len(wrong) > 0 {
 		s.t.Errorf("too many requests were in flight, %d times: %v", len(wrong), wrong[:min(20, len(wrong))])
 	}
 	if full <= len(s.load.arrivals)/10 {
 		s.t.Errorf("too few requests took the last slot: the load is too small")
 	}
-	held := "SELECT coalesce(sum(" + strings.ReplaceAll(algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight}).SQL.Looked, "{processes}", "rate_limit_processes") + "), 0)::bigint FROM " + l.table() + " WHERE prefix = $1"
+	held := "SELECT coalesce(sum(" +
+		strings.ReplaceAll(algorithm.Of(&ratelimit.Limit{Algorithm: ratelimit.InFlight}).SQL.Looked,
+			"{processes}", "rate_limit_processes") + "), 0)::bigint FROM " + l.table() + " WHERE prefix = $1"
 	n := int64(1)
-	for until := time.Now().Add(slotsFree); n > 0 && time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+	for until := time.Now().Add(slotsFree); n > 0 &&
+		time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
 		n = cluster.Query[int64](s.t, s.servers.dsn, held, l.name)
 	}
 	if n > 0 {
@@ -212,7 +236,7 @@ func (s *soak) judgeFlights() {
 	}
 }
 
-// allowance is what a fault may have admitted beyond the quota of a key.
+// allowance returns the number of requests that a fault may have admitted beyond the quota of a key.
 func (s *soak) allowance(e *event, u *use) (more int) {
 	l := u.lane
 	if !l.durable {
@@ -229,7 +253,8 @@ func (s *soak) allowance(e *event, u *use) (more int) {
 		}
 	}
 	if e.clock && (l.refill > 0 || l.flights) {
-		more += l.quota // a bucket that was made while the clock was back is full again, and slots of that time have run out
+		// a bucket that was made while the clock was back is full again, and slots of that time have run out
+		more += l.quota
 	}
 	if l.onError == "local" && !e.fault.decides && (e.lane == nil || e.lane == l) {
 		more += soakProxies * localShare
@@ -237,8 +262,8 @@ func (s *soak) allowance(e *event, u *use) (more int) {
 	return more
 }
 
-// judgeHistory adds the history up. Each request that a proxy has answered is in it, but for those of a killed proxy, and no
-// request is in it twice.
+// judgeHistory adds the history up. Each request that a proxy has answered is in it, but for those of a
+// killed proxy, and no request is in it twice.
 func (s *soak) judgeHistory() {
 	for i, p := range s.proxies {
 		r := &s.load.recorded[i]
@@ -261,8 +286,11 @@ func (s *soak) judgeHistory() {
 			what, sql string
 			least     int
 		}{
-			{"the audit log", "SELECT coalesce((SELECT sum(count * weight) FROM rate_limit_audit WHERE " + name + "), 0)::bigint + coalesce((SELECT sum(dropped) FROM rate_limit_writers WHERE " + name + "), 0)::bigint", least},
-			{"the metrics", "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute' AND region = '" + p.name + "'", leastTotals},
+			{"the audit log", "SELECT coalesce((SELECT sum(count * weight) FROM rate_limit_audit WHERE " +
+				name + "), 0)::bigint + coalesce((SELECT sum(dropped) FROM rate_limit_writers WHERE " + name +
+				"), 0)::bigint", least},
+			{"the metrics", "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE " +
+				"granularity = 'minute' AND region = '" + p.name + "'", leastTotals},
 		} {
 			var got int64
 			for until := time.Now().Add(15 * time.Second); ; time.Sleep(500 * time.Millisecond) {
@@ -271,13 +299,16 @@ func (s *soak) judgeHistory() {
 					break
 				}
 			}
-			fmt.Printf("soak: %s has %d requests of %s, which has answered %d of %d\n", sum.what, got, p.name, r.answered, r.sent)
+			fmt.Printf("soak: %s has %d requests of %s, which has answered %d of %d\n", sum.what, got, p.name,
+				r.answered, r.sent)
 			if got < int64(sum.least) || got > int64(r.sent) {
-				s.t.Errorf("%s has %d requests of %s, want %d to %d", sum.what, got, p.name, sum.least, r.sent)
+				s.t.Errorf("%s has %d requests of %s, want %d to %d", sum.what, got, p.name, sum.least,
+					r.sent)
 			}
 		}
 	}
-	if n := cluster.Query[int64](s.t, s.servers.dsn, "SELECT coalesce(sum(dropped), 0)::bigint FROM rate_limit_writers"); n > 0 {
+	if n := cluster.Query[int64](s.t, s.servers.dsn,
+		"SELECT coalesce(sum(dropped), 0)::bigint FROM rate_limit_writers"); n > 0 {
 		s.t.Logf("%d rows of the history were dropped", n)
 	}
 }

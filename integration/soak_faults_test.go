@@ -16,11 +16,14 @@ type fault struct {
 	do   func(s *soak, e *event) error
 	// decides is set if no request may lack a decision because of the fault.
 	decides bool
-	// delays is set if the database answers all the time, but slowly: a request waits for up to four timeouts then.
+	// delays is set if the database answers all the time, but slowly: a request waits for up to four timeouts
+	// then.
 	delays bool
-	// overloads is set if the proxy has more requests than it can decide: it refuses some of all lanes with a limit.
+	// overloads is set if the proxy has more requests than it can decide: it refuses some of all lanes with a
+	// limit.
 	overloads bool
-	// reloads is set if the listener of the proxy is replaced. Caddy then closes connections with requests that it has not read.
+	// reloads is set if the listener of the proxy is replaced. Caddy then closes connections with requests
+	// that it has not read.
 	reloads bool
 }
 
@@ -45,7 +48,8 @@ func (e *event) String() string {
 	return fmt.Sprintf("%6v  %s (%v, choice %d)", e.at, e.fault.name, e.lasts, e.choice)
 }
 
-// plan is the faults of a soak. The same seed and duration give the same plan. All faults occur before one occurs again.
+// plan is the faults of a soak. The same seed and duration give the same plan. All faults occur before one
+// occurs again.
 func plan(seed uint64, duration time.Duration) (all []*event) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var next []int
@@ -60,7 +64,8 @@ func plan(seed uint64, duration time.Duration) (all []*event) {
 	return all
 }
 
-// faults are all that go wrong. Each function returns when the fault is over. heal waits for the servers after it.
+// faults are all that go wrong. Each function returns when the fault is over. heal waits for the servers
+// after it.
 var faults = []fault{
 	{name: "kill -9 of Postgres", do: func(s *soak, e *event) error {
 		if err := s.servers.server().Kill(); err != nil {
@@ -113,14 +118,16 @@ var faults = []fault{
 		}
 		e.lane = tables[e.choice%len(tables)]
 		return s.servers.run(s.servers.server(), "BEGIN",
-			fmt.Sprintf("SELECT 1 FROM %s WHERE prefix = '%s' FOR UPDATE", e.lane.table(), e.lane.name), "SELECT pg_sleep(5)", "ROLLBACK")
+			fmt.Sprintf("SELECT 1 FROM %s WHERE prefix = '%s' FOR UPDATE", e.lane.table(), e.lane.name),
+			"SELECT pg_sleep(5)", "ROLLBACK")
 	}},
 	{name: "a table dropped", do: func(s *soak, e *event) error {
 		e.dropped = []string{"rate_limit_ephemeral", "rate_limit_durable"}[e.choice%2]
 		return s.servers.run(s.servers.server(), "DROP TABLE "+e.dropped+" CASCADE")
 	}},
 	{name: "VACUUM FULL", do: func(s *soak, e *event) error {
-		return s.servers.run(s.servers.server(), "VACUUM FULL rate_limit_ephemeral", "VACUUM FULL rate_limit_durable", "VACUUM FULL rate_limit_nodes")
+		return s.servers.run(s.servers.server(), "VACUUM FULL rate_limit_ephemeral",
+			"VACUUM FULL rate_limit_durable", "VACUUM FULL rate_limit_nodes")
 	}},
 	{name: "full disk", do: func(s *soak, e *event) error {
 		server := s.servers.server()
@@ -129,7 +136,8 @@ var faults = []fault{
 		}
 		time.Sleep(e.lasts / 2)
 		said := fmt.Sprint(s.servers.run(server, "CREATE TABLE soak_full AS SELECT 1"))
-		for i := 0; i < 20 && s.servers.run(server, "SELECT pg_logical_emit_message(false, 'soak', 'x'), pg_switch_wal()") == nil; i++ {
+		for i := 0; i < 20 && s.servers.run(server,
+			"SELECT pg_logical_emit_message(false, 'soak', 'x'), pg_switch_wal()") == nil; i++ {
 			continue // until the next file of the log cannot be made
 		}
 		time.Sleep(e.lasts / 2)

@@ -12,7 +12,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// growth is what a process used before each fault. It begins anew with the process.
+// growth records the resources that a process used before each fault. A new process begins anew.
 type growth struct {
 	goroutines  []map[string]int // by stack
 	heap        []int64
@@ -20,10 +20,10 @@ type growth struct {
 }
 
 const (
-	// enoughSamples is how many samples show whether something grows.
+	// enoughSamples is the number of samples that show whether something grows.
 	enoughSamples = 9
-	// moreGoroutines and moreHeap are a growth: the least of the last third of the samples less the most of the first
-	// third. A goroutine a minute makes about 4 in ten minutes.
+	// moreGoroutines and moreHeap are a growth: the least of the last third of the samples less the most of
+	// the first third. A goroutine a minute makes about 4 in ten minutes.
 	moreGoroutines = 3
 	moreHeap       = 16 << 20
 	// mostConnections is max_conns, for each proxy.
@@ -45,7 +45,8 @@ func (s *soak) sample() {
 		}
 		total += fmt.Sprintf(" %s %d goroutines %d MB", p.name, n, g.heap[len(g.heap)-1]>>20)
 	}
-	n, err := s.servers.number("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND application_name <> 'soak'")
+	n, err := s.servers.number("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client " +
+		"backend' AND application_name <> 'soak'")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -99,7 +100,8 @@ func (s *soak) judgeGrowthOf(proxy int) {
 	}
 }
 
-// grows reports whether the least of the last third of the numbers is so much more than the most of the first.
+// grows reports whether the least of the last third of the numbers is so much more than the most of the
+// first.
 func grows(numbers []int64, more int64) bool {
 	third := len(numbers) / 3
 	first, last := numbers[0], numbers[len(numbers)-1]
@@ -111,8 +113,8 @@ func grows(numbers []int64, more int64) bool {
 
 var stackLine = regexp.MustCompile(`(?m)^#\t0x[0-9a-f]+\t(\S+?)\+0x`)
 
-// stacksAt counts the goroutines of a process with pprof at a URL, by their functions. The connections of HTTP
-// are not among them: the clients have a bounded number.
+// stacksAt counts the goroutines of a process with pprof at a URL, by their functions. The connections of
+// HTTP are not among them: the clients have a bounded number.
 func stacksAt(t testing.TB, admin string) map[string]int {
 	t.Helper()
 	text := harness.Ask(t, harness.Get(admin+"/debug/pprof/goroutine?debug=1")).Body
@@ -120,7 +122,8 @@ func stacksAt(t testing.TB, admin string) map[string]int {
 	for _, block := range strings.Split(text, "\n\n") {
 		head, _, _ := strings.Cut(strings.TrimPrefix(block, "goroutine profile: total"), " @")
 		n, err := strconv.Atoi(strings.TrimSpace(head[strings.LastIndexByte(head, '\n')+1:]))
-		if err != nil || strings.Contains(block, "net/http.(*conn).serve") || strings.Contains(block, "net/http.(*persistConn)") || strings.Contains(block, "connReader") {
+		if err != nil || strings.Contains(block, "net/http.(*conn).serve") || strings.Contains(block,
+			"net/http.(*persistConn)") || strings.Contains(block, "connReader") {
 			continue
 		}
 		var functions []string

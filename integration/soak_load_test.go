@@ -32,7 +32,7 @@ type lane struct {
 	always  int // the status of all answers with a decision; 0 is 200 and 429
 	answers bool
 	refill  float64 // what comes back in a second
-	flights bool    // quota is how many requests may be in flight
+	flights bool    // quota bounds the requests in flight
 	hostile bool    // only for attackers
 }
 
@@ -50,30 +50,40 @@ const (
 // and whether there was one.
 var lanes = []lane{
 	{name: "durable", onError: "deny", quota: 100, durable: true,
-		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true, "synchronousCommit": true}},
+		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true,
+			"synchronousCommit": true}},
 	{name: "leased", onError: "deny", quota: 100, durable: true, leased: true,
-		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true, "synchronousCommit": true, "lease": "5%"}},
+		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true,
+			"synchronousCommit": true, "lease": "5%"}},
 	{name: "sliding", onError: "deny", quota: 100, durable: true, leased: true,
-		settings: object{"limit": "100 " + longWindow, "durable": true, "synchronousCommit": true, "lease": "5%"}},
+		settings: object{"limit": "100 " + longWindow, "durable": true, "synchronousCommit": true,
+			"lease": "5%"}},
 	{name: "ephemeral", onError: "deny", quota: 100, settings: object{"limit": "100 " + longWindow}},
 	{name: "local", onError: "local", quota: 100, durable: true,
-		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true, "synchronousCommit": true}},
+		settings: object{"limit": "100 " + longWindow, "algorithm": "fixed_window", "durable": true,
+			"synchronousCommit": true}},
 	{name: "governed", onError: "deny", quota: 100, durable: true, async: true, governed: true},
 	{name: "bucket", onError: "allow", quota: 60, answers: true, refill: 5,
 		settings: object{"limit": "300 1m", "burst": "60", "algorithm": "token_bucket"}},
 	{name: "turning", onError: "deny", quota: 40, durable: true, answers: true,
-		settings: object{"limit": "40 " + turningFor.String(), "algorithm": "fixed_window", "durable": true, "synchronousCommit": true}},
+		settings: object{"limit": "40 " + turningFor.String(), "algorithm": "fixed_window", "durable": true,
+			"synchronousCommit": true}},
 	{name: "flights", onError: "deny", quota: 4, durable: true, flights: true,
-		settings: object{"limit": "4", "algorithm": "in_flight", "key": "all", "durable": true, "synchronousCommit": true}},
+		settings: object{"limit": "4", "algorithm": "in_flight", "key": "all", "durable": true,
+			"synchronousCommit": true}},
 	{name: "banned", onError: "deny", governed: true, always: http.StatusForbidden},
 	{name: "unknown", onError: "deny", governed: true, always: http.StatusUnauthorized},
 	{name: "none", always: http.StatusOK},
-	{name: "attacked", onError: "deny", governed: true, hostile: true, settings: object{"timeout": "30s", "fields": "x ietf", "exempt": "192.0.2.0/24", "zones": []object{
-		{"prefix": "PROXY-key", "key": "{header.X-Api-Key} | {cookie.id} | {client_ip}", "limit": "200 1m", "cost": "{header.X-Cost}", "audit": "denied"},
-		{"prefix": "PROXY-plan", "key": "{header.X-Tenant}", "limit": "50 1m"},
-		{"prefix": "PROXY-trial", "limit": "1 1h", "mode": "shadow"},
-		{"prefix": "PROXY-login", "limit": "50 1m", "key": "{path}", "match": object{"paths": "/attacked/login,/attacked/api/*"}},
-	}}},
+	{name: "attacked", onError: "deny", governed: true, hostile: true, settings: object{"timeout": "30s",
+		"fields": "x ietf", "exempt": "192.0.2.0/24", "zones": []object{
+			{"prefix": "PROXY-key", "key": "{header.X-Api-Key} | {cookie.id} | {client_ip}",
+				"limit": "200 1m",
+				"cost":  "{header.X-Cost}", "audit": "denied"},
+			{"prefix": "PROXY-plan", "key": "{header.X-Tenant}", "limit": "50 1m"},
+			{"prefix": "PROXY-trial", "limit": "1 1h", "mode": "shadow"},
+			{"prefix": "PROXY-login", "limit": "50 1m", "key": "{path}",
+				"match": object{"paths": "/attacked/login,/attacked/api/*"}},
+		}}},
 }
 
 const (
@@ -83,14 +93,15 @@ const (
 
 const undecidedAdmission = "admitted without a decision"
 
-// use is what became of a key.
+// use counts the outcomes of a key.
 type use struct {
 	lane        *lane
 	sent        int
-	first, last time.Duration     // of the requests
-	undecided   int               // answered 503
-	slow        [soakProxies]bool // the proxy took more than half of the timeout: it may have decided by itself
-	admitted    []time.Duration   // when
+	first, last time.Duration // of the requests
+	undecided   int           // answered 503
+	// the proxy took more than half of the timeout: it may have decided by itself
+	slow     [soakProxies]bool
+	admitted []time.Duration // when
 }
 
 // odd is an answer that is right at some moments only.
@@ -122,7 +133,7 @@ type soakLoad struct {
 	arrivals []arrival
 }
 
-// arrival is how many requests were in flight when one of them came.
+// arrival is the number of requests in flight when one of them came.
 type arrival struct {
 	at       time.Duration
 	requests int

@@ -10,7 +10,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// soakProxies is how many proxies there are: Caddies, and a Traefik as the last one.
+// soakProxies is the number of proxies: Caddies, and a Traefik as the last one.
 const soakProxies = 3
 
 // soakProxy is a proxy of a soak. It can be killed, and started again on the same addresses.
@@ -26,7 +26,8 @@ type soakProxy struct {
 func soakRoutes(name, upstream, limit string) (routes []route) {
 	for i := range lanes {
 		l := &lanes[i]
-		settings := object{"timeout": soakTimeout.String(), "audit": "all", "onError": l.onError, "nodeName": name, "region": name}
+		settings := object{"timeout": soakTimeout.String(), "audit": "all", "onError": l.onError,
+			"nodeName": name, "region": name}
 		switch {
 		case l.governed:
 			settings["policy"] = object{"apiKey": "{header.X-Api-Key}", "user": "{header.X-Key}"}
@@ -51,7 +52,8 @@ func newSoakCaddy(t *testing.T, binary, name, dsn, upstream string) *soakProxy {
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
 	options := fmt.Sprintf("pg_ratelimit {\n\t\tnode_name %s\n\t\tregion %s\n", name, name)
 	configOf := func(limit string) string {
-		return harness.Replace(t, caddyfile(address, dsn, soakRoutes(name, upstream, limit)), "admin off", "admin "+admin, "pg_ratelimit {\n\t\tdsn", options+"\t\tdsn")
+		return harness.Replace(t, caddyfile(address, dsn, soakRoutes(name, upstream, limit)), "admin off",
+			"admin "+admin, "pg_ratelimit {\n\t\tdsn", options+"\t\tdsn")
 	}
 	config := configOf("")
 	var running *caddy
@@ -62,7 +64,8 @@ func newSoakCaddy(t *testing.T, binary, name, dsn, upstream string) *soakProxy {
 	}
 	load := func(config string, want int) error {
 		if answer := loadConfig(t, admin, config); answer.Status != want {
-			return fmt.Errorf("%s: a reload is answered %d %s, want %d", name, answer.Status, answer.Body, want)
+			return fmt.Errorf("%s: a reload is answered %d %s, want %d", name, answer.Status, answer.Body,
+				want)
 		}
 		return nil
 	}

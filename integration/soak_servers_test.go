@@ -52,7 +52,8 @@ func startSoakServers(t *testing.T) *soakServers {
 		t.Fatal(err)
 	}
 	library := filepath.Join(dir, "faults.so")
-	if out, err := exec.Command("cc", "-shared", "-fPIC", "-O1", "-o", library, "testdata/soak/faults.c").CombinedOutput(); err != nil {
+	if out, err := exec.Command("cc", "-shared", "-fPIC", "-O1", "-o", library, "testdata/soak/faults.c").
+		CombinedOutput(); err != nil {
 		t.Fatalf("compiling testdata/soak/faults.c: %v: %s", err, out)
 	}
 	s := &soakServers{t: t}
@@ -140,7 +141,8 @@ func (s *soakServers) failOver(away time.Duration) error {
 	if err := s.run(s.server(), "SELECT pg_promote()"); err != nil {
 		return err
 	}
-	if err := s.run(s.server(), "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"); err != nil {
+	if err := s.run(s.server(), "ALTER SYSTEM RESET synchronous_standby_names",
+		"SELECT pg_reload_conf()"); err != nil {
 		return err
 	}
 	return s.follow()
@@ -151,14 +153,17 @@ func (s *soakServers) failOver(away time.Duration) error {
 func (s *soakServers) heal() (crashes int, err error) {
 	for until := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		var synchronous int64
-		synchronous, err = s.number("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync' AND state = 'streaming'")
+		synchronous, err = s.number(
+			"SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync' AND state = 'streaming'")
 		if err == nil && synchronous == 1 {
 			break
 		}
 		if time.Now().After(until) {
 			ofPrimary, _ := os.ReadFile(s.server().LogFile())
 			ofStandby, _ := os.ReadFile(s.standby().LogFile())
-			return 0, fmt.Errorf("the servers do not recover: %d synchronous standbys, %s\n%s\nthe standby:\n%s", synchronous, fmt.Sprint(err),
+			return 0, fmt.Errorf(
+				"the servers do not recover: %d synchronous standbys, %s\n%s\nthe standby:\n%s", synchronous,
+				fmt.Sprint(err),
 				ofPrimary[max(0, len(ofPrimary)-3000):], ofStandby[max(0, len(ofStandby)-3000):])
 		}
 		for _, server := range []*soakServer{s.server(), s.standby()} {

@@ -16,8 +16,10 @@ import (
 var (
 	soakDuration = flag.Duration("soak-duration", 10*time.Minute, "how long TestSoak lasts")
 	soakSeed     = flag.Uint64("soak-seed", 0, "the seed of TestSoak's plan of faults; 0 is the time")
-	soakEvery    = flag.Duration("soak-every", 20*time.Second, "the time from one fault of TestSoak to the next")
-	soakAttack   = flag.Duration("soak-attack", 5*time.Second, "how long attackers ask each proxy at the end of TestSoak")
+	soakEvery    = flag.Duration("soak-every", 20*time.Second,
+		"the time from one fault of TestSoak to the next")
+	soakAttack = flag.Duration("soak-attack", 5*time.Second,
+		"how long attackers ask each proxy at the end of TestSoak")
 )
 
 // soak is a long run of two Caddies and a Traefik, with faults.
@@ -31,8 +33,9 @@ type soak struct {
 	late    []*odd // answers without a decision that no fault explains
 }
 
-// TestSoak has a load with a fault every 20 s, and judges all answers, what was admitted, the history, and what the proxies
-// use, and then what attackers get. It prints its seed and its plan; the same seed gives the same plan.
+// TestSoak has a load with a fault every 20 s, and judges all answers, what was admitted, the history, and
+// what the proxies use, and then what attackers get. It prints its seed and its plan; the same seed gives the
+// same plan.
 func TestSoak(t *testing.T) {
 	seed := *soakSeed
 	if seed == 0 {
@@ -50,8 +53,10 @@ func TestSoak(t *testing.T) {
 		INSERT INTO rate_limit_users (user_id, tier) SELECT i::text, 'free' FROM generate_series(0, %d) AS i;
 		INSERT INTO rate_limit_users (user_id, tier) VALUES ('%s', 'free'), ('mallory', 'free');
 		INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');
-		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 100, durable => true);
-		UPDATE rate_limit_rule_limits SET per = '364 days';`+attackRules, 2*(*soakDuration)/keyLife+100, forever))
+		SELECT rate_limit_rule('plan', tiers => '{free}', algorithm => 'fixed_window', per_hour => 100,
+		durable => true);
+		UPDATE rate_limit_rule_limits SET per = '364 days';`+attackRules, 2*(*soakDuration)/keyLife+100,
+		forever))
 	s.load = newSoakLoad()
 	upstream := s.load.upstream(t)
 	s.proxies = startSoakProxies(t, s.servers.proxied, upstream)
@@ -78,7 +83,8 @@ func TestSoak(t *testing.T) {
 	s.sample()
 	cancel()
 	s.load.running.Wait()
-	fmt.Printf("soak: seed %d: %d requests, %v, the slowest took %v\n", seed, s.load.sent, s.load.statuses, s.load.slowest.Round(time.Millisecond))
+	fmt.Printf("soak: seed %d: %d requests, %v, the slowest took %v\n", seed, s.load.sent, s.load.statuses,
+		s.load.slowest.Round(time.Millisecond))
 	s.judgeAnswers()
 	s.judgeAdmissions()
 	s.judgeFlights()
@@ -100,5 +106,6 @@ func (s *soak) suffer(e *event) {
 	if err != nil {
 		s.t.Fatalf("%v: %v", e, err)
 	}
-	fmt.Printf("%6v  %s took %v, %d crashes\n", e.began.Round(100*time.Millisecond), e.fault.name, (e.ended - e.began).Round(time.Millisecond), e.crashes)
+	fmt.Printf("%6v  %s took %v, %d crashes\n", e.began.Round(100*time.Millisecond), e.fault.name,
+		(e.ended - e.began).Round(time.Millisecond), e.crashes)
 }

@@ -9,13 +9,17 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// TestDecisionsAreOnTheSpansOfCaddysTracing: each span has the decision on its request, and no key that is a secret.
+// TestDecisionsAreOnTheSpansOfCaddysTracing: each span has the decision on its request, and no key that is a
+// secret.
 func TestDecisionsAreOnTheSpansOfCaddysTracing(t *testing.T) {
 	t.Parallel()
 	address := harness.FreeAddress(t)
-	limit := object{"prefix": "traced", "key": "{header.Authorization}", "limit": "1 1h", "algorithm": "fixed_window"}
-	config := harness.Replace(t, caddyfile(address, "memory", []route{{"/", "", limit}}), "route {", "route {\n\ttracing")
-	c := launchConfig(t, buildCaddy(t), address, config, "OTEL_TRACES_EXPORTER=console", "OTEL_BSP_SCHEDULE_DELAY=50")
+	limit := object{"prefix": "traced", "key": "{header.Authorization}", "limit": "1 1h",
+		"algorithm": "fixed_window"}
+	config := harness.Replace(t, caddyfile(address, "memory", []route{{"/", "", limit}}), "route {",
+		"route {\n\ttracing")
+	c := launchConfig(t, buildCaddy(t), address, config, "OTEL_TRACES_EXPORTER=console",
+		"OTEL_BSP_SCHEDULE_DELAY=50")
 	c.AwaitAddress(t, address)
 	if got := answersTo(t, 2, c.url, "Authorization", "hunter2"); got != "200 429" {
 		t.Fatalf("the answers are %s", got)
@@ -23,7 +27,9 @@ func TestDecisionsAreOnTheSpansOfCaddysTracing(t *testing.T) {
 	const refused = `{"Key":"pg_ratelimit.outcome","Value":{"Type":"STRING","Value":"refused"}}`
 	await(t, "the spans", func() bool { return strings.Contains(c.Log(), refused) })
 	log := c.Log()
-	for _, want := range []string{`"Name":"pg_ratelimit.decision"`, `"Value":"allowed"`, `"Value":"traced"`, `"Value":"sha256:`, `"pg_ratelimit.retry_after"`, fmt.Sprintf(`{"Type":"INT64","Value":%d}`, http.StatusTooManyRequests)} {
+	for _, want := range []string{`"Name":"pg_ratelimit.decision"`, `"Value":"allowed"`, `"Value":"traced"`,
+		`"Value":"sha256:`, `"pg_ratelimit.retry_after"`, fmt.Sprintf(`{"Type":"INT64","Value":%d}`,
+			http.StatusTooManyRequests)} {
 		if !strings.Contains(log, want) {
 			t.Errorf("no span has %s", want)
 		}

@@ -17,7 +17,8 @@ func TestAPluginThatDoesNotLoad(t *testing.T) {
 	service := object{"loadBalancer": object{"servers": []object{{"url": startBackend(t)}}}}
 	dynamic := filepath.Join(dir, "dynamic.yml")
 	writeYAML(t, dynamic, object{"http": object{
-		"middlewares": object{"limit": object{"plugin": object{"pg-ratelimit": object{"dsn": "memory", "limit": "1 1h"}}}},
+		"middlewares": object{"limit": object{"plugin": object{"pg-ratelimit": object{"dsn": "memory",
+			"limit": "1 1h"}}}},
 		"routers": object{
 			"limited": object{"rule": "Path(`/limited`)", "service": "app", "middlewares": []string{"limit"}},
 			"all":     object{"rule": "PathPrefix(`/`)", "service": "app"},
@@ -25,13 +26,19 @@ func TestAPluginThatDoesNotLoad(t *testing.T) {
 		"services": object{"app": service},
 	}})
 	program := harness.Program{Name: "traefik", Path: traefikProgram(t), Dir: dir, Args: []string{
-		"--entryPoints.web.address=" + web, "--providers.file.filename=" + dynamic, "--experimental.localPlugins.pg-ratelimit.moduleName=" + modulePath}}
+		"--entryPoints.web.address=" + web, "--providers.file.filename=" + dynamic,
+		"--experimental.localPlugins.pg-ratelimit.moduleName=" + modulePath}}
 	tr := harness.Start(t, program)
 	tr.AwaitAddress(t, web)
 	for range 3 {
-		tr.Await(t, "the router for all paths", func() bool { return harness.Ask(t, harness.Get("http://"+web+"/limited")).Status == http.StatusOK })
+		tr.Await(t, "the router for all paths",
+			func() bool {
+				return harness.Ask(t, harness.Get("http://"+web+"/limited")).
+					Status == http.StatusOK
+			})
 	}
-	for _, line := range []string{"Plugins are disabled because an error has occurred", "invalid middleware"} {
+	for _, line := range []string{"Plugins are disabled because an error has occurred",
+		"invalid middleware"} {
 		if !strings.Contains(tr.Log(), line) {
 			t.Errorf("its log has no %q", line)
 		}
@@ -45,7 +52,8 @@ func TestAPluginThatDoesNotLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.WaitFor("a request", func() bool { return false }); err == nil || !strings.Contains(p.Log(), "failed to create plugin builder") {
+	if err := p.WaitFor("a request", func() bool { return false }); err == nil || !strings.Contains(p.Log(),
+		"failed to create plugin builder") {
 		t.Errorf("with abortOnPluginFailure: %v", err)
 	}
 	if err := p.Kill(); err != nil && !strings.Contains(err.Error(), os.ErrProcessDone.Error()) {
@@ -53,11 +61,13 @@ func TestAPluginThatDoesNotLoad(t *testing.T) {
 	}
 }
 
-// TestTraefikShowsWhatAnOperatorMustSee compares the levels of the plugin's lines in Traefik's log, which has the lines of
-// a plugin's standard output at DEBUG only. Traefik's API shows the settings.
+// TestTraefikShowsWhatAnOperatorMustSee compares the levels of the plugin's lines in Traefik's log, which has
+// the lines of a plugin's standard output at DEBUG only. Traefik's API shows the settings.
 func TestTraefikShowsWhatAnOperatorMustSee(t *testing.T) {
-	tr := startTraefikWith(t, object{}, "DEBUG", []route{{"/", "", object{"dsn": "memory", "prefix": "of-this-test", "limit": "3 1h"}}})
-	for text, level := range map[string]string{"pg_ratelimit: dsn is memory": " ERR ", "pg_ratelimit: rate limits are enforced by": " DBG ", "pg_ratelimit: middleware r0@file": " DBG "} {
+	tr := startTraefikWith(t, object{}, "DEBUG",
+		[]route{{"/", "", object{"dsn": "memory", "prefix": "of-this-test", "limit": "3 1h"}}})
+	for text, level := range map[string]string{"pg_ratelimit: dsn is memory": " ERR ",
+		"pg_ratelimit: rate limits are enforced by": " DBG ", "pg_ratelimit: middleware r0@file": " DBG "} {
 		found := false
 		for line := range strings.Lines(tr.Log()) {
 			if strings.Contains(line, text) {
@@ -71,7 +81,8 @@ func TestTraefikShowsWhatAnOperatorMustSee(t *testing.T) {
 			t.Errorf("the log has no line with %q", text)
 		}
 	}
-	if answer := harness.Ask(t, harness.Get(tr.admin+"/api/http/middlewares/r0@file")); !strings.Contains(answer.Body, `"dsn":"memory"`) {
+	if answer := harness.Ask(t, harness.Get(tr.admin+"/api/http/middlewares/r0@file")); !strings.Contains(
+		answer.Body, `"dsn":"memory"`) {
 		t.Errorf("the API answers %d %s", answer.Status, answer.Body)
 	}
 }

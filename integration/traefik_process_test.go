@@ -55,19 +55,22 @@ func startTraefik(t testing.TB, routes []route, env ...string) *traefik {
 
 // startTraefikWith is startTraefik with further settings of the entry point, and with another
 // level of the log.
-func startTraefikWith(t testing.TB, entryPoint object, logLevel string, routes []route, env ...string) *traefik {
+func startTraefikWith(t testing.TB, entryPoint object, logLevel string, routes []route,
+	env ...string) *traefik {
 	t.Helper()
 	return startTraefikOf(t, "..", entryPoint, logLevel, routes, env...)
 }
 
 // startTraefikOf is startTraefikWith with the plugin of another checkout of the repository.
-func startTraefikOf(t testing.TB, root string, entryPoint object, logLevel string, routes []route, env ...string) *traefik {
+func startTraefikOf(t testing.TB, root string, entryPoint object, logLevel string, routes []route,
+	env ...string) *traefik {
 	t.Helper()
 	program := traefikProgram(t)
 	dir := t.TempDir()
 	linkPlugin(t, root, filepath.Join(dir, "plugins-local"))
 	web, admin := harness.FreeAddress(t), harness.FreeAddress(t)
-	tr := &traefik{url: "http://" + web, admin: "http://" + admin, dynamic: filepath.Join(dir, "dynamic.yml"), backend: startBackend(t)}
+	tr := &traefik{url: "http://" + web, admin: "http://" + admin, dynamic: filepath.Join(dir, "dynamic.yml"),
+		backend: startBackend(t)}
 	entryPoint["address"] = web
 	writeYAML(t, filepath.Join(dir, "traefik.yml"), object{
 		"global":      object{"checkNewVersion": false, "sendAnonymousUsage": false},
@@ -103,20 +106,25 @@ func (tr *traefik) write(t testing.TB, routes []route) {
 	t.Helper()
 	tr.generation++
 	routers, services, middlewares := object{}, object{}, object{
-		"generation": object{"redirectRegex": object{"regex": ".*", "replacement": "http://generation/" + strconv.Itoa(tr.generation)}},
+		"generation": object{"redirectRegex": object{"regex": ".*", "replacement": "http://generation/" +
+			strconv.Itoa(tr.generation)}},
 	}
-	routers["generation"] = object{"entryPoints": []string{"web"}, "rule": "Path(`/generation`)", "service": "noop@internal", "middlewares": []string{"generation"}}
+	routers["generation"] = object{"entryPoints": []string{"web"}, "rule": "Path(`/generation`)",
+		"service": "noop@internal", "middlewares": []string{"generation"}}
 	for i, r := range routes {
 		name := "r" + strconv.Itoa(i)
-		router := object{"entryPoints": []string{"web"}, "rule": "PathPrefix(`" + r.path + "`)", "service": name}
+		router := object{"entryPoints": []string{"web"}, "rule": "PathPrefix(`" + r.path + "`)",
+			"service": name}
 		if r.limit != nil {
 			middlewares[name] = object{"plugin": object{"pg-ratelimit": r.limit}}
 			router["middlewares"] = []string{name}
 		}
 		routers[name] = router
-		services[name] = object{"loadBalancer": object{"servers": []object{{"url": cmp.Or(r.backend, tr.backend)}}}}
+		services[name] = object{"loadBalancer": object{"servers": []object{{"url": cmp.Or(r.backend,
+			tr.backend)}}}}
 	}
-	writeYAML(t, tr.dynamic, object{"http": object{"routers": routers, "services": services, "middlewares": middlewares}})
+	writeYAML(t, tr.dynamic, object{"http": object{"routers": routers, "services": services,
+		"middlewares": middlewares}})
 }
 
 // reload has the routes served, and waits until they are.
@@ -137,12 +145,16 @@ func (tr *traefik) reject(t testing.TB) {
 	if err := os.Rename(tr.dynamic+".new", tr.dynamic); err != nil {
 		t.Fatal(err)
 	}
-	tr.Await(t, "the file to be rejected", func() bool { return strings.Count(tr.Log(), "yaml:") > complaints })
+	tr.Await(t, "the file to be rejected",
+		func() bool { return strings.Count(tr.Log(), "yaml:") > complaints })
 }
 
 func (tr *traefik) awaitGeneration(t testing.TB) {
 	t.Helper()
-	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{CheckRedirect: func(*http.Request,
+		[]*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	defer client.CloseIdleConnections()
 	want := "http://generation/" + strconv.Itoa(tr.generation)
 	tr.Await(t, "its configuration", func() bool {
@@ -174,7 +186,10 @@ func writeYAML(t testing.TB, path string, content any) {
 // startBackend starts the server behind the proxies. It answers 200, ok.
 func startBackend(t testing.TB) string {
 	t.Helper()
-	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }))
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		fmt.Fprint(w, "ok")
+	}))
 	t.Cleanup(backend.Close)
 	return backend.URL
 }

@@ -15,17 +15,21 @@ import (
 // a client keeps its connection open, as most do: Traefik then takes half a second to end.
 func TestTraefikWritesTheHistoryWhenItEnds(t *testing.T) {
 	dsn := cluster.Open(t)
-	routes := []route{{"/", startBackend(t), decideAlways(object{"dsn": dsn, "prefix": "end", "key": "{header.X-Key}", "limit": "1000000 1h", "audit": "all"})}}
+	routes := []route{{"/", startBackend(t), decideAlways(object{"dsn": dsn, "prefix": "end",
+		"key": "{header.X-Key}", "limit": "1000000 1h", "audit": "all"})}}
 	sent := int64(0)
 	for _, n := range []int{1, 1700} {
 		tr := startTraefik(t, routes)
 		harness.Ask(t, harness.Get(tr.url+"/", "X-Key", "first")) // the tables are made
 		await(t, "the first row", func() bool {
-			return cluster.Query[int64](t, dsn, "SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_audit'") == 1 && cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_audit") >= sent+1
+			return cluster.Query[int64](t, dsn,
+				"SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_audit'") == 1 &&
+				cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_audit") >= sent+1
 		})
-		r := harness.Run(t.Context(), harness.Load{Clients: 32, Requests: n, Request: func(i int) *http.Request {
-			return harness.Get(tr.url+"/", "X-Key", fmt.Sprint("key-", i))
-		}})
+		r := harness.Run(t.Context(), harness.Load{Clients: 32, Requests: n,
+			Request: func(i int) *http.Request {
+				return harness.Get(tr.url+"/", "X-Key", fmt.Sprint("key-", i))
+			}})
 		if err := r.Err(); err != nil || r.Status[http.StatusOK] != n {
 			t.Fatal(r, err)
 		}
@@ -45,10 +49,13 @@ func TestTraefikWritesTheHistoryWhenItEnds(t *testing.T) {
 		}
 		took := time.Since(began)
 		rows := cluster.Query[int64](t, dsn, "SELECT sum(count) FROM rate_limit_audit")
-		counted := cluster.Query[int64](t, dsn, "SELECT coalesce(sum(requests), 0) FROM rate_limit_metrics WHERE granularity = 'minute'")
-		t.Logf("after %d requests Traefik ended in %v: %d rows, %d requests in the metrics, want %d", n, took, rows, counted, sent)
+		counted := cluster.Query[int64](t, dsn,
+			"SELECT coalesce(sum(requests), 0) FROM rate_limit_metrics WHERE granularity = 'minute'")
+		t.Logf("after %d requests Traefik ended in %v: %d rows, %d requests in the metrics, want %d", n, took,
+			rows, counted, sent)
 		if rows != sent || counted != sent {
-			t.Errorf("after %d requests, the audit log has %d and the metrics %d, want %d", n, rows, counted, sent)
+			t.Errorf("after %d requests, the audit log has %d and the metrics %d, want %d", n, rows, counted,
+				sent)
 		}
 	}
 }

@@ -29,15 +29,18 @@ func TestCaddyBehindAProxy(t *testing.T) {
 	}{
 		{"", http.StatusTooManyRequests, http.StatusTooManyRequests},
 		{"trusted_proxies static 127.0.0.1/32", http.StatusOK, http.StatusOK},
-		{"trusted_proxies static 127.0.0.1/32\n\t\ttrusted_proxies_strict", http.StatusOK, http.StatusTooManyRequests},
+		{"trusted_proxies static 127.0.0.1/32\n\t\ttrusted_proxies_strict", http.StatusOK,
+			http.StatusTooManyRequests},
 	} {
 		address := harness.FreeAddress(t)
-		config := fmt.Sprintf("{\n\tadmin off\n\tservers {\n\t\t%s\n\t}\n}\nhttp://%s {\n\tpg_ratelimit web {\n\t\tdsn memory\n\t\tlimit 1 1h\n\t}\n\trespond ok\n}\n", test.options, address)
+		config := fmt.Sprintf("{\n\tadmin off\n\tservers {\n\t\t%s\n\t}\n}\nhttp://%s {\n\tpg_ratelimit "+
+			"web {\n\t\tdsn memory\n\t\tlimit 1 1h\n\t}\n\trespond ok\n}\n", test.options, address)
 		c := launchConfig(t, buildCaddy(t), address, config)
 		c.AwaitAddress(t, address)
 		got := statuses(t, c.url, "203.0.113.1", "203.0.113.2", "198.51.100.7, 203.0.113.1")
 		if want := []int{http.StatusOK, test.otherClient, test.forged}; fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%q: a client, another client and the first client with a forged address get %v, want %v", test.options, got, want)
+			t.Errorf("%q: a client, another client and the first client with a forged address get "+
+				"%v, want %v", test.options, got, want)
 		}
 	}
 }
@@ -57,8 +60,10 @@ func TestTraefikBehindAProxy(t *testing.T) {
 	} {
 		tr := startTraefikWith(t, test.entryPoint, "INFO", []route{{"/limited", backend, limit}})
 		got := statuses(t, tr.url+"/limited", "203.0.113.1", "203.0.113.2", "198.51.100.7, 203.0.113.1")
-		if want := []int{http.StatusOK, test.otherClient, http.StatusTooManyRequests}; fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%v: a client, another client and the first client with a forged address get %v, want %v", test.entryPoint, got, want)
+		if want := []int{http.StatusOK, test.otherClient, http.StatusTooManyRequests}; fmt.Sprint(
+			got) != fmt.Sprint(want) {
+			t.Errorf("%v: a client, another client and the first client with a forged address get "+
+				"%v, want %v", test.entryPoint, got, want)
 		}
 	}
 }

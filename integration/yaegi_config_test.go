@@ -65,8 +65,10 @@ var fullLabels = map[string]string{
 	"key": "{header.X-Tenant}", "algorithm": "token_bucket", "limit": "100 1h", "burst": "20", "cost": "2",
 	"durable": "true", "synchronousCommit": "true", "hashKey": "true", "timeout": "100ms", "onError": "deny",
 	"ipStrategy.depth": "1", "ipStrategy.excludedIPs": "10.0.0.0/8,192.0.2.1", "ipStrategy.ipv6Subnet": "64",
-	"zones[0].prefix": "per-client", "zones[0].key": "{client_ip}", "zones[0].limit": "30 1h", "zones[0].algorithm": "fixed_window", "zones[0].durable": "false",
-	"zones[1].prefix": "all", "zones[1].key": "all", "zones[1].limit": "1000/1d", "zones[1].cost": "{header.X-Cost}",
+	"zones[0].prefix": "per-client", "zones[0].key": "{client_ip}", "zones[0].limit": "30 1h",
+	"zones[0].algorithm": "fixed_window", "zones[0].durable": "false",
+	"zones[1].prefix": "all", "zones[1].key": "all", "zones[1].limit": "1000/1d",
+	"zones[1].cost": "{header.X-Cost}",
 }
 
 // TestConfigurationComesThroughEveryProvider gives the plugin one configuration
@@ -94,7 +96,8 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 	}
 	p := loadPlugin(t)
 	for name, config := range map[string]map[string]any{
-		"file": byFile, "Kubernetes": byKubernetes, "Docker": byLabels.HTTP.Middlewares["limit"].Plugin["pg-ratelimit"],
+		"file": byFile, "Kubernetes": byKubernetes,
+		"Docker": byLabels.HTTP.Middlewares["limit"].Plugin["pg-ratelimit"],
 	} {
 		for zone := range 3 { // so that none shares counters with another provider
 			prefixed(config, zone, name)
@@ -103,17 +106,21 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 		// Costs: 2 of 20 tokens, 1 of 30, and 100 of 1000.
 		for i, want := range []string{"18", "16", "14"} {
 			w := ask(h, "X-Tenant", "acme", "X-Cost", "100", "X-Forwarded-For", "2001:db8::"+want)
-			if w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Limit") != "20" || w.Header().Get("X-RateLimit-Remaining") != want {
+			if w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Limit") != "20" ||
+				w.Header().Get("X-RateLimit-Remaining") != want {
 				t.Errorf("%s, request %d: %d %v", name, i, w.Code, w.Header())
 			}
 		}
 		// 700 are left of 1000, for all clients together.
-		if w := ask(h, "X-Tenant", "other", "X-Cost", "701", "X-Forwarded-For", "192.0.2.7"); w.Code != http.StatusTooManyRequests || w.Header().Get("X-RateLimit-Limit") != "1000" {
+		if w := ask(h, "X-Tenant", "other", "X-Cost", "701", "X-Forwarded-For",
+			"192.0.2.7"); w.Code != http.StatusTooManyRequests ||
+			w.Header().Get("X-RateLimit-Limit") != "1000" {
 			t.Errorf("%s: %d %v", name, w.Code, w.Header())
 		}
 		// 27 left of 30, for all of 2001:db8::/64.
 		for i := range 28 {
-			w := ask(h, "X-Tenant", strconv.Itoa(i), "X-Cost", "0", "X-Forwarded-For", "2001:db8::"+strconv.Itoa(i))
+			w := ask(h, "X-Tenant", strconv.Itoa(i), "X-Cost", "0", "X-Forwarded-For",
+				"2001:db8::"+strconv.Itoa(i))
 			if passes := w.Code == http.StatusOK; passes != (i < 27) {
 				t.Errorf("%s, request %d of the network: %d %v", name, i, w.Code, w.Header())
 			}
@@ -125,8 +132,10 @@ func TestConfigurationComesThroughEveryProvider(t *testing.T) {
 func awaitHistory(t *testing.T, dsn string, n int) {
 	t.Helper()
 	await(t, "the history", func() bool {
-		return cluster.Query[int64](t, dsn, "SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_usage'") == 1 &&
-			cluster.Query[int64](t, dsn, "SELECT coalesce(sum(requests), 0)::bigint FROM rate_limit_metrics WHERE granularity = 'minute'") >= int64(n)
+		return cluster.Query[int64](t, dsn,
+			"SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_usage'") == 1 &&
+			cluster.Query[int64](t, dsn, "SELECT coalesce(sum(requests), 0)::bigint FROM "+
+				"rate_limit_metrics WHERE granularity = 'minute'") >= int64(n)
 	})
 }
 
@@ -135,32 +144,39 @@ func awaitHistory(t *testing.T, dsn string, n int) {
 func TestEmptyMapsAreTheDefaults(t *testing.T) {
 	t.Parallel()
 	dsn := policyDatabase(t, "SELECT rate_limit_rule('all', count_by => '{all}', per_hour => 5)")
-	text := "HTTP:\n  Middlewares:\n    limit:\n      Plugin:\n        pg-ratelimit:\n          dsn: " + dsn + "\n          timeout: 30s\n          policy: {}\n          history: {}\n"
+	text := "HTTP:\n  Middlewares:\n    limit:\n      Plugin:\n        pg-ratelimit:\n          dsn: " + dsn +
+		"\n          timeout: 30s\n          policy: {}\n          history: {}\n"
 	var byFile, byLabels pluginConfigurations
 	if err := file.DecodeContent(text, ".yaml", &byFile); err != nil {
 		t.Fatal(err)
 	}
 	const prefix = "traefik.http.middlewares.limit.plugin.pg-ratelimit."
-	if err := parser.Decode(map[string]string{prefix + "dsn": dsn, prefix + "timeout": "30s", prefix + "policy": "", prefix + "history.retention": ""}, &byLabels, "traefik", "traefik.http"); err != nil {
+	if err := parser.Decode(map[string]string{prefix + "dsn": dsn, prefix + "timeout": "30s", prefix +
+		"policy": "", prefix + "history.retention": ""}, &byLabels, "traefik", "traefik.http"); err != nil {
 		t.Fatal(err)
 	}
 	p := loadPlugin(t)
 	configs := []map[string]any{
-		byFile.HTTP.Middlewares["limit"].Plugin["pg-ratelimit"], byLabels.HTTP.Middlewares["limit"].Plugin["pg-ratelimit"],
+		byFile.HTTP.Middlewares["limit"].Plugin["pg-ratelimit"],
+		byLabels.HTTP.Middlewares["limit"].Plugin["pg-ratelimit"],
 		{"dsn": dsn, "timeout": "30s", "policy": object{}, "history": object{}}, // by Kubernetes
 	}
 	for i, config := range configs {
 		h := p.mustHandler(t, ok, config)
 		want := strconv.Itoa(4 - i)
-		if w := ask(h); w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Limit") != "5" || w.Header().Get("X-RateLimit-Remaining") != want {
+		if w := ask(h); w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Limit") != "5" ||
+			w.Header().Get("X-RateLimit-Remaining") != want {
 			t.Errorf("%v: %d %v, want %s left", config, w.Code, w.Header(), want)
 		}
 	}
 	awaitHistory(t, dsn, len(configs))
 	for want, config := range map[string]object{
-		`pg_ratelimit: policy: "2 of them": must be one map`:            {"dsn": dsn, "policy": []object{{}, {}}},
-		`pg_ratelimit: history: "2 of them": must be one map`:           {"dsn": dsn, "policy": object{}, "history": []object{{}, {}}},
-		`pg_ratelimit: history.retention: "2 of them": must be one map`: {"dsn": dsn, "policy": object{}, "history": object{"retention": []object{{}, {}}}},
+		`pg_ratelimit: policy: "2 of them": must be one map`: {"dsn": dsn, "policy": []object{{},
+			{}}},
+		`pg_ratelimit: history: "2 of them": must be one map`: {"dsn": dsn, "policy": object{},
+			"history": []object{{}, {}}},
+		`pg_ratelimit: history.retention: "2 of them": must be one map`: {"dsn": dsn, "policy": object{},
+			"history": object{"retention": []object{{}, {}}}},
 	} {
 		if _, err := p.handler(context.Background(), ok, config); err == nil || err.Error() != want {
 			t.Errorf("%v: %v, want %s", config, err, want)
@@ -178,35 +194,43 @@ func prefixed(config map[string]any, zone int, name string) {
 	z["prefix"] = z["prefix"].(string) + "-" + name
 }
 
-// TestBothSpellingsOfASettingAreUnderstood: Traefik's, and Caddy's. What neither has is an error, and the log says what was
-// understood.
+// TestBothSpellingsOfASettingAreUnderstood: Traefik's, and Caddy's. What neither has is an error, and the log
+// says what was understood.
 func TestBothSpellingsOfASettingAreUnderstood(t *testing.T) {
 	t.Parallel()
 	dsn := policyDatabase(t, "SELECT rate_limit_rule('all', count_by => '{all}', per_hour => 5)")
 	p := loadPlugin(t)
-	h := p.mustHandler(t, ok, object{"dsn": dsn, "timeout": "30s", "on_error": "deny", "max_conns": 4, "auto_migrate": true,
-		"policy":  []any{object{"api_key": "{header.X-Api-Key}", "unknown_key": "reject"}},
-		"history": []any{object{"audit_address": "off", "retention": []any{object{"usage": "7d"}}}},
-		"zones":   []any{object{"prefix": "both", "limit": "1 1h", "hash_key": "on", "cost": "{header.X-Cost}"}}})
+	h := p.mustHandler(t, ok, object{"dsn": dsn, "timeout": "30s", "on_error": "deny", "max_conns": 4,
+		"auto_migrate": true,
+		"policy":       []any{object{"api_key": "{header.X-Api-Key}", "unknown_key": "reject"}},
+		"history":      []any{object{"audit_address": "off", "retention": []any{object{"usage": "7d"}}}},
+		"zones": []any{object{"prefix": "both", "limit": "1 1h", "hash_key": "on",
+			"cost": "{header.X-Cost}"}}})
 	if w := ask(h, "X-Api-Key", "prl_wrong"); w.Code != http.StatusUnauthorized {
 		t.Errorf("an invalid key gets %d: the policy has no api_key", w.Code)
 	}
 	if a, b := ask(h).Code, ask(h).Code; a != http.StatusOK || b != http.StatusTooManyRequests {
 		t.Errorf("%d and %d, with a limit of 1", a, b)
 	}
-	const said = "limit both: 1 1h (sliding_window, enforce), key {client_ip}; policy with the API key {header.X-Api-Key}; on_error deny"
+	const said = "limit both: 1 1h (sliding_window, enforce), key {client_ip}; policy with the API key " +
+		"{header.X-Api-Key}; on_error deny"
 	if text := p.out.String(); strings.Count(text, said) != 1 || strings.Contains(p.err.String(), said) {
 		t.Errorf("the log does not say %q once as information:\n%s\n%s", said, text, p.err)
 	}
-	gone := p.mustHandler(t, ok, object{"dsn": "postgres://nobody@127.0.0.1:1/nothing", "prefix": "a", "limit": "5 1m", "on_error": "deny"})
+	gone := p.mustHandler(t, ok, object{"dsn": "postgres://nobody@127.0.0.1:1/nothing", "prefix": "a",
+		"limit": "5 1m", "on_error": "deny"})
 	if w := ask(gone); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("on_error deny without a database: %d", w.Code)
 	}
 	for want, config := range map[string]object{
-		`setting: "onerr": must be one of`:                  {"dsn": "memory", "prefix": "a", "limit": "5 1m", "onerr": "deny"},
-		`setting: "zones[0].limt": must be`:                 {"dsn": "memory", "zones": []any{object{"prefix": "a", "limt": "5 1m"}}},
-		`setting: "on_error": must be left out: onError is`: {"dsn": "memory", "prefix": "a", "limit": "5 1m", "onError": "deny", "on_error": "deny"},
-		`setting: "ip_strategy": must be spelt ipStrategy`:  {"dsn": "memory", "prefix": "a", "limit": "5 1m", "ip_strategy": object{"depth": 1}},
+		`setting: "onerr": must be one of`: {"dsn": "memory", "prefix": "a", "limit": "5 1m",
+			"onerr": "deny"},
+		`setting: "zones[0].limt": must be`: {"dsn": "memory",
+			"zones": []any{object{"prefix": "a", "limt": "5 1m"}}},
+		`setting: "on_error": must be left out: onError is`: {"dsn": "memory", "prefix": "a", "limit": "5 1m",
+			"onError": "deny", "on_error": "deny"},
+		`setting: "ip_strategy": must be spelt ipStrategy`: {"dsn": "memory", "prefix": "a", "limit": "5 1m",
+			"ip_strategy": object{"depth": 1}},
 	} {
 		if _, err := p.handler(t.Context(), ok, config); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, want %s", config, err, want)
@@ -219,7 +243,8 @@ func TestBothSpellingsOfASettingAreUnderstood(t *testing.T) {
 func TestManifest(t *testing.T) {
 	t.Parallel()
 	m := readManifest(t)
-	if m.DisplayName == "" || m.Summary == "" || m.Type != "middleware" || (m.Runtime != "" && m.Runtime != "yaegi") || !strings.HasPrefix(m.Import, modulePath) {
+	if m.DisplayName == "" || m.Summary == "" || m.Type != "middleware" ||
+		(m.Runtime != "" && m.Runtime != "yaegi") || !strings.HasPrefix(m.Import, modulePath) {
 		t.Errorf("%+v", m)
 	}
 	icon, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(m.IconPath)))
@@ -230,7 +255,8 @@ func TestManifest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, refused := range []string{"github.com/traefik/yaegi", "github.com/traefik/traefik", "github.com/traefik/mesh", "github.com/containous/"} {
+	for _, refused := range []string{"github.com/traefik/yaegi", "github.com/traefik/traefik",
+		"github.com/traefik/mesh", "github.com/containous/"} {
 		if strings.Contains(string(mod), refused) {
 			t.Errorf("go.mod requires %s, for which the catalogue refuses the plugin", refused)
 		}
@@ -242,12 +268,14 @@ func TestManifest(t *testing.T) {
 	if !strings.HasPrefix(example, "postgres://") {
 		t.Errorf("the example counts in %s", example)
 	}
-	m.TestData["dsn"] = strings.Replace(example, "db.internal", "127.0.0.1:1", 1) // where nothing is; New needs no database
+	// where nothing is; New needs no database
+	m.TestData["dsn"] = strings.Replace(example, "db.internal", "127.0.0.1:1", 1)
 	if w := ask(p.mustHandler(t, ok, m.TestData)); w.Code != http.StatusOK {
 		t.Errorf("without a database: %d %v", w.Code, w.Header())
 	}
 	m.TestData["dsn"], m.TestData["timeout"] = policyDatabase(t, ""), "30s"
-	if w := ask(p.mustHandler(t, ok, m.TestData)); w.Code != http.StatusOK || w.Header().Get("X-RateLimit-Limit") != "100" || w.Header().Get("X-RateLimit-Remaining") != "99" {
+	if w := ask(p.mustHandler(t, ok, m.TestData)); w.Code != http.StatusOK ||
+		w.Header().Get("X-RateLimit-Limit") != "100" || w.Header().Get("X-RateLimit-Remaining") != "99" {
 		t.Errorf("%d %v", w.Code, w.Header())
 	}
 }

@@ -15,7 +15,8 @@ type hazard struct {
 
 var hazards = []hazard{
 	{
-		name: "a call and another expression on the right of one assignment: the other expression is not assigned",
+		name: "a call and another expression on the right of one assignment: the other expression is not " +
+			"assigned",
 		found: func(n ast.Node) bool {
 			assign, ok := n.(*ast.AssignStmt)
 			if !ok || assign.Tok != token.ASSIGN || len(assign.Rhs) < 2 {
@@ -78,15 +79,19 @@ var hazards = []hazard{
 		name:  "a named result in a return, after a result that replaces it",
 		found: returnsReplacedResult,
 	}, {
-		name: "two values from a map or a type assertion, with = or in a loop: the first value keeps what it was if there is none",
+		name: "two values from a map or a type assertion, with = or in a loop: the first value keeps what " +
+			"it was if there is none",
 		found: func(n ast.Node) bool {
-			return isTwoValued(n, token.ASSIGN) || inLoop(n, func(n ast.Node) bool { return isTwoValued(n, token.DEFINE) })
+			return isTwoValued(n, token.ASSIGN) ||
+				inLoop(n, func(n ast.Node) bool { return isTwoValued(n, token.DEFINE) })
 		},
 	}, {
-		name:  "a deferred call, or a started method, in a loop or with what is set again later: it gets the later value",
+		name: "a deferred call, or a started method, in a loop or with what is set again later: it gets " +
+			"the later value",
 		found: evaluatesLate,
 	}, {
-		name: "a struct literal that is assigned, not to a new variable: a caller, a closure and a pointer do not see it",
+		name: "a struct literal that is assigned, not to a new variable: a caller, a closure and a pointer " +
+			"do not see it",
 		found: func(n ast.Node) bool {
 			assign, ok := n.(*ast.AssignStmt)
 			if !ok || assign.Tok != token.ASSIGN || len(assign.Lhs) != len(assign.Rhs) {
@@ -101,26 +106,31 @@ var hazards = []hazard{
 			return false
 		},
 	}, {
-		name:  "an array literal, or the address of a literal of a slice or map, in a loop: it is one variable in all iterations",
+		name: "an array literal, or the address of a literal of a slice or map, in a loop: it is one " +
+			"variable in all iterations",
 		found: func(n ast.Node) bool { return inLoop(n, isSharedLiteral) },
 	}, {
 		// In Yaegi's interp/run.go, the end of a call
 		// of a literal puts back what the literal has replaced in the frame (getFunc), while the
 		// loop may be about to start the next literal.
-		name:  "a function literal for AfterFunc or go in a loop: it has the variables of the last iteration, or an earlier literal runs in its place",
+		name: "a function literal for AfterFunc or go in a loop: it has the variables of the last " +
+			"iteration, or an earlier literal runs in its place",
 		found: func(n ast.Node) bool { return inLoop(n, startsLiteral) },
 	}, {
-		name: "a range with =, or whose body changes the index: the variables are not set, or an iteration is left out",
+		name: "a range with =, or whose body changes the index: the variables are not set, or an iteration " +
+			"is left out",
 		found: func(n ast.Node) bool {
 			r, ok := n.(*ast.RangeStmt)
 			if !ok || r.Key == nil {
 				return false
 			}
 			key := types.ExprString(r.Key)
-			return r.Tok == token.ASSIGN || key != "_" && setsAny(r.Body, r.Body.Pos(), map[string]bool{key: true})
+			return r.Tok == token.ASSIGN || key != "_" && setsAny(r.Body, r.Body.Pos(),
+				map[string]bool{key: true})
 		},
 	}, {
-		name: "a received value that is assigned to a field or to a variable which a closure or a pointer has: it is lost",
+		name: "a received value that is assigned to a field or to a variable which a closure or a pointer " +
+			"has: it is lost",
 		found: func(n ast.Node) bool {
 			assign, ok := n.(*ast.AssignStmt)
 			if !ok || assign.Tok != token.ASSIGN {
@@ -133,14 +143,16 @@ var hazards = []hazard{
 		name:  "a := of several values that sets a variable again: it makes another variable of that name",
 		found: redeclares,
 	}, {
-		name:  "a recover in a deferred function literal of a function with results that have no names: after a panic it returns what the caller's variable had",
+		name: "a recover in a deferred function literal of a function with results that have no names: " +
+			"after a panic it returns what the caller's variable had",
 		found: recoversWithoutResult,
 	}, {
 		// A call of a method, of a closure or through a function value makes new results. A
 		// declared function has those of the call: a variable or field that = assigns to, what
 		// the same call returned before, in a loop, and in "return f()" the results of the
 		// function that returns.
-		name:  "a named result that is read before it is set: it has the value that the caller's variable had",
+		name: "a named result that is read before it is set: it has the value that the caller's " +
+			"variable had",
 		found: readsUnsetResult,
 	}, {
 		name: "a select that several goroutines are in at once: they share its cases",

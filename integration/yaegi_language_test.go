@@ -12,8 +12,14 @@ import (
 
 // interpretedFolders are the packages that Traefik interprets.
 var interpretedFolders = []string{
-	"ratelimit", "internal/core/algorithm", "internal/plane/history", "internal/plane/policy", "ratelimit/pgdb", "internal/core/schema", "internal/core/session",
-	"internal/core/batch", "internal/core/health", "internal/core/results", "internal/proxy/edge", "internal/proxy/respond", "internal/core/lease", "internal/proxy/pgwire", "internal/core/sqlstate", "internal/store", "internal/store/chain", "internal/store/engine", "internal/store/known", "internal/store/leases", "internal/store/local", "internal/store/own", "internal/store/shards", "internal/store/settle", "internal/store/slots", "internal/store/memory", "internal/store/registry", "traefikplugin",
+	"ratelimit", "internal/core/algorithm", "internal/plane/history", "internal/plane/policy",
+	"ratelimit/pgdb", "internal/core/schema", "internal/core/session",
+	"internal/core/batch", "internal/core/health", "internal/core/results", "internal/proxy/edge",
+	"internal/proxy/respond", "internal/core/lease", "internal/proxy/pgwire", "internal/core/sqlstate",
+	"internal/store", "internal/store/chain", "internal/store/engine", "internal/store/known",
+	"internal/store/leases", "internal/store/local", "internal/store/own",
+	"internal/store/shards", "internal/store/settle", "internal/store/slots",
+	"internal/store/memory", "internal/store/registry", "traefikplugin",
 }
 
 // TestInterpretedCodeAvoidsWhatYaegiGetsWrong looks for hazards in the interpreted packages.

@@ -121,7 +121,8 @@ func loadPlugin(t testing.TB, env ...string) *plugin {
 	t.Helper()
 	m := readManifest(t)
 	p := &plugin{out: &output{}, err: &output{}}
-	p.interpreter = newInterpreter(t, interp.Options{Env: append(os.Environ(), env...), Stdout: p.out, Stderr: p.err})
+	p.interpreter = newInterpreter(t, interp.Options{Env: append(os.Environ(), env...), Stdout: p.out,
+		Stderr: p.err})
 	if _, err := p.interpreter.Eval(fmt.Sprintf("import %q", m.Import)); err != nil {
 		t.Fatal(err)
 	}
@@ -143,12 +144,14 @@ func (p *plugin) eval(t testing.TB, text string) reflect.Value {
 }
 
 // handler decodes a configuration and makes a middleware of it, as Traefik does.
-func (p *plugin) handler(ctx context.Context, next http.Handler, config map[string]any) (http.Handler, error) {
+func (p *plugin) handler(ctx context.Context, next http.Handler, config map[string]any) (http.Handler,
+	error) {
 	decoded := p.createConfig.Call(nil)[0]
 	if err := decode(config, decoded.Interface()); err != nil {
 		return nil, err
 	}
-	results := p.new.Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(next), decoded, reflect.ValueOf("api-limit@file")})
+	results := p.new.Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(next), decoded,
+		reflect.ValueOf("api-limit@file")})
 	if err := results[1].Interface(); err != nil {
 		return nil, err.(error)
 	}
@@ -157,7 +160,9 @@ func (p *plugin) handler(ctx context.Context, next http.Handler, config map[stri
 
 // decode decodes a configuration as Traefik does.
 func decode(config map[string]any, to any) error {
-	decoder, err := mapstructure.NewDecoder(&mapstructure.DecoderConfig{DecodeHook: mapstructure.StringToSliceHookFunc(","), WeaklyTypedInput: true, Result: to})
+	decoder, err := mapstructure.NewDecoder(
+		&mapstructure.DecoderConfig{DecodeHook: mapstructure.StringToSliceHookFunc(","),
+			WeaklyTypedInput: true, Result: to})
 	if err != nil {
 		return err
 	}

@@ -13,9 +13,11 @@ import (
 // request that makes the plugin panic is answered by onError, and the others are decided.
 func TestInterpretedPanicFailsOneRequest(t *testing.T) {
 	dsn := cluster.Open(t)
-	byGo := compiled(t, ok, object{"dsn": dsn, "prefix": "go", "key": "{path}", "limit": "1000 1h", "timeout": "30s", "onError": "deny"})
+	byGo := compiled(t, ok, object{"dsn": dsn, "prefix": "go", "key": "{path}", "limit": "1000 1h",
+		"timeout": "30s", "onError": "deny"})
 	p := loadPlugin(t)
-	byYaegi := p.mustHandler(t, ok, object{"dsn": dsn, "prefix": "yaegi", "key": "{path}", "limit": "1000 1h", "timeout": "30s", "onError": "deny"})
+	byYaegi := p.mustHandler(t, ok, object{"dsn": dsn, "prefix": "yaegi", "key": "{path}", "limit": "1000 1h",
+		"timeout": "30s", "onError": "deny"})
 	for name, h := range map[string]http.Handler{"compiled": byGo, "interpreted": byYaegi} {
 		var group sync.WaitGroup
 		for i := range 90 {
@@ -28,7 +30,8 @@ func TestInterpretedPanicFailsOneRequest(t *testing.T) {
 				}
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, r)
-				if w.Code != want || (w.Header().Get("X-RateLimit-Limit") == "1000") != (want == http.StatusOK) {
+				decided := w.Header().Get("X-RateLimit-Limit") == "1000"
+				if w.Code != want || decided != (want == http.StatusOK) {
 					t.Errorf("%s, request %d: %d with %v, want %d", name, i, w.Code, w.Header(), want)
 				}
 			})
@@ -38,7 +41,9 @@ func TestInterpretedPanicFailsOneRequest(t *testing.T) {
 }
 
 func TestInterpretedPanicOfNextGoesThrough(t *testing.T) {
-	h := loadPlugin(t).mustHandler(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), object{"dsn": "memory", "prefix": "a", "limit": "5 1m"})
+	h := loadPlugin(t).mustHandler(t,
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }),
+		object{"dsn": "memory", "prefix": "a", "limit": "5 1m"})
 	defer func() {
 		if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // it is this very value
 			t.Errorf("recovered %v", p)

@@ -114,7 +114,8 @@ func readsAny(statements []ast.Stmt, unset map[string]bool) bool {
 			ast.Inspect(n.Init, look)
 			assign, ok := n.Init.(*ast.AssignStmt)
 			if ok && assign.Tok == token.DEFINE {
-				reads = reads || readsAny([]ast.Stmt{&ast.ExprStmt{X: n.Cond}, n.Body}, without(unset, assign))
+				reads = reads || readsAny([]ast.Stmt{&ast.ExprStmt{X: n.Cond}, n.Body},
+					without(unset, assign))
 			} else {
 				if ok {
 					unset = without(unset, assign)

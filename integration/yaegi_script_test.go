@@ -41,7 +41,8 @@ var otherLimits = []string{
 func randomScript(random *rand.Rand, requests int, smooth bool) string {
 	limits := append(append([]string(nil), scriptLimits...), otherLimits...)
 	if smooth {
-		limits = slices.DeleteFunc(append([]string(nil), scriptLimits...), func(l string) bool { return strings.Contains(l, "token_bucket") })
+		limits = slices.DeleteFunc(append([]string(nil), scriptLimits...),
+			func(l string) bool { return strings.Contains(l, "token_bucket") })
 	}
 	var b strings.Builder
 	b.WriteString(strings.Join(limits, "\n") + "\n\n")
@@ -102,7 +103,8 @@ func TestInterpretedCoreDecidesAsCompiled(t *testing.T) {
 		text := randomScript(rand.New(rand.NewPCG(seed, 1)), 400, true)
 		compareDecisions(t, text, "in memory", script.Memory(text), memory(text))
 		text = randomScript(rand.New(rand.NewPCG(seed, 2)), 400, false)
-		compareDecisions(t, text, "in Postgres", script.Postgres(cluster.Open(t), text), postgres(cluster.Open(t), text))
+		compareDecisions(t, text, "in Postgres", script.Postgres(cluster.Open(t), text),
+			postgres(cluster.Open(t), text))
 	}
 }
 
@@ -116,7 +118,8 @@ func compareDecisions(t *testing.T, text, where, compiled, interpreted string) {
 	}
 	for i := range a {
 		if a[i] != b[i] {
-			t.Errorf("%s, request %d: %s\n%s compiled\n%s interpreted\nafter\n%s", where, i, requests[i], a[i], b[i], strings.Join(requests[max(0, i-12):i], "\n"))
+			t.Errorf("%s, request %d: %s\n%s compiled\n%s interpreted\nafter\n%s", where, i, requests[i],
+				a[i], b[i], strings.Join(requests[max(0, i-12):i], "\n"))
 			return
 		}
 	}

@@ -16,7 +16,8 @@ func anyNil(expressions []ast.Expr) bool {
 }
 
 // builtins are the builtin functions with a result.
-var builtins = map[string]bool{"append": true, "cap": true, "copy": true, "len": true, "make": true, "new": true}
+var builtins = map[string]bool{"append": true, "cap": true, "copy": true, "len": true, "make": true,
+	"new": true}
 
 // contains reports whether a node, or a node in it, matches.
 func contains(n ast.Node, matches func(ast.Node) bool) bool {
@@ -43,7 +44,8 @@ func inLoop(n ast.Node, matches func(ast.Node) bool) bool {
 // assertion, and uses the first.
 func isTwoValued(n ast.Node, tok token.Token) bool {
 	assign, ok := n.(*ast.AssignStmt)
-	if !ok || assign.Tok != tok || len(assign.Lhs) != 2 || len(assign.Rhs) != 1 || types.ExprString(assign.Lhs[0]) == "_" {
+	if !ok || assign.Tok != tok || len(assign.Lhs) != 2 || len(assign.Rhs) != 1 ||
+		types.ExprString(assign.Lhs[0]) == "_" {
 		return false
 	}
 	switch assign.Rhs[0].(type) {

@@ -53,7 +53,8 @@ func TestCaddyfiles(t *testing.T) {
 			}
 			// A further site uses the database of the global option.
 			text := b.text + "\nhttp://snippet.test {\n\tpg_ratelimit snippet {\n\t\tlimit 1 1m\n\t}\n}\n"
-			adapted, log, err := caddy(t, "adapt", "--adapter", "caddyfile", "--validate", "--config", written(t, "Caddyfile", text))
+			adapted, log, err := caddy(t, "adapt", "--adapter", "caddyfile", "--validate", "--config",
+				written(t, "Caddyfile", text))
 			if err != nil {
 				t.Fatalf("%v\n%s", err, log)
 			}
@@ -67,8 +68,7 @@ func TestCaddyfiles(t *testing.T) {
 	}
 }
 
-// accepted asks Caddy for the settings that may stand in a block, by one that
-// it does not know.
+// accepted asks Caddy for the settings that may stand in a block, by an unknown one.
 func accepted(t *testing.T, caddyfile string) []string {
 	t.Helper()
 	_, log, err := caddy(t, "adapt", "--adapter", "caddyfile", "--config", written(t, "Caddyfile", caddyfile))
@@ -77,21 +77,28 @@ func accepted(t *testing.T, caddyfile string) []string {
 		t.Fatalf("the error does not list the settings: %v\n%s", err, log)
 	}
 	// The list ends before ", at Caddyfile:3".
-	return slices.DeleteFunc(strings.Split(names[1], ", "), func(name string) bool { return name == "" || strings.Contains(name, " ") })
+	return slices.DeleteFunc(strings.Split(names[1], ", "), func(name string) bool {
+		return name == "" ||
+			strings.Contains(name, " ")
+	})
 }
 
 func TestTablesOfCaddySettingsAreComplete(t *testing.T) {
 	handler := append(tableNames(t, settingsPage, "A limit"), tableNames(t, settingsPage, "The handler")...)
-	sameNames(t, "docs/settings.md, A limit and The handler,", handler, accepted(t, ":80 {\n\tpg_ratelimit x {\n\t\tunknown\n\t}\n}\n"))
+	sameNames(t, "docs/settings.md, A limit and The handler,", handler,
+		accepted(t, ":80 {\n\tpg_ratelimit x {\n\t\tunknown\n\t}\n}\n"))
 	sameNames(t, "docs/settings.md, The policy,", tableNames(t, settingsPage, "The policy"),
 		accepted(t, ":80 {\n\tpg_ratelimit {\n\t\tpolicy {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
-	sameNames(t, "docs/settings.md, The database,", append(tableNames(t, settingsPage, "The database"), "dsn"),
+	sameNames(t, "docs/settings.md, The database,", append(tableNames(t, settingsPage, "The database"),
+		"dsn"),
 		accepted(t, "{\n\tpg_ratelimit {\n\t\tunknown\n\t}\n}\n"))
 	history := tableNames(t, settingsPage, "The history")
 	at := slices.Index(history, "retention") + 1
-	sameNames(t, "docs/settings.md, The history,", history[:at], accepted(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
+	sameNames(t, "docs/settings.md, The history,", history[:at],
+		accepted(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tunknown\n\t\t}\n\t}\n}\n"))
 	sameNames(t, "docs/settings.md, The history, retention,", history[at:],
-		accepted(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tretention {\n\t\t\t\tunknown\n\t\t\t}\n\t\t}\n\t}\n}\n"))
+		accepted(t, "{\n\tpg_ratelimit {\n\t\thistory {\n\t\t\tretention "+
+			"{\n\t\t\t\tunknown\n\t\t\t}\n\t\t}\n\t}\n}\n"))
 }
 
 // TestJSON takes a handler as Caddy's configuration, and any other JSON as the
@@ -107,12 +114,16 @@ func TestJSON(t *testing.T) {
 			}
 			if object["handler"] == nil {
 				body := digits.ReplaceAllString(strings.TrimSpace(b.text), "N")
-				if !slices.ContainsFunc(bodies, func(real string) bool { return digits.ReplaceAllString(real, "N") == body }) {
+				if !slices.ContainsFunc(bodies, func(real string) bool {
+					return digits.ReplaceAllString(real,
+						"N") == body
+				}) {
 					t.Errorf("no answer has this body; those are\n%s", strings.Join(bodies, "\n"))
 				}
 				return
 			}
-			config := `{"apps": {"http": {"servers": {"s": {"listen": [":0"], "routes": [{"handle": [` + b.text + `]}]}}}}}`
+			config := `{"apps": {"http": {"servers": {"s": {"listen": [":0"], "routes": [{"handle": [` +
+				b.text + `]}]}}}}}`
 			if _, log, err := caddy(t, "validate", "--config", written(t, "caddy.json", config)); err != nil {
 				t.Errorf("%v\n%s", err, log)
 			}
@@ -135,7 +146,8 @@ func refusal(t *testing.T) string {
 // outage is the body of a request without a decision.
 func outage(t *testing.T) string {
 	t.Helper()
-	answer := ask(middleware(t, map[string]any{"dsn": unreachable, "prefix": "outage", "limit": "1 1h", "onError": "deny"}))
+	answer := ask(middleware(t, map[string]any{"dsn": unreachable, "prefix": "outage", "limit": "1 1h",
+		"onError": "deny"}))
 	if answer.Code != http.StatusServiceUnavailable {
 		t.Fatalf("a request without a database is answered %d", answer.Code)
 	}

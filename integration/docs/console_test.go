@@ -18,12 +18,18 @@ import (
 // the check of each.
 var commands = map[string]func(t *testing.T, command string){
 	"make run": ranBy("internal/demo", "TestThePrivateClusterIsKept"),
-	`for i in $(seq 11); do curl -si http://localhost:8080/ | grep -iE '^HTTP|ratelimit|retry|error'; done`: ranBy("integration", "TestMakeRunShowsAPolicy"),
+	`for i in $(seq 11); do curl -si http://localhost:8080/ | grep -iE ` +
+		`'^HTTP|ratelimit|retry|error'; done`: ranBy("integration", "TestMakeRunShowsAPolicy"),
 
-	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule": ranBy("deploy", "TestXcaddyBuildsTheRelease"),
-	"GOPROXY='https://proxy.golang.org|file:///none' xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule --replace github.com/pgratelimit/pg-ratelimit=/path/to/clone": ranBy("deploy", "TestXcaddyBuildsAClone"),
+	"xcaddy build --with github.com/pgratelimit/pg-ratelimit/caddymodule": ranBy("deploy",
+		"TestXcaddyBuildsTheRelease"),
+	"GOPROXY='https://proxy.golang.org|file:///none' xcaddy build --with " +
+		"github.com/pgratelimit/pg-ratelimit/caddymodule --replace " +
+		"github.com/pgratelimit/pg-ratelimit=/path/to/clone": ranBy("deploy", "TestXcaddyBuildsAClone"),
 
-	"mkdir -p plugins-local/src/github.com/pgratelimit && ln -s /path/to/clone plugins-local/src/github.com/pgratelimit/pg-ratelimit": ranBy("integration/docs", "TestTheGuideOfTraefikIsEnough"),
+	"mkdir -p plugins-local/src/github.com/pgratelimit && ln -s /path/to/clone " +
+		"plugins-local/src/github.com/pgratelimit/pg-ratelimit": ranBy("integration/docs",
+		"TestTheGuideOfTraefikIsEnough"),
 
 	"caddy pg-ratelimit page": ranBy("integration/page", "TestThePageAnswersTheQuestionsOfANight"),
 
@@ -32,7 +38,8 @@ var commands = map[string]func(t *testing.T, command string){
 	`psql "$DATABASE_URL" -f deploy/back-to-npm.sql`:                    ranBy("integration", "TestNpmGuide"),
 	`psql "$DATABASE_URL" -f schema.sql`:                                createsTheTables,
 
-	"cd internal/store/engine && go test -run TestLeasesOverADistance -v .": ranBy("internal/store/engine", "TestLeasesOverADistance"),
+	"cd internal/store/engine && go test -run TestLeasesOverADistance -v .": ranBy("internal/store/engine",
+		"TestLeasesOverADistance"),
 
 	"make bench":                isMakeTarget,
 	"make test-archive":         isMakeTarget,
@@ -141,7 +148,8 @@ func createsTheTables(t *testing.T, _ string) {
 		cluster.Execute(t, dsn, schema.File)
 	}
 	h := middleware(t, map[string]any{
-		"dsn": dsn, "prefix": "web", "limit": "1 1h", "autoMigrate": "false", "timeout": "20s", "onError": "deny",
+		"dsn": dsn, "prefix": "web", "limit": "1 1h", "autoMigrate": "false", "timeout": "20s",
+		"onError": "deny",
 	})
 	for _, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
 		if answer := ask(h); answer.Code != want {
@@ -165,5 +173,6 @@ func hasItsFlags(t *testing.T, command string) {
 			t.Errorf("there is no flag %s:\n%s", match[1], out)
 		}
 	}
-	sameNames(t, "bench/README.md, How to measure,", tableNames(t, "bench/README.md", "How to measure"), flags)
+	sameNames(t, "bench/README.md, How to measure,", tableNames(t, "bench/README.md", "How to measure"),
+		flags)
 }

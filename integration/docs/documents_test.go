@@ -39,7 +39,8 @@ func documents(t *testing.T) []document {
 	if err != nil || len(paths) < 7 {
 		t.Fatalf("%d pages in docs: %v", len(paths), err)
 	}
-	for _, name := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "bench/README.md"} {
+	for _, name := range []string{"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
+		"bench/README.md"} {
 		paths = append(paths, filepath.Join(root, name))
 	}
 	var all []document
@@ -80,7 +81,8 @@ func blocksOf(path, text string) ([]block, error) {
 		case !inside && strings.HasPrefix(trimmed, "```"):
 			inside = true
 			indent, _, _ = strings.Cut(line, "`")
-			blocks = append(blocks, block{document: path, line: number + 1, chapter: chapter, section: section, language: strings.TrimPrefix(trimmed, "```")})
+			blocks = append(blocks, block{document: path, line: number + 1, chapter: chapter,
+				section: section, language: strings.TrimPrefix(trimmed, "```")})
 		case inside && trimmed == "```":
 			inside = false
 		case inside:
@@ -174,7 +176,8 @@ var promisesPages = []string{"docs/promises.md", "docs/security.md"}
 func TestEachPromiseHasATest(t *testing.T) {
 	folders := []string{"integration", "integration/docs"}
 	for _, parent := range []string{"ratelimit", "internal", "caddymodule", "traefikplugin"} {
-		err := filepath.WalkDir(filepath.Join(root, parent), func(path string, entry os.DirEntry, err error) error {
+		err := filepath.WalkDir(filepath.Join(root, parent), func(path string, entry os.DirEntry,
+			err error) error {
 			if err == nil && entry.IsDir() {
 				folder, err := filepath.Rel(root, path)
 				folders = append(folders, folder)
@@ -189,10 +192,14 @@ func TestEachPromiseHasATest(t *testing.T) {
 	for _, d := range documents(t) {
 		names := testName.FindAllStringSubmatch(d.text, -1)
 		if !slices.Contains(promisesPages, d.path) && d.path != "README.md" && len(names) > 0 {
-			t.Errorf("%s names %s: tests are named in README.md and %v only", d.path, names[0][1], promisesPages)
+			t.Errorf("%s names %s: tests are named in README.md and %v only", d.path, names[0][1],
+				promisesPages)
 		}
 		for _, match := range names {
-			if !slices.ContainsFunc(folders, func(folder string) bool { return hasTest(t, folder, match[1]) }) {
+			if !slices.ContainsFunc(folders, func(folder string) bool {
+				return hasTest(t, folder,
+					match[1])
+			}) {
 				t.Errorf("%s names %s, which does not exist", d.path, match[1])
 			}
 		}

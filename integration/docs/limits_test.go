@@ -25,7 +25,8 @@ func greedy(t *testing.T, algorithm ratelimit.Algorithm, n int64) (perWindow flo
 		t.Fatal(err)
 	}
 	defer store.Close()
-	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "p", Algorithm: algorithm, Events: n, Window: time.Minute})
+	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "p", Algorithm: algorithm, Events: n,
+		Window: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +64,10 @@ func TestTableOfSmallLimits(t *testing.T) {
 		}
 		perWindow, longest := greedy(t, ratelimit.SlidingWindow, n)
 		seconds := (longest + time.Second - 1) / time.Second // as Retry-After is rounded
-		windows := strconv.FormatFloat(float64(longest.Round(10*time.Millisecond).Milliseconds())/60000, 'g', 4, 64)
-		if want := []string{fmt.Sprint(perWindow), windows, fmt.Sprint(int64(seconds))}; row[2] != want[0] || row[3] != want[1] || row[4] != want[2] {
+		windows := strconv.FormatFloat(float64(longest.Round(10*time.Millisecond).Milliseconds())/60000, 'g',
+			4, 64)
+		if want := []string{fmt.Sprint(perWindow), windows, fmt.Sprint(int64(seconds))}; row[2] != want[0] ||
+			row[3] != want[1] || row[4] != want[2] {
 			t.Errorf("a limit of %d: the table has %q, want %q", n, row[2:], want)
 		}
 		for _, a := range []ratelimit.Algorithm{ratelimit.SlidingLog, ratelimit.GCRA} {

@@ -17,7 +17,8 @@ func isOfPolicy(command string) bool {
 	if command == "caddy pg-ratelimit page" {
 		return false // it does not end
 	}
-	return strings.HasPrefix(command, "caddy pg-ratelimit ") || strings.HasPrefix(command, "psql \"$DATABASE_URL\" -c ")
+	return strings.HasPrefix(command, "caddy pg-ratelimit ") || strings.HasPrefix(command,
+		"psql \"$DATABASE_URL\" -c ")
 }
 
 // TestPolicyCommands runs the commands on the policy that a page has, one after the other on a
@@ -61,7 +62,8 @@ func TestThePolicyPageListsAllCommands(t *testing.T) {
 	}
 	var listed []string
 	for _, row := range regexp.MustCompile("(?m)^\\| (`.*`) \\|").FindAllStringSubmatch(string(text), -1) {
-		for _, command := range regexp.MustCompile("`([a-z]+(?: [a-z]+)?)").FindAllStringSubmatch(row[1], -1) {
+		for _, command := range regexp.MustCompile("`([a-z]+(?: [a-z]+)?)").FindAllStringSubmatch(row[1],
+			-1) {
 			listed = append(listed, command[1])
 		}
 	}

@@ -34,12 +34,13 @@ type kitchen struct {
 	moved         string // the DSN of another database, for a recipe that names one
 }
 
-// newKitchen makes a database, and then does what the first section says: as the owner of an empty database, in
-// which Caddy makes the tables, or with the roles of the page.
+// newKitchen makes a database, and then does what the first section says: as the owner of an empty database,
+// in which Caddy makes the tables, or with the roles of the page.
 func newKitchen(t *testing.T, first []block, owner bool) *kitchen {
 	t.Helper()
 	dsn := cluster.Open(t)
-	k := &kitchen{renamed: map[string]string{}, rename: regexp.MustCompile(`\b(` + strings.Join(pageRoles, "|") + `)\b`)}
+	k := &kitchen{renamed: map[string]string{}, rename: regexp.MustCompile(`\b(` + strings.Join(pageRoles,
+		"|") + `)\b`)}
 	k.owner = cluster.Connect(t, dsn)
 	suffix := "_" + strings.ToLower(rand.Text())
 	for _, role := range pageRoles {
@@ -47,7 +48,8 @@ func newKitchen(t *testing.T, first []block, owner bool) *kitchen {
 	}
 	t.Cleanup(func() {
 		for _, role := range pageRoles {
-			k.execute(t, k.owner, fmt.Sprintf("DO $$ BEGIN IF to_regrole('%[1]s') IS NOT NULL THEN DROP OWNED BY %[1]s; DROP ROLE %[1]s; END IF; END $$", k.renamed[role]))
+			k.execute(t, k.owner, fmt.Sprintf("DO $$ BEGIN IF to_regrole('%[1]s') IS NOT NULL THEN DROP "+
+				"OWNED BY %[1]s; DROP ROLE %[1]s; END IF; END $$", k.renamed[role]))
 		}
 	})
 	proxy, reader := dsn, dsn
@@ -67,7 +69,8 @@ func newKitchen(t *testing.T, first []block, owner bool) *kitchen {
 		t.Fatal("the first section has no Caddyfile")
 	}
 	k.await(t, "the tables", func() bool {
-		return k.text(t, "SELECT to_regproc('rate_limit_policy_version') IS NOT NULL AND to_regproc('rate_limit_history_version') IS NOT NULL") == "t"
+		return k.text(t, "SELECT to_regproc('rate_limit_policy_version') IS NOT NULL AND "+
+			"to_regproc('rate_limit_history_version') IS NOT NULL") == "t"
 	})
 	k.shell = newShell(t, reader)
 	for _, b := range first {
@@ -93,7 +96,10 @@ func (k *kitchen) makeRoles(t *testing.T) {
 // startCaddy runs the Caddyfile of the page. Every request is decided, however slow the machine is.
 func (k *kitchen) startCaddy(t *testing.T, config, dsn string) {
 	t.Helper()
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") }))
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		fmt.Fprintln(w, "hello")
+	}))
 	t.Cleanup(upstream.Close)
 	k.proxy = harness.FreeAddress(t)
 	admin := harness.FreeAddress(t)
@@ -118,7 +124,7 @@ func (k *kitchen) execute(t *testing.T, conn *pgx.Conn, sql string) {
 	}
 }
 
-// sql runs SQL as the owner of the tables, and waits until the proxy obeys.
+// sql runs SQL as the owner of the tables, and waits until the proxy applies it.
 func (k *kitchen) sql(t *testing.T, sql string) {
 	t.Helper()
 	k.execute(t, k.owner, sql)
@@ -152,7 +158,7 @@ func (k *kitchen) asCustomer(t *testing.T, query string) string {
 	return k.value(t, k.owner, query)
 }
 
-// obeyed waits until the proxy obeys all changes of the policy.
+// obeyed waits until the proxy has applied all changes of the policy.
 func (k *kitchen) obeyed(t *testing.T) {
 	t.Helper()
 	last := k.text(t, "SELECT coalesce(max(seq), 0) FROM rate_limit_changes")

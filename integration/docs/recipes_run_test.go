@@ -20,9 +20,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// A line of console blocks that begins with "$ " is a command; the lines below it are what it
-// prints. In SQL, comments directly below a statement are its rows, or its error. "…" is any
-// text in a line, and, alone in a line, any lines.
+// A line of console blocks that begins with "$ " is a command; the lines below it are its output. In SQL,
+// comments directly below a statement are its rows, or its error. "…" is any text in a line, and, alone in a
+// line, any lines.
 
 // said reports whether lines are as the page shows them.
 func said(lines, shown []string) bool {
@@ -61,7 +61,8 @@ func environmentOf(t *testing.T, folder, dsn string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(os.Environ(), "DATABASE_URL="+dsn, "HOME="+folder, "PATH="+programs+":"+bin+":"+os.Getenv("PATH"), "NO_PROXY=*")
+	return append(os.Environ(), "DATABASE_URL="+dsn, "HOME="+folder,
+		"PATH="+programs+":"+bin+":"+os.Getenv("PATH"), "NO_PROXY=*")
 }
 
 // newShell starts a shell for commands on a database.
@@ -124,7 +125,8 @@ func (s *shell) must(t *testing.T, command string) []string {
 }
 
 // ofHistory are the commands that ask the history. Proxies write it in the background.
-var ofHistory = regexp.MustCompile(`^caddy pg-ratelimit (audit --user|top --since|usage|users list|replay|policy apply .*--replay|forget .*--dry-run)`)
+var ofHistory = regexp.MustCompile(`^caddy pg-ratelimit (audit --user|top --since|usage|users ` +
+	`list|replay|policy apply .*--replay|forget .*--dry-run)`)
 
 // runConsole runs the commands of a block.
 func (k *kitchen) runConsole(t *testing.T, b block) {
@@ -139,13 +141,15 @@ func (k *kitchen) runConsole(t *testing.T, b block) {
 		for i++; i < len(lines) && !strings.HasPrefix(lines[i], "$ "); i++ {
 			shown = append(shown, strings.TrimRight(lines[i], " "))
 		}
-		command = strings.NewReplacer("localhost:8080", k.proxy, "http://localhost:2019/metrics", k.metrics).Replace(command)
+		command = strings.NewReplacer("localhost:8080", k.proxy, "http://localhost:2019/metrics", k.metrics).
+			Replace(command)
 		if ofHistory.MatchString(command) {
 			k.recorded(t)
 		}
 		printed, status := k.shell.run(t, command)
 		if status != "0" || !said(printed, shown) {
-			t.Errorf("%s: %s\nends with status %s and prints\n%s\nand the page shows\n%s", b, command, status, asText(printed), asText(shown))
+			t.Errorf("%s: %s\nends with status %s and prints\n%s\nand the page shows\n%s", b, command, status,
+				asText(printed), asText(shown))
 		}
 		if !strings.Contains(command, "curl ") {
 			k.obeyed(t)

@@ -27,9 +27,10 @@ func isOfRecipe(b block) bool {
 	return b.document == runbookPage || b.document == policyPage && slices.Contains(runChapters, b.chapter)
 }
 
-// recipe is what the test of a section knows besides the page.
+// recipe has the facts that the test of a section needs besides the page.
 type recipe struct {
-	owner  bool                           // its SQL and commands are for the owner of the tables, not for administrators
+	// its SQL and commands are for the owner of the tables, not for administrators
+	owner  bool
 	tool   string                         // a program that it needs, and that some packages of Postgres lack
 	before func(t *testing.T, k *kitchen) // prepares what the page names; may be nil
 	after  func(t *testing.T, k *kitchen) // checks what the page says and does not show; may be nil
@@ -77,12 +78,13 @@ var recipes = map[string]recipe{
 	"Turn all limits off":                         {},
 	"Backup":                                      {owner: true, tool: "pg_dump", after: goesOnAfterARestore},
 	"Uninstall":                                   {alone: leavesNothing},
-	"Move to another server":                      {owner: true, tool: "pg_dump", before: namesAnotherDatabase, after: goesOnWhereItMoved},
+	"Move to another server": {owner: true, tool: "pg_dump",
+		before: namesAnotherDatabase, after: goesOnWhereItMoved},
 }
 
-// TestRecipes does what each recipe of docs/policy.md and docs/runbook.md says, with the Caddy of the page. The recipes
-// for the owner of the tables begin with an empty database, and the others with the roles of the page. Each command
-// and each statement must print what stands below it.
+// TestRecipes does what each recipe of docs/policy.md and docs/runbook.md says, with the Caddy of the page.
+// The recipes for the owner of the tables begin with an empty database, and the others with the roles of the
+// page. Each command and each statement must print what stands below it.
 func TestRecipes(t *testing.T) {
 	sections := map[string][]block{}
 	for _, d := range documents(t) {
@@ -130,15 +132,18 @@ func TestRecipes(t *testing.T) {
 	}
 }
 
-// leavesNothing checks that the SQL drops all that is ours and nothing else, also if it runs again, and drops nothing if
-// a view depends on a table.
+// leavesNothing checks that the SQL drops all that is ours and nothing else, even if it runs again, and drops
+// nothing if a view depends on a table.
 func leavesNothing(t *testing.T, b block) {
-	dsn := cluster.Open(t, schema.File, "CREATE TABLE rate_limit_mine (x int); CREATE VIEW mine AS SELECT * FROM rate_limit_tiers")
+	dsn := cluster.Open(t, schema.File,
+		"CREATE TABLE rate_limit_mine (x int); CREATE VIEW mine AS SELECT * FROM rate_limit_tiers")
 	for _, name := range []string{"rate_limit_audit_20260101", "rate_limit_audit_20260101_2"} {
-		cluster.Execute(t, dsn, "SELECT rate_limit_make_partition('2026-01-01'); ALTER TABLE rate_limit_audit DETACH PARTITION "+name)
+		cluster.Execute(t, dsn, "SELECT rate_limit_make_partition('2026-01-01'); ALTER TABLE "+
+			"rate_limit_audit DETACH PARTITION "+name)
 	}
 	cluster.Execute(t, dsn, "SELECT rate_limit_upkeep()")
-	const ours = `SELECT string_agg(name, ' ' ORDER BY name) FROM (SELECT relname AS name FROM pg_class UNION ALL SELECT proname FROM pg_proc) AS a WHERE name LIKE 'rate\_limit\_%'`
+	const ours = `SELECT string_agg(name, ' ' ORDER BY name) FROM (SELECT relname AS name FROM pg_class
+		UNION ALL SELECT proname FROM pg_proc) AS a WHERE name LIKE 'rate\_limit\_%'`
 	all := cluster.Query[string](t, dsn, ours)
 	_, err := cluster.Connect(t, dsn).Exec(t.Context(), b.text)
 	if err == nil || !strings.Contains(err.Error(), "depend") {
@@ -158,7 +163,8 @@ func leavesNothing(t *testing.T, b block) {
 
 // plansAreExact: a plan of three requests admits three.
 func plansAreExact(t *testing.T, k *kitchen) {
-	k.sql(t, "UPDATE rate_limit_rule_limits SET events = 3, per = '1 h' WHERE rule IN ('free', 'enterprise', 'anonymous')")
+	k.sql(t, "UPDATE rate_limit_rule_limits SET events = 3, per = '1 h' WHERE rule IN ('free', "+
+		"'enterprise', 'anonymous')")
 	k.sql(t, "INSERT INTO rate_limit_users (user_id, tier) VALUES ('initech', 'enterprise')")
 	key := k.shell.must(t, "caddy pg-ratelimit keys create --user initech 2>/dev/null")[0]
 	for _, sender := range [][]string{{"X-Api-Key", key}, {"X-Forwarded-For", "192.0.2.99"}} {
@@ -184,14 +190,16 @@ func protectsTogether(t *testing.T, k *kitchen) {
 			t.Errorf("request %d is answered %d, want %d", i+1, got, want)
 		}
 	}
-	if counts := k.text(t, "SELECT string_agg(key || ' ' || count, ', ' ORDER BY key) FROM rate_limit_ephemeral WHERE prefix LIKE 'rule/%/per_hour'"); counts != "acme 1, ann 1" {
+	if counts := k.text(t, "SELECT string_agg(key || ' ' || count, ', ' ORDER BY key) FROM "+
+		"rate_limit_ephemeral WHERE prefix LIKE 'rule/%/per_hour'"); counts != "acme 1, ann 1" {
 		t.Errorf("the plans have counted %s", counts)
 	}
 }
 
 // oldKeyEndsByItself: after the grace the old key is refused without a further change.
 func oldKeyEndsByItself(t *testing.T, k *kitchen) {
-	left := k.text(t, "SELECT round(extract(epoch FROM revoked_at - now()) / 3600) FROM rate_limit_api_keys WHERE id = 2")
+	left := k.text(t, "SELECT round(extract(epoch FROM revoked_at - now()) / 3600) FROM "+
+		"rate_limit_api_keys WHERE id = 2")
 	if left != "24" {
 		t.Errorf("the old key ends in %s hours", left)
 	}
@@ -213,7 +221,8 @@ func oldKeyEndsByItself(t *testing.T, k *kitchen) {
 // startsByItself: the rule of the page, with a beginning that is near.
 func startsByItself(t *testing.T, k *kitchen) {
 	began := time.Now()
-	k.sql(t, "UPDATE rate_limit_rules SET valid = tstzrange(now() + interval '2 s', NULL) WHERE name = 'black_friday'")
+	k.sql(t, "UPDATE rate_limit_rules SET valid = tstzrange(now() + interval '2 s', NULL) WHERE name = "+
+		"'black_friday'")
 	ann := k.shell.must(t, "echo $ANN")[0]
 	limit := func() string { return k.ask(t, "/", "X-Api-Key", ann).Header.Get("X-RateLimit-Limit") }
 	if before := limit(); before != "1000" && time.Since(began) < 2*time.Second {
@@ -229,13 +238,15 @@ func startsByItself(t *testing.T, k *kitchen) {
 // usageOutlivesItsPeriod: the invoice has the whole month when the next one has begun, and
 // when the counter is gone.
 func usageOutlivesItsPeriod(t *testing.T, k *kitchen) {
-	const invoice = "SELECT string_agg(used::text, ', ' ORDER BY period) FROM usage_by_month WHERE user_id = 'ann'"
+	const invoice = "SELECT string_agg(used::text, ', ' ORDER BY period) FROM usage_by_month WHERE " +
+		"user_id = 'ann'"
 	before := k.text(t, invoice)
 	if before != "5" {
 		t.Fatalf("this month has %s", before)
 	}
 	// A month passes.
-	const earlier = "UPDATE rate_limit_durable SET window_start = window_start - interval '1 month', expires_at = expires_at - interval '1 month'"
+	const earlier = "UPDATE rate_limit_durable SET window_start = window_start - interval '1 month', " +
+		"expires_at = expires_at - interval '1 month'"
 	k.sql(t, earlier)
 	if got := k.ask(t, "/", "X-Api-Key", k.shell.must(t, "echo $ANN")[0]).Status; got != http.StatusOK {
 		t.Errorf("in the next month a request is answered %d", got)
@@ -258,8 +269,10 @@ func pageSeesNothingElse(t *testing.T, k *kitchen) {
 			t.Errorf("the page sees %s limits of %q, want %s", seen, user, want)
 		}
 	}
-	for _, table := range []string{"rate_limit_users", "rate_limit_api_keys", "rate_limit_ephemeral", "rate_limit_used"} {
-		if may := k.text(t, k.real("SELECT has_table_privilege('customer_page', '"+table+"', 'SELECT')")); may != "f" {
+	for _, table := range []string{"rate_limit_users", "rate_limit_api_keys", "rate_limit_ephemeral",
+		"rate_limit_used"} {
+		if may := k.text(t, k.real(
+			"SELECT has_table_privilege('customer_page', '"+table+"', 'SELECT')")); may != "f" {
 			t.Errorf("the page may read %s", table)
 		}
 	}
@@ -273,7 +286,8 @@ func loginsBan(t *testing.T, k *kitchen) {
 		request.Method = http.MethodPost
 		return harness.Ask(t, request).Status
 	}
-	k.sql(t, "SELECT rate_limit_rule('partner', action => 'exempt', networks => '{198.51.100.0/24}', paths => '{/status}')")
+	k.sql(t, "SELECT rate_limit_rule('partner', action => 'exempt', networks => '{198.51.100.0/24}', paths "+
+		"=> '{/status}')")
 	for address, refusals := range map[string]int{"192.0.2.9": 10, "198.51.100.7": 10, "192.0.2.10": 9} {
 		for refusals > 0 {
 			if post(address) == http.StatusTooManyRequests {
@@ -282,15 +296,21 @@ func loginsBan(t *testing.T, k *kitchen) {
 		}
 	}
 	k.await(t, "the refusals in the audit log", func() bool {
-		return k.text(t, `SELECT (SELECT sum(count) FROM rate_limit_audit WHERE decision = 'limited' AND address = '192.0.2.9') = 10
-			AND (SELECT sum(count) FROM rate_limit_audit WHERE decision = 'limited' AND address = '198.51.100.7') = 10
-			AND (SELECT sum(count) FROM rate_limit_audit WHERE decision = 'limited' AND address = '192.0.2.10') = 9`) == "t"
+		return k.text(t, `SELECT (SELECT sum(count) FROM rate_limit_audit WHERE decision = 'limited'
+			AND address = '192.0.2.9') = 10
+			AND (SELECT sum(count) FROM rate_limit_audit WHERE decision = 'limited'
+			AND address = '198.51.100.7') = 10
+			AND (SELECT sum(count) FROM rate_limit_audit WHERE decision = 'limited'
+			AND address = '192.0.2.10') = 9`) == "t"
 	})
 	// An address that is unknown, one that is known in part, and refusals that are too old.
-	k.execute(t, k.owner, `SELECT rate_limit_make_partition(((now() - interval '11 minutes') AT TIME ZONE 'UTC')::date);
-		INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, limit_name, address, node, count)
+	k.execute(t, k.owner, `
+		SELECT rate_limit_make_partition(((now() - interval '11 minutes') AT TIME ZONE 'UTC')::date);
+		INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, limit_name, address, node,
+		count)
 		SELECT now() - ago::interval, 1, 1, 'limited', 'rule/login', 'per_minute', address::inet, 'n', 20
-		FROM (VALUES (NULL, '0'), ('192.0.2.0/24', '0'), ('2001:db8::/48', '0'), ('192.0.2.77', '11 minutes')) AS v(address, ago)`)
+		FROM (VALUES (NULL, '0'), ('192.0.2.0/24', '0'), ('2001:db8::/48', '0'), ('192.0.2.77', '11 minutes'))
+		AS v(address, ago)`)
 	for i, want := range []string{"1", "0", "0"} {
 		if banned := k.text(t, ban); banned != want {
 			t.Errorf("call %d bans %s, want %s", i+1, banned, want)
@@ -316,10 +336,14 @@ func loginsBan(t *testing.T, k *kitchen) {
 	if banned := k.text(t, ban); banned != "0" {
 		t.Errorf("after the ban was lifted: %s bans", banned)
 	}
-	k.execute(t, k.owner, `INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, limit_name, address, node, count)
+	k.execute(t, k.owner, `INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix,
+		limit_name, address, node, count)
 		VALUES (now(), 1, 1, 'limited', 'rule/login', 'per_minute', '192.0.2.9', 'n', 10),
-			(now(), 1, 1, 'limited', 'rule/login', 'per_minute', '2001:db8::1', 'n', 5), (now(), 1, 1, 'limited', 'rule/login', 'per_minute', '2001:db8::2', 'n', 5)`)
-	if banned := k.text(t, ban); banned != "2" || k.text(t, "SELECT string_agg(network::text, ' ' ORDER BY network) FROM rate_limit_bans") != "192.0.2.9/32 2001:db8::/64" {
+			(now(), 1, 1, 'limited', 'rule/login', 'per_minute', '2001:db8::1', 'n', 5),
+			(now(), 1, 1, 'limited', 'rule/login', 'per_minute', '2001:db8::2', 'n', 5)`)
+	if banned := k.text(t, ban); banned != "2" ||
+		k.text(t, "SELECT string_agg(network::text, ' ' ORDER BY network) FROM "+
+			"rate_limit_bans") != "192.0.2.9/32 2001:db8::/64" {
 		t.Errorf("later refusals lead to %s bans", banned)
 	}
 }
@@ -329,18 +353,25 @@ func monitoringIsNotCharged(t *testing.T, k *kitchen) {
 	if n := k.text(t, "SELECT count(*) FROM rate_limit_ephemeral WHERE key <> 'ann'"); n != "0" {
 		t.Errorf("monitoring is in %s counters", n)
 	}
-	if limit := k.ask(t, "/", "X-Forwarded-For", "192.0.2.10").Header.Get("X-RateLimit-Limit"); limit != "60" {
+	if limit := k.ask(t, "/", "X-Forwarded-For", "192.0.2.10").
+		Header.Get("X-RateLimit-Limit"); limit != "60" {
 		t.Errorf("beside /health its limit is %q", limit)
 	}
 }
 
-// goesOnAfterARestore: keys, limits and the history work with the restored tables. The first requests may have no decision.
+// goesOnAfterARestore: keys, limits and the history work with the restored tables. The first requests may
+// have no decision.
 func goesOnAfterARestore(t *testing.T, k *kitchen) {
 	ann := k.shell.must(t, "echo $ANN")[0]
-	k.await(t, "the limit of ann", func() bool { return k.ask(t, "/", "X-Api-Key", ann).Header.Get("X-RateLimit-Limit") == "1000" })
+	k.await(t, "the limit of ann", func() bool {
+		return k.ask(t, "/", "X-Api-Key", ann).
+			Header.Get("X-RateLimit-Limit") == "1000"
+	})
 	k.await(t, "the history", func() bool {
-		return k.text(t, `SELECT EXISTS (SELECT FROM rate_limit_audit WHERE user_id = 'ann' AND decision = 'allowed')
-			AND EXISTS (SELECT FROM rate_limit_usage_hours) AND EXISTS (SELECT FROM rate_limit_traffic)`) == "t"
+		return k.text(t, `SELECT EXISTS (SELECT FROM rate_limit_audit WHERE user_id = 'ann'
+			AND decision = 'allowed')
+			AND EXISTS (SELECT FROM rate_limit_usage_hours)
+			AND EXISTS (SELECT FROM rate_limit_traffic)`) == "t"
 	})
 }
 
@@ -353,7 +384,8 @@ func namesAnotherDatabase(t *testing.T, k *kitchen) {
 	k.shell.must(t, "export NEW_DATABASE_URL='"+k.moved+"'; echo exported")
 }
 
-// goesOnWhereItMoved checks that a Caddy with the new DSN accepts the key of ann and counts on from what ann has used.
+// goesOnWhereItMoved checks that a Caddy with the new DSN accepts the key of ann and counts on from what ann
+// has used.
 func goesOnWhereItMoved(t *testing.T, k *kitchen) {
 	ann := k.shell.must(t, "echo $ANN")[0]
 	for _, b := range blocksIn(t, "caddyfile") {
@@ -363,9 +395,11 @@ func goesOnWhereItMoved(t *testing.T, k *kitchen) {
 	}
 	k.await(t, "the limit of ann", func() bool {
 		answer := k.ask(t, "/", "X-Api-Key", ann)
-		return answer.Header.Get("X-RateLimit-Limit") == "1000" && answer.Header.Get("X-RateLimit-Remaining") == "998"
+		return answer.Header.Get("X-RateLimit-Limit") == "1000" &&
+			answer.Header.Get("X-RateLimit-Remaining") == "998"
 	})
-	if nodes := asText(k.shell.must(t, `caddy pg-ratelimit nodes --dsn "$NEW_DATABASE_URL"`)); !strings.Contains(nodes, " live ") {
+	if nodes := asText(k.shell.must(t,
+		`caddy pg-ratelimit nodes --dsn "$NEW_DATABASE_URL"`)); !strings.Contains(nodes, " live ") {
 		t.Errorf("nodes prints\n%s", nodes)
 	}
 }

@@ -21,10 +21,13 @@ var grantee = regexp.MustCompile(` TO (caddy|proxy|administrator);`)
 // historyOfAClient is one row of each table of the history.
 const historyOfAClient = `
 	SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date);
-	INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, user_id, node) VALUES (now(), 1, 100, 'allowed', 'web', 'acme', 'caddy');
-	INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ((now() AT TIME ZONE 'UTC')::date, 'acme', now());
+	INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, user_id, node)
+	VALUES (now(), 1, 100, 'allowed', 'web', 'acme', 'caddy');
+	INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ((now() AT TIME ZONE 'UTC')::date,
+	'acme', now());
 	INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, latency)
-		SELECT granularity, now(), 'web', '', '', '', '{1}' FROM unnest(ARRAY['minute', 'hour', 'day']) AS granularity;`
+		SELECT granularity, now(), 'web', '', '', '', '{1}' FROM unnest(ARRAY['minute', 'hour', 'day'])
+		AS granularity;`
 
 // TestSQL runs each block on a database in which a client has used its limits.
 // Each query finds a row of this client.
@@ -39,7 +42,8 @@ func TestSQL(t *testing.T) {
 		t.Run(b.String(), func(t *testing.T) {
 			dsn := cluster.Open(t)
 			h := middleware(t, map[string]any{
-				"dsn": dsn, "prefix": "web", "limit": "100 1m", "timeout": "20s", "onError": "deny", "zones": []map[string]any{
+				"dsn": dsn, "prefix": "web", "limit": "100 1m", "timeout": "20s", "onError": "deny",
+				"zones": []map[string]any{
 					{"prefix": "api", "limit": "100 1h", "algorithm": "fixed_window", "durable": true},
 					{"prefix": "per-key", "limit": "100 1h", "key": "{header.X-API-Key}", "durable": true},
 				},
@@ -53,7 +57,8 @@ func TestSQL(t *testing.T) {
 			account := "caddy_" + strings.ToLower(rand.Text())
 			cluster.Execute(t, dsn, "CREATE ROLE "+account)
 			t.Cleanup(func() { cluster.Execute(t, dsn, "DROP OWNED BY "+account+"; DROP ROLE "+account) })
-			results, err := cluster.Connect(t, dsn).PgConn().Exec(t.Context(), grantee.ReplaceAllString(b.text, " TO "+account+";")).ReadAll()
+			results, err := cluster.Connect(t, dsn).PgConn().Exec(t.Context(),
+				grantee.ReplaceAllString(b.text, " TO "+account+";")).ReadAll()
 			if err != nil {
 				t.Fatal(err)
 			}

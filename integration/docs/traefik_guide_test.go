@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// TestTheGuideOfTraefikIsEnough follows docs/traefik.md in an empty folder, up to a request that is limited. Only the
-// addresses are others.
+// TestTheGuideOfTraefikIsEnough follows docs/traefik.md in an empty folder, up to a request that is limited.
+// Only the addresses are others.
 func TestTheGuideOfTraefikIsEnough(t *testing.T) {
 	app := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer app.Close()
@@ -31,7 +31,8 @@ func TestTheGuideOfTraefikIsEnough(t *testing.T) {
 		if d.path != "docs/traefik.md" {
 			continue
 		}
-		install := exec.Command("sh", "-c", strings.ReplaceAll(strings.TrimPrefix(d.blocks[0].text, "$ "), "/path/to/clone", clone))
+		install := exec.Command("sh", "-c", strings.ReplaceAll(strings.TrimPrefix(d.blocks[0].text, "$ "),
+			"/path/to/clone", clone))
 		install.Dir = dir
 		if out, err := install.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
@@ -47,7 +48,8 @@ func TestTheGuideOfTraefikIsEnough(t *testing.T) {
 			}
 		}
 	}
-	tr := harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir, Args: []string{"--configFile=traefik.yml"}, Env: []string{"DATABASE_URL=" + cluster.Open(t)}})
+	tr := harness.Start(t, harness.Program{Name: "traefik", Path: program, Dir: dir,
+		Args: []string{"--configFile=traefik.yml"}, Env: []string{"DATABASE_URL=" + cluster.Open(t)}})
 	tr.AwaitAddress(t, address)
 	request := harness.Get("http://" + address)
 	request.Host = "api.example.com"

@@ -95,7 +95,8 @@ func TestTraefikConfigurations(t *testing.T) {
 				checkPluginSources(t, c.Experimental.Plugins, edge.Version)
 			case c.EntryPoints != nil:
 				// TestTraefikBehindAProxy runs a Traefik with these settings.
-				if !hasTest(t, "integration", "TestTraefikBehindAProxy") || len(c.EntryPoints["web"].ForwardedHeaders.TrustedIPs) == 0 {
+				if !hasTest(t, "integration", "TestTraefikBehindAProxy") ||
+					len(c.EntryPoints["web"].ForwardedHeaders.TrustedIPs) == 0 {
 					t.Errorf("no test runs a Traefik with these entry points: %+v", c.EntryPoints)
 				}
 			case c.HTTP != nil:
@@ -137,9 +138,12 @@ func checkScraped(t *testing.T, c traefikYAML) {
 	}
 	address := harness.FreeAddress(t)
 	config := "{\n\tadmin off\n\tauto_https off\n\tpersist_config off\n}\n" +
-		strings.NewReplacer(target, address, "example.com {", "http://"+harness.FreeAddress(t)+" {").Replace(page)
-	harness.RunCaddy(t, "", harness.Caddy(t, root), config, "DATABASE_URL="+unreachable).AwaitAddress(t, address)
-	if answer := harness.Ask(t, harness.Get("http://"+address+"/metrics")); !strings.Contains(answer.Body, "caddy_pg_ratelimit_database_up") {
+		strings.NewReplacer(target, address, "example.com {", "http://"+harness.FreeAddress(t)+" {").
+			Replace(page)
+	harness.RunCaddy(t, "", harness.Caddy(t, root), config, "DATABASE_URL="+unreachable).AwaitAddress(t,
+		address)
+	if answer := harness.Ask(t, harness.Get("http://"+address+"/metrics")); !strings.Contains(answer.Body,
+		"caddy_pg_ratelimit_database_up") {
 		t.Errorf("/metrics is answered %d %s", answer.Status, answer.Body)
 	}
 }
@@ -158,7 +162,7 @@ func rendered(t *testing.T, text string) string {
 	return out.String()
 }
 
-// checkPluginSources checks where Traefik is told to find the plugin.
+// checkPluginSources checks the places in which Traefik looks for the plugin.
 func checkPluginSources(t *testing.T, sources map[string]pluginSource, version string) {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-m")
@@ -168,7 +172,8 @@ func checkPluginSources(t *testing.T, sources map[string]pluginSource, version s
 		t.Fatal(err)
 	}
 	for name, source := range sources {
-		if name != "pg-ratelimit" || source.ModuleName != strings.TrimSpace(string(module)) || source.Version != version {
+		if name != "pg-ratelimit" || source.ModuleName != strings.TrimSpace(string(module)) ||
+			source.Version != version {
 			t.Errorf("plugin %q is %+v", name, source)
 		}
 	}
@@ -289,13 +294,16 @@ func traefikNames(t *testing.T, title string) []string {
 
 // docs/settings.md comes from the tables of package edge. The rest of a configuration is in fields.
 func TestTablesOfTraefikSettingsAreComplete(t *testing.T) {
-	all := slices.Concat(traefikNames(t, "A limit"), traefikNames(t, "The handler"), traefikNames(t, "The database"), traefikNames(t, "The history"))
+	all := slices.Concat(traefikNames(t, "A limit"), traefikNames(t, "The handler"),
+		traefikNames(t, "The database"), traefikNames(t, "The history"))
 	for _, of := range []any{traefikplugin.Config{}, traefikplugin.Zone{}, traefikplugin.History{}} {
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(of)) {
-			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "-" && !slices.Contains(all, name) {
+			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "-" && !slices.Contains(all,
+				name) {
 				t.Errorf("docs/settings.md does not have %s of %T", name, of)
 			}
 		}
 	}
-	sameNames(t, "docs/traefik.md, The client's address,", tableNames(t, "docs/traefik.md", "The client's address"), []string{"depth", "excludedIPs", "ipv6Subnet"})
+	sameNames(t, "docs/traefik.md, The client's address,", tableNames(t, "docs/traefik.md",
+		"The client's address"), []string{"depth", "excludedIPs", "ipv6Subnet"})
 }

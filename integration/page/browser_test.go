@@ -25,7 +25,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
 )
 
-// patience is how long a test waits for the page to show something.
+// patience is the longest time that a test waits for the page to show something.
 const patience = 2 * time.Minute
 
 // chromium is the browser of all tests of this process; TestMain ends it.
@@ -75,8 +75,8 @@ type tab struct {
 	problems []string // what the console says, and requests to other hosts
 }
 
-// open opens a page in a tab of its own, with cookies and storage of its own. At its end the test fails if the
-// console has an error, or if the page has asked another host.
+// open opens a page in a tab of its own, with cookies and storage of its own. At its end the test fails if
+// the console has an error, or if the page has asked another host.
 func open(t *testing.T, address string, window size) *tab {
 	t.Helper()
 	if err := browser(); err != nil {
@@ -87,14 +87,17 @@ func open(t *testing.T, address string, window size) *tab {
 		t.Fatal(err)
 	}
 	b := &tab{T: t}
-	ctx, end := chromedp.NewContext(chromium.ctx, chromedp.WithNewBrowserContext(), chromedp.WithListener(func(event any) { b.hear(event, own.Host) }))
+	ctx, end := chromedp.NewContext(chromium.ctx, chromedp.WithNewBrowserContext(),
+		chromedp.WithListener(func(event any) { b.hear(event, own.Host) }))
 	t.Cleanup(end)
 	b.ctx = ctx
 	if err := chromedp.Do(ctx); err != nil { // the tab lives as long as this context
 		t.Fatal(err)
 	}
-	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}, {Name: "prefers-reduced-motion", Value: "reduce"}}
-	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
+	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"},
+		{Name: "prefers-reduced-motion", Value: "reduce"}}
+	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia,
+		emulation.SetEmulatedMediaParams{Features: features}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := chromedp.Call(ctx, log.Enable, cdp.Empty{}); err != nil {
@@ -125,7 +128,8 @@ func (b *tab) hear(event any, own string) {
 			problem = "console: " + event.Entry.Text + " " + event.Entry.URL
 		}
 	case *network.EventRequestWillBeSent:
-		if asked, err := url.Parse(event.Request.URL); err != nil || asked.Scheme != "data" && asked.Host != own {
+		if asked, err := url.Parse(event.Request.URL); err != nil || asked.Scheme != "data" &&
+			asked.Host != own {
 			problem = "a request to another host: " + event.Request.URL
 		}
 	case *page.EventJavascriptDialogOpening:
@@ -173,7 +177,7 @@ func value[T any](b *tab, expression string) T {
 	return result(b, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
 }
 
-// text is what an element shows.
+// text returns the text that an element shows.
 func (b *tab) text(selector string) string {
 	b.Helper()
 	return value[string](b, fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", selector))
@@ -235,7 +239,8 @@ func (b *tab) axe() []string {
 	}
 	var all []string
 	for _, v := range report.Violations {
-		text := v.ID + ", " + v.Impact + ": " + v.Help + ": " + v.Nodes[0].HTML + ": " + v.Nodes[0].FailureSummary
+		text := v.ID + ", " + v.Impact + ": " + v.Help + ": " + v.Nodes[0].HTML + ": " +
+			v.Nodes[0].FailureSummary
 		if v.Impact == "minor" {
 			b.Log(text)
 		} else {

@@ -61,7 +61,8 @@ http://%[2]s {
 }
 `
 
-// startSite starts n Caddys and the page, with the user ann, which may do 5 requests an hour, and acme, which may do 1,000.
+// startSite starts n Caddys and the page, with the user ann, which may do 5 requests an hour, and acme, which
+// may do 1,000.
 func startSite(t *testing.T, dsn string, n int) *site {
 	t.Helper()
 	ctx := t.Context()
@@ -95,11 +96,13 @@ func startSite(t *testing.T, dsn string, n int) *site {
 		if err := os.WriteFile(file, fmt.Appendf(nil, siteConfig, s.dsn, address, name), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		proxies = append(proxies, harness.Start(t, harness.Program{Name: name, Path: caddy, Dir: dir, Args: []string{"run", "--config", file, "--adapter", "caddyfile"}, Env: env}))
+		proxies = append(proxies, harness.Start(t, harness.Program{Name: name, Path: caddy, Dir: dir,
+			Args: []string{"run", "--config", file, "--adapter", "caddyfile"}, Env: env}))
 		s.urls = append(s.urls, "http://"+address)
 	}
 	address := harness.FreeAddress(t)
-	page := harness.Start(t, harness.Program{Name: "the page", Path: caddy, Dir: dir, Args: []string{"pg-ratelimit", "page", "--listen", address, "--dsn", s.dsn}, Env: env})
+	page := harness.Start(t, harness.Program{Name: "the page", Path: caddy, Dir: dir,
+		Args: []string{"pg-ratelimit", "page", "--listen", address, "--dsn", s.dsn}, Env: env})
 	page.AwaitAddress(t, address)
 	for i, proxy := range proxies {
 		proxy.AwaitAddress(t, strings.TrimPrefix(s.urls[i], "http://"))
@@ -126,8 +129,8 @@ func (s *site) send(n int, key, from, path string) (passed int) {
 	return passed
 }
 
-// A reader who does not know the page finds out whether anything is failing open, who is refused by what, and why a
-// user was refused, from the page alone.
+// A new reader finds out whether anything is failing open, who is refused by what, and
+// why a user was refused, from the page alone.
 func TestThePageAnswersTheQuestionsOfANight(t *testing.T) {
 	for name, window := range map[string]size{"on a desktop": desktop, "on a phone": phone} {
 		t.Run(name, func(t *testing.T) { answersOfANight(t, window) })
@@ -175,8 +178,8 @@ func answersOfANight(t *testing.T, window size) {
 	}
 }
 
-// While the database is down, the page says so and keeps what it knew, with its age. When the database is back, so is
-// the page, by itself.
+// While the database is down, the page says so and keeps what it knew, with its age. When the database is
+// back, so is the page, by itself.
 func TestTheDatabaseGoesAndComesBack(t *testing.T) {
 	database := cluster.Private(t, cluster.Options{})
 	s := startSite(t, database.DSN("postgres"), 1)

@@ -28,14 +28,15 @@ func oneLimit(ctx context.Context) error {
 		return err
 	}
 	defer store.Close()
-	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 100, Window: time.Minute})
+	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "api", Events: 100,
+		Window: time.Minute})
 	if err != nil {
 		return err
 	}
 
 	decision, err := limiter.Take(ctx, "user:123", 1)
 	if err != nil {
-		return err // there is no decision; the program chooses what happens now
+		return err // without a decision, the program chooses what happens
 	}
 	if !decision.Allowed {
 		return fmt.Errorf("refused; try again in %v", decision.RetryAfter)
@@ -46,7 +47,8 @@ func oneLimit(ctx context.Context) error {
 // docs/go.md: Several limits on one request.
 func severalLimits(ctx context.Context, store ratelimit.Store) error {
 	perUser := &ratelimit.Limit{Prefix: "user", Events: 100, Window: time.Minute}
-	overall := &ratelimit.Limit{Prefix: "all", Algorithm: ratelimit.TokenBucket, Events: 5000, Window: time.Minute}
+	overall := &ratelimit.Limit{Prefix: "all", Algorithm: ratelimit.TokenBucket, Events: 5000,
+		Window: time.Minute}
 
 	hits := []ratelimit.Hit{
 		{Limit: perUser, Key: "user:123", Cost: 1},

@@ -40,7 +40,8 @@ func Postgres(dsn, text string) string {
 	if err != nil {
 		return err.Error()
 	}
-	store, err := counts.Open(db, engine.Options{Now: func() time.Time { return clock }, MaxBlockedKeys: -1, CleanupProbability: -1, Workers: 1}, nil)
+	store, err := counts.Open(db, engine.Options{Now: func() time.Time { return clock }, MaxBlockedKeys: -1,
+		CleanupProbability: -1, Workers: 1}, nil)
 	if err != nil {
 		return err.Error()
 	}
@@ -67,7 +68,8 @@ func run(store ratelimit.Store, clock *time.Time, text string) string {
 
 func parseLimit(line string) (*ratelimit.Limit, error) {
 	fields := strings.SplitN(line, " ", 5)
-	c := edge.Values{"prefix": fields[0], "algorithm": fields[1], "burst": fields[2], "durable": fields[3], "limit": fields[4]}
+	c := edge.Values{"prefix": fields[0], "algorithm": fields[1], "burst": fields[2], "durable": fields[3],
+		"limit": fields[4]}
 	if c["burst"] == "-" {
 		c["burst"] = ""
 	}
@@ -95,7 +97,8 @@ func request(store ratelimit.Store, clock *time.Time, limits []*ratelimit.Limit,
 		if err != nil {
 			return err.Error()
 		}
-		hits = append(hits, ratelimit.Hit{Limit: limits[at], Key: parts[1], Cost: cost, Peek: fields[0] == "peek", Secret: parts[1] == "secret"})
+		hits = append(hits, ratelimit.Hit{Limit: limits[at], Key: parts[1], Cost: cost,
+			Peek: fields[0] == "peek", Secret: parts[1] == "secret"})
 	}
 	if fields[0] == "reset" {
 		if err := store.Reset(context.Background(), time.Minute, hits); err != nil {
@@ -109,7 +112,8 @@ func request(store ratelimit.Store, clock *time.Time, limits []*ratelimit.Limit,
 	}
 	text := ""
 	for _, d := range decisions {
-		text += fmt.Sprintf("%v %d %d %d %d; ", d.Allowed, d.Limit, d.Remaining, d.Reset.UnixMicro(), int64(d.RetryAfter))
+		text += fmt.Sprintf("%v %d %d %d %d; ", d.Allowed, d.Limit, d.Remaining, d.Reset.UnixMicro(),
+			int64(d.RetryAfter))
 	}
 	return text
 }

@@ -11,18 +11,19 @@ import (
 )
 
 const (
-	// answerTimeout bounds how long a request waits for the database. It then gets the last answer, if there is one.
+	// answerTimeout bounds how long a request waits for the database. It then gets the last answer, if there
+	// is one.
 	answerTimeout = 1200 * time.Millisecond
 	// askTimeout bounds a statement.
 	askTimeout = 20 * time.Second
-	// share is how many times longer than a statement takes its answer is used, so that open pages load the server
-	// by at most a twentieth.
+	// share is the quotient of the time for which an answer is used and the time of its statement, so that
+	// open pages load the server by at most a twentieth.
 	share = 20
-	// keep is for how long an answer serves while the next one is under way.
+	// keep is the time for which an answer is used while the next one is under way.
 	keep = time.Minute
 )
 
-// question is a statement whose rows are an answer.
+// question is a statement that returns the rows of an answer.
 type question struct {
 	of       dataset
 	interval time.Duration // how long an answer is used at least
@@ -33,24 +34,30 @@ type question struct {
 // questions are asked by their names. Many pages that ask at once share a statement.
 var questions = map[string]question{
 	"state": {ofCounters, 400 * time.Millisecond, answerTimeout, `SELECT * FROM rate_limit_state`},
-	"proxies": {ofCounters, time.Second, askTimeout, `SELECT node, region, version, live, ended, cannot, policy, behind, seen, admitted,
-	refused, undecided, locally FROM rate_limit_proxies ORDER BY node`},
+	"proxies": {ofCounters, time.Second, askTimeout, `
+SELECT node, region, version, live, ended, cannot, policy, behind, seen, admitted, refused, undecided, locally
+FROM rate_limit_proxies ORDER BY node`},
 	"minutes": {ofHistory, 2 * time.Second, askTimeout, `SELECT * FROM rate_limit_minutes
 WHERE time > now() - interval '1 hour' ORDER BY time`},
-	"changes": {ofPolicy, 2 * time.Second, askTimeout, `SELECT at, by, kind, which, what FROM rate_limit_changed
+	"changes": {ofPolicy, 2 * time.Second, askTimeout, `
+SELECT at, by, kind, which, what FROM rate_limit_changed
 WHERE at > now() - interval '1 hour' ORDER BY at DESC, seq DESC LIMIT 50`},
 	"refused": {ofHistory, 2 * time.Second, askTimeout, `SELECT list, prefix, name, requests, refused FROM (
 	SELECT *, row_number() OVER (PARTITION BY list ORDER BY refused DESC, name, prefix) AS place
-	FROM rate_limit_top(now() - interval '1 hour', lists => '{users,keys,addresses,limits,reasons}') WHERE refused > 0) t
+	FROM rate_limit_top(now() - interval '1 hour', lists => '{users,keys,addresses,limits,reasons}')
+	WHERE refused > 0) t
 WHERE place <= 10 ORDER BY list, place`},
-	"near": {ofPolicy, 5 * time.Second, askTimeout, `SELECT rule, limit_name, key, used, quota, percent, count(*) OVER () AS total
+	"near": {ofPolicy, 5 * time.Second, askTimeout, `
+SELECT rule, limit_name, key, used, quota, percent, count(*) OVER () AS total
 FROM rate_limit_near ORDER BY percent DESC, rule, limit_name, key LIMIT 50`},
-	"bans": {ofPolicy, 2 * time.Second, askTimeout, `SELECT kind, banned, until, reason, banned_at, banned_by, count(*) OVER () AS total
+	"bans": {ofPolicy, 2 * time.Second, askTimeout, `
+SELECT kind, banned, until, reason, banned_at, banned_by, count(*) OVER () AS total
 FROM rate_limit_banned ORDER BY banned_at DESC, id LIMIT 200`},
 }
 
 // why is asked with a sender and a time, "" for now.
-var why = question{of: ofHistory, timeout: askTimeout, sql: `SELECT * FROM rate_limit_why($1, coalesce(nullif($2, '')::timestamptz, now()))`}
+var why = question{of: ofHistory, timeout: askTimeout,
+	sql: `SELECT * FROM rate_limit_why($1, coalesce(nullif($2, '')::timestamptz, now()))`}
 
 // answer is the last answer to a question.
 type answer struct {
@@ -86,13 +93,15 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, name string) {
 	_, _ = w.Write(hideKeys(text)) // an error means that the client has closed the connection
 }
 
-// why says why a sender was refused. An API key is no sender: a URL is in logs.
+// why says why a sender was refused. An API key is not accepted as a sender, because logs contain the URL.
 func (s *Server) why(ctx context.Context, who, at string) ([]byte, error) {
 	switch {
 	case apiKeys.MatchString(who):
-		return nil, &failure{http.StatusBadRequest, "who", "who: must be no API key: ask by its number, such as #7"}
+		return nil, &failure{http.StatusBadRequest, "who",
+			"who: must be no API key: ask by its number, such as #7"}
 	case who == "":
-		return nil, &ratelimit.FieldError{Field: "who", Want: "a user, an address, # and the number of an API key, or the key of a counter"}
+		return nil, &ratelimit.FieldError{Field: "who",
+			Want: "a user, an address, # and the number of an API key, or the key of a counter"}
 	}
 	select {
 	case s.asking <- struct{}{}:

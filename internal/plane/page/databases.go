@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// mostAsking is how many questions about senders are asked at once, and mostConnections how many connections a
-	// database has.
+	// mostAsking is the number of questions about senders that are asked at once, and mostConnections the
+	// number of connections to a database.
 	mostAsking, mostConnections = 3, 8
-	// idleTime is for how long an unused connection stays open.
+	// idleTime is the time for which an unused connection stays open.
 	idleTime = time.Minute
 	// connectTimeout bounds a login, if the DSN does not.
 	connectTimeout = 10 * time.Second
@@ -58,7 +58,8 @@ func newPools(o *Options) (p *pools, names string, err error) {
 			return nil, "", err
 		}
 		at := config.ConnConfig
-		names += fmt.Sprintf("%s%s at %s:%d", []string{"", ", policy in ", ", history in "}[of], at.Database, at.Host, at.Port)
+		names += fmt.Sprintf("%s%s at %s:%d", []string{"", ", policy in ", ", history in "}[of], at.Database,
+			at.Host, at.Port)
 		config.MaxConns, config.MaxConnIdleTime = mostConnections, idleTime
 		config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 			if o.Renew == nil {
@@ -107,17 +108,20 @@ func (p *pools) close() {
 }
 
 // read runs something in a transaction that can change nothing.
-func (p *pools) read(ctx context.Context, of dataset, timeout time.Duration, do func(ctx context.Context, tx pgx.Tx) error) error {
+func (p *pools) read(ctx context.Context, of dataset, timeout time.Duration,
+	do func(ctx context.Context, tx pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err := pgx.BeginTxFunc(ctx, p.byDSN[p.dsns[of]], pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `SELECT set_config('statement_timeout', $1, true), set_config('TimeZone', 'UTC', true)`,
-			strconv.FormatInt(timeout.Milliseconds(), 10))
-		if err != nil {
-			return err
-		}
-		return do(ctx, tx)
-	})
+	err := pgx.BeginTxFunc(ctx, p.byDSN[p.dsns[of]], pgx.TxOptions{AccessMode: pgx.ReadOnly},
+		func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx,
+				"SELECT set_config('statement_timeout', $1, true), set_config('TimeZone', 'UTC', true)",
+				strconv.FormatInt(timeout.Milliseconds(), 10))
+			if err != nil {
+				return err
+			}
+			return do(ctx, tx)
+		})
 	if _, answered := pgError(err); err != nil && !answered {
 		return &downError{err}
 	}
@@ -127,7 +131,8 @@ func (p *pools) read(ctx context.Context, of dataset, timeout time.Duration, do 
 // rows returns the rows of a question as JSON, with the time of the database.
 func (p *pools) rows(ctx context.Context, q *question, args ...any) (text []byte, err error) {
 	err = p.read(ctx, q.of, q.timeout, func(ctx context.Context, tx pgx.Tx) error {
-		return tx.QueryRow(ctx, "SELECT json_build_object('time', clock_timestamp(), 'rows', coalesce(json_agg(q), '[]'))::text FROM ("+
+		return tx.QueryRow(ctx, "SELECT json_build_object('time', clock_timestamp(), 'rows', "+
+			"coalesce(json_agg(q), '[]'))::text FROM ("+
 			q.sql+") q", args...).Scan(&text)
 	})
 	if absent(err) {
@@ -136,7 +141,8 @@ func (p *pools) rows(ctx context.Context, q *question, args ...any) (text []byte
 	return text, err
 }
 
-// pgError returns the error that the database has answered with. One that ends the session is no answer.
+// pgError returns the error that the database has answered with. An error that ends the session is not an
+// answer.
 func pgError(err error) (*pgconn.PgError, bool) {
 	of, is := errorAs[*pgconn.PgError](err)
 	return of, is && of.Severity != "FATAL"

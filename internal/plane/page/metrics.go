@@ -24,7 +24,8 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	if s.pools.dsns[ofPolicy] != s.pools.dsns[ofCounters] {
 		n.obeying, _ = s.proxies(r.Context(), ofPolicy)
 	}
-	_ = s.pools.read(r.Context(), ofHistory, askTimeout, s.requests.read) // after a failure the sums stay as they were
+	// after a failure the sums stay as they were
+	_ = s.pools.read(r.Context(), ofHistory, askTimeout, s.requests.read)
 	registry := prometheus.NewPedanticRegistry()
 	if err := errors.Join(registry.Register(n), registry.Register(&s.requests)); err != nil {
 		failureOf(err).write(w)
@@ -46,8 +47,8 @@ type proxy struct {
 // proxies reads the registry of a database, and reports whether it answers.
 func (s *Server) proxies(ctx context.Context, of dataset) (found []proxy, up bool) {
 	err := s.pools.read(ctx, of, answerTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `SELECT node, version, live AND cannot IS NULL AS up, policy, behind FROM rate_limit_proxies
-WHERE ended IS NULL ORDER BY node`)
+		rows, err := tx.Query(ctx, `SELECT node, version, live AND cannot IS NULL AS up, policy, behind
+FROM rate_limit_proxies WHERE ended IS NULL ORDER BY node`)
 		if err == nil {
 			found, err = pgx.CollectRows(rows, pgx.RowToStructByName[proxy])
 		}
@@ -82,7 +83,8 @@ func (n *numbers) Collect(to chan<- prometheus.Metric) {
 		if p.Version != nil {
 			version = *p.Version
 		}
-		gauge("proxy_up", "1 if the proxy counts in the database now, 0 if it is gone or cannot decide.", oneIf(p.Up), "node", p.Node, "version", version)
+		gauge("proxy_up", "1 if the proxy counts in the database now, 0 if it is gone or cannot decide.",
+			oneIf(p.Up), "node", p.Node, "version", version)
 	}
 	for _, p := range n.obeying {
 		if !p.Policy {
@@ -92,12 +94,14 @@ func (n *numbers) Collect(to chan<- prometheus.Metric) {
 		if p.Behind != nil {
 			behind = float64(*p.Behind)
 		}
-		gauge("proxy_changes_behind", "Changes of the policy that the proxy has yet to apply. -1: it is not known.", behind, "node", p.Node)
+		gauge("proxy_changes_behind",
+			"Changes of the policy that the proxy has yet to apply. -1: it is not known.", behind, "node",
+			p.Node)
 	}
 }
 
-// requestSums are the requests of the minutes since the server of the page began, by prefix and decision. A proxy may
-// write a minute late.
+// requestSums are the requests of the minutes since the server of the page began, by prefix and decision. A
+// proxy may write a minute late.
 type requestSums struct {
 	mu    sync.Mutex // guards what follows
 	since time.Time  // the first minute that is read again
@@ -105,7 +109,7 @@ type requestSums struct {
 	last  map[[2]string]int64 // of the minutes from since on
 }
 
-// lateTime is how late a proxy may write a minute.
+// lateTime is the time after a minute in which a proxy may still write it.
 const lateTime = 15 * time.Minute
 
 // read reads the minutes that may have changed.
@@ -121,8 +125,8 @@ func (s *requestSums) read(ctx context.Context, tx pgx.Tx) error {
 	}
 	until := now.Add(-lateTime).Truncate(time.Minute)
 	rows, err := tx.Query(ctx, `SELECT prefix, decision, time < $2::timestamptz AS past, sum(n)::bigint AS n
-FROM rate_limit_metrics, LATERAL (VALUES ('allowed', allowed), ('limited', limited), ('blocked', blocked), ('rejected', rejected),
-	('error', errors), ('shadow', shadow)) AS d(decision, n)
+FROM rate_limit_metrics, LATERAL (VALUES ('allowed', allowed), ('limited', limited), ('blocked', blocked),
+	('rejected', rejected), ('error', errors), ('shadow', shadow)) AS d(decision, n)
 WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.since, until)
 	if err != nil {
 		return err
@@ -153,7 +157,8 @@ WHERE granularity = 'minute' AND time >= $1::timestamptz GROUP BY 1, 2, 3`, s.si
 func (s *requestSums) Describe(chan<- *prometheus.Desc) {}
 
 var requestsDesc = prometheus.NewDesc(namespace+"_requests_total",
-	"Requests by prefix of the limit and by what happened, as in the history. They are those since this page's server has started.",
+	"Requests by prefix of the limit and by what happened, as in the history. They are those since this "+
+		"page's server has started.",
 	[]string{"prefix", "decision"}, nil)
 
 // Collect implements prometheus.Collector.
@@ -165,7 +170,8 @@ func (s *requestSums) Collect(to chan<- prometheus.Metric) {
 		sums[labels] += n
 	}
 	for labels, n := range sums {
-		to <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(n), labels[0], labels[1])
+		to <- prometheus.MustNewConstMetric(requestsDesc, prometheus.CounterValue, float64(n), labels[0],
+			labels[1])
 	}
 }
 

@@ -14,11 +14,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// metricsOfProxies are the labels of the metrics that the page has of a proxy that has done all that there is.
+// metricsOfProxies are the labels of the metrics that the page has of a proxy that has done all that there
+// is.
 func metricsOfProxies(t *testing.T) map[string][]string {
 	t.Helper()
 	dsn := cluster.Open(t, schema.File)
-	cluster.Execute(t, dsn, `INSERT INTO rate_limit_nodes (node, version, applied_seq, seen) VALUES ('edge', 'v1', 0, now());
+	cluster.Execute(t, dsn, `INSERT INTO rate_limit_nodes (node, version, applied_seq, seen)
+		VALUES ('edge', 'v1', 0, now());
 		INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, requests, allowed)
 		VALUES ('minute', date_trunc('minute', now()) + interval '1 minute', 'web', '', '', '', 1, 1)`)
 	s, err := page.New(page.Options{DSN: dsn})
@@ -29,7 +31,8 @@ func metricsOfProxies(t *testing.T) map[string][]string {
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1/metrics", nil))
 	metrics := map[string][]string{}
-	for _, line := range regexp.MustCompile(`(?m)^(pg_ratelimit_[a-z_]+)(\{.*\})? `).FindAllStringSubmatch(w.Body.String(), -1) {
+	for _, line := range regexp.MustCompile(`(?m)^(pg_ratelimit_[a-z_]+)(\{.*\})? `).
+		FindAllStringSubmatch(w.Body.String(), -1) {
 		metrics[line[1]] = nil
 		for _, label := range regexp.MustCompile(`([a-z]+)="`).FindAllStringSubmatch(line[2], -1) {
 			metrics[line[1]] = append(metrics[line[1]], label[1])
@@ -38,11 +41,14 @@ func metricsOfProxies(t *testing.T) map[string][]string {
 	return metrics
 }
 
-// The alerts, their tests and the dashboard use metrics and labels that the page has, so they work for Traefik alone.
+// The alerts, their tests and the dashboard use metrics and labels that the page has, so they work for
+// Traefik alone.
 func TestAlertsAndTheDashboardUseMetricsOfThePage(t *testing.T) {
 	metrics := metricsOfProxies(t)
-	use := regexp.MustCompile(`(?:by \(([a-z, ]+)\) \((?:rate\()?)?(caddy_)?(pg_ratelimit_[a-z_]+)(\{[^}]*\})?`)
-	for path, least := range map[string]int{"../../../docs/alerts.yml": 4, "../../../docs/grafana-dashboard.json": 4, "../../../caddymodule/testdata/alerts_test.yml": 4} {
+	use := regexp.MustCompile(
+		`(?:by \(([a-z, ]+)\) \((?:rate\()?)?(caddy_)?(pg_ratelimit_[a-z_]+)(\{[^}]*\})?`)
+	for path, least := range map[string]int{"../../../docs/alerts.yml": 4,
+		"../../../docs/grafana-dashboard.json": 4, "../../../caddymodule/testdata/alerts_test.yml": 4} {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -59,7 +65,8 @@ func TestAlertsAndTheDashboardUseMetricsOfThePage(t *testing.T) {
 				t.Errorf("%s uses %s, which the page does not have", path, name)
 			}
 			labels := strings.FieldsFunc(found[1], func(r rune) bool { return r == ',' || r == ' ' })
-			for _, label := range regexp.MustCompile(`([a-z]+)[=!]~?\\?"`).FindAllStringSubmatch(found[4], -1) {
+			for _, label := range regexp.MustCompile(`([a-z]+)[=!]~?\\?"`).FindAllStringSubmatch(found[4],
+				-1) {
 				labels = append(labels, label[1])
 			}
 			for _, label := range labels {

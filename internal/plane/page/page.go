@@ -20,8 +20,8 @@ import (
 
 // Options are the settings of a Server.
 type Options struct {
-	// DSN is the database of the counters. Policy and History are those of the policy and the history, "" if they are
-	// in the same.
+	// DSN is the database of the counters. Policy and History are those of the policy and the history, "" if
+	// they are in the same.
 	DSN, Policy, History string
 	// Renew returns Options with the DSNs for new connections, which may have changed. Nil means those above.
 	Renew func() (Options, error)
@@ -52,7 +52,8 @@ func New(o Options) (*Server, error) {
 	}
 	for _, host := range o.Hosts {
 		if host == "" || strings.ContainsAny(host, "/:@*, ") {
-			return nil, &ratelimit.FieldError{Field: "hosts", Value: host, Want: "names of hosts without a scheme, a port and wildcards"}
+			return nil, &ratelimit.FieldError{Field: "hosts", Value: host,
+				Want: "names of hosts without a scheme, a port and wildcards"}
 		}
 		s.hosts = append(s.hosts, strings.ToLower(strings.TrimSuffix(host, ".")))
 	}
@@ -87,7 +88,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", "GET, HEAD")
 		(&failure{http.StatusMethodNotAllowed, "", "the method must be GET"}).write(w)
 	case strings.Contains(r.URL.RawQuery, "%00"):
-		(&failure{http.StatusBadRequest, "", "the address has a NUL (%00), which is in no name and no key"}).write(w)
+		(&failure{http.StatusBadRequest, "", "the address has a NUL (%00), which is in no name and no key"}).
+			write(w)
 	case isAPI:
 		s.serveAPI(w, r, name)
 	case file == "metrics":
@@ -102,7 +104,8 @@ var static embed.FS
 
 // types are the files that the page loads, by the end of their names.
 var types = map[string]string{
-	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
+	".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
 
 // serveStatic serves a file of the page. It reports false if there is none.
@@ -118,7 +121,8 @@ func serveStatic(w http.ResponseWriter, name string) bool {
 }
 
 // policyOfContent lets the page load only what it serves itself.
-const policyOfContent = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; " +
+const policyOfContent = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; " +
+	"connect-src 'self'; font-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // setSafeHeaders sets the headers of every answer.
@@ -132,19 +136,21 @@ func setSafeHeaders(h http.Header) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-// errHost is the answer to a request for a host that the page does not know.
+// errHost is the answer to a request for an unknown host.
 var errHost = &failure{http.StatusMisdirectedRequest, "host",
-	"the page is not for this host name: use the address that it listens on, or name the host in its settings (`hosts`, or --host of the command)"}
+	"the page is not for this host name: use the address that it listens on, or name the host in its " +
+		"settings (`hosts`, or --host of the command)"}
 
-// knowsHost reports whether the host of a request is one of the page. Any other name could be made to lead to this
-// machine, and a proxy that makes certificates on demand has one for it. An address cannot.
+// knowsHost reports whether the host of a request is one of the page. Any other name could be made to lead to
+// this machine, and a proxy that makes certificates on demand has one for it. An address cannot.
 func (s *Server) knowsHost(r *http.Request) bool {
 	name, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
 		name = r.Host
 	}
 	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
-	if _, err := netip.ParseAddr(name); err == nil || name == "localhost" || strings.HasSuffix(name, ".localhost") {
+	if _, err := netip.ParseAddr(name); err == nil || name == "localhost" || strings.HasSuffix(name,
+		".localhost") {
 		return true
 	}
 	return slices.Contains(s.hosts, name)
@@ -177,8 +183,10 @@ func failureOf(err error) *failure {
 	if wrong, is := errorAs[*ratelimit.FieldError](err); is {
 		return &failure{http.StatusBadRequest, wrong.Field, err.Error()}
 	}
-	if of, answered := pgError(err); answered && strings.HasPrefix(of.Code, "22") { // what was asked is no time
-		return &failure{http.StatusBadRequest, "at", "at: must be a time, such as 2026-11-27 14:05: " + of.Message}
+	// the time of the question is not a time
+	if of, answered := pgError(err); answered && strings.HasPrefix(of.Code, "22") {
+		return &failure{http.StatusBadRequest, "at", "at: must be a time, such as 2026-11-27 14:05: " +
+			of.Message}
 	} else if answered {
 		return &failure{http.StatusUnprocessableEntity, "", err.Error()}
 	}
@@ -191,7 +199,7 @@ func errorAs[E error](err error) (as E, is bool) {
 	return as, is
 }
 
-// apiKeys are API keys, and parts of them that are longer than the hints by which people know keys.
+// apiKeys are API keys, and parts of them that are longer than the hints of keys.
 var apiKeys = regexp.MustCompile("(?i)" + regexp.QuoteMeta(policy.KeyPrefix) + `[0-9A-Za-z]{5,}`)
 
 // hideKeys hides API keys in an answer.

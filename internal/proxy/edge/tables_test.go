@@ -44,7 +44,7 @@ func TestCaddysJSONHasTheTablesOfSettings(t *testing.T) {
 		{"PolicySettings", "are those of a policy.", edge.PolicyTable},
 		{"StoreSettings", "are the defaults of all handlers.", edge.StoreTable},
 		{"HistorySettings", "are those of a history.", edge.HistoryTable},
-		{"Retention", "is how long the parts of the history are kept. What is left out stays as it is in the database.", edge.RetentionTable},
+		{"Retention", "says how long each part of the history is kept; \"\" keeps the retention in the database.", edge.RetentionTable},
 		{"PageSettings", "are those of a page.", edge.PageTable},
 	} {
 		text += "\n// " + s.name + " " + s.doc + "\ntype " + s.name + " struct {\n"
@@ -71,7 +71,7 @@ func goField(s edge.Setting) string {
 	}
 	text, line := "", "\t//"
 	for _, word := range strings.Fields(doc) {
-		if len(line)+1+len(word) > 116 {
+		if len(line)+4+len(word) > 110 {
 			text, line = text+line+"\n", "\t//"
 		}
 		line += " " + word

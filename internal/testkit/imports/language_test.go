@@ -17,7 +17,10 @@ var plain = []string{
 	"ratelimit/postgres",
 	"internal/core/algorithm", "internal/core/batch", "internal/core/results", "internal/core/schema",
 	"internal/core/health", "internal/core/session", "internal/core/settings", "internal/core/sqlstate",
-	"internal/plane/archive", "internal/plane/history", "internal/proxy/pgwire",
+	"internal/plane/archive", "internal/plane/history", "internal/plane/page", "internal/proxy/pgwire",
+	"caddymodule", "xcaddy", "bench", "bench/caddy",
+	"integration", "integration/docs", "integration/docs/gosnippets", "integration/internal/script",
+	"integration/page",
 }
 
 // stilted finds grammar that is hard to read, and code that is described as a person.
