@@ -1,10 +1,13 @@
--- Gives the tables of the npm library pg-ratelimit back the form that the library makes. Run it when no proxy is left.
+-- Restores the tables of the npm library pg-ratelimit to the form that the library makes. Run it when no
+-- proxy uses them.
 BEGIN;
 SET LOCAL lock_timeout = '2s';
 ALTER TABLE rate_limit_ephemeral
-	DROP COLUMN IF EXISTS hits, DROP COLUMN IF EXISTS remainder, DROP COLUMN IF EXISTS slot, DROP COLUMN IF EXISTS granted, DROP COLUMN IF EXISTS slots, RESET (fillfactor);
+	DROP COLUMN IF EXISTS hits, DROP COLUMN IF EXISTS remainder, DROP COLUMN IF EXISTS slot,
+	DROP COLUMN IF EXISTS granted, DROP COLUMN IF EXISTS slots, RESET (fillfactor);
 ALTER TABLE rate_limit_durable
-	DROP COLUMN IF EXISTS hits, DROP COLUMN IF EXISTS remainder, DROP COLUMN IF EXISTS slot, DROP COLUMN IF EXISTS granted, DROP COLUMN IF EXISTS slots, RESET (fillfactor);
+	DROP COLUMN IF EXISTS hits, DROP COLUMN IF EXISTS remainder, DROP COLUMN IF EXISTS slot,
+	DROP COLUMN IF EXISTS granted, DROP COLUMN IF EXISTS slots, RESET (fillfactor);
 DROP TABLE IF EXISTS rate_limit_processes;
 COMMIT;
 DELETE FROM rate_limit_ephemeral WHERE expires_at < now();

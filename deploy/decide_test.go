@@ -54,8 +54,9 @@ func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
 	d, dir, address := startDecider(t), t.TempDir(), harness.FreeAddress(t)
 	config := replaced(t, text, "127.0.0.1:9080", d.address, "127.0.0.1:9000", upstream(t), "listen 8080",
 		"listen "+address, "http {\n",
-		"http {\n\taccess_log "+
-			"off;\n\tclient_body_temp_path "+dir+";\n\tproxy_temp_path "+dir+"/p;\n\tfastcgi_temp_path "+dir+"/f;\n\tuwsgi_temp_path "+dir+"/u;\n\tscgi_temp_path "+dir+"/s;\n")
+		"http {\n\taccess_log off;\n\tclient_body_temp_path "+dir+";\n\tproxy_temp_path "+dir+
+			"/p;\n\tfastcgi_temp_path "+dir+"/f;\n\tuwsgi_temp_path "+dir+"/u;\n\tscgi_temp_path "+dir+
+			"/s;\n")
 	n := harness.Start(t, harness.Program{Path: nginx, Dir: dir,
 		Args: []string{"-e", "stderr", "-p", dir, "-c", written(t, filepath.Join(dir, "nginx.conf"), config),
 			"-g", "daemon off; pid " + filepath.Join(dir, "pid") + ";"}})

@@ -1,14 +1,16 @@
--- Takes over the tables of an API rate limiter of your own into the policy: rules with requests_per_hour and user_tier,
+-- Copies the tables of your own API rate limiter into the policy: rules with requests_per_hour and user_tier,
 -- users with limits of their own, and API keys that are stored as digests. Change the names to yours.
 --
 -- One of the old tables has the name of a new one, so move them first, as their owner, and make the new ones:
 --
---	psql "$DATABASE_URL" -c 'CREATE SCHEMA old; ALTER TABLE rate_limit_rules SET SCHEMA old; ALTER TABLE user_quotas SET SCHEMA old; ALTER TABLE api_keys SET SCHEMA old'
+--	psql "$DATABASE_URL" -c 'CREATE SCHEMA old; ALTER TABLE rate_limit_rules SET SCHEMA old' \
+--		-c 'ALTER TABLE user_quotas SET SCHEMA old; ALTER TABLE api_keys SET SCHEMA old'
 --	psql "$DATABASE_URL" -f schema.sql
 --	psql "$DATABASE_URL" -f deploy/from-own-tables.sql
 --
--- Run it again to take over what has changed since. Counts are not taken over: each limit starts with its full quota. All
--- rules that match a request apply. If yours took the first one alone: UPDATE rate_limit_rules SET family = 'old';
+-- Run the script again to copy later changes. Counts are not copied: each limit starts with its full quota.
+-- All rules that match a request apply. If yours applied only the first one, run
+-- UPDATE rate_limit_rules SET family = 'old';
 BEGIN;
 
 INSERT INTO rate_limit_tiers (tier)
@@ -34,49 +36,66 @@ SELECT rate_limit_rule(rule_name, priority => priority,
 	per_minute => CASE WHEN limits THEN requests_per_minute END,
 	per_hour => CASE WHEN limits THEN requests_per_hour END,
 	per_day => CASE WHEN limits THEN requests_per_day END,
-	burst => CASE WHEN limits AND coalesce(kind.name, algorithm) IN ('token_bucket', 'gcra') THEN burst_size END,
+	burst => CASE WHEN limits AND coalesce(kind.name, algorithm) IN ('token_bucket', 'gcra')
+		THEN burst_size END,
 	status => CASE WHEN limits AND response_status = 429 THEN NULL ELSE response_status END,
 	message => response_message,
 	retry_after => retry_after_seconds * interval '1 s')
 FROM (SELECT *, action NOT IN ('block', 'allow') AS limits FROM old.rate_limit_rules) AS r
-	LEFT JOIN (VALUES ('leaky_bucket', 'gcra'), ('sliding_window_log', 'sliding_log'), ('sliding_window_counter', 'sliding_window')) AS kind (old, name)
+	LEFT JOIN (VALUES ('leaky_bucket', 'gcra'), ('sliding_window_log', 'sliding_log'),
+		('sliding_window_counter', 'sliding_window')) AS kind (old, name)
 		ON kind.old = r.algorithm;
 
--- Only SHA-256 digests of whole keys, in hexadecimal, can be taken over: a proxy finds a key by its digest. A digest with a
--- salt, as of bcrypt, would have to be tried against each key. Their users need new keys; the last statement lists them.
+-- Only SHA-256 digests of whole keys, in hexadecimal, can be copied, because a proxy finds a key by its
+-- digest. A digest with a salt, as of bcrypt, would have to be tried against each key. The users of such keys
+-- need new ones; the last statement lists them.
 INSERT INTO rate_limit_api_keys (digest, name, user_id, tier, expires_at, revoked_at, revoked_by)
-SELECT decode(api_key_hash, 'hex'), nullif(key_name, ''), k.user_id::text, CASE WHEN k.tier <> q.tier THEN k.tier END,
-	coalesce(expires_at AT TIME ZONE 'UTC', 'infinity'), gone.at, CASE WHEN gone.at IS NOT NULL THEN k.revoked_by END
+SELECT decode(api_key_hash, 'hex'), nullif(key_name, ''), k.user_id::text,
+	CASE WHEN k.tier <> q.tier THEN k.tier END,
+	coalesce(expires_at AT TIME ZONE 'UTC', 'infinity'), gone.at,
+	CASE WHEN gone.at IS NOT NULL THEN k.revoked_by END
 FROM old.api_keys k JOIN old.user_quotas q USING (user_id)
-	CROSS JOIN LATERAL (SELECT coalesce(k.revoked_at AT TIME ZONE 'UTC', CASE WHEN NOT k.is_active THEN now() END) AS at) AS gone
+	CROSS JOIN LATERAL (SELECT coalesce(k.revoked_at AT TIME ZONE 'UTC',
+		CASE WHEN NOT k.is_active THEN now() END) AS at) AS gone
 WHERE api_key_hash ~ '^[0-9a-fA-F]{64}$'
 ON CONFLICT (digest) DO UPDATE SET tier = excluded.tier, expires_at = excluded.expires_at,
-	revoked_at = coalesce(rate_limit_api_keys.revoked_at, excluded.revoked_at), revoked_by = coalesce(rate_limit_api_keys.revoked_by, excluded.revoked_by);
+	revoked_at = coalesce(rate_limit_api_keys.revoked_at, excluded.revoked_at),
+	revoked_by = coalesce(rate_limit_api_keys.revoked_by, excluded.revoked_by);
 
 -- Limits of users and of keys are overrides of the limits of their tier's rules.
 DELETE FROM rate_limit_overrides WHERE reason = 'own tables';
 INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events, burst, reason)
-SELECT l.rule, l.name, q.user_id::text, coalesce(own.events, l.events), CASE WHEN l.algorithm IN ('token_bucket', 'gcra') THEN custom_burst_size END, 'own tables'
-FROM old.user_quotas q JOIN rate_limit_rules r ON q.tier = ANY (r.tiers) JOIN rate_limit_rule_limits l ON l.rule = r.name
-	CROSS JOIN LATERAL (SELECT CASE l.name WHEN 'per_hour' THEN custom_limit_per_hour WHEN 'per_day' THEN custom_limit_per_day END AS events) AS own
+SELECT l.rule, l.name, q.user_id::text, coalesce(own.events, l.events),
+	CASE WHEN l.algorithm IN ('token_bucket', 'gcra') THEN custom_burst_size END, 'own tables'
+FROM old.user_quotas q JOIN rate_limit_rules r ON q.tier = ANY (r.tiers)
+	JOIN rate_limit_rule_limits l ON l.rule = r.name
+	CROSS JOIN LATERAL (SELECT CASE l.name WHEN 'per_hour' THEN custom_limit_per_hour
+		WHEN 'per_day' THEN custom_limit_per_day END AS events) AS own
 WHERE own.events IS NOT NULL OR (custom_burst_size IS NOT NULL AND l.algorithm IN ('token_bucket', 'gcra'));
 INSERT INTO rate_limit_overrides (rule, limit_name, key_id, events, burst, reason)
-SELECT l.rule, l.name, n.id, coalesce(own.events, l.events), CASE WHEN l.algorithm IN ('token_bucket', 'gcra') THEN burst_size END, 'own tables'
+SELECT l.rule, l.name, n.id, coalesce(own.events, l.events),
+	CASE WHEN l.algorithm IN ('token_bucket', 'gcra') THEN burst_size END, 'own tables'
 FROM old.api_keys k JOIN rate_limit_api_keys n ON encode(n.digest, 'hex') = lower(api_key_hash)
 	JOIN rate_limit_rules r ON k.tier = ANY (r.tiers) JOIN rate_limit_rule_limits l ON l.rule = r.name
-	CROSS JOIN LATERAL (SELECT CASE l.name WHEN 'per_second' THEN requests_per_second WHEN 'per_hour' THEN requests_per_hour WHEN 'per_day' THEN requests_per_day END AS events) AS own
+	CROSS JOIN LATERAL (SELECT CASE l.name WHEN 'per_second' THEN requests_per_second
+		WHEN 'per_hour' THEN requests_per_hour WHEN 'per_day' THEN requests_per_day END AS events) AS own
 WHERE own.events IS NOT NULL OR (burst_size IS NOT NULL AND l.algorithm IN ('token_bucket', 'gcra'));
 
 INSERT INTO rate_limit_bans (user_id, until, reason)
-SELECT user_id::text, coalesce(blocked_until AT TIME ZONE 'UTC', 'infinity'), block_reason FROM old.user_quotas
+SELECT user_id::text, coalesce(blocked_until AT TIME ZONE 'UTC', 'infinity'), block_reason
+FROM old.user_quotas
 WHERE is_blocked AND (blocked_until IS NULL OR blocked_until AT TIME ZONE 'UTC' > now())
 ON CONFLICT (user_id) DO UPDATE SET until = excluded.until, reason = excluded.reason;
 
--- What was not taken over.
-SELECT 'key ' || api_key_id || ' of user ' || user_id || ': the digest is no SHA-256' AS not_taken_over FROM old.api_keys WHERE api_key_hash !~ '^[0-9a-fA-F]{64}$'
+-- Lists what was not copied.
+SELECT 'key ' || api_key_id || ' of user ' || user_id || ': the digest is no SHA-256' AS not_taken_over
+FROM old.api_keys WHERE api_key_hash !~ '^[0-9a-fA-F]{64}$'
 UNION ALL
 SELECT 'user ' || user_id || ': no rule of the tier ' || tier || ' has ' || own.name
-FROM old.user_quotas q CROSS JOIN LATERAL (VALUES ('per_hour', custom_limit_per_hour), ('per_day', custom_limit_per_day)) AS own (name, events)
-WHERE own.events IS NOT NULL AND NOT EXISTS (SELECT FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name WHERE q.tier = ANY (r.tiers) AND l.name = own.name);
+FROM old.user_quotas q CROSS JOIN LATERAL (VALUES ('per_hour', custom_limit_per_hour),
+	('per_day', custom_limit_per_day)) AS own (name, events)
+WHERE own.events IS NOT NULL AND NOT EXISTS (
+	SELECT FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name
+	WHERE q.tier = ANY (r.tiers) AND l.name = own.name);
 
 COMMIT;

@@ -16,22 +16,35 @@ import (
 
 // ownTables are tables of an API rate limiter, with two users, three keys and four rules.
 const ownTables = `
-CREATE TABLE rate_limit_rules (rule_id uuid PRIMARY KEY DEFAULT gen_random_uuid(), rule_name varchar(255) NOT NULL UNIQUE, priority integer NOT NULL DEFAULT 100,
-	user_tier varchar(50), endpoint_pattern varchar(500), http_method varchar(10), ip_range cidr, algorithm varchar(50) NOT NULL,
-	requests_per_second integer, requests_per_minute integer, requests_per_hour integer, requests_per_day integer, burst_size integer,
-	action varchar(50) NOT NULL DEFAULT 'throttle', response_status integer DEFAULT 429, response_message text, retry_after_seconds integer,
-	created_at timestamp DEFAULT now(), updated_at timestamp DEFAULT now(), created_by varchar(255), enabled boolean DEFAULT true);
-CREATE TABLE user_quotas (user_id bigint PRIMARY KEY, tier varchar(50) NOT NULL DEFAULT 'free', custom_limit_per_hour integer, custom_limit_per_day integer,
+CREATE TABLE rate_limit_rules (rule_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+rule_name varchar(255) NOT NULL UNIQUE, priority integer NOT NULL DEFAULT 100,
+	user_tier varchar(50), endpoint_pattern varchar(500), http_method varchar(10), ip_range cidr,
+	algorithm varchar(50) NOT NULL,
+	requests_per_second integer, requests_per_minute integer, requests_per_hour integer,
+	requests_per_day integer, burst_size integer,
+	action varchar(50) NOT NULL DEFAULT 'throttle', response_status integer DEFAULT 429,
+	response_message text, retry_after_seconds integer,
+	created_at timestamp DEFAULT now(), updated_at timestamp DEFAULT now(), created_by varchar(255),
+	enabled boolean DEFAULT true);
+CREATE TABLE user_quotas (user_id bigint PRIMARY KEY, tier varchar(50) NOT NULL DEFAULT 'free',
+custom_limit_per_hour integer, custom_limit_per_day integer,
 	custom_burst_size integer, is_blocked boolean DEFAULT false, block_reason text, blocked_until timestamp);
-CREATE TABLE api_keys (api_key_id uuid PRIMARY KEY DEFAULT gen_random_uuid(), api_key_hash varchar(255) NOT NULL UNIQUE, user_id bigint NOT NULL REFERENCES user_quotas (user_id),
-	key_name varchar(255), tier varchar(50) NOT NULL DEFAULT 'free', requests_per_second integer, requests_per_hour integer, requests_per_day integer, burst_size integer,
+CREATE TABLE api_keys (api_key_id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+api_key_hash varchar(255) NOT NULL UNIQUE, user_id bigint NOT NULL REFERENCES user_quotas (user_id),
+	key_name varchar(255), tier varchar(50) NOT NULL DEFAULT 'free', requests_per_second integer,
+	requests_per_hour integer, requests_per_day integer, burst_size integer,
 	is_active boolean DEFAULT true, expires_at timestamp, revoked_at timestamp, revoked_by varchar(255));
-INSERT INTO rate_limit_rules (rule_name, priority, user_tier, algorithm, requests_per_hour, burst_size) VALUES ('free_tier_limit', 700, 'free', 'token_bucket', 1000, 20);
-INSERT INTO rate_limit_rules (rule_name, priority, user_tier, algorithm, requests_per_hour) VALUES ('pro_tier_limit', 650, 'pro', 'sliding_window', 5000);
-INSERT INTO rate_limit_rules (rule_name, priority, endpoint_pattern, algorithm, requests_per_second) VALUES ('api_v1_limit', 600, '/api/v1/*', 'sliding_window', 100000);
-INSERT INTO rate_limit_rules (rule_name, endpoint_pattern, http_method, algorithm, action, response_status, response_message)
+INSERT INTO rate_limit_rules (rule_name, priority, user_tier, algorithm, requests_per_hour, burst_size)
+VALUES ('free_tier_limit', 700, 'free', 'token_bucket', 1000, 20);
+INSERT INTO rate_limit_rules (rule_name, priority, user_tier, algorithm, requests_per_hour)
+VALUES ('pro_tier_limit', 650, 'pro', 'sliding_window', 5000);
+INSERT INTO rate_limit_rules (rule_name, priority, endpoint_pattern, algorithm, requests_per_second)
+VALUES ('api_v1_limit', 600, '/api/v1/*', 'sliding_window', 100000);
+INSERT INTO rate_limit_rules (rule_name, endpoint_pattern, http_method, algorithm, action, response_status,
+response_message)
 	VALUES ('no_deletes', '/api/v1/*', 'delete', 'sliding_window', 'block', 405, 'read only');
-INSERT INTO user_quotas (user_id, tier, custom_limit_per_hour, custom_burst_size, custom_limit_per_day) VALUES (1, 'free', NULL, NULL, NULL), (2, 'pro', 7000, NULL, 9), (4, 'free', NULL, 30, NULL);
+INSERT INTO user_quotas (user_id, tier, custom_limit_per_hour, custom_burst_size, custom_limit_per_day)
+VALUES (1, 'free', NULL, NULL, NULL), (2, 'pro', 7000, NULL, 9), (4, 'free', NULL, 30, NULL);
 INSERT INTO user_quotas (user_id, is_blocked, block_reason) VALUES (3, true, 'fraud');
 `
 
@@ -43,25 +56,36 @@ func TestOwnTablesAreTakenOver(t *testing.T) {
 		sum := sha256.Sum256([]byte(key))
 		return hex.EncodeToString(sum[:])
 	}
-	cluster.Execute(t, dsn, fmt.Sprintf(`INSERT INTO api_keys (api_key_hash, user_id, key_name, tier, is_active, requests_per_hour) VALUES
-		('%s', 1, 'laptop', 'free', true, NULL), ('%s', 2, '', 'pro', true, NULL), ('%s', 2, 'old', 'pro', false, NULL), ('%s', 3, 'of the blocked', 'free', true, NULL),
-		('%s', 1, 'of a higher tier', 'pro', true, 6000), ('$2b$12$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUV0123456789ab', 1, 'bcrypt', 'free', true, NULL), ('%s', 4, 'burst', 'free', true, NULL)`,
+	cluster.Execute(t, dsn, fmt.Sprintf(`INSERT INTO api_keys (api_key_hash, user_id, key_name, tier,
+		is_active, requests_per_hour) VALUES
+		('%s', 1, 'laptop', 'free', true, NULL), ('%s', 2, '', 'pro', true, NULL), ('%s', 2, 'old', 'pro',
+		false, NULL), ('%s', 3, 'of the blocked', 'free', true, NULL),
+		('%s', 1, 'of a higher tier', 'pro', true, 6000),
+		('$2b$12$abcdefghijklmnopqrstuuABCDEFGHIJKLMNOPQRSTUV0123456789ab', 1, 'bcrypt', 'free', true, NULL),
+		('%s', 4, 'burst', 'free', true, NULL)`,
 		digest("key-of-1"), strings.ToUpper(digest("key-of-2")), digest("revoked"), digest("key-of-3"),
 		digest("pro-key-of-1"), digest("key-of-4")))
 	script := read(t, "from-own-tables.sql")
-	move := regexp.MustCompile(`-c '(CREATE SCHEMA old.*)'\n`).FindStringSubmatch(script)
-	tables := schema.File
-	for _, text := range []string{move[1], tables, script, script} {
+	move := ""
+	for _, command := range regexp.MustCompile(`-c '([^']*)'`).FindAllStringSubmatch(script, -1) {
+		move += command[1] + ";"
+	}
+	for _, text := range []string{move, schema.File, script, script} {
 		cluster.Execute(t, dsn, text)
 	}
 	conn := cluster.Connect(t, dsn)
 	for query, want := range map[string]string{
-		"SELECT string_agg(tier, ' ' ORDER BY tier) FROM rate_limit_tiers":                              "anonymous free pro",
-		"SELECT string_agg(concat_ws(' ', user_id, tier), ', ' ORDER BY user_id) FROM rate_limit_users": "1 free, 2 pro, 3 free, 4 free",
-		"SELECT string_agg(concat_ws(' ', rule, name, algorithm, events, burst), ', ' ORDER BY rule) FROM rate_limit_rule_limits": "api_v1_limit per_second sliding_window 100000, " +
+		"SELECT string_agg(tier, ' ' ORDER BY tier) " +
+			"FROM rate_limit_tiers": "anonymous free pro",
+		"SELECT string_agg(concat_ws(' ', user_id, tier), ', ' ORDER BY user_id) " +
+			"FROM rate_limit_users": "1 free, 2 pro, 3 free, 4 free",
+		"SELECT string_agg(concat_ws(' ', rule, name, algorithm, events, burst), ', ' ORDER BY rule) " +
+			"FROM rate_limit_rule_limits": "api_v1_limit per_second sliding_window 100000, " +
 			"free_tier_limit per_hour token_bucket 1000 20, pro_tier_limit per_hour sliding_window 5000",
-		"SELECT string_agg(concat_ws(' ', rule, user_id, key_id IS NOT NULL, events, burst), ', ' ORDER BY user_id) FROM rate_limit_overrides": "pro_tier_limit 2 f 7000, free_tier_limit 4 f 1000 30, pro_tier_limit t 6000",
-		"SELECT string_agg(concat_ws(' ', user_id, reason), ', ') FROM rate_limit_bans":                                                        "3 fraud",
+		"SELECT string_agg(concat_ws(' ', rule, user_id, key_id IS NOT NULL, events, burst), ', ' " +
+			"ORDER BY user_id) FROM rate_limit_overrides": "pro_tier_limit 2 f 7000, " +
+			"free_tier_limit 4 f 1000 30, pro_tier_limit t 6000",
+		"SELECT string_agg(concat_ws(' ', user_id, reason), ', ') FROM rate_limit_bans": "3 fraud",
 	} {
 		var got string
 		if err := conn.QueryRow(t.Context(), query).Scan(&got); err != nil || got != want {

@@ -78,7 +78,8 @@ func readManifest(t *testing.T, path string) *manifest {
 			"policy/v1 PodDisruptionBudget": &m.disruptions, "v1 ServiceAccount": &m.account,
 			"rbac.authorization.k8s.io/v1 ClusterRole":        &m.role,
 			"rbac.authorization.k8s.io/v1 ClusterRoleBinding": &m.binding,
-			"traefik.io/v1alpha1 Middleware":                  &m.middleware, "traefik.io/v1alpha1 IngressRoute": &m.route,
+			"traefik.io/v1alpha1 Middleware":                  &m.middleware,
+			"traefik.io/v1alpha1 IngressRoute":                &m.route,
 		}[head.APIVersion+" "+head.Kind]
 		if into == nil {
 			t.Fatalf("%s: no test knows %+v", path, head)

@@ -216,7 +216,8 @@ func TestTraefikOfTheManifestLimitsAndIsReady(t *testing.T) {
 		})
 	admits(t, tr.url, 100)
 	if answer := harness.Ask(t,
-		harness.Get("http://"+tr.ping+m.container().ReadinessProbe.HTTPGet.Path)); answer.Status != http.StatusOK {
+		harness.Get("http://"+tr.ping+m.container().
+			ReadinessProbe.HTTPGet.Path)); answer.Status != http.StatusOK {
 		t.Errorf("the probe is answered %d", answer.Status)
 	}
 }

@@ -75,8 +75,7 @@ func TestXcaddyBuildsAClone(t *testing.T) {
 }
 
 // TestXcaddyBuildsTheRelease builds from a module proxy that has the module, as the proxies of Go
-// will when it is tagged. The version there names the commit, because Go keeps what it knows of the
-// files of a version.
+// will when it is tagged. The version there names the commit, because Go caches the files of a version.
 func TestXcaddyBuildsTheRelease(t *testing.T) {
 	commit, err := exec.Command("git", "-C", root, "rev-parse", "--short=12", "HEAD").Output()
 	if err != nil {

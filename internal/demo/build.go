@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// build builds Caddy, unless there is no command for it. If the context ends, the command is
+// build builds Caddy if there is a command for it. If the context ends, the command is
 // interrupted. The Go command then ends its compilers.
 func build(ctx context.Context, o options, tell io.Writer) error {
 	if o.build == "" {

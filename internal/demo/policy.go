@@ -18,14 +18,19 @@ const madeByDemo = "made by make run"
 
 // policySQL makes the tiers, rules and users that are not there. The limits are small, so that a few
 // requests show them.
-const policySQL = `INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2), ('enterprise', 3) ON CONFLICT DO NOTHING;
-	SELECT rate_limit_rule(name, family => 'plan', priority => priority, tiers => ARRAY[name], algorithm => 'token_bucket', per_minute => amount, comment => '` + madeByDemo + `')
-		FROM (VALUES ('free', 40, 5), ('pro', 30, 50), ('enterprise', 20, 5000), ('anonymous', 10, 2)) AS plan(name, priority, amount)
+const policySQL = `INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2), ('enterprise', 3)
+	ON CONFLICT DO NOTHING;
+	SELECT rate_limit_rule(name, family => 'plan', priority => priority, tiers => ARRAY[name],
+	algorithm => 'token_bucket', per_minute => amount, comment => '` + madeByDemo + `')
+		FROM (VALUES ('free', 40, 5), ('pro', 30, 50), ('enterprise', 20, 5000), ('anonymous', 10, 2))
+		AS plan(name, priority, amount)
 		WHERE NOT EXISTS (SELECT FROM rate_limit_rules r WHERE r.name = plan.name);
-	INSERT INTO rate_limit_users (user_id, tier, comment) VALUES ('ann', 'free', '` + madeByDemo + `'), ('acme', 'pro', '` + madeByDemo + `') ON CONFLICT DO NOTHING`
+	INSERT INTO rate_limit_users (user_id, tier, comment) VALUES ('ann', 'free', '` + madeByDemo +
+	`'), ('acme', 'pro', '` + madeByDemo + `') ON CONFLICT DO NOTHING`
 
 // ownSQL is whether somebody else has a policy in the database.
-const ownSQL = `SELECT EXISTS (SELECT FROM rate_limit_rules WHERE comment IS DISTINCT FROM '` + madeByDemo + `')
+const ownSQL = `SELECT EXISTS (SELECT FROM rate_limit_rules WHERE comment IS DISTINCT FROM '` + madeByDemo +
+	`')
 	OR EXISTS (SELECT FROM rate_limit_users WHERE comment IS DISTINCT FROM '` + madeByDemo + `')`
 
 // makePolicy makes what is not there of the policy of the demo: rules, the users ann and acme, and
@@ -73,7 +78,8 @@ func makePolicy(ctx context.Context, dsn, state string, own bool) (keys map[stri
 	for _, user := range []string{"ann", "acme"} {
 		var there bool
 		if err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM rate_limit_api_keys
-			WHERE digest = sha256(convert_to($1, 'UTF8')) AND user_id = $2)`, keys[user], user).Scan(&there); err != nil {
+			WHERE digest = sha256(convert_to($1, 'UTF8')) AND user_id = $2)`, keys[user], user).
+			Scan(&there); err != nil {
 			return nil, err
 		}
 		if there {

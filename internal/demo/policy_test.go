@@ -30,12 +30,15 @@ func TestASecondRunMakesOnlyWhatIsNotThere(t *testing.T) {
 	first := start(t, state, dsn)
 	first.end(t)
 	cluster.Execute(t, dsn,
-		`SELECT rate_limit_rule('free', per_minute => 8, mode => 'shadow'); DELETE FROM rate_limit_rules WHERE name = 'pro'`)
+		`SELECT rate_limit_rule('free', per_minute => 8, mode => 'shadow'); DELETE FROM rate_limit_rules
+			WHERE name = 'pro'`)
 	cluster.Execute(t, dsn,
-		`UPDATE rate_limit_users SET tier = 'enterprise' WHERE user_id = 'ann'; DELETE FROM rate_limit_users WHERE user_id = 'acme'`)
+		`UPDATE rate_limit_users SET tier = 'enterprise' WHERE user_id = 'ann'; DELETE FROM rate_limit_users
+			WHERE user_id = 'acme'`)
 	second := start(t, state, dsn)
 	second.end(t)
-	const policy = `SELECT string_agg(r.name || ' ' || l.events || ' ' || r.mode, ', ' ORDER BY r.name) FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name`
+	const policy = `SELECT string_agg(r.name || ' ' || l.events || ' ' || r.mode, ', ' ORDER BY r.name)
+		FROM rate_limit_rules r JOIN rate_limit_rule_limits l ON l.rule = r.name`
 	if got, want := cluster.Query[string](t, dsn, policy), "anonymous 2 enforce, enterprise 5000 enforce, "+
 		"free 8 shadow, pro 50 enforce"; got != want {
 		t.Errorf("the rules are %s, want %s", got, want)

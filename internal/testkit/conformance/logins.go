@@ -20,10 +20,13 @@ func testReplacedPrimary(t *testing.T, open openDB) {
 	dsn := cluster.Open(t)
 	admin := &db{t: t, DB: open(t, dsn), open: open, dsn: dsn}
 	defer admin.Close()
-	admin.exec(`CREATE TABLE timeline (system bigint, timeline text); INSERT INTO timeline VALUES (70, '00000009');
+	admin.exec(`CREATE TABLE timeline (system bigint, timeline text); INSERT INTO timeline
+		VALUES (70, '00000009');
 		CREATE SCHEMA fake;
-		CREATE FUNCTION fake.pg_control_system(OUT system_identifier bigint) LANGUAGE sql AS 'SELECT system FROM public.timeline';
-		CREATE FUNCTION fake.pg_walfile_name(pg_lsn) RETURNS text LANGUAGE sql AS 'SELECT timeline || ''0000000000000001'' FROM public.timeline'`)
+		CREATE FUNCTION fake.pg_control_system(OUT system_identifier bigint) LANGUAGE sql
+		AS 'SELECT system FROM public.timeline';
+		CREATE FUNCTION fake.pg_walfile_name(pg_lsn) RETURNS text LANGUAGE sql
+		AS 'SELECT timeline || ''0000000000000001'' FROM public.timeline'`)
 	u, err := url.Parse(withSettings(t, dsn, "target_session_attrs", "read-write", "search_path",
 		"fake,pg_catalog,public"))
 	if err != nil {

@@ -278,7 +278,8 @@ func testHitsApart(t *testing.T, s *store) {
 		for _, l := range Limits("a", 3) {
 			enforced, other, trial := *l, *l, *l
 			enforced.Durable, other.Durable, trial.Durable = durable, durable, durable
-			enforced.Prefix = fmt.Sprint(l.Prefix, durable) // a row of its own: one with many hits has a lease
+			// a row of its own: one with many hits has a lease
+			enforced.Prefix = fmt.Sprint(l.Prefix, durable)
 			other.Prefix, trial.Prefix = "other"+enforced.Prefix, "trial"+enforced.Prefix
 			other.Events = 2
 			hits := []ratelimit.Hit{
@@ -334,8 +335,8 @@ func testRetryAfter(t *testing.T, s *store) {
 	}
 }
 
-// testConcurrency lets callers compete for quotas. The order of the hits is chance, and so
-// is how much is left, but what is left must be less than each cost that was refused.
+// testConcurrency lets callers compete for quotas. The order of the hits is chance, and so are the remaining
+// units, but they must be fewer than each cost that was refused.
 func testConcurrency(t *testing.T, s *store) {
 	limits := Limits("", 50)
 	var mu sync.Mutex

@@ -129,7 +129,8 @@ func testNull(t *testing.T, d *db) {
 }
 
 func testColumns(t *testing.T, d *db) {
-	got := d.cells(`SELECT 1::int, -2::bigint, 1.5::float8, timestamptz '2000-01-01 00:00:01+00', 'x'::text, NULL::text, true,
+	got := d.cells(`SELECT 1::int, -2::bigint, 1.5::float8, timestamptz '2000-01-01 00:00:01+00', 'x'::text,
+		NULL::text, true,
 		ARRAY[timestamptz '2000-01-01 00:00:00.000002+00'], ''::text`)
 	want := []string{"\x00\x00\x00\x01", bigintBytes(-2), bigintBytes(int64(math.Float64bits(1.5))),
 		bigintBytes(1_000_000), "x", "NULL", "\x01",

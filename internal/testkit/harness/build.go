@@ -38,8 +38,8 @@ func CompileCaddy(ctx context.Context, module, out string) error {
 }
 
 // Build makes a program and returns its path. module is the folder of its go.mod, pkg its package, as
-// "./server"; flags go before it. The program is kept in the folder .cache of the module, under a
-// name that tells from which sources it was built, for later calls, of other processes too.
+// "./server"; flags go before it. The program is kept in the folder .cache of the module, under a name that
+// depends on its sources, for later calls, of other processes too.
 func Build(t testing.TB, module, pkg string, flags ...string) string {
 	t.Helper()
 	built.Lock()

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// mostWords is how many rows the table of words in CONTRIBUTING.md may have.
+// mostWords bounds the rows of the table of words in CONTRIBUTING.md.
 const mostWords = 25
 
 var (

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// ErrMayNot is what Debian returns where there is no apt-get, or where this process is not root and
+// ErrMayNot is returned by Debian on a machine without apt-get, or if this process is not root and
 // sudo asks for a password.
 var ErrMayNot = errors.New("this process may not install packages")
 
@@ -50,8 +50,8 @@ for package in "$@"; do
 done
 `
 
-// Debian installs packages, unless there says that what they bring is there already, which the user
-// knows by the name what. Several processes may come here at once: one of them installs, the others
+// Debian installs packages, unless there says that what they bring is there already. The name what is for
+// messages to the user. Several processes may come here at once: one of them installs, the others
 // wait and find what it has installed. If ctx ends, Debian still waits for the end of the script:
 // dpkg does not recover by itself from an interruption.
 func Debian(ctx context.Context, tell io.Writer, what string, there func() bool, packages ...string) error {

@@ -20,8 +20,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/install"
 )
 
-// ErrMissing is what Require returns where there is no npm and none can be
-// installed. It says in one line what to do.
+// ErrMissing is returned by Require if the machine has no npm and none can be installed. It says in one line
+// what to do.
 var ErrMissing = errors.New("no node and npm on this machine: install them (Debian, Ubuntu: apt-get " +
 	"install nodejs npm; macOS: brew install node)")
 

@@ -31,8 +31,10 @@ func (w *World) SQL() []string {
 		if r.Status != 0 {
 			status = fmt.Sprint(r.Status)
 		}
-		text := fmt.Sprintf(`INSERT INTO rate_limit_rules (name, family, priority, mode, action, hosts, paths, methods, networks, tiers, count_by, status)
-			VALUES (%s, nullif(%s, ''), %d, '%s', '%s', %s, %s, %s, %s::cidr[], %s, coalesce(%s, '{user}'), %s);`, quote(r.Name), quote(r.Family), r.Priority, r.Mode, r.Action,
+		text := fmt.Sprintf(`INSERT INTO rate_limit_rules (name, family, priority, mode, action, hosts, paths,
+			methods, networks, tiers, count_by, status)
+			VALUES (%s, nullif(%s, ''), %d, '%s', '%s', %s, %s, %s, %s::cidr[], %s, coalesce(%s, '{user}'),
+			%s);`, quote(r.Name), quote(r.Family), r.Priority, r.Mode, r.Action,
 			array(r.Hosts), array(r.Paths), array(r.Methods), array(networks), array(r.Tiers),
 			array(r.CountBy), status)
 		for j := range r.Limits {

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// ErrMissing is what Find returns where there is no promtool and none can be downloaded. It says
+// ErrMissing is returned by Find if the machine has no promtool and none can be downloaded. It says
 // in one line what to do.
 var ErrMissing = errors.New("no promtool on this machine: install it (Debian, Ubuntu: apt-get install " +
 	"prometheus; macOS: brew install prometheus)")

