@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"unicode/utf8"
 )
 
 // results are all tables, as Markdown, after the command that measured them.
@@ -162,7 +163,26 @@ func writeTable(w io.Writer, table [][]string) {
 	check(aligned.Flush())
 }
 
-// narrow is Markdown without the spaces that align its columns.
+// narrow returns Markdown without the spaces that align its columns, and with lines of 110 characters outside
+// tables.
 func narrow(text string) string {
-	return regexp.MustCompile(` *(\|) *`).ReplaceAllString(text, "$1")
+	var out strings.Builder
+	for line := range strings.Lines(regexp.MustCompile(` *(\|) *`).ReplaceAllString(text, "$1")) {
+		length := 0
+		for i, word := range strings.Split(line, " ") {
+			n := utf8.RuneCountInString(word)
+			switch {
+			case i == 0:
+			case length+1+n > 110 && line[0] != '|':
+				out.WriteString("\n")
+				length = 0
+			default:
+				out.WriteString(" ")
+				length++
+			}
+			out.WriteString(word)
+			length += n
+		}
+	}
+	return out.String()
 }

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// A run writes lines that the test of Markdown accepts: prose of 110 columns, and tables as they are.
+func TestResultsAreWrappedOutsideTables(t *testing.T) {
+	words := strings.Repeat("µs/request ", 30)
+	got := narrow(words + "end.\n| a  | " + words + "|\n")
+	lines := strings.Split(got, "\n")
+	if want := strings.TrimSpace(words); len(lines) != 6 || lines[4] != "|a|"+want+"|" {
+		t.Errorf("got %q, want four lines, and a table in one", lines)
+	}
+	for _, line := range lines[:4] {
+		if n := len([]rune(line)); n > 110 {
+			t.Errorf("%q has %d columns, want at most 110", line, n)
+		}
+	}
+	if joined := strings.Join(lines[:4], " "); joined != words+"end." {
+		t.Errorf("the words are %q, want %q", joined, words+"end.")
+	}
+}
