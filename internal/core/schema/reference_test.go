@@ -20,11 +20,12 @@ func TestThePageOfThePolicyDescribesEachColumn(t *testing.T) {
 	before, rest, found := strings.Cut(string(file), from)
 	lines, after, ends := strings.Cut(rest, to)
 	// A column without a comment makes the text NULL.
-	want := "\n" + newSite(t).text(`SELECT string_agg(format(E'**%s**\n\n%s\n', relation, columns), E'\n' ORDER BY place) FROM (
-		SELECT place, relation, CASE WHEN bool_and(description IS NOT NULL) THEN string_agg(concat('- `+"`' || name || '`'"+`, ' ' || nullif(type, 'text'),
-			', default `+"`' || regexp_replace(default_value, '^''(.*)''::.*$', '\\1') || '`'"+`, ': ', description), E'\n' ORDER BY position) END AS columns
-		FROM rate_limit_policy_columns GROUP BY place, relation) AS t`)
-	want = wrapped(want) + "\n\n"
+	want := "\n" + newSite(t).text(`SELECT string_agg(format(E'**%s**\n\n| column | type | default | meaning |\n'
+			'|---|---|---|---|\n%s\n', relation, columns), E'\n' ORDER BY place) FROM (
+		SELECT place, relation, CASE WHEN bool_and(description IS NOT NULL) THEN string_agg(
+			concat('| ', c || name || c, ' | ', type, ' | ', c || regexp_replace(default_value, '^''(.*)''::.*$', '\1') || c,
+				' | ', replace(description, '|', '\|'), ' |'), E'\n' ORDER BY position) END AS columns
+		FROM rate_limit_policy_columns, chr(96) AS c GROUP BY place, relation) AS t`) + "\n\n"
 	switch {
 	case !found || !ends:
 		t.Fatalf("%s lacks the lines %s and %s", page, from, to)
@@ -37,29 +38,4 @@ func TestThePageOfThePolicyDescribesEachColumn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// wrapped returns a list of Markdown with lines of at most 110 columns.
-func wrapped(list string) string {
-	var out strings.Builder
-	for i, line := range strings.Split(list, "\n") {
-		if i > 0 {
-			out.WriteString("\n")
-		}
-		columns := 0
-		for j, word := range strings.Split(line, " ") {
-			n := len([]rune(word))
-			switch {
-			case j > 0 && columns+1+n > 110:
-				out.WriteString("\n  ")
-				columns = 2
-			case j > 0:
-				out.WriteString(" ")
-				columns++
-			}
-			out.WriteString(word)
-			columns += n
-		}
-	}
-	return out.String()
 }
