@@ -10,7 +10,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pgratelimit/pg-ratelimit/caddymodule/command"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 func init() {
@@ -30,7 +32,7 @@ type App struct {
 	History *History `json:"history,omitempty"`
 
 	metrics *metrics
-	uses    []*edge.Use         // of the handlers
+	uses    []*host.Handle      // of the handlers
 	http    func() (any, error) // the app with the handlers, when all apps are set up
 	pages   []*Page
 
@@ -48,7 +50,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if _, err := a.settings(); err != nil {
 		return err
 	}
-	if err := edge.CheckEnvironment(); err != nil {
+	if _, err := settings.MigrationDisabled(); err != nil {
 		return err
 	}
 	if _, err := a.History.compile(); err != nil {
@@ -63,23 +65,23 @@ func (a *App) Provision(ctx caddy.Context) error {
 }
 
 // settings are the app's settings, without a DSN.
-func (a *App) settings() (edge.StoreSettings, error) {
-	var read edge.Settings
+func (a *App) settings() (settings.Store, error) {
+	var read settings.Settings
 	from := values(&a.StoreSettings)
 	if err := expandNames(from, "node_name", "region"); err != nil {
 		return read.Store, err
 	}
-	err := edge.Read(edge.StoreTable, from, &read)
+	err := settings.Read(settings.StoreTable, from, &read)
 	return read.Store, err
 }
 
 // open opens what a handler needs, or shares it with others.
-func (a *App) open(h *Handler) (*edge.Use, error) {
+func (a *App) open(h *Handler) (*host.Handle, error) {
 	at, err := a.places(h)
 	if err != nil {
 		return nil, err
 	}
-	u, err := proxy.Open(h.site, at)
+	u, err := h.site.Open(proxy, at)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +94,7 @@ func (a *App) open(h *Handler) (*edge.Use, error) {
 }
 
 // places finds out where a handler counts, and where its policy and its history are.
-func (a *App) places(h *Handler) (*edge.Places, error) {
+func (a *App) places(h *Handler) (*host.DataSources, error) {
 	s, err := a.settings()
 	if err != nil {
 		return nil, err
@@ -101,7 +103,7 @@ func (a *App) places(h *Handler) (*edge.Places, error) {
 	if err != nil {
 		return nil, fmt.Errorf("history: %w", err)
 	}
-	dsns := &edge.DSNs{Where: "here, in the global option pg_ratelimit,"}
+	dsns := &serve.DSNs{Where: "here, in the global option pg_ratelimit,"}
 	if dsns.Limits, err = dsnOf(cmp.Or(h.DSN, a.DSN)); err != nil {
 		return nil, err
 	}
@@ -115,7 +117,7 @@ func (a *App) places(h *Handler) (*edge.Places, error) {
 			return nil, fmt.Errorf("history: %w", err)
 		}
 	}
-	return h.site.Places(s, dsns, string(h.Audit), recorded)
+	return h.site.DataSources(s, dsns, string(h.Audit), recorded)
 }
 
 // Start logs the version, and connects to the databases, in the background. Provision does not connect,

@@ -12,7 +12,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 func init() {
@@ -31,7 +32,7 @@ func parseHandler(helper httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, err
 }
 
 // handlerTable has the settings of a handler.
-var handlerTable = slices.Concat(edge.LimitTable, edge.HandlerTable)
+var handlerTable = slices.Concat(settings.LimitTable, settings.HandlerTable)
 
 // UnmarshalCaddyfile reads the handler's directive. Its syntax is in docs/caddy.md.
 // zone can be repeated. match can be repeated within a zone: one of the blocks has to match.
@@ -65,7 +66,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		}
 	}
 	err := h.compile()
-	var part *edge.PartError
+	var part *serve.PartError
 	switch {
 	case !errors.As(err, &part):
 		return b.locate(err)
@@ -83,13 +84,13 @@ func (h *Handler) readZone(b *block) error {
 		return b.wrong("zone", strings.Join(args, " "), "one name, the zone's prefix, and a block")
 	}
 	z := &Zone{LimitSettings: LimitSettings{Prefix: Text(args[0])}}
-	b.title = edge.ZoneName(len(h.Zones), args[0]) + ": "
+	b.title = serve.ZoneName(len(h.Zones), args[0]) + ": "
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		var err error
 		if d.Val() == "match" {
 			err = z.readMatch(b)
 		} else {
-			err = b.read(z, edge.LimitTable[1:], "match") // the prefix is the argument
+			err = b.read(z, settings.LimitTable[1:], "match") // the prefix is the argument
 		}
 		if err != nil {
 			return err
@@ -133,7 +134,7 @@ func parseApp(d *caddyfile.Dispenser, existing any) (any, error) {
 	}
 	a := new(App)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		if err := b.read(a, edge.StoreTable); err != nil {
+		if err := b.read(a, settings.StoreTable); err != nil {
 			return nil, err
 		}
 	}

@@ -3,7 +3,7 @@
 // Caddyfile.
 //
 //   - handler.go, generated.go, policy.go, key.go, placeholder.go: the handler's settings, and texts with
-//     placeholders. serve.go serves a request by the steps of package edge, report.go reports to logs, spans
+//     placeholders. serve.go serves a request by the steps of package serve, report.go reports to logs, spans
 //
 // and events, refusal.go refuses it, response.go changes the headers of its response.
 //   - app.go, process.go, dsn.go: the place where handlers count, and the log. same_path.go: a warning.
@@ -13,5 +13,5 @@
 //   - page.go, page_guard.go: the page, and what must be in front of it.
 //   - package command: caddy pg-ratelimit …
 //
-// What a limit means is in package ratelimit. What both proxies do with a request is in package edge.
+// What a limit means is in package ratelimit. What both proxies do with a request is in package settings.
 package caddymodule

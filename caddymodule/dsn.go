@@ -6,7 +6,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -14,23 +14,23 @@ import (
 // of the DSN.
 func expandDSN(configured string) (dsn, shown string, err error) {
 	if configured == "" {
-		return "", "$" + edge.EnvDSN, nil
+		return "", "$" + settings.EnvDSN, nil
 	}
 	shown = showDSN(configured)
 	// An unknown placeholder is left unchanged: a brace may be part of
 	// a password.
 	dsn, err = caddy.NewReplacer().ReplaceOrErr(configured, true, false)
 	if err != nil {
-		return "", "", &ratelimit.FieldError{Field: "dsn", Value: shown, Want: edge.WantDSN + ": " +
+		return "", "", &ratelimit.FieldError{Field: "dsn", Value: shown, Want: settings.WantDSN + ": " +
 			err.Error()}
 	}
 	return dsn, shown, nil
 }
 
 // dsnOf is the DSN of a part of a configuration.
-func dsnOf(configured Text) (edge.DSN, error) {
+func dsnOf(configured Text) (host.DSN, error) {
 	dsn, shown, err := expandDSN(string(configured))
-	d := edge.DSN{DSN: dsn, Shown: shown, Password: holdsPassword(string(configured))}
+	d := host.DSN{DSN: dsn, Shown: shown, Password: holdsPassword(string(configured))}
 	if dsn != string(configured) {
 		d.From = string(configured)
 		d.Renew = func() (string, error) {

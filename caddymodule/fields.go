@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
 // Text is the value of a setting. JSON may have it as text, as a number, or as true or false.
@@ -23,8 +23,8 @@ func (t *Text) UnmarshalJSON(raw []byte) error {
 }
 
 // values are the settings in the fields of a struct, by their names in JSON.
-func values(of any) edge.Values {
-	all := edge.Values{}
+func values(of any) settings.Values {
+	all := settings.Values{}
 	v := reflect.ValueOf(of).Elem()
 	for i := range v.NumField() {
 		if text, ok := v.Field(i).Interface().(Text); ok {

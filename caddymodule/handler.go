@@ -9,7 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 func init() {
@@ -63,8 +64,8 @@ type Handler struct {
 	Policy *Policy `json:"policy,omitempty"`
 
 	logger         *zap.Logger
-	site           *edge.Site
-	use            *edge.Use
+	site           *serve.Site
+	use            *host.Handle
 	counters       []counters // of site.Zones
 	policy         *policyCounters
 	noUser         atomic.Bool // the log has a warning that no authentication came before
@@ -101,11 +102,11 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	for i, z := range h.Zones {
 		loaded, err := ctx.LoadModule(z, "MatcherSetsRaw")
 		if err != nil {
-			return fmt.Errorf("%s: match: %w", edge.ZoneName(i, string(z.Prefix)), err)
+			return fmt.Errorf("%s: match: %w", serve.ZoneName(i, string(z.Prefix)), err)
 		}
 		var matchers caddyhttp.MatcherSets
 		if err := matchers.FromInterface(loaded); err != nil {
-			return fmt.Errorf("%s: match: %w", edge.ZoneName(i, string(z.Prefix)), err)
+			return fmt.Errorf("%s: match: %w", serve.ZoneName(i, string(z.Prefix)), err)
 		}
 		if len(matchers) > 0 {
 			own := len(h.site.Zones) - len(h.Zones)
@@ -148,7 +149,7 @@ func (h *Handler) Cleanup() error {
 // compile checks the configuration, and sets up the fields that need nothing from Caddy.
 // The parser of the Caddyfile calls compile too, so that an error names the line.
 func (h *Handler) compile() error {
-	c := edge.Configuration{
+	c := serve.Configuration{
 		Handler: values(&h.HandlerSettings), Limit: values(&h.LimitSettings), Policy: h.Policy.values(),
 		Parse: parseText, KeyExample: "{header.X-Api-Key}", UserExample: "{http.auth.user.id}",
 	}
@@ -163,8 +164,8 @@ func (h *Handler) compile() error {
 		return err
 	}
 	site.Address, site.Recording, site.Watcher = clientAddress, authenticated, watcher{h}
-	site.Log = func(line edge.Line) { write(h.logger, line) }
-	site.Settled = func(prefix string, outcome edge.SettleOutcome) {
+	site.Log = func(line host.Line) { write(h.logger, line) }
+	site.Settled = func(prefix string, outcome serve.SettleOutcome) {
 		h.settlements.WithLabelValues(prefix, string(outcome)).Inc()
 	}
 	h.site = site

@@ -6,7 +6,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -21,16 +21,16 @@ type History struct {
 
 // compile checks the settings. Errors are *ratelimit.FieldError, with the names of the
 // Caddyfile's subdirectives. Of a nil History there are none.
-func (h *History) compile() (*edge.HistorySettings, error) {
+func (h *History) compile() (*settings.History, error) {
 	if h == nil {
 		return nil, nil
 	}
-	var read edge.Settings
-	if err := edge.Read(edge.HistoryTable, values(&h.HistorySettings), &read); err != nil {
+	var read settings.Settings
+	if err := settings.Read(settings.HistoryTable, values(&h.HistorySettings), &read); err != nil {
 		return nil, err
 	}
 	if h.Retention != nil {
-		if err := edge.Read(edge.RetentionTable, values(h.Retention), &read); err != nil {
+		if err := settings.Read(settings.RetentionTable, values(h.Retention), &read); err != nil {
 			return nil, fmt.Errorf("retention: %w", err)
 		}
 	}
@@ -38,7 +38,7 @@ func (h *History) compile() (*edge.HistorySettings, error) {
 }
 
 // expandNames replaces the placeholders in the names of nodes and regions.
-func expandNames(in edge.Values, fields ...string) error {
+func expandNames(in settings.Values, fields ...string) error {
 	for _, field := range fields {
 		text, err := caddy.NewReplacer().ReplaceOrErr(in[field], true, true)
 		if err != nil {
@@ -56,7 +56,7 @@ func (h *History) check() error {
 }
 
 func (r *Retention) check() error {
-	return edge.Read(edge.RetentionTable, values(r), &edge.Settings{})
+	return settings.Read(settings.RetentionTable, values(r), &settings.Settings{})
 }
 
 // authenticated is the user of the authentication in front of a handler, or "".

@@ -10,31 +10,31 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 // clientIP is the long form of the Caddyfile's {client_ip}.
 const clientIP = "{http.vars." + caddyhttp.ClientIPVarKey + "}"
 
-// Key implements edge.Text. A client's address and a single placeholder are looked up directly, because a
+// Key implements serve.Text. A client's address and a single placeholder are looked up directly, because a
 // lookup is faster than replacing text.
-func (t *template) Key(q *edge.Request, v4, v6 int) string {
+func (t *template) Key(q *serve.Request, v4, v6 int) string {
 	if t.fixed {
 		return t.text
 	}
 	if t.text == clientIP {
 		if address, ok := caddyhttp.GetVar(q.HTTP.Context(), caddyhttp.ClientIPVarKey).(string); ok {
-			return edge.Network(address, v4, v6)
+			return serve.Network(address, v4, v6)
 		}
 	}
 	repl := q.Data.(*caddy.Replacer)
 	if t.single != "" {
 		value, _ := repl.GetString(t.single)
-		return edge.Network(valueInKey(q.HTTP, t.single, value), v4, v6)
+		return serve.Network(valueInKey(q.HTTP, t.single, value), v4, v6)
 	}
 	// ReplaceFunc returns only errors of the function, and the function returns none.
 	text, _ := repl.ReplaceFunc(t.text, func(name string, value any) (any, error) {
-		return edge.Network(valueInKey(q.HTTP, name, caddy.ToString(value)), v4, v6), nil
+		return serve.Network(valueInKey(q.HTTP, name, caddy.ToString(value)), v4, v6), nil
 	})
 	return text
 }
@@ -50,11 +50,11 @@ const (
 func valueInKey(r *http.Request, placeholder, text string) string {
 	switch {
 	case placeholder == "http.request.host":
-		return edge.Host(text)
+		return serve.Host(text)
 	case strings.HasPrefix(placeholder, "http.request.host"): // with the port, or a label
 		return strings.ToLower(text)
 	case strings.HasPrefix(placeholder, uriPrefix):
-		if clean := edge.CleanURL(r.URL); clean != r.URL {
+		if clean := serve.CleanURL(r.URL); clean != r.URL {
 			return valueFor(r, clean, placeholder)
 		}
 	}
@@ -71,14 +71,14 @@ func valueFor(r *http.Request, u *url.URL, placeholder string) string {
 	return text
 }
 
-// Secret implements edge.Text.
+// Secret implements serve.Text.
 func (t *template) Secret() bool {
 	names, _ := placeholdersIn(t.text)
 	return slices.ContainsFunc(names, isCredential)
 }
 
-// Shares implements edge.Text.
-func (t *template) Shares(other edge.Text) bool {
+// Shares implements serve.Text.
+func (t *template) Shares(other serve.Text) bool {
 	names, _ := placeholdersIn(t.text)
 	others, _ := placeholdersIn(other.(*template).text)
 	return slices.ContainsFunc(names, func(name string) bool {
@@ -86,9 +86,9 @@ func (t *template) Shares(other edge.Text) bool {
 	})
 }
 
-// Parts implements edge.Text.
-func (t *template) Parts() edge.Parts {
-	var parts edge.Parts
+// Parts implements serve.Text.
+func (t *template) Parts() serve.Parts {
+	var parts serve.Parts
 	names, _ := placeholdersIn(t.text)
 	for _, name := range names {
 		header, ok := strings.CutPrefix(name, "http.request.header.")

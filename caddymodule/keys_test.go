@@ -42,7 +42,7 @@ func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 	for _, user := range []string{"ann", "", ""} {
 		r := request()
 		r.Header.Set("X-User", user)
-		serve(t, h, r)
+		let(t, h, r)
 	}
 	var prefixes []string
 	for _, entry := range logs.FilterMessage(
@@ -54,8 +54,8 @@ func TestAnEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 	}
 }
 
-// serve has a handler serve a request, which it may refuse.
-func serve(t *testing.T, h *Handler, r *http.Request) {
+// let has a handler serve a request, which it may refuse.
+func let(t *testing.T, h *Handler, r *http.Request) {
 	t.Helper()
 	var refusal caddyhttp.HandlerError
 	if err := h.ServeHTTP(httptest.NewRecorder(), r, emptyPage); err != nil && !errors.As(err, &refusal) {
@@ -84,7 +84,7 @@ func scriptedHandler(t *testing.T, answer func(call int) (ratelimit.Decision, er
 	h := newHandler(t, LimitSettings{Prefix: "scripted", Limit: "1 1h"})
 	core, logs := observer.New(zap.InfoLevel)
 	h.logger = zap.New(core)
-	h.site.Decider.Store = &scripted{answer: answer}
+	h.site.Store = &scripted{answer: answer}
 	return h, logs
 }
 
@@ -101,7 +101,7 @@ func TestTheLogSaysThatTheDatabaseAnswersAgain(t *testing.T) {
 		return ratelimit.Decision{Allowed: true, Limit: 1, Source: ratelimit.FromPostgres}, nil
 	})
 	for i, want := range []int{0, 0, 1, 1} {
-		serve(t, h, request())
+		let(t, h, request())
 		if n := logs.FilterMessage("the database answers again").Len(); n != want {
 			t.Errorf("after request %d it was logged %d times, want %d", i+1, n, want)
 		}

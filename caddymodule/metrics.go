@@ -6,9 +6,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -28,7 +29,7 @@ type metrics struct {
 
 	// What the handlers of the config use, for state.
 	mu        sync.Mutex // guards all that follows
-	collected map[edge.Resource]bool
+	collected map[host.Resource]bool
 	stores    []collectedStore
 	policies  []collectedPolicy
 	histories []*history.Writer
@@ -41,7 +42,7 @@ func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 			Name: name, Help: help}, labels)
 	}
 	m := &metrics{
-		collected: map[edge.Resource]bool{},
+		collected: map[host.Resource]bool{},
 		decisions: vec("decisions_total", "Requests by limit, outcome and source of the decision. outcome: "+
 			"allowed (charged to this limit), denied (refused "+
 			"by this limit), would_allow and would_deny (of a limit in the mode shadow), error_passed and "+
@@ -120,14 +121,14 @@ func (c *bySource) inc(s ratelimit.Source) {
 }
 
 // counters returns the counters of a limit.
-func (m *metrics) counters(z *edge.Zone, inMemory bool) counters {
+func (m *metrics) counters(z *serve.Zone, inMemory bool) counters {
 	prefix := z.Limit.Prefix
 	if z.Settle != nil {
-		for _, outcome := range edge.SettleOutcomes {
+		for _, outcome := range serve.SettleOutcomes {
 			m.settlements.WithLabelValues(prefix, string(outcome)) // a series begins at 0
 		}
 	}
-	if z.Mode == policy.Shadow {
+	if z.Mode == settings.Shadow {
 		return counters{wouldAllow: expect(m.decisions, prefix, "would_allow"), wouldDeny: expect(m.decisions,
 			prefix, "would_deny")}
 	}

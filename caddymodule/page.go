@@ -12,8 +12,9 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/page"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -32,7 +33,7 @@ func init() {
 type Page struct {
 	PageSettings
 
-	settings edge.PageSettings
+	settings settings.Page
 	options  page.Options
 	dsn      Text         // of the counters, as configured
 	server   *page.Server // nil until the config has started
@@ -54,8 +55,8 @@ func (p *Page) Provision(ctx caddy.Context) error {
 	}
 	app := loaded.(*App)
 	app.pages = append(app.pages, p) // it checks at its start what is in front of them
-	var read edge.Settings
-	if err := edge.Read(edge.PageTable, values(&p.PageSettings), &read); err != nil {
+	var read settings.Settings
+	if err := settings.Read(settings.PageTable, values(&p.PageSettings), &read); err != nil {
 		return err
 	}
 	p.settings = read.Page
@@ -93,7 +94,7 @@ func (p *Page) serve(a *App) error {
 
 // renewed are the DSNs for new connections.
 func (p *Page) renewed(at datasets) (now page.Options, err error) {
-	dsnOf := func(field string, configured Text, of edge.Place) string {
+	dsnOf := func(field string, configured Text, of host.DataSource) string {
 		dsn := ""
 		if err == nil && configured != "" {
 			dsn, err = databaseDSN(field, configured)
@@ -110,13 +111,13 @@ func (p *Page) renewed(at datasets) (now page.Options, err error) {
 }
 
 // datasets are the databases of the policy and the history of limits. A DSN is "" if there is none.
-type datasets struct{ policy, history edge.Place }
+type datasets struct{ policy, history host.DataSource }
 
 // addDatasets remembers where the policy and the history of a handler's limits are. Those of the first
 // handler that has any are shown.
-func (a *App) addDatasets(h *Handler, places *edge.Places) {
+func (a *App) addDatasets(h *Handler, places *host.DataSources) {
 	dsn := places.Limits.DSN
-	if dsn == edge.MemoryDSN {
+	if dsn == settings.MemoryDSN {
 		return
 	}
 	if a.datasets == nil {
@@ -135,11 +136,11 @@ func (a *App) addDatasets(h *Handler, places *edge.Places) {
 // databaseDSN is the DSN in a field of a page, which is not that of counters in memory.
 func databaseDSN(field string, configured Text) (string, error) {
 	dsn, shown, err := expandDSN(string(configured))
-	var s edge.StoreSettings
+	var s settings.Store
 	if err == nil {
-		s, err = edge.StoreSettings{DSN: dsn}.Resolve("here, in the global option pg_ratelimit,")
+		s, err = settings.Store{DSN: dsn}.Resolve("here, in the global option pg_ratelimit,")
 	}
-	if err == nil && s.DSN == edge.MemoryDSN {
+	if err == nil && s.DSN == settings.MemoryDSN {
 		err = &ratelimit.FieldError{Field: "dsn", Value: shown,
 			Want: "a Postgres URL or key=value pairs: counters in memory are only in the proxy"}
 	}
@@ -189,7 +190,7 @@ func (p *Page) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return b.wrong("pg_ratelimit_page", strings.Join(args, " "), "a block, or nothing")
 	}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		if err := b.read(p, edge.PageTable); err != nil {
+		if err := b.read(p, settings.PageTable); err != nil {
 			return err
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -39,8 +39,8 @@ type template struct {
 	fixed  bool   // no placeholder
 }
 
-// parseText is an edge.ParseText. Text may have shorthands.
-func parseText(field, configured string) (edge.Text, error) {
+// parseText is an serve.ParseText. Text may have shorthands.
+func parseText(field, configured string) (serve.Text, error) {
 	t := &template{text: expandShorthands(configured)}
 	if err := checkPlaceholders(field, t.text, configured); err != nil {
 		return nil, err
@@ -53,11 +53,11 @@ func parseText(field, configured string) (edge.Text, error) {
 	return t, nil
 }
 
-// Fixed implements edge.Text.
+// Fixed implements serve.Text.
 func (t *template) Fixed() bool { return t.fixed }
 
-// Of implements edge.Text.
-func (t *template) Of(q *edge.Request) string {
+// Of implements serve.Text.
+func (t *template) Of(q *serve.Request) string {
 	if t.fixed {
 		return t.text
 	}

@@ -8,8 +8,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 // Policy applies the rules in the database: they say which limits apply to which requests, and a change takes
@@ -25,16 +26,16 @@ type Policy struct {
 }
 
 // values are the settings; nil without a policy.
-func (p *Policy) values() edge.Values {
+func (p *Policy) values() settings.Values {
 	if p == nil {
 		return nil
 	}
 	return values(&p.PolicySettings)
 }
 
-// Asked implements edge.Watcher. It counts and logs what the policy says about a request, and sets the
+// Asked implements serve.Watcher. It counts and logs what the policy says about a request, and sets the
 // placeholders of Policy.
-func (h watcher) Asked(q *edge.Request) {
+func (h watcher) Asked(q *serve.Request) {
 	o := &q.Verdict
 	repl := q.Data.(*caddy.Replacer)
 	setPolicyPlaceholders(repl, o)
@@ -68,7 +69,7 @@ func (h watcher) Asked(q *edge.Request) {
 }
 
 // warnOfOrder warns once if the user is a placeholder of an authentication that has not run.
-func (h *Handler) warnOfOrder(q *edge.Request, repl *caddy.Replacer) {
+func (h *Handler) warnOfOrder(q *serve.Request, repl *caddy.Replacer) {
 	user, _ := h.site.Policy.User.(*template)
 	if user == nil || q.User != "" || !strings.HasPrefix(user.single, "http.auth.") {
 		return
@@ -94,7 +95,7 @@ func setPolicyPlaceholders(repl *caddy.Replacer, o *policy.Verdict) {
 }
 
 // decidedPolicy counts and logs the decisions on the limits of the policy, which are the last of a request.
-func (h *Handler) decidedPolicy(q *edge.Request) {
+func (h *Handler) decidedPolicy(q *serve.Request) {
 	o := &q.Verdict
 	if q.Outcome.Err != nil {
 		h.policy.undecided(o.Marks, withoutDecision(&q.Outcome))

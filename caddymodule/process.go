@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
@@ -25,14 +25,14 @@ const logName = "pg_ratelimit"
 const closeDelay = 30 * time.Second
 
 // proxy is shared by the configs of this process.
-var proxy = &edge.Proxy{
+var proxy = &host.Process{
 	Kind: "caddy", Version: version(), Delay: closeDelay, Connect: connect,
-	Log: func(line edge.Line) { write(caddy.Log().Named(logName), line) },
+	Log: func(line host.Line) { write(caddy.Log().Named(logName), line) },
 }
 
-// connect is an edge.Proxy's Connect. The DSN may contain a password, so an error contains what may be shown
-// instead.
-func connect(at *edge.Place) (pgdb.DB, error) {
+// connect is an host.Process's Connect. The DSN may contain a password, so an error contains what may be
+// shown instead.
+func connect(at *host.DataSource) (pgdb.DB, error) {
 	db, err := pgxdb.Open(at.DSN, pgxdb.Options{MaxConns: at.MaxConns, Renew: at.Renew})
 	var field *ratelimit.FieldError
 	if errors.As(err, &field) {
@@ -42,11 +42,11 @@ func connect(at *edge.Place) (pgdb.DB, error) {
 }
 
 // levels are those of Caddy's log.
-var levels = map[edge.Level]zapcore.Level{edge.Info: zap.InfoLevel, edge.Warn: zap.WarnLevel,
-	edge.Error: zap.ErrorLevel}
+var levels = map[host.Level]zapcore.Level{host.Info: zap.InfoLevel, host.Warn: zap.WarnLevel,
+	host.Error: zap.ErrorLevel}
 
 // write writes a line to a log.
-func write(l *zap.Logger, line edge.Line) {
+func write(l *zap.Logger, line host.Line) {
 	text, fields := line.Text, []zap.Field{}
 	if line.Setting != "" {
 		text = line.Setting + " " + text
@@ -70,7 +70,7 @@ func closeAll() {
 	for _, databases := range []bool{false, true} {
 		var wg sync.WaitGroup
 		for _, r := range proxy.Shared() {
-			if _, is := r.(*edge.Database); is == databases {
+			if _, is := r.(*host.Database); is == databases {
 				wg.Go(r.Close)
 			}
 		}

@@ -11,7 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
 func TestWhatErrorsShowOfADSN(t *testing.T) {
@@ -71,9 +72,9 @@ func newHandler(tb testing.TB, rules ...LimitSettings) *Handler {
 		tb.Fatal(err)
 	}
 	var err error
-	alone := &edge.Proxy{Log: func(edge.Line) {}}
-	inMemory := edge.Place{StoreSettings: edge.StoreSettings{DSN: edge.MemoryDSN}}
-	if h.use, err = alone.Open(h.site, &edge.Places{Limits: inMemory}); err != nil {
+	alone := &host.Process{Log: func(host.Line) {}}
+	inMemory := host.DataSource{Store: settings.Store{DSN: settings.MemoryDSN}}
+	if h.use, err = h.site.Open(alone, &host.DataSources{Limits: inMemory}); err != nil {
 		tb.Fatal(err)
 	}
 	context, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})

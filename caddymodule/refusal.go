@@ -8,7 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 // The errors for a site's error routes. They do not contain the error of the database, which
@@ -20,7 +20,7 @@ var (
 
 // refuse responds to a request that does not pass, or returns an error for the site's
 // error routes.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, q *edge.Request) error {
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, q *serve.Request) error {
 	outcome := &q.Outcome
 	// caddyhttp.Error is not called, because it walks the stack.
 	err := caddyhttp.HandlerError{Err: errTooMany, StatusCode: outcome.Status}

@@ -9,7 +9,7 @@ import (
 )
 
 // A wrong Caddyfile is refused with the setting, what it holds, what it must be, and the line. What each
-// setting must be is proven in package edge; these rows have each form of a setting and of an error once.
+// setting must be is proven in package settings; these rows have each form of a setting and of an error once.
 func TestWrongCaddyfilesAreRefused(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	for _, test := range []struct{ caddyfile, want string }{

@@ -12,7 +12,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 // refusedEvent is the name of the event in the app events.
@@ -22,7 +23,7 @@ const refusedEvent = "pg_ratelimit.refused"
 type events struct {
 	app     *caddyevents.App
 	ctx     caddy.Context
-	sampler edge.Sampler
+	sampler host.Sampler
 }
 
 // openEvents returns nil if the config has no app for events.
@@ -58,7 +59,7 @@ type facts struct {
 	failed           bool   // no decision was possible
 }
 
-func factsOf(q *edge.Request) facts {
+func factsOf(q *serve.Request) facts {
 	outcome := &q.Outcome
 	f := facts{limit: -1, remaining: -1, wait: outcome.RetrySeconds(), status: outcome.Status,
 		reason: outcome.Reason.String(), failed: outcome.Err != nil}
@@ -74,7 +75,7 @@ func factsOf(q *edge.Request) facts {
 
 // report adds a decision to the access log and to the span of the request, and emits an event, where they
 // exist. A request that passes emits no event.
-func (h *Handler) report(q *edge.Request) {
+func (h *Handler) report(q *serve.Request) {
 	if q.Outcome.Status == 0 && !h.isObserved(q.HTTP) {
 		return
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 // responseWriter removes the X-RateLimit headers of an upstream from a response, and sets those of the module
@@ -24,7 +24,7 @@ type responseWriter struct {
 	informs bool               // there was an informational response
 	wrote   bool               // the final headers
 
-	settling []*edge.Settling // of the handlers that settle the request
+	settling []*serve.Settling // of the handlers that settle the request
 }
 
 // responseWriterIn returns the responseWriter of an earlier handler, or nil.
@@ -51,7 +51,7 @@ func (w *responseWriter) WriteHeader(status int) {
 		if w.informs && len(w.Header()["X-Ratelimit-Overage"]) == 0 {
 			respond.SetOverage(w.Header(), w.overage)
 		}
-		edge.Headers(w.settling, status, w.Header())
+		serve.Headers(w.settling, status, w.Header())
 		w.wrote = status >= http.StatusOK || status == http.StatusSwitchingProtocols
 		w.informs = w.informs || !w.wrote
 	}
@@ -78,7 +78,7 @@ func (w *responseWriter) Write(body []byte) (int, error) {
 // ReadFrom implements io.ReaderFrom.
 func (w *responseWriter) ReadFrom(body io.Reader) (int64, error) {
 	w.send()
-	if slices.ContainsFunc(w.settling, (*edge.Settling).ReadsBody) {
+	if slices.ContainsFunc(w.settling, (*serve.Settling).ReadsBody) {
 		return io.Copy(struct{ io.Writer }{w}, body)
 	}
 	n, err := w.ResponseWriterWrapper.ReadFrom(body)
@@ -101,7 +101,7 @@ func (w *responseWriter) Flush() { _ = w.FlushError() } // a Flusher has no erro
 func (w *responseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err == nil && w.settling != nil {
-		conn = edge.SettledConn(conn, w.settling...)
+		conn = serve.SettledConn(conn, w.settling...)
 	}
 	return conn, buffered, err
 }

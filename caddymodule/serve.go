@@ -12,15 +12,15 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // ServeHTTP passes the request on, or refuses it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	var flight *edge.Flight
+	var flight *serve.Flight
 	defer func() { flight.End() }() // also after a panic
 	w, settling, err := h.admit(w, r, &flight)
 	if err != nil || w == nil {
@@ -40,25 +40,25 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 }
 
 // freeRequests holds memory for the next requests, to save allocations.
-var freeRequests = sync.Pool{New: func() any { return new(edge.Request) }}
+var freeRequests = sync.Pool{New: func() any { return new(serve.Request) }}
 
 // admit returns the writer of the response if the request passes, and what is to be settled after it, or nil.
 // If it does not pass, admit has responded and returns nil, or returns an error for the site's error routes.
 // It sets the flight of a request that has one.
-func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **edge.Flight) (http.ResponseWriter,
-	*edge.Settling, error) {
+func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **serve.Flight) (http.ResponseWriter,
+	*serve.Settling, error) {
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if !ok {
 		repl = caddy.NewReplacer()
 	}
-	q := freeRequests.Get().(*edge.Request)
+	q := freeRequests.Get().(*serve.Request)
 	q.HTTP, q.Data = r, repl
 	defer func() {
 		*flight = q.Flight
 		q.Release()
 		freeRequests.Put(q)
 	}()
-	if err := edge.Decide(h.site, q); err != nil {
+	if err := serve.Decide(h.site, q); err != nil {
 		return nil, nil, err
 	}
 	if !q.Asked && len(q.Hits) == 0 {
@@ -81,13 +81,13 @@ func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 }
 
 // setHeaders sets the headers of a response. It returns the writer for the rest of the response.
-func (h *Handler) setHeaders(w http.ResponseWriter, q *edge.Request) http.ResponseWriter {
+func (h *Handler) setHeaders(w http.ResponseWriter, q *serve.Request) http.ResponseWriter {
 	outcome, fields := &q.Outcome, h.site.Fields
 	// an earlier handler may have set those of a tighter limit
 	if outcome.Status == 0 && outcome.Decision != nil {
 		fields.X = fields.X && !respond.HasLessRemaining(w.Header(), outcome.Decision.Remaining)
 	}
-	own, ownFields := respond.SetFields(w.Header(), fields, outcome, q.Hits, q.Decisions)
+	own, ownFields := respond.SetFields(w.Header(), fields, h.site.Salt, outcome, q.Hits, q.Decisions)
 	if h.site.Fields.X {
 		respond.SetOverage(w.Header(), outcome.Overage)
 	}
@@ -117,17 +117,17 @@ func (h *Handler) setHeaders(w http.ResponseWriter, q *edge.Request) http.Respon
 // watcher counts and logs what happens to the requests of a handler.
 type watcher struct{ *Handler }
 
-// Decided implements edge.Watcher.
-func (h watcher) Decided(q *edge.Request) {
+// Decided implements serve.Watcher.
+func (h watcher) Decided(q *serve.Request) {
 	h.duration.Observe(time.Since(q.Began).Seconds())
 	if q.Asked {
 		h.decidedPolicy(q)
 	}
 	outcome := &q.Outcome
 	if outcome.Err != nil {
-		for _, z := range q.Set.Zones {
+		for _, z := range q.Limits.Zones {
 			switch {
-			case z.Mode == policy.Shadow:
+			case z.Mode == settings.Shadow:
 			case errors.Is(outcome.Err, ratelimit.ErrOverloaded):
 				h.counters[z.Index].overloaded.Inc()
 			case outcome.Status == 0:
@@ -138,10 +138,10 @@ func (h watcher) Decided(q *edge.Request) {
 		}
 		return
 	}
-	for i, z := range q.Set.Zones {
+	for i, z := range q.Limits.Zones {
 		c, d := &h.counters[z.Index], &q.Decisions[i]
 		switch {
-		case z.Mode == policy.Shadow:
+		case z.Mode == settings.Shadow:
 			h.decidedShadow(c, &q.Hits[i], d)
 		case outcome.Status == 0:
 			c.allowed.inc(d.Source)

@@ -6,11 +6,11 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 // serveSettled passes a request on, and settles it after its response, even if that is broken off.
-func serveSettled(settling *edge.Settling, w http.ResponseWriter, r *http.Request,
+func serveSettled(settling *serve.Settling, w http.ResponseWriter, r *http.Request,
 	next caddyhttp.Handler) error {
 	if r.Method == http.MethodHead {
 		settling.Head()

@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	counts "github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 )
@@ -31,7 +31,7 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 }
 
 // watch adds what handlers share to the metrics, once. A store in memory counts nothing.
-func (m *metrics) watch(r edge.Resource) {
+func (m *metrics) watch(r host.Resource) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.collected[r] {
@@ -39,11 +39,11 @@ func (m *metrics) watch(r edge.Resource) {
 	}
 	m.collected[r] = true
 	switch r := r.(type) {
-	case *edge.Database:
-		if s := edge.Postgres(r.Store); s != nil {
+	case *host.Database:
+		if s := r.Postgres; s != nil {
 			m.stores = append(m.stores, collectedStore{s, s.Stats()})
 		}
-	case *edge.ProxyPolicy:
+	case *policy.Policy:
 		m.policies = append(m.policies, collectedPolicy{r, time.Now(), r.Stats().LookUps})
 	case *history.Writer:
 		m.histories = append(m.histories, r)
@@ -134,7 +134,7 @@ func histogram(to chan<- prometheus.Metric, name string, h chain.Histogram, leas
 // collectedPolicy is a policy, since when this config uses it, and how many statements it had sent
 // then. A policy can outlive the config that opened it, and the counters of a config start at 0.
 type collectedPolicy struct {
-	*edge.ProxyPolicy
+	*policy.Policy
 	since   time.Time
 	lookUps int64
 }

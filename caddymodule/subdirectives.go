@@ -9,7 +9,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -31,7 +31,7 @@ func newBlock(d *caddyfile.Dispenser) *block {
 
 // read reads the subdirective at which the dispenser is into the field of a struct that has its
 // name in JSON. others are the names of subdirectives that are in no table.
-func (b *block) read(into any, table []edge.Setting, others ...string) error {
+func (b *block) read(into any, table []settings.Setting, others ...string) error {
 	token := b.d.Token()
 	name := token.Text
 	if before, ok := b.seen[name]; ok {
@@ -53,12 +53,12 @@ func (b *block) read(into any, table []edge.Setting, others ...string) error {
 }
 
 // set sets the field of a setting to its arguments. The check of the whole block checks what they say.
-func (b *block) set(field reflect.Value, s *edge.Setting, args []string) error {
+func (b *block) set(field reflect.Value, s *settings.Setting, args []string) error {
 	text := strings.Join(args, " ")
 	switch s.Form {
-	case edge.Block:
+	case settings.Block:
 		return b.setBlock(field, s, text)
-	case edge.Switch:
+	case settings.Switch:
 		if len(args) == 0 {
 			text = "on"
 		}
@@ -66,7 +66,7 @@ func (b *block) set(field reflect.Value, s *edge.Setting, args []string) error {
 			return b.wrong(s.Name, text, "on or off, or nothing, which is on")
 		}
 	default:
-		if text == "" && s.WantArgs() != "" || len(args) > 1 && s.Form == edge.OneWord {
+		if text == "" && s.WantArgs() != "" || len(args) > 1 && s.Form == settings.OneWord {
 			return b.wrong(s.Name, text, s.WantArgs())
 		}
 	}
@@ -75,7 +75,7 @@ func (b *block) set(field reflect.Value, s *edge.Setting, args []string) error {
 }
 
 // setBlock reads the block of a subdirective into a new struct, and checks it if it can check itself.
-func (b *block) setBlock(field reflect.Value, s *edge.Setting, text string) error {
+func (b *block) setBlock(field reflect.Value, s *settings.Setting, text string) error {
 	if text != "" {
 		return b.wrong(s.Name, text, s.WantArgs())
 	}

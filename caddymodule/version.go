@@ -5,14 +5,14 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
 // version names this program, as the registry of proxies and the log have it.
 func version() string {
 	simple, _ := caddy.Version()
 	info, _ := debug.ReadBuildInfo()
-	return edge.Program("Caddy "+simple, moduleVersion(info))
+	return "Caddy " + simple + ", pg-ratelimit " + moduleVersion(info)
 }
 
 // moduleVersion is the version of pg-ratelimit in a build: the one that `caddy list-modules --versions`
@@ -25,5 +25,5 @@ func moduleVersion(info *debug.BuildInfo) string {
 			}
 		}
 	}
-	return edge.Version
+	return host.Version
 }

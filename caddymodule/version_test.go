@@ -4,7 +4,7 @@ import (
 	"runtime/debug"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
 func TestABuildHasTheVersionThatListModulesPrints(t *testing.T) {
@@ -16,9 +16,9 @@ func TestABuildHasTheVersionThatListModulesPrints(t *testing.T) {
 		"a build of xcaddy": {&debug.BuildInfo{Deps: []*debug.Module{{Path: path + "-other",
 			Version: "v9.0.0"}, {Path: path, Version: commit}}}, commit},
 		"a build from a clone": {&debug.BuildInfo{Deps: []*debug.Module{{Path: path, Version: "v0.0.0",
-			Replace: &debug.Module{Path: "../"}}}}, edge.Version},
-		"a test":           {&debug.BuildInfo{Main: debug.Module{Path: path}}, edge.Version},
-		"an unknown build": {nil, edge.Version},
+			Replace: &debug.Module{Path: "../"}}}}, host.Version},
+		"a test":           {&debug.BuildInfo{Main: debug.Module{Path: path}}, host.Version},
+		"an unknown build": {nil, host.Version},
 	} {
 		if got := moduleVersion(test.info); got != test.want {
 			t.Errorf("%s: %s, want %s", name, got, test.want)

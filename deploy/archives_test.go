@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
 // TestArchivesAreTheSameBytes builds the archive of this platform in two clones, and runs its Caddy.
@@ -42,7 +42,7 @@ func TestArchivesAreTheSameBytes(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	folder := filepath.Join(built[0], strings.TrimSuffix(name, ".tar.gz"))
-	hasModule(t, filepath.Join(folder, "caddy"), edge.Version)
+	hasModule(t, filepath.Join(folder, "caddy"), host.Version)
 	for file, want := range map[string]string{
 		"DEPENDENCIES.txt": "github.com/caddyserver/caddy/v2 v2.",
 		"LICENSES.txt":     "==== github.com/jackc/pgx/v5 v5.", "LICENSE": "Apache License",

@@ -8,17 +8,17 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // root is the folder of the repository, the build's context.
 const root = ".."
 
 // tag is the version in the names of our images.
-var tag = strings.TrimPrefix(edge.Version, "v")
+var tag = strings.TrimPrefix(host.Version, "v")
 
 // read is the text of a file.
 func read(t *testing.T, path string) string {

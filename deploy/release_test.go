@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
 // TestTheVersionIsTheSameEverywhere looks at each file that names it.
@@ -29,8 +29,8 @@ func TestTheVersionIsTheSameEverywhere(t *testing.T) {
 			t.Errorf("%s names no version", path)
 		}
 		for _, version := range found {
-			if "v"+strings.TrimRight(version, ",") != edge.Version {
-				t.Errorf("%s names the version %s, and this is %s", path, version, edge.Version)
+			if "v"+strings.TrimRight(version, ",") != host.Version {
+				t.Errorf("%s names the version %s, and this is %s", path, version, host.Version)
 			}
 		}
 	}

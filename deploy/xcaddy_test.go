@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+
 	"golang.org/x/mod/module"
 	"golang.org/x/mod/zip"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 )
 
 // xcaddy runs a command of the documentation in a folder, with a GOPROXY, and returns the Caddy that
@@ -82,7 +82,7 @@ func TestXcaddyBuildsTheRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	released := module.Version{Path: modulePath,
-		Version: edge.Version + "-g" + strings.TrimSpace(string(commit))}
+		Version: host.Version + "-g" + strings.TrimSpace(string(commit))}
 	proxy := t.TempDir()
 	folder := filepath.Join(proxy, modulePath, "@v")
 	if err := os.MkdirAll(folder, 0o700); err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -41,7 +41,7 @@ func caddyRequired(t *testing.T, folder string) string {
 func checkCaddy(t *testing.T, program, version string) {
 	t.Helper()
 	for command, want := range map[string]string{"version": version + " ",
-		"list-modules --versions": "\nhttp.handlers.pg_ratelimit " + edge.Version + "\n"} {
+		"list-modules --versions": "\nhttp.handlers.pg_ratelimit " + host.Version + "\n"} {
 		said, err := exec.Command(program, strings.Fields(command)...).Output()
 		if err != nil || !strings.Contains("\n"+string(said), want) {
 			t.Errorf("caddy %s says %q, %v; want %q", command, said, err, want)
@@ -70,7 +70,7 @@ func TestTheOldestCaddyBuildsWithTheModule(t *testing.T) {
 		}
 	}
 	edit := exec.Command("go", "mod", "edit", "-module=caddy",
-		"-require=github.com/pgratelimit/pg-ratelimit@"+edge.Version,
+		"-require=github.com/pgratelimit/pg-ratelimit@"+host.Version,
 		"-replace=github.com/pgratelimit/pg-ratelimit="+root)
 	edit.Dir = folder
 	if text, err := edit.CombinedOutput(); err != nil {

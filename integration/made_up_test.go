@@ -11,7 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/httplimit"
@@ -20,9 +21,9 @@ import (
 // madeUp is a random configuration that both proxies can have. The names of settings are those of Caddy,
 // which Traefik has too.
 type madeUp struct {
-	settings edge.Values
-	zones    []edge.Values // the setting match is the path of requests
-	policy   object        // nil without
+	settings settings.Values
+	zones    []settings.Values // the setting match is the path of requests
+	policy   object            // nil without
 
 	settles bool // what is left depends on when a request is settled
 	inGo    bool // httplimit can have it
@@ -39,7 +40,7 @@ var keysInGo = map[string]func(r *http.Request) string{
 
 // userOf is a header. A program takes the network of an address itself.
 func userOf(r *http.Request) string {
-	return edge.Network(strings.Join(r.Header["X-User"], ","), 32, 64)
+	return serve.Network(strings.Join(r.Header["X-User"], ","), 32, 64)
 }
 
 // otherKeys are those for the proxies.
@@ -52,8 +53,9 @@ func pick[T any](random *rand.Rand, from ...T) T { return from[random.IntN(len(f
 
 // makeUp makes a configuration of random settings. Nothing in it depends on the time of a request.
 func makeUp(random *rand.Rand, n int) *madeUp {
-	c := &madeUp{settings: edge.Values{"timeout": "30s", "on_error": "deny", "fields": pick(random, "x", "x",
-		"ietf", "x ietf")}, inGo: n%2 == 0}
+	c := &madeUp{settings: settings.Values{"timeout": "30s", "on_error": "deny",
+		"fields": pick(random, "x", "x",
+			"ietf", "x ietf")}, inGo: n%2 == 0}
 	if c.inGo {
 		c.settings["fields"] = "x"
 	} else {
@@ -78,9 +80,9 @@ func makeUp(random *rand.Rand, n int) *madeUp {
 var madeUpWindows = []string{"100003s", "110017s", "120011s"}
 
 // zoneOf makes the limit at a place of random settings.
-func zoneOf(random *rand.Rand, c *madeUp, prefix string, at int) edge.Values {
+func zoneOf(random *rand.Rand, c *madeUp, prefix string, at int) settings.Values {
 	window := " " + madeUpWindows[at]
-	z := edge.Values{"algorithm": pick(random, "sliding_window", "fixed_window", "token_bucket",
+	z := settings.Values{"algorithm": pick(random, "sliding_window", "fixed_window", "token_bucket",
 		"sliding_log", "gcra"), "limit": fmt.Sprint(2+random.IntN(40), window)}
 	z["prefix"] = prefix + "-" + z["algorithm"]
 	var keys []string
@@ -146,9 +148,9 @@ func (c *madeUp) limit(path string) object {
 // inProgram is the configuration in a program with httplimit.
 func (c *madeUp) inProgram(t *testing.T, store ratelimit.Store) func(http.Handler) http.Handler {
 	t.Helper()
-	var read []*edge.ConfiguredLimit
+	var read []*settings.ConfiguredLimit
 	for _, z := range c.zones {
-		l, err := edge.ReadLimit(z)
+		l, err := settings.ReadLimit(z)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +162,7 @@ func (c *madeUp) inProgram(t *testing.T, store ratelimit.Store) func(http.Handle
 				hit := ratelimit.Hit{Limit: &read[i].Limit, Key: keysInGo[z["key"]](r), Cost: read[i].Cost,
 					Secret: z["hash_key"] == "on"}
 				if hit.Cost == 0 {
-					edge.SetCost(&hit, strings.Join(r.Header["X-Cost"], ","))
+					hit.Cost = serve.ParseCost(strings.Join(r.Header["X-Cost"], ","))
 				}
 				hits = append(hits, hit)
 			}

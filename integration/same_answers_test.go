@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/seed"
@@ -175,7 +175,7 @@ func (c *madeUp) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []s
 	if !c.inGo {
 		names = names[:2]
 	}
-	matches := slices.ContainsFunc(c.zones, func(z edge.Values) bool { return z["match"] != "" })
+	matches := slices.ContainsFunc(c.zones, func(z settings.Values) bool { return z["match"] != "" })
 	wrong := 0
 	for i, q := range sent {
 		if c.inGo && strings.Contains(q.path, "limited") || matches && strings.ContainsAny(q.path, "FB") {

@@ -14,7 +14,9 @@ import (
 var interpretedFolders = []string{
 	"ratelimit", "internal/core/algorithm", "internal/plane/history", "internal/plane/policy",
 	"ratelimit/pgdb", "internal/core/schema", "internal/core/session",
-	"internal/core/batch", "internal/core/health", "internal/core/results", "internal/proxy/edge",
+	"internal/core/batch", "internal/core/health", "internal/core/results", "internal/core/settings",
+	"internal/proxy/host",
+	"internal/proxy/serve",
 	"internal/proxy/respond", "internal/core/lease", "internal/proxy/pgwire", "internal/core/sqlstate",
 	"internal/store", "internal/store/chain", "internal/store/engine", "internal/store/known",
 	"internal/store/leases", "internal/store/local", "internal/store/own",

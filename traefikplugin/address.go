@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -39,7 +39,7 @@ func newAddresses(s *IPStrategy) (*addresses, error) {
 		a.excluded = append(a.excluded, network)
 	}
 	if s.IPv6Subnet != nil && (*s.IPv6Subnet < 1 || *s.IPv6Subnet > 128) {
-		return nil, &ratelimit.FieldError{Field: "ipStrategy.ipv6Subnet", Value: strconv.Itoa(*s.IPv6Subnet), Want: edge.WantIPv6Prefix}
+		return nil, &ratelimit.FieldError{Field: "ipStrategy.ipv6Subnet", Value: strconv.Itoa(*s.IPv6Subnet), Want: settings.WantIPv6Prefix}
 	}
 	a.plain = a.depth == 0 && len(a.excluded) == 0
 	return a, nil

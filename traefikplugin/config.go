@@ -1,6 +1,8 @@
 package traefikplugin
 
-import "github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+import (
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+)
 
 // Config is the middleware's part of Traefik's dynamic configuration. All settings that are one value are in Other, which
 // Traefik fills with what has no field: docs/settings.md lists them, and values reads them. Traefik gives a plugin "" for an
@@ -11,7 +13,7 @@ type Config struct {
 	Other Settings `json:"-" mapstructure:",remain"`
 
 	// Match says which requests the limit of the middleware itself is for.
-	Match *edge.Match `json:"match,omitempty"`
+	Match *serve.Match `json:"match,omitempty"`
 
 	// History records what happens to requests: an audit log, metrics by minute, hour and
 	// day, and the usage of users and API keys. Default: only with an audit.
@@ -31,14 +33,14 @@ type Config struct {
 }
 
 // Settings are those that are one value.
-type Settings = edge.Given
+type Settings = serve.Given
 
 // Zone is one limit.
 type Zone struct {
 	Other Settings `json:"-" mapstructure:",remain"`
 
 	// Match says which requests the limit is for.
-	Match *edge.Match `json:"match,omitempty"`
+	Match *serve.Match `json:"match,omitempty"`
 }
 
 // History is what is recorded of requests, and for how long. Requests do not wait for it.

@@ -6,7 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 // valid is a valid configuration.
@@ -17,7 +18,7 @@ func valid() *Config {
 }
 
 // TestWrongSettingsAreRefused, with their names in Traefik: in each part of a configuration, and what only Traefik has. Tests of
-// package edge and of the Caddy module have the other settings.
+// package serve and of the Caddy module have the other settings.
 func TestWrongSettingsAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		`cost: "{nobody}"`:  func(c *Config) { c.Other["cost"] = "{nobody}" },
@@ -40,13 +41,13 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 			c.History = []History{{Retention: []Settings{{"usage": "7 years"}}}}
 		},
 		`zones[0].hashKey: "x"`: func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "hashKey": "x"}}} },
-		`match: missing: must be given with paths, methods, hosts or headers`: func(c *Config) { c.Match = &edge.Match{} },
+		`match: missing: must be given with paths, methods, hosts or headers`: func(c *Config) { c.Match = &serve.Match{} },
 		`zones[0].match.paths: "api": must be a path such as /login`: func(c *Config) {
-			c.Zones = []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"}, Match: &edge.Match{Paths: []string{"/x", "api"}}}}
+			c.Zones = []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"}, Match: &serve.Match{Paths: []string{"/x", "api"}}}}
 		},
-		`match.hosts: "a:80": must be a host`:                    func(c *Config) { c.Match = &edge.Match{Hosts: []string{"a:80"}} },
-		`match.methods: "G T": must be methods such as GET`:      func(c *Config) { c.Match = &edge.Match{Methods: []string{"G T"}} },
-		`match.headers: "X-Plan:": must be the name of a header`: func(c *Config) { c.Match = &edge.Match{Headers: []string{"X-Plan:"}} },
+		`match.hosts: "a:80": must be a host`:                    func(c *Config) { c.Match = &serve.Match{Hosts: []string{"a:80"}} },
+		`match.methods: "G T": must be methods such as GET`:      func(c *Config) { c.Match = &serve.Match{Methods: []string{"G T"}} },
+		`match.headers: "X-Plan:": must be the name of a header`: func(c *Config) { c.Match = &serve.Match{Headers: []string{"X-Plan:"}} },
 	} {
 		t.Setenv("DATABASE_URL", "")
 		c := valid()
@@ -58,7 +59,7 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 			t.Errorf("the error has the secret: %v", err)
 		}
 	}
-	if n := len(shared.proxy.Shared()); n != 0 {
+	if n := len(shared.host.Shared()); n != 0 {
 		t.Errorf("%d databases are open after errors only", n)
 	}
 }
@@ -67,8 +68,8 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 func TestANumberInCaddysSpellingIsWholeText(t *testing.T) {
 	c := valid()
 	c.Other = map[string]any{"burst": float64(1000000), "max_conns": 4, "cleanup_probability": 0.25}
-	read, err := values("", c.Other, "", edge.LimitTable, edge.StoreTable)
-	if want := (edge.Values{"burst": "1000000", "max_conns": "4", "cleanup_probability": "0.25"}); err != nil || !reflect.DeepEqual(read, want) {
+	read, err := values("", c.Other, "", settings.LimitTable, settings.StoreTable)
+	if want := (settings.Values{"burst": "1000000", "max_conns": "4", "cleanup_probability": "0.25"}); err != nil || !reflect.DeepEqual(read, want) {
 		t.Errorf("%v, %v; want %v", read, err, want)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -30,7 +30,7 @@ func FuzzTemplates(f *testing.F) {
 			if !errors.As(err, &wrong) || wrong.Field != "key" || wrong.Value != text {
 				t.Errorf("%q: %v", text, err)
 			}
-		} else if got := t1.Key(&edge.Request{HTTP: r}, 24, 64); t1.Fixed() && !strings.ContainsAny(text, "{}") && got != text {
+		} else if got := t1.Key(&serve.Request{HTTP: r}, 24, 64); t1.Fixed() && !strings.ContainsAny(text, "{}") && got != text {
 			t.Errorf("%q is %q", text, got)
 		}
 		for _, strategy := range []*IPStrategy{{Depth: 2}, {ExcludedIPs: []string{text}}, {ExcludedIPs: []string{"10.0.0.0/8"}}} {
@@ -46,7 +46,7 @@ func FuzzTemplates(f *testing.F) {
 		}
 		for _, change := range []func(*Config){
 			func(c *Config) { c.Other["key"] = text }, func(c *Config) { c.Other["cost"] = text },
-			func(c *Config) { c.Match = &edge.Match{Headers: []string{text}, Methods: []string{"GET"}} }, func(c *Config) { c.Match = &edge.Match{Paths: []string{text}, Hosts: []string{text}} },
+			func(c *Config) { c.Match = &serve.Match{Headers: []string{text}, Methods: []string{"GET"}} }, func(c *Config) { c.Match = &serve.Match{Paths: []string{text}, Hosts: []string{text}} },
 		} {
 			c := valid()
 			change(c)

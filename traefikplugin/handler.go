@@ -5,7 +5,8 @@ import (
 	"net/http"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 // handler is the middleware. It does not change after New.
@@ -13,16 +14,16 @@ type handler struct {
 	upstream *upstream
 	name     string
 	process  *process
-	use      *edge.Use
-	site     *edge.Site
+	use      *host.Handle
+	site     *serve.Site
 	forward  bool // the upstream is told what the policy says
 
 	// plain are the limits of all requests. Nil if each request has to be asked about before the queue.
-	plain *edge.Set
+	plain *serve.LimitSet
 
 	// Nil if the store decides at once.
 	queue    *batch.Queue
-	free     chan *edge.Request
+	free     chan *serve.Request
 	requests *requestQueue // has both
 }
 
@@ -49,8 +50,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.Admitted = false
 	q.Body = ""
 	q.Site = h.site
-	q.Set = h.plain
-	if q.Set != nil || begin(h, q) {
+	q.Limits = h.plain
+	if q.Limits != nil || begin(h, q) {
 		batch.Enter(h.queue, q.Call)
 		if !q.Admitted && q.Body == "" {
 			undecided(h, q)
@@ -65,45 +66,45 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // decide decides a request without a queue.
-func decide(h *handler, q *edge.Request) {
+func decide(h *handler, q *serve.Request) {
 	defer contain(h, q)
 	if h.site.Policy != nil {
 		removeForwarded(q.HTTP.Header)
 	}
-	_ = edge.Decide(h.site, q) // no matcher fails
-	edge.Respond(h.site, q, q.Writer.Header())
+	_ = serve.Decide(h.site, q) // no matcher fails
+	serve.Respond(h.site, q, q.Writer.Header())
 }
 
 // begin is what comes before the queue. It reports whether the queue decides the request. Otherwise the request is decided.
-func begin(h *handler, q *edge.Request) (queued bool) {
+func begin(h *handler, q *serve.Request) (queued bool) {
 	queued = false // after a panic, too
 	defer contain(h, q)
 	if h.site.Policy != nil {
 		removeForwarded(q.HTTP.Header)
 	}
-	next, _ := edge.Begin(h.site, q) // no matcher fails
-	if next == edge.Queued {
+	next, _ := serve.Begin(h.site, q) // no matcher fails
+	if next == serve.Queued {
 		return true
 	}
-	if next == edge.Taking {
-		edge.Take(h.site, q)
+	if next == serve.Taking {
+		serve.Take(h.site, q)
 	}
-	edge.End(h.site, q)
-	edge.Respond(h.site, q, q.Writer.Header())
+	serve.End(h.site, q)
+	serve.Respond(h.site, q, q.Writer.Header())
 	return false
 }
 
 // undecided is what follows if the queue has made no decision.
-func undecided(h *handler, q *edge.Request) {
+func undecided(h *handler, q *serve.Request) {
 	defer contain(h, q)
-	edge.Fail(h.site, q, q.Call.Err)
-	edge.End(h.site, q)
-	edge.Respond(h.site, q, q.Writer.Header())
+	serve.Fail(h.site, q, q.Call.Err)
+	serve.End(h.site, q)
+	serve.Respond(h.site, q, q.Writer.Header())
 }
 
 // serveDecided serves a request that was decided. It is a function of its own because ServeHTTP would take longer for all
 // requests.
-func serveDecided(h *handler, q *edge.Request, w http.ResponseWriter, r *http.Request) {
+func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.Request) {
 	if q.Admitted && q.Asked && h.forward {
 		forward(r.Header, &q.Verdict)
 	}
@@ -135,7 +136,7 @@ func serveDecided(h *handler, q *edge.Request, w http.ResponseWriter, r *http.Re
 
 // passFlight is pass for a request with a flight, which ends with the request: also after a panic of the
 // upstream, as when it aborts the response. settling may be nil.
-func passFlight(u *upstream, flight *edge.Flight, settling *edge.Settling, w http.ResponseWriter, r *http.Request) {
+func passFlight(u *upstream, flight *serve.Flight, settling *serve.Settling, w http.ResponseWriter, r *http.Request) {
 	defer flight.End()
 	r = r.WithContext(flight.Context)
 	if settling != nil {
@@ -146,17 +147,17 @@ func passFlight(u *upstream, flight *edge.Flight, settling *edge.Settling, w htt
 }
 
 // contain must be deferred. It turns a panic of the plugin into an outcome without a decision.
-func contain(h *handler, q *edge.Request) {
+func contain(h *handler, q *serve.Request) {
 	if failure := recover(); failure != nil {
 		panicked(h, q, failure)
 	}
 }
 
-func panicked(h *handler, q *edge.Request, failure any) {
+func panicked(h *handler, q *serve.Request, failure any) {
 	q.Verdict.Reset() // it may be that of an earlier request
 	q.Hits = nil
 	q.Decisions = nil
-	q.Outcome = edge.NoDecision(h.site.Decider.OnError, fmt.Errorf("panic: %v", failure))
-	edge.LogNoDecision(h.site, q)
-	edge.Respond(h.site, q, q.Writer.Header())
+	q.Outcome = serve.NoDecision(h.site.OnError, fmt.Errorf("panic: %v", failure))
+	serve.LogNoDecision(h.site, q)
+	serve.Respond(h.site, q, q.Writer.Header())
 }

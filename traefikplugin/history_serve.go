@@ -6,9 +6,10 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 // recordAll records requests that the queue has decided, and forgets the keys of their hits. All
@@ -16,16 +17,16 @@ import (
 // is added together.
 func recordAll(p *process, calls []*batch.Call) {
 	now := time.Now()
-	p.watch(calls[0].Owner.(*edge.Request).HTTP)
+	p.watch(calls[0].Owner.(*serve.Request).HTTP)
 	records := make([]history.Record, len(calls))
 	counted := make([]*batch.Call, 0, len(calls)) // the calls of records
 	var writer *history.Writer                    // of counted
 	for _, c := range calls {
-		q := c.Owner.(*edge.Request)
+		q := c.Owner.(*serve.Request)
 		site := q.Site
 		d := q.Outcome.Decision
 		h := &c.Hits[q.Outcome.Hit]
-		if q.Set.Audit.Level >= history.AuditSample || !d.Allowed && (q.Asked || h.Secret) || q.Asked && len(q.Verdict.Would) > 0 {
+		if q.Limits.Audit.Level >= settings.AuditSample || !d.Allowed && (q.Asked || h.Secret) || q.Asked && len(q.Verdict.Would) > 0 {
 			recordOne(c)
 			continue
 		}
@@ -41,7 +42,7 @@ func recordAll(p *process, calls []*batch.Call) {
 		r.Cost = h.Cost
 		r.Quota = d.Limit
 		r.Source = d.Source
-		r.Audit = q.Set.Audit
+		r.Audit = q.Limits.Audit
 		r.Outcome = history.Allowed
 		if h.Peek {
 			r.Cost = 0
@@ -58,11 +59,11 @@ func recordAll(p *process, calls []*batch.Call) {
 			r.User = q.Verdict.User
 			r.KeyID = q.Verdict.KeyID
 			if first := len(c.Hits) - len(q.Verdict.Marks); q.Outcome.Hit >= first {
-				r.Prefix = r.Prefix[:len(edge.RulePrefix)+len(q.Verdict.Marks[q.Outcome.Hit-first].Rule)] // rule/RULE/LIMIT
+				r.Prefix = r.Prefix[:len(serve.RulePrefix)+len(q.Verdict.Marks[q.Outcome.Hit-first].Rule)] // rule/RULE/LIMIT
 			}
 		} else {
 			r.Duration = now.Sub(c.Arrived)
-			r.Host = edge.HostOf(q.HTTP)
+			r.Host = serve.HostOf(q.HTTP)
 		}
 		if site.Hidden.Host {
 			r.Host = ""
@@ -93,7 +94,7 @@ func addCounted(w *history.Writer, records []history.Record, calls []*batch.Call
 }
 
 func recordOne(c *batch.Call) {
-	q := c.Owner.(*edge.Request)
-	edge.Delivered(q)
-	edge.Record(q.Site, q)
+	q := c.Owner.(*serve.Request)
+	serve.Delivered(q)
+	serve.Record(q.Site, q)
 }

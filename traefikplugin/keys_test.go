@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -26,13 +26,13 @@ func TestFrequentKeysAreAsAll(t *testing.T) {
 		site.Prepare()
 		q := newRequest()
 		q.Site = site
-		q.Set = site.All()
+		q.Limits = site.Same()
 		q.HTTP = httptest.NewRequest(http.MethodGet, "/a", nil)
 		q.HTTP.RemoteAddr = text.Draw(t, "address")
 		q.HTTP.Header["X-Key"] = rapid.SliceOfN(text, 0, 2).Draw(t, "values")
 		fill([]*batch.Call{q.Call})
 		var want ratelimit.Hit
-		if edge.SetKey(site.Zones[0], q, &want); q.Call.Hits[0].Key != want.Key {
+		if serve.SetKey(site.Zones[0], q, &want); q.Call.Hits[0].Key != want.Key {
 			t.Fatalf("%q, want %q", q.Call.Hits[0].Key, want.Key)
 		}
 	})

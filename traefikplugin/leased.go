@@ -11,7 +11,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -44,7 +44,7 @@ type leasedHandler struct {
 // kind, else h. For another kind of middleware, the queue decides by leases. So it does with a
 // history, because the queue records requests.
 func withLeases(h *handler) http.Handler {
-	store := edge.Postgres(h.use.Limits.Store)
+	store := h.use.Limits.Postgres
 	f := h.plain
 	if store == nil || f == nil || !f.Simple || f.Varies || h.site.History != nil || len(f.Zones) != 1 {
 		return h
@@ -56,7 +56,7 @@ func withLeases(h *handler) http.Handler {
 	}
 	table := store.Leases()
 	l := &leasedHandler{upstream: h.upstream, next: h.upstream.next, wraps: &h.upstream.wraps, queued: h, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
-		row: lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix}, admitted: &h.use.Limits.Totals.Of(hit.Limit.Prefix).Leased,
+		row: lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix}, admitted: &h.use.Limits.Report.Of(hit.Limit.Prefix).Leased,
 		table: table, shards: table.Shards, seed: table.Seed, born: table.Born,
 		from: z.Source, text: z.Name, ipv4: z.IPv4, ipv6: z.IPv6}
 	if z.Source == fromText {
@@ -117,7 +117,7 @@ const noKey = batch.DigestPrefix
 // connection, or noKey if the queue has to make it.
 func leasedAddress(h *leasedHandler, address string) string {
 	key, _, err := net.SplitHostPort(address)
-	if err != nil || h.ipv4 < 32 || address[0] == '[' { // see edge.MaybeAddress
+	if err != nil || h.ipv4 < 32 || address[0] == '[' { // see serve.MaybeAddress
 		return leasedNetwork(h, key)
 	}
 	return key
@@ -136,7 +136,7 @@ func leasedHeader(h *leasedHandler, values []string) string {
 
 // leasedNetwork returns a key that may be an IPv6 address, or of which only the network counts.
 func leasedNetwork(h *leasedHandler, key string) string {
-	key = edge.Network(key, h.ipv4, h.ipv6)
+	key = serve.Network(key, h.ipv4, h.ipv6)
 	if key == "" || strings.HasPrefix(key, batch.DigestPrefix) {
 		return noKey // the queue has another text for it
 	}

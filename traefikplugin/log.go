@@ -5,12 +5,12 @@ import (
 	"log"
 	"strconv"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
 // write writes a line about a middleware, or "", to Traefik's log. What goes to log.Writer has the level ERROR there, so
 // that everybody sees it, and the standard output has the level DEBUG. Nothing else can be chosen. os.Stderr is not that log.
-func write(middleware string, line edge.Line) {
+func write(middleware string, line host.Line) {
 	text := "pg_ratelimit: "
 	if middleware != "" {
 		text += "middleware " + middleware
@@ -32,7 +32,7 @@ func write(middleware string, line edge.Line) {
 	if line.Dropped > 0 {
 		text += " (and " + strconv.FormatInt(line.Dropped, 10) + " more failures since the last line)"
 	}
-	if line.Level == edge.Info {
+	if line.Level == host.Info {
 		fmt.Println(text)
 		return
 	}
@@ -43,6 +43,6 @@ func write(middleware string, line edge.Line) {
 // must be deferred.
 func recovered() {
 	if p := recover(); p != nil {
-		write("", edge.Line{Level: edge.Error, Text: "a panic", Err: fmt.Errorf("%v", p)})
+		write("", host.Line{Level: host.Error, Text: "a panic", Err: fmt.Errorf("%v", p)})
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 // value is the text of a piece for a request. It is the same as that of Caddy's
@@ -29,13 +29,13 @@ func otherValue(p *piece, r *http.Request, a *addresses) string {
 		text, _ := a.client(r)
 		return text
 	case fromHost:
-		return edge.Host(hostOf(r.Host))
+		return serve.Host(hostOf(r.Host))
 	case fromMethod:
 		return r.Method
 	case fromPath:
-		return edge.Path(r.URL.Path)
+		return serve.Path(r.URL.Path)
 	case fromQuery:
-		return edge.QueryValue(r.URL, p.text)
+		return serve.QueryValue(r.URL, p.text)
 	case fromCookie:
 		return cookieOf(r, p.text)
 	}
@@ -43,7 +43,7 @@ func otherValue(p *piece, r *http.Request, a *addresses) string {
 }
 
 func rareValue(p *piece, r *http.Request) string {
-	u := edge.CleanURL(r.URL)
+	u := serve.CleanURL(r.URL)
 	switch p.from {
 	case fromHostPort:
 		return strings.ToLower(r.Host)

@@ -1,17 +1,17 @@
 // Package traefikplugin is the Traefik middleware plugin pg-ratelimit, which enforces
 // limits that all proxies on one Postgres database count together. Traefik interprets it
-// with Yaegi: see package batch for what that means for the code.
+// with Yaegi: see internal/testkit/imports/interpreted.go for the restrictions.
 //
 //   - config.go is the configuration, spelling.go reads its values in both spellings, settings.go checks it, with template.go and
 //     placeholder.go for keys and costs, and address.go for {client_ip}.
 //   - plugin.go makes the middleware. process.go is what all middlewares have together.
-//   - handler.go serves a request as package edge says. queued.go and history_serve.go do what edge does, in one loop for
+//   - handler.go serves a request by the steps of package serve. queued.go and history_serve.go do the same in one loop for
 //     all requests of a batch. leased.go serves a request if the process holds a lease.
 //   - forward.go tells the upstream what the policy says. shutdown.go writes the history when Traefik ends.
 //   - response.go changes the headers of a response, and watches it for what the request cost.
 //
 // What a limit means is in package ratelimit. What both proxies do with a request is in
-// package edge.
+// package serve.
 package traefikplugin
 
 import (
@@ -21,7 +21,7 @@ import (
 	"net/http"
 	"sync/atomic"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
 // New returns the middleware. It does not wait for the database. ctx ends at the next reload.
@@ -35,7 +35,7 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 		return nil, fmt.Errorf("pg_ratelimit: %w", err)
 	}
 	if atomic.CompareAndSwapInt32(&started, 0, 1) {
-		write("", edge.Line{Text: "rate limits are enforced by " + program})
+		write("", host.Line{Text: "rate limits are enforced by " + program})
 	}
 	return withLeases(h), nil
 }

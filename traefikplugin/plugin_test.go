@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -65,7 +65,7 @@ func TestAStoreThatNoMiddlewareUsesIsClosedAfterADelay(t *testing.T) {
 	if took := time.Since(began); took < delay/2 {
 		t.Errorf("the store was closed after %v, want %v", took, delay)
 	}
-	if len(p.proxy.Shared()) != 0 {
+	if len(p.host.Shared()) != 0 {
 		t.Error("a closed store is still shared")
 	}
 	// An old middleware still works: with a full quota, since its store is new.
@@ -80,7 +80,7 @@ func isClosed(h *handler) bool {
 
 func TestMiddlewaresWithTheSameStoreSettingsShareADatabase(t *testing.T) {
 	p := newProcess(time.Minute)
-	databases := map[*edge.Database]bool{}
+	databases := map[*host.Database]bool{}
 	for _, change := range []func(*Config){
 		func(c *Config) {},
 		func(c *Config) { c.Other["prefix"], c.Other["limit"], c.Other["timeout"] = "other", "7 1h", "1s" },
@@ -92,7 +92,7 @@ func TestMiddlewaresWithTheSameStoreSettingsShareADatabase(t *testing.T) {
 		change(c)
 		databases[open(t, t.Context(), p, nil, c).use.Limits] = true
 	}
-	if len(databases) != 3 || len(p.proxy.Shared()) != 3 {
+	if len(databases) != 3 || len(p.host.Shared()) != 3 {
 		t.Errorf("%d databases, want 3", len(databases))
 	}
 }
@@ -116,7 +116,7 @@ func TestOnErrorAppliesToFailuresAndPanics(t *testing.T) {
 			c.Other["onError"] = onError
 			var next served
 			h := open(t, t.Context(), newProcess(time.Minute), &next, c)
-			h.site.Decider.Store = &broken{err}
+			h.site.Store = &broken{err}
 			w := ask(h)
 			if w.Code != want || (next.n.Load() == 1) != (want == http.StatusOK) {
 				t.Errorf("%v %s: %d, and next was called %d times", err, onError, w.Code, next.n.Load())

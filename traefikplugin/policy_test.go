@@ -144,9 +144,9 @@ func TestAPolicyIsShared(t *testing.T) {
 		c.Other["dsn"], c.Other["timeout"], c.Other["maxConns"], c.Policy = dsn, "1ms", conns, []Settings{{}}
 		open(t, ctx, p, &served{}, c)
 	}
-	if n := len(p.proxy.Shared()); n != 4 {
+	if n := len(p.host.Shared()); n != 4 {
 		t.Errorf("%d databases and policies, want 2 and 2", n)
 	}
 	cancel()
-	await.Within(t, time.Minute, "the policies to be closed", func() bool { return len(p.proxy.Shared()) == 0 })
+	await.Within(t, time.Minute, "the policies to be closed", func() bool { return len(p.host.Shared()) == 0 })
 }

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -13,7 +13,7 @@ import (
 // process is what all middlewares of this interpreter have together. A Traefik process has one interpreter for each plugin.
 // At each reload, Traefik makes a new middleware for each router, and ends the contexts of the old middlewares.
 type process struct {
-	proxy    *edge.Proxy
+	host     *host.Process
 	attached int32 // 1 once flushAtShutdown has found a server; atomic
 
 	mu     sync.Mutex        // guards what follows
@@ -36,19 +36,19 @@ const (
 )
 
 // program names this program. Traefik does not tell plugins its version.
-var program = edge.Program("Traefik", edge.Version)
+var program = "Traefik, pg-ratelimit " + host.Version
 
 // newProcess returns a process in which what has no user is closed after a delay.
 func newProcess(delay time.Duration) *process {
-	return &process{said: map[string]string{}, setups: map[string]*setup{}, proxy: &edge.Proxy{
+	return &process{said: map[string]string{}, setups: map[string]*setup{}, host: &host.Process{
 		Kind: "traefik", Version: program, Delay: delay, LeaseHorizon: leaseHorizon, Remember: remembered,
-		Log: func(line edge.Line) { write("", line) }, Connect: connect,
+		Log: func(line host.Line) { write("", line) }, Connect: connect,
 	}}
 }
 
-// connect is an edge.Proxy's Connect. Errors of pgwire have no DSN.
-func connect(at *edge.Place) (pgdb.DB, error) {
-	db, err := pgwire.Open(at.DSN, pgwire.Options{MaxConns: at.MaxConns, Renew: at.Renew, Logger: func(text string) { write("", edge.Line{Level: edge.Error, Text: text}) }})
+// connect is an host.Process's Connect. Errors of pgwire have no DSN.
+func connect(at *host.DataSource) (pgdb.DB, error) {
+	db, err := pgwire.Open(at.DSN, pgwire.Options{MaxConns: at.MaxConns, Renew: at.Renew, Logger: func(text string) { write("", host.Line{Level: host.Error, Text: text}) }})
 	if err != nil {
 		return nil, fmt.Errorf("dsn: %w", err)
 	}
@@ -59,6 +59,6 @@ func connect(at *edge.Place) (pgdb.DB, error) {
 func (p *process) say(middleware, text string) {
 	if p.said[middleware] != text {
 		p.said[middleware] = text
-		write("", edge.Line{Text: text})
+		write("", host.Line{Text: text})
 	}
 }

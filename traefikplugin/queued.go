@@ -8,14 +8,15 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 // requestQueue is a queue on a store, and the Requests that no request uses.
 type requestQueue struct {
 	queue *batch.Queue
-	free  chan *edge.Request
+	free  chan *serve.Request
 	made  int32 // how many there are; atomic
 }
 
@@ -34,15 +35,15 @@ const maxPending = 2048
 
 // queueOf returns a database's queue for requests with that timeout, or nil if its store decides at once, as a store in
 // memory does. The caller holds the process's mutex.
-func queueOf(p *process, d *edge.Database, timeout time.Duration) *requestQueue {
-	store := edge.Postgres(d.Store)
+func queueOf(p *process, d *host.Database, timeout time.Duration) *requestQueue {
+	store := d.Postgres
 	if store == nil {
 		return nil
 	}
 	all := d.Keep(func() any { return &queues{map[time.Duration]*requestQueue{}} }).(*queues)
 	q := all.byTimeout[timeout]
 	if q == nil {
-		q = &requestQueue{free: make(chan *edge.Request, maxPending)}
+		q = &requestQueue{free: make(chan *serve.Request, maxPending)}
 		q.queue = store.OpenQueue(timeout, fill, func(calls []*batch.Call) { deliver(p, d, calls) })
 		all.byTimeout[timeout] = q
 	}
@@ -59,49 +60,49 @@ func grow(q *requestQueue) {
 }
 
 // newRequest returns a Request for a queue. The queue's fill and deliver own it while its Call is in the queue.
-func newRequest() *edge.Request {
-	q := &edge.Request{Call: batch.NewCall()}
+func newRequest() *serve.Request {
+	q := &serve.Request{Call: batch.NewCall()}
 	q.Call.Owner = q
 	return q
 }
 
 // fill sets the hits of the calls of a batch. A worker of the queue calls it before the batch
-// is decided. It is what edge.Take does, in one loop for the interpreter: TestFrequentKeysAreAsAll compares the keys.
+// is decided. It is what serve.Take does, in one loop for the interpreter: TestFrequentKeysAreAsAll compares the keys.
 func fill(calls []*batch.Call) {
 	for _, c := range calls {
-		q := c.Owner.(*edge.Request)
-		f := q.Set
+		q := c.Owner.(*serve.Request)
+		f := q.Limits
 		c.Hits = append(c.Hits[:0], f.Hits...)
 		c.Apart = f.Shadow
 		for i, z := range f.Zones {
 			key := ""
-			switch { // the frequent keys are made here: with edge.SetKey a request has 500 allocations instead of 430
+			switch { // the frequent keys are made here: with serve.SetKey a request has 500 allocations instead of 430
 			case z.Source == fromRemoteIP:
 				host, _, err := net.SplitHostPort(q.HTTP.RemoteAddr)
 				if err != nil {
 					host = q.HTTP.RemoteAddr
 				}
 				key = host
-				if z.IPv4 < 32 || strings.IndexByte(host, ':') >= 0 { // see edge.MaybeAddress
-					key = edge.Network(host, z.IPv4, z.IPv6)
+				if z.IPv4 < 32 || strings.IndexByte(host, ':') >= 0 { // see serve.MaybeAddress
+					key = serve.Network(host, z.IPv4, z.IPv6)
 				}
 			case z.Source == fromText:
 				key = z.Name
 			case z.Source == fromHeader && len(q.HTTP.Header[z.Name]) == 1:
 				key = q.HTTP.Header[z.Name][0]
 				if z.IPv4 < 32 || strings.IndexByte(key, ':') >= 0 {
-					key = edge.Network(key, z.IPv4, z.IPv6)
+					key = serve.Network(key, z.IPv4, z.IPv6)
 				}
 			default:
-				edge.SetKey(z, q, &c.Hits[i])
+				serve.SetKey(z, q, &c.Hits[i])
 				key = c.Hits[i].Key
 			}
 			c.Hits[i].Key = key
 			if key == "" {
-				edge.WarnEmpty(q.Site, z)
+				serve.WarnEmpty(q.Site, z)
 			}
 			if f.Varies {
-				edge.Vary(z, q, &c.Hits[i])
+				serve.SetCost(z, q, &c.Hits[i])
 			}
 		}
 		if q.Asked {
@@ -115,17 +116,17 @@ func fill(calls []*batch.Call) {
 }
 
 // deliver records decided requests, and sets their headers and the bodies of refusals. A worker of the
-// queue calls it before ServeHTTP continues. Of requests with limits that are all simple, it does what edge.End and
-// edge.Respond do, in one loop for the interpreter.
-func deliver(p *process, d *edge.Database, calls []*batch.Call) {
-	requests := make([]*edge.Request, len(calls))
+// queue calls it before ServeHTTP continues. Of requests with limits that are all simple, it does what serve.End and
+// serve.Respond do, in one loop for the interpreter.
+func deliver(p *process, d *host.Database, calls []*batch.Call) {
+	requests := make([]*serve.Request, len(calls))
 	responses := make([]respond.Response, len(calls))
 	var recorded []*batch.Call
 	n := 0
-	if d.IsDown() {
+	if d.Outage.IsUnderWay() {
 		for _, c := range calls {
 			if c.Err == nil {
-				d.AnswersAgain(c.Decisions)
+				d.Outage.Ended(p.host.Log, c.Decisions, time.Now())
 			}
 		}
 	}
@@ -133,8 +134,8 @@ func deliver(p *process, d *edge.Database, calls []*batch.Call) {
 		if c.Err != nil {
 			continue
 		}
-		q := c.Owner.(*edge.Request)
-		simple := q.Set.Simple && (!q.Asked || q.Verdict.Simple)
+		q := c.Owner.(*serve.Request)
+		simple := q.Limits.Simple && (!q.Asked || q.Verdict.Simple)
 		at := 0
 		if simple {
 			for i := range c.Decisions {
@@ -148,9 +149,9 @@ func deliver(p *process, d *edge.Database, calls []*batch.Call) {
 			}
 		}
 		if !simple {
-			edge.Delivered(q)
-			edge.End(q.Site, q)
-			edge.Respond(q.Site, q, q.Writer.Header())
+			serve.Delivered(q)
+			serve.End(q.Site, q)
+			serve.Respond(q.Site, q, q.Writer.Header())
 			continue
 		}
 		requests[n] = q
@@ -179,16 +180,16 @@ func deliver(p *process, d *edge.Database, calls []*batch.Call) {
 		q.HTTP = nil
 		q.Body = responses[i].Body
 		q.Admitted = q.Body == ""
+		d.Report.Count(q.Admitted, q.Call.Hits, q.Call.Decisions)
 		if !q.Admitted {
 			q.Outcome.Status = http.StatusTooManyRequests
 		}
 	}
-	d.Totals.CountCalls(requests)
 }
 
 // release makes a Request ready for another request. Each key may be a part of a long request, and there are maxPending
 // places.
-func release(q *edge.Request) {
+func release(q *serve.Request) {
 	q.Release()
 	hits := q.Call.Hits[:cap(q.Call.Hits)] // a panic may have left some behind the last one
 	for i := range hits {

@@ -7,8 +7,9 @@ import (
 	"strconv"
 	"sync/atomic"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
 // upstream serves the requests that pass, with the X-RateLimit headers of the limit.
@@ -33,7 +34,7 @@ var (
 	mostWraps  int32 = 10000
 )
 
-func newUpstream(next http.Handler, fields respond.Fields) *upstream {
+func newUpstream(next http.Handler, fields settings.Fields) *upstream {
 	u := &upstream{next: next, fields: fields.IETF, wraps: firstWraps}
 	if u.fields {
 		u.wraps = -1
@@ -70,7 +71,7 @@ func passWrapped(u *upstream, w http.ResponseWriter, r *http.Request) {
 }
 
 // passSettled is pass for a request that is to be settled: the response gets a responseWriter, which flushes.
-func passSettled(u *upstream, settling *edge.Settling, w http.ResponseWriter, r *http.Request) {
+func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
 		settling.Head()
 	}
@@ -130,7 +131,7 @@ type responseWriter struct {
 	limit, remaining, reset []string
 	overage                 []string // nil is none
 	fields                  *respond.OwnFields
-	settling                *edge.Settling // nil if there is nothing to settle
+	settling                *serve.Settling // nil if there is nothing to settle
 
 	informs bool   // there was an informational response
 	wrote   bool   // the final headers
@@ -242,7 +243,7 @@ func (w *upgradeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(w.responseWriter.ResponseWriter).Hijack()
 	w.hijacked = err == nil
 	if w.hijacked && w.responseWriter.settling != nil {
-		conn = edge.SettledConn(conn, w.responseWriter.settling)
+		conn = serve.SettledConn(conn, w.responseWriter.settling)
 	}
 	return conn, buffered, err
 }

@@ -8,21 +8,22 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // compiled is a configuration after its check. Its DSNs are not checked yet.
 type compiled struct {
-	site    *edge.Site
+	site    *serve.Site
 	forward bool // the upstream is told what the policy says
 
 	// The settings of the middleware, its limit and its store, and those of the policy and the history; nil if there is none.
-	own, policy, history edge.Values
+	own, policy, history settings.Values
 
-	store    edge.StoreSettings
-	dsns     *edge.DSNs
-	recorded *edge.HistorySettings // nil without a history
+	store    settings.Store
+	dsns     *serve.DSNs
+	recorded *settings.History // nil without a history
 }
 
 // compile checks the configuration.
@@ -32,32 +33,32 @@ func (c *Config) compile() (*compiled, error) {
 	if err != nil {
 		return nil, err
 	}
-	if made.own, err = values("", c.Other, "history ipStrategy match policy zones", edge.LimitTable, edge.HandlerTable, edge.StoreTable, []edge.Setting{dsnFile}); err != nil {
+	if made.own, err = values("", c.Other, "history ipStrategy match policy zones", settings.LimitTable, settings.HandlerTable, settings.StoreTable, []settings.Setting{dsnFile}); err != nil {
 		return nil, err
 	}
-	if made.policy, err = only("policy", c.Policy, edge.PolicyTable, []edge.Setting{dsnFile, forwardHeaders}); err != nil {
+	if made.policy, err = only("policy", c.Policy, settings.PolicyTable, []settings.Setting{dsnFile, forwardHeaders}); err != nil {
 		return nil, err
 	}
 	if err := c.readHistory(made); err != nil {
 		return nil, err
 	}
-	if made.forward, err = edge.ParseSwitch("forward_headers", made.policy["forward_headers"], false); err != nil {
+	if made.forward, err = settings.ParseSwitch("forward_headers", made.policy["forward_headers"]); err != nil {
 		return nil, named("policy.", err)
 	}
-	configuration := &edge.Configuration{Handler: made.own, Limit: made.own, Matches: c.Match != nil, Policy: made.policy,
+	configuration := &serve.Configuration{Handler: made.own, Limit: made.own, Matches: c.Match != nil, Policy: made.policy,
 		Parse: a.parseText, KeyExample: "{header.X-Api-Key}", UserExample: "{header.X-Forwarded-User}"}
 	if c.IPStrategy != nil && c.IPStrategy.IPv6Subnet != nil {
 		configuration.IPv6Prefix = strconv.Itoa(*c.IPStrategy.IPv6Subnet)
 	}
 	for i := range c.Zones {
-		zone, err := values(pathOf(i), c.Zones[i].Other, "match", edge.LimitTable)
+		zone, err := values(pathOf(i), c.Zones[i].Other, "match", settings.LimitTable)
 		if err != nil {
 			return nil, err
 		}
 		configuration.Zones = append(configuration.Zones, zone)
 	}
 	site, read, err := configuration.Compile()
-	if part, ok := err.(*edge.PartError); ok {
+	if part, ok := err.(*serve.PartError); ok {
 		return nil, named(pathOf(part.Zone), part.Err)
 	}
 	if err != nil {
@@ -65,26 +66,26 @@ func (c *Config) compile() (*compiled, error) {
 	}
 	site.Address = func(r *http.Request) (netip.Addr, bool) { return addressOf(a, r) }
 	made.site = site
-	if err := edge.Read(edge.StoreTable, made.own, read); err != nil {
+	if err := settings.Read(settings.StoreTable, made.own, read); err != nil {
 		return nil, named("", err)
 	}
 	made.store = read.Store
 	return made, c.setMatchers(site)
 }
 
-// pathOf begins the names of the settings of a zone in errors, see edge.PartError.
+// pathOf begins the names of the settings of a zone in errors, see serve.PartError.
 func pathOf(zone int) string {
 	switch zone {
-	case edge.PolicyPart:
+	case serve.PolicyPart:
 		return "policy."
-	case edge.HistoryPart:
+	case serve.HistoryPart:
 		return "history."
 	}
 	return "zones[" + strconv.Itoa(zone) + "]."
 }
 
 // setMatchers sets which requests the limits are for, and which of them have frequent keys.
-func (c *Config) setMatchers(site *edge.Site) error {
+func (c *Config) setMatchers(site *serve.Site) error {
 	own := len(site.Zones) - len(c.Zones)
 	for i, z := range site.Zones {
 		z.Source = fromSeveral
@@ -114,9 +115,9 @@ func (c *Config) setMatchers(site *edge.Site) error {
 }
 
 // readDSNs reads the DSNs, also those in files.
-func (c *compiled) readDSNs() (*edge.DSNs, error) {
+func (c *compiled) readDSNs() (*serve.DSNs, error) {
 	var err error
-	dsns := &edge.DSNs{Where: "here, in a file that dsnFile names,"}
+	dsns := &serve.DSNs{Where: "here, in a file that dsnFile names,"}
 	if dsns.Limits, err = dsnOf("", c.own); err != nil {
 		return nil, err
 	}
@@ -136,23 +137,23 @@ func (c *compiled) changed() bool {
 }
 
 // places finds out where the limits are counted, and where the policy and the history are.
-func (c *compiled) places() (*edge.Places, error) {
+func (c *compiled) places() (*host.DataSources, error) {
 	dsns, err := c.readDSNs()
 	if err != nil {
 		return nil, err
 	}
 	c.dsns = dsns
-	at, err := c.site.Places(c.store, dsns, c.own["audit"], c.recorded)
-	if part, ok := err.(*edge.PartError); ok {
+	at, err := c.site.DataSources(c.store, dsns, c.own["audit"], c.recorded)
+	if part, ok := err.(*serve.PartError); ok {
 		return nil, named(pathOf(part.Zone), part.Err)
 	}
 	return at, named("", err)
 }
 
 // dsnOf is the DSN of a part, or that in its file.
-func dsnOf(path string, part edge.Values) (edge.DSN, error) {
+func dsnOf(path string, part settings.Values) (host.DSN, error) {
 	configured := part["dsn"]
-	d := edge.DSN{DSN: configured, Password: settings.HasPassword(configured)}
+	d := host.DSN{DSN: configured, Password: settings.HasPassword(configured)}
 	file := part["dsn_file"]
 	if file == "" {
 		return d, nil
@@ -177,13 +178,13 @@ func readDSN(path, file string) (string, error) {
 	}
 	dsn := strings.TrimSpace(string(text))
 	if dsn == "" {
-		wrong.Want = "a file with " + edge.WantDSN + ": it is empty"
+		wrong.Want = "a file with " + settings.WantDSN + ": it is empty"
 		return "", wrong
 	}
 	return dsn, nil
 }
 
-// named returns an error of package edge with the name that its field has in Config: path,
+// named returns an error of a setting with the name that its field has in Config: path,
 // and the name in camel case.
 func named(path string, err error) error {
 	field, ok := err.(*ratelimit.FieldError)
@@ -213,33 +214,33 @@ func (c *Config) readHistory(to *compiled) error {
 	if c.History == nil {
 		return nil
 	}
-	var read edge.Settings
+	var read settings.Settings
 	to.recorded = &read.History
-	to.history = edge.Values{}
+	to.history = settings.Values{}
 	if err := checkOne("history", len(c.History)); err != nil || len(c.History) == 0 {
 		return err
 	}
 	var err error
-	if to.history, err = values("history.", c.History[0].Other, "retention", edge.HistoryTable, []edge.Setting{dsnFile}); err != nil {
+	if to.history, err = values("history.", c.History[0].Other, "retention", settings.HistoryTable, []settings.Setting{dsnFile}); err != nil {
 		return err
 	}
-	retention, err := only("history.retention", c.History[0].Retention, edge.RetentionTable)
+	retention, err := only("history.retention", c.History[0].Retention, settings.RetentionTable)
 	if err != nil {
 		return err
 	}
-	if err := edge.Read(edge.HistoryTable, to.history, &read); err != nil {
+	if err := settings.Read(settings.HistoryTable, to.history, &read); err != nil {
 		return named("history.", err)
 	}
-	return named("history.retention.", edge.Read(edge.RetentionTable, retention, &read))
+	return named("history.retention.", settings.Read(settings.RetentionTable, retention, &read))
 }
 
 // only reads the settings of a list that stands for one map, see Config; nil if there is no list.
-func only(path string, list []Settings, tables ...[]edge.Setting) (edge.Values, error) {
+func only(path string, list []Settings, tables ...[]settings.Setting) (settings.Values, error) {
 	if list == nil {
 		return nil, nil
 	}
 	if err := checkOne(path, len(list)); err != nil || len(list) == 0 {
-		return edge.Values{}, err
+		return settings.Values{}, err
 	}
 	return values(path+".", list[0], "", tables...)
 }

@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
 // setup is what a configuration compiles to, and what it uses. All routers with the middleware share it, also those of the
@@ -61,17 +61,17 @@ func newSetup(config *Config, name string, p *process) (*setup, error) {
 		return nil, err
 	}
 	h := &handler{name: name, process: p, site: site, forward: made.forward}
-	site.Log = func(line edge.Line) { write(name, line) }
+	site.Log = func(line host.Line) { write(name, line) }
 	site.Recording = func(r *http.Request) string {
 		p.watch(r)
 		return ""
 	}
-	if h.use, err = p.proxy.Open(site, at); err != nil {
+	if h.use, err = site.Open(p.host, at); err != nil {
 		return nil, err
 	}
 	h.use.Prepare()
-	h.plain = site.All()
-	if q := queueOf(p, h.use.Limits, site.Decider.Timeout); q != nil {
+	h.plain = site.Same()
+	if q := queueOf(p, h.use.Limits, site.Timeout); q != nil {
 		h.requests = q
 		h.queue = q.queue
 		h.free = q.free

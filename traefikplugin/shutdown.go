@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
 const (
@@ -38,7 +38,7 @@ func (p *process) flushUntilTheEnd() {
 	defer recovered()
 	defer atomic.StoreInt32(&p.attached, 0)
 	for ctx.Err() == nil {
-		for _, resource := range p.proxy.Shared() {
+		for _, resource := range p.host.Shared() {
 			flushHistory(ctx, resource)
 		}
 		time.Sleep(shutdownInterval)
@@ -46,7 +46,7 @@ func (p *process) flushUntilTheEnd() {
 }
 
 // flushHistory writes what is pending in a history.
-func flushHistory(ctx context.Context, resource edge.Resource) {
+func flushHistory(ctx context.Context, resource host.Resource) {
 	if w, ok := resource.(*history.Writer); ok {
 		_ = w.Flush(ctx) // the history reports it
 	}

@@ -6,21 +6,21 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // The settings that only this proxy has.
 var (
-	dsnFile        = edge.Setting{Name: "dsn_file"}
-	forwardHeaders = edge.Setting{Name: "forward_headers"}
+	dsnFile        = settings.Setting{Name: "dsn_file"}
+	forwardHeaders = settings.Setting{Name: "forward_headers"}
 )
 
 // values reads settings, which may be spelt as in Caddy, such as on_error for onError. A name that no table has is an error:
 // without it, a limit or a policy would be off without a word. path begins the names in errors. fields are the names of what
 // Traefik decodes itself.
-func values(path string, given Settings, fields string, tables ...[]edge.Setting) (edge.Values, error) {
-	read := edge.Values{}
+func values(path string, given Settings, fields string, tables ...[]settings.Setting) (settings.Values, error) {
+	read := settings.Values{}
 	known := strings.Fields(fields)
 	spelt := map[string]string{} // as in Caddy, by names in lower case without underscores
 	for _, name := range known {
@@ -28,7 +28,7 @@ func values(path string, given Settings, fields string, tables ...[]edge.Setting
 	}
 	for _, table := range tables {
 		for i := range table {
-			if table[i].Form != edge.Block && table[i].Name != "archive" { // which is for Caddy
+			if table[i].Form != settings.Block && table[i].Name != "archive" { // which is for Caddy
 				known = append(known, camelCase(table[i].Name))
 				spelt[strings.Replace(table[i].Name, "_", "", -1)] = table[i].Name
 			}
@@ -73,7 +73,7 @@ func plainText(value any) string {
 }
 
 // understood says what a middleware has understood of its configuration, for the log. It has no DSN.
-func (h *handler) understood(policy edge.Values) string {
+func (h *handler) understood(policy settings.Values) string {
 	var parts []string
 	for _, z := range h.site.Zones {
 		parts = append(parts, "limit "+z.Limit.Prefix+": "+z.Configured["limit"]+" ("+z.Limit.Algorithm.String()+", "+string(z.Mode)+"), key "+z.KeyText)
@@ -92,5 +92,5 @@ func (h *handler) understood(policy edge.Values) string {
 	} else {
 		parts = append(parts, "no policy")
 	}
-	return "middleware " + h.name + ": " + strings.Join(parts, "; ") + "; on_error " + string(h.site.Decider.OnError)
+	return "middleware " + h.name + ": " + strings.Join(parts, "; ") + "; on_error " + string(h.site.OnError)
 }

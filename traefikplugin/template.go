@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -62,14 +62,14 @@ type piece struct {
 	n    int    // which label of the host, or part of the path
 }
 
-// template is an edge.Text.
+// template is an serve.Text.
 type template struct {
 	pieces    []piece
 	addresses *addresses
 }
 
-// parseText is an edge.ParseText.
-func (a *addresses) parseText(field, text string) (edge.Text, error) {
+// parseText is an serve.ParseText.
+func (a *addresses) parseText(field, text string) (serve.Text, error) {
 	t := &template{addresses: a}
 	rest := text
 	for rest != "" {
@@ -133,7 +133,7 @@ func parsePlaceholder(name string) (piece, bool) {
 	return piece{}, false
 }
 
-// Secret implements edge.Text.
+// Secret implements serve.Text.
 func (t *template) Secret() bool {
 	for _, p := range t.pieces {
 		if p.from == fromURI || p.from == fromRawQuery {
@@ -146,7 +146,7 @@ func (t *template) Secret() bool {
 	return false
 }
 
-// Fixed implements edge.Text.
+// Fixed implements serve.Text.
 func (t *template) Fixed() bool {
 	for _, p := range t.pieces {
 		if p.from != fromText {
@@ -156,8 +156,8 @@ func (t *template) Fixed() bool {
 	return true
 }
 
-// Shares implements edge.Text.
-func (t *template) Shares(other edge.Text) bool {
+// Shares implements serve.Text.
+func (t *template) Shares(other serve.Text) bool {
 	for _, p := range t.pieces {
 		for _, q := range other.(*template).pieces {
 			if p.from != fromText && p == q {
@@ -168,9 +168,9 @@ func (t *template) Shares(other edge.Text) bool {
 	return false
 }
 
-// Parts implements edge.Text.
-func (t *template) Parts() edge.Parts {
-	parts := edge.Parts{}
+// Parts implements serve.Text.
+func (t *template) Parts() serve.Parts {
+	parts := serve.Parts{}
 	for _, p := range t.pieces {
 		switch p.from {
 		case fromHost, fromHostPort, fromLabel:
@@ -187,10 +187,10 @@ func (t *template) Parts() edge.Parts {
 	return parts
 }
 
-// Of implements edge.Text. A value that the request does not have is empty.
-func (t *template) Of(q *edge.Request) string {
+// Of implements serve.Text. A value that the request does not have is empty.
+func (t *template) Of(q *serve.Request) string {
 	if q == nil {
-		return t.Key(&edge.Request{}, 0, 0)
+		return t.Key(&serve.Request{}, 0, 0)
 	}
 	text := ""
 	for i := range t.pieces {
@@ -199,13 +199,13 @@ func (t *template) Of(q *edge.Request) string {
 	return text
 }
 
-// Key implements edge.Text.
-func (t *template) Key(q *edge.Request, v4, v6 int) string {
+// Key implements serve.Text.
+func (t *template) Key(q *serve.Request, v4, v6 int) string {
 	text := ""
 	for i := range t.pieces {
 		part := value(&t.pieces[i], q.HTTP, t.addresses)
-		if isClient(t.pieces[i].from) && edge.MaybeAddress(part, v4) {
-			part = edge.Network(part, v4, v6)
+		if isClient(t.pieces[i].from) && serve.MaybeAddress(part, v4) {
+			part = serve.Network(part, v4, v6)
 		}
 		text += part
 	}

@@ -21,9 +21,9 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -120,7 +120,7 @@ func (c *call) open(of dataset) error {
 	if c.db != nil && all.same() {
 		return nil
 	}
-	if all[of] == edge.MemoryDSN {
+	if all[of] == settings.MemoryDSN {
 		return &ratelimit.FieldError{Field: "dsn", Value: all[of], Want: "a Postgres URL or key=value pairs: counters in memory are only in the proxy"}
 	}
 	db, err := admin.Open(c.ctx, all[of])

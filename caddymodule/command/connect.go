@@ -13,14 +13,14 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // defaultConfig is the configuration that Caddy loads if no other is named.
 const defaultConfig = "Caddyfile"
 
-const wantDatabase = "a database: give --dsn, set " + edge.EnvDSN + ", or name in --config a Caddyfile with a dsn"
+const wantDatabase = "a database: give --dsn, set " + settings.EnvDSN + ", or name in --config a Caddyfile with a dsn"
 
 // dataset is something that may be in a database of its own.
 type dataset int
@@ -44,7 +44,7 @@ func (d *databases) same() bool { return d[ofPolicy] == d[ofCounters] && d[ofHis
 // environment, else those of the default configuration. A configuration without a DSN leaves it to the
 // environment.
 func (t *tool) databases() (databases, error) {
-	environment := os.Getenv(edge.EnvDSN)
+	environment := os.Getenv(settings.EnvDSN)
 	if one := cmp.Or(t.dsn, environment); t.dsn != "" || t.config == "" && environment != "" {
 		return databases{one, one, one, one}, nil
 	}
@@ -55,7 +55,7 @@ func (t *tool) databases() (databases, error) {
 	case err != nil:
 		return all, err
 	case all[ofCounters] == "" && environment == "":
-		return all, &ratelimit.FieldError{Field: "dsn", Want: "in " + t.config + " or in the environment variable " + edge.EnvDSN}
+		return all, &ratelimit.FieldError{Field: "dsn", Want: "in " + t.config + " or in the environment variable " + settings.EnvDSN}
 	}
 	for of := range all {
 		all[of] = cmp.Or(all[of], all[ofCounters], environment)

@@ -14,8 +14,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	webpage "github.com/pgratelimit/pg-ratelimit/internal/plane/page"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -47,7 +48,7 @@ or the handler pg_ratelimit_page in a Caddyfile behind an authentication.`,
 			return err
 		}
 		return c.servePage(webpage.Options{
-			DSN: at[ofCounters], Policy: at[ofPolicy], History: at[ofHistory], Version: edge.Version,
+			DSN: at[ofCounters], Policy: at[ofPolicy], History: at[ofHistory], Version: host.Version,
 			Hosts: c.texts("host"),
 			Renew: func() (webpage.Options, error) {
 				now, err := c.databases()
@@ -111,11 +112,11 @@ type setting struct {
 // marks are the marks and the links of Markdown in a help text.
 var marks = regexp.MustCompile("`|\\[([^]]*)\\]\\([^)]*\\)")
 
-// settingsIn adds the settings of a table of package edge, and those of its blocks.
-func settingsIn(in string, table []edge.Setting, all []setting) []setting {
+// settingsIn adds the settings of a table of package settings, and those of its blocks.
+func settingsIn(in string, table []settings.Setting, all []setting) []setting {
 	for _, s := range table {
 		values := cmp.Or(s.Syntax, s.WantArgs())
-		if s.Form == edge.Switch {
+		if s.Form == settings.Switch {
 			values = "on | off"
 		}
 		all = append(all, setting{in, s.Name, values, marks.ReplaceAllString(s.Default, "$1"), marks.ReplaceAllString(s.Help, "$1")})
@@ -133,10 +134,10 @@ command needs no database.`,
 	example: "  caddy pg-ratelimit settings\n  caddy pg-ratelimit settings --json",
 	of:      ofNone,
 	do: func(c *call) error {
-		all := settingsIn("directive, zone", edge.LimitTable, nil)
-		all = settingsIn("directive", edge.HandlerTable, all)
-		all = settingsIn("global option", edge.StoreTable, all)
-		all = settingsIn("page", edge.PageTable, all)
+		all := settingsIn("directive, zone", settings.LimitTable, nil)
+		all = settingsIn("directive", settings.HandlerTable, all)
+		all = settingsIn("global option", settings.StoreTable, all)
+		all = settingsIn("page", settings.PageTable, all)
 		return show(c, all, nil, func(p *page, all []setting) {
 			addList(p, all, fields[setting]("IN in, SETTING name, VALUES values, DEFAULT default, MEANING help"), "")
 		})

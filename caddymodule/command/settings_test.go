@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
 // The list needs no database, and has every setting with its default.
@@ -17,8 +17,8 @@ func TestSettingsAreListed(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := 0
-	var has func(in string, settings []edge.Setting)
-	has = func(in string, settings []edge.Setting) {
+	var has func(in string, settings []settings.Setting)
+	has = func(in string, settings []settings.Setting) {
 		for _, want := range settings {
 			got := listed[at]
 			at++
@@ -31,10 +31,10 @@ func TestSettingsAreListed(t *testing.T) {
 			has(want.Name, want.Settings)
 		}
 	}
-	has("directive, zone", edge.LimitTable)
-	has("directive", edge.HandlerTable)
-	has("global option", edge.StoreTable)
-	has("page", edge.PageTable)
+	has("directive, zone", settings.LimitTable)
+	has("directive", settings.HandlerTable)
+	has("global option", settings.StoreTable)
+	has("page", settings.PageTable)
 	if at != len(listed) {
 		t.Errorf("%d settings, want %d", len(listed), at)
 	}

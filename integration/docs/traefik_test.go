@@ -17,7 +17,7 @@ import (
 	"github.com/traefik/paerser/parser"
 	"gopkg.in/yaml.v3"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
@@ -92,7 +92,7 @@ func TestTraefikConfigurations(t *testing.T) {
 					t.Error("without its plugin, this Traefik starts")
 				}
 				checkPluginSources(t, c.Experimental.LocalPlugins, "")
-				checkPluginSources(t, c.Experimental.Plugins, edge.Version)
+				checkPluginSources(t, c.Experimental.Plugins, host.Version)
 			case c.EntryPoints != nil:
 				// TestTraefikBehindAProxy runs a Traefik with these settings.
 				if !hasTest(t, "integration", "TestTraefikBehindAProxy") ||
@@ -292,7 +292,7 @@ func traefikNames(t *testing.T, title string) []string {
 	return names
 }
 
-// docs/settings.md comes from the tables of package edge. The rest of a configuration is in fields.
+// docs/settings.md comes from the tables of package settings. The rest of a configuration is in fields.
 func TestTablesOfTraefikSettingsAreComplete(t *testing.T) {
 	all := slices.Concat(traefikNames(t, "A limit"), traefikNames(t, "The handler"),
 		traefikNames(t, "The database"), traefikNames(t, "The history"))

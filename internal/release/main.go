@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
 // allPlatforms are those of a release.
@@ -87,9 +87,9 @@ func ready() error {
 	if err != nil {
 		return err
 	}
-	if tags != "" && !slices.Contains(strings.Fields(tags), edge.Version) {
-		return fmt.Errorf("the commit has the tag %s, and internal/proxy/edge/version.go says %s",
-			tags, edge.Version)
+	if tags != "" && !slices.Contains(strings.Fields(tags), host.Version) {
+		return fmt.Errorf("the commit has the tag %s, and internal/proxy/host/version.go says %s",
+			tags, host.Version)
 	}
 	if tags, err = git("tag"); err != nil {
 		return err
@@ -153,7 +153,7 @@ func build(out, platform string, committed time.Time) (string, error) {
 		}
 		files[name] = path
 	}
-	folder := fmt.Sprintf("pg-ratelimit-caddy_%s_%s_%s", strings.TrimPrefix(edge.Version, "v"),
+	folder := fmt.Sprintf("pg-ratelimit-caddy_%s_%s_%s", strings.TrimPrefix(host.Version, "v"),
 		system, processor)
 	if system == "windows" {
 		return folder + ".zip", written(filepath.Join(out, folder+".zip"),

@@ -11,7 +11,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
 // module is the path of this module, which the program has from the clone.
@@ -23,7 +23,7 @@ func dependencies(w io.Writer, program string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(w, "%s\n%s %s\n", info.GoVersion, module, edge.Version); err != nil {
+	if _, err := fmt.Fprintf(w, "%s\n%s %s\n", info.GoVersion, module, host.Version); err != nil {
 		return err
 	}
 	for _, m := range info.Deps {

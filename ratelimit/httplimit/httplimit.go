@@ -8,8 +8,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -54,13 +54,13 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	if o.Timeout < 0 {
 		return nil, &ratelimit.FieldError{Field: "Timeout", Value: o.Timeout.String(), Want: "0 or more"}
 	}
-	site := &edge.Site{Decider: edge.Decider{Store: store, Timeout: o.Timeout, OnError: edge.Allow},
-		Fields: respond.Fields{X: true}, Hits: o.Hits}
+	site := &serve.Site{Store: store, Timeout: o.Timeout, OnError: settings.Allow,
+		Fields: settings.Fields{X: true}, Hits: o.Hits}
 	if o.Timeout == 0 {
-		site.Decider.Timeout = ratelimit.DefaultTimeout
+		site.Timeout = ratelimit.DefaultTimeout
 	}
 	if o.DenyOnError {
-		site.Decider.OnError = edge.Deny
+		site.OnError = settings.Deny
 	}
 	if o.OnError != nil {
 		site.Watcher = watcher{o.OnError}
@@ -68,9 +68,9 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	site.Prepare()
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			q := &edge.Request{HTTP: r}
-			_ = edge.Decide(site, q) // fails only in matchers, and site has none
-			edge.Respond(site, q, w.Header())
+			q := &serve.Request{HTTP: r}
+			_ = serve.Decide(site, q) // fails only in matchers, and site has none
+			serve.Respond(site, q, w.Header())
 			if !q.Admitted {
 				w.WriteHeader(q.Outcome.Status)
 				_, _ = io.WriteString(w, q.Body) // an error means that the client has closed the connection
@@ -86,15 +86,15 @@ type watcher struct {
 	onError func(r *http.Request, err error)
 }
 
-func (watcher) Asked(*edge.Request) {}
+func (watcher) Asked(*serve.Request) {}
 
-func (w watcher) Decided(q *edge.Request) {
+func (w watcher) Decided(q *serve.Request) {
 	if q.Outcome.Err != nil {
 		w.onError(q.HTTP, q.Outcome.Err)
 	}
 }
 
-func (watcher) Recording(*edge.Request) string { return "" }
+func (watcher) Recording(*serve.Request) string { return "" }
 
 // hitsByAddress returns an Options.Hits that charges 1 to the address of the connection.
 func hitsByAddress(limit ratelimit.Limit) func(r *http.Request) []ratelimit.Hit {

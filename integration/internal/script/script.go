@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
 	counts "github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
@@ -68,12 +68,13 @@ func run(store ratelimit.Store, clock *time.Time, text string) string {
 
 func parseLimit(line string) (*ratelimit.Limit, error) {
 	fields := strings.SplitN(line, " ", 5)
-	c := edge.Values{"prefix": fields[0], "algorithm": fields[1], "burst": fields[2], "durable": fields[3],
-		"limit": fields[4]}
+	c := settings.Values{"prefix": fields[0], "algorithm": fields[1], "burst": fields[2],
+		"durable": fields[3],
+		"limit":   fields[4]}
 	if c["burst"] == "-" {
 		c["burst"] = ""
 	}
-	read, err := edge.ReadLimit(c)
+	read, err := settings.ReadLimit(c)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -27,8 +28,8 @@ import (
 // is named.
 var row = regexp.MustCompile("(?m)^\\| `([a-z_]+) = ([^`]+)` \\|.*\\| (no effect|named) \\|$")
 
-// settings returns the rows of that table.
-func settings(t *testing.T) [][]string {
+// documented returns the rows of that table.
+func documented(t *testing.T) [][]string {
 	text, err := os.ReadFile("../../../docs/operating.md")
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +97,7 @@ func TestEachSettingOfTheDocument(t *testing.T) {
 			first := open(t, dsn)
 			decide(t, first, 1)
 			first.Close()
-			for _, setting := range settings(t) {
+			for _, setting := range documented(t) {
 				name, value, named := setting[1], setting[2], setting[3] == "named"
 				if !known(t, dsn, name) {
 					continue // of a newer server
@@ -120,7 +121,7 @@ func TestEachSettingOfTheDocument(t *testing.T) {
 // hostile has all settings of the document at once that have no effect.
 func hostile(t *testing.T, dsn string) {
 	var changes []string
-	for _, setting := range settings(t) {
+	for _, setting := range documented(t) {
 		if setting[3] == "no effect" && known(t, dsn, setting[1]) {
 			changes = append(changes, "SET "+setting[1]+" = "+setting[2])
 		}
@@ -152,7 +153,8 @@ func plane(t *testing.T, db pgdb.DB, path string) (reports string) {
 	defer w.Close()
 	for i, path := range []string{"/a", path} {
 		history.Add(w, &history.Record{Time: time.Now(), Key: fmt.Sprint(i), Outcome: history.Limited,
-			Audit: history.Audit{Level: history.AuditDenied}, Path: path, Method: "GET", Host: "example.com"})
+			Audit: settings.Audit{Level: settings.AuditDenied}, Path: path, Method: "GET",
+			Host: "example.com"})
 	}
 	if err := w.Flush(ctx); err != nil {
 		t.Error(err)

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -13,7 +14,7 @@ const latest = 7258118400 * 1000000
 
 // Add records what happened to a request. It copies r, never waits for the database, and is safe for
 // concurrent use. It is a function and not a method because Traefik calls it for each request: see
-// package batch.
+// internal/testkit/imports.
 func Add(w *Writer, r *Record) {
 	micros := r.Time.UnixMicro()
 	if micros <= 0 || micros > latest {
@@ -23,9 +24,10 @@ func Add(w *Writer, r *Record) {
 	if r.Outcome != Shadow {
 		bucket = BucketOf(r.Duration)
 	}
-	audited := r.Audit.Level == AuditAll || r.Audit.Level != AuditOff && r.Outcome != Allowed
+	audited := r.Audit.Level == settings.AuditAll || r.Audit.Level != settings.AuditOff &&
+		r.Outcome != Allowed
 	weight := "1"
-	if r.Audit.Level == AuditSample && r.Outcome == Allowed {
+	if r.Audit.Level == settings.AuditSample && r.Outcome == Allowed {
 		share := r.Audit.Share
 		audited = share > 0 && (share >= 1 || rand.Float64() < share)
 		if audited && share < 1 {

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
 const (
@@ -47,18 +49,18 @@ func cleanPath(path string) string {
 }
 
 // maskAddress returns the text of an address for the audit log. "" means none.
-func maskAddress(mode AddressMode, address netip.Addr) string {
-	if mode == AddressOff || !address.IsValid() {
+func maskAddress(mode settings.AddressMode, address netip.Addr) string {
+	if mode == settings.AddressOff || !address.IsValid() {
 		return ""
 	}
 	address = address.Unmap().WithZone("")
-	if mode == AddressFull {
+	if mode == settings.AddressFull {
 		return address.String()
 	}
 	return networkText(address, maskBits(address))
 }
 
-// maskBits returns the number of bits of an address that AddressPrefix keeps.
+// maskBits returns the number of bits of an address that settings.AddressPrefix keeps.
 func maskBits(address netip.Addr) int {
 	if address.Is4() {
 		return 24
@@ -77,8 +79,8 @@ func networkText(address netip.Addr, bits int) string {
 // maskKey returns a key with masked addresses. If the key is an address or a network, it is masked as a
 // whole. Otherwise maskKey masks in it the client's address, and the network of 64 bits that proxies
 // treat as one client.
-func maskKey(mode AddressMode, key string, client netip.Addr) string {
-	if mode == AddressFull || key == "" {
+func maskKey(mode settings.AddressMode, key string, client netip.Addr) string {
+	if mode == settings.AddressFull || key == "" {
 		return key
 	}
 	if address, err := netip.ParseAddr(key); err == nil {
@@ -110,8 +112,8 @@ func maskKey(mode AddressMode, key string, client netip.Addr) string {
 }
 
 // maskedText returns the replacement of an address, or of a network of the given number of bits.
-func maskedText(mode AddressMode, address netip.Addr, bits int) string {
-	if mode == AddressOff {
+func maskedText(mode settings.AddressMode, address netip.Addr, bits int) string {
+	if mode == settings.AddressOff {
 		return hiddenText
 	}
 	if most := maskBits(address); bits > most {

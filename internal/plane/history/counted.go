@@ -3,6 +3,7 @@ package history
 import (
 	"math"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -24,7 +25,7 @@ func AddCounted(w *Writer, records []Record) []int {
 	c := w.totals.last
 	for i := range records {
 		r := &records[i]
-		if closed || r.Outcome != Allowed && r.Audit.Level != AuditOff &&
+		if closed || r.Outcome != Allowed && r.Audit.Level != settings.AuditOff &&
 			!mergeLimited(w, r, micros/1000000) {
 			left = append(left, i)
 			continue

@@ -14,5 +14,5 @@
 //   - writer.go: the background work. send.go, parcel.go: a batch is written, once.
 //   - upkeep.go: partitions, roll-up and retention. tend.go: a Writer calls it.
 //
-// Yaegi interprets this package in Traefik: see package batch.
+// Yaegi interprets this package in Traefik: see internal/testkit/imports.
 package history

@@ -11,6 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -45,7 +46,7 @@ func oneIf(yes bool) int64 {
 // add adds a record. Its texts are not empty, and have no space.
 func (m *model) add(r *history.Record) {
 	at := r.Time.UTC()
-	if r.Audit.Level == history.AuditAll || r.Audit.Level == history.AuditDenied &&
+	if r.Audit.Level == settings.AuditAll || r.Audit.Level == settings.AuditDenied &&
 		r.Outcome != history.Allowed {
 		m.decisions++
 		key := fmt.Sprint(at.Format("20060102150405"), " ", r.Outcome, " ", r.Prefix, " ", r.Key, " ",
@@ -125,8 +126,8 @@ func someRecord(t *rapid.T) history.Record {
 		Duration: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "duration")),
 		Source: rapid.SampledFrom([]ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked,
 			ratelimit.FromLease}).Draw(t, "source"),
-		Audit: history.Audit{Level: rapid.SampledFrom(
-			[]history.Level{history.AuditOff, history.AuditDenied, history.AuditAll}).Draw(t, "level")},
+		Audit: settings.Audit{Level: rapid.SampledFrom(
+			[]settings.Level{settings.AuditOff, settings.AuditDenied, settings.AuditAll}).Draw(t, "level")},
 	}
 	if r.Outcome != history.Allowed && rapid.Bool().Draw(t, "refused") {
 		r.Status = 429
@@ -137,7 +138,7 @@ func someRecord(t *rapid.T) history.Record {
 // addSome adds a record, or several of one moment as the interpreted plugin does.
 func addSome(t *rapid.T, w *history.Writer) []history.Record {
 	records := []history.Record{someRecord(t)}
-	if records[0].Outcome > history.Limited || records[0].Audit.Level == history.AuditAll {
+	if records[0].Outcome > history.Limited || records[0].Audit.Level == settings.AuditAll {
 		history.Add(w, &records[0])
 		return records
 	}
@@ -206,7 +207,7 @@ func TestEqualRefusalsOfASecondAreOneRow(t *testing.T) {
 			if i >= 500 {
 				r.Time = r.Time.Add(500 * time.Millisecond)
 			}
-			r.Audit = history.Audit{Level: history.AuditDenied}
+			r.Audit = settings.Audit{Level: settings.AuditDenied}
 			r.Path = fmt.Sprint("/", i)
 			history.Add(w, &r)
 		}
@@ -234,11 +235,11 @@ func TestASampleEstimatesTheRequests(t *testing.T) {
 	w := s.writer(history.Settings{MaxPending: 100000})
 	for i := 0; i < 20000; i++ {
 		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed,
-			Audit: history.Audit{Level: history.AuditSample, Share: 0.05}})
+			Audit: settings.Audit{Level: settings.AuditSample, Share: 0.05}})
 	}
 	for i := 0; i < 100; i++ {
 		history.Add(w, &history.Record{Time: someTime, Outcome: history.Limited,
-			Audit: history.Audit{Level: history.AuditSample, Share: 0.05}})
+			Audit: settings.Audit{Level: settings.AuditSample, Share: 0.05}})
 	}
 	flush(t, w)
 	same(t, "refusals", s.text("SELECT count, weight::text FROM rate_limit_audit WHERE decision = 'limited'"),

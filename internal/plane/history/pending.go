@@ -1,6 +1,10 @@
 package history
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+)
 
 // mostMerged bounds the refusals of one second to which equal ones can be added.
 const mostMerged = 20000
@@ -73,7 +77,7 @@ func own(ofRow, ofRequest string) string {
 }
 
 // appendRow appends the row of a record.
-func appendRow(p *pending, r *Record, micros int64, weight string, mode AddressMode) {
+func appendRow(p *pending, r *Record, micros int64, weight string, mode settings.AddressMode) {
 	p.rows = append(p.rows, auditRow{})
 	x := &p.rows[len(p.rows)-1]
 	x.fill(r, micros, weight, mode)

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -70,26 +71,5 @@ type Record struct {
 	// prefix, key, prefix, key and so on.
 	Also []string
 
-	Audit Audit
+	Audit settings.Audit
 }
-
-// Audit says which requests of a limit the audit log has.
-type Audit struct {
-	Level Level
-	Share float64 // of Sample: from above 0 to 1
-}
-
-// Level selects the requests that the audit log has.
-type Level uint8
-
-const (
-	// AuditOff selects none.
-	AuditOff Level = iota
-	// AuditDenied selects those that were refused, that a shadow rule would have refused, or that have
-	// no decision.
-	AuditDenied
-	// AuditSample selects the same as AuditDenied, and a random share of those that passed.
-	AuditSample
-	// AuditAll selects all.
-	AuditAll
-)

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -29,7 +30,7 @@ type auditRow struct {
 
 // fill sets x to the row of a record. It copies the record's texts, because a substring keeps the whole
 // text in memory: that of a path includes the query.
-func (x *auditRow) fill(r *Record, micros int64, weight string, mode AddressMode) {
+func (x *auditRow) fill(r *Record, micros int64, weight string, mode settings.AddressMode) {
 	x.micros = micros
 	x.outcome = r.Outcome
 	x.count = 1
@@ -74,7 +75,7 @@ func (x *auditRow) fill(r *Record, micros int64, weight string, mode AddressMode
 }
 
 // alsoText returns Record.Also as a literal of a text[].
-func alsoText(r *Record, mode AddressMode) string {
+func alsoText(r *Record, mode settings.AddressMode) string {
 	var b strings.Builder
 	for i := 0; i+1 < len(r.Also) && i < maxAlso; i += 2 {
 		if i > 0 {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -15,7 +16,7 @@ type Settings struct {
 	Node, Region string
 
 	// Address selects how addresses are written to the audit log.
-	Address AddressMode
+	Address settings.AddressMode
 
 	// Retention is written to rate_limit_retention at the first connection. Parts that it leaves out
 	// keep their retention.
@@ -43,18 +44,6 @@ type Retention struct {
 	Keep time.Duration // 24 hours or more
 }
 
-// AddressMode selects how addresses are written to the audit log.
-type AddressMode uint8
-
-const (
-	// AddressFull keeps the whole address.
-	AddressFull AddressMode = iota
-	// AddressPrefix keeps the first 24 bits of an IPv4 address, or 48 of an IPv6 address.
-	AddressPrefix
-	// AddressOff keeps nothing.
-	AddressOff
-)
-
 const (
 	// DefaultMaxPending is the default of Settings.MaxPending.
 	DefaultMaxPending = 20000
@@ -79,7 +68,7 @@ func (s *Settings) check() error {
 	if err := checkName("region", s.Region); err != nil {
 		return err
 	}
-	if s.Address > AddressOff {
+	if s.Address > settings.AddressOff {
 		return &ratelimit.FieldError{Field: "audit_address", Value: fmt.Sprint(uint8(s.Address)),
 			Want: "full, prefix or off"}
 	}

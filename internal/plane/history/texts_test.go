@@ -6,6 +6,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 )
 
@@ -19,24 +20,24 @@ func TestAddressesAreMaskedAlsoInKeys(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		mode history.AddressMode
+		mode settings.AddressMode
 		want string
 	}{
-		{history.AddressFull, `192.0.2.77 192.0.2.77 {p,192.0.2.77}
+		{settings.AddressFull, `192.0.2.77 192.0.2.77 {p,192.0.2.77}
 192.0.2.77 anna|192.0.2.77 {p,anna|192.0.2.77}
 192.0.2.77 198.51.100.0/25 {p,198.51.100.0/25}
 192.0.2.77 anna {p,anna}
 2001:db8:1:2::3 2001:db8:1:2::/64 {p,2001:db8:1:2::/64}
 2001:db8:1:2::3 2001:db8:1:2::/64 x 2001:db8:1:2::3 {p,"2001:db8:1:2::/64 x 2001:db8:1:2::3"}
 192.0.2.9 ::ffff:192.0.2.9 {p,::ffff:192.0.2.9}`},
-		{history.AddressPrefix, `192.0.2.0/24 192.0.2.0/24 {p,192.0.2.0/24}
+		{settings.AddressPrefix, `192.0.2.0/24 192.0.2.0/24 {p,192.0.2.0/24}
 192.0.2.0/24 anna|192.0.2.0/24 {p,anna|192.0.2.0/24}
 192.0.2.0/24 198.51.100.0/24 {p,198.51.100.0/24}
 192.0.2.0/24 anna {p,anna}
 2001:db8:1::/48 2001:db8:1::/48 {p,2001:db8:1::/48}
 2001:db8:1::/48 2001:db8:1::/48 x 2001:db8:1::/48 {p,"2001:db8:1::/48 x 2001:db8:1::/48"}
 192.0.2.0/24 192.0.2.0/24 {p,192.0.2.0/24}`},
-		{history.AddressOff, ` (address) {p,(address)}
+		{settings.AddressOff, ` (address) {p,(address)}
  anna|(address) {p,anna|(address)}
  (address) {p,(address)}
  anna {p,anna}
@@ -64,7 +65,7 @@ func TestAMaskedKeyIsMaskedOnce(t *testing.T) {
 		{"2001:db8:1::", "u 2001:db8:1:: 2001:db8:1::/64", "u 2001:db8:1::/48 2001:db8:1::/48"},
 		{"2001:db8:1:0::5%eth0", "u 2001:db8:1::5", "u 2001:db8:1::/48"},
 	} {
-		same(t, c.client, history.MaskKey(history.AddressPrefix, c.key, netip.MustParseAddr(c.client)),
+		same(t, c.client, history.MaskKey(settings.AddressPrefix, c.key, netip.MustParseAddr(c.client)),
 			c.want)
 	}
 }
@@ -115,7 +116,7 @@ func FuzzTextsOfClients(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		path := history.CleanPath(text)
 		for _, got := range []string{history.CleanText(text, 255), path,
-			history.CleanText(history.MaskKey(history.AddressPrefix, text, client), 512)} {
+			history.CleanText(history.MaskKey(settings.AddressPrefix, text, client), 512)} {
 			if !utf8.ValidString(got) || strings.IndexByte(got, 0) >= 0 {
 				t.Errorf("%q became %q", text, got)
 			}
@@ -127,7 +128,7 @@ func FuzzTextsOfClients(f *testing.F) {
 		if got := history.CleanText(text, 255); len(got) > 255 {
 			t.Errorf("%q has %d bytes", got, len(got))
 		}
-		if masked := history.MaskKey(history.AddressOff, text, client); strings.Contains(masked,
+		if masked := history.MaskKey(settings.AddressOff, text, client); strings.Contains(masked,
 			client.String()) {
 			t.Errorf("the key %q became %q", text, masked)
 		}

@@ -5,12 +5,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-var auditAll = history.Audit{Level: history.AuditAll}
+var auditAll = settings.Audit{Level: settings.AuditAll}
 
 // TestWhatHappenedIsInTheTables: each column has what the record has.
 func TestWhatHappenedIsInTheTables(t *testing.T) {

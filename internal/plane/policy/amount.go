@@ -4,6 +4,7 @@ import (
 	"sort"
 	"strconv"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -41,7 +42,7 @@ const mostCounted = 1 << 61
 // newAmount is an amount of a limit. from is Mark.From.
 func newAmount(r *Rule, row *RuleLimit, events, burst int64, unlimited bool, from string) (*amount, error) {
 	l := row.Limit
-	settle, err := ParseSettle(r.Settle)
+	settle, err := settings.ParseSettle(r.Settle)
 	if err != nil {
 		return nil, err
 	}

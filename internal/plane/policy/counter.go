@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -90,7 +91,7 @@ func parseCountBy(names []string) (counterBy, error) {
 
 // parseDimension returns the number of a dimension, or -1, and the canonical name of its header, or "".
 func parseDimension(text string) (found int, header string) {
-	if rest := strings.TrimPrefix(text, "header:"); rest != text && headerName(rest) {
+	if rest := strings.TrimPrefix(text, "header:"); rest != text && settings.HeaderName(rest) {
 		return int(byHeader), textproto.CanonicalMIMEHeaderKey(rest)
 	}
 	for d := range dimensions {
@@ -99,17 +100,6 @@ func parseDimension(text string) (found int, header string) {
 		}
 	}
 	return -1, ""
-}
-
-// headerName reports whether text is a token as the names of headers are.
-func headerName(text string) bool {
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		if c <= ' ' || c >= 0x7f || strings.IndexByte(`"(),/:;<=>?@[\]{}`, c) >= 0 {
-			return false
-		}
-	}
-	return text != ""
 }
 
 // counterText is a part of the key of a counter. The key is the values that the rule counts by,

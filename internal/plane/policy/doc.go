@@ -46,7 +46,7 @@
 //
 //	cd integration && go test -run xxx -bench 'Interpreted/Postgres,_policy$' -benchtime 20000x .
 //
-// The package runs compiled and interpreted; package batch describes what that asks of the
+// The package runs compiled and interpreted; internal/testkit/imports describes what that asks of the
 // code. In the interpreter, a call of a function also pays for each expression in it, executed
 // or not. Therefore what is rare is a function of its own.
 //

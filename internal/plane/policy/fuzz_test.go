@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
@@ -22,8 +23,8 @@ func FuzzRules(f *testing.F) {
 	}
 	f.Add("settle", "/u/*/x", "example.com.", "/u//x", "EXAMPLE.com")
 	f.Fuzz(func(t *testing.T, row, pathPattern, hostPattern, path, host string) {
-		if how, err := policy.ParseSettle(row); err == nil && how != nil {
-			if again, err := policy.ParseSettle(how.Text); err != nil || !reflect.DeepEqual(how, again) {
+		if how, err := settings.ParseSettle(row); err == nil && how != nil {
+			if again, err := settings.ParseSettle(how.Text); err != nil || !reflect.DeepEqual(how, again) {
 				t.Errorf("%q is %+v, and of that %+v, %v", row, how, again, err)
 			}
 		}

@@ -128,7 +128,7 @@ func (l *lookups) silence() time.Duration {
 	return time.Since(l.started)
 }
 
-// waitFor waits until done ends. The interpreter allows no select here, see package batch.
+// waitFor waits until done ends. The interpreter allows no select here, see internal/testkit/imports.
 func waitFor(ctx, done context.Context, timeout time.Duration) error {
 	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -282,8 +282,8 @@ func rememberKey(c *Identities, name, key string) {
 }
 
 // Recall does what p.Evaluate does for a request with a remembered API key, in fewer steps
-// for the interpreter: see package batch. It finds the key without a digest. Without it, such a
-// request takes 1.3 times the processor time in Traefik: see ask in package edge for the
+// for the interpreter: see internal/testkit/imports. It finds the key without a digest. Without it, such a
+// request takes 1.3 times the processor time in Traefik: see ask in package serve for the
 // benchmark. It reports false if p.Evaluate has to be called, and then leaves o as it is. It remembers
 // keys only with Options.Remember.
 func Recall(p *Policy, key string, f *Facts, o *Verdict) bool {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -81,7 +82,7 @@ type Mark struct {
 	RetryAfter time.Duration
 
 	// Settle is Rule.Settle, or nil. It must not be changed.
-	Settle *Settle
+	Settle *settings.Settle
 
 	simple bool // neither Shadow nor Overage nor of a limit InFlight, nothing to settle, and the answer is a proxy's own
 }

@@ -7,5 +7,5 @@
 //   - outcome.go: the outcome, and which of several decisions is the tightest.
 //   - headers.go, ietf.go, salt.go: the fields. refusal.go: the body. upstream.go: the fields of an upstream.
 //
-// Traefik interprets this package: see package batch for the restrictions.
+// Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package respond

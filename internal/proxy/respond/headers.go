@@ -75,7 +75,7 @@ func HasLessRemaining(h http.Header, remaining int64) bool {
 	return err == nil && n < remaining
 }
 
-// Response is what SetAllHeaders works on: the response to a request that was decided.
+// Response is an argument of SetAllHeaders: the response to a request that was decided.
 type Response struct {
 	Header   http.Header
 	Decision *ratelimit.Decision

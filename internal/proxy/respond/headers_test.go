@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -61,7 +62,7 @@ func TestManyResponsesAreAsEach(t *testing.T) {
 			hits, decisions := make([]ratelimit.Hit, 1), []ratelimit.Decision{*r.Decision}
 			o := outcome(hits, decisions)
 			want, body := http.Header{}, ""
-			respond.SetFields(want, respond.Fields{X: true}, &o, hits, decisions)
+			respond.SetFields(want, settings.Fields{X: true}, nil, &o, hits, decisions)
 			if o.Status != 0 {
 				body = o.Content(want)
 			}

@@ -9,17 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// Fields says which fields of a response describe the limits.
-type Fields struct {
-	X    bool // X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset and X-RateLimit-Overage
-	IETF bool // RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11
-
-	// Salt is for pk of RateLimit and RateLimit-Policy, which nil leaves out. An adapter sets it.
-	Salt *Salt
-}
 
 // The names of the fields of the draft, as http.Header has them.
 const (
@@ -30,10 +22,11 @@ const (
 // OwnFields are RateLimit-Policy and RateLimit as SetFields has set them.
 type OwnFields struct{ policy, limit string }
 
-// SetFields is SetHeaders for a configuration with Fields. Hits and decisions are those of the outcome. It
-// returns nil for what it does not set.
+// SetFields is SetHeaders for a configuration with Fields. Without a salt, RateLimit and RateLimit-Policy
+// have no pk. Hits and decisions are those of the outcome. It returns nil for what it does not set.
 func SetFields(
-	h http.Header, f Fields, o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision,
+	h http.Header, f settings.Fields, salt *Salt, o *Outcome, hits []ratelimit.Hit,
+	decisions []ratelimit.Decision,
 ) (OwnHeaders, *OwnFields) {
 	var own OwnHeaders
 	if f.X {
@@ -44,7 +37,7 @@ func SetFields(
 	if !f.IETF || o.Decision == nil {
 		return own, nil
 	}
-	fields := fieldsOf(o, hits, decisions, f.Salt.text())
+	fields := fieldsOf(o, hits, decisions, salt.text())
 	fields.policy = joinField(h[policyField], fields.policy)
 	fields.limit = joinField(h[limitField], fields.limit)
 	h[policyField] = []string{fields.policy}
@@ -86,7 +79,7 @@ func restoreField(h http.Header, name, own string) {
 }
 
 // fieldsOf writes a member for each limit that enforces, the tightest first. A limit without a decision
-// has none in RateLimit. Without a salt there are no partitions.
+// has none in RateLimit. Without a salt the members have no partitions.
 func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, salt string) *OwnFields {
 	var order []int
 	for i := range hits {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -14,7 +15,7 @@ import (
 func fields(hits []ratelimit.Hit, decisions []ratelimit.Decision) (policy, limit string) {
 	h := http.Header{}
 	o := outcome(hits, decisions)
-	respond.SetFields(h, respond.Fields{IETF: true}, &o, hits, decisions)
+	respond.SetFields(h, settings.Fields{IETF: true}, nil, &o, hits, decisions)
 	withoutKeys := func(text string) string {
 		for {
 			before, after, found := strings.Cut(text, ";pk=:")
@@ -91,7 +92,7 @@ func TestTheFieldsOfAnUpstream(t *testing.T) {
 				hits := []ratelimit.Hit{{Limit: limit}}
 				decisions := []ratelimit.Decision{{Allowed: true, Limit: 9, Remaining: 8}}
 				o := outcome(hits, decisions)
-				_, own := respond.SetFields(h, respond.Fields{IETF: true}, &o, hits, decisions)
+				_, own := respond.SetFields(h, settings.Fields{IETF: true}, nil, &o, hits, decisions)
 				return own
 			}
 			first, second := set(&limit), set(&later)

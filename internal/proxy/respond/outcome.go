@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Outcome is what happens to a request.
+// Outcome says what happens to a request.
 type Outcome struct {
 	// Status is 0 if the request passes, else the status of its refusal: 429 if a
 	// limit refused it, or what the rule of that limit says, 503 if no decision was
@@ -23,7 +23,7 @@ type Outcome struct {
 	// Wait is for Retry-After instead of the time of Decision; 0 is none of its own.
 	Wait time.Duration
 
-	// Overage is how much is used beyond the quota of a limit with overage.
+	// Overage counts the units beyond the quota of a limit with overage.
 	Overage int64
 
 	// Hit is the index of the hit that the headers of the response describe. If all hits
@@ -34,12 +34,12 @@ type Outcome struct {
 	// Decision is the decision on Hit, or nil if no decision was made.
 	Decision *ratelimit.Decision
 
-	// Err is why no decision was possible.
+	// Err is the reason for a request without a decision.
 	Err error
 }
 
 // Tightest returns the index of the decision that the headers describe, see Outcome.Hit. It ignores hits that
-// are Apart, and returns -1 if there are no others.
+// are Apart, and returns -1 without others.
 func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision) int {
 	at := -1
 	for i := range decisions {

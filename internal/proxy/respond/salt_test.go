@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -27,7 +28,7 @@ func TestTheFirstAnswerHasAPartitionKey(t *testing.T) {
 	decisions := []ratelimit.Decision{{Allowed: true, Limit: 5, Remaining: 4}}
 	o := outcome(hits, decisions)
 	h := http.Header{}
-	respond.SetFields(h, respond.Fields{IETF: true, Salt: respond.NewSalt(saltDB{})}, &o, hits, decisions)
+	respond.SetFields(h, settings.Fields{IETF: true}, respond.NewSalt(saltDB{}), &o, hits, decisions)
 	if got := h.Get("RateLimit"); !strings.Contains(got, ";pk=:") {
 		t.Errorf("RateLimit: %s", got)
 	}

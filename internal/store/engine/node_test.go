@@ -81,7 +81,7 @@ func TestARowOfTheRegistryIsSmall(t *testing.T) {
 	s := newSite(t)
 	totals := func() registry.Totals {
 		most := map[string][]int64{}
-		for i := range 11 { // edge.Totals has at most 500 bytes
+		for i := range 11 { // serve.Totals has at most 500 bytes
 			most[fmt.Sprint("a limit ", i)] = []int64{1e12, 1e12}
 		}
 		text, err := json.Marshal(most)

@@ -11,8 +11,9 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/edge"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
@@ -21,14 +22,14 @@ import (
 
 // simProxy is what a proxy does with requests, without a network.
 type simProxy struct {
-	run     *simRun
-	number  int
-	name    string
-	chance  chance
-	store   *store.Store
-	policy  *edge.ProxyPolicy
-	decider edge.Decider
-	hits    sync.WaitGroup // of the requests under way
+	run    *simRun
+	number int
+	name   string
+	chance chance
+	store  *store.Store
+	policy *policy.Policy
+	site   *serve.Site
+	hits   sync.WaitGroup // of the requests under way
 
 	mu       sync.Mutex // guards all that follows
 	waits    bool       // a request with a user has come
@@ -51,12 +52,10 @@ func newSimProxy(run *simRun, number int) *simProxy {
 	if err != nil {
 		panic(err)
 	}
-	p.decider = edge.Decider{Timeout: run.plan.timeout, OnError: edge.Local}
-	p.decider.UseStore(p.store)
-	p.policy, err = edge.OpenProxyPolicy(p.store, db, edge.ProxyPolicyOptions{Random: random})
-	if err != nil {
-		panic(err)
-	}
+	p.site = &serve.Site{Timeout: run.plan.timeout, OnError: settings.Local}
+	p.site.UseStore(p.store)
+	applied := func(seq int64, log string, problems []string) { p.store.SetApplied(seq, log, problems) }
+	p.policy = policy.New(db, policy.Settings{DisableMigration: true, Random: random, OnApplied: applied})
 	return p
 }
 
@@ -107,8 +106,9 @@ func (p *simProxy) request(c chance) {
 	if what > 0.7 {
 		facts := policy.Facts{Tier: "anonymous", Address: netip.AddrFrom4([4]byte{10, 0, 0, 1}), Method: "GET", Host: "h", Path: "/"}
 		began := time.Now()
-		err := p.policy.Ask(context.Background(), p.run.plan.timeout, "", p.user(c.of(3)), &facts, &verdict)
+		err := p.policy.Evaluate(context.Background(), p.run.plan.timeout, "", p.user(c.of(3)), &facts, &verdict)
 		p.late("the policy", began, err)
+		serve.ShadowsLast(&verdict)
 		hits = append(hits, verdict.Hits...)
 		c.of(4).work()
 	}
@@ -116,11 +116,11 @@ func (p *simProxy) request(c chance) {
 	began := time.Now()
 	err := p.store.Take(context.Background(), plan.timeout, hits, decisions)
 	p.late("the decision", began, err)
-	q := &edge.Request{Hits: hits, Decisions: decisions}
-	out := edge.Judge(q)
+	q := &serve.Request{Hits: hits, Decisions: decisions}
+	out := serve.Judge(q)
 	if err != nil {
 		c.of(5).work()
-		out = p.decider.TakeLocal(q, err)
+		out = serve.TakeLocal(p.site, q, err)
 	}
 	if out.Err == nil && out.Status == 0 {
 		p.admit(hits, decisions)

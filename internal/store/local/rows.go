@@ -60,7 +60,7 @@ func (k *Rows) serverTime() int64 {
 func (k *Rows) Wanted() bool { return atomic.LoadInt32(&k.on) != 0 }
 
 // Learn implements chain.Rows. It is one loop, with what most
-// rows need inline, because the plugin is interpreted: see package batch.
+// rows need inline, because the plugin is interpreted: see internal/testkit/imports.
 func (k *Rows) Learn(rows []chain.Row) {
 	now := k.clock()
 	k.mu.Lock()

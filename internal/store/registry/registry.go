@@ -2,6 +2,7 @@
 // proxies there are.
 //
 //   - registry.go: the loop. row.go: the row. live.go: other proxies, and local limits. tables.go: the tables.
+//   - report.go: what the process tells about its requests.
 package registry
 
 import (

@@ -1,3 +1,3 @@
-// Package imports has only tests: of the imports between packages, of the Go in packages that Traefik
-// interprets, and of the language of comments.
+// Package imports tests the imports between packages, the Go in packages that Traefik interprets, and the
+// language of comments. interpreted.go lists the interpreted packages and their restrictions.
 package imports

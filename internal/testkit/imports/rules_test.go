@@ -58,7 +58,7 @@ var rules = []rule{
 	// It divides calls among stores, which it knows by their interface only.
 	{"internal/store/shards", "batch lease results schema sqlstate chain ratelimit pgdb", ""},
 	// It registers a store of any kind, so it knows only an interface of it.
-	{"internal/store/registry", "batch results schema session sqlstate chain pgdb", ""},
+	{"internal/store/registry", "batch results schema session sqlstate chain ratelimit pgdb", ""},
 	// It puts the stores together.
 	{"internal/store", "chain engine local shards registry pgdb", ""},
 	// It is what the engine and the packages with own calls know of each other.
@@ -77,10 +77,10 @@ var rules = []rule{
 	// It says what the tables of the policy have, to all that read or write them.
 	{"internal/plane/columns", "ratelimit", ""},
 	// Decisions about rules are pure functions; what reads the rules knows a database as a pgdb.DB.
-	{"internal/plane/policy", "batch results schema session ratelimit pgdb", ""},
+	{"internal/plane/policy", "settings batch results schema session ratelimit pgdb", ""},
 	// It has the values of rows, and knows no database.
 	// It writes what others decided, and knows a database as a pgdb.DB.
-	{"internal/plane/history", "batch results schema session sqlstate ratelimit pgdb", ""},
+	{"internal/plane/history", "settings batch results schema session sqlstate ratelimit pgdb", ""},
 	// It makes rules and requests for tests of the policy.
 	{"internal/testkit/policytest", "ratelimit policy", ""},
 	// Go programs use this driver without a proxy.
@@ -88,16 +88,17 @@ var rules = []rule{
 	// This driver exists because pgx cannot be interpreted.
 	{"internal/proxy/pgwire", "results session sqlstate ratelimit pgdb", ""},
 	// It writes responses for both proxies; policy is for the reasons of refusals, pgdb for the salt.
-	{"internal/proxy/respond", "policy ratelimit pgdb", ""},
-	// It is the same for both proxies, so it knows neither a proxy nor a driver.
-	{"internal/proxy/edge",
-		"respond batch lease settings ratelimit history store/memory policy pgdb " +
-			"store chain engine registry", ""},
+	{"internal/proxy/respond", "policy settings ratelimit pgdb", ""},
+	// Handlers of both proxies share what it opens, so it knows neither a proxy nor a request.
+	{"internal/proxy/host", "settings respond ratelimit history policy pgdb store engine registry " +
+		"store/memory", ""},
+	// The steps of a request are the same in both proxies, so it knows neither a proxy nor a driver.
+	{"internal/proxy/serve", "settings host respond batch ratelimit history policy store registry", ""},
 	// A middleware for Go programs works with any store.
-	{"ratelimit/httplimit", "edge respond ratelimit", ""},
+	{"ratelimit/httplimit", "serve settings ratelimit", ""},
 	// An adapter is thin and does not know the other one; pgdb is for the driver's type, batch for
 	// the interpreter.
-	{"traefikplugin", "batch edge respond lease settings pgwire ratelimit history policy pgdb", ""},
+	{"traefikplugin", "batch host serve respond lease settings pgwire ratelimit history policy pgdb", ""},
 	// It is what administrators do with the database, and knows no proxy; settings is for which
 	// headers are secret, algorithm for deciding requests again.
 	{"internal/plane/admin", "columns settings ratelimit algorithm history pgxdb policy pgdb " +
@@ -109,12 +110,13 @@ var rules = []rule{
 	{"internal/plane/page", "policy ratelimit",
 		"github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
 	// It prints what admin and archive return; policy is for the form of keys.
-	{"caddymodule/command", "admin archive page edge ratelimit policy",
+	{"caddymodule/command", "admin archive page settings host ratelimit policy",
 		"github.com/caddyserver/caddy/v2 github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3"},
 	// An adapter is thin and does not know the other one; store and chain are for their figures, and
 	// admin and archive for the daily archive. Prometheus: Caddy's registry of metrics has a type of
 	// that module.
-	{"caddymodule", "command settings sqlstate edge respond ratelimit admin archive history page pgxdb " +
+	{"caddymodule", "command settings sqlstate host serve respond ratelimit admin archive history page " +
+		"pgxdb " +
 		"policy pgdb store chain", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel " +
 		"go.uber.org/zap github.com/prometheus/client_golang"},
 	// The tests of all packages choose with it, so it can use none of those packages.
@@ -153,7 +155,7 @@ var rules = []rule{
 	// It reads the other packages and uses none.
 	{"internal/testkit/imports", "", ""},
 	// It builds the archives of a release, with the SQL in a file.
-	{"internal/release", "schema edge", ""},
+	{"internal/release", "schema host", ""},
 }
 
 // pkg is the output of `go list -json` about a package.
@@ -255,8 +257,8 @@ func (r rule) check(p pkg, packages map[string]pkg) (complaints []string) {
 	return complaints
 }
 
-// interpreted are the folders of the packages that Traefik interprets: the plugin's and
-// those that it imports.
+// interpreted returns the folders of the packages that Traefik interprets: the plugin's and those that it
+// imports.
 func interpreted(t *testing.T) []string {
 	var dirs []string
 	for _, p := range goList(t, "-deps", "./traefikplugin") {
@@ -265,4 +267,17 @@ func interpreted(t *testing.T) []string {
 		}
 	}
 	return dirs
+}
+
+// The list of interpreted packages is complete, and short. A package more has to be worth its entry.
+func TestTheInterpretedPackagesAreListed(t *testing.T) {
+	const most = 30
+	dirs := interpreted(t)
+	slices.Sort(dirs)
+	listed := slices.Sorted(slices.Values(interpretedPackages))
+	if !slices.Equal(dirs, listed) || len(listed) > most {
+		t.Errorf("traefikplugin imports %d packages of this module, want the %d of interpretedPackages, "+
+			"and at "+
+			"most %d: %q", len(dirs), len(listed), most, dirs)
+	}
 }

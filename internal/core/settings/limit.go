@@ -1,0 +1,161 @@
+package settings
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// ConfiguredLimit is a limit of a configuration, read and checked. The adapters read its key, its audit and
+// the text of its cost.
+type ConfiguredLimit struct {
+	Limit      ratelimit.Limit
+	Cost       int64 // 0 if each request has its own
+	Settle     *Settle
+	HashKey    *bool // nil if the key decides
+	IPv4, IPv6 int   // how many bits of an address count
+	Mode       Mode
+
+	// Alternatives are the texts of the key; nil without. The first that is not empty counts.
+	Alternatives []string
+}
+
+// Mode says whether a limit has an effect.
+type Mode string
+
+// The values of Mode.
+const (
+	Enforce Mode = "enforce"
+	Shadow  Mode = "shadow" // the limit counts and reports, and never refuses
+	Off     Mode = "off"    // the limit is ignored
+)
+
+const (
+	// WantIPv6Prefix says what the number of bits of an IPv6 address must be.
+	WantIPv6Prefix = "a whole number from 1 to 128"
+
+	allIPv4 = 32
+)
+
+// ReadLimit reads and checks a limit, see Read. The error of a limit has the name and the text of the setting
+// instead of the field of ratelimit.Limit and its value.
+func ReadLimit(from Values) (*ConfiguredLimit, error) {
+	var read Settings
+	if err := Read(LimitTable, from, &read); err != nil {
+		return nil, err
+	}
+	err := read.Limit.Limit.Validate()
+	wrong, ok := err.(*ratelimit.FieldError)
+	if !ok {
+		return &read.Limit, err
+	}
+	switch wrong.Field {
+	case "events", "window", "calendar", "zone":
+		wrong.Field = "limit"
+	}
+	if text := from[wrong.Field]; text != "" {
+		wrong.Value = text
+	}
+	return nil, wrong
+}
+
+// readMode reads ConfiguredLimit.Mode.
+func readMode(to *Settings, text string) error {
+	to.Limit.Mode = Mode(text)
+	if to.Limit.Mode != Enforce && to.Limit.Mode != Shadow && to.Limit.Mode != Off {
+		return errWant
+	}
+	return nil
+}
+
+// readCost reads ConfiguredLimit.Cost. Text with a placeholder (a brace) is 0: each request has its own cost.
+func readCost(to *Settings, text string) error {
+	if strings.Contains(text, "{") {
+		return nil
+	}
+	cost, err := readEvents(text)
+	to.Limit.Cost = cost
+	return err
+}
+
+// readRate reads the events and the window of a limit, or for ratelimit.InFlight how many requests may run at
+// once.
+func readRate(to *Settings, text string) error {
+	l := &to.Limit.Limit
+	if l.Algorithm != ratelimit.InFlight {
+		rate, err := ratelimit.ParseRate(text)
+		l.Events, l.Window, l.Calendar, l.Zone = rate.Events, rate.Window, rate.Calendar, rate.Zone
+		return err
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		const want = "how many requests may run at once, such as 5, for in_flight"
+		return &ratelimit.FieldError{Value: text, Want: want}
+	}
+	l.Events = n
+	return nil
+}
+
+// readBurst reads the burst of a token bucket or of GCRA.
+func readBurst(to *Settings, text string) error {
+	if text == "" {
+		return nil
+	}
+	burst, err := readEvents(text)
+	to.Limit.Limit.Burst = burst
+	return err
+}
+
+// readEvents reads a whole number from 1 to the largest quota.
+func readEvents(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 || n > ratelimit.MaxEvents {
+		return 0, errWant
+	}
+	return n, nil
+}
+
+// readLease reads the lease of a limit, such as "5%", or "off".
+func readLease(to *Settings, text string) error {
+	if text == "off" {
+		return nil
+	}
+	share, err := readShare(text, ratelimit.MinLease, ratelimit.MaxLease)
+	to.Limit.Limit.Lease = share
+	return err
+}
+
+// leastLeaseWindow is the shortest window of a limit with leases, see package lease.
+const leastLeaseWindow = 200 * time.Millisecond
+
+// Warning is a note for operators about a valid setting.
+type Warning struct {
+	Field string // the setting's name
+	Text  string // the rest of the sentence
+}
+
+// Warnings returns notes for operators about a valid limit.
+func (l *ConfiguredLimit) Warnings() []Warning {
+	var warnings []Warning
+	limit := &l.Limit
+	if limit.SynchronousCommit && !limit.Durable {
+		warnings = append(
+			warnings,
+			Warning{"synchronous_commit", "does nothing for a limit that is not durable"},
+		)
+	}
+	if limit.Lease > 0 && limit.RefillsEvenly() {
+		text := "does nothing for a token_bucket with a burst below its events"
+		warnings = append(warnings, Warning{"lease", text})
+	}
+	if limit.Lease > 0 && limit.Window < leastLeaseWindow {
+		text := "does nothing for a window below " + leastLeaseWindow.String()
+		warnings = append(warnings, Warning{"lease", text})
+	}
+	if l.Cost > limit.Capacity() {
+		warnings = append(warnings, Warning{"cost", "is above the whole quota: no request passes"})
+	}
+	return warnings
+}

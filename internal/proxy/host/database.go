@@ -1,0 +1,256 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/internal/store"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/memory"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+const (
+	// memoryNotice is for the log when counters in memory are opened.
+	memoryNotice = "dsn is memory: limits are counted in this process only"
+
+	// passwordWarning is for the log if a DSN in a configuration holds a password: proxies show their
+	// configurations in APIs and debug logs.
+	passwordWarning = "the dsn in the configuration holds a password, which the proxy's API and its debug " +
+		"log " +
+		"may show: put it into a file or into the environment"
+)
+
+// Database is a database that handlers share, its store, and what the log has said about its failures.
+type Database struct {
+	Settings settings.Store
+	Store    ratelimit.Store  // nil if the database has the history only
+	Postgres *store.Store     // Store, or nil if Store counts in memory
+	DB       pgdb.DB          // of the store; nil in memory
+	Report   *registry.Report // nil without a row in the registry
+	Salt     *respond.Salt
+	Outage   *Outage
+
+	log    func(Line)
+	warned int32 // 1 once the log has that a DSN in the configuration holds a password; atomic
+	closed int32 // 1 once the database is closed; atomic
+
+	mu     sync.Mutex                           // guards what follows
+	limits map[ratelimit.Limit]*ratelimit.Limit // of all handlers on it
+	kept   any                                  // see Keep
+}
+
+// openDatabase opens a database.
+func (h *Handle) openDatabase(at *DataSource) (*Database, error) {
+	p := h.process
+	shared, err := h.share(fmt.Sprintf("database %#v", at.Store), func() (Resource, error) {
+		d, err := p.openDatabase(at)
+		return d, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	d := shared.(*Database)
+	if at.Password && atomic.CompareAndSwapInt32(&d.warned, 0, 1) {
+		p.Log(Line{Level: Warn, Text: passwordWarning})
+	}
+	return d, nil
+}
+
+func (p *Process) openDatabase(at *DataSource) (*Database, error) {
+	d := &Database{
+		Settings: at.Store, Outage: &Outage{}, log: p.Log, limits: map[ratelimit.Limit]*ratelimit.Limit{},
+	}
+	if at.DSN == settings.MemoryDSN {
+		p.Log(Line{Level: Warn, Text: memoryNotice})
+		inMemory, err := memory.New(memory.Options{})
+		d.Store = inMemory
+		d.Salt = respond.NewSalt(nil)
+		return d, err
+	}
+	db, err := p.Connect(at)
+	if err != nil {
+		return nil, err
+	}
+	d.DB = db
+	d.Salt = respond.NewSalt(db)
+	if at.HistoryOnly {
+		return d, nil
+	}
+	return d, d.openStore(p)
+}
+
+// openStore opens the store, and adds it to the row of the process in the registry.
+func (d *Database) openStore(p *Process) error {
+	s := &d.Settings
+	o := engine.Options{DisableMigration: !s.AutoMigrate, CleanupProbability: s.CleanupProbability,
+		LeaseHorizon: p.LeaseHorizon, OnError: d.failed}
+	if s.CleanupProbability == 0 {
+		o.CleanupProbability = -1
+	}
+	if !s.InMemoryBlock {
+		o.MaxBlockedKeys = -1
+	}
+	node, report := registry.Join(p.nodeName(s), s.DSN)
+	node.Version = p.Version
+	node.Region = s.Region
+	node.Notice = d.notice
+	inPostgres, err := store.Open(d.DB, o, node)
+	if err != nil {
+		return err
+	}
+	d.Store = inPostgres
+	d.Postgres = inPostgres
+	d.Report = report
+	return nil
+}
+
+// nodeName returns the name of this proxy: that of the settings, or the host name, a slash and Kind.
+func (p *Process) nodeName(s *settings.Store) string {
+	if s.NodeName != "" {
+		return s.NodeName
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return host + "/" + p.Kind
+}
+
+// failed logs a failure in the background, such as that of a cleanup. A closed database logs nothing.
+func (d *Database) failed(err error) {
+	if atomic.LoadInt32(&d.closed) == 0 {
+		d.Outage.Failed(d.log, Line{Level: Error, Text: "the database failed", Err: err}, false, time.Now())
+	}
+}
+
+// notice logs that limits are local, or exact again.
+func (d *Database) notice(text string) {
+	if atomic.LoadInt32(&d.closed) == 0 {
+		d.log(Line{Level: Warn, Text: text})
+	}
+}
+
+// Prepare implements Resource: it connects and creates the tables, in the background.
+func (d *Database) Prepare() {
+	if d.Postgres != nil {
+		d.Postgres.Prepare()
+	}
+}
+
+// Close implements Resource.
+func (d *Database) Close() {
+	atomic.StoreInt32(&d.closed, 1)
+	if d.Store == nil {
+		d.DB.Close()
+		return
+	}
+	d.Store.Close()
+}
+
+// Limit returns the one of equal limits that all handlers on the database use: two limits are then equal if
+// their addresses are, and a lease outlives a reload.
+func (d *Database) Limit(l *ratelimit.Limit) *ratelimit.Limit {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	one := d.limits[*l]
+	if one == nil {
+		one = l
+		d.limits[*l] = one
+	}
+	return one
+}
+
+// Keep returns what an adapter keeps as long as the database is open. The first call makes it.
+func (d *Database) Keep(make func() any) any {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.kept == nil {
+		d.kept = make()
+	}
+	return d.kept
+}
+
+// openPolicy opens the policy of a handler.
+func (h *Handle) openPolicy(at *DataSources) (*policy.Policy, error) {
+	d, err := h.openDatabase(&at.Policy)
+	if err != nil {
+		return nil, err
+	}
+	p := h.process
+	counters := h.Limits
+	name := fmt.Sprintf("policy %#v %#v", d.Settings, counters.Settings)
+	shared, failure := h.share(name, func() (Resource, error) {
+		return policy.New(d.DB, policy.Settings{
+			Options:          policy.Options{Remember: p.Remember, SecretHeader: settings.CredentialHeader},
+			DisableMigration: !d.Settings.AutoMigrate,
+			OnApplied: func(seq int64, log string, problems []string) {
+				if d.Postgres != nil {
+					d.Postgres.SetApplied(seq, log, problems)
+				}
+			},
+			OnError: func(err error) { d.policyFailed(counters, err) },
+		}), nil
+	})
+	if failure != nil {
+		return nil, failure
+	}
+	return shared.(*policy.Policy), nil
+}
+
+// policyFailed logs a failure that the policy reports, once until the failure is over: the database does not
+// answer, or rules cannot be used.
+func (d *Database) policyFailed(counters *Database, err error) {
+	if atomic.LoadInt32(&d.closed) != 0 {
+		return
+	}
+	line := Line{Level: Error, Text: "the policy", Err: err}
+	if counters == d { // else no decision would show that the database answers again
+		d.Outage.Failed(func(Line) {}, line, false, time.Now())
+	}
+	d.log(line)
+}
+
+// openHistory opens the history of a handler. The database is closed after the history, which writes what is
+// pending when it is closed.
+func (h *Handle) openHistory(at *DataSources) (*history.Writer, error) {
+	d, err := h.openDatabase(&at.History)
+	if err != nil {
+		return nil, err
+	}
+	p := h.process
+	shared, failure := h.share(fmt.Sprintf("history %#v %#v", at.Recorded, d.Settings),
+		func() (Resource, error) {
+			o := history.Settings{
+				Node: p.nodeName(&d.Settings), Region: d.Settings.Region, Address: at.Recorded.Address,
+				DisableMigration: !d.Settings.AutoMigrate,
+				OnError: func(err error) {
+					p.Log(Line{Level: Error, Text: "the history",
+						Err: err})
+				},
+			}
+			if at.Recorded.KeepAudit > 0 {
+				o.Retention = append(o.Retention, history.Retention{What: "audit",
+					Keep: at.Recorded.KeepAudit})
+			}
+			if at.Recorded.KeepUsage > 0 {
+				o.Retention = append(o.Retention, history.Retention{What: "usage",
+					Keep: at.Recorded.KeepUsage})
+			}
+			w, err := history.New(d.DB, o)
+			return w, err
+		})
+	if failure != nil {
+		return nil, failure
+	}
+	return shared.(*history.Writer), nil
+}

@@ -1,0 +1,70 @@
+package host
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Outage logs failures of a database that makes no decisions: at most a line a second, and one line when the
+// database answers again.
+type Outage struct {
+	sampler Sampler
+	under   int32 // 1 during an outage; atomic
+	shown   int32 // the highest Level at which the log shows the outage; atomic
+
+	mu        sync.Mutex // guards what follows
+	began     time.Time
+	undecided int64 // requests
+}
+
+// Failed logs a failure, of a request or in the background. An outage begins only if the database does not
+// answer: neither a locked row nor a decision that came too late begins one.
+func (o *Outage) Failed(log func(Line), line Line, ofRequest bool, now time.Time) {
+	if errors.Is(line.Err, ratelimit.ErrUnavailable) || ofRequest && o.IsUnderWay() {
+		o.mu.Lock()
+		if atomic.SwapInt32(&o.under, 1) == 0 {
+			o.began = now
+			o.undecided = 0
+		}
+		if ofRequest {
+			o.undecided++
+		}
+		o.mu.Unlock()
+	}
+	dropped, ok := o.sampler.Next(now, time.Second)
+	if o.IsUnderWay() && int32(line.Level) > atomic.LoadInt32(&o.shown) {
+		atomic.StoreInt32(&o.shown, int32(line.Level))
+	}
+	if ok {
+		line.Dropped = dropped
+		log(line)
+	}
+}
+
+// IsUnderWay reports whether there is an outage. It is cheap.
+func (o *Outage) IsUnderWay() bool { return atomic.LoadInt32(&o.under) == 1 }
+
+// Ended logs that an outage has ended if the decisions of a request show it, at the level at which the log
+// shows the outage. A refusal from memory does not show it.
+func (o *Outage) Ended(log func(Line), decisions []ratelimit.Decision, now time.Time) {
+	answered := false
+	for i := range decisions {
+		answered = answered || decisions[i].Source == ratelimit.FromPostgres
+	}
+	if !answered || !o.IsUnderWay() {
+		return
+	}
+	o.mu.Lock()
+	ended := atomic.CompareAndSwapInt32(&o.under, 1, 0)
+	lasted := now.Sub(o.began).Round(time.Millisecond)
+	undecided := o.undecided
+	o.mu.Unlock()
+	if ended {
+		level := Level(atomic.SwapInt32(&o.shown, 0))
+		log(Line{Level: level, Text: "the database answers again", Lasted: lasted, Undecided: undecided})
+	}
+}

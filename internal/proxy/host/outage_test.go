@@ -1,0 +1,42 @@
+package host_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// All requests of an outage are in one count with its time, however few lines the log has.
+func TestAnOutageIsOneCount(t *testing.T) {
+	var o host.Outage
+	var logged []host.Line
+	log := func(line host.Line) { logged = append(logged, line) }
+	now := time.Unix(1000, 0)
+	for i := range 2500 {
+		err := ratelimit.ErrUnavailable
+		if i%2 == 1 {
+			err = fmt.Errorf("a late one: %w", ratelimit.ErrTimeout)
+		}
+		o.Failed(log, host.Line{Level: host.Warn, Err: err}, i%5 != 0,
+			now.Add(time.Duration(i)*time.Millisecond))
+	}
+	o.Ended(log, []ratelimit.Decision{{Source: ratelimit.FromBlocked}}, now)
+	if len(logged) != 3 || !o.IsUnderWay() {
+		t.Errorf("a refusal from memory ends it: %+v", logged)
+	}
+	answered := []ratelimit.Decision{{Source: ratelimit.FromBlocked}, {Source: ratelimit.FromPostgres}}
+	o.Ended(log, answered, now.Add(3*time.Second))
+	last := logged[len(logged)-1]
+	if len(logged) != 4 || last.Lasted != 3*time.Second || last.Undecided != 2000 || last.Level != host.Warn {
+		t.Errorf("%+v", logged)
+	}
+	if o.Ended(log, answered, now); len(logged) != 4 || o.IsUnderWay() {
+		t.Error("it ends twice")
+	}
+	if o.Failed(log, host.Line{Err: ratelimit.ErrTimeout}, true, now); o.IsUnderWay() {
+		t.Error("a late decision is an outage")
+	}
+}

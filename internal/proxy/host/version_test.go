@@ -1,0 +1,42 @@
+package host_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+)
+
+// TestTheVersionIsThatOfTheChangelog: the newest release, or a later one with -dev if there are changes
+// since then. A Caddy that `make build` builds says the same in list-modules.
+func TestTheVersionIsThatOfTheChangelog(t *testing.T) {
+	text, err := os.ReadFile("../../../CHANGELOG.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`^v\d+\.\d+\.\d+(-dev)?$`).MatchString(host.Version) {
+		t.Errorf("the version is %s", host.Version)
+	}
+	heading := regexp.MustCompile(`(?m)^## (?:\[?v?(\d+\.\d+\.\d+)|Unreleased)`)
+	headings := heading.FindAllStringSubmatch(string(text), -1)
+	release, dev := strings.CutSuffix(strings.TrimPrefix(host.Version, "v"), "-dev")
+	newest := ""
+	for _, heading := range headings {
+		if newest == "" {
+			newest = heading[1]
+		}
+	}
+	if unreleased := headings[0][1] == ""; unreleased != dev || (release == newest) == dev {
+		t.Errorf("the version is %s. The first heading of CHANGELOG.md is %q, and its newest release is %q",
+			host.Version, headings[0][0], newest)
+	}
+	module, err := os.ReadFile("../../../xcaddy/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(module), "\tgithub.com/pgratelimit/pg-ratelimit "+host.Version+"\n") {
+		t.Errorf("xcaddy/go.mod does not require %s", host.Version)
+	}
+}

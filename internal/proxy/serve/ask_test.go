@@ -1,0 +1,78 @@
+package serve
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+)
+
+// header is a Text: the placeholder of a header.
+type header string
+
+func (h header) Of(q *Request) string            { return q.HTTP.Header.Get(string(h)) }
+func (h header) Key(q *Request, _, _ int) string { return h.Of(q) }
+func (header) Fixed() bool                       { return false }
+func (header) Secret() bool                      { return false }
+func (header) Shares(Text) bool                  { return false }
+func (h header) Parts() Parts {
+	return Parts{Headers: []string{string(h)}, Header: string(h)}
+}
+
+// The host, the path and the API key of a request have the forms that package policy gives
+// them, although setFacts takes frequent ones as they are.
+func TestThePolicyKnowsARequestInItsOneForm(t *testing.T) {
+	s := &Site{
+		Policy:  &Policy{Key: header("Authorization"), key: "Authorization", tier: "t"},
+		Address: func(*http.Request) (a netip.Addr, assumed bool) { return a, false },
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	text := func(parts ...string) string {
+		made := ""
+		for range random.IntN(7) {
+			made += parts[random.IntN(len(parts))]
+		}
+		return made
+	}
+	asSent, changed := 0, 0
+	for range 20000 {
+		u, err := url.Parse("http://a.test" + "/" + text("/", "a", "B", ".", "..", "%2f", "%41", "\\", "é",
+			"~", "-", "%", "*"))
+		if err != nil {
+			continue
+		}
+		if random.IntN(50) == 0 {
+			u = &url.URL{Path: "*"}
+		}
+		r := &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{},
+			RemoteAddr: "192.0.2.1:1234"}
+		r.Host = text("a", "B", ".", "-", "_", ":", "80", "[", "]", "::1", "é", "É", "test")
+		sent := text(policy.KeyPrefix, "x", "Bearer ", "bearer ", " ", "\t", "\u00a0")
+		r.Header["Authorization"] = []string{sent}
+		q := &Request{HTTP: r}
+		f := &q.Facts
+		ok := setFacts(s, q)
+		path, failure := policy.NormalPath(u.EscapedPath())
+		if ok != (failure == nil) || ok && f.Path != path {
+			t.Fatalf("path %q: %q %v, want %q %v", u.EscapedPath(), f.Path, ok, path, failure)
+		}
+		if want := policy.NormalHost(r.Host); f.Host != want {
+			t.Fatalf("host %q: %q, want %q", r.Host, f.Host, want)
+		}
+		if want := policy.Bearer(sent); q.Key != want {
+			t.Fatalf("header %q: key %q, want %q", sent, q.Key, want)
+		}
+		if f.Path == u.EscapedPath() && f.Host == r.Host && strings.HasSuffix(sent, q.Key) {
+			asSent++
+		} else {
+			changed++
+		}
+	}
+	if asSent < 100 || changed < 100 {
+		t.Errorf("%d requests are as sent, and %d are not", asSent, changed)
+	}
+}

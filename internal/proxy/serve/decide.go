@@ -1,0 +1,133 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// background is the context of all decisions, instead of the context of a request: a client that closes its
+// connection must not fail the batch of its request, and its end would be logged as a failure of the
+// database. The timeout bounds the wait.
+var background = context.Background()
+
+// take has the store decide the hits of a request, and returns the outcome. Its Decisions must be as many as
+// its Hits, and those of the policy come last. Hits that are Apart refuse nothing: a request without other
+// hits passes. If the wait of the request began before take, the bound of all waits counts from began.
+func take(s *Site, q *Request, began time.Time) respond.Outcome {
+	if len(q.Hits) == 0 {
+		return respond.Outcome{}
+	}
+	ctx := background
+	if !began.IsZero() {
+		end := began.Add(batch.MostTimeouts * s.Timeout)
+		within, cancel := context.WithDeadlineCause(ctx, end, ratelimit.ErrOverloaded)
+		defer cancel()
+		ctx = within
+	}
+	if err := s.Store.Take(ctx, s.Timeout, q.Hits, q.Decisions); err != nil {
+		return TakeLocal(s, q, err)
+	}
+	return Judge(q)
+}
+
+// TakeLocal returns the outcome of a request without a decision of the store because of err.
+func TakeLocal(s *Site, q *Request, err error) respond.Outcome {
+	overloaded := errors.Is(err, ratelimit.ErrOverloaded)
+	if overloaded && !canRefuse(q) {
+		return respond.Outcome{Err: err}
+	}
+	local := s.postgres != nil && s.OnError == settings.Local && !overloaded &&
+		!errors.Is(err, ratelimit.ErrClosed)
+	if !local || !s.postgres.TakeLocal(err, q.Hits, q.Decisions) {
+		return NoDecision(s.OnError, err)
+	}
+	outcome := Judge(q)
+	outcome.Overage = 0 // it would be a guess, and a client may be billed for an overage
+	return outcome
+}
+
+// overloadedWait is for Retry-After of a request that is refused because of ratelimit.ErrOverloaded.
+const overloadedWait = time.Second
+
+// NoDecision returns the outcome of a request without a decision because of err. With ratelimit.ErrOverloaded
+// the request is refused, whatever onError says: the database answers.
+func NoDecision(onError settings.OnError, err error) respond.Outcome {
+	o := respond.Outcome{Err: err}
+	if errors.Is(err, ratelimit.ErrOverloaded) {
+		o.Wait = overloadedWait
+		o.Status = http.StatusServiceUnavailable
+	} else if onError == settings.Deny {
+		o.Status = http.StatusServiceUnavailable
+	}
+	return o
+}
+
+// canRefuse reports whether a decision on one of the hits could have refused the request.
+func canRefuse(q *Request) bool {
+	marks := q.Verdict.Marks
+	first := len(q.Hits) - len(marks)
+	for i := range q.Hits {
+		h := &q.Hits[i]
+		if !h.Apart && !h.Peek && h.Cost >= 0 && (i < first || !marks[i-first].Overage) {
+			return true
+		}
+	}
+	return false
+}
+
+// Judge returns the outcome of a request by its Decisions, see take. A decision on a limit with overage
+// becomes one on its quota.
+func Judge(q *Request) respond.Outcome {
+	decisions := q.Decisions
+	marks := q.Verdict.Marks
+	first := len(decisions) - len(marks)
+	overage := int64(0)
+	for i, m := range marks {
+		if m.Overage {
+			if beyond := countQuota(&decisions[first+i], m.Quota); beyond > overage && !m.Shadow {
+				overage = beyond
+			}
+		}
+	}
+	at := respond.Tightest(q.Hits, decisions)
+	if at < 0 {
+		return respond.Outcome{}
+	}
+	out := respond.Outcome{Hit: at, Decision: &decisions[at]}
+	switch {
+	case decisions[at].Allowed:
+		out.Overage = overage
+	case at >= first:
+		m := marks[at-first]
+		out.Status = m.Status
+		out.Message = m.Message
+		out.Wait = m.RetryAfter
+	default:
+		out.Status = http.StatusTooManyRequests
+	}
+	return out
+}
+
+// countQuota makes a decision on a limit with overage one on its quota, and returns how much is used beyond
+// the quota.
+func countQuota(d *ratelimit.Decision, quota int64) int64 {
+	used := d.Limit - d.Remaining
+	d.Limit = quota
+	if d.Source == ratelimit.Undecided {
+		return 0
+	}
+	d.Remaining = quota - used
+	if d.Remaining >= 0 {
+		return 0
+	}
+	beyond := -d.Remaining
+	d.Remaining = 0
+	return beyond
+}

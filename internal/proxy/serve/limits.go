@@ -1,0 +1,105 @@
+package serve
+
+import (
+	"net/netip"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// LimitSet is a combination of limits of a Site that apply to a request. It does not change.
+type LimitSet struct {
+	Zones []*Zone // without those that are off
+
+	// Hits and Settles have one element for each of Zones.
+	Hits    []ratelimit.Hit    // without what depends on the request
+	Settles []*settings.Settle // nil if the charge is the cost
+
+	Audit settings.Audit
+
+	Varies   bool // costs of Hits depend on the request
+	Shadow   bool // one of Hits is Apart
+	Settled  bool // one of Settles is not nil
+	InFlight bool // one of Hits is on a limit in_flight
+	Simple   bool // neither Shadow nor Settled, and the fields of a response are x alone
+}
+
+// mostSets bounds Site.sets: clients choose which limits match their requests.
+const mostSets = 256
+
+func newLimitSet(s *Site, zones []*Zone) *LimitSet {
+	t := &LimitSet{}
+	if s.Policy != nil {
+		t.Audit = s.audit
+	}
+	for _, z := range zones {
+		if z.Mode == settings.Off {
+			continue
+		}
+		t.Zones = append(t.Zones, z)
+		t.Hits = append(t.Hits, z.Hit)
+		t.Settles = append(t.Settles, z.Settle)
+		t.Audit = settings.MoreAudit(t.Audit, z.audit)
+		t.Varies = t.Varies || z.cost != nil
+		t.Shadow = t.Shadow || z.Hit.Apart
+		t.Settled = t.Settled || z.Settle != nil
+	}
+	t.InFlight = hasSlots(t.Hits)
+	t.Simple = !t.Shadow && !t.Settled && !s.Fields.IETF
+	return t
+}
+
+// match finds the limits that match a request. There is a LimitSet for each combination that occurred: a few,
+// because requests to one path have one.
+func match(s *Site, q *Request) error {
+	q.matched = q.matched[:0]
+	for _, z := range s.Zones {
+		matched := byte('1')
+		if z.Match != nil {
+			is, err := z.Match(q.HTTP)
+			if err != nil {
+				return err
+			}
+			if !is {
+				matched = '0'
+			}
+		}
+		q.matched = append(q.matched, matched)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.sets[string(q.matched)]
+	if t == nil {
+		var zones []*Zone
+		for i := range q.matched {
+			if q.matched[i] == '1' {
+				zones = append(zones, s.Zones[i])
+			}
+		}
+		t = newLimitSet(s, zones)
+		if len(s.sets) >= mostSets {
+			s.sets = map[string]*LimitSet{}
+		}
+		s.sets[string(q.matched)] = t
+	}
+	q.Limits = t
+	return nil
+}
+
+// isExempt reports whether the limits of the configuration do not count a request. An assumed address exempts
+// no request.
+func isExempt(s *Site, q *Request) bool {
+	address, assumed := s.Address(q.HTTP)
+	return !assumed && s.exempts(address)
+}
+
+// exempts reports whether an address is in a network of Site.Exempt. The zero Addr is in none.
+func (s *Site) exempts(address netip.Addr) bool {
+	address = address.Unmap().WithZone("")
+	for i := range s.Exempt {
+		if s.Exempt[i].Contains(address) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,47 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	counts "github.com/pgratelimit/pg-ratelimit/internal/store"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// goneDB is a database without a connection.
+type goneDB struct{}
+
+var errGone = errors.New("connection refused")
+
+func (goneDB) Run(context.Context, []*pgdb.Statement) error { return errGone }
+func (goneDB) Exec(context.Context, string) error           { return errGone }
+func (goneDB) Close()                                       {}
+
+// Without the database, the use of a limit with overage by all proxies is a guess, and no client may be
+// billed for it.
+func TestWithoutTheDatabaseThereIsNoOverage(t *testing.T) {
+	store, err := counts.Open(goneDB{}, engine.Options{CleanupProbability: -1}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	site := &Site{Timeout: time.Second, OnError: settings.Local}
+	site.UseStore(store)
+	store.SetProxies(10)
+	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow,
+		Events: 1000, Window: time.Hour}, Key: "k", Cost: 1}}
+	verdict := policy.Verdict{Marks: []*policy.Mark{{Overage: true, Quota: 5}}}
+	for i := range 3 { // each hit counts as ten, with those of nine other proxies
+		decisions := make([]ratelimit.Decision, 1)
+		o := take(site, &Request{Hits: hits, Decisions: decisions, Verdict: verdict}, time.Time{})
+		if o.Err != nil || o.Status != 0 || o.Overage != 0 || decisions[0].Source != ratelimit.FromMemory {
+			t.Errorf("request %d: %+v, %+v", i, o, decisions)
+		}
+	}
+}

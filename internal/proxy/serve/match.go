@@ -1,0 +1,93 @@
+package serve
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Match selects the requests of a limit of a configuration, in the words of a rule: all fields that are set
+// must hold, and of each list one element. It is for Traefik: Caddy has matchers.
+type Match struct {
+	// Paths are paths such as /login or /api/*, where * is a whole segment, or at the end the rest.
+	Paths []string `json:"paths,omitempty"`
+
+	// Methods are methods such as GET.
+	Methods []string `json:"methods,omitempty"`
+
+	// Hosts are hosts such as example.com or *.example.com.
+	Hosts []string `json:"hosts,omitempty"`
+
+	// Headers are names, for a header that is not empty, or a name, a colon and a value.
+	Headers []string `json:"headers,omitempty"`
+
+	// Other are settings that have none of these names.
+	Other Given `json:"-" mapstructure:",remain"`
+}
+
+// Given are settings as the providers of Traefik have them: text, numbers and switches, by names in camel
+// case or as in Caddy.
+type Given = map[string]any
+
+// Matcher is a compiled Match. It does not change.
+type Matcher struct {
+	conditions *policy.Conditions
+	names      []string // of headers; canonical
+	values     []string // "" is any that is not empty
+}
+
+// Compile returns the Matcher.
+func (m *Match) Compile() (*Matcher, error) {
+	if len(m.Paths)+len(m.Methods)+len(m.Hosts)+len(m.Headers) == 0 {
+		want := "given with paths, methods, hosts or headers, or left out for all requests"
+		return nil, &ratelimit.FieldError{Field: "match", Want: want}
+	}
+	for _, text := range m.Methods {
+		if text == "" || strings.Trim(strings.ToUpper(text), "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") != "" {
+			return nil, &ratelimit.FieldError{Field: "match.methods", Value: text,
+				Want: "methods such as GET"}
+		}
+	}
+	conditions, err := policy.NewConditions(m.Hosts, m.Paths, m.Methods)
+	if wrong, ok := err.(*ratelimit.FieldError); ok {
+		return nil, &ratelimit.FieldError{Field: "match." + wrong.Field, Value: wrong.Value, Want: wrong.Want}
+	}
+	if err != nil {
+		return nil, err
+	}
+	compiled := &Matcher{conditions: conditions}
+	for _, text := range m.Headers {
+		name := text
+		value := ""
+		if at := strings.IndexByte(text, ':'); at >= 0 {
+			name = text[:at]
+			value = strings.TrimSpace(text[at+1:])
+		}
+		if !settings.HeaderName(name) || len(name) < len(text) && value == "" {
+			want := "the name of a header, or a name, a colon and a value, as in X-Plan: gold"
+			return nil, &ratelimit.FieldError{Field: "match.headers", Value: text, Want: want}
+		}
+		compiled.names = append(compiled.names, http.CanonicalHeaderKey(name))
+		compiled.values = append(compiled.values, value)
+	}
+	return compiled, nil
+}
+
+// Matches reports whether the limit applies to a request.
+func (m *Matcher) Matches(r *http.Request) bool {
+	return m.hasHeader(r.Header) && m.conditions.Hold(r.Method, r.Host, r.URL.EscapedPath())
+}
+
+func (m *Matcher) hasHeader(h http.Header) bool {
+	for i := range m.names {
+		for _, value := range h[m.names[i]] {
+			if value != "" && (m.values[i] == "" || value == m.values[i]) {
+				return true
+			}
+		}
+	}
+	return len(m.names) == 0
+}

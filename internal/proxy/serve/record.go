@@ -1,0 +1,294 @@
+package serve
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Record records a request.
+func Record(s *Site, q *Request) {
+	r := &q.record
+	r.Time = time.Now()
+	r.Duration = r.Time.Sub(q.Began)
+	r.Method = q.HTTP.Method
+	r.Audit = q.Limits.Audit
+	if q.Asked {
+		if !q.Facts.Assumed {
+			r.Address = q.Facts.Address
+		}
+		r.Host = q.Facts.Host
+		r.Path = q.Facts.Path
+		r.Route = q.Facts.Route
+	} else {
+		if address, assumed := s.Address(q.HTTP); !assumed {
+			r.Address = address
+		}
+		r.Host = HostOf(q.HTTP)
+	}
+	if r.Path == "" { // so it is if the path is ambiguous
+		r.Path = Path(q.HTTP.URL.EscapedPath())
+	}
+	if s.Recording != nil {
+		r.User = s.Recording(q.HTTP)
+	}
+	if s.Hidden.User {
+		r.User = ""
+	}
+	if s.Hidden.Host {
+		r.Host = ""
+	}
+	if s.Hidden.Path {
+		r.Path = ""
+	}
+	hideKeys(r, q)
+	SetRecord(r, q)
+	history.Add(s.History, r)
+	addShadows(s.History, r, q)
+	*r = history.Record{}
+}
+
+// SetRecord sets in a record what happened to a request. The caller sets the other fields: Time, Duration,
+// Address, Host, Method, Path, Route and Audit. Without a user of the policy, the user stays as it is. Key
+// and Also are set only if the request may be in the audit log.
+func SetRecord(r *history.Record, q *Request) {
+	o := &q.Outcome
+	p := &q.Verdict
+	r.Status = o.Status
+	r.KeyID = p.KeyID
+	r.Tier = p.Tier
+	if p.User != "" {
+		r.User = p.User
+	}
+	if p.Ended != nil {
+		r.KeyID = p.Ended.KeyID
+		r.User = p.Ended.User
+	}
+	hits := q.Hits
+	if len(hits) == 0 {
+		setRule(r, p)
+	} else {
+		at := o.Hit
+		for at < len(hits) && hits[at].Apart { // without a decision, it is the first that is not
+			at++
+		}
+		if at < len(hits) {
+			setHit(r, at, hits, p)
+		} else {
+			at = -1 // no limit enforces anything
+		}
+		isAudited := r.Audit.Level >= settings.AuditSample || o.Status != 0 || o.Err != nil
+		if isAudited {
+			if at >= 0 {
+				r.Key = hits[at].StoredKey()
+			}
+			if len(hits) > 1 || at < 0 {
+				r.Also = alsoOf(at, r.Key, hits)
+			}
+		}
+	}
+	d := o.Decision
+	switch {
+	case o.Err != nil:
+		r.Outcome = history.Failed
+		r.Reason = failureOf(o.Err)
+	case d != nil:
+		r.Quota = d.Limit
+		r.Remaining = d.Remaining
+		r.Source = d.Source
+		if !d.Allowed {
+			r.Outcome = history.Limited
+			r.RetryAfter = d.RetryAfter
+		}
+	case o.Status != 0:
+		setRefusal(r, o)
+	}
+}
+
+// hideKeys hides API keys in the host and the path of a record: clients write them there. The key of the
+// request is hidden if the policy has it, or could not look it up. An unknown key is any text: hiding it
+// would let clients hide their requests.
+func hideKeys(r *history.Record, q *Request) {
+	key := q.Key
+	switch q.Outcome.Reason {
+	case policy.KeyExpired, policy.KeyRevoked, policy.AmbiguousPath:
+	default:
+		if q.Verdict.KeyID == 0 && q.Outcome.Err == nil {
+			key = ""
+		}
+	}
+	r.Host = policy.HideKeys(r.Host, strings.ToLower(key))
+	r.Path = policy.HideKeys(r.Path, key)
+}
+
+// setRule sets in a record which rule refused or exempted a request.
+func setRule(r *history.Record, p *policy.Verdict) {
+	if p.Rule == "" {
+		return
+	}
+	r.Prefix = RulePrefix + p.Rule
+	if p.Mark != nil {
+		r.Limit = p.Mark.Limit
+	}
+}
+
+// setHit sets in a record the limit of a hit.
+func setHit(r *history.Record, at int, hits []ratelimit.Hit, p *policy.Verdict) {
+	h := &hits[at]
+	r.Prefix = h.Limit.Prefix
+	r.Cost = h.Cost
+	if h.Peek {
+		r.Cost = 0 // it charges nothing
+	}
+	if first := len(hits) - len(p.Marks); at >= first {
+		m := p.Marks[at-first]
+		r.Prefix = ruleOf(h.Limit.Prefix)
+		r.Limit = m.Limit
+	}
+}
+
+// alsoOf returns the prefixes and keys of the hits other than the one at an index, which has that key; -1 is
+// none. Limits of one rule that have the same key are there once, as rule/ and its counter.
+func alsoOf(at int, key string, hits []ratelimit.Hit) []string {
+	var also []string
+	prefix := ""
+	if at >= 0 {
+		prefix = ruleOf(hits[at].Limit.Prefix)
+	}
+	for i := range hits {
+		if i == at {
+			continue
+		}
+		p, k := ruleOf(hits[i].Limit.Prefix), hits[i].StoredKey()
+		known := p == prefix && k == key
+		for j := 0; j < len(also) && !known; j += 2 {
+			known = also[j] == p && also[j+1] == k
+		}
+		if !known {
+			also = append(also, p, k)
+		}
+	}
+	return also
+}
+
+// ruleOf returns the prefix of a limit in the history: for a limit of a rule, the prefix ends with the
+// counter of the rule, which has no slash.
+func ruleOf(prefix string) string {
+	if len(prefix) <= len(RulePrefix) || prefix[:len(RulePrefix)] != RulePrefix {
+		return prefix
+	}
+	for i := len(RulePrefix); i < len(prefix); i++ {
+		if prefix[i] == '/' {
+			return prefix[:i]
+		}
+	}
+	return prefix
+}
+
+// setRefusal sets in a record why a request was refused without a decision on a limit.
+func setRefusal(r *history.Record, o *respond.Outcome) {
+	r.RetryAfter = o.Wait
+	r.Reason = o.Reason.String()
+	switch o.Reason {
+	case policy.Banned, policy.Blocked:
+		r.Outcome = history.Blocked
+	case policy.NoQuota:
+		r.Outcome = history.Limited
+		if o.Wait == 0 {
+			r.RetryAfter = ratelimit.Never
+		}
+	default:
+		r.Outcome = history.Rejected
+	}
+}
+
+// failureOf returns the reason of a request without a decision.
+func failureOf(err error) string {
+	switch {
+	case errors.Is(err, ratelimit.ErrOverloaded):
+		return "overloaded"
+	case errors.Is(err, ratelimit.ErrTimeout):
+		return "timeout"
+	}
+	return "unavailable"
+}
+
+// addShadows adds a record to a history for each shadow rule, and each limit of the configuration in the mode
+// shadow, that would have refused a request. r is the record of the request.
+func addShadows(w *history.Writer, r *history.Record, q *Request) {
+	o := &q.Outcome
+	p := &q.Verdict
+	hits := q.Hits
+	decisions := q.Decisions
+	if o.Err != nil {
+		return
+	}
+	for _, m := range p.Would {
+		if m.Status != 0 { // else the rule exempts
+			addShadow(w, r, m, nil, nil)
+		}
+	}
+	first := len(hits) - len(p.Marks)
+	if first < 0 || len(decisions) < len(hits) {
+		return
+	}
+	for i := 0; i < first; i++ {
+		if wouldRefuse(&hits[i], &decisions[i]) {
+			addShadow(w, r, nil, &hits[i], &decisions[i])
+		}
+	}
+	last := "" // the limits of a rule stand together
+	for i, m := range p.Marks {
+		d := &decisions[first+i]
+		if m.Rule != last && wouldRefuse(&hits[first+i], d) {
+			last = m.Rule
+			addShadow(w, r, m, &hits[first+i], d)
+		}
+	}
+}
+
+// wouldRefuse reports whether a limit in the mode shadow lacks room for its hit.
+func wouldRefuse(h *ratelimit.Hit, d *ratelimit.Decision) bool {
+	return h.Apart && !d.Allowed && d.Source != ratelimit.Undecided
+}
+
+// addShadow adds a record of a shadow rule, or of a limit of the configuration, which has no mark. r is the
+// record of the request. Without a count, the hit and the decision are nil.
+func addShadow(w *history.Writer, r *history.Record, m *policy.Mark, h *ratelimit.Hit,
+	d *ratelimit.Decision) {
+	shadow := *r
+	shadow.Outcome = history.Shadow
+	shadow.Reason = ""
+	shadow.Limit = ""
+	shadow.Key = ""
+	shadow.Cost = 0
+	shadow.Quota = 0
+	shadow.Remaining = 0
+	shadow.RetryAfter = 0
+	shadow.Status = 0
+	shadow.Source = ratelimit.FromPostgres
+	shadow.Also = nil
+	if m != nil {
+		shadow.Prefix = RulePrefix + m.Rule
+		shadow.Limit = m.Limit
+		shadow.RetryAfter = m.RetryAfter
+	}
+	if h != nil {
+		if m == nil {
+			shadow.Prefix = h.Limit.Prefix
+		}
+		shadow.Key = h.StoredKey()
+		shadow.Cost = h.Cost
+		shadow.Quota = d.Limit
+		shadow.Remaining = d.Remaining
+		shadow.RetryAfter = d.RetryAfter
+		shadow.Source = d.Source
+	}
+	history.Add(w, &shadow)
+}

@@ -1,0 +1,177 @@
+package serve_test
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+func TestAHistoryNeedsPostgres(t *testing.T) {
+	for _, dsns := range []serve.DSNs{{Limits: host.DSN{DSN: "memory"}},
+		{Limits: host.DSN{DSN: "postgres://h/db"}, History: host.DSN{DSN: "memory"}}} {
+		_, err := new(serve.Site).DataSources(settings.Store{}, &dsns, "", &settings.History{})
+		var wrong *ratelimit.FieldError
+		if inMemory := dsns.History.DSN != ""; errors.As(err, &wrong) != inMemory || inMemory &&
+			wrong.Field != "dsn" {
+			t.Errorf("%+v: %v", dsns, err)
+		}
+	}
+}
+
+// limited is a request on two limits of a configuration and three of a policy. The last is that of
+// a shadow rule.
+func limited() ([]ratelimit.Hit, []ratelimit.Decision, *policy.Verdict) {
+	limit := func(prefix string) *ratelimit.Limit {
+		return &ratelimit.Limit{Prefix: prefix, Events: 10, Window: time.Minute}
+	}
+	hits := []ratelimit.Hit{
+		{Limit: limit("web"), Key: "192.0.2.1", Cost: 2},
+		{Limit: limit("key"), Key: "prl_secret", Cost: 1, Secret: true},
+		{Limit: limit("rule/plan/per_hour"), Key: "alice", Cost: 3},
+		{Limit: limit("rule/plan/per_day"), Key: "alice", Cost: 3},
+		{Limit: limit("rule/trial/per_hour"), Key: "alice", Cost: 1, Apart: true},
+	}
+	decisions := make([]ratelimit.Decision, len(hits))
+	for i := range decisions {
+		decisions[i] = ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 5, Source: ratelimit.FromLease}
+	}
+	o := &policy.Verdict{User: "alice", Tier: "free", KeyID: 7, Rule: "plan", Marks: []*policy.Mark{
+		{Rule: "plan", Limit: "per_hour", Status: 429}, {Rule: "plan", Limit: "per_day", Status: 402},
+		{Rule: "trial", Limit: "per_hour", Shadow: true, Status: 429},
+	}}
+	return hits, decisions, o
+}
+
+func TestARecordSaysWhatHappened(t *testing.T) {
+	key := ratelimit.DigestKey("prl_secret")
+	all := settings.Audit{Level: settings.AuditAll}
+	hits, decisions, said := limited()
+	allowed := respond.Outcome{Hit: 0, Decision: &decisions[0]}
+	refused := ratelimit.Decision{Limit: 10, RetryAfter: time.Minute, Source: ratelimit.FromBlocked}
+	nobody := &policy.Verdict{Tier: "anonymous"}
+	for name, c := range map[string]struct {
+		outcome   respond.Outcome
+		hits      []ratelimit.Hit
+		decisions []ratelimit.Decision
+		said      *policy.Verdict
+		audit     settings.Audit
+		want      history.Record
+	}{
+		"one limit": {allowed, hits[:1], decisions[:1], nil, all,
+			history.Record{Prefix: "web", Key: "192.0.2.1", Cost: 2, Quota: 10, Remaining: 5,
+				Source: ratelimit.FromLease}},
+		"a limit refuses": {
+			respond.Outcome{Status: 429, Hit: 1, Decision: &refused}, hits[:2], decisions[:2], nil,
+			settings.Audit{Level: settings.AuditDenied},
+			history.Record{Outcome: history.Limited, Prefix: "key", Key: key, Cost: 1, Quota: 10, Status: 429,
+				RetryAfter: time.Minute, Source: ratelimit.FromBlocked, Also: []string{"web", "192.0.2.1"}},
+		},
+		"a request that passes and is not in the audit log": {
+			respond.Outcome{Hit: 1, Decision: &decisions[1]}, hits[:2], decisions[:2], nil,
+			settings.Audit{Level: settings.AuditDenied},
+			history.Record{Prefix: "key", Cost: 1, Quota: 10, Remaining: 5, Source: ratelimit.FromLease},
+		},
+		"a policy": {allowed, hits, decisions, said, all, history.Record{
+			Prefix: "web", Key: "192.0.2.1", User: "alice", Tier: "free", KeyID: 7, Cost: 2, Quota: 10,
+			Remaining: 5, Source: ratelimit.FromLease,
+			Also: []string{"key", key, "rule/plan", "alice", "rule/trial", "alice"},
+		}},
+		"a rule refuses": {
+			respond.Outcome{Status: 402, Hit: 3, Decision: &refused, Wait: time.Hour}, hits, decisions, said,
+			all,
+			history.Record{
+				Outcome: history.Limited, Prefix: "rule/plan", Limit: "per_day", Key: "alice", User: "alice",
+				Tier: "free", KeyID: 7, Cost: 3, Quota: 10, Status: 402,
+				RetryAfter: time.Minute, Source: ratelimit.FromBlocked,
+				Also: []string{"web", "192.0.2.1", "key", key, "rule/trial", "alice"},
+			},
+		},
+		"a shadow rule alone": {respond.Outcome{}, hits[4:], decisions[4:],
+			&policy.Verdict{User: "alice", Rule: "trial", Marks: said.Marks[2:]}, all, history.Record{
+				User: "alice", Also: []string{"rule/trial", "alice"},
+			}},
+		"free": {respond.Outcome{}, nil, nil, nobody, all, history.Record{Tier: "anonymous"}},
+		"exempt": {respond.Outcome{}, nil, nil, &policy.Verdict{Exempt: true, Rule: "well"}, all,
+			history.Record{Prefix: "rule/well"}},
+		"banned": {
+			respond.Outcome{Status: 403, Reason: policy.Banned, Wait: time.Hour}, nil, nil,
+			&policy.Verdict{User: "mallory"}, all,
+			history.Record{Outcome: history.Blocked, Reason: "banned", User: "mallory", Status: 403,
+				RetryAfter: time.Hour},
+		},
+		"blocked": {
+			respond.Outcome{Status: 451, Reason: policy.Blocked}, nil, nil,
+			&policy.Verdict{Rule: "shut", Mark: &policy.Mark{Rule: "shut"}}, all,
+			history.Record{Outcome: history.Blocked, Reason: "blocked", Prefix: "rule/shut", Status: 451},
+		},
+		"no quota": {
+			respond.Outcome{Status: 429, Reason: policy.NoQuota}, nil, nil,
+			&policy.Verdict{Rule: "plan", Mark: &policy.Mark{Rule: "plan", Limit: "per_day"}}, all,
+			history.Record{Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/plan",
+				Limit: "per_day", Status: 429, RetryAfter: ratelimit.Never},
+		},
+		"unknown key": {respond.Outcome{Status: 401, Reason: policy.UnknownKey}, nil, nil, nobody, all,
+			history.Record{Outcome: history.Rejected, Reason: "unknown_key", Tier: "anonymous", Status: 401}},
+		"expired key": {respond.Outcome{Status: 401, Reason: policy.KeyExpired}, nil, nil, nobody, all,
+			history.Record{Outcome: history.Rejected, Reason: "key_expired", Tier: "anonymous", Status: 401}},
+		"revoked key": {respond.Outcome{Status: 401, Reason: policy.KeyRevoked}, nil, nil, nobody, all,
+			history.Record{Outcome: history.Rejected, Reason: "key_revoked", Tier: "anonymous", Status: 401}},
+		"ambiguous": {respond.Outcome{Status: 400, Reason: policy.AmbiguousPath}, nil, nil, nobody, all,
+			history.Record{Outcome: history.Rejected, Reason: "ambiguous_path", Tier: "anonymous",
+				Status: 400}},
+		"too late, and it passes": {
+			serve.NoDecision(settings.Allow, ratelimit.ErrTimeout), hits[:1], decisions[:1], nil, all,
+			history.Record{Outcome: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1",
+				Cost: 2},
+		},
+		"too late, and a shadow comes first": {
+			serve.NoDecision(settings.Allow, ratelimit.ErrTimeout), []ratelimit.Hit{hits[4], hits[0]},
+			decisions[:2], nil, all,
+			history.Record{Outcome: history.Failed, Reason: "timeout", Prefix: "web", Key: "192.0.2.1",
+				Cost: 2, Also: []string{"rule/trial", "alice"}},
+		},
+		"no database, and it is refused": {
+			serve.NoDecision(settings.Deny, errors.Join(ratelimit.ErrUnavailable,
+				errors.New("password hunter2"))), nil, nil, nobody, all,
+			history.Record{Outcome: history.Failed, Reason: "unavailable", Tier: "anonymous", Status: 503},
+		},
+		"a cost of 0": {
+			respond.Outcome{Decision: &decisions[0]}, []ratelimit.Hit{{Limit: hits[0].Limit, Key: "k",
+				Cost: 1, Peek: true}}, decisions[:1], nil, all,
+			history.Record{Prefix: "web", Key: "k", Quota: 10, Remaining: 5, Source: ratelimit.FromLease},
+		},
+	} {
+		got := history.Record{Audit: c.audit}
+		q := &serve.Request{Outcome: c.outcome, Hits: c.hits, Decisions: c.decisions}
+		if c.said != nil {
+			q.Verdict = *c.said
+		}
+		serve.SetRecord(&got, q)
+		c.want.Audit = c.audit
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s:\n%+v, want\n%+v", name, got, c.want)
+		}
+	}
+}
+
+// A user that another program authenticated stays, unless the policy has a user.
+func TestAUserOfAnotherAuthenticationStays(t *testing.T) {
+	r := history.Record{User: "ann"}
+	serve.SetRecord(&r, &serve.Request{})
+	if r.User != "ann" {
+		t.Errorf("%q", r.User)
+	}
+	serve.SetRecord(&r, &serve.Request{Verdict: policy.Verdict{User: "bob"}})
+	if r.User != "bob" {
+		t.Errorf("%q", r.User)
+	}
+}

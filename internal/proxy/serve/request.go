@@ -1,0 +1,71 @@
+package serve
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Request is a request on its way through a Site. It is used for one request after another. The goroutine
+// that serves the request owns it until Release, except while Call is in a queue.
+type Request struct {
+	Site *Site // of a proxy with a queue
+	HTTP *http.Request
+	Data any // what the texts of a proxy need besides HTTP
+
+	Limits    *LimitSet // of the configuration, for this request
+	Hits      []ratelimit.Hit
+	Decisions []ratelimit.Decision
+	Stored    bool    // the keys of Hits are as they are stored
+	Flight    *Flight // nil if the request holds no slots
+
+	// Asked is set if the policy was asked, with the rest of this group. Otherwise Verdict is empty.
+	Asked     bool
+	Key, User string // the API key of the request, or without one the user
+	Facts     policy.Facts
+	Verdict   policy.Verdict
+
+	Began    time.Time
+	Outcome  respond.Outcome
+	Settling *Settling // what is to be settled after the response; nil without
+
+	// Respond sets Admitted, or Body for a refusal.
+	Admitted bool
+	Body     string
+
+	// Call and Writer are for a proxy with a queue.
+	Call   *batch.Call
+	Writer http.ResponseWriter
+
+	failure error  // why the policy could not be asked
+	matched []byte // which of Site.Zones are for the request
+	record  history.Record
+}
+
+// Release makes a Request ready for another request, and drops what may be a part of a long request.
+func (q *Request) Release() {
+	for i := range q.Hits {
+		q.Hits[i] = ratelimit.Hit{}
+	}
+	if q.Asked {
+		q.Facts = policy.Facts{}
+		q.Verdict.Reset()
+		q.Key = ""
+		q.User = ""
+		q.failure = nil
+		q.Asked = false
+	}
+	q.HTTP = nil
+	q.Writer = nil
+	q.Data = nil
+	q.Limits = nil
+	q.Flight = nil
+	q.Settling = nil
+	q.Stored = false
+	q.Hits = q.Hits[:0]
+}

@@ -1,0 +1,310 @@
+package serve
+
+import (
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Settling watches the response of a request that passes, and settles the request's hits at its end: the
+// store charges or refunds the difference between what the request was charged and what it really cost.
+// Header and Body are called by one goroutine after the other.
+type Settling struct {
+	site    *Site
+	hits    []settledHit
+	headers []string     // with costs, even of hits that are not settled because nothing was charged
+	body    *settledBody // nil if no hit needs the body's text
+	head    bool         // the client gets no body, whatever is written
+	status  int          // 0 before the response
+	ended   bool         // a write of an outer handler after the end does not count
+	sent    int64        // bytes of the body; atomic
+}
+
+// settler is a store that can settle, as those of proxies can.
+type settler interface{ Settle(s *batch.Settlement) }
+
+// settledHit is a hit that is to be settled.
+type settledHit struct {
+	how   *settings.Settle
+	cost  int64 // what was charged
+	text  string
+	found bool // text is that of the response
+	batch.Settlement
+}
+
+// SettleOutcome says what became of the settlement of a hit.
+type SettleOutcome string
+
+// The values of SettleOutcome.
+const (
+	SettledMore    SettleOutcome = "more"    // the request cost more than it was charged
+	SettledLess    SettleOutcome = "less"    // it cost less
+	SettledSame    SettleOutcome = "same"    // it cost what it was charged
+	SettledMissing SettleOutcome = "missing" // the response does not have the cost
+	SettledInvalid SettleOutcome = "invalid" // the response has text that cannot be a cost
+)
+
+// SettleOutcomes are all of them.
+var SettleOutcomes = []SettleOutcome{SettledMore, SettledLess, SettledSame, SettledMissing, SettledInvalid}
+
+// NewSettling returns the Settling of a request that passes, or nil if there is nothing to settle.
+func NewSettling(site *Site, q *Request) *Settling {
+	var s *Settling
+	settles := q.Limits.Settles
+	for i := range q.Hits {
+		var how *settings.Settle
+		if i < len(settles) {
+			how = settles[i]
+		} else if i-len(settles) < len(q.Verdict.Marks) {
+			how = q.Verdict.Marks[i-len(settles)].Settle
+		}
+		h := &q.Hits[i]
+		d := &q.Decisions[i]
+		if how == nil {
+			continue
+		}
+		charged := d.Allowed && d.DecidedAt != 0 && !h.Peek && h.Cost >= 1 &&
+			h.Limit.Algorithm != ratelimit.InFlight
+		if !charged && how.Header == "" {
+			continue
+		}
+		if s == nil {
+			s = &Settling{site: site}
+		}
+		if how.Header != "" {
+			s.headers = append(s.headers, how.Header)
+		}
+		if !charged {
+			continue
+		}
+		if how.Path != nil && s.body == nil {
+			s.body = &settledBody{}
+		}
+		one := settledHit{how: how, cost: h.Cost, text: "", found: false}
+		one.Limit = h.Limit
+		one.Key = h.Key
+		one.Subject = h.Subject
+		if !q.Stored {
+			one.Key = h.StoredKey()
+		}
+		one.DecidedAt = d.DecidedAt
+		one.Reset = d.Reset.UnixMicro()
+		one.Source = d.Source
+		s.hits = append(s.hits, one)
+	}
+	return s
+}
+
+// Header reads the headers of a response before they are sent, and those of an informational response. It
+// removes the headers with costs.
+func (s *Settling) Header(status int, h http.Header) {
+	if s.ended {
+		s.remove(h)
+		return
+	}
+	final := status >= http.StatusOK || status == http.StatusSwitchingProtocols
+	if final {
+		s.status = status
+	}
+	for i := range s.hits {
+		one := &s.hits[i]
+		if values := h[one.how.Header]; final && one.how.Header != "" && len(values) > 0 {
+			one.text = strings.Join(values, ", ")
+			one.found = true
+		}
+	}
+	s.remove(h)
+	if final && s.body != nil {
+		s.body.begin(h)
+	}
+}
+
+// Headers is Header for the Settlings of several handlers, which may want the same header.
+func Headers(all []*Settling, status int, h http.Header) {
+	for _, s := range all {
+		seen := h
+		if len(all) > 1 {
+			seen = h.Clone()
+		}
+		s.Header(status, seen)
+	}
+	for _, s := range all {
+		s.remove(h)
+	}
+}
+
+// remove removes the headers with costs.
+func (s *Settling) remove(h http.Header) {
+	for _, name := range s.headers {
+		delete(h, name)
+		delete(h, http.TrailerPrefix+name)
+	}
+}
+
+// Head marks the request as a HEAD: the client gets no body.
+func (s *Settling) Head() { s.head = true }
+
+// Body reads a part of the body that was sent.
+func (s *Settling) Body(part []byte) {
+	if s.head {
+		return
+	}
+	atomic.AddInt64(&s.sent, int64(len(part)))
+	if s.body != nil && !s.ended {
+		s.body.write(part, s.hits)
+	}
+}
+
+// Sent is Body for a settlement that does not read the body.
+func (s *Settling) Sent(n int64) {
+	if !s.head {
+		atomic.AddInt64(&s.sent, n)
+	}
+}
+
+// ReadsBody reports whether Body needs the text.
+func (s *Settling) ReadsBody() bool { return s.body != nil }
+
+// End settles. It is called once, after the response, which may be incomplete. failed is the status of a
+// response that is still to come, or 0. h holds the headers, and perhaps trailers.
+func (s *Settling) End(failed int, h http.Header) {
+	switch {
+	case s.status == 0 && failed == 0:
+		s.Header(http.StatusOK, h) // the server sends the headers of a handler that has sent nothing
+	case s.status == 0:
+		s.status = failed
+	}
+	for i := range s.hits {
+		one := &s.hits[i]
+		values := h[one.how.Header]
+		if len(values) == 0 {
+			values = h[http.TrailerPrefix+one.how.Header]
+		}
+		if one.how.Header != "" && len(values) > 0 {
+			one.text = strings.Join(values, ", ")
+			one.found = true
+		}
+	}
+	s.remove(h)
+	s.ended = true
+	if s.body != nil && s.body.whole() {
+		go s.settleLate() // the response does not end before the handler returns
+		return
+	}
+	s.settle()
+}
+
+// settleLate settles in a goroutine, because the body has to be read first.
+func (s *Settling) settleLate() {
+	defer func() {
+		if failure := recover(); failure != nil {
+			s.body.release()
+		}
+	}()
+	s.settle()
+}
+
+func (s *Settling) settle() {
+	if s.body != nil {
+		s.body.end(s.hits)
+		s.body.release()
+	}
+	store, settles := s.site.Store.(settler)
+	for i := range s.hits {
+		one := &s.hits[i]
+		cost, outcome, err := s.costOf(one)
+		if err == nil && outcome != SettledMissing {
+			one.Back = one.cost - cost
+			if one.Back != 0 {
+				settlement := one.Settlement
+				if settles {
+					store.Settle(&settlement)
+				}
+			}
+			switch {
+			case one.Back < 0:
+				outcome = SettledMore
+			case one.Back > 0:
+				outcome = SettledLess
+			}
+		}
+		s.report(one.Limit.Prefix, outcome, err)
+	}
+}
+
+// report counts a hit that was settled, and logs a response with an invalid cost, at most once a minute.
+func (s *Settling) report(prefix string, outcome SettleOutcome, err error) {
+	site := s.site
+	if site.Settled != nil {
+		site.Settled(prefix, outcome)
+	}
+	if err == nil || site.Log == nil {
+		return
+	}
+	if dropped, ok := site.invalid.Next(time.Now(), time.Minute); ok {
+		site.Log(host.Line{Level: host.Warn, Text: "a request stays charged as estimated", Prefix: prefix,
+			Err: err, Dropped: dropped})
+	}
+}
+
+// costOf returns the cost of a hit by the response.
+func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
+	how := one.how
+	switch {
+	case s.status == 0:
+		return 0, SettledMissing, nil
+	case how.Bytes:
+		return atomic.LoadInt64(&s.sent), SettledSame, nil
+	case how.Statuses != nil:
+		for _, status := range how.Statuses {
+			if status == s.status {
+				return how.Cost, SettledSame, nil
+			}
+		}
+		return how.Else, SettledSame, nil
+	case how.Path != nil && s.body.invalid != "":
+		return 0, SettledInvalid, &ratelimit.FieldError{Field: "settle " + how.Text, Value: s.body.invalid,
+			Want: "of a body that can be read"}
+	case !one.found:
+		return 0, SettledMissing, nil
+	}
+	cost, err := strconv.ParseInt(one.text, 10, 64)
+	if err != nil || cost < 0 || cost > ratelimit.MaxEvents {
+		const most = 40
+		text := one.text
+		if len(text) > most {
+			text = text[:most] + "…"
+		}
+		return 0, SettledInvalid, &ratelimit.FieldError{Field: "settle " + how.Text, Value: text,
+			Want: "a whole number from 0 to 9007199254740992 in the response"}
+	}
+	return cost, SettledSame, nil
+}
+
+// settledConn counts what is sent on a connection that was taken over, such as a WebSocket.
+type settledConn struct {
+	net.Conn
+	settling []*Settling
+}
+
+// SettledConn returns a connection that was taken over, for Settlings that count what is sent.
+func SettledConn(c net.Conn, settling ...*Settling) net.Conn {
+	return &settledConn{c, settling}
+}
+
+// Write implements net.Conn.
+func (c *settledConn) Write(part []byte) (int, error) {
+	n, err := c.Conn.Write(part)
+	for _, s := range c.settling {
+		s.Sent(int64(n))
+	}
+	return n, err
+}

@@ -1,0 +1,81 @@
+package serve
+
+import (
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// DSNs are those of a configuration.
+type DSNs struct {
+	Limits, Policy, History host.DSN
+	Where                   string // where they can be set, for errors; see settings.Store.Resolve
+}
+
+// DataSources returns where a site counts, and where its policy and its history are. in has the settings of
+// all these databases, without the DSNs. audit is the setting of the handler. recorded has the settings of
+// the history. If recorded is nil, there is a history only if an audit asks for one.
+func (s *Site) DataSources(
+	in settings.Store, dsns *DSNs, audit string, recorded *settings.History,
+) (*host.DataSources, error) {
+	p := &host.DataSources{HasPolicy: s.Policy != nil}
+	if recorded != nil {
+		p.Recorded = *recorded
+	}
+	var err error
+	if p.Limits, err = sourceOf(in, &dsns.Limits, dsns.Where); err != nil {
+		return nil, err
+	}
+	p.Policy, err = otherSource(&p.Limits, in, &dsns.Policy, dsns.Where)
+	if err == nil && s.Policy != nil && p.Policy.DSN == settings.MemoryDSN {
+		want := settings.WantPostgres + ": the rules of a policy are in Postgres"
+		err = &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: want}
+	}
+	if err != nil {
+		return nil, partError(PolicyPart, "policy", &dsns.Policy, err)
+	}
+	if p.History, err = otherSource(&p.Limits, in, &dsns.History, dsns.Where); err != nil {
+		return nil, partError(HistoryPart, "history", &dsns.History, err)
+	}
+	p.History.HistoryOnly = p.History.DSN != p.Limits.DSN
+	most, failure := s.setAudit(audit, recorded != nil)
+	if failure != nil {
+		return nil, failure
+	}
+	inMemory := p.History.DSN == settings.MemoryDSN
+	p.Records = most.Level != settings.AuditOff || recorded != nil && (!inMemory || dsns.History.DSN != "")
+	if p.Records && inMemory {
+		want := settings.WantPostgres + ", or used with audit off: the history is in Postgres"
+		err = &ratelimit.FieldError{Field: "dsn", Value: settings.MemoryDSN, Want: want}
+		return nil, partError(HistoryPart, "history", &dsns.History, err)
+	}
+	return p, nil
+}
+
+// sourceOf returns the database of a DSN.
+func sourceOf(s settings.Store, dsn *host.DSN, where string) (host.DataSource, error) {
+	s.DSN = dsn.DSN
+	s.From = dsn.From
+	resolved, err := s.Resolve(where)
+	return host.DataSource{Store: resolved, Shown: dsn.Shown, Password: dsn.Password, Renew: dsn.Renew}, err
+}
+
+// otherSource returns the database of a policy or a history: that of the limits, without a DSN of its own.
+func otherSource(
+	limits *host.DataSource, s settings.Store, dsn *host.DSN, where string,
+) (host.DataSource, error) {
+	if dsn.DSN == "" || dsn.DSN == limits.DSN {
+		at := *limits
+		at.Password = at.Password || dsn.Password
+		return at, nil
+	}
+	return sourceOf(s, dsn, where)
+}
+
+// partError returns the error of a part with a DSN of its own; else the error is about that of the limits.
+func partError(part int, name string, dsn *host.DSN, err error) error {
+	if dsn.DSN == "" {
+		return err
+	}
+	return &PartError{Zone: part, Name: name, Err: err}
+}

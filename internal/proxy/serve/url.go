@@ -1,0 +1,80 @@
+package serve
+
+import (
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// Host returns a host as keys have it: in lower case, and without the dot that may end a full name.
+func Host(host string) string {
+	return strings.TrimSuffix(strings.ToLower(host), ".")
+}
+
+// Path returns a path as keys have it: without empty, "." and ".." parts, because a client could otherwise
+// name one page in many ways. Traefik changes the path of a request so.
+func Path(text string) string {
+	if !strings.Contains(text, "//") && !strings.Contains(text, "/.") {
+		return text
+	}
+	clean := path.Clean(text)
+	if clean != "/" && strings.HasSuffix(text, "/") {
+		clean += "/"
+	}
+	return clean
+}
+
+// CleanURL returns the URL of a request as keys have it: its path as Path returns it, with one form of each
+// escape, and its query with & instead of a semicolon, as in Traefik. If nothing changes, it returns u.
+func CleanURL(u *url.URL) *url.URL {
+	clean := Path(u.Path)
+	if clean == u.Path && strings.IndexByte(u.RawQuery, ';') < 0 && oneForm(u.RawPath) == u.RawPath {
+		return u
+	}
+	changed := *u
+	changed.Path = clean
+	changed.RawPath = Path(oneForm(u.RawPath))
+	changed.RawQuery = strings.Replace(u.RawQuery, ";", "&", -1)
+	return &changed
+}
+
+// oneForm returns an escaped path with upper-case digits in its escapes, and without escapes of characters
+// that need none (RFC 3986, 6.2.2). Traefik changes the path of a request so.
+func oneForm(escaped string) string {
+	if strings.IndexByte(escaped, '%') < 0 {
+		return escaped
+	}
+	text := make([]byte, 0, len(escaped))
+	for i := 0; i < len(escaped); i++ {
+		c := escaped[i]
+		if c == '%' && i+2 < len(escaped) {
+			n, err := strconv.ParseUint(escaped[i+1:i+3], 16, 8)
+			if err == nil && isUnreserved(byte(n)) {
+				text = append(text, byte(n))
+			} else {
+				text = append(text, strings.ToUpper(escaped[i:i+3])...)
+			}
+			i += 2
+			continue
+		}
+		text = append(text, c)
+	}
+	return string(text)
+}
+
+func isUnreserved(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '.' ||
+		c == '_' || c == '~'
+}
+
+// QueryValue returns the text of a query parameter: its values, separated by commas. As in Traefik, a
+// semicolon ends a value. The standard library drops a parameter that has one.
+func QueryValue(u *url.URL, name string) string {
+	parsed, _ := url.ParseQuery(CleanURL(u).RawQuery) // an error is about other parameters
+	values := parsed[name]
+	if len(values) == 1 {
+		return values[0]
+	}
+	return strings.Join(values, ",")
+}

@@ -1,0 +1,69 @@
+package serve_test
+
+import (
+	"net/url"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+)
+
+// A client cannot choose among several keys by writing one path in several ways.
+func TestOnePathIsOneKey(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "/": "/", "*": "*", "/a/b": "/a/b", "/a/b/": "/a/b/", "/.well-known/x": "/.well-known/x",
+		"//a///b": "/a/b", "/a/./b": "/a/b", "/x/../a/b": "/a/b", "/a/b//": "/a/b/", "/a/b/.": "/a/b",
+		"/a/b/c/..": "/a/b", "/a/b/./": "/a/b/", "/..": "/", "//": "/",
+	} {
+		if got := serve.Path(text); got != want {
+			t.Errorf("%q is %q, want %q", text, got, want)
+		}
+		// As Traefik does it.
+		u := url.URL{Path: text}
+		if text != "" && text != "*" && u.JoinPath().Path != want {
+			t.Errorf("%q is %q in Traefik, want %q", text, u.JoinPath().Path, want)
+		}
+	}
+}
+
+func TestOneHostIsOneKey(t *testing.T) {
+	for text, want := range map[string]string{"example.com": "example.com", "Example.COM.": "example.com",
+		"": "", ".": ""} {
+		if got := serve.Host(text); got != want {
+			t.Errorf("%q is %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestQueryValue(t *testing.T) {
+	for query, want := range map[string]string{
+		"": "", "q=a": "a", "q=a&q=b": "a,b", "q=a;b": "a", "x=1;q=a%3Bb": "a;b", "q=a&x=%zz": "a",
+	} {
+		if got := serve.QueryValue(&url.URL{RawQuery: query}, "q"); got != want {
+			t.Errorf("?%s has q=%q, want %q", query, got, want)
+		}
+	}
+}
+
+func TestOneURIIsOneKey(t *testing.T) {
+	for text, want := range map[string]string{
+		"/a/b?q=x&y": "/a/b?q=x&y", "/a": "/a", "/?": "/?",
+		"//a/./x/../b?q=x;y": "/a/b?q=x&y", "/a/%2e%2e/b": "/b", "/a//b%2Fc": "/a/b%2Fc", "/x/..%2Fb": "/b",
+		"/%C3%A9//b": "/%C3%A9/b",
+		"/a%2fb":     "/a%2Fb", "/%7euser%2f%41": "/~user%2FA",
+	} {
+		u, err := url.ParseRequestURI(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := serve.CleanURL(u).RequestURI(); got != want {
+			t.Errorf("%q is %q, want %q", text, got, want)
+		}
+		if u.RequestURI() != text {
+			t.Errorf("%q was changed to %q", text, u.RequestURI())
+		}
+		// Traefik has cleaned the path before the plugin sees it.
+		if got := serve.CleanURL(u.JoinPath()).RequestURI(); got != want {
+			t.Errorf("%q is %q in Traefik, want %q", text, got, want)
+		}
+	}
+}

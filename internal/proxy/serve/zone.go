@@ -1,0 +1,202 @@
+package serve
+
+import (
+	"net/http"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Text is text with placeholders, as a proxy reads them. It does not change.
+type Text interface {
+	// Of returns the text for a request. Fixed text needs no request: q may be nil.
+	Of(q *Request) string
+	// Key is Of for the key of a limit: a value has one form, and of an address v4 or v6 bits count.
+	Key(q *Request, v4, v6 int) string
+	// Fixed reports whether the text has no placeholder.
+	Fixed() bool
+	// Secret reports whether a placeholder stands for a credential.
+	Secret() bool
+	// Shares reports whether another text has one of the placeholders.
+	Shares(other Text) bool
+	// Parts returns the parts of a request that the placeholders stand for.
+	Parts() Parts
+}
+
+// Parts are parts of a request.
+type Parts struct {
+	User, Host, Path bool
+	Headers          []string // canonical
+	Header           string   // the header of a text that is one placeholder and nothing else
+}
+
+// ParseText reads text with placeholders. An error is a *ratelimit.FieldError and names the field.
+type ParseText func(field, text string) (Text, error)
+
+// Zone is a limit of a configuration, compiled. It does not change after Site.Prepare.
+type Zone struct {
+	settings.ConfiguredLimit
+
+	Configured settings.Values
+	KeyText    string // as it is configured, or the default
+	Key        Text   // with alternatives, it is for the configuration alone
+	Secret     bool   // the key is stored as a digest
+
+	// Match reports whether the limit applies to a request; nil means to all requests.
+	Match func(r *http.Request) (bool, error)
+
+	// Index is that in Site.Zones. Source and Name are for a proxy that makes frequent keys without Key.
+	Index  int
+	Source uint8
+	Name   string
+
+	// Hit is the charge of a request, without what depends on the request.
+	Hit ratelimit.Hit
+
+	alternatives []alternative // of the key; nil without
+	cost         Text          // nil for a fixed cost
+	audit        settings.Audit
+	empty        int32 // 1 once the log has a warning that the key was empty; atomic
+}
+
+// alternative is one of several keys. The first that is not empty is the key of a request.
+type alternative struct {
+	text   Text
+	secret bool
+}
+
+// defaultKey is the key of a limit without one.
+const defaultKey = "{client_ip}"
+
+// NewZone reads and checks a limit. Errors are *ratelimit.FieldError, with the names of settings.LimitTable.
+func NewZone(from settings.Values, parse ParseText) (*Zone, error) {
+	read, err := settings.ReadLimit(from)
+	if err != nil {
+		return nil, err
+	}
+	z := &Zone{ConfiguredLimit: *read, Configured: from, KeyText: from["key"]}
+	if z.KeyText == "" {
+		z.KeyText = defaultKey
+	}
+	if z.Key, err = parse("key", z.KeyText); err != nil {
+		return nil, err
+	}
+	z.Secret = z.isSecret(z.Key)
+	for _, one := range z.Alternatives {
+		text, err := parse("key", one)
+		if err != nil {
+			return nil, err
+		}
+		z.alternatives = append(z.alternatives, alternative{text, z.isSecret(text)})
+	}
+	if z.Cost == 0 {
+		if z.cost, err = parse("cost", from["cost"]); err != nil {
+			return nil, err
+		}
+	}
+	apart := z.Mode == settings.Shadow
+	z.Hit = ratelimit.Hit{Limit: &z.Limit, Cost: z.Cost, Secret: z.Secret, Apart: apart}
+	return z, nil
+}
+
+// isSecret reports whether keys of a text are stored as digests.
+func (z *Zone) isSecret(text Text) bool {
+	if z.HashKey != nil {
+		return *z.HashKey
+	}
+	return text.Secret()
+}
+
+// hideIfShared makes keys secret that contain the API key of the policy.
+func (z *Zone) hideIfShared(key Text) {
+	if z.HashKey != nil {
+		return
+	}
+	z.Secret = z.Secret || z.Key.Shares(key)
+	z.Hit.Secret = z.Secret
+	for i := range z.alternatives {
+		one := &z.alternatives[i]
+		one.secret = one.secret || one.text.Shares(key)
+	}
+}
+
+// Plain reports whether the key is one text without alternatives.
+func (z *Zone) Plain() bool { return z.alternatives == nil }
+
+// SetKey sets the key of a request's hit.
+func SetKey(z *Zone, q *Request, hit *ratelimit.Hit) {
+	if z.alternatives == nil {
+		hit.Key = z.Key.Key(q, z.IPv4, z.IPv6)
+		return
+	}
+	hit.Key = ""
+	hit.Secret = false // an alternative that is a secret is a digest
+	for i := range z.alternatives {
+		one := &z.alternatives[i]
+		if text := one.text.Key(q, z.IPv4, z.IPv6); text != "" {
+			hit.Key = policy.AlternativeKey(i+1, text, one.secret)
+			return
+		}
+	}
+}
+
+// mostCost is more than any quota.
+const mostCost = 1 << 62
+
+// SetCost sets the cost of a request's hit if it depends on the request.
+func SetCost(z *Zone, q *Request, hit *ratelimit.Hit) {
+	if z.cost != nil {
+		hit.Cost = ParseCost(z.cost.Of(q))
+	}
+}
+
+// ParseCost reads the cost of a request. Clients often choose the text, and must get neither a refund nor a
+// free pass out of it: 0, and text other than a whole number, count as 1.
+func ParseCost(text string) int64 {
+	cost, err := strconv.ParseUint(text, 10, 64)
+	switch {
+	case cost > mostCost: // including a number beyond 64 bits
+		return mostCost
+	case err != nil || cost == 0:
+		return 1
+	}
+	return int64(cost)
+}
+
+// WarnEmpty warns once that the key of a request is empty: all such requests share one quota.
+func WarnEmpty(s *Site, z *Zone) {
+	if s.Log != nil && atomic.CompareAndSwapInt32(&z.empty, 0, 1) {
+		s.Log(host.Line{Level: host.Warn, Prefix: z.Limit.Prefix,
+			Text: "the key of a request is empty: all such requests share one quota"})
+	}
+}
+
+// checkRows returns an error if two hits of one request could be on the same row, which ratelimit.Store does
+// not allow. Two limits with one prefix and one table could be, unless both keys are fixed and differ: a
+// client often chooses the value of a placeholder. at is the index of the second of the two limits.
+func checkRows(zones []*Zone) (at int, err error) {
+	for i := range zones {
+		for j := range zones[:i] {
+			if mayShareRow(zones[j], zones[i]) {
+				want := "another name: an earlier limit on the same request counts under it in the same " +
+					"table, " +
+					"where the two keys could be the same"
+				return i, &ratelimit.FieldError{Field: "prefix", Value: zones[i].Limit.Prefix, Want: want}
+			}
+		}
+	}
+	return 0, nil
+}
+
+// mayShareRow reports whether hits of two limits could be on the same row.
+func mayShareRow(a, b *Zone) bool {
+	if a.Limit.Prefix != b.Limit.Prefix || a.Limit.Durable != b.Limit.Durable {
+		return false
+	}
+	fixed := a.Plain() && b.Plain() && a.Key.Fixed() && b.Key.Fixed()
+	return !fixed || a.Key.Of(nil) == b.Key.Of(nil)
+}
