@@ -126,7 +126,7 @@ func TestTwoHandlersSettleByOneHeader(t *testing.T) {
 }
 
 // A request reserves by the model that its body names, and the upstream gets the whole body.
-func TestTheCostCanBeThatOfTheModelInTheBody(t *testing.T) {
+func TestTheCostCanDependOnTheModel(t *testing.T) {
 	c := start(t, `
 		:PORT {
 			request_body {

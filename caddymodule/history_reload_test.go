@@ -20,27 +20,7 @@ import (
 func TestAReloadLosesNoRecord(t *testing.T) {
 	const reloads = 12
 	dsn := cluster.Open(t)
-	site := func(i int) string {
-		return strings.NewReplacer("DSN", dsn, "REGION", strconv.Itoa(i/4), "QUOTA", strconv.Itoa(1000000+i)).
-			Replace(`
-		{
-			pg_ratelimit {
-				dsn DSN
-				region REGION
-				history
-			}
-		}
-		:PORT {
-			pg_ratelimit PREFIX {
-				limit QUOTA 1h
-				algorithm fixed_window
-				timeout 10s
-				on_error deny
-				audit all
-			}
-		}`)
-	}
-	c := start(t, site(0))
+	c := start(t, recordedSite(dsn, 0))
 	var sent atomic.Int64
 	stop := make(chan struct{})
 	var clients sync.WaitGroup
@@ -66,7 +46,7 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 	}
 	for i := 1; i <= reloads; i++ {
 		more()
-		c.load(site(i))
+		c.load(recordedSite(dsn, i))
 	}
 	more()
 	close(stop)
@@ -79,4 +59,27 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 	if got, want := cluster.Query[string](t, dsn, counts), fmt.Sprint(n, n, n, 1+reloads/4, 0); got != want {
 		t.Errorf("counter, audit log, metrics, regions and dropped: %s, want %s", got, want)
 	}
+}
+
+// recordedSite returns the i-th of several configurations that record all requests. Each has another quota,
+// and every fourth another region.
+func recordedSite(dsn string, i int) string {
+	return strings.NewReplacer("DSN", dsn, "REGION", strconv.Itoa(i/4), "QUOTA", strconv.Itoa(1000000+i)).
+		Replace(`
+	{
+		pg_ratelimit {
+			dsn DSN
+			region REGION
+			history
+		}
+	}
+	:PORT {
+		pg_ratelimit PREFIX {
+			limit QUOTA 1h
+			algorithm fixed_window
+			timeout 10s
+			on_error deny
+			audit all
+		}
+	}`)
 }

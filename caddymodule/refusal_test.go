@@ -10,25 +10,15 @@ import (
 
 var tooMany = regexp.MustCompile(`^\{"error":"Too many requests","retryAfter":\d+\}$`)
 
-// Sites with and without error routes share a server.
-func TestErrorRoutes(t *testing.T) {
-	const limited = `
-		pg_ratelimit PREFIX {
-			dsn memory
-			key {host}
-			limit 1 1m
-			algorithm fixed_window
-		}`
-	placeholders := `{err.status_code} {http.pg_ratelimit.prefix} {http.pg_ratelimit.key} ` +
-		`{http.pg_ratelimit.limit} {http.pg_ratelimit.remaining} {http.pg_ratelimit.retry_after}`
-	c := start(t, strings.ReplaceAll(`
+// sitesWithErrorRoutes have LIMITED, a limit of one request, and differ in their error routes.
+const sitesWithErrorRoutes = `
 		http://none.test:PORT {
 			LIMITED
 		}
 		http://all.test:PORT {
 			LIMITED
 			handle_errors {
-				respond "`+placeholders+`"
+				respond "PLACEHOLDERS"
 			}
 		}
 		http://429.test:PORT {
@@ -88,7 +78,19 @@ func TestErrorRoutes(t *testing.T) {
 				respond "for the wild"
 			}
 		}
-		`, "LIMITED", limited))
+		`
+
+// Sites with and without error routes share a server.
+func TestErrorRoutes(t *testing.T) {
+	c := start(t, strings.NewReplacer("LIMITED", `
+		pg_ratelimit PREFIX {
+			dsn memory
+			key {host}
+			limit 1 1m
+			algorithm fixed_window
+		}`, "PLACEHOLDERS", `{err.status_code} {http.pg_ratelimit.prefix} {http.pg_ratelimit.key} `+
+		`{http.pg_ratelimit.limit} {http.pg_ratelimit.remaining} {http.pg_ratelimit.retry_after}`).
+		Replace(sitesWithErrorRoutes))
 	for _, site := range []struct{ host, path, want string }{
 		{"none.test", "/", ""},
 		{"all.test", "/", fmt.Sprintf(`429 %s all\.test 1 0 [1-9]\d?`, c.prefix())},

@@ -11,13 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// The counters, the policy and the history can be in three databases. The registry of the policy's database
-// says which policy the proxy applies.
-func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
-	counters, history := cluster.Open(t), cluster.Open(t)
-	policy := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}',
-		algorithm => 'fixed_window', per_hour => 2);`)
-	c := start(t, strings.NewReplacer("COUNTERS", counters, "POLICY", policy, "HISTORY", history).Replace(`
+// onThreeServers has counters, policy and history in databases of their own.
+const onThreeServers = `
 		{
 			pg_ratelimit {
 				dsn COUNTERS
@@ -40,15 +35,23 @@ func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
 					limit 1 1h
 				}
 			}
-		}`))
+		}`
+
+// The counters, the policy and the history can be in three databases. The registry of the policy's database
+// says which policy the proxy applies.
+func TestThePolicyAndTheHistoryCanBeOnOtherServers(t *testing.T) {
+	counters, history := cluster.Open(t), cluster.Open(t)
+	policy := withPolicy(t, people+`SELECT rate_limit_rule('plan', tiers => '{free}',
+		algorithm => 'fixed_window', per_hour => 2);`)
+	c := start(t, strings.NewReplacer("COUNTERS", counters, "POLICY", policy, "HISTORY", history).
+		Replace(onThreeServers))
 	c.expect(http.StatusOK, "/", "X-User", "alice")
 	c.expect(http.StatusOK, "/zone", "X-User", "alice")
 	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
 	c.expect(http.StatusTooManyRequests, "/", "X-User", "alice")
 	cluster.Execute(t, policy, "INSERT INTO rate_limit_bans (user_id) VALUES ('alice')")
 	await.Within(t, time.Minute, "the ban", func() bool {
-		return c.get("/", "X-User", "alice").
-			Status == http.StatusForbidden
+		return c.get("/", "X-User", "alice").Status == http.StatusForbidden
 	})
 	if n := cluster.Query[int](t, counters, "SELECT count(*) FROM rate_limit_ephemeral WHERE prefix LIKE "+
 		"'rule/plan/%' AND key = 'alice' OR key = '127.0.0.1'"); n != 2 {

@@ -31,6 +31,13 @@ const rounded = 1000
 // state is a row's, as the witness saw it; times in microseconds.
 type state struct{ at, count, previous, start, expires int64 }
 
+// contest is a limit that both sides use up.
+type contest struct {
+	shared
+	clock         time.Duration // how far Node's is ahead
+	byNode, store atomic.Int64  // what passed
+}
+
 // TestNodeProgramSharesWindows lets a Node program and a store hit the same rows as fast as they
 // can. The windows of the rows turn many times, and either side may turn one. The Node program's
 // clock is the server's, or runs behind or ahead of it.
@@ -43,12 +50,7 @@ func TestNodeProgramSharesWindows(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := openStore(t, dsn)
-	const window, lasts = 300 * time.Millisecond, 3 * time.Second
-	type contest struct {
-		shared
-		clock         time.Duration // how far Node's is ahead
-		byNode, store atomic.Int64  // what passed
-	}
+	const window = 300 * time.Millisecond
 	var contests []*contest
 	for _, a := range []ratelimit.Algorithm{ratelimit.FixedWindow, ratelimit.SlidingWindow} {
 		for _, clock := range []time.Duration{0, -100 * time.Millisecond, 100 * time.Millisecond} {
@@ -58,38 +60,7 @@ func TestNodeProgramSharesWindows(t *testing.T) {
 			contests = append(contests, c)
 		}
 	}
-	end := time.Now().Add(lasts)
-	var wait sync.WaitGroup
-	for _, c := range contests {
-		hit := c.node(1)
-		hit.ClockMs = c.clock.Milliseconds()
-		for _, side := range []struct {
-			take   taker
-			passed *atomic.Int64
-		}{
-			{func(int64) (bool, error) { return node.take(hit) }, &c.byNode},
-			{c.byStore(store), &c.store},
-		} {
-			for range 2 {
-				wait.Go(func() {
-					for time.Now().Before(end) {
-						passes, err := side.take(1)
-						if err != nil {
-							t.Errorf("%s: %v", c.limit.Prefix, err)
-							return
-						}
-						if passes {
-							side.passed.Add(1)
-						}
-						// The side with the clock that is 100 ms ahead begins the new window
-						// first. It must leave some quota to the other side.
-						time.Sleep(5 * time.Millisecond)
-					}
-				})
-			}
-		}
-	}
-	wait.Wait()
+	takeInTurns(t, node, store, contests)
 	for _, c := range contests {
 		states := witnessed(t, conn, c.limit.Prefix)
 		charged, windows := int64(0), 0
@@ -182,4 +153,41 @@ func slidingCharges(t *testing.T, l *ratelimit.Limit, clock time.Duration, state
 		before = s
 	}
 	return charged, windows
+}
+
+// takeInTurns takes from all limits for three seconds, on both sides.
+func takeInTurns(t *testing.T, node *nodeProgram, store ratelimit.Store, contests []*contest) {
+	t.Helper()
+	end := time.Now().Add(3 * time.Second)
+	var wait sync.WaitGroup
+	for _, c := range contests {
+		hit := c.node(1)
+		hit.ClockMs = c.clock.Milliseconds()
+		for _, side := range []struct {
+			take   taker
+			passed *atomic.Int64
+		}{
+			{func(int64) (bool, error) { return node.take(hit) }, &c.byNode},
+			{c.byStore(store), &c.store},
+		} {
+			for range 2 {
+				wait.Go(func() {
+					for time.Now().Before(end) {
+						passes, err := side.take(1)
+						if err != nil {
+							t.Errorf("%s: %v", c.limit.Prefix, err)
+							return
+						}
+						if passes {
+							side.passed.Add(1)
+						}
+						// The side with the clock that is 100 ms ahead begins the new window
+						// first. It must leave some quota to the other side.
+						time.Sleep(5 * time.Millisecond)
+					}
+				})
+			}
+		}
+	}
+	wait.Wait()
 }

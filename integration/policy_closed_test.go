@@ -85,36 +85,68 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 	plain := clientFrom("127.0.0.1")
 	check := func(state string) {
 		t.Helper()
-		var refused, asked atomic.Int64
-		var group sync.WaitGroup
-		ask := func(client *http.Client, r *http.Request) {
-			asked.Add(1)
-			group.Go(func() {
-				if status := statusOf(t, client, r); status == http.StatusForbidden {
-					refused.Add(1)
-				} else {
-					t.Errorf("%s, %s %v: %d, want 403", state, r.URL, r.Header, status)
-				}
-			})
-		}
-		for range 10 {
+		refuseAll(t, state, func() (refused []asked) {
 			for _, url := range urls {
-				ask(plain, harness.Get(url+"/closed/x", "X-Api-Key", randomKey(t)))
-				ask(plain, harness.Get(url+"/closed/x", "X-User", "nobody knows "+randomKey(t)))
-				ask(shut, harness.Get(url+"/", "X-Api-Key", randomKey(t)))
-				ask(plain, harness.Get(url+"/", "X-User", "mallory"))
-				ask(plain, harness.Get(url+"/", "X-Api-Key", banned))
-				ask(plain, harness.Get(url+"/", "X-Api-Key", ofBanned))
+				refused = append(refused,
+					asked{plain, harness.Get(url+"/closed/x", "X-Api-Key", randomKey(t))},
+					asked{plain, harness.Get(url+"/closed/x", "X-User", "nobody knows "+randomKey(t))},
+					asked{shut, harness.Get(url+"/", "X-Api-Key", randomKey(t))},
+					asked{plain, harness.Get(url+"/", "X-User", "mallory")},
+					asked{plain, harness.Get(url+"/", "X-Api-Key", banned)},
+					asked{plain, harness.Get(url+"/", "X-Api-Key", ofBanned)})
 			}
-		}
-		group.Wait()
-		t.Logf("%s: %d of %d were refused", state, refused.Load(), asked.Load())
+			return refused
+		})
 	}
 	check("with the database")
 
 	unlock := lockKeys(t, dsn)
 	check("keys locked")
-	// The limit of all does not depend on the sender, and its counter can be reached.
+	checkLimitOfAll(t, plain, urls)
+	unlock()
+
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	check("no database")
+	for _, url := range urls {
+		// What depends on the sender follows on_error.
+		if got := statusOf(t, plain, harness.Get(url+"/members", "X-Api-Key",
+			randomKey(t))); got != http.StatusOK {
+			t.Errorf("%s: a path that is closed to one tier answers %d, want 200", url, got)
+		}
+	}
+}
+
+// asked is a request from an address.
+type asked struct {
+	client  *http.Client
+	request *http.Request
+}
+
+// refuseAll sends requests ten times, all at once, and fails unless each is answered 403.
+func refuseAll(t *testing.T, state string, requests func() []asked) {
+	t.Helper()
+	var group sync.WaitGroup
+	n := 0
+	for range 10 {
+		for _, a := range requests() {
+			n++
+			group.Go(func() {
+				if status := statusOf(t, a.client, a.request); status != http.StatusForbidden {
+					t.Errorf("%s, %s %v: %d, want 403", state, a.request.URL, a.request.Header, status)
+				}
+			})
+		}
+	}
+	group.Wait()
+	t.Logf("%s: %d requests", state, n)
+}
+
+// checkLimitOfAll sends requests with unknown keys to a path with a limit of 5 for all. The limit does not
+// depend on the sender, and its counter can be reached.
+func checkLimitOfAll(t *testing.T, plain *http.Client, urls []string) {
+	t.Helper()
 	var passed atomic.Int64
 	var group sync.WaitGroup
 	for i := range 20 {
@@ -128,18 +160,5 @@ func TestAnUnknownKeyOpensNothing(t *testing.T) {
 	group.Wait()
 	if n := passed.Load(); n != 5 {
 		t.Errorf("keys locked: %d requests passed a limit of 5 for all", n)
-	}
-	unlock()
-
-	if err := server.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	check("no database")
-	for _, url := range urls {
-		// What depends on the sender follows on_error.
-		if got := statusOf(t, plain, harness.Get(url+"/members", "X-Api-Key",
-			randomKey(t))); got != http.StatusOK {
-			t.Errorf("%s: a path that is closed to one tier answers %d, want 200", url, got)
-		}
 	}
 }

@@ -129,24 +129,34 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	watch(t, urls, "X-User", "carol")
 	await(t, "the limit", func() bool { return answersOf(limited)[429] > 0 })
 	restoreTool(t, "pg_dump", "-Fc", "-d", dsn, "-f", backup)
-	ofPolicy := []string{"-a", "--disable-triggers", "-d", dsn}
-	for _, table := range policyTables {
-		ofPolicy = append(ofPolicy, "-t", table)
-	}
-	restoreTool(t, "pg_dump", append([]string{"-Fc", "-f", policyBackup}, ofPolicy[2:]...)...)
-	empty := ""
-	for _, table := range policyTables {
-		empty += "ALTER TABLE " + table + " DISABLE TRIGGER ALL; "
-	}
+	restoreTool(t, "pg_dump", append([]string{"-Fc", "-f", policyBackup}, dataOfPolicy(dsn)[2:]...)...)
 	db, err := admin.Open(context.Background(), dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	for _, way := range []struct {
-		name, empty string
-		args        []string
-	}{
+	load := &restoreLoad{dsn: dsn, db: db, urls: urls, shut: shut, limited: limited, limit: limit}
+	for _, way := range restoreWays(dsn, backup, policyBackup) {
+		for range *restoreRounds {
+			load.restore(t, way)
+		}
+	}
+}
+
+// restoreWay is a way to restore a backup. Before it, empty runs as SQL, unless it is "".
+type restoreWay struct {
+	name, empty string
+	args        []string
+}
+
+// restoreWays are the ways to restore a backup of everything, and one of the policy's data.
+func restoreWays(dsn, backup, policyBackup string) []restoreWay {
+	ofPolicy := dataOfPolicy(dsn)
+	empty := ""
+	for _, table := range policyTables {
+		empty += "ALTER TABLE " + table + " DISABLE TRIGGER ALL; "
+	}
+	return []restoreWay{
 		{"-1 --clean", "", []string{"-1", "--clean", "-d", dsn, backup}},
 		{"--clean", "", []string{"--clean", "--if-exists", "-d", dsn, backup}},
 		{"--clean --disable-triggers", "", []string{"--clean", "--if-exists", "--disable-triggers", "-d", dsn,
@@ -156,46 +166,67 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 			append(ofPolicy, policyBackup)},
 		{"-a --disable-triggers -j 4", empty + "TRUNCATE " + strings.Join(policyTables, ", "),
 			append(append([]string{"-j", "4"}, ofPolicy...), policyBackup)},
-	} {
-		for range *restoreRounds {
-			cluster.Execute(t, dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}')")
-			for _, url := range urls {
-				await(t, "the rule that the backup lacks",
-					func() bool { return harness.Ask(t, harness.Get(url+"/later")).Status == 403 })
-			}
-			shut.take()
-			answersOf(limited)
-			begun := time.Now()
-			if way.empty != "" {
-				cluster.Execute(t, dsn, way.empty)
-			}
-			restoreTool(t, "pg_restore", way.args...)
-			took := time.Since(begun)
-			if way.empty == "" {
-				awaitRestored(t, db, urls)
-			} else {
-				// what triggers did not log is found with it, or later
-				cluster.Execute(t, dsn, "UPDATE rate_limit_rules SET comment = 'restored'")
-			}
-			said := time.Since(begun) - took
-			passed := 0
-			await(t, "the limit", func() bool {
-				answers := answersOf(limited)
-				passed += answers[200]
-				return answers[200] == 0 && answers[429] > 0
-			})
-			asked, strange := shut.take()
-			t.Logf("%s: restored in %v; nodes tells so after %v; of the limited user %d passed; of %d "+
-				"requests that are shut out, these were not: %v", way.name, took, said, passed, asked,
-				strange)
-			if passed > limit {
-				t.Errorf("%s: %d requests of the limited user passed, want %d at most", way.name, passed,
-					limit)
-			}
-			if asked == 0 || len(strange) > 0 {
-				t.Errorf("%s: of %d requests that are shut out, these were not: %v", way.name, asked, strange)
-			}
-		}
+	}
+}
+
+// dataOfPolicy are the arguments of pg_dump and pg_restore for the data of the policy alone.
+func dataOfPolicy(dsn string) []string {
+	ofPolicy := []string{"-a", "--disable-triggers", "-d", dsn}
+	for _, table := range policyTables {
+		ofPolicy = append(ofPolicy, "-t", table)
+	}
+	return ofPolicy
+}
+
+// restoreLoad is the load of a test while a backup is restored.
+type restoreLoad struct {
+	dsn     string
+	db      *admin.Database
+	urls    []string
+	shut    *shutOut
+	limited []*watcher
+	limit   int
+}
+
+// restore restores a backup that lacks a rule. What is shut out stays so, and the limit holds.
+func (l *restoreLoad) restore(t *testing.T, way restoreWay) {
+	t.Helper()
+	cluster.Execute(t, l.dsn, "SELECT rate_limit_rule('later', action => 'block', paths => '{/later}')")
+	for _, url := range l.urls {
+		await(t, "the rule that the backup lacks",
+			func() bool { return harness.Ask(t, harness.Get(url+"/later")).Status == 403 })
+	}
+	l.shut.take()
+	answersOf(l.limited)
+	begun := time.Now()
+	if way.empty != "" {
+		cluster.Execute(t, l.dsn, way.empty)
+	}
+	restoreTool(t, "pg_restore", way.args...)
+	took := time.Since(begun)
+	if way.empty == "" {
+		awaitRestored(t, l.db, l.urls)
+	} else {
+		// what triggers did not log is found with it, or later
+		cluster.Execute(t, l.dsn, "UPDATE rate_limit_rules SET comment = 'restored'")
+	}
+	said := time.Since(begun) - took
+	passed := 0
+	await(t, "the limit", func() bool {
+		answers := answersOf(l.limited)
+		passed += answers[200]
+		return answers[200] == 0 && answers[429] > 0
+	})
+	asked, strange := l.shut.take()
+	t.Logf("%s: restored in %v; nodes tells so after %v; of the limited user %d passed; of %d "+
+		"requests that are shut out, these were not: %v", way.name, took, said, passed, asked,
+		strange)
+	if passed > l.limit {
+		t.Errorf("%s: %d requests of the limited user passed, want %d at most", way.name, passed,
+			l.limit)
+	}
+	if asked == 0 || len(strange) > 0 {
+		t.Errorf("%s: of %d requests that are shut out, these were not: %v", way.name, asked, strange)
 	}
 }
 

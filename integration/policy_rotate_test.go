@@ -21,20 +21,6 @@ func TestARotatedKeyKeepsItsBudget(t *testing.T) {
 	proxies := bothProxies(t, dsn, settledUpstream(t, nil),
 		decideAlways(object{"policy": object{"apiKey": "{header.X-Api-Key}"}}))
 	awaitObeyed(t, dsn, 2)
-	status := func(url, key string) int {
-		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/plain", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("X-Api-Key", key)
-		answer, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = answer.Body.Close()
-		return answer.StatusCode
-	}
 	counters := func() string {
 		return cluster.Query[string](t, dsn, `SELECT coalesce(string_agg(key || '=' || count, ' '), '')
 			FROM (SELECT key, count FROM rate_limit_durable UNION ALL SELECT key, count
@@ -42,7 +28,7 @@ func TestARotatedKeyKeepsItsBudget(t *testing.T) {
 	}
 	spend := func(proxy, key, counted string) {
 		t.Helper()
-		if got := status(proxies[proxy], key); got != 200 {
+		if got := statusWithKey(t, proxies[proxy], key); got != 200 {
 			t.Fatalf("%s: %d before %s", proxy, got, counted)
 		}
 		await(t, "the counter to be "+counted, func() bool { return counters() == counted })
@@ -66,7 +52,7 @@ func TestARotatedKeyKeepsItsBudget(t *testing.T) {
 	third := rotate(2)
 	for proxy, url := range proxies {
 		for i, key := range []string{key, second, third} {
-			if got := status(url, key); got != 429 {
+			if got := statusWithKey(t, url, key); got != 429 {
 				t.Errorf("%s: the key %d is answered %d after the budget is spent", proxy, i+1, got)
 			}
 		}
@@ -75,4 +61,20 @@ func TestARotatedKeyKeepsItsBudget(t *testing.T) {
 	if got := counters(); got != "" {
 		t.Errorf("after the key is forgotten, counters are %s", got)
 	}
+}
+
+// statusWithKey sends a request with an API key, and returns the status of the answer.
+func statusWithKey(t *testing.T, url, key string) int {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/plain", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Api-Key", key)
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	return answer.StatusCode
 }

@@ -164,32 +164,9 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 	server := cluster.Private(t, cluster.Options{Config: map[string]string{"log_statement": "all",
 		"log_min_duration_statement": "0"}})
 	dsn := server.DSN("postgres")
-	search := &secretSearch{t: t, keys: map[string]string{}}
-	sql := people
-	for i, what := range []string{"valid", "expired", "revoked", "unknown", "late"} {
-		key, insert := newKey(t, i+1, "alice")
-		search.keys[what] = key
-		if what != "unknown" {
-			sql += insert
-		}
-	}
-	unknown := search.keys["unknown"]
-	search.keys["malformed"] = unknown[:8] + "zzz" + unknown[11:24]
-	search.keys["mistyped"] = policy.KeyPrefix + "0000" + unknown[8:]
-	search.keys["imported"] = "sk-live-51Hx8aQ2eZvKYlo2CwqB7rT9uVb3"
-	search.keys["malicious"] = `'); DROP TABLE rate_limit_tiers; SELECT 4711 AS "%0a` + "\xff" + `{{.X}}\`
-	imported := policy.Digest(search.keys["imported"])
+	search, sql := keysToSearch(t)
 	cluster.Execute(t, dsn, schema.File)
-	cluster.Execute(t, dsn, sql+fmt.Sprintf(`
-		INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (9, '\x%x', 'bob');`, imported)+`
-		UPDATE rate_limit_api_keys SET expires_at = now() - interval '1 s' WHERE id = 2;
-		UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = 3;
-		SELECT rate_limit_rule('plan', per_hour => 1000);
-		SELECT rate_limit_rule('each_key', count_by => '{key}', per_hour => 1000);
-		SELECT rate_limit_rule('header', count_by => '{header:X-Api-Key}', per_hour => 1000);
-		SELECT rate_limit_rule('other', count_by => '{header:X-Customer}', per_hour => 1000);
-		SELECT rate_limit_rule('bearer', count_by => '{header:Authorization,user}', mode => 'shadow',
-		per_hour => 1);`)
+	cluster.Execute(t, dsn, sql)
 	storage := t.TempDir()
 	c, tr := secretProxies(t, dsn, storage)
 	use := func(what string, statuses ...int) {
@@ -234,21 +211,57 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 	}
 	use("late", http.StatusServiceUnavailable)
 	search.in("Caddy's metrics", metrics+harness.Ask(t, harness.Get(c.url+"/metrics")).Body)
-	search.in("Caddy's log", c.Log())
-	search.in("Traefik's log", tr.Log())
 	search.in("Traefik's API", harness.Ask(t, harness.Get(tr.admin+"/api/rawdata")).Body)
 	search.inFolder("Caddy's storage", storage)
 	search.inFolder("the database's files", server.DataDir())
-	log, err := os.ReadFile(server.LogFile())
-	if err != nil || !strings.Contains(string(log), "rate_limit_api_keys") {
-		t.Errorf("the log of the database: %v, %d bytes", err, len(log))
-	}
-	search.in("the database's log", string(log))
-	for where, log := range map[string]string{"request refused by the policy": c.Log(),
-		"http.log.access": c.Log(), "http.log.error": c.Log(), "rate_limit_api_keys": string(log)} {
-		if !strings.Contains(log, where) {
-			t.Errorf("a log without %q: the test shows nothing", where)
+	search.inLogs(c.Log(), tr.Log(), server.LogFile())
+	t.Logf("searched %d texts of %d bytes for %d keys", search.texts, search.visited, len(search.keys))
+}
+
+// keysToSearch makes keys of each state, and the SQL of those that the database has, with rules that count by
+// keys and headers.
+func keysToSearch(t *testing.T) (search *secretSearch, sql string) {
+	t.Helper()
+	search = &secretSearch{t: t, keys: map[string]string{}}
+	sql = people
+	for i, what := range []string{"valid", "expired", "revoked", "unknown", "late"} {
+		key, insert := newKey(t, i+1, "alice")
+		search.keys[what] = key
+		if what != "unknown" {
+			sql += insert
 		}
 	}
-	t.Logf("searched %d texts of %d bytes for %d keys", search.texts, search.visited, len(search.keys))
+	unknown := search.keys["unknown"]
+	search.keys["malformed"] = unknown[:8] + "zzz" + unknown[11:24]
+	search.keys["mistyped"] = policy.KeyPrefix + "0000" + unknown[8:]
+	search.keys["imported"] = "sk-live-51Hx8aQ2eZvKYlo2CwqB7rT9uVb3"
+	search.keys["malicious"] = `'); DROP TABLE rate_limit_tiers; SELECT 4711 AS "%0a` + "\xff" + `{{.X}}\`
+	imported := policy.Digest(search.keys["imported"])
+	return search, sql + fmt.Sprintf(`
+		INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (9, '\x%x', 'bob');`, imported) + `
+		UPDATE rate_limit_api_keys SET expires_at = now() - interval '1 s' WHERE id = 2;
+		UPDATE rate_limit_api_keys SET revoked_at = now() WHERE id = 3;
+		SELECT rate_limit_rule('plan', per_hour => 1000);
+		SELECT rate_limit_rule('each_key', count_by => '{key}', per_hour => 1000);
+		SELECT rate_limit_rule('header', count_by => '{header:X-Api-Key}', per_hour => 1000);
+		SELECT rate_limit_rule('other', count_by => '{header:X-Customer}', per_hour => 1000);
+		SELECT rate_limit_rule('bearer', count_by => '{header:Authorization,user}', mode => 'shadow',
+		per_hour => 1);`
+}
+
+// inLogs searches the logs, and fails if one lacks what shows that the keys have passed by.
+func (s *secretSearch) inLogs(caddy, traefik, postgres string) {
+	s.t.Helper()
+	s.in("Caddy's log", caddy)
+	s.in("Traefik's log", traefik)
+	log, err := os.ReadFile(postgres)
+	if err != nil || !strings.Contains(string(log), "rate_limit_api_keys") {
+		s.t.Errorf("the log of the database: %v, %d bytes", err, len(log))
+	}
+	s.in("the database's log", string(log))
+	for _, where := range []string{"request refused by the policy", "http.log.access", "http.log.error"} {
+		if !strings.Contains(caddy, where) {
+			s.t.Errorf("Caddy's log without %q: the test shows nothing", where)
+		}
+	}
 }

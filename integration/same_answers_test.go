@@ -55,30 +55,9 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 	for range requests {
 		sent = append(sent, makeUpRequest(random, []string{"Bearer " + key, revoked, "unknown"}))
 	}
-	upstream := behindAll(t)
 	dsns := []string{policyDatabase(t, sql), policyDatabase(t, sql), cluster.Open(t)}
 	names := []string{"Caddy", "the plugin", "httplimit"}
-
-	var routes []route
-	p := loadPlugin(t)
-	store := openStore(t, dsns[2], postgres.Options{DisableInMemoryBlock: true})
-	middlewares, program := map[string]http.Handler{}, map[string]http.Handler{}
-	for n, c := range all {
-		path := fmt.Sprintf("/c%d/", n)
-		behind := httputil.NewSingleHostReverseProxy(upstream)
-		limit := c.limit(path)
-		routes = append(routes, route{path, upstream.String(), maps.Clone(limit)})
-		limit["dsn"] = dsns[1]
-		middlewares[path] = p.mustHandler(t, behind, limit)
-		if c.inGo {
-			program[path] = c.inProgram(t, store)(behind)
-		}
-	}
-	address := harness.FreeAddress(t)
-	config := harness.Replace(t, caddyfile(address, dsns[0], routes), "dsn ", "in_memory_block off\n\t\tdsn ")
-	caddy := launchConfig(t, buildCaddy(t), address, config)
-	caddy.AwaitAddress(t, address)
-	urls := []string{caddy.url, handled(t, middlewares), handled(t, program)}
+	urls := serveAll(t, all, dsns)
 	for _, dsn := range dsns[:2] {
 		awaitObeyed(t, dsn, 1)
 	}
@@ -97,21 +76,7 @@ func TestTheProxiesAnswerTheSame(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	// Requests are settled and recorded in the background.
-	for name, sql := range histories {
-		var byCaddy, byPlugin, alone []string
-		for until := time.Now().Add(patience); ; time.Sleep(time.Second) {
-			byCaddy, byPlugin = queryLines(t, dsns[0], sql), queryLines(t, dsns[1], sql)
-			if alone = differ(byCaddy, byPlugin); len(byCaddy) > 1 && len(alone) == 0 ||
-				time.Now().After(until) {
-				break
-			}
-		}
-		if len(byCaddy) < 2 || len(alone) > 0 {
-			t.Errorf("%s: %d rows of Caddy and %d of the plugin; alone are\n%s", name, len(byCaddy),
-				len(byPlugin), strings.Join(alone, "\n"))
-		}
-	}
+	checkHistoriesAreTheSame(t, dsns[0], dsns[1])
 	const inGo = "^c[0-9]*[02468]-"
 	if alone := differ(rowsIn(t, dsns[0], inGo), rowsIn(t, dsns[2], inGo)); len(alone) > 0 {
 		t.Errorf("rows of Caddy or of httplimit alone:\n%s", strings.Join(alone, "\n"))
@@ -210,6 +175,53 @@ func (c *madeUp) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []s
 					return
 				}
 			}
+		}
+	}
+}
+
+// serveAll serves configurations by Caddy, the plugin and httplimit, each with a database, and returns their
+// URLs.
+func serveAll(t *testing.T, all []*madeUp, dsns []string) (urls []string) {
+	t.Helper()
+	upstream := behindAll(t)
+	var routes []route
+	p := loadPlugin(t)
+	store := openStore(t, dsns[2], postgres.Options{DisableInMemoryBlock: true})
+	middlewares, program := map[string]http.Handler{}, map[string]http.Handler{}
+	for n, c := range all {
+		path := fmt.Sprintf("/c%d/", n)
+		behind := httputil.NewSingleHostReverseProxy(upstream)
+		limit := c.limit(path)
+		routes = append(routes, route{path, upstream.String(), maps.Clone(limit)})
+		limit["dsn"] = dsns[1]
+		middlewares[path] = p.mustHandler(t, behind, limit)
+		if c.inGo {
+			program[path] = c.inProgram(t, store)(behind)
+		}
+	}
+	address := harness.FreeAddress(t)
+	config := harness.Replace(t, caddyfile(address, dsns[0], routes), "dsn ", "in_memory_block off\n\t\tdsn ")
+	caddy := launchConfig(t, buildCaddy(t), address, config)
+	caddy.AwaitAddress(t, address)
+	return []string{caddy.url, handled(t, middlewares), handled(t, program)}
+}
+
+// checkHistoriesAreTheSame compares what Caddy and the plugin have recorded, once they have: requests are
+// settled and recorded in the background.
+func checkHistoriesAreTheSame(t *testing.T, ofCaddy, ofPlugin string) {
+	t.Helper()
+	for name, sql := range histories {
+		var byCaddy, byPlugin, alone []string
+		for until := time.Now().Add(patience); ; time.Sleep(time.Second) {
+			byCaddy, byPlugin = queryLines(t, ofCaddy, sql), queryLines(t, ofPlugin, sql)
+			if alone = differ(byCaddy, byPlugin); len(byCaddy) > 1 && len(alone) == 0 ||
+				time.Now().After(until) {
+				break
+			}
+		}
+		if len(byCaddy) < 2 || len(alone) > 0 {
+			t.Errorf("%s: %d rows of Caddy and %d of the plugin; alone are\n%s", name, len(byCaddy),
+				len(byPlugin), strings.Join(alone, "\n"))
 		}
 	}
 }

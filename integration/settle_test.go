@@ -94,6 +94,35 @@ func countedOf(t *testing.T, dsn, prefix, key string) int64 {
 		prefix, key)
 }
 
+// settledResponses are the requests that settledUpstream answers, and the cost that each kind of settle finds
+// in the answer. -1 is more than the cost of 10.
+var settledResponses = []struct {
+	path, method                string
+	header, bytes, json, status int64
+}{
+	{"/plain", "GET", 25, lengthOfJSON("7"), 7, 0},
+	{"/free", "GET", 0, lengthOfJSON("0"), 0, 0},
+	{"/negative", "GET", 10, lengthOfJSON("-5"), 10, 0},
+	{"/huge", "GET", 10, lengthOfJSON("1e30"), 10, 0},
+	{"/large", "GET", 10, lengthOfJSON("9007199254740993"), 10, 0},
+	{"/text", "GET", 10, lengthOfJSON(`"many"`), 10, 0},
+	{"/part", "GET", 10, lengthOfJSON("2.5"), 10, 0},
+	{"/silent", "GET", 10, 0, 10, 0},
+	{"/plain", "HEAD", 25, 0, 10, 0},
+	{"/denied", "GET", 10, 0, 10, 1},
+	{"/hint", "GET", 25, lengthOfJSON("7"), 7, 0},
+	{"/compressed", "GET", 10, -1, 10, 0},
+	{"/trailer", "GET", 25, 2, 10, 0},
+	{"/stream", "GET", 10, -1, 7, 0},
+	{"/broken", "GET", 25, 1000, 7, 0},
+	{"/upgrade", "GET", 25, 500, 10, 0},
+}
+
+// lengthOfJSON returns the length of an answer with a number of tokens.
+func lengthOfJSON(tokens string) int64 {
+	return int64(len(`{"id":"a","usage":{"total_tokens":` + tokens + `}}`))
+}
+
 // TestRequestsAreSettledByTheirResponses in both proxies, for each kind of response. The client never sees
 // the header with the cost, and a stream reaches it at once.
 func TestRequestsAreSettledByTheirResponses(t *testing.T) {
@@ -111,56 +140,10 @@ func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 			"key":       "{header.X-Case}", "cost": "10", "settle": settles[kind]})
 	}
 	proxies := bothProxies(t, dsn, upstream, object{"zones": zones})
-	json := func(tokens string) int64 {
-		return int64(len(`{"id":"a","usage":{"total_tokens":` + tokens +
-			`}}`))
-	}
-	for _, test := range []struct {
-		path, method                string
-		header, bytes, json, status int64
-	}{
-		{"/plain", "GET", 25, json("7"), 7, 0},
-		{"/free", "GET", 0, json("0"), 0, 0},
-		{"/negative", "GET", 10, json("-5"), 10, 0},
-		{"/huge", "GET", 10, json("1e30"), 10, 0},
-		{"/large", "GET", 10, json("9007199254740993"), 10, 0},
-		{"/text", "GET", 10, json(`"many"`), 10, 0},
-		{"/part", "GET", 10, json("2.5"), 10, 0},
-		{"/silent", "GET", 10, 0, 10, 0},
-		{"/plain", "HEAD", 25, 0, 10, 0},
-		{"/denied", "GET", 10, 0, 10, 1},
-		{"/hint", "GET", 25, json("7"), 7, 0},
-		{"/compressed", "GET", 10, -1, 10, 0},
-		{"/trailer", "GET", 25, 2, 10, 0},
-		{"/stream", "GET", 10, -1, 7, 0},
-		{"/broken", "GET", 25, 1000, 7, 0},
-		{"/upgrade", "GET", 25, 500, 10, 0},
-	} {
+	for _, test := range settledResponses {
 		for proxy, url := range proxies {
 			name := test.method + " " + test.path
-			r, err := http.NewRequestWithContext(t.Context(), test.method, url+test.path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Header.Set("X-Case", name)
-			if test.path == "/upgrade" {
-				r.Header.Set("Connection", "Upgrade")
-				r.Header.Set("Upgrade", "echo")
-			}
-			answer, err := http.DefaultTransport.RoundTrip(r)
-			if err != nil {
-				t.Fatalf("%s, %s: %v", proxy, name, err)
-			}
-			if test.path == "/stream" {
-				line, err := bufio.NewReader(answer.Body).ReadString('\n')
-				if err != nil || line != "data: {\"usage\":null}\n" {
-					t.Errorf("%s: the stream begins with %q, %v", proxy, line, err)
-				}
-				goOn <- struct{}{}
-			}
-			_, _ = io.Copy(io.Discard, answer.Body) // /broken has an error
-			_ = answer.Body.Close()
-			if got := answer.Header.Get("X-Tokens") + answer.Trailer.Get("X-Tokens"); got != "" {
+			if got := askSettled(t, test.method, url+test.path, name, goOn); got != "" {
 				t.Errorf("%s, %s: the client sees %s", proxy, name, got)
 			}
 			got := make([]int64, len(kinds))
@@ -183,4 +166,33 @@ func TestRequestsAreSettledByTheirResponses(t *testing.T) {
 			t.Errorf("%s: %d are counted later", proxy, got)
 		}
 	}
+}
+
+// askSettled sends a request with a key, reads the answer to its end, and lets a stream go on. It returns the
+// cost that the client sees, "" for none.
+func askSettled(t *testing.T, method, url, key string, goOn chan<- struct{}) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Case", key)
+	if strings.HasSuffix(url, "/upgrade") {
+		r.Header.Set("Connection", "Upgrade")
+		r.Header.Set("Upgrade", "echo")
+	}
+	answer, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatalf("%s: %v", url, err)
+	}
+	if strings.HasSuffix(url, "/stream") {
+		line, err := bufio.NewReader(answer.Body).ReadString('\n')
+		if err != nil || line != "data: {\"usage\":null}\n" {
+			t.Errorf("%s: the stream begins with %q, %v", url, line, err)
+		}
+		goOn <- struct{}{}
+	}
+	_, _ = io.Copy(io.Discard, answer.Body) // /broken has an error
+	_ = answer.Body.Close()
+	return answer.Header.Get("X-Tokens") + answer.Trailer.Get("X-Tokens")
 }
