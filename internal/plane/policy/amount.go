@@ -109,6 +109,8 @@ type amounts struct {
 	// always.
 	plainUntil int64
 
+	adjusts bool // own or period is set
+
 	own    []*choice // a key's before a user's, then as in limit.tiers
 	period *period   // the user's own billing period, or nil
 }
@@ -161,8 +163,9 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 		}
 		return own[i].from > own[j].from
 	})
+	a.adjusts = a.own != nil || a.period != nil
 	a.plainUntil = always
-	if a.own == nil && a.period == nil && a.ban == nil && id.Tier != "" && a.user != "" && (id.Known || !a.byKey) {
+	if !a.adjusts && a.ban == nil && id.Tier != "" && a.user != "" && (id.Known || !a.byKey) {
 		a.plainUntil = earlier(a.tierUntil, earlier(a.expiresAt, a.revokedAt))
 	}
 	id.amounts.Store(a)

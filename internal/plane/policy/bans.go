@@ -126,9 +126,6 @@ func (l *networkLengths) add(p netip.Prefix) {
 	*lengths = all
 }
 
-// none reports whether there is no network.
-func (l *networkLengths) none() bool { return len(l.four)+len(l.six) == 0 }
-
 // lengthsFor are the lengths that a network of an address may have. The address is a result of plainAddress.
 func lengthsFor(l *networkLengths, a netip.Addr) []int {
 	switch {

@@ -3,7 +3,6 @@ package policy
 import (
 	"net/netip"
 	"sort"
-	"strings"
 	"sync"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -76,6 +75,7 @@ type rule struct {
 	hosts       []*hostPattern
 	paths       []*pathPattern
 	networks    []netip.Prefix
+	sometimes   bool // it has conditions that the memo does not remember: see holds
 	// The index finds the rule only for a request to its only path, to one of its hosts, or of one of its tiers.
 	pathFiled, hostFiled, tierFiled bool
 	by                              counterBy
@@ -204,39 +204,6 @@ func compileRule(row *Rule, options Options) (*rule, error) {
 		Message: row.Message, RetryAfter: row.RetryAfter,
 	}
 	return r, nil
-}
-
-// compileConditions compiles the methods, hosts, paths and networks.
-func (r *rule) compileConditions() error {
-	for _, method := range r.row.Methods {
-		r.methods = append(r.methods, strings.ToUpper(method))
-	}
-	for _, host := range r.row.Hosts {
-		p, err := parseHost(host)
-		if err != nil {
-			return err
-		}
-		r.hosts = append(r.hosts, p)
-	}
-	everywhere := false // a path is /*
-	for _, path := range r.row.Paths {
-		p, err := parsePath(path)
-		if err != nil {
-			return err
-		}
-		r.paths = append(r.paths, p)
-		everywhere = everywhere || p.rest && p.literal == "" && len(p.segments) == 0
-	}
-	if everywhere {
-		r.paths = nil
-	}
-	for _, network := range r.row.Networks {
-		if !network.IsValid() {
-			return &ratelimit.FieldError{Field: "networks", Value: network.String(), Want: "networks such as 192.0.2.0/24"}
-		}
-		r.networks = append(r.networks, normalNetwork(network))
-	}
-	return nil
 }
 
 // check returns what constraints and triggers of the tables do not ensure: an action or a mode may be of a later

@@ -132,23 +132,6 @@ func larger(a, b int) int {
 
 func smaller(a, b int) int { return -larger(-a, -b) }
 
-// matching returns the rules that match a request by tier, method, host and path, in order. Those that are filed under
-// a network match by it as well.
-func matching(set *ruleSet, f *Facts, o *Verdict) []*rule {
-	if set.memo != nil && set.index.lengths.none() {
-		return remembered(set, f, o.Tier)
-	}
-	found := o.found[:0]
-	if set.memo != nil {
-		found = append(found, remembered(set, f, o.Tier)...)
-	} else {
-		found = findRules(set.index, f, o.Tier, found)
-	}
-	found = findNetworks(set.index, f, o.Tier, found)
-	o.found = found
-	return found
-}
-
 // findRules appends to found, in order, the rules that match a request by tier, method, host
 // and path. Rules that are filed under networks are not among them.
 func findRules(x *index, f *Facts, tier string, found []*rule) []*rule {
@@ -212,44 +195,6 @@ func keepMatching(found []*rule, begin int, f *Facts, tier string) []*rule {
 		end++
 	}
 	return found[:end]
-}
-
-func matchesTier(r *rule, tier string) bool {
-	return len(r.row.Tiers) == 0 || isAmong(r.row.Tiers, tier)
-}
-
-// matchesMethod reports whether a rule matches a method in upper case.
-func matchesMethod(r *rule, method string) bool {
-	return len(r.methods) == 0 || isAmong(r.methods, method)
-}
-
-func matchesHost(r *rule, host string) bool {
-	for i := range r.hosts {
-		if hostMatches(r.hosts[i], host) {
-			return true
-		}
-	}
-	return len(r.hosts) == 0
-}
-
-// matchesPath reports whether a rule matches a path as NormalPath returns it.
-func matchesPath(r *rule, path string) bool {
-	if strings.IndexByte(path, '\\') < 0 {
-		return matchesReading(r, path)
-	}
-	if r.row.Action == Exempt {
-		return matchesReading(r, path) && matchesReading(r, slashed(path))
-	}
-	return matchesReading(r, path) || matchesReading(r, slashed(path))
-}
-
-func matchesReading(r *rule, path string) bool {
-	for i := range r.paths {
-		if pathMatches(r.paths[i], path) {
-			return true
-		}
-	}
-	return len(r.paths) == 0
 }
 
 // sortRules sorts found[begin:] by place and drops what is there twice, such as a rule with two paths. Most

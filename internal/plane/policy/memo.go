@@ -82,7 +82,7 @@ func complete(m *matches, path, tier string) {
 		return
 	}
 	for _, r := range m.found {
-		if r.row.Action != Charge || r.networks != nil || r.from != always || r.until != never || !r.by.user && !r.by.all {
+		if r.row.Action != Charge || r.sometimes || !r.by.user && !r.by.all {
 			return
 		}
 		for _, l := range r.limits {
@@ -94,7 +94,7 @@ func complete(m *matches, path, tier string) {
 		}
 	}
 	o := &Verdict{Tier: tier}
-	tryRules(m.found, &Facts{}, &amounts{user: anybody}, 0, o)
+	apply(m.found, &Facts{}, &amounts{user: anybody}, 0, o)
 	if o.Refused() {
 		return
 	}

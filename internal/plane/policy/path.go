@@ -130,9 +130,8 @@ func isAmbiguous(set *ruleSet, f *Facts, sender *amounts, at int64, o *Verdict) 
 	for _, path := range withoutParameters(f.Path) {
 		without := *f
 		without.Path = path
-		without.trace = nil
 		other := Verdict{User: o.User, Tier: o.Tier, KeyID: o.KeyID, impersonal: o.impersonal}
-		tryRules(matching(set, &without, &other), &without, sender, at, &other)
+		apply(match(set, &without, &other), &without, sender, at, &other)
 		if other.Reason != o.Reason || other.Mark != o.Mark || other.Exempt != o.Exempt || !sameLimits(other.Marks, o.Marks) {
 			return true
 		}

@@ -29,67 +29,60 @@ type TracedRule struct {
 // Explain evaluates as Evaluate does, and returns what became of each rule.
 func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Trace) {
 	o, t := &Verdict{}, &Trace{}
-	traced := *f
-	traced.trace = t
-	evaluateInFull(s, &traced, id, now, o)
+	evaluateInFull(s, f, id, now, o)
 	at := now.UnixMicro()
+	var sender *amounts
 	user, key := "", ""
 	if id != nil {
-		sender := amountsOf(s, id)
-		t.Key = invalid(id, sender, at)
-		if t.Key == NotRefused {
+		sender = amountsOf(s, id)
+		if t.Key = invalid(id, sender, at); t.Key != NotRefused {
+			sender = nil
+		} else {
 			user = sender.user
 			key = sender.key
 		}
 	}
-	applied := appliedRules(o, t)
-	families := make(map[string]string) // the enforced rule that applies
+	selected := &Verdict{Tier: o.Tier, impersonal: o.impersonal}
+	selectRules(match(s.set, f, selected), f, sender, at, selected)
+	applied := map[string]bool{}
+	families := map[string]string{} // the enforced rule that applies
+	for i, l := range selected.limits {
+		applied[l.of.Name] = true
+		if l.of.Mode != Shadow {
+			families[l.of.Family] = l.of.Name
+		}
+		if a := amountFor(l, sender, at, o); a.unlimited {
+			selected.Hits[i].Limit = a.limit
+			t.Unlimited = append(t.Unlimited, selected.Hits[i])
+			t.Marks = append(t.Marks, a.mark)
+		}
+	}
+	for _, m := range o.Would {
+		applied[m.Rule] = true
+	}
+	if o.Exempt || o.Reason == Blocked {
+		applied[o.Rule] = true
+	}
 	for _, r := range s.set.rules {
 		x := TracedRule{Name: r.row.Name, Why: unmet(r, f, user, key, at, o)}
 		switch {
 		case x.Why != "":
-		case applied == nil:
+		case o.Refused() && o.Reason != Blocked && o.Reason != NoQuota:
 			x.Why = "the request is refused before: " + string(o.Reason)
-		case (o.Exempt || o.Reason == Blocked) && !applied[x.Name]:
-			x.Why = "the rule " + o.Rule + " comes first"
-		case families[r.row.Family] != "" && !applied[x.Name]:
-			x.Why = "family " + r.row.Family + ": the rule " + families[r.row.Family] + " comes first"
-		default: // a limit that lets nothing pass refuses, and the rules after it match nevertheless
+		case applied[x.Name]:
 			x.Applies = true
 			x.Why = "matches"
 			if r.row.Mode == Shadow {
 				x.Why = "matches, in the shadow"
-			} else if r.row.Action == Charge && r.row.Family != "" {
-				families[r.row.Family] = x.Name
 			}
+		case o.Exempt || o.Reason == Blocked:
+			x.Why = "the rule " + o.Rule + " comes first"
+		default:
+			x.Why = "family " + r.row.Family + ": the rule " + families[r.row.Family] + " comes first"
 		}
 		t.Rules = append(t.Rules, x)
 	}
 	return o, t
-}
-
-// appliedRules are the names of the rules that a verdict comes from; nil if the request is refused
-// whatever the rules are.
-func appliedRules(o *Verdict, t *Trace) map[string]bool {
-	if o.Refused() && o.Reason != Blocked && o.Reason != NoQuota {
-		return nil
-	}
-	applied := make(map[string]bool)
-	for _, marks := range [][]*Mark{o.Marks, o.Would, t.Marks} {
-		for _, m := range marks {
-			applied[m.Rule] = true
-		}
-	}
-	if o.Exempt || o.Refused() {
-		applied[o.Rule] = true
-	}
-	return applied
-}
-
-// traceUnlimited records a limit without an amount.
-func traceUnlimited(t *Trace, r *rule, a *amount, counter string, secret bool) {
-	t.Unlimited = append(t.Unlimited, ratelimit.Hit{Limit: a.limit, Key: counter, Cost: r.cost, Secret: secret})
-	t.Marks = append(t.Marks, a.mark)
 }
 
 // unmet says which conditions of a rule a request does not meet, such as "methods: not GET"; "" is
@@ -107,7 +100,7 @@ func unmet(r *rule, f *Facts, user, key string, at int64, o *Verdict) string {
 	}
 	check("valid", at >= r.from && at < r.until, "at this time")
 	check("tiers", matchesTier(r, o.Tier), o.Tier)
-	check("networks", r.networks == nil || contains(r, f), addressText(f.Address))
+	check("networks", matchesNetwork(r, f), addressText(f.Address))
 	check("methods", matchesMethod(r, strings.ToUpper(f.Method)), f.Method)
 	check("hosts", matchesHost(r, f.Host), f.Host)
 	if o.Reason == AmbiguousPath && len(texts) == 0 && dependsOnParameters(r, f.Path) {

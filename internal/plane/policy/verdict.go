@@ -31,8 +31,6 @@ type Facts struct {
 	// KeyHeaders are the headers that hold the API key, in their canonical form. Keys of
 	// counters that contain one of them are stored as digests, see Options.SecretHeader.
 	KeyHeaders []string
-
-	trace *Trace // of Explain, else nil
 }
 
 // Reason is why a request was refused, as it is in logs.
@@ -136,7 +134,8 @@ type Verdict struct {
 
 	// Memory of Evaluate.
 	found    []*rule
-	families []string // of which a rule applies
+	limits   []*limit // limits[i] is of Hits[i], before charge drops some
+	families []string // those of an enforced rule that charges
 }
 
 // Refused reports whether the policy alone refuses the request. There are no hits then.
@@ -152,7 +151,7 @@ func (o *Verdict) Reset() {
 
 // clearVerdict empties a verdict for the next request.
 func clearVerdict(o *Verdict) {
-	*o = Verdict{Hits: o.Hits[:0], Marks: o.Marks[:0], Would: o.Would[:0], found: o.found, families: o.families[:0]}
+	*o = Verdict{Hits: o.Hits[:0], Marks: o.Marks[:0], Would: o.Would[:0], found: o.found, limits: o.limits[:0], families: o.families[:0]}
 }
 
 // refuse drops the hits and sets the answer.

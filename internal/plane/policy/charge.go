@@ -1,0 +1,50 @@
+package policy
+
+// charge is the third pass: it adds to the hits the amounts that hold for the sender at a time, and drops those
+// without an amount. A limit that lets nothing pass refuses the request.
+func charge(sender *amounts, at int64, o *Verdict) {
+	simple := true
+	kept := 0
+	for i, l := range o.limits {
+		a := l.own
+		if l.tiers != nil || sender != nil && sender.adjusts {
+			a = amountFor(l, sender, at, o)
+		}
+		if a.unlimited {
+			continue
+		}
+		if a.none {
+			if a.mark.Shadow {
+				o.Would = append(o.Would, a.mark)
+				continue
+			}
+			refuse(o, NoQuota, a.mark)
+			return
+		}
+		if kept < i {
+			o.Hits[kept] = o.Hits[i]
+		}
+		o.Hits[kept].Limit = a.limit
+		kept++
+		o.Marks = append(o.Marks, a.mark)
+		simple = simple && a.mark.simple
+	}
+	o.Hits = o.Hits[:kept]
+	o.Simple = simple && kept > 0
+}
+
+// amountFor returns the amount of a limit for a sender, which may be nil, at a time.
+func amountFor(l *limit, sender *amounts, at int64, o *Verdict) *amount {
+	a := l.own
+	for i := 0; i < len(l.tiers) && !o.impersonal; i++ {
+		c := l.tiers[i]
+		if c.tier == o.Tier && c.from <= at && at < c.until {
+			a = c.amount
+			break
+		}
+	}
+	if sender != nil && sender.adjusts {
+		a = adjust(sender, l, a, at)
+	}
+	return a
+}
