@@ -35,8 +35,8 @@ type limit struct {
 	periodic bool      // the windows may begin on a user's own day
 }
 
-// mostCounted is what a limit with overage counts at most: 256 requests of the largest cost. Twice as
-// much fits into a bigint, because a sliding window adds two counts.
+// mostCounted bounds the count of a limit with overage: 256 requests of the largest cost. Twice as much fits
+// into a bigint, because a sliding window adds two counts.
 const mostCounted = 1 << 61
 
 // newAmount is an amount of a limit. from is Mark.From.
@@ -90,12 +90,13 @@ func newChoice(l *limit, o *Override, from string) (*choice, error) {
 		return nil, err
 	}
 	return &choice{
-		limit: l.number, tier: o.Tier, ofKey: from == "key", from: beginOf(o.From), until: endOf(o.Until), amount: a,
+		limit: l.number, tier: o.Tier, ofKey: from == "key",
+		from: beginOf(o.From), until: endOf(o.Until), amount: a,
 	}, nil
 }
 
-// amounts are what a snapshot has for an identity. They do not change. An identity keeps those of the snapshot that
-// used it last.
+// amounts belong to an identity and a snapshot. They do not change. An identity keeps those of the snapshot
+// that used it last.
 type amounts struct {
 	set       *ruleSet
 	bans      *banSet
@@ -105,8 +106,8 @@ type amounts struct {
 
 	tierUntil, expiresAt, revokedAt int64
 
-	// plainUntil is when the first of these ends, of an identity without a ban, overrides and a billing period; else
-	// always.
+	// plainUntil is when the first of these ends, of an identity without a ban, overrides and a billing
+	// period; else always.
 	plainUntil int64
 
 	adjusts bool // own or period is set
@@ -128,7 +129,8 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 	}
 	set := s.set
 	a := &amounts{
-		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.User), byKey: id.Digest != [32]byte{}, period: periodOf(id),
+		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.User),
+		byKey: id.Digest != [32]byte{}, period: periodOf(id),
 		tierUntil: endOf(id.TierUntil), expiresAt: endOf(id.ExpiresAt), revokedAt: endOf(id.RevokedAt),
 	}
 	if id.CountedAs != 0 {
@@ -140,7 +142,8 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 		o := &id.Overrides[i]
 		l := set.limits[limitName(o.Rule, o.Limit)]
 		// A key's override does not count for another key of its user.
-		if l == nil || o.Tier != "" || o.KeyID != 0 && o.KeyID != id.KeyID || o.User != "" && o.User != id.User {
+		if l == nil || o.Tier != "" || o.KeyID != 0 && o.KeyID != id.KeyID ||
+			o.User != "" && o.User != id.User {
 			continue
 		}
 		from := "user"
@@ -190,7 +193,8 @@ func adjust(s *amounts, l *limit, a *amount, at int64) *amount {
 	if s.period == nil || !l.periodic {
 		return a
 	}
-	key := anchorKey{a, s.period.anchors[a.limit.Calendar], s.period.timeZone} // users with the same one share the amount
+	// Users with the same key share the amount.
+	key := anchorKey{a, s.period.anchors[a.limit.Calendar], s.period.timeZone}
 	s.set.mu.RLock()
 	known := s.set.anchored[key]
 	s.set.mu.RUnlock()
@@ -204,14 +208,15 @@ func adjust(s *amounts, l *limit, a *amount, at int64) *amount {
 	return with
 }
 
-// anchorKey is what an anchored amount is made of.
+// anchorKey identifies an anchored amount.
 type anchorKey struct {
 	base     *amount
 	anchor   int64
 	timeZone string
 }
 
-// periodOf is the billing period of an identity. A time zone that this machine does not know is that of the limit.
+// periodOf returns the billing period of an identity, or nil. For a time zone that is unknown on this
+// machine, that of the limit counts.
 func periodOf(id *Identity) *period {
 	if id.PeriodStart.IsZero() {
 		return nil
@@ -221,7 +226,8 @@ func periodOf(id *Identity) *period {
 		ratelimit.Year:  ratelimit.AnchorOn(ratelimit.Year, id.PeriodStart),
 	}}
 	zoned := ratelimit.Limit{
-		Prefix: "period", Algorithm: ratelimit.FixedWindow, Events: 1, Calendar: ratelimit.Month, Zone: id.TimeZone,
+		Prefix: "period", Algorithm: ratelimit.FixedWindow, Events: 1,
+		Calendar: ratelimit.Month, Zone: id.TimeZone,
 	}
 	if zoned.Validate() == nil {
 		p.timeZone = id.TimeZone

@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// An address that may be a balancer's frees no request from the limit of its family, and counts for blocks and for limits
-// that stand alone.
+// An address that may be a balancer's frees no request from the limit of its family, and counts for blocks
+// and for limits that stand alone.
 func TestAnAssumedAddressFreesNoRequest(t *testing.T) {
 	inside := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	rule := func(name, family string, priority, events int64, networks []netip.Prefix) policy.Rule {

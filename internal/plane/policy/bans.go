@@ -41,7 +41,10 @@ type banSet struct {
 }
 
 func newBanSet(bans []Ban) *banSet {
-	b := &banSet{byNetwork: make(map[netip.Prefix]*Ban), byUser: make(map[string]*Ban), byKey: make(map[[32]byte]*Ban)}
+	b := &banSet{
+		byNetwork: make(map[netip.Prefix]*Ban), byUser: make(map[string]*Ban),
+		byKey: make(map[[32]byte]*Ban),
+	}
 	for i := range bans {
 		ban := &bans[i]
 		switch {
@@ -106,8 +109,8 @@ func shutOut(ofNetwork, ofSender *Ban, now time.Time, o *Verdict) bool {
 	return false
 }
 
-// networkLengths are the lengths that the networks of a map have, of IPv4 and of IPv6, the longest first. An address is
-// looked up once for each length: few lengths are in use, however many networks there are.
+// networkLengths are the lengths that the networks of a map have, of IPv4 and of IPv6, the longest first. An
+// address is looked up once for each length: few lengths are in use, however many networks there are.
 type networkLengths struct{ four, six []int }
 
 // add adds the length of a network that normalNetwork has returned.
@@ -137,7 +140,8 @@ func lengthsFor(l *networkLengths, a netip.Addr) []int {
 	return nil
 }
 
-// plainAddress is an address as networks are compared with it: IPv4 in IPv6 form is IPv4, and there is no zone.
+// plainAddress returns an address in the form for comparisons with networks: IPv4 in IPv6 form becomes IPv4,
+// and the zone goes.
 func plainAddress(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // normalNetwork is a network without bits beyond its length, and as IPv4 if it is of IPv4
@@ -155,7 +159,8 @@ const bannedMost = 100000
 // keysInterval is the time between two attempts to read the banned keys that fail.
 const keysInterval = 10 * time.Second
 
-// readBannedKeys reads the banned keys into rows. If their table does not answer, they stay as they are for a while.
+// readBannedKeys reads the banned keys into rows. If their table does not answer, they stay as they are for a
+// while.
 func (p *Policy) readBannedKeys(ctx context.Context, now time.Time, rows *policyRows) error {
 	if now.Before(p.keysAt) {
 		return nil
@@ -179,5 +184,6 @@ func tooManyBans(inForce int64) error {
 	if inForce <= bannedMost {
 		return nil
 	}
-	return fmt.Errorf("%d bans are in force, and only the newest %d hold: ban networks instead of addresses, or end some", inForce, bannedMost)
+	return fmt.Errorf("%d bans are in force, and only the newest %d hold: ban networks instead of "+
+		"addresses, or end some", inForce, bannedMost)
 }

@@ -1,7 +1,7 @@
 package policy
 
-// charge is the third pass: it adds to the hits the amounts that hold for the sender at a time, and drops those
-// without an amount. A limit that lets nothing pass refuses the request.
+// charge is the third pass: it adds to the hits the amounts that hold for the sender at a time, and drops
+// those without an amount. A limit that lets nothing pass refuses the request.
 func charge(sender *amounts, at int64, o *Verdict) {
 	simple := true
 	kept := 0

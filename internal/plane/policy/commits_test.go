@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
-// A proxy finds each change in whatever order the transactions commit, and a rule is never in force without all
-// its limits. What is rolled back, and what waits to be committed, is not there.
+// A proxy finds each change in whatever order the transactions commit, and a rule is never in force without
+// all its limits. What is rolled back, and what waits to be committed, is not there.
 func TestRulesArriveInWhateverOrderTheyAreCommitted(t *testing.T) {
 	s := newSite(t)
 	ctx := context.Background()
@@ -62,7 +62,7 @@ func TestRulesArriveInWhateverOrderTheyAreCommitted(t *testing.T) {
 	same(t, "what was reported", s.reports(), "")
 }
 
-// A document that is refused, or undone, changes nothing that a proxy obeys; one that is applied arrives whole.
+// A document that is refused, or undone, changes nothing for a proxy; one that is applied arrives whole.
 func TestADocumentArrivesWholeOrNotAtAll(t *testing.T) {
 	s := newSite(t)
 	ctx := context.Background()

@@ -20,7 +20,7 @@ type Wrong struct {
 	Kept bool
 }
 
-// Options are how a snapshot is compiled.
+// Options say how to compile a snapshot.
 type Options struct {
 	// Remember is for how many combinations of tier, method, host and path a snapshot
 	// remembers which rules match. It is worth its memory where the code is
@@ -76,7 +76,8 @@ type rule struct {
 	paths       []*pathPattern
 	networks    []netip.Prefix
 	sometimes   bool // it has conditions that the memo does not remember: see holds
-	// The index finds the rule only for a request to its only path, to one of its hosts, or of one of its tiers.
+	// The index finds the rule only for a request to its only path, to one of its hosts, or of one of its
+	// tiers.
 	pathFiled, hostFiled, tierFiled bool
 	by                              counterBy
 	personal                        bool // it does not apply to a sender that could not be looked up
@@ -86,8 +87,9 @@ type rule struct {
 
 func limitName(rule, limit string) string { return rule + "/" + limit }
 
-// newRuleSet compiles rules in named steps: each rule by itself, or in place of one that cannot be used the rule of that
-// name in before, which may be nil; then their order, their limits, the overrides, and the index.
+// newRuleSet compiles rules in named steps: each rule by itself, or in place of one that cannot be used the
+// rule of that name in before, which may be nil; then their order, their limits, the overrides, and the
+// index.
 func newRuleSet(rows []Rule, overrides []Override, before *ruleSet, options Options) *ruleSet {
 	set := &ruleSet{limits: make(map[string]*limit), anchored: make(map[anchorKey]*amount)}
 	if options.Remember > 0 {
@@ -124,7 +126,8 @@ func (set *ruleSet) compileRules(rows []Rule, before *ruleSet, options Options) 
 		if err != nil {
 			wrong := Wrong{Rule: row.Name, Err: err}
 			if last := findRule(before, row.Name); last != nil {
-				r, err = compileRule(&last.row, options) // a copy: the index of each set writes into its rules
+				// It is a copy, since the index of each set writes into its rules.
+				r, err = compileRule(&last.row, options)
 				wrong.Kept = err == nil
 			}
 			set.wrong = append(set.wrong, wrong)
@@ -206,16 +209,18 @@ func compileRule(row *Rule, options Options) (*rule, error) {
 	return r, nil
 }
 
-// check returns what constraints and triggers of the tables do not ensure: an action or a mode may be of a later
-// version, and limits may be missing after a restore.
+// check returns what constraints and triggers of the tables do not ensure: an action or a mode may be of a
+// later version, and limits may be missing after a restore.
 func (r *rule) check() error {
 	row := &r.row
 	_, isKnown := tried[row.Action]
 	switch {
 	case !isKnown:
-		return &ratelimit.FieldError{Field: "action", Value: string(row.Action), Want: "one of limit, block, exempt"}
+		want := "one of limit, block, exempt"
+		return &ratelimit.FieldError{Field: "action", Value: string(row.Action), Want: want}
 	case row.Mode != Enforce && row.Mode != Shadow && row.Mode != "":
-		return &ratelimit.FieldError{Field: "mode", Value: string(row.Mode), Want: "one of enforce, shadow, off"}
+		want := "one of enforce, shadow, off"
+		return &ratelimit.FieldError{Field: "mode", Value: string(row.Mode), Want: want}
 	case row.Action == Charge && len(row.Limits) == 0:
 		return &ratelimit.FieldError{Field: "limits", Want: "at least one limit, or another action"}
 	}
@@ -239,7 +244,8 @@ func (r *rule) compileLimits() ([]*limit, error) {
 	return compiled, nil
 }
 
-// addTierOverride adds an override for a tier to its limit, unless that has none, because its rule is disabled for example.
+// addTierOverride adds an override for a tier to its limit, unless that has none, because its rule is
+// disabled for example.
 func (set *ruleSet) addTierOverride(o *Override) {
 	l := set.limits[limitName(o.Rule, o.Limit)]
 	if l == nil {
@@ -247,10 +253,12 @@ func (set *ruleSet) addTierOverride(o *Override) {
 	}
 	c, err := newChoice(l, o, "tier")
 	if err == nil && o.Tier == "" {
-		err = &ratelimit.FieldError{Field: "tier", Want: "a tier: overrides for users and keys belong to identities"}
+		want := "a tier: overrides for users and keys belong to identities"
+		err = &ratelimit.FieldError{Field: "tier", Want: want}
 	}
 	if err != nil {
-		set.wrong = append(set.wrong, Wrong{Rule: o.Rule, Override: "limit " + o.Limit + ", tier " + o.Tier, Err: err})
+		of := "limit " + o.Limit + ", tier " + o.Tier
+		set.wrong = append(set.wrong, Wrong{Rule: o.Rule, Override: of, Err: err})
 		return
 	}
 	l.tiers = append(l.tiers, c)

@@ -31,8 +31,8 @@ var dimensions = []string{"user", "key", "tier", "ip", "ip/64", "host", "route",
 const wantCountBy = "user, key, tier, ip, ip/64, host, route, header:NAME, " +
 	"or alternatives of them such as user|ip, each once; or all alone"
 
-// counterBy is a parsed CountBy. A name in CountBy is one dimension, or several, its alternatives, which follow each
-// other.
+// counterBy is a parsed CountBy. A name in CountBy is one dimension, or several, its alternatives, which
+// follow each other.
 type counterBy struct {
 	dimensions []*counted
 	skips      bool // Rule.SkipWithoutHeader
@@ -46,9 +46,9 @@ type counterBy struct {
 // counted is a dimension that a rule counts by.
 type counted struct {
 	kind   dimension
-	header string // canonical; "" if it is no header
+	header string // canonical; "" for another dimension
 	secret bool   // the header holds a secret
-	number int    // of an alternative, 1 and up; 0 if there is no other
+	number int    // of an alternative, 1 and up; 0 if it stands alone
 	more   bool   // another alternative follows
 }
 
@@ -76,7 +76,8 @@ func parseCountBy(names []string) (counterBy, error) {
 				number = i + 1
 			}
 			more := i+1 < len(alternatives)
-			by.dimensions = append(by.dimensions, &counted{kind: d, header: header, number: number, more: more})
+			part := &counted{kind: d, header: header, number: number, more: more}
+			by.dimensions = append(by.dimensions, part)
 			// An identity with a billing period has a user, and may have no key.
 			by.person = by.person || certain && (d == byUser || d == byKey && len(alternatives) == 1)
 			certain = certain && d == byKey
@@ -169,9 +170,9 @@ func networkText(address netip.Addr) string {
 // counterText has a percent sign before another character than 2.
 const noHeader = "%empty"
 
-// AlternativeKey is the key, or a part of one, if the first of several alternatives that is not empty has this
-// text: its number, from 1 on, a bar, and the text, or its digest if it is a secret. So a header with the text of
-// an address is not that address.
+// AlternativeKey is the key, or a part of one, if the first of several alternatives that is not empty has
+// this text: its number, from 1 on, a bar, and the text, or its digest if it is a secret. So a header with
+// the text of an address is not that address.
 func AlternativeKey(number int, text string, secret bool) string {
 	if secret {
 		text = ratelimit.DigestKey(text)
@@ -179,10 +180,10 @@ func AlternativeKey(number int, text string, secret bool) string {
 	return strconv.Itoa(number) + "|" + text
 }
 
-// counterKey is the key of a rule's counters for a request, or "" if the request lacks what
-// the rule counts by, and whether it holds a secret. user is the result of userText or of nobodyText, key that of
-// the API key's id. Of alternatives, the first that the request has counts, and the last one as it would without
-// the others.
+// counterKey is the key of a rule's counters for a request, or "" if the request lacks what the rule counts
+// by, and whether it holds a secret. user is the result of userText or of nobodyText, key that of the API
+// key's id. Of alternatives, the first that the request has counts, and the last one as it would without the
+// others.
 func counterKey(by *counterBy, f *Facts, user, key, tier string) (text string, secret bool) {
 	text = ""
 	secret = false

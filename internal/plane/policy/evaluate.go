@@ -5,12 +5,13 @@ import (
 	"time"
 )
 
-// Evaluate writes to o what the policy does with a request of an identity at a time. It overwrites o. id is nil
-// for a request with neither an API key nor a user.
+// Evaluate writes to o what the policy does with a request of an identity at a time. It overwrites o. id is
+// nil for a request with neither an API key nor a user.
 //
-// Evaluate itself answers from the memo of verdicts. That needs an identity without a ban, overrides or a billing
-// period, and an address in no network that a ban or a rule names. All other requests take evaluateInFull. For
-// the interpreter, the frequent case is in the body of this function: doc.go has the benchmark.
+// Evaluate itself answers from the memo of verdicts. That needs an identity without a ban, overrides or a
+// billing period, and an address in no network that a ban or a rule names. All other requests take
+// evaluateInFull. For the interpreter, the frequent case is in the body of this function: doc.go has the
+// benchmark.
 func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	if id == nil || s.set.memo == nil {
 		evaluateInFull(s, f, id, now, o)
@@ -96,8 +97,8 @@ func invalid(id *Identity, sender *amounts, at int64) Reason {
 	return NotRefused
 }
 
-// decide writes to o the verdict of the rules, and refuses the request if that depends on the parameters of its
-// path. o has the tier, and is empty otherwise.
+// decide writes to o the verdict of the rules, and refuses the request if that depends on the parameters of
+// its path. o has the tier, and is empty otherwise.
 func decide(set *ruleSet, f *Facts, sender *amounts, at int64, o *Verdict) {
 	apply(match(set, f, o), f, sender, at, o)
 	if strings.IndexByte(f.Path, ';') >= 0 && isAmbiguous(set, f, sender, at, o) {
@@ -112,8 +113,8 @@ func apply(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict) {
 	}
 }
 
-// evaluateUnknown says what the policy does with a request without an answer of the database about the sender: bans hold,
-// and rules that are not personal.
+// evaluateUnknown says what the policy does with a request without an answer of the database about the
+// sender: bans hold, and rules that are not personal.
 func evaluateUnknown(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	if refuseBanned(s, f, id, now, o) {
 		return
@@ -123,7 +124,8 @@ func evaluateUnknown(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verd
 	decide(s.set, f, nil, now.UnixMicro(), o)
 }
 
-// refuseBanned refuses a request if it is banned. Of the sender, only the digest of the API key or the user needs to be known.
+// refuseBanned refuses a request if it is banned. Of the sender, only the digest of the API key or the user
+// needs to be known.
 func refuseBanned(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) bool {
 	clearVerdict(o)
 	o.Tier = f.Tier
@@ -131,8 +133,8 @@ func refuseBanned(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict
 	return shutOut(networkBan(s.bans, f), senderBan(s.bans, id), now, o)
 }
 
-// rejectKey is the verdict on a request with an API key that is refused. If a rule blocks the request with any key, that is
-// the answer: it must not depend on what is cached.
+// rejectKey is the verdict on a request with an API key that is refused. If a rule blocks the request with
+// any key, that is the answer: it must not depend on what is cached.
 func rejectKey(s *Snapshot, f *Facts, reason Reason, at int64, o *Verdict) {
 	o.impersonal = true
 	decide(s.set, f, nil, at, o)

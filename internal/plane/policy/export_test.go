@@ -19,7 +19,7 @@ func (p *Poller) Poll(ctx context.Context) (users []string, everything bool, err
 	return found.users, found.everything, err
 }
 
-// EvaluateUnknown is what Policy.Evaluate does if a look-up fails.
+// EvaluateUnknown does the work of Policy.Evaluate after a look-up failed.
 var EvaluateUnknown = evaluateUnknown
 
 // Statements are those that read the rows of several tables, with their arguments.

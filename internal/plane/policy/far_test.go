@@ -10,7 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
-// A proxy 150 ms from the policy's database obeys changes, and obeys what it has read while the way is cut.
+// A proxy 150 ms from the policy's database applies changes, and the rules that it has read while the way is
+// cut.
 func TestAPolicyFarAway(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")

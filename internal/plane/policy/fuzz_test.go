@@ -11,8 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 )
 
-// FuzzRules: whatever row of the database a rule is read from, it is usable or reported, and no request makes it fail. Patterns
-// of hosts and paths match as a loop over their segments does.
+// FuzzRules: whatever row of the database a rule is read from, it is usable or reported, and no request makes
+// it fail. Patterns of hosts and paths match as a loop over their segments does.
 func FuzzRules(f *testing.F) {
 	for _, row := range []string{
 		`{"Paths":["/u/*/files","/api/*"],"Hosts":["*.example.com","[::1]"],"Methods":["GET"],"count_by":["user|header:X-Tenant","ip/64"],"Limits":[{"Name":"l","Limit":{"Algorithm":1,"Events":5,"Window":1000000000}}]}`,

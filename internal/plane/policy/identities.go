@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	// DefaultIdentities is how many identities are cached by default.
+	// DefaultIdentities is the default size of the cache of identities.
 	DefaultIdentities = 100000
 
-	// MostUnknown is how many unknown keys are remembered.
+	// MostUnknown bounds the unknown keys in the cache.
 	MostUnknown = 10000
-	// UnknownFor is how long an unknown key is remembered.
+	// UnknownFor is the time that an unknown key stays in the cache.
 	UnknownFor    = 5 * time.Second
 	unknownMicros = int64(UnknownFor / time.Microsecond)
 )
@@ -31,9 +31,9 @@ func nameOfIdentity(id *Identity) string {
 	return NameOfKey(id.Digest)
 }
 
-// Identities caches what the database knows of keys and users, in a fixed number of places. If all are taken, an
-// identity that was not used since the last round is evicted (a second-chance list). Keys that the database does not
-// know have a map of their own, so that invented keys do not push out real ones. If it is full, it begins anew.
+// Identities caches keys and users of the database, in a fixed number of places. If all are taken, it evicts
+// an identity that was not used since the last round (a second-chance list). Keys that the database does not
+// have are in a map of their own, so that invented keys evict no real ones. A full map of them is emptied.
 //
 // An identity that is evicted while a look-up of it is under way must not come back with what
 // the look-up read before. A look-up therefore begins with Generation, and Add caches nothing if
@@ -48,7 +48,7 @@ type Identities struct {
 	hand       int                  // the place in list that is tried next
 	texts      map[string]*cached   // by API key, of the known ones that have a text
 	users      map[string][]*cached // by user; the user's keys, and the user
-	unknown    map[string]*cached   // keys that the database does not know
+	unknown    map[string]*cached   // keys that the database does not have
 	generation uint64
 }
 
@@ -83,9 +83,9 @@ func (c *Identities) empty() {
 	c.unknown = make(map[string]*cached)
 }
 
-// FindIdentity returns the identity of that name and when it was read from the database, in
-// microseconds since the Unix epoch; or nil if it must be looked up. An identity that is not
-// Known is the answer that the database does not know the key.
+// FindIdentity returns the identity of that name and when it was read from the database, in microseconds
+// since the Unix epoch; or nil if it must be looked up. An identity that is not Known means that the database
+// does not have the key.
 func FindIdentity(c *Identities, name string, now time.Time) (*Identity, int64) {
 	c.mu.RLock()
 	e := c.known[name]
@@ -108,15 +108,15 @@ func FindIdentity(c *Identities, name string, now time.Time) (*Identity, int64) 
 	return id, at
 }
 
-// Generation is what a look-up gives to Add. It must be read before the database is asked.
+// Generation returns the argument of Add for a look-up that begins now.
 func (c *Identities) Generation() uint64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.generation
 }
 
-// Add caches what a look-up read. It reports false if something was evicted after the look-up began: the identity is
-// then not cached, and the database must be asked again.
+// Add caches what a look-up read. It reports false if something was evicted after the look-up began: the
+// identity is then not cached, and the database must be asked again.
 func (c *Identities) Add(id *Identity, generation uint64, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -186,7 +186,7 @@ func (c *Identities) forget(name string) {
 	}
 }
 
-// EvictKey forgets an API key, also if it is remembered as unknown.
+// EvictKey evicts an API key, known or unknown.
 func (c *Identities) EvictKey(digest [32]byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,7 +194,7 @@ func (c *Identities) EvictKey(digest [32]byte) {
 	c.forget(NameOfKey(digest))
 }
 
-// EvictUser forgets a user and the user's keys.
+// EvictUser evicts a user and the user's keys.
 func (c *Identities) EvictUser(user string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -206,7 +206,7 @@ func (c *Identities) EvictUser(user string) {
 	}
 }
 
-// EvictAll forgets everything.
+// EvictAll empties the cache.
 func (c *Identities) EvictAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,7 +214,7 @@ func (c *Identities) EvictAll() {
 	c.empty()
 }
 
-// Len is how many identities are cached, and how many unknown keys are remembered.
+// Len returns the numbers of identities and of unknown keys in the cache.
 func (c *Identities) Len() (identities, unknown int) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -149,7 +149,7 @@ func TestInventedKeysPushOutNothing(t *testing.T) {
 			t.Errorf("the key is remembered as unknown after %v: %v, want %v", after, id != nil, want)
 		}
 	}
-	// The key is made: the database now knows it.
+	// The key is made: the database now has it.
 	c.EvictKey(last.Digest)
 	if id, _ := policy.FindIdentity(c, policy.NameOfKey(last.Digest), now); id != nil {
 		t.Error("a new key is still unknown")

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// index finds the rules that may match a request. Each rule is filed under one kind of condition, under every value of
-// that kind: the kind with the fewest other rules.
+// index finds the rules that may match a request. Each rule is filed under one kind of condition, under every
+// value of that kind: the kind with the fewest other rules.
 type index struct {
 	paths, hosts, below, tiers map[string][]*rule // see kind
 	others                     []*rule            // rules without such conditions
@@ -102,8 +102,9 @@ func (x *index) file(r *rule, values []filing) {
 	}
 	for _, value := range values {
 		switch value.kind {
-		case ofPath: // of a path with other wildcards, the index knows only the beginning
-			r.pathFiled = len(r.paths) == 1 && r.paths[0].rest && len(r.paths[0].segments) == 0 && r.row.Action != Exempt
+		case ofPath: // of a path with other wildcards, the index has only the beginning
+			p := r.paths[0]
+			r.pathFiled = len(r.paths) == 1 && p.rest && len(p.segments) == 0 && r.row.Action != Exempt
 			x.paths[value.text] = append(x.paths[value.text], r)
 			x.depth = larger(x.depth, strings.Count(value.text, "/"))
 		case ofHost:
@@ -167,8 +168,8 @@ func findRules(x *index, f *Facts, tier string, found []*rule) []*rule {
 	return sortRules(keepMatching(found, begin, f, tier), begin)
 }
 
-// findNetworks appends the rules that are filed under networks of the address, and match by tier, method, host and
-// path. All of found is then in order.
+// findNetworks appends the rules that are filed under networks of the address, and match by tier, method,
+// host and path. All of found is then in order.
 func findNetworks(x *index, f *Facts, tier string, found []*rule) []*rule {
 	begin := len(found)
 	address := plainAddress(f.Address)

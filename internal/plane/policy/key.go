@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"hash/crc32"
+	"math/big"
 	"regexp"
 	"strings"
 )
@@ -13,8 +14,7 @@ import (
 const KeyPrefix = "prl_"
 
 const (
-	secretBytes    = 20 // 160 random bits
-	secretDigits   = 27 // of which base 62 needs so many digits
+	secretDigits   = 27 // 160 bits
 	checksumDigits = 6
 	keyLength      = len(KeyPrefix) + secretDigits + checksumDigits
 )
@@ -22,32 +22,19 @@ const (
 // digits62 are the digits of base 62, by value.
 const digits62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// NewKey makes an API key of 37 characters: KeyPrefix, 160 random bits as 27 digits of base
-// 62, and a checksum of 6 digits. The checksum is the CRC-32 (IEEE) of all characters before
-// it, in base 62. A mistyped key is so recognised without a database. The checksum is no
-// secret: everybody can invent a key with a correct one.
+// NewKey makes an API key of 37 characters: KeyPrefix, 27 random digits of base 62, and a checksum of 6
+// digits. The checksum is the CRC-32 (IEEE) of all characters before it, in base 62, so that a mistyped key
+// is recognised without a database. Anybody can invent a key with a correct checksum.
 func NewKey() (string, error) {
-	secret := make([]byte, secretBytes)
-	if _, err := rand.Read(secret); err != nil {
-		return "", fmt.Errorf("no random bits for an API key: %w", err)
-	}
-	return keyOf(secret), nil
-}
-
-// keyOf is the key of a secret. It overwrites the secret.
-func keyOf(secret []byte) string {
-	key := make([]byte, len(KeyPrefix)+secretDigits, keyLength)
-	copy(key, KeyPrefix)
-	for at := len(key) - 1; at >= len(KeyPrefix); at-- {
-		rest := 0
-		for i := range secret {
-			rest = rest<<8 | int(secret[i])
-			secret[i] = byte(rest / 62)
-			rest %= 62
+	key := KeyPrefix
+	for len(key) < keyLength-checksumDigits {
+		digit, err := rand.Int(rand.Reader, big.NewInt(62))
+		if err != nil {
+			return "", fmt.Errorf("no random bits for an API key: %w", err)
 		}
-		key[at] = digits62[rest]
+		key += digits62[digit.Int64() : digit.Int64()+1]
 	}
-	return string(key) + checksum(string(key))
+	return key + checksum(key), nil
 }
 
 func checksum(text string) string {
@@ -76,12 +63,12 @@ func Check(key string) bool {
 	return checksum(body) == key[len(body):]
 }
 
-// Digest is what the database has of an API key: its SHA-256. A fast digest suits keys with
-// this much entropy.
+// Digest returns the SHA-256 of an API key, which is in the database instead of the key. A fast digest suits
+// keys with this much entropy.
 func Digest(key string) [32]byte { return sha256.Sum256([]byte(key)) }
 
-// Hint is how lists and logs show a key: KeyPrefix and the first four of its random
-// characters, as in "prl_4cQx...". A key of another form has none ("").
+// Hint returns the form of a key in lists and logs: KeyPrefix and the first four of its random characters, as
+// in "prl_4cQx...". A key of another form has none ("").
 func Hint(key string) string {
 	if !Check(key) {
 		return ""
@@ -109,7 +96,7 @@ func Bearer(value string) string {
 // hiddenKey stands for an API key in a text that is stored.
 const hiddenKey = "(key)"
 
-// keyLike is what looks like a key of NewKey, or like a part of one.
+// keyLike matches texts that look like a key of NewKey, or a part of one.
 var keyLike = regexp.MustCompile("(?i:" + KeyPrefix + ")[0-9A-Za-z]{5,}")
 
 // HideKeys replaces API keys in a host or a path: the given key, unless it is "", and all that

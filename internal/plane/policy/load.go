@@ -7,9 +7,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Each statement of this package returns rows of one text: a row in JSON, which the standard library decodes, since
-// decoding field by field takes long in the interpreter. A rule and an override have all columns of their tables.
-// Values that Postgres and Go write differently are cast here. NULL is the zero value.
+// Each statement of this package returns rows of one text: a row in JSON, which the standard library decodes,
+// since decoding field by field takes long in the interpreter. A rule and an override have all columns of
+// their tables. Values that Postgres and Go write differently are cast here. NULL is the zero value.
 
 // timeSQL returns an expression for a time.Time. A time that Go cannot represent, such as infinity, is NULL.
 func timeSQL(expression string) string {
@@ -19,7 +19,8 @@ func timeSQL(expression string) string {
 
 // endSQL is timeSQL for an end. An end before 1970, such as -infinity, is 1970.
 func endSQL(expression string) string {
-	return `CASE WHEN ` + expression + ` < '1970-01-01 00:00+00' THEN '1970-01-01T00:00:00Z' ELSE ` + timeSQL(expression) + ` END`
+	return `CASE WHEN ` + expression + ` < '1970-01-01 00:00+00' THEN '1970-01-01T00:00:00Z'
+		ELSE ` + timeSQL(expression) + ` END`
 }
 
 // validSQL returns the fields From and Until of a row.
@@ -46,9 +47,11 @@ func choiceSQL(list, expression string) string {
 // LimitsSQL is the JSON of a []RuleLimit: the limits of a row r of rate_limit_rules.
 var LimitsSQL = `(SELECT jsonb_agg(jsonb_build_object('Name', l.name, 'Unlimited', l.events IS NULL,
 	'Overage', l.on_exceed = 'overage', 'Limit', jsonb_build_object('Events', l.events,
-	'Window', ` + durationSQL("l.per") + `, 'Calendar', ` + choiceSQL("NULL,day,week,month,year", "l.calendar") + `,
-	'Zone', l.time_zone, 'Algorithm', ` + choiceSQL(algorithms(), "l.algorithm") + `, 'Burst', l.burst,
-	'Durable', l.durable)) ORDER BY l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name)`
+	'Window', ` + durationSQL("l.per") + `,
+	'Calendar', ` + choiceSQL("NULL,day,week,month,year", "l.calendar") + `, 'Zone', l.time_zone,
+	'Algorithm', ` + choiceSQL(algorithms(), "l.algorithm") + `, 'Burst', l.burst,
+	'Durable', l.durable)) ORDER BY l.name)
+	FROM rate_limit_rule_limits l WHERE l.rule = r.name)`
 
 // algorithms returns the names of the algorithms, by ratelimit.Algorithm.
 func algorithms() string {
@@ -60,17 +63,20 @@ func algorithms() string {
 }
 
 // OverrideSQL is the JSON of an Override: a row o of rate_limit_overrides.
-var OverrideSQL = `(to_jsonb(o) - 'reason' || jsonb_build_object('Unlimited', o.events IS NULL, ` + validSQL("o") + `))`
+var OverrideSQL = `(to_jsonb(o) - 'reason'
+	|| jsonb_build_object('Unlimited', o.events IS NULL, ` + validSQL("o") + `))`
 
-// wholeSQL adds a row to each statement that reads the policy: whether the statement reads all of it, see rowsOf.
+// wholeSQL adds a row to each statement that reads the policy: whether the statement reads all of it, see
+// rowsOf.
 const wholeSQL = `
 UNION ALL
 SELECT json_build_object('Whole', ` + schema.PolicyWhole + `)`
 
 // rulesSQL returns the rules that can have an effect, and the overrides for tiers.
-var rulesSQL = `SELECT a::text FROM (SELECT json_build_object('Rule', to_jsonb(r) - '{comment,updated_at}'::text[] ||
-	jsonb_build_object('SkipWithoutHeader', r.without_header = 'skip', 'RetryAfter', ` + durationSQL("r.retry_after") + `,
-	` + validSQL("r") + `, 'Limits', ` + LimitsSQL + `)) FROM rate_limit_rules r WHERE r.mode <> 'off' AND ` + dueSQL("r") + `
+var rulesSQL = `SELECT a::text FROM (SELECT json_build_object('Rule', to_jsonb(r)
+	- '{comment,updated_at}'::text[] || jsonb_build_object('SkipWithoutHeader', r.without_header = 'skip',
+	'RetryAfter', ` + durationSQL("r.retry_after") + `, ` + validSQL("r") + `, 'Limits', ` + LimitsSQL + `))
+	FROM rate_limit_rules r WHERE r.mode <> 'off' AND ` + dueSQL("r") + `
 UNION ALL
 SELECT json_build_object('Override', ` + OverrideSQL + `) FROM rate_limit_overrides o
 	WHERE o.tier IS NOT NULL AND ` + dueSQL("o") + wholeSQL + `) AS a(a) ORDER BY 1`
@@ -82,39 +88,49 @@ func banSQL(user, key string) string {
 }
 
 // newestBansSQL has the bans that hold.
-const newestBansSQL = `(SELECT * FROM rate_limit_bans WHERE until > now() ORDER BY banned_at DESC, id DESC LIMIT 100000) b`
+const newestBansSQL = `(SELECT * FROM rate_limit_bans WHERE until > now()
+	ORDER BY banned_at DESC, id DESC LIMIT 100000) b`
 
 // bansSQL returns the bans of networks and users that hold, and how many bans are in force.
 var bansSQL = `SELECT a::text FROM (SELECT json_build_object(` + banSQL("b.user_id", "b.key_id") + `)
 	FROM ` + newestBansSQL + ` WHERE b.key_id IS NULL
 UNION ALL
-SELECT json_build_object('InForce', count(*)) FROM rate_limit_bans WHERE until > now()` + wholeSQL + `) AS a(a) ORDER BY 1`
+SELECT json_build_object('InForce', count(*)) FROM rate_limit_bans
+	WHERE until > now()` + wholeSQL + `) AS a(a) ORDER BY 1`
 
-// bannedKeysSQL returns the bans of API keys, and of up to 100,000 API keys of banned users. It is a statement of
-// its own, so that other changes take effect while the table of API keys is locked.
+// bannedKeysSQL returns the bans of API keys, and of up to 100,000 API keys of banned users. It is a
+// statement of its own, so that other changes take effect while the table of API keys is locked.
 var bannedKeysSQL = `SELECT a::text FROM (` + bannedKeySQL + `b.key_id = k.id
 UNION ALL
-(` + bannedKeySQL + `b.user_id = k.user_id ORDER BY k.id DESC LIMIT 100000)` + wholeSQL + `) AS a(a) ORDER BY 1`
+(` + bannedKeySQL + `b.user_id = k.user_id
+	ORDER BY k.id DESC LIMIT 100000)` + wholeSQL + `) AS a(a) ORDER BY 1`
 
-var bannedKeySQL = `SELECT json_build_object('Digest', encode(k.digest, 'hex'), ` + banSQL("k.user_id", "k.id") + `)
+var bannedKeySQL = `SELECT json_build_object('Digest', encode(k.digest, 'hex'),
+	` + banSQL("k.user_id", "k.id") + `)
 	FROM rate_limit_api_keys k JOIN ` + newestBansSQL + ` ON `
 
-// identitiesSQL returns the API keys with the digests $1, and the users $2, each with its overrides. The server
-// plans it each time, since the tables grow by orders of magnitude. A tier of a key lasts as long as the key.
+// identitiesSQL returns the API keys with the digests $1, and the users $2, each with its overrides. The
+// server plans it each time, since the tables grow by orders of magnitude. A tier of a key lasts as long as
+// the key.
 var identitiesSQL = `SELECT json_build_object('Digest', a.digest, 'Identity', json_build_object('KeyID', k.id,
-	'CountedAs', k.counted_as, 'ExpiresAt', ` + endSQL("k.expires_at") + `, 'RevokedAt', ` + endSQL("k.revoked_at") + `,
-	'Tier', coalesce(k.tier, u.tier), 'TierUntil', CASE WHEN k.tier IS NULL THEN ` + endSQL("u.tier_until") + ` END,
+	'CountedAs', k.counted_as, 'ExpiresAt', ` + endSQL("k.expires_at") + `,
+	'RevokedAt', ` + endSQL("k.revoked_at") + `, 'Tier', coalesce(k.tier, u.tier),
+	'TierUntil', CASE WHEN k.tier IS NULL THEN ` + endSQL("u.tier_until") + ` END,
 	` + userSQL("u.user_id", "o.key_id = k.id OR o.user_id = k.user_id") + `))::text
 FROM rate_limit_users u JOIN rate_limit_api_keys k ON k.user_id = u.user_id
 	JOIN unnest($1::text[]) AS a(digest) ON k.digest = decode(a.digest, 'hex')
 UNION ALL
-SELECT json_build_object('Identity', json_build_object('Tier', u.tier, 'TierUntil', ` + endSQL("u.tier_until") + `,
+SELECT json_build_object('Identity', json_build_object('Tier', u.tier,
+	'TierUntil', ` + endSQL("u.tier_until") + `,
 	` + userSQL("a.user_id", "o.user_id = u.user_id") + `))::text
-FROM unnest($2::text[]) AS a(user_id) LEFT JOIN rate_limit_users u ON u.user_id = a.user_id` + wholeSQL + `::text`
+FROM unnest($2::text[]) AS a(user_id) 
+	LEFT JOIN rate_limit_users u ON u.user_id = a.user_id` + wholeSQL + `::text`
 
 // userSQL returns the fields that keys and users have in common. which is a condition on overrides o.
 func userSQL(user, which string) string {
-	return `'User', ` + user + `, 'Known', u.user_id IS NOT NULL, 'PeriodStart', u.period_start::text || 'T00:00:00Z',
-		'TimeZone', CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END, 'Overrides', (SELECT json_agg(` + OverrideSQL + `)
-		FROM rate_limit_overrides o WHERE (` + which + `) AND ` + dueSQL("o") + `)`
+	return `'User', ` + user + `, 'Known', u.user_id IS NOT NULL,
+		'PeriodStart', u.period_start::text || 'T00:00:00Z',
+		'TimeZone', CASE WHEN u.period_start IS NOT NULL THEN u.time_zone END,
+		'Overrides', (SELECT json_agg(` + OverrideSQL + `) FROM rate_limit_overrides o
+		WHERE (` + which + `) AND ` + dueSQL("o") + `)`
 }

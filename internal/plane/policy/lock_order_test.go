@@ -10,8 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// A statement of a proxy that waits for a table has locked none that TRUNCATE ... CASCADE locks after it. So the two never
-// wait for each other.
+// A statement of a proxy that waits for a table has locked none that TRUNCATE ... CASCADE locks after it. So
+// the two never wait for each other.
 func TestStatementsLockTheTablesInTheOrderOfTruncate(t *testing.T) {
 	s := newSite(t)
 	other, watching := cluster.Connect(t, s.dsn), cluster.Connect(t, s.dsn)

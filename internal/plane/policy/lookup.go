@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// lookUpMost is how many identities one statement looks up.
+	// lookUpMost bounds the identities of one statement.
 	lookUpMost = 1000
 	// lookUpInterval is the least time from the start of a statement to that of the next.
 	lookUpInterval = 5 * time.Millisecond
@@ -30,8 +30,8 @@ const (
 	// into one statement, so that a client that sends invented keys delays the others by one
 	// statement at most.
 	crowdMost = lookUpMost
-	// staleMost is how many times an identity is looked up again because it was changed
-	// during the look-up. After that the last answer counts, and is not cached.
+	// staleMost bounds the repetitions of a look-up because the identity changed during it. After that the
+	// last answer counts, and is not cached.
 	staleMost = 3
 )
 
@@ -58,8 +58,7 @@ type lookup struct {
 	err      error
 }
 
-// credential is what an identity is looked up by: the digest of an API key, or a user that the
-// proxy authenticated.
+// credential identifies a sender: the digest of an API key, or a user that the proxy authenticated.
 type credential struct {
 	digest [32]byte
 	user   string // "" for an API key
@@ -96,13 +95,18 @@ type lookups struct {
 }
 
 func newLookups(db pgdb.DB, cache *Identities, now func() time.Time) *lookups {
-	return &lookups{db: db, cache: cache, now: now, byName: make(map[string]*lookup), crowds: make(map[netip.Prefix]int)}
+	return &lookups{
+		db: db, cache: cache, now: now, byName: make(map[string]*lookup), crowds: make(map[netip.Prefix]int),
+	}
 }
 
 // get looks up the sender of a request from an address, within batch.MostTimeouts timeouts. The error is
-// ratelimit.ErrUnavailable while the database does not answer or too many wait, ratelimit.ErrTimeout if a statement is
-// under way for a timeout when the time is over, else ratelimit.ErrOverloaded; the look-up then goes on, for the next request.
-func (l *lookups) get(ctx context.Context, timeout time.Duration, s credential, address netip.Addr) (*Identity, error) {
+// ratelimit.ErrUnavailable while the database does not answer or too many wait, ratelimit.ErrTimeout if a
+// statement is under way for a timeout when the time is over, else ratelimit.ErrOverloaded; the look-up then
+// goes on, for the next request.
+func (l *lookups) get(
+	ctx context.Context, timeout time.Duration, s credential, address netip.Addr,
+) (*Identity, error) {
 	call, err := l.enter(s, true, NetworkOf(address))
 	if err != nil {
 		return nil, err
@@ -118,7 +122,7 @@ func (l *lookups) get(ctx context.Context, timeout time.Duration, s credential, 
 	return nil, err
 }
 
-// silence is how long a statement is under way.
+// silence returns the time since the statement under way began, or 0.
 func (l *lookups) silence() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -256,7 +260,8 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, err error, gen
 			a.err = err
 		}
 		call.attempts++
-		if a.err == nil && !l.cache.Add(a.identity, generation, now) && call.attempts <= staleMost && !l.closed {
+		isStale := a.err == nil && !l.cache.Add(a.identity, generation, now)
+		if isStale && call.attempts <= staleMost && !l.closed {
 			again = append(again, call)
 			continue
 		}
@@ -287,7 +292,8 @@ func (l *lookups) setDown(err error) {
 	l.down = err
 }
 
-// state is how many statements were sent, and why nothing can be looked up, or nil.
+// state returns the number of statements, and the error of all look-ups while the database does not answer,
+// or nil.
 func (l *lookups) state() (sent int64, down error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -159,8 +159,8 @@ func TestAStartWithoutTheDatabase(t *testing.T) {
 	same(t, "with the database", decided(t, p, "", ""), " anonymous rule/all/per_hour=1000")
 }
 
-// Rows that are written without triggers, as by a subscription, are obeyed nevertheless: rules are read anew about every
-// ten minutes, at a moment of each proxy's own, and an identity once a minute.
+// Rows that are written without triggers, as by a subscription, are obeyed nevertheless: rules are read anew
+// about every ten minutes, at a moment of each proxy's own, and an identity once a minute.
 func TestEverythingIsReadAnewNowAndThen(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")

@@ -8,8 +8,9 @@ import (
 
 // A new condition of a rule is a field of Rule, and a line in compileConditions, meets or holds, and unmet.
 
-// match is the first pass: it returns, in order, the rules that match a request by tier, method, host and path, and
-// by network if the index has them there. The list must not be changed, and is valid until the next call with o.
+// match is the first pass: it returns, in order, the rules that match a request by tier, method, host and
+// path, and by network if the index has them there. The list must not be changed, and is valid until the next
+// call with o.
 func match(set *ruleSet, f *Facts, o *Verdict) []*rule {
 	if set.memo != nil && len(set.index.networks) == 0 {
 		return remembered(set, f, o.Tier)
@@ -103,9 +104,9 @@ func matchesReading(r *rule, path string) bool {
 	return len(r.paths) == 0
 }
 
-// matchesNetwork reports whether a network of the rule contains the request's address, or the rule has none. An
-// assumed address, which may be that of a balancer, frees no request: neither from all limits, nor from those of
-// the next rule of a family.
+// matchesNetwork reports whether a network of the rule contains the request's address, or the rule has none.
+// An assumed address, which may be that of a balancer, frees no request: neither from all limits, nor from
+// those of the next rule of a family.
 func matchesNetwork(r *rule, f *Facts) bool {
 	if r.networks == nil {
 		return true

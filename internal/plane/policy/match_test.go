@@ -37,7 +37,7 @@ func TestRulesDecideAsALoopOverThemDoes(t *testing.T) {
 		for range 20 {
 			id, now := w.Request(pick, &f)
 			path, host, method := f.Path, f.Host, f.Method
-			for n := range 6 { // later ones find what the memo has kept of the earlier ones, also of other senders
+			for n := range 6 { // later ones find entries in the memo from earlier ones, of other senders too
 				if n > 2 {
 					id, now = w.Request(pick, &f)
 					f.Path, f.Host, f.Method = path, host, method

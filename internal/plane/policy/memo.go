@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// memo remembers which rules match by tier, method, host and path. If it is full, it begins anew. It is bounded so, and
-// finding a rule again costs less than a list of what is in use.
+// memo remembers which rules match by tier, method, host and path. If it is full, it begins anew. It is
+// bounded so, and finding a rule again costs less than a list of what is in use.
 type memo struct {
 	most int // combinations, and a 64th of the most rules and hits
 
@@ -15,16 +15,17 @@ type memo struct {
 	size    int // how many rules and hits they have
 }
 
-// combination is what the memo remembers matches by.
+// combination is a key of the memo.
 type combination struct{ tier, method, host, path string }
 
-// matches are the rules that match the requests with one combination, without those that are filed under networks. They
-// do not change.
+// matches are the rules that match the requests with one combination, without those that are filed under
+// networks. They do not change.
 type matches struct {
 	found []*rule
 	seen  bool // what follows is known: from the second use on, since many requests come only once
 
-	// verdict is that on all plain senders, see amounts.plainUntil, or nil. The key of each hit in byUser is the user.
+	// verdict is that on all plain senders, see amounts.plainUntil, or nil. The key of each hit in byUser is
+	// the user.
 	verdict *Verdict
 	byUser  []int
 }
@@ -57,7 +58,9 @@ func remembered(set *ruleSet, f *Facts, tier string) []*rule {
 		return m.found
 	}
 	// They may be parts of a long request.
-	stored := combination{strings.Clone(tier), strings.Clone(f.Method), strings.Clone(f.Host), strings.Clone(f.Path)}
+	stored := combination{
+		strings.Clone(tier), strings.Clone(f.Method), strings.Clone(f.Host), strings.Clone(f.Path),
+	}
 	all.mu.Lock()
 	if len(all.matches) >= all.most || all.size >= all.most*64 {
 		all.matches = make(map[combination]*matches)
@@ -75,8 +78,8 @@ func remembered(set *ruleSet, f *Facts, tier string) []*rule {
 // anybody stands for the user in the verdict of complete. No counter has such a key.
 const anybody = " "
 
-// complete finds out whether the rules that match give one verdict on all plain senders at any time. It is that on a
-// request of anybody.
+// complete finds out whether the rules that match give one verdict on all plain senders at any time. It is
+// that on a request of anybody.
 func complete(m *matches, path, tier string) {
 	if strings.IndexByte(path, ';') >= 0 {
 		return

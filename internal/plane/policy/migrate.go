@@ -10,9 +10,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Migrate makes the tables of the policy what they must be, and creates those of counts if they are
-// missing. If nothing is to be done, it costs one small query. Otherwise the role of the connection
-// must be able to create tables in the first schema of its search_path. The error is ratelimit.ErrUnavailable if the database does not answer.
+// Migrate makes the tables of the policy what they must be, and creates those of counts if they are missing.
+// If nothing is to be done, it costs one small query. Otherwise the role of the connection must be able to
+// create tables in the first schema of its search_path. The error is ratelimit.ErrUnavailable if the database
+// does not answer.
 func Migrate(ctx context.Context, db pgdb.DB) error {
 	now, err := lookForTables(ctx, db)
 	if err != nil || now.policy == 1 {
@@ -32,10 +33,11 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 	if now, err := lookForTables(ctx, db); err == nil && now.policy == 1 {
 		return nil // another process was faster
 	}
-	return fmt.Errorf("creating the tables of the policy (a role that may create tables can run schema.sql instead): %w", session.Explain(ctx, db, failure))
+	return fmt.Errorf("creating the tables of the policy (a role that may create tables can run schema.sql "+
+		"instead): %w", session.Explain(ctx, db, failure))
 }
 
-// tablesFound is what schema.Ready returns.
+// tablesFound is the result of schema.Ready.
 type tablesFound struct{ counters, policy, restoring int }
 
 // readySQL is schema.Ready as one text.
@@ -46,7 +48,8 @@ func lookForTables(ctx context.Context, db pgdb.DB) (tablesFound, error) {
 	found := tablesFound{}
 	row, err := read(ctx, db, loadTimeout, "looking for the tables", readySQL)
 	if err == nil {
-		_, err = fmt.Sscanf(strings.Join(row, " "), "(%d,%d,%d)", &found.counters, &found.policy, &found.restoring)
+		_, err = fmt.Sscanf(strings.Join(row, " "), "(%d,%d,%d)",
+			&found.counters, &found.policy, &found.restoring)
 	}
 	return found, err
 }

@@ -30,7 +30,8 @@ func (p *Policy) occasionally(ctx context.Context) {
 		cancel()
 	}
 	if now.Sub(p.forgotten) >= forgetInterval {
-		deleted, err := read(ctx, p.db, 10*time.Second, "deleting old changes", "SELECT rate_limit_forget()::text")
+		const sql = "SELECT rate_limit_forget()::text"
+		deleted, err := read(ctx, p.db, 10*time.Second, "deleting old changes", sql)
 		if len(deleted) != 1 || deleted[0] != forgetMost { // else the next poll deletes more
 			p.forgotten = now
 		}
@@ -38,5 +39,5 @@ func (p *Policy) occasionally(ctx context.Context) {
 	}
 }
 
-// forgetMost is what rate_limit_forget deletes at most.
+// forgetMost is the largest number that rate_limit_forget deletes.
 const forgetMost = "10000"

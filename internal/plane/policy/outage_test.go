@@ -25,8 +25,8 @@ func askAs(p *policy.Policy, timeout time.Duration, key, user, path, address str
 	return outcomeText(&o), err
 }
 
-// Without a look-up, bans hold, exempt and block rules without tiers, and limits of rules that have neither tiers nor a
-// family and count by no user, key or tier, with their own amount. What is left is an error.
+// Without a look-up, bans hold, exempt and block rules without tiers, and limits of rules that have neither
+// tiers nor a family and count by no user, key or tier, with their own amount. What is left is an error.
 func TestWhatHoldsWithoutALookUp(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "pro")
@@ -174,7 +174,7 @@ func TestBansOfUsersFollowTheDatabase(t *testing.T) {
 	}
 }
 
-// While the table of API keys is locked, a policy obeys changes of rules, and says what it
+// While the table of API keys is locked, a policy applies changes of rules, and reports the tables that it
 // cannot read.
 func TestRulesAreObeyedWhileTheKeysAreLocked(t *testing.T) {
 	s := newSite(t)

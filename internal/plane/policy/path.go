@@ -12,12 +12,12 @@ import (
 
 // ErrAmbiguousPath is for a path that names one resource or another, depending on the
 // server that reads it: see NormalPath. Refuse such a request with status 400.
-var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter, an encoded slash or a backslash")
+var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter, an encoded slash or a " +
+	"backslash")
 
-// NormalPath is the path of a request as rules match it. escaped is the path as it was
-// sent (url.URL.EscapedPath). Percent-encoding is decoded once. Empty segments and a slash at
-// the end are dropped, and dot segments are resolved, also if they were encoded. The path
-// begins with a slash.
+// NormalPath is the path of a request as rules match it. escaped is the path as it was sent
+// (url.URL.EscapedPath). Percent-encoding is decoded once. Empty segments and a slash at the end are dropped,
+// and dot segments, encoded or not, are resolved. The path begins with a slash.
 //
 // Some servers take an encoded slash and a backslash for a slash, and others for a part of a
 // segment. Both are a backslash in the result. A rule matches such a path if it matches one of
@@ -36,7 +36,8 @@ func NormalPath(escaped string) (string, error) {
 	doubtful := strings.IndexByte(text, '\\') >= 0
 	if strings.IndexByte(text, '%') >= 0 {
 		text = unescape(text)
-		doubtful = doubtful || strings.IndexByte(text, '\\') >= 0 || strings.Count(text, "/") > strings.Count(escaped, "/")
+		doubtful = doubtful || strings.IndexByte(text, '\\') >= 0 ||
+			strings.Count(text, "/") > strings.Count(escaped, "/")
 	}
 	if doubtful {
 		return normalDoubtful(escaped)
@@ -90,8 +91,8 @@ func hasDotSegment(text string) bool {
 	return false
 }
 
-// unescape decodes percent-encoding. A percent sign without two hexadecimal digits stays; the path of a request has
-// none, and is not for the interpreter.
+// unescape decodes percent-encoding. A percent sign without two hexadecimal digits stays; the path of a
+// request has none, and is not for the interpreter.
 func unescape(text string) string {
 	if plain, err := url.PathUnescape(text); err == nil {
 		return plain
@@ -123,8 +124,8 @@ func NormalHost(host string) string {
 	return host
 }
 
-// isAmbiguous reports whether the parameters of a path change the verdict. The request then has, without
-// the parameters, another refusal, an exemption, or another limit that is enforced. Verdicts are compared, and
+// isAmbiguous reports whether the parameters of a path change the verdict. The request then has, without the
+// parameters, another refusal, an exemption, or another limit that is enforced. Verdicts are compared, and
 // not the rules that match: a rule that gives the verdict in both readings still gives it.
 func isAmbiguous(set *ruleSet, f *Facts, sender *amounts, at int64, o *Verdict) bool {
 	for _, path := range withoutParameters(f.Path) {
@@ -132,7 +133,8 @@ func isAmbiguous(set *ruleSet, f *Facts, sender *amounts, at int64, o *Verdict) 
 		without.Path = path
 		other := Verdict{User: o.User, Tier: o.Tier, KeyID: o.KeyID, impersonal: o.impersonal}
 		apply(match(set, &without, &other), &without, sender, at, &other)
-		if other.Reason != o.Reason || other.Mark != o.Mark || other.Exempt != o.Exempt || !sameLimits(other.Marks, o.Marks) {
+		if other.Reason != o.Reason || other.Mark != o.Mark || other.Exempt != o.Exempt ||
+			!sameLimits(other.Marks, o.Marks) {
 			return true
 		}
 	}

@@ -154,7 +154,7 @@ func TestAPathWhoseParametersMatterIsAmbiguous(t *testing.T) {
 			s := policy.Compile(rules, nil, nil, policy.Options{Remember: remember})
 			alice := &policy.Identity{Known: true, User: "alice", Tier: "free"}
 			var o policy.Verdict
-			for range 3 { // the memo knows more each time
+			for range 3 { // the memo has more each time
 				policy.Evaluate(s, &policy.Facts{Path: path, Address: address}, alice, now, &o)
 				if o.Reason != step.want || o.Reason == policy.AmbiguousPath && (o.Status != 400 || len(o.Hits)+len(o.Marks) > 0 || o.Exempt || o.Rule != "") {
 					t.Errorf("remember %d, %s from %s: %+v, want %s", remember, step.path, address, o, step.want)

@@ -13,7 +13,8 @@ type hostPattern struct {
 	below bool
 }
 
-const wantHost = "a host such as example.com or *.example.com, without a port, and with international names in their xn-- form"
+const wantHost = "a host such as example.com or *.example.com, without a port, and with international " +
+	"names in their xn-- form"
 
 func parseHost(text string) (*hostPattern, error) {
 	p := &hostPattern{name: text}
@@ -25,7 +26,8 @@ func parseHost(text string) (*hostPattern, error) {
 	if strings.Count(name, ":") > 1 && strings.HasPrefix(name, "[") == strings.HasSuffix(name, "]") {
 		name = normal // an IPv6 address, in any of its forms
 	}
-	wrong := normal == "" || normal == "." || !strings.EqualFold(name, normal) || p.below && strings.HasPrefix(normal, "..")
+	wrong := normal == "" || normal == "." || !strings.EqualFold(name, normal) ||
+		p.below && strings.HasPrefix(normal, "..")
 	for i := 0; i < len(normal); i++ {
 		if c := normal[i]; c <= ' ' || c >= 0x7f || c == '*' || c == '/' || c == '@' {
 			wrong = true
@@ -54,12 +56,13 @@ type pathPattern struct {
 	rest     bool
 }
 
-const wantPath = "a path such as /login, /u/*/files or /api/*, where * is a whole segment, without empty or dot segments, and not percent-encoded"
+const wantPath = "a path such as /login, /u/*/files or /api/*, where * is a whole segment, without empty " +
+	"or dot segments, and not percent-encoded"
 
 func parsePath(text string) (*pathPattern, error) {
 	wrong := &ratelimit.FieldError{Field: "paths", Value: text, Want: wantPath}
 	p := &pathPattern{}
-	if !strings.HasPrefix(text, "/") || strings.IndexByte(text, '\\') >= 0 || strings.IndexByte(text, '?') >= 0 {
+	if !strings.HasPrefix(text, "/") || strings.ContainsAny(text, "\\?") {
 		return p, wrong
 	}
 	if text == "/" {
@@ -71,7 +74,8 @@ func parsePath(text string) (*pathPattern, error) {
 		segments = segments[:last]
 	}
 	for _, segment := range segments {
-		if segment == "" || segment == "." || segment == ".." || segment != "*" && strings.IndexByte(segment, '*') >= 0 || unescape(segment) != segment {
+		if segment == "" || segment == "." || segment == ".." || unescape(segment) != segment ||
+			segment != "*" && strings.IndexByte(segment, '*') >= 0 {
 			return p, wrong
 		}
 		if segment != "*" && p.segments == nil {
@@ -105,7 +109,7 @@ func pathMatches(p *pathPattern, path string) bool {
 	return p.rest || at == len(path) || path == "/" && at == 0
 }
 
-// Conditions are the hosts, paths and methods of a rule, for a limit that is no rule. They do not change.
+// Conditions are hosts, paths and methods as in a rule, for other limits. They do not change.
 type Conditions struct{ rule *rule }
 
 // NewConditions compiles conditions. A list that is empty holds for all requests. The error is a
@@ -119,9 +123,9 @@ func NewConditions(hosts, paths, methods []string) (*Conditions, error) {
 	return &Conditions{r}, nil
 }
 
-// Hold reports whether the conditions hold for a request. escaped is its path as it was sent. A path that names one
-// resource or another, depending on the server that reads it (see NormalPath), matches if one of its readings does,
-// or if they are not known: a client must not choose which limits apply.
+// Hold reports whether the conditions hold for a request. escaped is its path as it was sent. A path that
+// names one resource or another, depending on the server that reads it (see NormalPath), matches if one of
+// its readings does, or if they are not known: a client must not choose which limits apply.
 func (c *Conditions) Hold(method, host, escaped string) bool {
 	if !matchesMethod(c.rule, strings.ToUpper(method)) || !matchesHost(c.rule, NormalHost(host)) {
 		return false

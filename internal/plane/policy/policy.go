@@ -14,7 +14,7 @@ import (
 
 // Settings are the settings of a Policy. The zero value is a good choice.
 type Settings struct {
-	// Options are how the rules are compiled.
+	// Options say how to compile the rules.
 	Options Options
 
 	// Refresh is the mean time between two polls for changes. 0 means
@@ -45,7 +45,8 @@ type Settings struct {
 }
 
 const (
-	// DefaultRefresh is the mean time between two polls: a change is obeyed within a second, for two cheap statements a second.
+	// DefaultRefresh is the mean time between two polls: a change is obeyed within a second, for two cheap
+	// statements a second.
 	DefaultRefresh = 500 * time.Millisecond
 
 	// refreshTimeout is for a poll, and for each of the statements that follow it.
@@ -54,8 +55,8 @@ const (
 	loadTimeout = 30 * time.Second
 	// migrateInterval is the time between two migrations that fail.
 	migrateInterval = 10 * time.Second
-	// wholeInterval is the mean time between two reads of all rules and bans although no change is known. Up to a half more
-	// or less keeps the proxies apart.
+	// wholeInterval is the mean time between two reads of all rules and bans although no change is known. Up
+	// to a half more or less keeps the proxies apart.
 	wholeInterval = 10 * time.Minute
 	// renewMicros is the age at which an identity is looked up anew, in microseconds.
 	renewMicros = int64(time.Minute / time.Microsecond)
@@ -65,7 +66,7 @@ const (
 	forgetInterval = time.Hour
 )
 
-// Stats are what a policy knows now, and what it has done.
+// Stats are counts of a policy.
 type Stats struct {
 	Rules      int   // rules that have an effect
 	Wrong      int   // rules and overrides that cannot be used
@@ -79,8 +80,8 @@ type Stats struct {
 	Polled time.Time
 }
 
-// Policy evaluates the rules in a database, and obeys a change of them within Refresh. It
-// is safe for concurrent use.
+// Policy evaluates the rules in a database, and applies a change of them within Refresh. It is safe for
+// concurrent use.
 type Policy struct {
 	db         pgdb.DB
 	settings   Settings
@@ -171,7 +172,7 @@ func (p *Policy) Stats() Stats {
 	return stats
 }
 
-// snapshot is what is in force, or nil before the first rules.
+// snapshot returns the snapshot in force, or nil before the first rules.
 func (p *Policy) snapshot() *Snapshot {
 	s, _ := p.current.Load().(*Snapshot)
 	return s
@@ -180,15 +181,19 @@ func (p *Policy) snapshot() *Snapshot {
 // Evaluate says what the policy does with a request: with the API key, else with the user that
 // the proxy authenticated; both are "" for neither. It writes the verdict to o.
 //
-// The first rules may take timeout. A look-up of a key or a user that is not remembered may take batch.MostTimeouts of them.
-// The error is ratelimit.ErrTimeout, or ratelimit.ErrUnavailable while the database does not answer or too many
-// wait, or ratelimit.ErrOverloaded if the time was over while the database answered others. What is remembered needs
-// no database, and a request that is banned is not looked up.
+// The first rules may take timeout. A look-up of a key or a user that is not remembered may take
+// batch.MostTimeouts of them. The error is ratelimit.ErrTimeout, or ratelimit.ErrUnavailable while the
+// database does not answer or too many wait, or ratelimit.ErrOverloaded if the time was over while the
+// database answered others. What is remembered needs no database, and a request that is banned is not looked
+// up.
 //
-// If a look-up fails, o is the verdict of what holds for every sender: bans, exempt and block rules without tiers, and limits of
-// rules that have neither tiers nor a family and count by no user, key or tier. The error is returned unless that
-// refuses the request, or exempts it and any key is good enough. Without rules, o is empty.
-func (p *Policy) Evaluate(ctx context.Context, timeout time.Duration, key, user string, f *Facts, o *Verdict) error {
+// If a look-up fails, o is the verdict of what holds for every sender: bans, exempt and block rules without
+// tiers, and limits of rules that have neither tiers nor a family and count by no user, key or tier. The
+// error is returned unless that refuses the request, or exempts it and any key is good enough. Without rules,
+// o is empty.
+func (p *Policy) Evaluate(
+	ctx context.Context, timeout time.Duration, key, user string, f *Facts, o *Verdict,
+) error {
 	s := p.snapshot()
 	if s == nil {
 		began := time.Now()
@@ -230,7 +235,9 @@ func (p *Policy) Evaluate(ctx context.Context, timeout time.Duration, key, user 
 }
 
 // lookUp evaluates the rules for a sender that is not remembered.
-func (p *Policy) lookUp(ctx context.Context, timeout time.Duration, sender credential, f *Facts, o *Verdict) error {
+func (p *Policy) lookUp(
+	ctx context.Context, timeout time.Duration, sender credential, f *Facts, o *Verdict,
+) error {
 	id := &Identity{Digest: sender.digest, User: sender.user}
 	if refuseBanned(p.snapshot(), f, id, p.settings.Now(), o) {
 		return nil

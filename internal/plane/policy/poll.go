@@ -21,13 +21,13 @@ type poller struct {
 	server string
 }
 
-// maxChanges is how many changes are looked at one by one. A poll that finds more says that
-// everything has changed.
+// maxChanges bounds the changes that a poll handles one by one. A poll that finds more takes everything for
+// changed.
 const maxChanges = 1000
 
-// pollSQL returns what has become visible since the snapshot $1, which is that of the poll
-// before, with the snapshot of this statement in the row head, and schema.Server unless the server is a standby or the policy is
-// incomplete.
+// pollSQL returns what has become visible since the snapshot $1, which is that of the poll before, with the
+// snapshot of this statement in the row head, and schema.Server unless the server is a standby or the policy
+// is incomplete.
 //
 // A transaction has become visible if it began between the two snapshots (its number is at least
 // xmax of the old snapshot, and below xmax of the new one), or if it was under way at the old
@@ -38,17 +38,20 @@ const maxChanges = 1000
 const pollSQL = `WITH head AS MATERIALIZED (SELECT pg_current_snapshot() AS snapshot)
 SELECT json_build_object('Snapshot', h.snapshot::text,
 	'Applied', coalesce((SELECT max(seq) FROM rate_limit_changes), 0), 'Server', CASE WHEN pg_is_in_recovery()
-		THEN 'standby' WHEN NOT ` + schema.PolicyWhole + ` THEN 'incomplete' ELSE ` + schema.Server + ` END)::text
+		THEN 'standby' WHEN NOT ` + schema.PolicyWhole + ` THEN 'incomplete'
+		ELSE ` + schema.Server + ` END)::text
 	FROM head h
 UNION ALL
 (SELECT json_build_object('Kind', c.kind, 'Ref', c.ref)::text FROM (
 	SELECT kind, ref FROM rate_limit_changes
-	WHERE xid >= pg_snapshot_xmax($1::text::pg_snapshot) AND xid < pg_snapshot_xmax((SELECT snapshot FROM head))
+	WHERE xid >= pg_snapshot_xmax($1::text::pg_snapshot)
+		AND xid < pg_snapshot_xmax((SELECT snapshot FROM head))
 	UNION ALL
-	SELECT kind, ref FROM rate_limit_changes WHERE xid = ANY (ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
+	SELECT kind, ref FROM rate_limit_changes
+	WHERE xid = ANY (ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
 ) c LIMIT 1001)`
 
-// changes is what a poll has found.
+// changes is the result of a poll.
 type changes struct {
 	everything bool // rules, bans and identities
 	rules      bool
@@ -61,12 +64,14 @@ type changes struct {
 }
 
 // errStandby is the error of a poll of a server that only replays another one.
-var errStandby = errors.New("the server is a standby, must be the primary (target_session_attrs=read-write in the DSN): " +
-	"a standby does not tell which transactions are under way")
+var errStandby = errors.New("the server is a standby, must be the primary (target_session_attrs=read-write " +
+	"in the DSN): a standby does not tell which transactions are under way")
 
-// errIncomplete is for what was read while the policy did not have all its triggers, or had some disabled: rows may be missing.
-var errIncomplete = errors.New("triggers of the policy are missing or disabled, as during a restore and after one that has failed: " +
-	"what was read before is kept. If no restore is under way, repeat the restore, or make the triggers with: caddy pg-ratelimit migrate")
+// errIncomplete is for what was read while the policy did not have all its triggers, or had some disabled:
+// rows may be missing.
+var errIncomplete = errors.New("triggers of the policy are missing or disabled, as during a restore and " +
+	"after one that has failed: what was read before is kept. If no restore is under way, repeat the " +
+	"restore, or make the triggers with: caddy pg-ratelimit migrate")
 
 // poll returns what has become visible since the last poll that returned no error. After a
 // failed poll the next one returns that as well.

@@ -59,8 +59,8 @@ func digestOf(text string) [32]byte {
 	return digest
 }
 
-// ReadRules, ReadBans, ReadKey and ReadUser read once what a Policy keeps up to date, for programs that explain
-// what a proxy does. Their errors wrap ratelimit.ErrUnavailable if the database does not answer.
+// ReadRules, ReadBans, ReadKey and ReadUser read once what a Policy keeps up to date, for programs that
+// explain what a proxy does. Their errors wrap ratelimit.ErrUnavailable if the database does not answer.
 
 // ReadRules reads the rules that can have an effect now or later, and the overrides for tiers, for Compile.
 func ReadRules(ctx context.Context, db pgdb.DB) ([]Rule, []Override, error) {
@@ -71,8 +71,8 @@ func ReadRules(ctx context.Context, db pgdb.DB) ([]Rule, []Override, error) {
 	return DecodeRules(texts)
 }
 
-// RulesSQL returns the statement of ReadRules, for programs that run it in a transaction of their own. Its rows
-// have one text.
+// RulesSQL returns the statement of ReadRules, for programs that run it in a transaction of their own. Its
+// rows have one text.
 func RulesSQL() string { return rulesSQL }
 
 // DecodeRules returns the rules and overrides in the rows of RulesSQL, for Compile.
@@ -124,8 +124,8 @@ func decodeBans(texts []string) ([]Ban, int64, error) {
 	return bans, inForce, nil
 }
 
-// ReadKey reads the identity of an API key by its Digest. Identity.Known is false if the database does not have
-// the key.
+// ReadKey reads the identity of an API key by its Digest. Identity.Known is false if the database does not
+// have the key.
 func ReadKey(db pgdb.DB, digest [32]byte) (*Identity, error) {
 	return readIdentity(db, credential{digest: digest})
 }
@@ -150,8 +150,9 @@ type answer struct {
 	err      error // only of this sender
 }
 
-// lookUp looks senders up in one statement. The Identity of a sender that the database does not have is not Known.
-// lookUp does not send the name of a user that no row can have: the statement would fail for all senders.
+// lookUp looks senders up in one statement. The Identity of a sender that the database does not have is not
+// Known. lookUp does not send the name of a user that no row can have: the statement would fail for all
+// senders.
 func lookUp(db pgdb.DB, calls []*lookup) (map[string]answer, error) {
 	digests := []string{}
 	users := []string{}
@@ -185,9 +186,9 @@ func lookUp(db pgdb.DB, calls []*lookup) (map[string]answer, error) {
 	return found, nil
 }
 
-// readWhole is read for a statement with wholeSQL. The error is errIncomplete if the policy did not have all its
-// triggers when the statement read it: a restore makes them after all rows, so that without them rows may be
-// missing. A statement sees the rows and the triggers in one snapshot.
+// readWhole is read for a statement with wholeSQL. The error is errIncomplete if the policy did not have all
+// its triggers when the statement read it: a restore makes them after all rows, so that without them rows may
+// be missing. A statement sees the rows and the triggers in one snapshot.
 func readWhole(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, args ...any,
 ) ([]string, error) {

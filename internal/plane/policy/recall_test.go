@@ -83,8 +83,8 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 	same(t, "a key after a minute", recalled(p, "key of user19"), "not remembered")
 }
 
-// Without Remember there are no keys in memory, and a key that is written as a header with a
-// scheme is never taken for the key after the scheme.
+// Without Remember, memory holds no keys, and a key that is written as a header with a scheme is never taken
+// for the key after the scheme.
 func TestKeysThatAreNotRemembered(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")

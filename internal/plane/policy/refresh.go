@@ -12,19 +12,21 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// poll refreshes until the policy is closed. The time to the next poll has a random part. Otherwise the proxies would
-// go on asking at the same moment once they have got an answer, or the end of their connections, at the same moment.
+// poll refreshes until the policy is closed. The time to the next poll has a random part. Otherwise the
+// proxies would go on asking at the same moment once they have got an answer, or the end of their
+// connections, at the same moment.
 func (p *Policy) poll() {
 	for p.closing.Err() == nil {
 		_ = p.Refresh(p.closing)
-		ctx, cancel := context.WithTimeout(p.closing, time.Duration((0.75+p.settings.Random()/2)*float64(p.settings.Refresh)))
+		pause := time.Duration((0.75 + p.settings.Random()/2) * float64(p.settings.Refresh))
+		ctx, cancel := context.WithTimeout(p.closing, pause)
 		<-ctx.Done()
 		cancel()
 	}
 }
 
-// Refresh asks the database for changes now, and obeys them before it returns. It also does
-// what is due from time to time. While another refresh is under way it waits for that first.
+// Refresh asks the database for changes now, and applies them before it returns. It also does the upkeep that
+// is due. It waits for another refresh that is under way.
 func (p *Policy) Refresh(ctx context.Context) error {
 	p.refreshing.Lock()
 	defer p.refreshing.Unlock()
@@ -70,7 +72,8 @@ func (p *Policy) refresh(ctx context.Context) error {
 	within, cancel := context.WithTimeout(ctx, refreshTimeout)
 	found, err := p.poller.poll(within)
 	cancel()
-	if err != nil && needs != nil && !errors.Is(err, errIncomplete) && !errors.Is(err, ratelimit.ErrUnavailable) {
+	if err != nil && needs != nil && !errors.Is(err, errIncomplete) &&
+		!errors.Is(err, ratelimit.ErrUnavailable) {
 		return fmt.Errorf("%w; %w", err, needs)
 	}
 	if err != nil {
@@ -78,7 +81,7 @@ func (p *Policy) refresh(ctx context.Context) error {
 	}
 	p.polled = true
 	p.obey(found)
-	defer p.forgetStale() // also if the rules cannot be read: the next poll does not return these changes
+	defer p.forgetStale() // even if the rules cannot be read: the next poll does not return these changes
 	if err := p.migrate(ctx, now); errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}

@@ -20,7 +20,7 @@ const (
 	Off Mode = "off"
 )
 
-// Action is what a rule does to the requests that it matches, as in the column action.
+// Action is the effect of a rule on the requests that it matches, as in the column action.
 type Action string
 
 const (
@@ -36,7 +36,7 @@ const (
 type Rule struct {
 	// Name identifies the rule. Required.
 	Name string
-	// Family is the group of rules of which one applies; "" is none.
+	// Family names a group of rules. Only one of a group applies. "" is none.
 	Family string
 	// Priority puts rules in order: the higher one comes first.
 	Priority int64
@@ -56,19 +56,19 @@ type Rule struct {
 	// Networks hold the client's address. IPv4 addresses in IPv6 form count as IPv4.
 	Networks []netip.Prefix
 
-	// CountBy says for what a limit is counted: any of user, key, tier, ip, ip/64, host,
-	// route, header:NAME, or of alternatives such as user|ip, of which the first that a request has
-	// counts; or all alone, which is one counter for everybody. Empty is user.
+	// CountBy says for what a limit is counted: any of user, key, tier, ip, ip/64, host, route, header:NAME,
+	// or of alternatives such as user|ip, where the first that a request has counts; or all alone, which is
+	// one counter for everybody. Empty is user.
 	CountBy []string `json:"count_by"`
 	// SkipWithoutHeader is for a header in CountBy: the rule does not match a request in which
 	// the header is missing or empty. Otherwise all such requests have one counter.
 	SkipWithoutHeader bool
 
-	// From and Until are when the rule is valid: from From, until before Until. A zero
-	// time is no bound.
+	// From and Until bound the time in which the rule is valid. Until itself is excluded. The zero time sets
+	// no bound.
 	From, Until time.Time
 
-	// Cost is what a request takes of each limit. 0 is 1.
+	// Cost is the charge of a request to each limit. 0 is 1.
 	Cost int64
 	// Settle says what a request really cost, see ParseSettle; "" is Cost.
 	Settle string
@@ -84,7 +84,7 @@ type Rule struct {
 	// Limits are for Charge alone, which needs at least one.
 	Limits []RuleLimit
 
-	// Err is what made the rule's row useless. The rule is then left out and reported.
+	// Err says why the row of the rule cannot be used. The rule is then left out and reported.
 	Err error `json:"-"`
 }
 
@@ -92,7 +92,7 @@ type Rule struct {
 type RuleLimit struct {
 	// Name identifies the limit within its rule. Required.
 	Name string
-	// Limit is how it counts. Its Prefix is filled in. Events of 0 let nothing pass.
+	// Limit has the algorithm and the amount. Compile sets its Prefix. Events of 0 let nothing pass.
 	Limit ratelimit.Limit
 	// Unlimited ignores the events: the limit holds only where an override has an amount.
 	Unlimited bool
@@ -122,7 +122,8 @@ type Override struct {
 // Ban is a row of rate_limit_bans: of Network, of the API key with the digest Digest, else of User.
 type Ban struct {
 	Network netip.Prefix
-	// Digest is of an API key that is banned, or whose user is. KeyID is of its row, and User has it.
+	// Digest is of an API key that is banned itself, or by a ban of its user. KeyID is of its row, and User
+	// has it.
 	Digest [32]byte `json:"-"`
 	KeyID  int64
 	User   string
@@ -131,8 +132,8 @@ type Ban struct {
 	Reason string
 }
 
-// Identity is what the database knows of an API key or of a user that the proxy
-// authenticated. It does not change after its first use, and is not copied.
+// Identity is an API key, or a user that the proxy authenticated, as in the database. It does not change
+// after its first use, and is not copied.
 type Identity struct {
 	// Digest is of the API key (see Digest). It is zero if the request had no key, and
 	// User then names the user that the proxy authenticated.
@@ -141,7 +142,7 @@ type Identity struct {
 	Known bool
 	// KeyID is of the key's row; 0 without a key.
 	KeyID int64
-	// CountedAs is of the key whose counters the key shares; 0 is KeyID.
+	// CountedAs is the id of the key that this one shares counters with; 0 is KeyID.
 	CountedAs int64
 
 	User string

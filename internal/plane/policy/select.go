@@ -2,10 +2,10 @@ package policy
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
-// selectRules is the second pass: of the rules that match, it adds to o.Hits the hits of those that charge the
-// request, without amounts. A rule of a family charges it unless an enforced rule of the family does. A rule
-// whose counters the request has no key for does not, nor does a personal rule if the sender could not be read.
-// It returns false if a rule exempts or blocks the request: the verdict is then complete.
+// selectRules is the second pass: of the rules that match, it adds to o.Hits the hits of those that charge
+// the request, without amounts. A rule of a family charges it unless an enforced rule of the family does. A
+// rule that counts by something the request lacks does not charge it, nor does a personal rule if the sender
+// could not be read. It returns false if a rule exempts or blocks the request: the verdict is then complete.
 func selectRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict) bool {
 	user, key := "", "" // parts of counters' keys
 	if sender != nil {
@@ -51,7 +51,8 @@ func selectRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict)
 			}
 		}
 		for range r.limits {
-			o.Hits = append(o.Hits, ratelimit.Hit{Key: counter, Subject: subject, Cost: r.cost, Secret: secret})
+			hit := ratelimit.Hit{Key: counter, Subject: subject, Cost: r.cost, Secret: secret}
+			o.Hits = append(o.Hits, hit)
 		}
 		o.limits = append(o.limits, r.limits...)
 	}

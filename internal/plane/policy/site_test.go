@@ -89,7 +89,7 @@ func (s *site) user(user, tier string) {
 	s.exec("INSERT INTO rate_limit_api_keys (digest, user_id) VALUES ($1, $2)", digest[:], user)
 }
 
-// policy returns a policy that polls when it is told to.
+// policy returns a policy that polls at calls of Refresh.
 func (s *site) policy(settings policy.Settings) *policy.Policy {
 	s.t.Helper()
 	return s.policyOn(s.db(), settings)

@@ -7,9 +7,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Trace is what became of each rule, for people.
+// Trace says of each rule whether it applies, and why.
 type Trace struct {
-	// Key is what is wrong with the API key of the request, or NotRefused.
+	// Key says why the API key of the request is not valid, or is NotRefused.
 	Key Reason
 	// Rules are the rules of the snapshot, in the order in which they are tried.
 	Rules []TracedRule

@@ -19,8 +19,8 @@ const version0 = `DROP VIEW rate_limit_near;
 	COMMENT ON TABLE rate_limit_rules IS 'The rules.';
 	CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 0'`
 
-// TestAnUpgradeStopsNoDecision: a proxy upgrades the tables of an older version in place, while requests come with
-// API keys that it has not seen. It decides all the time: by the tables as they are as long as a
+// TestAnUpgradeStopsNoDecision: a proxy upgrades the tables of an older version in place, while requests come
+// with API keys that it has not seen. It decides all the time: by the tables as they are as long as a
 // transaction of another session keeps it from changing them, and by the new ones afterwards.
 func TestAnUpgradeStopsNoDecision(t *testing.T) {
 	const keys = 5000

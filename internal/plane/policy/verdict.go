@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Facts are what a proxy knows of a request.
+// Facts are the properties of a request that rules read.
 type Facts struct {
 	// Tier is the tier of a request if its identity has none, such as anonymous.
 	Tier string
@@ -18,8 +18,8 @@ type Facts struct {
 	RejectUnknown bool
 	// Address is the client's. The zero Addr is unknown: it is in no network.
 	Address netip.Addr
-	// Assumed says that Address is that of the connection, because the header that should have the client's has
-	// none. A rule that exempts networks does not match it.
+	// Assumed says that Address is that of the connection, because the header that should have the client's
+	// has none. A rule that exempts networks does not match it.
 	Assumed bool
 	Method  string
 	// Host and Path are as NormalHost and NormalPath return them.
@@ -33,7 +33,7 @@ type Facts struct {
 	KeyHeaders []string
 }
 
-// Reason is why a request was refused, as it is in logs.
+// Reason says why a request was refused, as in logs.
 type Reason string
 
 const (
@@ -70,7 +70,7 @@ type Mark struct {
 	Overage bool
 	// Quota is the amount: the full quota of the limit.
 	Quota int64
-	// From is where the amount comes from: rule, tier, user or key.
+	// From is the source of the amount: rule, tier, user or key.
 	From string
 
 	// Status, Message and RetryAfter are of the answer if the limit refuses, see Rule. Status is
@@ -82,11 +82,12 @@ type Mark struct {
 	// Settle is Rule.Settle, or nil. It must not be changed.
 	Settle *settings.Settle
 
-	simple bool // neither Shadow nor Overage nor of a limit InFlight, nothing to settle, and the answer is a proxy's own
+	// simple: neither Shadow nor Overage nor of a limit InFlight, nothing to settle, and the answer is a
+	// proxy's own.
+	simple bool
 }
 
-// Verdict is what the policy says about a request. Its memory is used again by the next
-// Evaluate.
+// Verdict is the decision of the policy on a request. The next Evaluate uses its memory again.
 type Verdict struct {
 	// User and Tier are the request's; User is "" for nobody. KeyID is 0 without a key.
 	User, Tier string
@@ -96,8 +97,8 @@ type Verdict struct {
 	// it.
 	Rule string
 
-	// Reason is why the request is refused. Status, Message and RetryAfter are of the
-	// answer. Message is "" for the proxy's own text, and RetryAfter is 0 for none.
+	// Reason says why the request is refused. Status, Message and RetryAfter are of the answer. Message is ""
+	// for the proxy's own text, and RetryAfter is 0 for none.
 	Reason     Reason
 	Status     int
 	Message    string
@@ -109,8 +110,8 @@ type Verdict struct {
 	// Ban is the ban that refused the request, else nil. It must not be changed.
 	Ban *Ban
 
-	// Ended is the sender if its API key is revoked or has expired, and the request is refused; else nil. It must
-	// not be changed.
+	// Ended is the sender if its API key is revoked or has expired, and the request is refused; else nil. It
+	// must not be changed.
 	Ended *Identity
 
 	// Exempt: no limit of the policy applies.
@@ -121,8 +122,8 @@ type Verdict struct {
 	Hits  []ratelimit.Hit
 	Marks []*Mark
 
-	// Simple: there are hits, none of them is of a shadow rule, of a limit with overage or InFlight, or to be settled,
-	// and the answer to a refusal is 429 without a message and a time of the rule's own.
+	// Simple: there are hits, none of them is of a shadow rule, of a limit with overage or InFlight, or to be
+	// settled, and the answer to a refusal is 429 without a message and a time of the rule's own.
 	Simple bool
 
 	// Would are the shadow rules without a count that would have had an effect: block
@@ -138,7 +139,7 @@ type Verdict struct {
 	families []string // those of an enforced rule that charges
 }
 
-// Refused reports whether the policy alone refuses the request. There are no hits then.
+// Refused reports whether the policy alone refuses the request. Such a request has no hits.
 func (o *Verdict) Refused() bool { return o.Reason != NotRefused }
 
 // Reset forgets the request, and keeps the memory for the next one.
@@ -151,7 +152,10 @@ func (o *Verdict) Reset() {
 
 // clearVerdict empties a verdict for the next request.
 func clearVerdict(o *Verdict) {
-	*o = Verdict{Hits: o.Hits[:0], Marks: o.Marks[:0], Would: o.Would[:0], found: o.found, limits: o.limits[:0], families: o.families[:0]}
+	*o = Verdict{
+		Hits: o.Hits[:0], Marks: o.Marks[:0], Would: o.Would[:0],
+		found: o.found, limits: o.limits[:0], families: o.families[:0],
+	}
 }
 
 // refuse drops the hits and sets the answer.
