@@ -62,88 +62,18 @@ func TestFaultTable(t *testing.T) {
 		slownet.Listen(t, fmt.Sprint("127.0.0.1:", standby.Port()), 0)}
 	dsn := fmt.Sprintf("postgres://postgres@%s,%s/postgres?sslmode=disable&target_session_attrs=read-write",
 		networks[0].Address, networks[1].Address)
-	each := func(do func(*slownet.Proxy)) func() error {
-		return func() error {
-			for _, network := range networks {
-				do(network)
-			}
-			return nil
-		}
-	}
-	routes := []route{
-		{"/wide", "", object{"prefix": "wide", "limit": "1000000 1h", "key": "all", "onError": "local"}},
-		{"/tight", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window",
-			"key":     "{header.X-Key}",
-			"durable": true, "synchronousCommit": true, "onError": "local"}},
-		{"/used", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window",
-			"key":     "{header.X-Key}",
-			"durable": true, "synchronousCommit": true, "onError": "deny"}},
-		{"/deny", "", object{"prefix": "deny", "limit": "1000000 1h", "key": "all", "onError": "deny"}},
-		{"/none", "", nil},
-	}
+	routes := faultRoutes()
 	address, admin := harness.FreeAddress(t), harness.FreeAddress(t)
 	config := harness.Replace(t, caddyfile(address, dsn, routes), "admin off", "admin "+admin)
 	c := launchConfig(t, buildCaddy(t), address, config)
 	c.AwaitAddress(t, address)
-	load := func(config string, want int) {
-		if answer := loadConfig(t, admin, config); answer.Status != want {
-			t.Fatalf("a reload is answered %d %s, want %d", answer.Status, answer.Body, want)
-		}
-	}
 	tr := startTraefik(t, routes, "DATABASE_URL="+dsn)
 	proxies := []proxy{{c.Process, c.url}, {tr.Process, tr.url}}
-	var locks *pgx.Conn
-	vacuumed := make(chan error, 1)
 	var table strings.Builder
 	table.WriteString("|fault|Caddy: longest added latency, ms|wrong answers|exact after, s|Traefik: " +
 		"longest added latency, ms|wrong answers|exact after, s|\n|---|--:|--:|--:|--:|--:|--:|\n")
-	for _, fault := range []struct {
-		name       string
-		begin, end func() error
-	}{
-		{"Postgres restarts", server.Stop, func() error { return server.Restart(context.Background()) }},
-		{"`kill -9` of Postgres", server.Kill, func() error { return server.Restart(context.Background()) }},
-		{"Postgres hangs (SIGSTOP)", server.Pause, server.Resume},
-		{"the network drops all packets", each(func(n *slownet.Proxy) { n.SetHanging(true) }),
-			each(func(n *slownet.Proxy) { n.SetHanging(false) })},
-		{"1 s latency", each(func(n *slownet.Proxy) { n.SetRoundTrip(time.Second) }),
-			each(func(n *slownet.Proxy) { n.SetRoundTrip(0) })},
-		{"all connections reset", each((*slownet.Proxy).CloseConnections), nil},
-		{"all backends terminated", func() error {
-			cluster.Execute(t, server.DSN("postgres"), terminateBackends)
-			return nil
-		}, nil},
-		{"a row is locked", func() error {
-			locks = cluster.Connect(t, server.DSN("postgres"))
-			_, err := locks.PgConn().Exec(t.Context(),
-				"BEGIN; SELECT 1 FROM rate_limit_ephemeral WHERE prefix IN ('wide', 'deny') FOR UPDATE").
-				ReadAll()
-			return err
-		}, func() error { return locks.Close(context.Background()) }},
-		{"`VACUUM FULL` waits for a reader", func() error {
-			locks = cluster.Connect(t, server.DSN("postgres"))
-			_, err := locks.PgConn().Exec(t.Context(), "BEGIN; SELECT FROM rate_limit_ephemeral").ReadAll()
-			go func() {
-				vacuumed <- runSQL(server.DSN("postgres"), "VACUUM FULL rate_limit_ephemeral",
-					"VACUUM FULL rate_limit_durable")
-			}()
-			return err
-		}, func() error { return errors.Join(locks.Close(context.Background()), <-vacuumed) }},
-		{"`max_connections` used up", func() error {
-			return useUpConnections(server.DSN("postgres"),
-				*faultLasts)
-		}, nil},
-		{"a reload", func() error { load(config, http.StatusOK); tr.reload(t, routes); return nil }, nil},
-		{"a rejected reload", func() error {
-			load(harness.Replace(t, config, "limit 3 1h", "limit many 1h"), http.StatusBadRequest)
-			tr.reject(t)
-			return nil
-		}, nil},
-		{"failover after `kill -9`", server.Kill, func() error {
-			return runSQL(standby.DSN("postgres"),
-				"SELECT pg_promote()")
-		}},
-	} {
+	bed := &faultBed{server, standby, networks, admin, config, tr}
+	for _, fault := range bed.faults(t) {
 		t.Run(fault.name, func(t *testing.T) {
 			rows := measureFault(t, proxies, fault.name, fault.begin, fault.end)
 			fmt.Fprintf(&table, "|%s|%s|\n", fault.name, strings.Join(rows, "|"))
@@ -290,4 +220,103 @@ func measureFault(t *testing.T, proxies []proxy, name string, begin, end func() 
 		cells = append(cells, fmt.Sprintf("%d|%d|%.1f", added.Milliseconds(), wrong, max(0, exact.Seconds())))
 	}
 	return cells
+}
+
+// faultRoutes have the limits of faultPaths.
+func faultRoutes() []route {
+	return []route{
+		{"/wide", "", object{"prefix": "wide", "limit": "1000000 1h", "key": "all", "onError": "local"}},
+		{"/tight", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window",
+			"key":     "{header.X-Key}",
+			"durable": true, "synchronousCommit": true, "onError": "local"}},
+		{"/used", "", object{"prefix": "tight", "limit": "3 1h", "algorithm": "fixed_window",
+			"key":     "{header.X-Key}",
+			"durable": true, "synchronousCommit": true, "onError": "deny"}},
+		{"/deny", "", object{"prefix": "deny", "limit": "1000000 1h", "key": "all", "onError": "deny"}},
+		{"/none", "", nil},
+	}
+}
+
+// faultBed has what the faults of TestFaultTable act on. admin and config are Caddy's.
+type faultBed struct {
+	server, standby *cluster.Cluster
+	networks        []*slownet.Proxy
+	admin, config   string
+	traefik         *traefik
+}
+
+// tableFault is a fault of TestFaultTable with its begin and its end; end is nil if it ends by itself.
+type tableFault struct {
+	name       string
+	begin, end func() error
+}
+
+// faults returns the faults in the order in which they are tried.
+func (b *faultBed) faults(t *testing.T) []tableFault {
+	each := func(do func(*slownet.Proxy)) func() error {
+		return func() error {
+			for _, network := range b.networks {
+				do(network)
+			}
+			return nil
+		}
+	}
+	var locks *pgx.Conn
+	vacuumed := make(chan error, 1)
+	return []tableFault{
+		{"Postgres restarts", b.server.Stop, func() error { return b.server.Restart(context.Background()) }},
+		{"`kill -9` of Postgres", b.server.Kill,
+			func() error { return b.server.Restart(context.Background()) }},
+		{"Postgres hangs (SIGSTOP)", b.server.Pause, b.server.Resume},
+		{"the network drops all packets", each(func(n *slownet.Proxy) { n.SetHanging(true) }),
+			each(func(n *slownet.Proxy) { n.SetHanging(false) })},
+		{"1 s latency", each(func(n *slownet.Proxy) { n.SetRoundTrip(time.Second) }),
+			each(func(n *slownet.Proxy) { n.SetRoundTrip(0) })},
+		{"all connections reset", each((*slownet.Proxy).CloseConnections), nil},
+		{"all backends terminated", func() error {
+			cluster.Execute(t, b.server.DSN("postgres"), terminateBackends)
+			return nil
+		}, nil},
+		{"a row is locked", func() error {
+			locks = cluster.Connect(t, b.server.DSN("postgres"))
+			_, err := locks.PgConn().Exec(t.Context(),
+				"BEGIN; SELECT 1 FROM rate_limit_ephemeral WHERE prefix IN ('wide', 'deny') FOR UPDATE").
+				ReadAll()
+			return err
+		}, func() error { return locks.Close(context.Background()) }},
+		{"`VACUUM FULL` waits for a reader", func() error {
+			locks = cluster.Connect(t, b.server.DSN("postgres"))
+			_, err := locks.PgConn().Exec(t.Context(), "BEGIN; SELECT FROM rate_limit_ephemeral").ReadAll()
+			go func() {
+				vacuumed <- runSQL(b.server.DSN("postgres"), "VACUUM FULL rate_limit_ephemeral",
+					"VACUUM FULL rate_limit_durable")
+			}()
+			return err
+		}, func() error { return errors.Join(locks.Close(context.Background()), <-vacuumed) }},
+		{"`max_connections` used up", func() error {
+			return useUpConnections(b.server.DSN("postgres"), *faultLasts)
+		}, nil},
+		{"a reload", func() error {
+			b.load(t, b.config, http.StatusOK)
+			b.traefik.reload(t,
+				faultRoutes())
+			return nil
+		}, nil},
+		{"a rejected reload", func() error {
+			b.load(t, harness.Replace(t, b.config, "limit 3 1h", "limit many 1h"), http.StatusBadRequest)
+			b.traefik.reject(t)
+			return nil
+		}, nil},
+		{"failover after `kill -9`", b.server.Kill, func() error {
+			return runSQL(b.standby.DSN("postgres"), "SELECT pg_promote()")
+		}},
+	}
+}
+
+// load loads a Caddyfile, and fails unless the answer has a status.
+func (b *faultBed) load(t *testing.T, config string, want int) {
+	t.Helper()
+	if answer := loadConfig(t, b.admin, config); answer.Status != want {
+		t.Fatalf("a reload is answered %d %s, want %d", answer.Status, answer.Body, want)
+	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -43,17 +45,7 @@ func guideSQL(t *testing.T) []string {
 // an account for the proxies that does not own the tables.
 func TestNpmGuide(t *testing.T) {
 	t.Parallel()
-	blocks := guideSQL(t)
-	marks := []string{"UNION ALL", `COLLATE "C"`, "GRANT", "slot IS NOT NULL"}
-	if len(blocks) != len(marks) {
-		t.Fatalf("the guide has %d blocks of SQL, want %d", len(blocks), len(marks))
-	}
-	for i, mark := range marks {
-		if !strings.Contains(blocks[i], mark) {
-			t.Fatalf("block %d has no %s:\n%s", i, mark, blocks[i])
-		}
-	}
-	look, reorder, grant, check := blocks[0], blocks[1], blocks[2], blocks[3]
+	look, reorder, grant, check := stepsOfGuide(t)
 	text, err := os.ReadFile("../deploy/back-to-npm.sql")
 	if err != nil {
 		t.Fatal(err)
@@ -64,49 +56,12 @@ func TestNpmGuide(t *testing.T) {
 	node := startNode(t, dsn)
 	node.tables(t)
 	conn := cluster.Connect(t, dsn)
-	run := func(sql string) (lines []string) {
-		t.Helper()
-		results, err := conn.PgConn().Exec(context.Background(), sql).ReadAll()
-		if err != nil {
-			t.Fatalf("%v:\n%s", err, sql)
-		}
-		for _, result := range results {
-			for _, row := range result.Rows {
-				var columns []string
-				for _, column := range row {
-					columns = append(columns, string(column))
-				}
-				lines = append(lines, strings.Join(columns, "|"))
-			}
-		}
-		return lines
-	}
-	account, password := "proxy_"+strings.ToLower(rand.Text()), rand.Text()
-	run("CREATE ROLE " + account + " LOGIN PASSWORD '" + password + "'")
-	t.Cleanup(func() {
-		run("DROP OWNED BY " + account + "; DROP ROLE " + account)
-		conn.Close(context.Background())
-	})
-	proxyDSN, err := url.Parse(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxyDSN.User = url.UserPassword(account, password)
-
-	limits := []*shared{
-		{limit: &ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.SlidingWindow, Events: 10,
-			Window: time.Hour}, key: "user:1"},
-		{limit: &ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 10,
-			Window: time.Hour, Durable: true}, key: "user:1"},
-	}
+	run := func(sql string) []string { return linesOf(t, conn, sql) }
+	account, proxyDSN := proxyAccount(t, run, dsn)
+	limits := limitsOfGuide()
 	takes := func(program string, cost int64, want bool, by func(*shared) taker) {
 		t.Helper()
-		for _, s := range limits {
-			if passes, err := by(s)(cost); err != nil || passes != want {
-				t.Errorf("%s: %s: a hit of cost %d: %v, %v; want %v", s.limit.Algorithm, program, cost,
-					passes, err, want)
-			}
-		}
+		limits.take(t, program, cost, want, by)
 	}
 	byNode := func(s *shared) taker { return s.byNode(node) }
 
@@ -118,27 +73,11 @@ func TestNpmGuide(t *testing.T) {
 	grant = strings.Replace(grant, "TO proxy;", "TO "+account+";", 1)
 	run(strings.Replace(grant, ", rate_limit_processes", "", 1)) // which is not there yet
 
-	reported := make(chan error, 100)
-	db, err := pgxdb.Open(proxyDSN.String(), pgxdb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	early, err := postgres.New(db, postgres.Options{OnError: func(err error) { reported <- err }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := limits[0].byStore(early)(1); err == nil {
-		t.Error("a proxy that may not upgrade the tables decides before they are")
-	}
-	early.Close()
-	if err := <-reported; !strings.Contains(err.Error(), "permission denied for schema public") {
-		t.Errorf("it reports: %v", err)
-	}
-
+	checkEarlyStore(t, proxyDSN, limits[0])
 	run(upgrade)
 	run(reorder)
 	run(grant)
-	store := openStore(t, proxyDSN.String())
+	store := openStore(t, proxyDSN)
 	byStore := func(s *shared) taker { return s.byStore(store) }
 	takes("the store on top of 1", 10, false, byStore)
 	takes("the store on top of 1", 4, true, byStore)
@@ -151,19 +90,121 @@ func TestNpmGuide(t *testing.T) {
 	store.Close()
 
 	run(back)
-	for _, table := range tables {
-		if n := columnsOf(t, dsn, table.name); n != 8 {
-			t.Errorf("%s has %d columns after going back, want 8", table.name, n)
-		}
-	}
+	checkColumns(t, dsn, "going back", 8)
 	node.tables(t)
 	takes("Node on top of 9", 1, true, byNode)
 	takes("Node on top of 10", 1, false, byNode)
 	again := openStore(t, dsn)
 	takes("a store that owns the tables", 1, false, func(s *shared) taker { return s.byStore(again) })
+	checkColumns(t, dsn, "a second upgrade", 13)
+}
+
+// checkColumns fails unless both tables have a number of columns.
+func checkColumns(t *testing.T, dsn, after string, want int64) {
+	t.Helper()
 	for _, table := range tables {
-		if n := columnsOf(t, dsn, table.name); n != 13 {
-			t.Errorf("%s has %d columns after a second upgrade, want 13", table.name, n)
+		if n := columnsOf(t, dsn, table.name); n != want {
+			t.Errorf("%s has %d columns after %s, want %d", table.name, n, after, want)
 		}
 	}
+}
+
+// stepsOfGuide returns the SQL of the guide: a look at the tables, keys in byte order, privileges, and a
+// check.
+func stepsOfGuide(t *testing.T) (look, reorder, grant, check string) {
+	t.Helper()
+	blocks := guideSQL(t)
+	marks := []string{"UNION ALL", `COLLATE "C"`, "GRANT", "slot IS NOT NULL"}
+	if len(blocks) != len(marks) {
+		t.Fatalf("the guide has %d blocks of SQL, want %d", len(blocks), len(marks))
+	}
+	for i, mark := range marks {
+		if !strings.Contains(blocks[i], mark) {
+			t.Fatalf("block %d has no %s:\n%s", i, mark, blocks[i])
+		}
+	}
+	return blocks[0], blocks[1], blocks[2], blocks[3]
+}
+
+// linesOf runs SQL, and returns its rows.
+func linesOf(t *testing.T, conn *pgx.Conn, sql string) (lines []string) {
+	t.Helper()
+	results, err := conn.PgConn().Exec(context.Background(), sql).ReadAll()
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, sql)
+	}
+	for _, result := range results {
+		for _, row := range result.Rows {
+			var columns []string
+			for _, column := range row {
+				columns = append(columns, string(column))
+			}
+			lines = append(lines, strings.Join(columns, "|"))
+		}
+	}
+	return lines
+}
+
+// limits are limits that both sides share.
+type limits []*shared
+
+// limitsOfGuide returns a limit in each table.
+func limitsOfGuide() limits {
+	return limits{
+		{limit: &ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.SlidingWindow, Events: 10,
+			Window: time.Hour}, key: "user:1"},
+		{limit: &ratelimit.Limit{Prefix: "api", Algorithm: ratelimit.FixedWindow, Events: 10,
+			Window: time.Hour, Durable: true}, key: "user:1"},
+	}
+}
+
+// take takes from each limit, and fails unless it passes or is refused as wanted.
+func (limits limits) take(t *testing.T, program string, cost int64, want bool,
+	by func(*shared) taker) {
+	t.Helper()
+	for _, s := range limits {
+		if passes, err := by(s)(cost); err != nil || passes != want {
+			t.Errorf("%s: %s: a hit of cost %d: %v, %v; want %v", s.limit.Algorithm, program, cost,
+				passes, err, want)
+		}
+	}
+}
+
+// checkEarlyStore opens a store that may not upgrade the tables, before they are upgraded. It decides
+// nothing.
+func checkEarlyStore(t *testing.T, dsn string, limit *shared) {
+	t.Helper()
+	reported := make(chan error, 100)
+	db, err := pgxdb.Open(dsn, pgxdb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	early, err := postgres.New(db, postgres.Options{OnError: func(err error) { reported <- err }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := limit.byStore(early)(1); err == nil {
+		t.Error("a proxy that may not upgrade the tables decides before they are")
+	}
+	early.Close()
+	if err := <-reported; !strings.Contains(err.Error(), "permission denied for schema public") {
+		t.Errorf("it reports: %v", err)
+	}
+}
+
+// proxyAccount makes an account for the proxies, and returns its name and its DSN.
+func proxyAccount(t *testing.T, run func(sql string) []string, dsn string) (account, proxyDSN string) {
+	t.Helper()
+	password := rand.Text()
+	account = "proxy_" + strings.ToLower(rand.Text())
+	run("CREATE ROLE " + account + " LOGIN PASSWORD '" + password + "'")
+	t.Cleanup(func() {
+		run("DROP OWNED BY " + account + "; DROP ROLE " + account)
+	})
+	proxy, err := url.Parse(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy.User = url.UserPassword(account, password)
+	return account, proxy.String()
 }

@@ -126,41 +126,8 @@ func TestNodeProgramSharesRows(t *testing.T) {
 	node := startNode(t, dsn)
 	node.tables(t)
 	const events, before, callers = 400, 60, 4
-	var limits []*shared
-	for _, durable := range []bool{false, true} {
-		for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow} {
-			s := &shared{limit: &ratelimit.Limit{Prefix: a.String() + onOff(durable), Algorithm: a,
-				Events: events, Window: time.Hour, Durable: durable},
-				costs: 3, key: "user:1"}
-			if a == ratelimit.FixedWindow {
-				// The Node program's refusals count: one of cost 3 where 2
-				// are left uses these up. That is the last of the limits.
-				s.costs = 1
-			}
-			limits = append(limits, s)
-		}
-	}
-	wasteful := &shared{limit: &ratelimit.Limit{Prefix: "wasteful", Algorithm: ratelimit.FixedWindow,
-		Events: events, Window: time.Hour}, costs: 3, key: "user:1"}
-	limits = append(limits, wasteful)
-
-	for _, table := range tables {
-		if n := columnsOf(t, dsn, table.name); n != 8 {
-			t.Fatalf("%s has %d columns before the upgrade, want the library's 8", table.name, n)
-		}
-	}
-	for _, s := range limits {
-		take := s.byNode(node)
-		for range before / callers {
-			inParallel(callers, func() {
-				if passes, err := take(1); err != nil || !passes {
-					t.Errorf("%s: a hit before the upgrade: %v, %v", s.limit.Prefix, passes, err)
-				}
-			})
-		}
-		s.admitted.Add(before)
-	}
-
+	limits, wasteful := limitsOfBoth(events)
+	takeBefore(t, dsn, node, limits, before, callers)
 	store := openStore(t, dsn)
 	upgradeUnderTraffic(t, dsn, node, store)
 
@@ -169,26 +136,7 @@ func TestNodeProgramSharesRows(t *testing.T) {
 		routes[i] = s.route()
 	}
 	proxy := startCaddy(t, dsn, routes...)
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers * len(limits)},
-		Timeout: time.Minute}
-	defer client.CloseIdleConnections()
-	var wait sync.WaitGroup
-	for _, s := range limits {
-		takers := map[string]taker{"node": s.byNode(node), "the store": s.byStore(store),
-			"Caddy": s.byCaddy(t, client, proxy.url)}
-		for name, take := range takers { // each has its part, however slow it is
-			if passes, err := take(1); err != nil || !passes {
-				t.Errorf("%s: %s: the first hit: %v, %v", s.limit.Prefix, name, passes, err)
-			}
-			s.admitted.Add(1)
-		}
-		for _, take := range takers {
-			wait.Go(func() {
-				s.exhaust(t, callers, take)
-			})
-		}
-	}
-	wait.Wait()
+	exhaustAll(t, limits, callers, node, store, proxy.url)
 	for _, s := range limits {
 		admitted := s.admitted.Load()
 		switch {
@@ -204,31 +152,7 @@ func TestNodeProgramSharesRows(t *testing.T) {
 		t.Errorf("%d complaints in Caddy's log, such as %s", len(lines), lines[0])
 	}
 
-	// A Node program that is deployed after the upgrade finds nothing amiss.
-	later := startNode(t, dsn)
-	later.tables(t)
-	for _, s := range limits {
-		if passes, err := s.byNode(later)(1); err != nil || passes {
-			t.Errorf("%s: a Node program that starts later: %v, %v; want a refusal", s.limit.Prefix, passes,
-				err)
-		}
-		s.key = "user:2"
-		if passes, err := s.byNode(later)(2); err != nil || !passes {
-			t.Errorf("%s: a row made by a Node program that starts later: %v, %v", s.limit.Prefix, passes,
-				err)
-		}
-		if passes, err := s.byStore(store)(events - 1); err != nil || passes {
-			t.Errorf("%s: the store admits %d on top of 2 in Node (%v)", s.limit.Prefix, events-1, err)
-		}
-		if passes, err := s.byStore(store)(events - 2); err != nil || !passes {
-			t.Errorf("%s: the store does not admit %d on top of 2 in Node (%v)", s.limit.Prefix, events-2,
-				err)
-		}
-		if passes, err := s.byNode(node)(1); err != nil || passes {
-			t.Errorf("%s: Node after the store has used the quota up: %v, %v; want a refusal", s.limit.Prefix,
-				passes, err)
-		}
-	}
+	checkLaterNode(t, dsn, limits, node, store, events)
 }
 
 // upgradeUnderTraffic lets the store upgrade the tables while the Node program
@@ -322,4 +246,102 @@ func inParallel(n int, f func()) {
 		})
 	}
 	wait.Wait()
+}
+
+// limitsOfBoth returns limits that both sides can share. In wasteful, refusals of the Node program cost
+// units.
+func limitsOfBoth(events int64) (limits []*shared, wasteful *shared) {
+	for _, durable := range []bool{false, true} {
+		for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow} {
+			s := &shared{limit: &ratelimit.Limit{Prefix: a.String() + onOff(durable), Algorithm: a,
+				Events: events, Window: time.Hour, Durable: durable},
+				costs: 3, key: "user:1"}
+			if a == ratelimit.FixedWindow {
+				// The Node program's refusals count: one of cost 3 where 2
+				// are left uses these up. That is the last of the limits.
+				s.costs = 1
+			}
+			limits = append(limits, s)
+		}
+	}
+	wasteful = &shared{limit: &ratelimit.Limit{Prefix: "wasteful", Algorithm: ratelimit.FixedWindow,
+		Events: events, Window: time.Hour}, costs: 3, key: "user:1"}
+	return append(limits, wasteful), wasteful
+}
+
+// takeBefore takes from the limits with the Node program, before a store upgrades the tables.
+func takeBefore(t *testing.T, dsn string, node *nodeProgram, limits []*shared, before, callers int) {
+	t.Helper()
+	for _, table := range tables {
+		if n := columnsOf(t, dsn, table.name); n != 8 {
+			t.Fatalf("%s has %d columns before the upgrade, want the library's 8", table.name, n)
+		}
+	}
+	for _, s := range limits {
+		take := s.byNode(node)
+		for range before / callers {
+			inParallel(callers, func() {
+				if passes, err := take(1); err != nil || !passes {
+					t.Errorf("%s: a hit before the upgrade: %v, %v", s.limit.Prefix, passes, err)
+				}
+			})
+		}
+		s.admitted.Add(int64(before))
+	}
+}
+
+// exhaustAll uses up the limits by the Node program, the store and Caddy at once.
+func exhaustAll(t *testing.T, limits []*shared, callers int, node *nodeProgram, store ratelimit.Store,
+	url string) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: callers * len(limits)},
+		Timeout: time.Minute}
+	defer client.CloseIdleConnections()
+	var wait sync.WaitGroup
+	for _, s := range limits {
+		takers := map[string]taker{"node": s.byNode(node), "the store": s.byStore(store),
+			"Caddy": s.byCaddy(t, client, url)}
+		for name, take := range takers { // each has its part, however slow it is
+			if passes, err := take(1); err != nil || !passes {
+				t.Errorf("%s: %s: the first hit: %v, %v", s.limit.Prefix, name, passes, err)
+			}
+			s.admitted.Add(1)
+		}
+		for _, take := range takers {
+			wait.Go(func() {
+				s.exhaust(t, callers, take)
+			})
+		}
+	}
+	wait.Wait()
+}
+
+// checkLaterNode starts a Node program that is deployed after the upgrade, which finds nothing amiss.
+func checkLaterNode(t *testing.T, dsn string, limits []*shared, node *nodeProgram, store ratelimit.Store,
+	events int64) {
+	t.Helper()
+	later := startNode(t, dsn)
+	later.tables(t)
+	for _, s := range limits {
+		if passes, err := s.byNode(later)(1); err != nil || passes {
+			t.Errorf("%s: a Node program that starts later: %v, %v; want a refusal", s.limit.Prefix, passes,
+				err)
+		}
+		s.key = "user:2"
+		if passes, err := s.byNode(later)(2); err != nil || !passes {
+			t.Errorf("%s: a row made by a Node program that starts later: %v, %v", s.limit.Prefix, passes,
+				err)
+		}
+		if passes, err := s.byStore(store)(events - 1); err != nil || passes {
+			t.Errorf("%s: the store admits %d on top of 2 in Node (%v)", s.limit.Prefix, events-1, err)
+		}
+		if passes, err := s.byStore(store)(events - 2); err != nil || !passes {
+			t.Errorf("%s: the store does not admit %d on top of 2 in Node (%v)", s.limit.Prefix, events-2,
+				err)
+		}
+		if passes, err := s.byNode(node)(1); err != nil || passes {
+			t.Errorf("%s: Node after the store has used the quota up: %v, %v; want a refusal", s.limit.Prefix,
+				passes, err)
+		}
+	}
 }

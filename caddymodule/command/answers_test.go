@@ -18,7 +18,8 @@ import (
 // documented is a line of docs/policy.md under "Answers in SQL": a command, and where the same is in SQL.
 var documented = regexp.MustCompile("(?m)^- `([^`]+)`: `([^`]+)`")
 
-// What a command lists is answered by one SELECT, of what docs/policy.md names: the columns of a name in both have the same values.
+// What a command lists is answered by one SELECT, of what docs/policy.md names: the columns of a name in both
+// have the same values.
 func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 	text, err := os.ReadFile("../../docs/policy.md")
 	if err != nil {
@@ -35,21 +36,36 @@ func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 		SELECT rate_limit_rule('free', tiers => '{free}', per_hour => 100);
 		SELECT rate_limit_rule('shut', action => 'block', networks => '{192.0.2.0/24}', priority => 7);
 		INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'), ('bob', 'pro');
-		INSERT INTO rate_limit_api_keys (digest, user_id, name, revoked_at) VALUES (sha256('a'), 'ann', 'app', NULL), (sha256('b'), 'bob', NULL, now());
-		INSERT INTO rate_limit_bans (user_id, reason, until) VALUES ('bob', 'abuse', now() + interval '1 h'), ('ann', NULL, 'infinity');
-		INSERT INTO rate_limit_nodes (node, epoch, region, applied_seq, problems) VALUES ('a', 1, 'fra', 1, '{rule x}'), ('b', 2, NULL, NULL, '{}');
+		INSERT INTO rate_limit_api_keys (digest, user_id, name, revoked_at) VALUES (sha256('a'), 'ann', 'app',
+		NULL), (sha256('b'), 'bob', NULL, now());
+		INSERT INTO rate_limit_bans (user_id, reason, until) VALUES ('bob', 'abuse', now() + interval '1 h'),
+		('ann', NULL, 'infinity');
+		INSERT INTO rate_limit_nodes (node, epoch, region, applied_seq, problems) VALUES ('a', 1, 'fra', 1,
+		'{rule x}'), ('b', 2, NULL, NULL, '{}');
 		INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES
-			('rule/free/per_hour', 'ann', 85, now(), now() + interval '2 h'), ('rule/free/per_hour', 'bob', 7, now(), now() + interval '2 h'), ('web', 'x', 3, now(), now() + interval '2 h');
-		SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - d) FROM generate_series(0, 1) AS d;
-		INSERT INTO rate_limit_audit (time, cost, duration_us, retry_after_ms, decision, prefix, limit_name, key, user_id, address, host, path, node, count, weight, also)
-			SELECT now() - n * interval '1 s', 1, 1500, n * 1000, CASE n % 3 WHEN 0 THEN 'limited' ELSE 'allowed' END, 'rule/free', 'per_hour', 'ann', 'ann', '192.0.2.7', 'x', '/' || n % 2, 'a', n, 2,
+			('rule/free/per_hour', 'ann', 85, now(), now() + interval '2 h'), ('rule/free/per_hour', 'bob', 7,
+			now(), now() + interval '2 h'), ('web', 'x', 3, now(), now() + interval '2 h');
+		SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - d) FROM generate_series(0, 1)
+		AS d;
+		INSERT INTO rate_limit_audit (time, cost, duration_us, retry_after_ms, decision, prefix, limit_name,
+		key, user_id, address, host, path, node, count, weight, also)
+			SELECT now() - n * interval '1 s', 1, 1500, n * 1000, CASE n % 3 WHEN 0 THEN 'limited'
+			ELSE 'allowed' END, 'rule/free', 'per_hour', 'ann', 'ann', '192.0.2.7', 'x', '/' || n % 2, 'a', n,
+			2,
 				'{rule/free,ann}' FROM generate_series(1, 6) AS n;
-		INSERT INTO rate_limit_usage (day, user_id, key_id, requests, cost, refused, last_request) VALUES ('2026-11-02', 'ann', 0, 5, 4, 1, '2026-11-02 10:00Z'),
-			('2026-11-02', 'ann', 1, 3, 3, 0, '2026-11-02 11:00Z'), ('2026-11-30', 'ann', 1, 2, 2, 0, '2026-11-30 11:00Z')`)
+		INSERT INTO rate_limit_usage (day, user_id, key_id, requests, cost, refused, last_request)
+		VALUES ('2026-11-02', 'ann', 0, 5, 4, 1, '2026-11-02 10:00Z'),
+			('2026-11-02', 'ann', 1, 3, 3, 0, '2026-11-02 11:00Z'), ('2026-11-30', 'ann', 1, 2, 2, 0,
+			'2026-11-30 11:00Z')`)
 	for _, q := range questions {
 		listed := answers(t, s.must(append(strings.Fields(q[1]), "--json")...))
-		selected := answers(t, one[string](s, "SELECT coalesce(json_agg(q), '[]')::text FROM (SELECT * FROM "+q[2]+") AS q"))
-		maps.DeleteFunc(selected[0], func(name string, _ any) bool { _, shared := listed[0][name]; return !shared })
+		selected := answers(t,
+			one[string](s, "SELECT coalesce(json_agg(q), '[]')::text FROM (SELECT * FROM "+q[2]+") AS q"))
+		maps.DeleteFunc(selected[0], func(name string, _ any) bool {
+			_,
+				shared := listed[0][name]
+			return !shared
+		})
 		if len(selected[0]) < 3 {
 			t.Errorf("%s: SELECT * FROM %s has only the columns %v of it", q[1], q[2], selected[0])
 		}

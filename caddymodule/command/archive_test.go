@@ -16,17 +16,21 @@ func TestArchive(t *testing.T) {
 	s := newShell(t, schema.File)
 	dir := t.TempDir()
 	s.sql("UPDATE rate_limit_retention SET keep = '30 days' WHERE what = 'audit'")
-	if got := s.must("archive", "--before", "60d", "--to", dir); !strings.HasPrefix(got, "No day of the audit log that is not archived yet ended before 20") {
+	if got := s.must("archive", "--before", "60d", "--to", dir); !strings.HasPrefix(got,
+		"No day of the audit log that is not archived yet ended before 20") {
 		t.Errorf("without rows it printed %q", got)
 	}
-	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - n) FROM generate_series(1, 70) n WHERE n IN (61, 62, 10)")
-	s.sql("INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) SELECT now() - n * interval '1 day', 1, 5, 'limited', 'login', 'n1' FROM unnest('{61, 62, 62, 10}'::int[]) n")
+	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - n) FROM generate_series(1, " +
+		"70) n WHERE n IN (61, 62, 10)")
+	s.sql("INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) SELECT now() - n " +
+		"* interval '1 day', 1, 5, 'limited', 'login', 'n1' FROM unnest('{61, 62, 62, 10}'::int[]) n")
 	var days []struct {
 		Day, Outcome, File string
 		Rows, Bytes        int64
 		Dropped            bool
 	}
-	if err := json.Unmarshal([]byte(s.must("archive", "--before", "60d", "--to", dir, "--json")), &days); err != nil || len(days) != 2 {
+	if err := json.Unmarshal([]byte(s.must("archive", "--before", "60d", "--to", dir, "--json")),
+		&days); err != nil || len(days) != 2 {
 		t.Fatalf("it printed %+v as JSON, %v, want 2 days", days, err)
 	}
 	if d := days[0]; d.Outcome != "archived" || d.Rows != 2 || d.Bytes == 0 || d.Dropped {
@@ -63,13 +67,16 @@ func TestArchiveIsToldWhatIsWrong(t *testing.T) {
 	} {
 		s.fails([]string{c.want}, append([]string{"archive"}, c.args...)...)
 	}
-	if out := s.run("archive", "--before", "90d", "--to", dir); out.err != nil || !strings.Contains(out.stderr, "Warning: --before") || !strings.Contains(out.stderr, "rate_limit_retention") {
+	if out := s.run("archive", "--before", "90d", "--to", dir); out.err != nil ||
+		!strings.Contains(out.stderr, "Warning: --before") || !strings.Contains(out.stderr,
+		"rate_limit_retention") {
 		t.Errorf("with the default retention: %v, %q, want a warning", out.err, out.stderr)
 	}
 	// Nothing that may be a secret is repeated.
 	for _, to := range []string{"s3://id:secret@bucket", "https://id:secret@host/bucket", "s3://"} {
 		out := s.run("archive", "--before", "60d", "--to", to)
-		if out.err == nil || strings.Contains(out.stdout+out.stderr, "secret") || !strings.Contains(out.stderr, "--to") {
+		if out.err == nil || strings.Contains(out.stdout+out.stderr, "secret") ||
+			!strings.Contains(out.stderr, "--to") {
 			t.Errorf("--to %s: %v, %q, want an error of --to without the secret", to, out.err, out.stderr)
 		}
 	}

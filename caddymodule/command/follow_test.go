@@ -59,15 +59,18 @@ func (s *shell) follow(t *testing.T, args ...string) *followed {
 	return w
 }
 
-// TestAuditFollowShowsEachNewRowOnce also for a transaction that ends after others that began later, and whose rows are
-// in a part of their own.
+// TestAuditFollowShowsEachNewRowOnce also for a transaction that ends after others that began later, and
+// whose rows are in a part of their own.
 func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 	s := newShell(t, schema.File)
-	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date + i) FROM generate_series(-1, 1) AS i")
+	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date + i) FROM " +
+		"generate_series(-1, 1) AS i")
 	insert := func(user, ago string) string {
-		return fmt.Sprintf("INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node, user_id) VALUES (now() - interval '%s', 1, 1, 'limited', 'web', 'edge', '%s')", ago, user)
+		return fmt.Sprintf("INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node, "+
+			"user_id) VALUES (now() - interval '%s', 1, 1, 'limited', 'web', 'edge', '%s')", ago, user)
 	}
-	s.sql(insert("a", "30 s") + ";" + insert("b", "20 s") + ";" + insert("c", "10 s") + ";" + strings.Replace(insert("other", "1 s"), "web", "api", 1))
+	s.sql(insert("a", "30 s") + ";" + insert("b", "20 s") + ";" + insert("c", "10 s") + ";" +
+		strings.Replace(insert("other", "1 s"), "web", "api", 1))
 	w := s.follow(t, "audit", "--follow", "--prefix", "web", "-n", "2")
 	named := func(user string) string { return fmt.Sprintf(`"user":%q`, user) }
 	w.await(named("c"))
@@ -75,7 +78,8 @@ func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 	w.await(named("d"))
 	late := cluster.Connect(t, s.dsn)
 	defer late.Close(context.Background())
-	if _, err := late.Exec(t.Context(), "BEGIN; SELECT pg_current_xact_id(); SAVEPOINT part; "+insert("late", "3 s")+"; RELEASE part"); err != nil {
+	if _, err := late.Exec(t.Context(), "BEGIN; SELECT pg_current_xact_id(); SAVEPOINT part; "+insert("late",
+		"3 s")+"; RELEASE part"); err != nil {
 		t.Fatal(err)
 	}
 	s.sql(insert("e", "2 s"))
@@ -86,10 +90,12 @@ func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.await(named("late"))
-	s.sql("INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node, user_id) SELECT now(), 1, 1, 'limited', 'web', 'edge', i FROM generate_series(1, 1001) AS i")
+	s.sql("INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node, user_id) SELECT " +
+		"now(), 1, 1, 'limited', 'web', 'edge', i FROM generate_series(1, 1001) AS i")
 	w.await("more than 1000 new rows")
 	w.end()
-	for user, want := range map[string]int{"a": 0, "other": 0, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1, "g": 1, "late": 1} {
+	for user, want := range map[string]int{"a": 0, "other": 0, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1, "g": 1,
+		"late": 1} {
 		if n := w.times(named(user)); n != want {
 			t.Errorf("%s is shown %d times, want %d", user, n, want)
 		}

@@ -28,17 +28,25 @@ func bigDatabase(t *testing.T) *shell {
 	s := newShell(t, schema.File)
 	s.sql(fmt.Sprintf(`INSERT INTO rate_limit_tiers (tier) VALUES ('free'), ('pro');
 		SELECT rate_limit_rule('plan', per_hour => 100);
-		INSERT INTO rate_limit_users (user_id, tier) SELECT 'user-' || lpad(i::text, 7, '0'), CASE i %% 10 WHEN 0 THEN 'pro' ELSE 'free' END FROM generate_series(1, %d) AS i;
-		INSERT INTO rate_limit_api_keys (user_id, digest, hint, name) SELECT 'user-' || lpad((1 + i %% %d)::text, 7, '0'), sha256(i::text::bytea), 'prl_abcd', 'app' FROM generate_series(1, %d) AS i;
-		SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - d) FROM generate_series(0, 30) AS d`, *listUsers, *listUsers, *listKeys))
+		INSERT INTO rate_limit_users (user_id, tier) SELECT 'user-' || lpad(i::text, 7, '0'), CASE i %% 10
+		WHEN 0 THEN 'pro' ELSE 'free' END FROM generate_series(1, %d) AS i;
+		INSERT INTO rate_limit_api_keys (user_id, digest, hint, name)
+		SELECT 'user-' || lpad((1 + i %% %d)::text, 7, '0'), sha256(i::text::bytea), 'prl_abcd', 'app'
+		FROM generate_series(1, %d) AS i;
+		SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - d) FROM generate_series(0, 30)
+		AS d`, *listUsers, *listUsers, *listKeys))
 	const slice = 200_000 // takes some seconds
 	for from := 1; from <= *listRows; from += slice {
-		s.sql(fmt.Sprintf(`INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, limit_name, key, user_id, address, host, method, path, node, quota, remaining)
-		SELECT now() - interval '30 days' * (i / %[1]d.0), 1, 900, CASE i %% 4 WHEN 0 THEN 'limited' ELSE 'allowed' END, 'rule/plan', 'per_hour', u, u,
+		s.sql(fmt.Sprintf(`INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix,
+		limit_name, key, user_id, address, host, method, path, node, quota, remaining)
+		SELECT now() - interval '30 days' * (i / %[1]d.0), 1, 900, CASE i %% 4 WHEN 0 THEN 'limited'
+		ELSE 'allowed' END, 'rule/plan', 'per_hour', u, u,
 			'10.0.0.0'::inet + i %% 1000000, 'api.example.com', 'GET', '/v1/x', 'edge', 100, 0
-		FROM (SELECT i, 'user-' || lpad((1 + i %% %[2]d)::text, 7, '0') AS u FROM generate_series(%[3]d, %[4]d) AS i) AS i`, *listRows, *listUsers, from, min(from+slice-1, *listRows)))
+		FROM (SELECT i, 'user-' || lpad((1 + i %% %[2]d)::text, 7, '0') AS u FROM generate_series(%[3]d,
+		%[4]d) AS i) AS i`, *listRows, *listUsers, from, min(from+slice-1, *listRows)))
 	}
-	for _, table := range strings.Fields(one[string](s, "SELECT string_agg(relname, ' ') FROM pg_class WHERE relkind = 'r' AND relname LIKE 'rate\\_limit\\_%'")) {
+	for _, table := range strings.Fields(one[string](s, "SELECT string_agg(relname, ' ') FROM pg_class "+
+		"WHERE relkind = 'r' AND relname LIKE 'rate\\_limit\\_%'")) {
 		s.sql("VACUUM (ANALYZE) " + table) // each within the time that a statement has
 	}
 	return s
@@ -47,11 +55,14 @@ func bigDatabase(t *testing.T) *shell {
 // rowsRead is how many rows of users, keys and the audit log were read, and by how many scans.
 func (s *shell) rowsRead() (rows, scans int64) {
 	s.t.Helper()
-	const sum = `SELECT coalesce(sum(%s), 0)::bigint FROM pg_stat_user_tables WHERE relname IN ('rate_limit_users', 'rate_limit_api_keys') OR relname LIKE 'rate\_limit\_audit%%'`
-	return one[int64](s, fmt.Sprintf(sum, "seq_tup_read + idx_tup_fetch")), one[int64](s, fmt.Sprintf(sum, "seq_scan + idx_scan"))
+	const sum = `SELECT coalesce(sum(%s), 0)::bigint FROM pg_stat_user_tables
+		WHERE relname IN ('rate_limit_users', 'rate_limit_api_keys') OR relname LIKE 'rate\_limit\_audit%%'`
+	return one[int64](s, fmt.Sprintf(sum, "seq_tup_read + idx_tup_fetch")),
+		one[int64](s, fmt.Sprintf(sum, "seq_scan + idx_scan"))
 }
 
-// A list, and what is known of a user, reads the rows that it shows, and not those of everybody, however many there are.
+// A list, and what is known of a user, reads the rows that it shows, and not those of everybody, however many
+// there are.
 func TestListsReadFewRows(t *testing.T) {
 	s := bigDatabase(t)
 	most := int64(min(*listUsers, *listKeys, *listRows) / 4)
@@ -74,8 +85,12 @@ func TestListsReadFewRows(t *testing.T) {
 		}
 	}
 	for line, most := range map[string]int64{
-		"users list": most, "users list --tier pro": most, "users get user-0000007": most, "keys list": most, "keys list --user user-0000007": most,
-		"explain --user user-0000007": most, "audit": most + 2*inAnHour, "top --since 1h": most + 2*inAnHour, "audit --user user-0000007 --since 30d": most, "audit --user user-0000007 --since 30d --decision limited": most,
+		"users list": most, "users list --tier pro": most, "users get user-0000007": most, "keys list": most,
+		"keys list --user user-0000007": most,
+		"explain --user user-0000007":   most, "audit": most + 2*inAnHour, "top --since 1h": most +
+			2*inAnHour,
+		"audit --user user-0000007 --since 30d":                    most,
+		"audit --user user-0000007 --since 30d --decision limited": most,
 	} {
 		reads(line, most, func() { s.must(strings.Fields(line)...) })
 	}

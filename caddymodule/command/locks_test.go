@@ -38,7 +38,10 @@ func TestCommandsSayWhoHoldsALock(t *testing.T) {
 			}
 			begun := time.Now()
 			out := s.run(c.args...)
-			want := regexp.MustCompile(fmt.Sprintf(`^waited \d\ds for a lock that another session holds: pid %d, application the holder, role \w+, idle in transaction, transaction since 20\S+ \S+, statement since 20\S+ \S+: end it`, conn.PgConn().PID()))
+			want := regexp.MustCompile(
+				fmt.Sprintf(`^waited \d\ds for a lock that another session holds: pid %d, application the `+
+					`holder, role \w+, idle in transaction, transaction since 20\S+ \S+, statement since `+
+					`20\S+ \S+: end it`, conn.PgConn().PID()))
 			if out.err == nil || !want.MatchString(out.err.Error()) || time.Since(begun) < 8*time.Second {
 				t.Errorf("the error is %v, after %s; want %s", out.err, time.Since(begun), want)
 			}
@@ -62,7 +65,8 @@ func TestArchiveNamesTheRoleThatMay(t *testing.T) {
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - 61)")
 	to := t.TempDir()
 	owner := one[string](s, "SELECT current_user::text")
-	s.as(role).fails([]string{"the role \"" + role + "\" may not archive", "GRANT " + owner + " TO "}, "archive", "--before", "60d", "--to", to)
+	s.as(role).fails([]string{"the role \"" + role + "\" may not archive", "GRANT " + owner + " TO "},
+		"archive", "--before", "60d", "--to", to)
 	if files, err := filepath.Glob(filepath.Join(to, "*")); err != nil || len(files) > 0 {
 		t.Errorf("%v, %v: want no file", files, err)
 	}

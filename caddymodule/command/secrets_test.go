@@ -19,7 +19,8 @@ func (s *shell) everything() string {
 	conn := cluster.Connect(s.t, s.dsn)
 	defer conn.Close(context.Background())
 	ctx := context.Background()
-	result, err := conn.Query(ctx, "SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
+	result, err := conn.Query(ctx,
+		"SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public' ORDER BY 1")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -30,7 +31,9 @@ func (s *shell) everything() string {
 	var all strings.Builder
 	for _, table := range tables {
 		var text string
-		if err := conn.QueryRow(ctx, "SELECT coalesce(string_agg(to_jsonb(t)::text, E'\n'), '') FROM "+table+" t").Scan(&text); err != nil {
+		if err := conn.QueryRow(ctx,
+			"SELECT coalesce(string_agg(to_jsonb(t)::text, E'\n'), '') FROM "+table+" t").
+			Scan(&text); err != nil {
 			s.t.Fatal(err)
 		}
 		all.WriteString(table + ": " + text + "\n")
@@ -55,7 +58,8 @@ func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
 	var rotated struct {
 		Key string `json:"key"`
 	}
-	if err := json.Unmarshal([]byte(s.must("keys", "rotate", "1", "--json")), &rotated); err != nil || !policy.Check(rotated.Key) || rotated.Key == key {
+	if err := json.Unmarshal([]byte(s.must("keys", "rotate", "1", "--json")), &rotated); err != nil ||
+		!policy.Check(rotated.Key) || rotated.Key == key {
 		t.Fatalf("rotated to %q, %v", rotated.Key, err)
 	}
 	digest := policy.Digest(key)
@@ -64,16 +68,27 @@ func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
 	}
 	printed := ""
 	for _, args := range [][]string{
-		{"keys", "list"}, {"keys", "list", "--json"}, {"users", "get", "acme"}, {"users", "get", "acme", "--json"},
-		{"changes"}, {"changes", "--json"}, {"explain", "--key", key}, {"explain", "--key", key, "--json"}, {"rules", "list"}, {"nodes"},
-		{"get", "per-key", key}, {"reset", "per-key", key}, {"users", "get", key}, {"rules", "enable", key}, {"rules", "set", "x", key},
-		{"rules", "set", "x", key + "=1"}, {"rules", "set", "x", "per_hour=" + key}, {"ban", key}, {"keys", "revoke", key}, {"keys", "create", "--user", key},
-		{"users", "unban", key}, {"explain", key}, {key}, {"explain", "--ip", key}, {"explain", "--path", key}, {"top", "-n", key},
-		{"audit", "--user", key}, {"audit", "--user", key, "--json"}, {"audit", "--decision", key}, {"audit", "--address", key}, {"audit", key}, {"audit", "--since", key},
-		{"usage", key}, {"usage", key, "--json"}, {"usage", "acme", "--month", key}, {"top", "--since", "1h", "--prefix", key}, {"replay", "--rule", key},
-		{"replay", "--rule", "x", key}, {"replay", "--rule", "x", "per_hour=" + key}, {"upkeep", key}, {"forget", key}, {"forget", "--ip", key}, {"forget", "--key-id", key},
-		{"keys", "create", "--user", "acme", "--tier", key}, {"keys", "set", "1", key + "=1"}, {"keys", "set", "1", "x/" + key + "=1"}, {"keys", "set", key, "tier="},
-		{"tiers", "delete", key}, {"tiers", "rename", key, "x"}, {"users", "delete", key}, {"keys", "list", "--" + key}, {"keys", "list", "-" + key}, {"keys", "list", "--=" + key}, {"audit", "-n", key},
+		{"keys", "list"}, {"keys", "list", "--json"}, {"users", "get", "acme"}, {"users", "get", "acme",
+			"--json"},
+		{"changes"}, {"changes", "--json"}, {"explain", "--key", key}, {"explain", "--key", key, "--json"},
+		{"rules", "list"}, {"nodes"},
+		{"get", "per-key", key}, {"reset", "per-key", key}, {"users", "get", key}, {"rules", "enable", key},
+		{"rules", "set", "x", key},
+		{"rules", "set", "x", key + "=1"}, {"rules", "set", "x", "per_hour=" + key}, {"ban", key},
+		{"keys", "revoke", key}, {"keys", "create", "--user", key},
+		{"users", "unban", key}, {"explain", key}, {key}, {"explain", "--ip", key},
+		{"explain", "--path", key}, {"top", "-n", key},
+		{"audit", "--user", key}, {"audit", "--user", key, "--json"}, {"audit", "--decision", key},
+		{"audit", "--address", key}, {"audit", key}, {"audit", "--since", key},
+		{"usage", key}, {"usage", key, "--json"}, {"usage", "acme", "--month", key}, {"top", "--since", "1h",
+			"--prefix", key}, {"replay", "--rule", key},
+		{"replay", "--rule", "x", key}, {"replay", "--rule", "x", "per_hour=" + key}, {"upkeep", key},
+		{"forget", key}, {"forget", "--ip", key}, {"forget", "--key-id", key},
+		{"keys", "create", "--user", "acme", "--tier", key}, {"keys", "set", "1", key + "=1"},
+		{"keys", "set", "1", "x/" + key + "=1"}, {"keys", "set", key, "tier="},
+		{"tiers", "delete", key}, {"tiers", "rename", key, "x"}, {"users", "delete", key},
+		{"keys", "list", "--" + key}, {"keys", "list", "-" + key}, {"keys", "list", "--=" + key},
+		{"audit", "-n", key},
 	} {
 		out := s.run(args...)
 		printed += out.stdout + out.stderr
@@ -95,7 +110,8 @@ func TestAKeyIsShownOnceAndNeverStored(t *testing.T) {
 func TestAForeignKeyIsNotRepeated(t *testing.T) {
 	s := newShell(t, schema.File)
 	const key = "sk-live-0123456789"
-	for _, args := range [][]string{{"explain", "--key", key}, {"explain", "--key", key, "--json"}, {"get", "per-key", key}, {"reset", "per-key", key}, {"keys", "revoke", key}} {
+	for _, args := range [][]string{{"explain", "--key", key}, {"explain", "--key", key, "--json"},
+		{"get", "per-key", key}, {"reset", "per-key", key}, {"keys", "revoke", key}} {
 		out := s.run(args...)
 		text := out.stdout + out.stderr
 		if out.err != nil {

@@ -22,8 +22,11 @@ func TestSettingsAreListed(t *testing.T) {
 		for _, want := range settings {
 			got := listed[at]
 			at++
-			if got.In != in || got.Name != want.Name || got.Values == "" || strings.ContainsAny(got.Help+got.Default, "`[") || (got.Default == "") != (want.Default == "") {
-				t.Errorf("setting %d is %+v, want %s of %s with its values and its default", at, got, want.Name, in)
+			if got.In != in || got.Name != want.Name || got.Values == "" ||
+				strings.ContainsAny(got.Help+got.Default, "`[") ||
+				(got.Default == "") != (want.Default == "") {
+				t.Errorf("setting %d is %+v, want %s of %s with its values and its default", at, got,
+					want.Name, in)
 			}
 			if !strings.Contains(table, " "+want.Name+" ") {
 				t.Errorf("the table lacks %s", want.Name)

@@ -53,8 +53,12 @@ func (s *shell) caddy(args ...string) output {
 
 // root is `caddy …`.
 func (s *shell) root(args ...string) *cobra.Command {
-	registered := command.New(func(configured string) (string, string, error) { return configured, configured, nil })
-	cmd := &cobra.Command{Use: registered.Name + " " + registered.Usage, Short: registered.Short, Long: registered.Long}
+	registered := command.New(func(configured string) (string, string, error) {
+		return configured, configured,
+			nil
+	})
+	cmd := &cobra.Command{Use: registered.Name + " " + registered.Usage, Short: registered.Short,
+		Long: registered.Long}
 	registered.CobraFunc(cmd)
 	root := &cobra.Command{Use: "caddy", SilenceUsage: true}
 	root.AddCommand(cmd)

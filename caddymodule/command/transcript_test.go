@@ -82,7 +82,8 @@ func replay(t *testing.T, transcript string) string {
 		if sql, found := strings.CutPrefix(line, "sql: "); found {
 			s.sql(sql)
 		} else if query, found := strings.CutPrefix(line, "= "); found {
-			line += one[string](s, "SELECT coalesce(string_agg(E'\n' || q::text, ''), '') FROM ("+query+") AS q")
+			line += one[string](s,
+				"SELECT coalesce(string_agg(E'\n' || q::text, ''), '') FROM ("+query+") AS q")
 		} else if command, found := strings.CutPrefix(line, "$ "); found {
 			command, fromKey := strings.CutSuffix(command, " < KEY")
 			if fromKey {
@@ -123,7 +124,8 @@ func shown(out output, user string) string {
 	}
 	text = regexp.MustCompile(`\b`+regexp.QuoteMeta(user)+`\b`).ReplaceAllString(text, "<ROLE>")
 	// The widths of columns depend on what was replaced.
-	return regexp.MustCompile(` +\n`).ReplaceAllString(regexp.MustCompile(`(\S)  +`).ReplaceAllString(text, "$1  "), "\n")
+	return regexp.MustCompile(` +\n`).ReplaceAllString(regexp.MustCompile(`(\S)  +`).ReplaceAllString(text,
+		"$1  "), "\n")
 }
 
 func isKey(text string) bool { return strings.HasPrefix(text, "prl_") }
