@@ -161,3 +161,37 @@ func TestLinesOfMarkdownAreShort(t *testing.T) {
 		}
 	}
 }
+
+// longTests lists the packages with tests of more than 60 lines or ten words. It only shrinks.
+var longTests = map[string]bool{
+	"ratelimit": true, "ratelimit/pgxdb": true, "deploy": true,
+	"internal/core/batch": true, "internal/core/health": true, "internal/core/schema": true,
+	"internal/core/settings": true, "internal/plane/archive": true, "internal/plane/history": true,
+	"internal/plane/policy": true, "internal/proxy/pgwire": true, "internal/proxy/serve": true,
+}
+
+var wordOfName = regexp.MustCompile(`[A-Z][a-z0-9]+|[A-Z]+`)
+
+func TestTestsAreShort(t *testing.T) {
+	for _, dir := range plain {
+		for _, file := range glob(t, dir, "*_test.go") {
+			fset := token.NewFileSet()
+			f, err := parser.ParseFile(fset, file, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range f.Decls {
+				test, ok := d.(*ast.FuncDecl)
+				if !ok || longTests[dir] || !strings.HasPrefix(test.Name.Name, "Test") {
+					continue
+				}
+				n := fset.Position(test.Body.Rbrace).Line - fset.Position(test.Body.Lbrace).Line - 1
+				words := len(wordOfName.FindAllString(strings.TrimPrefix(test.Name.Name, "Test"), -1))
+				if n > 60 || words > 10 {
+					t.Errorf("%s: %s has %d lines and %d words, want at most 60 and 10",
+						fset.Position(test.Pos()), test.Name.Name, n, words)
+				}
+			}
+		}
+	}
+}
