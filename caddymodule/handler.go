@@ -21,25 +21,30 @@ func init() {
 // one limit together.
 //
 // Every response has `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (Unix seconds) of
-// the limit with the least remaining. A request over a limit is refused with status 429 and `Retry-After`, in
-// whole seconds. If the site has error routes (`handle_errors`) for this status, these routes respond, and
-// can use the placeholders below. Otherwise the body is `{"error":"Too many requests","retryAfter":N}`.
+// the limit with the least remaining, other than `in_flight` if there is one. A request over a limit is
+// refused with status 429 and `Retry-After`, in whole seconds. If the site has error routes (`handle_errors`)
+// for this status, these routes respond, and can use the placeholders below. Otherwise the body is
+// `{"error":"Too many requests","retryAfter":N}`.
 //
-// Placeholder | Description ------------|------------ `{http.pg_ratelimit.prefix}` | The prefix of the limit
-// that refused the request `{http.pg_ratelimit.key}` | The key as it is stored: a digest if it is a secret
-// `{http.pg_ratelimit.limit}` | The full quota `{http.pg_ratelimit.remaining}` | How much of the quota
-// remains `{http.pg_ratelimit.retry_after}` | Seconds until the request would pass; empty if it never would
+// Placeholder | Description
+// ------------|------------
+// `{http.pg_ratelimit.prefix}` | The prefix of the limit that refused the request, or has the least remaining
+// `{http.pg_ratelimit.key}` | The key as it is stored: a digest if it is a secret `{http.pg_ratelimit.limit}`
+// | The full quota `{http.pg_ratelimit.remaining}` | How much of the quota remains
+// `{http.pg_ratelimit.retry_after}` | Seconds until the request would pass; empty if it never would
+// `{http.pg_ratelimit.exceeded}` | The prefix of a limit that let the request pass beyond its quota
+// `{http.pg_ratelimit.exceeded_by}` | By how many units the request is beyond it
 //
-// A placeholder without a value is empty. Requests that pass have the first four, of the limit with the least
-// remaining, if the server writes access logs.
+// A placeholder without a value is empty. A limit lets a request pass beyond its quota with `overage`, or in
+// the mode `shadow`.
 //
 // If an app `events` is configured, a refusal emits the event `pg_ratelimit.refused`, at most one a second,
 // with `prefix`, `key`, `wait` (seconds), `status`, `reason` (of a refusal by the policy alone) and `skipped`
 // (how many refusals had no event since). If the request has a span of `tracing`, the decision is an event on
 // the span.
 //
-// Without a decision within the timeout, `on_error` says whether the request passes. A request that does
-// not pass gets status 503 and the body `{"error":"Service unavailable"}`, unless error routes respond.
+// Without a decision within the timeout, `on_error` says whether the request passes. A request that does not
+// pass gets status 503 and the body `{"error":"Service unavailable"}`, unless error routes respond.
 //
 // The handler evaluates the matchers of the error routes to find out whether one will respond. A route that
 // matches counts as a response, even if it only sets a header. Path matchers see the path as it was before a
@@ -71,9 +76,8 @@ type Handler struct {
 	noUser         atomic.Bool // the log has a warning that no authentication came before
 	settlements    *prometheus.CounterVec
 	duration       prometheus.Observer
-	events         *events      // nil without the app events
-	observed       atomic.Int32 // see isObserved
-	hasErrorRoutes bool         // of a subroute around the handler
+	events         *events // nil without the app events
+	hasErrorRoutes bool    // of a subroute around the handler
 }
 
 // CaddyModule returns the Caddy module information.

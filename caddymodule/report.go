@@ -2,18 +2,18 @@ package caddymodule
 
 import (
 	"errors"
-	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // refusedEvent is the name of the event in the app events.
@@ -45,113 +45,99 @@ func (e *events) emit(f *facts) {
 	if !ok {
 		return
 	}
-	e.app.Emit(e.ctx, refusedEvent, map[string]any{"prefix": f.prefix, "key": f.key, "wait": f.wait,
+	e.app.Emit(e.ctx, refusedEvent, map[string]any{"prefix": f.prefix(), "key": f.key(), "wait": f.wait,
 		"status": f.status, "reason": f.reason, "skipped": skipped})
 }
 
-// facts are the fields of a decision in events, logs and traces.
+// placeholders begins the names of the placeholders of a decision.
+const placeholders = "http.pg_ratelimit."
+
+// facts are the fields of a decision in placeholders, events and traces.
 type facts struct {
-	prefix, key      string // of the limit that refused, or has the least left; the key as it is stored
-	limit, remaining int64  // -1 without a decision
-	wait             int64  // seconds until a refused request would pass; 0 is none
-	status           int    // of a refusal
-	reason           string // of a refusal by the policy alone
-	failed           bool   // no decision was possible
+	limit, remaining int64 // -1 without a decision
+	wait             int64 // seconds until a refused request would pass; 0 is none
+	exceededBy       int64 // units beyond the quota of exceeded; 0 is none
+	// on the limit that refused, or has the least left; without a limit if there is none
+	hit      ratelimit.Hit
+	exceeded string // the prefix of a limit that let the request pass beyond its quota
+	status   int    // of a refusal
+	reason   string // of a refusal by the policy alone
+	failed   bool   // no decision was possible
 }
 
 func factsOf(q *serve.Request) facts {
 	outcome := &q.Outcome
 	f := facts{limit: -1, remaining: -1, wait: outcome.RetrySeconds(), status: outcome.Status,
-		reason: outcome.Reason.String(), failed: outcome.Err != nil}
+		reason: outcome.Reason.String(), failed: outcome.Err != nil, exceededBy: outcome.ExceededBy}
 	if len(q.Hits) > 0 && (outcome.Decision != nil || outcome.Status != 0) {
-		hit := &q.Hits[outcome.Hit]
-		f.prefix, f.key = hit.Limit.Prefix, hit.StoredKey()
+		f.hit = q.Hits[outcome.Hit]
 	}
 	if d := outcome.Decision; d != nil {
 		f.limit, f.remaining = d.Limit, d.Remaining
 	}
+	if f.exceededBy > 0 {
+		f.exceeded = q.Hits[outcome.Exceeded].Limit.Prefix
+	}
 	return f
 }
 
-// report adds a decision to the access log and to the span of the request, and emits an event, where they
-// exist. A request that passes emits no event.
-func (h *Handler) report(q *serve.Request) {
-	if q.Outcome.Status == 0 && !h.isObserved(q.HTTP) {
-		return
+// prefix returns the prefix of the limit, and key the key as it is stored.
+func (f *facts) prefix() string {
+	if f.hit.Limit == nil {
+		return ""
 	}
-	f := factsOf(q)
-	f.setPlaceholders(q.Data.(*caddy.Replacer))
+	return f.hit.Limit.Prefix
+}
+
+func (f *facts) key() string {
+	if f.hit.Limit == nil {
+		return ""
+	}
+	return f.hit.StoredKey()
+}
+
+// value is a caddy.ReplacerFunc. Placeholders without a value are "", because the text of an unknown
+// placeholder is left as it is.
+func (f *facts) value(name string) (any, bool) {
+	rest, ok := strings.CutPrefix(name, placeholders)
+	if !ok {
+		return nil, false
+	}
+	switch rest {
+	case "prefix":
+		return f.prefix(), true
+	case "key":
+		return f.key(), true
+	case "limit":
+		return countText(f.limit, 0), true
+	case "remaining":
+		return countText(f.remaining, 0), true
+	case "retry_after":
+		return countText(f.wait, 1), true
+	case "exceeded":
+		return f.exceeded, true
+	case "exceeded_by":
+		return countText(f.exceededBy, 1), true
+	}
+	return nil, false
+}
+
+// countText returns a number of at least least as text, and "" for a smaller one.
+func countText(n, least int64) string {
+	if n < least {
+		return ""
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// report adds the decision to the span of a request, and emits an event for a refusal.
+func (h *Handler) report(q *serve.Request, f *facts) {
 	if span := trace.SpanFromContext(q.HTTP.Context()); span.IsRecording() {
 		f.addTo(span)
 	}
 	if q.Outcome.Status != 0 && h.events != nil {
-		h.events.emit(&f)
+		h.events.emit(f)
 	}
-}
-
-// The values of Handler.observed.
-const (
-	unknownWatch int32 = iota // before the first request
-	unobserved
-	observed
-)
-
-// isObserved reports whether the server of the handler writes access logs or has spans. Servers do not
-// change.
-func (h *Handler) isObserved(r *http.Request) bool {
-	state := h.observed.Load()
-	if state == unknownWatch {
-		state = unobserved
-		if server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok &&
-			(server.Logs != nil || hasSpans(server)) {
-			state = observed
-		}
-		h.observed.Store(state)
-	}
-	return state == observed
-}
-
-func hasSpans(server *caddyhttp.Server) bool {
-	for _, route := range server.NamedRoutes {
-		if route != nil && traces(caddyhttp.RouteList{*route}) {
-			return true
-		}
-	}
-	return traces(server.Routes) || server.Errors != nil && traces(server.Errors.Routes)
-}
-
-// traces reports whether a route has the handler tracing.
-func traces(routes caddyhttp.RouteList) bool {
-	for i := range routes {
-		for _, handler := range routes[i].Handlers {
-			if module, ok := handler.(caddy.Module); ok && module.CaddyModule().
-				ID == "http.handlers.tracing" {
-				return true
-			}
-			if nested, ok := handler.(*caddyhttp.Subroute); ok && (traces(nested.Routes) ||
-				nested.Errors != nil && traces(nested.Errors.Routes)) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// setPlaceholders sets {http.pg_ratelimit.*}. Placeholders without a value are set to "",
-// because the text of an unknown placeholder is left as it is.
-func (f *facts) setPlaceholders(repl *caddy.Replacer) {
-	limit, remaining, wait := "", "", ""
-	if f.limit >= 0 {
-		limit, remaining = strconv.FormatInt(f.limit, 10), strconv.FormatInt(f.remaining, 10)
-	}
-	if f.wait > 0 {
-		wait = strconv.FormatInt(f.wait, 10)
-	}
-	repl.Set("http.pg_ratelimit.prefix", f.prefix)
-	repl.Set("http.pg_ratelimit.key", f.key)
-	repl.Set("http.pg_ratelimit.limit", limit)
-	repl.Set("http.pg_ratelimit.remaining", remaining)
-	repl.Set("http.pg_ratelimit.retry_after", wait)
 }
 
 // addTo adds the decision to a span.
@@ -164,7 +150,7 @@ func (f *facts) addTo(span trace.Span) {
 		outcome = "refused"
 	}
 	attributes := []attribute.KeyValue{attribute.String("pg_ratelimit.outcome", outcome),
-		attribute.String("pg_ratelimit.prefix", f.prefix), attribute.String("pg_ratelimit.key", f.key)}
+		attribute.String("pg_ratelimit.prefix", f.prefix()), attribute.String("pg_ratelimit.key", f.key())}
 	if f.limit >= 0 {
 		attributes = append(attributes, attribute.Int64("pg_ratelimit.limit", f.limit),
 			attribute.Int64("pg_ratelimit.remaining", f.remaining))

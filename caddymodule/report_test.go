@@ -115,3 +115,56 @@ func TestTheAccessLogHasThePlaceholders(t *testing.T) {
 		}
 	}
 }
+
+// A request that passes has the placeholders without an access log, with a limit that it exceeds.
+func TestARequestThatPassesHasThePlaceholders(t *testing.T) {
+	c := start(t, `
+		:PORT {
+			route {
+				pg_ratelimit {
+					dsn memory
+					zone PREFIX_a {
+						key x
+						limit 100 1h
+					}
+					zone PREFIX_b {
+						key x
+						limit 5 1h
+						cost 3
+						algorithm fixed_window
+						mode shadow
+					}
+				}
+				@beyond vars_regexp {http.pg_ratelimit.exceeded_by} .
+				respond @beyond "{http.pg_ratelimit.exceeded} by {http.pg_ratelimit.exceeded_by}"
+				respond "{http.pg_ratelimit.prefix} {http.pg_ratelimit.remaining}{http.pg_ratelimit.exceeded}"
+			}
+		}`)
+	if got := c.get("/").Body; got != c.prefix()+"_a 99" {
+		t.Errorf("within both limits: %q", got)
+	}
+	if got := c.get("/").Body; got != c.prefix()+"_b by 1" {
+		t.Errorf("beyond the second one: %q", got)
+	}
+}
+
+// Of two handlers, the placeholders are those of the later one.
+func TestThePlaceholdersAreThoseOfTheLatestHandler(t *testing.T) {
+	c := start(t, `
+		:PORT {
+			route {
+				pg_ratelimit PREFIX_a {
+					dsn memory
+					limit 100 1h
+				}
+				pg_ratelimit PREFIX_b {
+					dsn memory
+					limit 200 1h
+				}
+				respond "{http.pg_ratelimit.prefix} {http.pg_ratelimit.remaining}"
+			}
+		}`)
+	if got := c.get("/").Body; got != c.prefix()+"_b 199" {
+		t.Errorf("%q", got)
+	}
+}

@@ -24,6 +24,7 @@ type responseWriter struct {
 	informs bool               // there was an informational response
 	wrote   bool               // the final headers
 
+	facts    facts             // of the latest handler, for placeholders
 	settling []*serve.Settling // of the handlers that settle the request
 }
 

@@ -64,8 +64,17 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, flight **serve.F
 	if !q.Asked && len(q.Hits) == 0 {
 		return w, nil, nil // no limit is for the request
 	}
-	h.report(q)
-	w = h.setHeaders(w, q)
+	changes := responseWriterIn(w) // that of an earlier handler
+	if changes == nil {
+		changes = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
+		repl.Map(changes.facts.value)
+		if q.Outcome.Status == 0 {
+			w = changes
+		}
+	}
+	changes.facts = factsOf(q)
+	h.report(q, &changes.facts)
+	h.setHeaders(changes, q)
 	if q.Outcome.Status != 0 {
 		return nil, nil, h.refuse(w, r, q)
 	}
@@ -80,38 +89,27 @@ func clientAddress(r *http.Request) (address netip.Addr, assumed bool) {
 	return address.WithZone(""), false // a client can choose a long one
 }
 
-// setHeaders sets the headers of a response. It returns the writer for the rest of the response.
-func (h *Handler) setHeaders(w http.ResponseWriter, q *serve.Request) http.ResponseWriter {
+// setHeaders sets the headers of a response.
+func (h *Handler) setHeaders(w *responseWriter, q *serve.Request) {
 	outcome, fields := &q.Outcome, h.site.Fields
 	// an earlier handler may have set those of a tighter limit
 	if outcome.Status == 0 && outcome.Decision != nil {
 		fields.X = fields.X && !respond.HasLessRemaining(w.Header(), outcome.Decision.Remaining)
 	}
 	own, ownFields := respond.SetFields(w.Header(), fields, h.site.Salt, outcome, q.Hits, q.Decisions)
-	if h.site.Fields.X {
-		respond.SetOverage(w.Header(), outcome.Overage)
-	}
-	changes := responseWriterIn(w) // that of an earlier handler
-	if changes == nil {
-		if outcome.Status != 0 || own == nil && ownFields == nil && q.Settling == nil {
-			return w
-		}
-		changes = &responseWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}}
-		w = changes
-	}
 	if own != nil {
-		changes.own = own
+		w.own = own
 	}
 	if ownFields != nil {
-		changes.fields = ownFields
+		w.fields = ownFields
 	}
 	if outcome.Overage > 0 && h.site.Fields.X {
-		changes.overage = outcome.Overage
+		respond.SetOverage(w.Header(), outcome.Overage)
+		w.overage = outcome.Overage
 	}
 	if q.Settling != nil {
-		changes.settling = append(changes.settling, q.Settling)
+		w.settling = append(w.settling, q.Settling)
 	}
-	return w
 }
 
 // watcher counts and logs what happens to the requests of a handler.

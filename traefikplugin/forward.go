@@ -6,30 +6,35 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// The request headers that tell the upstream what the policy knows.
+// The request headers that tell the upstream what the proxy knows.
 const (
-	userHeader = "X-Ratelimit-User"
-	tierHeader = "X-Ratelimit-Tier"
-	keyHeader  = "X-Ratelimit-Key-Id"
-	ruleHeader = "X-Ratelimit-Rule"
+	userHeader       = "X-Ratelimit-User"
+	tierHeader       = "X-Ratelimit-Tier"
+	keyHeader        = "X-Ratelimit-Key-Id"
+	ruleHeader       = "X-Ratelimit-Rule"
+	exceededHeader   = "X-Ratelimit-Exceeded"
+	exceededByHeader = "X-Ratelimit-Exceeded-By"
 )
 
 // removeForwarded removes a client's own headers of the names that forward sets, also if they
 // are written with underscores, which many upstreams take for the same.
 func removeForwarded(h http.Header) {
 	for name := range h {
-		if n := len(name); (n == len(userHeader) || n == len(keyHeader)) && isForwarded(name) {
-			delete(h, name)
+		switch len(name) {
+		case len(userHeader), len(keyHeader), len(exceededHeader), len(exceededByHeader):
+			if isForwarded(name) {
+				delete(h, name)
+			}
 		}
 	}
 }
 
 func isForwarded(name string) bool {
 	switch strings.ToLower(strings.Replace(name, "_", "-", -1)) {
-	case "x-ratelimit-user", "x-ratelimit-tier", "x-ratelimit-rule", "x-ratelimit-key-id":
+	case "x-ratelimit-user", "x-ratelimit-tier", "x-ratelimit-rule", "x-ratelimit-key-id", "x-ratelimit-exceeded", "x-ratelimit-exceeded-by":
 		return true
 	}
 	return false
@@ -53,9 +58,10 @@ func unlistForwarded(h http.Header) {
 	h["Connection"] = []string{strings.Join(others, ", ")}
 }
 
-// forward sets the headers that tell the upstream what the policy knows. What is unknown has
+// forward sets the headers that tell the upstream what the policy knows, and which limit was exceeded and let the request pass. What is unknown has
 // no header.
-func forward(h http.Header, o *policy.Verdict) {
+func forward(h http.Header, q *serve.Request) {
+	o := &q.Verdict
 	if h["Connection"] != nil {
 		unlistForwarded(h)
 	}
@@ -70,6 +76,10 @@ func forward(h http.Header, o *policy.Verdict) {
 	}
 	if o.Rule != "" {
 		h[ruleHeader] = []string{o.Rule}
+	}
+	if by := q.Outcome.ExceededBy; by > 0 {
+		h[exceededHeader] = []string{headerText(q.Hits[q.Outcome.Exceeded].Limit.Prefix)}
+		h[exceededByHeader] = []string{strconv.FormatInt(by, 10)}
 	}
 }
 

@@ -106,7 +106,7 @@ func undecided(h *handler, q *serve.Request) {
 // requests.
 func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.Request) {
 	if q.Admitted && q.Asked && h.forward {
-		forward(r.Header, &q.Verdict)
+		forward(r.Header, q)
 	}
 	admitted := q.Admitted
 	flight := q.Flight

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -26,6 +27,7 @@ type leasedHandler struct {
 	row      lease.RowID // without the key, unless it is fixed
 	quota    string      // of the limit
 	cost     int64
+	clock    *respond.Clock
 	admitted *int64 // counts the requests that it lets pass; atomic
 
 	// Of the leases, and of table.
@@ -56,7 +58,7 @@ func withLeases(h *handler) http.Handler {
 	}
 	table := store.Leases()
 	l := &leasedHandler{upstream: h.upstream, next: h.upstream.next, wraps: &h.upstream.wraps, queued: h, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
-		row: lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix}, admitted: &h.use.Limits.Report.Of(hit.Limit.Prefix).Leased,
+		row: lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix}, clock: h.site.Clock, admitted: &h.use.Limits.Report.Of(hit.Limit.Prefix).Leased,
 		table: table, shards: table.Shards, seed: table.Seed, born: table.Born,
 		from: z.Source, text: z.Name, ipv4: z.IPv4, ipv6: z.IPv6}
 	if z.Source == fromText {
@@ -87,7 +89,11 @@ func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	l.Spare -= h.cost
-	values := []string{h.quota, strconv.FormatInt(l.Rest+l.Spare, 10), l.ResetText}
+	reset := l.ResetText
+	if ahead := atomic.LoadInt64(&h.clock.Latest); ahead != 0 {
+		reset = strconv.FormatInt(l.Reset.Add(time.Second-1).Unix()-ahead, 10)
+	}
+	values := []string{h.quota, strconv.FormatInt(l.Rest+l.Spare, 10), reset}
 	s.Mu.Unlock()
 	atomic.AddInt64(h.admitted, 1)
 	headers := w.Header()

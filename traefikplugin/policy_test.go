@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,8 +54,8 @@ func governed(t *testing.T, dsn string, edit func(c *Config)) http.Handler {
 }
 
 // send sends a request, with headers given as name and value in turn.
-func send(h http.Handler, target string, headers ...string) *httptest.ResponseRecorder {
-	r := httptest.NewRequest(http.MethodGet, target, nil)
+func send(h http.Handler, headers ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	for i := 0; i < len(headers); i += 2 {
 		r.Header[headers[i]] = []string{headers[i+1]}
 	}
@@ -74,10 +75,29 @@ func newKey(t *testing.T, id int, user string) (key, sql string) {
 	return key, fmt.Sprintf("INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (%d, '\\x%s', '%s');", id, hex.EncodeToString(digest[:]), user)
 }
 
+// An upstream learns which limit let a request pass beyond its quota, and by how much.
+func TestTheUpstreamLearnsWhatARequestExceeds(t *testing.T) {
+	c := CreateConfig()
+	c.Other["dsn"], c.Other["timeout"], c.Other["onError"] = withPolicy(t, ""), "10s", "deny"
+	c.Policy = []Settings{{"forwardHeaders": "true"}}
+	c.Zones = []Zone{{Other: Settings{"prefix": "trial\n", "key": "x", "limit": "5 1h", "cost": "3", "mode": "shadow"}}}
+	var told []string
+	next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		told = append(told, strings.Join(r.Header["X-Ratelimit-Exceeded"], ",")+" by "+strings.Join(r.Header["X-Ratelimit-Exceeded-By"], ","))
+	})
+	h := open(t, t.Context(), newProcess(time.Millisecond), next, c)
+	for range 2 {
+		send(h, "X-Ratelimit-Exceeded", "forged", "X-Ratelimit_Exceeded-By", "9")
+	}
+	if want := []string{" by ", "trial%0A by 1"}; !slices.Equal(told, want) {
+		t.Errorf("the upstream is told %q, want %q", told, want)
+	}
+}
+
 func TestTheUpstreamLearnsWhoARequestIs(t *testing.T) {
 	key, insert := newKey(t, 7, "alice")
 	dsn := withPolicy(t, people+insert+`SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 5);`)
-	forged := []string{"X-Ratelimit-User", "root", "X-Ratelimit-Tier", "gold", "X-Ratelimit-Key-Id", "1", "X-Ratelimit-Rule", "none", "X_ratelimit_user", "root", "X-Ratelimit-Key_Id", "1"}
+	forged := []string{"X-Ratelimit-User", "root", "X-Ratelimit-Tier", "gold", "X-Ratelimit-Key-Id", "1", "X-Ratelimit-Rule", "none", "X_ratelimit_user", "root", "X-Ratelimit-Key_Id", "1", "X-Ratelimit-Exceeded", "a", "X-Ratelimit-Exceeded_By", "1"}
 	h := governed(t, dsn, func(*Config) {})
 	for _, step := range []struct{ name, value, want string }{
 		{"Authorization", "Bearer " + key, "alice|free|7|plan|4"},
@@ -88,13 +108,13 @@ func TestTheUpstreamLearnsWhoARequestIs(t *testing.T) {
 		{"X-User", "bob", "bob|pro|||2"},
 		{"X-Nobody", "x", "|anonymous|||1"},
 	} {
-		w := send(h, "/", append([]string{step.name, step.value}, forged...)...)
+		w := send(h, append([]string{step.name, step.value}, forged...)...)
 		if w.Code != http.StatusOK || w.Body.String() != step.want {
 			t.Errorf("%s: %d %s, want %s", step.value, w.Code, w.Body, step.want)
 		}
 	}
 	silent := governed(t, dsn, func(c *Config) { c.Policy[0]["forwardHeaders"] = "" })
-	if w := send(silent, "/", append([]string{"X-User", "alice"}, forged...)...); w.Body.String() != "||||0" {
+	if w := send(silent, append([]string{"X-User", "alice"}, forged...)...); w.Body.String() != "||||0" {
 		t.Errorf("without forwardHeaders the upstream is told %s", w.Body)
 	}
 }
@@ -119,7 +139,7 @@ func TestAClientCannotHideFromTheUpstreamWhoARequestIs(t *testing.T) {
 // A request that fails in the middleware is not taken for an earlier one.
 func TestARequestThatPanicsHasNoUser(t *testing.T) {
 	h := governed(t, withPolicy(t, people), func(c *Config) { c.Other["onError"] = "allow" }).(*handler)
-	if w := send(h, "/", "X-User", "alice"); w.Body.String() != "alice|free|||2" {
+	if w := send(h, "X-User", "alice"); w.Body.String() != "alice|free|||2" {
 		t.Fatalf("the upstream is told %s", w.Body)
 	}
 	for len(h.free) > 1 { // the next request gets the memory of the last one

@@ -130,6 +130,7 @@ func deliver(p *process, d *host.Database, calls []*batch.Call) {
 			}
 		}
 	}
+	ahead := d.Clock.Ahead(calls[0].Decisions, time.Now())
 	for _, c := range calls {
 		if c.Err != nil {
 			continue
@@ -140,7 +141,7 @@ func deliver(p *process, d *host.Database, calls []*batch.Call) {
 		if simple {
 			for i := range c.Decisions {
 				if !c.Decisions[i].Allowed {
-					at = respond.Tightest(c.Hits, c.Decisions)
+					at, _ = respond.Tightest(c.Hits, c.Decisions)
 					break
 				}
 				if c.Decisions[i].Remaining < c.Decisions[at].Remaining {
@@ -172,7 +173,7 @@ func deliver(p *process, d *host.Database, calls []*batch.Call) {
 		recordAll(p, recorded)
 	}
 	responses = responses[:n]
-	respond.SetAllHeaders(responses)
+	respond.SetAllHeaders(responses, ahead)
 	requests = requests[:n]
 	for i := range responses {
 		q := requests[i]

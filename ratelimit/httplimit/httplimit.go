@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -55,7 +56,7 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 		return nil, &ratelimit.FieldError{Field: "Timeout", Value: o.Timeout.String(), Want: "0 or more"}
 	}
 	site := &serve.Site{Store: store, Timeout: o.Timeout, OnError: settings.Allow,
-		Fields: settings.Fields{X: true}, Hits: o.Hits}
+		Fields: settings.Fields{X: true}, Clock: &respond.Clock{}, Hits: o.Hits}
 	if o.Timeout == 0 {
 		site.Timeout = ratelimit.DefaultTimeout
 	}

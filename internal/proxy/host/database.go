@@ -38,6 +38,7 @@ type Database struct {
 	DB       pgdb.DB          // of the store; nil in memory
 	Report   *registry.Report // nil without a row in the registry
 	Salt     *respond.Salt
+	Clock    *respond.Clock
 	Outage   *Outage
 
 	log    func(Line)
@@ -68,7 +69,8 @@ func (h *Handle) openDatabase(at *DataSource) (*Database, error) {
 
 func (p *Process) openDatabase(at *DataSource) (*Database, error) {
 	d := &Database{
-		Settings: at.Store, Outage: &Outage{}, log: p.Log, limits: map[ratelimit.Limit]*ratelimit.Limit{},
+		Settings: at.Store, Outage: &Outage{}, Clock: &respond.Clock{}, log: p.Log,
+		limits: map[ratelimit.Limit]*ratelimit.Limit{},
 	}
 	if at.DSN == settings.MemoryDSN {
 		p.Log(Line{Level: Warn, Text: memoryNotice})

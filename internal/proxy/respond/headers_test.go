@@ -57,9 +57,10 @@ func TestManyResponsesAreAsEach(t *testing.T) {
 			}
 			responses = append(responses, respond.Response{Header: http.Header{}, Decision: d})
 		}
-		respond.SetAllHeaders(responses)
+		respond.SetAllHeaders(responses, 0)
 		for i, r := range responses {
-			hits, decisions := make([]ratelimit.Hit, 1), []ratelimit.Decision{*r.Decision}
+			hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{}}}
+			decisions := []ratelimit.Decision{*r.Decision}
 			o := outcome(hits, decisions)
 			want, body := http.Header{}, ""
 			respond.SetFields(want, settings.Fields{X: true}, nil, &o, hits, decisions)

@@ -187,7 +187,11 @@ func secondsUntil(o *Outcome, at int, d *ratelimit.Decision, now time.Time) int6
 		}
 		return seconds
 	}
-	if rest := d.Reset.Sub(now); rest > 0 {
+	reset := d.Reset
+	if d.Source != ratelimit.FromMemory {
+		reset = reset.Add(-time.Duration(o.Ahead) * time.Second)
+	}
+	if rest := reset.Sub(now); rest > 0 {
 		seconds = int64((rest + time.Second - 1) / time.Second)
 	}
 	return seconds

@@ -26,28 +26,55 @@ type Outcome struct {
 	// Overage counts the units beyond the quota of a limit with overage.
 	Overage int64
 
-	// Hit is the index of the hit that the headers of the response describe. If all hits
-	// are allowed, it is the hit with the least remaining. Otherwise it is the refused hit
-	// with the longest RetryAfter.
+	// Hit is the index of the hit that decides: the refused hit with the longest RetryAfter. If all hits
+	// pass, it is the hit with the least remaining, of a limit other than in_flight if there is one.
 	Hit int
 
-	// Decision is the decision on Hit, or nil if no decision was made.
+	// Decision is the decision on Hit, or nil without a decision.
 	Decision *ratelimit.Decision
+
+	// Shown is the decision that the X-RateLimit fields describe, if it is not Decision: slots must not hide
+	// a quota.
+	Shown *ratelimit.Decision
+
+	// Ahead is by how many seconds the clock of the database is ahead of this process.
+	Ahead int64
+
+	// Exceeded is the index of a hit beyond its quota that passed, because of overage or the mode shadow, and
+	// ExceededBy by how many units. ExceededBy is 0 without such a hit.
+	Exceeded   int
+	ExceededBy int64
 
 	// Err is the reason for a request without a decision.
 	Err error
 }
 
-// Tightest returns the index of the decision that the headers describe, see Outcome.Hit. It ignores hits that
-// are Apart, and returns -1 without others.
-func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision) int {
-	at := -1
+// Tightest returns the indices of the decision that decides and of the one that the X-RateLimit fields
+// describe, see Outcome. It ignores hits that are Apart, and returns -1 without others.
+func Tightest(hits []ratelimit.Hit, decisions []ratelimit.Decision) (decides, shown int) {
+	decides = -1
+	shown = -1
 	for i := range decisions {
-		if !hits[i].Apart && (at < 0 || tighter(&decisions[i], &decisions[at])) {
-			at = i
+		h := &hits[i]
+		d := &decisions[i]
+		if h.Apart {
+			continue
+		}
+		if decides < 0 || tighter(d, &decisions[decides]) {
+			decides = i
+		}
+		isQuota := h.Limit.Algorithm != ratelimit.InFlight && d.Source != ratelimit.Undecided
+		if isQuota && (shown < 0 || tighter(d, &decisions[shown])) {
+			shown = i
 		}
 	}
-	return at
+	switch {
+	case shown < 0:
+		shown = decides
+	case decisions[decides].Allowed:
+		decides = shown
+	}
+	return decides, shown
 }
 
 func tighter(a, b *ratelimit.Decision) bool {
@@ -82,4 +109,14 @@ func retrySeconds(wait time.Duration) int64 {
 		seconds++
 	}
 	return seconds
+}
+
+// resetSeconds returns Decision.Reset by the clock of this process, in Unix seconds, rounded up. ahead is
+// Outcome.Ahead.
+func resetSeconds(d *ratelimit.Decision, ahead int64) int64 {
+	seconds := d.Reset.Add(time.Second - 1).Unix()
+	if d.Source == ratelimit.FromMemory {
+		return seconds // by the clock of this process
+	}
+	return seconds - ahead
 }

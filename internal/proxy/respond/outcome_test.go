@@ -11,8 +11,8 @@ import (
 
 // outcome returns the outcome of a request that limits alone decide.
 func outcome(hits []ratelimit.Hit, decisions []ratelimit.Decision) respond.Outcome {
-	at := respond.Tightest(hits, decisions)
-	o := respond.Outcome{Hit: at, Decision: &decisions[at]}
+	at, shown := respond.Tightest(hits, decisions)
+	o := respond.Outcome{Hit: at, Decision: &decisions[at], Shown: &decisions[shown]}
 	if !o.Decision.Allowed {
 		o.Status = http.StatusTooManyRequests
 	}
@@ -21,7 +21,8 @@ func outcome(hits []ratelimit.Hit, decisions []ratelimit.Decision) respond.Outco
 
 // The headers describe a refusal that never ends rather than one that does.
 func TestNoRetryAfterIfTheRequestCanNeverPass(t *testing.T) {
-	o := outcome(make([]ratelimit.Hit, 3), []ratelimit.Decision{
+	limit := &ratelimit.Limit{}
+	o := outcome([]ratelimit.Hit{{Limit: limit}, {Limit: limit}, {Limit: limit}}, []ratelimit.Decision{
 		{Limit: 1, RetryAfter: time.Hour}, {Limit: 2, RetryAfter: ratelimit.Never},
 		{Limit: 3, RetryAfter: time.Minute},
 	})
@@ -34,12 +35,13 @@ func TestNoRetryAfterIfTheRequestCanNeverPass(t *testing.T) {
 }
 
 func TestHitsThatAreApartAreNotTheTightest(t *testing.T) {
-	hits := []ratelimit.Hit{{Apart: true}, {}, {}}
+	limit := &ratelimit.Limit{}
+	hits := []ratelimit.Hit{{Apart: true}, {Limit: limit}, {Limit: limit}}
 	decisions := []ratelimit.Decision{{}, {Allowed: true, Remaining: 3}, {Allowed: true, Remaining: 2}}
-	if at := respond.Tightest(hits, decisions); at != 2 {
+	if at, _ := respond.Tightest(hits, decisions); at != 2 {
 		t.Errorf("the tightest is %d, want 2", at)
 	}
-	if at := respond.Tightest(hits[:1], decisions[:1]); at != -1 {
+	if at, _ := respond.Tightest(hits[:1], decisions[:1]); at != -1 {
 		t.Errorf("of hits that are all apart, the tightest is %d, want -1", at)
 	}
 }

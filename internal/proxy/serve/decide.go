@@ -89,21 +89,36 @@ func Judge(q *Request) respond.Outcome {
 	marks := q.Verdict.Marks
 	first := len(decisions) - len(marks)
 	overage := int64(0)
+	over := 0 // the index of the hit with the overage
 	for i, m := range marks {
 		if m.Overage {
 			if beyond := countQuota(&decisions[first+i], m.Quota); beyond > overage && !m.Shadow {
 				overage = beyond
+				over = first + i
 			}
 		}
 	}
-	at := respond.Tightest(q.Hits, decisions)
-	if at < 0 {
-		return respond.Outcome{}
+	out := respond.Outcome{}
+	for i := range decisions { // a shadow hit lacks units
+		if wouldRefuse(&q.Hits[i], &decisions[i]) && q.Hits[i].Cost-decisions[i].Remaining > out.ExceededBy {
+			out.Exceeded = i
+			out.ExceededBy = q.Hits[i].Cost - decisions[i].Remaining
+		}
 	}
-	out := respond.Outcome{Hit: at, Decision: &decisions[at]}
+	at, shown := respond.Tightest(q.Hits, decisions)
+	if at < 0 {
+		return out
+	}
+	out.Hit = at
+	out.Decision = &decisions[at]
+	out.Shown = &decisions[shown]
 	switch {
 	case decisions[at].Allowed:
 		out.Overage = overage
+		if overage > out.ExceededBy {
+			out.Exceeded = over
+			out.ExceededBy = overage
+		}
 	case at >= first:
 		m := marks[at-first]
 		out.Status = m.Status

@@ -49,6 +49,9 @@ func TestTheDecisionsOnAPolicyAreJudged(t *testing.T) {
 			{Source: ratelimit.Undecided, Allowed: true}}, []*policy.Mark{overage}, 429, 0, 0, 60},
 	} {
 		hits := make([]ratelimit.Hit, len(c.decisions))
+		for i := range hits {
+			hits[i].Limit = &ratelimit.Limit{}
+		}
 		hits[len(hits)-1].Apart = c.marks[len(c.marks)-1].Shadow
 		o := serve.Judge(&serve.Request{Hits: hits, Decisions: c.decisions,
 			Verdict: policy.Verdict{Marks: c.marks}})
@@ -62,6 +65,42 @@ func TestTheDecisionsOnAPolicyAreJudged(t *testing.T) {
 		Decisions: []ratelimit.Decision{refused},
 		Verdict:   policy.Verdict{Marks: []*policy.Mark{shadow}}}); o.Status != 0 || o.Decision != nil {
 		t.Errorf("a shadow alone: %+v", o)
+	}
+}
+
+// A limit that lets a request pass beyond its quota is named, with the units beyond.
+func TestAnExceededLimitIsNamed(t *testing.T) {
+	overage := &policy.Mark{Overage: true, Quota: 5}
+	trial := &policy.Mark{Overage: true, Quota: 5, Shadow: true}
+	limit := &ratelimit.Limit{}
+	plain, shadow := ratelimit.Hit{Limit: limit, Cost: 1}, ratelimit.Hit{Limit: limit, Cost: 9, Apart: true}
+	room := ratelimit.Decision{Allowed: true, Limit: 10, Remaining: 3}
+	full := ratelimit.Decision{Limit: 10, Remaining: 2, RetryAfter: time.Minute}
+	used := ratelimit.Decision{Allowed: true, Limit: 100, Remaining: 100 - 16}
+	for name, c := range map[string]struct {
+		hits      []ratelimit.Hit
+		decisions []ratelimit.Decision
+		marks     []*policy.Mark
+		at        int
+		by        int64
+	}{
+		"none":           {[]ratelimit.Hit{plain, shadow}, []ratelimit.Decision{room, room}, nil, 0, 0},
+		"a shadow limit": {[]ratelimit.Hit{plain, shadow}, []ratelimit.Decision{room, full}, nil, 1, 7},
+		"a shadow alone": {[]ratelimit.Hit{shadow}, []ratelimit.Decision{full}, nil, 0, 7},
+		"an overage": {[]ratelimit.Hit{plain}, []ratelimit.Decision{used}, []*policy.Mark{overage}, 0,
+			11},
+		"a trial of overage": {[]ratelimit.Hit{shadow}, []ratelimit.Decision{used}, []*policy.Mark{trial}, 0,
+			0},
+		"the one that is exceeded most": {[]ratelimit.Hit{plain, plain, shadow},
+			[]ratelimit.Decision{room, used, full}, []*policy.Mark{overage, {Shadow: true}}, 1, 11},
+		"undecided": {[]ratelimit.Hit{plain, shadow},
+			[]ratelimit.Decision{room, {Source: ratelimit.Undecided}}, nil, 0, 0},
+	} {
+		o := serve.Judge(&serve.Request{Hits: c.hits, Decisions: c.decisions,
+			Verdict: policy.Verdict{Marks: c.marks}})
+		if o.Exceeded != c.at || o.ExceededBy != c.by {
+			t.Errorf("%s: hit %d by %d, want %d by %d", name, o.Exceeded, o.ExceededBy, c.at, c.by)
+		}
 	}
 }
 

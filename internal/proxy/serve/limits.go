@@ -21,7 +21,7 @@ type LimitSet struct {
 	Shadow   bool // one of Hits is Apart
 	Settled  bool // one of Settles is not nil
 	InFlight bool // one of Hits is on a limit in_flight
-	Simple   bool // neither Shadow nor Settled, and the fields of a response are x alone
+	Simple   bool // neither Shadow, Settled nor InFlight, and the fields of a response are x alone
 }
 
 // mostSets bounds Site.sets: clients choose which limits match their requests.
@@ -45,7 +45,7 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 		t.Settled = t.Settled || z.Settle != nil
 	}
 	t.InFlight = hasSlots(t.Hits)
-	t.Simple = !t.Shadow && !t.Settled && !s.Fields.IETF
+	t.Simple = !t.Shadow && !t.Settled && !t.InFlight && !s.Fields.IETF
 	return t
 }
 

@@ -24,6 +24,7 @@ type Site struct {
 	OnError settings.OnError
 	Fields  settings.Fields
 	Salt    *respond.Salt
+	Clock   *respond.Clock
 	Zones   []*Zone        // all, with those that are off
 	Policy  *Policy        // nil without
 	Exempt  []netip.Prefix // requests from there are exempt from Zones
@@ -88,6 +89,7 @@ func (s *Site) Open(p *host.Process, at *host.DataSources) (*host.Handle, error)
 	}
 	d := opened.Limits
 	s.Salt = d.Salt
+	s.Clock = d.Clock
 	s.Outage = d.Outage
 	s.Report = d.Report
 	s.UseStore(d.Store)

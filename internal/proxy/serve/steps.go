@@ -85,6 +85,7 @@ func Take(s *Site, q *Request) {
 		began = q.Began
 	}
 	q.Outcome = take(s, q, began)
+	q.Outcome.Ahead = s.Clock.Ahead(q.Decisions, time.Now())
 	if s.reopen != nil && errors.Is(q.Outcome.Err, ratelimit.ErrClosed) {
 		s.reopen(func(again *host.Handle) {
 			other := Site{Timeout: s.Timeout, OnError: s.OnError}
@@ -171,6 +172,7 @@ func Delivered(q *Request) {
 		q.Began = q.Call.Arrived
 	}
 	q.Outcome = Judge(q)
+	q.Outcome.Ahead = q.Site.Clock.Ahead(q.Decisions, time.Now())
 }
 
 // End counts and records a request, and prepares its settlement.

@@ -95,7 +95,7 @@ var rules = []rule{
 	// The steps of a request are the same in both proxies, so it knows neither a proxy nor a driver.
 	{"internal/proxy/serve", "settings host respond batch ratelimit history policy store registry", ""},
 	// A middleware for Go programs works with any store.
-	{"ratelimit/httplimit", "serve settings ratelimit", ""},
+	{"ratelimit/httplimit", "serve respond settings ratelimit", ""},
 	// An adapter is thin and does not know the other one; pgdb is for the driver's type, batch for
 	// the interpreter.
 	{"traefikplugin", "batch host serve respond lease settings pgwire ratelimit history policy pgdb", ""},

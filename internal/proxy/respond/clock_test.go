@@ -1,0 +1,117 @@
+package respond_test
+
+import (
+	"net/http"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// decidedAt returns the decisions of a request that a server with a clock ahead decided some time before now.
+func decidedAt(now time.Time, ahead, ago time.Duration) []ratelimit.Decision {
+	return []ratelimit.Decision{{Allowed: true, Limit: 5, DecidedAt: now.Add(ahead - ago).UnixMicro()}}
+}
+
+func TestTheClockOfTheDatabaseIsFound(t *testing.T) {
+	for _, ahead := range []time.Duration{10 * time.Minute, -10 * time.Minute, time.Hour, 0, time.Second} {
+		var c respond.Clock
+		want := int64(ahead / time.Second)
+		if ahead == time.Second {
+			want = 0 // a network can take as long
+		}
+		now := time.Unix(1_700_000_000, 0)
+		for i := range 100 {
+			now = now.Add(300 * time.Millisecond)
+			late := time.Duration(i%4) * 700 * time.Millisecond // answers on their way
+			if got := c.Ahead(decidedAt(now, ahead, late), now); got != want {
+				t.Fatalf("%v ahead: %d s after %d answers", ahead, got, i+1)
+			}
+		}
+	}
+}
+
+func TestTheClockOfTheDatabaseMayBeSet(t *testing.T) {
+	var c respond.Clock
+	now := time.Unix(1_700_000_000, 0)
+	c.Ahead(decidedAt(now, time.Hour, 0), now)
+	for range 30 {
+		now = now.Add(time.Second)
+		c.Ahead(decidedAt(now, 0, 0), now)
+	}
+	if got := c.Ahead(nil, now); got != 0 {
+		t.Errorf("%d s ahead long after the clock was set", got)
+	}
+	c.Ahead([]ratelimit.Decision{{Source: ratelimit.FromMemory, DecidedAt: 1}}, now)
+	if got := c.Ahead(nil, now); got != 0 {
+		t.Errorf("%d s ahead by a decision of this process", got)
+	}
+	if got := (*respond.Clock)(nil).Ahead(decidedAt(now, time.Hour, 0), now); got != 0 {
+		t.Errorf("%d s ahead without a clock", got)
+	}
+}
+
+// A database with a clock that is ahead does not shift the times of a client.
+func TestResetIsByTheClockOfTheProxy(t *testing.T) {
+	now := time.Now()
+	for source, want := range map[ratelimit.Source]int64{
+		ratelimit.FromPostgres: now.Unix() + 60, ratelimit.FromMemory: now.Unix() + 660,
+	} {
+		reset := time.Unix(now.Unix()+660, 0)
+		decisions := []ratelimit.Decision{{Allowed: true, Limit: 5, Remaining: 4, Reset: reset,
+			Source: source}}
+		hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 5, Window: time.Hour}}}
+		o := respond.Outcome{Decision: &decisions[0], Ahead: 600}
+		h := http.Header{}
+		respond.SetFields(h, settings.Fields{X: true, IETF: true}, nil, &o, hits, decisions)
+		if got := h.Get("X-RateLimit-Reset"); got != strconv.FormatInt(want, 10) {
+			t.Errorf("%v: reset %s, want %d", source, got, want)
+		}
+		left := want - now.Unix()
+		if got := h.Get("RateLimit"); got != `"p";r=4;t=`+strconv.FormatInt(left, 10) &&
+			got != `"p";r=4;t=`+strconv.FormatInt(left-1, 10) {
+			t.Errorf("%v: RateLimit: %s, want t=%d", source, got, left)
+		}
+		responses := []respond.Response{{Header: http.Header{}, Decision: &decisions[0]}}
+		respond.SetAllHeaders(responses, 600)
+		if got := responses[0].Header.Get("X-RateLimit-Reset"); got != strconv.FormatInt(want, 10) {
+			t.Errorf("%v: reset of many %s, want %d", source, got, want)
+		}
+	}
+}
+
+// The fields of X-RateLimit describe a quota that a client can plan with, even if too many of its requests
+// run.
+func TestTheFieldsDescribeAQuotaBesideSlots(t *testing.T) {
+	slots := &ratelimit.Limit{Prefix: "slots", Algorithm: ratelimit.InFlight, Events: 4}
+	tokens := &ratelimit.Limit{Prefix: "tokens", Events: 1000, Window: time.Minute}
+	hits := []ratelimit.Hit{{Limit: slots}, {Limit: tokens}}
+	full := ratelimit.Decision{Limit: 4, RetryAfter: 3 * time.Second}
+	free := ratelimit.Decision{Allowed: true, Limit: 4, Remaining: 3}
+	some := ratelimit.Decision{Allowed: true, Limit: 1000, Remaining: 700}
+	spent := ratelimit.Decision{Limit: 1000, RetryAfter: time.Second}
+	undecided := ratelimit.Decision{Allowed: true, Limit: 1000, Source: ratelimit.Undecided}
+	for name, c := range map[string]struct {
+		decisions   []ratelimit.Decision
+		limit, wait string
+		hit         int
+	}{
+		"both have room":      {[]ratelimit.Decision{free, some}, "1000", "", 1},
+		"no slot":             {[]ratelimit.Decision{full, some}, "1000", "3", 0},
+		"no quota":            {[]ratelimit.Decision{free, spent}, "1000", "1", 1},
+		"neither":             {[]ratelimit.Decision{full, spent}, "1000", "3", 0},
+		"no slot, by memory":  {[]ratelimit.Decision{full, undecided}, "4", "3", 0},
+		"slots without quota": {[]ratelimit.Decision{full}, "4", "3", 0},
+	} {
+		o := outcome(hits[:len(c.decisions)], c.decisions)
+		h := http.Header{}
+		respond.SetHeaders(h, &o)
+		got := h.Get("X-RateLimit-Limit")
+		if got != c.limit || h.Get("Retry-After") != c.wait || o.Hit != c.hit {
+			t.Errorf("%s: hit %d, %v; want %+v", name, o.Hit, h, c)
+		}
+	}
+}
