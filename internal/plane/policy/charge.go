@@ -1,10 +1,15 @@
 package policy
 
-// charge is the third pass: it adds to the hits the amounts that hold for the sender at a time, and drops
-// those without an amount. A limit that lets nothing pass refuses the request.
+import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+
+// charge is the third pass: it adds to the hits the amounts that hold for the sender at a time, drops
+// those without an amount, and moves those of shadow rules to the end, apart. A limit that lets nothing pass
+// refuses the request.
 func charge(sender *amounts, at int64, o *Verdict) {
 	simple := true
 	kept := 0
+	var shadows []ratelimit.Hit
+	var marks []*Mark // of shadows
 	for i, l := range o.limits {
 		a := l.own
 		if l.tiers != nil || sender != nil && sender.adjusts {
@@ -21,6 +26,14 @@ func charge(sender *amounts, at int64, o *Verdict) {
 			refuse(o, NoQuota, a.mark)
 			return
 		}
+		if a.mark.Shadow {
+			hit := o.Hits[i]
+			hit.Limit = a.limit
+			hit.Apart = true
+			shadows = append(shadows, hit)
+			marks = append(marks, a.mark)
+			continue
+		}
 		if kept < i {
 			o.Hits[kept] = o.Hits[i]
 		}
@@ -30,7 +43,11 @@ func charge(sender *amounts, at int64, o *Verdict) {
 		simple = simple && a.mark.simple
 	}
 	o.Hits = o.Hits[:kept]
-	o.Simple = simple && kept > 0
+	if marks != nil {
+		o.Hits = append(o.Hits, shadows...)
+		o.Marks = append(o.Marks, marks...)
+	}
+	o.Simple = simple && kept > 0 && marks == nil
 }
 
 // amountFor returns the amount of a limit for a sender, which may be nil, at a time.

@@ -139,7 +139,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 		}
 	}
 	families := make(map[string]bool)
-	hits := ""
+	hits, shadows := "", ""
 	for _, r := range matching {
 		if r.Action != policy.Charge || r.Family != "" && families[r.Family] {
 			continue
@@ -164,10 +164,15 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 				return fmt.Sprintf("no_quota %d %s%s", status(r, 429), r.Name, policytest.WouldText(o))
 			}
 			hit.Key = key
-			hits += policytest.HitText(hit, mark)
+			if mark.Shadow {
+				shadows += policytest.HitText(hit, mark)
+			} else {
+				hits += policytest.HitText(hit, mark)
+			}
 		}
 	}
-	return fmt.Sprintf("user %q tier %q key %d:%s%s", o.User, o.Tier, o.KeyID, hits, policytest.WouldText(o))
+	return fmt.Sprintf("user %q tier %q key %d:%s%s%s",
+		o.User, o.Tier, o.KeyID, hits, shadows, policytest.WouldText(o))
 }
 
 func isValid(from, until, now time.Time) bool {

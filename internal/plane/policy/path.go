@@ -141,25 +141,17 @@ func isAmbiguous(set *ruleSet, f *Facts, sender *amounts, at int64, o *Verdict) 
 	return false
 }
 
-// sameLimits reports whether two lists have the same marks, except for those of shadow rules.
+// sameLimits reports whether two lists have the same marks, but for those of shadow rules, which come last.
 func sameLimits(a, b []*Mark) bool {
-	j := 0
-	for i := range a {
-		if a[i].Shadow {
-			continue
-		}
-		for j < len(b) && b[j].Shadow {
-			j++
-		}
-		if j == len(b) || a[i] != b[j] {
+	for i := 0; ; i++ {
+		ended := i == len(a) || a[i].Shadow
+		if ended != (i == len(b) || b[i].Shadow) || !ended && a[i] != b[i] {
 			return false
 		}
-		j++
+		if ended {
+			return true
+		}
 	}
-	for j < len(b) && b[j].Shadow {
-		j++
-	}
-	return j == len(b)
 }
 
 // withoutParameters are the readings of a path of NormalPath in which the parameters are ignored. An

@@ -51,8 +51,8 @@ func selectRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict)
 			}
 		}
 		for range r.limits {
-			hit := ratelimit.Hit{Key: counter, Subject: subject, Cost: r.cost, Secret: secret}
-			o.Hits = append(o.Hits, hit)
+			o.Hits = append(o.Hits,
+				ratelimit.Hit{Key: counter, Subject: subject, Cost: r.cost, Secret: secret})
 		}
 		o.limits = append(o.limits, r.limits...)
 	}

@@ -117,7 +117,7 @@ type Verdict struct {
 	// Exempt: no limit of the policy applies.
 	Exempt bool
 
-	// Hits are taken together, all or nothing, except those that are marked as Shadow.
+	// Hits are taken together, all or nothing, except those of shadow rules: they come last, and are Apart.
 	// Marks[i] is about Hits[i]. What the marks are must not be changed.
 	Hits  []ratelimit.Hit
 	Marks []*Mark

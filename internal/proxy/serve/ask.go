@@ -34,9 +34,6 @@ func ask(s *Site, q *Request) (looked bool) {
 		}
 		q.failure = err
 	}
-	if !q.Verdict.Simple {
-		ShadowsLast(&q.Verdict)
-	}
 	v := &q.Verdict
 	switch {
 	case q.failure != nil:

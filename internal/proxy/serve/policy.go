@@ -72,35 +72,3 @@ func parseSender(field string, from settings.Values, parse ParseText, example st
 	}
 	return text, err
 }
-
-// ShadowsLast moves the hits of shadow rules behind the others, and makes them hits apart. The list of marks
-// belongs to the rules, so the verdict gets another list.
-func ShadowsLast(o *policy.Verdict) {
-	shadows := 0
-	for _, m := range o.Marks {
-		if m.Shadow {
-			shadows++
-		}
-	}
-	if shadows == 0 {
-		return
-	}
-	enforced := 0
-	shadow := len(o.Hits) - shadows
-	hits := make([]ratelimit.Hit, len(o.Hits))
-	marks := make([]*policy.Mark, len(o.Hits))
-	for i, m := range o.Marks {
-		at := enforced
-		if m.Shadow {
-			at = shadow
-			shadow++
-		} else {
-			enforced++
-		}
-		hits[at] = o.Hits[i]
-		hits[at].Apart = m.Shadow
-		marks[at] = m
-	}
-	o.Hits = hits
-	o.Marks = marks
-}

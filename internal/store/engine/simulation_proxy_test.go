@@ -108,7 +108,6 @@ func (p *simProxy) request(c chance) {
 		began := time.Now()
 		err := p.policy.Evaluate(context.Background(), p.run.plan.timeout, "", p.user(c.of(3)), &facts, &verdict)
 		p.late("the policy", began, err)
-		serve.ShadowsLast(&verdict)
 		hits = append(hits, verdict.Hits...)
 		c.of(4).work()
 	}
