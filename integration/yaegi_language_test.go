@@ -18,8 +18,8 @@ var interpretedFolders = []string{
 	"internal/proxy/host",
 	"internal/proxy/serve",
 	"internal/proxy/respond", "internal/core/lease", "internal/proxy/pgwire", "internal/core/sqlstate",
-	"internal/store", "internal/store/chain", "internal/store/engine", "internal/store/known",
-	"internal/store/leases", "internal/store/local", "internal/store/own",
+	"internal/store", "internal/store/chain", "internal/store/engine",
+	"internal/store/local", "internal/store/own",
 	"internal/store/shards", "internal/store/settle", "internal/store/slots",
 	"internal/store/memory", "internal/store/registry", "traefikplugin",
 }

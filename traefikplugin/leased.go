@@ -30,11 +30,11 @@ type leasedHandler struct {
 	clock    *respond.Clock
 	admitted *int64 // counts the requests that it lets pass; atomic
 
-	// Of the leases, and of table.
-	table  *lease.Set
-	shards []*lease.Shard
-	seed   maphash.Seed
-	born   time.Time
+	// Of the store's lease.Set, and rows.
+	rows    *lease.Set
+	stripes []*lease.Stripe
+	seed    maphash.Seed
+	born    time.Time
 
 	from source // where the key comes from
 	text string // the name of the header
@@ -56,10 +56,10 @@ func withLeases(h *handler) http.Handler {
 	if hit.Limit.Lease <= 0 || hit.Secret || z.Source != fromRemoteIP && z.Source != fromText && z.Source != fromHeader {
 		return h
 	}
-	table := store.Leases()
+	rows := store.Leases()
 	l := &leasedHandler{upstream: h.upstream, next: h.upstream.next, wraps: &h.upstream.wraps, queued: h, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
 		row: lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix}, clock: h.site.Clock, admitted: &h.use.Limits.Report.Of(hit.Limit.Prefix).Leased,
-		table: table, shards: table.Shards, seed: table.Seed, born: table.Born,
+		rows: rows, stripes: rows.Stripes, seed: rows.Seed, born: rows.Born,
 		from: z.Source, text: z.Name, ipv4: z.IPv4, ipv6: z.IPv6}
 	if z.Source == fromText {
 		l.row.Key = (&ratelimit.Hit{Key: z.Name}).StoredKey()
@@ -67,8 +67,7 @@ func withLeases(h *handler) http.Handler {
 	return l
 }
 
-// ServeHTTP lets a request pass and sets its headers, if the process holds its cost and need not
-// renew the lease. It is what lease.Take does, in one function, because each call takes long in the
+// ServeHTTP lets a request pass and sets its headers, if the lease of its row has its cost. It is what lease.Take does, in one function, because each call takes long in the
 // interpreter, and so does each intermediate value of a function, even if it is not reached. Through the
 // queue such a request takes 6 times the processor time (benchmark Interpreted/Postgres,_leased in
 // integration, in turns). TestALeaseDecidesAsTheQueue runs both forms on the same requests.
@@ -80,20 +79,20 @@ func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case fromHeader:
 		row.Key = leasedHeader(h, r.Header[h.text])
 	}
-	s := h.shards[maphash.String(h.seed, row.Key)%lease.ShardCount]
+	s := h.stripes[maphash.String(h.seed, row.Key)%lease.StripeCount]
 	s.Mu.Lock()
 	l := s.Rows[row]
-	if (l == nil || l.Limit != h.limit || l.Spare < h.cost || time.Since(h.born) >= l.SpareEnds) && !extend(h, s, l) {
+	if l == nil || l.Limit != h.limit || l.N < h.cost+l.Floor && !lease.Renew(h.rows, l, h.cost) || time.Since(h.born) >= l.Ends {
 		s.Mu.Unlock()
 		h.queued.ServeHTTP(w, r)
 		return
 	}
-	l.Spare -= h.cost
+	l.N -= h.cost
 	reset := l.ResetText
 	if ahead := atomic.LoadInt64(&h.clock.Latest); ahead != 0 {
 		reset = strconv.FormatInt(l.Reset.Add(time.Second-1).Unix()-ahead, 10)
 	}
-	values := []string{h.quota, strconv.FormatInt(l.Rest+l.Spare, 10), reset}
+	values := []string{h.quota, strconv.FormatInt(l.Rest+l.N, 10), reset}
 	s.Mu.Unlock()
 	atomic.AddInt64(h.admitted, 1)
 	headers := w.Header()
@@ -109,11 +108,6 @@ func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if len(after) != 1 || after[0] != values[1] || len(headers["X-Ratelimit-Limit"]) != 1 || len(headers["X-Ratelimit-Reset"]) != 1 {
 		atomic.StoreInt32(h.wraps, mostWraps)
 	}
-}
-
-// extend reports whether a lease holds a request's cost after all. The caller holds the shard's mutex.
-func extend(h *leasedHandler, s *lease.Shard, l *lease.Lease) bool {
-	return l != nil && l.Limit == h.limit && lease.Extend(h.table, s, l, h.cost)
 }
 
 // noKey is the key of no row.

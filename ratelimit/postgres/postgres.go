@@ -74,7 +74,7 @@ func New(db pgdb.DB, o Options) (*Store, error) {
 		LeaseHorizon: o.LeaseHorizon, Now: o.Now, OnError: o.OnError,
 	}
 	if o.DisableInMemoryBlock {
-		options.MaxBlockedKeys = -1
+		options.NoRefusals = true
 	}
 	inner, err := store.Open(db, options, nil)
 	if err != nil {

@@ -40,7 +40,7 @@ func Postgres(dsn, text string) string {
 	if err != nil {
 		return err.Error()
 	}
-	store, err := counts.Open(db, engine.Options{Now: func() time.Time { return clock }, MaxBlockedKeys: -1,
+	store, err := counts.Open(db, engine.Options{Now: func() time.Time { return clock }, NoRefusals: true,
 		CleanupProbability: -1, Workers: 1}, nil)
 	if err != nil {
 		return err.Error()

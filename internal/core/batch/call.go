@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -20,6 +21,10 @@ type Call struct {
 	Err       error                // the reason why Decisions are missing
 	Owner     any                  // a value of the caller, which the Queue does not use
 	Arrived   time.Time            // the time at which the call was sent
+
+	// Rows has what is remembered of the row of each hit, or nil. It may be shorter than Hits. The
+	// store sets it before the call is decided.
+	Rows []*lease.Row
 
 	// Apart reports whether one of Hits is Apart: see Split. Prepare and Options.Fill set it.
 	Apart bool
@@ -44,6 +49,7 @@ func NewCall() *Call { return &Call{done: make(chan struct{}, 1)} }
 // caller's slice.
 func (c *Call) Prepare(hits []ratelimit.Hit, reset bool) {
 	c.Hits = append(c.Hits[:0], hits...)
+	c.Rows = c.Rows[:0]
 	c.Decisions = c.Decisions[:0]
 	c.Err = nil
 	c.Reset = reset

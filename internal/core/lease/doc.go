@@ -1,26 +1,31 @@
-// Package lease holds the units that a process has charged in advance: leases. It knows
-// neither SQL nor a proxy. Package postgres charges the units and gives them back, and asks
-// this package before it asks the database.
+// Package lease remembers rows of the tables, so that many hits need no database. A process has one Set. Each Row
+// of it holds any of these:
 //
-// Units of a lease are charged to the row before a hit wants them. So whatever a process
-// does with them, no more passes than was charged. Three things can go wrong, and the rules
-// against them are:
+//   - A refusal: until when the row refuses a cost (refusal.go).
+//   - A lock: when statements last gave up waiting for the row, and whether a transaction on it is likely to be
+//     rolled back (lock.go).
+//   - A lease: units that were charged to the row before a hit uses them (take.go, charge.go, end.go).
 //
-//   - Units may be used when the charge no longer counts. Each charge has a moment from which
-//     its units are not used, see algorithm.Definition.Lease. It is measured on this
-//     machine's monotonic clock from before the statement was sent, so a slow answer makes
-//     the lease shorter, never longer.
-//   - Units may be given back when the charge no longer counts, which would undo the charges
-//     of others. Each charge has a claim. A statement that gives units back has no effect if
-//     the claim does not hold.
-//   - Units that are not used are missing to other processes. A lease is small: as much as was
-//     used in a horizon, and a share of what is left. It ends one and a half horizons after its
-//     charge, and what is unused then is given back. A row that may be used up before that gives
-//     no units.
+// The map of rows is divided into stripes, each with a mutex. Rows with a lease take at most half of the Set, and the
+// other rows the other half: a flood of keys that are used up evicts no lease.
 //
-// A crash, or an answer that is lost, loses the units until the window turns or the bucket
-// refills: at most the share of what was left, for each process and key.
+// # Leases
 //
-// The files: set.go has the leases and the demand of keys without one. take.go decides
-// hits. ask.go says what to charge, and updates the leases with the answers. end.go ends leases.
+// Units are charged to the row before a hit uses them. So no more passes than was charged, whatever the process does.
+// Three rules keep leases from doing harm:
+//
+//   - A unit is not used after its charge has stopped to count. Each charge has a time from which on its units are
+//     not used, see algorithm.Definition.Lease. The monotonic clock of this machine measures it from before the
+//     statement was sent, so a slow answer makes the lease shorter, never longer.
+//   - A refund does not undo the charges of others. Each charge has a claim, and a refund has no effect if the row
+//     has another one: its window has ended, its bucket was refilled, or it was reset.
+//   - Units that nobody uses are not missing to other processes for long. A lease holds what its key used in a
+//     horizon, and at most a share of what is left. A row that may be used up within the life of a lease gives no
+//     units. Units end one and a half horizons after the last answer on the row, and are refunded.
+//
+// Units are charged as further hits of the item of a request on the row that asks the database anyway. A lease with
+// few units left is renewed together with others, at most ten times a second, and so are refunds made.
+//
+// A crash or a lost answer loses the units until the window ends or the bucket is refilled: at most the share of
+// what was left, for each process and key.
 package lease

@@ -1,188 +1,186 @@
 package lease
 
 import (
-	"math"
 	"sync/atomic"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// addReturn lets the first batch after the time at give units back. It starts Maintain, also if there
-// are no leases any more.
-func addReturn(t *Set, r Return, at int64) {
-	if r.Units.N <= 0 {
-		return
-	}
+// Refund is units that are to be refunded. It has no effect if the row has another claim.
+type Refund struct {
+	Row   RowID
+	Limit *ratelimit.Limit
+	N     int64
+	Claim int64
+}
+
+// addRefund adds a refund. now is whether the next batch makes it. Other refunds wait for Sweep: a statement for one
+// row costs as much as the decisions of its batch.
+func addRefund(t *Set, r Refund, now bool) {
 	t.mu.Lock()
-	if len(t.returns) < t.most {
-		t.returns = append(t.returns, r)
-		t.due(at)
-	}
+	t.refunds = append(t.refunds, r)
 	t.mu.Unlock()
-	Start(t)
-}
-
-// atOnce is for units that the next batch gives back.
-const atOnce = 0
-
-// end gives back units that have reached their end, so that the row has them again. They wait a little for
-// the units of other rows: a statement for a few of them would be as expensive as the decisions of its
-// batch.
-func end(t *Set, l *Lease, u Units, now int64) {
-	addReturn(t, Return{l.row, l.Limit, u}, now+gathering(t, l.Limit))
-	l.Free += u.N
-}
-
-// giveBack has the next batch give back what a lease holds. The lease stays, because it knows what the row loses. The
-// caller holds the shard's mutex.
-func giveBack(t *Set, s *Shard, l *Lease) {
-	fold(s, l)
-	addReturn(t, Return{l.row, l.Limit, l.First}, atOnce)
-	addReturn(t, Return{l.row, l.Limit, l.Then}, atOnce)
-	l.Free += l.First.N + l.Then.N
-	l.First = Units{}
-	l.Then = Units{}
-}
-
-// remove ends a lease. back is whether its units are given back. The caller holds the shard's
-// mutex.
-func remove(t *Set, s *Shard, l *Lease, back bool) {
-	if back {
-		giveBack(t, s, l)
+	if now {
+		atomic.StoreInt32(&t.due, 1)
 	}
-	fold(s, l)
-	l.First = Units{}
-	l.Then = Units{}
-	delete(s.Rows, l.row)
-	atomic.AddInt64(&t.count, -1)
 }
 
-// Drop ends the lease of a row. back is whether its units are given back: after a reset of the row
-// they are void.
-func Drop(t *Set, row RowID, back bool) {
-	s := shardOf(t, row.Key)
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	if l := s.Rows[row]; l != nil {
-		l.void = !back
-		remove(t, s, l, back)
+// Due reports whether the next batch is to call Work.
+func Due(t *Set) bool { return atomic.LoadInt32(&t.due) != 0 }
+
+// mostWork bounds the refunds of a batch, and the leases that it renews: more would delay its requests.
+const mostWork = 500
+
+// Work returns the refunds that go with a batch, and the rows with leases for which the batch calls Ask. It removes
+// both from the Set. all is for a batch with refunds or resets of requests: the refunds of units come before those.
+func Work(t *Set, all bool) ([]Refund, []*Row) {
+	var refunds []Refund
+	var renewed []*Row
+	if !all && !Due(t) {
+		return refunds, renewed
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := 0
-	for _, r := range t.returns {
-		if r.Row == row {
-			if !back {
-				continue
-			}
-			t.dueAt = atOnce
-		}
-		t.returns[n] = r
-		n++
+	refunds = t.refunds
+	renewed = t.renewed
+	t.refunds = nil
+	t.renewed = nil
+	atomic.StoreInt32(&t.due, 0)
+	if len(refunds) > mostWork && !all {
+		t.refunds = refunds[mostWork:]
+		refunds = refunds[:mostWork]
+		atomic.StoreInt32(&t.due, 1)
 	}
-	t.returns = t.returns[:n]
+	if len(renewed) > mostWork {
+		t.renewed = renewed[mostWork:]
+		renewed = renewed[:mostWork]
+		atomic.StoreInt32(&t.due, 1)
+	}
+	return refunds, renewed
 }
 
-// Sweep ends the units that have reached their end, and the leases that hold nothing and are not
-// used.
-func Sweep(t *Set) {
-	for _, s := range t.Shards {
+// refundUnits has the units of a lease refunded. The lease stays. now is as of addRefund. The caller holds the mutex
+// of the stripe.
+func refundUnits(t *Set, r *Row, now bool) {
+	if r.N > 0 {
+		addRefund(t, Refund{r.ID, r.Limit, r.N, r.claim}, now)
+		r.free += r.N
+	}
+	r.N = 0
+	r.counted = 0
+	r.gained = 0
+	r.Floor = 0
+	setRest(r)
+}
+
+// endLease ends the lease of a row, if it has one, and has its units refunded. The caller holds the mutex of the
+// stripe, and calls keep.
+func endLease(t *Set, r *Row) {
+	if r.Limit == nil {
+		return
+	}
+	refundUnits(t, r, true)
+	r.Limit = nil
+	r.known = false
+	r.asked = 0
+	r.asks = 0
+	r.lost = 0
+	atomic.AddInt64(&t.leases, -1)
+}
+
+// Drop ends the lease of a row to which a request refunds quota, or which a request resets. Its units are refunded
+// before that: a refund that finds them charged would refund more than was used.
+func Drop(t *Set, id RowID) {
+	change(t, id, false, func(s *Stripe, r *Row) {
+		if r.Limit != nil {
+			settle(s, r)
+		}
+		endLease(t, r)
+	})
+}
+
+// GiveUp has the units of a lease refunded at once, because a request of several hits was refused by the row.
+func GiveUp(t *Set, id RowID) {
+	change(t, id, false, func(s *Stripe, r *Row) {
+		if r.Limit != nil {
+			settle(s, r)
+			refundUnits(t, r, true)
+		}
+	})
+}
+
+// Sweep has the units refunded that have reached their end, and ends the leases without units that are not used.
+// What waits is Due then. It reports whether there are leases, or anything is due.
+func Sweep(t *Set) bool {
+	for _, s := range t.Stripes {
 		s.Mu.Lock()
 		now := Now(t)
-		for _, l := range s.Rows {
-			// Else Spare would be lost.
-			if l.First.N > 0 && (now >= l.First.Ends || l.Then.N > 0 && now >= l.Then.Ends) {
-				settle(t, s, l, now)
-				spare(l, now)
+		for _, r := range s.Rows {
+			if r.Limit == nil {
+				continue
 			}
-			if l.First.N == 0 && now-l.since > Horizon(t, l.Limit) &&
-				(l.Used == 0 || now-l.since > 3*Horizon(t, l.Limit)) {
-				remove(t, s, l, true)
+			settle(s, r)
+			if r.N > 0 && time.Duration(now)*time.Microsecond >= r.Ends {
+				refundUnits(t, r, false)
+			}
+			horizon := Horizon(t, r.Limit)
+			if r.N > 0 && r.Floor > 0 && r.used != r.swept && ending(r, now, horizon) {
+				r.Floor = r.N + 1
+				Renew(t, r, 0)
+			}
+			r.swept = r.used
+			if r.N == 0 && now-r.since > horizon &&
+				(r.used == 0 || now-r.since > 3*horizon) {
+				endLease(t, r)
+				keep(t, s, r)
 			}
 		}
 		s.Mu.Unlock()
 	}
+	t.mu.Lock()
+	waiting := len(t.refunds) > 0 || len(t.renewed) > 0
+	t.mu.Unlock()
+	if waiting {
+		atomic.StoreInt32(&t.due, 1)
+	}
+	return waiting || atomic.LoadInt64(&t.leases) > 0
 }
 
-// End ends all leases, and lets none begin any more.
+// End ends all leases, and lets none begin any more. The next batch refunds their units.
 func End(t *Set) {
-	for _, s := range t.Shards {
+	atomic.StoreInt32(&t.ended, 1)
+	for _, s := range t.Stripes {
 		s.Mu.Lock()
-		s.ended = true
-		for _, l := range s.Rows {
-			remove(t, s, l, true)
-		}
-		s.Mu.Unlock()
-	}
-	t.mu.Lock()
-	t.dueAt = atOnce
-	t.mu.Unlock()
-}
-
-// Void ends all leases and gives nothing back, for rows that may lack what was charged.
-func Void(t *Set) {
-	for _, s := range t.Shards {
-		s.Mu.Lock()
-		for _, l := range s.Rows {
-			l.void = true
-			remove(t, s, l, false)
-		}
-		s.Mu.Unlock()
-	}
-	t.mu.Lock()
-	t.returns = nil
-	t.dueAt = math.MaxInt64
-	t.mu.Unlock()
-}
-
-// Start runs Options.Maintain in a goroutine, unless it runs.
-func Start(t *Set) {
-	if t.maintain != nil && atomic.CompareAndSwapInt32(&t.maintaining, 0, 1) {
-		go t.maintain()
-	}
-}
-
-// Maintain is the loop of Options.Maintain: until there are no leases, it runs send if there is
-// something to charge or to give back, and Sweep now and then. Units that wait for a batch
-// are sent by send if no other batch comes within a sixteenth of a horizon. live reports
-// whether to go on.
-func Maintain(t *Set, live func() bool, send func()) {
-	swept := Now(t)
-	for live() {
-		shortest := atomic.LoadInt64(&t.shortestHorizon)
-		time.Sleep(maintainInterval(shortest))
-		if now := Now(t); now-swept >= shortest/8 {
-			swept = now
-			Sweep(t)
-		}
-		if left := waiting(t); left > 0 {
-			for more := true; more && live(); { // as long as there is progress
-				before := left
-				send()
-				left = waiting(t)
-				more = left > 0 && left < before
+		for _, r := range s.Rows {
+			if r.Limit != nil {
+				settle(s, r)
+				endLease(t, r)
+				keep(t, s, r)
 			}
-			continue
 		}
-		if Any(t) {
-			continue
-		}
-		atomic.StoreInt64(&t.shortestHorizon, t.horizon)
-		atomic.StoreInt32(&t.maintaining, 0)
-		if !Any(t) || !atomic.CompareAndSwapInt32(&t.maintaining, 0, 1) {
-			return
-		}
+		s.Mu.Unlock()
 	}
-	atomic.StoreInt32(&t.maintaining, 0)
+	Sweep(t)
 }
 
-// maintainInterval is the time between two rounds of Maintain, for a horizon in microseconds.
-func maintainInterval(horizon int64) time.Duration {
-	d := time.Duration(horizon) * time.Microsecond / 16
-	if d > 25*time.Millisecond {
-		return 25 * time.Millisecond
-	}
-	if d < time.Millisecond {
-		return time.Millisecond
+// mostInterval is the longest time between two calls of Sweep, so that refunds are gathered for a tenth of a second
+// at most.
+const mostInterval = 100 * time.Millisecond
+
+// Interval returns the time between two calls of Sweep.
+func Interval(t *Set) time.Duration {
+	d := time.Duration(atomic.LoadInt64(&t.shortestHorizon)) * time.Microsecond / 8
+	if d > mostInterval {
+		return mostInterval
 	}
 	return d
+}
+
+// Rest reports whether Options.Maintain may return: there is nothing for it to do. If it reports true, the next
+// lease starts Maintain again.
+func Rest(t *Set) bool {
+	atomic.StoreInt64(&t.shortestHorizon, t.horizon)
+	atomic.StoreInt32(&t.maintaining, 0)
+	return atomic.LoadInt64(&t.leases) == 0 || !atomic.CompareAndSwapInt32(&t.maintaining, 0, 1)
 }

@@ -2,123 +2,140 @@ package lease_test
 
 import (
 	"fmt"
-	"hash/maphash"
 	"testing"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
+
+// busy is a limit with leases.
+var busy = &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 30000, Window: 24 * time.Hour, Lease: 0.05}
+
+// hitUntilHeld sends hits on a key until it has a lease with units.
+func hitUntilHeld(rows *lease.Set, now int64, key string) {
+	hits := []ratelimit.Hit{{Limit: busy, Key: key, Cost: 1}}
+	for range 6 {
+		found, passed := lease.Take(rows, hits, make([]ratelimit.Decision, 1), nil)
+		if passed || found[0] == nil {
+			continue
+		}
+		_, n := lease.Ask(rows, found[0])
+		view := algorithm.View{Limit: busy, Row: algorithm.Row{Start: 1e15}, Now: 1e15 + now, Free: 20000}
+		lease.Update(rows, found[0], &lease.Answer{View: &view, Sent: now, Asked: n > 0, Units: n})
+	}
+}
+
+// due are the keys of the refunds that go with a batch.
+func due(rows *lease.Set) string {
+	keys := ""
+	refunds, _ := lease.Work(rows, false)
+	for _, r := range refunds {
+		keys += r.Row.Key
+	}
+	return keys
+}
+
+// TestAllUnitsAreRefundedAtTheEnd, of however many leases, in batches that delay no request for long. Keys beyond the
+// half of the rows get no lease.
+func TestAllUnitsAreRefundedAtTheEnd(t *testing.T) {
+	const keys = 20000
+	now := int64(1)
+	rows := lease.New(lease.Options{Max: 30000, Leases: true, Horizon: time.Hour, Clock: func() int64 { return now }})
+	for i := range keys {
+		hitUntilHeld(rows, now, fmt.Sprint(i))
+	}
+	held := lease.Look(rows)
+	if held.Leases > 15000 || held.Leases < 14000 || held.Units < held.Leases {
+		t.Fatalf("%d keys have leases of %d units", held.Leases, held.Units)
+	}
+	lease.End(rows)
+	back := int64(0)
+	for lease.Due(rows) {
+		refunds, _ := lease.Work(rows, false)
+		if len(refunds) > 1000 {
+			t.Fatalf("%d refunds in a batch", len(refunds))
+		}
+		for _, r := range refunds {
+			back += r.N
+		}
+	}
+	if back != held.Units || lease.Look(rows) != (lease.Figures{Taken: held.Taken}) {
+		t.Errorf("%d of %d units were refunded, and there are %+v", back, held.Units, lease.Look(rows))
+	}
+}
+
+// TestUnitsThatEndAreRefundedTogether, by the first batch after Sweep, or by one that refunds itself.
+func TestUnitsThatEndAreRefundedTogether(t *testing.T) {
+	for _, drop := range []string{"", "other", "a"} {
+		now := int64(1)
+		rows := lease.New(lease.Options{Max: 10, Leases: true, Horizon: time.Second, Clock: func() int64 { return now }})
+		hitUntilHeld(rows, now, "a")
+		hitUntilHeld(rows, now, "b")
+		now += 1500000
+		if keys := due(rows); keys != "" {
+			t.Errorf("before Sweep, units of %q are refunded", keys)
+		}
+		lease.Drop(rows, lease.RowOf(busy, drop))
+		if lease.Due(rows) != (drop == "a") {
+			t.Errorf("a refund on the row of %q has others refunded: %v", drop, lease.Due(rows))
+		}
+		if !lease.Sweep(rows) || !lease.Due(rows) || lease.Look(rows).Units != 0 {
+			t.Errorf("after their end, units are held: %+v", lease.Look(rows))
+		}
+		if keys := due(rows); keys != "ab" && keys != "ba" {
+			t.Errorf("units of %q are refunded, want ab", keys)
+		}
+		if lease.Due(rows) {
+			t.Error("something is to be refunded when all is")
+		}
+	}
+}
+
+// TestALeaseLivesOn: the answer on a hit of a key extends the life of the units that are left.
+func TestALeaseLivesOn(t *testing.T) {
+	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket} {
+		w := newWorld(&ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 30000, Window: time.Hour, Lease: 0.05}, 1)
+		p := w.processes[0]
+		for range 12 {
+			p.decide(1)
+			w.time += 100000
+		}
+		before := w.held()
+		w.time += 1400000 // the units have ended
+		p.decide(1)
+		d := make([]ratelimit.Decision, 1)
+		_, passed := lease.Take(p.leases, []ratelimit.Hit{{Limit: w.limit, Key: "k", Cost: 1}}, d, nil)
+		if before == 0 || !passed || w.held() < before-1 {
+			t.Fatalf("%v: of %d units, %d are held, %+v", a, before, w.held(), d[0])
+		}
+		if free, _ := algorithm.Of(w.limit).Look(w.limit, &w.row, w.server()); d[0].Remaining != free+w.held() {
+			t.Errorf("%v: %d are said to be left, want %d", a, d[0].Remaining, free+w.held())
+		}
+	}
+}
 
 // decide has a process decide a hit, with the answer at once.
 func (p *process) decide(cost int64) {
 	if !p.hit(cost) {
 		f := p.batches[len(p.batches)-1]
-		p.w.execute(p, f)
+		p.w.execute(f)
 		p.answer(f)
 	}
 }
 
-// TestAllUnitsGoBackAtTheEnd, of however many leases, in batches that delay no request for long.
-func TestAllUnitsGoBackAtTheEnd(t *testing.T) {
-	const keys = 50000
-	now := int64(0)
-	leases := lease.New(lease.Options{Max: keys, Horizon: time.Hour, Clock: func() int64 { return now }})
-	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 30000, Window: 24 * time.Hour, Lease: 0.05}
-	answer := func(key string, ask *lease.Ask) {
-		a := lease.Answer{Row: lease.RowID{Prefix: "p", Key: key}, Limit: l, Free: 30000}
-		if ask != nil {
-			a.Ask = ask
-			a.Leased = lease.Units{N: ask.N, Ends: now + int64(time.Hour/time.Microsecond), Claim: 1}
-		}
-		lease.Update(leases, &a)
-	}
-	work := func() (int, int) {
-		now += 100000 // charges and refunds are gathered
-		asks, returns := lease.Work(leases, false)
-		if len(asks) > 1000 || len(returns) > 1000 {
-			t.Fatalf("%d charges and %d refunds in a batch", len(asks), len(returns))
-		}
-		for i := range asks {
-			answer(asks[i].Row.Key, &asks[i])
-		}
-		return len(asks), len(returns)
-	}
-	for i := 0; i < keys; i++ {
-		hits := []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Cost: 1}}
-		for n := 0; n < 4; n++ {
-			lease.Take(leases, hits, make([]ratelimit.Decision, 1))
-		}
-		answer(hits[0].Key, nil)
-		if i%100 == 0 {
-			work()
-		}
-	}
-	for n := 1; n > 0; {
-		n, _ = work()
-	}
-	held, count := lease.Total(leases), int(lease.Count(leases))
-	if count < keys*9/10 || held < int64(count) {
-		t.Fatalf("%d keys have leases of %d units", count, held)
-	}
-	lease.End(leases)
-	back := 0
-	for lease.Due(leases) {
-		_, n := work()
-		back += n
-	}
-	if back != count {
-		t.Errorf("%d of %d leases were given back", back, count)
-	}
-}
-
-// TestUnitsThatEndAreStillLeft: the first units of a lease end, and go back. The hits that later units
-// decide are told that they are left.
-func TestUnitsThatEndAreStillLeft(t *testing.T) {
-	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket} {
-		w := newWorld(&ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 30000, Window: time.Hour, Lease: 0.05}, 1)
-		p := w.processes[0]
-		renew := func(after int64) {
-			w.time += after
-			f := p.send(0)
-			w.execute(p, f)
-			p.answer(f)
-		}
-		for range 5 {
-			p.decide(1)
-			renew(100000)
-		}
-		l := p.leases.Shards[maphash.String(p.leases.Seed, row.Key)%lease.ShardCount].Rows[row]
-		for l.First.N+l.Then.N > l.Low {
-			p.decide(1) // until a renewal is wanted, while some units are left
-		}
-		renew(1000000)
-		w.time += 600000
-		before := w.held()
-		d := make([]ratelimit.Decision, 1)
-		if !lease.Take(p.leases, []ratelimit.Hit{{Limit: w.limit, Key: "k", Cost: 1}}, d) || w.held() >= before-1 {
-			t.Fatalf("%v: of %d units, %d are held, %+v", a, before, w.held(), d[0])
-		}
-		if free, _ := algorithm.Of(w.limit).Look(w.limit, &w.row, w.server()); d[0].Remaining != free+before-1 {
-			t.Errorf("%v: %d are said to be left, want %d", a, d[0].Remaining, free+before-1)
-		}
-	}
-}
-
-// TestARequestThatNeedsWhatIsHeldGetsIt: little is left in the row, and what the process holds goes back
-// before the database decides a hit that is larger than the lease.
+// TestARequestThatNeedsWhatIsHeldGetsIt: little is left in the row, and the units of the process are refunded before
+// the database decides a hit that is larger than the lease.
 func TestARequestThatNeedsWhatIsHeldGetsIt(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket} {
 		l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 300, Window: time.Hour, Lease: 0.5}
 		w := newWorld(l, 1)
 		p := w.processes[0]
-		for i := 0; i < 5; i++ {
+		for range 5 {
 			p.decide(2)
 			w.time += 100000
-			f := p.send(0)
-			w.execute(p, f)
-			p.answer(f)
 		}
 		// The row keeps a little more than the least for a lease, and all of it passes in one hit.
 		most := 290 - w.held() - 25
@@ -128,9 +145,28 @@ func TestARequestThatNeedsWhatIsHeldGetsIt(t *testing.T) {
 		}
 		p.hit(290 - most)
 		f := p.batches[len(p.batches)-1]
-		w.execute(p, f)
+		w.execute(f)
 		if !f.admitted {
 			t.Errorf("%v: a hit of all that is left was refused", a)
 		}
+	}
+}
+
+// TestAFloodOfRefusalsEvictsNoLease: rows without a lease take half of the memory. A lease that is evicted has its
+// units refunded.
+func TestAFloodOfRefusalsEvictsNoLease(t *testing.T) {
+	now := int64(1)
+	rows := lease.New(lease.Options{Max: 100, Refusals: true, Leases: true, Horizon: time.Hour, Clock: func() int64 { return now }})
+	for i := range 60 {
+		hitUntilHeld(rows, now, fmt.Sprint(i))
+	}
+	before := lease.Look(rows)
+	for i := range 1000 {
+		view := algorithm.View{Limit: conformance.Limits("", 3)[0], Now: 1e15}
+		lease.Remember(rows, lease.RowID{Prefix: "q", Key: fmt.Sprint(i)}, &view, 1, time.Hour, lease.Begin(rows))
+	}
+	after := lease.Look(rows)
+	if before.Leases < 45 || before.Leases > 50 || after.Leases != before.Leases || after.Units != before.Units || after.Refusing != 50 {
+		t.Errorf("before: %+v, after 1,000 refusals: %+v", before, after)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// oracle checks what passes against the definition of a limit. It knows when hits passed, and
-// where the row's windows or refills lie, and nothing of charges.
+// oracle checks what passes against the definition of a limit. It has the times of hits
+// that passed, and of the row's windows or refills, and no charges.
 type oracle struct {
 	limit   *ratelimit.Limit
 	slack   int64 // what may pass besides, after a reset or a step of the server's clock
@@ -47,7 +47,7 @@ func (o *oracle) admit(at, cost int64) {
 	}
 }
 
-// between is what passed from one time until before another.
+// between returns the cost that passed from one time until before another.
 func (o *oracle) between(from, to int64) int64 {
 	sum := int64(0)
 	for _, p := range o.passed {
@@ -58,7 +58,7 @@ func (o *oracle) between(from, to int64) int64 {
 	return sum
 }
 
-// free is what is left of the limit at a time.
+// free returns the quota that is left at a time.
 func (o *oracle) free(at int64) int64 {
 	w := o.limit.Window.Microseconds()
 	if len(o.windows) == 0 {
@@ -186,7 +186,7 @@ func TestNothingPassesThatTheLimitDoesNotAllow(t *testing.T) {
 				for i := rapid.IntRange(1, 12).Draw(t, "hits"); i > 0; i-- {
 					if !p.hit(rapid.SampledFrom([]int64{1, 1, 1, 1, 3}).Draw(t, "cost")) {
 						f := p.batches[len(p.batches)-1]
-						w.execute(p, f)
+						w.execute(f)
 						p.answer(f)
 					} else {
 						leased++
@@ -195,12 +195,12 @@ func TestNothingPassesThatTheLimitDoesNotAllow(t *testing.T) {
 			case what < 16:
 				p.hit(1)
 			case what < 18:
-				p.send(0)
+				p.send()
 			case what < 21 && len(p.batches) > 0:
-				w.execute(p, rapid.SampledFrom(p.batches).Draw(t, "executed"))
+				w.execute(rapid.SampledFrom(p.batches).Draw(t, "executed"))
 			case what < 24 && len(p.batches) > 0:
 				f := rapid.SampledFrom(p.batches).Draw(t, "answered")
-				w.execute(p, f)
+				w.execute(f)
 				p.answer(f)
 			case what == 24 && len(p.batches) > 0:
 				p.forget(rapid.SampledFrom(p.batches).Draw(t, "lost"))
@@ -212,14 +212,11 @@ func TestNothingPassesThatTheLimitDoesNotAllow(t *testing.T) {
 					p.batches = nil
 				} else {
 					lease.End(p.leases)
-					w.execute(p, p.send(0))
+					w.execute(p.send())
 					p.leases = w.newSet()
 				}
 			case what == 27 && wild:
-				lease.Drop(p.leases, row, false)
-				for _, f := range p.batches {
-					f.answers = nil // see Drop: what is under way is not taken in
-				}
+				lease.Drop(p.leases, row)
 				w.row = algorithm.Row{}
 				w.time++ // no row is deleted and made again within a microsecond
 				slack := w.oracle.slack + w.held() + w.returning()
@@ -260,8 +257,8 @@ func TestNothingIsHeldLongAfterTheLastHit(t *testing.T) {
 			for _, p := range w.processes {
 				lease.Sweep(p.leases)
 				if lease.Due(p.leases) {
-					f := p.send(0)
-					w.execute(p, f)
+					f := p.send()
+					w.execute(f)
 					p.answer(f)
 				}
 			}
@@ -272,7 +269,7 @@ func TestNothingIsHeldLongAfterTheLastHit(t *testing.T) {
 			for i := rapid.IntRange(0, 6).Draw(t, "hits"); i > 0; i-- {
 				if !p.hit(1) {
 					f := p.batches[len(p.batches)-1]
-					w.execute(p, f)
+					w.execute(f)
 					p.answer(f)
 				}
 			}

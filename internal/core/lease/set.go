@@ -2,7 +2,7 @@ package lease
 
 import (
 	"hash/maphash"
-	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,230 +16,286 @@ type RowID struct {
 	Prefix, Key string
 }
 
-// RowOf is the row of a key of a limit. The key is as it is stored.
+// RowOf returns the row of a key of a limit. The key is as it is stored.
 func RowOf(l *ratelimit.Limit, key string) RowID { return RowID{l.Durable, l.Prefix, key} }
 
-// Units are units of a row that were charged together.
-type Units struct {
-	N     int64 // how many are left
-	Ends  int64 // the time of the lease clock from which on they are not used
-	Claim int64 // see algorithm.Definition.Lease
-	Since int64 // the time of the lease clock when the lease got them
-}
+// Row holds the state of a row that a process remembers. The mutex of its stripe guards all fields but ID.
+type Row struct {
+	ID     RowID
+	stripe uint64 // its index in Set.Stripes
+	gone   bool   // the row was deleted from its stripe
+	plain  bool   // the row is in Set.plain
 
-// Lease is what a process holds of a row. The mutex of its shard guards it.
-type Lease struct {
-	Limit *ratelimit.Limit
-	First Units // used before Then
-	Then  Units
+	refusal *refusal // nil without one
+	lock    *lock    // nil without one
+	tight   int64    // the time of Now until which a transaction on the row looks before it takes
 
-	// The row in the last answer: what was left, the held units not included, and Decision.Reset
-	// of a hit that is not refused.
-	Free  int64
-	Reset time.Time
-	// ResetText is Reset in Unix seconds, rounded up, as a response header has it.
-	ResetText string
+	// Limit is that of the lease; nil without one. The interpreted plugin reads the next fields and decrements N.
+	// Rest+N of the quota are left. Units are not used from Ends on, a time since Set.Born. A hit that would
+	// leave less than Floor calls Renew first.
+	Limit          *ratelimit.Limit
+	N, Floor, Rest int64
+	Ends           time.Duration
+	Reset          time.Time // Decision.Reset of a hit that the last answer would admit
+	ResetText      string    // Reset in Unix seconds, rounded up, as a response header has it
 
-	// The interpreted plugin may use Spare units until SpareEnds of the lease clock, without another
-	// check. Units of First go first. Rest+Spare is what is left of the quota. spare sets these fields,
-	// and settle counts what the plugin has used.
-	Spare, Rest int64
-	SpareEnds   time.Duration
-	spared      int64 // what Spare was
-
+	claim    int64 // of the units, see algorithm.Definition.Lease
+	free     int64 // what was left in the last answer, without the units of the lease
 	known    bool  // there was an answer
-	answered int64 // Answer.Now of the last one
-	lost     int64 // what the row loses in a life of units, by the answers: less is left near the limit
-	void     bool  // the row was reset: units that were asked for before are not given back
-
-	Low  int64 // a renewal is wanted when no more than this is held
-	Used int64 // units that hits wanted since the time in the field since
-	size int64 // what was held after the last charge
-
-	perHit int64 // the mean cost of the hits that began the lease
-	idle   bool  // too few hits for a further charge
-
-	// since and asked are times of the lease clock. No further charge is asked for before asked.
-	since, asked int64
-	row          RowID
+	answered int64 // the time of the last answer by algorithm.ChargedAt, in microseconds
+	lost     int64 // what the row loses in a life of units, by the answers
+	counted  int64 // N without what the plugin has used since settle
+	used     int64 // units that hits used or lacked since the time in since
+	swept    int64 // what used was when Sweep saw the lease last
+	since    int64 // when the lease began, or units were asked for last
+	asked    int64 // no units are asked for before this time
+	asks     int64 // how many units the lease had after the last charge
+	gained   int64 // how many of the units were charged last
+	gainedAt int64 // when they came
+	perHit   int64 // the mean cost of the hits that began the lease
 }
 
-// Shard is a part of a Set: the rows of the keys with the same hash.
-type Shard struct {
+// Stripe is a division of a Set: the rows of the keys with the same remainder of their hash.
+type Stripe struct {
 	Mu      sync.Mutex // guards all that follows
-	Rows    map[RowID]*Lease
+	Rows    map[RowID]*Row
 	demands []demandCount
-	ended   bool  // no lease begins
-	Taken   int64 // requests that were decided
+	cleared [8]int64 // see Begin
+	taken   int64    // requests that leases have decided
 }
 
-// demandCount counts the demand for one key without a lease, in memory that does not grow. If two
-// keys have one demandCount, it stays with the key that has more hits.
-type demandCount struct {
-	hash  uint64
-	since int64
-	hits  int64
-	cost  int64
-}
+// StripeCount is the number of stripes of a Set. The interpreted plugin finds the stripe of a key as Find does.
+const StripeCount = 32
 
-// ShardCount is how many shards a set has. It is a power of two. The interpreted plugin finds a
-// key's shard as shardOf does.
-const ShardCount = 32
-
-const (
-	shardDemands = 512
-
-	// leastHits is how many hits a key must have in a horizon to get a lease: a charge and a refund cost as much as
-	// the decisions of about so many. A lease with half as many hits is not renewed.
-	leastHits = 4
-
-	// leastHorizon is the shortest horizon in microseconds. A limit with a shorter one gets
-	// no leases: they would end before they are used.
-	leastHorizon = 10000
-
-	// batchWork is how many charges go with a batch, and how many refunds: more would delay
-	// its requests.
-	batchWork = 500
-)
-
-// Options are the parts of a Set.
+// Options configure a Set.
 type Options struct {
-	Max      int           // the most leases
+	Max      int           // the most rows
+	Refusals bool          // rows are remembered that refuse
+	Leases   bool          // rows have leases
 	Horizon  time.Duration // of limits with long windows
-	Clock    func() int64  // replaces the lease clock, for tests; nil is the monotonic clock
-	Maintain func()        // runs in a goroutine while there are leases, see Maintain
-}
-
-// Set is the leases of a process.
-type Set struct {
-	Shards []*Shard
-	Seed   maphash.Seed
-	Born   time.Time // when Now was 0
-
-	// Hash is maphash.String, except in a simulation.
+	Clock    func() int64  // replaces Now in tests; nil does not
+	Maintain func()        // runs in a goroutine while there are leases; it calls Sweep
+	// Hash replaces maphash.String in simulations; nil does not.
 	Hash func(seed maphash.Seed, key string) uint64
-
-	max int64
-	// the most wants, and the most returns: further wants are not asked for, further returns are lost
-	most            int
-	horizon         int64 // microseconds
-	clock           func() int64
-	maintain        func()
-	count           int64 // of leases; atomic
-	maintaining     int32 // 1 while maintain runs; atomic
-	shortestHorizon int64 // of any lease so far; atomic
-
-	mu      sync.Mutex // guards what follows; taken after that of a shard
-	wants   []RowID
-	returns []Return
-	dueAt   int64 // when a batch is to take wants and returns
 }
 
-// New returns a set without leases.
+// Set holds the rows that a process remembers.
+type Set struct {
+	Stripes []*Stripe
+	Seed    maphash.Seed
+	Born    time.Time // when Now was 0
+	Hash    func(seed maphash.Seed, key string) uint64
+
+	options         Options
+	horizon         int64 // Options.Horizon in microseconds
+	rows            int64 // the number of rows; atomic
+	plain           int64 // of those, the ones without a lease; atomic
+	locks           int64 // the number of rows with a lock; atomic
+	tight           int64 // the number of rows that are or were tight; atomic
+	leases          int64 // the number of leases; atomic
+	hand            int64 // the stripe from which the next row is evicted; atomic
+	sequence        int64 // see Begin; atomic
+	maintaining     int32 // 1 while Options.Maintain runs; atomic
+	ended           int32 // 1 after End; atomic
+	shortestHorizon int64 // of all leases so far; atomic
+	due             int32 // 1 if the next batch takes what waits; atomic
+
+	mu      sync.Mutex // guards the fields below; taken after that of a stripe
+	refunds []Refund
+	renewed []*Row // leases that need further units
+}
+
+// New returns a Set without rows.
 func New(o Options) *Set {
-	t := &Set{
-		Seed: maphash.MakeSeed(), Hash: maphash.String, max: int64(o.Max), horizon: int64(o.Horizon / time.Microsecond),
-		clock: o.Clock, Born: time.Now(), maintain: o.Maintain,
+	t := &Set{Seed: maphash.MakeSeed(), Hash: maphash.String, Born: time.Now(), options: o,
+		horizon: int64(o.Horizon / time.Microsecond)}
+	if o.Hash != nil {
+		t.Hash = o.Hash
 	}
 	t.shortestHorizon = t.horizon
-	t.most = 3*o.Max + 1000 // all leases may end at once, each with two charges
-	t.dueAt = math.MaxInt64
-	for i := 0; i < ShardCount; i++ {
-		t.Shards = append(t.Shards, &Shard{Rows: map[RowID]*Lease{}, demands: make([]demandCount, shardDemands)})
+	for i := 0; i < StripeCount; i++ {
+		s := &Stripe{Rows: map[RowID]*Row{}}
+		if o.Leases {
+			s.demands = make([]demandCount, stripeDemands)
+		}
+		t.Stripes = append(t.Stripes, s)
 	}
 	return t
 }
 
-// Now is the lease clock in microseconds.
+// Now returns the time since Born in microseconds.
 func Now(t *Set) int64 {
-	if t.clock != nil {
-		return t.clock()
+	if t.options.Clock != nil {
+		return t.options.Clock()
 	}
 	return int64(time.Since(t.Born) / time.Microsecond)
 }
 
-// Horizon is how far ahead a limit's leases are sized, in microseconds: that of the set, or a twentieth of the
-// window. 0 is for a limit without leases: a bucket that is refilled evenly gains no tokens while it is full, so an
-// early charge would let it gain more.
-func Horizon(t *Set, l *ratelimit.Limit) int64 {
-	if l.Lease <= 0 || l.RefillsEvenly() {
-		return 0
+// Find appends the row of each hit to rows, or nil for one that is not remembered. Keys are as they are stored.
+func Find(t *Set, hits []ratelimit.Hit, rows []*Row) []*Row {
+	if atomic.LoadInt64(&t.rows) == 0 {
+		return rows
 	}
-	h := int64(l.Window/time.Microsecond) / 20
-	if h > t.horizon {
-		h = t.horizon
-	}
-	if h < leastHorizon {
-		return 0
-	}
-	return h
-}
-
-// MostLife is the longest that units may be used after their charge, in microseconds.
-func MostLife(t *Set, l *ratelimit.Limit) int64 { return Horizon(t, l) * 3 / 2 }
-
-// shardOf returns the shard of a key.
-func shardOf(t *Set, key string) *Shard {
-	return t.Shards[t.Hash(t.Seed, key)%ShardCount]
-}
-
-// Count is how many leases there are, those included that hold nothing now.
-func Count(t *Set) int64 { return atomic.LoadInt64(&t.count) }
-
-// Any reports whether there are leases, or units that wait to be given back.
-func Any(t *Set) bool {
-	if Count(t) > 0 {
-		return true
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.wants) > 0 || len(t.returns) > 0
-}
-
-// HeldSince is how many of the held units of a row the lease had at a time of the lease clock. A
-// statement that was sent at that time does not count these units as left. It may count units that
-// came later.
-func HeldSince(t *Set, row RowID, since int64) int64 {
-	now := Now(t)
-	s := shardOf(t, row.Key)
-	s.Mu.Lock()
-	defer s.Mu.Unlock()
-	l := s.Rows[row]
-	if l == nil {
-		return 0
-	}
-	settle(t, s, l, now)
-	held := int64(0)
-	if l.First.Since <= since {
-		held = l.First.N
-	}
-	if l.Then.Since <= since {
-		held += l.Then.N
-	}
-	spare(l, now)
-	return held
-}
-
-// Taken is how many requests were decided, by the plugin in units.
-func Taken(t *Set) int64 {
-	taken := int64(0)
-	for _, s := range t.Shards {
+	for i := range hits {
+		h := &hits[i]
+		s := t.Stripes[t.Hash(t.Seed, h.Key)%StripeCount]
 		s.Mu.Lock()
-		taken += s.Taken
+		r := s.Rows[RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}]
+		s.Mu.Unlock()
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// change locks the stripe of a row, runs f with the row, counts it, and evicts others if there are too many. It
+// adds a row that is not remembered if add is set. f is not called without a row.
+func change(t *Set, id RowID, add bool, f func(s *Stripe, r *Row)) {
+	hash := t.Hash(t.Seed, id.Key)
+	s := t.Stripes[hash%StripeCount]
+	s.Mu.Lock()
+	r := s.Rows[id]
+	if r == nil && add {
+		r = addRow(t, s, id, hash%StripeCount)
+	}
+	if r != nil {
+		f(s, r)
+		keep(t, s, r)
+	}
+	s.Mu.Unlock()
+	if add {
+		trim(t, r)
+	}
+}
+
+// addRow adds a row. The caller holds the mutex of the stripe, and calls keep and trim.
+func addRow(t *Set, s *Stripe, id RowID, stripe uint64) *Row {
+	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
+	r := &Row{ID: id, stripe: stripe, plain: true}
+	s.Rows[id] = r
+	atomic.AddInt64(&t.rows, 1)
+	atomic.AddInt64(&t.plain, 1)
+	return r
+}
+
+// keep counts a row after a change, and deletes it if it holds nothing any more. The caller holds the mutex of the
+// stripe.
+func keep(t *Set, s *Stripe, r *Row) {
+	if r.gone {
+		return
+	}
+	now := Now(t)
+	if r.refusal != nil && now >= r.refusal.end() {
+		r.refusal = nil
+	}
+	if r.lock != nil && now-r.lock.last >= longMemory {
+		setLock(t, r, nil)
+	}
+	if r.tight != 0 && now >= r.tight {
+		setTight(t, r, 0)
+	}
+	plain := r.Limit == nil
+	if plain != r.plain {
+		r.plain = plain
+		if plain {
+			atomic.AddInt64(&t.plain, 1)
+		} else {
+			atomic.AddInt64(&t.plain, -1)
+		}
+	}
+	if plain && r.refusal == nil && r.lock == nil && r.tight == 0 {
+		r.gone = true
+		delete(s.Rows, r.ID)
+		atomic.AddInt64(&t.rows, -1)
+		atomic.AddInt64(&t.plain, -1)
+	}
+}
+
+// half returns how many rows may have a lease, and how many may have none.
+func half(t *Set) int64 { return int64(t.options.Max+1) / 2 }
+
+// trim evicts rows without a lease until there are no more than half of Options.Max. It spares one row. The caller
+// holds no mutex.
+func trim(t *Set, spared *Row) {
+	for tries := 0; tries < 4*StripeCount && atomic.LoadInt64(&t.plain) > half(t); tries++ {
+		s := t.Stripes[atomic.AddInt64(&t.hand, 1)%StripeCount]
+		s.Mu.Lock()
+		evict(t, s, spared)
 		s.Mu.Unlock()
 	}
-	return taken
 }
 
-// Total is how many units of all rows are held.
-func Total(t *Set) int64 {
-	total := int64(0)
-	for _, s := range t.Shards {
+// evict deletes a row of a stripe without a lease: one among a few that holds nothing any more, or else any. It
+// spares one row. The caller holds the mutex of the stripe. Iteration over a map starts at random.
+func evict(t *Set, s *Stripe, spared *Row) {
+	steps := 0
+	var evicted *Row
+	for _, r := range s.Rows {
+		if r == spared || !r.plain {
+			continue
+		}
+		evicted = r
+		keep(t, s, r)
+		if steps++; steps == 16 || r.gone {
+			break
+		}
+	}
+	if evicted != nil {
+		evicted.refusal = nil
+		setLock(t, evicted, nil)
+		setTight(t, evicted, 0)
+		keep(t, s, evicted)
+	}
+}
+
+// Figures count what a Set holds.
+type Figures struct {
+	Refusing int64 // rows with a refusal
+	Leases   int64
+	Units    int64 // of all leases
+	Taken    int64 // requests that leases have decided, those of the interpreted plugin in units
+}
+
+// Look returns what a Set holds, and deletes the rows that hold nothing any more.
+func Look(t *Set) Figures {
+	f := Figures{}
+	for _, s := range t.Stripes {
 		s.Mu.Lock()
-		for _, l := range s.Rows {
-			total += l.Spare - l.spared + l.First.N + l.Then.N
+		for _, r := range s.Rows {
+			keep(t, s, r)
+			if r.refusal != nil {
+				f.Refusing++
+			}
+			if r.Limit != nil {
+				settle(s, r)
+				f.Leases++
+				f.Units += r.N
+			}
+		}
+		f.Taken += s.taken
+		s.Mu.Unlock()
+	}
+	return f
+}
+
+// Forget forgets all rows without a refund, because the tables may lack what was charged.
+func Forget(t *Set) {
+	sequence := Begin(t)
+	for _, s := range t.Stripes {
+		s.Mu.Lock()
+		for i := range s.cleared {
+			s.cleared[i] = sequence
+		}
+		for _, r := range s.Rows {
+			r.refusal = nil
+			r.N = 0
+			r.counted = 0
+			endLease(t, r)
+			keep(t, s, r)
 		}
 		s.Mu.Unlock()
 	}
-	return total
+	t.mu.Lock()
+	t.refunds = nil
+	t.renewed = nil
+	t.mu.Unlock()
 }

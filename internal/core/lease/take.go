@@ -1,229 +1,190 @@
 package lease
 
 import (
-	"math/bits"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Take decides a request from leases, if all of its hits have their units: it then uses them
-// all, writes the decisions, and returns true. Otherwise it uses none, and counts the demand.
-// Keys are as they are stored.
-func Take(t *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
-	if len(hits) == 0 {
-		return false
+// demandCount counts the demand for one key without a lease, in memory that does not grow. If two keys have one
+// demandCount, it stays with the key that has more hits. Their costs are added up.
+type demandCount struct {
+	hash  uint64
+	since int64
+	hits  int64
+	cost  int64
+}
+
+const (
+	stripeDemands = 512
+
+	// leastHits is the number of hits in a horizon with which a key gets a lease. A lease with half as many hits is
+	// not renewed.
+	leastHits = 4
+
+	// leastHorizon is the shortest horizon in microseconds. A limit with a shorter one gets no leases: they would
+	// end before they are used.
+	leastHorizon = 10000
+)
+
+// Horizon returns how far ahead the leases of a limit are sized, in microseconds: Options.Horizon, or a twentieth of
+// the window. It returns 0 for a limit without leases: a bucket that is refilled evenly gains no tokens while it is
+// full, so an early charge would let it gain more.
+func Horizon(t *Set, l *ratelimit.Limit) int64 {
+	if l.Lease <= 0 || !t.options.Leases || l.RefillsEvenly() {
+		return 0
 	}
-	for i := range hits {
-		if hits[i].Limit.Lease <= 0 || hits[i].Cost < 1 {
-			return false
-		}
+	h := int64(l.Window/time.Microsecond) / 20
+	if h > t.horizon {
+		h = t.horizon
 	}
-	hashes := make([]uint64, 0, 4)
-	leases := make([]*Lease, 0, 4)
-	shards := uint32(0) // a bit for each shard, which are locked in the order of the set
-	for i := range hits {
-		hash := t.Hash(t.Seed, hits[i].Key)
-		hashes = append(hashes, hash)
-		shards |= uint32(1) << (hash % ShardCount)
+	if h < leastHorizon {
+		return 0
 	}
+	return h
+}
+
+// MostLife returns how long units may be used after an answer at most, in microseconds.
+func MostLife(t *Set, l *ratelimit.Limit) int64 { return Horizon(t, l) * 3 / 2 }
+
+// Take decides a request from leases if all of its hits have their units: it then uses them all, writes the
+// decisions, and returns true. Otherwise it uses none, and counts the demand. It appends the row of each hit to
+// rows, or nil for one that is not remembered. Keys are as they are stored.
+func Take(t *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) ([]*Row, bool) {
 	now := Now(t)
-	for rest := shards; rest != 0; rest &= rest - 1 {
-		t.Shards[bits.TrailingZeros32(rest)].Mu.Lock()
-	}
 	all := true
 	for i := range hits {
-		l := find(t, t.Shards[hashes[i]%ShardCount], &hits[i], now)
-		leases = append(leases, l)
-		all = all && l != nil && l.First.N+l.Then.N >= hits[i].Cost
-	}
-	if all {
-		t.Shards[hashes[0]%ShardCount].Taken++
-	}
-	begun := false
-	for i := range hits {
-		if all {
-			use(t, leases[i], &hits[i], now, &decisions[i])
-		} else if demand(t, t.Shards[hashes[i]%ShardCount], leases[i], &hits[i], hashes[i], now) {
-			begun = true
+		h := &hits[i]
+		hash := t.Hash(t.Seed, h.Key)
+		s := t.Stripes[hash%StripeCount]
+		s.Mu.Lock()
+		r := s.Rows[RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}]
+		switch {
+		case h.Limit.Lease <= 0 || h.Cost < 1:
+			all = false
+		case r == nil || r.Limit == nil:
+			all = false
+			r = demand(t, s, r, h, hash, now)
+		default:
+			all = use(t, s, r, h, all, now, &decisions[i]) && all
 		}
-	}
-	for rest := shards; rest != 0; rest &= rest - 1 {
-		t.Shards[bits.TrailingZeros32(rest)].Mu.Unlock()
-	}
-	if begun {
-		Start(t)
-	}
-	return all
-}
-
-// find returns the lease of a hit's row, or nil. The caller holds the shard's mutex.
-func find(t *Set, s *Shard, h *ratelimit.Hit, now int64) *Lease {
-	l := s.Rows[RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}]
-	if l == nil {
-		return nil
-	}
-	if l.Limit != h.Limit {
-		if !l.Limit.Equal(h.Limit) {
-			remove(t, s, l, true)
-			return nil
+		if all && i == len(hits)-1 {
+			s.taken++
 		}
-		l.Limit = h.Limit // a reload makes new limits
+		s.Mu.Unlock()
+		rows = append(rows, r)
 	}
-	settle(t, s, l, now)
-	return l
+	if !all && len(hits) > 1 {
+		undo(t, hits, decisions, rows)
+	}
+	return rows, all
 }
 
-// settle counts what the plugin has used, and ends units that have reached their end. After it, First
-// is empty only if Then is. The caller holds the shard's mutex.
-func settle(t *Set, s *Shard, l *Lease, now int64) {
-	fold(s, l)
-	if l.Then.N > 0 && now >= l.Then.Ends {
-		end(t, l, l.Then, now)
-		l.Then = Units{}
+// use uses the units of a lease for a hit, and decides it, if the lease has its cost. It counts the demand if not,
+// or if may is not set. The caller holds the mutex of the stripe.
+func use(t *Set, s *Stripe, r *Row, h *ratelimit.Hit, may bool, now int64, d *ratelimit.Decision) bool {
+	if r.Limit != h.Limit {
+		if !r.Limit.Equal(h.Limit) {
+			endLease(t, r)
+			keep(t, s, r)
+			return false
+		}
+		r.Limit = h.Limit // a reload makes new limits
 	}
-	if l.First.N > 0 && now >= l.First.Ends {
-		end(t, l, l.First, now)
-		l.First = Units{}
-	}
-	if l.First.N == 0 {
-		l.First = l.Then
-		l.Then = Units{}
-	}
-}
-
-// fold counts what the plugin has used of Spare, which is 0 then. The caller holds the shard's
-// mutex.
-func fold(s *Shard, l *Lease) {
-	used := l.spared - l.Spare
-	l.Used += used
-	s.Taken += used
-	l.First.N -= used
-	if l.First.N < 0 {
-		l.Then.N += l.First.N
-		l.First.N = 0
-	}
-	l.Spare = 0
-	l.spared = 0
-}
-
-// spare sets Spare. It leaves the units with which a renewal is wanted, unless the lease is being
-// renewed. The lease is folded. The caller holds the shard's mutex.
-func spare(l *Lease, now int64) {
-	held := l.First.N + l.Then.N
-	n := held
-	if now >= l.asked {
-		n = held - l.Low - 1
-	}
-	rest := l.Free + held
-	if quota := l.Limit.Capacity(); rest > quota {
-		rest = quota
-	}
-	if n <= 0 || rest < n {
-		return
-	}
-	l.Spare = n
-	l.spared = n
-	ends := l.First.Ends
-	if l.Then.N > 0 && l.Then.Ends < ends {
-		ends = l.Then.Ends
-	}
-	l.SpareEnds = time.Duration(ends) * time.Microsecond
-	l.Rest = rest - n
-}
-
-// Extend sets Spare to a cost at least, if the lease holds so much. It asks for a renewal as use does,
-// and Maintain sends that for many leases at once: with a batch for the request itself, a leased request in
-// Traefik has 300 allocations instead of 240 if each key has 13 requests a second. The caller holds the
-// shard's mutex.
-func Extend(t *Set, s *Shard, l *Lease, cost int64) bool {
-	now := Now(t)
-	settle(t, s, l, now)
-	held := l.First.N + l.Then.N
-	if held < cost {
-		spare(l, now)
+	settle(s, r)
+	if !may || r.N < h.Cost || time.Duration(now)*time.Microsecond >= r.Ends {
+		if r.free-h.Cost <= r.lost {
+			refundUnits(t, r, true) // near the limit the database decides. The refund comes before the hit
+		}
+		if !h.Peek {
+			r.used += h.Cost
+		}
 		return false
 	}
-	if held-cost <= l.Low {
-		want(t, l, now)
-	}
-	spare(l, now)
-	return l.Spare >= cost
-}
-
-// use takes a hit's units, which are there, and decides it. The caller holds the shard's
-// mutex.
-func use(t *Set, l *Lease, h *ratelimit.Hit, now int64, d *ratelimit.Decision) {
 	if !h.Peek {
-		l.Used += h.Cost
-		if rest := h.Cost - l.First.N; rest >= 0 {
-			l.First = l.Then
-			l.First.N -= rest
-			l.Then = Units{}
-		} else {
-			l.First.N -= h.Cost
-		}
+		Renew(t, r, h.Cost)
+		r.used += h.Cost
+		r.N -= h.Cost
+		r.counted = r.N
 	}
-	held := l.First.N + l.Then.N
-	if held <= l.Low {
-		want(t, l, now)
-	}
-	spare(l, now)
-	quota := h.Limit.Capacity()
-	remaining := l.Free + held
-	if remaining > quota {
-		remaining = quota
-	}
-	if remaining < 0 {
-		remaining = 0
-	}
-	*d = ratelimit.Decision{Allowed: true, Limit: quota, Remaining: remaining, Reset: l.Reset, DecidedAt: l.answered,
-		Source: ratelimit.FromLease}
+	*d = ratelimit.Decision{Allowed: true, Limit: h.Limit.Capacity(), Remaining: r.Rest + r.N, Reset: r.Reset,
+		DecidedAt: r.answered, Source: ratelimit.FromLease}
+	return true
 }
 
-// demand counts a hit that has to be asked about. If its key has shown demand, it begins a
-// lease without units, and returns true. The caller holds the shard's mutex.
-func demand(t *Set, s *Shard, l *Lease, h *ratelimit.Hit, hash uint64, now int64) bool {
-	if l != nil && l.Free-h.Cost <= l.lost {
-		giveBack(t, s, l) // near the limit the database decides. The units go back before the hit is decided
+// undo returns to the leases the units that hits of a request have used.
+func undo(t *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) {
+	for i := range hits {
+		h := &hits[i]
+		if decisions[i].Source != ratelimit.FromLease || h.Peek {
+			continue
+		}
+		r := rows[i]
+		s := t.Stripes[r.stripe]
+		s.Mu.Lock()
+		settle(s, r)
+		if r.Limit != nil {
+			r.N += h.Cost
+			r.counted = r.N
+		} else {
+			addRefund(t, Refund{r.ID, h.Limit, h.Cost, r.claim}, true)
+		}
+		s.Mu.Unlock()
 	}
-	if h.Peek || s.ended || h.Cost > h.Limit.Capacity() {
-		return false
-	}
-	if l != nil {
-		l.Used += h.Cost
-		want(t, l, now)
-		return false
+}
+
+// settle counts what the plugin has used. The caller holds the mutex of the stripe.
+func settle(s *Stripe, r *Row) {
+	used := r.counted - r.N
+	r.used += used
+	s.taken += used
+	r.counted = r.N
+}
+
+// demand counts a hit on a row without a lease. If its key has shown demand, a lease without units begins. It
+// returns the row, or nil. The caller holds the mutex of the stripe.
+func demand(t *Set, s *Stripe, r *Row, h *ratelimit.Hit, hash uint64, now int64) *Row {
+	if h.Peek || h.Cost > h.Limit.Capacity() {
+		return r
 	}
 	horizon := Horizon(t, h.Limit)
 	if horizon == 0 {
-		return false
+		return r
 	}
-	c := &s.demands[hash/ShardCount%shardDemands]
+	c := &s.demands[hash/StripeCount%stripeDemands]
 	switch {
 	case c.hits == 0 || now-c.since > horizon:
 		*c = demandCount{hash: hash, since: now, hits: 1, cost: h.Cost}
-		return false
+		return r
 	case c.hash != hash:
 		c.hits--
-		return false
+		return r
 	}
 	c.hits++
 	c.cost += h.Cost
-	if c.hits < leastHits || atomic.LoadInt64(&t.count) >= t.max {
-		return false
+	if c.hits < leastHits || atomic.LoadInt64(&t.leases) >= half(t) ||
+		atomic.LoadInt32(&t.ended) != 0 {
+		return r
 	}
-	row := RowID{h.Limit.Durable, h.Limit.Prefix, strings.Clone(h.Key)} // the key may be a part of a long request
-	l = &Lease{Limit: h.Limit, row: row, since: c.since, Used: c.cost, perHit: c.cost / c.hits}
-	s.Rows[row] = l
+	if r == nil {
+		r = addRow(t, s, RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}, hash%StripeCount)
+	}
+	r.Limit = h.Limit
+	r.since = c.since
+	r.used = c.cost
+	r.perHit = c.cost / c.hits
 	*c = demandCount{}
-	atomic.AddInt64(&t.count, 1)
+	keep(t, s, r)
+	atomic.AddInt64(&t.leases, 1)
 	for {
 		shortest := atomic.LoadInt64(&t.shortestHorizon)
 		if horizon >= shortest || atomic.CompareAndSwapInt64(&t.shortestHorizon, shortest, horizon) {
-			return true
+			break
 		}
 	}
+	if t.options.Maintain != nil && atomic.CompareAndSwapInt32(&t.maintaining, 0, 1) {
+		go t.options.Maintain()
+	}
+	return r
 }

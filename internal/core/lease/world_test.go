@@ -37,8 +37,9 @@ type process struct {
 type flight struct {
 	sent     int64
 	cost     int64 // of the hit that waits; 0 if there is none
-	asks     []lease.Ask
-	returns  []lease.Return
+	asked    int64 // units for the lease
+	row      *lease.Row
+	returns  []lease.Refund
 	executed bool
 
 	// The answer, if there is one.
@@ -57,7 +58,7 @@ func newWorld(l *ratelimit.Limit, processes int) *world {
 }
 
 func (w *world) newSet() *lease.Set {
-	return lease.New(lease.Options{Max: 10, Horizon: time.Second, Clock: func() int64 { return w.time }})
+	return lease.New(lease.Options{Max: 10, Leases: true, Horizon: time.Second, Clock: func() int64 { return w.time }})
 }
 
 // hit has a process decide a hit from its lease, or sends a batch with it.
@@ -68,41 +69,52 @@ func (p *process) hit(cost int64) bool {
 	}
 	hits := []ratelimit.Hit{{Limit: p.w.limit, Key: "k", Cost: cost}}
 	decisions := make([]ratelimit.Decision, 1)
-	if lease.Take(p.leases, hits, decisions) {
+	rows, passed := lease.Take(p.leases, hits, decisions, nil)
+	if passed {
 		p.w.oracle.admit(p.w.server(), cost)
 		if !decisions[0].Allowed {
 			p.w.oracle.wrong = fmt.Errorf("a lease refuses: %+v", decisions[0])
 		}
 		return true
 	}
-	p.send(cost)
+	p.sendOn(cost, rows[0])
 	return false
 }
 
 // quick uses spare units as the interpreted plugin does.
 func (p *process) quick(cost int64) bool {
-	s := p.leases.Shards[maphash.String(p.leases.Seed, row.Key)%lease.ShardCount]
-	l := s.Rows[row]
-	if l == nil || (l.Spare < cost || time.Duration(p.w.time)*time.Microsecond >= l.SpareEnds) && !lease.Extend(p.leases, s, l, cost) {
+	l := p.leases.Stripes[maphash.String(p.leases.Seed, row.Key)%lease.StripeCount].Rows[row]
+	if l == nil || l.Limit == nil || l.N < cost+l.Floor && !lease.Renew(p.leases, l, cost) || time.Duration(p.w.time)*time.Microsecond >= l.Ends {
 		return false
 	}
-	l.Spare -= cost
-	if left := l.Rest + l.Spare; left < 0 || left > p.w.limit.Capacity() {
+	l.N -= cost
+	if left := l.Rest + l.N; left < 0 || left > p.w.limit.Capacity() {
 		p.w.oracle.wrong = fmt.Errorf("%d are said to be left", left)
 	}
 	return true
 }
 
-// send sends a batch, with a hit if cost is not 0.
-func (p *process) send(cost int64) *flight {
-	asks, returns := lease.Work(p.leases, false)
-	f := &flight{sent: p.w.time, cost: cost, asks: asks, returns: returns}
+// send sends a batch without a hit.
+func (p *process) send() *flight { return p.sendOn(0, nil) }
+
+// sendOn sends a batch, with a hit on a row if cost is not 0.
+func (p *process) sendOn(cost int64, r *lease.Row) *flight {
+	f := &flight{sent: p.w.time, cost: cost, row: r}
+	var renewed []*lease.Row
+	f.returns, renewed = lease.Work(p.leases, false)
+	if r == nil && len(renewed) > 0 {
+		r = renewed[0]
+		f.row = r
+	}
+	if r != nil {
+		_, f.asked = lease.Ask(p.leases, r)
+	}
 	p.batches = append(p.batches, f)
 	return f
 }
 
 // execute runs a batch on the row.
-func (w *world) execute(p *process, f *flight) {
+func (w *world) execute(f *flight) {
 	if f.executed {
 		return
 	}
@@ -110,10 +122,13 @@ func (w *world) execute(p *process, f *flight) {
 	now, l, d := w.server(), w.limit, algorithm.Of(w.limit)
 	for _, r := range f.returns {
 		if w.row.Start != 0 || w.row.HasTokens { // a refund joins the rows that are there
-			d.Adjust(l, &w.row, now, r.Units.N, r.Units.Claim)
+			d.Adjust(l, &w.row, now, r.N, r.Claim)
 		}
 	}
-	a := lease.Answer{Row: row, Limit: l, Now: now}
+	if f.cost == 0 && f.asked == 0 {
+		return
+	}
+	a := lease.Answer{Sent: f.sent, Asked: f.asked > 0}
 	if f.cost > 0 {
 		f.admitted = d.Take(l, &w.row, now, 1, f.cost) == 1
 		a.Refused = !f.admitted
@@ -122,25 +137,21 @@ func (w *world) execute(p *process, f *flight) {
 			w.oracle.admit(now, f.cost)
 		}
 	}
-	if len(f.asks) > 0 {
-		a.Ask = &f.asks[0]
-		if n := d.Take(l, &w.row, now, f.asks[0].N, 1); n > 0 {
-			life, claim := d.Lease(l, &w.row, now, lease.MostLife(p.leases, l))
-			a.Leased = lease.Units{N: n, Ends: f.sent + life, Claim: claim}
-		}
+	if f.asked > 0 {
+		a.Units = d.Take(l, &w.row, now, f.asked, 1)
 		w.oracle.watch(&w.row)
 	}
-	if f.cost > 0 || len(f.asks) > 0 {
-		free, reset := d.Look(l, &w.row, now)
-		a.Free, a.Reset = free, time.UnixMicro(reset)
-		f.answers = append(f.answers, a)
-	}
+	free, reset := d.Look(l, &w.row, now)
+	a.View = &algorithm.View{Limit: l, Row: w.row, Now: now, Free: free, Reset: reset}
+	f.answers = append(f.answers, a)
 }
 
 // answer gives a process the answer to a batch.
 func (p *process) answer(f *flight) {
 	for i := range f.answers {
-		lease.Update(p.leases, &f.answers[i])
+		if f.row != nil {
+			lease.Update(p.leases, f.row, &f.answers[i])
+		}
 	}
 	p.forget(f)
 }
@@ -155,35 +166,34 @@ func (p *process) forget(f *flight) {
 	}
 }
 
-// held is what all processes hold, or may come to hold.
+// held returns the units that all processes hold, or may come to hold.
 func (w *world) held() int64 {
 	sum := int64(0)
 	for _, p := range w.processes {
-		sum += lease.Total(p.leases)
+		sum += lease.Look(p.leases).Units
 		for _, f := range p.batches {
 			for _, a := range f.answers {
-				sum += a.Leased.N
+				sum += a.Units
 			}
 		}
 	}
 	return sum
 }
 
-// returning is what is on its way back. A bucket that was reset takes it in again: unlike a
-// window, it has nothing that tells it from the bucket before.
+// returning returns the units with a refund under way.
 func (w *world) returning() int64 {
 	sum := int64(0)
 	for _, p := range w.processes {
 		for _, f := range p.batches {
 			for _, r := range f.returns {
-				sum += r.Units.N
+				sum += r.N
 			}
 		}
-		asks, returns := lease.Work(p.leases, true)
+		returns, _ := lease.Work(p.leases, true)
 		for _, r := range returns {
-			sum += r.Units.N
+			sum += r.N
 		}
-		p.batches = append(p.batches, &flight{sent: w.time, asks: asks, returns: returns})
+		p.batches = append(p.batches, &flight{sent: w.time, returns: returns})
 	}
 	return sum
 }

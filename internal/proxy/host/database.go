@@ -100,7 +100,7 @@ func (d *Database) openStore(p *Process) error {
 		o.CleanupProbability = -1
 	}
 	if !s.InMemoryBlock {
-		o.MaxBlockedKeys = -1
+		o.NoRefusals = true
 	}
 	node, report := registry.Join(p.nodeName(s), s.DSN)
 	node.Version = p.Version

@@ -79,12 +79,12 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 	}
 }
 
-// TestBlockedKeysAreBounded: the store remembers at most MaxBlockedKeys, the latest always
+// TestBlockedKeysAreBounded: the store remembers at most half of MaxRows, the latest always
 // among them, and none once its refusal is not believed any more.
 func TestBlockedKeysAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, most := range []int{1, 3, 16, 17, 50} {
-			store := newStore(t, &fakeDB{answer: refuse}, engine.Options{CleanupProbability: -1, MaxBlockedKeys: most})
+			store := newStore(t, &fakeDB{answer: refuse}, engine.Options{CleanupProbability: -1, MaxRows: 2 * most})
 			for i := range 200 {
 				h := fakeHits(fmt.Sprint(i))[0]
 				for _, source := range []ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked} {

@@ -27,7 +27,7 @@ func TestCitusCost(t *testing.T) {
 	s := newSpread(t, 1)
 	worker := s.Workers[0]
 	single := cluster.Private(t, cluster.Options{BinDir: *citusBin, Config: map[string]string{"fsync": "off", "full_page_writes": "off", "shared_buffers": "64MB", "wal_level": "logical"}})
-	o := engine.Options{CleanupProbability: -1, MaxBlockedKeys: -1}
+	o := engine.Options{CleanupProbability: -1, NoRefusals: true}
 	plain := newStore(t, drivers.All["pgxdb"](t, single.DSN("postgres")), o)
 	root, opened := openShards(t, drivers.All["pgxdb"](t, s.DSN()), o)
 	warm := hitOn("warm", 1<<40, false)

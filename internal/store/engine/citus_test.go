@@ -154,7 +154,7 @@ func TestCitus(t *testing.T) {
 		t.Run(driver+" passes the conformance suite", func(t *testing.T) {
 			conformance.Store(t, func(t testing.TB) ratelimit.Store {
 				rename := func(l *ratelimit.Limit) { l.Prefix = t.Name() + " " + l.Prefix } // other tests have the prefixes, too
-				store := s.store(t, driver, engine.Options{MaxBlockedKeys: -1})
+				store := s.store(t, driver, engine.Options{NoRefusals: true})
 				return &changing{Store: store, change: rename, limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
 			})
 		})
@@ -259,7 +259,7 @@ func apartFrom(subject string) string {
 }
 
 func (s *spread) testSeveralShards(t *testing.T) {
-	store := s.store(t, "pgxdb", engine.Options{MaxBlockedKeys: -1})
+	store := s.store(t, "pgxdb", engine.Options{NoRefusals: true})
 	user := &ratelimit.Limit{Prefix: "several user", Algorithm: ratelimit.FixedWindow, Events: 5, Window: time.Hour}
 	all := &ratelimit.Limit{Prefix: "several all", Algorithm: ratelimit.FixedWindow, Events: 100, Window: time.Hour}
 	hits := []ratelimit.Hit{{Limit: user, Key: "u", Subject: "u", Cost: 1}, {Limit: all, Key: apartFrom("u"), Cost: 1}}

@@ -135,7 +135,7 @@ func TestASweepGoesOnAfterALostTransaction(t *testing.T) {
 		return true
 	})}
 	reported := make(chan error, 1)
-	store := newStore(t, db, engine.Options{CleanupProbability: 1, MaxBlockedKeys: -1, OnError: func(err error) { reported <- err }})
+	store := newStore(t, db, engine.Options{CleanupProbability: 1, NoRefusals: true, OnError: func(err error) { reported <- err }})
 	await.Within(t, longTime, "a second sweep", func() bool {
 		takeOne(t, store, hitOn("p", 100_000, false))
 		mu.Lock()

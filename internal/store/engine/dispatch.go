@@ -11,8 +11,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/known"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/leases"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/settle"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
@@ -26,18 +24,15 @@ type engine struct {
 	tables  *tables
 	cleaner *cleaner
 	texts   *statements
-	blocked *known.Refusals  // nil if the database is asked about every hit
-	rows    chain.Rows       // learns the rows of decisions; may be nil
+	rows    *lease.Set       // what is remembered of rows
+	learns  chain.Rows       // learns the rows of decisions; may be nil
 	now     func() time.Time // Options.Now
 	counts  *counts
-	locks   locks
-	tight   refusing
 
 	// What has own calls, see kinds.go.
 	waiting     *own.Waiting
 	slots       *slots.Slots
 	settlements *settle.Settlements
-	leases      *leases.Leases // nil if there are none
 	kinds       []kind
 }
 
@@ -46,9 +41,8 @@ type dispatch struct {
 	engine   *engine
 	queue    *batch.Queue
 	ctx      context.Context // ends at the batch's deadline; a statement has the queue's timeout
-	sequence int64           // the batch's number, see known.Refusals
-	leasing  bool            // the store had leases, or units to give back, when the batch began
-	sent     int64           // the lease clock, read before the first statement was sent; of a leasing batch
+	sequence int64           // the batch's number, see lease.Begin
+	sent     int64           // the time of lease.Now before the first statement was sent
 	settings []int64         // the first parameter of statements, see clockSQL
 	requests []*request
 	several  bool // a request has several hits
@@ -92,7 +86,7 @@ func run(d *dispatch) {
 		return
 	}
 	requests := d.requests
-	if atomic.LoadInt32(&d.engine.locks.any) != 0 {
+	if lease.AnyLocks(d.engine.rows) {
 		requests = d.refuseLocked(requests)
 	}
 	waiting, err := d.decideRound(requests, d.settings, false)
@@ -117,11 +111,8 @@ func newDispatch(ctx context.Context, e *engine, q *batch.Queue, calls []*batch.
 	d.engine = e
 	d.queue = q
 	d.ctx = ctx
-	d.sequence = e.blocked.Begin()
-	d.leasing = e.leases != nil && lease.Any(e.leases.Set)
-	if d.leasing {
-		d.sent = lease.Now(e.leases.Set)
-	}
+	d.sequence = lease.Begin(e.rows)
+	d.sent = lease.Now(e.rows)
 	d.stats = tally{Batches: 1, Requests: int64(len(calls))}
 	wait := (q.Timeout / lockShare).Milliseconds()
 	if wait < 1 {
@@ -176,10 +167,8 @@ func (d *dispatch) clearRefunded(r *request) {
 	c := r.call
 	for i := range c.Hits {
 		if c.Reset || c.Hits[i].Cost < 0 {
-			d.engine.blocked.Clear(rowOf(&c.Hits[i]))
-			if d.engine.leases != nil {
-				d.engine.leases.Drop(&c.Hits[i], c.Reset) // another batch may have charged units meanwhile
-			}
+			lease.Clear(d.engine.rows, rowOf(&c.Hits[i]))
+			lease.Drop(d.engine.rows, rowOf(&c.Hits[i])) // another batch may have charged units meanwhile
 		}
 	}
 }

@@ -10,7 +10,7 @@ package engine
 // calls of a batch and has them decided here:
 //
 //   - store.go: Take and Reset, and what the registry of proxies has a store do. known.go: what needs no database, of
-//     one call or of a batch: units that are charged in advance (package leases) and known refusals (package known).
+//     one call or of a batch: units of leases and remembered refusals (package lease).
 //     server.go: statements, and the health of their server.
 //   - dispatch.go: the batch, and how its calls are finished. round.go: one round of it: plan, send, apply. kinds.go:
 //     the store's own calls that go with it (package own).
@@ -19,7 +19,7 @@ package engine
 //   - plan.go: hits become entries. group.go: entries become the parameters of a statement, and rows of its result are
 //     put into the entries.
 //   - statement.go: the statements. Package algorithm has the part of each algorithm.
-//   - leases.go: what the rows of a batch say to leases. enter.go: the slots that hits take.
+//   - leases.go: charges and refunds of leases. enter.go: the slots that hits take.
 //   - locks.go: rows that another transaction has locked.
 //   - migrate.go: the two tables. cleanup.go: expired rows.
 //   - replaced.go: a server that was restored or replaced.

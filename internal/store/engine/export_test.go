@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 )
 
 // ServerSQL identifies the server.
@@ -27,12 +28,10 @@ func (s *Store) DecideBatchWithin(timeout time.Duration, calls []*batch.Call) {
 // OnPurpose begins the error of a transaction that fails on purpose.
 const OnPurpose = onPurpose
 
-// TakeFirst makes the next transaction take before it looks, as that of a new store. A schedule then has
+// TakeFirst forgets all rows. The next transaction takes before it looks, as that of a new store. A schedule then has
 // the same outcome whatever came before it.
 func (s *Store) TakeFirst() {
-	s.engine.tight.mu.Lock()
-	defer s.engine.tight.mu.Unlock()
-	s.engine.tight.until = nil
+	s.engine.rows = lease.New(lease.Options{Max: 1000})
 }
 
 // CleanupSQL is the statement that deletes expired rows of the unlogged table. A store runs it

@@ -6,7 +6,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/leases"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/settle"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
@@ -43,16 +42,12 @@ func (s *Store) openKinds(o Options) {
 	}
 	e.slots = slots.New(d, e.waiting, s.leasing, processes.Name, guard)
 	e.settlements = settle.New(e.waiting, o.report, func(units, charged int64, lost bool) {
-		if e.rows != nil {
-			e.rows.Charged(units, charged, lost)
+		if e.learns != nil {
+			e.learns.Charged(units, charged, lost)
 		}
 	})
 	e.kinds = append(e.kinds, kind{e.slots.Leaving, e.slots.End}, kind{e.settlements.Adjust, e.settlements.End},
-		kind{e.settlements.ChargeLocal, e.settlements.End})
-	if o.MaxLeases > 0 {
-		e.leases = leases.New(d, o.MaxLeases, o.LeaseHorizon)
-		e.kinds = append(e.kinds, kind{e.leases.GiveBack, e.leases.End}, kind{e.leases.Charge, e.leases.End})
-	}
+		kind{e.settlements.ChargeLocal, e.settlements.End}, kind{refundUnits, func(_ []*own.Call, _ error) {}})
 }
 
 // Settle implements chain.Store.
@@ -78,9 +73,7 @@ const closeTimeout = time.Second
 
 // closeKinds has sent what the packages still have to send, before the store is closed.
 func (s *Store) closeKinds() {
-	if s.engine.leases != nil {
-		s.engine.leases.Close(closeTimeout)
-	}
+	s.closeLeases(closeTimeout)
 	s.engine.waiting.SendAll(closeTimeout)
 	s.engine.slots.Close()
 }
@@ -96,33 +89,12 @@ func (d *dispatch) Idle() bool {
 }
 
 // Locked implements own.Batch.
-func (d *dispatch) Locked(row lease.RowID) bool { return d.engine.locks.has(row) }
-
-// Given implements own.Batch.
-func (d *dispatch) Given(f func(h *ratelimit.Hit, reset bool)) {
-	for _, r := range d.gathered {
-		hits := r.call.Hits
-		for i := range hits {
-			if hits[i].Cost < 0 || r.call.Reset {
-				f(&hits[i], r.call.Reset)
-			}
-		}
-	}
-}
+func (d *dispatch) Locked(row lease.RowID) bool { return lease.HasTimedOut(d.engine.rows, row) }
 
 // ownCall is an own call of a batch, and where its result is.
 type ownCall struct {
 	*own.Call
 	at position
-}
-
-// planOwn plans the own calls that come before the requests, or the last ones.
-func (d *dispatch) planOwn(p *plan, last bool) {
-	for _, c := range d.own {
-		if c.Kind.Last == last {
-			c.at = addOwn(p, c.Call)
-		}
-	}
 }
 
 // addOwn plans an own call. One that has failed has a statement of its own.
@@ -139,9 +111,6 @@ func addOwn(p *plan, c *own.Call) position {
 	case c.Kind.Statement == own.Charge:
 		at = add(p, take, c.Limit, c.Row, 1)
 		at.entry.n += c.N - 1
-		if c.Kind.Last {
-			at.entry.last = c.N
-		}
 	case c.Kind.Statement == own.Adjust && before != nil && before.kind == refund && before.claim == c.Claim:
 		before.cost = algorithm.AddRefund(before.cost, c.N)
 		at.entry = before
@@ -182,7 +151,7 @@ func (d *dispatch) endOwn(err error) {
 				c.result()
 			}
 			if k.Statement == own.Adjust && c.N > 0 {
-				d.engine.blocked.Clear(c.Row) // the row may have more again
+				lease.Clear(d.engine.rows, c.Row) // the row may have more again
 			}
 		}
 		if d.own = left; len(calls) > 0 {

@@ -47,23 +47,27 @@ func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*bat
 // the others cannot be decided, or nil. The keys are as they are stored after it.
 func decideKnown(s *Store, timeout time.Duration, calls []*batch.Call) (int, error) {
 	storeKeys(calls)
+	rows := s.engine.rows
 	leased := 0
-	if s.engine.leases != nil {
-		leases := s.engine.leases.Set
-		for _, c := range calls {
-			if len(c.Hits) == 0 || c.Hits[0].Limit.Lease <= 0 || c.Reset {
-				continue
-			}
-			c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
-			if lease.Take(leases, c.Hits, c.Decisions) {
-				leased++
-			} else {
-				c.Decisions = c.Decisions[:0]
-			}
+	passes := false
+	for _, c := range calls {
+		c.Rows = c.Rows[:0]
+		if c.Reset || len(c.Hits) == 0 {
+			continue
 		}
-		if leased == len(calls) {
-			return leased, nil
+		if c.Hits[0].Limit.Lease <= 0 {
+			c.Rows = lease.Find(rows, c.Hits, c.Rows)
+			continue
 		}
+		c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
+		if c.Rows, passes = lease.Take(rows, c.Hits, c.Decisions, c.Rows); passes {
+			leased++
+		} else {
+			c.Decisions = c.Decisions[:0]
+		}
+	}
+	if leased == len(calls) {
+		return leased, nil
 	}
 	unavailable := ratelimit.ErrClosed
 	if atomic.LoadInt32(&s.closed) == 0 {
@@ -113,11 +117,71 @@ func (e *engine) refuseKnown(calls []*batch.Call, unavailable error) int {
 	if errors.Is(unavailable, ratelimit.ErrClosed) {
 		return 0
 	}
-	refused := e.blocked.Refuse(calls, unavailable != nil)
+	refused := 0
+	believe := unavailable != nil
+	var last refusedHit
+	for _, c := range calls {
+		if len(c.Rows) == 0 || c.Apart && !believe {
+			continue
+		}
+		for i, row := range c.Rows {
+			if row == nil {
+				continue
+			}
+			h := &c.Hits[i]
+			if row == last.row && h.Limit == last.limit && h.Cost == last.cost && len(c.Hits) == 1 && !h.Peek &&
+				!c.Reset && len(c.Decisions) == 0 {
+				c.Decisions = append(c.Decisions, last.decision)
+				refused++
+				break
+			}
+			if refusable(c, h) && lease.Refuses(e.rows, row, h, believe, &last.decision) {
+				last.row = row
+				last.limit = h.Limit
+				last.cost = h.Cost
+				for range c.Hits {
+					c.Decisions = append(c.Decisions, ratelimit.Decision{Allowed: true,
+						Limit: c.Hits[len(c.Decisions)].Limit.Capacity(), Source: ratelimit.Undecided})
+				}
+				c.Decisions[i] = last.decision
+				refused++
+				break
+			}
+		}
+	}
 	if refused > 0 {
 		e.counts.add(&tally{Blocked: int64(refused)})
 	}
 	return refused
+}
+
+// refusedHit is a hit that does not fit: its row, limit and cost, and the decision.
+type refusedHit struct {
+	row      *lease.Row
+	limit    *ratelimit.Limit
+	cost     int64
+	decision ratelimit.Decision
+}
+
+// refusable reports whether a hit can be refused, and its call with it. A refund is made in any case. Hits apart are
+// charged in any case, while the database can be asked.
+func refusable(c *batch.Call, h *ratelimit.Hit) bool {
+	if len(c.Decisions) > 0 || c.Reset || h.Peek || h.Apart {
+		return false
+	}
+	for i := range c.Hits {
+		if c.Hits[i].Cost < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// findRows looks for the rows of calls again, which may have changed while the calls waited.
+func (e *engine) findRows(calls []*batch.Call) {
+	for _, c := range calls {
+		c.Rows = lease.Find(e.rows, c.Hits, c.Rows[:0])
+	}
 }
 
 // finishDecided ends the wait of the calls with decisions, and returns the others.
@@ -141,6 +205,7 @@ func (e *engine) failCalls(q *batch.Queue, calls []*batch.Call, err error) {
 	for _, c := range calls {
 		c.Decisions = c.Decisions[:0]
 	}
+	e.findRows(calls)
 	if e.refuseKnown(calls, err) > 0 {
 		calls = finishDecided(q, calls)
 	}

@@ -65,8 +65,7 @@ func used(t *testing.T, s *site, h ratelimit.Hit) int64 {
 }
 
 // awaitUnits waits until no units are on their way between the rows of hits and the store: the rows were
-// charged what has passed and what the store holds, and it wants no renewal. Headers are exact then, until
-// units end. awaitUnits returns how many are held.
+// charged what has passed and what the store holds. Headers are exact then, until units end. awaitUnits returns how many are held.
 func awaitUnits(t *testing.T, s *site, store counting, passed int64, hits ...ratelimit.Hit) (held int64) {
 	t.Helper()
 	await.Within(t, longTime, "the units on their way to arrive", func() bool {
@@ -75,22 +74,9 @@ func awaitUnits(t *testing.T, s *site, store counting, passed int64, hits ...rat
 		for _, h := range hits {
 			charged += used(t, s, h)
 		}
-		return charged == passed+held && !renews(store) && store.Stats().LeasedUnits == held
+		return charged == passed+held && store.Stats().LeasedUnits == held
 	})
 	return held
-}
-
-// renews reports whether a store wants to renew a lease. The charge for it may be on its way.
-func renews(store counting) bool {
-	wants := false
-	for _, shard := range store.Leases().Shards {
-		shard.Mu.Lock()
-		for _, l := range shard.Rows {
-			wants = wants || l.First.N+l.Then.N <= l.Low
-		}
-		shard.Mu.Unlock()
-	}
-	return wants
 }
 
 // TestABusyKeyIsDecidedInMemory, and its headers say what is left, as if each request had asked
@@ -136,13 +122,13 @@ func TestABusyKeyIsDecidedInMemory(t *testing.T) {
 	})
 }
 
-// TestLeasesAreBounded by MaxLeases, and off below 0.
+// TestLeasesAreBounded by half of MaxRows, and off with NoLeases.
 func TestLeasesAreBounded(t *testing.T) {
 	s := newSite(t)
 	o := lasting
-	o.MaxLeases = 3
+	o.MaxRows = 6
 	store := s.store(o)
-	o.MaxLeases = -1
+	o.NoLeases = true
 	off := s.store(o)
 	h := leasedHit(ratelimit.FixedWindow, false)
 	sources := map[string]bool{}

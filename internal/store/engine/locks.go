@@ -2,9 +2,6 @@ package engine
 
 import (
 	"context"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
@@ -36,95 +33,42 @@ const (
 	// lockedWaits is how many lockWaits lie between the first and the last statement that have waited in
 	// vain for a row that counts as locked.
 	lockedWaits = 2
-
-	// lockMemory is for how long a row counts as locked until another request tries.
-	lockMemory = 100 * time.Millisecond
-
-	// waitMemory is for how long a row is known on which a statement has waited in vain: nothing that
-	// no caller waits for is sent to it.
-	waitMemory = time.Second
-
-	// longMemory is when all is forgotten if no statement has waited in vain meanwhile.
-	longMemory = 10 * time.Second
-
-	// maxLocks bounds the rows.
-	maxLocks = 10000
 )
 
-// locks are the rows on which statements have waited for a lock in vain lately.
-type locks struct {
-	any  int32 // 1 if there may be rows; atomic, so that the usual batch takes no lock
-	mu   sync.Mutex
-	rows map[lease.RowID]*lockedRow // guarded by mu
-	last time.Time                  // when a statement has waited in vain; guarded by mu
-}
-
-// lockedRow is when statements for a row have waited in vain. The mutex of locks guards it.
-type lockedRow struct{ first, last time.Time }
-
-// find reports whether one of a request's rows counts as locked. due is whether the request is to try
-// again: the first caller does, and for all others the row counts as locked meanwhile.
-func (l *locks) find(r *request, wait time.Duration) (locked, due bool) {
+// findLocked reports whether one of a request's rows counts as locked. due is whether the request is to try again: the
+// first caller does, and for all others the row counts as locked meanwhile.
+func (d *dispatch) findLocked(r *request) (locked, due bool) {
 	locked = false
 	due = false
-	if atomic.LoadInt32(&l.any) == 0 {
-		return false, false
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	if now.Sub(l.last) >= longMemory {
-		l.rows = nil
-		atomic.StoreInt32(&l.any, 0)
-	}
 	for i := range r.call.Hits {
-		h := l.rows[rowOf(&r.call.Hits[i])]
-		if h == nil || h.last.Sub(h.first) < lockedWaits*wait {
-			continue
-		}
-		if now.Sub(h.last) >= lockMemory {
-			h.last = now
-			due = true
-		}
-		locked = true
+		isLocked, isDue := lease.Locked(d.engine.rows, rowOf(&r.call.Hits[i]), lockedWaits*d.lockWait())
+		locked = locked || isLocked
+		due = due || isDue
 	}
 	return locked, due
 }
 
-// has reports whether a statement has waited for a row in vain lately.
-func (l *locks) has(id lease.RowID) bool {
-	if atomic.LoadInt32(&l.any) == 0 {
-		return false
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	h := l.rows[id]
-	return h != nil && time.Since(h.last) < waitMemory
-}
-
-// learn records for which rows statements of their own have waited in vain, and forgets the rows that
-// statements have found free. It reports whether a statement of the plan has waited in vain.
-func (l *locks) learn(p *plan) bool {
+// learnLocks remembers for which rows statements of their own have given up waiting, and forgets the rows that
+// statements have found free. It reports whether a statement of the plan has given up waiting.
+func (d *dispatch) learnLocks(p *plan) bool {
 	waited := false
 	for _, stage := range p.stages {
 		for _, g := range stage {
 			waited = waited || g.statement.Code == sqlstate.LockNotAvailable
 		}
 	}
-	if !waited && atomic.LoadInt32(&l.any) == 0 {
+	if !waited && !lease.AnyLocks(d.engine.rows) {
 		return false
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for _, stage := range p.stages {
 		for _, g := range stage {
 			for _, e := range g.entries {
 				if g.statement.Code == sqlstate.LockNotAvailable {
 					if len(g.entries) == 1 {
-						l.add(e.id)
+						lease.TimedOut(d.engine.rows, e.id)
 					}
 				} else if g.kind != look && (e.answered || g.statement.Err == nil) {
-					delete(l.rows, e.id)
+					lease.Unlocked(d.engine.rows, e.id)
 				}
 			}
 		}
@@ -132,27 +76,12 @@ func (l *locks) learn(p *plan) bool {
 	return waited
 }
 
-// add records a row for which a statement of its own has waited in vain. The caller holds the mutex.
-func (l *locks) add(id lease.RowID) {
-	l.last = time.Now()
-	if h := l.rows[id]; h != nil {
-		h.last = l.last
-		return
-	}
-	if l.rows == nil || len(l.rows) >= maxLocks {
-		l.rows = map[lease.RowID]*lockedRow{}
-	}
-	id.Key = strings.Clone(id.Key) // the key may be a part of a long request
-	l.rows[id] = &lockedRow{first: l.last, last: l.last}
-	atomic.StoreInt32(&l.any, 1)
-}
-
 // refuseLocked fails the requests on rows that count as locked, and returns those to decide now. Others
 // wait: they are to try again, or statements have waited for their rows in vain lately.
 func (d *dispatch) refuseLocked(requests []*request) []*request {
 	var now, waiting, refused []*request
 	for _, r := range requests {
-		switch locked, due := d.engine.locks.find(r, d.lockWait()); {
+		switch locked, due := d.findLocked(r); {
 		case due || !locked && d.hasWaited(r):
 			waiting = append(waiting, r)
 		case locked:
@@ -171,7 +100,7 @@ func (d *dispatch) refuseLocked(requests []*request) []*request {
 // hasWaited reports whether a statement has waited in vain for one of a request's rows lately.
 func (d *dispatch) hasWaited(r *request) bool {
 	for i := range r.call.Hits {
-		if d.engine.locks.has(rowOf(&r.call.Hits[i])) {
+		if d.Locked(rowOf(&r.call.Hits[i])) {
 			return true
 		}
 	}
@@ -204,7 +133,7 @@ func (e *engine) decideLocked(q *batch.Queue, calls []*batch.Call, deadline time
 		}
 		var again, refused []*request
 		for _, r := range waiting {
-			locked, _ := e.locks.find(r, d.lockWait())
+			locked, _ := d.findLocked(r)
 			if locked || time.Since(r.call.Arrived) >= q.Timeout {
 				refused = append(refused, r)
 			} else {

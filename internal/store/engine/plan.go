@@ -31,6 +31,8 @@ type plan struct {
 	inFlight bool // limits InFlight are charged
 	oneByOne bool // each entry has a statement of its own
 
+	remembered bool // an entry has a row
+
 	entered []slots.Range // those that the takes charge, see enter.go
 
 	entries     []*entry // those in use, then those that are free
@@ -61,6 +63,7 @@ func (p *plan) free() {
 	for _, e := range p.entries[:p.usedEntries] {
 		delete(p.latest, e.id) // an interpreter pays more to range over a map
 		e.id.Key = ""
+		e.row = nil
 	}
 	p.stages = p.stages[:0]
 	p.statements = p.statements[:0]
@@ -70,6 +73,7 @@ func (p *plan) free() {
 	p.sync = false
 	p.inFlight = false
 	p.oneByOne = false
+	p.remembered = false
 	p.entered = p.entered[:0]
 	for l := range p.recent {
 		delete(p.recent, l)
@@ -83,6 +87,7 @@ func (p *plan) free() {
 func addRequests(p *plan, requests []*request) {
 	var limit *ratelimit.Limit // of the hit before
 	var g *group               // the takes of limit in the first stage, if there are some
+	var row *lease.Row         // of the hit
 	for _, r := range requests {
 		r.positions = r.positions[:0]
 		c := r.call
@@ -94,8 +99,14 @@ func addRequests(p *plan, requests []*request) {
 			}
 			id := lease.RowID{Durable: h.Limit.Durable, Prefix: h.Limit.Prefix, Key: h.Key}
 			e := p.latest[id]
+			row = nil
+			if i < len(c.Rows) && c.Rows[i] != nil {
+				row = c.Rows[i]
+				p.remembered = true
+			}
 			if e != nil && e.view.Limit == h.Limit && e.cost == h.Cost && e.kind == take {
 				e.n++
+				e.row = row
 				r.positions = append(r.positions, position{entry: e, nth: e.n - 1})
 				continue
 			}
@@ -104,14 +115,16 @@ func addRequests(p *plan, requests []*request) {
 				g = p.recent[limit]
 			}
 			if e != nil || g == nil || p.usedEntries == len(p.entries) {
-				r.positions = append(r.positions, add(p, take, h.Limit, id, h.Cost))
+				at := add(p, take, h.Limit, id, h.Cost)
+				at.entry.row = row
+				r.positions = append(r.positions, at)
 				limit = nil
 				continue
 			}
 			// What add does, for a limit that the plan has and a row that it has not.
 			e = p.entries[p.usedEntries]
 			p.usedEntries++
-			*e = entry{id: id, n: 1, cost: h.Cost, view: algorithm.View{Limit: h.Limit}}
+			*e = entry{id: id, row: row, n: 1, cost: h.Cost, view: algorithm.View{Limit: h.Limit}}
 			p.latest[id] = e
 			g.entries = append(g.entries, e)
 			r.positions = append(r.positions, position{entry: e})
@@ -278,13 +291,13 @@ func rowOf(h *ratelimit.Hit) lease.RowID {
 type entry struct {
 	kind  statementKind
 	id    lease.RowID
+	row   *lease.Row // of a take: what is remembered of the row, or nil
 	stage int
 	n     int64
 	cost  int64
 
-	// Of own calls: last is how many of n are for one that comes last, and claim is that of Adjust or 0.
-	last  int64
-	claim int64
+	last  int64 // of a take: how many of n are units for a lease
+	claim int64 // of own calls: that of Adjust, or 0
 
 	first int64 // of a take on a limit InFlight: the first slot; of a statement of ownStatements: own.Call.Number
 
@@ -297,7 +310,7 @@ type entry struct {
 	view     algorithm.View // the row after the entry; Limit is set before
 	err      error
 
-	remembered bool // a hit was refused, and known.Refusals has the row: all hits of the entry have one cost
+	remembered bool // a hit was refused, and the refusal is remembered: all hits of the entry have one cost
 }
 
 // position says what decides a hit: the hit is number nth of the equal hits of its entry. For a refund,

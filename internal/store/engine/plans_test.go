@@ -137,7 +137,7 @@ func TestPlansUseTheIndexes(t *testing.T) {
 	s := newSite(t)
 	s.exec(engine.TableSQL)
 	db := &recorder{DB: s.db(""), seen: map[string]pgdb.Statement{}, free: map[string]bool{}}
-	store := s.storeOn(db, engine.Options{CleanupProbability: 1, DisableMigration: true, MaxBlockedKeys: -1})
+	store := s.storeOn(db, engine.Options{CleanupProbability: 1, DisableMigration: true, NoRefusals: true})
 	for _, durable := range []bool{false, true} {
 		for _, l := range conformance.Limits("", 20) {
 			l.Durable = durable

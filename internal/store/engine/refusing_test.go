@@ -35,7 +35,7 @@ func TestFewRefusalsAreInTheLogOfTheServer(t *testing.T) {
 			}
 			return err
 		}}
-		store := s.storeOn(db, engine.Options{DisableMigration: true, CleanupProbability: -1, MaxBlockedKeys: -1})
+		store := s.storeOn(db, engine.Options{DisableMigration: true, CleanupProbability: -1, NoRefusals: true})
 		refused := int64(0)
 		for _, l := range conformance.Limits("", 3) {
 			closed, open := *l, *l

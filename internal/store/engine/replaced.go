@@ -52,10 +52,7 @@ func (s *Store) see(read *pgdb.Statement) {
 	if !s.identity.see(read) {
 		return
 	}
-	if s.engine.leases != nil {
-		lease.Void(s.engine.leases.Set)
-	}
-	s.engine.blocked.ClearAll()
+	lease.Forget(s.engine.rows)
 }
 
 // Tick implements chain.Store. It reads serverSQL in the background, unless it does already. Requests notice if the

@@ -2,11 +2,11 @@ package engine
 
 import (
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
@@ -24,7 +24,7 @@ type round struct {
 	plan         *plan   // of singles, and of what comes before them
 	singles      []*request
 	transactions []*transaction
-	last         *plan // of own calls that come last: plan, or one after the transactions, if there are some
+	last         *plan // of charges for leases: plan, or one after the transactions, if there are some
 }
 
 // decideRound decides requests in one round trip, or a few, and finishes those that are decided. It returns those
@@ -54,22 +54,19 @@ func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne boo
 	p := plans.Get().(*plan)
 	p.oneByOne = oneByOne
 	r := &round{settings: settings, plan: p, singles: singles, last: p}
+	var renewed []*lease.Row
 	if !oneByOne {
 		d.gathered = requests
 		for _, c := range d.engine.waiting.Calls(d) {
 			d.own = append(d.own, &ownCall{Call: c})
 		}
-		if d.leasing {
-			for _, c := range d.engine.leases.Calls(d) {
-				d.own = append(d.own, &ownCall{Call: c})
-			}
-		}
+		renewed = d.addRefunds()
 		if len(several) > 0 {
 			several = d.refuseKnown(several)
 		}
 	}
-	if len(d.own) > 0 {
-		d.planOwn(p, false)
+	for _, c := range d.own {
+		c.at = addOwn(p, c.Call)
 	}
 	addRequests(p, singles)
 	if p.inFlight {
@@ -77,12 +74,14 @@ func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne boo
 	}
 	if len(several) > 0 {
 		r.transactions = d.firstTransactions(several, settings, oneByOne)
+		r.last = plans.Get().(*plan)
 	}
-	if len(d.own) > 0 {
-		if len(r.transactions) > 0 {
-			r.last = plans.Get().(*plan)
+	if !oneByOne {
+		d.chargeUnits(p)
+		d.chargeUnitsApart(r.last, renewed)
+		for _, one := range several { // a transaction would fail if a row granted less
+			d.chargeUnitsApart(r.last, one.call.Rows)
 		}
-		d.planOwn(r.last, true)
 	}
 	return r
 }
@@ -118,6 +117,7 @@ func (d *dispatch) refuseKnown(requests []*request) []*request {
 	for _, r := range requests {
 		calls = append(calls, r.call)
 	}
+	d.engine.findRows(calls)
 	refused := d.engine.refuseKnown(calls, nil)
 	if refused == 0 {
 		return requests
@@ -192,10 +192,10 @@ func (d *dispatch) cleanUpAfter(p *plan) {
 
 // applyRows passes the rows of a plan on to the leases, and to engine.rows.
 func (d *dispatch) applyRows(p *plan) {
-	if d.leasing {
+	if p.remembered {
 		d.updateLeases(p)
 	}
-	if d.engine.rows == nil || !d.engine.rows.Wanted() {
+	if d.engine.learns == nil || !d.engine.learns.Wanted() {
 		return
 	}
 	rows := make([]chain.Row, 0, p.usedEntries)
@@ -204,7 +204,7 @@ func (d *dispatch) applyRows(p *plan) {
 			rows = append(rows, chain.Row{ID: e.id, View: &e.view})
 		}
 	}
-	d.engine.rows.Learn(rows)
+	d.engine.learns.Learn(rows)
 }
 
 // applySingles ends the requests that are decided by themselves, and returns those that have waited for a lock in vain.
@@ -212,8 +212,8 @@ func (d *dispatch) applyRows(p *plan) {
 func (d *dispatch) applySingles(r *round, failed bool) []*request {
 	p := r.plan
 	p.read()
-	if failed || atomic.LoadInt32(&d.engine.locks.any) != 0 {
-		d.engine.locks.learn(p)
+	if failed || lease.AnyLocks(d.engine.rows) {
+		d.learnLocks(p)
 	}
 	decideGranted(r.singles)
 	finishing := d.finishing[:0]
@@ -229,8 +229,8 @@ func (d *dispatch) applySingles(r *round, failed bool) []*request {
 				continue
 			}
 		}
-		if d.leasing {
-			d.engine.leases.AddHeld(c.Hits, c.Decisions, d.sent)
+		if len(c.Rows) > 0 {
+			d.addHeld(c, d.sent)
 		}
 		finishing = append(finishing, c)
 	}
@@ -306,8 +306,7 @@ func (d *dispatch) decideUnusual(r *request) error {
 			c.Decisions = append(c.Decisions, decideOne(h, &e.view))
 			if e.kind == take && !e.remembered {
 				e.remembered = true
-				d.engine.blocked.Remember(e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter, d.sequence,
-					d.engine.believed(h.Limit))
+				lease.Remember(d.engine.rows, e.id, &e.view, h.Cost, c.Decisions[i].RetryAfter, d.sequence)
 			}
 		}
 	}

@@ -23,7 +23,7 @@ import (
 const longTime = time.Minute
 
 // without turns the optional work of a store off: each hit is one statement.
-var without = engine.Options{CleanupProbability: -1, MaxBlockedKeys: -1}
+var without = engine.Options{CleanupProbability: -1, NoRefusals: true}
 
 // site is a database with stores on it.
 type site struct {

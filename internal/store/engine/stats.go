@@ -94,15 +94,11 @@ func (c *counts) addError(class string) {
 func (s *Store) Stats() chain.Stats {
 	stats := chain.Stats{Waiting: s.waiting(), InFlight: s.engine.slots.Count()}
 	stats.Settled, stats.Unsettled = s.engine.settlements.Counts()
-	if s.engine.blocked != nil {
-		stats.BlockedKeys = int64(s.engine.blocked.Size())
-	}
-	if s.engine.leases != nil {
-		leases := s.engine.leases.Set
-		stats.Leased = lease.Taken(leases)
-		stats.Leases = lease.Count(leases)
-		stats.LeasedUnits = lease.Total(leases)
-	}
+	rows := lease.Look(s.engine.rows)
+	stats.BlockedKeys = rows.Refusing
+	stats.Leased = rows.Taken
+	stats.Leases = rows.Leases
+	stats.LeasedUnits = rows.Units
 	c := s.engine.counts
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/known"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -24,8 +24,9 @@ type Options struct {
 	DisableMigration   bool
 	CleanupProbability float64
 	Workers            int
-	MaxBlockedKeys     int
-	MaxLeases          int
+	MaxRows            int  // how many rows are remembered; 0 is defaultRows
+	NoRefusals         bool // no hit is refused from memory
+	NoLeases           bool
 	LeaseHorizon       time.Duration
 	Now                func() time.Time
 	OnError            func(error)
@@ -40,12 +41,9 @@ type Options struct {
 
 const (
 	defaultWorkers = 4
-	// defaultBlockedKeys is how many used-up keys a store remembers. Keys beyond it ask the database again, at most once a
-	// second, so that a flood of keys that come once takes no memory for nothing.
-	defaultBlockedKeys = 10000
-	// defaultLeases is how many keys have a lease. A lease pays for busy keys, of which a process has fewer. Keys beyond it
-	// are decided exactly.
-	defaultLeases       = 10000
+	// defaultRows is how many rows a store remembers, at about 300 bytes each. Half of them may have leases. The keys
+	// of other rows ask the database.
+	defaultRows         = 20000
 	defaultLeaseHorizon = time.Second
 	defaultCleanup      = 0.1
 )
@@ -68,12 +66,10 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Place.Of == 0 {
 		o.Place.Of = 1
 	}
-	if o.MaxLeases == 0 {
-		o.MaxLeases = defaultLeases
+	if o.MaxRows == 0 {
+		o.MaxRows = defaultRows
 	}
-	if n := o.Place.Of; o.MaxLeases > 0 {
-		o.MaxLeases = (o.MaxLeases + n - 1) / n
-	}
+	o.MaxRows = (o.MaxRows + o.Place.Of - 1) / o.Place.Of
 	if o.LeaseHorizon == 0 {
 		o.LeaseHorizon = defaultLeaseHorizon
 	}
@@ -82,12 +78,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Workers == 0 {
 		o.Workers = defaultWorkers
-	}
-	if o.MaxBlockedKeys == 0 {
-		o.MaxBlockedKeys = defaultBlockedKeys
-	}
-	if n := o.Place.Of; o.MaxBlockedKeys > 0 {
-		o.MaxBlockedKeys = (o.MaxBlockedKeys + n - 1) / n
 	}
 	if o.Random == nil {
 		o.Random = rand.Float64
@@ -135,22 +125,17 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	server := &server{db: db, closing: closing, counts: counts}
 	server.health = health.New(closing, o.Random, server.ping)
 	e := &engine{
-		server: server, texts: texts, now: o.Now, counts: counts, rows: o.Rows,
+		server: server, texts: texts, now: o.Now, counts: counts, learns: o.Rows,
 		tables:  &tables{server: server, disabled: o.DisableMigration, find: o.Place.Find, report: o.report},
 		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, random: o.Random, report: o.report},
-	}
-	if o.MaxBlockedKeys > 0 {
-		e.blocked = known.New(o.MaxBlockedKeys)
 	}
 	s := &Store{engine: e, place: o.Place, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
 	server.see = s.see
 	s.leasing = s.newQueue(closeTimeout)
 	s.openKinds(o)
+	e.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.NoRefusals, Leases: !o.NoLeases,
+		Horizon: o.LeaseHorizon, Hash: o.Hash, Maintain: func() { s.maintainLeases(o.report) }})
 	e.cleaner.slots = e.slots.Used
-	if o.Hash != nil {
-		e.blocked.Hash = o.Hash
-		e.leases.Set.Hash = o.Hash
-	}
 	s.idle.New = func() any { return batch.NewCall() }
 	return s, nil
 }

@@ -76,7 +76,7 @@ func TestSynchronousCommitHoldsForTheTransaction(t *testing.T) {
 		CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen VALUES (NEW.prefix, current_setting('synchronous_commit')); RETURN NEW; END $$;
 		CREATE CONSTRAINT TRIGGER see AFTER INSERT OR UPDATE ON rate_limit_durable DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION see();
 		CREATE CONSTRAINT TRIGGER see AFTER INSERT OR UPDATE ON rate_limit_ephemeral DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION see()`)
-	store := s.store(engine.Options{CleanupProbability: -1, MaxBlockedKeys: -1, DisableMigration: true})
+	store := s.store(engine.Options{CleanupProbability: -1, NoRefusals: true, DisableMigration: true})
 	limit := func(a ratelimit.Algorithm, durable, sync bool) ratelimit.Hit {
 		h := hitOn("", 1, durable)
 		h.Limit.Algorithm, h.Limit.SynchronousCommit = a, sync

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
@@ -31,7 +32,7 @@ import (
 // algorithms on one row), the server undoes it and server.run sends it again.
 //
 // Each refusal costs another round trip that way, and a line in the server's log. So a transaction on a row
-// that is likely to refuse (see refusing) looks first: its first round trip reads the rows without a lock, the
+// that is likely to refuse (see lease.Tight) looks first: its first round trip reads the rows without a lock, the
 // requests are decided in memory, and only those that pass are sent as takes, which decide again.
 
 // transaction is some requests of several hits on their way to a decision.
@@ -61,7 +62,7 @@ func (d *dispatch) firstTransactions(requests []*request, settings []int64, oneB
 		r.refusals = r.refusals[:0]
 	}
 	first := &transaction{of: d, settings: settings, requests: requests,
-		looks: !onlyTakes(requests) || d.engine.tight.has(requests), oneByOne: oneByOne}
+		looks: !onlyTakes(requests) || d.tight(requests), oneByOne: oneByOne}
 	if oneByOne && len(requests) > 1 {
 		return first.divide(nil)
 	}
@@ -87,9 +88,7 @@ func (t *transaction) write() []*pgdb.Statement {
 	p := plans.Get().(*plan)
 	t.plan = p
 	p.oneByOne = t.oneByOne
-	if t.of.leasing {
-		t.sent = lease.Now(t.of.engine.leases.Set)
-	}
+	t.sent = lease.Now(t.of.engine.rows)
 	if t.looks {
 		for _, r := range t.requests {
 			for i := range r.call.Hits {
@@ -122,6 +121,30 @@ func (t *transaction) write() []*pgdb.Statement {
 	}
 	t.check = pgdb.Statement{SQL: checkSQL}
 	return append(statements, &t.check)
+}
+
+// leastTight is for how long at least a row is tight that has refused a request of several hits.
+const leastTight = time.Second
+
+// tight reports whether one of the rows of requests is likely to refuse.
+func (d *dispatch) tight(requests []*request) bool {
+	for _, r := range requests {
+		if lease.Tight(d.engine.rows, r.call.Hits) {
+			return true
+		}
+	}
+	return false
+}
+
+// tighten remembers the rows of a plan that was carried out of which too little is left for another of its hits.
+func (d *dispatch) tighten(p *plan) {
+	for _, e := range p.entries[:p.usedEntries] {
+		if e.kind == take && e.view.Free < e.cost {
+			l := e.view.Limit
+			lease.Tighten(d.engine.rows, e.id,
+				algorithm.RetryAfter(algorithm.Of(l).Passes(l, &e.view.Row, e.view.Now, e.cost)-e.view.Now))
+		}
+	}
 }
 
 // needsSync reports whether one of the limits that requests charge wants the commit to wait
@@ -194,7 +217,7 @@ func (t *transaction) apply(p *plan) (again []*transaction, waiting []*request) 
 		return t.divide(t.err), nil
 	}
 	p.read()
-	waited := d.engine.locks.learn(p)
+	waited := d.learnLocks(p)
 	if err := t.failed(p); err != nil {
 		if waited {
 			return nil, t.requests
@@ -203,7 +226,7 @@ func (t *transaction) apply(p *plan) (again []*transaction, waiting []*request) 
 	}
 	if !t.looks && t.check.Err == nil {
 		d.applyRows(p)
-		d.engine.tight.learn(p)
+		d.tighten(p)
 		d.cleanUpAfter(p)
 		if p.inFlight {
 			d.hold(t.requests)
@@ -230,10 +253,10 @@ func (t *transaction) apply(p *plan) (again []*transaction, waiting []*request) 
 	for _, r := range t.requests {
 		for i := range r.refusals {
 			wait := r.decisions[r.refusals[i].hit].RetryAfter
-			if wait < leastRefusing {
-				wait = leastRefusing
+			if wait < leastTight {
+				wait = leastTight
 			}
-			d.engine.tight.add(r.refusals[i].id, wait)
+			lease.Tighten(d.engine.rows, r.refusals[i].id, wait)
 		}
 	}
 	if !charges {
@@ -308,8 +331,8 @@ func (t *transaction) committed() {
 			if len(r.call.Decisions) < len(r.positions) {
 				r.call.Err = errNoAnswer // the server granted less and did not fail
 			}
-			if t.of.leasing {
-				t.of.engine.leases.AddHeld(r.call.Hits, r.call.Decisions, t.sent)
+			if len(r.call.Rows) > 0 && len(r.call.Decisions) == len(r.positions) {
+				t.of.addHeld(r.call, t.sent)
 			}
 		}
 		t.of.finish(t.requests, nil)
@@ -338,14 +361,14 @@ func (d *dispatch) answer(requests []*request, sent int64) {
 	for _, r := range requests {
 		for i := range r.refusals {
 			refused := &r.refusals[i]
-			d.engine.blocked.Remember(refused.id, &refused.view, r.call.Hits[refused.hit].Cost,
-				r.decisions[refused.hit].RetryAfter, d.sequence, d.engine.believed(refused.view.Limit))
+			lease.Remember(d.engine.rows, refused.id, &refused.view, r.call.Hits[refused.hit].Cost,
+				r.decisions[refused.hit].RetryAfter, d.sequence)
 		}
 		r.call.Decisions = append(r.call.Decisions[:0], r.decisions...)
-		if d.leasing {
-			d.engine.leases.AddHeld(r.call.Hits, r.call.Decisions, sent)
-			d.dropRefused(r)
+		if len(r.call.Rows) > 0 {
+			d.addHeld(r.call, sent)
 		}
+		d.dropRefused(r)
 	}
 	d.finish(requests, nil)
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/known"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -70,7 +69,7 @@ func (k *Rows) Learn(rows []chain.Row) {
 		if r == nil {
 			r = k.add(rows[i].ID)
 		}
-		if late := r.now - view.Now; late > 0 && late < known.Trust {
+		if late := r.now - view.Now; late > 0 && late < lease.Trust {
 			continue // several batches may be under way
 		}
 		r.row = view.Row

@@ -1,5 +1,5 @@
 // Package own has a store's own calls. They travel with the batches of requests, and nobody waits for them:
-// settlements, slots that are given back, charges for leases. A package that makes calls has a Kind for them, and the
+// settlements, slots that are released, refunds of leases. A package that makes calls has a Kind for them, and the
 // engine of the store plans, sends and ends them by their kind.
 //
 //   - call.go: a call and its kind. waiting.go: calls that wait for a batch.
@@ -50,10 +50,6 @@ func (c *Call) Retry() {
 // since Yaegi would take one type for two.
 type Kind struct {
 	Statement *Statement // what is done to the row
-
-	// Last is whether the calls come after the requests of their batch, which the row then grants first. Else they
-	// come before all requests, so that the row has for them what is given back.
-	Last bool
 
 	// Once is whether a batch has only one call of a row.
 	Once bool

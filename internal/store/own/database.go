@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -15,8 +14,6 @@ type Batch interface {
 	Idle() bool
 	// Locked reports whether a statement has waited for a row in vain lately: another call would delay the requests.
 	Locked(row lease.RowID) bool
-	// Given calls f with each hit that gives something back, or resets its row.
-	Given(f func(h *ratelimit.Hit, reset bool))
 }
 
 // Database is what packages with calls know of the database.

@@ -32,11 +32,11 @@ var rules = []rule{
 	// It is the public form of the store in memory.
 	{"ratelimit/memory", "store/memory ratelimit", ""},
 	// It collects calls, and a function that it is given decides them.
-	{"internal/core/batch", "ratelimit", ""},
+	{"internal/core/batch", "lease ratelimit", ""},
 	// It has the state of a server, for the store and the policy.
 	{"internal/core/health", "sqlstate ratelimit", ""},
 	// It says what to charge in advance, and a store charges it.
-	{"internal/core/lease", "ratelimit", ""},
+	{"internal/core/lease", "algorithm ratelimit", ""},
 	// The store, the policy and the history read the rows of every driver.
 	{"internal/core/results", "", ""},
 	// The store and both drivers use this list of error codes.
@@ -49,12 +49,10 @@ var rules = []rule{
 	{"internal/core/schema", "session", ""},
 	// It is all that drivers and their users share.
 	{"ratelimit/pgdb", "", ""},
-	// It refuses from memory, without a database and without the other stores.
-	{"internal/store/known", "algorithm batch lease ratelimit", ""},
 	// It is what the stores of a chain know of each other.
 	{"internal/store/chain", "algorithm batch lease ratelimit pgdb", ""},
 	// It decides without a database, and knows the next store by its interface only.
-	{"internal/store/local", "algorithm lease chain known ratelimit", ""},
+	{"internal/store/local", "algorithm lease chain ratelimit", ""},
 	// It divides calls among stores, which it knows by their interface only.
 	{"internal/store/shards", "batch lease results schema sqlstate chain ratelimit pgdb", ""},
 	// It registers a store of any kind, so it knows only an interface of it.
@@ -67,10 +65,8 @@ var rules = []rule{
 	{"internal/store/settle", "algorithm batch lease own ratelimit", ""},
 	// A package with own calls knows the engine by own, and no other such package.
 	{"internal/store/slots", "batch lease results own ratelimit pgdb", ""},
-	// A package with own calls knows the engine by own, and no other such package.
-	{"internal/store/leases", "algorithm batch lease own ratelimit", ""},
 	// The store knows a driver only as a pgdb.DB, and no proxy.
-	{"internal/store/engine", "chain known leases own settle slots batch results lease sqlstate ratelimit " +
+	{"internal/store/engine", "chain own settle slots batch results lease sqlstate ratelimit " +
 		"health algorithm schema session pgdb", ""},
 	// It is what Go programs see of the store.
 	{"ratelimit/postgres", "store engine ratelimit pgdb", ""},
