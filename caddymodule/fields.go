@@ -5,20 +5,49 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 )
 
-// Text is the value of a setting. JSON may have it as text, as a number, or as true or false.
+// Text is the value of a setting. JSON may have it as text, as a number, as true or false, or as an array of
+// these: the words of a setting.
 type Text string
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (t *Text) UnmarshalJSON(raw []byte) error {
 	switch raw[0] {
-	case '"', 'n', '{', '[': // null is a setting that was left out, and the last two are errors
+	case '"', 'n', '{': // null is a setting that was left out, and an object is an error with the field
 		return json.Unmarshal(raw, (*string)(t))
+	case '[':
+		var words []Text
+		err := json.Unmarshal(raw, &words)
+		for i, word := range words {
+			if i > 0 {
+				*t += " "
+			}
+			*t += word
+		}
+		return err
 	}
 	*t = Text(raw)
+	return nil
+}
+
+// Duration is the value of a setting that is a duration. JSON may have it as text, or in nanoseconds, as
+// other durations of Caddy.
+type Duration string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (d *Duration) UnmarshalJSON(raw []byte) error {
+	if raw[0] == '"' || raw[0] == 'n' {
+		return json.Unmarshal(raw, (*string)(d))
+	}
+	var nanoseconds time.Duration
+	if err := json.Unmarshal(raw, (*int64)(&nanoseconds)); err != nil {
+		return err
+	}
+	*d = Duration(nanoseconds.String())
 	return nil
 }
 
@@ -27,8 +56,8 @@ func values(of any) settings.Values {
 	all := settings.Values{}
 	v := reflect.ValueOf(of).Elem()
 	for i := range v.NumField() {
-		if text, ok := v.Field(i).Interface().(Text); ok {
-			all[nameOf(v.Type().Field(i))] = string(text)
+		if v.Field(i).Kind() == reflect.String {
+			all[nameOf(v.Type().Field(i))] = v.Field(i).String()
 		}
 	}
 	return all

@@ -53,7 +53,7 @@ type HandlerSettings struct {
 	DSN Text `json:"dsn,omitempty"`
 	// How long the database may take for a statement: 1ms to 1m. While it answers, a request waits for up to
 	// four (docs/operating.md#when-there-is-no-decision). Default: 250ms.
-	Timeout Text `json:"timeout,omitempty"`
+	Timeout Duration `json:"timeout,omitempty"`
 	// A request without a decision: `allow` lets it pass, `deny` answers 503, and with `local` the proxy
 	// decides by itself (docs/operating.md#the-proxy-limits-by-itself). Default: `allow`.
 	OnError Text `json:"on_error,omitempty"`
@@ -118,9 +118,9 @@ type HistorySettings struct {
 // Retention says how long each part of the history is kept; "" keeps the retention in the database.
 type Retention struct {
 	// Must be one duration, such as 90d or 7y.
-	Audit Text `json:"audit,omitempty"`
+	Audit Duration `json:"audit,omitempty"`
 	// Must be one duration, such as 90d or 7y.
-	Usage Text `json:"usage,omitempty"`
+	Usage Duration `json:"usage,omitempty"`
 }
 
 // PageSettings are those of a page.

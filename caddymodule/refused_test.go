@@ -142,7 +142,7 @@ func TestWrongJSONIsRefused(t *testing.T) {
 	t.Setenv("PG_RATELIMIT_DISABLE_AUTO_MIGRATE", "")
 	for _, test := range []struct{ handler, want string }{
 		{`"prefix": "demo"`, `pg_ratelimit "demo": limit: missing: must be a whole number of events`},
-		{`"prefix": "demo", "limit": "100 1m", "burst": [5]`, `burst of type string`},
+		{`"prefix": "demo", "limit": "100 1m", "burst": {"events": 5}`, `burst of type string`},
 		{`"prefix": "demo", "limitt": "100 1m"`, `unknown field "limitt"`},
 		{`"prefix": "demo", "limit": "100 1m", "key": "a{client_ip"`,
 			`key: "a{client_ip": must be text with placeholders`},

@@ -16,6 +16,7 @@ import (
 type Setting struct {
 	Name     string // in a Caddyfile and in JSON; in Traefik in camel case
 	Form     Form
+	Duration bool      // the JSON of Caddy may have nanoseconds
 	Args     string    // what the arguments in a Caddyfile must be; "" means Want
 	Want     string    // what the value must be
 	Settings []Setting // of a block

@@ -8,7 +8,7 @@ var HandlerTable = []Setting{
 	dsnSetting,
 	{
 		Name: "timeout", Args: "one duration, such as 250ms", Syntax: "<duration>",
-		Want: "a duration from 1ms to 1m", Read: readTimeout, Unset: "250ms",
+		Want: "a duration from 1ms to 1m", Duration: true, Read: readTimeout, Unset: "250ms",
 		Help: "How long the database may take for a statement: 1ms to 1m. While it answers, a request " +
 			"waits for [up to four](operating.md#when-there-is-no-decision).",
 		Default: "250ms",
@@ -166,9 +166,9 @@ var RetentionTable = []Setting{
 // retentionSetting returns the setting of how long a part of the history is kept.
 func retentionSetting(name string, field func(*Settings) *time.Duration) Setting {
 	return Setting{
-		Name: name,
-		Args: "one duration, such as 90d or 7y",
-		Want: "a duration from 1d to 100y, such as 90d, 12w or 7y",
-		Read: retention(field),
+		Name:     name,
+		Args:     "one duration, such as 90d or 7y",
+		Want:     "a duration from 1d to 100y, such as 90d, 12w or 7y",
+		Duration: true, Read: retention(field),
 	}
 }

@@ -85,7 +85,11 @@ func goField(s settings.Setting) string {
 		func(part string) string { return strings.ToUpper(part[1:]) },
 	)
 	name = strings.NewReplacer("Dsn", "DSN", "Api", "API", "Ipv", "IPv").Replace(name)
-	return text + line + "\n\t" + name + " Text `json:\"" + s.Name + ",omitempty\"`\n"
+	kind := "Text"
+	if s.Duration {
+		kind = "Duration"
+	}
+	return text + line + "\n\t" + name + " " + kind + " `json:\"" + s.Name + ",omitempty\"`\n"
 }
 
 var links = regexp.MustCompile(`\[([^]]*)\]\(([^)]*)\)`)

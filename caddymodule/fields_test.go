@@ -1,0 +1,52 @@
+package caddymodule
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
+// The JSON may have numbers, booleans, arrays and durations, as other modules of Caddy have them.
+func TestTheJSONHasTypes(t *testing.T) {
+	var h Handler
+	config := `{"prefix": "a", "limit": [100, "1m"], "cost": 5, "durable": true, "hash_key": false,
+		"exempt": ["10.0.0.0/8", "192.0.2.7"], "fields": ["x", "ietf"], "timeout": 250000000}`
+	if err := caddy.StrictUnmarshalJSON([]byte(config), &h); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.compile(); err != nil {
+		t.Fatal(err)
+	}
+	z := h.site.Zones[0]
+	if z.Limit.Events != 100 || z.Cost != 5 || !z.Limit.Durable || *z.HashKey || len(h.site.Exempt) != 2 ||
+		!h.site.Fields.IETF || h.site.Timeout.String() != "250ms" {
+		t.Errorf("%+v, %+v", z, h.site)
+	}
+	var text Handler
+	if err := caddy.StrictUnmarshalJSON([]byte(strings.Replace(config, "250000000", `"1s"`, 1)),
+		&text); err != nil {
+		t.Fatal(err)
+	}
+	if err := text.compile(); err != nil || text.site.Timeout.String() != "1s" {
+		t.Errorf("%v, %+v", err, text.site)
+	}
+	for kept, want := range map[string]string{"7776000000000000": "2160h0m0s", `"90d"`: "90d"} {
+		var r Retention
+		if err := caddy.StrictUnmarshalJSON([]byte(`{"audit": `+kept+`}`), &r); err != nil ||
+			r.check() != nil ||
+			string(r.Audit) != want {
+			t.Errorf("%s: %v, %v, %+v", kept, err, r.check(), r)
+		}
+	}
+	for wrong, want := range map[string]string{
+		`{"cost": {"n": 1}}`:         "cost of type string",
+		`{"timeout": true}`:          "timeout of type int64",
+		`{"exempt": [{"net": "x"}]}`: "exempt of type string",
+	} {
+		err := caddy.StrictUnmarshalJSON([]byte(wrong), new(Handler))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", wrong, err, want)
+		}
+	}
+}
