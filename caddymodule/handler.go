@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
@@ -115,6 +116,7 @@ func (h *Handler) provision(ctx caddy.Context) error {
 		if len(matchers) > 0 {
 			own := len(h.site.Zones) - len(h.Zones)
 			h.site.Zones[own+i].Match = matchers.AnyMatchWithError
+			h.site.Zones[own+i].Endpoint = pathsOf(matchers)
 		}
 	}
 	var err error
@@ -131,6 +133,22 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	}
 	h.count(app.metrics)
 	return nil
+}
+
+// pathsOf returns the path patterns of matchers, for the history.
+func pathsOf(sets caddyhttp.MatcherSets) string {
+	var paths []string
+	for _, set := range sets {
+		for _, matcher := range set {
+			switch m := matcher.(type) {
+			case *caddyhttp.MatchPath:
+				paths = append(paths, *m...)
+			case *caddyhttp.MatchPathRE:
+				paths = append(paths, m.Pattern)
+			}
+		}
+	}
+	return strings.Join(paths, " ")
 }
 
 // count has the handler count with the metrics of its config.

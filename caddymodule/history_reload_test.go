@@ -53,7 +53,7 @@ func TestAReloadLosesNoRecord(t *testing.T) {
 	clients.Wait()
 	caddymodule.CloseHistories() // as at the end of the process
 	const counts = `SELECT concat_ws(' ', (SELECT sum(count) FROM rate_limit_ephemeral),
-		(SELECT sum(count) FROM rate_limit_audit), (SELECT sum(requests) FROM rate_limit_metrics),
+		(SELECT sum(count) FROM rate_limit_audit), (SELECT sum(requests) FROM rate_limit_metrics_day),
 		(SELECT count(DISTINCT region) FROM rate_limit_audit), (SELECT sum(dropped) FROM rate_limit_writers))`
 	n := sent.Load()
 	if got, want := cluster.Query[string](t, dsn, counts), fmt.Sprint(n, n, n, 1+reloads/4, 0); got != want {

@@ -175,15 +175,13 @@ func collectHistories(to chan<- prometheus.Metric, histories []*history.Writer) 
 		sum.Pending += s.Pending
 		sum.Dropped += s.Dropped
 		sum.DroppedMetrics += s.DroppedMetrics
-		sum.DroppedUsage += s.DroppedUsage
 	}
 	const dropped = "Decisions that could not be written to the history, because the database was slow or " +
 		"down for too long, by the part of the history without them: " +
-		"audit (the audit log), metrics or usage."
+		"audit (the audit log) or metrics."
 	counter(to, "history_written_total", sum.Written, "Decisions that were written to the audit log.", nil)
 	counter(to, "history_dropped_total", sum.Dropped, dropped, prometheus.Labels{"kind": "audit"})
 	counter(to, "history_dropped_total", sum.DroppedMetrics, dropped, prometheus.Labels{"kind": "metrics"})
-	counter(to, "history_dropped_total", sum.DroppedUsage, dropped, prometheus.Labels{"kind": "usage"})
 	gauge(to, "history_pending", float64(sum.Pending),
 		"Decisions for the audit log that are not written yet.")
 }

@@ -95,12 +95,11 @@ var histories = map[string]string{
 			regexp_replace(key, '^sha256:.*', 'hidden') AS hidden FROM rate_limit_audit) a
 		GROUP BY decision, reason, prefix, limit_name, hidden, user_id, key_id, tier, address, request,
 		status, cost, quota`,
-	"the metrics": `SELECT concat_ws(' ', prefix, host, route, sum(requests), sum(allowed), sum(limited),
-			sum(blocked), sum(rejected),
-			sum(errors), sum(shadow), sum(cost))
-		FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY prefix, host, route`,
-	"the usage": "SELECT concat_ws(' ', user_id, key_id, sum(requests), sum(cost), sum(refused)) FROM " +
-		"rate_limit_usage GROUP BY user_id, key_id",
+	"the metrics": `SELECT concat_ws(' ', user_id, key_id, prefix, limit_name, endpoint, sum(requests),
+			sum(allowed), sum(limited), sum(blocked), sum(rejected), sum(errors), sum(shadow), sum(charged),
+			sum(settled))
+		FROM rate_limit_metrics WHERE granularity = 'minute'
+		GROUP BY user_id, key_id, prefix, limit_name, endpoint`,
 }
 
 // differ returns the lines that only one of two lists has, with - or + before them.

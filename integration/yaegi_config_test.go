@@ -133,7 +133,7 @@ func awaitHistory(t *testing.T, dsn string, n int) {
 	t.Helper()
 	await(t, "the history", func() bool {
 		return cluster.Query[int64](t, dsn,
-			"SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_usage'") == 1 &&
+			"SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_metrics_day'") == 1 &&
 			cluster.Query[int64](t, dsn, "SELECT coalesce(sum(requests), 0)::bigint FROM "+
 				"rate_limit_metrics WHERE granularity = 'minute'") >= int64(n)
 	})

@@ -2,13 +2,11 @@ package traefikplugin
 
 import (
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
@@ -54,22 +52,19 @@ func recordAll(p *process, calls []*batch.Call) {
 		}
 		if q.Asked {
 			r.Duration = now.Sub(q.Began)
-			r.Host = q.Facts.Host
-			r.Route = q.Facts.Route
+			r.Endpoint = q.Facts.Route
+			if r.Endpoint == "" {
+				r.Endpoint = q.Verdict.Endpoint
+			}
 			r.User = q.Verdict.User
 			r.KeyID = q.Verdict.KeyID
-			if first := len(c.Hits) - len(q.Verdict.Marks); q.Outcome.Hit >= first {
-				r.Prefix = r.Prefix[:len(serve.RulePrefix)+len(q.Verdict.Marks[q.Outcome.Hit-first].Rule)] // rule/RULE/LIMIT
-			}
 		} else {
 			r.Duration = now.Sub(c.Arrived)
-			r.Host = serve.HostOf(q.HTTP)
 		}
-		if site.Hidden.Host {
-			r.Host = ""
-		} else if strings.IndexByte(r.Host, '_') >= 0 {
-			r.Host = policy.HideKeys(r.Host, "")
+		if r.Endpoint == "" {
+			r.Endpoint = q.Limits.Endpoint
 		}
+		r.Hits = c.Hits
 	}
 	addCounted(writer, records, counted)
 	for _, c := range calls {

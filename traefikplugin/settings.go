@@ -110,6 +110,7 @@ func (c *Config) setMatchers(site *serve.Site) error {
 			return named(path, err)
 		}
 		z.Match = func(r *http.Request) (bool, error) { return m.Matches(r), nil }
+		z.Endpoint = strings.Join(match.Paths, " ")
 	}
 	return nil
 }

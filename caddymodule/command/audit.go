@@ -97,10 +97,11 @@ func counted(count int64, weight float64) string {
 
 var usageCommand = entry{
 	use:   "usage USER [--month 2026-11 | --since 7d]",
-	short: "Shows what a user did, by day and by API key",
-	long: `Shows how many requests a user made on each day and with each API key, what they cost, and how
-many were refused. The default is the current month. Months and days are in UTC, and a day
-counts as a whole. COST is of the requests that passed.
+	short: "Shows what a user did, by day, by API key and by limit",
+	long: `Shows how many requests a user made on each day and with each API key, and how many were refused.
+The default is the current month. Months and days are in UTC, and a day counts as a whole. For
+each limit, CHARGED are the units that it charged before the requests that passed, and SETTLED
+what they really cost.
 
 Proxies with a history count every request of a user, whatever is in the audit log.`,
 	example: `  caddy pg-ratelimit usage acme
@@ -125,7 +126,7 @@ Proxies with a history count every request of a user, whatever is in the audit l
 }
 
 func addUsage(p *page, u admin.UserUsage) {
-	const used = "REQUESTS requests, COST cost, REFUSED refused, LAST last_request"
+	const used = "REQUESTS requests, REFUSED refused, LAST last_request"
 	days := u.Days
 	if len(days) > 0 {
 		u.Total.Set("day", "total")
@@ -139,6 +140,8 @@ func addUsage(p *page, u admin.UserUsage) {
 		}
 		return append(row{"KEY ID", which}, fields[admin.Row](used)(k)...)
 	})
+	addSection(p, "By limit:", u.Limits, fields[admin.Row]("PREFIX prefix, LIMIT limit_name, "+
+		"CHARGED charged, SETTLED settled, "+used))
 }
 
 var changesCommand = entry{

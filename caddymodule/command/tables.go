@@ -116,7 +116,7 @@ func addUpkept(p *page, u admin.Upkept) {
 			facts = append(facts, []string{"made", "detached", "dropped", "skipped"}[i], name)
 		}
 	}
-	p.facts(append(facts, "rows of hours and days written", u.RolledUp, "rows deleted", u.Deleted))
+	p.facts(append(facts, "rows deleted", u.Deleted))
 }
 
 var forgetCommand = entry{

@@ -24,7 +24,7 @@ var varying = []struct {
 	{regexp.MustCompile(`[0-9a-f]{12}\.\.\.`), "<DIGEST...>"},
 	{regexp.MustCompile(`"20[23]\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"`), `"<TIME>"`},
 	{regexp.MustCompile(`20[23]\d-\d\d-\d\d \d\d:\d\d:\d\dZ`), "<TIME>"},
-	{regexp.MustCompile(`(rate_limit_(?:audit|metrics|usage_hours))_20\d{6}\b`), "${1}_<DAY>"},
+	{regexp.MustCompile(`(rate_limit_(?:audit|metrics_minute|metrics_hour))_20\d{6}\b`), "${1}_<DAY>"},
 	{regexp.MustCompile(`"seconds_ago": [0-9.e-]+`), `"seconds_ago": <SECONDS>`},
 	{regexp.MustCompile(`-?[0-9.]+(ms|s) ago`), "<SECONDS> ago"},
 	{regexp.MustCompile(`"retry_after": \d\d\d+\.\d+`), `"retry_after": <SECONDS>`},

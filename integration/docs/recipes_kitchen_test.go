@@ -180,7 +180,8 @@ func (k *kitchen) recorded(t *testing.T) {
 	t.Helper()
 	k.await(t, "the history", func() bool {
 		return k.text(t, `SELECT (SELECT sum(count) FROM rate_limit_audit) > 0 AND
-			(SELECT sum(count) FROM rate_limit_audit) = (SELECT sum(requests) FROM rate_limit_usage)`) == "t"
+			(SELECT sum(count) FROM rate_limit_audit) =
+				(SELECT sum(requests) FROM rate_limit_metrics_day)`) == "t"
 	})
 }
 

@@ -197,6 +197,9 @@ func statementsOf(text string) []statement {
 func (k *kitchen) runSQL(t *testing.T, b block) {
 	t.Helper()
 	for _, s := range statementsOf(b.text) {
+		if strings.Contains(s.sql, "rate_limit_metrics") {
+			k.recorded(t)
+		}
 		printed := k.rowsOf(t, k.reader, k.real(s.sql))
 		if !said(printed, s.shown) {
 			t.Errorf("%s: %sprints\n%s\nand the page shows\n%s", b, s.sql, asText(printed), asText(s.shown))

@@ -23,11 +23,11 @@ const historyOfAClient = `
 	SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date);
 	INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, user_id, node)
 	VALUES (now(), 1, 100, 'allowed', 'web', 'acme', 'caddy');
-	INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ((now() AT TIME ZONE 'UTC')::date,
-	'acme', now());
-	INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, latency)
-		SELECT granularity, now(), 'web', '', '', '', '{1}' FROM unnest(ARRAY['minute', 'hour', 'day'])
-		AS granularity;`
+	SELECT rate_limit_upkeep();
+	INSERT INTO rate_limit_metrics (granularity, time, user_id, prefix, requests, settled, last_request,
+		latency)
+		SELECT granularity, date_trunc(granularity, now(), 'UTC'), 'acme', 'web', 1, 1, now(), '{1}'
+		FROM unnest(ARRAY['minute', 'hour', 'day']) AS granularity;`
 
 // TestSQL runs each block on a database in which a client has used its limits.
 // Each query finds a row of this client.

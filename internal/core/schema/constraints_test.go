@@ -201,15 +201,13 @@ var refusals = []struct{ constraint, sql string }{
 			"INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node) VALUES (now(), 1, " +
 			"1, 'denied', 'web', 'n')"},
 	{"rate_limit_metrics:granularity_must_be_minute_hour_or_day",
-		"INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region) VALUES " +
-			"('fortnight', '2026-01-01', '', '', '', '')"},
-	{"rate_limit_usage_pkey", "INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES " +
-		"('2026-01-01', 'ann', now()), ('2026-01-01', 'ann', now())"},
+		"CREATE TABLE others PARTITION OF rate_limit_metrics DEFAULT; INSERT INTO rate_limit_metrics " +
+			"(granularity, time, last_request) VALUES ('fortnight', '2026-01-01', now())"},
 	{"rate_limit_writers_pkey",
 		"INSERT INTO rate_limit_writers (writer, node, batch) VALUES ('w', 'n', 1), ('w', 'n', 2)"},
 	{"rate_limit_retention_pkey",
 		"INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '30 days')"},
-	{"rate_limit_retention:what_must_be_audit_usage_or_metrics_of_minute_hour_or_day",
+	{"rate_limit_retention:what_must_be_audit_or_metrics_of_minute_hour_or_day",
 		"INSERT INTO rate_limit_retention (what, keep) VALUES ('metrics', '30 days')"},
 	{"rate_limit_retention:keep_must_be_1_day_or_more", "UPDATE rate_limit_retention SET keep = '23 h'"},
 }

@@ -2,7 +2,7 @@
 // The store, the history and the policy run it.
 //
 // There are three parts. Counters creates the two tables of counts and the registry of proxies. History
-// creates the audit log, the metrics and the usage. Policy creates everything for rules, users and API
+// creates the audit log and the metrics. Policy creates everything for rules, users and API
 // keys. All need Postgres 15 or newer, can run any number of times, and keep rows. All names begin with
 // rate_limit_, and lie in the first schema of the search_path.
 //

@@ -63,8 +63,7 @@ BEGIN
 				AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
 		UNION ALL -- those that refer to others come first
 		SELECT t.name, t.condition
-			FROM (VALUES ('rate_limit_usage', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
-			('rate_limit_usage_hours', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
+			FROM (VALUES ('rate_limit_metrics', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
 				('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
 			('rate_limit_bans', 'user_id = ANY ($1) OR key_id = ANY ($2) OR network <<= $3', true),
 			('rate_limit_api_keys', 'id = ANY ($2)', account), ('rate_limit_users', 'user_id = ANY ($1)',

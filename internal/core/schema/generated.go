@@ -103,8 +103,7 @@ BEGIN
 				LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
 			WHERE c.relkind = 'r' AND c.relname ~ '^rate_limit_audit_[0-9]{8}(_[0-9]+)?$' AND (i.inhrelid IS NULL OR i.inhdetachpending) ORDER BY place) AS a
 		UNION ALL -- those that refer to others come first
-		SELECT t.name, t.condition FROM (VALUES ('rate_limit_usage', 'user_id = ANY ($1) OR key_id = ANY ($2)', true), ('rate_limit_usage_hours', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
-				('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
+		SELECT t.name, t.condition FROM (VALUES ('rate_limit_metrics', 'user_id = ANY ($1) OR key_id = ANY ($2)', true), ('rate_limit_overrides', 'user_id = ANY ($1) OR key_id = ANY ($2)', true),
 			('rate_limit_bans', 'user_id = ANY ($1) OR key_id = ANY ($2) OR network <<= $3', true),
 			('rate_limit_api_keys', 'id = ANY ($2)', account), ('rate_limit_users', 'user_id = ANY ($1)', account)) AS t(name, condition, wanted) WHERE t.wanted
 	LOOP
@@ -197,13 +196,16 @@ COMMENT ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) IS 'H
 	'sample counts as what it stands for. lists are, by the audit log: senders (the key of a limit, or else the address, with the user), keys (of limits), users, addresses, paths (with their hosts), reasons (of '
 	'requests that no limit refused), log (all together); and limits, by the metrics of minutes, or of hours if the period is longer than 25 hours. of is as --prefix of the command audit.';
 REVOKE ALL ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) FROM PUBLIC;
-CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date) RETURNS TABLE (day date, key_id bigint, requests bigint, cost bigint, refused bigint,
-	last_request timestamptz) LANGUAGE sql STABLE AS $$
-	SELECT u.day, u.key_id, coalesce(sum(u.requests), 0)::bigint, least(coalesce(sum(u.cost), 0), 9223372036854775807)::bigint, coalesce(sum(u.refused), 0)::bigint, max(u.last_request)
-	FROM rate_limit_usage u WHERE u.user_id = $1 AND u.day BETWEEN $2 AND $3 GROUP BY GROUPING SETS ((u.day), (u.key_id), ()) ORDER BY u.day, u.key_id
+CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date) RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
+	charged bigint, settled bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
+	SELECT (m.time AT TIME ZONE 'UTC')::date, m.key_id, m.prefix, m.limit_name, rate_limit_add(coalesce(sum(m.requests), 0), 0), rate_limit_add(coalesce(sum(m.limited + m.blocked + m.rejected), 0), 0),
+		rate_limit_add(coalesce(sum(m.charged), 0), 0), rate_limit_add(coalesce(sum(m.settled), 0), 0),
+		max(m.last_request)
+	FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = $1 AND m.time >= $2::timestamp AT TIME ZONE 'UTC' AND m.time < ($3 + 1)::timestamp AT TIME ZONE 'UTC'
+	GROUP BY GROUPING SETS ((m.time), (m.key_id), (m.prefix, m.limit_name), ()) ORDER BY 1, 2, 3, 4
 $$;
-COMMENT ON FUNCTION rate_limit_usage_between(text, date, date) IS 'What a user did on some days in UTC: a row for each day with a request, a row without a day for each '
-	'API key (0: without one), and a row without both for all. cost is of the requests that passed.';
+COMMENT ON FUNCTION rate_limit_usage_between(text, date, date) IS 'What a user did on some days in UTC: a row for each day with a request, for each API key (0: without '
+	'one), and for each limit, without what it is not about, and a row without all of them for all. Units of different limits are not comparable: use those of the rows of limits.';
 CREATE OR REPLACE VIEW rate_limit_minutes AS SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused, sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 COMMENT ON VIEW rate_limit_minutes IS 'The requests of all proxies in each minute that had one.';
@@ -263,9 +265,9 @@ DECLARE
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, CASE WHEN p.proname = 'rate_limit_usage_between' THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p
 		WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_record_usage', 'rate_limit_retain', 'rate_limit_caller', 'rate_limit_owns_history',
+		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_retain', 'rate_limit_caller', 'rate_limit_owns_history',
 			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition',
-			'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep',
+			'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_upkeep',
 			'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired', 'rate_limit_usage_between')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s SECURITY %s SET search_path = pg_catalog, %I, pg_temp', function.signature, function.security, current_schema());
@@ -278,6 +280,41 @@ COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables o
 
 // historyVersion is the number in history_end.sql.
 const historyVersion = "1"
+
+const historyMetrics = `
+CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN least(a + b, 9223372036854775807);
+COMMENT ON FUNCTION rate_limit_add(numeric, bigint) IS 'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a later sum fail.';
+CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[]
+	LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT AS $$
+BEGIN
+	FOR i IN 1..coalesce(array_length(b, 1), 0) LOOP
+		a[i] := rate_limit_add(coalesce(a[i], 0), coalesce(b[i], 0));
+	END LOOP;
+	RETURN a;
+END $$;
+COMMENT ON FUNCTION rate_limit_add_buckets(bigint[], bigint[]) IS 'The sum of two arrays, element by element. The shorter one is continued with zeros.';
+CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[], INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
+COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element: of the latencies of several rows of rate_limit_metrics.';
+CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1 WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n) FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::double precision AS upto,
+			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
+COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS 'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated '
+	'between two bounds: the exact time is between the same two, so that a result above 0.1 is at most twice or half of it. Element 1 of the buckets counts decisions of up to 0.1 ms, element i those of up to 0.1 '
+	'* 2^(i-1) ms, up to element 20, and element 21 those of more than 52 s, for which the result is 52428.8. NULL: there are no decisions. Buckets of several rows can be added with rate_limit_sum.';
+CREATE OR REPLACE VIEW rate_limit_traffic AS SELECT rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.* FROM rate_limit_metrics m;
+COMMENT ON VIEW rate_limit_traffic IS 'rate_limit_metrics with percentiles of the time that decisions took.';
+DO $$
+DECLARE
+	described record;
+BEGIN
+	FOR described IN SELECT a.attname, coalesce(col_description('rate_limit_metrics'::regclass, t.attnum), 'What ' || replace(substring(a.attname FROM 2), '_ms', '') ||
+		' % of the decisions took at most, in milliseconds.') AS description
+		FROM pg_attribute a LEFT JOIN pg_attribute t ON t.attrelid = 'rate_limit_metrics'::regclass AND t.attname = a.attname WHERE a.attrelid = 'rate_limit_traffic'::regclass AND a.attnum > 0
+	LOOP
+		EXECUTE format('COMMENT ON COLUMN rate_limit_traffic.%I IS %L', described.attname, described.description);
+	END LOOP;
+END $$;
+`
 
 const historyPartitions = `
 CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE AS $$
@@ -292,14 +329,13 @@ COMMENT ON FUNCTION rate_limit_owns_history() IS 'Whether the role that called h
 CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
-	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(](?:''minute'', )?''?([^'',)]+)')
-				AS first, substring(pg_get_expr(c.relpartbound, c.oid)
-				FROM 'TO [(](?:''minute'', )?''?([^'',)]+)') AS last
+	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(]''?([^'')]+)') AS first,
+			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO [(]''?([^'')]+)') AS last
 		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
-COMMENT ON FUNCTION rate_limit_partitions_of(text) IS 'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit. Of rate_limit_metrics, the bounds are those of the minutes.';
+COMMENT ON FUNCTION rate_limit_partitions_of(text) IS 'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit.';
 CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean) LANGUAGE sql STABLE AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
 COMMENT ON FUNCTION rate_limit_partitions() IS 'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the '
 	'partition is pending detach, so that ALTER TABLE ... DETACH PARTITION ... FINALIZE is still to come.';
@@ -307,7 +343,6 @@ CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) R
 	SET TimeZone = 'UTC' AS $$
 DECLARE
 	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = $1::regclass);
-	kind CONSTANT text := CASE $1 WHEN 'rate_limit_metrics' THEN '''minute'', ' ELSE '' END;
 	name text;
 	same record;
 BEGIN
@@ -334,7 +369,7 @@ BEGIN
 	FOR same IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = (space || '.' || name)::regclass AND i.indisunique LOOP
 		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY USING INDEX %I', space, name, same.relname);
 	END LOOP;
-	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s%L) TO (%s%L)', $1::regclass, space, name, kind, day::timestamptz, kind, (day + 1)::timestamptz);
+	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%L) TO (%L)', $1::regclass, space, name, day::timestamptz, (day + 1)::timestamptz);
 	RETURN space || '.' || name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	IF current_setting('transaction_isolation') = 'read committed' THEN
@@ -364,103 +399,43 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_begin_batch IS 'The first statement of a transaction that writes a batch. It fails with unique_violation if the batch, '
 	'or a later one, is written: a batch with an unknown outcome can be sent again. The transaction waits for a lock for 1 s at most. written and dropped are totals.';
-CREATE OR REPLACE FUNCTION rate_limit_record_audit(node text, region text, times bigint[], decisions text[], reasons text[], prefixes text[], limits text[],
-	keys text[], users text[], tiers text[], addresses text[], hosts text[], methods text[], paths text[], alsos text[], costs bigint[], counts bigint[],
-	quotas bigint[], remainings bigint[], key_ids bigint[], retries bigint[], durations bigint[],
-		statuses bigint[], weights text[]) RETURNS void LANGUAGE plpgsql AS $$
+DO $do$ DECLARE made text;
+BEGIN FOR made IN WITH columns AS ( SELECT a.attrelid, a.attname AS name, a.attnum AS n, a.attnotnull AS needed, format_type(a.atttypid, NULL) AS type, a.atttypid IN ('int8'::regtype, 'int4'::regtype, 'timestamptz'::regtype) AS number
+			FROM pg_attribute a WHERE a.attrelid IN ('rate_limit_audit'::regclass, 'rate_limit_metrics'::regclass) AND a.attnum > 0 AND NOT a.attisdropped AND a.attname NOT IN ('node', 'region', 'id', 'granularity') ), lists AS (
+			SELECT c.attrelid = 'rate_limit_audit'::regclass AS of_audit, string_agg(quote_ident(c.name), ', ' ORDER BY c.n) AS names, string_agg(format('%I %s[]', c.name, CASE WHEN c.number THEN 'bigint' ELSE 'text' END), ', '
+					ORDER BY c.n) AS arguments, string_agg(format('unnest(%1$I) AS %1$I', c.name), ', ' ORDER BY c.n) AS elements, string_agg(format(CASE WHEN c.name = 'time' AND c.attrelid = 'rate_limit_metrics'::regclass
+							THEN 'date_trunc(g.granularity, timestamptz ''epoch'' + r.time * interval ''1 microsecond'', ''UTC'')' WHEN c.type LIKE 'timestamp%' THEN 'timestamptz ''epoch'' + r.%1$I * interval ''1 microsecond'''
+						WHEN c.number AND NOT c.needed THEN 'CASE WHEN r.%1$I >= 0 THEN r.%1$I END' WHEN c.needed THEN 'r.%1$I::%2$s' ELSE 'nullif(r.%1$I, '''')::%2$s' END, c.name, c.type), ', ' ORDER BY c.n) AS values,
+				string_agg(quote_ident(c.name), ' || ' ORDER BY c.n) FILTER (WHERE c.number) AS numbers, string_agg(format('%1$I = ' || CASE c.type WHEN 'bigint' THEN 'rate_limit_add' WHEN 'bigint[]' THEN 'rate_limit_add_buckets'
+						ELSE 'greatest' END || '(m.%1$I, excluded.%1$I)', c.name), ', ' ORDER BY c.n) FILTER (WHERE c.n > last.n) AS additions FROM columns c, (SELECT n FROM columns WHERE name = 'endpoint') AS last GROUP BY c.attrelid ) SELECT format($f$
+CREATE OR REPLACE FUNCTION rate_limit_record_%s(region text, %s) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
+	%s
 	FOR attempt IN 1..2 LOOP
 		BEGIN
-			INSERT INTO rate_limit_audit (time, cost, count, quota, remaining, key_id, retry_after_ms, duration_us, weight, status, decision, reason, prefix, limit_name, key,
-				user_id, tier, address, host, method, path, node, region, also, id)
-			SELECT timestamptz 'epoch' + r.t * interval '1 microsecond', r.cost, r.n, nullif(r.quota, 0), CASE WHEN r.quota <> 0 THEN r.remaining END, nullif(r.key_id, 0),
-				CASE WHEN r.retry >= 0 THEN r.retry END, r.duration, r.weight::double precision, nullif(r.status, 0), r.decision, nullif(r.reason, ''), r.prefix,
-				nullif(r.limit_name, ''), nullif(r.key, ''), nullif(r.user_id, ''), nullif(r.tier, ''), nullif(r.address, '')::inet, nullif(r.host, ''),
-				nullif(r.method, ''), nullif(r.path, ''), $1, nullif($2, ''), nullif(r.also, '')::text[], nextval('rate_limit_audit_id')
-			FROM (SELECT unnest($3) AS t, unnest($4) AS decision, unnest($5) AS reason, unnest($6) AS prefix, unnest($7) AS limit_name, unnest($8) AS key, unnest($9) AS user_id,
-				unnest($10) AS tier, unnest($11) AS address, unnest($12) AS host, unnest($13) AS method, unnest($14) AS path, unnest($15) AS also, unnest($16) AS cost, unnest($17) AS n,
-				unnest($18) AS quota, unnest($19) AS remaining, unnest($20) AS key_id, unnest($21) AS retry, unnest($22) AS duration, unnest($23) AS status, unnest($24) AS weight) r;
+			%s;
 			RETURN;
 		EXCEPTION WHEN check_violation THEN
 			IF attempt = 2 THEN
 				RAISE;
 			END IF;
-			PERFORM rate_limit_make_partition(d.day) FROM ( SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS day FROM unnest($3) AS t ORDER BY day) d;
+			PERFORM rate_limit_make_partition_of(p, d.day) FROM (SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS day FROM unnest("time") AS t
+				ORDER BY day) d, unnest(%L::text[]) AS p;
 		END;
 	END LOOP;
-END $$;
-COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and makes the partitions that they need. Times are microseconds since 1970.';
-CREATE OR REPLACE FUNCTION rate_limit_record_metrics(region text, times bigint[], prefixes text[], hosts text[], routes text[], alloweds bigint[], limiteds bigint[],
-	blockeds bigint[], rejecteds bigint[], failures bigint[], shadows bigint[], costs bigint[], memories bigint[], latencies text[],
-	leases bigint[], asked bigint[]) RETURNS void LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-	IF (SELECT min(n) FROM unnest($6 || $7 || $8 || $9 || $10 || $11 || $12 || $13 || $15 || $16) n) < 0 OR array_to_string($14, '') LIKE '%-%' THEN
+END $$$f$, CASE WHEN of_audit THEN 'audit' ELSE 'metrics' END,
+			concat(CASE WHEN of_audit THEN 'node text, ' END, arguments), CASE WHEN NOT of_audit THEN format($f$IF (SELECT min(n) FROM unnest(%s) n) < 0 OR array_to_string(latency, '') LIKE '%%-%%' THEN
 		RAISE EXCEPTION 'a number of the metrics is below 0: nothing is taken off' USING ERRCODE = 'invalid_parameter_value';
-	END IF;
-	FOR attempt IN 1..2 LOOP
-		BEGIN
-			INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory,
-				latency, updated_at, from_lease, from_database)
-			SELECT 'minute', timestamptz 'epoch' + r.t * interval '1 minute', r.prefix, r.host, r.route, $1, r.allowed + r.limited + r.blocked + r.rejected + r.errors,
-				r.allowed, r.limited, r.blocked, r.rejected, r.errors, r.shadow, r.cost, r.memory, r.latency::bigint[], now(), r.lease, r.asked
-			FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) AS r(t, prefix, host, route, allowed, limited, blocked, rejected, errors, shadow, cost, memory, latency, lease, asked)
-			ORDER BY 2, 3, 4, 5
-			ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = rate_limit_add(m.requests, excluded.requests), allowed = rate_limit_add(m.allowed, excluded.allowed),
-				limited = rate_limit_add(m.limited, excluded.limited), blocked = rate_limit_add(m.blocked, excluded.blocked), rejected = rate_limit_add(m.rejected, excluded.rejected),
-					errors = rate_limit_add(m.errors, excluded.errors),
-				shadow = rate_limit_add(m.shadow, excluded.shadow), cost = rate_limit_add(m.cost, excluded.cost), from_memory = rate_limit_add(m.from_memory, excluded.from_memory),
-				latency = rate_limit_add_buckets(m.latency, excluded.latency), updated_at = excluded.updated_at,
-				from_lease = rate_limit_add(m.from_lease, excluded.from_lease), from_database = rate_limit_add(m.from_database, excluded.from_database);
-			RETURN;
-		EXCEPTION WHEN check_violation THEN
-			IF attempt = 2 THEN
-				RAISE;
-			END IF;
-			PERFORM rate_limit_make_partition_of('rate_limit_metrics', d.day) FROM ( SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 minute') AT TIME ZONE 'UTC')::date
-					AS day FROM unnest($2) AS t ORDER BY day) d;
-		END;
+	END IF;$f$, numbers) END, CASE WHEN of_audit THEN format($f$INSERT INTO rate_limit_audit (node, region, id, %s) SELECT $2, nullif($1, ''), nextval('rate_limit_audit_id'), %s FROM (SELECT %s) r$f$, names, values, elements)
+			ELSE format($f$INSERT INTO rate_limit_metrics AS m (region, granularity, %s) SELECT $1, g.granularity, %s FROM (SELECT %s) r, unnest('{minute,hour,day}'::text[]) AS g(granularity)
+			ORDER BY 2, r.user_id, r.key_id, r.prefix, r.limit_name, r.endpoint ON CONFLICT (user_id, time, key_id, prefix, limit_name, endpoint, region, granularity) DO UPDATE SET %s$f$, names, values, elements, additions) END,
+			CASE WHEN of_audit THEN '{rate_limit_audit}' ELSE '{rate_limit_metrics_minute,rate_limit_metrics_hour}' END) FROM lists LOOP EXECUTE made;
 	END LOOP;
-END $$;
-COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes of rate_limit_metrics, and makes the partitions that they need. Times are minutes since 1970. No minute is there twice.';
-CREATE OR REPLACE FUNCTION rate_limit_record_usage(days bigint[], users text[], key_ids bigint[], requests bigint[], costs bigint[], refusals bigint[], lasts bigint[],
-	hours bigint[], limiteds bigint[], denials bigint[]) RETURNS void LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-	IF (SELECT min(n) FROM unnest($4 || $5 || $6 || $9 || $10) n) < 0 THEN
-		RAISE EXCEPTION 'a number of the usage is below 0: nothing is taken off' USING ERRCODE = 'invalid_parameter_value';
-	END IF;
-	INSERT INTO rate_limit_usage AS u (day, user_id, key_id, requests, cost, refused, last_request, limited, denied)
-	SELECT date '1970-01-01' + r.day::int, r.user_id, r.key_id, sum(r.requests), rate_limit_add(sum(r.cost), 0), sum(r.refused), timestamptz 'epoch' + max(r.last) * interval '1 microsecond',
-		sum(r.limited), sum(r.denied)
-	FROM unnest($1, $2, $3, $4, $5, $6, $7, $9, $10) AS r(day, user_id, key_id, requests, cost, refused, last, limited, denied)
-	GROUP BY 1, 2, 3
-	ORDER BY 2, 1, 3
-	ON CONFLICT (user_id, day, key_id) DO UPDATE SET requests = rate_limit_add(u.requests, excluded.requests),
-		cost = rate_limit_add(u.cost, excluded.cost), refused = rate_limit_add(u.refused, excluded.refused),
-		last_request = greatest(u.last_request, excluded.last_request), limited = rate_limit_add(u.limited, excluded.limited), denied = rate_limit_add(u.denied, excluded.denied);
-	FOR attempt IN 1..2 LOOP
-		BEGIN
-			INSERT INTO rate_limit_usage_hours AS u (hour, user_id, key_id, requests, cost, refused, limited, denied)
-			SELECT timestamptz 'epoch' + r.hour * interval '1 hour', r.user_id, r.key_id, r.requests, r.cost, r.refused, r.limited, r.denied
-			FROM unnest($8, $2, $3, $4, $5, $6, $9, $10) AS r(hour, user_id, key_id, requests, cost, refused, limited, denied)
-			ORDER BY 2, 1, 3
-			ON CONFLICT (user_id, hour, key_id) DO UPDATE SET requests = rate_limit_add(u.requests, excluded.requests), cost = rate_limit_add(u.cost, excluded.cost),
-				refused = rate_limit_add(u.refused, excluded.refused),
-				limited = rate_limit_add(u.limited, excluded.limited), denied = rate_limit_add(u.denied, excluded.denied);
-			RETURN;
-		EXCEPTION WHEN check_violation THEN
-			IF attempt = 2 THEN
-				RAISE;
-			END IF;
-			PERFORM rate_limit_make_partition_of('rate_limit_usage_hours', d.day) FROM ( SELECT DISTINCT ((timestamptz 'epoch' + h * interval '1 hour') AT TIME ZONE 'UTC')::date
-					AS day FROM unnest($8) AS h ORDER BY day) d;
-		END;
-	END LOOP;
-END $$;
-COMMENT ON FUNCTION rate_limit_record_usage IS 'Adds to the rows of rate_limit_usage and of rate_limit_usage_hours, and makes the partitions that they '
-	'need. Days and hours are since 1970, times are microseconds since 1970. No hour of a user and a key is there twice.';
+END $do$;
+COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit, and makes the partitions that they need. Times are microseconds since 1970. An empty text and a number below 0 stand for NULL.';
+COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes, hours and days of rate_limit_metrics, and makes the partitions that they need. All '
+	'rows are of one minute, and no two are equal but for their sums. Times are microseconds since 1970.';
 CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS text
 	LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -477,76 +452,6 @@ BEGIN
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_retain IS 'Sets how long a part of the history is kept. keep is an interval. It returns why not, or NULL: only a role that may update rate_limit_retention can shorten a retention.';
-`
-
-const historyRollup = `
-CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN least(a + b, 9223372036854775807);
-COMMENT ON FUNCTION rate_limit_add(numeric, bigint) IS 'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a later sum fail.';
-CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN (SELECT coalesce(array_agg(rate_limit_add(coalesce(t.x, 0), coalesce(t.y, 0)) ORDER BY t.i), '{}')
-	FROM unnest(a, b) WITH ORDINALITY AS t(x, y, i));
-COMMENT ON FUNCTION rate_limit_add_buckets(bigint[], bigint[]) IS 'The sum of two arrays, element by element. The shorter one is continued with zeros.';
-CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[], INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
-COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element: of the latencies of several rows of rate_limit_metrics.';
-CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1 WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n) FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::double precision AS upto,
-			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
-COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS 'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated '
-	'between two bounds: the exact time is between the same two, so that a result above 0.1 is at most twice or half of it. Element 1 of the buckets counts decisions of up to 0.1 ms, element i those of up to 0.1 '
-	'* 2^(i-1) ms, up to element 20, and element 21 those of more than 52 s, for which the result is 52428.8. NULL: there are no decisions. Buckets of several rows can be added with rate_limit_sum.';
-CREATE OR REPLACE VIEW rate_limit_traffic AS SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region, m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency,
-		m.updated_at, rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.from_lease, m.from_database FROM rate_limit_metrics m;
-COMMENT ON VIEW rate_limit_traffic IS 'rate_limit_metrics with percentiles of the time that decisions took.';
-DO $$
-DECLARE
-	described record;
-BEGIN
-	FOR described IN SELECT a.attname, coalesce(col_description('rate_limit_metrics'::regclass, t.attnum), 'What ' || replace(substring(a.attname FROM 2), '_ms', '') ||
-		' % of the decisions took at most, in milliseconds.') AS description
-		FROM pg_attribute a LEFT JOIN pg_attribute t ON t.attrelid = 'rate_limit_metrics'::regclass AND t.attname = a.attname WHERE a.attrelid = 'rate_limit_traffic'::regclass AND a.attnum > 0
-	LOOP
-		EXECUTE format('COMMENT ON COLUMN rate_limit_traffic.%I IS %L', described.attname, described.description);
-	END LOOP;
-END $$;
-CREATE OR REPLACE FUNCTION rate_limit_rollup() RETURNS TABLE (hours bigint, days bigint) LANGUAGE plpgsql
-	SET TimeZone = 'UTC' AS $$
-DECLARE
-	overlap CONSTANT interval := '10 min';
-	step record;
-	changed bigint;
-BEGIN
-	PERFORM pg_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int);
-	FOR step IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day')) AS s(source, target) LOOP
-		INSERT INTO rate_limit_metrics AS m (granularity, time, prefix, host, route, region, requests, allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, latency,
-			from_lease, from_database)
-		SELECT step.target, date_trunc(step.target, s.time), s.prefix, s.host, s.route, s.region, rate_limit_add(sum(s.requests), 0), rate_limit_add(sum(s.allowed), 0),
-			rate_limit_add(sum(s.limited), 0), rate_limit_add(sum(s.blocked), 0),
-			rate_limit_add(sum(s.rejected), 0),
-			rate_limit_add(sum(s.errors), 0), rate_limit_add(sum(s.shadow), 0), rate_limit_add(sum(s.cost), 0), rate_limit_add(sum(s.from_memory), 0), rate_limit_sum(s.latency),
-			rate_limit_add(sum(s.from_lease), 0), rate_limit_add(sum(s.from_database), 0)
-		FROM (SELECT DISTINCT date_trunc(step.target, c.time) AS time, c.prefix, c.host, c.route, c.region FROM rate_limit_metrics c WHERE c.granularity = step.source
-				AND c.updated_at >= coalesce((SELECT max(o.updated_at) FROM rate_limit_metrics o WHERE o.granularity = step.target) - overlap, '-infinity')
-				AND c.time >= coalesce((SELECT max(r.deleted_before) FROM rate_limit_retention r WHERE r.what IN ('metrics_' || step.source, 'metrics_' || step.target)), '-infinity')) AS due
-			JOIN rate_limit_metrics s ON s.granularity = step.source AND s.time >= due.time AND s.time < due.time + ('1 ' || step.target)::interval
-				AND s.prefix = due.prefix AND s.host = due.host AND s.route = due.route AND s.region = due.region
-		GROUP BY 2, 3, 4, 5, 6
-		ORDER BY 2, 3, 4, 5, 6
-		ON CONFLICT (granularity, time, prefix, host, route, region) DO UPDATE SET requests = excluded.requests, allowed = excluded.allowed, limited = excluded.limited,
-			blocked = excluded.blocked, rejected = excluded.rejected, errors = excluded.errors, shadow = excluded.shadow, cost = excluded.cost, from_memory = excluded.from_memory,
-			latency = excluded.latency, updated_at = now(), from_lease = excluded.from_lease, from_database = excluded.from_database
-		WHERE (m.requests, m.allowed, m.limited, m.blocked, m.rejected, m.errors, m.shadow, m.cost, m.from_memory, m.latency, m.from_lease, m.from_database)
-			IS DISTINCT FROM (excluded.requests, excluded.allowed, excluded.limited, excluded.blocked, excluded.rejected, excluded.errors, excluded.shadow, excluded.cost, excluded.from_memory,
-				excluded.latency, excluded.from_lease,
-				excluded.from_database);
-		GET DIAGNOSTICS changed = ROW_COUNT;
-		IF step.target = 'hour' THEN
-			hours := changed;
-		ELSE
-			days := changed;
-		END IF;
-	END LOOP;
-	RETURN NEXT;
-END $$;
-COMMENT ON FUNCTION rate_limit_rollup() IS 'Computes the hours and days of rate_limit_metrics whose minutes have changed, and returns how many rows it wrote. rate_limit_upkeep does the same.';
 `
 
 const historyTables = `
@@ -587,85 +492,51 @@ COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
 COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.';
 COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has.';
-CREATE TABLE IF NOT EXISTS rate_limit_metrics ( granularity text NOT NULL, time        timestamptz NOT NULL, prefix      text NOT NULL, host        text NOT NULL, route       text NOT NULL, region      text NOT NULL,
-	requests    bigint NOT NULL DEFAULT 0, allowed     bigint NOT NULL DEFAULT 0, limited     bigint NOT NULL DEFAULT 0, blocked     bigint NOT NULL DEFAULT 0, rejected    bigint NOT NULL DEFAULT 0, errors      bigint NOT NULL DEFAULT 0,
-	shadow      bigint NOT NULL DEFAULT 0, cost        bigint NOT NULL DEFAULT 0, from_memory bigint NOT NULL DEFAULT 0, latency     bigint[] NOT NULL DEFAULT '{}', updated_at  timestamptz NOT NULL DEFAULT now(),
-	from_lease    bigint NOT NULL DEFAULT 0, from_database bigint NOT NULL DEFAULT 0, CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day')) ) PARTITION BY RANGE (granularity, time);
-CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (granularity, time, prefix, host, route, region);
-CREATE INDEX IF NOT EXISTS rate_limit_metrics_updated ON rate_limit_metrics (granularity, updated_at);
-COMMENT ON TABLE rate_limit_metrics IS 'Requests of all proxies by minute, added up. Hours and days are computed from the minutes.';
-COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day.';
+CREATE TABLE IF NOT EXISTS rate_limit_metrics ( granularity   text NOT NULL, time          timestamptz NOT NULL, user_id       text NOT NULL DEFAULT '', key_id        bigint NOT NULL DEFAULT 0, prefix        text NOT NULL DEFAULT '',
+	limit_name    text NOT NULL DEFAULT '', endpoint      text NOT NULL DEFAULT '', region        text NOT NULL DEFAULT '', requests      bigint NOT NULL DEFAULT 0, allowed       bigint NOT NULL DEFAULT 0,
+	limited       bigint NOT NULL DEFAULT 0, blocked       bigint NOT NULL DEFAULT 0, rejected      bigint NOT NULL DEFAULT 0, shadow        bigint NOT NULL DEFAULT 0, errors        bigint NOT NULL DEFAULT 0,
+	charged       bigint NOT NULL DEFAULT 0, settled       bigint NOT NULL DEFAULT 0, from_memory   bigint NOT NULL DEFAULT 0, from_lease    bigint NOT NULL DEFAULT 0, from_database bigint NOT NULL DEFAULT 0,
+	last_request  timestamptz NOT NULL, latency       bigint[] NOT NULL DEFAULT '{}', CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day')) ) PARTITION BY LIST (granularity);
+CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (user_id, time, key_id, prefix, limit_name, endpoint, region, granularity);
+CREATE INDEX IF NOT EXISTS rate_limit_metrics_time ON rate_limit_metrics USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
+COMMENT ON TABLE rate_limit_metrics IS 'What happened to the requests of a user and an API key, by the limit that decided and by the endpoint, '
+	'in a minute, an hour or a day, in all proxies of a region. Usage and invoices are sums of it.';
+COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day: each request counts in all three.';
 COMMENT ON COLUMN rate_limit_metrics.time IS 'When the minute, hour or day (in UTC) begins.';
+COMMENT ON COLUMN rate_limit_metrics.user_id IS 'The user; empty: nobody; (other): users beyond the first 10,000 combinations of a proxy in a minute.';
+COMMENT ON COLUMN rate_limit_metrics.key_id IS 'The id of the API key; 0: none, or (other).';
 COMMENT ON COLUMN rate_limit_metrics.prefix IS 'As in rate_limit_audit.';
-COMMENT ON COLUMN rate_limit_metrics.host IS 'The host of the requests; (other) for hosts beyond the first 100 of a proxy in a minute.';
-COMMENT ON COLUMN rate_limit_metrics.route IS 'The name of the route, if the configuration gives one; (other) for routes beyond the first 100 of a proxy in a minute.';
+COMMENT ON COLUMN rate_limit_metrics.limit_name IS 'The name of the limit of the rule; empty: a limit in a configuration, or none.';
+COMMENT ON COLUMN rate_limit_metrics.endpoint IS 'The route, if the configuration names it, or else the paths of the rule or the zone that matched, and never the path of a request; (other): as for users.';
 COMMENT ON COLUMN rate_limit_metrics.region IS 'The region of the proxies, if their configuration has one.';
-COMMENT ON COLUMN rate_limit_metrics.requests IS 'All requests: allowed, limited, blocked, rejected and errors together.';
+COMMENT ON COLUMN rate_limit_metrics.requests IS 'All requests: allowed, limited, blocked, rejected and errors together. A request counts once, for the limit that refused it or has the least remaining.';
 COMMENT ON COLUMN rate_limit_metrics.allowed IS 'Requests that passed.';
 COMMENT ON COLUMN rate_limit_metrics.limited IS 'Requests that a limit refused.';
 COMMENT ON COLUMN rate_limit_metrics.blocked IS 'Requests that a ban or a block rule refused.';
 COMMENT ON COLUMN rate_limit_metrics.rejected IS 'Requests that were refused for their API key or their path.';
 COMMENT ON COLUMN rate_limit_metrics.errors IS 'Requests without a decision, whether they passed or not.';
 COMMENT ON COLUMN rate_limit_metrics.shadow IS 'Decisions of shadow rules that would have refused. Their requests count in the other columns.';
-COMMENT ON COLUMN rate_limit_metrics.cost IS 'The costs of the requests that passed.';
+COMMENT ON COLUMN rate_limit_metrics.charged IS 'The units that the requests that passed were charged by this limit, whichever limit they count for.';
+COMMENT ON COLUMN rate_limit_metrics.settled IS 'What they really cost by their responses, when these have ended: charged, where the limit does not settle.';
 COMMENT ON COLUMN rate_limit_metrics.from_memory IS 'Requests of those limited that a proxy refused without asking the database.';
-COMMENT ON COLUMN rate_limit_metrics.latency IS 'How many decisions took how long, in buckets: see rate_limit_percentile.';
-COMMENT ON COLUMN rate_limit_metrics.updated_at IS 'When the row was last written.';
 COMMENT ON COLUMN rate_limit_metrics.from_lease IS 'Requests of those allowed that a proxy let pass with units of a lease, without asking the database.';
 COMMENT ON COLUMN rate_limit_metrics.from_database IS 'Requests that the database decided: neither the memory of the proxy nor a lease could.';
+COMMENT ON COLUMN rate_limit_metrics.last_request IS 'When the last request came.';
+COMMENT ON COLUMN rate_limit_metrics.latency IS 'How many decisions took how long, in buckets: see rate_limit_percentile.';
 DO $$
+DECLARE
+	part text;
 BEGIN
-	IF EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'rate_limit_metrics'::regclass) THEN
-		RETURN;
-	END IF;
-	CREATE TABLE rate_limit_metrics_sums (LIKE rate_limit_metrics INCLUDING ALL);
-	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_sums REPLICA IDENTITY USING INDEX %I', c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-		WHERE i.indrelid = 'rate_limit_metrics_sums'::regclass AND i.indisunique);
-	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM (MINVALUE, MINVALUE) TO (''minute'', %L)',
-		date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h');
-	COMMENT ON TABLE rate_limit_metrics_sums IS 'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first partition of minutes.';
+	FOREACH part IN ARRAY ARRAY['minute', 'hour', 'day'] LOOP
+		CONTINUE WHEN to_regclass('rate_limit_metrics_' || part) IS NOT NULL;
+		EXECUTE format('CREATE TABLE rate_limit_metrics_%1$s (LIKE rate_limit_metrics INCLUDING ALL) %2$s;
+			ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_%1$s FOR VALUES IN (%1$L);
+			COMMENT ON TABLE rate_limit_metrics_%1$s IS ''The %1$ss of rate_limit_metrics, in UTC.''',
+			part, CASE WHEN part <> 'day' THEN 'PARTITION BY RANGE (time)' END);
+	END LOOP;
+	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_day REPLICA IDENTITY USING INDEX %I', c.relname) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+		WHERE i.indrelid = 'rate_limit_metrics_day'::regclass AND i.indisunique);
 END $$;
-CREATE TABLE IF NOT EXISTS rate_limit_usage ( day          date NOT NULL, user_id      text NOT NULL, key_id       bigint NOT NULL DEFAULT 0, requests     bigint NOT NULL DEFAULT 0, cost         bigint NOT NULL DEFAULT 0,
-	refused      bigint NOT NULL DEFAULT 0, last_request timestamptz NOT NULL, limited      bigint NOT NULL DEFAULT 0, denied       bigint NOT NULL DEFAULT 0, CONSTRAINT rate_limit_usage_pkey PRIMARY KEY (user_id, day, key_id) );
-CREATE INDEX IF NOT EXISTS rate_limit_usage_day ON rate_limit_usage (day);
-COMMENT ON TABLE rate_limit_usage IS 'What users and API keys did on a day. The sum over the keys is what the user did.';
-COMMENT ON COLUMN rate_limit_usage.day IS 'The day in UTC.';
-COMMENT ON COLUMN rate_limit_usage.user_id IS 'The user.';
-COMMENT ON COLUMN rate_limit_usage.key_id IS 'The id of the API key; 0 for requests without one.';
-COMMENT ON COLUMN rate_limit_usage.requests IS 'All requests, also those that were refused.';
-COMMENT ON COLUMN rate_limit_usage.cost IS 'The costs of the requests that passed.';
-COMMENT ON COLUMN rate_limit_usage.refused IS 'Requests that were refused.';
-COMMENT ON COLUMN rate_limit_usage.last_request IS 'When the last request came.';
-COMMENT ON COLUMN rate_limit_usage.limited IS 'Those of the refused that a limit refused, with status 429 unless the rule has another one.';
-COMMENT ON COLUMN rate_limit_usage.denied IS 'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status 401, 403 or 400.';
-CREATE TABLE IF NOT EXISTS rate_limit_usage_hours ( hour     timestamptz NOT NULL, user_id  text NOT NULL, key_id   bigint NOT NULL DEFAULT 0, requests bigint NOT NULL DEFAULT 0, cost     bigint NOT NULL DEFAULT 0,
-	refused  bigint NOT NULL DEFAULT 0, limited  bigint NOT NULL DEFAULT 0, denied   bigint NOT NULL DEFAULT 0 ) PARTITION BY RANGE (hour);
-CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_usage_hours_key ON rate_limit_usage_hours (user_id, hour, key_id);
-COMMENT ON TABLE rate_limit_usage_hours IS 'What users and API keys did in an hour, for as long as metrics_hour in rate_limit_retention says.';
-COMMENT ON COLUMN rate_limit_usage_hours.hour IS 'When the hour begins.';
-COMMENT ON COLUMN rate_limit_usage_hours.user_id IS 'As in rate_limit_usage.';
-COMMENT ON COLUMN rate_limit_usage_hours.key_id IS 'As in rate_limit_usage.';
-COMMENT ON COLUMN rate_limit_usage_hours.requests IS 'As in rate_limit_usage.';
-COMMENT ON COLUMN rate_limit_usage_hours.cost IS 'As in rate_limit_usage.';
-COMMENT ON COLUMN rate_limit_usage_hours.refused IS 'As in rate_limit_usage.';
-COMMENT ON COLUMN rate_limit_usage_hours.limited IS 'As in rate_limit_usage.';
-COMMENT ON COLUMN rate_limit_usage_hours.denied IS 'As in rate_limit_usage.';
-CREATE OR REPLACE VIEW rate_limit_usage_now AS SELECT u.user_id, u.key_id, coalesce(sum(u.requests) FILTER (WHERE u.day = t.today), 0)::bigint AS today, sum(u.requests)::bigint AS this_month,
-		least(sum(u.cost), 9223372036854775807)::bigint AS cost, sum(u.refused)::bigint AS refused, sum(u.limited)::bigint AS limited, sum(u.denied)::bigint AS denied,
-		max(u.last_request) AS last_request, (t.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_ends, date_trunc('month', t.today + interval '1 month') AT TIME ZONE 'UTC' AS month_ends FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) t
-		JOIN rate_limit_usage u ON u.day >= date_trunc('month', t.today::timestamp)::date AND u.day < date_trunc('month', t.today + interval '1 month')::date GROUP BY u.user_id, u.key_id, t.today;
-COMMENT ON VIEW rate_limit_usage_now IS 'What users and API keys did today and in this month, in UTC: a row for each user and key with a request in this month. The limits are in rate_limit_used.';
-COMMENT ON COLUMN rate_limit_usage_now.user_id IS 'The user.';
-COMMENT ON COLUMN rate_limit_usage_now.key_id IS 'The id of the API key; 0 for requests without one.';
-COMMENT ON COLUMN rate_limit_usage_now.today IS 'All requests of today.';
-COMMENT ON COLUMN rate_limit_usage_now.this_month IS 'All requests of this month.';
-COMMENT ON COLUMN rate_limit_usage_now.cost IS 'The costs of the requests of this month that passed.';
-COMMENT ON COLUMN rate_limit_usage_now.refused IS 'Requests of this month that were refused.';
-COMMENT ON COLUMN rate_limit_usage_now.limited IS 'Those of them that a limit refused, with status 429.';
-COMMENT ON COLUMN rate_limit_usage_now.denied IS 'Those of them that were refused with status 401 or 403.';
-COMMENT ON COLUMN rate_limit_usage_now.last_request IS 'When the last request came.';
-COMMENT ON COLUMN rate_limit_usage_now.day_ends IS 'When today counts from 0 again.';
-COMMENT ON COLUMN rate_limit_usage_now.month_ends IS 'When the month counts from 0 again.';
 CREATE TABLE IF NOT EXISTS rate_limit_writers ( writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY, node    text NOT NULL, region  text, batch   bigint NOT NULL, written bigint NOT NULL DEFAULT 0,
 	dropped bigint NOT NULL DEFAULT 0, seen    timestamptz NOT NULL DEFAULT now() );
 COMMENT ON TABLE rate_limit_writers IS 'The processes that write the history, and how far each of them is. A row that was not renewed for 30 days is deleted.';
@@ -676,16 +547,14 @@ COMMENT ON COLUMN rate_limit_writers.batch IS 'The number of the last batch that
 COMMENT ON COLUMN rate_limit_writers.written IS 'How many decisions the process has written to rate_limit_audit.';
 COMMENT ON COLUMN rate_limit_writers.dropped IS 'How many decisions the process could not write, because the database was slow or down for too long.';
 COMMENT ON COLUMN rate_limit_writers.seen IS 'When the last batch was written.';
-CREATE TABLE IF NOT EXISTS rate_limit_retention ( what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY, keep   interval NOT NULL, set_by text, set_at timestamptz NOT NULL DEFAULT now(), deleted_before timestamptz,
-	upkeep_at timestamptz, CONSTRAINT what_must_be_audit_usage_or_metrics_of_minute_hour_or_day CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day', 'usage')),
-	CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day') );
-INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'), ('metrics_hour', '90 days'), ('metrics_day', '7 years'), ('usage', '7 years') ON CONFLICT DO NOTHING;
+CREATE TABLE IF NOT EXISTS rate_limit_retention ( what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY, keep   interval NOT NULL, set_by text, set_at timestamptz NOT NULL DEFAULT now(), upkeep_at timestamptz,
+	CONSTRAINT what_must_be_audit_or_metrics_of_minute_hour_or_day CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day')), CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day') );
+INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'), ('metrics_hour', '90 days'), ('metrics_day', '7 years') ON CONFLICT DO NOTHING;
 COMMENT ON TABLE rate_limit_retention IS 'How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says when it starts.';
-COMMENT ON COLUMN rate_limit_retention.what IS 'audit, metrics_minute, metrics_hour, metrics_day or usage.';
+COMMENT ON COLUMN rate_limit_retention.what IS 'audit, metrics_minute, metrics_hour or metrics_day.';
 COMMENT ON COLUMN rate_limit_retention.keep IS 'How long. Without a row for it, a part of the history is kept for ever.';
 COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set it. NULL: the default.';
 COMMENT ON COLUMN rate_limit_retention.set_at IS 'When it was set.';
-COMMENT ON COLUMN rate_limit_retention.deleted_before IS 'Of metrics_minute, metrics_hour and metrics_day: upkeep has deleted what is older. NULL: nothing.';
 COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
 `
 
@@ -724,11 +593,10 @@ BEGIN
 	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
 		RETURN;
 	END IF;
-	FOR expired IN SELECT 'rate_limit_audit' AS parent, e.name, e.state, e.held_by FROM rate_limit_expired($1) e UNION ALL SELECT t.parent, p.name, 'attached', rate_limit_holders(p.id)
-			FROM (SELECT 'rate_limit_metrics', r.deleted_before FROM rate_limit_retention r WHERE r.what = 'metrics_minute' UNION ALL SELECT 'rate_limit_usage_hours',
-					rate_limit_cutoff('metrics_hour', $1)) t(parent, before)
-			CROSS JOIN LATERAL rate_limit_partitions_of(t.parent) p
-			WHERE p.begins > '-infinity' AND p.ends <= t.before
+	FOR expired IN SELECT 'rate_limit_audit' AS parent, e.name, e.state, e.held_by FROM rate_limit_expired($1) e UNION ALL SELECT 'rate_limit_' || k.what, p.name, 'attached', rate_limit_holders(p.id)
+			FROM unnest('{metrics_minute,metrics_hour}'::text[]) AS k(what)
+			CROSS JOIN LATERAL rate_limit_partitions_of('rate_limit_' || k.what) p
+			WHERE p.ends <= rate_limit_cutoff(k.what, $1)
 	LOOP
 		name := expired.name;
 		held_by := expired.held_by;
@@ -758,8 +626,8 @@ BEGIN
 		RETURN NEXT;
 	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS 'Drops the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours that are past '
-	'their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
+COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS 'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
+	'past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC'
 	SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
@@ -767,9 +635,6 @@ DECLARE
 	most CONSTANT int := 20000;
 	today CONSTANT date := CASE WHEN rate_limit_owns_history() THEN $1 ELSE pg_catalog.now() END;
 	parent text;
-	part record;
-	cutoff timestamptz;
-	rolled record;
 BEGIN
 	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) OR EXISTS (SELECT FROM rate_limit_retention r WHERE r.upkeep_at > pg_catalog.now() - pause
 			AND r.upkeep_at <= pg_catalog.now() AND pause > '0') THEN
@@ -777,7 +642,8 @@ BEGIN
 		RETURN NEXT;
 		RETURN;
 	END IF;
-	FOREACH parent IN ARRAY ARRAY['rate_limit_audit', 'rate_limit_metrics', 'rate_limit_usage_hours'] LOOP
+	FOREACH parent IN ARRAY '{rate_limit_audit,rate_limit_metrics_minute,rate_limit_metrics_hour}'::text[]
+	LOOP
 		FOR ahead IN 0..7 LOOP
 			BEGIN
 				name := rate_limit_make_partition_of(parent, today + ahead);
@@ -795,32 +661,12 @@ BEGIN
 			END IF;
 		END LOOP;
 	END LOOP;
-	BEGIN
-		SELECT * INTO rolled FROM rate_limit_rollup();
-		RETURN QUERY VALUES ('rolled_up', 'hour', rolled.hours), ('rolled_up', 'day', rolled.days);
-	EXCEPTION WHEN lock_not_available THEN
-		what := 'skipped';
-		name := 'rate_limit_metrics';
-		RETURN NEXT;
-	END;
-	FOR part IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day'), ('day', 'day')) AS p(granularity, whole) LOOP
-		EXIT WHEN rolled IS NULL;
-		what := 'deleted';
-		name := 'metrics_' || part.granularity;
-		cutoff := date_trunc(part.whole, rate_limit_cutoff(name, $1));
-		UPDATE rate_limit_retention r SET deleted_before = cutoff WHERE r.what = 'metrics_' || part.granularity AND cutoff > coalesce(r.deleted_before, '-infinity')
-			AND EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = part.granularity AND m.time < cutoff);
-		DELETE FROM rate_limit_metrics_sums d USING (SELECT m.granularity, m.time, m.prefix, m.host, m.route, m.region FROM rate_limit_metrics_sums m
-				WHERE m.granularity = part.granularity AND m.time < cutoff ORDER BY m.time, m.prefix, m.host, m.route, m.region LIMIT most FOR UPDATE SKIP LOCKED) AS old
-			WHERE (d.granularity, d.time, d.prefix, d.host, d.route, d.region) = (old.granularity, old.time, old.prefix, old.host, old.route, old.region);
-		GET DIAGNOSTICS rows = ROW_COUNT;
-		RETURN NEXT;
-	END LOOP;
 	what := 'deleted';
-	name := 'usage';
-	cutoff := rate_limit_cutoff(name, $1);
-	DELETE FROM rate_limit_usage d USING (SELECT u.user_id, u.day, u.key_id FROM rate_limit_usage u WHERE u.day < cutoff::date LIMIT most FOR UPDATE SKIP LOCKED) AS old
-		WHERE (d.user_id, d.day, d.key_id) = (old.user_id, old.day, old.key_id);
+	name := 'metrics_day';
+	DELETE FROM rate_limit_metrics_day d USING (SELECT m.user_id, m.time, m.key_id, m.prefix, m.limit_name, m.endpoint, m.region FROM rate_limit_metrics_day m
+		WHERE m.time < date_trunc('day', rate_limit_cutoff('metrics_day', $1))
+		LIMIT most FOR UPDATE SKIP LOCKED) AS old
+		WHERE (d.user_id, d.time, d.key_id, d.prefix, d.limit_name, d.endpoint, d.region) = (old.user_id, old.time, old.key_id, old.prefix, old.limit_name, old.endpoint, old.region);
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
 	name := 'writers';
@@ -830,8 +676,8 @@ BEGIN
 	RETURN NEXT;
 	UPDATE rate_limit_retention r SET upkeep_at = pg_catalog.now() FROM (SELECT f.what FROM rate_limit_retention f FOR UPDATE SKIP LOCKED) AS free WHERE r.what = free.what;
 END $$;
-COMMENT ON FUNCTION rate_limit_upkeep IS 'Makes the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours for today and 7 '
-	'more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to 20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; '
+COMMENT ON FUNCTION rate_limit_upkeep IS 'Makes the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today '
+	'and 7 more days, and deletes days of rate_limit_metrics that are past their retention: up to 20,000 in a run. It waits for a lock for 1 s at most. It returns what it did; '
 	'skipped, and a table that another session has locked; or busy: another process does it, or has done it within the pause. For a role that does not own the tables, now is the present. For pg_cron; one of the '
 	'proxies runs it about once a minute. For partitions that are past their retention there is rate_limit_drop_expired.';
 `
@@ -921,19 +767,20 @@ CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT
 DECLARE
 	own CONSTANT text := coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text, $2::text, rate_limit_counter_key($1));
 BEGIN
-	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_usage'), 'SELECT') AND has_table_privilege(to_regclass('rate_limit_usage_now'), 'SELECT'), false) THEN
+	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT'), false) THEN
 		RETURN;
 	END IF;
-	IF NOT EXISTS (SELECT FROM rate_limit_usage) THEN
+	IF NOT EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '') THEN
 		RETURN; -- zeros would say that there was no request
 	END IF;
-	RETURN QUERY SELECT coalesce(sum(n.today), 0)::bigint, coalesce(sum(n.this_month), 0)::bigint, coalesce(sum(n.refused), 0)::bigint, coalesce(sum(n.limited), 0)::bigint,
-		coalesce(sum(n.denied), 0)::bigint,
-		(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = $1 AND ($2 IS NULL OR h.key_id = $2) ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
+	RETURN QUERY SELECT coalesce(sum(n.requests) FILTER (WHERE n.time >= date_trunc('day', now(), 'UTC')), 0)::bigint, coalesce(sum(n.requests), 0)::bigint,
+		coalesce(sum(n.limited + n.blocked + n.rejected), 0)::bigint,
+		coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked + n.rejected), 0)::bigint,
+		(SELECT max(m.last_request) FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = $1 AND ($2 IS NULL OR m.key_id = $2)),
 		(SELECT max(u.resets_at) FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON d.dimension = CASE WHEN $2 IS NULL
 				THEN 'user' ELSE 'key' END AND d.part = own
 			WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])))
-	FROM rate_limit_usage_now n WHERE n.user_id = $1 AND ($2 IS NULL OR n.key_id = $2);
+	FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1 AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2);
 END $$;
 COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS 'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this '
 	'month that were refused, by a limit (429), and with 401 or 403, the last request, and when all limits that count by user, or by key, have their full quota again; NULL: they have it. No row: no usage was '

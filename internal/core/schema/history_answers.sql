@@ -79,17 +79,21 @@ COMMENT ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) IS
 REVOKE ALL ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date)
-RETURNS TABLE (day date, key_id bigint, requests bigint, cost bigint, refused bigint,
-	last_request timestamptz) LANGUAGE sql STABLE AS $$
-	SELECT u.day, u.key_id, coalesce(sum(u.requests), 0)::bigint,
-		least(coalesce(sum(u.cost), 0), 9223372036854775807)::bigint, coalesce(sum(u.refused), 0)::bigint,
-		max(u.last_request)
-	FROM rate_limit_usage u WHERE u.user_id = $1 AND u.day BETWEEN $2 AND $3
-		GROUP BY GROUPING SETS ((u.day), (u.key_id), ()) ORDER BY u.day, u.key_id
+RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
+	charged bigint, settled bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
+	SELECT (m.time AT TIME ZONE 'UTC')::date, m.key_id, m.prefix, m.limit_name,
+		rate_limit_add(coalesce(sum(m.requests), 0), 0),
+		rate_limit_add(coalesce(sum(m.limited + m.blocked + m.rejected), 0), 0),
+		rate_limit_add(coalesce(sum(m.charged), 0), 0), rate_limit_add(coalesce(sum(m.settled), 0), 0),
+		max(m.last_request)
+	FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = $1
+		AND m.time >= $2::timestamp AT TIME ZONE 'UTC' AND m.time < ($3 + 1)::timestamp AT TIME ZONE 'UTC'
+	GROUP BY GROUPING SETS ((m.time), (m.key_id), (m.prefix, m.limit_name), ()) ORDER BY 1, 2, 3, 4
 $$;
 COMMENT ON FUNCTION rate_limit_usage_between(text, date, date) IS
-	'What a user did on some days in UTC: a row for each day with a request, a row without a day for each '
-	'API key (0: without one), and a row without both for all. cost is of the requests that passed.';
+	'What a user did on some days in UTC: a row for each day with a request, for each API key (0: without '
+	'one), and for each limit, without what it is not about, and a row without all of them for all. Units of '
+	'different limits are not comparable: use those of the rows of limits.';
 
 CREATE OR REPLACE VIEW rate_limit_minutes AS
 	SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused,

@@ -10,9 +10,9 @@ BEGIN
 		THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p
 		WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics',
-			'rate_limit_record_usage', 'rate_limit_retain', 'rate_limit_caller', 'rate_limit_owns_history',
+			'rate_limit_retain', 'rate_limit_caller', 'rate_limit_owns_history',
 			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition',
-			'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_rollup', 'rate_limit_upkeep',
+			'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_upkeep',
 			'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired', 'rate_limit_usage_between')
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s SECURITY %s SET search_path = pg_catalog, %I, pg_temp',

@@ -1,5 +1,5 @@
--- The functions about the partitions of rate_limit_audit, rate_limit_usage_hours and the minutes of
--- rate_limit_metrics: one for each day in UTC, from midnight to midnight, whatever the TimeZone of the
+-- The functions about the partitions of rate_limit_audit, rate_limit_metrics_minute and
+-- rate_limit_metrics_hour: one for each day in UTC, from midnight to midnight, whatever the TimeZone of the
 -- session is.
 --
 -- A new partition is made as a table of its own and attached then. That takes a lock on
@@ -29,16 +29,14 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text)
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz,
 		CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
 	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending,
-			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(](?:''minute'', )?''?([^'',)]+)')
-				AS first, substring(pg_get_expr(c.relpartbound, c.oid)
-				FROM 'TO [(](?:''minute'', )?''?([^'',)]+)') AS last
+			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(]''?([^'')]+)') AS first,
+			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO [(]''?([^'')]+)') AS last
 		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
 COMMENT ON FUNCTION rate_limit_partitions_of(text) IS
-	'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit. Of '
-	'rate_limit_metrics, the bounds are those of the minutes.';
+	'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit.';
 
 CREATE OR REPLACE FUNCTION rate_limit_partitions()
 	RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
@@ -51,7 +49,6 @@ CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) R
 	SET TimeZone = 'UTC' AS $$
 DECLARE
 	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = $1::regclass);
-	kind CONSTANT text := CASE $1 WHEN 'rate_limit_metrics' THEN '''minute'', ' ELSE '' END;
 	name text;
 	same record;
 BEGIN
@@ -87,8 +84,8 @@ BEGIN
 		WHERE i.indrelid = (space || '.' || name)::regclass AND i.indisunique LOOP
 		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY USING INDEX %I', space, name, same.relname);
 	END LOOP;
-	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%s%L) TO (%s%L)', $1::regclass,
-		space, name, kind, day::timestamptz, kind, (day + 1)::timestamptz);
+	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%L) TO (%L)', $1::regclass, space,
+		name, day::timestamptz, (day + 1)::timestamptz);
 	RETURN space || '.' || name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	-- The snapshot of a transaction that is REPEATABLE READ does not show the other's partition.

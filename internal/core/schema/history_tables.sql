@@ -88,47 +88,60 @@ COMMENT ON COLUMN rate_limit_audit.also IS
 	'prefix, key and so on. NULL: none.';
 COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has.';
 
--- rate_limit_metrics has one partition for the minutes of each day in UTC, and one for all hours and
--- days and for the minutes before the first of these partitions.
+-- The facts: what metrics, usage and invoices are read from. A proxy adds each request to its minute, its
+-- hour and its day at once, so that nothing is computed later, and days have the last seconds. Minutes and
+-- hours have one partition for each day in UTC, see history_partitions.sql, and days have one table.
+--
+-- The unique index begins with the user, because a user is looked up in all days. A period is found by the
+-- BRIN index, which costs a write almost nothing. There is no primary key: pg_restore --clean cannot drop
+-- those of partitions.
 CREATE TABLE IF NOT EXISTS rate_limit_metrics (
-	granularity text NOT NULL,
-	time        timestamptz NOT NULL,
-	prefix      text NOT NULL,
-	host        text NOT NULL,
-	route       text NOT NULL,
-	region      text NOT NULL,
-	requests    bigint NOT NULL DEFAULT 0,
-	allowed     bigint NOT NULL DEFAULT 0,
-	limited     bigint NOT NULL DEFAULT 0,
-	blocked     bigint NOT NULL DEFAULT 0,
-	rejected    bigint NOT NULL DEFAULT 0,
-	errors      bigint NOT NULL DEFAULT 0,
-	shadow      bigint NOT NULL DEFAULT 0,
-	cost        bigint NOT NULL DEFAULT 0,
-	from_memory bigint NOT NULL DEFAULT 0,
-	latency     bigint[] NOT NULL DEFAULT '{}',
-	updated_at  timestamptz NOT NULL DEFAULT now(),
+	granularity   text NOT NULL,
+	time          timestamptz NOT NULL,
+	user_id       text NOT NULL DEFAULT '',
+	key_id        bigint NOT NULL DEFAULT 0,
+	prefix        text NOT NULL DEFAULT '',
+	limit_name    text NOT NULL DEFAULT '',
+	endpoint      text NOT NULL DEFAULT '',
+	region        text NOT NULL DEFAULT '',
+	requests      bigint NOT NULL DEFAULT 0,
+	allowed       bigint NOT NULL DEFAULT 0,
+	limited       bigint NOT NULL DEFAULT 0,
+	blocked       bigint NOT NULL DEFAULT 0,
+	rejected      bigint NOT NULL DEFAULT 0,
+	shadow        bigint NOT NULL DEFAULT 0,
+	errors        bigint NOT NULL DEFAULT 0,
+	charged       bigint NOT NULL DEFAULT 0,
+	settled       bigint NOT NULL DEFAULT 0,
+	from_memory   bigint NOT NULL DEFAULT 0,
 	from_lease    bigint NOT NULL DEFAULT 0,
 	from_database bigint NOT NULL DEFAULT 0,
+	last_request  timestamptz NOT NULL,
+	latency       bigint[] NOT NULL DEFAULT '{}',
 	CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day'))
-) PARTITION BY RANGE (granularity, time);
--- No primary key: pg_restore --clean cannot drop those of partitions.
-CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (granularity, time, prefix,
-	host, route, region);
-CREATE INDEX IF NOT EXISTS rate_limit_metrics_updated ON rate_limit_metrics (granularity, updated_at);
+) PARTITION BY LIST (granularity);
+CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (user_id, time, key_id,
+	prefix, limit_name, endpoint, region, granularity);
+CREATE INDEX IF NOT EXISTS rate_limit_metrics_time ON rate_limit_metrics USING brin (time)
+	WITH (pages_per_range = 16, autosummarize = on);
 COMMENT ON TABLE rate_limit_metrics IS
-	'Requests of all proxies by minute, added up. Hours and days are computed from the minutes.';
-COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day.';
+	'What happened to the requests of a user and an API key, by the limit that decided and by the endpoint, '
+	'in a minute, an hour or a day, in all proxies of a region. Usage and invoices are sums of it.';
+COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day: each request counts in all three.';
 COMMENT ON COLUMN rate_limit_metrics.time IS 'When the minute, hour or day (in UTC) begins.';
+COMMENT ON COLUMN rate_limit_metrics.user_id IS
+	'The user; empty: nobody; (other): users beyond the first 10,000 combinations of a proxy in a minute.';
+COMMENT ON COLUMN rate_limit_metrics.key_id IS 'The id of the API key; 0: none, or (other).';
 COMMENT ON COLUMN rate_limit_metrics.prefix IS 'As in rate_limit_audit.';
-COMMENT ON COLUMN rate_limit_metrics.host IS
-	'The host of the requests; (other) for hosts beyond the first 100 of a proxy in a minute.';
-COMMENT ON COLUMN rate_limit_metrics.route IS
-	'The name of the route, if the configuration gives one; (other) for routes beyond the first 100 of a '
-	'proxy in a minute.';
+COMMENT ON COLUMN rate_limit_metrics.limit_name IS
+	'The name of the limit of the rule; empty: a limit in a configuration, or none.';
+COMMENT ON COLUMN rate_limit_metrics.endpoint IS
+	'The route, if the configuration names it, or else the paths of the rule or the zone that matched, and '
+	'never the path of a request; (other): as for users.';
 COMMENT ON COLUMN rate_limit_metrics.region IS 'The region of the proxies, if their configuration has one.';
 COMMENT ON COLUMN rate_limit_metrics.requests IS
-	'All requests: allowed, limited, blocked, rejected and errors together.';
+	'All requests: allowed, limited, blocked, rejected and errors together. A request counts once, for the '
+	'limit that refused it or has the least remaining.';
 COMMENT ON COLUMN rate_limit_metrics.allowed IS 'Requests that passed.';
 COMMENT ON COLUMN rate_limit_metrics.limited IS 'Requests that a limit refused.';
 COMMENT ON COLUMN rate_limit_metrics.blocked IS 'Requests that a ban or a block rule refused.';
@@ -137,110 +150,37 @@ COMMENT ON COLUMN rate_limit_metrics.rejected IS
 COMMENT ON COLUMN rate_limit_metrics.errors IS 'Requests without a decision, whether they passed or not.';
 COMMENT ON COLUMN rate_limit_metrics.shadow IS
 	'Decisions of shadow rules that would have refused. Their requests count in the other columns.';
-COMMENT ON COLUMN rate_limit_metrics.cost IS 'The costs of the requests that passed.';
+COMMENT ON COLUMN rate_limit_metrics.charged IS
+	'The units that the requests that passed were charged by this limit, whichever limit they count for.';
+COMMENT ON COLUMN rate_limit_metrics.settled IS
+	'What they really cost by their responses, when these have ended: charged, where the limit does not '
+	'settle.';
 COMMENT ON COLUMN rate_limit_metrics.from_memory IS
 	'Requests of those limited that a proxy refused without asking the database.';
-COMMENT ON COLUMN rate_limit_metrics.latency IS
-	'How many decisions took how long, in buckets: see rate_limit_percentile.';
-COMMENT ON COLUMN rate_limit_metrics.updated_at IS 'When the row was last written.';
 COMMENT ON COLUMN rate_limit_metrics.from_lease IS
 	'Requests of those allowed that a proxy let pass with units of a lease, without asking the database.';
 COMMENT ON COLUMN rate_limit_metrics.from_database IS
 	'Requests that the database decided: neither the memory of the proxy nor a lease could.';
+COMMENT ON COLUMN rate_limit_metrics.last_request IS 'When the last request came.';
+COMMENT ON COLUMN rate_limit_metrics.latency IS
+	'How many decisions took how long, in buckets: see rate_limit_percentile.';
+-- LIKE takes over the comments of the columns, which partitions have from it in turn.
 DO $$
+DECLARE
+	part text;
 BEGIN
-	IF EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'rate_limit_metrics'::regclass) THEN
-		RETURN;
-	END IF;
-	CREATE TABLE rate_limit_metrics_sums (LIKE rate_limit_metrics INCLUDING ALL);
+	FOREACH part IN ARRAY ARRAY['minute', 'hour', 'day'] LOOP
+		CONTINUE WHEN to_regclass('rate_limit_metrics_' || part) IS NOT NULL;
+		EXECUTE format('CREATE TABLE rate_limit_metrics_%1$s (LIKE rate_limit_metrics INCLUDING ALL) %2$s;
+			ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_%1$s FOR VALUES IN (%1$L);
+			COMMENT ON TABLE rate_limit_metrics_%1$s IS ''The %1$ss of rate_limit_metrics, in UTC.''',
+			part, CASE WHEN part <> 'day' THEN 'PARTITION BY RANGE (time)' END);
+	END LOOP;
 	-- Logical replication finds rows by it, as by a primary key.
-	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_sums REPLICA IDENTITY USING INDEX %I', c.relname)
+	EXECUTE (SELECT format('ALTER TABLE rate_limit_metrics_day REPLICA IDENTITY USING INDEX %I', c.relname)
 		FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-		WHERE i.indrelid = 'rate_limit_metrics_sums'::regclass AND i.indisunique);
-	EXECUTE format('ALTER TABLE rate_limit_metrics ATTACH PARTITION rate_limit_metrics_sums FOR VALUES FROM '
-		'(MINVALUE, MINVALUE) TO (''minute'', %L)',
-		date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' + interval '24 h');
-	COMMENT ON TABLE rate_limit_metrics_sums IS
-		'The partition of rate_limit_metrics with all hours and days, and with the minutes before the first '
-		'partition of minutes.';
+		WHERE i.indrelid = 'rate_limit_metrics_day'::regclass AND i.indisunique);
 END $$;
-
-CREATE TABLE IF NOT EXISTS rate_limit_usage (
-	day          date NOT NULL,
-	user_id      text NOT NULL,
-	key_id       bigint NOT NULL DEFAULT 0,
-	requests     bigint NOT NULL DEFAULT 0,
-	cost         bigint NOT NULL DEFAULT 0,
-	refused      bigint NOT NULL DEFAULT 0,
-	last_request timestamptz NOT NULL,
-	limited      bigint NOT NULL DEFAULT 0,
-	denied       bigint NOT NULL DEFAULT 0,
-	CONSTRAINT rate_limit_usage_pkey PRIMARY KEY (user_id, day, key_id)
-);
-CREATE INDEX IF NOT EXISTS rate_limit_usage_day ON rate_limit_usage (day);
-COMMENT ON TABLE rate_limit_usage IS
-	'What users and API keys did on a day. The sum over the keys is what the user did.';
-COMMENT ON COLUMN rate_limit_usage.day IS 'The day in UTC.';
-COMMENT ON COLUMN rate_limit_usage.user_id IS 'The user.';
-COMMENT ON COLUMN rate_limit_usage.key_id IS 'The id of the API key; 0 for requests without one.';
-COMMENT ON COLUMN rate_limit_usage.requests IS 'All requests, also those that were refused.';
-COMMENT ON COLUMN rate_limit_usage.cost IS 'The costs of the requests that passed.';
-COMMENT ON COLUMN rate_limit_usage.refused IS 'Requests that were refused.';
-COMMENT ON COLUMN rate_limit_usage.last_request IS 'When the last request came.';
-COMMENT ON COLUMN rate_limit_usage.limited IS
-	'Those of the refused that a limit refused, with status 429 unless the rule has another one.';
-COMMENT ON COLUMN rate_limit_usage.denied IS
-	'Those of the refused that were refused for a ban, a block rule, an API key or a path, with status '
-	'401, 403 or 400.';
-
-CREATE TABLE IF NOT EXISTS rate_limit_usage_hours (
-	hour     timestamptz NOT NULL,
-	user_id  text NOT NULL,
-	key_id   bigint NOT NULL DEFAULT 0,
-	requests bigint NOT NULL DEFAULT 0,
-	cost     bigint NOT NULL DEFAULT 0,
-	refused  bigint NOT NULL DEFAULT 0,
-	limited  bigint NOT NULL DEFAULT 0,
-	denied   bigint NOT NULL DEFAULT 0
-) PARTITION BY RANGE (hour);
-CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_usage_hours_key ON rate_limit_usage_hours (user_id,
-	hour, key_id);
-COMMENT ON TABLE rate_limit_usage_hours IS
-	'What users and API keys did in an hour, for as long as metrics_hour in rate_limit_retention says.';
-COMMENT ON COLUMN rate_limit_usage_hours.hour IS 'When the hour begins.';
-COMMENT ON COLUMN rate_limit_usage_hours.user_id IS 'As in rate_limit_usage.';
-COMMENT ON COLUMN rate_limit_usage_hours.key_id IS 'As in rate_limit_usage.';
-COMMENT ON COLUMN rate_limit_usage_hours.requests IS 'As in rate_limit_usage.';
-COMMENT ON COLUMN rate_limit_usage_hours.cost IS 'As in rate_limit_usage.';
-COMMENT ON COLUMN rate_limit_usage_hours.refused IS 'As in rate_limit_usage.';
-COMMENT ON COLUMN rate_limit_usage_hours.limited IS 'As in rate_limit_usage.';
-COMMENT ON COLUMN rate_limit_usage_hours.denied IS 'As in rate_limit_usage.';
-
-CREATE OR REPLACE VIEW rate_limit_usage_now AS
-	SELECT u.user_id, u.key_id, coalesce(sum(u.requests) FILTER (WHERE u.day = t.today), 0)::bigint AS today,
-		sum(u.requests)::bigint AS this_month,
-		least(sum(u.cost), 9223372036854775807)::bigint AS cost, sum(u.refused)::bigint AS refused,
-			sum(u.limited)::bigint AS limited, sum(u.denied)::bigint AS denied,
-		max(u.last_request) AS last_request, (t.today + 1)::timestamp AT TIME ZONE 'UTC' AS day_ends,
-			date_trunc('month', t.today + interval '1 month') AT TIME ZONE 'UTC' AS month_ends
-	FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS today) t
-		JOIN rate_limit_usage u ON u.day >= date_trunc('month', t.today::timestamp)::date
-		AND u.day < date_trunc('month', t.today + interval '1 month')::date
-	GROUP BY u.user_id, u.key_id, t.today;
-COMMENT ON VIEW rate_limit_usage_now IS
-	'What users and API keys did today and in this month, in UTC: a row for each user and key with a request '
-	'in this month. The limits are in rate_limit_used.';
-COMMENT ON COLUMN rate_limit_usage_now.user_id IS 'The user.';
-COMMENT ON COLUMN rate_limit_usage_now.key_id IS 'The id of the API key; 0 for requests without one.';
-COMMENT ON COLUMN rate_limit_usage_now.today IS 'All requests of today.';
-COMMENT ON COLUMN rate_limit_usage_now.this_month IS 'All requests of this month.';
-COMMENT ON COLUMN rate_limit_usage_now.cost IS 'The costs of the requests of this month that passed.';
-COMMENT ON COLUMN rate_limit_usage_now.refused IS 'Requests of this month that were refused.';
-COMMENT ON COLUMN rate_limit_usage_now.limited IS 'Those of them that a limit refused, with status 429.';
-COMMENT ON COLUMN rate_limit_usage_now.denied IS 'Those of them that were refused with status 401 or 403.';
-COMMENT ON COLUMN rate_limit_usage_now.last_request IS 'When the last request came.';
-COMMENT ON COLUMN rate_limit_usage_now.day_ends IS 'When today counts from 0 again.';
-COMMENT ON COLUMN rate_limit_usage_now.month_ends IS 'When the month counts from 0 again.';
 
 CREATE TABLE IF NOT EXISTS rate_limit_writers (
 	writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY,
@@ -271,23 +211,20 @@ CREATE TABLE IF NOT EXISTS rate_limit_retention (
 	keep   interval NOT NULL,
 	set_by text,
 	set_at timestamptz NOT NULL DEFAULT now(),
-	deleted_before timestamptz,
 	upkeep_at timestamptz,
-	CONSTRAINT what_must_be_audit_usage_or_metrics_of_minute_hour_or_day
-		CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day', 'usage')),
+	CONSTRAINT what_must_be_audit_or_metrics_of_minute_hour_or_day
+		CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day')),
 	CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day')
 );
 INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'),
-	('metrics_hour', '90 days'), ('metrics_day', '7 years'), ('usage', '7 years')
+	('metrics_hour', '90 days'), ('metrics_day', '7 years')
 	ON CONFLICT DO NOTHING;
 COMMENT ON TABLE rate_limit_retention IS
 	'How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says '
 	'when it starts.';
-COMMENT ON COLUMN rate_limit_retention.what IS 'audit, metrics_minute, metrics_hour, metrics_day or usage.';
+COMMENT ON COLUMN rate_limit_retention.what IS 'audit, metrics_minute, metrics_hour or metrics_day.';
 COMMENT ON COLUMN rate_limit_retention.keep IS
 	'How long. Without a row for it, a part of the history is kept for ever.';
 COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set it. NULL: the default.';
 COMMENT ON COLUMN rate_limit_retention.set_at IS 'When it was set.';
-COMMENT ON COLUMN rate_limit_retention.deleted_before IS
-	'Of metrics_minute, metrics_hour and metrics_day: upkeep has deleted what is older. NULL: nothing.';
 COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';

@@ -61,13 +61,10 @@ BEGIN
 	END IF;
 	FOR expired IN SELECT 'rate_limit_audit' AS parent, e.name, e.state, e.held_by
 		FROM rate_limit_expired($1) e
-		UNION ALL SELECT t.parent, p.name, 'attached', rate_limit_holders(p.id)
-			FROM (SELECT 'rate_limit_metrics', r.deleted_before FROM rate_limit_retention r
-				WHERE r.what = 'metrics_minute'
-				UNION ALL SELECT 'rate_limit_usage_hours',
-					rate_limit_cutoff('metrics_hour', $1)) t(parent, before)
-			CROSS JOIN LATERAL rate_limit_partitions_of(t.parent) p
-			WHERE p.begins > '-infinity' AND p.ends <= t.before
+		UNION ALL SELECT 'rate_limit_' || k.what, p.name, 'attached', rate_limit_holders(p.id)
+			FROM unnest('{metrics_minute,metrics_hour}'::text[]) AS k(what)
+			CROSS JOIN LATERAL rate_limit_partitions_of('rate_limit_' || k.what) p
+			WHERE p.ends <= rate_limit_cutoff(k.what, $1)
 	LOOP
 		name := expired.name;
 		held_by := expired.held_by;
@@ -101,9 +98,9 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
-	'Drops the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours that are past '
-	'their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For '
-	'pg_cron, and for proxies whose role does not own the tables.';
+	'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
+	'past their retention, except for those that something else uses: held_by. Writers wait for up to '
+	'100 ms. For pg_cron, and for proxies whose role does not own the tables.';
 
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0')
 	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC'
@@ -113,9 +110,6 @@ DECLARE
 	most CONSTANT int := 20000;
 	today CONSTANT date := CASE WHEN rate_limit_owns_history() THEN $1 ELSE pg_catalog.now() END;
 	parent text;
-	part record;
-	cutoff timestamptz;
-	rolled record;
 BEGIN
 	IF NOT pg_try_advisory_xact_lock(1885827693,
 		('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int)
@@ -125,7 +119,8 @@ BEGIN
 		RETURN NEXT;
 		RETURN;
 	END IF;
-	FOREACH parent IN ARRAY ARRAY['rate_limit_audit', 'rate_limit_metrics', 'rate_limit_usage_hours'] LOOP
+	FOREACH parent IN ARRAY '{rate_limit_audit,rate_limit_metrics_minute,rate_limit_metrics_hour}'::text[]
+	LOOP
 		FOR ahead IN 0..7 LOOP
 			BEGIN
 				name := rate_limit_make_partition_of(parent, today + ahead);
@@ -144,43 +139,14 @@ BEGIN
 		END LOOP;
 	END LOOP;
 
-	BEGIN
-		SELECT * INTO rolled FROM rate_limit_rollup();
-		RETURN QUERY VALUES ('rolled_up', 'hour', rolled.hours), ('rolled_up', 'day', rolled.days);
-	EXCEPTION WHEN lock_not_available THEN
-		-- Another session has locked rows. Without a roll-up, no minute may be deleted.
-		what := 'skipped';
-		name := 'rate_limit_metrics';
-		RETURN NEXT;
-	END;
-
-	FOR part IN SELECT * FROM (VALUES ('minute', 'hour'), ('hour', 'day'), ('day', 'day'))
-		AS p(granularity, whole) LOOP
-		EXIT WHEN rolled IS NULL;
-		what := 'deleted';
-		name := 'metrics_' || part.granularity;
-		cutoff := date_trunc(part.whole, rate_limit_cutoff(name, $1));
-		UPDATE rate_limit_retention r SET deleted_before = cutoff WHERE r.what = 'metrics_' ||
-			part.granularity AND cutoff > coalesce(r.deleted_before, '-infinity')
-			AND EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = part.granularity
-				AND m.time < cutoff);
-		-- The partitions of minutes are dropped as a whole, by rate_limit_drop_expired.
-		DELETE FROM rate_limit_metrics_sums d USING (SELECT m.granularity, m.time, m.prefix, m.host, m.route,
-			m.region FROM rate_limit_metrics_sums m
-				WHERE m.granularity = part.granularity AND m.time < cutoff ORDER BY m.time, m.prefix, m.host,
-					m.route, m.region LIMIT most FOR UPDATE SKIP LOCKED) AS old
-			WHERE (d.granularity, d.time, d.prefix, d.host, d.route, d.region) = (old.granularity, old.time,
-				old.prefix, old.host, old.route, old.region);
-		GET DIAGNOSTICS rows = ROW_COUNT;
-		RETURN NEXT;
-	END LOOP;
-
 	what := 'deleted';
-	name := 'usage';
-	cutoff := rate_limit_cutoff(name, $1);
-	DELETE FROM rate_limit_usage d USING (SELECT u.user_id, u.day, u.key_id FROM rate_limit_usage u
-		WHERE u.day < cutoff::date LIMIT most FOR UPDATE SKIP LOCKED) AS old
-		WHERE (d.user_id, d.day, d.key_id) = (old.user_id, old.day, old.key_id);
+	name := 'metrics_day';
+	DELETE FROM rate_limit_metrics_day d USING (SELECT m.user_id, m.time, m.key_id, m.prefix, m.limit_name,
+		m.endpoint, m.region FROM rate_limit_metrics_day m
+		WHERE m.time < date_trunc('day', rate_limit_cutoff('metrics_day', $1))
+		LIMIT most FOR UPDATE SKIP LOCKED) AS old
+		WHERE (d.user_id, d.time, d.key_id, d.prefix, d.limit_name, d.endpoint, d.region) = (old.user_id,
+			old.time, old.key_id, old.prefix, old.limit_name, old.endpoint, old.region);
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	RETURN NEXT;
 
@@ -197,9 +163,9 @@ BEGIN
 		WHERE r.what = free.what;
 END $$;
 COMMENT ON FUNCTION rate_limit_upkeep IS
-	'Makes the partitions of rate_limit_audit, rate_limit_metrics and rate_limit_usage_hours for today and 7 '
-	'more days, rolls up the metrics, and deletes metrics and usage that are past their retention: up to '
-	'20,000 rows of each kind in a run. It waits for a lock for 1 s at most. It returns what it did; '
+	'Makes the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics for today '
+	'and 7 more days, and deletes days of rate_limit_metrics that are past their retention: up to 20,000 in '
+	'a run. It waits for a lock for 1 s at most. It returns what it did; '
 	'skipped, and a table that another session has locked; or busy: another process does it, or has done it '
 	'within the pause. For a role that does not own the tables, now is the present. For pg_cron; one of the '
 	'proxies runs it about once a minute. For partitions that are past their retention there is '

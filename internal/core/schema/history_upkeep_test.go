@@ -68,22 +68,19 @@ func TestDroppingSkipsWhatIsInUse(t *testing.T) {
 	s.want("SELECT count(*) FROM rate_limit_drop_expired('2026-12-21') WHERE held_by IS NULL", "32")
 }
 
-// Usage is kept for 7 years by default, and writers for 30 days, to the day; a run deletes up to
-// 20,000 rows.
-func TestOldUsageAndWritersAreDeleted(t *testing.T) {
+// Days are kept for 7 years by default, and writers for 30 days, to the day; a run deletes up to 20,000
+// rows.
+func TestOldDaysAndWritersAreDeleted(t *testing.T) {
 	s := newHistory(t)
-	s.exec(`INSERT INTO rate_limit_usage (day, user_id, last_request) SELECT '2019-11-20', 'u' || n, '2019-11-20' FROM generate_series(1, 20005) n;
-		INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ('2019-11-21', 'ann', '2019-11-21');
+	s.exec(`INSERT INTO rate_limit_metrics (granularity, time, user_id, last_request) SELECT 'day', '2019-11-20Z', 'u' || n, '2019-11-20Z' FROM generate_series(1, 20005) n;
+		INSERT INTO rate_limit_metrics (granularity, time, user_id, last_request) VALUES ('day', '2019-11-21Z', 'ann', '2019-11-21Z');
 		INSERT INTO rate_limit_writers (writer, node, batch, seen) VALUES ('old', 'n', 1, now() - interval '30 days 1 s'), ('young', 'n', 1, now() - interval '29 days 23 h')`)
-	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-20 23:59:59Z') WHERE what = 'deleted' AND "+
-		"rows > 0 AND name = 'usage'", "")
-	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z') WHERE what = 'deleted' AND rows > 0 "+
-		"AND name = 'usage'", "usage 20000")
-	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z') WHERE what = 'deleted' AND rows > 0 "+
-		"AND name = 'usage'", "usage 5")
-	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z') WHERE what = 'deleted' AND rows > 0 "+
-		"AND name = 'usage'", "")
-	s.want("SELECT user_id FROM rate_limit_usage", "ann")
+	const deleted = " WHERE what = 'deleted' AND rows > 0 AND name = 'metrics_day'"
+	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-20 23:59:59Z')"+deleted, "")
+	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z')"+deleted, "metrics_day 20000")
+	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z')"+deleted, "metrics_day 5")
+	s.want("SELECT name, rows FROM rate_limit_upkeep('2026-11-21Z')"+deleted, "")
+	s.want("SELECT user_id FROM rate_limit_metrics", "ann")
 	s.exec("SELECT rate_limit_upkeep()")
 	s.want("SELECT writer FROM rate_limit_writers", "young")
 }
@@ -91,12 +88,12 @@ func TestOldUsageAndWritersAreDeleted(t *testing.T) {
 // One process at a time does the upkeep, and does not wait for a row that a writer holds.
 func TestUpkeepWaitsForNobody(t *testing.T) {
 	s := newHistory(t)
-	s.exec("SELECT rate_limit_upkeep('2026-11-01');" + minuteSQL("2026-11-01 10:00Z", "held", "",
-		[]float64{5}) + minuteSQL("2026-11-01 10:00Z", "web", "", []float64{5}))
+	s.exec(minuteSQL("2001-11-01 10:00Z", "held", "", []float64{5}) +
+		minuteSQL("2001-11-01 10:00Z", "web", "", []float64{5}))
 	other := &site{t: t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
-	other.exec("BEGIN; SELECT * FROM rate_limit_metrics WHERE prefix = 'held' FOR UPDATE")
+	other.exec("BEGIN; SELECT * FROM rate_limit_metrics_day WHERE prefix = 'held' FOR UPDATE")
 	s.exec("SET lock_timeout = '5 s'")
-	s.want("SELECT rows FROM rate_limit_upkeep('2026-11-21') WHERE name = 'metrics_minute'", "1")
+	s.want("SELECT rows FROM rate_limit_upkeep('2026-11-21') WHERE name = 'metrics_day'", "1")
 	other.exec("COMMIT; BEGIN; SELECT rate_limit_upkeep('2026-11-21')")
 	s.want("SELECT * FROM rate_limit_upkeep('2026-11-21')", "busy - -")
 	s.want("SELECT * FROM rate_limit_drop_expired('2036-11-21')", "")
@@ -104,24 +101,18 @@ func TestUpkeepWaitsForNobody(t *testing.T) {
 	s.want("SELECT count(*) FROM rate_limit_upkeep('2026-11-21') WHERE what = 'busy'", "0")
 }
 
-// What another session has locked is left for a later run, and the rest is done: no minute is deleted
-// that could not be rolled up.
+// What another session has locked is left for a later run, and the rest is done.
 func TestUpkeepDoesNotWaitForLocks(t *testing.T) {
 	s := newHistory(t)
-	s.exec(minuteSQL("2026-11-01 10:00Z", "web", "", []float64{5}) + "SELECT rate_limit_rollup();" +
-		minuteSQL("2026-11-01 10:01Z", "web", "", []float64{5}) +
-		"INSERT INTO rate_limit_usage (day, user_id, last_request) VALUES ('2001-01-01', 'ann', " +
-		"'2001-01-01')")
+	s.exec(minuteSQL("2001-01-01 10:00Z", "web", "", []float64{5}))
 	other := &site{t: t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
-	other.exec("BEGIN; LOCK TABLE ONLY rate_limit_audit IN SHARE UPDATE EXCLUSIVE MODE; SELECT FROM " +
-		"rate_limit_metrics WHERE granularity = 'hour' FOR UPDATE")
+	other.exec("BEGIN; LOCK TABLE ONLY rate_limit_audit IN SHARE UPDATE EXCLUSIVE MODE")
 	s.exec("SET statement_timeout = '60 s'")
 	s.want("SELECT * FROM rate_limit_upkeep('2026-11-21') WHERE what <> 'made'",
-		"skipped rate_limit_audit -\nskipped rate_limit_metrics -\ndeleted usage 1\ndeleted writers 0")
+		"skipped rate_limit_audit -\ndeleted metrics_day 1\ndeleted writers 0")
 	other.exec("COMMIT")
-	s.want("SELECT what, sum(rows) FROM rate_limit_upkeep('2026-11-21') GROUP BY 1 ORDER BY 1",
-		"deleted 2\nmade -\nrolled_up 2")
-	s.want("SELECT granularity, requests FROM rate_limit_metrics ORDER BY 1", "day 2\nhour 2")
+	s.want("SELECT what, count(*) FROM rate_limit_upkeep('2026-11-21') GROUP BY 1 ORDER BY 1",
+		"deleted 2\nmade 8")
 }
 
 // A role that may only run the functions does the upkeep, and can delete nothing before its time.
@@ -135,7 +126,7 @@ func TestARoleWithNothingButExecuteDoesTheUpkeep(t *testing.T) {
 	t.Cleanup(func() { s.exec("RESET ROLE; DROP OWNED BY " + role + "; DROP ROLE " + role) })
 	s.exec("SET ROLE " + role)
 	for _, forbidden := range []string{"SELECT rate_limit_upkeep()", "SELECT rate_limit_drop_expired()",
-		"SELECT rate_limit_expired()", "SELECT rate_limit_rollup()",
+		"SELECT rate_limit_expired()",
 		"SELECT rate_limit_make_partition('2026-01-01')",
 		"SELECT rate_limit_partitions()", "SELECT rate_limit_cutoff('audit', now())",
 		"SELECT rate_limit_holders(1)"} {
@@ -144,12 +135,13 @@ func TestARoleWithNothingButExecuteDoesTheUpkeep(t *testing.T) {
 		}
 	}
 	s.exec("RESET ROLE; GRANT EXECUTE ON FUNCTION rate_limit_upkeep, rate_limit_drop_expired, " +
-		"rate_limit_expired, rate_limit_rollup TO " + role + "; SET ROLE " + role)
+		"rate_limit_expired TO " + role + "; SET ROLE " + role)
 	s.want("SELECT what, sum(rows) FROM rate_limit_upkeep() GROUP BY 1 ORDER BY 1",
-		"deleted 2\nmade -\nrolled_up 2")
+		"deleted 0\nmade -")
 	s.want("SELECT name, state FROM rate_limit_expired('9999-01-01')",
 		"public.rate_limit_audit_20200101 attached")
-	s.want("SELECT * FROM rate_limit_drop_expired('9999-01-01')", "public.rate_limit_audit_20200101 -")
+	s.want("SELECT * FROM rate_limit_drop_expired('9999-01-01')", "public.rate_limit_audit_20200101 -\n"+
+		"public.rate_limit_metrics_minute_20200101 -\npublic.rate_limit_metrics_hour_20200101 -")
 	for _, forbidden := range []string{"DELETE FROM rate_limit_metrics", "SELECT * FROM rate_limit_audit",
 		"UPDATE rate_limit_retention SET keep = '1 day'", "DROP TABLE rate_limit_audit"} {
 		if failure := s.fails(forbidden); failure.Code != "42501" {
@@ -168,7 +160,6 @@ func TestTheHistoryInAnotherSchema(t *testing.T) {
 		`RESET search_path; CREATE TEMPORARY TABLE rate_limit_metrics (x int); CREATE TEMPORARY TABLE rate_limit_retention (what text)`)
 	s.want(`SELECT what, name FROM "a.Tenant".rate_limit_upkeep('2026-11-21') LIMIT 1`,
 		`made "a.Tenant".rate_limit_audit_20261121`)
-	s.want(`SELECT * FROM "a.Tenant".rate_limit_rollup()`, "0 0")
 	s.want(`SELECT name, state FROM "a.Tenant".rate_limit_expired('2027-02-20') LIMIT 1`,
 		`"a.Tenant".rate_limit_audit_20261121 attached`)
 	s.want(`SELECT count(*) FROM "a.Tenant".rate_limit_drop_expired('2027-02-20') WHERE held_by IS NULL AND name ~ 'audit'`, "1")

@@ -11,9 +11,8 @@ const (
 		('rate_limit_overrides', 'limit_name'),
 	('rate_limit_bans', 'banned_by'), ('rate_limit_changes', 'xid')`
 	nodeMarks    = `('rate_limit_nodes', 'applied_seq'), ('rate_limit_secrets', 'value')`
-	historyMarks = `('rate_limit_audit', 'duration_us'), ('rate_limit_metrics', 'latency'),
-		('rate_limit_usage', 'last_request'),
-	('rate_limit_usage_hours', 'hour'), ('rate_limit_writers', 'batch'), ('rate_limit_retention', 'keep')`
+	historyMarks = `('rate_limit_audit', 'duration_us'), ('rate_limit_metrics', 'settled'),
+	('rate_limit_writers', 'batch'), ('rate_limit_retention', 'keep')`
 
 	othersBegin = `SELECT string_agg(format('the table %s.%I is of another program (it has no column "%s")',
 		c.relnamespace::regnamespace, c.relname, t.mark), '; ' ORDER BY t.name)

@@ -15,7 +15,7 @@ const Nodes = refuseNodes + nodes
 
 // History creates or upgrades the tables, functions and the view of the history. It needs neither
 // Counters nor Policy.
-const History = refuseHistory + historyTables + historyPartitions + historyRollup + historyRecord +
+const History = refuseHistory + historyTables + historyPartitions + historyMetrics + historyRecord +
 	historyUpkeep + historyAnswers + historyEnd
 
 // Policy creates or upgrades the tables, triggers, functions and views of the policy. It needs

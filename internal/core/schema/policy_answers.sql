@@ -9,23 +9,25 @@ DECLARE
 	own CONSTANT text := coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text,
 		$2::text, rate_limit_counter_key($1));
 BEGIN
-	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_usage'), 'SELECT')
-		AND has_table_privilege(to_regclass('rate_limit_usage_now'), 'SELECT'), false) THEN
+	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT'), false) THEN
 		RETURN;
 	END IF;
-	IF NOT EXISTS (SELECT FROM rate_limit_usage) THEN
+	IF NOT EXISTS (SELECT FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id > '') THEN
 		RETURN; -- zeros would say that there was no request
 	END IF;
-	RETURN QUERY SELECT coalesce(sum(n.today), 0)::bigint, coalesce(sum(n.this_month), 0)::bigint,
-		coalesce(sum(n.refused), 0)::bigint, coalesce(sum(n.limited), 0)::bigint,
-		coalesce(sum(n.denied), 0)::bigint,
-		(SELECT h.last_request FROM rate_limit_usage h WHERE h.user_id = $1 AND ($2 IS NULL OR h.key_id = $2)
-			ORDER BY h.day DESC, h.last_request DESC LIMIT 1),
+	RETURN QUERY SELECT
+		coalesce(sum(n.requests) FILTER (WHERE n.time >= date_trunc('day', now(), 'UTC')), 0)::bigint,
+		coalesce(sum(n.requests), 0)::bigint,
+		coalesce(sum(n.limited + n.blocked + n.rejected), 0)::bigint,
+		coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked + n.rejected), 0)::bigint,
+		(SELECT max(m.last_request) FROM rate_limit_metrics m WHERE m.granularity = 'day'
+			AND m.user_id = $1 AND ($2 IS NULL OR m.key_id = $2)),
 		(SELECT max(u.resets_at) FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
 			JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON d.dimension = CASE WHEN $2 IS NULL
 				THEN 'user' ELSE 'key' END AND d.part = own
 			WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])))
-	FROM rate_limit_usage_now n WHERE n.user_id = $1 AND ($2 IS NULL OR n.key_id = $2);
+	FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1
+		AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2);
 END $$;
 COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS
 	'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this '

@@ -30,9 +30,7 @@ const historyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL)
 	FROM (VALUES ` + historyTableNames + `) AS t(name))`
 
 // historyTableNames lists the tables of the history, as elements of a VALUES list.
-const historyTableNames = `('rate_limit_audit'), ('rate_limit_metrics'), ('rate_limit_usage'),
-	('rate_limit_usage_hours'),
-	('rate_limit_writers'),
+const historyTableNames = `('rate_limit_audit'), ('rate_limit_metrics'), ('rate_limit_writers'),
 	('rate_limit_retention'), ('rate_limit_audited')`
 
 // policyTables lists the tables of the policy, as elements of a VALUES list.
@@ -83,7 +81,7 @@ const InPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p
 	AND NOT ` + PolicyWhole + `
 	OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname = 'rate_limit_history_version'
 		AND pg_function_is_visible(p.oid))
-		AND (SELECT count(*) < 7 FROM pg_catalog.pg_class c JOIN (VALUES ` + historyTableNames + `) AS t(name)
+		AND (SELECT count(*) < 5 FROM pg_catalog.pg_class c JOIN (VALUES ` + historyTableNames + `) AS t(name)
 			ON c.relname = t.name WHERE pg_table_is_visible(c.oid))
 	OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname = 'rate_limit_behind'
 		AND pg_function_is_visible(p.oid))

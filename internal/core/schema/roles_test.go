@@ -122,8 +122,8 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"CREATE TABLE x ()", "DROP TABLE rate_limit_bans", "ALTER TABLE rate_limit_rules DISABLE " +
 			"TRIGGER ALL", "SET session_replication_role = replica",
 		"UPDATE rate_limit_ephemeral SET count = 0", "INSERT INTO rate_limit_durable (prefix, key) VALUES " +
-			"('p', 'k')", "DELETE FROM rate_limit_audit", "UPDATE rate_limit_usage SET cost = 0", "DELETE FROM " +
-			"rate_limit_metrics", "UPDATE rate_limit_retention SET deleted_before = now()",
+			"('p', 'k')", "DELETE FROM rate_limit_audit", "UPDATE rate_limit_metrics SET settled = 0", "DELETE FROM " +
+			"rate_limit_metrics", "UPDATE rate_limit_retention SET upkeep_at = now()",
 		"UPDATE rate_limit_nodes SET node = 'x'",
 	} {
 		if failure := s.fails(forbidden); failure.Code != "42501" {
@@ -161,7 +161,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('x'), 'ann')", "DELETE FROM " +
 			"rate_limit_overrides", "UPDATE rate_limit_tiers SET rank = 0",
 		"INSERT INTO rate_limit_changes (kind, by) VALUES ('user', 'x')", "SELECT by FROM rate_limit_changes",
-		"SELECT FROM rate_limit_audit", "SELECT FROM rate_limit_usage", "SELECT FROM rate_limit_metrics",
+		"SELECT FROM rate_limit_audit", "SELECT FROM rate_limit_metrics", "SELECT FROM rate_limit_metrics_day",
 		"SELECT FROM rate_limit_audited", "SELECT FROM rate_limit_minutes", "SELECT rate_limit_top(now())",
 		"SELECT rate_limit_usage_between('ann', now()::date, now()::date)", "TRUNCATE rate_limit_ephemeral",
 		"UPDATE rate_limit_rules SET name = 'x'", "SELECT rate_limit_delete_tier('pro')",
@@ -243,35 +243,33 @@ func TestWhatEachRoleMayCall(t *testing.T) {
 		"prosecdef AND pronamespace = 'public'::regnamespace ORDER BY proname COLLATE \"C\"",
 		sorted(strings.Join(documented, "\n")))
 
-	s.exec(`SELECT rate_limit_upkeep(); SELECT rate_limit_make_partition_of(t, (now() AT TIME ZONE 'UTC')::date - d) FROM unnest('{rate_limit_audit,rate_limit_metrics,rate_limit_usage_hours}'::text[]) t, unnest('{5,40}'::int[]) d;
+	s.exec(`SELECT rate_limit_upkeep(); SELECT rate_limit_make_partition_of(t, (now() AT TIME ZONE 'UTC')::date - d) FROM unnest('{rate_limit_audit,rate_limit_metrics_minute,rate_limit_metrics_hour}'::text[]) t, unnest('{5,40}'::int[]) d;
 		INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, node, id) SELECT now() - d * interval '1 day', 1, 1, 'limited', 'p', 'n', nextval('rate_limit_audit_id') FROM unnest('{5,40}'::int[]) d;
-		INSERT INTO rate_limit_usage (day, user_id, key_id, requests, cost, refused, last_request) VALUES ((now() AT TIME ZONE 'UTC')::date - 40, 'ann', 0, 1, 1, 0, now());
+		INSERT INTO rate_limit_metrics (granularity, time, user_id, requests, last_request) VALUES ('day', date_trunc('day', now(), 'UTC') - interval '40 days', 'ann', 1, now());
 		INSERT INTO rate_limit_bans (user_id, until) VALUES ('ann', now() - interval '29 days')`)
-	const kept = `SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT count(*) FROM rate_limit_usage), (SELECT count(*) FROM rate_limit_bans), (SELECT count(*) FROM rate_limit_changes),
-		(SELECT count(*) FROM rate_limit_partitions_of('rate_limit_audit')), (SELECT count(*) FROM rate_limit_partitions_of('rate_limit_usage_hours')), (SELECT string_agg(what || ' ' || keep, ', ' ORDER BY what) FROM rate_limit_retention)`
+	const kept = `SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT sum(settled) FROM rate_limit_metrics), (SELECT count(*) FROM rate_limit_bans), (SELECT count(*) FROM rate_limit_changes),
+		(SELECT count(*) FROM rate_limit_partitions_of('rate_limit_audit')), (SELECT count(*) FROM rate_limit_partitions_of('rate_limit_metrics_hour')), (SELECT string_agg(what || ' ' || keep, ', ' ORDER BY what) FROM rate_limit_retention)`
 	before := s.text(kept)
 	day := "(extract(epoch FROM now() + interval '1000 days') / 86400)::bigint"
 	for _, attempt := range []struct{ roles, sql, fails string }{
 		{proxy, "SELECT rate_limit_retain(what, '1 day', 'x') FROM " +
-			"unnest('{audit,usage,metrics_minute,metrics_hour,metrics_day}'::text[]) what", ""},
-		{proxy, "SELECT rate_limit_retain('usage', '2521 days', 'x')", ""}, // 7 years are 2557 days
+			"unnest('{audit,metrics_minute,metrics_hour,metrics_day}'::text[]) what", ""},
+		{proxy, "SELECT rate_limit_retain('metrics_day', '2521 days', 'x')", ""}, // 7 years are 2557 days
 		{proxy + " " + administrator, "SELECT rate_limit_upkeep('9999-01-01')", ""},
 		{proxy + " " + administrator, "SELECT rate_limit_upkeep('1999-01-01')", ""},
 		{proxy + " " + administrator, "SELECT rate_limit_drop_expired('9999-01-01')", ""},
 		{proxy + " " + administrator, "SELECT rate_limit_expired('9999-01-01')", ""},
 		{proxy, "SELECT rate_limit_forget()", ""},
-		{proxy, `SELECT rate_limit_record_audit('n', '', ARRAY[` + day +
-			` * 86400000000], '{limited}', '{}', '{p}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{1}', '{1}', '{0}', '{0}', '{0}', '{-1}', '{1}', '{0}', '{1}')`, "within 8 days of today"},
-		{proxy, `SELECT rate_limit_record_metrics('', ARRAY[` + day +
-			` * 1440], '{p}', '{h}', '{r}', '{1}', '{0}', '{0}', '{0}', '{0}', '{0}', '{1}', '{0}', '{"{1}"}', '{0}', '{0}')`, "within 8 days of today"},
-		{proxy, `SELECT rate_limit_record_usage(ARRAY[` + day +
-			`], '{ann}', '{0}', '{1}', '{1}', '{0}', '{0}', ARRAY[` + day + ` * 24], '{0}', '{0}')`,
-			"within 8 days of today"},
-		{proxy, "SELECT rate_limit_record_usage('{20000}', '{ann}', '{0}', '{1}', '{-1}', '{0}', '{0}', " +
-			"'{480000}', '{0}', '{0}')", "below 0"},
-		{proxy, `SELECT rate_limit_record_metrics('', '{28800000}', '{p}', '{h}', '{r}', '{1}', '{0}', '{0}', '{0}', '{0}', '{0}', '{1}', '{0}', '{"{-1}"}', '{0}', '{0}')`, "below 0"},
+		{proxy, `SELECT rate_limit_record_audit(node => 'n', region => '', "time" => ARRAY[` + day +
+			` * 86400000000], cost => '{1}', count => '{1}', quota => '{-1}', remaining => '{-1}', key_id => '{-1}',
+			retry_after_ms => '{-1}', duration_us => '{1}', weight => '{1}', status => '{-1}',
+			decision => '{limited}', reason => '{""}', prefix => '{p}', limit_name => '{""}', key => '{""}',
+			user_id => '{""}', tier => '{""}', address => '{""}', host => '{""}', method => '{""}',
+			path => '{""}', also => '{""}')`, "within 8 days of today"},
+		{proxy, recordSQL("", "2126-01-01Z", nil), "within 8 days of today"},
+		{proxy, recordSQL("", "2026-01-01Z", map[string]string{"settled": "-1"}), "below 0"},
+		{proxy, recordSQL("", "2026-01-01Z", map[string]string{"latency": "{-1}"}), "below 0"},
 		{proxy + " " + administrator, "SELECT rate_limit_make_partition('2020-01-01')", "permission denied"},
-		{proxy + " " + administrator, "SELECT rate_limit_rollup()", "permission denied"},
 		{administrator, "SELECT rate_limit_retain('audit', '1 day', 'x')", "permission denied"},
 	} {
 		for _, role := range strings.Fields(attempt.roles) {

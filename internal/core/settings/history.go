@@ -13,8 +13,8 @@ import (
 type History struct {
 	Address AddressMode
 
-	// KeepAudit and KeepUsage limit the age of rows of the audit log and the usage. 0 means as the database
-	// has it.
+	// KeepAudit and KeepUsage limit the age of the audit log and of the metrics by day. 0 means as the
+	// database has it.
 	KeepAudit, KeepUsage time.Duration
 }
 

@@ -44,9 +44,13 @@ func (r *Row) Set(name string, value any) {
 	r.Names, r.Values = append(slices.Clip(r.Names), name), append(r.Values, value)
 }
 
-// without leaves the columns from one to before another one out.
-func (r *Row) without(from, to int) Row {
-	return Row{slices.Delete(slices.Clone(r.Names), from, to), slices.Delete(slices.Clone(r.Values), from, to)}
+// only returns the row with some of its columns.
+func (r *Row) only(names ...string) Row {
+	some := Row{Names: names}
+	for _, name := range names {
+		some.Values = append(some.Values, r.Get(name))
+	}
+	return some
 }
 
 // MarshalJSON makes an object of the columns, in their order.
@@ -102,7 +106,7 @@ func (w *work) ask(question string, args ...any) (all []Row) {
 func UsersQuestion(order string) string {
 	last := ""
 	if order == ByLast {
-		last = "(SELECT max(h.last_request) FROM rate_limit_usage h WHERE h.user_id = u.user_id) NULLS FIRST, "
+		last = "(SELECT max(h.last_request) FROM rate_limit_metrics h WHERE h.granularity = 'day' AND h.user_id = u.user_id) NULLS FIRST, "
 	}
 	return `SELECT u.user_id AS "user", u.tier, u.state, r.* FROM (
 	SELECT u.* FROM rate_limit_user_states u WHERE $1::text IN ('', u.tier) ORDER BY ` + last + `u.user_id LIMIT $2::bigint

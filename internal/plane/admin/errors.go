@@ -94,7 +94,7 @@ func missingPart(message string) string {
 			return "the tables of the registry of proxies are"
 		}
 	}
-	for _, name := range []string{"rate_limit_audit", "rate_limit_usage", "rate_limit_upkeep"} {
+	for _, name := range []string{"rate_limit_audit", "rate_limit_metrics", "rate_limit_upkeep"} {
 		if strings.Contains(message, name) {
 			return "the tables of the history are"
 		}

@@ -53,7 +53,7 @@ func (d *Database) Forget(ctx context.Context, p *Person, account, dryRun bool) 
 		table, kept := t.Text("table"), t.Get("kept").(int64)
 		isChanges := table == "rate_limit_changes"
 		if !isChanges {
-			f.Tables = append(f.Tables, t.without(2, 3))
+			f.Tables = append(f.Tables, t.only("table", "rows"))
 		}
 		switch {
 		case kept > 0 && isChanges:

@@ -9,33 +9,39 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// UserUsage is what a user did on some days, in UTC. Rows have the requests, also those that were refused; the cost of those
-// that passed; how many were refused; and the last request, NULL if there was none.
+// UserUsage is what a user did on some days, in UTC. Rows have the requests, also those that were refused; how many
+// were refused; and the last request, NULL if there was none. Those of limits have the units that these charged, and what
+// was settled.
 type UserUsage struct {
 	User string `json:"user"`
 	// First and Last are the first and the last day.
 	First string `json:"first"`
 	Last  string `json:"last"`
 	// Days are those with a request, Keys the API keys, 0 for requests without one, and Total is all.
-	Days  []Row `json:"days"`
-	Keys  []Row `json:"keys"`
-	Total Row   `json:"total"`
+	Days   []Row `json:"days"`
+	Keys   []Row `json:"keys"`
+	Limits []Row `json:"limits"`
+	Total  Row   `json:"total"`
 }
 
 // UsageOf returns what a user did on the days of a period, the first day first. A day counts as
 // a whole if the period has a part of it.
 func (d *Database) UsageOf(ctx context.Context, user string, p Period) (UserUsage, error) {
 	u := UserUsage{User: user, First: p.From.UTC().Format(time.DateOnly), Last: p.Until.Add(-time.Microsecond).UTC().Format(time.DateOnly)}
-	found, err := d.Ask(ctx, `SELECT day::text, key_id, requests, cost, refused, last_request
+	found, err := d.Ask(ctx, `SELECT day::text, key_id, prefix, nullif(limit_name, '') AS limit_name,
+	requests, refused, charged, settled, last_request
 FROM rate_limit_usage_between($1, $2::text::date, $3::text::date)`, user, u.First, u.Last)
 	for _, r := range found {
 		switch {
 		case r.Get("day") != nil:
-			u.Days = append(u.Days, r.without(1, 2))
+			u.Days = append(u.Days, r.only("day", "requests", "refused", "last_request"))
 		case r.Get("key_id") != nil:
-			u.Keys = append(u.Keys, r.without(0, 1))
-		default:
-			u.Total = r.without(0, 2)
+			u.Keys = append(u.Keys, r.only("key_id", "requests", "refused", "last_request"))
+		case r.Get("prefix") == nil:
+			u.Total = r.only("requests", "refused", "last_request")
+		case r.Text("prefix") != "":
+			u.Limits = append(u.Limits, r.only("prefix", "limit_name", "requests", "refused", "charged", "settled",
+				"last_request"))
 		}
 	}
 	return u, err

@@ -74,7 +74,7 @@ func TestEveryServerHasAllTables(t *testing.T) {
 	}
 	for _, sql := range []string{
 		"INSERT INTO rate_limit_audit (time, cost, duration_us, decision, prefix, key, user_id, address, node) VALUES (now(), 1, 1, 'allowed', 'web', 'x', 'acme', '192.0.2.1', 'n')",
-		"INSERT INTO rate_limit_usage (day, user_id, requests, last_request) VALUES (now()::date, 'acme', 3, now())",
+		"INSERT INTO rate_limit_metrics (granularity, time, user_id, requests, last_request) VALUES ('day', date_trunc('day', now(), 'UTC'), 'acme', 3, now())",
 	} {
 		if _, err := conn.Exec(ctx, sql); err != nil {
 			t.Fatal(err)

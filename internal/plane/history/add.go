@@ -1,8 +1,8 @@
 package history
 
 import (
-	"math"
 	"math/rand"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -16,14 +16,7 @@ const latest = 7258118400 * 1000000
 // concurrent use. It is a function and not a method because Traefik calls it for each request: see
 // internal/testkit/imports.
 func Add(w *Writer, r *Record) {
-	micros := r.Time.UnixMicro()
-	if micros <= 0 || micros > latest {
-		micros = w.settings.Now().UnixMicro()
-	}
-	bucket := 0
-	if r.Outcome != Shadow {
-		bucket = BucketOf(r.Duration)
-	}
+	micros := w.micros(r.Time)
 	audited := r.Audit.Level == settings.AuditAll || r.Audit.Level != settings.AuditOff &&
 		r.Outcome != Allowed
 	weight := "1"
@@ -42,36 +35,11 @@ func Add(w *Writer, r *Record) {
 		}
 		if r.Outcome != Shadow {
 			w.stats.DroppedMetrics++
-			if r.User != "" {
-				w.stats.DroppedUsage++
-			}
 		}
 		w.mu.Unlock()
 		return
 	}
-	at := micros / 60000000
-	c := w.totals.last
-	if c == nil || c.of.minute != at || c.of.prefix != r.Prefix || c.of.host != r.Host ||
-		c.of.route != r.Route {
-		c = w.totals.cellOf(at, r)
-		if c != nil {
-			w.totals.last = c
-		}
-	}
-	if c == nil {
-		if r.Outcome != Shadow {
-			w.stats.DroppedMetrics++
-		}
-	} else {
-		addToCell(c, r, bucket)
-	}
-	if r.User != "" && r.Outcome != Shadow {
-		if u := w.totals.usageOf(micros/3600000000, r); u == nil {
-			w.stats.DroppedUsage++
-		} else {
-			addToUsage(u, r, micros)
-		}
-	}
+	addToMetrics(w, r, micros)
 	var wake func()
 	if audited {
 		wake = addRow(w, r, micros, weight)
@@ -82,51 +50,61 @@ func Add(w *Writer, r *Record) {
 	}
 }
 
-// addToCell adds a record to the metrics.
-func addToCell(c *cell, r *Record, bucket int) {
+// micros returns a time in microseconds since 1970.
+func (w *Writer) micros(t time.Time) int64 {
+	micros := t.UnixMicro()
+	if micros <= 0 || micros > latest {
+		micros = w.settings.Now().UnixMicro()
+	}
+	return micros
+}
+
+// addToMetrics adds a record to the metrics. The caller holds the mutex.
+func addToMetrics(w *Writer, r *Record, micros int64) {
+	at := micros / 60000000
+	c := w.totals.last
+	if c == nil || c.minute != at || c.of.user != r.User || c.of.keyID != r.KeyID ||
+		c.of.prefix != r.Prefix || c.of.endpoint != r.Endpoint {
+		c = w.totals.cellOf(at, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint})
+		if c == nil {
+			if r.Outcome != Shadow {
+				w.stats.DroppedMetrics++
+			}
+			return
+		}
+		w.totals.last = c
+	}
+	addToCell(w, c, r, micros)
+}
+
+// addToCell adds a record to its cell, and what it was charged to those of all its limits. The caller holds
+// the mutex.
+func addToCell(w *Writer, c *cell, r *Record, micros int64) {
 	d := r.Outcome
 	if d > Failed {
 		d = Failed
 	}
-	c.counts[d]++
+	c.numbers[cellAllowed+int(d)]++
+	if c.numbers[cellLast] < micros {
+		c.numbers[cellLast] = micros
+	}
 	if d == Shadow {
 		return
 	}
+	if c.isOther {
+		w.stats.Other++
+	}
+	c.latency[BucketOf(r.Duration)]++
 	if d == Allowed || d == Failed && r.Status == 0 {
-		c.cost += r.Cost
-		if c.cost < 0 {
-			c.cost = math.MaxInt64 // clients can choose costs
-		}
 		if r.Source == ratelimit.FromLease {
-			c.fromLease++
+			c.numbers[cellFromLease]++
 		}
+		w.totals.addCharges(c, r)
 	} else if d == Limited && (r.Source == ratelimit.FromBlocked || r.Source == ratelimit.FromMemory) {
-		c.fromMemory++
+		c.numbers[cellFromMemory]++
 	}
 	if r.Source == ratelimit.FromPostgres && r.Quota > 0 {
-		c.fromDatabase++
-	}
-	c.latency[bucket]++
-}
-
-// addToUsage adds a record to the usage of its user.
-func addToUsage(u *usage, r *Record, micros int64) {
-	u.requests++
-	if r.Outcome == Allowed || r.Outcome >= Failed && r.Status == 0 {
-		u.cost += r.Cost
-		if u.cost < 0 {
-			u.cost = math.MaxInt64
-		}
-	} else {
-		u.refused++
-		if r.Outcome == Limited {
-			u.limited++
-		} else if r.Outcome == Blocked || r.Outcome == Rejected {
-			u.denied++
-		}
-	}
-	if micros > u.last {
-		u.last = micros
+		c.numbers[cellFromDatabase]++
 	}
 }
 
@@ -138,7 +116,7 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	if r.Outcome != Allowed {
 		k := mergeKey{
 			outcome: r.Outcome, cost: r.Cost, keyID: r.KeyID, status: r.Status, prefix: r.Prefix, key: r.Key,
-			user: r.User, limit: r.Limit, reason: r.Reason,
+			user: r.User, reason: r.Reason,
 		}
 		if merge(p, &k, micros/1000000) {
 			return nil
@@ -152,7 +130,7 @@ func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	}
 	for len(p.rows) > 0 && (len(p.rows)+w.sent.rows > w.settings.MaxPending ||
 		p.bytes+w.sent.bytes > int64(w.settings.MaxPending)*pendingRowBytes) {
-		w.stats.Dropped += p.rows[0].count
+		w.stats.Dropped += p.rows[0].numbers[auditCount]
 		p.remove(1)
 	}
 	if len(p.rows) == w.batchRows && !w.failing {

@@ -18,56 +18,37 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestAFloodOfHostsBecomesOther: the sums stay right.
-func TestAFloodOfHostsBecomesOther(t *testing.T) {
+// TestAFloodOfUsersBecomesOther: the sums stay right, limits stay apart, and the log says so. The bound
+// is that of a minute, however often it is written.
+func TestAFloodOfUsersBecomesOther(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{})
-	for i := 0; i < 1000; i++ {
-		history.Add(w, &history.Record{Time: someTime, Host: fmt.Sprint("h", i), Outcome: history.Limited})
-		if i == 500 {
-			flush(t, w) // the bound is that of the minute
+	for i := 0; i < 12000; i++ {
+		history.Add(w, &history.Record{Time: someTime, User: fmt.Sprint("u", i), Outcome: history.Allowed,
+			Prefix: fmt.Sprint("p", i%2), KeyID: int64(i), Endpoint: fmt.Sprint("e", i%3),
+			Hits: hits(fmt.Sprint("p", i%2), 2)})
+		if i == 5000 {
+			flush(t, w)
 		}
 	}
-	history.Add(w, &history.Record{Time: someTime, Host: "h1", Outcome: history.Limited})
-	history.Add(w, &history.Record{Time: someTime.Add(time.Minute), Host: "h999", Outcome: history.Limited})
+	history.Add(w, &history.Record{Time: someTime, User: "u1", Prefix: "p1", KeyID: 1, Endpoint: "e1",
+		Outcome: history.Allowed})
+	history.Settle(w, &history.Settled{Time: someTime, User: "u11999", Prefix: "p1", Units: 3})
+	history.Add(w, &history.Record{Time: someTime.Add(time.Minute), User: "u11999", Outcome: history.Allowed})
 	flush(t, w)
-	same(t, "metrics", s.text(`SELECT to_char(time, 'MI'), count(*), sum(limited)::bigint,
-		(sum(limited) FILTER (WHERE host = '(other)'))::bigint,
-		(sum(limited) FILTER (WHERE host = 'h1'))::bigint
-		FROM rate_limit_metrics GROUP BY 1 ORDER BY 1`), "30 101 1001 900 2\n31 1 1 <nil> <nil>")
-}
-
-// TestAFloodOfCellsBecomesOther: hosts share one cell, and prefixes do not.
-func TestAFloodOfCellsBecomesOther(t *testing.T) {
-	s := newSite(t)
-	w := s.writer(history.Settings{})
-	for prefix := 0; prefix < 40; prefix++ {
-		for host := 0; host < 50; host++ {
-			history.Add(w, &history.Record{Time: someTime, Prefix: fmt.Sprint("p", prefix),
-				Host: fmt.Sprint("h", host), Outcome: history.Allowed})
-		}
+	same(t, "minutes", s.text(`SELECT to_char(time, 'MI'), count(*), sum(requests)::bigint,
+		max(requests) FILTER (WHERE user_id = 'u1'),
+		string_agg(concat_ws(' ', prefix, key_id, endpoint, requests, settled), ', ' ORDER BY prefix)
+			FILTER (WHERE user_id = '(other)')
+		FROM rate_limit_metrics_minute GROUP BY 1 ORDER BY 1`),
+		"30 10002 12001 2 p0 0 (other) 1000 2000, p1 0 (other) 1000 2003\n31 1 1 <nil> <nil>")
+	same(t, "days", s.text("SELECT sum(requests)::bigint, sum(charged)::bigint FROM rate_limit_metrics_day"),
+		"12002 24000")
+	const other = "2000 requests since the start are in the metrics with the user and the endpoint " +
+		"(other): a minute had more than 10000 combinations"
+	if all := s.reports(); len(all) != 1 || !strings.HasPrefix(all[0], other) {
+		t.Errorf("reports %q", all)
 	}
-	flush(t, w)
-	same(t, "metrics",
-		s.text("SELECT count(*), sum(allowed)::bigint, (count(*) FILTER (WHERE host = '(other)')), "+
-			"count(DISTINCT prefix) FROM rate_limit_metrics"), "1020 2000 20 40")
-}
-
-// TestHostsAreToldApartThroughoutAMinute: a minute is written many times, and the bounds are those of
-// what is in it.
-func TestHostsAreToldApartThroughoutAMinute(t *testing.T) {
-	s := newSite(t)
-	w := s.writer(history.Settings{})
-	for round := 0; round < 12; round++ {
-		for i := 0; i < 400; i++ {
-			history.Add(w, &history.Record{Time: someTime, Prefix: fmt.Sprint("p", i%4),
-				Host: fmt.Sprint("h", i/4), Outcome: history.Allowed})
-		}
-		flush(t, w)
-	}
-	same(t, "metrics",
-		s.text("SELECT count(*), count(*) FILTER (WHERE host = '(other)'), min(allowed), max(allowed) FROM "+
-			"rate_limit_metrics"), "400 0 12 12")
 }
 
 // TestCostsThatClientsChooseBreakNoSum: the largest number stands for a sum that is larger.
@@ -77,23 +58,22 @@ func TestCostsThatClientsChooseBreakNoSum(t *testing.T) {
 	for round := 0; round < 4; round++ {
 		for _, d := range []history.OutcomeKind{history.Allowed, history.Failed} {
 			for i := 0; i < 3; i++ {
-				history.Add(w, &history.Record{Time: someTime.Add(time.Duration(round/2) * time.Minute),
-					Outcome: d, User: "anna", Cost: 1 << 62})
+				r := history.Record{Time: someTime.Add(time.Duration(round/2) * time.Minute), Outcome: d,
+					User: "anna", Prefix: "p", Cost: 1 << 62, Hits: hits("p", 1<<62)}
+				for _, i := range history.AddCounted(w, []history.Record{r}) {
+					t.Errorf("record %d was not added", i)
+				}
+				history.Settle(w, &history.Settled{Time: r.Time, User: "anna", Prefix: "p", Units: 1 << 62})
 			}
 		}
 		flush(t, w)
 	}
-	report, err := history.Upkeep(context.Background(), s.db(), someTime)
-	if err != nil || report.RolledUp != 2 {
-		t.Errorf("upkeep: %+v, %v", report, err)
-	}
-	same(t, "metrics and usage",
-		s.text("SELECT granularity, count(*), min(cost), sum(requests)::bigint FROM rate_limit_metrics "+
-			"GROUP BY 1 UNION ALL SELECT 'usage', count(*), min(cost), sum(requests)::bigint FROM "+
-			"rate_limit_usage ORDER BY 1"),
-		"day 1 9223372036854775807 24\nhour 1 9223372036854775807 24\nminute 2 9223372036854775807 "+
-			"24\nusage 1 9223372036854775807 24")
-	if stats := w.Stats(); stats.DroppedMetrics+stats.DroppedUsage != 0 {
+	same(t, "metrics", s.text("SELECT granularity, count(*), min(charged), min(settled), "+
+		"sum(requests)::bigint FROM rate_limit_metrics GROUP BY 1 ORDER BY 1"),
+		"day 1 9223372036854775807 9223372036854775807 24\n"+
+			"hour 1 9223372036854775807 9223372036854775807 24\n"+
+			"minute 2 9223372036854775807 9223372036854775807 24")
+	if stats := w.Stats(); stats.DroppedMetrics != 0 {
 		t.Errorf("stats %+v", stats)
 	}
 }
@@ -170,9 +150,8 @@ func TestMemoryIsBoundedWhileTheDatabaseIsDown(t *testing.T) {
 		stats.Pending > history.DefaultMaxPending {
 		t.Errorf("stats %+v", stats)
 	}
-	// What is being sent counts beside the bound: up to 2,000 entries.
-	if missing := stats.DroppedUsage - (records - 100000); missing > 0 || missing < -2000 ||
-		stats.DroppedMetrics == 0 {
+	// What is being sent counts beside the bound.
+	if missing := stats.DroppedMetrics - (records - 50000); missing > 0 || missing < -1000 {
 		t.Errorf("stats %+v", stats)
 	}
 	w.Close()
@@ -210,7 +189,7 @@ func closeWhileTheDatabaseHangs(t *testing.T) {
 	w.Close()
 	history.Add(w, &history.Record{Time: someTime, User: "anna", Audit: auditAll})
 	if stats := w.Stats(); stats.Recorded != 3001 || stats.Dropped != 3001 || stats.Pending != 0 ||
-		stats.DroppedMetrics != 3001 || stats.DroppedUsage != 3001 {
+		stats.DroppedMetrics != 3001 {
 		t.Errorf("stats %+v", stats)
 	}
 	if err := w.Flush(context.Background()); !errors.Is(err, ratelimit.ErrClosed) {
@@ -232,7 +211,7 @@ func TestCloseWritesWhatIsPending(t *testing.T) {
 		w.Close()
 		same(t, "sums", s.text(
 			"SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM "+
-				"rate_limit_metrics)::bigint, (SELECT sum(requests) FROM rate_limit_usage)::bigint"), "1 1 1")
+				"rate_limit_metrics_day)::bigint"), "1 1")
 		s.empty()
 	}
 }
@@ -264,11 +243,11 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{history.Settings{Address: 9}, `audit_address: "9": must be full, prefix or off`},
 		{history.Settings{MaxPending: -1}, `max_pending: "-1": must be 0 or more`},
 		{history.Settings{Retention: []history.Retention{{What: "logs", Keep: 24 * time.Hour}}},
-			`retention: "logs": must be audit or usage`},
+			`retention: "logs": must be audit or metrics_day`},
 		{history.Settings{Retention: []history.Retention{{What: "audit usage", Keep: 24 * time.Hour}}},
-			`retention: "audit usage": must be audit or usage`},
-		{history.Settings{Retention: []history.Retention{{What: "usage", Keep: time.Hour}}},
-			`retention usage: "1h0m0s": must be 24h or more`},
+			`retention: "audit usage": must be audit or metrics_day`},
+		{history.Settings{Retention: []history.Retention{{What: "metrics_day", Keep: time.Hour}}},
+			`retention metrics_day: "1h0m0s": must be 24h or more`},
 	} {
 		_, err := history.New(downDB, c.settings)
 		var field *ratelimit.FieldError

@@ -15,10 +15,7 @@ import (
 // instead of 550 (benchmarks Interpreted/Postgres(,_denied)?,_audit_denied in integration, in turns).
 func AddCounted(w *Writer, records []Record) []int {
 	var left []int
-	micros := records[0].Time.UnixMicro()
-	if micros <= 0 || micros > latest {
-		micros = w.settings.Now().UnixMicro()
-	}
+	micros := w.micros(records[0].Time)
 	minute := micros / 60000000
 	w.mu.Lock()
 	closed := w.closed
@@ -30,34 +27,30 @@ func AddCounted(w *Writer, records []Record) []int {
 			left = append(left, i)
 			continue
 		}
-		if r.User != "" {
-			if u := w.totals.usageOf(micros/3600000000, r); u == nil {
-				w.stats.DroppedUsage++
-			} else {
-				addToUsage(u, r, micros)
-			}
-		}
-		if c == nil || c.of.minute != minute || c.of.prefix != r.Prefix || c.of.host != r.Host ||
-			c.of.route != r.Route {
-			c = w.totals.cellOf(minute, r)
+		if c == nil || c.minute != minute || c.of.prefix != r.Prefix || c.of.user != r.User ||
+			c.of.keyID != r.KeyID || c.of.endpoint != r.Endpoint {
+			c = w.totals.cellOf(minute, cellKey{r.KeyID, r.User, r.Prefix, r.Endpoint})
 			if c == nil {
 				w.stats.DroppedMetrics++
 				continue
 			}
 			w.totals.last = c
 		}
-		bucket := BucketOf(r.Duration)
-		if r.Outcome != Allowed || c.cost > math.MaxInt64-r.Cost {
-			addToCell(c, r, bucket)
+		if r.Outcome != Allowed || c.isOther || len(r.Hits) > 1 ||
+			c.numbers[cellSettled] > math.MaxInt64-r.Cost {
+			addToCell(w, c, r, micros)
 			continue
 		}
-		c.counts[Allowed]++ // inlines addToCell
-		c.latency[bucket]++
-		c.cost += r.Cost
+		// This inlines addToCell for a hit that is charged at once.
+		c.numbers[cellAllowed]++
+		c.numbers[cellLast] = micros
+		c.latency[BucketOf(r.Duration)]++
+		c.numbers[cellCharged] += r.Cost
+		c.numbers[cellSettled] += r.Cost
 		if r.Source == ratelimit.FromLease {
-			c.fromLease++
+			c.numbers[cellFromLease]++
 		} else if r.Source == ratelimit.FromPostgres && r.Quota > 0 {
-			c.fromDatabase++
+			c.numbers[cellFromDatabase]++
 		}
 	}
 	w.mu.Unlock()
@@ -68,7 +61,7 @@ func AddCounted(w *Writer, records []Record) []int {
 // whether there is such a row. The caller holds the mutex.
 func mergeLimited(w *Writer, r *Record, second int64) bool {
 	k := mergeKey{outcome: r.Outcome, cost: r.Cost, keyID: r.KeyID, status: r.Status, prefix: r.Prefix,
-		key: r.Key, user: r.User, limit: r.Limit, reason: r.Reason}
+		key: r.Key, user: r.User, reason: r.Reason}
 	if !merge(&w.pending, &k, second) {
 		return false
 	}

@@ -18,13 +18,12 @@ import (
 
 // model holds the sums that the tables must have.
 type model struct {
-	audit, metrics, usage, hours map[string][]int64
-	decisions                    int64
+	audit, metrics map[string][]int64
+	decisions      int64
 }
 
 func newModel() *model {
-	return &model{audit: map[string][]int64{}, metrics: map[string][]int64{}, usage: map[string][]int64{},
-		hours: map[string][]int64{}}
+	return &model{audit: map[string][]int64{}, metrics: map[string][]int64{}}
 }
 
 func addTo(sums map[string][]int64, key string, amounts ...int64) {
@@ -55,18 +54,24 @@ func (m *model) add(r *history.Record) {
 	}
 	passed := r.Outcome == history.Allowed || r.Outcome == history.Failed && r.Status == 0
 	shadow := r.Outcome == history.Shadow
-	cost := oneIf(passed) * r.Cost
 	of := func(d history.OutcomeKind) int64 { return oneIf(r.Outcome == d) }
-	addTo(m.metrics, fmt.Sprint(at.Format("200601021504"), " ", r.Prefix, " ", r.Host, " ", r.Route),
-		oneIf(!shadow), of(history.Allowed), of(history.Limited), of(history.Blocked), of(history.Rejected),
-		of(history.Failed), of(history.Shadow), cost,
-		oneIf(r.Outcome == history.Limited && r.Source == ratelimit.FromBlocked),
-		oneIf(passed && r.Source == ratelimit.FromLease),
-		oneIf(!shadow && r.Quota > 0 && r.Source == ratelimit.FromPostgres), oneIf(!shadow))
-	if !shadow && r.User != "-" {
-		for layout, sums := range map[string]map[string][]int64{"20060102": m.usage, "2006010215": m.hours} {
-			addTo(sums, fmt.Sprint(at.Format(layout), " ", r.User, " ", r.KeyID), 1, cost, oneIf(!passed),
-				oneIf(!passed)*of(history.Limited), of(history.Blocked)+of(history.Rejected))
+	for granularity, layout := range map[string]string{"minute": "200601021504", "hour": "2006010215",
+		"day": "20060102"} {
+		key := func(prefix string) string {
+			return fmt.Sprint(granularity, " ", at.Format(layout), " ", r.User, " ", r.KeyID, " ", prefix,
+				" ", r.Endpoint)
+		}
+		addTo(m.metrics, key(r.Prefix),
+			oneIf(!shadow), of(history.Allowed), of(history.Limited), of(history.Blocked),
+			of(history.Rejected), of(history.Failed), of(history.Shadow),
+			oneIf(r.Outcome == history.Limited && r.Source == ratelimit.FromBlocked),
+			oneIf(passed && r.Source == ratelimit.FromLease),
+			oneIf(!shadow && r.Quota > 0 && r.Source == ratelimit.FromPostgres), oneIf(!shadow), 0, 0)
+		for i, h := range r.Hits {
+			if passed && h.Cost > 0 {
+				addTo(m.metrics, key(h.Limit.Prefix), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, h.Cost,
+					h.Cost+oneIf(len(r.Unsettled) > i && r.Unsettled[i])*7)
+			}
 		}
 	}
 }
@@ -90,23 +95,21 @@ func sorted(text string) string {
 // check compares the tables.
 func (m *model) check(t testing.TB, s *site) {
 	t.Helper()
-	same(t, "audit", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), decision, prefix, key,
+	same(t, "audit", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MISS'), decision,
+		concat_ws('/', prefix, limit_name), key,
 		coalesce(user_id, '-'), cost, sum(count)::bigint FROM rate_limit_audit
 		GROUP BY 1, 2, 3, 4, 5, 6`)), lines(m.audit))
-	same(t, "metrics", sorted(s.text(`SELECT to_char(time, 'YYYYMMDDHH24MI'), prefix, host, route, requests,
-		allowed, limited, blocked, rejected, errors, shadow, cost, from_memory, from_lease, from_database,
-		coalesce((SELECT sum(l) FROM unnest(latency) l), 0)::bigint FROM rate_limit_metrics
-			WHERE granularity = 'minute'`)), lines(m.metrics))
-	same(t, "usage", sorted(s.text(`SELECT to_char(day, 'YYYYMMDD'), user_id, key_id, requests, cost, refused,
-		limited, denied FROM rate_limit_usage`)), lines(m.usage))
-	same(t, "hours", sorted(s.text(`SELECT to_char(hour, 'YYYYMMDDHH24'), user_id, key_id, requests, cost,
-		refused, limited, denied FROM rate_limit_usage_hours`)), lines(m.hours))
+	same(t, "metrics", sorted(s.text(`SELECT granularity, to_char(time, CASE granularity
+			WHEN 'minute' THEN 'YYYYMMDDHH24MI' WHEN 'hour' THEN 'YYYYMMDDHH24' ELSE 'YYYYMMDD' END),
+		coalesce(nullif(user_id, ''), '-'), key_id, prefix || coalesce('/' || nullif(limit_name, ''), ''),
+		endpoint, requests, allowed, limited, blocked, rejected, errors, shadow, from_memory, from_lease,
+		from_database, coalesce((SELECT sum(l) FROM unnest(latency) l), 0)::bigint, charged, settled
+		FROM rate_limit_metrics`)), lines(m.metrics))
 }
 
 func (s *site) empty() {
 	s.t.Helper()
-	s.exec("TRUNCATE rate_limit_audit, rate_limit_metrics, rate_limit_usage, rate_limit_usage_hours, " +
-		"rate_limit_writers")
+	s.exec("TRUNCATE rate_limit_audit, rate_limit_metrics, rate_limit_writers")
 }
 
 // someRecord draws a record near the end of a day.
@@ -115,12 +118,11 @@ func someRecord(t *rapid.T) history.Record {
 		Time: time.Date(2026, 12, 31, 23, 59, 58, 0, time.UTC).Add(
 			time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond),
 		Outcome:  history.OutcomeKind(rapid.IntRange(0, 5).Draw(t, "decision")),
-		Prefix:   rapid.SampledFrom([]string{"p", "rule/q"}).Draw(t, "prefix"),
+		Prefix:   rapid.SampledFrom([]string{"p", "rule/q/l"}).Draw(t, "prefix"),
 		Key:      rapid.SampledFrom([]string{"k", "l"}).Draw(t, "key"),
 		User:     rapid.SampledFrom([]string{"anna", "ben", ""}).Draw(t, "user"),
 		KeyID:    int64(rapid.IntRange(0, 1).Draw(t, "key id")),
-		Host:     rapid.SampledFrom([]string{"a", "b"}).Draw(t, "host"),
-		Route:    rapid.SampledFrom([]string{"r", "s"}).Draw(t, "route"),
+		Endpoint: rapid.SampledFrom([]string{"r", "s"}).Draw(t, "endpoint"),
 		Cost:     int64(rapid.IntRange(0, 2).Draw(t, "cost")),
 		Quota:    int64(rapid.IntRange(0, 1).Draw(t, "quota")),
 		Duration: time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "duration")),
@@ -132,13 +134,35 @@ func someRecord(t *rapid.T) history.Record {
 	if r.Outcome != history.Allowed && rapid.Bool().Draw(t, "refused") {
 		r.Status = 429
 	}
+	r.Hits = hits(r.Prefix, int(r.Cost))
+	if rapid.Bool().Draw(t, "several") {
+		r.Hits = append(r.Hits, hits("rule/tokens/m", 5)...)
+	}
 	return r
+}
+
+// settle has some hits of a record settled, for 7 units more than they were charged.
+func settle(t *rapid.T, w *history.Writer, r *history.Record) {
+	for i, h := range r.Hits {
+		if h.Cost == 0 || !rapid.Bool().Draw(t, "settled") {
+			continue
+		}
+		if r.Unsettled == nil {
+			r.Unsettled = make([]bool, len(r.Hits))
+		}
+		r.Unsettled[i] = true
+		if r.Outcome == history.Allowed || r.Outcome == history.Failed && r.Status == 0 {
+			history.Settle(w, &history.Settled{Time: r.Time, User: r.User, KeyID: r.KeyID,
+				Prefix: h.Limit.Prefix, Endpoint: r.Endpoint, Units: h.Cost + 7})
+		}
+	}
 }
 
 // addSome adds a record, or several of one moment as the interpreted plugin does.
 func addSome(t *rapid.T, w *history.Writer) []history.Record {
 	records := []history.Record{someRecord(t)}
 	if records[0].Outcome > history.Limited || records[0].Audit.Level == settings.AuditAll {
+		settle(t, w, &records[0])
 		history.Add(w, &records[0])
 		return records
 	}
@@ -249,7 +273,7 @@ func TestASampleEstimatesTheRequests(t *testing.T) {
 		"'allowed'"); n < 20*750 || n > 20*1250 {
 		t.Errorf("the sample stands for %d requests, want about 20000", n)
 	}
-	same(t, "metrics", s.text("SELECT allowed, limited FROM rate_limit_metrics"), "20000 100")
+	same(t, "metrics", s.text("SELECT allowed, limited FROM rate_limit_metrics_day"), "20000 100")
 }
 
 // TestManyWritersDoNotWaitForEachOther: they write the same rows at once, in another order each.
@@ -265,8 +289,9 @@ func TestManyWritersDoNotWaitForEachOther(t *testing.T) {
 		all.Go(func() {
 			for n := 0; n < records; n++ {
 				history.Add(writers[i], &history.Record{
-					Time: someTime, User: fmt.Sprint("u", (n*(i+7))%200), Host: fmt.Sprint("h", (n*(i+3))%50),
-					Outcome: history.Allowed, Cost: 1, Audit: auditAll,
+					Time: someTime, User: fmt.Sprint("u", (n*(i+7))%200),
+					Endpoint: fmt.Sprint("e", (n*(i+3))%5), Outcome: history.Allowed, Cost: 1,
+					Audit: auditAll,
 				})
 				if n%300 == 0 {
 					if err := writers[i].Flush(context.Background()); err != nil {
@@ -282,8 +307,7 @@ func TestManyWritersDoNotWaitForEachOther(t *testing.T) {
 	all.Wait()
 	same(t, "sums", s.text(
 		"SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint, (SELECT sum(requests) FROM "+
-			"rate_limit_metrics)::bigint, (SELECT sum(requests) FROM rate_limit_usage)::bigint"),
-		fmt.Sprint(count*records, count*records, count*records))
+			"rate_limit_metrics)::bigint"), fmt.Sprint(count*records, 3*count*records))
 	for _, w := range writers {
 		if stats := w.Stats(); stats.Failures != 0 {
 			t.Errorf("failures: %d, the last one: %s", stats.Failures, stats.LastError)

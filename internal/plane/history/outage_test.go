@@ -56,9 +56,11 @@ func exact(t testing.TB, s *site, w *history.Writer, added int64) {
 	if stats.Recorded != added || stats.Pending != 0 || stats.Written+stats.Dropped != added {
 		t.Errorf("%d records were added, and the counts are %+v", added, stats)
 	}
-	same(t, "rows, metrics and usage", s.text(`SELECT (SELECT sum(count) FROM rate_limit_audit)::bigint,
+	same(t, "rows, minutes and days of users", s.text(`SELECT
+		(SELECT sum(count) FROM rate_limit_audit)::bigint,
 		(SELECT sum(requests) FROM rate_limit_metrics WHERE granularity = 'minute')::bigint,
-		(SELECT sum(requests) FROM rate_limit_usage)::bigint`), fmt.Sprint(stats.Written, added, added))
+		(SELECT sum(requests) FROM rate_limit_metrics_day WHERE user_id > '')::bigint`),
+		fmt.Sprint(stats.Written, added, added))
 	same(t, "what rate_limit_writers says", s.text("SELECT written, dropped FROM rate_limit_writers"),
 		fmt.Sprint(stats.Written, stats.Dropped))
 }
@@ -162,29 +164,24 @@ func TestARowThatTheServerRefusesStopsNoOther(t *testing.T) {
 	w := s.writer(history.Settings{})
 	flush(t, w)
 	s.exec("ALTER TABLE rate_limit_audit ADD CONSTRAINT no_evil CHECK (path IS DISTINCT FROM '/evil')")
-	s.exec("ALTER TABLE rate_limit_usage ADD CONSTRAINT no_evil CHECK (user_id <> 'evil')")
-	s.exec("ALTER TABLE rate_limit_metrics ADD CONSTRAINT no_evil CHECK (host <> 'evil')")
+	s.exec("ALTER TABLE rate_limit_metrics ADD CONSTRAINT no_evil CHECK (user_id <> 'evil')")
 	for i := 0; i < 500; i++ {
 		r := history.Record{Time: someTime, Outcome: history.Allowed, User: fmt.Sprint("u", i%9),
-			Host: fmt.Sprint("h", i%5), Path: "/", Audit: auditAll}
+			Endpoint: fmt.Sprint("e", i%5), Path: "/", Audit: auditAll}
 		if i == 100 || i == 101 || i == 400 {
 			r.Path = "/evil"
 		}
 		if i%100 == 50 {
 			r.User = "evil"
 		}
-		if i%100 == 51 {
-			r.Host = "evil"
-		}
 		history.Add(w, &r)
 	}
 	flush(t, w)
 	same(t, "sums", s.text(`SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT sum(requests)
-		FROM rate_limit_usage)::bigint, (SELECT sum(requests)
-		FROM rate_limit_metrics)::bigint`), "497 495 495")
+		FROM rate_limit_metrics WHERE granularity = 'hour')::bigint`), "497 495")
 	stats := w.Stats()
-	same(t, "counts", fmt.Sprint(stats.Written, stats.Dropped, stats.DroppedUsage, stats.DroppedMetrics,
-		stats.Pending), "497 3 5 5 0")
+	same(t, "counts", fmt.Sprint(stats.Written, stats.Dropped, stats.DroppedMetrics, stats.Pending),
+		"497 3 5 0")
 	same(t, "what rate_limit_writers says", s.text("SELECT written, dropped FROM rate_limit_writers"),
 		"497 3")
 	if all := s.reports(); len(all) != 1 || !strings.Contains(all[0], "dropped 1 decisions") {
@@ -206,7 +203,8 @@ func TestALockedRowIsWaitedForOneSecond(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lock.Exec(context.Background(), "SELECT FROM rate_limit_usage FOR UPDATE"); err != nil {
+	const locking = "SELECT FROM rate_limit_metrics_day FOR UPDATE"
+	if _, err := lock.Exec(context.Background(), locking); err != nil {
 		t.Fatal(err)
 	}
 	add()
@@ -226,7 +224,7 @@ func TestTablesThatAreGoneAreNotMadeAgain(t *testing.T) {
 	s := newSite(t)
 	w := s.writer(history.Settings{Retention: []history.Retention{{What: "audit", Keep: 7 * 24 * time.Hour}}})
 	flush(t, w)
-	s.exec("DROP TABLE rate_limit_audit, rate_limit_metrics, rate_limit_usage, rate_limit_writers, " +
+	s.exec("DROP TABLE rate_limit_audit, rate_limit_metrics, rate_limit_writers, " +
 		"rate_limit_retention CASCADE")
 	for i := 0; i < 10; i++ {
 		history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, User: "anna",

@@ -14,10 +14,10 @@ const mostReused = 4 * batchRows
 
 // mergeKey identifies equal refusals within a second.
 type mergeKey struct {
-	outcome                          OutcomeKind
-	cost, keyID                      int64
-	status                           int
-	prefix, key, user, limit, reason string
+	outcome                   OutcomeKind
+	cost, keyID               int64
+	status                    int
+	prefix, key, user, reason string
 }
 
 // pending holds the rows of the audit log that wait for the next batch, oldest first. The Writer's
@@ -48,7 +48,7 @@ func merge(p *pending, k *mergeKey, second int64) bool {
 	if !ok || number < p.first {
 		return false
 	}
-	p.rows[number-p.first].count++
+	p.rows[number-p.first].numbers[auditCount]++
 	p.decisions++
 	return true
 }
@@ -57,11 +57,10 @@ func merge(p *pending, k *mergeKey, second int64) bool {
 // request, by copies that the row owns.
 func remember(p *pending, k *mergeKey) {
 	x := &p.rows[len(p.rows)-1]
-	k.prefix = own(x.prefix, k.prefix)
-	k.limit = own(x.limit, k.limit)
-	k.reason = own(x.reason, k.reason)
-	k.key = own(x.key, k.key)
-	k.user = own(x.user, k.user)
+	k.prefix = own(x.texts[auditPrefix], k.prefix)
+	k.reason = own(x.texts[auditReason], k.reason)
+	k.key = own(x.texts[auditKey], k.key)
+	k.user = own(x.texts[auditUser], k.user)
 	if len(p.merged) >= mostMerged {
 		p.merged = make(map[mergeKey]int64) // most of their rows are gone
 	}
@@ -96,7 +95,7 @@ func (p *pending) take(n int) []auditRow {
 // is reused.
 func (p *pending) remove(n int) {
 	for i := 0; i < n; i++ {
-		p.decisions -= p.rows[i].count
+		p.decisions -= p.rows[i].numbers[auditCount]
 		p.bytes -= p.rows[i].bytes
 		p.rows[i] = auditRow{} // release the texts
 	}
@@ -119,7 +118,7 @@ func (p *pending) remove(n int) {
 // before returns the number of the first row of the given second, or end.
 func (p *pending) before(second int64) int64 {
 	for i := range p.rows {
-		if p.rows[i].micros/1000000 == second {
+		if p.rows[i].numbers[auditTime]/1000000 == second {
 			return p.first + int64(i)
 		}
 	}

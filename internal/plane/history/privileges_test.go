@@ -34,7 +34,7 @@ func TestThePrivilegesOfTheDocumentation(t *testing.T) {
 
 	proxy := siteOn(t, s.dsn+"&options=-c%20role%3D"+role)
 	w := proxy.writer(
-		history.Settings{Retention: []history.Retention{{What: "usage", Keep: 3000 * 24 * time.Hour},
+		history.Settings{Retention: []history.Retention{{What: "metrics_day", Keep: 3000 * 24 * time.Hour},
 			{What: "audit", Keep: 48 * time.Hour}}})
 	history.Add(w, &history.Record{Time: time.Now(), Outcome: history.Limited, Prefix: "p", User: "anna",
 		Status: 429, Audit: auditAll})
@@ -43,16 +43,16 @@ func TestThePrivilegesOfTheDocumentation(t *testing.T) {
 		t.Error(err)
 	}
 	same(t, "rows", s.text("SELECT (SELECT count(*) FROM rate_limit_audit), (SELECT count(*) FROM "+
-		"rate_limit_metrics WHERE granularity = 'minute'), (SELECT count(*) FROM rate_limit_usage)"), "1 1 1")
+		"rate_limit_metrics WHERE user_id = 'anna')"), "1 3")
 	same(t, "retention",
 		s.text("SELECT string_agg(what || ' ' || keep, ', ' ORDER BY what) FROM rate_limit_retention WHERE "+
-			"what IN ('audit', 'usage')"), "audit 90 days, usage 3000 days")
+			"what IN ('audit', 'metrics_day')"), "audit 90 days, metrics_day 3000 days")
 	same(t, "reports", strings.Join(proxy.reports(), "\n"),
 		"the retention of the history: audit is kept for 90 days: the role "+role+
 			" may not shorten that; an administrator can, with UPDATE rate_limit_retention "+
 			"SET keep = '2 days' "+
 			"WHERE what = 'audit'")
-	for _, sql := range []string{"SELECT FROM rate_limit_audit", "UPDATE rate_limit_usage SET cost = 0",
+	for _, sql := range []string{"SELECT FROM rate_limit_audit", "UPDATE rate_limit_metrics SET settled = 0",
 		"DELETE FROM rate_limit_metrics", "DELETE FROM rate_limit_retention"} {
 		if _, err := proxy.pool.Exec(context.Background(), sql); err == nil {
 			t.Errorf("the role of a proxy may run %s", sql)

@@ -38,18 +38,18 @@ func (d OutcomeKind) String() string {
 	return "error"
 }
 
-// Record describes one request. A Writer counts it in the metrics and in the usage of its user, and
-// writes it to the audit log if Audit says so.
+// Record describes one request. A Writer counts it in the metrics, and writes it to the audit log if Audit
+// says so.
 type Record struct {
 	Time    time.Time // when it was decided
 	Outcome OutcomeKind
 	Reason  string // more about a refusal, such as banned; "" is none
 
-	// Prefix is the prefix of a configured limit, or "rule/" and the counter of a rule; "" is none.
-	// Limit is the name of the rule's limit. Of several limits, they are those of the limit that
-	// refused the request, or of the one with the least remaining.
-	Prefix, Limit string
-	Key           string // of the counter, as it is stored: a digest if it is a secret
+	// Prefix is the prefix of a configured limit, or of a limit of a rule, or RulePrefix and the counter
+	// of a rule that has none; "" is none. Of several limits, it is that of the limit that refused the
+	// request, or of the one with the least remaining.
+	Prefix string
+	Key    string // of the counter, as it is stored: a digest if it is a secret
 
 	User  string // "" is nobody
 	KeyID int64  // 0 is none
@@ -57,7 +57,15 @@ type Record struct {
 
 	Address            netip.Addr // the zero Addr is unknown
 	Host, Method, Path string     // Path without the query
-	Route              string     // a name that the operator gives; "" is none
+
+	// Endpoint is the operator's name for the path: the route, or the paths of a rule or a zone. It is never
+	// a path that the client has chosen. "" is none.
+	Endpoint string
+
+	// Hits are those of a request that passed, which its limits have charged; Add does not keep them. Those
+	// that are Unsettled cost what Settle says later. nil: none is.
+	Hits      []ratelimit.Hit
+	Unsettled []bool
 
 	// of the request, in units, 0 or more; of a refused request, what it would have cost
 	Cost             int64

@@ -8,50 +8,69 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// RulePrefix begins the prefix of a limit of a rule: rule/, the counter of the rule, and behind a slash the
+// name of the limit.
+const RulePrefix = "rule/"
+
+// SplitPrefix returns the prefix of a limit as the tables have it, and the name of the limit if it is one
+// of a rule. The counter of a rule has no slash.
+func SplitPrefix(prefix string) (of, limit string) {
+	if !strings.HasPrefix(prefix, RulePrefix) {
+		return prefix, ""
+	}
+	at := strings.IndexByte(prefix[len(RulePrefix):], '/')
+	if at < 0 {
+		return prefix, ""
+	}
+	at += len(RulePrefix)
+	return prefix[:at], prefix[at+1:]
+}
+
 // auditRow is a row of the audit log that waits to be written.
 type auditRow struct {
-	micros   int64 // the time, in microseconds since 1970
-	outcome  OutcomeKind
-	count    int64
-	cost     int64
-	quota    int64
-	left     int64
-	keyID    int64
-	retry    int64 // in milliseconds; -1 is none
-	duration int64 // in microseconds
-	status   int64
-	weight   string
+	numbers [auditNumbers]int64
+	texts   [auditTexts]string
+	bytes   int64 // of the texts
+}
 
-	reason, prefix, limit, tier            string
-	key, user, address, host, method, path string
-	also                                   string // as a literal of a text[]; "" is NULL
-	bytes                                  int64
+// orNull returns n, or a number that stands for NULL if n is 0.
+func orNull(n int64) int64 {
+	if n == 0 {
+		return -1
+	}
+	return n
 }
 
 // fill sets x to the row of a record. It copies the record's texts, because a substring keeps the whole
 // text in memory: that of a path includes the query.
 func (x *auditRow) fill(r *Record, micros int64, weight string, mode settings.AddressMode) {
-	x.micros = micros
-	x.outcome = r.Outcome
-	x.count = 1
-	x.cost = r.Cost
-	x.quota = r.Quota
-	x.left = r.Remaining
-	x.keyID = r.KeyID
-	x.status = int64(r.Status)
-	x.duration = r.Duration.Microseconds()
-	x.weight = weight
-	x.retry = -1
-	if r.RetryAfter > 0 && r.RetryAfter != ratelimit.Never {
-		x.retry = (r.RetryAfter + 999999).Milliseconds()
+	n := &x.numbers
+	n[auditTime] = micros
+	n[auditCost] = r.Cost
+	n[auditCount] = 1
+	n[auditQuota] = -1
+	n[auditRemaining] = -1
+	if r.Quota != 0 {
+		n[auditQuota] = r.Quota
+		n[auditRemaining] = r.Remaining
 	}
-	x.reason = cleanText(r.Reason, maxText)
-	x.prefix = cleanText(r.Prefix, maxText)
-	x.limit = cleanText(r.Limit, maxText)
-	x.address = maskAddress(mode, r.Address)
-	x.also = ""
+	n[auditKeyID] = orNull(r.KeyID)
+	n[auditStatus] = orNull(int64(r.Status))
+	n[auditDuration] = r.Duration.Microseconds()
+	n[auditRetry] = -1
+	if r.RetryAfter > 0 && r.RetryAfter != ratelimit.Never {
+		n[auditRetry] = (r.RetryAfter + 999999).Milliseconds()
+	}
+	t := &x.texts
+	prefix, limit := SplitPrefix(r.Prefix)
+	t[auditDecision] = r.Outcome.String()
+	t[auditReason] = cleanText(r.Reason, maxText)
+	t[auditPrefix] = cleanText(prefix, maxText)
+	t[auditLimit] = cleanText(limit, maxText)
+	t[auditAddress] = maskAddress(mode, r.Address)
+	t[auditWeight] = weight
 	if len(r.Also) > 0 {
-		x.also = alsoText(r, mode)
+		t[auditAlso] = alsoText(r, mode)
 	}
 	key := cleanText(maskKey(mode, r.Key, r.Address), maxKey)
 	user := cleanText(r.User, maxKey)
@@ -62,16 +81,16 @@ func (x *auditRow) fill(r *Record, micros int64, weight string, mode settings.Ad
 
 	all := key + user + tier + host + method + path // one allocation
 	at := len(key)
-	x.key = all[:at]
-	x.user = all[at : at+len(user)]
+	t[auditKey] = all[:at]
+	t[auditUser] = all[at : at+len(user)]
 	at += len(user)
-	x.tier = all[at : at+len(tier)]
+	t[auditTier] = all[at : at+len(tier)]
 	at += len(tier)
-	x.host = all[at : at+len(host)]
+	t[auditHost] = all[at : at+len(host)]
 	at += len(host)
-	x.method = all[at : at+len(method)]
-	x.path = all[at+len(method):]
-	x.bytes = int64(len(all) + len(x.also) + len(x.address))
+	t[auditMethod] = all[at : at+len(method)]
+	t[auditPath] = all[at+len(method):]
+	x.bytes = int64(len(all) + len(t[auditAlso]) + len(t[auditAddress]))
 }
 
 // alsoText returns Record.Also as a literal of a text[].

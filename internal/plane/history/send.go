@@ -94,8 +94,8 @@ func (w *Writer) next(until int64) *parcel {
 	if n > 0 {
 		p.rows = w.pending.take(n)
 	}
-	p.cells, p.usage = w.totals.take()
-	if len(p.rows) == 0 && len(p.cells) == 0 && len(p.usage) == 0 && w.stats.Dropped == w.reported {
+	p.cells = w.totals.take()
+	if len(p.rows) == 0 && len(p.cells) == 0 && w.stats.Dropped == w.reported {
 		return nil
 	}
 	w.sent.add(p, 1)
@@ -236,7 +236,6 @@ func (w *Writer) done(p *parcel, isDropped bool) {
 func (w *Writer) lose(l load) {
 	w.stats.Dropped += l.decisions
 	w.stats.DroppedMetrics += l.requests
-	w.stats.DroppedUsage += l.uses
 }
 
 // resultOf returns the result of a transaction. err is the error of DB.Run. failure and its code say

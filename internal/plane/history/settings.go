@@ -40,7 +40,7 @@ type Settings struct {
 
 // Retention says how long a part of the history is kept.
 type Retention struct {
-	What string        // audit or usage
+	What string        // audit or metrics_day
 	Keep time.Duration // 24 hours or more
 }
 
@@ -79,8 +79,8 @@ func (s *Settings) check() error {
 		s.MaxPending = DefaultMaxPending
 	}
 	for _, r := range s.Retention {
-		if r.What != "audit" && r.What != "usage" {
-			return &ratelimit.FieldError{Field: "retention", Value: r.What, Want: "audit or usage"}
+		if r.What != "audit" && r.What != "metrics_day" {
+			return &ratelimit.FieldError{Field: "retention", Value: r.What, Want: "audit or metrics_day"}
 		}
 		if r.Keep < day {
 			return &ratelimit.FieldError{Field: "retention " + r.What, Value: r.Keep.String(),

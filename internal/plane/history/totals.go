@@ -1,214 +1,230 @@
 package history
 
-import "strings"
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
 
-const (
-	// otherHost replaces the host or the route of a request beyond the bounds below.
-	otherHost = "(other)"
-
-	maxHosts  = 100    // of a minute
-	maxRoutes = 100    // of a minute
-	maxCells  = 1000   // of a minute, then all further hosts are one
-	mostCells = 4000   // of all minutes that wait
-	mostUsage = 100000 // entries that wait
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// cellKey names a row of rate_limit_metrics.
+const (
+	// other replaces the user and the endpoint of a request beyond the bound below.
+	other = "(other)"
+
+	maxCells  = 10000 // of a minute, then further users and endpoints are one
+	mostCells = 50000 // of all minutes that wait
+)
+
+// cellKey names a row of rate_limit_metrics within a minute. The prefix is that of the limit.
 type cellKey struct {
-	minute              int64 // since 1970
-	prefix, host, route string
+	keyID                  int64
+	user, prefix, endpoint string
 }
 
-// cell holds the sums to add to a row of rate_limit_metrics.
+// cell holds the sums to add to the rows of a minute, its hour and its day.
 type cell struct {
-	of cellKey
-
-	counts                                    []int64 // by OutcomeKind
-	cost, fromMemory, fromLease, fromDatabase int64
-
+	minute  int64 // since 1970
+	of      cellKey
+	isOther bool
+	numbers [cellNumbers]int64
 	latency [bounds + 1]int64 // by bucket
 }
 
-// requestsOf returns the number of requests in cells.
-func requestsOf(cells []*cell) int64 {
-	n := int64(0)
-	for _, c := range cells {
-		for d, count := range c.counts {
-			if OutcomeKind(d) != Shadow {
-				n += count
-			}
+// row returns the values of a cell, in the order of metrics.
+func (c *cell) row() ([]int64, []string) {
+	n := &c.numbers
+	n[cellTime] = c.minute * 60000000
+	n[cellKeyID] = c.of.keyID
+	n[cellRequests] = c.requests()
+	var text []byte
+	text = append(text, '{')
+	last := bounds
+	for last >= 0 && c.latency[last] == 0 {
+		last--
+	}
+	for b := 0; b <= last; b++ {
+		if b > 0 {
+			text = append(text, ',')
 		}
+		text = strconv.AppendInt(text, c.latency[b], 10)
+	}
+	prefix, limit := SplitPrefix(c.of.prefix)
+	return n[:], []string{c.of.user, prefix, limit, c.of.endpoint, string(append(text, '}'))}
+}
+
+// requests returns the number of requests, without decisions of shadow rules.
+func (c *cell) requests() int64 {
+	n := c.numbers[cellErrors]
+	for i := cellAllowed; i < cellShadow; i++ {
+		n += c.numbers[i]
 	}
 	return n
 }
 
-// all removes and returns everything that waits. Only a closing Writer calls it, as t is unusable
-// afterwards.
-func (t *totals) all() *parcel {
-	p := &parcel{cells: t.cellsLeft, usage: t.usageLeft}
-	for _, c := range t.cells {
-		p.cells = append(p.cells, c)
-	}
-	for _, u := range t.usage {
-		p.usage = append(p.usage, u)
-	}
-	return p
-}
-
-// minute counts what one minute has, for its bounds.
+// minute holds the cells of one minute.
 type minute struct {
-	hosts  map[string]bool
-	routes map[string]bool
-	cells  map[cellKey]bool // up to maxCells, also those that are written already
+	cells map[cellKey]*cell // that wait
+	known map[cellKey]bool  // up to maxCells, also those that are written already
 }
 
-// usageKey names a row of rate_limit_usage_hours. Its sums are also added to the row of the day in
-// rate_limit_usage.
-type usageKey struct {
-	hour  int64 // since 1970
-	user  string
-	keyID int64
-}
-
-// usage holds the sums to add to these rows.
-type usage struct {
-	of usageKey
-
-	requests, cost           int64
-	refused, limited, denied int64
-	last                     int64 // in microseconds since 1970
-}
-
-// totals holds the metrics and the usage that wait for the next batch. The Writer's mutex guards it.
+// totals holds the metrics that wait for the next batch. The Writer's mutex guards it.
 type totals struct {
-	cells   map[cellKey]*cell
-	last    *cell // that of the last record
 	minutes map[int64]*minute
-	usage   map[usageKey]*usage
-
-	// The next batches take these before anything of the maps.
-	cellsLeft []*cell
-	usageLeft []*usage
+	last    *cell   // that of the last record
+	waiting int     // cells of minutes and of left
+	left    []*cell // the next batches take these first; those of a minute stand together
 }
 
-func newTotals() totals {
-	return totals{cells: make(map[cellKey]*cell), minutes: make(map[int64]*minute),
-		usage: make(map[usageKey]*usage)}
-}
+func newTotals() totals { return totals{minutes: make(map[int64]*minute)} }
 
-// cellOf returns the cell of a record, or nil if there are too many. The caller has checked the cell of
-// the last record.
-func (t *totals) cellOf(at int64, r *Record) *cell {
-	k := cellKey{at, r.Prefix, r.Host, r.Route}
-	if c := t.cells[k]; c != nil {
-		return c
-	}
-	k.prefix = cleanText(k.prefix, maxText)
-	k.host = cleanText(k.host, maxText)
-	k.route = cleanText(k.route, maxText)
+// cellOf returns a cell, or nil if there are too many. The caller has checked the cell of the last record.
+func (t *totals) cellOf(at int64, k cellKey) *cell {
 	m := t.minutes[at]
 	if m == nil {
 		if len(t.minutes) >= 3 {
-			t.forgetMinutes(at)
+			t.endMinutes(at)
 		}
-		m = &minute{hosts: make(map[string]bool), routes: make(map[string]bool),
-			cells: make(map[cellKey]bool)}
+		m = &minute{cells: make(map[cellKey]*cell), known: make(map[cellKey]bool)}
 		t.minutes[at] = m
 	}
-	if !m.hosts[k.host] && len(m.hosts) >= maxHosts {
-		k.host = otherHost
-	}
-	if !m.routes[k.route] && len(m.routes) >= maxRoutes {
-		k.route = otherHost
-	}
-	c := t.cells[k]
-	if c == nil && len(m.cells) >= maxCells && !m.cells[k] {
-		k.host = otherHost
-		c = t.cells[k]
-	}
-	if c != nil {
+	if c := m.cells[k]; c != nil {
 		return c
 	}
-	if len(t.cells)+len(t.cellsLeft) >= mostCells {
+	k.user = cleanText(k.user, maxKey)
+	k.prefix = cleanText(k.prefix, maxText)
+	k.endpoint = cleanText(k.endpoint, maxText)
+	isOther := len(m.known) >= maxCells && !m.known[k]
+	if isOther {
+		k.keyID = 0
+		k.user = other
+		k.endpoint = other
+	}
+	if c := m.cells[k]; c != nil {
+		return c
+	}
+	if t.waiting >= mostCells {
 		return nil
 	}
-	k.host = strings.Clone(k.host)
+	k.user = strings.Clone(k.user)
 	k.prefix = strings.Clone(k.prefix)
-	k.route = strings.Clone(k.route)
-	c = &cell{of: k, counts: make([]int64, len(outcomeKinds))}
-	t.cells[k] = c
-	if k.host != otherHost {
-		m.hosts[k.host] = true
-	}
-	if k.route != otherHost {
-		m.routes[k.route] = true
-	}
-	if len(m.cells) < maxCells {
-		m.cells[k] = true
+	k.endpoint = strings.Clone(k.endpoint)
+	c := &cell{minute: at, of: k, isOther: isOther}
+	m.cells[k] = c
+	t.waiting++
+	if !isOther {
+		m.known[k] = true
 	}
 	return c
 }
 
-// forgetMinutes deletes the bounds of all minutes except those next to at.
-func (t *totals) forgetMinutes(at int64) {
-	for m := range t.minutes {
-		if m < at-1 || m > at+1 {
-			delete(t.minutes, m)
+// endMinutes deletes the minutes in which nothing waits, except those next to at.
+func (t *totals) endMinutes(at int64) {
+	for i, m := range t.minutes {
+		if (i < at-1 || i > at+1) && len(m.cells) == 0 {
+			delete(t.minutes, i)
 		}
 	}
 }
 
-// usageOf returns the entry of a user in an hour, or nil if there are too many.
-func (t *totals) usageOf(at int64, r *Record) *usage {
-	k := usageKey{at, r.User, r.KeyID}
-	if u := t.usage[k]; u != nil {
-		return u
+// add adds units that a limit charged, and what they are settled to.
+func (c *cell) add(charged, settled int64) {
+	c.numbers[cellCharged] += charged
+	if c.numbers[cellCharged] < 0 {
+		c.numbers[cellCharged] = math.MaxInt64 // clients can choose costs
 	}
-	k.user = strings.Clone(cleanText(r.User, maxKey))
-	u := t.usage[k]
-	if u != nil {
-		return u
+	c.numbers[cellSettled] += settled
+	if c.numbers[cellSettled] < 0 {
+		c.numbers[cellSettled] = math.MaxInt64
 	}
-	if len(t.usage)+len(t.usageLeft) >= mostUsage {
-		return nil
-	}
-	u = &usage{of: k}
-	t.usage[k] = u
-	return u
 }
 
-// collect moves the contents of the maps to cellsLeft and usageLeft, if those are empty.
+// addCharges adds what a request that passed was charged to the metrics of each of its limits. c is the
+// cell of the record.
+func (t *totals) addCharges(c *cell, r *Record) {
+	for i := range r.Hits {
+		h := &r.Hits[i]
+		if h.Peek || h.Apart || h.Cost < 1 || h.Limit.Algorithm == ratelimit.InFlight {
+			continue
+		}
+		of := c
+		if h.Limit.Prefix != r.Prefix {
+			of = t.cellOf(c.minute, cellKey{r.KeyID, r.User, h.Limit.Prefix, r.Endpoint})
+			if of == nil {
+				continue
+			}
+			if of.numbers[cellLast] < c.numbers[cellLast] {
+				of.numbers[cellLast] = c.numbers[cellLast]
+			}
+		}
+		if i < len(r.Unsettled) && r.Unsettled[i] {
+			of.add(h.Cost, 0)
+		} else {
+			of.add(h.Cost, h.Cost)
+		}
+	}
+}
+
+// Settled says what a hit of a request cost by the response. The other fields are those of the request's
+// Record, and the prefix of the hit.
+type Settled struct {
+	Time             time.Time
+	User             string
+	KeyID            int64
+	Prefix, Endpoint string
+	Units            int64 // 0 or more
+}
+
+// Settle records what a hit cost that was Unsettled in a Record. After Close it does nothing.
+func Settle(w *Writer, s *Settled) {
+	micros := w.micros(s.Time)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return
+	}
+	c := w.totals.cellOf(micros/60000000, cellKey{s.KeyID, s.User, s.Prefix, s.Endpoint})
+	if c == nil {
+		return
+	}
+	c.add(0, s.Units)
+	if c.numbers[cellLast] < micros {
+		c.numbers[cellLast] = micros
+	}
+}
+
+// collect moves what waits to left, if that is empty.
 func (t *totals) collect() {
-	if len(t.cellsLeft) == 0 && len(t.cells) > 0 {
-		t.cellsLeft = make([]*cell, 0, len(t.cells))
-		for _, c := range t.cells {
-			t.cellsLeft = append(t.cellsLeft, c)
-		}
-		t.cells = make(map[cellKey]*cell)
-		t.last = nil
+	if len(t.left) > 0 {
+		return
 	}
-	if len(t.usageLeft) == 0 && len(t.usage) > 0 {
-		t.usageLeft = make([]*usage, 0, len(t.usage))
-		for _, u := range t.usage {
-			t.usageLeft = append(t.usageLeft, u)
+	t.last = nil
+	for _, m := range t.minutes {
+		for _, c := range m.cells {
+			t.left = append(t.left, c)
 		}
-		t.usage = make(map[usageKey]*usage)
+		m.cells = make(map[cellKey]*cell)
 	}
 }
 
-// take removes and returns some of cellsLeft and usageLeft.
-func (t *totals) take() ([]*cell, []*usage) {
-	n := len(t.cellsLeft)
-	if n > batchCells {
-		n = batchCells
+// take removes and returns cells of left, all of one minute.
+func (t *totals) take() []*cell {
+	n := 0
+	for n < len(t.left) && n < batchCells && t.left[n].minute == t.left[0].minute {
+		n++
 	}
-	cells := t.cellsLeft[:n]
-	t.cellsLeft = t.cellsLeft[n:]
-	n = len(t.usageLeft)
-	if n > batchUsage {
-		n = batchUsage
-	}
-	entries := t.usageLeft[:n]
-	t.usageLeft = t.usageLeft[n:]
-	return cells, entries
+	cells := t.left[:n]
+	t.left = t.left[n:]
+	t.waiting -= n
+	return cells
+}
+
+// all removes and returns everything that waits. Only a closing Writer calls it, as t is unusable
+// afterwards.
+func (t *totals) all() []*cell {
+	left := t.left
+	t.left = nil
+	t.collect()
+	return append(left, t.left...)
 }

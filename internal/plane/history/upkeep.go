@@ -18,23 +18,21 @@ type UpkeepReport struct {
 	// Busy reports that another process was doing the upkeep, so that this one did nothing.
 	Busy bool `json:"busy"`
 
-	Made     []string `json:"made"`      // new partitions
-	RolledUp int64    `json:"rolled_up"` // rows of hours and days that were written
-	Deleted  int64    `json:"deleted"`   // rows of metrics, usage and writers
+	Made    []string `json:"made"`    // new partitions
+	Deleted int64    `json:"deleted"` // rows of metrics and writers
 	// partitions that were made tables of their own, the step before they are dropped
 	Detached []string `json:"detached"`
 	Dropped  []string `json:"dropped"` // partitions that were deleted
 
 	// Skipped lists the partitions that should have been detached or dropped and are in use, with their
 	// users, such as "public.rate_limit_audit_20260101: held by pid 4711". "rate_limit_audit: held by
-	// another session" means that no partition could be created, and "rate_limit_metrics: held by
-	// another session" that nothing could be rolled up.
+	// another session" means that no partition could be created.
 	Skipped []string `json:"skipped"`
 }
 
 // IsNothing reports whether the upkeep changed nothing.
 func (r *UpkeepReport) IsNothing() bool {
-	return !r.Busy && r.RolledUp == 0 && r.Deleted == 0 &&
+	return !r.Busy && r.Deleted == 0 &&
 		len(r.Made)+len(r.Detached)+len(r.Dropped)+len(r.Skipped) == 0
 }
 
@@ -43,7 +41,7 @@ func (r *UpkeepReport) IsNothing() bool {
 const ddlTimeout = 2 * time.Second
 
 // Upkeep maintains the history, which needs it about once a minute. It creates the partitions of today
-// and the next 7 days, rolls up the metrics, and deletes what is past its retention at the time now.
+// and the next 7 days, and deletes what is past its retention at the time now.
 // The zero time means the present by the clock of the database. Any number of processes may call it at
 // any time. Only the owner of the tables can create partitions for another time than the present, or
 // delete what is due in the future.
@@ -59,8 +57,7 @@ func Upkeep(ctx context.Context, db pgdb.DB, now time.Time) (UpkeepReport, error
 	return doUpkeep(ctx, db, now, 0)
 }
 
-// doUpkeep is Upkeep if no process has done it within interval. Rolling up a thousand rows a minute
-// takes the server seconds, so many proxies must not request it at once.
+// doUpkeep is Upkeep if no process has done it within interval.
 func doUpkeep(ctx context.Context, db pgdb.DB, now time.Time, interval time.Duration) (UpkeepReport, error) {
 	u := &upkeep{db: db, now: "now", interval: interval, report: UpkeepReport{Made: []string{},
 		Detached: []string{}, Dropped: []string{}, Skipped: []string{}}}
@@ -113,8 +110,6 @@ func (u *upkeep) run(ctx context.Context) error {
 			u.report.Made = append(u.report.Made, string(row[1]))
 		case "skipped":
 			u.skip(string(row[1]), "another session")
-		case "rolled_up":
-			u.report.RolledUp += number(row[2])
 		case "deleted":
 			u.report.Deleted += number(row[2])
 		}

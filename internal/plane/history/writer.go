@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,8 +18,8 @@ import (
 const (
 	// flushInterval is the longest time between two flushes.
 	flushInterval = time.Second
-	// totalsInterval is the time between two writes of metrics and usage.
-	totalsInterval = 5 * time.Second
+	// totalsInterval is the time between two writes of metrics.
+	totalsInterval = 10 * time.Second
 	// sendTimeout bounds the attempt to write a batch. After it the result is unknown.
 	sendTimeout = 5 * time.Second
 	// migrateTimeout bounds a migration.
@@ -36,8 +38,11 @@ type Stats struct {
 	Dropped  int64 // decisions that will never be in the audit log
 	Pending  int64 // decisions that wait
 
-	// Requests that will never be in the metrics, and in the usage. Close adds what is still pending.
-	DroppedMetrics, DroppedUsage int64
+	// Requests that will never be in the metrics. Close adds what is still pending.
+	DroppedMetrics int64
+	// Requests that the metrics have without their user and endpoint, because a minute had more than 10,000
+	// combinations.
+	Other int64
 
 	Batches   int64  // batches that were written
 	Failures  int64  // attempts that failed
@@ -79,9 +84,9 @@ type Writer struct {
 	retained      bool      // the retention is written
 	retainedAt    time.Time // the last attempt to write the retention
 	delayed       int64     // the second with rows that were left for the next flush
-	totalled      time.Time // the last write of metrics and usage
+	totalled      time.Time // the last write of metrics
 	reportedAt    time.Time // the last call of OnError
-	reportedDrops int64     // the drops reported to OnError
+	reportedDrops int64     // the drops reported to OnError, and Stats.Other
 
 	upkeepText string // the last failure of Upkeep; only upkeepLoop uses it
 }
@@ -218,25 +223,32 @@ func (w *Writer) acquire(ctx context.Context) (func(), error) {
 // report calls OnError if something failed or was dropped, at most once in reportInterval.
 func (w *Writer) report(failure error) {
 	stats := w.Stats()
-	dropped := stats.Dropped + stats.DroppedMetrics + stats.DroppedUsage
+	dropped := stats.Dropped + stats.DroppedMetrics
 	now := w.settings.Now()
 	recently := !w.reportedAt.IsZero() && now.Sub(w.reportedAt) < reportInterval
-	if recently || failure == nil && dropped == w.reportedDrops {
+	if recently || failure == nil && dropped+stats.Other == w.reportedDrops {
 		return
 	}
-	text := failure
+	text := ""
 	if dropped > 0 {
-		text = fmt.Errorf("the history has dropped %d decisions of the audit log, and %d requests of the "+
-			"metrics and %d of the usage, since the start",
-			stats.Dropped, stats.DroppedMetrics, stats.DroppedUsage)
-		if failure != nil {
-			text = fmt.Errorf("%w; the last failure: %w", text, failure)
-		}
+		text = fmt.Sprintf("the history has dropped %d decisions of the audit log, and %d requests of the "+
+			"metrics, since the start; ", stats.Dropped, stats.DroppedMetrics)
+	}
+	if stats.Other > 0 {
+		text += fmt.Sprintf("%d requests since the start are in the metrics with the user and the endpoint "+
+			"%s: a minute had more than %d combinations of user, API key, limit and endpoint; ",
+			stats.Other, other, maxCells)
+	}
+	switch {
+	case failure == nil:
+		failure = errors.New(strings.TrimSuffix(text, "; "))
+	case text != "":
+		failure = fmt.Errorf("%sthe last failure: %w", text, failure)
 	}
 	w.reportedAt = now
-	w.reportedDrops = dropped
+	w.reportedDrops = dropped + stats.Other
 	if w.settings.OnError != nil {
-		_ = batch.PanicError(func() { w.settings.OnError(text) })
+		_ = batch.PanicError(func() { w.settings.OnError(failure) })
 	}
 }
 
@@ -270,7 +282,7 @@ func (w *Writer) Close() {
 	w.loops.Wait()
 	w.mu.Lock()
 	w.sent.decisions += w.pending.decisions
-	w.sent.add(w.totals.all(), 1)
+	w.sent.add(&parcel{cells: w.totals.all()}, 1)
 	w.lose(w.sent)
 	w.sent = load{}
 	w.pending = pending{}

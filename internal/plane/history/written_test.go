@@ -11,6 +11,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// hits returns hits of limits: pairs of a prefix and a cost.
+func hits(pairs ...any) (all []ratelimit.Hit) {
+	for i := 0; i < len(pairs); i += 2 {
+		all = append(all, ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: pairs[i].(string)},
+			Cost: int64(pairs[i+1].(int))})
+	}
+	return all
+}
+
 var auditAll = settings.Audit{Level: settings.AuditAll}
 
 // TestWhatHappenedIsInTheTables: each column has what the record has.
@@ -24,17 +33,21 @@ func TestWhatHappenedIsInTheTables(t *testing.T) {
 				history.Settings{Region: "eu",
 					Retention: []history.Retention{{What: "audit", Keep: 30 * 24 * time.Hour}}})
 			history.Add(w, &history.Record{
-				Time: someTime, Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/api",
-				Limit: "per_hour", Key: `a"b\c`, User: "anna", KeyID: 7, Tier: "pro",
+				Time: someTime, Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/api/per_hour",
+				Key: `a"b\c`, User: "anna", KeyID: 7, Tier: "pro",
 				Address: netip.MustParseAddr("2001:db8:1:2::3"), Host: "api.example.com", Method: "GET",
-				Path: "/v1/x?secret=1", Route: "api",
+				Path: "/v1/x?secret=1", Endpoint: "/v1/*",
 				Cost: 2, Quota: 100, Remaining: 1, Status: 429, RetryAfter: 1500 * time.Millisecond,
 				Duration: 1100 * time.Microsecond, Source: ratelimit.FromBlocked,
 				Also: []string{"other", `k"1`, "third", `k\2`}, Audit: auditAll,
 			})
 			history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Cost: 3,
-				Duration: time.Microsecond, User: "anna", Audit: auditAll})
-			history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Prefix: "p", Cost: 1})
+				Duration: time.Microsecond, User: "anna", Audit: auditAll, Unsettled: []bool{false, true},
+				Hits: hits("", 3, "rule/tokens/per_month", 500)})
+			history.Settle(w, &history.Settled{Time: someTime, User: "anna", Prefix: "rule/tokens/per_month",
+				Units: 720})
+			history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Prefix: "p", Cost: 1,
+				Hits: hits("p", 1)})
 			history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Prefix: "p", Cost: 1,
 				Quota: 5, Source: ratelimit.FromLease})
 			history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Prefix: "p",
@@ -47,31 +60,29 @@ func TestWhatHappenedIsInTheTables(t *testing.T) {
 				`{"time":"2026-11-20T12:30:15.5+00:00","cost":2,"count":1,"quota":100,"remaining":1,"key_id":7,"retry_after_ms":1500,"duration_us":1100,"weight":1,"status":429,"decision":"limited","reason":"no_quota","prefix":"rule/api","limit_name":"per_hour","key":"a\"b\\c","user_id":"anna","tier":"pro","address":"2001:db8:1:2::3","host":"api.example.com","method":"GET","path":"/v1/x","node":"n1","region":"eu","also":["other","k\"1","third","k\\2"],"id":"N"}
 {"time":"2026-11-20T12:30:15.5+00:00","cost":3,"count":1,"quota":null,"remaining":null,"key_id":null,"retry_after_ms":null,"duration_us":1,"weight":1,"status":null,"decision":"allowed","reason":null,"prefix":"","limit_name":null,"key":null,"user_id":"anna","tier":null,"address":null,"host":null,"method":null,"path":null,"node":"n1","region":"eu","also":null,"id":"N"}`)
 			same(t, "numbers", s.text("SELECT count(DISTINCT id) FROM rate_limit_audit"), "2")
-			same(t, "metrics", s.text(`SELECT granularity, time::text, prefix, host, route, region, requests,
-				allowed, limited, cost, from_memory, from_lease, from_database, cardinality(latency),
-				(SELECT sum(l) FROM unnest(latency) l)::bigint
-				FROM rate_limit_metrics WHERE granularity = 'minute' AND rejected = 0
-					ORDER BY prefix COLLATE "C"`),
-				`minute 2026-11-20 12:30:00+00    eu 1 1 0 3 0 0 0 1 1
-minute 2026-11-20 12:30:00+00 p   eu 3 3 0 3 0 1 1 1 3
-minute 2026-11-20 12:30:00+00 rule/api api.example.com api eu 1 0 1 0 1 0 0 5 1`)
-			same(t, "usage",
-				s.text("SELECT day::text, user_id, key_id, requests, cost, refused, limited, denied, "+
-					"last_request::text FROM rate_limit_usage ORDER BY key_id"),
-				`2026-11-20 anna 0 1 3 0 0 0 2026-11-20 12:30:15.5+00
-2026-11-20 anna 7 2 0 2 1 1 2026-11-20 13:30:15.5+00`)
-			same(t, "hours",
-				s.text("SELECT hour::text, user_id, key_id, requests, cost, refused, limited, denied FROM "+
-					"rate_limit_usage_hours ORDER BY hour, key_id"),
-				`2026-11-20 12:00:00+00 anna 0 1 3 0 0 0
-2026-11-20 12:00:00+00 anna 7 1 0 1 1 0
-2026-11-20 13:00:00+00 anna 7 1 0 1 0 1`)
+			same(t, "metrics", s.text(`SELECT time::text, user_id, key_id, prefix, limit_name, endpoint, region,
+				requests, allowed, limited, rejected, charged, settled, from_memory, from_lease, from_database,
+				latency::text, last_request::text FROM rate_limit_metrics WHERE granularity = 'minute'
+				ORDER BY time, prefix COLLATE "C"`),
+				`2026-11-20 12:30:00+00 anna 0    eu 1 1 0 0 3 3 0 0 0 {1} 2026-11-20 12:30:15.5+00
+2026-11-20 12:30:00+00  0 p   eu 3 3 0 0 1 1 0 1 1 {3} 2026-11-20 12:30:15.5+00
+2026-11-20 12:30:00+00 anna 7 rule/api per_hour /v1/* eu 1 0 1 0 0 0 1 0 0 {0,0,0,0,1} 2026-11-20 12:30:15.5+00
+2026-11-20 12:30:00+00 anna 0 rule/tokens per_month  eu 0 0 0 0 500 720 0 0 0 {} 2026-11-20 12:30:15.5+00
+2026-11-20 13:30:00+00 anna 7    eu 1 0 0 1 0 0 0 0 0 {1} 2026-11-20 13:30:15.5+00`)
+			same(t, "hours and days", s.text(`SELECT granularity, time::text, user_id, key_id,
+				sum(requests)::bigint, sum(settled)::bigint FROM rate_limit_metrics
+				WHERE granularity <> 'minute' AND user_id = 'anna' GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4`),
+				`day 2026-11-20 00:00:00+00 anna 0 1 723
+day 2026-11-20 00:00:00+00 anna 7 2 0
+hour 2026-11-20 12:00:00+00 anna 0 1 723
+hour 2026-11-20 12:00:00+00 anna 7 1 0
+hour 2026-11-20 13:00:00+00 anna 7 1 0`)
 			same(t, "writers", s.text("SELECT node, region, batch, written, dropped FROM rate_limit_writers"),
-				"n1 eu 1 2 0")
+				"n1 eu 2 2 0")
 			same(t, "retention",
 				s.text("SELECT keep::text, set_by FROM rate_limit_retention WHERE what = 'audit'"),
 				"30 days n1")
-			if got, want := w.Stats(), (history.Stats{Recorded: 2, Written: 2, Batches: 1}); got != want {
+			if got, want := w.Stats(), (history.Stats{Recorded: 2, Written: 2, Batches: 2}); got != want {
 				t.Errorf("stats %+v, want %+v", got, want)
 			}
 		})

@@ -21,8 +21,9 @@ func metricsOfProxies(t *testing.T) map[string][]string {
 	dsn := cluster.Open(t, schema.File)
 	cluster.Execute(t, dsn, `INSERT INTO rate_limit_nodes (node, version, applied_seq, seen)
 		VALUES ('edge', 'v1', 0, now());
-		INSERT INTO rate_limit_metrics (granularity, time, prefix, host, route, region, requests, allowed)
-		VALUES ('minute', date_trunc('minute', now()) + interval '1 minute', 'web', '', '', '', 1, 1)`)
+		SELECT rate_limit_upkeep();
+		INSERT INTO rate_limit_metrics (granularity, time, prefix, requests, allowed, last_request)
+		VALUES ('minute', date_trunc('minute', now()) + interval '1 minute', 'web', 1, 1, now())`)
 	s, err := page.New(page.Options{DSN: dsn})
 	if err != nil {
 		t.Fatal(err)

@@ -74,6 +74,7 @@ type rule struct {
 	methods     []string // in upper case
 	hosts       []*hostPattern
 	paths       []*pathPattern
+	endpoint    string // the paths as one text
 	networks    []netip.Prefix
 	sometimes   bool // it has conditions that the memo does not remember: see holds
 	// The index finds the rule only for a request to its only path, to one of its hosts, or of one of its

@@ -37,6 +37,7 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	o.Tier = id.Tier
 	o.KeyID = id.KeyID
 	o.Rule = known.Rule
+	o.Endpoint = known.Endpoint
 	o.Simple = known.Simple
 	o.Marks = append(o.Marks, known.Marks...)
 	o.Would = append(o.Would, known.Would...)

@@ -49,6 +49,8 @@ func (r *rule) compileConditions() error {
 	}
 	if everywhere {
 		r.paths = nil
+	} else {
+		r.endpoint = strings.Join(r.row.Paths, " ")
 	}
 	for _, network := range r.row.Networks {
 		if !network.IsValid() {

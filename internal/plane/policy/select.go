@@ -16,6 +16,9 @@ func selectRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict)
 		if r.sometimes && !holds(r, f, at) || o.impersonal && r.personal {
 			continue
 		}
+		if o.Endpoint == "" && r.row.Mode != Shadow {
+			o.Endpoint = r.endpoint
+		}
 		if r.row.Action != Charge {
 			if end(o, r) {
 				return false

@@ -97,6 +97,9 @@ type Verdict struct {
 	// it.
 	Rule string
 
+	// Endpoint has the paths of the first rule that matched and has some, as one text; "" is none.
+	Endpoint string
+
 	// Reason says why the request is refused. Status, Message and RetryAfter are of the answer. Message is ""
 	// for the proxy's own text, and RetryAfter is 0 for none.
 	Reason     Reason

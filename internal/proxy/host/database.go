@@ -245,7 +245,7 @@ func (h *Handle) openHistory(at *DataSources) (*history.Writer, error) {
 					Keep: at.Recorded.KeepAudit})
 			}
 			if at.Recorded.KeepUsage > 0 {
-				o.Retention = append(o.Retention, history.Retention{What: "usage",
+				o.Retention = append(o.Retention, history.Retention{What: "metrics_day",
 					Keep: at.Recorded.KeepUsage})
 			}
 			w, err := history.New(d.DB, o)

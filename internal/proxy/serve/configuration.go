@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -117,7 +118,7 @@ func limitMissing(from settings.Values) error {
 
 // RulePrefix begins the prefixes of the policy's limits. With a policy, no limit of a configuration may begin
 // with it: a request that is charged to both could be on one row twice.
-const RulePrefix = "rule/"
+const RulePrefix = history.RulePrefix
 
 // add compiles a limit.
 func (c *Configuration) add(s *Site, from settings.Values) error {

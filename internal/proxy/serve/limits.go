@@ -15,7 +15,8 @@ type LimitSet struct {
 	Hits    []ratelimit.Hit    // without what depends on the request
 	Settles []*settings.Settle // nil if the charge is the cost
 
-	Audit settings.Audit
+	Audit    settings.Audit
+	Endpoint string // of the first of Zones that has one
 
 	Varies   bool // costs of Hits depend on the request
 	Shadow   bool // one of Hits is Apart
@@ -35,6 +36,9 @@ func newLimitSet(s *Site, zones []*Zone) *LimitSet {
 	for _, z := range zones {
 		if z.Mode == settings.Off {
 			continue
+		}
+		if t.Endpoint == "" {
+			t.Endpoint = z.Endpoint
 		}
 		t.Zones = append(t.Zones, z)
 		t.Hits = append(t.Hits, z.Hit)

@@ -25,12 +25,18 @@ func Record(s *Site, q *Request) {
 		}
 		r.Host = q.Facts.Host
 		r.Path = q.Facts.Path
-		r.Route = q.Facts.Route
+		r.Endpoint = q.Facts.Route
+		if r.Endpoint == "" {
+			r.Endpoint = q.Verdict.Endpoint
+		}
 	} else {
 		if address, assumed := s.Address(q.HTTP); !assumed {
 			r.Address = address
 		}
 		r.Host = HostOf(q.HTTP)
+	}
+	if r.Endpoint == "" {
+		r.Endpoint = q.Limits.Endpoint
 	}
 	if r.Path == "" { // so it is if the path is ambiguous
 		r.Path = Path(q.HTTP.URL.EscapedPath())
@@ -49,13 +55,17 @@ func Record(s *Site, q *Request) {
 	}
 	hideKeys(r, q)
 	SetRecord(r, q)
+	r.Hits = q.Hits
+	if q.Settling != nil {
+		r.Unsettled = q.Settling.attach(r)
+	}
 	history.Add(s.History, r)
 	addShadows(s.History, r, q)
 	*r = history.Record{}
 }
 
 // SetRecord sets in a record what happened to a request. The caller sets the other fields: Time, Duration,
-// Address, Host, Method, Path, Route and Audit. Without a user of the policy, the user stays as it is. Key
+// Address, Host, Method, Path, Endpoint and Audit. Without a user of the policy, the user stays as it is. Key
 // and Also are set only if the request may be in the audit log.
 func SetRecord(r *history.Record, q *Request) {
 	o := &q.Outcome
@@ -79,7 +89,7 @@ func SetRecord(r *history.Record, q *Request) {
 			at++
 		}
 		if at < len(hits) {
-			setHit(r, at, hits, p)
+			setHit(r, &hits[at])
 		} else {
 			at = -1 // no limit enforces anything
 		}
@@ -133,23 +143,17 @@ func setRule(r *history.Record, p *policy.Verdict) {
 		return
 	}
 	r.Prefix = RulePrefix + p.Rule
-	if p.Mark != nil {
-		r.Limit = p.Mark.Limit
+	if p.Mark != nil && p.Mark.Limit != "" {
+		r.Prefix += "/" + p.Mark.Limit
 	}
 }
 
 // setHit sets in a record the limit of a hit.
-func setHit(r *history.Record, at int, hits []ratelimit.Hit, p *policy.Verdict) {
-	h := &hits[at]
+func setHit(r *history.Record, h *ratelimit.Hit) {
 	r.Prefix = h.Limit.Prefix
 	r.Cost = h.Cost
 	if h.Peek {
 		r.Cost = 0 // it charges nothing
-	}
-	if first := len(hits) - len(p.Marks); at >= first {
-		m := p.Marks[at-first]
-		r.Prefix = ruleOf(h.Limit.Prefix)
-		r.Limit = m.Limit
 	}
 }
 
@@ -159,13 +163,14 @@ func alsoOf(at int, key string, hits []ratelimit.Hit) []string {
 	var also []string
 	prefix := ""
 	if at >= 0 {
-		prefix = ruleOf(hits[at].Limit.Prefix)
+		prefix, _ = history.SplitPrefix(hits[at].Limit.Prefix)
 	}
 	for i := range hits {
 		if i == at {
 			continue
 		}
-		p, k := ruleOf(hits[i].Limit.Prefix), hits[i].StoredKey()
+		p, _ := history.SplitPrefix(hits[i].Limit.Prefix)
+		k := hits[i].StoredKey()
 		known := p == prefix && k == key
 		for j := 0; j < len(also) && !known; j += 2 {
 			known = also[j] == p && also[j+1] == k
@@ -175,20 +180,6 @@ func alsoOf(at int, key string, hits []ratelimit.Hit) []string {
 		}
 	}
 	return also
-}
-
-// ruleOf returns the prefix of a limit in the history: for a limit of a rule, the prefix ends with the
-// counter of the rule, which has no slash.
-func ruleOf(prefix string) string {
-	if len(prefix) <= len(RulePrefix) || prefix[:len(RulePrefix)] != RulePrefix {
-		return prefix
-	}
-	for i := len(RulePrefix); i < len(prefix); i++ {
-		if prefix[i] == '/' {
-			return prefix[:i]
-		}
-	}
-	return prefix
 }
 
 // setRefusal sets in a record why a request was refused without a decision on a limit.
@@ -265,7 +256,6 @@ func addShadow(w *history.Writer, r *history.Record, m *policy.Mark, h *ratelimi
 	shadow := *r
 	shadow.Outcome = history.Shadow
 	shadow.Reason = ""
-	shadow.Limit = ""
 	shadow.Key = ""
 	shadow.Cost = 0
 	shadow.Quota = 0
@@ -276,13 +266,13 @@ func addShadow(w *history.Writer, r *history.Record, m *policy.Mark, h *ratelimi
 	shadow.Also = nil
 	if m != nil {
 		shadow.Prefix = RulePrefix + m.Rule
-		shadow.Limit = m.Limit
+		if m.Limit != "" {
+			shadow.Prefix += "/" + m.Limit
+		}
 		shadow.RetryAfter = m.RetryAfter
 	}
 	if h != nil {
-		if m == nil {
-			shadow.Prefix = h.Limit.Prefix
-		}
+		shadow.Prefix = h.Limit.Prefix
 		shadow.Key = h.StoredKey()
 		shadow.Cost = h.Cost
 		shadow.Quota = d.Limit

@@ -89,7 +89,7 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 			respond.Outcome{Status: 402, Hit: 3, Decision: &refused, Wait: time.Hour}, hits, decisions, said,
 			all,
 			history.Record{
-				Outcome: history.Limited, Prefix: "rule/plan", Limit: "per_day", Key: "alice", User: "alice",
+				Outcome: history.Limited, Prefix: "rule/plan/per_day", Key: "alice", User: "alice",
 				Tier: "free", KeyID: 7, Cost: 3, Quota: 10, Status: 402,
 				RetryAfter: time.Minute, Source: ratelimit.FromBlocked,
 				Also: []string{"web", "192.0.2.1", "key", key, "rule/trial", "alice"},
@@ -116,8 +116,8 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 		"no quota": {
 			respond.Outcome{Status: 429, Reason: policy.NoQuota}, nil, nil,
 			&policy.Verdict{Rule: "plan", Mark: &policy.Mark{Rule: "plan", Limit: "per_day"}}, all,
-			history.Record{Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/plan",
-				Limit: "per_day", Status: 429, RetryAfter: ratelimit.Never},
+			history.Record{Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/plan/per_day",
+				Status: 429, RetryAfter: ratelimit.Never},
 		},
 		"unknown key": {respond.Outcome{Status: 401, Reason: policy.UnknownKey}, nil, nil, nobody, all,
 			history.Record{Outcome: history.Rejected, Reason: "unknown_key", Tier: "anonymous", Status: 401}},

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -26,13 +28,21 @@ type Settling struct {
 	status  int          // 0 before the response
 	ended   bool         // a write of an outer handler after the end does not count
 	sent    int64        // bytes of the body; atomic
+
+	client   context.Context // ends early if the client leaves
+	requests int             // hits of the request
+	recorded history.Settled // of the request, if there is a history
 }
+
+// clientLeft is the status of a request that ended before its response, because the client left.
+const clientLeft = 499
 
 // settler is a store that can settle, as those of proxies can.
 type settler interface{ Settle(s *batch.Settlement) }
 
 // settledHit is a hit that is to be settled.
 type settledHit struct {
+	at    int // of the hits of the request
 	how   *settings.Settle
 	cost  int64 // what was charged
 	text  string
@@ -77,7 +87,7 @@ func NewSettling(site *Site, q *Request) *Settling {
 			continue
 		}
 		if s == nil {
-			s = &Settling{site: site}
+			s = &Settling{site: site, client: q.HTTP.Context(), requests: len(q.Hits)}
 		}
 		if how.Header != "" {
 			s.headers = append(s.headers, how.Header)
@@ -88,7 +98,7 @@ func NewSettling(site *Site, q *Request) *Settling {
 		if how.Path != nil && s.body == nil {
 			s.body = &settledBody{}
 		}
-		one := settledHit{how: how, cost: h.Cost, text: "", found: false}
+		one := settledHit{at: i, how: how, cost: h.Cost, text: "", found: false}
 		one.Limit = h.Limit
 		one.Key = h.Key
 		one.Subject = h.Subject
@@ -179,6 +189,8 @@ func (s *Settling) End(failed int, h http.Header) {
 	switch {
 	case s.status == 0 && failed == 0:
 		s.Header(http.StatusOK, h) // the server sends the headers of a handler that has sent nothing
+	case s.status == 0 && s.client.Err() != nil:
+		s.status = clientLeft
 	case s.status == 0:
 		s.status = failed
 	}
@@ -221,7 +233,9 @@ func (s *Settling) settle() {
 	for i := range s.hits {
 		one := &s.hits[i]
 		cost, outcome, err := s.costOf(one)
-		if err == nil && outcome != SettledMissing {
+		if err != nil || outcome == SettledMissing {
+			cost = one.cost
+		} else {
 			one.Back = one.cost - cost
 			if one.Back != 0 {
 				settlement := one.Settlement
@@ -236,8 +250,24 @@ func (s *Settling) settle() {
 				outcome = SettledLess
 			}
 		}
+		if s.site.History != nil {
+			s.recorded.Prefix = one.Limit.Prefix
+			s.recorded.Units = cost
+			history.Settle(s.site.History, &s.recorded)
+		}
 		s.report(one.Limit.Prefix, outcome, err)
 	}
+}
+
+// attach returns which hits of the request it settles, and copies from the record what Settle needs.
+func (s *Settling) attach(r *history.Record) []bool {
+	s.recorded = history.Settled{Time: r.Time, User: r.User, KeyID: r.KeyID, Prefix: "",
+		Endpoint: r.Endpoint, Units: 0}
+	unsettled := make([]bool, s.requests)
+	for i := range s.hits {
+		unsettled[s.hits[i].at] = true
+	}
+	return unsettled
 }
 
 // report counts a hit that was settled, and logs a response with an invalid cost, at most once a minute.
@@ -270,6 +300,8 @@ func (s *Settling) costOf(one *settledHit) (int64, SettleOutcome, error) {
 			}
 		}
 		return how.Else, SettledSame, nil
+	case s.status >= http.StatusInternalServerError:
+		return 0, SettledSame, nil // an upstream that has failed has done nothing
 	case how.Path != nil && s.body.invalid != "":
 		return 0, SettledInvalid, &ratelimit.FieldError{Field: "settle " + how.Text, Value: s.body.invalid,
 			Want: "of a body that can be read"}

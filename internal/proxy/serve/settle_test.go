@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ type settling struct {
 	store    ratelimit.Store
 	hit      ratelimit.Hit
 	outcomes chan string
+	leave    func() // ends the connection of the client
 }
 
 func newSettling(t testing.TB, text string) *settling {
@@ -46,16 +48,25 @@ func newSettling(t testing.TB, text string) *settling {
 	site := &serve.Site{Store: store, Settled: func(_ string, outcome serve.SettleOutcome) {
 		s.outcomes <- string(outcome)
 	}}
+	client, leave := context.WithCancel(context.Background())
+	s.leave = leave
 	s.Settling = serve.NewSettling(site,
-		&serve.Request{Limits: &serve.LimitSet{Settles: []*settings.Settle{how}},
-			Hits: []ratelimit.Hit{s.hit}, Decisions: decisions})
+		&serve.Request{HTTP: httptest.NewRequestWithContext(client, http.MethodGet, "/", nil),
+			Limits: &serve.LimitSet{Settles: []*settings.Settle{how}},
+			Hits:   []ratelimit.Hit{s.hit}, Decisions: decisions})
 	return s
 }
 
 // used ends the request, and returns its outcome and what is counted then.
 func (s *settling) used(t testing.TB) string {
 	t.Helper()
-	s.End(0, http.Header{})
+	return s.usedAfter(t, 0)
+}
+
+// usedAfter is used after a failure with a status, or 0.
+func (s *settling) usedAfter(t testing.TB, failed int) string {
+	t.Helper()
+	s.End(failed, http.Header{})
 	outcome := <-s.outcomes
 	decisions := make([]ratelimit.Decision, 1)
 	s.hit.Peek = true
@@ -153,17 +164,9 @@ func TestBodiesAreReadWithinBounds(t *testing.T) {
 // TestAResponseThatNeverCameIsSettledByItsError: by the status of that, and by a body without a byte.
 func TestAResponseThatNeverCameIsSettledByItsError(t *testing.T) {
 	for text, want := range map[string]string{"bytes": "less 0", "status 502 = 7, else 0": "less 7",
-		"header X-Tokens": "missing 10"} {
+		"header X-Tokens": "less 0"} {
 		s := newSettling(t, text)
-		s.End(502, http.Header{})
-		outcome := <-s.outcomes
-		s.hit.Peek = true
-		decisions := make([]ratelimit.Decision, 1)
-		if err := s.store.Take(context.Background(), time.Second, []ratelimit.Hit{s.hit},
-			decisions); err != nil {
-			t.Fatal(err)
-		}
-		if got := fmt.Sprint(outcome, " ", 1<<40-decisions[0].Remaining); got != want {
+		if got := s.usedAfter(t, 502); got != want {
 			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
@@ -184,8 +187,9 @@ func TestTheLogNamesACostThatIsNone(t *testing.T) {
 		for range 3 {
 			decisions := []ratelimit.Decision{{Allowed: true, DecidedAt: 1}}
 			one := serve.NewSettling(site,
-				&serve.Request{Limits: &serve.LimitSet{Settles: []*settings.Settle{how}},
-					Hits: []ratelimit.Hit{s.hit}, Decisions: decisions})
+				&serve.Request{HTTP: httptest.NewRequest(http.MethodGet, "/", nil),
+					Limits: &serve.LimitSet{Settles: []*settings.Settle{how}},
+					Hits:   []ratelimit.Hit{s.hit}, Decisions: decisions})
 			one.Header(http.StatusOK, http.Header{"X-Cost": {value}})
 			one.End(0, http.Header{})
 		}
@@ -219,7 +223,8 @@ func TestAHeaderWithACostIsRemovedWithoutADecision(t *testing.T) {
 	hits := []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Hour}, Key: "k",
 		Cost: 1}}
 	s := serve.NewSettling(&serve.Site{},
-		&serve.Request{Limits: &serve.LimitSet{Settles: []*settings.Settle{how}}, Hits: hits,
+		&serve.Request{HTTP: httptest.NewRequest(http.MethodGet, "/", nil),
+			Limits: &serve.LimitSet{Settles: []*settings.Settle{how}}, Hits: hits,
 			Decisions: make([]ratelimit.Decision, 1)})
 	for _, h := range []http.Header{{"X-Tokens": {"5"}}, {"Trailer:X-Tokens": {"5"}}} {
 		if s.Header(http.StatusOK, h); len(h) > 0 {
@@ -227,4 +232,40 @@ func TestAHeaderWithACostIsRemovedWithoutADecision(t *testing.T) {
 		}
 	}
 	s.End(0, http.Header{})
+}
+
+// An answer of 5xx, or none, costs nothing where the response says the cost. A request keeps its charge if
+// the client left.
+func TestAFailedAnswerCostsNothing(t *testing.T) {
+	for _, how := range []string{"header X-Tokens", "json usage.total"} {
+		for _, c := range []struct {
+			name   string
+			status int // 0 is none
+			failed int
+			leaves bool
+			want   string
+		}{
+			{"an answer of 502 with a cost", 502, 0, false, "less 0"},
+			{"no answer", 0, 504, false, "less 0"},
+			{"an answer of 404 without a cost", 404, 0, false, "missing 10"},
+			{"a client that left before an answer", 0, 502, true, "missing 10"},
+			{"a client that left before the end of an answer", 200, 502, true, "missing 10"},
+			{"an answer of 503 to a client that left", 503, 0, true, "less 0"},
+		} {
+			s := newSettling(t, how)
+			if c.status != 0 {
+				h := http.Header{}
+				if c.status >= 500 {
+					h.Set("X-Tokens", "7")
+				}
+				s.Header(c.status, h)
+			}
+			if c.leaves {
+				s.leave()
+			}
+			if got := s.usedAfter(t, c.failed); got != c.want {
+				t.Errorf("%s, %s: %s, want %s", how, c.name, got, c.want)
+			}
+		}
+	}
 }

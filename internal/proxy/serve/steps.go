@@ -185,11 +185,11 @@ func End(s *Site, q *Request) {
 	} else {
 		s.Report.Count(q.Outcome.Status == 0, q.Hits, q.Decisions)
 	}
-	if s.History != nil {
-		Record(s, q)
-	}
 	if q.Outcome.Status == 0 && len(q.Hits) > 0 && (q.Limits.Settled || q.Asked && !q.Verdict.Simple) {
 		q.Settling = NewSettling(s, q)
+	}
+	if s.History != nil {
+		Record(s, q)
 	}
 }
 

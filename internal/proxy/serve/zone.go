@@ -48,6 +48,8 @@ type Zone struct {
 
 	// Match reports whether the limit applies to a request; nil means to all requests.
 	Match func(r *http.Request) (bool, error)
+	// Endpoint lists the paths of Match, for the history; "" is none.
+	Endpoint string
 
 	// Index is that in Site.Zones. Source and Name are for a proxy that makes frequent keys without Key.
 	Index  int

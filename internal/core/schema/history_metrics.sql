@@ -1,0 +1,59 @@
+-- Sums of facts, and percentiles of latencies.
+
+CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN least(a + b, 9223372036854775807);
+COMMENT ON FUNCTION rate_limit_add(numeric, bigint) IS
+	'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a '
+	'later sum fail.';
+
+-- A loop is half the work of an array_agg over unnest.
+CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[]
+	LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT AS $$
+BEGIN
+	FOR i IN 1..coalesce(array_length(b, 1), 0) LOOP
+		a[i] := rate_limit_add(coalesce(a[i], 0), coalesce(b[i], 0));
+	END LOOP;
+	RETURN a;
+END $$;
+COMMENT ON FUNCTION rate_limit_add_buckets(bigint[], bigint[]) IS
+	'The sum of two arrays, element by element. The shorter one is continued with zeros.';
+CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[],
+	INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
+COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS
+	'The sum of arrays, element by element: of the latencies of several rows of rate_limit_metrics.';
+
+CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision)
+	RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1
+	WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n)
+	FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::double precision AS upto,
+			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank
+		FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
+	WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
+COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS
+	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated '
+	'between two bounds: the exact time is between the same two, so that a result above 0.1 is at most twice '
+	'or half of it. Element 1 of the buckets counts decisions of up to 0.1 ms, element i those of up to 0.1 '
+	'* 2^(i-1) ms, up to element 20, and element 21 those of more than 52 s, for which the result is '
+	'52428.8. NULL: there are no decisions. Buckets of several rows can be added with rate_limit_sum.';
+
+CREATE OR REPLACE VIEW rate_limit_traffic AS
+	SELECT rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms,
+		rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.*
+	FROM rate_limit_metrics m;
+COMMENT ON VIEW rate_limit_traffic IS 'rate_limit_metrics with percentiles of the time that decisions took.';
+DO $$
+DECLARE
+	described record;
+BEGIN
+	FOR described IN SELECT a.attname, coalesce(col_description('rate_limit_metrics'::regclass, t.attnum),
+		'What ' || replace(substring(a.attname FROM 2), '_ms', '') ||
+		' % of the decisions took at most, in milliseconds.') AS description
+		FROM pg_attribute a LEFT JOIN pg_attribute t ON t.attrelid = 'rate_limit_metrics'::regclass
+			AND t.attname = a.attname WHERE a.attrelid = 'rate_limit_traffic'::regclass AND a.attnum > 0
+	LOOP
+		EXECUTE format('COMMENT ON COLUMN rate_limit_traffic.%I IS %L', described.attname,
+			described.description);
+	END LOOP;
+END $$;

@@ -1,0 +1,136 @@
+package history
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
+)
+
+// table lists the columns that a Writer sends for each row, by kind. A row has its values in this order.
+// The names are those of the arguments of an SQL function, and each argument is an array. No position has
+// a meaning in SQL.
+type table struct {
+	function       string
+	one            []string // arguments that all rows share
+	numbers, texts []string
+	sql            string // the call of the function
+}
+
+// The numbers of an auditRow, by their index. A number below 0 is NULL.
+const (
+	auditTime = iota // in microseconds since 1970
+	auditCost
+	auditCount
+	auditQuota
+	auditRemaining
+	auditKeyID
+	auditRetry
+	auditDuration
+	auditStatus
+	auditNumbers // how many there are
+)
+
+// The texts of an auditRow, by their index. "" is NULL.
+const (
+	auditDecision = iota
+	auditReason
+	auditPrefix
+	auditLimit
+	auditKey
+	auditUser
+	auditTier
+	auditAddress
+	auditHost
+	auditMethod
+	auditPath
+	auditAlso // as a literal of a text[]
+	auditWeight
+	auditTexts
+)
+
+var audit = newTable(&table{
+	function: "rate_limit_record_audit", one: []string{"node", "region"},
+	numbers: []string{
+		auditTime: "time", auditCost: "cost", auditCount: "count", auditQuota: "quota",
+		auditRemaining: "remaining", auditKeyID: "key_id", auditRetry: "retry_after_ms",
+		auditDuration: "duration_us", auditStatus: "status",
+	},
+	texts: []string{
+		auditDecision: "decision", auditReason: "reason", auditPrefix: "prefix", auditLimit: "limit_name",
+		auditKey: "key", auditUser: "user_id", auditTier: "tier", auditAddress: "address",
+		auditHost: "host", auditMethod: "method", auditPath: "path", auditAlso: "also",
+		auditWeight: "weight",
+	},
+})
+
+// The numbers of a cell, by their index.
+const (
+	cellTime = iota // in microseconds since 1970
+	cellKeyID
+	cellRequests
+	cellAllowed // the first of one for each OutcomeKind
+	cellLimited
+	cellBlocked
+	cellRejected
+	cellShadow
+	cellErrors
+	cellCharged
+	cellSettled
+	cellFromMemory
+	cellFromLease
+	cellFromDatabase
+	cellLast // in microseconds since 1970
+	cellNumbers
+)
+
+var metrics = newTable(&table{
+	function: "rate_limit_record_metrics", one: []string{"region"},
+	numbers: []string{
+		cellTime: "time", cellKeyID: "key_id", cellRequests: "requests", cellAllowed: "allowed",
+		cellLimited: "limited", cellBlocked: "blocked", cellRejected: "rejected", cellShadow: "shadow",
+		cellErrors: "errors", cellCharged: "charged", cellSettled: "settled",
+		cellFromMemory: "from_memory", cellFromLease: "from_lease", cellFromDatabase: "from_database",
+		cellLast: "last_request",
+	},
+	texts: []string{"user_id", "prefix", "limit_name", "endpoint", "latency"},
+})
+
+// newTable sets the call of a table's function.
+func newTable(t *table) *table {
+	var names []string
+	names = append(append(append(names, t.one...), t.numbers...), t.texts...)
+	for i, name := range names {
+		names[i] = `"` + name + `" => $` + strconv.Itoa(i+1)
+	}
+	t.sql = "SELECT " + t.function + "(" + strings.Join(names, ", ") + ")"
+	return t
+}
+
+// statement returns the statement that writes n rows. row returns the values of a row.
+func (t *table) statement(one []any, n int, row func(i int) ([]int64, []string)) *pgdb.Statement {
+	numbers := make([][]int64, len(t.numbers))
+	for i := range numbers {
+		numbers[i] = make([]int64, n)
+	}
+	texts := make([][]string, len(t.texts))
+	for i := range texts {
+		texts[i] = make([]string, n)
+	}
+	for i := 0; i < n; i++ {
+		ofRow, textsOfRow := row(i)
+		for at, value := range ofRow {
+			numbers[at][i] = value
+		}
+		for at, value := range textsOfRow {
+			texts[at][i] = value
+		}
+	}
+	for _, values := range numbers {
+		one = append(one, values)
+	}
+	for _, values := range texts {
+		one = append(one, values)
+	}
+	return &pgdb.Statement{SQL: t.sql, Args: one, Joined: true}
+}

@@ -1,0 +1,22 @@
+package history_test
+
+import (
+	"sort"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// TestAWriterSendsEveryColumn: the functions that write have an argument for each column of their table.
+func TestAWriterSendsEveryColumn(t *testing.T) {
+	s := siteOn(t, cluster.Open(t, schema.History))
+	for _, name := range []string{"rate_limit_record_audit", "rate_limit_record_metrics"} {
+		columns := history.Columns(name)
+		sort.Strings(columns)
+		same(t, name, strings.Join(columns, " "), s.text(`SELECT string_agg(n, ' ' ORDER BY n COLLATE "C")
+			FROM pg_proc p, unnest(p.proargnames) n WHERE p.proname = '`+name+`'`))
+	}
+}
