@@ -1,0 +1,148 @@
+package integration
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/seed"
+)
+
+// model is an upstream. Its answers say how many tokens they cost, and it adds that up.
+type model struct {
+	mu              sync.Mutex
+	random          *rand.Rand
+	reserve         int64
+	tokens, beyond  int64 // of the answers, and how much of that was above the reserves
+	answers, failed int64
+}
+
+func (m *model) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	m.mu.Lock()
+	tokens := 1 + m.random.Int64N(2*m.reserve)
+	fails := m.random.IntN(8) == 0
+	m.answers++
+	if fails {
+		m.failed++
+	} else {
+		m.tokens += tokens
+		m.beyond += max(0, tokens-m.reserve)
+	}
+	m.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	if fails {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	fmt.Fprintf(w, `{"usage":{"total_tokens":%d}}`, tokens)
+}
+
+// said returns the tokens of the answers since the upstream began, and forgets what was beyond the reserves.
+func (m *model) said() (tokens, beyond int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	tokens, beyond = m.tokens, m.beyond
+	m.beyond = 0
+	return tokens, beyond
+}
+
+// TestABudgetOfTokensIsKeptAndInvoiced: a month's budget of a key, over two proxies. 50 requests at once
+// never pass it by more than their reserves were too low, a key in place of the first one has what is left,
+// and the sum of the metrics is that of the upstream's answers. Failed answers cost nothing.
+func TestABudgetOfTokensIsKeptAndInvoiced(t *testing.T) {
+	t.Parallel()
+	const budget, reserve, atOnce = 60_000, 200, 50
+	upstream := &model{random: rand.New(rand.NewPCG(seed.Of(t), 1)), reserve: reserve}
+	behind := httptest.NewServer(upstream)
+	t.Cleanup(behind.Close)
+	key, insert := newKey(t, 1, "alice")
+	dsn := policyDatabase(t, people+insert+fmt.Sprintf(`
+		ALTER TABLE rate_limit_api_keys ALTER id RESTART WITH 2;
+		SELECT rate_limit_rule('budget', count_by => '{key}', paths => '{/v1/*}', per_month => %d, cost => %d,
+			settle => 'json usage.total_tokens');
+		SELECT rate_limit_rule('requests', count_by => '{user}', per_hour => 1000000);`, budget, reserve))
+	proxies := bothProxies(t, dsn, behind.URL, object{"policy": object{"apiKey": "{header.X-Api-Key}"},
+		"audit": "denied", "history": object{}})
+	awaitObeyed(t, dsn, 2)
+	const counted = `SELECT coalesce(max(count), 0)::bigint FROM (SELECT prefix, count FROM rate_limit_durable
+		UNION ALL SELECT prefix, count FROM rate_limit_ephemeral) AS c WHERE prefix = 'rule/budget/per_month'`
+	var passed, refused, failed int64
+	for wave := 0; refused < 2*atOnce; wave++ {
+		statuses := make(chan int, atOnce)
+		for i := range atOnce {
+			url := proxies[[]string{"caddy", "traefik"}[i%2]]
+			go func() {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/v1/chat", nil)
+				if err != nil {
+					t.Error(err)
+					statuses <- 0
+					return
+				}
+				r.Header.Set("X-Api-Key", key)
+				answer, err := http.DefaultClient.Do(r)
+				if err != nil {
+					t.Error(err)
+					statuses <- 0
+					return
+				}
+				_ = answer.Body.Close()
+				statuses <- answer.StatusCode
+			}()
+		}
+		for range atOnce {
+			switch status := <-statuses; status {
+			case http.StatusOK:
+				passed++
+			case http.StatusServiceUnavailable:
+				failed++
+			case http.StatusTooManyRequests:
+				refused++
+			default:
+				t.Fatalf("an answer has the status %d", status)
+			}
+		}
+		tokens, beyond := upstream.said()
+		if tokens > budget+beyond {
+			t.Fatalf("wave %d: %d tokens of %d are spent, and the reserves were too low by %d", wave, tokens,
+				budget, beyond)
+		}
+		await(t, "the counter to be what the upstream has said", func() bool {
+			return cluster.Query[int64](t, dsn, counted) == tokens
+		})
+		if wave == 2 {
+			next, err := policy.NewKey()
+			if err != nil {
+				t.Fatal(err)
+			}
+			digest := policy.Digest(next)
+			cluster.Execute(t, dsn, fmt.Sprintf("SELECT rate_limit_rotate_key(1, '1 h', '\\x%x')", digest))
+			awaitObeyed(t, dsn, 2)
+			key = next
+		}
+	}
+	tokens, _ := upstream.said()
+	if tokens < budget-reserve || failed == 0 || upstream.answers != passed+failed {
+		t.Fatalf("%d tokens of %d are spent, %d requests passed and %d failed, and the upstream answered %d",
+			tokens, budget, passed, failed, upstream.answers)
+	}
+	invoice := func(columns string) string {
+		return cluster.Query[string](t, dsn, "SELECT coalesce(("+
+			"SELECT concat_ws(' ', "+columns+") FROM rate_limit_metrics WHERE granularity = 'day' "+
+			"AND time >= date_trunc('month', now(), 'UTC') AND user_id = 'alice' AND prefix = 'rule/budget' "+
+			"AND limit_name = 'per_month' AND endpoint = '/v1/*'), '')")
+	}
+	want := fmt.Sprint(tokens, " ", (passed+failed)*reserve)
+	await(t, "the invoice to be "+want, func() bool { return invoice("sum(settled), sum(charged)") == want })
+	if got := invoice("count(DISTINCT key_id)"); got != "2" {
+		t.Errorf("the invoice has %s keys, want 2", got)
+	}
+	want = fmt.Sprint(passed+failed+refused, " ", passed+failed, " ", refused)
+	await(t, "the requests, and those that passed or were refused, to be "+want, func() bool {
+		return cluster.Query[string](t, dsn, "SELECT concat_ws(' ', sum(requests), sum(allowed), "+
+			"sum(limited)) FROM rate_limit_metrics WHERE granularity = 'hour' AND user_id = 'alice'") == want
+	})
+}
