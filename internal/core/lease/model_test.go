@@ -169,6 +169,31 @@ func drawAdvance(t *rapid.T, w *world) int64 {
 		rapid.Int64Range(0, 2*window), rapid.SampledFrom([]int64{1, toTurn, max(0, toTurn-1), toTurn + 1, max(0, toTurn-horizon/2)})).Draw(t, "advance")
 }
 
+// reset resets the row, as a request of p does.
+func (w *world) reset(p *process) {
+	lease.Drop(p.leases, row)
+	w.row = algorithm.Row{}
+	w.time++ // no row is deleted and made again within a microsecond
+	slack := w.oracle.slack + w.held() + w.returning()
+	*w.oracle = oracle{limit: w.limit, slack: slack}
+}
+
+// stepClock sets the server's clock ahead or back, by up to three windows.
+func (w *world) stepClock(t *rapid.T) {
+	window := w.limit.Window.Microseconds()
+	by := rapid.SampledFrom([]int64{-1, 1}).Draw(t, "direction") * rapid.Int64Range(0, 3*window).Draw(t, "by")
+	if by > 0 {
+		w.oracle.slack += w.held() + w.limit.Events // as without leases, a step lets a window pass
+	} else {
+		w.oracle.slack += w.limit.Events
+	}
+	w.step += by
+	if ahead := max(w.row.Start, w.row.Refill) - w.server(); ahead > window {
+		// The row counts as new, perhaps from now on, and its windows come once more.
+		w.oracle.slack += w.held() + w.returning() + w.limit.Capacity() + (ahead/window+1)*w.limit.Events
+	}
+}
+
 // TestNothingPassesThatTheLimitDoesNotAllow lets rapid try to break the bound, with answers
 // that are slow, lost or out of order, window turns, crashes, resets, and steps of the server's
 // clock. Without resets and steps the bound is exact. A reset makes what other
@@ -216,24 +241,9 @@ func TestNothingPassesThatTheLimitDoesNotAllow(t *testing.T) {
 					p.leases = w.newSet()
 				}
 			case what == 27 && wild:
-				lease.Drop(p.leases, row)
-				w.row = algorithm.Row{}
-				w.time++ // no row is deleted and made again within a microsecond
-				slack := w.oracle.slack + w.held() + w.returning()
-				*w.oracle = oracle{limit: w.limit, slack: slack}
+				w.reset(p)
 			case what == 28 && wild:
-				by := rapid.SampledFrom([]int64{-1, 1}).Draw(t, "direction") * rapid.Int64Range(0, 3*w.limit.Window.Microseconds()).Draw(t, "by")
-				if by > 0 {
-					w.oracle.slack += w.held() + w.limit.Events // as without leases, a step lets a window pass
-				} else {
-					w.oracle.slack += w.limit.Events
-				}
-				w.step += by
-				window := w.limit.Window.Microseconds()
-				if ahead := max(w.row.Start, w.row.Refill) - w.server(); ahead > window {
-					// The row counts as new, perhaps from now on, and its windows come once more.
-					w.oracle.slack += w.held() + w.returning() + w.limit.Capacity() + (ahead/window+1)*w.limit.Events
-				}
+				w.stepClock(t)
 			}
 			if w.oracle.wrong != nil {
 				t.Fatalf("%+v: %v", *w.limit, w.oracle.wrong)
