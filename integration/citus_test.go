@@ -8,8 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/migrate"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/citus"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
@@ -88,12 +89,9 @@ func startCitus(t *testing.T, ctx context.Context, workers, shards int) *citus.S
 			t.Error(err)
 		}
 	})
-	db, err := admin.Open(ctx, servers.DSN())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if _, err := db.MigrateShards(ctx, shards); err != nil {
+	conn := cluster.Connect(t, servers.DSN())
+	defer conn.Close(ctx)
+	if _, err := migrate.Run(ctx, conn, shards); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("a coordinator and %d workers, counts in %d shards", workers, shards)

@@ -44,13 +44,9 @@ func TestAPasswordThatChangedInAFileIsUsed(t *testing.T) {
 		"policy": object{"dsn": "{file." + policy + "}"}}})
 	tr := startTraefik(t, []route{{"/", "", limit(limits, "dsnFile")}})
 	page := harness.FreeAddress(t)
-	config := filepath.Join(dir, "Caddyfile")
-	if err := os.WriteFile(config, []byte("{\n\tpg_ratelimit {\n\t\tdsn {file."+limits+"}\n\t}\n}\n"),
-		0o600); err != nil {
-		t.Fatal(err)
-	}
 	harness.Start(t, harness.Program{Name: "the page", Path: buildCaddy(t), Dir: dir,
-		Args: []string{"pg-ratelimit", "page", "--listen", page, "--config", config}}).AwaitAddress(t, page)
+		Args: []string{"pg-ratelimit", "page", "--listen", page, "--dsn",
+			"{file." + limits + "}"}}).AwaitAddress(t, page)
 	for i, to := range [][2]string{{"first", "one"}, {"first", "three"}, {"second", "two"}} {
 		if i == 1 {
 			cluster.Execute(t, dsn, "ALTER ROLE first PASSWORD 'three'")

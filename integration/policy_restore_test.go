@@ -12,7 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -130,12 +131,7 @@ func TestABackupIsRestoredUnderLoad(t *testing.T) {
 	await(t, "the limit", func() bool { return answersOf(limited)[429] > 0 })
 	restoreTool(t, "pg_dump", "-Fc", "-d", dsn, "-f", backup)
 	restoreTool(t, "pg_dump", append([]string{"-Fc", "-f", policyBackup}, dataOfPolicy(dsn)[2:]...)...)
-	db, err := admin.Open(context.Background(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	load := &restoreLoad{dsn: dsn, db: db, urls: urls, shut: shut, limited: limited, limit: limit}
+	load := &restoreLoad{dsn: dsn, urls: urls, shut: shut, limited: limited, limit: limit}
 	for _, way := range restoreWays(dsn, backup, policyBackup) {
 		for range *restoreRounds {
 			load.restore(t, way)
@@ -181,7 +177,6 @@ func dataOfPolicy(dsn string) []string {
 // restoreLoad is the load of a test while a backup is restored.
 type restoreLoad struct {
 	dsn     string
-	db      *admin.Database
 	urls    []string
 	shut    *shutOut
 	limited []*watcher
@@ -205,7 +200,7 @@ func (l *restoreLoad) restore(t *testing.T, way restoreWay) {
 	restoreTool(t, "pg_restore", way.args...)
 	took := time.Since(begun)
 	if way.empty == "" {
-		awaitRestored(t, l.db, l.urls)
+		awaitRestored(t, l.dsn, l.urls)
 	} else {
 		// what triggers did not log is found with it, or later
 		cluster.Execute(t, l.dsn, "UPDATE rate_limit_rules SET comment = 'restored'")
@@ -231,24 +226,18 @@ func (l *restoreLoad) restore(t *testing.T, way restoreWay) {
 }
 
 // awaitRestored waits until nodes says that all proxies obey what has been restored.
-func awaitRestored(t *testing.T, db *admin.Database, urls []string) {
+func awaitRestored(t *testing.T, dsn string, urls []string) {
 	t.Helper()
 	await(t, "nodes", func() bool {
-		nodes, err := db.Nodes(context.Background())
+		conn, err := pgx.Connect(t.Context(), dsn)
 		if err != nil {
 			return false
 		}
-		live := 0 // the backup also has rows of the registry, which are gone after a while
-		for _, n := range nodes {
-			if !n.Live {
-				continue
-			}
-			live++
-			if n.Behind == nil || *n.Behind != 0 {
-				return false
-			}
-		}
-		return live == len(urls)
+		defer conn.Close(context.Background())
+		var live, current int // the backup also has rows of the registry, which are gone after a while
+		err = conn.QueryRow(t.Context(), `SELECT count(*), count(*) FILTER (WHERE behind = 0)
+			FROM rate_limit_proxies WHERE live`).Scan(&live, &current)
+		return err == nil && live == len(urls) && current == live
 	})
 	for _, url := range urls {
 		if a := harness.Ask(t, harness.Get(url+"/later")); a.Status == 403 {

@@ -1,13 +1,13 @@
 package command
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"syscall"
-	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/archive"
 )
@@ -33,10 +33,9 @@ the retention is not at least 7 days longer than --before: days that a failed ru
 The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 	example: `  caddy pg-ratelimit archive --before 60d --to /srv/archive
   caddy pg-ratelimit archive --before 90d --to s3://logs/limits --drop`,
-	of: ofHistory,
 	flags: []flag{
-		{name: "before", value: "", read: anAge, usage: "archive days that ended before: an age such as 60d, or a time such as 2026-08-01", needed: true},
-		{name: "to", value: "", usage: "a folder, or s3://BUCKET/PREFIX", needed: true},
+		{name: "before", kind: "ago", usage: "archive days that ended before: an age such as 60d, or a time such as 2026-08-01", needed: true},
+		{name: "to", usage: "a folder, or s3://BUCKET/PREFIX", needed: true},
 		{name: "drop", value: false, usage: "drop the days whose rows are in files, if the retention has ended for them"},
 	},
 	do: func(c *call) error {
@@ -44,7 +43,7 @@ The role must own the tables. Connect to Postgres itself, not to a pooler.`,
 		if err != nil {
 			return err
 		}
-		return c.archive(archive.Options{To: to, Before: get[time.Time](c, "before"), Drop: c.is("drop")})
+		return c.archive(archive.Options{To: to, Before: c.moment("before"), Drop: c.is("drop")})
 	},
 }
 
@@ -61,22 +60,27 @@ func (c *call) archive(o archive.Options) error {
 	defer debug.SetMemoryLimit(limit)
 	o.Warn = func(err error) { fmt.Fprintln(c.cmd.ErrOrStderr(), "Warning:", err) }
 	if !c.json {
-		var printed widths
-		o.Done = func(d archive.Day) { fmt.Fprint(c.cmd.OutOrStdout(), printed.next(dayRow(&d))) }
+		p := printer{headers: []string{}}
+		o.Done = func(d archive.Day) {
+			text, _ := json.Marshal(d)
+			day, _ := decode(text)
+			p.table([]any{day})
+			_ = c.say("%s", p.String())
+			p.Reset()
+		}
 	}
-	days, err := archive.Run(ctx, c.db.Conn(), o)
+	days, err := archive.Run(ctx, c.conn, o)
+	if err != nil {
+		err = errors.New(err.Error()) // it says what is to be done, also about errors of the server
+	}
 	if ctx.Err() != nil {
 		err = errors.New("interrupted: the next run goes on where this one was")
 	}
-	if c.json && days == nil {
-		days = []archive.Day{}
+	switch {
+	case c.json:
+		err = errors.Join(err, c.show(append([]archive.Day{}, days...), ""))
+	case len(days) == 0 && err == nil:
+		err = c.say("No day of the audit log that is not archived yet ended before %s.\n", shownTime(o.Before))
 	}
-	return errors.Join(err, show(c, days, nil, func(p *page, days []archive.Day) {
-		if len(days) == 0 && err == nil {
-			p.print("No day of the audit log that is not archived yet ended before %s.\n", moment(o.Before))
-		}
-	}))
+	return err
 }
-
-var dayRow = fields[archive.Day]("DAY day, OUTCOME outcome, ROWS rows, SIZE bytes:kB, DROPPED dropped, " +
-	"TOOK seconds:span, FILE file, PROBLEM problem")

@@ -38,7 +38,7 @@ func TestArchive(t *testing.T) {
 	}
 	got := s.must("archive", "--before", "60d", "--to", dir, "--drop")
 	for _, d := range days {
-		if !regexp.MustCompile(d.Day + ` +unchanged .* yes .* ` + regexp.QuoteMeta(d.File)).MatchString(got) {
+		if !regexp.MustCompile(d.Day + ` .* unchanged +yes +` + regexp.QuoteMeta(d.File)).MatchString(got) {
 			t.Errorf("with --drop it printed %q, want a line about %s", got, d.Day)
 		}
 		if _, err := os.Stat(filepath.Join(dir, d.File)); err != nil {

@@ -1,34 +1,33 @@
-// Package command has the commands `caddy pg-ratelimit …`, which show and change the policy in a
-// database. Package admin does the work.
+// Package command has the commands `caddy pg-ratelimit …`. Most are an entry of a table: words, SQL, and what
+// people see of its rows. psql gets the same rows of the same views and functions.
 //
-//   - command.go: the root, and how a command runs
-//   - table.go: a command is an entry of a table, and how cobra has it
+//   - command.go: the root, the entries, and how cobra has them
+//   - run.go: how an entry runs; what is asked of the database
 //   - values.go: what flags and arguments say
-//   - connect.go: which database
-//   - output.go: JSON for programs, tables for people
-//   - policy.go, rules.go, people.go, keys.go, explain.go, counters.go: the entries on the policy
-//   - proxies.go, page.go, tables.go: those on the proxies, their page and settings, and the tables
-//   - audit.go, follow.go, replay.go, archive.go: those on the history, and on the log of changes
+//   - print.go: JSON for programs, tables for people
+//   - errors.go: errors of the server, and locks that others hold
+//   - policy.go, set.go, keys.go: the entries on the policy
+//   - history.go, follow.go, requests.go: those on requests, recorded or described
+//   - tables.go, archive.go, page.go: those on the tables, their archive, the page and the settings
 //
 // No error contains an API key.
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"regexp"
+	"fmt"
+	"strings"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// ExpandDSN replaces the placeholders of a DSN in a configuration. shown is what an error may
-// show instead.
+// ExpandDSN replaces the placeholders of a DSN. shown is what an error may show instead.
 type ExpandDSN func(configured string) (dsn, shown string, err error)
 
 // New returns the command with all its subcommands, for caddycmd.RegisterCommand.
@@ -41,18 +40,16 @@ func New(expand ExpandDSN) caddycmd.Command {
 Manages the policy of pg_ratelimit: the rules, users, API keys and bans that are rows in
 Postgres. All proxies on the database obey a change within a second.
 
-The database is that of --dsn, or of the configuration in --config, or of the environment
-variable DATABASE_URL, or of the Caddyfile in this folder. If a configuration has the policy or the
-history in another database than the counters, each command uses the one that has what it shows.`,
+The database is that of --dsn, or of the environment variable DATABASE_URL.`,
 		CobraFunc: func(cmd *cobra.Command) { build(cmd, expand) },
 	}
 }
 
 // tool is what the commands share: the flags of the root.
 type tool struct {
-	dsn, config, adapter string
-	json                 bool
-	expand               ExpandDSN
+	dsn    string
+	json   bool
+	expand ExpandDSN
 }
 
 // root has all commands.
@@ -64,8 +61,8 @@ var root = entry{
   caddy pg-ratelimit explain --user acme --path /api/v1/x --ip 192.0.2.1`,
 	commands: []entry{
 		migrateCommand, policyCommand, rulesCommand, tiersCommand, usersCommand, keysCommand, bansCommand, banCommand, unbanCommand,
-		explainCommand, topCommand, getCommand, resetCommand, changesCommand, nodesCommand, settingsCommand,
-		auditCommand, usageCommand, pageCommand, replayCommand, upkeepCommand, archiveCommand, forgetCommand,
+		explainCommand, topCommand, getCommand, resetCommand, changesCommand, nodesCommand, stateCommand, settingsCommand,
+		auditCommand, whyCommand, usageCommand, pageCommand, replayCommand, upkeepCommand, archiveCommand, forgetCommand,
 	},
 }
 
@@ -73,81 +70,201 @@ var root = entry{
 func build(cmd *cobra.Command, expand ExpandDSN) {
 	t := &tool{expand: expand}
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&t.dsn, "dsn", "", "Postgres URL or key=value pairs; others on this machine can see a password in it")
-	flags.StringVarP(&t.config, "config", "c", "", "Caddyfile, or other configuration, that names the database")
-	flags.StringVarP(&t.adapter, "adapter", "a", "", "config adapter, if --config is not a Caddyfile or JSON")
+	flags.StringVar(&t.dsn, "dsn", "", "Postgres URL or key=value pairs, or a placeholder such as {file./run/secrets/dsn}; others on this machine can see a password in it")
 	flags.BoolVar(&t.json, "json", false, "print JSON")
 	cmd.Example = root.example
 	cmd.SetFlagErrorFunc(flagError)
 	t.group(cmd, &root)
 }
 
-// call is a run of a command on a database.
-type call struct {
-	*tool
-	ctx  context.Context
-	db   *admin.Database // nil of a command that needs none
-	cmd  *cobra.Command
+// entry is a command: what people write, what its help says, and what it does.
+type entry struct {
+	// use has the names of the arguments after that of the command and before all flags. With "...", there may be
+	// more of them.
+	use, short, long, example string
+	flags                     []flag
+	// alone are flags of which one may be given, as in "for until", and together those that need each other.
+	alone    []string
+	together string
+	// kind is what the first argument names, also of the entries below.
+	kind string
+	// args are the kinds of the first arguments, see read; "" is a text.
 	args []string
-	kind string // that of the entry
-	// values are those of flags and arguments that have readers, by name, and times the period of since and until.
-	values map[string]any
-	times  admin.Period
-	// printsKey: the command makes a key, and prints it.
-	printsKey bool
+
+	// sql has the rows that the command prints. @NAME is an argument, @key_id the flag --key-id; NULL: not given.
+	// before is a call that comes first, and after one that comes last.
+	before, sql, after string
+	// choose says by the flags what sql is, and empty.
+	choose func(c *call) (sql, empty string, err error)
+	// hide are columns that people do not see, one: there is one row, and parts are lists beside it.
+	hide  string
+	one   bool
+	parts []part
+	// empty is what people see of an empty list.
+	empty string
+	// becomes: the command changes what the first argument names, and sql says what that then is, or with a boolean
+	// that it is there to be so. lacks has what follows in an error about a name that is not there; "": known.
+	becomes, lacks string
+
+	// do is what a command does that is no SQL. offline: it needs no database, or finds it itself.
+	do       func(c *call) error
+	offline  bool
+	commands []entry
 }
 
-// run connects to the database of a dataset, and does something on it.
-func (c *call) run(of dataset, do func(c *call) error) error {
-	if of != ofNone {
-		if err := c.open(of); err != nil {
-			return err
+// part is a list with a title.
+type part struct{ title, sql string }
+
+// flag is a flag of a command.
+type flag struct {
+	// name is the long name, and after a comma the letter.
+	name string
+	// value is its default, and has its type: string, bool, int or []string.
+	value any
+	usage string
+	kind  string // see read
+	// choices are the only values; one that is a list has several with commas between them.
+	choices []string
+	list    bool
+	// needed: the command fails without the flag.
+	needed bool
+}
+
+// build makes the command of an entry, and those below it.
+func (t *tool) build(e *entry) *cobra.Command {
+	cmd := &cobra.Command{Use: e.use, Short: e.short, Long: e.long, Example: e.example, Args: e.check}
+	if strings.Contains(e.use, "SETTING=VALUE") {
+		cmd.Long += "\n\nThe settings are the columns that docs/policy.md describes. A name that is none of them lists them."
+	}
+	for i := range e.flags {
+		e.flags[i].add(cmd.Flags())
+	}
+	for _, names := range e.alone {
+		cmd.MarkFlagsMutuallyExclusive(strings.Fields(names)...)
+	}
+	if e.together != "" {
+		cmd.MarkFlagsRequiredTogether(strings.Fields(e.together)...)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c := &call{tool: t, entry: e, ctx: cmp.Or(cmd.Context(), context.Background()), cmd: cmd, args: args}
+		return withoutKeys(c.run())
+	}
+	if len(e.commands) > 0 {
+		t.group(cmd, e)
+	}
+	return cmd
+}
+
+// group adds the commands below that of an entry, and says which there are if a word is none of them. Their first examples are
+// those of an entry without examples.
+func (t *tool) group(cmd *cobra.Command, e *entry) {
+	var names []string
+	for _, below := range e.commands {
+		below.kind = cmp.Or(below.kind, e.kind)
+		c := t.build(&below)
+		names = append(names, c.Name())
+		cmd.AddCommand(c)
+		if e.example == "" {
+			first, _, _ := strings.Cut(c.Example, "\n\n")
+			cmd.Example = strings.TrimPrefix(cmd.Example+"\n"+first, "\n")
 		}
-		defer func() { c.db.Close() }()
 	}
-	return do(c)
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		return withoutKeys(fmt.Errorf("%s: %q: must be one of %s", cmd.CommandPath(), args[0], strings.Join(names, ", ")))
+	}
 }
 
-// open connects to the database of a dataset, instead of that to which the call is connected.
-func (c *call) open(of dataset) error {
-	all, err := c.databases()
-	if err != nil {
-		return err
+func (f *flag) add(flags *pflag.FlagSet) {
+	name, short, _ := strings.Cut(f.name, ",")
+	switch value := f.value.(type) {
+	case nil:
+		flags.StringP(name, short, "", f.usage)
+	case string:
+		flags.StringP(name, short, value, f.usage)
+	case bool:
+		flags.BoolP(name, short, value, f.usage)
+	case int:
+		flags.IntP(name, short, value, f.usage)
+	case []string:
+		flags.StringArrayP(name, short, value, f.usage)
 	}
-	if of == ofAll && !all.same() {
-		return errors.New("the configuration has the counters, the policy and the history in several databases: run this command for each, with --dsn")
+}
+
+// check checks the number of the arguments of a command, and its flags. Cobra's own checks repeat the arguments in
+// their errors, and one of them may be an API key.
+func (e *entry) check(cmd *cobra.Command, args []string) error {
+	names := argumentNames(cmd.Use)
+	if len(args) < len(names) || len(args) > len(names) && !strings.Contains(cmd.Use, "...") {
+		if len(names) == 0 {
+			return fmt.Errorf("%s has no arguments, and got %d: see --help", cmd.CommandPath(), len(args))
+		}
+		return fmt.Errorf("%s has the arguments %s, and got %d: see --help", cmd.CommandPath(), strings.Join(names, " "), len(args))
 	}
-	if c.db != nil && all.same() {
-		return nil
+	// Cobra checks flags later, in its own words.
+	for i := range e.flags {
+		if f := &e.flags[i]; f.needed && !cmd.Flags().Changed(f.name) {
+			return missing(cmd.Flags().Lookup(f.name))
+		}
 	}
-	if all[of] == settings.MemoryDSN {
-		return &ratelimit.FieldError{Field: "dsn", Value: all[of], Want: "a Postgres URL or key=value pairs: counters in memory are only in the proxy"}
+	for _, names := range e.alone {
+		var given []string
+		for _, name := range strings.Fields(names) {
+			if cmd.Flags().Changed(name) {
+				given = append(given, "--"+name)
+			}
+		}
+		if len(given) > 1 {
+			return fmt.Errorf("%s: only one of these flags may be given", strings.Join(given, " and "))
+		}
 	}
-	db, err := admin.Open(c.ctx, all[of])
-	if err != nil {
-		return err
-	}
-	if c.db != nil {
-		c.db.Close()
-	}
-	if !all.same() {
-		db.Elsewhere(all[ofPolicy], all[ofCounters])
-	}
-	c.db = db
 	return nil
 }
 
-// apiKeys matches API keys in a text, also mistyped ones.
-var apiKeys = regexp.MustCompile(regexp.QuoteMeta(policy.KeyPrefix) + `[0-9A-Za-z]{5,}`)
-
-// withoutKeys hides the API keys in the text of an error. An argument in a wrong place may be a
-// key.
-func withoutKeys(err error) error {
-	if err == nil || !apiKeys.MatchString(err.Error()) {
-		return err
-	}
-	return errors.New(hideKeys(err.Error()))
+// argumentNames are those that a Use has.
+func argumentNames(use string) []string {
+	line, _, _ := strings.Cut(strings.ReplaceAll(use, " ...", "…")+" ", " [")
+	line, _, _ = strings.Cut(line, " --")
+	return strings.Fields(line)[1:]
 }
 
-// hideKeys replaces the API keys in a text.
-func hideKeys(text string) string { return apiKeys.ReplaceAllString(text, policy.KeyPrefix+"...") }
+// flagError says in the words of our other errors what cobra and pflag say about a flag. It does not
+// repeat the letters of an unknown short flag, which may be a part of an API key.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	var empty *pflag.ValueRequiredError
+	var wrong *pflag.InvalidValueError
+	var malformed *pflag.InvalidSyntaxError
+	switch {
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() != "":
+		err = fmt.Errorf("%s has no such short flag: see --help", cmd.CommandPath())
+	case errors.As(err, &unknown):
+		var names []string
+		cmd.Flags().VisitAll(func(flag *pflag.Flag) { names = append(names, "--"+flag.Name) })
+		err = fmt.Errorf("--%s: %s has no such flag: must be one of %s", unknown.GetSpecifiedName(), cmd.CommandPath(), strings.Join(names, ", "))
+	case errors.As(err, &empty):
+		err = missing(empty.GetFlag())
+	case errors.As(err, &wrong):
+		want := map[string]string{"bool": "true or false", "int": "a whole number"}[wrong.GetFlag().Value.Type()]
+		err = &ratelimit.FieldError{Field: shown(wrong.GetFlag()), Value: wrong.GetValue(), Want: want}
+	case errors.As(err, &malformed):
+		err = fmt.Errorf("%s: must be --name, or --name and a value", malformed.GetSpecifiedFlag())
+	}
+	return withoutKeys(err)
+}
+
+// shown is a flag as the other errors name it.
+func shown(flag *pflag.Flag) string {
+	if flag.Name == "number" {
+		return "-" + flag.Shorthand
+	}
+	return "--" + flag.Name
+}
+
+// missing is the error about a flag without a value, or one that must be given and is not.
+func missing(flag *pflag.Flag) error {
+	return &ratelimit.FieldError{Field: shown(flag), Want: "given with a value: " + flag.Usage}
+}

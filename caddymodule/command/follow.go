@@ -1,16 +1,14 @@
 package command
 
 import (
-	"context"
 	"crypto/sha256"
 	"fmt"
 	"maps"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 )
 
 const (
@@ -25,74 +23,85 @@ const (
 	followMemory = 240
 )
 
-// follow prints the newest decisions of a query, and then those that proxies write, the newest last. It returns when
-// a signal ends the program.
-func (c *call) follow(q *admin.AuditQuery) error {
+// follow prints the newest decisions, and then those that proxies write, the newest last. It returns when a signal ends
+// the program.
+func (c *call) follow() (err error) {
 	ctx, stop := signal.NotifyContext(c.ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	err := c.followUntil(ctx, q)
+	c.ctx = ctx
+	most := get[string](c, "number")
+	shown := 0
+	if _, err := fmt.Sscan(most, &shown); err != nil {
+		return err
+	}
+	c.values["number"] = fmt.Sprint(max(shown, mostNew))
+	p := printer{hide: strings.Fields(c.hide), headers: []string{}}
+	seen := map[[sha256.Size]byte]int{} // the last query that returned a row
+	for query := 1; err == nil; query++ {
+		if err = c.followOnce(&p, seen, query, shown); err != nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(followInterval):
+			err = c.tick()
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		c.values["since"], c.values["until"] = stamp(c.now.Add(-followedTime)), stamp(c.now.Add(followedTime))
+	}
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
 }
 
-func (c *call) followUntil(ctx context.Context, q *admin.AuditQuery) error {
-	shown := q.Most
-	q.Most = max(q.Most, mostNew)
-	var widths widths
-	seen := map[[sha256.Size]byte]int{} // the last query that returned a row
-	for query := 1; ; query++ {
-		// Before the rows: what becomes visible in between is found twice, and printed once.
-		horizon, err := c.db.Horizon(ctx)
-		if err != nil {
-			return err
-		}
-		found, err := c.db.Audit(ctx, q)
-		if err != nil {
-			return err
-		}
-		type decision struct {
-			row  *admin.Row
-			json string
-		}
-		var fresh []decision
-		for i := range found {
-			text, err := c.encode(&found[i], "")
+func (c *call) followOnce(p *printer, seen map[[sha256.Size]byte]int, query, shown int) error {
+	// Before the rows: what becomes visible in between is found twice, and printed once. Transactions become visible in
+	// another order than they begin and write: what a query has not had before belongs to one from the horizon of the
+	// query before on.
+	horizon, err := c.scalar("pg_snapshot_xmin(pg_current_snapshot())")
+	if err != nil {
+		return err
+	}
+	found, err := c.rows(auditSQL)
+	if err != nil {
+		return err
+	}
+	c.values["horizon"] = *horizon
+	var fresh []any
+	for _, row := range found {
+		sum := sha256.Sum256(row)
+		if seen[sum] == 0 {
+			decoded, err := decode(row)
 			if err != nil {
 				return err
 			}
-			sum := sha256.Sum256([]byte(text))
-			if seen[sum] == 0 {
-				fresh = append(fresh, decision{&found[i], text})
-			}
-			seen[sum] = query
+			fresh = append(fresh, decoded)
 		}
-		maps.DeleteFunc(seen, func(_ [sha256.Size]byte, last int) bool { return last < query-followMemory })
-		if query == 1 {
-			fresh = fresh[:min(len(fresh), shown)]
-		} else if len(fresh) >= mostNew {
-			fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: the others are left out. Other flags show fewer.\n", mostNew)
+		seen[sum] = query
+	}
+	maps.DeleteFunc(seen, func(_ [sha256.Size]byte, last int) bool { return last < query-followMemory })
+	if query == 1 {
+		fresh = fresh[:min(len(fresh), shown)]
+	} else if len(fresh) >= mostNew {
+		fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: the others are left out. Other flags show fewer.\n", mostNew)
+	}
+	slices.Reverse(fresh)
+	if !c.json {
+		p.table(fresh)
+		defer p.Reset()
+		return c.say("%s", p.String())
+	}
+	for _, row := range fresh {
+		text, err := c.encode(row, "")
+		if err == nil {
+			err = c.say("%s", text)
 		}
-		for _, d := range slices.Backward(fresh) {
-			text := d.json
-			if !c.json {
-				text = widths.next(auditRow(d.row))
-			}
-			if _, err := fmt.Fprint(c.cmd.OutOrStdout(), text); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(followInterval):
-		}
-		now, err := c.db.Now(ctx)
 		if err != nil {
 			return err
 		}
-		q.Since = horizon
-		q.Period = admin.Period{From: now.Add(-followedTime), Until: now.Add(followedTime)}
 	}
+	return nil
 }

@@ -72,7 +72,7 @@ func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 	s.sql(insert("a", "30 s") + ";" + insert("b", "20 s") + ";" + insert("c", "10 s") + ";" +
 		strings.Replace(insert("other", "1 s"), "web", "api", 1))
 	w := s.follow(t, "audit", "--follow", "--prefix", "web", "-n", "2")
-	named := func(user string) string { return fmt.Sprintf(`"user":%q`, user) }
+	named := func(user string) string { return fmt.Sprintf(`"user_id":%q`, user) }
 	w.await(named("c"))
 	s.sql(insert("d", "5 s"))
 	w.await(named("d"))
@@ -100,7 +100,7 @@ func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 			t.Errorf("%s is shown %d times, want %d", user, n, want)
 		}
 	}
-	if n := w.times(`"user":`); n != 7+1000 {
+	if n := w.times(`"user_id":`); n != 7+1000 {
 		t.Errorf("%d rows are shown, want 7 and 1000 of 1001", n)
 	}
 }

@@ -33,14 +33,14 @@ The page has no login. So it listens on this machine only, unless --insecure is 
 or the handler pg_ratelimit_page in a Caddyfile behind an authentication.`,
 	example: `  caddy pg-ratelimit page
   caddy pg-ratelimit page --listen 127.0.0.1:2021`,
-	of: ofNone,
+	offline: true,
 	flags: []flag{
 		{name: "listen", value: "127.0.0.1:2020", usage: "address and port"},
-		{name: "host", value: []string(nil), list: true, usage: "further names under which the page is reached"},
+		{name: "host", value: []string(nil), usage: "further names under which the page is reached"},
 		{name: "insecure", value: false, usage: "listen on other addresses than those of this machine, for everybody"},
 	},
 	do: func(c *call) error {
-		at, err := c.databases()
+		dsn, err := c.database()
 		if err == nil {
 			err = checkListen(c.text("listen"), c.is("insecure"))
 		}
@@ -48,11 +48,10 @@ or the handler pg_ratelimit_page in a Caddyfile behind an authentication.`,
 			return err
 		}
 		return c.servePage(webpage.Options{
-			DSN: at[ofCounters], Policy: at[ofPolicy], History: at[ofHistory], Version: host.Version,
-			Hosts: c.texts("host"),
+			DSN: dsn, Version: host.Version, Hosts: c.texts("host"),
 			Renew: func() (webpage.Options, error) {
-				now, err := c.databases()
-				return webpage.Options{DSN: now[ofCounters], Policy: now[ofPolicy], History: now[ofHistory]}, err
+				now, err := c.database()
+				return webpage.Options{DSN: now}, err
 			},
 		})
 	},
@@ -103,10 +102,10 @@ func (c *call) servePage(o webpage.Options) error {
 // setting is a setting of a configuration, as people and programs see it.
 type setting struct {
 	In      string `json:"in"`
-	Name    string `json:"name"`
+	Setting string `json:"setting"`
 	Values  string `json:"values"`
 	Default string `json:"default"`
-	Help    string `json:"help"`
+	Meaning string `json:"meaning"`
 }
 
 // marks are the marks and the links of Markdown in a help text.
@@ -132,14 +131,12 @@ var settingsCommand = entry{
 of the global option, and of the page. Names are those of a Caddyfile and of JSON; Traefik has them in camel case. The
 command needs no database.`,
 	example: "  caddy pg-ratelimit settings\n  caddy pg-ratelimit settings --json",
-	of:      ofNone,
+	offline: true,
 	do: func(c *call) error {
 		all := settingsIn("directive, zone", settings.LimitTable, nil)
 		all = settingsIn("directive", settings.HandlerTable, all)
 		all = settingsIn("global option", settings.StoreTable, all)
 		all = settingsIn("page", settings.PageTable, all)
-		return show(c, all, nil, func(p *page, all []setting) {
-			addList(p, all, fields[setting]("IN in, SETTING name, VALUES values, DEFAULT default, MEANING help"), "")
-		})
+		return c.show(all, "")
 	},
 }

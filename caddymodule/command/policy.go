@@ -1,267 +1,271 @@
 package command
 
 import (
-	"bytes"
-	"cmp"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"maps"
-	"os"
-	"slices"
-	"strings"
-	"unicode"
+	"net/netip"
 
-	"go.yaml.in/yaml/v3"
-
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-var policyCommand = entry{
-	use:   "policy",
-	short: "Keeps the policy in a file",
+var rulesCommand = entry{
+	use: "rules", kind: "rule",
+	short: "Lists and changes rules",
 	commands: []entry{{
-		use:   "export [--users]",
-		short: "Prints the policy as a file",
-		long: `Prints the tiers, the rules with their limits, and the overrides for tiers as YAML, always in the
-same order. With --users also the users, the digests of their API keys, and their overrides.
-The file never has a key. Bans, counters and the history are not part of it.
-
-The fields are the columns of the tables. One that has its default is left out.`,
-		example: `  caddy pg-ratelimit policy export > policy.yaml
-  caddy pg-ratelimit policy export --users > all.yaml`,
-		flags: []flag{{name: "users", value: false, usage: "also users, digests of API keys, and their overrides"}},
-		do:    exportPolicy,
+		use:   "list",
+		short: "Lists all rules in the order in which proxies try them",
+		long: `Lists all rules in the order in which proxies try them, with their limits. PROBLEMS say why proxies
+cannot use a rule, or what may not mean what it says.`,
+		example: `  caddy pg-ratelimit rules list
+  caddy pg-ratelimit rules list --json`,
+		empty: "There are no rules.",
+		sql:   "SELECT * FROM rate_limit_rule_states",
 	}, {
-		use:   "diff FILE",
-		short: "Shows what policy apply would change",
-		long: `Shows what policy apply would change, and changes nothing: it makes the changes and takes them back,
-so that everything is checked. FILE may be - for standard input. The last line has the command that
-makes exactly these changes, or fails if the database or the file has changed meanwhile.`,
-		example: `  caddy pg-ratelimit policy diff policy.yaml
-  caddy pg-ratelimit policy diff policy.yaml --prune --json`,
-		flags: []flag{pruneFlag},
-		do: func(c *call) error {
-			plan, err := c.applyPolicy(&admin.PolicyOptions{DryRun: true})
-			return show(c, plan, err, func(p *page, plan *admin.PolicyPlan) {
-				if addPlan(p, plan); len(plan.Changes) > 0 {
-					flags := map[bool]string{true: " --prune"}[c.is("prune")]
-					p.print("\nTo make exactly these changes: caddy pg-ratelimit policy apply %s%s --expect %s\n", c.args[0], flags, plan.Expect)
-				}
-			})
-		},
-	}, {
-		use:   "apply FILE",
-		short: "Makes the policy as a file has it",
-		long: `Makes the rows that FILE names as the file has them, in one transaction, and prints what it changed.
-FILE may be - for standard input. A field that the file lacks gets its default. Rows that the file
-does not name stay. --prune deletes them, in the sections that the file has: a file without the
-section tiers never deletes a tier, and one without users no override for a user. No other command
-can change the policy meanwhile. A rule that proxies could not use is refused, and with it the whole
-file.
+		use:   "set NAME SETTING=VALUE ...",
+		short: "Makes a rule, or changes settings of one",
+		long: `Makes a rule, or changes the settings that are named and keeps the others. Values of lists
+have commas between them. An empty value takes a setting back to its default, and deletes a
+limit. The change is one transaction.
 
---dry-run makes the changes and takes them back, so that everything is checked. With --replay 7d it
-also decides the requests in the audit log again, with the limits of the file, for each rule that
-changes: see replay --help for what that can say. It replays changes of limits, overrides and costs,
-and not of conditions, tiers of users or priorities.`,
-		example: `  caddy pg-ratelimit policy apply policy.yaml
-  caddy pg-ratelimit policy apply policy.yaml --prune --dry-run
-  caddy pg-ratelimit policy apply policy.yaml --dry-run --replay 7d`,
-		flags: []flag{
-			{name: "dry-run", value: false, usage: "check the file and print what would change, and change nothing"},
-			{name: "expect", value: "", usage: "fail if the changes are others than those of policy diff, which prints this"},
-			{name: "replay", value: "", read: anAge, usage: "with --dry-run: replay the requests since 24h, 7d … or a time"},
-			pruneFlag,
-		},
-		do: func(c *call) error {
-			o := &admin.PolicyOptions{DryRun: c.is("dry-run"), Expect: c.text("expect")}
-			if since := c.text("replay"); since != "" {
-				if !o.DryRun {
-					return &ratelimit.FieldError{Field: "--replay", Value: since, Want: "with --dry-run"}
-				}
-				period, err := by(c, admin.ParsePeriod, since, "")
-				if err != nil {
-					return err
-				}
-				o.Replay = &period
-			}
-			plan, err := c.applyPolicy(o)
-			return show(c, plan, err, func(p *page, plan *admin.PolicyPlan) { addApplied(p, plan, o.DryRun) })
-		},
+per_second, per_minute, per_hour, per_day, per_month and in_flight are how much may pass, or
+unlimited. A month is that of the calendar, or of the user's billing period. limit.NAME is a limit
+of any window, as in 100/10s or 10000/1mo calendar Europe/Berlin; or of requests in flight, as in
+5/in_flight. algorithm, burst, durable and on_exceed are for all limits of the rule. valid is
+FROM..UNTIL, where either may be missing.`,
+		example: `  # 1,000 requests an hour for each user of the tier free, 20 at once
+  caddy pg-ratelimit rules set free_tier_limit family=plan tiers=free algorithm=token_bucket per_hour=1000 burst=20 priority=700
+
+  # at most 100 a second from everybody together on /api/v1
+  caddy pg-ratelimit rules set protect paths='/api/v1/*' count_by=all per_second=100
+
+  # on trial: count and report, refuse nothing
+  caddy pg-ratelimit rules set stricter tiers=free per_minute=60 mode=shadow
+
+  # a limit of any window, for some days of November
+  caddy pg-ratelimit rules set friday limit.burst=50/10s valid=2026-11-27..2026-11-30
+
+  # match all paths again
+  caddy pg-ratelimit rules set protect paths=`,
+		flags: []flag{{name: "force", value: false, usage: "allow an amount of 0, which refuses every request"}},
+		do:    setter("rate_limit_rule"),
+	}, ruleMode("enable", "enforce", "on: its limits apply"), ruleMode("disable", "off", "off: it is ignored"), {
+		use:   "rename NAME NEW",
+		short: "Gives a rule another name",
+		long: `Gives a rule another name. Its limits and overrides go with it. It begins new counters, and the history keeps the
+old name for what was recorded.`,
+		example: "  caddy pg-ratelimit rules rename free basic",
+		becomes: "renamed to",
+		sql:     "SELECT rate_limit_rename('rule', @NAME, @NEW)",
+	}, {
+		use:     "delete NAME",
+		short:   "Deletes a rule with its limits and overrides",
+		example: "  caddy pg-ratelimit rules delete free",
+		becomes: "deleted",
+		sql:     "SELECT rate_limit_delete_rule(@NAME)",
 	}},
 }
 
-var pruneFlag = flag{name: "prune", value: false, usage: "delete rows that the file does not name, in the sections that it has"}
-
-func exportPolicy(c *call) error {
-	found, err := c.db.Ask(c.ctx, "SELECT rate_limit_policy($1)::text AS policy", c.is("users"))
-	if err != nil {
-		return err
-	}
-	warnings, err := c.db.RuleWarnings(c.ctx)
-	if err != nil {
-		return err
-	}
-	for _, w := range warnings {
-		if w.Field == "tiers" {
-			fmt.Fprintf(c.cmd.ErrOrStderr(), "Warning: %s: %s: a database without the rule will refuse the file\n", text(w.Rule), w.Warning)
-		}
-	}
-	file, err := toYAML(found[0].Text("policy"))
-	if err == nil {
-		_, err = c.cmd.OutOrStdout().Write(file)
-	}
-	return err
-}
-
-// applyPolicy applies the file that is the argument.
-func (c *call) applyPolicy(o *admin.PolicyOptions) (*admin.PolicyPlan, error) {
-	name := c.args[0]
-	read := func() ([]byte, error) { return os.ReadFile(name) }
-	if name == "-" {
-		name, read = "standard input", func() ([]byte, error) { return io.ReadAll(c.cmd.InOrStdin()) }
-	}
-	file, err := read()
-	if err != nil {
-		return nil, fmt.Errorf("reading the policy: %w", err)
-	}
-	document, err := toJSON(file)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	o.Prune = c.is("prune")
-	return c.db.ApplyPolicy(c.ctx, document, o)
-}
-
-// addApplied adds what apply has done.
-func addApplied(p *page, plan *admin.PolicyPlan, dryRun bool) {
-	if addPlan(p, plan); dryRun && len(plan.Changes) > 0 {
-		p.print("\nNothing is changed: this was a dry run.\n")
-	}
-	for i := range plan.Replays {
-		r := &plan.Replays[i]
-		p.print("\n")
-		if r.Replay == nil {
-			p.print("%s: no replay: %s\n", text(r.Rule), text(r.Problem))
-		} else {
-			addReplay(p, r.Replay)
-		}
+// ruleMode is the command that gives a rule a mode.
+func ruleMode(name, mode, help string) entry {
+	return entry{
+		use:     name + " NAME",
+		short:   "Turns a rule " + help,
+		example: "  caddy pg-ratelimit rules " + name + " free",
+		becomes: name + "d",
+		sql:     "SELECT rate_limit_rule(name, mode => '" + mode + "') FROM rate_limit_rules WHERE name = @NAME",
 	}
 }
 
-// addPlan adds the changes of a plan.
-func addPlan(p *page, plan *admin.PolicyPlan) {
-	addList(p, plan.Changes, fields[admin.Row]("SECTION section, NAME name, WHAT what, BEFORE before, AFTER after"), "The policy is as the file has it.")
+var tiersCommand = entry{
+	use: "tiers", kind: "tier",
+	short: "Lists and changes tiers: the plans that users are on",
+	commands: []entry{{
+		use:     "list",
+		short:   "Lists the tiers, with how many users and keys are on each, and the rules for it",
+		example: "  caddy pg-ratelimit tiers list",
+		empty:   "There are no tiers.",
+		sql:     "SELECT * FROM rate_limit_tier_states ORDER BY rank, tier",
+	}, {
+		use:   "set TIER [SETTING=VALUE ...]",
+		short: "Makes a tier, or changes settings of one",
+		long: `Makes a tier, or changes the settings that are named and keeps the others. An empty value takes a
+setting back to its default.`,
+		example: `  caddy pg-ratelimit tiers set pro
+  caddy pg-ratelimit tiers set pro rank=2 comment='49 dollars a month'`,
+		do: setter("rate_limit_tier"),
+	}, {
+		use:   "rename TIER NEW",
+		short: "Gives a tier another name",
+		long: `Gives a tier another name. Its users, keys, overrides and rules go with it, in one transaction.
+The setting "tier" in the configuration of a proxy keeps the old name.`,
+		example: "  caddy pg-ratelimit tiers rename pro business",
+		becomes: "renamed to",
+		sql:     "SELECT rate_limit_rename('tier', @TIER, @NEW)",
+	}, {
+		use:     "delete TIER",
+		short:   "Deletes a tier that nothing uses",
+		example: "  caddy pg-ratelimit tiers delete pro",
+		becomes: "deleted",
+		sql:     "SELECT rate_limit_delete_tier(@TIER)",
+	}},
 }
 
-// toYAML is a document of JSON as YAML: the fields that name a row first.
-func toYAML(document string) ([]byte, error) {
-	decoder := json.NewDecoder(strings.NewReader(document))
-	decoder.UseNumber()
-	var value any
-	if err := decoder.Decode(&value); err != nil {
-		return nil, err
-	}
-	var text bytes.Buffer
-	encoder := yaml.NewEncoder(&text)
-	encoder.SetIndent(2)
-	err := encoder.Encode(yamlOf(value))
-	return text.Bytes(), err
+// recentHelp says what the columns of rate_limit_recent are.
+const recentHelp = `With a history, the list has the requests of today and of this month in UTC, how many of this month were
+refused, by a limit (429) or with 401 or 403, the last request, and when all limits have their full
+quota again, at the latest.`
+
+// ownedParts are the lists about a user, those of its API keys included.
+var ownedParts = []part{
+	{"keys", "SELECT k.*, r.* FROM rate_limit_key_states k LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) r ON true WHERE k.user_id = @USER ORDER BY k.id"},
+	{"overrides", `SELECT o.rule, o.limit_name, o.key_id, coalesce(o.events::text, 'unlimited') AS amount, o.burst, nullif(o.valid, '(,)') AS valid, o.reason
+FROM rate_limit_overrides o WHERE o.user_id = @USER OR o.key_id IN (SELECT id FROM rate_limit_api_keys WHERE user_id = @USER)
+ORDER BY o.rule, o.limit_name, o.key_id NULLS FIRST, lower(o.valid) NULLS FIRST`},
+	{"bans", "SELECT " + banColumns + " FROM rate_limit_banned WHERE user_id = @USER OR key_id IN (SELECT id FROM rate_limit_api_keys WHERE user_id = @USER) ORDER BY id"},
 }
 
-// order has the sections and the fields that come first, and those that come last.
-var order = []string{"name", "tiers", "users", "keys", "rules", "digest", "rule", "limit_name", "user_id", "tier", "key_id", "", "limits", "overrides"}
-
-func yamlOf(value any) *yaml.Node {
-	switch value := value.(type) {
-	case map[string]any:
-		n := &yaml.Node{Kind: yaml.MappingNode}
-		for _, name := range slices.SortedFunc(maps.Keys(value), compareFields) {
-			n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: name}, yamlOf(value[name]))
-		}
-		return n
-	case []any:
-		n := &yaml.Node{Kind: yaml.SequenceNode}
-		for _, item := range value {
-			if _, isRow := item.(map[string]any); !isRow {
-				n.Style = yaml.FlowStyle
+var usersCommand = entry{
+	use: "users", kind: "user",
+	short: "Shows, changes, bans and deletes users",
+	commands: []entry{{
+		use:     "get USER",
+		short:   "Shows a user: tier, keys, overrides, bans, usage, and what is used of the limits",
+		example: "  caddy pg-ratelimit users get acme",
+		one:     true,
+		sql: `SELECT n.user_id, u.tier, u.tier_until, u.period_start, u.time_zone, u.comment, u.created_at, u.updated_at, r.*
+FROM (SELECT @USER::text AS user_id) AS n LEFT JOIN rate_limit_users u USING (user_id) LEFT JOIN LATERAL rate_limit_recent(n.user_id) AS r ON true
+WHERE u.user_id IS NOT NULL OR EXISTS (SELECT FROM rate_limit_banned b WHERE b.user_id = n.user_id)`,
+		parts: append(ownedParts[:3:3], part{"used", `SELECT * FROM rate_limit_used_by(@USER)
+UNION ALL SELECT u.* FROM (SELECT DISTINCT ON (coalesce(counted_as, id)) id FROM rate_limit_api_keys WHERE user_id = @USER) k, rate_limit_used_by(@USER, k.id) u`}),
+	}, {
+		use:   "list [--tier TIER] [--sort last] [-n 100]",
+		short: "Lists the users, and what they did",
+		long: `Lists the users in the order of their names, or, with --sort last, those first that have sent no request for the
+longest time. STATE is banned, blocked (by an override of 0), or active. ` + recentHelp,
+		example: `  caddy pg-ratelimit users list
+  caddy pg-ratelimit users list --tier free -n 1000 --json`,
+		flags: []flag{
+			{name: "tier", usage: "users of this tier only"},
+			{name: "sort", value: "name", usage: "name, or last for those without requests first", choices: []string{"name", "last"}},
+			most(100),
+		},
+		choose: func(c *call) (string, string, error) {
+			last := ""
+			if c.text("sort") == "last" {
+				last = "(SELECT max(h.last_request) FROM rate_limit_metrics h WHERE h.granularity = 'day' AND h.user_id = u.user_id) NULLS FIRST, "
 			}
-			n.Content = append(n.Content, yamlOf(item))
-		}
-		return n
-	case string:
-		n := &yaml.Node{Kind: yaml.ScalarNode, Value: value, Tag: "!!str"} // in quotes if it could be something else
-		if value != strings.TrimSpace(value) || strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			n.Style = yaml.DoubleQuotedStyle
-		}
-		return n
-	}
-	return &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(value)}
+			return `SELECT u.user_id, u.tier, u.state, r.* FROM (
+	SELECT u.* FROM rate_limit_user_states u WHERE @tier::text IS NULL OR u.tier = @tier ORDER BY ` + last + `u.user_id LIMIT @number::bigint
+) AS u LEFT JOIN LATERAL rate_limit_recent(u.user_id) AS r ON true`, "There are no users.", nil
+		},
+	}, {
+		use:   "set USER SETTING=VALUE ...",
+		short: "Makes a user, or changes settings of one",
+		long: `Makes a user, or changes the settings that are named and keeps the others. An empty value
+takes a setting back to its default, and deletes an override. A new user needs a tier. The
+change is one transaction. tier_until is a duration such as 90d, a time, or never. RULE/LIMIT is
+another amount of a limit for this user, a number or unlimited, and RULE/LIMIT.burst another burst.`,
+		example: `  caddy pg-ratelimit users set acme tier=free
+  caddy pg-ratelimit users set acme tier=pro tier_until=30d
+  caddy pg-ratelimit users set acme period_start=2026-01-31 time_zone=Europe/Berlin
+
+  # one user with more, and without it again
+  caddy pg-ratelimit users set acme free/per_hour=5000
+  caddy pg-ratelimit users set acme free/per_hour=`,
+		do: setter("rate_limit_user"),
+	}, {
+		use:   "delete USER",
+		short: "Deletes a user with its keys and overrides",
+		long: `Deletes a user with its API keys, its overrides and the bans of its keys, asks nothing, and
+prints what the user had. Proxies refuse the keys within a second. A ban of the user stays, and so
+does the history. To shut a user out and keep the keys, see users ban.`,
+		example: "  caddy pg-ratelimit users delete acme",
+		one:     true,
+		before:  "SELECT FROM rate_limit_users WHERE user_id = @USER FOR UPDATE", // no key of the user can be made from here on
+		sql:     "SELECT user_id AS deleted, tier, tier_until, period_start, time_zone, comment, created_at, updated_at FROM rate_limit_users WHERE user_id = @USER",
+		parts:   ownedParts,
+		after:   "SELECT rate_limit_delete_user(@USER)",
+	}, {
+		use:   "ban USER",
+		short: "Shuts a user out, with all its keys",
+		example: `  caddy pg-ratelimit users ban acme --for 24h --reason 'ticket 4711'
+  caddy pg-ratelimit users ban acme`,
+		flags: banFlags, alone: []string{"for until"}, one: true,
+		before: "SELECT rate_limit_ban(user_id => @USER, until => " + banEnd + ", reason => @reason)",
+		sql:    "SELECT " + banColumns + " FROM rate_limit_banned WHERE user_id = @USER",
+	}, {
+		use:     "unban USER",
+		short:   "Lifts the ban of a user",
+		example: "  caddy pg-ratelimit users unban acme",
+		becomes: "unbanned",
+		sql:     "SELECT rate_limit_unban(user_id => @USER)",
+		lacks:   "SELECT 'not banned'",
+	}},
 }
 
-// compareFields sorts fields by order, and others by their names, in the place of "".
-func compareFields(a, b string) int {
-	place := func(name string) int {
-		if at := slices.Index(order, name); at >= 0 {
-			return at
-		}
-		return slices.Index(order, "")
-	}
-	return cmp.Or(place(a)-place(b), strings.Compare(a, b))
+const (
+	banColumns = "kind, banned, until, banned_by, banned_at, reason"
+	// banEnd is when a ban ends; NULL is never.
+	banEnd = "coalesce(now() + @for::interval, @until::timestamptz)"
+)
+
+var bansCommand = entry{
+	use:     "bans",
+	short:   "Lists the networks, users and keys that are shut out",
+	example: "  caddy pg-ratelimit bans",
+	empty:   "There are no bans.",
+	sql:     "SELECT " + banColumns + " FROM rate_limit_banned ORDER BY network, user_id, key_id",
 }
 
-// toJSON is a document of YAML as JSON. Values are texts, which the server reads as its types.
-func toJSON(file []byte) (string, error) {
-	decoder := yaml.NewDecoder(bytes.NewReader(file))
-	var document, more yaml.Node
-	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
-		return "", errors.New("the file is empty: must have one or more of the sections tiers, users, keys, rules, overrides")
-	} else if err != nil {
-		return "", err
-	}
-	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
-		return "", errors.Join(errors.New("must be one document of YAML"), err)
-	}
-	value, err := valueOf(document.Content[0])
-	if err != nil {
-		return "", err
-	}
-	text, err := json.Marshal(value)
-	return string(text), err
+var banCommand = entry{
+	use:   "ban NETWORK",
+	short: "Shuts a network or an address out",
+	long: `Shuts a network or an address out. A network that is wider than an IPv4 /8 or an IPv6 /16,
+which is more than any one organisation holds, needs --yes.`,
+	example: `  caddy pg-ratelimit ban 192.0.2.0/24 --for 1h --reason scraping
+  caddy pg-ratelimit ban 2001:db8::1`,
+	flags: append([]flag{{name: "yes", value: false, usage: "ban the network however wide it is"}}, banFlags...),
+	alone: []string{"for until"},
+	args:  []string{"network"}, one: true,
+	before: "SELECT rate_limit_ban(network => @NETWORK::cidr, until => " + banEnd + ", reason => @reason)",
+	choose: func(c *call) (string, string, error) {
+		network := netip.MustParsePrefix(get[string](c, "NETWORK"))
+		if isWide(network) && !c.is("yes") {
+			return "", "", &ratelimit.FieldError{Field: "NETWORK", Value: network.String(), Want: "an IPv4 /8 or an IPv6 /16 at most, which is as much as " +
+				"one organisation holds, or given with --yes: a wider ban shuts out all kinds of clients"}
+		}
+		return "SELECT " + banColumns + " FROM rate_limit_banned WHERE network = @NETWORK::cidr", "", nil
+	},
 }
 
-func valueOf(n *yaml.Node) (any, error) {
-	switch n.Kind {
-	case yaml.AliasNode:
-		return valueOf(n.Alias)
-	case yaml.MappingNode:
-		fields := map[string]any{}
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			name := n.Content[i]
-			if _, isThere := fields[name.Value]; isThere {
-				return nil, fmt.Errorf("line %d: %s: must be given once", name.Line, name.Value)
-			}
-			var err error
-			if fields[name.Value], err = valueOf(n.Content[i+1]); err != nil {
-				return nil, err
-			}
-		}
-		return fields, nil
-	case yaml.SequenceNode:
-		list := []any{}
-		for _, item := range n.Content {
-			value, err := valueOf(item)
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, value)
-		}
-		return list, nil
+// isWide reports whether a network is larger than any that one organisation holds: the largest assignments are an IPv4 /8
+// and an IPv6 /16. So its ban also shuts out others, and perhaps everybody.
+func isWide(network netip.Prefix) bool {
+	mapped := netip.MustParsePrefix("::ffff:0:0/96")
+	if network.Addr().Is4() {
+		return network.Bits() < 8
 	}
-	if n.ShortTag() == "!!null" {
-		return nil, nil
-	}
-	return n.Value, nil
+	return network.Bits() < 16 || network.Overlaps(mapped) && network.Bits() < mapped.Bits()+8
+}
+
+var unbanCommand = entry{
+	use: "unban NETWORK", kind: "network",
+	short:   "Lifts the ban of a network or an address",
+	example: "  caddy pg-ratelimit unban 192.0.2.0/24",
+	args:    []string{"network"},
+	becomes: "unbanned",
+	sql:     "SELECT rate_limit_unban(network => @NETWORK::inet)",
+	lacks: `SELECT 'not banned' || coalesce('; banned are ' || string_agg(b.banned, ', '), '') FROM rate_limit_banned b
+		WHERE rate_limit_network(b.network) && rate_limit_network(@NETWORK::inet)`,
+}
+
+var changesCommand = entry{
+	use:   "changes [--since 1h] [-n 100]",
+	short: "Lists the changes of the policy, the latest first",
+	long: `Lists the changes of the policy with the role that made each, the latest first. The database
+keeps changes for 30 days. --json has the rows before and after.`,
+	example: `  caddy pg-ratelimit changes
+  caddy pg-ratelimit changes --since 7d -n 1000 --json`,
+	flags: []flag{{name: "since", value: "1h", kind: "duration", usage: "changes of the last 30m, 24h, 7d …"}, most(100)},
+	hide:  "ref key_id before after",
+	empty: "Nothing was changed.",
+	sql:   "SELECT * FROM rate_limit_changed WHERE at >= now() - @since::interval ORDER BY at DESC, seq DESC LIMIT @number::bigint",
 }

@@ -23,8 +23,7 @@ func (s *shell) program(environment []string, args ...string) (output, int) {
 		s.t.Fatal(err)
 	}
 	cmd := exec.Command(self, args...)
-	cmd.Env = append([]string{asCaddy + "=1", "HOME=" + s.t.TempDir(), "PATH=" + os.Getenv("PATH")},
-		environment...)
+	cmd.Env = append([]string{asCaddy + "=1", "HOME=" + s.t.TempDir(), "PATH=" + os.Getenv("PATH")}, environment...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err = cmd.Run()
@@ -50,17 +49,7 @@ func (s *shell) write(name, text string) {
 func TestTheProgramFindsTheDatabase(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.must("rules", "set", "plan", "per_hour=7")
-	const handler = ":8080 {\n\troute {\n\t\tpg_ratelimit {\n\t\t\tprefix web\n\t\t\tlimit " +
-		"1/1m\n\t\t\t%s\n\t\t}\n\t}\n}\n"
-	s.write("global.caddyfile", "{\n\tpg_ratelimit {\n\t\tdsn "+s.dsn+"\n\t}\n}\n"+strings.Replace(handler,
-		"%s", "", 1))
-	s.write("handler.caddyfile", strings.Replace(handler, "%s", "dsn {env.LIMITS}", 1))
-	s.write("two.caddyfile", "{\n\tpg_ratelimit {\n\t\tdsn postgres://elsewhere/a\n\t}\n}\n"+strings.Replace(
-		handler, "%s", "dsn postgres://elsewhere/b", 1))
-	s.write("memory.caddyfile", strings.Replace(handler, "%s", "dsn memory", 1))
-	s.write("none.caddyfile", strings.Replace(handler, "%s", "", 1))
-	s.write("caddy.json", `{"apps": {"pg_ratelimit": {"dsn": "`+s.dsn+`"}}}`)
-	s.write("wrong.caddyfile", "{\n")
+	s.write("dsn", s.dsn+"\n")
 	list := []string{"pg-ratelimit", "rules", "list"}
 	for _, c := range []struct {
 		name        string
@@ -70,29 +59,12 @@ func TestTheProgramFindsTheDatabase(t *testing.T) {
 	}{
 		{"the flag", []string{"DATABASE_URL=postgres://elsewhere/x"}, []string{"--dsn", s.dsn}, ""},
 		{"the environment", []string{"DATABASE_URL=" + s.dsn}, nil, ""},
-		{"the global option of a Caddyfile", []string{"DATABASE_URL=postgres://elsewhere/x"},
-			[]string{"--config", "global.caddyfile"}, ""},
-		{"the handler in a Caddyfile, with a placeholder", []string{"LIMITS=" + s.dsn},
-			[]string{"-c", "handler.caddyfile"}, ""},
-		{"JSON", nil, []string{"--config", "caddy.json"}, ""},
-		{"a Caddyfile that leaves it to the environment", []string{"DATABASE_URL=" + s.dsn},
-			[]string{"--config", "none.caddyfile"}, ""},
-		{"nothing", nil, nil, "dsn: missing: must be a database: give --dsn, set DATABASE_URL, or name in " +
-			"--config a Caddyfile with a dsn"},
-		{"two databases", nil, []string{"--config", "two.caddyfile"},
-			"two.caddyfile names 2 databases: choose one with --dsn"},
-		{"memory", nil, []string{"--config", "memory.caddyfile"},
-			`dsn: "memory": must be a Postgres URL or key=value pairs`},
-		{"a Caddyfile without a database", nil, []string{"--config", "none.caddyfile"},
-			"dsn: missing: must be in none.caddyfile or in the environment variable DATABASE_URL"},
-		{"no file", nil, []string{"--config", "missing"},
-			"reading the configuration: open missing: no such file"},
-		{"a wrong file", nil, []string{"--config", "wrong.caddyfile"}, "reading the configuration: "},
-		{"no adapter", nil, []string{"--config", "caddy.json", "--adapter", "toml"},
-			`adapter: "toml": must be a config adapter`},
+		{"a placeholder", []string{"LIMITS=" + s.dsn}, []string{"--dsn", "{env.LIMITS}"}, ""},
+		{"a file", []string{"DATABASE_URL={file.dsn}"}, nil, ""},
+		{"nothing", nil, nil, "dsn: missing: must be a database: give --dsn, or set DATABASE_URL"},
+		{"memory", nil, []string{"--dsn", "memory"}, `dsn: "memory": must be a Postgres URL or key=value pairs`},
 		{"a wrong DSN", nil, []string{"--dsn", "postgres://user:hunter2@host:port/x"}, "dsn: "},
-		{"a server that is not there", nil, []string{"--dsn", "postgres://user:hunter2@127.0.0.1:1/x"},
-			"127.0.0.1"},
+		{"a server that is not there", nil, []string{"--dsn", "postgres://user:hunter2@127.0.0.1:1/x"}, "127.0.0.1"},
 	} {
 		out, status := s.program(c.environment, append(list, c.args...)...)
 		if strings.Contains(out.stdout+out.stderr, "hunter2") {
@@ -103,19 +75,8 @@ func TestTheProgramFindsTheDatabase(t *testing.T) {
 				t.Errorf("%s: status %d, %q, %q", c.name, status, out.stdout, out.stderr)
 			}
 		} else if status != 1 || out.stdout != "" || !strings.Contains(out.stderr, c.wrong) {
-			t.Errorf("%s: status %d, %q, %q, want status 1 and %q", c.name, status, out.stdout, out.stderr,
-				c.wrong)
+			t.Errorf("%s: status %d, %q, %q, want status 1 and %q", c.name, status, out.stdout, out.stderr, c.wrong)
 		}
-	}
-	s.write("elsewhere.caddyfile", "{\n\tpg_ratelimit {\n\t\tdsn postgres://elsewhere/a\n\t}\n}\n:8080 "+
-		"{\n\tpg_ratelimit {\n\t\tpolicy {\n\t\t\tdsn "+s.dsn+"\n\t\t}\n\t}\n}\n")
-	if out, status := s.program(nil, append(list, "--config", "elsewhere.caddyfile")...); status != 0 ||
-		!strings.Contains(out.stdout, "per_hour 7/1h") {
-		t.Errorf("the database of the policy: status %d, %q, %q", status, out.stdout, out.stderr)
-	}
-	s.write("Caddyfile", "{\n\tpg_ratelimit {\n\t\tdsn "+s.dsn+"\n\t}\n}\n")
-	if out, status := s.program(nil, list...); status != 0 || !strings.Contains(out.stdout, "per_hour 7/1h") {
-		t.Errorf("the Caddyfile in the folder: status %d, %q, %q", status, out.stdout, out.stderr)
 	}
 }
 

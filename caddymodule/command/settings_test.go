@@ -12,7 +12,7 @@ import (
 func TestSettingsAreListed(t *testing.T) {
 	s := &shell{t: t, dsn: "postgres://127.0.0.1:1/none"}
 	table := s.must("settings")
-	var listed []struct{ In, Name, Values, Default, Help string }
+	var listed []struct{ In, Setting, Values, Default, Meaning string }
 	if err := json.Unmarshal([]byte(s.must("settings", "--json")), &listed); err != nil {
 		t.Fatal(err)
 	}
@@ -22,11 +22,8 @@ func TestSettingsAreListed(t *testing.T) {
 		for _, want := range settings {
 			got := listed[at]
 			at++
-			if got.In != in || got.Name != want.Name || got.Values == "" ||
-				strings.ContainsAny(got.Help+got.Default, "`[") ||
-				(got.Default == "") != (want.Default == "") {
-				t.Errorf("setting %d is %+v, want %s of %s with its values and its default", at, got,
-					want.Name, in)
+			if got.In != in || got.Setting != want.Name || got.Values == "" || strings.ContainsAny(got.Meaning+got.Default, "`[") || (got.Default == "") != (want.Default == "") {
+				t.Errorf("setting %d is %+v, want %s of %s with its values and its default", at, got, want.Name, in)
 			}
 			if !strings.Contains(table, " "+want.Name+" ") {
 				t.Errorf("the table lacks %s", want.Name)

@@ -9,7 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
@@ -65,26 +66,19 @@ http://%[2]s {
 // may do 1,000.
 func startSite(t *testing.T, dsn string, n int) *site {
 	t.Helper()
-	ctx := t.Context()
 	s := &site{T: t, dsn: dsn}
-	db, err := admin.Open(ctx, s.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if _, err := db.Migrate(ctx); err != nil {
-		t.Fatal(err)
-	}
+	cluster.Execute(t, s.dsn, schema.File)
 	cluster.Execute(t, s.dsn, `INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2);
 		SELECT rate_limit_rule('free', family => 'plan', priority => 40, tiers => '{free}', per_hour => 5);
 		SELECT rate_limit_rule('pro', family => 'plan', priority => 30, tiers => '{pro}', per_hour => 1000);
 		INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'free'), ('acme', 'pro')`)
 	for user, key := range map[string]*string{"ann": &s.ann, "acme": &s.acme} {
-		made, err := db.CreateKey(ctx, user, "app", "", time.Time{})
-		if err != nil {
+		var err error
+		if *key, err = policy.NewKey(); err != nil {
 			t.Fatal(err)
 		}
-		*key = made.Key
+		cluster.Query[int](t, s.dsn, `INSERT INTO rate_limit_api_keys (digest, user_id, name)
+			VALUES (sha256(convert_to($1, 'UTF8')), $2, 'app') RETURNING 1`, *key, user)
 	}
 	caddy := harness.Caddy(t, "../..")
 	dir := t.TempDir()

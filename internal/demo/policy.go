@@ -10,7 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/migrate"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 )
 
 // madeByDemo is the comment of the rules and users, and the name of the API keys, that the demo makes.
@@ -49,12 +50,7 @@ func makePolicy(ctx context.Context, dsn, state string, own bool) (keys map[stri
 		"SELECT pg_advisory_lock(hashtextextended('pg-ratelimit make run', 0))"); err != nil {
 		return nil, err
 	}
-	db, err := admin.Open(ctx, dsn)
-	if err != nil {
-		return nil, err
-	}
-	defer db.Close()
-	if _, err := db.Migrate(ctx); err != nil {
+	if _, err := migrate.Run(ctx, conn, 0); err != nil {
 		return nil, err
 	}
 	var others bool
@@ -85,11 +81,16 @@ func makePolicy(ctx context.Context, dsn, state string, own bool) (keys map[stri
 		if there {
 			continue
 		}
-		made, err := db.CreateKey(ctx, user, madeByDemo, "", time.Time{})
+		key, err := policy.NewKey()
 		if err != nil {
 			return nil, err
 		}
-		keys[user] = made.Key
+		if _, err := conn.Exec(ctx, `INSERT INTO rate_limit_api_keys (digest, hint, user_id, name)
+			VALUES (sha256(convert_to($1, 'UTF8')), $2, $3, $4)`,
+			key, policy.Hint(key), user, madeByDemo); err != nil {
+			return nil, err
+		}
+		keys[user] = key
 	}
 	if text, err = json.Marshal(keys); err != nil {
 		return nil, err

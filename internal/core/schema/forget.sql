@@ -23,16 +23,13 @@ DECLARE
 	rules text := '(SELECT NULL::text AS name, NULL::text[] AS count_by WHERE false)';
 	prefixes text[];
 	counters text[];
-	places text[] := '{""}';
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
 		RAISE EXCEPTION 'user_id, key_id, key, address: one of them must say who is to be forgotten'
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	texts := texts || ARRAY(SELECT 'sha256:' || encode(sha256(convert_to(t, 'UTF8')), 'hex')
-		FROM unnest(texts) AS t)
-		|| array_remove(ARRAY['ip:' || client, substring($3 FROM '^[1-9][|]') || 'sha256:' ||
-			encode(sha256(convert_to(substr($3, 3), 'UTF8')), 'hex')], NULL);
+	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s)
+		|| array_remove(ARRAY['ip:' || client], NULL);
 	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
 		rules := 'rate_limit_rules';
 		SELECT keys || array_agg(k.id), array_agg(k.counted_as::text), array_agg(encode(k.digest, 'hex'))
@@ -90,11 +87,7 @@ BEGIN
 	-- before one is locked. A key can be the values of several things with spaces between them. At the
 	-- place of an API key in the key of a rule's counter, only the id of a key counts: a user may have
 	-- a number for a name.
-	IF to_regprocedure('rate_limit_shards()') IS NOT NULL THEN
-		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_shards() p ORDER BY p.shard);
-	END IF;
-	FOR name, counts IN SELECT s.place || t.name, s.place FROM unnest(places) AS s(place),
-		unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name) LOOP
+	FOR name, counts IN SELECT t.name, t.place FROM rate_limit_counter_tables() t LOOP
 		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix '
 			'LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
 			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, '
@@ -106,20 +99,8 @@ BEGIN
 		deleted := coalesce(cardinality(counters), 0);
 		kept := 0;
 		IF deleted > 0 AND NOT dry_run THEN
-			-- Proxies lock rows in this order, too. Rows of which requests that run hold slots stay.
 			kept := deleted;
-			EXECUTE format('WITH locked AS MATERIALIZED (
-					SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, '
-						'key) ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
-				DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND (c.slots '
-					'IS NULL OR NOT EXISTS (
-					SELECT FROM unnest(c.slots) s WHERE (s >> 32) - (extract(epoch FROM '
-						'statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
-						OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p WHERE p.seen BETWEEN '
-							'statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval '
-							'''10 s'')))', name, counts)
-				USING prefixes, counters;
-			GET DIAGNOSTICS deleted = ROW_COUNT;
+			deleted := rate_limit_delete_counters(name, counts, prefixes, counters);
 			kept := kept - deleted;
 		END IF;
 		RETURN NEXT;

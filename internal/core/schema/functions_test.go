@@ -64,11 +64,8 @@ func TestNear(t *testing.T) {
 		INSERT INTO rate_limit_durable (prefix, key, tokens, last_refill, expires_at) VALUES ('rule/b/per_hour', 'x', 5, now(), now() + '1 h'), ('rule/b/per_hour', 'y', 5, now() - '1 h'::interval, now() + '1 h')`)
 	s.want("SELECT rule, key, used, quota FROM rate_limit_near ORDER BY 1, 2",
 		"b x 95 100\ng x 90 100\nl x 11 10\nr a%20b%25 17 20\nr x 80 100\ns x 90 100")
-	s.want("SELECT rule, name, counters, near, percent FROM rate_limit_limit_states ORDER BY 1",
-		"b per_hour 1 1 95.0\ng per_hour 2 1 90.0\nl per_hour 1 1 110.0\nr per_hour 4 2 85.0\ns "+
-			"per_hour 2 1 90.0")
 	s.want("SELECT in_force, limits FROM rate_limit_rule_states WHERE name = 'b'",
-		"t per_hour 100/01:00:00 token_bucket")
+		"t per_hour 100/1h token_bucket durable")
 	s.want("SELECT user_id, events, limit_events FROM rate_limit_overridden WHERE tier IS NULL",
 		"a b% 20 100")
 }

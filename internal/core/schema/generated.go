@@ -62,6 +62,21 @@ COMMENT ON COLUMN rate_limit_processes.process IS 'About the second of its start
 COMMENT ON COLUMN rate_limit_processes.seen IS 'When it renewed this row. Its slots are free 10 seconds after that.';
 `
 
+const descriptions = `
+DO $$
+DECLARE
+	described record;
+BEGIN
+	FOR described IN SELECT u.view_name, u.column_name, min(col_description(t.attrelid, t.attnum)) AS text FROM information_schema.view_column_usage u
+		JOIN pg_attribute t ON t.attrelid = to_regclass(quote_ident(u.table_name)) AND t.attname = u.column_name
+		JOIN pg_attribute a ON a.attrelid = to_regclass(quote_ident(u.view_name)) AND a.attname = u.column_name
+		WHERE u.view_schema = current_schema() AND u.view_name LIKE 'rate\_limit\_%' AND col_description(a.attrelid, a.attnum) IS NULL GROUP BY 1, 2
+	LOOP
+		EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', described.view_name, described.column_name, described.text);
+	END LOOP;
+END $$;
+`
+
 const forget = `
 CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, key text DEFAULT NULL, address inet DEFAULT NULL, account boolean DEFAULT false, dry_run boolean DEFAULT false)
 RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
@@ -80,13 +95,11 @@ DECLARE
 	rules text := '(SELECT NULL::text AS name, NULL::text[] AS count_by WHERE false)';
 	prefixes text[];
 	counters text[];
-	places text[] := '{""}';
 BEGIN
 	IF num_nonnulls($1, $2, $3, $4) <> 1 THEN
 		RAISE EXCEPTION 'user_id, key_id, key, address: one of them must say who is to be forgotten' USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	texts := texts || ARRAY(SELECT 'sha256:' || encode(sha256(convert_to(t, 'UTF8')), 'hex') FROM unnest(texts) AS t) || array_remove(ARRAY['ip:' || client, substring($3 FROM '^[1-9][|]') || 'sha256:' ||
-			encode(sha256(convert_to(substr($3, 3), 'UTF8')), 'hex')], NULL);
+	texts := ARRAY(SELECT s FROM unnest(texts) AS t, unnest(rate_limit_stored_keys(t)) AS s) || array_remove(ARRAY['ip:' || client], NULL);
 	IF to_regclass('rate_limit_api_keys') IS NOT NULL THEN
 		rules := 'rate_limit_rules';
 		SELECT keys || array_agg(k.id), array_agg(k.counted_as::text), array_agg(encode(k.digest, 'hex')) INTO keys, ids, digests FROM rate_limit_api_keys k
@@ -120,10 +133,7 @@ BEGIN
 		SELECT 'rate_limit_changes', 0, count(*) INTO name, deleted, kept FROM rate_limit_changes c WHERE c.ref = ANY (refs);
 		RETURN NEXT;
 	END IF;
-	IF to_regprocedure('rate_limit_shards()') IS NOT NULL THEN
-		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_shards() p ORDER BY p.shard);
-	END IF;
-	FOR name, counts IN SELECT s.place || t.name, s.place FROM unnest(places) AS s(place), unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name) LOOP
+	FOR name, counts IN SELECT t.name, t.place FROM rate_limit_counter_tables() t LOOP
 		EXECUTE format('SELECT array_agg(c.prefix), array_agg(c.key) FROM %s c LEFT JOIN %s r ON c.prefix LIKE ''rule/%%'' AND split_part(c.prefix, ''/'', 2) = r.name
 			WHERE EXISTS (SELECT FROM unnest(string_to_array(c.key, '' '')) WITH ORDINALITY AS p(part, place) WHERE part = ANY (CASE WHEN ''key''
 					IN (r.count_by[place], split_part(r.count_by[place], ''|'', substring(part FROM ''^([1-9])[|]'')::int)) THEN $1 ELSE $2 END))
@@ -132,13 +142,7 @@ BEGIN
 		kept := 0;
 		IF deleted > 0 AND NOT dry_run THEN
 			kept := deleted;
-			EXECUTE format('WITH locked AS MATERIALIZED (
-					SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key) ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
-				DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND (c.slots IS NULL OR NOT EXISTS (
-					SELECT FROM unnest(c.slots) s WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1 AND 3610
-						OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s'' AND statement_timestamp() + interval ''10 s'')))', name, counts)
-				USING prefixes, counters;
-			GET DIAGNOSTICS deleted = ROW_COUNT;
+			deleted := rate_limit_delete_counters(name, counts, prefixes, counters);
 			kept := kept - deleted;
 		END IF;
 		RETURN NEXT;
@@ -160,17 +164,6 @@ COMMENT ON COLUMN rate_limit_audited.requests IS 'How many requests the row stan
 COMMENT ON COLUMN rate_limit_audited.retry_after IS 'Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is not known.';
 COMMENT ON COLUMN rate_limit_audited.duration IS 'How long the decision took, in seconds.';
 COMMENT ON COLUMN rate_limit_audited.xmin IS 'The transaction that wrote the row: the last 32 bits of its number.';
-DO $$
-DECLARE
-	described record;
-BEGIN
-	FOR described IN SELECT a.attname, col_description(t.attrelid, t.attnum) AS description FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_audit'::regclass
-			AND t.attname = a.attname AND t.attnum > 0
-		WHERE a.attrelid = 'rate_limit_audited'::regclass
-	LOOP
-		EXECUTE format('COMMENT ON COLUMN rate_limit_audited.%I IS %L', described.attname, described.description);
-	END LOOP;
-END $$;
 DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), lists text[] DEFAULT '{senders}', of text DEFAULT '')
 RETURNS TABLE (list text, prefix text, name text, user_id text, requests bigint, refused bigint,
 	failed bigint, last timestamptz) LANGUAGE sql STABLE AS $$
@@ -214,13 +207,14 @@ COMMENT ON COLUMN rate_limit_minutes.allowed IS 'Requests that passed.';
 COMMENT ON COLUMN rate_limit_minutes.refused IS 'Requests that a limit, a ban, a rule, or the check of the API key refused.';
 COMMENT ON COLUMN rate_limit_minutes.failed IS 'Requests without a decision.';
 COMMENT ON COLUMN rate_limit_minutes.shadow IS 'Refusals that shadow rules would have made.';
+CREATE OR REPLACE FUNCTION rate_limit_is_about(who text, keys text[], user_id text, key text, key_id bigint, address inet) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN user_id = who OR key = ANY (keys) OR key_id = substring(who FROM '^#([1-9][0-9]{0,17})$')::bigint OR who ~ '^[0-9a-f]*[.:][0-9a-f.:/]*$' AND (host(address) = who OR address::text = who);
+COMMENT ON FUNCTION rate_limit_is_about IS 'Whether a row of the audit log is about somebody, for rate_limit_why. keys are those that counters may have.';
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now()) RETURNS TABLE (said text, "time" timestamptz, decision text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer, requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
 	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
-	number CONSTANT bigint := substring($1 FROM '^#([1-9][0-9]{0,17})$');
-	address_like CONSTANT boolean := $1 ~ '^[0-9a-f]*[.:][0-9a-f.:/]*$';
 	keys CONSTANT text[] := ARRAY(SELECT p || k FROM unnest(string_to_array(',1|,2|,3|,4|,5|,6|,7|,8|,9|', ',')) AS p, unnest(ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]) AS k);
 	minute timestamptz;
 BEGIN
@@ -231,7 +225,7 @@ BEGIN
 		FROM unnest('{limited,blocked,rejected,error}'::text[]) AS d
 		CROSS JOIN LATERAL (SELECT a.time FROM rate_limit_audited a WHERE a.decision = d AND a.decision <> 'allowed' AND a.time >= $2 - interval '1 day'
 				AND a.time < date_trunc('minute', $2) + interval '1 minute'
-				AND (a.key = ANY (keys) OR a.key_id = number OR address_like AND (host(a.address) = $1 OR a.address::text = $1))
+				AND rate_limit_is_about($1, keys, NULL, a.key, a.key_id, a.address)
 			ORDER BY a.time DESC LIMIT 1) AS f;
 	END IF;
 	IF minute IS NULL THEN
@@ -243,14 +237,14 @@ BEGIN
 	RETURN QUERY SELECT format('%s %s%s at %s UTC, %s %s%s: %s.', $1, CASE a.decision WHEN 'error' THEN 'had no decision' ELSE 'was refused' END,
 			CASE WHEN a.count * a.weight > 1 THEN ' ' || round(a.count * a.weight) || ' times' END,
 			to_char(a.time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), a.method, a.host, a.path,
-			CASE WHEN a.decision = 'limited' THEN concat('the limit ', a.prefix, CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0'
+			CASE WHEN a.decision = 'limited' THEN concat('the limit ', concat_ws('/', a.prefix, a.limit_name), CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0'
 				ELSE concat(' had ', a.remaining, ' of ', a.quota, ' left', CASE WHEN a.retry_after > 0 THEN format(', and would have let it pass %s s later', ceil(a.retry_after)) END) END)
 			WHEN a.decision = 'blocked' AND a.prefix <> '' THEN concat('the rule ', a.prefix, ' blocks')
 			ELSE replace(a.reason, '_', ' ') END),
 		a.time, a.decision, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.address, a.method,
 		a.host, a.path, a.status, round(a.requests)::bigint, a.quota, a.remaining, a.retry_after, a.node
 	FROM rate_limit_audited a WHERE a.time >= minute AND a.time < minute + interval '1 minute' AND a.decision IN ('limited', 'blocked', 'rejected', 'error')
-		AND (a.user_id = $1 OR a.key = ANY (keys) OR a.key_id = number OR address_like AND (host(a.address) = $1 OR a.address::text = $1))
+		AND rate_limit_is_about($1, keys, a.user_id, a.key, a.key_id, a.address)
 	ORDER BY a.time DESC LIMIT 100;
 END $$;
 COMMENT ON FUNCTION rate_limit_why(text, timestamptz) IS 'Why requests of somebody were refused, or had no decision, in the minute of a time, or in the last '
@@ -726,16 +720,6 @@ COMMENT ON COLUMN rate_limit_proxies.live IS 'Whether it runs.';
 COMMENT ON COLUMN rate_limit_proxies.policy IS 'Whether it has a policy.';
 COMMENT ON COLUMN rate_limit_proxies.behind IS 'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since they were restored.';
 COMMENT ON COLUMN rate_limit_proxies.seconds_ago IS 'How long ago seen was.';
-DO $$
-DECLARE
-	described record;
-BEGIN
-	FOR described IN SELECT a.attname, col_description(t.attrelid, t.attnum) AS description FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_nodes'::regclass AND t.attname = a.attname
-		WHERE a.attrelid = 'rate_limit_proxies'::regclass AND a.attnum > 0
-	LOOP
-		EXECUTE format('COMMENT ON COLUMN rate_limit_proxies.%I IS %L', described.attname, described.description);
-	END LOOP;
-END $$;
 CREATE OR REPLACE VIEW rate_limit_state AS WITH live AS ( SELECT p.*, p.cannot IS NOT NULL AS without_rights, coalesce(p.undecided_at > now() - interval '2 minutes', false) AS fails,
 			NOT p.policy AND bool_or(p.policy) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live ) SELECT f.state, f.node, f.said FROM (
 		SELECT 0 AS place, 'stopped' AS state, NULL::text AS node, 'No proxy counts in this database.' AS said WHERE NOT EXISTS (SELECT FROM live) UNION ALL
@@ -761,11 +745,19 @@ COMMENT ON COLUMN rate_limit_secrets.value IS 'The secret.';
 `
 
 const policyAnswers = `
+CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL)
+	RETURNS SETOF rate_limit_used LANGUAGE plpgsql STABLE ROWS 10 AS $$
+DECLARE
+	own CONSTANT text := coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text, $2::text, rate_limit_counter_key($1));
+BEGIN
+	RETURN QUERY SELECT u.* FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule JOIN LATERAL rate_limit_counted(r.count_by, u.key) d
+			ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
+		WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])) ORDER BY u.rule, u.limit_name, u.key;
+END $$;
+COMMENT ON FUNCTION rate_limit_used_by(text, bigint) IS 'The rows of rate_limit_used that count a user, or one of its API keys.';
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 #variable_conflict use_column
-DECLARE
-	own CONSTANT text := coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text, $2::text, rate_limit_counter_key($1));
 BEGIN
 	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT'), false) THEN
 		RETURN;
@@ -777,9 +769,7 @@ BEGIN
 		coalesce(sum(n.limited + n.blocked + n.rejected), 0)::bigint,
 		coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked + n.rejected), 0)::bigint,
 		(SELECT max(m.last_request) FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = $1 AND ($2 IS NULL OR m.key_id = $2)),
-		(SELECT max(u.resets_at) FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON d.dimension = CASE WHEN $2 IS NULL
-				THEN 'user' ELSE 'key' END AND d.part = own
-			WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])))
+		(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
 	FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1 AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2);
 END $$;
 COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS 'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this '
@@ -800,21 +790,16 @@ CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS S
 		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at FROM rate_limit_api_keys k;
 COMMENT ON VIEW rate_limit_key_states IS 'The API keys, without their digests, and which of them are valid.';
 COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or banned: the key, or its user.';
-CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS SELECT r.name, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force, r.action, r.family, r.priority, r.tiers, r.paths, r.count_by,
-		(SELECT string_agg(concat(l.name, ' ', coalesce(l.events::text, 'unlimited'), '/' || coalesce(l.per::text, l.calendar), ' ' || l.algorithm, ' burst ' || l.burst), ', '
-			ORDER BY l.per, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits, r.comment FROM rate_limit_rules r;
-COMMENT ON VIEW rate_limit_rule_states IS 'The rules, with their limits in words. Proxies try those that exempt first, then those that block, then the others, each by priority.';
+CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
+		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header,
+		(SELECT string_agg(concat_ws(' ', l.name, coalesce(l.events::text, 'unlimited') || coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
+			'burst ' || l.burst, CASE WHEN l.durable THEN 'durable' END, nullif(l.on_exceed, 'refuse')), '; ' ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
+		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment, (SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems FROM rate_limit_rules r
+	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
+COMMENT ON VIEW rate_limit_rule_states IS 'The rules in the order in which proxies try them, with their limits in words. Defaults are NULL.';
 COMMENT ON COLUMN rate_limit_rule_states.in_force IS 'Whether the rule applies now.';
-COMMENT ON COLUMN rate_limit_rule_states.limits IS 'The limits: the name, the events and the time, the algorithm, the burst.';
-CREATE OR REPLACE VIEW rate_limit_limit_states WITH (security_invoker = true) AS SELECT l.rule, l.name, r.mode, l.algorithm, l.events, l.burst, coalesce(l.per::text, l.calendar) AS time, u.counters, u.near, u.percent
-	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule CROSS JOIN LATERAL ( SELECT count(*) AS counters, count(*) FILTER (WHERE c.used >= 0.8 * c.quota) AS near, max(c.percent) AS percent
-		FROM rate_limit_used c WHERE c.rule = l.rule AND c.limit_name = l.name AND c.used > 0 ) u;
-COMMENT ON VIEW rate_limit_limit_states IS 'The limits of rules, and how much of them is used now.';
-COMMENT ON COLUMN rate_limit_limit_states.mode IS 'That of the rule.';
-COMMENT ON COLUMN rate_limit_limit_states.time IS 'The time to which events apply: per, or calendar. NULL: in_flight has none.';
-COMMENT ON COLUMN rate_limit_limit_states.counters IS 'How many counters have used something of it.';
-COMMENT ON COLUMN rate_limit_limit_states.near IS 'Of how many counters at least 80 % of the quota is used.';
-COMMENT ON COLUMN rate_limit_limit_states.percent IS 'The most that a counter has used, in percent of its quota.';
+COMMENT ON COLUMN rate_limit_rule_states.limits IS 'The limits: the name, the events and the time, the algorithm, and what is not the default.';
+COMMENT ON COLUMN rate_limit_rule_states.problems IS 'The warnings of rate_limit_rule_warnings.';
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after, CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
 			THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}' WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
 				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
@@ -825,20 +810,6 @@ COMMENT ON VIEW rate_limit_changed IS 'What was changed in the policy, in words.
 COMMENT ON COLUMN rate_limit_changed.key_id IS 'The id of the API key that was changed, or whose override or ban was. NULL: another change.';
 COMMENT ON COLUMN rate_limit_changed.which IS 'ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin of its digest.';
 COMMENT ON COLUMN rate_limit_changed.what IS 'created or deleted, of an override with its rule, limit and amounts; changed; or the columns that differ.';
-DO $$
-DECLARE
-	described record;
-BEGIN
-	FOR described IN SELECT v.name, a.attname, col_description(t.attrelid, t.attnum) AS description FROM (VALUES ('rate_limit_tier_states', 'rate_limit_tiers'),
-			('rate_limit_user_states', 'rate_limit_users'), ('rate_limit_key_states', 'rate_limit_api_keys'),
-			('rate_limit_changed', 'rate_limit_changes'), ('rate_limit_banned', 'rate_limit_bans'), ('rate_limit_overridden', 'rate_limit_overrides'),
-			('rate_limit_near', 'rate_limit_used'), ('rate_limit_rule_states', 'rate_limit_rules'), ('rate_limit_limit_states', 'rate_limit_rule_limits')) AS v(name, source)
-		JOIN pg_attribute a ON a.attrelid = v.name::regclass AND a.attnum > 0
-		JOIN pg_attribute t ON t.attrelid = v.source::regclass AND t.attname = a.attname
-	LOOP
-		EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', described.name, described.attname, described.description);
-	END LOOP;
-END $$;
 `
 
 const policyChanges = `
@@ -879,6 +850,25 @@ BEGIN
 	RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION rate_limit_delete_tier(text) IS 'Deletes a tier that nothing uses, and returns whether it was there. It fails if something uses the tier.';
+CREATE OR REPLACE FUNCTION rate_limit_rename(kind text, name text, new text) RETURNS boolean
+	LANGUAGE plpgsql AS $$
+DECLARE
+	fault text;
+	message text;
+BEGIN
+	IF kind = 'tier' THEN
+		UPDATE rate_limit_tiers t SET tier = $3 WHERE t.tier = $2;
+	ELSE
+		UPDATE rate_limit_rules r SET name = $3 WHERE r.name = $2;
+	END IF;
+	RETURN FOUND;
+EXCEPTION WHEN integrity_constraint_violation THEN
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT;
+	RAISE EXCEPTION '%', CASE SQLSTATE WHEN '23505' THEN format('%s: %s: must be a name that no %1$s has', $1, to_json($3))
+		ELSE rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3)) END
+		USING ERRCODE = 'check_violation';
+END $$;
+COMMENT ON FUNCTION rate_limit_rename(text, text, text) IS 'Gives a rule or a tier another name, which all that refers to it then has. kind is rule or tier. It returns whether there is one. A rule begins new counters.';
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -915,10 +905,6 @@ COMMENT ON FUNCTION rate_limit_rotate_key(bigint, interval, bytea, text) IS 'Mak
 `
 
 const policyDocument = `
-CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0 THEN extract(year
-	FROM span) * 12 + extract(month FROM span) || ' months' ELSE (SELECT s.us / u.size || u.name FROM (SELECT (extract(epoch FROM span) * 1000000)::bigint AS us) AS s,
-		(VALUES (3600000000, 'h'), (60000000, 'm'), (1000000, 's'), (1000, 'ms'), (1, 'us')) AS u(size, name) WHERE s.us % u.size = 0 ORDER BY u.size DESC LIMIT 1) END;
-COMMENT ON FUNCTION rate_limit_span(interval) IS 'A time in the largest unit of which it is a multiple, as in 90s or 24h.';
 CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) AS SELECT s.place, s.section, s.kind, s.relation, a.attnum AS position, a.attname::text AS name,
 		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys, a.attname::text) AS key, a.attnotnull AND d.value IS NULL OR a.attname = 'events' AS needed,
 		EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = a.attrelid AND c.contype = 'f' AND c.conkey = ARRAY[a.attnum] AND c.confrelid = 'rate_limit_api_keys'::regclass) AS is_reference, col_description(a.attrelid, a.attnum) AS description
@@ -1203,7 +1189,8 @@ DECLARE
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM ( SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,'
 				'rate_limit_check_complete,rate_limit_rename_references,rate_limit_forget}'::text[])
-			UNION ALL SELECT 'administrator', unnest('{rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,rate_limit_rotate_key,rate_limit_policy,rate_limit_policy_rows,rate_limit_policy_lists,'
+			UNION ALL SELECT 'administrator', unnest('{rate_limit_recent,rate_limit_used_by,rate_limit_rename,rate_limit_delete_tier,rate_limit_revoke_key,'
+					'rate_limit_rotate_key,rate_limit_policy,rate_limit_policy_rows,rate_limit_policy_lists,'
 				'rate_limit_policy_write,rate_limit_apply,rate_limit_set,rate_limit_rule,rate_limit_limit,'
 				'rate_limit_tier,rate_limit_user,rate_limit_key,rate_limit_override,rate_limit_ban,'
 				'rate_limit_unban,rate_limit_delete_rule,rate_limit_delete_limit,rate_limit_delete_user,'
@@ -1391,6 +1378,10 @@ const policyLists = `
 CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false)
 	FROM unnest(list) AS item);
 COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS 'Whether a list has elements, none of them a list, and each of them matches a regular expression. Constraints use it.';
+CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0 THEN extract(year
+	FROM span) * 12 + extract(month FROM span) || ' months' ELSE (SELECT s.us / u.size || u.name FROM (SELECT (extract(epoch FROM span) * 1000000)::bigint AS us) AS s,
+		(VALUES (3600000000, 'h'), (60000000, 'm'), (1000000, 's'), (1000, 'ms'), (1, 'us')) AS u(size, name) WHERE s.us % u.size = 0 ORDER BY u.size DESC LIMIT 1) END;
+COMMENT ON FUNCTION rate_limit_span(interval) IS 'A time in the largest unit of which it is a multiple, as in 90s or 24h.';
 `
 
 const policyOverrideAmounts = `
@@ -1787,35 +1778,27 @@ END $$;
 `
 
 const policyUsable = `
+CREATE OR REPLACE FUNCTION rate_limit_rule_fault(paths text[], hosts text[], count_by text[]) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN coalesce((SELECT format('paths: %s: must be a path such as /login, /u/*/files or /api/*, where * is a whole segment, without empty or dot segments, and not percent-encoded', to_json(p)) FROM unnest(paths) AS p
+		WHERE p !~ '^(/|(/(?!\.{1,2}(/|$))(\*|([^/*?\\%]|%(?![0-9A-Fa-f]{2}))+))+/?)$' LIMIT 1), (SELECT format('hosts: %s: must be a host such as example.com or *.example.com, without a port, '
+		'and with international names in their xn-- form', to_json(h)) FROM unnest(hosts) AS h WHERE h !~ '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|'
+			'\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])$' LIMIT 1), (SELECT format('count_by: %s: must be given once', to_json(min(a))) FROM unnest(count_by) AS c, unnest(string_to_array(c, '|')) AS a
+		GROUP BY lower(a) HAVING count(*) > 1 LIMIT 1));
+COMMENT ON FUNCTION rate_limit_rule_fault(text[], text[], text[]) IS 'What is wrong with paths, hosts and count_by of a rule. NULL: nothing.';
 CREATE OR REPLACE FUNCTION rate_limit_check_rule() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-	wrong text;
+	turned_on CONSTANT boolean := TG_OP = 'UPDATE' AND OLD.mode = 'off' AND NEW.mode <> 'off';
+	wrong CONSTANT text := rate_limit_rule_fault( CASE WHEN turned_on OR NEW.paths IS DISTINCT FROM OLD.paths THEN NEW.paths END,
+		CASE WHEN turned_on OR NEW.hosts IS DISTINCT FROM OLD.hosts THEN NEW.hosts END,
+		CASE WHEN turned_on OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN NEW.count_by END);
 BEGIN
-	IF TG_OP = 'INSERT' OR NEW.paths IS DISTINCT FROM OLD.paths THEN
-		SELECT p INTO wrong FROM unnest(NEW.paths) AS p WHERE p !~ '^(/|(/(?!\.{1,2}(/|$))(\*|([^/*?\\%]|%(?![0-9A-Fa-f]{2}))+))+/?)$' LIMIT 1;
-		IF wrong IS NOT NULL THEN
-			RAISE EXCEPTION 'paths: %: must be a path such as /login, /u/*/files or /api/*, where * is a whole segment, without empty or dot segments, and not percent-encoded',
-				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'paths';
-		END IF;
-	END IF;
-	IF TG_OP = 'INSERT' OR NEW.hosts IS DISTINCT FROM OLD.hosts THEN
-		SELECT h INTO wrong FROM unnest(NEW.hosts) AS h WHERE h !~ '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|'
-				'\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])$' LIMIT 1;
-		IF wrong IS NOT NULL THEN
-			RAISE EXCEPTION 'hosts: %: must be a host such as example.com or *.example.com, without a port, and with international names in their xn-- form',
-				to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'hosts';
-		END IF;
-	END IF;
-	IF TG_OP = 'INSERT' OR NEW.count_by IS DISTINCT FROM OLD.count_by THEN
-		SELECT min(a) INTO wrong FROM unnest(NEW.count_by) AS c, unnest(string_to_array(c, '|')) AS a GROUP BY lower(a) HAVING count(*) > 1 LIMIT 1;
-		IF wrong IS NOT NULL THEN
-			RAISE EXCEPTION 'count_by: %: must be given once', to_json(wrong) USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = 'count_by';
-		END IF;
+	IF wrong IS NOT NULL THEN
+		RAISE EXCEPTION '%', wrong USING ERRCODE = 'check_violation', SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = split_part(wrong, ':', 1);
 	END IF;
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_check_rule() IS 'Refuses paths, hosts and count_by that proxies cannot use.';
-CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts, count_by ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
+CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts, count_by, mode ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
 CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	effect text;
@@ -1887,9 +1870,9 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS WITH am
 			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
 		CROSS JOIN LATERAL rate_limit_counters('rule/' || r.name || '/' || l.name, l.durable) c LEFT JOIN LATERAL ( SELECT o.* FROM rate_limit_counted(r.count_by, c.key) d CROSS JOIN LATERAL rate_limit_override_of(l.rule, l.name,
 				CASE d.dimension WHEN 'user' THEN replace(replace(replace(d.part, '%20', ' '), '%3A', ':'), '%25', '%') END, CASE WHEN d.dimension = 'key' AND d.part ~ '^[1-9][0-9]{0,17}$' THEN d.part::bigint END) o ) o ON true )
-	SELECT a.rule, a.limit_name, a.key, a.algorithm, u.used, q.quota, (100 * u.used / greatest(q.quota, 1)::numeric)::numeric(20, 1) AS percent, u.resets_at FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL
-		THEN coalesce(a.burst, a.events) END AS quota) AS q CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count, a.window_start, a.tokens, a.last_refill,
-			a.remainder, a.hits, a.slots, a.expires_at) AS u;
+	SELECT a.rule, a.limit_name, a.key, a.algorithm, u.used, q.quota, (100 * u.used / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END::numeric)::numeric(20, 1) AS percent, u.resets_at
+	FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count,
+			a.window_start, a.tokens, a.last_refill, a.remainder, a.hits, a.slots, a.expires_at) AS u;
 COMMENT ON VIEW rate_limit_used IS 'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
 COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
 COMMENT ON COLUMN rate_limit_used.limit_name IS 'The limit of the rule.';
@@ -1904,10 +1887,12 @@ COMMENT ON VIEW rate_limit_near IS 'The counters of rules of which at least 80 %
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) ||
 		': not in rate_limit_tiers, so no user has them' AS warning FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name UNION ALL
 	SELECT l.rule, l.name, l.name || ': 0: refuses every request, and no override has another amount; if that is meant, make it action=block' FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
-	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off' AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now() AND o.events IS DISTINCT FROM 0);
-COMMENT ON VIEW rate_limit_rule_warnings IS 'Rules that proxies use, and that may not mean what they say.';
+	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off' AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now() AND o.events IS DISTINCT FROM 0) UNION ALL
+	SELECT r.name, split_part(f, ':', 1), 'cannot be used: ' || f FROM rate_limit_rules r CROSS JOIN LATERAL rate_limit_rule_fault(r.paths, r.hosts, r.count_by) AS f WHERE f IS NOT NULL AND r.mode <> 'off' UNION ALL
+	SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2]) FROM rate_limit_proxies p, unnest(p.problems) AS problem, regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
+COMMENT ON VIEW rate_limit_rule_warnings IS 'Rules that proxies cannot use, or that may not mean what they say.';
 COMMENT ON COLUMN rate_limit_rule_warnings.rule IS 'The rule.';
-COMMENT ON COLUMN rate_limit_rule_warnings.field IS 'tiers, or the name of the limit.';
+COMMENT ON COLUMN rate_limit_rule_warnings.field IS 'The column, the name of the limit, or proxies.';
 COMMENT ON COLUMN rate_limit_rule_warnings.warning IS 'What it is, for people.';
 `
 
@@ -1938,6 +1923,70 @@ CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[]
 	SELECT ARRAY(SELECT n || t FROM unnest($1) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n)
 $$;
 COMMENT ON FUNCTION rate_limit_key_forms(text[]) IS 'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
+CREATE OR REPLACE FUNCTION rate_limit_stored_keys(key text) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_remove(ARRAY[key, 'sha256:' || encode(sha256(convert_to(key, 'UTF8')), 'hex'),
+	substring(key FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr(key, 3), 'UTF8')), 'hex')], NULL);
+COMMENT ON FUNCTION rate_limit_stored_keys(text) IS 'The texts that counters may have for a key: the key, as lists show it, or its digest.';
+CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (name text, place text)
+	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+DECLARE
+	places text[] := '{""}';
+BEGIN
+	IF to_regprocedure('rate_limit_shards()') IS NOT NULL THEN
+		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_shards() p ORDER BY p.shard);
+	END IF;
+	RETURN QUERY SELECT s.place || t.name, s.place FROM unnest(places) AS s(place), unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
+END $$;
+COMMENT ON FUNCTION rate_limit_counter_tables() IS 'The tables of counters, in SQL, and what stands before the names of those beside them.';
+CREATE OR REPLACE FUNCTION rate_limit_delete_counters(name text, place text, prefixes text[], keys text[])
+	RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+	deleted bigint;
+BEGIN
+	EXECUTE format('WITH locked AS MATERIALIZED (
+			SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key)
+				ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
+		DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND (c.slots IS NULL
+			OR NOT EXISTS (SELECT FROM unnest(c.slots) s
+				WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
+					AND 3610
+				OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p
+					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
+						AND statement_timestamp() + interval ''10 s'')))', $1, $2) USING $3, $4;
+	GET DIAGNOSTICS deleted = ROW_COUNT;
+	RETURN deleted;
+END $$;
+REVOKE ALL ON FUNCTION rate_limit_delete_counters FROM PUBLIC;
+COMMENT ON FUNCTION rate_limit_delete_counters IS 'Deletes counters of a table, but those of which requests that run hold slots, and returns how many.';
+CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql
+	SET search_path FROM CURRENT AS $$
+DECLARE
+	t record;
+	found record;
+	gone bigint;
+	deleted bigint := 0;
+BEGIN
+	FOR t IN SELECT * FROM rate_limit_counter_tables() LOOP
+		EXECUTE format('SELECT array_agg(c.prefix) AS prefixes, array_agg(c.key) AS keys,
+			(array_agg(c.slots) FILTER (WHERE c.slots <> ''{}''))[1:1] AS slots
+			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)', t.name)
+			INTO found USING $1, rate_limit_stored_keys($2);
+		CONTINUE WHEN found.keys IS NULL;
+		gone := rate_limit_delete_counters(t.name, t.place, found.prefixes, found.keys);
+		deleted := deleted + gone;
+		IF gone < cardinality(found.keys) THEN
+			RAISE EXCEPTION
+				'the counter is of a limit in_flight: requests that run hold its slots, and a reset '
+				'would let more run than the limit. A slot is free when its request ends, and those '
+				'of a lost process 10 seconds later. To free them at once, end its session: UPDATE '
+				'%rate_limit_processes SET seen = ''-infinity'' WHERE process IN (%)', t.place,
+				(SELECT string_agg(DISTINCT (s >> 32)::text, ', ') FROM unnest(found.slots) AS s WHERE s > 0)
+				USING ERRCODE = 'object_in_use';
+		END IF;
+	END LOOP;
+	RETURN deleted;
+END $$;
+REVOKE ALL ON FUNCTION rate_limit_reset FROM PUBLIC;
+COMMENT ON FUNCTION rate_limit_reset IS 'Deletes the counters of a prefix and a key, so that the full quota is back, and returns how many there were. It fails while requests that run hold slots of one.';
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint,
 		hits timestamptz[], slots bigint, expires_at timestamptz, at timestamptz DEFAULT now())
 RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE AS $$

@@ -20,20 +20,6 @@ COMMENT ON COLUMN rate_limit_audited.retry_after IS
 COMMENT ON COLUMN rate_limit_audited.duration IS 'How long the decision took, in seconds.';
 COMMENT ON COLUMN rate_limit_audited.xmin IS
 	'The transaction that wrote the row: the last 32 bits of its number.';
-DO $$
-DECLARE
-	described record;
-BEGIN
-	FOR described IN SELECT a.attname, col_description(t.attrelid, t.attnum) AS description
-		FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_audit'::regclass
-			AND t.attname = a.attname AND t.attnum > 0
-		WHERE a.attrelid = 'rate_limit_audited'::regclass
-	LOOP
-		EXECUTE format('COMMENT ON COLUMN rate_limit_audited.%I IS %L', described.attname,
-			described.description);
-	END LOOP;
-END $$;
-
 -- Postgres inlines this body, and so plans it for the requested period. It only inlines a function without
 -- a search_path of its own. Long periods use the hours of the metrics, because minutes are deleted after
 -- some days.
@@ -107,6 +93,14 @@ COMMENT ON COLUMN rate_limit_minutes.refused IS
 COMMENT ON COLUMN rate_limit_minutes.failed IS 'Requests without a decision.';
 COMMENT ON COLUMN rate_limit_minutes.shadow IS 'Refusals that shadow rules would have made.';
 
+CREATE OR REPLACE FUNCTION rate_limit_is_about(who text, keys text[], user_id text, key text, key_id bigint,
+	address inet) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN user_id = who OR key = ANY (keys) OR key_id = substring(who FROM '^#([1-9][0-9]{0,17})$')::bigint
+	OR who ~ '^[0-9a-f]*[.:][0-9a-f.:/]*$' AND (host(address) = who OR address::text = who);
+COMMENT ON FUNCTION rate_limit_is_about IS
+	'Whether a row of the audit log is about somebody, for rate_limit_why. keys are those that '
+	'counters may have.';
+
 -- A user is found by the index of users. Else each decision is read from its latest row on: decision <>
 -- 'allowed' lets the planner use the partial index for a decision that is a variable.
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now())
@@ -116,8 +110,6 @@ RETURNS TABLE (said text, "time" timestamptz, decision text, reason text, prefix
 	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
-	number CONSTANT bigint := substring($1 FROM '^#([1-9][0-9]{0,17})$');
-	address_like CONSTANT boolean := $1 ~ '^[0-9a-f]*[.:][0-9a-f.:/]*$';
 	-- as counters have it
 	keys CONSTANT text[] := ARRAY(SELECT p || k
 		FROM unnest(string_to_array(',1|,2|,3|,4|,5|,6|,7|,8|,9|', ',')) AS p,
@@ -133,8 +125,7 @@ BEGIN
 		CROSS JOIN LATERAL (SELECT a.time FROM rate_limit_audited a
 			WHERE a.decision = d AND a.decision <> 'allowed' AND a.time >= $2 - interval '1 day'
 				AND a.time < date_trunc('minute', $2) + interval '1 minute'
-				AND (a.key = ANY (keys) OR a.key_id = number
-					OR address_like AND (host(a.address) = $1 OR a.address::text = $1))
+				AND rate_limit_is_about($1, keys, NULL, a.key, a.key_id, a.address)
 			ORDER BY a.time DESC LIMIT 1) AS f;
 	END IF;
 	IF minute IS NULL THEN
@@ -148,7 +139,7 @@ BEGIN
 			CASE a.decision WHEN 'error' THEN 'had no decision' ELSE 'was refused' END,
 			CASE WHEN a.count * a.weight > 1 THEN ' ' || round(a.count * a.weight) || ' times' END,
 			to_char(a.time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), a.method, a.host, a.path,
-			CASE WHEN a.decision = 'limited' THEN concat('the limit ', a.prefix,
+			CASE WHEN a.decision = 'limited' THEN concat('the limit ', concat_ws('/', a.prefix, a.limit_name),
 				CASE WHEN a.reason = 'no_quota' THEN ' has a quota of 0'
 				ELSE concat(' had ', a.remaining, ' of ', a.quota, ' left', CASE WHEN a.retry_after > 0
 					THEN format(', and would have let it pass %s s later', ceil(a.retry_after)) END) END)
@@ -158,8 +149,7 @@ BEGIN
 		a.host, a.path, a.status, round(a.requests)::bigint, a.quota, a.remaining, a.retry_after, a.node
 	FROM rate_limit_audited a WHERE a.time >= minute AND a.time < minute + interval '1 minute'
 		AND a.decision IN ('limited', 'blocked', 'rejected', 'error')
-		AND (a.user_id = $1 OR a.key = ANY (keys) OR a.key_id = number
-			OR address_like AND (host(a.address) = $1 OR a.address::text = $1))
+		AND rate_limit_is_about($1, keys, a.user_id, a.key, a.key_id, a.address)
 	ORDER BY a.time DESC LIMIT 100;
 END $$;
 COMMENT ON FUNCTION rate_limit_why(text, timestamptz) IS

@@ -87,20 +87,6 @@ COMMENT ON COLUMN rate_limit_proxies.behind IS
 	'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since '
 	'they were restored.';
 COMMENT ON COLUMN rate_limit_proxies.seconds_ago IS 'How long ago seen was.';
-DO $$
-DECLARE
-	described record;
-BEGIN
-	FOR described IN SELECT a.attname, col_description(t.attrelid, t.attnum) AS description
-		FROM pg_attribute a JOIN pg_attribute t ON t.attrelid = 'rate_limit_nodes'::regclass
-			AND t.attname = a.attname
-		WHERE a.attrelid = 'rate_limit_proxies'::regclass AND a.attnum > 0
-	LOOP
-		EXECUTE format('COMMENT ON COLUMN rate_limit_proxies.%I IS %L', described.attname,
-			described.description);
-	END LOOP;
-END $$;
-
 -- The first row says in what state the limits are, and each other row what else needs a look. A proxy
 -- enforces if it decides, and has a policy where others have one.
 CREATE OR REPLACE VIEW rate_limit_state AS

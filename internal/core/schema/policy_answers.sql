@@ -1,13 +1,24 @@
 -- The lists of commands besides the views. These functions too have the rights of the calling role.
 
+CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL)
+	RETURNS SETOF rate_limit_used LANGUAGE plpgsql STABLE ROWS 10 AS $$
+DECLARE
+	own CONSTANT text := coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text,
+		$2::text, rate_limit_counter_key($1));
+BEGIN
+	RETURN QUERY SELECT u.* FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
+		JOIN LATERAL rate_limit_counted(r.count_by, u.key) d
+			ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
+		WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])) ORDER BY u.rule, u.limit_name, u.key;
+END $$;
+COMMENT ON FUNCTION rate_limit_used_by(text, bigint) IS
+	'The rows of rate_limit_used that count a user, or one of its API keys.';
+
 -- The history may be missing, or not readable for the role. Postgres only checks the statements that run.
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL)
 	RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 #variable_conflict use_column
-DECLARE
-	own CONSTANT text := coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text,
-		$2::text, rate_limit_counter_key($1));
 BEGIN
 	IF NOT coalesce(has_table_privilege(to_regclass('rate_limit_metrics'), 'SELECT'), false) THEN
 		RETURN;
@@ -22,10 +33,7 @@ BEGIN
 		coalesce(sum(n.limited), 0)::bigint, coalesce(sum(n.blocked + n.rejected), 0)::bigint,
 		(SELECT max(m.last_request) FROM rate_limit_metrics m WHERE m.granularity = 'day'
 			AND m.user_id = $1 AND ($2 IS NULL OR m.key_id = $2)),
-		(SELECT max(u.resets_at) FROM rate_limit_used u JOIN rate_limit_rules r ON r.name = u.rule
-			JOIN LATERAL rate_limit_counted(r.count_by, u.key) d ON d.dimension = CASE WHEN $2 IS NULL
-				THEN 'user' ELSE 'key' END AND d.part = own
-			WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])))
+		(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
 	FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1
 		AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2);
 END $$;
@@ -67,36 +75,27 @@ CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS
 COMMENT ON VIEW rate_limit_key_states IS 'The API keys, without their digests, and which of them are valid.';
 COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or banned: the key, or its user.';
 
+-- Proxies try rules in this order.
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS
-	SELECT r.name, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force, r.action, r.family, r.priority,
-		r.tiers, r.paths, r.count_by,
-		(SELECT string_agg(concat(l.name, ' ', coalesce(l.events::text, 'unlimited'), '/' ||
-			coalesce(l.per::text, l.calendar), ' ' || l.algorithm, ' burst ' || l.burst), ', '
-			ORDER BY l.per, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits, r.comment
-	FROM rate_limit_rules r;
+	SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
+		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid,
+		CASE r.action WHEN 'limit' THEN r.count_by END AS count_by,
+		nullif(r.without_header, 'share') AS without_header,
+		(SELECT string_agg(concat_ws(' ', l.name, coalesce(l.events::text, 'unlimited')
+			|| coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
+			'burst ' || l.burst, CASE WHEN l.durable THEN 'durable' END, nullif(l.on_exceed, 'refuse')), '; '
+			ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
+		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment,
+		(SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name)
+			AS problems
+	FROM rate_limit_rules r
+	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
 COMMENT ON VIEW rate_limit_rule_states IS
-	'The rules, with their limits in words. Proxies try those that exempt first, then those that block, then '
-	'the others, each by priority.';
+	'The rules in the order in which proxies try them, with their limits in words. Defaults are NULL.';
 COMMENT ON COLUMN rate_limit_rule_states.in_force IS 'Whether the rule applies now.';
 COMMENT ON COLUMN rate_limit_rule_states.limits IS
-	'The limits: the name, the events and the time, the algorithm, the burst.';
-
-CREATE OR REPLACE VIEW rate_limit_limit_states WITH (security_invoker = true) AS
-	SELECT l.rule, l.name, r.mode, l.algorithm, l.events, l.burst, coalesce(l.per::text, l.calendar) AS time,
-		u.counters, u.near, u.percent
-	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule CROSS JOIN LATERAL (
-		SELECT count(*) AS counters, count(*) FILTER (WHERE c.used >= 0.8 * c.quota) AS near,
-			max(c.percent) AS percent
-		FROM rate_limit_used c WHERE c.rule = l.rule AND c.limit_name = l.name AND c.used > 0
-	) u;
-COMMENT ON VIEW rate_limit_limit_states IS 'The limits of rules, and how much of them is used now.';
-COMMENT ON COLUMN rate_limit_limit_states.mode IS 'That of the rule.';
-COMMENT ON COLUMN rate_limit_limit_states.time IS
-	'The time to which events apply: per, or calendar. NULL: in_flight has none.';
-COMMENT ON COLUMN rate_limit_limit_states.counters IS 'How many counters have used something of it.';
-COMMENT ON COLUMN rate_limit_limit_states.near IS 'Of how many counters at least 80 % of the quota is used.';
-COMMENT ON COLUMN rate_limit_limit_states.percent IS
-	'The most that a counter has used, in percent of its quota.';
+	'The limits: the name, the events and the time, the algorithm, and what is not the default.';
+COMMENT ON COLUMN rate_limit_rule_states.problems IS 'The warnings of rate_limit_rule_warnings.';
 
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS
 	SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after,
@@ -126,23 +125,3 @@ COMMENT ON COLUMN rate_limit_changed.which IS
 COMMENT ON COLUMN rate_limit_changed.what IS
 	'created or deleted, of an override with its rule, limit and amounts; changed; or the columns '
 	'that differ.';
-
--- The other columns are those of the tables.
-DO $$
-DECLARE
-	described record;
-BEGIN
-	FOR described IN SELECT v.name, a.attname, col_description(t.attrelid, t.attnum) AS description
-		FROM (VALUES ('rate_limit_tier_states', 'rate_limit_tiers'),
-			('rate_limit_user_states', 'rate_limit_users'), ('rate_limit_key_states', 'rate_limit_api_keys'),
-			('rate_limit_changed', 'rate_limit_changes'), ('rate_limit_banned', 'rate_limit_bans'),
-				('rate_limit_overridden', 'rate_limit_overrides'),
-			('rate_limit_near', 'rate_limit_used'), ('rate_limit_rule_states', 'rate_limit_rules'),
-				('rate_limit_limit_states', 'rate_limit_rule_limits')) AS v(name, source)
-		JOIN pg_attribute a ON a.attrelid = v.name::regclass AND a.attnum > 0
-		JOIN pg_attribute t ON t.attrelid = v.source::regclass AND t.attname = a.attname
-	LOOP
-		EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', described.name, described.attname,
-			described.description);
-	END LOOP;
-END $$;

@@ -30,6 +30,29 @@ COMMENT ON FUNCTION rate_limit_delete_tier(text) IS
 	'Deletes a tier that nothing uses, and returns whether it was there. It fails if something '
 	'uses the tier.';
 
+CREATE OR REPLACE FUNCTION rate_limit_rename(kind text, name text, new text) RETURNS boolean
+	LANGUAGE plpgsql AS $$
+DECLARE
+	fault text;
+	message text;
+BEGIN
+	IF kind = 'tier' THEN
+		UPDATE rate_limit_tiers t SET tier = $3 WHERE t.tier = $2;
+	ELSE
+		UPDATE rate_limit_rules r SET name = $3 WHERE r.name = $2;
+	END IF;
+	RETURN FOUND;
+EXCEPTION WHEN integrity_constraint_violation THEN
+	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT;
+	RAISE EXCEPTION '%', CASE SQLSTATE WHEN '23505'
+		THEN format('%s: %s: must be a name that no %1$s has', $1, to_json($3))
+		ELSE rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3)) END
+		USING ERRCODE = 'check_violation';
+END $$;
+COMMENT ON FUNCTION rate_limit_rename(text, text, text) IS
+	'Gives a rule or a tier another name, which all that refers to it then has. kind is rule or tier. It '
+	'returns whether there is one. A rule begins new counters.';
+
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN

@@ -2,18 +2,6 @@
 -- Both take the columns from the catalog, so that a new column of a table is in the document without a change
 -- here.
 
--- Days are hours, as in the tables: the length of a day varies. What has months is no time of a limit, and
--- stays what it is.
-CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0 THEN extract(year
-	FROM span) * 12 + extract(month FROM span) || ' months'
-	ELSE (SELECT s.us / u.size || u.name FROM (SELECT (extract(epoch
-		FROM span) * 1000000)::bigint AS us) AS s,
-		(VALUES (3600000000, 'h'), (60000000, 'm'), (1000000, 's'), (1000, 'ms'), (1, 'us')) AS u(size, name)
-		WHERE s.us % u.size = 0 ORDER BY u.size DESC LIMIT 1) END;
-COMMENT ON FUNCTION rate_limit_span(interval) IS
-	'A time in the largest unit of which it is a multiple, as in 90s or 24h.';
-
 -- A section is a table, but that limits are lists in their rules. Columns that the server numbers, or fills
 -- with the time or the role of a change, are about the row and not about the policy: they are recognised by
 -- their defaults. The number of an API key is another one in another database, so that a reference to a key

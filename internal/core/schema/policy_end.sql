@@ -11,7 +11,8 @@ BEGIN
 			SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,'
 				'rate_limit_check_complete,rate_limit_rename_references,rate_limit_forget}'::text[])
 			UNION ALL SELECT 'administrator',
-				unnest('{rate_limit_recent,rate_limit_delete_tier,rate_limit_revoke_key,'
+				unnest('{rate_limit_recent,rate_limit_used_by,rate_limit_rename,'
+					'rate_limit_delete_tier,rate_limit_revoke_key,'
 					'rate_limit_rotate_key,rate_limit_policy,rate_limit_policy_rows,rate_limit_policy_lists,'
 				'rate_limit_policy_write,rate_limit_apply,rate_limit_set,rate_limit_rule,rate_limit_limit,'
 				'rate_limit_tier,rate_limit_user,rate_limit_key,rate_limit_override,rate_limit_ban,'

@@ -59,7 +59,8 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 		) o ON true
 	)
 	SELECT a.rule, a.limit_name, a.key, a.algorithm, u.used, q.quota,
-		(100 * u.used / greatest(q.quota, 1)::numeric)::numeric(20, 1) AS percent, u.resets_at
+		(100 * u.used / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END::numeric)::numeric(20, 1) AS
+			percent, u.resets_at
 	FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL
 		THEN coalesce(a.burst, a.events) END AS quota) AS q
 		CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count,
@@ -97,8 +98,17 @@ CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) A
 	FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
 	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off'
 		AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name
-			AND o.valid @> now() AND o.events IS DISTINCT FROM 0);
-COMMENT ON VIEW rate_limit_rule_warnings IS 'Rules that proxies use, and that may not mean what they say.';
+			AND o.valid @> now() AND o.events IS DISTINCT FROM 0)
+	UNION ALL
+	SELECT r.name, split_part(f, ':', 1), 'cannot be used: ' || f
+	FROM rate_limit_rules r CROSS JOIN LATERAL rate_limit_rule_fault(r.paths, r.hosts, r.count_by) AS f
+	WHERE f IS NOT NULL AND r.mode <> 'off'
+	UNION ALL
+	SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2])
+	FROM rate_limit_proxies p, unnest(p.problems) AS problem,
+		regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
+COMMENT ON VIEW rate_limit_rule_warnings IS
+	'Rules that proxies cannot use, or that may not mean what they say.';
 COMMENT ON COLUMN rate_limit_rule_warnings.rule IS 'The rule.';
-COMMENT ON COLUMN rate_limit_rule_warnings.field IS 'tiers, or the name of the limit.';
+COMMENT ON COLUMN rate_limit_rule_warnings.field IS 'The column, the name of the limit, or proxies.';
 COMMENT ON COLUMN rate_limit_rule_warnings.warning IS 'What it is, for people.';

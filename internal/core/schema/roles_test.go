@@ -88,7 +88,7 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24')", "DELETE FROM rate_limit_bans",
 		"SELECT * FROM rate_limit_near, rate_limit_banned, rate_limit_nodes, rate_limit_changes",
 		"SELECT * FROM rate_limit_tier_states, rate_limit_key_states, rate_limit_changed, " +
-			"rate_limit_proxies, rate_limit_rule_states, rate_limit_limit_states, rate_limit_overridden",
+			"rate_limit_proxies, rate_limit_rule_states, rate_limit_overridden",
 		"SELECT * FROM rate_limit_user_states u, rate_limit_recent(u.user_id)",
 		"SELECT rate_limit_revoke_key(max(id)) FROM rate_limit_api_keys",
 		`SELECT rate_limit_apply('{"tiers": [{"tier": "gold", "rank": 7}]}')`,
@@ -99,6 +99,8 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 		"SELECT rate_limit_limit('plan', 'burst', '5/10s')",
 		"SELECT rate_limit_override('plan', 'burst', '50', user_id => 'zoe')",
 		"SELECT rate_limit_delete_override('plan', 'burst', user_id => 'zoe')",
+		"SELECT rate_limit_reset('web', 'x')", "SELECT rate_limit_used_by('ann')",
+		"SELECT rate_limit_rename('rule', 'gone', 'other')",
 		"SELECT rate_limit_ban(user_id => 'zoe')", "SELECT rate_limit_unban(user_id => 'zoe')",
 		"SELECT rate_limit_delete_limit('plan', 'burst')", "SELECT rate_limit_delete_user('zoe')",
 		"SELECT rate_limit_rule('gone', " +

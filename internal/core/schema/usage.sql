@@ -49,6 +49,86 @@ $$;
 COMMENT ON FUNCTION rate_limit_key_forms(text[]) IS
 	'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
 
+CREATE OR REPLACE FUNCTION rate_limit_stored_keys(key text) RETURNS text[]
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN array_remove(ARRAY[key, 'sha256:' || encode(sha256(convert_to(key, 'UTF8')), 'hex'),
+	substring(key FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr(key, 3), 'UTF8')),
+		'hex')],
+	NULL);
+COMMENT ON FUNCTION rate_limit_stored_keys(text) IS
+	'The texts that counters may have for a key: the key, as lists show it, or its digest.';
+
+CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (name text, place text)
+	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+DECLARE
+	places text[] := '{""}';
+BEGIN
+	IF to_regprocedure('rate_limit_shards()') IS NOT NULL THEN
+		places := ARRAY(SELECT quote_ident(p.schema) || '.' FROM rate_limit_shards() p ORDER BY p.shard);
+	END IF;
+	RETURN QUERY SELECT s.place || t.name, s.place FROM unnest(places) AS s(place),
+		unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
+END $$;
+COMMENT ON FUNCTION rate_limit_counter_tables() IS
+	'The tables of counters, in SQL, and what stands before the names of those beside them.';
+
+-- Proxies lock rows in this order, too.
+CREATE OR REPLACE FUNCTION rate_limit_delete_counters(name text, place text, prefixes text[], keys text[])
+	RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+DECLARE
+	deleted bigint;
+BEGIN
+	EXECUTE format('WITH locked AS MATERIALIZED (
+			SELECT c.prefix, c.key FROM %1$s c JOIN unnest($1, $2) AS u(prefix, key) USING (prefix, key)
+				ORDER BY c.prefix COLLATE "C", c.key COLLATE "C" FOR UPDATE OF c)
+		DELETE FROM %1$s c USING locked l WHERE c.prefix = l.prefix AND c.key = l.key AND (c.slots IS NULL
+			OR NOT EXISTS (SELECT FROM unnest(c.slots) s
+				WHERE (s >> 32) - (extract(epoch FROM statement_timestamp())::bigint - 946684810) BETWEEN 1
+					AND 3610
+				OR s >> 32 IN (SELECT p.process FROM %2$srate_limit_processes p
+					WHERE p.seen BETWEEN statement_timestamp() - interval ''10 s''
+						AND statement_timestamp() + interval ''10 s'')))', $1, $2) USING $3, $4;
+	GET DIAGNOSTICS deleted = ROW_COUNT;
+	RETURN deleted;
+END $$;
+REVOKE ALL ON FUNCTION rate_limit_delete_counters FROM PUBLIC;
+COMMENT ON FUNCTION rate_limit_delete_counters IS
+	'Deletes counters of a table, but those of which requests that run hold slots, and returns how many.';
+
+CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql
+	SET search_path FROM CURRENT AS $$
+DECLARE
+	t record;
+	found record;
+	gone bigint;
+	deleted bigint := 0;
+BEGIN
+	FOR t IN SELECT * FROM rate_limit_counter_tables() LOOP
+		EXECUTE format('SELECT array_agg(c.prefix) AS prefixes, array_agg(c.key) AS keys,
+			(array_agg(c.slots) FILTER (WHERE c.slots <> ''{}''))[1:1] AS slots
+			FROM %s c WHERE c.prefix = $1 AND c.key = ANY ($2)', t.name)
+			INTO found USING $1, rate_limit_stored_keys($2);
+		CONTINUE WHEN found.keys IS NULL;
+		gone := rate_limit_delete_counters(t.name, t.place, found.prefixes, found.keys);
+		deleted := deleted + gone;
+		IF gone < cardinality(found.keys) THEN
+			RAISE EXCEPTION
+				'the counter is of a limit in_flight: requests that run hold its slots, and a reset '
+				'would let more run than the limit. A slot is free when its request ends, and those '
+				'of a lost process 10 seconds later. To free them at once, end its session: UPDATE '
+				'%rate_limit_processes SET seen = ''-infinity'' WHERE process IN (%)', t.place,
+				(SELECT string_agg(DISTINCT (s >> 32)::text, ', ')
+					FROM unnest(found.slots) AS s WHERE s > 0)
+				USING ERRCODE = 'object_in_use';
+		END IF;
+	END LOOP;
+	RETURN deleted;
+END $$;
+REVOKE ALL ON FUNCTION rate_limit_reset FROM PUBLIC;
+COMMENT ON FUNCTION rate_limit_reset IS
+	'Deletes the counters of a prefix and a key, so that the full quota is back, and returns how many there '
+	'were. It fails while requests that run hold slots of one.';
+
 -- The definitions are those of package algorithm: used is the quota less what Look says is left. A part
 -- of a request that has come back admits none, so used is rounded up. All sums that may be large are of
 -- type numeric. A row that lies too far ahead counts as new.

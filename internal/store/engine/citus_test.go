@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -15,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/admin"
+	"github.com/pgratelimit/pg-ratelimit/internal/plane/migrate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
@@ -68,12 +67,9 @@ func (s *spread) migrate(shards int) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	db, err := admin.Open(ctx, s.DSN())
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer db.Close()
-	if _, err := db.MigrateShards(ctx, shards); err != nil {
+	conn := cluster.Connect(s.t, s.DSN())
+	defer conn.Close(ctx)
+	if _, err := migrate.Run(ctx, conn, shards); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -186,18 +182,15 @@ UNION ALL SELECT relname::text FROM pg_class WHERE relname LIKE 'rate\_limit%' U
 
 func (s *spread) testMigration(t *testing.T) {
 	s.migrate(testShards)
-	db, err := admin.Open(context.Background(), s.DSN())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if _, err := db.MigrateShards(context.Background(), 8); err == nil || !strings.Contains(err.Error(), "--shards: 8: must be 16") {
+	conn := cluster.Connect(t, s.DSN())
+	defer conn.Close(context.Background())
+	if _, err := migrate.Run(context.Background(), conn, 8); err == nil || !strings.Contains(err.Error(), "--shards: 8: must be 16") {
 		t.Errorf("another number: %v", err)
 	}
-	if m, err := db.Migrate(context.Background()); err != nil || m.Shards != "up to date" {
+	if m, err := migrate.Run(context.Background(), conn, 0); err != nil || m.Shards == nil || *m.Shards != "up to date" {
 		t.Errorf("%+v, %v", m, err)
 	}
-	_, err = db.Conn().Exec(context.Background(), "INSERT INTO rate_limit_ephemeral (prefix, key, expires_at) VALUES ('x', 'y', now())")
+	_, err := conn.Exec(context.Background(), "INSERT INTO rate_limit_ephemeral (prefix, key, expires_at) VALUES ('x', 'y', now())")
 	if err == nil || !strings.Contains(err.Error(), "in shards") {
 		t.Errorf("a program that does not know of shards counts beside them: %v", err)
 	}
@@ -227,25 +220,16 @@ FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256
 	if rows := s.rows(s.DSN(), fmt.Sprintf("SELECT count::text FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key = $1", shards.Of(secret, testShards)), secret); fmt.Sprint(rows) != "[2]" {
 		t.Errorf("a secret was counted %v times in its shard", rows)
 	}
-	ctx := context.Background()
-	db, err := admin.Open(ctx, s.DSN())
-	if err != nil {
-		t.Fatal(err)
+	if found := s.rows(s.DSN(), "SELECT count::text FROM rate_limit_counters('one', false, '{alice}')"); fmt.Sprint(found) != "[2]" {
+		t.Errorf("get: %v", found)
 	}
-	defer db.Close()
-	found, err := db.Counters(ctx, "one", "alice")
-	if err != nil || len(found) != 1 || found[0].Get("count") != int64(2) {
-		t.Errorf("get: %v, %v", found, err)
+	if all := s.rows(s.DSN(), "SELECT key FROM rate_limit_counters('one', false)"); len(all) != 2*len(keys)+1 {
+		t.Errorf("top: %d counters", len(all))
 	}
-	top, err := db.TopCounters(ctx, "one", 50)
-	if err != nil || len(top) != 2*len(keys)+1 {
-		t.Errorf("top: %d counters, %v", len(top), err)
-	}
-	if err := db.Reset(ctx, "one", "alice"); err != nil {
-		t.Error(err)
-	}
-	if _, err := db.Counters(ctx, "one", "alice"); !errors.Is(err, admin.ErrNotFound) {
-		t.Errorf("after a reset: %v", err)
+	for _, want := range []string{"[1]", "[0]"} {
+		if reset := s.rows(s.DSN(), "SELECT rate_limit_reset('one', 'alice')::text"); fmt.Sprint(reset) != want {
+			t.Errorf("reset: %v, want %s", reset, want)
+		}
 	}
 }
 

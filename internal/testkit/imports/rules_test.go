@@ -70,8 +70,6 @@ var rules = []rule{
 		"health algorithm schema session pgdb", ""},
 	// It is what Go programs see of the store.
 	{"ratelimit/postgres", "store engine ratelimit pgdb", ""},
-	// It says what the tables of the policy have, to all that read or write them.
-	{"internal/plane/columns", "ratelimit", ""},
 	// Decisions about rules are pure functions; what reads the rules knows a database as a pgdb.DB.
 	{"internal/plane/policy", "settings batch results schema session ratelimit pgdb", ""},
 	// It has the values of rows, and knows no database.
@@ -95,23 +93,27 @@ var rules = []rule{
 	// An adapter is thin and does not know the other one; pgdb is for the driver's type, batch for
 	// the interpreter.
 	{"traefikplugin", "batch host serve respond lease settings pgwire ratelimit history policy pgdb", ""},
-	// It is what administrators do with the database, and knows no proxy; settings is for which
-	// headers are secret, algorithm for deciding requests again.
-	{"internal/plane/admin", "columns settings ratelimit algorithm history pgxdb policy pgdb " +
-		"postgres schema session sqlstate", "github.com/jackc/pgx/v5"},
+	// It decides as proxies do, and knows no proxy; settings is for which headers are secret, algorithm
+	// for deciding requests again.
+	{"internal/plane/evaluate", "settings ratelimit algorithm pgxdb policy postgres",
+		"github.com/jackc/pgx/v5"},
+	// It runs SQL text, and knows nothing that uses the tables.
+	{"internal/plane/migrate", "schema", "github.com/jackc/pgx/v5"},
 	// It moves rows from a table to files, and knows neither what they mean nor a proxy.
 	{"internal/plane/archive", "ratelimit",
 		"github.com/jackc/pgx/v5 github.com/minio/minio-go/v7 github.com/parquet-go/parquet-go"},
 	// It knows the proxies only from the database; policy is for the form of keys.
 	{"internal/plane/page", "policy ratelimit",
 		"github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
-	// It prints what admin and archive return; policy is for the form of keys.
-	{"caddymodule/command", "admin archive page settings host ratelimit policy",
-		"github.com/caddyserver/caddy/v2 github.com/spf13/cobra github.com/spf13/pflag go.yaml.in/yaml/v3"},
+	// It prints the rows of SQL, and what the other packages return.
+	{"caddymodule/command",
+		"archive evaluate migrate history page host ratelimit policy pgxdb schema settings sqlstate",
+		"github.com/caddyserver/caddy/v2 github.com/jackc/pgx/v5 github.com/spf13/cobra " +
+			"github.com/spf13/pflag go.yaml.in/yaml/v3"},
 	// An adapter is thin and does not know the other one; store and chain are for their figures, and
-	// admin and archive for the daily archive. Prometheus: Caddy's registry of metrics has a type of
+	// archive for the daily archive. Prometheus: Caddy's registry of metrics has a type of
 	// that module.
-	{"caddymodule", "command settings sqlstate host serve respond ratelimit admin archive history page " +
+	{"caddymodule", "command settings sqlstate host serve respond ratelimit archive history page " +
 		"pgxdb " +
 		"policy pgdb store chain", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel " +
 		"go.uber.org/zap github.com/prometheus/client_golang"},
@@ -147,7 +149,7 @@ var rules = []rule{
 	// It runs finished programs and sends requests to them.
 	{"internal/testkit/harness", "leash install", ""},
 	// It runs the finished programs.
-	{"internal/demo", "admin cluster leash pgxdb", "github.com/jackc/pgx/v5"},
+	{"internal/demo", "migrate policy cluster leash pgxdb", "github.com/jackc/pgx/v5"},
 	// It reads the other packages and uses none.
 	{"internal/testkit/imports", "", ""},
 	// It builds the archives of a release, with the SQL in a file.

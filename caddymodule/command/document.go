@@ -1,0 +1,257 @@
+package command
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+var policyCommand = entry{
+	use:   "policy",
+	short: "Keeps the policy in a file",
+	commands: []entry{{
+		use:   "export [--users]",
+		short: "Prints the policy as a file",
+		long: `Prints the tiers, the rules with their limits, and the overrides for tiers as YAML, always in the
+same order. With --users also the users, the digests of their API keys, and their overrides.
+The file never has a key. Bans, counters and the history are not part of it.
+
+The fields are the columns of the tables. One that has its default is left out.`,
+		example: `  caddy pg-ratelimit policy export > policy.yaml
+  caddy pg-ratelimit policy export --users > all.yaml`,
+		flags: []flag{{name: "users", value: false, usage: "also users, digests of API keys, and their overrides"}},
+		do:    exportPolicy,
+	}, {
+		use:   "diff FILE",
+		short: "Shows what policy apply would change",
+		long: `Shows what policy apply would change, and changes nothing: it makes the changes and takes them back,
+so that everything is checked. FILE may be - for standard input. The last line has the command that
+makes exactly these changes, or fails if the database or the file has changed meanwhile.`,
+		example: `  caddy pg-ratelimit policy diff policy.yaml
+  caddy pg-ratelimit policy diff policy.yaml --prune --json`,
+		flags: []flag{pruneFlag},
+		do: func(c *call) error {
+			return c.apply(true, "", func(expect string) string {
+				flags := map[bool]string{true: " --prune"}[c.is("prune")]
+				return fmt.Sprintf("To make exactly these changes: caddy pg-ratelimit policy apply %s%s --expect %s", c.args[0], flags, expect)
+			})
+		},
+	}, {
+		use:   "apply FILE",
+		short: "Makes the policy as a file has it",
+		long: `Makes the rows that FILE names as the file has them, in one transaction, and prints what it changed.
+FILE may be - for standard input. A field that the file lacks gets its default. Rows that the file
+does not name stay. --prune deletes them, in the sections that the file has: a file without the
+section tiers never deletes a tier, and one without users no override for a user. No other command
+can change the policy meanwhile. --dry-run makes the changes and takes them back, so that everything
+is checked.`,
+		example: `  caddy pg-ratelimit policy apply policy.yaml
+  caddy pg-ratelimit policy apply policy.yaml --prune --dry-run`,
+		flags: []flag{
+			{name: "dry-run", value: false, usage: "check the file and print what would change, and change nothing"},
+			{name: "expect", usage: "fail if the changes are others than those of policy diff, which prints this"},
+			pruneFlag,
+		},
+		do: func(c *call) error {
+			return c.apply(c.is("dry-run"), c.text("expect"), func(string) string {
+				return map[bool]string{true: "Nothing is changed: this was a dry run."}[c.is("dry-run")]
+			})
+		},
+	}},
+}
+
+var pruneFlag = flag{name: "prune", value: false, usage: "delete rows that the file does not name, in the sections that it has"}
+
+func exportPolicy(c *call) error {
+	policy, err := c.scalar("rate_limit_policy($1)", c.is("users"))
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.show(json.RawMessage(*policy), "")
+	}
+	warnings, err := c.scalar("SELECT string_agg('Warning: ' || rule || ': ' || warning || ': a database without the rule will refuse the file' || chr(10), '' ORDER BY rule) FROM rate_limit_rule_warnings WHERE field = 'tiers'")
+	if err != nil {
+		return err
+	}
+	if warnings != nil {
+		fmt.Fprint(c.cmd.ErrOrStderr(), *warnings)
+	}
+	file, err := toYAML(*policy)
+	if err == nil {
+		_, err = c.cmd.OutOrStdout().Write(file)
+	}
+	return err
+}
+
+// apply makes the policy as the file that is the argument has it, prints the changes, and below them what is said. The
+// changes must be those that expect names, if it is not "".
+func (c *call) apply(dryRun bool, expect string, said func(expect string) string) error {
+	name := c.args[0]
+	read := func() ([]byte, error) { return os.ReadFile(name) }
+	if name == "-" {
+		name, read = "standard input", func() ([]byte, error) { return io.ReadAll(c.cmd.InOrStdin()) }
+	}
+	file, err := read()
+	if err != nil {
+		return fmt.Errorf("reading the policy: %w", err)
+	}
+	if c.values["document"], err = toJSON(file); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	var changes []json.RawMessage
+	var is string
+	err = c.together(func() (err error) {
+		if changes, err = c.rows("SELECT * FROM rate_limit_apply(@document::jsonb, @prune::boolean)"); err != nil {
+			return err
+		}
+		is = fmt.Sprintf("%.8x", sha256.Sum256(bytes.Join(rawOf(changes), nil)))
+		if expect != "" && expect != is {
+			return &ratelimit.FieldError{Field: "--expect", Value: expect, Want: is + ": the file or the database has changed since that diff; look at: policy diff"}
+		}
+		if dryRun {
+			return errUndone
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.show(object{{"changes", changes}, {"expect", is}}, "")
+	}
+	if err := c.show(changes, "The policy is as the file has it."); err != nil || len(changes) == 0 || said(is) == "" {
+		return err
+	}
+	return c.say("\n%s\n", said(is))
+}
+
+func rawOf(rows []json.RawMessage) (all [][]byte) {
+	for _, row := range rows {
+		all = append(all, row)
+	}
+	return all
+}
+
+// toYAML is a document of JSON as YAML: the fields that name a row first.
+func toYAML(document string) ([]byte, error) {
+	decoder := json.NewDecoder(strings.NewReader(document))
+	decoder.UseNumber()
+	var value any
+	if err := decoder.Decode(&value); err != nil {
+		return nil, err
+	}
+	var text bytes.Buffer
+	encoder := yaml.NewEncoder(&text)
+	encoder.SetIndent(2)
+	err := encoder.Encode(yamlOf(value))
+	return text.Bytes(), err
+}
+
+// order has the sections and the fields that come first, and those that come last.
+var order = []string{"name", "tiers", "users", "keys", "rules", "digest", "rule", "limit_name", "user_id", "tier", "key_id", "", "limits", "overrides"}
+
+func yamlOf(value any) *yaml.Node {
+	switch value := value.(type) {
+	case map[string]any:
+		n := &yaml.Node{Kind: yaml.MappingNode}
+		for _, name := range slices.SortedFunc(maps.Keys(value), compareFields) {
+			n.Content = append(n.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: name}, yamlOf(value[name]))
+		}
+		return n
+	case []any:
+		n := &yaml.Node{Kind: yaml.SequenceNode}
+		for _, item := range value {
+			if _, isRow := item.(map[string]any); !isRow {
+				n.Style = yaml.FlowStyle
+			}
+			n.Content = append(n.Content, yamlOf(item))
+		}
+		return n
+	case string:
+		n := &yaml.Node{Kind: yaml.ScalarNode, Value: value, Tag: "!!str"} // in quotes if it could be something else
+		if value != strings.TrimSpace(value) || strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			n.Style = yaml.DoubleQuotedStyle
+		}
+		return n
+	}
+	return &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(value)}
+}
+
+// compareFields sorts fields by order, and others by their names, in the place of "".
+func compareFields(a, b string) int {
+	place := func(name string) int {
+		if at := slices.Index(order, name); at >= 0 {
+			return at
+		}
+		return slices.Index(order, "")
+	}
+	return cmp.Or(place(a)-place(b), strings.Compare(a, b))
+}
+
+// toJSON is a document of YAML as JSON. Values are texts, which the server reads as its types.
+func toJSON(file []byte) (string, error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(file))
+	var document, more yaml.Node
+	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+		return "", errors.New("the file is empty: must have one or more of the sections tiers, users, keys, rules, overrides")
+	} else if err != nil {
+		return "", err
+	}
+	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
+		return "", errors.Join(errors.New("must be one document of YAML"), err)
+	}
+	value, err := valueOf(document.Content[0])
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(value)
+	return string(text), err
+}
+
+func valueOf(n *yaml.Node) (any, error) {
+	switch n.Kind {
+	case yaml.AliasNode:
+		return valueOf(n.Alias)
+	case yaml.MappingNode:
+		fields := map[string]any{}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			name := n.Content[i]
+			if _, isThere := fields[name.Value]; isThere {
+				return nil, fmt.Errorf("line %d: %s: must be given once", name.Line, name.Value)
+			}
+			var err error
+			if fields[name.Value], err = valueOf(n.Content[i+1]); err != nil {
+				return nil, err
+			}
+		}
+		return fields, nil
+	case yaml.SequenceNode:
+		list := []any{}
+		for _, item := range n.Content {
+			value, err := valueOf(item)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, value)
+		}
+		return list, nil
+	}
+	if n.ShortTag() == "!!null" {
+		return nil, nil
+	}
+	return n.Value, nil
+}

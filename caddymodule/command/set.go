@@ -1,0 +1,184 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// A setting of a row of the policy is an argument of the function that changes the row: the catalog has its name and its
+// type. A setting limit.NAME of a rule is an element of the argument limits. A setting RULE/LIMIT of a user or a key, or
+// RULE/LIMIT.burst, is an override.
+
+// holders are the arguments of rate_limit_override that name whom a function changes, and their types.
+var holders = map[string][2]string{"rate_limit_user": {"user_id", "text"}, "rate_limit_key": {"key_id", "bigint"}}
+
+const argumentsSQL = `SELECT a.name, format_type(a.type, NULL) FROM pg_proc p
+	CROSS JOIN LATERAL unnest(p.proargnames, p.proargtypes::oid[]) WITH ORDINALITY AS a(name, type, place)
+WHERE p.oid = $1::text::regproc ORDER BY a.place`
+
+// assignment is name=value. An empty value takes the setting back.
+type assignment struct{ name, value string }
+
+// assignments splits texts of the form name=value. known are the names that are allowed; isKnown allows others.
+func assignments(texts, known []string, isKnown func(name string) bool) (all []assignment, err error) {
+	names := strings.Join(known, ", ")
+	for _, text := range texts {
+		name, value, found := strings.Cut(text, "=")
+		switch {
+		case !found:
+			return nil, fmt.Errorf("%q: must be name=value, where the name is one of %s", text, names)
+		case !isKnown(name) && !slices.Contains(known, name):
+			return nil, fmt.Errorf("%s: unknown: must be one of %s", name, names)
+		case slices.ContainsFunc(all, func(a assignment) bool { return a.name == name }):
+			return nil, fmt.Errorf("%s: must be given once; lists have commas, as in paths=/a/*,/b", name)
+		}
+		all = append(all, assignment{name, value})
+	}
+	return all, nil
+}
+
+// isLimit reports whether a setting is a limit of any window.
+func isLimit(name string) bool { return strings.HasPrefix(name, "limit.") && len(name) > len("limit.") }
+
+// setter is the command that sets settings by a function.
+func setter(function string) func(c *call) error {
+	return func(c *call) error {
+		outcome := ""
+		err := c.together(func() (err error) {
+			force := c.cmd.Flags().Lookup("force")
+			outcome, err = c.set(function, c.args[0], c.args[1:], force == nil || force.Value.String() == "true")
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return c.changed(outcome)
+	}
+}
+
+// set calls a function, and those of the overrides, and returns created or changed. An empty value takes a setting
+// back to its default, and deletes a limit or an override. An amount of 0, which lets nothing pass, needs force.
+func (c *call) set(function, id string, texts []string, force bool) (outcome string, err error) {
+	result, err := c.conn.Query(c.ctx, argumentsSQL, function)
+	if err != nil {
+		return "", err
+	}
+	arguments, err := pgx.CollectRows(result, pgx.RowToStructByPos[struct{ Name, Type string }])
+	if err != nil {
+		return "", err
+	}
+	var known, reset, limits []string
+	types := map[string]string{}
+	for _, a := range arguments[1:] {
+		if types[a.Name] = a.Type; a.Name != "reset" && a.Name != "limits" {
+			known = append(known, a.Name)
+		}
+	}
+	isOther := func(string) bool { return false }
+	holder, isHolder := holders[function]
+	if function == "rate_limit_rule" {
+		known, isOther = append(known, "limit.NAME"), isLimit
+	} else if isHolder {
+		known = append(known, "RULE/LIMIT", "RULE/LIMIT.burst")
+		isOther = func(name string) bool { return strings.Contains(name, "/") }
+	}
+	all, err := assignments(texts, known, isOther)
+	if err != nil {
+		return "", err
+	}
+	sql, values := "SELECT "+function+"($1::"+arguments[0].Type, []any{id}
+	add := func(name, kind string, value any) {
+		values = append(values, value)
+		sql += fmt.Sprintf(", %s => $%d::%s", pgx.Identifier{name}.Sanitize(), len(values), kind)
+	}
+	for _, a := range all {
+		window, isAmount := windows[a.name]
+		amount, _, _ := strings.Cut(a.value, "/")
+		switch {
+		case (isAmount || isLimit(a.name)) && strings.Trim(amount, "0 ") == "" && amount != "" && !force:
+			return "", &ratelimit.FieldError{Field: a.name, Value: a.value,
+				Want: "above 0, or given with --force: it would refuse every request, which action=block says"}
+		case isLimit(a.name) && !isHolder:
+			limits = append(limits, a.name[len("limit."):]+"="+a.value)
+		case isOther(a.name):
+		case a.value == "":
+			reset = append(reset, a.name)
+		case isAmount && a.value == "unlimited":
+			limits = append(limits, a.name+"="+a.value+"/"+window)
+		default:
+			kind := types[a.name]
+			if isAmount {
+				kind = "amount"
+			}
+			value, err := c.value(kind, a.name, a.value)
+			if err != nil {
+				return "", err
+			}
+			add(a.name, types[a.name], value)
+		}
+	}
+	if limits != nil {
+		add("limits", "text[]", limits)
+	}
+	if reset != nil {
+		add("reset", "text[]", reset)
+	}
+	if err := c.conn.QueryRow(c.ctx, sql+")", values...).Scan(&outcome); err != nil {
+		return "", err
+	}
+	for _, a := range all {
+		if isHolder && isOther(a.name) {
+			if err := c.setOverride(holder[0]+" => $3::"+holder[1], id, a); err != nil {
+				return "", err
+			}
+		}
+	}
+	// What waits for the end of the transaction is checked now.
+	_, err = c.conn.Exec(c.ctx, "SET CONSTRAINTS ALL IMMEDIATE")
+	return outcome, err
+}
+
+// windows are those of the amounts that are named by them.
+var windows = map[string]string{
+	"per_second": "1s", "per_minute": "1m", "per_hour": "1h", "per_day": "1d", "per_month": "1mo calendar", "in_flight": "in_flight",
+}
+
+// setOverride sets or deletes the amount of an override, or sets its burst or takes that back. whose is the argument that
+// names whose it is.
+func (c *call) setOverride(whose, id string, a assignment) error {
+	limit, isBurst := strings.CutSuffix(a.name, ".burst")
+	rule, name, _ := strings.Cut(limit, "/")
+	call, more := "rate_limit_override($1, $2, ", ""
+	values := []any{rule, name, id}
+	switch {
+	case a.value == "" && isBurst:
+		more = ", reset => '{burst}'"
+	case a.value == "":
+		call = "rate_limit_delete_override($1, $2, "
+	case isBurst:
+		if _, err := c.value("bigint", a.name, a.value); err != nil {
+			return err
+		}
+		more = ", burst => $4::bigint"
+		values = append(values, a.value)
+	default:
+		more = ", amount => $4::text"
+		values = append(values, a.value)
+	}
+	var is string
+	err := c.conn.QueryRow(c.ctx, "SELECT "+call+whose+more+")::text", values...).Scan(&is)
+	if err != nil || is != "false" {
+		return err
+	}
+	there, err := c.scalar("SELECT true FROM rate_limit_rule_limits WHERE rule = $1 AND name = $2", rule, name)
+	if err == nil && there == nil {
+		err = errors.New(limit + ": no such limit: see: caddy pg-ratelimit rules list")
+	}
+	return err
+}
