@@ -119,7 +119,7 @@ func TestALimitAloneMakesNoPolicy(t *testing.T) {
 	s := open(t)
 	s.counts(s.db("")).Close()
 	s.want(`SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relname LIKE 'rate\_limit\_%' AND relkind IN ('r', 'p', 'v')`, "rate_limit_durable rate_limit_ephemeral rate_limit_nodes rate_limit_processes rate_limit_proxies rate_limit_secrets rate_limit_state")
-	s.want(`SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`, "rate_limit_behind rate_limit_counter_key rate_limit_counters rate_limit_forget_person rate_limit_key_forms rate_limit_usage_of")
+	s.want(`SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc WHERE proname LIKE 'rate\_limit\_%'`, "rate_limit_behind rate_limit_counter_key rate_limit_counter_tables rate_limit_counters rate_limit_delete_counters rate_limit_forget_person rate_limit_key_forms rate_limit_reset rate_limit_stored_keys rate_limit_usage_of")
 }
 
 // On a server that is too old nothing is made.

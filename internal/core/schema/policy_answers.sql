@@ -1,7 +1,9 @@
 -- The lists of commands besides the views. These functions too have the rights of the calling role.
 
 CREATE OR REPLACE FUNCTION rate_limit_used_by(user_id text, key_id bigint DEFAULT NULL)
-	RETURNS SETOF rate_limit_used LANGUAGE plpgsql STABLE ROWS 10 AS $$
+	RETURNS TABLE (rule text, limit_name text, key text, algorithm text, used bigint, quota bigint,
+	percent numeric, resets_at timestamptz) LANGUAGE plpgsql STABLE ROWS 10 AS $$
+#variable_conflict use_column
 DECLARE
 	own CONSTANT text := coalesce((SELECT k.counted_as FROM rate_limit_api_keys k WHERE k.id = $2)::text,
 		$2::text, rate_limit_counter_key($1));
