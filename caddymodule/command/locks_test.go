@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -52,6 +53,36 @@ func TestCommandsSayWhoHoldsALock(t *testing.T) {
 	}
 	if got := s.must("rules", "list"); !strings.Contains(got, "per_hour 7/1h") {
 		t.Errorf("afterwards there are %q", got)
+	}
+}
+
+// A command takes the lock on its row, and then that on the table. A session that takes these locks in the other order
+// does not make the command fail.
+func TestACommandSurvivesADeadlock(t *testing.T) {
+	s := newShell(t, schema.File)
+	s.sql("INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'anonymous')")
+	s.must("keys", "create", "--user", "ann")
+	ctx := t.Context()
+	conn := cluster.Connect(t, s.dsn)
+	defer conn.Close(context.Background())
+	// The server ends the transaction of the command, which looks for deadlocks first.
+	if _, err := conn.Exec(ctx, `SET deadlock_timeout = '60s'; BEGIN;
+		LOCK TABLE rate_limit_api_keys IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan output, 1)
+	go func() { ended <- s.run("keys", "set", "1", "name=app") }()
+	await.Within(t, time.Minute, "the command waits", func() bool {
+		return one[bool](s, `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'rate_limit_api_keys'::regclass)`)
+	})
+	if _, err := conn.Exec(ctx, "UPDATE rate_limit_api_keys SET hint = 'x'; COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	if out := <-ended; out.err != nil {
+		t.Error(out.err)
+	}
+	if got := one[string](s, "SELECT hint || ' ' || name FROM rate_limit_api_keys"); got != "x app" {
+		t.Errorf("the key has %s", got)
 	}
 }
 

@@ -32,3 +32,27 @@ func TestAnExportHasNoKey(t *testing.T) {
 		t.Errorf("a key in place of a digest: %v", out.err)
 	}
 }
+
+// A file is applied as diff said, comes back from export as it was, and then changes nothing.
+func TestApplyDoesWhatDiffSaid(t *testing.T) {
+	s := newShell(t, schema.File)
+	s.sql(`INSERT INTO rate_limit_rules (name, paths) SELECT 'r' || i, ARRAY['/' || i] FROM generate_series(1, 200) AS i;
+		INSERT INTO rate_limit_rule_limits (rule, name, events, per) SELECT name, 'l', 9, '1 h' FROM rate_limit_rules`)
+	file := s.must("policy", "export")
+	s.sql(`DELETE FROM rate_limit_rules WHERE name < 'r5';
+		UPDATE rate_limit_rule_limits SET events = 8; SELECT rate_limit_rule('other', action => 'block')`)
+	s.stdin = file
+	said := s.must("policy", "diff", "-", "--prune", "--json")
+	if did := s.must("policy", "apply", "-", "--prune", "--json"); did != said {
+		t.Errorf("apply did\n%s\nand diff said\n%s", did, said)
+	}
+	if again := s.must("policy", "export"); again != file {
+		t.Errorf("the policy is then\n%s\nwant\n%s", again, file)
+	}
+	const changes = "SELECT count(*) FROM rate_limit_changes"
+	before := one[int64](s, changes)
+	if got := s.must("policy", "apply", "-", "--prune"); got != "The policy is as the file has it.\n" ||
+		one[int64](s, changes) != before {
+		t.Errorf("the second time apply did %s", got)
+	}
+}
