@@ -44,7 +44,7 @@ func TestTablesThatAreMadeAgain(t *testing.T) {
 	refresh(t, p)
 	same(t, "before", decided(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
 	s.exec("BEGIN; DROP TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, rate_limit_rule_limits, rate_limit_overrides, rate_limit_bans, rate_limit_changes, rate_limit_nodes CASCADE;" +
-		schema.Policy + "; SELECT rate_limit_rule('other', per_hour => 20); COMMIT")
+		schema.Nodes + schema.Policy + "; SELECT rate_limit_rule('other', per_hour => 20); COMMIT")
 	refresh(t, p)
 	same(t, "a key that is gone", decided(t, p, "key of ann", ""), " anonymous 401 unknown_key")
 	same(t, "a user that is gone", decided(t, p, "", "ann"), "ann anonymous rule/other/per_hour=20")
