@@ -289,6 +289,7 @@ func Forget(t *Set) {
 			r.refusal = nil
 			r.N = 0
 			r.counted = 0
+			setTight(t, r, 0)
 			endLease(t, r)
 			keep(t, s, r)
 		}

@@ -31,7 +31,7 @@ const OnPurpose = onPurpose
 // TakeFirst forgets all rows. The next transaction takes before it looks, as that of a new store. A schedule then has
 // the same outcome whatever came before it.
 func (s *Store) TakeFirst() {
-	s.engine.rows = lease.New(lease.Options{Max: 1000})
+	lease.Forget(s.engine.rows)
 }
 
 // CleanupSQL is the statement that deletes expired rows of the unlogged table. A store runs it

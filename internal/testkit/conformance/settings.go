@@ -13,10 +13,10 @@ import (
 // harmfulSettings are settings of a database with the value that a statement has nevertheless.
 var harmfulSettings = []struct{ name, value, want string }{
 	{"jit_above_cost", "0", ""}, // see jit
-	{"statement_timeout", "50ms", "0"},
+	{"statement_timeout", "400ms", "0"},
 	{"lock_timeout", "1ms", "0"},
 	{"idle_in_transaction_session_timeout", "1ms", "0"},
-	{"transaction_timeout", "60ms", "0"},
+	{"transaction_timeout", "450ms", "0"},
 	{"plan_cache_mode", "force_generic_plan", "auto"},
 	{"work_mem", "64kB", "4MB"},
 	{"enable_indexscan", "off", "on"},
@@ -74,7 +74,7 @@ func testSettings(t *testing.T, d *db) {
 			}
 		}
 	}
-	slow := statement("SELECT pg_sleep(0.2)::text")
+	slow := statement("SELECT pg_sleep(0.5)::text")
 	fresh.run(slow)
 	if slow.Err != nil {
 		t.Errorf("a slow statement: %v", slow.Err)
