@@ -1,6 +1,6 @@
 // Package evaluate decides requests for people, with the code of the proxies: a request that somebody
 // describes (explain.go), and recorded requests again with other limits (replay.go). It charges and
-// changes nothing. The structs of its results are what commands print.
+// changes nothing. Commands print the structs of its results.
 package evaluate
 
 import (
@@ -43,7 +43,7 @@ var AssumedAddress = netip.MustParseAddr("203.0.113.1")
 // ErrNoKey is that no API key has the KeyID of a Request.
 var ErrNoKey = errors.New("no key has this id, see: caddy pg-ratelimit keys list")
 
-// Explanation is what the policy does with a request, and why.
+// Explanation says what the policy does with a request, and why.
 type Explanation struct {
 	// Result says it as the end of a sentence. Outcome is refused, exempt, limited or free.
 	Result  string    `json:"result"`
@@ -84,7 +84,7 @@ type Rule struct {
 // Limit is a limit that a request is charged to.
 type Limit struct {
 	Limit string `json:"limit"` // RULE/LIMIT
-	// CountedFor is what is counted, as in the counters.
+	// CountedFor is the key of the counter.
 	CountedFor string `json:"counted_for"`
 	// Amount is nil for unlimited, and From where it comes from: rule, tier, user or key.
 	Amount    *int64 `json:"amount"`
@@ -94,7 +94,7 @@ type Limit struct {
 	Cost      int64  `json:"cost"`
 	// Settle says what a request really costs; nil is Cost.
 	Settle *string `json:"settle"`
-	// Left is what is left of the amount now. Below 0, it is how much was used beyond it.
+	// Left is the rest of the amount now, and below 0 the use beyond it.
 	Left *int64 `json:"left"`
 	// Resets is ratelimit.Decision.Reset; nil for unlimited, and if the request can never pass.
 	// RetryAfter is in seconds, and nil if the request would pass now, or never.
@@ -108,7 +108,7 @@ type Limit struct {
 	shadow  bool
 }
 
-// PolicyOptions are how proxies compile rules.
+// PolicyOptions compile rules as proxies do.
 var PolicyOptions = policy.Options{SecretHeader: settings.CredentialHeader}
 
 // Explain says what the policy does with a request. conn and db are connections to the same database.
@@ -230,7 +230,7 @@ FROM rate_limit_rule_states`)
 		switch {
 		case wrong[x.Name] != nil:
 			x.Why = "it cannot be used: " + wrong[x.Name].Error()
-		case x.Mode == string(policy.Off):
+		case x.Mode == string(settings.Off):
 			x.Applies, x.Why = false, "mode: off"
 		case !isTraced:
 			x.Why = "valid: it has ended"

@@ -48,7 +48,7 @@ func newAmount(r *Rule, row *RuleLimit, events, burst int64, unlimited bool, fro
 	}
 	a := &amount{limit: &l, unlimited: unlimited}
 	a.mark = &Mark{
-		Rule: r.Name, Limit: row.Name, Shadow: r.Mode == Shadow, Overage: row.Overage,
+		Rule: r.Name, Limit: row.Name, Shadow: r.Mode == settings.Shadow, Overage: row.Overage,
 		Quota: events, From: from,
 		Status: r.Status, Message: r.Message, RetryAfter: r.RetryAfter, Settle: settle,
 	}

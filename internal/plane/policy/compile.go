@@ -5,6 +5,7 @@ import (
 	"sort"
 	"sync"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -120,7 +121,7 @@ func (set *ruleSet) compileRules(rows []Rule, before *ruleSet, options Options) 
 	var compiled []*rule
 	for i := range rows {
 		row := &rows[i]
-		if row.Mode == Off {
+		if row.Mode == settings.Off {
 			continue
 		}
 		r, err := compileRule(row, options)
@@ -204,7 +205,7 @@ func compileRule(row *Rule, options Options) (*rule, error) {
 		status = row.Status
 	}
 	r.mark = &Mark{
-		Rule: row.Name, Shadow: row.Mode == Shadow, From: "rule", Status: status,
+		Rule: row.Name, Shadow: row.Mode == settings.Shadow, From: "rule", Status: status,
 		Message: row.Message, RetryAfter: row.RetryAfter,
 	}
 	return r, nil
@@ -219,7 +220,7 @@ func (r *rule) check() error {
 	case !isKnown:
 		want := "one of limit, block, exempt"
 		return &ratelimit.FieldError{Field: "action", Value: string(row.Action), Want: want}
-	case row.Mode != Enforce && row.Mode != Shadow && row.Mode != "":
+	case row.Mode != settings.Enforce && row.Mode != settings.Shadow && row.Mode != "":
 		want := "one of enforce, shadow, off"
 		return &ratelimit.FieldError{Field: "mode", Value: string(row.Mode), Want: want}
 	case row.Action == Charge && len(row.Limits) == 0:

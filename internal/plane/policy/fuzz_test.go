@@ -36,7 +36,7 @@ func FuzzRules(f *testing.F) {
 		var o policy.Verdict
 		if rules, overrides, err := policy.DecodeRules([]string{`{"Rule":` + row + `}`, `{"Override":` + row + `}`}); err == nil {
 			s := policy.Compile(rules, overrides, nil, policy.Options{Remember: 4})
-			if s.Rules()+len(s.Wrong()) == 0 && rules[0].Mode != policy.Off {
+			if s.Rules()+len(s.Wrong()) == 0 && rules[0].Mode != settings.Off {
 				t.Errorf("%s is neither used nor reported", row)
 			}
 			policy.Evaluate(s, &f, &policy.Identity{User: "ann", Known: true}, policytest.Now, &o)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/policytest"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -38,7 +39,7 @@ func newNaive(w *policytest.World) *naive {
 		for _, h := range r.Hosts {
 			r.hosts = append(r.hosts, strings.ToLower(h))
 		}
-		if r.Mode != policy.Off {
+		if r.Mode != settings.Off {
 			n.rules = append(n.rules, r)
 		}
 	}
@@ -72,7 +73,7 @@ func (n *naive) blocked(f *policy.Facts, now time.Time) string {
 				continue
 			}
 			switch {
-			case r.Mode == policy.Shadow:
+			case r.Mode == settings.Shadow:
 				would.Would = append(would.Would, &policy.Mark{Rule: r.Name})
 			case action == policy.Exempt:
 				return ""
@@ -129,7 +130,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 				continue
 			}
 			switch {
-			case r.Mode == policy.Shadow:
+			case r.Mode == settings.Shadow:
 				o.Would = append(o.Would, &policy.Mark{Rule: r.Name})
 			case action == policy.Exempt:
 				return "exempt " + r.Name + policytest.WouldText(o)
@@ -148,7 +149,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 		if key == "" {
 			continue
 		}
-		if r.Mode != policy.Shadow {
+		if r.Mode != settings.Shadow {
 			families[r.Family] = true
 		}
 		for i := range r.Limits {
@@ -157,7 +158,7 @@ func (n *naive) decide(f *policy.Facts, id *policy.Identity, now time.Time) stri
 				continue
 			}
 			if hit.Limit.Events == 0 {
-				if r.Mode == policy.Shadow {
+				if r.Mode == settings.Shadow {
 					o.Would = append(o.Would, mark)
 					continue
 				}
@@ -360,7 +361,7 @@ func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, 
 	limit.Prefix = "rule/" + r.Name + "/" + l.Name
 	limit.Events, limit.Burst = best.Events, best.Burst
 	mark := &policy.Mark{
-		Rule: r.Name, Limit: l.Name, Shadow: r.Mode == policy.Shadow, Overage: l.Overage, Quota: limit.Capacity(),
+		Rule: r.Name, Limit: l.Name, Shadow: r.Mode == settings.Shadow, Overage: l.Overage, Quota: limit.Capacity(),
 		From: []string{"rule", "tier", "user", "key"}[rank],
 	}
 	if l.Overage {

@@ -5,19 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-)
-
-// Mode is whether a rule has an effect, as in the column mode.
-type Mode string
-
-const (
-	// Enforce is the default; "" is Enforce, too.
-	Enforce Mode = "enforce"
-	// Shadow rules count and are reported, and never refuse or exempt.
-	Shadow Mode = "shadow"
-	// Off rules are ignored.
-	Off Mode = "off"
 )
 
 // Action is the effect of a rule on the requests that it matches, as in the column action.
@@ -40,8 +29,9 @@ type Rule struct {
 	Family string
 	// Priority puts rules in order: the higher one comes first.
 	Priority int64
-	Mode     Mode
-	Action   Action
+	// Mode says whether the rule has an effect; "" is settings.Enforce. A Shadow rule exempts from nothing.
+	Mode   settings.Mode
+	Action Action
 
 	// Hosts are names in any case and without a port; "*.example.com" is every name
 	// below example.com.

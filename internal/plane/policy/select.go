@@ -1,6 +1,9 @@
 package policy
 
-import "github.com/pgratelimit/pg-ratelimit/ratelimit"
+import (
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
 
 // selectRules is the second pass: of the rules that match, it adds to o.Hits the hits of those that charge
 // the request, without amounts. A rule of a family charges it unless an enforced rule of the family does. A
@@ -16,7 +19,7 @@ func selectRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict)
 		if r.sometimes && !holds(r, f, at) || o.impersonal && r.personal {
 			continue
 		}
-		if o.Endpoint == "" && r.row.Mode != Shadow {
+		if o.Endpoint == "" && r.row.Mode != settings.Shadow {
 			o.Endpoint = r.endpoint
 		}
 		if r.row.Action != Charge {
@@ -45,7 +48,7 @@ func selectRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict)
 		if counter == "" {
 			continue
 		}
-		if r.row.Mode != Shadow {
+		if r.row.Mode != settings.Shadow {
 			if r.row.Family != "" {
 				o.families = append(o.families, r.row.Family)
 			}
@@ -64,7 +67,7 @@ func selectRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict)
 
 // end completes the verdict with a rule that exempts or blocks, and returns true, unless it is a shadow rule.
 func end(o *Verdict, r *rule) bool {
-	if r.row.Mode == Shadow {
+	if r.row.Mode == settings.Shadow {
 		o.Would = append(o.Would, r.mark)
 		return false
 	}

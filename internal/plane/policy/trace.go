@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -48,7 +49,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	families := map[string]string{} // the enforced rule that applies
 	for i, l := range selected.limits {
 		applied[l.of.Name] = true
-		if l.of.Mode != Shadow {
+		if l.of.Mode != settings.Shadow {
 			families[l.of.Family] = l.of.Name
 		}
 		if a := amountFor(l, sender, at, o); a.unlimited {
@@ -72,7 +73,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 		case applied[x.Name]:
 			x.Applies = true
 			x.Why = "matches"
-			if r.row.Mode == Shadow {
+			if r.row.Mode == settings.Shadow {
 				x.Why = "matches, in the shadow"
 			}
 		case o.Exempt || o.Reason == Blocked:

@@ -100,13 +100,18 @@ func newRule(pick Pick, i int) policy.Rule {
 		Name: "r" + strconv.Itoa(i), Priority: int64(pick(6)), Hosts: some(pick, globs),
 		Methods: some(pick, methods), Tiers: some(pick, tiers),
 		CountBy: counts[pick(len(counts))], SkipWithoutHeader: pick(2) == 0, Cost: int64(pick(3)),
-		Message: "wait", Mode: policy.Enforce, Action: policy.Charge,
+		Message: "wait", Mode: "enforce", Action: policy.Charge,
 	}
 	if pick(2) == 0 {
 		r.Family = "family" + strconv.Itoa(pick(3))
 	}
 	if pick(5) == 0 {
-		r.Mode = []policy.Mode{policy.Enforce, policy.Shadow, policy.Off}[pick(3)]
+		switch pick(3) {
+		case 1:
+			r.Mode = "shadow"
+		case 2:
+			r.Mode = "off"
+		}
 	}
 	for n := pick(4) - 1; n > 0; n-- {
 		r.Paths = append(r.Paths, pattern(pick))
