@@ -27,7 +27,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// ExpandDSN replaces the placeholders of a DSN. shown is what an error may show instead.
+// ExpandDSN replaces the placeholders of a DSN. shown replaces the DSN in errors.
 type ExpandDSN func(configured string) (dsn, shown string, err error)
 
 // New returns the command with all its subcommands, for caddycmd.RegisterCommand.
@@ -45,7 +45,7 @@ The database is that of --dsn, or of the environment variable DATABASE_URL.`,
 	}
 }
 
-// tool is what the commands share: the flags of the root.
+// tool holds the flags of the root, which all commands share.
 type tool struct {
 	dsn    string
 	json   bool
@@ -86,7 +86,7 @@ type entry struct {
 	// alone are flags of which one may be given, as in "for until", and together those that need each other.
 	alone    []string
 	together string
-	// kind is what the first argument names, also of the entries below.
+	// kind names the kind of row of the first argument, also for the entries below.
 	kind string
 	// args are the kinds of the first arguments, see read; "" is a text.
 	args []string
@@ -100,13 +100,13 @@ type entry struct {
 	hide  string
 	one   bool
 	parts []part
-	// empty is what people see of an empty list.
+	// empty is printed for people in place of an empty list.
 	empty string
 	// becomes: the command changes what the first argument names, and sql says what that then is, or with a boolean
 	// that it is there to be so. lacks has what follows in an error about a name that is not there; "": known.
 	becomes, lacks string
 
-	// do is what a command does that is no SQL. offline: it needs no database, or finds it itself.
+	// do runs a command that is not SQL. An offline command needs no database, or finds it itself.
 	do       func(c *call) error
 	offline  bool
 	commands []entry
@@ -224,7 +224,7 @@ func (e *entry) check(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// argumentNames are those that a Use has.
+// argumentNames returns the names of the arguments in a Use.
 func argumentNames(use string) []string {
 	line, _, _ := strings.Cut(strings.ReplaceAll(use, " ...", "…")+" ", " [")
 	line, _, _ = strings.Cut(line, " --")

@@ -70,7 +70,7 @@ Ctrl-C: with --json, one object a line. What they write more than two minutes la
 	},
 }
 
-// noneRecorded is what people see instead of a list of what the audit log has.
+// noneRecorded returns the text for people if the audit log has no such row.
 func (c *call) noneRecorded(what string) string {
 	return "No such " + what + " is in the audit log from " + shownTime(c.moment("since")) + " until " + shownTime(c.moment("until")) + ".\n" + recording
 }

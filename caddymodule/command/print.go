@@ -123,7 +123,7 @@ func first(a, b error) error {
 	return b
 }
 
-// printer makes the text that people see.
+// printer writes rows as tables for people.
 type printer struct {
 	strings.Builder
 	hide    []string // columns

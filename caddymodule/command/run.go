@@ -115,13 +115,13 @@ func (c *call) tick() error { return c.conn.QueryRow(c.ctx, "SELECT now()").Scan
 func (c *call) driver() (*pgxdb.DB, error) { return pgxdb.Open(c.at, pgxdb.Options{MaxConns: 1}) }
 
 const (
-	// mostAttempts is how often a transaction runs at most.
+	// mostAttempts bounds how often a transaction runs.
 	mostAttempts = 10
 	// begin undoes settings of the role or the database that would cost statements their time.
 	begin = "BEGIN; SET LOCAL jit = off; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = 0; SET LOCAL timezone = 'UTC'"
 )
 
-// shard is what the server says of a table of Citus that was moved away meanwhile.
+// shard matches the server's message about a table that Citus has moved to another server.
 var shard = regexp.MustCompile(`relation "[^"]*rate_limit_[a-z]+_[0-9]+" does not exist`)
 
 // errUndone ends a transaction that is to be undone.

@@ -15,7 +15,7 @@ import (
 // type. A setting limit.NAME of a rule is an element of the argument limits. A setting RULE/LIMIT of a user or a key, or
 // RULE/LIMIT.burst, is an override.
 
-// holders are the arguments of rate_limit_override that name whom a function changes, and their types.
+// holders maps a function to the argument of rate_limit_override that names the same row, and its type.
 var holders = map[string][2]string{"rate_limit_user": {"user_id", "text"}, "rate_limit_key": {"key_id", "bigint"}}
 
 const argumentsSQL = `SELECT a.name, format_type(a.type, NULL) FROM pg_proc p
@@ -149,9 +149,9 @@ var windows = map[string]string{
 	"per_second": "1s", "per_minute": "1m", "per_hour": "1h", "per_day": "1d", "per_month": "1mo calendar", "in_flight": "in_flight",
 }
 
-// setOverride sets or deletes the amount of an override, or sets its burst or takes that back. whose is the argument that
-// names whose it is.
-func (c *call) setOverride(whose, id string, a assignment) error {
+// setOverride sets or deletes the amount of an override, or sets or resets its burst. holder is the argument that
+// names the holder.
+func (c *call) setOverride(holder, id string, a assignment) error {
 	limit, isBurst := strings.CutSuffix(a.name, ".burst")
 	rule, name, _ := strings.Cut(limit, "/")
 	call, more := "rate_limit_override($1, $2, ", ""
@@ -172,7 +172,7 @@ func (c *call) setOverride(whose, id string, a assignment) error {
 		values = append(values, a.value)
 	}
 	var is string
-	err := c.conn.QueryRow(c.ctx, "SELECT "+call+whose+more+")::text", values...).Scan(&is)
+	err := c.conn.QueryRow(c.ctx, "SELECT "+call+holder+more+")::text", values...).Scan(&is)
 	if err != nil || is != "false" {
 		return err
 	}

@@ -40,7 +40,7 @@ type Replay struct {
 	Last  time.Time `json:"last"`
 	// Weight is the most requests that one row of a sample stands for; 1 without a sample.
 	Weight float64 `json:"weight"`
-	// Outcomes are what happened, and what would have happened.
+	// Outcomes count what happened beside what would have happened.
 	Outcomes []Outcome `json:"outcomes"`
 	// Notes say what is to be known about the numbers.
 	Notes []string `json:"notes"`
@@ -59,13 +59,13 @@ type Outcome struct {
 	UsersRefused    int64  `json:"users_refused"`
 }
 
-// Counter is what happened to the requests of one counter.
+// Counter compares what happened to the requests of one counter.
 type Counter struct {
 	Key string `json:"key"`
 	// User is that of the last request; nil for nobody.
 	User     *string `json:"user_id"`
 	Requests int64   `json:"requests"`
-	// Refused is how many were refused, and WithTheseLimits how many would have been.
+	// Refused counts the refused requests, and WithTheseLimits those that would have been.
 	Refused         int64 `json:"refused"`
 	WithTheseLimits int64 `json:"with_these_limits"`
 }
@@ -197,7 +197,7 @@ type recorded struct {
 	also        []string
 }
 
-// sender is what the amount of a limit depends on.
+// sender holds the facts on which the amount of a limit depends.
 type sender struct {
 	user  string
 	keyID int64

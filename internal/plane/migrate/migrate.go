@@ -34,7 +34,7 @@ const (
 )
 
 const (
-	// Patience is how long Run waits for the locks of tables.
+	// Patience bounds the wait for the locks of tables.
 	Patience = 10 * time.Second
 	// lockAttempt is the time between two attempts at a lock.
 	lockAttempt = 200 * time.Millisecond
