@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
@@ -29,7 +29,7 @@ const (
 	outageMargin  = 500 * time.Millisecond // for everything else that a request takes
 
 	// overloadedAfter is the shortest time that a request waits before a proxy refuses it as overloaded.
-	overloadedAfter = (batch.MostTimeouts - 1) * outageTimeout
+	overloadedAfter = (health.MostTimeouts - 1) * outageTimeout
 )
 
 // decidedInARow is the number of decisions without a failure after which limits count as exact again.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -123,7 +123,7 @@ func (e *event) explains(o *odd) bool {
 	case o.status == statusSlow:
 		// a look-up waits for as long
 		return (e.fault.delays || o.lane.governed) &&
-			o.ended-o.began <= batch.MostTimeouts*soakTimeout+soakMargin
+			o.ended-o.began <= health.MostTimeouts*soakTimeout+soakMargin
 	case o.status == http.StatusServiceUnavailable:
 		return (o.lane.onError == "deny" || e.fault.overloads && o.lane.onError != "") &&
 			(e.lane == nil || e.lane == o.lane) && (!e.fault.decides || e.proxy >= 0)

@@ -4,6 +4,7 @@ package store
 import (
 	"sync/atomic"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/local"
@@ -16,7 +17,8 @@ import (
 type Store struct {
 	*local.Store
 	*registry.Registry
-	closed int32 // atomic
+	base   *engine.Store // of the database
+	closed int32         // atomic
 }
 
 // Open returns a store on db, and closes db in its Close. It does not touch the network
@@ -25,12 +27,16 @@ type Store struct {
 func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	rows := local.NewRows(o.Now)
 	o.Rows = rows
+	var base *engine.Store
 	last := func(db pgdb.DB, place chain.Place) (chain.Store, error) {
 		of := o
 		of.Place = place
 		s, err := engine.New(db, of)
 		if err != nil {
 			return nil, err
+		}
+		if base == nil {
+			base = s
 		}
 		return s, nil
 	}
@@ -39,9 +45,12 @@ func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 		return nil, err
 	}
 	s := local.New(next, rows)
-	return &Store{Store: s, Registry: registry.New(db, s, n,
+	return &Store{Store: s, base: base, Registry: registry.New(db, s, n,
 		registry.Options{DisableMigration: o.DisableMigration, Random: o.Random, OnError: o.OnError})}, nil
 }
+
+// Health returns the health of the server of the database.
+func (s *Store) Health() *health.Health { return s.base.Health() }
 
 // Prepare starts, in the background, what the first decision would otherwise wait for: a
 // connection, and the migration if one is due. It also begins the registration.

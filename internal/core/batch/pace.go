@@ -1,6 +1,10 @@
 package batch
 
-import "time"
+import (
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+)
 
 const (
 	// startHits bounds the hits of the first batches: those of all workers together must fit into a
@@ -90,7 +94,7 @@ func (p *pace) setMaxHits(most int) {
 // for at most a fifth of its timeout always joins, so that a slow batch cannot be the last one.
 func longestWait(p *pace, timeout time.Duration, outage bool) time.Duration {
 	if !outage {
-		return (MostTimeouts - 1) * timeout
+		return health.Patience(timeout, outage) - timeout
 	}
 	wait := timeout - p.batchTime - p.batchTime/4
 	if wait < timeout/5 {

@@ -1,15 +1,18 @@
 package batch
 
 import (
+	"context"
 	"sync"
 	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 )
 
 // Queue collects calls in batches and has them decided. The type worker describes how batches form.
 // Create one with NewQueue.
 type Queue struct {
 	Timeout    time.Duration // Options.Timeout; does not change
-	silent     func() bool
+	health     *health.Health
 	maxWorkers int
 	decide     func(calls []*Call, deadline time.Time)
 	expire     func(calls []*Call)
@@ -43,13 +46,12 @@ type worker struct {
 
 // Options configure a Queue.
 type Options struct {
-	// Timeout bounds the time that the database takes for a statement. A call waits up to three
-	// timeouts for its batch, and up to MostTimeouts for its decision.
+	// Timeout bounds the time that the database takes for a statement. A call waits for its decision as long
+	// as health.Patience allows, and for its batch a timeout less.
 	Timeout time.Duration
 
-	// Silent reports an outage of the database. During one, a call waits for one timeout in all. Nil
-	// means never.
-	Silent func() bool
+	// Health is the health of the server. Nil means a server that always answers.
+	Health *health.Health
 
 	// Workers bounds the number of batches in flight at once.
 	Workers int
@@ -59,7 +61,7 @@ type Options struct {
 	Decide func(calls []*Call, deadline time.Time)
 
 	// Expire ends, with Finish, the wait of calls that have too little time left for a batch. Nil
-	// finishes them with ratelimit.ErrOverloaded.
+	// finishes them with the error of health.NoDecision.
 	Expire func(calls []*Call)
 
 	// Fill sets the Hits of calls that were just collected. Deliver gets calls that are finished,
@@ -69,15 +71,12 @@ type Options struct {
 	Deliver func(calls []*Call)
 }
 
-// MostTimeouts is the number of timeouts that a call waits for its decision while the database answers.
-const MostTimeouts = 4
-
 // NewQueue returns a Queue. It has goroutines only while there are calls.
 func NewQueue(o Options) *Queue {
-	if o.Silent == nil {
-		o.Silent = func() bool { return false }
+	if o.Health == nil {
+		o.Health = health.New(context.Background(), nil, nil)
 	}
-	return &Queue{pace: pace{maxHits: startHits}, Timeout: o.Timeout, silent: o.Silent, maxWorkers: o.Workers,
+	return &Queue{pace: pace{maxHits: startHits}, Timeout: o.Timeout, health: o.Health, maxWorkers: o.Workers,
 		decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver}
 }
 
@@ -105,7 +104,7 @@ func Beside(q *Queue, decide func(calls []*Call, deadline time.Time), expire fun
 		return beside
 	}
 	made := NewQueue(Options{
-		Timeout: q.Timeout, Silent: q.silent, Workers: 1, Decide: decide, Expire: expire, Deliver: q.deliver,
+		Timeout: q.Timeout, Health: q.health, Workers: 1, Decide: decide, Expire: expire, Deliver: q.deliver,
 	})
 	q.beside = made
 	return made

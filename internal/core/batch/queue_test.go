@@ -1,6 +1,7 @@
 package batch_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -137,7 +139,7 @@ func TestCallsShareTheNextBatch(t *testing.T) {
 			t.Errorf("batches %s", got)
 		}
 		// The deadline is that of the call that came first.
-		if got := d.deadlines[1]; got != batch.MostTimeouts*time.Minute-3500*time.Microsecond {
+		if got := d.deadlines[1]; got != health.MostTimeouts*time.Minute-3500*time.Microsecond {
 			t.Errorf("the second batch has %v", got)
 		}
 	})
@@ -315,8 +317,15 @@ func TestCallersKeepTheirTime(t *testing.T) {
 // shorten the time of the others.
 func TestCallsThatCannotBeAnsweredInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		silent := func() bool { return true }
-		d := newQueue(batch.Options{Timeout: 250 * time.Millisecond, Workers: 1, Silent: silent},
+		closing, stop := context.WithCancel(context.Background())
+		defer stop()
+		random := func() float64 { return 0 }
+		silent := health.New(closing, random, func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		_ = silent.Failed(silent.Begin(), time.Second, context.DeadlineExceeded)
+		d := newQueue(batch.Options{Timeout: 250 * time.Millisecond, Workers: 1, Health: silent},
 			func(n int) time.Duration {
 				return []time.Duration{200, 100}[n] * time.Millisecond
 			})
@@ -328,7 +337,7 @@ func TestCallsThatCannotBeAnsweredInTime(t *testing.T) {
 		time.Sleep(140 * time.Millisecond)
 		fresh := d.send("fresh", 1)
 		if took := wait(began, first, late); took != 200*time.Millisecond || first.Err != nil ||
-			!errors.Is(late.Err, ratelimit.ErrOverloaded) {
+			!errors.Is(late.Err, ratelimit.ErrTimeout) {
 			t.Errorf("after %v: %v, and of the late call %v", took, first.Err, late.Err)
 		}
 		if took := wait(began, fresh); took != 300*time.Millisecond || fresh.Err != nil ||

@@ -4,7 +4,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 )
 
 // patience is the time that a batch may be in flight before another worker collects the next one, so
@@ -38,7 +38,7 @@ func takeWorker(q *Queue) *worker {
 func work(q *Queue, w *worker) {
 	for {
 		runtime.Gosched() // let callers that are about to send join this batch
-		silent := q.silent()
+		silent := q.health.Silent()
 		calls, expired := collect(q, w, silent)
 		if len(expired) > 0 {
 			expireCalls(q, expired)
@@ -50,10 +50,7 @@ func work(q *Queue, w *worker) {
 			continue
 		}
 		started := time.Now()
-		deadline := calls[0].Arrived.Add(q.Timeout)
-		if !silent {
-			deadline = calls[0].Arrived.Add(MostTimeouts * q.Timeout)
-		}
+		deadline := calls[0].Arrived.Add(health.Patience(q.Timeout, silent))
 		if calls = fillCalls(q, calls); len(calls) > 0 {
 			q.decide(calls, deadline)
 		}
@@ -172,7 +169,7 @@ func overdue(q *Queue, w *worker) {
 // expireCalls ends the wait of calls that have too little time left.
 func expireCalls(q *Queue, calls []*Call) {
 	if q.expire == nil {
-		Finish(q, calls, ratelimit.ErrOverloaded)
+		Finish(q, calls, q.health.NoDecision(nil, true))
 		return
 	}
 	if calls = fillCalls(q, calls); len(calls) > 0 {

@@ -73,6 +73,36 @@ func New(closing context.Context, random func() float64, ask func(ctx context.Co
 	return &Health{ask: ask, closing: closing, random: random, created: time.Now()}
 }
 
+// MostTimeouts is the number of timeouts in the deadline of a request.
+const MostTimeouts = 4
+
+// Patience returns the time that a request may wait, from its arrival: MostTimeouts timeouts while the server
+// answers others, and one while it is silent.
+func Patience(timeout time.Duration, silent bool) time.Duration {
+	if silent {
+		return timeout
+	}
+	return MostTimeouts * timeout
+}
+
+// errDeadline is the cause of a context that ended at the deadline of a request.
+var errDeadline = fmt.Errorf("the deadline of a request: %w", ratelimit.ErrOverloaded)
+
+// WithDeadline returns ctx with the deadline of a request that arrived at arrived. Ended recognizes it.
+func WithDeadline(ctx context.Context, arrived time.Time, timeout time.Duration) (
+	context.Context, context.CancelFunc) {
+	return context.WithDeadlineCause(ctx, arrived.Add(Patience(timeout, false)), errDeadline)
+}
+
+// Ended returns the error of a request after its context ended.
+func (h *Health) Ended(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, errDeadline) {
+		return h.NoDecision(cause, true)
+	}
+	return cause
+}
+
 // Silent reports whether the server is suspected or down.
 func (h *Health) Silent() bool { return atomic.LoadInt32(&h.state) != answering }
 
@@ -126,7 +156,9 @@ func (h *Health) Failed(begin int64, timeout time.Duration, err error) error {
 		return err
 	}
 	if !late {
-		err = fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
+		if !errors.Is(err, ratelimit.ErrUnavailable) {
+			err = fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err)
+		}
 		h.set(down, err)
 	} else if !h.Silent() {
 		h.set(suspected, nil)

@@ -90,6 +90,8 @@ func TestOverloadIsADeadlinePassedWhileOthersAreAnswered(t *testing.T) {
 	stop() // no probes
 	h := health.New(closing, func() float64 { return 0 }, nil)
 	other := errors.New("other")
+	deadline, cancel := health.WithDeadline(context.Background(), time.Now().Add(-time.Minute), time.Second)
+	defer cancel()
 	for _, c := range []struct {
 		err    error
 		passed bool
@@ -99,6 +101,8 @@ func TestOverloadIsADeadlinePassedWhileOthersAreAnswered(t *testing.T) {
 		{context.DeadlineExceeded, false, ratelimit.ErrTimeout},
 		{nil, true, ratelimit.ErrOverloaded},
 		{other, false, other},
+		{h.Ended(deadline), true, ratelimit.ErrOverloaded},
+		{h.Ended(closing), false, context.Canceled},
 	} {
 		if err := h.NoDecision(c.err, c.passed); !errors.Is(err, c.want) {
 			t.Errorf("%v, passed %v: %v, want %v", c.err, c.passed, err, c.want)

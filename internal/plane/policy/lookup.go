@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -76,9 +77,10 @@ func (c credential) name() string {
 // identities. If an identity is evicted from the cache during a statement, the answer may have
 // the state from before the change: the identity is looked up again.
 type lookups struct {
-	db    pgdb.DB
-	cache *Identities
-	now   func() time.Time
+	db     pgdb.DB
+	cache  *Identities
+	health *health.Health
+	now    func() time.Time
 
 	mu       sync.Mutex           // guards all that follows
 	waiting  []*lookup            // of senders that are not remembered
@@ -89,21 +91,22 @@ type lookups struct {
 	working  bool                 // a worker runs
 	started  time.Time            // the last statement
 	flying   bool                 // it is under way
-	down     error                // why the database does not answer; nil if it does
+	failed   error                // see setFailed
 	closed   bool
 	sent     int64 // statements
 }
 
-func newLookups(db pgdb.DB, cache *Identities, now func() time.Time) *lookups {
+func newLookups(db pgdb.DB, cache *Identities, h *health.Health, now func() time.Time) *lookups {
 	return &lookups{
-		db: db, cache: cache, now: now, byName: make(map[string]*lookup), crowds: make(map[netip.Prefix]int),
+		db: db, cache: cache, health: h, now: now,
+		byName: make(map[string]*lookup), crowds: make(map[netip.Prefix]int),
 	}
 }
 
-// get looks up the sender of a request from an address, within batch.MostTimeouts timeouts. The error is
-// ratelimit.ErrUnavailable while the database does not answer or too many wait, ratelimit.ErrTimeout if a
-// statement is under way for a timeout when the time is over, else ratelimit.ErrOverloaded; the look-up then
-// goes on, for the next request.
+// get looks up the sender of a request from an address, as long as health.Patience allows. The error is
+// ratelimit.ErrUnavailable while the database does not answer or too many wait, else that of
+// health.NoDecision: a database is silent if a statement is under way for a timeout. The look-up then goes
+// on, for the next request.
 func (l *lookups) get(
 	ctx context.Context, timeout time.Duration, s credential, address netip.Addr,
 ) (*Identity, error) {
@@ -112,14 +115,14 @@ func (l *lookups) get(
 		return nil, err
 	}
 	// A statement that is under way for so long already is not waited for.
-	err = waitFor(ctx, call.done, batch.MostTimeouts*timeout-l.silence())
+	err = waitFor(ctx, call.done, health.Patience(timeout, l.health.Silent())-l.silence())
 	switch {
 	case err == nil:
 		return call.identity, call.err
-	case ctx.Err() == nil && l.silence() < timeout:
-		return nil, ratelimit.ErrOverloaded
+	case ctx.Err() != nil:
+		return nil, l.health.Ended(ctx)
 	}
-	return nil, err
+	return nil, l.health.NoDecision(err, l.silence() < timeout)
 }
 
 // silence returns the time since the statement under way began, or 0.
@@ -160,8 +163,8 @@ func (l *lookups) enter(s credential, first bool, network netip.Prefix) (*lookup
 	if l.closed {
 		return nil, ratelimit.ErrClosed
 	}
-	if l.down != nil {
-		return nil, l.down
+	if err := l.unavailableLocked(); err != nil {
+		return nil, err
 	}
 	call := l.byName[name]
 	if call != nil {
@@ -217,10 +220,16 @@ func (l *lookups) work() {
 		l.mu.Unlock()
 
 		generation := l.cache.Generation()
+		begin := l.health.Begin()
 		var found map[string]answer
 		var err error
 		if failure := batch.PanicError(func() { found, err = lookUp(l.db, flight) }); failure != nil {
 			err = failure
+		}
+		if err == nil {
+			l.health.Answered()
+		} else if errors.Is(err, ratelimit.ErrUnavailable) {
+			_ = l.health.Failed(begin, lookUpTimeout, err)
 		}
 		l.land(flight, found, err, generation)
 	}
@@ -246,7 +255,6 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, err error, gen
 	l.flying = false
 	if err != nil && errors.Is(err, ratelimit.ErrUnavailable) && !l.closed {
 		// The waiting look-ups would fail as well, one timeout later.
-		l.down = err
 		flight = append(append(flight, l.waiting...), l.renewals...)
 		l.waiting = nil
 		l.renewals = nil
@@ -285,21 +293,33 @@ func (l *lookups) end(call *lookup) {
 	call.finish()
 }
 
-// setDown says whether the database answers.
-func (l *lookups) setDown(err error) {
+// setFailed records the error of the last poll, although the database answered, or nil.
+func (l *lookups) setFailed(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.down = err
+	l.failed = err
 }
 
-// state returns the number of statements, and the error of all look-ups while the database does not answer,
-// or nil.
-func (l *lookups) state() (sent int64, down error) {
+// unavailable returns the error of all look-ups, or nil.
+func (l *lookups) unavailable() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	sent = l.sent
-	down = l.down
-	return sent, down
+	return l.unavailableLocked()
+}
+
+// unavailableLocked is unavailable for a caller that holds mu.
+func (l *lookups) unavailableLocked() error {
+	if err := l.health.Unavailable(); err != nil {
+		return err
+	}
+	return l.failed
+}
+
+// statements returns the number of statements that were sent.
+func (l *lookups) statements() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sent
 }
 
 // close fails the look-ups that wait, and all later ones.

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -32,6 +33,9 @@ type Settings struct {
 	// the log of changes that the number is of, and the rules that cannot be used, each with what
 	// it should be. It must not block. Nil is ignored. See registry.Registry.SetApplied.
 	OnApplied func(seq int64, log string, problems []string)
+
+	// Health is the health of the server, which the policy shares with the store. Nil means one of its own.
+	Health *health.Health
 
 	// Now replaces this machine's clock, for tests.
 	Now func() time.Time
@@ -135,8 +139,14 @@ func New(db pgdb.DB, s Settings) *Policy {
 		db: db, settings: s, identities: NewIdentities(s.MaxIdentities),
 		poller: poller{db: db}, reported: make(map[string]string),
 	}
-	p.lookups = newLookups(db, p.identities, s.Now)
 	p.closing, p.close = context.WithCancel(context.Background())
+	if s.Health == nil {
+		s.Health = health.New(p.closing, s.Random, func(ctx context.Context) error {
+			_, err := read(ctx, db, refreshTimeout, "looking for the server", "SELECT 'answers'")
+			return err
+		})
+	}
+	p.lookups = newLookups(db, p.identities, s.Health, s.Now)
 	p.ready, p.setReady = context.WithCancel(p.closing)
 	p.forgotten = s.Now().Add(-time.Duration(s.Random() * float64(forgetInterval)))
 	return p
@@ -168,7 +178,7 @@ func (p *Policy) Stats() Stats {
 		stats.Wrong = len(s.set.wrong)
 	}
 	stats.Identities, _ = p.identities.Len()
-	stats.LookUps, _ = p.lookups.state()
+	stats.LookUps = p.lookups.statements()
 	return stats
 }
 
@@ -182,7 +192,7 @@ func (p *Policy) snapshot() *Snapshot {
 // the proxy authenticated; both are "" for neither. It writes the verdict to o.
 //
 // The first rules may take timeout. A look-up of a key or a user that is not remembered may take
-// batch.MostTimeouts of them. The error is ratelimit.ErrTimeout, or ratelimit.ErrUnavailable while the
+// health.MostTimeouts of them. The error is ratelimit.ErrTimeout, or ratelimit.ErrUnavailable while the
 // database does not answer or too many wait, or ratelimit.ErrOverloaded if the time was over while the
 // database answered others. What is remembered needs no database, and a request that is banned is not looked
 // up.
@@ -257,8 +267,8 @@ func (p *Policy) lookUp(
 // first waits for the first rules.
 func (p *Policy) first(ctx context.Context, timeout time.Duration) error {
 	p.Prepare()
-	if _, down := p.lookups.state(); down != nil {
-		return down
+	if err := p.lookups.unavailable(); err != nil {
+		return err
 	}
 	if err := waitFor(ctx, p.ready, timeout); err != nil {
 		return err

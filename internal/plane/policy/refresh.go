@@ -34,6 +34,7 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		return ratelimit.ErrClosed
 	}
 	var err error
+	begin := p.lookups.health.Begin()
 	if failure := batch.PanicError(func() { err = p.refresh(ctx) }); failure != nil {
 		err = failure
 	}
@@ -45,15 +46,17 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		p.mu.Lock()
 		p.stats.Polled = p.settings.Now()
 		p.mu.Unlock()
-		p.lookups.setDown(nil)
+		p.lookups.health.Answered()
+		p.lookups.setFailed(nil)
 		p.occasionally(ctx)
 		return nil
 	}
-	down := err
-	if !errors.Is(err, ratelimit.ErrUnavailable) {
-		down = unavailable(err)
+	switch {
+	case !errors.Is(err, ratelimit.ErrUnavailable):
+		p.lookups.setFailed(unavailable(err))
+	case ctx.Err() == nil:
+		_ = p.lookups.health.Failed(begin, refreshTimeout, err)
 	}
-	p.lookups.setDown(down)
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -192,7 +193,12 @@ func (h *Handle) openPolicy(at *DataSources) (*policy.Policy, error) {
 	counters := h.Limits
 	name := fmt.Sprintf("policy %#v %#v", d.Settings, counters.Settings)
 	shared, failure := h.share(name, func() (Resource, error) {
+		var ofStore *health.Health
+		if d.Postgres != nil {
+			ofStore = d.Postgres.Health()
+		}
 		return policy.New(d.DB, policy.Settings{
+			Health:           ofStore,
 			Options:          policy.Options{Remember: p.Remember, SecretHeader: settings.CredentialHeader},
 			DisableMigration: !d.Settings.AutoMigrate,
 			OnApplied: func(seq int64, log string, problems []string) {

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -26,8 +26,7 @@ func take(s *Site, q *Request, began time.Time) respond.Outcome {
 	}
 	ctx := background
 	if !began.IsZero() {
-		end := began.Add(batch.MostTimeouts * s.Timeout)
-		within, cancel := context.WithDeadlineCause(ctx, end, ratelimit.ErrOverloaded)
+		within, cancel := health.WithDeadline(ctx, began, s.Timeout)
 		defer cancel()
 		ctx = within
 	}

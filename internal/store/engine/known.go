@@ -16,7 +16,7 @@ import (
 func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
-		Timeout: timeout, Workers: s.workers, Silent: s.engine.server.health.Silent, Fill: fill, Deliver: deliver,
+		Timeout: timeout, Workers: s.workers, Health: s.engine.server.health, Fill: fill, Deliver: deliver,
 		Decide: func(calls []*batch.Call, deadline time.Time) {
 			if s.place.Divert != nil && s.place.Divert(q, calls) {
 				return

@@ -43,7 +43,7 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 		err := s.db.Run(within, statements)
 		cancel()
 		noTurn := errors.Is(err, sqlstate.ErrNoTurn)
-		if noTurn && ctx.Err() == nil && !s.health.Silent() && attempt < batch.MostTimeouts {
+		if noTurn && ctx.Err() == nil && !s.health.Silent() && attempt < health.MostTimeouts {
 			continue // nothing was sent
 		}
 		if err != nil {

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
@@ -140,7 +140,7 @@ func (p *simProxy) user(c chance) string {
 
 // late fails if a call has taken longer than it may.
 func (p *simProxy) late(what string, began time.Time, err error) {
-	if took := time.Since(began); took > batch.MostTimeouts*p.run.plan.timeout {
+	if took := time.Since(began); took > health.MostTimeouts*p.run.plan.timeout {
 		p.run.fail("%s: %s took %v with a timeout of %v: %v", p.name, what, took, p.run.plan.timeout, err)
 	}
 }

@@ -156,6 +156,9 @@ func (s *Store) Await(ctx context.Context) error { return s.engine.tables.wait(c
 // Ready implements chain.Store.
 func (s *Store) Ready() bool { return atomic.LoadInt32(&s.engine.tables.ready) != 0 }
 
+// Health returns the health of the server of the store.
+func (s *Store) Health() *health.Health { return s.engine.server.health }
+
 // Unavailable implements chain.Store.
 func (s *Store) Unavailable() error { return s.engine.server.health.Unavailable() }
 
@@ -182,7 +185,7 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision,
 	reset bool) error {
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // nothing is charged
+		return s.engine.server.health.Ended(ctx) // nothing is charged
 	}
 	c := s.idle.Get().(*batch.Call)
 	c.Prepare(hits, reset)
@@ -203,7 +206,7 @@ func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.
 // askUntil is the rest of ask for a context that can end before the timeout.
 func askUntil(ctx context.Context, s *Store, q *batch.Queue, c *batch.Call, decisions []ratelimit.Decision) error {
 	c.Cancellable = true
-	stop := context.AfterFunc(ctx, func() { batch.Cancel(c, context.Cause(ctx)) })
+	stop := context.AfterFunc(ctx, func() { batch.Cancel(c, s.engine.server.health.Ended(ctx)) })
 	batch.Send(q, c, time.Now())
 	batch.Wait(c)
 	if stop() {
@@ -258,7 +261,7 @@ func (s *Store) queueFor(timeout time.Duration) *batch.Queue {
 func (s *Store) newQueue(timeout time.Duration) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
-		Timeout: timeout, Workers: s.workers, Silent: s.engine.server.health.Silent,
+		Timeout: timeout, Workers: s.workers, Health: s.engine.server.health,
 		Decide: func(calls []*batch.Call, deadline time.Time) { s.engine.decide(q, calls, deadline) },
 		Expire: func(calls []*batch.Call) { s.engine.failCalls(q, calls, s.engine.server.health.NoDecision(nil, true)) },
 	})

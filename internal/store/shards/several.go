@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -30,7 +31,7 @@ func newInShard(shard int) *inShard { return &inShard{shard: shard} }
 // takeSeveral decides hits that are not in one shard.
 func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, batch.MostTimeouts*timeout, ratelimit.ErrOverloaded)
+	ctx, cancel := health.WithDeadline(ctx, time.Now(), timeout)
 	defer cancel()
 	home, others := s.divide(hits)
 	takeAll(ctx, s, timeout, others)

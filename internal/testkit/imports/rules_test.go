@@ -32,7 +32,7 @@ var rules = []rule{
 	// It is the public form of the store in memory.
 	{"ratelimit/memory", "store/memory ratelimit", ""},
 	// It collects calls, and a function that it is given decides them.
-	{"internal/core/batch", "lease ratelimit", ""},
+	{"internal/core/batch", "health lease ratelimit", ""},
 	// It has the state of a server, for the store and the policy.
 	{"internal/core/health", "sqlstate ratelimit", ""},
 	// It says what to charge in advance, and a store charges it.
@@ -54,11 +54,11 @@ var rules = []rule{
 	// It decides without a database, and knows the next store by its interface only.
 	{"internal/store/local", "algorithm lease chain ratelimit", ""},
 	// It divides calls among stores, which it knows by their interface only.
-	{"internal/store/shards", "batch lease results schema sqlstate chain ratelimit pgdb", ""},
+	{"internal/store/shards", "batch health lease results schema sqlstate chain ratelimit pgdb", ""},
 	// It registers a store of any kind, so it knows only an interface of it.
 	{"internal/store/registry", "batch results schema session sqlstate chain ratelimit pgdb", ""},
 	// It puts the stores together.
-	{"internal/store", "chain engine local shards registry pgdb", ""},
+	{"internal/store", "health chain engine local shards registry pgdb", ""},
 	// It is what the engine and the packages with own calls know of each other.
 	{"internal/store/own", "algorithm batch lease ratelimit pgdb", ""},
 	// A package with own calls knows the engine by own, and no other such package.
@@ -71,7 +71,7 @@ var rules = []rule{
 	// It is what Go programs see of the store.
 	{"ratelimit/postgres", "store engine ratelimit pgdb", ""},
 	// Decisions about rules are pure functions; what reads the rules knows a database as a pgdb.DB.
-	{"internal/plane/policy", "settings batch results schema session ratelimit pgdb", ""},
+	{"internal/plane/policy", "settings batch health results schema session ratelimit pgdb", ""},
 	// It has the values of rows, and knows no database.
 	// It writes what others decided, and knows a database as a pgdb.DB.
 	{"internal/plane/history", "settings batch results schema session sqlstate ratelimit pgdb", ""},
@@ -84,10 +84,11 @@ var rules = []rule{
 	// It writes responses for both proxies; policy is for the reasons of refusals, pgdb for the salt.
 	{"internal/proxy/respond", "policy settings ratelimit pgdb", ""},
 	// Handlers of both proxies share what it opens, so it knows neither a proxy nor a request.
-	{"internal/proxy/host", "settings respond ratelimit history policy pgdb store engine registry " +
+	{"internal/proxy/host", "health settings respond ratelimit history policy pgdb store engine registry " +
 		"store/memory", ""},
 	// The steps of a request are the same in both proxies, so it knows neither a proxy nor a driver.
-	{"internal/proxy/serve", "settings host respond batch ratelimit history policy store registry", ""},
+	{"internal/proxy/serve", "health settings host respond batch ratelimit history policy store " +
+		"registry", ""},
 	// A middleware for Go programs works with any store.
 	{"ratelimit/httplimit", "serve respond settings ratelimit", ""},
 	// An adapter is thin and does not know the other one; pgdb is for the driver's type, batch for
