@@ -45,98 +45,84 @@ COMMENT ON COLUMN rate_limit_policy_columns.is_reference IS
 	'Whether it is the number of an API key. A document has the digest.';
 COMMENT ON COLUMN rate_limit_policy_columns.description IS 'What it means.';
 
--- The rows of a section, or with a list those that the list would make, each with all fields, in the form in
--- which the server writes their types: so equal rows are equal documents. What is no digest may be an API key
--- in a wrong place, so that its characters are in no name and in no error.
+-- The rows of a section, or with a list those that the list would make, each without the fields that have
+-- their defaults, in the form in which the server writes their types: so equal rows are equal documents. A
+-- text that is not a digest may be an API key in a wrong place, so no name and no error has its characters.
 CREATE OR REPLACE FUNCTION rate_limit_policy_rows(section text, list jsonb DEFAULT NULL)
-RETURNS TABLE (row_name text, key jsonb, at tid, document jsonb, defaults jsonb) LANGUAGE plpgsql STABLE
+RETURNS TABLE (name text, key jsonb, at tid, document jsonb) LANGUAGE plpgsql STABLE
 SET timezone = 'UTC' SET datestyle = 'ISO' SET bytea_output = 'hex' AS $$
 #variable_conflict use_column
 DECLARE
 	s record;
-	defaults jsonb;
 BEGIN
 	SELECT c.relation, string_agg(format('%L, %s', c.name, CASE
 			WHEN c.is_reference AND list IS NOT NULL
-				THEN format('CASE WHEN d.o ->> %1$L ~* ''^\\x[0-9a-f]{64}$'' THEN lower(d.o ->> %1$L)
-				WHEN d.o ->> %1$L IS NOT NULL THEN ''\x'' END', c.name)
+				THEN format('CASE WHEN o ->> %1$L ~* ''^\\x[0-9a-f]{64}$'' THEN lower(o ->> %1$L)
+				WHEN o ->> %1$L IS NOT NULL THEN ''\x'' END', c.name)
 			WHEN c.is_reference THEN format('(SELECT k.digest FROM rate_limit_api_keys k WHERE k.id = t.%I)',
 				c.name)
 			WHEN c.type = 'interval' THEN format('rate_limit_span(t.%I)', c.name)
-			WHEN c.name = 'events' THEN 'coalesce(to_jsonb(t.events), ''"unlimited"'')' ELSE format('t.%I',
-				c.name) END), ', ') AS fields,
-		string_agg(format('%L, %s', c.name, coalesce(c.default_value, 'NULL')), ', ')
-			FILTER (WHERE NOT c.needed) AS defaults,
-		string_agg(CASE c.key WHEN 1 THEN format('d.document ->> %L', c.name) WHEN 2
-			THEN format('''/'' || (d.document ->> %L)', c.name)
-			ELSE format(''' %s '' || nullif(d.document ->> %1$L, $2 ->> %1$L)', c.name) END, ', '
-				ORDER BY c.key) FILTER (WHERE c.key > 0) AS shown,
+			WHEN c.name = 'events' THEN 'coalesce(to_jsonb(t.events), ''"unlimited"'')'
+			WHEN c.default_value IS NULL THEN format('t.%I', c.name)
+			ELSE format('nullif(t.%I, %s)', c.name, c.default_value) END), ', ') AS fields,
+		string_agg(format(CASE c.key WHEN 1 THEN '%s' WHEN 2 THEN '''/'', %s'
+			ELSE ''' %2$s '' || (%1$s)' END, format(CASE WHEN c.is_reference OR c.type = 'bytea'
+				THEN 'left(substring(d.document ->> %L FROM ''^\\x[0-9a-f]{64}$''), 14) || ''...'''
+				ELSE 'd.document ->> %L' END, c.name), c.name), ', ' ORDER BY c.key)
+			FILTER (WHERE c.key > 0) AS shown,
 		string_agg(format('d.document -> %L', c.name), ', ' ORDER BY c.key) FILTER (WHERE c.key > 0) AS keys,
 		array_agg(c.name) FILTER (WHERE c.is_reference) AS refs
 	INTO s FROM rate_limit_policy_columns c
 		WHERE c.section = rate_limit_policy_rows.section GROUP BY c.relation;
-	EXECUTE format('SELECT jsonb_build_object(%s)', s.defaults) INTO defaults;
-	RETURN QUERY EXECUTE format('SELECT regexp_replace(regexp_replace(concat(%s),
-			''(\\x[0-9a-f]{12})[0-9a-f]{52}\M'', ''\1...''), ''\\x[0-9a-f]{13,}'', ''...''),
-		jsonb_build_array(%s), d.at, d.document, $2
-		FROM (SELECT jsonb_build_object(%s) AS document, %s OFFSET 0) AS d', s.shown, s.keys, s.fields,
-		CASE WHEN list IS NULL THEN format('t.ctid AS at FROM %s t', s.relation)
-			ELSE format('NULL::tid AS at FROM jsonb_array_elements($1) AS d(o)
-			CROSS JOIN LATERAL jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.o, $2,
-				$3)) t', s.relation) END)
-		USING list, defaults, s.refs;
+	RETURN QUERY EXECUTE format('SELECT concat(%s), jsonb_build_array(%s), d.at, d.document
+		FROM (SELECT jsonb_strip_nulls(jsonb_build_object(%s)) AS document, %s OFFSET 0) AS d',
+		s.shown, s.keys, s.fields, CASE WHEN list IS NULL THEN format('t.ctid AS at FROM %s t', s.relation)
+			ELSE format('NULL::tid AS at FROM jsonb_array_elements($1) AS o
+			CROSS JOIN LATERAL jsonb_populate_record(NULL::%s, rate_limit_policy_values(o, $2)) t',
+				s.relation) END)
+		USING list, s.refs;
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_rows(text, jsonb) IS
 	'The rows of a section of the policy, or those of a list as the tables would have them: the name for '
-	'people, the fields that name the row, where it is, all fields, and the defaults of those that may be '
-	'left out.';
+	'people, the fields that name the row, its place, and the fields that do not have their defaults.';
 
-CREATE OR REPLACE FUNCTION rate_limit_policy_short(document jsonb, defaults jsonb) RETURNS jsonb
+CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) RETURNS jsonb
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (SELECT coalesce(jsonb_object_agg(e.key, e.value), '{}') FROM jsonb_each(document) AS e
-	WHERE e.value IS DISTINCT FROM defaults -> e.key);
-COMMENT ON FUNCTION rate_limit_policy_short(jsonb, jsonb) IS
-	'The fields of a row that have not their defaults.';
-
-CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, defaults jsonb, refs text[]) RETURNS jsonb
-	LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN coalesce(defaults, '{}') || CASE WHEN fields ->> 'events' = 'unlimited'
-	THEN jsonb_strip_nulls(fields) - 'events' ELSE jsonb_strip_nulls(fields) END
+RETURN CASE WHEN fields ->> 'events' = 'unlimited' THEN fields - 'events' ELSE fields END
 	- coalesce(refs, '{}');
-COMMENT ON FUNCTION rate_limit_policy_values(jsonb, jsonb, text[]) IS
-	'The values of a row of a document, with the defaults of its columns, and without its references to API '
-	'keys.';
+COMMENT ON FUNCTION rate_limit_policy_values(jsonb, text[]) IS
+	'The values of a row of a document, without its references to API keys.';
 
 CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb
 	LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
 	limits CONSTANT jsonb := (SELECT jsonb_object_agg(l.rule, jsonb_build_object('limits', l.list)) FROM (
-		SELECT r.document ->> 'rule' AS rule, jsonb_agg(rate_limit_policy_short(r.document,
-			r.defaults) - 'rule' ORDER BY r.key) AS list
+		SELECT r.document ->> 'rule' AS rule, jsonb_agg(r.document - 'rule' ORDER BY r.key) AS list
 		FROM rate_limit_policy_rows('limits') r GROUP BY 1) AS l);
 BEGIN
 	RETURN (SELECT jsonb_object_agg(s.section, coalesce((
-			SELECT jsonb_agg(rate_limit_policy_short(r.document, r.defaults) || CASE s.section WHEN 'rules'
-				THEN coalesce(limits -> r.row_name, '{}') ELSE '{}' END ORDER BY r.key)
+			SELECT jsonb_agg(r.document || CASE s.section WHEN 'rules'
+				THEN coalesce(limits -> r.name, '{}') ELSE '{}' END ORDER BY r.key)
 			FROM rate_limit_policy_rows(s.section) r WHERE users OR s.section <> 'overrides'
-				OR r.document ->> 'tier' IS NOT NULL), '[]'))
+				OR r.document ? 'tier'), '[]'))
 		FROM (SELECT DISTINCT section FROM rate_limit_policy_columns) AS s
 		WHERE s.section <> 'limits' AND (users OR s.section NOT IN ('users', 'keys')));
 END $$;
 COMMENT ON FUNCTION rate_limit_policy(boolean) IS
 	'The policy as a document: tiers, rules with their limits, and overrides for tiers; with users also the '
-	'users, the digests of their API keys, and their overrides. What has its default is left out. It has no '
-	'bans.';
+	'users, the digests of their API keys, and their overrides. A field that has its default is left out.';
 
 -- The lists of a document by sections, where limits are a section, too. It refuses a document that the tables
--- cannot take, before anything is locked: an error names the row, the field, what that holds, and what it
--- should be. A value that may be an API key in a wrong place is not repeated.
+-- cannot have, before anything is locked: an error names the row, the field, its value, and what it should
+-- be. A value that may be an API key in a wrong place is not repeated.
 CREATE OR REPLACE FUNCTION rate_limit_policy_lists(policy jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
 	sections CONSTANT text[] := '{tiers,users,keys,rules,overrides}';
-	lists jsonb;
+	lists jsonb := policy;
+	made jsonb := '{}';
+	rows jsonb;
 	part record;
 	item record;
 	fault text;
@@ -152,24 +138,21 @@ BEGIN
 				OR f.key = 'rules' AND f.value @?
 					'strict $[*].limits ? (@.type() != "array" || @[*].type() != "object")';
 	END IF;
-	IF fault IS NOT NULL THEN
-		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
-	END IF;
-	lists := policy;
-	IF policy ? 'rules' THEN
-		lists := policy || jsonb_build_object('rules', (SELECT coalesce(jsonb_agg(r - 'limits'), '[]')
-			FROM jsonb_array_elements(policy -> 'rules') AS r),
-			'limits', (SELECT coalesce(jsonb_agg(l || jsonb_build_object('rule', r -> 'name')), '[]')
-				FROM jsonb_array_elements(policy -> 'rules') AS r, jsonb_array_elements(r -> 'limits') AS l));
+	IF fault IS NULL AND policy ? 'rules' THEN
+		SELECT policy || jsonb_build_object('rules', coalesce(jsonb_agg(r - 'limits'), '[]'), 'limits',
+			(SELECT coalesce(jsonb_agg(l || jsonb_build_object('rule', r -> 'name')), '[]')
+				FROM jsonb_array_elements(policy -> 'rules') AS r, jsonb_array_elements(r -> 'limits') AS l))
+			INTO lists FROM jsonb_array_elements(policy -> 'rules') AS r;
 	END IF;
 	FOR part IN SELECT section, kind, relation, jsonb_object_agg(name, type) AS types, array_agg(name)
 		FILTER (WHERE needed) AS needed,
 			array_agg(name ORDER BY key) FILTER (WHERE key <= 2) AS keys,
 			string_agg(name, ', ' ORDER BY position) || CASE section WHEN 'rules' THEN ', limits'
 				ELSE '' END AS known
-		FROM rate_limit_policy_columns WHERE lists ? section GROUP BY place, section, kind, relation
-			ORDER BY place
+		FROM rate_limit_policy_columns WHERE lists ? section AND fault IS NULL
+		GROUP BY place, section, kind, relation ORDER BY place
 	LOOP
+		EXIT WHEN fault IS NOT NULL;
 		SELECT d.o, f.key, f.value, CASE WHEN part.types -> f.key IS NULL
 			THEN format('unknown: must be one of %s', part.known)
 				WHEN f.value IS NULL THEN 'missing: must be given' WHEN part.types ->> f.key LIKE '%[]'
@@ -184,48 +167,45 @@ BEGIN
 				UNION ALL SELECT n, NULL FROM unnest(part.needed) AS n WHERE d.o ->> n IS NULL) AS f(key,
 					value)
 			ORDER BY d.place LIMIT 1;
-		IF item.wrong IS NULL THEN
+		IF NOT FOUND THEN
 			BEGIN
-				SELECT r.key AS o, NULL AS key, NULL AS value, 'must be given once' AS wrong, r.row_name
-					INTO item
-					FROM rate_limit_policy_rows(part.section, lists -> part.section) r GROUP BY r.key,
-						r.row_name HAVING count(*) > 1 LIMIT 1;
-				IF FOUND THEN
-					RAISE EXCEPTION '% "%": must be given once', part.kind, item.row_name
-						USING ERRCODE = 'invalid_parameter_value';
-				END IF;
+				SELECT coalesce(jsonb_agg(to_jsonb(r)), '[]') INTO rows
+					FROM rate_limit_policy_rows(part.section, lists -> part.section) r;
+				made := made || jsonb_build_object(part.section, rows);
+				SELECT format('%s "%s": must be given once', part.kind, min(r.name)) INTO fault
+					FROM jsonb_to_recordset(rows) AS r(name text, key jsonb)
+					GROUP BY r.key HAVING count(*) > 1 LIMIT 1;
 				CONTINUE;
 			EXCEPTION WHEN data_exception THEN
-				IF item.wrong IS NOT NULL THEN
-					RAISE;
-				END IF;
-			END;
-			-- A value is not of its type. This finds it.
-			FOR item IN SELECT d.o, f.key, f.value, 'must be of the type ' || (part.types ->> f.key) AS wrong
-				FROM jsonb_array_elements(lists -> part.section) AS d(o), jsonb_each(d.o) f
+				-- A value is not of its type. This finds it.
+				FOR item IN SELECT d.o, f.key, f.value, 'must be of the type ' || (part.types ->> f.key)
+						AS wrong
+					FROM jsonb_array_elements(lists -> part.section) AS d(o), jsonb_each(d.o) f
 					WHERE f.value <> '"unlimited"' OR f.key <> 'events'
-			LOOP
-				BEGIN
-					EXECUTE format('SELECT FROM jsonb_populate_record(NULL::%s, jsonb_build_object($1, $2)) t
-						WHERE t.%I IS NULL', part.relation, item.key)
-						USING item.key, item.value;
-				EXCEPTION WHEN data_exception THEN
-					EXIT;
-				END;
-			END LOOP;
+				LOOP
+					BEGIN
+						EXECUTE format('SELECT FROM jsonb_populate_record(NULL::%s,
+							jsonb_build_object($1, $2)) t WHERE t.%I IS NULL', part.relation, item.key)
+							USING item.key, item.value;
+					EXCEPTION WHEN data_exception THEN
+						EXIT;
+					END;
+				END LOOP;
+			END;
 		END IF;
-		RAISE EXCEPTION '% "%": %: %', part.kind, (SELECT concat(string_agg(CASE part.types ->> k WHEN 'bytea'
+		fault := format('%s "%s": %s: %s%s', part.kind, (SELECT string_agg(CASE part.types ->> k WHEN 'bytea'
 			THEN coalesce(substring(item.o ->> k FROM '^\\x[0-9a-f]{12}'), '') || '...'
-				ELSE item.o ->> k END, '/')) FROM unnest(part.keys) AS k), item.key,
+				ELSE item.o ->> k END, '/') FROM unnest(part.keys) AS k), item.key,
 			CASE WHEN item.wrong LIKE 'must%' AND item.key NOT IN ('digest', 'hint', 'key_id', 'replaced_by')
-				THEN concat(item.value, ': ') ELSE '' END || item.wrong
-			USING ERRCODE = 'invalid_parameter_value';
+				THEN concat(item.value, ': ') END, item.wrong);
 	END LOOP;
-	RETURN lists;
+	IF fault IS NOT NULL THEN
+		RAISE EXCEPTION '%', fault USING ERRCODE = 'invalid_parameter_value';
+	END IF;
+	RETURN made;
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_lists(jsonb) IS
-	'The lists of rows of a document of the policy, by sections, of which limits are one. It fails for a '
-	'document that no policy is.';
+	'The rows of rate_limit_policy_rows of a document, by sections. It fails for one that cannot be a policy.';
 
 -- What a constraint means, for people: its name says what must be.
 CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
@@ -254,59 +234,51 @@ COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS
 	'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if '
 	'its name does not say it.';
 
--- One statement changes all rows of a list. If the server refuses one of them, this finds out which, in
--- halves, and names it. A row of the list has at, which says where it is in the table, or NULL for a new row,
--- its values, or NULL for a row to delete, and its name. A new key refers to another one only when all are
--- there: by an update.
+-- One statement changes all rows of a list. If the server refuses one of them, this finds it by halves, and
+-- names it. A row of the list has at, its place in the table, or NULL for a new row; its document, or NULL
+-- for a row to delete; and its name. A new key refers to another one only when all are there: by an update.
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	chosen CONSTANT jsonb := jsonb_path_query_array(list, CASE how WHEN 'insert' THEN '$[*] ? (@.at == null)'
-		WHEN 'delete' THEN '$[*] ? (@.values == null)'
-			ELSE '$[*] ? (@.at != null && @.values != null)' END::jsonpath);
-	half CONSTANT int := (jsonb_array_length(chosen) + 1) / 2;
+		WHEN 'delete' THEN '$[*] ? (@.document == null)'
+			ELSE '$[*] ? (@.at != null && @.document != null)' END::jsonpath);
+	many CONSTANT int := coalesce(jsonb_array_length(chosen), 0);
 	s record;
 	fault text;
 	message text;
 	detail text;
 BEGIN
-	IF coalesce(jsonb_array_length(chosen), 0) = 0 THEN
+	IF many = 0 THEN
 		RETURN;
 	END IF;
 	SELECT c.relation, c.kind, string_agg(quote_ident(c.name), ', ' ORDER BY c.position) AS names,
-		string_agg(CASE WHEN c.is_reference
-			THEN format('CASE WHEN d.o -> ''values'' ->> %1$L IS NOT NULL THEN coalesce((SELECT k.id
-				FROM rate_limit_api_keys k
-				WHERE k.digest = (d.o -> ''values'' ->> %1$L)::bytea),
-					0) END', c.name) ELSE format('t.%I', c.name) END, ', ' ORDER BY c.position) AS row,
-		format('jsonb_array_elements($1) AS d(o) CROSS JOIN LATERAL jsonb_populate_record(NULL::%s,
-			rate_limit_policy_values(d.o -> ''values'', ''{}'', $2)) t',
-			c.relation) AS source
+		string_agg(format(CASE WHEN c.is_reference THEN 'CASE WHEN d.document ? %1$L THEN coalesce((SELECT k.id
+				FROM rate_limit_api_keys k WHERE k.digest = (d.document ->> %1$L)::bytea), 0) END'
+			WHEN c.default_value IS NULL THEN 't.%I' ELSE 'coalesce(t.%I, %s)' END, c.name, c.default_value),
+			', ' ORDER BY c.position) AS row
 		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section
 			AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys')
 				ELSE c.key IS NULL END GROUP BY c.relation, c.kind;
 	BEGIN
-		EXECUTE CASE how WHEN 'insert' THEN format('INSERT INTO %s (%s) SELECT %s FROM %s', s.relation,
-			s.names, s.row, s.source)
-			WHEN 'update' THEN format('UPDATE %s x SET (%s) = ROW(%s) FROM %s
-				WHERE x.ctid = (d.o ->> ''at'')::tid', s.relation, s.names, s.row, s.source)
-			WHEN 'clear' THEN format('UPDATE %s x SET events = NULL, burst = NULL
-				FROM jsonb_array_elements($1) AS d(o) WHERE x.ctid = (d.o ->> ''at'')::tid', s.relation)
-			ELSE format('DELETE FROM %s x USING jsonb_array_elements($1) AS d(o)
-				WHERE x.ctid = (d.o ->> ''at'')::tid', s.relation) END
+		EXECUTE format(CASE how WHEN 'insert' THEN 'INSERT INTO %s (%s) SELECT %s FROM %s, %s'
+			WHEN 'update' THEN 'UPDATE %s x SET (%s) = ROW(%s) FROM %s, %s WHERE x.ctid = d.at'
+			WHEN 'clear' THEN 'UPDATE %s x SET events = NULL, burst = NULL FROM %4$s WHERE x.ctid = d.at'
+			ELSE 'DELETE FROM %s x USING %4$s WHERE x.ctid = d.at' END, s.relation, s.names, s.row,
+			'jsonb_to_recordset($1) AS d(at tid, document jsonb)',
+			format('jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.document, $2)) t', s.relation))
 			USING chosen, (SELECT array_agg(c.name) FROM rate_limit_policy_columns c
 				WHERE c.section = rate_limit_policy_write.section AND c.is_reference);
 	EXCEPTION WHEN integrity_constraint_violation THEN
 		GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
-		IF half > 1 OR jsonb_array_length(chosen) > 1 THEN
+		IF many > 1 THEN
 			PERFORM rate_limit_policy_write(section, how, (SELECT jsonb_agg(d.o)
 				FROM jsonb_array_elements(chosen) WITH ORDINALITY AS d(o, place)
-				WHERE d.place > half * side AND d.place <= half * (side + 1))) FROM generate_series(0,
-					1) AS side;
+				WHERE (d.place > many / 2) = second)) FROM unnest('{f,t}'::boolean[]) AS second;
 		END IF;
 		RAISE EXCEPTION '% "%": %', s.kind, chosen -> 0 ->> 'name', rate_limit_fault(fault, message, detail,
-			chosen -> 0 -> 'values') USING ERRCODE = 'check_violation';
+			chosen -> 0 -> 'document') USING ERRCODE = 'check_violation';
 	END;
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_write(text, text, jsonb) IS
@@ -315,9 +287,8 @@ COMMENT ON FUNCTION rate_limit_policy_write(text, text, jsonb) IS
 
 -- The tables are locked in the order of other commands. Limits and overrides go first, since a name may come
 -- back for another limit. An override and its limit must suit each other after each statement, so an override
--- that changes has no amount while the limits change. All that waits for the end of the transaction is
--- checked before the function returns: the caller then knows that the document is the policy, and not only at
--- COMMIT.
+-- that changes has no amount while the limits change. The checks that wait for the end of the transaction are
+-- made before the function returns, so that the caller learns of a fault here, and not only at COMMIT.
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false,
 	dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
@@ -327,6 +298,7 @@ DECLARE
 	plan jsonb := '{}'; -- the rows that differ, by sections, for rate_limit_policy_write
 	part record;
 	found jsonb;
+	defaults jsonb;
 	unknown text[];
 	fault text;
 	detail text;
@@ -335,32 +307,27 @@ BEGIN
 	LOCK TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules,
 		rate_limit_rule_limits, rate_limit_overrides
 		IN SHARE ROW EXCLUSIVE MODE;
-	FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE lists ? c.section
-		ORDER BY 1 LOOP
-		SELECT jsonb_agg(jsonb_build_object('at', h.at, 'values', w.document, 'name', coalesce(w.row_name,
-			h.row_name), 'have', h.document,
-				'defaults', coalesce(h.defaults, w.defaults))
-				ORDER BY coalesce(w.key, h.key)) INTO found
-			FROM rate_limit_policy_rows(part.section) h FULL JOIN rate_limit_policy_rows(part.section,
-				lists -> part.section) w ON w.key = h.key
+	FOR part IN SELECT c.section, string_agg(format('%L, %s', c.name, coalesce(c.default_value, 'NULL')),
+			', ') AS defaults FROM rate_limit_policy_columns c WHERE lists ? c.section
+		GROUP BY c.place, c.section ORDER BY c.place LOOP
+		EXECUTE format('SELECT jsonb_build_object(%s)', part.defaults) INTO defaults;
+		SELECT jsonb_agg(jsonb_build_object('at', h.at, 'have', h.document, 'document', w.document, 'name',
+				coalesce(w.name, h.name)) ORDER BY coalesce(w.key, h.key)) INTO found
+			FROM rate_limit_policy_rows(part.section) h FULL JOIN jsonb_to_recordset(lists -> part.section)
+				AS w(name text, key jsonb, document jsonb) ON w.key = h.key
 			WHERE h.key IS NULL OR h.document <> w.document OR w.key IS NULL AND prune
 				AND h.key <> '["anonymous"]' AND (part.section <> 'overrides'
-				OR (h.document ->> 'user_id' IS NULL OR lists ? 'users') AND (h.document ->> 'key_id' IS NULL
-					OR lists ? 'keys'));
+				OR (lists ? 'users' OR NOT h.document ? 'user_id') AND (lists ? 'keys'
+					OR NOT h.document ? 'key_id'));
 		CONTINUE WHEN found IS NULL;
 		plan := plan || jsonb_build_object(part.section, found);
-		RETURN QUERY SELECT part.section, d.o ->> 'name', f.what, nullif(f.before, 'null'), nullif(f.after,
-			'null')
-			FROM jsonb_array_elements(found) AS d(o) CROSS JOIN LATERAL (
-				SELECT CASE WHEN d.o ->> 'at' IS NULL THEN 'created' ELSE 'deleted' END,
-					nullif(rate_limit_policy_short(nullif(d.o -> 'have', 'null'), d.o -> 'defaults'), '{}'),
-					nullif(rate_limit_policy_short(nullif(d.o -> 'values', 'null'), d.o -> 'defaults'), '{}')
-						WHERE d.o ->> 'at' IS NULL OR d.o ->> 'values' IS NULL
-				UNION ALL SELECT e.key, d.o -> 'have' -> e.key, e.value
-					FROM jsonb_each(nullif(d.o -> 'values',
-					'null')) AS e
-					WHERE d.o ->> 'at' IS NOT NULL AND e.value <> d.o -> 'have' -> e.key) AS f(what, before,
-						after);
+		RETURN QUERY SELECT part.section, d.name, f.*
+			FROM jsonb_to_recordset(found) AS d(have jsonb, document jsonb, name text)
+			CROSS JOIN LATERAL (SELECT 'created', NULL::jsonb, d.document WHERE d.have IS NULL
+				UNION ALL SELECT 'deleted', d.have, NULL WHERE d.document IS NULL
+				UNION ALL SELECT e.key, nullif((defaults || d.have) -> e.key, 'null'), nullif(e.value, 'null')
+					FROM jsonb_each(defaults || d.document) AS e
+					WHERE e.value <> (defaults || d.have) -> e.key) AS f;
 	END LOOP;
 	IF plan = '{}' THEN
 		RETURN;
@@ -378,33 +345,23 @@ BEGIN
 			found := plan -> part.section;
 			-- Rows have moved, and new keys have no references yet.
 			IF part.section IN ('keys', 'overrides') THEN
-				SELECT jsonb_agg(jsonb_build_object('at', h.at, 'values', w.document, 'name', w.row_name))
-					INTO found
-					FROM rate_limit_policy_rows(part.section) h JOIN rate_limit_policy_rows(part.section,
-						lists -> part.section) w ON w.key = h.key
-					WHERE h.document <> w.document;
+				SELECT jsonb_agg(to_jsonb(w) || jsonb_build_object('at', h.at)) INTO found
+					FROM rate_limit_policy_rows(part.section) h
+					JOIN jsonb_to_recordset(lists -> part.section) AS w(name text, key jsonb, document jsonb)
+						ON w.key = h.key WHERE h.document <> w.document;
 			END IF;
 			PERFORM rate_limit_policy_write(part.section, 'update', found);
 		END LOOP;
-		FOR part IN SELECT DISTINCT c.place, c.section FROM rate_limit_policy_columns c WHERE plan ? c.section
-			AND c.section NOT IN ('overrides', 'limits')
-			ORDER BY 1 DESC
-		LOOP
-			PERFORM rate_limit_policy_write(part.section, 'delete', plan -> part.section);
-		END LOOP;
-		SELECT format('rule "%s": tiers: "%s": must be in the section tiers, or in rate_limit_tiers', r.name,
-			t) INTO fault
+		PERFORM rate_limit_policy_write(s, 'delete', plan -> s)
+			FROM unnest('{rules,keys,users,tiers}'::text[]) AS s;
+		SELECT format('rule "%s": %s', f.name, f.fault) INTO fault FROM (
+			SELECT r.name, format('tiers: "%s": must be in the section tiers, or in rate_limit_tiers', t)
 			FROM rate_limit_rules r, unnest(r.tiers) AS t
 			WHERE t NOT IN (SELECT tier FROM rate_limit_tiers) AND concat(r.name, '/', t) <> ALL (unknown)
-				ORDER BY 1 LIMIT 1;
-		IF fault IS NULL THEN
-			SELECT format(
-					'rule "%s": priority: %s: must be another than that of the rule "%s", which is of '
-					'the same family',
-				 r.name, r.priority, o.name) INTO fault
-				FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family,
-					r.priority) AND o.name > r.name ORDER BY 1 LIMIT 1;
-		END IF;
+			UNION ALL SELECT r.name, format('priority: %s: must be another than that of the rule "%s", '
+				'which is of the same family', r.priority, o.name)
+			FROM rate_limit_rules r JOIN rate_limit_rules o ON (o.family, o.priority) = (r.family, r.priority)
+				AND o.name > r.name) AS f(name, fault) ORDER BY f.fault DESC, f.name LIMIT 1;
 		IF fault IS NOT NULL THEN
 			RAISE EXCEPTION '%', fault USING ERRCODE = 'foreign_key_violation';
 		END IF;

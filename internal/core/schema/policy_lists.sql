@@ -12,11 +12,12 @@ COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS
 -- Days are hours, as in the tables: the length of a day varies. What has months is no time of a limit, and
 -- stays what it is.
 CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0 THEN extract(year
-	FROM span) * 12 + extract(month FROM span) || ' months'
-	ELSE (SELECT s.us / u.size || u.name FROM (SELECT (extract(epoch
-		FROM span) * 1000000)::bigint AS us) AS s,
-		(VALUES (3600000000, 'h'), (60000000, 'm'), (1000000, 's'), (1000, 'ms'), (1, 'us')) AS u(size, name)
-		WHERE s.us % u.size = 0 ORDER BY u.size DESC LIMIT 1) END;
+RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0
+		THEN (extract(year FROM span) * 12 + extract(month FROM span))::text || ' months'
+	WHEN extract(epoch FROM span) % 3600 = 0 THEN trunc(extract(epoch FROM span) / 3600)::text || 'h'
+	WHEN extract(epoch FROM span) % 60 = 0 THEN trunc(extract(epoch FROM span) / 60)::text || 'm'
+	WHEN extract(epoch FROM span) % 1 = 0 THEN trunc(extract(epoch FROM span))::text || 's'
+	WHEN extract(epoch FROM span) % 0.001 = 0 THEN trunc(extract(epoch FROM span) * 1000)::text || 'ms'
+	ELSE trunc(extract(epoch FROM span) * 1000000)::text || 'us' END;
 COMMENT ON FUNCTION rate_limit_span(interval) IS
 	'A time in the largest unit of which it is a multiple, as in 90s or 24h.';

@@ -42,25 +42,26 @@ CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hos
 
 CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-	effect text;
-	settled text;
+	r record;
+	fault text;
 BEGIN
 	-- Of two transactions that each delete a limit, one waits here and sees the other's change.
-	SELECT r.action, r.settle INTO effect, settled FROM rate_limit_rules r WHERE r.name = $1
-		AND r.mode <> 'off' FOR NO KEY UPDATE;
-	IF effect = 'limit' AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
-		RAISE EXCEPTION 'limits: missing: a rule that limits must have one or more of them'
-			USING ERRCODE = 'not_null_violation', DETAIL = format('The rule is %L.', $1),
-				HINT = 'Such as per_hour, or a row of rate_limit_rule_limits with any other time.';
-	ELSIF effect <> 'limit' AND EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1) THEN
-		RAISE EXCEPTION 'action: %: must be limit for a rule with limits', quote_literal(effect)
-			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1),
-				HINT = 'Make another rule, or delete its rows of rate_limit_rule_limits.';
-	ELSIF settled IS NOT NULL AND NOT EXISTS (SELECT FROM rate_limit_rule_limits l WHERE l.rule = $1
-		AND l.algorithm <> 'in_flight') THEN
-		RAISE EXCEPTION 'settle: %: must be left out with in_flight: a slot ends with its request',
-			to_json(settled)
-			USING ERRCODE = 'check_violation', DETAIL = format('The rule is %L.', $1);
+	SELECT action, settle INTO r FROM rate_limit_rules WHERE name = $1 AND mode <> 'off' FOR NO KEY UPDATE;
+	IF NOT FOUND THEN
+		RETURN;
+	END IF;
+	SELECT CASE WHEN r.action = 'limit' AND count(*) = 0
+			THEN 'limits: missing: a rule that limits must have one or more of them'
+		WHEN r.action <> 'limit' AND count(*) > 0
+			THEN format('action: %L: must be limit for a rule with limits', r.action)
+		WHEN r.settle IS NOT NULL AND count(*) FILTER (WHERE l.algorithm <> 'in_flight') = 0
+			THEN format('settle: %s: must be left out with in_flight: a slot ends with its request',
+				to_json(r.settle)) END INTO fault FROM rate_limit_rule_limits l WHERE l.rule = $1;
+	IF fault IS NOT NULL THEN
+		RAISE EXCEPTION '%', fault USING ERRCODE = CASE WHEN fault LIKE 'limits%' THEN 'not_null_violation'
+			ELSE 'check_violation' END, DETAIL = format('The rule is %L.', $1), HINT = CASE left(fault, 1)
+			WHEN 'l' THEN 'Such as per_hour, or a row of rate_limit_rule_limits with any other time.'
+			WHEN 'a' THEN 'Make another rule, or delete its rows of rate_limit_rule_limits.' ELSE '' END;
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_complete(text) IS
