@@ -110,38 +110,16 @@ func TestPartitionsAreMadeOnceByManyAtOnce(t *testing.T) {
 		"rate_limit_partitions()", "7 t t")
 }
 
-// A partition is made while writers and readers are in the middle of a transaction, and they go
-// on before the one that makes it has ended.
-func TestMakingAPartitionStopsNobody(t *testing.T) {
-	s := newHistory(t)
-	s.exec("SELECT rate_limit_make_partition('2026-11-21')")
-	writer := &site{t: t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
-	writer.exec("SET lock_timeout = '5 s'; BEGIN;" + row("2026-11-21 10:00Z"))
-	s.exec("SET lock_timeout = '5 s'; BEGIN; SELECT rate_limit_make_partition('2026-11-22')")
-	writer.exec(row("2026-11-21 11:00Z") + "SELECT count(*) FROM rate_limit_audit; COMMIT;" +
-		row("2026-11-21 12:00Z"))
-	s.exec("COMMIT;" + row("2026-11-22 10:00Z"))
-	s.want("SELECT count(*) FROM rate_limit_audit", "4")
-}
-
-// A table that was detached keeps its name, and the day gets another partition.
-func TestADetachedPartitionIsNotReplaced(t *testing.T) {
-	s := newHistory(t)
-	s.want("SELECT rate_limit_make_partition('2026-11-21')", "public.rate_limit_audit_20261121")
-	for _, next := range []string{"_2", "_3"} {
-		s.exec("DO $$ BEGIN EXECUTE 'ALTER TABLE rate_limit_audit DETACH PARTITION ' || (SELECT name FROM " +
-			"rate_limit_partitions()); END $$")
-		s.want("SELECT rate_limit_make_partition('2026-11-21')", "public.rate_limit_audit_20261121"+next)
-		s.want("SELECT rate_limit_make_partition('2026-11-21')", "-")
-		s.exec(row("2026-11-21 10:00Z"))
-		s.want("SELECT count(*) FROM rate_limit_audit_20261121"+next, "1")
-	}
-	if failure := s.fails("SELECT rate_limit_make_partition(NULL)"); !strings.Contains(failure.Message,
-		"day: NULL: must be a day") {
-		t.Errorf("without a day: %s", failure.Message)
-	}
-	if failure := s.fails("SELECT rate_limit_make_partition('infinity')"); !strings.Contains(failure.Message,
-		"day: infinity: must be a day") {
-		t.Errorf("infinity: %s", failure.Message)
-	}
+// The history lies in the first schema of the search_path, its functions find it from anywhere, and
+// a caller's own tables do not take its place.
+func TestTheHistoryInAnotherSchema(t *testing.T) {
+	s := open(t)
+	s.exec(`CREATE SCHEMA "a.Tenant"; SET search_path = "a.Tenant";` + schema.History +
+		`RESET search_path; CREATE TEMPORARY TABLE rate_limit_metrics (x int); CREATE TEMPORARY TABLE rate_limit_retention (what text)`)
+	s.want(`SELECT what, name FROM "a.Tenant".rate_limit_upkeep('2026-11-21') LIMIT 1`,
+		`made "a.Tenant".rate_limit_audit_20261121`)
+	s.want(`SELECT name, state FROM "a.Tenant".rate_limit_expired('2027-02-20') LIMIT 1`,
+		`"a.Tenant".rate_limit_audit_20261121 attached`)
+	s.want(`SELECT count(*) FROM "a.Tenant".rate_limit_drop_expired('2027-02-20') WHERE held_by IS NULL AND name ~ 'audit'`, "1")
+	s.want("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", "0")
 }

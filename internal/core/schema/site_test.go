@@ -76,18 +76,7 @@ func (s *site) text(sql string) string {
 	if err != nil {
 		s.t.Fatalf("%s: %v", sql, err)
 	}
-	var lines []string
-	for _, row := range results[len(results)-1].Rows {
-		var columns []string
-		for _, column := range row {
-			if column == nil {
-				column = []byte("-")
-			}
-			columns = append(columns, string(column))
-		}
-		lines = append(lines, strings.Join(columns, " "))
-	}
-	return strings.Join(lines, "\n")
+	return rowsOf(results[len(results)-1])
 }
 
 // fails runs a command that must fail, and returns the server's error.

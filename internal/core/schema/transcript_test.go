@@ -1,0 +1,136 @@
+package schema_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+var pid = regexp.MustCompile(`\bpid \d+`)
+
+// A transcript is a file of SQL and of what the server returns, on a fresh database of newSite. Commands
+// may take several lines, and the last ends with a semicolon. Lines after it begin with "= " for a row,
+// with "! " for an error. An error leaves nothing of its commands. "other> " begins commands of a second
+// session, "#" a comment, and <DB> is the name of the database, which names of roles need.
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d transcripts, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			newSite(t).transcript(file)
+		})
+	}
+}
+
+// transcript replays a file, and compares what the server returns with what the file has.
+func (s *site) transcript(file string) {
+	s.t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	got := s.replay(string(text))
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			s.t.Fatal(err)
+		}
+	} else if got != string(text) {
+		s.t.Errorf("%s: the server returns\n%s\nwant\n%s", file, got, text)
+	}
+}
+
+// replay runs the commands of a transcript and returns it with what the server returns now.
+func (s *site) replay(transcript string) string {
+	s.t.Helper()
+	database := s.text("SELECT current_database()")
+	other := &site{t: s.t, dsn: s.dsn, conn: cluster.Connect(s.t, s.dsn)}
+	s.exec("SET TimeZone = 'UTC'")
+	other.exec("SET TimeZone = 'UTC'")
+	var got, command strings.Builder
+	for line := range strings.Lines(transcript) {
+		if strings.HasPrefix(line, "= ") || strings.HasPrefix(line, "! ") {
+			continue // what the server returned last time
+		}
+		got.WriteString(line)
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		command.WriteString(line)
+		if !strings.HasSuffix(line, ";\n") {
+			continue
+		}
+		sql, isOther := strings.CutPrefix(strings.TrimSpace(command.String()), "other> ")
+		command.Reset()
+		session := s
+		if isOther {
+			session = other
+		}
+		result := session.result(strings.ReplaceAll(sql, "<DB>", database))
+		got.WriteString(pid.ReplaceAllString(strings.ReplaceAll(result, database, "<DB>"), "pid N"))
+	}
+	if command.Len() > 1 {
+		s.t.Fatalf("no semicolon ends %s", command.String())
+	}
+	return got.String()
+}
+
+// result runs commands and returns the lines of a transcript for their rows, or for their error.
+func (s *site) result(sql string) (lines string) {
+	results, err := s.conn.PgConn().Exec(context.Background(), sql).ReadAll()
+	if failure := (*pgconn.PgError)(nil); errors.As(err, &failure) {
+		return "! " + failure.Message + "\n"
+	} else if err != nil {
+		s.t.Fatalf("%s: %v", sql, err)
+	}
+	for _, result := range results {
+		if text := rowsOf(result); text != "" {
+			lines += "= " + strings.ReplaceAll(text, "\n", "\n= ") + "\n"
+		}
+	}
+	return lines
+}
+
+// rowsOf returns rows as lines, with a space between columns, and - for NULL.
+func rowsOf(result *pgconn.Result) string {
+	var lines []string
+	for _, row := range result.Rows {
+		var columns []string
+		for _, column := range row {
+			if column == nil {
+				column = []byte("-")
+			}
+			columns = append(columns, string(column))
+		}
+		lines = append(lines, strings.Join(columns, " "))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Each constraint of our tables is broken by a command of the transcript constraints.
+func TestEachConstraintIsBroken(t *testing.T) {
+	text, err := os.ReadFile("testdata/constraints.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range strings.Split(newSite(t).text(`SELECT CASE WHEN c.conname LIKE 'rate\_limit\_%'
+			THEN format('"%s"', c.conname) ELSE format('"%s.*"%s"', c.conrelid::regclass, c.conname) END
+		FROM pg_constraint c WHERE c.conrelid::regclass::text LIKE 'rate\_limit\_%'
+			AND c.contype NOT IN ('n', 't') AND (c.conparentid <> 0 OR c.coninhcount = 0)
+			AND c.conrelid::regclass::text NOT IN ('rate_limit_ephemeral', 'rate_limit_durable')
+			AND c.conname <> 'time_zone_must_be_known_to_the_server' -- the server's own error comes first`),
+		"\n") {
+		if !regexp.MustCompile("(?m)^! .*" + name).Match(text) {
+			t.Errorf("no command of the transcript constraints breaks %s", name)
+		}
+	}
+}
