@@ -79,31 +79,6 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 	}
 }
 
-// TestBlockedKeysAreBounded: the store remembers at most half of MaxRows, the latest always
-// among them, and none once its refusal is not believed any more.
-func TestBlockedKeysAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, most := range []int{1, 3, 16, 17, 50} {
-			store := newStore(t, &fakeDB{answer: refuse}, engine.Options{CleanupProbability: -1, MaxRows: 2 * most})
-			for i := range 200 {
-				h := fakeHits(fmt.Sprint(i))[0]
-				for _, source := range []ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked} {
-					if d := takeOne(t, store, h); d.Allowed || d.Source != source {
-						t.Fatal(d)
-					}
-				}
-				if keys := store.Stats().BlockedKeys; keys > int64(most) || keys < int64(min(i+1, most)) {
-					t.Fatalf("after %d refused keys, %d are blocked; want at most %d, and as many as that allows", i+1, keys, most)
-				}
-			}
-			time.Sleep(time.Hour + time.Second)
-			if n := store.Stats().BlockedKeys; n != 0 {
-				t.Errorf("%d keys are taken for used up after their RetryAfter", n)
-			}
-		}
-	})
-}
-
 // TestRefusalFromBeforeAReset: a refusal is not believed if its answer is on its way while the
 // row is reset.
 func TestRefusalFromBeforeAReset(t *testing.T) {

@@ -71,7 +71,7 @@ func TestCleanup(t *testing.T) {
 
 // cleanUp runs the statement that deletes a prefix's expired rows, once.
 func cleanUp(db pgdb.DB, prefix string, now int64) (deleted int64, err error) {
-	statement := &pgdb.Statement{SQL: engine.CleanupSQL, Args: []any{[]int64{now, 0}, prefix}}
+	statement := &pgdb.Statement{SQL: engine.CleanupSQL(prefix == "s"), Args: []any{[]int64{now, 0}, prefix}}
 	if err := db.Run(context.Background(), []*pgdb.Statement{statement}); err != nil || statement.Err != nil {
 		return 0, errors.Join(err, statement.Err)
 	}
@@ -98,6 +98,15 @@ func TestCleanupIsBounded(t *testing.T) {
 		if gone, err := cleanUp(db, "q", now+60*conformance.Second-1+int64(i)); err != nil || gone != want {
 			t.Errorf("%d microseconds early: %d rows, %v; want %d", 1-i, gone, err, want)
 		}
+	}
+	// A row with the slots of a process that runs stays.
+	s.exec("DELETE FROM rate_limit_ephemeral")
+	s.exec(`INSERT INTO rate_limit_processes (process, seen) VALUES (7, now())`)
+	s.exec(`INSERT INTO rate_limit_ephemeral (prefix, key, slots, expires_at)
+		VALUES ('s', 'held', ARRAY[7::bigint << 32], now() - interval '1 h'),
+			('s', 'ended', ARRAY[8::bigint << 32], now() - interval '1 h')`)
+	if gone, err := cleanUp(db, "s", now); err != nil || gone != 1 {
+		t.Errorf("beside slots: %d rows, %v; want 1", gone, err)
 	}
 	s.exec("DELETE FROM rate_limit_ephemeral")
 	s.expire("rate_limit_ephemeral", "p", 3)

@@ -13,16 +13,13 @@ const ServerSQL = serverSQL
 
 // DecideBatch decides calls as one batch: a test cannot arrange thousands of batches by
 // the timing of its calls.
-func (s *Store) DecideBatch(calls []*batch.Call) { s.DecideBatchWithin(time.Minute, calls) }
-
-// DecideBatchWithin is DecideBatch with a timeout.
-func (s *Store) DecideBatchWithin(timeout time.Duration, calls []*batch.Call) {
+func (s *Store) DecideBatch(calls []*batch.Call) {
 	storeKeys(calls)
 	now := time.Now()
 	for _, c := range calls {
 		c.Arrived = now
 	}
-	s.engine.decide(batch.NewQueue(batch.Options{Timeout: timeout}), append([]*batch.Call(nil), calls...), now.Add(timeout))
+	s.engine.decide(batch.NewQueue(batch.Options{Timeout: time.Minute}), append([]*batch.Call(nil), calls...), now.Add(time.Minute))
 }
 
 // OnPurpose begins the error of a transaction that fails on purpose.
@@ -34,9 +31,9 @@ func (s *Store) TakeFirst() {
 	lease.Forget(s.engine.rows)
 }
 
-// CleanupSQL is the statement that deletes expired rows of the unlogged table. A store runs it
-// at random moments.
-var CleanupSQL = sharedStatements().cleanup[cleanupKey{}]
+// CleanupSQL returns the statement that deletes expired rows of the unlogged table, which may have slots. A
+// store runs it at random moments.
+func CleanupSQL(slots bool) string { return sharedStatements().cleanup[cleanupKey{slots: slots}] }
 
 // AddSettlement adds a settlement for the next batch, and sends none by itself.
 func (s *Store) AddSettlement(h *batch.Settlement) {

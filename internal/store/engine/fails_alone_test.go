@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -85,23 +84,6 @@ func TestLostTransactionsRunAgain(t *testing.T) {
 			if fmt.Sprint(tries) != want {
 				t.Errorf("%s, several %v: tried %v, want %s", code, several, tries, want)
 			}
-		}
-	}
-}
-
-// TestRefusedValuesFailTheirOwnRequest: the server refuses a value, such as a key in
-// characters that its encoding lacks. Only the request with that value fails.
-func TestRefusedValuesFailTheirOwnRequest(t *testing.T) {
-	answer := failing("22P05", "no such character", func(s *pgdb.Statement) bool { return slices.Contains(keysOf(s), "bad") })
-	store := newStore(t, &fakeDB{answer: answer}, without)
-	var calls []*batch.Call
-	for _, keys := range [][]string{{"a"}, {"bad"}, {"b"}, {"c", "d"}, {"e", "bad"}, {"f", "g"}} {
-		calls = append(calls, callFor(false, fakeHits(keys...)...))
-	}
-	store.DecideBatch(calls)
-	for i, c := range calls {
-		if bad := i == 1 || i == 4; (c.Err != nil) != bad || !bad && !allAllowed(c.Decisions) {
-			t.Errorf("request %d: %v, %+v", i, c.Err, c.Decisions)
 		}
 	}
 }

@@ -1,16 +1,12 @@
 package engine_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -67,51 +63,4 @@ func TestRowsOfAnOpenTransaction(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestCloseDuringCalls: all calls return, with a decision or an error.
-func TestCloseDuringCalls(t *testing.T) {
-	before := runtime.NumGoroutine()
-	s := newSite(t)
-	for range 2 {
-		store := s.store(engine.Options{CleanupProbability: 1})
-		var group sync.WaitGroup
-		for i := range 16 {
-			group.Add(1)
-			go func() {
-				defer group.Done()
-				for {
-					hits := append(fakeHits(fmt.Sprint(i)), ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "q", Events: 3, Window: time.Hour}, Key: "q", Cost: 1})
-					err := store.Take(context.Background(), longTime, hits, make([]ratelimit.Decision, 2))
-					if errors.Is(err, ratelimit.ErrClosed) {
-						return
-					}
-					if err != nil && !strings.Contains(err.Error(), "closed") && !errors.Is(err, ratelimit.ErrUnavailable) {
-						t.Errorf("at the store's end: %v", err)
-					}
-				}
-			}()
-		}
-		await.Within(t, longTime, "calls under way", func() bool { return store.Stats().Requests > 32 })
-		closed := make(chan struct{})
-		go func() {
-			store.Close()
-			close(closed)
-		}()
-		select {
-		case <-closed:
-		case <-time.After(20 * time.Second):
-			t.Fatal("Close does not return")
-		}
-		group.Wait()
-	}
-	s.nothingReported()
-	goroutines(t, before)
-}
-
-// goroutines waits until no more are left than before, plus those of a test's
-// own connection.
-func goroutines(t *testing.T, before int) {
-	t.Helper()
-	await.Within(t, longTime, "goroutines to end", func() bool { return runtime.NumGoroutine() <= before+2 })
 }

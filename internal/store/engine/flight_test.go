@@ -180,35 +180,3 @@ func TestSlotsAfterAClockThatWasAhead(t *testing.T) {
 		t.Errorf("%d slots are lost", n)
 	}
 }
-
-// A cleanup leaves a row with slots, and deletes one whose slots have ended.
-func TestRowsWithSlotsStay(t *testing.T) {
-	dsn := cluster.Open(t)
-	db := drivers.All["pgxdb"](t, dsn)
-	store := newStore(t, db, engine.Options{CleanupProbability: 1})
-	l := conformance.InFlight("flight", 3)
-	held := enter(t, store, l, 1, nil)
-	// Another key of the prefix has the cleanup run.
-	others := func() {
-		t.Helper()
-		slot := &ratelimit.Slot{}
-		if err := store.Take(context.Background(), longTime, []ratelimit.Hit{{Limit: l, Key: "other", Cost: 1, Slot: slot}}, make([]ratelimit.Decision, 1)); err != nil {
-			t.Fatal(err)
-		}
-		slot.Release()
-	}
-	awaitDeleted := func(key string) {
-		t.Helper()
-		await.Within(t, longTime, "a row to be deleted", func() bool {
-			others()
-			row := &pgdb.Statement{SQL: "SELECT 1 FROM rate_limit_ephemeral WHERE key = $1::text", Args: []any{key}}
-			return db.Run(context.Background(), []*pgdb.Statement{row}) == nil && row.Rows == 0
-		})
-	}
-	cluster.Execute(t, dsn, "INSERT INTO rate_limit_ephemeral (prefix, key, expires_at) VALUES ('flight', 'without', now()); UPDATE rate_limit_ephemeral SET expires_at = now() - interval '1 h'")
-	awaitDeleted("without")
-	awaitFree(t, store, l, 2)
-	held[0].Release()
-	awaitFree(t, store, l, 3)
-	awaitDeleted("k")
-}

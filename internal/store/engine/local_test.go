@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,7 +29,7 @@ func (s *site) localStore(proxies int64, driver string) (*localStore, *lostDB) {
 
 type localStore struct {
 	*store.Store
-	proxies int64 // 0 is what the registry shows
+	proxies int64
 
 	mu      sync.Mutex
 	notices []string
@@ -53,9 +52,7 @@ func (l *localStore) decide(t testing.TB, hits ...ratelimit.Hit) []ratelimit.Dec
 	t.Helper()
 	decisions := make([]ratelimit.Decision, len(hits))
 	err := l.Take(context.Background(), longTime, hits, decisions)
-	if l.proxies > 0 {
-		l.SetProxies(l.proxies)
-	}
+	l.SetProxies(l.proxies)
 	if err != nil && !l.Store.TakeLocal(err, hits, decisions) {
 		t.Fatalf("no decision, and no local one: %v", err)
 	}
@@ -270,38 +267,5 @@ func TestLocalChargesAreOfTheLastWindow(t *testing.T) {
 	}
 	if got := 100 - left(t, l, costly); got != costly.Cost {
 		t.Errorf("%d are used of a limit of which a share of 25 has let 60 pass in the window before, want %d", got, costly.Cost)
-	}
-}
-
-// The share is that of one of the proxies in the registry. After an outage, proxies that have not renewed their rows
-// yet count.
-func TestLocalShareIsThatOfTheRegistry(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make test-all runs it: it waits for several beats")
-	}
-	t.Parallel()
-	s := newSite(t)
-	l, db := s.localStore(0, "pgxdb")
-	s.wantNodes("n 7")
-	s.exec("INSERT INTO rate_limit_nodes (node, epoch, seen) VALUES ('live', 1, now()), ('gone', 1, now() - interval '1 minute')")
-	remaining := func(prefix string) int64 { return l.decide(t, hitOn(prefix, 100, false))[0].Remaining }
-	n := 0
-	await.Within(t, longTime, "the other proxy to count", func() bool {
-		s.exec("UPDATE rate_limit_nodes SET seen = now() + interval '9 s' WHERE node = 'live'")
-		polls := db.polls.Load()
-		await.Within(t, longTime, "two polls", func() bool { return db.polls.Load() >= polls+2 })
-		l.lose(t, db)
-		defer db.set(answers)
-		n++
-		return remaining(fmt.Sprint("share", n)) == 98
-	})
-	db.set(lost)
-	s.exec("UPDATE rate_limit_nodes SET seen = now() - interval '1 minute' WHERE node = 'live'")
-	time.Sleep(7 * time.Second) // longer than the time between a few beats
-	db.set(answers)
-	await.Within(t, longTime, "exact limits", func() bool { return !l.Store.Local().On })
-	l.lose(t, db)
-	if got := remaining("again"); got != 98 {
-		t.Errorf("%d left after one request, right after an outage: the other proxy is not back yet, and must count", got)
 	}
 }

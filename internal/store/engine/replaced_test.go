@@ -62,12 +62,8 @@ func TestUnitsOfAReplacedServerAreNotUsed(t *testing.T) {
 			d := &replacedDB{DB: s.db("")}
 			store := s.proxy(d, lasting, registry.Node{})
 			store.Prepare()
-			h := leasedHit(ratelimit.SlidingWindow, true)
-			passed := hammerLeased(t, store, 10, h)
+			holdUnits(t, s, store)
 			await.Within(t, longTime, "the first look at the server", func() bool { return atomic.LoadInt64(&d.asked) > 1 })
-			if awaitUnits(t, s, store, passed, h) == 0 {
-				t.Fatal("no units are held")
-			}
 			full := hitOn("full", 1, true)
 			takeOne(t, store, full)
 			if takeOne(t, store, full).Allowed || store.Stats().BlockedKeys != 1 {
@@ -79,7 +75,7 @@ func TestUnitsOfAReplacedServerAreNotUsed(t *testing.T) {
 			await.Within(t, longTime, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
 			await.Within(t, longTime, "the end of the refusal", func() bool { return takeOne(t, store, full).Allowed })
 			store.Close()
-			if n := used(t, s, h); n != 5 {
+			if n := used(t, s, leasedHit); n != 5 {
 				t.Errorf("the row has %d units after the leases have ended, want 5: it was not charged for theirs", n)
 			}
 			s.nothingReported()
@@ -94,7 +90,7 @@ func TestUnitsOutlastANewPolicy(t *testing.T) {
 	d := &replacedDB{DB: s.db("")}
 	store := s.proxy(d, lasting, registry.Node{})
 	store.Prepare()
-	hammerLeased(t, store, 10, leasedHit(ratelimit.SlidingWindow, true))
+	holdUnits(t, s, store)
 	looked := func() {
 		asked := atomic.LoadInt64(&d.asked)
 		await.Within(t, longTime, "two looks at the server", func() bool { return atomic.LoadInt64(&d.asked) > asked+1 })
@@ -164,11 +160,8 @@ func TestUnitsOfAPartWhoseStandbyTookOverAreNotUsed(t *testing.T) {
 	d.shard.Store("primary")
 	store := s.proxy(d, lasting, registry.Node{})
 	store.Prepare()
-	hammerLeased(t, store, 10, leasedHit(ratelimit.SlidingWindow, true))
+	holdUnits(t, s, store)
 	await.Within(t, longTime, "a look at the server", func() bool { return atomic.LoadInt64(d.looks) > 0 })
-	if store.Stats().LeasedUnits == 0 {
-		t.Fatal("no units are held")
-	}
 	d.shard.Store("standby")
 	takeOne(t, store, hitOn("other", 10, true)) // finds the shard
 	await.Within(t, longTime, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
@@ -179,10 +172,7 @@ func TestUnitsOfAReplacedServerAreNotUsedAfterTheFirstOutage(t *testing.T) {
 	s := newSite(t)
 	d := &replacedDB{DB: s.db("")}
 	store := s.storeOn(d, lasting)
-	hammerLeased(t, store, 10, leasedHit(ratelimit.SlidingWindow, true))
-	if store.Stats().LeasedUnits == 0 {
-		t.Fatal("no units are held")
-	}
+	holdUnits(t, s, store)
 	atomic.StoreInt64(&d.started, 1)
 	atomic.StoreInt32(&d.down, 1)
 	h := hitOn("other", 10, true)

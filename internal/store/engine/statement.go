@@ -28,7 +28,7 @@ const (
 // Either way each writer locks its rows in the order of prefix and key, so no two writers can
 // wait for each other. SQL promises no order without ORDER BY. But the first form has one
 // source of rows, which returns the elements of the arrays in turn, and nothing to join them
-// with that has more than one row. TestLockOrder and TestPlansUseTheIndexes hold the server to it.
+// with that has more than one row. TestPlansUseTheIndexes holds the server to it.
 // Byte order is the order of COLLATE "C" in a database in UTF-8. In another encoding the two
 // may differ beyond ASCII; if two statements then wait for each other, the server ends one of
 // them, which had no effect, and server.run sends it again.

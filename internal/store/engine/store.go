@@ -26,7 +26,6 @@ type Options struct {
 	Workers            int
 	MaxRows            int  // how many rows are remembered; 0 is defaultRows
 	NoRefusals         bool // no hit is refused from memory
-	NoLeases           bool
 	LeaseHorizon       time.Duration
 	Now                func() time.Time
 	OnError            func(error)
@@ -133,7 +132,7 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	server.see = s.see
 	s.leasing = s.newQueue(closeTimeout)
 	s.openKinds(o)
-	e.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.NoRefusals, Leases: !o.NoLeases,
+	e.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.NoRefusals, Leases: true,
 		Horizon: o.LeaseHorizon, Hash: o.Hash, Maintain: func() { s.maintainLeases(o.report) }})
 	e.cleaner.slots = e.slots.Used
 	s.idle.New = func() any { return batch.NewCall() }
