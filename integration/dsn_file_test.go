@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
@@ -67,43 +66,5 @@ func TestAPasswordThatChangedInAFileIsUsed(t *testing.T) {
 				return harness.Ask(t, harness.Get("http://"+page+"/metrics")).
 					Status == http.StatusOK
 			})
-	}
-}
-
-// A password that is valid for a short time, as those of IAM are: the passfile of the DSN is read again for
-// each new connection, and nothing is configured again.
-func TestAPasswordThatChangedInAPassfileIsUsed(t *testing.T) {
-	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\nhost all postgres 127.0.0.1/32 " +
-		"trust\nhost all all 127.0.0.1/32 scram-sha-256\n"})
-	dsn := server.DSN("postgres")
-	cluster.Execute(t, dsn, schema.File+`; CREATE ROLE brief SUPERUSER LOGIN`)
-	dir := t.TempDir()
-	passfile := filepath.Join(dir, "pgpass")
-	change := func(password string) {
-		t.Helper()
-		cluster.Execute(t, dsn, "ALTER ROLE brief PASSWORD '"+password+"'")
-		text := strings.NewReplacer(`\`, `\\`, ":", `\:`).Replace(password)
-		if err := os.WriteFile(passfile+".new", []byte("*:*:*:brief:"+text+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(passfile+".new", passfile); err != nil {
-			t.Fatal(err)
-		}
-		cluster.Execute(t, dsn,
-			"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = 'brief'")
-	}
-	change("first")
-	named := fmt.Sprintf("postgres://brief@127.0.0.1:%d/postgres?sslmode=disable&passfile=%s", server.Port(),
-		passfile)
-	c := startCaddy(t, named, route{"/", "", object{"prefix": "PROXY", "limit": "1000 1h"}})
-	tr := startTraefik(t, []route{{"/", "", object{"prefix": "PROXY", "limit": "1000 1h", "dsn": named}}})
-	for _, password := range []string{"first",
-		`host.rds.amazonaws.com:5432/?Action=connect\&X-Amz-Expires=900`, "third"} {
-		change(password)
-		for _, url := range []string{c.url, tr.url} {
-			await(t, url+" is limited with the password "+password, func() bool {
-				return harness.Ask(t, harness.Get(url)).Header.Get("X-RateLimit-Limit") == "1000"
-			})
-		}
 	}
 }

@@ -56,15 +56,8 @@ func readManifest(t testing.TB) manifest {
 	return m
 }
 
-// goPath adds this repository to a folder, at the place where Traefik looks for the sources
-// of a local plugin, and returns the folder.
-func goPath(t testing.TB, dir string) string {
-	t.Helper()
-	linkPlugin(t, "..", dir)
-	return dir
-}
-
-// linkPlugin puts a checkout of the repository into a GOPATH.
+// linkPlugin puts a checkout of the repository into a GOPATH, where Traefik looks for the sources of a local
+// plugin.
 func linkPlugin(t testing.TB, root, dir string) {
 	t.Helper()
 	root, err := filepath.Abs(root)
@@ -105,24 +98,18 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// newInterpreter is an interpreter that finds this repository.
-func newInterpreter(t testing.TB, o interp.Options) *interp.Interpreter {
-	t.Helper()
-	o.GoPath = goPath(t, t.TempDir())
-	i := interp.New(o)
-	if err := i.Use(stdlib.Symbols); err != nil {
-		t.Fatal(err)
-	}
-	return i
-}
-
 // loadPlugin interprets the plugin as Traefik v3.6 does in pkg/plugins.
 func loadPlugin(t testing.TB, env ...string) *plugin {
 	t.Helper()
 	m := readManifest(t)
 	p := &plugin{out: &output{}, err: &output{}}
-	p.interpreter = newInterpreter(t, interp.Options{Env: append(os.Environ(), env...), Stdout: p.out,
+	dir := t.TempDir()
+	linkPlugin(t, "..", dir)
+	p.interpreter = interp.New(interp.Options{GoPath: dir, Env: append(os.Environ(), env...), Stdout: p.out,
 		Stderr: p.err})
+	if err := p.interpreter.Use(stdlib.Symbols); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := p.interpreter.Eval(fmt.Sprintf("import %q", m.Import)); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ var plain = []string{
 	"internal/proxy/pgwire",
 	"internal/proxy/respond", "internal/proxy/serve",
 	"caddymodule", "xcaddy", "bench", "bench/caddy",
-	"integration", "integration/docs", "integration/docs/gosnippets", "integration/internal/script",
+	"integration", "integration/docs", "integration/docs/gosnippets",
 	"integration/page", "deploy", "internal/demo", "internal/release", "internal/testkit/await",
 	"internal/testkit/citus", "internal/testkit/cluster", "internal/testkit/cluster/download",
 	"internal/testkit/cluster/leash", "internal/testkit/cluster/shared", "internal/testkit/cluster/versions",
