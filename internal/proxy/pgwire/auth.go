@@ -9,47 +9,6 @@ import (
 	"strings"
 )
 
-// authSettings say which methods of authentication are acceptable.
-type authSettings struct {
-	binding string // channel_binding
-	require string // require_auth: methods, with commas between them; "" allows all
-}
-
-// readAuth reads channel_binding and require_auth.
-func readAuth(c *config, p *parameters) {
-	methods := []string{"password", "md5", "gss", "sspi", "scram-sha-256", "oauth", "none"}
-	c.auth.binding = p.oneOf("channel_binding", "prefer", "disable", "require")
-	c.auth.require = p.take("require_auth")
-	if c.auth.require == "" {
-		return
-	}
-	negated := strings.HasPrefix(c.auth.require, "!")
-	for _, item := range strings.Split(c.auth.require, ",") {
-		known := false
-		for _, method := range methods {
-			known = known || strings.TrimPrefix(item, "!") == method
-		}
-		if !known || strings.HasPrefix(item, "!") != negated {
-			p.invalid("require_auth", c.auth.require, "a list of methods ("+strings.Join(methods,
-				", ")+") with commas between them, either all or none with a ! before it")
-		}
-	}
-}
-
-// permit returns an error if a method is not acceptable.
-func (a *authSettings) permit(method string) error {
-	negated := strings.HasPrefix(a.require, "!")
-	listed := strings.Contains(","+strings.Replace(a.require, "!", "", -1)+",", ","+method+",")
-	if a.require != "" && listed == negated {
-		return fmt.Errorf("the server logs in by the method %s, require_auth wants %s", method, a.require)
-	}
-	if a.binding == "require" && method != "scram-sha-256" {
-		return fmt.Errorf("the server logs in by the method %s, channel_binding=require wants scram-sha-256",
-			method)
-	}
-	return nil
-}
-
 // Authentication requests, as the server numbers them.
 const (
 	authOK        = 0
@@ -77,10 +36,8 @@ func logIn(c *conn, cfg *config, password string) (*serverError, error) {
 			request := binary.BigEndian.Uint32(body)
 			if request == authOK {
 				accepted = true
-				if !authenticated {
-					if err := cfg.auth.permit("none"); err != nil {
-						return nil, err
-					}
+				if !authenticated && cfg.binding == "require" {
+					return nil, errBinding
 				}
 				continue
 			}
@@ -113,6 +70,10 @@ func logIn(c *conn, cfg *config, password string) (*serverError, error) {
 	}
 }
 
+// errBinding refuses a login without SCRAM.
+var errBinding = errors.New("the server logs in by another method, channel_binding=require wants " +
+	"scram-sha-256")
+
 // authenticate answers one request for authentication.
 func authenticate(c *conn, cfg *config, password string, request uint32, data []byte) (*serverError, error) {
 	method := map[uint32]string{authCleartext: "password", authMD5: "md5", authSASL: "scram-sha-256"}[request]
@@ -124,8 +85,8 @@ func authenticate(c *conn, cfg *config, password string, request uint32, data []
 		return nil, fmt.Errorf("the server asks for authentication by %s, which is not supported",
 			printable(strings.Join(strings.Fields(strings.Replace(string(data), "\x00", " ", -1)), ", ")))
 	}
-	if err := cfg.auth.permit(method); err != nil {
-		return nil, err
+	if cfg.binding == "require" && request != authSASL {
+		return nil, errBinding
 	}
 	if password == "" {
 		return nil, fmt.Errorf("the server asks for a password (method %s) and there is none: "+

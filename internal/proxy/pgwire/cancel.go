@@ -57,11 +57,9 @@ func sendCancel(c *conn) {
 	_ = raw.SetDeadline(deadline)
 	nc := raw
 	if c.secure != nil {
-		if len(c.secure.NextProtos) == 0 {
-			reply, err := requestTLS(raw)
-			if err != nil || reply != 'S' {
-				return
-			}
+		reply, err := requestTLS(raw)
+		if err != nil || reply != 'S' {
+			return
 		}
 		nc = tls.Client(raw, c.secure)
 	}

@@ -21,10 +21,9 @@ type config struct {
 	passfile       string
 	settings       map[string]string // of the session, for the startup message
 	tls            tlsSettings
-	auth           authSettings
+	binding        string        // channel_binding
 	session        string        // target_session_attrs
 	attemptTimeout time.Duration // for one attempt to connect; 0 is the default
-	unnamed        bool          // never prepare statements
 	maxConns       int           // the parameters of pgx's pool
 	maxLifetime    time.Duration
 	idleTimeout    time.Duration
@@ -51,35 +50,25 @@ func (t target) String() string {
 	return net.JoinHostPort(t.host, t.port)
 }
 
-// envNames are the environment variables that replace parameters which are missing
-// from the connection string.
-var envNames = map[string]string{
-	"host": "PGHOST", "hostaddr": "PGHOSTADDR", "port": "PGPORT", "dbname": "PGDATABASE", "user": "PGUSER",
-	"password": "PGPASSWORD", "passfile": "PGPASSFILE", "require_auth": "PGREQUIREAUTH",
-	"channel_binding": "PGCHANNELBINDING", "service": "PGSERVICE", "options": "PGOPTIONS",
-	"application_name": "PGAPPNAME", "sslmode": "PGSSLMODE", "sslcert": "PGSSLCERT", "sslkey": "PGSSLKEY",
-	"sslcertmode": "PGSSLCERTMODE", "sslrootcert": "PGSSLROOTCERT", "sslcrl": "PGSSLCRL",
-	"sslcrldir": "PGSSLCRLDIR",
-	"sslsni":    "PGSSLSNI", "sslnegotiation": "PGSSLNEGOTIATION",
-	"requirepeer": "PGREQUIREPEER", "ssl_min_protocol_version": "PGSSLMINPROTOCOLVERSION",
-	"ssl_max_protocol_version": "PGSSLMAXPROTOCOLVERSION", "gssencmode": "PGGSSENCMODE",
-	"connect_timeout": "PGCONNECT_TIMEOUT", "client_encoding": "PGCLIENTENCODING",
-	"target_session_attrs": "PGTARGETSESSIONATTRS", "load_balance_hosts": "PGLOADBALANCEHOSTS",
-	"min_protocol_version": "PGMINPROTOCOLVERSION", "datestyle": "PGDATESTYLE", "timezone": "PGTZ",
-	"geqo": "PGGEQO",
+// variable returns the environment variable that replaces a parameter which is missing from the connection
+// string.
+func variable(parameter string) string {
+	switch parameter {
+	case "dbname":
+		return "PGDATABASE"
+	case "application_name":
+		return "PGAPPNAME"
+	case "connect_timeout":
+		return "PGCONNECT_TIMEOUT"
+	}
+	return "PG" + strings.ToUpper(strings.ReplaceAll(parameter, "_", ""))
 }
 
-// withoutEffect are parameters that this client ignores: they configure what it
+// ignored are the beginnings of the names of parameters without effect here: they configure what this client
 // never does, or tune what it leaves at its defaults.
-const withoutEffect = " servicefile krbsrvname krbspn gsslib gssdelegation sslcompression sslpassword " +
-	"max_protocol_version " +
-	"keepalives keepalives_idle keepalives_interval keepalives_count tcp_user_timeout " +
-	"fallback_application_name " +
-	"pool_min_conns pool_min_idle_conns pool_health_check_period pool_max_conn_lifetime_jitter " +
-	"pool_ping_timeout " +
-	"description_cache_capacity " +
-	"oauth_issuer oauth_client_id oauth_client_secret oauth_scope scram_client_key scram_server_key " +
-	"sslkeylogfile "
+var ignored = []string{"servicefile", "krb", "gss", "sslcompression", "sslpassword", "sslkeylogfile",
+	"max_protocol_version", "keepalives", "tcp_user_timeout", "fallback_application_name", "pool_", "oauth_",
+	"scram_", "description_cache_capacity", "statement_cache_capacity", "default_query_exec_mode"}
 
 // parameters are the parameters of a connection string that have not been read yet.
 // Those that nothing reads are settings of the session.
@@ -98,9 +87,7 @@ func (p *parameters) take(name string) string {
 	if ok {
 		return value
 	}
-	if variable, ok := envNames[name]; ok {
-		value, _ = p.env(variable)
-	}
+	value, _ = p.env(variable(name))
 	return value
 }
 
@@ -172,7 +159,7 @@ func parseConfig(dsn string, env func(string) (string, bool), log func(string)) 
 	p.hidePort = isURL(dsn) && userinfo(afterScheme(dsn)) < 0
 	c := &config{env: env, log: log}
 	for _, step := range []func(*config, *parameters){
-		rejectUnsupported, readTargets, readLogin, readTLS, readAuth, readConnections, readSettings,
+		rejectUnsupported, readTargets, readLogin, readTLS, readConnections, readSettings,
 	} {
 		step(c, p)
 		if p.err != nil {
@@ -185,7 +172,8 @@ func parseConfig(dsn string, env func(string) (string, bool), log func(string)) 
 // rejectUnsupported refuses parameters that are not supported and that it would be
 // unsafe to ignore.
 func rejectUnsupported(c *config, p *parameters) {
-	for _, name := range []string{"service", "hostaddr", "sslcrl", "sslcrldir", "requirepeer"} {
+	for _, name := range []string{"service", "hostaddr", "sslcrl", "sslcrldir", "requirepeer",
+		"require_auth", "ssl"} {
 		if value := p.take(name); value != "" {
 			p.invalid(name, value, "empty: it is not supported")
 		}
@@ -193,6 +181,8 @@ func rejectUnsupported(c *config, p *parameters) {
 	p.oneOf("gssencmode", "disable", "prefer")
 	p.oneOf("min_protocol_version", "3.0")
 	p.oneOf("sslsni", "1")
+	p.oneOf("sslcertmode", "allow")
+	p.oneOf("sslnegotiation", "postgres")
 	p.oneOf("load_balance_hosts", "disable")
 	p.oneOf("client_encoding", "UTF8", "utf8", "UTF-8", "utf-8", "UNICODE", "auto")
 }
@@ -261,27 +251,28 @@ func (c *config) home(path string) string {
 // readConnections reads the parameters of connections, of the choice of a host, and
 // of pgx's pool.
 func readConnections(c *config, p *parameters) {
-	c.session = p.oneOf("target_session_attrs", "any", "read-write", "read-only", "primary", "standby",
-		"prefer-standby")
+	c.session = p.oneOf("target_session_attrs", "any", "read-write", "primary")
+	c.binding = p.oneOf("channel_binding", "prefer", "disable", "require")
 	c.attemptTimeout = time.Duration(p.number("connect_timeout", 0, 0)) * time.Second
 	c.maxConns = p.number("pool_max_conns", 1, 8)
 	c.maxLifetime = p.duration("pool_max_conn_lifetime", time.Hour)
 	c.idleTimeout = p.duration("pool_max_conn_idle_time", 5*time.Minute)
-	mode := p.oneOf("default_query_exec_mode", "cache_statement", "cache_describe", "describe_exec", "exec",
-		"simple_protocol")
-	c.unnamed = p.number("statement_cache_capacity", 0, 1) == 0 || mode != "cache_statement"
 }
 
 // readSettings keeps the remaining parameters as settings of the session.
 func readSettings(c *config, p *parameters) {
 	c.settings = map[string]string{}
-	for _, name := range []string{"application_name", "options", "datestyle", "timezone", "geqo"} {
+	for _, name := range []string{"application_name", "options"} {
 		if value := p.take(name); value != "" {
 			c.settings[name] = value
 		}
 	}
 	for name, value := range p.values {
-		if !strings.Contains(withoutEffect, " "+name+" ") {
+		kept := true
+		for _, start := range ignored {
+			kept = kept && !strings.HasPrefix(name, start)
+		}
+		if kept {
 			c.settings[name] = value
 		}
 	}

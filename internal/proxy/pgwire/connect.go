@@ -55,32 +55,26 @@ type connectError struct {
 // connect tries the targets in order. It returns a connection with its watcher, or
 // what went wrong with each target, and the last SQLSTATE.
 func connect(ctx context.Context, cfg *config, targets *targetMemory) (*conn, *connectError) {
-	sessions := []string{cfg.session}
-	if cfg.session == "prefer-standby" {
-		sessions = []string{"standby", "any"}
-	}
 	var all connectError
-	for _, session := range sessions {
-		var texts []string
-		for _, i := range targets.order(len(cfg.targets)) {
-			c, failed := connectTarget(ctx, cfg, targets, cfg.targets[i], session)
-			if c != nil {
-				targets.record(i, true)
-				return c, nil
-			}
-			if failed.network {
-				targets.record(i, false)
-			}
-			texts = append(texts, failed.text)
-			if failed.code != "" {
-				all.code = failed.code
-			}
-			if failed.final || ctx.Err() != nil {
-				break
-			}
+	var texts []string
+	for _, i := range targets.order(len(cfg.targets)) {
+		c, failed := connectTarget(ctx, cfg, targets, cfg.targets[i])
+		if c != nil {
+			targets.record(i, true)
+			return c, nil
 		}
-		all.text = strings.Join(texts, "; ")
+		if failed.network {
+			targets.record(i, false)
+		}
+		texts = append(texts, failed.text)
+		if failed.code != "" {
+			all.code = failed.code
+		}
+		if failed.final || ctx.Err() != nil {
+			break
+		}
 	}
+	all.text = strings.Join(texts, "; ")
 	return nil, &all
 }
 
@@ -96,7 +90,7 @@ func (c *config) attemptLimit(addresses int) time.Duration {
 }
 
 // connectTarget tries the addresses of one target.
-func connectTarget(ctx context.Context, cfg *config, targets *targetMemory, t target, session string) (*conn,
+func connectTarget(ctx context.Context, cfg *config, targets *targetMemory, t target) (*conn,
 	*connectError) {
 	peers, err := lookUp(ctx, t, cfg.attemptLimit(len(cfg.targets)))
 	if err != nil {
@@ -105,8 +99,7 @@ func connectTarget(ctx context.Context, cfg *config, targets *targetMemory, t ta
 	var texts []string
 	last := &connectError{}
 	for _, to := range peers {
-		c, failed := connectPeer(ctx, cfg, targets, to, session,
-			cfg.attemptLimit(len(cfg.targets)*len(peers)))
+		c, failed := connectPeer(ctx, cfg, targets, to, cfg.attemptLimit(len(cfg.targets)*len(peers)))
 		if c != nil {
 			return c, nil
 		}
@@ -136,13 +129,13 @@ func lookUp(ctx context.Context, t target, limit time.Duration) ([]peer, error) 
 }
 
 // connectPeer tries one address, with or without TLS or both, as sslmode says.
-func connectPeer(ctx context.Context, cfg *config, targets *targetMemory, to peer, session string,
+func connectPeer(ctx context.Context, cfg *config, targets *targetMemory, to peer,
 	limit time.Duration) (*conn, *connectError) {
 	ctx, stop := context.WithTimeout(ctx, limit)
 	defer stop()
 	var failed *connectError
 	for _, enc := range cfg.encryptions(to.target) {
-		c, latest := attempt(ctx, cfg, targets, to, session, enc)
+		c, latest := attempt(ctx, cfg, targets, to, enc)
 		if c != nil {
 			return c, nil
 		}
@@ -170,7 +163,7 @@ func (c *config) encryptions(t target) []encryption {
 }
 
 // attempt makes one connection.
-func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer, session string,
+func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer,
 	enc encryption) (*conn, *connectError) {
 	raw, err := (&net.Dialer{KeepAlive: keepAlive}).DialContext(ctx, to.network, to.address)
 	if err != nil {
@@ -186,9 +179,9 @@ func attempt(ctx context.Context, cfg *config, targets *targetMemory, to peer, s
 		failed = startSession(c, cfg)
 	}
 	if failed == nil {
-		failed = checkSession(ctx, c, session)
+		failed = checkSession(ctx, c, cfg.session)
 	}
-	if failed == nil && len(cfg.targets) > 1 && (session == "read-write" || session == "primary") {
+	if failed == nil && len(cfg.targets) > 1 && cfg.session != "any" {
 		failed = checkTimeline(ctx, c, targets)
 	}
 	if !stop() && failed == nil {
@@ -212,19 +205,17 @@ func startTLS(ctx context.Context, c *conn, cfg *config, enc encryption) *connec
 	if enc == plain {
 		return nil
 	}
-	if !cfg.tls.direct {
-		reply, err := requestTLS(c.raw)
-		switch {
-		case err != nil:
-			return &connectError{text: "asking for TLS: " + err.Error(), network: true}
-		case reply == 'N' && enc == tlsIfOffered:
-			return nil
-		case reply == 'N':
-			return &connectError{text: "the server does not offer TLS, which sslmode=" +
-				cfg.tls.mode + " needs"}
-		case reply != 'S':
-			return &connectError{text: "the server does not know how to negotiate TLS", retry: true}
-		}
+	reply, err := requestTLS(c.raw)
+	switch {
+	case err != nil:
+		return &connectError{text: "asking for TLS: " + err.Error(), network: true}
+	case reply == 'N' && enc == tlsIfOffered:
+		return nil
+	case reply == 'N':
+		return &connectError{text: "the server does not offer TLS, which sslmode=" +
+			cfg.tls.mode + " needs"}
+	case reply != 'S':
+		return &connectError{text: "the server does not know how to negotiate TLS", retry: true}
 	}
 	settings, err := cfg.tls.config(c.peer.host)
 	if err != nil {
@@ -271,9 +262,7 @@ func startSession(c *conn, cfg *config) *connectError {
 func checkSession(ctx context.Context, c *conn, session string) *connectError {
 	condition := map[string]string{
 		"read-write": "NOT current_setting('transaction_read_only')::bool",
-		"read-only":  "current_setting('transaction_read_only')::bool",
 		"primary":    "NOT pg_catalog.pg_is_in_recovery()",
-		"standby":    "pg_catalog.pg_is_in_recovery()",
 	}[session]
 	if condition == "" {
 		return nil

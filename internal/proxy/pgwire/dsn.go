@@ -91,15 +91,6 @@ func parseURL(rest string) (map[string]string, error) {
 		}
 		found[name] = value
 	}
-	// ssl=true is JDBC's way of saying sslmode=require.
-	ssl := found["ssl"]
-	delete(found, "ssl")
-	switch {
-	case ssl == "true" && found["sslmode"] == "":
-		found["sslmode"] = "require"
-	case ssl != "" && ssl != "true":
-		return nil, fmt.Errorf("ssl is %q, must be true; better say sslmode", ssl)
-	}
 	return found, nil
 }
 

@@ -88,14 +88,12 @@ func TestDSNLikePgx(t *testing.T) {
 		`password= user=u`, `password=`, `host=a\`, "user= host=h", `password='a b\'c\\d' user=u`,
 		"host=h sslmode=disable", "host=h sslmode=allow", "host=h sslmode=prefer", "host=h sslmode=require",
 		"host=h sslmode=verify-full",
-		"host=h sslmode=", "host=/tmp,h sslmode=prefer", "host=h ssl=1 sslmode=require",
-		"postgres://h?ssl=true", "postgres://h?ssl=true&sslmode=disable",
-		"postgres://h?ssl=true&sslmode=verify-full",
+		"host=h sslmode=", "host=/tmp,h sslmode=prefer",
 		`password='a\'b' user=u\ v options='-c x=y'`, "host=h target_session_attrs=read-write",
 		"host=h target_session_attrs=x", "host=h port=x",
-		"host=h channel_binding=disable require_auth=md5,scram-sha-256",
-		"host=h sslnegotiation=direct sslmode=require", "host=h passfile=/none",
-		"host=h user=u password=a=b", "host=h sslcertmode=disable", "host=h connect_timeout=x",
+		"host=h channel_binding=disable",
+		"host=h passfile=/none",
+		"host=h user=u password=a=b", "host=h connect_timeout=x",
 		"host=h connect_timeout=-1", "x", "host='h",
 	} {
 		want, wantErr := readByPgx(dsn)

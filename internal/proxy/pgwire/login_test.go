@@ -2,7 +2,6 @@ package pgwire
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"net"
 	"strings"
@@ -36,10 +35,8 @@ func TestInvalidLogins(t *testing.T) {
 			"broke off the authentication by SCRAM"},
 		{"SCRAM without a nonce", "", msgAuth(10, "SCRAM-SHA-256\x00\x00") + msgAuth(11, "r=x,s=W22Z,i=4096"),
 			"not for us"},
-		{"no authentication", "&require_auth=md5,scram-sha-256", msgAuth(0, "") + ready,
-			"by the method none, require_auth wants md5,scram-sha-256"},
-		{"a weaker method", "&require_auth=!password", msgAuth(3, ""),
-			"by the method password, require_auth wants !password"},
+		{"no authentication", "&channel_binding=require", msgAuth(0, "") + ready,
+			"channel_binding=require wants scram-sha-256"},
 		{"no channel binding", "&channel_binding=require",
 			msgAuth(10, "SCRAM-SHA-256\x00SCRAM-SHA-256-PLUS\x00\x00"), "channel_binding is require"},
 		{"no SCRAM", "&channel_binding=require", msgAuth(3, ""),
@@ -153,31 +150,4 @@ func TestEncryption(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestDirectTLS: with sslnegotiation=direct, a connection begins with TLS, and so does
-// a request to cancel.
-func TestDirectTLS(t *testing.T) {
-	ca := newAuthority(t)
-	cert := ca.issue(t, "localhost", "127.0.0.1")
-	config := &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"postgresql"}}
-	protocols := make(chan string, 2)
-	kinds := make(chan uint32, 2)
-	ctx, cancel := context.WithCancel(within(t, longTime))
-	defer cancel()
-	f, dsn := newTLSFake(t, config, func(s *fakeSession) {
-		protocols <- s.Conn.(*tls.Conn).ConnectionState().NegotiatedProtocol
-		kinds <- s.kind
-		s.welcome()
-		s.request()
-		cancel()
-		waitForEnd(s)
-	})
-	p := open(t, strings.Replace(dsn, "sslmode=disable",
-		"sslmode=verify-full&sslnegotiation=direct&sslrootcert="+ca.file, 1), Options{})
-	ends(t, p, ctx, context.Canceled)
-	if protocol, kind := <-protocols, <-kinds; protocol != "postgresql" || kind != 196608 {
-		t.Errorf("protocol %q, first message %d", protocol, kind)
-	}
-	<-f.cancels
 }

@@ -77,8 +77,7 @@ func Open(dsn string, o Options) (*Pool, error) {
 	if o.MaxConns > 0 {
 		cfg.maxConns = o.MaxConns
 	}
-	return &Pool{cfg: cfg, renew: o.Renew, dsn: dsn, login: cfg, log: o.Logger, created: time.Now(),
-		unnamed: cfg.unnamed}, nil
+	return &Pool{cfg: cfg, renew: o.Renew, dsn: dsn, login: cfg, log: o.Logger, created: time.Now()}, nil
 }
 
 // safeConfig is parseConfig with errors that never contain a password.
@@ -131,7 +130,7 @@ func (p *Pool) At(host string, port int) (pgdb.DB, error) {
 	cfg := *p.login
 	cfg.targets = []target{{host: host, port: strconv.Itoa(port)}}
 	return &Pool{cfg: &cfg, renew: p.renew, moved: cfg.targets, dsn: p.dsn, login: &cfg, log: p.log,
-		created: time.Now(), unnamed: cfg.unnamed}, nil
+		created: time.Now()}, nil
 }
 
 // MaxConns returns the bound on the connections.

@@ -72,12 +72,6 @@ func TestTransactionPooler(t *testing.T) {
 	if n := named.Load(); n > 16 || logged != 1 {
 		t.Errorf("%d named statements, %d lines in the log", n, logged)
 	}
-	named.Store(0)
-	q := open(t, dsn+"&default_query_exec_mode=exec", Options{MaxConns: 1})
-	run(t, q, stmt("A"), stmt("B"), stmt("A"))
-	if n := named.Load(); n != 0 {
-		t.Errorf("%d named statements though the dsn says none", n)
-	}
 }
 
 // TestPoolerThatEndsTheSession, as PgBouncer does if it does not have a statement's name.

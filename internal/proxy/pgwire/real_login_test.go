@@ -107,8 +107,6 @@ hostnossl all only_plain 127.0.0.1/32 trust
 		{"the system's authorities", "user=only_tls sslrootcert=system", nil, "unknown authority"},
 		{"a client's certificate", "user=by_cert sslmode=verify-full" + root + cert, nil, "tls"},
 		{"without a certificate", "user=by_cert sslmode=verify-full" + root, nil, "SQLSTATE 28000"},
-		{"not giving a certificate", "user=by_cert sslmode=verify-full sslcertmode=disable" + root + cert,
-			nil, "SQLSTATE 28000"},
 		{"a certificate of another authority", "user=by_cert sslmode=verify-full" + root + stranger, nil,
 			"unknown certificate authority"},
 	} {

@@ -33,7 +33,7 @@ type scram struct {
 
 // scramLogIn logs in with the best mechanism that the server offers.
 func scramLogIn(c *conn, cfg *config, password string, offered []string) (*serverError, error) {
-	s, err := newScram(offered, serverEndPoint(c, cfg.auth.binding), cfg.auth.binding)
+	s, err := newScram(offered, serverEndPoint(c, cfg.binding), cfg.binding)
 	if err != nil {
 		return nil, err
 	}

@@ -115,13 +115,9 @@ func TestSessionAttributes(t *testing.T) {
 	for _, c := range []struct{ session, hosts, want string }{
 		{"any", standby + "," + primary, standby},
 		{"read-write", standby + "," + readOnlyPrimary + "," + primary, primary},
-		{"read-only", primary + "," + readOnlyPrimary, readOnlyPrimary},
 		{"primary", standby + "," + readOnlyPrimary, readOnlyPrimary},
-		{"standby", primary + "," + standby, standby},
-		{"prefer-standby", primary + "," + standby, standby},
-		{"prefer-standby", primary + "," + readOnlyPrimary, primary},
 		{"read-write", standby + "," + readOnlyPrimary, ""},
-		{"standby", primary, ""},
+		{"primary", standby, ""},
 	} {
 		p := open(t, "postgres://me@"+c.hosts+"/db?sslmode=disable&target_session_attrs="+c.session,
 			Options{})

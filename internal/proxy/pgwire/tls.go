@@ -11,11 +11,10 @@ import (
 // tlsSettings are the ssl… parameters. Files are read for each connection, so that
 // they can be renewed.
 type tlsSettings struct {
-	mode   string // sslmode
-	root   string // sslrootcert: a file, "system", or "" for none
-	cert   string // sslcert and sslkey: files, or both ""
-	key    string
-	direct bool // sslnegotiation=direct
+	mode string // sslmode
+	root string // sslrootcert: a file, "system", or "" for none
+	cert string // sslcert and sslkey: files, or both ""
+	key  string
 }
 
 // readTLS reads the ssl… parameters, and the files to check them.
@@ -32,15 +31,10 @@ func readTLS(c *config, p *parameters) {
 	default:
 		p.invalid("sslmode", s.mode, "one of disable, allow, prefer, require, verify-ca, verify-full")
 	}
-	s.direct = p.oneOf("sslnegotiation", "postgres", "direct") == "direct"
-	if s.direct && s.mode != "require" && s.mode != "verify-ca" && s.mode != "verify-full" {
-		p.invalid("sslmode", s.mode, "require, verify-ca or verify-full where sslnegotiation is direct")
-	}
 	p.oneOf("ssl_min_protocol_version", "TLSv1.2") // Go's bounds
 	p.oneOf("ssl_max_protocol_version", "TLSv1.3")
 	s.cert, s.key = p.take("sslcert"), p.take("sslkey")
-	certs := p.oneOf("sslcertmode", "allow", "disable") == "allow" && s.mode != "disable"
-	if !certs {
+	if s.mode == "disable" {
 		s.cert, s.key = "", ""
 	} else if s.cert == "" && s.key == "" {
 		cert, key := c.home(".postgresql/postgresql.crt"), c.home(".postgresql/postgresql.key")
@@ -81,9 +75,6 @@ func exists(path string) bool {
 // config returns the configuration of a handshake with a host.
 func (s *tlsSettings) config(host string) (*tls.Config, error) {
 	t := &tls.Config{ServerName: host}
-	if s.direct {
-		t.NextProtos = []string{"postgresql"}
-	}
 	if s.cert != "" {
 		pair, err := tls.LoadX509KeyPair(s.cert, s.key)
 		if err != nil {
