@@ -19,8 +19,7 @@ var interpretedFolders = []string{
 	"internal/proxy/serve",
 	"internal/proxy/respond", "internal/core/lease", "internal/proxy/pgwire", "internal/core/sqlstate",
 	"internal/store", "internal/store/chain", "internal/store/engine",
-	"internal/store/local", "internal/store/own",
-	"internal/store/shards", "internal/store/settle", "internal/store/slots",
+	"internal/store/local", "internal/store/shards", "internal/store/slots",
 	"internal/store/memory", "internal/store/registry", "traefikplugin",
 }
 

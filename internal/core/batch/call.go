@@ -10,7 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Call is one Take or Reset that waits for its decision. It can be reused.
+// Call changes or reads rows: a Take or Reset that waits for its decision, or a call that nobody waits for
+// (see Background). A call that is waited for can be reused.
 //
 // The caller owns a Call until Send and after Wait; in between the Queue owns it. A cancelled Call (see
 // Cancel) may stay with its Queue and must not be reused.
@@ -18,7 +19,7 @@ type Call struct {
 	Hits      []ratelimit.Hit
 	Reset     bool                 // restore the full quotas of the keys of Hits, instead of charging
 	Decisions []ratelimit.Decision // one for each hit, unless Err is set
-	Err       error                // the reason why Decisions are missing
+	Err       error                // why Decisions are missing, or why a call Before or After had no effect
 	Owner     any                  // a value of the caller, which the Queue does not use
 	Arrived   time.Time            // the time at which the call was sent
 
@@ -32,12 +33,38 @@ type Call struct {
 	// Cancellable allows Cancel. The caller sets it before Send.
 	Cancellable bool
 
+	// Order says when a batch decides the call: with its requests, which is the zero value, or before or
+	// after them. Nobody waits for a call before or after the requests, and the fields up to End are for such
+	// a call. It has one hit. If Claim is set, its cost is refunded or charged in any case.
+	Order  Order
+	Repeat bool  // sent again until it is answered; else only if it certainly had no effect
+	Partly bool  // as much of the cost is charged as fits
+	Claim  int64 // of the charge to correct, see Definition.Adjust; of a limit InFlight, the first slot
+	Window int64 // see algorithm.WindowOf: calls of one window of a row may be added up
+	Alone  bool  // the call has failed by itself, and has a statement of its own
+
+	// Granted is the cost that was charged of a call that may be granted in part. End is called once, after
+	// the call is decided or lost, with an error if it is lost. Nil does nothing.
+	Granted int64
+	End     func(granted int64, err error)
+	failed  time.Time // when the call failed by itself first
+
 	finished int32 // 1 once Finish or Cancel has ended the wait of a cancellable call
 	done     chan struct{}
 
 	part *callPart // not nil in a part of another call
 	open int32     // the number of unfinished parts of this call; atomic
 }
+
+// Order says when a batch decides a call.
+type Order uint8
+
+// The orders of calls. Somebody waits for those With the requests alone.
+const (
+	With Order = iota
+	Before
+	After
+)
 
 // DigestPrefix begins each stored key that is a digest; see ratelimit.DigestKey.
 const DigestPrefix = "sha256:"
@@ -155,8 +182,13 @@ func finishPart(c *Call) *Call {
 // their calls again.
 func Finish(q *Queue, calls []*Call, err error) {
 	n := 0
+	var unattended []*Call
 	for i, c := range calls {
 		calls[i] = nil
+		if c.Order != With {
+			unattended = append(unattended, c)
+			continue
+		}
 		failure := err
 		if c.part != nil {
 			if c.Err == nil {
@@ -178,6 +210,9 @@ func Finish(q *Queue, calls []*Call, err error) {
 	}
 	if q.deliver != nil && n > 0 {
 		callEach(q.deliver, calls[:n])
+	}
+	if len(unattended) > 0 {
+		endUnattended(q.background, unattended, err)
 	}
 	for i := 0; i < n; i++ {
 		c := calls[i]

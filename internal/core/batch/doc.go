@@ -8,6 +8,7 @@
 // runs. Finish ends the wait of each call exactly once.
 //
 //   - call.go: a call, its parts (hits that are decided independently), and the end of its wait.
+//   - background.go: calls that nobody waits for.
 //   - queue.go: calls enter the queue and wait. worker.go: workers form batches. pace.go: the size of
 //     batches.
 //

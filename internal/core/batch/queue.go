@@ -18,6 +18,7 @@ type Queue struct {
 	expire     func(calls []*Call)
 	fill       func(calls []*Call)
 	deliver    func(calls []*Call)
+	background *Background
 
 	mu         sync.Mutex // guards the fields below
 	pending    []*Call    // in the order of arrival
@@ -69,6 +70,9 @@ type Options struct {
 	// the other, and the calls with which it panics again fail. Nil does nothing.
 	Fill    func(calls []*Call)
 	Deliver func(calls []*Call)
+
+	// Background gets the calls that nobody waits for after Finish. Nil is for a queue without such calls.
+	Background *Background
 }
 
 // NewQueue returns a Queue. It has goroutines only while there are calls.
@@ -77,7 +81,7 @@ func NewQueue(o Options) *Queue {
 		o.Health = health.New(context.Background(), nil, nil)
 	}
 	return &Queue{pace: pace{maxHits: startHits}, Timeout: o.Timeout, health: o.Health, maxWorkers: o.Workers,
-		decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver}
+		decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver, background: o.Background}
 }
 
 // Send adds a call to the queue. Wait must follow. arrived is the current time, or an earlier one for a

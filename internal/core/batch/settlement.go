@@ -2,10 +2,6 @@ package batch
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
-// MostOwnCalls bounds the store's own calls, such as settlements, in a batch: more would delay its
-// requests.
-const MostOwnCalls = 500
-
 // Settlement corrects the charge of a request to its real cost.
 type Settlement struct {
 	Limit     *ratelimit.Limit

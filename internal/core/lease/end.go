@@ -15,49 +15,27 @@ type Refund struct {
 	Claim int64
 }
 
-// addRefund adds a refund. now is whether the next batch makes it. Other refunds wait for Sweep: a statement for one
-// row costs as much as the decisions of its batch.
+// addRefund makes a refund. now is whether the next batch is to have it. Other refunds wait for Sweep: a statement
+// for one row costs as much as the decisions of its batch.
 func addRefund(t *Set, r Refund, now bool) {
+	if now {
+		t.options.Refund(r)
+		return
+	}
 	t.mu.Lock()
 	t.refunds = append(t.refunds, r)
 	t.mu.Unlock()
-	if now {
-		atomic.StoreInt32(&t.due, 1)
-	}
 }
 
-// Due reports whether the next batch is to call Work.
-func Due(t *Set) bool { return atomic.LoadInt32(&t.due) != 0 }
-
-// mostWork bounds the refunds of a batch, and the leases that it renews: more would delay its requests.
-const mostWork = 500
-
-// Work returns the refunds that go with a batch, and the rows with leases for which the batch calls Ask. It removes
-// both from the Set. all is for a batch with refunds or resets of requests: the refunds of units come before those.
-func Work(t *Set, all bool) ([]Refund, []*Row) {
-	var refunds []Refund
-	var renewed []*Row
-	if !all && !Due(t) {
-		return refunds, renewed
-	}
+// refundAll makes the refunds that wait.
+func refundAll(t *Set) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	refunds = t.refunds
-	renewed = t.renewed
+	refunds := t.refunds
 	t.refunds = nil
-	t.renewed = nil
-	atomic.StoreInt32(&t.due, 0)
-	if len(refunds) > mostWork && !all {
-		t.refunds = refunds[mostWork:]
-		refunds = refunds[:mostWork]
-		atomic.StoreInt32(&t.due, 1)
+	t.mu.Unlock()
+	for _, r := range refunds {
+		t.options.Refund(r)
 	}
-	if len(renewed) > mostWork {
-		t.renewed = renewed[mostWork:]
-		renewed = renewed[:mostWork]
-		atomic.StoreInt32(&t.due, 1)
-	}
-	return refunds, renewed
 }
 
 // refundUnits has the units of a lease refunded. The lease stays. now is as of addRefund. The caller holds the mutex
@@ -98,6 +76,7 @@ func Drop(t *Set, id RowID) {
 		}
 		endLease(t, r)
 	})
+	refundAll(t)
 }
 
 // GiveUp has the units of a lease refunded at once, because a request of several hits was refused by the row.
@@ -110,9 +89,9 @@ func GiveUp(t *Set, id RowID) {
 	})
 }
 
-// Sweep has the units refunded that have reached their end, and ends the leases without units that are not used.
-// What waits is Due then. It reports whether there are leases, or anything is due.
-func Sweep(t *Set) bool {
+// Sweep refunds the units that have reached their end, and ends the leases without units that are not used. It
+// returns the rows with leases for which the caller calls Ask.
+func Sweep(t *Set) []*Row {
 	for _, s := range t.Stripes {
 		s.Mu.Lock()
 		now := Now(t)
@@ -138,16 +117,15 @@ func Sweep(t *Set) bool {
 		}
 		s.Mu.Unlock()
 	}
+	refundAll(t)
 	t.mu.Lock()
-	waiting := len(t.refunds) > 0 || len(t.renewed) > 0
-	t.mu.Unlock()
-	if waiting {
-		atomic.StoreInt32(&t.due, 1)
-	}
-	return waiting || atomic.LoadInt64(&t.leases) > 0
+	defer t.mu.Unlock()
+	renewed := t.renewed
+	t.renewed = nil
+	return renewed
 }
 
-// End ends all leases, and lets none begin any more. The next batch refunds their units.
+// End ends all leases, and lets none begin any more.
 func End(t *Set) {
 	atomic.StoreInt32(&t.ended, 1)
 	for _, s := range t.Stripes {
@@ -177,9 +155,12 @@ func Interval(t *Set) time.Duration {
 	return d
 }
 
-// Rest reports whether Options.Maintain may return: there is nothing for it to do. If it reports true, the next
-// lease starts Maintain again.
+// Rest reports whether Options.Maintain may return, because no leases are left. If it reports true, the next lease starts
+// Maintain again.
 func Rest(t *Set) bool {
+	if atomic.LoadInt64(&t.leases) > 0 {
+		return false
+	}
 	atomic.StoreInt64(&t.shortestHorizon, t.horizon)
 	atomic.StoreInt32(&t.maintaining, 0)
 	return atomic.LoadInt64(&t.leases) == 0 || !atomic.CompareAndSwapInt32(&t.maintaining, 0, 1)

@@ -28,22 +28,13 @@ func hitUntilHeld(rows *lease.Set, now int64, key string) {
 	}
 }
 
-// due are the keys of the refunds that go with a batch.
-func due(rows *lease.Set) string {
-	keys := ""
-	refunds, _ := lease.Work(rows, false)
-	for _, r := range refunds {
-		keys += r.Row.Key
-	}
-	return keys
-}
-
-// TestAllUnitsAreRefundedAtTheEnd, of however many leases, in batches that delay no request for long. Keys beyond the
-// half of the rows get no lease.
+// TestAllUnitsAreRefundedAtTheEnd, of however many leases. Keys beyond the half of the rows get no lease.
 func TestAllUnitsAreRefundedAtTheEnd(t *testing.T) {
 	const keys = 20000
 	now := int64(1)
-	rows := lease.New(lease.Options{Max: 30000, Leases: true, Horizon: time.Hour, Clock: func() int64 { return now }})
+	back := int64(0)
+	rows := lease.New(lease.Options{Max: 30000, Leases: true, Horizon: time.Hour, Clock: func() int64 { return now },
+		Refund: func(r lease.Refund) { back += r.N }})
 	for i := range keys {
 		hitUntilHeld(rows, now, fmt.Sprint(i))
 	}
@@ -52,44 +43,34 @@ func TestAllUnitsAreRefundedAtTheEnd(t *testing.T) {
 		t.Fatalf("%d keys have leases of %d units", held.Leases, held.Units)
 	}
 	lease.End(rows)
-	back := int64(0)
-	for lease.Due(rows) {
-		refunds, _ := lease.Work(rows, false)
-		if len(refunds) > 1000 {
-			t.Fatalf("%d refunds in a batch", len(refunds))
-		}
-		for _, r := range refunds {
-			back += r.N
-		}
-	}
 	if back != held.Units || lease.Look(rows) != (lease.Figures{Taken: held.Taken}) {
 		t.Errorf("%d of %d units were refunded, and there are %+v", back, held.Units, lease.Look(rows))
 	}
 }
 
-// TestUnitsThatEndAreRefundedTogether, by the first batch after Sweep, or by one that refunds itself.
+// TestUnitsThatEndAreRefundedTogether, by Sweep. A refund of a request on their row has them refunded before.
 func TestUnitsThatEndAreRefundedTogether(t *testing.T) {
 	for _, drop := range []string{"", "other", "a"} {
 		now := int64(1)
-		rows := lease.New(lease.Options{Max: 10, Leases: true, Horizon: time.Second, Clock: func() int64 { return now }})
+		keys := ""
+		rows := lease.New(lease.Options{Max: 10, Leases: true, Horizon: time.Second, Clock: func() int64 { return now },
+			Refund: func(r lease.Refund) { keys += r.Row.Key }})
 		hitUntilHeld(rows, now, "a")
 		hitUntilHeld(rows, now, "b")
 		now += 1500000
-		if keys := due(rows); keys != "" {
+		if keys != "" {
 			t.Errorf("before Sweep, units of %q are refunded", keys)
 		}
 		lease.Drop(rows, lease.RowOf(busy, drop))
-		if lease.Due(rows) != (drop == "a") {
-			t.Errorf("a refund on the row of %q has others refunded: %v", drop, lease.Due(rows))
+		if (keys == "a") != (drop == "a") {
+			t.Errorf("a refund on the row of %q has units of %q refunded", drop, keys)
 		}
-		if !lease.Sweep(rows) || !lease.Due(rows) || lease.Look(rows).Units != 0 {
+		lease.Sweep(rows)
+		if lease.Look(rows).Units != 0 {
 			t.Errorf("after their end, units are held: %+v", lease.Look(rows))
 		}
-		if keys := due(rows); keys != "ab" && keys != "ba" {
+		if keys != "ab" && keys != "ba" {
 			t.Errorf("units of %q are refunded, want ab", keys)
-		}
-		if lease.Due(rows) {
-			t.Error("something is to be refunded when all is")
 		}
 	}
 }

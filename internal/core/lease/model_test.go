@@ -230,16 +230,15 @@ func TestNothingPassesThatTheLimitDoesNotAllow(t *testing.T) {
 			case what == 24 && len(p.batches) > 0:
 				p.forget(rapid.SampledFrom(p.batches).Draw(t, "lost"))
 			case what == 25:
-				lease.Sweep(p.leases)
+				p.sweep()
 			case what == 26: // the process ends and another one starts
 				if rapid.Bool().Draw(t, "crash") {
-					p.leases = w.newSet()
 					p.batches = nil
 				} else {
 					lease.End(p.leases)
 					w.execute(p.send())
-					p.leases = w.newSet()
 				}
+				p.restart()
 			case what == 27 && wild:
 				w.reset(p)
 			case what == 28 && wild:
@@ -265,12 +264,9 @@ func TestNothingIsHeldLongAfterTheLastHit(t *testing.T) {
 		horizon := lease.Horizon(w.processes[0].leases, w.limit)
 		round := func() {
 			for _, p := range w.processes {
-				lease.Sweep(p.leases)
-				if lease.Due(p.leases) {
-					f := p.send()
-					w.execute(f)
-					p.answer(f)
-				}
+				f := p.sweep()
+				w.execute(f)
+				p.answer(f)
 			}
 		}
 		for n := rapid.IntRange(5, 100).Draw(t, "steps"); n > 0; n-- {

@@ -75,6 +75,7 @@ type Options struct {
 	Horizon  time.Duration // of limits with long windows
 	Clock    func() int64  // replaces Now in tests; nil does not
 	Maintain func()        // runs in a goroutine while there are leases; it calls Sweep
+	Refund   func(Refund)  // makes a refund; it is called with a mutex of the Set
 	// Hash replaces maphash.String in simulations; nil does not.
 	Hash func(seed maphash.Seed, key string) uint64
 }
@@ -98,7 +99,6 @@ type Set struct {
 	maintaining     int32 // 1 while Options.Maintain runs; atomic
 	ended           int32 // 1 after End; atomic
 	shortestHorizon int64 // of all leases so far; atomic
-	due             int32 // 1 if the next batch takes what waits; atomic
 
 	mu      sync.Mutex // guards the fields below; taken after that of a stripe
 	refunds []Refund

@@ -31,6 +31,7 @@ type process struct {
 	leases  *lease.Set
 	plugin  bool // the next hit comes through the plugin
 	batches []*flight
+	refunds []lease.Refund // for the next batch
 }
 
 // flight is a batch that was sent, and maybe executed, and not answered.
@@ -52,13 +53,18 @@ var row = lease.RowID{Prefix: "p", Key: "k"}
 func newWorld(l *ratelimit.Limit, processes int) *world {
 	w := &world{limit: l, step: conformance.NewClock().Micro, oracle: &oracle{limit: l}}
 	for i := 0; i < processes; i++ {
-		w.processes = append(w.processes, &process{w: w, leases: w.newSet()})
+		p := &process{w: w}
+		p.restart()
+		w.processes = append(w.processes, p)
 	}
 	return w
 }
 
-func (w *world) newSet() *lease.Set {
-	return lease.New(lease.Options{Max: 10, Leases: true, Horizon: time.Second, Clock: func() int64 { return w.time }})
+// restart begins the process without leases. Refunds that were not sent are lost.
+func (p *process) restart() {
+	p.refunds = nil
+	p.leases = lease.New(lease.Options{Max: 10, Leases: true, Horizon: time.Second, Clock: func() int64 { return p.w.time },
+		Refund: func(r lease.Refund) { p.refunds = append(p.refunds, r) }})
 }
 
 // hit has a process decide a hit from its lease, or sends a batch with it.
@@ -97,15 +103,18 @@ func (p *process) quick(cost int64) bool {
 // send sends a batch without a hit.
 func (p *process) send() *flight { return p.sendOn(0, nil) }
 
+// sweep sends what Sweep makes due.
+func (p *process) sweep() *flight {
+	for _, r := range lease.Sweep(p.leases) {
+		return p.sendOn(0, r) // there is one row
+	}
+	return p.send()
+}
+
 // sendOn sends a batch, with a hit on a row if cost is not 0.
 func (p *process) sendOn(cost int64, r *lease.Row) *flight {
-	f := &flight{sent: p.w.time, cost: cost, row: r}
-	var renewed []*lease.Row
-	f.returns, renewed = lease.Work(p.leases, false)
-	if r == nil && len(renewed) > 0 {
-		r = renewed[0]
-		f.row = r
-	}
+	f := &flight{sent: p.w.time, cost: cost, row: r, returns: p.refunds}
+	p.refunds = nil
 	if r != nil {
 		_, f.asked = lease.Ask(p.leases, r)
 	}
@@ -189,11 +198,11 @@ func (w *world) returning() int64 {
 				sum += r.N
 			}
 		}
-		returns, _ := lease.Work(p.leases, true)
-		for _, r := range returns {
+		for _, r := range p.refunds {
 			sum += r.N
 		}
-		p.batches = append(p.batches, &flight{sent: w.time, returns: returns})
+		p.batches = append(p.batches, &flight{sent: w.time, returns: p.refunds})
+		p.refunds = nil
 	}
 	return sum
 }

@@ -11,8 +11,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/settle"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -29,11 +27,9 @@ type engine struct {
 	now     func() time.Time // Options.Now
 	counts  *counts
 
-	// What has own calls, see kinds.go.
-	waiting     *own.Waiting
-	slots       *slots.Slots
-	settlements *settle.Settlements
-	kinds       []kind
+	background *batch.Background
+	settleWait time.Duration // defaultSettleWait; tests change it
+	slots      *slots.Slots
 }
 
 // dispatch is the work on one batch. The worker owns it.
@@ -48,8 +44,6 @@ type dispatch struct {
 	several  bool // a request has several hits
 	patient  bool // the batch had more than a timeout: the database answered when it began
 
-	own       []*ownCall    // own calls of the store that are not ended
-	gathered  []*request    // those with which own calls go
 	stats     tally         // not yet in the counts. It is added before callers go on, since they may read the counts
 	finishing []*batch.Call // memory for finishSingles
 	memory    []*request    // for requests
@@ -122,8 +116,6 @@ func newDispatch(ctx context.Context, e *engine, q *batch.Queue, calls []*batch.
 	if e.now != nil {
 		d.settings[0] = e.now().UnixMicro()
 	}
-	d.own = nil
-	d.gathered = nil
 	if deadline, ok := ctx.Deadline(); ok {
 		d.patient = deadline.Sub(calls[0].Arrived) > q.Timeout
 	}
@@ -168,7 +160,9 @@ func (d *dispatch) clearRefunded(r *request) {
 	for i := range c.Hits {
 		if c.Reset || c.Hits[i].Cost < 0 {
 			lease.Clear(d.engine.rows, rowOf(&c.Hits[i]))
-			lease.Drop(d.engine.rows, rowOf(&c.Hits[i])) // another batch may have charged units meanwhile
+			if c.Order == batch.With {
+				lease.Drop(d.engine.rows, rowOf(&c.Hits[i])) // another batch may have charged units meanwhile
+			}
 		}
 	}
 }
@@ -193,18 +187,22 @@ func (d *dispatch) finish(requests []*request, err error) {
 
 // fail ends the wait of the requests that are not decided, with an error.
 func (d *dispatch) fail(requests []*request, err error) {
-	err = d.noDecision(err)
 	d.stats.Failures++
 	d.engine.counts.add(&d.stats)
-	var calls []*batch.Call
+	var calls, background []*batch.Call
 	for _, r := range requests {
 		if !r.finished {
 			r.finished = true
 			d.clearRefunded(r)
-			calls = append(calls, r.call)
+			if r.call.Order == batch.With {
+				calls = append(calls, r.call)
+			} else {
+				background = append(background, r.call)
+			}
 		}
 	}
-	d.engine.failCalls(d.queue, calls, err)
+	batch.Finish(d.queue, background, err)
+	d.engine.failCalls(d.queue, calls, d.noDecision(err))
 }
 
 // noDecision is the error of calls whose batch failed with err. A batch that had no connection all the time, because
@@ -231,9 +229,6 @@ func (d *dispatch) end(err error) {
 		}
 		r.call = nil
 		r.positions = r.positions[:0] // what they point to belongs to other batches
-	}
-	if len(d.own) > 0 {
-		_ = batch.PanicError(func() { d.endOwn(err) })
 	}
 	d.engine.counts.add(&d.stats)
 	d.engine = nil

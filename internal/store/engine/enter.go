@@ -29,7 +29,7 @@ func (d *dispatch) enter(p *plan) error {
 			if e.first == 0 { // else its statement had no effect before
 				e.first = d.engine.slots.Numbers(session, n)
 			}
-			p.entered = append(p.entered, slots.Range{Row: e.id, First: e.first, N: n})
+			p.entered = append(p.entered, slots.Range{Limit: e.view.Limit, Row: e.id, First: e.first, N: n})
 		}
 	}
 	return failure
@@ -52,7 +52,8 @@ func (d *dispatch) hold(requests []*request) {
 
 // rangeOf is the slots of a hit.
 func rangeOf(at *position) slots.Range {
-	return slots.Range{Row: at.entry.id, First: at.entry.first + at.nth*at.entry.cost, N: at.entry.cost}
+	return slots.Range{Limit: at.entry.view.Limit, Row: at.entry.id, First: at.entry.first + at.nth*at.entry.cost,
+		N: at.entry.cost}
 }
 
 // leaveEntered gives back the slots that a request may have, and of which its caller does not learn.
@@ -60,7 +61,7 @@ func (d *dispatch) leaveEntered(r *request) {
 	var entered []slots.Range
 	for i := range r.positions {
 		at := &r.positions[i]
-		if at.entry != nil && at.entry.first != 0 {
+		if at.entry != nil && at.entry.kind == take && at.entry.first != 0 {
 			entered = append(entered, rangeOf(at))
 		}
 	}

@@ -19,7 +19,8 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 	for _, c := range calls {
 		c.Arrived = now
 	}
-	s.engine.decide(batch.NewQueue(batch.Options{Timeout: time.Minute}), append([]*batch.Call(nil), calls...), now.Add(time.Minute))
+	s.engine.decide(batch.NewQueue(batch.Options{Timeout: time.Minute, Background: s.engine.background}),
+		append([]*batch.Call(nil), calls...), now.Add(time.Minute))
 }
 
 // OnPurpose begins the error of a transaction that fails on purpose.
@@ -37,13 +38,13 @@ func CleanupSQL(slots bool) string { return sharedStatements().cleanup[cleanupKe
 
 // AddSettlement adds a settlement for the next batch, and sends none by itself.
 func (s *Store) AddSettlement(h *batch.Settlement) {
-	s.engine.settlements.Wait = time.Hour
+	s.engine.settleWait = time.Hour
 	s.Settle(h)
 }
 
 // Meaning is what the text of a statement on rows means.
 type Meaning struct {
-	Kind                         string // take, look, refund, reset or leave
+	Kind                         string // take, look, refund, reset or release
 	Width                        int    // columns of state in a result
 	Durable, Alike, AllOrNothing bool
 }
@@ -52,7 +53,7 @@ type Meaning struct {
 var Meanings = sync.OnceValue(func() map[string]Meaning {
 	all := map[string]Meaning{}
 	for key, text := range sharedStatements().texts {
-		m := Meaning{Kind: []string{"take", "look", "refund", "reset", "leave"}[min(key.kind, firstOwn)], Durable: key.durable, Alike: key.alike, AllOrNothing: key.allOrNothing}
+		m := Meaning{Kind: []string{"take", "look", "refund", "reset", "release"}[key.kind], Durable: key.durable, Alike: key.alike, AllOrNothing: key.allOrNothing}
 		if key.definition != nil {
 			m.Width = key.definition.SQL.Width
 		}

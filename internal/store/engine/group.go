@@ -10,7 +10,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -51,8 +50,8 @@ func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Stat
 		g.statement = pgdb.Statement{Err: g.failure, Result: g.statement.Result}
 		return pipeline
 	}
-	if g.kind >= firstOwn {
-		writeOwn(g, texts, settings)
+	if g.kind == release {
+		writeRelease(g, texts, settings)
 		return append(pipeline, &g.statement)
 	}
 	entries := g.entries
@@ -104,8 +103,8 @@ func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Stat
 	return append(pipeline, &g.statement)
 }
 
-// writeOwn is write for one of ownStatements.
-func writeOwn(g *group, texts *statements, settings []int64) {
+// writeRelease is write for releases of slots.
+func writeRelease(g *group, texts *statements, settings []int64) {
 	var prefixes, keys []string
 	var n, numbers []int64
 	for _, e := range g.entries {
@@ -215,7 +214,7 @@ func (g *group) read() {
 	err := g.statement.Err
 	switch g.statement.Code {
 	case sqlstate.LockNotAvailable:
-		err = own.ErrLocked
+		err = errLocked
 	case sqlstate.Untranslatable:
 		err = fmt.Errorf("%s: %w", sqlstate.EncodingHint, err)
 	}

@@ -17,6 +17,7 @@ func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*bat
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
 		Timeout: timeout, Workers: s.workers, Health: s.engine.server.health, Fill: fill, Deliver: deliver,
+		Background: s.engine.background,
 		Decide: func(calls []*batch.Call, deadline time.Time) {
 			if s.place.Divert != nil && s.place.Divert(q, calls) {
 				return

@@ -6,64 +6,45 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Leases implements chain.Store.
 func (s *Store) Leases() *lease.Set { return s.engine.rows }
 
-// maintainLeases ends leases, and sends the refunds that no other batch takes. It runs while there are leases.
+// maintainLeases ends leases, and renews those with few units. It runs while there are leases.
 func (s *Store) maintainLeases(report func(error)) {
 	rows := s.engine.rows
 	closing := s.engine.server.closing
 	report(batch.PanicError(func() {
 		for closing.Err() == nil {
 			time.Sleep(lease.Interval(rows))
-			if !lease.Sweep(rows) && lease.Rest(rows) {
-				return
+			for _, row := range lease.Sweep(rows) {
+				s.renew(row)
 			}
-			if lease.Due(rows) && s.Unavailable() == nil {
-				batch.Enter(s.leasing, batch.NewCall())
+			if lease.Rest(rows) {
+				return
 			}
 		}
 	}))
 }
 
-// closeLeases ends the leases, and tries to refund their units for a time.
-func (s *Store) closeLeases(most time.Duration) {
-	rows := s.engine.rows
-	lease.End(rows)
-	for until := time.Now().Add(most); lease.Due(rows) && time.Now().Before(until) && s.Unavailable() == nil; {
-		batch.Enter(s.leasing, batch.NewCall())
+// renew charges units for the lease of a row soon. A row that another transaction has locked gets none.
+func (s *Store) renew(row *lease.Row) {
+	if lease.HasTimedOut(s.engine.rows, row.ID) {
+		return
+	}
+	if l, n := lease.Ask(s.engine.rows, row); n > 0 {
+		batch.Add(s.engine.background, &batch.Call{Order: batch.After, Partly: true, Rows: []*lease.Row{row},
+			Hits: []ratelimit.Hit{{Limit: l, Key: row.ID.Key, Cost: n}}}, 0)
 	}
 }
 
-// addRefunds adds the refunds of units that go with the batch, and returns the rows whose leases it renews. The units
-// of rows that another transaction has locked are lost, so that no request waits for them.
-func (d *dispatch) addRefunds() []*lease.Row {
-	rows := d.engine.rows
-	given := false
-	for _, r := range d.gathered {
-		hits := r.call.Hits
-		for i := range hits {
-			if hits[i].Cost < 0 || r.call.Reset {
-				given = true
-				lease.Drop(rows, rowOf(&hits[i]))
-			}
-		}
-	}
-	refunds, renewed := lease.Work(rows, given)
-	for _, refund := range refunds {
-		if !d.Locked(refund.Row) {
-			d.own = append(d.own, &ownCall{Call: &own.Call{Kind: refundUnits, Row: refund.Row, Limit: refund.Limit,
-				N: refund.N, Claim: refund.Claim}})
-		}
-	}
-	return renewed
+// refund refunds units of a lease soon. It is lease.Options.Refund.
+func (s *Store) refund(r lease.Refund) {
+	batch.Add(s.engine.background, &batch.Call{Order: batch.Before, Claim: r.Claim, Window: r.Claim,
+		Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N}}}, 0)
 }
-
-// refundUnits is the kind of calls that refund units of leases. They are not sent again.
-var refundUnits = &own.Kind{Statement: own.Adjust}
 
 // chargeUnits charges units for the leases of the rows of a plan, as further hits of the items that the plan has. The
 // row grants the hits of requests first.
@@ -85,7 +66,7 @@ func (d *dispatch) chargeUnits(p *plan) {
 // chargeUnitsApart charges units for the leases of rows, as items of a plan that comes after the requests.
 func (d *dispatch) chargeUnitsApart(p *plan, rows []*lease.Row) {
 	for _, row := range rows {
-		if row == nil || d.Locked(row.ID) {
+		if row == nil || lease.HasTimedOut(d.engine.rows, row.ID) {
 			continue
 		}
 		if l, n := lease.Ask(d.engine.rows, row); n > 0 {

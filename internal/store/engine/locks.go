@@ -2,12 +2,13 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // Another transaction may hold the lock of a row for a long time: an operator's open session, or a
@@ -22,6 +23,10 @@ import (
 // free again after some of these batches (TestBusyRowsAreWaitedFor). A row for which statements have
 // waited in vain for lockedWaits counts as locked, and its requests fail at once. One request in
 // lockMemory tries again.
+
+// errLocked is the error of a hit on a row that another transaction has locked.
+var errLocked = fmt.Errorf("%w: a transaction that has not ended has locked the row of a key: it is open, or its "+
+	"commit waits for a synchronous standby", ratelimit.ErrTimeout)
 
 // lockWait is the longest wait of a statement of a batch for a lock.
 func (d *dispatch) lockWait() time.Duration { return time.Duration(d.settings[1]) * time.Millisecond }
@@ -90,7 +95,7 @@ func (d *dispatch) refuseLocked(requests []*request) []*request {
 			now = append(now, r)
 		}
 	}
-	d.finish(refused, own.ErrLocked)
+	d.finish(refused, errLocked)
 	if len(waiting) > 0 {
 		d.wait(waiting)
 	}
@@ -100,7 +105,7 @@ func (d *dispatch) refuseLocked(requests []*request) []*request {
 // hasWaited reports whether a statement has waited in vain for one of a request's rows lately.
 func (d *dispatch) hasWaited(r *request) bool {
 	for i := range r.call.Hits {
-		if d.Locked(rowOf(&r.call.Hits[i])) {
+		if lease.HasTimedOut(d.engine.rows, rowOf(&r.call.Hits[i])) {
 			return true
 		}
 	}
@@ -111,7 +116,7 @@ func (d *dispatch) hasWaited(r *request) bool {
 func (d *dispatch) wait(requests []*request) {
 	e, q := d.engine, d.queue
 	beside := batch.Beside(q, func(calls []*batch.Call, deadline time.Time) { e.decideLocked(q, calls, deadline) },
-		func(calls []*batch.Call) { e.failCalls(q, calls, own.ErrLocked) })
+		func(calls []*batch.Call) { e.failCalls(q, calls, errLocked) })
 	for _, r := range requests {
 		r.finished = true
 		batch.Send(beside, r.call, r.call.Arrived)
@@ -140,7 +145,7 @@ func (e *engine) decideLocked(q *batch.Queue, calls []*batch.Call, deadline time
 				again = append(again, r)
 			}
 		}
-		d.finish(refused, own.ErrLocked)
+		d.finish(refused, errLocked)
 		if len(again) > 0 {
 			batch.Sleep(ctx, time.Millisecond) // the server may fail them at once
 			d.wait(again)

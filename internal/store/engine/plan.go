@@ -54,7 +54,7 @@ func (p *plan) free() {
 			for j := range g.keys {
 				g.keys[j] = ""
 			}
-			if g.kind >= firstOwn {
+			if g.kind == release {
 				g.statement = pgdb.Statement{}
 			}
 		}
@@ -177,7 +177,7 @@ func add(p *plan, k statementKind, l *ratelimit.Limit, id lease.RowID, cost int6
 
 // join adds a hit to the row's latest entry, if the two are alike.
 func join(before *entry, k statementKind, l *ratelimit.Limit, cost int64) (position, bool) {
-	if before.kind != k || before.claim != 0 || !before.view.Limit.Equal(l) {
+	if before.kind != k || before.window != 0 || !before.view.Limit.Equal(l) {
 		return position{}, false
 	}
 	switch {
@@ -278,7 +278,7 @@ const (
 	look
 	refund
 	reset
-	firstOwn // of ownStatements
+	release // of slots
 )
 
 // rowOf is the row of a hit. The hit has its key as it is stored.
@@ -296,10 +296,9 @@ type entry struct {
 	n     int64
 	cost  int64
 
-	last  int64 // of a take: how many of n are units for a lease
-	claim int64 // of own calls: that of Adjust, or 0
-
-	first int64 // of a take on a limit InFlight: the first slot; of a statement of ownStatements: own.Call.Number
+	last          int64 // of a take: how many of n are units for a lease
+	claim, window int64 // of a refund that nobody waits for: those of its call, or 0
+	first         int64 // of a take on a limit InFlight, or of a release: the first slot
 
 	// The refund entry before this look; later refunds of the row are added to it.
 	refund *entry

@@ -9,14 +9,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // round is one way of calls through a batch, made of values: plan (calls → entries → statements), send, apply (rows →
-// decisions → calls end). The first round of a batch has all of its requests, and the store's own calls.
+// decisions → calls end). The first round of a batch has all of its requests, and calls that nobody waits for.
 // Further rounds have the requests that have waited for a lock in vain. The plans of a round run in this order, in
 // one pipeline.
 type round struct {
@@ -24,7 +23,8 @@ type round struct {
 	plan         *plan   // of singles, and of what comes before them
 	singles      []*request
 	transactions []*transaction
-	last         *plan // of charges for leases: plan, or one after the transactions, if there are some
+	last         *plan      // of what comes after the requests: plan, or one after the transactions, if there are some
+	background   []*request // calls that nobody waits for
 }
 
 // decideRound decides requests in one round trip, or a few, and finishes those that are decided. It returns those
@@ -40,11 +40,26 @@ func (d *dispatch) decideRound(requests []*request, settings []int64, oneByOne b
 		statements = append(statements, r.last.write(d.engine.texts, settings)...)
 	}
 	failed, err := d.execute(statements, entered)
+	if err != nil && unsent(statements) {
+		for _, one := range r.background {
+			one.call.Err = err // it certainly had no effect
+		}
+	}
 	return d.apply(r, failed, err)
 }
 
+// unsent reports whether no statement has reached the server.
+func unsent(statements []*pgdb.Statement) bool {
+	for _, s := range statements {
+		if !errors.Is(s.Err, sqlstate.ErrNotSent) {
+			return false
+		}
+	}
+	return true
+}
+
 // planRound plans requests. With oneByOne, which is for requests that have failed with others, each hit has a
-// statement of its own, and no own calls go with them.
+// statement of its own, and nothing goes with them that nobody waits for.
 func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne bool) *round {
 	singles := requests
 	var several []*request
@@ -54,19 +69,16 @@ func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne boo
 	p := plans.Get().(*plan)
 	p.oneByOne = oneByOne
 	r := &round{settings: settings, plan: p, singles: singles, last: p}
-	var renewed []*lease.Row
 	if !oneByOne {
-		d.gathered = requests
-		for _, c := range d.engine.waiting.Calls(d) {
-			d.own = append(d.own, &ownCall{Call: c})
-		}
-		renewed = d.addRefunds()
+		r.background = d.collect(requests)
 		if len(several) > 0 {
 			several = d.refuseKnown(several)
 		}
 	}
-	for _, c := range d.own {
-		c.at = addOwn(p, c.Call)
+	for _, one := range r.background {
+		if one.call.Order == batch.Before {
+			addBackground(p, one)
+		}
 	}
 	addRequests(p, singles)
 	if p.inFlight {
@@ -78,12 +90,48 @@ func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne boo
 	}
 	if !oneByOne {
 		d.chargeUnits(p)
-		d.chargeUnitsApart(r.last, renewed)
+		for _, one := range r.background {
+			if one.call.Order == batch.After {
+				addBackground(r.last, one)
+			}
+		}
 		for _, one := range several { // a transaction would fail if a row granted less
 			d.chargeUnitsApart(r.last, one.call.Rows)
 		}
 	}
 	return r
+}
+
+// collect returns the calls that nobody waits for and that go with requests. Units of leases are refunded before a
+// request refunds quota of their rows or resets them.
+func (d *dispatch) collect(requests []*request) []*request {
+	idle := true
+	refunds := false
+	for _, r := range requests {
+		hits := r.call.Hits
+		for i := range hits {
+			idle = false
+			if hits[i].Cost < 0 || r.call.Reset {
+				refunds = true
+				lease.Drop(d.engine.rows, rowOf(&hits[i]))
+			}
+		}
+	}
+	var collected []*request
+	var locked []*batch.Call
+	for _, c := range batch.Collect(d.engine.background, idle, refunds) {
+		if lease.HasTimedOut(d.engine.rows, rowOf(&c.Hits[0])) {
+			c.Err = errLocked
+			locked = append(locked, c)
+		} else {
+			collected = append(collected, &request{call: c})
+		}
+	}
+	batch.Finish(d.queue, locked, nil)
+	if len(collected) > 0 {
+		d.requests = append(append([]*request(nil), d.requests...), collected...)
+	}
+	return collected
 }
 
 // singlesAndSeveral returns the requests that are decided by themselves, which are those of one hit, of none, and
@@ -156,7 +204,6 @@ func (d *dispatch) apply(r *round, failed bool, err error) ([]*request, error) {
 		}
 	}
 	if err != nil {
-		d.endOwn(err)
 		return nil, err
 	}
 	waiting := d.applySingles(r, failed)
@@ -221,7 +268,7 @@ func (d *dispatch) applySingles(r *round, failed bool) []*request {
 	for _, one := range r.singles {
 		c := one.call
 		if granted := len(c.Decisions); granted < len(one.positions) || granted == 0 {
-			if err := d.decideUnusual(one); errors.Is(err, own.ErrLocked) {
+			if err := d.decideUnusual(one); errors.Is(err, errLocked) {
 				waiting = append(waiting, one)
 				continue
 			} else if err != nil {
@@ -242,12 +289,16 @@ func (d *dispatch) applySingles(r *round, failed bool) []*request {
 		r.last.read()
 		d.applyRows(r.last)
 	}
-	if len(d.own) > 0 {
-		d.endOwn(nil)
+	d.applyBackground(r.background)
+	for _, one := range r.background {
+		finishing = append(finishing, one.call)
 	}
 	d.finishing = finishing
 	// Not before: after a panic, end finishes what is not finished.
 	for _, one := range r.singles {
+		one.finished = true
+	}
+	for _, one := range r.background {
 		one.finished = true
 	}
 	for _, one := range waiting {

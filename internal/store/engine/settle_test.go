@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
@@ -111,6 +112,31 @@ func TestASettlementIsNotRepeated(t *testing.T) {
 	await.Within(t, longTime, "another settlement", func() bool { settled := store.Stats().Settled; return settled == 1 })
 	if got := left(t, store, h); got != 84 {
 		t.Errorf("%d are left, want 84", got)
+	}
+}
+
+// TestASettlementIsRepeated if it was certainly not sent.
+func TestASettlementIsRepeated(t *testing.T) {
+	s := newSite(t)
+	var lost atomic.Bool
+	store := s.storeOn(&between{s.db(""), func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
+		if !lost.Load() {
+			return send(ctx, statements)
+		}
+		for _, s := range statements {
+			s.Err = sqlstate.ErrNotSent
+		}
+		return errors.New("the server refuses connections")
+	}}, without)
+	h := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}, Key: "k", Cost: 10}
+	d := takeOne(t, store, h)
+	lost.Store(true)
+	store.Settle(settlementOf(h, d, 7))
+	await.Within(t, longTime, "an outage", func() bool { return store.Unavailable() != nil })
+	lost.Store(false)
+	await.Within(t, longTime, "the settlement", func() bool { return store.Stats().Settled == 1 })
+	if got := left(t, store, h); got != 97 {
+		t.Errorf("%d are left, want 97", got)
 	}
 }
 

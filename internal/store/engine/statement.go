@@ -96,6 +96,17 @@ const refundSQL = blankSQL + `{adjust} WHERE {adjust_where}`
 // resetSQL makes rows blank: their quotas are full again.
 const resetSQL = blankSQL + `(count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) = (0, 0, excluded.window_start, NULL, NULL, NULL, NULL, excluded.expires_at){reset}`
 
+// releaseSQL releases slots. $2 to $5 are arrays with an element for each release: the prefix, the key, how many
+// slots, and the first one. A row can have several releases. One in a durable table waits for the disk: else the
+// server may have the slots again after a crash, and nobody releases them a second time. The row of a key that has
+// none gets numbers below 0, which are no slots.
+const releaseSQL = clockSQL + `
+INSERT INTO {table} AS r (prefix, key, slots, expires_at)
+SELECT u.prefix, u.key, array_agg(-u.first - i), timestamptz '1800-01-01Z'
+FROM clock, unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[]) AS u(prefix, key, n, first), generate_series(0, u.n - 1) i GROUP BY 1, 2
+ORDER BY u.prefix COLLATE "C", u.key COLLATE "C"
+ON CONFLICT (prefix, key) DO UPDATE SET slots = ARRAY(SELECT s FROM unnest(r.slots) s WHERE -s <> ALL (excluded.slots))`
+
 // refundValues are what algorithms can use in refundSQL.
 var refundValues = strings.NewReplacer("{cost}", "($4::bigint[])[excluded.slot]",
 	"{quota}", "($5::bigint[])[excluded.slot]",
@@ -201,14 +212,12 @@ func newStatements(tables map[string]chain.Table) *statements {
 			text := strings.NewReplacer("{settings}", commitSQL(durable, false), "{no_slots}", none).Replace(cleanupSQL)
 			s.cleanup[cleanupKey{durable, slots}] = s.named(text, t)
 		}
-		for i, one := range ownStatements {
-			settings := lockSQL + commitSQL(durable, one.Disk)
-			if durable && one.Disk {
-				settings += diskSQL
-			}
-			text := strings.ReplaceAll(clockSQL+one.SQL, "{settings}", settings+t.Guard)
-			s.texts[statementKey{kind: firstOwn + statementKind(i), durable: durable}] = s.named(text, t)
+		settings := lockSQL
+		if durable {
+			settings += diskSQL
 		}
+		s.texts[statementKey{kind: release, durable: durable}] = s.named(strings.ReplaceAll(releaseSQL, "{settings}",
+			settings+t.Guard), t)
 	}
 	return s
 }

@@ -90,10 +90,21 @@ func (c *counts) addError(class string) {
 	c.stats.Errors[class]++
 }
 
+// settled counts a settlement, or a charge after an outage. It is batch.Call.End.
+func (s *Store) settled(_ int64, err error) {
+	c := s.engine.counts
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		c.stats.Settled++
+	} else {
+		c.stats.Unsettled++
+	}
+}
+
 // Stats implements chain.Store.
 func (s *Store) Stats() chain.Stats {
 	stats := chain.Stats{Waiting: s.waiting(), InFlight: s.engine.slots.Count()}
-	stats.Settled, stats.Unsettled = s.engine.settlements.Counts()
 	rows := lease.Look(s.engine.rows)
 	stats.BlockedKeys = rows.Refusing
 	stats.Leased = rows.Taken

@@ -14,6 +14,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -124,16 +125,23 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	server := &server{db: db, closing: closing, counts: counts}
 	server.health = health.New(closing, o.Random, server.ping)
 	e := &engine{
-		server: server, texts: texts, now: o.Now, counts: counts, learns: o.Rows,
+		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, counts: counts, learns: o.Rows,
 		tables:  &tables{server: server, disabled: o.DisableMigration, find: o.Place.Find, report: o.report},
 		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, random: o.Random, report: o.report},
 	}
 	s := &Store{engine: e, place: o.Place, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
 	server.see = s.see
-	s.leasing = s.newQueue(closeTimeout)
-	s.openKinds(o)
 	e.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.NoRefusals, Leases: true,
-		Horizon: o.LeaseHorizon, Hash: o.Hash, Maintain: func() { s.maintainLeases(o.report) }})
+		Horizon: o.LeaseHorizon, Hash: o.Hash, Maintain: func() { s.maintainLeases(o.report) },
+		Refund: func(r lease.Refund) { s.refund(r) }})
+	e.background = s.newBackground(o.report)
+	s.leasing = s.newQueue(closeTimeout)
+	processes := texts.tables[processesTable]
+	if processes.Guard != "" {
+		processes.Guard = "SELECT true" + guardedSQL + processes.Guard
+	}
+	e.slots = slots.New(&slots.Database{DB: db, Closing: closing, Health: server.health, Report: o.report, Run: server.run,
+		Table: processes}, e.background, s.leasing)
 	e.cleaner.slots = e.slots.Used
 	s.idle.New = func() any { return batch.NewCall() }
 	return s, nil
@@ -261,11 +269,21 @@ func (s *Store) newQueue(timeout time.Duration) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
 		Timeout: timeout, Workers: s.workers, Health: s.engine.server.health,
-		Decide: func(calls []*batch.Call, deadline time.Time) { s.engine.decide(q, calls, deadline) },
-		Expire: func(calls []*batch.Call) { s.engine.failCalls(q, calls, s.engine.server.health.NoDecision(nil, true)) },
+		Background: s.engine.background,
+		Decide:     func(calls []*batch.Call, deadline time.Time) { s.engine.decide(q, calls, deadline) },
+		Expire:     func(calls []*batch.Call) { s.engine.failCalls(q, calls, s.engine.server.health.NoDecision(nil, true)) },
 	})
 	return q
 }
+
+// Answers implements chain.Store. All subjects are in one place.
+func (s *Store) Answers(_ string) bool { return s.engine.server.health.Unavailable() == nil }
+
+// Held implements chain.Store.
+func (s *Store) Held(row lease.RowID) int64 { return s.engine.slots.CountOf(row) }
+
+// closeTimeout bounds how long Close sends what nobody waits for.
+const closeTimeout = time.Second
 
 // Close implements ratelimit.Store. Calls in flight may finish, for up to a second.
 // Units of leases are given back, which takes up to another second.
@@ -276,7 +294,9 @@ func (s *Store) Close() {
 	for until := time.Now().Add(time.Second); s.busy() && time.Now().Before(until); {
 		time.Sleep(time.Millisecond)
 	}
-	s.closeKinds()
+	lease.End(s.engine.rows)
+	batch.Flush(s.engine.background, closeTimeout)
+	s.engine.slots.Close()
 	s.close()
 	s.engine.server.db.Close()
 }

@@ -262,7 +262,7 @@ func (s *Store) giveBack(timeout time.Duration, all []*inShard) {
 			}
 		}
 	}
-	for sent := 0; sent < most; sent += batch.MostOwnCalls {
+	for sent := 0; sent < most; sent += batch.MostTogether {
 		takeAll(context.Background(), s, timeout, waits)
 	}
 }

@@ -4,56 +4,29 @@ import (
 	"context"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Leave gives slots back. A durable one waits for the disk: else the server may have the slots again after a
-// crash, and nobody gives them back a second time. The row of a key that has none gets numbers below 0, which are no
-// slots.
-var Leave = &own.Statement{Disk: true, SQL: `
-INSERT INTO {table} AS r (prefix, key, slots, expires_at)
-SELECT u.prefix, u.key, array_agg(-u.first - i), timestamptz '1800-01-01Z'
-FROM clock, unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[]) AS u(prefix, key, n, first), generate_series(0, u.n - 1) i GROUP BY 1, 2
-ORDER BY u.prefix COLLATE "C", u.key COLLATE "C"
-ON CONFLICT (prefix, key) DO UPDATE SET slots = ARRAY(SELECT s FROM unnest(r.slots) s WHERE -s <> ALL (excluded.slots))`}
-
-// Leave gives slots back.
+// Leave releases slots. Their releases are sent again until the server has answered.
 func (f *Slots) Leave(all []Range) {
-	if len(all) == 0 {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	for _, s := range all {
-		f.leave(&own.Call{Kind: f.Leaving, Row: s.Row, Number: s.First, N: s.N})
+		batch.Add(f.background, &batch.Call{Order: batch.Before, Repeat: true, Claim: s.First, End: f.left,
+			Hits: []ratelimit.Hit{{Limit: s.Limit, Key: s.Row.Key, Cost: s.N}}}, 0)
 	}
 }
 
-// leave has a call give slots back, unless they have ended with their session. The caller holds mu.
-func (f *Slots) leave(c *own.Call) {
-	if c.Number>>32 == f.session {
-		f.waiting.Add(c, 0)
+// end begins another session if a release is lost, so that its slots end with the session. It is batch.Call.End.
+func (f *Slots) end(err error) {
+	if err != nil {
+		f.mu.Lock()
+		f.renewed = time.Time{}
+		f.mu.Unlock()
 	}
 }
 
-// End ends calls that give slots back. What was not given back waits for a later batch. err is why the pipeline has
-// failed, and not a statement itself.
-func (f *Slots) End(calls []*own.Call, err error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, c := range calls {
-		if c.Err == nil {
-			continue
-		}
-		if err == nil {
-			c.Retry()
-		}
-		f.leave(c)
-	}
-}
-
-// LeaveUnsure gives slots back of which it is not known whether they were taken.
+// LeaveUnsure releases slots of which it is not known whether they were taken.
 func (f *Slots) LeaveUnsure(all []Range) {
 	f.Leave(all)
 	now := time.Now()
@@ -91,12 +64,12 @@ func (f *Slots) againLocked(now time.Time, down bool) []Range {
 // closeTimeout is for the end of the session.
 const closeTimeout = 500 * time.Millisecond
 
-// Close ends the session, before the store is closed. What waits has been given back.
+// Close ends the session, before the store is closed. All slots have been released.
 func (f *Slots) Close() {
 	f.mu.Lock()
 	session := f.session
 	f.mu.Unlock()
-	if session == 0 || f.database.Unavailable() != nil {
+	if session == 0 || f.database.Health.Unavailable() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

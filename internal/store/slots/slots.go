@@ -2,9 +2,8 @@
 //
 // Hits on limits InFlight hold slots, see algorithm.InFlight. A slot begins with the take of its hit,
 // in the statement or transaction of the request. It ends with ratelimit.Slot.Release: the slot is
-// then among those that the next batch gives back, before the requests. If no batch comes, one without requests gives
-// it back. What was given back is given back again until the server has said that it is: a slot is a number, so twice
-// is once.
+// then released by the next batch, before its requests, see batch.Background. A release is sent again until the server
+// has answered: a slot is a number, so twice is once.
 //
 // The name of the process in the numbers, here the session, is a row that the store renews. Its
 // life for others is ten seconds. The store itself believes in it for less (sessionTime), by two clocks:
@@ -23,9 +22,10 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/own"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -62,20 +62,32 @@ ON CONFLICT (process) DO NOTHING RETURNING process`
 	endSQL   = `UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint`
 )
 
+// Database is what slots need of the database.
+type Database struct {
+	DB      pgdb.DB
+	Closing context.Context // ends when the store is closed
+	Health  *health.Health
+	Report  func(error) // gets failures that no caller sees
+
+	// Run runs statements, each attempt within the timeout. It reports whether a statement has failed.
+	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
+
+	// Table has the sessions. Its Guard is a statement that runs before those on it; "" is none.
+	Table chain.Table
+}
+
 // Slots are the slots of a store.
 type Slots struct {
-	database *own.Database
-	waiting  *own.Waiting
-	queue    *batch.Queue // for the takes of requests that are entered again
-	table    string       // of processes
-	guard    string       // a statement that runs before those on the table; "" is none
-	Leaving  *own.Kind    // its calls
+	database   *Database
+	background *batch.Background // for releases
+	queue      *batch.Queue      // for the takes of requests that are entered again
+	left       func(granted int64, err error)
 
 	used int32 // 1 after the first session; atomic
 
 	starting sync.Mutex // held while a session begins
 
-	mu      sync.Mutex // guards all that follows; taken before that of waiting
+	mu      sync.Mutex // guards all that follows
 	session int64      // 0 before the first
 	renewed time.Time  // when the last renewal was sent
 	number  int64      // of the last slot
@@ -87,6 +99,7 @@ type Slots struct {
 
 // Range is numbers of slots in a row that follow each other.
 type Range struct {
+	Limit    *ratelimit.Limit
 	Row      lease.RowID
 	First, N int64
 }
@@ -101,27 +114,25 @@ type unsureSlots struct {
 // heldSlots are those of one hit that was admitted.
 type heldSlots struct {
 	Range
-	limit *ratelimit.Limit
 	slot  *ratelimit.Slot
 	next  *ratelimit.Slot // in the next session; nil in the session of the slots
 	ended bool            // the hit has released them
 }
 
-// New returns the slots of a store, which has none yet. The sessions are rows of a table of processes.
-func New(d *own.Database, w *own.Waiting, q *batch.Queue, table, guard string) *Slots {
-	return &Slots{
-		database: d, waiting: w, queue: q, table: table, guard: guard, Leaving: &own.Kind{Statement: Leave},
-		held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{},
-	}
+// New returns the slots of a store, which has none yet.
+func New(d *Database, b *batch.Background, q *batch.Queue) *Slots {
+	f := &Slots{database: d, background: b, queue: q, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{}}
+	f.left = func(_ int64, err error) { f.end(err) }
+	return f
 }
 
 // statements returns what runs one of the statements above.
 func (f *Slots) statements(s *pgdb.Statement) []*pgdb.Statement {
-	s.SQL = strings.ReplaceAll(s.SQL, "{table}", f.table)
-	if f.guard == "" {
+	s.SQL = strings.ReplaceAll(s.SQL, "{table}", f.database.Table.Name)
+	if f.database.Table.Guard == "" {
 		return []*pgdb.Statement{s}
 	}
-	return []*pgdb.Statement{{SQL: f.guard, Joined: true, Unnamed: true}, s}
+	return []*pgdb.Statement{{SQL: f.database.Table.Guard, Joined: true, Unnamed: true}, s}
 }
 
 // current returns the session, and whether the store may use it.
@@ -172,7 +183,6 @@ func (f *Slots) Begin(ctx context.Context, timeout time.Duration) (int64, error)
 	}
 	f.held = map[*heldSlots]bool{}
 	f.rows = map[lease.RowID]int64{}
-	f.waiting.Drop(f.Leaving) // they have ended with their session
 	f.unsure = nil
 	tick := !f.ticking
 	f.ticking = true
@@ -211,7 +221,7 @@ func (f *Slots) tick() {
 func (f *Slots) renew(closing context.Context, now time.Time) {
 	f.mu.Lock()
 	session, fresh, age := f.session, f.fresh(now), now.Sub(f.renewed)
-	down := f.database.Unavailable() != nil
+	down := f.database.Health.Unavailable() != nil
 	again := f.againLocked(now, down)
 	f.mu.Unlock()
 	f.Leave(again)
@@ -264,7 +274,7 @@ func (f *Slots) tryToEnter(lost []*heldSlots) []*heldSlots {
 			continue
 		}
 		calls[i] = batch.NewCall()
-		calls[i].Prepare([]ratelimit.Hit{{Limit: h.limit, Key: h.Row.Key, Cost: h.N, Slot: next}}, false)
+		calls[i].Prepare([]ratelimit.Hit{{Limit: h.Limit, Key: h.Row.Key, Cost: h.N, Slot: next}}, false)
 		batch.Send(f.queue, calls[i], time.Now())
 	}
 	var undecided []*heldSlots
@@ -289,7 +299,7 @@ func nextSlot(h *heldSlots) *ratelimit.Slot {
 
 // Hold gives a hit the slots that it was granted.
 func (f *Slots) Hold(s Range, h *ratelimit.Hit) {
-	held := &heldSlots{Range: s, limit: h.Limit, slot: h.Slot}
+	held := &heldSlots{Range: s, slot: h.Slot}
 	f.mu.Lock()
 	current := s.First>>32 == f.session
 	if current {

@@ -51,8 +51,8 @@ var interpretedPackages = []string{
 	"internal/plane/history", "internal/plane/policy",
 	"internal/proxy/host", "internal/proxy/pgwire", "internal/proxy/respond", "internal/proxy/serve",
 	"internal/store", "internal/store/chain", "internal/store/engine",
-	"internal/store/local", "internal/store/memory", "internal/store/own",
-	"internal/store/registry", "internal/store/settle", "internal/store/shards", "internal/store/slots",
+	"internal/store/local", "internal/store/memory",
+	"internal/store/registry", "internal/store/shards", "internal/store/slots",
 	"ratelimit", "ratelimit/pgdb",
 	"traefikplugin",
 }

@@ -59,14 +59,10 @@ var rules = []rule{
 	{"internal/store/registry", "batch results schema session sqlstate chain ratelimit pgdb", ""},
 	// It puts the stores together.
 	{"internal/store", "health chain engine local shards registry pgdb", ""},
-	// It is what the engine and the packages with own calls know of each other.
-	{"internal/store/own", "algorithm batch lease ratelimit pgdb", ""},
-	// A package with own calls knows the engine by own, and no other such package.
-	{"internal/store/settle", "algorithm batch lease own ratelimit", ""},
-	// A package with own calls knows the engine by own, and no other such package.
-	{"internal/store/slots", "batch lease results own ratelimit pgdb", ""},
+	// It has calls in the queue, and does not know how they are decided.
+	{"internal/store/slots", "batch health lease results chain ratelimit pgdb", ""},
 	// The store knows a driver only as a pgdb.DB, and no proxy.
-	{"internal/store/engine", "chain own settle slots batch results lease sqlstate ratelimit " +
+	{"internal/store/engine", "chain slots batch results lease sqlstate ratelimit " +
 		"health algorithm schema session pgdb", ""},
 	// It is what Go programs see of the store.
 	{"ratelimit/postgres", "store engine ratelimit pgdb", ""},

@@ -1,0 +1,102 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// defaultSettleWait is how long a settlement waits for the batch of a request.
+const defaultSettleWait = 5 * time.Millisecond
+
+// newBackground returns the calls of a store that nobody waits for.
+func (s *Store) newBackground(report func(error)) *batch.Background {
+	return batch.NewBackground(batch.BackgroundOptions{
+		Closing: s.engine.server.closing, Health: s.engine.server.health,
+		Send: func() { batch.Enter(s.leasing, batch.NewCall()) },
+		Report: func(lost int, err error) {
+			report(fmt.Errorf("ratelimit/postgres: %d settlements are lost: %w", lost, err))
+		},
+	})
+}
+
+// Settle implements chain.Store.
+func (s *Store) Settle(h *batch.Settlement) {
+	if h.Source != ratelimit.FromPostgres && h.Source != ratelimit.FromLease ||
+		h.Limit.Algorithm == ratelimit.InFlight {
+		return
+	}
+	key := strings.Clone(h.Key) // it may be a part of a long request
+	batch.Add(s.engine.background, &batch.Call{Order: batch.Before,
+		Hits:  []ratelimit.Hit{{Limit: h.Limit, Key: key, Cost: -h.Back}},
+		Claim: h.DecidedAt, Window: algorithm.WindowOf(h.Limit, h.DecidedAt, h.Reset), End: s.settled},
+		s.engine.settleWait)
+}
+
+// Charge implements chain.Store.
+func (s *Store) Charge(_ string, row lease.RowID, l *ratelimit.Limit, units int64) {
+	batch.Add(s.engine.background, &batch.Call{Order: batch.Before, Partly: true,
+		Hits: []ratelimit.Hit{{Limit: l, Key: row.Key, Cost: units}},
+		End: func(granted int64, err error) {
+			s.settled(granted, err)
+			if s.engine.learns != nil {
+				s.engine.learns.Charged(units, granted, err != nil)
+			}
+		}}, s.engine.settleWait)
+}
+
+// addBackground plans a call that nobody waits for.
+func addBackground(p *plan, r *request) {
+	c := r.call
+	h := &c.Hits[0]
+	oneByOne := p.oneByOne
+	p.oneByOne = c.Alone
+	at := position{}
+	switch before := p.latest[rowOf(h)]; {
+	case c.Partly:
+		at = add(p, take, h.Limit, rowOf(h), 1)
+		at.entry.n += h.Cost - 1
+		if len(c.Rows) > 0 {
+			at.entry.row = c.Rows[0]
+			at.entry.last = h.Cost
+			p.remembered = true
+		}
+	case h.Limit.Algorithm == ratelimit.InFlight: // a row can have several releases in a statement
+		at.entry = nextEntry(p)
+		*at.entry = entry{kind: release, id: rowOf(h), n: h.Cost, first: c.Claim}
+		g := groupFor(p, 0, statementKey{kind: release, durable: h.Limit.Durable}, c.Alone)
+		g.entries = append(g.entries, at.entry)
+	case before != nil && before.kind == refund && before.window == c.Window &&
+		before.view.Limit.Equal(h.Limit):
+		before.cost = algorithm.AddRefund(before.cost, -h.Cost)
+		at.entry = before
+	default:
+		at = add(p, refund, h.Limit, rowOf(h), -h.Cost)
+		at.entry.claim = c.Claim
+		at.entry.window = c.Window
+	}
+	p.oneByOne = oneByOne
+	r.positions = append(r.positions[:0], at)
+}
+
+// applyBackground gives calls that nobody waits for their results. Of an entry, a row grants first what was planned
+// first.
+func (d *dispatch) applyBackground(requests []*request) {
+	for _, r := range requests {
+		c := r.call
+		at := &r.positions[0]
+		c.Err = at.entry.err
+		if c.Granted = at.entry.granted - at.nth; c.Granted < 0 {
+			c.Granted = 0
+		}
+		if c.Granted > c.Hits[0].Cost {
+			c.Granted = c.Hits[0].Cost
+		}
+		d.clearRefunded(r)
+	}
+}
