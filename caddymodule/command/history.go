@@ -156,12 +156,11 @@ So REQUESTS are then refusals only. With --by path, the list has the paths inste
 		{name: "by", value: "sender", usage: "with --since: sender or path", choices: []string{"sender", "path"}},
 		most(20),
 	}, period("", "requests")...),
-	hide: "list",
 	choose: func(c *call) (string, string, error) {
 		prefix := c.text("prefix")
 		switch {
 		case c.values["since"] != nil:
-			return `SELECT * FROM rate_limit_top(@since, @until, ARRAY[@by || 's'], coalesce(@prefix, ''))
+			return `SELECT * FROM rate_limit_top(@since, @until, @by || 's', coalesce(@prefix, ''))
 ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @number::bigint`, c.noneRecorded("request"), nil
 		case c.text("by") == "path":
 			return "", "", &ratelimit.FieldError{Field: "--by", Value: "path", Want: "given with --since: counters have no paths. The metrics have them where the configuration says: route {path}"}

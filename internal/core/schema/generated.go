@@ -164,31 +164,41 @@ COMMENT ON COLUMN rate_limit_audited.requests IS 'How many requests the row stan
 COMMENT ON COLUMN rate_limit_audited.retry_after IS 'Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is not known.';
 COMMENT ON COLUMN rate_limit_audited.duration IS 'How long the decision took, in seconds.';
 COMMENT ON COLUMN rate_limit_audited.xmin IS 'The transaction that wrote the row: the last 32 bits of its number.';
-DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), lists text[] DEFAULT '{senders}', of text DEFAULT '')
-RETURNS TABLE (list text, prefix text, name text, user_id text, requests bigint, refused bigint,
-	failed bigint, last timestamptz) LANGUAGE sql STABLE AS $$
-	SELECT c.list, c.prefix, c.name, c.user_id, round(sum(c.requests))::bigint, round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0))::bigint,
+CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), list text DEFAULT 'senders', of text DEFAULT '')
+RETURNS TABLE (prefix text, name text, user_id text, requests bigint, refused bigint, failed bigint,
+	last timestamptz) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+	RETURN QUERY SELECT c.prefix, c.name, c.user_id, round(sum(c.requests))::bigint, round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0))::bigint,
 		coalesce(sum(c.count) FILTER (WHERE c.decision = 'error'), 0)::bigint, max(c.time)
-	FROM (SELECT l.list, CASE WHEN l.list IN ('senders', 'keys') THEN a.prefix END AS prefix, CASE l.list WHEN 'senders' THEN coalesce(a.key, host(a.address)) WHEN 'keys'
-				THEN coalesce(a.key, host(a.address)) WHEN 'users' THEN a.user_id
-				WHEN 'addresses' THEN abbrev(a.address) WHEN 'paths' THEN coalesce(a.host, '') || a.path WHEN 'reasons' THEN CASE WHEN a.prefix = '' AND a.refused THEN a.reason END
-				WHEN 'log' THEN '' END AS name,
-			CASE l.list WHEN 'senders' THEN a.user_id END AS user_id, a.requests, a.refused, a.count, a.decision, a.time
-		FROM {schema}.rate_limit_audited a CROSS JOIN unnest(array_remove($3, 'limits')) AS l(list) WHERE a.time >= $1 AND a.time < $2 AND a.decision <> 'shadow'
-			AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/' AND starts_with(a.prefix, $4))) AS c
-	WHERE c.name IS NOT NULL OR c.list = 'senders' GROUP BY c.list, c.prefix, c.name, c.user_id
-	UNION ALL
-	SELECT 'limits', NULL, m.prefix, NULL, sum(m.requests)::bigint, sum(m.limited + m.blocked + m.rejected)::bigint, sum(m.errors)::bigint, NULL
-	FROM (SELECT prefix, requests, limited, blocked, rejected, errors FROM {schema}.rate_limit_metrics WHERE 'limits' = ANY ($3) AND granularity = CASE WHEN $2 - $1 > interval '25 h' THEN 'hour'
-			ELSE 'minute' END AND time >= $1 AND time < $2) AS m
-	WHERE $4 IN ('', m.prefix) OR $4 = 'rule/' AND starts_with(m.prefix, $4) GROUP BY m.prefix
-$$;
-$sql$, '{schema}', quote_ident(current_schema()));
-END $do$;
-COMMENT ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) IS 'How many requests of a period came from whom, and how many of them were refused or had no decision. A '
-	'sample counts as what it stands for. lists are, by the audit log: senders (the key of a limit, or else the address, with the user), keys (of limits), users, addresses, paths (with their hosts), reasons (of '
-	'requests that no limit refused), log (all together); and limits, by the metrics of minutes, or of hours if the period is longer than 25 hours. of is as --prefix of the command audit.';
-REVOKE ALL ON FUNCTION rate_limit_top(timestamptz, timestamptz, text[], text) FROM PUBLIC;
+	FROM (SELECT CASE $3 WHEN 'senders' THEN a.prefix END COLLATE "C" AS prefix, CASE $3 WHEN 'senders' THEN coalesce(a.key, host(a.address))
+				WHEN 'paths' THEN coalesce(a.host, '') || a.path END COLLATE "C" AS name,
+			CASE $3 WHEN 'senders' THEN a.user_id END COLLATE "C" AS user_id,
+			a.requests, a.refused, a.count, a.decision, a.time
+		FROM rate_limit_audited a WHERE a.time >= $1 AND a.time < $2 AND a.decision <> 'shadow' AND ($4 IN ('', a.prefix, a.prefix || '/' || a.limit_name) OR $4 = 'rule/'
+				AND starts_with(a.prefix, $4))) AS c
+	WHERE c.name IS NOT NULL OR $3 = 'senders' GROUP BY 1, 2, 3;
+END $$;
+COMMENT ON FUNCTION rate_limit_top(timestamptz, timestamptz, text, text) IS 'How many requests of a period the audit log has from each sender, and how many of them were refused or '
+	'had no decision. A sample counts as what it stands for. A sender is the key of a limit, or else the address, with the user. With the list paths, it is the host and the path instead. of is as --prefix of the command audit.';
+REVOKE ALL ON FUNCTION rate_limit_top(timestamptz, timestamptz, text, text) FROM PUBLIC;
+CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(), most int DEFAULT 10) RETURNS TABLE (list text, prefix text, name text, requests bigint)
+	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+	RETURN QUERY SELECT p.list, p.prefix, p.name, p.requests FROM ( SELECT c.*, row_number() OVER (PARTITION BY c.list ORDER BY c.requests DESC, c.name, c.prefix) AS place
+		FROM (SELECT CASE 0 WHEN GROUPING(a.user_id) THEN 'users' WHEN GROUPING(a.key) THEN 'keys' WHEN GROUPING(a.address) THEN 'addresses' ELSE 'causes' END AS list, a.prefix,
+				coalesce(a.user_id, a.key, abbrev(a.address), a.cause) AS name,
+				round(sum(a.requests))::bigint AS requests
+			FROM (SELECT *, coalesce(nullif(concat_ws('/', prefix, limit_name), ''), reason) AS cause FROM rate_limit_audited) a
+			WHERE a.time >= $1 AND a.time < $2 AND a.refused
+			GROUP BY GROUPING SETS (a.user_id, (a.key, a.prefix), a.address, a.cause)) AS c
+		WHERE c.name IS NOT NULL) AS p
+	WHERE p.place <= $3 ORDER BY p.list, p.place;
+END $$;
+COMMENT ON FUNCTION rate_limit_refused(timestamptz, timestamptz, int) IS 'Who was refused most in a period, and by what, by the audit log: the first of the users, of the keys of '
+	'limits, of the addresses, and of the causes, which are limits and rules, or other reasons.';
+REVOKE ALL ON FUNCTION rate_limit_refused(timestamptz, timestamptz, int) FROM PUBLIC;
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date) RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
 	charged bigint, settled bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT (m.time AT TIME ZONE 'UTC')::date, m.key_id, m.prefix, m.limit_name, rate_limit_add(coalesce(sum(m.requests), 0), 0), rate_limit_add(coalesce(sum(m.limited + m.blocked + m.rejected), 0), 0),
@@ -207,27 +217,25 @@ COMMENT ON COLUMN rate_limit_minutes.allowed IS 'Requests that passed.';
 COMMENT ON COLUMN rate_limit_minutes.refused IS 'Requests that a limit, a ban, a rule, or the check of the API key refused.';
 COMMENT ON COLUMN rate_limit_minutes.failed IS 'Requests without a decision.';
 COMMENT ON COLUMN rate_limit_minutes.shadow IS 'Refusals that shadow rules would have made.';
-CREATE OR REPLACE FUNCTION rate_limit_is_about(who text, keys text[], user_id text, key text, key_id bigint, address inet) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN user_id = who OR key = ANY (keys) OR key_id = substring(who FROM '^#([1-9][0-9]{0,17})$')::bigint OR who ~ '^[0-9a-f]*[.:][0-9a-f.:/]*$' AND (host(address) = who OR address::text = who);
-COMMENT ON FUNCTION rate_limit_is_about IS 'Whether a row of the audit log is about somebody, for rate_limit_why. keys are those that counters may have.';
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now()) RETURNS TABLE (said text, "time" timestamptz, decision text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer, requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
-	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-	keys CONSTANT text[] := ARRAY(SELECT p || k FROM unnest(string_to_array(',1|,2|,3|,4|,5|,6|,7|,8|,9|', ',')) AS p, unnest(ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]) AS k);
+	keys CONSTANT text[] := ARRAY(SELECT DISTINCT p || k FROM unnest(string_to_array(',1|,2|,3|,4|,5|,6|,7|,8|,9|', ',')) AS p, unnest(ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]) AS k);
+	number CONSTANT bigint := substring($1 FROM '^#([1-9][0-9]{0,17})$');
+	ip inet;
 	minute timestamptz;
 BEGIN
-	SELECT date_trunc('minute', max(a.time)) INTO minute FROM rate_limit_audited a
-	WHERE a.user_id = $1 AND a.time < date_trunc('minute', $2) + interval '1 minute' AND a.time >= $2 - interval '1 day' AND a.decision IN ('limited', 'blocked', 'rejected', 'error');
-	IF minute IS NULL THEN
-		SELECT date_trunc('minute', max(f.time)) INTO minute
-		FROM unnest('{limited,blocked,rejected,error}'::text[]) AS d
-		CROSS JOIN LATERAL (SELECT a.time FROM rate_limit_audited a WHERE a.decision = d AND a.decision <> 'allowed' AND a.time >= $2 - interval '1 day'
-				AND a.time < date_trunc('minute', $2) + interval '1 minute'
-				AND rate_limit_is_about($1, keys, NULL, a.key, a.key_id, a.address)
-			ORDER BY a.time DESC LIMIT 1) AS f;
-	END IF;
+	BEGIN
+		ip := $1;
+	EXCEPTION WHEN invalid_text_representation THEN
+		NULL; -- it is no address
+	END;
+	SELECT date_trunc('minute', max(f.time)) INTO minute FROM ( SELECT * FROM rate_limit_audit WHERE user_id = $1 UNION ALL SELECT * FROM rate_limit_audit WHERE key = ANY (keys)
+		UNION ALL SELECT * FROM rate_limit_audit WHERE key_id = number
+		UNION ALL SELECT * FROM rate_limit_audit WHERE address = ip) AS f
+	WHERE f.time >= $2 - interval '1 day' AND f.time < date_trunc('minute', $2) + interval '1 minute' AND f.decision NOT IN ('allowed', 'shadow');
 	IF minute IS NULL THEN
 		RETURN QUERY SELECT format('No refusal of %s is recorded in the day before %s UTC.', $1, to_char($2 AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')),
 			NULL::timestamptz, NULL, NULL, NULL, NULL, NULL, NULL, NULL::bigint, NULL::inet, NULL, NULL, NULL,
@@ -243,8 +251,8 @@ BEGIN
 			ELSE replace(a.reason, '_', ' ') END),
 		a.time, a.decision, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.address, a.method,
 		a.host, a.path, a.status, round(a.requests)::bigint, a.quota, a.remaining, a.retry_after, a.node
-	FROM rate_limit_audited a WHERE a.time >= minute AND a.time < minute + interval '1 minute' AND a.decision IN ('limited', 'blocked', 'rejected', 'error')
-		AND rate_limit_is_about($1, keys, a.user_id, a.key, a.key_id, a.address)
+	FROM rate_limit_audited a WHERE a.time >= minute AND a.time < minute + interval '1 minute' AND a.decision NOT IN ('allowed', 'shadow')
+		AND (a.user_id = $1 OR a.key = ANY (keys) OR a.key_id = number OR a.address = ip)
 	ORDER BY a.time DESC LIMIT 100;
 END $$;
 COMMENT ON FUNCTION rate_limit_why(text, timestamptz) IS 'Why requests of somebody were refused, or had no decision, in the minute of a time, or in the last '
@@ -458,6 +466,8 @@ COMMENT ON SEQUENCE rate_limit_audit_id IS 'The numbers of the rows of rate_limi
 CREATE INDEX IF NOT EXISTS rate_limit_audit_time ON rate_limit_audit USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
 CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, time) WHERE user_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON rate_limit_audit (decision, time) WHERE decision <> 'allowed';
+CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (time, key text_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),
+	address inet_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001), key_id int8_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001)) WITH (pages_per_range = 16, autosummarize = on);
 COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
 COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
 COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs, or would have cost if it was refused.';

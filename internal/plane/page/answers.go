@@ -42,11 +42,8 @@ WHERE time > now() - interval '1 hour' ORDER BY time`},
 	"changes": {ofPolicy, 2 * time.Second, askTimeout, `
 SELECT at, by, kind, which, what FROM rate_limit_changed
 WHERE at > now() - interval '1 hour' ORDER BY at DESC, seq DESC LIMIT 50`},
-	"refused": {ofHistory, 2 * time.Second, askTimeout, `SELECT list, prefix, name, requests, refused FROM (
-	SELECT *, row_number() OVER (PARTITION BY list ORDER BY refused DESC, name, prefix) AS place
-	FROM rate_limit_top(now() - interval '1 hour', lists => '{users,keys,addresses,limits,reasons}')
-	WHERE refused > 0) t
-WHERE place <= 10 ORDER BY list, place`},
+	"refused": {ofHistory, 2 * time.Second, askTimeout, `
+SELECT * FROM rate_limit_refused(now() - interval '1 hour')`},
 	"near": {ofPolicy, 5 * time.Second, askTimeout, `
 SELECT rule, limit_name, key, used, quota, percent, count(*) OVER () AS total
 FROM rate_limit_near ORDER BY percent DESC, rule, limit_name, key LIMIT 50`},

@@ -114,8 +114,8 @@ func (p *pools) read(ctx context.Context, of dataset, timeout time.Duration,
 	defer cancel()
 	err := pgx.BeginTxFunc(ctx, p.byDSN[p.dsns[of]], pgx.TxOptions{AccessMode: pgx.ReadOnly},
 		func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx,
-				"SELECT set_config('statement_timeout', $1, true), set_config('TimeZone', 'UTC', true)",
+			_, err := tx.Exec(ctx, "SELECT set_config('statement_timeout', $1, true), "+
+				"set_config('TimeZone', 'UTC', true), set_config('jit', 'off', true)",
 				strconv.FormatInt(timeout.Milliseconds(), 10))
 			if err != nil {
 				return err

@@ -153,14 +153,14 @@ function leads(name) {
 
 function showRefused(answer) {
 	const nothing = missing(answer, 'history', 'Nobody: no refusal of this hour is recorded.')
-	const lists = {users: 'Users', keys: 'Keys of limits', addresses: 'Addresses', limits: 'By the rule or limit', reasons: 'By another reason'}
+	const lists = {users: 'Users', keys: 'Keys of limits', addresses: 'Addresses', causes: 'By what'}
 	fill('lists', nothing ?? Object.entries(lists).map(([list, title]) => {
 		const rows = answer.rows.filter((row) => row.list === list)
 		if (!rows.length) return []
 		return element('div', '', element('h3', '', title), element('ol', '', ...rows.map((row) => element('li', '',
-			list === 'limits' || list === 'reasons' ? element('span', '', list === 'limits' ? row.name || 'no limit' : row.name.replaceAll('_', ' ')) :
-				element('span', '', leads(row.name), list === 'keys' ? element('span', 'note', ' ' + row.prefix) : null),
-			element('span', 'number', number(row.refused), element('span', 'note', ` of ${number(row.requests)}`))))))
+			list === 'causes' ? element('span', '', row.name.replaceAll('_', ' ')) :
+				element('span', '', leads(row.name), row.prefix ? element('span', 'note', ' ' + row.prefix) : null),
+			element('span', 'number', number(row.requests))))))
 	}).flat())
 }
 
