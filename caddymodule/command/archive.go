@@ -15,27 +15,23 @@ import (
 var archiveCommand = entry{
 	use:   "archive --before AGE --to DESTINATION [--drop]",
 	short: "Copies old days of the audit log to Parquet files",
-	long: `Copies the days of the audit log that ended before --before to Parquet files, one for each day in UTC, such as
-audit/2026/08/2026-08-01.parquet. Each value of a file is compared with the table before the file is stored. Rows that
-come later become 2026-08-01-2.parquet. With --drop, a day is dropped if all its rows are in files; days that the
-retention keeps are refused. Interrupted and started again, the command goes on where it was. Run it once a day, from
-cron or systemd.
+	long: `Each day in UTC that ended before --before becomes a file, such as
+audit/2026/08/2026-08-01.parquet, which is compared with the table before it is stored. Rows
+that come later become 2026-08-01-2.parquet. An interrupted run goes on where it was. Run it once
+a day, from cron or systemd, as the owner of the tables, and not over a pooler.
 
---to is a folder that exists, or s3://BUCKET/PREFIX. The credentials for S3 are in
-AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN), or in the profile AWS_PROFILE
-of ~/.aws/credentials, or are those of the machine's role. AWS_REGION is the region, and
-AWS_ENDPOINT_URL the address of a server other than Amazon's. Files are never replaced or deleted: the
-rules of the bucket can expire them.
+The credentials for S3 are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN), or
+in the profile AWS_PROFILE of ~/.aws/credentials, or are those of the machine's role. AWS_REGION
+is the region, and AWS_ENDPOINT_URL the address of a server other than Amazon's.
 
-Upkeep deletes days that are past their retention, archived or not. The command prints a warning if
-the retention is not at least 7 days longer than --before: days that a failed run leaves could be lost.
-
-The role must own the tables. Connect to Postgres itself, not to a pooler.`,
+Upkeep deletes days that are past their retention, archived or not: it should be at least 7 days
+longer than --before.`,
 	example: `  caddy pg-ratelimit archive --before 60d --to /srv/archive
   caddy pg-ratelimit archive --before 90d --to s3://logs/limits --drop`,
 	flags: []flag{
-		{name: "before", kind: "ago", usage: "archive days that ended before: an age such as 60d, or a time such as 2026-08-01", needed: true},
-		{name: "to", usage: "a folder, or s3://BUCKET/PREFIX", needed: true},
+		{name: "before", kind: "ago", needed: true,
+			usage: "archive days that ended before: an age such as 60d, or a time such as 2026-08-01"},
+		{name: "to", usage: "a folder that exists, or s3://BUCKET/PREFIX", needed: true},
 		{name: "drop", value: false, usage: "drop the days whose rows are in files, if the retention has ended for them"},
 	},
 	do: func(c *call) error {

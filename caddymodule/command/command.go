@@ -37,8 +37,9 @@ func New(expand ExpandDSN) caddycmd.Command {
 		Usage: "<command>",
 		Short: "Manages the rate limits, users and API keys in Postgres",
 		Long: `
-Manages the policy of pg_ratelimit: the rules, users, API keys and bans that are rows in
-Postgres. All proxies on the database obey a change within a second.
+Manages the rules, users, API keys and bans, which are rows in Postgres. All proxies on the
+database apply a change within a second. psql gets the same rows: \df+ rate_limit_* and
+\dv+ rate_limit_* list the functions and views.
 
 The database is that of --dsn, or of the environment variable DATABASE_URL.`,
 		CobraFunc: func(cmd *cobra.Command) { build(cmd, expand) },
@@ -60,9 +61,10 @@ var root = entry{
   caddy pg-ratelimit keys create --user acme
   caddy pg-ratelimit explain --user acme --path /api/v1/x --ip 192.0.2.1`,
 	commands: []entry{
-		migrateCommand, policyCommand, rulesCommand, tiersCommand, usersCommand, keysCommand, bansCommand, banCommand, unbanCommand,
-		explainCommand, topCommand, getCommand, resetCommand, changesCommand, nodesCommand, stateCommand, settingsCommand,
-		auditCommand, whyCommand, usageCommand, pageCommand, replayCommand, upkeepCommand, archiveCommand, forgetCommand,
+		migrateCommand, policyCommand, rulesCommand, tiersCommand, usersCommand, keysCommand, bansCommand,
+		banCommand, unbanCommand, explainCommand, topCommand, getCommand, resetCommand, changesCommand, nodesCommand,
+		stateCommand, auditCommand, whyCommand, usageCommand, pageCommand, replayCommand, upkeepCommand,
+		archiveCommand, forgetCommand,
 	},
 }
 
@@ -70,7 +72,8 @@ var root = entry{
 func build(cmd *cobra.Command, expand ExpandDSN) {
 	t := &tool{expand: expand}
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&t.dsn, "dsn", "", "Postgres URL or key=value pairs, or a placeholder such as {file./run/secrets/dsn}; others on this machine can see a password in it")
+	flags.StringVar(&t.dsn, "dsn", "", "Postgres URL or key=value pairs, or a placeholder such as "+
+		"{file./run/secrets/dsn}; others on this machine can see a password in it")
 	flags.BoolVar(&t.json, "json", false, "print JSON")
 	cmd.Example = root.example
 	cmd.SetFlagErrorFunc(flagError)
@@ -134,7 +137,11 @@ type flag struct {
 func (t *tool) build(e *entry) *cobra.Command {
 	cmd := &cobra.Command{Use: e.use, Short: e.short, Long: e.long, Example: e.example, Args: e.check}
 	if strings.Contains(e.use, "SETTING=VALUE") {
-		cmd.Long += "\n\nThe settings are the columns that docs/policy.md describes. A name that is none of them lists them."
+		cmd.Long = strings.TrimSpace(e.short + `. The settings that are named change, in one
+transaction, and the others stay. Lists have commas. An empty value takes a setting back to its
+default, and deletes a limit or an override. A name that is not a setting lists them.
+
+` + e.long)
 	}
 	for i := range e.flags {
 		e.flags[i].add(cmd.Flags())
@@ -174,7 +181,8 @@ func (t *tool) group(cmd *cobra.Command, e *entry) {
 		if len(args) == 0 {
 			return cmd.Help()
 		}
-		return withoutKeys(fmt.Errorf("%s: %q: must be one of %s", cmd.CommandPath(), args[0], strings.Join(names, ", ")))
+		return withoutKeys(fmt.Errorf("%s: %q: must be one of %s", cmd.CommandPath(), args[0],
+			strings.Join(names, ", ")))
 	}
 }
 
@@ -202,7 +210,8 @@ func (e *entry) check(cmd *cobra.Command, args []string) error {
 		if len(names) == 0 {
 			return fmt.Errorf("%s has no arguments, and got %d: see --help", cmd.CommandPath(), len(args))
 		}
-		return fmt.Errorf("%s has the arguments %s, and got %d: see --help", cmd.CommandPath(), strings.Join(names, " "), len(args))
+		return fmt.Errorf("%s has the arguments %s, and got %d: see --help", cmd.CommandPath(),
+			strings.Join(names, " "), len(args))
 	}
 	// Cobra checks flags later, in its own words.
 	for i := range e.flags {
@@ -244,7 +253,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	case errors.As(err, &unknown):
 		var names []string
 		cmd.Flags().VisitAll(func(flag *pflag.Flag) { names = append(names, "--"+flag.Name) })
-		err = fmt.Errorf("--%s: %s has no such flag: must be one of %s", unknown.GetSpecifiedName(), cmd.CommandPath(), strings.Join(names, ", "))
+		err = fmt.Errorf("--%s: %s has no such flag: must be one of %s", unknown.GetSpecifiedName(),
+			cmd.CommandPath(), strings.Join(names, ", "))
 	case errors.As(err, &empty):
 		err = missing(empty.GetFlag())
 	case errors.As(err, &wrong):

@@ -3,7 +3,6 @@ package command
 import (
 	"bytes"
 	"cmp"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,8 +14,6 @@ import (
 	"unicode"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 var policyCommand = entry{
@@ -24,56 +21,25 @@ var policyCommand = entry{
 	short: "Keeps the policy in a file",
 	commands: []entry{{
 		use:   "export [--users]",
-		short: "Prints the policy as a file",
-		long: `Prints the tiers, the rules with their limits, and the overrides for tiers as YAML, always in the
-same order. With --users also the users, the digests of their API keys, and their overrides.
-The file never has a key. Bans, counters and the history are not part of it.
-
-The fields are the columns of the tables. One that has its default is left out.`,
-		example: `  caddy pg-ratelimit policy export > policy.yaml
-  caddy pg-ratelimit policy export --users > all.yaml`,
-		flags: []flag{{name: "users", value: false, usage: "also users, digests of API keys, and their overrides"}},
-		do:    exportPolicy,
-	}, {
-		use:   "diff FILE",
-		short: "Shows what policy apply would change",
-		long: `Shows what policy apply would change, and changes nothing: it makes the changes and takes them back,
-so that everything is checked. FILE may be - for standard input. The last line has the command that
-makes exactly these changes, or fails if the database or the file has changed meanwhile.`,
-		example: `  caddy pg-ratelimit policy diff policy.yaml
-  caddy pg-ratelimit policy diff policy.yaml --prune --json`,
-		flags: []flag{pruneFlag},
-		do: func(c *call) error {
-			return c.apply(true, "", func(expect string) string {
-				flags := map[bool]string{true: " --prune"}[c.is("prune")]
-				return fmt.Sprintf("To make exactly these changes: caddy pg-ratelimit policy apply %s%s --expect %s", c.args[0], flags, expect)
-			})
-		},
+		short: "Prints the policy as a file, without fields that have their defaults",
+		long: `The file has the tiers, the rules with their limits, and the overrides for tiers, always in the
+same order. It never has a key or a ban.`,
+		example: "  caddy pg-ratelimit policy export > policy.yaml",
+		flags:   []flag{{name: "users", value: false, usage: "also users, digests of API keys, and their overrides"}},
+		do:      exportPolicy,
 	}, {
 		use:   "apply FILE",
 		short: "Makes the policy as a file has it",
-		long: `Makes the rows that FILE names as the file has them, in one transaction, and prints what it changed.
-FILE may be - for standard input. A field that the file lacks gets its default. Rows that the file
-does not name stay. --prune deletes them, in the sections that the file has: a file without the
-section tiers never deletes a tier, and one without users no override for a user. No other command
-can change the policy meanwhile. --dry-run makes the changes and takes them back, so that everything
-is checked.`,
-		example: `  caddy pg-ratelimit policy apply policy.yaml
-  caddy pg-ratelimit policy apply policy.yaml --prune --dry-run`,
+		long: `Makes the rows that FILE names as the file has them, in one transaction, and prints what it
+changed. A field that the file lacks gets its default. Rows that the file does not name stay.`,
+		example: "  caddy pg-ratelimit policy apply policy.yaml --prune --dry-run",
 		flags: []flag{
-			{name: "dry-run", value: false, usage: "check the file and print what would change, and change nothing"},
-			{name: "expect", usage: "fail if the changes are others than those of policy diff, which prints this"},
-			pruneFlag,
+			{name: "dry-run", value: false, usage: "make and check the changes, print them, and undo them"},
+			{name: "prune", value: false, usage: "delete rows that the file does not name, in the sections that it has"},
 		},
-		do: func(c *call) error {
-			return c.apply(c.is("dry-run"), c.text("expect"), func(string) string {
-				return map[bool]string{true: "Nothing is changed: this was a dry run."}[c.is("dry-run")]
-			})
-		},
+		do: applyPolicy,
 	}},
 }
-
-var pruneFlag = flag{name: "prune", value: false, usage: "delete rows that the file does not name, in the sections that it has"}
 
 func exportPolicy(c *call) error {
 	policy, err := c.scalar("rate_limit_policy($1)", c.is("users"))
@@ -83,7 +49,9 @@ func exportPolicy(c *call) error {
 	if c.json {
 		return c.show(json.RawMessage(*policy), "")
 	}
-	warnings, err := c.scalar("SELECT string_agg('Warning: ' || rule || ': ' || warning || ': a database without the rule will refuse the file' || chr(10), '' ORDER BY rule) FROM rate_limit_rule_warnings WHERE field = 'tiers'")
+	warnings, err := c.scalar(`SELECT string_agg('Warning: ' || rule || ': ' || warning
+	|| ': a database without the rule will refuse the file' || chr(10), '' ORDER BY rule)
+FROM rate_limit_rule_warnings WHERE field = 'tiers'`)
 	if err != nil {
 		return err
 	}
@@ -97,9 +65,8 @@ func exportPolicy(c *call) error {
 	return err
 }
 
-// apply makes the policy as the file that is the argument has it, prints the changes, and below them what is said. The
-// changes must be those that expect names, if it is not "".
-func (c *call) apply(dryRun bool, expect string, said func(expect string) string) error {
+// applyPolicy makes the policy as the file that is the argument has it, and prints the changes.
+func applyPolicy(c *call) error {
 	name := c.args[0]
 	read := func() ([]byte, error) { return os.ReadFile(name) }
 	if name == "-" {
@@ -112,41 +79,15 @@ func (c *call) apply(dryRun bool, expect string, said func(expect string) string
 	if c.values["document"], err = toJSON(file); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	var changes []json.RawMessage
-	var is string
-	err = c.together(func() (err error) {
-		if changes, err = c.rows("SELECT * FROM rate_limit_apply(@document::jsonb, @prune::boolean)"); err != nil {
-			return err
-		}
-		is = fmt.Sprintf("%.8x", sha256.Sum256(bytes.Join(rawOf(changes), nil)))
-		if expect != "" && expect != is {
-			return &ratelimit.FieldError{Field: "--expect", Value: expect, Want: is + ": the file or the database has changed since that diff; look at: policy diff"}
-		}
-		if dryRun {
-			return errUndone
-		}
-		return nil
-	})
-	if err != nil {
+	c.sql = "SELECT * FROM rate_limit_apply(@document::jsonb, @prune::boolean, @dry_run::boolean)"
+	c.empty = "The policy is as the file has it."
+	if err := c.ask(); err != nil || c.json || !c.is("dry-run") {
 		return err
 	}
-	if c.json {
-		return c.show(object{{"changes", changes}, {"expect", is}}, "")
-	}
-	if err := c.show(changes, "The policy is as the file has it."); err != nil || len(changes) == 0 || said(is) == "" {
-		return err
-	}
-	return c.say("\n%s\n", said(is))
+	return c.say("\nNothing is changed: this was a dry run.\n")
 }
 
-func rawOf(rows []json.RawMessage) (all [][]byte) {
-	for _, row := range rows {
-		all = append(all, row)
-	}
-	return all
-}
-
-// toYAML is a document of JSON as YAML: the fields that name a row first.
+// toYAML returns a document of JSON as YAML. The fields that name a row come first.
 func toYAML(document string) ([]byte, error) {
 	decoder := json.NewDecoder(strings.NewReader(document))
 	decoder.UseNumber()
@@ -162,7 +103,8 @@ func toYAML(document string) ([]byte, error) {
 }
 
 // order has the sections and the fields that come first, and those that come last.
-var order = []string{"name", "tiers", "users", "keys", "rules", "digest", "rule", "limit_name", "user_id", "tier", "key_id", "", "limits", "overrides"}
+var order = []string{"name", "tiers", "users", "keys", "rules", "digest", "rule", "limit_name", "user_id", "tier",
+	"key_id", "", "limits", "overrides"}
 
 func yamlOf(value any) *yaml.Node {
 	switch value := value.(type) {
@@ -183,7 +125,8 @@ func yamlOf(value any) *yaml.Node {
 		return n
 	case string:
 		n := &yaml.Node{Kind: yaml.ScalarNode, Value: value, Tag: "!!str"} // in quotes if it could be something else
-		if value != strings.TrimSpace(value) || strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		isOdd := func(r rune) bool { return !unicode.IsPrint(r) }
+		if value != strings.TrimSpace(value) || strings.ContainsFunc(value, isOdd) {
 			n.Style = yaml.DoubleQuotedStyle
 		}
 		return n
@@ -202,12 +145,13 @@ func compareFields(a, b string) int {
 	return cmp.Or(place(a)-place(b), strings.Compare(a, b))
 }
 
-// toJSON is a document of YAML as JSON. Values are texts, which the server reads as its types.
+// toJSON returns a document of YAML as JSON. Values are texts, which the server reads as its types.
 func toJSON(file []byte) (string, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(file))
 	var document, more yaml.Node
 	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
-		return "", errors.New("the file is empty: must have one or more of the sections tiers, users, keys, rules, overrides")
+		return "", errors.New("the file is empty: must have one or more of the sections tiers, users, keys, " +
+			"rules, overrides")
 	} else if err != nil {
 		return "", err
 	}

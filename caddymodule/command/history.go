@@ -15,40 +15,40 @@ var decisions = []string{"allowed", "limited", "blocked", "rejected", "shadow", 
 
 // auditSQL are rows of the audit log. A row of a transaction that has ended before @horizon is left out: xmin has the
 // last 32 bits of its number.
-const auditSQL = `SELECT a.time, a.decision, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier, a.address, a.method, a.host,
-	a.path, a.status, a.cost, a.count, a.weight, a.quota, a.remaining, a.retry_after, a.duration, a.node, a.region, a.also, a.id
+const auditSQL = `SELECT a.time, a.decision, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
+	a.address, a.method, a.host, a.path, a.status, a.cost, a.count, a.weight, a.quota, a.remaining, a.retry_after,
+	a.duration, a.node, a.region, a.also, a.id
 FROM rate_limit_audited a WHERE a.time >= @since::timestamptz AND a.time < @until::timestamptz
-	AND (@prefix::text IS NULL OR @prefix IN (a.prefix, a.prefix || '/' || a.limit_name) OR @prefix = 'rule/' AND starts_with(a.prefix, @prefix))
+	AND (@prefix::text IS NULL OR @prefix IN (a.prefix, a.prefix || '/' || a.limit_name)
+		OR @prefix = 'rule/' AND starts_with(a.prefix, @prefix))
 	AND (@user::text IS NULL OR a.user_id = @user) AND (@key_id::bigint IS NULL OR a.key_id = @key_id::bigint)
-	AND (@decision::text IS NULL OR a.decision = ANY (string_to_array(@decision, ','))) AND (@address::inet IS NULL OR a.address && @address::inet)
+	AND (@decision::text IS NULL OR a.decision = ANY (string_to_array(@decision, ',')))
+	AND (@address::inet IS NULL OR a.address && @address::inet)
 	AND (@host::text IS NULL OR a.host = @host) AND (@node::text IS NULL OR a.node = @node)
-	AND (@horizon::bigint IS NULL OR ((pg_snapshot_xmax(pg_current_snapshot())::text::bigint - a.xmin::text::bigint) & 4294967295)
-		<= pg_snapshot_xmax(pg_current_snapshot())::text::bigint - @horizon::bigint)
+	AND (@horizon::bigint IS NULL
+		OR ((pg_snapshot_xmax(pg_current_snapshot())::text::bigint - a.xmin::text::bigint) & 4294967295)
+			<= pg_snapshot_xmax(pg_current_snapshot())::text::bigint - @horizon::bigint)
 ORDER BY a.time DESC LIMIT @number::bigint`
 
 var auditCommand = entry{
 	use:   "audit [--follow] [--user USER] [--rule RULE | --prefix PREFIX] [--decision limited] [--since 1h]",
 	short: "Lists what happened to requests, the newest first",
-	long: `Lists rows of the audit log, the newest first: of the last hour, unless --since says
-otherwise. Flags that are given together must all hold. A row with a count above 1 stands for
-as many equal refusals within a second, and one with a weight for as many requests. LIMIT NAME is the
-limit that refused the request, or the one with the least left.
-
-With --follow (-f) the newest is the last, and what proxies write from then on follows until
-Ctrl-C: with --json, one object a line. What they write more than two minutes late is left out.
+	long: `Flags that are given together must all hold. A row with a count above 1 stands for as many equal
+refusals within a second, and one with a weight for as many requests. LIMIT NAME is the limit
+that refused the request, or the one with the least left. --follow goes on with new rows, the
+newest last, until Ctrl-C: with --json, one object a line.
 
 ` + recording,
-	example: `  caddy pg-ratelimit audit
-  caddy pg-ratelimit audit --follow --rule free
+	example: `  caddy pg-ratelimit audit --follow --rule free
   caddy pg-ratelimit audit --user acme --decision limited --since 24h
-  caddy pg-ratelimit audit --rule free --address 192.0.2.0/24 -n 200
-  caddy pg-ratelimit audit --prefix web --host api.example.com --since 2026-11-27 --until 2026-11-28 --json`,
+  caddy pg-ratelimit audit --prefix web --since 2026-11-27 --until 2026-11-28 --json`,
 	flags: append([]flag{
 		{name: "user", usage: "of this user"},
 		aKey("with the API key of this number"),
-		{name: "prefix", usage: "by the limit of this prefix in a configuration, or by rule/RULE or rule/RULE/LIMIT"},
+		{name: "prefix", usage: "by the limit of this prefix, or by rule/RULE or rule/RULE/LIMIT"},
 		{name: "rule", usage: "by this rule"},
-		{name: "decision", usage: "one or more of " + strings.Join(decisions, ", ") + ", with commas between them", choices: decisions, list: true},
+		{name: "decision", usage: "one or more of " + strings.Join(decisions, ", ") + ", with commas between them",
+			choices: decisions, list: true},
 		{name: "address", kind: "network", usage: "from this address or network"},
 		{name: "host", usage: "to this host"},
 		{name: "node", usage: "decided by this proxy"},
@@ -72,40 +72,38 @@ Ctrl-C: with --json, one object a line. What they write more than two minutes la
 
 // noneRecorded returns the text for people if the audit log has no such row.
 func (c *call) noneRecorded(what string) string {
-	return "No such " + what + " is in the audit log from " + shownTime(c.moment("since")) + " until " + shownTime(c.moment("until")) + ".\n" + recording
+	return "No such " + what + " is in the audit log from " + shownTime(c.moment("since")) + " until " +
+		shownTime(c.moment("until")) + ".\n" + recording
 }
 
 var whyCommand = entry{
 	use:   "why WHO [--at TIME]",
 	short: "Says why requests of somebody were refused",
-	long: `Says in a sentence for each row of the audit log why requests of somebody were refused, or had no decision: in the
-minute of a time, or in the last minute of the day before it that has some. WHO is a user, an
-address, the key of a counter, or # and the number of an API key.`,
-	example: "  caddy pg-ratelimit why ann\n  caddy pg-ratelimit why 192.0.2.7 --at 2026-11-27T14:05:00Z",
+	long: `WHO is a user, an address, the key of a counter, or # and the number of an API key. The refusals
+are those of the minute of --at, or of the last minute of the day before it that has some.`,
+	example: "  caddy pg-ratelimit why 192.0.2.7 --at 2026-11-27T14:05:00Z",
 	flags:   []flag{{name: "at", kind: "time", usage: "when (default now)"}},
-	hide:    "time decision reason prefix limit_name key user_id key_id address method host path status requests quota remaining retry_after node",
-	sql:     "SELECT * FROM rate_limit_why(@WHO, coalesce(@at::timestamptz, now()))",
+	hide: "time decision reason prefix limit_name key user_id key_id address method host path status requests quota " +
+		"remaining retry_after node",
+	sql: "SELECT * FROM rate_limit_why(@WHO, coalesce(@at::timestamptz, now()))",
 }
 
 var usageCommand = entry{
 	use:   "usage USER [--month 2026-11 | --since 7d]",
 	short: "Shows what a user did, by day, by API key and by limit",
-	long: `Shows how many requests a user made on each day and with each API key (0: without one), and how many were
-refused; the last row is all. The default is the current month. Months and days are in UTC, and a day
-counts as a whole. For each limit, CHARGED are the units that it charged before the requests that passed,
-and SETTLED what they really cost.
-
-Proxies with a history count every request of a user, whatever is in the audit log.`,
-	example: `  caddy pg-ratelimit usage acme
-  caddy pg-ratelimit usage acme --month 2026-11
-  caddy pg-ratelimit usage acme --since 7d --json`,
-	flags: append([]flag{{name: "month", kind: "month", usage: "a month such as 2026-11 (default the current one)"}}, period("", "the days")...),
+	long: `The key 0 is for requests without one. Months and days are in UTC, and a day counts as a whole.
+CHARGED are the units that a limit charged before the requests that passed, and SETTLED what
+they really cost. Proxies with a history count every request, whatever is in the audit log.`,
+	example: "  caddy pg-ratelimit usage acme --month 2026-11",
+	flags: append([]flag{{name: "month", kind: "month", usage: "a month such as 2026-11 (default the current one)"}},
+		period("", "the days")...),
 	alone: []string{"month since", "month until"},
 	choose: func(c *call) (string, string, error) {
 		if c.values["until"] != nil && c.values["since"] == nil {
 			return "", "", errNoSince
 		}
-		return `SELECT u.* FROM (SELECT coalesce((@since::timestamptz AT TIME ZONE 'UTC')::date, @month::date, date_trunc('month', now() AT TIME ZONE 'UTC')::date) AS day) AS f
+		return `SELECT u.* FROM (SELECT coalesce((@since::timestamptz AT TIME ZONE 'UTC')::date, @month::date,
+	date_trunc('month', now() AT TIME ZONE 'UTC')::date) AS day) AS f
 CROSS JOIN LATERAL rate_limit_usage_between(@USER, f.day,
 	coalesce(((@until::timestamptz - interval '1 microsecond') AT TIME ZONE 'UTC')::date, (f.day + interval '1 month')::date - 1)) AS u`, "", nil
 	},
@@ -113,44 +111,34 @@ CROSS JOIN LATERAL rate_limit_usage_between(@USER, f.day,
 
 var nodesCommand = entry{
 	use:   "nodes",
-	short: "Lists the proxies, and whether each has applied all changes",
-	long: `Lists the proxies that count in the database, and whether each has applied all changes of the policy.
-CANNOT has the statements that give a proxy the privileges that it lacks to decide. A proxy that has ended,
-or has not been seen for 10 seconds and is gone, is deleted from the list after a day.`,
-	example: `  caddy pg-ratelimit nodes
-  caddy pg-ratelimit nodes --json`,
+	short: "Lists the proxies, and whether each has applied all changes of the policy",
+	long: `CANNOT has the statements that give a proxy the privileges that it lacks to decide. A proxy that
+has ended, or has not been seen for 10 seconds and is gone, stays in the list for a day.`,
 	empty: "No proxy counts here.",
-	sql: `SELECT node, region, version, CASE WHEN live AND cannot IS NOT NULL THEN 'cannot decide' WHEN live THEN 'live' WHEN ended IS NOT NULL THEN 'ended'
-	ELSE 'gone' END AS state, live, ended, cannot, epoch, policy, behind, seen, local_from, local_until, problems, admitted, refused, undecided, locally
+	sql: `SELECT node, region, version, CASE WHEN live AND cannot IS NOT NULL THEN 'cannot decide' WHEN live THEN 'live'
+	WHEN ended IS NOT NULL THEN 'ended' ELSE 'gone' END AS state, live, ended, cannot, epoch, policy, behind, seen,
+	local_from, local_until, problems, admitted, refused, undecided, locally
 FROM rate_limit_proxies ORDER BY node`,
-	hide:  "live epoch",
-	parts: []part{{"Rules that cannot be used, or may not mean what they say:", "SELECT * FROM rate_limit_rule_warnings ORDER BY rule, field"}},
+	hide: "live epoch",
+	parts: []part{{"Rules that cannot be used, or may not mean what they say:",
+		"SELECT * FROM rate_limit_rule_warnings ORDER BY rule, field"}},
 }
 
 var stateCommand = entry{
-	use:     "state",
-	short:   "Says whether limits are enforced, and what needs a look",
-	example: "  caddy pg-ratelimit state",
-	sql:     "SELECT * FROM rate_limit_state",
+	use:   "state",
+	short: "Says whether limits are enforced, and what needs a look",
+	sql:   "SELECT * FROM rate_limit_state",
 }
 
 var topCommand = entry{
 	use:   "top [--prefix PREFIX] [--since 1h [--by path]] [-n 20]",
 	short: "Lists the counters that are closest to their limits, or with --since the busiest senders",
-	long: `Lists the counters of rules that are closest to their limits. --prefix restricts the list to
-prefixes that begin with a text, such as rule/free or rule/free/per_hour. Any other prefix is
-that of a limit in the configuration of a proxy: its counters with the highest counts come
-first.
-
---since lists what the audit log has since then: the counters and users with the most requests,
-and how many of these were refused. Then --prefix is rule/ for all rules, rule/RULE,
-rule/RULE/LIMIT, or that of a limit in a configuration. A sample is counted as what it stands
-for. ` + recording + `
-So REQUESTS are then refusals only. With --by path, the list has the paths instead.`,
-	example: `  caddy pg-ratelimit top
-  caddy pg-ratelimit top --since 1h
-  caddy pg-ratelimit top --prefix rule/free/ -n 5
-  caddy pg-ratelimit top --prefix web`,
+	long: `--prefix is the begin of that of a rule, such as rule/free, or the prefix of a limit in the
+configuration of a proxy. --since lists the counters and users with the most requests in the
+audit log since then, and how many of these were refused; --by path lists paths. ` + "\n\n" + recording + `
+So REQUESTS are then refusals only.`,
+	example: `  caddy pg-ratelimit top --prefix rule/free/ -n 5
+  caddy pg-ratelimit top --since 1h`,
 	flags: append([]flag{
 		{name: "prefix", usage: "counters of this prefix only"},
 		{name: "by", value: "sender", usage: "with --since: sender or path", choices: []string{"sender", "path"}},
@@ -163,36 +151,39 @@ So REQUESTS are then refusals only. With --by path, the list has the paths inste
 			return `SELECT * FROM rate_limit_top(@since, @until, @by || 's', coalesce(@prefix, ''))
 ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @number::bigint`, c.noneRecorded("request"), nil
 		case c.text("by") == "path":
-			return "", "", &ratelimit.FieldError{Field: "--by", Value: "path", Want: "given with --since: counters have no paths. The metrics have them where the configuration says: route {path}"}
+			return "", "", &ratelimit.FieldError{Field: "--by", Value: "path", Want: "given with --since: counters " +
+				"have no paths. The metrics have them where the configuration says: route {path}"}
 		case c.values["until"] != nil:
 			return "", "", errNoSince
 		case prefix != "" && !strings.HasPrefix(prefix, "rule/"):
 			return countersSQL + `, NULL) AS c WHERE c.expires_at > now()
-ORDER BY coalesce(c.count, cardinality(c.hits), c.slots) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key LIMIT @number::bigint`, "There are no counters.", nil
+ORDER BY coalesce(c.count, cardinality(c.hits), c.slots) DESC NULLS LAST, c.tokens, c.last_refill DESC, c.key
+LIMIT @number::bigint`, "There are no counters.", nil
 		}
-		return `SELECT * FROM rate_limit_used WHERE used > 0 AND quota IS NOT NULL AND starts_with('rule/' || rule || '/' || limit_name, coalesce(@prefix, ''))
+		return `SELECT * FROM rate_limit_used WHERE used > 0 AND quota IS NOT NULL
+	AND starts_with('rule/' || rule || '/' || limit_name, coalesce(@prefix, ''))
 ORDER BY percent DESC, used DESC, rule, limit_name, key LIMIT @number::bigint`, "Nothing is used.", nil
 	},
 }
 
 // countersSQL are the counters of a prefix in both tables; the keys follow.
-const countersSQL = `SELECT @prefix AS prefix, c.key, t.durable, c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, cardinality(c.hits) AS hits,
-	c.slots, c.expires_at FROM (VALUES (true), (false)) AS t(durable) CROSS JOIN LATERAL rate_limit_counters(@prefix, t.durable`
+const countersSQL = `SELECT @prefix AS prefix, c.key, t.durable, c.count, c.prev_count, c.window_start, c.tokens,
+	c.last_refill, cardinality(c.hits) AS hits, c.slots, c.expires_at
+FROM (VALUES (true), (false)) AS t(durable) CROSS JOIN LATERAL rate_limit_counters(@prefix, t.durable`
 
 var getCommand = entry{
 	use: "get PREFIX KEY", kind: "counter of",
 	short: "Shows a counter",
-	long: `Shows the counter of a prefix and a key. The prefix of a rule's limit is rule/RULE/LIMIT. The
-key may be one that is stored as a digest. KEY may be "-", to read it from standard input.`,
+	long:  `The prefix of a rule's limit is rule/RULE/LIMIT. KEY may be "-", to read it from standard input.`,
 	example: `  caddy pg-ratelimit get rule/free/per_hour acme
-  caddy pg-ratelimit get web 192.0.2.1
   caddy pg-ratelimit get per-key - < key.txt`,
 	args: []string{"", "secret"},
 	do: func(c *call) error {
 		c.values["prefix"] = c.name()
-		c.sql = strings.Replace(countersSQL, " FROM", ", u.algorithm, u.used, u.quota, u.percent, u.resets_at FROM", 1) + `, rate_limit_stored_keys(@KEY)) AS c
-LEFT JOIN rate_limit_used u ON starts_with(@prefix, 'rule/') AND u.rule = split_part(@prefix, '/', 2) AND u.limit_name = split_part(@prefix, '/', 3)
-	AND u.key = c.key AND u.key = ANY (rate_limit_stored_keys(@KEY))`
+		c.sql = strings.Replace(countersSQL, "\nFROM",
+			", u.algorithm, u.used, u.quota, u.percent, u.resets_at FROM", 1) + `, rate_limit_stored_keys(@KEY)) AS c
+LEFT JOIN rate_limit_used u ON starts_with(@prefix, 'rule/') AND u.rule = split_part(@prefix, '/', 2)
+	AND u.limit_name = split_part(@prefix, '/', 3) AND u.key = c.key AND u.key = ANY (rate_limit_stored_keys(@KEY))`
 		rows, err := c.rows(c.sql)
 		switch {
 		case err != nil:
@@ -206,11 +197,8 @@ LEFT JOIN rate_limit_used u ON starts_with(@prefix, 'rule/') AND u.rule = split_
 
 var resetCommand = entry{
 	use: "reset PREFIX KEY", kind: "counter of",
-	short: "Gives a key its full quota back",
-	long: `Deletes the counter of a prefix and a key, as get finds it, so that the full quota is back. A
-proxy that has refused the key within the last second may refuse it for up to a second more.`,
-	example: `  caddy pg-ratelimit reset rule/free/per_hour acme
-  caddy pg-ratelimit reset per-key - < key.txt`,
+	short:   "Deletes a counter as get finds it, so that its key has the full quota again",
+	long:    `A proxy that has refused the key within the last second may refuse it for up to a second more.`,
 	args:    []string{"", "secret"},
 	becomes: "reset",
 	sql:     "SELECT rate_limit_reset(@PREFIX, @KEY) > 0",
@@ -219,29 +207,19 @@ proxy that has refused the key within the last second may refuse it for up to a 
 var forgetCommand = entry{
 	use:   "forget [--user USER | --ip ADDRESS | --key KEY | --key-id ID] [--account] [--dry-run]",
 	short: "Deletes all that is stored about a person",
-	long: `Deletes the rows about a user, an address or an API key, in one transaction: counters, rows of
-the audit log, usage, overrides and bans. It prints how many rows of each table are DELETED. --dry-run
-only counts them. --user includes the API keys of the user.
-
-The users and API keys themselves go with --account only. Without it, their next request makes
-new rows. --key can also be the key of any counter, such as a session; "-" reads it from standard
-input. --ip is one client: of IPv6, all addresses of the same /64.
+	long: `Deletes counters, rows of the audit log, usage, overrides and bans in one transaction, and prints
+how many rows of each table are DELETED. Users and API keys themselves go with --account only.
 
 KEPT are lines of the log of changes, which proxies need and delete after 30 days, and counters
-of which requests that run hold slots: run the command again when they have ended. Proxies that run may
-write the records of some seconds and leased units: run the command again after a minute.
+with slots of requests that run. Proxies may still write records of some seconds and leased
+units: run the command again after a minute. Files of archive stay, rows of the audit log with a
+network in place of the address, and counters whose key is a digest of several things.
 
-Not deleted are: files of archive; rows of the audit log that have a wider network in place of the
-address; and counters whose key is a digest of several things, which expire by themselves.
-
-The tables of the history can be changed by their owner only.`,
-	example: `  caddy pg-ratelimit forget --user acme --dry-run
-  caddy pg-ratelimit forget --user acme --account
-  caddy pg-ratelimit forget --ip 192.0.2.1
-  caddy pg-ratelimit forget --key - < key.txt`,
+Only the owner of the tables of the history can change them.`,
+	example: "  caddy pg-ratelimit forget --user acme --account --dry-run\n  caddy pg-ratelimit forget --ip 192.0.2.1",
 	flags: []flag{
 		{name: "user", usage: "a user, with all its API keys"},
-		{name: "ip", kind: "address", usage: "the address of a client"},
+		{name: "ip", kind: "address", usage: "the address of a client: of IPv6, all of the same /64"},
 		{name: "key", kind: "secret", usage: `an API key, or the key of a counter; "-" reads it from standard input`},
 		aKey("an API key by its number"),
 		{name: "account", value: false, usage: "delete the user and the API keys as well"},
@@ -250,9 +228,11 @@ The tables of the history can be changed by their owner only.`,
 	alone: []string{"user ip key key-id"},
 	choose: func(c *call) (string, string, error) {
 		if c.text("user")+c.text("ip")+c.text("key")+c.text("key-id") == "" {
-			return "", "", &ratelimit.FieldError{Field: "--user, --ip, --key or --key-id", Want: "given: it says who is to be forgotten"}
+			return "", "", &ratelimit.FieldError{Field: "--user, --ip, --key or --key-id",
+				Want: "given: it says who is to be forgotten"}
 		}
 		return `SELECT f.name AS "table", f.deleted, nullif(f.kept, 0) AS kept
-FROM rate_limit_forget_person(@user, @key_id::bigint, @key, @ip::inet, @account::boolean, @dry_run::boolean) AS f`, "There are no tables.", nil
+FROM rate_limit_forget_person(@user, @key_id::bigint, @key, @ip::inet, @account::boolean, @dry_run::boolean) AS f`,
+			"There are no tables.", nil
 	},
 }

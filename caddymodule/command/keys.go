@@ -12,11 +12,9 @@ var keysCommand = entry{
 	commands: []entry{{
 		use:   "create --user USER [--name NAME] [--tier TIER] [--expires WHEN]",
 		short: "Makes an API key and prints it, only once",
-		long: `Makes an API key and prints it on standard output. All other output goes to standard
-error. The database has only a digest of the key, so nothing can print it again. With a tier of
-its own, requests with the key have that tier, and not that of the user.`,
+		long: `The key is on standard output, and everything else on standard error. The database has only a
+digest of the key, so nothing can print it again.`,
 		example: `  caddy pg-ratelimit keys create --user acme --name production
-  caddy pg-ratelimit keys create --user acme --name batch --tier bulk
   caddy pg-ratelimit keys create --user acme --expires 90d | vault kv put secret/acme key=-`,
 		flags: []flag{
 			{name: "user", usage: "the user that gets the key", needed: true},
@@ -24,65 +22,54 @@ its own, requests with the key have that tier, and not that of the user.`,
 			{name: "tier", usage: "the tier of the key (default: that of the user)"},
 			{name: "expires", kind: "end", usage: "when the key ends: 90d, 2026-12-31 or never (default never)"},
 		},
-		before: `SELECT NULL AS replaces, NULL AS replaced_at FROM rate_limit_set('rate_limit_api_keys', '{digest}', jsonb_build_object('digest', @digest::bytea, 'hint', @hint::text,
-	'user_id', @user::text, 'name', @name::text, 'tier', @tier::text, 'expires_at', @expires::timestamptz), NULL)`,
+		before: `SELECT NULL AS replaces, NULL AS replaced_at FROM (SELECT @digest::bytea AS digest, @hint::text AS hint,
+	@user::text AS user_id, @name::text AS name, @tier::text AS tier, @expires::timestamptz AS expires_at) AS k,
+	rate_limit_set('rate_limit_api_keys', '{digest}', to_jsonb(k), NULL)`,
 		sql: newKeySQL,
 		do:  newKey,
 	}, {
 		use:   "list [--user USER] [-n 100]",
-		short: "Lists the API keys, by their first characters, and what they did",
-		long:  `Lists the API keys, by their first characters. ` + recentHelp,
-		example: `  caddy pg-ratelimit keys list
-  caddy pg-ratelimit keys list --user acme --json`,
+		short: "Lists the API keys by their first characters, and with a history what each did",
 		flags: []flag{{name: "user", usage: "keys of this user only"}, most(100)},
 		empty: "There are no keys.",
-		sql: `SELECT k.*, r.* FROM (SELECT * FROM rate_limit_key_states WHERE @user::text IS NULL OR user_id = @user ORDER BY id LIMIT @number::bigint) AS k
+		sql: `SELECT k.*, r.* FROM (SELECT * FROM rate_limit_key_states WHERE @user::text IS NULL OR user_id = @user
+	ORDER BY id LIMIT @number::bigint) AS k
 LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) AS r ON true`,
 	}, {
 		use:   "set ID SETTING=VALUE ...",
 		short: "Changes settings of an API key, and its limits",
-		long: `Changes the settings that are named and keeps the others. An empty value takes a setting back
-to its default, and deletes an override. The change is one transaction. expires_at is a duration
-such as 90d, a time, or never. RULE/LIMIT is another amount of a limit for this key, a number or
-unlimited, and RULE/LIMIT.burst another burst. revoked_at= makes a revoked key valid again.`,
-		example: `  # a key with a tier of its own, and with that of its user again
-  caddy pg-ratelimit keys set 7 tier=bulk
-  caddy pg-ratelimit keys set 7 tier=
-
-  # one key with more, and without it again
-  caddy pg-ratelimit keys set 7 free/per_hour=5000
-  caddy pg-ratelimit keys set 7 free/per_hour=`,
+		long: `expires_at is a duration such as 90d, a time, or never. RULE/LIMIT is another amount of a limit
+for this key, and RULE/LIMIT.burst another burst. revoked_at= makes a revoked key valid again.`,
+		example: `  caddy pg-ratelimit keys set 7 tier=bulk free/per_hour=5000
+  caddy pg-ratelimit keys set 7 tier= free/per_hour=`,
 		args: []string{"key"},
 		do:   setter("rate_limit_key"),
 	}, {
-		use:     "revoke ID",
-		short:   "Ends an API key now",
-		example: "  caddy pg-ratelimit keys revoke 7",
-		args:    []string{"key"},
-		one:     true,
-		before:  "SELECT rate_limit_revoke_key(@ID::bigint)",
-		sql:     "SELECT * FROM rate_limit_key_states WHERE id = @ID::bigint",
+		use:    "revoke ID",
+		short:  "Ends an API key now",
+		args:   []string{"key"},
+		one:    true,
+		before: "SELECT rate_limit_revoke_key(@ID::bigint)",
+		sql:    "SELECT * FROM rate_limit_key_states WHERE id = @ID::bigint",
 	}, {
 		use:   "rotate ID [--grace 24h]",
 		short: "Makes an API key in place of another one, and ends that one after a grace",
-		long: `Makes an API key with the name, the tier, the end, the overrides and the bans of another one, and
-prints it like keys create. The old key is valid until the grace has passed: if it has
-leaked, give --grace 0s. Limits that count by key count both keys as one.`,
-		example: `  caddy pg-ratelimit keys rotate 7 --grace 24h
-
-  # the key has leaked
-  caddy pg-ratelimit keys rotate 7 --grace 0s`,
-		args:   []string{"key"},
-		flags:  []flag{{name: "grace", value: "24h", kind: "duration", usage: "how long the old key stays valid"}},
-		before: "SELECT replaces, replaced_at FROM rate_limit_rotate_key(@ID::bigint, @grace::interval, @digest::bytea, @hint)",
-		sql:    newKeySQL,
-		do:     newKey,
+		long: `The new key has the name, the tier, the end, the overrides and the bans of the old one, and
+limits that count by key count both as one. If the key has leaked, give --grace 0s.`,
+		args:  []string{"key"},
+		flags: []flag{{name: "grace", value: "24h", kind: "duration", usage: "how long the old key stays valid"}},
+		before: `SELECT replaces, replaced_at
+FROM rate_limit_rotate_key(@ID::bigint, @grace::interval, @digest::bytea, @hint)`,
+		sql: newKeySQL,
+		do:  newKey,
 	}},
 }
 
-const newKeySQL = "SELECT * FROM rate_limit_key_states WHERE id = (SELECT id FROM rate_limit_api_keys WHERE digest = @digest::bytea)"
+const newKeySQL = `SELECT * FROM rate_limit_key_states
+WHERE id = (SELECT id FROM rate_limit_api_keys WHERE digest = @digest::bytea)`
 
-// newKey makes a key of random bytes, stores it as the SQL of the entry says, and prints it. No other command prints a key.
+// newKey makes a key of random bytes, stores it by the SQL of the entry, and prints it. No other command prints
+// a key.
 func newKey(c *call) error {
 	key, err := policy.NewKey()
 	if err != nil {
@@ -121,7 +108,8 @@ func newKey(c *call) error {
 		get[f.name] = cell(f.value)
 	}
 	said := c.cmd.ErrOrStderr()
-	fmt.Fprintf(said, "This is the key %s of the user %s. Nothing can show it again. It ends: %s.\n", get["id"], get["user_id"], get["expires_at"])
+	fmt.Fprintf(said, "This is the key %s of the user %s. Nothing can show it again. It ends: %s.\n",
+		get["id"], get["user_id"], get["expires_at"])
 	if get["replaces"] != none {
 		fmt.Fprintf(said, "The key %s, which it replaces, ends: %s.\n", get["replaces"], get["replaced_at"])
 	}

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,11 +9,9 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
-	"regexp"
 	"syscall"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	webpage "github.com/pgratelimit/pg-ratelimit/internal/plane/page"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -26,18 +23,16 @@ const pageShutdown = time.Second
 var pageCommand = entry{
 	use:   "page [--listen 127.0.0.1:2020]",
 	short: "Serves a page that shows what all proxies do, and why a request was refused",
-	long: `Serves a page that shows what all proxies on the database do, who is refused, and why. It reads the database only, so
-it also shows Traefik. Its API is below /api/, and /metrics has the numbers of all proxies for Prometheus.
+	long: `It reads the database only, so it shows Traefik, too. Its API is below /api/, and /metrics has the
+numbers of all proxies for Prometheus.
 
-The page has no login. So it listens on this machine only, unless --insecure is given: from another machine, use ssh -L,
-or the handler pg_ratelimit_page in a Caddyfile behind an authentication.`,
-	example: `  caddy pg-ratelimit page
-  caddy pg-ratelimit page --listen 127.0.0.1:2021`,
+The page has no login. So it listens on this machine only, unless --insecure is given: from
+another machine, use ssh -L, or the handler pg_ratelimit_page behind an authentication.`,
 	offline: true,
 	flags: []flag{
 		{name: "listen", value: "127.0.0.1:2020", usage: "address and port"},
 		{name: "host", value: []string(nil), usage: "further names under which the page is reached"},
-		{name: "insecure", value: false, usage: "listen on other addresses than those of this machine, for everybody"},
+		{name: "insecure", value: false, usage: "listen on addresses that other machines reach, for everybody"},
 	},
 	do: func(c *call) error {
 		dsn, err := c.database()
@@ -67,7 +62,8 @@ func checkListen(listen string, insecure bool) error {
 	if insecure || host == "localhost" || err == nil && address.IsLoopback() {
 		return nil
 	}
-	return &ratelimit.FieldError{Field: "--listen", Value: listen, Want: "an address of this machine alone, such as 127.0.0.1:2020, or used with --insecure: the page has no login"}
+	return &ratelimit.FieldError{Field: "--listen", Value: listen, Want: "an address of this machine alone, such as " +
+		"127.0.0.1:2020, or used with --insecure: the page has no login"}
 }
 
 // servePage serves the page until a signal ends it.
@@ -97,46 +93,4 @@ func (c *call) servePage(o webpage.Options) error {
 		return err
 	}
 	return nil
-}
-
-// setting is a setting of a configuration, as people and programs see it.
-type setting struct {
-	In      string `json:"in"`
-	Setting string `json:"setting"`
-	Values  string `json:"values"`
-	Default string `json:"default"`
-	Meaning string `json:"meaning"`
-}
-
-// marks are the marks and the links of Markdown in a help text.
-var marks = regexp.MustCompile("`|\\[([^]]*)\\]\\([^)]*\\)")
-
-// settingsIn adds the settings of a table of package settings, and those of its blocks.
-func settingsIn(in string, table []settings.Setting, all []setting) []setting {
-	for _, s := range table {
-		values := cmp.Or(s.Syntax, s.WantArgs())
-		if s.Form == settings.Switch {
-			values = "on | off"
-		}
-		all = append(all, setting{in, s.Name, values, marks.ReplaceAllString(s.Default, "$1"), marks.ReplaceAllString(s.Help, "$1")})
-		all = settingsIn(s.Name, s.Settings, all)
-	}
-	return all
-}
-
-var settingsCommand = entry{
-	use:   "settings",
-	short: "Lists the settings of a configuration, with their values and defaults",
-	long: `Lists the settings that a configuration of a proxy may have: those of the directive, of a zone in it,
-of the global option, and of the page. Names are those of a Caddyfile and of JSON; Traefik has them in camel case. The
-command needs no database.`,
-	example: "  caddy pg-ratelimit settings\n  caddy pg-ratelimit settings --json",
-	offline: true,
-	do: func(c *call) error {
-		all := settingsIn("directive, zone", settings.LimitTable, nil)
-		all = settingsIn("directive", settings.HandlerTable, all)
-		all = settingsIn("global option", settings.StoreTable, all)
-		all = settingsIn("page", settings.PageTable, all)
-		return c.show(all, "")
-	},
 }

@@ -16,28 +16,23 @@ import (
 var explainCommand = entry{
 	use:   "explain [--key KEY | --key-id ID | --user USER] --method GET --path /x --ip ADDRESS",
 	short: "Shows what the policy does with a request, and why",
-	long: `Shows what the policy does with a request, and why: the user and the tier, the bans, each rule
-and why it applies or not, and of each limit the amount, where the amount comes from and what
-is left. The rules are matched by the code of the proxies. Nothing is charged. Zones in the
-configurations of proxies are not part of the policy.`,
+	long: `Shows the user and the tier, the bans, each rule and why it applies or not, and of each limit the
+amount, where the amount comes from and what is left. The rules are matched by the code of the
+proxies. Nothing is charged. Zones in the configurations of proxies are not part of the policy.`,
 	example: `  caddy pg-ratelimit explain --user acme --method GET --path /api/v1/x --ip 192.0.2.1
-  caddy pg-ratelimit explain --key-id 7 --path /api/v1/x
-
-  # a key, without leaving it in the history of the shell
   caddy pg-ratelimit explain --key - --path /api/v1/x < key.txt
-
-  # what will be on Black Friday
   caddy pg-ratelimit explain --user acme --path / --at 2026-11-27`,
 	flags: []flag{
 		{name: "key", kind: "secret", usage: `API key, or "-" to read it from standard input`},
 		aKey("API key by its number"),
 		{name: "user", usage: "user that the proxy authenticated"},
 		{name: "tier", value: "anonymous", usage: "tier of requests without a user"},
-		{name: "unknown-key", value: "reject", usage: "what proxies do with unknown keys: reject or anonymous", choices: []string{"reject", "anonymous"}},
+		{name: "unknown-key", value: "reject", usage: "what proxies do with unknown keys: reject or anonymous",
+			choices: []string{"reject", "anonymous"}},
 		{name: "method", value: "GET", usage: "method"},
 		{name: "path", value: "/", usage: "path, as it is sent"},
 		{name: "host", usage: "host"},
-		{name: "ip", kind: "address", usage: "address of the client (default " + evaluate.AssumedAddress.String() + ", which the output then says)"},
+		{name: "ip", kind: "address", usage: "address of the client (default " + evaluate.AssumedAddress.String() + ")"},
 		{name: "route", usage: "name of the route, as the configuration of the proxy sets it"},
 		{name: "header", value: []string(nil), usage: `header of the request, as in "X-Tenant: blue"`},
 		{name: "at", kind: "time", usage: "when the request comes (default now)"},
@@ -53,8 +48,9 @@ func explain(c *call) error {
 		return &ratelimit.FieldError{Field: "--path", Value: path, Want: "a path that begins with a slash"}
 	}
 	r := &evaluate.Request{Key: get[string](c, "key"), User: c.text("user"), At: c.now, Facts: policy.Facts{
-		Tier: c.text("tier"), RejectUnknown: c.text("unknown-key") != "anonymous", Method: strings.ToUpper(c.text("method")),
-		Host: c.text("host"), Path: path, Route: c.text("route"), Header: http.Header{},
+		Tier: c.text("tier"), RejectUnknown: c.text("unknown-key") != "anonymous",
+		Method: strings.ToUpper(c.text("method")), Host: c.text("host"), Path: path, Route: c.text("route"),
+		Header: http.Header{},
 	}}
 	if at := c.moment("at"); !at.IsZero() {
 		r.At = at
@@ -64,7 +60,8 @@ func explain(c *call) error {
 	for _, header := range c.texts("header") {
 		name, value, found := strings.Cut(header, ":")
 		if !found || strings.TrimSpace(name) == "" {
-			return &ratelimit.FieldError{Field: "--header", Value: strings.TrimSpace(name), Want: `a name and a value, as in "X-Tenant: blue"`}
+			return &ratelimit.FieldError{Field: "--header", Value: strings.TrimSpace(name),
+				Want: `a name and a value, as in "X-Tenant: blue"`}
 		}
 		r.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
@@ -78,7 +75,8 @@ func explain(c *call) error {
 		return err
 	}
 	c.values["address"], c.values["sender"], c.values["id"] = e.Address, e.User, e.KeyID
-	bans, err := c.rows("SELECT " + banColumns + ` FROM rate_limit_banned WHERE network >>= @address::inet OR user_id = @sender OR key_id = @id::bigint ORDER BY id`)
+	bans, err := c.rows(bansSQL + " WHERE network >>= @address::inet OR user_id = @sender OR key_id = @id::bigint " +
+		"ORDER BY id")
 	if err != nil {
 		return err
 	}
@@ -91,27 +89,17 @@ func explain(c *call) error {
 var replayCommand = entry{
 	use:   "replay --rule RULE [SETTING=VALUE ...] [--since 7d]",
 	short: "Shows what other limits of a rule would have done to the recorded requests",
-	long: `Decides the requests in the audit log again, with other limits of a rule, and shows how many
-would have been refused, beside what really happened. Nothing in the database changes. The
-limits count by the code of the proxies, at the time of each request.
-
-Settings are those of "rules set" that are about limits; the others stay as they are now. The
-overrides for users, keys and tiers hold as they are now, also where a setting names their
-limit: "rules set" does not change them either. The tier is that of the recorded request.
+	long: `Decides the requests in the audit log again, at the time of each, by the code of the proxies.
+Settings are those of "rules set" that are about limits. The overrides hold as they are now, and
+the tier is that of the recorded request.
 
 The audit log must have the requests that passed: "audit all" or "audit sample". A row of a
-sample counts as all the requests that it stands for, at once. So do refusals that are one row
-because they came within the same second, at the time of the first.
-
-The counters begin empty. So for the time of the longest window the replay refuses less than
-the limits would have. Requests that another limit refused, and requests that were blocked or
-rejected, were not charged and do not count. With "audit_address prefix" or "audit_address off"
-the audit log has no full addresses, so a rule that counts by address counts several clients as
-one. In reality, a client that is refused may send less, or more; the replay has only what it
-did send.`,
-	example: `  caddy pg-ratelimit replay --rule free per_hour=500
-  caddy pg-ratelimit replay --rule free per_hour=500 algorithm=token_bucket burst=20 --since 24h
-  caddy pg-ratelimit replay --rule protect limit.burst=50/10s --since 2026-11-20 --until 2026-11-27 --json`,
+sample, or of refusals within the same second, counts as all its requests at once. The counters
+begin empty, so for the time of the longest window the replay refuses less than the limits would
+have. Requests that another limit refused, or that were blocked or rejected, do not count. Where
+the audit log has no full addresses, a rule that counts by address counts several clients as one.`,
+	example: `  caddy pg-ratelimit replay --rule free per_hour=500 algorithm=token_bucket burst=20 --since 24h
+  caddy pg-ratelimit replay --rule protect limit.burst=50/10s --since 2026-11-20 --until 2026-11-27`,
 	flags: append([]flag{{name: "rule", usage: "the rule", needed: true}, most(10)}, period("7d", "requests")...),
 	kind:  "rule",
 	hide:  "warm_until first last weight",
@@ -119,7 +107,8 @@ did send.`,
 }
 
 // replayed are the settings of a rule that a replay can change: those of its limits, and what a request costs.
-var replayed = strings.Fields("cost per_second per_minute per_hour per_day per_month algorithm burst durable on_exceed limit.NAME")
+var replayed = strings.Fields("cost per_second per_minute per_hour per_day per_month algorithm burst durable " +
+	"on_exceed limit.NAME")
 
 func replay(c *call) error {
 	rule := c.text("rule")

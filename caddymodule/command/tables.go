@@ -13,20 +13,17 @@ import (
 var migrateCommand = entry{
 	use:   "migrate [--print | --citus --shards N]",
 	short: "Creates the tables, or upgrades them in place",
-	long: `Creates the tables of the counters, of the history and of the policy, or upgrades them in
-place and keeps their rows. The command may run any number of times, also while proxies use the
-tables. The role must be able to create tables. --print only prints the SQL, for psql.
-
-On the coordinator of Citus, --citus spreads the counters over the servers, in so many shards. The
-number cannot change later. Proxies find the shards when they start.`,
+	long: `The command may run any number of times, and while proxies use the tables. The role must be able
+to create tables. The number of shards cannot change later.`,
 	example: `  caddy pg-ratelimit migrate --dsn postgres://admin@db/limits
   caddy pg-ratelimit migrate --print > schema.sql
   caddy pg-ratelimit migrate --citus --shards 16 --dsn postgres://admin@coordinator/limits`,
 	offline: true,
 	flags: []flag{
-		{name: "print", value: false, usage: "print the SQL and change nothing"},
+		{name: "print", value: false, usage: "print the SQL, for psql, and change nothing"},
 		{name: "citus", value: false, usage: "spread the counters over the servers of Citus"},
-		{name: "shards", value: 0, usage: "how many shards the counters have with --citus; one or two for each server that there will ever be"},
+		{name: "shards", value: 0,
+			usage: "how many shards the counters have; one or two for each server that there will ever be"},
 	},
 	together: "citus shards",
 	do: func(c *call) error {
@@ -57,14 +54,8 @@ number cannot change later. Proxies find the shards when they start.`,
 var upkeepCommand = entry{
 	use:   "upkeep",
 	short: "Makes partitions of the audit log, adds metrics up, and deletes what is past its retention",
-	long: `Does what the history needs about once a minute, and prints what it did: it makes the
-partitions of the audit log for today and the next 7 days, adds the metrics up to hours and
-days, and deletes what is past its retention, up to 20,000 rows of each kind. Proxies with a
-history do the same by themselves, so the command is for when none runs. It may run at any
-time. If another process does the upkeep, it does nothing.
-
-A partition that is past its retention and in use is skipped, and goes the next time.`,
-	example: "  caddy pg-ratelimit upkeep\n  caddy pg-ratelimit upkeep --json",
+	long: `Proxies with a history do this about once a minute. The command is for when none runs. It
+deletes up to 20,000 rows of each kind.`,
 	do: func(c *call) error {
 		db, err := c.driver()
 		if err != nil {

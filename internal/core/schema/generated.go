@@ -950,7 +950,7 @@ BEGIN
 			WHEN c.default_value IS NULL THEN format('t.%I', c.name)
 			ELSE format('nullif(t.%I, %s)', c.name, c.default_value) END), ', ') AS fields,
 		string_agg(format(CASE c.key WHEN 1 THEN '%s' WHEN 2 THEN '''/'', %s' ELSE ''' %2$s '' || (%1$s)' END, format(CASE WHEN c.is_reference OR c.type = 'bytea'
-				THEN 'left(substring(d.document ->> %L FROM ''^\\x[0-9a-f]{64}$''), 14) || ''...'''
+				THEN 'regexp_replace(d.document ->> %L, ''^(\\x[0-9a-f]{12})[0-9a-f]{52}$|^.*$'', ''\1...'')'
 				ELSE 'd.document ->> %L' END, c.name), c.name), ', ' ORDER BY c.key)
 			FILTER (WHERE c.key > 0) AS shown,
 		string_agg(format('d.document -> %L', c.name), ', ' ORDER BY c.key) FILTER (WHERE c.key > 0) AS keys,
@@ -1053,7 +1053,9 @@ DECLARE
 	part CONSTANT text[] := regexp_match(fault, '^(.*?)_((?:must|needs)_.*)$');
 	taken CONSTANT text[] := regexp_match(detail, '^Key \(family, priority\)=\((.*), (.*?)\) already exists');
 BEGIN
-	IF taken IS NOT NULL THEN
+	IF fault LIKE 'exactly\_one\_of\_per%' AND fields ->> 'algorithm' = 'in_flight' THEN
+		RETURN 'algorithm: "in_flight": must be that of a limit with a window; in_flight is for requests that run at once';
+	ELSIF taken IS NOT NULL THEN
 		RETURN format('priority: %s: must be another than that of the rule %s, which is of the same family', taken[2], (SELECT to_json(r.name) FROM rate_limit_rules r WHERE r.family = taken[1]
 				AND r.priority::text = taken[2]));
 	ELSIF part IS NULL THEN
@@ -1253,13 +1255,13 @@ END $$;
 COMMENT ON FUNCTION rate_limit_set(regclass, text[], jsonb, text[]) IS 'Makes or changes the row of a table whose keys are those of fields. A field that is null is not set; one that '
 	'reset names gets its default. It returns created or changed.';
 CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
-	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}',
-		jsonb_build_object('tier', $1, 'rank', $2, 'comment', $3), $4) $$;
+	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}', to_jsonb(f), reset)
+		FROM (SELECT tier, rank, comment) AS f $$;
 COMMENT ON FUNCTION rate_limit_tier IS 'Makes a tier, or changes one.';
 CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL, tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
 	comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
-	AS $$ SELECT rate_limit_set('rate_limit_users', '{user_id}', jsonb_build_object('user_id', $1, 'tier', $2,
-		'tier_until', $3, 'period_start', $4, 'time_zone', $5, 'comment', $6), $7) $$;
+	AS $$ SELECT rate_limit_set('rate_limit_users', '{user_id}', to_jsonb(f), reset)
+		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment) AS f $$;
 COMMENT ON FUNCTION rate_limit_user IS 'Makes a user, or changes one. A new user needs a tier.';
 CREATE OR REPLACE FUNCTION rate_limit_key(id bigint, tier text DEFAULT NULL, name text DEFAULT NULL,
 	expires_at timestamptz DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE plpgsql AS $$
@@ -1551,86 +1553,52 @@ CREATE OR REPLACE FUNCTION rate_limit_rule( name text, family text DEFAULT NULL,
 	valid tstzrange DEFAULT NULL, cost bigint DEFAULT NULL, status int DEFAULT NULL, message text DEFAULT NULL, retry_after interval DEFAULT NULL, comment text DEFAULT NULL,
 	without_header text DEFAULT NULL, settle text DEFAULT NULL, in_flight bigint DEFAULT NULL, limits text[] DEFAULT NULL, reset text[] DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+#variable_conflict use_variable
 DECLARE
-	of_limits CONSTANT text[] := '{per_second,per_minute,per_hour,per_day,per_month,in_flight,burst,durable,on_exceed}';
+	windows CONSTANT jsonb := '{"per_second": "1s", "per_minute": "1m", "per_hour": "1h", "per_day": "24h",
+		"per_month": "1mo calendar", "in_flight": "in_flight"}';
+	amounts CONSTANT jsonb := (SELECT jsonb_strip_nulls(to_jsonb(a)) FROM (SELECT per_second, per_minute, per_hour, per_day, per_month, in_flight) AS a);
+	back CONSTANT text[] := coalesce(reset, '{}');
+	of_limits CONSTANT text[] := ARRAY(SELECT jsonb_object_keys(windows)) || '{burst,durable,on_exceed}';
 	made text;
-	unknown text; -- first the tiers that are not there, then what is wrong with the limits
-	kept text;
-	fault text; -- the constraint that is violated
-	row_text text;
+	fault text;
 BEGIN
-	SELECT string_agg(quote_literal(t), ', ') INTO unknown FROM unnest(rate_limit_rule.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t);
-	IF unknown IS NOT NULL THEN
-		RAISE EXCEPTION 'tiers: %: must be in rate_limit_tiers, which has %', unknown, (SELECT coalesce(string_agg(quote_literal(tier), ', ' ORDER BY rank, tier), 'none')
-				FROM rate_limit_tiers) USING ERRCODE = 'foreign_key_violation';
+	SELECT format('tiers: %s: must be in rate_limit_tiers, which has %s', string_agg(quote_literal(t), ', '), (SELECT coalesce(string_agg(quote_literal(k.tier), ', ' ORDER BY k.rank, k.tier), 'none')
+				FROM rate_limit_tiers k)) INTO fault
+		FROM unnest(tiers) AS t WHERE t NOT IN (SELECT k.tier FROM rate_limit_tiers k) HAVING count(*) > 0;
+	SELECT coalesce(fault, string_agg(a.key || ': ' || a.value, ', ') || ': must be null or 0 to 9007199254740992') INTO fault
+		FROM jsonb_each_text(amounts) AS a WHERE a.value::bigint NOT BETWEEN 0 AND 9007199254740992;
+	IF fault IS NOT NULL THEN
+		RAISE EXCEPTION '%', fault USING ERRCODE = 'check_violation';
 	END IF;
-	made := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL) FROM unnest(of_limits) AS f)
-		|| jsonb_build_object('name', rate_limit_rule.name, 'family', rate_limit_rule.family, 'priority', rate_limit_rule.priority,
-		'mode', rate_limit_rule.mode, 'action', rate_limit_rule.action, 'tiers', rate_limit_rule.tiers,
-		'hosts', rate_limit_rule.hosts,
-		'paths', rate_limit_rule.paths, 'methods', rate_limit_rule.methods, 'networks',
-		rate_limit_rule.networks,
-		'count_by', rate_limit_rule.count_by, 'valid', rate_limit_rule.valid, 'cost', rate_limit_rule.cost,
-		'status', rate_limit_rule.status,
-		'message', rate_limit_rule.message, 'retry_after', rate_limit_rule.retry_after, 'comment',
-		rate_limit_rule.comment,
-		'without_header', rate_limit_rule.without_header, 'settle', rate_limit_rule.settle),
-		ARRAY(SELECT n FROM unnest(rate_limit_rule.reset) AS n WHERE n <> ALL (of_limits) OR n IS NULL));
-	SELECT min(l.algorithm) INTO kept FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.per IS NOT NULL HAVING count(DISTINCT l.algorithm) = 1;
-	DELETE FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name AND l.name = ANY (rate_limit_rule.reset) AND l.name = ANY (of_limits);
-	UPDATE rate_limit_rule_limits l SET burst = CASE WHEN 'burst' = ANY (rate_limit_rule.reset) THEN NULL ELSE l.burst END, durable = l.durable AND 'durable' <> ALL (rate_limit_rule.reset),
-		on_exceed = CASE WHEN 'on_exceed' = ANY (rate_limit_rule.reset) THEN 'refuse' ELSE l.on_exceed END
-	WHERE l.rule = rate_limit_rule.name AND rate_limit_rule.reset && '{burst,durable,on_exceed}';
-	PERFORM CASE WHEN l ~ '^[^=]+=$' THEN rate_limit_delete_limit(rate_limit_rule.name, rtrim(l, '='))::text ELSE rate_limit_limit(rate_limit_rule.name, split_part(l, '=', 1),
-			coalesce(substring(l FROM '=(.*)$'), '')) END
-	FROM unnest(rate_limit_rule.limits) AS l;
-	UPDATE rate_limit_rule_limits l SET algorithm = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.algorithm, l.algorithm) ELSE l.algorithm END,
-		burst = CASE WHEN l.per IS NOT NULL THEN coalesce(rate_limit_rule.burst, l.burst) ELSE l.burst END,
-		durable = coalesce(rate_limit_rule.durable, l.durable), on_exceed = CASE WHEN l.algorithm = 'in_flight' THEN l.on_exceed ELSE coalesce(rate_limit_rule.on_exceed, l.on_exceed) END
-	WHERE l.rule = rate_limit_rule.name AND num_nonnulls(rate_limit_rule.algorithm, rate_limit_rule.burst, rate_limit_rule.durable, rate_limit_rule.on_exceed) > 0;
-	INSERT INTO rate_limit_rule_limits AS l (rule, name, algorithm, events, per, calendar, burst, durable, on_exceed) SELECT rate_limit_rule.name, new.name, CASE WHEN new.per IS NOT NULL
-			THEN coalesce(rate_limit_rule.algorithm, kept, 'sliding_window') WHEN new.calendar IS NULL
-			THEN 'in_flight' ELSE 'fixed_window' END,
-			new.events, new.per, new.calendar, CASE WHEN new.per IS NOT NULL THEN rate_limit_rule.burst END,
-			coalesce(rate_limit_rule.durable, false), CASE WHEN new.name = 'in_flight' THEN 'refuse' ELSE coalesce(rate_limit_rule.on_exceed, 'refuse') END
-		FROM (VALUES ('per_second', rate_limit_rule.per_second, interval '1 s', NULL), ('per_minute', rate_limit_rule.per_minute, '1 min', NULL), ('per_hour', rate_limit_rule.per_hour, '1 h', NULL),
-				('per_day', rate_limit_rule.per_day, '24 h', NULL),
-			('per_month', rate_limit_rule.per_month, NULL, 'month'), ('in_flight', rate_limit_rule.in_flight, NULL, NULL)) AS new(name, events, per, calendar)
-		WHERE new.events IS NOT NULL
-	ON CONFLICT ON CONSTRAINT rate_limit_rule_limits_pkey DO UPDATE SET events = excluded.events;
-	PERFORM rate_limit_complete(rate_limit_rule.name); -- now, and not at the end of the transaction
-	SELECT CASE WHEN rate_limit_rule.algorithm NOT IN ('sliding_window', 'fixed_window', 'token_bucket', 'sliding_log', 'gcra', 'in_flight') THEN 'algorithm_must_be_one_that_the_documentation_names'
-		WHEN rate_limit_rule.on_exceed NOT IN ('refuse', 'overage') THEN 'on_exceed_must_be_refuse_or_overage'
-		WHEN rate_limit_rule.algorithm IS NOT NULL AND NOT coalesce(bool_or(l.algorithm = rate_limit_rule.algorithm), false) THEN 'algorithm_must_be_that_of_a_limit_with_a_window'
-		WHEN rate_limit_rule.burst IS NOT NULL AND NOT coalesce(bool_or(l.burst = rate_limit_rule.burst), false) THEN 'burst_must_be_of_a_limit_with_a_window'
-		WHEN rate_limit_rule.on_exceed IS NOT NULL AND NOT coalesce(bool_or(l.on_exceed = rate_limit_rule.on_exceed), false) THEN 'on_exceed_must_be_of_a_limit_that_is_not_in_flight'
-		WHEN rate_limit_rule.durable AND count(*) = 0 THEN 'durable_must_be_of_a_limit' END
-	INTO unknown FROM rate_limit_rule_limits l WHERE l.rule = rate_limit_rule.name;
-	IF unknown IS NOT NULL THEN
-		RAISE EXCEPTION 'the rule % violates "%"', quote_literal(rate_limit_rule.name), unknown USING ERRCODE = 'check_violation', CONSTRAINT = unknown;
+	made := rate_limit_set('rate_limit_rules', '{name}', (SELECT jsonb_object_agg(f, NULL) FROM unnest(of_limits) AS f) || (SELECT to_jsonb(r) FROM (SELECT name, family, priority, mode, action,
+			tiers, hosts, paths, methods, networks, count_by, valid, cost, status, message, retry_after,
+			comment, without_header, settle) AS r),
+		ARRAY(SELECT n FROM unnest(back) AS n WHERE n <> ALL (of_limits) OR n IS NULL));
+	PERFORM CASE WHEN f.l ~ '^[^=]+=$' THEN rate_limit_delete_limit(name, rtrim(f.l, '='))::text ELSE rate_limit_limit(name, split_part(f.l, '=', 1), coalesce(substring(f.l FROM '=(.*)$'), ''),
+			algorithm, CASE WHEN f.l !~ '=.*(calendar|in_flight)' THEN burst END, durable,
+			CASE WHEN f.l !~ '=.*in_flight' THEN on_exceed END) END
+		FROM (SELECT unnest(limits) UNION ALL SELECT concat(a.key, '=', a.value, '/', windows ->> a.key) FROM jsonb_each_text(amounts) AS a
+			WHERE a.key NOT IN (SELECT l.name FROM rate_limit_rule_limits l WHERE l.rule = name)) AS f(l);
+	PERFORM rate_limit_set('rate_limit_rule_limits', '{rule,name}', jsonb_build_object('rule', name, 'name', l.name, 'events', amounts -> l.name, 'durable', durable,
+			'algorithm', CASE WHEN l.per IS NOT NULL THEN algorithm END,
+			'burst', CASE WHEN l.per IS NOT NULL THEN burst END,
+			'on_exceed', CASE WHEN l.algorithm <> 'in_flight' THEN on_exceed END),
+			ARRAY(SELECT n FROM unnest(back) AS n WHERE n IN ('burst', 'durable', 'on_exceed')))
+		FROM rate_limit_rule_limits l WHERE l.rule = name AND (amounts ? l.name OR back && '{burst,durable,on_exceed}' OR num_nonnulls(algorithm, burst, durable, on_exceed) > 0);
+	DELETE FROM rate_limit_rule_limits l WHERE l.rule = name AND l.name = ANY (back) AND windows ? l.name AND NOT amounts ? l.name;
+	PERFORM rate_limit_complete(name); -- now, and not at the end of the transaction
+	SELECT CASE WHEN NOT coalesce(bool_or(l.algorithm = algorithm), algorithm IS NULL) THEN format('algorithm: %s: must be that of a limit with a window', to_json(algorithm))
+		WHEN NOT coalesce(bool_or(l.burst = burst), burst IS NULL) THEN format('burst: %s: must be of a limit with a window', burst)
+		WHEN NOT coalesce(bool_or(l.on_exceed = on_exceed), on_exceed IS NULL) THEN format('on_exceed: %s: must be of a limit that is not in flight', to_json(on_exceed))
+		WHEN durable AND count(*) = 0 THEN 'durable: true: must be of a limit' END
+	INTO fault FROM rate_limit_rule_limits l WHERE l.rule = name;
+	IF fault IS NOT NULL THEN
+		RAISE EXCEPTION '%', fault USING ERRCODE = 'check_violation';
 	END IF;
 	RETURN made;
-EXCEPTION WHEN check_violation THEN
-	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, kept = MESSAGE_TEXT, row_text = PG_EXCEPTION_DETAIL;
-	IF fault !~ '_(must|needs)_' THEN
-		RAISE;
-	END IF;
-	IF fault LIKE 'events\_must%' THEN
-		SELECT string_agg(a.name || ': ' || a.events, ', ') INTO unknown FROM (VALUES ('per_second', rate_limit_rule.per_second), ('per_minute', rate_limit_rule.per_minute),
-			('per_hour', rate_limit_rule.per_hour), ('per_day', rate_limit_rule.per_day), ('per_month', rate_limit_rule.per_month),
-			('in_flight', rate_limit_rule.in_flight)) AS a(name, events) WHERE a.events NOT BETWEEN 0 AND 9007199254740992;
-		kept := concat(unknown, ': must ', replace(split_part(fault, '_must_', 2), '_', ' '));
-	ELSIF fault LIKE 'exactly%' THEN
-		kept := format('algorithm: %s: must be that of a limit with a window; in_flight is for requests that run at once', to_json(rate_limit_rule.algorithm));
-	ELSE
-		kept := rate_limit_fault(fault, replace(fault, '_', ' '), NULL, jsonb_build_object('algorithm', rate_limit_rule.algorithm, 'burst', rate_limit_rule.burst,
-				'durable', rate_limit_rule.durable, 'on_exceed', rate_limit_rule.on_exceed));
-	END IF;
-	RAISE EXCEPTION '%', kept USING ERRCODE = 'check_violation', DETAIL = row_text;
 END $$;
-COMMENT ON FUNCTION rate_limit_rule IS 'Creates a rule with its limits, or changes one. NULL is the default for a new rule, and keeps what an '
-	'existing rule has; reset names arguments that go back to their defaults. limits are limits of any window, as in burst=50/10s, or x= to delete one. It returns created or changed.';
+COMMENT ON FUNCTION rate_limit_rule IS 'Makes a rule with its limits, or changes one. limits are limits of any window, as in burst=50/10s, or x= to delete one. reset also deletes limits by their names. It returns created or changed.';
 `
 
 const policyRules = `

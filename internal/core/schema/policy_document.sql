@@ -67,7 +67,7 @@ BEGIN
 			ELSE format('nullif(t.%I, %s)', c.name, c.default_value) END), ', ') AS fields,
 		string_agg(format(CASE c.key WHEN 1 THEN '%s' WHEN 2 THEN '''/'', %s'
 			ELSE ''' %2$s '' || (%1$s)' END, format(CASE WHEN c.is_reference OR c.type = 'bytea'
-				THEN 'left(substring(d.document ->> %L FROM ''^\\x[0-9a-f]{64}$''), 14) || ''...'''
+				THEN 'regexp_replace(d.document ->> %L, ''^(\\x[0-9a-f]{12})[0-9a-f]{52}$|^.*$'', ''\1...'')'
 				ELSE 'd.document ->> %L' END, c.name), c.name), ', ' ORDER BY c.key)
 			FILTER (WHERE c.key > 0) AS shown,
 		string_agg(format('d.document -> %L', c.name), ', ' ORDER BY c.key) FILTER (WHERE c.key > 0) AS keys,
@@ -214,7 +214,10 @@ DECLARE
 	part CONSTANT text[] := regexp_match(fault, '^(.*?)_((?:must|needs)_.*)$');
 	taken CONSTANT text[] := regexp_match(detail, '^Key \(family, priority\)=\((.*), (.*?)\) already exists');
 BEGIN
-	IF taken IS NOT NULL THEN
+	IF fault LIKE 'exactly\_one\_of\_per%' AND fields ->> 'algorithm' = 'in_flight' THEN
+		RETURN 'algorithm: "in_flight": must be that of a limit with a window; in_flight is for requests '
+			'that run at once';
+	ELSIF taken IS NOT NULL THEN
 		RETURN format('priority: %s: must be another than that of the rule %s, which is of the same family',
 			taken[2], (SELECT to_json(r.name) FROM rate_limit_rules r WHERE r.family = taken[1]
 				AND r.priority::text = taken[2]));

@@ -64,15 +64,15 @@ COMMENT ON FUNCTION rate_limit_set(regclass, text[], jsonb, text[]) IS
 
 CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL,
 	reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
-	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}',
-		jsonb_build_object('tier', $1, 'rank', $2, 'comment', $3), $4) $$;
+	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}', to_jsonb(f), reset)
+		FROM (SELECT tier, rank, comment) AS f $$;
 COMMENT ON FUNCTION rate_limit_tier IS 'Makes a tier, or changes one.';
 
 CREATE OR REPLACE FUNCTION rate_limit_user(user_id text, tier text DEFAULT NULL,
 	tier_until timestamptz DEFAULT NULL, period_start date DEFAULT NULL, time_zone text DEFAULT NULL,
 	comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
-	AS $$ SELECT rate_limit_set('rate_limit_users', '{user_id}', jsonb_build_object('user_id', $1, 'tier', $2,
-		'tier_until', $3, 'period_start', $4, 'time_zone', $5, 'comment', $6), $7) $$;
+	AS $$ SELECT rate_limit_set('rate_limit_users', '{user_id}', to_jsonb(f), reset)
+		FROM (SELECT user_id, tier, tier_until, period_start, time_zone, comment) AS f $$;
 COMMENT ON FUNCTION rate_limit_user IS 'Makes a user, or changes one. A new user needs a tier.';
 
 -- A key that is taken back is valid again for the person that revoked it, too.
