@@ -205,7 +205,7 @@ simulate: need-go ## run 10,000 seeds of the simulation, in virtual time (SEEDS:
 	$(GO) test -count=1 -timeout 24h -run '^TestSimulation$$' ./internal/store/engine -simulate-seeds '$(SEEDS)' $(if $(SEED),-simulate-first $(SEED))
 
 .PHONY: rehearse
-rehearse: need-go ## run the commands of docs/recovery.md under load: restores, failovers, TLS, an upgrade (BEFORE: the commit to upgrade from, by default the newest tag)
+rehearse: need-go ## run the commands of docs/recovery.md under load: restores, failovers, TLS, an upgrade of Postgres
 	GOBIN='$(CURDIR)/integration/.cache/bin' $(GO) install github.com/versity/versitygw/cmd/versitygw@v1.8.0
 	cd integration && $(GO) test -count=1 -v -timeout 20m -tags rehearse -run '^TestRehearsal$$' . -archive-gateway '$(CURDIR)/integration/.cache/bin/versitygw'
 

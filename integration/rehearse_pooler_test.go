@@ -13,18 +13,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// rehearsePgBouncer fails over behind a PgBouncer, in each of its modes that a proxy can use.
+// rehearsePgBouncer fails over behind a PgBouncer.
 func rehearsePgBouncer(t *testing.T) {
 	program, err := harness.Installed(t.Context(), "pgbouncer")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, mode := range []string{"transaction", "session"} {
-		t.Run(mode, func(t *testing.T) {
-			r := newRehearsal(t)
-			port, config := harness.FreePort(t), r.dir+"/pgbouncer.ini"
-			r.env = append(r.env, "POOLER_CONFIG="+config, "POOLER_PORT="+strconv.Itoa(port))
-			r.file(config, fmt.Appendf(nil, `[databases]
+	r := newRehearsal(t)
+	port, config := harness.FreePort(t), r.dir+"/pgbouncer.ini"
+	r.env = append(r.env, "POOLER_CONFIG="+config, "POOLER_PORT="+strconv.Itoa(port))
+	r.file(config, fmt.Appendf(nil, `[databases]
 postgres = host=127.0.0.1 port=%s
 [pgbouncer]
 listen_addr = 127.0.0.1
@@ -33,38 +31,34 @@ unix_socket_dir =
 auth_type = trust
 auth_file = %s/userlist.txt
 admin_users = postgres
-pool_mode = %s
+pool_mode = transaction
 default_pool_size = 20
 max_client_conn = 200
 server_login_retry = 1
 logfile = %s/pgbouncer.log
 pidfile = %s/pgbouncer.pid
-`, r.variable("PGPORT"), port, r.dir, mode, r.dir, r.dir))
-			r.file(r.dir+"/userlist.txt", []byte("\"postgres\" \"\"\n"))
-			r.sh("a PgBouncer", program+` -q -d "$POOLER_CONFIG"`)
-			t.Cleanup(func() { r.sh("the end of PgBouncer", `kill -9 $(cat pgbouncer.pid)`) })
-			direct := r.dsn
-			r.dsn = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
-			r.proxies()
-			r.decided()
-			r.dsn = direct
-			r.replicateSynchronously()
-			load := r.load("/", "k", 10*time.Millisecond)
-			time.Sleep(time.Second)
-			r.loseThePrimary("")
-			admitted := admittedOf(load())
-			r.page("Fail over", 0)
-			r.page("PgBouncer", 0)
-			r.decidedWithin("the change of PgBouncer", time.Now(), 2*time.Second)
-			within.Pause(time.Second) // within which proxies notice
-			counted := cluster.Query[int64](t, r.server("STANDBY_PORT"), rehearsedCount+" AND key = 'k'")
-			if counted < admitted {
-				t.Errorf("%d were admitted, and %d are counted on the standby", admitted, counted)
-			}
-			if n := r.ask("/", rehearsedQuota+500, "k"); n > rehearsedQuota-counted {
-				t.Errorf("%d were admitted after the failover, and %d are counted before it: more than %d", n,
-					counted, rehearsedQuota)
-			}
-		})
+`, r.variable("PGPORT"), port, r.dir, r.dir, r.dir))
+	r.file(r.dir+"/userlist.txt", []byte("\"postgres\" \"\"\n"))
+	r.sh("a PgBouncer", program+` -q -d "$POOLER_CONFIG"`)
+	t.Cleanup(func() { r.sh("the end of PgBouncer", `kill -9 $(cat pgbouncer.pid)`) })
+	direct := r.dsn
+	r.dsn = fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
+	r.proxies()
+	r.decided()
+	r.dsn = direct
+	r.replicateSynchronously()
+	admitted := r.ask("/", 500, "k")
+	r.loseThePrimary()
+	r.page("Fail over", 0)
+	r.page("PgBouncer", 0)
+	r.decidedWithin("the change of PgBouncer", time.Now(), 2*time.Second)
+	within.Pause(time.Second) // within which proxies notice
+	counted := cluster.Query[int64](t, r.server("STANDBY_PORT"), rehearsedCount+" AND key = 'k'")
+	if counted < admitted {
+		t.Errorf("%d were admitted, and %d are counted on the standby", admitted, counted)
+	}
+	if n := r.ask("/", rehearsedQuota+500, "k"); n > rehearsedQuota-counted {
+		t.Errorf("%d were admitted after the failover, and %d are counted before it: more than %d", n,
+			counted, rehearsedQuota)
 	}
 }

@@ -33,7 +33,7 @@ func rehearseRestoreAndFailover(t *testing.T) {
 	r.replicateSynchronously()
 	r.page("Replicate", 2)
 	admitted := r.ask("/", 500, "failover")
-	r.loseThePrimary("")
+	r.loseThePrimary()
 	r.page("Fail over", 0)
 	r.decidedWithin("the promotion", time.Now(), 2*time.Second)
 	within.Pause(time.Second) // within which proxies notice
@@ -52,7 +52,7 @@ func rehearseRestoreAndFailover(t *testing.T) {
 	// Back to the first server.
 	r.exchange("PGDATA", "STANDBY")
 	r.exchange("PGPORT", "STANDBY_PORT")
-	r.loseThePrimary("")
+	r.loseThePrimary()
 	r.page("Fail over", 0)
 	r.page("Back up", 3)
 	r.follows()

@@ -220,7 +220,6 @@ func TestRehearsal(t *testing.T) {
 	}{
 		{"a restore from a folder and a failover", rehearseRestoreAndFailover},
 		{"a restore from S3", rehearseRestoreFromS3},
-		{"failovers under load", rehearseFailovers},
 		{"PgBouncer", rehearsePgBouncer},
 		{"passwords and certificates", rehearseTLS},
 		{"an upgrade", rehearseUpgrade},

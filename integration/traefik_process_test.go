@@ -58,16 +58,9 @@ func startTraefik(t testing.TB, routes []route, env ...string) *traefik {
 func startTraefikWith(t testing.TB, entryPoint object, logLevel string, routes []route,
 	env ...string) *traefik {
 	t.Helper()
-	return startTraefikOf(t, "..", entryPoint, logLevel, routes, env...)
-}
-
-// startTraefikOf is startTraefikWith with the plugin of another checkout of the repository.
-func startTraefikOf(t testing.TB, root string, entryPoint object, logLevel string, routes []route,
-	env ...string) *traefik {
-	t.Helper()
 	program := traefikProgram(t)
 	dir := t.TempDir()
-	linkPlugin(t, root, filepath.Join(dir, "plugins-local"))
+	linkPlugin(t, filepath.Join(dir, "plugins-local"))
 	web, admin := harness.FreeAddress(t), harness.FreeAddress(t)
 	tr := &traefik{url: "http://" + web, admin: "http://" + admin, dynamic: filepath.Join(dir, "dynamic.yml"),
 		backend: startBackend(t)}

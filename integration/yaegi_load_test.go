@@ -56,11 +56,11 @@ func readManifest(t testing.TB) manifest {
 	return m
 }
 
-// linkPlugin puts a checkout of the repository into a GOPATH, where Traefik looks for the sources of a local
+// linkPlugin puts the repository into a GOPATH, where Traefik looks for the sources of a local
 // plugin.
-func linkPlugin(t testing.TB, root, dir string) {
+func linkPlugin(t testing.TB, dir string) {
 	t.Helper()
-	root, err := filepath.Abs(root)
+	root, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func loadPlugin(t testing.TB, env ...string) *plugin {
 	m := readManifest(t)
 	p := &plugin{out: &output{}, err: &output{}}
 	dir := t.TempDir()
-	linkPlugin(t, "..", dir)
+	linkPlugin(t, dir)
 	p.interpreter = interp.New(interp.Options{GoPath: dir, Env: append(os.Environ(), env...), Stdout: p.out,
 		Stderr: p.err})
 	if err := p.interpreter.Use(stdlib.Symbols); err != nil {
