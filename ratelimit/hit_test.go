@@ -38,21 +38,6 @@ func TestWrongHits(t *testing.T) {
 	}
 }
 
-// TestDecisionsForEachHit: a slice of decisions of another length is an error.
-func TestDecisionsForEachHit(t *testing.T) {
-	hit := ratelimit.Hit{Limit: &ratelimit.Limit{}, Cost: 1}
-	for hits, decisions := range map[int]int{0: 1, 1: 0, 2: 1, 3: 4} {
-		var field *ratelimit.FieldError
-		if err := ratelimit.ValidateHits([]ratelimit.Hit{hit, hit, hit}[:hits],
-			make([]ratelimit.Decision, decisions)); !errors.As(err, &field) || field.Field != "decisions" {
-			t.Errorf("%d decisions for %d hits: %v", decisions, hits, err)
-		}
-	}
-	if err := ratelimit.ValidateHits(nil, nil); err != nil {
-		t.Errorf("no hits: %v", err)
-	}
-}
-
 // everyKey returns keys that hold each byte, and each character of Unicode, once.
 func everyKey() []string {
 	var keys []string

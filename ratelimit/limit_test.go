@@ -10,26 +10,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-func TestAlgorithmNames(t *testing.T) {
-	for name, want := range map[string]ratelimit.Algorithm{
-		"": ratelimit.SlidingWindow, "sliding_window": ratelimit.SlidingWindow,
-		"fixed_window": ratelimit.FixedWindow,
-		"token_bucket": ratelimit.TokenBucket, "sliding_log": ratelimit.SlidingLog, "gcra": ratelimit.GCRA,
-		"in_flight": ratelimit.InFlight,
-	} {
-		got, err := ratelimit.ParseAlgorithm(name)
-		if err != nil || got != want || name != "" && got.String() != name {
-			t.Errorf("%q: %v, %v", name, got, err)
-		}
-	}
-	for _, name := range []string{"GCRA", "gcra ", "leaky_bucket"} {
-		if _, err := ratelimit.ParseAlgorithm(name); err == nil ||
-			!strings.Contains(err.Error(), "algorithm: ") {
-			t.Errorf("%q: %v", name, err)
-		}
-	}
-}
-
 func TestParseRate(t *testing.T) {
 	day := 24 * time.Hour
 	for text, want := range map[string]ratelimit.Rate{
@@ -73,21 +53,6 @@ func TestParseRate(t *testing.T) {
 	}
 }
 
-func TestParseWindow(t *testing.T) {
-	for text, want := range map[string]time.Duration{"1m": time.Minute, "1w": 168 * time.Hour,
-		"1d12h": 36 * time.Hour, "0": 0, "0d": 0, "1w1d1h1m1s1ms1us1ns": 193*time.Hour + time.Minute +
-			time.Second + time.Millisecond + time.Microsecond + time.Nanosecond} {
-		if got, err := ratelimit.ParseWindow(text); err != nil || got != want {
-			t.Errorf("%q: %v, %v; want %v", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "1", "d", "1d1w", "-1d", "1d-1h", "-1s", "36527d", "5220w", "1.5d"} {
-		if got, err := ratelimit.ParseWindow(text); err == nil {
-			t.Errorf("%q: %v", text, got)
-		}
-	}
-}
-
 // TestGCRABounds: a burst may take a hundred years to drain, and not more.
 func TestGCRABounds(t *testing.T) {
 	l := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.GCRA, Events: 1,
@@ -115,6 +80,78 @@ func TestGCRABounds(t *testing.T) {
 	}
 }
 
+// wrongLimits are changes that make a valid limit wrong, and the beginnings of the errors.
+var wrongLimits = []struct {
+	change func(l *ratelimit.Limit)
+	want   string
+}{
+	{func(l *ratelimit.Limit) { l.Prefix = "" }, "prefix: missing: must be a name of 1 to 255 bytes"},
+	{func(l *ratelimit.Limit) { l.Prefix = strings.Repeat("p", 256) }, "prefix: "},
+	{func(l *ratelimit.Limit) { l.Prefix = "a\x00b" }, `prefix: "a\x00b": must be`},
+	{func(l *ratelimit.Limit) { l.Prefix = "\xff" }, `prefix: "\xff": must be`},
+	{func(l *ratelimit.Limit) { l.Algorithm = 6 },
+		`algorithm: "Algorithm(6)": must be one of sliding_window, fixed_window, token_bucket, ` +
+			`sliding_log, gcra, in_flight`},
+	{func(l *ratelimit.Limit) { l.Algorithm = ratelimit.InFlight }, `window: "1s": must be left out`},
+	{func(l *ratelimit.Limit) { l.Algorithm, l.Window, l.Events = ratelimit.InFlight, 0, 1001 },
+		`events: "1001": must be at most 1000 for in_flight`},
+	{func(l *ratelimit.Limit) { l.Events = 0 }, `events: "0": must be a whole number from 1`},
+	{func(l *ratelimit.Limit) { l.Events = -1 }, `events: "-1": must be a whole number from 1`},
+	{func(l *ratelimit.Limit) { l.Events = ratelimit.MaxEvents + 1 },
+		`events: "9007199254740993": must be a whole number from 1`},
+	{func(l *ratelimit.Limit) { l.Window = 0 }, `window: "0s": must be from 1ms`},
+	{func(l *ratelimit.Limit) { l.Window = time.Millisecond - time.Microsecond },
+		`window: "999µs": must be from 1ms`},
+	{func(l *ratelimit.Limit) { l.Window = ratelimit.MaxWindow + time.Microsecond },
+		`window: "876600h0m0.000001s": must be from 1ms`},
+	{func(l *ratelimit.Limit) { l.Window += time.Nanosecond },
+		`window: "1.000000001s": must be from 1ms`},
+	{func(l *ratelimit.Limit) { l.Burst = 2 }, "burst: "},
+	{func(l *ratelimit.Limit) { l.Algorithm, l.Burst = ratelimit.TokenBucket, -1 },
+		`burst: "-1": must be`},
+	{func(l *ratelimit.Limit) { l.Algorithm, l.Burst = ratelimit.TokenBucket, ratelimit.MaxEvents+1 },
+		`burst: "9007199254740993": must be`},
+	{func(l *ratelimit.Limit) { l.Algorithm, l.Events = ratelimit.SlidingLog, 1001 },
+		`events: "1001": must be at most 1000 for sliding_log`},
+	{func(l *ratelimit.Limit) {
+		l.Algorithm, l.Events, l.Window = ratelimit.GCRA, ratelimit.MaxEvents, time.Hour
+	}, "events: "},
+	{func(l *ratelimit.Limit) { l.Algorithm, l.Lease = ratelimit.GCRA, 0.05 },
+		`lease: "0.05": must be left out for gcra`},
+	{func(l *ratelimit.Limit) { l.Algorithm, l.Lease = ratelimit.SlidingLog, 0.05 },
+		`lease: "0.05": must be left out for sliding_log`},
+	{func(l *ratelimit.Limit) { l.Lease = ratelimit.MinLease - 0.0001 }, "lease: "},
+	{func(l *ratelimit.Limit) { l.Lease = ratelimit.MaxLease + 0.01 }, "lease: "},
+	{func(l *ratelimit.Limit) { l.Lease = math.NaN() }, "lease: "},
+	{func(l *ratelimit.Limit) {
+		l.Algorithm, l.Calendar, l.Window, l.Lease = ratelimit.FixedWindow, ratelimit.Day, 0, 0.05
+	}, "lease: "},
+	{func(l *ratelimit.Limit) { l.Algorithm, l.Burst, l.Window = ratelimit.GCRA, 2, ratelimit.MaxWindow },
+		"burst: "},
+	{func(l *ratelimit.Limit) { l.Calendar, l.Window = ratelimit.Day, 0 }, "algorithm: "},
+	{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar = ratelimit.FixedWindow, ratelimit.Day },
+		`window: "1s": must be 0`},
+	{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar, l.Window = ratelimit.FixedWindow, 5, 0 },
+		"calendar: "},
+	{func(l *ratelimit.Limit) { l.Zone = "UTC" }, `zone: "UTC": must be left out`},
+	{func(l *ratelimit.Limit) {
+		l.Algorithm, l.Calendar, l.Window, l.Zone = ratelimit.FixedWindow, ratelimit.Day, 0, "Mars/Base"
+	}, `zone: "Mars/Base": must be`},
+	{func(l *ratelimit.Limit) {
+		l.Algorithm, l.Calendar, l.Window, l.Zone = ratelimit.FixedWindow, ratelimit.Day, 0, "Local"
+	}, `zone: "Local": must be`},
+	{func(l *ratelimit.Limit) { l.Anchor = 30 }, `anchor: "30": must be`},
+	{func(l *ratelimit.Limit) {
+		l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Week, 0, 3
+	}, `anchor: "3": must be`},
+	{func(l *ratelimit.Limit) {
+		l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Month, 0, -1
+	}, `anchor: "-1": must be`},
+	{func(l *ratelimit.Limit) {
+		l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Year, 0, 1096
+	}, `anchor: "1096": must be`},
+}
+
 // TestErrorsNameTheField, its value and what it should be.
 func TestErrorsNameTheField(t *testing.T) {
 	good := ratelimit.Limit{Prefix: "p", Events: 1, Window: time.Second}
@@ -128,76 +165,7 @@ func TestErrorsNameTheField(t *testing.T) {
 			}
 		}
 	}
-	for _, test := range []struct {
-		change func(l *ratelimit.Limit)
-		want   string
-	}{
-		{func(l *ratelimit.Limit) { l.Prefix = "" }, "prefix: missing: must be a name of 1 to 255 bytes"},
-		{func(l *ratelimit.Limit) { l.Prefix = strings.Repeat("p", 256) }, "prefix: "},
-		{func(l *ratelimit.Limit) { l.Prefix = "a\x00b" }, `prefix: "a\x00b": must be`},
-		{func(l *ratelimit.Limit) { l.Prefix = "\xff" }, `prefix: "\xff": must be`},
-		{func(l *ratelimit.Limit) { l.Algorithm = 6 },
-			`algorithm: "Algorithm(6)": must be one of sliding_window, fixed_window, token_bucket, ` +
-				`sliding_log, gcra, in_flight`},
-		{func(l *ratelimit.Limit) { l.Algorithm = ratelimit.InFlight }, `window: "1s": must be left out`},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Window, l.Events = ratelimit.InFlight, 0, 1001 },
-			`events: "1001": must be at most 1000 for in_flight`},
-		{func(l *ratelimit.Limit) { l.Events = 0 }, `events: "0": must be a whole number from 1`},
-		{func(l *ratelimit.Limit) { l.Events = -1 }, `events: "-1": must be a whole number from 1`},
-		{func(l *ratelimit.Limit) { l.Events = ratelimit.MaxEvents + 1 },
-			`events: "9007199254740993": must be a whole number from 1`},
-		{func(l *ratelimit.Limit) { l.Window = 0 }, `window: "0s": must be from 1ms`},
-		{func(l *ratelimit.Limit) { l.Window = time.Millisecond - time.Microsecond },
-			`window: "999µs": must be from 1ms`},
-		{func(l *ratelimit.Limit) { l.Window = ratelimit.MaxWindow + time.Microsecond },
-			`window: "876600h0m0.000001s": must be from 1ms`},
-		{func(l *ratelimit.Limit) { l.Window += time.Nanosecond },
-			`window: "1.000000001s": must be from 1ms`},
-		{func(l *ratelimit.Limit) { l.Burst = 2 }, "burst: "},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst = ratelimit.TokenBucket, -1 },
-			`burst: "-1": must be`},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst = ratelimit.TokenBucket, ratelimit.MaxEvents+1 },
-			`burst: "9007199254740993": must be`},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Events = ratelimit.SlidingLog, 1001 },
-			`events: "1001": must be at most 1000 for sliding_log`},
-		{func(l *ratelimit.Limit) {
-			l.Algorithm, l.Events, l.Window = ratelimit.GCRA, ratelimit.MaxEvents, time.Hour
-		}, "events: "},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Lease = ratelimit.GCRA, 0.05 },
-			`lease: "0.05": must be left out for gcra`},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Lease = ratelimit.SlidingLog, 0.05 },
-			`lease: "0.05": must be left out for sliding_log`},
-		{func(l *ratelimit.Limit) { l.Lease = ratelimit.MinLease - 0.0001 }, "lease: "},
-		{func(l *ratelimit.Limit) { l.Lease = ratelimit.MaxLease + 0.01 }, "lease: "},
-		{func(l *ratelimit.Limit) { l.Lease = math.NaN() }, "lease: "},
-		{func(l *ratelimit.Limit) {
-			l.Algorithm, l.Calendar, l.Window, l.Lease = ratelimit.FixedWindow, ratelimit.Day, 0, 0.05
-		}, "lease: "},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Burst, l.Window = ratelimit.GCRA, 2, ratelimit.MaxWindow },
-			"burst: "},
-		{func(l *ratelimit.Limit) { l.Calendar, l.Window = ratelimit.Day, 0 }, "algorithm: "},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar = ratelimit.FixedWindow, ratelimit.Day },
-			`window: "1s": must be 0`},
-		{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar, l.Window = ratelimit.FixedWindow, 5, 0 },
-			"calendar: "},
-		{func(l *ratelimit.Limit) { l.Zone = "UTC" }, `zone: "UTC": must be left out`},
-		{func(l *ratelimit.Limit) {
-			l.Algorithm, l.Calendar, l.Window, l.Zone = ratelimit.FixedWindow, ratelimit.Day, 0, "Mars/Base"
-		}, `zone: "Mars/Base": must be`},
-		{func(l *ratelimit.Limit) {
-			l.Algorithm, l.Calendar, l.Window, l.Zone = ratelimit.FixedWindow, ratelimit.Day, 0, "Local"
-		}, `zone: "Local": must be`},
-		{func(l *ratelimit.Limit) { l.Anchor = 30 }, `anchor: "30": must be`},
-		{func(l *ratelimit.Limit) {
-			l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Week, 0, 3
-		}, `anchor: "3": must be`},
-		{func(l *ratelimit.Limit) {
-			l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Month, 0, -1
-		}, `anchor: "-1": must be`},
-		{func(l *ratelimit.Limit) {
-			l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Year, 0, 1096
-		}, `anchor: "1096": must be`},
-	} {
+	for _, test := range wrongLimits {
 		l := good
 		test.change(&l)
 		err := l.Validate()

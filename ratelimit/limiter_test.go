@@ -48,39 +48,3 @@ func TestTimeoutOfALimiter(t *testing.T) {
 		}
 	}
 }
-
-// TestLimiter takes, peeks, refunds and resets.
-func TestLimiter(t *testing.T) {
-	want := ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 3, Window: time.Hour}
-	l, _ := inMemory(t, want)
-	if l.Limit() != want {
-		t.Error(l.Limit())
-	}
-	ctx := context.Background()
-	for i, step := range []struct {
-		ask       func() (ratelimit.Decision, error)
-		allowed   bool
-		remaining int64
-	}{
-		{func() (ratelimit.Decision, error) { return l.Peek(ctx, "k", 1) }, true, 3},
-		{func() (ratelimit.Decision, error) { return l.Take(ctx, "k", 3) }, true, 0},
-		{func() (ratelimit.Decision, error) { return l.Peek(ctx, "k", 1) }, false, 0},
-		{func() (ratelimit.Decision, error) { return l.Take(ctx, "k", 1) }, false, 0},
-		{func() (ratelimit.Decision, error) { return l.Take(ctx, "k", -2) }, true, 2},
-		{func() (ratelimit.Decision, error) { return l.Take(ctx, "other", 1) }, true, 2},
-		{func() (ratelimit.Decision, error) { return l.Peek(ctx, "k", 2) }, true, 2},
-		{func() (ratelimit.Decision, error) { return l.Peek(ctx, "k", 3) }, false, 2},
-		{func() (ratelimit.Decision, error) {
-			if err := l.Reset(ctx, "k"); err != nil {
-				t.Error(err)
-			}
-			return l.Peek(ctx, "k", 1)
-		}, true, 3},
-	} {
-		d, err := step.ask()
-		if err != nil || d.Allowed != step.allowed || d.Remaining != step.remaining || d.Limit != 3 ||
-			d.Source != ratelimit.FromMemory {
-			t.Errorf("step %d: %+v, %v", i, d, err)
-		}
-	}
-}

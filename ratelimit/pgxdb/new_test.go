@@ -104,8 +104,8 @@ func TestAPoolThatCannotServeIsRefused(t *testing.T) {
 	}
 }
 
-// A program may get a password for each connection, as from a cloud's API.
-func TestTheServersOfThePartsAreReachedAsThePoolOfAProgram(t *testing.T) {
+// TestShardServersAreReachedLikeThePool by a program that gets a password for each connection.
+func TestShardServersAreReachedLikeThePool(t *testing.T) {
 	ctx := context.Background()
 	server := cluster.Private(t, cluster.Options{HBA: "local all all trust\n" +
 		"host all changing 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n"})

@@ -79,19 +79,6 @@ func TestMaxConns(t *testing.T) {
 	}
 }
 
-// TestEmptyText: an empty text is not NULL, even if nothing was encoded before it.
-func TestEmptyText(t *testing.T) {
-	db := open(t, cluster.Open(t))
-	defer db.Close()
-	for range 50 { // with the race detector on, memory for it is often fresh
-		s := &pgdb.Statement{SQL: "SELECT $1::text", Args: []any{""}}
-		err := db.Run(context.Background(), []*pgdb.Statement{s})
-		if err != nil || s.Err != nil || string(s.Result) != "\x00\x00\x00\x00" {
-			t.Fatalf("%v, %v, %x", err, s.Err, s.Result)
-		}
-	}
-}
-
 // TestStatementOfAnotherSession: behind a pooler, a session may have a prepared
 // statement of the same name already. No call fails.
 func TestStatementOfAnotherSession(t *testing.T) {

@@ -2,7 +2,6 @@ package algorithm_test
 
 import (
 	"fmt"
-	"math"
 	"reflect"
 	"testing"
 
@@ -97,20 +96,6 @@ func TestRequestsAreChargedAllOrNothing(t *testing.T) {
 	})
 }
 
-// TestTwoHitsOnOneRow: such a request is not allowed, but it must not panic. If the row has
-// room for one of the hits, both are refused.
-func TestTwoHitsOnOneRow(t *testing.T) {
-	for _, l := range conformance.Limits("", 3) {
-		r, decisions := &algorithm.Row{}, make([]ratelimit.Decision, 2)
-		hits := []ratelimit.Hit{{Limit: l, Key: "k", Cost: 2}, {Limit: l, Key: "k", Cost: 2}}
-		all := algorithm.Decide(hits, []*algorithm.Row{r, r}, []int64{conformance.Second, conformance.Second},
-			decisions)
-		if all || decisions[1].Allowed || decisions[1].RetryAfter <= 0 || decisions[1].Remaining != 3 {
-			t.Errorf("%s: %+v", l.Prefix, decisions)
-		}
-	}
-}
-
 // TestRefundUndoesTake: a refund at the time of a take undoes it. The row then decides as it
 // did before. A transaction relies on that.
 func TestRefundUndoesTake(t *testing.T) {
@@ -169,14 +154,4 @@ func drawFamily(t *rapid.T, l *ratelimit.Limit) []*ratelimit.Limit {
 		}
 	}
 	return others
-}
-
-// TestRefunds: a refund is as large as any quota at most.
-func TestRefunds(t *testing.T) {
-	for cost, want := range map[int64]int64{-1: 1, -ratelimit.MaxEvents: ratelimit.MaxEvents,
-		-ratelimit.MaxEvents - 1: ratelimit.MaxEvents, math.MinInt64: ratelimit.MaxEvents} {
-		if got := algorithm.Refunded(&ratelimit.Hit{Cost: cost}); got != want {
-			t.Errorf("cost %d refunds %d, want %d", cost, got, want)
-		}
-	}
 }

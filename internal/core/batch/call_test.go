@@ -13,21 +13,24 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// panics are calls with which a function panics, and the calls that are decided.
+var panics = []struct {
+	during string
+	broken map[string]bool
+	want   string // the calls that are decided
+}{
+	{"fill", map[string]bool{}, "first a b c"},
+	{"fill", map[string]bool{"b": true}, "first a c"},
+	{"fill", map[string]bool{"a": true, "c": true}, "first b"},
+	{"fill", map[string]bool{"first": true, "a": true, "b": true, "c": true}, ""},
+	{"deliver", map[string]bool{"b": true}, "first a b c"},
+	{"deliver", map[string]bool{"first": true, "a": true, "b": true, "c": true}, "first a b c"},
+}
+
 // TestPanicsFailOnlyTheirCalls: a call with which Fill or Deliver panics fails, and the
 // calls beside it do not. Hits that Fill has begun to set are not decided.
 func TestPanicsFailOnlyTheirCalls(t *testing.T) {
-	for _, test := range []struct {
-		during string
-		broken map[string]bool
-		want   string // the calls that are decided
-	}{
-		{"fill", map[string]bool{}, "first a b c"},
-		{"fill", map[string]bool{"b": true}, "first a c"},
-		{"fill", map[string]bool{"a": true, "c": true}, "first b"},
-		{"fill", map[string]bool{"first": true, "a": true, "b": true, "c": true}, ""},
-		{"deliver", map[string]bool{"b": true}, "first a b c"},
-		{"deliver", map[string]bool{"first": true, "a": true, "b": true, "c": true}, "first a b c"},
-	} {
+	for _, test := range panics {
 		synctest.Test(t, func(t *testing.T) {
 			breaks := func(c *batch.Call, during string) {
 				if test.broken[c.Owner.(string)] && test.during == during {

@@ -10,30 +10,33 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+func part(cost int64, apart bool) ratelimit.Hit {
+	return ratelimit.Hit{Limit: &ratelimit.Limit{Events: 5}, Cost: cost, Apart: apart}
+}
+
+// divided are hits, the calls that they are divided into, and the outcome.
+var divided = []struct {
+	name  string
+	hits  []ratelimit.Hit
+	fails map[int]bool // parts
+	parts string       // costs
+	want  string       // costs, or the error
+}{
+	{"none", []ratelimit.Hit{part(1, false), part(2, false)}, nil, "[1 2]", "[1 2]"},
+	{"one", []ratelimit.Hit{part(1, true), part(2, false), part(3, false)}, nil, "[1][2 3]", "[1 2 3]"},
+	{"between", []ratelimit.Hit{part(1, false), part(2, true), part(3, false), part(4, true)}, nil,
+		"[1 3][2][4]", "[1 2 3 4]"},
+	{"only", []ratelimit.Hit{part(1, true), part(2, true)}, nil, "[1][2]", "[1 2]"},
+	{"a failure apart", []ratelimit.Hit{part(1, false), part(2, true)}, map[int]bool{1: true}, "[1][2]",
+		"[1 undecided]"},
+	{"a failure of the others", []ratelimit.Hit{part(1, true), part(2, false)}, map[int]bool{1: true},
+		"[1][2]", "failure"},
+}
+
 // TestHitsApartAreCallsOfTheirOwn, and the whole call is finished once, with its last part.
 func TestHitsApartAreCallsOfTheirOwn(t *testing.T) {
 	failure := errors.New("failure")
-	limit := &ratelimit.Limit{Events: 5}
-	hit := func(cost int64, apart bool) ratelimit.Hit {
-		return ratelimit.Hit{Limit: limit, Cost: cost, Apart: apart}
-	}
-	for _, test := range []struct {
-		name  string
-		hits  []ratelimit.Hit
-		fails map[int]bool // parts
-		parts string       // costs
-		want  string       // costs, or the error
-	}{
-		{"none", []ratelimit.Hit{hit(1, false), hit(2, false)}, nil, "[1 2]", "[1 2]"},
-		{"one", []ratelimit.Hit{hit(1, true), hit(2, false), hit(3, false)}, nil, "[1][2 3]", "[1 2 3]"},
-		{"between", []ratelimit.Hit{hit(1, false), hit(2, true), hit(3, false), hit(4, true)}, nil,
-			"[1 3][2][4]", "[1 2 3 4]"},
-		{"only", []ratelimit.Hit{hit(1, true), hit(2, true)}, nil, "[1][2]", "[1 2]"},
-		{"a failure apart", []ratelimit.Hit{hit(1, false), hit(2, true)}, map[int]bool{1: true}, "[1][2]",
-			"[1 undecided]"},
-		{"a failure of the others", []ratelimit.Hit{hit(1, true), hit(2, false)}, map[int]bool{1: true},
-			"[1][2]", "failure"},
-	} {
+	for _, test := range divided {
 		delivered := 0
 		var parts string
 		var q *batch.Queue

@@ -11,6 +11,23 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
+// transitions are those of the table in the package's comment: calls, and the state after them.
+var transitions = []struct {
+	calls []string
+	want  string
+}{
+	{nil, "answering"},
+	{[]string{"late"}, "suspected"},
+	{[]string{"short"}, "answering"},
+	{[]string{"lost"}, "down"},
+	{[]string{"lost beside others"}, "answering"},
+	{[]string{"late", "answered"}, "answering"},
+	{[]string{"late", "lost"}, "down"},
+	{[]string{"lost", "late"}, "down"},
+	{[]string{"lost", "answered"}, "answering"},
+	{[]string{"lost", "answered", "late"}, "suspected"},
+}
+
 // TestEachFailureAndAnswerOfTheTable makes the transitions of the table in the package's comment.
 func TestEachFailureAndAnswerOfTheTable(t *testing.T) {
 	lost := errors.New("lost")
@@ -27,21 +44,7 @@ func TestEachFailureAndAnswerOfTheTable(t *testing.T) {
 			_ = h.Failed(begin, time.Second, lost)
 		},
 	}
-	for _, test := range []struct {
-		calls []string
-		want  string
-	}{
-		{nil, "answering"},
-		{[]string{"late"}, "suspected"},
-		{[]string{"short"}, "answering"},
-		{[]string{"lost"}, "down"},
-		{[]string{"lost beside others"}, "answering"},
-		{[]string{"late", "answered"}, "answering"},
-		{[]string{"late", "lost"}, "down"},
-		{[]string{"lost", "late"}, "down"},
-		{[]string{"lost", "answered"}, "answering"},
-		{[]string{"lost", "answered", "late"}, "suspected"},
-	} {
+	for _, test := range transitions {
 		synctest.Test(t, func(t *testing.T) {
 			closing, stop := context.WithCancel(context.Background())
 			defer stop()

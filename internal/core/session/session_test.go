@@ -167,23 +167,6 @@ func plane(t *testing.T, db pgdb.DB, path string) (reports string) {
 	return reports
 }
 
-// A database with all these settings at once is migrated, decides, and has a policy and a history.
-func TestEverySettingAtOnce(t *testing.T) {
-	for name, open := range drivers.All {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dsn := cluster.Open(t)
-			hostile(t, dsn)
-			db := open(t, dsn)
-			defer db.Close()
-			if reports := plane(t, db, "/b"); reports != "" {
-				t.Error(reports)
-			}
-			decide(t, db, 100)
-		})
-	}
-}
-
 // A database in LATIN1 has everything, and what it cannot store is refused with a sentence.
 func TestLatin1(t *testing.T) {
 	for name, open := range drivers.All {

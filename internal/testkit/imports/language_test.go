@@ -165,8 +165,7 @@ func TestLinesOfMarkdownAreShort(t *testing.T) {
 
 // longTests lists the packages with tests of more than 60 lines or ten words. It only shrinks.
 var longTests = map[string]bool{
-	"ratelimit": true, "ratelimit/pgxdb": true, "deploy": true,
-	"internal/core/batch": true, "internal/core/health": true,
+	"deploy":                 true,
 	"internal/core/settings": true, "internal/plane/archive": true, "internal/plane/history": true,
 	"internal/plane/policy": true, "internal/proxy/pgwire": true, "internal/proxy/serve": true,
 }
