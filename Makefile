@@ -100,8 +100,8 @@ RACED_PACKAGES = $$($(GO) list ./... | grep -v $(SINGLE:%=-e /%$$))
 
 # Most tests of integration look at programs of their own. With the race detector they report
 # what is no fault: Yaegi completes types when they are first needed, without a lock, and all
-# goroutines write the same value. These tests use a store in their own process.
-RACED = ^(TestNodeProgramSharesRows|TestNodeProgramSharesWindows)$$
+# goroutines write the same value. This test uses a store in its own process.
+RACED = ^TestNodeProgramSharesRows$$
 
 # The package that takes longest comes first. The tests of integration need servers of their own.
 SHARED = $(GO) run ./internal/testkit/cluster/shared --

@@ -38,7 +38,6 @@ type nodeHit struct {
 	Cost      int64  `json:"cost"`
 	Limit     int64  `json:"limit"`
 	WindowMs  int64  `json:"windowMs"`
-	ClockMs   int64  `json:"clockMs"`
 }
 
 type nodeRequest struct {

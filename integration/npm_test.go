@@ -15,7 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The tests of this file and of npm_turns_test.go and npm_guide_test.go let a
+// The tests of this file and of npm_guide_test.go let a
 // Node program and this module limit in the same rows. The Node program is
 // written from the npm library's documented statements; it runs them by way of
 // the driver that the library uses, the package pg.
@@ -45,7 +45,7 @@ func (s *shared) node(cost int64) nodeHit {
 		table = tables[1].name
 	}
 	return nodeHit{s.limit.Algorithm.String(), table, s.limit.Prefix, s.key, cost, s.limit.Events,
-		s.limit.Window.Milliseconds(), 0}
+		s.limit.Window.Milliseconds()}
 }
 
 // taker lets a hit of some cost pass, or not.
@@ -126,7 +126,7 @@ func TestNodeProgramSharesRows(t *testing.T) {
 	node := startNode(t, dsn)
 	node.tables(t)
 	const events, before, callers = 400, 60, 4
-	limits, wasteful := limitsOfBoth(events)
+	limits := limitsOfBoth(events)
 	takeBefore(t, dsn, node, limits, before, callers)
 	store := openStore(t, dsn)
 	upgradeUnderTraffic(t, dsn, node, store)
@@ -138,12 +138,7 @@ func TestNodeProgramSharesRows(t *testing.T) {
 	proxy := startCaddy(t, dsn, routes...)
 	exhaustAll(t, limits, callers, node, store, proxy.url)
 	for _, s := range limits {
-		admitted := s.admitted.Load()
-		switch {
-		case s == wasteful && (admitted > events || admitted < events-(s.costs-1)):
-			t.Errorf("%s: %d admitted, want up to %d of %d to be lost to refusals", s.limit.Prefix, admitted,
-				s.costs-1, events)
-		case s != wasteful && admitted != events:
+		if admitted := s.admitted.Load(); admitted != events {
 			t.Errorf("%s: %d admitted, want exactly %d", s.limit.Prefix, admitted, events)
 		}
 		checkRow(t, dsn, s)
@@ -248,9 +243,8 @@ func inParallel(n int, f func()) {
 	wait.Wait()
 }
 
-// limitsOfBoth returns limits that both sides can share. In wasteful, refusals of the Node program cost
-// units.
-func limitsOfBoth(events int64) (limits []*shared, wasteful *shared) {
+// limitsOfBoth returns limits that both sides can share.
+func limitsOfBoth(events int64) (limits []*shared) {
 	for _, durable := range []bool{false, true} {
 		for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow} {
 			s := &shared{limit: &ratelimit.Limit{Prefix: a.String() + onOff(durable), Algorithm: a,
@@ -264,9 +258,7 @@ func limitsOfBoth(events int64) (limits []*shared, wasteful *shared) {
 			limits = append(limits, s)
 		}
 	}
-	wasteful = &shared{limit: &ratelimit.Limit{Prefix: "wasteful", Algorithm: ratelimit.FixedWindow,
-		Events: events, Window: time.Hour}, costs: 3, key: "user:1"}
-	return append(limits, wasteful), wasteful
+	return limits
 }
 
 // takeBefore takes from the limits with the Node program, before a store upgrades the tables.

@@ -194,50 +194,6 @@ func prefixed(config map[string]any, zone int, name string) {
 	z["prefix"] = z["prefix"].(string) + "-" + name
 }
 
-// TestBothSpellingsOfASettingAreUnderstood: Traefik's, and Caddy's. What neither has is an error, and the log
-// says what was understood.
-func TestBothSpellingsOfASettingAreUnderstood(t *testing.T) {
-	t.Parallel()
-	dsn := policyDatabase(t, "SELECT rate_limit_rule('all', count_by => '{all}', per_hour => 5)")
-	p := loadPlugin(t)
-	h := p.mustHandler(t, ok, object{"dsn": dsn, "timeout": "30s", "on_error": "deny", "max_conns": 4,
-		"auto_migrate": true,
-		"policy":       []any{object{"api_key": "{header.X-Api-Key}", "unknown_key": "reject"}},
-		"history":      []any{object{"audit_address": "off", "retention": []any{object{"usage": "7d"}}}},
-		"zones": []any{object{"prefix": "both", "limit": "1 1h", "hash_key": "on",
-			"cost": "{header.X-Cost}"}}})
-	if w := ask(h, "X-Api-Key", "prl_wrong"); w.Code != http.StatusUnauthorized {
-		t.Errorf("an invalid key gets %d: the policy has no api_key", w.Code)
-	}
-	if a, b := ask(h).Code, ask(h).Code; a != http.StatusOK || b != http.StatusTooManyRequests {
-		t.Errorf("%d and %d, with a limit of 1", a, b)
-	}
-	const said = "limit both: 1 1h (sliding_window, enforce), key {client_ip}; policy with the API key " +
-		"{header.X-Api-Key}; on_error deny"
-	if text := p.out.String(); strings.Count(text, said) != 1 || strings.Contains(p.err.String(), said) {
-		t.Errorf("the log does not say %q once as information:\n%s\n%s", said, text, p.err)
-	}
-	gone := p.mustHandler(t, ok, object{"dsn": "postgres://nobody@127.0.0.1:1/nothing", "prefix": "a",
-		"limit": "5 1m", "on_error": "deny"})
-	if w := ask(gone); w.Code != http.StatusServiceUnavailable {
-		t.Errorf("on_error deny without a database: %d", w.Code)
-	}
-	for want, config := range map[string]object{
-		`setting: "onerr": must be one of`: {"dsn": "memory", "prefix": "a", "limit": "5 1m",
-			"onerr": "deny"},
-		`setting: "zones[0].limt": must be`: {"dsn": "memory",
-			"zones": []any{object{"prefix": "a", "limt": "5 1m"}}},
-		`setting: "on_error": must be left out: onError is`: {"dsn": "memory", "prefix": "a", "limit": "5 1m",
-			"onError": "deny", "on_error": "deny"},
-		`setting: "ip_strategy": must be spelt ipStrategy`: {"dsn": "memory", "prefix": "a", "limit": "5 1m",
-			"ip_strategy": object{"depth": 1}},
-	} {
-		if _, err := p.handler(t.Context(), ok, config); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v: %v, want %s", config, err, want)
-		}
-	}
-}
-
 // TestManifest holds .traefik.yml to what Traefik and the catalogue want of it,
 // and its test data to work where no database is.
 func TestManifest(t *testing.T) {

@@ -20,10 +20,9 @@ export async function tables(pool) {
 }
 
 // hit charges hit.cost to a key: { algorithm, table, prefix, key, cost, limit,
-// windowMs, clockMs }, where clockMs is how far this process's clock is ahead.
-// It resolves to whether the hit may pass.
+// windowMs }. It resolves to whether the hit may pass.
 export async function hit(pool, hit) {
-  const now = Date.now() + hit.clockMs;
+  const now = Date.now();
   const success = await { fixed_window: fixedWindow, sliding_window: slidingWindow }[hit.algorithm](pool, hit, now);
   if (Math.random() < 0.1) {
     await pool.query(`delete from ${hit.table} where prefix = $1 and expires_at < $2`, [hit.prefix, new Date(now)]);
