@@ -35,14 +35,36 @@ import (
 // that is likely to refuse (see lease.Tight) looks first: its first round trip reads the rows without a lock, the
 // requests are decided in memory, and only those that pass are sent as takes, which decide again.
 
+// state says what the next round trip of a transaction does, or how its last one ended:
+//
+//	taking    → committed, rolledBack, lockTimeout or divided
+//	looking   → looked, lockTimeout or divided
+//	committed → the end: the requests are answered
+//	rolledBack, looked → the requests are decided in memory. If none of them charges anything, they are
+//	            answered; else those that pass are taking. If the results of rolledBack do not say how the
+//	            rows were, all are looking.
+//	lockTimeout → the end: the requests wait for the lock, in another round
+//	divided   → one transaction for each request, each from the beginning; a single request gets the error
+type state uint8
+
+const (
+	taking      state = iota // charges the rows, if all have enough left
+	looking                  // reads the rows without a lock
+	committed                // the charges had their effect
+	rolledBack               // a row had too little left, so that nothing was charged
+	looked                   // the rows were read
+	lockTimeout              // a statement gave up waiting for a lock
+	divided                  // a statement failed by itself, or the transaction had too many round trips
+)
+
 // transaction is some requests of several hits on their way to a decision.
 type transaction struct {
 	of       *dispatch
 	settings []int64    // see clockSQL
 	requests []*request // without an answer, in the order of arrival
-	looks    bool       // the next round trip only reads the rows
-	trips    int        // round trips so far
-	sent     int64      // the lease clock, read before the last round trip
+	state    state
+	trips    int   // round trips so far
+	sent     int64 // the lease clock, read before the last round trip
 	plan     *plan
 	check    pgdb.Statement // the last statement of takes
 	err      error          // why the statements were not sent, or nil
@@ -61,26 +83,29 @@ func (d *dispatch) firstTransactions(requests []*request, settings []int64, oneB
 		r.decisions = r.decisions[:0]
 		r.refusals = r.refusals[:0]
 	}
-	first := &transaction{of: d, settings: settings, requests: requests,
-		looks: !onlyTakes(requests) || d.tight(requests), oneByOne: oneByOne}
+	first := &transaction{of: d, settings: settings, requests: requests, oneByOne: oneByOne,
+		state: firstState(requests)}
+	if d.tight(requests) {
+		first.state = looking
+	}
 	if oneByOne && len(requests) > 1 {
 		return first.divide(nil)
 	}
 	return []*transaction{first}
 }
 
-// onlyTakes reports whether all hits of the requests are simply charged.
-func onlyTakes(requests []*request) bool {
+// firstState is taking if all hits of the requests are simply charged.
+func firstState(requests []*request) state {
 	for _, r := range requests {
 		hits := r.call.Hits
 		for i := range hits {
 			h := &hits[i]
 			if h.Peek || h.Cost < 1 || h.Cost > 1 && h.Cost > h.Limit.Capacity() {
-				return false
+				return looking
 			}
 		}
 	}
-	return true
+	return taking
 }
 
 // write returns the statements of the next round trip.
@@ -89,7 +114,7 @@ func (t *transaction) write() []*pgdb.Statement {
 	t.plan = p
 	p.oneByOne = t.oneByOne
 	t.sent = lease.Now(t.of.engine.rows)
-	if t.looks {
+	if t.state == looking {
 		for _, r := range t.requests {
 			for i := range r.call.Hits {
 				h := &r.call.Hits[i]
@@ -213,42 +238,69 @@ func (t *transaction) finish() (again []*transaction, waiting []*request) {
 // apply is finish, with the plan.
 func (t *transaction) apply(p *plan) (again []*transaction, waiting []*request) {
 	d := t.of
-	if t.err != nil {
+	t.readState(p)
+	var rows map[lease.RowID]*snapshot
+	switch t.state {
+	case divided:
 		return t.divide(t.err), nil
-	}
-	p.read()
-	waited := d.learnLocks(p)
-	if err := t.failed(p); err != nil {
-		if waited {
-			return nil, t.requests
-		}
-		return t.divide(err), nil
-	}
-	if !t.looks && t.check.Err == nil {
+	case lockTimeout:
+		return nil, t.requests
+	case committed:
 		d.applyRows(p)
 		d.tighten(p)
 		d.cleanUpAfter(p)
 		if p.inFlight {
 			d.hold(t.requests)
 		}
-		t.committed()
+		t.answerCommitted()
 		return nil, nil
-	}
-	t.trips++
-	if t.trips == maxTrips || sharedRow(p) {
-		return t.divide(ratelimit.ErrTimeout), nil
-	}
-	var rows map[lease.RowID]*snapshot
-	if t.looks {
+	case looked:
 		rows = rowsOf(p)
-	} else {
+	case rolledBack:
 		d.stats.RolledBack++
 		rows = rowsBefore(p, t.requests)
 	}
-	if rows == nil {
-		t.looks = true
+	t.state = looking
+	if rows == nil || t.simulate(rows) {
 		return []*transaction{t}, nil
 	}
+	return nil, nil
+}
+
+// readState reads the results of a round trip, and sets the state that they lead to. It sets err if that is divided.
+func (t *transaction) readState(p *plan) {
+	before := t.state
+	t.state = divided
+	if t.err != nil {
+		return
+	}
+	p.read()
+	waited := t.of.learnLocks(p)
+	t.err = t.failure(p)
+	switch {
+	case t.err != nil && waited:
+		t.state = lockTimeout
+		return
+	case t.err != nil:
+		return
+	case before == taking && t.check.Err == nil:
+		t.state = committed
+		return
+	}
+	if t.trips++; t.trips == maxTrips || sharedRow(p) {
+		t.err = ratelimit.ErrTimeout
+		return
+	}
+	t.state = rolledBack
+	if before == looking {
+		t.state = looked
+	}
+}
+
+// simulate decides the requests in memory. It reports whether one of them charges anything: then the transaction is
+// taking. Otherwise the requests are answered.
+func (t *transaction) simulate(rows map[lease.RowID]*snapshot) bool {
+	d := t.of
 	charges := simulate(t.requests, rows)
 	for _, r := range t.requests {
 		for i := range r.refusals {
@@ -259,12 +311,12 @@ func (t *transaction) apply(p *plan) (again []*transaction, waiting []*request) 
 			lease.Tighten(d.engine.rows, r.refusals[i].id, wait)
 		}
 	}
-	if !charges {
+	if charges {
+		t.state = taking
+	} else {
 		d.answer(t.requests, t.sent)
-		return nil, nil
 	}
-	t.looks = false
-	return []*transaction{t}, nil
+	return charges
 }
 
 // sharedRow reports whether limits of different algorithms are on one row of a plan. Each
@@ -286,9 +338,9 @@ func isOnPurpose(s *pgdb.Statement) bool {
 	return s.Code == sqlstate.InvalidText && s.Err != nil && strings.Contains(s.Err.Error(), onPurpose)
 }
 
-// failed returns the error of the first statement that failed by itself, or that did not
+// failure returns the error of the first statement that failed by itself, or that did not
 // answer for all of its entries.
-func (t *transaction) failed(p *plan) error {
+func (t *transaction) failure(p *plan) error {
 	if t.check.Err != nil && !errors.Is(t.check.Err, pgdb.ErrRolledBack) && !isOnPurpose(&t.check) {
 		return t.check.Err
 	}
@@ -318,13 +370,13 @@ func (t *transaction) divide(err error) []*transaction {
 	for i, r := range t.requests {
 		r.passes = true
 		divided = append(divided, &transaction{of: t.of, settings: t.settings, requests: t.requests[i : i+1],
-			looks: !onlyTakes(t.requests[i : i+1]), oneByOne: t.oneByOne})
+			state: firstState(t.requests[i : i+1]), oneByOne: t.oneByOne})
 	}
 	return divided
 }
 
-// committed answers the requests after the takes of the transaction have taken effect.
-func (t *transaction) committed() {
+// answerCommitted answers the requests after the takes of the transaction have taken effect.
+func (t *transaction) answerCommitted() {
 	if t.trips == 0 {
 		decideGranted(t.requests)
 		for _, r := range t.requests {
