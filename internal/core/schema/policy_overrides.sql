@@ -56,13 +56,12 @@ DO $do$ BEGIN
 	EXECUTE replace($sql$
 CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint)
 RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE AS $$
-	SELECT o.id, o.events, o.burst FROM (SELECT $3 AS user_id, $4 AS key_id) AS s
-		LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = s.key_id
-		LEFT JOIN {schema}.rate_limit_users u ON u.user_id = coalesce(s.user_id, k.user_id)
-		JOIN {schema}.rate_limit_overrides o
-			ON o.key_id = k.id OR o.user_id = u.user_id
-				OR o.tier = coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END)
-	WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now()
+	SELECT o.id, o.events, o.burst FROM {schema}.rate_limit_overrides o
+	WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now() AND (o.key_id = $4
+		OR o.user_id = coalesce($3, (SELECT k.user_id FROM {schema}.rate_limit_api_keys k WHERE k.id = $4))
+		OR o.tier = (SELECT coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END)
+			FROM (SELECT) AS s LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = $4
+				LEFT JOIN {schema}.rate_limit_users u ON u.user_id = coalesce($3, k.user_id)))
 	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
 $$;
 $sql$, '{schema}', quote_ident(current_schema()));
