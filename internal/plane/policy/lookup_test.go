@@ -1,8 +1,6 @@
 package policy_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -10,7 +8,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // A key that is revoked while it is looked up is refused at once, although the database
@@ -45,29 +42,6 @@ func TestAKeyRevokedDuringItsLookUp(t *testing.T) {
 		same(t, "the request under way at "+change.sql, <-answer, change.want+"<nil>")
 		same(t, "the next request after "+change.sql, decided(t, p, "key of ann", ""), change.want)
 	}
-}
-
-// The tier of a key counts before that of its user, also after that has ended, and a tier that is
-// renamed keeps its keys.
-func TestAKeyHasATierOfItsOwn(t *testing.T) {
-	s := newSite(t)
-	s.user("ann", "free")
-	s.exec("SELECT rate_limit_rule('test', tiers => '{pro}', per_hour => 7)")
-	p := s.policy(policy.Settings{})
-	for _, change := range []struct{ sql, want string }{
-		{"SELECT", "ann free"},
-		{"UPDATE rate_limit_api_keys SET tier = 'pro'", "ann pro rule/test/per_hour=7"},
-		{"UPDATE rate_limit_users SET tier_until = now() - interval '1 h'", "ann pro rule/test/per_hour=7"},
-		{"UPDATE rate_limit_tiers SET tier = 'best' WHERE tier = 'pro'", "ann best rule/test/per_hour=7"},
-		{"UPDATE rate_limit_api_keys SET tier = NULL", "ann anonymous"},
-		{"UPDATE rate_limit_users SET tier_until = 'infinity'", "ann free"},
-		{"UPDATE rate_limit_users SET tier = 'best'", "ann best rule/test/per_hour=7"},
-	} {
-		s.exec(change.sql)
-		refresh(t, p)
-		same(t, change.sql, decided(t, p, "key of ann", ""), change.want)
-	}
-	same(t, "a request without a key", decided(t, p, "", "ann"), "ann best rule/test/per_hour=7")
 }
 
 // However many unknown keys arrive, their look-ups share statements. One statement at a time is
@@ -110,53 +84,6 @@ func TestAFloodOfInventedKeys(t *testing.T) {
 	same(t, "the real key afterwards, without the database", decided(t, p, "key of ann", ""), "ann free")
 	// The checksum of this key is wrong, so the database is not asked.
 	same(t, "a mistyped key, without the database", decided(t, p, "prl_00000000000000000000000000000000x", ""), " anonymous 401 unknown_key")
-}
-
-// While the database does not answer, what is remembered holds, and what is not remembered
-// has no decision, at once. When it answers again, everything that has changed is obeyed.
-func TestTheDatabaseIsDown(t *testing.T) {
-	s := newSite(t)
-	s.user("ann", "free")
-	s.user("bob", "free")
-	s.exec("SELECT rate_limit_rule('plan', per_hour => 1000)")
-	m := &middle{db: s.db()}
-	p := s.policyOn(m, policy.Settings{})
-	refresh(t, p)
-	decided(t, p, "key of ann", "")
-	m.set(func() { m.down = true })
-	s.exec("SELECT rate_limit_rule('plan', per_hour => 500)")
-	s.exec("UPDATE rate_limit_users SET tier = 'pro'")
-	if err := p.Refresh(context.Background()); !errors.Is(err, ratelimit.ErrUnavailable) || !errors.Is(err, errDown) {
-		t.Errorf("a poll: %v", err)
-	}
-	s.after(time.Hour)
-	same(t, "a key that is remembered", decided(t, p, "key of ann", ""), "ann free rule/plan/per_hour=1000")
-	began := time.Now()
-	if text, err := tryDecide(p, "key of bob", ""); !errors.Is(err, ratelimit.ErrUnavailable) || time.Since(began) > longTime/2 {
-		t.Errorf("a key that is not remembered: %q, %v, after %v", text, err, time.Since(began))
-	}
-	m.set(func() { m.down = false })
-	refresh(t, p)
-	same(t, "the key afterwards", decided(t, p, "key of ann", ""), "ann pro rule/plan/per_hour=500")
-	same(t, "the other key afterwards", decided(t, p, "key of bob", ""), "bob pro rule/plan/per_hour=500")
-	if !testing.Short() {
-		same(t, "what was reported", s.reports(), "ratelimit: the database does not answer: connection refused")
-	}
-}
-
-// A policy that starts without its database has no rules, and so no decision.
-func TestAStartWithoutTheDatabase(t *testing.T) {
-	s := newSite(t)
-	s.exec("SELECT rate_limit_rule('all', count_by => '{all}', per_hour => 1000)")
-	m := &middle{db: s.db(), down: true}
-	p := s.policyOn(m, policy.Settings{})
-	_ = p.Refresh(context.Background())
-	if _, err := tryDecide(p, "", ""); !errors.Is(err, ratelimit.ErrUnavailable) {
-		t.Errorf("without the database: %v", err)
-	}
-	m.set(func() { m.down = false })
-	refresh(t, p)
-	same(t, "with the database", decided(t, p, "", ""), " anonymous rule/all/per_hour=1000")
 }
 
 // Rows that are written without triggers, as by a subscription, are obeyed nevertheless: rules are read anew

@@ -25,72 +25,6 @@ func askAs(p *policy.Policy, timeout time.Duration, key, user, path, address str
 	return outcomeText(&o), err
 }
 
-// Without a look-up, bans hold, exempt and block rules without tiers, and limits of rules that have neither
-// tiers nor a family and count by no user, key or tier, with their own amount. What is left is an error.
-func TestWhatHoldsWithoutALookUp(t *testing.T) {
-	s := newSite(t)
-	s.user("ann", "pro")
-	s.user("mallory", "free")
-	s.user("eve", "free")
-	s.exec(`SELECT rate_limit_rule('closed', action => 'block', paths => '{/closed}');
-		SELECT rate_limit_rule('staff', action => 'exempt', paths => '{/staff}', tiers => '{pro}');
-		SELECT rate_limit_rule('no-staff', action => 'block', paths => '{/staff}');
-		SELECT rate_limit_rule('members', action => 'block', paths => '{/members}', tiers => '{anonymous}');
-		SELECT rate_limit_rule('open', action => 'exempt', paths => '{/open}');
-		SELECT rate_limit_rule('shared', count_by => '{all}', paths => '{/shared,/both}', per_hour => 5);
-		INSERT INTO rate_limit_overrides (rule, limit_name, tier, events) VALUES ('shared', 'per_hour', 'pro', 50);
-		SELECT rate_limit_rule('own', paths => '{/both}', per_hour => 7);
-		SELECT rate_limit_rule('first', family => 'f', priority => 9, count_by => '{all}', tiers => '{pro}', paths => '{/family}', per_hour => 9);
-		SELECT rate_limit_rule('guests', count_by => '{ip}', tiers => '{anonymous}', paths => '{/guests}', per_hour => 2);
-		INSERT INTO rate_limit_overrides (rule, limit_name, tier, events) VALUES ('shared', 'per_hour', 'anonymous', 1);
-		SELECT rate_limit_rule('second', family => 'f', priority => 8, count_by => '{all}', paths => '{/family}', per_hour => 3);
-		INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24');
-		INSERT INTO rate_limit_bans (user_id) VALUES ('mallory'), ('not a row');
-		INSERT INTO rate_limit_bans (key_id) SELECT id FROM rate_limit_api_keys WHERE user_id = 'eve'`)
-	const here = "198.51.100.1"
-	for _, state := range []string{"gone", "no answer"} {
-		t.Run(state, func(t *testing.T) {
-			m := &middle{db: s.db()}
-			p := s.policyOn(m, policy.Settings{})
-			refresh(t, p)
-			timeout := longTime
-			if state == "gone" {
-				m.set(func() { m.down = true })
-			} else {
-				hold := make(chan struct{})
-				defer close(hold)
-				m.set(func() { m.hold = hold })
-				timeout = 20 * time.Millisecond
-			}
-			for _, c := range []struct{ key, user, path, address, want string }{
-				{"x", "", "/closed", here, " anonymous 403 blocked"},
-				{"", "x", "/closed", here, "x anonymous 403 blocked"},
-				{"x", "", "/", "192.0.2.7", " anonymous 403 banned"},
-				{"", "x", "/open", "192.0.2.7", "x anonymous 403 banned"},
-				{"", "mallory", "/", here, "mallory anonymous 403 banned"},
-				{"", "not a row", "/", here, "not a row anonymous 403 banned"},
-				{"key of mallory", "", "/", here, "mallory anonymous 403 banned"},
-				{"key of eve", "", "/", here, "eve anonymous 403 banned"},
-				{"", "eve", "/open", here, "eve anonymous"},
-				{"x", "", "/staff", here, " anonymous 403 blocked"},
-				{"x", "", "/members", here, " anonymous error"},
-				{"x", "", "/open", here, " anonymous"},
-				{"x", "", "/shared", here, " anonymous rule/shared/per_hour=5 error"},
-				{"", "x", "/shared", here, "x anonymous rule/shared/per_hour=5 error"},
-				{"x", "", "/guests", here, " anonymous error"},
-				{"x", "", "/both", here, " anonymous rule/shared/per_hour=5 error"},
-				{"x", "", "/family", here, " anonymous error"},
-			} {
-				got, err := askAs(p, timeout, c.key, c.user, c.path, c.address)
-				if err != nil {
-					got += " error"
-				}
-				same(t, fmt.Sprintf("key %q, user %q, %s from %s", c.key, c.user, c.path, c.address), got, c.want)
-			}
-		})
-	}
-}
-
 // A banned request costs the database nothing.
 func TestWhoIsBannedIsNotLookedUp(t *testing.T) {
 	s := newSite(t)
@@ -144,34 +78,6 @@ func TestALookUpMayTakeFourTimeouts(t *testing.T) {
 	await.Within(t, time.Minute, "the look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held > 0 })
 	close(hold)
 	same(t, "a late answer", <-answer, "ann free <nil>")
-}
-
-// A ban that is lifted, and an API key that is given to another user, are obeyed although the
-// database goes away then.
-func TestBansOfUsersFollowTheDatabase(t *testing.T) {
-	s := newSite(t)
-	s.user("ann", "free")
-	s.user("mallory", "free")
-	s.exec("INSERT INTO rate_limit_bans (user_id) VALUES ('mallory')")
-	m := &middle{db: s.db()}
-	p := s.policyOn(m, policy.Settings{})
-	refresh(t, p)
-	for _, step := range []struct{ sql, user, key string }{
-		{"SELECT 1", "mallory anonymous 403 banned", "mallory anonymous 403 banned"},
-		{"UPDATE rate_limit_api_keys SET user_id = 'ann'", "mallory anonymous 403 banned", " anonymous"},
-		{"UPDATE rate_limit_api_keys SET user_id = 'mallory'", "mallory anonymous 403 banned", "mallory anonymous 403 banned"},
-		{"INSERT INTO rate_limit_bans (user_id) VALUES ('ann')", "mallory anonymous 403 banned", "mallory anonymous 403 banned"},
-		{"DELETE FROM rate_limit_bans", "mallory anonymous", " anonymous"},
-	} {
-		s.exec(step.sql)
-		refresh(t, p)
-		m.set(func() { m.down = true })
-		user, _ := askAs(p, longTime, "", "mallory", "/", "198.51.100.1")
-		same(t, "the user after "+step.sql, user, step.user)
-		key, _ := askAs(p, longTime, "key of mallory", "", "/", "198.51.100.1")
-		same(t, "the key after "+step.sql, key, step.key)
-		m.set(func() { m.down = false })
-	}
 }
 
 // While the table of API keys is locked, a policy applies changes of rules, and reports the tables that it

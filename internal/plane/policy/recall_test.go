@@ -22,40 +22,6 @@ func recalled(p *policy.Policy, key string) string {
 	return outcomeText(&o)
 }
 
-// After a change of a key, its user or an override, a remembered key is not recalled as
-// it was before. A change of the rules and of bans holds for remembered keys at once.
-func TestARememberedKeyIsForgottenWithItsIdentity(t *testing.T) {
-	s := newSite(t)
-	s.user("ann", "free")
-	s.user("bob", "free")
-	p := s.policy(policy.Settings{Options: policy.Options{Remember: 100}})
-	refresh(t, p)
-	const forgotten = "not remembered"
-	for _, change := range []struct{ sql, recalls, want string }{
-		{"SELECT", forgotten, "ann free"},
-		{"SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 10)", "ann free rule/plan/per_hour=10", "ann free rule/plan/per_hour=10"},
-		{"INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events) VALUES ('plan', 'per_hour', 'ann', 20)", forgotten, "ann free rule/plan/per_hour=20"},
-		{"UPDATE rate_limit_users SET tier = 'pro' WHERE user_id = 'ann'", forgotten, "ann pro"},
-		{"INSERT INTO rate_limit_bans (user_id) VALUES ('ann')", "ann pro 403 banned", "ann pro 403 banned"},
-		{"DELETE FROM rate_limit_bans", "ann pro", "ann pro"},
-		{"UPDATE rate_limit_api_keys SET revoked_at = now() WHERE user_id = 'ann'", forgotten, " anonymous 401 key_revoked"},
-		{"UPDATE rate_limit_api_keys SET revoked_at = NULL WHERE user_id = 'ann'", forgotten, "ann pro"},
-		{"DELETE FROM rate_limit_users WHERE user_id = 'ann'", forgotten, " anonymous 401 unknown_key"},
-	} {
-		s.exec(change.sql)
-		refresh(t, p)
-		same(t, "the first request after "+change.sql, recalled(p, "key of ann"), change.recalls)
-		same(t, "asking after "+change.sql, decided(t, p, "key of ann", ""), change.want)
-		same(t, "asking again after "+change.sql, decided(t, p, "key of ann", ""), change.want)
-		then := change.want
-		if strings.HasSuffix(then, "unknown_key") {
-			then = forgotten // unknown keys are not remembered by their text
-		}
-		same(t, "the next request after "+change.sql, recalled(p, "key of ann"), then)
-		same(t, "another key", recalled(p, "key of bob"), forgotten)
-	}
-}
-
 // A key is recalled for a minute. No more keys are remembered than identities.
 func TestRememberedKeysAreBounded(t *testing.T) {
 	s := newSite(t)
