@@ -1,128 +1,32 @@
 package engine_test
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"strings"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/proxy/pgwire"
-	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
-
-// asShardsWorker is the environment variable that makes this test binary one of the processes of testChaos: the driver and the DSN.
-const asShardsWorker = "PG_RATELIMIT_TEST_SHARDS_WORKER"
 
 var chaosLimit = &ratelimit.Limit{Prefix: "chaos", Algorithm: ratelimit.FixedWindow, Events: 1 << 40, Window: 24 * time.Hour}
 
-// runShardsWorker is a process: it prints what was granted so far, until its input ends.
-func runShardsWorker(text string) error {
-	driver, dsn, _ := strings.Cut(text, " ")
-	var db pgdb.DB
-	var err error
-	if driver == "pgxdb" {
-		db, err = pgxdb.Open(dsn, pgxdb.Options{MaxConns: 4})
-	} else {
-		db, err = pgwire.Open(dsn, pgwire.Options{MaxConns: 4})
-	}
-	if err != nil {
-		return err
-	}
-	chain, err := store.Open(db, engine.Options{}, nil)
-	if err != nil {
-		return err
-	}
-	var l shardsLoad
-	stop := make(chan struct{})
-	all := l.run(chain, chaosLimit, 4, 400, stop)
-	ended := make(chan struct{})
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		close(ended)
-	}()
-	out := json.NewEncoder(os.Stdout)
-	for running := true; running; {
-		select {
-		case <-ended:
-			running = false
-			close(stop)
-			all.Wait()
-			chain.Close()
-		case <-time.After(100 * time.Millisecond):
-		}
-		if err := out.Encode(l.copy()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// shardsWorker is a process that runs.
-type shardsWorker struct {
-	cmd   *exec.Cmd
-	input io.Closer
-	ended chan struct{}
-
-	mu   sync.Mutex
-	last shardsLoad
-}
-
-func startShardsWorker(t *testing.T, driver, dsn string) *shardsWorker {
-	t.Helper()
-	w := &shardsWorker{cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
-	w.cmd.Env = append(os.Environ(), asShardsWorker+"="+driver+" "+dsn)
-	w.cmd.Stderr = os.Stderr
-	input, err := w.cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.input = input
-	output, err := w.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = w.cmd.Process.Kill() })
-	go func() {
-		defer close(w.ended)
-		for lines := bufio.NewScanner(output); lines.Scan(); {
-			var l shardsLoad
-			if json.Unmarshal(lines.Bytes(), &l) == nil {
-				w.mu.Lock()
-				w.last = l
-				w.mu.Unlock()
-			}
-		}
-	}()
-	return w
-}
-
-// totalOf is what all processes have counted so far.
-func totalOf(all []*shardsWorker) *shardsLoad {
+// totalOf is what all loads have counted so far.
+func totalOf(all []*shardsLoad) *shardsLoad {
 	sum := &shardsLoad{}
-	for _, w := range all {
-		w.mu.Lock()
-		sum.Requests += w.last.Requests
+	for _, l := range all {
+		now := l.copy()
+		sum.Requests += now.Requests
 		for shard := range testShards {
-			sum.Granted[shard] += w.last.Granted[shard]
-			sum.Unknown[shard] += w.last.Unknown[shard]
+			sum.Granted[shard] += now.Granted[shard]
+			sum.Unknown[shard] += now.Unknown[shard]
 		}
-		w.mu.Unlock()
 	}
 	return sum
 }
@@ -136,23 +40,19 @@ func unknownOf(l *shardsLoad) int64 {
 }
 
 // testChaos has moves, a rebalance, an added and a drained worker, and a killed worker and coordinator, while eight
-// processes count. All that was granted is counted in each shard that was not on the killed worker.
+// proxies count. All that was granted is counted in each shard that was not on the killed worker.
 func (s *spread) testChaos(t *testing.T) {
 	ctx := context.Background()
-	var all []*shardsWorker
+	var all []*shardsLoad
+	var running []*sync.WaitGroup
+	stop := make(chan struct{})
 	for i := range 8 {
-		all = append(all, startShardsWorker(t, []string{"pgxdb", "pgwire"}[i%2], s.DSN()))
+		db := drivers.All[[]string{"pgxdb", "pgwire"}[i%2]](t, s.DSN()+"&pool_max_conns=4")
+		l := &shardsLoad{}
+		all, running = append(all, l), append(running, l.run(newChain(t, db, engine.Options{}), chaosLimit, 4, 400, stop))
 	}
-	await.Within(t, time.Minute, "decisions of all processes", func() bool {
-		for _, w := range all {
-			w.mu.Lock()
-			started := w.last.Requests > 100
-			w.mu.Unlock()
-			if !started {
-				return false
-			}
-		}
-		return true
+	await.Within(t, time.Minute, "decisions of all proxies", func() bool {
+		return !slices.ContainsFunc(all, func(l *shardsLoad) bool { return l.copy().Requests <= 100 })
 	})
 	until := time.Now().Add(*citusLoad)
 	lost := map[int]bool{}
@@ -224,25 +124,10 @@ func (s *spread) testChaos(t *testing.T) {
 		}
 		return true
 	})
-	for _, w := range all {
-		_ = w.input.Close()
+	close(stop)
+	for _, one := range running {
+		one.Wait()
 	}
-	for _, w := range all {
-		<-w.ended
-		if err := w.cmd.Wait(); err != nil {
-			t.Error(err)
-		}
-	}
-	t.Logf("%d more moves; %d shards were on the worker that was killed", moves, len(lost)-countFalse(lost))
+	t.Logf("%d more moves", moves)
 	s.compare(t, totalOf(all), "rate_limit_ephemeral", chaosLimit.Prefix, lost)
-}
-
-func countFalse(all map[int]bool) int {
-	n := 0
-	for _, is := range all {
-		if !is {
-			n++
-		}
-	}
-	return n
 }

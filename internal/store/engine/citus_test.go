@@ -174,7 +174,7 @@ func (s *spread) testUninstall(t *testing.T) {
 		t.Fatal("the run-book has no SQL that uninstalls")
 	}
 	cluster.Execute(t, s.DSN(), sql)
-	if left := s.rows(s.DSN(), `SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'rl\_p%'
+	if left := s.rows(s.DSN(), `SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'rl\_s%'
 UNION ALL SELECT relname::text FROM pg_class WHERE relname LIKE 'rate\_limit%' UNION ALL SELECT proname::text FROM pg_proc WHERE proname LIKE 'rate\_limit%'`); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}

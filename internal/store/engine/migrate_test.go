@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -139,25 +138,6 @@ func TestMigrationBlocksNoOtherUser(t *testing.T) {
 	})
 }
 
-// TestTwentyStores start at once on an empty database, some of them by hand.
-func TestTwentyStores(t *testing.T) {
-	s := newSite(t)
-	var group sync.WaitGroup
-	for i := range 20 {
-		store := s.store(engine.Options{})
-		group.Add(1)
-		go func() {
-			defer group.Done()
-			s.works(store, fmt.Sprint("p", i))
-		}()
-	}
-	group.Wait()
-	s.nothingReported()
-	if got := s.schema(); got != wantSchema {
-		t.Errorf("the tables are\n%s", got)
-	}
-}
-
 // TestMigrationOff leaves the tables to others.
 func TestMigrationOff(t *testing.T) {
 	s := newSite(t)
@@ -187,33 +167,4 @@ func TestTablesDropped(t *testing.T) {
 		}
 	}
 	s.works(store, "again")
-}
-
-// TestPrivileges are enough, or the error says what is lacking.
-func TestPrivileges(t *testing.T) {
-	s := newSite(t)
-	role := "role_" + s.text("SELECT current_database()")
-	s.exec("CREATE ROLE " + role)
-	t.Cleanup(func() { s.exec("DROP OWNED BY " + role + "; DROP ROLE " + role) })
-	asRole := "options=-c%20role%3D" + role
-	s.exec("REVOKE CREATE ON SCHEMA public FROM public")
-	fails := func(want string) {
-		t.Helper()
-		store := s.storeOn(s.db(asRole), engine.Options{})
-		err := store.Take(context.Background(), longTime, fakeHits("k"), make([]ratelimit.Decision, 1))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("Take: %v, want %q", err, want)
-		}
-	}
-	fails("creating the tables rate_limit_ephemeral and rate_limit_durable (a role that may, such as their owner, can run caddy pg-ratelimit migrate, or schema.sql, instead): ERROR: permission denied for schema public")
-	if len(s.reported) == 0 || !strings.Contains(s.reported[0].Error(), "permission denied for schema public") {
-		t.Errorf("reported: %v", s.reported)
-	}
-	s.exec(engine.TableSQL)
-	fails("permission denied for table rate_limit_ephemeral")
-	s.exec("GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_ephemeral, rate_limit_durable TO " + role)
-	s.works(s.storeOn(s.db(asRole), engine.Options{}), "p")
-	// Where the tables need a column, only their owner can add it.
-	s.exec("ALTER TABLE rate_limit_durable DROP COLUMN slot")
-	fails("(a role that may, such as their owner, can run caddy pg-ratelimit migrate, or schema.sql, instead): ERROR: permission denied")
 }

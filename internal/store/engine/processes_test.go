@@ -39,12 +39,6 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	if dsn := os.Getenv(asShardsWorker); dsn != "" {
-		if err := runShardsWorker(dsn); err != nil {
-			panic(err)
-		}
-		return
-	}
 	os.Exit(m.Run())
 }
 

@@ -69,23 +69,6 @@ func TestSettlementsEqual(t *testing.T) {
 	})
 }
 
-// TestASettlementIsSentWithoutRequests, and by Close.
-func TestASettlementIsSentWithoutRequests(t *testing.T) {
-	s := newSite(t)
-	one, other := s.store(without), s.store(without)
-	l := &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}
-	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
-	left := func() int64 { return left(t, other, h) }
-	d := takeOne(t, one, h)
-	one.Settle(settlementOf(h, d, 7))
-	await.Within(t, longTime, "the settlement", func() bool { return left() == 97 })
-	one.Settle(settlementOf(h, d, -50))
-	one.Close()
-	if got := left(); got != 47 {
-		t.Errorf("%d are left after Close, want 47", got)
-	}
-}
-
 // TestASettlementIsNotRepeated after its connection was lost: it may have had its effect.
 func TestASettlementIsNotRepeated(t *testing.T) {
 	s := newSite(t)

@@ -48,9 +48,6 @@ type Options struct {
 	// Env is added to the environment of the server's programs.
 	Env []string
 
-	// Log receives what the server logs, besides the file that LogFile names.
-	Log io.Writer
-
 	// Progress receives lines about an installation of Postgres. Default:
 	// standard error.
 	Progress io.Writer

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -76,12 +75,6 @@ func (c *Cluster) launch(ctx context.Context) error {
 	// The server outlives ctx, which is for the start.
 	cmd := c.command(context.WithoutCancel(ctx), "postgres", "-D", c.DataDir())
 	cmd.Stdout, cmd.Stderr = log, log
-	if c.opts.Log != nil {
-		both := io.MultiWriter(log, c.opts.Log)
-		cmd.Stdout, cmd.Stderr = both, both
-		// A child that outlives the server for a moment holds the pipe.
-		cmd.WaitDelay = stopTimeout
-	}
 	if err := cmd.Start(); err != nil {
 		return errors.Join(fmt.Errorf("cluster: %w", err), log.Close())
 	}
