@@ -84,6 +84,9 @@ func zoneOf(random *rand.Rand, c *madeUp, prefix string, at int) settings.Values
 	window := " " + madeUpWindows[at]
 	z := settings.Values{"algorithm": pick(random, "sliding_window", "fixed_window", "token_bucket",
 		"sliding_log", "gcra"), "limit": fmt.Sprint(2+random.IntN(40), window)}
+	if !c.inGo {
+		prefix += ` "é" 100%` // which RateLimit quotes
+	}
 	z["prefix"] = prefix + "-" + z["algorithm"]
 	var keys []string
 	for key := range keysInGo {

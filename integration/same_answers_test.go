@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dunglas/httpsfv"
+
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
@@ -162,6 +164,13 @@ func (c *madeUp) ask(t *testing.T, n int, sent []*madeUpRequest, names, urls []s
 			if err != nil {
 				t.Errorf("%s: %v", names[at], err)
 				return
+			}
+			for _, field := range []string{"RateLimit", "RateLimit-Policy"} {
+				if list, err := httpsfv.UnmarshalList(answer.Header.Values(field)); err != nil ||
+					strings.Contains(c.settings["fields"], "ietf") && len(list) == 0 && answer.Status == 429 {
+					t.Errorf("%s: %s is no list of structured fields: %q, %v", names[at], field,
+						answer.Header.Values(field), err)
+				}
 			}
 			answers[at] = c.shown(answer)
 			statuses.Store(answer.Status, true)
