@@ -1,7 +1,7 @@
 -- The registry of the proxies.
 
 CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes (
-	node        text NOT NULL CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY,
+	node        text NOT NULL,
 	region      text,
 	version     text,
 	applied_seq bigint,
@@ -20,13 +20,15 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes (
 	undecided_at timestamptz,
 	locally     bigint,
 	busiest     jsonb,
+	CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY (node, epoch),
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE rate_limit_nodes IS
 	'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended '
 	'or vanished is deleted after a day. A crash of the server empties the table, and proxies that run write '
 	'their rows again.';
-COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy. It is the same after each start.';
+COMMENT ON COLUMN rate_limit_nodes.node IS
+	'The name of the proxy. It is the same after each start. Several proxies may have it.';
 COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
 COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
 COMMENT ON COLUMN rate_limit_nodes.applied_seq IS
@@ -72,15 +74,19 @@ COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS
 	'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it '
 	'has no policy, or another log.';
 CREATE OR REPLACE VIEW rate_limit_proxies AS
-	SELECT n.node, n.region, n.version, n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s'
-		AND now() + interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
+	SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, n.region, n.version,
+		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live,
+		n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
 		rate_limit_behind(n.applied_seq, n.log) AS behind, n.seen, n.local_from, n.local_until,
 		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems, n.admitted,
 			n.refused, n.undecided, n.undecided_at, n.locally, n.busiest
-	FROM rate_limit_nodes n WHERE n.system = (SELECT system_identifier FROM pg_control_system());
+	FROM (
+		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m
+		WHERE m.system = (SELECT system_identifier FROM pg_control_system())
+	) AS n;
 COMMENT ON VIEW rate_limit_proxies IS
 	'The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of '
-	'another server are not here.';
+	'another server are not here. Of several proxies with one name, the second one has #2 after it.';
 COMMENT ON COLUMN rate_limit_proxies.live IS 'Whether it runs.';
 COMMENT ON COLUMN rate_limit_proxies.policy IS 'Whether it has a policy.';
 COMMENT ON COLUMN rate_limit_proxies.behind IS

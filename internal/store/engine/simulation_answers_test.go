@@ -87,33 +87,25 @@ func (s *simServer) others(st *simStatement, a *simAnswer, short bool) {
 		a.addTexts("")
 	case st.sql == engine.ServerSQL:
 		a.addTexts(s.identity())
-	case is("INSERT INTO rate_limit_nodes"):
-		name, epoch := st.args[0].(string), st.args[2].(int64)
-		n, known := s.nodes[name]
-		if known && n.epoch != epoch && n.live() {
-			return
-		}
-		if n.epoch != epoch {
-			n = simNode{epoch: epoch}
-		}
-		n.seen = simNow()
-		s.setNode(name, n)
+	case is("WITH gone AS (DELETE FROM rate_limit_nodes"):
+		s.setNode(nodeKey(st), simNode{seen: simNow()})
+	case is("SELECT coalesce((SELECT string_agg(CASE WHEN to_regclass"):
 		a.addTexts("")
 	case is("SELECT count(*), count(*) FILTER (WHERE n.node"):
 		live, own := int64(0), int64(0)
 		for name, n := range s.nodes {
 			if n.live() {
 				live++
-				if name == st.args[0].(string) && n.epoch == st.args[1].(int64) {
+				if name == nodeKey(st) {
 					own++
 				}
 			}
 		}
 		a.add(simBigint(live), simBigint(own))
 		a.rows = 1
-	case is("DELETE FROM rate_limit_nodes WHERE node"), is("UPDATE rate_limit_nodes SET ended"):
-		s.setNode(st.args[0].(string), simNode{})
-	case is("SELECT string_agg(problem"), is("DELETE FROM rate_limit_nodes WHERE seen"), is("SELECT prefix FROM"):
+	case is("UPDATE rate_limit_nodes SET ended"):
+		s.setNode(nodeKey(st), simNode{})
+	case is("SELECT string_agg(problem"), is("SELECT prefix FROM"):
 	case strings.Contains(st.sql, "deleted AS (DELETE FROM"):
 		a.add(simBigint(0)) // rows are never cleaned up: the checks need them
 		a.rows = 1
@@ -121,6 +113,9 @@ func (s *simServer) others(st *simStatement, a *simAnswer, short bool) {
 		s.policy(st, a)
 	}
 }
+
+// nodeKey returns the key of a row of the registry: the first two arguments of a statement.
+func nodeKey(st *simStatement) string { return fmt.Sprint(st.args[0], " ", st.args[1]) }
 
 // setNode changes a row of the registry.
 func (s *simServer) setNode(name string, n simNode) {

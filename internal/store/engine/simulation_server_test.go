@@ -41,9 +41,7 @@ type simServer struct {
 }
 
 // simNode is a row of the registry.
-type simNode struct {
-	epoch, seen int64
-}
+type simNode struct{ seen int64 }
 
 // simWindow is when a row was changed first in a window, and when the window began; 0 if the row was lost.
 type simWindow struct{ at, start int64 }

@@ -38,8 +38,9 @@ func (d *table) Run(_ context.Context, statements []*pgdb.Statement) error {
 				s.Result = binary.BigEndian.AppendUint32(s.Result, 8)
 				s.Result = binary.BigEndian.AppendUint64(s.Result, uint64(n))
 			}
-		case strings.HasPrefix(s.SQL, "INSERT INTO rate_limit_nodes"):
+		case s.SQL == rowSQL:
 			d.own = true
+		case s.SQL == cannotSQL:
 			s.Result = binary.BigEndian.AppendUint32(s.Result, 0)
 		}
 	}
@@ -68,7 +69,7 @@ func TestFewerProxiesCountLongAfterACrash(t *testing.T) {
 			poll := func(seconds int) {
 				for range seconds {
 					now = now.Add(time.Second)
-					r.beat(now)
+					r.poll(now)
 				}
 			}
 			poll(20)

@@ -1,14 +1,13 @@
-// Package registry keeps the row of this process in the registry of proxies, rate_limit_nodes. It reads there how many
-// proxies there are.
-//
-//   - registry.go: the loop. row.go: the row. live.go: other proxies, and local limits. tables.go: the tables.
-//   - report.go: what the process tells about its requests.
+// Package registry keeps the row of this process in rate_limit_nodes, the registry of proxies, and reads
+// there how many proxies run. report.go counts requests for the row, and row.go writes it.
 package registry
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,73 +19,67 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Node is how a process is known in the registry.
+// Node describes a process to the registry.
 type Node struct {
-	// Name is the name of the process, the same after each start. If another process that is
-	// not gone has the name, #2, #3 and so on is added.
-	Name string
-	// Version is that of the program, and Region where it runs. Both may be "".
-	Version, Region string
-	// Epoch is another number after each start of the process. Stores of one process on one
-	// database have the same Name and Epoch, and share a row.
-	Epoch int64
-	// Notice is called when limits are local, and when they are exact again. It must not block. Nil drops the text.
+	Name            string // the same after each start; several processes may have it
+	Version, Region string // of the program, and where it runs; "" is unknown
+	Epoch           int64  // another number after each start; with Name the key of the row
+	// Notice is called when limits are local, and when they are exact again. It must not block. Nil drops the
+	// text.
 	Notice func(text string)
-	// Leave is called when the store is closed. It reports whether no other store has the row, which then says that the
-	// process has ended. Nil is true.
+	// Leave is called by End. It reports whether no other store has the row, which then gets its end. Nil is
+	// true.
 	Leave func() bool
-	// Totals returns what the process has decided on the database since its start. Nil leaves the columns NULL.
+	// Totals returns the counts of the row. Nil leaves them NULL.
 	Totals func() Totals
 }
 
-// Totals are counts of requests. Each is in one of the first three.
+// Totals are counts of requests since the start of the process. Each is in one of the first three.
 type Totals struct {
 	Admitted, Refused, Undecided int64
 	UndecidedAt                  time.Time // of the last one in Undecided
 	Local                        int64     // of Admitted and Refused, those decided without the database
-	Busiest                      string    // of the limits with the most requests: the JSON {prefix: [admitted, refused]}
+	Busiest                      string    // of the busiest limits: the JSON {prefix: [admitted, refused]}
 }
 
-// Store is what the registry needs of the store of the process.
+// Store is the store of the process.
 type Store interface {
-	// Prepare has the tables of counts made, unless they are as they must be, which Ready reports.
+	// Prepare makes the tables of counts, unless they are as they must be, which Ready reports.
 	Prepare()
 	Ready() bool
 	Unavailable() error
-	// SetProxies says how many proxies there are, this one included.
+	// SetProxies sets the number of proxies, this one included.
 	SetProxies(n int64)
 	// Tick is called about once a second.
 	Tick()
-	// Local says whether this process limits by itself.
+	// Local returns the decisions that this process makes by itself.
 	Local() chain.Local
 }
 
 // Options are the settings of a Registry.
 type Options struct {
 	DisableMigration bool           // the operator makes the tables
-	Random           func() float64 // nil is rand.Float64; another one is for simulations
-	OnError          func(error)    // is called with failures; must not block; nil drops them
+	Random           func() float64 // nil is rand.Float64; simulations have another one
+	OnError          func(error)    // reports failures; must not block; nil drops them
 }
 
 const (
-	// pollInterval is the mean time between two polls. Up to a quarter more or less keeps the
-	// proxies from asking at the same moment, after they have got an answer or the end of their connections at the same
-	// moment.
+	// pollInterval is the mean time between two polls. It varies by a quarter, so that proxies do not ask
+	// together.
 	pollInterval = time.Second
-	// heartbeatInterval is the time between two writes of the row, and newsInterval the least
-	// if there is something new.
+	// heartbeatInterval is the time between two writes of the row. A change of the policy is written with the
+	// next poll.
 	heartbeatInterval = 3 * time.Second
-	newsInterval      = time.Second
-	// nodeTimeout is for one poll, with the write.
-	nodeTimeout = 2 * time.Second
-	// settingsInterval is the time between two looks at settings that do harm.
-	settingsInterval = time.Minute
-	// leaveTimeout is for the last write of the row.
-	leaveTimeout = 500 * time.Millisecond
+	pollTimeout       = 2 * time.Second
+	leaveTimeout      = 500 * time.Millisecond
+	harmInterval      = time.Minute // between two looks at settings that do harm
+	// missed is the time without an answer after which the rows of other proxies may be old, and reappear the
+	// time that they may take to be renewed.
+	missed   = 2 * heartbeatInterval
+	reappear = 10 * time.Second
 )
 
-// Registry renews the row of a store in the registry of proxies. One goroutine
-// uses it, except for what mutexes guard.
+// Registry renews the row of a process. One goroutine uses it, except for the fields that a mutex guards.
 type Registry struct {
 	db      pgdb.DB
 	store   Store
@@ -98,39 +91,68 @@ type Registry struct {
 	started int32         // 1 after Start or End; atomic
 	running chan struct{} // closed when the goroutine has ended
 
-	migrated  bool // the tables need not be made
-	row       row
-	live      liveProxies
-	failures  map[string]string // the last one of each step
-	reported  string            // what was reported of failures
-	harmAt    time.Time         // when to look at settings again
-	harmful   string            // what was reported of settings
-	toldLocal bool              // Notice was told that limits are local
+	tables, write, read step
+	migrated            bool      // the tables need not be made
+	failure             error     // of the last poll
+	listed              bool      // the last write of the row succeeded
+	renewed             time.Time // when the row was written
+	shown               applied   // what the row says
+	proxies             int64     // how many run
+	counted             time.Time // when they were counted
+	sure                time.Time // from then on, a smaller count is right
+	harmAt              time.Time // when to look at settings again
+	local               bool      // Notice has said that limits are local
+	reported            map[string]string
 
 	mu       sync.Mutex // guards all that follows
 	applied  applied
-	problems []string // see cutProblems
+	problems []string // of the policy, see cutProblems
 }
 
-// applied is the last change of the policy that a process obeys, and the log of changes that has it. seq is -1 without a
-// policy.
+// applied is the last change of the policy that a process obeys, and the oid of the log that has it: a
+// restore makes another log. seq is -1 without a policy.
 type applied struct {
 	seq int64
 	log string
 }
 
-// New returns the registration of a store on db. It does nothing before Start, and nothing at all without a node.
+// step is a statement that is sent from time to time.
+type step struct {
+	err   error     // of the last attempt
+	until time.Time // when to try again after an error
+	wait  time.Duration
+}
+
+// done sets the result of an attempt. After an error, the next one waits for a second, then two, up to a
+// minute: in a restore the tables are missing for a while.
+func (s *step) done(now time.Time, err error) {
+	s.err = err
+	if s.wait *= 2; s.wait == 0 {
+		s.wait = time.Second
+	}
+	if s.wait > time.Minute {
+		s.wait = time.Minute
+	}
+	s.until = now.Add(s.wait)
+	if err == nil {
+		*s = step{}
+	}
+}
+
+// New returns the registration of a store on db. It does nothing before Start, and nothing at all without a
+// node.
 func New(db pgdb.DB, s Store, n *Node, o Options) *Registry {
 	if o.Random == nil {
 		o.Random = rand.Float64
 	}
 	closing, stop := context.WithCancel(context.Background())
-	return &Registry{db: db, store: s, node: n, options: o, closing: closing, stop: stop, running: make(chan struct{}),
-		applied: applied{seq: -1}, failures: make(map[string]string)}
+	return &Registry{db: db, store: s, node: n, options: o, closing: closing, stop: stop,
+		running: make(chan struct{}),
+		applied: applied{seq: -1}, reported: map[string]string{}}
 }
 
-// SetApplied says which change of the policy the process obeys, in which log of
-// changes (the oid of rate_limit_changes; a restore makes another one), and which rules it cannot use.
+// SetApplied sets the change of the policy that the process obeys, the log that has it, and the problems of
+// rules.
 func (r *Registry) SetApplied(seq int64, log string, problems []string) {
 	r.mu.Lock()
 	r.applied = applied{seq: seq, log: log}
@@ -145,28 +167,34 @@ func (r *Registry) Start() {
 	}
 }
 
-// End ends the goroutine, and says in the row that the process has ended. It is called once, before db is closed.
+// End ends the goroutine, and writes into the row that the process has ended. It is called once, before db is
+// closed.
 func (r *Registry) End() {
 	r.stop()
 	if r.node == nil {
 		return
 	}
 	last := r.node.Leave == nil || r.node.Leave()
-	if !atomic.CompareAndSwapInt32(&r.started, 0, 1) {
-		<-r.running
-		if last && r.row.listed && r.store.Unavailable() == nil {
-			r.write(endedSQL, r.name())
-		}
+	if atomic.CompareAndSwapInt32(&r.started, 0, 1) {
+		return
+	}
+	<-r.running
+	if last && r.listed && r.store.Unavailable() == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
+		defer cancel()
+		// After a failure the row is that of a proxy that vanished.
+		_ = r.db.Run(ctx,
+			[]*pgdb.Statement{{SQL: endedSQL, Args: []any{r.node.Name, r.node.Epoch}, Unnamed: true}})
 	}
 }
 
-// run renews the row until End.
+// run polls until End.
 func (r *Registry) run() {
 	defer close(r.running)
 	for r.closing.Err() == nil {
 		interval := pollInterval
 		if r.store.Ready() {
-			r.fail("beat", batch.PanicError(func() { r.beat(time.Now()) }))
+			r.failure = batch.PanicError(func() { r.poll(time.Now()) })
 			r.reportFailures()
 		} else {
 			interval /= 40 // the tables of counts are about to be made
@@ -179,93 +207,94 @@ func (r *Registry) run() {
 	}
 }
 
-// beat counts the proxies, and renews the row if that is due.
-func (r *Registry) beat(now time.Time) {
+// poll counts the proxies, and renews the row if that is due.
+func (r *Registry) poll(now time.Time) {
 	r.store.Tick()
-	ctx, cancel := context.WithTimeout(r.closing, nodeTimeout)
+	ctx, cancel := context.WithTimeout(r.closing, pollTimeout)
 	defer cancel()
 	if !now.Before(r.harmAt) {
-		r.harmAt = now.Add(settingsInterval)
-		r.noticeSettings(ctx)
+		r.harmAt = now.Add(harmInterval)
+		r.report("settings", session.Harmful(ctx, r.db))
 	}
 	if !r.migrate(ctx, now) {
 		return
 	}
 	var statements []*pgdb.Statement
-	counts := !now.Before(r.live.refusals.until)
-	if counts {
-		statements = append(statements, &pgdb.Statement{SQL: liveSQL, Args: []any{r.name(), r.node.Epoch}})
+	reads := !now.Before(r.read.until)
+	if reads {
+		statements = append(statements, &pgdb.Statement{SQL: liveSQL, Args: []any{r.node.Name, r.node.Epoch}})
 	}
-	if r.isDue(now) {
-		statements = append(statements, r.renewals(now)...)
+	writes := r.isDue(now)
+	if writes {
+		statements = append(statements, r.renewal(now), &pgdb.Statement{SQL: cannotSQL, Unnamed: true})
 	}
 	if len(statements) == 0 {
 		return
 	}
 	if r.db.Run(ctx, statements) != nil {
-		r.live.sure = now.Add(reappear) // a crash empties the table
+		r.sure = now.Add(reappear) // a crash empties the table
 		return
 	}
-	if counts {
+	if reads {
 		r.readLive(statements[0], now)
-		statements = statements[1:]
 	}
-	if len(statements) > 0 {
-		r.readRenewals(ctx, statements, now)
-	}
-}
-
-// noticeSettings reports settings that do harm, once until they are others.
-func (r *Registry) noticeSettings(ctx context.Context) {
-	text := ""
-	if harmful := session.Harmful(ctx, r.db); harmful != nil {
-		text = harmful.Error()
-	}
-	if text != "" && text != r.harmful {
-		r.report(text)
-	}
-	r.harmful = text
-}
-
-// fail sets the last failure, or that there is none any more.
-func (r *Registry) fail(what string, err error) {
-	delete(r.failures, what)
-	if err != nil {
-		r.failures[what] = err.Error()
+	if writes {
+		r.readRenewal(statements[len(statements)-2], statements[len(statements)-1], now)
 	}
 }
 
-// reportFailures reports what fails in one line, once.
-func (r *Registry) reportFailures() {
-	var failures []string
-	for _, what := range []string{"beat", "tables", "write", "read", "sweep"} {
-		if failure := r.failures[what]; failure != "" {
-			if strings.Contains(failure, "permission denied for table") {
-				failure += " (its role needs GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, rate_limit_processes, and SELECT ON rate_limit_secrets)"
-			}
-			failures = append(failures, failure)
-		}
-	}
-	text := strings.Join(failures, "; ")
-	if text == r.reported {
+// noticeLocal passes to Notice that limits are local, and that they are exact again. The row says it before.
+func (r *Registry) noticeLocal(now time.Time) {
+	l := r.store.Local()
+	if l.On == r.local {
 		return
 	}
-	r.reported = text
-	if text != "" {
-		r.report("the registry of proxies: " + text + ". Limits work without it; `nodes` does not show this proxy")
+	r.local = l.On
+	text := "the database makes no decisions: this proxy limits by itself, at " +
+		strconv.FormatFloat(100/l.Parts, 'g', 3, 64) + " % of each limit"
+	if !l.On {
+		r.renewed = time.Time{}
+		r.poll(now) // if that fails, the row does not say it
+		text = fmt.Sprintf("limits are exact again: this proxy has admitted %d requests by itself, and "+
+			"refused %d. Of "+
+			"durable limits, %d units were charged, %d were beyond the quotas, and %d could not be charged",
+			l.Admitted, l.Refused, l.Charged, l.Unfit, l.Lost)
 	}
-}
-
-// report passes a failure to Options.OnError.
-func (r *Registry) report(text string) {
-	if r.options.OnError != nil {
-		_ = batch.PanicError(func() { r.options.OnError(errors.New(text)) })
-	}
-}
-
-// tell calls Node.Notice.
-func (r *Registry) tell(text string) {
 	if r.node.Notice != nil {
 		_ = batch.PanicError(func() { r.node.Notice(text) })
 	}
+}
+
+// reportFailures reports the failures of the last poll in one line.
+func (r *Registry) reportFailures() {
+	var failures []string
+	for _, err := range []error{r.failure, r.tables.err, r.write.err, r.read.err} {
+		if err == nil {
+			continue
+		}
+		text := err.Error()
+		if strings.Contains(text, "permission denied for table") {
+			text += " (its role needs GRANT SELECT, INSERT, UPDATE, DELETE ON rate_limit_nodes, " +
+				"rate_limit_processes, and SELECT ON rate_limit_secrets)"
+		}
+		failures = append(failures, text)
+	}
+	var err error
+	if failures != nil {
+		err = errors.New("the registry of proxies: " + strings.Join(failures, "; ") +
+			". Limits work without it; `nodes` does not show this proxy")
+	}
+	r.report("poll", err)
+}
+
+// report passes a failure to Options.OnError, unless it is the last one of its kind. Nil is none.
+func (r *Registry) report(kind string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != r.reported[kind] && r.options.OnError != nil {
+		_ = batch.PanicError(func() { r.options.OnError(err) })
+	}
+	r.reported[kind] = text
 }

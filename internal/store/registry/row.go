@@ -2,72 +2,49 @@ package registry
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// nodeSQL renews the row. It returns a row, with why the process makes no decisions, unless the name is that of another
-// process which is not gone. What the policy has applied stays if this store has no policy, and when limits were local if
-// its limits were not: another store of the process may know it.
-const nodeSQL = `INSERT INTO rate_limit_nodes AS n (node, version, epoch, applied_seq, problems, log, region, cannot, seen,
-	local_from, local_until, admitted, refused, undecided, locally, busiest, undecided_at)
-VALUES ($1, nullif($2, ''), $3, $4::bigint, coalesce($5::text[], '{}'), $6::text::oid, nullif($7, ''), ` + schema.Cannot + `, now(),
-	now() - $8::bigint * interval '1 microsecond', now() - $9::bigint * interval '1 microsecond',
+// rowSQL renews the row, and deletes those of earlier processes of its name and of processes that were silent
+// for a day. A store without a policy, or without local limits, leaves what another store of the process has
+// written.
+const rowSQL = `WITH gone AS (DELETE FROM rate_limit_nodes n WHERE n.seen < now() - interval '1 day'
+	OR n.node = $1::text AND n.epoch <> $2::bigint AND NOT ` + schema.NodeIsLive + `)
+INSERT INTO rate_limit_nodes AS n (node, epoch, version, region, seen, applied_seq, log, problems,
+	local_from, local_until, admitted, refused, undecided, locally, busiest, undecided_at, cannot)
+VALUES ($1::text, $2::bigint, nullif($3::text, ''), nullif($4::text, ''), now(), $5::bigint, $6::text::oid,
+	coalesce($7::text[], '{}'), now() - $8::bigint * interval '1 us', now() - $9::bigint * interval '1 us',
 	$10::bigint, $11::bigint, $12::bigint, $13::bigint, $14::text::jsonb,
-	now() - $15::bigint * interval '1 microsecond')
-ON CONFLICT (node) DO UPDATE SET version = excluded.version, region = excluded.region, cannot = excluded.cannot, ended = NULL,
-	system = excluded.system, epoch = excluded.epoch, seen = excluded.seen, admitted = excluded.admitted, refused = excluded.refused,
-	undecided = excluded.undecided, locally = excluded.locally, busiest = excluded.busiest,
-	undecided_at = excluded.undecided_at,
-	applied_seq = CASE WHEN n.epoch = excluded.epoch THEN coalesce($4::bigint, n.applied_seq) ELSE excluded.applied_seq END,
-	problems = CASE WHEN n.epoch = excluded.epoch THEN coalesce($5::text[], n.problems) ELSE excluded.problems END,
-	log = CASE WHEN n.epoch = excluded.epoch THEN coalesce($6::text::oid, n.log) ELSE excluded.log END,
-	local_from = coalesce(excluded.local_from, n.local_from), local_until = coalesce(excluded.local_until, n.local_until)
-WHERE n.epoch = excluded.epoch OR NOT ` + schema.NodeIsLive + `
-RETURNING coalesce(n.cannot, '')`
+	now() - $15::bigint * interval '1 us',
+	` + schema.Cannot + `)
+ON CONFLICT (node, epoch) DO UPDATE SET version = excluded.version, region = excluded.region,
+	seen = excluded.seen, ended = NULL, system = excluded.system, cannot = excluded.cannot,
+	admitted = excluded.admitted, refused = excluded.refused, undecided = excluded.undecided,
+	locally = excluded.locally, busiest = excluded.busiest, undecided_at = excluded.undecided_at,
+	applied_seq = coalesce(excluded.applied_seq, n.applied_seq), log = coalesce(excluded.log, n.log),
+	problems = coalesce($7::text[], n.problems),
+	local_from = coalesce(excluded.local_from, n.local_from),
+	local_until = coalesce(excluded.local_until, n.local_until)`
 
-// endedSQL says that a process has ended. leaveSQL deletes the row of a name that a process has no more, and sweepSQL
-// those of processes that ended or vanished. cannotSQL is for a process that cannot write its row.
+// endedSQL ends the row. cannotSQL returns why the process makes no decisions, also to one that may not write
+// its row. liveSQL counts the proxies, and the row of this process among them.
 const (
 	endedSQL  = `UPDATE rate_limit_nodes SET ended = now() WHERE node = $1 AND epoch = $2`
 	cannotSQL = `SELECT coalesce(` + schema.Cannot + `, '')`
-	leaveSQL  = `DELETE FROM rate_limit_nodes WHERE node = $1 AND epoch = $2`
-	sweepSQL  = `DELETE FROM rate_limit_nodes WHERE seen < now() - interval '1 day'`
+	liveSQL   = `SELECT count(*), count(*) FILTER (WHERE n.node = $1 AND n.epoch = $2::bigint)
+	FROM rate_limit_nodes n WHERE ` + schema.NodeIsLive
 )
 
-const (
-	// sweepInterval is the time between two deletions of the rows of vanished proxies.
-	sweepInterval = time.Hour
-	// firstRetry is the time to the next attempt after a refusal of the server. During a restore the tables are not there
-	// for a while. Each refusal doubles the time, up to longestRetry.
-	firstRetry   = time.Second
-	longestRetry = time.Minute
-	// mostProblems bounds the bytes of problems in the row. Reports of the policy have all of them.
-	mostProblems = 400
-)
-
-// refusals are those of a statement since its last success.
-type refusals struct {
-	until time.Time // when to try again
-	wait  time.Duration
-}
-
-// add counts a refusal.
-func (f *refusals) add(now time.Time) {
-	f.wait *= 2
-	if f.wait == 0 {
-		f.wait = firstRetry
-	}
-	if f.wait > longestRetry {
-		f.wait = longestRetry
-	}
-	f.until = now.Add(f.wait)
-}
+// mostProblems bounds the bytes of problems in the row. Reports of the policy have all of them.
+const mostProblems = 400
 
 // cutProblems returns the first problems, within mostProblems, and how many follow them.
 func cutProblems(problems []string) []string {
@@ -90,126 +67,118 @@ func cutProblems(problems []string) []string {
 	return cut
 }
 
-// row is what a process knows of its row.
-type row struct {
-	suffix   int       // of the name; 0 is none
-	listed   bool      // there is a row of the name
-	renewed  time.Time // when the row was renewed
-	shown    applied   // what it says is applied
-	cannot   string    // what was reported of why the process makes no decisions
-	swept    time.Time
-	refusals refusals
-}
-
-// name is the name of the row.
-func (r *Registry) name() string {
-	if r.row.suffix == 0 {
-		return r.node.Name
-	}
-	return r.node.Name + "#" + strconv.Itoa(r.row.suffix)
-}
-
-// isDue reports whether the row is to be renewed now.
+// isDue reports whether the row is to be renewed.
 func (r *Registry) isDue(now time.Time) bool {
 	r.mu.Lock()
-	obeyed := r.applied
+	news := !r.listed || r.applied != r.shown
 	r.mu.Unlock()
-	w := &r.row
-	age := now.Sub(w.renewed)
-	news := !w.listed || obeyed != w.shown
-	return !now.Before(w.refusals.until) && (age >= heartbeatInterval || news && age >= newsInterval)
+	age := now.Sub(r.renewed)
+	return !now.Before(r.write.until) && (age >= heartbeatInterval || news && age >= pollInterval)
 }
 
-// renewals renew the row. A process with a suffix also tries to take the name without one. Now and then
-// there is another statement: the deletion of the rows of proxies that ended or vanished.
-func (r *Registry) renewals(now time.Time) []*pgdb.Statement {
-	w := &r.row
-	args := []any{"", r.node.Version, r.node.Epoch, nil, nil, nil, r.node.Region, nil, nil, nil, nil, nil, nil, nil, nil}
+// renewal returns the statement that renews the row.
+func (r *Registry) renewal(now time.Time) *pgdb.Statement {
+	var seq, log, problems, since, until, admitted, refused, undecided, locally, busiest, undecidedAt any
 	r.mu.Lock()
-	if w.shown = r.applied; w.shown.seq >= 0 {
-		args[3], args[4], args[5] = w.shown.seq, r.problems, w.shown.log
+	if r.shown = r.applied; r.shown.seq >= 0 {
+		seq, log, problems = r.shown.seq, r.shown.log, r.problems
 	}
 	r.mu.Unlock()
 	if l := r.store.Local(); !l.On && !l.Since.IsZero() {
-		args[7], args[8] = now.Sub(l.Since).Microseconds(), now.Sub(l.Last).Microseconds()
+		since, until = now.Sub(l.Since).Microseconds(), now.Sub(l.Last).Microseconds()
 	}
 	if r.node.Totals != nil {
 		t := r.node.Totals()
-		args[9], args[10], args[11], args[12], args[13] = t.Admitted, t.Refused, t.Undecided, t.Local, t.Busiest
+		admitted, refused, undecided, locally, busiest = t.Admitted, t.Refused, t.Undecided, t.Local,
+			t.Busiest
 		if !t.UndecidedAt.IsZero() {
-			args[14] = now.Sub(t.UndecidedAt).Microseconds()
+			undecidedAt = now.Sub(t.UndecidedAt).Microseconds()
 		}
 	}
-	w.renewed = now
-	names := []string{r.node.Name}
-	if w.suffix > 0 {
-		names = append(names, r.name())
-	}
-	var all []*pgdb.Statement
-	for _, name := range names {
-		all = append(all, &pgdb.Statement{SQL: nodeSQL, Args: append([]any{name}, args[1:]...), Unnamed: true})
-	}
-	if now.Sub(w.swept) >= sweepInterval {
-		w.swept = now
-		all = append(all, &pgdb.Statement{SQL: sweepSQL, Unnamed: true})
-	}
-	return all
+	r.renewed = now
+	return &pgdb.Statement{SQL: rowSQL, Unnamed: true, Args: []any{r.node.Name, r.node.Epoch, r.node.Version,
+		r.node.Region, seq, log, problems, since, until, admitted, refused, undecided, locally, busiest,
+		undecidedAt}}
 }
 
-// readRenewals reads the results of renewals.
-func (r *Registry) readRenewals(ctx context.Context, writes []*pgdb.Statement, now time.Time) {
-	w := &r.row
-	first, last := writes[0], writes[len(writes)-1]
-	if last.SQL == sweepSQL {
-		r.fail("sweep", last.Err)
+// readRenewal reads the results of the statements rowSQL and cannotSQL.
+func (r *Registry) readRenewal(renewal, cannot *pgdb.Statement, now time.Time) {
+	r.write.done(now, renewal.Err)
+	r.listed = renewal.Err == nil
+	if renewal.Code == "42P01" || renewal.Code == "42703" { // a table or a column is missing
+		r.migrated = false
 	}
-	r.fail("write", first.Err)
-	for _, s := range writes {
-		if s.SQL == nodeSQL && s.Rows == 1 {
-			r.readCannot(s)
-		}
-	}
-	w.listed = first.Err == nil
-	switch {
-	case first.Err != nil:
-		w.refusals.add(now)
-		r.migrated = first.Code != "42P01" && first.Code != "42703" // a table or a column is missing
-		if look := (&pgdb.Statement{SQL: cannotSQL, Unnamed: true}); first.Code == sqlstate.InsufficientPrivilege &&
-			r.db.Run(ctx, []*pgdb.Statement{look}) == nil {
-			r.readCannot(look)
-		}
-		return
-	case first.Rows == 1:
-		if w.suffix > 0 {
-			r.write(leaveSQL, r.name())
-		}
-		w.suffix = 0
-	case w.suffix == 0:
-		w.suffix = 2
-		w.listed, w.renewed = false, time.Time{} // try the next name at once
-	case writes[1].Err != nil || writes[1].Rows == 0:
-		w.suffix++
-		w.listed, w.renewed = false, time.Time{}
-	}
-	w.refusals = refusals{}
-}
-
-// readCannot reads why the process makes no decisions, and reports it once.
-func (r *Registry) readCannot(s *pgdb.Statement) {
-	if s.Err != nil || len(s.Result) < 4 {
+	if cannot.Err != nil || len(cannot.Result) < 4 {
 		return
 	}
-	text := string(s.Result[4:])
-	if text != "" && text != r.row.cannot {
-		r.report("this proxy makes no decisions, because its role lacks privileges. To let it: " + text)
+	var err error
+	if text := string(cannot.Result[4:]); text != "" {
+		err = errors.New("this proxy makes no decisions, because its role lacks privileges. To let it: " +
+			text)
 	}
-	r.row.cannot = text
+	r.report("cannot", err)
 }
 
-// write deletes a row of this process, or ends it.
-func (r *Registry) write(sql, name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
-	defer cancel()
-	// After a failure the row is that of a proxy that vanished.
-	_ = r.db.Run(ctx, []*pgdb.Statement{{SQL: sql, Args: []any{name, r.node.Epoch}, Unnamed: true}})
+// readLive reads how many proxies run. After an outage, those that have not come back yet count. So they do
+// after a crash that emptied the table between two polls, when no Run failed: the row of this process is
+// missing.
+func (r *Registry) readLive(s *pgdb.Statement, now time.Time) {
+	r.read.done(now, s.Err)
+	counts := results.Bigints(s.Result)
+	if s.Err != nil || len(counts) != 2 {
+		return
+	}
+	n, own := counts[0], counts[1]
+	if !r.counted.IsZero() && now.Sub(r.counted) > missed || r.listed && own == 0 {
+		r.sure = now.Add(reappear)
+	}
+	r.counted = now
+	if n > r.proxies || n > 0 && now.After(r.sure) {
+		r.proxies = n
+		r.store.SetProxies(n)
+	}
+}
+
+// migrate makes the tables of the registry, unless they are right. It reports whether they may be.
+func (r *Registry) migrate(ctx context.Context, now time.Time) bool {
+	if r.migrated || r.options.DisableMigration {
+		return true
+	}
+	if now.Before(r.tables.until) {
+		return false
+	}
+	err := makeTables(ctx, r.db)
+	if ctx.Err() != nil || errors.Is(err, errDown) {
+		return false
+	}
+	r.tables.done(now, err)
+	r.migrated = err == nil
+	return r.migrated
+}
+
+// errDown is the error of makeTables for a connection that failed.
+var errDown = errors.New("no connection")
+
+// makeTables makes the tables of the registry what they must be.
+func makeTables(ctx context.Context, db pgdb.DB) error {
+	counts, nodes := &pgdb.Statement{SQL: schema.Ready}, &pgdb.Statement{SQL: schema.NodesReady}
+	if db.Run(ctx, []*pgdb.Statement{counts, nodes}) != nil {
+		return errDown
+	}
+	if counts.Err != nil || nodes.Err != nil {
+		return fmt.Errorf("looking for the tables: %w", errors.Join(counts.Err, nodes.Err))
+	}
+	// The tables of counts were there.
+	if found := results.Bigints(counts.Result); len(found) != 3 || found[0] != 1 || found[2] == 1 {
+		return schema.ErrRestoring
+	}
+	if found := results.Bigints(nodes.Result); len(found) == 1 && found[0] == 1 {
+		return nil
+	}
+	if err := db.Exec(ctx, schema.NodesOnce); err != nil {
+		return fmt.Errorf("creating its tables (a role that may create tables can run caddy pg-ratelimit "+
+			"migrate, "+
+			"or schema.sql, instead): %w", err)
+	}
+	return nil
 }
