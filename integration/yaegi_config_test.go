@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"os"
@@ -170,18 +169,6 @@ func TestEmptyMapsAreTheDefaults(t *testing.T) {
 		}
 	}
 	awaitHistory(t, dsn, len(configs))
-	for want, config := range map[string]object{
-		`pg_ratelimit: policy: "2 of them": must be one map`: {"dsn": dsn, "policy": []object{{},
-			{}}},
-		`pg_ratelimit: history: "2 of them": must be one map`: {"dsn": dsn, "policy": object{},
-			"history": []object{{}, {}}},
-		`pg_ratelimit: history.retention: "2 of them": must be one map`: {"dsn": dsn, "policy": object{},
-			"history": object{"retention": []object{{}, {}}}},
-	} {
-		if _, err := p.handler(context.Background(), ok, config); err == nil || err.Error() != want {
-			t.Errorf("%v: %v, want %s", config, err, want)
-		}
-	}
 }
 
 // prefixed makes a prefix of the configuration unique.

@@ -8,24 +8,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-)
 
-// interpretedFolders are the packages that Traefik interprets.
-var interpretedFolders = []string{
-	"ratelimit", "internal/core/algorithm", "internal/plane/history", "internal/plane/policy",
-	"ratelimit/pgdb", "internal/core/schema", "internal/core/session",
-	"internal/core/batch", "internal/core/health", "internal/core/results", "internal/core/settings",
-	"internal/proxy/host",
-	"internal/proxy/serve",
-	"internal/proxy/respond", "internal/core/lease", "internal/proxy/pgwire", "internal/core/sqlstate",
-	"internal/store", "internal/store/chain", "internal/store/engine",
-	"internal/store/local", "internal/store/shards", "internal/store/slots",
-	"internal/store/memory", "internal/store/registry", "traefikplugin",
-}
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/imports"
+)
 
 // TestInterpretedCodeAvoidsWhatYaegiGetsWrong looks for hazards in the interpreted packages.
 func TestInterpretedCodeAvoidsWhatYaegiGetsWrong(t *testing.T) {
-	for _, folder := range interpretedFolders {
+	for _, folder := range imports.Interpreted {
 		files, err := filepath.Glob(filepath.Join("..", filepath.FromSlash(folder), "*.go"))
 		if err != nil {
 			t.Fatal(err)

@@ -39,12 +39,12 @@ package imports
 //   - A struct literal that is assigned to a variable: it makes a new variable, which its closures and its
 //     pointers would not see. A literal may be assigned to a field or an element.
 //
-// integration/yaegi_hazards_test.go has further constructs, with a proof of each. values_test.go finds the
+// integration/yaegi_hazards_test.go has further constructs. values_test.go finds the
 // ones that need the types of the code.
 
-// interpretedPackages lists the packages of this module that Traefik interprets: everything that
+// Interpreted lists the packages of this module that Traefik interprets: everything that
 // traefikplugin imports.
-var interpretedPackages = []string{
+var Interpreted = []string{
 	"internal/core/algorithm", "internal/core/batch", "internal/core/health", "internal/core/lease",
 	"internal/core/results",
 	"internal/core/schema", "internal/core/session", "internal/core/settings", "internal/core/sqlstate",
