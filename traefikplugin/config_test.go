@@ -40,6 +40,11 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 		`history.retention.usage: "7 years": must be a duration from 1d to 100y`: func(c *Config) {
 			c.History = []History{{Retention: []Settings{{"usage": "7 years"}}}}
 		},
+		`policy: "2 of them": must be one map`:  func(c *Config) { c.Policy = []Settings{{}, {}} },
+		`history: "2 of them": must be one map`: func(c *Config) { c.History = []History{{}, {}} },
+		`history.retention: "2 of them": must be one map`: func(c *Config) {
+			c.History = []History{{Retention: []Settings{{}, {}}}}
+		},
 		`zones[0].hashKey: "x"`: func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "hashKey": "x"}}} },
 		`match: missing: must be given with paths, methods, hosts or headers`: func(c *Config) { c.Match = &serve.Match{} },
 		`zones[0].match.paths: "api": must be a path such as /login`: func(c *Config) {
