@@ -20,7 +20,7 @@ func (s *Store) maintainLeases(report func(error)) {
 		for closing.Err() == nil {
 			time.Sleep(lease.Interval(rows))
 			for _, row := range lease.Sweep(rows) {
-				s.renew(row)
+				s.engine.renew(row)
 			}
 			if lease.Rest(rows) {
 				return
@@ -30,12 +30,12 @@ func (s *Store) maintainLeases(report func(error)) {
 }
 
 // renew charges units for the lease of a row soon. A row that another transaction has locked gets none.
-func (s *Store) renew(row *lease.Row) {
-	if lease.HasTimedOut(s.engine.rows, row.ID) {
+func (e *engine) renew(row *lease.Row) {
+	if row == nil || lease.HasTimedOut(e.rows, row.ID) {
 		return
 	}
-	if l, n := lease.Ask(s.engine.rows, row); n > 0 {
-		batch.Add(s.engine.background, &batch.Call{Order: batch.After, Partly: true, Rows: []*lease.Row{row},
+	if l, n := lease.Ask(e.rows, row); n > 0 {
+		batch.Add(e.background, &batch.Call{Order: batch.After, Partly: true, Rows: []*lease.Row{row},
 			Hits: []ratelimit.Hit{{Limit: l, Key: row.ID.Key, Cost: n}}}, 0)
 	}
 }
@@ -59,22 +59,6 @@ func (d *dispatch) chargeUnits(p *plan) {
 		if _, n := lease.Ask(d.engine.rows, e.row); n > 0 {
 			e.last = (n + e.cost - 1) / e.cost
 			e.n += e.last
-		}
-	}
-}
-
-// chargeUnitsApart charges units for the leases of rows, as items of a plan that comes after the requests.
-func (d *dispatch) chargeUnitsApart(p *plan, rows []*lease.Row) {
-	for _, row := range rows {
-		if row == nil || lease.HasTimedOut(d.engine.rows, row.ID) {
-			continue
-		}
-		if l, n := lease.Ask(d.engine.rows, row); n > 0 {
-			e := add(p, take, l, row.ID, 1).entry
-			e.n += n - 1
-			e.last = n
-			e.row = row
-			p.remembered = true
 		}
 	}
 }

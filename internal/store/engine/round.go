@@ -96,7 +96,9 @@ func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne boo
 			}
 		}
 		for _, one := range several { // a transaction would fail if a row granted less
-			d.chargeUnitsApart(r.last, one.call.Rows)
+			for _, row := range one.call.Rows {
+				d.engine.renew(row)
+			}
 		}
 	}
 	return r
