@@ -1,12 +1,15 @@
 package traefikplugin
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // handler is the middleware. It does not change after New.
@@ -21,40 +24,31 @@ type handler struct {
 	// plain are the limits of all requests. Nil if each request has to be asked about before the queue.
 	plain *serve.LimitSet
 
-	// Nil if the store decides at once.
-	queue    *batch.Queue
+	queue    *batch.Queue // nil if the store decides at once
 	free     chan *serve.Request
 	requests *requestQueue // has both
 }
 
-// ServeHTTP waits until a batch has decided the request. With a policy, it asks the policy first:
-// the hits of the policy go with those of the configuration through the queue. Traefik interprets
-// each step for each request, so there are few steps: fill and deliver do the work for all requests
-// of a batch. The upstream is called outside of contain, because a panic of the upstream is not a
-// panic of the plugin.
+// ServeHTTP has the request decided, and serves it. With a policy, it asks the policy first: the hits of the
+// policy go with those of the configuration through the queue. A worker of the queue delivers all requests of
+// a batch. The upstream is called outside of contain, because a panic of the upstream is not a panic of the
+// plugin.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if h.queue == nil {
-		q := newRequest()
-		q.HTTP = r
-		q.Writer = w
-		decide(h, q)
-		serveDecided(h, q, w, r)
-		return
-	}
 	if len(h.free) < spare {
 		grow(h.requests)
 	}
 	q := <-h.free
 	q.HTTP = r
 	q.Writer = w
-	q.Admitted = false
-	q.Body = ""
 	q.Site = h.site
 	q.Limits = h.plain
-	if q.Limits != nil || begin(h, q) {
-		batch.Enter(h.queue, q.Call)
-		if !q.Admitted && q.Body == "" {
-			undecided(h, q)
+	if begin(h, q) {
+		if h.queue != nil {
+			batch.Send(h.queue, q.Call, q.Arrived)
+			batch.Wait(q.Call)
+		}
+		if !q.Delivered {
+			deliver(h, q)
 		}
 	}
 	if q.HTTP != nil || q.Asked || !q.Admitted || q.Flight != nil {
@@ -65,41 +59,36 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	pass(h.upstream, w, r)
 }
 
-// decide decides a request without a queue.
-func decide(h *handler, q *serve.Request) {
+// begin is what comes before the store. It reports whether the store decides the request. Otherwise the
+// request is delivered.
+func begin(h *handler, q *serve.Request) (waits bool) {
+	waits = false // after a panic, too
 	defer contain(h, q)
-	if h.site.Policy != nil {
-		removeForwarded(q.HTTP.Header)
+	q.Began = time.Now()
+	if q.Limits != nil {
+		serve.Fill([]*serve.Request{q})
+	} else {
+		if h.site.Policy != nil {
+			removeForwarded(q.HTTP.Header)
+		}
+		if waits, _ = serve.Begin(q); !waits { // no matcher fails
+			serve.Deliver([]*serve.Request{q})
+			return false
+		}
 	}
-	_ = serve.Decide(h.site, q) // no matcher fails
-	serve.Respond(h.site, q, q.Writer.Header())
+	q.Call.Prepare(q.Hits, false)
+	return true
 }
 
-// begin is what comes before the queue. It reports whether the queue decides the request. Otherwise the request is decided.
-func begin(h *handler, q *serve.Request) (queued bool) {
-	queued = false // after a panic, too
+// deliver delivers a request that its queue has not: it is closed, or delivery has failed. Without a queue,
+// it asks the store first.
+func deliver(h *handler, q *serve.Request) {
 	defer contain(h, q)
-	if h.site.Policy != nil {
-		removeForwarded(q.HTTP.Header)
+	q.Err = q.Call.Err
+	if q.Err == nil || errors.Is(q.Err, ratelimit.ErrClosed) {
+		serve.Take(q)
 	}
-	next, _ := serve.Begin(h.site, q) // no matcher fails
-	if next == serve.Queued {
-		return true
-	}
-	if next == serve.Taking {
-		serve.Take(h.site, q)
-	}
-	serve.End(h.site, q)
-	serve.Respond(h.site, q, q.Writer.Header())
-	return false
-}
-
-// undecided is what follows if the queue has made no decision.
-func undecided(h *handler, q *serve.Request) {
-	defer contain(h, q)
-	serve.Fail(h.site, q, q.Call.Err)
-	serve.End(h.site, q)
-	serve.Respond(h.site, q, q.Writer.Header())
+	serve.Deliver([]*serve.Request{q})
 }
 
 // serveDecided serves a request that was decided. It is a function of its own because ServeHTTP would take longer for all
@@ -113,10 +102,8 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 	settling := q.Settling
 	status := q.Outcome.Status
 	body := q.Body
-	release(q)
-	if h.free != nil {
-		h.free <- q
-	}
+	q.Release()
+	h.free <- q
 	if !admitted {
 		flight.End()
 		w.WriteHeader(status)
@@ -159,5 +146,5 @@ func panicked(h *handler, q *serve.Request, failure any) {
 	q.Decisions = nil
 	q.Outcome = serve.NoDecision(h.site.OnError, fmt.Errorf("panic: %v", failure))
 	serve.LogNoDecision(h.site, q)
-	serve.Respond(h.site, q, q.Writer.Header())
+	serve.Respond(q)
 }

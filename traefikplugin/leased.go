@@ -53,16 +53,20 @@ func withLeases(h *handler) http.Handler {
 	}
 	z := f.Zones[0]
 	hit := f.Hits[0]
-	if hit.Limit.Lease <= 0 || hit.Secret || z.Source != fromRemoteIP && z.Source != fromText && z.Source != fromHeader {
+	if hit.Limit.Lease <= 0 || hit.Secret || !z.Plain() || len(z.Key.(*template).pieces) != 1 {
+		return h
+	}
+	key := z.Key.(*template).pieces[0]
+	if key.from != fromRemoteIP && key.from != fromText && key.from != fromHeader {
 		return h
 	}
 	rows := store.Leases()
 	l := &leasedHandler{upstream: h.upstream, next: h.upstream.next, wraps: &h.upstream.wraps, queued: h, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
 		row: lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix}, clock: h.site.Clock, admitted: &h.use.Limits.Report.Of(hit.Limit.Prefix).Leased,
 		rows: rows, stripes: rows.Stripes, seed: rows.Seed, born: rows.Born,
-		from: z.Source, text: z.Name, ipv4: z.IPv4, ipv6: z.IPv6}
-	if z.Source == fromText {
-		l.row.Key = (&ratelimit.Hit{Key: z.Name}).StoredKey()
+		from: key.from, text: key.text, ipv4: z.IPv4, ipv6: z.IPv6}
+	if key.from == fromText {
+		l.row.Key = (&ratelimit.Hit{Key: key.text}).StoredKey()
 	}
 	return l
 }

@@ -5,8 +5,8 @@
 //   - config.go is the configuration, spelling.go reads its values in both spellings, settings.go checks it, with template.go and
 //     placeholder.go for keys and costs, and address.go for {client_ip}.
 //   - plugin.go makes the middleware. process.go is what all middlewares have together.
-//   - handler.go serves a request by the steps of package serve. queued.go and history_serve.go do the same in one loop for
-//     all requests of a batch. leased.go serves a request if the process holds a lease.
+//   - handler.go serves a request by the steps of package serve. queued.go has the queues, whose workers deliver all requests
+//     of a batch. leased.go serves a request if the process holds a lease.
 //   - forward.go tells the upstream what the policy says. shutdown.go writes the history when Traefik ends.
 //   - response.go changes the headers of a response, and watches it for what the request cost.
 //

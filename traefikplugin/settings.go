@@ -84,15 +84,10 @@ func pathOf(zone int) string {
 	return "zones[" + strconv.Itoa(zone) + "]."
 }
 
-// setMatchers sets which requests the limits are for, and which of them have frequent keys.
+// setMatchers sets which requests the limits are for.
 func (c *Config) setMatchers(site *serve.Site) error {
 	own := len(site.Zones) - len(c.Zones)
 	for i, z := range site.Zones {
-		z.Source = fromSeveral
-		if t := z.Key.(*template); z.Plain() && len(t.pieces) == 1 {
-			z.Source = t.pieces[0].from
-			z.Name = t.pieces[0].text
-		}
 		path := ""
 		match := c.Match
 		if i >= own {

@@ -71,11 +71,9 @@ func newSetup(config *Config, name string, p *process) (*setup, error) {
 	}
 	h.use.Prepare()
 	h.plain = site.Same()
-	if q := queueOf(p, h.use.Limits, site.Timeout); q != nil {
-		h.requests = q
-		h.queue = q.queue
-		h.free = q.free
-	}
+	h.requests = queueOf(h.use.Limits, site.Timeout)
+	h.queue = h.requests.queue
+	h.free = h.requests.free
 	p.say(name, h.understood(made.policy))
 	return &setup{handler: h, made: made, config: config}, nil
 }

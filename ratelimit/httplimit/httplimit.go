@@ -69,9 +69,8 @@ func New(store ratelimit.Store, o Options) (func(next http.Handler) http.Handler
 	site.Prepare()
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			q := &serve.Request{HTTP: r}
+			q := &serve.Request{HTTP: r, Writer: w}
 			_ = serve.Decide(site, q) // fails only in matchers, and site has none
-			serve.Respond(site, q, w.Header())
 			if !q.Admitted {
 				w.WriteHeader(q.Outcome.Status)
 				_, _ = io.WriteString(w, q.Body) // an error means that the client has closed the connection

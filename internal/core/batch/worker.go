@@ -51,9 +51,7 @@ func work(q *Queue, w *worker) {
 		}
 		started := time.Now()
 		deadline := calls[0].Arrived.Add(health.Patience(q.Timeout, silent))
-		if calls = fillCalls(q, calls); len(calls) > 0 {
-			q.decide(calls, deadline)
-		}
+		q.decide(calls, deadline)
 		if finishBatch(q, w, started, deadline) {
 			break
 		}
@@ -82,17 +80,9 @@ func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 	expired := append([]*Call(nil), pending[:late]...)
 	end := late
 	hits := 0
-	if q.fill != nil {
-		hits = q.pace.maxHits // a call counts as one hit until it is filled
-		if hits > len(pending)-late {
-			hits = len(pending) - late
-		}
-		end += hits
-	} else {
-		for end < len(pending) && hits < q.pace.maxHits {
-			hits += len(pending[end].Hits)
-			end++
-		}
+	for end < len(pending) && hits < q.pace.maxHits {
+		hits += len(pending[end].Hits)
+		end++
 	}
 	if late == 0 && end == len(pending) {
 		q.pending = w.calls[:0] // the usual case copies nothing
@@ -172,39 +162,5 @@ func expireCalls(q *Queue, calls []*Call) {
 		Finish(q, calls, q.health.NoDecision(nil, true))
 		return
 	}
-	if calls = fillCalls(q, calls); len(calls) > 0 {
-		q.expire(calls)
-	}
-}
-
-// fillCalls sets the hits of calls with Queue.fill. It finishes the calls that fail, and returns the
-// others.
-func fillCalls(q *Queue, calls []*Call) []*Call {
-	if q.fill == nil {
-		return calls
-	}
-	fill := func(calls []*Call) {
-		for _, c := range calls {
-			c.Hits = c.Hits[:0] // a panic may have left some
-			c.Decisions = c.Decisions[:0]
-			c.Err = nil
-		}
-		q.fill(calls)
-	}
-	if callEach(fill, calls) {
-		return calls
-	}
-	var failed []*Call
-	n := 0
-	for _, c := range calls {
-		if c.Err != nil {
-			c.Hits = c.Hits[:0] // they may be incomplete
-			failed = append(failed, c)
-			continue
-		}
-		calls[n] = c
-		n++
-	}
-	Finish(q, failed, nil)
-	return calls[:n]
+	q.expire(calls)
 }

@@ -13,10 +13,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// ask asks the policy about a request, and does what it says. It reports whether the policy may have asked
-// the database. The frequent case is a known API key, which needs the fewest steps: see policy.Recall.
-func ask(s *Site, q *Request) (looked bool) {
-	looked = false
+// ask asks the policy about a request, and does what it says. The frequent case is a known API key, which
+// needs the fewest steps: see policy.Recall.
+func ask(s *Site, q *Request) {
 	q.Asked = true
 	known := true
 	switch {
@@ -24,7 +23,6 @@ func ask(s *Site, q *Request) (looked bool) {
 		q.Verdict.Reset()
 		policy.RefuseAmbiguous(&q.Verdict)
 	case q.Key == "" || !policy.Recall(s.Policy.Live, q.Key, &q.Facts, &q.Verdict):
-		looked = true
 		known = false
 	}
 	if !known {
@@ -46,7 +44,6 @@ func ask(s *Site, q *Request) (looked bool) {
 	if s.Watcher != nil {
 		s.Watcher.Asked(q)
 	}
-	return looked
 }
 
 // evaluate asks a policy, perhaps in the database. With an error, Verdict is without what is unknown: if the

@@ -1,40 +1,14 @@
 package serve
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
-
-// background is the context of all decisions, instead of the context of a request: a client that closes its
-// connection must not fail the batch of its request, and its end would be logged as a failure of the
-// database. The timeout bounds the wait.
-var background = context.Background()
-
-// take has the store decide the hits of a request, and returns the outcome. Its Decisions must be as many as
-// its Hits, and those of the policy come last. Hits that are Apart refuse nothing: a request without other
-// hits passes. If the wait of the request began before take, the bound of all waits counts from began.
-func take(s *Site, q *Request, began time.Time) respond.Outcome {
-	if len(q.Hits) == 0 {
-		return respond.Outcome{}
-	}
-	ctx := background
-	if !began.IsZero() {
-		within, cancel := health.WithDeadline(ctx, began, s.Timeout)
-		defer cancel()
-		ctx = within
-	}
-	if err := s.Store.Take(ctx, s.Timeout, q.Hits, q.Decisions); err != nil {
-		return TakeLocal(s, q, err)
-	}
-	return Judge(q)
-}
 
 // TakeLocal returns the outcome of a request without a decision of the store because of err.
 func TakeLocal(s *Site, q *Request, err error) respond.Outcome {
@@ -81,8 +55,8 @@ func canRefuse(q *Request) bool {
 	return false
 }
 
-// Judge returns the outcome of a request by its Decisions, see take. A decision on a limit with overage
-// becomes one on its quota.
+// Judge returns the outcome of a request by its Decisions, which are as many as its Hits. Those of the policy
+// come last. Hits that are Apart refuse nothing. A decision on a limit with overage becomes one on its quota.
 func Judge(q *Request) respond.Outcome {
 	decisions := q.Decisions
 	marks := q.Verdict.Marks

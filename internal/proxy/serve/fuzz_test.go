@@ -3,6 +3,7 @@ package serve_test
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strings"
@@ -47,9 +48,10 @@ func FuzzTextsOfRequests(f *testing.F) {
 		q.Hits = []ratelimit.Hit{{Limit: &ratelimit.Limit{Prefix: text, Events: 5, Window: time.Minute},
 			Key: other, Cost: 1}}
 		q.Outcome = serve.Judge(q)
-		h := http.Header{}
-		if serve.Respond(&serve.Site{Fields: settings.Fields{X: true, IETF: true}}, q,
-			h); !json.Valid([]byte(q.Body)) {
+		q.Site = &serve.Site{Fields: settings.Fields{X: true, IETF: true}}
+		q.Writer = httptest.NewRecorder()
+		h := q.Writer.Header()
+		if serve.Respond(q); !json.Valid([]byte(q.Body)) {
 			t.Errorf("the answer is %q", q.Body)
 		}
 		for name, values := range h {

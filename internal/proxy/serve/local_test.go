@@ -39,7 +39,10 @@ func TestWithoutTheDatabaseThereIsNoOverage(t *testing.T) {
 	verdict := policy.Verdict{Marks: []*policy.Mark{{Overage: true, Quota: 5}}}
 	for i := range 3 { // each hit counts as ten, with those of nine other proxies
 		decisions := make([]ratelimit.Decision, 1)
-		o := take(site, &Request{Hits: hits, Decisions: decisions, Verdict: verdict}, time.Time{})
+		q := &Request{Site: site, Hits: hits, Verdict: verdict}
+		Take(q)
+		q.Decisions = decisions
+		o := TakeLocal(site, q, q.Err)
 		if o.Err != nil || o.Status != 0 || o.Overage != 0 || decisions[0].Source != ratelimit.FromMemory {
 			t.Errorf("request %d: %+v, %+v", i, o, decisions)
 		}

@@ -12,40 +12,67 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Record records a request.
-func Record(s *Site, q *Request) {
-	r := &q.record
-	r.Time = time.Now()
-	r.Duration = r.Time.Sub(q.Began)
+// record records requests that were delivered at a moment. What history.AddCounted can add needs few facts,
+// and is added together.
+func record(all []*Request, now time.Time) {
+	records := make([]history.Record, len(all))
+	counted := make([]*Request, 0, len(all)) // the requests of records
+	var writer *history.Writer               // of counted
+	for _, q := range all {
+		s := q.Site
+		if s.History != writer {
+			addCounted(writer, records, counted)
+			counted = counted[:0]
+			writer = s.History
+		}
+		r := &records[len(counted)]
+		setCounts(r, q, now)
+		d := q.Outcome.Decision
+		if d == nil || q.Outcome.Err != nil || q.Settling != nil || !q.Limits.Simple ||
+			r.Audit.Level >= settings.AuditSample ||
+			q.Asked && (!d.Allowed || !q.Verdict.Simple || len(q.Verdict.Would) > 0) {
+			addOne(r, q)
+			continue
+		}
+		if r.Outcome != history.Allowed {
+			r.Key = q.Hits[q.Outcome.Hit].StoredKey()
+		}
+		counted = append(counted, q)
+	}
+	addCounted(writer, records, counted)
+}
+
+// addCounted adds the records of requests, and adds one by one those that cannot be added together.
+func addCounted(w *history.Writer, records []history.Record, of []*Request) {
+	if len(of) == 0 {
+		return
+	}
+	for _, i := range history.AddCounted(w, records[:len(of)]) {
+		addOne(&records[i], of[i])
+	}
+	for i := range of {
+		records[i] = history.Record{}
+	}
+}
+
+// addOne adds a record that has its counts, with all details, and those of shadow rules and limits.
+func addOne(r *history.Record, q *Request) {
+	s := q.Site
 	r.Method = q.HTTP.Method
-	r.Audit = q.Limits.Audit
 	if q.Asked {
 		if !q.Facts.Assumed {
 			r.Address = q.Facts.Address
 		}
 		r.Host = q.Facts.Host
 		r.Path = q.Facts.Path
-		r.Endpoint = q.Facts.Route
-		if r.Endpoint == "" {
-			r.Endpoint = q.Verdict.Endpoint
-		}
 	} else {
 		if address, assumed := s.Address(q.HTTP); !assumed {
 			r.Address = address
 		}
 		r.Host = HostOf(q.HTTP)
 	}
-	if r.Endpoint == "" {
-		r.Endpoint = q.Limits.Endpoint
-	}
 	if r.Path == "" { // so it is if the path is ambiguous
 		r.Path = Path(q.HTTP.URL.EscapedPath())
-	}
-	if s.Recording != nil {
-		r.User = s.Recording(q.HTTP)
-	}
-	if s.Hidden.User {
-		r.User = ""
 	}
 	if s.Hidden.Host {
 		r.Host = ""
@@ -54,8 +81,7 @@ func Record(s *Site, q *Request) {
 		r.Path = ""
 	}
 	hideKeys(r, q)
-	SetRecord(r, q)
-	r.Hits = q.Hits
+	setKeys(r, q)
 	if q.Settling != nil {
 		r.Unsettled = q.Settling.attach(r)
 	}
@@ -64,42 +90,48 @@ func Record(s *Site, q *Request) {
 	*r = history.Record{}
 }
 
-// SetRecord sets in a record what happened to a request. The caller sets the other fields: Time, Duration,
-// Address, Host, Method, Path, Endpoint and Audit. Without a user of the policy, the user stays as it is. Key
-// and Also are set only if the request may be in the audit log.
-func SetRecord(r *history.Record, q *Request) {
+// setCounts sets in a record what the metrics have of a request, and what the audit log has besides the
+// details of addOne.
+func setCounts(r *history.Record, q *Request, now time.Time) {
+	s := q.Site
 	o := &q.Outcome
-	p := &q.Verdict
+	r.Time = now
+	r.Duration = now.Sub(q.Began)
+	r.Audit = q.Limits.Audit
+	r.Hits = q.Hits
 	r.Status = o.Status
-	r.KeyID = p.KeyID
-	r.Tier = p.Tier
-	if p.User != "" {
-		r.User = p.User
+	if s.Recording != nil {
+		r.User = s.Recording(q.HTTP)
+		if s.Hidden.User {
+			r.User = ""
+		}
 	}
-	if p.Ended != nil {
-		r.KeyID = p.Ended.KeyID
-		r.User = p.Ended.User
+	if q.Asked {
+		p := &q.Verdict
+		r.Endpoint = q.Facts.Route
+		if r.Endpoint == "" {
+			r.Endpoint = p.Endpoint
+		}
+		r.KeyID = p.KeyID
+		r.Tier = p.Tier
+		if p.User != "" {
+			r.User = p.User
+		}
+		if p.Ended != nil {
+			r.KeyID = p.Ended.KeyID
+			r.User = p.Ended.User
+		}
 	}
-	hits := q.Hits
-	if len(hits) == 0 {
-		setRule(r, p)
+	if r.Endpoint == "" {
+		r.Endpoint = q.Limits.Endpoint
+	}
+	if len(q.Hits) == 0 {
+		setRule(r, &q.Verdict)
 	} else {
-		at := o.Hit
-		for at < len(hits) && hits[at].Apart { // without a decision, it is the first that is not
-			at++
-		}
-		if at < len(hits) {
-			setHit(r, &hits[at])
-		} else {
-			at = -1 // no limit enforces anything
-		}
-		isAudited := r.Audit.Level >= settings.AuditSample || o.Status != 0 || o.Err != nil
-		if isAudited {
-			if at >= 0 {
-				r.Key = hits[at].StoredKey()
-			}
-			if len(hits) > 1 || at < 0 {
-				r.Also = alsoOf(at, r.Key, hits)
+		if at := enforced(q); at >= 0 {
+			r.Prefix = q.Hits[at].Limit.Prefix
+			if !q.Hits[at].Peek { // which charges nothing
+				r.Cost = q.Hits[at].Cost
 			}
 		}
 	}
@@ -118,6 +150,35 @@ func SetRecord(r *history.Record, q *Request) {
 		}
 	case o.Status != 0:
 		setRefusal(r, o)
+	}
+}
+
+// enforced returns the index of the hit that a record is about: that of the decision, or without one the
+// first that enforces anything; -1 is none.
+func enforced(q *Request) int {
+	at := q.Outcome.Hit
+	for at < len(q.Hits) && q.Hits[at].Apart {
+		at++
+	}
+	if at == len(q.Hits) {
+		return -1
+	}
+	return at
+}
+
+// setKeys sets in a record the keys of a request, if it may be in the audit log.
+func setKeys(r *history.Record, q *Request) {
+	o := &q.Outcome
+	hits := q.Hits
+	if len(hits) == 0 || r.Audit.Level < settings.AuditSample && o.Status == 0 && o.Err == nil {
+		return
+	}
+	at := enforced(q)
+	if at >= 0 {
+		r.Key = hits[at].StoredKey()
+	}
+	if len(hits) > 1 || at < 0 {
+		r.Also = alsoOf(at, r.Key, hits)
 	}
 }
 
@@ -145,15 +206,6 @@ func setRule(r *history.Record, p *policy.Verdict) {
 	r.Prefix = RulePrefix + p.Rule
 	if p.Mark != nil && p.Mark.Limit != "" {
 		r.Prefix += "/" + p.Mark.Limit
-	}
-}
-
-// setHit sets in a record the limit of a hit.
-func setHit(r *history.Record, h *ratelimit.Hit) {
-	r.Prefix = h.Limit.Prefix
-	r.Cost = h.Cost
-	if h.Peek {
-		r.Cost = 0 // it charges nothing
 	}
 }
 

@@ -150,12 +150,11 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 			history.Record{Prefix: "web", Key: "k", Quota: 10, Remaining: 5, Source: ratelimit.FromLease},
 		},
 	} {
-		got := history.Record{Audit: c.audit}
 		q := &serve.Request{Outcome: c.outcome, Hits: c.hits, Decisions: c.decisions}
 		if c.said != nil {
 			q.Verdict = *c.said
 		}
-		serve.SetRecord(&got, q)
+		got := serve.RecordOf(q, c.audit, "")
 		c.want.Audit = c.audit
 		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s:\n%+v, want\n%+v", name, got, c.want)
@@ -165,13 +164,11 @@ func TestARecordSaysWhatHappened(t *testing.T) {
 
 // A user that another program authenticated stays, unless the policy has a user.
 func TestAUserOfAnotherAuthenticationStays(t *testing.T) {
-	r := history.Record{User: "ann"}
-	serve.SetRecord(&r, &serve.Request{})
-	if r.User != "ann" {
-		t.Errorf("%q", r.User)
-	}
-	serve.SetRecord(&r, &serve.Request{Verdict: policy.Verdict{User: "bob"}})
-	if r.User != "bob" {
-		t.Errorf("%q", r.User)
+	for of, want := range map[*serve.Request]string{
+		{}: "ann", {Verdict: policy.Verdict{User: "bob"}}: "bob",
+	} {
+		if r := serve.RecordOf(of, settings.Audit{}, "ann"); r.User != want {
+			t.Errorf("%q, want %q", r.User, want)
+		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -14,14 +13,14 @@ import (
 // Request is a request on its way through a Site. It is used for one request after another. The goroutine
 // that serves the request owns it until Release, except while Call is in a queue.
 type Request struct {
-	Site *Site // of a proxy with a queue
+	Site *Site
 	HTTP *http.Request
 	Data any // what the texts of a proxy need besides HTTP
 
 	Limits    *LimitSet // of the configuration, for this request
 	Hits      []ratelimit.Hit
 	Decisions []ratelimit.Decision
-	Stored    bool    // the keys of Hits are as they are stored
+	Err       error   // why the store made no Decisions
 	Flight    *Flight // nil if the request holds no slots
 
 	// Asked is set if the policy was asked, with the rest of this group. Otherwise Verdict is empty.
@@ -31,26 +30,32 @@ type Request struct {
 	Verdict   policy.Verdict
 
 	Began    time.Time
+	Arrived  time.Time // the wait for the decision counts from then
 	Outcome  respond.Outcome
 	Settling *Settling // what is to be settled after the response; nil without
 
-	// Respond sets Admitted, or Body for a refusal.
-	Admitted bool
-	Body     string
+	// Deliver sets Delivered, and Admitted or the Body of a refusal. Without a Writer the proxy responds.
+	Delivered bool
+	Admitted  bool
+	Body      string
+	Writer    http.ResponseWriter
 
-	// Call and Writer are for a proxy with a queue.
-	Call   *batch.Call
-	Writer http.ResponseWriter
+	Call *batch.Call // of a proxy with a queue
 
 	failure error  // why the policy could not be asked
+	waited  bool   // the store has to decide Hits
 	matched []byte // which of Site.Zones are for the request
-	record  history.Record
 }
 
 // Release makes a Request ready for another request, and drops what may be a part of a long request.
 func (q *Request) Release() {
 	for i := range q.Hits {
 		q.Hits[i] = ratelimit.Hit{}
+	}
+	if q.Call != nil {
+		for i := range q.Call.Hits {
+			q.Call.Hits[i] = ratelimit.Hit{}
+		}
 	}
 	if q.Asked {
 		q.Facts = policy.Facts{}
@@ -66,6 +71,6 @@ func (q *Request) Release() {
 	q.Limits = nil
 	q.Flight = nil
 	q.Settling = nil
-	q.Stored = false
+	q.Err = nil
 	q.Hits = q.Hits[:0]
 }

@@ -100,11 +100,8 @@ func NewSettling(site *Site, q *Request) *Settling {
 		}
 		one := settledHit{at: i, how: how, cost: h.Cost, text: "", found: false}
 		one.Limit = h.Limit
-		one.Key = h.Key
+		one.Key = h.StoredKey()
 		one.Subject = h.Subject
-		if !q.Stored {
-			one.Key = h.StoredKey()
-		}
 		one.DecidedAt = d.DecidedAt
 		one.Reset = d.Reset.UnixMicro()
 		one.Source = d.Source

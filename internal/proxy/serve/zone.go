@@ -51,10 +51,7 @@ type Zone struct {
 	// Endpoint lists the paths of Match, for the history; "" is none.
 	Endpoint string
 
-	// Index is that in Site.Zones. Source and Name are for a proxy that makes frequent keys without Key.
-	Index  int
-	Source uint8
-	Name   string
+	Index int // in Site.Zones
 
 	// Hit is the charge of a request, without what depends on the request.
 	Hit ratelimit.Hit
@@ -149,8 +146,8 @@ func SetKey(z *Zone, q *Request, hit *ratelimit.Hit) {
 // mostCost is more than any quota.
 const mostCost = 1 << 62
 
-// SetCost sets the cost of a request's hit if it depends on the request.
-func SetCost(z *Zone, q *Request, hit *ratelimit.Hit) {
+// setCost sets the cost of a request's hit if it depends on the request.
+func setCost(z *Zone, q *Request, hit *ratelimit.Hit) {
 	if z.cost != nil {
 		hit.Cost = ParseCost(z.cost.Of(q))
 	}
@@ -169,8 +166,8 @@ func ParseCost(text string) int64 {
 	return int64(cost)
 }
 
-// WarnEmpty warns once that the key of a request is empty: all such requests share one quota.
-func WarnEmpty(s *Site, z *Zone) {
+// warnEmpty warns once that the key of a request is empty: all such requests share one quota.
+func warnEmpty(s *Site, z *Zone) {
 	if s.Log != nil && atomic.CompareAndSwapInt32(&z.empty, 0, 1) {
 		s.Log(host.Line{Level: host.Warn, Prefix: z.Limit.Prefix,
 			Text: "the key of a request is empty: all such requests share one quota"})

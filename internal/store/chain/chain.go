@@ -16,9 +16,9 @@ import (
 type Store interface {
 	ratelimit.Store
 
-	// OpenQueue returns a queue for calls that a proxy sends itself, with its own Fill and Deliver, see batch.Options.
-	// The queue lasts as long as the store.
-	OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue
+	// OpenQueue returns a queue for calls that a proxy sends itself, with its own Deliver, see batch.Options. The queue
+	// lasts as long as the store.
+	OpenQueue(timeout time.Duration, deliver func(calls []*batch.Call)) *batch.Queue
 	// Leases are the leases of the store; nil if it has none.
 	Leases() *lease.Set
 	// Settle changes a counter soon, and does not wait for that.

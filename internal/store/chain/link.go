@@ -23,8 +23,8 @@ func (l *Link) Reset(ctx context.Context, timeout time.Duration, hits []ratelimi
 	return l.Next.Reset(ctx, timeout, hits)
 }
 
-func (l *Link) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
-	return l.Next.OpenQueue(timeout, fill, deliver)
+func (l *Link) OpenQueue(timeout time.Duration, deliver func(calls []*batch.Call)) *batch.Queue {
+	return l.Next.OpenQueue(timeout, deliver)
 }
 
 func (l *Link) Close()                          { l.Next.Close() }

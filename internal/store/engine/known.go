@@ -13,10 +13,10 @@ import (
 )
 
 // OpenQueue implements chain.Store.
-func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
+func (s *Store) OpenQueue(timeout time.Duration, deliver func(calls []*batch.Call)) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
-		Timeout: timeout, Workers: s.workers, Health: s.engine.server.health, Fill: fill, Deliver: deliver,
+		Timeout: timeout, Workers: s.workers, Health: s.engine.server.health, Deliver: deliver,
 		Background: s.engine.background,
 		Decide: func(calls []*batch.Call, deadline time.Time) {
 			if s.place.Divert != nil && s.place.Divert(q, calls) {

@@ -11,17 +11,10 @@ import (
 // callers enter a queue that belongs to the program, as the interpreted plugin does.
 type callers struct{ queue *batch.Queue }
 
-type order struct {
-	hits      []ratelimit.Hit
-	delivered []ratelimit.Decision
-}
+type order struct{ delivered []ratelimit.Decision }
 
 func newCallers(store *engine.Store, timeout time.Duration) *callers {
 	return &callers{store.OpenQueue(timeout, func(calls []*batch.Call) {
-		for _, call := range calls {
-			call.Hits = append(call.Hits, call.Owner.(*order).hits...)
-		}
-	}, func(calls []*batch.Call) {
 		for _, call := range calls {
 			call.Owner.(*order).delivered = append([]ratelimit.Decision(nil), call.Decisions...)
 		}
@@ -30,7 +23,8 @@ func newCallers(store *engine.Store, timeout time.Duration) *callers {
 
 // ask enters the queue with a call.
 func (c *callers) ask(hits ...ratelimit.Hit) ([]ratelimit.Decision, error) {
-	call, o := batch.NewCall(), &order{hits: hits}
+	call, o := batch.NewCall(), &order{}
+	call.Prepare(hits, false)
 	call.Owner = o
 	batch.Enter(c.queue, call)
 	return o.delivered, call.Err

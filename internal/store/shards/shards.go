@@ -227,8 +227,8 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 }
 
 // OpenQueue implements chain.Store. The queue is that of the database, and divert passes its calls on.
-func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
-	q := s.Next.OpenQueue(timeout, fill, deliver)
+func (s *Store) OpenQueue(timeout time.Duration, deliver func(calls []*batch.Call)) *batch.Queue {
+	q := s.Next.OpenQueue(timeout, deliver)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queues[q] = &shardQueues{deliver: deliver}
@@ -267,7 +267,7 @@ func (s *Store) queue(q *batch.Queue, shard int) *batch.Queue {
 		queues.to = make([]*batch.Queue, len(s.stores))
 	}
 	if queues.to[shard] == nil {
-		queues.to[shard] = s.stores[shard].OpenQueue(q.Timeout, nil, queues.deliver)
+		queues.to[shard] = s.stores[shard].OpenQueue(q.Timeout, queues.deliver)
 	}
 	return queues.to[shard]
 }
