@@ -251,32 +251,37 @@ type tableFault struct {
 	begin, end func() error
 }
 
-// faults returns the faults in the order in which they are tried.
-func (b *faultBed) faults(t *testing.T) []tableFault {
+// serverFaults are the faults of a server and of the networks before it.
+func serverFaults(server *cluster.Cluster, networks ...*slownet.Proxy) []tableFault {
 	each := func(do func(*slownet.Proxy)) func() error {
 		return func() error {
-			for _, network := range b.networks {
+			for _, network := range networks {
 				do(network)
 			}
 			return nil
 		}
 	}
-	var locks *pgx.Conn
-	vacuumed := make(chan error, 1)
+	restart := func() error { return server.Restart(context.Background()) }
 	return []tableFault{
-		{"Postgres restarts", b.server.Stop, func() error { return b.server.Restart(context.Background()) }},
-		{"`kill -9` of Postgres", b.server.Kill,
-			func() error { return b.server.Restart(context.Background()) }},
-		{"Postgres hangs (SIGSTOP)", b.server.Pause, b.server.Resume},
+		{"Postgres restarts", server.Stop, restart},
+		{"`kill -9` of Postgres", server.Kill, restart},
+		{"Postgres hangs (SIGSTOP)", server.Pause, server.Resume},
 		{"the network drops all packets", each(func(n *slownet.Proxy) { n.SetHanging(true) }),
 			each(func(n *slownet.Proxy) { n.SetHanging(false) })},
 		{"1 s latency", each(func(n *slownet.Proxy) { n.SetRoundTrip(time.Second) }),
 			each(func(n *slownet.Proxy) { n.SetRoundTrip(0) })},
 		{"all connections reset", each((*slownet.Proxy).CloseConnections), nil},
 		{"all backends terminated", func() error {
-			cluster.Execute(t, b.server.DSN("postgres"), terminateBackends)
-			return nil
+			return runSQL(server.DSN("postgres"), terminateBackends)
 		}, nil},
+	}
+}
+
+// faults returns the faults in the order in which they are tried.
+func (b *faultBed) faults(t *testing.T) []tableFault {
+	var locks *pgx.Conn
+	vacuumed := make(chan error, 1)
+	return append(serverFaults(b.server, b.networks...), []tableFault{
 		{"a row is locked", func() error {
 			locks = cluster.Connect(t, b.server.DSN("postgres"))
 			_, err := locks.PgConn().Exec(t.Context(),
@@ -310,7 +315,7 @@ func (b *faultBed) faults(t *testing.T) []tableFault {
 		{"failover after `kill -9`", b.server.Kill, func() error {
 			return runSQL(b.standby.DSN("postgres"), "SELECT pg_promote()")
 		}},
-	}
+	}...)
 }
 
 // load loads a Caddyfile, and fails unless the answer has a status.

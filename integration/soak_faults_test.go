@@ -64,51 +64,28 @@ func plan(seed uint64, duration time.Duration) (all []*event) {
 	return all
 }
 
+// inTable returns what has fault n of serverFaults.
+func inTable(n int) func(s *soak, e *event) error {
+	return func(s *soak, e *event) error {
+		f := serverFaults(s.servers.server().Cluster, s.servers.all[0].network, s.servers.all[1].network)[n]
+		if err := f.begin(); err != nil || f.end == nil {
+			return err
+		}
+		time.Sleep(e.lasts)
+		return f.end()
+	}
+}
+
 // faults are all that go wrong. Each function returns when the fault is over. heal waits for the servers
 // after it.
 var faults = []fault{
-	{name: "kill -9 of Postgres", do: func(s *soak, e *event) error {
-		if err := s.servers.server().Kill(); err != nil {
-			return err
-		}
-		time.Sleep(e.lasts)
-		return s.servers.server().Restart(context.Background())
-	}},
-	{name: "SIGSTOP of Postgres", do: func(s *soak, e *event) error {
-		if err := s.servers.server().Pause(); err != nil {
-			return err
-		}
-		time.Sleep(e.lasts)
-		return s.servers.server().Resume()
-	}},
-	{name: "restart of Postgres", do: func(s *soak, e *event) error {
-		return s.servers.server().Restart(context.Background())
-	}},
-	{name: "black hole", do: func(s *soak, e *event) error {
-		for _, server := range s.servers.all {
-			server.network.SetHanging(true)
-			defer server.network.SetHanging(false)
-		}
-		time.Sleep(e.lasts)
-		return nil
-	}},
-	{name: "latency of 1 s", delays: true, do: func(s *soak, e *event) error {
-		for _, server := range s.servers.all {
-			server.network.SetRoundTrip(time.Second)
-			defer server.network.SetRoundTrip(0)
-		}
-		time.Sleep(e.lasts)
-		return nil
-	}},
-	{name: "all connections reset", do: func(s *soak, e *event) error {
-		for _, server := range s.servers.all {
-			server.network.CloseConnections()
-		}
-		return nil
-	}},
-	{name: "all backends terminated", do: func(s *soak, e *event) error {
-		return s.servers.run(s.servers.server(), terminateBackends)
-	}},
+	{name: "kill -9 of Postgres", do: inTable(1)},
+	{name: "SIGSTOP of Postgres", do: inTable(2)},
+	{name: "restart of Postgres", do: inTable(0)},
+	{name: "black hole", do: inTable(3)},
+	{name: "latency of 1 s", delays: true, do: inTable(4)},
+	{name: "all connections reset", do: inTable(5)},
+	{name: "all backends terminated", do: inTable(6)},
 	{name: "rows locked for 5 s", do: func(s *soak, e *event) error {
 		var tables []*lane
 		for i := range lanes {
