@@ -15,27 +15,16 @@ func TestPathParametersDoNotPassABlockRule(t *testing.T) {
 	dsn := policyDatabase(t, `
 		SELECT rate_limit_rule('closed', action => 'block', paths => '{/pol/admin/*,/admin}',
 		priority => 900);
-		SELECT rate_limit_rule('tried', action => 'block', mode => 'shadow', paths => '{/tried}');
-		SELECT rate_limit_rule('health', action => 'exempt', paths => '{/health}');
-		SELECT rate_limit_rule('api', paths => '{/api/*}', count_by => '{all}', per_hour => 1000000);
-		SELECT rate_limit_rule('login', paths => '{/login}', count_by => '{all}', per_hour => 1000000);`)
+		SELECT rate_limit_rule('api', paths => '{/api/*}', count_by => '{all}', per_hour => 1000000);`)
 	urls := governedProxies(t, dsn)
 	for _, url := range urls {
 		for path, want := range map[string]string{
-			"/pol/admin":                  "403",
-			"/pol/admin;x=1":              "400",
-			"/pol;a/admin;b/c;d":          "400",
-			"/pol/admin/c;d":              "403", // in both readings
-			"/x/..;/admin":                "400",
-			"/x/%2e%2e;/admin":            "400",
-			"/;/admin":                    "400",
-			"/admin;/x":                   "200", // /admin/x without its parameters
-			"/health;x":                   "400",
-			"/api/cars;color=red/list":    "200 api",
-			"/tried;x":                    "200", // a shadow rule refuses nothing
-			"/elsewhere/a;b=pol/admin":    "200",
-			"/elsewhere/%253b/pol/admin":  "200", // decoded once
-			"/elsewhere/x%3Ba/%2e%2e;b/c": "400",
+			"/pol/admin":                 "403",
+			"/pol/admin/c;d":             "403", // in both readings
+			"/x/..;/admin":               "400",
+			"/admin;/x":                  "200", // /admin/x without its parameters
+			"/api/cars;color=red/list":   "200 api",
+			"/elsewhere/%253b/pol/admin": "200", // decoded once
 		} {
 			a := harness.Ask(t, harness.Get(url+path))
 			got := fmt.Sprint(a.Status)

@@ -80,6 +80,13 @@ func TestGCRABounds(t *testing.T) {
 	}
 }
 
+// onCalendar puts a limit on the calendar.
+func onCalendar(c ratelimit.Calendar, zone string, anchor int64) func(l *ratelimit.Limit) {
+	return func(l *ratelimit.Limit) {
+		l.Algorithm, l.Calendar, l.Window, l.Zone, l.Anchor = ratelimit.FixedWindow, c, 0, zone, anchor
+	}
+}
+
 // wrongLimits are changes that make a valid limit wrong, and the beginnings of the errors.
 var wrongLimits = []struct {
 	change func(l *ratelimit.Limit)
@@ -134,22 +141,12 @@ var wrongLimits = []struct {
 	{func(l *ratelimit.Limit) { l.Algorithm, l.Calendar, l.Window = ratelimit.FixedWindow, 5, 0 },
 		"calendar: "},
 	{func(l *ratelimit.Limit) { l.Zone = "UTC" }, `zone: "UTC": must be left out`},
-	{func(l *ratelimit.Limit) {
-		l.Algorithm, l.Calendar, l.Window, l.Zone = ratelimit.FixedWindow, ratelimit.Day, 0, "Mars/Base"
-	}, `zone: "Mars/Base": must be`},
-	{func(l *ratelimit.Limit) {
-		l.Algorithm, l.Calendar, l.Window, l.Zone = ratelimit.FixedWindow, ratelimit.Day, 0, "Local"
-	}, `zone: "Local": must be`},
+	{onCalendar(ratelimit.Day, "Mars/Base", 0), `zone: "Mars/Base": must be`},
+	{onCalendar(ratelimit.Day, "Local", 0), `zone: "Local": must be`},
 	{func(l *ratelimit.Limit) { l.Anchor = 30 }, `anchor: "30": must be`},
-	{func(l *ratelimit.Limit) {
-		l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Week, 0, 3
-	}, `anchor: "3": must be`},
-	{func(l *ratelimit.Limit) {
-		l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Month, 0, -1
-	}, `anchor: "-1": must be`},
-	{func(l *ratelimit.Limit) {
-		l.Algorithm, l.Calendar, l.Window, l.Anchor = ratelimit.FixedWindow, ratelimit.Year, 0, 1096
-	}, `anchor: "1096": must be`},
+	{onCalendar(ratelimit.Week, "", 3), `anchor: "3": must be`},
+	{onCalendar(ratelimit.Month, "", -1), `anchor: "-1": must be`},
+	{onCalendar(ratelimit.Year, "", 1096), `anchor: "1096": must be`},
 }
 
 // TestErrorsNameTheField, its value and what it should be.
