@@ -4,24 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/evaluate"
-	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
 // testFeatures are what a store does besides counting, in shards, most of it while the shards move.
@@ -31,7 +26,6 @@ func (s *spread) testFeatures(t *testing.T) {
 		t.Run(driver+": refunds, resets and settlements reach shards that move", func(t *testing.T) { s.testRefunds(t, driver) })
 		t.Run(driver+": leases never pass more than the limit while shards move", func(t *testing.T) { s.testLeases(t, driver) })
 	}
-	t.Run("the commands read all shards while they move", s.testCommands)
 	t.Run("a proxy decides by itself for shards that are down", s.testLocal)
 }
 
@@ -202,66 +196,6 @@ func (s *spread) testLeases(t *testing.T, driver string) {
 			t.Errorf("durable %v: %d passed, %d by leases, %d are counted; want at most 4000 of each, and what passed counted", durable, granted, leased, counted)
 		}
 	}
-}
-
-func (s *spread) testCommands(t *testing.T) {
-	ctx := context.Background()
-	store := s.store(t, "pgxdb", engine.Options{})
-	limit := &ratelimit.Limit{Prefix: "commands", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour}
-	flight := conformance.InFlight("commands in flight", 10)
-	cluster.Execute(t, s.DSN(), `INSERT INTO rate_limit_rules (name) VALUES ('commanded');
-INSERT INTO rate_limit_rule_limits (rule, name, events, per, algorithm) VALUES ('commanded', 'hourly', 10, '1 hour', 'fixed_window')`)
-	rule := *limit
-	rule.Prefix = "rule/commanded/hourly"
-	slots := enter(t, store, flight, 3, nil)
-	for range 9 {
-		passes(t, store, ratelimit.Hit{Limit: limit, Key: "m", Cost: 1}, ratelimit.Hit{Limit: &rule, Key: "m", Cost: 1})
-	}
-	conn := cluster.Connect(t, s.DSN())
-	defer conn.Close(ctx)
-	// asked is what a query returns, again if a shard was moved meanwhile.
-	asked := func(sql string) (found string) {
-		t.Helper()
-		err := errors.New("not asked")
-		for tries := 0; err != nil && tries < 10; tries++ {
-			if err = conn.QueryRow(ctx, sql).Scan(&found); err != nil && !strings.Contains(err.Error(), "does not exist") {
-				break
-			}
-		}
-		if err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
-		return found
-	}
-	db, err := pgxdb.Open(s.DSN(), pgxdb.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	stop := s.moving(t, "m")
-	for until := time.Now().Add(3 * time.Second); time.Now().Before(until); {
-		if used := asked("SELECT string_agg(used::text, ' ') FROM rate_limit_used WHERE key = 'm'"); used != "9" {
-			t.Fatalf("used are %s", used)
-		}
-		e, err := evaluate.Explain(ctx, conn, db, &evaluate.Request{User: "m", At: time.Now(),
-			Facts: policy.Facts{Method: "GET", Path: "/"}})
-		if err != nil || len(e.Limits) != 1 || e.Limits[0].Left == nil || *e.Limits[0].Left != 1 {
-			t.Fatalf("explain: %+v, %v", e, err)
-		}
-	}
-	if stop() < 1 {
-		t.Error("nothing moved")
-	}
-	for _, slot := range slots {
-		slot.Release()
-	}
-	if forgotten := asked("SELECT sum(deleted)::text FROM rate_limit_forget_person('m')"); forgotten != "2" {
-		t.Errorf("forget: %s rows", forgotten)
-	}
-	if left := asked("SELECT count(*)::text FROM rate_limit_counters('commands', false, '{m}')"); left != "0" {
-		t.Errorf("%s counters are left", left)
-	}
-	cluster.Execute(t, s.DSN(), "DELETE FROM rate_limit_rules")
 }
 
 // at is a key with a shard on a worker.

@@ -7,8 +7,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,7 +16,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/citus"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
@@ -156,7 +153,6 @@ func TestCitus(t *testing.T) {
 		})
 	}
 	t.Run("one limit and key is one row", s.testOneRow)
-	t.Run("hits of several shards are all or nothing", s.testSeveralShards)
 	s.testFeatures(t)
 	t.Run("chaos", s.testChaos)
 	t.Run("an uninstall leaves nothing", s.testUninstall)
@@ -231,6 +227,12 @@ FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256
 			t.Errorf("reset: %v, want %s", reset, want)
 		}
 	}
+	for _, want := range []string{"[2]", "[]"} {
+		if found := s.rows(s.DSN(), "SELECT count::text FROM rate_limit_counters('one', false, '{b}')"); fmt.Sprint(found) != want {
+			t.Errorf("forget: %v, want %s", found, want)
+		}
+		s.rows(s.DSN(), "SELECT deleted::text FROM rate_limit_forget_person('b')")
+	}
 }
 
 // apartFrom is a key in another shard than a subject.
@@ -239,34 +241,5 @@ func apartFrom(subject string) string {
 		if key := fmt.Sprint("k", i); shards.Of(key, testShards) != shards.Of(subject, testShards) {
 			return key
 		}
-	}
-}
-
-func (s *spread) testSeveralShards(t *testing.T) {
-	store := s.store(t, "pgxdb", engine.Options{NoRefusals: true})
-	user := &ratelimit.Limit{Prefix: "several user", Algorithm: ratelimit.FixedWindow, Events: 5, Window: time.Hour}
-	all := &ratelimit.Limit{Prefix: "several all", Algorithm: ratelimit.FixedWindow, Events: 100, Window: time.Hour}
-	hits := []ratelimit.Hit{{Limit: user, Key: "u", Subject: "u", Cost: 1}, {Limit: all, Key: apartFrom("u"), Cost: 1}}
-	granted := int64(0)
-	var callers sync.WaitGroup
-	for range 8 {
-		callers.Add(1)
-		go func() {
-			defer callers.Done()
-			for range 10 {
-				if passes(t, store, hits...) {
-					atomic.AddInt64(&granted, 1)
-				}
-			}
-		}()
-	}
-	callers.Wait()
-	if granted != 5 || left(t, store, hits[0]) != 0 {
-		t.Errorf("%d of 80 requests passed, %d are left; want 5 and 0", granted, left(t, store, hits[0]))
-	}
-	await.Within(t, longTime, "what the refused requests have given back", func() bool { return left(t, store, hits[1]) == 95 })
-	decisions := make([]ratelimit.Decision, 2)
-	if err := store.Take(context.Background(), longTime, hits, decisions); err != nil || decisions[0].Allowed || !decisions[1].Allowed || decisions[1].Remaining != 95 {
-		t.Errorf("a refusal: %+v, %v", decisions, err)
 	}
 }

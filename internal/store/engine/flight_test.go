@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -152,31 +151,5 @@ func TestSlotsOfAStoppedProcess(t *testing.T) {
 		if lost != 2 {
 			t.Errorf("%d slots are lost", lost)
 		}
-	}
-}
-
-// If the server's clock was two days ahead for a moment, a process that renewed its row meanwhile enters its requests
-// again, and the slots of one that was killed meanwhile are free.
-func TestSlotsAfterAClockThatWasAhead(t *testing.T) {
-	t.Parallel()
-	dsn := cluster.Open(t)
-	store := newStore(t, drivers.All["pgxdb"](t, dsn), engine.Options{})
-	l := conformance.InFlight("flight", 3)
-	var lost atomic.Int32
-	held := enter(t, store, l, 1, func() { lost.Add(1) })
-	before := cluster.Query[string](t, dsn, "SELECT max(process)::text FROM rate_limit_processes")
-	cluster.Execute(t, dsn, `UPDATE rate_limit_processes SET seen = now() + interval '2 days';
-		INSERT INTO rate_limit_processes (process, seen) VALUES (extract(epoch FROM now())::bigint - 946684800 + 172800, now() + interval '2 days');
-		UPDATE rate_limit_ephemeral SET slots = slots || (((extract(epoch FROM now())::bigint - 946684800 + 172800) << 32) + 1)`)
-	await.Within(t, longTime, "another session", func() bool {
-		return cluster.Query[string](t, dsn, "SELECT count(*)::text FROM rate_limit_processes WHERE seen < now() AND process <> "+before+" AND process < (SELECT max(process) FROM rate_limit_processes)") == "1"
-	})
-	awaitFree(t, store, l, 2)
-	for _, s := range held {
-		s.Release()
-	}
-	awaitFree(t, store, l, 3)
-	if n := lost.Load(); n != 0 {
-		t.Errorf("%d slots are lost", n)
 	}
 }
