@@ -96,78 +96,67 @@ func wait(began time.Time, calls ...*batch.Call) time.Duration {
 	return time.Since(began)
 }
 
-func TestLoneCallWaitsForOneBatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newQueue(batch.Options{}, always(3*time.Millisecond))
-		for range 3 {
-			if batch.Busy(d.queue) {
-				t.Error("the queue is busy without a call")
-			}
-			began := time.Now()
-			c := batch.NewCall()
-			c.Prepare([]ratelimit.Hit{{Cost: 7}}, false)
-			batch.Enter(d.queue, c)
-			if took := time.Since(began); took != 3*time.Millisecond || c.Err != nil ||
-				c.Decisions[0].Remaining != 7 {
-				t.Errorf("%v, %+v after %v", c.Err, c.Decisions, took)
-			}
-			synctest.Wait()
-		}
-		if got := fmt.Sprint(d.sizes()); got != "[1 1 1]" {
-			t.Errorf("batches of %s calls", got)
-		}
-	})
+// ms are times in milliseconds.
+func ms(times ...float64) (all []time.Duration) {
+	for _, t := range times {
+		all = append(all, time.Duration(t*float64(time.Millisecond)))
+	}
+	return all
 }
 
-func TestCallsShareTheNextBatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newQueue(batch.Options{}, always(4*time.Millisecond))
-		began := time.Now()
-		calls := []*batch.Call{d.send("first", 1)}
-		synctest.Wait()
-		for _, owner := range []string{"a", "b", "c", "d"} {
-			time.Sleep(500 * time.Microsecond)
-			calls = append(calls, d.send(owner, 1))
-			if !batch.Busy(d.queue) {
-				t.Error("the queue is not busy with a batch in flight")
-			}
-		}
-		if took := wait(began, calls...); took != 8*time.Millisecond {
-			t.Errorf("two batches took %v", took)
-		}
-		if got := fmt.Sprint(d.batches); got != "[[first] [a b c d]]" {
-			t.Errorf("batches %s", got)
-		}
-		// The deadline is that of the call that came first.
-		if got := d.deadlines[1]; got != health.MostTimeouts*time.Minute-3500*time.Microsecond {
-			t.Errorf("the second batch has %v", got)
-		}
-	})
+// schedules say when calls come, how long batches take (the last time is that of all later ones), which calls
+// share a batch, when each is finished, and how long the first call of the last batch has waited.
+var schedules = map[string]struct {
+	workers     int
+	takes, come []time.Duration
+	batches     string
+	finished    []time.Duration
+	waited      float64
+}{
+	"a call alone waits for one batch": {4, ms(3), ms(0, 10, 20), "[[0] [1] [2]]", ms(3, 13, 23), 0},
+	"calls share the next batch": {4, ms(4), ms(0, .5, 1, 1.5, 2), "[[0] [1 2 3 4]]",
+		ms(4, 8, 8, 8, 8), 3.5},
+	"a slow batch holds up others for 5 ms, and later ones not at all": {4, ms(1000, 1), ms(0, 1, 1, 10, 20),
+		"[[0] [1 2] [3] [4]]", ms(1000, 6, 6, 11, 21), 0},
+	"all workers are busy": {3, ms(1001), ms(0, 10, 20, 30, 40, 50), "[[0] [1] [2] [3 4 5]]",
+		ms(1001, 1011, 1021, 2006, 2006, 2006), 975},
 }
 
-func TestSlowBatchHoldsUpOthersForFiveMilliseconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newQueue(batch.Options{},
-			func(n int) time.Duration { return []time.Duration{time.Second, time.Millisecond}[min(n, 1)] })
-		began := time.Now()
-		slow := d.send("slow", 1)
-		synctest.Wait()
-		time.Sleep(time.Millisecond)
-		a, b := d.send("a", 1), d.send("b", 1)
-		if took := wait(began, a, b); took != 6*time.Millisecond {
-			t.Errorf("calls behind a slow batch were finished after %v", took)
-		}
-		// Once another worker collects, no call waits for the slow batch at all.
-		for range 3 {
-			sent := time.Now()
-			if took := wait(sent, d.send("later", 1)); took != time.Millisecond {
-				t.Errorf("a later call was finished after %v", took)
-			}
-		}
-		if took := wait(began, slow); took != time.Second {
-			t.Errorf("the slow batch took %v", took)
-		}
-	})
+func TestCallsShareBatches(t *testing.T) {
+	for name, test := range schedules {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newQueue(batch.Options{Workers: test.workers}, func(n int) time.Duration {
+					return test.takes[min(n, len(test.takes)-1)]
+				})
+				began := time.Now()
+				finished := make([]time.Duration, len(test.come))
+				for i, at := range test.come {
+					time.Sleep(time.Until(began.Add(at)))
+					call := d.send(fmt.Sprint(i), 1)
+					if !batch.Busy(d.queue) {
+						t.Errorf("the queue is not busy with call %d", i)
+					}
+					go func() { finished[i] = wait(began, call) }()
+				}
+				time.Sleep(time.Minute)
+				if got := fmt.Sprint(d.batches); got != test.batches || d.most > test.workers {
+					t.Errorf("batches %s, up to %d at once, want %s", got, d.most, test.batches)
+				}
+				if batch.Busy(d.queue) {
+					t.Error("the queue is busy without a call")
+				}
+				if fmt.Sprint(finished) != fmt.Sprint(test.finished) {
+					t.Errorf("finished after %v, want %v", finished, test.finished)
+				}
+				// The deadline of a batch is that of the call that came first.
+				left := d.deadlines[len(d.deadlines)-1]
+				if want := health.MostTimeouts*time.Minute - ms(test.waited)[0]; left != want {
+					t.Errorf("the last batch has %v, want %v", left, want)
+				}
+			})
+		})
+	}
 }
 
 // TestOneBatchAtATimeAfterASlowOne: when the slow batch has returned, calls share batches as
@@ -190,27 +179,6 @@ func TestOneBatchAtATimeAfterASlowOne(t *testing.T) {
 		wait(time.Now(), calls...)
 		if d.most != 1 {
 			t.Errorf("%d batches were in flight at once after the slow one", d.most)
-		}
-	})
-}
-
-func TestBatchesInFlightAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newQueue(batch.Options{Workers: 3}, always(time.Second))
-		began := time.Now()
-		var calls []*batch.Call
-		for i := range 6 {
-			calls = append(calls, d.send(fmt.Sprint(i), 1))
-			time.Sleep(10 * time.Millisecond)
-		}
-		if took := wait(began, calls[:3]...); took != 1020*time.Millisecond {
-			t.Errorf("the first three batches took %v", took)
-		}
-		if took := wait(began, calls[3:]...); took < 2*time.Second || took > 2005*time.Millisecond {
-			t.Errorf("the calls that waited for a worker were finished after %v", took)
-		}
-		if got := fmt.Sprint(d.batches); got != "[[0] [1] [2] [3 4 5]]" || d.most != 3 {
-			t.Errorf("batches %s, up to %d at once", got, d.most)
 		}
 	})
 }

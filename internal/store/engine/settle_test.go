@@ -69,35 +69,6 @@ func TestSettlementsEqual(t *testing.T) {
 	})
 }
 
-// TestASettlementIsNotRepeated after its connection was lost: it may have had its effect.
-func TestASettlementIsNotRepeated(t *testing.T) {
-	s := newSite(t)
-	var lost atomic.Bool // after the statements had their effect
-	store := s.storeOn(&between{s.db(""), func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
-		err := send(ctx, statements)
-		if lost.Load() {
-			return errors.Join(ratelimit.ErrUnavailable, errors.New("the connection is lost"))
-		}
-		return err
-	}}, without)
-	l := &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}
-	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 10}
-	d := takeOne(t, store, h)
-	lost.Store(true)
-	store.Settle(settlementOf(h, d, -5))
-	await.Within(t, longTime, "the loss", func() bool { lost := store.Stats().Unsettled; return lost == 1 })
-	lost.Store(false)
-	await.Within(t, longTime, "the database", func() bool {
-		d, _, err := tryOne(store, longTime, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
-		return err == nil && d.Remaining == 85
-	})
-	store.Settle(settlementOf(h, d, -1)) // is sent after what would be repeated
-	await.Within(t, longTime, "another settlement", func() bool { settled := store.Stats().Settled; return settled == 1 })
-	if got := left(t, store, h); got != 84 {
-		t.Errorf("%d are left, want 84", got)
-	}
-}
-
 // TestASettlementIsRepeated if it was certainly not sent.
 func TestASettlementIsRepeated(t *testing.T) {
 	s := newSite(t)
