@@ -156,7 +156,7 @@ func (p *printer) add(value any, empty string) {
 	}
 }
 
-// isTable reports whether a list has lines of its own: rows, notes, or many names.
+// isTable reports whether a list has lines of its own: rows, sentences, or many names.
 func isTable(list []any) bool {
 	if len(list) == 0 {
 		return true
@@ -166,7 +166,7 @@ func isTable(list []any) bool {
 	return isRow || isText && (len(list) > 3 || strings.Contains(note, " "))
 }
 
-// table adds a table of objects, without the columns that no row has, or a list of notes.
+// table adds a table of objects, without the columns that no row has, or a list of sentences.
 func (p *printer) table(rows []any) {
 	if len(rows) == 0 {
 		return

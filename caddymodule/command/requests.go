@@ -96,13 +96,13 @@ the tier is that of the recorded request.
 The audit log must have the requests that passed: "audit all" or "audit sample". A row of a
 sample, or of refusals within the same second, counts as all its requests at once. The counters
 begin empty, so for the time of the longest window the replay refuses less than the limits would
-have. Requests that another limit refused, or that were blocked or rejected, do not count. Where
-the audit log has no full addresses, a rule that counts by address counts several clients as one.`,
+have. A sample is too small for a limit of less than 10 of its rows. Requests that another limit
+refused, or that were blocked or rejected, do not count. Where the audit log has no full
+addresses, a rule that counts by address counts several clients as one.`,
 	example: `  caddy pg-ratelimit replay --rule free per_hour=500 algorithm=token_bucket burst=20 --since 24h
   caddy pg-ratelimit replay --rule protect limit.burst=50/10s --since 2026-11-20 --until 2026-11-27`,
 	flags: append([]flag{{name: "rule", usage: "the rule", needed: true}, most(10)}, period("7d", "requests")...),
 	kind:  "rule",
-	hide:  "warm_until first last weight",
 	do:    replay,
 }
 

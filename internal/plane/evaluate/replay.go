@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -32,18 +31,22 @@ type Replay struct {
 	Until time.Time `json:"until"`
 	// Limits are those of the replay, in words.
 	Limits string `json:"limits"`
-	// WarmUntil is when the longest window of the limits has passed. The counters begin empty, so that
-	// until then they lack what was counted before From.
+	// WarmUntil is when the longest window of the limits has passed. The counters begin empty, so until then
+	// the replay refuses less than the limits would have.
 	WarmUntil time.Time `json:"warm_until"`
 	// First and Last are the times of the first and the last request.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
 	// Weight is the most requests that one row of a sample stands for; 1 without a sample.
 	Weight float64 `json:"weight"`
+	// Shadow counts the requests that the rule would have refused, but let pass as a shadow rule. ByOthers and
+	// WithoutCounter count requests that are left out: other limits refused them, or a limit of 0, which has
+	// no counter.
+	Shadow         int64 `json:"shadow,omitempty"`
+	ByOthers       int64 `json:"refused_by_others,omitempty"`
+	WithoutCounter int64 `json:"refused_without_counter,omitempty"`
 	// Outcomes count what happened beside what would have happened.
 	Outcomes []Outcome `json:"outcomes"`
-	// Notes say what is to be known about the numbers.
-	Notes []string `json:"notes"`
 	// Changed are the counters whose number of refusals changes the most.
 	Changed []Counter `json:"changed"`
 }
@@ -244,10 +247,6 @@ type trial struct {
 	prefix string // of the rule
 	replay Replay
 	passed bool // a request has passed
-	// of requests that do not count: those that other limits have refused, those that the rule has
-	// refused without a counter, and those that it would have refused in the shadow
-	byOthers, unknown, shadow int64
-
 	counters   map[string]*counter
 	users      map[string]*[2]int64 // how many requests were, and would have been, refused
 	names      map[string]*string
@@ -287,14 +286,14 @@ func (t *trial) add(r *recorded) {
 	estimate := int64(float64(r.count)*r.weight + 0.5)
 	switch {
 	case r.decision == "shadow" && own:
-		t.shadow += estimate
+		t.replay.Shadow += estimate
 		return
 	case r.decision == "allowed" && key != "", r.decision == "limited" && own && key != "":
 	case r.decision == "limited" && own:
-		t.unknown += estimate
+		t.replay.WithoutCounter += estimate
 		return
 	case r.decision == "limited" && key != "":
-		t.byOthers += estimate
+		t.replay.ByOthers += estimate
 		return
 	default:
 		return
@@ -412,69 +411,24 @@ func (t *trial) conclude(most int) error {
 	}
 	r.Outcomes = o
 	difference := func(c *Counter) int64 {
-		return max(c.WithTheseLimits-c.Refused,
-			c.Refused-c.WithTheseLimits)
+		return max(c.WithTheseLimits-c.Refused, c.Refused-c.WithTheseLimits)
 	}
 	slices.SortFunc(r.Changed, func(a, b Counter) int {
 		return cmp.Or(cmp.Compare(difference(&b), difference(&a)), strings.Compare(a.Key, b.Key))
 	})
 	r.Changed = r.Changed[:min(len(r.Changed), most)]
 	from, until := moment(r.From), moment(r.Until)
-	if o[0].Requests == 0 && t.shadow == 0 {
+	if o[0].Requests == 0 && r.Shadow == 0 {
 		return fmt.Errorf("rule: %q: the audit log has no request that the rule has let pass or refused, "+
-			"from "+
-			"%s until %s", r.Rule, from, until)
+			"from %s until %s", r.Rule, from, until)
 	}
 	if !t.passed {
-		return fmt.Errorf("rule: %q: from %s until %s the audit log has only refusals, and a replay needs "+
-			"the "+
-			"requests that passed: "+
-			"set `audit all` or `audit sample 10%%` where the rule applies, and replay what is recorded "+
-			"from then "+
-			"on", r.Rule, from, until)
+		return fmt.Errorf("rule: %q: from %s until %s the audit log has only refusals, and a replay needs the "+
+			"requests that passed: set `audit all` or `audit sample 10%%` where the rule applies, and replay "+
+			"what is recorded from then on", r.Rule, from, until)
 	}
-	r.Notes = t.notes()
 	return nil
 }
 
 // moment is a time for people.
 func moment(t time.Time) string { return t.UTC().Format(time.DateTime) + "Z" }
-
-// notes say what is to be known about the numbers.
-func (t *trial) notes() []string {
-	r := &t.replay
-	all := []string{"The counters begin empty: until " + moment(r.WarmUntil) +
-		" the replay refuses less than these limits would have."}
-	if !r.WarmUntil.Before(r.Until) {
-		all[0] = "The counters begin empty, and the longest window is not over by the end: the replay " +
-			"refuses " +
-			"less than these limits would have."
-	}
-	all = append(all, "The requests are from "+moment(r.First)+" to "+moment(r.Last)+".")
-	if r.Weight > 1 {
-		all = append(all, fmt.Sprintf("The numbers are estimates: one row of the sample stands for up to "+
-			"%.0f "+
-			"requests at once.", math.Round(r.Weight)))
-	}
-	for i := range t.limits {
-		l := &t.limits[i]
-		amount := cmp.Or(l.Limit.Burst, l.Limit.Events)
-		if l.Overage {
-			all = append(all, "The limit "+l.Name+" counts overage and never refuses.")
-		} else if !l.Unlimited && r.Weight > 1 && float64(amount) < 10*r.Weight {
-			all = append(all, fmt.Sprintf("The sample is too small for the limit %s: %d is less than 10 "+
-				"rows of "+
-				"it.", l.Name, amount))
-		}
-	}
-	for i, n := range []int64{t.shadow, t.byOthers, t.unknown} {
-		if n > 0 {
-			all = append(all, fmt.Sprint(n, []string{
-				" requests were let pass by the rule as a shadow rule, which would have refused them.",
-				" requests that other limits refused are left out.",
-				" requests that the rule refused by a limit of 0 are left out: they have no counter.",
-			}[i]))
-		}
-	}
-	return all
-}
