@@ -917,17 +917,16 @@ COMMENT ON FUNCTION rate_limit_rotate_key(bigint, interval, bytea, text) IS 'Mak
 `
 
 const policyDocument = `
-CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) AS SELECT s.place, s.section, s.kind, s.relation, a.attnum AS position, a.attname::text AS name,
+CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) AS SELECT s.place, s.section, s.relation, a.attnum AS position, a.attname::text AS name,
 		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys, a.attname::text) AS key, a.attnotnull AND d.value IS NULL OR a.attname = 'events' AS needed,
 		EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = a.attrelid AND c.contype = 'f' AND c.conkey = ARRAY[a.attnum] AND c.confrelid = 'rate_limit_api_keys'::regclass) AS is_reference, col_description(a.attrelid, a.attnum) AS description
-	FROM (VALUES (1, 'tiers', 'tier', 'rate_limit_tiers'::regclass, '{tier}'::text[]), (2, 'users', 'user', 'rate_limit_users', '{user_id}'), (3, 'keys', 'key', 'rate_limit_api_keys', '{digest}'),
-		(4, 'rules', 'rule', 'rate_limit_rules', '{name}'), (5, 'limits', 'limit', 'rate_limit_rule_limits', '{rule,name}'), (6, 'overrides', 'override', 'rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}')
-	) AS s(place, section, kind, relation, keys) JOIN pg_attribute a ON a.attrelid = s.relation AND a.attnum > 0 AND NOT a.attisdropped LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid,
-		v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true WHERE a.attidentity = '' AND a.attgenerated = '' AND (d.value IS NULL OR d.value NOT IN ('now()', 'SESSION_USER'));
+	FROM (VALUES (1, 'tiers', 'rate_limit_tiers'::regclass, '{tier}'::text[]), (2, 'users', 'rate_limit_users', '{user_id}'), (3, 'keys', 'rate_limit_api_keys', '{digest}'),
+		(4, 'rules', 'rate_limit_rules', '{name}'), (5, 'limits', 'rate_limit_rule_limits', '{rule,name}'), (6, 'overrides', 'rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}') ) AS s(place, section, relation, keys)
+	JOIN pg_attribute a ON a.attrelid = s.relation AND a.attnum > 0 AND NOT a.attisdropped LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid, v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true
+	WHERE a.attidentity = '' AND a.attgenerated = '' AND (d.value IS NULL OR d.value NOT IN ('now()', 'SESSION_USER'));
 COMMENT ON VIEW rate_limit_policy_columns IS 'The columns of the policy: those that people set, of the tables that a document has.';
 COMMENT ON COLUMN rate_limit_policy_columns.place IS 'The order of the tables: rows refer to rows of tables before.';
 COMMENT ON COLUMN rate_limit_policy_columns.section IS 'The name of the list of rows in a document.';
-COMMENT ON COLUMN rate_limit_policy_columns.kind IS 'What a row is.';
 COMMENT ON COLUMN rate_limit_policy_columns.relation IS 'The table.';
 COMMENT ON COLUMN rate_limit_policy_columns.position IS 'The place of the column in the table.';
 COMMENT ON COLUMN rate_limit_policy_columns.name IS 'The column.';
@@ -1005,10 +1004,11 @@ BEGIN
 				FROM jsonb_array_elements(policy -> 'rules') AS r, jsonb_array_elements(r -> 'limits') AS l))
 			INTO lists FROM jsonb_array_elements(policy -> 'rules') AS r;
 	END IF;
-	FOR part IN SELECT section, kind, relation, jsonb_object_agg(name, type) AS types, array_agg(name) FILTER (WHERE needed) AS needed, array_agg(name ORDER BY key) FILTER (WHERE key <= 2) AS keys,
+	FOR part IN SELECT section, left(section, -1) AS kind, relation, jsonb_object_agg(name, type) AS types, array_agg(name) FILTER (WHERE needed) AS needed,
+			array_agg(name ORDER BY key) FILTER (WHERE key <= 2) AS keys,
 			string_agg(name, ', ' ORDER BY position) || CASE section WHEN 'rules' THEN ', limits' ELSE '' END AS known
 		FROM rate_limit_policy_columns WHERE lists ? section AND fault IS NULL
-		GROUP BY place, section, kind, relation ORDER BY place
+		GROUP BY place, section, relation ORDER BY place
 	LOOP
 		EXIT WHEN fault IS NOT NULL;
 		SELECT d.o, f.key, f.value, CASE WHEN part.types -> f.key IS NULL THEN format('unknown: must be one of %s', part.known)
@@ -1083,12 +1083,12 @@ BEGIN
 	IF many = 0 THEN
 		RETURN;
 	END IF;
-	SELECT c.relation, c.kind, string_agg(quote_ident(c.name), ', ' ORDER BY c.position) AS names, string_agg(format(CASE WHEN c.is_reference THEN 'CASE WHEN d.document ? %1$L THEN coalesce((SELECT k.id
+	SELECT c.relation, string_agg(quote_ident(c.name), ', ' ORDER BY c.position) AS names, string_agg(format(CASE WHEN c.is_reference THEN 'CASE WHEN d.document ? %1$L THEN coalesce((SELECT k.id
 				FROM rate_limit_api_keys k WHERE k.digest = (d.document ->> %1$L)::bytea), 0) END'
 			WHEN c.default_value IS NULL THEN 't.%I' ELSE 'coalesce(t.%I, %s)' END, c.name, c.default_value),
 			', ' ORDER BY c.position) AS row
 		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys')
-				ELSE c.key IS NULL END GROUP BY c.relation, c.kind;
+				ELSE c.key IS NULL END GROUP BY c.relation;
 	BEGIN
 		EXECUTE format(CASE how WHEN 'insert' THEN 'INSERT INTO %s (%s) SELECT %s FROM %s, %s' WHEN 'update' THEN 'UPDATE %s x SET (%s) = ROW(%s) FROM %s, %s WHERE x.ctid = d.at'
 			WHEN 'clear' THEN 'UPDATE %s x SET events = NULL, burst = NULL FROM %4$s WHERE x.ctid = d.at'
@@ -1102,7 +1102,7 @@ BEGIN
 			PERFORM rate_limit_policy_write(section, how, (SELECT jsonb_agg(d.o) FROM jsonb_array_elements(chosen) WITH ORDINALITY AS d(o, place)
 				WHERE (d.place > many / 2) = second)) FROM unnest('{f,t}'::boolean[]) AS second;
 		END IF;
-		RAISE EXCEPTION '% "%": %', s.kind, chosen -> 0 ->> 'name', rate_limit_fault(fault, message, detail, chosen -> 0 -> 'document') USING ERRCODE = 'check_violation';
+		RAISE EXCEPTION '% "%": %', left(section, -1), chosen -> 0 ->> 'name', rate_limit_fault(fault, message, detail, chosen -> 0 -> 'document') USING ERRCODE = 'check_violation';
 	END;
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_write(text, text, jsonb) IS 'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. The error is about the row that the server refuses.';
@@ -1182,16 +1182,11 @@ DO $$
 DECLARE
 	function record;
 BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM ( SELECT 'owner', unnest('{rate_limit_log_changes,rate_limit_check_overrides,'
-				'rate_limit_check_complete,rate_limit_rename_references,rate_limit_forget}'::text[])
-			UNION ALL SELECT 'administrator', unnest('{rate_limit_recent,rate_limit_used_by,rate_limit_rename,rate_limit_delete_tier,rate_limit_revoke_key,'
-					'rate_limit_rotate_key,rate_limit_policy,rate_limit_policy_rows,rate_limit_policy_lists,'
-				'rate_limit_policy_write,rate_limit_apply,rate_limit_set,rate_limit_rule,rate_limit_limit,'
-				'rate_limit_tier,rate_limit_user,rate_limit_key,rate_limit_override,rate_limit_ban,'
-				'rate_limit_unban,rate_limit_delete_rule,rate_limit_delete_limit,rate_limit_delete_user,'
-				'rate_limit_delete_override}'::text[])
-			UNION ALL SELECT 'anybody', unnest('{rate_limit_change_ref,rate_limit_complete}'::text[])) AS f(rights, name)
-		JOIN pg_proc p ON p.proname = f.name AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM (VALUES ('owner', 'log_changes|check_overrides|check_complete|rename_references|forget'),
+			('administrator', 'recent|used_by|rename|revoke_key|rotate_key|policy(_rows|_lists|_write)?|apply|set|'
+				'(delete_)?(rule|limit|tier|user|override)|key|ban|unban'), ('anybody', 'change_ref|complete'))
+			AS f(rights, names)
+		JOIN pg_proc p ON p.proname ~ concat('^rate_limit_(', f.names, ')$') AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 	LOOP
 		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature, CASE function.rights WHEN 'owner' THEN 'SECURITY DEFINER' ELSE 'SECURITY INVOKER' END,
 				current_schema());
@@ -1346,26 +1341,37 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_ban IS 'Shuts a network, a user or an API key out, until a time or for ever. A ban that is there gets this end and this reason.';
 CREATE OR REPLACE FUNCTION rate_limit_unban(network inet DEFAULT NULL, user_id text DEFAULT NULL,
-	key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE sql AS $$
-	WITH gone AS (DELETE FROM rate_limit_bans b WHERE b.user_id = $2 OR b.key_id = $3 OR rate_limit_network(b.network) = rate_limit_network($1) RETURNING 1)
-	SELECT EXISTS (SELECT FROM gone) $$;
+	key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_bans b WHERE b.user_id = $2 OR b.key_id = $3 OR rate_limit_network(b.network) = rate_limit_network($1);
+	RETURN FOUND;
+END $$;
 COMMENT ON FUNCTION rate_limit_unban IS 'Lifts a ban, and returns whether there was one. A network of IPv4 is also that in the form of IPv6.';
-CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE sql AS $$
-	WITH gone AS (DELETE FROM rate_limit_rules r WHERE r.name = $1 RETURNING 1) SELECT EXISTS (SELECT
-		FROM gone) $$;
+CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_rules r WHERE r.name = $1;
+	RETURN FOUND;
+END $$;
 COMMENT ON FUNCTION rate_limit_delete_rule IS 'Deletes a rule with its limits and overrides, and returns whether it was there.';
-CREATE OR REPLACE FUNCTION rate_limit_delete_limit(rule text, name text) RETURNS boolean LANGUAGE sql AS $$
-	WITH gone AS (DELETE FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2 RETURNING 1)
-	SELECT EXISTS (SELECT FROM gone) $$;
+CREATE OR REPLACE FUNCTION rate_limit_delete_limit(rule text, name text) RETURNS boolean
+	LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2;
+	RETURN FOUND;
+END $$;
 COMMENT ON FUNCTION rate_limit_delete_limit IS 'Deletes a limit with its overrides, and returns whether it was there. A rule that limits must keep one.';
-CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE sql AS $$
-	WITH gone AS (DELETE FROM rate_limit_users u WHERE u.user_id = $1 RETURNING 1)
-	SELECT EXISTS (SELECT FROM gone) $$;
+CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_users u WHERE u.user_id = $1;
+	RETURN FOUND;
+END $$;
 COMMENT ON FUNCTION rate_limit_delete_user IS 'Deletes a user with its API keys, their bans, and its overrides, and returns whether it was there.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_override(rule text, limit_name text, tier text DEFAULT NULL,
-	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE sql AS $$
-	WITH gone AS (DELETE FROM rate_limit_overrides o WHERE o.rule = $1 AND o.limit_name = $2 AND (o.tier = $3 OR o.user_id = $4 OR o.key_id = $5) RETURNING 1)
-	SELECT EXISTS (SELECT FROM gone) $$;
+	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_overrides o WHERE o.rule = $1 AND o.limit_name = $2 AND (o.tier = $3 OR o.user_id = $4 OR o.key_id = $5);
+	RETURN FOUND;
+END $$;
 COMMENT ON FUNCTION rate_limit_delete_override IS 'Deletes the overrides of a limit for a tier, a user or an API key, and returns whether there was one.';
 `
 
@@ -1817,12 +1823,6 @@ COMMENT ON VIEW rate_limit_banned IS 'The bans that are in force.';
 COMMENT ON COLUMN rate_limit_banned.kind IS 'network, user or key.';
 COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id of the key.';
 COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long it is until then. NULL: for ever.';
-CREATE OR REPLACE VIEW rate_limit_overridden WITH (security_invoker = true) AS SELECT o.id, o.tier, o.user_id, o.key_id, o.rule, o.limit_name, o.events, o.burst, l.events AS limit_events, l.burst AS limit_burst,
-		upper(o.valid) AS until, o.reason, o.created_at, o.created_by FROM rate_limit_overrides o JOIN rate_limit_rule_limits l ON l.rule = o.rule AND l.name = o.limit_name WHERE o.valid @> now();
-COMMENT ON VIEW rate_limit_overridden IS 'The overrides that are in force. Of several for one user or key, rate_limit_override_of says which one counts.';
-COMMENT ON COLUMN rate_limit_overridden.limit_events IS 'The events of the limit itself.';
-COMMENT ON COLUMN rate_limit_overridden.limit_burst IS 'The burst of the limit itself.';
-COMMENT ON COLUMN rate_limit_overridden.until IS 'When the override ends. NULL or infinity: never.';
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
 	RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1] ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END,
@@ -1840,9 +1840,9 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS WITH am
 			a.window_start, a.tokens, a.last_refill, a.remainder, a.hits, a.slots, a.expires_at) AS u;
 COMMENT ON VIEW rate_limit_used IS 'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
 COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
+COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
 COMMENT ON COLUMN rate_limit_used.limit_name IS 'The limit of the rule.';
 COMMENT ON COLUMN rate_limit_used.key IS 'What is counted, as in the counters.';
-COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
 COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
 COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
 COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
@@ -1856,7 +1856,6 @@ CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) A
 	SELECT r.name, split_part(f, ':', 1), 'cannot be used: ' || f FROM rate_limit_rules r CROSS JOIN LATERAL rate_limit_rule_fault(r.paths, r.hosts, r.count_by) AS f WHERE f IS NOT NULL AND r.mode <> 'off' UNION ALL
 	SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2]) FROM rate_limit_proxies p, unnest(p.problems) AS problem, regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
 COMMENT ON VIEW rate_limit_rule_warnings IS 'Rules that proxies cannot use, or that may not mean what they say.';
-COMMENT ON COLUMN rate_limit_rule_warnings.rule IS 'The rule.';
 COMMENT ON COLUMN rate_limit_rule_warnings.field IS 'The column, the name of the limit, or proxies.';
 COMMENT ON COLUMN rate_limit_rule_warnings.warning IS 'What it is, for people.';
 `

@@ -7,7 +7,7 @@
 -- their defaults. The number of an API key is another one in another database, so that a reference to a key
 -- is its digest.
 CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) AS
-	SELECT s.place, s.section, s.kind, s.relation, a.attnum AS position, a.attname::text AS name,
+	SELECT s.place, s.section, s.relation, a.attnum AS position, a.attname::text AS name,
 		format_type(a.atttypid, a.atttypmod) AS type, d.value AS default_value, array_position(s.keys,
 			a.attname::text) AS key,
 		a.attnotnull AND d.value IS NULL OR a.attname = 'events' AS needed,
@@ -15,13 +15,13 @@ CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) 
 			AND c.conkey = ARRAY[a.attnum]
 			AND c.confrelid = 'rate_limit_api_keys'::regclass) AS is_reference,
 		col_description(a.attrelid, a.attnum) AS description
-	FROM (VALUES (1, 'tiers', 'tier', 'rate_limit_tiers'::regclass, '{tier}'::text[]),
-		(2, 'users', 'user', 'rate_limit_users', '{user_id}'), (3, 'keys', 'key', 'rate_limit_api_keys',
+	FROM (VALUES (1, 'tiers', 'rate_limit_tiers'::regclass, '{tier}'::text[]),
+		(2, 'users', 'rate_limit_users', '{user_id}'), (3, 'keys', 'rate_limit_api_keys',
 			'{digest}'),
-		(4, 'rules', 'rule', 'rate_limit_rules', '{name}'), (5, 'limits', 'limit', 'rate_limit_rule_limits',
+		(4, 'rules', 'rate_limit_rules', '{name}'), (5, 'limits', 'rate_limit_rule_limits',
 			'{rule,name}'),
-		(6, 'overrides', 'override', 'rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}')
-	) AS s(place, section, kind, relation, keys)
+		(6, 'overrides', 'rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}')
+	) AS s(place, section, relation, keys)
 	JOIN pg_attribute a ON a.attrelid = s.relation AND a.attnum > 0 AND NOT a.attisdropped
 	LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid,
 		v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true
@@ -32,7 +32,6 @@ COMMENT ON VIEW rate_limit_policy_columns IS
 COMMENT ON COLUMN rate_limit_policy_columns.place IS
 	'The order of the tables: rows refer to rows of tables before.';
 COMMENT ON COLUMN rate_limit_policy_columns.section IS 'The name of the list of rows in a document.';
-COMMENT ON COLUMN rate_limit_policy_columns.kind IS 'What a row is.';
 COMMENT ON COLUMN rate_limit_policy_columns.relation IS 'The table.';
 COMMENT ON COLUMN rate_limit_policy_columns.position IS 'The place of the column in the table.';
 COMMENT ON COLUMN rate_limit_policy_columns.name IS 'The column.';
@@ -144,13 +143,13 @@ BEGIN
 				FROM jsonb_array_elements(policy -> 'rules') AS r, jsonb_array_elements(r -> 'limits') AS l))
 			INTO lists FROM jsonb_array_elements(policy -> 'rules') AS r;
 	END IF;
-	FOR part IN SELECT section, kind, relation, jsonb_object_agg(name, type) AS types, array_agg(name)
-		FILTER (WHERE needed) AS needed,
+	FOR part IN SELECT section, left(section, -1) AS kind, relation, jsonb_object_agg(name, type) AS types,
+			array_agg(name) FILTER (WHERE needed) AS needed,
 			array_agg(name ORDER BY key) FILTER (WHERE key <= 2) AS keys,
 			string_agg(name, ', ' ORDER BY position) || CASE section WHEN 'rules' THEN ', limits'
 				ELSE '' END AS known
 		FROM rate_limit_policy_columns WHERE lists ? section AND fault IS NULL
-		GROUP BY place, section, kind, relation ORDER BY place
+		GROUP BY place, section, relation ORDER BY place
 	LOOP
 		EXIT WHEN fault IS NOT NULL;
 		SELECT d.o, f.key, f.value, CASE WHEN part.types -> f.key IS NULL
@@ -256,14 +255,14 @@ BEGIN
 	IF many = 0 THEN
 		RETURN;
 	END IF;
-	SELECT c.relation, c.kind, string_agg(quote_ident(c.name), ', ' ORDER BY c.position) AS names,
+	SELECT c.relation, string_agg(quote_ident(c.name), ', ' ORDER BY c.position) AS names,
 		string_agg(format(CASE WHEN c.is_reference THEN 'CASE WHEN d.document ? %1$L THEN coalesce((SELECT k.id
 				FROM rate_limit_api_keys k WHERE k.digest = (d.document ->> %1$L)::bytea), 0) END'
 			WHEN c.default_value IS NULL THEN 't.%I' ELSE 'coalesce(t.%I, %s)' END, c.name, c.default_value),
 			', ' ORDER BY c.position) AS row
 		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section
 			AND CASE how WHEN 'insert' THEN NOT (c.is_reference AND c.section = 'keys')
-				ELSE c.key IS NULL END GROUP BY c.relation, c.kind;
+				ELSE c.key IS NULL END GROUP BY c.relation;
 	BEGIN
 		EXECUTE format(CASE how WHEN 'insert' THEN 'INSERT INTO %s (%s) SELECT %s FROM %s, %s'
 			WHEN 'update' THEN 'UPDATE %s x SET (%s) = ROW(%s) FROM %s, %s WHERE x.ctid = d.at'
@@ -280,8 +279,8 @@ BEGIN
 				FROM jsonb_array_elements(chosen) WITH ORDINALITY AS d(o, place)
 				WHERE (d.place > many / 2) = second)) FROM unnest('{f,t}'::boolean[]) AS second;
 		END IF;
-		RAISE EXCEPTION '% "%": %', s.kind, chosen -> 0 ->> 'name', rate_limit_fault(fault, message, detail,
-			chosen -> 0 -> 'document') USING ERRCODE = 'check_violation';
+		RAISE EXCEPTION '% "%": %', left(section, -1), chosen -> 0 ->> 'name', rate_limit_fault(fault, message,
+			detail, chosen -> 0 -> 'document') USING ERRCODE = 'check_violation';
 	END;
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_write(text, text, jsonb) IS

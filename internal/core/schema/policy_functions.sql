@@ -195,35 +195,46 @@ COMMENT ON FUNCTION rate_limit_ban IS
 	'reason.';
 
 CREATE OR REPLACE FUNCTION rate_limit_unban(network inet DEFAULT NULL, user_id text DEFAULT NULL,
-	key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE sql AS $$
-	WITH gone AS (DELETE FROM rate_limit_bans b WHERE b.user_id = $2 OR b.key_id = $3
-		OR rate_limit_network(b.network) = rate_limit_network($1) RETURNING 1)
-	SELECT EXISTS (SELECT FROM gone) $$;
+	key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_bans b WHERE b.user_id = $2 OR b.key_id = $3
+		OR rate_limit_network(b.network) = rate_limit_network($1);
+	RETURN FOUND;
+END $$;
 COMMENT ON FUNCTION rate_limit_unban IS
 	'Lifts a ban, and returns whether there was one. A network of IPv4 is also that in the form of IPv6.';
 
-CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE sql AS $$
-	WITH gone AS (DELETE FROM rate_limit_rules r WHERE r.name = $1 RETURNING 1) SELECT EXISTS (SELECT
-		FROM gone) $$;
+CREATE OR REPLACE FUNCTION rate_limit_delete_rule(name text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_rules r WHERE r.name = $1;
+	RETURN FOUND;
+END $$;
 COMMENT ON FUNCTION rate_limit_delete_rule IS
 	'Deletes a rule with its limits and overrides, and returns whether it was there.';
 
-CREATE OR REPLACE FUNCTION rate_limit_delete_limit(rule text, name text) RETURNS boolean LANGUAGE sql AS $$
-	WITH gone AS (DELETE FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2 RETURNING 1)
-	SELECT EXISTS (SELECT FROM gone) $$;
+CREATE OR REPLACE FUNCTION rate_limit_delete_limit(rule text, name text) RETURNS boolean
+	LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_rule_limits l WHERE l.rule = $1 AND l.name = $2;
+	RETURN FOUND;
+END $$;
 COMMENT ON FUNCTION rate_limit_delete_limit IS
 	'Deletes a limit with its overrides, and returns whether it was there. A rule that limits must keep one.';
 
-CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE sql AS $$
-	WITH gone AS (DELETE FROM rate_limit_users u WHERE u.user_id = $1 RETURNING 1)
-	SELECT EXISTS (SELECT FROM gone) $$;
+CREATE OR REPLACE FUNCTION rate_limit_delete_user(user_id text) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_users u WHERE u.user_id = $1;
+	RETURN FOUND;
+END $$;
 COMMENT ON FUNCTION rate_limit_delete_user IS
 	'Deletes a user with its API keys, their bans, and its overrides, and returns whether it was there.';
 
 CREATE OR REPLACE FUNCTION rate_limit_delete_override(rule text, limit_name text, tier text DEFAULT NULL,
-	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE sql AS $$
-	WITH gone AS (DELETE FROM rate_limit_overrides o WHERE o.rule = $1 AND o.limit_name = $2
-		AND (o.tier = $3 OR o.user_id = $4 OR o.key_id = $5) RETURNING 1)
-	SELECT EXISTS (SELECT FROM gone) $$;
+	user_id text DEFAULT NULL, key_id bigint DEFAULT NULL) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM rate_limit_overrides o WHERE o.rule = $1 AND o.limit_name = $2
+		AND (o.tier = $3 OR o.user_id = $4 OR o.key_id = $5);
+	RETURN FOUND;
+END $$;
 COMMENT ON FUNCTION rate_limit_delete_override IS
 	'Deletes the overrides of a limit for a tier, a user or an API key, and returns whether there was one.';

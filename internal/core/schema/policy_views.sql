@@ -13,19 +13,6 @@ COMMENT ON COLUMN rate_limit_banned.kind IS 'network, user or key.';
 COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id of the key.';
 COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long it is until then. NULL: for ever.';
 
-CREATE OR REPLACE VIEW rate_limit_overridden WITH (security_invoker = true) AS
-	SELECT o.id, o.tier, o.user_id, o.key_id, o.rule, o.limit_name, o.events, o.burst,
-		l.events AS limit_events, l.burst AS limit_burst,
-		upper(o.valid) AS until, o.reason, o.created_at, o.created_by
-	FROM rate_limit_overrides o JOIN rate_limit_rule_limits l ON l.rule = o.rule AND l.name = o.limit_name
-		WHERE o.valid @> now();
-COMMENT ON VIEW rate_limit_overridden IS
-	'The overrides that are in force. Of several for one user or key, rate_limit_override_of says '
-	'which one counts.';
-COMMENT ON COLUMN rate_limit_overridden.limit_events IS 'The events of the limit itself.';
-COMMENT ON COLUMN rate_limit_overridden.limit_burst IS 'The burst of the limit itself.';
-COMMENT ON COLUMN rate_limit_overridden.until IS 'When the override ends. NULL or infinity: never.';
-
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
 	RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1]
@@ -70,9 +57,9 @@ COMMENT ON VIEW rate_limit_used IS
 	'The counters of rules, and how much of each is used. The overrides count for counters of one user or '
 	'one API key.';
 COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
+COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
 COMMENT ON COLUMN rate_limit_used.limit_name IS 'The limit of the rule.';
 COMMENT ON COLUMN rate_limit_used.key IS 'What is counted, as in the counters.';
-COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
 COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
 COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
 COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
@@ -109,6 +96,5 @@ CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) A
 		regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
 COMMENT ON VIEW rate_limit_rule_warnings IS
 	'Rules that proxies cannot use, or that may not mean what they say.';
-COMMENT ON COLUMN rate_limit_rule_warnings.rule IS 'The rule.';
 COMMENT ON COLUMN rate_limit_rule_warnings.field IS 'The column, the name of the limit, or proxies.';
 COMMENT ON COLUMN rate_limit_rule_warnings.warning IS 'What it is, for people.';
