@@ -51,8 +51,9 @@ func TestCommandsAndSQLGiveTheSameAnswers(t *testing.T) {
 			ELSE 'allowed' END, 'rule/free', 'per_hour', 'ann', 'ann', '192.0.2.7', 'x', '/' || n % 2, 'a', n,
 			2,
 				'{rule/free,ann}' FROM generate_series(1, 6) AS n;
-		INSERT INTO rate_limit_metrics (granularity, time, user_id, key_id, prefix, requests, limited, settled,
-			last_request) VALUES ('day', '2026-11-02Z', 'ann', 0, 'web', 5, 1, 4, '2026-11-02 10:00Z'),
+		INSERT INTO rate_limit_metrics (granularity, time, user_id, key_id, prefix, requests, limited,
+			settled, last_request) VALUES
+			('day', '2026-11-02Z', 'ann', 0, 'web', 5, 1, 4, '2026-11-02 10:00Z'),
 			('day', '2026-11-02Z', 'ann', 1, 'web', 3, 0, 3, '2026-11-02 11:00Z'),
 			('day', '2026-11-30Z', 'ann', 1, 'web', 2, 0, 2, '2026-11-30 11:00Z')`)
 	for _, q := range questions {

@@ -32,7 +32,11 @@ longer than --before.`,
 		{name: "before", kind: "ago", needed: true,
 			usage: "archive days that ended before: an age such as 60d, or a time such as 2026-08-01"},
 		{name: "to", usage: "a folder that exists, or s3://BUCKET/PREFIX", needed: true},
-		{name: "drop", value: false, usage: "drop the days whose rows are in files, if the retention has ended for them"},
+		{
+			name:  "drop",
+			value: false,
+			usage: "drop the days whose rows are in files, if the retention has ended for them",
+		},
 	},
 	do: func(c *call) error {
 		to, err := archive.NewDestination(c.text("to"))
@@ -76,7 +80,10 @@ func (c *call) archive(o archive.Options) error {
 	case c.json:
 		err = errors.Join(err, c.show(append([]archive.Day{}, days...), ""))
 	case len(days) == 0 && err == nil:
-		err = c.say("No day of the audit log that is not archived yet ended before %s.\n", shownTime(o.Before))
+		err = c.say(
+			"No day of the audit log that is not archived yet ended before %s.\n",
+			shownTime(o.Before),
+		)
 	}
 	return err
 }

@@ -23,8 +23,6 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // ExpandDSN replaces the placeholders of a DSN. shown replaces the DSN in errors.
@@ -62,9 +60,9 @@ var root = entry{
   caddy pg-ratelimit explain --user acme --path /api/v1/x --ip 192.0.2.1`,
 	commands: []entry{
 		migrateCommand, policyCommand, rulesCommand, tiersCommand, usersCommand, keysCommand, bansCommand,
-		banCommand, unbanCommand, explainCommand, topCommand, getCommand, resetCommand, changesCommand, nodesCommand,
-		stateCommand, auditCommand, whyCommand, usageCommand, pageCommand, replayCommand, upkeepCommand,
-		archiveCommand, forgetCommand,
+		banCommand, unbanCommand, explainCommand, topCommand, getCommand, resetCommand, changesCommand,
+		nodesCommand, stateCommand, auditCommand, whyCommand, usageCommand, pageCommand, replayCommand,
+		upkeepCommand, archiveCommand, forgetCommand,
 	},
 }
 
@@ -82,31 +80,31 @@ func build(cmd *cobra.Command, expand ExpandDSN) {
 
 // entry is a command: what people write, what its help says, and what it does.
 type entry struct {
-	// use has the names of the arguments after that of the command and before all flags. With "...", there may be
-	// more of them.
+	// use has the names of the arguments after that of the command and before all flags. With "...", there
+	// may be more of them.
 	use, short, long, example string
 	flags                     []flag
-	// alone are flags of which one may be given, as in "for until", and together those that need each other.
+	// alone lists flags that exclude each other, as in "for until", and together those that need each other.
 	alone    []string
 	together string
-	// kind names the kind of row of the first argument, also for the entries below.
+	// kind names the kind of row of the first argument, here and in the entries below.
 	kind string
 	// args are the kinds of the first arguments, see read; "" is a text.
 	args []string
 
-	// sql has the rows that the command prints. @NAME is an argument, @key_id the flag --key-id; NULL: not given.
-	// before is a call that comes first, and after one that comes last.
+	// sql has the rows that the command prints. @NAME is an argument, @key_id the flag --key-id; NULL: not
+	// given. before is a call that comes first, and after one that comes last.
 	before, sql, after string
-	// choose says by the flags what sql is, and empty.
+	// choose returns sql and empty for the flags.
 	choose func(c *call) (sql, empty string, err error)
-	// hide are columns that people do not see, one: there is one row, and parts are lists beside it.
+	// hide lists the columns that --json alone prints. With one, there is one row. parts are further lists.
 	hide  string
 	one   bool
 	parts []part
 	// empty is printed for people in place of an empty list.
 	empty string
-	// becomes: the command changes what the first argument names, and sql says what that then is, or with a boolean
-	// that it is there to be so. lacks has what follows in an error about a name that is not there; "": known.
+	// becomes is the outcome of a command that changes the row of the first argument. sql then returns NULL
+	// or false if there is no such row, and lacks the rest of the error about it; "" is that of known.
 	becomes, lacks string
 
 	// do runs a command that is not SQL. An offline command needs no database, or finds it itself.
@@ -162,8 +160,8 @@ default, and deletes a limit or an override. A name that is not a setting lists 
 	return cmd
 }
 
-// group adds the commands below that of an entry, and says which there are if a word is none of them. Their first examples are
-// those of an entry without examples.
+// group adds the commands below that of an entry, and says which there are if a word is none of them. Their
+// first examples are those of an entry without examples.
 func (t *tool) group(cmd *cobra.Command, e *entry) {
 	var names []string
 	for _, below := range e.commands {
@@ -202,8 +200,8 @@ func (f *flag) add(flags *pflag.FlagSet) {
 	}
 }
 
-// check checks the number of the arguments of a command, and its flags. Cobra's own checks repeat the arguments in
-// their errors, and one of them may be an API key.
+// check checks the number of the arguments of a command, and its flags. Cobra's own checks repeat the
+// arguments in their errors, and one of them may be an API key.
 func (e *entry) check(cmd *cobra.Command, args []string) error {
 	names := argumentNames(cmd.Use)
 	if len(args) < len(names) || len(args) > len(names) && !strings.Contains(cmd.Use, "...") {
@@ -258,8 +256,11 @@ func flagError(cmd *cobra.Command, err error) error {
 	case errors.As(err, &empty):
 		err = missing(empty.GetFlag())
 	case errors.As(err, &wrong):
-		want := map[string]string{"bool": "true or false", "int": "a whole number"}[wrong.GetFlag().Value.Type()]
-		err = &ratelimit.FieldError{Field: shown(wrong.GetFlag()), Value: wrong.GetValue(), Want: want}
+		want := "a whole number"
+		if wrong.GetFlag().Value.Type() == "bool" {
+			want = "true or false"
+		}
+		err = must(shown(wrong.GetFlag()), wrong.GetValue(), want)
 	case errors.As(err, &malformed):
 		err = fmt.Errorf("%s: must be --name, or --name and a value", malformed.GetSpecifiedFlag())
 	}
@@ -276,5 +277,5 @@ func shown(flag *pflag.Flag) string {
 
 // missing is the error about a flag without a value, or one that must be given and is not.
 func missing(flag *pflag.Flag) error {
-	return &ratelimit.FieldError{Field: shown(flag), Want: "given with a value: " + flag.Usage}
+	return must(shown(flag), "", "given with a value: "+flag.Usage)
 }

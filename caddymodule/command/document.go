@@ -25,8 +25,10 @@ var policyCommand = entry{
 		long: `The file has the tiers, the rules with their limits, and the overrides for tiers, always in the
 same order. It never has a key or a ban.`,
 		example: "  caddy pg-ratelimit policy export > policy.yaml",
-		flags:   []flag{{name: "users", value: false, usage: "also users, digests of API keys, and their overrides"}},
-		do:      exportPolicy,
+		flags: []flag{
+			{name: "users", value: false, usage: "also users, digests of API keys, and their overrides"},
+		},
+		do: exportPolicy,
 	}, {
 		use:   "apply FILE",
 		short: "Makes the policy as a file has it",
@@ -35,7 +37,11 @@ changed. A field that the file lacks gets its default. Rows that the file does n
 		example: "  caddy pg-ratelimit policy apply policy.yaml --prune --dry-run",
 		flags: []flag{
 			{name: "dry-run", value: false, usage: "make and check the changes, print them, and undo them"},
-			{name: "prune", value: false, usage: "delete rows that the file does not name, in the sections that it has"},
+			{
+				name:  "prune",
+				value: false,
+				usage: "delete rows that the file does not name, in the sections that it has",
+			},
 		},
 		do: applyPolicy,
 	}},
@@ -103,8 +109,22 @@ func toYAML(document string) ([]byte, error) {
 }
 
 // order has the sections and the fields that come first, and those that come last.
-var order = []string{"name", "tiers", "users", "keys", "rules", "digest", "rule", "limit_name", "user_id", "tier",
-	"key_id", "", "limits", "overrides"}
+var order = []string{
+	"name",
+	"tiers",
+	"users",
+	"keys",
+	"rules",
+	"digest",
+	"rule",
+	"limit_name",
+	"user_id",
+	"tier",
+	"key_id",
+	"",
+	"limits",
+	"overrides",
+}
 
 func yamlOf(value any) *yaml.Node {
 	switch value := value.(type) {
@@ -124,7 +144,8 @@ func yamlOf(value any) *yaml.Node {
 		}
 		return n
 	case string:
-		n := &yaml.Node{Kind: yaml.ScalarNode, Value: value, Tag: "!!str"} // in quotes if it could be something else
+		// It gets quotes if it could be something else.
+		n := &yaml.Node{Kind: yaml.ScalarNode, Value: value, Tag: "!!str"}
 		isOdd := func(r rune) bool { return !unicode.IsPrint(r) }
 		if value != strings.TrimSpace(value) || strings.ContainsFunc(value, isOdd) {
 			n.Style = yaml.DoubleQuotedStyle
@@ -150,8 +171,10 @@ func toJSON(file []byte) (string, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(file))
 	var document, more yaml.Node
 	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
-		return "", errors.New("the file is empty: must have one or more of the sections tiers, users, keys, " +
-			"rules, overrides")
+		return "", errors.New(
+			"the file is empty: must have one or more of the sections tiers, users, keys, " +
+				"rules, overrides",
+		)
 	} else if err != nil {
 		return "", err
 	}

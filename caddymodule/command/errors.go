@@ -29,9 +29,18 @@ func (c *call) failure(err error) error {
 		if c.conn.QueryRow(context.Background(), schema.Others).Scan(&others) == nil && others != nil {
 			return fmt.Errorf("%s: %s", *others, schema.OthersHint)
 		}
-		return fmt.Errorf("the tables of the %s are missing, or older than this program (%s): make them with: caddy pg-ratelimit migrate", missingPart(failed.Message), failed.Message)
+		return fmt.Errorf(
+			"the tables of the %s are missing, or older than this program (%s): make them with: "+
+				"caddy pg-ratelimit migrate",
+			missingPart(failed.Message),
+			failed.Message,
+		)
 	case "42501":
-		return fmt.Errorf("the role %q may not do this: %s: use the administrator's role, see Roles in docs/policy.md", c.conn.Config().User, failed.Message)
+		return fmt.Errorf(
+			"the role %q may not do this: %s: use the administrator's role, see Roles in docs/policy.md",
+			c.conn.Config().User,
+			failed.Message,
+		)
 	case sqlstate.Untranslatable:
 		return fmt.Errorf("%s (%s)", sqlstate.EncodingHint, failed.Message)
 	case "2BP01":
@@ -59,8 +68,8 @@ func (c *call) failure(err error) error {
 // missingPart says what is missing by a message of the server.
 func missingPart(message string) string {
 	for name, part := range map[string]string{
-		"rate_limit_nodes": "registry of proxies", "rate_limit_proxies": "registry of proxies", "rate_limit_audit": "history",
-		"rate_limit_metrics": "history", "rate_limit_upkeep": "history",
+		"rate_limit_nodes": "registry of proxies", "rate_limit_proxies": "registry of proxies",
+		"rate_limit_audit": "history", "rate_limit_metrics": "history", "rate_limit_upkeep": "history",
 	} {
 		if strings.Contains(message, name) {
 			return part
@@ -69,26 +78,35 @@ func missingPart(message string) string {
 	return "policy"
 }
 
-// holdersSQL returns the other sessions that have had a lock on our tables for the duration $1 or longer, and do not wait
-// themselves. Reading is a lock, too, which only migrations wait for: $2. Of a session of another role, the server may show
-// neither the state nor the times.
-const holdersSQL = `SELECT coalesce(string_agg(DISTINCT concat_ws(', ', coalesce('pid ' || l.pid, 'a prepared transaction'),
+// holdersSQL returns the other sessions that have had a lock on our tables for the duration $1 or longer, and
+// do not wait themselves. Reading is a lock, too, which only migrations wait for: $2. Of a session of another
+// role, the server may show neither the state nor the times.
+const holdersSQL = `SELECT coalesce(string_agg(DISTINCT concat_ws(', ',
+	coalesce('pid ' || l.pid, 'a prepared transaction'),
 	'application ' || nullif(a.application_name, ''), 'role ' || a.usename, a.state,
-	'transaction since ' || date_trunc('second', a.xact_start), 'statement since ' || date_trunc('second', a.query_start)), ' or '),
-	'no longer known which')
+	'transaction since ' || date_trunc('second', a.xact_start),
+	'statement since ' || date_trunc('second', a.query_start)), ' or '), 'no longer known which')
 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.granted AND c.relname LIKE 'rate\_limit\_%' AND c.relkind IN ('r', 'p')
 	AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	AND l.pid IS DISTINCT FROM pg_backend_pid() AND coalesce(cardinality(pg_blocking_pids(l.pid)), 0) = 0
-	AND coalesce(a.xact_start <= clock_timestamp() - $1::interval, true) AND ($2 OR l.mode <> 'AccessShareLock')`
+	AND coalesce(a.xact_start <= clock_timestamp() - $1::interval, true)
+	AND ($2 OR l.mode <> 'AccessShareLock')`
 
 // locked is the error about a lock timeout. It names who may hold the lock.
 func (c *call) locked() error {
 	var holders string
 	waited := time.Since(c.began)
-	err := c.conn.QueryRow(context.Background(), holdersSQL, fmt.Sprintf("%d microseconds", waited.Microseconds()*9/10), c.cmd.Name() == "migrate").Scan(&holders)
+	long := fmt.Sprintf("%d microseconds", waited.Microseconds()*9/10)
+	err := c.conn.QueryRow(context.Background(), holdersSQL, long, c.cmd.Name() == "migrate").
+		Scan(&holders)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		holders = "it is not known which"
 	}
-	return fmt.Errorf("waited %s for a lock that another session holds: %s: end it with pg_terminate_backend, or try again later", waited.Round(time.Second), holders)
+	return fmt.Errorf(
+		"waited %s for a lock that another session holds: %s: end it with pg_terminate_backend, or "+
+			"try again later",
+		waited.Round(time.Second),
+		holders,
+	)
 }

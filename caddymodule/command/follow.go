@@ -14,8 +14,8 @@ import (
 const (
 	// followInterval is the time between two queries for new decisions.
 	followInterval = time.Second
-	// followedTime is the age of the oldest row that a query returns. A proxy writes within seconds: what it writes later,
-	// after an outage of the database, is left out.
+	// followedTime is the age of the oldest row that a query returns. A proxy writes within seconds: what it
+	// writes later, after an outage of the database, is left out.
 	followedTime = 2 * time.Minute
 	// mostNew bounds the rows of a query, unless -n is larger.
 	mostNew = 1000
@@ -23,8 +23,8 @@ const (
 	followMemory = 240
 )
 
-// follow prints the newest decisions, and then those that proxies write, the newest last. It returns when a signal ends
-// the program.
+// follow prints the newest decisions, and then those that proxies write, the newest last. It returns when a
+// signal ends the program.
 func (c *call) follow() (err error) {
 	ctx, stop := signal.NotifyContext(c.ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -58,9 +58,9 @@ func (c *call) follow() (err error) {
 }
 
 func (c *call) followOnce(p *printer, seen map[[sha256.Size]byte]int, query, shown int) error {
-	// Before the rows: what becomes visible in between is found twice, and printed once. Transactions become visible in
-	// another order than they begin and write: what a query has not had before belongs to one from the horizon of the
-	// query before on.
+	// Before the rows: what becomes visible in between is found twice, and printed once. Transactions become
+	// visible in another order than they begin and write: what a query has not had before belongs to one from
+	// the horizon of the query before on.
 	horizon, err := c.scalar("pg_snapshot_xmin(pg_current_snapshot())")
 	if err != nil {
 		return err
@@ -86,7 +86,8 @@ func (c *call) followOnce(p *printer, seen map[[sha256.Size]byte]int, query, sho
 	if query == 1 {
 		fresh = fresh[:min(len(fresh), shown)]
 	} else if len(fresh) >= mostNew {
-		fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: the others are left out. Other flags show fewer.\n", mostNew)
+		fmt.Fprintf(c.cmd.ErrOrStderr(), "There are more than %d new rows: the others are left out. "+
+			"Other flags show fewer.\n", mostNew)
 	}
 	slices.Reverse(fresh)
 	if !c.json {

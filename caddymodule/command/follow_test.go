@@ -28,7 +28,7 @@ func (w *followed) Write(text []byte) (int, error) {
 	return w.text.Write(text)
 }
 
-// times is how often it has printed a text.
+// times returns how often it has printed a text.
 func (w *followed) times(text string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -59,8 +59,7 @@ func (s *shell) follow(t *testing.T, args ...string) *followed {
 	return w
 }
 
-// TestAuditFollowShowsEachNewRowOnce also for a transaction that ends after others that began later, and
-// whose rows are in a part of their own.
+// Rows are new in a transaction that ends after others that began later, and in a partition of their own.
 func TestAuditFollowShowsEachNewRowOnce(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.sql("SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date + i) FROM " +

@@ -2,8 +2,6 @@ package command
 
 import (
 	"strings"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // recording says which requests the audit log has.
@@ -13,11 +11,11 @@ default of a configuration with "history", only what was refused.`
 // decisions are those in the audit log.
 var decisions = []string{"allowed", "limited", "blocked", "rejected", "shadow", "error"}
 
-// auditSQL are rows of the audit log. A row of a transaction that has ended before @horizon is left out: xmin has the
-// last 32 bits of its number.
-const auditSQL = `SELECT a.time, a.decision, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
-	a.address, a.method, a.host, a.path, a.status, a.cost, a.count, a.weight, a.quota, a.remaining, a.retry_after,
-	a.duration, a.node, a.region, a.also, a.id
+// auditSQL are rows of the audit log. A row of a transaction that has ended before @horizon is left out: xmin
+// has the last 32 bits of its number.
+const auditSQL = `SELECT a.time, a.decision, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id,
+	a.tier, a.address, a.method, a.host, a.path, a.status, a.cost, a.count, a.weight, a.quota, a.remaining,
+	a.retry_after, a.duration, a.node, a.region, a.also, a.id
 FROM rate_limit_audited a WHERE a.time >= @since::timestamptz AND a.time < @until::timestamptz
 	AND (@prefix::text IS NULL OR @prefix IN (a.prefix, a.prefix || '/' || a.limit_name)
 		OR @prefix = 'rule/' AND starts_with(a.prefix, @prefix))
@@ -47,8 +45,12 @@ newest last, until Ctrl-C: with --json, one object a line.
 		aKey("with the API key of this number"),
 		{name: "prefix", usage: "by the limit of this prefix, or by rule/RULE or rule/RULE/LIMIT"},
 		{name: "rule", usage: "by this rule"},
-		{name: "decision", usage: "one or more of " + strings.Join(decisions, ", ") + ", with commas between them",
-			choices: decisions, list: true},
+		{
+			name:    "decision",
+			usage:   "one or more of " + strings.Join(decisions, ", ") + ", with commas between them",
+			choices: decisions,
+			list:    true,
+		},
 		{name: "address", kind: "network", usage: "from this address or network"},
 		{name: "host", usage: "to this host"},
 		{name: "node", usage: "decided by this proxy"},
@@ -83,8 +85,8 @@ var whyCommand = entry{
 are those of the minute of --at, or of the last minute of the day before it that has some.`,
 	example: "  caddy pg-ratelimit why 192.0.2.7 --at 2026-11-27T14:05:00Z",
 	flags:   []flag{{name: "at", kind: "time", usage: "when (default now)"}},
-	hide: "time decision reason prefix limit_name key user_id key_id address method host path status requests quota " +
-		"remaining retry_after node",
+	hide: "time decision reason prefix limit_name key user_id key_id address method host path status " +
+		"requests quota remaining retry_after node",
 	sql: "SELECT * FROM rate_limit_why(@WHO, coalesce(@at::timestamptz, now()))",
 }
 
@@ -95,7 +97,8 @@ var usageCommand = entry{
 CHARGED are the units that a limit charged before the requests that passed, and SETTLED what
 they really cost. Proxies with a history count every request, whatever is in the audit log.`,
 	example: "  caddy pg-ratelimit usage acme --month 2026-11",
-	flags: append([]flag{{name: "month", kind: "month", usage: "a month such as 2026-11 (default the current one)"}},
+	flags: append(
+		[]flag{{name: "month", kind: "month", usage: "a month such as 2026-11 (default the current one)"}},
 		period("", "the days")...),
 	alone: []string{"month since", "month until"},
 	choose: func(c *call) (string, string, error) {
@@ -105,7 +108,8 @@ they really cost. Proxies with a history count every request, whatever is in the
 		return `SELECT u.* FROM (SELECT coalesce((@since::timestamptz AT TIME ZONE 'UTC')::date, @month::date,
 	date_trunc('month', now() AT TIME ZONE 'UTC')::date) AS day) AS f
 CROSS JOIN LATERAL rate_limit_usage_between(@USER, f.day,
-	coalesce(((@until::timestamptz - interval '1 microsecond') AT TIME ZONE 'UTC')::date, (f.day + interval '1 month')::date - 1)) AS u`, "", nil
+	coalesce(((@until::timestamptz - interval '1 microsecond') AT TIME ZONE 'UTC')::date,
+		(f.day + interval '1 month')::date - 1)) AS u`, "", nil
 	},
 }
 
@@ -115,9 +119,9 @@ var nodesCommand = entry{
 	long: `CANNOT has the statements that give a proxy the privileges that it lacks to decide. A proxy that
 has ended, or has not been seen for 10 seconds and is gone, stays in the list for a day.`,
 	empty: "No proxy counts here.",
-	sql: `SELECT node, region, version, CASE WHEN live AND cannot IS NOT NULL THEN 'cannot decide' WHEN live THEN 'live'
-	WHEN ended IS NOT NULL THEN 'ended' ELSE 'gone' END AS state, live, ended, cannot, epoch, policy, behind, seen,
-	local_from, local_until, problems, admitted, refused, undecided, locally
+	sql: `SELECT node, region, version, CASE WHEN live AND cannot IS NOT NULL THEN 'cannot decide'
+	WHEN live THEN 'live' WHEN ended IS NOT NULL THEN 'ended' ELSE 'gone' END AS state, live, ended, cannot,
+	epoch, policy, behind, seen, local_from, local_until, problems, admitted, refused, undecided, locally
 FROM rate_limit_proxies ORDER BY node`,
 	hide: "live epoch",
 	parts: []part{{"Rules that cannot be used, or may not mean what they say:",
@@ -141,7 +145,12 @@ So REQUESTS are then refusals only.`,
   caddy pg-ratelimit top --since 1h`,
 	flags: append([]flag{
 		{name: "prefix", usage: "counters of this prefix only"},
-		{name: "by", value: "sender", usage: "with --since: sender or path", choices: []string{"sender", "path"}},
+		{
+			name:    "by",
+			value:   "sender",
+			usage:   "with --since: sender or path",
+			choices: []string{"sender", "path"},
+		},
 		most(20),
 	}, period("", "requests")...),
 	choose: func(c *call) (string, string, error) {
@@ -149,10 +158,11 @@ So REQUESTS are then refusals only.`,
 		switch {
 		case c.values["since"] != nil:
 			return `SELECT * FROM rate_limit_top(@since, @until, @by || 's', coalesce(@prefix, ''))
-ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @number::bigint`, c.noneRecorded("request"), nil
+ORDER BY requests DESC, refused DESC, last DESC, prefix, name, user_id LIMIT @number::bigint`,
+				c.noneRecorded("request"), nil
 		case c.text("by") == "path":
-			return "", "", &ratelimit.FieldError{Field: "--by", Value: "path", Want: "given with --since: counters " +
-				"have no paths. The metrics have them where the configuration says: route {path}"}
+			return "", "", must("--by", "path", "given with --since: counters "+
+				"have no paths. The metrics have them where the configuration says: route {path}")
 		case c.values["until"] != nil:
 			return "", "", errNoSince
 		case prefix != "" && !strings.HasPrefix(prefix, "rule/"):
@@ -167,8 +177,8 @@ ORDER BY percent DESC, used DESC, rule, limit_name, key LIMIT @number::bigint`, 
 }
 
 // countersSQL are the counters of a prefix in both tables; the keys follow.
-const countersSQL = `SELECT @prefix AS prefix, c.key, t.durable, c.count, c.prev_count, c.window_start, c.tokens,
-	c.last_refill, cardinality(c.hits) AS hits, c.slots, c.expires_at
+const countersSQL = `SELECT @prefix AS prefix, c.key, t.durable, c.count, c.prev_count, c.window_start,
+	c.tokens, c.last_refill, cardinality(c.hits) AS hits, c.slots, c.expires_at
 FROM (VALUES (true), (false)) AS t(durable) CROSS JOIN LATERAL rate_limit_counters(@prefix, t.durable`
 
 var getCommand = entry{
@@ -180,10 +190,15 @@ var getCommand = entry{
 	args: []string{"", "secret"},
 	do: func(c *call) error {
 		c.values["prefix"] = c.name()
-		c.sql = strings.Replace(countersSQL, "\nFROM",
-			", u.algorithm, u.used, u.quota, u.percent, u.resets_at FROM", 1) + `, rate_limit_stored_keys(@KEY)) AS c
+		c.sql = strings.Replace(
+			countersSQL,
+			"\nFROM",
+			", u.algorithm, u.used, u.quota, u.percent, u.resets_at FROM",
+			1,
+		) + `, rate_limit_stored_keys(@KEY)) AS c
 LEFT JOIN rate_limit_used u ON starts_with(@prefix, 'rule/') AND u.rule = split_part(@prefix, '/', 2)
-	AND u.limit_name = split_part(@prefix, '/', 3) AND u.key = c.key AND u.key = ANY (rate_limit_stored_keys(@KEY))`
+	AND u.limit_name = split_part(@prefix, '/', 3) AND u.key = c.key
+	AND u.key = ANY (rate_limit_stored_keys(@KEY))`
 		rows, err := c.rows(c.sql)
 		switch {
 		case err != nil:
@@ -216,11 +231,15 @@ units: run the command again after a minute. Files of archive stay, rows of the 
 network in place of the address, and counters whose key is a digest of several things.
 
 Only the owner of the tables of the history can change them.`,
-	example: "  caddy pg-ratelimit forget --user acme --account --dry-run\n  caddy pg-ratelimit forget --ip 192.0.2.1",
+	example: "  caddy pg-ratelimit forget --user acme --account --dry-run",
 	flags: []flag{
 		{name: "user", usage: "a user, with all its API keys"},
 		{name: "ip", kind: "address", usage: "the address of a client: of IPv6, all of the same /64"},
-		{name: "key", kind: "secret", usage: `an API key, or the key of a counter; "-" reads it from standard input`},
+		{
+			name:  "key",
+			kind:  "secret",
+			usage: `an API key, or the key of a counter; "-" reads it from standard input`,
+		},
 		aKey("an API key by its number"),
 		{name: "account", value: false, usage: "delete the user and the API keys as well"},
 		{name: "dry-run", value: false, usage: "count the rows, and delete none"},
@@ -228,11 +247,15 @@ Only the owner of the tables of the history can change them.`,
 	alone: []string{"user ip key key-id"},
 	choose: func(c *call) (string, string, error) {
 		if c.text("user")+c.text("ip")+c.text("key")+c.text("key-id") == "" {
-			return "", "", &ratelimit.FieldError{Field: "--user, --ip, --key or --key-id",
-				Want: "given: it says who is to be forgotten"}
+			return "", "", must(
+				"--user, --ip, --key or --key-id",
+				"",
+				"given: it says who is to be forgotten",
+			)
 		}
 		return `SELECT f.name AS "table", f.deleted, nullif(f.kept, 0) AS kept
-FROM rate_limit_forget_person(@user, @key_id::bigint, @key, @ip::inet, @account::boolean, @dry_run::boolean) AS f`,
+FROM rate_limit_forget_person(@user, @key_id::bigint, @key, @ip::inet, @account::boolean,
+	@dry_run::boolean) AS f`,
 			"There are no tables.", nil
 	},
 }

@@ -20,10 +20,15 @@ digest of the key, so nothing can print it again.`,
 			{name: "user", usage: "the user that gets the key", needed: true},
 			{name: "name", usage: "what the key is for"},
 			{name: "tier", usage: "the tier of the key (default: that of the user)"},
-			{name: "expires", kind: "end", usage: "when the key ends: 90d, 2026-12-31 or never (default never)"},
+			{
+				name:  "expires",
+				kind:  "end",
+				usage: "when the key ends: 90d, 2026-12-31 or never (default never)",
+			},
 		},
-		before: `SELECT NULL AS replaces, NULL AS replaced_at FROM (SELECT @digest::bytea AS digest, @hint::text AS hint,
-	@user::text AS user_id, @name::text AS name, @tier::text AS tier, @expires::timestamptz AS expires_at) AS k,
+		before: `SELECT NULL AS replaces, NULL AS replaced_at
+FROM (SELECT @digest::bytea AS digest, @hint::text AS hint, @user::text AS user_id, @name::text AS name,
+		@tier::text AS tier, @expires::timestamptz AS expires_at) AS k,
 	rate_limit_set('rate_limit_api_keys', '{digest}', to_jsonb(k), NULL)`,
 		sql: newKeySQL,
 		do:  newKey,
@@ -32,8 +37,8 @@ digest of the key, so nothing can print it again.`,
 		short: "Lists the API keys by their first characters, and with a history what each did",
 		flags: []flag{{name: "user", usage: "keys of this user only"}, most(100)},
 		empty: "There are no keys.",
-		sql: `SELECT k.*, r.* FROM (SELECT * FROM rate_limit_key_states WHERE @user::text IS NULL OR user_id = @user
-	ORDER BY id LIMIT @number::bigint) AS k
+		sql: `SELECT k.*, r.* FROM (SELECT * FROM rate_limit_key_states
+	WHERE @user::text IS NULL OR user_id = @user ORDER BY id LIMIT @number::bigint) AS k
 LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) AS r ON true`,
 	}, {
 		use:   "set ID SETTING=VALUE ...",
@@ -56,8 +61,10 @@ for this key, and RULE/LIMIT.burst another burst. revoked_at= makes a revoked ke
 		short: "Makes an API key in place of another one, and ends that one after a grace",
 		long: `The new key has the name, the tier, the end, the overrides and the bans of the old one, and
 limits that count by key count both as one. If the key has leaked, give --grace 0s.`,
-		args:  []string{"key"},
-		flags: []flag{{name: "grace", value: "24h", kind: "duration", usage: "how long the old key stays valid"}},
+		args: []string{"key"},
+		flags: []flag{
+			{name: "grace", value: "24h", kind: "duration", usage: "how long the old key stays valid"},
+		},
 		before: `SELECT replaces, replaced_at
 FROM rate_limit_rotate_key(@ID::bigint, @grace::interval, @digest::bytea, @hint)`,
 		sql: newKeySQL,
@@ -68,8 +75,8 @@ FROM rate_limit_rotate_key(@ID::bigint, @grace::interval, @digest::bytea, @hint)
 const newKeySQL = `SELECT * FROM rate_limit_key_states
 WHERE id = (SELECT id FROM rate_limit_api_keys WHERE digest = @digest::bytea)`
 
-// newKey makes a key of random bytes, stores it by the SQL of the entry, and prints it. No other command prints
-// a key.
+// newKey makes a key of random bytes, stores it by the SQL of the entry, and prints it. No other command
+// prints a key.
 func newKey(c *call) error {
 	key, err := policy.NewKey()
 	if err != nil {

@@ -52,7 +52,7 @@ func bigDatabase(t *testing.T) *shell {
 	return s
 }
 
-// rowsRead is how many rows of users, keys and the audit log were read, and by how many scans.
+// rowsRead counts the rows of users, keys and the audit log that were read, and the scans.
 func (s *shell) rowsRead() (rows, scans int64) {
 	s.t.Helper()
 	const sum = `SELECT coalesce(sum(%s), 0)::bigint FROM pg_stat_user_tables

@@ -14,8 +14,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// Commands wait for a lock that another session holds for about 10 seconds. Then they say which
-// session it is, and have changed nothing, also when the lock becomes free later.
+// Commands wait for a lock that another session holds for about 10 seconds. Then they name the session, and
+// have changed nothing, even if the lock becomes free later.
 func TestCommandsSayWhoHoldsALock(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all runs it: it waits until commands give up")
@@ -56,8 +56,8 @@ func TestCommandsSayWhoHoldsALock(t *testing.T) {
 	}
 }
 
-// A command takes the lock on its row, and then that on the table. A session that takes these locks in the other order
-// does not make the command fail.
+// A command takes the lock on its row, and then that on the table. A session that takes these locks in the
+// other order does not make the command fail.
 func TestACommandSurvivesADeadlock(t *testing.T) {
 	s := newShell(t, schema.File)
 	s.sql("INSERT INTO rate_limit_users (user_id, tier) VALUES ('ann', 'anonymous')")
@@ -73,7 +73,11 @@ func TestACommandSurvivesADeadlock(t *testing.T) {
 	ended := make(chan output, 1)
 	go func() { ended <- s.run("keys", "set", "1", "name=app") }()
 	await.Within(t, time.Minute, "the command waits", func() bool {
-		return one[bool](s, `SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'rate_limit_api_keys'::regclass)`)
+		return one[bool](
+			s,
+			`SELECT EXISTS (SELECT FROM pg_locks
+				WHERE NOT granted AND relation = 'rate_limit_api_keys'::regclass)`,
+		)
 	})
 	if _, err := conn.Exec(ctx, "UPDATE rate_limit_api_keys SET hint = 'x'; COMMIT"); err != nil {
 		t.Fatal(err)
@@ -86,7 +90,7 @@ func TestACommandSurvivesADeadlock(t *testing.T) {
 	}
 }
 
-// A role that may not archive is told which role may.
+// A role that may not archive gets an error that names the role that may.
 func TestArchiveNamesTheRoleThatMay(t *testing.T) {
 	s := newShell(t, schema.File)
 	role := "r_" + one[string](s, "SELECT current_database()::text")

@@ -14,7 +14,6 @@ import (
 
 	webpage "github.com/pgratelimit/pg-ratelimit/internal/plane/page"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // pageShutdown is for requests that are under way when the page ends.
@@ -32,7 +31,11 @@ another machine, use ssh -L, or the handler pg_ratelimit_page behind an authenti
 	flags: []flag{
 		{name: "listen", value: "127.0.0.1:2020", usage: "address and port"},
 		{name: "host", value: []string(nil), usage: "further names under which the page is reached"},
-		{name: "insecure", value: false, usage: "listen on addresses that other machines reach, for everybody"},
+		{
+			name:  "insecure",
+			value: false,
+			usage: "listen on addresses that other machines reach, for everybody",
+		},
 	},
 	do: func(c *call) error {
 		dsn, err := c.database()
@@ -56,14 +59,14 @@ another machine, use ssh -L, or the handler pg_ratelimit_page behind an authenti
 func checkListen(listen string, insecure bool) error {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
-		return &ratelimit.FieldError{Field: "--listen", Value: listen, Want: "an address and a port, such as 127.0.0.1:2020"}
+		return must("--listen", listen, "an address and a port, such as 127.0.0.1:2020")
 	}
 	address, err := netip.ParseAddr(host)
 	if insecure || host == "localhost" || err == nil && address.IsLoopback() {
 		return nil
 	}
-	return &ratelimit.FieldError{Field: "--listen", Value: listen, Want: "an address of this machine alone, such as " +
-		"127.0.0.1:2020, or used with --insecure: the page has no login"}
+	return must("--listen", listen, "an address of this machine alone, such as "+
+		"127.0.0.1:2020, or used with --insecure: the page has no login")
 }
 
 // servePage serves the page until a signal ends it.
@@ -75,7 +78,7 @@ func (c *call) servePage(o webpage.Options) error {
 	defer s.Close()
 	listener, err := net.Listen("tcp", c.text("listen"))
 	if err != nil {
-		return &ratelimit.FieldError{Field: "--listen", Value: c.text("listen"), Want: "a free port: " + err.Error()}
+		return must("--listen", c.text("listen"), "a free port: "+err.Error())
 	}
 	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -2,8 +2,6 @@ package command
 
 import (
 	"net/netip"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 var rulesCommand = entry{
@@ -21,23 +19,27 @@ var rulesCommand = entry{
 unlimited. limit.NAME is a limit of any window, as in 100/10s, 10000/1mo calendar Europe/Berlin
 or 5/in_flight. algorithm, burst, durable and on_exceed are for all limits of the rule. valid is
 FROM..UNTIL, where either may be missing.`,
-		example: `  caddy pg-ratelimit rules set free family=plan tiers=free algorithm=token_bucket per_hour=1000 burst=20
+		example: `  caddy pg-ratelimit rules set free tiers=free algorithm=token_bucket per_hour=1000 burst=20
   caddy pg-ratelimit rules set protect paths='/api/v1/*' count_by=all per_second=100 mode=shadow
   caddy pg-ratelimit rules set friday limit.burst=50/10s valid=2026-11-27..2026-11-30
   caddy pg-ratelimit rules set protect paths=`,
-		flags: []flag{{name: "force", value: false, usage: "allow an amount of 0, which refuses every request"}},
-		do:    setter("rate_limit_rule"),
-	}, ruleMode("enable", "enforce", "on: its limits apply"), ruleMode("disable", "off", "off: it is ignored"), {
-		use:     "rename NAME NEW",
-		short:   "Gives a rule another name, and with it new counters",
-		becomes: "renamed to",
-		sql:     "SELECT rate_limit_rename('rule', @NAME, @NEW)",
-	}, {
-		use:     "delete NAME",
-		short:   "Deletes a rule with its limits and overrides",
-		becomes: "deleted",
-		sql:     "SELECT rate_limit_delete_rule(@NAME)",
-	}},
+		flags: []flag{
+			{name: "force", value: false, usage: "allow an amount of 0, which refuses every request"},
+		},
+		do: setter("rate_limit_rule"),
+	},
+		ruleMode("enable", "enforce", "on: its limits apply"),
+		ruleMode("disable", "off", "off: it is ignored"), {
+			use:     "rename NAME NEW",
+			short:   "Gives a rule another name, and with it new counters",
+			becomes: "renamed to",
+			sql:     "SELECT rate_limit_rename('rule', @NAME, @NEW)",
+		}, {
+			use:     "delete NAME",
+			short:   "Deletes a rule with its limits and overrides",
+			becomes: "deleted",
+			sql:     "SELECT rate_limit_delete_rule(@NAME)",
+		}},
 }
 
 // ruleMode is the command that gives a rule a mode.
@@ -46,7 +48,8 @@ func ruleMode(name, mode, help string) entry {
 		use:     name + " NAME",
 		short:   "Turns a rule " + help,
 		becomes: name + "d",
-		sql:     "SELECT rate_limit_rule(name, mode => '" + mode + "') FROM rate_limit_rules WHERE name = @NAME",
+		sql: "SELECT rate_limit_rule(name, mode => '" + mode + "') FROM rate_limit_rules " +
+			"WHERE name = @NAME",
 	}
 }
 
@@ -78,12 +81,19 @@ var tiersCommand = entry{
 
 // ownedParts are the lists about a user, including those of its API keys.
 var ownedParts = []part{
-	{"keys", `SELECT k.*, r.* FROM rate_limit_key_states k LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) r ON true
-WHERE k.user_id = @USER ORDER BY k.id`},
-	{"overrides", `SELECT o.rule, o.limit_name, o.key_id, coalesce(o.events::text, 'unlimited') AS amount, o.burst,
+	{
+		"keys",
+		`SELECT k.*, r.* FROM rate_limit_key_states k
+LEFT JOIN LATERAL rate_limit_recent(k.user_id, k.id) r ON true
+WHERE k.user_id = @USER ORDER BY k.id`,
+	},
+	{
+		"overrides",
+		`SELECT o.rule, o.limit_name, o.key_id, coalesce(o.events::text, 'unlimited') AS amount, o.burst,
 	nullif(o.valid, '(,)') AS valid, o.reason
 FROM rate_limit_overrides o WHERE o.user_id = @USER OR o.key_id ` + keysOfUser + `
-ORDER BY o.rule, o.limit_name, o.key_id NULLS FIRST, lower(o.valid) NULLS FIRST`},
+ORDER BY o.rule, o.limit_name, o.key_id NULLS FIRST, lower(o.valid) NULLS FIRST`,
+	},
 	{"bans", bansSQL + " WHERE user_id = @USER OR key_id " + keysOfUser + " ORDER BY id"},
 }
 
@@ -107,8 +117,8 @@ FROM (SELECT @USER::text AS user_id) AS n LEFT JOIN rate_limit_users u USING (us
 LEFT JOIN LATERAL rate_limit_recent(n.user_id) AS r ON true
 WHERE u.user_id IS NOT NULL OR EXISTS (SELECT FROM rate_limit_banned b WHERE b.user_id = n.user_id)`,
 		parts: append(ownedParts[:3:3], part{"used", `SELECT * FROM rate_limit_used_by(@USER) UNION ALL
-SELECT u.* FROM (SELECT DISTINCT ON (coalesce(counted_as, id)) id FROM rate_limit_api_keys WHERE user_id = @USER) k,
-	rate_limit_used_by(@USER, k.id) u`}),
+SELECT u.* FROM (SELECT DISTINCT ON (coalesce(counted_as, id)) id FROM rate_limit_api_keys
+	WHERE user_id = @USER) k, rate_limit_used_by(@USER, k.id) u`}),
 	}, {
 		use:   "list [--tier TIER] [--sort last] [-n 100]",
 		short: "Lists the users, and with a history what each did today and this month",
@@ -139,11 +149,12 @@ burst.`,
   caddy pg-ratelimit users set acme free/per_hour=`,
 		do: setter("rate_limit_user"),
 	}, {
-		use:    "delete USER",
-		short:  "Deletes a user with its keys and overrides, and prints what the user had",
-		long:   "A ban of the user stays. To shut a user out and keep the keys, see users ban.",
-		one:    true,
-		before: "SELECT FROM rate_limit_users WHERE user_id = @USER FOR UPDATE", // no key can be made from here on
+		use:   "delete USER",
+		short: "Deletes a user with its keys and overrides, and prints what the user had",
+		long:  "A ban of the user stays. To shut a user out and keep the keys, see users ban.",
+		one:   true,
+		// No key can be made from here on.
+		before: "SELECT FROM rate_limit_users WHERE user_id = @USER FOR UPDATE",
 		sql:    "SELECT user_id AS deleted, " + userFields + " FROM rate_limit_users WHERE user_id = @USER",
 		parts:  ownedParts,
 		after:  "SELECT rate_limit_delete_user(@USER)",
@@ -174,23 +185,28 @@ var banCommand = entry{
 	use:     "ban NETWORK",
 	short:   "Shuts a network or an address out",
 	example: "  caddy pg-ratelimit ban 192.0.2.0/24 --for 1h --reason scraping",
-	flags:   append([]flag{{name: "yes", value: false, usage: "ban the network however wide it is"}}, banFlags...),
-	alone:   []string{"for until"},
-	args:    []string{"network"}, one: true,
+	flags: append(
+		[]flag{{name: "yes", value: false, usage: "ban the network however wide it is"}},
+		banFlags...),
+	alone: []string{"for until"},
+	args:  []string{"network"}, one: true,
 	before: "SELECT rate_limit_ban(network => @NETWORK::cidr" + banArguments,
 	choose: func(c *call) (string, string, error) {
 		network := netip.MustParsePrefix(get[string](c, "NETWORK"))
 		if isWide(network) && !c.is("yes") {
-			return "", "", &ratelimit.FieldError{Field: "NETWORK", Value: network.String(),
-				Want: "an IPv4 /8 or an IPv6 /16 at most, which is as much as one organisation holds, or given with " +
-					"--yes: a wider ban shuts out all kinds of clients"}
+			return "", "", must(
+				"NETWORK",
+				network.String(),
+				"an IPv4 /8 or an IPv6 /16 at most, which is as much as one organisation holds, or given "+
+					"with --yes: a wider ban shuts out all kinds of clients",
+			)
 		}
 		return bansSQL + " WHERE network = @NETWORK::cidr", "", nil
 	},
 }
 
-// isWide reports whether a network is larger than any that one organisation holds: the largest assignments are
-// an IPv4 /8 and an IPv6 /16.
+// isWide reports whether a network is larger than any that one organisation holds: the largest assignments
+// are an IPv4 /8 and an IPv6 /16.
 func isWide(network netip.Prefix) bool {
 	mapped := netip.MustParsePrefix("::ffff:0:0/96")
 	if network.Addr().Is4() {
@@ -205,15 +221,18 @@ var unbanCommand = entry{
 	args:    []string{"network"},
 	becomes: "unbanned",
 	sql:     "SELECT rate_limit_unban(network => @NETWORK::inet)",
-	lacks: `SELECT 'not banned' || coalesce('; banned are ' || string_agg(b.banned, ', '), '') FROM rate_limit_banned b
-		WHERE rate_limit_network(b.network) && rate_limit_network(@NETWORK::inet)`,
+	lacks: `SELECT 'not banned' || coalesce('; banned are ' || string_agg(b.banned, ', '), '')
+		FROM rate_limit_banned b WHERE rate_limit_network(b.network) && rate_limit_network(@NETWORK::inet)`,
 }
 
 var changesCommand = entry{
 	use:   "changes [--since 1h] [-n 100]",
 	short: "Lists the changes of the policy in the last 30 days, the latest first",
 	long:  "--json has the rows before and after.",
-	flags: []flag{{name: "since", value: "1h", kind: "duration", usage: "changes of the last 30m, 24h, 7d …"}, most(100)},
+	flags: []flag{
+		{name: "since", value: "1h", kind: "duration", usage: "changes of the last 30m, 24h, 7d …"},
+		most(100),
+	},
 	hide:  "ref key_id before after",
 	empty: "Nothing was changed.",
 	sql: `SELECT * FROM rate_limit_changed WHERE at >= now() - @since::interval

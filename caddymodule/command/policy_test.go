@@ -33,18 +33,22 @@ func TestAnExportHasNoKey(t *testing.T) {
 	}
 }
 
-// A file is applied as diff said, comes back from export as it was, and then changes nothing.
-func TestApplyDoesWhatDiffSaid(t *testing.T) {
+// A file is applied as the dry run said, comes back from export as it was, and then changes nothing.
+func TestApplyDoesWhatADryRunSaid(t *testing.T) {
 	s := newShell(t, schema.File)
-	s.sql(`INSERT INTO rate_limit_rules (name, paths) SELECT 'r' || i, ARRAY['/' || i] FROM generate_series(1, 200) AS i;
-		INSERT INTO rate_limit_rule_limits (rule, name, events, per) SELECT name, 'l', 9, '1 h' FROM rate_limit_rules`)
+	s.sql(
+		`INSERT INTO rate_limit_rules (name, paths) SELECT 'r' || i, ARRAY['/' || i]
+			FROM generate_series(1, 200) AS i;
+		INSERT INTO rate_limit_rule_limits (rule, name, events, per)
+			SELECT name, 'l', 9, '1 h' FROM rate_limit_rules`,
+	)
 	file := s.must("policy", "export")
 	s.sql(`DELETE FROM rate_limit_rules WHERE name < 'r5';
 		UPDATE rate_limit_rule_limits SET events = 8; SELECT rate_limit_rule('other', action => 'block')`)
 	s.stdin = file
-	said := s.must("policy", "diff", "-", "--prune", "--json")
+	said := s.must("policy", "apply", "-", "--prune", "--json", "--dry-run")
 	if did := s.must("policy", "apply", "-", "--prune", "--json"); did != said {
-		t.Errorf("apply did\n%s\nand diff said\n%s", did, said)
+		t.Errorf("apply did\n%s\nand the dry run said\n%s", did, said)
 	}
 	if again := s.must("policy", "export"); again != file {
 		t.Errorf("the policy is then\n%s\nwant\n%s", again, file)

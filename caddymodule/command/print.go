@@ -13,9 +13,9 @@ import (
 	"unicode"
 )
 
-// show prints a value: as JSON, or for people as tables. A list of objects is a table, an object is a line for each
-// field and a table for each list in it. A client may have put an API key into a wrong place: keys are hidden,
-// except for one that was just made.
+// show prints a value: as JSON, or for people as tables. A list of objects is a table, an object is a line
+// for each field and a table for each list in it. A client may have put an API key into a wrong place: keys
+// are hidden, except for one that was just made.
 func (c *call) show(value any, empty string) error {
 	text, err := c.encode(value, "  ")
 	if err != nil {
@@ -127,7 +127,7 @@ func first(a, b error) error {
 type printer struct {
 	strings.Builder
 	hide    []string // columns
-	headers []string // of a table that goes on, whose columns are then at least wide
+	headers []string // of a table that goes on; nil for a table that is whole
 }
 
 // add adds a value; empty is said of an empty list.
@@ -142,7 +142,8 @@ func (p *printer) add(value any, empty string) {
 	case object:
 		var facts [][]string
 		for _, f := range value {
-			if list, isList := f.value.([]any); f.value != nil && (!isList || !isTable(list)) && !slices.Contains(p.hide, f.name) {
+			list, isList := f.value.([]any)
+			if f.value != nil && (!isList || !isTable(list)) && !slices.Contains(p.hide, f.name) {
 				facts = append(facts, []string{title(f.name), cell(f.value)})
 			}
 		}
@@ -182,7 +183,9 @@ func (p *printer) table(rows []any) {
 		line := []string{}
 		headers = headers[:0]
 		for i, f := range o {
-			if p.headers == nil && slices.IndexFunc(rows, func(r any) bool { return given(r.(object)[i].value) }) < 0 || slices.Contains(p.hide, f.name) {
+			if p.headers == nil &&
+				slices.IndexFunc(rows, func(r any) bool { return given(r.(object)[i].value) }) < 0 ||
+				slices.Contains(p.hide, f.name) {
 				continue
 			}
 			headers = append(headers, strings.ToUpper(title(f.name)))

@@ -23,7 +23,9 @@ func (s *shell) program(environment []string, args ...string) (output, int) {
 		s.t.Fatal(err)
 	}
 	cmd := exec.Command(self, args...)
-	cmd.Env = append([]string{asCaddy + "=1", "HOME=" + s.t.TempDir(), "PATH=" + os.Getenv("PATH")}, environment...)
+	cmd.Env = append(
+		[]string{asCaddy + "=1", "HOME=" + s.t.TempDir(), "PATH=" + os.Getenv("PATH")},
+		environment...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err = cmd.Run()
@@ -62,9 +64,11 @@ func TestTheProgramFindsTheDatabase(t *testing.T) {
 		{"a placeholder", []string{"LIMITS=" + s.dsn}, []string{"--dsn", "{env.LIMITS}"}, ""},
 		{"a file", []string{"DATABASE_URL={file.dsn}"}, nil, ""},
 		{"nothing", nil, nil, "dsn: missing: must be a database: give --dsn, or set DATABASE_URL"},
-		{"memory", nil, []string{"--dsn", "memory"}, `dsn: "memory": must be a Postgres URL or key=value pairs`},
+		{"memory", nil, []string{"--dsn", "memory"},
+			`dsn: "memory": must be a Postgres URL or key=value pairs`},
 		{"a wrong DSN", nil, []string{"--dsn", "postgres://user:hunter2@host:port/x"}, "dsn: "},
-		{"a server that is not there", nil, []string{"--dsn", "postgres://user:hunter2@127.0.0.1:1/x"}, "127.0.0.1"},
+		{"a server that is not there", nil, []string{"--dsn", "postgres://user:hunter2@127.0.0.1:1/x"},
+			"127.0.0.1"},
 	} {
 		out, status := s.program(c.environment, append(list, c.args...)...)
 		if strings.Contains(out.stdout+out.stderr, "hunter2") {
@@ -75,7 +79,8 @@ func TestTheProgramFindsTheDatabase(t *testing.T) {
 				t.Errorf("%s: status %d, %q, %q", c.name, status, out.stdout, out.stderr)
 			}
 		} else if status != 1 || out.stdout != "" || !strings.Contains(out.stderr, c.wrong) {
-			t.Errorf("%s: status %d, %q, %q, want status 1 and %q", c.name, status, out.stdout, out.stderr, c.wrong)
+			t.Errorf("%s: status %d, %q, %q, want status 1 and %q", c.name, status, out.stdout, out.stderr,
+				c.wrong)
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/evaluate"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 var explainCommand = entry{
@@ -27,12 +26,20 @@ proxies. Nothing is charged. Zones in the configurations of proxies are not part
 		aKey("API key by its number"),
 		{name: "user", usage: "user that the proxy authenticated"},
 		{name: "tier", value: "anonymous", usage: "tier of requests without a user"},
-		{name: "unknown-key", value: "reject", usage: "what proxies do with unknown keys: reject or anonymous",
-			choices: []string{"reject", "anonymous"}},
+		{
+			name:    "unknown-key",
+			value:   "reject",
+			usage:   "what proxies do with unknown keys: reject or anonymous",
+			choices: []string{"reject", "anonymous"},
+		},
 		{name: "method", value: "GET", usage: "method"},
 		{name: "path", value: "/", usage: "path, as it is sent"},
 		{name: "host", usage: "host"},
-		{name: "ip", kind: "address", usage: "address of the client (default " + evaluate.AssumedAddress.String() + ")"},
+		{
+			name:  "ip",
+			kind:  "address",
+			usage: "address of the client (default " + evaluate.AssumedAddress.String() + ")",
+		},
 		{name: "route", usage: "name of the route, as the configuration of the proxy sets it"},
 		{name: "header", value: []string(nil), usage: `header of the request, as in "X-Tenant: blue"`},
 		{name: "at", kind: "time", usage: "when the request comes (default now)"},
@@ -45,7 +52,7 @@ proxies. Nothing is charged. Zones in the configurations of proxies are not part
 func explain(c *call) error {
 	path, _, _ := strings.Cut(c.text("path"), "?")
 	if !strings.HasPrefix(path, "/") {
-		return &ratelimit.FieldError{Field: "--path", Value: path, Want: "a path that begins with a slash"}
+		return must("--path", path, "a path that begins with a slash")
 	}
 	r := &evaluate.Request{Key: get[string](c, "key"), User: c.text("user"), At: c.now, Facts: policy.Facts{
 		Tier: c.text("tier"), RejectUnknown: c.text("unknown-key") != "anonymous",
@@ -60,8 +67,7 @@ func explain(c *call) error {
 	for _, header := range c.texts("header") {
 		name, value, found := strings.Cut(header, ":")
 		if !found || strings.TrimSpace(name) == "" {
-			return &ratelimit.FieldError{Field: "--header", Value: strings.TrimSpace(name),
-				Want: `a name and a value, as in "X-Tenant: blue"`}
+			return must("--header", strings.TrimSpace(name), `a name and a value, as in "X-Tenant: blue"`)
 		}
 		r.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
@@ -75,8 +81,10 @@ func explain(c *call) error {
 		return err
 	}
 	c.values["address"], c.values["sender"], c.values["id"] = e.Address, e.User, e.KeyID
-	bans, err := c.rows(bansSQL + " WHERE network >>= @address::inet OR user_id = @sender OR key_id = @id::bigint " +
-		"ORDER BY id")
+	bans, err := c.rows(
+		bansSQL + " WHERE network >>= @address::inet OR user_id = @sender OR key_id = @id::bigint " +
+			"ORDER BY id",
+	)
 	if err != nil {
 		return err
 	}
@@ -101,14 +109,19 @@ refused, or that were blocked or rejected, do not count. Where the audit log has
 addresses, a rule that counts by address counts several clients as one.`,
 	example: `  caddy pg-ratelimit replay --rule free per_hour=500 algorithm=token_bucket burst=20 --since 24h
   caddy pg-ratelimit replay --rule protect limit.burst=50/10s --since 2026-11-20 --until 2026-11-27`,
-	flags: append([]flag{{name: "rule", usage: "the rule", needed: true}, most(10)}, period("7d", "requests")...),
-	kind:  "rule",
-	do:    replay,
+	flags: append(
+		[]flag{{name: "rule", usage: "the rule", needed: true}, most(10)},
+		period("7d", "requests")...),
+	kind: "rule",
+	do:   replay,
 }
 
-// replayed are the settings of a rule that a replay can change: those of its limits, and what a request costs.
-var replayed = strings.Fields("cost per_second per_minute per_hour per_day per_month algorithm burst durable " +
-	"on_exceed limit.NAME")
+// replayed are the settings of a rule that a replay can change: those of its limits, and what a request
+// costs.
+var replayed = strings.Fields(
+	"cost per_second per_minute per_hour per_day per_month algorithm burst durable " +
+		"on_exceed limit.NAME",
+)
 
 func replay(c *call) error {
 	rule := c.text("rule")

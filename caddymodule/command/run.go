@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgxdb"
 )
 
@@ -61,7 +60,7 @@ func (c *call) run() error {
 func (c *call) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = c.conn.Close(ctx) // the server notices a lost connection by itself
+	_ = c.conn.Close(ctx) // the server detects a lost connection by itself
 }
 
 // connectTimeout is for a DSN without a connect_timeout.
@@ -72,9 +71,13 @@ func (t *tool) database() (string, error) {
 	dsn := cmp.Or(t.dsn, os.Getenv(settings.EnvDSN))
 	switch dsn {
 	case "":
-		return "", &ratelimit.FieldError{Field: "dsn", Want: "a database: give --dsn, or set " + settings.EnvDSN}
+		return "", must("dsn", "", "a database: give --dsn, or set "+settings.EnvDSN)
 	case settings.MemoryDSN:
-		return "", &ratelimit.FieldError{Field: "dsn", Value: dsn, Want: "a Postgres URL or key=value pairs: counters in memory are only in the proxy"}
+		return "", must(
+			"dsn",
+			dsn,
+			"a Postgres URL or key=value pairs: counters in memory are only in the proxy",
+		)
 	}
 	dsn, _, err := t.expand(dsn)
 	return dsn, err
@@ -97,7 +100,10 @@ func (c *call) connect() (err error) {
 	}
 	config := pool.ConnConfig
 	config.ConnectTimeout = cmp.Or(config.ConnectTimeout, connectTimeout)
-	config.RuntimeParams["application_name"] = cmp.Or(config.RuntimeParams["application_name"], "caddy pg-ratelimit")
+	config.RuntimeParams["application_name"] = cmp.Or(
+		config.RuntimeParams["application_name"],
+		"caddy pg-ratelimit",
+	)
 	config.RuntimeParams["client_encoding"] = "UTF8"
 	config.RuntimeParams["timezone"] = "UTC" // of times in texts that the server makes
 	// A pooler may give each transaction another session.
@@ -118,7 +124,8 @@ const (
 	// mostAttempts bounds how often a transaction runs.
 	mostAttempts = 10
 	// begin undoes settings of the role or the database that would cost statements their time.
-	begin = "BEGIN; SET LOCAL jit = off; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = 0; SET LOCAL timezone = 'UTC'"
+	begin = "BEGIN; SET LOCAL jit = off; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = 0; " +
+		"SET LOCAL timezone = 'UTC'"
 )
 
 // shard matches the server's message about a table that Citus has moved to another server.
@@ -142,7 +149,8 @@ func (c *call) together(do func() error) error {
 			_ = tx.Rollback(c.ctx) // the first error says more
 		}
 		var failed *pgconn.PgError
-		isToRepeat := errors.As(err, &failed) && (failed.Code == deadlockDetected || shard.MatchString(failed.Message))
+		isToRepeat := errors.As(err, &failed) &&
+			(failed.Code == deadlockDetected || shard.MatchString(failed.Message))
 		if !isToRepeat || attempt == mostAttempts || c.ctx.Err() != nil {
 			if errors.Is(err, errUndone) {
 				return nil
@@ -156,14 +164,16 @@ func (c *call) together(do func() error) error {
 // rows are the rows of SQL, each a JSON object with the columns in their order.
 func (c *call) rows(sql string) (rows []json.RawMessage, err error) {
 	var text string
-	err = c.conn.QueryRow(c.ctx, "WITH q AS ("+sql+") SELECT coalesce(json_agg(q), '[]')::text FROM q", c.values).Scan(&text)
+	sql = "WITH q AS (" + sql + ") SELECT coalesce(json_agg(q), '[]')::text FROM q"
+	err = c.conn.QueryRow(c.ctx, sql, c.values).
+		Scan(&text)
 	if err == nil {
 		err = json.Unmarshal([]byte(text), &rows)
 	}
 	return rows, err
 }
 
-// scalar is the only value of SQL; nil if there is no row, or NULL.
+// scalar returns the only value of SQL; nil for NULL, and without a row.
 func (c *call) scalar(sql string, args ...any) (*string, error) {
 	var value *string
 	err := c.conn.QueryRow(c.ctx, "SELECT ("+sql+")::text", args...).Scan(&value)
@@ -259,7 +269,8 @@ func (c *call) changed(outcome string) error {
 var known = map[string]string{
 	"rule": `SELECT coalesce('must be one of ' || string_agg(name, ', ' ORDER BY name), 'there are no rules')
 		FROM (SELECT name FROM rate_limit_rules ORDER BY name LIMIT 20) AS r`,
-	"tier":       `SELECT 'must be one of ' || string_agg(tier, ', ' ORDER BY rank, tier) FROM rate_limit_tiers`,
+	"tier": `SELECT 'must be one of ' || string_agg(tier, ', ' ORDER BY rank, tier)
+		FROM rate_limit_tiers`,
 	"user":       `SELECT 'not in the database: make it with: caddy pg-ratelimit users set USER tier=TIER'`,
 	"key":        `SELECT 'no key has this id, see: caddy pg-ratelimit keys list'`,
 	"counter of": `SELECT 'there is no counter of this prefix and key, so its full quota is left'`,

@@ -14,10 +14,18 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("the first time it printed %q", got)
 	}
 	s.must("rules", "set", "plan", "per_hour=7")
-	if got := s.must("migrate", "--json"); got != "{\n  \"counters\": \"up to date\",\n  \"history\": \"up to date\",\n  \"policy\": \"up to date\"\n}\n" {
+	if got := s.must("migrate", "--json"); got != `{
+  "counters": "up to date",
+  "history": "up to date",
+  "policy": "up to date"
+}
+` {
 		t.Errorf("the second time it printed %q", got)
 	}
-	s.sql("ALTER TABLE rate_limit_ephemeral DROP COLUMN granted; DROP FUNCTION rate_limit_policy_version, rate_limit_history_version")
+	s.sql(
+		"ALTER TABLE rate_limit_ephemeral DROP COLUMN granted; DROP FUNCTION rate_limit_policy_version, " +
+			"rate_limit_history_version",
+	)
 	if got := s.must("migrate"); got != "counters  upgraded\nhistory   upgraded\npolicy    upgraded\n" {
 		t.Errorf("of older tables it printed %q", got)
 	}
@@ -29,7 +37,9 @@ func TestMigrate(t *testing.T) {
 // What a command cannot use because another program has a table of the same name is named, and
 // migrate does not send people in circles.
 func TestATableOfAnotherProgramIsNamed(t *testing.T) {
-	for table, use := range map[string][]string{"rate_limit_rules": {"rules", "list"}, "rate_limit_metrics": {"usage", "acme"}} {
+	for table, use := range map[string][]string{
+		"rate_limit_rules": {"rules", "list"}, "rate_limit_metrics": {"usage", "acme"},
+	} {
 		s := newShell(t)
 		s.sql("CREATE TABLE " + table + " (rule_id uuid PRIMARY KEY, rule_name text)")
 		want := []string{"the table public." + table + " is of another program", "search_path"}
@@ -47,7 +57,12 @@ func TestMigratePrintsWhatItRuns(t *testing.T) {
 	// It needs no database.
 	out := s.caddy("pg-ratelimit", "migrate", "--print")
 	if out.err != nil || out.stdout != schema.File {
-		t.Errorf("migrate --print is not the schema: %v, %d bytes of %d", out.err, len(out.stdout), len(schema.File))
+		t.Errorf(
+			"migrate --print is not the schema: %v, %d bytes of %d",
+			out.err,
+			len(out.stdout),
+			len(schema.File),
+		)
 	}
 	s.sql(out.stdout)
 	if got := s.must("migrate"); got != "counters  up to date\nhistory   up to date\npolicy    up to date\n" {

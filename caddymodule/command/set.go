@@ -7,16 +7,17 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// A setting of a row of the policy is an argument of the function that changes the row: the catalog has its name and its
-// type. A setting limit.NAME of a rule is an element of the argument limits. A setting RULE/LIMIT of a user or a key, or
-// RULE/LIMIT.burst, is an override.
+// A setting of a row of the policy is an argument of the function that changes the row: the catalog has its
+// name and its type. A setting limit.NAME of a rule is an element of the argument limits. A setting
+// RULE/LIMIT of a user or a key, or RULE/LIMIT.burst, is an override.
 
 // holders maps a function to the argument of rate_limit_override that names the same row, and its type.
-var holders = map[string][2]string{"rate_limit_user": {"user_id", "text"}, "rate_limit_key": {"key_id", "bigint"}}
+var holders = map[string][2]string{
+	"rate_limit_user": {"user_id", "text"},
+	"rate_limit_key":  {"key_id", "bigint"},
+}
 
 const argumentsSQL = `SELECT a.name, format_type(a.type, NULL) FROM pg_proc p
 	CROSS JOIN LATERAL unnest(p.proargnames, p.proargtypes::oid[]) WITH ORDINALITY AS a(name, type, place)
@@ -25,7 +26,8 @@ WHERE p.oid = $1::text::regproc ORDER BY a.place`
 // assignment is name=value. An empty value takes the setting back.
 type assignment struct{ name, value string }
 
-// assignments splits texts of the form name=value. known are the names that are allowed; isKnown allows others.
+// assignments splits texts of the form name=value. known are the names that are allowed; isKnown allows
+// others.
 func assignments(texts, known []string, isKnown func(name string) bool) (all []assignment, err error) {
 	names := strings.Join(known, ", ")
 	for _, text := range texts {
@@ -52,7 +54,12 @@ func setter(function string) func(c *call) error {
 		outcome := ""
 		err := c.together(func() (err error) {
 			force := c.cmd.Flags().Lookup("force")
-			outcome, err = c.set(function, c.args[0], c.args[1:], force == nil || force.Value.String() == "true")
+			outcome, err = c.set(
+				function,
+				c.args[0],
+				c.args[1:],
+				force == nil || force.Value.String() == "true",
+			)
 			return err
 		})
 		if err != nil {
@@ -62,8 +69,9 @@ func setter(function string) func(c *call) error {
 	}
 }
 
-// set calls a function, and those of the overrides, and returns created or changed. An empty value takes a setting
-// back to its default, and deletes a limit or an override. An amount of 0, which lets nothing pass, needs force.
+// set calls a function, and those of the overrides, and returns created or changed. An empty value takes a
+// setting back to its default, and deletes a limit or an override. An amount of 0, which lets nothing pass,
+// needs force.
 func (c *call) set(function, id string, texts []string, force bool) (outcome string, err error) {
 	result, err := c.conn.Query(c.ctx, argumentsSQL, function)
 	if err != nil {
@@ -102,8 +110,11 @@ func (c *call) set(function, id string, texts []string, force bool) (outcome str
 		amount, _, _ := strings.Cut(a.value, "/")
 		switch {
 		case (isAmount || isLimit(a.name)) && strings.Trim(amount, "0 ") == "" && amount != "" && !force:
-			return "", &ratelimit.FieldError{Field: a.name, Value: a.value,
-				Want: "above 0, or given with --force: it would refuse every request, which action=block says"}
+			return "", must(
+				a.name,
+				a.value,
+				"above 0, or given with --force: it would refuse every request, which action=block says",
+			)
 		case isLimit(a.name) && !isHolder:
 			limits = append(limits, a.name[len("limit."):]+"="+a.value)
 		case isOther(a.name):
@@ -146,11 +157,12 @@ func (c *call) set(function, id string, texts []string, force bool) (outcome str
 
 // windows are those of the amounts that are named by them.
 var windows = map[string]string{
-	"per_second": "1s", "per_minute": "1m", "per_hour": "1h", "per_day": "1d", "per_month": "1mo calendar", "in_flight": "in_flight",
+	"per_second": "1s", "per_minute": "1m", "per_hour": "1h", "per_day": "1d",
+	"per_month": "1mo calendar", "in_flight": "in_flight",
 }
 
-// setOverride sets or deletes the amount of an override, or sets or resets its burst. holder is the argument that
-// names the holder.
+// setOverride sets or deletes the amount of an override, or sets or resets its burst. holder is the argument
+// that names the holder.
 func (c *call) setOverride(holder, id string, a assignment) error {
 	limit, isBurst := strings.CutSuffix(a.name, ".burst")
 	rule, name, _ := strings.Cut(limit, "/")
@@ -176,7 +188,11 @@ func (c *call) setOverride(holder, id string, a assignment) error {
 	if err != nil || is != "false" {
 		return err
 	}
-	there, err := c.scalar("SELECT true FROM rate_limit_rule_limits WHERE rule = $1 AND name = $2", rule, name)
+	there, err := c.scalar(
+		"SELECT true FROM rate_limit_rule_limits WHERE rule = $1 AND name = $2",
+		rule,
+		name,
+	)
 	if err == nil && there == nil {
 		err = errors.New(limit + ": no such limit: see: caddy pg-ratelimit rules list")
 	}

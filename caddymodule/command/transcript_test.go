@@ -36,7 +36,7 @@ var varying = []struct {
 //	$ rules list     a command, without caddy pg-ratelimit; < KEY gives it the key that was made last
 //	| tiers: []      a line of standard input of the next command
 //	sql: INSERT …    a command of SQL
-//	= SELECT …       a query, whose rows are output
+//	= SELECT …       a query; its rows are output
 //	# …              a comment
 //
 // All other lines are output: that of standard error begins with "stderr: ", an error with
@@ -106,7 +106,7 @@ func replay(t *testing.T, transcript string) string {
 	return got.String()
 }
 
-// shown is what a command has printed, without what differs from run to run.
+// shown returns the output of a command, without what differs from run to run.
 func shown(out output, user string) string {
 	text := strings.ReplaceAll(out.stdout, "\n\n", "\n.\n") // an empty line belongs to the transcript
 	said := out.stderr

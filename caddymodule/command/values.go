@@ -51,7 +51,8 @@ func (c *call) read() (err error) {
 			return err
 		}
 		c.values[name] = nil
-		if _, isText := f.value.(string); text != "" && (isText || c.cmd.Flags().Changed(long) || f.value != nil && f.kind == "") {
+		if _, isText := f.value.(string); text != "" &&
+			(isText || c.cmd.Flags().Changed(long) || f.value != nil && f.kind == "") {
 			if c.values[name], err = c.value(f.kind, "--"+long, text); err != nil {
 				return err
 			}
@@ -75,7 +76,7 @@ func (c *call) read() (err error) {
 			c.values["until"] = stamp(until)
 		}
 		if !since.Before(until) {
-			return &ratelimit.FieldError{Field: "--since", Value: c.text("since"), Want: "before the end, " + shownTime(until)}
+			return must("--since", c.text("since"), "before the end, "+shownTime(until))
 		}
 	}
 	return nil
@@ -84,7 +85,7 @@ func (c *call) read() (err error) {
 // check checks a flag that has choices, and the number of lines of a list.
 func (f *flag) check(text string) error {
 	if n, err := strconv.Atoi(text); f.name == most(0).name && (err != nil || n < 1 || n > 100000) {
-		return &ratelimit.FieldError{Field: "-n", Value: text, Want: "from 1 to 100000"}
+		return must("-n", text, "from 1 to 100000")
 	}
 	if f.choices == nil || text == f.value || text == "" {
 		return nil
@@ -95,7 +96,7 @@ func (f *flag) check(text string) error {
 	}
 	for _, item := range given {
 		if !slices.Contains(f.choices, item) {
-			return &ratelimit.FieldError{Field: "--" + f.name, Value: item, Want: want}
+			return must("--"+f.name, item, want)
 		}
 	}
 	return nil
@@ -117,21 +118,31 @@ var banFlags = []flag{
 // period are the flags of a period of the history.
 func period(since, what string) []flag {
 	return []flag{
-		{name: "since", value: since, kind: "ago", usage: what + " since then: 30m, 24h or 7d before now, or a time such as 2026-11-27T18:00:00Z"},
+		{
+			name:  "since",
+			value: since,
+			kind:  "ago",
+			usage: what + " since then: 30m, 24h or 7d before now, or a time such as 2026-11-27T18:00:00Z",
+		},
 		{name: "until", kind: "ago", usage: what + " before then, in the same forms (default now)"},
 	}
 }
 
+// must returns the error about a field that holds a value, or "" if it is missing.
+func must(field, value, want string) error {
+	return &ratelimit.FieldError{Field: field, Value: value, Want: want}
+}
+
 // errNoSince is for --until alone, with a command that works without --since.
-var errNoSince = &ratelimit.FieldError{Field: "--since", Want: "given with --until"}
+var errNoSince = must("--since", "", "given with --until")
 
 const wantTime = "a time such as 2026-11-27, 2026-11-27T18:00:00Z or 2026-11-27T18:00:00+01:00"
 
-// value reads a text as a kind of value, or as a type of SQL, in the form in which the server reads it: a string,
-// of an array a []string. Lists have commas. A duration in place of a time ends or begins now. The error is about
-// the field.
+// value reads a text as a kind of value, or as a type of SQL, in the form in which the server reads it: a
+// string, of an array a []string. Lists have commas. A duration in place of a time ends or begins now. The
+// error is about the field.
 func (c *call) value(kind, field, text string) (any, error) {
-	want := func(what string) error { return &ratelimit.FieldError{Field: field, Value: text, Want: what} }
+	want := func(what string) error { return must(field, text, what) }
 	if kind == "secret" {
 		return c.secret(field, text)
 	}
@@ -168,7 +179,10 @@ func (c *call) value(kind, field, text string) (any, error) {
 		return text + "-01", nil
 	case "duration", "lasting", "interval":
 		if wrong != nil {
-			return nil, want(map[bool]string{true: "a duration such as 30s, 5m, 1h or 1d", false: "a duration such as 30m, 24h or 7d"}[kind == "interval"])
+			return nil, want(
+				map[bool]string{true: "a duration such as 30s, 5m, 1h or 1d",
+					false: "a duration such as 30m, 24h or 7d"}[kind == "interval"],
+			)
 		}
 		if kind == "lasting" && lasts == 0 {
 			return nil, want("above 0")
@@ -203,8 +217,12 @@ func (c *call) value(kind, field, text string) (any, error) {
 		from, until, found := strings.Cut(text, "..")
 		begin, hasBegin := readTime(from)
 		end, hasEnd := readTime(until)
-		if !found || from != "" && !hasBegin || until != "" && !hasEnd || hasBegin && hasEnd && !begin.Before(end) {
-			return nil, want("FROM..UNTIL, where either may be missing, a time is such as 2026-11-27 or 2026-11-27T18:00:00Z, and the end is after the begin")
+		if !found || from != "" && !hasBegin || until != "" && !hasEnd ||
+			hasBegin && hasEnd && !begin.Before(end) {
+			return nil, want(
+				"FROM..UNTIL, where either may be missing, a time is such as 2026-11-27 or " +
+					"2026-11-27T18:00:00Z, and the end is after the begin",
+			)
 		}
 		return "[" + from + "," + until + ")", nil
 	case "address":
@@ -233,18 +251,22 @@ func (c *call) value(kind, field, text string) (any, error) {
 	return text, nil
 }
 
-// readNetwork reads a network, or an address as the network of this one address. A network of IPv4 addresses in
-// IPv6 form becomes one of IPv4.
+// readNetwork reads a network, or an address as the network of this one address. A network of IPv4 addresses
+// in IPv6 form becomes one of IPv4.
 func readNetwork(field, text string) (string, error) {
 	network, err := netip.ParsePrefix(text)
 	if address, alone := netip.ParseAddr(text); alone == nil && address.Zone() == "" {
 		network, err = netip.PrefixFrom(address, address.BitLen()), nil
 	}
 	if err != nil {
-		return "", &ratelimit.FieldError{Field: field, Value: text, Want: "a network or an address, such as 192.0.2.0/24, 192.0.2.1 or 2001:db8::/32"}
+		return "", must(
+			field,
+			text,
+			"a network or an address, such as 192.0.2.0/24, 192.0.2.1 or 2001:db8::/32",
+		)
 	}
 	if network != network.Masked() {
-		return "", &ratelimit.FieldError{Field: field, Value: text, Want: "the first address of the network: " + network.Masked().String()}
+		return "", must(field, text, "the first address of the network: "+network.Masked().String())
 	}
 	if network.Addr().Is4In6() && network.Bits() >= 96 {
 		network = netip.PrefixFrom(network.Addr().Unmap(), network.Bits()-96)
@@ -260,7 +282,8 @@ func shownTime(t time.Time) string { return t.UTC().Format(time.DateTime) + "Z" 
 
 // readTime reads a point in time, in UTC.
 func readTime(text string) (time.Time, bool) {
-	for _, layout := range []string{time.RFC3339Nano, time.DateOnly, "2006-01-02T15:04", "2006-01-02 15:04", time.DateTime} {
+	for _, layout := range []string{time.RFC3339Nano, time.DateOnly, "2006-01-02T15:04", "2006-01-02 15:04",
+		time.DateTime} {
 		if t, err := time.Parse(layout, text); err == nil {
 			return t.UTC().Truncate(time.Microsecond), true // the database has no more digits
 		}
@@ -268,8 +291,8 @@ func readTime(text string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// secret is a text that may be a secret. "-" reads it from standard input, so that it is in no list of processes
-// and in no history of a shell. What the database cannot store is its digest, as in counters.
+// secret is a text that may be a secret. "-" reads it from standard input, so that it is in no list of
+// processes and in no history of a shell. What the database cannot store is its digest, as in counters.
 func (c *call) secret(name, text string) (string, error) {
 	if text == "-" {
 		const most = 64 << 10

@@ -39,9 +39,9 @@ type Replay struct {
 	Last  time.Time `json:"last"`
 	// Weight is the most requests that one row of a sample stands for; 1 without a sample.
 	Weight float64 `json:"weight"`
-	// Shadow counts the requests that the rule would have refused, but let pass as a shadow rule. ByOthers and
-	// WithoutCounter count requests that are left out: other limits refused them, or a limit of 0, which has
-	// no counter.
+	// Shadow counts the requests that the rule would have refused, but let pass as a shadow rule. ByOthers
+	// and WithoutCounter count requests that are left out: other limits refused them, or a limit of 0, which
+	// has no counter.
 	Shadow         int64 `json:"shadow,omitempty"`
 	ByOthers       int64 `json:"refused_by_others,omitempty"`
 	WithoutCounter int64 `json:"refused_without_counter,omitempty"`
@@ -244,9 +244,9 @@ func Again(ctx context.Context, conn *pgx.Conn, l *Limits, from, until time.Time
 // trial decides requests one after the other.
 type trial struct {
 	*Limits
-	prefix string // of the rule
-	replay Replay
-	passed bool // a request has passed
+	prefix     string // of the rule
+	replay     Replay
+	passed     bool // a request has passed
 	counters   map[string]*counter
 	users      map[string]*[2]int64 // how many requests were, and would have been, refused
 	names      map[string]*string
@@ -423,9 +423,9 @@ func (t *trial) conclude(most int) error {
 			"from %s until %s", r.Rule, from, until)
 	}
 	if !t.passed {
-		return fmt.Errorf("rule: %q: from %s until %s the audit log has only refusals, and a replay needs the "+
-			"requests that passed: set `audit all` or `audit sample 10%%` where the rule applies, and replay "+
-			"what is recorded from then on", r.Rule, from, until)
+		return fmt.Errorf("rule: %q: from %s until %s the audit log has only refusals, and a replay needs "+
+			"the requests that passed: set `audit all` or `audit sample 10%%` where the rule applies, and "+
+			"replay what is recorded from then on", r.Rule, from, until)
 	}
 	return nil
 }
