@@ -47,8 +47,6 @@ func poolerScript(servers int, named *atomic.Int32) func(*fakeSession) {
 						continue
 					}
 					answer += msgBound
-				case kind == 'D':
-					answer += msgNoData
 				case kind == 'E':
 					answer += msgDone
 				}
