@@ -72,30 +72,8 @@ func clearEnv(t *testing.T) {
 
 func TestDSNLikePgx(t *testing.T) {
 	clearEnv(t)
-	for _, dsn := range []string{
-		"", "host=localhost", "host=/tmp", "host=h1,h2 port=1,2", "host=h1,h2 port=1",
-		"host=h1,,h2 port=1,,3", "port=1", "  \t\n", "database=d", "user=", "host= port=",
-		"postgres://", "postgres:///d", "postgres://u:p@h:1/d", "postgres://u:p@h1:1,h2:2/d?sslmode=disable",
-		"postgres://h1,h2:2",
-		"postgres://[::1]:1,[fe80::1]/d", "postgres:///d?host=/tmp&port=5", "postgres://%2Ftmp:1/d",
-		"postgres://u:p%40%3a@h/d?application_name=x%20y",
-		"postgres://h/?connect_timeout=5&search_path=a,b", "postgres://h?user=u&password=p&dbname=d",
-		"postgres://h?user=u&password=p&database=d",
-		"postgres://u:a:b?c#d@h", "postgres://:p@h", "postgres://h1:1,h2,h3:3/d",
-		"postgres://[fe80::1%25eth0]/d", "postgres://h?application_name=a+b%20c&",
-		"postgres://h/d?search_path=1&search_path=2", "postgres://h/d?password=p@ss", " host = h\n " +
-			"port\t= 1 ", `password=a\ b\'c\\ user=u`,
-		`password= user=u`, `password=`, `host=a\`, "user= host=h", `password='a b\'c\\d' user=u`,
-		"host=h sslmode=disable", "host=h sslmode=allow", "host=h sslmode=prefer", "host=h sslmode=require",
-		"host=h sslmode=verify-full",
-		"host=h sslmode=", "host=/tmp,h sslmode=prefer",
-		`password='a\'b' user=u\ v options='-c x=y'`, "host=h target_session_attrs=read-write",
-		"host=h target_session_attrs=x", "host=h port=x",
-		"host=h channel_binding=disable",
-		"host=h passfile=/none",
-		"host=h user=u password=a=b", "host=h connect_timeout=x",
-		"host=h connect_timeout=-1", "x", "host='h",
-	} {
+	for _, line := range linesOf(t, "dsn_like_pgx.txt") {
+		dsn := line.text
 		want, wantErr := readByPgx(dsn)
 		got, gotErr := readByUs(dsn)
 		if (gotErr == nil) != (wantErr == nil) {
