@@ -2,9 +2,7 @@ package caddymodule_test
 
 import (
 	"fmt"
-	"io"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -67,96 +65,6 @@ func TestAReloadKeepsCounts(t *testing.T) {
 	}
 	c.load(fmt.Sprintf(site, 3))
 	c.expect(http.StatusTooManyRequests, "/")
-}
-
-// The placeholders of Caddy follow what handlers behind a limit of requests in flight change, and error
-// routes do not end with the slot.
-func TestALimitInFlightLeavesTheRequestToCaddy(t *testing.T) {
-	c := start(t, `
-		:PORT {
-			route {
-				pg_ratelimit PREFIX {
-					dsn memory
-					algorithm in_flight
-					limit 1
-				}
-				method PUT
-				error /error {http.request.method} 500
-				respond {http.request.method}
-			}
-			handle_errors 500 {
-				reverse_proxy 127.0.0.1:PORT {
-					rewrite /again
-				}
-			}
-		}`)
-	for _, path := range []string{"/", "/error"} {
-		if a := c.get(path); a.Body != http.MethodPut {
-			t.Errorf("%s: %d, %q", path, a.Status, a.Body)
-		}
-	}
-}
-
-// Two handlers can settle by one header. The headers are those of the limit with less left.
-func TestTwoHandlersSettleByOneHeader(t *testing.T) {
-	for _, limits := range [][]string{{"100", "50"}, {"50", "100"}} {
-		c := start(t, `
-			:PORT {
-				route {
-					pg_ratelimit PREFIX_a {
-						dsn memory
-						limit `+limits[0]+` 1h
-						settle header X-Tokens
-					}
-					pg_ratelimit PREFIX_b {
-						dsn memory
-						limit `+limits[1]+` 1h
-						settle header X-Tokens
-					}
-					header X-Tokens 7
-					respond "ok"
-				}
-			}`)
-		c.expect(http.StatusOK, "/")
-		if a := c.expect(http.StatusOK, "/"); a.Header.Get("X-RateLimit-Remaining") != "42" ||
-			a.Header.Get("X-Tokens") != "" {
-			t.Errorf("%v: %v", limits, a.Header)
-		}
-	}
-}
-
-// A request reserves by the model that its body names, and the upstream gets the whole body.
-func TestTheCostCanDependOnTheModel(t *testing.T) {
-	c := start(t, `
-		:PORT {
-			request_body {
-				max_size 1MB
-			}
-			map {http.request.body} {reserved.tokens} {
-				~model\W+large 5000
-				default 500
-			}
-			pg_ratelimit PREFIX {
-				dsn memory
-				limit 10000 1h
-				cost {reserved.tokens}
-			}
-			respond {http.request.body}
-		}`)
-	for _, step := range []struct{ body, want string }{{`{"model": "large"}`, "5000"}, {`{"model": "small"}`,
-		"4500"}, {"", "4000"}} {
-		response, err := http.Post("http://127.0.0.1:"+c.port, "application/json",
-			strings.NewReader(step.body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, _ := io.ReadAll(response.Body)
-		response.Body.Close()
-		if left := response.Header.Get("X-RateLimit-Remaining"); left != step.want ||
-			string(got) != step.body {
-			t.Errorf("%s: %s left, and the body %q; want %s", step.body, left, got, step.want)
-		}
-	}
 }
 
 // An error page can cap the Retry-After of a long window, and leave a shorter one.

@@ -9,45 +9,6 @@ import (
 	"testing"
 )
 
-// An upstream may have limits of its own.
-func TestHeadersOfAnUpstream(t *testing.T) {
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("X-RateLimit-Limit", "7")
-		w.Header().Set("X-RateLimit-Remaining", "3")
-		w.Header().Set("X-RateLimit-Reset", "5")
-		w.Header().Set("Retry-After", "9")
-		_, _ = io.WriteString(w, "hello")
-	}))
-	t.Cleanup(upstream.Close)
-	const site = `
-		:PORT {
-			route {
-				pg_ratelimit PREFIX_%d {
-					dsn memory
-					limit 100 1h
-				}
-				%s
-				reverse_proxy %s
-			}
-		}`
-	const inner = `
-		encode gzip
-		pg_ratelimit PREFIX_inner {
-			dsn memory
-			limit 50 1h
-		}`
-	c := start(t, ":PORT")
-	for i, test := range []struct{ more, want string }{{"", "[100] [99]"}, {inner, "[50] [49]"}} {
-		c.load(fmt.Sprintf(site, i, test.more, upstream.URL))
-		a := c.expect(http.StatusOK, "/")
-		if got := fmt.Sprint(a.Header["X-Ratelimit-Limit"],
-			a.Header["X-Ratelimit-Remaining"]); got != test.want || a.Body != "hello" ||
-			a.Header.Get("Retry-After") != "9" {
-			t.Errorf("%s %s, Retry-After %q; want %s", got, a.Body, a.Header["Retry-After"], test.want)
-		}
-	}
-}
-
 // The oldest Caddy that works clears the headers of a response when it has sent 103.
 func TestHeadersStayAfterAnInformationalResponse(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -1,0 +1,149 @@
+package caddymodule_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
+)
+
+var waits = regexp.MustCompile(`"retryAfter":\d+|\bwait \d+`)
+
+// A transcript is a file of Caddyfiles and of requests to a Caddy that runs them. Lines:
+//
+//	sql: INSERT …                 SQL, for the database DSN of the Caddyfile below it
+//	key 7 alice                   makes the API key KEY7 of a user there, and KEY0 is one that nobody has
+//	> GET /a X-Key:x y | body     a request; a space in a header is _
+//	= 200 99 of 100 retry | body  the answer: its status, X-RateLimit-Remaining and -Limit, whether it has
+//	                              Retry-After, the line "WWW-Authenticate: …", and the body
+//	#                             a comment
+//
+// All other lines are a Caddyfile, which the first request after it loads.
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/live/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d transcripts, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &transcript{t: t, keys: map[string]string{}}
+			got := s.replay(string(text))
+			if *update {
+				err = os.WriteFile(file, []byte(got), 0o644)
+			} else if got != string(text) {
+				t.Errorf("Caddy answers\n%s\nwant\n%s", got, text)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// transcript is a Caddy that replays a file.
+type transcript struct {
+	t         *testing.T
+	caddy     *live
+	dsn       string
+	caddyfile string            // of the file, since the last request
+	keys      map[string]string // texts for the names of the file
+}
+
+// replay runs a transcript and returns it with what Caddy answers now.
+func (s *transcript) replay(text string) string {
+	s.t.Helper()
+	var got strings.Builder
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "= ") {
+			continue // what Caddy answered last time
+		}
+		got.WriteString(line)
+		if request, found := strings.CutPrefix(line, "> "); found {
+			got.WriteString("= " + s.send(strings.TrimSuffix(request, "\n")) + "\n")
+		} else if sql, found := strings.CutPrefix(line, "sql: "); found {
+			s.database()
+			cluster.Execute(s.t, s.dsn, sql)
+		} else if strings.HasPrefix(line, "key ") {
+			id, user := 0, ""
+			if _, err := fmt.Sscanf(line, "key %d %s", &id, &user); err != nil {
+				s.t.Fatal(err)
+			}
+			key, sql := insertKey(s.t, id, user)
+			s.database()
+			cluster.Execute(s.t, s.dsn, sql)
+			s.keys[fmt.Sprint("KEY", id)] = key
+		} else if !strings.HasPrefix(line, "#") {
+			s.caddyfile += line
+		}
+	}
+	return got.String()
+}
+
+// database makes a database with the tables of the policy and two users, unless there is one.
+func (s *transcript) database() {
+	s.t.Helper()
+	if s.dsn == "" {
+		s.dsn = withPolicy(s.t, people)
+		s.keys["KEY0"], _ = insertKey(s.t, 0, "")
+	}
+}
+
+// send loads the Caddyfile that stands above a request, sends the request, and returns the answer in short.
+func (s *transcript) send(line string) string {
+	s.t.Helper()
+	if strings.TrimSpace(s.caddyfile) != "" {
+		if s.caddy == nil {
+			s.caddy = start(s.t, ":PORT")
+		}
+		s.caddy.run = runs.Add(1) // each Caddyfile has counters of its own
+		s.caddy.load(strings.ReplaceAll(s.caddyfile, "DSN", s.dsn))
+		s.caddyfile = ""
+	}
+	head, body, _ := strings.Cut(line, " | ")
+	words := strings.Fields(head)
+	r, err := http.NewRequest(words[0], "http://127.0.0.1:"+s.caddy.port+words[1], strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, word := range words[2:] {
+		name, value, _ := strings.Cut(strings.ReplaceAll(word, "_", " "), ":")
+		for key, text := range s.keys {
+			value = strings.ReplaceAll(value, key, text)
+		}
+		if r.Header.Add(name, value); name == "Host" {
+			r.Host = value
+		}
+	}
+	a, err := harness.AskBy(client, r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return s.shown(a)
+}
+
+// shown is an answer in short, without what differs from run to run.
+func (s *transcript) shown(a harness.Answer) string {
+	text := fmt.Sprint(a.Status)
+	if limit := a.Header["X-Ratelimit-Limit"]; limit != nil {
+		text += fmt.Sprintf(" %s of %s", strings.Join(a.Header["X-Ratelimit-Remaining"], ","),
+			strings.Join(limit, ","))
+	}
+	if a.Header["Retry-After"] != nil {
+		text += " retry"
+	}
+	if login := a.Header.Get("WWW-Authenticate"); login != "" {
+		text += " WWW-Authenticate: " + login
+	}
+	body := strings.ReplaceAll(a.Body, s.caddy.prefix(), "PREFIX")
+	return strings.TrimSuffix(text+" | "+waits.ReplaceAllString(body, "wait"), " | ")
+}
