@@ -133,7 +133,7 @@ const (
 )
 
 // identity is schema.Server.
-func (s *simServer) identity() string { return fmt.Sprint(s.started*s.shown, " 8") }
+func (s *simServer) identity() string { return fmt.Sprint(s.started, " 8") }
 
 // policy answers a statement of a policy.
 func (s *simServer) policy(st *simStatement, a *simAnswer) {

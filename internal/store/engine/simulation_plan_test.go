@@ -21,7 +21,6 @@ type simPlan struct {
 	contest  *ratelimit.Limit
 	client   *ratelimit.Limit
 	outages  []simOutage
-	without  string  // what is taken away, see TestTheSimulationFindsWhatIsTakenAway
 	contests float64 // the share of the requests that want the contested key
 }
 

@@ -41,12 +41,7 @@ func newSimProxy(run *simRun, number int) *simProxy {
 	p := &simProxy{run: run, number: number, name: fmt.Sprint("proxy", number), chance: run.plan.seed.of(30, int64(number))}
 	db := &simDB{server: run.server, plan: run.plan, proxy: number, chance: p.chance.of(1), far: p.chance.of(2).wait(run.plan.far/2) + run.plan.far/2}
 	var err error
-	random := func() float64 {
-		if run.plan.without == "jitter" {
-			return 0.5
-		}
-		return p.chance.of(3, simSince()).share()
-	}
+	random := func() float64 { return p.chance.of(3, simSince()).share() }
 	hash := func(_ maphash.Seed, key string) uint64 { return uint64(p.chance.of(4).text(key)) }
 	p.store, err = store.Open(db, engine.Options{DisableMigration: true, Random: random, Hash: hash}, &registry.Node{Name: p.name, Epoch: int64(number) + 1})
 	if err != nil {

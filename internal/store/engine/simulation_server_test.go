@@ -24,7 +24,6 @@ type simServer struct {
 
 	outages  []simOutage // those that are to come
 	timeline int64
-	shown    int64     // 1 if started is shown, else 0
 	started  int64     // when the server was started
 	changes  int       // of the policy
 	now      int64     // of the message that is executed, in nanoseconds of the simulation
@@ -59,7 +58,7 @@ const longestLag = int64(500 * time.Millisecond)
 func newSimServer(limits []*ratelimit.Limit, outages []simOutage) *simServer {
 	s := &simServer{
 		limits: map[string]*ratelimit.Limit{}, rows: map[lease.RowID]*algorithm.Row{}, nodes: map[string]simNode{},
-		begins: map[lease.RowID][]simWindow{}, holds: map[simHolder]int64{}, charged: map[lease.RowID]int64{}, unsure: map[lease.RowID]int64{}, outages: outages, shown: 1,
+		begins: map[lease.RowID][]simWindow{}, holds: map[simHolder]int64{}, charged: map[lease.RowID]int64{}, unsure: map[lease.RowID]int64{}, outages: outages,
 	}
 	for _, l := range limits {
 		s.limits[l.Prefix] = l

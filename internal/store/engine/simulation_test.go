@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -48,9 +47,6 @@ func (r *simRun) fail(format string, args ...any) {
 func simulate(t *testing.T, plan *simPlan) *simRun {
 	policyLimit := &ratelimit.Limit{Prefix: "rule/plan/requests", Algorithm: ratelimit.TokenBucket, Events: 40, Window: 10 * time.Second, Durable: true}
 	r := &simRun{plan: plan, server: newSimServer([]*ratelimit.Limit{plan.contest, plan.client, policyLimit}, plan.outages), admitted: map[lease.RowID][]simAdmitted{}}
-	if plan.without == "start" {
-		r.server.shown = 0
-	}
 	synctest.Test(t, func(t *testing.T) {
 		var all sync.WaitGroup
 		for n := range plan.proxies {
@@ -141,41 +137,4 @@ func TestASimulationRepeats(t *testing.T) {
 	if len(hashes) < 4 {
 		t.Error("different seeds have the same messages")
 	}
-}
-
-// TestTheSimulationFindsWhatIsTakenAway: without a part of what holds the limits, and the database, a seed fails.
-func TestTheSimulationFindsWhatIsTakenAway(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make test-all runs it: it simulates three runs")
-	}
-	if raced {
-		t.Skip("see TestSimulation")
-	}
-	for what, seed := range map[string]uint64{
-		"jitter":      11, // the random part of intervals
-		"lease bound": 4,  // the time from which on units are not used
-		"start":       16, // that proxies notice another server
-	} {
-		plan := newSimPlan(seed)
-		plan.without = what
-		if what == "lease bound" {
-			defer endless(plan.contest)()
-		}
-		if r := simulate(t, plan); len(r.failures) == 0 {
-			t.Errorf("seed %d passes without the %s", seed, what)
-		} else {
-			t.Logf("without the %s: %s", what, r.failures[0])
-		}
-	}
-}
-
-// endless makes units of a limit's leases last for an hour, until the function that it returns is called.
-func endless(l *ratelimit.Limit) func() {
-	d := algorithm.Of(l)
-	lease := d.Lease
-	d.Lease = func(l *ratelimit.Limit, r *algorithm.Row, now, most int64) (life, claim int64) {
-		_, claim = lease(l, r, now, most)
-		return 3600e6, claim
-	}
-	return func() { d.Lease = lease }
 }
