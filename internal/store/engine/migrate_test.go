@@ -152,19 +152,3 @@ func TestMigrationOff(t *testing.T) {
 	s.exec(engine.TableSQL)
 	s.works(store, "p")
 }
-
-// TestTablesDropped under a store are made again.
-func TestTablesDropped(t *testing.T) {
-	t.Parallel()
-	s := newSite(t)
-	store := s.store(engine.Options{CleanupProbability: -1})
-	for i := range 3 {
-		s.works(store, fmt.Sprint("p", i))
-		s.exec([]string{"DROP TABLE rate_limit_ephemeral", "DROP TABLE rate_limit_durable, rate_limit_ephemeral", "ALTER TABLE rate_limit_ephemeral DROP COLUMN granted"}[i])
-		err := store.Take(context.Background(), longTime, fakeHits("k"), make([]ratelimit.Decision, 1))
-		if err == nil || !strings.Contains(err.Error(), "does not exist") {
-			t.Errorf("the call that finds the tables gone: %v", err)
-		}
-	}
-	s.works(store, "again")
-}
