@@ -190,7 +190,7 @@ BEGIN
 		FROM (SELECT CASE 0 WHEN GROUPING(a.user_id) THEN 'users' WHEN GROUPING(a.key) THEN 'keys' WHEN GROUPING(a.address) THEN 'addresses' ELSE 'causes' END AS list, a.prefix,
 				coalesce(a.user_id, a.key, abbrev(a.address), a.cause) AS name,
 				round(sum(a.requests))::bigint AS requests
-			FROM (SELECT *, coalesce(nullif(concat_ws('/', prefix, limit_name), ''), reason) AS cause FROM rate_limit_audited) a
+			FROM (SELECT *, coalesce(nullif(concat_ws('/', prefix, limit_name), ''), replace(reason, '_', ' ')) AS cause FROM rate_limit_audited) a
 			WHERE a.time >= $1 AND a.time < $2 AND a.refused
 			GROUP BY GROUPING SETS (a.user_id, (a.key, a.prefix), a.address, a.cause)) AS c
 		WHERE c.name IS NOT NULL) AS p

@@ -60,7 +60,8 @@ BEGIN
 				WHEN GROUPING(a.address) THEN 'addresses' ELSE 'causes' END AS list, a.prefix,
 				coalesce(a.user_id, a.key, abbrev(a.address), a.cause) AS name,
 				round(sum(a.requests))::bigint AS requests
-			FROM (SELECT *, coalesce(nullif(concat_ws('/', prefix, limit_name), ''), reason) AS cause
+			FROM (SELECT *, coalesce(nullif(concat_ws('/', prefix, limit_name), ''),
+					replace(reason, '_', ' ')) AS cause
 				FROM rate_limit_audited) a
 			WHERE a.time >= $1 AND a.time < $2 AND a.refused
 			GROUP BY GROUPING SETS (a.user_id, (a.key, a.prefix), a.address, a.cause)) AS c

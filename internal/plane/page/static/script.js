@@ -94,7 +94,7 @@ function showDown(text) {
 	const last = answers.state
 	$('banner').className = 'down'
 	document.title = 'down – pg-ratelimit'
-	fill('state', visible(text))
+	fill('state', visible(text[0].toUpperCase() + text.slice(1)))
 	fill('state-more', last ? [element('li', '', `What is below is of ${clock(last.time)} UTC.`)] : [])
 	if (last) fill('fresh', `values of ${clock(last.time)} UTC`)
 	document.body.classList.add('old')
@@ -117,7 +117,7 @@ function showMinutes(answer) {
 	const minute = 60000
 	const last = Math.floor(Date.parse(answer.time) / minute) * minute // it is under way
 	const at = new Map(answer.rows.map((row) => [Date.parse(row.time), row]))
-	const marks = (answers.changes?.rows ?? []).map((c) => (Date.parse(c.at) - last) / minute + 60).filter((x) => x >= 0)
+	const marks = (answers.changes?.rows ?? []).map((c) => Math.min(60, (Date.parse(c.at) - last) / minute + 60)).filter((x) => x >= 0)
 		.map((x) => `M${x.toFixed(2)} 0V48`).join('')
 	const lines = [['allowed', 'Passed'], ['refused', 'Refused'], ['failed', 'Without a decision']].map(([name, title]) => {
 		const counts = Array.from({length: 60}, (_, i) => at.get(last - (60 - i) * minute)?.[name] ?? 0)
@@ -138,8 +138,10 @@ function showMinutes(answer) {
 
 function showChanges(answer) {
 	const nothing = missing(answer, 'policy', 'The policy did not change in this hour.')
-	fill('changes', nothing ? element('li', 'none', nothing.textContent) : answer.rows.map((c) =>
-		element('li', '', `${clock(c.at).slice(0, 5)} ${c.kind} ${c.which}: ${c.what.join(', ')} `, element('span', 'note', `by ${c.by}`))))
+	const lines = answer.rows.slice(0, 10).map((c) => element('li', '',
+		`${clock(c.at).slice(0, 5)} ${c.kind} ${c.which}: ${c.what.join(', ')} `, element('span', 'note', `by ${c.by}`)))
+	if (answer.rows.length > lines.length) lines.push(element('li', 'none', '… and more: caddy pg-ratelimit changes'))
+	fill('changes', nothing ? element('li', 'none', nothing.textContent) : lines)
 	if (answers.minutes) showMinutes(answers.minutes)
 }
 
@@ -158,7 +160,7 @@ function showRefused(answer) {
 		const rows = answer.rows.filter((row) => row.list === list)
 		if (!rows.length) return []
 		return element('div', '', element('h3', '', title), element('ol', '', ...rows.map((row) => element('li', '',
-			list === 'causes' ? element('span', '', row.name.replaceAll('_', ' ')) :
+			list === 'causes' ? element('span', '', row.name) :
 				element('span', '', leads(row.name), row.prefix ? element('span', 'note', ' ' + row.prefix) : null),
 			element('span', 'number', number(row.requests))))))
 	}).flat())
@@ -203,7 +205,7 @@ async function askWhy() {
 	const rows = answer.rows.filter((row) => row.time)
 	if (rows.length) fill('why-rows', table('Refusals', ['Time', 'Request', 'Decision', 'By', 'Quota', 'Address', 'Proxy'], rows.map((row) => [
 		clock(row.time), `${row.method ?? ''} ${row.host ?? ''}${row.path ?? ''}`, row.requests > 1 ? `${row.decision} × ${number(row.requests)}` : row.decision,
-		(row.prefix || (row.reason ?? '').replaceAll('_', ' ')), row.quota === null ? '' : `${number(row.remaining ?? 0)} of ${number(row.quota)} left`, row.address ?? '', row.node])))
+		[row.prefix, row.limit_name].filter(Boolean).join('/') || (row.reason ?? '').replaceAll('_', ' '), row.quota === null ? '' : `${number(row.remaining ?? 0)} of ${number(row.quota)} left`, row.address ?? '', row.node])))
 }
 
 // ask returns an answer, or its error.
