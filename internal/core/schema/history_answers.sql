@@ -55,7 +55,8 @@ RETURNS TABLE (list text, prefix text, name text, requests bigint)
 #variable_conflict use_column
 BEGIN
 	RETURN QUERY SELECT p.list, p.prefix, p.name, p.requests FROM (
-		SELECT c.*, row_number() OVER (PARTITION BY c.list ORDER BY c.requests DESC, c.name, c.prefix) AS place
+		SELECT c.*, row_number() OVER (PARTITION BY c.list
+			ORDER BY c.requests DESC, c.name, c.prefix) AS place
 		FROM (SELECT CASE 0 WHEN GROUPING(a.user_id) THEN 'users' WHEN GROUPING(a.key) THEN 'keys'
 				WHEN GROUPING(a.address) THEN 'addresses' ELSE 'causes' END AS list, a.prefix,
 				coalesce(a.user_id, a.key, abbrev(a.address), a.cause) AS name,
