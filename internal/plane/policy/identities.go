@@ -17,18 +17,18 @@ const (
 	unknownMicros = int64(UnknownFor / time.Microsecond)
 )
 
-// NameOfKey and NameOfUser name an identity in the cache: an API key by its digest, and a user
-// without a key by the id.
-func NameOfKey(digest [32]byte) string { return "k" + string(digest[:]) }
+// Credential identifies a sender, and its identity in the cache: the digest of an API key, or else a user
+// that the proxy authenticated.
+type Credential struct {
+	Digest [32]byte
+	User   string // "" for an API key
+}
 
-// NameOfUser is the name of a user without an API key, see NameOfKey.
-func NameOfUser(user string) string { return "u" + user }
-
-func nameOfIdentity(id *Identity) string {
+func credentialOf(id *Identity) Credential {
 	if id.Digest == [32]byte{} {
-		return NameOfUser(id.User)
+		return Credential{User: id.User}
 	}
-	return NameOfKey(id.Digest)
+	return Credential{Digest: id.Digest}
 }
 
 // Identities caches keys and users of the database, in a fixed number of places. If all are taken, it evicts
@@ -42,19 +42,19 @@ type Identities struct {
 	most int
 
 	mu         sync.RWMutex // guards what follows
-	known      map[string]*cached
-	list       []*cached            // of the known ones; nil elements are free
-	free       []int                // places in list
-	hand       int                  // the place in list that is tried next
-	texts      map[string]*cached   // by API key, of the known ones that have a text
-	users      map[string][]*cached // by user; the user's keys, and the user
-	unknown    map[string]*cached   // keys that the database does not have
+	known      map[Credential]*cached
+	list       []*cached              // of the known ones; nil elements are free
+	free       []int                  // places in list
+	hand       int                    // the place in list that is tried next
+	texts      map[string]*cached     // by API key, of the known ones that have a text
+	users      map[string][]*cached   // by user; the user's keys, and the user
+	unknown    map[Credential]*cached // keys that the database does not have
 	generation uint64
 }
 
 // cached is an identity in a cache.
 type cached struct {
-	name  string
+	of    Credential
 	text  string // the API key, if rememberKey was called; guarded by the owner's mu
 	id    *Identity
 	at    int64  // when it was read, in microseconds
@@ -74,23 +74,23 @@ func NewIdentities(most int) *Identities {
 }
 
 func (c *Identities) empty() {
-	c.known = make(map[string]*cached)
+	c.known = make(map[Credential]*cached)
 	c.list = c.list[:0]
 	c.free = c.free[:0]
 	c.hand = 0
 	c.texts = make(map[string]*cached)
 	c.users = make(map[string][]*cached)
-	c.unknown = make(map[string]*cached)
+	c.unknown = make(map[Credential]*cached)
 }
 
-// FindIdentity returns the identity of that name and when it was read from the database, in microseconds
+// FindIdentity returns the identity of a credential and when it was read from the database, in microseconds
 // since the Unix epoch; or nil if it must be looked up. An identity that is not Known means that the database
 // does not have the key.
-func FindIdentity(c *Identities, name string, now time.Time) (*Identity, int64) {
+func FindIdentity(c *Identities, of Credential, now time.Time) (*Identity, int64) {
 	c.mu.RLock()
-	e := c.known[name]
+	e := c.known[of]
 	if e == nil {
-		e = c.unknown[name]
+		e = c.unknown[of]
 		if e != nil && now.UnixMicro() >= e.at+unknownMicros {
 			e = nil
 		}
@@ -123,27 +123,28 @@ func (c *Identities) Add(id *Identity, generation uint64, now time.Time) bool {
 	if c.generation != generation {
 		return false
 	}
-	e := &cached{name: nameOfIdentity(id), id: id, at: now.UnixMicro()}
-	c.forget(e.name)
-	if id.Known || e.name[0] != 'k' {
+	e := &cached{of: credentialOf(id), id: id, at: now.UnixMicro()}
+	c.forget(e.of)
+	if id.Known || e.of.User != "" {
 		c.put(e)
 		return true
 	}
 	if len(c.unknown) >= MostUnknown {
-		c.unknown = make(map[string]*cached)
+		c.unknown = make(map[Credential]*cached)
 	}
-	c.unknown[e.name] = e
+	c.unknown[e.of] = e
 	return true
 }
 
-// put adds an identity with a new name. It takes a free place, or the place of an identity that was not used.
+// put adds an identity with a new credential. It takes a free place, or that of an identity that was not
+// used.
 func (c *Identities) put(e *cached) {
 	if len(c.free) == 0 && len(c.list) >= c.most {
 		for atomic.LoadUint32(&c.list[c.hand].used) == 1 {
 			atomic.StoreUint32(&c.list[c.hand].used, 0)
 			c.hand = (c.hand + 1) % len(c.list)
 		}
-		c.forget(c.list[c.hand].name)
+		c.forget(c.list[c.hand].of)
 		c.hand = (c.hand + 1) % len(c.list)
 	}
 	if last := len(c.free) - 1; last >= 0 {
@@ -154,20 +155,20 @@ func (c *Identities) put(e *cached) {
 		e.place = len(c.list)
 		c.list = append(c.list, e)
 	}
-	c.known[e.name] = e
+	c.known[e.of] = e
 	if e.id.User != "" {
 		c.users[e.id.User] = append(c.users[e.id.User], e)
 	}
 }
 
-// forget removes the identity of a name.
-func (c *Identities) forget(name string) {
-	delete(c.unknown, name)
-	e := c.known[name]
+// forget removes the identity of a credential.
+func (c *Identities) forget(of Credential) {
+	delete(c.unknown, of)
+	e := c.known[of]
 	if e == nil {
 		return
 	}
-	delete(c.known, name)
+	delete(c.known, of)
 	c.list[e.place] = nil
 	c.free = append(c.free, e.place)
 	if e.text != "" {
@@ -191,7 +192,7 @@ func (c *Identities) EvictKey(digest [32]byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.generation++
-	c.forget(NameOfKey(digest))
+	c.forget(Credential{Digest: digest})
 }
 
 // EvictUser evicts a user and the user's keys.
@@ -202,7 +203,7 @@ func (c *Identities) EvictUser(user string) {
 	all := c.users[user]
 	delete(c.users, user)
 	for i := range all {
-		c.forget(all[i].name)
+		c.forget(all[i].of)
 	}
 }
 

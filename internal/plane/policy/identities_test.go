@@ -32,8 +32,8 @@ func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 			id *policy.Identity
 			at time.Time
 		}
-		model := make(map[string]*state)
-		of := func(name string) *state {
+		model := make(map[policy.Credential]*state)
+		of := func(name policy.Credential) *state {
 			if model[name] == nil {
 				model[name] = &state{}
 			}
@@ -55,10 +55,10 @@ func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 				}
 				at := rapid.IntRange(0, len(begun)-1).Draw(t, "look-up")
 				id := cachedKey(n, rapid.Bool().Draw(t, "known"))
-				name := policy.NameOfKey(id.Digest)
+				name := policy.Credential{Digest: id.Digest}
 				if rapid.IntRange(0, 3).Draw(t, "user") == 0 {
 					id = &policy.Identity{User: user, Known: rapid.Bool().Draw(t, "known")}
-					name = policy.NameOfUser(user)
+					name = policy.Credential{User: user}
 				}
 				stale := !c.Add(id, begun[at], now)
 				if stale != (generation > begun[at]) {
@@ -71,7 +71,7 @@ func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 			case 4:
 				generation++
 				c.EvictKey(policy.Digest(fmt.Sprint(n)))
-				evict(of(policy.NameOfKey(policy.Digest(fmt.Sprint(n)))))
+				evict(of(policy.Credential{Digest: policy.Digest(fmt.Sprint(n))}))
 			case 5:
 				generation++
 				c.EvictUser(user)
@@ -80,14 +80,14 @@ func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 						s.id = nil
 					}
 				}
-				evict(of(policy.NameOfUser(user)))
+				evict(of(policy.Credential{User: user}))
 			case 6:
 				if rapid.IntRange(0, 4).Draw(t, "all") == 0 {
 					generation++
 					c.EvictAll()
 					for i := range 15 {
-						evict(of(policy.NameOfKey(policy.Digest(fmt.Sprint(i)))))
-						evict(of(policy.NameOfUser(fmt.Sprint("user", i%3))))
+						evict(of(policy.Credential{Digest: policy.Digest(fmt.Sprint(i))}))
+						evict(of(policy.Credential{User: fmt.Sprint("user", i%3)}))
 					}
 				}
 			default:
@@ -121,7 +121,7 @@ func TestAKeyInUseOutlivesOthers(t *testing.T) {
 	used := cachedKey(0, true)
 	c.Add(used, 0, now)
 	for n := 1; n < 10000; n++ {
-		if id, _ := policy.FindIdentity(c, policy.NameOfKey(used.Digest), now); id != used {
+		if id, _ := policy.FindIdentity(c, policy.Credential{Digest: used.Digest}, now); id != used {
 			t.Fatalf("the key in use is gone after %d others", n)
 		}
 		c.Add(cachedKey(n, true), 0, now)
@@ -145,13 +145,13 @@ func TestInventedKeysPushOutNothing(t *testing.T) {
 	}
 	last := cachedKey(1000+3*policy.MostUnknown-1, false)
 	for after, want := range map[time.Duration]bool{0: true, policy.UnknownFor - time.Microsecond: true, policy.UnknownFor: false} {
-		if id, _ := policy.FindIdentity(c, policy.NameOfKey(last.Digest), now.Add(after)); (id != nil) != want {
+		if id, _ := policy.FindIdentity(c, policy.Credential{Digest: last.Digest}, now.Add(after)); (id != nil) != want {
 			t.Errorf("the key is remembered as unknown after %v: %v, want %v", after, id != nil, want)
 		}
 	}
 	// The key is made: the database now has it.
 	c.EvictKey(last.Digest)
-	if id, _ := policy.FindIdentity(c, policy.NameOfKey(last.Digest), now); id != nil {
+	if id, _ := policy.FindIdentity(c, policy.Credential{Digest: last.Digest}, now); id != nil {
 		t.Error("a new key is still unknown")
 	}
 }
@@ -187,7 +187,7 @@ func TestNothingStaleIsFoundAfterAnEviction(t *testing.T) {
 		} else {
 			c.EvictKey(policy.Digest(fmt.Sprint(n)))
 		}
-		if id, _ := policy.FindIdentity(c, policy.NameOfKey(policy.Digest(fmt.Sprint(n))), policytest.Now); id != nil && id.Tier != fmt.Sprint(changed) {
+		if id, _ := policy.FindIdentity(c, policy.Credential{Digest: policy.Digest(fmt.Sprint(n))}, policytest.Now); id != nil && id.Tier != fmt.Sprint(changed) {
 			t.Fatalf("found version %s of key %d after version %d", id.Tier, n, changed)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,7 +48,7 @@ var errCrowd = fmt.Errorf(
 //
 // States: waiting (in lookups.waiting or lookups.renewals), in flight (with the worker), done.
 type lookup struct {
-	sender   credential
+	sender   Credential
 	first    bool            // the sender is not remembered, and the look-up is in a crowd
 	network  netip.Prefix    // of the client, if first; see NetworkOf
 	done     context.Context // ends when the look-up is done
@@ -59,20 +60,6 @@ type lookup struct {
 	err      error
 }
 
-// credential identifies a sender: the digest of an API key, or a user that the proxy authenticated.
-type credential struct {
-	digest [32]byte
-	user   string // "" for an API key
-}
-
-// name is the credential's name in the cache.
-func (c credential) name() string {
-	if c.user != "" {
-		return NameOfUser(c.user)
-	}
-	return NameOfKey(c.digest)
-}
-
 // lookups looks identities up and caches them. It sends one statement at a time, for many
 // identities. If an identity is evicted from the cache during a statement, the answer may have
 // the state from before the change: the identity is looked up again.
@@ -82,16 +69,16 @@ type lookups struct {
 	health *health.Health
 	now    func() time.Time
 
-	mu       sync.Mutex           // guards all that follows
-	waiting  []*lookup            // of senders that are not remembered
-	renewals []*lookup            // of senders that are remembered: a flood of others must not delay them
-	byName   map[string]*lookup   // those that wait or are in flight
-	crowds   map[netip.Prefix]int // how many of them are first, by network
-	urgent   bool                 // callers may wait for look-ups that wait
-	working  bool                 // a worker runs
-	started  time.Time            // the last statement
-	flying   bool                 // it is under way
-	failed   error                // see setFailed
+	mu       sync.Mutex             // guards all that follows
+	waiting  []*lookup              // of senders that are not remembered
+	renewals []*lookup              // of senders that are remembered: a flood of others must not delay them
+	bySender map[Credential]*lookup // those that wait or are in flight
+	crowds   map[netip.Prefix]int   // how many of them are first, by network
+	urgent   bool                   // callers may wait for look-ups that wait
+	working  bool                   // a worker runs
+	started  time.Time              // the last statement
+	flying   bool                   // it is under way
+	failed   error                  // see setFailed
 	closed   bool
 	sent     int64 // statements
 }
@@ -99,7 +86,7 @@ type lookups struct {
 func newLookups(db pgdb.DB, cache *Identities, h *health.Health, now func() time.Time) *lookups {
 	return &lookups{
 		db: db, cache: cache, health: h, now: now,
-		byName: make(map[string]*lookup), crowds: make(map[netip.Prefix]int),
+		bySender: make(map[Credential]*lookup), crowds: make(map[netip.Prefix]int),
 	}
 }
 
@@ -108,7 +95,7 @@ func newLookups(db pgdb.DB, cache *Identities, h *health.Health, now func() time
 // health.NoDecision: a database is silent if a statement is under way for a timeout. The look-up then goes
 // on, for the next request.
 func (l *lookups) get(
-	ctx context.Context, timeout time.Duration, s credential, address netip.Addr,
+	ctx context.Context, timeout time.Duration, s Credential, address netip.Addr,
 ) (*Identity, error) {
 	call, err := l.enter(s, true, NetworkOf(address))
 	if err != nil {
@@ -152,12 +139,11 @@ func waitFor(ctx, done context.Context, timeout time.Duration) error {
 }
 
 // renew looks up a sender that is remembered, for later requests.
-func (l *lookups) renew(s credential) { _, _ = l.enter(s, false, netip.Prefix{}) }
+func (l *lookups) renew(s Credential) { _, _ = l.enter(s, false, netip.Prefix{}) }
 
 // enter adds a sender to those that wait, unless the sender waits already or is in flight. network
 // matters only for a first look-up.
-func (l *lookups) enter(s credential, first bool, network netip.Prefix) (*lookup, error) {
-	name := s.name()
+func (l *lookups) enter(s Credential, first bool, network netip.Prefix) (*lookup, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -166,7 +152,7 @@ func (l *lookups) enter(s credential, first bool, network netip.Prefix) (*lookup
 	if err := l.unavailableLocked(); err != nil {
 		return nil, err
 	}
-	call := l.byName[name]
+	call := l.bySender[s]
 	if call != nil {
 		l.urgent = l.urgent || first
 		return call, nil
@@ -177,12 +163,10 @@ func (l *lookups) enter(s credential, first bool, network netip.Prefix) (*lookup
 	case first && l.crowds[network] >= crowdMost:
 		return nil, errCrowd
 	}
-	if s.user != "" {
-		s.user = name[1:] // a copy: that of the request may be a part of a long text
-	}
+	s.User = strings.Clone(s.User) // it may be a part of a long request
 	call = &lookup{sender: s, first: first, network: network}
 	call.done, call.finish = context.WithCancel(context.Background())
-	l.byName[name] = call
+	l.bySender[s] = call
 	if first {
 		l.urgent = true
 		l.crowds[network]++
@@ -221,7 +205,7 @@ func (l *lookups) work() {
 
 		generation := l.cache.Generation()
 		begin := l.health.Begin()
-		var found map[string]answer
+		var found map[Credential]answer
 		var err error
 		if failure := batch.PanicError(func() { found, err = lookUp(l.db, flight) }); failure != nil {
 			err = failure
@@ -249,7 +233,7 @@ func (l *lookups) next() []*lookup {
 }
 
 // land handles the answer of a statement that began at a generation of the cache.
-func (l *lookups) land(flight []*lookup, found map[string]answer, err error, generation uint64) {
+func (l *lookups) land(flight []*lookup, found map[Credential]answer, err error, generation uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.flying = false
@@ -262,8 +246,7 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, err error, gen
 	now := l.now()
 	var again []*lookup
 	for _, call := range flight {
-		name := call.sender.name()
-		a := found[name]
+		a := found[call.sender]
 		if err != nil {
 			a.err = err
 		}
@@ -283,7 +266,7 @@ func (l *lookups) land(flight []*lookup, found map[string]answer, err error, gen
 
 // end removes a look-up that is done, and wakes its callers.
 func (l *lookups) end(call *lookup) {
-	delete(l.byName, call.sender.name())
+	delete(l.bySender, call.sender)
 	if call.first {
 		l.crowds[call.network]--
 		if l.crowds[call.network] == 0 {

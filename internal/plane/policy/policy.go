@@ -218,21 +218,19 @@ func (p *Policy) Evaluate(
 	now := p.settings.Now()
 	var id *Identity
 	if key != "" || user != "" {
-		sender := credential{user: user}
+		sender := Credential{User: user}
 		if key != "" {
-			sender.user = ""
-			sender.digest = Digest(key)
+			sender = Credential{Digest: Digest(key)}
 		}
 		var read int64
-		name := sender.name()
-		id, read = FindIdentity(p.identities, name, now)
+		id, read = FindIdentity(p.identities, sender, now)
 		if key != "" && p.settings.Options.Remember > 0 {
-			rememberKey(p.identities, name, key)
+			rememberKey(p.identities, sender, key)
 		}
 		switch {
 		case id == nil && strings.HasPrefix(key, KeyPrefix) && !Check(key):
-			id = &Identity{Digest: sender.digest} // no such key can exist
-		case id == nil && len(sender.user) > ratelimit.MaxKey:
+			id = &Identity{Digest: sender.Digest} // no such key can exist
+		case id == nil && len(sender.User) > ratelimit.MaxKey:
 			id = &Identity{User: user} // no such user can be in the database, and none of them is cached
 		case id == nil:
 			return p.lookUp(ctx, timeout, sender, f, o)
@@ -246,9 +244,9 @@ func (p *Policy) Evaluate(
 
 // lookUp evaluates the rules for a sender that is not remembered.
 func (p *Policy) lookUp(
-	ctx context.Context, timeout time.Duration, sender credential, f *Facts, o *Verdict,
+	ctx context.Context, timeout time.Duration, sender Credential, f *Facts, o *Verdict,
 ) error {
-	id := &Identity{Digest: sender.digest, User: sender.user}
+	id := &Identity{Digest: sender.Digest, User: sender.User}
 	if refuseBanned(p.snapshot(), f, id, p.settings.Now(), o) {
 		return nil
 	}
@@ -258,7 +256,7 @@ func (p *Policy) lookUp(
 		return nil
 	}
 	evaluateUnknown(p.snapshot(), f, id, p.settings.Now(), o)
-	if o.Refused() || o.Exempt && (sender.user != "" || !f.RejectUnknown) {
+	if o.Refused() || o.Exempt && (sender.User != "" || !f.RejectUnknown) {
 		return nil
 	}
 	return err
@@ -281,9 +279,9 @@ func (p *Policy) first(ctx context.Context, timeout time.Duration) error {
 
 // rememberKey lets Recall find a cached identity by its API key. The key is forgotten with the
 // identity: after an eviction it must be looked up by its digest again.
-func rememberKey(c *Identities, name, key string) {
+func rememberKey(c *Identities, of Credential, key string) {
 	c.mu.RLock()
-	e := c.known[name]
+	e := c.known[of]
 	known := e == nil || e.text != ""
 	c.mu.RUnlock()
 	if known || len(key) > longestRemembered || Bearer(key) != key {
@@ -292,7 +290,7 @@ func rememberKey(c *Identities, name, key string) {
 	text := strings.Clone(key) // it may be a part of a long request
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.known[name] == e && e.text == "" {
+	if c.known[of] == e && e.text == "" {
 		e.text = text
 		c.texts[text] = e
 	}

@@ -127,20 +127,20 @@ func decodeBans(texts []string) ([]Ban, int64, error) {
 // ReadKey reads the identity of an API key by its Digest. Identity.Known is false if the database does not
 // have the key.
 func ReadKey(db pgdb.DB, digest [32]byte) (*Identity, error) {
-	return readIdentity(db, credential{digest: digest})
+	return readIdentity(db, Credential{Digest: digest})
 }
 
 // ReadUser reads the identity of a user, like ReadKey.
 func ReadUser(db pgdb.DB, user string) (*Identity, error) {
-	return readIdentity(db, credential{user: user})
+	return readIdentity(db, Credential{User: user})
 }
 
-func readIdentity(db pgdb.DB, s credential) (*Identity, error) {
+func readIdentity(db pgdb.DB, s Credential) (*Identity, error) {
 	found, err := lookUp(db, []*lookup{{sender: s}})
 	if err != nil {
 		return nil, err
 	}
-	a := found[s.name()]
+	a := found[s]
 	return a.identity, a.err
 }
 
@@ -153,15 +153,15 @@ type answer struct {
 // lookUp looks senders up in one statement. The Identity of a sender that the database does not have is not
 // Known. lookUp does not send the name of a user that no row can have: the statement would fail for all
 // senders.
-func lookUp(db pgdb.DB, calls []*lookup) (map[string]answer, error) {
+func lookUp(db pgdb.DB, calls []*lookup) (map[Credential]answer, error) {
 	digests := []string{}
 	users := []string{}
-	found := make(map[string]answer, len(calls))
+	found := make(map[Credential]answer, len(calls))
 	for _, call := range calls {
-		user := call.sender.user
-		found[call.sender.name()] = answer{identity: &Identity{Digest: call.sender.digest, User: user}}
+		user := call.sender.User
+		found[call.sender] = answer{identity: &Identity{Digest: call.sender.Digest, User: user}}
 		if user == "" {
-			digests = append(digests, hex.EncodeToString(call.sender.digest[:]))
+			digests = append(digests, hex.EncodeToString(call.sender.Digest[:]))
 		} else if len(user) <= ratelimit.MaxKey && utf8.ValidString(user) && strings.IndexByte(user, 0) < 0 {
 			users = append(users, user)
 		}
@@ -181,7 +181,7 @@ func lookUp(db pgdb.DB, calls []*lookup) (map[string]answer, error) {
 		if r.err != nil {
 			r.err = fmt.Errorf("%s: %w", what, r.err)
 		}
-		found[nameOfIdentity(r.Identity)] = answer{r.Identity, r.err}
+		found[credentialOf(r.Identity)] = answer{r.Identity, r.err}
 	}
 	return found, nil
 }
