@@ -41,13 +41,13 @@ CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, t
 -- the cost of a row.
 CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON rate_limit_audit (decision, time)
 	WHERE decision <> 'allowed';
--- Bloom filters of about 500 rows each: a write costs almost nothing, and of 1,000 blocks without a key or an
+-- Bloom filters of 300 to 600 rows each: a write costs almost nothing, and of 1,000 blocks without a key or an
 -- address, one is read. The planner takes the index for its time.
 CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (time,
 	key text_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),
 	address inet_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),
 	key_id int8_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001))
-	WITH (pages_per_range = 16, autosummarize = on);
+	WITH (pages_per_range = 8, autosummarize = on);
 COMMENT ON TABLE rate_limit_audit IS
 	'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands '
 	'beside the row of its request.';
