@@ -28,9 +28,6 @@ type Load struct {
 	// all clients. 0 means as fast as the answers come.
 	Every time.Duration
 
-	// Timeout is for one request. 0 means 30 s.
-	Timeout time.Duration
-
 	// Request makes the ith request, from 0. It is called concurrently.
 	Request func(i int) *http.Request
 
@@ -52,8 +49,6 @@ type Result struct {
 	Status  map[int]int // how many requests, by status
 	Failed  int         // how many got no answer
 	Sent    int
-	Slowest time.Duration
-	Took    time.Duration
 	Replies []Reply // by request, as sent
 }
 
@@ -64,7 +59,7 @@ func Run(ctx context.Context, l Load) *Result {
 	if clients < 1 {
 		clients = 1
 	}
-	client, closeIdle := newClient(clients, l.Timeout)
+	client, closeIdle := newClient(clients)
 	defer closeIdle()
 	source := &tickets{load: &l, ctx: ctx, began: time.Now()}
 	var wait sync.WaitGroup
@@ -88,17 +83,14 @@ func Run(ctx context.Context, l Load) *Result {
 }
 
 // newClient is a client that keeps one connection for each of n callers.
-func newClient(n int, timeout time.Duration) (client *http.Client, closeIdle func()) {
-	if timeout == 0 {
-		timeout = 30 * time.Second
-	}
+func newClient(n int) (client *http.Client, closeIdle func()) {
 	transport := &http.Transport{
 		MaxIdleConns:        n,
 		MaxIdleConnsPerHost: n,
 		DisableCompression:  true,
 	}
 	noRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &http.Client{Transport: transport, Timeout: timeout, CheckRedirect: noRedirect},
+	return &http.Client{Transport: transport, Timeout: 30 * time.Second, CheckRedirect: noRedirect},
 		transport.CloseIdleConnections
 }
 
@@ -169,7 +161,7 @@ func (s *tickets) put(i int, r Reply) {
 }
 
 func (s *tickets) result() *Result {
-	r := &Result{Status: map[int]int{}, Replies: s.replies, Took: time.Since(s.began)}
+	r := &Result{Status: map[int]int{}, Replies: s.replies}
 	for i := range r.Replies {
 		reply := &r.Replies[i]
 		switch {
@@ -181,9 +173,6 @@ func (s *tickets) result() *Result {
 			r.Status[reply.Status]++
 		}
 		r.Sent++
-		if reply.Took > r.Slowest {
-			r.Slowest = reply.Took
-		}
 	}
 	return r
 }
@@ -198,7 +187,7 @@ func (r *Result) Err() error {
 	return nil
 }
 
-// String is the counts by status, as "200×100 429×900, slowest 12ms".
+// String is the counts by status, as "200×100 429×900".
 func (r *Result) String() string {
 	var parts []string
 	for status, n := range r.Status {
@@ -208,8 +197,7 @@ func (r *Result) String() string {
 	if r.Failed > 0 {
 		parts = append(parts, fmt.Sprintf("failed×%d", r.Failed))
 	}
-	return fmt.Sprintf("%s in %v, slowest %v", strings.Join(parts, " "), r.Took.Round(time.Millisecond),
-		r.Slowest.Round(100*time.Microsecond))
+	return strings.Join(parts, " ")
 }
 
 // Get is a GET request, with headers given as name, value, name, value. Host is that of the request.
@@ -236,7 +224,7 @@ type Answer struct {
 // Ask sends one request, on a connection of its own, and returns the answer.
 func Ask(t testing.TB, request *http.Request) Answer {
 	t.Helper()
-	client, closeIdle := newClient(1, 0)
+	client, closeIdle := newClient(1)
 	defer closeIdle()
 	answer, err := AskBy(client, request)
 	if err != nil {
