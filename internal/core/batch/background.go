@@ -146,6 +146,27 @@ func Collect(b *Background, idle, all bool) []*Call {
 	return taken
 }
 
+// Forget drops the calls with a Claim and without an End, which are refunds of leases: the server may not
+// have their charges any more.
+func Forget(b *Background) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls = withoutRefunds(b.calls)
+	b.alone = withoutRefunds(b.alone)
+	atomic.StoreInt32(&b.waits, int32(len(b.calls)+len(b.alone)))
+}
+
+// withoutRefunds returns the calls that Forget leaves.
+func withoutRefunds(calls []*Call) []*Call {
+	var left []*Call
+	for _, c := range calls {
+		if c.Claim == 0 || c.End != nil {
+			left = append(left, c)
+		}
+	}
+	return left
+}
+
 // endUnattended ends calls, or adds them again. err is set if their batch has no results: then their effects
 // are not known. A call with an Err of its own had no effect.
 func endUnattended(b *Background, calls []*Call, err error) {

@@ -128,6 +128,24 @@ func TestTooManyCallsAreLost(t *testing.T) {
 	})
 }
 
+// TestRefundsOfLeasesAreForgotten: a server that has taken over may not have their charges.
+func TestRefundsOfLeasesAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCourier(t.Context(), func(int) (error, error) { return nil, nil })
+		for _, alone := range []bool{false, true} {
+			settlement, refund := c.call("k", 1), c.call("k", 1)
+			settlement.Claim, refund.Claim, refund.End = 1, 1, nil
+			settlement.Alone, refund.Alone = alone, alone
+			batch.Add(c.background, settlement, time.Minute)
+			batch.Add(c.background, refund, time.Minute)
+		}
+		batch.Forget(c.background)
+		if n := len(batch.Collect(c.background, true, false)); n != 2 {
+			t.Errorf("%d calls wait, want two settlements", n)
+		}
+	})
+}
+
 // TestABatchHasOneWindowOfARow, unless a request refunds: all refunds that wait come before it.
 func TestABatchHasOneWindowOfARow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -53,6 +53,7 @@ func (s *Store) see(read *pgdb.Statement) {
 		return
 	}
 	lease.Forget(s.engine.rows)
+	batch.Forget(s.engine.background)
 }
 
 // Tick implements chain.Store. It reads serverSQL in the background, unless it does already. Requests notice if the
