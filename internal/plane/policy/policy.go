@@ -218,9 +218,11 @@ func (p *Policy) Evaluate(
 	now := p.settings.Now()
 	var id *Identity
 	if key != "" || user != "" {
-		sender := Credential{User: user}
-		if key != "" {
-			sender = Credential{Digest: Digest(key)}
+		sender := Credential{}
+		if key == "" {
+			sender.User = user
+		} else {
+			sender.Digest = Digest(key)
 		}
 		var read int64
 		id, read = FindIdentity(p.identities, sender, now)
