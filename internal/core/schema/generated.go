@@ -1954,32 +1954,33 @@ COMMENT ON FUNCTION rate_limit_reset IS 'Deletes the counters of a prefix and a 
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint,
 		hits timestamptz[], slots bigint, expires_at timestamptz, at timestamptz DEFAULT now())
 RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE AS $$
-	SELECT coalesce(max(u.used), 0)::bigint, max(u.since + least(u.lasts, 2305843009213693952)::float8 * interval '1 microsecond')
-	FROM ( SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) AS evenly, 10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
-			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained
-	) AS t, LATERAL ( SELECT count::numeric AS used, window_start AS since, span::numeric AS lasts WHERE algorithm = 'fixed_window' AND span > t.passed AND t.passed >= -span - t.slack
-		UNION ALL -- on the calendar
-		SELECT count, expires_at, 0 WHERE algorithm = 'fixed_window' AND span IS NULL AND expires_at > at AND window_start - at <= expires_at - window_start + t.slack * interval '1 microsecond'
-		UNION ALL -- in the window of the row
-		SELECT greatest(0, count) + div(greatest(0, prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span), window_start, span
-		WHERE algorithm = 'sliding_window' AND t.passed < span AND t.passed >= -span - t.slack
-		UNION ALL -- in the window after it
-		SELECT div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span), window_start, 2 * span
-		WHERE algorithm = 'sliding_window' AND t.passed >= span AND t.passed < 2 * span
-		UNION ALL
-		SELECT count(*), min(hit), span FROM unnest(hits) AS hit
-		WHERE algorithm = 'sliding_log' AND hit > greatest(at, hits[cardinality(hits)]) - span * interval '1 microsecond' AND hits[cardinality(hits)] <= at + (span + t.slack) * interval '1 microsecond'
-		UNION ALL -- refilled by whole windows
-		SELECT b.used, last_refill, (b.windows + ceil(b.used / events)) * span FROM ( SELECT w.windows, t.quota - floor(least(t.quota, tokens + w.windows::float8 * events))::bigint::numeric AS used
-			FROM (SELECT greatest(0, t.drained) / span AS windows) AS w
-		) AS b WHERE algorithm = 'token_bucket' AND events > 0 AND t.evenly IS NOT TRUE AND tokens IS NOT NULL AND t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack
-		UNION ALL -- refilled evenly
-		SELECT t.quota - b.had - div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span), last_refill, div((t.quota - b.had) * span + b.part + events - 1, events)
-		FROM ( SELECT floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota), least(t.quota, tokens)))::bigint::numeric AS had, least(coalesce(remainder, 0), events - 1) AS part
-		) AS b WHERE algorithm IN ('token_bucket', 'gcra') AND events > 0 AND t.evenly AND tokens IS NOT NULL AND t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack
-		UNION ALL -- nobody knows when requests end
-		SELECT slots, NULL, NULL WHERE algorithm = 'in_flight'
-	) AS u WHERE u.used > 0
+	SELECT greatest(u.used, 0)::bigint, CASE WHEN u.used > 0 THEN CASE algorithm WHEN 'fixed_window' THEN coalesce(window_start + span * interval '1 microsecond', expires_at)
+			WHEN 'sliding_window' THEN window_start + CASE WHEN t.passed < span THEN span ELSE 2 * span END * interval '1 microsecond'
+			WHEN 'sliding_log' THEN (SELECT min(hit) FROM unnest(hits) AS hit WHERE hit > t.oldest) + span * interval '1 microsecond'
+			WHEN 'in_flight' THEN NULL -- nobody knows when requests end
+			ELSE last_refill + least(CASE WHEN t.evenly THEN div((t.quota - b.had) * span + b.part + events - 1, events) ELSE (b.windows + ceil(u.used / events)) * span END, 2305843009213693952)::float8
+				* interval '1 microsecond' END END
+	FROM ( SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) IS TRUE AS evenly, 10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
+			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained,
+			greatest(at, hits[cardinality(hits)]) - span * interval '1 microsecond' AS oldest
+	) AS t, LATERAL ( SELECT greatest(0, t.drained) / span AS windows, least(coalesce(remainder, 0), events - 1) AS part, floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota),
+				least(t.quota, tokens)))::bigint::numeric AS had
+	) AS b, LATERAL (SELECT CASE WHEN algorithm = 'fixed_window' AND span IS NULL THEN CASE WHEN expires_at > at -- on the calendar
+			AND window_start - at <= expires_at - window_start + t.slack * interval '1 microsecond'
+			THEN count END
+		WHEN algorithm = 'fixed_window' THEN
+			CASE WHEN t.passed < span AND t.passed >= -span - t.slack THEN count END
+		WHEN algorithm = 'sliding_window' AND t.passed < span THEN -- in the window of the row
+			CASE WHEN t.passed >= -span - t.slack THEN greatest(0, count) + div(greatest(0, prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span) END
+		WHEN algorithm = 'sliding_window' THEN -- in the window after it
+			CASE WHEN t.passed < 2 * span THEN div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span) END
+		WHEN algorithm = 'sliding_log' THEN CASE WHEN hits[cardinality(hits)] <= at + (span + t.slack) * interval '1 microsecond' THEN (SELECT count(*) FROM unnest(hits) AS hit WHERE hit > t.oldest) END
+		WHEN algorithm = 'in_flight' THEN slots
+		WHEN events = 0 OR events IS NULL THEN NULL
+		WHEN t.evenly THEN -- refilled evenly
+			CASE WHEN t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack THEN t.quota - b.had - div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span) END
+		WHEN t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack THEN t.quota - floor(least(t.quota, tokens + b.windows::float8 * events))::bigint::numeric
+		END::numeric AS used OFFSET 0) AS u -- with OFFSET, Postgres computes it once
 $$;
 COMMENT ON FUNCTION rate_limit_usage_of IS 'How much of a limit a counter has used at a time. span is the window of the limit in microseconds; NULL '
 	'for one on the calendar and for in_flight. resets_at is the end of the window; for sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used, or nobody knows.';
