@@ -26,8 +26,13 @@ func TestInvalidAnswers(t *testing.T) {
 		{"row after the end", head + msgDone + msgRow("x"), `unexpected message "D"`},
 		{"ready without an end", head + msgReady, `unexpected message "Z"`},
 		{"ready too long", head + msgDone + msg('Z', "II"), `unexpected message "Z"`},
-		{"row without a count", head + msg('D', "\x00"), `unexpected message "D"`},
-		{"description without a question", head + msg('n', ""), `unexpected message "n"`},
+		{"row without a count", head + msg('D', "\x00"), "another number of columns"},
+		{"row other than described", head + msgOneInt + msgRow("12345678", "x"), "another number of columns"},
+		{"row though there is none", head + msgNoData + msgRow("x"), "another number of columns"},
+		{"description empty", head + msg('T', ""), "described its rows"},
+		{"description with a count too high", head + msg('T', "\xff\xffn\x00"+field(20)),
+			"described its rows"},
+		{"text format", head + msg('T', "\x00\x01n\x00"+strings.Repeat("\x00", 18)), "binary format"},
 		{"fatal", msgError("FATAL", "XX000", "bad luck"), "FATAL: bad luck (SQLSTATE XX000)"},
 		{"an empty error and the end", msg('E', ""), "closed the connection"},
 	} {
@@ -67,7 +72,7 @@ func TestAsynchronousMessages(t *testing.T) {
 			}
 			answer += msgNoise + msgBound + msgNoise
 			if n == 0 {
-				answer += msgNoise
+				answer += msgOneInt + msgNoise
 			}
 			answer += msgRow("12345678") + msgNoise + msgRow("NULL") + msgNoise + msgDone + msgNoise +
 				msgReady + msgNoise

@@ -73,8 +73,9 @@
 //   - A function costs time for every variable and every value in it, whether the
 //     program gets there or not. So these functions are short and leave unusual cases
 //     to others, even where that repeats a few lines.
-//   - Each step of a loop costs time, so arrays are built by strings.Join, a strings.Replacer and
-//     json.Marshal.
+//   - Each step of a loop costs time, so rows of equal length are taken many at a
+//     time with bytes.ReplaceAll, and arrays are built by strings.Join, a
+//     strings.Replacer and json.Marshal.
 //   - Yaegi gets some of the language wrong: a call beside another value in one
 //     assignment, several conditions in one case, nil among several values, a nil
 //     appended, a select, an errors.As to one of our types. The code avoids them

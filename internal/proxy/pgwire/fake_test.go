@@ -150,14 +150,23 @@ var (
 	msgReady  = msg('Z', "I")
 	msgParsed = msg('1', "")
 	msgBound  = msg('2', "")
+	msgNoData = msg('n', "")
 	msgDone   = msg('C', "SELECT 1\x00")
 	msgNoise  = msg('N', "SNOTICE\x00MHello\x00\x00") + msg('S', "a\x00b\x00") +
 		msg('A', "\x00\x00\x00\x01c\x00p\x00")
-	msgAnswer   = msgParsed + msgBound + msgDone + msgReady
+	msgOneInt   = msg('T', "\x00\x01"+"n\x00"+field(20))
+	msgAnswer   = msgParsed + msgBound + msgNoData + msgDone + msgReady
 	msgAnswered = msgBound + msgDone + msgReady
 )
 
 // field is a column's description after its name.
+func field(oid uint32) string {
+	b := make([]byte, 18)
+	binary.BigEndian.PutUint32(b[6:], oid)
+	b[17] = 1
+	return string(b)
+}
+
 func msgError(severity, code, text string) string {
 	return msg('E', "S"+severity+"\x00V"+severity+"\x00C"+code+"\x00M"+text+"\x00\x00")
 }

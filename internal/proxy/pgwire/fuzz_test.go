@@ -37,16 +37,19 @@ func (r *replay) SetDeadline(time.Time) error      { return nil }
 func (r *replay) SetReadDeadline(time.Time) error  { return nil }
 func (r *replay) SetWriteDeadline(time.Time) error { return nil }
 
+// twoNumbers is a result that may be handed over many rows at a time.
+var twoNumbers = msg('T', "\x00\x02a\x00"+field(20)+"b\x00"+field(1184))
+
 // FuzzFrames gives the client any bytes from a server: in the login, in answers to
 // pipelines, to SQL text and to pings, and unasked. The client must not panic, must
 // come to an end, must not allocate much memory, and must not report the success of
 // a statement without an answer.
 func FuzzFrames(f *testing.F) {
 	login := msgAuth(0, "") + msg('K', "\x00\x00\x00\x07key!") + msgReady
-	row := msgParsed + msgBound +
+	row := msgParsed + msgBound + msg('T', "\x00\x02a\x00"+field(20)+"b\x00"+field(25)) +
 		msgRow("12345678", "x") + msgRow("NULL", "NULL") + msgDone + msgReady
 	f.Add([]byte(login+row+msgAnswered), uint16(1000))
-	f.Add([]byte(msgAuth(5, "salt")+login+msgParsed+msgBound+msgRow("12345678")+msgRow(
+	f.Add([]byte(msgAuth(5, "salt")+login+msgParsed+msgBound+msgOneInt+msgRow("12345678")+msgRow(
 		"NULL")+msgDone+msgReady+msgBound+msgRow("12345678")+msgDone+msgReady), uint16(7))
 	f.Add([]byte(msgAuth(10, "SCRAM-SHA-256\x00\x00")+msgAuth(11, "r=x,s=W22Z,i=4096")), uint16(1))
 	f.Add([]byte(login+msgNoise+msgParsed+msgBound+msgError("ERROR", "22012", "no")+msgReady+msgAnswered),
@@ -54,7 +57,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte(login+msgError("FATAL", "57P01", "bye")), uint16(100))
 	f.Add([]byte(login+"D\x00\xff\xff\xff"), uint16(100))
 	f.Add([]byte(login+msgParsed+msgBound+"D\xff\xff\xff\xff"), uint16(2))
-	f.Add([]byte(login+msgParsed+msgBound+msgDone+msgReady+
+	f.Add([]byte(login+msgParsed+msgBound+twoNumbers+msgDone+msgReady+
 		msgParsed+msgBound+msgDone+msgReady+msgBound+msgRow("aaaaaaaa", "bbbbbbbb")+
 		msgRow("cccccccc", "dddddddd")+msg('D',
 		"\x00\x02\x00\x00\x00\x07aaaaaaaa\x00\x00\x00\x08bbbbbbbb")+msgRow("NULL",

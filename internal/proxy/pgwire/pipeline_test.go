@@ -81,8 +81,8 @@ func TestServerThatEndsEverySession(t *testing.T) {
 func TestConnectionsThatAreNotUsedAgain(t *testing.T) {
 	for name, answer := range map[string]string{
 		"messages after the answer": msgAnswer + msgAnswer,
-		"left in a transaction":     msgParsed + msgBound + msgDone + msg('Z', "T"),
-		"left in a failed one":      msgParsed + msgBound + msgDone + msg('Z', "E"),
+		"left in a transaction":     msgParsed + msgBound + msgNoData + msgDone + msg('Z', "T"),
+		"left in a failed one":      msgParsed + msgBound + msgNoData + msgDone + msg('Z', "E"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, dsn := newFake(t, func(s *fakeSession) {

@@ -47,6 +47,8 @@ func poolerScript(servers int, named *atomic.Int32) func(*fakeSession) {
 						continue
 					}
 					answer += msgBound
+				case kind == 'D':
+					answer += msgNoData
 				case kind == 'E':
 					answer += msgDone
 				}

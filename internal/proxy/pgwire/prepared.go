@@ -1,6 +1,7 @@
 package pgwire
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -29,16 +30,23 @@ type prepared struct {
 	params int
 	bind   string // the Bind message up to the number of parameters
 	state  int
+
+	described bool    // columns and layout are known
+	columns   int     // of a row
+	layout    *layout // nil if not all columns are of eight bytes
 }
 
-// The messages at the end of a statement. bindEnd is the end of Bind: all columns of the result are to be in
-// binary format. Execute has no limit. The last statement of a transaction has a Sync.
+// The messages at the end of a statement. bindEnd is the end of Bind: all columns
+// of the result are to be in binary format. Execute has no limit. Describe comes
+// between the two if the columns of the result are not known yet. The last
+// statement of a transaction has a Sync.
 const (
-	bindEnd        = "\x00\x01\x00\x01"
-	executeMessage = "E\x00\x00\x00\x09\x00\x00\x00\x00\x00"
-	syncMessage    = "S\x00\x00\x00\x04"
-	endJoined      = bindEnd + executeMessage
-	endLast        = bindEnd + executeMessage + syncMessage
+	bindEnd         = "\x00\x01\x00\x01"
+	describeMessage = "D\x00\x00\x00\x06P\x00"
+	executeMessage  = "E\x00\x00\x00\x09\x00\x00\x00\x00\x00"
+	syncMessage     = "S\x00\x00\x00\x04"
+	endJoined       = bindEnd + executeMessage
+	endLast         = bindEnd + executeMessage + syncMessage
 )
 
 // appendStatement appends a statement's messages to b. joined says that another
@@ -109,6 +117,7 @@ func appendUnprepared(c *conn, b []byte, st *pgdb.Statement, joined, unnamed boo
 	binary.BigEndian.PutUint32(b[bind+1:], uint32(len(b)-bind-1))
 	if parse {
 		pr.state = isSent
+		b = append(b, describeMessage...)
 	}
 	b = append(b, executeMessage...)
 	if !joined {
@@ -157,4 +166,39 @@ func appendParse(b []byte, st *pgdb.Statement, pr *prepared) []byte {
 	}
 	putLength(b, at+1)
 	return b
+}
+
+// takeDescription reads a RowDescription.
+func takeDescription(pr *prepared, body []byte) error {
+	errRows := errors.New("the server described its rows in an impossible way")
+	if len(body) < 2 {
+		return errRows
+	}
+	n := int(binary.BigEndian.Uint16(body))
+	body = body[2:]
+	cells := n > 0
+	for i := 0; i < n; i++ {
+		name := bytes.IndexByte(body, 0)
+		if name < 0 || len(body) < name+1+18 {
+			return errRows
+		}
+		field := body[name+1:]
+		body = body[name+1+18:]
+		if binary.BigEndian.Uint16(field[16:]) != 1 {
+			return errors.New("the server does not send rows in binary format")
+		}
+		if !isEightBytes(binary.BigEndian.Uint32(field[6:])) {
+			cells = false
+		}
+	}
+	if len(body) > 0 {
+		return errRows
+	}
+	pr.described = true
+	pr.columns = n
+	pr.layout = nil
+	if cells {
+		pr.layout = newLayout(n)
+	}
+	return nil
 }

@@ -105,7 +105,7 @@ func TestSessionAttributes(t *testing.T) {
 						row = msgRow("12345678")
 					}
 				case kind == 'S':
-					s.write(msgParsed + msgBound + row + msgDone + msgReady)
+					s.write(msgParsed + msgBound + msgOneInt + row + msgDone + msgReady)
 				}
 			}
 		})
