@@ -21,16 +21,3 @@ func TestExplainChargesNothing(t *testing.T) {
 		t.Errorf("explain has changed\n%s\nto\n%s", before, after)
 	}
 }
-
-func TestAFailedChangeChangesNothing(t *testing.T) {
-	s := newShell(t, schema.File)
-	s.must("rules", "set", "plan", "per_hour=10")
-	before := s.everything()
-	s.fails([]string{"tiers", "gold"}, "rules", "set", "plan", "limit.ten=1/10s", "per_hour=", "tiers=gold")
-	s.fails([]string{"tier", "gold"}, "tiers", "rename", "gold", "silver")
-	s.fails([]string{"tier", "gold"}, "users", "set", "new", "plan/per_hour=3", "tier=gold")
-	s.fails([]string{"plan/nothing"}, "users", "set", "new", "tier=anonymous", "plan/nothing=3")
-	if after := s.everything(); after != before {
-		t.Errorf("failed commands have changed\n%s\nto\n%s", before, after)
-	}
-}

@@ -3,7 +3,6 @@ package docs
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"regexp"
 	"strconv"
 	"testing"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
-	"github.com/pgratelimit/pg-ratelimit/traefikplugin"
 )
 
 // greedy sends one event after the other to a limit of n events a minute, each as soon as
@@ -75,35 +73,5 @@ func TestTableOfSmallLimits(t *testing.T) {
 				t.Errorf("%v, a limit of %d: %v events in a window", a, n, perWindow)
 			}
 		}
-	}
-}
-
-// TestTwoHandlersOnOneRequest: docs/caddy.md says that two handlers are not all or
-// nothing, and that one prefix twice on the way of a request charges twice.
-func TestTwoHandlersOnOneRequest(t *testing.T) {
-	handler := func(next http.Handler, prefix, limit string) http.Handler {
-		config := traefikplugin.CreateConfig()
-		config.Other = traefikplugin.Settings{"dsn": "memory", "prefix": prefix, "limit": limit}
-		h, err := traefikplugin.New(t.Context(), next, config, "limit@file")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return h
-	}
-	ok := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-
-	both := handler(handler(ok, "inner", "1 1h"), "outer", "10 1h")
-	for _, want := range []int{http.StatusOK, http.StatusTooManyRequests, http.StatusTooManyRequests} {
-		if answer := ask(both); answer.Code != want {
-			t.Errorf("%d, want %d", answer.Code, want)
-		}
-	}
-	if left := ask(handler(ok, "outer", "10 1h")).Header().Get("X-RateLimit-Remaining"); left != "6" {
-		t.Errorf("the outer handler has %s left after 4 requests, of which the inner one refused 2", left)
-	}
-
-	ask(handler(handler(ok, "twice", "10 1h"), "twice", "10 1h"))
-	if left := ask(handler(ok, "twice", "10 1h")).Header().Get("X-RateLimit-Remaining"); left != "7" {
-		t.Errorf("after a request through two handlers with one prefix and another one, %s are left", left)
 	}
 }

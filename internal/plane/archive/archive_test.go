@@ -395,7 +395,7 @@ func TestAnInterruptedRunCleansUp(t *testing.T) {
 	}
 }
 
-func TestThereMustBeAnAuditLogAndATimeInThePast(t *testing.T) {
+func TestAnArchiveNeedsALogAndAPastTime(t *testing.T) {
 	dsn, conn := open(t)
 	o := options(t, t.TempDir(), 1)
 	o.Before = today.Add(time.Second)

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -214,21 +213,6 @@ func TestCloseWritesWhatIsPending(t *testing.T) {
 				"rate_limit_metrics_day)::bigint"), "1 1")
 		s.empty()
 	}
-}
-
-// TestTheBackgroundWrites within seconds, without Flush.
-func TestTheBackgroundWrites(t *testing.T) {
-	s := newSite(t)
-	w := s.writer(history.Settings{})
-	w.Prepare()
-	for i := 0; i < 2500; i++ {
-		history.Add(w, &history.Record{Time: time.Now(), Outcome: history.Allowed, Audit: auditAll})
-	}
-	await.Within(t, time.Minute, "rows", func() bool { return w.Stats().Written == 2500 })
-	await.Within(t, time.Minute, "metrics", func() bool {
-		return s.number("SELECT coalesce(sum(allowed), 0)::bigint FROM rate_limit_metrics WHERE "+
-			"granularity = 'minute'") == 2500
-	})
 }
 
 // TestWrongSettingsAreNamed: each error names the field.

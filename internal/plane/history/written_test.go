@@ -29,9 +29,8 @@ func TestWhatHappenedIsInTheTables(t *testing.T) {
 			s := newSite(t)
 			db := open(t, s.dsn)
 			defer db.Close()
-			w := s.writerOn(db,
-				history.Settings{Region: "eu",
-					Retention: []history.Retention{{What: "audit", Keep: 30 * 24 * time.Hour}}})
+			w := s.writerOn(db, history.Settings{Region: "eu",
+				Retention: []history.Retention{{What: "audit", Keep: 30 * 24 * time.Hour}}})
 			history.Add(w, &history.Record{
 				Time: someTime, Outcome: history.Limited, Reason: "no_quota", Prefix: "rule/api/per_hour",
 				Key: `a"b\c`, User: "anna", KeyID: 7, Tier: "pro",
@@ -50,8 +49,7 @@ func TestWhatHappenedIsInTheTables(t *testing.T) {
 				Hits: hits("p", 1)})
 			history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Prefix: "p", Cost: 1,
 				Quota: 5, Source: ratelimit.FromLease})
-			history.Add(w, &history.Record{Time: someTime, Outcome: history.Allowed, Prefix: "p",
-				Cost: 1, Quota: 5})
+			history.Add(w, &history.Record{Time: someTime, Prefix: "p", Cost: 1, Quota: 5})
 			history.Add(w, &history.Record{Time: someTime.Add(time.Hour), Outcome: history.Rejected,
 				User: "anna", KeyID: 7, Status: 401})
 			flush(t, w)
@@ -79,9 +77,8 @@ hour 2026-11-20 12:00:00+00 anna 7 1 0
 hour 2026-11-20 13:00:00+00 anna 7 1 0`)
 			same(t, "writers", s.text("SELECT node, region, batch, written, dropped FROM rate_limit_writers"),
 				"n1 eu 2 2 0")
-			same(t, "retention",
-				s.text("SELECT keep::text, set_by FROM rate_limit_retention WHERE what = 'audit'"),
-				"30 days n1")
+			same(t, "retention", s.text("SELECT keep::text, set_by FROM rate_limit_retention "+
+				"WHERE what = 'audit'"), "30 days n1")
 			if got, want := w.Stats(), (history.Stats{Recorded: 2, Written: 2, Batches: 2}); got != want {
 				t.Errorf("stats %+v, want %+v", got, want)
 			}

@@ -15,11 +15,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestLoginToAServer logs in to a real server in every way that it supports.
-func TestLoginToAServer(t *testing.T) {
+// loginServer starts a server that asks for each kind of login, and returns it with what the names in
+// testdata/logins.txt stand for.
+func loginServer(t *testing.T) (c *cluster.Cluster, names map[string]string) {
+	t.Helper()
 	ca, other := newAuthority(t), newAuthority(t)
 	serverCert, serverKey := ca.issuePEM(t, "server", "127.0.0.1")
-	c := cluster.Private(t, cluster.Options{
+	c = cluster.Private(t, cluster.Options{
 		Files: map[string][]byte{"test.crt": serverCert, "test.key": serverKey,
 			"test.ca": pemOf("CERTIFICATE", ca.cert.Raw)},
 		Config: map[string]string{"ssl": "on", "ssl_cert_file": "test.crt", "ssl_key_file": "test.key",
@@ -35,9 +37,8 @@ hostnossl all only_plain 127.0.0.1/32 trust
 `,
 	})
 	const password = `p'ä s\s"w@r:d/%`
-	admin := open(t, c.DSN("postgres"), Options{})
 	literal := strings.ReplaceAll(password, "'", "''")
-	err := admin.Exec(within(t, longTime), `
+	err := open(t, c.DSN("postgres"), Options{}).Exec(within(t, longTime), `
 		SET standard_conforming_strings = on;
 		CREATE ROLE by_cert LOGIN; CREATE ROLE only_tls LOGIN; CREATE ROLE only_plain LOGIN;
 		SET password_encryption = 'scram-sha-256';
@@ -48,71 +49,43 @@ hostnossl all only_plain 127.0.0.1/32 trust
 	if err != nil {
 		t.Fatal(err)
 	}
-	clientCert, clientKey := ca.issuePEM(t, "by_cert")
-	cert := " sslcert=" + ca.write(t, "client.crt", clientCert) + " sslkey=" +
-		ca.write(t, "client.key", clientKey)
-	strangerCert, strangerKey := other.issuePEM(t, "by_cert")
-	stranger := " sslcert=" + other.write(t, "client.crt", strangerCert) + " sslkey=" +
-		other.write(t, "client.key", strangerKey)
-	passfile := ca.write(t, "pass",
-		[]byte("127.0.0.1:*:postgres:by_scram:"+strings.NewReplacer(`\`, `\\`, `:`,
-			`\:`).Replace(password)+"\n"))
-	pass := " password=" + quote(password, true)
-	home := t.TempDir() // its root.crt is that of the other authority
+	certificate := func(a *authority) string {
+		cert, key := a.issuePEM(t, "by_cert")
+		return "sslcert=" + a.write(t, "client.crt", cert) + " sslkey=" + a.write(t, "client.key", key)
+	}
+	return c, map[string]string{
+		"<CERT>": certificate(ca), "<STRANGER>": certificate(other), "<ROOT>": ca.file,
+		"<OTHERROOT>": other.file, "<PASSWORD>": quote(password, true), "<SOCKETS>": c.SocketDir(),
+		"<PASSFILE>": ca.write(t, "pass", []byte("127.0.0.1:*:postgres:by_scram:"+
+			strings.NewReplacer(`\`, `\\`, `:`, `\:`).Replace(password)+"\n")),
+		"<AUTHORITY>": string(pemOf("CERTIFICATE", other.cert.Raw)), "<SECRET>": password,
+	}
+}
+
+// TestLoginToAServer logs in to a real server in every way that it supports.
+func TestLoginToAServer(t *testing.T) {
+	c, names := loginServer(t)
+	home := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(home, ".postgresql"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(home, ".postgresql", "root.crt"),
-		pemOf("CERTIFICATE", other.cert.Raw), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(home, ".postgresql", "root.crt"), []byte(names["<AUTHORITY>"]),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	root, wrongRoot := " sslrootcert="+ca.file, " sslrootcert="+other.file
-	for _, l := range []struct {
-		name, dsn string
-		env       []string
-		want      string // "tls", "plain" or an error
-	}{
-		{"trust", "user=postgres sslmode=disable", nil, "plain"},
-		{"socket", "user=postgres sslmode=verify-full host=" + c.SocketDir(), nil, "plain"},
-		{"password", "sslmode=disable user=by_password" + pass, nil, "plain"},
-		{"md5", "sslmode=disable user=by_md5" + pass, nil, "plain"},
-		{"SCRAM", "sslmode=disable user=by_scram" + pass, nil, "plain"},
-		{"SCRAM in TLS", "sslmode=require user=by_scram" + pass, nil, "tls"},
-		{"SCRAM bound", "sslmode=require channel_binding=require user=by_scram" + pass, nil, "tls"},
-		{"SCRAM cannot be bound", "sslmode=disable channel_binding=require user=by_scram" + pass, nil,
-			"channel_binding is require"},
-		{"md5 cannot be bound", "sslmode=require channel_binding=require user=by_md5" + pass, nil,
-			"channel_binding=require wants"},
-		{"passfile", "sslmode=disable user=by_scram passfile=" + passfile, nil, "plain"},
-		{"no password", "sslmode=disable user=by_scram", nil,
-			"asks for a password (method scram-sha-256) and there is none"},
-		{"wrong password", "sslmode=disable user=by_scram password=sEcReT", nil,
-			`FATAL: password authentication failed for user "by_scram" (SQLSTATE 28P01)`},
-		{"an unknown user", "sslmode=disable user=nobody password=sEcReT", nil, "SQLSTATE 28000"},
-		{"no such database", "sslmode=disable user=postgres dbname=nowhere", nil,
-			`database "nowhere" does not exist (SQLSTATE 3D000)`},
-		{"a setting", "sslmode=disable user=postgres search_path=x work_mem=1MB", nil, "plain"},
-		{"prefer", "user=postgres sslmode=prefer", nil, "tls"},
-		{"allow", "user=postgres sslmode=allow", nil, "plain"},
-		{"allow, and must", "user=only_tls sslmode=allow", nil, "tls"},
-		{"disable, but must", "user=only_tls sslmode=disable", nil, "SQLSTATE 28000"},
-		{"verify-full", "user=only_tls sslmode=verify-full" + root, nil, "tls"},
-		{"verify-full by a wrong name", "user=only_tls sslmode=verify-full host=localhost" + root,
-			nil, "localhost"},
-		{"verify-ca by a wrong name", "user=only_tls sslmode=verify-ca host=localhost" + root, nil, "tls"},
-		{"verify-full, unknown authority", "user=only_tls sslmode=verify-full" + wrongRoot, nil,
-			"unknown authority"},
-		{"require with an authority at home", "user=only_tls sslmode=require", []string{"HOME", home},
-			"unknown authority"},
-		{"the system's authorities", "user=only_tls sslrootcert=system", nil, "unknown authority"},
-		{"a client's certificate", "user=by_cert sslmode=verify-full" + root + cert, nil, "tls"},
-		{"without a certificate", "user=by_cert sslmode=verify-full" + root, nil, "SQLSTATE 28000"},
-		{"a certificate of another authority", "user=by_cert sslmode=verify-full" + root + stranger, nil,
-			"unknown certificate authority"},
-	} {
-		t.Run(l.name, func(t *testing.T) {
-			dsn := fmt.Sprintf("host=127.0.0.1 port=%d dbname=postgres ", c.Port()) + l.dsn
-			p := open(t, dsn, Options{LookupEnv: env(l.env...)})
+	var pairs []string
+	for name, text := range names {
+		pairs = append(pairs, name, text)
+	}
+	for _, l := range linesOf(t, "logins.txt", pairs...) {
+		t.Run(l.text, func(t *testing.T) {
+			dsn, atHome := strings.CutPrefix(l.text, "<HOME>")
+			lookup := noEnv
+			if atHome {
+				lookup = env("HOME", home)
+			}
+			p := open(t, fmt.Sprintf("host=127.0.0.1 port=%d dbname=postgres ", c.Port())+dsn,
+				Options{LookupEnv: lookup})
 			st := stmt("SELECT ssl::int::bigint FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
 			err := p.Run(within(t, longTime), []*pgdb.Statement{st})
 			got := ""
@@ -128,36 +101,37 @@ hostnossl all only_plain 127.0.0.1/32 trust
 			if (err != nil) != wantError || !strings.Contains(got, l.want) {
 				t.Errorf("%s\nwant %s", got, l.want)
 			}
-			if strings.Contains(got, "sEcReT") || strings.Contains(got, password) {
+			if strings.Contains(got, "sEcReT") || strings.Contains(got, names["<SECRET>"]) {
 				t.Error("the password is in the error")
 			}
-			if err != nil {
-				return
-			}
-			for i := 0; i < 3; i++ {
+			for i := 0; err == nil && i < 3; i++ {
 				run(t, p, stmt("SELECT 1"), stmt("SELECT $1::text[]", []string{"x"}))
 			}
 		})
 	}
-	t.Run("cancel in TLS", func(t *testing.T) {
-		p := open(t, fmt.Sprintf("host=127.0.0.1 port=%d dbname=postgres user=only_tls sslmode=verify-full",
-			c.Port())+root, Options{})
-		st := stmt("SELECT pg_sleep(600) /* slow */")
-		ctx, cancel := context.WithCancel(within(t, longTime))
-		defer cancel()
-		done := make(chan error, 1)
-		go func() { done <- p.Run(ctx, []*pgdb.Statement{st}) }()
-		running := func() bool {
-			return number(t, admin, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%/* slow */%' "+
-				"AND wait_event = 'PgSleep'") > 0
-		}
-		await.Within(t, longTime, "it runs on the server", running)
-		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-		await.Within(t, longTime, "it ends on the server", func() bool { return !running() })
-	})
+	t.Run("cancel in TLS", func(t *testing.T) { cancelInTLS(t, c, names["<ROOT>"]) })
+}
+
+// cancelInTLS has a statement of a session in TLS canceled on the server.
+func cancelInTLS(t *testing.T, c *cluster.Cluster, root string) {
+	p := open(t, fmt.Sprintf("host=127.0.0.1 port=%d dbname=postgres user=only_tls sslmode=verify-full "+
+		"sslrootcert=%s", c.Port(), root), Options{})
+	admin := open(t, c.DSN("postgres"), Options{})
+	st := stmt("SELECT pg_sleep(600) /* slow */")
+	ctx, cancel := context.WithCancel(within(t, longTime))
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx, []*pgdb.Statement{st}) }()
+	running := func() bool {
+		return number(t, admin, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%/* slow */%' "+
+			"AND wait_event = 'PgSleep'") > 0
+	}
+	await.Within(t, longTime, "it runs on the server", running)
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	await.Within(t, longTime, "it ends on the server", func() bool { return !running() })
 }
 
 // number runs a statement that has one row of one bigint.
