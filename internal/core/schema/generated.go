@@ -1183,8 +1183,8 @@ DECLARE
 	function record;
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM (VALUES ('owner', 'log_changes|check_overrides|check_complete|rename_references|forget'),
-			('administrator', 'recent|used_by|rename|revoke_key|rotate_key|policy(_rows|_lists|_write)?|apply|set|'
-				'(delete_)?(rule|limit|tier|user|override)|key|ban|unban'), ('anybody', 'change_ref|complete'))
+			('administrator', 'recent|used_by|rename|revoke_key|rotate_key|policy(_rows|_lists|_write)?|apply|set|(delete_)?(rule|limit|tier|user|override)|key|ban|unban'),
+			('anybody', 'change_ref|complete'))
 			AS f(rights, names)
 		JOIN pg_proc p ON p.proname ~ concat('^rate_limit_(', f.names, ')$') AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
 	LOOP

@@ -80,5 +80,5 @@ BEGIN
 	RETURN made;
 END $$;
 COMMENT ON FUNCTION rate_limit_rule IS
-	'Makes a rule with its limits, or changes one. limits are limits of any window, as in burst=50/10s, or x= '
-	'to delete one. reset also deletes limits by their names. It returns created or changed.';
+	'Makes a rule with its limits, or changes one. limits are limits of any window, as in burst=50/10s, or '
+	'x= to delete one. reset also deletes limits by their names. It returns created or changed.';
