@@ -279,7 +279,8 @@ BEGIN
 				FROM jsonb_array_elements(chosen) WITH ORDINALITY AS d(o, place)
 				WHERE (d.place > many / 2) = second)) FROM unnest('{f,t}'::boolean[]) AS second;
 		END IF;
-		RAISE EXCEPTION '% "%": %', left(section, -1), chosen -> 0 ->> 'name', rate_limit_fault(fault, message,
+		RAISE EXCEPTION '% "%": %', left(section, -1), chosen -> 0 ->> 'name', rate_limit_fault(fault,
+			message,
 			detail, chosen -> 0 -> 'document') USING ERRCODE = 'check_violation';
 	END;
 END $$;
