@@ -41,8 +41,8 @@ CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, t
 -- the cost of a row.
 CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON rate_limit_audit (decision, time)
 	WHERE decision <> 'allowed';
--- Bloom filters of 300 to 600 rows each: a write costs almost nothing, and of 1,000 blocks without a key or an
--- address, one is read. The planner takes the index for its time.
+-- Bloom filters of 300 to 600 rows each: a write costs almost nothing, and of 1,000 blocks without a key or
+-- an address, one is read. The planner takes the index for its time.
 CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (time,
 	key text_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),
 	address inet_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),

@@ -204,7 +204,8 @@ BEGIN
 	RETURN made;
 END $$;
 COMMENT ON FUNCTION rate_limit_policy_lists(jsonb) IS
-	'The rows of rate_limit_policy_rows of a document, by sections. It fails for one that cannot be a policy.';
+	'The rows of rate_limit_policy_rows of a document, by sections. It fails for one that cannot be a '
+	'policy.';
 
 -- What a constraint means, for people: its name says what must be.
 CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
@@ -256,8 +257,8 @@ BEGIN
 		RETURN;
 	END IF;
 	SELECT c.relation, string_agg(quote_ident(c.name), ', ' ORDER BY c.position) AS names,
-		string_agg(format(CASE WHEN c.is_reference THEN 'CASE WHEN d.document ? %1$L THEN coalesce((SELECT k.id
-				FROM rate_limit_api_keys k WHERE k.digest = (d.document ->> %1$L)::bytea), 0) END'
+		string_agg(format(CASE WHEN c.is_reference THEN 'CASE WHEN d.document ? %1$L
+				THEN coalesce((SELECT k.id FROM rate_limit_api_keys k WHERE k.digest = (d.document ->> %1$L)::bytea), 0) END'
 			WHEN c.default_value IS NULL THEN 't.%I' ELSE 'coalesce(t.%I, %s)' END, c.name, c.default_value),
 			', ' ORDER BY c.position) AS row
 		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section

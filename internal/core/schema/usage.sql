@@ -171,7 +171,8 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 			CASE WHEN t.passed < 2 * span
 				THEN div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span) END
 		WHEN algorithm = 'sliding_log' THEN CASE WHEN hits[cardinality(hits)] <= at + (span + t.slack)
-			* interval '1 microsecond' THEN (SELECT count(*) FROM unnest(hits) AS hit WHERE hit > t.oldest) END
+			* interval '1 microsecond'
+				THEN (SELECT count(*) FROM unnest(hits) AS hit WHERE hit > t.oldest) END
 		WHEN algorithm = 'in_flight' THEN slots
 		WHEN events = 0 OR events IS NULL THEN NULL
 		WHEN t.evenly THEN -- refilled evenly
