@@ -258,7 +258,8 @@ BEGIN
 	END IF;
 	SELECT c.relation, string_agg(quote_ident(c.name), ', ' ORDER BY c.position) AS names,
 		string_agg(format(CASE WHEN c.is_reference THEN 'CASE WHEN d.document ? %1$L
-				THEN coalesce((SELECT k.id FROM rate_limit_api_keys k WHERE k.digest = (d.document ->> %1$L)::bytea), 0) END'
+				THEN coalesce((SELECT k.id FROM rate_limit_api_keys k
+					WHERE k.digest = (d.document ->> %1$L)::bytea), 0) END'
 			WHEN c.default_value IS NULL THEN 't.%I' ELSE 'coalesce(t.%I, %s)' END, c.name, c.default_value),
 			', ' ORDER BY c.position) AS row
 		INTO s FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section
