@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	counts "github.com/pgratelimit/pg-ratelimit/internal/store"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 )
 
 // state reads the stores, the policies and the histories of a config when the metrics are read, so
@@ -67,12 +67,12 @@ func gauge(to chan<- prometheus.Metric, name string, value float64, help string)
 // can outlive the config that opened it, and the counters of a config start at 0.
 type collectedStore struct {
 	*counts.Store
-	before chain.Stats
+	before engine.Stats
 }
 
 // collectStores adds up what the stores have counted for a config.
 func collectStores(to chan<- prometheus.Metric, stores []collectedStore) {
-	sum := chain.Stats{}
+	sum := engine.Stats{}
 	up, local := 1.0, 0.0
 	for _, s := range stores {
 		now := s.Stats()
@@ -117,7 +117,7 @@ func collectStores(to chan<- prometheus.Metric, stores []collectedStore) {
 }
 
 // histogram sends a histogram with the buckets from 1<<least to 1<<most units.
-func histogram(to chan<- prometheus.Metric, name string, h chain.Histogram, least, most int, unit float64,
+func histogram(to chan<- prometheus.Metric, name string, h engine.Histogram, least, most int, unit float64,
 	help string) {
 	buckets := make(map[float64]uint64, most-least+1)
 	total := int64(0)

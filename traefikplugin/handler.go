@@ -9,6 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -24,7 +25,7 @@ type handler struct {
 	// plain are the limits of all requests. Nil if each request has to be asked about before the queue.
 	plain *serve.LimitSet
 
-	queue    *batch.Queue // nil if the store decides at once
+	queue    *shards.Queue // nil if the store decides at once
 	free     chan *serve.Request
 	requests *requestQueue // has both
 }
@@ -44,8 +45,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.Limits = h.plain
 	if begin(h, q) {
 		if h.queue != nil {
-			batch.Send(h.queue, q.Call, q.Arrived)
-			batch.Wait(q.Call)
+			shards.Ask(h.queue, q.Call, q.Arrived)
 		}
 		if !q.Delivered {
 			deliver(h, q)
@@ -80,15 +80,16 @@ func begin(h *handler, q *serve.Request) (waits bool) {
 	return true
 }
 
-// deliver delivers a request that its queue has not: it is closed, or delivery has failed. Without a queue,
-// it asks the store first.
+// deliver delivers a request that no worker has: its store is closed, the request is of several shards, or delivery has
+// failed. Without a queue, it asks the store first.
 func deliver(h *handler, q *serve.Request) {
 	defer contain(h, q)
-	q.Err = q.Call.Err
-	if q.Err == nil || errors.Is(q.Err, ratelimit.ErrClosed) {
+	if h.queue == nil || errors.Is(q.Call.Err, ratelimit.ErrClosed) {
 		serve.Take(q)
+		serve.Deliver([]*serve.Request{q})
+		return
 	}
-	serve.Deliver([]*serve.Request{q})
+	serve.Delivered([]*batch.Call{q.Call})
 }
 
 // serveDecided serves a request that was decided. It is a function of its own because ServeHTTP would take longer for all

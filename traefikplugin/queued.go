@@ -7,11 +7,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 )
 
 // requestQueue is the Requests that no request uses, and the queue that they enter.
 type requestQueue struct {
-	queue *batch.Queue // nil if the store decides at once, as a store in memory does
+	queue *shards.Queue // nil if the store decides at once, as a store in memory does
 	free  chan *serve.Request
 	made  int32 // how many there are; atomic
 }

@@ -1,11 +1,9 @@
-// Package store puts the stores of a proxy together that count in Postgres.
+// Package store is the store of a proxy that counts in Postgres.
 package store
 
 import (
 	"sync/atomic"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/local"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
@@ -13,12 +11,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Store is a chain of stores, and the registration of the process in the registry of proxies.
+// Store counts in Postgres, or at this process's shares of limits, and registers the process as a proxy.
 type Store struct {
-	*local.Store
+	*shards.Store
+	*local.Shares
 	*registry.Registry
-	base   *engine.Store // of the database
-	closed int32         // atomic
+	closed int32 // atomic
 }
 
 // Open returns a store on db, and closes db in its Close. It does not touch the network
@@ -27,36 +25,27 @@ type Store struct {
 func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	rows := local.NewRows(o.Now)
 	o.Rows = rows
-	var base *engine.Store
-	last := func(db pgdb.DB, place chain.Place) (chain.Store, error) {
-		of := o
-		of.Place = place
-		s, err := engine.New(db, of)
-		if err != nil {
-			return nil, err
-		}
-		if base == nil {
-			base = s
-		}
-		return s, nil
-	}
-	next, err := shards.Open(db, last, o.OnError)
+	counts, err := shards.Open(db, o)
 	if err != nil {
 		return nil, err
 	}
-	s := local.New(next, rows)
-	return &Store{Store: s, base: base, Registry: registry.New(db, s, n,
-		registry.Options{DisableMigration: o.DisableMigration, Random: o.Random, OnError: o.OnError})}, nil
+	s := &Store{Store: counts, Shares: local.New(counts, rows)}
+	s.Registry = registry.New(db, s, n,
+		registry.Options{DisableMigration: o.DisableMigration, Random: o.Random, OnError: o.OnError})
+	return s, nil
 }
-
-// Health returns the health of the server of the database.
-func (s *Store) Health() *health.Health { return s.base.Health() }
 
 // Prepare starts, in the background, what the first decision would otherwise wait for: a
 // connection, and the migration if one is due. It also begins the registration.
 func (s *Store) Prepare() {
 	s.Store.Prepare()
 	s.Start()
+}
+
+// Tick is called about once a second.
+func (s *Store) Tick() {
+	s.Store.Tick()
+	s.Shares.Tick()
 }
 
 // Close implements ratelimit.Store. The row of the process in the registry says that it has ended. Calls in flight may

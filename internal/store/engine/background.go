@@ -25,7 +25,7 @@ func (s *Store) newBackground(report func(error)) *batch.Background {
 	})
 }
 
-// Settle implements chain.Store.
+// Settle changes a counter soon, and does not wait for that.
 func (s *Store) Settle(h *batch.Settlement) {
 	if h.Source != ratelimit.FromPostgres && h.Source != ratelimit.FromLease ||
 		h.Limit.Algorithm == ratelimit.InFlight {
@@ -38,8 +38,9 @@ func (s *Store) Settle(h *batch.Settlement) {
 		s.engine.settleWait)
 }
 
-// Charge implements chain.Store.
-func (s *Store) Charge(_ string, row lease.RowID, l *ratelimit.Limit, units int64) {
+// Charge charges units of a row soon, which were admitted on a durable limit without the database: once, as far as the
+// quota goes, and also if there is no row. Rows.Charged learns what becomes of them.
+func (s *Store) Charge(row lease.RowID, l *ratelimit.Limit, units int64) {
 	batch.Add(s.engine.background, &batch.Call{Order: batch.Before, Partly: true,
 		Hits: []ratelimit.Hit{{Limit: l, Key: row.Key, Cost: units}},
 		End: func(granted int64, err error) {

@@ -4,15 +4,12 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -23,7 +20,7 @@ type engine struct {
 	cleaner *cleaner
 	texts   *statements
 	rows    *lease.Set       // what is remembered of rows
-	learns  chain.Rows       // learns the rows of decisions; may be nil
+	learns  Rows             // learns the rows of decisions; may be nil
 	now     func() time.Time // Options.Now
 	counts  *counts
 
@@ -66,18 +63,14 @@ func (e *engine) decide(q *batch.Queue, calls []*batch.Call, deadline time.Time)
 
 // run decides the requests, and finishes those that are decided. end finishes the others.
 func run(d *dispatch) {
-	if atomic.LoadInt32(&d.engine.tables.ready) == 0 {
+	if !Ready(d.engine.tables.setup) {
 		ctx, cancel := context.WithTimeout(d.ctx, d.queue.Timeout)
-		err := d.engine.tables.wait(ctx)
+		err := d.engine.tables.setup.Await(ctx)
 		cancel()
 		if err != nil {
 			d.fail(d.requests, err)
 			return
 		}
-	}
-	if atomic.LoadInt32(&d.engine.tables.elsewhere) != 0 { // they were found when the time was over
-		d.fail(d.requests, ratelimit.ErrTimeout)
-		return
 	}
 	requests := d.requests
 	if lease.AnyLocks(d.engine.rows) {

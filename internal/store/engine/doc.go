@@ -1,5 +1,5 @@
-// Package engine is the last store of a chain, see package store. All processes on one Postgres database share its
-// counts. It is exact: the server decides, one statement for many hits.
+// Package engine counts in one Postgres database, or in one shard. All processes share the counts. It is exact: the
+// server decides, one statement for many hits.
 //
 // There are two tables of one shape, see TableSQL: an UNLOGGED one, and a logged one for
 // limits that are Durable. Both are shared with the npm library pg-ratelimit, so a Node
@@ -21,5 +21,5 @@ package engine
 //   - statement.go: the statements. Package algorithm has the part of each algorithm.
 //   - leases.go: charges and refunds of leases. enter.go: the slots that hits take.
 //   - locks.go: rows that another transaction has locked.
-//   - migrate.go: the two tables. cleanup.go: expired rows.
+//   - setup.go: work that comes before decisions. migrate.go: the two tables. cleanup.go: expired rows.
 //   - replaced.go: a server that was restored or replaced.

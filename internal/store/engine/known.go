@@ -12,16 +12,14 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// OpenQueue implements chain.Store.
+// OpenQueue returns a queue for calls that a proxy sends itself, with its own Deliver, see batch.Options. The queue
+// lasts as long as the store.
 func (s *Store) OpenQueue(timeout time.Duration, deliver func(calls []*batch.Call)) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
 		Timeout: timeout, Workers: s.workers, Health: s.engine.server.health, Deliver: deliver,
 		Background: s.engine.background,
 		Decide: func(calls []*batch.Call, deadline time.Time) {
-			if s.place.Divert != nil && s.place.Divert(q, calls) {
-				return
-			}
 			decided, unavailable := decideKnown(s, timeout, calls)
 			if decided > 0 {
 				calls = finishDecided(q, calls)

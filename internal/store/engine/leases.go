@@ -9,7 +9,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// Leases implements chain.Store.
+// Leases returns the rows that the store remembers.
 func (s *Store) Leases() *lease.Set { return s.engine.rows }
 
 // maintainLeases ends leases, and renews those with few units. It runs while there are leases.

@@ -2,9 +2,7 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,152 +19,36 @@ const TableSQL = schema.Counters
 // migrationSQL runs in one process at a time.
 const migrationSQL = schema.Lock + TableSQL
 
-// tables makes the two tables of counts what they must be, once, and again if they are
-// dropped.
-//
-// States: ready; a migration is under way (migration is set); the last one failed (failure
-// is set), and none is started before next.
+// tables makes the two tables of counts what they must be, once, and again if they are dropped.
 type tables struct {
 	server   *server
 	disabled bool // the operator makes the tables
-	report   func(error)
-
-	// find is chain.Place.Find.
-	find func(ctx context.Context) (elsewhere, down bool, err error)
-
-	// Atomic, so that a batch need not take the mutex.
-	ready     int32 // 1 if the tables are as they must be
-	elsewhere int32 // 1 if find has found them elsewhere: nothing is decided here then
-
-	mu        sync.Mutex      // guards all that follows
-	migration context.Context // ends with the migration that is under way
-	failure   error
-	had       bool // they have been as they must be; only the migration writes it
-	retryIn   time.Duration
-	next      time.Time
+	setup    *Setup
+	had      bool // they have been as they must be; only the setup writes it
 }
 
-const (
-	// migrationTimeout bounds one attempt. Another process may have the advisory lock
-	// for as long.
-	migrationTimeout = 30 * time.Second
+// restoreWait is how long tables that were there must be gone until they are made again.
+const restoreWait = time.Second
 
-	// migrateRetry and longestMigrateRetry bound the time between two attempts that fail.
-	migrateRetry        = 100 * time.Millisecond
-	longestMigrateRetry = 10 * time.Second
-
-	// restoreWait is how long tables that were there must be gone until they are made again.
-	restoreWait = time.Second
-)
+// newTables returns tables that need a migration, unless it is disabled.
+func newTables(s *server, disabled bool, report func(error)) *tables {
+	t := &tables{server: s, disabled: disabled}
+	t.setup = NewSetup(s.closing, s.health, report, func(ctx context.Context) error { return t.migrate(ctx) })
+	if disabled {
+		t.setup.ready = 1
+	}
+	return t
+}
 
 // missing records that the tables are not there any more.
 func (t *tables) missing() {
 	if !t.disabled {
-		atomic.StoreInt32(&t.ready, 0)
+		atomic.StoreInt32(&t.setup.ready, 0)
 	}
-}
-
-// start starts a migration in the background, if one is due.
-func (t *tables) start() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.startLocked()
-}
-
-// wait waits until the tables are as they must be.
-func (t *tables) wait(ctx context.Context) error {
-	t.mu.Lock()
-	t.startLocked()
-	if atomic.LoadInt32(&t.ready) == 1 {
-		t.mu.Unlock()
-		return nil
-	}
-	migration := t.migration
-	failure := t.failure
-	t.mu.Unlock()
-	if migration == nil {
-		return failure
-	}
-	either, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stop := context.AfterFunc(migration, cancel)
-	began := time.Now()
-	begin := t.server.health.Begin()
-	<-either.Done()
-	stop()
-	if err := ctx.Err(); err != nil {
-		return t.server.health.Failed(begin, time.Since(began), err)
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.failure
-}
-
-// startLocked is start for a caller that holds the mutex.
-func (t *tables) startLocked() {
-	if t.disabled && t.find == nil {
-		atomic.StoreInt32(&t.ready, 1)
-	}
-	if atomic.LoadInt32(&t.ready) == 1 || t.migration != nil || t.server.closing.Err() != nil ||
-		time.Now().Before(t.next) {
-		return
-	}
-	migration, done := context.WithCancel(context.Background())
-	t.migration = migration
-	t.failure = nil
-	go func() {
-		var err error
-		if failure := batch.PanicError(func() { err = t.migrate() }); failure != nil {
-			err = failure
-		}
-		t.mu.Lock()
-		t.finished(err)
-		t.mu.Unlock()
-		if t.server.closing.Err() == nil { // else it was interrupted
-			t.report(err)
-		}
-		done()
-	}()
-}
-
-// finished records how a migration has ended. The caller holds the mutex.
-func (t *tables) finished(err error) {
-	t.migration = nil
-	t.failure = err
-	if err == nil {
-		atomic.StoreInt32(&t.ready, 1)
-		t.had = true
-		t.retryIn = 0
-		return
-	}
-	t.retryIn *= 2
-	if t.retryIn < migrateRetry || errors.Is(err, schema.ErrRestoring) {
-		t.retryIn = migrateRetry
-	}
-	if t.retryIn > longestMigrateRetry {
-		t.retryIn = longestMigrateRetry
-	}
-	t.next = time.Now().Add(t.retryIn)
 }
 
 // migrate makes the tables of counts what they must be.
-func (t *tables) migrate() error {
-	ctx, cancel := context.WithTimeout(t.server.closing, migrationTimeout)
-	defer cancel()
-	if t.find != nil {
-		sent := time.Now()
-		begin := t.server.health.Begin()
-		found, down, err := t.find(ctx)
-		if down {
-			err = t.server.health.Failed(begin, time.Since(sent), err)
-		}
-		if found {
-			atomic.StoreInt32(&t.elsewhere, 1)
-		}
-		if err != nil || found || t.disabled {
-			return err
-		}
-	}
+func (t *tables) migrate(ctx context.Context) error {
 	now, err := t.inspect(ctx)
 	if err == nil && !now.counters && !now.restoring && t.had {
 		// A restore drops the tables, and makes them a moment later. In between, nothing in the database
@@ -174,12 +56,18 @@ func (t *tables) migrate() error {
 		batch.Sleep(ctx, restoreWait)
 		now, err = t.inspect(ctx)
 	}
-	if err != nil || now.counters {
-		return err
+	if err == nil && now.restoring && !now.counters {
+		err = schema.ErrRestoring
 	}
-	if now.restoring {
-		return schema.ErrRestoring
+	if err == nil && !now.counters {
+		err = t.create(ctx)
 	}
+	t.had = t.had || err == nil
+	return err
+}
+
+// create makes the tables.
+func (t *tables) create(ctx context.Context) error {
 	failure := t.server.db.Exec(ctx, migrationSQL)
 	if failure == nil {
 		return nil

@@ -56,7 +56,7 @@ func (s *Store) see(read *pgdb.Statement) {
 	batch.Forget(s.engine.background)
 }
 
-// Tick implements chain.Store. It reads serverSQL in the background, unless it does already. Requests notice if the
+// Tick reads serverSQL in the background, unless it does already. It is called about once a second. Requests notice if the
 // database does not answer.
 func (s *Store) Tick() {
 	if !atomic.CompareAndSwapInt32(&s.ticking, 0, 1) {

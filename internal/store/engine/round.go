@@ -8,7 +8,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -247,10 +246,10 @@ func (d *dispatch) applyRows(p *plan) {
 	if d.engine.learns == nil || !d.engine.learns.Wanted() {
 		return
 	}
-	rows := make([]chain.Row, 0, p.usedEntries)
+	rows := make([]Row, 0, p.usedEntries)
 	for _, e := range p.entries[:p.usedEntries] {
 		if e.answered && e.err == nil {
-			rows = append(rows, chain.Row{ID: e.id, View: &e.view})
+			rows = append(rows, Row{ID: e.id, View: &e.view})
 		}
 	}
 	d.engine.learns.Learn(rows)

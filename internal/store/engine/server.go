@@ -9,7 +9,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -24,6 +23,9 @@ type server struct {
 	// server may have taken over.
 	see func(read *pgdb.Statement)
 }
+
+// ErrSent is in the error of a batch that the database may have decided before the connection failed.
+var ErrSent = errors.New("while a batch was under way")
 
 // maxRetries bounds how often a transaction is sent again that lost against another. For
 // each loss another transaction has succeeded, so all of them make progress.
@@ -54,7 +56,7 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 			if had := deadline.Sub(sent); had >= timeout || !errors.Is(err, context.DeadlineExceeded) {
 				err = s.health.Failed(begin, had, err)
 				if errors.Is(err, ratelimit.ErrUnavailable) {
-					err = fmt.Errorf("%w (%w)", err, chain.ErrSent)
+					err = fmt.Errorf("%w (%w)", err, ErrSent)
 				}
 			} // else the batch has ended the statement early, which says nothing about the database
 			return true, err

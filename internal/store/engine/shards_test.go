@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/shards"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -20,42 +19,31 @@ import (
 type fakeCitus struct {
 	fakeDB
 	shards [testShards]fakeDB
-	stores *[]*engine.Store // of the shards
 }
 
-// openShards opens a store over shards, and the stores of the shards, once they are known.
-func openShards(t testing.TB, db pgdb.DB, o engine.Options) (chain.Store, *[]*engine.Store) {
+// openShards opens a store that counts in shards if the database does.
+func openShards(t testing.TB, db pgdb.DB, o engine.Options) *shards.Store {
 	t.Helper()
-	var opened []*engine.Store
-	s, err := shards.Open(db, func(db pgdb.DB, place chain.Place) (chain.Store, error) {
-		o := o
-		o.Place = place
-		s, err := engine.New(db, o)
-		if place.Tables != nil {
-			opened = append(opened, s)
-		}
-		return s, err
-	}, nil)
+	s, err := shards.Open(db, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	return s, &opened
+	return s
 }
 
 // At is the server of the shard that is the port.
 func (c *fakeCitus) At(_ string, port int) (pgdb.DB, error) { return &c.shards[port], nil }
 
 // newFakeCitus returns a database, and a store on it that knows the shards.
-func newFakeCitus(t *testing.T) (*fakeCitus, chain.Store) {
+func newFakeCitus(t *testing.T) (*fakeCitus, *shards.Store) {
 	t.Helper()
 	c := &fakeCitus{}
 	c.set(answerShards, nil)
 	for shard := range c.shards {
 		c.shards[shard].set(answerShards, nil)
 	}
-	store, opened := openShards(t, c, without)
-	c.stores = opened
+	store := openShards(t, c, without)
 	takeOne(t, store, ratelimit.Hit{Limit: fakeLimit, Key: "first", Cost: 1})
 	return c, store
 }
@@ -95,7 +83,7 @@ func apartIn(shard int) ratelimit.Hit {
 var errWorkerDown = errors.New("the worker is down")
 
 // stop stops the server of a shard, which the store notices.
-func (c *fakeCitus) stop(t *testing.T, store chain.Store, shard int) {
+func (c *fakeCitus) stop(t *testing.T, store *shards.Store, shard int) {
 	t.Helper()
 	c.shards[shard].set(failWith(errWorkerDown), failWith(errWorkerDown))
 	if _, _, err := tryOne(store, longTime, inShard(shard)); !errors.Is(err, ratelimit.ErrUnavailable) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/store"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -123,7 +122,7 @@ func newProxy(t testing.TB, db pgdb.DB, o engine.Options, n registry.Node) *stor
 // counting is a store that counts what it does.
 type counting interface {
 	ratelimit.Store
-	Stats() chain.Stats
+	Stats() engine.Stats
 	Leases() *lease.Set
 }
 

@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 )
 
 // The clock is the server's, read once in each statement, unless the first element of $1
@@ -147,8 +146,8 @@ func tableName(durable bool) string {
 }
 
 // ownTables are the tables of the database of a store, by their names.
-func ownTables() map[string]chain.Table {
-	return map[string]chain.Table{ephemeralTable: {Name: ephemeralTable}, durableTable: {Name: durableTable},
+func ownTables() map[string]Table {
+	return map[string]Table{ephemeralTable: {Name: ephemeralTable}, durableTable: {Name: durableTable},
 		processesTable: {Name: processesTable}}
 }
 
@@ -166,8 +165,8 @@ type statementKey struct {
 type statements struct {
 	texts   map[statementKey]string
 	cleanup map[cleanupKey]string
-	tables  map[string]chain.Table // by the names of ownTables
-	index   string                 // indexSQL, with the guard: the tables of a place move together
+	tables  map[string]Table // by the names of ownTables
+	index   string           // indexSQL, with the guard: the tables of a place move together
 	guarded bool
 }
 
@@ -186,7 +185,7 @@ func sharedStatements() *statements {
 }
 
 // newStatements writes all texts for the tables of a store.
-func newStatements(tables map[string]chain.Table) *statements {
+func newStatements(tables map[string]Table) *statements {
 	s := &statements{texts: map[statementKey]string{}, cleanup: map[cleanupKey]string{}, tables: tables,
 		index: indexSQL, guarded: tables[ephemeralTable].Guard != ""}
 	if s.guarded {
@@ -282,7 +281,7 @@ func (s *statements) add(template string, key statementKey) {
 const guardedSQL = `, set_config('lock_timeout', '200', true)`
 
 // named writes the names of a table, and of that of the processes, into a text.
-func (s *statements) named(text string, t chain.Table) string {
+func (s *statements) named(text string, t Table) string {
 	return strings.NewReplacer("{table}", t.Name, "{processes}", s.tables[processesTable].Name).Replace(text)
 }
 

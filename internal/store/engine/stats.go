@@ -9,29 +9,28 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
 // tally is what batches add to the counts.
 type tally struct {
-	Requests, Batches, Statements, RolledBack, Blocked, Failures int64 // as in chain.Stats
+	Requests, Batches, Statements, RolledBack, Blocked, Failures int64 // as in Stats
 }
 
-// histogramSize is the length of chain.Histogram.Counts. 1<<24 microseconds are 17 seconds.
+// histogramSize is the length of Histogram.Counts. 1<<24 microseconds are 17 seconds.
 const histogramSize = 25
 
-// counts adds up chain.Stats.
+// counts adds up Stats.
 type counts struct {
 	mu    sync.Mutex // guards stats
-	stats chain.Stats
+	stats Stats
 }
 
 func newCounts() *counts {
-	c := &counts{stats: chain.Stats{
-		Sizes:  chain.Histogram{Counts: make([]int64, histogramSize)},
-		Waits:  chain.Histogram{Counts: make([]int64, histogramSize)},
-		Times:  chain.Histogram{Counts: make([]int64, histogramSize)},
+	c := &counts{stats: Stats{
+		Sizes:  Histogram{Counts: make([]int64, histogramSize)},
+		Waits:  Histogram{Counts: make([]int64, histogramSize)},
+		Times:  Histogram{Counts: make([]int64, histogramSize)},
 		Errors: make(map[string]int64, len(sqlstate.Classes)),
 	}}
 	for _, class := range sqlstate.Classes {
@@ -71,7 +70,7 @@ func addBatch(c *counts, size int, wait, took time.Duration) {
 	c.mu.Unlock()
 }
 
-// bucketOf is the index of a value in chain.Histogram.Counts.
+// bucketOf is the index of a value in Histogram.Counts.
 func bucketOf(value int64) int {
 	if value <= 1 {
 		return 0
@@ -102,9 +101,9 @@ func (s *Store) settled(_ int64, err error) {
 	}
 }
 
-// Stats implements chain.Store.
-func (s *Store) Stats() chain.Stats {
-	stats := chain.Stats{Waiting: s.waiting(), InFlight: s.engine.slots.Count()}
+// Stats returns the counts as of now.
+func (s *Store) Stats() Stats {
+	stats := Stats{Waiting: s.waiting(), InFlight: s.engine.slots.Count()}
 	rows := lease.Look(s.engine.rows)
 	stats.BlockedKeys = rows.Refusing
 	stats.Leased = rows.Taken

@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -31,9 +31,12 @@ type Options struct {
 	Now                func() time.Time
 	OnError            func(error)
 
-	// Place is where the tables are. Rows learns the rows of decisions; nil learns nothing.
-	Place chain.Place
-	Rows  chain.Rows
+	// Tables are other tables than those of the database, by the names of those; nil is none. The store makes none
+	// then. Of is among how many stores the keys are divided; 0 is 1.
+	Tables map[string]Table
+	Of     int
+	// Rows learns the rows of decisions; nil learns nothing.
+	Rows Rows
 	// Random and Hash replace rand.Float64 and the hash of keys in simulations. Nil does not.
 	Random func() float64
 	Hash   func(seed maphash.Seed, key string) uint64
@@ -60,16 +63,16 @@ func (o Options) withDefaults() (Options, error) {
 	if o.LeaseHorizon < 0 {
 		return o, &ratelimit.FieldError{Field: "LeaseHorizon", Value: o.LeaseHorizon.String(), Want: "0 or more"}
 	}
-	if o.Place.Tables != nil {
+	if o.Tables != nil {
 		o.DisableMigration = true
 	}
-	if o.Place.Of == 0 {
-		o.Place.Of = 1
+	if o.Of == 0 {
+		o.Of = 1
 	}
 	if o.MaxRows == 0 {
 		o.MaxRows = defaultRows
 	}
-	o.MaxRows = (o.MaxRows + o.Place.Of - 1) / o.Place.Of
+	o.MaxRows = (o.MaxRows + o.Of - 1) / o.Of
 	if o.LeaseHorizon == 0 {
 		o.LeaseHorizon = defaultLeaseHorizon
 	}
@@ -85,10 +88,35 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Store is the last store of a chain. All processes on one database share its counts.
+// Table is a table of counts.
+type Table struct {
+	Name string // as in SQL
+	// Guard is a call that each statement makes, with a comma before it. It fails if the table is not here any more.
+	Guard string
+}
+
+// Bounded is a DB that knows how many connections it has at most.
+type Bounded interface{ MaxConns() int }
+
+// Row is a row as a decision of the database has left it. View is the store's again after the call that had it.
+type Row struct {
+	ID   lease.RowID
+	View *algorithm.View
+}
+
+// Rows learns the rows of decisions.
+type Rows interface {
+	// Wanted reports whether Learn is to be called.
+	Wanted() bool
+	Learn(rows []Row)
+	// Charged says of how many units of Charge it is known what became of them, how many of these were charged, and
+	// whether the others may have been.
+	Charged(units, charged int64, lost bool)
+}
+
+// Store counts in one database, or in one shard. All processes on it share its counts.
 type Store struct {
 	engine   *engine
-	place    chain.Place
 	workers  int
 	idle     sync.Pool // of calls
 	close    context.CancelFunc
@@ -113,23 +141,23 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b, ok := db.(chain.Bounded); ok && b.MaxConns() < o.Workers {
+	if b, ok := db.(Bounded); ok && b.MaxConns() < o.Workers {
 		o.Workers = b.MaxConns() // a batch that waits for a connection would better go on collecting calls
 	}
 	closing, cancel := context.WithCancel(context.Background())
 	texts := sharedStatements()
-	if o.Place.Tables != nil {
-		texts = newStatements(o.Place.Tables)
+	if o.Tables != nil {
+		texts = newStatements(o.Tables)
 	}
 	counts := newCounts()
 	server := &server{db: db, closing: closing, counts: counts}
 	server.health = health.New(closing, o.Random, server.ping)
 	e := &engine{
 		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, counts: counts, learns: o.Rows,
-		tables:  &tables{server: server, disabled: o.DisableMigration, find: o.Place.Find, report: o.report},
+		tables:  newTables(server, o.DisableMigration, o.report),
 		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, random: o.Random, report: o.report},
 	}
-	s := &Store{engine: e, place: o.Place, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
+	s := &Store{engine: e, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
 	server.see = s.see
 	e.rows = lease.New(lease.Options{Max: o.MaxRows, Refusals: !o.NoRefusals, Leases: true,
 		Horizon: o.LeaseHorizon, Hash: o.Hash, Maintain: func() { s.maintainLeases(o.report) },
@@ -137,11 +165,12 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	e.background = s.newBackground(o.report)
 	s.leasing = s.newQueue(closeTimeout)
 	processes := texts.tables[processesTable]
+	guard := ""
 	if processes.Guard != "" {
-		processes.Guard = "SELECT true" + guardedSQL + processes.Guard
+		guard = "SELECT true" + guardedSQL + processes.Guard
 	}
 	e.slots = slots.New(&slots.Database{DB: db, Closing: closing, Health: server.health, Report: o.report, Run: server.run,
-		Table: processes}, e.background, s.leasing)
+		Table: processes.Name, Guard: guard}, e.background, s.leasing)
 	e.cleaner.slots = e.slots.Used
 	s.idle.New = func() any { return batch.NewCall() }
 	return s, nil
@@ -154,19 +183,18 @@ func (o Options) report(err error) {
 	}
 }
 
-// Prepare implements chain.Store.
-func (s *Store) Prepare() { s.engine.tables.start() }
+// Prepare starts, in the background, what the first decision would otherwise wait for: a connection, and the
+// migration if one is due.
+func (s *Store) Prepare() { Start(s.engine.tables.setup) }
 
-// Await implements chain.Store.
-func (s *Store) Await(ctx context.Context) error { return s.engine.tables.wait(ctx) }
-
-// Ready implements chain.Store.
-func (s *Store) Ready() bool { return atomic.LoadInt32(&s.engine.tables.ready) != 0 }
+// Ready reports whether the tables of counts are as they must be.
+func (s *Store) Ready() bool { return Ready(s.engine.tables.setup) }
 
 // Health returns the health of the server of the store.
 func (s *Store) Health() *health.Health { return s.engine.server.health }
 
-// Unavailable implements chain.Store.
+// Unavailable returns why no decision can be had now, or nil. The error wraps ratelimit.ErrUnavailable. Until a
+// decision is asked for, the store does not notice that the database has stopped answering.
 func (s *Store) Unavailable() error { return s.engine.server.health.Unavailable() }
 
 // Take implements ratelimit.Store.
@@ -276,10 +304,7 @@ func (s *Store) newQueue(timeout time.Duration) *batch.Queue {
 	return q
 }
 
-// Answers implements chain.Store. All subjects are in one place.
-func (s *Store) Answers(_ string) bool { return s.engine.server.health.Unavailable() == nil }
-
-// Held implements chain.Store.
+// Held returns how many slots of a row the requests of this process hold.
 func (s *Store) Held(row lease.RowID) int64 { return s.engine.slots.CountOf(row) }
 
 // closeTimeout bounds how long Close sends what nobody waits for.

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -74,14 +73,14 @@ func usedOf(l *ratelimit.Limit, r *algorithm.Row, now int64) int64 {
 }
 
 // Bill has charged what is not charged, as far as the database answers.
-func (s *Store) Bill() {
-	for _, d := range s.rows.bill(s.Next) {
-		s.Next.Charge(d.subject, d.of.id, d.limit, d.charge)
+func (s *Shares) Bill() {
+	for _, d := range s.rows.bill(s.next) {
+		s.next.Charge(d.subject, d.of.id, d.limit, d.charge)
 	}
 }
 
 // bill takes the debts for which the database answers, with what still counts of them.
-func (k *Rows) bill(next chain.Store) []debt {
+func (k *Rows) bill(next Next) []debt {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.serverTime()
@@ -104,7 +103,7 @@ func (k *Rows) bill(next chain.Store) []debt {
 	return billed
 }
 
-// Charged implements chain.Rows.
+// Charged implements engine.Rows.
 func (k *Rows) Charged(units, charged int64, lost bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

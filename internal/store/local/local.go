@@ -1,8 +1,8 @@
-// Package local is a store that decides by itself while the next one does not: this process has a share of each limit.
+// Package local decides while the store does not: this process has a share of each limit.
 // It remembers the rows of the last decisions of the database, so that a row begins with the share of what was left.
 // The database's next decision on a row replaces what was counted here.
 //
-//   - local.go: the store, and its decisions. rows.go: what it remembers. charge.go: what it owes to the database.
+//   - local.go: decisions. rows.go: what it remembers. charge.go: what it owes to the database.
 package local
 
 import (
@@ -12,35 +12,57 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // linger is how long the database must have decided everything before that counts as exact again.
 const linger = 2 * time.Second
 
-// Store decides by itself if it is asked to.
-type Store struct {
-	chain.Link
+// Next is what a Shares needs of the store that it replaces.
+type Next interface {
+	// Held is how many slots of a row the requests of this process hold.
+	Held(row lease.RowID) int64
+	// Charge charges units of a row of a subject soon, see engine.Store.Charge.
+	Charge(subject string, row lease.RowID, l *ratelimit.Limit, units int64)
+	// Answers reports whether the database answers for a subject, as far as that is known.
+	Answers(subject string) bool
+	Ready() bool
+	Unavailable() error
+}
+
+// Shares decides at this process's share of each limit.
+type Shares struct {
+	next    Next
 	rows    *Rows
 	proxies int64 // atomic
 }
 
-// New returns a store over the next one, which has been told to have rows learn its rows.
-func New(next chain.Store, rows *Rows) *Store {
-	return &Store{Link: chain.Link{Next: next}, rows: rows, proxies: 1}
+// State is what a process has decided by itself since the database made no decisions.
+type State struct {
+	On                bool      // it still makes none
+	Since, Last       time.Time // of the first and of the last decision
+	Parts             float64   // the last share of each limit was one of so many
+	Admitted, Refused int64     // requests
+
+	// Units that were admitted on durable limits: those that were charged, that were beyond the quotas, and that may
+	// not have been charged.
+	Charged, Unfit, Lost int64
 }
 
-// UseLocal makes the store remember the rows of its decisions, for TakeLocal.
-func (s *Store) UseLocal() { atomic.StoreInt32(&s.rows.on, 1) }
+// New returns the shares of the limits of a store, which has been told to have rows learn its rows.
+func New(next Next, rows *Rows) *Shares { return &Shares{next: next, rows: rows, proxies: 1} }
+
+// UseLocal remembers the rows of the store's decisions, for TakeLocal.
+func (s *Shares) UseLocal() { atomic.StoreInt32(&s.rows.on, 1) }
 
 // SetProxies says how many proxies there are, this one included.
-func (s *Store) SetProxies(n int64) { atomic.StoreInt64(&s.proxies, n) }
+func (s *Shares) SetProxies(n int64) { atomic.StoreInt64(&s.proxies, n) }
 
 // TakeLocal is Take without the database, at this process's share of each limit: that of one of the proxies that the
 // registry showed last. cause is why the database has made no decision. TakeLocal
 // reports false if the hits cannot be decided.
-func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
+func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
 	if ratelimit.ValidateHits(hits, decisions) != nil {
 		return false
 	}
@@ -54,7 +76,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 		t.share(k, i, &hits[i], parts)
 		if hits[i].Limit.Algorithm == ratelimit.InFlight {
 			r := t.taken[i]
-			r.row.Slots = atomic.LoadInt64(&r.slots) + s.Next.Held(r.id)
+			r.row.Slots = atomic.LoadInt64(&r.slots) + s.next.Held(r.id)
 			t.before[i] = r.row
 		}
 		t.nows[i] = now
@@ -62,7 +84,7 @@ func (s *Store) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelim
 	all := algorithm.Decide(t.hits, t.rows, t.nows, decisions)
 	k.count(parts, all)
 	// A statement that was sent may have charged.
-	owed := errors.Is(cause, ratelimit.ErrUnavailable) && !errors.Is(cause, chain.ErrSent)
+	owed := errors.Is(cause, ratelimit.ErrUnavailable) && !errors.Is(cause, engine.ErrSent)
 	for i := range hits {
 		h := &hits[i]
 		d := &decisions[i]
@@ -123,21 +145,20 @@ func (t *taking) share(k *Rows, i int, h *ratelimit.Hit, parts float64) {
 }
 
 // Local is what TakeLocal has decided since the database does not, or what it had decided when the database did again.
-func (s *Store) Local() chain.Local {
+func (s *Shares) Local() State {
 	s.rows.mu.Lock()
 	defer s.rows.mu.Unlock()
 	return s.rows.state
 }
 
 // Tick has charged what was admitted without the database, and ends the time of local limits.
-func (s *Store) Tick() {
-	s.Next.Tick()
+func (s *Shares) Tick() {
 	s.Bill()
 	k := s.rows
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if time.Since(k.state.Last) >= linger && len(k.unpaid) == 0 && k.charging == 0 && s.Next.Ready() &&
-		s.Next.Unavailable() == nil {
+	if time.Since(k.state.Last) >= linger && len(k.unpaid) == 0 && k.charging == 0 && s.next.Ready() &&
+		s.next.Unavailable() == nil {
 		k.state.On = false
 	}
 }

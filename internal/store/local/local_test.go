@@ -6,13 +6,12 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // down is a store that decides nothing, and holds no slots.
-type down struct{ chain.Link }
+type down struct{ Next }
 
 func (*down) Held(lease.RowID) int64 { return 0 }
 

@@ -8,14 +8,14 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
 // maxRows bounds the rows that are remembered, at about 300 bytes each.
 const maxRows = 50000
 
-// Rows are the rows that a Store remembers. They are chain.Rows for the stores that decide.
+// Rows are the rows that a Shares remembers. They are engine.Rows for the stores that decide.
 type Rows struct {
 	on   int32 // 1 once rows are remembered; atomic
 	born time.Time
@@ -26,7 +26,7 @@ type Rows struct {
 	ahead    int64 // the server's clock less that of this process, in microseconds
 	unpaid   []*debt
 	charging int64 // units of charges under way
-	state    chain.Local
+	state    State
 }
 
 // row is a row as the database decided last, or what this process has made of its share since.
@@ -55,12 +55,12 @@ func (k *Rows) serverTime() int64 {
 	return k.clock() + k.ahead
 }
 
-// Wanted implements chain.Rows.
+// Wanted implements engine.Rows.
 func (k *Rows) Wanted() bool { return atomic.LoadInt32(&k.on) != 0 }
 
-// Learn implements chain.Rows. It is one loop, with what most
+// Learn implements engine.Rows. It is one loop, with what most
 // rows need inline, because the plugin is interpreted: see internal/testkit/imports.
-func (k *Rows) Learn(rows []chain.Row) {
+func (k *Rows) Learn(rows []engine.Row) {
 	now := k.clock()
 	k.mu.Lock()
 	for i := range rows {
@@ -109,7 +109,7 @@ func (k *Rows) add(id lease.RowID) *row {
 func (k *Rows) count(parts float64, admitted bool) {
 	now := time.Now()
 	if !k.state.On {
-		k.state = chain.Local{On: true, Since: now}
+		k.state = State{On: true, Since: now}
 	}
 	k.state.Last = now
 	k.state.Parts = parts

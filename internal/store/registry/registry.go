@@ -15,7 +15,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/local"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -53,7 +53,7 @@ type Store interface {
 	// Tick is called about once a second.
 	Tick()
 	// Local returns the decisions that this process makes by itself.
-	Local() chain.Local
+	Local() local.State
 }
 
 // Options are the settings of a Registry.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -43,7 +43,7 @@ func newShardDB(r *routes, shard int) pgdb.DB { return &shardDB{routes: r, shard
 
 // MaxConns is that of the database, for each of its servers.
 func (d *shardDB) MaxConns() int {
-	if b, ok := d.routes.db.(chain.Bounded); ok {
+	if b, ok := d.routes.db.(engine.Bounded); ok {
 		return b.MaxConns()
 	}
 	return math.MaxInt32

@@ -11,7 +11,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -29,10 +29,10 @@ import (
 type routes struct {
 	db        pgdb.DB // of the database
 	elsewhere reaching
-	schemas   []string                 // by shard; find sets it
-	tables    []map[string]chain.Table // by shard; find sets it
-	reading   sync.Mutex               // of again
-	closing   sync.WaitGroup           // connections to servers without a shard
+	schemas   []string                  // by shard; find sets it
+	tables    []map[string]engine.Table // by shard; find sets it
+	reading   sync.Mutex                // of again
+	closing   sync.WaitGroup            // connections to servers without a shard
 
 	mu      sync.Mutex // guards all that follows
 	closed  bool
@@ -110,7 +110,7 @@ func (a address) String() string { return net.JoinHostPort(a.host, strconv.Itoa(
 var errIncomplete = errors.New("the server does not know the tables of all shards")
 
 // ask reads the routes from a server.
-func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]chain.Table, error) {
+func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]engine.Table, error) {
 	s := &pgdb.Statement{SQL: schema.ShardRoutes, Args: []any{r.schemas}, Unnamed: true}
 	if err := db.Run(ctx, []*pgdb.Statement{s}); err != nil {
 		return nil, nil, err
@@ -124,7 +124,7 @@ func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]c
 	}
 	const width = 6
 	to := make([]address, len(r.schemas))
-	tables := make([]map[string]chain.Table, len(r.schemas))
+	tables := make([]map[string]engine.Table, len(r.schemas))
 	for at := 0; at+width <= len(columns); at += width {
 		shard := int(results.Bigint(columns[at])) - 1
 		if shard < 0 || shard >= len(to) {
@@ -132,10 +132,10 @@ func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]c
 		}
 		named := tables[shard]
 		if named == nil {
-			named = map[string]chain.Table{}
+			named = map[string]engine.Table{}
 			tables[shard] = named
 		}
-		t := chain.Table{Name: string(columns[at+2]), Guard: ", " + string(columns[at+3])}
+		t := engine.Table{Name: string(columns[at+2]), Guard: ", " + string(columns[at+3])}
 		named[string(columns[at+1])] = t
 		host, port := string(columns[at+4]), int(results.Bigint(columns[at+5]))
 		a := address{host: host, port: port}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -75,7 +75,7 @@ func (s *Store) divide(hits []ratelimit.Hit) (*inShard, []*inShard) {
 	best := 0
 	for i := range hits {
 		h := &hits[i]
-		shards[i] = Of(subjectOf(h), len(s.stores))
+		shards[i] = Of(subjectOf(h), len(s.engines))
 		rank := 1
 		switch {
 		case h.Apart:
@@ -136,29 +136,6 @@ func holdSlots(hits []ratelimit.Hit, all []*inShard, passes bool) {
 // holdSlot has a slot hold what another one holds.
 func holdSlot(to, of *ratelimit.Slot) { to.Hold(func() { of.Release() }) }
 
-// startCall decides a call of a queue that is not in one shard, in the background.
-func (s *Store) startCall(q *batch.Queue, c *batch.Call) {
-	go func() {
-		if err := batch.PanicError(func() { s.decideCall(q.Timeout, c) }); err != nil {
-			c.Err = err
-		}
-		batch.Finish(q, []*batch.Call{c}, nil)
-	}()
-}
-
-// decideCall decides a call that is not in one shard.
-func (s *Store) decideCall(timeout time.Duration, c *batch.Call) {
-	if c.Reset {
-		c.Err = s.reset(context.Background(), timeout, c.Hits)
-	} else {
-		c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
-		c.Err = s.takeSeveral(context.Background(), timeout, c.Hits, c.Decisions)
-	}
-	for i := range c.Hits { // as after the decisions of one shard
-		c.Hits[i].Key = c.Hits[i].StoredKey()
-	}
-}
-
 // takeAll decides the hits of some shards at the same time.
 func takeAll(ctx context.Context, s *Store, timeout time.Duration, all []*inShard) {
 	var others sync.WaitGroup
@@ -175,7 +152,7 @@ func takeAll(ctx context.Context, s *Store, timeout time.Duration, all []*inShar
 // takeIn decides the hits of a shard.
 func takeIn(ctx context.Context, s *Store, timeout time.Duration, in *inShard) {
 	in.decisions = make([]ratelimit.Decision, len(in.hits))
-	in.err = s.stores[in.shard].Take(ctx, timeout, in.hits, in.decisions)
+	in.err = s.engines[in.shard].Take(ctx, timeout, in.hits, in.decisions)
 }
 
 // startTake is takeIn in the background.
@@ -255,7 +232,7 @@ func (s *Store) giveBack(timeout time.Duration, all []*inShard) {
 			h := &in.hits[i]
 			if h.Cost > 0 && !h.Peek && !h.Apart && h.Slot == nil {
 				d := &in.decisions[i]
-				settleHit(s.stores[in.shard], h, d)
+				settleHit(s.engines[in.shard], h, d)
 				if d.Remaining += h.Cost; d.Remaining > d.Limit {
 					d.Remaining = d.Limit
 				}
@@ -268,17 +245,17 @@ func (s *Store) giveBack(timeout time.Duration, all []*inShard) {
 }
 
 // settleHit gives back what a hit was charged.
-func settleHit(s chain.Store, h *ratelimit.Hit, d *ratelimit.Decision) {
+func settleHit(s *engine.Store, h *ratelimit.Hit, d *ratelimit.Decision) {
 	s.Settle(&batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: h.Cost, DecidedAt: d.DecidedAt,
 		Reset: d.Reset.UnixMicro(), Source: d.Source})
 }
 
 // reset resets the rows of hits in their shards.
 func (s *Store) reset(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit) error {
-	byShard := make([][]ratelimit.Hit, len(s.stores))
+	byShard := make([][]ratelimit.Hit, len(s.engines))
 	for i := range hits {
 		h := hits[i]
-		shard := Of(subjectOf(&h), len(s.stores))
+		shard := Of(subjectOf(&h), len(s.engines))
 		byShard[shard] = append(byShard[shard], h)
 	}
 	var resets []*inShard
@@ -299,7 +276,7 @@ func (s *Store) reset(ctx context.Context, timeout time.Duration, hits []ratelim
 func startReset(ctx context.Context, s *Store, timeout time.Duration, in *inShard, all *sync.WaitGroup) {
 	all.Add(1)
 	go func() {
-		err := batch.PanicError(func() { in.err = s.stores[in.shard].Reset(ctx, timeout, in.hits) })
+		err := batch.PanicError(func() { in.err = s.engines[in.shard].Reset(ctx, timeout, in.hits) })
 		if err != nil {
 			in.err = err
 		}

@@ -1,15 +1,15 @@
-// Package shards is a store over stores. The counts of a database can be in shards, on the servers of Citus. A shard is a
-// schema with the two tables of counts and rate_limit_processes. The function rate_limit_shards of the database says
-// which shards there are, so a Store finds out when the tables are looked for. If there are none, the store of the
-// database decides. Else that store decides nothing, and each shard has a store of its own, with its queues, leases
-// and known refusals. Their statements run at the server of the shard. They do not know of shards: the names of the
-// tables and the guard are values of a store.
+// Package shards is the store on Postgres. It has one or more engines, each with its queues, leases and known refusals.
+// Without Citus it has one, the engine of the database. With Citus, the counts can be in shards: schemas with the tables
+// of counts, on the servers of Citus. The function rate_limit_shards of the database says which shards there are, before
+// the first queue exists. Then the engine of the database decides nothing, and each shard has one, whose statements run
+// at the server of the shard. Engines do not know of shards: the names of the tables and the guard are values of an
+// engine.
 //
 // A row is in the shard of its subject, which is Hit.Subject, or the key as it is stored. A request of one subject is
 // decided in its shard as on a single server.
 //
-//   - shards.go: the store. several.go: requests of several subjects. routes.go: on which server a shard is. db.go: the
-//     statements of a shard.
+//   - shards.go: the store. queue.go: queues of calls that a proxy sends. several.go: requests of several subjects.
+//     routes.go: on which server a shard is. db.go: the statements of a shard.
 package shards
 
 import (
@@ -17,44 +17,29 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
+	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// States of a Store.
-const (
-	unknown = iota // the database has not answered yet
-	none           // the counts are in one database
-	found          // stores and routes are set
-)
-
-// Store is a store over those of the shards. The next one is that of the database.
+// Store counts in Postgres.
 type Store struct {
-	chain.Link
-	open    func(db pgdb.DB, place chain.Place) (chain.Store, error)
-	routes  *routes
-	closing context.Context // ends with Close
+	base    *engine.Store // of the database; it shows whether the database answers
+	options engine.Options
+	routes  *routes // nil if db cannot connect to other servers
+	closing context.Context
 	stop    context.CancelFunc
-	report  func(error)
 
-	state  int32         // atomic
-	stores []chain.Store // by shard; they do not change
+	setup   *engine.Setup   // finds the engines
+	engines []*engine.Store // one, or those of the shards; set before setup is ready
 
-	mu     sync.Mutex // guards all that follows
+	mu     sync.Mutex // guards closed
 	closed bool
-	queues map[*batch.Queue]*shardQueues // by the queue of OpenQueue
-}
-
-// shardQueues are the queues of the shards for the calls of a queue of OpenQueue.
-type shardQueues struct {
-	deliver func(calls []*batch.Call)
-	to      []*batch.Queue // by shard; nil before the first call
 }
 
 // reaching is a DB that can connect to other servers with what it knows of the database and of the account, as
@@ -63,95 +48,137 @@ type reaching interface {
 	At(host string, port int) (pgdb.DB, error)
 }
 
-// Open returns a store on db. open opens the store of a place on a DB; report is called with
-// failures that no caller sees; it may be nil.
-func Open(db pgdb.DB, open func(db pgdb.DB, place chain.Place) (chain.Store, error),
-	report func(error)) (chain.Store, error) {
-	other, ok := db.(reaching)
-	if !ok {
-		return open(db, chain.Place{})
-	}
-	closing, stop := context.WithCancel(context.Background())
-	s := &Store{open: open, routes: newRoutes(db, other), closing: closing, stop: stop, report: report,
-		queues: map[*batch.Queue]*shardQueues{}}
-	root, err := open(db, chain.Place{
-		Find:   func(ctx context.Context) (bool, bool, error) { return s.find(ctx) },
-		Divert: func(q *batch.Queue, calls []*batch.Call) bool { return s.divert(q, calls) },
-	})
+// Open returns a store on db, and closes db in its Close. It does not touch the network yet.
+func Open(db pgdb.DB, o engine.Options) (*Store, error) {
+	base, err := engine.New(db, o)
 	if err != nil {
 		return nil, err
 	}
-	s.Next = root
+	s := &Store{base: base, options: o}
+	s.closing, s.stop = context.WithCancel(context.Background())
+	if other, ok := db.(reaching); ok {
+		s.routes = newRoutes(db, other)
+	}
+	report := func(err error) {
+		if err != nil && o.OnError != nil {
+			_ = batch.PanicError(func() { o.OnError(err) })
+		}
+	}
+	s.setup = engine.NewSetup(s.closing, base.Health(), report, func(ctx context.Context) error { return s.find(ctx) })
 	return s, nil
 }
 
-// find finds out whether the counts are in shards, once. It is chain.Place.Find.
-func (s *Store) find(ctx context.Context) (bool, bool, error) {
-	if state := atomic.LoadInt32(&s.state); state != unknown {
-		return state == found, false, nil
-	}
-	some, down, err := s.routes.find(ctx)
-	if err != nil {
-		return false, down, err
-	}
-	if !some {
-		atomic.StoreInt32(&s.state, none)
-		return false, false, nil
+// find finds the engines, once.
+func (s *Store) find(ctx context.Context) error {
+	found := false
+	if s.routes != nil {
+		sent := time.Now()
+		h := s.base.Health()
+		begin := h.Begin()
+		some, down, err := s.routes.find(ctx)
+		if down {
+			err = h.Failed(begin, time.Since(sent), err)
+		}
+		if err != nil {
+			return err
+		}
+		found = some
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return false, false, ratelimit.ErrClosed
+		return ratelimit.ErrClosed
+	}
+	if !found {
+		s.engines = append(s.engines, s.base)
+		s.base.Prepare()
+		return nil
 	}
 	n := len(s.routes.schemas)
-	for shard := len(s.stores); shard < n; shard++ {
-		var db pgdb.DB = newShardDB(s.routes, shard) //nolint:staticcheck // Yaegi does not convert an argument of s.open
-		one, err := s.open(db, chain.Place{Tables: s.routes.tables[shard], Of: n})
+	for shard := len(s.engines); shard < n; shard++ {
+		o := s.options
+		o.Tables = s.routes.tables[shard]
+		o.Of = n
+		one, err := engine.New(newShardDB(s.routes, shard), o)
 		if err != nil {
-			return false, false, err
+			return err
 		}
-		s.stores = append(s.stores, one)
+		s.engines = append(s.engines, one)
 	}
-	atomic.StoreInt32(&s.state, found)
-	return true, false, nil
+	return nil
 }
 
-// inShards reports whether there are shards. It is false if that is not known yet.
-func (s *Store) inShards() bool { return atomic.LoadInt32(&s.state) == found }
-
-// await waits until it is known whether there are shards, and returns what is left of a timeout. If that is not known
-// after it, a batch of the store of the database gets the error.
-func (s *Store) await(ctx context.Context, timeout time.Duration) time.Duration {
-	if atomic.LoadInt32(&s.state) != unknown || s.Next.Unavailable() != nil {
-		return timeout
+// Prepare starts, in the background, what the first decision would otherwise wait for: a connection, and the migration
+// if one is due.
+func (s *Store) Prepare() {
+	if !engine.Ready(s.setup) {
+		engine.Start(s.setup)
+		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	for _, one := range s.engines {
+		one.Prepare()
+	}
+}
+
+// Ready reports whether the tables of counts are as they must be.
+func (s *Store) Ready() bool {
+	if !engine.Ready(s.setup) {
+		return false
+	}
+	for _, one := range s.engines {
+		if !one.Ready() {
+			return false
+		}
+	}
+	return true
+}
+
+// await waits until the engines are known, and returns what is left of a timeout. While the database is down, nothing
+// waits.
+func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration, error) {
+	if engine.Ready(s.setup) {
+		return timeout, nil
+	}
+	if s.closing.Err() != nil {
+		return 0, ratelimit.ErrClosed
+	}
+	h := s.base.Health()
+	if err := h.Unavailable(); err != nil {
+		return 0, err
+	}
+	if timeout <= 0 {
+		return 0, ratelimit.ErrTimeout
+	}
+	within, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if s.Next.Await(ctx) == nil {
-		return timeout
+	if err := s.setup.Await(within); err != nil {
+		if ctx.Err() != nil {
+			return 0, h.Ended(ctx)
+		}
+		return 0, h.NoDecision(err, false)
 	}
-	deadline, _ := ctx.Deadline()
-	return batch.RoundDown(time.Until(deadline))
+	deadline, _ := within.Deadline()
+	return batch.RoundDown(time.Until(deadline)), nil
 }
 
-// all are the store of the database and those of the shards. They are copied one by one because Yaegi takes the type
-// of the stores for another one.
-func (s *Store) all() []chain.Store {
-	all := []chain.Store{s.Next}
-	if s.inShards() {
-		for shard := range s.stores { //nolint:staticcheck // see above
-			all = append(all, s.stores[shard])
-		}
+// all are the engine of the database, and those of the shards.
+func (s *Store) all() []*engine.Store {
+	all := []*engine.Store{s.base}
+	if engine.Ready(s.setup) && s.engines[0] != s.base {
+		all = append(all, s.engines...)
 	}
 	return all
 }
 
-// of is the store that counts for a subject.
-func (s *Store) of(subject string) chain.Store {
-	if !s.inShards() {
-		return s.Next
+// Engine returns the engine that counts for a subject, or nil if that is not known yet.
+func (s *Store) Engine(subject string) *engine.Store {
+	if !engine.Ready(s.setup) {
+		return nil
 	}
-	return s.stores[Of(subject, len(s.stores))]
+	if len(s.engines) == 1 {
+		return s.base
+	}
+	return s.engines[Of(subject, len(s.engines))]
 }
 
 // Of is the shard of a subject: the first four bytes of its SHA-256, as a number, modulo the number
@@ -177,7 +204,7 @@ func (s *Store) shardOf(hits []ratelimit.Hit) int {
 			continue
 		}
 		subject = of
-		next := Of(of, len(s.stores))
+		next := Of(of, len(s.engines))
 		if i > 0 && next != shard {
 			return several
 		}
@@ -197,18 +224,23 @@ func subjectOf(h *ratelimit.Hit) string {
 // Take implements ratelimit.Store.
 func (s *Store) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
 	decisions []ratelimit.Decision) error {
-	if atomic.LoadInt32(&s.state) == none {
-		return s.Next.Take(ctx, timeout, hits, decisions)
+	if !engine.Ready(s.setup) {
+		if err := ratelimit.ValidateHits(hits, decisions); err != nil {
+			return err
+		}
+		var err error
+		if timeout, err = s.await(ctx, timeout); err != nil {
+			return err
+		}
+	}
+	if len(s.engines) == 1 {
+		return s.engines[0].Take(ctx, timeout, hits, decisions)
 	}
 	if err := ratelimit.ValidateHits(hits, decisions); err != nil {
 		return err
 	}
-	timeout = s.await(ctx, timeout)
-	if !s.inShards() {
-		return s.Next.Take(ctx, timeout, hits, decisions)
-	}
 	if shard := s.shardOf(hits); shard != several {
-		return s.stores[shard].Take(ctx, timeout, hits, decisions)
+		return s.engines[shard].Take(ctx, timeout, hits, decisions)
 	}
 	return s.takeSeveral(ctx, timeout, hits, decisions)
 }
@@ -220,78 +252,42 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 			return hits[i].Validate()
 		}
 	}
-	if timeout = s.await(ctx, timeout); s.inShards() {
-		return s.reset(ctx, timeout, hits)
+	left, err := s.await(ctx, timeout)
+	if err != nil {
+		return err
 	}
-	return s.Next.Reset(ctx, timeout, hits)
+	return s.reset(ctx, left, hits)
 }
 
-// OpenQueue implements chain.Store. The queue is that of the database, and divert passes its calls on.
-func (s *Store) OpenQueue(timeout time.Duration, deliver func(calls []*batch.Call)) *batch.Queue {
-	q := s.Next.OpenQueue(timeout, deliver)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.queues[q] = &shardQueues{deliver: deliver}
-	return q
-}
+// Leases returns the rows that the engine of the database remembers. With shards it remembers none.
+func (s *Store) Leases() *lease.Set { return s.base.Leases() }
 
-// divert passes the calls of a batch of a queue of OpenQueue on to the shards, which finish them, and reports whether
-// it has. The keys are not as they are stored yet. It is chain.Place.Divert.
-func (s *Store) divert(q *batch.Queue, calls []*batch.Call) bool {
-	if atomic.LoadInt32(&s.state) == none {
-		return false
-	}
-	if s.await(context.Background(), q.Timeout); !s.inShards() {
-		return false
-	}
-	for _, c := range calls {
-		shard := several
-		if len(c.Hits) > 0 {
-			shard = s.shardOf(c.Hits)
-		}
-		if shard != several {
-			batch.Send(s.queue(q, shard), c, c.Arrived)
-		} else {
-			s.startCall(q, c)
-		}
-	}
-	return true
-}
+// Health returns the health of the server of the database.
+func (s *Store) Health() *health.Health { return s.base.Health() }
 
-// queue returns the queue of a shard for the calls of a queue of OpenQueue.
-func (s *Store) queue(q *batch.Queue, shard int) *batch.Queue {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	queues := s.queues[q]
-	if queues.to == nil {
-		queues.to = make([]*batch.Queue, len(s.stores))
-	}
-	if queues.to[shard] == nil {
-		queues.to[shard] = s.stores[shard].OpenQueue(q.Timeout, queues.deliver)
-	}
-	return queues.to[shard]
-}
-
-// Settle implements chain.Store.
+// Settle changes a counter soon, and does not wait for that. Its charge was made by an engine that is known.
 func (s *Store) Settle(h *batch.Settlement) {
 	subject := h.Subject
 	if subject == "" {
 		subject = h.Key
 	}
-	s.of(subject).Settle(h)
+	if one := s.Engine(subject); one != nil {
+		one.Settle(h)
+	}
 }
 
-// Answers implements chain.Store. No shard answers before the shards are known.
+// Answers implements local.Next. No shard answers before the shards are known.
 func (s *Store) Answers(subject string) bool {
-	return atomic.LoadInt32(&s.state) != unknown && s.of(subject).Answers(subject)
+	one := s.Engine(subject)
+	return one != nil && one.Unavailable() == nil
 }
 
-// Charge implements chain.Store.
+// Charge implements local.Next, after Answers.
 func (s *Store) Charge(subject string, row lease.RowID, l *ratelimit.Limit, units int64) {
-	s.of(subject).Charge(subject, row, l, units)
+	s.Engine(subject).Charge(row, l, units)
 }
 
-// Held implements chain.Store.
+// Held returns how many slots of a row the requests of this process hold.
 func (s *Store) Held(row lease.RowID) int64 {
 	n := int64(0)
 	for _, one := range s.all() {
@@ -300,23 +296,23 @@ func (s *Store) Held(row lease.RowID) int64 {
 	return n
 }
 
-// Unavailable returns why no shard can decide, or nil if one of them can.
+// Unavailable returns why no shard can decide, or nil if one of them can, see engine.Store.Unavailable.
 func (s *Store) Unavailable() error {
-	if !s.inShards() {
-		return s.Next.Unavailable()
+	if !engine.Ready(s.setup) {
+		return s.base.Unavailable()
 	}
 	var err error
-	for shard := range s.stores {
-		if err = s.stores[shard].Unavailable(); err == nil {
+	for _, one := range s.engines {
+		if err = one.Unavailable(); err == nil {
 			return nil
 		}
 	}
 	return err
 }
 
-// Stats implements chain.Store.
-func (s *Store) Stats() chain.Stats {
-	sum := chain.Stats{}
+// Stats returns the counts as of now.
+func (s *Store) Stats() engine.Stats {
+	sum := engine.Stats{}
 	for _, one := range s.all() {
 		stats := one.Stats()
 		sum.Add(&stats)
@@ -324,7 +320,7 @@ func (s *Store) Stats() chain.Stats {
 	return sum
 }
 
-// Tick implements chain.Store.
+// Tick has the engines look, in the background, whether their servers were restored or replaced.
 func (s *Store) Tick() {
 	for _, one := range s.all() {
 		one.Tick()
@@ -338,14 +334,15 @@ func (s *Store) Close() {
 	s.mu.Unlock()
 	s.stop()
 	var closing sync.WaitGroup
-	if s.inShards() {
-		for shard := range s.stores {
-			startClose(&closing, s.stores[shard])
-		}
+	all := s.all()
+	for i := 1; i < len(all); i++ {
+		startClose(&closing, all[i])
 	}
 	closing.Wait()
-	s.routes.close()
-	s.Next.Close()
+	if s.routes != nil {
+		s.routes.close()
+	}
+	s.base.Close()
 }
 
 // startClose closes a store, or a DB, in the background.

@@ -25,7 +25,6 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
-	"github.com/pgratelimit/pg-ratelimit/internal/store/chain"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -72,8 +71,8 @@ type Database struct {
 	// Run runs statements, each attempt within the timeout. It reports whether a statement has failed.
 	Run func(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error)
 
-	// Table has the sessions. Its Guard is a statement that runs before those on it; "" is none.
-	Table chain.Table
+	// Table has the sessions. Guard is a statement that runs before those on it; "" is none.
+	Table, Guard string
 }
 
 // Slots are the slots of a store.
@@ -128,11 +127,11 @@ func New(d *Database, b *batch.Background, q *batch.Queue) *Slots {
 
 // statements returns what runs one of the statements above.
 func (f *Slots) statements(s *pgdb.Statement) []*pgdb.Statement {
-	s.SQL = strings.ReplaceAll(s.SQL, "{table}", f.database.Table.Name)
-	if f.database.Table.Guard == "" {
+	s.SQL = strings.ReplaceAll(s.SQL, "{table}", f.database.Table)
+	if f.database.Guard == "" {
 		return []*pgdb.Statement{s}
 	}
-	return []*pgdb.Statement{{SQL: f.database.Table.Guard, Joined: true, Unnamed: true}, s}
+	return []*pgdb.Statement{{SQL: f.database.Guard, Joined: true, Unnamed: true}, s}
 }
 
 // current returns the session, and whether the store may use it.

@@ -49,7 +49,7 @@ var Interpreted = []string{
 	"internal/core/schema", "internal/core/session", "internal/core/settings", "internal/core/sqlstate",
 	"internal/plane/history", "internal/plane/policy",
 	"internal/proxy/host", "internal/proxy/pgwire", "internal/proxy/respond", "internal/proxy/serve",
-	"internal/store", "internal/store/chain", "internal/store/engine",
+	"internal/store", "internal/store/engine",
 	"internal/store/local", "internal/store/memory",
 	"internal/store/registry", "internal/store/shards", "internal/store/slots",
 	"ratelimit", "ratelimit/pgdb",

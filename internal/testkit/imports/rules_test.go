@@ -49,20 +49,18 @@ var rules = []rule{
 	{"internal/core/schema", "session", ""},
 	// It is all that drivers and their users share.
 	{"ratelimit/pgdb", "", ""},
-	// It is what the stores of a chain know of each other.
-	{"internal/store/chain", "algorithm batch lease ratelimit pgdb", ""},
 	// It decides without a database, and knows the next store by its interface only.
-	{"internal/store/local", "algorithm lease chain ratelimit", ""},
+	{"internal/store/local", "algorithm engine lease ratelimit", ""},
 	// It divides calls among stores, which it knows by their interface only.
-	{"internal/store/shards", "batch health lease results schema sqlstate chain ratelimit pgdb", ""},
+	{"internal/store/shards", "batch engine health lease results schema sqlstate ratelimit pgdb", ""},
 	// It registers a store of any kind, so it knows only an interface of it.
-	{"internal/store/registry", "batch results schema session sqlstate chain ratelimit pgdb", ""},
+	{"internal/store/registry", "batch results schema session sqlstate local ratelimit pgdb", ""},
 	// It puts the stores together.
-	{"internal/store", "health chain engine local shards registry pgdb", ""},
+	{"internal/store", "engine local shards registry pgdb", ""},
 	// It has calls in the queue, and does not know how they are decided.
-	{"internal/store/slots", "batch health lease results chain ratelimit pgdb", ""},
+	{"internal/store/slots", "batch health lease results ratelimit pgdb", ""},
 	// The store knows a driver only as a pgdb.DB, and no proxy.
-	{"internal/store/engine", "chain slots batch results lease sqlstate ratelimit " +
+	{"internal/store/engine", "slots batch results lease sqlstate ratelimit " +
 		"health algorithm schema session pgdb", ""},
 	// It is what Go programs see of the store.
 	{"ratelimit/postgres", "store engine ratelimit pgdb", ""},
@@ -89,7 +87,8 @@ var rules = []rule{
 	{"ratelimit/httplimit", "serve respond settings ratelimit", ""},
 	// An adapter is thin and does not know the other one; pgdb is for the driver's type, batch for
 	// the interpreter.
-	{"traefikplugin", "batch host serve respond lease settings pgwire ratelimit history policy pgdb", ""},
+	{"traefikplugin", "batch host serve respond lease settings pgwire ratelimit history policy pgdb " +
+		"shards", ""},
 	// It decides as proxies do, and knows no proxy; settings is for which headers are secret, algorithm
 	// for deciding requests again.
 	{"internal/plane/evaluate", "settings ratelimit algorithm pgxdb policy postgres",
@@ -107,12 +106,12 @@ var rules = []rule{
 		"archive evaluate migrate history page host ratelimit policy pgxdb schema settings sqlstate",
 		"github.com/caddyserver/caddy/v2 github.com/jackc/pgx/v5 github.com/spf13/cobra " +
 			"github.com/spf13/pflag go.yaml.in/yaml/v3"},
-	// An adapter is thin and does not know the other one; store and chain are for their figures, and
+	// An adapter is thin and does not know the other one; store and engine are for their figures, and
 	// archive for the daily archive. Prometheus: Caddy's registry of metrics has a type of
 	// that module.
 	{"caddymodule", "command settings sqlstate host serve respond ratelimit archive history page " +
 		"pgxdb " +
-		"policy pgdb store chain", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel " +
+		"policy pgdb store engine", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel " +
 		"go.uber.org/zap github.com/prometheus/client_golang"},
 	// The tests of all packages choose with it, so it can use none of those packages.
 	{"internal/testkit/seed", "", ""},

@@ -1,4 +1,4 @@
-package chain
+package engine
 
 // Histogram counts values by size.
 type Histogram struct {

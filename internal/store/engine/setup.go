@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
+)
+
+// Setup is work on the database that must be done before decisions are possible. It runs in the background, once
+// if it succeeds, and again after a failure.
+//
+// States: ready; the work is under way (running is set); the last attempt failed (failure is set), and none is
+// started before next.
+type Setup struct {
+	health  *health.Health
+	closing context.Context
+	report  func(error)
+	work    func(ctx context.Context) error
+
+	ready int32 // 1 once the work is done; atomic, so that a batch need not take the mutex
+
+	mu      sync.Mutex      // guards all that follows
+	running context.Context // ends with the attempt that is under way
+	failure error
+	retryIn time.Duration
+	next    time.Time
+}
+
+const (
+	// setupTimeout bounds one attempt. Another process may have the advisory lock of a migration for as long.
+	setupTimeout = 30 * time.Second
+
+	// setupRetry and longestSetupRetry bound the time between two attempts that fail.
+	setupRetry        = 100 * time.Millisecond
+	longestSetupRetry = 10 * time.Second
+)
+
+// NewSetup returns a Setup that nothing has started. The failures of work that show the health of the server are
+// health.Failed's. report gets failures.
+func NewSetup(closing context.Context, h *health.Health, report func(error),
+	work func(ctx context.Context) error) *Setup {
+	return &Setup{health: h, closing: closing, report: report, work: work}
+}
+
+// Ready reports whether the work is done.
+func Ready(s *Setup) bool { return atomic.LoadInt32(&s.ready) == 1 }
+
+// Start starts the work in the background, if it is due.
+func Start(s *Setup) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.start()
+}
+
+// Await waits until the work is done, and starts it if it is due.
+func (s *Setup) Await(ctx context.Context) error {
+	s.mu.Lock()
+	s.start()
+	running := s.running
+	failure := s.failure
+	s.mu.Unlock()
+	if Ready(s) {
+		return nil
+	}
+	if running == nil {
+		return failure
+	}
+	either, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(running, cancel)
+	began := time.Now()
+	begin := s.health.Begin()
+	<-either.Done()
+	stop()
+	if err := ctx.Err(); err != nil {
+		return s.health.Failed(begin, time.Since(began), err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failure
+}
+
+// start is Start for a caller that holds the mutex.
+func (s *Setup) start() {
+	if Ready(s) || s.running != nil || s.closing.Err() != nil || time.Now().Before(s.next) {
+		return
+	}
+	running, done := context.WithCancel(context.Background())
+	s.running = running
+	s.failure = nil
+	go func() {
+		ctx, cancel := context.WithTimeout(s.closing, setupTimeout)
+		var err error
+		if failure := batch.PanicError(func() { err = s.work(ctx) }); failure != nil {
+			err = failure
+		}
+		cancel()
+		s.mu.Lock()
+		s.finished(err)
+		s.mu.Unlock()
+		if s.closing.Err() == nil { // else it was interrupted
+			s.report(err)
+		}
+		done()
+	}()
+}
+
+// finished records how an attempt has ended. The caller holds the mutex.
+func (s *Setup) finished(err error) {
+	s.running = nil
+	s.failure = err
+	if err == nil {
+		atomic.StoreInt32(&s.ready, 1)
+		s.retryIn = 0
+		return
+	}
+	s.retryIn *= 2
+	if s.retryIn < setupRetry || errors.Is(err, schema.ErrRestoring) {
+		s.retryIn = setupRetry
+	}
+	if s.retryIn > longestSetupRetry {
+		s.retryIn = longestSetupRetry
+	}
+	s.next = time.Now().Add(s.retryIn)
+}
