@@ -146,8 +146,8 @@ func Collect(b *Background, idle, all bool) []*Call {
 	return taken
 }
 
-// Forget drops the calls with a Claim and without an End, which are refunds of leases: the server may not
-// have their charges any more.
+// Forget drops the calls with a Claim and without an End, which are refunds of leases: a restored
+// server may lack their charges.
 func Forget(b *Background) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
