@@ -11,7 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// addresses finds a client's address as Traefik's own ipStrategy does, which looks at the first line of X-Forwarded-For only.
+// addresses finds a client's address as Traefik's own ipStrategy does, which looks at the first line of
+// X-Forwarded-For only.
 type addresses struct {
 	depth    int
 	excluded []*net.IPNet
@@ -28,18 +29,23 @@ func newAddresses(s *IPStrategy) (*addresses, error) {
 	}
 	a := &addresses{}
 	if s.Depth < 0 {
-		return nil, &ratelimit.FieldError{Field: "ipStrategy.depth", Value: strconv.Itoa(s.Depth), Want: "0 or more"}
+		return nil,
+			&ratelimit.FieldError{Field: "ipStrategy.depth", Value: strconv.Itoa(s.Depth), Want: "0 or more"}
 	}
 	a.depth = s.Depth
 	for _, text := range s.ExcludedIPs {
 		network, ok := parseNetwork(text)
 		if !ok {
-			return nil, &ratelimit.FieldError{Field: "ipStrategy.excludedIPs", Value: text, Want: "an IP address, or a network such as 10.0.0.0/8"}
+			return nil,
+				&ratelimit.FieldError{Field: "ipStrategy.excludedIPs", Value: text,
+					Want: "an IP address, or a network such as 10.0.0.0/8"}
 		}
 		a.excluded = append(a.excluded, network)
 	}
 	if s.IPv6Subnet != nil && (*s.IPv6Subnet < 1 || *s.IPv6Subnet > 128) {
-		return nil, &ratelimit.FieldError{Field: "ipStrategy.ipv6Subnet", Value: strconv.Itoa(*s.IPv6Subnet), Want: settings.WantIPv6Prefix}
+		return nil,
+			&ratelimit.FieldError{Field: "ipStrategy.ipv6Subnet", Value: strconv.Itoa(*s.IPv6Subnet),
+				Want: settings.WantIPv6Prefix}
 	}
 	a.plain = a.depth == 0 && len(a.excluded) == 0
 	return a, nil
@@ -58,9 +64,9 @@ func parseNetwork(text string) (*net.IPNet, bool) {
 	return network, err == nil
 }
 
-// client is the value of {client_ip}. If X-Forwarded-For gives no address, because it is shorter than the depth, has only
-// excluded addresses, or has something else in the place of the client's, it is the address of the connection. That may
-// be the address of a balancer: assumed is then true.
+// client is the value of {client_ip}. If X-Forwarded-For gives no address, because it is shorter than the
+// depth, has only excluded addresses, or has something else in the place of the client's, it is the address
+// of the connection. That may be the address of a balancer: assumed is then true.
 func (a *addresses) client(r *http.Request) (text string, assumed bool) {
 	if a.plain {
 		return hostOf(r.RemoteAddr), false
@@ -71,8 +77,8 @@ func (a *addresses) client(r *http.Request) (text string, assumed bool) {
 	return hostOf(r.RemoteAddr), true
 }
 
-// forwarded is the client in X-Forwarded-For; "" if it has none. A client can write any text there. Some balancers add a
-// line of their own behind those of the client, so all lines count, as one list.
+// forwarded is the client in X-Forwarded-For; "" if it has none. A client can write any text there. Some
+// balancers add a line of their own behind those of the client, so all lines count, as one list.
 func (a *addresses) forwarded(r *http.Request) string {
 	forwarded := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
 	if a.depth > 0 {

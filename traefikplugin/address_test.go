@@ -9,8 +9,8 @@ import (
 
 func bits(n int) *int { return &n }
 
-// The addresses are those that package pkg/ip of Traefik v3.6 gives for the same configuration and request. Where it
-// gives none, or no address, the address is that of the connection.
+// The addresses are those that package pkg/ip of Traefik v3.6 gives for the same configuration and request.
+// Where it gives none, or no address, the address is that of the connection.
 func TestClientAddress(t *testing.T) {
 	excluded := []string{"10.0.0.0/8", "2001:db8:1::/48", "192.0.2.1"}
 	for _, c := range []struct {
@@ -28,15 +28,22 @@ func TestClientAddress(t *testing.T) {
 		{"depth 2", &IPStrategy{Depth: 2}, "192.0.2.7:80", "203.0.113.1, 203.0.113.2", "203.0.113.1"},
 		{"depth too deep", &IPStrategy{Depth: 3}, "192.0.2.7:80", "203.0.113.1, 203.0.113.2", "192.0.2.7"},
 		{"depth without a header", &IPStrategy{Depth: 1}, "192.0.2.7:80", "", "192.0.2.7"},
-		{"depth before excluded", &IPStrategy{Depth: 1, ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.1,10.0.0.1", "10.0.0.1"},
-		{"excluded", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.9, 203.0.113.1, 192.0.2.1, 10.1.2.3, 2001:db8:1::5", "203.0.113.1"},
-		{"excluded, 4 in 6", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.1, ::ffff:10.1.2.3", "203.0.113.1"},
-		{"excluded, empty parts", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.1, , 10.0.0.1,", "203.0.113.1"},
-		{"excluded, not an address", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "203.0.113.1, nonsense", "192.0.2.7"},
+		{"depth before excluded", &IPStrategy{Depth: 1, ExcludedIPs: excluded}, "192.0.2.7:80",
+			"203.0.113.1,10.0.0.1", "10.0.0.1"},
+		{"excluded", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80",
+			"203.0.113.9, 203.0.113.1, 192.0.2.1, 10.1.2.3, 2001:db8:1::5", "203.0.113.1"},
+		{"excluded, 4 in 6", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80",
+			"203.0.113.1, ::ffff:10.1.2.3", "203.0.113.1"},
+		{"excluded, empty parts", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80",
+			"203.0.113.1, , 10.0.0.1,", "203.0.113.1"},
+		{"excluded, not an address", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80",
+			"203.0.113.1, nonsense", "192.0.2.7"},
 		{"excluded, all", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "10.0.0.1", "192.0.2.7"},
 		// HAProxy adds its line behind those that a client has sent.
-		{"depth, a line of the client", &IPStrategy{Depth: 1}, "192.0.2.7:80", "198.51.100.1, 198.51.100.2\n203.0.113.1", "203.0.113.1"},
-		{"excluded, a line of the client", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "198.51.100.1, 198.51.100.2\n203.0.113.1", "203.0.113.1"},
+		{"depth, a line of the client", &IPStrategy{Depth: 1}, "192.0.2.7:80",
+			"198.51.100.1, 198.51.100.2\n203.0.113.1", "203.0.113.1"},
+		{"excluded, a line of the client", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80",
+			"198.51.100.1, 198.51.100.2\n203.0.113.1", "203.0.113.1"},
 		{"excluded, no header", &IPStrategy{ExcludedIPs: excluded}, "192.0.2.7:80", "", "192.0.2.7"},
 	} {
 		a, err := newAddresses(c.strategy)
@@ -66,7 +73,8 @@ func TestIPStrategyErrorsNameTheirField(t *testing.T) {
 		`ipStrategy.ipv6Subnet: "-64"`:         {Depth: 1, IPv6Subnet: bits(-64)},
 		`ipStrategy.excludedIPs: "1.2.3.4/33"`: {ExcludedIPs: []string{"1.2.3.4/33"}},
 	} {
-		if _, err := newAddresses(s); err == nil || !strings.HasPrefix(err.Error(), strings.TrimSuffix(field, `""`)) {
+		if _, err := newAddresses(s); err == nil ||
+			!strings.HasPrefix(err.Error(), strings.TrimSuffix(field, `""`)) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}

@@ -4,12 +4,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 )
 
-// Config is the middleware's part of Traefik's dynamic configuration. All settings that are one value are in Other, which
-// Traefik fills with what has no field: docs/settings.md lists them, and values reads them. Traefik gives a plugin "" for an
-// empty map, as in policy: {}, and decodes "" only into a list. So what may be an empty map is a list of at most one.
+// Config is the middleware's part of Traefik's dynamic configuration. All settings that are one value are in
+// Other, which Traefik fills with what has no field: docs/settings.md lists them, and values reads them.
+// Traefik gives a plugin "" for an empty map, as in policy: {}, and decodes "" only into a list. So what may
+// be an empty map is a list of at most one.
 type Config struct {
-	// Other has the settings of the middleware itself, of its limit, and of the store. Its audit is also for the zones and
-	// the policy.
+	// Other has the settings of the middleware itself, of its limit, and of the store. Its audit is also for
+	// the zones and the policy.
 	Other Settings `json:"-" mapstructure:",remain"`
 
 	// Match says which requests the limit of the middleware itself is for.
@@ -68,7 +69,8 @@ type IPStrategy struct {
 	Other Settings `json:"-" mapstructure:",remain"`
 }
 
-// CreateConfig returns a configuration in which nothing is set. Traefik decodes its dynamic configuration into it.
+// CreateConfig returns a configuration in which nothing is set. Traefik decodes its dynamic configuration
+// into it.
 func CreateConfig() *Config {
 	return &Config{Other: Settings{}}
 }

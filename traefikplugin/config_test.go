@@ -17,8 +17,8 @@ func valid() *Config {
 	return c
 }
 
-// TestWrongSettingsAreRefused, with their names in Traefik: in each part of a configuration, and what only Traefik has. Tests of
-// package serve and of the Caddy module have the other settings.
+// TestWrongSettingsAreRefused, with their names in Traefik: in each part of a configuration, and what only
+// Traefik has. Tests of package serve and of the Caddy module have the other settings.
 func TestWrongSettingsAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		`cost: "{nobody}"`:  func(c *Config) { c.Other["cost"] = "{nobody}" },
@@ -45,10 +45,14 @@ func TestWrongSettingsAreRefused(t *testing.T) {
 		`history.retention: "2 of them": must be one map`: func(c *Config) {
 			c.History = []History{{Retention: []Settings{{}, {}}}}
 		},
-		`zones[0].hashKey: "x"`: func(c *Config) { c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m", "hashKey": "x"}}} },
+		`zones[0].hashKey: "x"`: func(c *Config) {
+			c.Zones = []Zone{{Other: Settings{"prefix": "a", "limit": "5 1m",
+				"hashKey": "x"}}}
+		},
 		`match: missing: must be given with paths, methods, hosts or headers`: func(c *Config) { c.Match = &serve.Match{} },
 		`zones[0].match.paths: "api": must be a path such as /login`: func(c *Config) {
-			c.Zones = []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"}, Match: &serve.Match{Paths: []string{"/x", "api"}}}}
+			c.Zones = []Zone{{Other: Settings{"prefix": "z", "limit": "5 1m"},
+				Match: &serve.Match{Paths: []string{"/x", "api"}}}}
 		},
 		`match.hosts: "a:80": must be a host`:                    func(c *Config) { c.Match = &serve.Match{Hosts: []string{"a:80"}} },
 		`match.methods: "G T": must be methods such as GET`:      func(c *Config) { c.Match = &serve.Match{Methods: []string{"G T"}} },
@@ -74,7 +78,8 @@ func TestANumberInCaddysSpellingIsWholeText(t *testing.T) {
 	c := valid()
 	c.Other = map[string]any{"burst": float64(1000000), "max_conns": 4, "cleanup_probability": 0.25}
 	read, err := values("", c.Other, "", settings.LimitTable, settings.StoreTable)
-	if want := (settings.Values{"burst": "1000000", "max_conns": "4", "cleanup_probability": "0.25"}); err != nil || !reflect.DeepEqual(read, want) {
+	if want := (settings.Values{"burst": "1000000", "max_conns": "4",
+		"cleanup_probability": "0.25"}); err != nil || !reflect.DeepEqual(read, want) {
 		t.Errorf("%v, %v; want %v", read, err, want)
 	}
 }
@@ -84,7 +89,8 @@ func TestWarningsNameTheSetting(t *testing.T) {
 	c := valid()
 	c.Other["synchronousCommit"] = "true"
 	output := logged(t, func() { open(t, t.Context(), newProcess(time.Minute), nil, c) })
-	if !strings.Contains(output, "middleware test, prefix api: synchronousCommit does nothing for a limit that is not durable") {
+	if !strings.Contains(output,
+		"middleware test, prefix api: synchronousCommit does nothing for a limit that is not durable") {
 		t.Errorf("logs %q", output)
 	}
 }

@@ -28,7 +28,8 @@ func loggedUntil(t *testing.T, want string, do func()) string {
 	before := log.Writer()
 	log.SetOutput(text)
 	defer log.SetOutput(before)
-	await.Within(t, time.Minute, "the log to have "+want, func() bool { do(); return strings.Contains("\n"+text.String(), "\n"+want) })
+	await.Within(t, time.Minute, "the log to have "+want,
+		func() bool { do(); return strings.Contains("\n"+text.String(), "\n"+want) })
 	return text.String()
 }
 
@@ -56,8 +57,9 @@ func TestTheDSNMayBeInAFile(t *testing.T) {
 	for text, want := range map[string]string{
 		"postgres://u:hunter2@127.0.0.1:1/db\n": "",
 		"memory":                                "",
-		"\n":                                    `dsnFile: "` + path + `": must be a file with a Postgres URL`,
-		"mysql://u:hunter2@h\n":                 "dsn: ",
+		"\n": `dsnFile: "` + path +
+			`": must be a file with a Postgres URL`,
+		"mysql://u:hunter2@h\n": "dsn: ",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -65,11 +67,13 @@ func TestTheDSNMayBeInAFile(t *testing.T) {
 		c := valid()
 		c.Other["dsn"], c.Other["dsnFile"] = "", path
 		var err error
-		output := logged(t, func() { _, err = newHandler(t.Context(), nil, c, "test", newProcess(time.Minute)) })
+		output := logged(t,
+			func() { _, err = newHandler(t.Context(), nil, c, "test", newProcess(time.Minute)) })
 		if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q in the file: %v, want %s", text, err, want)
 		}
-		if strings.Contains(output, "hunter2") || strings.Contains(output, passwordWarning) || err != nil && strings.Contains(err.Error(), "hunter2") {
+		if strings.Contains(output, "hunter2") || strings.Contains(output, passwordWarning) ||
+			err != nil && strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q in the file: logs %q, %v", text, output, err)
 		}
 	}
@@ -79,14 +83,16 @@ func TestTheDSNMayBeInAFile(t *testing.T) {
 		t.Errorf("dsn and dsnFile: %v", err)
 	}
 	c.Other["dsn"], c.Other["dsnFile"] = "", path+".missing"
-	if _, err := New(t.Context(), nil, c, "test"); err == nil || !strings.Contains(err.Error(), "must be a file that Traefik can read") {
+	if _, err := New(t.Context(), nil, c, "test"); err == nil ||
+		!strings.Contains(err.Error(), "must be a file that Traefik can read") {
 		t.Errorf("no file: %v", err)
 	}
 }
 
 // The log warns once for each database of a password that Traefik's API shows.
 func TestTheLogWarnsOfAPasswordInTheConfiguration(t *testing.T) {
-	for dsn, want := range map[string]int{"postgres://u:hunter2@127.0.0.1:1/db": 1, "postgres://u@127.0.0.1:1/db": 0, "memory": 0} {
+	for dsn, want := range map[string]int{"postgres://u:hunter2@127.0.0.1:1/db": 1,
+		"postgres://u@127.0.0.1:1/db": 0, "memory": 0} {
 		p := newProcess(time.Minute)
 		output := logged(t, func() {
 			for range 3 {

@@ -34,7 +34,8 @@ func removeForwarded(h http.Header) {
 
 func isForwarded(name string) bool {
 	switch strings.ToLower(strings.Replace(name, "_", "-", -1)) {
-	case "x-ratelimit-user", "x-ratelimit-tier", "x-ratelimit-rule", "x-ratelimit-key-id", "x-ratelimit-exceeded", "x-ratelimit-exceeded-by":
+	case "x-ratelimit-user", "x-ratelimit-tier", "x-ratelimit-rule", "x-ratelimit-key-id",
+		"x-ratelimit-exceeded", "x-ratelimit-exceeded-by":
 		return true
 	}
 	return false
@@ -58,8 +59,8 @@ func unlistForwarded(h http.Header) {
 	h["Connection"] = []string{strings.Join(others, ", ")}
 }
 
-// forward sets the headers that tell the upstream what the policy knows, and which limit was exceeded and let the request pass. What is unknown has
-// no header.
+// forward sets the headers that tell the upstream what the policy knows, and which limit was exceeded and let
+// the request pass. What is unknown has no header.
 func forward(h http.Header, q *serve.Request) {
 	o := &q.Verdict
 	if h["Connection"] != nil {

@@ -11,11 +11,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// FuzzTemplates: any text of a key, a cost, a matcher or an address in the configuration is refused with an error that names the
-// setting, or gives a text for any request.
+// FuzzTemplates: any text of a key, a cost, a matcher or an address in the configuration is refused with an
+// error that names the setting, or gives a text for any request.
 func FuzzTemplates(f *testing.F) {
 	for _, text := range []string{
-		"{client_ip}", "{header.X-Key}|{cookie.id} | {path}", "t:{query.a}{uri}{query}", "{labels.99999999999}", "{path.0}{dir}{file}{port}", "{{host}}", "X-Plan: gold", "10.0.0.0/8", "/api/*", "*.example.com", "::1",
+		"{client_ip}", "{header.X-Key}|{cookie.id} | {path}", "t:{query.a}{uri}{query}",
+		"{labels.99999999999}", "{path.0}{dir}{file}{port}", "{{host}}", "X-Plan: gold", "10.0.0.0/8",
+		"/api/*", "*.example.com", "::1",
 	} {
 		f.Add(text, "203.0.113.1, [2001:db8::1]:80,,10.0.0.1")
 	}
@@ -30,10 +32,12 @@ func FuzzTemplates(f *testing.F) {
 			if !errors.As(err, &wrong) || wrong.Field != "key" || wrong.Value != text {
 				t.Errorf("%q: %v", text, err)
 			}
-		} else if got := t1.Key(&serve.Request{HTTP: r}, 24, 64); t1.Fixed() && !strings.ContainsAny(text, "{}") && got != text {
+		} else if got := t1.Key(&serve.Request{HTTP: r}, 24, 64); t1.Fixed() &&
+			!strings.ContainsAny(text, "{}") && got != text {
 			t.Errorf("%q is %q", text, got)
 		}
-		for _, strategy := range []*IPStrategy{{Depth: 2}, {ExcludedIPs: []string{text}}, {ExcludedIPs: []string{"10.0.0.0/8"}}} {
+		for _, strategy := range []*IPStrategy{{Depth: 2}, {ExcludedIPs: []string{text}},
+			{ExcludedIPs: []string{"10.0.0.0/8"}}} {
 			a, err := newAddresses(strategy)
 			if err != nil {
 				continue
@@ -46,7 +50,8 @@ func FuzzTemplates(f *testing.F) {
 		}
 		for _, change := range []func(*Config){
 			func(c *Config) { c.Other["key"] = text }, func(c *Config) { c.Other["cost"] = text },
-			func(c *Config) { c.Match = &serve.Match{Headers: []string{text}, Methods: []string{"GET"}} }, func(c *Config) { c.Match = &serve.Match{Paths: []string{text}, Hosts: []string{text}} },
+			func(c *Config) { c.Match = &serve.Match{Headers: []string{text}, Methods: []string{"GET"}} },
+			func(c *Config) { c.Match = &serve.Match{Paths: []string{text}, Hosts: []string{text}} },
 		} {
 			c := valid()
 			change(c)

@@ -80,8 +80,8 @@ func begin(h *handler, q *serve.Request) (waits bool) {
 	return true
 }
 
-// deliver delivers a request that no worker has: its store is closed, the request is of several shards, or delivery has
-// failed. Without a queue, it asks the store first.
+// deliver delivers a request that no worker has: its store is closed, the request is of several shards, or
+// delivery has failed. Without a queue, it asks the store first.
 func deliver(h *handler, q *serve.Request) {
 	defer contain(h, q)
 	if h.queue == nil || errors.Is(q.Call.Err, ratelimit.ErrClosed) {
@@ -92,8 +92,8 @@ func deliver(h *handler, q *serve.Request) {
 	serve.Delivered([]*batch.Call{q.Call})
 }
 
-// serveDecided serves a request that was decided. It is a function of its own because ServeHTTP would take longer for all
-// requests.
+// serveDecided serves a request that was decided. It is a function of its own because ServeHTTP would take
+// longer for all requests.
 func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.Request) {
 	if q.Admitted && q.Asked && h.forward {
 		forward(r.Header, q)
@@ -124,7 +124,8 @@ func serveDecided(h *handler, q *serve.Request, w http.ResponseWriter, r *http.R
 
 // passFlight is pass for a request with a flight, which ends with the request: also after a panic of the
 // upstream, as when it aborts the response. settling may be nil.
-func passFlight(u *upstream, flight *serve.Flight, settling *serve.Settling, w http.ResponseWriter, r *http.Request) {
+func passFlight(u *upstream, flight *serve.Flight, settling *serve.Settling, w http.ResponseWriter,
+	r *http.Request) {
 	defer flight.End()
 	r = r.WithContext(flight.Context)
 	if settling != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// The metrics say of each request whether a lease or the database decided it, and refusals are counted, also if
-// the audit log has refusals only.
+// The metrics say of each request whether a lease or the database decided it, and refusals are counted, also
+// if the audit log has refusals only.
 func TestTheMetricsSayWhatDecided(t *testing.T) {
 	const passed, refused = 40, 25
 	dsn := cluster.Open(t)
@@ -20,7 +20,8 @@ func TestTheMetricsSayWhatDecided(t *testing.T) {
 	handlers := make([]*handler, 2)
 	for i, limit := range []string{"1000000 1h", "1 1h"} {
 		c := valid()
-		c.Other["dsn"], c.Other["prefix"], c.Other["limit"], c.Other["timeout"], c.Other["onError"], c.Other["audit"], c.Other["lease"] = dsn, limit, limit, "30s", "deny", "denied", "5%"
+		c.Other["dsn"], c.Other["prefix"], c.Other["limit"], c.Other["timeout"], c.Other["onError"],
+			c.Other["audit"], c.Other["lease"] = dsn, limit, limit, "30s", "deny", "denied", "5%"
 		handlers[i] = open(t, ctx, p, &next, c)
 		handlers[i].use.After = 0 // no request waits
 	}
@@ -43,7 +44,8 @@ func TestTheMetricsSayWhatDecided(t *testing.T) {
 	err := conn.QueryRow(t.Context(), `SELECT sum(allowed), sum(from_lease + from_database) FILTER (WHERE limited = 0), sum(limited), (SELECT sum(count) FROM rate_limit_audit)
 		FROM rate_limit_metrics WHERE granularity = 'minute'`).Scan(&allowed, &decided, &limited, &audited)
 	if err != nil || allowed != passed+1 || decided != passed || limited != refused || audited != refused {
-		t.Errorf("%d passed, %d of them decided by a lease or by the database, %d refused, %d in the audit log; want %d, %d, %d, %d; %v", allowed, decided, limited, audited,
+		t.Errorf("%d passed, %d of them decided by a lease or by the database, %d refused, %d in the "+
+			"audit log; want %d, %d, %d, %d; %v", allowed, decided, limited, audited,
 			passed+1, passed, refused, refused, err)
 	}
 }
@@ -74,7 +76,8 @@ func TestSecretsAreNotRecorded(t *testing.T) {
 		}
 		made.site.Hide()
 		if r := made.site.Hidden; r.Host != c.host || r.Path != c.path {
-			t.Errorf("%s: hides the host %v and the path %v, want %v and %v", name, r.Host, r.Path, c.host, c.path)
+			t.Errorf("%s: hides the host %v and the path %v, want %v and %v", name, r.Host, r.Path, c.host,
+				c.path)
 		}
 	}
 }

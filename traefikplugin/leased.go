@@ -61,9 +61,11 @@ func withLeases(h *handler) http.Handler {
 		return h
 	}
 	rows := store.Leases()
-	l := &leasedHandler{upstream: h.upstream, next: h.upstream.next, wraps: &h.upstream.wraps, queued: h, limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
-		row: lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix}, clock: h.site.Clock, admitted: &h.use.Limits.Report.Of(hit.Limit.Prefix).Leased,
-		rows: rows, stripes: rows.Stripes, seed: rows.Seed, born: rows.Born,
+	l := &leasedHandler{upstream: h.upstream, next: h.upstream.next, wraps: &h.upstream.wraps, queued: h,
+		limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
+		row: lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix}, clock: h.site.Clock,
+		admitted: &h.use.Limits.Report.Of(hit.Limit.Prefix).Leased,
+		rows:     rows, stripes: rows.Stripes, seed: rows.Seed, born: rows.Born,
 		from: key.from, text: key.text, ipv4: z.IPv4, ipv6: z.IPv6}
 	if key.from == fromText {
 		l.row.Key = (&ratelimit.Hit{Key: key.text}).StoredKey()
@@ -71,10 +73,11 @@ func withLeases(h *handler) http.Handler {
 	return l
 }
 
-// ServeHTTP lets a request pass and sets its headers, if the lease of its row has its cost. It is what lease.Take does, in one function, because each call takes long in the
-// interpreter, and so does each intermediate value of a function, even if it is not reached. Through the
-// queue such a request takes 6 times the processor time (benchmark Interpreted/Postgres,_leased in
-// integration, in turns). TestALeaseDecidesAsTheQueue runs both forms on the same requests.
+// ServeHTTP lets a request pass and sets its headers, if the lease of its row has its cost. It is what
+// lease.Take does, in one function, because each call takes long in the interpreter, and so does each
+// intermediate value of a function, even if it is not reached. Through the queue such a request takes 6 times
+// the processor time (benchmark Interpreted/Postgres,_leased in integration, in turns).
+// TestALeaseDecidesAsTheQueue runs both forms on the same requests.
 func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	row := h.row
 	switch h.from {
@@ -86,7 +89,8 @@ func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s := h.stripes[maphash.String(h.seed, row.Key)%lease.StripeCount]
 	s.Mu.Lock()
 	l := s.Rows[row]
-	if l == nil || l.Limit != h.limit || l.N < h.cost+l.Floor && !lease.Renew(h.rows, l, h.cost) || time.Since(h.born) >= l.Ends {
+	if l == nil || l.Limit != h.limit || l.N < h.cost+l.Floor && !lease.Renew(h.rows, l, h.cost) ||
+		time.Since(h.born) >= l.Ends {
 		s.Mu.Unlock()
 		h.queued.ServeHTTP(w, r)
 		return
@@ -109,7 +113,8 @@ func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	h.next.ServeHTTP(w, r)
 	after := headers["X-Ratelimit-Remaining"] // as pass does
-	if len(after) != 1 || after[0] != values[1] || len(headers["X-Ratelimit-Limit"]) != 1 || len(headers["X-Ratelimit-Reset"]) != 1 {
+	if len(after) != 1 || after[0] != values[1] || len(headers["X-Ratelimit-Limit"]) != 1 ||
+		len(headers["X-Ratelimit-Reset"]) != 1 {
 		atomic.StoreInt32(h.wraps, mostWraps)
 	}
 }

@@ -18,7 +18,8 @@ import (
 func TestALeaseDecidesAsTheQueue(t *testing.T) {
 	dsn := cluster.Open(t)
 	random := seed.New(t)
-	values := []string{"a", "A", "x:y", "192.0.2.1", "192.0.2.77", "2001:db8::1", "2001:DB8::2", "::ffff:192.0.2.1", "sha256:" + strings.Repeat("0", 64), ""}
+	values := []string{"a", "A", "x:y", "192.0.2.1", "192.0.2.77", "2001:db8::1", "2001:DB8::2",
+		"::ffff:192.0.2.1", "sha256:" + strings.Repeat("0", 64), ""}
 	for _, key := range []string{"{header.X-Key}", "{remote_ip}", "{client_ip}", "all"} {
 		for _, ipv4 := range []string{"32", "24"} {
 			t.Run(key+"/"+ipv4, func(t *testing.T) {
@@ -27,7 +28,9 @@ func TestALeaseDecidesAsTheQueue(t *testing.T) {
 					return http.HandlerFunc(func(http.ResponseWriter, *http.Request) { n.Add(1) })
 				}
 				made := func(form string) *handler {
-					c := &Config{Other: Settings{"dsn": dsn, "timeout": "30s", "onError": "deny", "prefix": t.Name() + form, "key": key, "ipv4Prefix": ipv4, "limit": "1000000 1h", "algorithm": "fixed_window", "lease": "5%", "cost": "3"}}
+					c := &Config{Other: Settings{"dsn": dsn, "timeout": "30s", "onError": "deny",
+						"prefix": t.Name() + form, "key": key, "ipv4Prefix": ipv4, "limit": "1000000 1h",
+						"algorithm": "fixed_window", "lease": "5%", "cost": "3"}}
 					return open(t, t.Context(), shared, counting(&byQueue), c)
 				}
 				queued, other := made("queued"), made("leased")
@@ -36,12 +39,13 @@ func TestALeaseDecidesAsTheQueue(t *testing.T) {
 					t.Fatal("no leases")
 				}
 				leased.next = counting(&byLease)
-				// The number in the header does not count units that are on their way between the row and the store,
-				// so it is exact when none are.
+				// The number in the header does not count units that are on their way between the row and the
+				// store, so it is exact when none are.
 				isExact := false
 				for n := 0; byLease.Load() < 200 || !isExact; n++ {
 					if n == 20000 {
-						t.Fatalf("%d requests were decided by leases, and %d by the queue; the last one was exact: %v",
+						t.Fatalf("%d requests were decided by leases, and %d by the queue; the last one "+
+							"was exact: %v",
 							byLease.Load(), byQueue.Load(), isExact)
 					}
 					host := values[3+random.IntN(5)]
@@ -49,7 +53,8 @@ func TestALeaseDecidesAsTheQueue(t *testing.T) {
 					if strings.Contains(host, ":") {
 						address = "[" + host + "]:80"
 					}
-					header := []string{values[random.IntN(len(values))], values[random.IntN(len(values))]}[:min(2, 1+random.IntN(20)/19)]
+					header := []string{values[random.IntN(len(values))],
+						values[random.IntN(len(values))]}[:min(2, 1+random.IntN(20)/19)]
 					var responses []*httptest.ResponseRecorder
 					for _, h := range []http.Handler{queued, leased} {
 						r := httptest.NewRequest(http.MethodGet, "/", nil)
@@ -62,19 +67,24 @@ func TestALeaseDecidesAsTheQueue(t *testing.T) {
 					if got.Code != http.StatusOK || want.Code != http.StatusOK {
 						t.Fatalf("request %d of %s, %q: %d, want %d", n, address, header, got.Code, want.Code)
 					}
-					if limit := got.Header().Get("X-Ratelimit-Limit"); limit != "1000000" || want.Header().Get("X-Ratelimit-Limit") != limit {
+					if limit := got.Header().Get("X-Ratelimit-Limit"); limit != "1000000" ||
+						want.Header().Get("X-Ratelimit-Limit") != limit {
 						t.Fatalf("request %d of %s, %q: the limit is %q", n, address, header, limit)
 					}
 					remaining, _ := strconv.Atoi(got.Header().Get("X-Ratelimit-Remaining"))
 					wantRemaining, _ := strconv.Atoi(want.Header().Get("X-Ratelimit-Remaining"))
 					isExact = remaining == wantRemaining
-					if difference := remaining - wantRemaining; difference < -50000 || difference > 50000 { // 5 % of the limit
-						t.Fatalf("request %d of %s, %q: %d are left, want about %d", n, address, header, remaining, wantRemaining)
+					// 5 % of the limit
+					if difference := remaining - wantRemaining; difference < -50000 || difference > 50000 {
+						t.Fatalf("request %d of %s, %q: %d are left, want about %d", n, address, header,
+							remaining, wantRemaining)
 					}
 					reset, _ := strconv.Atoi(got.Header().Get("X-Ratelimit-Reset"))
 					wantReset, _ := strconv.Atoi(want.Header().Get("X-Ratelimit-Reset"))
-					if difference := reset - wantReset; difference < -5 || difference > 5 { // the first hits of the rows are not at the same time
-						t.Fatalf("request %d of %s, %q: the reset is at %d, want %d", n, address, header, reset, wantReset)
+					// the first hits of the rows are not at the same time
+					if difference := reset - wantReset; difference < -5 || difference > 5 {
+						t.Fatalf("request %d of %s, %q: the reset is at %d, want %d", n, address, header,
+							reset, wantReset)
 					}
 				}
 			})

@@ -8,8 +8,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// write writes a line about a middleware, or "", to Traefik's log. What goes to log.Writer has the level ERROR there, so
-// that everybody sees it, and the standard output has the level DEBUG. Nothing else can be chosen. os.Stderr is not that log.
+// write writes a line about a middleware, or "", to Traefik's log. What goes to log.Writer has the level
+// ERROR there, so that everybody sees it, and the standard output has the level DEBUG. Nothing else can be
+// chosen. os.Stderr is not that log.
 func write(middleware string, line host.Line) {
 	text := "pg_ratelimit: "
 	if middleware != "" {
@@ -27,7 +28,8 @@ func write(middleware string, line host.Line) {
 		text += ": " + line.Err.Error()
 	}
 	if line.Lasted > 0 {
-		text += ", after " + line.Lasted.String() + ": " + strconv.FormatInt(line.Undecided, 10) + " requests had no decision"
+		text += ", after " + line.Lasted.String() + ": " + strconv.FormatInt(line.Undecided, 10) +
+			" requests had no decision"
 	}
 	if line.Dropped > 0 {
 		text += " (and " + strconv.FormatInt(line.Dropped, 10) + " more failures since the last line)"

@@ -1,6 +1,6 @@
-// Package traefikplugin is the Traefik middleware plugin pg-ratelimit, which enforces
-// limits that all proxies on one Postgres database count together. Traefik interprets it
-// with Yaegi: see internal/testkit/imports/interpreted.go for the restrictions.
+// Package traefikplugin is the Traefik middleware plugin pg-ratelimit, which enforces limits that all proxies
+// on one Postgres database count together. Traefik interprets it with Yaegi: see
+// internal/testkit/imports/interpreted.go for the restrictions.
 //
 //   - config.go is the configuration, spelling.go reads its values in both spellings, settings.go checks it, with template.go and
 //     placeholder.go for keys and costs, and address.go for {client_ip}.
@@ -10,8 +10,7 @@
 //   - forward.go tells the upstream what the policy says. shutdown.go writes the history when Traefik ends.
 //   - response.go changes the headers of a response, and watches it for what the request cost.
 //
-// What a limit means is in package ratelimit. What both proxies do with a request is in
-// package serve.
+// What a limit means is in package ratelimit. What both proxies do with a request is in package serve.
 package traefikplugin
 
 import (
@@ -44,7 +43,8 @@ func New(ctx context.Context, next http.Handler, config *Config, name string) (h
 var started int32
 
 // newHandler returns a handler of a process.
-func newHandler(ctx context.Context, next http.Handler, config *Config, name string, p *process) (*handler, error) {
+func newHandler(ctx context.Context, next http.Handler, config *Config, name string, p *process) (*handler,
+	error) {
 	if config == nil {
 		return nil, errors.New("no configuration")
 	}

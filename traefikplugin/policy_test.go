@@ -35,7 +35,8 @@ func governed(t *testing.T, dsn string, edit func(c *Config)) http.Handler {
 	t.Helper()
 	c := CreateConfig()
 	c.Other["dsn"], c.Other["timeout"], c.Other["onError"] = dsn, "10s", "deny"
-	c.Policy = []Settings{{"apiKey": "{header.Authorization}", "user": "{header.X-User}", "forwardHeaders": "true"}}
+	c.Policy = []Settings{{"apiKey": "{header.Authorization}", "user": "{header.X-User}",
+		"forwardHeaders": "true"}}
 	edit(c)
 	next := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		told := []string{}
@@ -44,7 +45,8 @@ func governed(t *testing.T, dsn string, edit func(c *Config)) http.Handler {
 				told = append(told, name+"="+strings.Join(values, ","))
 			}
 		}
-		fmt.Fprintf(w, "%s|%s|%s|%s|%d", r.Header.Get("X-RateLimit-User"), r.Header.Get("X-RateLimit-Tier"), r.Header.Get("X-RateLimit-Key-Id"), r.Header.Get("X-RateLimit-Rule"), len(told))
+		fmt.Fprintf(w, "%s|%s|%s|%s|%d", r.Header.Get("X-RateLimit-User"), r.Header.Get("X-RateLimit-Tier"),
+			r.Header.Get("X-RateLimit-Key-Id"), r.Header.Get("X-RateLimit-Rule"), len(told))
 	})
 	h := withLeases(open(t, t.Context(), newProcess(time.Millisecond), next, c))
 	if _, ok := h.(*handler); !ok {
@@ -72,7 +74,9 @@ func newKey(t *testing.T, id int, user string) (key, sql string) {
 		t.Fatal(err)
 	}
 	digest := policy.Digest(key)
-	return key, fmt.Sprintf("INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (%d, '\\x%s', '%s');", id, hex.EncodeToString(digest[:]), user)
+	return key,
+		fmt.Sprintf("INSERT INTO rate_limit_api_keys (id, digest, user_id) VALUES (%d, '\\x%s', '%s');", id,
+			hex.EncodeToString(digest[:]), user)
 }
 
 // An upstream learns which limit let a request pass beyond its quota, and by how much.
@@ -80,10 +84,13 @@ func TestTheUpstreamLearnsWhatARequestExceeds(t *testing.T) {
 	c := CreateConfig()
 	c.Other["dsn"], c.Other["timeout"], c.Other["onError"] = withPolicy(t, ""), "10s", "deny"
 	c.Policy = []Settings{{"forwardHeaders": "true"}}
-	c.Zones = []Zone{{Other: Settings{"prefix": "trial\n", "key": "x", "limit": "5 1h", "cost": "3", "mode": "shadow"}}}
+	c.Zones = []Zone{{Other: Settings{"prefix": "trial\n", "key": "x", "limit": "5 1h", "cost": "3",
+		"mode": "shadow"}}}
 	var told []string
 	next := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		told = append(told, strings.Join(r.Header["X-Ratelimit-Exceeded"], ",")+" by "+strings.Join(r.Header["X-Ratelimit-Exceeded-By"], ","))
+		told = append(told,
+			strings.Join(r.Header["X-Ratelimit-Exceeded"], ",")+" by "+
+				strings.Join(r.Header["X-Ratelimit-Exceeded-By"], ","))
 	})
 	h := open(t, t.Context(), newProcess(time.Millisecond), next, c)
 	for range 2 {
@@ -97,7 +104,9 @@ func TestTheUpstreamLearnsWhatARequestExceeds(t *testing.T) {
 func TestTheUpstreamLearnsWhoARequestIs(t *testing.T) {
 	key, insert := newKey(t, 7, "alice")
 	dsn := withPolicy(t, people+insert+`SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 5);`)
-	forged := []string{"X-Ratelimit-User", "root", "X-Ratelimit-Tier", "gold", "X-Ratelimit-Key-Id", "1", "X-Ratelimit-Rule", "none", "X_ratelimit_user", "root", "X-Ratelimit-Key_Id", "1", "X-Ratelimit-Exceeded", "a", "X-Ratelimit-Exceeded_By", "1"}
+	forged := []string{"X-Ratelimit-User", "root", "X-Ratelimit-Tier", "gold", "X-Ratelimit-Key-Id", "1",
+		"X-Ratelimit-Rule", "none", "X_ratelimit_user", "root", "X-Ratelimit-Key_Id", "1",
+		"X-Ratelimit-Exceeded", "a", "X-Ratelimit-Exceeded_By", "1"}
 	h := governed(t, dsn, func(*Config) {})
 	for _, step := range []struct{ name, value, want string }{
 		{"Authorization", "Bearer " + key, "alice|free|7|plan|4"},
@@ -123,7 +132,9 @@ func TestTheUpstreamLearnsWhoARequestIs(t *testing.T) {
 func TestAClientCannotHideFromTheUpstreamWhoARequestIs(t *testing.T) {
 	h := governed(t, withPolicy(t, people), func(*Config) {})
 	for sent, want := range map[string]string{
-		"close, X-RateLimit-User": "close", "x-ratelimit-user,X-RateLimit_Tier , x-ratelimit-key-id,x-ratelimit-rule": "", "keep-alive, Upgrade": "keep-alive, Upgrade",
+		"close, X-RateLimit-User": "close",
+		"x-ratelimit-user,X-RateLimit_Tier , x-ratelimit-key-id,x-ratelimit-rule": "",
+		"keep-alive, Upgrade": "keep-alive, Upgrade",
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("X-User", "alice")
@@ -168,5 +179,6 @@ func TestAPolicyIsShared(t *testing.T) {
 		t.Errorf("%d databases and policies, want 2 and 2", n)
 	}
 	cancel()
-	await.Within(t, time.Minute, "the policies to be closed", func() bool { return len(p.host.Shared()) == 0 })
+	await.Within(t, time.Minute, "the policies to be closed",
+		func() bool { return len(p.host.Shared()) == 0 })
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// process is what all middlewares of this interpreter have together. A Traefik process has one interpreter for each plugin.
-// At each reload, Traefik makes a new middleware for each router, and ends the contexts of the old middlewares.
+// process is what all middlewares of this interpreter have together. A Traefik process has one interpreter
+// for each plugin. At each reload, Traefik makes a new middleware for each router, and ends the contexts of
+// the old middlewares.
 type process struct {
 	host     *host.Process
 	attached int32 // 1 once flushAtShutdown has found a server; atomic
@@ -48,7 +49,9 @@ func newProcess(delay time.Duration) *process {
 
 // connect is an host.Process's Connect. Errors of pgwire have no DSN.
 func connect(at *host.DataSource) (pgdb.DB, error) {
-	db, err := pgwire.Open(at.DSN, pgwire.Options{MaxConns: at.MaxConns, Renew: at.Renew, Logger: func(text string) { write("", host.Line{Level: host.Error, Text: text}) }})
+	db, err := pgwire.Open(at.DSN,
+		pgwire.Options{MaxConns: at.MaxConns, Renew: at.Renew,
+			Logger: func(text string) { write("", host.Line{Level: host.Error, Text: text}) }})
 	if err != nil {
 		return nil, fmt.Errorf("dsn: %w", err)
 	}

@@ -22,8 +22,8 @@ type queues struct {
 	byTimeout map[time.Duration]*requestQueue
 }
 
-// spare is how many Requests a queue has that no request uses, as long as it has fewer than maxPending. They are as many
-// as may be taken between the moment when a request looks at them and that when it takes one.
+// spare is how many Requests a queue has that no request uses, as long as it has fewer than maxPending. They
+// are as many as may be taken between the moment when a request looks at them and that when it takes one.
 const spare = 8
 
 // maxPending is how many requests may wait for a decision at once. Further requests wait

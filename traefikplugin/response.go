@@ -14,10 +14,11 @@ import (
 
 // upstream serves the requests that pass, with the X-RateLimit headers of the limit.
 //
-// Only a responseWriter can change the headers of a response: a reverse proxy adds those of its upstream
-// to ours when it sends the response, and clears all of them after an informational response, such as
-// 103. The first responses get one. If none of them needs it, the next ones get none until one would have needed it, because
-// most upstreams have no such headers, and the interpreter takes long for each method of a responseWriter.
+// Only a responseWriter can change the headers of a response: a reverse proxy adds those of its upstream to
+// ours when it sends the response, and clears all of them after an informational response, such as 103. The
+// first responses get one. If none of them needs it, the next ones get none until one would have needed it,
+// because most upstreams have no such headers, and the interpreter takes long for each method of a
+// responseWriter.
 type upstream struct {
 	next   http.Handler
 	fields bool // there may be RateLimit and RateLimit-Policy
@@ -27,8 +28,8 @@ type upstream struct {
 	wraps int32
 }
 
-// firstWraps is how many responses get a responseWriter at first, and mostWraps how many after one that needed it, until
-// no response gets one. They are variables for a test.
+// firstWraps is how many responses get a responseWriter at first, and mostWraps how many after one that
+// needed it, until no response gets one. They are variables for a test.
 var (
 	firstWraps int32 = 1000
 	mostWraps  int32 = 10000
@@ -54,7 +55,8 @@ func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 	}
 	u.next.ServeHTTP(w, r)
 	after := header["X-Ratelimit-Remaining"]
-	if len(after) != 1 || after[0] != remaining[0] || len(header["X-Ratelimit-Limit"]) != 1 || len(header["X-Ratelimit-Reset"]) != 1 {
+	if len(after) != 1 || after[0] != remaining[0] || len(header["X-Ratelimit-Limit"]) != 1 ||
+		len(header["X-Ratelimit-Reset"]) != 1 {
 		atomic.StoreInt32(&u.wraps, mostWraps) // this response would have needed a responseWriter
 	}
 }
@@ -76,7 +78,8 @@ func passSettled(u *upstream, settling *serve.Settling, w http.ResponseWriter, r
 		settling.Head()
 	}
 	failed := http.StatusInternalServerError
-	defer func() { settling.End(failed, w.Header()) }() // also if the upstream panics, because the client has gone
+	// also if the upstream panics, because the client has gone
+	defer func() { settling.End(failed, w.Header()) }()
 	own := newWriter(u, w)
 	own.settling = settling
 	serveWrapped(u, own, r)
@@ -88,7 +91,8 @@ func newWriter(u *upstream, w http.ResponseWriter) *responseWriter {
 	header := w.Header()
 	own := &responseWriter{
 		ResponseWriter: w, fields: nil, settling: nil,
-		limit: header["X-Ratelimit-Limit"], remaining: header["X-Ratelimit-Remaining"], reset: header["X-Ratelimit-Reset"], overage: header["X-Ratelimit-Overage"],
+		limit: header["X-Ratelimit-Limit"], remaining: header["X-Ratelimit-Remaining"],
+		reset: header["X-Ratelimit-Reset"], overage: header["X-Ratelimit-Overage"],
 	}
 	if u.fields {
 		own.fields = respond.OwnFieldsIn(header)
@@ -207,7 +211,8 @@ func restore(w *responseWriter, h http.Header) {
 
 // restoreLimit replaces the X-RateLimit headers of an upstream, unless they are still our own.
 func restoreLimit(w *responseWriter, h http.Header) {
-	if same(h["X-Ratelimit-Limit"], w.limit) && same(h["X-Ratelimit-Remaining"], w.remaining) && same(h["X-Ratelimit-Reset"], w.reset) {
+	if same(h["X-Ratelimit-Limit"], w.limit) && same(h["X-Ratelimit-Remaining"], w.remaining) &&
+		same(h["X-Ratelimit-Reset"], w.reset) {
 		return
 	}
 	w.needed = true

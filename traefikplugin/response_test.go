@@ -54,33 +54,38 @@ func limitHeaders(t *testing.T, server *httptest.Server) string {
 	return fmt.Sprint(response.Header["X-Ratelimit-Limit"], response.Header["X-Ratelimit-Remaining"])
 }
 
-// An upstream that has sent no X-RateLimit headers of its own for a while gets the writer of the server, whichever of the
-// headers it sends. After a response that has both, the later ones have those of the limit again.
+// An upstream that has sent no X-RateLimit headers of its own for a while gets the writer of the server,
+// whichever of the headers it sends. After a response that has both, the later ones have those of the limit
+// again.
 func TestAnUpstreamWithoutHeadersGetsTheWriterOfTheServer(t *testing.T) {
 	defer func(first, most int32) { firstWraps, mostWraps = first, most }(firstWraps, mostWraps)
 	firstWraps, mostWraps = 2, 3
 	for _, name := range []string{"Limit", "Remaining", "Reset"} {
 		w := httptest.NewRecorder()
 		native, sends := false, true
-		h := withLeases(open(t, t.Context(), newProcess(time.Minute), http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
-			native = got == http.ResponseWriter(w)
-			if sends {
-				got.Header().Add("X-RateLimit-"+name, "7")
-			}
-			got.WriteHeader(http.StatusOK)
-		}), valid()))
+		h := withLeases(open(t, t.Context(), newProcess(time.Minute),
+			http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
+				native = got == http.ResponseWriter(w)
+				if sends {
+					got.Header().Add("X-RateLimit-"+name, "7")
+				}
+				got.WriteHeader(http.StatusOK)
+			}), valid()))
 		for i, step := range []struct {
 			sends, native bool
 			values        int // of the header
 		}{
-			{false, false, 1}, {false, false, 1}, {false, true, 1}, {true, true, 2}, {true, false, 1}, {false, false, 1},
-			{true, false, 1}, {false, false, 1}, {false, false, 1}, {false, false, 1}, {false, true, 1}, {true, true, 2},
+			{false, false, 1}, {false, false, 1}, {false, true, 1}, {true, true, 2}, {true, false, 1},
+			{false, false, 1},
+			{true, false, 1}, {false, false, 1}, {false, false, 1}, {false, false, 1}, {false, true, 1},
+			{true, true, 2},
 		} {
 			w = httptest.NewRecorder()
 			sends = step.sends
 			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 			if n := len(w.Result().Header["X-Ratelimit-"+name]); n != step.values || native != step.native {
-				t.Errorf("%s, response %d: %d values, the writer of the server: %t; want %d, %t", name, i+1, n, native, step.values, step.native)
+				t.Errorf("%s, response %d: %d values, the writer of the server: %t; want %d, %t", name, i+1,
+					n, native, step.values, step.native)
 			}
 		}
 	}
@@ -103,11 +108,13 @@ func TestHeadersOfARefusalBehindAnotherLimit(t *testing.T) {
 	p := newProcess(time.Minute)
 	inner, outer := valid(), valid()
 	inner.Other["prefix"], inner.Other["limit"] = "inner", "2 1h"
-	h := withLeases(open(t, t.Context(), p, withLeases(open(t, t.Context(), p, http.NotFoundHandler(), inner)), outer))
+	h := withLeases(open(t, t.Context(), p,
+		withLeases(open(t, t.Context(), p, http.NotFoundHandler(), inner)), outer))
 	for _, want := range []string{"404 [100] [99]", "404 [100] [98]", "429 [2] [0]"} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-		if got := fmt.Sprint(w.Code, " ", w.Header()["X-Ratelimit-Limit"], w.Header()["X-Ratelimit-Remaining"]); got != want {
+		if got := fmt.Sprint(w.Code, " ", w.Header()["X-Ratelimit-Limit"],
+			w.Header()["X-Ratelimit-Remaining"]); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
@@ -115,9 +122,10 @@ func TestHeadersOfARefusalBehindAnotherLimit(t *testing.T) {
 
 // A handler that sends nothing gets status 200 from the server, with the headers of the limit.
 func TestHeadersOfAnEmptyResponse(t *testing.T) {
-	h := withLeases(open(t, t.Context(), newProcess(time.Minute), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Add("X-RateLimit-Limit", "7")
-	}), valid()))
+	h := withLeases(open(t, t.Context(), newProcess(time.Minute),
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Add("X-RateLimit-Limit", "7")
+		}), valid()))
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 	if got := w.Header()["X-Ratelimit-Limit"]; len(got) != 1 || got[0] != "100" {
@@ -125,16 +133,19 @@ func TestHeadersOfAnEmptyResponse(t *testing.T) {
 	}
 }
 
-// With the fields of the IETF, the first response already has no others, and those of two middlewares stand together.
+// With the fields of the IETF, the first response already has no others, and those of two middlewares stand
+// together.
 func TestTheFirstResponseHasTheFieldsOfTheLimitsAlone(t *testing.T) {
 	p := newProcess(time.Minute)
 	inner, outer := valid(), valid()
-	inner.Other["prefix"], inner.Other["limit"], inner.Other["fields"], outer.Other["fields"] = "inner", "1 1h", "x ietf", "x ietf"
-	h := withLeases(open(t, t.Context(), p, withLeases(open(t, t.Context(), p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		for _, name := range []string{"RateLimit", "RateLimit-Policy", "X-RateLimit-Limit"} {
-			w.Header().Add(name, `"upstream"`)
-		}
-	}), inner)), outer))
+	inner.Other["prefix"], inner.Other["limit"], inner.Other["fields"], outer.Other["fields"] = "inner",
+		"1 1h", "x ietf", "x ietf"
+	h := withLeases(open(t, t.Context(), p,
+		withLeases(open(t, t.Context(), p, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			for _, name := range []string{"RateLimit", "RateLimit-Policy", "X-RateLimit-Limit"} {
+				w.Header().Add(name, `"upstream"`)
+			}
+		}), inner)), outer))
 	for _, status := range []int{http.StatusOK, http.StatusTooManyRequests} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
@@ -142,7 +153,8 @@ func TestTheFirstResponseHasTheFieldsOfTheLimitsAlone(t *testing.T) {
 			t.Errorf("status %d with %d values of X-RateLimit-Limit, want %d with 1", w.Code, n, status)
 		}
 		for _, name := range []string{"Ratelimit", "Ratelimit-Policy"} {
-			if got := w.Header()[name]; len(got) != 1 || strings.Count(got[0], `";`) != 2 || !strings.Contains(got[0], `, "inner";`) {
+			if got := w.Header()[name]; len(got) != 1 || strings.Count(got[0], `";`) != 2 ||
+				!strings.Contains(got[0], `, "inner";`) {
 				t.Errorf("%s: %q, want a member of each limit", name, got)
 			}
 		}

@@ -18,7 +18,8 @@ type compiled struct {
 	site    *serve.Site
 	forward bool // the upstream is told what the policy says
 
-	// The settings of the middleware, its limit and its store, and those of the policy and the history; nil if there is none.
+	// The settings of the middleware, its limit and its store, and those of the policy and the history; nil
+	// if there is none.
 	own, policy, history settings.Values
 
 	store    settings.Store
@@ -33,20 +34,26 @@ func (c *Config) compile() (*compiled, error) {
 	if err != nil {
 		return nil, err
 	}
-	if made.own, err = values("", c.Other, "history ipStrategy match policy zones", settings.LimitTable, settings.HandlerTable, settings.StoreTable, []settings.Setting{dsnFile}); err != nil {
+	if made.own,
+		err = values("", c.Other, "history ipStrategy match policy zones", settings.LimitTable,
+		settings.HandlerTable, settings.StoreTable, []settings.Setting{dsnFile}); err != nil {
 		return nil, err
 	}
-	if made.policy, err = only("policy", c.Policy, settings.PolicyTable, []settings.Setting{dsnFile, forwardHeaders}); err != nil {
+	if made.policy,
+		err = only("policy", c.Policy, settings.PolicyTable,
+		[]settings.Setting{dsnFile, forwardHeaders}); err != nil {
 		return nil, err
 	}
 	if err := c.readHistory(made); err != nil {
 		return nil, err
 	}
-	if made.forward, err = settings.ParseSwitch("forward_headers", made.policy["forward_headers"]); err != nil {
+	if made.forward,
+		err = settings.ParseSwitch("forward_headers", made.policy["forward_headers"]); err != nil {
 		return nil, named("policy.", err)
 	}
-	configuration := &serve.Configuration{Handler: made.own, Limit: made.own, Matches: c.Match != nil, Policy: made.policy,
-		Parse: a.parseText, KeyExample: "{header.X-Api-Key}", UserExample: "{header.X-Forwarded-User}"}
+	configuration := &serve.Configuration{Handler: made.own, Limit: made.own, Matches: c.Match != nil,
+		Policy: made.policy,
+		Parse:  a.parseText, KeyExample: "{header.X-Api-Key}", UserExample: "{header.X-Forwarded-User}"}
 	if c.IPStrategy != nil && c.IPStrategy.IPv6Subnet != nil {
 		configuration.IPv6Prefix = strconv.Itoa(*c.IPStrategy.IPv6Subnet)
 	}
@@ -129,7 +136,8 @@ func (c *compiled) readDSNs() (*serve.DSNs, error) {
 // changed reports whether a file has another DSN than at the time of places, or cannot be read.
 func (c *compiled) changed() bool {
 	now, err := c.readDSNs()
-	return err != nil || now.Limits.DSN != c.dsns.Limits.DSN || now.Policy.DSN != c.dsns.Policy.DSN || now.History.DSN != c.dsns.History.DSN
+	return err != nil || now.Limits.DSN != c.dsns.Limits.DSN || now.Policy.DSN != c.dsns.Policy.DSN ||
+		now.History.DSN != c.dsns.History.DSN
 }
 
 // places finds out where the limits are counted, and where the policy and the history are.
@@ -217,7 +225,9 @@ func (c *Config) readHistory(to *compiled) error {
 		return err
 	}
 	var err error
-	if to.history, err = values("history.", c.History[0].Other, "retention", settings.HistoryTable, []settings.Setting{dsnFile}); err != nil {
+	if to.history,
+		err = values("history.", c.History[0].Other, "retention", settings.HistoryTable,
+		[]settings.Setting{dsnFile}); err != nil {
 		return err
 	}
 	retention, err := only("history.retention", c.History[0].Retention, settings.RetentionTable)

@@ -9,8 +9,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
 )
 
-// setup is what a configuration compiles to, and what it uses. All routers with the middleware share it, also those of the
-// next reload if neither the configuration nor a file with a DSN has changed. The process's mutex guards what is below config.
+// setup is what a configuration compiles to, and what it uses. All routers with the middleware share it, also
+// those of the next reload if neither the configuration nor a file with a DSN has changed. The process's
+// mutex guards what is below config.
 type setup struct {
 	handler *handler // without an upstream
 	made    *compiled
@@ -21,7 +22,8 @@ type setup struct {
 	ends  int             // how many times it had no load
 }
 
-// setup returns the setup of a middleware, until the end of ctx. The contexts of all middlewares of one load end together.
+// setup returns the setup of a middleware, until the end of ctx. The contexts of all middlewares of one load
+// end together.
 func (p *process) setup(ctx context.Context, config *Config, name string) (*setup, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +80,8 @@ func newSetup(config *Config, name string, p *process) (*setup, error) {
 	return &setup{handler: h, made: made, config: config}, nil
 }
 
-// release takes a load off a setup. Its last requests may not have reached it yet, and the next load may use it again.
+// release takes a load off a setup. Its last requests may not have reached it yet, and the next load may use
+// it again.
 func (p *process) release(name string, s *setup) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

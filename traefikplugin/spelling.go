@@ -16,10 +16,11 @@ var (
 	forwardHeaders = settings.Setting{Name: "forward_headers"}
 )
 
-// values reads settings, which may be spelt as in Caddy, such as on_error for onError. A name that no table has is an error:
-// without it, a limit or a policy would be off without a word. path begins the names in errors. fields are the names of what
-// Traefik decodes itself.
-func values(path string, given Settings, fields string, tables ...[]settings.Setting) (settings.Values, error) {
+// values reads settings, which may be spelt as in Caddy, such as on_error for onError. A name that no table
+// has is an error: without it, a limit or a policy would be off without a word. path begins the names in
+// errors. fields are the names of what Traefik decodes itself.
+func values(path string, given Settings, fields string, tables ...[]settings.Setting) (settings.Values,
+	error) {
 	read := settings.Values{}
 	known := strings.Fields(fields)
 	spelt := map[string]string{} // as in Caddy, by names in lower case without underscores
@@ -76,7 +77,9 @@ func plainText(value any) string {
 func (h *handler) understood(policy settings.Values) string {
 	var parts []string
 	for _, z := range h.site.Zones {
-		parts = append(parts, "limit "+z.Limit.Prefix+": "+z.Configured["limit"]+" ("+z.Limit.Algorithm.String()+", "+string(z.Mode)+"), key "+z.KeyText)
+		parts = append(parts,
+			"limit "+z.Limit.Prefix+": "+z.Configured["limit"]+" ("+z.Limit.Algorithm.String()+", "+
+				string(z.Mode)+"), key "+z.KeyText)
 	}
 	if policy != nil {
 		text := "policy"

@@ -10,7 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-const wantKey = "text with {client_ip}, {remote_ip}, {host}, {method}, {path}, {header.NAME}, {cookie.NAME}, {query.NAME} or another " +
+const wantKey = "text with {client_ip}, {remote_ip}, {host}, {method}, {path}, {header.NAME}, " +
+	"{cookie.NAME}, {query.NAME} or another " +
 	"placeholder of the documentation, each in one pair of braces"
 
 // source is where the text of a piece comes from.
@@ -139,7 +140,8 @@ func (t *template) Secret() bool {
 		if p.from == fromURI || p.from == fromRawQuery {
 			return true // the query may have a secret
 		}
-		if p.from == fromCookie || p.from == fromHeader && settings.CredentialHeader(p.text) || p.from == fromQuery && settings.CredentialName(p.text) {
+		if p.from == fromCookie || p.from == fromHeader && settings.CredentialHeader(p.text) ||
+			p.from == fromQuery && settings.CredentialName(p.text) {
 			return true
 		}
 	}

@@ -8,7 +8,9 @@ import (
 )
 
 func TestUnknownPlaceholdersAreRefused(t *testing.T) {
-	for _, text := range []string{"{", "}", "a{b", "a}b", "{}", "{client_ip", "client_ip}", "{{client_ip}}", "{client_ip}}", "{CLIENT_IP}", "{header}", "{header.}", "{nothing.x}", "{path.x}", "{labels.-1}", "{uuid}", "{cookie. }x{"} {
+	for _, text := range []string{"{", "}", "a{b", "a}b", "{}", "{client_ip", "client_ip}", "{{client_ip}}",
+		"{client_ip}}", "{CLIENT_IP}", "{header}", "{header.}", "{nothing.x}", "{path.x}", "{labels.-1}",
+		"{uuid}", "{cookie. }x{"} {
 		_, err := (&addresses{plain: true}).parseText("zones[1].key", text)
 		var field *ratelimit.FieldError
 		if !errors.As(err, &field) || field.Field != "zones[1].key" || field.Value != text {

@@ -8,15 +8,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
-// The registry says how many requests the proxy has decided since its start, whether a lease or the database decided them,
-// and which limits are the busiest.
+// The registry says how many requests the proxy has decided since its start, whether a lease or the database
+// decided them, and which limits are the busiest.
 func TestTheRegistryHasWhatTheProxyDecided(t *testing.T) {
 	dsn := cluster.Open(t)
 	p := newProcess(100 * time.Millisecond)
 	var next served
 	made := func(limit, lease string) *handler {
 		c := valid()
-		c.Other["dsn"], c.Other["prefix"], c.Other["limit"], c.Other["lease"], c.Other["timeout"], c.Other["onError"] = dsn, limit, limit, lease, "30s", "deny"
+		c.Other["dsn"], c.Other["prefix"], c.Other["limit"], c.Other["lease"], c.Other["timeout"],
+			c.Other["onError"] = dsn, limit, limit, lease, "30s", "deny"
 		return open(t, t.Context(), p, &next, c)
 	}
 	leased, ok := withLeases(made("1000000 1h", "5%")).(*leasedHandler)

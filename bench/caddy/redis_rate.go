@@ -30,7 +30,8 @@ type redisRate struct {
 }
 
 func (*redisRate) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "http.handlers.redis_rate", New: func() caddy.Module { return new(redisRate) }}
+	return caddy.ModuleInfo{ID: "http.handlers.redis_rate",
+		New: func() caddy.Module { return new(redisRate) }}
 }
 
 // parseRedisRate parses "redis_rate <address> <key> <events> <window>".

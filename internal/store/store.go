@@ -19,9 +19,9 @@ type Store struct {
 	closed int32 // atomic
 }
 
-// Open returns a store on db, and closes db in its Close. It does not touch the network
-// yet. n registers the process as a proxy of the database; nil does not. The error is a *ratelimit.FieldError for an
-// option that is out of its range, or a nil db.
+// Open returns a store on db, and closes db in its Close. It does not touch the network yet. n registers the
+// process as a proxy of the database; nil does not. The error is a *ratelimit.FieldError for an option that
+// is out of its range, or a nil db.
 func Open(db pgdb.DB, o engine.Options, n *registry.Node) (*Store, error) {
 	rows := local.NewRows(o.Now)
 	o.Rows = rows
@@ -48,8 +48,8 @@ func (s *Store) Tick() {
 	s.Shares.Tick()
 }
 
-// Close implements ratelimit.Store. The row of the process in the registry says that it has ended. Calls in flight may
-// finish, for up to a second. Units of leases are given back, which takes up to another second.
+// Close implements ratelimit.Store. The row of the process in the registry says that it has ended. Calls in
+// flight may finish, for up to a second. Units of leases are given back, which takes up to another second.
 func (s *Store) Close() {
 	if atomic.CompareAndSwapInt32(&s.closed, 0, 1) {
 		s.End()

@@ -8,12 +8,12 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// patience bounds the wait for the answer to a charge, in microseconds. If the answer comes later, the lease gets
-// the units of both charges.
+// patience bounds the wait for the answer to a charge, in microseconds. If the answer comes later, the lease
+// gets the units of both charges.
 const patience = 2000000
 
-// Renew reports whether a lease has the units of a hit. If few are left after it, one of the next batches charges
-// further units, together with those of other leases. The caller holds the mutex of the stripe.
+// Renew reports whether a lease has the units of a hit. If few are left after it, one of the next batches
+// charges further units, together with those of other leases. The caller holds the mutex of the stripe.
 func Renew(t *Set, r *Row, cost int64) bool {
 	if r.N < cost+r.Floor {
 		r.Floor = 0
@@ -24,9 +24,9 @@ func Renew(t *Set, r *Row, cost int64) bool {
 	return r.N >= cost
 }
 
-// Ask returns the limit of the lease of a row, and how many units to charge for it now: what its hits used in a
-// horizon, at most four times as much as before and a few, and at most the share of what is left, less what the
-// lease has. 0 is nothing.
+// Ask returns the limit of the lease of a row, and how many units to charge for it now: what its hits used in
+// a horizon, at most four times as much as before and a few, and at most the share of what is left, less what
+// the lease has. 0 is nothing.
 func Ask(t *Set, r *Row) (*ratelimit.Limit, int64) {
 	s := t.Stripes[r.stripe]
 	s.Mu.Lock()
@@ -87,8 +87,8 @@ type Answer struct {
 	Units   int64 // how many of them were charged
 }
 
-// Update updates the lease of a row with an answer. Of the units in it, the lease gets no more than the share of
-// what is left. The others are refunded. It evicts no row.
+// Update updates the lease of a row with an answer. Of the units in it, the lease gets no more than the share
+// of what is left. The others are refunded. It evicts no row.
 func Update(t *Set, r *Row, a *Answer) {
 	v := a.View
 	s := t.Stripes[r.stripe]
@@ -133,8 +133,8 @@ func Update(t *Set, r *Row, a *Answer) {
 	setRest(r)
 }
 
-// takeIn gives a lease the units that were charged for it. late is whether their time is over. The caller holds the
-// mutex of the stripe.
+// takeIn gives a lease the units that were charged for it. late is whether their time is over. The caller
+// holds the mutex of the stripe.
 func takeIn(t *Set, r *Row, units, claim int64, late bool, now int64) {
 	most := share(r, r.free+r.N+units) - r.N
 	if most < 0 || late || claim != r.claim {
@@ -171,8 +171,8 @@ func setRest(r *Row) {
 	}
 }
 
-// lose derives from an answer what the row loses to all processes in a life of units. If no more is left, the row
-// gives no units: they could be unused when others need them. The caller holds the mutex of the stripe.
+// lose derives from an answer what the row loses to all processes in a life of units. If no more is left, the
+// row gives no units: they could be unused when others need them. The caller holds the mutex of the stripe.
 func lose(t *Set, r *Row, v *algorithm.View, answered int64) {
 	life := MostLife(t, r.Limit)
 	elapsed := answered - r.answered
@@ -191,8 +191,8 @@ func lose(t *Set, r *Row, v *algorithm.View, answered int64) {
 	r.lost = lost
 }
 
-// HeldSince returns how many of the units of a row the lease had at a time of Now. A statement that was sent at that
-// time does not count these units as left. It may count units that came later.
+// HeldSince returns how many of the units of a row the lease had at a time of Now. A statement that was sent
+// at that time does not count these units as left. It may count units that came later.
 func HeldSince(t *Set, r *Row, since int64) int64 {
 	s := t.Stripes[r.stripe]
 	s.Mu.Lock()

@@ -15,8 +15,8 @@ type Refund struct {
 	Claim int64
 }
 
-// addRefund makes a refund. now is whether the next batch is to have it. Other refunds wait for Sweep: a statement
-// for one row costs as much as the decisions of its batch.
+// addRefund makes a refund. now is whether the next batch is to have it. Other refunds wait for Sweep: a
+// statement for one row costs as much as the decisions of its batch.
 func addRefund(t *Set, r Refund, now bool) {
 	if now {
 		t.options.Refund(r)
@@ -38,8 +38,8 @@ func refundAll(t *Set) {
 	}
 }
 
-// refundUnits has the units of a lease refunded. The lease stays. now is as of addRefund. The caller holds the mutex
-// of the stripe.
+// refundUnits has the units of a lease refunded. The lease stays. now is as of addRefund. The caller holds
+// the mutex of the stripe.
 func refundUnits(t *Set, r *Row, now bool) {
 	if r.N > 0 {
 		addRefund(t, Refund{r.ID, r.Limit, r.N, r.claim}, now)
@@ -52,8 +52,8 @@ func refundUnits(t *Set, r *Row, now bool) {
 	setRest(r)
 }
 
-// endLease ends the lease of a row, if it has one, and has its units refunded. The caller holds the mutex of the
-// stripe, and calls keep.
+// endLease ends the lease of a row, if it has one, and has its units refunded. The caller holds the mutex of
+// the stripe, and calls keep.
 func endLease(t *Set, r *Row) {
 	if r.Limit == nil {
 		return
@@ -67,8 +67,8 @@ func endLease(t *Set, r *Row) {
 	atomic.AddInt64(&t.leases, -1)
 }
 
-// Drop ends the lease of a row to which a request refunds quota, or which a request resets. Its units are refunded
-// before that: a refund that finds them charged would refund more than was used.
+// Drop ends the lease of a row to which a request refunds quota, or which a request resets. Its units are
+// refunded before that: a refund that finds them charged would refund more than was used.
 func Drop(t *Set, id RowID) {
 	change(t, id, false, func(s *Stripe, r *Row) {
 		if r.Limit != nil {
@@ -89,8 +89,8 @@ func GiveUp(t *Set, id RowID) {
 	})
 }
 
-// Sweep refunds the units that have reached their end, and ends the leases without units that are not used. It
-// returns the rows with leases for which the caller calls Ask.
+// Sweep refunds the units that have reached their end, and ends the leases without units that are not used.
+// It returns the rows with leases for which the caller calls Ask.
 func Sweep(t *Set) []*Row {
 	for _, s := range t.Stripes {
 		s.Mu.Lock()
@@ -142,8 +142,8 @@ func End(t *Set) {
 	Sweep(t)
 }
 
-// mostInterval is the longest time between two calls of Sweep, so that refunds are gathered for a tenth of a second
-// at most.
+// mostInterval is the longest time between two calls of Sweep, so that refunds are gathered for a tenth of a
+// second at most.
 const mostInterval = 100 * time.Millisecond
 
 // Interval returns the time between two calls of Sweep.
@@ -155,8 +155,8 @@ func Interval(t *Set) time.Duration {
 	return d
 }
 
-// Rest reports whether Options.Maintain may return, because no leases are left. If it reports true, the next lease starts
-// Maintain again.
+// Rest reports whether Options.Maintain may return, because no leases are left. If it reports true, the next
+// lease starts Maintain again.
 func Rest(t *Set) bool {
 	if atomic.LoadInt64(&t.leases) > 0 {
 		return false

@@ -12,7 +12,8 @@ import (
 )
 
 // busy is a limit with leases.
-var busy = &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 30000, Window: 24 * time.Hour, Lease: 0.05}
+var busy = &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 30000,
+	Window: 24 * time.Hour, Lease: 0.05}
 
 // hitUntilHeld sends hits on a key until it has a lease with units.
 func hitUntilHeld(rows *lease.Set, now int64, key string) {
@@ -33,7 +34,8 @@ func TestAllUnitsAreRefundedAtTheEnd(t *testing.T) {
 	const keys = 20000
 	now := int64(1)
 	back := int64(0)
-	rows := lease.New(lease.Options{Max: 30000, Leases: true, Horizon: time.Hour, Clock: func() int64 { return now },
+	rows := lease.New(lease.Options{Max: 30000, Leases: true, Horizon: time.Hour,
+		Clock:  func() int64 { return now },
 		Refund: func(r lease.Refund) { back += r.N }})
 	for i := range keys {
 		hitUntilHeld(rows, now, fmt.Sprint(i))
@@ -53,7 +55,8 @@ func TestUnitsThatEndAreRefundedTogether(t *testing.T) {
 	for _, drop := range []string{"", "other", "a"} {
 		now := int64(1)
 		keys := ""
-		rows := lease.New(lease.Options{Max: 10, Leases: true, Horizon: time.Second, Clock: func() int64 { return now },
+		rows := lease.New(lease.Options{Max: 10, Leases: true, Horizon: time.Second,
+			Clock:  func() int64 { return now },
 			Refund: func(r lease.Refund) { keys += r.Row.Key }})
 		hitUntilHeld(rows, now, "a")
 		hitUntilHeld(rows, now, "b")
@@ -77,8 +80,10 @@ func TestUnitsThatEndAreRefundedTogether(t *testing.T) {
 
 // TestALeaseLivesOn: the answer on a hit of a key extends the life of the units that are left.
 func TestALeaseLivesOn(t *testing.T) {
-	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket} {
-		w := newWorld(&ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 30000, Window: time.Hour, Lease: 0.05}, 1)
+	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow,
+		ratelimit.TokenBucket} {
+		w := newWorld(&ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 30000, Window: time.Hour,
+			Lease: 0.05}, 1)
 		p := w.processes[0]
 		for range 12 {
 			p.decide(1)
@@ -92,7 +97,8 @@ func TestALeaseLivesOn(t *testing.T) {
 		if before == 0 || !passed || w.held() < before-1 {
 			t.Fatalf("%v: of %d units, %d are held, %+v", a, before, w.held(), d[0])
 		}
-		if free, _ := algorithm.Of(w.limit).Look(w.limit, &w.row, w.server()); d[0].Remaining != free+w.held() {
+		if free, _ := algorithm.Of(w.limit).Look(w.limit, &w.row,
+			w.server()); d[0].Remaining != free+w.held() {
 			t.Errorf("%v: %d are said to be left, want %d", a, d[0].Remaining, free+w.held())
 		}
 	}
@@ -107,10 +113,11 @@ func (p *process) decide(cost int64) {
 	}
 }
 
-// TestARequestThatNeedsWhatIsHeldGetsIt: little is left in the row, and the units of the process are refunded before
-// the database decides a hit that is larger than the lease.
+// TestARequestThatNeedsWhatIsHeldGetsIt: little is left in the row, and the units of the process are refunded
+// before the database decides a hit that is larger than the lease.
 func TestARequestThatNeedsWhatIsHeldGetsIt(t *testing.T) {
-	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket} {
+	for _, a := range []ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow,
+		ratelimit.TokenBucket} {
 		l := &ratelimit.Limit{Prefix: "p", Algorithm: a, Events: 300, Window: time.Hour, Lease: 0.5}
 		w := newWorld(l, 1)
 		p := w.processes[0]
@@ -133,21 +140,24 @@ func TestARequestThatNeedsWhatIsHeldGetsIt(t *testing.T) {
 	}
 }
 
-// TestAFloodOfRefusalsEvictsNoLease: rows without a lease take half of the memory. A lease that is evicted has its
-// units refunded.
+// TestAFloodOfRefusalsEvictsNoLease: rows without a lease take half of the memory. A lease that is evicted
+// has its units refunded.
 func TestAFloodOfRefusalsEvictsNoLease(t *testing.T) {
 	now := int64(1)
-	rows := lease.New(lease.Options{Max: 100, Refusals: true, Leases: true, Horizon: time.Hour, Clock: func() int64 { return now }})
+	rows := lease.New(lease.Options{Max: 100, Refusals: true, Leases: true, Horizon: time.Hour,
+		Clock: func() int64 { return now }})
 	for i := range 60 {
 		hitUntilHeld(rows, now, fmt.Sprint(i))
 	}
 	before := lease.Look(rows)
 	for i := range 1000 {
 		view := algorithm.View{Limit: conformance.Limits("", 3)[0], Now: 1e15}
-		lease.Remember(rows, lease.RowID{Prefix: "q", Key: fmt.Sprint(i)}, &view, 1, time.Hour, lease.Begin(rows))
+		lease.Remember(rows, lease.RowID{Prefix: "q", Key: fmt.Sprint(i)}, &view, 1, time.Hour,
+			lease.Begin(rows))
 	}
 	after := lease.Look(rows)
-	if before.Leases < 45 || before.Leases > 50 || after.Leases != before.Leases || after.Units != before.Units || after.Refusing != 50 {
+	if before.Leases < 45 || before.Leases > 50 || after.Leases != before.Leases ||
+		after.Units != before.Units || after.Refusing != 50 {
 		t.Errorf("before: %+v, after 1,000 refusals: %+v", before, after)
 	}
 }

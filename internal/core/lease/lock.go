@@ -14,8 +14,8 @@ const (
 	// lockMemory is for how long a row counts as locked until another request tries, in microseconds.
 	lockMemory = int64(100 * time.Millisecond / time.Microsecond)
 
-	// waitMemory is for how long a lock timeout of a row is remembered: nothing that no caller waits for is sent to
-	// the row.
+	// waitMemory is for how long a lock timeout of a row is remembered: nothing that no caller waits for is
+	// sent to the row.
 	waitMemory = int64(time.Second / time.Microsecond)
 
 	// longMemory is for how long a row is remembered for which no further statement has waited.
@@ -55,9 +55,9 @@ func Unlocked(t *Set, id RowID) {
 	change(t, id, false, func(_ *Stripe, r *Row) { setLock(t, r, nil) })
 }
 
-// Locked reports whether the row of a hit counts as locked: at least wait lies between its first and its last lock
-// timeout. due is whether the caller is to try again: the first caller is, and for all others the row counts as
-// locked meanwhile.
+// Locked reports whether the row of a hit counts as locked: at least wait lies between its first and its last
+// lock timeout. due is whether the caller is to try again: the first caller is, and for all others the row
+// counts as locked meanwhile.
 func Locked(t *Set, id RowID, wait time.Duration) (locked, due bool) {
 	locked = false
 	due = false
@@ -80,7 +80,8 @@ func HasTimedOut(t *Set, id RowID) bool {
 	if !AnyLocks(t) {
 		return lately
 	}
-	change(t, id, false, func(_ *Stripe, r *Row) { lately = r.lock != nil && Now(t)-r.lock.last < waitMemory })
+	change(t, id, false,
+		func(_ *Stripe, r *Row) { lately = r.lock != nil && Now(t)-r.lock.last < waitMemory })
 	return lately
 }
 
@@ -94,7 +95,8 @@ func setTight(t *Set, r *Row, until int64) {
 	r.tight = until
 }
 
-// Tighten remembers for a time that a row is likely to refuse. A transaction on the row looks before it takes.
+// Tighten remembers for a time that a row is likely to refuse. A transaction on the row looks before it
+// takes.
 func Tighten(t *Set, id RowID, wait time.Duration) {
 	if wait > mostTight {
 		wait = mostTight
@@ -113,7 +115,8 @@ func Tight(t *Set, hits []ratelimit.Hit) bool {
 		return tight
 	}
 	for i := range hits {
-		change(t, RowOf(hits[i].Limit, hits[i].Key), false, func(_ *Stripe, r *Row) { tight = tight || r.tight > Now(t) })
+		change(t, RowOf(hits[i].Limit, hits[i].Key), false,
+			func(_ *Stripe, r *Row) { tight = tight || r.tight > Now(t) })
 	}
 	return tight
 }

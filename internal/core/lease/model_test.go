@@ -138,9 +138,13 @@ func (o *oracle) freeEvenly(at int64) int64 {
 // drawLeased draws a limit with leases.
 func drawLeased(t *rapid.T) *ratelimit.Limit {
 	l := &ratelimit.Limit{
-		Prefix: "p", Algorithm: rapid.SampledFrom([]ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow, ratelimit.TokenBucket}).Draw(t, "algorithm"),
-		Events: rapid.Int64Range(20, 300).Draw(t, "events"), Lease: rapid.SampledFrom([]float64{0.001, 0.05, 0.5, 0.5}).Draw(t, "lease"),
-		Window: time.Duration(rapid.SampledFrom([]int64{200000, 1000000, 4000000, 60000000}).Draw(t, "window")) * time.Microsecond,
+		Prefix: "p",
+		Algorithm: rapid.SampledFrom([]ratelimit.Algorithm{ratelimit.SlidingWindow, ratelimit.FixedWindow,
+			ratelimit.TokenBucket}).Draw(t, "algorithm"),
+		Events: rapid.Int64Range(20, 300).Draw(t, "events"),
+		Lease:  rapid.SampledFrom([]float64{0.001, 0.05, 0.5, 0.5}).Draw(t, "lease"),
+		Window: time.Duration(rapid.SampledFrom([]int64{200000, 1000000, 4000000, 60000000}).Draw(t,
+			"window")) * time.Microsecond,
 	}
 	if l.Algorithm == ratelimit.TokenBucket && rapid.Bool().Draw(t, "has burst") {
 		l.Burst = rapid.Int64Range(20, 600).Draw(t, "burst")
@@ -165,8 +169,11 @@ func drawAdvance(t *rapid.T, w *world) int64 {
 			toTurn = 0
 		}
 	}
-	return rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, horizon/4), rapid.Int64Range(0, horizon/4), rapid.Int64Range(0, horizon),
-		rapid.Int64Range(0, 2*window), rapid.SampledFrom([]int64{1, toTurn, max(0, toTurn-1), toTurn + 1, max(0, toTurn-horizon/2)})).Draw(t, "advance")
+	return rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(0, horizon/4), rapid.Int64Range(0, horizon/4),
+		rapid.Int64Range(0, horizon),
+		rapid.Int64Range(0, 2*window),
+		rapid.SampledFrom([]int64{1, toTurn, max(0, toTurn-1), toTurn + 1,
+			max(0, toTurn-horizon/2)})).Draw(t, "advance")
 }
 
 // reset resets the row, as a request of p does.
@@ -300,7 +307,8 @@ func TestNothingIsHeldLongAfterTheLastHit(t *testing.T) {
 		}
 		free, _ := algorithm.Of(w.limit).Look(w.limit, &w.row, w.server())
 		if want := w.oracle.free(w.server()); free != want || w.oracle.wrong != nil {
-			t.Fatalf("%+v: %d are left in the row, and %d by what was admitted; %v", *w.limit, free, want, w.oracle.wrong)
+			t.Fatalf("%+v: %d are left in the row, and %d by what was admitted; %v", *w.limit, free, want,
+				w.oracle.wrong)
 		}
 	})
 	t.Logf("%d schedules ended with units held", held)

@@ -30,9 +30,9 @@ type Row struct {
 	lock    *lock    // nil without one
 	tight   int64    // the time of Now until which a transaction on the row looks before it takes
 
-	// Limit is that of the lease; nil without one. The interpreted plugin reads the next fields and decrements N.
-	// Rest+N of the quota are left. Units are not used from Ends on, a time since Set.Born. A hit that would
-	// leave less than Floor calls Renew first.
+	// Limit is that of the lease; nil without one. The interpreted plugin reads the next fields and
+	// decrements N. Rest+N of the quota are left. Units are not used from Ends on, a time since Set.Born. A
+	// hit that would leave less than Floor calls Renew first.
 	Limit          *ratelimit.Limit
 	N, Floor, Rest int64
 	Ends           time.Duration
@@ -64,7 +64,8 @@ type Stripe struct {
 	taken   int64    // requests that leases have decided
 }
 
-// StripeCount is the number of stripes of a Set. The interpreted plugin finds the stripe of a key as Find does.
+// StripeCount is the number of stripes of a Set. The interpreted plugin finds the stripe of a key as Find
+// does.
 const StripeCount = 32
 
 // Options configure a Set.
@@ -131,7 +132,8 @@ func Now(t *Set) int64 {
 	return int64(time.Since(t.Born) / time.Microsecond)
 }
 
-// Find appends the row of each hit to rows, or nil for one that is not remembered. Keys are as they are stored.
+// Find appends the row of each hit to rows, or nil for one that is not remembered. Keys are as they are
+// stored.
 func Find(t *Set, hits []ratelimit.Hit, rows []*Row) []*Row {
 	if atomic.LoadInt64(&t.rows) == 0 {
 		return rows
@@ -147,8 +149,8 @@ func Find(t *Set, hits []ratelimit.Hit, rows []*Row) []*Row {
 	return rows
 }
 
-// change locks the stripe of a row, runs f with the row, counts it, and evicts others if there are too many. It
-// adds a row that is not remembered if add is set. f is not called without a row.
+// change locks the stripe of a row, runs f with the row, counts it, and evicts others if there are too many.
+// It adds a row that is not remembered if add is set. f is not called without a row.
 func change(t *Set, id RowID, add bool, f func(s *Stripe, r *Row)) {
 	hash := t.Hash(t.Seed, id.Key)
 	s := t.Stripes[hash%StripeCount]
@@ -177,8 +179,8 @@ func addRow(t *Set, s *Stripe, id RowID, stripe uint64) *Row {
 	return r
 }
 
-// keep counts a row after a change, and deletes it if it holds nothing any more. The caller holds the mutex of the
-// stripe.
+// keep counts a row after a change, and deletes it if it holds nothing any more. The caller holds the mutex
+// of the stripe.
 func keep(t *Set, s *Stripe, r *Row) {
 	if r.gone {
 		return
@@ -213,8 +215,8 @@ func keep(t *Set, s *Stripe, r *Row) {
 // half returns how many rows may have a lease, and how many may have none.
 func half(t *Set) int64 { return int64(t.options.Max+1) / 2 }
 
-// trim evicts rows without a lease until there are no more than half of Options.Max. It spares one row. The caller
-// holds no mutex.
+// trim evicts rows without a lease until there are no more than half of Options.Max. It spares one row. The
+// caller holds no mutex.
 func trim(t *Set, spared *Row) {
 	for tries := 0; tries < 4*StripeCount && atomic.LoadInt64(&t.plain) > half(t); tries++ {
 		s := t.Stripes[atomic.AddInt64(&t.hand, 1)%StripeCount]
@@ -224,8 +226,8 @@ func trim(t *Set, spared *Row) {
 	}
 }
 
-// evict deletes a row of a stripe without a lease: one among a few that holds nothing any more, or else any. It
-// spares one row. The caller holds the mutex of the stripe. Iteration over a map starts at random.
+// evict deletes a row of a stripe without a lease: one among a few that holds nothing any more, or else any.
+// It spares one row. The caller holds the mutex of the stripe. Iteration over a map starts at random.
 func evict(t *Set, s *Stripe, spared *Row) {
 	steps := 0
 	var evicted *Row

@@ -7,8 +7,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// demandCount counts the demand for one key without a lease, in memory that does not grow. If two keys have one
-// demandCount, it stays with the key that has more hits. Their costs are added up.
+// demandCount counts the demand for one key without a lease, in memory that does not grow. If two keys have
+// one demandCount, it stays with the key that has more hits. Their costs are added up.
 type demandCount struct {
 	hash  uint64
 	since int64
@@ -19,18 +19,18 @@ type demandCount struct {
 const (
 	stripeDemands = 512
 
-	// leastHits is the number of hits in a horizon with which a key gets a lease. A lease with half as many hits is
-	// not renewed.
+	// leastHits is the number of hits in a horizon with which a key gets a lease. A lease with half as many
+	// hits is not renewed.
 	leastHits = 4
 
-	// leastHorizon is the shortest horizon in microseconds. A limit with a shorter one gets no leases: they would
-	// end before they are used.
+	// leastHorizon is the shortest horizon in microseconds. A limit with a shorter one gets no leases: they
+	// would end before they are used.
 	leastHorizon = 10000
 )
 
-// Horizon returns how far ahead the leases of a limit are sized, in microseconds: Options.Horizon, or a twentieth of
-// the window. It returns 0 for a limit without leases: a bucket that is refilled evenly gains no tokens while it is
-// full, so an early charge would let it gain more.
+// Horizon returns how far ahead the leases of a limit are sized, in microseconds: Options.Horizon, or a
+// twentieth of the window. It returns 0 for a limit without leases: a bucket that is refilled evenly gains no
+// tokens while it is full, so an early charge would let it gain more.
 func Horizon(t *Set, l *ratelimit.Limit) int64 {
 	if l.Lease <= 0 || !t.options.Leases || l.RefillsEvenly() {
 		return 0
@@ -49,8 +49,8 @@ func Horizon(t *Set, l *ratelimit.Limit) int64 {
 func MostLife(t *Set, l *ratelimit.Limit) int64 { return Horizon(t, l) * 3 / 2 }
 
 // Take decides a request from leases if all of its hits have their units: it then uses them all, writes the
-// decisions, and returns true. Otherwise it uses none, and counts the demand. It appends the row of each hit to
-// rows, or nil for one that is not remembered. Keys are as they are stored.
+// decisions, and returns true. Otherwise it uses none, and counts the demand. It appends the row of each hit
+// to rows, or nil for one that is not remembered. Keys are as they are stored.
 func Take(t *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*Row) ([]*Row, bool) {
 	now := Now(t)
 	all := true
@@ -81,8 +81,8 @@ func Take(t *Set, hits []ratelimit.Hit, decisions []ratelimit.Decision, rows []*
 	return rows, all
 }
 
-// use uses the units of a lease for a hit, and decides it, if the lease has its cost. It counts the demand if not,
-// or if may is not set. The caller holds the mutex of the stripe.
+// use uses the units of a lease for a hit, and decides it, if the lease has its cost. It counts the demand if
+// not, or if may is not set. The caller holds the mutex of the stripe.
 func use(t *Set, s *Stripe, r *Row, h *ratelimit.Hit, may bool, now int64, d *ratelimit.Decision) bool {
 	if r.Limit != h.Limit {
 		if !r.Limit.Equal(h.Limit) {

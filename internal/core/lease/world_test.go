@@ -63,7 +63,8 @@ func newWorld(l *ratelimit.Limit, processes int) *world {
 // restart begins the process without leases. Refunds that were not sent are lost.
 func (p *process) restart() {
 	p.refunds = nil
-	p.leases = lease.New(lease.Options{Max: 10, Leases: true, Horizon: time.Second, Clock: func() int64 { return p.w.time },
+	p.leases = lease.New(lease.Options{Max: 10, Leases: true, Horizon: time.Second,
+		Clock:  func() int64 { return p.w.time },
 		Refund: func(r lease.Refund) { p.refunds = append(p.refunds, r) }})
 }
 
@@ -90,7 +91,8 @@ func (p *process) hit(cost int64) bool {
 // quick uses spare units as the interpreted plugin does.
 func (p *process) quick(cost int64) bool {
 	l := p.leases.Stripes[maphash.String(p.leases.Seed, row.Key)%lease.StripeCount].Rows[row]
-	if l == nil || l.Limit == nil || l.N < cost+l.Floor && !lease.Renew(p.leases, l, cost) || time.Duration(p.w.time)*time.Microsecond >= l.Ends {
+	if l == nil || l.Limit == nil || l.N < cost+l.Floor && !lease.Renew(p.leases, l, cost) ||
+		time.Duration(p.w.time)*time.Microsecond >= l.Ends {
 		return false
 	}
 	l.N -= cost

@@ -115,8 +115,10 @@ func randomPolicy(t *rapid.T) []statement {
 		if rapid.Bool().Draw(t, "given") {
 			return strings.ReplaceAll(
 				rapid.OneOf(rapid.String(),
-					rapid.SampledFrom([]string{"", "null", "~", "no", "123", "1.5e3", "2026-11-27", " a ", "a: b",
-						"- a", "# a", "a\nb\n", "\n a", "\t", "'", `"`, "\u2028", "\ufeff", "\x7f", "{a}", "*a", "&a",
+					rapid.SampledFrom([]string{"", "null", "~", "no", "123", "1.5e3", "2026-11-27", " a ",
+						"a: b",
+						"- a", "# a", "a\nb\n", "\n a", "\t", "'", `"`, "\u2028", "\ufeff", "\x7f", "{a}",
+						"*a", "&a",
 						"!a", "%", "@", "<<"})).Draw(t, "prose"), "\x00", "")
 		}
 		return nil

@@ -15,12 +15,15 @@ func TestAnAssumedAddressFreesNoRequest(t *testing.T) {
 	inside := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	rule := func(name, family string, priority, events int64, networks []netip.Prefix) policy.Rule {
 		limit := ratelimit.Limit{Prefix: name, Events: events, Window: time.Minute}
-		return policy.Rule{Name: name, Family: family, Priority: priority, Networks: networks, CountBy: []string{"ip"}, Limits: []policy.RuleLimit{{Name: "l", Limit: limit}}}
+		return policy.Rule{Name: name, Family: family, Priority: priority, Networks: networks,
+			CountBy: []string{"ip"}, Limits: []policy.RuleLimit{{Name: "l", Limit: limit}}}
 	}
-	set := policy.Compile([]policy.Rule{rule("staff", "plan", 2, 1000, inside), rule("public", "plan", 1, 10, nil), rule("alone", "", 3, 50, inside)}, nil, nil, policy.Options{})
+	set := policy.Compile([]policy.Rule{rule("staff", "plan", 2, 1000, inside),
+		rule("public", "plan", 1, 10, nil), rule("alone", "", 3, 50, inside)}, nil, nil, policy.Options{})
 	for assumed, want := range map[bool]string{false: " alone staff", true: " alone public"} {
 		var o policy.Verdict
-		policy.Evaluate(set, &policy.Facts{Address: netip.MustParseAddr("10.0.0.1"), Assumed: assumed}, &policy.Identity{}, time.Now(), &o)
+		policy.Evaluate(set, &policy.Facts{Address: netip.MustParseAddr("10.0.0.1"), Assumed: assumed},
+			&policy.Identity{}, time.Now(), &o)
 		got := ""
 		for _, m := range o.Marks {
 			got += " " + m.Rule

@@ -17,7 +17,8 @@ func drawAddress(t *rapid.T) netip.Addr {
 	switch rapid.IntRange(0, 3).Draw(t, "family") {
 	case 0:
 		low := part() // often all bits or none, as at the ends of a network
-		return netip.AddrFrom16([16]byte{part(), 0, 0, 0, 0, 0, 0, part(), low, low, low, low, low, low, low, low})
+		return netip.AddrFrom16([16]byte{part(), 0, 0, 0, 0, 0, 0, part(), low, low, low, low, low, low, low,
+			low})
 	case 1:
 		return netip.AddrFrom16(netip.AddrFrom4(four).As16())
 	}
@@ -34,7 +35,8 @@ func isBanned(bans []policy.Ban, address netip.Addr, at time.Time) bool {
 	return false
 }
 
-func checkBans(t interface{ Fatalf(string, ...any) }, s *policy.Snapshot, bans []policy.Ban, address netip.Addr) {
+func checkBans(t interface{ Fatalf(string, ...any) }, s *policy.Snapshot, bans []policy.Ban,
+	address netip.Addr) {
 	for _, minutes := range []int{-60, -1, 0, 1, 60} {
 		at := now.Add(time.Duration(minutes) * time.Minute)
 		var o policy.Verdict
@@ -51,7 +53,12 @@ func TestNetworksAreBannedAsALoopOverThemWould(t *testing.T) {
 		for range rapid.IntRange(0, 12).Draw(t, "bans") {
 			a := drawAddress(t)
 			bans = append(bans, policy.Ban{
-				Network: netip.PrefixFrom(a, min(a.BitLen(), rapid.SampledFrom([]int{0, 1, 7, 8, 16, 24, 31, 32, 56, 63, 64, 65, 96, 104, 127, 128}).Draw(t, "bits"))), Until: now.Add(time.Duration(rapid.IntRange(-2, 2).Draw(t, "until")) * time.Minute),
+				Network: netip.PrefixFrom(a,
+					min(a.BitLen(),
+						rapid.SampledFrom([]int{0, 1, 7, 8, 16, 24, 31, 32, 56, 63, 64, 65, 96, 104, 127,
+							128}).Draw(t, "bits"))),
+				Until: now.Add(time.Duration(rapid.IntRange(-2, 2).Draw(t,
+					"until")) * time.Minute),
 			})
 		}
 		s := policy.Compile(nil, nil, bans, policy.Options{})

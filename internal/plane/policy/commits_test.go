@@ -37,14 +37,18 @@ func TestRulesArriveInWhateverOrderTheyAreCommitted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err := open.Exec(ctx, "SELECT rate_limit_rule('a', priority => 4, count_by => '{all}', per_hour => 10)")
+	_, err := open.Exec(ctx,
+		"SELECT rate_limit_rule('a', priority => 4, count_by => '{all}', per_hour => 10)")
 	must(err)
 	want("while a transaction is open")
-	_, err = first.Exec(ctx, "SELECT rate_limit_rule('b', priority => 3, count_by => '{all}', per_hour => 10)")
+	_, err = first.Exec(ctx,
+		"SELECT rate_limit_rule('b', priority => 3, count_by => '{all}', per_hour => 10)")
 	must(err)
-	_, err = second.Exec(ctx, "SELECT rate_limit_rule('c', priority => 2, count_by => '{all}', per_hour => 10)")
+	_, err = second.Exec(ctx,
+		"SELECT rate_limit_rule('c', priority => 2, count_by => '{all}', per_hour => 10)")
 	must(err)
-	_, err = undone.Exec(ctx, "SELECT rate_limit_rule('d', priority => 1, count_by => '{all}', per_hour => 10)")
+	_, err = undone.Exec(ctx,
+		"SELECT rate_limit_rule('d', priority => 1, count_by => '{all}', per_hour => 10)")
 	must(err)
 	must(second.Commit(ctx))
 	want("after the second transaction", "c/per_hour")

@@ -23,4 +23,5 @@ func (p *Poller) Poll(ctx context.Context) (users []string, everything bool, err
 var EvaluateUnknown = evaluateUnknown
 
 // Statements are those that read the rows of several tables, with their arguments.
-var Statements = map[string][]any{rulesSQL: nil, bansSQL: nil, bannedKeysSQL: nil, identitiesSQL: {[]string{}, []string{}}}
+var Statements = map[string][]any{rulesSQL: nil, bansSQL: nil, bannedKeysSQL: nil,
+	identitiesSQL: {[]string{}, []string{}}}

@@ -16,7 +16,9 @@ import (
 func TestAServerThatWasStartedAgain(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
-	s.exec("CREATE SCHEMA fake; CREATE TABLE fake.started AS SELECT pg_postmaster_start_time() AS at; CREATE FUNCTION fake.pg_postmaster_start_time() RETURNS timestamptz LANGUAGE sql AS 'SELECT at FROM fake.started'")
+	s.exec("CREATE SCHEMA fake; CREATE TABLE fake.started AS SELECT pg_postmaster_start_time() AS at; " +
+		"CREATE FUNCTION fake.pg_postmaster_start_time() RETURNS timestamptz LANGUAGE sql AS 'SELECT at " +
+		"FROM fake.started'")
 	db, err := pgxdb.Open(s.dsn+"&search_path=fake,pg_catalog,public", pgxdb.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +28,8 @@ func TestAServerThatWasStartedAgain(t *testing.T) {
 	refresh(t, p)
 	same(t, "before", decided(t, p, "key of ann", ""), "ann free")
 	// This change is one that the policy does not hear of.
-	s.exec("SET session_replication_role = replica; UPDATE rate_limit_users SET tier = 'pro'; RESET session_replication_role")
+	s.exec("SET session_replication_role = replica; UPDATE rate_limit_users SET tier = 'pro'; RESET " +
+		"session_replication_role")
 	refresh(t, p)
 	same(t, "on the same server", decided(t, p, "key of ann", ""), "ann free")
 	s.exec("UPDATE fake.started SET at = at + interval '1 microsecond'")
@@ -43,7 +46,9 @@ func TestTablesThatAreMadeAgain(t *testing.T) {
 	p := s.policy(policy.Settings{})
 	refresh(t, p)
 	same(t, "before", decided(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
-	s.exec("BEGIN; DROP TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, rate_limit_rule_limits, rate_limit_overrides, rate_limit_bans, rate_limit_changes, rate_limit_nodes CASCADE;" +
+	s.exec("BEGIN; DROP TABLE rate_limit_tiers, rate_limit_users, rate_limit_api_keys, rate_limit_rules, " +
+		"rate_limit_rule_limits, rate_limit_overrides, rate_limit_bans, rate_limit_changes, " +
+		"rate_limit_nodes CASCADE;" +
 		schema.Nodes + schema.Policy + "; SELECT rate_limit_rule('other', per_hour => 20); COMMIT")
 	refresh(t, p)
 	same(t, "a key that is gone", decided(t, p, "key of ann", ""), " anonymous 401 unknown_key")
@@ -55,7 +60,8 @@ func TestTablesThatAreMadeAgain(t *testing.T) {
 // was obeyed and lost is obeyed no more, and the next one is not missed.
 func TestAReplicaIsPromoted(t *testing.T) {
 	cluster.Tool(t, "pg_basebackup")
-	replicating := cluster.Options{Config: map[string]string{"wal_level": "replica", "synchronous_commit": "local"},
+	replicating := cluster.Options{Config: map[string]string{"wal_level": "replica",
+		"synchronous_commit": "local"},
 		HBA: "local all all trust\nhost all,replication all 127.0.0.1/32 trust\n"}
 	primary, second := cluster.Private(t, replicating), cluster.Private(t, replicating)
 	s := siteOn(t, primary.DSN("postgres"))
@@ -84,7 +90,8 @@ func TestAReplicaIsPromoted(t *testing.T) {
 	// The replica loses the connection. The next changes are on the primary alone.
 	r.exec("ALTER SYSTEM SET primary_conninfo = ''")
 	r.exec("SELECT pg_reload_conf()")
-	await.Within(t, time.Minute, "the end of the replication", func() bool { return s.number("SELECT count(*) FROM pg_stat_replication") == 0 })
+	await.Within(t, time.Minute, "the end of the replication",
+		func() bool { return s.number("SELECT count(*) FROM pg_stat_replication") == 0 })
 	for range 50 { // so that the numbers of transactions are behind on the replica
 		s.exec("UPDATE rate_limit_users SET tier = 'gold'")
 		s.exec("UPDATE rate_limit_users SET tier = 'pro'")

@@ -36,7 +36,8 @@ func TestAPolicyFarAway(t *testing.T) {
 	polled := p.Stats().Polled
 	await.Within(t, time.Minute, "a report that the way is cut", func() bool { return s.reports() != "" })
 	same(t, "the user while the way is cut", decided(t, p, "", "ann"), "ann free rule/plan/per_hour=500")
-	same(t, "the key while the way is cut", decided(t, p, "key of ann", ""), "ann free rule/plan/per_hour=500")
+	same(t, "the key while the way is cut", decided(t, p, "key of ann", ""),
+		"ann free rule/plan/per_hour=500")
 	way.SetDown(false)
 	obeys("the change that was made meanwhile", "ann free rule/plan/per_hour=400")
 	if !p.Stats().Polled.After(polled) {

@@ -28,13 +28,16 @@ func FuzzRules(f *testing.F) {
 				t.Errorf("%q is %+v, and of that %+v, %v", row, how, again, err)
 			}
 		}
-		f := policy.Facts{Tier: "gold", Method: "GET", Host: policy.NormalHost(host), Address: netip.MustParseAddr("192.0.2.1")}
+		f := policy.Facts{Tier: "gold", Method: "GET", Host: policy.NormalHost(host),
+			Address: netip.MustParseAddr("192.0.2.1")}
 		var err error
 		if f.Path, err = policy.NormalPath(path); err != nil {
 			return
 		}
 		var o policy.Verdict
-		if rules, overrides, err := policy.DecodeRules([]string{`{"Rule":` + row + `}`, `{"Override":` + row + `}`}); err == nil {
+		if rules, overrides,
+			err := policy.DecodeRules([]string{`{"Rule":` + row + `}`,
+			`{"Override":` + row + `}`}); err == nil {
 			s := policy.Compile(rules, overrides, nil, policy.Options{Remember: 4})
 			if s.Rules()+len(s.Wrong()) == 0 && rules[0].Mode != settings.Off {
 				t.Errorf("%s is neither used nor reported", row)
@@ -46,14 +49,17 @@ func FuzzRules(f *testing.F) {
 				}
 			}
 		}
-		w := &policytest.World{Rules: []policy.Rule{{Name: "r", Action: policy.Block, Paths: []string{pathPattern}, Hosts: []string{hostPattern}}}}
+		w := &policytest.World{Rules: []policy.Rule{{Name: "r", Action: policy.Block,
+			Paths: []string{pathPattern}, Hosts: []string{hostPattern}}}}
 		s := policy.Compile(w.Rules, nil, nil, policy.Options{})
-		if len(s.Wrong()) > 0 || strings.ContainsAny(f.Path, `\;`) || policy.NormalHost(hostPattern) != hostPattern {
+		if len(s.Wrong()) > 0 || strings.ContainsAny(f.Path, `\;`) ||
+			policy.NormalHost(hostPattern) != hostPattern {
 			return
 		}
 		policy.Evaluate(s, &f, nil, policytest.Now, &o)
 		if got, want := policytest.Text(&o), newNaive(w).decide(&f, nil, policytest.Now); got != want {
-			t.Errorf("the rule for %q and %q, of %q and %q: %s, want %s", hostPattern, pathPattern, f.Host, f.Path, got, want)
+			t.Errorf("the rule for %q and %q, of %q and %q: %s, want %s", hostPattern, pathPattern, f.Host,
+				f.Path, got, want)
 		}
 	})
 }

@@ -62,7 +62,8 @@ func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 				}
 				stale := !c.Add(id, begun[at], now)
 				if stale != (generation > begun[at]) {
-					t.Fatalf("a look-up of generation %d is stale: %t; the last eviction was %d", begun[at], stale, generation)
+					t.Fatalf("a look-up of generation %d is stale: %t; the last eviction was %d", begun[at],
+						stale, generation)
 				}
 				s := of(name)
 				if !stale {
@@ -144,8 +145,10 @@ func TestInventedKeysPushOutNothing(t *testing.T) {
 		t.Errorf("%d identities and %d unknown keys, want 100 and %d", known, unknown, policy.MostUnknown)
 	}
 	last := cachedKey(1000+3*policy.MostUnknown-1, false)
-	for after, want := range map[time.Duration]bool{0: true, policy.UnknownFor - time.Microsecond: true, policy.UnknownFor: false} {
-		if id, _ := policy.FindIdentity(c, policy.Credential{Digest: last.Digest}, now.Add(after)); (id != nil) != want {
+	for after, want := range map[time.Duration]bool{0: true, policy.UnknownFor - time.Microsecond: true,
+		policy.UnknownFor: false} {
+		if id, _ := policy.FindIdentity(c, policy.Credential{Digest: last.Digest},
+			now.Add(after)); (id != nil) != want {
 			t.Errorf("the key is remembered as unknown after %v: %v, want %v", after, id != nil, want)
 		}
 	}
@@ -187,7 +190,8 @@ func TestNothingStaleIsFoundAfterAnEviction(t *testing.T) {
 		} else {
 			c.EvictKey(policy.Digest(fmt.Sprint(n)))
 		}
-		if id, _ := policy.FindIdentity(c, policy.Credential{Digest: policy.Digest(fmt.Sprint(n))}, policytest.Now); id != nil && id.Tier != fmt.Sprint(changed) {
+		if id, _ := policy.FindIdentity(c, policy.Credential{Digest: policy.Digest(fmt.Sprint(n))},
+			policytest.Now); id != nil && id.Tier != fmt.Sprint(changed) {
 			t.Fatalf("found version %s of key %d after version %d", id.Tier, n, changed)
 		}
 	}

@@ -57,7 +57,8 @@ func swapCase(text string) string {
 }
 
 func TestAKeyOfAnotherReleaseStaysValid(t *testing.T) {
-	for _, key := range []string{"prl_0000000000000000000000000003aBIz1", "prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB"} {
+	for _, key := range []string{"prl_0000000000000000000000000003aBIz1",
+		"prl_4cQx0aZ0bY1cX2dW3eV4fU5gT6h2cTYVB"} {
 		if !policy.Check(key) {
 			t.Errorf("%s does not pass", key)
 		}
@@ -81,7 +82,8 @@ func TestAMistypedKeyIsRefusedWithoutADatabase(t *testing.T) {
 			}
 		}
 	}
-	for _, typed := range []string{"", "prl_", key + "0", key[:36], strings.ToUpper(key), strings.TrimPrefix(key, "prl_"), " " + key[1:]} {
+	for _, typed := range []string{"", "prl_", key + "0", key[:36], strings.ToUpper(key),
+		strings.TrimPrefix(key, "prl_"), " " + key[1:]} {
 		if policy.Check(typed) {
 			t.Errorf("%q passes for %q", typed, key)
 		}
@@ -105,8 +107,10 @@ func TestAHintShowsLittleOfAKey(t *testing.T) {
 
 func TestBearerIsCutOff(t *testing.T) {
 	for value, want := range map[string]string{
-		"Bearer prl_a": "prl_a", "bearer prl_a": "prl_a", "BEARER   prl_a ": "prl_a", "Bearer\tprl_a": "prl_a",
-		"prl_a": "prl_a", " prl_a ": "prl_a", "Bearerprl_a": "Bearerprl_a", "Basic abc": "Basic abc", "Bearer": "", "Bearer ": "", "": "",
+		"Bearer prl_a": "prl_a", "bearer prl_a": "prl_a", "BEARER   prl_a ": "prl_a",
+		"Bearer\tprl_a": "prl_a",
+		"prl_a":         "prl_a", " prl_a ": "prl_a", "Bearerprl_a": "Bearerprl_a", "Basic abc": "Basic abc",
+		"Bearer": "", "Bearer ": "", "": "",
 	} {
 		if got := policy.Bearer(value); got != want {
 			t.Errorf("Bearer(%q) is %q, want %q", value, got, want)

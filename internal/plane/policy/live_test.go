@@ -18,18 +18,21 @@ func TestRulesArriveWhole(t *testing.T) {
 		count_by => '{host}', cost => 3, status => 402, message => 'pay "now"', retry_after => '90 s', valid => '[2020-01-01,2999-01-01)', algorithm => 'gcra', per_second => 10, burst => 4, durable => true)`)
 	p := s.policy(policy.Settings{})
 	refresh(t, p)
-	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "api.example.com", Path: "/", Address: netip.MustParseAddr("2001:db8::1")}
+	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "api.example.com", Path: "/",
+		Address: netip.MustParseAddr("2001:db8::1")}
 	var o policy.Verdict
 	if err := p.Evaluate(context.Background(), longTime, "", "", &facts, &o); err != nil || len(o.Hits) != 1 {
 		t.Fatalf("%v, %+v", err, o)
 	}
 	hit, mark := o.Hits[0], o.Marks[0]
 	limit := *hit.Limit
-	want := ratelimit.Limit{Prefix: "rule/r/per_second", Algorithm: ratelimit.GCRA, Events: 10, Window: time.Second, Burst: 4, Durable: true}
+	want := ratelimit.Limit{Prefix: "rule/r/per_second", Algorithm: ratelimit.GCRA, Events: 10,
+		Window: time.Second, Burst: 4, Durable: true}
 	if limit != want || hit.Cost != 3 || hit.Key != "api.example.com" {
 		t.Errorf("the hit is %+v on %+v, want %+v", hit, limit, want)
 	}
-	if mark.Status != 402 || mark.Message != `pay "now"` || mark.RetryAfter != 90*time.Second || mark.From != "rule" {
+	if mark.Status != 402 || mark.Message != `pay "now"` || mark.RetryAfter != 90*time.Second ||
+		mark.From != "rule" {
 		t.Errorf("the mark is %+v", mark)
 	}
 	s.exec("UPDATE rate_limit_rules SET valid = '(,2020-01-01)'")

@@ -15,10 +15,12 @@ import (
 func TestStatementsLockTheTablesInTheOrderOfTruncate(t *testing.T) {
 	s := newSite(t)
 	other, watching := cluster.Connect(t, s.dsn), cluster.Connect(t, s.dsn)
-	const waiting = "NOT waits.granted AND waits.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+	const waiting = "NOT waits.granted AND waits.database = (SELECT oid FROM pg_database WHERE datname = " +
+		"current_database())"
 	for sql, args := range policy.Statements {
 		waited := false
-		for _, table := range []string{"tiers", "users", "api_keys", "rules", "rule_limits", "overrides", "bans"} {
+		for _, table := range []string{"tiers", "users", "api_keys", "rules", "rule_limits", "overrides",
+			"bans"} {
 			if _, err := other.Exec(t.Context(), "BEGIN; LOCK TABLE rate_limit_"+table); err != nil {
 				t.Fatal(err)
 			}
@@ -29,7 +31,9 @@ func TestStatementsLockTheTablesInTheOrderOfTruncate(t *testing.T) {
 			}()
 			var waits bool
 			await.Within(t, time.Minute, "a statement that waits or has ended", func() bool {
-				if err := watching.QueryRow(t.Context(), "SELECT count(*) > 0 FROM pg_locks waits WHERE "+waiting+" AND relation = $1::regclass", "rate_limit_"+table).Scan(&waits); err != nil {
+				if err := watching.QueryRow(t.Context(),
+					"SELECT count(*) > 0 FROM pg_locks waits WHERE "+waiting+" AND relation = $1::regclass",
+					"rate_limit_"+table).Scan(&waits); err != nil {
 					t.Fatal(err)
 				}
 				return waits || len(done) > 0

@@ -25,7 +25,8 @@ func TestAKeyRevokedDuringItsLookUp(t *testing.T) {
 		{"DELETE FROM rate_limit_users", " anonymous 401 unknown_key"},
 	} {
 		s.exec("UPDATE rate_limit_api_keys SET hint = hint || 'x'")
-		s.exec("UPDATE rate_limit_api_keys SET hint = coalesce(hint, '') || 'x'") // so that it is not remembered
+		// so that it is not remembered
+		s.exec("UPDATE rate_limit_api_keys SET hint = coalesce(hint, '') || 'x'")
 		refresh(t, p)
 		hold := make(chan struct{})
 		m.set(func() { m.hold, m.held = hold, 0 })
@@ -34,7 +35,8 @@ func TestAKeyRevokedDuringItsLookUp(t *testing.T) {
 			text, err := tryDecide(p, "key of ann", "")
 			answer <- fmt.Sprint(text, err)
 		}()
-		await.Within(t, time.Minute, "the look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
+		await.Within(t, time.Minute, "the look-up",
+			func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
 		s.exec(change.sql)
 		refresh(t, p)
 		m.set(func() { m.hold = nil })
@@ -83,7 +85,8 @@ func TestAFloodOfInventedKeys(t *testing.T) {
 	m.set(func() { m.down = true })
 	same(t, "the real key afterwards, without the database", decided(t, p, "key of ann", ""), "ann free")
 	// The checksum of this key is wrong, so the database is not asked.
-	same(t, "a mistyped key, without the database", decided(t, p, "prl_00000000000000000000000000000000x", ""), " anonymous 401 unknown_key")
+	same(t, "a mistyped key, without the database",
+		decided(t, p, "prl_00000000000000000000000000000000x", ""), " anonymous 401 unknown_key")
 }
 
 // Rows that are written without triggers, as by a subscription, are obeyed nevertheless: rules are read anew
@@ -100,20 +103,24 @@ func TestEverythingIsReadAnewNowAndThen(t *testing.T) {
 	refresh(t, p)
 	same(t, "after 59 seconds", decided(t, p, "key of ann", ""), "ann free")
 	s.after(2 * time.Second)
-	await.Within(t, time.Minute, "the identity", func() bool { return decided(t, p, "key of ann", "") == "ann pro" })
+	await.Within(t, time.Minute, "the identity",
+		func() bool { return decided(t, p, "key of ann", "") == "ann pro" })
 	s.after(9*time.Minute - 2*time.Second)
 	refresh(t, p)
 	same(t, "before ten minutes", decided(t, p, "key of ann", ""), "ann pro")
 	s.after(2 * time.Second)
 	refresh(t, p)
-	await.Within(t, time.Minute, "the rules", func() bool { return decided(t, p, "key of ann", "") == "ann pro rule/plan/per_hour=1000" })
+	await.Within(t, time.Minute, "the rules",
+		func() bool { return decided(t, p, "key of ann", "") == "ann pro rule/plan/per_hour=1000" })
 }
 
 // Changes that are older than 30 days are deleted, a part with each poll.
 func TestOldChangesAreForgotten(t *testing.T) {
 	s := newSite(t)
-	s.exec("INSERT INTO rate_limit_changes (kind, by, at) SELECT 'user', 'test', now() - interval '31 days' FROM generate_series(1, 25000)")
-	s.exec("INSERT INTO rate_limit_changes (kind, by, at) VALUES ('user', 'test', now() - interval '29 days')")
+	s.exec("INSERT INTO rate_limit_changes (kind, by, at) SELECT 'user', 'test', now() - interval '31 " +
+		"days' FROM generate_series(1, 25000)")
+	s.exec("INSERT INTO rate_limit_changes (kind, by, at) VALUES ('user', 'test', now() - interval '29 " +
+		"days')")
 	p := s.policy(policy.Settings{})
 	s.after(2 * time.Hour)
 	for range 3 {

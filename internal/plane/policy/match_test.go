@@ -69,7 +69,8 @@ func TestWithoutALookUpOneFilterIsLeft(t *testing.T) {
 			ofSenders := len(r.CountBy) == 0
 			for _, name := range r.CountBy {
 				for _, alternative := range strings.Split(name, "|") {
-					ofSenders = ofSenders || alternative == "user" || alternative == "key" || alternative == "tier"
+					ofSenders = ofSenders || alternative == "user" || alternative == "key" ||
+						alternative == "tier"
 				}
 			}
 			if len(r.Tiers) == 0 && (r.Action != policy.Charge || r.Family == "" && !ofSenders) {

@@ -56,7 +56,8 @@ func newNaive(w *policytest.World) *naive {
 func (n *naive) banned(f *policy.Facts, id *policy.Identity, now time.Time) bool {
 	for _, b := range n.world.Bans {
 		holds := b.Network.IsValid() && in(b.Network, f.Address) ||
-			id != nil && (b.User != "" && b.User == id.User || b.Digest != [32]byte{} && b.Digest == id.Digest)
+			id != nil &&
+				(b.User != "" && b.User == id.User || b.Digest != [32]byte{} && b.Digest == id.Digest)
 		if holds && isValid(time.Time{}, b.Until, now) {
 			return true
 		}
@@ -78,7 +79,8 @@ func (n *naive) blocked(f *policy.Facts, now time.Time) string {
 			case action == policy.Exempt:
 				return ""
 			default:
-				return fmt.Sprintf("blocked %d %s%s", status(r.Rule, 403), r.Name, policytest.WouldText(&would))
+				return fmt.Sprintf("blocked %d %s%s", status(r.Rule, 403), r.Name,
+					policytest.WouldText(&would))
 			}
 		}
 	}
@@ -210,7 +212,8 @@ func in(network netip.Prefix, address netip.Addr) bool {
 }
 
 func (r *naiveRule) matches(f *policy.Facts, path []string, tier string, now time.Time) bool {
-	if len(r.Tiers) > 0 && !slices.Contains(r.Tiers, tier) || len(r.Methods) > 0 && !slices.Contains(r.Methods, strings.ToUpper(f.Method)) {
+	if len(r.Tiers) > 0 && !slices.Contains(r.Tiers, tier) ||
+		len(r.Methods) > 0 && !slices.Contains(r.Methods, strings.ToUpper(f.Method)) {
 		return false
 	}
 	if len(r.paths) > 0 {
@@ -233,7 +236,9 @@ func (r *naiveRule) matches(f *policy.Facts, path []string, tier string, now tim
 		}
 	}
 	return isValid(r.From, r.Until, now) &&
-		(len(r.Networks) == 0 || slices.ContainsFunc(r.Networks, func(n netip.Prefix) bool { return f.Address.IsValid() && in(n, f.Address) }))
+		(len(r.Networks) == 0 ||
+			slices.ContainsFunc(r.Networks,
+				func(n netip.Prefix) bool { return f.Address.IsValid() && in(n, f.Address) }))
 }
 
 // pathMatches compares segments; the first is empty.
@@ -325,7 +330,8 @@ func naivePart(r *policy.Rule, f *policy.Facts, o *policy.Verdict, name, network
 // hitOf is the hit on a limit, or nil if nothing limits. The amount is that of the most
 // specific override that is valid; of several, of the last to have begun. Events of 0 let
 // nothing pass.
-func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, tier string, now time.Time) (*ratelimit.Hit, *policy.Mark) {
+func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, tier string,
+	now time.Time) (*ratelimit.Hit, *policy.Mark) {
 	best := policy.Override{Events: l.Limit.Events, Unlimited: l.Unlimited, Burst: l.Limit.Burst}
 	rank := 0
 	all := n.world.Overrides
@@ -361,15 +367,17 @@ func (n *naive) hitOf(r *policy.Rule, l *policy.RuleLimit, id *policy.Identity, 
 	limit.Prefix = "rule/" + r.Name + "/" + l.Name
 	limit.Events, limit.Burst = best.Events, best.Burst
 	mark := &policy.Mark{
-		Rule: r.Name, Limit: l.Name, Shadow: r.Mode == settings.Shadow, Overage: l.Overage, Quota: limit.Capacity(),
-		From: []string{"rule", "tier", "user", "key"}[rank],
+		Rule: r.Name, Limit: l.Name, Shadow: r.Mode == settings.Shadow, Overage: l.Overage,
+		Quota: limit.Capacity(),
+		From:  []string{"rule", "tier", "user", "key"}[rank],
 	}
 	if l.Overage {
 		limit.Events = 1 << 61
 	}
 	byPerson := len(r.CountBy) == 0 || slices.ContainsFunc(r.CountBy, func(element string) bool {
 		names := strings.Split(element, "|")
-		for names[0] == "key" && len(names) > 1 { // an identity with a billing period has a user, and may have no key
+		// an identity with a billing period has a user, and may have no key
+		for names[0] == "key" && len(names) > 1 {
 			names = names[1:]
 		}
 		return names[0] == "user" || element == "key"

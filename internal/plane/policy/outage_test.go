@@ -19,7 +19,8 @@ import (
 
 // askAs is a request to a path from an address. It returns the outcome in short, and the error.
 func askAs(p *policy.Policy, timeout time.Duration, key, user, path, address string) (string, error) {
-	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "a.test", Path: path, Address: netip.MustParseAddr(address)}
+	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "a.test", Path: path,
+		Address: netip.MustParseAddr(address)}
 	var o policy.Verdict
 	err := p.Evaluate(context.Background(), timeout, key, user, &facts, &o)
 	return outcomeText(&o), err
@@ -36,10 +37,12 @@ func TestWhoIsBannedIsNotLookedUp(t *testing.T) {
 	refresh(t, p)
 	for i := range 100 {
 		for _, c := range []struct{ key, user, address string }{
-			{fmt.Sprint("key ", i), "", "192.0.2.7"}, {"", fmt.Sprint("user ", i), "192.0.2.7"}, {"", "mallory", "198.51.100.1"},
+			{fmt.Sprint("key ", i), "", "192.0.2.7"}, {"", fmt.Sprint("user ", i), "192.0.2.7"},
+			{"", "mallory", "198.51.100.1"},
 			{"key of mallory", "", "198.51.100.1"}, {"key of ann", "", "198.51.100.1"},
 		} {
-			if got, err := askAs(p, longTime, c.key, c.user, "/", c.address); !strings.HasSuffix(got, " anonymous 403 banned") || err != nil {
+			if got, err := askAs(p, longTime, c.key, c.user, "/", c.address); !strings.HasSuffix(got,
+				" anonymous 403 banned") || err != nil {
 				t.Errorf("%+v: %q, %v", c, got, err)
 			}
 		}
@@ -75,7 +78,8 @@ func TestALookUpMayTakeFourTimeouts(t *testing.T) {
 		got, err := askAs(p, timeout, "key of ann", "", "/", "198.51.100.1")
 		answer <- fmt.Sprint(got, " ", err)
 	}()
-	await.Within(t, time.Minute, "the look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held > 0 })
+	await.Within(t, time.Minute, "the look-up",
+		func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held > 0 })
 	close(hold)
 	same(t, "a late answer", <-answer, "ann free <nil>")
 }
@@ -110,7 +114,8 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 	m := &middle{db: s.db()}
 	p := s.policyOn(m, policy.Settings{})
 	refresh(t, p)
-	if got, err := askAs(p, longTime, "key of ann", "", "/", "198.51.100.1"); got != "ann free" || err != nil {
+	if got, err := askAs(p, longTime, "key of ann", "", "/", "198.51.100.1"); got != "ann free" ||
+		err != nil {
 		t.Fatal(got, err)
 	}
 	hold := make(chan struct{})
@@ -123,7 +128,8 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 	s.exec("SELECT rate_limit_rule('own', per_hour => 7)") // so that it matters who sends a request
 	refresh(t, p)
 	_ = ask("the first", "2001:db8:1::1") // its answer is kept back
-	await.Within(t, time.Minute, "the look-up", func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
+	await.Within(t, time.Minute, "the look-up",
+		func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.held == 1 })
 	var clients sync.WaitGroup
 	for c := range 50 {
 		clients.Go(func() {
@@ -140,9 +146,11 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 		t.Errorf("another network: %v", err)
 	}
 	// The key is due for a renewal, and shares the next statement with the flood.
-	s.exec("SET session_replication_role = replica; UPDATE rate_limit_users SET tier = 'pro'; RESET session_replication_role")
+	s.exec("SET session_replication_role = replica; UPDATE rate_limit_users SET tier = 'pro'; RESET " +
+		"session_replication_role")
 	s.after(2 * time.Minute)
-	if got, err := askAs(p, longTime, "key of ann", "", "/", "198.51.100.1"); got != "ann free rule/own/per_hour=7" || err != nil {
+	if got, err := askAs(p, longTime, "key of ann", "", "/",
+		"198.51.100.1"); got != "ann free rule/own/per_hour=7" || err != nil {
 		t.Error(got, err)
 	}
 	m.set(func() { m.hold, m.asked = nil, nil })
@@ -152,11 +160,13 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 		return got == "ann pro rule/own/per_hour=7" && err == nil
 	})
 	m.set(func() {
-		if digest := policy.Digest("key of ann"); !slices.Contains(m.asked[0], hex.EncodeToString(digest[:])) {
+		if digest := policy.Digest("key of ann"); !slices.Contains(m.asked[0],
+			hex.EncodeToString(digest[:])) {
 			t.Error("the renewal is not in the first statement")
 		}
 	})
-	await.Within(t, time.Minute, "the crowd to end", func() bool { return !crowded(ask("yet another", "2001:db8::ffff")) })
+	await.Within(t, time.Minute, "the crowd to end",
+		func() bool { return !crowded(ask("yet another", "2001:db8::ffff")) })
 }
 
 // Of more than 100,000 bans, the newest hold, with and without the database, and the log and the node say so.
@@ -165,17 +175,20 @@ func TestOfTooManyBansTheNewestHold(t *testing.T) {
 		t.Skip("-short: makes 100,001 bans")
 	}
 	s := newSite(t)
-	s.exec("INSERT INTO rate_limit_bans (user_id, banned_at) SELECT 'u' || i, now() - i * interval '1 second' FROM generate_series(100000, 200000) AS i")
+	s.exec("INSERT INTO rate_limit_bans (user_id, banned_at) SELECT 'u' || i, now() - i * interval '1 " +
+		"second' FROM generate_series(100000, 200000) AS i")
 	m := &middle{db: s.db()}
 	var problems []string
 	p := s.policyOn(m, policy.Settings{OnApplied: func(_ int64, _ string, now []string) { problems = now }})
 	refresh(t, p)
-	const problem = "100001 bans are in force, and only the newest 100000 hold: ban networks instead of addresses, or end some"
+	const problem = "100001 bans are in force, and only the newest 100000 hold: ban networks instead of " +
+		"addresses, or end some"
 	same(t, "what was reported", s.reports(), problem)
 	same(t, "what the proxy lacks", strings.Join(problems, "|"), problem)
 	for _, down := range []bool{false, true} {
 		m.set(func() { m.down = down })
-		for user, want := range map[string]string{"u100000": "u100000 anonymous 403 banned", "u199999": "u199999 anonymous 403 banned", "u200000": "u200000 anonymous"} {
+		for user, want := range map[string]string{"u100000": "u100000 anonymous 403 banned",
+			"u199999": "u199999 anonymous 403 banned", "u200000": "u200000 anonymous"} {
 			got, _ := askAs(p, longTime, "", user, "/", "198.51.100.1")
 			same(t, fmt.Sprint("the database is down: ", down), got, want)
 		}

@@ -64,7 +64,8 @@ func TestAClientCannotWriteAPathInAnotherWay(t *testing.T) {
 		strings.Repeat("/a", 9): strings.Repeat("/a", 9),
 	} {
 		got, err := policy.NormalPath(escaped)
-		if got != want || (err != nil) != (want == "") || err != nil && !errors.Is(err, policy.ErrAmbiguousPath) {
+		if got != want || (err != nil) != (want == "") ||
+			err != nil && !errors.Is(err, policy.ErrAmbiguousPath) {
 			t.Errorf("NormalPath(%q) is %q, %v, want %q", escaped, got, err, want)
 		}
 	}
@@ -97,10 +98,12 @@ func TestARuleMatchesBothReadingsOfAnEncodedSlash(t *testing.T) {
 			}
 			var o policy.Verdict
 			rule := policy.Rule{Name: "r", Action: policy.Block, Paths: []string{step.pattern}}
-			policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{Remember: remember}), &policy.Facts{Path: path}, nil, now, &o)
+			policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{Remember: remember}),
+				&policy.Facts{Path: path}, nil, now, &o)
 			blocks := o.Reason == policy.Blocked
 			rule.Action = policy.Exempt
-			policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{Remember: remember}), &policy.Facts{Path: path}, nil, now, &o)
+			policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{Remember: remember}),
+				&policy.Facts{Path: path}, nil, now, &o)
 			if blocks != step.blocks || o.Exempt != step.exempts {
 				t.Errorf("%s of %s: blocks %v, exempts %v", step.pattern, step.path, blocks, o.Exempt)
 			}
@@ -116,11 +119,13 @@ func TestAPathWhoseParametersMatterIsAmbiguous(t *testing.T) {
 		{Name: "closed", Action: policy.Block, Paths: []string{"/admin/*", "/a/b"}},
 		{Name: "tried", Action: policy.Block, Mode: settings.Shadow, Paths: []string{"/tried"}},
 		{Name: "counted", Mode: settings.Shadow, Paths: []string{"/counted"}, CountBy: all, Limits: hour},
-		{Name: "inside", Action: policy.Exempt, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+		{Name: "inside", Action: policy.Exempt,
+			Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 		{Name: "health", Action: policy.Exempt, Paths: []string{"/health"}},
 		{Name: "plan", Family: "plan", Priority: 1, CountBy: all, Limits: hour},
 		{Name: "login", Family: "plan", Priority: 2, Paths: []string{"/login"}, CountBy: all, Limits: hour},
-		{Name: "unlimited", Paths: []string{"/unlimited"}, CountBy: all, Limits: []policy.RuleLimit{{Name: "hour", Unlimited: true, Limit: hour[0].Limit}}},
+		{Name: "unlimited", Paths: []string{"/unlimited"}, CountBy: all,
+			Limits: []policy.RuleLimit{{Name: "hour", Unlimited: true, Limit: hour[0].Limit}}},
 	}
 	for _, step := range []struct {
 		path, address string
@@ -157,11 +162,15 @@ func TestAPathWhoseParametersMatterIsAmbiguous(t *testing.T) {
 			var o policy.Verdict
 			for range 3 { // the memo has more each time
 				policy.Evaluate(s, &policy.Facts{Path: path, Address: address}, alice, now, &o)
-				if o.Reason != step.want || o.Reason == policy.AmbiguousPath && (o.Status != 400 || len(o.Hits)+len(o.Marks) > 0 || o.Exempt || o.Rule != "") {
-					t.Errorf("remember %d, %s from %s: %+v, want %s", remember, step.path, address, o, step.want)
+				if o.Reason != step.want ||
+					o.Reason == policy.AmbiguousPath &&
+						(o.Status != 400 || len(o.Hits)+len(o.Marks) > 0 || o.Exempt || o.Rule != "") {
+					t.Errorf("remember %d, %s from %s: %+v, want %s", remember, step.path, address, o,
+						step.want)
 				}
 			}
-			policy.Evaluate(s, &policy.Facts{Path: "/x", Address: netip.MustParseAddr("192.0.2.1")}, alice, now, &o)
+			policy.Evaluate(s, &policy.Facts{Path: "/x", Address: netip.MustParseAddr("192.0.2.1")}, alice,
+				now, &o)
 			if o.Refused() || prefixes(&o) != "rule/plan/hour" {
 				t.Errorf("after %s: %+v", step.path, o)
 			}
@@ -171,9 +180,11 @@ func TestAPathWhoseParametersMatterIsAmbiguous(t *testing.T) {
 
 func TestAClientCannotWriteAHostInAnotherWay(t *testing.T) {
 	for host, want := range map[string]string{
-		"example.com": "example.com", "Example.COM": "example.com", "example.com.": "example.com", "example.com..": "example.com",
+		"example.com": "example.com", "Example.COM": "example.com", "example.com.": "example.com",
+		"example.com..":   "example.com",
 		"example.com:443": "example.com", "example.com.:8080": "example.com", "192.0.2.1:80": "192.0.2.1",
-		"[::1]": "::1", "[::1]:80": "::1", "[2001:DB8::0:1]:443": "2001:db8::1", "2001:db8:0::1": "2001:db8::1", "": "", ":80": "", ".": "",
+		"[::1]": "::1", "[::1]:80": "::1", "[2001:DB8::0:1]:443": "2001:db8::1",
+		"2001:db8:0::1": "2001:db8::1", "": "", ":80": "", ".": "",
 	} {
 		if got := policy.NormalHost(host); got != want {
 			t.Errorf("NormalHost(%q) is %q, want %q", host, got, want)
@@ -184,7 +195,8 @@ func TestAClientCannotWriteAHostInAnotherWay(t *testing.T) {
 // FuzzNormalPath: what NormalPath returns is as normal as it gets, and a valid
 // path means what net/url and path.Clean make of it.
 func FuzzNormalPath(f *testing.F) {
-	for _, seed := range []string{"/", "/a/../b", "/a%2F..%2Fb", `/\..\`, "//a//", "/%2e%2e/%2e", "/%", "/a/..;/b"} {
+	for _, seed := range []string{"/", "/a/../b", "/a%2F..%2Fb", `/\..\`, "//a//", "/%2e%2e/%2e", "/%",
+		"/a/..;/b"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, escaped string) {
@@ -195,14 +207,19 @@ func FuzzNormalPath(f *testing.F) {
 			}
 			return
 		}
-		if !strings.HasPrefix(got, "/") || strings.Contains(got, "//") || got != "/" && strings.HasSuffix(got, "/") || strings.Contains(got+"/", "/../") || strings.Contains(got+"/", "/./") {
+		if !strings.HasPrefix(got, "/") || strings.Contains(got, "//") ||
+			got != "/" && strings.HasSuffix(got, "/") || strings.Contains(got+"/", "/../") ||
+			strings.Contains(got+"/", "/./") {
 			t.Fatalf("NormalPath(%q) is %q", escaped, got)
 		}
-		if again, err := policy.NormalPath((&url.URL{Path: got}).EscapedPath()); err != nil && !strings.Contains(got, `\`) || err == nil && again != got {
+		if again,
+			err := policy.NormalPath((&url.URL{Path: got}).EscapedPath()); err != nil &&
+			!strings.Contains(got, `\`) || err == nil && again != got {
 			t.Fatalf("NormalPath(%q) is %q, and of that %q, %v", escaped, got, again, err)
 		}
 		got = path.Clean(strings.ReplaceAll(got, `\`, "/"))
-		if u, err := url.ParseRequestURI(escaped); err == nil && strings.HasPrefix(u.Path, "/") && !strings.Contains(u.Path, `\`) && u.EscapedPath() == escaped {
+		if u, err := url.ParseRequestURI(escaped); err == nil && strings.HasPrefix(u.Path, "/") &&
+			!strings.Contains(u.Path, `\`) && u.EscapedPath() == escaped {
 			if clean := path.Clean(u.Path); clean != got {
 				t.Fatalf("NormalPath(%q) is %q, want %q", escaped, got, clean)
 			}

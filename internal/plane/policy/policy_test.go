@@ -44,20 +44,25 @@ func prefixes(o *policy.Verdict) string {
 }
 
 func TestABillingPeriodBeginsOnTheUsersDay(t *testing.T) {
-	month := []policy.RuleLimit{{Name: "month", Limit: ratelimit.Limit{Algorithm: ratelimit.FixedWindow, Events: 100, Calendar: ratelimit.Month, Zone: "Asia/Tokyo"}}}
-	rules := []policy.Rule{{Name: "plan", Limits: month}, {Name: "shared", Priority: -1, CountBy: []string{"tier"}, Limits: month}}
+	month := []policy.RuleLimit{{Name: "month",
+		Limit: ratelimit.Limit{Algorithm: ratelimit.FixedWindow, Events: 100, Calendar: ratelimit.Month,
+			Zone: "Asia/Tokyo"}}}
+	rules := []policy.Rule{{Name: "plan", Limits: month},
+		{Name: "shared", Priority: -1, CountBy: []string{"tier"}, Limits: month}}
 	overrides := []policy.Override{{Rule: "plan", Limit: "month", Tier: "pro", Events: 500}}
 	s := policy.Compile(rules, overrides, nil, policy.Options{Remember: 10})
 	day := time.Date(2024, 1, 31, 0, 0, 0, 0, time.UTC)
 	a := &policy.Identity{Known: true, User: "a", Tier: "pro", PeriodStart: day, TimeZone: "Europe/Berlin"}
 	b := &policy.Identity{Known: true, User: "b", Tier: "pro", PeriodStart: day, TimeZone: "Europe/Berlin"}
-	c := &policy.Identity{Known: true, User: "c", Tier: "pro", PeriodStart: day, TimeZone: "Nowhere/Atall", Overrides: []policy.Override{{Rule: "plan", Limit: "month", User: "c", Events: 700}}}
+	c := &policy.Identity{Known: true, User: "c", Tier: "pro", PeriodStart: day, TimeZone: "Nowhere/Atall",
+		Overrides: []policy.Override{{Rule: "plan", Limit: "month", User: "c", Events: 700}}}
 	var first *ratelimit.Limit
 	for _, test := range []struct {
 		id     *policy.Identity
 		events int64
 		zone   string
-	}{{a, 500, "Europe/Berlin"}, {b, 500, "Europe/Berlin"}, {c, 700, "Asia/Tokyo"}, {a, 500, "Europe/Berlin"}} {
+	}{{a, 500, "Europe/Berlin"}, {b, 500, "Europe/Berlin"}, {c, 700, "Asia/Tokyo"},
+		{a, 500, "Europe/Berlin"}} {
 		var o policy.Verdict
 		policy.Evaluate(s, &policy.Facts{Path: "/"}, test.id, now, &o)
 		l := o.Hits[0].Limit
@@ -77,7 +82,10 @@ func TestABillingPeriodBeginsOnTheUsersDay(t *testing.T) {
 }
 
 func TestNoTwoSendersShareACounter(t *testing.T) {
-	by := func(names ...string) policy.Rule { return policy.Rule{Name: "r", CountBy: names, Limits: perHour(1)} }
+	by := func(names ...string) policy.Rule {
+		return policy.Rule{Name: "r", CountBy: names,
+			Limits: perHour(1)}
+	}
 	skipping := by("header:x-b")
 	skipping.SkipWithoutHeader = true
 	key := func(r policy.Rule, f *policy.Facts, user string) string {
@@ -127,9 +135,11 @@ func TestNoTwoSendersShareACounter(t *testing.T) {
 func TestAHeaderThatHoldsASecretIsStoredAsADigest(t *testing.T) {
 	rules := []policy.Rule{{Name: "r", CountBy: []string{"header:x-key"}, Limits: perHour(1)}}
 	f := &policy.Facts{Path: "/", Header: http.Header{"X-Key": {"secret"}}}
-	for want, secret := range map[bool]func(string) bool{true: nil, false: func(name string) bool { return name != "X-Key" }} {
+	for want, secret := range map[bool]func(string) bool{true: nil,
+		false: func(name string) bool { return name != "X-Key" }} {
 		var o policy.Verdict
-		policy.Evaluate(policy.Compile(rules, nil, nil, policy.Options{SecretHeader: secret}), f, nil, now, &o)
+		policy.Evaluate(policy.Compile(rules, nil, nil, policy.Options{SecretHeader: secret}), f, nil, now,
+			&o)
 		if len(o.Hits) != 1 || o.Hits[0].Secret != want {
 			t.Errorf("hits are %+v, want one that is secret: %v", o.Hits, want)
 		}
@@ -172,7 +182,8 @@ func TestAWrongRuleIsDisabledAloneAndNamed(t *testing.T) {
 		}
 		s := policy.Compile([]policy.Rule{bad, good("good")}, nil, nil, policy.Options{})
 		list := s.Wrong()
-		if len(list) != 1 || list[0].Rule != bad.Name || !strings.HasPrefix(list[0].Err.Error(), want) || !strings.Contains(list[0].Err.Error(), "must be") {
+		if len(list) != 1 || list[0].Rule != bad.Name || !strings.HasPrefix(list[0].Err.Error(), want) ||
+			!strings.Contains(list[0].Err.Error(), "must be") {
 			t.Errorf("wrong rules are %v, want %s", list, want)
 		}
 		var o policy.Verdict
@@ -181,7 +192,8 @@ func TestAWrongRuleIsDisabledAloneAndNamed(t *testing.T) {
 			t.Errorf("%s: hits are %s, want those of the good rule", want, got)
 		}
 	}
-	overrides := []policy.Override{{Rule: "good", Limit: "hour", Tier: "t", Events: -1}, {Rule: "gone", Limit: "hour", Tier: "t", Events: 1}}
+	overrides := []policy.Override{{Rule: "good", Limit: "hour", Tier: "t", Events: -1},
+		{Rule: "gone", Limit: "hour", Tier: "t", Events: 1}}
 	list := policy.Compile([]policy.Rule{good("good")}, overrides, nil, policy.Options{}).Wrong()
 	if len(list) != 1 || list[0].Override != "limit hour, tier t" {
 		t.Errorf("wrong overrides are %v", list)
@@ -223,7 +235,8 @@ func TestPatterns(t *testing.T) {
 				at := strings.Index(request, "/")
 				f := &policy.Facts{Tier: "t", Host: request[:at], Path: request[at:]}
 				for _, rules := range [][]policy.Rule{{rule}, append([]policy.Rule{narrow}, others...)} {
-					if got := strings.Contains(prefixes(decide(t, rules, f, nil))+" ", "rule/r/hour "); got != want {
+					if got := strings.Contains(prefixes(decide(t, rules, f, nil))+" ",
+						"rule/r/hour "); got != want {
 						t.Errorf("%s%s matches %s: %v, want %v", test.host, test.path, request, got, want)
 					}
 				}

@@ -38,7 +38,8 @@ func TestNoChangeIsMissedOrFoundTwice(t *testing.T) {
 			}
 			defer conn.Close(context.Background())
 			for i := 0; ctx.Err() == nil && (i < 25 || polls.Load() < 20); i++ {
-				if err := writeUsers(ctx, conn, random, fmt.Sprint(w, " ", i)); err != nil && ctx.Err() == nil {
+				if err := writeUsers(ctx, conn, random, fmt.Sprint(w, " ", i)); err != nil &&
+					ctx.Err() == nil {
 					t.Error(err)
 					return
 				}
@@ -99,7 +100,8 @@ func writeUsers(ctx context.Context, conn *pgx.Conn, random *rand.Rand, name str
 			return err
 		}
 		user := fmt.Sprint(name, " ", part)
-		if _, err := inner.Exec(ctx, "INSERT INTO rate_limit_users (user_id, tier) VALUES ($1, 'free')", user); err != nil {
+		if _, err := inner.Exec(ctx, "INSERT INTO rate_limit_users (user_id, tier) VALUES ($1, 'free')",
+			user); err != nil {
 			return err
 		}
 		if random.Intn(4) == 0 {
@@ -110,7 +112,8 @@ func writeUsers(ctx context.Context, conn *pgx.Conn, random *rand.Rand, name str
 		if err != nil {
 			return err
 		}
-		time.Sleep(time.Duration(random.Intn(15)) * time.Millisecond) // transactions commit in another order than they began
+		// transactions commit in another order than they began
+		time.Sleep(time.Duration(random.Intn(15)) * time.Millisecond)
 	}
 	if random.Intn(4) == 0 {
 		return tx.Rollback(ctx)

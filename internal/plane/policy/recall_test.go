@@ -14,7 +14,8 @@ import (
 // recalled says in short what becomes of a GET request of an API key without the database, or
 // "not remembered".
 func recalled(p *policy.Policy, key string) string {
-	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com", Path: "/"}
+	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com",
+		Path: "/"}
 	var o policy.Verdict
 	if !policy.Recall(p, key, &facts, &o) {
 		return "not remembered"
@@ -54,7 +55,8 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 func TestKeysThatAreNotRemembered(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
-	s.exec("INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('Bearer key of bob'), 'ann'), (sha256(convert_to(repeat('k', 600), 'UTF8')), 'ann')")
+	s.exec("INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('Bearer key of bob'), " +
+		"'ann'), (sha256(convert_to(repeat('k', 600), 'UTF8')), 'ann')")
 	plain := s.policy(policy.Settings{})
 	remembering := s.policy(policy.Settings{Options: policy.Options{Remember: 100}})
 	refresh(t, plain)
@@ -85,7 +87,8 @@ func TestARecalledKeyIsDecidedAsAnyOther(t *testing.T) {
 			user := fmt.Sprint("user", i)
 			s.user(user, []string{"free", "pro", "enterprise"}[pick(3)])
 			if pick(4) == 0 {
-				s.exec("UPDATE rate_limit_api_keys SET expires_at = now() + $2 * interval '1 hour' WHERE user_id = $1", user, pick(3)-1)
+				s.exec("UPDATE rate_limit_api_keys SET expires_at = now() + $2 * interval '1 hour' WHERE "+
+					"user_id = $1", user, pick(3)-1)
 			}
 			if pick(2) == 0 {
 				s.exec(`INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events)
@@ -111,12 +114,14 @@ func TestARecalledKeyIsDecidedAsAnyOther(t *testing.T) {
 				if policy.Recall(remembering, key, &f, &got) {
 					same(t, fmt.Sprintf("%s to %+v", key, f), policytest.Text(&got), policytest.Text(&want))
 					if got.Simple != want.Simple || got.Rule != want.Rule {
-						t.Errorf("%s to %+v: simple %v of rule %q, want %v of %q", key, f, got.Simple, got.Rule, want.Simple, want.Rule)
+						t.Errorf("%s to %+v: simple %v of rule %q, want %v of %q", key, f, got.Simple,
+							got.Rule, want.Simple, want.Rule)
 					}
 					if got.Simple {
 						simple++
 					}
-				} else if err := remembering.Evaluate(context.Background(), longTime, key, "", &f, &got); err != nil {
+				} else if err := remembering.Evaluate(context.Background(), longTime, key, "", &f,
+					&got); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -23,7 +23,8 @@ func dump(t *testing.T, s *site) []string {
 	var command strings.Builder
 	quoted := false // in a function's body
 	for line := range strings.Lines(string(out)) {
-		if command.Len() == 0 && (strings.HasPrefix(line, "--") || strings.HasPrefix(line, `\`) || strings.TrimSpace(line) == "") {
+		if command.Len() == 0 &&
+			(strings.HasPrefix(line, "--") || strings.HasPrefix(line, `\`) || strings.TrimSpace(line) == "") {
 			continue
 		}
 		command.WriteString(line)
@@ -48,7 +49,8 @@ func TestARestoreOpensNothing(t *testing.T) {
 	s := newSite(t)
 	s.user("ann", "free")
 	s.user("bob", "pro")
-	s.exec("SELECT rate_limit_rule('plan', per_hour => 10); SELECT rate_limit_rule('closed', action => 'block', methods => '{PUT}')")
+	s.exec("SELECT rate_limit_rule('plan', per_hour => 10); SELECT rate_limit_rule('closed', action => " +
+		"'block', methods => '{PUT}')")
 	s.exec("INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24')")
 	commands := dump(t, s)
 	if len(commands) < 100 {
@@ -72,8 +74,10 @@ func TestARestoreOpensNothing(t *testing.T) {
 		if p.Refresh(ctx) != nil {
 			kept++
 		}
-		same(t, "a key that was seen, after "+command, decided(t, p, "key of ann", ""), "ann free rule/plan/per_hour=10")
-		if text, err := tryDecide(p, "key of bob", ""); err == nil && text != "bob pro rule/plan/per_hour=10" {
+		same(t, "a key that was seen, after "+command, decided(t, p, "key of ann", ""),
+			"ann free rule/plan/per_hour=10")
+		if text, err := tryDecide(p, "key of bob", ""); err == nil &&
+			text != "bob pro rule/plan/per_hour=10" {
 			t.Errorf("a key that was not seen, after %s: %q", command, text)
 		}
 		// A proxy starts. It cannot tell a moment without any function from an empty database.
@@ -95,14 +99,16 @@ func TestARestoreOpensNothing(t *testing.T) {
 		}
 		if kept > 0 && s.pool.QueryRow(ctx, `SELECT count(*) FROM (SELECT $1::text::oid AS log) AS n WHERE log = 'rate_limit_changes'::regclass AND log <> $2
 			AND NOT `+schema.PolicyWhole, said, old).Scan(&lies) == nil && lies != 0 {
-			t.Errorf("after %s: the proxy says that it has applied the changes of tables that it has not read", command)
+			t.Errorf("after %s: the proxy says that it has applied the changes of tables that it has not "+
+				"read", command)
 		}
 	}
 	if kept == 0 {
 		t.Error("no poll failed")
 	}
 	refresh(t, p)
-	same(t, "a key that was not seen, after the restore", decided(t, p, "key of bob", ""), "bob pro rule/plan/per_hour=10")
+	same(t, "a key that was not seen, after the restore", decided(t, p, "key of bob", ""),
+		"bob pro rule/plan/per_hour=10")
 	if n := s.number("SELECT ($1::text::oid = 'rate_limit_changes'::regclass)::int", said); n != 1 {
 		t.Error("the proxy does not say that it has read the tables")
 	}

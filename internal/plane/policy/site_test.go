@@ -36,7 +36,9 @@ type site struct {
 // newSite makes a database with the tables of the policy.
 func newSite(t testing.TB) *site {
 	t.Helper()
-	return siteOn(t, cluster.Open(t, schema.Counters+schema.Policy, "INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2)"))
+	return siteOn(t,
+		cluster.Open(t, schema.Counters+schema.Policy,
+			"INSERT INTO rate_limit_tiers (tier, rank) VALUES ('free', 1), ('pro', 2)"))
 }
 
 func siteOn(t testing.TB, dsn string) *site {
@@ -154,7 +156,8 @@ func decided(t testing.TB, p *policy.Policy, key, user string) string {
 }
 
 func tryDecide(p *policy.Policy, key, user string) (string, error) {
-	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com", Path: "/"}
+	facts := policy.Facts{Tier: "anonymous", RejectUnknown: true, Method: "GET", Host: "api.example.com",
+		Path: "/"}
 	var o policy.Verdict
 	if err := p.Evaluate(context.Background(), longTime, key, user, &facts, &o); err != nil {
 		return "", err

@@ -45,7 +45,8 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 			var why []string
 			for _, r := range trace.Rules {
 				if r.Applies != want[r.Name] || r.Why == "" {
-					t.Fatalf("seed %d: %s: applies %t (%s), the outcome says %t: %s", seed, r.Name, r.Applies, r.Why, want[r.Name], policytest.Text(&o))
+					t.Fatalf("seed %d: %s: applies %t (%s), the outcome says %t: %s", seed, r.Name, r.Applies,
+						r.Why, want[r.Name], policytest.Text(&o))
 				}
 				if r.Applies {
 					applied++
@@ -64,6 +65,7 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 		}
 	}
 	if applied < 1000 || refusals < 100 || exempts < 40 || families < 20 {
-		t.Errorf("%d rules applied, %d requests were refused, %d exempt or blocked, and %d rules gave way in their family: too few to say anything", applied, refusals, exempts, families)
+		t.Errorf("%d rules applied, %d requests were refused, %d exempt or blocked, and %d rules gave way "+
+			"in their family: too few to say anything", applied, refusals, exempts, families)
 	}
 }

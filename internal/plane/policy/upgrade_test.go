@@ -33,12 +33,14 @@ func TestAnUpgradeStopsNoDecision(t *testing.T) {
 		SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1000)`, keys))
 	p := s.policy(policy.Settings{MaxIdentities: 16})
 	upgraded := func() bool {
-		return s.number("SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_near', 'rate_limit_bans_until')") == 2 &&
+		return s.number("SELECT count(*) FROM pg_class WHERE relname IN ('rate_limit_near', "+
+			"'rate_limit_bans_until')") == 2 &&
 			s.number("SELECT rate_limit_policy_version()") > 0
 	}
 
 	writer := s.begin()
-	if _, err := writer.Exec(ctx, "UPDATE rate_limit_rules SET comment = 'not committed'; DELETE FROM rate_limit_bans"); err != nil {
+	if _, err := writer.Exec(ctx,
+		"UPDATE rate_limit_rules SET comment = 'not committed'; DELETE FROM rate_limit_bans"); err != nil {
 		t.Fatal(err)
 	}
 	refresh(t, p)
@@ -61,7 +63,8 @@ func TestAnUpgradeStopsNoDecision(t *testing.T) {
 	goesOn := func() {
 		t.Helper()
 		before := decisions.Load()
-		await.Within(t, time.Minute, "further decisions", func() bool { return decisions.Load() >= before+20 })
+		await.Within(t, time.Minute, "further decisions",
+			func() bool { return decisions.Load() >= before+20 })
 	}
 	for range 3 {
 		s.after(time.Minute) // the next attempt is due

@@ -38,8 +38,8 @@ func (s *Store) Settle(h *batch.Settlement) {
 		s.engine.settleWait)
 }
 
-// Charge charges units of a row soon, which were admitted on a durable limit without the database: once, as far as the
-// quota goes, and also if there is no row. Rows.Charged learns what becomes of them.
+// Charge charges units of a row soon, which were admitted on a durable limit without the database: once, as
+// far as the quota goes, and also if there is no row. Rows.Charged learns what becomes of them.
 func (s *Store) Charge(row lease.RowID, l *ratelimit.Limit, units int64) {
 	batch.Add(s.engine.background, &batch.Call{Order: batch.Before, Partly: true,
 		Hits: []ratelimit.Hit{{Limit: l, Key: row.Key, Cost: units}},
@@ -85,8 +85,8 @@ func addBackground(p *plan, r *request) {
 	r.positions = append(r.positions[:0], at)
 }
 
-// applyBackground gives calls that nobody waits for their results. Of an entry, a row grants first what was planned
-// first.
+// applyBackground gives calls that nobody waits for their results. Of an entry, a row grants first what was
+// planned first.
 func (d *dispatch) applyBackground(requests []*request) {
 	for _, r := range requests {
 		c := r.call

@@ -15,15 +15,16 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// asked decides a hit and reports whether the database was asked. A refusal is believed for a second: a test that runs
-// later asks the database.
+// asked decides a hit and reports whether the database was asked. A refusal is believed for a second: a test
+// that runs later asks the database.
 func asked(t *testing.T, store *engine.Store, h ratelimit.Hit) (ratelimit.Decision, bool) {
 	t.Helper()
 	before := store.Stats()
 	d := takeOne(t, store, h)
 	after := store.Stats()
 	sent := after.Statements > before.Statements
-	if d.Source == ratelimit.FromBlocked && (sent || after.Blocked != before.Blocked+1) || d.Source == ratelimit.FromPostgres && !sent {
+	if d.Source == ratelimit.FromBlocked && (sent || after.Blocked != before.Blocked+1) ||
+		d.Source == ratelimit.FromPostgres && !sent {
 		t.Fatalf("%+v, and the counts went from %+v to %+v", d, before, after)
 	}
 	return d, sent
@@ -50,12 +51,15 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 			before := time.Now()
 			d, sent := asked(t, store, hit(cost))
 			after := time.Now()
-			if sent && after.Sub(early) < time.Second || d.Allowed || d.Remaining != 3 || d.Limit != 6 || cost == 5 && d.Reset.Sub(first.Reset).Abs() > time.Microsecond {
+			if sent && after.Sub(early) < time.Second || d.Allowed || d.Remaining != 3 || d.Limit != 6 ||
+				cost == 5 && d.Reset.Sub(first.Reset).Abs() > time.Microsecond {
 				t.Errorf("%s, cost %d: asked %v, %+v after %+v", l.Prefix, cost, sent, d, first)
 			}
-			least, most := first.RetryAfter-after.Sub(early)-time.Microsecond, first.RetryAfter-before.Sub(late)+time.Microsecond
+			least, most := first.RetryAfter-after.Sub(early)-time.Microsecond,
+				first.RetryAfter-before.Sub(late)+time.Microsecond
 			if d.RetryAfter < least || cost == 5 && d.RetryAfter > most {
-				t.Errorf("%s, cost %d: blocked for %v, the database would say from %v to %v for 5", l.Prefix, cost, d.RetryAfter, least, most)
+				t.Errorf("%s, cost %d: blocked for %v, the database would say from %v to %v for 5", l.Prefix,
+					cost, d.RetryAfter, least, most)
 			}
 		}
 		peek := hit(5)
@@ -72,7 +76,8 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 		// Another limit on the row is another question.
 		raised := *l
 		raised.Events = 100
-		if d, sent := asked(t, store, ratelimit.Hit{Limit: &raised, Key: "k", Cost: 5}); !sent || d.Limit != 100 {
+		if d, sent := asked(t, store, ratelimit.Hit{Limit: &raised, Key: "k", Cost: 5}); !sent ||
+			d.Limit != 100 {
 			t.Errorf("%s: a raised limit is blocked: %+v", l.Prefix, d)
 		}
 		store.Close()
@@ -84,13 +89,14 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 func TestRefusalFromBeforeAReset(t *testing.T) {
 	for _, resets := range []int{1, 3000} {
 		synctest.Test(t, func(t *testing.T) {
-			store := newStore(t, &fakeDB{answer: func(ctx context.Context, statements []*pgdb.Statement) error {
-				if strings.Contains(statements[0].SQL, "hits, remainder, expires_at) =") { // a reset
-					return nil
-				}
-				time.Sleep(time.Minute) // the answer is on its way
-				return refuse(ctx, statements)
-			}}, engine.Options{CleanupProbability: -1})
+			store := newStore(t,
+				&fakeDB{answer: func(ctx context.Context, statements []*pgdb.Statement) error {
+					if strings.Contains(statements[0].SQL, "hits, remainder, expires_at) =") { // a reset
+						return nil
+					}
+					time.Sleep(time.Minute) // the answer is on its way
+					return refuse(ctx, statements)
+				}}, engine.Options{CleanupProbability: -1})
 			done := make(chan ratelimit.Decision)
 			ask := func() { d, _, _ := tryOne(store, time.Hour, fakeHits("0")[0]); done <- d }
 			go ask()
@@ -100,7 +106,8 @@ func TestRefusalFromBeforeAReset(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if d := <-done; d.Allowed || d.Source != ratelimit.FromPostgres || store.Stats().BlockedKeys != 0 {
+			if d := <-done; d.Allowed || d.Source != ratelimit.FromPostgres ||
+				store.Stats().BlockedKeys != 0 {
 				t.Errorf("before: %+v, and %d keys are taken for used up", d, store.Stats().BlockedKeys)
 			}
 			// What began later is believed.
@@ -134,14 +141,16 @@ func TestKnownRefusalsStandWithoutADecision(t *testing.T) {
 			for step, at := range []time.Duration{1500 * time.Millisecond, time.Minute, 59 * time.Minute} {
 				time.Sleep(time.Until(start.Add(at)))
 				began := time.Now()
-				if d, _, err := tryOne(store, time.Second, h); err != nil || d.Allowed || d.Source != ratelimit.FromBlocked || d.RetryAfter > time.Hour-at || d.RetryAfter <= 0 {
+				if d, _, err := tryOne(store, time.Second, h); err != nil || d.Allowed ||
+					d.Source != ratelimit.FromBlocked || d.RetryAfter > time.Hour-at || d.RetryAfter <= 0 {
 					t.Errorf("%s, step %d: %+v, %v", name, step, d, err)
 				}
 				if d, err := q.ask(h); err != nil || d[0].Allowed || d[0].Source != ratelimit.FromBlocked {
 					t.Errorf("%s, step %d, in a queue: %+v, %v", name, step, d, err)
 				}
 				d := make([]ratelimit.Decision, 2)
-				if err := store.Take(context.Background(), time.Second, several, d); err != nil || d[0].Source != ratelimit.Undecided || d[1].Source != ratelimit.FromBlocked {
+				if err := store.Take(context.Background(), time.Second, several, d); err != nil ||
+					d[0].Source != ratelimit.Undecided || d[1].Source != ratelimit.FromBlocked {
 					t.Errorf("%s, step %d: %+v, %v", name, step, d, err)
 				}
 				if _, _, err := tryOne(store, time.Second, other[0]); err == nil {

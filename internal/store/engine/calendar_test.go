@@ -10,7 +10,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-var units = map[ratelimit.Calendar]string{ratelimit.Day: "day", ratelimit.Week: "week", ratelimit.Month: "month", ratelimit.Year: "year"}
+var units = map[ratelimit.Calendar]string{ratelimit.Day: "day", ratelimit.Week: "week",
+	ratelimit.Month: "month", ratelimit.Year: "year"}
 
 // moment is a time in a zone, and what both sides say of it.
 type moment struct {
@@ -28,17 +29,20 @@ func (m *moment) String() string {
 	at := func(us int64) string {
 		return time.UnixMicro(us).In(m.location).Format("2006-01-02T15:04:05.999999Z07:00:00")
 	}
-	return fmt.Sprintf("%s, %s of %s, anchor %d: from %s to %s, in Postgres from %s to %s", m.zone, units[m.unit], at(m.now), m.anchor,
+	return fmt.Sprintf("%s, %s of %s, anchor %d: from %s to %s, in Postgres from %s to %s", m.zone,
+		units[m.unit], at(m.now), m.anchor,
 		at(m.goStart), at(m.goEnd), at(m.sqlStart), at(m.sqlEnd))
 }
 
 // ask fills in what both sides say.
 func ask(t *testing.T, s *site, moments []*moment) {
 	t.Helper()
-	zones, unitNames, times, anchors := make([]string, len(moments)), make([]string, len(moments)), make([]int64, len(moments)), make([]int64, len(moments))
+	zones, unitNames, times, anchors := make([]string, len(moments)), make([]string, len(moments)),
+		make([]int64, len(moments)), make([]int64, len(moments))
 	for i, m := range moments {
 		zones[i], unitNames[i], times[i], anchors[i] = m.zone, units[m.unit], m.now, m.anchor
-		l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Calendar: m.unit, Zone: m.zone, Anchor: m.anchor, Events: 1}
+		l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Calendar: m.unit, Zone: m.zone,
+			Anchor: m.anchor, Events: 1}
 		m.goStart, m.goEnd = algorithm.Period(l, m.now)
 	}
 	rows, err := s.conn.Query(context.Background(), `SELECT (date_part('epoch', w.starts) * 1000000)::bigint, (date_part('epoch', w.ends) * 1000000)::bigint,
@@ -139,7 +143,8 @@ func TestCalendarOfEveryZone(t *testing.T) {
 			moments = append(moments, &moment{zone: name, location: location, now: now, unit: unit})
 		}
 		for _, change := range changes {
-			for _, after := range []int64{-25 * hour, -hour, -1, 0, 1, hour / 2, hour - 1, hour, 2 * hour, 24 * hour} {
+			for _, after := range []int64{-25 * hour, -hour, -1, 0, 1, hour / 2, hour - 1, hour, 2 * hour,
+				24 * hour} {
 				add(change+after, ratelimit.Day)
 			}
 			add(change, ratelimit.Week)
@@ -160,19 +165,22 @@ func TestCalendarOfEveryZone(t *testing.T) {
 		// last day of a month.
 		anchored := func(now int64, unit ratelimit.Calendar, day time.Time) {
 			if anchor := ratelimit.AnchorOn(unit, day); anchor != 0 {
-				moments = append(moments, &moment{zone: name, location: location, now: now, unit: unit, anchor: anchor})
+				moments = append(moments,
+					&moment{zone: name, location: location, now: now, unit: unit, anchor: anchor})
 			}
 		}
 		for i, change := range changes {
 			day := time.UnixMicro(change).In(location)
 			for _, after := range []int64{-25 * hour, -1, 0, hour / 2, hour, 24 * hour} {
 				anchored(change+after, ratelimit.Month, day)
-				anchored(change+after, []ratelimit.Calendar{ratelimit.Month, ratelimit.Year}[i%2], day.AddDate(0, 0, 1))
+				anchored(change+after, []ratelimit.Calendar{ratelimit.Month, ratelimit.Year}[i%2],
+					day.AddDate(0, 0, 1))
 			}
 		}
 		for year := 2000; year < 2036; year++ {
 			for day := 27; day < 32; day++ {
-				at := time.Date(year, time.Month(1+(year+day)%12), day+year%5, year%24, 0, 0, 0, time.UTC).UnixMicro()
+				at := time.Date(year, time.Month(1+(year+day)%12), day+year%5, year%24, 0, 0, 0,
+					time.UTC).UnixMicro()
 				anchored(at, ratelimit.Month, time.Date(2000, 1, day, 0, 0, 0, 0, time.UTC))
 				anchored(at, ratelimit.Year, time.Date(2000, 2, day, 0, 0, 0, 0, time.UTC))
 			}
@@ -194,5 +202,6 @@ func TestCalendarOfEveryZone(t *testing.T) {
 	if unknown > total/20 {
 		t.Errorf("of %d moments, the two know different things of the zone at %d", total, unknown)
 	}
-	t.Logf("%d moments, %d unequal, %d in zones of which the two know different things", total, unequal, unknown)
+	t.Logf("%d moments, %d unequal, %d in zones of which the two know different things", total, unequal,
+		unknown)
 }

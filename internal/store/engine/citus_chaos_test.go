@@ -15,7 +15,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-var chaosLimit = &ratelimit.Limit{Prefix: "chaos", Algorithm: ratelimit.FixedWindow, Events: 1 << 40, Window: 24 * time.Hour}
+var chaosLimit = &ratelimit.Limit{Prefix: "chaos", Algorithm: ratelimit.FixedWindow, Events: 1 << 40,
+	Window: 24 * time.Hour}
 
 // totalOf is what all loads have counted so far.
 func totalOf(all []*shardsLoad) *shardsLoad {
@@ -39,8 +40,8 @@ func unknownOf(l *shardsLoad) int64 {
 	return n
 }
 
-// testChaos has moves, a rebalance, an added and a drained worker, and a killed worker and coordinator, while eight
-// proxies count. All that was granted is counted in each shard that was not on the killed worker.
+// testChaos has moves, a rebalance, an added and a drained worker, and a killed worker and coordinator, while
+// eight proxies count. All that was granted is counted in each shard that was not on the killed worker.
 func (s *spread) testChaos(t *testing.T) {
 	ctx := context.Background()
 	var all []*shardsLoad
@@ -49,7 +50,8 @@ func (s *spread) testChaos(t *testing.T) {
 	for i := range 8 {
 		db := drivers.All[[]string{"pgxdb", "pgwire"}[i%2]](t, s.DSN()+"&pool_max_conns=4")
 		l := &shardsLoad{}
-		all, running = append(all, l), append(running, l.run(newChain(t, db, engine.Options{}), chaosLimit, 4, 400, stop))
+		all, running = append(all, l),
+			append(running, l.run(newChain(t, db, engine.Options{}), chaosLimit, 4, 400, stop))
 	}
 	await.Within(t, time.Minute, "decisions of all proxies", func() bool {
 		return !slices.ContainsFunc(all, func(l *shardsLoad) bool { return l.copy().Requests <= 100 })
@@ -71,7 +73,8 @@ func (s *spread) testChaos(t *testing.T) {
 			s.move(shard, shard%3)
 		}
 	}
-	cluster.Execute(t, s.DSN(), fmt.Sprintf("SELECT citus_remove_node('127.0.0.1', %d)", s.Workers[added].Port()))
+	cluster.Execute(t, s.DSN(),
+		fmt.Sprintf("SELECT citus_remove_node('127.0.0.1', %d)", s.Workers[added].Port()))
 	if err := s.Workers[added].Kill(); err != nil {
 		t.Error(err)
 	}
@@ -84,8 +87,10 @@ func (s *spread) testChaos(t *testing.T) {
 	before := totalOf(all)
 	time.Sleep(time.Second)
 	after := totalOf(all)
-	if failures := unknownOf(after) - unknownOf(before); failures > (after.Requests-before.Requests)/100 || after.Requests == before.Requests {
-		t.Errorf("%d of %d requests had no answer without the coordinator", failures, after.Requests-before.Requests)
+	if failures := unknownOf(after) - unknownOf(before); failures > (after.Requests-before.Requests)/100 ||
+		after.Requests == before.Requests {
+		t.Errorf("%d of %d requests had no answer without the coordinator", failures,
+			after.Requests-before.Requests)
 	}
 	if err := s.Coordinator.Restart(ctx); err != nil {
 		t.Fatal(err)
@@ -102,7 +107,8 @@ func (s *spread) testChaos(t *testing.T) {
 	after = totalOf(all)
 	for shard := range testShards {
 		if goes := after.Granted[shard] > before.Granted[shard]; goes == lost[shard] {
-			t.Errorf("shard %d: granted while worker 2 is down: %v, of worker 2: %v", shard, goes, lost[shard])
+			t.Errorf("shard %d: granted while worker 2 is down: %v, of worker 2: %v", shard, goes,
+				lost[shard])
 		}
 	}
 	if err := s.Workers[2].Restart(ctx); err != nil {

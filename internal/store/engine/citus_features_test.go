@@ -22,9 +22,12 @@ import (
 // testFeatures are what a store does besides counting, in shards, most of it while the shards move.
 func (s *spread) testFeatures(t *testing.T) {
 	for _, driver := range []string{"pgxdb", "pgwire"} {
-		t.Run(driver+": slots of requests in flight stay while shards move", func(t *testing.T) { s.testSlots(t, driver) })
-		t.Run(driver+": refunds, resets and settlements reach shards that move", func(t *testing.T) { s.testRefunds(t, driver) })
-		t.Run(driver+": leases never pass more than the limit while shards move", func(t *testing.T) { s.testLeases(t, driver) })
+		t.Run(driver+": slots of requests in flight stay while shards move",
+			func(t *testing.T) { s.testSlots(t, driver) })
+		t.Run(driver+": refunds, resets and settlements reach shards that move",
+			func(t *testing.T) { s.testRefunds(t, driver) })
+		t.Run(driver+": leases never pass more than the limit while shards move",
+			func(t *testing.T) { s.testLeases(t, driver) })
 	}
 	t.Run("a proxy decides by itself for shards that are down", s.testLocal)
 }
@@ -73,8 +76,9 @@ func (s *spread) testSlots(t *testing.T, driver string) {
 		t.Fatalf("%d requests run, want 5", len(held))
 	}
 	stop := s.moving(t, "k")
-	// Longer than a process is believed to run without a sign of life. On a machine that is too busy to move a shard in
-	// this time, a process loses its slots. A sixth request may then run, but only in place of one that is told.
+	// Longer than a process is believed to run without a sign of life. On a machine that is too busy to move
+	// a shard in this time, a process loses its slots. A sixth request may then run, but only in place of one
+	// that is told.
 	for until := time.Now().Add(11 * time.Second); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
 		for _, store := range []ratelimit.Store{a, b} {
 			if !run(store) {
@@ -100,7 +104,8 @@ func (s *spread) testSlots(t *testing.T, driver string) {
 	release(2)
 	awaitFree(t, b, flight, 2)
 	// Beside a limit of another shard that is used up, a request leaves no slot behind.
-	full := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "slots full " + driver, Algorithm: ratelimit.FixedWindow, Events: 1, Window: time.Hour}, Key: apartFrom("k"), Cost: 1}
+	full := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "slots full " + driver,
+		Algorithm: ratelimit.FixedWindow, Events: 1, Window: time.Hour}, Key: apartFrom("k"), Cost: 1}
 	for _, home := range []string{"", full.Key} {
 		full.Subject = home
 		slot := &ratelimit.Slot{}
@@ -123,7 +128,8 @@ func (s *spread) testSlots(t *testing.T, driver string) {
 
 func (s *spread) testRefunds(t *testing.T, driver string) {
 	store := s.store(t, driver, engine.Options{})
-	h := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "refunds " + driver, Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}, Key: "of r", Subject: "r", Cost: 3}
+	h := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "refunds " + driver, Algorithm: ratelimit.FixedWindow,
+		Events: 1000, Window: time.Hour}, Key: "of r", Subject: "r", Cost: 3}
 	stop := s.moving(t, "r")
 	for range 100 {
 		takeOne(t, store, h)
@@ -157,7 +163,8 @@ func (s *spread) testRefunds(t *testing.T, driver string) {
 
 func (s *spread) testLeases(t *testing.T, driver string) {
 	for _, durable := range []bool{false, true} {
-		limit := &ratelimit.Limit{Prefix: fmt.Sprint("leases ", driver, durable), Algorithm: ratelimit.FixedWindow, Events: 4000, Window: time.Hour, Lease: 0.05, Durable: durable}
+		limit := &ratelimit.Limit{Prefix: fmt.Sprint("leases ", driver, durable),
+			Algorithm: ratelimit.FixedWindow, Events: 4000, Window: time.Hour, Lease: 0.05, Durable: durable}
 		h := ratelimit.Hit{Limit: limit, Key: "leased", Cost: 1}
 		stop := s.moving(t, h.Key)
 		granted, leased := int64(0), int64(0)
@@ -191,9 +198,11 @@ func (s *spread) testLeases(t *testing.T, driver string) {
 		}
 		table := map[bool]string{false: "rate_limit_ephemeral", true: "rate_limit_durable"}[durable]
 		counted := s.counted(table, limit.Prefix)[shards.Of(h.Key, testShards)]
-		t.Logf("durable %v: %d of 6000 requests passed, %d by leases, %d are counted", durable, granted, leased, counted)
+		t.Logf("durable %v: %d of 6000 requests passed, %d by leases, %d are counted", durable, granted,
+			leased, counted)
 		if granted > 4000 || counted > 4000 || counted < granted || leased == 0 {
-			t.Errorf("durable %v: %d passed, %d by leases, %d are counted; want at most 4000 of each, and what passed counted", durable, granted, leased, counted)
+			t.Errorf("durable %v: %d passed, %d by leases, %d are counted; want at most 4000 of each, and "+
+				"what passed counted", durable, granted, leased, counted)
 		}
 	}
 }
@@ -211,7 +220,9 @@ func (s *spread) at(worker int) string {
 
 func (s *spread) testLocal(t *testing.T) {
 	ctx := context.Background()
-	store := newProxy(t, drivers.All["pgxdb"](t, s.DSN()), engine.Options{OnError: func(err error) { t.Log("reported:", err) }}, registry.Node{Name: "local", Epoch: 7})
+	store := newProxy(t, drivers.All["pgxdb"](t, s.DSN()),
+		engine.Options{OnError: func(err error) { t.Log("reported:", err) }},
+		registry.Node{Name: "local", Epoch: 7})
 	store.UseLocal()
 	store.Prepare()
 	down, up := hitOn("local", 100, true), hitOn("local", 100, true)

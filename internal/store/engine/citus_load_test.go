@@ -21,7 +21,8 @@ type shardsLoad struct {
 	Requests         int64
 }
 
-func (l *shardsLoad) run(store ratelimit.Store, limit *ratelimit.Limit, callers, keys int, stop <-chan struct{}) *sync.WaitGroup {
+func (l *shardsLoad) run(store ratelimit.Store, limit *ratelimit.Limit, callers, keys int,
+	stop <-chan struct{}) *sync.WaitGroup {
 	var all sync.WaitGroup
 	for c := range callers {
 		all.Add(1)
@@ -36,7 +37,8 @@ func (l *shardsLoad) run(store ratelimit.Store, limit *ratelimit.Limit, callers,
 				}
 				key := fmt.Sprint("key ", i%keys)
 				shard := shards.Of(key, testShards)
-				err := store.Take(context.Background(), shardTimeout, []ratelimit.Hit{{Limit: limit, Key: key, Cost: 1}}, d)
+				err := store.Take(context.Background(), shardTimeout,
+					[]ratelimit.Hit{{Limit: limit, Key: key, Cost: 1}}, d)
 				atomic.AddInt64(&l.Requests, 1)
 				switch {
 				case err != nil:
@@ -75,7 +77,8 @@ func (s *spread) compare(t *testing.T, l *shardsLoad, table, prefix string, lost
 			continue
 		}
 		if counted[shard] < l.Granted[shard] || counted[shard] > l.Granted[shard]+l.Unknown[shard] {
-			t.Errorf("shard %d: granted %d, without an answer %d, counted %d", shard, l.Granted[shard], l.Unknown[shard], counted[shard])
+			t.Errorf("shard %d: granted %d, without an answer %d, counted %d", shard, l.Granted[shard],
+				l.Unknown[shard], counted[shard])
 		}
 	}
 	t.Logf("%d requests: granted %d, without an answer %d, counted %d", l.Requests, granted, unknown, sum)

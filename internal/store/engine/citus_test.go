@@ -101,7 +101,9 @@ func (s *spread) counted(table, prefix string) map[int]int64 {
 	s.t.Helper()
 	all := map[int]int64{}
 	for shard := range testShards {
-		text := s.rows(s.DSN(), fmt.Sprintf("SELECT coalesce(sum(count), 0)::text FROM rl_s%d.%s WHERE prefix = $1", shard, table), prefix)
+		text := s.rows(s.DSN(),
+			fmt.Sprintf("SELECT coalesce(sum(count), 0)::text FROM rl_s%d.%s WHERE prefix = $1", shard,
+				table), prefix)
 		n, err := strconv.ParseInt(text[0], 10, 64)
 		if err != nil {
 			s.t.Fatal(err)
@@ -114,7 +116,8 @@ func (s *spread) counted(table, prefix string) map[int]int64 {
 // where is the worker of a shard.
 func (s *spread) where(shard int) int {
 	s.t.Helper()
-	port := s.rows(s.DSN(), "SELECT nodeport::text FROM citus_shards WHERE table_name = $1::regclass", fmt.Sprintf("rl_s%d.rate_limit_ephemeral", shard))
+	port := s.rows(s.DSN(), "SELECT nodeport::text FROM citus_shards WHERE table_name = $1::regclass",
+		fmt.Sprintf("rl_s%d.rate_limit_ephemeral", shard))
 	for i, w := range s.Workers {
 		if port[0] == fmt.Sprint(w.Port()) {
 			return i
@@ -131,7 +134,8 @@ func (s *spread) move(shard, worker int) {
 	}
 	err := s.Move(context.Background(), fmt.Sprintf("rl_s%d", shard), worker)
 	// Citus waits for a second to drop what the last move left behind.
-	for tries := 0; err != nil && strings.Contains(err.Error(), "leftover from the previous move") && tries < 20; tries++ {
+	for tries := 0; err != nil && strings.Contains(err.Error(), "leftover from the previous move") &&
+		tries < 20; tries++ {
 		err = s.Move(context.Background(), fmt.Sprintf("rl_s%d", shard), worker)
 	}
 	if err != nil {
@@ -146,9 +150,11 @@ func TestCitus(t *testing.T) {
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		t.Run(driver+" passes the conformance suite", func(t *testing.T) {
 			conformance.Store(t, func(t testing.TB) ratelimit.Store {
-				rename := func(l *ratelimit.Limit) { l.Prefix = t.Name() + " " + l.Prefix } // other tests have the prefixes, too
+				// other tests have the prefixes, too
+				rename := func(l *ratelimit.Limit) { l.Prefix = t.Name() + " " + l.Prefix }
 				store := s.store(t, driver, engine.Options{NoRefusals: true})
-				return &changing{Store: store, change: rename, limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
+				return &changing{Store: store, change: rename,
+					limits: map[*ratelimit.Limit]*ratelimit.Limit{}}
 			})
 		})
 	}
@@ -180,13 +186,16 @@ func (s *spread) testMigration(t *testing.T) {
 	s.migrate(testShards)
 	conn := cluster.Connect(t, s.DSN())
 	defer conn.Close(context.Background())
-	if _, err := migrate.Run(context.Background(), conn, 8); err == nil || !strings.Contains(err.Error(), "--shards: 8: must be 16") {
+	if _, err := migrate.Run(context.Background(), conn, 8); err == nil ||
+		!strings.Contains(err.Error(), "--shards: 8: must be 16") {
 		t.Errorf("another number: %v", err)
 	}
-	if m, err := migrate.Run(context.Background(), conn, 0); err != nil || m.Shards == nil || *m.Shards != "up to date" {
+	if m, err := migrate.Run(context.Background(), conn, 0); err != nil || m.Shards == nil ||
+		*m.Shards != "up to date" {
 		t.Errorf("%+v, %v", m, err)
 	}
-	_, err := conn.Exec(context.Background(), "INSERT INTO rate_limit_ephemeral (prefix, key, expires_at) VALUES ('x', 'y', now())")
+	_, err := conn.Exec(context.Background(),
+		"INSERT INTO rate_limit_ephemeral (prefix, key, expires_at) VALUES ('x', 'y', now())")
 	if err == nil || !strings.Contains(err.Error(), "in shards") {
 		t.Errorf("a program that does not know of shards counts beside them: %v", err)
 	}
@@ -198,7 +207,8 @@ func (s *spread) testOneRow(t *testing.T) {
 	keys := append([]string{"alice", "ä", "sha256:x"}, strings.Split("a b c d e f g h", " ")...)
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		store := s.store(t, driver, engine.Options{})
-		takeOne(t, store, ratelimit.Hit{Limit: l, Key: "secret", Secret: true, Cost: 1}) // it comes before the shards are known
+		// it comes before the shards are known
+		takeOne(t, store, ratelimit.Hit{Limit: l, Key: "secret", Secret: true, Cost: 1})
 		for _, key := range keys {
 			takeOne(t, store, ratelimit.Hit{Limit: l, Key: key, Cost: 1})
 			takeOne(t, store, ratelimit.Hit{Limit: l, Key: "of " + key, Subject: key, Cost: 1})
@@ -213,22 +223,28 @@ FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256
 		}
 	}
 	secret := ratelimit.DigestKey("secret")
-	if rows := s.rows(s.DSN(), fmt.Sprintf("SELECT count::text FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key = $1", shards.Of(secret, testShards)), secret); fmt.Sprint(rows) != "[2]" {
+	if rows := s.rows(s.DSN(),
+		fmt.Sprintf("SELECT count::text FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key = $1",
+			shards.Of(secret, testShards)), secret); fmt.Sprint(rows) != "[2]" {
 		t.Errorf("a secret was counted %v times in its shard", rows)
 	}
-	if found := s.rows(s.DSN(), "SELECT count::text FROM rate_limit_counters('one', false, '{alice}')"); fmt.Sprint(found) != "[2]" {
+	if found := s.rows(s.DSN(),
+		"SELECT count::text FROM rate_limit_counters('one', false, '{alice}')"); fmt.Sprint(found) != "[2]" {
 		t.Errorf("get: %v", found)
 	}
-	if all := s.rows(s.DSN(), "SELECT key FROM rate_limit_counters('one', false)"); len(all) != 2*len(keys)+1 {
+	if all := s.rows(s.DSN(), "SELECT key FROM rate_limit_counters('one', false)"); len(all) != 2*len(keys)+
+		1 {
 		t.Errorf("top: %d counters", len(all))
 	}
 	for _, want := range []string{"[1]", "[0]"} {
-		if reset := s.rows(s.DSN(), "SELECT rate_limit_reset('one', 'alice')::text"); fmt.Sprint(reset) != want {
+		if reset := s.rows(s.DSN(),
+			"SELECT rate_limit_reset('one', 'alice')::text"); fmt.Sprint(reset) != want {
 			t.Errorf("reset: %v, want %s", reset, want)
 		}
 	}
 	for _, want := range []string{"[2]", "[]"} {
-		if found := s.rows(s.DSN(), "SELECT count::text FROM rate_limit_counters('one', false, '{b}')"); fmt.Sprint(found) != want {
+		if found := s.rows(s.DSN(),
+			"SELECT count::text FROM rate_limit_counters('one', false, '{b}')"); fmt.Sprint(found) != want {
 			t.Errorf("forget: %v, want %s", found, want)
 		}
 		s.rows(s.DSN(), "SELECT deleted::text FROM rate_limit_forget_person('b')")

@@ -60,8 +60,10 @@ func TestCleanup(t *testing.T) {
 					return s.left(table, "p", "dead") == "0" && s.left(table, "other", "dead") == "0"
 				})
 			}
-			if dead, live, others := s.left(table, "p", "dead"), s.left(table, "p", "live"), s.left(table, "other", "dead"); dead != test.want || live != "2500" || others != test.others {
-				t.Errorf("probability %v, %s: %s dead, %s live and %s others are left, want %s, 2500 and %s", test.probability, table, dead, live, others, test.want, test.others)
+			if dead, live, others := s.left(table, "p", "dead"), s.left(table, "p", "live"),
+				s.left(table, "other", "dead"); dead != test.want || live != "2500" || others != test.others {
+				t.Errorf("probability %v, %s: %s dead, %s live and %s others are left, want %s, 2500 and %s",
+					test.probability, table, dead, live, others, test.want, test.others)
 			}
 		}
 		s.nothingReported()
@@ -113,7 +115,8 @@ func TestCleanupIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(context.Background(), "SELECT FROM rate_limit_ephemeral WHERE key = 'dead2' FOR UPDATE"); err != nil {
+	if _, err := tx.Exec(context.Background(),
+		"SELECT FROM rate_limit_ephemeral WHERE key = 'dead2' FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
 	if gone, err := cleanUp(db, "p", now); err != nil || gone != 2 {
@@ -135,7 +138,8 @@ func TestCleanupOfTheLibrary(t *testing.T) {
 	s := newSite(t)
 	s.exec("ALTER DATABASE " + s.text("SELECT current_database()") + " SET deadlock_timeout = '10ms'")
 	store := s.store(engine.Options{CleanupProbability: -1})
-	limit := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Millisecond}
+	limit := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 1000,
+		Window: time.Millisecond}
 	until := time.Now().Add(time.Duration(conformance.Long()) * 2 * time.Second)
 	var group sync.WaitGroup
 	deleted := int64(0)
@@ -145,7 +149,8 @@ func TestCleanupOfTheLibrary(t *testing.T) {
 		defer group.Done()
 		for time.Now().Before(until) {
 			// It does not look at errors either.
-			if tag, err := library.Exec(context.Background(), "DELETE FROM rate_limit_ephemeral WHERE prefix = 'p' AND expires_at < clock_timestamp()"); err == nil {
+			if tag, err := library.Exec(context.Background(),
+				"DELETE FROM rate_limit_ephemeral WHERE prefix = 'p' AND expires_at < clock_timestamp()"); err == nil {
 				deleted += tag.RowsAffected()
 			}
 		}
@@ -157,10 +162,12 @@ func TestCleanupOfTheLibrary(t *testing.T) {
 			for time.Now().Before(until) {
 				var hits []ratelimit.Hit
 				for i := range 50 {
-					hits = append(hits, ratelimit.Hit{Limit: limit, Key: fmt.Sprint((i*7 + caller) % 60), Cost: 1})
+					hits = append(hits,
+						ratelimit.Hit{Limit: limit, Key: fmt.Sprint((i*7 + caller) % 60), Cost: 1})
 				}
 				// Each has a queue, and so a connection, of its own.
-				if err := store.Take(context.Background(), longTime+time.Duration(caller)*time.Second, hits, make([]ratelimit.Decision, len(hits))); err != nil {
+				if err := store.Take(context.Background(), longTime+time.Duration(caller)*time.Second, hits,
+					make([]ratelimit.Decision, len(hits))); err != nil {
 					t.Error(err)
 				}
 			}

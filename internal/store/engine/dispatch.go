@@ -41,7 +41,8 @@ type dispatch struct {
 	several  bool // a request has several hits
 	patient  bool // the batch had more than a timeout: the database answered when it began
 
-	stats     tally         // not yet in the counts. It is added before callers go on, since they may read the counts
+	// not yet in the counts. It is added before callers go on, since they may read the counts
+	stats     tally
 	finishing []*batch.Call // memory for finishSingles
 	memory    []*request    // for requests
 }
@@ -128,7 +129,8 @@ func newDispatch(ctx context.Context, e *engine, q *batch.Queue, calls []*batch.
 	return d
 }
 
-// execute runs statements, and reports whether one of them has failed. entered are the slots that they charge.
+// execute runs statements, and reports whether one of them has failed. entered are the slots that they
+// charge.
 func (d *dispatch) execute(statements []*pgdb.Statement, entered []slots.Range) (bool, error) {
 	d.stats.Statements += int64(len(statements))
 	failed, err := d.engine.server.run(d.ctx, d.queue.Timeout, statements)
@@ -198,8 +200,8 @@ func (d *dispatch) fail(requests []*request, err error) {
 	d.engine.failCalls(d.queue, calls, d.noDecision(err))
 }
 
-// noDecision is the error of calls whose batch failed with err. A batch that had no connection all the time, because
-// others used all of them, has passed its deadline.
+// noDecision is the error of calls whose batch failed with err. A batch that had no connection all the time,
+// because others used all of them, has passed its deadline.
 func (d *dispatch) noDecision(err error) error {
 	passed := d.patient && (d.ctx.Err() != nil || errors.Is(err, sqlstate.ErrNoTurn))
 	return d.engine.server.health.NoDecision(err, passed)

@@ -31,15 +31,17 @@ type subject struct {
 	windows map[time.Time]int64 // what passed, by the Reset of the decision
 }
 
-// distanceWindow is the window of the limits in TestLeasesOverADistance, which lasts for distanceWindows of them.
+// distanceWindow is the window of the limits in TestLeasesOverADistance, which lasts for distanceWindows of
+// them.
 const (
 	distanceWindow  = time.Minute
 	distanceWindows = 2
 )
 
-// TestLeasesOverADistance has regions that share limits in the database of the first one, in the virtual
-// time of the simulation. Ten subjects have demand for up to twice their limits, or for up to half of them. No limit
-// is exceeded. A limit with more demand is used up, and of one with less, few requests wait for the distance.
+// TestLeasesOverADistance has regions that share limits in the database of the first one, in the virtual time
+// of the simulation. Ten subjects have demand for up to twice their limits, or for up to half of them. No
+// limit is exceeded. A limit with more demand is used up, and of one with less, few requests wait for the
+// distance.
 func TestLeasesOverADistance(t *testing.T) {
 	for _, a := range []ratelimit.Algorithm{ratelimit.FixedWindow, ratelimit.SlidingWindow} {
 		for _, c := range []struct {
@@ -67,22 +69,29 @@ func TestLeasesOverADistance(t *testing.T) {
 
 func leaseOverADistance(t *testing.T, a ratelimit.Algorithm, perSecond int64, demand float64, lonely bool) {
 	events := perSecond * int64(distanceWindow/time.Second)
-	limit := &ratelimit.Limit{Prefix: "far", Algorithm: a, Events: events, Window: distanceWindow, Lease: 0.05}
+	limit := &ratelimit.Limit{Prefix: "far", Algorithm: a, Events: events, Window: distanceWindow,
+		Lease: 0.05}
 	server := newSimServer([]*ratelimit.Limit{limit}, nil)
 	seed := chance(perSecond)
 	regions := []*far{{away: 0}, {away: 80 * time.Millisecond}, {away: 150 * time.Millisecond}}
 	for i, r := range regions {
-		db := &simDB{server: server, plan: &simPlan{noise: time.Millisecond}, proxy: i, chance: seed.of(1, int64(i)), far: r.away / 2}
+		db := &simDB{server: server, plan: &simPlan{noise: time.Millisecond}, proxy: i,
+			chance: seed.of(1, int64(i)), far: r.away / 2}
 		var err error
 		hash := func(_ maphash.Seed, key string) uint64 { return uint64(seed.of(3).text(key)) }
-		if r.store, err = engine.New(db, engine.Options{DisableMigration: true, Random: seed.of(2, int64(i)).share, Hash: hash}); err != nil {
+		if r.store,
+			err = engine.New(db,
+			engine.Options{DisableMigration: true, Random: seed.of(2, int64(i)).share,
+				Hash: hash}); err != nil {
 			t.Fatal(err)
 		}
 		defer r.store.Close()
 	}
 	var subjects []*subject
 	for i := range 10 {
-		subjects = append(subjects, &subject{key: fmt.Sprint("subject", i), rate: demand * float64(perSecond) / float64(i+1), windows: map[time.Time]int64{}})
+		subjects = append(subjects,
+			&subject{key: fmt.Sprint("subject", i), rate: demand * float64(perSecond) / float64(i+1),
+				windows: map[time.Time]int64{}})
 	}
 	ends := time.Now().Add(distanceWindow * distanceWindows)
 	var running sync.WaitGroup
@@ -93,7 +102,10 @@ func leaseOverADistance(t *testing.T, a ratelimit.Algorithm, perSecond int64, de
 				share = []float64{0, 0, 1}[i]
 			}
 			if share > 0 {
-				running.Go(func() { load(t, &running, s, r, limit, seed.of(4, int64(n), int64(i)), s.rate*share, ends) })
+				running.Go(func() {
+					load(t, &running, s, r, limit, seed.of(4, int64(n), int64(i)),
+						s.rate*share, ends)
+				})
 			}
 		}
 	}
@@ -111,15 +123,18 @@ func leaseOverADistance(t *testing.T, a ratelimit.Algorithm, perSecond int64, de
 		}
 		for reset, passed := range s.windows {
 			if a == ratelimit.FixedWindow && passed > limit.Events {
-				t.Errorf("%s: %d passed in the window until %v, the limit is %d", s.key, passed, reset, limit.Events)
+				t.Errorf("%s: %d passed in the window until %v, the limit is %d", s.key, passed, reset,
+					limit.Events)
 			}
 		}
 		if most := float64(limit.Events) * float64(distanceWindows+1); float64(s.passed.Load()) > most {
-			t.Errorf("%s: %d passed, more than %.0f in %d windows", s.key, s.passed.Load(), most, distanceWindows)
+			t.Errorf("%s: %d passed, more than %.0f in %d windows", s.key, s.passed.Load(), most,
+				distanceWindows)
 		}
 	}
 	share := float64(waited) / float64(asked)
-	t.Logf("%.1f %% of %d requests of keys with more than 10/s waited for the distance; %.1f %% of the quota of the busiest key was used", 100*share, asked, 100*used)
+	t.Logf("%.1f %% of %d requests of keys with more than 10/s waited for the distance; %.1f %% of the "+
+		"quota of the busiest key was used", 100*share, asked, 100*used)
 	if demand < 1 && share > 0.1 {
 		t.Errorf("%.1f %% of the requests waited for the distance", 100*share)
 	}
@@ -129,13 +144,15 @@ func leaseOverADistance(t *testing.T, a ratelimit.Algorithm, perSecond int64, de
 }
 
 // load sends hits of a key to the store of a region, whether the ones before have been decided or not.
-func load(t *testing.T, running *sync.WaitGroup, s *subject, r *far, limit *ratelimit.Limit, c chance, rate float64, ends time.Time) {
+func load(t *testing.T, running *sync.WaitGroup, s *subject, r *far, limit *ratelimit.Limit, c chance,
+	rate float64, ends time.Time) {
 	mean := time.Duration(float64(time.Second) / rate)
 	for n := int64(0); time.Now().Before(ends); n++ {
 		time.Sleep(c.of(n).wait(mean))
 		running.Go(func() {
 			decisions := make([]ratelimit.Decision, 1)
-			if err := r.store.Take(context.Background(), 20*time.Second, []ratelimit.Hit{{Limit: limit, Key: s.key, Cost: 1}}, decisions); err != nil {
+			if err := r.store.Take(context.Background(), 20*time.Second,
+				[]ratelimit.Hit{{Limit: limit, Key: s.key, Cost: 1}}, decisions); err != nil {
 				t.Error(err)
 				return
 			}

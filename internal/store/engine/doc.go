@@ -1,13 +1,13 @@
-// Package engine counts in one Postgres database, or in one shard. All processes share the counts. It is exact: the
-// server decides, one statement for many hits.
+// Package engine counts in one Postgres database, or in one shard. All processes share the counts. It is
+// exact: the server decides, one statement for many hits.
 //
-// There are two tables of one shape, see TableSQL: an UNLOGGED one, and a logged one for
-// limits that are Durable. Both are shared with the npm library pg-ratelimit, so a Node
-// program and this package can share the rows of fixed_window and sliding_window limits.
+// There are two tables of one shape, see TableSQL: an UNLOGGED one, and a logged one for limits that are
+// Durable. Both are shared with the npm library pg-ratelimit, so a Node program and this package can share
+// the rows of fixed_window and sliding_window limits.
 package engine
 
-// A call of Store.Take waits in a queue (package internal/core/batch). A worker collects the
-// calls of a batch and has them decided here:
+// A call of Store.Take waits in a queue (package internal/core/batch). A worker collects the calls of a batch
+// and has them decided here:
 //
 //   - store.go: Take and Reset, and what the registry of proxies has a store do. known.go: what needs no database, of
 //     one call or of a batch: units of leases and remembered refusals (package lease).

@@ -41,7 +41,8 @@ func TestCloseWaitsForCalls(t *testing.T) {
 			if err := <-done; (err != nil) != hangs {
 				t.Errorf("hangs %v: %v", hangs, err)
 			}
-			if _, _, err := tryOne(store, time.Second, fakeHits("a")[0]); !errors.Is(err, ratelimit.ErrClosed) {
+			if _, _, err := tryOne(store, time.Second, fakeHits("a")[0]); !errors.Is(err,
+				ratelimit.ErrClosed) {
 				t.Errorf("after Close: %v", err)
 			}
 		})

@@ -6,8 +6,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// enter gives the takes of a plan on limits InFlight (see plan.inFlight) their slots, which are p.entered then. If the
-// process has no name for them, the groups of these takes fail, with the error that enter returns.
+// enter gives the takes of a plan on limits InFlight (see plan.inFlight) their slots, which are p.entered
+// then. If the process has no name for them, the groups of these takes fail, with the error that enter
+// returns.
 func (d *dispatch) enter(p *plan) error {
 	p.entered = p.entered[:0]
 	var failure error
@@ -52,8 +53,9 @@ func (d *dispatch) hold(requests []*request) {
 
 // rangeOf is the slots of a hit.
 func rangeOf(at *position) slots.Range {
-	return slots.Range{Limit: at.entry.view.Limit, Row: at.entry.id, First: at.entry.first + at.nth*at.entry.cost,
-		N: at.entry.cost}
+	return slots.Range{Limit: at.entry.view.Limit, Row: at.entry.id,
+		First: at.entry.first + at.nth*at.entry.cost,
+		N:     at.entry.cost}
 }
 
 // leaveEntered gives back the slots that a request may have, and of which its caller does not learn.

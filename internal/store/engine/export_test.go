@@ -26,8 +26,8 @@ func (s *Store) DecideBatch(calls []*batch.Call) {
 // OnPurpose begins the error of a transaction that fails on purpose.
 const OnPurpose = onPurpose
 
-// TakeFirst forgets all rows. The next transaction takes before it looks, as that of a new store. A schedule then has
-// the same outcome whatever came before it.
+// TakeFirst forgets all rows. The next transaction takes before it looks, as that of a new store. A schedule
+// then has the same outcome whatever came before it.
 func (s *Store) TakeFirst() {
 	lease.Forget(s.engine.rows)
 }
@@ -53,7 +53,8 @@ type Meaning struct {
 var Meanings = sync.OnceValue(func() map[string]Meaning {
 	all := map[string]Meaning{}
 	for key, text := range sharedStatements().texts {
-		m := Meaning{Kind: []string{"take", "look", "refund", "reset", "release"}[key.kind], Durable: key.durable, Alike: key.alike, AllOrNothing: key.allOrNothing}
+		m := Meaning{Kind: []string{"take", "look", "refund", "reset", "release"}[key.kind],
+			Durable: key.durable, Alike: key.alike, AllOrNothing: key.allOrNothing}
 		if key.definition != nil {
 			m.Width = key.definition.SQL.Width
 		}

@@ -18,8 +18,14 @@ func TestExtremeLimits(t *testing.T) {
 	for _, l := range conformance.ExtremeLimits(t) {
 		l.Prefix, l.Durable = b.prefix(), l.Events == 1
 		b.begin()
-		ask := func(cost int64) ratelimit.Decision { return b.ask(t, ratelimit.Hit{Limit: l, Key: "k", Cost: cost}) }
-		peek := func() ratelimit.Decision { return b.ask(t, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true}) }
+		ask := func(cost int64) ratelimit.Decision {
+			return b.ask(t,
+				ratelimit.Hit{Limit: l, Key: "k", Cost: cost})
+		}
+		peek := func() ratelimit.Decision {
+			return b.ask(t,
+				ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Peek: true})
+		}
 		if d := ask(l.Capacity()); !d.Allowed || d.Remaining != 0 {
 			t.Fatalf("%+v: the full quota at once: %+v", *l, d)
 		}

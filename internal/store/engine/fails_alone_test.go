@@ -33,19 +33,25 @@ func TestOneStatementFails(t *testing.T) {
 		{fakeHits("f", "g"), true},
 	} {
 		store := newStore(t, &fakeDB{answer: failing("53100", "disk full", inDurable)}, without)
-		all := []*batch.Call{callFor(false, fakeHits("x")...), callFor(false, test.hits...), callFor(false, fakeHits("y", "z")...), callFor(true, fakeHits("w")...)}
+		all := []*batch.Call{callFor(false, fakeHits("x")...), callFor(false, test.hits...),
+			callFor(false, fakeHits("y", "z")...), callFor(true, fakeHits("w")...)}
 		store.DecideBatch(all)
 		for i, c := range all {
-			if want := i != 1 || test.want; (c.Err == nil) != want || c.Err != nil && !strings.Contains(c.Err.Error(), "disk full") || want && !c.Reset && !allAllowed(c.Decisions) {
-				t.Errorf("request %d of %+v: %v, %+v; want it to be decided: %v", i, test.hits, c.Err, c.Decisions, want)
+			if want := i != 1 || test.want; (c.Err == nil) != want ||
+				c.Err != nil && !strings.Contains(c.Err.Error(), "disk full") ||
+				want && !c.Reset && !allAllowed(c.Decisions) {
+				t.Errorf("request %d of %+v: %v, %+v; want it to be decided: %v", i, test.hits, c.Err,
+					c.Decisions, want)
 			}
 		}
 	}
 	// Only the refund of a hit fails, not the look that follows it.
-	failRefunds := failing("53100", "disk full", func(s *pgdb.Statement) bool { return strings.Contains(s.SQL, "least(2 * ") })
+	failRefunds := failing("53100", "disk full",
+		func(s *pgdb.Statement) bool { return strings.Contains(s.SQL, "least(2 * ") })
 	store := newStore(t, &fakeDB{answer: failRefunds}, without)
 	refund.Limit = fakeLimit
-	if _, _, err := tryOne(store, longTime, refund); err == nil || !strings.Contains(err.Error(), "disk full") {
+	if _, _, err := tryOne(store, longTime, refund); err == nil ||
+		!strings.Contains(err.Error(), "disk full") {
 		t.Errorf("a refund that failed: %v", err)
 	}
 }
@@ -70,10 +76,12 @@ func TestLostTransactionsRunAgain(t *testing.T) {
 			})}
 			store := newStore(t, db, without)
 			on := ratelimit.Hit{Limit: &durable, Key: "a", Cost: 1}
-			calls, want := []*batch.Call{callFor(false, fakeHits("a")...), callFor(false, on)}, "map[durable:3 ephemeral:1]"
+			calls, want := []*batch.Call{callFor(false, fakeHits("a")...), callFor(false, on)},
+				"map[durable:3 ephemeral:1]"
 			if several {
 				// The failure of the second statement keeps the server from running the third.
-				calls, want = []*batch.Call{callFor(false, append(fakeHits("a"), on)...)}, "map[check:1 durable:3 ephemeral:3]"
+				calls, want = []*batch.Call{callFor(false, append(fakeHits("a"), on)...)},
+					"map[check:1 durable:3 ephemeral:3]"
 			}
 			store.DecideBatch(calls)
 			for _, c := range calls {

@@ -11,12 +11,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestRowsOfAnOpenTransaction: another transaction has locked a row, or has inserted one, and is open. Once that is known,
-// requests on the row fail at once, and other rows are decided. When the transaction ends, the row is decided, too.
+// TestRowsOfAnOpenTransaction: another transaction has locked a row, or has inserted one, and is open. Once
+// that is known, requests on the row fail at once, and other rows are decided. When the transaction ends, the
+// row is decided, too.
 func TestRowsOfAnOpenTransaction(t *testing.T) {
 	for name, test := range map[string]struct{ key, sql string }{
-		"locked":   {"old", "SELECT FROM rate_limit_ephemeral WHERE key = 'old' FOR UPDATE"},
-		"inserted": {"young", "INSERT INTO rate_limit_ephemeral SELECT (jsonb_populate_record(r, '{\"key\": \"young\"}')).* FROM rate_limit_ephemeral r WHERE key = 'old'"},
+		"locked": {"old", "SELECT FROM rate_limit_ephemeral WHERE key = 'old' FOR UPDATE"},
+		"inserted": {"young",
+			"INSERT INTO rate_limit_ephemeral SELECT (jsonb_populate_record(r, '{\"key\": " +
+				"\"young\"}')).* FROM rate_limit_ephemeral r WHERE key = 'old'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -33,7 +36,8 @@ func TestRowsOfAnOpenTransaction(t *testing.T) {
 			for range 6 { // whose batches have both rows
 				group.Go(func() {
 					for range 3 {
-						if _, _, err := tryOne(store, 150*time.Millisecond, hit(test.key)); !errors.Is(err, ratelimit.ErrTimeout) {
+						if _, _, err := tryOne(store, 150*time.Millisecond, hit(test.key)); !errors.Is(err,
+							ratelimit.ErrTimeout) {
 							t.Errorf("of the row of the transaction: %v", err)
 						}
 					}

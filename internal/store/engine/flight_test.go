@@ -55,7 +55,8 @@ func enter(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, n int, lost 
 	for range n {
 		slot := &ratelimit.Slot{Lost: lost}
 		decisions := make([]ratelimit.Decision, 1)
-		if err := store.Take(context.Background(), longTime, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}, decisions); err != nil {
+		if err := store.Take(context.Background(), longTime,
+			[]ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Slot: slot}}, decisions); err != nil {
 			t.Fatal(err)
 		}
 		if decisions[0].Allowed {
@@ -70,13 +71,14 @@ func awaitFree(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, want int
 	t.Helper()
 	await.Within(t, longTime, "free slots", func() bool {
 		decisions := make([]ratelimit.Decision, 1)
-		err := store.Take(context.Background(), longTime, []ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Peek: true}}, decisions)
+		err := store.Take(context.Background(), longTime,
+			[]ratelimit.Hit{{Limit: l, Key: "k", Cost: 1, Peek: true}}, decisions)
 		return err == nil && decisions[0].Remaining == want
 	})
 }
 
-// A request through six limits, of which two are on trial, one is of requests in flight and one is durable, takes
-// one round trip if it is admitted.
+// A request through six limits, of which two are on trial, one is of requests in flight and one is durable,
+// takes one round trip if it is admitted.
 func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 	db := &tripDB{DB: drivers.All["pgxdb"](t, cluster.Open(t))}
 	store := newStore(t, db, engine.Options{CleanupProbability: -1})
@@ -86,7 +88,8 @@ func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 		if name == "log" {
 			l.Algorithm = ratelimit.SlidingLog
 		}
-		hits = append(hits, ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Apart: strings.HasPrefix(name, "shadow")})
+		hits = append(hits,
+			ratelimit.Hit{Limit: l, Key: "k", Cost: 1, Apart: strings.HasPrefix(name, "shadow")})
 	}
 	hits = append(hits, ratelimit.Hit{Limit: conformance.InFlight("flight", 20), Key: "k", Cost: 1})
 	for i := range 10 {
@@ -141,7 +144,8 @@ func TestSlotsOfAStoppedProcess(t *testing.T) {
 		if len(taken) != 2 {
 			t.Fatalf("another process has %d slots of 2", len(taken))
 		}
-		await.Within(t, longTime, "two requests to lose their slots", func() bool { mu.Lock(); defer mu.Unlock(); return lost == 2 })
+		await.Within(t, longTime, "two requests to lose their slots",
+			func() bool { mu.Lock(); defer mu.Unlock(); return lost == 2 })
 		awaitFree(t, other, l, 0)
 		for _, s := range append(held, taken...) {
 			s.Release()

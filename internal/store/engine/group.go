@@ -19,7 +19,8 @@ type group struct {
 	statementKey
 	entries   []*entry
 	statement pgdb.Statement
-	// of a look: indexSQL. With a guard, also of a take of slots: their processes are read as of after the guard
+	// of a look: indexSQL. With a guard, also of a take of slots: their processes are read as of after the
+	// guard
 	before  pgdb.Statement
 	failure error // why the statement cannot be sent, or nil
 	only    bool  // the first entry has the statement to itself
@@ -43,8 +44,8 @@ type group struct {
 	sorted []*entry // memory for entries
 }
 
-// write fills in the statement, and appends it to those of a pipeline, after the one that comes before it. One that
-// cannot be sent is left out. settings are its first parameter, see clockSQL.
+// write fills in the statement, and appends it to those of a pipeline, after the one that comes before it.
+// One that cannot be sent is left out. settings are its first parameter, see clockSQL.
 func (g *group) write(texts *statements, settings []int64, pipeline []*pgdb.Statement) []*pgdb.Statement {
 	if g.failure != nil {
 		g.statement = pgdb.Statement{Err: g.failure, Result: g.statement.Result}
@@ -113,7 +114,8 @@ func writeRelease(g *group, texts *statements, settings []int64) {
 		n = append(n, e.n)
 		numbers = append(numbers, e.first)
 	}
-	g.statement = pgdb.Statement{SQL: texts.texts[g.statementKey], Args: []any{settings, prefixes, keys, n, numbers}}
+	g.statement = pgdb.Statement{SQL: texts.texts[g.statementKey],
+		Args: []any{settings, prefixes, keys, n, numbers}}
 }
 
 // appendNeeds appends the parameters that the algorithm needs besides, of one limit.

@@ -22,14 +22,17 @@ func TestDatabaseThatFails(t *testing.T) {
 		broken := errors.New("broken")
 		db := &fakeDB{answer: failWith(broken), probe: failWith(broken)}
 		store := newStore(t, db, engine.Options{CleanupProbability: -1})
-		if _, took, err := tryOne(store, time.Second, fakeHits("k")[0]); !errors.Is(err, ratelimit.ErrUnavailable) || !errors.Is(err, broken) || took != 0 {
+		if _, took,
+			err := tryOne(store, time.Second, fakeHits("k")[0]); !errors.Is(err, ratelimit.ErrUnavailable) ||
+			!errors.Is(err, broken) || took != 0 {
 			t.Errorf("the first call: %v after %v", err, took)
 		}
 		q := newCallers(store, time.Second)
 		for began := time.Now(); time.Since(began) < time.Hour; time.Sleep(time.Second) {
 			_, took, err := tryOne(store, time.Second, fakeHits("k")[0])
 			_, queued := q.ask(fakeHits("k")...)
-			for _, err := range []error{err, queued, store.Reset(context.Background(), time.Second, fakeHits("k"))} {
+			for _, err := range []error{err, queued,
+				store.Reset(context.Background(), time.Second, fakeHits("k"))} {
 				if !errors.Is(err, ratelimit.ErrUnavailable) || !errors.Is(err, broken) || took != 0 {
 					t.Fatalf("%v after %v", err, took)
 				}
@@ -69,7 +72,8 @@ func (stalled) Close()                                   {}
 // TestFewWaitForAHangingDatabase: while the database does not answer, from the start or
 // later, only the requests of the first moments wait for their timeouts.
 func TestFewWaitForAHangingDatabase(t *testing.T) {
-	for name, db := range map[string]pgdb.DB{"from the start": stalled{}, "later": &fakeDB{answer: hang, probe: hang}} {
+	for name, db := range map[string]pgdb.DB{"from the start": stalled{},
+		"later": &fakeDB{answer: hang, probe: hang}} {
 		synctest.Test(t, func(t *testing.T) {
 			const timeout, outage = 250 * time.Millisecond, 2 * time.Minute
 			store := newStore(t, db, engine.Options{CleanupProbability: -1})

@@ -12,8 +12,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// OpenQueue returns a queue for calls that a proxy sends itself, with its own Deliver, see batch.Options. The queue
-// lasts as long as the store.
+// OpenQueue returns a queue for calls that a proxy sends itself, with its own Deliver, see batch.Options. The
+// queue lasts as long as the store.
 func (s *Store) OpenQueue(timeout time.Duration, deliver func(calls []*batch.Call)) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
@@ -128,7 +128,8 @@ func (e *engine) refuseKnown(calls []*batch.Call, unavailable error) int {
 				continue
 			}
 			h := &c.Hits[i]
-			if row == last.row && h.Limit == last.limit && h.Cost == last.cost && len(c.Hits) == 1 && !h.Peek &&
+			if row == last.row && h.Limit == last.limit && h.Cost == last.cost && len(c.Hits) == 1 &&
+				!h.Peek &&
 				!c.Reset && len(c.Decisions) == 0 {
 				c.Decisions = append(c.Decisions, last.decision)
 				refused++
@@ -162,8 +163,8 @@ type refusedHit struct {
 	decision ratelimit.Decision
 }
 
-// refusable reports whether a hit can be refused, and its call with it. A refund is made in any case. Hits apart are
-// charged in any case, while the database can be asked.
+// refusable reports whether a hit can be refused, and its call with it. A refund is made in any case. Hits
+// apart are charged in any case, while the database can be asked.
 func refusable(c *batch.Call, h *ratelimit.Hit) bool {
 	if len(c.Decisions) > 0 || c.Reset || h.Peek || h.Apart {
 		return false

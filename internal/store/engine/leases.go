@@ -46,8 +46,8 @@ func (s *Store) refund(r lease.Refund) {
 		Hits: []ratelimit.Hit{{Limit: r.Limit, Key: r.Row.Key, Cost: -r.N}}}, 0)
 }
 
-// chargeUnits charges units for the leases of the rows of a plan, as further hits of the items that the plan has. The
-// row grants the hits of requests first.
+// chargeUnits charges units for the leases of the rows of a plan, as further hits of the items that the plan
+// has. The row grants the hits of requests first.
 func (d *dispatch) chargeUnits(p *plan) {
 	if !p.remembered {
 		return
@@ -80,8 +80,8 @@ func (d *dispatch) updateLeases(p *plan) {
 	}
 }
 
-// addHeld adds the units of leases to the Remaining of the decisions of a call. sent is the time of lease.Now before
-// the statements were sent: Remaining may have later units already.
+// addHeld adds the units of leases to the Remaining of the decisions of a call. sent is the time of lease.Now
+// before the statements were sent: Remaining may have later units already.
 func (d *dispatch) addHeld(c *batch.Call, sent int64) {
 	for i, row := range c.Rows {
 		if row == nil || c.Hits[i].Limit.Lease <= 0 {
@@ -94,7 +94,8 @@ func (d *dispatch) addHeld(c *batch.Call, sent int64) {
 	}
 }
 
-// dropRefused refunds the units of the rows that refused a request of several limits: the request may pass then.
+// dropRefused refunds the units of the rows that refused a request of several limits: the request may pass
+// then.
 func (d *dispatch) dropRefused(r *request) {
 	for i := range r.refusals {
 		if r.refusals[i].view.Limit.Lease > 0 {

@@ -19,8 +19,8 @@ var leasedHit = ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "leased", Events: 
 // lasting makes leases outlast a test on a machine that is busy with others: no units end by themselves.
 var lasting = engine.Options{CleanupProbability: -1, LeaseHorizon: time.Minute}
 
-// holdUnits sends hits until the store has a lease with units, and the row was charged for the hits and for these
-// units: no charge or refund is under way.
+// holdUnits sends hits until the store has a lease with units, and the row was charged for the hits and for
+// these units: no charge or refund is under way.
 func holdUnits(t *testing.T, s *site, store counting) {
 	t.Helper()
 	passed := int64(0)
@@ -62,6 +62,7 @@ func TestConformanceWithLeases(t *testing.T) {
 			}
 		}
 		store := newStore(t, drivers.All["pgwire"](t, cluster.Open(t)), o)
-		return &leasing{changing{Store: store, change: lease, limits: map[*ratelimit.Limit]*ratelimit.Limit{}}}
+		return &leasing{changing{Store: store, change: lease,
+			limits: map[*ratelimit.Limit]*ratelimit.Limit{}}}
 	})
 }

@@ -74,7 +74,8 @@ func TestLocalDecisions(t *testing.T) {
 	s := newSite(t)
 	l, db := s.localStore(4, "pgxdb")
 	wide, narrow := hitOn("wide", 100, false), hitOn("narrow", 10, false)
-	month := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "month", Algorithm: ratelimit.FixedWindow, Events: 40, Calendar: ratelimit.Month, Zone: "Asia/Tokyo"}, Key: "k", Cost: 1}
+	month := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "month", Algorithm: ratelimit.FixedWindow,
+		Events: 40, Calendar: ratelimit.Month, Zone: "Asia/Tokyo"}, Key: "k", Cost: 1}
 	full := hitOn("full", 3, false)
 	full.Cost = 3
 	for range 20 {
@@ -90,16 +91,19 @@ func TestLocalDecisions(t *testing.T) {
 	if d := l.decide(t, full)[0]; d.Allowed || d.Source != ratelimit.FromBlocked {
 		t.Errorf("what was refused before: %+v", d)
 	}
-	if d := l.decide(t, month)[0]; !d.Allowed || !d.Reset.Equal(exact.Reset) || d.Limit != 40 || d.Remaining != 32 || d.Source != ratelimit.FromMemory {
+	if d := l.decide(t, month)[0]; !d.Allowed || !d.Reset.Equal(exact.Reset) || d.Limit != 40 ||
+		d.Remaining != 32 || d.Source != ratelimit.FromMemory {
 		t.Errorf("a month that had %d left until %v: %+v", exact.Remaining, exact.Reset, d)
 	}
 	// 80 of the wide limit are left, 20 of them here; 3 of the narrow one are here.
 	for i := range 3 {
-		if d := l.decide(t, wide, narrow); !d[0].Allowed || !d[1].Allowed || d[0].Limit != 100 || d[0].Remaining != int64(76-4*i) {
+		if d := l.decide(t, wide, narrow); !d[0].Allowed || !d[1].Allowed || d[0].Limit != 100 ||
+			d[0].Remaining != int64(76-4*i) {
 			t.Errorf("both limits, %d: %+v", i, d)
 		}
 	}
-	if d := l.decide(t, wide, narrow); !d[0].Allowed || d[1].Allowed || d[1].Remaining != 0 || d[1].RetryAfter <= 0 {
+	if d := l.decide(t, wide, narrow); !d[0].Allowed || d[1].Allowed || d[1].Remaining != 0 ||
+		d[1].RetryAfter <= 0 {
 		t.Errorf("the narrow limit is used up: %+v", d)
 	}
 	trial := narrow
@@ -123,7 +127,8 @@ func TestLocalDecisions(t *testing.T) {
 	}
 	large := hitOn("large", 100, false)
 	large.Cost = 60
-	if first, second := l.decide(t, large)[0], l.decide(t, large)[0]; !first.Allowed || second.Allowed || second.RetryAfter == ratelimit.Never {
+	if first, second := l.decide(t, large)[0],
+		l.decide(t, large)[0]; !first.Allowed || second.Allowed || second.RetryAfter == ratelimit.Never {
 		t.Errorf("a cost above the share: %+v, then %+v", first, second)
 	}
 	large.Cost = 101
@@ -132,25 +137,30 @@ func TestLocalDecisions(t *testing.T) {
 	}
 
 	db.set(answers)
-	await.Within(t, longTime, "the database to decide", func() bool { _, _, err := tryOne(l, longTime, month); return err == nil })
+	await.Within(t, longTime, "the database to decide",
+		func() bool { _, _, err := tryOne(l, longTime, month); return err == nil })
 	if d := l.decide(t, month)[0]; d.Remaining != exact.Remaining-2 || d.Source != ratelimit.FromPostgres {
 		t.Errorf("the month, exact again: %+v", d)
 	}
-	if wrong := l.Take(context.Background(), longTime, []ratelimit.Hit{{}}, make([]ratelimit.Decision, 1)); l.Store.TakeLocal(wrong, []ratelimit.Hit{{}}, make([]ratelimit.Decision, 1)) {
+	if wrong := l.Take(context.Background(), longTime, []ratelimit.Hit{{}},
+		make([]ratelimit.Decision, 1)); l.Store.TakeLocal(wrong, []ratelimit.Hit{{}},
+		make([]ratelimit.Decision, 1)) {
 		t.Error("a hit without a limit is decided")
 	}
 }
 
-// What a process has admitted on durable limits is charged once, also if the answer is lost, and as far as the
-// quota goes. A window that has ended is not charged.
+// What a process has admitted on durable limits is charged once, also if the answer is lost, and as far as
+// the quota goes. A window that has ended is not charged.
 func TestLocalChargesAreMadeOnce(t *testing.T) {
 	t.Parallel()
 	for driver := range drivers.All {
 		t.Run(driver, func(t *testing.T) {
-			localChargesAreMadeOnce(t, driver, answers, "26 units were charged, 1 were beyond the quotas, and 0 could not be charged")
+			localChargesAreMadeOnce(t, driver, answers,
+				"26 units were charged, 1 were beyond the quotas, and 0 could not be charged")
 		})
 		t.Run(driver+", the answer is lost", func(t *testing.T) {
-			localChargesAreMadeOnce(t, driver, answerIsLost, "0 units were charged, 0 were beyond the quotas, and 27 could not be charged")
+			localChargesAreMadeOnce(t, driver, answerIsLost,
+				"0 units were charged, 0 were beyond the quotas, and 27 could not be charged")
 		})
 	}
 }
@@ -178,8 +188,10 @@ func localChargesAreMadeOnce(t *testing.T, driver string, state int, want string
 	for range 5 {
 		l.decide(t, nearly)
 	}
-	await.Within(t, longTime, "the log", func() bool { return l.said("limits by itself, at 100 % of each limit") })
-	s.exec("UPDATE rate_limit_durable SET count = 9 WHERE prefix = 'nearly'") // another process has taken one of two
+	await.Within(t, longTime, "the log",
+		func() bool { return l.said("limits by itself, at 100 % of each limit") })
+	// another process has taken one of two
+	s.exec("UPDATE rate_limit_durable SET count = 9 WHERE prefix = 'nearly'")
 	if !l.Store.Local().On {
 		t.Error("limits do not count as local")
 	}
@@ -196,7 +208,8 @@ func localChargesAreMadeOnce(t *testing.T, driver string, state int, want string
 		t.Error("limits still count as local")
 	}
 	rows := "costly 5, durable 28, nearly 10"
-	if got := s.text("SELECT string_agg(prefix || ' ' || count, ', ' ORDER BY prefix) FROM rate_limit_durable"); got != rows {
+	if got := s.text("SELECT string_agg(prefix || ' ' || count, ', ' ORDER BY prefix) FROM " +
+		"rate_limit_durable"); got != rows {
 		t.Errorf("the database has %s, want %s", got, rows)
 	}
 	if got := s.text("SELECT (local_from < local_until)::text FROM rate_limit_nodes"); got != "true" {
@@ -204,8 +217,8 @@ func localChargesAreMadeOnce(t *testing.T, driver string, state int, want string
 	}
 }
 
-// Of what a process has admitted on durable limits, only what still counts is charged: an outage may be longer than a
-// window.
+// Of what a process has admitted on durable limits, only what still counts is charged: an outage may be
+// longer than a window.
 func TestLocalChargesAreOfTheLastWindow(t *testing.T) {
 	s := newSite(t)
 	var later atomic.Int64
@@ -223,7 +236,8 @@ func TestLocalChargesAreOfTheLastWindow(t *testing.T) {
 		ratelimit.TokenBucket:   90 - 20 + 7, ratelimit.GCRA: 90 - 30 + 7,
 	}
 	hit := func(a ratelimit.Algorithm) ratelimit.Hit {
-		limit := &ratelimit.Limit{Prefix: a.String(), Algorithm: a, Events: 100, Window: time.Minute, Durable: true}
+		limit := &ratelimit.Limit{Prefix: a.String(), Algorithm: a, Events: 100, Window: time.Minute,
+			Durable: true}
 		if a == ratelimit.TokenBucket || a == ratelimit.GCRA {
 			limit.Events = 20
 			limit.Burst = 100
@@ -266,6 +280,7 @@ func TestLocalChargesAreOfTheLastWindow(t *testing.T) {
 		}
 	}
 	if got := 100 - left(t, l, costly); got != costly.Cost {
-		t.Errorf("%d are used of a limit of which a share of 25 has let 60 pass in the window before, want %d", got, costly.Cost)
+		t.Errorf("%d are used of a limit of which a share of 25 has let 60 pass in the window before, "+
+			"want %d", got, costly.Cost)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestStatementsComeInOneOrder: whatever order the hits of a request come in, its statements come in the same order,
-// so that no two processes lock the rows of one limit and wait for those of another.
+// TestStatementsComeInOneOrder: whatever order the hits of a request come in, its statements come in the same
+// order, so that no two processes lock the rows of one limit and wait for those of another.
 func TestStatementsComeInOneOrder(t *testing.T) {
 	var hits []ratelimit.Hit
 	for _, durable := range []bool{false, true} {

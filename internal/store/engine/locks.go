@@ -25,7 +25,8 @@ import (
 // lockMemory tries again.
 
 // errLocked is the error of a hit on a row that another transaction has locked.
-var errLocked = fmt.Errorf("%w: a transaction that has not ended has locked the row of a key: it is open, or its "+
+var errLocked = fmt.Errorf("%w: a transaction that has not ended has locked the row of a key: it is open, "+
+	"or its "+
 	"commit waits for a synchronous standby", ratelimit.ErrTimeout)
 
 // lockWait is the longest wait of a statement of a batch for a lock.
@@ -40,8 +41,8 @@ const (
 	lockedWaits = 2
 )
 
-// findLocked reports whether one of a request's rows counts as locked. due is whether the request is to try again: the
-// first caller does, and for all others the row counts as locked meanwhile.
+// findLocked reports whether one of a request's rows counts as locked. due is whether the request is to try
+// again: the first caller does, and for all others the row counts as locked meanwhile.
 func (d *dispatch) findLocked(r *request) (locked, due bool) {
 	locked = false
 	due = false
@@ -53,8 +54,8 @@ func (d *dispatch) findLocked(r *request) (locked, due bool) {
 	return locked, due
 }
 
-// learnLocks remembers for which rows statements of their own have given up waiting, and forgets the rows that
-// statements have found free. It reports whether a statement of the plan has given up waiting.
+// learnLocks remembers for which rows statements of their own have given up waiting, and forgets the rows
+// that statements have found free. It reports whether a statement of the plan has given up waiting.
 func (d *dispatch) learnLocks(p *plan) bool {
 	waited := false
 	for _, stage := range p.stages {
@@ -115,7 +116,8 @@ func (d *dispatch) hasWaited(r *request) bool {
 // wait puts requests into the queue beside that of the batch, which finishes them.
 func (d *dispatch) wait(requests []*request) {
 	e, q := d.engine, d.queue
-	beside := batch.Beside(q, func(calls []*batch.Call, deadline time.Time) { e.decideLocked(q, calls, deadline) },
+	beside := batch.Beside(q,
+		func(calls []*batch.Call, deadline time.Time) { e.decideLocked(q, calls, deadline) },
 		func(calls []*batch.Call) { e.failCalls(q, calls, errLocked) })
 	for _, r := range requests {
 		r.finished = true

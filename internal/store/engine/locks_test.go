@@ -64,8 +64,8 @@ func (d *lockedDB) transaction(ctx context.Context, statements []*pgdb.Statement
 	return admit(ctx, statements)
 }
 
-// TestLockedRowsDelayNoOthers: an open transaction has locked rows. All requests on other rows are decided
-// in time, and without a delay once it is known which rows are locked. No worker waits for locks all the time.
+// TestLockedRowsDelayNoOthers: an open transaction has locked rows. All requests on other rows are decided in
+// time, and without a delay once it is known which rows are locked. No worker waits for locks all the time.
 func TestLockedRowsDelayNoOthers(t *testing.T) {
 	for name, test := range map[string]struct {
 		rows    int
@@ -89,7 +89,8 @@ func TestLockedRowsDelayNoOthers(t *testing.T) {
 					}
 					d := make([]ratelimit.Decision, len(hits))
 					began := time.Now()
-					if err := store.Take(context.Background(), 250*time.Millisecond, hits, d); !errors.Is(err, want) || err == nil && !allAllowed(d) {
+					if err := store.Take(context.Background(), 250*time.Millisecond, hits, d); !errors.Is(err,
+						want) || err == nil && !allAllowed(d) {
 						t.Errorf("%s: %s: %v, %+v", name, key, err, d)
 					}
 					took, known := time.Since(began), began.Sub(born) > 150*time.Millisecond
@@ -109,7 +110,8 @@ func TestLockedRowsDelayNoOthers(t *testing.T) {
 			}
 			group.Wait()
 			if waited := time.Duration(db.waited.Load()); waited > 6*time.Second {
-				t.Errorf("%s: statements of four workers have waited in vain for %s in 2.5 seconds", name, waited)
+				t.Errorf("%s: statements of four workers have waited in vain for %s in 2.5 seconds", name,
+					waited)
 			}
 			store.Close()
 		})
@@ -152,7 +154,8 @@ func TestBusyRowsAreWaitedFor(t *testing.T) {
 				hits = fakeHits("busy", "and another")
 			}
 			take := func() error {
-				return store.Take(context.Background(), 250*time.Millisecond, hits, make([]ratelimit.Decision, len(hits)))
+				return store.Take(context.Background(), 250*time.Millisecond, hits,
+					make([]ratelimit.Decision, len(hits)))
 			}
 			if err := take(); err != nil {
 				t.Errorf("%s: %v", name, err)

@@ -61,12 +61,14 @@ func TestWrongAnswersAreErrors(t *testing.T) {
 					if len(requests) == 2 {
 						calls = []*batch.Call{callFor(false, requests...)}
 					} else {
-						calls = []*batch.Call{callFor(false, fakeHits("a")...), callFor(false, fakeHits("b")...)}
+						calls = []*batch.Call{callFor(false, fakeHits("a")...),
+							callFor(false, fakeHits("b")...)}
 					}
 					store.DecideBatch(calls)
 					failed := false
 					for _, c := range calls {
-						if c.Err == nil && (len(c.Decisions) != len(c.Hits) || !allAllowed(c.Decisions)) || strings.Contains(fmt.Sprint(c.Err), `"a"`) {
+						if c.Err == nil && (len(c.Decisions) != len(c.Hits) || !allAllowed(c.Decisions)) ||
+							strings.Contains(fmt.Sprint(c.Err), `"a"`) {
 							t.Errorf("%v, %+v", c.Err, c.Decisions)
 						}
 						failed = failed || c.Err != nil && strings.Contains(c.Err.Error(), test.want)

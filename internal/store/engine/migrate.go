@@ -77,11 +77,13 @@ func (t *tables) create(ctx context.Context) error {
 	if now, err := t.inspect(ctx); err == nil && now.counters {
 		return nil
 	}
-	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (a role that may, such as their owner, can run caddy pg-ratelimit migrate, or schema.sql, instead): %w", session.Explain(ctx, t.server.db, failure))
+	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (a role that may, "+
+		"such as their owner, can run caddy pg-ratelimit migrate, or schema.sql, instead): %w",
+		session.Explain(ctx, t.server.db, failure))
 }
 
-// inspect finds out what tables there are, and which server has them, so that another one is noticed later. A failure of
-// the connection counts for the health of the database.
+// inspect finds out what tables there are, and which server has them, so that another one is noticed later. A
+// failure of the connection counts for the health of the database.
 func (t *tables) inspect(ctx context.Context) (tablesFound, error) {
 	sent := time.Now()
 	begin := t.server.health.Begin()
@@ -101,7 +103,8 @@ type tablesFound struct {
 	restoring bool // a restore of the policy is under way, or has failed
 }
 
-// lookForTables reports which tables are right, and whether the connection failed. It runs the others as well.
+// lookForTables reports which tables are right, and whether the connection failed. It runs the others as
+// well.
 func lookForTables(ctx context.Context, db pgdb.DB, others ...*pgdb.Statement) (tablesFound, bool, error) {
 	statement := &pgdb.Statement{SQL: schema.Ready}
 	if err := db.Run(ctx, append([]*pgdb.Statement{statement}, others...)); err != nil {

@@ -20,7 +20,8 @@ import (
 func (s *site) works(store ratelimit.Store, prefix string) {
 	s.t.Helper()
 	for _, durable := range []bool{false, true} {
-		l := &ratelimit.Limit{Prefix: prefix, Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Hour, Durable: durable}
+		l := &ratelimit.Limit{Prefix: prefix, Algorithm: ratelimit.FixedWindow, Events: 2, Window: time.Hour,
+			Durable: durable}
 		for _, want := range []bool{true, true, false} {
 			if d := takeOne(s.t, store, ratelimit.Hit{Limit: l, Key: "k", Cost: 1}); d.Allowed != want {
 				s.t.Fatalf("durable %v: %+v, want %v", durable, d, want)
@@ -38,11 +39,14 @@ func (s *site) schema() string {
 		E'\n' ORDER BY c.relname) FROM pg_class c WHERE c.relname IN ('rate_limit_durable', 'rate_limit_ephemeral')`)
 }
 
-const columns = "count bigint, expires_at timestamp with time zone not null, granted bigint, hits timestamp with time zone[], key text not null, " +
-	"last_refill timestamp with time zone, prefix text not null, prev_count bigint, remainder bigint, slot integer, slots bigint[], tokens double precision, " +
+const columns = "count bigint, expires_at timestamp with time zone not null, granted bigint, hits " +
+	"timestamp with time zone[], key text not null, " +
+	"last_refill timestamp with time zone, prefix text not null, prev_count bigint, remainder bigint, " +
+	"slot integer, slots bigint[], tokens double precision, " +
 	"window_start timestamp with time zone | btree (prefix, expires_at), btree (prefix, key)"
 
-const wantSchema = "rate_limit_durable p {fillfactor=70} " + columns + "\nrate_limit_ephemeral u {fillfactor=70} " + columns
+const wantSchema = "rate_limit_durable p {fillfactor=70} " + columns +
+	"\nrate_limit_ephemeral u {fillfactor=70} " + columns
 
 // npmTables are the tables as the npm library pg-ratelimit has them.
 const npmTables = `
@@ -81,7 +85,8 @@ func TestMigration(t *testing.T) {
 func TestMigrationTakesNoLock(t *testing.T) {
 	s := newSite(t)
 	s.exec(engine.TableSQL)
-	s.exec("BEGIN; LOCK TABLE rate_limit_ephemeral, rate_limit_durable IN ACCESS EXCLUSIVE MODE; SELECT pg_advisory_xact_lock(1885827692)")
+	s.exec("BEGIN; LOCK TABLE rate_limit_ephemeral, rate_limit_durable IN ACCESS EXCLUSIVE MODE; SELECT " +
+		"pg_advisory_xact_lock(1885827692)")
 	store := s.store(engine.Options{})
 	store.Prepare()
 	// With the tables known to be right, the call waits for the lock, not for a migration.
@@ -107,7 +112,8 @@ func TestMigrationBlocksNoOtherUser(t *testing.T) {
 	s := newSite(t)
 	s.exec(npmTables)
 	s.exec("BEGIN; " + schema.Lock)
-	if brief := s.text("SELECT (setting::int BETWEEN 1 AND 5000)::text FROM pg_settings WHERE name = 'lock_timeout'"); brief != "true" {
+	if brief := s.text("SELECT (setting::int BETWEEN 1 AND 5000)::text FROM pg_settings WHERE name = " +
+		"'lock_timeout'"); brief != "true" {
 		t.Error("the migration waits for a lock for more than five seconds")
 	}
 	s.exec("ROLLBACK; BEGIN; SELECT count(*) FROM rate_limit_ephemeral")
@@ -121,7 +127,8 @@ func TestMigrationBlocksNoOtherUser(t *testing.T) {
 	store.Prepare()
 	node := cluster.Connect(s.t, s.dsn)
 	for n := 0; failures.Load() < 2; n++ { // the migration has given way twice
-		_, err := node.Exec(context.Background(), `INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES ('node', $1, 1, now(), now())`, fmt.Sprint(n))
+		_, err := node.Exec(context.Background(),
+			`INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES ('node', $1, 1, now(), now())`, fmt.Sprint(n))
 		if err != nil {
 			t.Fatal(err)
 		}

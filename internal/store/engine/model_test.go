@@ -24,7 +24,8 @@ const second = conformance.Second
 // know the calendar until then.
 const latest = 4_000_000_000 * second
 
-// earliest is when schedules begin: a reset leaves a window of the year 1800, and two of the longest windows end in 2000.
+// earliest is when schedules begin: a reset leaves a window of the year 1800, and two of the longest windows
+// end in 2000.
 const earliest = 1_000_000_000 * second
 
 // horizon is a hundred years in microseconds.
@@ -96,7 +97,8 @@ func rowText(r *algorithm.Row) string {
 	if hits != "" {
 		hits = " " + hits + "}"
 	}
-	return fmt.Sprintf("%d %d %d %s %d %d%s %d", r.Count, r.PrevCount, r.Start, tokens, r.Refill, r.Remainder, hits, r.Expires)
+	return fmt.Sprintf("%d %d %d %s %d %d%s %d", r.Count, r.PrevCount, r.Start, tokens, r.Refill, r.Remainder,
+		hits, r.Expires)
 }
 
 // bench is a store and a model. A test decides the batches of the store at times that it sets.
@@ -201,14 +203,16 @@ func compare(t failer, what string, now int64, h ratelimit.Hit, c *batch.Call, w
 	}
 	for i := range want {
 		if want[i] != c.Decisions[i] {
-			t.Fatalf("%s%+v, hit %d, of %+v at %d:\n  Go %+v\n SQL %+v", what, c.Hits[i], i, *c.Hits[i].Limit, now, want[i], c.Decisions[i])
+			t.Fatalf("%s%+v, hit %d, of %+v at %d:\n  Go %+v\n SQL %+v", what, c.Hits[i], i, *c.Hits[i].Limit,
+				now, want[i], c.Decisions[i])
 		}
 	}
 }
 
 // drawLimit draws a limit of any kind, in either table.
 func drawLimit(t *rapid.T, prefix string) *ratelimit.Limit {
-	l := conformance.DrawLimit(t, rapid.SampledFrom(conformance.Definitions()).Draw(t, "definition").Name, prefix)
+	l := conformance.DrawLimit(t, rapid.SampledFrom(conformance.Definitions()).Draw(t, "definition").Name,
+		prefix)
 	l.Durable = rapid.Bool().Draw(t, "durable")
 	l.SynchronousCommit = l.Durable && rapid.IntRange(0, 3).Draw(t, "synchronous") == 0
 	return l
@@ -217,7 +221,8 @@ func drawLimit(t *rapid.T, prefix string) *ratelimit.Limit {
 // drawCall draws a call of one hit, often on a key that was hit before.
 func drawCall(t *rapid.T, limits []*ratelimit.Limit) *batch.Call {
 	l := rapid.SampledFrom(limits).Draw(t, "limit")
-	h := ratelimit.Hit{Limit: l, Key: rapid.SampledFrom([]string{"k", "l", "", "sha256:k", "\x00"}).Draw(t, "key"),
+	h := ratelimit.Hit{Limit: l,
+		Key:  rapid.SampledFrom([]string{"k", "l", "", "sha256:k", "\x00"}).Draw(t, "key"),
 		Cost: rapid.OneOf(rapid.Int64Range(1, 8), rapid.Int64Range(1, l.Capacity())).Draw(t, "cost")}
 	what := rapid.IntRange(0, 19).Draw(t, "what")
 	switch what {
@@ -241,8 +246,10 @@ func (b *bench) drawStep(t *rapid.T, l *ratelimit.Limit) {
 		b.clock.Micro = max(b.clock.Micro-conformance.DrawJump(t, l), earliest)
 	}
 	w, retry := conformance.Span(l), b.retryAfter%horizon
-	b.clock.Micro += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(-5*second, 5*second), rapid.Int64Range(0, 3*w),
-		rapid.SampledFrom([]int64{1, -1, w, w - 1, w + 1, 2 * w, 2*w - 1}), rapid.SampledFrom([]int64{retry, max(0, retry-1)})).Draw(t, "advance")
+	b.clock.Micro += rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(-5*second, 5*second),
+		rapid.Int64Range(0, 3*w),
+		rapid.SampledFrom([]int64{1, -1, w, w - 1, w + 1, 2 * w, 2*w - 1}),
+		rapid.SampledFrom([]int64{retry, max(0, retry-1)})).Draw(t, "advance")
 	if b.clock.Micro > latest {
 		b.clock.Micro = conformance.NewClock().Micro
 	}

@@ -14,9 +14,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestAWaitIsNoOutage: while the database answers, requests wait for their decisions beyond the timeout, as long as the
-// batches of others or a processor that others use make them wait. After four timeouts they are overloaded. A statement
-// without an answer is an outage after one timeout, and the requests that wait behind it fail then.
+// TestAWaitIsNoOutage: while the database answers, requests wait for their decisions beyond the timeout, as
+// long as the batches of others or a processor that others use make them wait. After four timeouts they are
+// overloaded. A statement without an answer is an outage after one timeout, and the requests that wait behind
+// it fail then.
 func TestAWaitIsNoOutage(t *testing.T) {
 	const timeout = 250 * time.Millisecond
 	for name, test := range map[string]struct {
@@ -28,7 +29,8 @@ func TestAWaitIsNoOutage(t *testing.T) {
 			return err == nil && took == time.Duration(n+1)*200*time.Millisecond
 		}},
 		"four timeouts": {200 * time.Millisecond, 8, func(n int, took time.Duration, err error) bool {
-			return n < 4 && err == nil || n > 3 && errors.Is(err, ratelimit.ErrOverloaded) && took <= 4*timeout
+			return n < 4 && err == nil ||
+				n > 3 && errors.Is(err, ratelimit.ErrOverloaded) && took <= 4*timeout
 		}},
 		"a statement longer than the timeout": {time.Second, 8, func(_ int, took time.Duration, err error) bool {
 			return errors.Is(err, ratelimit.ErrTimeout) && took <= timeout
@@ -55,7 +57,8 @@ func TestAWaitIsNoOutage(t *testing.T) {
 						hits[i] = fakeHits(fmt.Sprint(n))[0]
 					}
 					began := time.Now()
-					err := store.Take(context.Background(), timeout, hits, make([]ratelimit.Decision, len(hits)))
+					err := store.Take(context.Background(), timeout, hits,
+						make([]ratelimit.Decision, len(hits)))
 					if took := time.Since(began); !test.want(n, took, err) {
 						t.Errorf("%s: request %d after %v: %v", name, n, took, err)
 					}
@@ -85,7 +88,8 @@ func TestAPoolWithoutAFreeConnectionIsNoOutage(t *testing.T) {
 			store := newStore(t, &fakeDB{answer: answer, probe: answer}, without)
 			defer store.Close()
 			_, took, err := tryOne(store, timeout, fakeHits("a")[0])
-			if free < 4*timeout && (err != nil || took != free) || free > 4*timeout && (!errors.Is(err, ratelimit.ErrOverloaded) || took != 4*timeout) {
+			if free < 4*timeout && (err != nil || took != free) ||
+				free > 4*timeout && (!errors.Is(err, ratelimit.ErrOverloaded) || took != 4*timeout) {
 				t.Errorf("a connection is free after %v: %v after %v", free, err, took)
 			}
 		})

@@ -140,7 +140,8 @@ func addUnusual(p *plan, c *batch.Call, h *ratelimit.Hit) position {
 	case h.Cost < 0:
 		// Refunds on one row are added up in one entry, and one look after it gives the decision of all: two
 		// statements for each of them would take too long.
-		if before := p.latest[rowOf(h)]; before != nil && before.refund != nil && before.view.Limit.Equal(h.Limit) {
+		if before := p.latest[rowOf(h)]; before != nil && before.refund != nil &&
+			before.view.Limit.Equal(h.Limit) {
 			before.refund.cost = algorithm.AddRefund(before.refund.cost, algorithm.Refunded(h))
 			return position{entry: before, refund: before.refund}
 		}
@@ -204,8 +205,8 @@ func nextEntry(p *plan) *entry {
 	return e
 }
 
-// groupFor returns the group of a statement of a stage, for another entry. only is whether the entry has a statement of
-// its own.
+// groupFor returns the group of a statement of a stage, for another entry. only is whether the entry has a
+// statement of its own.
 func groupFor(p *plan, stage int, key statementKey, only bool) *group {
 	for len(p.stages) <= stage {
 		if len(p.stages) < cap(p.stages) {

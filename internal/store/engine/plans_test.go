@@ -32,10 +32,12 @@ func (d *recorder) Run(ctx context.Context, statements []*pgdb.Statement) error 
 	d.mu.Lock()
 	off := false // for the transaction
 	for i, s := range statements {
-		off = i > 0 && statements[i-1].Joined && (off || strings.Contains(statements[i-1].SQL, "'enable_sort', 'off', true"))
+		off = i > 0 && statements[i-1].Joined &&
+			(off || strings.Contains(statements[i-1].SQL, "'enable_sort', 'off', true"))
 		d.free[s.SQL] = d.free[s.SQL] || !off
 		if strings.Contains(s.SQL, "rate_limit_") && !strings.Contains(s.SQL, "to_regclass") {
-			d.seen[s.SQL] = pgdb.Statement{SQL: s.SQL, Args: append([]any(nil), s.Args...), Unnamed: s.Unnamed}
+			d.seen[s.SQL] = pgdb.Statement{SQL: s.SQL, Args: append([]any(nil), s.Args...),
+				Unnamed: s.Unnamed}
 		}
 	}
 	d.mu.Unlock()
@@ -88,7 +90,8 @@ func typeOf(arg any) string {
 
 // comesSorted reports whether a statement is a take with keys that the store has sorted.
 func comesSorted(sql string) bool {
-	return strings.Contains(sql, "INSERT INTO") && strings.Contains(sql, "unnest(") && !strings.Contains(sql, "ORDER BY")
+	return strings.Contains(sql, "INSERT INTO") && strings.Contains(sql, "unnest(") &&
+		!strings.Contains(sql, "ORDER BY")
 }
 
 // planNode finds the names of the nodes of a plan.
@@ -116,22 +119,27 @@ var scanNode = regexp.MustCompile(`-> +([A-Z][A-Za-z ]+?)(?: using (\S+))? on (r
 func readsTooMuch(plan string) string {
 	for _, scan := range scanNode.FindAllStringSubmatch(plan, -1) {
 		node, index, table, condition := scan[1], scan[2], scan[3], scan[4]
-		byKey := index == table+"_pkey" && (strings.Contains(condition, "(key = ") || strings.Contains(condition, "(key >= ") && strings.Contains(condition, "(key <= "))
+		byKey := index == table+"_pkey" &&
+			(strings.Contains(condition, "(key = ") ||
+				strings.Contains(condition, "(key >= ") && strings.Contains(condition, "(key <= "))
 		expired := index == "idx_"+table+"_cleanup" && strings.Contains(condition, "(expires_at <= ")
-		next := node == "Index Only Scan" && strings.Contains(plan, "Limit") && strings.Contains(condition, "(prefix > ")
-		counted := index == "idx_"+table+"_cleanup" && strings.Contains(plan, "Aggregate") && strings.Contains(plan, "Limit") && strings.Contains(condition, "(prefix = ")
-		if node != "Tid Scan" && !byKey && !expired && !next && !counted && !strings.HasPrefix(node, "Insert") && !strings.HasPrefix(node, "Delete") {
+		next := node == "Index Only Scan" && strings.Contains(plan, "Limit") &&
+			strings.Contains(condition, "(prefix > ")
+		counted := index == "idx_"+table+"_cleanup" && strings.Contains(plan, "Aggregate") &&
+			strings.Contains(plan, "Limit") && strings.Contains(condition, "(prefix = ")
+		if node != "Tid Scan" && !byKey && !expired && !next && !counted &&
+			!strings.HasPrefix(node, "Insert") && !strings.HasPrefix(node, "Delete") {
 			return scan[0]
 		}
 	}
 	return ""
 }
 
-// TestPlansUseTheIndexes has each statement of a store planned on tables of several sizes,
-// with several statistics, fresh and seven times on one connection, since the server considers
-// one plan for all parameters from the sixth time on: no plan reads other rows than those it is about, and none sorts
-// rows of a table. A take with sorted keys keeps their order: its plan has
-// only nodes that return rows in the order of their source, and no join but with one row.
+// TestPlansUseTheIndexes has each statement of a store planned on tables of several sizes, with several
+// statistics, fresh and seven times on one connection, since the server considers one plan for all parameters
+// from the sixth time on: no plan reads other rows than those it is about, and none sorts rows of a table. A
+// take with sorted keys keeps their order: its plan has only nodes that return rows in the order of their
+// source, and no join but with one row.
 func TestPlansUseTheIndexes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -146,7 +154,8 @@ func TestPlansUseTheIndexes(t *testing.T) {
 			other.Key, peek.Peek, refund.Cost = "other", true, -1
 			two := other
 			two.Cost = 2
-			for _, hits := range [][]ratelimit.Hit{{h}, {peek}, {refund}, {h, other}, {h, two}, {peek, other}} {
+			for _, hits := range [][]ratelimit.Hit{{h}, {peek}, {refund}, {h, other}, {h, two},
+				{peek, other}} {
 				passes(t, store, hits...)
 			}
 			store.DecideBatch([]*batch.Call{callFor(false, h), callFor(false, two)})
@@ -208,14 +217,19 @@ func TestPlansUseTheIndexes(t *testing.T) {
 				types = append(types, typeOf(arg))
 			}
 			key := fmt.Sprintf("s%x", crc32.ChecksumIEEE([]byte(statement.SQL)))
-			if _, err := conn.Exec(context.Background(), "PREPARE "+key+" ("+strings.Join(types, ", ")+") AS "+statement.SQL); err != nil && !strings.Contains(err.Error(), "already exists") {
+			if _, err := conn.Exec(context.Background(),
+				"PREPARE "+key+" ("+strings.Join(types, ", ")+") AS "+statement.SQL); err != nil &&
+				!strings.Contains(err.Error(), "already exists") {
 				t.Fatal(err)
 			}
 			if statement.Unnamed {
 				mode = "force_custom_plan"
 			}
-			free := map[bool]string{true: "on", false: "off"}[free[statement.SQL]] // "off" if each transaction with the statement sets it
-			if _, err := conn.Exec(context.Background(), "SET plan_cache_mode = "+mode+"; SET enable_seqscan = "+free+"; SET enable_sort = "+free); err != nil {
+			// "off" if each transaction with the statement sets it
+			free := map[bool]string{true: "on", false: "off"}[free[statement.SQL]]
+			if _, err := conn.Exec(context.Background(),
+				"SET plan_cache_mode = "+mode+"; SET enable_seqscan = "+free+"; SET enable_sort = "+
+					free); err != nil {
 				t.Fatal(err)
 			}
 			times := 7
@@ -223,7 +237,8 @@ func TestPlansUseTheIndexes(t *testing.T) {
 				times = 1 // the next plan would be the same
 			}
 			for range times {
-				rows, err := conn.Query(context.Background(), "EXPLAIN EXECUTE "+key+"("+strings.Join(args, ", ")+")")
+				rows, err := conn.Query(context.Background(),
+					"EXPLAIN EXECUTE "+key+"("+strings.Join(args, ", ")+")")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -238,8 +253,10 @@ func TestPlansUseTheIndexes(t *testing.T) {
 				if rows.Err() != nil || plan == "" {
 					t.Fatal(rows.Err())
 				}
-				if node := reorders(plan); comesSorted(statement.SQL) && (node != "" || !strings.Contains(plan, "ProjectSet")) {
-					t.Errorf("%s: a %s may change the order of the keys:\n%.300s\n%s", when, node, statement.SQL, plan)
+				if node := reorders(plan); comesSorted(statement.SQL) &&
+					(node != "" || !strings.Contains(plan, "ProjectSet")) {
+					t.Errorf("%s: a %s may change the order of the keys:\n%.300s\n%s", when, node,
+						statement.SQL, plan)
 					break
 				}
 				if scan := readsTooMuch(plan); scan != "" {
@@ -266,7 +283,8 @@ func TestPlansUseTheIndexes(t *testing.T) {
 	explain("large tables, plans kept", "auto", false)
 	explain("large tables, not analyzed", "auto", true)
 	explain("large tables, not analyzed", "force_generic_plan", true)
-	s.exec("UPDATE pg_class SET reltuples = 0, relpages = 1000 WHERE relname IN ('rate_limit_ephemeral', 'rate_limit_durable')")
+	s.exec("UPDATE pg_class SET reltuples = 0, relpages = 1000 WHERE relname IN ('rate_limit_ephemeral', " +
+		"'rate_limit_durable')")
 	explain("large tables, last analyzed when all rows were deleted", "auto", true)
 	explain("large tables, last analyzed when all rows were deleted", "force_generic_plan", true)
 	s.exec("ANALYZE")

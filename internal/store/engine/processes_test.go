@@ -63,9 +63,13 @@ func crowded() []*ratelimit.Limit {
 	for _, durable := range []bool{false, true} {
 		name := map[bool]string{false: "e", true: "d"}[durable]
 		for a := ratelimit.SlidingWindow; a <= ratelimit.GCRA; a++ {
-			limits = append(limits, &ratelimit.Limit{Prefix: name + a.String(), Algorithm: a, Events: 20, Window: 1000 * 24 * time.Hour, Durable: durable})
+			limits = append(limits,
+				&ratelimit.Limit{Prefix: name + a.String(), Algorithm: a, Events: 20,
+					Window: 1000 * 24 * time.Hour, Durable: durable})
 		}
-		limits = append(limits, &ratelimit.Limit{Prefix: name + "calendar", Algorithm: ratelimit.FixedWindow, Events: 20, Calendar: ratelimit.Year, Durable: durable})
+		limits = append(limits,
+			&ratelimit.Limit{Prefix: name + "calendar", Algorithm: ratelimit.FixedWindow, Events: 20,
+				Calendar: ratelimit.Year, Durable: durable})
 	}
 	return limits
 }
@@ -129,7 +133,8 @@ func (j job) run() result {
 					hits, churn := drawCrowded(random, int(calls.Add(1)/(2*16*leastCalls)), lasting, churned)
 					decisions := make([]ratelimit.Decision, len(hits))
 					// Two timeouts are two queues.
-					err := store.Take(context.Background(), longTime+time.Duration(random.Intn(2))*time.Second, hits, decisions)
+					err := store.Take(context.Background(),
+						longTime+time.Duration(random.Intn(2))*time.Second, hits, decisions)
 					if err != nil {
 						fail(err)
 						continue
@@ -161,14 +166,16 @@ func (j job) run() result {
 
 // drawCrowded draws a request: of one to four limits that last, or that churn. Requests often
 // have a limit and a cost in common, and often not.
-func drawCrowded(random *rand.Rand, era int, lasting, churned []*ratelimit.Limit) (hits []ratelimit.Hit, churn bool) {
+func drawCrowded(random *rand.Rand, era int, lasting, churned []*ratelimit.Limit) (hits []ratelimit.Hit,
+	churn bool) {
 	limits := slices.Clone(lasting)
 	if churn = random.Intn(4) == 0; churn {
 		limits = slices.Clone(churned)
 	}
 	random.Shuffle(len(limits), func(i, j int) { limits[i], limits[j] = limits[j], limits[i] })
 	for _, l := range limits[:1+random.Intn(4)*random.Intn(2)] {
-		h := ratelimit.Hit{Limit: l, Key: fmt.Sprintf("%d/%d", era, random.Intn(1+random.Intn(crowdedKeys))), Cost: 1 + random.Int63n(2)*random.Int63n(8)}
+		h := ratelimit.Hit{Limit: l, Key: fmt.Sprintf("%d/%d", era, random.Intn(1+random.Intn(crowdedKeys))),
+			Cost: 1 + random.Int63n(2)*random.Int63n(8)}
 		if churn {
 			h.Key = fmt.Sprint(random.Intn(1 + random.Intn(crowdedKeys)))
 			if h.Cost = random.Int63n(8) - 2; h.Cost == 0 {
@@ -245,7 +252,8 @@ func TestProcesses(t *testing.T) {
 	}
 	stop()
 	others.Wait()
-	if deadlocks := s.text("SELECT deadlocks::text FROM pg_stat_database WHERE datname = current_database()"); deadlocks != "0" {
+	if deadlocks := s.text("SELECT deadlocks::text FROM pg_stat_database WHERE datname = " +
+		"current_database()"); deadlocks != "0" {
 		t.Errorf("%s deadlocks", deadlocks)
 	}
 	if calls < 200 || len(admitted) < crowdedKeys {
@@ -278,7 +286,8 @@ func (s *site) charged(admitted map[string]int64) {
 		for i, h := range hits {
 			cost := admitted[l.Prefix+"/"+h.Key]
 			if cost > l.Events || decisions[i].Remaining != l.Events-cost {
-				s.t.Errorf("%s %s: %d of %d were admitted, and %d are left", l.Prefix, h.Key, cost, l.Events, decisions[i].Remaining)
+				s.t.Errorf("%s %s: %d of %d were admitted, and %d are left", l.Prefix, h.Key, cost, l.Events,
+					decisions[i].Remaining)
 			}
 			if decisions[i].Remaining == 0 {
 				used++
@@ -308,6 +317,7 @@ func likeTheLibrary(kind int, random *rand.Rand) []string {
 			"UPDATE rate_limit_ephemeral SET count = count + 1, prev_count = 0" + where, "COMMIT"}
 	}
 	old := "interval '1 hour' * " + fmt.Sprint(1+random.Intn(3))
-	return []string{`UPDATE rate_limit_` + []string{"ephemeral", "durable"}[random.Intn(2)] + ` SET expires_at = clock_timestamp() - ` + old + `, window_start = clock_timestamp() - ` + old +
+	return []string{`UPDATE rate_limit_` + []string{"ephemeral", "durable"}[random.Intn(2)] +
+		` SET expires_at = clock_timestamp() - ` + old + `, window_start = clock_timestamp() - ` + old +
 		`, hits = NULL WHERE prefix = '` + churning()[random.Intn(10)].Prefix + `' AND key = '` + key + `'`}
 }

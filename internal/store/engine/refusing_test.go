@@ -15,41 +15,46 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestFewRefusalsAreInTheLogOfTheServer: of the refusals that reach the database, at most one in a hundred leaves an error
-// in the server's log, which says that it is normal: with one client that is refused among others that pass, and with
-// many at once. Each new key may leave one, if requests come at the same time.
+// TestFewRefusalsAreInTheLogOfTheServer: of the refusals that reach the database, at most one in a hundred
+// leaves an error in the server's log, which says that it is normal: with one client that is refused among
+// others that pass, and with many at once. Each new key may leave one, if requests come at the same time.
 func TestFewRefusalsAreInTheLogOfTheServer(t *testing.T) {
 	for _, driver := range []string{"pgxdb", "pgwire"} {
 		s := newSite(t)
 		s.exec(engine.TableSQL)
 		var mu sync.Mutex  // guards lines
 		var lines []string // the errors of statements: the server's log has a line for each
-		db := &between{drivers.All[driver](t, s.dsn), func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
-			err := send(ctx, statements)
-			mu.Lock()
-			defer mu.Unlock()
-			for _, s := range statements {
-				if s.Code != "" {
-					lines = append(lines, s.Code+" "+s.Err.Error())
+		db := &between{drivers.All[driver](t, s.dsn),
+			func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
+				err := send(ctx, statements)
+				mu.Lock()
+				defer mu.Unlock()
+				for _, s := range statements {
+					if s.Code != "" {
+						lines = append(lines, s.Code+" "+s.Err.Error())
+					}
 				}
-			}
-			return err
-		}}
-		store := s.storeOn(db, engine.Options{DisableMigration: true, CleanupProbability: -1, NoRefusals: true})
+				return err
+			}}
+		store := s.storeOn(db,
+			engine.Options{DisableMigration: true, CleanupProbability: -1, NoRefusals: true})
 		refused := int64(0)
 		for _, l := range conformance.Limits("", 3) {
 			closed, open := *l, *l
 			open.Prefix, open.Events, open.Burst = "open "+l.Prefix, 1000, 0
 			for i := range 50 {
 				key := fmt.Sprint("k", i/25)
-				if !passes(t, store, ratelimit.Hit{Limit: &open, Key: "all", Cost: 1}, ratelimit.Hit{Limit: &closed, Key: key, Cost: 1}) {
+				if !passes(t, store, ratelimit.Hit{Limit: &open, Key: "all", Cost: 1},
+					ratelimit.Hit{Limit: &closed, Key: key, Cost: 1}) {
 					refused++
 				}
-				passes(t, store, ratelimit.Hit{Limit: &open, Key: "all", Cost: 1}, ratelimit.Hit{Limit: &open, Key: "other", Cost: 1})
+				passes(t, store, ratelimit.Hit{Limit: &open, Key: "all", Cost: 1},
+					ratelimit.Hit{Limit: &open, Key: "other", Cost: 1})
 			}
 		}
 		if len(lines) > 0 || refused < 100 {
-			t.Errorf("%s: of %d refusals one after the other, %d are in the log: %q", driver, refused, len(lines), lines)
+			t.Errorf("%s: of %d refusals one after the other, %d are in the log: %q", driver, refused,
+				len(lines), lines)
 		}
 		var atOnce atomic.Int64
 		var clients sync.WaitGroup
@@ -70,10 +75,13 @@ func TestFewRefusalsAreInTheLogOfTheServer(t *testing.T) {
 			t.Errorf("%s: of %d refusals, %d are in the log", driver, n, len(lines))
 		}
 		for _, line := range lines {
-			if !strings.HasPrefix(line, "22P02") || !strings.Contains(line, "pg_ratelimit fails this transaction on purpose, which is normal: a limit is used up") {
+			if !strings.HasPrefix(line, "22P02") ||
+				!strings.Contains(line,
+					"pg_ratelimit fails this transaction on purpose, which is normal: a limit is used up") {
 				t.Errorf("%s: the log has %q", driver, line)
 			}
 		}
-		t.Logf("%s: of %d refusals one after the other none, and of %d at once %d are in the log", driver, refused, atOnce.Load(), len(lines))
+		t.Logf("%s: of %d refusals one after the other none, and of %d at once %d are in the log", driver,
+			refused, atOnce.Load(), len(lines))
 	}
 }

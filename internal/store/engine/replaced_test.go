@@ -45,15 +45,16 @@ func (d *replacedDB) Run(ctx context.Context, statements []*pgdb.Statement) erro
 	return err
 }
 
-// The server was replaced by a standby that lacks the last charges, a backup of its files was put back, or a dump of the
-// database was restored. The units of leases were charged on rows that do not say so: no unit is used or refunded. A row
-// that was used up is asked for again.
+// The server was replaced by a standby that lacks the last charges, a backup of its files was put back, or a
+// dump of the database was restored. The units of leases were charged on rows that do not say so: no unit is
+// used or refunded. A row that was used up is asked for again.
 func TestUnitsOfAReplacedServerAreNotUsed(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(s *site, d *replacedDB){
 		"started again": func(_ *site, d *replacedDB) { atomic.StoreInt64(&d.started, 1) },
 		"the policy restored from a dump": func(s *site, _ *replacedDB) {
-			s.exec("ALTER TABLE rate_limit_changes RENAME TO rate_limit_changes_before; CREATE TABLE rate_limit_changes (LIKE rate_limit_changes_before)")
+			s.exec("ALTER TABLE rate_limit_changes RENAME TO rate_limit_changes_before; CREATE TABLE " +
+				"rate_limit_changes (LIKE rate_limit_changes_before)")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +64,8 @@ func TestUnitsOfAReplacedServerAreNotUsed(t *testing.T) {
 			store := s.proxy(d, lasting, registry.Node{})
 			store.Prepare()
 			holdUnits(t, s, store)
-			await.Within(t, longTime, "the first look at the server", func() bool { return atomic.LoadInt64(&d.asked) > 1 })
+			await.Within(t, longTime, "the first look at the server",
+				func() bool { return atomic.LoadInt64(&d.asked) > 1 })
 			full := hitOn("full", 1, true)
 			takeOne(t, store, full)
 			if takeOne(t, store, full).Allowed || store.Stats().BlockedKeys != 1 {
@@ -72,11 +74,14 @@ func TestUnitsOfAReplacedServerAreNotUsed(t *testing.T) {
 			s.exec("DELETE FROM rate_limit_durable WHERE prefix = 'full'")
 			s.exec("UPDATE rate_limit_durable SET count = 5")
 			lose(s, d)
-			await.Within(t, longTime, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
-			await.Within(t, longTime, "the end of the refusal", func() bool { return takeOne(t, store, full).Allowed })
+			await.Within(t, longTime, "the end of the leases",
+				func() bool { return store.Stats().LeasedUnits == 0 })
+			await.Within(t, longTime, "the end of the refusal",
+				func() bool { return takeOne(t, store, full).Allowed })
 			store.Close()
 			if n := used(t, s, leasedHit); n != 5 {
-				t.Errorf("the row has %d units after the leases have ended, want 5: it was not charged for theirs", n)
+				t.Errorf("the row has %d units after the leases have ended, want 5: it was not charged "+
+					"for theirs", n)
 			}
 			s.nothingReported()
 		})
@@ -93,9 +98,11 @@ func TestUnitsOutlastANewPolicy(t *testing.T) {
 	holdUnits(t, s, store)
 	looked := func() {
 		asked := atomic.LoadInt64(&d.asked)
-		await.Within(t, longTime, "two looks at the server", func() bool { return atomic.LoadInt64(&d.asked) > asked+1 })
+		await.Within(t, longTime, "two looks at the server",
+			func() bool { return atomic.LoadInt64(&d.asked) > asked+1 })
 	}
-	for _, sql := range []string{"SELECT 1", "CREATE TABLE rate_limit_changes ()", "DROP TABLE rate_limit_changes"} {
+	for _, sql := range []string{"SELECT 1", "CREATE TABLE rate_limit_changes ()",
+		"DROP TABLE rate_limit_changes"} {
 		s.exec(sql)
 		looked()
 		if store.Stats().LeasedUnits == 0 {
@@ -104,7 +111,8 @@ func TestUnitsOutlastANewPolicy(t *testing.T) {
 	}
 }
 
-// shardDB is a database with one shard, or the server of the shard: at most one host has the shard, and is reached.
+// shardDB is a database with one shard, or the server of the shard: at most one host has the shard, and is
+// reached.
 type shardDB struct {
 	replacedDB
 	site  *site
@@ -138,7 +146,9 @@ func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 		addRow(first, [][]byte{[]byte("shard")})
 	case schema.ShardRoutes:
 		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable", "rate_limit_processes"} {
-			addRow(first, [][]byte{int4(1), []byte(table), []byte(table), []byte("pg_backend_pid()"), []byte(host), int4(5432)})
+			addRow(first,
+				[][]byte{int4(1), []byte(table), []byte(table), []byte("pg_backend_pid()"), []byte(host),
+					int4(5432)})
 		}
 	default:
 		err := d.replacedDB.Run(ctx, statements)
@@ -167,7 +177,8 @@ func TestUnitsOfAPartWhoseStandbyTookOverAreNotUsed(t *testing.T) {
 	await.Within(t, longTime, "the end of the leases", func() bool { return store.Stats().LeasedUnits == 0 })
 }
 
-// A store that is not registered looks at the server after an outage only, and compares it with that of the beginning.
+// A store that is not registered looks at the server after an outage only, and compares it with that of the
+// beginning.
 func TestUnitsOfAReplacedServerAreNotUsedAfterTheFirstOutage(t *testing.T) {
 	s := newSite(t)
 	d := &replacedDB{DB: s.db("")}
@@ -176,7 +187,8 @@ func TestUnitsOfAReplacedServerAreNotUsedAfterTheFirstOutage(t *testing.T) {
 	atomic.StoreInt64(&d.started, 1)
 	atomic.StoreInt32(&d.down, 1)
 	h := hitOn("other", 10, true)
-	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{h}, make([]ratelimit.Decision, 1)); err == nil {
+	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{h},
+		make([]ratelimit.Decision, 1)); err == nil {
 		t.Error("a decision without a server")
 	}
 	atomic.StoreInt32(&d.down, 0)

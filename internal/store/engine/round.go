@@ -13,21 +13,22 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// round is one way of calls through a batch, made of values: plan (calls → entries → statements), send, apply (rows →
-// decisions → calls end). The first round of a batch has all of its requests, and calls that nobody waits for.
-// Further rounds have the requests that have waited for a lock in vain. The plans of a round run in this order, in
-// one pipeline.
+// round is one way of calls through a batch, made of values: plan (calls → entries → statements), send, apply
+// (rows → decisions → calls end). The first round of a batch has all of its requests, and calls that nobody
+// waits for. Further rounds have the requests that have waited for a lock in vain. The plans of a round run
+// in this order, in one pipeline.
 type round struct {
 	settings     []int64 // the first parameter of statements, see clockSQL
 	plan         *plan   // of singles, and of what comes before them
 	singles      []*request
 	transactions []*transaction
-	last         *plan      // of what comes after the requests: plan, or one after the transactions, if there are some
-	background   []*request // calls that nobody waits for
+	// of what comes after the requests: plan, or one after the transactions, if there are some
+	last       *plan
+	background []*request // calls that nobody waits for
 }
 
-// decideRound decides requests in one round trip, or a few, and finishes those that are decided. It returns those
-// that have waited for a lock in vain.
+// decideRound decides requests in one round trip, or a few, and finishes those that are decided. It returns
+// those that have waited for a lock in vain.
 func (d *dispatch) decideRound(requests []*request, settings []int64, oneByOne bool) ([]*request, error) {
 	r := d.planRound(requests, settings, oneByOne)
 	statements := r.plan.write(d.engine.texts, settings)
@@ -103,8 +104,8 @@ func (d *dispatch) planRound(requests []*request, settings []int64, oneByOne boo
 	return r
 }
 
-// collect returns the calls that nobody waits for and that go with requests. Units of leases are refunded before a
-// request refunds quota of their rows or resets them.
+// collect returns the calls that nobody waits for and that go with requests. Units of leases are refunded
+// before a request refunds quota of their rows or resets them.
 func (d *dispatch) collect(requests []*request) []*request {
 	idle := true
 	refunds := false
@@ -135,8 +136,8 @@ func (d *dispatch) collect(requests []*request) []*request {
 	return collected
 }
 
-// singlesAndSeveral returns the requests that are decided by themselves, which are those of one hit, of none, and
-// resets, and the others, which are all or nothing.
+// singlesAndSeveral returns the requests that are decided by themselves, which are those of one hit, of none,
+// and resets, and the others, which are all or nothing.
 func singlesAndSeveral(requests []*request) ([]*request, []*request) {
 	var singles, several []*request
 	for i, r := range requests {
@@ -194,8 +195,8 @@ func writeAll(transactions []*transaction, statements []*pgdb.Statement,
 	return statements, entered
 }
 
-// apply reads the results of a round, or takes the error of its pipeline. It ends the calls that are decided, and
-// returns the requests that have waited for a lock in vain.
+// apply reads the results of a round, or takes the error of its pipeline. It ends the calls that are decided,
+// and returns the requests that have waited for a lock in vain.
 func (d *dispatch) apply(r *round, failed bool, err error) ([]*request, error) {
 	if err == nil && failed {
 		if err = d.sendDivided(r); err != nil {
@@ -255,8 +256,8 @@ func (d *dispatch) applyRows(p *plan) {
 	d.engine.learns.Learn(rows)
 }
 
-// applySingles ends the requests that are decided by themselves, and returns those that have waited for a lock in vain.
-// failed is whether a statement has failed.
+// applySingles ends the requests that are decided by themselves, and returns those that have waited for a
+// lock in vain. failed is whether a statement has failed.
 func (d *dispatch) applySingles(r *round, failed bool) []*request {
 	p := r.plan
 	p.read()
@@ -335,8 +336,9 @@ func decideGranted(requests []*request) {
 				micros = e.view.Reset
 				reset = time.UnixMicro(micros)
 			}
-			decisions = append(decisions, ratelimit.Decision{Allowed: true, Limit: e.view.Quota, Remaining: left,
-				Reset: reset, DecidedAt: algorithm.ChargedAt(e.view.Limit, &e.view.Row, e.view.Now)})
+			decisions = append(decisions,
+				ratelimit.Decision{Allowed: true, Limit: e.view.Quota, Remaining: left,
+					Reset: reset, DecidedAt: algorithm.ChargedAt(e.view.Limit, &e.view.Row, e.view.Now)})
 		}
 		r.call.Decisions = decisions
 	}
@@ -373,8 +375,8 @@ func decideOne(h *ratelimit.Hit, v *algorithm.View) ratelimit.Decision {
 	return algorithm.Refused(v.Limit, &v.Row, v.Now, h.Cost)
 }
 
-// sendDivided sends each entry by itself of the statements that failed because of a value of one of them: one client's
-// key must not fail the decisions on all others.
+// sendDivided sends each entry by itself of the statements that failed because of a value of one of them: one
+// client's key must not fail the decisions on all others.
 func (d *dispatch) sendDivided(r *round) error {
 	statements := r.plan.divide(d.engine.texts, r.settings)
 	if r.plan.inFlight {

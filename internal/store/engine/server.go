@@ -31,10 +31,10 @@ var ErrSent = errors.New("while a batch was under way")
 // each loss another transaction has succeeded, so all of them make progress.
 const maxRetries = 20
 
-// run runs the statements, and gives the database a timeout for each attempt. While the database answers others, it
-// waits again for a connection. It runs a transaction again that lost against another one and therefore did nothing:
-// because of a deadlock, or because the default isolation of the database is stricter than READ COMMITTED. It reports
-// whether a statement has failed.
+// run runs the statements, and gives the database a timeout for each attempt. While the database answers
+// others, it waits again for a connection. It runs a transaction again that lost against another one and
+// therefore did nothing: because of a deadlock, or because the default isolation of the database is stricter
+// than READ COMMITTED. It reports whether a statement has failed.
 func (s *server) run(ctx context.Context, timeout time.Duration, statements []*pgdb.Statement) (bool, error) {
 	failed := false
 	for attempt := 0; len(statements) > 0; attempt++ {

@@ -21,12 +21,13 @@ import (
 
 // settlementOf says that a hit which was allowed cost so much less than it was charged.
 func settlementOf(h ratelimit.Hit, d ratelimit.Decision, back int64) *batch.Settlement {
-	return &batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: back, DecidedAt: d.DecidedAt, Reset: d.Reset.UnixMicro(), Source: d.Source}
+	return &batch.Settlement{Limit: h.Limit, Key: h.StoredKey(), Back: back, DecidedAt: d.DecidedAt,
+		Reset: d.Reset.UnixMicro(), Source: d.Source}
 }
 
 // TestSettlementsEqual runs random schedules of hits and settlements with the SQL statements and with the Go
-// steps: every row must be equal. The units of a lease are given back by the same statement. Their claim is a time in
-// the window of their charge, whatever has become of the row.
+// steps: every row must be equal. The units of a lease are given back by the same statement. Their claim is a
+// time in the window of their charge, whatever has become of the row.
 func TestSettlementsEqual(t *testing.T) {
 	b := newBench(t)
 	type charge struct {
@@ -49,11 +50,14 @@ func TestSettlementsEqual(t *testing.T) {
 			}
 			one := rapid.SampledFrom(charges).Draw(t, "charge")
 			quota := one.hit.Limit.Capacity()
-			back := rapid.OneOf(rapid.Int64Range(1, one.hit.Cost), rapid.Int64Range(-quota, -1), rapid.SampledFrom([]int64{-1, -2 * quota, -1 << 60, 1 << 60, 0})).Draw(t, "back")
-			row, window, claim := b.model.row(one.hit), conformance.Span(one.hit.Limit), one.decision.DecidedAt
+			back := rapid.OneOf(rapid.Int64Range(1, one.hit.Cost), rapid.Int64Range(-quota, -1),
+				rapid.SampledFrom([]int64{-1, -2 * quota, -1 << 60, 1 << 60, 0})).Draw(t, "back")
+			row, window, claim := b.model.row(one.hit), conformance.Span(one.hit.Limit),
+				one.decision.DecidedAt
 			if rapid.Bool().Draw(t, "of a lease") {
 				claim = rapid.SampledFrom([]int64{row.Start, row.Refill, b.clock.Micro}).Draw(t, "claim")
-				claim = max(1, claim+rapid.SampledFrom([]int64{0, window, -window}).Draw(t, "beside the claim"))
+				claim = max(1,
+					claim+rapid.SampledFrom([]int64{0, window, -window}).Draw(t, "beside the claim"))
 			}
 			settlement := settlementOf(one.hit, one.decision, back)
 			settlement.DecidedAt = claim
@@ -63,7 +67,8 @@ func TestSettlementsEqual(t *testing.T) {
 			before := rowText(row)
 			algorithm.Of(one.hit.Limit).Adjust(one.hit.Limit, row, b.clock.Micro, back, claim)
 			if got, want := b.db.text(t), rowText(row); got != want {
-				t.Fatalf("%+v of %+v, back %d of %d at %d changes\n     %s to\n  Go %s\n SQL %s", one.hit, *one.hit.Limit, back, claim, b.clock.Micro, before, want, got)
+				t.Fatalf("%+v of %+v, back %d of %d at %d changes\n     %s to\n  Go %s\n SQL %s", one.hit,
+					*one.hit.Limit, back, claim, b.clock.Micro, before, want, got)
 			}
 		}
 	})
@@ -73,16 +78,18 @@ func TestSettlementsEqual(t *testing.T) {
 func TestASettlementIsRepeated(t *testing.T) {
 	s := newSite(t)
 	var lost atomic.Bool
-	store := s.storeOn(&between{s.db(""), func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
-		if !lost.Load() {
-			return send(ctx, statements)
-		}
-		for _, s := range statements {
-			s.Err = sqlstate.ErrNotSent
-		}
-		return errors.New("the server refuses connections")
-	}}, without)
-	h := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}, Key: "k", Cost: 10}
+	store := s.storeOn(&between{s.db(""),
+		func(ctx context.Context, statements []*pgdb.Statement, send answerFunc) error {
+			if !lost.Load() {
+				return send(ctx, statements)
+			}
+			for _, s := range statements {
+				s.Err = sqlstate.ErrNotSent
+			}
+			return errors.New("the server refuses connections")
+		}}, without)
+	h := ratelimit.Hit{Limit: &ratelimit.Limit{Prefix: "p", Events: 100, Window: time.Hour}, Key: "k",
+		Cost: 10}
 	d := takeOne(t, store, h)
 	lost.Store(true)
 	store.Settle(settlementOf(h, d, 7))
@@ -94,11 +101,13 @@ func TestASettlementIsRepeated(t *testing.T) {
 	}
 }
 
-// TestALeasedKeyIsSettled: a settlement changes the row, and does not end the lease. What the process holds passes.
+// TestALeasedKeyIsSettled: a settlement changes the row, and does not end the lease. What the process holds
+// passes.
 func TestALeasedKeyIsSettled(t *testing.T) {
 	s := newSite(t)
 	store, other := s.store(engine.Options{LeaseHorizon: time.Minute}), s.store(without)
-	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10000, Window: time.Hour, Lease: 0.5}
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10000, Window: time.Hour,
+		Lease: 0.5}
 	h := ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
 	var leased ratelimit.Decision
 	passed := int64(0)
@@ -115,7 +124,8 @@ func TestALeasedKeyIsSettled(t *testing.T) {
 		t.Errorf("%+v: the lease has ended", d)
 	}
 	store.Settle(settlementOf(h, leased, 1))
-	await.Within(t, longTime, "the settlements", func() bool { settled := store.Stats().Settled; return settled == 2 })
+	await.Within(t, longTime, "the settlements",
+		func() bool { settled := store.Stats().Settled; return settled == 2 })
 	if held := store.Stats().LeasedUnits; held == 0 {
 		t.Error("nothing is held any more")
 	}

@@ -12,11 +12,11 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 )
 
-// Setup is work on the database that must be done before decisions are possible. It runs in the background, once
-// if it succeeds, and again after a failure.
+// Setup is work on the database that must be done before decisions are possible. It runs in the background,
+// once if it succeeds, and again after a failure.
 //
-// States: ready; the work is under way (running is set); the last attempt failed (failure is set), and none is
-// started before next.
+// States: ready; the work is under way (running is set); the last attempt failed (failure is set), and none
+// is started before next.
 type Setup struct {
 	health  *health.Health
 	closing context.Context
@@ -41,8 +41,8 @@ const (
 	longestSetupRetry = 10 * time.Second
 )
 
-// NewSetup returns a Setup that nothing has started. The failures of work that show the health of the server are
-// health.Failed's. report gets failures.
+// NewSetup returns a Setup that nothing has started. The failures of work that show the health of the server
+// are health.Failed's. report gets failures.
 func NewSetup(closing context.Context, h *health.Health, report func(error),
 	work func(ctx context.Context) error) *Setup {
 	return &Setup{health: h, closing: closing, report: report, work: work}

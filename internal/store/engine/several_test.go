@@ -40,7 +40,8 @@ func drawSeveral(t *rapid.T, limits []*ratelimit.Limit, refunds bool) *batch.Cal
 			continue
 		}
 		rows[name] = true
-		h := ratelimit.Hit{Limit: l, Key: key, Cost: rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, l.Capacity()+1)).Draw(t, "cost")}
+		h := ratelimit.Hit{Limit: l, Key: key,
+			Cost: rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, l.Capacity()+1)).Draw(t, "cost")}
 		switch rapid.IntRange(0, 15).Draw(t, "what") {
 		case 0:
 			h.Peek = true
@@ -63,13 +64,15 @@ func TestSeveralLimitsAreAllOrNothing(t *testing.T) {
 		b.begin()
 		limits := b.drawSmall(t)
 		shared := limits[0].Prefix == limits[1].Prefix
-		mixed := shared && (algorithm.Of(limits[0]) != algorithm.Of(limits[1]) || limits[0].Calendar != ratelimit.NoCalendar)
+		mixed := shared &&
+			(algorithm.Of(limits[0]) != algorithm.Of(limits[1]) || limits[0].Calendar != ratelimit.NoCalendar)
 		peeks := func() map[string]int64 {
 			remaining := map[string]int64{}
 			var calls []*batch.Call
 			for _, l := range limits {
 				for _, key := range []string{"k", "l"} {
-					calls = append(calls, callFor(false, ratelimit.Hit{Limit: l, Key: key, Cost: 1, Peek: true}))
+					calls = append(calls,
+						callFor(false, ratelimit.Hit{Limit: l, Key: key, Cost: 1, Peek: true}))
 				}
 			}
 			b.decideBatch(t, calls)

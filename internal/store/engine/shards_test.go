@@ -59,9 +59,12 @@ func answerShards(ctx context.Context, statements []*pgdb.Statement) error {
 		}
 	case schema.ShardRoutes:
 		for shard := range int64(testShards) {
-			for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable", "rate_limit_processes"} {
+			for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable",
+				"rate_limit_processes"} {
 				name := fmt.Sprintf("rl_s%d.%s_1", shard, table)
-				addRow(s, [][]byte{int4(shard + 1), []byte(table), []byte(name), []byte("rate_limit_guard(1)"), []byte("host"), int4(shard)})
+				addRow(s,
+					[][]byte{int4(shard + 1), []byte(table), []byte(name), []byte("rate_limit_guard(1)"),
+						[]byte("host"), int4(shard)})
 			}
 		}
 	default:
@@ -100,7 +103,8 @@ func TestAHitApartOfAPartThatIsDownFailsNothing(t *testing.T) {
 	} {
 		decisions := make([]ratelimit.Decision, len(hits))
 		err := store.Take(context.Background(), longTime, hits, decisions)
-		if err != nil || decisions[0].Source != ratelimit.Undecided || decisions[1].Source != ratelimit.FromPostgres || !decisions[1].Allowed {
+		if err != nil || decisions[0].Source != ratelimit.Undecided ||
+			decisions[1].Source != ratelimit.FromPostgres || !decisions[1].Allowed {
 			t.Errorf("%s: %+v, %v", name, decisions, err)
 		}
 	}
@@ -114,7 +118,8 @@ func TestARefusalStandsIfTheHomeOfTheRequestIsDown(t *testing.T) {
 	refund.Subject = refund.Key
 	refund.Cost = -1
 	decisions := make([]ratelimit.Decision, 2)
-	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{inShard(2), refund}, decisions); err != nil || decisions[0].Allowed {
+	if err := store.Take(context.Background(), longTime, []ratelimit.Hit{inShard(2), refund},
+		decisions); err != nil || decisions[0].Allowed {
 		t.Errorf("%+v, %v", decisions, err)
 	}
 }
@@ -135,13 +140,14 @@ func TestARefusedRequestGivesBackToTheWindowOfItsCharge(t *testing.T) {
 	home.Subject = home.Key
 	decisions := make([]ratelimit.Decision, 2)
 	err := store.Take(context.Background(), longTime, []ratelimit.Hit{inShard(1), home}, decisions)
-	if err != nil || decisions[1].Allowed || decisions[0].Remaining != 5 || fmt.Sprint(claims) != fmt.Sprint([]int64{decisions[0].DecidedAt}) {
+	if err != nil || decisions[1].Allowed || decisions[0].Remaining != 5 ||
+		fmt.Sprint(claims) != fmt.Sprint([]int64{decisions[0].DecidedAt}) {
 		t.Errorf("%+v, %v; given back with the times %v", decisions, err, claims)
 	}
 }
 
-// failOnce fails the next hit on a shard. routesRead is how often the shard's server was asked for the routes. The store
-// reads the identity of the server beside the hits.
+// failOnce fails the next hit on a shard. routesRead is how often the shard's server was asked for the
+// routes. The store reads the identity of the server beside the hits.
 func (c *fakeCitus) failOnce(shard int, code, text string) (routesRead *int) {
 	failed, read := false, 0
 	c.shards[shard].set(func(ctx context.Context, statements []*pgdb.Statement) error {
@@ -185,13 +191,15 @@ func TestChargesFromBeforeTheShardsAreKnownAreBilledToTheirShards(t *testing.T) 
 	store.UseLocal()
 	h := hitOn("early", 10, true)
 	h.Key = keyIn(3)
-	if decisions := make([]ratelimit.Decision, 1); !store.TakeLocal(ratelimit.ErrUnavailable, []ratelimit.Hit{h}, decisions) || !decisions[0].Allowed {
+	if decisions := make([]ratelimit.Decision, 1); !store.TakeLocal(ratelimit.ErrUnavailable,
+		[]ratelimit.Hit{h}, decisions) || !decisions[0].Allowed {
 		t.Fatalf("%+v", decisions)
 	}
 	billed := make(chan int, testShards)
 	for shard := range c.shards {
 		c.shards[shard].set(func(ctx context.Context, statements []*pgdb.Statement) error {
-			if slices.ContainsFunc(statements, func(s *pgdb.Statement) bool { return slices.Contains(keysOf(s), h.Key) }) {
+			if slices.ContainsFunc(statements,
+				func(s *pgdb.Statement) bool { return slices.Contains(keysOf(s), h.Key) }) {
 				billed <- shard
 			}
 			return admit(ctx, statements)

@@ -142,7 +142,8 @@ func (s *simServer) policy(st *simStatement, a *simAnswer) {
 	case is("SELECT 'answers'"):
 		a.addTexts("answers")
 	case strings.Contains(st.sql, "pg_current_snapshot"):
-		a.addTexts(fmt.Sprintf(`{"Snapshot":"%d","Applied":%d,"Server":"%s"}`, s.changes, s.changes, s.identity()))
+		a.addTexts(fmt.Sprintf(`{"Snapshot":"%d","Applied":%d,"Server":"%s"}`, s.changes, s.changes,
+			s.identity()))
 		if since, ok := st.args[0].(string); ok {
 			from, _ := strconv.Atoi(since)
 			for ; from < s.changes; from++ {

@@ -11,7 +11,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// simAdmitted is a hit that was admitted: when it was decided, or when the unit of a lease was used, in microseconds.
+// simAdmitted is a hit that was admitted: when it was decided, or when the unit of a lease was used, in
+// microseconds.
 type simAdmitted struct {
 	at, cost int64
 	source   ratelimit.Source
@@ -29,19 +30,21 @@ func (r *simRun) checkLimits() {
 				row.turn(windows[0].start)
 				windows = windows[1:]
 			}
-			if hit.source == ratelimit.FromMemory || r.excused(id, hit) { // FromMemory: the database does not answer
+			// FromMemory: the database does not answer
+			if hit.source == ratelimit.FromMemory || r.excused(id, hit) {
 				continue
 			}
 			if !row.take(hit) {
-				r.fail("%s of %s (%s, %d in %v, lease %v): a hit too many at %v", id.Key, id.Prefix, l.Algorithm, l.Capacity(), l.Window, l.Lease, time.UnixMicro(hit.at).Sub(simBorn))
+				r.fail("%s of %s (%s, %d in %v, lease %v): a hit too many at %v", id.Key, id.Prefix,
+					l.Algorithm, l.Capacity(), l.Window, l.Lease, time.UnixMicro(hit.at).Sub(simBorn))
 				break
 			}
 		}
 	}
 }
 
-// excused reports whether a hit is within the stated bounds of a server that has ended: its charge is on a table or a
-// server that is gone.
+// excused reports whether a hit is within the stated bounds of a server that has ended: its charge is on a
+// table or a server that is gone.
 func (r *simRun) excused(id lease.RowID, hit simAdmitted) bool {
 	at := (hit.at - simBorn.UnixMicro()) * 1000
 	for _, o := range r.plan.outages {
@@ -58,7 +61,8 @@ func (r *simRun) excused(id lease.RowID, hit simAdmitted) bool {
 	return false
 }
 
-// simNotice is how long a proxy may use units that were charged on a server that is gone: it asks twice a second.
+// simNotice is how long a proxy may use units that were charged on a server that is gone: it asks twice a
+// second.
 const simNotice = 700 * time.Millisecond
 
 // simTruth counts what was admitted in the windows of the database.
@@ -109,11 +113,14 @@ func (r *simRun) checkLeases() {
 	now := simSince()
 	for id, row := range r.server.rows {
 		l := r.server.limits[id.Prefix]
-		if l.Lease == 0 || l.Algorithm != ratelimit.FixedWindow && l.Algorithm != ratelimit.SlidingWindow || len(r.server.begins[id]) == 0 {
+		if l.Lease == 0 || l.Algorithm != ratelimit.FixedWindow && l.Algorithm != ratelimit.SlidingWindow ||
+			len(r.server.begins[id]) == 0 {
 			continue
 		}
 		begin := (row.Start - simBorn.UnixMicro()) * 1000
-		if now > begin+l.Window.Nanoseconds() || slices.ContainsFunc(r.plan.outages, func(o simOutage) bool { return o.to+int64(3*time.Second) > begin }) {
+		if now > begin+l.Window.Nanoseconds() ||
+			slices.ContainsFunc(r.plan.outages,
+				func(o simOutage) bool { return o.to+int64(3*time.Second) > begin }) {
 			continue // another window, or one in which proxies have admitted hits by themselves
 		}
 		used, unsure := int64(0), r.server.unsure[id]
@@ -126,7 +133,8 @@ func (r *simRun) checkLeases() {
 		}
 		r.homes++
 		if lost := row.Count - used; lost > unsure {
-			r.fail("%s of %s: %d of %d units that were charged were not used and did not come home", id.Key, id.Prefix, lost, row.Count)
+			r.fail("%s of %s: %d of %d units that were charged were not used and did not come home", id.Key,
+				id.Prefix, lost, row.Count)
 		}
 	}
 }
@@ -151,7 +159,8 @@ func (r *simRun) checkCharges() {
 // simInstant is a short time. What proxies do in step is within it.
 const simInstant = 20 * time.Millisecond
 
-// checkStampede fails if proxies send much more after an outage than before it: in a second, or in a short time.
+// checkStampede fails if proxies send much more after an outage than before it: in a second, or in a short
+// time.
 func (r *simRun) checkStampede() {
 	for i, o := range r.plan.outages {
 		if !o.stops() || o.from == 0 || i+1 < len(r.plan.outages) && r.plan.outages[i+1].from == o.to {
@@ -165,19 +174,24 @@ func (r *simRun) checkStampede() {
 			before := most(r.server.sent, first-int64(3*time.Second), first, width)
 			from := o.to
 			if o.kind == simHang && width < time.Second {
-				from += int64(60 * time.Millisecond) // what was sent is answered at once, and its senders go on
+				// what was sent is answered at once, and its senders go on
+				from += int64(60 * time.Millisecond)
 			}
 			after := most(r.server.sent, from, from+int64(2*time.Second), width)
 			spare := 10 + before/5
 			if width < time.Second {
-				spare += 10 // few statements vary more: of 10,000 seeds, one or two have a little more by chance
+				// few statements vary more: of 10,000 seeds, one or two have a little more by chance
+				spare += 10
 			}
 			if after > 2*before+spare {
-				r.fail("after the %s until %v, %d statements within %v, and %d before it", o.kind, time.Duration(o.to), after, width, before)
+				r.fail("after the %s until %v, %d statements within %v, and %d before it", o.kind,
+					time.Duration(o.to), after, width, before)
 			}
 		}
-		if n := most(r.server.probes, o.to, o.to+int64(time.Second), simInstant); o.kind != simHang && n > 5+len(r.proxies)/4 {
-			r.fail("after the %s until %v, %d of %d proxies ask for a sign of life within %v", o.kind, time.Duration(o.to), n, len(r.proxies), simInstant)
+		if n := most(r.server.probes, o.to, o.to+int64(time.Second), simInstant); o.kind != simHang &&
+			n > 5+len(r.proxies)/4 {
+			r.fail("after the %s until %v, %d of %d proxies ask for a sign of life within %v", o.kind,
+				time.Duration(o.to), n, len(r.proxies), simInstant)
 		}
 	}
 }
@@ -196,8 +210,8 @@ func most(sent []int, from, to int64, width time.Duration) int {
 	return most
 }
 
-// checkFairness fails if a proxy has got less than half of its share of the contested key over a minute. Of a small share,
-// a proxy may have got less by chance, but not five standard deviations less.
+// checkFairness fails if a proxy has got less than half of its share of the contested key over a minute. Of a
+// small share, a proxy may have got less by chance, but not five standard deviations less.
 func (r *simRun) checkFairness() {
 	if len(r.plan.outages) > 0 || r.plan.load < time.Minute {
 		return

@@ -65,8 +65,8 @@ var (
 	errSimRefused = errors.New("connection refused")
 )
 
-// Run sends a message, and waits for the answers. What happens to the message depends on its contents and on when
-// it is sent, so a store that does the same at the same time meets the same.
+// Run sends a message, and waits for the answers. What happens to the message depends on its contents and on
+// when it is sent, so a store that does the same at the same time meets the same.
 func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	message := make([]simStatement, 0, len(statements))
 	sent := simSince()
@@ -85,7 +85,8 @@ func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 		return d.lose(ctx, message, way.at, way.failure)
 	}
 	answered := make(chan []simAnswer, 1)
-	time.AfterFunc(time.Duration(way.at-sent), func() { answered <- d.server.run(d.proxy, way.at, message, fate) }) // also if ctx ends before
+	time.AfterFunc(time.Duration(way.at-sent),
+		func() { answered <- d.server.run(d.proxy, way.at, message, fate) }) // also if ctx ends before
 	var answers []simAnswer
 	select {
 	case answers = <-answered:
@@ -109,7 +110,8 @@ func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	return nil
 }
 
-// lose records which units a proxy does not know to be charged, or has not given back, and returns the error at a time.
+// lose records which units a proxy does not know to be charged, or has not given back, and returns the error
+// at a time.
 func (d *simDB) lose(ctx context.Context, message []simStatement, at int64, err error) error {
 	d.server.mu.Lock()
 	for i := range message {

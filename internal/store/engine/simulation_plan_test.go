@@ -28,8 +28,9 @@ type simPlan struct {
 type simKind string
 
 const (
-	simCrash     simKind = "crash"     // the unlogged table is empty after it
-	simFailover  simKind = "failover"  // to a standby that lacks the last transactions, and has no unlogged table
+	simCrash simKind = "crash" // the unlogged table is empty after it
+	// to a standby that lacks the last transactions, and has no unlogged table
+	simFailover  simKind = "failover"
 	simHang      simKind = "hang"      // nothing is executed until its end
 	simHole      simKind = "hole"      // messages vanish
 	simPartition simKind = "partition" // those of some proxies vanish
@@ -66,7 +67,8 @@ const simTimeout = 250*time.Millisecond + 123457
 // newSimPlan draws a plan. Most are small; one in twenty has 1,000 proxies, for a shorter time.
 func newSimPlan(seed uint64) *simPlan {
 	c := chance(0).of(int64(seed))
-	p := &simPlan{seed: c, proxies: 3 + int(c.of(1).below(28)), load: 65 * time.Second, timeout: simTimeout, rate: 3 + 9*c.of(2).share()}
+	p := &simPlan{seed: c, proxies: 3 + int(c.of(1).below(28)), load: 65 * time.Second, timeout: simTimeout,
+		rate: 3 + 9*c.of(2).share()}
 	switch seed % 20 {
 	case 7:
 		p.proxies = 1000
@@ -93,12 +95,16 @@ func newSimPlan(seed uint64) *simPlan {
 	return p
 }
 
-// drawLimits draws the limit of the contested key, of which all proxies together want about twice as much, and that of clients.
+// drawLimits draws the limit of the contested key, of which all proxies together want about twice as much,
+// and that of clients.
 func (p *simPlan) drawLimits(c chance) {
-	window := []time.Duration{time.Second, 4 * time.Second, 10 * time.Second, 30 * time.Second}[c.of(1).below(4)]
+	window := []time.Duration{time.Second, 4 * time.Second, 10 * time.Second,
+		30 * time.Second}[c.of(1).below(4)]
 	want := p.rate * p.contests * float64(p.proxies) * window.Seconds()
 	p.contest = &ratelimit.Limit{
-		Prefix: "contest", Algorithm: []ratelimit.Algorithm{ratelimit.FixedWindow, ratelimit.SlidingWindow, ratelimit.TokenBucket}[c.of(2).below(3)],
+		Prefix: "contest",
+		Algorithm: []ratelimit.Algorithm{ratelimit.FixedWindow, ratelimit.SlidingWindow,
+			ratelimit.TokenBucket}[c.of(2).below(3)],
 		Events: max(1, int64(want/2)), Window: window, Durable: c.of(3).below(2) == 0,
 	}
 	if c.of(4).below(4) > 0 {
@@ -117,7 +123,8 @@ func (p *simPlan) drawLimits(c chance) {
 func (p *simPlan) drawOutages(c chance) {
 	kinds := []simKind{simCrash, simFailover, simHang, simHole, simPartition, simSlow}
 	if c.of(3).below(6) == 0 {
-		p.outages = append(p.outages, simOutage{kind: simHole, to: c.of(4).below(3e9)}) // before the first rules are read
+		// before the first rules are read
+		p.outages = append(p.outages, simOutage{kind: simHole, to: c.of(4).below(3e9)})
 	}
 	at := simCalm + time.Duration(c.of(1).below(int64(time.Second)))
 	for n := int64(0); ; n++ {
@@ -126,7 +133,8 @@ func (p *simPlan) drawOutages(c chance) {
 		if at+length+4*time.Second > p.load {
 			return
 		}
-		o := simOutage{kind: kinds[d.of(2).below(int64(len(kinds)))], from: int64(at), to: int64(at + length), lag: d.of(3).below(longestLag), extra: 1e8 + d.of(4).below(8e8)}
+		o := simOutage{kind: kinds[d.of(2).below(int64(len(kinds)))], from: int64(at), to: int64(at + length),
+			lag: d.of(3).below(longestLag), extra: 1e8 + d.of(4).below(8e8)}
 		if o.ends() && d.of(5).below(2) == 0 { // the server hangs before it ends
 			hang := o
 			hang.kind = simHang
@@ -142,7 +150,8 @@ func (p *simPlan) drawOutages(c chance) {
 	}
 }
 
-// lull reports whether nobody asks for the contested key: during some outages, so that units are given back after them.
+// lull reports whether nobody asks for the contested key: during some outages, so that units are given back
+// after them.
 func (p *simPlan) lull() bool {
 	now := simSince()
 	return slices.ContainsFunc(p.outages, func(o simOutage) bool {
@@ -150,7 +159,8 @@ func (p *simPlan) lull() bool {
 	})
 }
 
-// simWay is what becomes of a message on its way: it is there at a time, or lost, or a failure comes at that time.
+// simWay is what becomes of a message on its way: it is there at a time, or lost, or a failure comes at that
+// time.
 type simWay struct {
 	at      int64
 	lost    bool

@@ -38,12 +38,15 @@ type simProxy struct {
 
 // newSimProxy starts a proxy.
 func newSimProxy(run *simRun, number int) *simProxy {
-	p := &simProxy{run: run, number: number, name: fmt.Sprint("proxy", number), chance: run.plan.seed.of(30, int64(number))}
-	db := &simDB{server: run.server, plan: run.plan, proxy: number, chance: p.chance.of(1), far: p.chance.of(2).wait(run.plan.far/2) + run.plan.far/2}
+	p := &simProxy{run: run, number: number, name: fmt.Sprint("proxy", number),
+		chance: run.plan.seed.of(30, int64(number))}
+	db := &simDB{server: run.server, plan: run.plan, proxy: number, chance: p.chance.of(1),
+		far: p.chance.of(2).wait(run.plan.far/2) + run.plan.far/2}
 	var err error
 	random := func() float64 { return p.chance.of(3, simSince()).share() }
 	hash := func(_ maphash.Seed, key string) uint64 { return uint64(p.chance.of(4).text(key)) }
-	p.store, err = store.Open(db, engine.Options{DisableMigration: true, Random: random, Hash: hash}, &registry.Node{Name: p.name, Epoch: int64(number) + 1})
+	p.store, err = store.Open(db, engine.Options{DisableMigration: true, Random: random, Hash: hash},
+		&registry.Node{Name: p.name, Epoch: int64(number) + 1})
 	if err != nil {
 		panic(err)
 	}
@@ -79,8 +82,8 @@ func (c chance) key() string {
 	return fmt.Sprint("k", int64(math.Pow(simKeys, c.share())))
 }
 
-// work is the time that a proxy needs. Nothing else in the proxy happens at the same nanosecond, so that the order of
-// goroutines is the same each time.
+// work is the time that a proxy needs. Nothing else in the proxy happens at the same nanosecond, so that the
+// order of goroutines is the same each time.
 func (c chance) work() { time.Sleep(time.Duration(1 + c.below(int64(50*time.Microsecond)))) }
 
 // request decides a request.
@@ -99,9 +102,11 @@ func (p *simProxy) request(c chance) {
 		hits = append(hits, ratelimit.Hit{Limit: plan.client, Key: c.of(2).key(), Cost: 1})
 	}
 	if what > 0.7 {
-		facts := policy.Facts{Tier: "anonymous", Address: netip.AddrFrom4([4]byte{10, 0, 0, 1}), Method: "GET", Host: "h", Path: "/"}
+		facts := policy.Facts{Tier: "anonymous", Address: netip.AddrFrom4([4]byte{10, 0, 0, 1}),
+			Method: "GET", Host: "h", Path: "/"}
 		began := time.Now()
-		err := p.policy.Evaluate(context.Background(), p.run.plan.timeout, "", p.user(c.of(3)), &facts, &verdict)
+		err := p.policy.Evaluate(context.Background(), p.run.plan.timeout, "", p.user(c.of(3)), &facts,
+			&verdict)
 		p.late("the policy", began, err)
 		hits = append(hits, verdict.Hits...)
 		c.of(4).work()
@@ -121,8 +126,8 @@ func (p *simProxy) request(c chance) {
 	}
 }
 
-// user draws a user. Of the requests that wait for the first rules, one has a user: the others would look their users up at the
-// same moment, in any order.
+// user draws a user. Of the requests that wait for the first rules, one has a user: the others would look
+// their users up at the same moment, in any order.
 func (p *simProxy) user(c chance) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

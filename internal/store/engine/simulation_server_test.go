@@ -31,10 +31,11 @@ type simServer struct {
 	undo     []simUndo // of logged tables, if a standby is to take over that lacks the last of them
 	holds    map[simHolder]int64
 	charged  map[lease.RowID]int64 // by takes
-	unsure   map[lease.RowID]int64 // units of messages with an answer that no proxy got, or that never arrived
-	broken   []string              // what no proxy should send
-	sent     []int                 // statements that were sent, by millisecond
-	probes   []int                 // those of them that ask for a sign of life
+	// units of messages with an answer that no proxy got, or that never arrived
+	unsure   map[lease.RowID]int64
+	broken   []string // what no proxy should send
+	sent     []int    // statements that were sent, by millisecond
+	probes   []int    // those of them that ask for a sign of life
 	messages int
 	hash     uint64 // of all messages: a sum, so that messages of one moment have no order
 }
@@ -57,8 +58,10 @@ const longestLag = int64(500 * time.Millisecond)
 
 func newSimServer(limits []*ratelimit.Limit, outages []simOutage) *simServer {
 	s := &simServer{
-		limits: map[string]*ratelimit.Limit{}, rows: map[lease.RowID]*algorithm.Row{}, nodes: map[string]simNode{},
-		begins: map[lease.RowID][]simWindow{}, holds: map[simHolder]int64{}, charged: map[lease.RowID]int64{}, unsure: map[lease.RowID]int64{}, outages: outages,
+		limits: map[string]*ratelimit.Limit{}, rows: map[lease.RowID]*algorithm.Row{},
+		nodes:  map[string]simNode{},
+		begins: map[lease.RowID][]simWindow{}, holds: map[simHolder]int64{}, charged: map[lease.RowID]int64{},
+		unsure: map[lease.RowID]int64{}, outages: outages,
 	}
 	for _, l := range limits {
 		s.limits[l.Prefix] = l
@@ -127,8 +130,8 @@ func readStatement(s *pgdb.Statement) simStatement {
 	return read
 }
 
-// digest is the same for statements that ask for the same. Their entries may be in another order, because a store
-// ranges over maps.
+// digest is the same for statements that ask for the same. Their entries may be in another order, because a
+// store ranges over maps.
 func (s *simStatement) digest(c chance) uint64 {
 	c = c.text(s.sql)
 	if s.entries == nil {
@@ -309,7 +312,9 @@ func (s *simServer) hold(proxy int, id lease.RowID, units int64) {
 	s.holds[holder] += units
 	s.change(true, func() { s.holds[holder] -= units })
 	if n := s.holds[holder]; units < 0 && n < 0 {
-		s.broken = append(s.broken, fmt.Sprintf("at %v proxy%d gives back %d units of %s that were charged on a server that is gone", time.Duration(s.now), proxy, -n, id.Key))
+		s.broken = append(s.broken,
+			fmt.Sprintf("at %v proxy%d gives back %d units of %s that were charged on a server that is gone",
+				time.Duration(s.now), proxy, -n, id.Key))
 	}
 }
 

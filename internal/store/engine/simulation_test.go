@@ -12,8 +12,9 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// The simulation runs proxies in virtual time: the real queues, leases, policy and fallback, over a model of Postgres. A seed says
-// how many proxies there are, what they ask for, how long each message takes, and what goes wrong.
+// The simulation runs proxies in virtual time: the real queues, leases, policy and fallback, over a model of
+// Postgres. A seed says how many proxies there are, what they ask for, how long each message takes, and what
+// goes wrong.
 //
 //   - simulation_plan_test.go: what a seed says. simulation_network_test.go: the way of a message.
 //   - simulation_server_test.go: the model of Postgres. simulation_answers_test.go: what it answers.
@@ -45,8 +46,11 @@ func (r *simRun) fail(format string, args ...any) {
 
 // simulate runs a seed.
 func simulate(t *testing.T, plan *simPlan) *simRun {
-	policyLimit := &ratelimit.Limit{Prefix: "rule/plan/requests", Algorithm: ratelimit.TokenBucket, Events: 40, Window: 10 * time.Second, Durable: true}
-	r := &simRun{plan: plan, server: newSimServer([]*ratelimit.Limit{plan.contest, plan.client, policyLimit}, plan.outages), admitted: map[lease.RowID][]simAdmitted{}}
+	policyLimit := &ratelimit.Limit{Prefix: "rule/plan/requests", Algorithm: ratelimit.TokenBucket,
+		Events: 40, Window: 10 * time.Second, Durable: true}
+	r := &simRun{plan: plan,
+		server:   newSimServer([]*ratelimit.Limit{plan.contest, plan.client, policyLimit}, plan.outages),
+		admitted: map[lease.RowID][]simAdmitted{}}
 	synctest.Test(t, func(t *testing.T) {
 		var all sync.WaitGroup
 		for n := range plan.proxies {
@@ -79,11 +83,12 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 	return r
 }
 
-// foundFaults are further seeds that have found faults: units that were given back on a server that did not know of them,
-// and a charge of a local decision that was older than its window.
+// foundFaults are further seeds that have found faults: units that were given back on a server that did not
+// know of them, and a charge of a local decision that was older than its window.
 var foundFaults = []uint64{43, 57, 468}
 
-// TestSimulation runs many seeds. To run one of them: go test -run TestSimulation -simulate-seeds 1 -simulate-first SEED.
+// TestSimulation runs many seeds. To run one of them: go test -run TestSimulation -simulate-seeds 1
+// -simulate-first SEED.
 func TestSimulation(t *testing.T) {
 	if raced {
 		t.Skip("the simulation runs without the race detector, which would take too long")
@@ -108,7 +113,8 @@ func TestSimulation(t *testing.T) {
 
 // report fails the test with the first failures.
 func (r *simRun) report(t *testing.T) {
-	t.Logf("%d proxies, %d admitted, %d messages, %d leased rows, outages %v, hash %x", r.plan.proxies, r.requests, r.server.messages, r.homes, r.plan.outages, r.server.hash)
+	t.Logf("%d proxies, %d admitted, %d messages, %d leased rows, outages %v, hash %x", r.plan.proxies,
+		r.requests, r.server.messages, r.homes, r.plan.outages, r.server.hash)
 	for i, failure := range r.failures {
 		if i == 5 {
 			t.Errorf("and %d more", len(r.failures)-i)
@@ -130,7 +136,8 @@ func TestASimulationRepeats(t *testing.T) {
 	for _, seed := range []uint64{1, 2, 3, 5} {
 		first, second := simulate(t, newSimPlan(seed)), simulate(t, newSimPlan(seed))
 		if first.server.hash != second.server.hash || first.server.messages != second.server.messages {
-			t.Errorf("seed %d: %d messages with the hash %x, then %d with %x", seed, first.server.messages, first.server.hash, second.server.messages, second.server.hash)
+			t.Errorf("seed %d: %d messages with the hash %x, then %d with %x", seed, first.server.messages,
+				first.server.hash, second.server.messages, second.server.hash)
 		}
 		hashes[first.server.hash] = true
 	}

@@ -172,7 +172,8 @@ type failer interface {
 }
 
 // tryOne decides one hit with a timeout, and returns how long that took.
-func tryOne(store ratelimit.Store, timeout time.Duration, h ratelimit.Hit) (ratelimit.Decision, time.Duration, error) {
+func tryOne(store ratelimit.Store, timeout time.Duration, h ratelimit.Hit) (ratelimit.Decision, time.Duration,
+	error) {
 	d := make([]ratelimit.Decision, 1)
 	started := time.Now()
 	err := store.Take(context.Background(), timeout, []ratelimit.Hit{h}, d)
@@ -206,6 +207,7 @@ func left(t failer, store ratelimit.Store, h ratelimit.Hit) int64 {
 
 // hitOn is a hit on the only key of a limit in an hour.
 func hitOn(prefix string, events int64, durable bool) ratelimit.Hit {
-	l := &ratelimit.Limit{Prefix: prefix, Algorithm: ratelimit.FixedWindow, Events: events, Window: time.Hour, Durable: durable}
+	l := &ratelimit.Limit{Prefix: prefix, Algorithm: ratelimit.FixedWindow, Events: events, Window: time.Hour,
+		Durable: durable}
 	return ratelimit.Hit{Limit: l, Key: "k", Cost: 1}
 }

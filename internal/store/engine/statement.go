@@ -48,8 +48,8 @@ RETURNING slot::bigint, {granted}, (SELECT now FROM clock), {returned}`
 const orderSQL = `
 ORDER BY i.prefix COLLATE "C", i.key COLLATE "C"`
 
-// onPurpose begins the sentence, in the server's log too, with which a transaction fails: the sentence is cast to a
-// number. The planner would compute the cast of a constant in any case.
+// onPurpose begins the sentence, in the server's log too, with which a transaction fails: the sentence is
+// cast to a number. The planner would compute the cast of a constant in any case.
 const onPurpose = `pg_ratelimit fails this transaction on purpose, which is normal: `
 
 // A take of a transaction (allOrNothing) sets pg_ratelimit.short if a row grants less than it was
@@ -88,17 +88,18 @@ SELECT i.prefix, i.key, i.slot, 0, 0, timestamptz '1800-01-01Z', timestamptz '18
 FROM (SELECT now, generate_subscripts($3::text[], 1) AS slot, unnest($2::text[]) AS prefix, unnest($3::text[]) AS key FROM clock) i` + orderSQL + `
 ON CONFLICT (prefix, key) DO UPDATE SET `
 
-// refundSQL gives cost back, or charges it if it is below 0, see algorithm.Definition.Adjust. Leased units and
-// settlements have a claim; a caller's refund has 0, and {claimed} is NULL.
+// refundSQL gives cost back, or charges it if it is below 0, see algorithm.Definition.Adjust. Leased units
+// and settlements have a claim; a caller's refund has 0, and {claimed} is NULL.
 const refundSQL = blankSQL + `{adjust} WHERE {adjust_where}`
 
 // resetSQL makes rows blank: their quotas are full again.
-const resetSQL = blankSQL + `(count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) = (0, 0, excluded.window_start, NULL, NULL, NULL, NULL, excluded.expires_at){reset}`
+const resetSQL = blankSQL +
+	`(count, prev_count, window_start, tokens, last_refill, hits, remainder, expires_at) = (0, 0, excluded.window_start, NULL, NULL, NULL, NULL, excluded.expires_at){reset}`
 
-// releaseSQL releases slots. $2 to $5 are arrays with an element for each release: the prefix, the key, how many
-// slots, and the first one. A row can have several releases. One in a durable table waits for the disk: else the
-// server may have the slots again after a crash, and nobody releases them a second time. The row of a key that has
-// none gets numbers below 0, which are no slots.
+// releaseSQL releases slots. $2 to $5 are arrays with an element for each release: the prefix, the key, how
+// many slots, and the first one. A row can have several releases. One in a durable table waits for the disk:
+// else the server may have the slots again after a crash, and nobody releases them a second time. The row of
+// a key that has none gets numbers below 0, which are no slots.
 const releaseSQL = clockSQL + `
 INSERT INTO {table} AS r (prefix, key, slots, expires_at)
 SELECT u.prefix, u.key, array_agg(-u.first - i), timestamptz '1800-01-01Z'
@@ -109,16 +110,17 @@ ON CONFLICT (prefix, key) DO UPDATE SET slots = ARRAY(SELECT s FROM unnest(r.slo
 // refundValues are what algorithms can use in refundSQL.
 var refundValues = strings.NewReplacer("{cost}", "($4::bigint[])[excluded.slot]",
 	"{quota}", "($5::bigint[])[excluded.slot]",
-	"{span}", "($6::bigint[])[excluded.slot]", "{events}", "($7::bigint[])[excluded.slot]", "{now}", "(SELECT now FROM clock)",
-	"{claimed}", "(timestamptz 'epoch' + nullif(($8::bigint[])[excluded.slot], 0) * interval '1 microsecond')")
+	"{span}", "($6::bigint[])[excluded.slot]", "{events}", "($7::bigint[])[excluded.slot]", "{now}",
+	"(SELECT now FROM clock)",
+	"{claimed}",
+	"(timestamptz 'epoch' + nullif(($8::bigint[])[excluded.slot], 0) * interval '1 microsecond')")
 
-// cleanupSQL deletes up to 1,000 rows of a prefix that expired at least a minute ago. A
-// decision in flight may have read the clock a while ago, and the clock may be set back: the
-// minute keeps the rows that still mean something then. The statement skips rows that a
-// decision has locked, and never waits. A row with slots of requests in flight stays. A process without
-// limits InFlight leaves all rows that have slots, also slots that have ended: its role need not be allowed to
-// read the table of processes. The order of the statement is that of the index for cleanups, and indexSQL runs
-// before it.
+// cleanupSQL deletes up to 1,000 rows of a prefix that expired at least a minute ago. A decision in flight
+// may have read the clock a while ago, and the clock may be set back: the minute keeps the rows that still
+// mean something then. The statement skips rows that a decision has locked, and never waits. A row with slots
+// of requests in flight stays. A process without limits InFlight leaves all rows that have slots, also slots
+// that have ended: its role need not be allowed to read the table of processes. The order of the statement is
+// that of the index for cleanups, and indexSQL runs before it.
 const cleanupSQL = clockSQL + `, deleted AS (DELETE FROM {table} WHERE ctid = ANY (ARRAY(
 	SELECT ctid FROM {table} WHERE prefix = $2::text AND expires_at <= (SELECT now FROM clock) - interval '1 minute' AND {no_slots}
 	ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED)) RETURNING 1)
@@ -206,16 +208,19 @@ func newStatements(tables map[string]Table) *statements {
 	}
 	for _, durable := range []bool{false, true} {
 		t := tables[tableName(durable)]
-		noSlots := map[bool]string{false: "coalesce(slots, '{}') = '{}'", true: "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"}
+		noSlots := map[bool]string{false: "coalesce(slots, '{}') = '{}'",
+			true: "(slots IS NULL OR NOT " + algorithm.LiveSQL + ")"}
 		for slots, none := range noSlots {
-			text := strings.NewReplacer("{settings}", commitSQL(durable, false), "{no_slots}", none).Replace(cleanupSQL)
+			text := strings.NewReplacer("{settings}", commitSQL(durable, false), "{no_slots}",
+				none).Replace(cleanupSQL)
 			s.cleanup[cleanupKey{durable, slots}] = s.named(text, t)
 		}
 		settings := lockSQL
 		if durable {
 			settings += diskSQL
 		}
-		s.texts[statementKey{kind: release, durable: durable}] = s.named(strings.ReplaceAll(releaseSQL, "{settings}",
+		s.texts[statementKey{kind: release, durable: durable}] = s.named(strings.ReplaceAll(releaseSQL,
+			"{settings}",
 			settings+t.Guard), t)
 	}
 	return s
@@ -270,10 +275,12 @@ func (s *statements) add(template string, key statementKey) {
 	settings := ""
 	t := s.tables[tableName(key.durable)]
 	if key.kind != look {
-		settings = commitSQL(key.durable, key.sync) + lockSQL + t.Guard // the wait for locks bounds that of the guard
+		// the wait for locks bounds that of the guard
+		settings = commitSQL(key.durable, key.sync) + lockSQL + t.Guard
 	}
 	text := strings.NewReplacer("{columns}", step.Columns, "{returned}", returned,
-		"{settings}", settings, "{reset}", step.Reset, "{adjust}", refundValues.Replace(step.Adjust), "{adjust_where}", refundValues.Replace(step.AdjustWhere)).Replace(template)
+		"{settings}", settings, "{reset}", step.Reset, "{adjust}", refundValues.Replace(step.Adjust),
+		"{adjust_where}", refundValues.Replace(step.AdjustWhere)).Replace(template)
 	s.texts[key] = s.named(text, t)
 }
 

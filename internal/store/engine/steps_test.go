@@ -88,7 +88,8 @@ func batchText(calls []*batch.Call) string {
 	for i, c := range calls {
 		text += fmt.Sprintf("\n%d, reset %v:", i, c.Reset)
 		for j, h := range c.Hits {
-			text += fmt.Sprintf(" %s/%s %s cost %d peek %v", h.Limit.Prefix, h.Key, h.Limit.Algorithm, h.Cost, h.Peek)
+			text += fmt.Sprintf(" %s/%s %s cost %d peek %v", h.Limit.Prefix, h.Key, h.Limit.Algorithm, h.Cost,
+				h.Peek)
 			if j < len(c.Decisions) {
 				text += fmt.Sprintf(" %v %d;", c.Decisions[j].Allowed, c.Decisions[j].Remaining)
 			}

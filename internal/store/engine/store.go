@@ -31,8 +31,8 @@ type Options struct {
 	Now                func() time.Time
 	OnError            func(error)
 
-	// Tables are other tables than those of the database, by the names of those; nil is none. The store makes none
-	// then. Of is among how many stores the keys are divided; 0 is 1.
+	// Tables are other tables than those of the database, by the names of those; nil is none. The store makes
+	// none then. Of is among how many stores the keys are divided; 0 is 1.
 	Tables map[string]Table
 	Of     int
 	// Rows learns the rows of decisions; nil learns nothing.
@@ -44,8 +44,8 @@ type Options struct {
 
 const (
 	defaultWorkers = 4
-	// defaultRows is how many rows a store remembers, at about 300 bytes each. Half of them may have leases. The keys
-	// of other rows ask the database.
+	// defaultRows is how many rows a store remembers, at about 300 bytes each. Half of them may have leases.
+	// The keys of other rows ask the database.
 	defaultRows         = 20000
 	defaultLeaseHorizon = time.Second
 	defaultCleanup      = 0.1
@@ -54,14 +54,16 @@ const (
 // withDefaults returns the options with the default values, or a *ratelimit.FieldError.
 func (o Options) withDefaults() (Options, error) {
 	if p := o.CleanupProbability; math.IsNaN(p) || p > 1 {
-		return o, &ratelimit.FieldError{Field: "CleanupProbability", Value: strconv.FormatFloat(p, 'g', -1, 64),
-			Want: "from 0 to 1, or below 0 for no cleanup"}
+		return o,
+			&ratelimit.FieldError{Field: "CleanupProbability", Value: strconv.FormatFloat(p, 'g', -1, 64),
+				Want: "from 0 to 1, or below 0 for no cleanup"}
 	}
 	if o.Workers < 0 {
 		return o, &ratelimit.FieldError{Field: "Workers", Value: strconv.Itoa(o.Workers), Want: "0 or more"}
 	}
 	if o.LeaseHorizon < 0 {
-		return o, &ratelimit.FieldError{Field: "LeaseHorizon", Value: o.LeaseHorizon.String(), Want: "0 or more"}
+		return o,
+			&ratelimit.FieldError{Field: "LeaseHorizon", Value: o.LeaseHorizon.String(), Want: "0 or more"}
 	}
 	if o.Tables != nil {
 		o.DisableMigration = true
@@ -91,14 +93,16 @@ func (o Options) withDefaults() (Options, error) {
 // Table is a table of counts.
 type Table struct {
 	Name string // as in SQL
-	// Guard is a call that each statement makes, with a comma before it. It fails if the table is not here any more.
+	// Guard is a call that each statement makes, with a comma before it. It fails if the table is not here
+	// any more.
 	Guard string
 }
 
 // Bounded is a DB that knows how many connections it has at most.
 type Bounded interface{ MaxConns() int }
 
-// Row is a row as a decision of the database has left it. View is the store's again after the call that had it.
+// Row is a row as a decision of the database has left it. View is the store's again after the call that had
+// it.
 type Row struct {
 	ID   lease.RowID
 	View *algorithm.View
@@ -109,8 +113,8 @@ type Rows interface {
 	// Wanted reports whether Learn is to be called.
 	Wanted() bool
 	Learn(rows []Row)
-	// Charged says of how many units of Charge it is known what became of them, how many of these were charged, and
-	// whether the others may have been.
+	// Charged says of how many units of Charge it is known what became of them, how many of these were
+	// charged, and whether the others may have been.
 	Charged(units, charged int64, lost bool)
 }
 
@@ -153,9 +157,11 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	server := &server{db: db, closing: closing, counts: counts}
 	server.health = health.New(closing, o.Random, server.ping)
 	e := &engine{
-		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, counts: counts, learns: o.Rows,
-		tables:  newTables(server, o.DisableMigration, o.report),
-		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, random: o.Random, report: o.report},
+		server: server, texts: texts, settleWait: defaultSettleWait, now: o.Now, counts: counts,
+		learns: o.Rows,
+		tables: newTables(server, o.DisableMigration, o.report),
+		cleaner: &cleaner{server: server, texts: texts, probability: o.CleanupProbability, random: o.Random,
+			report: o.report},
 	}
 	s := &Store{engine: e, workers: o.Workers, close: cancel, queues: map[time.Duration]*batch.Queue{}}
 	server.see = s.see
@@ -169,7 +175,8 @@ func New(db pgdb.DB, options Options) (*Store, error) {
 	if processes.Guard != "" {
 		guard = "SELECT true" + guardedSQL + processes.Guard
 	}
-	e.slots = slots.New(&slots.Database{DB: db, Closing: closing, Health: server.health, Report: o.report, Run: server.run,
+	e.slots = slots.New(&slots.Database{DB: db, Closing: closing, Health: server.health, Report: o.report,
+		Run:   server.run,
 		Table: processes.Name, Guard: guard}, e.background, s.leasing)
 	e.cleaner.slots = e.slots.Used
 	s.idle.New = func() any { return batch.NewCall() }
@@ -193,8 +200,8 @@ func (s *Store) Ready() bool { return Ready(s.engine.tables.setup) }
 // Health returns the health of the server of the store.
 func (s *Store) Health() *health.Health { return s.engine.server.health }
 
-// Unavailable returns why no decision can be had now, or nil. The error wraps ratelimit.ErrUnavailable. Until a
-// decision is asked for, the store does not notice that the database has stopped answering.
+// Unavailable returns why no decision can be had now, or nil. The error wraps ratelimit.ErrUnavailable. Until
+// a decision is asked for, the store does not notice that the database has stopped answering.
 func (s *Store) Unavailable() error { return s.engine.server.health.Unavailable() }
 
 // Take implements ratelimit.Store.
@@ -217,7 +224,8 @@ func (s *Store) Reset(ctx context.Context, timeout time.Duration, hits []ratelim
 }
 
 // ask decides hits by what the process knows, or by a batch.
-func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision,
+func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.Hit,
+	decisions []ratelimit.Decision,
 	reset bool) error {
 	if ctx.Err() != nil {
 		return s.engine.server.health.Ended(ctx) // nothing is charged
@@ -239,7 +247,8 @@ func ask(ctx context.Context, s *Store, timeout time.Duration, hits []ratelimit.
 }
 
 // askUntil is the rest of ask for a context that can end before the timeout.
-func askUntil(ctx context.Context, s *Store, q *batch.Queue, c *batch.Call, decisions []ratelimit.Decision) error {
+func askUntil(ctx context.Context, s *Store, q *batch.Queue, c *batch.Call,
+	decisions []ratelimit.Decision) error {
 	c.Cancellable = true
 	stop := context.AfterFunc(ctx, func() { batch.Cancel(c, s.engine.server.health.Ended(ctx)) })
 	batch.Send(q, c, time.Now())
@@ -299,7 +308,10 @@ func (s *Store) newQueue(timeout time.Duration) *batch.Queue {
 		Timeout: timeout, Workers: s.workers, Health: s.engine.server.health,
 		Background: s.engine.background,
 		Decide:     func(calls []*batch.Call, deadline time.Time) { s.engine.decide(q, calls, deadline) },
-		Expire:     func(calls []*batch.Call) { s.engine.failCalls(q, calls, s.engine.server.health.NoDecision(nil, true)) },
+		Expire: func(calls []*batch.Call) {
+			s.engine.failCalls(q, calls,
+				s.engine.server.health.NoDecision(nil, true))
+		},
 	})
 	return q
 }

@@ -55,7 +55,8 @@ func (c *changing) changed(hits []ratelimit.Hit) []ratelimit.Hit {
 	return all
 }
 
-func (c *changing) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit, decisions []ratelimit.Decision) error {
+func (c *changing) Take(ctx context.Context, timeout time.Duration, hits []ratelimit.Hit,
+	decisions []ratelimit.Decision) error {
 	return c.Store.Take(ctx, timeout, c.changed(hits), decisions)
 }
 

@@ -46,7 +46,8 @@ func TestSynchronousCommitHoldsForTheTransaction(t *testing.T) {
 			if allowed := passes(t, store, test.hits...); allowed != (round != 1) {
 				t.Fatalf("%d, round %d: %v", i, round, allowed)
 			}
-			got := s.text("SELECT coalesce(string_agg(setting, ' '), '') FROM seen WHERE prefix IN (" + strings.Join(names, ", ") + ")")
+			got := s.text("SELECT coalesce(string_agg(setting, ' '), '') FROM seen WHERE prefix IN (" +
+				strings.Join(names, ", ") + ")")
 			if round != 1 && got != test.want {
 				t.Errorf("%d, round %d: synchronous_commit is %s, want %s", i, round, got, test.want)
 			}

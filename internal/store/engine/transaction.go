@@ -13,27 +13,26 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Requests of several hits are charged all together or not at all. The takes of all such
-// requests of a batch travel in one pipeline with a single Sync: the server runs them in one
-// implicit transaction. If a row grants less than it was asked for, its statement sets a setting of
-// the transaction. The last statement of the transaction then fails on purpose, so the server undoes all of it. No lock
-// is held across a round trip, and no other transaction ever sees a charge of a request that is refused.
+// Requests of several hits are charged all together or not at all. The takes of all such requests of a batch
+// travel in one pipeline with a single Sync: the server runs them in one implicit transaction. If a row
+// grants less than it was asked for, its statement sets a setting of the transaction. The last statement of
+// the transaction then fails on purpose, so the server undoes all of it. No lock is held across a round trip,
+// and no other transaction ever sees a charge of a request that is refused.
 //
-// The results that came before the failure say how the rows are. The store then decides the
-// requests in memory, in the order of their arrival, with the Go steps (simulate). It sends
-// the takes of those that pass in another transaction. When that succeeds, all requests have
-// their answers. When it fails, another process has charged a row in between, and the store
-// decides again. Each failure means that another transaction succeeded, so all processes make
-// progress.
+// The results that came before the failure say how the rows are. The store then decides the requests in
+// memory, in the order of their arrival, with the Go steps (simulate). It sends the takes of those that pass
+// in another transaction. When that succeeds, all requests have their answers. When it fails, another process
+// has charged a row in between, and the store decides again. Each failure means that another transaction
+// succeeded, so all processes make progress.
 //
-// The statements of a transaction lock their rows in one order everywhere: by table, by
-// algorithm, and within a statement by prefix and key. A row of a later stage is locked
-// already. So transactions do not deadlock; if one does (two processes may use different
-// algorithms on one row), the server undoes it and server.run sends it again.
+// The statements of a transaction lock their rows in one order everywhere: by table, by algorithm, and within
+// a statement by prefix and key. A row of a later stage is locked already. So transactions do not deadlock;
+// if one does (two processes may use different algorithms on one row), the server undoes it and server.run
+// sends it again.
 //
 // Each refusal costs another round trip that way, and a line in the server's log. So a transaction on a row
-// that is likely to refuse (see lease.Tight) looks first: its first round trip reads the rows without a lock, the
-// requests are decided in memory, and only those that pass are sent as takes, which decide again.
+// that is likely to refuse (see lease.Tight) looks first: its first round trip reads the rows without a lock,
+// the requests are decided in memory, and only those that pass are sent as takes, which decide again.
 
 // state says what the next round trip of a transaction does, or how its last one ended:
 //
@@ -161,7 +160,8 @@ func (d *dispatch) tight(requests []*request) bool {
 	return false
 }
 
-// tighten remembers the rows of a plan that was carried out of which too little is left for another of its hits.
+// tighten remembers the rows of a plan that was carried out of which too little is left for another of its
+// hits.
 func (d *dispatch) tighten(p *plan) {
 	for _, e := range p.entries[:p.usedEntries] {
 		if e.kind == take && e.view.Free < e.cost {
@@ -225,8 +225,8 @@ func sortGroups(groups []*group) {
 	})
 }
 
-// finish reads the results. It finishes the requests that have an answer now, and returns what is to be done for the
-// others: further transactions, or, for those that have waited for a lock in vain, another round.
+// finish reads the results. It finishes the requests that have an answer now, and returns what is to be done
+// for the others: further transactions, or, for those that have waited for a lock in vain, another round.
 func (t *transaction) finish() (again []*transaction, waiting []*request) {
 	p := t.plan
 	t.plan = nil
@@ -267,7 +267,8 @@ func (t *transaction) apply(p *plan) (again []*transaction, waiting []*request) 
 	return nil, nil
 }
 
-// readState reads the results of a round trip, and sets the state that they lead to. It sets err if that is divided.
+// readState reads the results of a round trip, and sets the state that they lead to. It sets err if that is
+// divided.
 func (t *transaction) readState(p *plan) {
 	before := t.state
 	t.state = divided
@@ -297,8 +298,8 @@ func (t *transaction) readState(p *plan) {
 	}
 }
 
-// simulate decides the requests in memory. It reports whether one of them charges anything: then the transaction is
-// taking. Otherwise the requests are answered.
+// simulate decides the requests in memory. It reports whether one of them charges anything: then the
+// transaction is taking. Otherwise the requests are answered.
 func (t *transaction) simulate(rows map[lease.RowID]*snapshot) bool {
 	d := t.of
 	charges := simulate(t.requests, rows)

@@ -13,11 +13,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// TestASlotThatIsTakenLateIsFreeSoon: the answer to a take was lost, and the server runs the take later, as one that hung. The slot
-// is released within one and a half seconds after that, also if the answer was a panic.
+// TestASlotThatIsTakenLateIsFreeSoon: the answer to a take was lost, and the server runs the take later, as
+// one that hung. The slot is released within one and a half seconds after that, also if the answer was a
+// panic.
 func TestASlotThatIsTakenLateIsFreeSoon(t *testing.T) {
 	const panics = -1
-	for _, late := range []time.Duration{panics, 0, 600 * time.Millisecond, 3 * time.Second, 8 * time.Second} {
+	for _, late := range []time.Duration{panics, 0, 600 * time.Millisecond, 3 * time.Second,
+		8 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
 			var taken, left time.Time // when the server has the slot, and no longer; guarded by mu
@@ -46,7 +48,8 @@ func TestASlotThatIsTakenLateIsFreeSoon(t *testing.T) {
 			}
 			store := newStore(t, &fakeDB{answer: answer}, without)
 			defer store.Close()
-			h := ratelimit.Hit{Limit: conformance.InFlight("flight", 3), Key: "k", Cost: 1, Slot: &ratelimit.Slot{}}
+			h := ratelimit.Hit{Limit: conformance.InFlight("flight", 3), Key: "k", Cost: 1,
+				Slot: &ratelimit.Slot{}}
 			if _, _, err := tryOne(store, 250*time.Millisecond, h); err == nil {
 				t.Fatal("a take without an answer is decided")
 			}

@@ -25,8 +25,8 @@ type debt struct {
 	before, after algorithm.Row   // the share before the first charge, and after the last one
 }
 
-// owe adds what a hit has used to what the database does not know. share is the same hit on the share, and before is
-// the row before it. The caller holds the mutex.
+// owe adds what a hit has used to what the database does not know. share is the same hit on the share, and
+// before is the row before it. The caller holds the mutex.
 func (k *Rows) owe(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now int64) {
 	d := r.debt
 	switch {
@@ -53,8 +53,8 @@ func (k *Rows) owe(r *row, h, share *ratelimit.Hit, before *algorithm.Row, now i
 	d.after = r.row
 }
 
-// counts is how much of a debt still counts: in proportion, as much as the share has less for it. Nothing counts
-// after the end of its window.
+// counts is how much of a debt still counts: in proportion, as much as the share has less for it. Nothing
+// counts after the end of its window.
 func (d *debt) counts(now int64) int64 {
 	left := usedOf(&d.share, &d.after, now) - usedOf(&d.share, &d.before, now)
 	switch {

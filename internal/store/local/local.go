@@ -1,6 +1,6 @@
-// Package local decides while the store does not: this process has a share of each limit.
-// It remembers the rows of the last decisions of the database, so that a row begins with the share of what was left.
-// The database's next decision on a row replaces what was counted here.
+// Package local decides while the store does not: this process has a share of each limit. It remembers the
+// rows of the last decisions of the database, so that a row begins with the share of what was left. The
+// database's next decision on a row replaces what was counted here.
 //
 //   - local.go: decisions. rows.go: what it remembers. charge.go: what it owes to the database.
 package local
@@ -45,8 +45,8 @@ type State struct {
 	Parts             float64   // the last share of each limit was one of so many
 	Admitted, Refused int64     // requests
 
-	// Units that were admitted on durable limits: those that were charged, that were beyond the quotas, and that may
-	// not have been charged.
+	// Units that were admitted on durable limits: those that were charged, that were beyond the quotas, and
+	// that may not have been charged.
 	Charged, Unfit, Lost int64
 }
 
@@ -59,9 +59,9 @@ func (s *Shares) UseLocal() { atomic.StoreInt32(&s.rows.on, 1) }
 // SetProxies says how many proxies there are, this one included.
 func (s *Shares) SetProxies(n int64) { atomic.StoreInt64(&s.proxies, n) }
 
-// TakeLocal is Take without the database, at this process's share of each limit: that of one of the proxies that the
-// registry showed last. cause is why the database has made no decision. TakeLocal
-// reports false if the hits cannot be decided.
+// TakeLocal is Take without the database, at this process's share of each limit: that of one of the proxies
+// that the registry showed last. cause is why the database has made no decision. TakeLocal reports false if
+// the hits cannot be decided.
 func (s *Shares) TakeLocal(cause error, hits []ratelimit.Hit, decisions []ratelimit.Decision) bool {
 	if ratelimit.ValidateHits(hits, decisions) != nil {
 		return false
@@ -144,7 +144,8 @@ func (t *taking) share(k *Rows, i int, h *ratelimit.Hit, parts float64) {
 	t.rows[i] = &r.row
 }
 
-// Local is what TakeLocal has decided since the database does not, or what it had decided when the database did again.
+// Local is what TakeLocal has decided since the database does not, or what it had decided when the database
+// did again.
 func (s *Shares) Local() State {
 	s.rows.mu.Lock()
 	defer s.rows.mu.Unlock()

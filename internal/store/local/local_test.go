@@ -47,10 +47,12 @@ func TestLocalSlotsAreNotCharged(t *testing.T) {
 // What is remembered is bounded.
 func TestLocalRowsAreBounded(t *testing.T) {
 	store := New(&down{}, NewRows(nil))
-	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour, Durable: true}
+	l := &ratelimit.Limit{Prefix: "p", Algorithm: ratelimit.FixedWindow, Events: 10, Window: time.Hour,
+		Durable: true}
 	decisions := make([]ratelimit.Decision, 1)
 	for i := range 120_000 {
-		if !store.TakeLocal(errDown, []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Cost: 1}}, decisions) || !decisions[0].Allowed {
+		if !store.TakeLocal(errDown, []ratelimit.Hit{{Limit: l, Key: fmt.Sprint(i), Cost: 1}}, decisions) ||
+			!decisions[0].Allowed {
 			t.Fatal(decisions[0])
 		}
 	}

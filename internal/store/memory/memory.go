@@ -40,7 +40,8 @@ const (
 // out of its range.
 func New(o Options) (*Store, error) {
 	if o.Capacity < 0 {
-		return nil, &ratelimit.FieldError{Field: "Capacity", Value: strconv.Itoa(o.Capacity), Want: "0 or more"}
+		return nil,
+			&ratelimit.FieldError{Field: "Capacity", Value: strconv.Itoa(o.Capacity), Want: "0 or more"}
 	}
 	if o.Capacity == 0 {
 		o.Capacity = defaultCapacity

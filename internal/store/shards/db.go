@@ -82,8 +82,8 @@ func unsent(statements []*pgdb.Statement) []*pgdb.Statement {
 	return all
 }
 
-// lostShard reports whether a statement did not find the shard. A transaction that lost against another one has the
-// code of the guard, and not its text.
+// lostShard reports whether a statement did not find the shard. A transaction that lost against another one
+// has the code of the guard, and not its text.
 func lostShard(statements []*pgdb.Statement) bool {
 	for _, s := range statements {
 		switch s.Code {

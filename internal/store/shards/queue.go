@@ -26,8 +26,8 @@ func (s *Store) OpenQueue(timeout time.Duration, deliver func(calls []*batch.Cal
 	return &Queue{store: s, timeout: timeout, deliver: deliver}
 }
 
-// Ask has a call decided that has arrived, and waits for it. The call of a queue was delivered then, unless that has
-// failed. Other calls were not: those of several subjects, and those without an engine.
+// Ask has a call decided that has arrived, and waits for it. The call of a queue was delivered then, unless
+// that has failed. Other calls were not: those of several subjects, and those without an engine.
 func Ask(q *Queue, c *batch.Call, arrived time.Time) {
 	if atomic.LoadInt32(&q.open) == 0 && !prepare(q, c) {
 		return
@@ -46,8 +46,8 @@ func Ask(q *Queue, c *batch.Call, arrived time.Time) {
 	batch.Wait(c)
 }
 
-// prepare waits for the engines, and opens a queue of each. It sets the error of a call, and returns false, if the
-// engines are not found in time.
+// prepare waits for the engines, and opens a queue of each. It sets the error of a call, and returns false,
+// if the engines are not found in time.
 func prepare(q *Queue, c *batch.Call) bool {
 	s := q.store
 	if _, err := s.await(context.Background(), q.timeout); err != nil {

@@ -15,15 +15,15 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// The statements of a shard run at the server that has the shard, on the table in which Citus has the
-// rows (the placement). Citus moves a shard to another server: it copies the rows, while it holds a lock that the
+// The statements of a shard run at the server that has the shard, on the table in which Citus has the rows
+// (the placement). Citus moves a shard to another server: it copies the rows, while it holds a lock that the
 // guard of each statement takes as well. So a statement is before or after a move, and after it fails with
-// serialization_failure, because the shard is not here. A shard keeps the numbers of its placements in a move.
-// So the texts of statements stay, and only the route changes.
+// serialization_failure, because the shard is not here. A shard keeps the numbers of its placements in a
+// move. So the texts of statements stay, and only the route changes.
 //
-// A route is read again if a shard is not where it was, or if its server cannot be reached: from any
-// server, because each has the metadata of Citus. The statements are then sent again, since they had no
-// effect. A statement that was sent and not answered is not sent again.
+// A route is read again if a shard is not where it was, or if its server cannot be reached: from any server,
+// because each has the metadata of Citus. The statements are then sent again, since they had no effect. A
+// statement that was sent and not answered is not sent again.
 
 // routes are where the shards are.
 type routes struct {
@@ -60,8 +60,8 @@ func newRoutes(db pgdb.DB, e reaching) *routes {
 	return &routes{db: db, elsewhere: e, servers: map[string]pgdb.DB{}}
 }
 
-// find reports whether the counts are in shards. If they are, it sets the routes. It also reports whether the connection
-// has failed.
+// find reports whether the counts are in shards. If they are, it sets the routes. It also reports whether the
+// connection has failed.
 func (r *routes) find(ctx context.Context) (bool, bool, error) {
 	shards := &pgdb.Statement{SQL: schema.ShardsReady, Unnamed: true}
 	if err := r.db.Run(ctx, []*pgdb.Statement{shards}); err != nil {
@@ -191,8 +191,8 @@ func (r *routes) of(shard int) route {
 	return r.to[shard]
 }
 
-// again reads the routes again after a failure at a route to a shard, and reports whether the shard is elsewhere
-// now. reached is whether the server of the route answers.
+// again reads the routes again after a failure at a route to a shard, and reports whether the shard is
+// elsewhere now. reached is whether the server of the route answers.
 func (r *routes) again(ctx context.Context, shard int, failed route, reached bool, since time.Time) bool {
 	r.reading.Lock()
 	defer r.reading.Unlock()

@@ -12,10 +12,10 @@ import (
 )
 
 // A request of several subjects has its hits in several shards. Its home is the shard of the first hit that
-// names a subject, or else of the first hit, and not that of a hit apart if there are others. The hits of other shards
-// come first, each shard in a transaction of its own. If all of them pass, the home decides. If a shard refuses, the
-// others give back what they have charged. So nothing passes beyond a limit, but a refused request holds some of it for
-// a moment.
+// names a subject, or else of the first hit, and not that of a hit apart if there are others. The hits of
+// other shards come first, each shard in a transaction of its own. If all of them pass, the home decides. If
+// a shard refuses, the others give back what they have charged. So nothing passes beyond a limit, but a
+// refused request holds some of it for a moment.
 
 // inShard are hits of a request that one shard decides together.
 type inShard struct {
@@ -48,7 +48,8 @@ func (s *Store) takeSeveral(ctx context.Context, timeout time.Duration, hits []r
 		passes = passes && err == nil && allAllowed([]*inShard{home})
 	}
 	for i := range decisions {
-		decisions[i] = ratelimit.Decision{Allowed: true, Limit: hits[i].Limit.Capacity(), Source: ratelimit.Undecided}
+		decisions[i] = ratelimit.Decision{Allowed: true, Limit: hits[i].Limit.Capacity(),
+			Source: ratelimit.Undecided}
 	}
 	holdSlots(hits, others, passes)
 	if !passes {
@@ -111,13 +112,14 @@ func (s *Store) divide(hits []ratelimit.Hit) (*inShard, []*inShard) {
 	return home, others
 }
 
-// passingSlot is what a hit holds until it is known whether its request passes. Then the slot of the caller holds it.
+// passingSlot is what a hit holds until it is known whether its request passes. Then the slot of the caller
+// holds it.
 func passingSlot(of *ratelimit.Slot) *ratelimit.Slot {
 	return &ratelimit.Slot{Lost: func() { of.Lose() }}
 }
 
-// holdSlots has the slots of the caller hold what the hits of a request hold, or gives it back if the request does not
-// pass: the caller may ask again with the same slot.
+// holdSlots has the slots of the caller hold what the hits of a request hold, or gives it back if the request
+// does not pass: the caller may ask again with the same slot.
 func holdSlots(hits []ratelimit.Hit, all []*inShard, passes bool) {
 	for _, in := range all {
 		for i := range in.hits {

@@ -1,12 +1,12 @@
-// Package shards is the store on Postgres. It has one or more engines, each with its queues, leases and known refusals.
-// Without Citus it has one, the engine of the database. With Citus, the counts can be in shards: schemas with the tables
-// of counts, on the servers of Citus. The function rate_limit_shards of the database says which shards there are, before
-// the first queue exists. Then the engine of the database decides nothing, and each shard has one, whose statements run
-// at the server of the shard. Engines do not know of shards: the names of the tables and the guard are values of an
-// engine.
+// Package shards is the store on Postgres. It has one or more engines, each with its queues, leases and known
+// refusals. Without Citus it has one, the engine of the database. With Citus, the counts can be in shards:
+// schemas with the tables of counts, on the servers of Citus. The function rate_limit_shards of the database
+// says which shards there are, before the first queue exists. Then the engine of the database decides
+// nothing, and each shard has one, whose statements run at the server of the shard. Engines do not know of
+// shards: the names of the tables and the guard are values of an engine.
 //
-// A row is in the shard of its subject, which is Hit.Subject, or the key as it is stored. A request of one subject is
-// decided in its shard as on a single server.
+// A row is in the shard of its subject, which is Hit.Subject, or the key as it is stored. A request of one
+// subject is decided in its shard as on a single server.
 //
 //   - shards.go: the store. queue.go: queues of calls that a proxy sends. several.go: requests of several subjects.
 //     routes.go: on which server a shard is. db.go: the statements of a shard.
@@ -42,8 +42,8 @@ type Store struct {
 	closed bool
 }
 
-// reaching is a DB that can connect to other servers with what it knows of the database and of the account, as
-// that of pgxdb can. At does not touch the network yet.
+// reaching is a DB that can connect to other servers with what it knows of the database and of the account,
+// as that of pgxdb can. At does not touch the network yet.
 type reaching interface {
 	At(host string, port int) (pgdb.DB, error)
 }
@@ -64,7 +64,8 @@ func Open(db pgdb.DB, o engine.Options) (*Store, error) {
 			_ = batch.PanicError(func() { o.OnError(err) })
 		}
 	}
-	s.setup = engine.NewSetup(s.closing, base.Health(), report, func(ctx context.Context) error { return s.find(ctx) })
+	s.setup = engine.NewSetup(s.closing, base.Health(), report,
+		func(ctx context.Context) error { return s.find(ctx) })
 	return s, nil
 }
 
@@ -108,8 +109,8 @@ func (s *Store) find(ctx context.Context) error {
 	return nil
 }
 
-// Prepare starts, in the background, what the first decision would otherwise wait for: a connection, and the migration
-// if one is due.
+// Prepare starts, in the background, what the first decision would otherwise wait for: a connection, and the
+// migration if one is due.
 func (s *Store) Prepare() {
 	if !engine.Ready(s.setup) {
 		engine.Start(s.setup)
@@ -133,8 +134,8 @@ func (s *Store) Ready() bool {
 	return true
 }
 
-// await waits until the engines are known, and returns what is left of a timeout. While the database is down, nothing
-// waits.
+// await waits until the engines are known, and returns what is left of a timeout. While the database is down,
+// nothing waits.
 func (s *Store) await(ctx context.Context, timeout time.Duration) (time.Duration, error) {
 	if engine.Ready(s.setup) {
 		return timeout, nil

@@ -17,7 +17,8 @@ func (f *Slots) Leave(all []Range) {
 	}
 }
 
-// end begins another session if a release is lost, so that its slots end with the session. It is batch.Call.End.
+// end begins another session if a release is lost, so that its slots end with the session. It is
+// batch.Call.End.
 func (f *Slots) end(err error) {
 	if err != nil {
 		f.mu.Lock()
@@ -33,7 +34,8 @@ func (f *Slots) LeaveUnsure(all []Range) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range all {
-		f.unsure = append(f.unsure, unsureSlots{Range: s, due: now.Add(leaveAgain), until: now.Add(lateEnter)})
+		f.unsure = append(f.unsure,
+			unsureSlots{Range: s, due: now.Add(leaveAgain), until: now.Add(lateEnter)})
 	}
 	if len(f.unsure) > mostUnsure {
 		f.unsure = nil
@@ -41,8 +43,8 @@ func (f *Slots) LeaveUnsure(all []Range) {
 	}
 }
 
-// againLocked returns the unsure slots that are due. Their time does not run while the database is down. The caller
-// holds mu.
+// againLocked returns the unsure slots that are due. Their time does not run while the database is down. The
+// caller holds mu.
 func (f *Slots) againLocked(now time.Time, down bool) []Range {
 	var again []Range
 	var left []unsureSlots
@@ -75,5 +77,6 @@ func (f *Slots) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	// After a failure the session runs out.
-	_ = f.database.DB.Run(ctx, f.statements(&pgdb.Statement{SQL: endSQL, Args: []any{session}, Unnamed: true}))
+	_ = f.database.DB.Run(ctx,
+		f.statements(&pgdb.Statement{SQL: endSQL, Args: []any{session}, Unnamed: true}))
 }

@@ -1,16 +1,16 @@
 // Package slots holds the slots of requests in flight.
 //
-// Hits on limits InFlight hold slots, see algorithm.InFlight. A slot begins with the take of its hit,
-// in the statement or transaction of the request. It ends with ratelimit.Slot.Release: the slot is
-// then released by the next batch, before its requests, see batch.Background. A release is sent again until the server
-// has answered: a slot is a number, so twice is once.
+// Hits on limits InFlight hold slots, see algorithm.InFlight. A slot begins with the take of its hit, in the
+// statement or transaction of the request. It ends with ratelimit.Slot.Release: the slot is then released by
+// the next batch, before its requests, see batch.Background. A release is sent again until the server has
+// answered: a slot is a number, so twice is once.
 //
-// The name of the process in the numbers, here the session, is a row that the store renews. Its
-// life for others is ten seconds. The store itself believes in it for less (sessionTime), by two clocks:
-// one of them goes on while the process is stopped, the other one also while its machine is. After
-// that, or if the row has run out, the store takes a new session and enters the requests that run once
-// more, as if they came now. Those that do not fit have lost their slots. While the database does not
-// answer, no other process takes slots either, and nothing is lost.
+// The name of the process in the numbers, here the session, is a row that the store renews. Its life for
+// others is ten seconds. The store itself believes in it for less (sessionTime), by two clocks: one of them
+// goes on while the process is stopped, the other one also while its machine is. After that, or if the row
+// has run out, the store takes a new session and enters the requests that run once more, as if they came now.
+// Those that do not fit have lost their slots. While the database does not answer, no other process takes
+// slots either, and nothing is lost.
 package slots
 
 import (
@@ -38,18 +38,18 @@ const (
 	sessionTime = 8 * time.Second
 	// renewTimeout is for one renewal.
 	renewTimeout = time.Second
-	// leaveAgain is the time between two attempts to give a slot back of which it is not known whether it was taken:
-	// the take may come after the first one, as on a server that hung. lateEnter is for how long, while the database
-	// answers.
+	// leaveAgain is the time between two attempts to give a slot back of which it is not known whether it was
+	// taken: the take may come after the first one, as on a server that hung. lateEnter is for how long,
+	// while the database answers.
 	leaveAgain = time.Second
 	lateEnter  = 10 * time.Second
 	// mostUnsure bounds such slots. Beyond it the session ends, and they end with it.
 	mostUnsure = 10000
 )
 
-// sessionSQL begins a session and ends the one before. Names do not come back: the row of a session
-// stays for a day. Those that a clock wrote that was an hour ahead or more are left out. renewSQL renews a session
-// that others have not seen run out.
+// sessionSQL begins a session and ends the one before. Names do not come back: the row of a session stays for
+// a day. Those that a clock wrote that was an hour ahead or more are left out. renewSQL renews a session that
+// others have not seen run out.
 const (
 	sessionSQL = `WITH ended AS (UPDATE {table} SET seen = '-infinity' WHERE process = $1::bigint), swept AS (
 	DELETE FROM {table} WHERE seen < clock_timestamp() - interval '1 day' AND process < extract(epoch FROM clock_timestamp())::bigint - 946684800 - 86400)
@@ -120,7 +120,8 @@ type heldSlots struct {
 
 // New returns the slots of a store, which has none yet.
 func New(d *Database, b *batch.Background, q *batch.Queue) *Slots {
-	f := &Slots{database: d, background: b, queue: q, held: map[*heldSlots]bool{}, rows: map[lease.RowID]int64{}}
+	f := &Slots{database: d, background: b, queue: q, held: map[*heldSlots]bool{},
+		rows: map[lease.RowID]int64{}}
 	f.left = func(_ int64, err error) { f.end(err) }
 	return f
 }
@@ -143,7 +144,8 @@ func (f *Slots) current() (int64, bool) {
 
 // fresh reports whether the store may use its session. The caller holds mu.
 func (f *Slots) fresh(now time.Time) bool {
-	return f.session != 0 && now.Sub(f.renewed) < sessionTime && now.Round(0).Sub(f.renewed.Round(0)) < sessionTime
+	return f.session != 0 && now.Sub(f.renewed) < sessionTime &&
+		now.Round(0).Sub(f.renewed.Round(0)) < sessionTime
 }
 
 // Begin returns a session that is fresh. It begins one if there is none. The timeout is for its statement.
@@ -260,7 +262,8 @@ func (f *Slots) enterAgain(lost []*heldSlots) {
 	}
 }
 
-// tryToEnter enters requests, and returns those without a decision. Those that do not fit have lost their slots.
+// tryToEnter enters requests, and returns those without a decision. Those that do not fit have lost their
+// slots.
 func (f *Slots) tryToEnter(lost []*heldSlots) []*heldSlots {
 	calls := make([]*batch.Call, len(lost))
 	for i, h := range lost {
