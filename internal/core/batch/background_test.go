@@ -91,6 +91,7 @@ func TestACallIsSentAgainUntilItHadItsEffect(t *testing.T) {
 				call.Repeat = test.repeat
 				batch.Add(c.background, call, 0)
 				time.Sleep(10 * time.Minute)
+				synctest.Wait()
 				if len(c.ended) != 1 || (c.ended[0] != nil) != test.lost || (c.lost == 1) != test.lost ||
 					c.granted != 2 {
 					t.Errorf("ended with %v, %d granted, %d lost", c.ended, c.granted, c.lost)

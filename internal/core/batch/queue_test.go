@@ -140,6 +140,7 @@ func TestCallsShareBatches(t *testing.T) {
 					go func() { finished[i] = wait(began, call) }()
 				}
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				if got := fmt.Sprint(d.batches); got != test.batches || d.most > test.workers {
 					t.Errorf("batches %s, up to %d at once, want %s", got, d.most, test.batches)
 				}
