@@ -154,7 +154,9 @@ func ExampleParseRate() {
 	}
 	_, err := ratelimit.ParseRate("0 1m")
 	fmt.Println(err)
-	// Output: 100 1m0s false <nil> 5 10s false <nil> 10000 0s true Europe/Berlin <nil> limit: "0 1m": must be
-	// a whole number of events from 1 to 9007199254740992, then a window with the units ms, s, m, h, d and w,
-	// as in 100 1m, or on the calendar, as in 10000 1mo calendar
+	// Output:
+	// 100 1m0s false  <nil>
+	// 5 10s false  <nil>
+	// 10000 0s true Europe/Berlin <nil>
+	// limit: "0 1m": must be a whole number of events from 1 to 9007199254740992, then a window with the units ms, s, m, h, d and w, as in 100 1m, or on the calendar, as in 10000 1mo calendar
 }
