@@ -103,8 +103,8 @@ func (t *template) Parts() serve.Parts {
 			parts.User = true
 		case strings.HasPrefix(name, "http.request.host"):
 			parts.Host = true
-		case strings.HasPrefix(name, uriPrefix) && !strings.HasPrefix(name, queryPrefix),
-			strings.HasPrefix(name, "http.request.orig_uri"):
+		case strings.Contains(name, "uri.query"): // the query is recorded nowhere
+		case strings.HasPrefix(name, uriPrefix), strings.HasPrefix(name, "http.request.orig_uri"):
 			parts.Path = true
 		}
 	}
