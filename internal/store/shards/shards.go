@@ -100,7 +100,8 @@ func (s *Store) find(ctx context.Context) error {
 		o := s.options
 		o.Tables = s.routes.tables[shard]
 		o.Of = n
-		one, err := engine.New(newShardDB(s.routes, shard), o)
+		var db pgdb.DB = newShardDB(s.routes, shard) //nolint:staticcheck // Yaegi does not convert an argument
+		one, err := engine.New(db, o)
 		if err != nil {
 			return err
 		}
