@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -173,18 +172,10 @@ func duckdbSums(t *testing.T, dir string) *auditSums {
 // duckdb runs a query in DuckDB, of a Node program.
 func duckdb(t *testing.T, query string) [][]string {
 	t.Helper()
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("testdata/duckdb")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(nodeModules(t, "testdata/duckdb/package.json"),
-		filepath.Join(dir, "node_modules")); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", "query.mjs")
-	cmd.Dir = dir
+	cmd.Dir = nodeFolder(t, "duckdb", "@duckdb/node-api@1.5.6-r.1")
 	cmd.Stdin = strings.NewReader(query)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr

@@ -125,9 +125,8 @@ func TestNodeProgramSharesRows(t *testing.T) {
 	dsn := cluster.Open(t)
 	node := startNode(t, dsn)
 	node.tables(t)
-	const events, before, callers = 400, 60, 4
+	const events, callers = 400, 4
 	limits := limitsOfBoth(events)
-	takeBefore(t, dsn, node, limits, before, callers)
 	store := openStore(t, dsn)
 	upgradeUnderTraffic(t, dsn, node, store)
 
@@ -232,17 +231,6 @@ func checkRow(t *testing.T, dsn string, s *shared) int64 {
 	return count
 }
 
-// inParallel runs f n times at once.
-func inParallel(n int, f func()) {
-	var wait sync.WaitGroup
-	for range n {
-		wait.Go(func() {
-			f()
-		})
-	}
-	wait.Wait()
-}
-
 // limitsOfBoth returns limits that both sides can share.
 func limitsOfBoth(events int64) (limits []*shared) {
 	for _, durable := range []bool{false, true} {
@@ -259,27 +247,6 @@ func limitsOfBoth(events int64) (limits []*shared) {
 		}
 	}
 	return limits
-}
-
-// takeBefore takes from the limits with the Node program, before a store upgrades the tables.
-func takeBefore(t *testing.T, dsn string, node *nodeProgram, limits []*shared, before, callers int) {
-	t.Helper()
-	for _, table := range tables {
-		if n := columnsOf(t, dsn, table.name); n != 8 {
-			t.Fatalf("%s has %d columns before the upgrade, want the library's 8", table.name, n)
-		}
-	}
-	for _, s := range limits {
-		take := s.byNode(node)
-		for range before / callers {
-			inParallel(callers, func() {
-				if passes, err := take(1); err != nil || !passes {
-					t.Errorf("%s: a hit before the upgrade: %v, %v", s.limit.Prefix, passes, err)
-				}
-			})
-		}
-		s.admitted.Add(int64(before))
-	}
 }
 
 // exhaustAll uses up the limits by the Node program, the store and Caddy at once.

@@ -1,32 +1,24 @@
-// Runs limits for another program: each line of stdin is a request in JSON,
-// { id, do: "tables" | "hit", hit }, and each line of stdout the answer to one,
-// { id, success, error }. It ends with its stdin. DATABASE_URL names the database.
+// Serves limits to another program: POST /tables makes the tables, and POST /hit, with a hit in JSON, answers
+// whether it passes. The port is the argument. DATABASE_URL names the database.
 
-import { createInterface } from "node:readline";
+import { createServer } from "node:http";
+import { json } from "node:stream/consumers";
 import pg from "pg";
 import { hit, tables } from "./limits.mjs";
 
 const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL, max: 8 });
 
-async function answer(line) {
-  const request = JSON.parse(line);
-  const reply = { id: request.id };
+const server = createServer(async (request, response) => {
   try {
-    if (request.do === "tables") {
-      await tables(pool);
-    } else {
-      reply.success = await hit(pool, request.hit);
-    }
+    const passes = request.url === "/tables" ? await tables(pool) : await hit(pool, await json(request));
+    response.end(JSON.stringify(passes ?? true));
   } catch (error) {
-    reply.error = String(error);
+    response.writeHead(500).end(String(error));
   }
-  console.log(JSON.stringify(reply));
-}
+}).listen(Number(process.argv[2]), "127.0.0.1");
 
-const running = new Set();
-for await (const line of createInterface({ input: process.stdin })) {
-  const one = answer(line).finally(() => running.delete(one));
-  running.add(one);
-}
-await Promise.all(running);
-await pool.end();
+process.on("SIGTERM", async () => {
+  server.close();
+  server.closeAllConnections();
+  await pool.end();
+});

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -75,29 +74,27 @@ func (a account) canUse(folder string) bool {
 	return cmd.Run() == nil
 }
 
-// place settles on the cluster's folder and account: dir itself, or else a folder under the
-// temporary one. The name of that folder is made from dir, so that the next run finds it again.
-func (c *Cluster) place(dir string) error {
+// settle returns a folder for servers and their account: dir itself, or else a folder under the temporary one.
+// The name of that folder is made from dir, so that the next run finds it again.
+func settle(dir string) (string, account, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return fmt.Errorf("cluster: %w", err)
+		return "", account{}, fmt.Errorf("cluster: %w", err)
 	}
 	digest := sha256.Sum256([]byte(dir))
-	name := fmt.Sprintf("pg-ratelimit-%d-%s", os.Geteuid(), hex.EncodeToString(digest[:6]))
+	name := fmt.Sprintf("pg-ratelimit-%d-%x", os.Geteuid(), digest[:6])
 	var tried []error
 	for _, candidate := range []string{dir, filepath.Join(os.TempDir(), name), filepath.Join("/tmp", name)} {
 		a, err := serverAccount(filepath.Join(candidate, "data"))
 		if err != nil {
-			return err
+			return "", account{}, err
 		}
-		if err := a.take(candidate); err != nil {
-			tried = append(tried, err)
-			continue
+		if err = a.take(candidate); err == nil {
+			return candidate, a, nil
 		}
-		c.dir, c.account = candidate, a
-		return nil
+		tried = append(tried, err)
 	}
-	return fmt.Errorf("cluster: no folder for the server's data: %w", errors.Join(tried...))
+	return "", account{}, fmt.Errorf("cluster: no folder for servers: %w", errors.Join(tried...))
 }
 
 // take makes a folder that belongs to the account and nobody else, or finds

@@ -108,7 +108,7 @@ func start(ctx context.Context, o Options, life lifetime) (_ *Cluster, err error
 	if o.Dir == "" {
 		err = c.placeTemporary()
 	} else {
-		err = c.place(o.Dir)
+		c.dir, c.account, err = settle(o.Dir)
 	}
 	if err != nil {
 		return nil, err

@@ -68,7 +68,7 @@ func Binaries(ctx context.Context, explicit string, tell io.Writer) (string, err
 	}
 	dir, err := fromPackage(ctx, tell)
 	if err != nil {
-		return "", withPackage(none, err)
+		return "", fmt.Errorf("%w (%w)", none, err)
 	}
 	return dir, nil
 }

