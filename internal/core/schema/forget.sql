@@ -4,7 +4,7 @@
 CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL,
 	key text DEFAULT NULL, address inet DEFAULT NULL,
 	account boolean DEFAULT false, dry_run boolean DEFAULT false)
-RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	-- one client
@@ -106,7 +106,6 @@ BEGIN
 		RETURN NEXT;
 	END LOOP;
 END $$;
-REVOKE ALL ON FUNCTION rate_limit_forget_person FROM PUBLIC;
 COMMENT ON FUNCTION rate_limit_forget_person IS
 	'Deletes all rows about a user with its API keys, an API key by its id, an API key or the key of a '
 	'counter, or a client: of the counters, the history, the overrides and the bans; with account also the '

@@ -62,7 +62,22 @@ COMMENT ON COLUMN rate_limit_processes.process IS 'About the second of its start
 COMMENT ON COLUMN rate_limit_processes.seen IS 'When it renewed this row. Its slots are free 10 seconds after that.';
 `
 
-const descriptions = `
+const end = `
+DO $$
+DECLARE
+	function record;
+BEGIN
+	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname AS name FROM pg_proc p WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema()))
+			AND p.proname LIKE 'rate\_limit\_%' AND p.proname <> 'rate_limit_counters' AND p.provolatile <> 'i'
+			AND p.prosqlbody IS NULL AND pg_has_role(p.proowner, 'USAGE')
+			AND NOT EXISTS (SELECT FROM unnest(p.proconfig) AS s WHERE s LIKE 'search_path=%')
+	LOOP
+		EXECUTE format('ALTER ROUTINE %s SET search_path = pg_catalog, %I, pg_temp', function.signature, current_schema());
+		IF function.name <> 'rate_limit_behind' THEN
+			EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', function.signature);
+		END IF;
+	END LOOP;
+END $$;
 DO $$
 DECLARE
 	described record;
@@ -79,7 +94,7 @@ END $$;
 
 const forget = `
 CREATE OR REPLACE FUNCTION rate_limit_forget_person(user_id text DEFAULT NULL, key_id bigint DEFAULT NULL, key text DEFAULT NULL, address inet DEFAULT NULL, account boolean DEFAULT false, dry_run boolean DEFAULT false)
-RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+RETURNS TABLE (name text, deleted bigint, kept bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	network CONSTANT cidr := network(set_masklen($4, CASE family($4) WHEN 6 THEN 64 ELSE 32 END));
@@ -148,14 +163,13 @@ BEGIN
 		RETURN NEXT;
 	END LOOP;
 END $$;
-REVOKE ALL ON FUNCTION rate_limit_forget_person FROM PUBLIC;
 COMMENT ON FUNCTION rate_limit_forget_person IS 'Deletes all rows about a user with its API keys, an API key by its id, an API key or the key of a '
 	'counter, or a client: of the counters, the history, the overrides and the bans; with account also the user and the API keys. It returns how many rows of each table it has deleted, or a dry run would '
 	'delete, and how many it has kept: the changes, which proxies need, and counters of requests that run.';
 `
 
 const historyAnswers = `
-CREATE OR REPLACE VIEW rate_limit_audited AS SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
+CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
 		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight, a.count * a.weight AS requests, a.quota, a.remaining,
 		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration, a.also, a.id, a.xmin FROM rate_limit_audit a;
 COMMENT ON VIEW rate_limit_audited IS 'The audit log for people. Conditions on time, user_id and decision are as fast as on rate_limit_audit.';
@@ -166,7 +180,7 @@ COMMENT ON COLUMN rate_limit_audited.duration IS 'How long the decision took, in
 COMMENT ON COLUMN rate_limit_audited.xmin IS 'The transaction that wrote the row: the last 32 bits of its number.';
 CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), list text DEFAULT 'senders', of text DEFAULT '')
 RETURNS TABLE (prefix text, name text, user_id text, requests bigint, refused bigint, failed bigint,
-	last timestamptz) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET jit = off AS $$
+	last timestamptz) LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
 	RETURN QUERY SELECT c.prefix, c.name, c.user_id, round(sum(c.requests))::bigint, round(coalesce(sum(c.requests) FILTER (WHERE c.refused), 0))::bigint,
@@ -181,9 +195,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_top(timestamptz, timestamptz, text, text) IS 'How many requests of a period the audit log has from each sender, and how many of them were refused or '
 	'had no decision. A sample counts as what it stands for. A sender is the key of a limit, or else the address, with the user. With the list paths, it is the host and the path instead. of is as --prefix of the command audit.';
-REVOKE ALL ON FUNCTION rate_limit_top(timestamptz, timestamptz, text, text) FROM PUBLIC;
 CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(), most int DEFAULT 10) RETURNS TABLE (list text, prefix text, name text, requests bigint)
-	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET jit = off AS $$
+	LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
 	RETURN QUERY SELECT p.list, p.prefix, p.name, p.requests FROM ( SELECT c.*, row_number() OVER (PARTITION BY c.list ORDER BY c.requests DESC, c.name, c.prefix) AS place
@@ -198,7 +211,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_refused(timestamptz, timestamptz, int) IS 'Who was refused most in a period, and by what, by the audit log: the first of the users, of the keys of '
 	'limits, of the addresses, and of the causes, which are limits and rules, or other reasons.';
-REVOKE ALL ON FUNCTION rate_limit_refused(timestamptz, timestamptz, int) FROM PUBLIC;
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date) RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
 	charged bigint, settled bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
 	SELECT (m.time AT TIME ZONE 'UTC')::date, m.key_id, m.prefix, m.limit_name, rate_limit_add(coalesce(sum(m.requests), 0), 0), rate_limit_add(coalesce(sum(m.limited + m.blocked + m.rejected), 0), 0),
@@ -209,7 +221,7 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, la
 $$;
 COMMENT ON FUNCTION rate_limit_usage_between(text, date, date) IS 'What a user did on some days in UTC: a row for each day with a request, for each API key (0: without '
 	'one), and for each limit, without what it is not about, and a row without all of them for all. Units of different limits are not comparable: use those of the rows of limits.';
-CREATE OR REPLACE VIEW rate_limit_minutes AS SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused, sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
+CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker = true) AS SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused, sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
 COMMENT ON VIEW rate_limit_minutes IS 'The requests of all proxies in each minute that had one.';
 COMMENT ON COLUMN rate_limit_minutes.time IS 'When the minute begins.';
@@ -219,7 +231,7 @@ COMMENT ON COLUMN rate_limit_minutes.failed IS 'Requests without a decision.';
 COMMENT ON COLUMN rate_limit_minutes.shadow IS 'Refusals that shadow rules would have made.';
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now()) RETURNS TABLE (said text, "time" timestamptz, decision text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer, requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
-	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET jit = off AS $$
+	LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
 	keys CONSTANT text[] := ARRAY(SELECT DISTINCT p || k FROM unnest(string_to_array(',1|,2|,3|,4|,5|,6|,7|,8|,9|', ',')) AS p, unnest(ARRAY[$1, replace(replace($1, '%', '%25'), ' ', '%20')]) AS k);
@@ -257,25 +269,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_why(text, timestamptz) IS 'Why requests of somebody were refused, or had no decision, in the minute of a time, or in the last '
 	'minute of the day before it that has some: a sentence for each row of the audit log, the latest first. who is a user, an address, the key of a counter, or # and the id of an API key.';
-REVOKE ALL ON FUNCTION rate_limit_why(text, timestamptz) FROM PUBLIC;
 `
 
 const historyEnd = `
-DO $$
-DECLARE
-	function record;
-BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, CASE WHEN p.proname = 'rate_limit_usage_between' THEN 'INVOKER' ELSE 'DEFINER' END AS security FROM pg_proc p
-		WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-		AND p.proname IN ('rate_limit_begin_batch', 'rate_limit_record_audit', 'rate_limit_record_metrics', 'rate_limit_retain', 'rate_limit_caller', 'rate_limit_owns_history',
-			'rate_limit_partitions', 'rate_limit_partitions_of', 'rate_limit_make_partition',
-			'rate_limit_make_partition_of', 'rate_limit_cutoff', 'rate_limit_upkeep',
-			'rate_limit_holders', 'rate_limit_expired', 'rate_limit_drop_expired', 'rate_limit_usage_between')
-	LOOP
-		EXECUTE format('ALTER FUNCTION %s SECURITY %s SET search_path = pg_catalog, %I, pg_temp', function.signature, function.security, current_schema());
-		EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
-	END LOOP;
-END $$;
 CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
 COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables of the history. The last command of the migration makes it.';
 `
@@ -287,10 +283,10 @@ const historyMetrics = `
 CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN least(a + b, 9223372036854775807);
 COMMENT ON FUNCTION rate_limit_add(numeric, bigint) IS 'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a later sum fail.';
 CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[]
-	LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
 	FOR i IN 1..coalesce(array_length(b, 1), 0) LOOP
-		a[i] := rate_limit_add(coalesce(a[i], 0), coalesce(b[i], 0));
+		a[i] := least(coalesce(a[i], 0)::numeric + coalesce(b[i], 0), 9223372036854775807);
 	END LOOP;
 	RETURN a;
 END $$;
@@ -303,7 +299,8 @@ RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE 
 COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS 'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated '
 	'between two bounds: the exact time is between the same two, so that a result above 0.1 is at most twice or half of it. Element 1 of the buckets counts decisions of up to 0.1 ms, element i those of up to 0.1 '
 	'* 2^(i-1) ms, up to element 20, and element 21 those of more than 52 s, for which the result is 52428.8. NULL: there are no decisions. Buckets of several rows can be added with rate_limit_sum.';
-CREATE OR REPLACE VIEW rate_limit_traffic AS SELECT rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.* FROM rate_limit_metrics m;
+CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker = true) AS SELECT rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.*
+	FROM rate_limit_metrics m;
 COMMENT ON VIEW rate_limit_traffic IS 'rate_limit_metrics with percentiles of the time that decisions took.';
 DO $$
 DECLARE
@@ -319,17 +316,18 @@ END $$;
 `
 
 const historyPartitions = `
-CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
 $$;
 COMMENT ON FUNCTION rate_limit_caller() IS 'The role that called, also in a function with the rights of the owner.';
-CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean
+	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 BEGIN
 	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = 'rate_limit_retention'::regclass);
 END $$;
 COMMENT ON FUNCTION rate_limit_owns_history() IS 'Whether the role that called has the rights of the owner of the history.';
 CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
-	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
+	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
 	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(]''?([^'')]+)') AS first,
 			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO [(]''?([^'')]+)') AS last
@@ -338,11 +336,12 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (
 	ORDER BY 3
 $$;
 COMMENT ON FUNCTION rate_limit_partitions_of(text) IS 'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit.';
-CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean) LANGUAGE sql STABLE AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
+CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
+	LANGUAGE sql STABLE SECURITY DEFINER AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
 COMMENT ON FUNCTION rate_limit_partitions() IS 'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the '
 	'partition is pending detach, so that ALTER TABLE ... DETACH PARTITION ... FINALIZE is still to come.';
-CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text LANGUAGE plpgsql
-	SET TimeZone = 'UTC' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text
+	LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$
 DECLARE
 	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = $1::regclass);
 	name text;
@@ -381,14 +380,14 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 END $$;
 COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS 'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for '
 	'rate_limit_audit. For a role that does not own the tables, the day must be within 8 days of today.';
-CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE sql AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
+CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE sql SECURITY DEFINER AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
 COMMENT ON FUNCTION rate_limit_make_partition(date) IS 'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: '
 	'there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
 `
 
 const historyRecord = `
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint,
-	written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
+	written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 BEGIN
 	PERFORM set_config('lock_timeout', '1s', true);
@@ -410,7 +409,8 @@ BEGIN FOR made IN WITH columns AS ( SELECT a.attrelid, a.attname AS name, a.attn
 						WHEN c.number AND NOT c.needed THEN 'CASE WHEN r.%1$I >= 0 THEN r.%1$I END' WHEN c.needed THEN 'r.%1$I::%2$s' ELSE 'nullif(r.%1$I, '''')::%2$s' END, c.name, c.type), ', ' ORDER BY c.n) AS values,
 				string_agg(quote_ident(c.name), ' || ' ORDER BY c.n) FILTER (WHERE c.number) AS numbers, string_agg(format('%1$I = ' || CASE c.type WHEN 'bigint' THEN 'rate_limit_add' WHEN 'bigint[]' THEN 'rate_limit_add_buckets'
 						ELSE 'greatest' END || '(m.%1$I, excluded.%1$I)', c.name), ', ' ORDER BY c.n) FILTER (WHERE c.n > last.n) AS additions FROM columns c, (SELECT n FROM columns WHERE name = 'endpoint') AS last GROUP BY c.attrelid ) SELECT format($f$
-CREATE OR REPLACE FUNCTION rate_limit_record_%s(region text, %s) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_record_%s(region text, %s) RETURNS void
+	LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 BEGIN
 	%s
@@ -439,7 +439,7 @@ COMMENT ON FUNCTION rate_limit_record_audit IS 'Writes rows of rate_limit_audit,
 COMMENT ON FUNCTION rate_limit_record_metrics IS 'Adds to the minutes, hours and days of rate_limit_metrics, and makes the partitions that they need. All '
 	'rows are of one minute, and no two are equal but for their sums. Times are microseconds since 1970.';
 CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS text
-	LANGUAGE plpgsql AS $$
+	LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
 	kept CONSTANT interval := (SELECT r.keep FROM rate_limit_retention r WHERE r.what = $1 FOR UPDATE);
@@ -564,19 +564,20 @@ COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
 
 const historyUpkeep = `
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz
-	LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
+	LANGUAGE plpgsql STABLE SECURITY DEFINER SET TimeZone = 'UTC' AS $$
 BEGIN
 	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years') FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
 COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS 'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: '
 	'it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
-CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text LANGUAGE sql STABLE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text
+	LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT string_agg(DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction'), ', ') FROM pg_locks l
 	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND l.relation = $1 AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 $$;
 COMMENT ON FUNCTION rate_limit_holders(oid) IS 'The other sessions that have a lock on a table, as text. NULL: none.';
-CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now())
-	RETURNS TABLE (name text, state text, held_by text) LANGUAGE sql STABLE SET TimeZone = 'UTC' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, state text, held_by text)
+	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' AS $$
 	WITH found AS ( SELECT p.id, p.name, CASE WHEN p.pending THEN 'pending' ELSE 'attached' END AS state, p.ends FROM rate_limit_partitions() p UNION ALL
 		SELECT c.oid, format('%I.%I', n.nspname, c.relname), 'detached', (to_date(substring(c.relname FROM 18 FOR 6), 'YYYYMM') + substring(c.relname FROM 24 FOR 2)::int)::timestamptz
 		FROM pg_class c JOIN pg_class audit ON audit.oid = 'rate_limit_audit'::regclass AND audit.relnamespace = c.relnamespace AND audit.relowner = c.relowner JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -588,7 +589,7 @@ $$;
 COMMENT ON FUNCTION rate_limit_expired(timestamptz) IS 'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use '
 	'each of them. state is attached; detached: a table that was a partition; or pending: DETACH ... FINALIZE is still to come.';
 CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now())
-	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
 DECLARE
 	expired record;
@@ -632,7 +633,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS 'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
 	'past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
-CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC'
+CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
 	SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
@@ -713,7 +714,7 @@ COMMENT ON COLUMN rate_limit_nodes.undecided_at IS 'When a request last had no d
 COMMENT ON COLUMN rate_limit_nodes.locally IS 'How many it decided at its share of each limit, without the database.';
 COMMENT ON COLUMN rate_limit_nodes.busiest IS 'Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.';
 CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint
-	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF applied_seq IS NOT NULL AND to_regclass('rate_limit_changes') IS NOT NULL AND coalesce(log = to_regclass('rate_limit_changes'), true) THEN
 		RETURN (SELECT count(*) FROM rate_limit_changes c WHERE c.seq > applied_seq);
@@ -721,17 +722,18 @@ BEGIN
 	RETURN NULL;
 END $$;
 COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS 'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it has no policy, or another log.';
-CREATE OR REPLACE VIEW rate_limit_proxies AS SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, n.region, n.version, n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live,
-		n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy, rate_limit_behind(n.applied_seq, n.log) AS behind, n.seen, n.local_from, n.local_until,
-		extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems, n.admitted, n.refused, n.undecided, n.undecided_at, n.locally, n.busiest FROM (
-		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m WHERE m.system = (SELECT system_identifier FROM pg_control_system()) ) AS n;
+CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, n.region, n.version,
+		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
+		rate_limit_behind(n.applied_seq, n.log) AS behind, n.seen, n.local_from, n.local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems, n.admitted,
+			n.refused, n.undecided, n.undecided_at, n.locally, n.busiest FROM ( SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m WHERE m.system = (SELECT system_identifier FROM pg_control_system())
+	) AS n;
 COMMENT ON VIEW rate_limit_proxies IS 'The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of '
 	'another server are not here. Of several proxies with one name, the second one has #2 after it.';
 COMMENT ON COLUMN rate_limit_proxies.live IS 'Whether it runs.';
 COMMENT ON COLUMN rate_limit_proxies.policy IS 'Whether it has a policy.';
 COMMENT ON COLUMN rate_limit_proxies.behind IS 'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since they were restored.';
 COMMENT ON COLUMN rate_limit_proxies.seconds_ago IS 'How long ago seen was.';
-CREATE OR REPLACE VIEW rate_limit_state AS WITH live AS ( SELECT p.*, p.cannot IS NOT NULL AS without_rights, coalesce(p.undecided_at > now() - interval '2 minutes', false) AS fails,
+CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS WITH live AS ( SELECT p.*, p.cannot IS NOT NULL AS without_rights, coalesce(p.undecided_at > now() - interval '2 minutes', false) AS fails,
 			NOT p.policy AND bool_or(p.policy) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live ) SELECT f.state, f.node, f.said FROM (
 		SELECT 0 AS place, 'stopped' AS state, NULL::text AS node, 'No proxy counts in this database.' AS said WHERE NOT EXISTS (SELECT FROM live) UNION ALL
 		SELECT 1, 'open', p.node, format('%s cannot decide: its role lacks privileges, and on_error says what becomes of requests. To let it: %s', p.node, p.cannot) FROM live p WHERE p.without_rights UNION ALL
@@ -1179,23 +1181,6 @@ COMMENT ON FUNCTION rate_limit_apply(jsonb, boolean, boolean) IS 'Makes the poli
 `
 
 const policyEnd = `
-DO $$
-DECLARE
-	function record;
-BEGIN
-	FOR function IN SELECT p.oid::regprocedure AS signature, f.rights FROM (VALUES ('owner', 'log_changes|check_overrides|check_complete|rename_references|forget'),
-			('administrator', 'recent|used_by|rename|revoke_key|rotate_key|policy(_rows|_lists|_write)?|apply|set|(delete_)?(rule|limit|tier|user|override)|key|ban|unban'),
-			('anybody', 'change_ref|complete'))
-			AS f(rights, names)
-		JOIN pg_proc p ON p.proname ~ concat('^rate_limit_(', f.names, ')$') AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-	LOOP
-		EXECUTE format('ALTER FUNCTION %s %s SET search_path = pg_catalog, %I, pg_temp', function.signature, CASE function.rights WHEN 'owner' THEN 'SECURITY DEFINER' ELSE 'SECURITY INVOKER' END,
-				current_schema());
-		IF function.rights <> 'anybody' THEN
-			EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', function.signature);
-		END IF;
-	END LOOP;
-END $$;
 CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
 COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables. The last command of the migration makes it.';
 `
@@ -1394,7 +1379,7 @@ CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interva
 		THEN 'override_of_gcra_must_have_burst_times_per_up_to_2_pow_62_us' WHEN algorithm = 'gcra' AND events > 0 AND coalesce(burst, own_burst, events)::numeric * extract(epoch FROM per) > events::numeric * 3155760000
 		THEN 'override_of_gcra_must_drain_a_full_burst_within_36525_days' END;
 COMMENT ON FUNCTION rate_limit_override_fault(text, interval, bigint, bigint, bigint) IS 'What is wrong with the events and the burst of an override for a limit of that algorithm, time and burst. NULL: nothing.';
-CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	fault text;
 	wrong bigint;
@@ -1442,16 +1427,11 @@ COMMENT ON COLUMN rate_limit_overrides.valid IS 'When the override applies.';
 COMMENT ON COLUMN rate_limit_overrides.reason IS 'For people.';
 COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was made.';
 COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that made the row.';
-DO $do$ BEGIN EXECUTE replace($sql$ CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint)
-RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE AS $$
-	SELECT o.id, o.events, o.burst FROM {schema}.rate_limit_overrides o
-	WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now() AND (o.key_id = $4 OR o.user_id = coalesce($3, (SELECT k.user_id FROM {schema}.rate_limit_api_keys k WHERE k.id = $4))
-		OR o.tier = (SELECT coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END) FROM (SELECT) AS s LEFT JOIN {schema}.rate_limit_api_keys k ON k.id = $4
-				LEFT JOIN {schema}.rate_limit_users u ON u.user_id = coalesce($3, k.user_id)))
-	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1
-$$;
-$sql$, '{schema}', quote_ident(current_schema()));
-END $do$;
+CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint) RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE BEGIN ATOMIC
+	SELECT o.id, o.events, o.burst FROM rate_limit_overrides o WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now() AND (o.key_id = $4 OR o.user_id = coalesce($3, (SELECT k.user_id FROM rate_limit_api_keys k WHERE k.id = $4))
+		OR o.tier = (SELECT coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END) FROM (SELECT) AS s LEFT JOIN rate_limit_api_keys k ON k.id = $4 LEFT JOIN rate_limit_users u ON u.user_id = coalesce($3, k.user_id)))
+	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1;
+END;
 COMMENT ON FUNCTION rate_limit_override_of(text, text, text, bigint) IS 'The override of a limit that counts now for a user, or for an API key, as proxies choose it. No row: the limit has its own amount.';
 CREATE TABLE IF NOT EXISTS rate_limit_bans ( id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY, network    cidr CONSTRAINT rate_limit_bans_network_must_not_be_banned_twice UNIQUE,
 	user_id    text CONSTRAINT rate_limit_bans_user_id_must_not_be_banned_twice UNIQUE, key_id     bigint CONSTRAINT rate_limit_bans_key_id_must_not_be_banned_twice UNIQUE
@@ -1523,7 +1503,7 @@ COMMENT ON COLUMN rate_limit_api_keys.tier IS 'The tier of requests with the key
 `
 
 const policyProxyFunctions = `
-CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	forgotten bigint;
 BEGIN
@@ -1536,7 +1516,7 @@ COMMENT ON FUNCTION rate_limit_forget() IS 'Deletes what is older than 30 days: 
 `
 
 const policyRenames = `
-CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_users' THEN
 		DELETE FROM rate_limit_bans b USING rate_limit_bans o WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id) AND (b.until, b.id) < (o.until, o.id);
@@ -1688,7 +1668,7 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 		ELSE concat('tier/', r->>'tier') END
 $$;
 COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS 'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key itself says it.';
-CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
 	actor CONSTANT text := CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END
@@ -1788,7 +1768,7 @@ BEGIN
 	END IF;
 END $$;
 COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has only a limit of requests in flight.';
-CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
 		PERFORM rate_limit_complete(NEW.name);
@@ -1824,12 +1804,9 @@ COMMENT ON VIEW rate_limit_banned IS 'The bans that are in force.';
 COMMENT ON COLUMN rate_limit_banned.kind IS 'network, user or key.';
 COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id of the key.';
 COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long it is until then. NULL: for ever.';
-CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
-	RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-	SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1] ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END,
-		CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END
-	WHERE cardinality(count_by) = 1
-$$;
+CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE BEGIN ATOMIC SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1]
+		ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END, CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END WHERE cardinality(count_by) = 1;
+END;
 COMMENT ON FUNCTION rate_limit_counted(text[], text) IS 'What the key of a counter is of if it has one part, such as user, and the key without the number of the alternative.';
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS WITH amounts AS ( SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, (date_part('epoch', l.per) * 1000000)::bigint AS span,
 			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst,
@@ -1883,16 +1860,13 @@ END $do$;
 COMMENT ON FUNCTION rate_limit_counters(text, boolean, text[]) IS 'The counters of a prefix in one of the two tables, or only those of some keys. slots is how many requests in flight a counter has.';
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
 COMMENT ON FUNCTION rate_limit_counter_key(text) IS 'The key of the counters of a user, as proxies write it.';
-CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[]
-	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-	SELECT ARRAY(SELECT n || t FROM unnest($1) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n)
-$$;
+CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
 COMMENT ON FUNCTION rate_limit_key_forms(text[]) IS 'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
 CREATE OR REPLACE FUNCTION rate_limit_stored_keys(key text) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_remove(ARRAY[key, 'sha256:' || encode(sha256(convert_to(key, 'UTF8')), 'hex'),
 	substring(key FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr(key, 3), 'UTF8')), 'hex')], NULL);
 COMMENT ON FUNCTION rate_limit_stored_keys(text) IS 'The texts that counters may have for a key: the key, as lists show it, or its digest.';
 CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (name text, place text)
-	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql STABLE AS $$
 DECLARE
 	places text[] := '{""}';
 BEGIN
@@ -1903,7 +1877,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION rate_limit_counter_tables() IS 'The tables of counters, in SQL, and what stands before the names of those beside them.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_counters(name text, place text, prefixes text[], keys text[])
-	RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+	RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	deleted bigint;
 BEGIN
@@ -1920,10 +1894,8 @@ BEGIN
 	GET DIAGNOSTICS deleted = ROW_COUNT;
 	RETURN deleted;
 END $$;
-REVOKE ALL ON FUNCTION rate_limit_delete_counters FROM PUBLIC;
 COMMENT ON FUNCTION rate_limit_delete_counters IS 'Deletes counters of a table, but those of which requests that run hold slots, and returns how many.';
-CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql
-	SET search_path FROM CURRENT AS $$
+CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	t record;
 	found record;
@@ -1950,39 +1922,23 @@ BEGIN
 	END LOOP;
 	RETURN deleted;
 END $$;
-REVOKE ALL ON FUNCTION rate_limit_reset FROM PUBLIC;
 COMMENT ON FUNCTION rate_limit_reset IS 'Deletes the counters of a prefix and a key, so that the full quota is back, and returns how many there were. It fails while requests that run hold slots of one.';
 CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, burst bigint, span bigint, count bigint, prev_count bigint, window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint,
-		hits timestamptz[], slots bigint, expires_at timestamptz, at timestamptz DEFAULT now())
-RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE AS $$
-	SELECT greatest(u.used, 0)::bigint, CASE WHEN u.used > 0 THEN CASE algorithm WHEN 'fixed_window' THEN coalesce(window_start + span * interval '1 microsecond', expires_at)
-			WHEN 'sliding_window' THEN window_start + CASE WHEN t.passed < span THEN span ELSE 2 * span END * interval '1 microsecond'
-			WHEN 'sliding_log' THEN (SELECT min(hit) FROM unnest(hits) AS hit WHERE hit > t.oldest) + span * interval '1 microsecond'
-			WHEN 'in_flight' THEN NULL -- nobody knows when requests end
-			ELSE last_refill + least(CASE WHEN t.evenly THEN div((t.quota - b.had) * span + b.part + events - 1, events) ELSE (b.windows + ceil(u.used / events)) * span END, 2305843009213693952)::float8
-				* interval '1 microsecond' END END
-	FROM ( SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) IS TRUE AS evenly, 10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
-			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained,
-			greatest(at, hits[cardinality(hits)]) - span * interval '1 microsecond' AS oldest
-	) AS t, LATERAL ( SELECT greatest(0, t.drained) / span AS windows, least(coalesce(remainder, 0), events - 1) AS part, floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota),
-				least(t.quota, tokens)))::bigint::numeric AS had
-	) AS b, LATERAL (SELECT CASE WHEN algorithm = 'fixed_window' AND span IS NULL THEN CASE WHEN expires_at > at -- on the calendar
-			AND window_start - at <= expires_at - window_start + t.slack * interval '1 microsecond'
-			THEN count END
-		WHEN algorithm = 'fixed_window' THEN
-			CASE WHEN t.passed < span AND t.passed >= -span - t.slack THEN count END
-		WHEN algorithm = 'sliding_window' AND t.passed < span THEN -- in the window of the row
-			CASE WHEN t.passed >= -span - t.slack THEN greatest(0, count) + div(greatest(0, prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span) END
-		WHEN algorithm = 'sliding_window' THEN -- in the window after it
-			CASE WHEN t.passed < 2 * span THEN div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span) END
-		WHEN algorithm = 'sliding_log' THEN CASE WHEN hits[cardinality(hits)] <= at + (span + t.slack) * interval '1 microsecond' THEN (SELECT count(*) FROM unnest(hits) AS hit WHERE hit > t.oldest) END
-		WHEN algorithm = 'in_flight' THEN slots
-		WHEN events = 0 OR events IS NULL THEN NULL
-		WHEN t.evenly THEN -- refilled evenly
+		hits timestamptz[], slots bigint, expires_at timestamptz, at timestamptz DEFAULT now()) RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
+	SELECT greatest(u.used, 0)::bigint, CASE WHEN u.used > 0 THEN CASE algorithm WHEN 'fixed_window' THEN coalesce(window_start + span * interval '1 microsecond', expires_at) WHEN 'sliding_window' THEN window_start
+				+ CASE WHEN t.passed < span THEN span ELSE 2 * span END * interval '1 microsecond' WHEN 'sliding_log' THEN (SELECT min(hit) FROM unnest(hits) AS hit WHERE hit > t.oldest) + span * interval '1 microsecond' WHEN 'in_flight' THEN NULL
+			ELSE last_refill + least(CASE WHEN t.evenly THEN div((t.quota - b.had) * span + b.part + events - 1, events) ELSE (b.windows + ceil(u.used / events)) * span END, 2305843009213693952)::float8 * interval '1 microsecond' END END FROM (
+		SELECT coalesce(burst, events) AS quota, (algorithm = 'gcra' OR burst < events) IS TRUE AS evenly, 10000000 AS slack, (date_part('epoch', at - window_start) * 1000000)::bigint AS passed,
+			(date_part('epoch', at - last_refill) * 1000000)::bigint AS drained, greatest(at, hits[cardinality(hits)]) - span * interval '1 microsecond' AS oldest ) AS t, LATERAL (
+		SELECT greatest(0, t.drained) / span AS windows, least(coalesce(remainder, 0), events - 1) AS part, floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota), least(t.quota, tokens)))::bigint::numeric AS had
+	) AS b, LATERAL (SELECT CASE WHEN algorithm = 'fixed_window' AND span IS NULL THEN CASE WHEN expires_at > at AND window_start - at <= expires_at - window_start + t.slack * interval '1 microsecond' THEN count END
+		WHEN algorithm = 'fixed_window' THEN CASE WHEN t.passed < span AND t.passed >= -span - t.slack THEN count END WHEN algorithm = 'sliding_window' AND t.passed < span THEN
+			CASE WHEN t.passed >= -span - t.slack THEN greatest(0, count) + div(greatest(0, prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span) END WHEN algorithm = 'sliding_window' THEN CASE WHEN t.passed < 2 * span
+				THEN div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span) END WHEN algorithm = 'sliding_log' THEN CASE WHEN hits[cardinality(hits)] <= at + (span + t.slack) * interval '1 microsecond'
+				THEN (SELECT count(*) FROM unnest(hits) AS hit WHERE hit > t.oldest) END WHEN algorithm = 'in_flight' THEN slots WHEN events = 0 OR events IS NULL THEN NULL WHEN t.evenly THEN
 			CASE WHEN t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack THEN t.quota - b.had - div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span) END
-		WHEN t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack THEN t.quota - floor(least(t.quota, tokens + b.windows::float8 * events))::bigint::numeric
-		END::numeric AS used OFFSET 0) AS u -- with OFFSET, Postgres computes it once
-$$;
+		WHEN t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack THEN t.quota - floor(least(t.quota, tokens + b.windows::float8 * events))::bigint::numeric END::numeric AS used OFFSET 0) AS u;
+END;
 COMMENT ON FUNCTION rate_limit_usage_of IS 'How much of a limit a counter has used at a time. span is the window of the limit in microseconds; NULL '
 	'for one on the calendar and for in_flight. resets_at is the end of the window; for sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used, or nobody knows.';
 `

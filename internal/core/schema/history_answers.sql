@@ -1,6 +1,6 @@
 -- The queries of commands and the page on the history.
 
-CREATE OR REPLACE VIEW rate_limit_audited AS
+CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS
 	SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason,
 		a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
 		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight,
@@ -24,7 +24,7 @@ COMMENT ON COLUMN rate_limit_audited.xmin IS
 CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(),
 	list text DEFAULT 'senders', of text DEFAULT '')
 RETURNS TABLE (prefix text, name text, user_id text, requests bigint, refused bigint, failed bigint,
-	last timestamptz) LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET jit = off AS $$
+	last timestamptz) LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
 	RETURN QUERY SELECT c.prefix, c.name, c.user_id, round(sum(c.requests))::bigint,
@@ -46,12 +46,11 @@ COMMENT ON FUNCTION rate_limit_top(timestamptz, timestamptz, text, text) IS
 	'had no decision. A sample counts as what it stands for. A sender is the key of a limit, or else the '
 	'address, with the user. With the list paths, it is the host and the path instead. of is as --prefix of '
 	'the command audit.';
-REVOKE ALL ON FUNCTION rate_limit_top(timestamptz, timestamptz, text, text) FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(),
 	most int DEFAULT 10)
 RETURNS TABLE (list text, prefix text, name text, requests bigint)
-	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET jit = off AS $$
+	LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
 	RETURN QUERY SELECT p.list, p.prefix, p.name, p.requests FROM (
@@ -72,7 +71,6 @@ END $$;
 COMMENT ON FUNCTION rate_limit_refused(timestamptz, timestamptz, int) IS
 	'Who was refused most in a period, and by what, by the audit log: the first of the users, of the keys of '
 	'limits, of the addresses, and of the causes, which are limits and rules, or other reasons.';
-REVOKE ALL ON FUNCTION rate_limit_refused(timestamptz, timestamptz, int) FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date)
 RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
@@ -91,7 +89,7 @@ COMMENT ON FUNCTION rate_limit_usage_between(text, date, date) IS
 	'one), and for each limit, without what it is not about, and a row without all of them for all. Units of '
 	'different limits are not comparable: use those of the rows of limits.';
 
-CREATE OR REPLACE VIEW rate_limit_minutes AS
+CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker = true) AS
 	SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused,
 		sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
@@ -108,7 +106,7 @@ CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now()
 RETURNS TABLE (said text, "time" timestamptz, decision text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer,
 	requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
-	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET jit = off AS $$
+	LANGUAGE plpgsql STABLE SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
 	-- as counters have it
@@ -159,4 +157,3 @@ COMMENT ON FUNCTION rate_limit_why(text, timestamptz) IS
 	'Why requests of somebody were refused, or had no decision, in the minute of a time, or in the last '
 	'minute of the day before it that has some: a sentence for each row of the audit log, the latest first. '
 	'who is a user, an address, the key of a counter, or # and the id of an API key.';
-REVOKE ALL ON FUNCTION rate_limit_why(text, timestamptz) FROM PUBLIC;

@@ -10,12 +10,13 @@
 
 -- The functions run with the rights of the owner. What they may delete or make depends on the role of
 -- the caller.
-CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
 $$;
 COMMENT ON FUNCTION rate_limit_caller() IS
 	'The role that called, also in a function with the rights of the owner.';
-CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean
+	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 BEGIN
 	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c
 		WHERE c.oid = 'rate_limit_retention'::regclass);
@@ -25,7 +26,7 @@ COMMENT ON FUNCTION rate_limit_owns_history() IS
 
 CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text)
 	RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
-	LANGUAGE sql STABLE SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
+	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz,
 		CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
 	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending,
@@ -40,13 +41,13 @@ COMMENT ON FUNCTION rate_limit_partitions_of(text) IS
 
 CREATE OR REPLACE FUNCTION rate_limit_partitions()
 	RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
-	LANGUAGE sql STABLE AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
+	LANGUAGE sql STABLE SECURITY DEFINER AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
 COMMENT ON FUNCTION rate_limit_partitions() IS
 	'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the '
 	'partition is pending detach, so that ALTER TABLE ... DETACH PARTITION ... FINALIZE is still to come.';
 
-CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text LANGUAGE plpgsql
-	SET TimeZone = 'UTC' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text
+	LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$
 DECLARE
 	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = $1::regclass);
 	name text;
@@ -99,7 +100,7 @@ COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS
 	'rate_limit_audit. For a role that does not own the tables, the day must be within 8 days of today.';
 
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text
-	LANGUAGE sql AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
+	LANGUAGE sql SECURITY DEFINER AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
 COMMENT ON FUNCTION rate_limit_make_partition(date) IS
 	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: '
 	'there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with '

@@ -7,7 +7,7 @@
 -- first.
 
 CREATE OR REPLACE FUNCTION rate_limit_begin_batch(writer text, node text, region text, batch bigint,
-	written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql AS $$
+	written bigint, dropped bigint) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 BEGIN
 	-- A connection on which decisions wait, too, must not wait long for a row that a session has locked.
@@ -67,7 +67,8 @@ BEGIN
 			FROM columns c, (SELECT n FROM columns WHERE name = 'endpoint') AS last GROUP BY c.attrelid
 		)
 		SELECT format($f$
-CREATE OR REPLACE FUNCTION rate_limit_record_%s(region text, %s) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_record_%s(region text, %s) RETURNS void
+	LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 BEGIN
 	%s
@@ -115,7 +116,7 @@ COMMENT ON FUNCTION rate_limit_record_metrics IS
 	'rows are of one minute, and no two are equal but for their sums. Times are microseconds since 1970.';
 
 CREATE OR REPLACE FUNCTION rate_limit_retain(what text, keep text, set_by text) RETURNS text
-	LANGUAGE plpgsql AS $$
+	LANGUAGE plpgsql SECURITY DEFINER AS $$
 #variable_conflict use_column
 DECLARE
 	kept CONSTANT interval := (SELECT r.keep FROM rate_limit_retention r WHERE r.what = $1 FOR UPDATE);

@@ -5,7 +5,7 @@
 -- rate_limit_drop_expired does, and history.Upkeep, which uses DETACH ... CONCURRENTLY.
 
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz
-	LANGUAGE plpgsql STABLE SET TimeZone = 'UTC' AS $$
+	LANGUAGE plpgsql STABLE SECURITY DEFINER SET TimeZone = 'UTC' AS $$
 BEGIN
 	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2
 		ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
@@ -15,7 +15,8 @@ COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS
 	'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: '
 	'it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
 
-CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text LANGUAGE sql STABLE AS $$
+CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text
+	LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT string_agg(DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction'), ', ') FROM pg_locks l
 	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_database d
 		WHERE d.datname = current_database()) AND l.relation = $1
@@ -25,7 +26,8 @@ COMMENT ON FUNCTION rate_limit_holders(oid) IS
 	'The other sessions that have a lock on a table, as text. NULL: none.';
 
 CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now())
-	RETURNS TABLE (name text, state text, held_by text) LANGUAGE sql STABLE SET TimeZone = 'UTC' AS $$
+	RETURNS TABLE (name text, state text, held_by text)
+	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' AS $$
 	WITH found AS (
 		SELECT p.id, p.name, CASE WHEN p.pending THEN 'pending' ELSE 'attached' END AS state, p.ends
 			FROM rate_limit_partitions() p
@@ -49,7 +51,7 @@ COMMENT ON FUNCTION rate_limit_expired(timestamptz) IS
 	'FINALIZE is still to come.';
 
 CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now())
-	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SET lock_timeout = '100ms' AS $$
+	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
 DECLARE
 	expired record;
@@ -103,7 +105,7 @@ COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
 	'100 ms. For pg_cron, and for proxies whose role does not own the tables.';
 
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0')
-	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SET TimeZone = 'UTC'
+	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
 	SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE

@@ -62,7 +62,7 @@ COMMENT ON COLUMN rate_limit_nodes.busiest IS
 	'Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.';
 
 CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint
-	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql STABLE AS $$
 BEGIN
 	IF applied_seq IS NOT NULL AND to_regclass('rate_limit_changes') IS NOT NULL
 		AND coalesce(log = to_regclass('rate_limit_changes'), true) THEN
@@ -73,7 +73,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS
 	'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it '
 	'has no policy, or another log.';
-CREATE OR REPLACE VIEW rate_limit_proxies AS
+CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS
 	SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, n.region, n.version,
 		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live,
 		n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
@@ -95,7 +95,7 @@ COMMENT ON COLUMN rate_limit_proxies.behind IS
 COMMENT ON COLUMN rate_limit_proxies.seconds_ago IS 'How long ago seen was.';
 -- The first row says in what state the limits are, and each other row what else needs a look. A proxy
 -- enforces if it decides, and has a policy where others have one.
-CREATE OR REPLACE VIEW rate_limit_state AS
+CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
 	WITH live AS (
 		SELECT p.*, p.cannot IS NOT NULL AS without_rights,
 			coalesce(p.undecided_at > now() - interval '2 minutes', false) AS fails,

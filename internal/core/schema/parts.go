@@ -11,19 +11,19 @@ const Counters = counterTables + Nodes
 const counterTables = refuseCounters + counters + usage + forget
 
 // Nodes creates the registry of the proxies.
-const Nodes = refuseNodes + nodes + descriptions
+const Nodes = refuseNodes + nodes + end
 
 // History creates or upgrades the tables, functions and the view of the history. It needs neither
 // Counters nor Policy.
 const History = refuseHistory + historyTables + historyPartitions + historyMetrics + historyRecord +
-	historyUpkeep + historyAnswers + descriptions + historyEnd
+	historyUpkeep + historyAnswers + end + historyEnd
 
 // Policy creates or upgrades the tables, triggers, functions and views of the policy. It needs
 // Counters.
 const Policy = refusePolicy + policyLists + policyPeople + policyRules + policyOverrides + policyChanges +
 	policyOverrideAmounts + policyUsable + policyRenames + policyTriggers + policyFunctions +
 	policyRuleFunction + policyProxyFunctions + policyViews + policyAnswers + policyCommands +
-	policyDocument + descriptions + policyEnd
+	policyDocument + end + policyEnd
 
 // Lock lets one process at a time run the rest of a migration. The number of the lock is arbitrary.
 // lock_timeout bounds the wait for a table in use, because all other users of the table, and so

@@ -24,7 +24,7 @@ COMMENT ON FUNCTION rate_limit_override_fault(text, interval, bigint, bigint, bi
 	'What is wrong with the events and the burst of an override for a limit of that algorithm, time and '
 	'burst. NULL: nothing.';
 
-CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	fault text;
 	wrong bigint;

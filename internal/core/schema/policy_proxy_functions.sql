@@ -1,7 +1,7 @@
 -- The deletions of proxies. The function has the rights of the owner of the tables, so that the role of the
 -- proxies needs no right to delete. It can only delete old changes and bans.
 
-CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_forget() RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	forgotten bigint;
 BEGIN

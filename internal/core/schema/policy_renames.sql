@@ -1,7 +1,7 @@
 -- rate_limit_rename_references renames a user or a tier in rows without a foreign key to it: a ban may name
 -- a user that has no row, and the tiers of a rule are a list.
 
-CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_users' THEN
 		-- Of two bans the one that ends later stays.

@@ -27,7 +27,7 @@ COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS
 	'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key '
 	'itself says it.';
 
-CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
 	-- The name of a person stands behind the role, so that it cannot be taken for a role.

@@ -68,7 +68,7 @@ COMMENT ON FUNCTION rate_limit_complete(text) IS
 	'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has '
 	'only a limit of requests in flight.';
 
-CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
 		PERFORM rate_limit_complete(NEW.name);

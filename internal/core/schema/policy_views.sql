@@ -14,12 +14,12 @@ COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id 
 COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long it is until then. NULL: for ever.';
 
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
-	RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+	RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE BEGIN ATOMIC
 	SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1]
 		ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END,
 		CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END
-	WHERE cardinality(count_by) = 1
-$$;
+	WHERE cardinality(count_by) = 1;
+END;
 COMMENT ON FUNCTION rate_limit_counted(text[], text) IS
 	'What the key of a counter is of if it has one part, such as user, and the key without the number of the '
 	'alternative.';

@@ -148,3 +148,39 @@ func TestWhatEachRoleMayCall(t *testing.T) {
 		sorted(strings.Join(documented, "\n")))
 	s.transcript("testdata/roles/bounds.txt")
 }
+
+// Views and functions have the rights of the role that calls, but for those of docs/security.md. No function
+// finds the tables of its caller in place of ours, and everybody may call only what computes, or reads with
+// the rights of its caller.
+func TestViewsAndFunctionsGiveNoRights(t *testing.T) {
+	s := newSite(t)
+	s.want(`SELECT c.relname FROM pg_class c WHERE c.relkind = 'v' AND c.relname LIKE 'rate\_limit\_%'
+		AND NOT coalesce('security_invoker=true' = ANY (c.reloptions), false)`, "")
+	const functions = `SELECT string_agg(p.proname, ' ' ORDER BY p.proname) FROM pg_proc p
+		WHERE p.proname LIKE 'rate\_limit\_%' AND p.prosqlbody IS NULL AND p.provolatile <> 'i' AND `
+	s.want(functions+`coalesce(array_to_string(p.proconfig, ' ')
+		NOT LIKE '%search_path=pg_catalog, public, pg_temp%', true)`,
+		"rate_limit_counters") // it names the schema itself
+	s.want(functions+`EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+		WHERE a.grantee = 0)`, "rate_limit_behind rate_limit_counters")
+}
+
+// An account of Grafana reads what docs/metrics.md says.
+func TestGrafanaReadsWithTheGrantsOfTheDocumentation(t *testing.T) {
+	s := newSite(t)
+	text, err := os.ReadFile("../../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, needs, _ := strings.Cut(string(text), "needs `SELECT` on ")
+	needs, _, _ = strings.Cut(needs, ".")
+	role := "g_" + s.text("SELECT current_database()")
+	s.exec("CREATE ROLE " + role)
+	t.Cleanup(func() { s.exec("RESET ROLE; DROP OWNED BY " + role + "; DROP ROLE " + role) })
+	for _, table := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(needs, -1) {
+		s.exec("GRANT SELECT ON " + table[1] + " TO " + role)
+	}
+	s.exec("SET ROLE " + role)
+	s.want(`SELECT rate_limit_percentile(rate_limit_sum(latency), 0.99), max(p99_ms),
+		(SELECT count(*) FROM rate_limit_writers) FROM rate_limit_traffic`, "- - 0")
+}

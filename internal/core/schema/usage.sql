@@ -43,9 +43,8 @@ RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:',
 COMMENT ON FUNCTION rate_limit_counter_key(text) IS 'The key of the counters of a user, as proxies write it.';
 
 CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[]
-	LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-	SELECT ARRAY(SELECT n || t FROM unnest($1) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n)
-$$;
+	LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
 COMMENT ON FUNCTION rate_limit_key_forms(text[]) IS
 	'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
 
@@ -59,7 +58,7 @@ COMMENT ON FUNCTION rate_limit_stored_keys(text) IS
 	'The texts that counters may have for a key: the key, as lists show it, or its digest.';
 
 CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (name text, place text)
-	LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+	LANGUAGE plpgsql STABLE AS $$
 DECLARE
 	places text[] := '{""}';
 BEGIN
@@ -74,7 +73,7 @@ COMMENT ON FUNCTION rate_limit_counter_tables() IS
 
 -- Proxies lock rows in this order, too.
 CREATE OR REPLACE FUNCTION rate_limit_delete_counters(name text, place text, prefixes text[], keys text[])
-	RETURNS bigint LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+	RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	deleted bigint;
 BEGIN
@@ -91,12 +90,10 @@ BEGIN
 	GET DIAGNOSTICS deleted = ROW_COUNT;
 	RETURN deleted;
 END $$;
-REVOKE ALL ON FUNCTION rate_limit_delete_counters FROM PUBLIC;
 COMMENT ON FUNCTION rate_limit_delete_counters IS
 	'Deletes counters of a table, but those of which requests that run hold slots, and returns how many.';
 
-CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql
-	SET search_path FROM CURRENT AS $$
+CREATE OR REPLACE FUNCTION rate_limit_reset(prefix text, key text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	t record;
 	found record;
@@ -124,7 +121,6 @@ BEGIN
 	END LOOP;
 	RETURN deleted;
 END $$;
-REVOKE ALL ON FUNCTION rate_limit_reset FROM PUBLIC;
 COMMENT ON FUNCTION rate_limit_reset IS
 	'Deletes the counters of a prefix and a key, so that the full quota is back, and returns how many there '
 	'were. It fails while requests that run hold slots of one.';
@@ -137,14 +133,15 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_of(algorithm text, events bigint, bu
 	window_start timestamptz, tokens double precision, last_refill timestamptz, remainder bigint,
 		hits timestamptz[], slots bigint,
 	expires_at timestamptz, at timestamptz DEFAULT now())
-RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE AS $$
+RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL SAFE BEGIN ATOMIC
 	SELECT greatest(u.used, 0)::bigint, CASE WHEN u.used > 0 THEN CASE algorithm
 			WHEN 'fixed_window' THEN coalesce(window_start + span * interval '1 microsecond', expires_at)
 			WHEN 'sliding_window' THEN window_start
 				+ CASE WHEN t.passed < span THEN span ELSE 2 * span END * interval '1 microsecond'
 			WHEN 'sliding_log' THEN (SELECT min(hit) FROM unnest(hits) AS hit WHERE hit > t.oldest)
 				+ span * interval '1 microsecond'
-			WHEN 'in_flight' THEN NULL -- nobody knows when requests end
+			-- Nobody knows when requests end.
+			WHEN 'in_flight' THEN NULL
 			ELSE last_refill + least(CASE WHEN t.evenly
 				THEN div((t.quota - b.had) * span + b.part + events - 1, events)
 				ELSE (b.windows + ceil(u.used / events)) * span END, 2305843009213693952)::float8
@@ -159,15 +156,18 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 			floor(greatest(-least(t.quota, 4611686018427387904 / span - t.quota),
 				least(t.quota, tokens)))::bigint::numeric AS had
 	) AS b, LATERAL (SELECT CASE
-		WHEN algorithm = 'fixed_window' AND span IS NULL THEN CASE WHEN expires_at > at -- on the calendar
+		-- On the calendar.
+		WHEN algorithm = 'fixed_window' AND span IS NULL THEN CASE WHEN expires_at > at
 			AND window_start - at <= expires_at - window_start + t.slack * interval '1 microsecond'
 			THEN count END
 		WHEN algorithm = 'fixed_window' THEN
 			CASE WHEN t.passed < span AND t.passed >= -span - t.slack THEN count END
-		WHEN algorithm = 'sliding_window' AND t.passed < span THEN -- in the window of the row
+		-- In the window of the row.
+		WHEN algorithm = 'sliding_window' AND t.passed < span THEN
 			CASE WHEN t.passed >= -span - t.slack THEN greatest(0, count) + div(greatest(0,
 				prev_count)::numeric * (span - greatest(0, t.passed)) + span - 1, span) END
-		WHEN algorithm = 'sliding_window' THEN -- in the window after it
+		-- In the window after it.
+		WHEN algorithm = 'sliding_window' THEN
 			CASE WHEN t.passed < 2 * span
 				THEN div(greatest(0, count)::numeric * (2 * span - t.passed) + span - 1, span) END
 		WHEN algorithm = 'sliding_log' THEN CASE WHEN hits[cardinality(hits)] <= at + (span + t.slack)
@@ -175,15 +175,17 @@ RETURNS TABLE (used bigint, resets_at timestamptz) LANGUAGE sql STABLE PARALLEL 
 				THEN (SELECT count(*) FROM unnest(hits) AS hit WHERE hit > t.oldest) END
 		WHEN algorithm = 'in_flight' THEN slots
 		WHEN events = 0 OR events IS NULL THEN NULL
-		WHEN t.evenly THEN -- refilled evenly
+		-- Refilled evenly.
+		WHEN t.evenly THEN
 			CASE WHEN t.drained >= -div(t.quota::numeric * span + events - 1, events) - t.slack
 				THEN t.quota - b.had
 					- div(greatest(0, greatest(0, t.drained) * events::numeric - b.part), span) END
 		-- refilled by whole windows
 		WHEN t.drained >= -least(ceil(t.quota::numeric / events) * span, 3155760000000000) - t.slack
 			THEN t.quota - floor(least(t.quota, tokens + b.windows::float8 * events))::bigint::numeric
-		END::numeric AS used OFFSET 0) AS u -- with OFFSET, Postgres computes it once
-$$;
+		-- With OFFSET, Postgres computes it once.
+		END::numeric AS used OFFSET 0) AS u;
+END;
 COMMENT ON FUNCTION rate_limit_usage_of IS
 	'How much of a limit a counter has used at a time. span is the window of the limit in microseconds; NULL '
 	'for one on the calendar and for in_flight. resets_at is the end of the window; for sliding_log, when '
