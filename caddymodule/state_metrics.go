@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
@@ -97,7 +97,7 @@ func collectStores(to chan<- prometheus.Metric, stores []collectedStore) {
 	counter(to, "failed_batches_total", sum.Failures, "Batches for which no decision came.", nil)
 	counter(to, "settlements_lost_total", sum.Unsettled, "Settlements of which it is not known whether "+
 		"they had their effect, or that were too many while the databases did not answer.", nil)
-	for _, class := range sqlstate.Classes {
+	for _, class := range pg.Classes {
 		counter(to, "errors_total", sum.Errors[class],
 			"Errors of the databases by the class of their SQLSTATE: its first two characters, "+
 				"timeout (no answer in time), connection (a connection failed without an SQLSTATE) or other.",

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 )
 
 // deadlockDetected is the SQLSTATE of a transaction that waited for another one, which waited for it.
@@ -41,8 +41,8 @@ func (c *call) failure(err error) error {
 			c.conn.Config().User,
 			failed.Message,
 		)
-	case sqlstate.Untranslatable:
-		return fmt.Errorf("%s (%s)", sqlstate.EncodingHint, failed.Message)
+	case pg.Untranslatable:
+		return fmt.Errorf("%s (%s)", pg.EncodingHint, failed.Message)
 	case "2BP01":
 		return fmt.Errorf("something of another program depends on the tables: %s", failed.Detail)
 	case "55P03":

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
 // renewal reads the settings again for a new connection.
@@ -75,7 +75,7 @@ func severalHosts(c *pgx.ConnConfig) bool {
 // checkTimeline refuses a primary that another one has replaced. A server that does not return its timeline
 // is accepted.
 func (d *DB) checkTimeline(ctx context.Context, conn *pgconn.PgConn) error {
-	results, err := conn.Exec(ctx, session.TimelineSQL).ReadAll()
+	results, err := conn.Exec(ctx, pg.TimelineSQL).ReadAll()
 	if err != nil && serverError(err) == nil {
 		return err
 	}
@@ -85,10 +85,10 @@ func (d *DB) checkTimeline(ctx context.Context, conn *pgconn.PgConn) error {
 	name := string(results[0].Rows[0][0])
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if session.Earlier(name, d.timeline) {
-		return errors.New(session.Replaced)
+	if pg.EarlierTimeline(name, d.timeline) {
+		return errors.New(pg.Replaced)
 	}
-	if session.Earlier(d.timeline, name) {
+	if pg.EarlierTimeline(d.timeline, name) {
 		d.pool.Reset() // connections to the primary that was replaced
 	}
 	d.timeline = name

@@ -73,7 +73,7 @@ type DB struct {
 
 	mu          sync.Mutex // guards the fields below
 	slots       int        // those that are not withheld, see withhold
-	timeline    string     // the latest one of a primary, see session.TimelineSQL
+	timeline    string     // the latest one of a primary, see pg.TimelineSQL
 	destination string     // of the latest connection
 }
 

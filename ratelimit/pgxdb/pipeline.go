@@ -12,8 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -21,7 +20,7 @@ import (
 type connection struct {
 	conn      *pgconn.PgConn
 	prepared  map[string]*prepared // by the texts: those that the server has, and those that are on their way
-	unguarded int                  // how many times the connection may be used without session.Guard
+	unguarded int                  // how many times the connection may be used without pg.Guard
 
 	// The pipeline under way. Its memory is used again.
 	sent   []*pgdb.Statement
@@ -207,10 +206,10 @@ func (c *connection) transactionFailed(first, failed, next int, e *pgconn.PgErro
 	rollBack(c.sent[first:next], failed-first, e)
 	missing, lost, stale := false, false, false
 	if of := c.params[failed].of; of != nil {
-		missing = sqlstate.IsLostStatement(e.Code)
+		missing = pg.IsLostStatement(e.Code)
 		// If its Parse failed earlier in this pipeline, the statement is missing but not lost.
-		lost = missing && (of.ready || e.Code == sqlstate.DuplicateStatement)
-		stale = sqlstate.IsStalePlan(e.Code, e.Routine, e.Message)
+		lost = missing && (of.ready || e.Code == pg.DuplicateStatement)
+		stale = pg.IsStalePlan(e.Code, e.Routine, e.Message)
 	}
 	for i := first; i < next; i++ {
 		if of := c.params[i].of; of != nil && !of.ready {
@@ -221,7 +220,7 @@ func (c *connection) transactionFailed(first, failed, next int, e *pgconn.PgErro
 		a.retry = append(a.retry, c.sent[first:next]...)
 	}
 	// The statements that the server has are not as this connection remembers them.
-	a.close = a.close || lost || stale || sqlstate.ClosesConnection(e.Code)
+	a.close = a.close || lost || stale || pg.ClosesConnection(e.Code)
 	a.lost = a.lost || lost
 	a.unnamed = a.unnamed || lost || stale
 }
@@ -233,9 +232,9 @@ func (c *connection) connectionFailed(first, answered int, err error, a *attempt
 	left := c.sent[first:]
 	setFailed(left, err)
 	retry := pgconn.SafeToRetry(err)
-	if e := serverError(err); e != nil && !session.Began(left, answered-first, false) {
-		lost := sqlstate.IsLostByPooler(e.Code, e.Message)
-		retry = lost || sqlstate.EndsSession(e.Code)
+	if e := serverError(err); e != nil && !pg.Began(left, answered-first, false) {
+		lost := pg.IsLostByPooler(e.Code, e.Message)
+		retry = lost || pg.EndsSession(e.Code)
 		a.lost, a.unnamed = a.lost || lost, a.unnamed || lost
 	}
 	if retry {

@@ -9,8 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -58,7 +57,7 @@ func (d *DB) try(ctx context.Context, had time.Duration, statements []*pgdb.Stat
 	}
 	conn, err := d.acquire(ctx)
 	if err != nil {
-		setFailed(statements, fmt.Errorf("%w: %w", sqlstate.ErrNotSent, err))
+		setFailed(statements, fmt.Errorf("%w: %w", pg.ErrNotSent, err))
 		return err
 	}
 	defer d.release(conn)
@@ -67,19 +66,19 @@ func (d *DB) try(ctx context.Context, had time.Duration, statements []*pgdb.Stat
 	if c.unguarded > 0 && !statements[0].Unnamed {
 		c.unguarded--
 	} else {
-		guarded = session.Guard(statements, c.unguarded > 0)
+		guarded = pg.Guard(statements, c.unguarded > 0)
 	}
 	answer, stop := answerContext(ctx, had)
 	defer stop()
 	err = c.run(answer, guarded, a)
 	if len(guarded) != len(statements) {
-		a.retry = session.Own(a.retry)
-		if apart := session.Apart(guarded); apart != nil {
+		a.retry = pg.WithoutGuard(a.retry)
+		if apart := pg.Apart(guarded); apart != nil {
 			*a = attempt{close: true}
 			setFailed(statements, apart)
 			err = apart
 		} else if c.unguarded == 0 {
-			c.unguarded = session.Uses(guarded)
+			c.unguarded = pg.UnguardedUses(guarded)
 		}
 	}
 	if a.lost {
@@ -117,7 +116,7 @@ func (d *DB) Exec(ctx context.Context, sql string) error {
 	}
 	defer d.release(conn)
 	_, err = conn.Conn().PgConn().Exec(ctx, sql).ReadAll()
-	if e := serverError(err); e != nil && sqlstate.ClosesConnection(e.Code) {
+	if e := serverError(err); e != nil && pg.ClosesConnection(e.Code) {
 		closeConn(conn)
 	}
 	return err

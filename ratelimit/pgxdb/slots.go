@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
 // refusalTime is the time for which slots are withheld after a failed attempt to connect.
@@ -34,7 +34,7 @@ func (d *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		case <-d.free:
 		case <-ctx.Done():
 			return nil, d.withCause(ctx, fmt.Errorf("%w: pgxdb: none of the %d connections became free: %w",
-				sqlstate.ErrNoTurn, d.MaxConns(), ctx.Err()))
+				pg.ErrNoTurn, d.MaxConns(), ctx.Err()))
 		}
 		alone := d.alone()
 		conn, err := d.pool.Acquire(ctx)

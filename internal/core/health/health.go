@@ -24,7 +24,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -208,7 +208,7 @@ func (h *Health) probe(timeout time.Duration) {
 			h.mu.Unlock()
 			return
 		}
-		if !errors.Is(err, sqlstate.ErrNoTurn) {
+		if !errors.Is(err, pg.ErrNoTurn) {
 			h.set(down, fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, err))
 		}
 		h.mu.Unlock()

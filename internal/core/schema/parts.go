@@ -1,6 +1,6 @@
 package schema
 
-import "github.com/pgratelimit/pg-ratelimit/internal/core/session"
+import "github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 
 //go:generate go test . -run TestTheGoFileIsCurrent -update
 
@@ -28,7 +28,7 @@ const Policy = refusePolicy + policyLists + policyPeople + policyRules + policyO
 // Lock lets one process at a time run the rest of a migration. The number of the lock is arbitrary.
 // lock_timeout bounds the wait for a table in use, because all other users of the table, and so
 // decisions, wait behind it. No other timeout ends a migration.
-const Lock = session.SQL + `SELECT pg_advisory_xact_lock(1885827692);
+const Lock = pg.GuardSQL + `SELECT pg_advisory_xact_lock(1885827692);
 SELECT set_config('lock_timeout', '200ms', true);`
 
 // longerWait is for tables that decisions do not need. Their writers may take longer.

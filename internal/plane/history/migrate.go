@@ -4,9 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -30,7 +29,7 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 		return nil // another process was faster
 	}
 	return fmt.Errorf("creating the tables of the history (a role that may create tables can run "+
-		"schema.sql instead): %w", session.Explain(ctx, db, failure))
+		"schema.sql instead): %w", pg.Explain(ctx, db, failure))
 }
 
 // isReady reports whether the tables are up to date, and whether some of them exist.
@@ -42,6 +41,6 @@ func isReady(ctx context.Context, db pgdb.DB) (ready, inPart bool, err error) {
 	if statement.Err != nil {
 		return false, false, fmt.Errorf("looking for the tables of the history: %w", statement.Err)
 	}
-	found := results.Bigints(statement.Result)
+	found := pg.Bigints(statement.Result)
 	return len(found) == 2 && found[0] == 1, len(found) == 2 && found[1] == 1, nil
 }

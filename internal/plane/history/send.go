@@ -8,8 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -154,7 +153,7 @@ func (w *Writer) retain(ctx context.Context) error {
 	}
 	w.retained = true
 	for _, s := range statements {
-		if why, err := results.Columns(s.Result); err == nil && len(why) == 1 && why[0] != nil &&
+		if why, err := pg.Columns(s.Result); err == nil && len(why) == 1 && why[0] != nil &&
 			w.settings.OnError != nil {
 			refused := fmt.Errorf("the retention of the history: %s", why[0])
 			_ = batch.PanicError(func() { w.settings.OnError(refused) })
@@ -196,8 +195,8 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 		w.retained = false // a restore may bring tables without it
 	}
 	text := fmt.Errorf("writing the history: %w", failure)
-	if code == sqlstate.Untranslatable {
-		text = fmt.Errorf("writing the history: %s: %w", sqlstate.EncodingHint, failure)
+	if code == pg.Untranslatable {
+		text = fmt.Errorf("writing the history: %s: %w", pg.EncodingHint, failure)
 	}
 	if became == unknown {
 		return text
@@ -278,5 +277,5 @@ func isFinal(code string) bool {
 
 // isMissing reports whether tables or functions are missing, or old.
 func isMissing(code string) bool {
-	return sqlstate.IsMissingTable(code) || code == "42883" || code == "3F000"
+	return pg.IsMissingTable(code) || code == "42883" || code == "3F000"
 }

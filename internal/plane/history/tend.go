@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -43,7 +43,7 @@ func (w *Writer) keepUp() error {
 	var failure error
 	if err := batch.PanicError(func() {
 		_, failure = doUpkeep(ctx, w.db, time.Time{}, upkeepAge)
-		if harmful := session.Harmful(ctx, w.db); harmful != nil {
+		if harmful := pg.Harmful(ctx, w.db); harmful != nil {
 			failure = errors.Join(failure, harmful)
 		}
 	}); err != nil {

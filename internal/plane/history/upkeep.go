@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -204,7 +204,7 @@ func (u *upkeep) skip(name, holders string) {
 }
 
 // command runs a command that must not be part of a transaction. It sets its own timeouts, because such
-// a command has no guard; see package session.
+// a command has no guard; see package pg.
 func (u *upkeep) command(ctx context.Context, sql string) error {
 	within, cancel := context.WithTimeout(ctx, ddlTimeout)
 	defer cancel()
@@ -231,7 +231,7 @@ func query(ctx context.Context, db pgdb.DB, columns int, sql string, args ...str
 	if statement.Err != nil {
 		return nil, statement.Err
 	}
-	values, err := results.Columns(statement.Result)
+	values, err := pg.Columns(statement.Result)
 	if err != nil {
 		return nil, err
 	}

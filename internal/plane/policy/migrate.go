@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -34,7 +34,7 @@ func Migrate(ctx context.Context, db pgdb.DB) error {
 		return nil // another process was faster
 	}
 	return fmt.Errorf("creating the tables of the policy (a role that may create tables can run schema.sql "+
-		"instead): %w", session.Explain(ctx, db, failure))
+		"instead): %w", pg.Explain(ctx, db, failure))
 }
 
 // tablesFound is the result of schema.Ready.

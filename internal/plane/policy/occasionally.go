@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
 // occasionally does what is due from time to time. The caller holds refreshing. A failure is
@@ -26,7 +26,7 @@ func (p *Policy) occasionally(ctx context.Context) {
 	if now.Sub(p.settingsAt) >= settingsInterval {
 		p.settingsAt = now
 		within, cancel := context.WithTimeout(ctx, refreshTimeout)
-		p.report("settings", session.Harmful(within, p.db))
+		p.report("settings", pg.Harmful(within, p.db))
 		cancel()
 	}
 	if now.Sub(p.forgotten) >= forgetInterval {

@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -225,7 +225,7 @@ func read(
 
 // texts returns the rows of a statement. NULL is "".
 func texts(statement *pgdb.Statement) ([]string, error) {
-	columns, err := results.Columns(statement.Result)
+	columns, err := pg.Columns(statement.Result)
 	if err != nil || len(columns) != statement.Rows {
 		return nil, errColumns
 	}

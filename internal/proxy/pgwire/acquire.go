@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
 // waiter is a call that waits for a connection. A waiter is in Pool.waiting until
@@ -103,7 +103,7 @@ func (p *Pool) cancelWait(ctx context.Context, w *waiter) {
 
 // noTurn is the error of a wait that ended although there are connections.
 func noTurn(ctx context.Context, state string) error {
-	return fmt.Errorf("%w: %w", sqlstate.ErrNoTurn, wrapError(ctx, state, nil))
+	return fmt.Errorf("%w: %w", pg.ErrNoTurn, wrapError(ctx, state, nil))
 }
 
 // endWait gives a waiter its connection or its error. The caller holds the mutex

@@ -73,7 +73,7 @@ type conn struct {
 	statements map[string]*prepared
 	plan       []*prepared // of the statements in the pipeline
 	unnamed    bool        // send statements without preparing them
-	uses       int         // how many times it may be used without session.Guard
+	uses       int         // how many times it may be used without pg.Guard
 	usable     bool        // at the end of a call: the connection is in a known state
 	grown      bool        // the buffers have grown
 	discard    bool        // must not be used again

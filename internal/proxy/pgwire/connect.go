@@ -9,9 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -251,7 +249,7 @@ func startSession(c *conn, cfg *config) *connectError {
 		// without an entry for this client in pg_hba.conf may have one for another encryption.
 		elsewhere := strings.HasPrefix(reported.code, "57") || strings.HasPrefix(reported.code, "53")
 		return &connectError{text: reported.String(), code: reported.code, final: !elsewhere,
-			retry: reported.code == sqlstate.InvalidAuthorization}
+			retry: reported.code == pg.InvalidAuthorization}
 	case err != nil:
 		return &connectError{text: err.Error(), network: true}
 	}
@@ -284,17 +282,17 @@ func checkSession(ctx context.Context, c *conn, session string) *connectError {
 // checkTimeline refuses a primary that another one has replaced. A server that does not tell its timeline
 // is not refused.
 func checkTimeline(ctx context.Context, c *conn, targets *targetMemory) *connectError {
-	st := &pgdb.Statement{SQL: session.TimelineSQL}
+	st := &pgdb.Statement{SQL: pg.TimelineSQL}
 	if failed := pipeline(ctx, c, []*pgdb.Statement{st}, true); failed != nil && failed.err != nil {
 		return &connectError{text: failed.err.Error(), code: failed.code, network: failed.code == ""}
 	}
-	columns, err := results.Columns(st.Result)
+	columns, err := pg.Columns(st.Result)
 	if st.Err != nil || err != nil || len(columns) != 1 {
 		return nil
 	}
 	generation, ok := targets.current(string(columns[0]))
 	if !ok {
-		return &connectError{text: session.Replaced}
+		return &connectError{text: pg.Replaced}
 	}
 	c.generation = generation
 	return nil

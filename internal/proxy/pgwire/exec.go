@@ -5,7 +5,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
 // Exec implements pgdb.DB. What the text changes in the session, with SET for
@@ -59,7 +59,7 @@ func simpleQuery(ctx context.Context, c *conn, sql string) *runError {
 				c.discard = true // a transaction is still open
 			}
 			if e != nil {
-				return &runError{err: e.err(), code: e.code, reusable: !sqlstate.ClosesConnection(e.code)}
+				return &runError{err: e.err(), code: e.code, reusable: !pg.ClosesConnection(e.code)}
 			}
 			return nil
 		case 'C', 'T', 'D', 'I', 'N', 'S', 'A':

@@ -6,8 +6,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -120,18 +119,18 @@ func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statemen
 		return failed
 	}
 	if e.fatal() {
-		return sessionEnded(statements[first:], session.Began(statements[first:], i-first, a.started), e,
+		return sessionEnded(statements[first:], pg.Began(statements[first:], i-first, a.started), e,
 			failed)
 	}
-	if sqlstate.ClosesConnection(e.code) {
+	if pg.ClosesConnection(e.code) {
 		c.discard = true
 	}
 	retry, lost, stale := false, false, false
 	if pr := c.plan[i]; pr.name != "" {
-		retry = sqlstate.IsLostStatement(e.code)
+		retry = pg.IsLostStatement(e.code)
 		// If its Parse failed earlier in this pipeline, the statement is missing but not lost.
-		lost = retry && (pr.state == isReady || e.code == sqlstate.DuplicateStatement)
-		stale = sqlstate.IsStalePlan(e.code, e.routine, e.message)
+		lost = retry && (pr.state == isReady || e.code == pg.DuplicateStatement)
+		stale = pg.IsStalePlan(e.code, e.routine, e.message)
 	}
 	for n := first; n <= last; n++ {
 		setFailed(statements[n], pgdb.ErrRolledBack, "")
@@ -159,9 +158,9 @@ func transactionFailed(ctx context.Context, c *conn, statements []*pgdb.Statemen
 // transaction. left are the statements from this transaction on; started says
 // whether the server had begun to run it.
 func sessionEnded(left []*pgdb.Statement, started bool, e *serverError, failed *runError) *runError {
-	lost := sqlstate.IsLostByPooler(e.code, e.message)
+	lost := pg.IsLostByPooler(e.code, e.message)
 	ended := &runError{err: e.err(), code: e.code, lost: lost, unnamed: lost}
-	if started || !lost && !sqlstate.EndsSession(e.code) {
+	if started || !lost && !pg.EndsSession(e.code) {
 		setAllFailed(left, ended.err, ended.code)
 		return ended
 	}

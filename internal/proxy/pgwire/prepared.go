@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -130,7 +130,7 @@ func appendUnprepared(c *conn, b []byte, st *pgdb.Statement, joined, unnamed boo
 func refuse(st *pgdb.Statement, err error) {
 	st.Err = err
 	if errors.Is(err, errNUL) {
-		st.Code = sqlstate.InvalidByteSequence
+		st.Code = pg.InvalidByteSequence
 	}
 }
 

@@ -6,8 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -86,17 +85,17 @@ func runOn(p *Pool, ctx context.Context, had time.Duration, c *conn, statements 
 
 // guardedPipeline sends a guard before each transaction.
 func guardedPipeline(ctx context.Context, c *conn, statements []*pgdb.Statement, unnamed bool) *runError {
-	guarded := session.Guard(statements, c.uses > 0)
+	guarded := pg.Guard(statements, c.uses > 0)
 	failed := pipeline(ctx, c, guarded, unnamed)
-	if err := session.Apart(guarded); err != nil {
+	if err := pg.Apart(guarded); err != nil {
 		setAllFailed(statements, err, "")
 		return &runError{err: err}
 	}
 	if c.uses == 0 {
-		c.uses = session.Uses(guarded)
+		c.uses = pg.UnguardedUses(guarded)
 	}
 	if failed != nil {
-		failed.retry = session.Own(failed.retry)
+		failed.retry = pg.WithoutGuard(failed.retry)
 	}
 	return failed
 }
@@ -130,7 +129,7 @@ func runAgain(p *Pool, ctx context.Context, had time.Duration, statements []*pgd
 		left := failed.retry
 		c, none := p.acquire(ctx)
 		if none != nil {
-			setAllFailed(left, fmt.Errorf("%w: %w", sqlstate.ErrNotSent, none.err), none.code)
+			setAllFailed(left, fmt.Errorf("%w: %w", pg.ErrNotSent, none.err), none.code)
 			return none.err
 		}
 		failed = runOn(p, ctx, had, c, left, unnamed)

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
 // avoidFor is the time for which a target that did not answer is tried last.
@@ -17,7 +17,7 @@ const avoidFor = 10 * time.Second
 type targetMemory struct {
 	mu       sync.Mutex
 	failed   map[int]time.Time // by the target's index, when it did not answer
-	timeline string            // see session.TimelineSQL; "" if none was seen
+	timeline string            // see pg.TimelineSQL; "" if none was seen
 	// how many times a timeline or a connection string replaced another one; atomic, set with the mutex
 	generation int32
 }
@@ -56,10 +56,10 @@ func (m *targetMemory) record(i int, answered bool) {
 func (m *targetMemory) current(name string) (generation int32, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if session.Earlier(name, m.timeline) {
+	if pg.EarlierTimeline(name, m.timeline) {
 		return 0, false
 	}
-	if session.Earlier(m.timeline, name) {
+	if pg.EarlierTimeline(m.timeline, name) {
 		atomic.AddInt32(&m.generation, 1)
 	}
 	m.timeline = name

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -154,7 +154,7 @@ func (c *cleaner) deleteExpired(due []*pgdb.Statement) error {
 			if err := c.run(statement); err != nil {
 				return err
 			}
-			if deleted := results.Bigints(statement.Result); len(deleted) == 1 && deleted[0] >= cleanupRows {
+			if deleted := pg.Bigints(statement.Result); len(deleted) == 1 && deleted[0] >= cleanupRows {
 				more = append(more, statement)
 			}
 		}

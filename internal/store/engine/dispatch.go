@@ -8,7 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -141,7 +141,7 @@ func (d *dispatch) execute(statements []*pgdb.Statement, entered []slots.Range) 
 		return failed, err
 	}
 	for _, s := range statements {
-		if sqlstate.IsMissingTable(s.Code) {
+		if pg.IsMissingTable(s.Code) {
 			d.engine.tables.missing()
 			break
 		}
@@ -203,7 +203,7 @@ func (d *dispatch) fail(requests []*request, err error) {
 // noDecision is the error of calls whose batch failed with err. A batch that had no connection all the time,
 // because others used all of them, has passed its deadline.
 func (d *dispatch) noDecision(err error) error {
-	passed := d.patient && (d.ctx.Err() != nil || errors.Is(err, sqlstate.ErrNoTurn))
+	passed := d.patient && (d.ctx.Err() != nil || errors.Is(err, pg.ErrNoTurn))
 	return d.engine.server.health.NoDecision(err, passed)
 }
 

@@ -22,7 +22,7 @@ type Stats struct {
 	Settled    int64 // settlements that were made
 	Unsettled  int64 // settlements of which it is not known whether they had their effect
 
-	// Errors counts errors by class, see sqlstate.Classes. It has an element for each class.
+	// Errors counts errors by class, see pg.Classes. It has an element for each class.
 	Errors map[string]int64
 
 	Sizes Histogram // requests in a batch

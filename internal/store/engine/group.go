@@ -8,8 +8,7 @@ import (
 	"sort"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -207,7 +206,7 @@ const (
 const cellSize = 12
 
 var (
-	errColumns  = results.ErrColumns
+	errColumns  = pg.ErrColumns
 	errNoAnswer = errors.New("ratelimit/postgres: the server gave no answer for a key")
 )
 
@@ -215,10 +214,10 @@ var (
 func (g *group) read() {
 	err := g.statement.Err
 	switch g.statement.Code {
-	case sqlstate.LockNotAvailable:
+	case pg.LockNotAvailable:
 		err = errLocked
-	case sqlstate.Untranslatable:
-		err = fmt.Errorf("%s: %w", sqlstate.EncodingHint, err)
+	case pg.Untranslatable:
+		err = fmt.Errorf("%s: %w", pg.EncodingHint, err)
 	}
 	if g.allOrNothing && errors.Is(err, pgdb.ErrRolledBack) {
 		err = nil // the rows say how much each row had room for
@@ -297,7 +296,7 @@ func readRowsCarefully(g *group, width int) error {
 	step := g.definition.SQL
 	g.cells = g.cells[:0]
 	var arrays [][]byte // of each row the state, if it is an array
-	columns, err := results.Columns(g.statement.Result)
+	columns, err := pg.Columns(g.statement.Result)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -60,7 +60,7 @@ func (d *dispatch) learnLocks(p *plan) bool {
 	waited := false
 	for _, stage := range p.stages {
 		for _, g := range stage {
-			waited = waited || g.statement.Code == sqlstate.LockNotAvailable
+			waited = waited || g.statement.Code == pg.LockNotAvailable
 		}
 	}
 	if !waited && !lease.AnyLocks(d.engine.rows) {
@@ -69,7 +69,7 @@ func (d *dispatch) learnLocks(p *plan) bool {
 	for _, stage := range p.stages {
 		for _, g := range stage {
 			for _, e := range g.entries {
-				if g.statement.Code == sqlstate.LockNotAvailable {
+				if g.statement.Code == pg.LockNotAvailable {
 					if len(g.entries) == 1 {
 						lease.TimedOut(d.engine.rows, e.id)
 					}

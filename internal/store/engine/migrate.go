@@ -7,9 +7,8 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -79,7 +78,7 @@ func (t *tables) create(ctx context.Context) error {
 	}
 	return fmt.Errorf("creating the tables rate_limit_ephemeral and rate_limit_durable (a role that may, "+
 		"such as their owner, can run caddy pg-ratelimit migrate, or schema.sql, instead): %w",
-		session.Explain(ctx, t.server.db, failure))
+		pg.Explain(ctx, t.server.db, failure))
 }
 
 // inspect finds out what tables there are, and which server has them, so that another one is noticed later. A
@@ -114,7 +113,7 @@ func lookForTables(ctx context.Context, db pgdb.DB, others ...*pgdb.Statement) (
 		return tablesFound{}, false, fmt.Errorf("looking for the tables: %w", statement.Err)
 	}
 	found := tablesFound{}
-	columns := results.Bigints(statement.Result)
+	columns := pg.Bigints(statement.Result)
 	if len(columns) == 3 {
 		found.counters = columns[0] == 1
 		found.restoring = columns[2] == 1

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -119,7 +119,7 @@ func TestMigrationBlocksNoOtherUser(t *testing.T) {
 	s.exec("ROLLBACK; BEGIN; SELECT count(*) FROM rate_limit_ephemeral")
 	var failures atomic.Int64
 	store := s.storeOn(s.db(""), engine.Options{OnError: func(err error) {
-		if !strings.Contains(err.Error(), sqlstate.LockNotAvailable) {
+		if !strings.Contains(err.Error(), pg.LockNotAvailable) {
 			t.Errorf("the migration has not given way by itself: %v", err)
 		}
 		failures.Add(1)

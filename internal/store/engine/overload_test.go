@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -82,7 +82,7 @@ func TestAPoolWithoutAFreeConnectionIsNoOutage(t *testing.T) {
 				case <-time.After(time.Until(began.Add(free))):
 					return admit(ctx, statements)
 				case <-ctx.Done():
-					return fmt.Errorf("%w: %w", sqlstate.ErrNoTurn, ctx.Err())
+					return fmt.Errorf("%w: %w", pg.ErrNoTurn, ctx.Err())
 				}
 			}
 			store := newStore(t, &fakeDB{answer: answer, probe: answer}, without)

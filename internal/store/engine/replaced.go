@@ -9,7 +9,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -30,7 +30,7 @@ type identity struct {
 // the server was started again, is another one, or its policy was restored from a dump. A policy that is made
 // for the first time, or is gone, is no restore.
 func (i *identity) see(read *pgdb.Statement) bool {
-	columns, err := results.Columns(read.Result)
+	columns, err := pg.Columns(read.Result)
 	if read.Err != nil || err != nil || len(columns) != 1 {
 		return false
 	}

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/registry"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
@@ -135,7 +135,7 @@ func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	host := d.shard.Load().(string)
 	if d.host != "" && d.host != host {
 		for _, s := range statements {
-			s.Err = sqlstate.ErrNotSent
+			s.Err = pg.ErrNotSent
 		}
 		return errors.New("no route to host")
 	}

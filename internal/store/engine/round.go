@@ -7,7 +7,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/slots"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -51,7 +51,7 @@ func (d *dispatch) decideRound(requests []*request, settings []int64, oneByOne b
 // unsent reports whether no statement has reached the server.
 func unsent(statements []*pgdb.Statement) bool {
 	for _, s := range statements {
-		if !errors.Is(s.Err, sqlstate.ErrNotSent) {
+		if !errors.Is(s.Err, pg.ErrNotSent) {
 			return false
 		}
 	}
@@ -394,7 +394,7 @@ func (p *plan) divide(texts *statements, settings []int64) []*pgdb.Statement {
 	for _, stage := range p.stages {
 		for _, g := range stage {
 			code := g.statement.Code
-			if len(g.entries) < 2 || code == sqlstate.LockNotAvailable || !sqlstate.IsAboutEntry(code) {
+			if len(g.entries) < 2 || code == pg.LockNotAvailable || !pg.IsAboutEntry(code) {
 				continue
 			}
 			for _, e := range g.entries {

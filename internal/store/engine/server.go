@@ -8,7 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -44,7 +44,7 @@ func (s *server) run(ctx context.Context, timeout time.Duration, statements []*p
 		deadline, _ := within.Deadline()
 		err := s.db.Run(within, statements)
 		cancel()
-		noTurn := errors.Is(err, sqlstate.ErrNoTurn)
+		noTurn := errors.Is(err, pg.ErrNoTurn)
 		if noTurn && ctx.Err() == nil && !s.health.Silent() && attempt < health.MostTimeouts {
 			continue // nothing was sent
 		}
@@ -91,7 +91,7 @@ func lostTransactions(statements []*pgdb.Statement) []*pgdb.Statement {
 		}
 		to++
 		for _, s := range statements[from:to] {
-			if sqlstate.IsTransient(s.Code) {
+			if pg.IsTransient(s.Code) {
 				lost = append(lost, statements[from:to]...)
 				break
 			}

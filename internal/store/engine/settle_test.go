@@ -11,7 +11,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/conformance"
@@ -84,7 +84,7 @@ func TestASettlementIsRepeated(t *testing.T) {
 				return send(ctx, statements)
 			}
 			for _, s := range statements {
-				s.Err = sqlstate.ErrNotSent
+				s.Err = pg.ErrNotSent
 			}
 			return errors.New("the server refuses connections")
 		}}, without)

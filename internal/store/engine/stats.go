@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -31,9 +31,9 @@ func newCounts() *counts {
 		Sizes:  Histogram{Counts: make([]int64, histogramSize)},
 		Waits:  Histogram{Counts: make([]int64, histogramSize)},
 		Times:  Histogram{Counts: make([]int64, histogramSize)},
-		Errors: make(map[string]int64, len(sqlstate.Classes)),
+		Errors: make(map[string]int64, len(pg.Classes)),
 	}}
-	for _, class := range sqlstate.Classes {
+	for _, class := range pg.Classes {
 		c.stats.Errors[class] = 0
 	}
 	return c
@@ -119,13 +119,13 @@ func (s *Store) Stats() Stats {
 // classOf is the class of an SQLSTATE.
 func classOf(code string) string {
 	if len(code) >= 2 {
-		for _, class := range sqlstate.Classes {
+		for _, class := range pg.Classes {
 			if class == code[:2] {
 				return class
 			}
 		}
 	}
-	return sqlstate.OtherClass
+	return pg.OtherClass
 }
 
 // countErrors counts the errors of a call of DB.Run with these statements. failure is what Run
@@ -146,12 +146,12 @@ func (c *counts) countErrors(statements []*pgdb.Statement, failure error) {
 // classOfFailure is the class of an error of DB.Run.
 func classOfFailure(statements []*pgdb.Statement, failure error) string {
 	if errors.Is(failure, context.DeadlineExceeded) {
-		return sqlstate.TimeoutClass
+		return pg.TimeoutClass
 	}
 	for _, s := range statements {
 		if s.Err != nil && s.Code != "" && !isOnPurpose(s) {
 			return classOf(s.Code)
 		}
 	}
-	return sqlstate.ConnectionClass
+	return pg.ConnectionClass
 }

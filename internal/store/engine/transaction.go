@@ -8,7 +8,7 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/algorithm"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -336,7 +336,7 @@ func sharedRow(p *plan) bool {
 
 // isOnPurpose reports whether a statement has failed by onPurposeSQL.
 func isOnPurpose(s *pgdb.Statement) bool {
-	return s.Code == sqlstate.InvalidText && s.Err != nil && strings.Contains(s.Err.Error(), onPurpose)
+	return s.Code == pg.InvalidText && s.Err != nil && strings.Contains(s.Err.Error(), onPurpose)
 }
 
 // failure returns the error of the first statement that failed by itself, or that did not

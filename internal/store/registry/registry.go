@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/local"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -214,7 +214,7 @@ func (r *Registry) poll(now time.Time) {
 	defer cancel()
 	if !now.Before(r.harmAt) {
 		r.harmAt = now.Add(harmInterval)
-		r.report("settings", session.Harmful(ctx, r.db))
+		r.report("settings", pg.Harmful(ctx, r.db))
 	}
 	if !r.migrate(ctx, now) {
 		return

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -124,7 +124,7 @@ func (r *Registry) readRenewal(renewal, cannot *pgdb.Statement, now time.Time) {
 // missing.
 func (r *Registry) readLive(s *pgdb.Statement, now time.Time) {
 	r.read.done(now, s.Err)
-	counts := results.Bigints(s.Result)
+	counts := pg.Bigints(s.Result)
 	if s.Err != nil || len(counts) != 2 {
 		return
 	}
@@ -169,10 +169,10 @@ func makeTables(ctx context.Context, db pgdb.DB) error {
 		return fmt.Errorf("looking for the tables: %w", errors.Join(counts.Err, nodes.Err))
 	}
 	// The tables of counts were there.
-	if found := results.Bigints(counts.Result); len(found) != 3 || found[0] != 1 || found[2] == 1 {
+	if found := pg.Bigints(counts.Result); len(found) != 3 || found[0] != 1 || found[2] == 1 {
 		return schema.ErrRestoring
 	}
-	if found := results.Bigints(nodes.Result); len(found) == 1 && found[0] == 1 {
+	if found := pg.Bigints(nodes.Result); len(found) == 1 && found[0] == 1 {
 		return nil
 	}
 	if err := db.Exec(ctx, schema.NodesOnce); err != nil {

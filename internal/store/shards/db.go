@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -25,7 +25,7 @@ func newFailing(err error) pgdb.DB { return &failingDB{err: err} }
 
 func (d *failingDB) Run(_ context.Context, statements []*pgdb.Statement) error {
 	for _, s := range statements {
-		s.Err = sqlstate.ErrNotSent
+		s.Err = pg.ErrNotSent
 	}
 	return d.err
 }
@@ -75,7 +75,7 @@ func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 func unsent(statements []*pgdb.Statement) []*pgdb.Statement {
 	var all []*pgdb.Statement
 	for _, s := range statements {
-		if errors.Is(s.Err, sqlstate.ErrNotSent) {
+		if errors.Is(s.Err, pg.ErrNotSent) {
 			all = append(all, s)
 		}
 	}
@@ -87,9 +87,9 @@ func unsent(statements []*pgdb.Statement) []*pgdb.Statement {
 func lostShard(statements []*pgdb.Statement) bool {
 	for _, s := range statements {
 		switch s.Code {
-		case sqlstate.UndefinedTable, sqlstate.NoSuchConstraint:
+		case pg.UndefinedTable, pg.NoSuchConstraint:
 			return true
-		case sqlstate.SerializationFailure:
+		case pg.SerializationFailure:
 			if text := s.Err.Error(); strings.Contains(text, "is not here") ||
 				strings.Contains(text, "is being moved") {
 				return true
@@ -106,8 +106,8 @@ func (d *shardDB) notHere(ctx context.Context, at route, statements []*pgdb.Stat
 	}
 	for _, s := range statements {
 		switch s.Code {
-		case sqlstate.UndefinedTable, sqlstate.NoSuchConstraint:
-			s.Code = sqlstate.SerializationFailure
+		case pg.UndefinedTable, pg.NoSuchConstraint:
+			s.Code = pg.SerializationFailure
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
@@ -70,14 +70,14 @@ func (r *routes) find(ctx context.Context) (bool, bool, error) {
 	if shards.Err != nil {
 		return false, false, fmt.Errorf("looking for shards: %w", shards.Err)
 	}
-	if found := results.Bigints(shards.Result); len(found) != 1 || found[0] != 1 {
+	if found := pg.Bigints(shards.Result); len(found) != 1 || found[0] != 1 {
 		return false, false, nil
 	}
 	shards = &pgdb.Statement{SQL: schema.ShardNames, Unnamed: true}
 	if err := r.db.Run(ctx, []*pgdb.Statement{shards}); err != nil {
 		return false, true, err
 	}
-	names, err := results.Columns(shards.Result)
+	names, err := pg.Columns(shards.Result)
 	if err == nil {
 		err = shards.Err
 	}
@@ -118,7 +118,7 @@ func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]e
 	if s.Err != nil {
 		return nil, nil, fmt.Errorf("reading where the shards are: %w", s.Err)
 	}
-	columns, err := results.Columns(s.Result)
+	columns, err := pg.Columns(s.Result)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -126,9 +126,9 @@ func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]e
 	to := make([]address, len(r.schemas))
 	tables := make([]map[string]engine.Table, len(r.schemas))
 	for at := 0; at+width <= len(columns); at += width {
-		shard := int(results.Bigint(columns[at])) - 1
+		shard := int(pg.Bigint(columns[at])) - 1
 		if shard < 0 || shard >= len(to) {
-			return nil, nil, results.ErrColumns
+			return nil, nil, pg.ErrColumns
 		}
 		named := tables[shard]
 		if named == nil {
@@ -137,7 +137,7 @@ func (r *routes) ask(ctx context.Context, db pgdb.DB) ([]address, []map[string]e
 		}
 		t := engine.Table{Name: string(columns[at+2]), Guard: ", " + string(columns[at+3])}
 		named[string(columns[at+1])] = t
-		host, port := string(columns[at+4]), int(results.Bigint(columns[at+5]))
+		host, port := string(columns[at+4]), int(pg.Bigint(columns[at+5]))
 		a := address{host: host, port: port}
 		to[shard] = a
 	}

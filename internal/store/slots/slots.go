@@ -24,7 +24,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/lease"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
@@ -169,7 +169,7 @@ func (f *Slots) Begin(ctx context.Context, timeout time.Duration) (int64, error)
 		if begins.Err != nil {
 			return 0, fmt.Errorf("slots of requests in flight: %w", begins.Err)
 		}
-		if names := results.Bigints(begins.Result); len(names) == 1 {
+		if names := pg.Bigints(begins.Result); len(names) == 1 {
 			session = names[0]
 			break
 		}

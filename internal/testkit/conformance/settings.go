@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -95,7 +95,7 @@ func (d *db) plain(name string) string {
 
 // testHarmful: what cannot be undone is named with the statement that mends it, which does.
 func testHarmful(t *testing.T, d *db) {
-	if err := session.Harmful(context.Background(), d.DB); err != nil {
+	if err := pg.Harmful(context.Background(), d.DB); err != nil {
 		t.Errorf("of a plain database: %v", err)
 	}
 	for _, c := range []struct{ setting, want string }{
@@ -115,7 +115,7 @@ func testHarmful(t *testing.T, d *db) {
 		harmful := func() error {
 			fresh := d.open(t, d.dsn)
 			defer fresh.Close()
-			return session.Harmful(context.Background(), fresh)
+			return pg.Harmful(context.Background(), fresh)
 		}
 		change("SET " + c.setting)
 		err := harmful()

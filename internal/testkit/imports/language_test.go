@@ -15,9 +15,8 @@ import (
 var plain = []string{
 	"ratelimit", "ratelimit/httplimit", "ratelimit/memory", "ratelimit/pgdb", "ratelimit/pgxdb",
 	"ratelimit/postgres",
-	"internal/core/algorithm", "internal/core/batch", "internal/core/results", "internal/core/schema",
-	"internal/core/health", "internal/core/lease", "internal/core/session", "internal/core/settings",
-	"internal/core/sqlstate",
+	"internal/core/algorithm", "internal/core/batch", "internal/core/pg", "internal/core/schema",
+	"internal/core/health", "internal/core/lease", "internal/core/settings",
 	"internal/plane/archive", "internal/plane/history", "internal/plane/page", "internal/plane/policy",
 	"internal/proxy/host",
 	"internal/proxy/pgwire",

@@ -34,47 +34,43 @@ var rules = []rule{
 	// It collects calls, and a function that it is given decides them.
 	{"internal/core/batch", "health lease ratelimit", ""},
 	// It has the state of a server, for the store and the policy.
-	{"internal/core/health", "sqlstate ratelimit", ""},
+	{"internal/core/health", "pg ratelimit", ""},
 	// It says what to charge in advance, and a store charges it.
 	{"internal/core/lease", "algorithm ratelimit", ""},
-	// The store, the policy and the history read the rows of every driver.
-	{"internal/core/results", "", ""},
-	// The store and both drivers use this list of error codes.
-	{"internal/core/sqlstate", "", ""},
 	// Proxies and the plane read texts with it, so it imports neither.
 	{"internal/core/settings", "ratelimit", ""},
-	// Both drivers put it before statements, and what runs statements names what it cannot undo.
-	{"internal/core/session", "results pgdb", ""},
+	// Drivers and those who run statements share what they handle of Postgres.
+	{"internal/core/pg", "pgdb", ""},
 	// It is SQL text, which every package may run.
-	{"internal/core/schema", "session", ""},
+	{"internal/core/schema", "pg", ""},
 	// It is all that drivers and their users share.
 	{"ratelimit/pgdb", "", ""},
 	// It decides without a database, and knows the next store by its interface only.
 	{"internal/store/local", "algorithm engine lease ratelimit", ""},
 	// It divides calls among stores, which it knows by their interface only.
-	{"internal/store/shards", "batch engine health lease results schema sqlstate ratelimit pgdb", ""},
+	{"internal/store/shards", "batch engine health lease pg schema ratelimit pgdb", ""},
 	// It registers a store of any kind, so it knows only an interface of it.
-	{"internal/store/registry", "batch results schema session sqlstate local ratelimit pgdb", ""},
+	{"internal/store/registry", "batch pg schema local ratelimit pgdb", ""},
 	// It puts the stores together.
 	{"internal/store", "engine local shards registry pgdb", ""},
 	// It has calls in the queue, and does not know how they are decided.
-	{"internal/store/slots", "batch health lease results ratelimit pgdb", ""},
+	{"internal/store/slots", "batch health lease pg ratelimit pgdb", ""},
 	// The store knows a driver only as a pgdb.DB, and no proxy.
-	{"internal/store/engine", "slots batch results lease sqlstate ratelimit " +
-		"health algorithm schema session pgdb", ""},
+	{"internal/store/engine", "slots batch pg lease ratelimit " +
+		"health algorithm schema pgdb", ""},
 	// It is what Go programs see of the store.
 	{"ratelimit/postgres", "store engine ratelimit pgdb", ""},
 	// Decisions about rules are pure functions; what reads the rules knows a database as a pgdb.DB.
-	{"internal/plane/policy", "settings batch health results schema session ratelimit pgdb", ""},
+	{"internal/plane/policy", "settings batch health pg schema ratelimit pgdb", ""},
 	// It has the values of rows, and knows no database.
 	// It writes what others decided, and knows a database as a pgdb.DB.
-	{"internal/plane/history", "settings batch results schema session sqlstate ratelimit pgdb", ""},
+	{"internal/plane/history", "settings batch pg schema ratelimit pgdb", ""},
 	// It makes rules and requests for tests of the policy.
 	{"internal/testkit/policytest", "ratelimit policy", ""},
 	// Go programs use this driver without a proxy.
-	{"ratelimit/pgxdb", "session sqlstate ratelimit pgdb", "github.com/jackc/pgx/v5"},
+	{"ratelimit/pgxdb", "pg ratelimit pgdb", "github.com/jackc/pgx/v5"},
 	// This driver exists because pgx cannot be interpreted.
-	{"internal/proxy/pgwire", "results session sqlstate ratelimit pgdb", ""},
+	{"internal/proxy/pgwire", "pg ratelimit pgdb", ""},
 	// It writes responses for both proxies; policy is for the reasons of refusals, pgdb for the salt.
 	{"internal/proxy/respond", "policy settings ratelimit pgdb", ""},
 	// Handlers of both proxies share what it opens, so it knows neither a proxy nor a request.
@@ -103,13 +99,13 @@ var rules = []rule{
 		"github.com/jackc/pgx/v5 github.com/prometheus/client_golang"},
 	// It prints the rows of SQL, and what the other packages return.
 	{"caddymodule/command",
-		"archive evaluate migrate history page host ratelimit policy pgxdb schema settings sqlstate",
+		"archive evaluate migrate history page host ratelimit policy pgxdb schema settings pg",
 		"github.com/caddyserver/caddy/v2 github.com/jackc/pgx/v5 github.com/spf13/cobra " +
 			"github.com/spf13/pflag go.yaml.in/yaml/v3"},
 	// An adapter is thin and does not know the other one; store and engine are for their figures, and
 	// archive for the daily archive. Prometheus: Caddy's registry of metrics has a type of
 	// that module.
-	{"caddymodule", "command settings sqlstate host serve respond ratelimit archive history page " +
+	{"caddymodule", "command settings pg host serve respond ratelimit archive history page " +
 		"pgxdb " +
 		"policy pgdb store engine", "github.com/caddyserver/caddy/v2 go.opentelemetry.io/otel " +
 		"go.uber.org/zap github.com/prometheus/client_golang"},
@@ -122,7 +118,7 @@ var rules = []rule{
 	// It ends processes of any kind.
 	{"internal/testkit/cluster/leash", "", ""},
 	// The tests of every store and driver run it, so it knows only their interfaces.
-	{"internal/testkit/conformance", "session await cluster slownet ratelimit algorithm pgdb",
+	{"internal/testkit/conformance", "pg await cluster slownet ratelimit algorithm pgdb",
 		"pgregory.net/rapid"},
 	// It opens the drivers for tests of what is above them.
 	{"internal/testkit/drivers", "pgwire pgxdb pgdb", ""},

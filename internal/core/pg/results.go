@@ -1,5 +1,4 @@
-// Package results decodes the rows of a statement, in the format of pgdb.Statement.Result.
-package results
+package pg
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package session_test
+package pg_test
 
 import (
 	"context"
@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/sqlstate"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -104,7 +103,7 @@ func TestEachSettingOfTheDocument(t *testing.T) {
 				}
 				alter(t, dsn, "SET "+name+" = "+value)
 				db := open(t, dsn)
-				err := session.Harmful(context.Background(), db)
+				err := pg.Harmful(context.Background(), db)
 				if named != (err != nil) || named && !strings.Contains(err.Error(), name+" is ") {
 					t.Errorf("%s = %s: named %v; %v", name, value, named, err)
 				}
@@ -180,7 +179,7 @@ func TestLatin1(t *testing.T) {
 			dsn := strings.Replace(admin, strings.TrimSuffix(latin, "_latin1"), latin, 1)
 			db := open(t, dsn)
 			defer db.Close()
-			if reports := plane(t, db, "/\U0001F600"); !strings.Contains(reports, sqlstate.EncodingHint) {
+			if reports := plane(t, db, "/\U0001F600"); !strings.Contains(reports, pg.EncodingHint) {
 				t.Errorf("of a path: %q", reports)
 			}
 			if n := cluster.Query[int64](t, dsn, "SELECT count(*) FROM rate_limit_audit"); n != 1 {
@@ -201,7 +200,7 @@ func TestLatin1(t *testing.T) {
 				t.Errorf("%v, %v", d, err)
 			}
 			if _, err := limiter.Take(context.Background(), "\U0001F600", 1); err == nil ||
-				!strings.Contains(err.Error(), sqlstate.EncodingHint) {
+				!strings.Contains(err.Error(), pg.EncodingHint) {
 				t.Errorf("of a key: %v", err)
 			}
 		})

@@ -1,23 +1,10 @@
-// Package session protects statements from settings of a role, a database or a server that would cost
-// them their time or their plan.
-//
-// Guard adds statements before each transaction, in the same pipeline and transaction. They therefore
-// work through a pooler that gives each transaction another session, change nothing for later users of
-// the session, and take no round trip. Their results also say whether a setting does harm. If none
-// does, a driver sends them only with the first Run of a connection and then once in Recheck, because
-// settings of a server can change.
-//
-// Guard turns JIT off in each Run that begins with an Unnamed statement: such a statement is planned
-// each time, and may be costly enough for the server to compile it. Harmful names the settings that a
-// guard cannot undo.
-package session
+package pg
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/results"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
@@ -65,13 +52,13 @@ FROM (SELECT name, '0' AS value, current_setting(name, true) <> '0' AS differs,
 ) AS s`
 )
 
-// SQL is a guard for a text of several commands. statement_timeout still applies to its first command.
-const SQL = jitSQL + `;
+// GuardSQL is a guard for a text of several commands. statement_timeout still applies to its first command.
+const GuardSQL = jitSQL + `;
 ` + replaceSQL + `;
 `
 
-// Texts returns the statements of a guard, for programs that build their own pipelines.
-func Texts() []string { return []string{showSQL, jitSQL, replaceSQL} }
+// GuardTexts returns the statements of a guard, for programs that build their own pipelines.
+func GuardTexts() []string { return []string{showSQL, jitSQL, replaceSQL} }
 
 // Guard returns statements with a guard before each transaction, or statements itself if no transaction
 // can have one. With plain, the guard only turns off JIT; use it while no setting does harm.
@@ -100,8 +87,8 @@ func isGuard(s *pgdb.Statement) bool {
 	return s.SQL == showSQL || s.SQL == jitSQL || s.SQL == replaceSQL
 }
 
-// Own returns the statements that Guard did not add.
-func Own(statements []*pgdb.Statement) []*pgdb.Statement {
+// WithoutGuard returns the statements that Guard did not add.
+func WithoutGuard(statements []*pgdb.Statement) []*pgdb.Statement {
 	var own []*pgdb.Statement
 	for _, s := range statements {
 		if !isGuard(s) {
@@ -124,16 +111,16 @@ func Began(statements []*pgdb.Statement, answered int, started bool) bool {
 	return answered > 0 || answered == 0 && started
 }
 
-// Uses returns how many times a connection may be used without a guard, after a Run of the result of
-// Guard: 0 if a setting does harm, or if that is unknown.
-func Uses(guarded []*pgdb.Statement) int {
+// UnguardedUses returns how many times a connection may be used without a guard, after a Run of the result
+// of Guard: 0 if a setting does harm, or if that is unknown.
+func UnguardedUses(guarded []*pgdb.Statement) int {
 	jit := false
 	for _, s := range guarded {
 		switch s.SQL {
 		case showSQL:
 			jit = string(s.Result) != "\x00\x00\x00\x03off"
 		case replaceSQL:
-			if found := results.Bigints(s.Result); len(found) == 4 && found[0] == 0 &&
+			if found := Bigints(s.Result); len(found) == 4 && found[0] == 0 &&
 				(!jit || found[1] == 0) {
 				return Recheck
 			}
@@ -153,7 +140,7 @@ var ErrApart = errors.New(
 func Apart(guarded []*pgdb.Statement) error {
 	for _, s := range guarded {
 		if s.SQL == replaceSQL {
-			if found := results.Bigints(s.Result); len(found) == 4 && found[2] == 1 {
+			if found := Bigints(s.Result); len(found) == 4 && found[2] == 1 {
 				return ErrApart
 			}
 		}
@@ -185,7 +172,7 @@ func Harmful(ctx context.Context, db pgdb.DB) error {
 	if db.Run(ctx, []*pgdb.Statement{s}) != nil || s.Err != nil {
 		return nil
 	}
-	columns, err := results.Columns(s.Result)
+	columns, err := Columns(s.Result)
 	if err != nil || len(columns) != 1 || columns[0] == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package sqlstate
+package pg
 
 import "testing"
 

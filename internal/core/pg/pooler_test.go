@@ -1,4 +1,4 @@
-package session_test
+package pg_test
 
 import (
 	"encoding/binary"
@@ -14,7 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/session"
+	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/drivers"
@@ -98,15 +98,15 @@ func TestEverySettingAtOnceThroughAPooler(t *testing.T) {
 // A pooler is named that gives the statements of a transaction different sessions: in the second one,
 // JIT is on again.
 func TestAPoolerThatDividesTransactionsIsNamed(t *testing.T) {
-	guarded := session.Guard([]*pgdb.Statement{{SQL: "SELECT 1"}}, false)
+	guarded := pg.Guard([]*pgdb.Statement{{SQL: "SELECT 1"}}, false)
 	replaces := guarded[2]
-	for apart, want := range []error{nil, session.ErrApart} {
+	for apart, want := range []error{nil, pg.ErrApart} {
 		replaces.Result = nil
 		for _, value := range []int{0, 0, apart, 0} {
 			replaces.Result = binary.BigEndian.AppendUint32(replaces.Result, 8)
 			replaces.Result = binary.BigEndian.AppendUint64(replaces.Result, uint64(value))
 		}
-		if err := session.Apart(guarded); !errors.Is(err, want) {
+		if err := pg.Apart(guarded); !errors.Is(err, want) {
 			t.Errorf("%v, want %v", err, want)
 		}
 	}
