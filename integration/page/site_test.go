@@ -20,7 +20,8 @@ type site struct {
 	*testing.T
 	dsn, page string
 	urls      []string // of the Caddys
-	ann, acme string   // API keys
+	pagePID   int
+	ann, acme string // API keys
 	client    http.Client
 }
 
@@ -97,6 +98,7 @@ func startSite(t *testing.T, dsn string, n int) *site {
 	address := harness.FreeAddress(t)
 	page := harness.Start(t, harness.Program{Name: "the page", Path: caddy, Dir: dir,
 		Args: []string{"pg-ratelimit", "page", "--listen", address, "--dsn", s.dsn}, Env: env})
+	s.pagePID = page.PID()
 	page.AwaitAddress(t, address)
 	for i, proxy := range proxies {
 		proxy.AwaitAddress(t, strings.TrimPrefix(s.urls[i], "http://"))

@@ -16,10 +16,13 @@ const (
 	answerTimeout = 1200 * time.Millisecond
 	// askTimeout bounds a statement.
 	askTimeout = 20 * time.Second
+	// stateTimeout bounds the statement of the state. It is below answerTimeout, so that a request gets its
+	// error and not the answer before it: the page says within two seconds that the database is away.
+	stateTimeout = time.Second
 	// share is the quotient of the time for which an answer is used and the time of its statement, so that
 	// open pages load the server by at most a twentieth.
 	share = 20
-	// keep is the time for which an answer is used while the next one is under way.
+	// keep is the longest time for which an answer is used.
 	keep = time.Minute
 )
 
@@ -27,27 +30,29 @@ const (
 type question struct {
 	of       dataset
 	interval time.Duration // how long an answer is used at least
+	longest  time.Duration // how long it is used at most before the question is asked again
 	timeout  time.Duration
 	sql      string
 }
 
 // questions are asked by their names. Many pages that ask at once share a statement.
 var questions = map[string]question{
-	"state": {ofCounters, 400 * time.Millisecond, answerTimeout, `SELECT * FROM rate_limit_state`},
-	"proxies": {ofCounters, time.Second, askTimeout, `
+	"state": {ofCounters, 400 * time.Millisecond, 400 * time.Millisecond, stateTimeout, `
+SELECT * FROM rate_limit_state`},
+	"proxies": {ofCounters, time.Second, keep, askTimeout, `
 SELECT node, region, version, live, ended, cannot, policy, behind, seen, admitted, refused, undecided, locally
 FROM rate_limit_proxies ORDER BY node`},
-	"minutes": {ofHistory, 2 * time.Second, askTimeout, `SELECT * FROM rate_limit_minutes
+	"minutes": {ofHistory, 2 * time.Second, keep, askTimeout, `SELECT * FROM rate_limit_minutes
 WHERE time > now() - interval '1 hour' ORDER BY time`},
-	"changes": {ofPolicy, 2 * time.Second, askTimeout, `
+	"changes": {ofPolicy, 2 * time.Second, keep, askTimeout, `
 SELECT at, by, kind, which, what FROM rate_limit_changed
 WHERE at > now() - interval '1 hour' ORDER BY at DESC, seq DESC LIMIT 50`},
-	"refused": {ofHistory, 2 * time.Second, askTimeout, `
+	"refused": {ofHistory, 2 * time.Second, keep, askTimeout, `
 SELECT * FROM rate_limit_refused(now() - interval '1 hour')`},
-	"near": {ofPolicy, 5 * time.Second, askTimeout, `
+	"near": {ofPolicy, 5 * time.Second, keep, askTimeout, `
 SELECT rule, limit_name, key, used, quota, percent, count(*) OVER () AS total
 FROM rate_limit_near ORDER BY percent DESC, rule, limit_name, key LIMIT 50`},
-	"bans": {ofPolicy, 2 * time.Second, askTimeout, `
+	"bans": {ofPolicy, 2 * time.Second, keep, askTimeout, `
 SELECT kind, banned, until, reason, banned_at, banned_by, count(*) OVER () AS total
 FROM rate_limit_banned ORDER BY banned_at DESC, id LIMIT 200`},
 }
@@ -147,7 +152,8 @@ func (s *Server) ask(name string, a *answer) {
 	defer a.mu.Unlock()
 	a.next = time.Now().Add(q.interval)
 	if err == nil {
-		a.next, a.at, a.text = time.Now().Add(max(q.interval, share*time.Since(began))), time.Now(), text
+		rest := min(max(q.interval, share*time.Since(began)), q.longest)
+		a.next, a.at, a.text = time.Now().Add(rest), time.Now(), text
 	}
 	a.err = err
 	close(a.done)

@@ -3,6 +3,7 @@ package page
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -122,10 +123,13 @@ func (p *pools) read(ctx context.Context, of dataset, timeout time.Duration,
 			}
 			return do(ctx, tx)
 		})
-	if _, answered := pgError(err); err != nil && !answered {
-		return &downError{err}
+	if _, answered := pgError(err); err == nil || answered {
+		return err
 	}
-	return err
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = fmt.Errorf("nothing came within %v", timeout)
+	}
+	return &downError{err}
 }
 
 // rows returns the rows of a question as JSON, with the time of the database.

@@ -192,13 +192,19 @@ function moment(text) {
 	return at(Date.parse(at(now)) > now ? new Date(now - 86400000) : now)
 }
 
+let why = new AbortController() // ends the question before
+
 async function askWhy() {
 	const who = $('why-who').value.trim()
 	if (!who) return
+	why.abort()
+	why = new AbortController()
+	const {signal} = why
 	const at = moment($('why-at').value.trim())
 	fill('why-said', 'The audit log is being read.')
 	fill('why-rows')
-	const answer = await ask('why?' + new URLSearchParams({who, at}), 25000)
+	const answer = await ask('why?' + new URLSearchParams({who, at}), 25000, signal)
+	if (signal.aborted) return
 	if (!answer.rows) return fill('why-said', visible(answer.error))
 	if (answer.absent) return fill('why-said', 'This database has no history.')
 	fill('why-said', visible(answer.rows[0].said))
@@ -209,9 +215,9 @@ async function askWhy() {
 }
 
 // ask returns an answer, or its error.
-async function ask(name, timeout) {
+async function ask(name, timeout, end = new AbortController().signal) {
 	try {
-		const response = await fetch('api/' + name, {signal: AbortSignal.timeout(timeout)})
+		const response = await fetch('api/' + name, {signal: AbortSignal.any([end, AbortSignal.timeout(timeout)])})
 		const answer = await response.json()
 		return response.ok || answer.error ? answer : {error: `The server answers ${response.status}.`}
 	} catch (error) {
@@ -224,7 +230,7 @@ async function ask(name, timeout) {
 async function repeat(name, [interval, show]) {
 	const down = document.body.classList.contains('old')
 	if (!document.hidden && (name === 'state' || !down)) {
-		const answer = await ask(name, 1500)
+		const answer = await ask(name, 1400)
 		if (answer.rows) {
 			answers[name] = answer
 			show(answer)

@@ -1,0 +1,66 @@
+package page
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// watchAge makes a page note when it begins to show its values as old, and the longest time for which its
+// timers did not run.
+const watchAge = `window.oldAt = 0
+	new MutationObserver(() => {
+		if (document.body.classList.contains('old')) window.oldAt ||= Date.now()
+	}).observe(document.body, {attributes: true})
+	window.stall = 0
+	let last = Date.now()
+	setInterval(() => { window.stall = Math.max(window.stall, Date.now() - last); last = Date.now() }, 10)
+	0`
+
+// Within two seconds, the page says that the database, or its own server, is silent, although connections to
+// it stay open. It does so again soon after the first time.
+func TestThePageSaysThatNothingAnswers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 30 s")
+	}
+	database := cluster.Private(t, cluster.Options{})
+	s := startSite(t, database.DSN("postgres"), 1)
+	signal := func(what syscall.Signal) func() error {
+		return func() error { return syscall.Kill(s.pagePID, what) }
+	}
+	s.send(12, s.ann, "192.0.2.1", "/reports")
+	b := open(t, s.page, desktop)
+	b.await("#lists", "ann")
+	value[int](b, watchAge)
+	for _, silent := range []struct {
+		what, says   string
+		stop, resume func() error
+	}{
+		{"the database", "nothing came within", database.Pause, database.Resume},
+		{"the database, again", "nothing came within", database.Pause, database.Resume},
+		{"the server", "There is no answer", signal(syscall.SIGSTOP), signal(syscall.SIGCONT)},
+	} {
+		b.await("#state", "enforced by 1 of 1 proxy")
+		value[int](b, "window.oldAt = 0, window.stall = 0")
+		began := time.Now()
+		if err := silent.stop(); err != nil {
+			t.Fatal(err)
+		}
+		b.await("#state", silent.says)
+		b.await("#state-more", "What is below is of ")
+		b.await("#lists", "ann")
+		said := time.UnixMilli(int64(value[float64](b, "window.oldAt"))).Sub(began)
+		stall := time.Duration(value[float64](b, "window.stall")) * time.Millisecond
+		t.Logf("%s: said after %v; timers stalled for %v", silent.what, said, stall)
+		if said > 2*time.Second+2*stall {
+			t.Errorf("%s is silent: the page says so after %v", silent.what, said)
+		}
+		if err := silent.resume(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.await("#state", "enforced by 1 of 1 proxy")
+	b.forgive("503") // Chromium's own lines about the answers
+}
