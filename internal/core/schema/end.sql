@@ -13,8 +13,8 @@ DECLARE
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname AS name FROM pg_proc p
 		WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema()))
-			AND p.proname LIKE 'rate\_limit\_%' AND p.proname <> 'rate_limit_counters' AND p.provolatile <> 'i'
-			AND p.prosqlbody IS NULL AND pg_has_role(p.proowner, 'USAGE')
+			AND p.proname LIKE 'rate\_limit\_%' AND p.proname <> 'rate_limit_counters'
+			AND p.provolatile <> 'i' AND p.prosqlbody IS NULL AND pg_has_role(p.proowner, 'USAGE')
 			AND NOT EXISTS (SELECT FROM unnest(p.proconfig) AS s WHERE s LIKE 'search_path=%')
 	LOOP
 		EXECUTE format('ALTER ROUTINE %s SET search_path = pg_catalog, %I, pg_temp', function.signature,
@@ -45,3 +45,4 @@ BEGIN
 			described.text);
 	END LOOP;
 END $$;
+DROP PROCEDURE rate_limit_describe;

@@ -62,14 +62,30 @@ COMMENT ON COLUMN rate_limit_processes.process IS 'About the second of its start
 COMMENT ON COLUMN rate_limit_processes.seen IS 'When it renewed this row. Its slots are free 10 seconds after that.';
 `
 
+const describe = `
+CREATE OR REPLACE PROCEDURE rate_limit_describe(relation text, texts text) LANGUAGE plpgsql AS $$
+DECLARE
+	line record;
+BEGIN
+	FOR line IN SELECT t.text, t.place FROM regexp_split_to_table( regexp_replace(btrim(texts, E'\n'), '\n\t+', ' ', 'g'), '\n') WITH ORDINALITY AS t(text, place)
+	LOOP
+		IF line.place = 1 THEN
+			EXECUTE format('COMMENT ON %s %I IS %L', (SELECT CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END FROM pg_class WHERE oid = relation::regclass), relation, line.text);
+		ELSE
+			EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', relation, split_part(line.text, ': ', 1), substring(line.text FROM ': (.*)'));
+		END IF;
+	END LOOP;
+END $$;
+`
+
 const end = `
 DO $$
 DECLARE
 	function record;
 BEGIN
 	FOR function IN SELECT p.oid::regprocedure AS signature, p.proname AS name FROM pg_proc p WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema()))
-			AND p.proname LIKE 'rate\_limit\_%' AND p.proname <> 'rate_limit_counters' AND p.provolatile <> 'i'
-			AND p.prosqlbody IS NULL AND pg_has_role(p.proowner, 'USAGE')
+			AND p.proname LIKE 'rate\_limit\_%' AND p.proname <> 'rate_limit_counters'
+			AND p.provolatile <> 'i' AND p.prosqlbody IS NULL AND pg_has_role(p.proowner, 'USAGE')
 			AND NOT EXISTS (SELECT FROM unnest(p.proconfig) AS s WHERE s LIKE 'search_path=%')
 	LOOP
 		EXECUTE format('ALTER ROUTINE %s SET search_path = pg_catalog, %I, pg_temp', function.signature, current_schema());
@@ -90,6 +106,7 @@ BEGIN
 		EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', described.view_name, described.column_name, described.text);
 	END LOOP;
 END $$;
+DROP PROCEDURE rate_limit_describe;
 `
 
 const forget = `
@@ -172,12 +189,14 @@ const historyAnswers = `
 CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS SELECT a.time, a.decision, a.decision IN ('limited', 'blocked', 'rejected') AS refused, a.reason, a.prefix, a.limit_name, a.key, a.user_id, a.key_id, a.tier,
 		a.address, a.host, a.method, a.path, a.node, a.region, a.status, a.cost, a.count, a.weight, a.count * a.weight AS requests, a.quota, a.remaining,
 		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration, a.also, a.id, a.xmin FROM rate_limit_audit a;
-COMMENT ON VIEW rate_limit_audited IS 'The audit log for people. Conditions on time, user_id and decision are as fast as on rate_limit_audit.';
-COMMENT ON COLUMN rate_limit_audited.refused IS 'Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.';
-COMMENT ON COLUMN rate_limit_audited.requests IS 'How many requests the row stands for, estimated if only a sample is recorded.';
-COMMENT ON COLUMN rate_limit_audited.retry_after IS 'Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is not known.';
-COMMENT ON COLUMN rate_limit_audited.duration IS 'How long the decision took, in seconds.';
-COMMENT ON COLUMN rate_limit_audited.xmin IS 'The transaction that wrote the row: the last 32 bits of its number.';
+CALL rate_limit_describe('rate_limit_audited', $$
+The audit log for people. Conditions on time, user_id and decision are as fast as on rate_limit_audit.
+refused: Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.
+requests: How many requests the row stands for, estimated if only a sample is recorded.
+retry_after: Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would never pass, or the time is not known.
+duration: How long the decision took, in seconds.
+xmin: The transaction that wrote the row: the last 32 bits of its number.
+$$);
 CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(), list text DEFAULT 'senders', of text DEFAULT '')
 RETURNS TABLE (prefix text, name text, user_id text, requests bigint, refused bigint, failed bigint,
 	last timestamptz) LANGUAGE plpgsql STABLE SET jit = off AS $$
@@ -193,7 +212,7 @@ BEGIN
 				AND starts_with(a.prefix, $4))) AS c
 	WHERE c.name IS NOT NULL OR $3 = 'senders' GROUP BY 1, 2, 3;
 END $$;
-COMMENT ON FUNCTION rate_limit_top(timestamptz, timestamptz, text, text) IS 'How many requests of a period the audit log has from each sender, and how many of them were refused or '
+COMMENT ON FUNCTION rate_limit_top IS 'How many requests of a period the audit log has from each sender, and how many of them were refused or '
 	'had no decision. A sample counts as what it stands for. A sender is the key of a limit, or else the address, with the user. With the list paths, it is the host and the path instead. of is as --prefix of the command audit.';
 CREATE OR REPLACE FUNCTION rate_limit_refused(since timestamptz, until timestamptz DEFAULT now(), most int DEFAULT 10) RETURNS TABLE (list text, prefix text, name text, requests bigint)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
@@ -209,7 +228,7 @@ BEGIN
 		WHERE c.name IS NOT NULL) AS p
 	WHERE p.place <= $3 ORDER BY p.list, p.place;
 END $$;
-COMMENT ON FUNCTION rate_limit_refused(timestamptz, timestamptz, int) IS 'Who was refused most in a period, and by what, by the audit log: the first of the users, of the keys of '
+COMMENT ON FUNCTION rate_limit_refused IS 'Who was refused most in a period, and by what, by the audit log: the first of the users, of the keys of '
 	'limits, of the addresses, and of the causes, which are limits and rules, or other reasons.';
 CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, last date) RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests bigint, refused bigint,
 	charged bigint, settled bigint, last_request timestamptz) LANGUAGE sql STABLE AS $$
@@ -219,16 +238,18 @@ CREATE OR REPLACE FUNCTION rate_limit_usage_between(user_id text, first date, la
 	FROM rate_limit_metrics m WHERE m.granularity = 'day' AND m.user_id = $1 AND m.time >= $2::timestamp AT TIME ZONE 'UTC' AND m.time < ($3 + 1)::timestamp AT TIME ZONE 'UTC'
 	GROUP BY GROUPING SETS ((m.time), (m.key_id), (m.prefix, m.limit_name), ()) ORDER BY 1, 2, 3, 4
 $$;
-COMMENT ON FUNCTION rate_limit_usage_between(text, date, date) IS 'What a user did on some days in UTC: a row for each day with a request, for each API key (0: without '
+COMMENT ON FUNCTION rate_limit_usage_between IS 'What a user did on some days in UTC: a row for each day with a request, for each API key (0: without '
 	'one), and for each limit, without what it is not about, and a row without all of them for all. Units of different limits are not comparable: use those of the rows of limits.';
 CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker = true) AS SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused, sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
-COMMENT ON VIEW rate_limit_minutes IS 'The requests of all proxies in each minute that had one.';
-COMMENT ON COLUMN rate_limit_minutes.time IS 'When the minute begins.';
-COMMENT ON COLUMN rate_limit_minutes.allowed IS 'Requests that passed.';
-COMMENT ON COLUMN rate_limit_minutes.refused IS 'Requests that a limit, a ban, a rule, or the check of the API key refused.';
-COMMENT ON COLUMN rate_limit_minutes.failed IS 'Requests without a decision.';
-COMMENT ON COLUMN rate_limit_minutes.shadow IS 'Refusals that shadow rules would have made.';
+CALL rate_limit_describe('rate_limit_minutes', $$
+The requests of all proxies in each minute that had one.
+time: When the minute begins.
+allowed: Requests that passed.
+refused: Requests that a limit, a ban, a rule, or the check of the API key refused.
+failed: Requests without a decision.
+shadow: Refusals that shadow rules would have made.
+$$);
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now()) RETURNS TABLE (said text, "time" timestamptz, decision text, reason text, prefix text, limit_name text,
 	key text, user_id text, key_id bigint, address inet, method text, host text, path text, status integer, requests bigint, quota bigint, remaining bigint, retry_after float8, node text)
 	LANGUAGE plpgsql STABLE SET jit = off AS $$
@@ -267,13 +288,13 @@ BEGIN
 		AND (a.user_id = $1 OR a.key = ANY (keys) OR a.key_id = number OR a.address = ip)
 	ORDER BY a.time DESC LIMIT 100;
 END $$;
-COMMENT ON FUNCTION rate_limit_why(text, timestamptz) IS 'Why requests of somebody were refused, or had no decision, in the minute of a time, or in the last '
+COMMENT ON FUNCTION rate_limit_why IS 'Why requests of somebody were refused, or had no decision, in the minute of a time, or in the last '
 	'minute of the day before it that has some: a sentence for each row of the audit log, the latest first. who is a user, an address, the key of a counter, or # and the id of an API key.';
 `
 
 const historyEnd = `
 CREATE OR REPLACE FUNCTION rate_limit_history_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
-COMMENT ON FUNCTION rate_limit_history_version() IS 'The version of the tables of the history. The last command of the migration makes it.';
+COMMENT ON FUNCTION rate_limit_history_version IS 'The version of the tables of the history. The last command of the migration makes it.';
 `
 
 // historyVersion is the number in history_end.sql.
@@ -281,7 +302,7 @@ const historyVersion = "1"
 
 const historyMetrics = `
 CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN least(a + b, 9223372036854775807);
-COMMENT ON FUNCTION rate_limit_add(numeric, bigint) IS 'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a later sum fail.';
+COMMENT ON FUNCTION rate_limit_add IS 'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a later sum fail.';
 CREATE OR REPLACE FUNCTION rate_limit_add_buckets(a bigint[], b bigint[]) RETURNS bigint[]
 	LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
@@ -290,42 +311,36 @@ BEGIN
 	END LOOP;
 	RETURN a;
 END $$;
-COMMENT ON FUNCTION rate_limit_add_buckets(bigint[], bigint[]) IS 'The sum of two arrays, element by element. The shorter one is continued with zeros.';
+COMMENT ON FUNCTION rate_limit_add_buckets IS 'The sum of two arrays, element by element. The shorter one is continued with zeros.';
 CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[], INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
 COMMENT ON AGGREGATE rate_limit_sum(bigint[]) IS 'The sum of arrays, element by element: of the latencies of several rows of rate_limit_metrics.';
 CREATE OR REPLACE FUNCTION rate_limit_percentile(buckets bigint[], p double precision) RETURNS double precision LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE WHEN u.i = 1 THEN 1 WHEN u.i <= 20 THEN 0.5 ELSE 0 END * (u.upto - u.rank) / u.n) FROM (SELECT b.i, b.n, sum(b.n) OVER (ORDER BY b.i)::double precision AS upto,
 			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
-COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS 'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated '
+COMMENT ON FUNCTION rate_limit_percentile IS 'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated '
 	'between two bounds: the exact time is between the same two, so that a result above 0.1 is at most twice or half of it. Element 1 of the buckets counts decisions of up to 0.1 ms, element i those of up to 0.1 '
 	'* 2^(i-1) ms, up to element 20, and element 21 those of more than 52 s, for which the result is 52428.8. NULL: there are no decisions. Buckets of several rows can be added with rate_limit_sum.';
 CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker = true) AS SELECT rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms, rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.*
 	FROM rate_limit_metrics m;
-COMMENT ON VIEW rate_limit_traffic IS 'rate_limit_metrics with percentiles of the time that decisions took.';
-DO $$
-DECLARE
-	described record;
-BEGIN
-	FOR described IN SELECT a.attname, coalesce(col_description('rate_limit_metrics'::regclass, t.attnum), 'What ' || replace(substring(a.attname FROM 2), '_ms', '') ||
-		' % of the decisions took at most, in milliseconds.') AS description
-		FROM pg_attribute a LEFT JOIN pg_attribute t ON t.attrelid = 'rate_limit_metrics'::regclass AND t.attname = a.attname WHERE a.attrelid = 'rate_limit_traffic'::regclass AND a.attnum > 0
-	LOOP
-		EXECUTE format('COMMENT ON COLUMN rate_limit_traffic.%I IS %L', described.attname, described.description);
-	END LOOP;
-END $$;
+CALL rate_limit_describe('rate_limit_traffic', $$
+rate_limit_metrics with percentiles of the time that decisions took.
+p50_ms: What 50 % of the decisions took at most, in milliseconds.
+p95_ms: What 95 % of the decisions took at most, in milliseconds.
+p99_ms: What 99 % of the decisions took at most, in milliseconds.
+$$);
 `
 
 const historyPartitions = `
 CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
 $$;
-COMMENT ON FUNCTION rate_limit_caller() IS 'The role that called, also in a function with the rights of the owner.';
+COMMENT ON FUNCTION rate_limit_caller IS 'The role that called, also in a function with the rights of the owner.';
 CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean
 	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
 BEGIN
 	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = 'rate_limit_retention'::regclass);
 END $$;
-COMMENT ON FUNCTION rate_limit_owns_history() IS 'Whether the role that called has the rights of the owner of the history.';
+COMMENT ON FUNCTION rate_limit_owns_history IS 'Whether the role that called has the rights of the owner of the history.';
 CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
@@ -335,10 +350,10 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (
 		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
-COMMENT ON FUNCTION rate_limit_partitions_of(text) IS 'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit.';
+COMMENT ON FUNCTION rate_limit_partitions_of IS 'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit.';
 CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SECURITY DEFINER AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
-COMMENT ON FUNCTION rate_limit_partitions() IS 'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the '
+COMMENT ON FUNCTION rate_limit_partitions IS 'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the '
 	'partition is pending detach, so that ALTER TABLE ... DETACH PARTITION ... FINALIZE is still to come.';
 CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text
 	LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$
@@ -378,10 +393,10 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS 'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for '
+COMMENT ON FUNCTION rate_limit_make_partition_of IS 'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for '
 	'rate_limit_audit. For a role that does not own the tables, the day must be within 8 days of today.';
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE sql SECURITY DEFINER AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
-COMMENT ON FUNCTION rate_limit_make_partition(date) IS 'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: '
+COMMENT ON FUNCTION rate_limit_make_partition IS 'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: '
 	'there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
 `
 
@@ -468,34 +483,37 @@ CREATE INDEX IF NOT EXISTS rate_limit_audit_user ON rate_limit_audit (user_id, t
 CREATE INDEX IF NOT EXISTS rate_limit_audit_decision ON rate_limit_audit (decision, time) WHERE decision <> 'allowed';
 CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (time, key text_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),
 	address inet_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001), key_id int8_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001)) WITH (pages_per_range = 8, autosummarize = on);
-COMMENT ON TABLE rate_limit_audit IS 'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.';
-COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
-COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs, or would have cost if it was refused.';
-COMMENT ON COLUMN rate_limit_audit.count IS 'How many equal refusals within the same second this row stands for. The other columns are those of the first.';
-COMMENT ON COLUMN rate_limit_audit.quota IS 'The full quota. NULL: no limit decided.';
-COMMENT ON COLUMN rate_limit_audit.remaining IS 'What was left of the quota after the decision.';
-COMMENT ON COLUMN rate_limit_audit.key_id IS 'The id of the API key in rate_limit_api_keys. NULL: none.';
-COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS 'Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is not known.';
-COMMENT ON COLUMN rate_limit_audit.duration_us IS 'How long the decision took, in microseconds.';
-COMMENT ON COLUMN rate_limit_audit.weight IS 'How many requests each request of this row stands for: above 1 if only a sample is recorded. count * weight is the estimated number of requests.';
-COMMENT ON COLUMN rate_limit_audit.status IS 'The status of a refusal. NULL: the request passed.';
-COMMENT ON COLUMN rate_limit_audit.decision IS 'allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path is '
-	'not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.';
-COMMENT ON COLUMN rate_limit_audit.reason IS 'More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout or unavailable.';
-COMMENT ON COLUMN rate_limit_audit.prefix IS 'The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that '
-	'it had first; empty if none applied. Of several limits, that with the least remaining, or the one that refused.';
-COMMENT ON COLUMN rate_limit_audit.limit_name IS 'The name of the limit of the rule. NULL: a limit in a configuration.';
-COMMENT ON COLUMN rate_limit_audit.key IS 'The key of the counter, as it is stored: a digest if it is a secret.';
-COMMENT ON COLUMN rate_limit_audit.user_id IS 'The user. NULL: nobody.';
-COMMENT ON COLUMN rate_limit_audit.tier IS 'The tier of the user, with a policy.';
-COMMENT ON COLUMN rate_limit_audit.address IS 'The address of the client, or its network, as audit_address says.';
-COMMENT ON COLUMN rate_limit_audit.host IS 'The host of the request.';
-COMMENT ON COLUMN rate_limit_audit.method IS 'The method of the request.';
-COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 500 characters.';
-COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
-COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
-COMMENT ON COLUMN rate_limit_audit.also IS 'The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.';
-COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has.';
+CALL rate_limit_describe('rate_limit_audit', $$
+What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside the row of its request.
+time: When the request was decided, by the clock of the proxy.
+cost: What one request costs, or would have cost if it was refused.
+count: How many equal refusals within the same second this row stands for. The other columns are those of the first.
+quota: The full quota. NULL: no limit decided.
+remaining: What was left of the quota after the decision.
+key_id: The id of the API key in rate_limit_api_keys. NULL: none.
+retry_after_ms: Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it would never pass, or the time is not known.
+duration_us: How long the decision took, in microseconds.
+weight: How many requests each request of this row stands for: above 1 if only a sample is recorded. count * weight is the estimated number of requests.
+status: The status of a refusal. NULL: the request passed.
+decision: allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path
+	is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.
+reason: More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, timeout or unavailable.
+prefix: The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that
+	it had first; empty if none applied. Of several limits, that with the least remaining, or the one that
+	refused.
+limit_name: The name of the limit of the rule. NULL: a limit in a configuration.
+key: The key of the counter, as it is stored: a digest if it is a secret.
+user_id: The user. NULL: nobody.
+tier: The tier of the user, with a policy.
+address: The address of the client, or its network, as audit_address says.
+host: The host of the request.
+method: The method of the request.
+path: The path of the request without the query, up to 500 characters.
+node: The name of the proxy.
+region: The region of the proxy, if its configuration has one.
+also: The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix, key and so on. NULL: none.
+id: A number that no other row has.
+$$);
 CREATE TABLE IF NOT EXISTS rate_limit_metrics ( granularity   text NOT NULL, time          timestamptz NOT NULL, user_id       text NOT NULL DEFAULT '', key_id        bigint NOT NULL DEFAULT 0, prefix        text NOT NULL DEFAULT '',
 	limit_name    text NOT NULL DEFAULT '', endpoint      text NOT NULL DEFAULT '', region        text NOT NULL DEFAULT '', requests      bigint NOT NULL DEFAULT 0, allowed       bigint NOT NULL DEFAULT 0,
 	limited       bigint NOT NULL DEFAULT 0, blocked       bigint NOT NULL DEFAULT 0, rejected      bigint NOT NULL DEFAULT 0, shadow        bigint NOT NULL DEFAULT 0, errors        bigint NOT NULL DEFAULT 0,
@@ -503,30 +521,31 @@ CREATE TABLE IF NOT EXISTS rate_limit_metrics ( granularity   text NOT NULL, tim
 	last_request  timestamptz NOT NULL, latency       bigint[] NOT NULL DEFAULT '{}', CONSTRAINT granularity_must_be_minute_hour_or_day CHECK (granularity IN ('minute', 'hour', 'day')) ) PARTITION BY LIST (granularity);
 CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (user_id, time, key_id, prefix, limit_name, endpoint, region, granularity);
 CREATE INDEX IF NOT EXISTS rate_limit_metrics_time ON rate_limit_metrics USING brin (time) WITH (pages_per_range = 16, autosummarize = on);
-COMMENT ON TABLE rate_limit_metrics IS 'What happened to the requests of a user and an API key, by the limit that decided and by the endpoint, '
-	'in a minute, an hour or a day, in all proxies of a region. Usage and invoices are sums of it.';
-COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day: each request counts in all three.';
-COMMENT ON COLUMN rate_limit_metrics.time IS 'When the minute, hour or day (in UTC) begins.';
-COMMENT ON COLUMN rate_limit_metrics.user_id IS 'The user; empty: nobody; (other): users beyond the first 10,000 combinations of a proxy in a minute.';
-COMMENT ON COLUMN rate_limit_metrics.key_id IS 'The id of the API key; 0: none, or (other).';
-COMMENT ON COLUMN rate_limit_metrics.prefix IS 'As in rate_limit_audit.';
-COMMENT ON COLUMN rate_limit_metrics.limit_name IS 'The name of the limit of the rule; empty: a limit in a configuration, or none.';
-COMMENT ON COLUMN rate_limit_metrics.endpoint IS 'The route, if the configuration names it, or else the paths of the rule or the zone that matched, and never the path of a request; (other): as for users.';
-COMMENT ON COLUMN rate_limit_metrics.region IS 'The region of the proxies, if their configuration has one.';
-COMMENT ON COLUMN rate_limit_metrics.requests IS 'All requests: allowed, limited, blocked, rejected and errors together. A request counts once, for the limit that refused it or has the least remaining.';
-COMMENT ON COLUMN rate_limit_metrics.allowed IS 'Requests that passed.';
-COMMENT ON COLUMN rate_limit_metrics.limited IS 'Requests that a limit refused.';
-COMMENT ON COLUMN rate_limit_metrics.blocked IS 'Requests that a ban or a block rule refused.';
-COMMENT ON COLUMN rate_limit_metrics.rejected IS 'Requests that were refused for their API key or their path.';
-COMMENT ON COLUMN rate_limit_metrics.errors IS 'Requests without a decision, whether they passed or not.';
-COMMENT ON COLUMN rate_limit_metrics.shadow IS 'Decisions of shadow rules that would have refused. Their requests count in the other columns.';
-COMMENT ON COLUMN rate_limit_metrics.charged IS 'The units that the requests that passed were charged by this limit, whichever limit they count for.';
-COMMENT ON COLUMN rate_limit_metrics.settled IS 'What they really cost by their responses, when these have ended: charged, where the limit does not settle.';
-COMMENT ON COLUMN rate_limit_metrics.from_memory IS 'Requests of those limited that a proxy refused without asking the database.';
-COMMENT ON COLUMN rate_limit_metrics.from_lease IS 'Requests of those allowed that a proxy let pass with units of a lease, without asking the database.';
-COMMENT ON COLUMN rate_limit_metrics.from_database IS 'Requests that the database decided: neither the memory of the proxy nor a lease could.';
-COMMENT ON COLUMN rate_limit_metrics.last_request IS 'When the last request came.';
-COMMENT ON COLUMN rate_limit_metrics.latency IS 'How many decisions took how long, in buckets: see rate_limit_percentile.';
+CALL rate_limit_describe('rate_limit_metrics', $$
+What happened to the requests of a user and an API key, by the limit that decided and by the endpoint, in a minute, an hour or a day, in all proxies of a region. Usage and invoices are sums of it.
+granularity: minute, hour or day: each request counts in all three.
+time: When the minute, hour or day (in UTC) begins.
+user_id: The user; empty: nobody; (other): users beyond the first 10,000 combinations of a proxy in a minute.
+key_id: The id of the API key; 0: none, or (other).
+prefix: As in rate_limit_audit.
+limit_name: The name of the limit of the rule; empty: a limit in a configuration, or none.
+endpoint: The route, if the configuration names it, or else the paths of the rule or the zone that matched, and never the path of a request; (other): as for users.
+region: The region of the proxies, if their configuration has one.
+requests: All requests: allowed, limited, blocked, rejected and errors together. A request counts once, for the limit that refused it or has the least remaining.
+allowed: Requests that passed.
+limited: Requests that a limit refused.
+blocked: Requests that a ban or a block rule refused.
+rejected: Requests that were refused for their API key or their path.
+errors: Requests without a decision, whether they passed or not.
+shadow: Decisions of shadow rules that would have refused. Their requests count in the other columns.
+charged: The units that the requests that passed were charged by this limit, whichever limit they count for.
+settled: What they really cost by their responses, when these have ended: charged, where the limit does not settle.
+from_memory: Requests of those limited that a proxy refused without asking the database.
+from_lease: Requests of those allowed that a proxy let pass with units of a lease, without asking the database.
+from_database: Requests that the database decided: neither the memory of the proxy nor a lease could.
+last_request: When the last request came.
+latency: How many decisions took how long, in buckets: see rate_limit_percentile.
+$$);
 DO $$
 DECLARE
 	part text;
@@ -543,23 +562,27 @@ BEGIN
 END $$;
 CREATE TABLE IF NOT EXISTS rate_limit_writers ( writer  text NOT NULL CONSTRAINT rate_limit_writers_pkey PRIMARY KEY, node    text NOT NULL, region  text, batch   bigint NOT NULL, written bigint NOT NULL DEFAULT 0,
 	dropped bigint NOT NULL DEFAULT 0, seen    timestamptz NOT NULL DEFAULT now() );
-COMMENT ON TABLE rate_limit_writers IS 'The processes that write the history, and how far each of them is. A row that was not renewed for 30 days is deleted.';
-COMMENT ON COLUMN rate_limit_writers.writer IS 'A random name of the process.';
-COMMENT ON COLUMN rate_limit_writers.node IS 'The name of the proxy.';
-COMMENT ON COLUMN rate_limit_writers.region IS 'Where it runs, if its configuration says so.';
-COMMENT ON COLUMN rate_limit_writers.batch IS 'The number of the last batch that was written. A batch that is sent again after a failure is written once.';
-COMMENT ON COLUMN rate_limit_writers.written IS 'How many decisions the process has written to rate_limit_audit.';
-COMMENT ON COLUMN rate_limit_writers.dropped IS 'How many decisions the process could not write, because the database was slow or down for too long.';
-COMMENT ON COLUMN rate_limit_writers.seen IS 'When the last batch was written.';
+CALL rate_limit_describe('rate_limit_writers', $$
+The processes that write the history, and how far each of them is. A row that was not renewed for 30 days is deleted.
+writer: A random name of the process.
+node: The name of the proxy.
+region: Where it runs, if its configuration says so.
+batch: The number of the last batch that was written. A batch that is sent again after a failure is written once.
+written: How many decisions the process has written to rate_limit_audit.
+dropped: How many decisions the process could not write, because the database was slow or down for too long.
+seen: When the last batch was written.
+$$);
 CREATE TABLE IF NOT EXISTS rate_limit_retention ( what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY, keep   interval NOT NULL, set_by text, set_at timestamptz NOT NULL DEFAULT now(), upkeep_at timestamptz,
 	CONSTRAINT what_must_be_audit_or_metrics_of_minute_hour_or_day CHECK (what IN ('audit', 'metrics_minute', 'metrics_hour', 'metrics_day')), CONSTRAINT keep_must_be_1_day_or_more CHECK (keep >= interval '1 day') );
 INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'), ('metrics_hour', '90 days'), ('metrics_day', '7 years') ON CONFLICT DO NOTHING;
-COMMENT ON TABLE rate_limit_retention IS 'How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says when it starts.';
-COMMENT ON COLUMN rate_limit_retention.what IS 'audit, metrics_minute, metrics_hour or metrics_day.';
-COMMENT ON COLUMN rate_limit_retention.keep IS 'How long. Without a row for it, a part of the history is kept for ever.';
-COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set it. NULL: the default.';
-COMMENT ON COLUMN rate_limit_retention.set_at IS 'When it was set.';
-COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
+CALL rate_limit_describe('rate_limit_retention', $$
+How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says when it starts.
+what: audit, metrics_minute, metrics_hour or metrics_day.
+keep: How long. Without a row for it, a part of the history is kept for ever.
+set_by: The proxy or the role that set it. NULL: the default.
+set_at: When it was set.
+upkeep_at: When upkeep last ran.
+$$);
 `
 
 const historyUpkeep = `
@@ -568,14 +591,14 @@ CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS
 BEGIN
 	RETURN (SELECT CASE WHEN rate_limit_owns_history() THEN $2 ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years') FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
-COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS 'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: '
+COMMENT ON FUNCTION rate_limit_cutoff IS 'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: '
 	'it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
 CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text
 	LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT string_agg(DISTINCT coalesce('pid ' || l.pid, 'a prepared transaction'), ', ') FROM pg_locks l
 	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND l.relation = $1 AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 $$;
-COMMENT ON FUNCTION rate_limit_holders(oid) IS 'The other sessions that have a lock on a table, as text. NULL: none.';
+COMMENT ON FUNCTION rate_limit_holders IS 'The other sessions that have a lock on a table, as text. NULL: none.';
 CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, state text, held_by text)
 	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' AS $$
 	WITH found AS ( SELECT p.id, p.name, CASE WHEN p.pending THEN 'pending' ELSE 'attached' END AS state, p.ends FROM rate_limit_partitions() p UNION ALL
@@ -586,7 +609,7 @@ CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RET
 	FROM found f WHERE f.ends <= rate_limit_cutoff('audit', $1)
 	ORDER BY CASE f.state WHEN 'pending' THEN 1 WHEN 'attached' THEN 2 ELSE 3 END, f.ends, f.name
 $$;
-COMMENT ON FUNCTION rate_limit_expired(timestamptz) IS 'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use '
+COMMENT ON FUNCTION rate_limit_expired IS 'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use '
 	'each of them. state is attached; detached: a table that was a partition; or pending: DETACH ... FINALIZE is still to come.';
 CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now())
 	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $$
@@ -631,7 +654,7 @@ BEGIN
 		RETURN NEXT;
 	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS 'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
+COMMENT ON FUNCTION rate_limit_drop_expired IS 'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
 	'past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
 	SET lock_timeout = '1s' AS $$
@@ -692,27 +715,30 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes ( node        text NOT NULL
 	epoch       bigint NOT NULL DEFAULT 0, log         oid, local_from  timestamptz, local_until timestamptz, cannot      text, ended       timestamptz, system      bigint DEFAULT (pg_control_system()).system_identifier, admitted    bigint,
 	refused     bigint, undecided   bigint, undecided_at timestamptz, locally     bigint, busiest     jsonb, CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY (node, epoch),
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200) ) WITH (fillfactor = 50);
-COMMENT ON TABLE rate_limit_nodes IS 'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended '
-	'or vanished is deleted after a day. A crash of the server empties the table, and proxies that run write their rows again.';
-COMMENT ON COLUMN rate_limit_nodes.node IS 'The name of the proxy. It is the same after each start. Several proxies may have it.';
-COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
-COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
-COMMENT ON COLUMN rate_limit_nodes.applied_seq IS 'The highest rate_limit_changes.seq that it obeys. NULL: it has no policy.';
-COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row. A proxy is gone 10 seconds after that.';
-COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
-COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process.';
-COMMENT ON COLUMN rate_limit_nodes.log IS 'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.';
-COMMENT ON COLUMN rate_limit_nodes.local_from IS 'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since it came to the list.';
-COMMENT ON COLUMN rate_limit_nodes.local_until IS 'When that ended.';
-COMMENT ON COLUMN rate_limit_nodes.cannot IS 'Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.';
-COMMENT ON COLUMN rate_limit_nodes.system IS 'The system identifier of the server that the proxy wrote to. A row of another one came with a restored copy, and says nothing about proxies here.';
-COMMENT ON COLUMN rate_limit_nodes.ended IS 'When it stopped in order. NULL: it runs, or it vanished.';
-COMMENT ON COLUMN rate_limit_nodes.admitted IS 'How many requests it has admitted since its start, those included that it decided locally.';
-COMMENT ON COLUMN rate_limit_nodes.refused IS 'How many it has refused, those included that it decided locally.';
-COMMENT ON COLUMN rate_limit_nodes.undecided IS 'How many had no decision: on_error says what became of them.';
-COMMENT ON COLUMN rate_limit_nodes.undecided_at IS 'When a request last had no decision. NULL: none since its start.';
-COMMENT ON COLUMN rate_limit_nodes.locally IS 'How many it decided at its share of each limit, without the database.';
-COMMENT ON COLUMN rate_limit_nodes.busiest IS 'Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.';
+CALL rate_limit_describe('rate_limit_nodes', $$
+The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or
+	vanished is deleted after a day. A crash of the server empties the table, and proxies that run write their
+	rows again.
+node: The name of the proxy. It is the same after each start. Several proxies may have it.
+region: Where it runs, if its configuration says so.
+version: The version of its program.
+applied_seq: The highest rate_limit_changes.seq that it obeys. NULL: it has no policy.
+seen: When it renewed this row. A proxy is gone 10 seconds after that.
+problems: The rules that it cannot use, each with what it should be.
+epoch: Another number after each start of the process.
+log: The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.
+local_from: When it last began to limit by itself, because the database made no decisions. NULL: it has not, since it came to the list.
+local_until: When that ended.
+cannot: Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.
+system: The system identifier of the server that the proxy wrote to. A row of another one came with a restored copy, and says nothing about proxies here.
+ended: When it stopped in order. NULL: it runs, or it vanished.
+admitted: How many requests it has admitted since its start, those included that it decided locally.
+refused: How many it has refused, those included that it decided locally.
+undecided: How many had no decision: on_error says what became of them.
+undecided_at: When a request last had no decision. NULL: none since its start.
+locally: How many it decided at its share of each limit, without the database.
+busiest: Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.
+$$);
 CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint
 	LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -721,18 +747,19 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS 'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it has no policy, or another log.';
+COMMENT ON FUNCTION rate_limit_behind IS 'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it has no policy, or another log.';
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS SELECT n.node || CASE WHEN n.twin > 1 THEN '#' || n.twin ELSE '' END AS node, n.region, n.version,
 		n.ended IS NULL AND n.seen BETWEEN now() - interval '10 s' AND now() + interval '10 s' AS live, n.ended, n.cannot, n.epoch, n.applied_seq IS NOT NULL AS policy,
 		rate_limit_behind(n.applied_seq, n.log) AS behind, n.seen, n.local_from, n.local_until, extract(epoch FROM clock_timestamp() - n.seen)::float8 AS seconds_ago, n.problems, n.admitted,
 			n.refused, n.undecided, n.undecided_at, n.locally, n.busiest FROM ( SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m WHERE m.system = (SELECT system_identifier FROM pg_control_system())
 	) AS n;
-COMMENT ON VIEW rate_limit_proxies IS 'The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of '
-	'another server are not here. Of several proxies with one name, the second one has #2 after it.';
-COMMENT ON COLUMN rate_limit_proxies.live IS 'Whether it runs.';
-COMMENT ON COLUMN rate_limit_proxies.policy IS 'Whether it has a policy.';
-COMMENT ON COLUMN rate_limit_proxies.behind IS 'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since they were restored.';
-COMMENT ON COLUMN rate_limit_proxies.seconds_ago IS 'How long ago seen was.';
+CALL rate_limit_describe('rate_limit_proxies', $$
+The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of another server are not here. Of several proxies with one name, the second one has #2 after it.
+live: Whether it runs.
+policy: Whether it has a policy.
+behind: How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since they were restored.
+seconds_ago: How long ago seen was.
+$$);
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS WITH live AS ( SELECT p.*, p.cannot IS NOT NULL AS without_rights, coalesce(p.undecided_at > now() - interval '2 minutes', false) AS fails,
 			NOT p.policy AND bool_or(p.policy) OVER () AS without_policy FROM rate_limit_proxies p WHERE p.live ) SELECT f.state, f.node, f.said FROM (
 		SELECT 0 AS place, 'stopped' AS state, NULL::text AS node, 'No proxy counts in this database.' AS said WHERE NOT EXISTS (SELECT FROM live) UNION ALL
@@ -745,16 +772,20 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS WITH l
 		SELECT 7, 'gone', p.node, format('%s vanished at %s UTC.', p.node, to_char(p.seen AT TIME ZONE 'UTC', 'HH24:MI:SS')) FROM rate_limit_proxies p WHERE NOT p.live AND p.ended IS NULL AND p.seen > now() - interval '10 minutes' UNION ALL
 		SELECT CASE WHEN bool_or(p.without_rights OR p.fails) THEN 8 ELSE 0 END, 'enforcing', NULL, format('Limits are enforced by %s of %s.', count(*) FILTER (WHERE NOT p.without_rights AND NOT p.fails AND NOT p.without_policy),
 				CASE count(*) WHEN 1 THEN '1 proxy' ELSE count(*) || ' proxies' END) FROM live p HAVING bool_or(NOT p.without_rights AND NOT p.fails) ) AS f ORDER BY f.place, f.node;
-COMMENT ON VIEW rate_limit_state IS 'Whether limits are enforced, in a sentence. The first row has the state of all: enforcing, open or stopped. The others say what else needs a look.';
-COMMENT ON COLUMN rate_limit_state.state IS 'enforcing; open: requests have no decision; stopped: there is no proxy; local: a proxy decided without the database; without a policy; behind; unusable: a rule; gone: a proxy.';
-COMMENT ON COLUMN rate_limit_state.node IS 'The proxy that the sentence is about. NULL: all.';
-COMMENT ON COLUMN rate_limit_state.said IS 'The sentence.';
+CALL rate_limit_describe('rate_limit_state', $$
+Whether limits are enforced, in a sentence. The first row has the state of all: enforcing, open or stopped. The others say what else needs a look.
+state: enforcing; open: requests have no decision; stopped: there is no proxy; local: a proxy decided without the database; without a policy; behind; unusable: a rule; gone: a proxy.
+node: The proxy that the sentence is about. NULL: all.
+said: The sentence.
+$$);
 CREATE TABLE IF NOT EXISTS rate_limit_secrets ( name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY, value text NOT NULL );
 REVOKE ALL ON rate_limit_secrets FROM PUBLIC;
 INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid()::text || gen_random_uuid()::text WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
-COMMENT ON TABLE rate_limit_secrets IS 'Random texts that the proxies share and clients must not know.';
-COMMENT ON COLUMN rate_limit_secrets.name IS 'What it is for. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.';
-COMMENT ON COLUMN rate_limit_secrets.value IS 'The secret.';
+CALL rate_limit_describe('rate_limit_secrets', $$
+Random texts that the proxies share and clients must not know.
+name: What it is for. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.
+value: The secret.
+$$);
 `
 
 const policyAnswers = `
@@ -768,7 +799,7 @@ BEGIN
 			ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
 		WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])) ORDER BY u.rule, u.limit_name, u.key;
 END $$;
-COMMENT ON FUNCTION rate_limit_used_by(text, bigint) IS 'The rows of rate_limit_used that count a user, or one of its API keys.';
+COMMENT ON FUNCTION rate_limit_used_by IS 'The rows of rate_limit_used that count a user, or one of its API keys.';
 CREATE OR REPLACE FUNCTION rate_limit_recent(user_id text, key_id bigint DEFAULT NULL) RETURNS TABLE (today bigint, this_month bigint, refused bigint, limited bigint, denied bigint,
 	last_request timestamptz, resets timestamptz) LANGUAGE plpgsql STABLE ROWS 1 AS $$
 #variable_conflict use_column
@@ -786,44 +817,54 @@ BEGIN
 		(SELECT max(u.resets_at) FROM rate_limit_used_by($1, $2) u)
 	FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1 AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2);
 END $$;
-COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS 'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this '
+COMMENT ON FUNCTION rate_limit_recent IS 'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this '
 	'month that were refused, by a limit (429), and with 401 or 403, the last request, and when all limits that count by user, or by key, have their full quota again; NULL: they have it. No row: no usage was '
 	'recorded, or the role may not read it.';
 CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS SELECT t.tier, t.rank, (SELECT count(*) FROM rate_limit_users u WHERE u.tier = t.tier) AS users,
 		(SELECT count(*) FROM rate_limit_api_keys k WHERE k.tier = t.tier) AS keys, ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name) AS rules, t.comment FROM rate_limit_tiers t;
-COMMENT ON VIEW rate_limit_tier_states IS 'The tiers, and what is on them.';
-COMMENT ON COLUMN rate_limit_tier_states.users IS 'How many users are on the tier.';
-COMMENT ON COLUMN rate_limit_tier_states.keys IS 'How many API keys have it as their own.';
-COMMENT ON COLUMN rate_limit_tier_states.rules IS 'The rules for the tier, and maybe for others.';
+CALL rate_limit_describe('rate_limit_tier_states', $$
+The tiers, and what is on them.
+users: How many users are on the tier.
+keys: How many API keys have it as their own.
+rules: The rules for the tier, and maybe for others.
+$$);
 CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id AND b.until > now()) THEN 'banned'
 		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0 AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state FROM rate_limit_users u;
-COMMENT ON VIEW rate_limit_user_states IS 'The users, and who is shut out.';
-COMMENT ON COLUMN rate_limit_user_states.state IS 'banned; blocked: an override of 0 refuses the user; or active.';
+CALL rate_limit_describe('rate_limit_user_states', $$
+The users, and who is shut out.
+state: banned; blocked: an override of 0 refuses the user; or active.
+$$);
 CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked' WHEN k.expires_at <= now() THEN 'expired'
 		WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.key_id = k.id AND b.until > now()) OR EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = k.user_id AND b.until > now()) THEN 'banned' ELSE 'valid' END AS state,
 		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at FROM rate_limit_api_keys k;
-COMMENT ON VIEW rate_limit_key_states IS 'The API keys, without their digests, and which of them are valid.';
-COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or banned: the key, or its user.';
+CALL rate_limit_describe('rate_limit_key_states', $$
+The API keys, without their digests, and which of them are valid.
+state: valid, expired, revoked, or banned: the key, or its user.
+$$);
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS SELECT r.name, r.action, r.family, r.priority, r.mode, r.mode <> 'off' AND r.valid @> now() AS in_force,
 		r.tiers, r.hosts, r.paths, r.methods, r.networks, nullif(r.valid, '(,)') AS valid, CASE r.action WHEN 'limit' THEN r.count_by END AS count_by, nullif(r.without_header, 'share') AS without_header,
 		(SELECT string_agg(concat_ws(' ', l.name, coalesce(l.events::text, 'unlimited') || coalesce('/' || coalesce(rate_limit_span(l.per), l.calendar), ''), l.algorithm, l.time_zone,
 			'burst ' || l.burst, CASE WHEN l.durable THEN 'durable' END, nullif(l.on_exceed, 'refuse')), '; ' ORDER BY l.per NULLS LAST, l.name) FROM rate_limit_rule_limits l WHERE l.rule = r.name) AS limits,
 		nullif(r.cost, 1) AS cost, r.settle, r.status, r.message, r.retry_after, r.comment, (SELECT array_agg(w.warning ORDER BY w.warning) FROM rate_limit_rule_warnings w WHERE w.rule = r.name) AS problems FROM rate_limit_rules r
 	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
-COMMENT ON VIEW rate_limit_rule_states IS 'The rules in the order in which proxies try them, with their limits in words. Defaults are NULL.';
-COMMENT ON COLUMN rate_limit_rule_states.in_force IS 'Whether the rule applies now.';
-COMMENT ON COLUMN rate_limit_rule_states.limits IS 'The limits: the name, the events and the time, the algorithm, and what is not the default.';
-COMMENT ON COLUMN rate_limit_rule_states.problems IS 'The warnings of rate_limit_rule_warnings.';
+CALL rate_limit_describe('rate_limit_rule_states', $$
+The rules in the order in which proxies try them, with their limits in words. Defaults are NULL.
+in_force: Whether the rule applies now.
+limits: The limits: the name, the events and the time, the algorithm, and what is not the default.
+problems: The warnings of rate_limit_rule_warnings.
+$$);
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after, CASE WHEN c.ref IS NULL AND num_nonnulls(c.before, c.after) = 0
 			THEN '{"more than 1,000 rows, or all"}' WHEN num_nonnulls(c.before, c.after) = 0 THEN '{changed}' WHEN num_nonnulls(c.before, c.after) = 1 THEN ARRAY[CASE WHEN c.before IS NULL THEN 'created' ELSE 'deleted' END] || ARRAY(
 				SELECT format('%s: %s', name, coalesce(c.after, c.before) ->> name) FROM unnest('{rule,limit_name,events,burst,valid}'::text[]) AS name WHERE c.kind = 'override' AND nullif(coalesce(c.after, c.before) ->> name, '(,)') IS NOT NULL)
 			ELSE ARRAY(SELECT format('%s: %s -> %s', a.key, c.before -> a.key, a.value) FROM jsonb_each(c.after) a WHERE a.value IS DISTINCT FROM c.before -> a.key AND a.key <> 'updated_at' ORDER BY a.key COLLATE "C") END AS what,
 		CASE WHEN c.ref IS NULL THEN 'all' WHEN k.id IS NOT NULL THEN CASE c.kind WHEN 'key' THEN '' ELSE 'key/' END || k.id ELSE regexp_replace(c.ref, '(^|/)([0-9a-f]{12})[0-9a-f]{52}$', '\1\2...') END AS which FROM rate_limit_changes c,
 		LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id' ELSE 'key_id' END)::bigint AS id) k;
-COMMENT ON VIEW rate_limit_changed IS 'What was changed in the policy, in words.';
-COMMENT ON COLUMN rate_limit_changed.key_id IS 'The id of the API key that was changed, or whose override or ban was. NULL: another change.';
-COMMENT ON COLUMN rate_limit_changed.which IS 'ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin of its digest.';
-COMMENT ON COLUMN rate_limit_changed.what IS 'created or deleted, of an override with its rule, limit and amounts; changed; or the columns that differ.';
+CALL rate_limit_describe('rate_limit_changed', $$
+What was changed in the policy, in words.
+key_id: The id of the API key that was changed, or whose override or ban was. NULL: another change.
+which: ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin of its digest.
+what: created or deleted, of an override with its rule, limit and amounts; changed; or the columns that differ.
+$$);
 `
 
 const policyChanges = `
@@ -831,16 +872,19 @@ CREATE TABLE IF NOT EXISTS rate_limit_changes ( seq    bigint GENERATED ALWAYS A
 	at     timestamptz NOT NULL DEFAULT now(), by     text NOT NULL, before jsonb, after  jsonb, CONSTRAINT kind_must_be_what_a_table_holds CHECK (kind IN ('tier', 'user', 'key', 'rule', 'limit', 'override', 'ban')) );
 CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
-COMMENT ON TABLE rate_limit_changes IS 'What was changed in the tables of the policy, for 30 days. Triggers write it, proxies poll it.';
-COMMENT ON COLUMN rate_limit_changes.seq IS 'The order in which the lines were written. Lines of other transactions may become visible later.';
-COMMENT ON COLUMN rate_limit_changes.xid IS 'The transaction. Proxies use it to find what has become visible since their last poll.';
-COMMENT ON COLUMN rate_limit_changes.kind IS 'What was changed: a tier, user, key, rule, limit, override or ban.';
-COMMENT ON COLUMN rate_limit_changes.ref IS 'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an '
-	'override or a ban what it is for: tier/..., user/..., key/<digest>, network/.... NULL: all, because one statement changed more than 1,000 rows, or emptied the table.';
-COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
-COMMENT ON COLUMN rate_limit_changes.by IS 'The role that made the change, and in parentheses the person, if the setting rate_limit.person has a name.';
-COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
-COMMENT ON COLUMN rate_limit_changes.after IS 'The row after. NULL: it was deleted.';
+CALL rate_limit_describe('rate_limit_changes', $$
+What was changed in the tables of the policy, for 30 days. Triggers write it, proxies poll it.
+seq: The order in which the lines were written. Lines of other transactions may become visible later.
+xid: The transaction. Proxies use it to find what has become visible since their last poll.
+kind: What was changed: a tier, user, key, rule, limit, override or ban.
+ref: Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an
+	override or a ban what it is for: tier/..., user/..., key/<digest>, network/.... NULL: all, because one
+	statement changed more than 1,000 rows, or emptied the table.
+at: When the transaction began.
+by: The role that made the change, and in parentheses the person, if the setting rate_limit.person has a name.
+before: The row before. NULL: it is new.
+after: The row after. NULL: it was deleted.
+$$);
 `
 
 const policyCommands = `
@@ -863,7 +907,7 @@ BEGIN
 	DELETE FROM rate_limit_tiers t WHERE t.tier = $1;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_tier(text) IS 'Deletes a tier that nothing uses, and returns whether it was there. It fails if something uses the tier.';
+COMMENT ON FUNCTION rate_limit_delete_tier IS 'Deletes a tier that nothing uses, and returns whether it was there. It fails if something uses the tier.';
 CREATE OR REPLACE FUNCTION rate_limit_rename(kind text, name text, new text) RETURNS boolean
 	LANGUAGE plpgsql AS $$
 DECLARE
@@ -882,14 +926,14 @@ EXCEPTION WHEN integrity_constraint_violation THEN
 		ELSE rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3)) END
 		USING ERRCODE = 'check_violation';
 END $$;
-COMMENT ON FUNCTION rate_limit_rename(text, text, text) IS 'Gives a rule or a tier another name, which all that refers to it then has. kind is rule or tier. It returns whether there is one. A rule begins new counters.';
+COMMENT ON FUNCTION rate_limit_rename IS 'Gives a rule or a tier another name, which all that refers to it then has. kind is rule or tier. It returns whether there is one. A rule begins new counters.';
 CREATE OR REPLACE FUNCTION rate_limit_revoke_key(key_id bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
 	UPDATE rate_limit_api_keys k SET revoked_at = now(), revoked_by = session_user WHERE k.id = $1 AND (k.revoked_at IS NULL OR k.revoked_at > now());
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_revoke_key(bigint) IS 'Ends an API key now, and returns whether it had not ended before.';
+COMMENT ON FUNCTION rate_limit_revoke_key IS 'Ends an API key now, and returns whether it had not ended before.';
 CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea, hint text DEFAULT NULL) RETURNS TABLE (id bigint, replaces bigint, replaced_at timestamptz)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -914,7 +958,7 @@ BEGIN
 		RETURNING least(k.revoked_at, k.expires_at) INTO replaced_at;
 	RETURN NEXT;
 END $$;
-COMMENT ON FUNCTION rate_limit_rotate_key(bigint, interval, bytea, text) IS 'Makes an API key in place of a valid one, with its name, tier, end, counters, overrides and bans, and '
+COMMENT ON FUNCTION rate_limit_rotate_key IS 'Makes an API key in place of a valid one, with its name, tier, end, counters, overrides and bans, and '
 	'ends the old key after the grace. digest is the SHA-256 of the new key, and hint its first characters. No row: there is no such key.';
 `
 
@@ -926,18 +970,20 @@ CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) 
 		(4, 'rules', 'rate_limit_rules', '{name}'), (5, 'limits', 'rate_limit_rule_limits', '{rule,name}'), (6, 'overrides', 'rate_limit_overrides', '{rule,limit_name,tier,user_id,key_id,valid}') ) AS s(place, section, relation, keys)
 	JOIN pg_attribute a ON a.attrelid = s.relation AND a.attnum > 0 AND NOT a.attisdropped LEFT JOIN LATERAL (SELECT pg_get_expr(v.adbin, v.adrelid) FROM pg_attrdef v WHERE (v.adrelid, v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true
 	WHERE a.attidentity = '' AND a.attgenerated = '' AND (d.value IS NULL OR d.value NOT IN ('now()', 'SESSION_USER'));
-COMMENT ON VIEW rate_limit_policy_columns IS 'The columns of the policy: those that people set, of the tables that a document has.';
-COMMENT ON COLUMN rate_limit_policy_columns.place IS 'The order of the tables: rows refer to rows of tables before.';
-COMMENT ON COLUMN rate_limit_policy_columns.section IS 'The name of the list of rows in a document.';
-COMMENT ON COLUMN rate_limit_policy_columns.relation IS 'The table.';
-COMMENT ON COLUMN rate_limit_policy_columns.position IS 'The place of the column in the table.';
-COMMENT ON COLUMN rate_limit_policy_columns.name IS 'The column.';
-COMMENT ON COLUMN rate_limit_policy_columns.type IS 'Its type.';
-COMMENT ON COLUMN rate_limit_policy_columns.default_value IS 'Its default, as SQL. NULL: there is none.';
-COMMENT ON COLUMN rate_limit_policy_columns.key IS 'The place among the columns that name a row. NULL: it is none of them.';
-COMMENT ON COLUMN rate_limit_policy_columns.needed IS 'Whether each row of a document must have it.';
-COMMENT ON COLUMN rate_limit_policy_columns.is_reference IS 'Whether it is the number of an API key. A document has the digest.';
-COMMENT ON COLUMN rate_limit_policy_columns.description IS 'What it means.';
+CALL rate_limit_describe('rate_limit_policy_columns', $$
+The columns of the policy: those that people set, of the tables that a document has.
+place: The order of the tables: rows refer to rows of tables before.
+section: The name of the list of rows in a document.
+relation: The table.
+position: The place of the column in the table.
+name: The column.
+type: Its type.
+default_value: Its default, as SQL. NULL: there is none.
+key: The place among the columns that name a row. NULL: it is none of them.
+needed: Whether each row of a document must have it.
+is_reference: Whether it is the number of an API key. A document has the digest.
+description: What it means.
+$$);
 CREATE OR REPLACE FUNCTION rate_limit_policy_rows(section text, list jsonb DEFAULT NULL) RETURNS TABLE (name text, key jsonb, at tid, document jsonb) LANGUAGE plpgsql STABLE
 SET timezone = 'UTC' SET datestyle = 'ISO' SET bytea_output = 'hex' AS $$
 #variable_conflict use_column
@@ -964,11 +1010,11 @@ BEGIN
 			CROSS JOIN LATERAL jsonb_populate_record(NULL::%s, rate_limit_policy_values(o, $2)) t', s.relation) END)
 		USING list, s.refs;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_rows(text, jsonb) IS 'The rows of a section of the policy, or those of a list as the tables would have them: the name for '
+COMMENT ON FUNCTION rate_limit_policy_rows IS 'The rows of a section of the policy, or those of a list as the tables would have them: the name for '
 	'people, the fields that name the row, its place, and the fields that do not have their defaults.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN fields ->> 'events' = 'unlimited' THEN fields - 'events' ELSE fields END
 	- coalesce(refs, '{}');
-COMMENT ON FUNCTION rate_limit_policy_values(jsonb, text[]) IS 'The values of a row of a document, without its references to API keys.';
+COMMENT ON FUNCTION rate_limit_policy_values IS 'The values of a row of a document, without its references to API keys.';
 CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb
 	LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
@@ -981,7 +1027,7 @@ BEGIN
 		FROM (SELECT DISTINCT section FROM rate_limit_policy_columns) AS s
 		WHERE s.section <> 'limits' AND (users OR s.section NOT IN ('users', 'keys')));
 END $$;
-COMMENT ON FUNCTION rate_limit_policy(boolean) IS 'The policy as a document: tiers, rules with their limits, and overrides for tiers; with users also the '
+COMMENT ON FUNCTION rate_limit_policy IS 'The policy as a document: tiers, rules with their limits, and overrides for tiers; with users also the '
 	'users, the digests of their API keys, and their overrides. A field that has its default is left out.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_lists(policy jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
@@ -1049,7 +1095,7 @@ BEGIN
 	END IF;
 	RETURN made;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_lists(jsonb) IS 'The rows of rate_limit_policy_rows of a document, by sections. It fails for one that cannot be a policy.';
+COMMENT ON FUNCTION rate_limit_policy_lists IS 'The rows of rate_limit_policy_rows of a document, by sections. It fails for one that cannot be a policy.';
 CREATE OR REPLACE FUNCTION rate_limit_fault(fault text, message text, detail text, fields jsonb) RETURNS text
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -1069,7 +1115,7 @@ BEGIN
 	RETURN concat(part[1], ': ', fields -> part[1], ': ', replace(split_part(part[2], 'rate_limit', 1), '_', ' '), substring(part[2] FROM 'rate_limit.*'), CASE WHEN part[2] LIKE '%rate_limit_tiers' THEN
 			(SELECT ', which has ' || string_agg(t.tier, ', ' ORDER BY t.rank, t.tier) FROM rate_limit_tiers t) END);
 END $$;
-COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS 'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if its name does not say it.';
+COMMENT ON FUNCTION rate_limit_fault IS 'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if its name does not say it.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
 	LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1108,7 +1154,7 @@ BEGIN
 		RAISE EXCEPTION '% "%": %', left(section, -1), chosen -> 0 ->> 'name', rate_limit_fault(fault, message, detail, chosen -> 0 -> 'document') USING ERRCODE = 'check_violation';
 	END;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_write(text, text, jsonb) IS 'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. The error is about the row that the server refuses.';
+COMMENT ON FUNCTION rate_limit_policy_write IS 'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. The error is about the row that the server refuses.';
 CREATE OR REPLACE FUNCTION rate_limit_apply(policy jsonb, prune boolean DEFAULT false, dry_run boolean DEFAULT false)
 RETURNS TABLE (section text, name text, what text, before jsonb, after jsonb) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -1176,13 +1222,13 @@ BEGIN
 		RAISE EXCEPTION '%', coalesce('rule "' || substring(detail FROM '^The rule is ''(.*)''\.$') || '": ', '') || fault USING ERRCODE = 'check_violation', HINT = hint;
 	END;
 END $$;
-COMMENT ON FUNCTION rate_limit_apply(jsonb, boolean, boolean) IS 'Makes the policy as a document of rate_limit_policy has it, and returns what differs: a new or deleted '
+COMMENT ON FUNCTION rate_limit_apply IS 'Makes the policy as a document of rate_limit_policy has it, and returns what differs: a new or deleted '
 	'row, or a field of a row that was there. A field that the document lacks gets its default. Rows that it lacks stay, but with prune only those of sections that it lacks. dry_run checks everything, and changes nothing.';
 `
 
 const policyEnd = `
 CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 1';
-COMMENT ON FUNCTION rate_limit_policy_version() IS 'The version of these tables. The last command of the migration makes it.';
+COMMENT ON FUNCTION rate_limit_policy_version IS 'The version of these tables. The last command of the migration makes it.';
 `
 
 // policyVersion is the number in policy_end.sql.
@@ -1234,8 +1280,7 @@ EXCEPTION WHEN integrity_constraint_violation THEN
 	RAISE EXCEPTION '%', CASE WHEN SQLSTATE = '23502' THEN sets || ': must be given for a new row' ELSE rate_limit_fault(fault, message, detail, given) END
 		USING ERRCODE = 'check_violation', HINT = row_hint;
 END $$;
-COMMENT ON FUNCTION rate_limit_set(regclass, text[], jsonb, text[]) IS 'Makes or changes the row of a table whose keys are those of fields. A field that is null is not set; one that '
-	'reset names gets its default. It returns created or changed.';
+COMMENT ON FUNCTION rate_limit_set IS 'Makes or changes the row of a table whose keys are those of fields. A field that is null is not set; one that reset names gets its default. It returns created or changed.';
 CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
 	AS $$ SELECT rate_limit_set('rate_limit_tiers', '{tier}', to_jsonb(f), reset)
 		FROM (SELECT tier, rank, comment) AS f $$;
@@ -1364,12 +1409,12 @@ COMMENT ON FUNCTION rate_limit_delete_override IS 'Deletes the overrides of a li
 const policyLists = `
 CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false)
 	FROM unnest(list) AS item);
-COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS 'Whether a list has elements, none of them a list, and each of them matches a regular expression. Constraints use it.';
+COMMENT ON FUNCTION rate_limit_each_matches IS 'Whether a list has elements, none of them a list, and each of them matches a regular expression. Constraints use it.';
 CREATE OR REPLACE FUNCTION rate_limit_span(span interval) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0
 		THEN (extract(year FROM span) * 12 + extract(month FROM span))::text || ' months' WHEN extract(epoch FROM span) % 3600 = 0 THEN trunc(extract(epoch FROM span) / 3600)::text || 'h'
 	WHEN extract(epoch FROM span) % 60 = 0 THEN trunc(extract(epoch FROM span) / 60)::text || 'm' WHEN extract(epoch FROM span) % 1 = 0 THEN trunc(extract(epoch FROM span))::text || 's'
 	WHEN extract(epoch FROM span) % 0.001 = 0 THEN trunc(extract(epoch FROM span) * 1000)::text || 'ms' ELSE trunc(extract(epoch FROM span) * 1000000)::text || 'us' END;
-COMMENT ON FUNCTION rate_limit_span(interval) IS 'A time in the largest unit of which it is a multiple, as in 90s or 24h.';
+COMMENT ON FUNCTION rate_limit_span IS 'A time in the largest unit of which it is a multiple, as in 90s or 24h.';
 `
 
 const policyOverrideAmounts = `
@@ -1378,8 +1423,9 @@ CREATE OR REPLACE FUNCTION rate_limit_override_fault(algorithm text, per interva
 		THEN 'override_with_burst_must_be_of_token_bucket_or_gcra' WHEN algorithm = 'gcra' AND greatest(coalesce(burst, own_burst, events), events)::numeric * (extract(epoch FROM per) * 1000000) > 4611686018427387904
 		THEN 'override_of_gcra_must_have_burst_times_per_up_to_2_pow_62_us' WHEN algorithm = 'gcra' AND events > 0 AND coalesce(burst, own_burst, events)::numeric * extract(epoch FROM per) > events::numeric * 3155760000
 		THEN 'override_of_gcra_must_drain_a_full_burst_within_36525_days' END;
-COMMENT ON FUNCTION rate_limit_override_fault(text, interval, bigint, bigint, bigint) IS 'What is wrong with the events and the burst of an override for a limit of that algorithm, time and burst. NULL: nothing.';
-CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+COMMENT ON FUNCTION rate_limit_override_fault IS 'What is wrong with the events and the burst of an override for a limit of that algorithm, time and burst. NULL: nothing.';
+CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger
+	LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	fault text;
 	wrong bigint;
@@ -1396,7 +1442,7 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_overrides() IS 'Refuses overrides that do not suit their limits, and changes of limits that do not suit their overrides.';
+COMMENT ON FUNCTION rate_limit_check_overrides IS 'Refuses overrides that do not suit their limits, and changes of limits that do not suit their overrides.';
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT OR UPDATE ON rate_limit_overrides FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER UPDATE OF algorithm, per, calendar, burst ON rate_limit_rule_limits FOR EACH ROW EXECUTE FUNCTION rate_limit_check_overrides();
 `
@@ -1413,53 +1459,59 @@ CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_overrides_must_differ_in_more_than_
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_tier ON rate_limit_overrides (tier) WHERE tier IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_user_id ON rate_limit_overrides (user_id) WHERE user_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (key_id) WHERE key_id IS NOT NULL;
-COMMENT ON TABLE rate_limit_overrides IS 'Other amounts of a limit for a tier, a user or an API key. The override for the key counts, else the '
-	'one for the user, else the one for the tier. Of several that are valid the one that became valid last counts.';
-COMMENT ON COLUMN rate_limit_overrides.id IS 'Tells overrides apart.';
-COMMENT ON COLUMN rate_limit_overrides.rule IS 'The rule of the limit.';
-COMMENT ON COLUMN rate_limit_overrides.limit_name IS 'The name of the limit.';
-COMMENT ON COLUMN rate_limit_overrides.tier IS 'For all users of this tier.';
-COMMENT ON COLUMN rate_limit_overrides.user_id IS 'For this user.';
-COMMENT ON COLUMN rate_limit_overrides.key_id IS 'For this API key.';
-COMMENT ON COLUMN rate_limit_overrides.events IS 'The amount in place of that of the limit. 0: nothing may pass. NULL: unlimited.';
-COMMENT ON COLUMN rate_limit_overrides.burst IS 'The burst in place of that of the limit. NULL: that of the limit.';
-COMMENT ON COLUMN rate_limit_overrides.valid IS 'When the override applies.';
-COMMENT ON COLUMN rate_limit_overrides.reason IS 'For people.';
-COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was made.';
-COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that made the row.';
+CALL rate_limit_describe('rate_limit_overrides', $$
+Other amounts of a limit for a tier, a user or an API key. The override for the key counts, else the one for
+	the user, else the one for the tier. Of several that are valid the one that became valid last counts.
+id: Tells overrides apart.
+rule: The rule of the limit.
+limit_name: The name of the limit.
+tier: For all users of this tier.
+user_id: For this user.
+key_id: For this API key.
+events: The amount in place of that of the limit. 0: nothing may pass. NULL: unlimited.
+burst: The burst in place of that of the limit. NULL: that of the limit.
+valid: When the override applies.
+reason: For people.
+created_at: When the row was made.
+created_by: The role that made the row.
+$$);
 CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint) RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE BEGIN ATOMIC
 	SELECT o.id, o.events, o.burst FROM rate_limit_overrides o WHERE o.rule = $1 AND o.limit_name = $2 AND o.valid @> now() AND (o.key_id = $4 OR o.user_id = coalesce($3, (SELECT k.user_id FROM rate_limit_api_keys k WHERE k.id = $4))
 		OR o.tier = (SELECT coalesce(k.tier, CASE WHEN u.tier_until > now() THEN u.tier END) FROM (SELECT) AS s LEFT JOIN rate_limit_api_keys k ON k.id = $4 LEFT JOIN rate_limit_users u ON u.user_id = coalesce($3, k.user_id)))
 	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1;
 END;
-COMMENT ON FUNCTION rate_limit_override_of(text, text, text, bigint) IS 'The override of a limit that counts now for a user, or for an API key, as proxies choose it. No row: the limit has its own amount.';
+COMMENT ON FUNCTION rate_limit_override_of IS 'The override of a limit that counts now for a user, or for an API key, as proxies choose it. No row: the limit has its own amount.';
 CREATE TABLE IF NOT EXISTS rate_limit_bans ( id         bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_bans_pkey PRIMARY KEY, network    cidr CONSTRAINT rate_limit_bans_network_must_not_be_banned_twice UNIQUE,
 	user_id    text CONSTRAINT rate_limit_bans_user_id_must_not_be_banned_twice UNIQUE, key_id     bigint CONSTRAINT rate_limit_bans_key_id_must_not_be_banned_twice UNIQUE
 		CONSTRAINT key_id_must_be_in_rate_limit_api_keys REFERENCES rate_limit_api_keys ON UPDATE CASCADE ON DELETE CASCADE, until      timestamptz NOT NULL DEFAULT 'infinity', reason     text, banned_at  timestamptz NOT NULL DEFAULT now(),
 	banned_by  text NOT NULL DEFAULT session_user, CONSTRAINT exactly_one_of_network_user_id_and_key_id_must_be_given CHECK (num_nonnulls(network, user_id, key_id) = 1),
 	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512) );
 CREATE INDEX IF NOT EXISTS rate_limit_bans_until ON rate_limit_bans (until);
-COMMENT ON TABLE rate_limit_bans IS 'Networks, users and API keys that are shut out. Deleting the row lifts the ban.';
-COMMENT ON COLUMN rate_limit_bans.id IS 'Tells bans apart.';
-COMMENT ON COLUMN rate_limit_bans.network IS 'All addresses of this network.';
-COMMENT ON COLUMN rate_limit_bans.user_id IS 'This user, also one that the proxy authenticates and rate_limit_users does not have.';
-COMMENT ON COLUMN rate_limit_bans.key_id IS 'This API key.';
-COMMENT ON COLUMN rate_limit_bans.until IS 'When the ban ends. infinity: never.';
-COMMENT ON COLUMN rate_limit_bans.reason IS 'For people. Clients do not see it.';
-COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When the ban began.';
-COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban.';
+CALL rate_limit_describe('rate_limit_bans', $$
+Networks, users and API keys that are shut out. Deleting the row lifts the ban.
+id: Tells bans apart.
+network: All addresses of this network.
+user_id: This user, also one that the proxy authenticates and rate_limit_users does not have.
+key_id: This API key.
+until: When the ban ends. infinity: never.
+reason: For people. Clients do not see it.
+banned_at: When the ban began.
+banned_by: The role that made the ban.
+$$);
 CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
 	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96) ELSE network END;
-COMMENT ON FUNCTION rate_limit_network(inet) IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';
+COMMENT ON FUNCTION rate_limit_network IS 'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both forms for one.';
 `
 
 const policyPeople = `
 CREATE TABLE IF NOT EXISTS rate_limit_tiers ( tier    text NOT NULL CONSTRAINT rate_limit_tiers_pkey PRIMARY KEY, rank    bigint NOT NULL DEFAULT 0, comment text, CONSTRAINT tier_must_be_1_to_100_characters_without_spaces_or_slashes
 		CHECK (tier ~ '^[^/[:space:][:cntrl:]]{1,100}$') );
-COMMENT ON TABLE rate_limit_tiers IS 'The plans that users can be on, such as free and pro.';
-COMMENT ON COLUMN rate_limit_tiers.tier IS 'The name, as in rate_limit_rules.tiers.';
-COMMENT ON COLUMN rate_limit_tiers.rank IS 'The order of tiers in lists, lowest first. It has no effect on requests.';
-COMMENT ON COLUMN rate_limit_tiers.comment IS 'For people.';
+CALL rate_limit_describe('rate_limit_tiers', $$
+The plans that users can be on, such as free and pro.
+tier: The name, as in rate_limit_rules.tiers.
+rank: The order of tiers in lists, lowest first. It has no effect on requests.
+comment: For people.
+$$);
 INSERT INTO rate_limit_tiers (tier, rank, comment) VALUES ('anonymous', -1, 'requests with neither an API key nor a user') ON CONFLICT DO NOTHING;
 CREATE TABLE IF NOT EXISTS rate_limit_users ( user_id      text NOT NULL CONSTRAINT rate_limit_users_pkey PRIMARY KEY, tier         text NOT NULL CONSTRAINT tier_must_be_in_rate_limit_tiers REFERENCES rate_limit_tiers ON UPDATE CASCADE,
 	tier_until   timestamptz NOT NULL DEFAULT 'infinity', period_start date, time_zone    text NOT NULL DEFAULT 'UTC', comment      text, created_at   timestamptz NOT NULL DEFAULT now(), updated_at   timestamptz NOT NULL DEFAULT now(),
@@ -1467,15 +1519,17 @@ CREATE TABLE IF NOT EXISTS rate_limit_users ( user_id      text NOT NULL CONSTRA
 	CONSTRAINT time_zone_must_be_a_name_such_as_europe_berlin_or_utc CHECK (time_zone ~ '^(UTC|[A-Z][A-Za-z_]+(/[A-Za-z0-9_+-]+)+)$'), CONSTRAINT time_zone_must_be_known_to_the_server
 		CHECK (timezone(time_zone, timestamptz '2000-01-01 00:00+00') IS NOT NULL) );
 CREATE INDEX IF NOT EXISTS rate_limit_users_tier ON rate_limit_users (tier);
-COMMENT ON TABLE rate_limit_users IS 'The users of the API, each on one tier.';
-COMMENT ON COLUMN rate_limit_users.user_id IS 'The user, as the application or the proxy names it. Limits that count by user count by this.';
-COMMENT ON COLUMN rate_limit_users.tier IS 'The tier until tier_until.';
-COMMENT ON COLUMN rate_limit_users.tier_until IS 'When the tier ends. After it the user has the tier of requests without a user. infinity: never.';
-COMMENT ON COLUMN rate_limit_users.period_start IS 'A day on which a billing period begins. Months and years that are counted for this user or one of its keys begin on such days. NULL: with the month and the year of the calendar.';
-COMMENT ON COLUMN rate_limit_users.time_zone IS 'The IANA name of the time zone in which the billing periods begin at midnight.';
-COMMENT ON COLUMN rate_limit_users.comment IS 'For people.';
-COMMENT ON COLUMN rate_limit_users.created_at IS 'When the row was made.';
-COMMENT ON COLUMN rate_limit_users.updated_at IS 'When the row was changed last.';
+CALL rate_limit_describe('rate_limit_users', $$
+The users of the API, each on one tier.
+user_id: The user, as the application or the proxy names it. Limits that count by user count by this.
+tier: The tier until tier_until.
+tier_until: When the tier ends. After it the user has the tier of requests without a user. infinity: never.
+period_start: A day on which a billing period begins. Months and years that are counted for this user or one of its keys begin on such days. NULL: with the month and the year of the calendar.
+time_zone: The IANA name of the time zone in which the billing periods begin at midnight.
+comment: For people.
+created_at: When the row was made.
+updated_at: When the row was changed last.
+$$);
 CREATE TABLE IF NOT EXISTS rate_limit_api_keys ( id          bigint GENERATED BY DEFAULT AS IDENTITY CONSTRAINT rate_limit_api_keys_pkey PRIMARY KEY, digest      bytea NOT NULL CONSTRAINT rate_limit_api_keys_digest_must_be_new UNIQUE,
 	hint        text, name        text, user_id     text NOT NULL CONSTRAINT user_id_must_be_in_rate_limit_users REFERENCES rate_limit_users ON UPDATE CASCADE ON DELETE CASCADE, tier        text CONSTRAINT tier_must_be_in_rate_limit_tiers
 		REFERENCES rate_limit_tiers ON UPDATE CASCADE, expires_at  timestamptz NOT NULL DEFAULT 'infinity', revoked_at  timestamptz, revoked_by  text, replaced_by bigint CONSTRAINT replaced_by_must_be_the_id_of_a_key
@@ -1487,19 +1541,21 @@ CREATE INDEX IF NOT EXISTS rate_limit_api_keys_user_id ON rate_limit_api_keys (u
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_replaced_by ON rate_limit_api_keys (replaced_by) WHERE replaced_by IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_counted_as ON rate_limit_api_keys (counted_as) WHERE counted_as IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_api_keys_tier ON rate_limit_api_keys (tier) WHERE tier IS NOT NULL;
-COMMENT ON TABLE rate_limit_api_keys IS 'The API keys of users. The keys themselves are not stored, only their digests.';
-COMMENT ON COLUMN rate_limit_api_keys.id IS 'The number by which people and limits name the key. Limits that count by key count by it, unless counted_as is given.';
-COMMENT ON COLUMN rate_limit_api_keys.digest IS 'The SHA-256 of the whole key: sha256(convert_to(''the key'', ''UTF8'')).';
-COMMENT ON COLUMN rate_limit_api_keys.hint IS 'The first characters of the key, by which people recognise it.';
-COMMENT ON COLUMN rate_limit_api_keys.name IS 'What the key is for.';
-COMMENT ON COLUMN rate_limit_api_keys.user_id IS 'The user that has the key. All keys of the user share the limits that count by user.';
-COMMENT ON COLUMN rate_limit_api_keys.expires_at IS 'When the key ends by itself. infinity: never.';
-COMMENT ON COLUMN rate_limit_api_keys.revoked_at IS 'When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.';
-COMMENT ON COLUMN rate_limit_api_keys.revoked_by IS 'The role or the person that revoked the key.';
-COMMENT ON COLUMN rate_limit_api_keys.replaced_by IS 'The key that was made in place of this one.';
-COMMENT ON COLUMN rate_limit_api_keys.counted_as IS 'The key whose counters this one shares, in limits that count by key: of keys that replace each other, the first. NULL: the key has its own.';
-COMMENT ON COLUMN rate_limit_api_keys.created_at IS 'When the row was made.';
-COMMENT ON COLUMN rate_limit_api_keys.tier IS 'The tier of requests with the key, in place of that of the user. NULL: that of the user.';
+CALL rate_limit_describe('rate_limit_api_keys', $$
+The API keys of users. The keys themselves are not stored, only their digests.
+id: The number by which people and limits name the key. Limits that count by key count by it, unless counted_as is given.
+digest: The SHA-256 of the whole key: sha256(convert_to('the key', 'UTF8')).
+hint: The first characters of the key, by which people recognise it.
+name: What the key is for.
+user_id: The user that has the key. All keys of the user share the limits that count by user.
+expires_at: When the key ends by itself. infinity: never.
+revoked_at: When the key ends because somebody ended it; may lie in the future. NULL: it is not revoked.
+revoked_by: The role or the person that revoked the key.
+replaced_by: The key that was made in place of this one.
+counted_as: The key whose counters this one shares, in limits that count by key: of keys that replace each other, the first. NULL: the key has its own.
+created_at: When the row was made.
+tier: The tier of requests with the key, in place of that of the user. NULL: that of the user.
+$$);
 `
 
 const policyProxyFunctions = `
@@ -1512,11 +1568,12 @@ BEGIN
 	GET DIAGNOSTICS forgotten = ROW_COUNT;
 	RETURN forgotten;
 END $$;
-COMMENT ON FUNCTION rate_limit_forget() IS 'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many changes it deleted.';
+COMMENT ON FUNCTION rate_limit_forget IS 'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many changes it deleted.';
 `
 
 const policyRenames = `
-CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger
+	LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_users' THEN
 		DELETE FROM rate_limit_bans b USING rate_limit_bans o WHERE b.user_id IN (OLD.user_id, NEW.user_id) AND o.user_id IN (OLD.user_id, NEW.user_id) AND (b.until, b.id) < (o.until, o.id);
@@ -1529,7 +1586,7 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_rename_references() IS 'Gives the bans of a user, and the rules for a tier, its new name.';
+COMMENT ON FUNCTION rate_limit_rename_references IS 'Gives the bans of a user, and the rules for a tier, its new name.';
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id) EXECUTE FUNCTION rate_limit_rename_references();
 CREATE OR REPLACE TRIGGER rate_limit_rename_references AFTER UPDATE OF tier ON rate_limit_tiers FOR EACH ROW WHEN (OLD.tier <> NEW.tier) EXECUTE FUNCTION rate_limit_rename_references();
 `
@@ -1606,30 +1663,33 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules ( name        text NOT NULL CONSTRAI
 		'^(bytes|header [A-Za-z0-9!#$%&''*+.^_|~-]+|json [^[:space:][:cntrl:].]+(\.[^[:space:][:cntrl:].]+)*|status [1-5][0-9]{2}( [1-5][0-9]{2})* = [0-9]{1,15}, else [0-9]{1,15})$'),
 	CONSTRAINT status_must_be_400_to_599 CHECK (status BETWEEN 400 AND 599), CONSTRAINT message_must_have_at_most_4096_bytes CHECK (octet_length(message) <= 4096), CONSTRAINT retry_after_must_be_0_to_36525_days_without_months CHECK (
 		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0 AND retry_after BETWEEN interval '0' AND interval '36525 days') );
-COMMENT ON TABLE rate_limit_rules IS 'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.';
-COMMENT ON COLUMN rate_limit_rules.name IS 'The name. It is in the prefix of the counters, so a renamed rule begins new ones.';
-COMMENT ON COLUMN rate_limit_rules.family IS 'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.';
-COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
-COMMENT ON COLUMN rate_limit_rules.mode IS 'enforce; shadow: the rule counts and reports, and refuses nothing; off.';
-COMMENT ON COLUMN rate_limit_rules.action IS 'limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the limits of all rules.';
-COMMENT ON COLUMN rate_limit_rules.hosts IS 'Names of hosts without a port. *.example.com is every name below example.com.';
-COMMENT ON COLUMN rate_limit_rules.paths IS 'Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest: /api/* includes /api/a/b.';
-COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
-COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks in which the address of the client lies.';
-COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the request has one.';
-COMMENT ON COLUMN rate_limit_rules.count_by IS 'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME, '
-	'and of alternatives such as user|ip, of which the first that a request has counts; or all, which is one counter for everybody.';
-COMMENT ON COLUMN rate_limit_rules.without_header IS 'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.';
-COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
-COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
-COMMENT ON COLUMN rate_limit_rules.settle IS 'What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: cost.';
-COMMENT ON COLUMN rate_limit_rules.status IS 'The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.';
-COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: that of the proxy.';
-COMMENT ON COLUMN rate_limit_rules.retry_after IS 'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';
-COMMENT ON COLUMN rate_limit_rules.comment IS 'For people.';
-COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was made.';
-COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that made the row.';
-COMMENT ON COLUMN rate_limit_rules.updated_at IS 'When the row was changed last. Its limits have no such time; rate_limit_changes has.';
+CALL rate_limit_describe('rate_limit_rules', $$
+Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL holds for all requests.
+name: The name. It is in the prefix of the counters, so a renamed rule begins new ones.
+family: Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule stands alone.
+priority: The order of rules, highest first.
+mode: enforce; shadow: the rule counts and reports, and refuses nothing; off.
+action: limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the limits of all rules.
+hosts: Names of hosts without a port. *.example.com is every name below example.com.
+paths: Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest: /api/* includes /api/a/b.
+methods: Methods, such as GET.
+networks: Networks in which the address of the client lies.
+tiers: Tiers of which the user of the request has one.
+count_by: What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route,
+	header:NAME, and of alternatives such as user|ip, of which the first that a request has counts; or all,
+	which is one counter for everybody.
+without_header: For header:NAME in count_by. share: all requests without the header, or with an empty one, have one counter; skip: the rule does not match them.
+valid: When the rule applies.
+cost: What a request takes of each limit.
+settle: What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or status 401 403 = 1, else 0. NULL: cost.
+status: The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.
+message: The text of a refusal. NULL: that of the proxy.
+retry_after: The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.
+comment: For people.
+created_at: When the row was made.
+created_by: The role that made the row.
+updated_at: When the row was changed last. Its limits have no such time; rate_limit_changes has.
+$$);
 CREATE TABLE IF NOT EXISTS rate_limit_rule_limits ( rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules REFERENCES rate_limit_rules ON UPDATE CASCADE ON DELETE CASCADE, name      text NOT NULL,
 	algorithm text NOT NULL DEFAULT 'sliding_window', events    bigint, per       interval, calendar  text, time_zone text, burst     bigint, durable   boolean NOT NULL DEFAULT false, on_exceed text NOT NULL DEFAULT 'refuse',
 	CONSTRAINT rate_limit_rule_limits_pkey PRIMARY KEY (rule, name), CONSTRAINT name_must_be_1_to_100_letters_digits_or_dots_dashes_underscores CHECK (name ~ '^[A-Za-z0-9._-]{1,100}$'),
@@ -1645,17 +1705,19 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits ( rule      text NOT NULL CONS
 			FROM per) * 1000000) <= 4611686018427387904), CONSTRAINT gcra_must_drain_a_full_burst_within_36525_days CHECK (algorithm <> 'gcra' OR events = 0
 		OR coalesce(burst, events)::numeric * extract(epoch FROM per) <= events::numeric * 3155760000), CONSTRAINT on_exceed_must_be_refuse_or_overage CHECK (on_exceed IN ('refuse', 'overage')),
 	CONSTRAINT overage_needs_fixed_window_or_sliding_window CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window')) );
-COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
-COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
-COMMENT ON COLUMN rate_limit_rule_limits.name IS 'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the name of the rule, a slash and this name.';
-COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS 'sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.';
-COMMENT ON COLUMN rate_limit_rule_limits.events IS 'How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at once. 0: nothing. NULL: the limit holds only where an override has an amount.';
-COMMENT ON COLUMN rate_limit_rule_limits.per IS 'The time to which events apply. A day is 24 hours. in_flight has none.';
-COMMENT ON COLUMN rate_limit_rule_limits.calendar IS 'Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start begin on that day.';
-COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS 'The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of its own, which counts instead.';
-COMMENT ON COLUMN rate_limit_rule_limits.burst IS 'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket with less than events is refilled evenly.';
-COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server.';
-COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS 'refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.';
+CALL rate_limit_describe('rate_limit_rule_limits', $$
+The limits of rules. A request must fit into all of them.
+rule: The rule.
+name: Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is rule/, the name of the rule, a slash and this name.
+algorithm: sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.
+events: How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at once. 0: nothing. NULL: the limit holds only where an override has an amount.
+per: The time to which events apply. A day is 24 hours. in_flight has none.
+calendar: Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start begin on that day.
+time_zone: The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of its own, which counts instead.
+burst: The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket with less than events is refilled evenly.
+durable: true: the counts survive a crash of the server.
+on_exceed: refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.
+$$);
 `
 
 const policyTriggers = `
@@ -1667,7 +1729,7 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 		WHEN r->>'key_id' IS NOT NULL THEN concat('key/', (SELECT encode(k.digest, 'hex') FROM rate_limit_api_keys k WHERE k.id = (r->>'key_id')::bigint))
 		ELSE concat('tier/', r->>'tier') END
 $$;
-COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS 'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key itself says it.';
+COMMENT ON FUNCTION rate_limit_change_ref IS 'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key itself says it.';
 CREATE OR REPLACE FUNCTION rate_limit_log_changes() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	kind CONSTANT text := TG_ARGV[0];
@@ -1698,13 +1760,13 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_log_changes() IS 'Writes rate_limit_changes.';
+COMMENT ON FUNCTION rate_limit_log_changes IS 'Writes rate_limit_changes.';
 CREATE OR REPLACE FUNCTION rate_limit_touch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	NEW.updated_at := now();
 	RETURN NEW;
 END $$;
-COMMENT ON FUNCTION rate_limit_touch() IS 'Sets updated_at.';
+COMMENT ON FUNCTION rate_limit_touch IS 'Sets updated_at.';
 CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_users FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
 CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_rules FOR EACH ROW WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
 DO $$
@@ -1733,7 +1795,7 @@ RETURN coalesce((SELECT format('paths: %s: must be a path such as /login, /u/*/f
 		'and with international names in their xn-- form', to_json(h)) FROM unnest(hosts) AS h WHERE h !~ '^((\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*|'
 			'\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\])$' LIMIT 1), (SELECT format('count_by: %s: must be given once', to_json(min(a))) FROM unnest(count_by) AS c, unnest(string_to_array(c, '|')) AS a
 		GROUP BY lower(a) HAVING count(*) > 1 LIMIT 1));
-COMMENT ON FUNCTION rate_limit_rule_fault(text[], text[], text[]) IS 'What is wrong with paths, hosts and count_by of a rule. NULL: nothing.';
+COMMENT ON FUNCTION rate_limit_rule_fault IS 'What is wrong with paths, hosts and count_by of a rule. NULL: nothing.';
 CREATE OR REPLACE FUNCTION rate_limit_check_rule() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	turned_on CONSTANT boolean := TG_OP = 'UPDATE' AND OLD.mode = 'off' AND NEW.mode <> 'off';
@@ -1746,7 +1808,7 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_rule() IS 'Refuses paths, hosts and count_by that proxies cannot use.';
+COMMENT ON FUNCTION rate_limit_check_rule IS 'Refuses paths, hosts and count_by that proxies cannot use.';
 CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts, count_by, mode ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
 CREATE OR REPLACE FUNCTION rate_limit_complete(rule text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -1767,7 +1829,7 @@ BEGIN
 			WHEN 'a' THEN 'Make another rule, or delete its rows of rate_limit_rule_limits.' ELSE '' END;
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_complete(text) IS 'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has only a limit of requests in flight.';
+COMMENT ON FUNCTION rate_limit_complete IS 'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has only a limit of requests in flight.';
 CREATE OR REPLACE FUNCTION rate_limit_check_complete() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_rules' THEN
@@ -1782,7 +1844,7 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_complete() IS 'Refuses rules whose action and limits do not go together, at the end of the transaction.';
+COMMENT ON FUNCTION rate_limit_check_complete IS 'Refuses rules whose action and limits do not go together, at the end of the transaction.';
 DO $$
 DECLARE
 	checked record;
@@ -1800,14 +1862,16 @@ const policyViews = `
 CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS SELECT b.id, CASE WHEN b.network IS NOT NULL THEN 'network' WHEN b.user_id IS NOT NULL THEN 'user' ELSE 'key' END AS kind,
 		coalesce(b.network::text, b.user_id, b.key_id::text) AS banned, b.until, CASE WHEN isfinite(b.until) THEN b.until - now() END AS remaining, b.reason, b.banned_at, b.banned_by, b.network, b.user_id, b.key_id
 	FROM rate_limit_bans b WHERE b.until > now();
-COMMENT ON VIEW rate_limit_banned IS 'The bans that are in force.';
-COMMENT ON COLUMN rate_limit_banned.kind IS 'network, user or key.';
-COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id of the key.';
-COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long it is until then. NULL: for ever.';
+CALL rate_limit_describe('rate_limit_banned', $$
+The bans that are in force.
+kind: network, user or key.
+banned: The network, the user, or the id of the key.
+remaining: How long it is until then. NULL: for ever.
+$$);
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text) RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE BEGIN ATOMIC SELECT CASE WHEN strpos(count_by[1], '|') = 0 THEN count_by[1]
 		ELSE split_part(count_by[1], '|', substring(key FROM '^([1-9])[|]')::int) END, CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END WHERE cardinality(count_by) = 1;
 END;
-COMMENT ON FUNCTION rate_limit_counted(text[], text) IS 'What the key of a counter is of if it has one part, such as user, and the key without the number of the alternative.';
+COMMENT ON FUNCTION rate_limit_counted IS 'What the key of a counter is of if it has one part, such as user, and the key without the number of the alternative.';
 CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS WITH amounts AS ( SELECT l.rule, l.name AS limit_name, c.key COLLATE "C" AS key, l.algorithm, (date_part('epoch', l.per) * 1000000)::bigint AS span,
 			CASE WHEN o.id IS NULL THEN l.events ELSE o.events END AS events, CASE WHEN o.id IS NULL THEN l.burst ELSE coalesce(o.burst, l.burst) END AS burst,
 			c.count, c.prev_count, c.window_start, c.tokens, c.last_refill, c.remainder, c.hits, c.slots, c.expires_at FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
@@ -1816,26 +1880,32 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS WITH am
 	SELECT a.rule, a.limit_name, a.key, a.algorithm, u.used, q.quota, (100 * u.used / CASE WHEN q.quota > 0 THEN q.quota ELSE 1 + q.quota END::numeric)::numeric(20, 1) AS percent, u.resets_at
 	FROM amounts a CROSS JOIN LATERAL (SELECT CASE WHEN a.events IS NOT NULL THEN coalesce(a.burst, a.events) END AS quota) AS q CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count,
 			a.window_start, a.tokens, a.last_refill, a.remainder, a.hits, a.slots, a.expires_at) AS u;
-COMMENT ON VIEW rate_limit_used IS 'The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.';
-COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
-COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
-COMMENT ON COLUMN rate_limit_used.limit_name IS 'The limit of the rule.';
-COMMENT ON COLUMN rate_limit_used.key IS 'What is counted, as in the counters.';
-COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
-COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
-COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
-COMMENT ON COLUMN rate_limit_used.resets_at IS 'The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used; or, for in_flight, nobody knows.';
+CALL rate_limit_describe('rate_limit_used', $$
+The counters of rules, and how much of each is used. The overrides count for counters of one user or one API key.
+rule: The rule.
+algorithm: The algorithm of the limit.
+limit_name: The limit of the rule.
+key: What is counted, as in the counters.
+used: How much of the quota is used now.
+quota: The full quota: the burst, or the events. NULL: unlimited.
+percent: used in percent of quota.
+resets_at: The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when all is back. NULL: nothing is used; or, for in_flight, nobody knows.
+$$);
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
-COMMENT ON VIEW rate_limit_near IS 'The counters of rules of which at least 80 % is used. Unlimited ones do not appear.';
+CALL rate_limit_describe('rate_limit_near', $$
+The counters of rules of which at least 80 % is used. Unlimited ones do not appear.
+$$);
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) ||
 		': not in rate_limit_tiers, so no user has them' AS warning FROM rate_limit_rules r CROSS JOIN unnest(r.tiers) AS t WHERE NOT EXISTS (SELECT FROM rate_limit_tiers k WHERE k.tier = t) GROUP BY r.name UNION ALL
 	SELECT l.rule, l.name, l.name || ': 0: refuses every request, and no override has another amount; if that is meant, make it action=block' FROM rate_limit_rule_limits l JOIN rate_limit_rules r ON r.name = l.rule
 	WHERE l.events = 0 AND l.on_exceed = 'refuse' AND r.mode <> 'off' AND NOT EXISTS (SELECT FROM rate_limit_overrides o WHERE o.rule = l.rule AND o.limit_name = l.name AND o.valid @> now() AND o.events IS DISTINCT FROM 0) UNION ALL
 	SELECT r.name, split_part(f, ':', 1), 'cannot be used: ' || f FROM rate_limit_rules r CROSS JOIN LATERAL rate_limit_rule_fault(r.paths, r.hosts, r.count_by) AS f WHERE f IS NOT NULL AND r.mode <> 'off' UNION ALL
 	SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2]) FROM rate_limit_proxies p, unnest(p.problems) AS problem, regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
-COMMENT ON VIEW rate_limit_rule_warnings IS 'Rules that proxies cannot use, or that may not mean what they say.';
-COMMENT ON COLUMN rate_limit_rule_warnings.field IS 'The column, the name of the limit, or proxies.';
-COMMENT ON COLUMN rate_limit_rule_warnings.warning IS 'What it is, for people.';
+CALL rate_limit_describe('rate_limit_rule_warnings', $$
+Rules that proxies cannot use, or that may not mean what they say.
+field: The column, the name of the limit, or proxies.
+warning: What it is, for people.
+$$);
 `
 
 const usage = `
@@ -1857,14 +1927,14 @@ $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 	END IF;
 END $do$;
-COMMENT ON FUNCTION rate_limit_counters(text, boolean, text[]) IS 'The counters of a prefix in one of the two tables, or only those of some keys. slots is how many requests in flight a counter has.';
+COMMENT ON FUNCTION rate_limit_counters IS 'The counters of a prefix in one of the two tables, or only those of some keys. slots is how many requests in flight a counter has.';
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
-COMMENT ON FUNCTION rate_limit_counter_key(text) IS 'The key of the counters of a user, as proxies write it.';
+COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of the counters of a user, as proxies write it.';
 CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
-COMMENT ON FUNCTION rate_limit_key_forms(text[]) IS 'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
+COMMENT ON FUNCTION rate_limit_key_forms IS 'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
 CREATE OR REPLACE FUNCTION rate_limit_stored_keys(key text) RETURNS text[] LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_remove(ARRAY[key, 'sha256:' || encode(sha256(convert_to(key, 'UTF8')), 'hex'),
 	substring(key FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr(key, 3), 'UTF8')), 'hex')], NULL);
-COMMENT ON FUNCTION rate_limit_stored_keys(text) IS 'The texts that counters may have for a key: the key, as lists show it, or its digest.';
+COMMENT ON FUNCTION rate_limit_stored_keys IS 'The texts that counters may have for a key: the key, as lists show it, or its digest.';
 CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (name text, place text)
 	LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -1875,7 +1945,7 @@ BEGIN
 	END IF;
 	RETURN QUERY SELECT s.place || t.name, s.place FROM unnest(places) AS s(place), unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
 END $$;
-COMMENT ON FUNCTION rate_limit_counter_tables() IS 'The tables of counters, in SQL, and what stands before the names of those beside them.';
+COMMENT ON FUNCTION rate_limit_counter_tables IS 'The tables of counters, in SQL, and what stands before the names of those beside them.';
 CREATE OR REPLACE FUNCTION rate_limit_delete_counters(name text, place text, prefixes text[], keys text[])
 	RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE

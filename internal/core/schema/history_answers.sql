@@ -8,18 +8,15 @@ CREATE OR REPLACE VIEW rate_limit_audited WITH (security_invoker = true) AS
 		a.retry_after_ms / 1000.0::float8 AS retry_after, a.duration_us / 1000000.0::float8 AS duration,
 		a.also, a.id, a.xmin
 	FROM rate_limit_audit a;
-COMMENT ON VIEW rate_limit_audited IS
-	'The audit log for people. Conditions on time, user_id and decision are as fast as on rate_limit_audit.';
-COMMENT ON COLUMN rate_limit_audited.refused IS
-	'Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.';
-COMMENT ON COLUMN rate_limit_audited.requests IS
-	'How many requests the row stands for, estimated if only a sample is recorded.';
-COMMENT ON COLUMN rate_limit_audited.retry_after IS
-	'Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it would '
-	'never pass, or the time is not known.';
-COMMENT ON COLUMN rate_limit_audited.duration IS 'How long the decision took, in seconds.';
-COMMENT ON COLUMN rate_limit_audited.xmin IS
-	'The transaction that wrote the row: the last 32 bits of its number.';
+CALL rate_limit_describe('rate_limit_audited', $$
+The audit log for people. Conditions on time, user_id and decision are as fast as on rate_limit_audit.
+refused: Whether the requests were refused: limited, blocked or rejected. Requests without a decision are not.
+requests: How many requests the row stands for, estimated if only a sample is recorded.
+retry_after: Of a refusal: the time until the request would pass, in seconds. NULL: the request passed, it
+	would never pass, or the time is not known.
+duration: How long the decision took, in seconds.
+xmin: The transaction that wrote the row: the last 32 bits of its number.
+$$);
 -- In the collation C, texts are sorted in half the time.
 CREATE OR REPLACE FUNCTION rate_limit_top(since timestamptz, until timestamptz DEFAULT now(),
 	list text DEFAULT 'senders', of text DEFAULT '')
@@ -41,7 +38,7 @@ BEGIN
 				AND starts_with(a.prefix, $4))) AS c
 	WHERE c.name IS NOT NULL OR $3 = 'senders' GROUP BY 1, 2, 3;
 END $$;
-COMMENT ON FUNCTION rate_limit_top(timestamptz, timestamptz, text, text) IS
+COMMENT ON FUNCTION rate_limit_top IS
 	'How many requests of a period the audit log has from each sender, and how many of them were refused or '
 	'had no decision. A sample counts as what it stands for. A sender is the key of a limit, or else the '
 	'address, with the user. With the list paths, it is the host and the path instead. of is as --prefix of '
@@ -68,7 +65,7 @@ BEGIN
 		WHERE c.name IS NOT NULL) AS p
 	WHERE p.place <= $3 ORDER BY p.list, p.place;
 END $$;
-COMMENT ON FUNCTION rate_limit_refused(timestamptz, timestamptz, int) IS
+COMMENT ON FUNCTION rate_limit_refused IS
 	'Who was refused most in a period, and by what, by the audit log: the first of the users, of the keys of '
 	'limits, of the addresses, and of the causes, which are limits and rules, or other reasons.';
 
@@ -84,7 +81,7 @@ RETURNS TABLE (day date, key_id bigint, prefix text, limit_name text, requests b
 		AND m.time >= $2::timestamp AT TIME ZONE 'UTC' AND m.time < ($3 + 1)::timestamp AT TIME ZONE 'UTC'
 	GROUP BY GROUPING SETS ((m.time), (m.key_id), (m.prefix, m.limit_name), ()) ORDER BY 1, 2, 3, 4
 $$;
-COMMENT ON FUNCTION rate_limit_usage_between(text, date, date) IS
+COMMENT ON FUNCTION rate_limit_usage_between IS
 	'What a user did on some days in UTC: a row for each day with a request, for each API key (0: without '
 	'one), and for each limit, without what it is not about, and a row without all of them for all. Units of '
 	'different limits are not comparable: use those of the rows of limits.';
@@ -93,13 +90,14 @@ CREATE OR REPLACE VIEW rate_limit_minutes WITH (security_invoker = true) AS
 	SELECT time, sum(allowed)::bigint AS allowed, sum(limited + blocked + rejected)::bigint AS refused,
 		sum(errors)::bigint AS failed, sum(shadow)::bigint AS shadow
 	FROM rate_limit_metrics WHERE granularity = 'minute' GROUP BY time;
-COMMENT ON VIEW rate_limit_minutes IS 'The requests of all proxies in each minute that had one.';
-COMMENT ON COLUMN rate_limit_minutes.time IS 'When the minute begins.';
-COMMENT ON COLUMN rate_limit_minutes.allowed IS 'Requests that passed.';
-COMMENT ON COLUMN rate_limit_minutes.refused IS
-	'Requests that a limit, a ban, a rule, or the check of the API key refused.';
-COMMENT ON COLUMN rate_limit_minutes.failed IS 'Requests without a decision.';
-COMMENT ON COLUMN rate_limit_minutes.shadow IS 'Refusals that shadow rules would have made.';
+CALL rate_limit_describe('rate_limit_minutes', $$
+The requests of all proxies in each minute that had one.
+time: When the minute begins.
+allowed: Requests that passed.
+refused: Requests that a limit, a ban, a rule, or the check of the API key refused.
+failed: Requests without a decision.
+shadow: Refusals that shadow rules would have made.
+$$);
 
 -- Each way to find somebody is a scan of an index.
 CREATE OR REPLACE FUNCTION rate_limit_why(who text, at timestamptz DEFAULT now())
@@ -153,7 +151,7 @@ BEGIN
 		AND (a.user_id = $1 OR a.key = ANY (keys) OR a.key_id = number OR a.address = ip)
 	ORDER BY a.time DESC LIMIT 100;
 END $$;
-COMMENT ON FUNCTION rate_limit_why(text, timestamptz) IS
+COMMENT ON FUNCTION rate_limit_why IS
 	'Why requests of somebody were refused, or had no decision, in the minute of a time, or in the last '
 	'minute of the day before it that has some: a sentence for each row of the audit log, the latest first. '
 	'who is a user, an address, the key of a counter, or # and the id of an API key.';

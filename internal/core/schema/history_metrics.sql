@@ -3,7 +3,7 @@
 CREATE OR REPLACE FUNCTION rate_limit_add(a numeric, b bigint) RETURNS bigint
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN least(a + b, 9223372036854775807);
-COMMENT ON FUNCTION rate_limit_add(numeric, bigint) IS
+COMMENT ON FUNCTION rate_limit_add IS
 	'The sum of two numbers, or the largest bigint, so that no number that a proxy sends makes a '
 	'later sum fail.';
 
@@ -17,7 +17,7 @@ BEGIN
 	END LOOP;
 	RETURN a;
 END $$;
-COMMENT ON FUNCTION rate_limit_add_buckets(bigint[], bigint[]) IS
+COMMENT ON FUNCTION rate_limit_add_buckets IS
 	'The sum of two arrays, element by element. The shorter one is continued with zeros.';
 CREATE OR REPLACE AGGREGATE rate_limit_sum(bigint[]) (SFUNC = rate_limit_add_buckets, STYPE = bigint[],
 	INITCOND = '{}', COMBINEFUNC = rate_limit_add_buckets, PARALLEL = SAFE);
@@ -32,7 +32,7 @@ RETURN (SELECT 0.1 * power(2::double precision, least(u.i, 20) - 1) * (1 - CASE 
 			least(greatest(ceil(p * sum(b.n) OVER ()), 1), sum(b.n) OVER ())::double precision AS rank
 		FROM unnest(buckets) WITH ORDINALITY AS b(n, i)) AS u
 	WHERE u.n > 0 AND u.upto >= u.rank ORDER BY u.i LIMIT 1);
-COMMENT ON FUNCTION rate_limit_percentile(bigint[], double precision) IS
+COMMENT ON FUNCTION rate_limit_percentile IS
 	'The time in milliseconds that the share p (0.95 for p95) of the decisions took at most, interpolated '
 	'between two bounds: the exact time is between the same two, so that a result above 0.1 is at most twice '
 	'or half of it. Element 1 of the buckets counts decisions of up to 0.1 ms, element i those of up to 0.1 '
@@ -43,18 +43,9 @@ CREATE OR REPLACE VIEW rate_limit_traffic WITH (security_invoker = true) AS
 	SELECT rate_limit_percentile(m.latency, 0.5) AS p50_ms, rate_limit_percentile(m.latency, 0.95) AS p95_ms,
 		rate_limit_percentile(m.latency, 0.99) AS p99_ms, m.*
 	FROM rate_limit_metrics m;
-COMMENT ON VIEW rate_limit_traffic IS 'rate_limit_metrics with percentiles of the time that decisions took.';
-DO $$
-DECLARE
-	described record;
-BEGIN
-	FOR described IN SELECT a.attname, coalesce(col_description('rate_limit_metrics'::regclass, t.attnum),
-		'What ' || replace(substring(a.attname FROM 2), '_ms', '') ||
-		' % of the decisions took at most, in milliseconds.') AS description
-		FROM pg_attribute a LEFT JOIN pg_attribute t ON t.attrelid = 'rate_limit_metrics'::regclass
-			AND t.attname = a.attname WHERE a.attrelid = 'rate_limit_traffic'::regclass AND a.attnum > 0
-	LOOP
-		EXECUTE format('COMMENT ON COLUMN rate_limit_traffic.%I IS %L', described.attname,
-			described.description);
-	END LOOP;
-END $$;
+CALL rate_limit_describe('rate_limit_traffic', $$
+rate_limit_metrics with percentiles of the time that decisions took.
+p50_ms: What 50 % of the decisions took at most, in milliseconds.
+p95_ms: What 95 % of the decisions took at most, in milliseconds.
+p99_ms: What 99 % of the decisions took at most, in milliseconds.
+$$);

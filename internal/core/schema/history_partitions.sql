@@ -13,7 +13,7 @@
 CREATE OR REPLACE FUNCTION rate_limit_caller() RETURNS text LANGUAGE sql STABLE SECURITY DEFINER AS $$
 	SELECT CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role') END::text
 $$;
-COMMENT ON FUNCTION rate_limit_caller() IS
+COMMENT ON FUNCTION rate_limit_caller IS
 	'The role that called, also in a function with the rights of the owner.';
 CREATE OR REPLACE FUNCTION rate_limit_owns_history() RETURNS boolean
 	LANGUAGE plpgsql STABLE SECURITY DEFINER AS $$
@@ -21,7 +21,7 @@ BEGIN
 	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c
 		WHERE c.oid = 'rate_limit_retention'::regclass);
 END $$;
-COMMENT ON FUNCTION rate_limit_owns_history() IS
+COMMENT ON FUNCTION rate_limit_owns_history IS
 	'Whether the role that called has the rights of the owner of the history.';
 
 CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text)
@@ -36,13 +36,13 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text)
 		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
-COMMENT ON FUNCTION rate_limit_partitions_of(text) IS
+COMMENT ON FUNCTION rate_limit_partitions_of IS
 	'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit.';
 
 CREATE OR REPLACE FUNCTION rate_limit_partitions()
 	RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SECURITY DEFINER AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
-COMMENT ON FUNCTION rate_limit_partitions() IS
+COMMENT ON FUNCTION rate_limit_partitions IS
 	'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the '
 	'partition is pending detach, so that ALTER TABLE ... DETACH PARTITION ... FINALIZE is still to come.';
 
@@ -95,13 +95,13 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_make_partition_of(text, date) IS
+COMMENT ON FUNCTION rate_limit_make_partition_of IS
 	'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for '
 	'rate_limit_audit. For a role that does not own the tables, the day must be within 8 days of today.';
 
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text
 	LANGUAGE sql SECURITY DEFINER AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
-COMMENT ON FUNCTION rate_limit_make_partition(date) IS
+COMMENT ON FUNCTION rate_limit_make_partition IS
 	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: '
 	'there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with '
 	'_2 behind it if a table of that name is there that was detached.';

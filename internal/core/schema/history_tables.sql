@@ -48,52 +48,43 @@ CREATE INDEX IF NOT EXISTS rate_limit_audit_who ON rate_limit_audit USING brin (
 	address inet_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001),
 	key_id int8_bloom_ops (n_distinct_per_range = 500, false_positive_rate = 0.001))
 	WITH (pages_per_range = 8, autosummarize = on);
-COMMENT ON TABLE rate_limit_audit IS
-	'What happened to requests: a row for each decision that is recorded. A row of decision shadow stands '
-	'beside the row of its request.';
-COMMENT ON COLUMN rate_limit_audit.time IS 'When the request was decided, by the clock of the proxy.';
-COMMENT ON COLUMN rate_limit_audit.cost IS 'What one request costs, or would have cost if it was refused.';
-COMMENT ON COLUMN rate_limit_audit.count IS
-	'How many equal refusals within the same second this row stands for. The other columns are those '
-	'of the first.';
-COMMENT ON COLUMN rate_limit_audit.quota IS 'The full quota. NULL: no limit decided.';
-COMMENT ON COLUMN rate_limit_audit.remaining IS 'What was left of the quota after the decision.';
-COMMENT ON COLUMN rate_limit_audit.key_id IS 'The id of the API key in rate_limit_api_keys. NULL: none.';
-COMMENT ON COLUMN rate_limit_audit.retry_after_ms IS
-	'Of a refusal: the time until the request would pass, in milliseconds. NULL: the request passed, it '
-	'would never pass, or the time is not known.';
-COMMENT ON COLUMN rate_limit_audit.duration_us IS 'How long the decision took, in microseconds.';
-COMMENT ON COLUMN rate_limit_audit.weight IS
-	'How many requests each request of this row stands for: above 1 if only a sample is recorded. count * '
-	'weight is the estimated number of requests.';
-COMMENT ON COLUMN rate_limit_audit.status IS 'The status of a refusal. NULL: the request passed.';
-COMMENT ON COLUMN rate_limit_audit.decision IS
-	'allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path is '
-	'not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.';
-COMMENT ON COLUMN rate_limit_audit.reason IS
-	'More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked, no_quota, '
-	'timeout or unavailable.';
-COMMENT ON COLUMN rate_limit_audit.prefix IS
-	'The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that '
-	'it had first; empty if none applied. Of several limits, that with the least remaining, or the one '
-	'that refused.';
-COMMENT ON COLUMN rate_limit_audit.limit_name IS
-	'The name of the limit of the rule. NULL: a limit in a configuration.';
-COMMENT ON COLUMN rate_limit_audit.key IS
-	'The key of the counter, as it is stored: a digest if it is a secret.';
-COMMENT ON COLUMN rate_limit_audit.user_id IS 'The user. NULL: nobody.';
-COMMENT ON COLUMN rate_limit_audit.tier IS 'The tier of the user, with a policy.';
-COMMENT ON COLUMN rate_limit_audit.address IS
-	'The address of the client, or its network, as audit_address says.';
-COMMENT ON COLUMN rate_limit_audit.host IS 'The host of the request.';
-COMMENT ON COLUMN rate_limit_audit.method IS 'The method of the request.';
-COMMENT ON COLUMN rate_limit_audit.path IS 'The path of the request without the query, up to 500 characters.';
-COMMENT ON COLUMN rate_limit_audit.node IS 'The name of the proxy.';
-COMMENT ON COLUMN rate_limit_audit.region IS 'The region of the proxy, if its configuration has one.';
-COMMENT ON COLUMN rate_limit_audit.also IS
-	'The other limits that were asked about the request, whether they charged it or not: prefix, key, '
-	'prefix, key and so on. NULL: none.';
-COMMENT ON COLUMN rate_limit_audit.id IS 'A number that no other row has.';
+CALL rate_limit_describe('rate_limit_audit', $$
+What happened to requests: a row for each decision that is recorded. A row of decision shadow stands beside
+	the row of its request.
+time: When the request was decided, by the clock of the proxy.
+cost: What one request costs, or would have cost if it was refused.
+count: How many equal refusals within the same second this row stands for. The other columns are those of the
+	first.
+quota: The full quota. NULL: no limit decided.
+remaining: What was left of the quota after the decision.
+key_id: The id of the API key in rate_limit_api_keys. NULL: none.
+retry_after_ms: Of a refusal: the time until the request would pass, in milliseconds. NULL: the request
+	passed, it would never pass, or the time is not known.
+duration_us: How long the decision took, in microseconds.
+weight: How many requests each request of this row stands for: above 1 if only a sample is recorded. count *
+	weight is the estimated number of requests.
+status: The status of a refusal. NULL: the request passed.
+decision: allowed; limited: by a limit; blocked: by a ban or a block rule; rejected: the API key or the path
+	is not valid; shadow: a shadow rule would have refused the request; error: no decision was possible.
+reason: More about a refusal: unknown_key, key_expired, key_revoked, ambiguous_path, banned, blocked,
+	no_quota, timeout or unavailable.
+prefix: The prefix of the limit in a configuration, or rule/ and the counter of a rule, which is the name that
+	it had first; empty if none applied. Of several limits, that with the least remaining, or the one that
+	refused.
+limit_name: The name of the limit of the rule. NULL: a limit in a configuration.
+key: The key of the counter, as it is stored: a digest if it is a secret.
+user_id: The user. NULL: nobody.
+tier: The tier of the user, with a policy.
+address: The address of the client, or its network, as audit_address says.
+host: The host of the request.
+method: The method of the request.
+path: The path of the request without the query, up to 500 characters.
+node: The name of the proxy.
+region: The region of the proxy, if its configuration has one.
+also: The other limits that were asked about the request, whether they charged it or not: prefix, key, prefix,
+	key and so on. NULL: none.
+id: A number that no other row has.
+$$);
 
 -- The facts: what metrics, usage and invoices are read from. A proxy adds each request to its minute, its
 -- hour and its day at once, so that nothing is computed later, and days have the last seconds. Minutes and
@@ -131,46 +122,36 @@ CREATE UNIQUE INDEX IF NOT EXISTS rate_limit_metrics_key ON rate_limit_metrics (
 	prefix, limit_name, endpoint, region, granularity);
 CREATE INDEX IF NOT EXISTS rate_limit_metrics_time ON rate_limit_metrics USING brin (time)
 	WITH (pages_per_range = 16, autosummarize = on);
-COMMENT ON TABLE rate_limit_metrics IS
-	'What happened to the requests of a user and an API key, by the limit that decided and by the endpoint, '
-	'in a minute, an hour or a day, in all proxies of a region. Usage and invoices are sums of it.';
-COMMENT ON COLUMN rate_limit_metrics.granularity IS 'minute, hour or day: each request counts in all three.';
-COMMENT ON COLUMN rate_limit_metrics.time IS 'When the minute, hour or day (in UTC) begins.';
-COMMENT ON COLUMN rate_limit_metrics.user_id IS
-	'The user; empty: nobody; (other): users beyond the first 10,000 combinations of a proxy in a minute.';
-COMMENT ON COLUMN rate_limit_metrics.key_id IS 'The id of the API key; 0: none, or (other).';
-COMMENT ON COLUMN rate_limit_metrics.prefix IS 'As in rate_limit_audit.';
-COMMENT ON COLUMN rate_limit_metrics.limit_name IS
-	'The name of the limit of the rule; empty: a limit in a configuration, or none.';
-COMMENT ON COLUMN rate_limit_metrics.endpoint IS
-	'The route, if the configuration names it, or else the paths of the rule or the zone that matched, and '
-	'never the path of a request; (other): as for users.';
-COMMENT ON COLUMN rate_limit_metrics.region IS 'The region of the proxies, if their configuration has one.';
-COMMENT ON COLUMN rate_limit_metrics.requests IS
-	'All requests: allowed, limited, blocked, rejected and errors together. A request counts once, for the '
-	'limit that refused it or has the least remaining.';
-COMMENT ON COLUMN rate_limit_metrics.allowed IS 'Requests that passed.';
-COMMENT ON COLUMN rate_limit_metrics.limited IS 'Requests that a limit refused.';
-COMMENT ON COLUMN rate_limit_metrics.blocked IS 'Requests that a ban or a block rule refused.';
-COMMENT ON COLUMN rate_limit_metrics.rejected IS
-	'Requests that were refused for their API key or their path.';
-COMMENT ON COLUMN rate_limit_metrics.errors IS 'Requests without a decision, whether they passed or not.';
-COMMENT ON COLUMN rate_limit_metrics.shadow IS
-	'Decisions of shadow rules that would have refused. Their requests count in the other columns.';
-COMMENT ON COLUMN rate_limit_metrics.charged IS
-	'The units that the requests that passed were charged by this limit, whichever limit they count for.';
-COMMENT ON COLUMN rate_limit_metrics.settled IS
-	'What they really cost by their responses, when these have ended: charged, where the limit does not '
-	'settle.';
-COMMENT ON COLUMN rate_limit_metrics.from_memory IS
-	'Requests of those limited that a proxy refused without asking the database.';
-COMMENT ON COLUMN rate_limit_metrics.from_lease IS
-	'Requests of those allowed that a proxy let pass with units of a lease, without asking the database.';
-COMMENT ON COLUMN rate_limit_metrics.from_database IS
-	'Requests that the database decided: neither the memory of the proxy nor a lease could.';
-COMMENT ON COLUMN rate_limit_metrics.last_request IS 'When the last request came.';
-COMMENT ON COLUMN rate_limit_metrics.latency IS
-	'How many decisions took how long, in buckets: see rate_limit_percentile.';
+CALL rate_limit_describe('rate_limit_metrics', $$
+What happened to the requests of a user and an API key, by the limit that decided and by the endpoint, in a
+	minute, an hour or a day, in all proxies of a region. Usage and invoices are sums of it.
+granularity: minute, hour or day: each request counts in all three.
+time: When the minute, hour or day (in UTC) begins.
+user_id: The user; empty: nobody; (other): users beyond the first 10,000 combinations of a proxy in a minute.
+key_id: The id of the API key; 0: none, or (other).
+prefix: As in rate_limit_audit.
+limit_name: The name of the limit of the rule; empty: a limit in a configuration, or none.
+endpoint: The route, if the configuration names it, or else the paths of the rule or the zone that matched,
+	and never the path of a request; (other): as for users.
+region: The region of the proxies, if their configuration has one.
+requests: All requests: allowed, limited, blocked, rejected and errors together. A request counts once, for
+	the limit that refused it or has the least remaining.
+allowed: Requests that passed.
+limited: Requests that a limit refused.
+blocked: Requests that a ban or a block rule refused.
+rejected: Requests that were refused for their API key or their path.
+errors: Requests without a decision, whether they passed or not.
+shadow: Decisions of shadow rules that would have refused. Their requests count in the other columns.
+charged: The units that the requests that passed were charged by this limit, whichever limit they count for.
+settled: What they really cost by their responses, when these have ended: charged, where the limit does not
+	settle.
+from_memory: Requests of those limited that a proxy refused without asking the database.
+from_lease: Requests of those allowed that a proxy let pass with units of a lease, without asking the
+	database.
+from_database: Requests that the database decided: neither the memory of the proxy nor a lease could.
+last_request: When the last request came.
+latency: How many decisions took how long, in buckets: see rate_limit_percentile.
+$$);
 -- LIKE takes over the comments of the columns, which partitions have from it in turn.
 DO $$
 DECLARE
@@ -198,20 +179,18 @@ CREATE TABLE IF NOT EXISTS rate_limit_writers (
 	dropped bigint NOT NULL DEFAULT 0,
 	seen    timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE rate_limit_writers IS
-	'The processes that write the history, and how far each of them is. A row that was not renewed for 30 '
-	'days is deleted.';
-COMMENT ON COLUMN rate_limit_writers.writer IS 'A random name of the process.';
-COMMENT ON COLUMN rate_limit_writers.node IS 'The name of the proxy.';
-COMMENT ON COLUMN rate_limit_writers.region IS 'Where it runs, if its configuration says so.';
-COMMENT ON COLUMN rate_limit_writers.batch IS
-	'The number of the last batch that was written. A batch that is sent again after a failure is '
-	'written once.';
-COMMENT ON COLUMN rate_limit_writers.written IS
-	'How many decisions the process has written to rate_limit_audit.';
-COMMENT ON COLUMN rate_limit_writers.dropped IS
-	'How many decisions the process could not write, because the database was slow or down for too long.';
-COMMENT ON COLUMN rate_limit_writers.seen IS 'When the last batch was written.';
+CALL rate_limit_describe('rate_limit_writers', $$
+The processes that write the history, and how far each of them is. A row that was not renewed for 30 days is
+	deleted.
+writer: A random name of the process.
+node: The name of the proxy.
+region: Where it runs, if its configuration says so.
+batch: The number of the last batch that was written. A batch that is sent again after a failure is written
+	once.
+written: How many decisions the process has written to rate_limit_audit.
+dropped: How many decisions the process could not write, because the database was slow or down for too long.
+seen: When the last batch was written.
+$$);
 
 CREATE TABLE IF NOT EXISTS rate_limit_retention (
 	what   text NOT NULL CONSTRAINT rate_limit_retention_pkey PRIMARY KEY,
@@ -226,12 +205,12 @@ CREATE TABLE IF NOT EXISTS rate_limit_retention (
 INSERT INTO rate_limit_retention (what, keep) VALUES ('audit', '90 days'), ('metrics_minute', '7 days'),
 	('metrics_hour', '90 days'), ('metrics_day', '7 years')
 	ON CONFLICT DO NOTHING;
-COMMENT ON TABLE rate_limit_retention IS
-	'How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says '
-	'when it starts.';
-COMMENT ON COLUMN rate_limit_retention.what IS 'audit, metrics_minute, metrics_hour or metrics_day.';
-COMMENT ON COLUMN rate_limit_retention.keep IS
-	'How long. Without a row for it, a part of the history is kept for ever.';
-COMMENT ON COLUMN rate_limit_retention.set_by IS 'The proxy or the role that set it. NULL: the default.';
-COMMENT ON COLUMN rate_limit_retention.set_at IS 'When it was set.';
-COMMENT ON COLUMN rate_limit_retention.upkeep_at IS 'When upkeep last ran.';
+CALL rate_limit_describe('rate_limit_retention', $$
+How long the history is kept. Upkeep deletes what is older. A proxy writes what its configuration says when it
+	starts.
+what: audit, metrics_minute, metrics_hour or metrics_day.
+keep: How long. Without a row for it, a part of the history is kept for ever.
+set_by: The proxy or the role that set it. NULL: the default.
+set_at: When it was set.
+upkeep_at: When upkeep last ran.
+$$);

@@ -11,7 +11,7 @@ BEGIN
 		ELSE least($2, pg_catalog.now()) END - least(r.keep, interval '1000 years')
 		FROM rate_limit_retention r WHERE r.what = $1);
 END $$;
-COMMENT ON FUNCTION rate_limit_cutoff(text, timestamptz) IS
+COMMENT ON FUNCTION rate_limit_cutoff IS
 	'The time before which a part of the history (what) is past its retention, seen from a time (now). NULL: '
 	'it is kept for ever. For a role other than the owner of the tables, now is at most the present.';
 
@@ -22,7 +22,7 @@ CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text
 		WHERE d.datname = current_database()) AND l.relation = $1
 		AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 $$;
-COMMENT ON FUNCTION rate_limit_holders(oid) IS
+COMMENT ON FUNCTION rate_limit_holders IS
 	'The other sessions that have a lock on a table, as text. NULL: none.';
 
 CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now())
@@ -45,7 +45,7 @@ CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now())
 	FROM found f WHERE f.ends <= rate_limit_cutoff('audit', $1)
 	ORDER BY CASE f.state WHEN 'pending' THEN 1 WHEN 'attached' THEN 2 ELSE 3 END, f.ends, f.name
 $$;
-COMMENT ON FUNCTION rate_limit_expired(timestamptz) IS
+COMMENT ON FUNCTION rate_limit_expired IS
 	'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use '
 	'each of them. state is attached; detached: a table that was a partition; or pending: DETACH ... '
 	'FINALIZE is still to come.';
@@ -99,7 +99,7 @@ BEGIN
 		RETURN NEXT;
 	END LOOP;
 END $$;
-COMMENT ON FUNCTION rate_limit_drop_expired(timestamptz) IS
+COMMENT ON FUNCTION rate_limit_drop_expired IS
 	'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
 	'past their retention, except for those that something else uses: held_by. Writers wait for up to '
 	'100 ms. For pg_cron, and for proxies whose role does not own the tables.';

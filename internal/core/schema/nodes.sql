@@ -23,43 +23,32 @@ CREATE UNLOGGED TABLE IF NOT EXISTS rate_limit_nodes (
 	CONSTRAINT rate_limit_nodes_pkey PRIMARY KEY (node, epoch),
 	CONSTRAINT node_must_have_1_to_200_bytes CHECK (octet_length(node) BETWEEN 1 AND 200)
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE rate_limit_nodes IS
-	'The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended '
-	'or vanished is deleted after a day. A crash of the server empties the table, and proxies that run write '
-	'their rows again.';
-COMMENT ON COLUMN rate_limit_nodes.node IS
-	'The name of the proxy. It is the same after each start. Several proxies may have it.';
-COMMENT ON COLUMN rate_limit_nodes.region IS 'Where it runs, if its configuration says so.';
-COMMENT ON COLUMN rate_limit_nodes.version IS 'The version of its program.';
-COMMENT ON COLUMN rate_limit_nodes.applied_seq IS
-	'The highest rate_limit_changes.seq that it obeys. NULL: it has no policy.';
-COMMENT ON COLUMN rate_limit_nodes.seen IS 'When it renewed this row. A proxy is gone 10 seconds after that.';
-COMMENT ON COLUMN rate_limit_nodes.problems IS 'The rules that it cannot use, each with what it should be.';
-COMMENT ON COLUMN rate_limit_nodes.epoch IS 'Another number after each start of the process.';
-COMMENT ON COLUMN rate_limit_nodes.log IS
-	'The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.';
-COMMENT ON COLUMN rate_limit_nodes.local_from IS
-	'When it last began to limit by itself, because the database made no decisions. NULL: it has not, since '
-	'it came to the list.';
-COMMENT ON COLUMN rate_limit_nodes.local_until IS 'When that ended.';
-COMMENT ON COLUMN rate_limit_nodes.cannot IS
-	'Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.';
-COMMENT ON COLUMN rate_limit_nodes.system IS
-	'The system identifier of the server that the proxy wrote to. A row of another one came with a restored '
-	'copy, and says nothing about proxies here.';
-COMMENT ON COLUMN rate_limit_nodes.ended IS 'When it stopped in order. NULL: it runs, or it vanished.';
-COMMENT ON COLUMN rate_limit_nodes.admitted IS
-	'How many requests it has admitted since its start, those included that it decided locally.';
-COMMENT ON COLUMN rate_limit_nodes.refused IS
-	'How many it has refused, those included that it decided locally.';
-COMMENT ON COLUMN rate_limit_nodes.undecided IS
-	'How many had no decision: on_error says what became of them.';
-COMMENT ON COLUMN rate_limit_nodes.undecided_at IS
-	'When a request last had no decision. NULL: none since its start.';
-COMMENT ON COLUMN rate_limit_nodes.locally IS
-	'How many it decided at its share of each limit, without the database.';
-COMMENT ON COLUMN rate_limit_nodes.busiest IS
-	'Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.';
+CALL rate_limit_describe('rate_limit_nodes', $$
+The proxies that count here. A proxy renews its row every 3 seconds. The row of a proxy that has ended or
+	vanished is deleted after a day. A crash of the server empties the table, and proxies that run write their
+	rows again.
+node: The name of the proxy. It is the same after each start. Several proxies may have it.
+region: Where it runs, if its configuration says so.
+version: The version of its program.
+applied_seq: The highest rate_limit_changes.seq that it obeys. NULL: it has no policy.
+seen: When it renewed this row. A proxy is gone 10 seconds after that.
+problems: The rules that it cannot use, each with what it should be.
+epoch: Another number after each start of the process.
+log: The rate_limit_changes that applied_seq is about. A restore makes another one. NULL: it has no policy.
+local_from: When it last began to limit by itself, because the database made no decisions. NULL: it has not,
+	since it came to the list.
+local_until: When that ended.
+cannot: Why it makes no decisions, as the statements that would let it. NULL: its role has the privileges.
+system: The system identifier of the server that the proxy wrote to. A row of another one came with a restored
+	copy, and says nothing about proxies here.
+ended: When it stopped in order. NULL: it runs, or it vanished.
+admitted: How many requests it has admitted since its start, those included that it decided locally.
+refused: How many it has refused, those included that it decided locally.
+undecided: How many had no decision: on_error says what became of them.
+undecided_at: When a request last had no decision. NULL: none since its start.
+locally: How many it decided at its share of each limit, without the database.
+busiest: Its limits with the most requests since its start, at most 20: {prefix: [admitted, refused]}.
+$$);
 
 CREATE OR REPLACE FUNCTION rate_limit_behind(applied_seq bigint, log oid) RETURNS bigint
 	LANGUAGE plpgsql STABLE AS $$
@@ -70,7 +59,7 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_behind(bigint, oid) IS
+COMMENT ON FUNCTION rate_limit_behind IS
 	'How many changes of the policy a proxy has yet to obey, by two columns of rate_limit_nodes. NULL: it '
 	'has no policy, or another log.';
 CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS
@@ -84,15 +73,15 @@ CREATE OR REPLACE VIEW rate_limit_proxies WITH (security_invoker = true) AS
 		SELECT m.*, row_number() OVER (PARTITION BY m.node ORDER BY m.epoch) AS twin FROM rate_limit_nodes m
 		WHERE m.system = (SELECT system_identifier FROM pg_control_system())
 	) AS n;
-COMMENT ON VIEW rate_limit_proxies IS
-	'The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of '
-	'another server are not here. Of several proxies with one name, the second one has #2 after it.';
-COMMENT ON COLUMN rate_limit_proxies.live IS 'Whether it runs.';
-COMMENT ON COLUMN rate_limit_proxies.policy IS 'Whether it has a policy.';
-COMMENT ON COLUMN rate_limit_proxies.behind IS
-	'How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since '
-	'they were restored.';
-COMMENT ON COLUMN rate_limit_proxies.seconds_ago IS 'How long ago seen was.';
+CALL rate_limit_describe('rate_limit_proxies', $$
+The proxies of this server, and how far each has got. Rows of rate_limit_nodes that came with a copy of
+	another server are not here. Of several proxies with one name, the second one has #2 after it.
+live: Whether it runs.
+policy: Whether it has a policy.
+behind: How many changes of the policy it has yet to obey. NULL: it has none, or has not read the tables since
+	they were restored.
+seconds_ago: How long ago seen was.
+$$);
 -- The first row says in what state the limits are, and each other row what else needs a look. A proxy
 -- enforces if it decides, and has a policy where others have one.
 CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
@@ -142,14 +131,14 @@ CREATE OR REPLACE VIEW rate_limit_state WITH (security_invoker = true) AS
 				CASE count(*) WHEN 1 THEN '1 proxy' ELSE count(*) || ' proxies' END)
 		FROM live p HAVING bool_or(NOT p.without_rights AND NOT p.fails)
 	) AS f ORDER BY f.place, f.node;
-COMMENT ON VIEW rate_limit_state IS
-	'Whether limits are enforced, in a sentence. The first row has the state of all: enforcing, open or '
-	'stopped. The others say what else needs a look.';
-COMMENT ON COLUMN rate_limit_state.state IS
-	'enforcing; open: requests have no decision; stopped: there is no proxy; local: a proxy decided without '
-	'the database; without a policy; behind; unusable: a rule; gone: a proxy.';
-COMMENT ON COLUMN rate_limit_state.node IS 'The proxy that the sentence is about. NULL: all.';
-COMMENT ON COLUMN rate_limit_state.said IS 'The sentence.';
+CALL rate_limit_describe('rate_limit_state', $$
+Whether limits are enforced, in a sentence. The first row has the state of all: enforcing, open or stopped.
+	The others say what else needs a look.
+state: enforcing; open: requests have no decision; stopped: there is no proxy; local: a proxy decided without
+	the database; without a policy; behind; unusable: a rule; gone: a proxy.
+node: The proxy that the sentence is about. NULL: all.
+said: The sentence.
+$$);
 
 CREATE TABLE IF NOT EXISTS rate_limit_secrets (
 	name  text NOT NULL CONSTRAINT rate_limit_secrets_pkey PRIMARY KEY,
@@ -159,7 +148,8 @@ REVOKE ALL ON rate_limit_secrets FROM PUBLIC;
 INSERT INTO rate_limit_secrets (name, value) SELECT 'partition', gen_random_uuid()::text ||
 	gen_random_uuid()::text
 	WHERE NOT EXISTS (SELECT FROM rate_limit_secrets s WHERE s.name = 'partition') ON CONFLICT DO NOTHING;
-COMMENT ON TABLE rate_limit_secrets IS 'Random texts that the proxies share and clients must not know.';
-COMMENT ON COLUMN rate_limit_secrets.name IS
-	'What it is for. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.';
-COMMENT ON COLUMN rate_limit_secrets.value IS 'The secret.';
+CALL rate_limit_describe('rate_limit_secrets', $$
+Random texts that the proxies share and clients must not know.
+name: What it is for. partition: the digests of keys in pk of RateLimit and RateLimit-Policy.
+value: The secret.
+$$);

@@ -11,17 +11,17 @@ const Counters = counterTables + Nodes
 const counterTables = refuseCounters + counters + usage + forget
 
 // Nodes creates the registry of the proxies.
-const Nodes = refuseNodes + nodes + end
+const Nodes = refuseNodes + describe + nodes + end
 
 // History creates or upgrades the tables, functions and the view of the history. It needs neither
 // Counters nor Policy.
-const History = refuseHistory + historyTables + historyPartitions + historyMetrics + historyRecord +
-	historyUpkeep + historyAnswers + end + historyEnd
+const History = refuseHistory + describe + historyTables + historyPartitions + historyMetrics +
+	historyRecord + historyUpkeep + historyAnswers + end + historyEnd
 
 // Policy creates or upgrades the tables, triggers, functions and views of the policy. It needs
 // Counters.
-const Policy = refusePolicy + policyLists + policyPeople + policyRules + policyOverrides + policyChanges +
-	policyOverrideAmounts + policyUsable + policyRenames + policyTriggers + policyFunctions +
+const Policy = refusePolicy + describe + policyLists + policyPeople + policyRules + policyOverrides +
+	policyChanges + policyOverrideAmounts + policyUsable + policyRenames + policyTriggers + policyFunctions +
 	policyRuleFunction + policyProxyFunctions + policyViews + policyAnswers + policyCommands +
 	policyDocument + end + policyEnd
 

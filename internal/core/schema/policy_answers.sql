@@ -13,7 +13,7 @@ BEGIN
 			ON d.dimension = CASE WHEN $2 IS NULL THEN 'user' ELSE 'key' END AND d.part = own
 		WHERE u.key = ANY (rate_limit_key_forms(ARRAY[own])) ORDER BY u.rule, u.limit_name, u.key;
 END $$;
-COMMENT ON FUNCTION rate_limit_used_by(text, bigint) IS
+COMMENT ON FUNCTION rate_limit_used_by IS
 	'The rows of rate_limit_used that count a user, or one of its API keys.';
 
 -- The history may be missing, or not readable for the role. Postgres only checks the statements that run.
@@ -39,7 +39,7 @@ BEGIN
 	FROM rate_limit_metrics n WHERE n.granularity = 'day' AND n.user_id = $1
 		AND n.time >= date_trunc('month', now(), 'UTC') AND ($2 IS NULL OR n.key_id = $2);
 END $$;
-COMMENT ON FUNCTION rate_limit_recent(text, bigint) IS
+COMMENT ON FUNCTION rate_limit_recent IS
 	'What a user, or one of its API keys, did: requests of today and of this month in UTC, those of this '
 	'month that were refused, by a limit (429), and with 401 or 403, the last request, and when all limits '
 	'that count by user, or by key, have their full quota again; NULL: they have it. No row: no usage was '
@@ -51,10 +51,12 @@ CREATE OR REPLACE VIEW rate_limit_tier_states WITH (security_invoker = true) AS
 		ARRAY(SELECT r.name FROM rate_limit_rules r WHERE t.tier = ANY (r.tiers) ORDER BY r.name)
 			AS rules, t.comment
 	FROM rate_limit_tiers t;
-COMMENT ON VIEW rate_limit_tier_states IS 'The tiers, and what is on them.';
-COMMENT ON COLUMN rate_limit_tier_states.users IS 'How many users are on the tier.';
-COMMENT ON COLUMN rate_limit_tier_states.keys IS 'How many API keys have it as their own.';
-COMMENT ON COLUMN rate_limit_tier_states.rules IS 'The rules for the tier, and maybe for others.';
+CALL rate_limit_describe('rate_limit_tier_states', $$
+The tiers, and what is on them.
+users: How many users are on the tier.
+keys: How many API keys have it as their own.
+rules: The rules for the tier, and maybe for others.
+$$);
 
 CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS
 	SELECT u.user_id, u.tier, CASE WHEN EXISTS (SELECT FROM rate_limit_bans b WHERE b.user_id = u.user_id
@@ -62,9 +64,10 @@ CREATE OR REPLACE VIEW rate_limit_user_states WITH (security_invoker = true) AS
 		WHEN EXISTS (SELECT FROM rate_limit_overrides o WHERE o.user_id = u.user_id AND o.events = 0
 			AND o.valid @> now()) THEN 'blocked' ELSE 'active' END AS state
 	FROM rate_limit_users u;
-COMMENT ON VIEW rate_limit_user_states IS 'The users, and who is shut out.';
-COMMENT ON COLUMN rate_limit_user_states.state IS
-	'banned; blocked: an override of 0 refuses the user; or active.';
+CALL rate_limit_describe('rate_limit_user_states', $$
+The users, and who is shut out.
+state: banned; blocked: an override of 0 refuses the user; or active.
+$$);
 
 CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS
 	SELECT k.id, k.hint, k.name, k.user_id, k.tier, CASE WHEN k.revoked_at <= now() THEN 'revoked'
@@ -74,8 +77,10 @@ CREATE OR REPLACE VIEW rate_limit_key_states WITH (security_invoker = true) AS
 			THEN 'banned' ELSE 'valid' END AS state,
 		k.expires_at, k.revoked_at, k.revoked_by, k.replaced_by, k.created_at
 	FROM rate_limit_api_keys k;
-COMMENT ON VIEW rate_limit_key_states IS 'The API keys, without their digests, and which of them are valid.';
-COMMENT ON COLUMN rate_limit_key_states.state IS 'valid, expired, revoked, or banned: the key, or its user.';
+CALL rate_limit_describe('rate_limit_key_states', $$
+The API keys, without their digests, and which of them are valid.
+state: valid, expired, revoked, or banned: the key, or its user.
+$$);
 
 -- Proxies try rules in this order.
 CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS
@@ -92,12 +97,12 @@ CREATE OR REPLACE VIEW rate_limit_rule_states WITH (security_invoker = true) AS
 			AS problems
 	FROM rate_limit_rules r
 	ORDER BY CASE r.action WHEN 'exempt' THEN 1 WHEN 'block' THEN 2 ELSE 3 END, r.priority DESC, r.name;
-COMMENT ON VIEW rate_limit_rule_states IS
-	'The rules in the order in which proxies try them, with their limits in words. Defaults are NULL.';
-COMMENT ON COLUMN rate_limit_rule_states.in_force IS 'Whether the rule applies now.';
-COMMENT ON COLUMN rate_limit_rule_states.limits IS
-	'The limits: the name, the events and the time, the algorithm, and what is not the default.';
-COMMENT ON COLUMN rate_limit_rule_states.problems IS 'The warnings of rate_limit_rule_warnings.';
+CALL rate_limit_describe('rate_limit_rule_states', $$
+The rules in the order in which proxies try them, with their limits in words. Defaults are NULL.
+in_force: Whether the rule applies now.
+limits: The limits: the name, the events and the time, the algorithm, and what is not the default.
+problems: The warnings of rate_limit_rule_warnings.
+$$);
 
 CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS
 	SELECT c.seq, c.at, c.by, c.kind, c.ref, k.id AS key_id, c.before, c.after,
@@ -118,12 +123,11 @@ CREATE OR REPLACE VIEW rate_limit_changed WITH (security_invoker = true) AS
 	FROM rate_limit_changes c,
 		LATERAL (SELECT (coalesce(c.after, c.before) ->> CASE c.kind WHEN 'key' THEN 'id'
 		ELSE 'key_id' END)::bigint AS id) k;
-COMMENT ON VIEW rate_limit_changed IS 'What was changed in the policy, in words.';
-COMMENT ON COLUMN rate_limit_changed.key_id IS
-	'The id of the API key that was changed, or whose override or ban was. NULL: another change.';
-COMMENT ON COLUMN rate_limit_changed.which IS
-	'ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin '
-	'of its digest.';
-COMMENT ON COLUMN rate_limit_changed.what IS
-	'created or deleted, of an override with its rule, limit and amounts; changed; or the columns '
-	'that differ.';
+CALL rate_limit_describe('rate_limit_changed', $$
+What was changed in the policy, in words.
+key_id: The id of the API key that was changed, or whose override or ban was. NULL: another change.
+which: ref for people: all for NULL, the id of an API key, or, if the line is too old to tell it, the begin of
+	its digest.
+what: created or deleted, of an override with its rule, limit and amounts; changed; or the columns that
+	differ.
+$$);

@@ -14,21 +14,16 @@ CREATE TABLE IF NOT EXISTS rate_limit_changes (
 );
 CREATE INDEX IF NOT EXISTS rate_limit_changes_xid ON rate_limit_changes (xid);
 CREATE INDEX IF NOT EXISTS rate_limit_changes_at ON rate_limit_changes (at);
-COMMENT ON TABLE rate_limit_changes IS
-	'What was changed in the tables of the policy, for 30 days. Triggers write it, proxies poll it.';
-COMMENT ON COLUMN rate_limit_changes.seq IS
-	'The order in which the lines were written. Lines of other transactions may become visible later.';
-COMMENT ON COLUMN rate_limit_changes.xid IS
-	'The transaction. Proxies use it to find what has become visible since their last poll.';
-COMMENT ON COLUMN rate_limit_changes.kind IS
-	'What was changed: a tier, user, key, rule, limit, override or ban.';
-COMMENT ON COLUMN rate_limit_changes.ref IS
-	'Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an '
-	'override or a ban what it is for: tier/..., user/..., key/<digest>, network/.... NULL: all, because one '
-	'statement changed more than 1,000 rows, or emptied the table.';
-COMMENT ON COLUMN rate_limit_changes.at IS 'When the transaction began.';
-COMMENT ON COLUMN rate_limit_changes.by IS
-	'The role that made the change, and in parentheses the person, if the setting '
-	'rate_limit.person has a name.';
-COMMENT ON COLUMN rate_limit_changes.before IS 'The row before. NULL: it is new.';
-COMMENT ON COLUMN rate_limit_changes.after IS 'The row after. NULL: it was deleted.';
+CALL rate_limit_describe('rate_limit_changes', $$
+What was changed in the tables of the policy, for 30 days. Triggers write it, proxies poll it.
+seq: The order in which the lines were written. Lines of other transactions may become visible later.
+xid: The transaction. Proxies use it to find what has become visible since their last poll.
+kind: What was changed: a tier, user, key, rule, limit, override or ban.
+ref: Which one: the name of a tier or rule, rule/limit, the user, the hexadecimal digest of a key; for an
+	override or a ban what it is for: tier/..., user/..., key/<digest>, network/.... NULL: all, because one
+	statement changed more than 1,000 rows, or emptied the table.
+at: When the transaction began.
+by: The role that made the change, and in parentheses the person, if the setting rate_limit.person has a name.
+before: The row before. NULL: it is new.
+after: The row after. NULL: it was deleted.
+$$);

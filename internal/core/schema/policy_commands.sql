@@ -26,7 +26,7 @@ BEGIN
 	DELETE FROM rate_limit_tiers t WHERE t.tier = $1;
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_delete_tier(text) IS
+COMMENT ON FUNCTION rate_limit_delete_tier IS
 	'Deletes a tier that nothing uses, and returns whether it was there. It fails if something '
 	'uses the tier.';
 
@@ -49,7 +49,7 @@ EXCEPTION WHEN integrity_constraint_violation THEN
 		ELSE rate_limit_fault(fault, message, NULL, jsonb_build_object('tier', $3, 'name', $3)) END
 		USING ERRCODE = 'check_violation';
 END $$;
-COMMENT ON FUNCTION rate_limit_rename(text, text, text) IS
+COMMENT ON FUNCTION rate_limit_rename IS
 	'Gives a rule or a tier another name, which all that refers to it then has. kind is rule or tier. It '
 	'returns whether there is one. A rule begins new counters.';
 
@@ -60,7 +60,7 @@ BEGIN
 		AND (k.revoked_at IS NULL OR k.revoked_at > now());
 	RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION rate_limit_revoke_key(bigint) IS
+COMMENT ON FUNCTION rate_limit_revoke_key IS
 	'Ends an API key now, and returns whether it had not ended before.';
 
 CREATE OR REPLACE FUNCTION rate_limit_rotate_key(key_id bigint, grace interval, digest bytea,
@@ -95,7 +95,7 @@ BEGIN
 		RETURNING least(k.revoked_at, k.expires_at) INTO replaced_at;
 	RETURN NEXT;
 END $$;
-COMMENT ON FUNCTION rate_limit_rotate_key(bigint, interval, bytea, text) IS
+COMMENT ON FUNCTION rate_limit_rotate_key IS
 	'Makes an API key in place of a valid one, with its name, tier, end, counters, overrides and bans, and '
 	'ends the old key after the grace. digest is the SHA-256 of the new key, and hint its first '
 	'characters. No row: there is no such key.';

@@ -27,22 +27,20 @@ CREATE OR REPLACE VIEW rate_limit_policy_columns WITH (security_invoker = true) 
 		v.adnum) = (a.attrelid, a.attnum)) AS d(value) ON true
 	WHERE a.attidentity = '' AND a.attgenerated = '' AND (d.value IS NULL OR d.value NOT IN ('now()',
 		'SESSION_USER'));
-COMMENT ON VIEW rate_limit_policy_columns IS
-	'The columns of the policy: those that people set, of the tables that a document has.';
-COMMENT ON COLUMN rate_limit_policy_columns.place IS
-	'The order of the tables: rows refer to rows of tables before.';
-COMMENT ON COLUMN rate_limit_policy_columns.section IS 'The name of the list of rows in a document.';
-COMMENT ON COLUMN rate_limit_policy_columns.relation IS 'The table.';
-COMMENT ON COLUMN rate_limit_policy_columns.position IS 'The place of the column in the table.';
-COMMENT ON COLUMN rate_limit_policy_columns.name IS 'The column.';
-COMMENT ON COLUMN rate_limit_policy_columns.type IS 'Its type.';
-COMMENT ON COLUMN rate_limit_policy_columns.default_value IS 'Its default, as SQL. NULL: there is none.';
-COMMENT ON COLUMN rate_limit_policy_columns.key IS
-	'The place among the columns that name a row. NULL: it is none of them.';
-COMMENT ON COLUMN rate_limit_policy_columns.needed IS 'Whether each row of a document must have it.';
-COMMENT ON COLUMN rate_limit_policy_columns.is_reference IS
-	'Whether it is the number of an API key. A document has the digest.';
-COMMENT ON COLUMN rate_limit_policy_columns.description IS 'What it means.';
+CALL rate_limit_describe('rate_limit_policy_columns', $$
+The columns of the policy: those that people set, of the tables that a document has.
+place: The order of the tables: rows refer to rows of tables before.
+section: The name of the list of rows in a document.
+relation: The table.
+position: The place of the column in the table.
+name: The column.
+type: Its type.
+default_value: Its default, as SQL. NULL: there is none.
+key: The place among the columns that name a row. NULL: it is none of them.
+needed: Whether each row of a document must have it.
+is_reference: Whether it is the number of an API key. A document has the digest.
+description: What it means.
+$$);
 
 -- The rows of a section, or with a list those that the list would make, each without the fields that have
 -- their defaults, in the form in which the server writes their types: so equal rows are equal documents. A
@@ -81,7 +79,7 @@ BEGIN
 				s.relation) END)
 		USING list, s.refs;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_rows(text, jsonb) IS
+COMMENT ON FUNCTION rate_limit_policy_rows IS
 	'The rows of a section of the policy, or those of a list as the tables would have them: the name for '
 	'people, the fields that name the row, its place, and the fields that do not have their defaults.';
 
@@ -89,7 +87,7 @@ CREATE OR REPLACE FUNCTION rate_limit_policy_values(fields jsonb, refs text[]) R
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN fields ->> 'events' = 'unlimited' THEN fields - 'events' ELSE fields END
 	- coalesce(refs, '{}');
-COMMENT ON FUNCTION rate_limit_policy_values(jsonb, text[]) IS
+COMMENT ON FUNCTION rate_limit_policy_values IS
 	'The values of a row of a document, without its references to API keys.';
 
 CREATE OR REPLACE FUNCTION rate_limit_policy(users boolean DEFAULT false) RETURNS jsonb
@@ -108,7 +106,7 @@ BEGIN
 		FROM (SELECT DISTINCT section FROM rate_limit_policy_columns) AS s
 		WHERE s.section <> 'limits' AND (users OR s.section NOT IN ('users', 'keys')));
 END $$;
-COMMENT ON FUNCTION rate_limit_policy(boolean) IS
+COMMENT ON FUNCTION rate_limit_policy IS
 	'The policy as a document: tiers, rules with their limits, and overrides for tiers; with users also the '
 	'users, the digests of their API keys, and their overrides. A field that has its default is left out.';
 
@@ -203,7 +201,7 @@ BEGIN
 	END IF;
 	RETURN made;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_lists(jsonb) IS
+COMMENT ON FUNCTION rate_limit_policy_lists IS
 	'The rows of rate_limit_policy_rows of a document, by sections. It fails for one that cannot be a '
 	'policy.';
 
@@ -233,7 +231,7 @@ BEGIN
 			(SELECT ', which has ' || string_agg(t.tier, ', ' ORDER BY t.rank, t.tier)
 				FROM rate_limit_tiers t) END);
 END $$;
-COMMENT ON FUNCTION rate_limit_fault(text, text, text, jsonb) IS
+COMMENT ON FUNCTION rate_limit_fault IS
 	'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if '
 	'its name does not say it.';
 
@@ -286,7 +284,7 @@ BEGIN
 			detail, chosen -> 0 -> 'document') USING ERRCODE = 'check_violation';
 	END;
 END $$;
-COMMENT ON FUNCTION rate_limit_policy_write(text, text, jsonb) IS
+COMMENT ON FUNCTION rate_limit_policy_write IS
 	'Inserts, updates or deletes rows of a section for rate_limit_apply, or clears the amounts of overrides. '
 	'The error is about the row that the server refuses.';
 
@@ -384,7 +382,7 @@ BEGIN
 			USING ERRCODE = 'check_violation', HINT = hint;
 	END;
 END $$;
-COMMENT ON FUNCTION rate_limit_apply(jsonb, boolean, boolean) IS
+COMMENT ON FUNCTION rate_limit_apply IS
 	'Makes the policy as a document of rate_limit_policy has it, and returns what differs: a new or deleted '
 	'row, or a field of a row that was there. A field that the document lacks gets its default. Rows that it '
 	'lacks stay, but with prune only those of sections that it lacks. dry_run checks everything, and changes '

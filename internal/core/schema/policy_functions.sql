@@ -57,7 +57,7 @@ EXCEPTION WHEN integrity_constraint_violation THEN
 		ELSE rate_limit_fault(fault, message, detail, given) END
 		USING ERRCODE = 'check_violation', HINT = row_hint;
 END $$;
-COMMENT ON FUNCTION rate_limit_set(regclass, text[], jsonb, text[]) IS
+COMMENT ON FUNCTION rate_limit_set IS
 	'Makes or changes the row of a table whose keys are those of fields. A field that is null is not '
 	'set; one that '
 	'reset names gets its default. It returns created or changed.';

@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION rate_limit_each_matches(list text[], pattern text) RE
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN array_ndims(list) = 1 AND (SELECT coalesce(bool_and(coalesce(item ~ pattern, false)), false)
 	FROM unnest(list) AS item);
-COMMENT ON FUNCTION rate_limit_each_matches(text[], text) IS
+COMMENT ON FUNCTION rate_limit_each_matches IS
 	'Whether a list has elements, none of them a list, and each of them matches a regular expression. '
 	'Constraints use it.';
 
@@ -19,5 +19,5 @@ RETURN CASE WHEN extract(year FROM span) <> 0 OR extract(month FROM span) <> 0
 	WHEN extract(epoch FROM span) % 1 = 0 THEN trunc(extract(epoch FROM span))::text || 's'
 	WHEN extract(epoch FROM span) % 0.001 = 0 THEN trunc(extract(epoch FROM span) * 1000)::text || 'ms'
 	ELSE trunc(extract(epoch FROM span) * 1000000)::text || 'us' END;
-COMMENT ON FUNCTION rate_limit_span(interval) IS
+COMMENT ON FUNCTION rate_limit_span IS
 	'A time in the largest unit of which it is a multiple, as in 90s or 24h.';

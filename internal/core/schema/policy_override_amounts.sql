@@ -20,11 +20,12 @@ RETURN CASE
 		FROM per) > events::numeric * 3155760000
 		THEN 'override_of_gcra_must_drain_a_full_burst_within_36525_days'
 	END;
-COMMENT ON FUNCTION rate_limit_override_fault(text, interval, bigint, bigint, bigint) IS
+COMMENT ON FUNCTION rate_limit_override_fault IS
 	'What is wrong with the events and the burst of an override for a limit of that algorithm, time and '
 	'burst. NULL: nothing.';
 
-CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+CREATE OR REPLACE FUNCTION rate_limit_check_overrides() RETURNS trigger
+	LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
 	fault text;
 	wrong bigint;
@@ -46,7 +47,7 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_overrides() IS
+COMMENT ON FUNCTION rate_limit_check_overrides IS
 	'Refuses overrides that do not suit their limits, and changes of limits that do not suit '
 	'their overrides.';
 CREATE OR REPLACE TRIGGER rate_limit_suits AFTER INSERT OR UPDATE ON rate_limit_overrides FOR EACH ROW

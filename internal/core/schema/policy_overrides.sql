@@ -32,24 +32,22 @@ CREATE INDEX IF NOT EXISTS rate_limit_overrides_user_id ON rate_limit_overrides 
 	WHERE user_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS rate_limit_overrides_key_id ON rate_limit_overrides (key_id)
 	WHERE key_id IS NOT NULL;
-COMMENT ON TABLE rate_limit_overrides IS
-	'Other amounts of a limit for a tier, a user or an API key. The override for the key counts, else the '
-	'one for the user, else the one for the tier. Of several that are valid the one that became valid '
-	'last counts.';
-COMMENT ON COLUMN rate_limit_overrides.id IS 'Tells overrides apart.';
-COMMENT ON COLUMN rate_limit_overrides.rule IS 'The rule of the limit.';
-COMMENT ON COLUMN rate_limit_overrides.limit_name IS 'The name of the limit.';
-COMMENT ON COLUMN rate_limit_overrides.tier IS 'For all users of this tier.';
-COMMENT ON COLUMN rate_limit_overrides.user_id IS 'For this user.';
-COMMENT ON COLUMN rate_limit_overrides.key_id IS 'For this API key.';
-COMMENT ON COLUMN rate_limit_overrides.events IS
-	'The amount in place of that of the limit. 0: nothing may pass. NULL: unlimited.';
-COMMENT ON COLUMN rate_limit_overrides.burst IS
-	'The burst in place of that of the limit. NULL: that of the limit.';
-COMMENT ON COLUMN rate_limit_overrides.valid IS 'When the override applies.';
-COMMENT ON COLUMN rate_limit_overrides.reason IS 'For people.';
-COMMENT ON COLUMN rate_limit_overrides.created_at IS 'When the row was made.';
-COMMENT ON COLUMN rate_limit_overrides.created_by IS 'The role that made the row.';
+CALL rate_limit_describe('rate_limit_overrides', $$
+Other amounts of a limit for a tier, a user or an API key. The override for the key counts, else the one for
+	the user, else the one for the tier. Of several that are valid the one that became valid last counts.
+id: Tells overrides apart.
+rule: The rule of the limit.
+limit_name: The name of the limit.
+tier: For all users of this tier.
+user_id: For this user.
+key_id: For this API key.
+events: The amount in place of that of the limit. 0: nothing may pass. NULL: unlimited.
+burst: The burst in place of that of the limit. NULL: that of the limit.
+valid: When the override applies.
+reason: For people.
+created_at: When the row was made.
+created_by: The role that made the row.
+$$);
 
 -- Postgres inlines this body (see rate_limit_counters) and finds the rows by their indexes.
 CREATE OR REPLACE FUNCTION rate_limit_override_of(rule text, limit_name text, user_id text, key_id bigint)
@@ -62,7 +60,7 @@ RETURNS TABLE (id bigint, events bigint, burst bigint) LANGUAGE sql STABLE BEGIN
 				LEFT JOIN rate_limit_users u ON u.user_id = coalesce($3, k.user_id)))
 	ORDER BY o.key_id NULLS LAST, o.user_id NULLS LAST, lower(o.valid) DESC NULLS LAST, o.id DESC LIMIT 1;
 END;
-COMMENT ON FUNCTION rate_limit_override_of(text, text, text, bigint) IS
+COMMENT ON FUNCTION rate_limit_override_of IS
 	'The override of a limit that counts now for a user, or for an API key, as proxies choose it. No row: '
 	'the limit has its own amount.';
 
@@ -82,22 +80,22 @@ CREATE TABLE IF NOT EXISTS rate_limit_bans (
 	CONSTRAINT user_id_must_have_1_to_512_bytes CHECK (octet_length(user_id) BETWEEN 1 AND 512)
 );
 CREATE INDEX IF NOT EXISTS rate_limit_bans_until ON rate_limit_bans (until);
-COMMENT ON TABLE rate_limit_bans IS
-	'Networks, users and API keys that are shut out. Deleting the row lifts the ban.';
-COMMENT ON COLUMN rate_limit_bans.id IS 'Tells bans apart.';
-COMMENT ON COLUMN rate_limit_bans.network IS 'All addresses of this network.';
-COMMENT ON COLUMN rate_limit_bans.user_id IS
-	'This user, also one that the proxy authenticates and rate_limit_users does not have.';
-COMMENT ON COLUMN rate_limit_bans.key_id IS 'This API key.';
-COMMENT ON COLUMN rate_limit_bans.until IS 'When the ban ends. infinity: never.';
-COMMENT ON COLUMN rate_limit_bans.reason IS 'For people. Clients do not see it.';
-COMMENT ON COLUMN rate_limit_bans.banned_at IS 'When the ban began.';
-COMMENT ON COLUMN rate_limit_bans.banned_by IS 'The role that made the ban.';
+CALL rate_limit_describe('rate_limit_bans', $$
+Networks, users and API keys that are shut out. Deleting the row lifts the ban.
+id: Tells bans apart.
+network: All addresses of this network.
+user_id: This user, also one that the proxy authenticates and rate_limit_users does not have.
+key_id: This API key.
+until: When the ban ends. infinity: never.
+reason: For people. Clients do not see it.
+banned_at: When the ban began.
+banned_by: The role that made the ban.
+$$);
 
 CREATE OR REPLACE FUNCTION rate_limit_network(network inet) RETURNS inet LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN network <<= '::ffff:0.0.0.0/96'
 	THEN set_masklen(inet '0.0.0.0' + (network - inet '::ffff:0.0.0.0'), masklen(network) - 96)
 	ELSE network END;
-COMMENT ON FUNCTION rate_limit_network(inet) IS
+COMMENT ON FUNCTION rate_limit_network IS
 	'An address or a network of IPv4 in IPv6 form as IPv4, and any other as it is: proxies take both '
 	'forms for one.';

@@ -11,6 +11,6 @@ BEGIN
 	GET DIAGNOSTICS forgotten = ROW_COUNT;
 	RETURN forgotten;
 END $$;
-COMMENT ON FUNCTION rate_limit_forget() IS
+COMMENT ON FUNCTION rate_limit_forget IS
 	'Deletes what is older than 30 days: up to 10,000 changes, and bans that have ended. It returns how many '
 	'changes it deleted.';

@@ -1,7 +1,8 @@
 -- rate_limit_rename_references renames a user or a tier in rows without a foreign key to it: a ban may name
 -- a user that has no row, and the tiers of a rule are a list.
 
-CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+CREATE OR REPLACE FUNCTION rate_limit_rename_references() RETURNS trigger
+	LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
 	IF TG_TABLE_NAME = 'rate_limit_users' THEN
 		-- Of two bans the one that ends later stays.
@@ -19,7 +20,7 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_rename_references() IS
+COMMENT ON FUNCTION rate_limit_rename_references IS
 	'Gives the bans of a user, and the rules for a tier, its new name.';
 CREATE OR REPLACE TRIGGER rate_limit_rename_references
 	AFTER UPDATE OF user_id ON rate_limit_users FOR EACH ROW WHEN (OLD.user_id <> NEW.user_id)

@@ -59,50 +59,40 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
 		extract(year FROM retry_after) = 0 AND extract(month FROM retry_after) = 0
 			AND retry_after BETWEEN interval '0' AND interval '36525 days')
 );
-COMMENT ON TABLE rate_limit_rules IS
-	'Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is '
-	'NULL holds for all requests.';
-COMMENT ON COLUMN rate_limit_rules.name IS
-	'The name. It is in the prefix of the counters, so a renamed rule begins new ones.';
-COMMENT ON COLUMN rate_limit_rules.family IS
-	'Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule '
-	'stands alone.';
-COMMENT ON COLUMN rate_limit_rules.priority IS 'The order of rules, highest first.';
-COMMENT ON COLUMN rate_limit_rules.mode IS
-	'enforce; shadow: the rule counts and reports, and refuses nothing; off.';
-COMMENT ON COLUMN rate_limit_rules.action IS
-	'limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the '
-	'limits of all rules.';
-COMMENT ON COLUMN rate_limit_rules.hosts IS
-	'Names of hosts without a port. *.example.com is every name below example.com.';
-COMMENT ON COLUMN rate_limit_rules.paths IS
-	'Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest: '
-	'/api/* includes /api/a/b.';
-COMMENT ON COLUMN rate_limit_rules.methods IS 'Methods, such as GET.';
-COMMENT ON COLUMN rate_limit_rules.networks IS 'Networks in which the address of the client lies.';
-COMMENT ON COLUMN rate_limit_rules.tiers IS 'Tiers of which the user of the request has one.';
-COMMENT ON COLUMN rate_limit_rules.count_by IS
-	'What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route, header:NAME, '
-	'and of alternatives such as user|ip, of which the first that a request has counts; or all, which is one '
-	'counter for everybody.';
-COMMENT ON COLUMN rate_limit_rules.without_header IS
-	'For header:NAME in count_by. share: all requests without the header, or with an empty one, have one '
-	'counter; skip: the rule does not match them.';
-COMMENT ON COLUMN rate_limit_rules.valid IS 'When the rule applies.';
-COMMENT ON COLUMN rate_limit_rules.cost IS 'What a request takes of each limit.';
-COMMENT ON COLUMN rate_limit_rules.settle IS
-	'What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or '
-	'status 401 403 = 1, else 0. NULL: cost.';
-COMMENT ON COLUMN rate_limit_rules.status IS
-	'The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.';
-COMMENT ON COLUMN rate_limit_rules.message IS 'The text of a refusal. NULL: that of the proxy.';
-COMMENT ON COLUMN rate_limit_rules.retry_after IS
-	'The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block none.';
-COMMENT ON COLUMN rate_limit_rules.comment IS 'For people.';
-COMMENT ON COLUMN rate_limit_rules.created_at IS 'When the row was made.';
-COMMENT ON COLUMN rate_limit_rules.created_by IS 'The role that made the row.';
-COMMENT ON COLUMN rate_limit_rules.updated_at IS
-	'When the row was changed last. Its limits have no such time; rate_limit_changes has.';
+CALL rate_limit_describe('rate_limit_rules', $$
+Which requests are limited, blocked or exempt. All conditions of a rule must hold; a condition that is NULL
+	holds for all requests.
+name: The name. It is in the prefix of the counters, so a renamed rule begins new ones.
+family: Of the rules of one family only the one with the highest priority that matches applies. NULL: the rule
+	stands alone.
+priority: The order of rules, highest first.
+mode: enforce; shadow: the rule counts and reports, and refuses nothing; off.
+action: limit: the limits of the rule apply; block: requests are refused; exempt: requests are free of the
+	limits of all rules.
+hosts: Names of hosts without a port. *.example.com is every name below example.com.
+paths: Paths that begin with a slash. The segment * is any one segment; at the end it is the whole rest:
+	/api/* includes /api/a/b.
+methods: Methods, such as GET.
+networks: Networks in which the address of the client lies.
+tiers: Tiers of which the user of the request has one.
+count_by: What has a counter of its own: a combination of user, key, tier, ip, ip/64, host, route,
+	header:NAME, and of alternatives such as user|ip, of which the first that a request has counts; or all,
+	which is one counter for everybody.
+without_header: For header:NAME in count_by. share: all requests without the header, or with an empty one,
+	have one counter; skip: the rule does not match them.
+valid: When the rule applies.
+cost: What a request takes of each limit.
+settle: What a request really cost, by its response, as in header X-Tokens, bytes, json usage.total_tokens, or
+	status 401 403 = 1, else 0. NULL: cost.
+status: The HTTP status of a refusal, from 400 to 599. NULL: 429 for limits, 403 for a block.
+message: The text of a refusal. NULL: that of the proxy.
+retry_after: The Retry-After of a refusal. NULL: for limits the time until the request would pass, for a block
+	none.
+comment: For people.
+created_at: When the row was made.
+created_by: The role that made the row.
+updated_at: When the row was changed last. Its limits have no such time; rate_limit_changes has.
+$$);
 
 CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	rule      text NOT NULL CONSTRAINT rule_must_be_in_rate_limit_rules
@@ -151,27 +141,21 @@ CREATE TABLE IF NOT EXISTS rate_limit_rule_limits (
 	CONSTRAINT overage_needs_fixed_window_or_sliding_window
 		CHECK (on_exceed <> 'overage' OR algorithm IN ('fixed_window', 'sliding_window'))
 );
-COMMENT ON TABLE rate_limit_rule_limits IS 'The limits of rules. A request must fit into all of them.';
-COMMENT ON COLUMN rate_limit_rule_limits.rule IS 'The rule.';
-COMMENT ON COLUMN rate_limit_rule_limits.name IS
-	'Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is '
-	'rule/, the name of the rule, a slash and this name.';
-COMMENT ON COLUMN rate_limit_rule_limits.algorithm IS
-	'sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.';
-COMMENT ON COLUMN rate_limit_rule_limits.events IS
-	'How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at once. '
-	'0: nothing. NULL: the limit holds only where an override has an amount.';
-COMMENT ON COLUMN rate_limit_rule_limits.per IS
-	'The time to which events apply. A day is 24 hours. in_flight has none.';
-COMMENT ON COLUMN rate_limit_rule_limits.calendar IS
-	'Instead of per: day, week, month or year of the calendar. Months and years of users with a period_start '
-	'begin on that day.';
-COMMENT ON COLUMN rate_limit_rule_limits.time_zone IS
-	'The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone of '
-	'its own, which counts instead.';
-COMMENT ON COLUMN rate_limit_rule_limits.burst IS
-	'The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket '
-	'with less than events is refilled evenly.';
-COMMENT ON COLUMN rate_limit_rule_limits.durable IS 'true: the counts survive a crash of the server.';
-COMMENT ON COLUMN rate_limit_rule_limits.on_exceed IS
-	'refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.';
+CALL rate_limit_describe('rate_limit_rule_limits', $$
+The limits of rules. A request must fit into all of them.
+rule: The rule.
+name: Tells the limits of a rule apart, such as per_hour. It is part of the prefix of the counters, which is
+	rule/, the name of the rule, a slash and this name.
+algorithm: sliding_window, fixed_window, token_bucket, sliding_log, gcra or in_flight.
+events: How much may pass in the time of per, or of calendar. For in_flight: how many requests may run at
+	once. 0: nothing. NULL: the limit holds only where an override has an amount.
+per: The time to which events apply. A day is 24 hours. in_flight has none.
+calendar: Instead of per: day, week, month or year of the calendar. Months and years of users with a
+	period_start begin on that day.
+time_zone: The IANA name of the time zone of calendar. NULL: UTC. A user with a period_start has a time zone
+	of its own, which counts instead.
+burst: The capacity of a token_bucket, or how much gcra lets pass at once. NULL: as events. A token_bucket
+	with less than events is refilled evenly.
+durable: true: the counts survive a crash of the server.
+on_exceed: refuse; overage: requests beyond the quota pass, are counted, and their answers are marked.
+$$);

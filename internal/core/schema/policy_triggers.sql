@@ -23,7 +23,7 @@ CREATE OR REPLACE FUNCTION rate_limit_change_ref(kind text, r jsonb) RETURNS tex
 			WHERE k.id = (r->>'key_id')::bigint))
 		ELSE concat('tier/', r->>'tier') END
 $$;
-COMMENT ON FUNCTION rate_limit_change_ref(text, jsonb) IS
+COMMENT ON FUNCTION rate_limit_change_ref IS
 	'What rate_limit_changes.ref says of a row. Of a key that is gone it says nothing; the change of the key '
 	'itself says it.';
 
@@ -68,14 +68,14 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_log_changes() IS 'Writes rate_limit_changes.';
+COMMENT ON FUNCTION rate_limit_log_changes IS 'Writes rate_limit_changes.';
 
 CREATE OR REPLACE FUNCTION rate_limit_touch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	NEW.updated_at := now();
 	RETURN NEW;
 END $$;
-COMMENT ON FUNCTION rate_limit_touch() IS 'Sets updated_at.';
+COMMENT ON FUNCTION rate_limit_touch IS 'Sets updated_at.';
 CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_users FOR EACH ROW
 	WHEN (OLD IS DISTINCT FROM NEW) EXECUTE FUNCTION rate_limit_touch();
 CREATE OR REPLACE TRIGGER rate_limit_touch BEFORE UPDATE ON rate_limit_rules FOR EACH ROW

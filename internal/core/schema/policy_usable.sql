@@ -19,7 +19,7 @@ RETURN coalesce((SELECT format('paths: %s: must be a path such as /login, /u/*/f
 	(SELECT format('count_by: %s: must be given once', to_json(min(a)))
 		FROM unnest(count_by) AS c, unnest(string_to_array(c, '|')) AS a
 		GROUP BY lower(a) HAVING count(*) > 1 LIMIT 1));
-COMMENT ON FUNCTION rate_limit_rule_fault(text[], text[], text[]) IS
+COMMENT ON FUNCTION rate_limit_rule_fault IS
 	'What is wrong with paths, hosts and count_by of a rule. NULL: nothing.';
 
 CREATE OR REPLACE FUNCTION rate_limit_check_rule() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -36,7 +36,7 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_rule() IS 'Refuses paths, hosts and count_by that proxies cannot use.';
+COMMENT ON FUNCTION rate_limit_check_rule IS 'Refuses paths, hosts and count_by that proxies cannot use.';
 CREATE OR REPLACE TRIGGER rate_limit_usable AFTER INSERT OR UPDATE OF paths, hosts, count_by, mode
 	ON rate_limit_rules FOR EACH ROW EXECUTE FUNCTION rate_limit_check_rule();
 
@@ -64,7 +64,7 @@ BEGIN
 			WHEN 'a' THEN 'Make another rule, or delete its rows of rate_limit_rule_limits.' ELSE '' END;
 	END IF;
 END $$;
-COMMENT ON FUNCTION rate_limit_complete(text) IS
+COMMENT ON FUNCTION rate_limit_complete IS
 	'Fails if a rule that is not off limits and has no limit, does not limit and has one, or settles and has '
 	'only a limit of requests in flight.';
 
@@ -82,7 +82,7 @@ BEGIN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_check_complete() IS
+COMMENT ON FUNCTION rate_limit_check_complete IS
 	'Refuses rules whose action and limits do not go together, at the end of the transaction.';
 DO $$
 DECLARE

@@ -8,10 +8,12 @@ CREATE OR REPLACE VIEW rate_limit_banned WITH (security_invoker = true) AS
 			THEN b.until - now() END AS remaining,
 		b.reason, b.banned_at, b.banned_by, b.network, b.user_id, b.key_id
 	FROM rate_limit_bans b WHERE b.until > now();
-COMMENT ON VIEW rate_limit_banned IS 'The bans that are in force.';
-COMMENT ON COLUMN rate_limit_banned.kind IS 'network, user or key.';
-COMMENT ON COLUMN rate_limit_banned.banned IS 'The network, the user, or the id of the key.';
-COMMENT ON COLUMN rate_limit_banned.remaining IS 'How long it is until then. NULL: for ever.';
+CALL rate_limit_describe('rate_limit_banned', $$
+The bans that are in force.
+kind: network, user or key.
+banned: The network, the user, or the id of the key.
+remaining: How long it is until then. NULL: for ever.
+$$);
 
 CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
 	RETURNS TABLE (dimension text, part text) LANGUAGE sql IMMUTABLE PARALLEL SAFE BEGIN ATOMIC
@@ -20,7 +22,7 @@ CREATE OR REPLACE FUNCTION rate_limit_counted(count_by text[], key text)
 		CASE WHEN strpos(count_by[1], '|') = 0 THEN key ELSE substr(key, 3) END
 	WHERE cardinality(count_by) = 1;
 END;
-COMMENT ON FUNCTION rate_limit_counted(text[], text) IS
+COMMENT ON FUNCTION rate_limit_counted IS
 	'What the key of a counter is of if it has one part, such as user, and the key without the number of the '
 	'alternative.';
 
@@ -53,25 +55,26 @@ CREATE OR REPLACE VIEW rate_limit_used WITH (security_invoker = true) AS
 		CROSS JOIN LATERAL rate_limit_usage_of(a.algorithm, a.events, a.burst, a.span, a.count, a.prev_count,
 			a.window_start, a.tokens, a.last_refill,
 			a.remainder, a.hits, a.slots, a.expires_at) AS u;
-COMMENT ON VIEW rate_limit_used IS
-	'The counters of rules, and how much of each is used. The overrides count for counters of one user or '
-	'one API key.';
-COMMENT ON COLUMN rate_limit_used.rule IS 'The rule.';
-COMMENT ON COLUMN rate_limit_used.algorithm IS 'The algorithm of the limit.';
-COMMENT ON COLUMN rate_limit_used.limit_name IS 'The limit of the rule.';
-COMMENT ON COLUMN rate_limit_used.key IS 'What is counted, as in the counters.';
-COMMENT ON COLUMN rate_limit_used.used IS 'How much of the quota is used now.';
-COMMENT ON COLUMN rate_limit_used.quota IS 'The full quota: the burst, or the events. NULL: unlimited.';
-COMMENT ON COLUMN rate_limit_used.percent IS 'used in percent of quota.';
-COMMENT ON COLUMN rate_limit_used.resets_at IS
-	'The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra, when '
-	'all is back. NULL: nothing is used; or, for in_flight, nobody knows.';
+CALL rate_limit_describe('rate_limit_used', $$
+The counters of rules, and how much of each is used. The overrides count for counters of one user or one API
+	key.
+rule: The rule.
+algorithm: The algorithm of the limit.
+limit_name: The limit of the rule.
+key: What is counted, as in the counters.
+used: How much of the quota is used now.
+quota: The full quota: the burst, or the events. NULL: unlimited.
+percent: used in percent of quota.
+resets_at: The end of the window. For sliding_log, when the oldest request leaves; for token_bucket and gcra,
+	when all is back. NULL: nothing is used; or, for in_flight, nobody knows.
+$$);
 
 CREATE OR REPLACE VIEW rate_limit_near WITH (security_invoker = true) AS
 	SELECT u.rule, u.limit_name, u.key, u.algorithm, u.used, u.quota, u.percent FROM rate_limit_used u
 		WHERE u.used > 0 AND u.used >= 0.8 * u.quota;
-COMMENT ON VIEW rate_limit_near IS
-	'The counters of rules of which at least 80 % is used. Unlimited ones do not appear.';
+CALL rate_limit_describe('rate_limit_near', $$
+The counters of rules of which at least 80 % is used. Unlimited ones do not appear.
+$$);
 
 CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) AS
 	SELECT r.name AS rule, 'tiers' AS field, 'tiers: ' || string_agg(quote_literal(t), ', ' ORDER BY t) ||
@@ -94,7 +97,8 @@ CREATE OR REPLACE VIEW rate_limit_rule_warnings WITH (security_invoker = true) A
 	SELECT m[1], 'proxies', format('%s cannot use it: %s', p.node, m[2])
 	FROM rate_limit_proxies p, unnest(p.problems) AS problem,
 		regexp_match(problem, '^rule ([^:,]+)[:,] (.*)$') AS m WHERE p.live AND m IS NOT NULL;
-COMMENT ON VIEW rate_limit_rule_warnings IS
-	'Rules that proxies cannot use, or that may not mean what they say.';
-COMMENT ON COLUMN rate_limit_rule_warnings.field IS 'The column, the name of the limit, or proxies.';
-COMMENT ON COLUMN rate_limit_rule_warnings.warning IS 'What it is, for people.';
+CALL rate_limit_describe('rate_limit_rule_warnings', $$
+Rules that proxies cannot use, or that may not mean what they say.
+field: The column, the name of the limit, or proxies.
+warning: What it is, for people.
+$$);

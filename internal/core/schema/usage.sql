@@ -33,19 +33,19 @@ $$;
 $sql$, '{schema}', quote_ident(current_schema()));
 	END IF;
 END $do$;
-COMMENT ON FUNCTION rate_limit_counters(text, boolean, text[]) IS
+COMMENT ON FUNCTION rate_limit_counters IS
 	'The counters of a prefix in one of the two tables, or only those of some keys. slots is how many '
 	'requests in flight a counter has.';
 
 CREATE OR REPLACE FUNCTION rate_limit_counter_key(user_id text) RETURNS text
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN regexp_replace(replace(replace(user_id, '%', '%25'), ' ', '%20'), '^ip:', 'ip%3A');
-COMMENT ON FUNCTION rate_limit_counter_key(text) IS 'The key of the counters of a user, as proxies write it.';
+COMMENT ON FUNCTION rate_limit_counter_key IS 'The key of the counters of a user, as proxies write it.';
 
 CREATE OR REPLACE FUNCTION rate_limit_key_forms(texts text[]) RETURNS text[]
 	LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN ARRAY(SELECT n || t FROM unnest(texts) AS t, unnest('{"",1|,2|,3|,4|,5|,6|,7|,8|,9|}'::text[]) AS n);
-COMMENT ON FUNCTION rate_limit_key_forms(text[]) IS
+COMMENT ON FUNCTION rate_limit_key_forms IS
 	'Texts as the keys of counters may have them: as they are, and behind the number of an alternative.';
 
 CREATE OR REPLACE FUNCTION rate_limit_stored_keys(key text) RETURNS text[]
@@ -54,7 +54,7 @@ RETURN array_remove(ARRAY[key, 'sha256:' || encode(sha256(convert_to(key, 'UTF8'
 	substring(key FROM '^[1-9][|]') || 'sha256:' || encode(sha256(convert_to(substr(key, 3), 'UTF8')),
 		'hex')],
 	NULL);
-COMMENT ON FUNCTION rate_limit_stored_keys(text) IS
+COMMENT ON FUNCTION rate_limit_stored_keys IS
 	'The texts that counters may have for a key: the key, as lists show it, or its digest.';
 
 CREATE OR REPLACE FUNCTION rate_limit_counter_tables() RETURNS TABLE (name text, place text)
@@ -68,7 +68,7 @@ BEGIN
 	RETURN QUERY SELECT s.place || t.name, s.place FROM unnest(places) AS s(place),
 		unnest('{rate_limit_durable,rate_limit_ephemeral}'::text[]) AS t(name);
 END $$;
-COMMENT ON FUNCTION rate_limit_counter_tables() IS
+COMMENT ON FUNCTION rate_limit_counter_tables IS
 	'The tables of counters, in SQL, and what stands before the names of those beside them.';
 
 -- Proxies lock rows in this order, too.
