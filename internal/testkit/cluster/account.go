@@ -74,8 +74,8 @@ func (a account) canUse(folder string) bool {
 	return cmd.Run() == nil
 }
 
-// settle returns a folder for servers and their account: dir itself, or else a folder under the temporary one.
-// The name of that folder is made from dir, so that the next run finds it again.
+// settle returns a folder for servers and their account: dir itself, or else a folder under the temporary
+// one. The name of that folder is made from dir, so that the next run finds it again.
 func settle(dir string) (string, account, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

