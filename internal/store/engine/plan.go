@@ -11,7 +11,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// A plan turns the hits of requests into statements. Equal hits on one row are one entry.
+// plan turns the hits of requests into statements. Equal hits on one row are one entry.
 // A row occurs at most once in a statement, so a hit that cannot join the row's latest
 // entry goes into a later stage: another statement, which runs after those of the stages
 // before it. So the hits on a row are decided in the order in which they were added, and

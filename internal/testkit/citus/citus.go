@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"path/filepath"
 
 	"github.com/jackc/pgx/v5"
 
@@ -21,30 +19,26 @@ type Servers struct {
 	Coordinator *cluster.Cluster
 	Workers     []*cluster.Cluster
 
-	options Options
+	bin string
 }
 
 // Options say how a Citus is made.
 type Options struct {
 	// BinDir is the folder of the programs, which build.sh prints.
 	BinDir string
-	// Dir is the folder for the servers; "" is temporary folders.
-	Dir string
 	// Workers is the number of workers.
 	Workers int
-	// Config holds settings of all servers.
-	Config map[string]string
 }
 
 // Start starts a coordinator and workers.
 func Start(ctx context.Context, o Options) (_ *Servers, err error) {
-	s := &Servers{options: o}
+	s := &Servers{bin: o.BinDir}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Stop())
 		}
 	}()
-	if s.Coordinator, err = s.server(ctx, "coordinator"); err != nil {
+	if s.Coordinator, err = s.server(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.Execute(ctx, s.DSN(), fmt.Sprintf("SELECT citus_set_coordinator_host('127.0.0.1', %d)",
@@ -60,7 +54,7 @@ func Start(ctx context.Context, o Options) (_ *Servers, err error) {
 }
 
 // server starts a server with the extension.
-func (s *Servers) server(ctx context.Context, name string) (*cluster.Cluster, error) {
+func (s *Servers) server(ctx context.Context) (*cluster.Cluster, error) {
 	config := map[string]string{
 		"shared_preload_libraries":           "citus",
 		"wal_level":                          "logical",
@@ -72,12 +66,7 @@ func (s *Servers) server(ctx context.Context, name string) (*cluster.Cluster, er
 		"full_page_writes":                   "off",
 		"shared_buffers":                     "64MB",
 	}
-	maps.Copy(config, s.options.Config)
-	o := cluster.Options{BinDir: s.options.BinDir, Config: config}
-	if s.options.Dir != "" {
-		o.Dir = filepath.Join(s.options.Dir, name)
-	}
-	c, err := cluster.Start(ctx, o)
+	c, err := cluster.Start(ctx, cluster.Options{BinDir: s.bin, Config: config})
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +78,7 @@ func (s *Servers) server(ctx context.Context, name string) (*cluster.Cluster, er
 
 // Add starts another worker, which has no shards yet, and returns its number.
 func (s *Servers) Add(ctx context.Context) (int, error) {
-	w, err := s.server(ctx, fmt.Sprintf("worker%d", len(s.Workers)))
+	w, err := s.server(ctx)
 	if w != nil {
 		s.Workers = append(s.Workers, w)
 	}

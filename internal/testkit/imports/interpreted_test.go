@@ -1,7 +1,6 @@
 package imports
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -11,24 +10,12 @@ import (
 	"go/types"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
-
-// notInterpreted are the packages of the standard library that Yaegi 0.16 does not have,
-// or that Traefik gives to a plugin only if its user has enabled that.
-var notInterpreted = []string{
-	"C", "unsafe", "syscall", "os/exec", "plugin", "embed", "time/tzdata",
-	"runtime/cgo", "runtime/coverage", "runtime/race",
-	// Since Go 1.23.
-	"iter", "structs", "unique", "weak", "encoding/json/v2", "encoding/json/jsontext",
-	"crypto/fips140", "crypto/hkdf", "crypto/hpke", "crypto/mlkem", "crypto/pbkdf2", "crypto/sha3",
-	"testing/cryptotest", "testing/synctest",
-}
 
 // interpretedGo is the last Go before generics. Yaegi has none or only a part of each later
 // feature of the language: type parameters, min, max and clear, range over an int or a
@@ -38,11 +25,7 @@ const interpretedGo = "go1.17"
 // exempt is an error of the type checker about code that Yaegi understands.
 var exempt = regexp.MustCompile(`predeclared any requires go1\.18`)
 
-// lastAPI is the release of Go that Yaegi has the standard library of.
-const lastAPI = 22
-
 func TestInterpretedPackagesAreWrittenInTheGoOfYaegi(t *testing.T) {
-	newer := newerNames(t)
 	dirs := append(interpreted(t), "internal/plane/history", "internal/plane/policy")
 	slices.Sort(dirs)
 	for _, dir := range slices.Compact(dirs) {
@@ -64,7 +47,7 @@ func TestInterpretedPackagesAreWrittenInTheGoOfYaegi(t *testing.T) {
 			if len(files) == 0 {
 				t.Fatalf("%s has no files", dir)
 			}
-			for _, complaint := range complaintsOf(t, files, exports, newer) {
+			for _, complaint := range complaintsOf(t, files, exports) {
 				t.Errorf("%s/%s", dir, complaint)
 			}
 		})
@@ -73,7 +56,7 @@ func TestInterpretedPackagesAreWrittenInTheGoOfYaegi(t *testing.T) {
 
 // complaintsOf returns what Yaegi does not understand in a package's files, each with its
 // place.
-func complaintsOf(t *testing.T, files, exports map[string]string, newer map[string]bool) []string {
+func complaintsOf(t *testing.T, files, exports map[string]string) []string {
 	t.Helper()
 	var complaints []string
 	fset := token.NewFileSet()
@@ -88,11 +71,6 @@ func complaintsOf(t *testing.T, files, exports map[string]string, newer map[stri
 			t.Fatal(err)
 		}
 		parsed = append(parsed, file)
-		for _, imported := range file.Imports {
-			if path := strings.Trim(imported.Path.Value, `"`); slices.Contains(notInterpreted, path) {
-				complain(imported.Pos(), "imports %s, which a plugin does not have", path)
-			}
-		}
 		for _, group := range file.Comments {
 			for _, comment := range group.List {
 				if strings.HasPrefix(comment.Text, "//go:build") ||
@@ -123,13 +101,6 @@ func complaintsOf(t *testing.T, files, exports map[string]string, newer map[stri
 	}
 	// Error has got the error that Check returns.
 	_, _ = checker.Check("p", fset, parsed, info)
-	for name, object := range info.Uses {
-		if object.Pkg() != nil && object.Parent() == object.Pkg().Scope() &&
-			newer[object.Pkg().Path()+"."+object.Name()] {
-			complain(name.Pos(), "%s.%s is newer than the standard library that Yaegi has",
-				object.Pkg().Path(), object.Name())
-		}
-	}
 	for _, file := range parsed {
 		for node, reason := range misread(file, info) {
 			complain(node.Pos(), "%s", reason)
@@ -192,48 +163,4 @@ func keptLoopVariables(node ast.Node, info *types.Info) []*ast.Ident {
 		return true
 	})
 	return kept
-}
-
-var apiLine = regexp.MustCompile(`^pkg ([^ ,]+)(?: \([^)]*\))?, (?:func|var|const|type) ([A-Z]\w*)`)
-
-// newerNames are the names, as "package.Name", that the standard library has and Yaegi's
-// has not. They come from the lists in Go's api folder. If that folder is missing, only
-// the tests that run the interpreter find such names.
-func newerNames(t *testing.T) map[string]bool {
-	t.Helper()
-	out, err := exec.Command("go", "env", "GOROOT").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	lists, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(out)), "api", "go1.*.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	older, newer := make(map[string]bool), make(map[string]bool)
-	for _, list := range lists {
-		var release int
-		if _, err := fmt.Sscanf(filepath.Base(list), "go1.%d.txt", &release); err != nil {
-			continue // go1.txt, except.txt
-		}
-		names := older
-		if release > lastAPI {
-			names = newer
-		}
-		file, err := os.Open(list)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for lines := bufio.NewScanner(file); lines.Scan(); {
-			if found := apiLine.FindStringSubmatch(lines.Text()); found != nil {
-				names[found[1]+"."+found[2]] = true
-			}
-		}
-		if err := file.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name := range older {
-		delete(newer, name)
-	}
-	return newer
 }

@@ -19,20 +19,12 @@ import (
 // sudo asks for a password.
 var ErrMayNot = errors.New("this process may not install packages")
 
-// machine is the machine where packages are installed.
-type machine struct {
-	// holds Debian's switch for the cluster that the package postgresql creates and starts by itself
-	conf   string
-	policy string    // a program that keeps Debian from starting services
-	tell   io.Writer // gets lines about the progress
-}
-
-// script installs packages one after the other. The package postgresql-common brings the switch in $1
-// with it, which is off while further packages are being installed, and so are services, by the
-// program $2. This is one script, so that both are as they were even if this program is killed.
+// script installs packages one after the other. The package postgresql-common brings a switch for the
+// cluster that the package postgresql creates and starts by itself. It is off while further packages are
+// being installed, and so are services, by a program. This is one script, so that both are as they were even
+// if this program is killed.
 const script = `set -e
-conf=$1 policy=$2 ours=
-shift 2
+conf=/etc/postgresql-common/createcluster.conf policy=/usr/sbin/policy-rc.d ours=
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 trap '[ ! -e "$conf.before" ] || mv -f "$conf.before" "$conf"; [ -z "$ours" ] || rm -f "$policy"' EXIT
 if [ ! -e "$policy" ]; then
@@ -55,18 +47,13 @@ done
 // wait and find what it has installed. If ctx ends, Debian still waits for the end of the script:
 // dpkg does not recover by itself from an interruption.
 func Debian(ctx context.Context, tell io.Writer, what string, there func() bool, packages ...string) error {
-	m := machine{"/etc/postgresql-common/createcluster.conf", "/usr/sbin/policy-rc.d", tell}
-	return m.install(ctx, what, there, packages...)
-}
-
-func (m machine) install(ctx context.Context, what string, there func() bool, packages ...string) error {
 	if there() {
 		return nil
 	}
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return ErrMayNot
 	}
-	args := append([]string{"sh", "-c", script, "sh", m.conf, m.policy}, packages...)
+	args := append([]string{"sh", "-c", script, "sh"}, packages...)
 	if os.Geteuid() != 0 {
 		if exec.CommandContext(ctx, "sudo", "-n", "true").Run() != nil {
 			return ErrMayNot
@@ -83,7 +70,7 @@ func (m machine) install(ctx context.Context, what string, there func() bool, pa
 		return nil
 	}
 	names := strings.Join(packages, " ")
-	fmt.Fprintf(m.tell, "There is no %s on this machine. Installing Debian's packages with apt-get (%s). "+
+	fmt.Fprintf(tell, "There is no %s on this machine. Installing Debian's packages with apt-get (%s). "+
 		"This takes a minute or two ...\n", what, names)
 	said, err := runWhole(args)
 	if ctx.Err() != nil {
@@ -95,7 +82,7 @@ func (m machine) install(ctx context.Context, what string, there func() bool, pa
 	if !there() {
 		return fmt.Errorf("apt-get installed %s, and no %s came with it", names, what)
 	}
-	fmt.Fprintln(m.tell, "Installed:", names)
+	fmt.Fprintln(tell, "Installed:", names)
 	return nil
 }
 
