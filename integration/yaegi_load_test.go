@@ -56,11 +56,11 @@ func readManifest(t testing.TB) manifest {
 	return m
 }
 
-// linkPlugin puts the repository into a GOPATH, where Traefik looks for the sources of a local
+// linkPlugin puts a folder of the repository into a GOPATH, where Traefik looks for the sources of a local
 // plugin.
-func linkPlugin(t testing.TB, dir string) {
+func linkPlugin(t testing.TB, folder, dir string) {
 	t.Helper()
-	root, err := filepath.Abs("..")
+	root, err := filepath.Abs(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,10 +101,16 @@ func (o *output) String() string {
 // loadPlugin interprets the plugin as Traefik v3.6 does in pkg/plugins.
 func loadPlugin(t testing.TB, env ...string) *plugin {
 	t.Helper()
+	return loadPluginOf(t, "..", env...)
+}
+
+// loadPluginOf is loadPlugin for a folder of the repository.
+func loadPluginOf(t testing.TB, folder string, env ...string) *plugin {
+	t.Helper()
 	m := readManifest(t)
 	p := &plugin{out: &output{}, err: &output{}}
 	dir := t.TempDir()
-	linkPlugin(t, dir)
+	linkPlugin(t, folder, dir)
 	p.interpreter = interp.New(interp.Options{GoPath: dir, Env: append(os.Environ(), env...), Stdout: p.out,
 		Stderr: p.err})
 	if err := p.interpreter.Use(stdlib.Symbols); err != nil {

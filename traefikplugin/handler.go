@@ -43,7 +43,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q.Writer = w
 	q.Site = h.site
 	q.Limits = h.plain
-	if begin(h, q) {
+	q.Delivered = false
+	q.Began = time.Now()
+	q.Arrived = q.Began
+	if q.Limits != nil || begin(h, q) {
 		if h.queue != nil {
 			shards.Ask(h.queue, q.Call, q.Arrived)
 		}
@@ -59,25 +62,18 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	pass(h.upstream, w, r)
 }
 
-// begin is what comes before the store. It reports whether the store decides the request. Otherwise the
-// request is delivered.
+// begin asks the policy about a request, and finds its limits. It reports whether the store decides the
+// request. Otherwise it delivers the request.
 func begin(h *handler, q *serve.Request) (waits bool) {
 	waits = false // after a panic, too
 	defer contain(h, q)
-	q.Began = time.Now()
-	if q.Limits != nil {
-		serve.Fill([]*serve.Request{q})
-	} else {
-		if h.site.Policy != nil {
-			removeForwarded(q.HTTP.Header)
-		}
-		if waits, _ = serve.Begin(q); !waits { // no matcher fails
-			serve.Deliver([]*serve.Request{q})
-			return false
-		}
+	if h.site.Policy != nil {
+		removeForwarded(q.HTTP.Header)
 	}
-	q.Call.Prepare(q.Hits, false)
-	return true
+	if waits, _ = serve.Begin(q); !waits { // no matcher fails
+		serve.Deliver([]*serve.Request{q})
+	}
+	return waits
 }
 
 // deliver delivers a request that no worker has: its store is closed, the request is of several shards, or
@@ -85,6 +81,7 @@ func begin(h *handler, q *serve.Request) (waits bool) {
 func deliver(h *handler, q *serve.Request) {
 	defer contain(h, q)
 	if h.queue == nil || errors.Is(q.Call.Err, ratelimit.ErrClosed) {
+		serve.Fill([]*serve.Request{q})
 		serve.Take(q)
 		serve.Deliver([]*serve.Request{q})
 		return

@@ -37,7 +37,7 @@ func queueOf(d *host.Database, timeout time.Duration) *requestQueue {
 	if q == nil {
 		q = &requestQueue{free: make(chan *serve.Request, maxPending)}
 		if d.Postgres != nil {
-			q.queue = d.Postgres.OpenQueue(timeout, serve.Delivered)
+			q.queue = d.Postgres.OpenQueue(timeout, serve.Filled, serve.Delivered)
 		}
 		all.byTimeout[timeout] = q
 	}

@@ -184,6 +184,8 @@ func (t *template) Parts() serve.Parts {
 			if len(t.pieces) == 1 {
 				parts.Header = p.text
 			}
+		case fromRemoteIP:
+			parts.Connection = len(t.pieces) == 1
 		}
 	}
 	return parts

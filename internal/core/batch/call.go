@@ -27,7 +27,7 @@ type Call struct {
 	// store sets it before the call is decided.
 	Rows []*lease.Row
 
-	// Apart reports whether one of Hits is Apart: see Split. Prepare sets it.
+	// Apart reports whether one of Hits is Apart: see Split. Prepare and Options.Fill set it.
 	Apart bool
 
 	// Cancellable allows Cancel. The caller sets it before Send.
@@ -222,10 +222,10 @@ func Finish(q *Queue, calls []*Call, err error) {
 }
 
 // callEach calls f with all calls. If f panics, callEach calls it again with one call after the other,
-// and sets Err in those with which it panics again.
-func callEach(f func(calls []*Call), calls []*Call) {
+// sets Err in those with which it panics again, and returns false.
+func callEach(f func(calls []*Call), calls []*Call) bool {
 	if PanicError(func() { f(calls) }) == nil {
-		return
+		return true
 	}
 	for i, c := range calls {
 		one := calls[i : i+1]
@@ -233,6 +233,7 @@ func callEach(f func(calls []*Call), calls []*Call) {
 			c.Err = err
 		}
 	}
+	return false
 }
 
 // PanicError runs f and returns a panic as an error.

@@ -13,17 +13,40 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// TestPanicsFailOnlyTheirCalls: a call with which Deliver panics fails, and the calls beside it do not.
+// panics are calls with which a function panics, and the calls that are decided.
+var panics = []struct {
+	during string
+	broken map[string]bool
+	want   string // the calls that are decided
+}{
+	{"fill", map[string]bool{}, "first a b c"},
+	{"fill", map[string]bool{"b": true}, "first a c"},
+	{"fill", map[string]bool{"a": true, "c": true}, "first b"},
+	{"fill", map[string]bool{"first": true, "a": true, "b": true, "c": true}, ""},
+	{"deliver", map[string]bool{"b": true}, "first a b c"},
+	{"deliver", map[string]bool{"first": true, "a": true, "b": true, "c": true}, "first a b c"},
+}
+
+// TestPanicsFailOnlyTheirCalls: a call with which Fill or Deliver panics fails, and the
+// calls beside it do not. Hits that Fill has begun to set are not decided.
 func TestPanicsFailOnlyTheirCalls(t *testing.T) {
-	for _, broken := range []map[string]bool{
-		{}, {"b": true}, {"a": true, "c": true}, {"first": true, "a": true, "b": true, "c": true},
-	} {
+	for _, test := range panics {
 		synctest.Test(t, func(t *testing.T) {
-			d := newQueue(batch.Options{Deliver: func(calls []*batch.Call) {
+			breaks := func(c *batch.Call, during string) {
+				if test.broken[c.Owner.(string)] && test.during == during {
+					panic("a panic with " + c.Owner.(string))
+				}
+			}
+			d := newQueue(batch.Options{Fill: func(calls []*batch.Call) {
 				for _, c := range calls {
-					if broken[c.Owner.(string)] {
-						panic("a panic with " + c.Owner.(string))
-					}
+					c.Err = nil
+					c.Hits = append(c.Hits[:0], ratelimit.Hit{Cost: 1})
+					breaks(c, "fill")
+					c.Hits = append(c.Hits, ratelimit.Hit{Cost: 2})
+				}
+			}, Deliver: func(calls []*batch.Call) {
+				for _, c := range calls {
+					breaks(c, "deliver")
 				}
 			}}, always(time.Millisecond))
 			for range 2 { // the second time on calls that were used before
@@ -36,11 +59,24 @@ func TestPanicsFailOnlyTheirCalls(t *testing.T) {
 				}
 				wait(time.Now(), calls...)
 				for _, c := range calls {
-					if owner := c.Owner.(string); broken[owner] != (c.Err != nil) ||
+					if owner := c.Owner.(string); test.broken[owner] != (c.Err != nil) ||
 						c.Err != nil && !strings.Contains(c.Err.Error(), "a panic with "+owner) {
-						t.Errorf("%s of %v: %v", owner, broken, c.Err)
+						t.Errorf("%s of %v: %v", owner, test.broken, c.Err)
+					}
+					if c.Err == nil && (len(c.Decisions) != 2 || c.Decisions[0].Remaining != 1 ||
+						c.Decisions[1].Remaining != 2) {
+						t.Errorf("%s of %v: %+v", c.Owner, test.broken, c.Decisions)
 					}
 				}
+				var decided []string
+				for _, b := range d.batches {
+					decided = append(decided, b...)
+				}
+				if got := strings.Join(decided, " "); got != test.want {
+					t.Errorf("a panic of %s with %v: %q are decided, want %q", test.during, test.broken,
+						got, test.want)
+				}
+				d.batches = nil
 			}
 		})
 	}

@@ -16,6 +16,7 @@ type Queue struct {
 	maxWorkers int
 	decide     func(calls []*Call, deadline time.Time)
 	expire     func(calls []*Call)
+	fill       func(calls []*Call)
 	deliver    func(calls []*Call)
 	background *Background
 
@@ -64,8 +65,11 @@ type Options struct {
 	// finishes them with the error of health.NoDecision.
 	Expire func(calls []*Call)
 
-	// Deliver gets calls that are finished, before their callers continue. If it panics, it is called again
-	// with one call after the other, and the calls with which it panics again fail. Nil does nothing.
+	// Fill sets the Hits of calls that were just collected, and Apart, and clears their Decisions and Err.
+	// Deliver gets calls that are finished, before their callers continue. If one of them panics, it is
+	// called again with one call after the other, and the calls with which it panics again fail. Nil does
+	// nothing.
+	Fill    func(calls []*Call)
 	Deliver func(calls []*Call)
 
 	// Background gets the calls that nobody waits for after Finish. Nil is for a queue without such calls.
@@ -78,7 +82,7 @@ func NewQueue(o Options) *Queue {
 		o.Health = health.New(context.Background(), nil, nil)
 	}
 	return &Queue{pace: pace{maxHits: startHits}, Timeout: o.Timeout, health: o.Health, maxWorkers: o.Workers,
-		decide: o.Decide, expire: o.Expire, deliver: o.Deliver, background: o.Background}
+		decide: o.Decide, expire: o.Expire, fill: o.Fill, deliver: o.Deliver, background: o.Background}
 }
 
 // Send adds a call to the queue. Wait must follow. arrived is the current time, or an earlier one for a

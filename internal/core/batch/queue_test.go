@@ -191,20 +191,30 @@ func TestBatchSize(t *testing.T) {
 		name  string
 		takes time.Duration
 		hits  []int  // of the calls that wait for the second batch
+		fill  bool   // with three hits each
 		want  string // the calls of each batch
 	}{
-		{"one hit each", 4 * time.Millisecond, repeat(1, 1000), "[1 100 150 225 337 188]"},
-		{"three hits each", 4 * time.Millisecond, repeat(3, 200), "[1 34 50 75 41]"},
-		{"no hits", 4 * time.Millisecond, repeat(0, 1000), "[1 1000]"},
-		{"one large call", 4 * time.Millisecond, []int{1, 5000, 1, 1}, "[1 2 2]"},
-		{"a round trip of 100 ms", 100 * time.Millisecond, repeat(1, 3000),
+		{"one hit each", 4 * time.Millisecond, repeat(1, 1000), false, "[1 100 150 225 337 188]"},
+		{"three hits each", 4 * time.Millisecond, repeat(3, 200), false, "[1 34 50 75 41]"},
+		{"no hits", 4 * time.Millisecond, repeat(0, 1000), false, "[1 1000]"},
+		{"one large call", 4 * time.Millisecond, []int{1, 5000, 1, 1}, false, "[1 2 2]"},
+		{"hits that are filled in later", 4 * time.Millisecond, repeat(0, 500), true, "[1 100 150 225 25]"},
+		{"a round trip of 100 ms", 100 * time.Millisecond, repeat(1, 3000), false,
 			"[1 100 150 225 337 505 757 926]"},
-		{"a round trip of a second", time.Second, repeat(1, 5000),
+		{"a round trip of a second", time.Second, repeat(1, 5000), false,
 			"[1 100 150 225 337 505 757 1135 1702 89]"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := newQueue(batch.Options{Workers: 1}, always(test.takes))
+				o := batch.Options{Workers: 1}
+				if test.fill {
+					o.Fill = func(calls []*batch.Call) {
+						for _, c := range calls {
+							c.Hits = append(c.Hits[:0], make([]ratelimit.Hit, 3)...)
+						}
+					}
+				}
+				d := newQueue(o, always(test.takes))
 				calls := []*batch.Call{d.send("first", 1)}
 				synctest.Wait()
 				want := []string{"first"}

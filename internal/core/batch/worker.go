@@ -51,7 +51,9 @@ func work(q *Queue, w *worker) {
 		}
 		started := time.Now()
 		deadline := calls[0].Arrived.Add(health.Patience(q.Timeout, silent))
-		q.decide(calls, deadline)
+		if calls = fillCalls(q, calls); len(calls) > 0 {
+			q.decide(calls, deadline)
+		}
 		if finishBatch(q, w, started, deadline) {
 			break
 		}
@@ -81,7 +83,11 @@ func collect(q *Queue, w *worker, silent bool) ([]*Call, []*Call) {
 	end := late
 	hits := 0
 	for end < len(pending) && hits < q.pace.maxHits {
-		hits += len(pending[end].Hits)
+		n := 1 // a call counts as one hit until it is filled
+		if q.fill == nil {
+			n = len(pending[end].Hits)
+		}
+		hits += n
 		end++
 	}
 	if late == 0 && end == len(pending) {
@@ -162,5 +168,26 @@ func expireCalls(q *Queue, calls []*Call) {
 		Finish(q, calls, q.health.NoDecision(nil, true))
 		return
 	}
-	q.expire(calls)
+	if calls = fillCalls(q, calls); len(calls) > 0 {
+		q.expire(calls)
+	}
+}
+
+// fillCalls sets the hits of calls with Queue.fill. It finishes the calls that fail, and returns the others.
+func fillCalls(q *Queue, calls []*Call) []*Call {
+	if q.fill == nil || callEach(q.fill, calls) {
+		return calls
+	}
+	var failed []*Call
+	n := 0
+	for _, c := range calls {
+		if c.Err != nil {
+			failed = append(failed, c)
+			continue
+		}
+		calls[n] = c
+		n++
+	}
+	Finish(q, failed, nil)
+	return calls[:n]
 }

@@ -132,6 +132,9 @@ func Now(t *Set) int64 {
 	return int64(time.Since(t.Born) / time.Microsecond)
 }
 
+// Empty reports whether no rows are remembered.
+func Empty(t *Set) bool { return atomic.LoadInt64(&t.rows) == 0 }
+
 // Find appends the row of each hit to rows, or nil for one that is not remembered. Keys are as they are
 // stored.
 func Find(t *Set, hits []ratelimit.Hit, rows []*Row) []*Row {

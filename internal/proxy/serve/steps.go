@@ -24,15 +24,16 @@ func Decide(s *Site, q *Request) error {
 		return err
 	}
 	if waits {
+		Fill([]*Request{q})
 		Take(q)
 	}
 	Deliver([]*Request{q})
 	return nil
 }
 
-// Begin asks the policy about a request, finds the limits of the configuration that apply to it, and makes
-// its hits: a matcher can use what the policy says. It reports whether the store has to decide the request.
-// Deliver follows in any case. Site and Began are set.
+// Begin asks the policy about a request, and finds the limits of the configuration that apply to it: a
+// matcher can use what the policy says. It reports whether the store has to decide the request: then Fill
+// follows. Deliver follows in any case. Site and Began are set.
 func Begin(q *Request) (waits bool, err error) {
 	s := q.Site
 	q.Outcome = respond.Outcome{}
@@ -42,6 +43,7 @@ func Begin(q *Request) (waits bool, err error) {
 	q.Hits = q.Hits[:0]
 	q.Decisions = q.Decisions[:0]
 	q.Limits = s.none
+	q.Arrived = q.Began
 	exempt := len(s.Exempt) > 0 && isExempt(s, q)
 	if s.Policy != nil {
 		ask(s, q)
@@ -63,40 +65,56 @@ func Begin(q *Request) (waits bool, err error) {
 	if q.Limits.InFlight || q.Asked && !q.Verdict.Simple && hasSlots(q.Verdict.Hits) {
 		q.Flight = NewFlight(q.HTTP.Context())
 	}
-	Fill([]*Request{q})
+	if q.failure != nil {
+		q.Arrived = time.Now() // the limits that hold nevertheless have the whole time
+	}
 	return true, nil
 }
 
-// Fill makes the hits of requests: those of the limits of the configuration, and those of the policy.
+// Filled is Fill for the calls of a queue, which requests own.
+func Filled(calls []*batch.Call) {
+	all := make([]*Request, len(calls))
+	for i, c := range calls {
+		all[i] = c.Owner.(*Request)
+	}
+	Fill(all)
+}
+
+// Fill makes the hits of requests and of their Calls: those of the limits of the configuration, and those of
+// the policy. After a panic, a request has none.
 func Fill(all []*Request) {
 	for _, q := range all {
-		s := q.Site
+		f := q.Limits
 		q.waited = true
-		q.Arrived = q.Began
-		if q.failure != nil {
-			q.Arrived = time.Now() // the limits that hold nevertheless have the whole time
-		}
 		q.Delivered = false
 		q.Err = nil
-		q.Hits = append(q.Hits[:0], q.Limits.Hits...)
-		for i, z := range q.Limits.Zones {
-			hit := &q.Hits[i]
-			SetKey(z, q, hit)
-			if hit.Key == "" {
-				warnEmpty(s, z)
+		hits := append(q.Hits[:0], f.Hits...)
+		q.Hits = q.Hits[:0]
+		for i, z := range f.Zones {
+			hits[i].Key = FrequentKey(z, q.HTTP)
+			if hits[i].Key == "" {
+				setKey(z, q, &hits[i])
 			}
-			if q.Limits.Varies {
-				setCost(z, q, hit)
+			if f.Varies {
+				setCost(z, q, &hits[i])
 			}
 		}
-		if s.Hits != nil {
-			q.Hits = append(q.Hits, s.Hits(q.HTTP)...)
+		if q.Site.Hits != nil {
+			hits = append(hits, q.Site.Hits(q.HTTP)...)
 		}
 		if q.Asked {
-			q.Hits = append(q.Hits, q.Verdict.Hits...)
+			hits = append(hits, q.Verdict.Hits...)
 		}
 		if q.Flight != nil {
-			q.Flight.Attach(q.Hits)
+			q.Flight.Attach(hits)
+		}
+		q.Hits = hits
+		if c := q.Call; c != nil {
+			c.Hits = append(c.Hits[:0], hits...)
+			c.Decisions = c.Decisions[:0]
+			c.Err = nil
+			// Hits of the policy that are Apart come last.
+			c.Apart = f.Shadow || q.Asked && len(hits) > 0 && hits[len(hits)-1].Apart
 		}
 	}
 }
@@ -163,13 +181,15 @@ func Deliver(all []*Request) {
 		return
 	}
 	now := time.Now()
-	ahead := all[0].Site.Clock.Ahead(all[0].Decisions, now)
+	first := all[0].Site // the others share its database
+	ahead := first.Clock.Ahead(all[0].Decisions, now)
+	outage := first.Outage != nil && first.Outage.IsUnderWay()
 	for _, q := range all {
 		if q.Delivered {
 			continue // a queue delivers again after a panic
 		}
 		s := q.Site
-		if q.Err == nil && s.Outage != nil && s.Outage.IsUnderWay() {
+		if outage && q.Err == nil {
 			s.Outage.Ended(s.Log, q.Decisions, now)
 		}
 		if !q.waited || q.Err != nil || q.Writer == nil || s.Watcher != nil || !q.Limits.Simple ||

@@ -12,13 +12,13 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// OpenQueue returns a queue for calls that a proxy sends itself, with its own Deliver, see batch.Options. The
-// queue lasts as long as the store.
-func (s *Store) OpenQueue(timeout time.Duration, deliver func(calls []*batch.Call)) *batch.Queue {
+// OpenQueue returns a queue for calls that a proxy sends itself, with its own Fill, which may be nil, and
+// Deliver, see batch.Options. The queue lasts as long as the store.
+func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *batch.Queue {
 	var q *batch.Queue
 	q = batch.NewQueue(batch.Options{
-		Timeout: timeout, Workers: s.workers, Health: s.engine.server.health, Deliver: deliver,
-		Background: s.engine.background,
+		Timeout: timeout, Workers: s.workers, Health: s.engine.server.health, Background: s.engine.background,
+		Fill: fill, Deliver: deliver,
 		Decide: func(calls []*batch.Call, deadline time.Time) {
 			decided, unavailable := decideKnown(s, timeout, calls)
 			if decided > 0 {
@@ -49,13 +49,16 @@ func decideKnown(s *Store, timeout time.Duration, calls []*batch.Call) (int, err
 	rows := s.engine.rows
 	leased := 0
 	passes := false
+	empty := lease.Empty(rows)
 	for _, c := range calls {
 		c.Rows = c.Rows[:0]
 		if c.Reset || len(c.Hits) == 0 {
 			continue
 		}
 		if c.Hits[0].Limit.Lease <= 0 {
-			c.Rows = lease.Find(rows, c.Hits, c.Rows)
+			if !empty {
+				c.Rows = lease.Find(rows, c.Hits, c.Rows)
+			}
 			continue
 		}
 		c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)

@@ -14,7 +14,7 @@ type callers struct{ queue *batch.Queue }
 type order struct{ delivered []ratelimit.Decision }
 
 func newCallers(store *engine.Store, timeout time.Duration) *callers {
-	return &callers{store.OpenQueue(timeout, func(calls []*batch.Call) {
+	return &callers{store.OpenQueue(timeout, nil, func(calls []*batch.Call) {
 		for _, call := range calls {
 			call.Owner.(*order).delivered = append([]ratelimit.Decision(nil), call.Decisions...)
 		}

@@ -336,9 +336,12 @@ func decideGranted(requests []*request) {
 				micros = e.view.Reset
 				reset = time.UnixMicro(micros)
 			}
-			decisions = append(decisions,
-				ratelimit.Decision{Allowed: true, Limit: e.view.Quota, Remaining: left,
-					Reset: reset, DecidedAt: algorithm.ChargedAt(e.view.Limit, &e.view.Row, e.view.Now)})
+			charged := e.view.Now
+			if e.view.Row.Start > charged || e.view.Row.Refill > charged || len(e.view.Row.Hits) > 0 {
+				charged = algorithm.ChargedAt(e.view.Limit, &e.view.Row, charged)
+			}
+			decisions = append(decisions, ratelimit.Decision{Allowed: true, Limit: e.view.Quota,
+				Remaining: left, Reset: reset, DecidedAt: charged})
 		}
 		r.call.Decisions = decisions
 	}

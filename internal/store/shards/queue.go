@@ -12,55 +12,85 @@ import (
 
 // Queue is a queue of each engine, for calls that a proxy sends itself. It lasts as long as its store.
 type Queue struct {
-	store   *Store
-	timeout time.Duration
-	deliver func(calls []*batch.Call)
+	store         *Store
+	timeout       time.Duration
+	fill, deliver func(calls []*batch.Call)
 
-	open int32          // 1 when to is set; atomic
+	open int32          // 0 before to is set, then toOne or toMany; atomic
 	mu   sync.Mutex     // guards the setting of to
 	to   []*batch.Queue // by engine
 }
 
-// OpenQueue returns a queue with a deliver of its own, see batch.Options.
-func (s *Store) OpenQueue(timeout time.Duration, deliver func(calls []*batch.Call)) *Queue {
-	return &Queue{store: s, timeout: timeout, deliver: deliver}
+const toOne, toMany = 1, 2
+
+// OpenQueue returns a queue with a fill and a deliver of its own, see batch.Options.
+func (s *Store) OpenQueue(timeout time.Duration, fill, deliver func(calls []*batch.Call)) *Queue {
+	return &Queue{store: s, timeout: timeout, fill: fill, deliver: deliver}
 }
 
-// Ask has a call decided that has arrived, and waits for it. The call of a queue was delivered then, unless
-// that has failed. Other calls were not: those of several subjects, and those without an engine.
+// Ask has a call filled and decided that has arrived, and waits for it. With one engine, a batch fills its
+// calls together. The call of a queue was delivered then, unless that has failed. Other calls were not: those
+// of several subjects, those that could not be filled, and those without an engine.
 func Ask(q *Queue, c *batch.Call, arrived time.Time) {
-	if atomic.LoadInt32(&q.open) == 0 && !prepare(q, c) {
+	if atomic.LoadInt32(&q.open) == toOne {
+		batch.Send(q.to[0], c, arrived)
+	} else if !sendToAny(q, c, arrived) {
 		return
 	}
-	to := q.to[0]
-	if len(q.to) > 1 {
-		shard := q.store.shardOf(c.Hits)
-		if shard == several {
-			c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
-			c.Err = q.store.takeSeveral(context.Background(), q.timeout, c.Hits, c.Decisions)
-			return
-		}
-		to = q.to[shard]
-	}
-	batch.Send(to, c, arrived)
 	batch.Wait(c)
 }
 
-// prepare waits for the engines, and opens a queue of each. It sets the error of a call, and returns false,
-// if the engines are not found in time.
-func prepare(q *Queue, c *batch.Call) bool {
-	s := q.store
-	if _, err := s.await(context.Background(), q.timeout); err != nil {
+// sendToAny sends a call to one of any number of engines. It reports false if the call has its decisions or
+// an error instead.
+func sendToAny(q *Queue, c *batch.Call, arrived time.Time) bool {
+	err := prepare(q)
+	if err != nil || len(q.to) > 1 { // the hits select the engine
+		c.Err = batch.PanicError(func() { q.fill([]*batch.Call{c}) })
+	}
+	switch {
+	case err != nil:
 		c.Err = err
 		return false
+	case len(q.to) == 1:
+		batch.Send(q.to[0], c, arrived)
+		return true
+	case c.Err != nil:
+		return false
+	}
+	shard := q.store.shardOf(c.Hits)
+	if shard == several {
+		c.Decisions = append(c.Decisions[:0], make([]ratelimit.Decision, len(c.Hits))...)
+		c.Err = q.store.takeSeveral(context.Background(), q.timeout, c.Hits, c.Decisions)
+		return false
+	}
+	batch.Send(q.to[shard], c, arrived)
+	return true
+}
+
+// prepare waits for the engines, and opens a queue of each. The error is that of engines that are not found
+// in time.
+func prepare(q *Queue) error {
+	s := q.store
+	if atomic.LoadInt32(&q.open) != 0 {
+		return nil
+	}
+	if _, err := s.await(context.Background(), q.timeout); err != nil {
+		return err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.to == nil {
-		for _, one := range s.engines {
-			q.to = append(q.to, one.OpenQueue(q.timeout, q.deliver))
-		}
-		atomic.StoreInt32(&q.open, 1)
+	if q.to != nil {
+		return nil
 	}
-	return true
+	open := int32(toOne)
+	fill := q.fill
+	if len(s.engines) > 1 {
+		open = toMany
+		fill = nil
+	}
+	for _, one := range s.engines {
+		q.to = append(q.to, one.OpenQueue(q.timeout, fill, q.deliver))
+	}
+	atomic.StoreInt32(&q.open, open)
+	return nil
 }
