@@ -66,8 +66,8 @@ func (b *block) set(field reflect.Value, s *settings.Setting, args []string) err
 			return b.wrong(s.Name, text, "on or off, or nothing, which is on")
 		}
 	default:
-		if text == "" && s.WantArgs() != "" || len(args) > 1 && s.Form == settings.OneWord {
-			return b.wrong(s.Name, text, s.WantArgs())
+		if text == "" && s.Want != "" || len(args) > 1 && s.Form == settings.OneWord {
+			return b.wrong(s.Name, text, s.Want)
 		}
 	}
 	field.SetString(text)
@@ -77,7 +77,7 @@ func (b *block) set(field reflect.Value, s *settings.Setting, args []string) err
 // setBlock reads the block of a subdirective into a new struct, and checks it if it can check itself.
 func (b *block) setBlock(field reflect.Value, s *settings.Setting, text string) error {
 	if text != "" {
-		return b.wrong(s.Name, text, s.WantArgs())
+		return b.wrong(s.Name, text, "a block, or nothing")
 	}
 	field.Set(reflect.New(field.Type().Elem()))
 	inner := newBlock(b.d)

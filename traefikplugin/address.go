@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -45,7 +44,7 @@ func newAddresses(s *IPStrategy) (*addresses, error) {
 	if s.IPv6Subnet != nil && (*s.IPv6Subnet < 1 || *s.IPv6Subnet > 128) {
 		return nil,
 			&ratelimit.FieldError{Field: "ipStrategy.ipv6Subnet", Value: strconv.Itoa(*s.IPv6Subnet),
-				Want: settings.WantIPv6Prefix}
+				Want: "a whole number from 1 to 128"}
 	}
 	a.plain = a.depth == 0 && len(a.excluded) == 0
 	return a, nil

@@ -29,7 +29,7 @@ func values(path string, given Settings, fields string, tables ...[]settings.Set
 	}
 	for _, table := range tables {
 		for i := range table {
-			if table[i].Form != settings.Block && table[i].Name != "archive" { // which is for Caddy
+			if table[i].Form != settings.Block {
 				known = append(known, camelCase(table[i].Name))
 				spelt[strings.Replace(table[i].Name, "_", "", -1)] = table[i].Name
 			}

@@ -1,9 +1,9 @@
-// Package settings reads the settings of proxies: their names, values, defaults and documentation. It imports
-// neither a proxy nor the plane, so that commands and both proxies configure alike.
+// Package settings reads the settings of proxies: their names, values, defaults and what they must be. It
+// imports neither a proxy nor the plane, so that commands and both proxies configure alike.
 //
-//   - setting.go: a setting and how it is read. tables.go, limit_table.go: the tables of settings.
-//   - limit.go, key.go, settle.go, store.go, history.go: values that need more than a line.
-//   - age.go: how long rows are kept. credentials.go: names of secrets. password.go: passwords in a DSN.
+//   - tables.go: the tables of settings. setting.go: how they are read. kinds.go: numbers, switches, names.
+//   - limit.go, key.go, settle.go, handler.go, store.go, history.go: values that need more than a line.
+//   - credentials.go: names of secrets. password.go: passwords in a DSN.
 //
 // Traefik interprets this package: see internal/testkit/imports/interpreted.go for the restrictions.
 package settings

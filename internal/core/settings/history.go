@@ -4,7 +4,6 @@ import (
 	"math"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
@@ -40,24 +39,16 @@ const (
 )
 
 // AddressMode selects how addresses are written to the audit log.
-type AddressMode uint8
+type AddressMode string
 
+// The values of AddressMode.
 const (
-	// AddressFull keeps the whole address.
-	AddressFull AddressMode = iota
-	// AddressPrefix keeps the first 24 bits of an IPv4 address, or 48 of an IPv6 address.
-	AddressPrefix
-	// AddressOff keeps nothing.
-	AddressOff
+	AddressFull   AddressMode = "full"   // the whole address
+	AddressPrefix AddressMode = "prefix" // the first 24 bits of an IPv4 address, or 48 of an IPv6 address
+	AddressOff    AddressMode = "off"    // nothing
 )
 
-const (
-	wantAudit    = "off, denied, all, or sample and a percentage above 0% and up to 100%, as in sample 1%"
-	wantNodeName = "a name of 1 to 100 bytes of UTF-8 without control characters"
-
-	// maxNodeName is the longest name of a node or a region, in bytes.
-	maxNodeName = 100
-)
+const wantAudit = "off, denied, all, or sample and a percentage above 0% and up to 100%, as in sample 1%"
 
 // ParseAudit reads which requests are in the audit log: off, denied, all, or sample and a percentage; ""
 // is unset.
@@ -74,11 +65,17 @@ func ParseAudit(text string, unset Audit) (Audit, error) {
 	}
 	words := strings.Fields(text)
 	if len(words) == 2 && words[0] == "sample" {
-		if share, err := readShare(words[1], math.SmallestNonzeroFloat64, 1); err == nil {
+		if share, err := parseShare(words[1], math.SmallestNonzeroFloat64, 1); err == nil {
 			return Audit{Level: AuditSample, Share: share}, nil
 		}
 	}
 	return Audit{}, &ratelimit.FieldError{Field: "audit", Value: text, Want: wantAudit}
+}
+
+// checkAudit checks the audit of a limit. serve.Site parses it, because its default depends on the handler.
+func checkAudit(_ *Settings, text string) error {
+	_, err := ParseAudit(text, Audit{})
+	return err
 }
 
 // MoreAudit returns the one of two audits that records more requests.
@@ -87,42 +84,4 @@ func MoreAudit(a, b Audit) Audit {
 		return b
 	}
 	return a
-}
-
-// readAddressMode reads History.Address.
-func readAddressMode(to *Settings, text string) error {
-	for i, name := range []string{"full", "prefix", "off"} {
-		if text == name {
-			to.History.Address = AddressMode(i)
-			return nil
-		}
-	}
-	return errWant
-}
-
-// nodeName returns a Read of the name of a node or of a region.
-func nodeName(field func(*Settings) *string) func(*Settings, string) error {
-	return func(to *Settings, text string) error {
-		*field(to) = text
-		control := func(c rune) bool { return c < ' ' || c == 0x7f }
-		if len(text) > maxNodeName || !utf8.ValidString(text) || strings.IndexFunc(text, control) >= 0 {
-			return errWant
-		}
-		return nil
-	}
-}
-
-// retention returns a Read of how long a part of the history is kept.
-func retention(field func(*Settings) *time.Duration) func(*Settings, string) error {
-	return func(to *Settings, text string) error {
-		if text == "" {
-			return nil
-		}
-		age, err := ParseAge(text)
-		if err != nil || age < 24*time.Hour || age > MaxAge {
-			return errWant
-		}
-		*field(to) = age
-		return nil
-	}
 }

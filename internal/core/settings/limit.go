@@ -32,13 +32,6 @@ const (
 	Off     Mode = "off"    // the limit is ignored
 )
 
-const (
-	// WantIPv6Prefix says what the number of bits of an IPv6 address must be.
-	WantIPv6Prefix = "a whole number from 1 to 128"
-
-	allIPv4 = 32
-)
-
 // ReadLimit reads and checks a limit, see Read. The error of a limit has the name and the text of the setting
 // instead of the field of ratelimit.Limit and its value.
 func ReadLimit(from Values) (*ConfiguredLimit, error) {
@@ -61,13 +54,19 @@ func ReadLimit(from Values) (*ConfiguredLimit, error) {
 	return nil, wrong
 }
 
-// readMode reads ConfiguredLimit.Mode.
-func readMode(to *Settings, text string) error {
-	to.Limit.Mode = Mode(text)
-	if to.Limit.Mode != Enforce && to.Limit.Mode != Shadow && to.Limit.Mode != Off {
-		return errWant
+// readAlgorithm reads the algorithm of a limit.
+func readAlgorithm(to *Settings, text string) (err error) {
+	to.Limit.Limit.Algorithm, err = ratelimit.ParseAlgorithm(text)
+	return err
+}
+
+// readHashKey reads ConfiguredLimit.HashKey.
+func readHashKey(to *Settings, text string) error {
+	hash, err := ParseSwitch("", text)
+	if text != "" {
+		to.Limit.HashKey = &hash
 	}
-	return nil
+	return err
 }
 
 // readCost reads ConfiguredLimit.Cost. Text with a placeholder (a brace) is 0: each request has its own cost.
@@ -75,7 +74,7 @@ func readCost(to *Settings, text string) error {
 	if strings.Contains(text, "{") {
 		return nil
 	}
-	cost, err := readEvents(text)
+	cost, err := parseNumber(text, ratelimit.MaxEvents)
 	to.Limit.Cost = cost
 	return err
 }
@@ -98,31 +97,12 @@ func readRate(to *Settings, text string) error {
 	return nil
 }
 
-// readBurst reads the burst of a token bucket or of GCRA.
-func readBurst(to *Settings, text string) error {
-	if text == "" {
-		return nil
-	}
-	burst, err := readEvents(text)
-	to.Limit.Limit.Burst = burst
-	return err
-}
-
-// readEvents reads a whole number from 1 to the largest quota.
-func readEvents(text string) (int64, error) {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 1 || n > ratelimit.MaxEvents {
-		return 0, errWant
-	}
-	return n, nil
-}
-
 // readLease reads the lease of a limit, such as "5%", or "off".
 func readLease(to *Settings, text string) error {
 	if text == "off" {
 		return nil
 	}
-	share, err := readShare(text, ratelimit.MinLease, ratelimit.MaxLease)
+	share, err := parseShare(text, ratelimit.MinLease, ratelimit.MaxLease)
 	to.Limit.Limit.Lease = share
 	return err
 }
@@ -139,23 +119,18 @@ type Warning struct {
 // Warnings returns notes for operators about a valid limit.
 func (l *ConfiguredLimit) Warnings() []Warning {
 	var warnings []Warning
+	warn := func(is bool, field, text string) {
+		if is {
+			warnings = append(warnings, Warning{field, text})
+		}
+	}
 	limit := &l.Limit
-	if limit.SynchronousCommit && !limit.Durable {
-		warnings = append(
-			warnings,
-			Warning{"synchronous_commit", "does nothing for a limit that is not durable"},
-		)
-	}
-	if limit.Lease > 0 && limit.RefillsEvenly() {
-		text := "does nothing for a token_bucket with a burst below its events"
-		warnings = append(warnings, Warning{"lease", text})
-	}
-	if limit.Lease > 0 && limit.Window < leastLeaseWindow {
-		text := "does nothing for a window below " + leastLeaseWindow.String()
-		warnings = append(warnings, Warning{"lease", text})
-	}
-	if l.Cost > limit.Capacity() {
-		warnings = append(warnings, Warning{"cost", "is above the whole quota: no request passes"})
-	}
+	warn(limit.SynchronousCommit && !limit.Durable, "synchronous_commit",
+		"does nothing for a limit that is not durable")
+	warn(limit.Lease > 0 && limit.RefillsEvenly(), "lease",
+		"does nothing for a token_bucket with a burst below its events")
+	warn(limit.Lease > 0 && limit.Window < leastLeaseWindow, "lease",
+		"does nothing for a window below "+leastLeaseWindow.String())
+	warn(l.Cost > limit.Capacity(), "cost", "is above the whole quota: no request passes")
 	return warnings
 }

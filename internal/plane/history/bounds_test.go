@@ -224,7 +224,6 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{history.Settings{Node: strings.Repeat("n", 201)},
 			`node: "` + strings.Repeat("n", 201) + `": must be up to 200 bytes of UTF-8 without NUL`},
 		{history.Settings{Region: "a\x00"}, `region: "a\x00": must be up to 200 bytes of UTF-8 without NUL`},
-		{history.Settings{Address: 9}, `audit_address: "9": must be full, prefix or off`},
 		{history.Settings{MaxPending: -1}, `max_pending: "-1": must be 0 or more`},
 		{history.Settings{Retention: []history.Retention{{What: "logs", Keep: 24 * time.Hour}}},
 			`retention: "logs": must be audit or metrics_day`},

@@ -15,7 +15,7 @@ type Settings struct {
 	// machine. Each has up to 200 bytes.
 	Node, Region string
 
-	// Address selects how addresses are written to the audit log.
+	// Address selects how addresses are written to the audit log; "" is settings.AddressFull.
 	Address settings.AddressMode
 
 	// Retention is written to rate_limit_retention at the first connection. Parts that it leaves out
@@ -68,9 +68,8 @@ func (s *Settings) check() error {
 	if err := checkName("region", s.Region); err != nil {
 		return err
 	}
-	if s.Address > settings.AddressOff {
-		return &ratelimit.FieldError{Field: "audit_address", Value: fmt.Sprint(uint8(s.Address)),
-			Want: "full, prefix or off"}
+	if s.Address == "" {
+		s.Address = settings.AddressFull
 	}
 	if s.MaxPending < 0 {
 		return &ratelimit.FieldError{Field: "max_pending", Value: fmt.Sprint(s.MaxPending), Want: "0 or more"}

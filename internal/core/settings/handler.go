@@ -1,0 +1,62 @@
+package settings
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/pgratelimit/pg-ratelimit/ratelimit"
+)
+
+// Page says who may see a page.
+type Page struct {
+	Insecure bool // everybody may reach it
+}
+
+// OnError says what happens to a request without a decision, because the database did not answer in time.
+type OnError string
+
+// The values of OnError.
+const (
+	Allow OnError = "allow" // the request passes: limits are not enforced meanwhile
+	Deny  OnError = "deny"  // the request is refused with status 503
+	Local OnError = "local" // this process decides, at its share of each limit
+)
+
+// Fields says which fields of a response describe the limits.
+type Fields struct {
+	X    bool // X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset and X-RateLimit-Overage
+	IETF bool // RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11
+}
+
+// DefaultTier is the tier of requests without another one.
+const DefaultTier = "anonymous"
+
+// readTimeout reads Settings.Timeout as ratelimit.ParseWindow takes it.
+func readTimeout(to *Settings, text string) error {
+	d, err := ratelimit.ParseWindow(text)
+	if err != nil || d < time.Millisecond || d > time.Minute {
+		return errWant
+	}
+	to.Timeout = d
+	return nil
+}
+
+const wantExempt = "networks or addresses with spaces between them, such as 10.0.0.0/8 192.0.2.7"
+
+// readExempt reads Settings.Exempt.
+func readExempt(to *Settings, text string) error {
+	for _, word := range strings.Fields(text) {
+		network, err := netip.ParsePrefix(word)
+		if err != nil {
+			address, failure := netip.ParseAddr(word)
+			if failure != nil || address.Zone() != "" {
+				return &ratelimit.FieldError{Value: word, Want: wantExempt}
+			}
+			address = address.Unmap()
+			network = netip.PrefixFrom(address, address.BitLen())
+		}
+		to.Exempt = append(to.Exempt, network.Masked())
+	}
+	return nil
+}
