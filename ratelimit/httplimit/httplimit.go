@@ -94,8 +94,6 @@ func (w watcher) Decided(q *serve.Request) {
 	}
 }
 
-func (watcher) Recording(*serve.Request) string { return "" }
-
 // hitsByAddress returns an Options.Hits that charges 1 to the address of the connection.
 func hitsByAddress(limit ratelimit.Limit) func(r *http.Request) []ratelimit.Hit {
 	return func(r *http.Request) []ratelimit.Hit {

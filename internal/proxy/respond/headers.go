@@ -124,7 +124,7 @@ func SetAllHeaders(responses []Response, ahead int64) {
 		if seconds != retry {
 			retry = seconds
 			retryText = strconv.FormatInt(retry, 10)
-			body = refusalBody(retry)
+			body = refusalBody(tooMany, retry)
 			length = strconv.Itoa(len(body))
 		}
 		if seconds > 0 {

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"math"
 	"net/http"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -37,30 +38,24 @@ func SetFields(
 	if !f.IETF || o.Decision == nil {
 		return own, nil
 	}
-	fields := fieldsOf(o, hits, decisions, salt.text())
-	fields.policy = joinField(h[policyField], fields.policy)
-	fields.limit = joinField(h[limitField], fields.limit)
-	h[policyField] = []string{fields.policy}
-	h[limitField] = []string{fields.limit}
-	return own, fields
+	policies, limits := fieldsOf(o, hits, decisions, salt.text())
+	return own, &OwnFields{addMembers(h, policyField, policies), addMembers(h, limitField, limits)}
 }
 
-// joinField adds members to those of a limit that has decided the request before.
-func joinField(before []string, members string) string {
-	if len(before) == 0 {
-		return members
-	}
-	return strings.Join(before, ", ") + ", " + members
+// addMembers adds members to a field, after those of a limit that has decided the request before. It returns
+// the field.
+func addMembers(h http.Header, field string, members []string) string {
+	text := strings.Join(append(h[field], members...), ", ")
+	h[field] = []string{text}
+	return text
 }
 
 // OwnFieldsIn returns the fields in a header that SetFields has set, or nil.
 func OwnFieldsIn(h http.Header) *OwnFields {
-	limit := h[limitField]
-	policy := h[policyField]
-	if len(limit) == 0 || len(policy) == 0 {
+	if len(h[limitField]) == 0 || len(h[policyField]) == 0 {
 		return nil
 	}
-	return &OwnFields{policy[0], limit[0]}
+	return &OwnFields{h[policyField][0], h[limitField][0]}
 }
 
 // RestoreFields is RestoreHeaders for OwnFields.
@@ -80,21 +75,18 @@ func restoreField(h http.Header, name, own string) {
 
 // fieldsOf writes a member for each limit that enforces, the tightest first. A limit without a decision
 // has none in RateLimit. Without a salt the members have no partitions.
-func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, salt string) *OwnFields {
+func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, salt string) ([]string,
+	[]string) {
 	var order []int
+	var policies, limits []string
 	for i := range hits {
-		if hits[i].Apart {
-			continue
+		if !hits[i].Apart {
+			order = append(order, i)
 		}
-		at := len(order)
-		order = append(order, i)
-		for at > 0 && isBefore(&decisions[i], &decisions[order[at-1]]) {
-			order[at] = order[at-1]
-			at--
-		}
-		order[at] = i
 	}
-	var policies, limits []byte
+	sort.SliceStable(order, func(a, b int) bool {
+		return isBefore(&decisions[order[a]], &decisions[order[b]])
+	})
 	now := time.Now()
 	for _, i := range order {
 		hit := &hits[i]
@@ -104,28 +96,18 @@ func fieldsOf(o *Outcome, hits []ratelimit.Hit, decisions []ratelimit.Decision, 
 		if salt != "" {
 			key = ";pk=:" + partition(hit, salt) + ":"
 		}
-		if len(policies) > 0 {
-			policies = append(policies, ", "...)
-		}
-		policies = append(policies, name...)
-		policies = appendParameter(policies, ";q=", d.Limit)
+		unit := ""
 		if hit.Limit.Algorithm == ratelimit.InFlight {
-			policies = append(policies, ";qu=\"concurrent-requests\""...)
+			unit = ";qu=\"concurrent-requests\""
 		}
-		policies = appendParameter(policies, ";w=", windowSeconds(hit.Limit))
-		policies = append(policies, key...)
-		if d.Source == ratelimit.Undecided {
-			continue
+		window := parameter(";w=", windowSeconds(hit.Limit))
+		policies = append(policies, name+parameter(";q=", d.Limit)+unit+window+key)
+		if d.Source != ratelimit.Undecided {
+			reset := parameter(";t=", secondsUntil(o, i, d, now))
+			limits = append(limits, name+parameter(";r=", d.Remaining)+reset+key)
 		}
-		if len(limits) > 0 {
-			limits = append(limits, ", "...)
-		}
-		limits = append(limits, name...)
-		limits = appendParameter(limits, ";r=", d.Remaining)
-		limits = appendParameter(limits, ";t=", secondsUntil(o, i, d, now))
-		limits = append(limits, key...)
 	}
-	return &OwnFields{string(policies), string(limits)}
+	return policies, limits
 }
 
 // isBefore reports whether the member of a decision stands before that of another one.
@@ -139,16 +121,15 @@ func isBefore(a, b *ratelimit.Decision) bool {
 // mostFieldNumber is the largest number in a structured field.
 const mostFieldNumber = 999999999999999
 
-// appendParameter appends a parameter, unless its value is unknown (below 0).
-func appendParameter(to []byte, name string, n int64) []byte {
+// parameter returns a parameter with a value, or "" if the value is unknown (below 0).
+func parameter(name string, n int64) string {
 	if n < 0 {
-		return to
+		return ""
 	}
 	if n > mostFieldNumber {
 		n = mostFieldNumber
 	}
-	to = append(to, name...)
-	return strconv.AppendInt(to, n, 10)
+	return name + strconv.FormatInt(n, 10)
 }
 
 // windowSeconds returns the time in which the whole quota comes back, or -1 if it is not the same for all

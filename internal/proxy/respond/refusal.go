@@ -16,20 +16,22 @@ func (o *Outcome) Content(h http.Header) string {
 	return body
 }
 
-// Body is the JSON of a refusal: {"error":"Too many requests","retryAfter":N}, without
-// retryAfter if the request can never pass. The error is Message if there is one, or says
-// why else the request does not pass.
-func (o *Outcome) Body() string {
+// Body returns the JSON of a refusal: {"error":"Too many requests","retryAfter":N}, without retryAfter if the
+// request can never pass. The error is Text.
+func (o *Outcome) Body() string { return refusalBody(o.Text(), o.RetrySeconds()) }
+
+// refusalBody returns the JSON of a refusal; 0 seconds is never.
+func refusalBody(text string, seconds int64) string {
 	// JSON of text never fails: bytes that are not UTF-8 are replaced.
-	quoted, _ := json.Marshal(o.Text())
+	quoted, _ := json.Marshal(text)
 	body := `{"error":` + string(quoted)
-	if seconds := o.RetrySeconds(); seconds > 0 {
+	if seconds > 0 {
 		body += `,"retryAfter":` + strconv.FormatInt(seconds, 10)
 	}
 	return body + "}"
 }
 
-// Text says why the request does not pass.
+// Text returns Message, or without one says why the request does not pass.
 func (o *Outcome) Text() string {
 	if o.Message != "" {
 		return o.Message
@@ -51,13 +53,8 @@ func (o *Outcome) Text() string {
 	if o.Err != nil {
 		return "Service unavailable"
 	}
-	return "Too many requests"
+	return tooMany
 }
 
-// refusalBody is the body of a refusal by a limit; 0 seconds is never.
-func refusalBody(seconds int64) string {
-	if seconds > 0 {
-		return `{"error":"Too many requests","retryAfter":` + strconv.FormatInt(seconds, 10) + `}`
-	}
-	return `{"error":"Too many requests"}`
-}
+// tooMany is the text of a refusal by a limit.
+const tooMany = "Too many requests"
