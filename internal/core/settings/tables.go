@@ -21,7 +21,8 @@ var LimitTable = []Setting{
 	{Name: "settle", Form: Words, Want: wantSettle, Read: readSettle, Validate: checkSettle},
 	onOff("durable", "off", func(to *Settings) *bool { return &to.Limit.Limit.Durable }),
 	onOff("synchronous_commit", "off", func(to *Settings) *bool { return &to.Limit.Limit.SynchronousCommit }),
-	{Name: "lease", Want: "a share of what is left from 0.1% to 50%, such as 5%", Read: readLease, Unset: "off"},
+	{Name: "lease", Want: "a share of what is left from 0.1% to 50%, such as 5%",
+		Read: readLease, Unset: "off"},
 	{Name: "hash_key", Form: Switch, Read: readHashKey},
 	number("ipv4_prefix", 32, "32", func(to *Settings, n int64) { to.Limit.IPv4 = int(n) }),
 	number("ipv6_prefix", 128, "64", func(to *Settings, n int64) { to.Limit.IPv6 = int(n) }),
@@ -36,8 +37,9 @@ var HandlerTable = []Setting{
 	{Name: "timeout", Want: "a duration from 1ms to 1m", Duration: true, Read: readTimeout, Unset: "250ms"},
 	oneOf("on_error", func(to *Settings, text string) { to.OnError = OnError(text) },
 		"allow", "deny", "local"),
-	oneOf("fields", func(to *Settings, text string) { to.Fields = Fields{X: text != "ietf", IETF: text != "x"} },
-		"x", "ietf", "x ietf"),
+	oneOf("fields", func(to *Settings, text string) {
+		to.Fields = Fields{X: text != "ietf", IETF: text != "x"}
+	}, "x", "ietf", "x ietf"),
 	{Name: "exempt", Form: Words, Want: wantExempt, Read: readExempt},
 	{Name: "policy", Form: Block, Settings: PolicyTable},
 }
