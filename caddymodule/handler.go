@@ -7,7 +7,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/host"
@@ -72,13 +71,10 @@ type Handler struct {
 	logger         *zap.Logger
 	site           *serve.Site
 	use            *host.Handle
-	counters       []counters // of site.Zones
-	policy         *policyCounters
+	metrics        *metrics
 	noUser         atomic.Bool // the log has a warning that no authentication came before
-	settlements    *prometheus.CounterVec
-	duration       prometheus.Observer
-	events         *events // nil without the app events
-	hasErrorRoutes bool    // of a subroute around the handler
+	events         *events     // nil without the app events
+	hasErrorRoutes bool        // of a subroute around the handler
 }
 
 // CaddyModule returns the Caddy module information.
@@ -131,7 +127,10 @@ func (h *Handler) provision(ctx caddy.Context) error {
 	if h.use, err = app.open(h); err != nil {
 		return err
 	}
-	h.count(app.metrics)
+	h.metrics = app.metrics
+	for _, z := range h.site.Zones {
+		h.metrics.begin(z, h.use.Limits.DB == nil)
+	}
 	return nil
 }
 
@@ -149,15 +148,6 @@ func pathsOf(sets caddyhttp.MatcherSets) string {
 		}
 	}
 	return strings.Join(paths, " ")
-}
-
-// count has the handler count with the metrics of its config.
-func (h *Handler) count(m *metrics) {
-	h.duration, h.settlements, h.policy = m.duration, m.settlements, m.policy
-	h.counters = nil
-	for _, z := range h.site.Zones {
-		h.counters = append(h.counters, m.counters(z, h.use.Limits.DB == nil))
-	}
 }
 
 // Cleanup ends what the handler uses.
@@ -188,7 +178,7 @@ func (h *Handler) compile() error {
 	site.Address, site.Recording, site.Watcher = clientAddress, authenticated, watcher{h}
 	site.Log = func(line host.Line) { write(h.logger, line) }
 	site.Settled = func(prefix string, outcome serve.SettleOutcome) {
-		h.settlements.WithLabelValues(prefix, string(outcome)).Inc()
+		h.metrics.settlements.WithLabelValues(prefix, string(outcome)).Inc()
 	}
 	h.site = site
 	return nil

@@ -43,11 +43,10 @@ func (h watcher) Asked(q *serve.Request) {
 	if q.Key == "" {
 		h.warnOfOrder(q, repl)
 	}
+	h.metrics.policyRequests.WithLabelValues(policyOutcome(q)).Inc()
 	if q.Outcome.Err != nil {
-		h.policy.requests.WithLabelValues(withoutDecision(&q.Outcome)).Inc()
 		return
 	}
-	h.policy.decided(o)
 	for _, m := range o.Would {
 		if entry := h.logger.Check(zapcore.DebugLevel, "a shadow rule would have acted"); entry != nil {
 			entry.Write(zap.String("rule", m.Rule), zap.String("limit", m.Limit), zap.Int("status", m.Status),
@@ -93,25 +92,4 @@ func setPolicyPlaceholders(repl *caddy.Replacer, o *policy.Verdict) {
 	repl.Set("http.pg_ratelimit.key_id", key)
 	repl.Set("http.pg_ratelimit.rule", o.Rule)
 	repl.Set("http.pg_ratelimit.reason", o.Reason.String())
-}
-
-// decidedPolicy counts and logs the decisions on the limits of the policy, which are the last of a request.
-func (h *Handler) decidedPolicy(q *serve.Request) {
-	o := &q.Verdict
-	if q.Outcome.Err != nil {
-		h.policy.undecided(o.Marks, withoutDecision(&q.Outcome))
-		return
-	}
-	first := len(q.Decisions) - len(o.Marks)
-	for i, m := range o.Marks {
-		d := &q.Decisions[first+i]
-		h.policy.limit(m, d, &q.Outcome)
-		if m.Shadow && !d.Allowed {
-			if entry := h.logger.Check(zapcore.DebugLevel, "a shadow rule would have refused"); entry != nil {
-				entry.Write(zap.String("rule", m.Rule), zap.String("limit", m.Limit),
-					zap.String("key", q.Hits[first+i].StoredKey()),
-					zap.Int64("quota", d.Limit), zap.Duration("retry_after", d.RetryAfter))
-			}
-		}
-	}
 }

@@ -83,9 +83,9 @@ func TestAPolicyAndZonesAreAllOrNothing(t *testing.T) {
 			t.Errorf("%s was charged %d, want %d", prefix, n, want)
 		}
 	}
-	if len(c.lines("a shadow rule would have refused")) != 4 {
+	if len(c.lines("a limit in the mode shadow would have refused")) != 4 {
 		t.Errorf("the log has %d refusals in the shadow, want 4",
-			len(c.lines("a shadow rule would have refused")))
+			len(c.lines("a limit in the mode shadow would have refused")))
 	}
 	checkMetrics(t, map[string]float64{
 		"policy_requests_total charged": 6, "policy_rules": 2, "policy_wrong_rules": 0,

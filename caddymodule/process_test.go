@@ -83,7 +83,7 @@ func newHandler(tb testing.TB, rules ...LimitSettings) *Handler {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	h.count(m)
+	h.metrics = m
 	return h
 }
 

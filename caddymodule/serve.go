@@ -1,18 +1,15 @@
 package caddymodule
 
 import (
-	"errors"
 	"net/http"
 	"net/netip"
 	"sync"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/respond"
 	"github.com/pgratelimit/pg-ratelimit/internal/proxy/serve"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -117,66 +114,23 @@ type watcher struct{ *Handler }
 
 // Decided implements serve.Watcher.
 func (h watcher) Decided(q *serve.Request) {
-	h.duration.Observe(time.Since(q.Began).Seconds())
-	if q.Asked {
-		h.decidedPolicy(q)
-	}
-	outcome := &q.Outcome
-	if outcome.Err != nil {
-		for _, z := range q.Limits.Zones {
-			switch {
-			case z.Mode == settings.Shadow:
-			case errors.Is(outcome.Err, ratelimit.ErrOverloaded):
-				h.counters[z.Index].overloaded.Inc()
-			case outcome.Status == 0:
-				h.counters[z.Index].errorPassed.Inc()
-			default:
-				h.counters[z.Index].errorRefused.Inc()
-			}
-		}
+	h.metrics.decided(q)
+	if q.Outcome.Err != nil || !h.logger.Core().Enabled(zapcore.DebugLevel) {
 		return
 	}
-	for i, z := range q.Limits.Zones {
-		c, d := &h.counters[z.Index], &q.Decisions[i]
+	for i := range q.Hits {
+		d := &q.Decisions[i]
+		text := "a limit in the mode shadow would have refused"
 		switch {
-		case z.Mode == settings.Shadow:
-			h.decidedShadow(c, &q.Hits[i], d)
-		case outcome.Status == 0:
-			c.allowed.inc(d.Source)
-			if d.Source == ratelimit.FromLease {
-				c.leased.Inc()
-			}
-		case !d.Allowed:
-			c.denied.inc(d.Source)
-			if d.Source == ratelimit.FromBlocked {
-				c.blocked.Inc()
-			}
+		case q.Hits[i].Apart && !d.Allowed && d.Source != ratelimit.Undecided:
+		case q.Outcome.Status != 0 && i == q.Outcome.Hit:
+			text = "request refused"
+		default:
+			continue
 		}
-	}
-	if outcome.Status == 0 {
-		return
-	}
-	if entry := h.logger.Check(zapcore.DebugLevel, "request refused"); entry != nil {
-		hit, d := &q.Hits[outcome.Hit], outcome.Decision
-		entry.Write(zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()),
-			zap.Int64("cost", hit.Cost),
-			zap.Int64("limit", d.Limit), zap.Int64("remaining", d.Remaining), zap.Duration("retry_after",
-				d.RetryAfter))
-	}
-}
-
-// decidedShadow counts and logs the decision on a limit in the mode shadow.
-func (h *Handler) decidedShadow(c *counters, hit *ratelimit.Hit, d *ratelimit.Decision) {
-	switch {
-	case d.Source == ratelimit.Undecided:
-	case d.Allowed:
-		c.wouldAllow.inc(d.Source)
-	default:
-		c.wouldDeny.inc(d.Source)
-		if entry := h.logger.Check(zapcore.DebugLevel,
-			"a limit in the mode shadow would have refused"); entry != nil {
-			entry.Write(zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()),
-				zap.Int64("limit", d.Limit), zap.Duration("retry_after", d.RetryAfter))
-		}
+		hit := &q.Hits[i]
+		h.logger.Debug(text, zap.String("prefix", hit.Limit.Prefix), zap.String("key", hit.StoredKey()),
+			zap.Int64("cost", hit.Cost), zap.Int64("limit", d.Limit), zap.Int64("remaining", d.Remaining),
+			zap.Duration("retry_after", d.RetryAfter))
 	}
 }

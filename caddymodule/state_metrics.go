@@ -50,7 +50,7 @@ func (m *metrics) watch(r host.Resource) {
 	}
 }
 
-// describe describes a metric without variable labels.
+// describe describes a metric. Its labels have fixed values.
 func describe(name, help string, labels prometheus.Labels) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, subsystem, name), help, nil, labels)
 }
@@ -85,35 +85,27 @@ func collectStores(to chan<- prometheus.Metric, stores []collectedStore) {
 			local = 1
 		}
 	}
-	gauge(to, "database_up", up, "1 if the databases of all limits answer, 0 if one does not.")
-	gauge(to, "local", local, "1 if this process limits by itself because a database makes no decisions "+
-		"(on_error local), else 0.")
-	counter(to, "batches_total", sum.Batches, "Batches of requests that the databases were asked about.", nil)
+	gauge(to, "database_up", up, "1 if all databases answer requests.")
+	gauge(to, "local", local, "1 while this Caddy limits by itself.")
+	counter(to, "batches_total", sum.Batches, "Batches of requests sent to the databases.", nil)
 	counter(to, "batched_requests_total", sum.Requests, "Requests in these batches.", nil)
-	counter(to, "statements_total", sum.Statements, "Statements that these batches sent, retries included.",
-		nil)
-	counter(to, "rolled_back_total", sum.RolledBack,
-		"Transactions that were undone because a request with several limits did not fit.", nil)
+	counter(to, "statements_total", sum.Statements, "Statements of these batches, with retries.", nil)
+	counter(to, "rolled_back_total", sum.RolledBack, "Transactions undone because a limit refused.", nil)
 	counter(to, "failed_batches_total", sum.Failures, "Batches for which no decision came.", nil)
-	counter(to, "settlements_lost_total", sum.Unsettled, "Settlements of which it is not known whether "+
-		"they had their effect, or that were too many while the databases did not answer.", nil)
+	counter(to, "settlements_lost_total", sum.Unsettled, "Settlements that may not have arrived.", nil)
 	for _, class := range pg.Classes {
-		counter(to, "errors_total", sum.Errors[class],
-			"Errors of the databases by the class of their SQLSTATE: its first two characters, "+
-				"timeout (no answer in time), connection (a connection failed without an SQLSTATE) or other.",
+		counter(to, "errors_total", sum.Errors[class], "Errors of the databases by class.",
 			prometheus.Labels{"class": class})
 	}
 	// Batches have from 1 to 1<<12 requests, and wait or take from 1<<7 µs (128 µs) to 1<<23 µs (8.4 s).
 	const microsecond = 1e-6
-	histogram(to, "batch_size", sum.Sizes, 0, 12, 1, "How many requests a batch has.")
+	histogram(to, "batch_size", sum.Sizes, 0, 12, 1, "Requests in a batch.")
 	histogram(to, "batch_wait_seconds", sum.Waits, 7, 23, microsecond,
-		"How long the first request of a batch waited until the batch was sent.")
+		"How long the first request of a batch waited.")
 	histogram(to, "batch_duration_seconds", sum.Times, 7, 23, microsecond,
-		"How long the databases took for a batch, retries included.")
-	gauge(to, "blocked_keys", float64(sum.BlockedKeys),
-		"Keys that are known to be used up, and are refused without asking the database.")
-	gauge(to, "leased_units", float64(sum.LeasedUnits),
-		"Units of all limits that are charged in advance now, and not used yet.")
+		"How long the databases took for a batch, with retries.")
+	gauge(to, "blocked_keys", float64(sum.BlockedKeys), "Keys refused from memory.")
+	gauge(to, "leased_units", float64(sum.LeasedUnits), "Units charged in advance and not used yet.")
 }
 
 // histogram sends a histogram with the buckets from 1<<least to 1<<most units.
@@ -156,13 +148,11 @@ func collectPolicies(to chan<- prometheus.Metric, policies []collectedPolicy) {
 		age = max(age, time.Since(s.Polled))
 	}
 	gauge(to, "policy_rules", float64(most.Rules), "Rules that have an effect.")
-	gauge(to, "policy_wrong_rules", float64(most.Wrong), "Rules and overrides that cannot be used.")
-	gauge(to, "policy_identities", float64(most.Identities), "API keys and users that are remembered.")
+	gauge(to, "policy_wrong_rules", float64(most.Wrong), "Unusable rules and overrides.")
+	gauge(to, "policy_identities", float64(most.Identities), "Remembered API keys and users.")
 	counter(to, "policy_lookups_total", most.LookUps, "Statements that looked up API keys and users.", nil)
-	gauge(to, "policy_version", float64(most.Applied),
-		"The number of the last change of the policy that is obeyed.")
-	gauge(to, "policy_age_seconds", age.Seconds(),
-		"How long ago the database last answered whether the policy has changed.")
+	gauge(to, "policy_version", float64(most.Applied), "The last change that has taken effect.")
+	gauge(to, "policy_age_seconds", age.Seconds(), "The time since the database last answered about changes.")
 }
 
 // collectHistories adds up what the histories have counted. A history outlives a config, and its
@@ -176,12 +166,9 @@ func collectHistories(to chan<- prometheus.Metric, histories []*history.Writer) 
 		sum.Dropped += s.Dropped
 		sum.DroppedMetrics += s.DroppedMetrics
 	}
-	const dropped = "Decisions that could not be written to the history, because the database was slow or " +
-		"down for too long, by the part of the history without them: " +
-		"audit (the audit log) or metrics."
-	counter(to, "history_written_total", sum.Written, "Decisions that were written to the audit log.", nil)
+	const dropped = "Decisions that the history lacks, by its part: audit or metrics."
+	counter(to, "history_written_total", sum.Written, "Decisions written to the audit log.", nil)
 	counter(to, "history_dropped_total", sum.Dropped, dropped, prometheus.Labels{"kind": "audit"})
 	counter(to, "history_dropped_total", sum.DroppedMetrics, dropped, prometheus.Labels{"kind": "metrics"})
-	gauge(to, "history_pending", float64(sum.Pending),
-		"Decisions for the audit log that are not written yet.")
+	gauge(to, "history_pending", float64(sum.Pending), "Decisions not written to the audit log yet.")
 }
