@@ -1,176 +1,121 @@
 package integration
 
 import (
-	"context"
-	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	within "github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// watcher asks a proxy again and again as one sender, until it is stopped.
-type watcher struct {
-	url     string
-	headers []string
-
+// askers ask proxies until the test ends, and count the answers.
+type askers struct {
 	mu      sync.Mutex
-	replies []reply // guarded by mu
+	answers map[string]map[int]int // by kind and status
 }
 
-// reply is an answer to a watcher, and when it asked and got the answer.
-type reply struct {
-	status     int
-	asked, got time.Time
-}
-
-// watch starts watchers of all proxies. They end with the test.
-func watch(t *testing.T, urls []string, headers ...string) []*watcher {
+// askOften starts an asker of each kind of request, with one request at a time.
+func askOften(t *testing.T, kinds map[string]func() int) *askers {
 	t.Helper()
-	return watchFrom(t, "127.0.0.1", urls, headers...)
-}
-
-// watchFrom starts watchers with an address of this machine.
-func watchFrom(t *testing.T, from string, urls []string, headers ...string) []*watcher {
-	t.Helper()
-	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-	ctx, cancel := context.WithCancel(context.Background())
+	s := &askers{answers: map[string]map[int]int{}}
 	var running sync.WaitGroup
-	var all []*watcher
-	for _, url := range urls {
-		w := &watcher{url: url + "/", headers: headers}
-		all = append(all, w)
+	stop := make(chan struct{})
+	for kind, ask := range kinds {
 		running.Go(func() {
-			client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext},
-				Timeout: time.Minute}
-			defer client.CloseIdleConnections()
-			for ctx.Err() == nil {
-				asked := time.Now()
-				response, err := client.Do(harness.Get(w.url, w.headers...))
-				if err != nil {
-					t.Error(err)
+			for {
+				select {
+				case <-stop:
 					return
+				case <-time.After(10 * time.Millisecond): // leaves the processor to the proxies
 				}
-				_ = response.Body.Close()
-				w.mu.Lock()
-				w.replies = append(w.replies, reply{response.StatusCode, asked, time.Now()})
-				w.mu.Unlock()
-				time.Sleep(5 * time.Millisecond) // leaves the processor to the proxies
+				status := ask()
+				s.mu.Lock()
+				if s.answers[kind] == nil {
+					s.answers[kind] = map[int]int{}
+				}
+				s.answers[kind][status]++
+				s.mu.Unlock()
 			}
 		})
 	}
 	t.Cleanup(func() {
-		cancel()
+		close(stop)
 		running.Wait()
 	})
-	return all
+	return s
 }
 
-// answersOf returns the number of answers by status that watchers have got since the last call.
-func answersOf(watchers []*watcher) map[int]int {
-	status := map[int]int{}
-	for _, w := range watchers {
-		w.mu.Lock()
-		for _, r := range w.replies {
-			status[r.status]++
+// take returns the answers since the last call.
+func (s *askers) take() map[string]map[int]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answers := s.answers
+	s.answers = map[string]map[int]int{}
+	return answers
+}
+
+// asUser returns requests of a user, one kind for each proxy.
+func asUser(t *testing.T, urls []string, user string) map[string]func() int {
+	kinds := map[string]func() int{}
+	for _, url := range urls {
+		kinds[user+" at "+url] = func() int {
+			return statusOf(t, http.DefaultClient, harness.Get(url+"/", "X-User", user))
 		}
-		w.replies = w.replies[:0]
-		w.mu.Unlock()
 	}
-	return status
+	return kinds
 }
 
-// await waits until the watcher has an answer to a request that it sent after a time.
-func (w *watcher) await(t *testing.T, after time.Time) {
-	t.Helper()
-	await(t, "an answer of "+w.url, func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return len(w.replies) > 0 && w.replies[len(w.replies)-1].asked.After(after)
-	})
-}
-
-// awaitStatus waits until the last answer has a status.
-func (w *watcher) awaitStatus(t *testing.T, status int) {
-	t.Helper()
-	await(t, "the new answer of "+w.url, func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return w.replies[len(w.replies)-1].status == status
-	})
-}
-
-// change runs SQL that turns the answers of all watchers from one status into another, and
-// returns how long each proxy took to obey. An answer that is wrong before the change or after
-// a proxy has obeyed fails the test, and so does a proxy that takes longer than a second.
-func change(t *testing.T, dsn, sql string, watchers []*watcher, before, after int) (took []time.Duration) {
-	t.Helper()
-	const most = time.Second
-	for _, w := range watchers {
-		w.await(t, time.Now())
-	}
-	begun := time.Now()
-	cluster.Execute(t, dsn, sql)
-	committed := time.Now()
-	for _, w := range watchers {
-		w.await(t, committed.Add(most+100*time.Millisecond))
-		w.awaitStatus(t, after)
-	}
-	for _, w := range watchers {
-		w.mu.Lock()
-		var obeyed time.Time      // when the first answer with the new policy came
-		var slowest time.Duration // how late the machine is: a busy one delays polls as well
-		for _, r := range w.replies {
-			slowest = max(slowest, r.got.Sub(r.asked))
-			switch {
-			case r.got.Before(begun):
-				if r.status != before {
-					t.Errorf("%s: %s answered %d before the change", sql, w.url, r.status)
-				}
-			case r.status == after:
-				if obeyed.IsZero() {
-					obeyed = r.got
-				}
-			case r.status != before || !obeyed.IsZero() && r.asked.After(obeyed):
-				t.Errorf("%s: %s answered %d, %v after the change", sql, w.url, r.status,
-					r.asked.Sub(committed))
-			}
-		}
-		w.replies = w.replies[:0]
-		w.mu.Unlock()
-		delay := obeyed.Sub(committed)
-		if delay > most+4*slowest {
-			t.Errorf("%s: %s obeyed after %v, want %v at most (the slowest answer took %v)", sql, w.url,
-				delay, most, slowest)
-		}
-		took = append(took, delay)
-	}
-	return took
-}
-
-// underLoad sends requests of another user to the proxies until the test ends, and expects
-// that all pass.
+// underLoad sends requests of another user to the proxies until the test ends. All must pass.
 func underLoad(t *testing.T, urls []string) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan *harness.Result, 1)
-	go func() {
-		done <- harness.Run(ctx, harness.Load{Clients: 32, Every: 4 * time.Millisecond,
-			Request: func(i int) *http.Request {
-				return harness.Get(urls[i%len(urls)]+"/", "X-User", "carol")
-			}})
-	}()
+	load := askOften(t, asUser(t, urls, "carol"))
 	t.Cleanup(func() {
-		cancel()
-		r := <-done
-		if err := r.Err(); err != nil || r.Status[http.StatusOK] != r.Sent {
-			t.Errorf("the load: %v, %v", r, err)
+		for kind, answers := range load.take() {
+			if len(answers) != 1 || answers[http.StatusOK] == 0 {
+				t.Errorf("the load of %s is answered %v", kind, answers)
+			}
 		}
 	})
+}
+
+// change runs SQL that turns the answers to a sender from one status into another. A proxy that takes
+// longer than a second fails the test, and so does a wrong answer before or after it has obeyed.
+func change(t *testing.T, dsn, sql string, urls []string, before, after int, headers ...string) {
+	t.Helper()
+	const most = time.Second
+	late := within.Lateness()
+	cluster.Execute(t, dsn, sql)
+	committed := time.Now()
+	var proxies sync.WaitGroup
+	took := make([]time.Duration, len(urls))
+	for i, url := range urls {
+		proxies.Go(func() {
+			for obeyed := 0; obeyed < 20 && !t.Failed(); time.Sleep(5 * time.Millisecond) {
+				status := statusOf(t, http.DefaultClient, harness.Get(url+"/", headers...))
+				if status == after {
+					obeyed++
+				} else if status != before || obeyed > 0 {
+					t.Errorf("%s: %s answered %d, %v after the change", sql, url, status,
+						time.Since(committed))
+				}
+				if obeyed == 1 {
+					took[i] = time.Since(committed)
+				}
+			}
+		})
+	}
+	proxies.Wait()
+	busy := late()
+	t.Logf("%s: obeyed after %v", sql, took)
+	for i, url := range urls {
+		if took[i] > most+4*busy {
+			t.Errorf("%s: %s obeyed after %v, want %v at most on a machine that is %v late", sql, url,
+				took[i], most, busy)
+		}
+	}
 }
 
 // TestProxiesObeyWithinASecond changes keys, bans and limits by SQL.
@@ -178,23 +123,14 @@ func TestProxiesObeyWithinASecond(t *testing.T) {
 	key, insert := newKey(t, 1, "alice")
 	dsn := policyDatabase(t, people+insert+`SELECT rate_limit_rule('plan', tiers => '{free,pro}',
 		algorithm => 'fixed_window', per_hour => 1000000);`)
-	urls := governedProxies(t, dsn)
+	urls := governedBy(t, dsn, decideAlways(object{}))
 	underLoad(t, urls)
-	byKey := watch(t, urls, "Authorization", "Bearer "+key)
-	byUser := watch(t, urls, "X-User", "bob")
-	var took []time.Duration
-	took = append(took, change(t, dsn, "UPDATE rate_limit_api_keys SET revoked_at = now()", byKey, 200,
-		401)...)
-	took = append(took, change(t, dsn, "UPDATE rate_limit_api_keys SET revoked_at = NULL", byKey, 401,
-		200)...)
-	took = append(took, change(t, dsn, "INSERT INTO rate_limit_bans (user_id) VALUES ('bob')", byUser, 200,
-		403)...)
-	took = append(took, change(t, dsn, "DELETE FROM rate_limit_bans", byUser, 403, 200)...)
-	took = append(took, change(t, dsn, "SELECT rate_limit_rule('plan', per_hour => 1)", byUser, 200, 429)...)
-	took = append(took, change(t, dsn, "SELECT rate_limit_rule('plan', per_hour => 1000000)", byUser, 429,
-		200)...)
-	slices.Sort(took)
-	median := took[len(took)/2]
-	t.Logf("%d changes at a proxy: obeyed after %v in the median, %v at most", len(took), median,
-		took[len(took)-1])
+	bearer, user := []string{"Authorization", "Bearer " + key}, []string{"X-User", "bob"}
+	change(t, dsn, "SELECT 1", urls, 200, 200, bearer...)
+	change(t, dsn, "UPDATE rate_limit_api_keys SET revoked_at = now()", urls, 200, 401, bearer...)
+	change(t, dsn, "UPDATE rate_limit_api_keys SET revoked_at = NULL", urls, 401, 200, bearer...)
+	change(t, dsn, "INSERT INTO rate_limit_bans (user_id) VALUES ('bob')", urls, 200, 403, user...)
+	change(t, dsn, "DELETE FROM rate_limit_bans", urls, 403, 200, user...)
+	change(t, dsn, "SELECT rate_limit_rule('plan', per_hour => 1)", urls, 200, 429, user...)
+	change(t, dsn, "SELECT rate_limit_rule('plan', per_hour => 1000000)", urls, 429, 200, user...)
 }

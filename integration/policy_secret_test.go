@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -69,33 +67,6 @@ func (s *secretSearch) inFolder(where, folder string) {
 	if s.texts == before {
 		s.t.Errorf("%s: %s has no files", where, folder)
 	}
-}
-
-// inDatabase expects that no row of any table, and no statement that the server has seen, has
-// one of the keys.
-func (s *secretSearch) inDatabase(dsn string) {
-	s.t.Helper()
-	conn := cluster.Connect(s.t, dsn)
-	list := func(sql string) []string {
-		rows, err := conn.Query(s.t.Context(), sql)
-		if err != nil {
-			s.t.Fatalf("%s: %v", sql, err)
-		}
-		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			s.t.Fatalf("%s: %v", sql, err)
-		}
-		return all
-	}
-	tables := list("SELECT oid::regclass::text FROM pg_class WHERE relname LIKE 'rate\\_limit\\_%' AND " +
-		"relkind IN ('r', 'p', 'v', 'm')")
-	if len(tables) < 10 {
-		s.t.Errorf("only these tables: %v", tables)
-	}
-	for _, table := range tables {
-		s.in("the table "+table, strings.Join(list("SELECT r::text FROM "+table+" AS r"), "\n"))
-	}
-	s.in("pg_stat_activity", strings.Join(list("SELECT a::text FROM pg_stat_activity AS a"), "\n"))
 }
 
 // keySources say from where the proxies take API keys, by path. The names X-Customer and c do
@@ -196,11 +167,10 @@ func TestNothingOfAKeyIsLeftBehind(t *testing.T) {
 			"'sha256:%'"); n != int64(2*len(keySources)) {
 		t.Errorf("%d counters of the zones, want one for each source and valid key", n)
 	}
-	// This one fails a rule, and is looked up while the database is down.
+	// A rule is wrong, and the key "late" is looked up while the database is down.
 	cluster.Execute(t, dsn, "ALTER TABLE rate_limit_rules DISABLE TRIGGER rate_limit_complete; INSERT INTO "+
 		"rate_limit_rules (name, comment) VALUES ('wrong', 'no limits'); ALTER TABLE rate_limit_rules "+
 		"ENABLE TRIGGER rate_limit_complete")
-	search.inDatabase(dsn)
 	metrics := harness.Ask(t, harness.Get(c.url+"/metrics")).Body
 	if !strings.Contains(metrics, "caddy_pg_ratelimit_policy_requests_total") {
 		t.Errorf("no metrics: %s", metrics)

@@ -45,15 +45,8 @@ func newKey(t testing.TB, id int, user string) (key, sql string) {
 		hex.EncodeToString(digest[:]), user)
 }
 
-// governedProxies starts two Caddies and a Traefik on a database with a policy, and returns
-// their URLs. Both have a zone of 1,000,000 an hour for each user. Every request is decided,
-// however slow the machine is.
-func governedProxies(t *testing.T, dsn string) (urls []string) {
-	t.Helper()
-	return governedBy(t, dsn, decideAlways(object{}))
-}
-
-// governedBy is governedProxies with other settings.
+// governedBy starts two Caddies and a Traefik on a database with a policy and with further settings, and
+// returns their URLs. They have a zone of 1,000,000 an hour for each user.
 func governedBy(t *testing.T, dsn string, settings object) (urls []string) {
 	t.Helper()
 	settings["policy"] = object{"apiKey": "{header.Authorization}", "user": "{header.X-User}"}
