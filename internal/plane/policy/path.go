@@ -32,64 +32,27 @@ var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter,
 //
 // Upper and lower case differ.
 func NormalPath(escaped string) (string, error) {
-	text := escaped
-	doubtful := strings.IndexByte(text, '\\') >= 0
+	text := encodedSlashes.Replace(escaped)
 	if strings.IndexByte(text, '%') >= 0 {
 		text = unescape(text)
-		doubtful = doubtful || strings.IndexByte(text, '\\') >= 0 ||
-			strings.Count(text, "/") > strings.Count(escaped, "/")
-	}
-	if doubtful {
-		return normalDoubtful(escaped)
 	}
 	if !strings.HasPrefix(text, "/") {
 		text = "/" + text
 	}
-	if strings.Contains(text, "//") || strings.Contains(text, "/.") {
-		if strings.IndexByte(text, ';') >= 0 && hasDotSegment(text) {
-			return "", ErrAmbiguousPath
-		}
-		text = path.Clean(text)
-	}
-	if len(text) > 1 && text[len(text)-1] == '/' {
-		text = text[:len(text)-1]
-	}
-	return text, nil
-}
-
-// normalDoubtful is NormalPath for a path with encoded slashes or backslashes.
-func normalDoubtful(escaped string) (string, error) {
-	text := unescape(strings.ReplaceAll(strings.ReplaceAll(escaped, "%2F", "\\"), "%2f", "\\"))
-	if hasDotSegment(strings.ReplaceAll(text, "\\", "/")) {
+	if strings.ContainsAny(text, "\\;") && dotSegment.MatchString(text) {
 		return "", ErrAmbiguousPath
 	}
-	if !strings.HasPrefix(text, "/") {
-		text = "/" + text
-	}
-	for strings.Contains(text, "//") {
-		text = strings.ReplaceAll(text, "//", "/")
-	}
-	if len(text) > 1 && text[len(text)-1] == '/' {
-		text = text[:len(text)-1]
-	}
-	return text, nil
+	return path.Clean(text), nil
 }
 
-// slashed is the reading of a path of NormalPath in which a backslash divides segments.
+var encodedSlashes = strings.NewReplacer("%2F", "\\", "%2f", "\\")
+
+// dotSegment matches a dot segment, perhaps with parameters, in a path that begins with a slash. A backslash
+// divides segments here.
+var dotSegment = regexp.MustCompile(`[/\\]\.\.?(;[^/\\]*)?([/\\]|$)`)
+
+// slashed returns the reading of a path of NormalPath in which a backslash divides segments.
 func slashed(text string) string { return path.Clean(strings.ReplaceAll(text, "\\", "/")) }
-
-// hasDotSegment reports whether a segment is a dot segment, its parameters left out.
-func hasDotSegment(text string) bool {
-	for _, segment := range strings.Split(text, "/") {
-		if at := strings.IndexByte(segment, ';'); at >= 0 {
-			segment = segment[:at]
-		}
-		if segment == "." || segment == ".." {
-			return true
-		}
-	}
-	return false
-}
 
 // unescape decodes percent-encoding. A percent sign without two hexadecimal digits stays; the path of a
 // request has none, and is not for the interpreter.
@@ -154,29 +117,17 @@ func sameLimits(a, b []*Mark) bool {
 	}
 }
 
-// withoutParameters are the readings of a path of NormalPath in which the parameters are ignored. An
+// withoutParameters returns the readings of a path of NormalPath in which the parameters are ignored. An
 // encoded slash may be a part of a parameter, or end it.
 func withoutParameters(text string) []string {
-	readings := []string{cutParameters(text, "/")}
+	readings := []string{path.Clean(parameters.ReplaceAllLiteralString(text, ""))}
 	if strings.IndexByte(text, '\\') >= 0 {
-		readings = append(readings, cutParameters(text, "/\\"))
+		readings = append(readings, path.Clean(shortParameters.ReplaceAllLiteralString(text, "")))
 	}
 	return readings
 }
 
-// cutParameters removes the parameters of all segments, which any of the bytes in ends ends.
-func cutParameters(text, ends string) string {
-	rest := make([]byte, 0, len(text))
-	inside := false
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		inside = c == ';' || inside && strings.IndexByte(ends, c) < 0
-		if !inside && !(c == '/' && len(rest) > 0 && rest[len(rest)-1] == '/') {
-			rest = append(rest, c)
-		}
-	}
-	if last := len(rest) - 1; last > 0 && rest[last] == '/' {
-		rest = rest[:last]
-	}
-	return string(rest)
-}
+var (
+	parameters      = regexp.MustCompile(`;[^/]*`)
+	shortParameters = regexp.MustCompile(`;[^/\\]*`)
+)
