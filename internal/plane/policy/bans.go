@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"sort"
 	"time"
 )
 
@@ -34,8 +33,8 @@ func beginOf(t time.Time) int64 {
 
 // banSet holds bans, compiled. Of the bans of one network, user or API key, it holds the one that ends last.
 type banSet struct {
-	lengths   networkLengths
 	byNetwork map[netip.Prefix]*Ban
+	lengths   []int // of these networks
 	byUser    map[string]*Ban
 	byKey     map[[32]byte]*Ban
 }
@@ -50,7 +49,7 @@ func newBanSet(bans []Ban) *banSet {
 		switch {
 		case ban.Network.IsValid():
 			network := normalNetwork(ban.Network)
-			b.lengths.add(network)
+			b.lengths = addLength(b.lengths, network)
 			b.byNetwork[network] = lastBan(b.byNetwork[network], ban)
 		case ban.Digest != [32]byte{}:
 			b.byKey[ban.Digest] = lastBan(b.byKey[ban.Digest], ban)
@@ -71,14 +70,13 @@ func lastBan(a, b *Ban) *Ban {
 
 // networkBan returns the ban of a network of a request that ends last, or nil.
 func networkBan(b *banSet, f *Facts) *Ban {
-	if len(b.byNetwork) == 0 {
-		return nil
-	}
 	var last *Ban
-	address := plainAddress(f.Address)
-	for _, bits := range lengthsFor(&b.lengths, address) {
-		network, _ := address.Prefix(bits) // of a length that such an address has
-		last = lastBan(last, b.byNetwork[network])
+	address := f.Address.Unmap()
+	for _, bits := range b.lengths {
+		if bits <= address.BitLen() {
+			network, _ := address.Prefix(bits)
+			last = lastBan(last, b.byNetwork[network])
+		}
 	}
 	return last
 }
@@ -109,35 +107,15 @@ func shutOut(ofNetwork, ofSender *Ban, now time.Time, o *Verdict) bool {
 	return false
 }
 
-// networkLengths are the lengths that the networks of a map have, of IPv4 and of IPv6, the longest first. An
-// address is looked up once for each length: few lengths are in use, however many networks there are.
-type networkLengths struct{ four, six []int }
-
-// add adds the length of a network that normalNetwork has returned.
-func (l *networkLengths) add(p netip.Prefix) {
-	lengths := &l.six
-	if p.Addr().Is4() {
-		lengths = &l.four
-	}
-	for _, bits := range *lengths {
-		if bits == p.Bits() {
-			return
+// addLength adds the length of a network to those that the networks of a map have. An address is looked up
+// once for each length: few lengths are in use, however many networks there are.
+func addLength(lengths []int, network netip.Prefix) []int {
+	for _, bits := range lengths {
+		if bits == network.Bits() {
+			return lengths
 		}
 	}
-	all := append(*lengths, p.Bits())
-	sort.Slice(all, func(i, j int) bool { return all[i] > all[j] })
-	*lengths = all
-}
-
-// lengthsFor are the lengths that a network of an address may have. The address is a result of plainAddress.
-func lengthsFor(l *networkLengths, a netip.Addr) []int {
-	switch {
-	case a.Is4():
-		return l.four
-	case a.IsValid():
-		return l.six
-	}
-	return nil
+	return append(lengths, network.Bits())
 }
 
 // plainAddress returns an address in the form for comparisons with networks: IPv4 in IPv6 form becomes IPv4,

@@ -78,13 +78,10 @@ type rule struct {
 	endpoint    string // the paths as one text
 	networks    []netip.Prefix
 	sometimes   bool // it has conditions that the memo does not remember: see holds
-	// The index finds the rule only for a request to its only path, to one of its hosts, or of one of its
-	// tiers.
-	pathFiled, hostFiled, tierFiled bool
-	by                              counterBy
-	personal                        bool // it does not apply to a sender that could not be looked up
-	cost                            int64
-	limits                          []*limit
+	by          counterBy
+	personal    bool // it does not apply to a sender that could not be looked up
+	cost        int64
+	limits      []*limit
 }
 
 func limitName(rule, limit string) string { return rule + "/" + limit }
@@ -186,14 +183,10 @@ func compileRule(row *Rule, options Options) (*rule, error) {
 	if r.cost == 0 {
 		r.cost = 1
 	}
-	if r.by, err = parseCountBy(row.CountBy); err != nil {
+	if r.by, err = parseCountBy(row, options); err != nil {
 		return nil, err
 	}
-	r.by.skips = row.SkipWithoutHeader
 	r.personal = len(row.Tiers) > 0 || r.row.Action == Charge && (r.by.sender || row.Family != "")
-	for _, d := range r.by.dimensions {
-		d.secret = d.kind == byHeader && (options.SecretHeader == nil || options.SecretHeader(d.header))
-	}
 	if r.limits, err = r.compileLimits(); err != nil {
 		return nil, err
 	}

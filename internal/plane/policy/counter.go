@@ -10,97 +10,68 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// dimension is a part of what a rule counts by.
-type dimension uint8
-
-const (
-	byUser dimension = iota
-	byKey
-	byTier
-	byAddress
-	byNetwork
-	byHost
-	byRoute
-	byHeader
-	byAll
-)
-
-// dimensions are the names in CountBy, by dimension.
-var dimensions = []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "header:", "all"}
+// dimensions are the names that CountBy may have, besides header:NAME.
+var dimensions = []string{"user", "key", "tier", "ip", "ip/64", "host", "route", "all"}
 
 const wantCountBy = "user, key, tier, ip, ip/64, host, route, header:NAME, " +
 	"or alternatives of them such as user|ip, each once; or all alone"
 
-// counterBy is a parsed CountBy. A name in CountBy is one dimension, or several, its alternatives, which
-// follow each other.
+// counterBy is a parsed CountBy.
 type counterBy struct {
-	dimensions []*counted
-	skips      bool // Rule.SkipWithoutHeader
-	user       bool // user alone
-	all        bool // all alone
-	hasUser    bool // user is among them
-	sender     bool // user, key or tier is among them
-	person     bool // each counter of an identity's request is of one user or key
+	parts   [][]*counted // each has one dimension, or several, its alternatives
+	skips   bool         // Rule.SkipWithoutHeader
+	user    bool         // user alone
+	all     bool         // all alone
+	hasUser bool         // user is among them
+	sender  bool         // user, key or tier is among them
+	person  bool         // each counter of an identity's request is of one user or key
 }
 
 // counted is a dimension that a rule counts by.
 type counted struct {
-	kind   dimension
+	name   string // "header:" of a header
 	header string // canonical; "" for another dimension
 	secret bool   // the header holds a secret
-	number int    // of an alternative, 1 and up; 0 if it stands alone
-	more   bool   // another alternative follows
 }
 
-func parseCountBy(names []string) (counterBy, error) {
+// parseCountBy parses the CountBy of a rule.
+func parseCountBy(row *Rule, options Options) (counterBy, error) {
+	names := row.CountBy
 	if len(names) == 0 {
 		names = []string{"user"}
 	}
-	var by counterBy
+	by := counterBy{skips: row.SkipWithoutHeader}
 	seen := make(map[string]bool)
 	for _, name := range names {
+		var part []*counted
 		alternatives := strings.Split(name, "|")
 		certain := true // no alternative before is of something other than the sender
-		for i, text := range alternatives {
-			found, header := parseDimension(text)
-			if header != "" {
-				text = "header:" + header
+		for _, text := range alternatives {
+			d := &counted{name: text}
+			if header := strings.TrimPrefix(text, "header:"); header != text && settings.HeaderName(header) {
+				d.name = "header:"
+				d.header = textproto.CanonicalMIMEHeaderKey(header)
+				d.secret = options.SecretHeader == nil || options.SecretHeader(d.header)
+				text = d.name + d.header
 			}
-			d := dimension(found)
-			if found < 0 || seen[text] || d == byAll && (len(names) > 1 || len(alternatives) > 1) {
+			if seen[text] || d.header == "" && !isAmong(dimensions, text) ||
+				text == "all" && (len(names) > 1 || len(alternatives) > 1) {
 				return by, &ratelimit.FieldError{Field: "count_by", Value: name, Want: wantCountBy}
 			}
 			seen[text] = true
-			number := 0
-			if len(alternatives) > 1 {
-				number = i + 1
-			}
-			more := i+1 < len(alternatives)
-			part := &counted{kind: d, header: header, number: number, more: more}
-			by.dimensions = append(by.dimensions, part)
+			part = append(part, d)
 			// An identity with a billing period has a user, and may have no key.
-			by.person = by.person || certain && (d == byUser || d == byKey && len(alternatives) == 1)
-			certain = certain && d == byKey
-			by.sender = by.sender || d == byUser || d == byKey || d == byTier
+			by.person = by.person || certain &&
+				(text == "user" || text == "key" && len(alternatives) == 1)
+			certain = certain && text == "key"
 		}
+		by.parts = append(by.parts, part)
 	}
 	by.hasUser = seen["user"]
-	by.user = by.hasUser && len(by.dimensions) == 1
+	by.user = by.hasUser && len(seen) == 1
 	by.all = seen["all"]
+	by.sender = by.hasUser || seen["key"] || seen["tier"]
 	return by, nil
-}
-
-// parseDimension returns the number of a dimension, or -1, and the canonical name of its header, or "".
-func parseDimension(text string) (found int, header string) {
-	if rest := strings.TrimPrefix(text, "header:"); rest != text && settings.HeaderName(rest) {
-		return int(byHeader), textproto.CanonicalMIMEHeaderKey(rest)
-	}
-	for d := range dimensions {
-		if text == dimensions[d] && dimension(d) != byHeader {
-			return d, ""
-		}
-	}
-	return -1, ""
 }
 
 // counterText is a part of the key of a counter. The key is the values that the rule counts by,
@@ -131,15 +102,15 @@ func nobodyText(address netip.Addr) string {
 	return text
 }
 
-// addressText is an address in its one form; "" if it is unknown.
+// addressText returns the one form of an address; "" if it is unknown.
 func addressText(address netip.Addr) string {
 	if !address.IsValid() {
 		return ""
 	}
-	return address.Unmap().WithZone("").String()
+	return plainAddress(address).String()
 }
 
-// NetworkOf is the network that counts as one client: an IPv4 address, or the /64 of an IPv6
+// NetworkOf returns the network that counts as one client: an IPv4 address, or the /64 of an IPv6
 // address. It is the zero Prefix if the address is unknown.
 func NetworkOf(address netip.Addr) netip.Prefix {
 	bits := 64
@@ -147,23 +118,16 @@ func NetworkOf(address netip.Addr) netip.Prefix {
 	if address.Is4() {
 		bits = 32
 	}
-	network, err := address.WithZone("").Prefix(bits)
-	if err != nil {
-		return netip.Prefix{}
-	}
+	network, _ := address.Prefix(bits) // of a length that such an address has
 	return network
 }
 
-// networkText is an IPv4 address, or the /64 of an IPv6 address; "" if it is unknown.
+// networkText returns an IPv4 address, or the /64 of an IPv6 address; "" if it is unknown.
 func networkText(address netip.Addr) string {
-	network := NetworkOf(address)
-	switch {
-	case !network.IsValid():
+	if !address.IsValid() {
 		return ""
-	case network.Addr().Is4():
-		return network.Addr().String()
 	}
-	return network.String()
+	return strings.TrimSuffix(NetworkOf(address).String(), "/32")
 }
 
 // noHeader is the part of a counter's key for a header that is missing or empty. No result of
@@ -187,62 +151,54 @@ func AlternativeKey(number int, text string, secret bool) string {
 func counterKey(by *counterBy, f *Facts, user, key, tier string) (text string, secret bool) {
 	text = ""
 	secret = false
-	chosen := false // an alternative, and the next dimension is another one of the same
-	for _, d := range by.dimensions {
-		if chosen {
-			chosen = d.more
-			continue
-		}
-		part := ""
-		hides := false
-		switch d.kind {
-		case byUser:
-			part = user
-			if d.more && strings.HasPrefix(user, "ip:") {
-				part = "" // nobody
+	for _, part := range by.parts {
+		value := ""
+		for i, d := range part {
+			more := i+1 < len(part)
+			hides := false
+			switch d.name {
+			case "user":
+				if !more || !strings.HasPrefix(user, "ip:") { // nobody has that
+					value = user
+				}
+			case "key":
+				value = key
+			case "tier":
+				value = counterText(tier)
+			case "ip":
+				value = addressText(f.Address)
+			case "ip/64":
+				value = networkText(f.Address)
+			case "host":
+				value = counterText(f.Host)
+			case "route":
+				value = counterText(f.Route)
+			case "header:":
+				value = counterText(strings.Join(f.Header[d.header], ","))
+				hides = d.secret || isAmong(f.KeyHeaders, d.header)
+				if value == "" && !by.skips && !more {
+					value = noHeader
+				}
+			case "all":
+				value = "all"
 			}
-		case byKey:
-			part = key
-		case byTier:
-			part = counterText(tier)
-		case byAddress:
-			part = addressText(f.Address)
-		case byNetwork:
-			part = networkText(f.Address)
-		case byHost:
-			part = counterText(f.Host)
-		case byRoute:
-			part = counterText(f.Route)
-		case byHeader:
-			values := f.Header[d.header]
-			if len(values) == 1 {
-				part = counterText(values[0])
-			} else if len(values) > 1 {
-				part = counterText(strings.Join(values, ","))
-			}
-			hides = d.secret || isAmong(f.KeyHeaders, d.header)
-			if part == "" && !by.skips && !d.more {
-				part = noHeader
-			}
-		case byAll:
-			part = "all"
-		}
-		if part == "" {
-			if d.more {
+			if value == "" {
 				continue
 			}
-			return "", false
+			if len(part) > 1 {
+				value = AlternativeKey(i+1, value, hides)
+			} else {
+				secret = hides || secret
+			}
+			break
 		}
-		chosen = d.more
-		if d.number > 0 {
-			part = AlternativeKey(d.number, part, hides)
-		} else {
-			secret = secret || hides
+		if value == "" {
+			return "", false
 		}
 		if text != "" {
 			text += " "
 		}
-		text += part
+		text += value
 	}
 	return text, secret
 }

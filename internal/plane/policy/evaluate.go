@@ -27,7 +27,7 @@ func Evaluate(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	m := all.matches[combination{id.Tier, f.Method, f.Host, f.Path}]
 	all.mu.RUnlock()
 	if m == nil || m.verdict == nil || len(s.bans.byNetwork) > 0 && networkBan(s.bans, f) != nil ||
-		len(s.set.index.networks) > 0 && len(findNetworks(s.set.index, f, id.Tier, nil)) > 0 {
+		len(s.set.index.byNetwork) > 0 && len(findNetworks(s.set.index, f, id.Tier, nil)) > 0 {
 		evaluateInFull(s, f, id, now, o)
 		return
 	}

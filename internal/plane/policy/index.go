@@ -9,119 +9,80 @@ import (
 // index finds the rules that may match a request. Each rule is filed under one kind of condition, under every
 // value of that kind: the kind with the fewest other rules.
 type index struct {
-	paths, hosts, below, tiers map[string][]*rule // see kind
-	others                     []*rule            // rules without such conditions
-	depth                      int                // no path that a rule is filed under has more slashes
-	labels                     int                // no host below which a rule is filed has more dots
+	// byText has rules under hosts, tiers, and the parts of paths before the first wildcard. A host with a
+	// dot before it stands for the names below it. Values of several kinds may be equal: a rule is found by
+	// a value of another kind, and then does not match.
+	byText map[string][]*rule
+	depth  int // no path that a rule is filed under has more slashes
+	labels int // no host below which a rule is filed has more dots
 
-	networks map[netip.Prefix][]*rule
-	lengths  networkLengths // of these
+	byNetwork map[netip.Prefix][]*rule
+	lengths   []int // of these networks
+
+	others []*rule // rules without such conditions
 }
 
-// filing is a value that a rule may be filed under.
-type filing struct {
-	kind    kind
-	text    string
-	network netip.Prefix
-}
-
-// kind is a kind of value.
-type kind uint8
-
-const (
-	ofPath    kind = iota // the part of a path before the first wildcard
-	ofHost                // the name of a host
-	belowHost             // the name of a host with a dot before it, for the names below
-	ofNetwork
-	ofTier
-)
-
-// filings are the values of a rule, those of one kind together.
-func filings(r *rule) [][]filing {
-	kinds := make([][]filing, 4)
+// filings returns the values of a rule, those of one kind together. The first are networks: most addresses are
+// in none, so a network comes before another value with as many rules.
+func filings(r *rule) [][]string {
+	var networks, paths, hosts []string
+	for _, network := range r.networks {
+		networks = append(networks, network.String())
+	}
 	for _, p := range r.paths {
-		kinds[0] = append(kinds[0], filing{kind: ofPath, text: p.literal})
+		paths = append(paths, p.literal)
 	}
 	for _, p := range r.hosts {
-		if p.below {
-			kinds[1] = append(kinds[1], filing{kind: belowHost, text: p.name})
-		} else {
-			kinds[1] = append(kinds[1], filing{kind: ofHost, text: p.name})
-		}
+		hosts = append(hosts, p.name)
 	}
-	for _, network := range r.networks {
-		kinds[2] = append(kinds[2], filing{kind: ofNetwork, network: network})
-	}
-	for _, tier := range r.row.Tiers {
-		kinds[3] = append(kinds[3], filing{kind: ofTier, text: tier})
-	}
-	return kinds
+	return [][]string{networks, paths, hosts, r.row.Tiers}
 }
 
 // newIndex files rules, which are in the order in which they are tried.
 func newIndex(rules []*rule) *index {
-	x := &index{
-		paths: make(map[string][]*rule), hosts: make(map[string][]*rule), below: make(map[string][]*rule),
-		tiers: make(map[string][]*rule), networks: make(map[netip.Prefix][]*rule),
-	}
-	all := make([][][]filing, len(rules))
-	count := make(map[filing]int)
-	for i := range rules {
-		all[i] = filings(rules[i])
-		for _, values := range all[i] {
+	x := &index{byText: make(map[string][]*rule), byNetwork: make(map[netip.Prefix][]*rule)}
+	count := make(map[string]int)
+	for _, r := range rules {
+		for _, values := range filings(r) {
 			for _, value := range values {
 				count[value]++
 			}
 		}
 	}
-	for i, r := range rules {
-		// A kind of bucket is as full as its fullest bucket that this rule is in.
+	for _, r := range rules {
+		// A kind is as full as its fullest value of this rule.
 		fewest := len(rules) + 1
-		var chosen []filing
-		for _, values := range all[i] {
+		chosen := -1
+		all := filings(r)
+		for kind, values := range all {
 			most := 0
 			for _, value := range values {
 				most = larger(most, count[value])
 			}
-			// Most addresses are in no network, so a network comes before a path or host as full.
-			if most > 0 && (most < fewest || most == fewest && values[0].kind == ofNetwork) {
+			if most > 0 && most < fewest {
 				fewest = most
-				chosen = values
+				chosen = kind
 			}
 		}
-		x.file(r, chosen)
-	}
-	return x
-}
-
-// file files a rule under values of one kind.
-func (x *index) file(r *rule, values []filing) {
-	if len(values) == 0 {
-		x.others = append(x.others, r)
-		return
-	}
-	for _, value := range values {
-		switch value.kind {
-		case ofPath: // of a path with other wildcards, the index has only the beginning
-			p := r.paths[0]
-			r.pathFiled = len(r.paths) == 1 && p.rest && len(p.segments) == 0 && r.row.Action != Exempt
-			x.paths[value.text] = append(x.paths[value.text], r)
-			x.depth = larger(x.depth, strings.Count(value.text, "/"))
-		case ofHost:
-			r.hostFiled = true
-			x.hosts[value.text] = append(x.hosts[value.text], r)
-		case belowHost:
-			r.hostFiled = true
-			x.below[value.text] = append(x.below[value.text], r)
-			x.labels = larger(x.labels, strings.Count(value.text, "."))
-		case ofNetwork:
-			x.networks[value.network] = append(x.networks[value.network], r)
-			x.lengths.add(value.network)
-		case ofTier:
-			r.tierFiled = true
-			x.tiers[value.text] = append(x.tiers[value.text], r)
+		switch chosen {
+		case -1:
+			x.others = append(x.others, r)
+		case 0:
+			for _, network := range r.networks {
+				x.byNetwork[network] = append(x.byNetwork[network], r)
+				x.lengths = addLength(x.lengths, network)
+			}
+		default:
+			for _, value := range all[chosen] {
+				x.byText[value] = append(x.byText[value], r)
+				x.depth = larger(x.depth, strings.Count(value, "/"))
+				if strings.HasPrefix(value, ".") {
+					x.labels = larger(x.labels, strings.Count(value, "."))
+				}
+			}
 		}
 	}
+	return x
 }
 
 func larger(a, b int) int {
@@ -137,33 +98,31 @@ func smaller(a, b int) int { return -larger(-a, -b) }
 // and path. Rules that are filed under networks are not among them.
 func findRules(x *index, f *Facts, tier string, found []*rule) []*rule {
 	begin := len(found)
-	if len(x.paths) > 0 {
-		whole := f.Path
-		if strings.IndexByte(whole, '\\') >= 0 {
-			whole = slashed(whole) // what precedes a wildcard is the same in both readings
-		}
-		found = append(found, x.paths[""]...)
-		at := 0
-		for slashes := 0; slashes < x.depth && at < len(whole); slashes++ {
-			next := strings.IndexByte(whole[at+1:], '/')
-			if next < 0 {
-				at = len(whole)
-			} else {
-				at += next + 1
-			}
-			found = append(found, x.paths[whole[:at]]...)
-		}
+	whole := f.Path
+	if strings.IndexByte(whole, '\\') >= 0 {
+		whole = slashed(whole) // what precedes a wildcard is the same in both readings
 	}
-	found = append(found, x.hosts[f.Host]...)
-	at := len(f.Host)
+	found = append(found, x.byText[""]...)
+	at := 0
+	for slashes := 0; slashes < x.depth && at < len(whole); slashes++ {
+		next := strings.IndexByte(whole[at+1:], '/')
+		if next < 0 {
+			at = len(whole)
+		} else {
+			at += next + 1
+		}
+		found = append(found, x.byText[whole[:at]]...)
+	}
+	found = append(found, x.byText[f.Host]...)
+	at = len(f.Host)
 	for dots := 0; dots < x.labels && at > 1; dots++ {
 		at = strings.LastIndexByte(f.Host[:at], '.')
 		if at < 1 {
 			break
 		}
-		found = append(found, x.below[f.Host[at:]]...)
+		found = append(found, x.byText[f.Host[at:]]...)
 	}
-	found = append(found, x.tiers[tier]...)
+	found = append(found, x.byText[tier]...)
 	found = append(found, x.others...)
 	return sortRules(keepMatching(found, begin, f, tier), begin)
 }
@@ -172,10 +131,12 @@ func findRules(x *index, f *Facts, tier string, found []*rule) []*rule {
 // host and path. All of found is then in order.
 func findNetworks(x *index, f *Facts, tier string, found []*rule) []*rule {
 	begin := len(found)
-	address := plainAddress(f.Address)
-	for _, bits := range lengthsFor(&x.lengths, address) {
-		network, _ := address.Prefix(bits) // of a length that such an address has
-		found = append(found, x.networks[network]...)
+	address := f.Address.Unmap()
+	for _, bits := range x.lengths {
+		if bits <= address.BitLen() {
+			network, _ := address.Prefix(bits)
+			found = append(found, x.byNetwork[network]...)
+		}
 	}
 	if len(found) == begin {
 		return found
@@ -188,12 +149,11 @@ func keepMatching(found []*rule, begin int, f *Facts, tier string) []*rule {
 	method := strings.ToUpper(f.Method)
 	end := begin
 	for _, r := range found[begin:] {
-		if !r.tierFiled && !matchesTier(r, tier) || !matchesMethod(r, method) ||
-			!r.hostFiled && !matchesHost(r, f.Host) || !r.pathFiled && !matchesPath(r, f.Path) {
-			continue
+		if matchesTier(r, tier) && matchesMethod(r, method) && matchesHost(r, f.Host) &&
+			matchesPath(r, f.Path) {
+			found[end] = r
+			end++
 		}
-		found[end] = r
-		end++
 	}
 	return found[:end]
 }

@@ -12,7 +12,7 @@ import (
 // path, and by network if the index has them there. The list must not be changed, and is valid until the next
 // call with o.
 func match(set *ruleSet, f *Facts, o *Verdict) []*rule {
-	if set.memo != nil && len(set.index.networks) == 0 {
+	if set.memo != nil && len(set.index.byNetwork) == 0 {
 		return remembered(set, f, o.Tier)
 	}
 	found := o.found[:0]

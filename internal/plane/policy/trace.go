@@ -129,15 +129,14 @@ func uncounted(r *rule, f *Facts, user, key, tier string) []string {
 	if user == "" {
 		user = nobodyText(f.Address)
 	}
-	names := r.row.CountBy
-	if len(names) == 0 {
-		names = []string{"user"}
-	}
 	var texts []string
-	for _, name := range names {
-		by, _ := parseCountBy([]string{name}) // the rule was compiled with it
-		by.skips = r.by.skips
+	for i, part := range r.by.parts {
+		by := counterBy{parts: [][]*counted{part}, skips: r.by.skips}
 		if text, _ := counterKey(&by, f, user, key, tier); text == "" {
+			name := "user"
+			if len(r.row.CountBy) > 0 {
+				name = r.row.CountBy[i]
+			}
 			texts = append(texts, "count_by: no "+name)
 		}
 	}
