@@ -114,24 +114,16 @@ func apply(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict) {
 	}
 }
 
-// evaluateUnknown says what the policy does with a request without an answer of the database about the
-// sender: bans hold, and rules that are not personal.
+// evaluateUnknown evaluates a request without an answer of the database about the sender: bans hold, and rules
+// that are not personal. id has only the digest of the API key, or the user.
 func evaluateUnknown(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
-	if refuseBanned(s, f, id, now, o) {
-		return
-	}
-	o.User = id.User
-	o.impersonal = true
-	decide(s.set, f, nil, now.UnixMicro(), o)
-}
-
-// refuseBanned refuses a request if it is banned. Of the sender, only the digest of the API key or the user
-// needs to be known.
-func refuseBanned(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) bool {
 	clearVerdict(o)
 	o.Tier = f.Tier
 	o.User = id.User
-	return shutOut(networkBan(s.bans, f), senderBan(s.bans, id), now, o)
+	if !shutOut(networkBan(s.bans, f), senderBan(s.bans, id), now, o) {
+		o.impersonal = true
+		decide(s.set, f, nil, now.UnixMicro(), o)
+	}
 }
 
 // rejectKey is the verdict on a request with an API key that is refused. If a rule blocks the request with

@@ -19,6 +19,9 @@ func (p *Poller) Poll(ctx context.Context) (users []string, everything bool, err
 	return found.users, found.everything, err
 }
 
+// DecodeRules returns the rules and overrides in rows of the database.
+var DecodeRules = decodeRules
+
 // EvaluateUnknown does the work of Policy.Evaluate after a look-up failed.
 var EvaluateUnknown = evaluateUnknown
 

@@ -31,9 +31,9 @@ func credentialOf(id *Identity) Credential {
 	return Credential{Digest: id.Digest}
 }
 
-// Identities caches keys and users of the database, in a fixed number of places. If all are taken, it evicts
-// an identity that was not used since the last round (a second-chance list). Keys that the database does not
-// have are in a map of their own, so that invented keys evict no real ones. A full map of them is emptied.
+// Identities caches keys and users of the database. If it is full, it evicts one that was not used since it was
+// last passed over (second chance, in the random order of a map). Keys that the database does not have are in
+// a map of their own, so that invented keys evict no real ones. A full map of them is emptied.
 //
 // An identity that is evicted while a look-up of it is under way must not come back with what
 // the look-up read before. A look-up therefore begins with Generation, and Add caches nothing if
@@ -43,9 +43,6 @@ type Identities struct {
 
 	mu         sync.RWMutex // guards what follows
 	known      map[Credential]*cached
-	list       []*cached              // of the known ones; nil elements are free
-	free       []int                  // places in list
-	hand       int                    // the place in list that is tried next
 	texts      map[string]*cached     // by API key, of the known ones that have a text
 	users      map[string][]*cached   // by user; the user's keys, and the user
 	unknown    map[Credential]*cached // keys that the database does not have
@@ -54,12 +51,11 @@ type Identities struct {
 
 // cached is an identity in a cache.
 type cached struct {
-	of    Credential
-	text  string // the API key, if rememberKey was called; guarded by the owner's mu
-	id    *Identity
-	at    int64  // when it was read, in microseconds
-	place int    // in list
-	used  uint32 // 1 since its last use, until the hand passes; atomic
+	of   Credential
+	text string // the API key, if Recall may find it
+	id   *Identity
+	at   int64  // when it was read, in microseconds
+	used uint32 // 1 since its last use, until it is passed over; atomic
 }
 
 // NewIdentities returns an empty cache of so many identities; below 1 it is
@@ -75,9 +71,6 @@ func NewIdentities(most int) *Identities {
 
 func (c *Identities) empty() {
 	c.known = make(map[Credential]*cached)
-	c.list = c.list[:0]
-	c.free = c.free[:0]
-	c.hand = 0
 	c.texts = make(map[string]*cached)
 	c.users = make(map[string][]*cached)
 	c.unknown = make(map[Credential]*cached)
@@ -115,49 +108,48 @@ func (c *Identities) Generation() uint64 {
 	return c.generation
 }
 
-// Add caches what a look-up read. It reports false if something was evicted after the look-up began: the
-// identity is then not cached, and the database must be asked again.
-func (c *Identities) Add(id *Identity, generation uint64, now time.Time) bool {
+// Add caches what a look-up read. Recall finds the identity by text, unless that is "". Add reports false if
+// something was evicted after the look-up began: the identity is then not cached, and the database must be
+// asked again.
+func (c *Identities) Add(id *Identity, text string, generation uint64, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.generation != generation {
 		return false
 	}
 	e := &cached{of: credentialOf(id), id: id, at: now.UnixMicro()}
+	if old := c.known[e.of]; old != nil && text == "" {
+		text = old.text
+	}
 	c.forget(e.of)
-	if id.Known || e.of.User != "" {
-		c.put(e)
+	if !id.Known && e.of.User == "" {
+		if len(c.unknown) >= MostUnknown {
+			c.unknown = make(map[Credential]*cached)
+		}
+		c.unknown[e.of] = e
 		return true
 	}
-	if len(c.unknown) >= MostUnknown {
-		c.unknown = make(map[Credential]*cached)
+	for len(c.known) >= c.most {
+		c.evictOne()
 	}
-	c.unknown[e.of] = e
+	c.known[e.of] = e
+	if text != "" {
+		e.text = text
+		c.texts[text] = e
+	}
+	if id.User != "" {
+		c.users[id.User] = append(c.users[id.User], e)
+	}
 	return true
 }
 
-// put adds an identity with a new credential. It takes a free place, or that of an identity that was not
-// used.
-func (c *Identities) put(e *cached) {
-	if len(c.free) == 0 && len(c.list) >= c.most {
-		for atomic.LoadUint32(&c.list[c.hand].used) == 1 {
-			atomic.StoreUint32(&c.list[c.hand].used, 0)
-			c.hand = (c.hand + 1) % len(c.list)
+// evictOne evicts an identity that was not used, if it finds one.
+func (c *Identities) evictOne() {
+	for of, e := range c.known {
+		if !atomic.CompareAndSwapUint32(&e.used, 1, 0) {
+			c.forget(of)
+			return
 		}
-		c.forget(c.list[c.hand].of)
-		c.hand = (c.hand + 1) % len(c.list)
-	}
-	if last := len(c.free) - 1; last >= 0 {
-		e.place = c.free[last]
-		c.free = c.free[:last]
-		c.list[e.place] = e
-	} else {
-		e.place = len(c.list)
-		c.list = append(c.list, e)
-	}
-	c.known[e.of] = e
-	if e.id.User != "" {
-		c.users[e.id.User] = append(c.users[e.id.User], e)
 	}
 }
 
@@ -169,11 +161,7 @@ func (c *Identities) forget(of Credential) {
 		return
 	}
 	delete(c.known, of)
-	c.list[e.place] = nil
-	c.free = append(c.free, e.place)
-	if e.text != "" {
-		delete(c.texts, e.text)
-	}
+	delete(c.texts, e.text)
 	user := e.id.User
 	var left []*cached
 	for _, other := range c.users[user] {

@@ -60,7 +60,7 @@ func TestCachedIdentitiesAreWhatWasReadLast(t *testing.T) {
 					id = &policy.Identity{User: user, Known: rapid.Bool().Draw(t, "known")}
 					name = policy.Credential{User: user}
 				}
-				stale := !c.Add(id, begun[at], now)
+				stale := !c.Add(id, "", begun[at], now)
 				if stale != (generation > begun[at]) {
 					t.Fatalf("a look-up of generation %d is stale: %t; the last eviction was %d", begun[at],
 						stale, generation)
@@ -120,12 +120,12 @@ func TestAKeyInUseOutlivesOthers(t *testing.T) {
 	c := policy.NewIdentities(100)
 	now := policytest.Now
 	used := cachedKey(0, true)
-	c.Add(used, 0, now)
+	c.Add(used, "", 0, now)
 	for n := 1; n < 10000; n++ {
 		if id, _ := policy.FindIdentity(c, policy.Credential{Digest: used.Digest}, now); id != used {
 			t.Fatalf("the key in use is gone after %d others", n)
 		}
-		c.Add(cachedKey(n, true), 0, now)
+		c.Add(cachedKey(n, true), "", 0, now)
 	}
 	if n, _ := c.Len(); n != 100 {
 		t.Errorf("%d identities, want 100", n)
@@ -136,10 +136,10 @@ func TestInventedKeysPushOutNothing(t *testing.T) {
 	c := policy.NewIdentities(100)
 	now := policytest.Now
 	for n := range 100 {
-		c.Add(cachedKey(n, true), 0, now)
+		c.Add(cachedKey(n, true), "", 0, now)
 	}
 	for n := 1000; n < 1000+3*policy.MostUnknown; n++ {
-		c.Add(cachedKey(n, false), 0, now)
+		c.Add(cachedKey(n, false), "", 0, now)
 	}
 	if known, unknown := c.Len(); known != 100 || unknown != policy.MostUnknown {
 		t.Errorf("%d identities and %d unknown keys, want 100 and %d", known, unknown, policy.MostUnknown)
@@ -178,7 +178,7 @@ func TestNothingStaleIsFoundAfterAnEviction(t *testing.T) {
 				read := version[n].Load()
 				id := cachedKey(n, read%3 > 0)
 				id.Tier = fmt.Sprint(read)
-				c.Add(id, generation, policytest.Now)
+				c.Add(id, "", generation, policytest.Now)
 			}
 		})
 	}

@@ -20,13 +20,9 @@ const (
 	lookUpMost = 1000
 	// lookUpInterval is the least time from the start of a statement to that of the next.
 	lookUpInterval = 5 * time.Millisecond
-	// lazyInterval is in force instead of lookUpInterval while all waiting look-ups only renew remembered
-	// identities because of their age. A statement costs the database much more than an identity
-	// in it.
-	lazyInterval = 500 * time.Millisecond
 	// lookUpTimeout is for one statement.
 	lookUpTimeout = 2 * time.Second
-	// waitingMost bounds each of the two queues.
+	// waitingMost bounds the look-ups that callers wait for.
 	waitingMost = 20000
 	// crowdMost bounds the first look-ups for the clients of one network, see NetworkOf. So many fit
 	// into one statement, so that a client that sends invented keys delays the others by one
@@ -44,11 +40,12 @@ var errCrowded = fmt.Errorf("%w: too many API keys and users wait to be looked u
 var errCrowd = fmt.Errorf(
 	"%w: too many API keys and users of one network wait to be looked up", ratelimit.ErrUnavailable)
 
-// lookup is an identity that is looked up for one or more callers.
+// lookup is an identity that is looked up, perhaps for several callers.
 //
-// States: waiting (in lookups.waiting or lookups.renewals), in flight (with the worker), done.
+// States: waiting (in lookups.waiting), in flight (with the worker), done.
 type lookup struct {
 	sender   Credential
+	text     string          // see Identities.Add
 	first    bool            // the sender is not remembered, and the look-up is in a crowd
 	network  netip.Prefix    // of the client, if first; see NetworkOf
 	done     context.Context // ends when the look-up is done
@@ -57,7 +54,7 @@ type lookup struct {
 
 	// Set before finish is called.
 	identity *Identity
-	err      error
+	err      error // only of this sender
 }
 
 // lookups looks identities up and caches them. It sends one statement at a time, for many
@@ -70,11 +67,10 @@ type lookups struct {
 	now    func() time.Time
 
 	mu       sync.Mutex             // guards all that follows
-	waiting  []*lookup              // of senders that are not remembered
-	renewals []*lookup              // of senders that are remembered: a flood of others must not delay them
+	waiting  []*lookup              // renewals come first: a flood of others must not delay them
+	due      map[Credential]bool    // remembered senders, up to lookUpMost, for the next renewDue
 	bySender map[Credential]*lookup // those that wait or are in flight
 	crowds   map[netip.Prefix]int   // how many of them are first, by network
-	urgent   bool                   // callers may wait for look-ups that wait
 	working  bool                   // a worker runs
 	started  time.Time              // the last statement
 	flying   bool                   // it is under way
@@ -86,18 +82,19 @@ type lookups struct {
 func newLookups(db pgdb.DB, cache *Identities, h *health.Health, now func() time.Time) *lookups {
 	return &lookups{
 		db: db, cache: cache, health: h, now: now,
-		bySender: make(map[Credential]*lookup), crowds: make(map[netip.Prefix]int),
+		due: make(map[Credential]bool), bySender: make(map[Credential]*lookup),
+		crowds: make(map[netip.Prefix]int),
 	}
 }
 
-// get looks up the sender of a request from an address, as long as health.Patience allows. The error is
+// get looks up the sender of a request from an address, and caches it with text (see Identities.Add), as long as health.Patience allows. The error is
 // ratelimit.ErrUnavailable while the database does not answer or too many wait, else that of
 // health.NoDecision: a database is silent if a statement is under way for a timeout. The look-up then goes
 // on, for the next request.
 func (l *lookups) get(
-	ctx context.Context, timeout time.Duration, s Credential, address netip.Addr,
+	ctx context.Context, timeout time.Duration, s Credential, text string, address netip.Addr,
 ) (*Identity, error) {
-	call, err := l.enter(s, true, NetworkOf(address))
+	call, err := l.enter(s, text, NetworkOf(address))
 	if err != nil {
 		return nil, err
 	}
@@ -138,12 +135,36 @@ func waitFor(ctx, done context.Context, timeout time.Duration) error {
 	return ratelimit.ErrTimeout
 }
 
-// renew looks up a sender that is remembered, for later requests.
-func (l *lookups) renew(s Credential) { _, _ = l.enter(s, false, netip.Prefix{}) }
+// renew lets the next renewDue look up a sender that is remembered.
+func (l *lookups) renew(s Credential) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.due) < lookUpMost {
+		s.User = strings.Clone(s.User) // it may be a part of a long request
+		l.due[s] = true
+	}
+}
 
-// enter adds a sender to those that wait, unless the sender waits already or is in flight. network
-// matters only for a first look-up.
-func (l *lookups) enter(s Credential, first bool, network netip.Prefix) (*lookup, error) {
+// renewDue looks up the senders that are due, for later requests. A statement costs the database much more
+// than an identity in it, so they wait for each other.
+func (l *lookups) renewDue() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	var calls []*lookup
+	for s := range l.due {
+		if l.bySender[s] == nil {
+			calls = append(calls, l.add(&lookup{sender: s}))
+		}
+	}
+	l.due = make(map[Credential]bool)
+	l.waiting = append(calls, l.waiting...)
+}
+
+// enter adds a sender to those that wait, unless the sender waits already or is in flight.
+func (l *lookups) enter(s Credential, text string, network netip.Prefix) (*lookup, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -153,51 +174,49 @@ func (l *lookups) enter(s Credential, first bool, network netip.Prefix) (*lookup
 		return nil, err
 	}
 	call := l.bySender[s]
-	if call != nil {
-		l.urgent = l.urgent || first
-		return call, nil
-	}
 	switch {
-	case first && len(l.waiting) >= waitingMost || !first && len(l.renewals) >= waitingMost:
+	case call != nil:
+		return call, nil
+	case len(l.waiting) >= waitingMost:
 		return nil, errCrowded
-	case first && l.crowds[network] >= crowdMost:
+	case l.crowds[network] >= crowdMost:
 		return nil, errCrowd
 	}
 	s.User = strings.Clone(s.User) // it may be a part of a long request
-	call = &lookup{sender: s, first: first, network: network}
+	call = l.add(&lookup{sender: s, text: text, first: true, network: network})
+	l.crowds[network]++
+	l.waiting = append(l.waiting, call)
+	return call, nil
+}
+
+// add prepares a call that the caller adds to waiting, and starts the worker. It returns the call.
+func (l *lookups) add(call *lookup) *lookup {
 	call.done, call.finish = context.WithCancel(context.Background())
-	l.bySender[s] = call
-	if first {
-		l.urgent = true
-		l.crowds[network]++
-		l.waiting = append(l.waiting, call)
-	} else {
-		l.renewals = append(l.renewals, call)
-	}
+	l.bySender[call.sender] = call
 	if !l.working {
 		l.working = true
 		go l.work()
 	}
-	return call, nil
+	return call
 }
 
 // work sends statements until nothing waits.
 func (l *lookups) work() {
 	for {
 		l.mu.Lock()
-		n := len(l.waiting) + len(l.renewals)
+		n := smaller(len(l.waiting), lookUpMost)
 		if n == 0 {
 			l.working = false
 			l.mu.Unlock()
 			return
 		}
-		age := time.Since(l.started)
-		if age < lookUpInterval || age < lazyInterval && !l.urgent && n < lookUpMost {
+		if time.Since(l.started) < lookUpInterval {
 			l.mu.Unlock()
 			time.Sleep(lookUpInterval)
 			continue
 		}
-		flight := l.next()
+		flight := append([]*lookup(nil), l.waiting[:n]...)
+		l.waiting = append([]*lookup(nil), l.waiting[n:]...)
 		l.started = time.Now()
 		l.flying = true
 		l.sent++
@@ -205,9 +224,8 @@ func (l *lookups) work() {
 
 		generation := l.cache.Generation()
 		begin := l.health.Begin()
-		var found map[Credential]answer
 		var err error
-		if failure := batch.PanicError(func() { found, err = lookUp(l.db, flight) }); failure != nil {
+		if failure := batch.PanicError(func() { err = lookUp(l.db, flight) }); failure != nil {
 			err = failure
 		}
 		if err == nil {
@@ -215,52 +233,34 @@ func (l *lookups) work() {
 		} else if errors.Is(err, ratelimit.ErrUnavailable) {
 			_ = l.health.Failed(begin, lookUpTimeout, err)
 		}
-		l.land(flight, found, err, generation)
+		l.land(flight, err, generation)
 	}
 }
 
-// next takes the look-ups of the next statement out of both queues. If the statement is too
-// small, each queue has half of it, or what the other one leaves.
-func (l *lookups) next() []*lookup {
-	n := smaller(len(l.waiting), larger(lookUpMost/2, lookUpMost-len(l.renewals)))
-	renewed := smaller(len(l.renewals), lookUpMost-n)
-	flight := append([]*lookup(nil), l.waiting[:n]...)
-	flight = append(flight, l.renewals[:renewed]...)
-	l.waiting = append([]*lookup(nil), l.waiting[n:]...)
-	l.renewals = append([]*lookup(nil), l.renewals[renewed:]...)
-	l.urgent = l.urgent && len(l.waiting)+len(l.renewals) > 0
-	return flight
-}
-
 // land handles the answer of a statement that began at a generation of the cache.
-func (l *lookups) land(flight []*lookup, found map[Credential]answer, err error, generation uint64) {
+func (l *lookups) land(flight []*lookup, err error, generation uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.flying = false
 	if err != nil && errors.Is(err, ratelimit.ErrUnavailable) && !l.closed {
 		// The waiting look-ups would fail as well, one timeout later.
-		flight = append(append(flight, l.waiting...), l.renewals...)
+		flight = append(flight, l.waiting...)
 		l.waiting = nil
-		l.renewals = nil
 	}
 	now := l.now()
 	var again []*lookup
 	for _, call := range flight {
-		a := found[call.sender]
 		if err != nil {
-			a.err = err
+			call.err = err
 		}
 		call.attempts++
-		isStale := a.err == nil && !l.cache.Add(a.identity, generation, now)
+		isStale := call.err == nil && !l.cache.Add(call.identity, call.text, generation, now)
 		if isStale && call.attempts <= staleMost && !l.closed {
 			again = append(again, call)
-			continue
+		} else {
+			l.end(call)
 		}
-		call.identity = a.identity
-		call.err = a.err
-		l.end(call)
 	}
-	l.urgent = l.urgent || len(again) > 0
 	l.waiting = append(again, l.waiting...)
 }
 
@@ -310,10 +310,9 @@ func (l *lookups) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
-	for _, call := range append(l.waiting, l.renewals...) {
+	for _, call := range l.waiting {
 		call.err = ratelimit.ErrClosed
 		l.end(call)
 	}
 	l.waiting = nil
-	l.renewals = nil
 }

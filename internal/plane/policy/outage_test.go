@@ -153,6 +153,7 @@ func TestAFloodFromOneNetwork(t *testing.T) {
 		"198.51.100.1"); got != "ann free rule/own/per_hour=7" || err != nil {
 		t.Error(got, err)
 	}
+	refresh(t, p)
 	m.set(func() { m.hold, m.asked = nil, nil })
 	close(hold)
 	await.Within(t, time.Minute, "the renewal", func() bool {

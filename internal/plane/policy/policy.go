@@ -226,16 +226,13 @@ func (p *Policy) Evaluate(
 		}
 		var read int64
 		id, read = FindIdentity(p.identities, sender, now)
-		if key != "" && p.settings.Options.Remember > 0 {
-			rememberKey(p.identities, sender, key)
-		}
 		switch {
 		case id == nil && strings.HasPrefix(key, KeyPrefix) && !Check(key):
 			id = &Identity{Digest: sender.Digest} // no such key can exist
 		case id == nil && len(sender.User) > ratelimit.MaxKey:
 			id = &Identity{User: user} // no such user can be in the database, and none of them is cached
 		case id == nil:
-			return p.lookUp(ctx, timeout, sender, f, o)
+			return p.lookUp(ctx, timeout, sender, key, f, o)
 		case now.UnixMicro()-read >= renewMicros:
 			p.lookups.renew(sender)
 		}
@@ -246,20 +243,23 @@ func (p *Policy) Evaluate(
 
 // lookUp evaluates the rules for a sender that is not remembered.
 func (p *Policy) lookUp(
-	ctx context.Context, timeout time.Duration, sender Credential, f *Facts, o *Verdict,
+	ctx context.Context, timeout time.Duration, sender Credential, key string, f *Facts, o *Verdict,
 ) error {
 	id := &Identity{Digest: sender.Digest, User: sender.User}
-	if refuseBanned(p.snapshot(), f, id, p.settings.Now(), o) {
-		return nil
-	}
-	found, err := p.lookups.get(ctx, timeout, sender, f.Address)
-	if err == nil {
-		Evaluate(p.snapshot(), f, found, p.settings.Now(), o)
-		return nil
-	}
 	evaluateUnknown(p.snapshot(), f, id, p.settings.Now(), o)
-	if o.Refused() || o.Exempt && (sender.User != "" || !f.RejectUnknown) {
+	if o.Reason == Banned {
 		return nil
+	}
+	text := ""
+	if p.settings.Options.Remember > 0 && len(key) <= longestRemembered && Bearer(key) == key {
+		text = strings.Clone(key) // it may be a part of a long request
+	}
+	found, err := p.lookups.get(ctx, timeout, sender, text, f.Address)
+	switch {
+	case err == nil:
+		Evaluate(p.snapshot(), f, found, p.settings.Now(), o)
+	case o.Refused() || o.Exempt && (sender.User != "" || !f.RejectUnknown):
+		err = nil
 	}
 	return err
 }
@@ -277,25 +277,6 @@ func (p *Policy) first(ctx context.Context, timeout time.Duration) error {
 		return ratelimit.ErrClosed
 	}
 	return nil
-}
-
-// rememberKey lets Recall find a cached identity by its API key. The key is forgotten with the
-// identity: after an eviction it must be looked up by its digest again.
-func rememberKey(c *Identities, of Credential, key string) {
-	c.mu.RLock()
-	e := c.known[of]
-	known := e == nil || e.text != ""
-	c.mu.RUnlock()
-	if known || len(key) > longestRemembered || Bearer(key) != key {
-		return
-	}
-	text := strings.Clone(key) // it may be a part of a long request
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.known[of] == e && e.text == "" {
-		e.text = text
-		c.texts[text] = e
-	}
 }
 
 // Recall does what p.Evaluate does for a request with a remembered API key, in fewer steps

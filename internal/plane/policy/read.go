@@ -68,15 +68,11 @@ func ReadRules(ctx context.Context, db pgdb.DB) ([]Rule, []Override, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return DecodeRules(texts)
+	return decodeRules(texts)
 }
 
-// RulesSQL returns the statement of ReadRules, for programs that run it in a transaction of their own. Its
-// rows have one text.
-func RulesSQL() string { return rulesSQL }
-
-// DecodeRules returns the rules and overrides in the rows of RulesSQL, for Compile.
-func DecodeRules(texts []string) ([]Rule, []Override, error) {
+// decodeRules returns the rules and overrides in the rows of rulesSQL, for Compile.
+func decodeRules(texts []string) ([]Rule, []Override, error) {
 	var rules []Rule
 	var overrides []Override
 	for _, r := range decode(texts) {
@@ -136,30 +132,25 @@ func ReadUser(db pgdb.DB, user string) (*Identity, error) {
 }
 
 func readIdentity(db pgdb.DB, s Credential) (*Identity, error) {
-	found, err := lookUp(db, []*lookup{{sender: s}})
-	if err != nil {
+	call := &lookup{sender: s}
+	if err := lookUp(db, []*lookup{call}); err != nil {
 		return nil, err
 	}
-	a := found[s]
-	return a.identity, a.err
+	return call.identity, call.err
 }
 
-// answer is the result of a look-up of one sender.
-type answer struct {
-	identity *Identity
-	err      error // only of this sender
-}
-
-// lookUp looks senders up in one statement. The Identity of a sender that the database does not have is not
-// Known. lookUp does not send the name of a user that no row can have: the statement would fail for all
-// senders.
-func lookUp(db pgdb.DB, calls []*lookup) (map[Credential]answer, error) {
+// lookUp looks up the senders of calls, each of another sender, in one statement, and sets the identity and the
+// error of each call. The Identity of a sender that the database does not have is not Known. lookUp does not
+// send the name of a user that no row can have: the statement would fail for all senders.
+func lookUp(db pgdb.DB, calls []*lookup) error {
 	digests := []string{}
 	users := []string{}
-	found := make(map[Credential]answer, len(calls))
+	bySender := make(map[Credential]*lookup, len(calls))
 	for _, call := range calls {
+		bySender[call.sender] = call
 		user := call.sender.User
-		found[call.sender] = answer{identity: &Identity{Digest: call.sender.Digest, User: user}}
+		call.identity = &Identity{Digest: call.sender.Digest, User: user}
+		call.err = nil
 		if user == "" {
 			digests = append(digests, hex.EncodeToString(call.sender.Digest[:]))
 		} else if len(user) <= ratelimit.MaxKey && utf8.ValidString(user) && strings.IndexByte(user, 0) < 0 {
@@ -172,18 +163,22 @@ func lookUp(db pgdb.DB, calls []*lookup) (map[Credential]answer, error) {
 		err = unavailable(err)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, r := range decode(texts) {
 		if r.Identity == nil {
 			continue
 		}
-		if r.err != nil {
-			r.err = fmt.Errorf("%s: %w", what, r.err)
+		call := bySender[credentialOf(r.Identity)]
+		if call == nil {
+			continue
 		}
-		found[credentialOf(r.Identity)] = answer{r.Identity, r.err}
+		call.identity = r.Identity
+		if r.err != nil {
+			call.err = fmt.Errorf("%s: %w", what, r.err)
+		}
 	}
-	return found, nil
+	return nil
 }
 
 // readWhole is read for a statement with wholeSQL. The error is errIncomplete if the policy did not have all

@@ -48,6 +48,7 @@ func (p *Policy) Refresh(ctx context.Context) error {
 		p.mu.Unlock()
 		p.lookups.health.Answered()
 		p.lookups.setFailed(nil)
+		p.lookups.renewDue()
 		p.occasionally(ctx)
 		return nil
 	}
@@ -226,7 +227,7 @@ func (p *Policy) compile(rows policyRows) error {
 	if sameRules {
 		next.set = old.set
 	} else {
-		rules, overrides, err := DecodeRules(rows.rules)
+		rules, overrides, err := decodeRules(rows.rules)
 		if err != nil {
 			return err
 		}
