@@ -3,6 +3,7 @@ package policy
 import (
 	"sort"
 	"strconv"
+	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -18,8 +19,7 @@ type amount struct {
 
 // choice is an amount that holds for some senders, for some time.
 type choice struct {
-	limit       int    // its number
-	tier        string // of a tier's
+	tier        string // "" of an identity's
 	ofKey       bool   // of an identity's: of its key, and not of its user
 	from, until int64
 	amount      *amount
@@ -27,12 +27,11 @@ type choice struct {
 
 // limit is a limit of a rule, compiled.
 type limit struct {
-	number   int       // in its ruleSet
 	of       *Rule     // the rule
 	row      RuleLimit // with the prefix
 	own      *amount
-	tiers    []*choice // of a tier's choices, the one that begins last comes first
-	periodic bool      // the windows may begin on a user's own day
+	tiers    []*choice
+	periodic bool // the windows may begin on a user's own day
 }
 
 // mostCounted bounds the count of a limit with overage: 256 requests of the largest cost. Twice as much fits
@@ -83,16 +82,23 @@ func newAmount(r *Rule, row *RuleLimit, events, burst int64, unlimited bool, fro
 	return a, nil
 }
 
-// newChoice compiles an override of a limit. from is Mark.From.
-func newChoice(l *limit, o *Override, from string) (*choice, error) {
+// addChoice compiles an override of a limit and adds it to choices: a key's before a user's, and the one that
+// begins last first. from is Mark.From.
+func addChoice(choices []*choice, l *limit, o *Override, from string) ([]*choice, error) {
 	a, err := newAmount(l.of, &l.row, o.Events, o.Burst, o.Unlimited, from)
 	if err != nil {
-		return nil, err
+		return choices, err
 	}
-	return &choice{
-		limit: l.number, tier: o.Tier, ofKey: from == "key",
-		from: beginOf(o.From), until: endOf(o.Until), amount: a,
-	}, nil
+	all := append(choices, &choice{
+		tier: o.Tier, ofKey: from == "key", from: beginOf(o.From), until: endOf(o.Until), amount: a,
+	})
+	sort.SliceStable(all, func(i, j int) bool {
+		if all[i].ofKey != all[j].ofKey {
+			return all[i].ofKey
+		}
+		return all[i].from > all[j].from
+	})
+	return all, nil
 }
 
 // amounts belong to an identity and a snapshot. They do not change. An identity keeps those of the snapshot
@@ -110,16 +116,11 @@ type amounts struct {
 	// period; else always.
 	plainUntil int64
 
-	adjusts bool // own or period is set
+	adjusts bool // own or start is set
 
-	own    []*choice // a key's before a user's, then as in limit.tiers
-	period *period   // the user's own billing period, or nil
-}
-
-// period is when the months and years of a user begin.
-type period struct {
-	anchors  map[ratelimit.Calendar]int64 // see ratelimit.Limit.Anchor
-	timeZone string                       // "" is that of the limit
+	own      map[*limit][]*choice
+	start    time.Time // Identity.PeriodStart
+	timeZone string    // of the user's own billing period; "" is that of the limit
 }
 
 // amountsOf returns the amounts of an identity under a snapshot.
@@ -130,7 +131,7 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 	set := s.set
 	a := &amounts{
 		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.User),
-		byKey: id.Digest != [32]byte{}, period: periodOf(id),
+		byKey: id.Digest != [32]byte{}, own: make(map[*limit][]*choice), start: id.PeriodStart,
 		tierUntil: endOf(id.TierUntil), expiresAt: endOf(id.ExpiresAt), revokedAt: endOf(id.RevokedAt),
 	}
 	if id.CountedAs != 0 {
@@ -140,7 +141,7 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 	}
 	for i := range id.Overrides {
 		o := &id.Overrides[i]
-		l := set.limits[limitName(o.Rule, o.Limit)]
+		l := set.limits[prefixOf(o.Rule, o.Limit)]
 		// A key's override does not count for another key of its user.
 		if l == nil || o.Tier != "" || o.KeyID != 0 && o.KeyID != id.KeyID ||
 			o.User != "" && o.User != id.User {
@@ -150,100 +151,80 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 		if o.KeyID != 0 {
 			from = "key"
 		}
-		c, err := newChoice(l, o, from)
-		if err != nil {
-			continue
-		}
-		if a.period != nil && l.periodic {
-			c.amount = anchoredOn(c.amount, a.period)
-		}
-		a.own = append(a.own, c)
-	}
-	own := a.own
-	sort.SliceStable(own, func(i, j int) bool {
-		if own[i].ofKey != own[j].ofKey {
-			return own[i].ofKey
-		}
-		return own[i].from > own[j].from
-	})
-	a.adjusts = a.own != nil || a.period != nil
-	a.plainUntil = always
-	if !a.adjusts && a.ban == nil && id.Tier != "" && a.user != "" && (id.Known || !a.byKey) {
-		a.plainUntil = earlier(a.tierUntil, earlier(a.expiresAt, a.revokedAt))
-	}
-	id.amounts.Store(a)
-	return a
-}
-
-func earlier(a, b int64) int64 {
-	if b < a {
-		return b
-	}
-	return a
-}
-
-// adjust returns the amount of a limit for an identity at a time. a is the amount of the identity's tier.
-func adjust(s *amounts, l *limit, a *amount, at int64) *amount {
-	for i := range s.own {
-		c := s.own[i]
-		if c.limit == l.number && c.from <= at && at < c.until {
-			return c.amount
+		if choices, err := addChoice(a.own[l], l, o, from); err == nil {
+			a.own[l] = choices
 		}
 	}
-	if s.period == nil || !l.periodic {
-		return a
-	}
-	// Users with the same key share the amount.
-	key := anchorKey{a, s.period.anchors[a.limit.Calendar], s.period.timeZone}
-	s.set.mu.RLock()
-	known := s.set.anchored[key]
-	s.set.mu.RUnlock()
-	if known != nil {
-		return known
-	}
-	with := anchoredOn(a, s.period)
-	s.set.mu.Lock()
-	s.set.anchored[key] = with
-	s.set.mu.Unlock()
-	return with
-}
-
-// anchorKey identifies an anchored amount.
-type anchorKey struct {
-	base     *amount
-	anchor   int64
-	timeZone string
-}
-
-// periodOf returns the billing period of an identity, or nil. For a time zone that is unknown on this
-// machine, that of the limit counts.
-func periodOf(id *Identity) *period {
-	if id.PeriodStart.IsZero() {
-		return nil
-	}
-	p := &period{anchors: map[ratelimit.Calendar]int64{
-		ratelimit.Month: ratelimit.AnchorOn(ratelimit.Month, id.PeriodStart),
-		ratelimit.Year:  ratelimit.AnchorOn(ratelimit.Year, id.PeriodStart),
-	}}
+	// For a time zone that is unknown on this machine, that of the limit counts.
 	zoned := ratelimit.Limit{
 		Prefix: "period", Algorithm: ratelimit.FixedWindow, Events: 1,
 		Calendar: ratelimit.Month, Zone: id.TimeZone,
 	}
 	if zoned.Validate() == nil {
-		p.timeZone = id.TimeZone
+		a.timeZone = id.TimeZone
 	}
-	return p
+	a.adjusts = len(a.own) > 0 || !a.start.IsZero()
+	a.plainUntil = always
+	if !a.adjusts && a.ban == nil && id.Tier != "" && a.user != "" && (id.Known || !a.byKey) {
+		a.plainUntil = a.tierUntil
+		for _, end := range []int64{a.expiresAt, a.revokedAt} {
+			if end < a.plainUntil {
+				a.plainUntil = end
+			}
+		}
+	}
+	id.amounts.Store(a)
+	return a
 }
 
-// anchoredOn is an amount with windows that begin on the day of a user.
-func anchoredOn(a *amount, p *period) *amount {
-	if a.unlimited || a.none {
+// amountFor returns the amount of a limit for a sender, which may be nil, at a time.
+func amountFor(l *limit, sender *amounts, at int64, o *Verdict) *amount {
+	a := l.own
+	if !o.impersonal {
+		a = choose(l.tiers, o.Tier, at, a)
+	}
+	if sender == nil || !sender.adjusts {
 		return a
 	}
-	l := *a.limit
-	l.Anchor = p.anchors[l.Calendar]
-	if p.timeZone != "" {
-		l.Zone = p.timeZone
+	a = choose(sender.own[l], "", at, a)
+	if sender.start.IsZero() || !l.periodic || a.unlimited || a.none {
+		return a
 	}
-	return &amount{limit: &l, mark: a.mark}
+	return anchored(sender, a)
+}
+
+// choose returns the first amount that holds at a time, or otherwise.
+func choose(choices []*choice, tier string, at int64, otherwise *amount) *amount {
+	for _, c := range choices {
+		if c.tier == tier && c.from <= at && at < c.until {
+			return c.amount
+		}
+	}
+	return otherwise
+}
+
+// anchored returns an amount with windows that begin on the day of a user. Users with the same period share
+// it.
+func anchored(s *amounts, a *amount) *amount {
+	l := *a.limit
+	l.Anchor = ratelimit.AnchorOn(l.Calendar, s.start)
+	if s.timeZone != "" {
+		l.Zone = s.timeZone
+	}
+	key := anchorKey{l, a.mark.Quota, a.mark.From}
+	s.set.mu.Lock()
+	defer s.set.mu.Unlock()
+	known := s.set.anchored[key]
+	if known == nil {
+		known = &amount{limit: &l, mark: a.mark}
+		s.set.anchored[key] = known
+	}
+	return known
+}
+
+// anchorKey identifies an anchored amount.
+type anchorKey struct {
+	limit ratelimit.Limit
+	quota int64  // Mark.Quota
+	from  string // Mark.From
 }

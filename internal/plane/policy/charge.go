@@ -49,19 +49,3 @@ func charge(sender *amounts, at int64, o *Verdict) {
 	}
 	o.Simple = simple && kept > 0 && marks == nil
 }
-
-// amountFor returns the amount of a limit for a sender, which may be nil, at a time.
-func amountFor(l *limit, sender *amounts, at int64, o *Verdict) *amount {
-	a := l.own
-	for i := 0; i < len(l.tiers) && !o.impersonal; i++ {
-		c := l.tiers[i]
-		if c.tier == o.Tier && c.from <= at && at < c.until {
-			a = c.amount
-			break
-		}
-	}
-	if sender != nil && sender.adjusts {
-		a = adjust(sender, l, a, at)
-	}
-	return a
-}

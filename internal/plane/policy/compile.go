@@ -57,12 +57,12 @@ func (s *Snapshot) Rules() int { return len(s.set.rules) }
 // function that has an element of a slice pays for memory of the element's size.
 type ruleSet struct {
 	rules  []*rule           // in the order in which they are tried
-	limits map[string]*limit // by limitName
+	limits map[string]*limit // by prefix
 	index  *index
 	memo   *memo // nil without
 	wrong  []Wrong
 
-	mu       sync.RWMutex // guards anchored
+	mu       sync.Mutex // guards anchored
 	anchored map[anchorKey]*amount
 }
 
@@ -80,28 +80,44 @@ type rule struct {
 	sometimes   bool // it has conditions that the memo does not remember: see holds
 	by          counterBy
 	personal    bool // it does not apply to a sender that could not be looked up
-	cost        int64
 	limits      []*limit
 }
 
-func limitName(rule, limit string) string { return rule + "/" + limit }
+// prefixOf returns the prefix of the counters of a limit.
+func prefixOf(rule, limit string) string { return "rule/" + rule + "/" + limit }
 
-// newRuleSet compiles rules in named steps: each rule by itself, or in place of one that cannot be used the
-// rule of that name in before, which may be nil; then their order, their limits, the overrides, and the
-// index.
-func newRuleSet(rows []Rule, overrides []Override, before *ruleSet, options Options) *ruleSet {
+// newRuleSet compiles rules, and in place of one that cannot be used the rule of that name in before.
+func newRuleSet(rows []Rule, overrides []Override, before []*rule, options Options) *ruleSet {
 	set := &ruleSet{limits: make(map[string]*limit), anchored: make(map[anchorKey]*amount)}
 	if options.Remember > 0 {
 		set.memo = newMemo(options.Remember)
 	}
-	compiled := set.compileRules(rows, before, options)
-	sort.SliceStable(compiled, func(i, j int) bool { return isBefore(&compiled[i].row, &compiled[j].row) })
-	set.rules = compiled
-	for place, r := range compiled {
+	for i := range rows {
+		row := &rows[i]
+		if row.Mode == settings.Off {
+			continue
+		}
+		r, err := compileRule(row, options)
+		if err != nil {
+			wrong := Wrong{Rule: row.Name, Err: err}
+			for _, last := range before {
+				if last.row.Name == row.Name {
+					r, _ = compileRule(&last.row, options) // a copy, since this set writes into its rules
+					wrong.Kept = true
+				}
+			}
+			set.wrong = append(set.wrong, wrong)
+		}
+		if r != nil {
+			set.rules = append(set.rules, r)
+		}
+	}
+	rules := set.rules
+	sort.SliceStable(rules, func(i, j int) bool { return isBefore(&rules[i].row, &rules[j].row) })
+	for place, r := range rules {
 		r.place = place
 		for _, l := range r.limits {
-			l.number = len(set.limits)
-			set.limits[limitName(r.row.Name, l.row.Name)] = l
+			set.limits[l.row.Limit.Prefix] = l
 		}
 	}
 	for i := range overrides {
@@ -111,44 +127,6 @@ func newRuleSet(rows []Rule, overrides []Override, before *ruleSet, options Opti
 	sort.SliceStable(wrong, func(i, j int) bool { return wrong[i].Rule < wrong[j].Rule })
 	set.index = newIndex(set.rules)
 	return set
-}
-
-// compileRules compiles each rule that is not off by itself.
-func (set *ruleSet) compileRules(rows []Rule, before *ruleSet, options Options) []*rule {
-	var compiled []*rule
-	for i := range rows {
-		row := &rows[i]
-		if row.Mode == settings.Off {
-			continue
-		}
-		r, err := compileRule(row, options)
-		if err != nil {
-			wrong := Wrong{Rule: row.Name, Err: err}
-			if last := findRule(before, row.Name); last != nil {
-				// It is a copy, since the index of each set writes into its rules.
-				r, err = compileRule(&last.row, options)
-				wrong.Kept = err == nil
-			}
-			set.wrong = append(set.wrong, wrong)
-		}
-		if err == nil {
-			compiled = append(compiled, r)
-		}
-	}
-	return compiled
-}
-
-// findRule returns the rule of a name, or nil. The set may be nil.
-func findRule(set *ruleSet, name string) *rule {
-	if set == nil {
-		return nil
-	}
-	for _, r := range set.rules {
-		if r.row.Name == name {
-			return r
-		}
-	}
-	return nil
 }
 
 // tried has the actions in the order in which rules are tried.
@@ -166,9 +144,12 @@ func isBefore(a, b *Rule) bool {
 
 // compileRule compiles a rule by itself, or returns what is wrong with it.
 func compileRule(row *Rule, options Options) (*rule, error) {
-	r := &rule{row: *row, from: beginOf(row.From), until: endOf(row.Until), cost: row.Cost}
+	r := &rule{row: *row, from: beginOf(row.From), until: endOf(row.Until)}
 	if row.Action == "" {
 		r.row.Action = Charge
+	}
+	if row.Cost == 0 {
+		r.row.Cost = 1
 	}
 	err := row.Err
 	if err == nil {
@@ -179,9 +160,6 @@ func compileRule(row *Rule, options Options) (*rule, error) {
 	}
 	if err != nil {
 		return nil, err
-	}
-	if r.cost == 0 {
-		r.cost = 1
 	}
 	if r.by, err = parseCountBy(row, options); err != nil {
 		return nil, err
@@ -227,7 +205,7 @@ func (r *rule) compileLimits() ([]*limit, error) {
 	var compiled []*limit
 	for i := range r.row.Limits {
 		row := r.row.Limits[i]
-		row.Limit.Prefix = "rule/" + r.row.Name + "/" + row.Name
+		row.Limit.Prefix = prefixOf(r.row.Name, row.Name)
 		own, err := newAmount(&r.row, &row, row.Limit.Events, 0, row.Unlimited, "rule")
 		if err != nil {
 			return nil, err
@@ -242,11 +220,11 @@ func (r *rule) compileLimits() ([]*limit, error) {
 // addTierOverride adds an override for a tier to its limit, unless that has none, because its rule is
 // disabled for example.
 func (set *ruleSet) addTierOverride(o *Override) {
-	l := set.limits[limitName(o.Rule, o.Limit)]
+	l := set.limits[prefixOf(o.Rule, o.Limit)]
 	if l == nil {
 		return
 	}
-	c, err := newChoice(l, o, "tier")
+	choices, err := addChoice(l.tiers, l, o, "tier")
 	if err == nil && o.Tier == "" {
 		want := "a tier: overrides for users and keys belong to identities"
 		err = &ratelimit.FieldError{Field: "tier", Want: want}
@@ -256,7 +234,5 @@ func (set *ruleSet) addTierOverride(o *Override) {
 		set.wrong = append(set.wrong, Wrong{Rule: o.Rule, Override: of, Err: err})
 		return
 	}
-	l.tiers = append(l.tiers, c)
-	choices := l.tiers
-	sort.SliceStable(choices, func(i, j int) bool { return choices[i].from > choices[j].from })
+	l.tiers = choices
 }

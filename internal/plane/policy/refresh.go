@@ -231,9 +231,9 @@ func (p *Policy) compile(rows policyRows) error {
 		if err != nil {
 			return err
 		}
-		var before *ruleSet
+		var before []*rule
 		if old != nil {
-			before = old.set
+			before = old.set.rules
 		}
 		next.set = newRuleSet(rules, overrides, before, p.settings.Options)
 		p.report("rules", wrongError(next.set.wrong))

@@ -58,7 +58,7 @@ func selectRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict)
 		}
 		for range r.limits {
 			o.Hits = append(o.Hits,
-				ratelimit.Hit{Key: counter, Subject: subject, Cost: r.cost, Secret: secret})
+				ratelimit.Hit{Key: counter, Subject: subject, Cost: r.row.Cost, Secret: secret})
 		}
 		o.limits = append(o.limits, r.limits...)
 	}
