@@ -123,6 +123,9 @@ type amounts struct {
 	timeZone string    // of the user's own billing period; "" is that of the limit
 }
 
+// nobody has the amounts of a sender without an identity.
+var nobody = &amounts{}
+
 // amountsOf returns the amounts of an identity under a snapshot.
 func amountsOf(s *Snapshot, id *Identity) *amounts {
 	if known, _ := id.amounts.Load().(*amounts); known != nil && known.set == s.set && known.bans == s.bans {
@@ -177,13 +180,13 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 	return a
 }
 
-// amountFor returns the amount of a limit for a sender, which may be nil, at a time.
+// amountFor returns the amount of a limit for a sender at a time.
 func amountFor(l *limit, sender *amounts, at int64, o *Verdict) *amount {
 	a := l.own
 	if !o.impersonal {
 		a = choose(l.tiers, o.Tier, at, a)
 	}
-	if sender == nil || !sender.adjusts {
+	if !sender.adjusts {
 		return a
 	}
 	a = choose(sender.own[l], "", at, a)

@@ -1,8 +1,6 @@
 package policy
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -133,29 +131,6 @@ func normalNetwork(p netip.Prefix) netip.Prefix {
 
 // bannedMost bounds the bans that hold: the newest ones. bansSQL has it, too.
 const bannedMost = 100000
-
-// keysInterval is the time between two attempts to read the banned keys that fail.
-const keysInterval = 10 * time.Second
-
-// readBannedKeys reads the banned keys into rows. If their table does not answer, they stay as they are for a
-// while.
-func (p *Policy) readBannedKeys(ctx context.Context, now time.Time, rows *policyRows) error {
-	if now.Before(p.keysAt) {
-		return nil
-	}
-	keys, err := readWhole(ctx, p.db, refreshTimeout, "reading the banned API keys", bannedKeysSQL)
-	if errors.Is(err, errIncomplete) {
-		return err
-	}
-	if err != nil {
-		p.keysAt = now.Add(keysInterval)
-	} else {
-		rows.keys = keys
-		p.due.keys = false
-	}
-	p.report("banned keys", err)
-	return nil
-}
 
 // tooManyBans is an error if not all bans hold.
 func tooManyBans(inForce int64) error {

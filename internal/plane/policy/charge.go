@@ -12,7 +12,7 @@ func charge(sender *amounts, at int64, o *Verdict) {
 	var marks []*Mark // of shadows
 	for i, l := range o.limits {
 		a := l.own
-		if l.tiers != nil || sender != nil && sender.adjusts {
+		if l.tiers != nil || sender.adjusts {
 			a = amountFor(l, sender, at, o)
 		}
 		if a.unlimited {

@@ -52,7 +52,7 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdi
 	at := now.UnixMicro()
 	clearVerdict(o)
 	o.Tier = f.Tier
-	var sender *amounts // nil: nobody's
+	sender := nobody
 	var ban *Ban
 	reason := NotRefused
 	if id != nil {
@@ -78,7 +78,7 @@ func evaluateInFull(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdi
 			}
 			return
 		}
-		sender = nil // as without a key
+		sender = nobody // as without a key
 	}
 	decide(s.set, f, sender, at, o)
 }
@@ -122,7 +122,7 @@ func evaluateUnknown(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verd
 	o.User = id.User
 	if !shutOut(networkBan(s.bans, f), senderBan(s.bans, id), now, o) {
 		o.impersonal = true
-		decide(s.set, f, nil, now.UnixMicro(), o)
+		decide(s.set, f, nobody, now.UnixMicro(), o)
 	}
 }
 
@@ -130,7 +130,7 @@ func evaluateUnknown(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verd
 // any key, that is the answer: it must not depend on what is cached.
 func rejectKey(s *Snapshot, f *Facts, reason Reason, at int64, o *Verdict) {
 	o.impersonal = true
-	decide(s.set, f, nil, at, o)
+	decide(s.set, f, nobody, at, o)
 	if o.Reason == Blocked {
 		return
 	}

@@ -55,12 +55,7 @@ func Check(key string) bool {
 		return false
 	}
 	body := key[:keyLength-checksumDigits]
-	for i := len(KeyPrefix); i < len(body); i++ {
-		if strings.IndexByte(digits62, body[i]) < 0 {
-			return false
-		}
-	}
-	return checksum(body) == key[len(body):]
+	return strings.Trim(body[len(KeyPrefix):], digits62) == "" && checksum(body) == key[len(body):]
 }
 
 // Digest returns the SHA-256 of an API key, which is in the database instead of the key. A fast digest suits

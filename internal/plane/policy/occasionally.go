@@ -5,30 +5,20 @@ import (
 	"time"
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
-	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 )
 
 // occasionally does what is due from time to time. The caller holds refreshing. A failure is
 // reported and has no other effect.
 func (p *Policy) occasionally(ctx context.Context) {
-	now := p.settings.Now()
 	if p.settings.OnApplied != nil {
-		p.mu.Lock()
-		applied := p.stats.Applied
-		p.mu.Unlock()
 		s := p.snapshot()
 		problems := wrongTexts(s.set.wrong)
 		if s.tooMany != nil {
 			problems = append(problems, s.tooMany.Error())
 		}
-		_ = batch.PanicError(func() { p.settings.OnApplied(applied, p.poller.log(), problems) })
+		_ = batch.PanicError(func() { p.settings.OnApplied(p.poller.applied, p.poller.log(), problems) })
 	}
-	if now.Sub(p.settingsAt) >= settingsInterval {
-		p.settingsAt = now
-		within, cancel := context.WithTimeout(ctx, refreshTimeout)
-		p.report("settings", pg.Harmful(within, p.db))
-		cancel()
-	}
+	now := p.settings.Now()
 	if now.Sub(p.forgotten) >= forgetInterval {
 		const sql = "SELECT rate_limit_forget()::text"
 		deleted, err := read(ctx, p.db, 10*time.Second, "deleting old changes", sql)

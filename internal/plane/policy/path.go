@@ -117,9 +117,12 @@ func sameLimits(a, b []*Mark) bool {
 	}
 }
 
-// withoutParameters returns the readings of a path of NormalPath in which the parameters are ignored. An
-// encoded slash may be a part of a parameter, or end it.
+// withoutParameters returns the readings of a path of NormalPath in which the parameters are ignored, or none
+// if it has no parameters. An encoded slash may be a part of a parameter, or end it.
 func withoutParameters(text string) []string {
+	if strings.IndexByte(text, ';') < 0 {
+		return nil
+	}
 	readings := []string{path.Clean(parameters.ReplaceAllLiteralString(text, ""))}
 	if strings.IndexByte(text, '\\') >= 0 {
 		readings = append(readings, path.Clean(shortParameters.ReplaceAllLiteralString(text, "")))

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"regexp"
 	"strings"
 
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
@@ -26,19 +27,16 @@ func parseHost(text string) (*hostPattern, error) {
 	if strings.Count(name, ":") > 1 && strings.HasPrefix(name, "[") == strings.HasSuffix(name, "]") {
 		name = normal // an IPv6 address, in any of its forms
 	}
-	wrong := normal == "" || normal == "." || !strings.EqualFold(name, normal) ||
-		p.below && strings.HasPrefix(normal, "..")
-	for i := 0; i < len(normal); i++ {
-		if c := normal[i]; c <= ' ' || c >= 0x7f || c == '*' || c == '/' || c == '@' {
-			wrong = true
-		}
-	}
-	if wrong {
+	if !hostForm.MatchString(normal) || !strings.EqualFold(name, normal) ||
+		p.below && strings.HasPrefix(normal, "..") {
 		return p, &ratelimit.FieldError{Field: "hosts", Value: text, Want: wantHost}
 	}
 	p.name = normal
 	return p, nil
 }
+
+// hostForm matches printable ASCII without an asterisk, a slash and an at sign.
+var hostForm = regexp.MustCompile(`^[!-)+-.0-?A-~]+$`)
 
 func hostMatches(p *hostPattern, host string) bool {
 	if p.below {
@@ -134,11 +132,9 @@ func (c *Conditions) Hold(method, host, escaped string) bool {
 	if err != nil || matchesPath(c.rule, path) {
 		return true
 	}
-	if strings.IndexByte(path, ';') >= 0 {
-		for _, without := range withoutParameters(path) {
-			if matchesPath(c.rule, without) {
-				return true
-			}
+	for _, without := range withoutParameters(path) {
+		if matchesPath(c.rule, without) {
+			return true
 		}
 	}
 	return false

@@ -64,8 +64,6 @@ const (
 	wholeInterval = 10 * time.Minute
 	// renewMicros is the age at which an identity is looked up anew, in microseconds.
 	renewMicros = int64(time.Minute / time.Microsecond)
-	// settingsInterval is the time between two looks at settings that do harm.
-	settingsInterval = time.Minute
 	// forgetInterval is the time between two deletions of old changes.
 	forgetInterval = time.Hour
 )
@@ -76,7 +74,6 @@ type Stats struct {
 	Wrong      int   // rules and overrides that cannot be used
 	Identities int   // API keys and users that are remembered
 	LookUps    int64 // statements that looked up API keys and users
-	Loads      int64 // times that the rules were read
 	Applied    int64 // the highest number of a change that is obeyed
 
 	// Polled is when the last poll that the database answered was over; the zero time is
@@ -108,9 +105,7 @@ type Policy struct {
 	stale      changes   // of identities: found, and not forgotten yet
 	rows       policyRows
 	wholeAt    time.Time // the next read of everything, whatever has changed
-	keysAt     time.Time // when the banned API keys are read again, after a failure
 	forgotten  time.Time
-	settingsAt time.Time         // when session.Harmful was asked
 	reported   map[string]string // the last error, by what failed
 
 	mu    sync.Mutex // guards stats

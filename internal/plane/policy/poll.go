@@ -19,6 +19,8 @@ type poller struct {
 	snapshot string
 	// server is the last schema.Server: a snapshot means something only there.
 	server string
+	// applied is the highest number of a change that was visible.
+	applied int64
 }
 
 // maxChanges bounds the changes that a poll handles one by one. A poll that finds more takes everything for
@@ -60,7 +62,6 @@ type changes struct {
 	identities bool     // all of them
 	users      []string // identities of these users
 	digests    []string // identities of these API keys, as hexadecimal digests
-	applied    int64    // the highest number of a change that is visible
 }
 
 // errStandby is the error of a poll of a server that only replays another one.
@@ -111,7 +112,7 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 		return changes{}, errIncomplete
 	}
 	found.everything = found.everything || head.Server != p.server
-	found.applied = head.Applied
+	p.applied = head.Applied
 	p.snapshot = head.Snapshot
 	p.server = head.Server
 	return found, nil

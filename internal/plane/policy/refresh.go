@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -45,6 +46,7 @@ func (p *Policy) Refresh(ctx context.Context) error {
 	if err == nil {
 		p.mu.Lock()
 		p.stats.Polled = p.settings.Now()
+		p.stats.Applied = p.poller.applied
 		p.mu.Unlock()
 		p.lookups.health.Answered()
 		p.lookups.setFailed(nil)
@@ -101,9 +103,6 @@ func (p *Policy) refresh(ctx context.Context) error {
 		}
 		return p.others(ctx, err)
 	}
-	p.mu.Lock()
-	p.stats.Applied = found.applied
-	p.mu.Unlock()
 	return nil
 }
 
@@ -172,7 +171,7 @@ func (p *Policy) forgetStale() {
 
 // load reads the rules and bans that are due.
 func (p *Policy) load(ctx context.Context, now time.Time) error {
-	if !p.due.rules && !p.due.bans && (!p.due.keys || now.Before(p.keysAt)) {
+	if !p.due.rules && !p.due.bans && !p.due.keys {
 		return nil
 	}
 	rows := p.rows
@@ -183,22 +182,28 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 	if p.due.bans && err == nil {
 		rows.bans, err = readWhole(ctx, p.db, loadTimeout, "reading the bans", bansSQL)
 	}
-	if err == nil && p.due.keys {
-		err = p.readBannedKeys(ctx, now, &rows)
+	keysFailed := false
+	if p.due.keys && err == nil {
+		keys, failure := readWhole(ctx, p.db, refreshTimeout, "reading the banned API keys", bannedKeysSQL)
+		if errors.Is(failure, errIncomplete) {
+			return failure
+		}
+		keysFailed = failure != nil
+		if !keysFailed { // else they stay as they are
+			rows.keys = keys
+		}
+		p.report("banned keys", failure)
+	}
+	if err == nil {
+		err = p.compile(rows)
 	}
 	if err != nil {
-		return err
-	}
-	if err := p.compile(rows); err != nil {
 		return err
 	}
 	if p.due.rules && p.due.bans {
 		p.wholeAt = now.Add(time.Duration((0.5 + p.settings.Random()) * float64(wholeInterval)))
 	}
-	p.due = changes{keys: p.due.keys}
-	p.mu.Lock()
-	p.stats.Loads++
-	p.mu.Unlock()
+	p.due = changes{keys: keysFailed}
 	return nil
 }
 
@@ -206,8 +211,9 @@ func (p *Policy) load(ctx context.Context, now time.Time) error {
 // compiled again.
 func (p *Policy) compile(rows policyRows) error {
 	old := p.snapshot()
-	sameRules := old != nil && same(rows.rules, p.rows.rules)
-	sameBans := old != nil && same(rows.bans, p.rows.bans) && same(rows.keys, p.rows.keys)
+	sameRules := old != nil && reflect.DeepEqual(rows.rules, p.rows.rules)
+	sameBans := old != nil && reflect.DeepEqual(rows.bans, p.rows.bans) &&
+		reflect.DeepEqual(rows.keys, p.rows.keys)
 	if sameRules && sameBans {
 		return nil
 	}
@@ -243,18 +249,6 @@ func (p *Policy) compile(rows policyRows) error {
 	p.current.Store(next)
 	p.setReady()
 	return nil
-}
-
-func same(a, b []string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // wrongError names what cannot be used, or is nil.

@@ -10,11 +10,7 @@ import (
 // rule that counts by something the request lacks does not charge it, nor does a personal rule if the sender
 // could not be read. It returns false if a rule exempts or blocks the request: the verdict is then complete.
 func selectRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict) bool {
-	user, key := "", "" // parts of counters' keys
-	if sender != nil {
-		user = sender.user
-		key = sender.key
-	}
+	user := sender.user
 	for _, r := range found {
 		if r.sometimes && !holds(r, f, at) || o.impersonal && r.personal {
 			continue
@@ -40,7 +36,7 @@ func selectRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict)
 		if r.by.all {
 			counter = "all"
 		} else if !r.by.user {
-			counter, secret = counterKey(&r.by, f, user, key, o.Tier)
+			counter, secret = counterKey(&r.by, f, user, sender.key, o.Tier)
 			if r.by.person {
 				subject = user
 			}

@@ -32,15 +32,11 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	o, t := &Verdict{}, &Trace{}
 	evaluateInFull(s, f, id, now, o)
 	at := now.UnixMicro()
-	var sender *amounts
-	user, key := "", ""
+	sender := nobody
 	if id != nil {
 		sender = amountsOf(s, id)
 		if t.Key = invalid(id, sender, at); t.Key != NotRefused {
-			sender = nil
-		} else {
-			user = sender.user
-			key = sender.key
+			sender = nobody
 		}
 	}
 	selected := &Verdict{Tier: o.Tier, impersonal: o.impersonal}
@@ -65,7 +61,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 		applied[o.Rule] = true
 	}
 	for _, r := range s.set.rules {
-		x := TracedRule{Name: r.row.Name, Why: unmet(r, f, user, key, at, o)}
+		x := TracedRule{Name: r.row.Name, Why: unmet(r, f, sender, at, o)}
 		switch {
 		case x.Why != "":
 		case o.Refused() && o.Reason != Blocked && o.Reason != NoQuota:
@@ -87,8 +83,8 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 }
 
 // unmet says which conditions of a rule a request does not meet, such as "methods: not GET"; "" is
-// none. user and key are the parts of counters' keys.
-func unmet(r *rule, f *Facts, user, key string, at int64, o *Verdict) string {
+// none.
+func unmet(r *rule, f *Facts, sender *amounts, at int64, o *Verdict) string {
 	var texts []string
 	check := func(condition string, met bool, has string) {
 		switch {
@@ -109,7 +105,7 @@ func unmet(r *rule, f *Facts, user, key string, at int64, o *Verdict) string {
 	}
 	check("paths", matchesPath(r, f.Path), f.Path)
 	if r.row.Action == Charge {
-		texts = append(texts, uncounted(r, f, user, key, o.Tier)...)
+		texts = append(texts, uncounted(r, f, sender, o.Tier)...)
 	}
 	return strings.Join(texts, "; ")
 }
@@ -125,14 +121,15 @@ func dependsOnParameters(r *rule, path string) bool {
 }
 
 // uncounted says which parts of the counter's key a request lacks.
-func uncounted(r *rule, f *Facts, user, key, tier string) []string {
+func uncounted(r *rule, f *Facts, sender *amounts, tier string) []string {
+	user := sender.user
 	if user == "" {
 		user = nobodyText(f.Address)
 	}
 	var texts []string
 	for i, part := range r.by.parts {
 		by := counterBy{parts: [][]*counted{part}, skips: r.by.skips}
-		if text, _ := counterKey(&by, f, user, key, tier); text == "" {
+		if text, _ := counterKey(&by, f, user, sender.key, tier); text == "" {
 			name := "user"
 			if len(r.row.CountBy) > 0 {
 				name = r.row.CountBy[i]

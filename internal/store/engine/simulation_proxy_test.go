@@ -131,7 +131,7 @@ func (p *simProxy) request(c chance) {
 func (p *simProxy) user(c chance) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.waits && p.policy.Stats().Loads == 0 {
+	if p.waits && p.policy.Stats().Polled.IsZero() {
 		return ""
 	}
 	p.waits = true
