@@ -127,12 +127,10 @@ func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Ex
 	if err != nil {
 		return nil, err
 	}
-	rules, overrides, failedRules := policy.ReadRules(ctx, db)
-	bans, failedBans := policy.ReadBans(ctx, db)
-	if err := cmp.Or(failedRules, failedBans); err != nil {
+	snapshot, err := policy.ReadSnapshot(ctx, db, PolicyOptions)
+	if err != nil {
 		return nil, err
 	}
-	snapshot := policy.Compile(rules, overrides, bans, PolicyOptions)
 	o, trace := policy.Explain(snapshot, &facts, id, e.At)
 	if ambiguous != nil { // proxies ask no further
 		o = &policy.Verdict{Tier: r.Tier, Reason: policy.AmbiguousPath, Status: http.StatusBadRequest}
@@ -244,9 +242,10 @@ FROM rate_limit_rule_states`)
 
 // identity returns what proxies read about the sender of a request; nil for nobody.
 func identity(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*policy.Identity, error) {
-	digest := policy.Digest(r.Key)
+	sender := policy.Credential{}
 	switch {
 	case r.Key != "":
+		sender.Digest = policy.Digest(r.Key)
 	case r.KeyID != 0:
 		var found []byte
 		err := conn.QueryRow(ctx, "SELECT digest FROM rate_limit_api_keys WHERE id = $1",
@@ -257,13 +256,13 @@ func identity(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*p
 		if err != nil {
 			return nil, err
 		}
-		copy(digest[:], found)
+		copy(sender.Digest[:], found)
 	case r.User != "":
-		return policy.ReadUser(db, r.User)
+		sender.User = r.User
 	default:
 		return nil, nil
 	}
-	return policy.ReadKey(db, digest)
+	return policy.ReadIdentity(db, sender)
 }
 
 // leftTimeout is for the decisions of a store that nobody else uses.

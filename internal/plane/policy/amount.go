@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
@@ -28,6 +27,7 @@ type choice struct {
 // limit is a limit of a rule, compiled.
 type limit struct {
 	of       *Rule     // the rule
+	mark     *Mark     // of the rule
 	row      RuleLimit // with the prefix
 	own      *amount
 	tiers    []*choice
@@ -38,24 +38,17 @@ type limit struct {
 // into a bigint, because a sliding window adds two counts.
 const mostCounted = 1 << 61
 
-// newAmount is an amount of a limit. from is Mark.From.
-func newAmount(r *Rule, row *RuleLimit, events, burst int64, unlimited bool, from string) (*amount, error) {
+// newAmount compiles an amount of a limit. from is Mark.From.
+func newAmount(rule *Mark, row *RuleLimit, events, burst int64, unlimited bool, from string) (*amount, error) {
 	l := row.Limit
-	settle, err := settings.ParseSettle(r.Settle)
-	if err != nil {
-		return nil, err
-	}
-	a := &amount{limit: &l, unlimited: unlimited}
-	a.mark = &Mark{
-		Rule: r.Name, Limit: row.Name, Shadow: r.Mode == settings.Shadow, Overage: row.Overage,
-		Quota: events, From: from,
-		Status: r.Status, Message: r.Message, RetryAfter: r.RetryAfter, Settle: settle,
-	}
-	if a.mark.Status == 0 {
-		a.mark.Status = 429
-	}
+	mark := *rule
+	a := &amount{limit: &l, mark: &mark, unlimited: unlimited}
+	a.mark.Limit = row.Name
+	a.mark.Overage = row.Overage
+	a.mark.Quota = events
+	a.mark.From = from
 	a.mark.simple = !a.mark.Shadow && !a.mark.Overage && a.mark.Status == 429 && a.mark.Message == "" &&
-		a.mark.RetryAfter == 0 && settle == nil && l.Algorithm != ratelimit.InFlight
+		a.mark.RetryAfter == 0 && a.mark.Settle == nil && l.Algorithm != ratelimit.InFlight
 	if burst > 0 {
 		a.limit.Burst = burst
 	}
@@ -85,7 +78,7 @@ func newAmount(r *Rule, row *RuleLimit, events, burst int64, unlimited bool, fro
 // addChoice compiles an override of a limit and adds it to choices: a key's before a user's, and the one that
 // begins last first. from is Mark.From.
 func addChoice(choices []*choice, l *limit, o *Override, from string) ([]*choice, error) {
-	a, err := newAmount(l.of, &l.row, o.Events, o.Burst, o.Unlimited, from)
+	a, err := newAmount(l.mark, &l.row, o.Events, o.Burst, o.Unlimited, from)
 	if err != nil {
 		return choices, err
 	}

@@ -33,27 +33,24 @@ func beginOf(t time.Time) int64 {
 type banSet struct {
 	byNetwork map[netip.Prefix]*Ban
 	lengths   []int // of these networks
-	byUser    map[string]*Ban
-	byKey     map[[32]byte]*Ban
+	bySender  map[Credential]*Ban
 }
 
 func newBanSet(bans []Ban) *banSet {
-	b := &banSet{
-		byNetwork: make(map[netip.Prefix]*Ban), byUser: make(map[string]*Ban),
-		byKey: make(map[[32]byte]*Ban),
-	}
+	b := &banSet{byNetwork: make(map[netip.Prefix]*Ban), bySender: make(map[Credential]*Ban)}
 	for i := range bans {
 		ban := &bans[i]
-		switch {
-		case ban.Network.IsValid():
+		if ban.Network.IsValid() {
 			network := normalNetwork(ban.Network)
 			b.lengths = addLength(b.lengths, network)
 			b.byNetwork[network] = lastBan(b.byNetwork[network], ban)
-		case ban.Digest != [32]byte{}:
-			b.byKey[ban.Digest] = lastBan(b.byKey[ban.Digest], ban)
-		case ban.User != "":
-			b.byUser[ban.User] = lastBan(b.byUser[ban.User], ban)
+			continue
 		}
+		of := Credential{Digest: ban.Digest}
+		if ban.Digest == [32]byte{} {
+			of.User = ban.User
+		}
+		b.bySender[of] = lastBan(b.bySender[of], ban)
 	}
 	return b
 }
@@ -81,7 +78,7 @@ func networkBan(b *banSet, f *Facts) *Ban {
 
 // senderBan returns the ban of an identity that ends last, or nil: of its API key, or of its user.
 func senderBan(b *banSet, id *Identity) *Ban {
-	return lastBan(b.byKey[id.Digest], b.byUser[id.User])
+	return lastBan(b.bySender[Credential{Digest: id.Digest}], b.bySender[Credential{User: id.User}])
 }
 
 // shutOut refuses a request if one of two bans holds at a time. Either may be nil.

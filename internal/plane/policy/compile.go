@@ -72,7 +72,6 @@ type rule struct {
 	place       int // in ruleSet.rules
 	mark        *Mark
 	from, until int64
-	methods     []string // in upper case
 	hosts       []*hostPattern
 	paths       []*pathPattern
 	endpoint    string // the paths as one text
@@ -165,19 +164,23 @@ func compileRule(row *Rule, options Options) (*rule, error) {
 		return nil, err
 	}
 	r.personal = len(row.Tiers) > 0 || r.row.Action == Charge && (r.by.sender || row.Family != "")
-	if r.limits, err = r.compileLimits(); err != nil {
-		return nil, err
+	r.mark = &Mark{
+		Rule: row.Name, Shadow: row.Mode == settings.Shadow, From: "rule", Status: row.Status,
+		Message: row.Message, RetryAfter: row.RetryAfter,
 	}
-	status := 403
 	switch {
 	case row.Action == Exempt:
-		status = 0 // it refuses nothing
-	case row.Status != 0:
-		status = row.Status
+		r.mark.Status = 0 // it refuses nothing
+	case row.Status == 0 && row.Action == Block:
+		r.mark.Status = 403
+	case row.Status == 0:
+		r.mark.Status = 429
 	}
-	r.mark = &Mark{
-		Rule: row.Name, Shadow: row.Mode == settings.Shadow, From: "rule", Status: status,
-		Message: row.Message, RetryAfter: row.RetryAfter,
+	if r.mark.Settle, err = settings.ParseSettle(row.Settle); err != nil {
+		return nil, err
+	}
+	if r.limits, err = r.compileLimits(); err != nil {
+		return nil, err
 	}
 	return r, nil
 }
@@ -206,13 +209,13 @@ func (r *rule) compileLimits() ([]*limit, error) {
 	for i := range r.row.Limits {
 		row := r.row.Limits[i]
 		row.Limit.Prefix = prefixOf(r.row.Name, row.Name)
-		own, err := newAmount(&r.row, &row, row.Limit.Events, 0, row.Unlimited, "rule")
+		own, err := newAmount(r.mark, &row, row.Limit.Events, 0, row.Unlimited, "rule")
 		if err != nil {
 			return nil, err
 		}
 		calendar := row.Limit.Calendar
 		periodic := r.by.person && (calendar == ratelimit.Month || calendar == ratelimit.Year)
-		compiled = append(compiled, &limit{of: &r.row, row: row, own: own, periodic: periodic})
+		compiled = append(compiled, &limit{of: &r.row, mark: r.mark, row: row, own: own, periodic: periodic})
 	}
 	return compiled, nil
 }

@@ -59,5 +59,5 @@
 //   - key.go: API keys. path.go: normal paths and hosts, and paths with parameters.
 //   - refresh.go: the work in the background. It polls for changes (poll.go), reads the rules and bans that
 //     changed (load.go has the statements, and read.go runs them), evicts the identities that changed, and
-//     replaces the snapshot as a whole. occasionally.go: upkeep. migrate.go: the tables.
+//     replaces the snapshot as a whole. migrate.go: the tables.
 package policy

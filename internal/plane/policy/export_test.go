@@ -16,7 +16,7 @@ func NewPoller(db pgdb.DB) *Poller { return &Poller{poller{db: db}} }
 // too many to name.
 func (p *Poller) Poll(ctx context.Context) (users []string, everything bool, err error) {
 	found, err := p.poll(ctx)
-	return found.users, found.everything, err
+	return found.users, found.identities, err
 }
 
 // DecodeRules returns the rules and overrides in rows of the database.

@@ -88,17 +88,14 @@ func FindIdentity(c *Identities, of Credential, now time.Time) (*Identity, int64
 			e = nil
 		}
 	}
+	c.mu.RUnlock()
 	if e == nil {
-		c.mu.RUnlock()
 		return nil, 0
 	}
 	if atomic.LoadUint32(&e.used) == 0 {
 		atomic.StoreUint32(&e.used, 1)
 	}
-	id := e.id
-	at := e.at
-	c.mu.RUnlock()
-	return id, at
+	return e.id, e.at
 }
 
 // Generation returns the argument of Add for a look-up that begins now.

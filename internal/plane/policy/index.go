@@ -2,7 +2,6 @@ package policy
 
 import (
 	"net/netip"
-	"sort"
 	"strings"
 )
 
@@ -162,9 +161,6 @@ func keepMatching(found []*rule, begin int, f *Facts, tier string) []*rule {
 // requests have few rules.
 func sortRules(found []*rule, begin int) []*rule {
 	rules := found[begin:]
-	if len(rules) > 64 {
-		sort.Slice(rules, func(i, j int) bool { return rules[i].place < rules[j].place })
-	}
 	for i, r := range rules {
 		at := i
 		for at > 0 && rules[at-1].place > r.place {

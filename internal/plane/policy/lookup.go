@@ -33,12 +33,8 @@ const (
 	staleMost = 3
 )
 
-// errCrowded is for a look-up that finds too many others waiting.
+// errCrowded is for a look-up that finds too many others waiting, of its network or in total.
 var errCrowded = fmt.Errorf("%w: too many API keys and users wait to be looked up", ratelimit.ErrUnavailable)
-
-// errCrowd is for a look-up that finds too many others of its network waiting.
-var errCrowd = fmt.Errorf(
-	"%w: too many API keys and users of one network wait to be looked up", ratelimit.ErrUnavailable)
 
 // lookup is an identity that is looked up, perhaps for several callers.
 //
@@ -165,22 +161,19 @@ func (l *lookups) renewDue() {
 
 // enter adds a sender to those that wait, unless the sender waits already or is in flight.
 func (l *lookups) enter(s Credential, text string, network netip.Prefix) (*lookup, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return nil, ratelimit.ErrClosed
-	}
-	if err := l.unavailableLocked(); err != nil {
+	if _, err := l.state(); err != nil {
 		return nil, err
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	call := l.bySender[s]
 	switch {
+	case l.closed:
+		return nil, ratelimit.ErrClosed
 	case call != nil:
 		return call, nil
-	case len(l.waiting) >= waitingMost:
+	case len(l.waiting) >= waitingMost || l.crowds[network] >= crowdMost:
 		return nil, errCrowded
-	case l.crowds[network] >= crowdMost:
-		return nil, errCrowd
 	}
 	s.User = strings.Clone(s.User) // it may be a part of a long request
 	call = l.add(&lookup{sender: s, text: text, first: true, network: network})
@@ -283,26 +276,16 @@ func (l *lookups) setFailed(err error) {
 	l.failed = err
 }
 
-// unavailable returns the error of all look-ups, or nil.
-func (l *lookups) unavailable() error {
+// state returns how many statements were sent, and the error of all look-ups, or nil.
+func (l *lookups) state() (sent int64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.unavailableLocked()
-}
-
-// unavailableLocked is unavailable for a caller that holds mu.
-func (l *lookups) unavailableLocked() error {
-	if err := l.health.Unavailable(); err != nil {
-		return err
+	sent = l.sent
+	err = l.health.Unavailable()
+	if err == nil {
+		err = l.failed
 	}
-	return l.failed
-}
-
-// statements returns the number of statements that were sent.
-func (l *lookups) statements() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.sent
+	return sent, err
 }
 
 // close fails the look-ups that wait, and all later ones.

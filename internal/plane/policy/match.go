@@ -28,9 +28,11 @@ func match(set *ruleSet, f *Facts, o *Verdict) []*rule {
 
 // compileConditions compiles the conditions of a rule.
 func (r *rule) compileConditions() error {
+	var methods []string
 	for _, method := range r.row.Methods {
-		r.methods = append(r.methods, strings.ToUpper(method))
+		methods = append(methods, strings.ToUpper(method))
 	}
+	r.row.Methods = methods
 	for _, host := range r.row.Hosts {
 		p, err := parseHost(host)
 		if err != nil {
@@ -74,7 +76,7 @@ func matchesTier(r *rule, tier string) bool {
 
 // matchesMethod reports whether a rule matches a method in upper case.
 func matchesMethod(r *rule, method string) bool {
-	return len(r.methods) == 0 || isAmong(r.methods, method)
+	return len(r.row.Methods) == 0 || isAmong(r.row.Methods, method)
 }
 
 func matchesHost(r *rule, host string) bool {

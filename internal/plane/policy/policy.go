@@ -64,8 +64,8 @@ const (
 	wholeInterval = 10 * time.Minute
 	// renewMicros is the age at which an identity is looked up anew, in microseconds.
 	renewMicros = int64(time.Minute / time.Microsecond)
-	// forgetInterval is the time between two deletions of old changes.
-	forgetInterval = time.Hour
+	// forgetInterval is the time between two deletions of old changes, each of up to 10,000.
+	forgetInterval = time.Minute
 )
 
 // Stats are counts of a policy.
@@ -108,8 +108,7 @@ type Policy struct {
 	forgotten  time.Time
 	reported   map[string]string // the last error, by what failed
 
-	mu    sync.Mutex // guards stats
-	stats Stats
+	stats atomic.Value // a *Stats with Polled and Applied, after the first poll
 }
 
 // policyRows are the rules and bans as the database returned them.
@@ -143,7 +142,6 @@ func New(db pgdb.DB, s Settings) *Policy {
 	}
 	p.lookups = newLookups(db, p.identities, s.Health, s.Now)
 	p.ready, p.setReady = context.WithCancel(p.closing)
-	p.forgotten = s.Now().Add(-time.Duration(s.Random() * float64(forgetInterval)))
 	return p
 }
 
@@ -165,15 +163,16 @@ func (p *Policy) Close() {
 
 // Stats returns the counts as of now.
 func (p *Policy) Stats() Stats {
-	p.mu.Lock()
-	stats := p.stats
-	p.mu.Unlock()
+	stats := Stats{}
+	if polled, _ := p.stats.Load().(*Stats); polled != nil {
+		stats = *polled
+	}
 	if s := p.snapshot(); s != nil {
 		stats.Rules = s.Rules()
 		stats.Wrong = len(s.set.wrong)
 	}
 	stats.Identities, _ = p.identities.Len()
-	stats.LookUps = p.lookups.statements()
+	stats.LookUps, _ = p.lookups.state()
 	return stats
 }
 
@@ -262,7 +261,7 @@ func (p *Policy) lookUp(
 // first waits for the first rules.
 func (p *Policy) first(ctx context.Context, timeout time.Duration) error {
 	p.Prepare()
-	if err := p.lookups.unavailable(); err != nil {
+	if _, err := p.lookups.state(); err != nil {
 		return err
 	}
 	if err := waitFor(ctx, p.ready, timeout); err != nil {

@@ -29,7 +29,7 @@ const maxChanges = 1000
 
 // pollSQL returns what has become visible since the snapshot $1, which is that of the poll before, with the
 // snapshot of this statement in the row head, and schema.Server unless the server is a standby or the policy
-// is incomplete.
+// is incomplete. The change of an override has the kind and the ref of what it is for.
 //
 // A transaction has become visible if it began between the two snapshots (its number is at least
 // xmax of the old snapshot, and below xmax of the new one), or if it was under way at the old
@@ -44,7 +44,8 @@ SELECT json_build_object('Snapshot', h.snapshot::text,
 		ELSE ` + schema.Server + ` END)::text
 	FROM head h
 UNION ALL
-(SELECT json_build_object('Kind', c.kind, 'Ref', c.ref)::text FROM (
+(SELECT json_build_object('Kind', CASE c.kind WHEN 'override' THEN split_part(c.ref, '/', 1) ELSE c.kind END,
+	'Ref', CASE c.kind WHEN 'override' THEN substr(c.ref, strpos(c.ref, '/') + 1) ELSE c.ref END)::text FROM (
 	SELECT kind, ref FROM rate_limit_changes
 	WHERE xid >= pg_snapshot_xmax($1::text::pg_snapshot)
 		AND xid < pg_snapshot_xmax((SELECT snapshot FROM head))
@@ -55,7 +56,6 @@ UNION ALL
 
 // changes is the result of a poll.
 type changes struct {
-	everything bool // rules, bans and identities
 	rules      bool
 	bans       bool
 	keys       bool     // which API keys are banned
@@ -63,6 +63,9 @@ type changes struct {
 	users      []string // identities of these users
 	digests    []string // identities of these API keys, as hexadecimal digests
 }
+
+// everything is the result of a poll that cannot tell what has changed.
+var everything = changes{rules: true, bans: true, keys: true, identities: true}
 
 // errStandby is the error of a poll of a server that only replays another one.
 var errStandby = errors.New("the server is a standby, must be the primary (target_session_attrs=read-write " +
@@ -91,7 +94,7 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 	if err != nil {
 		return changes{}, fmt.Errorf("reading the changes: %w", err)
 	}
-	found := changes{everything: p.snapshot == "" || len(answers)-1 > maxChanges}
+	found := changes{}
 	head := &row{}
 	for _, r := range decode(answers) {
 		switch {
@@ -99,7 +102,7 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 			return changes{}, fmt.Errorf("reading the changes: %w", r.err)
 		case r.Server != "":
 			head = r
-		case !found.everything:
+		default:
 			found.add(r.Kind, r.Ref)
 		}
 	}
@@ -111,7 +114,9 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 		p.snapshot = ""
 		return changes{}, errIncomplete
 	}
-	found.everything = found.everything || head.Server != p.server
+	if p.snapshot == "" || len(answers)-1 > maxChanges || head.Server != p.server {
+		found = everything
+	}
 	p.applied = head.Applied
 	p.snapshot = head.Snapshot
 	p.server = head.Server
@@ -120,25 +125,17 @@ func (p *poller) poll(ctx context.Context) (changes, error) {
 
 // add adds a line of the log. Without a ref, the line is about all rows of a table.
 func (c *changes) add(kind, ref string) {
-	of := strings.SplitN(ref, "/", 2) // of an override: what it is for
-	switch {
-	case kind == "tier" || kind == "rule" || kind == "limit":
+	switch kind {
+	case "tier", "rule", "limit":
 		c.rules = true
-	case kind == "ban":
+	case "ban":
 		c.bans = true
-	case kind == "user" || kind == "key":
+	case "user":
+		c.users = append(c.users, ref)
 		c.identities = c.identities || ref == ""
-		if kind == "user" {
-			c.users = append(c.users, ref)
-		} else {
-			c.digests = append(c.digests, ref)
-		}
-	case of[0] == "tier":
-		c.rules = true
-	case of[0] == "user" && len(of) == 2:
-		c.users = append(c.users, of[1])
-	case of[0] == "key" && len(of) == 2:
-		c.digests = append(c.digests, of[1])
+	case "key":
+		c.digests = append(c.digests, ref)
+		c.identities = c.identities || ref == ""
 	default:
 		c.identities = true
 		c.rules = true

@@ -59,16 +59,17 @@ func digestOf(text string) [32]byte {
 	return digest
 }
 
-// ReadRules, ReadBans, ReadKey and ReadUser read once what a Policy keeps up to date, for programs that
-// explain what a proxy does. Their errors wrap ratelimit.ErrUnavailable if the database does not answer.
-
-// ReadRules reads the rules that can have an effect now or later, and the overrides for tiers, for Compile.
-func ReadRules(ctx context.Context, db pgdb.DB) ([]Rule, []Override, error) {
-	texts, err := readWhole(ctx, db, loadTimeout, "reading the rules", rulesSQL)
-	if err != nil {
-		return nil, nil, err
+// ReadSnapshot reads once what a Policy keeps up to date, for programs that explain what a proxy does. The
+// error wraps ratelimit.ErrUnavailable if the database does not answer.
+func ReadSnapshot(ctx context.Context, db pgdb.DB, options Options) (*Snapshot, error) {
+	p := New(db, Settings{Options: options})
+	defer p.Close()
+	p.due = everything
+	err := p.load(ctx, time.Time{})
+	if err == nil && p.due.keys {
+		err = unavailable(errors.New("the banned API keys cannot be read"))
 	}
-	return decodeRules(texts)
+	return p.snapshot(), err
 }
 
 // decodeRules returns the rules and overrides in the rows of rulesSQL, for Compile.
@@ -90,20 +91,6 @@ func decodeRules(texts []string) ([]Rule, []Override, error) {
 	return rules, overrides, nil
 }
 
-// ReadBans reads the bans that hold, for Compile.
-func ReadBans(ctx context.Context, db pgdb.DB) ([]Ban, error) {
-	texts, err := readWhole(ctx, db, loadTimeout, "reading the bans", bansSQL)
-	if err != nil {
-		return nil, err
-	}
-	keys, err := readWhole(ctx, db, loadTimeout, "reading the banned API keys", bannedKeysSQL)
-	if err != nil {
-		return nil, err
-	}
-	bans, _, err := decodeBans(append(texts, keys...))
-	return bans, err
-}
-
 // decodeBans returns the bans in rows of bansSQL and bannedKeysSQL, and how many are in force.
 func decodeBans(texts []string) ([]Ban, int64, error) {
 	var bans []Ban
@@ -120,18 +107,9 @@ func decodeBans(texts []string) ([]Ban, int64, error) {
 	return bans, inForce, nil
 }
 
-// ReadKey reads the identity of an API key by its Digest. Identity.Known is false if the database does not
-// have the key.
-func ReadKey(db pgdb.DB, digest [32]byte) (*Identity, error) {
-	return readIdentity(db, Credential{Digest: digest})
-}
-
-// ReadUser reads the identity of a user, like ReadKey.
-func ReadUser(db pgdb.DB, user string) (*Identity, error) {
-	return readIdentity(db, Credential{User: user})
-}
-
-func readIdentity(db pgdb.DB, s Credential) (*Identity, error) {
+// ReadIdentity reads an identity as ReadSnapshot does. Identity.Known is false if the database does not have
+// the key or the user.
+func ReadIdentity(db pgdb.DB, s Credential) (*Identity, error) {
 	call := &lookup{sender: s}
 	if err := lookUp(db, []*lookup{call}); err != nil {
 		return nil, err

@@ -20,9 +20,7 @@ func (p *Policy) poll() {
 	for p.closing.Err() == nil {
 		_ = p.Refresh(p.closing)
 		pause := time.Duration((0.75 + p.settings.Random()/2) * float64(p.settings.Refresh))
-		ctx, cancel := context.WithTimeout(p.closing, pause)
-		<-ctx.Done()
-		cancel()
+		batch.Sleep(p.closing, pause)
 	}
 }
 
@@ -44,10 +42,7 @@ func (p *Policy) Refresh(ctx context.Context) error {
 	}
 	p.report("refresh", err)
 	if err == nil {
-		p.mu.Lock()
-		p.stats.Polled = p.settings.Now()
-		p.stats.Applied = p.poller.applied
-		p.mu.Unlock()
+		p.stats.Store(&Stats{Polled: p.settings.Now(), Applied: p.poller.applied})
 		p.lookups.health.Answered()
 		p.lookups.setFailed(nil)
 		p.lookups.renewDue()
@@ -86,15 +81,19 @@ func (p *Policy) refresh(ctx context.Context) error {
 		return p.others(ctx, err)
 	}
 	p.polled = true
-	p.obey(found)
+	p.due.rules = p.due.rules || found.rules
+	p.due.bans = p.due.bans || found.bans
+	// The user of a key may have changed.
+	s := p.snapshot()
+	ofSenders := s != nil && len(s.bans.bySender) > 0
+	p.due.keys = p.due.keys || found.bans || ofSenders && len(found.digests) > 0
+	p.stale = found
 	defer p.forgetStale() // even if the rules cannot be read: the next poll does not return these changes
 	if err := p.migrate(ctx, now); errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
 	if !now.Before(p.wholeAt) {
-		p.due.rules = true
-		p.due.bans = true
-		p.due.keys = true
+		p.due = everything
 	}
 	if err := p.load(ctx, now); err != nil {
 		if errors.Is(err, errIncomplete) {
@@ -141,23 +140,12 @@ func (p *Policy) migrate(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// obey records which rules are to be read, and which identities to be forgotten.
-func (p *Policy) obey(found changes) {
-	p.due.rules = p.due.rules || found.rules || found.everything
-	p.due.bans = p.due.bans || found.bans || found.everything
-	// The user of a key may have changed.
-	s := p.snapshot()
-	ofSenders := s != nil && len(s.bans.byUser)+len(s.bans.byKey) > 0
-	p.due.keys = p.due.keys || p.due.bans || ofSenders && len(found.digests) > 0
-	p.stale = found
-}
-
 // forgetStale forgets the identities that have changed. It runs just before the snapshot of the
 // same change takes effect: in between, a tier that was renamed would be that of no rule.
 func (p *Policy) forgetStale() {
 	found := p.stale
 	p.stale = changes{}
-	if found.identities || found.everything {
+	if found.identities {
 		p.identities.EvictAll()
 		return
 	}
@@ -289,5 +277,23 @@ func (p *Policy) report(kind string, err error) {
 	p.reported[kind] = text
 	if err != nil && p.settings.OnError != nil {
 		_ = batch.PanicError(func() { p.settings.OnError(err) })
+	}
+}
+
+// occasionally does what is due from time to time. The caller holds refreshing. A failure is
+// reported and has no other effect.
+func (p *Policy) occasionally(ctx context.Context) {
+	if p.settings.OnApplied != nil {
+		s := p.snapshot()
+		problems := wrongTexts(s.set.wrong)
+		if s.tooMany != nil {
+			problems = append(problems, s.tooMany.Error())
+		}
+		_ = batch.PanicError(func() { p.settings.OnApplied(p.poller.applied, p.poller.log(), problems) })
+	}
+	if now := p.settings.Now(); now.Sub(p.forgotten) >= forgetInterval {
+		p.forgotten = now
+		_, err := read(ctx, p.db, 10*time.Second, "deleting old changes", "SELECT rate_limit_forget()::text")
+		p.report("forget", err)
 	}
 }
