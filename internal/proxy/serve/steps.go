@@ -88,8 +88,9 @@ func Fill(all []*Request) {
 		q.waited = true
 		q.Delivered = false
 		q.Err = nil
-		hits := append(q.Hits[:0], f.Hits...)
-		q.Hits = q.Hits[:0]
+		hits := q.Hits[:0]
+		q.Hits = hits
+		hits = append(hits, f.Hits...)
 		for i, z := range f.Zones {
 			hits[i].Key = FrequentKey(z, q.HTTP)
 			if hits[i].Key == "" {
