@@ -36,14 +36,13 @@ func Ask(t *Set, r *Row) (*ratelimit.Limit, int64) {
 		return nil, 0
 	}
 	settle(s, r)
-	horizon := Horizon(t, r.Limit)
 	elapsed := now - r.since
-	if elapsed < horizon/8+1 {
-		elapsed = horizon/8 + 1
+	if elapsed < r.horizon/8+1 {
+		elapsed = r.horizon/8 + 1
 	}
-	target := int64(float64(r.used) * float64(horizon) / float64(elapsed))
+	target := int64(float64(r.used) * float64(r.horizon) / float64(elapsed))
 	if target < leastHits*r.perHit/2 {
-		r.asked = now + horizon/4
+		r.asked = now + r.horizon/4
 		return nil, 0
 	}
 	if most := 4*r.asks + 8; target > most {
@@ -53,8 +52,8 @@ func Ask(t *Set, r *Row) (*ratelimit.Limit, int64) {
 		target = most
 	}
 	if target <= r.N {
-		if !ending(r, now, horizon) {
-			r.asked = now + horizon/4
+		if !ending(r, now) {
+			r.asked = now + r.horizon/4
 			return nil, 0
 		}
 		target = r.N + 1 // the answer extends the life of all units
@@ -66,8 +65,8 @@ func Ask(t *Set, r *Row) (*ratelimit.Limit, int64) {
 }
 
 // ending reports whether the units of a lease end within half of a horizon.
-func ending(r *Row, now, horizon int64) bool {
-	return time.Duration(now+horizon/2)*time.Microsecond >= r.Ends
+func ending(r *Row, now int64) bool {
+	return time.Duration(now+r.horizon/2)*time.Microsecond >= r.Ends
 }
 
 // share returns the most that this process may hold of what is left.
@@ -103,7 +102,7 @@ func Update(t *Set, r *Row, a *Answer) {
 	}
 	now := Now(t)
 	settle(s, r)
-	life, claim := algorithm.Of(v.Limit).Lease(v.Limit, &v.Row, v.Now, MostLife(t, v.Limit))
+	life, claim := algorithm.Of(v.Limit).Lease(v.Limit, &v.Row, v.Now, mostLife(r))
 	ends := a.Sent + life
 	answered := algorithm.ChargedAt(v.Limit, &v.Row, v.Now)
 	late := r.answered - answered
@@ -149,7 +148,7 @@ func takeIn(t *Set, r *Row, units, claim int64, late bool, now int64) {
 	}
 	r.asked = 0
 	if units == 0 {
-		r.asked = now + Horizon(t, r.Limit)/4
+		r.asked = now + r.horizon/4
 		return
 	}
 	r.N += units
@@ -174,7 +173,7 @@ func setRest(r *Row) {
 // lose derives from an answer what the row loses to all processes in a life of units. If no more is left, the
 // row gives no units: they could be unused when others need them. The caller holds the mutex of the stripe.
 func lose(t *Set, r *Row, v *algorithm.View, answered int64) {
-	life := MostLife(t, r.Limit)
+	life := mostLife(r)
 	elapsed := answered - r.answered
 	lost := r.free - v.Free
 	switch {

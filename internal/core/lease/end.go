@@ -89,33 +89,36 @@ func GiveUp(t *Set, id RowID) {
 	})
 }
 
-// Sweep refunds the units that have reached their end, and ends the leases without units that are not used.
-// It returns the rows with leases for which the caller calls Ask.
+// Sweep refunds the units that have reached their end, and ends the leases without units that are not used,
+// within a tenth of a horizon. It returns the rows with leases for which the caller calls Ask.
 func Sweep(t *Set) []*Row {
-	for _, s := range t.Stripes {
-		s.Mu.Lock()
-		now := Now(t)
-		for _, r := range s.Rows {
-			if r.Limit == nil {
-				continue
+	now := Now(t)
+	if now-atomic.LoadInt64(&t.swept) >= atomic.LoadInt64(&t.shortestHorizon)/10 {
+		atomic.StoreInt64(&t.swept, now)
+		for _, s := range t.Stripes {
+			s.Mu.Lock()
+			for _, r := range s.Rows {
+				if r.Limit == nil {
+					continue
+				}
+				if r.N != r.counted {
+					settle(s, r)
+				}
+				if r.N > 0 && time.Duration(now)*time.Microsecond >= r.Ends {
+					refundUnits(t, r, false)
+				}
+				if r.N > 0 && r.Floor > 0 && r.used != r.swept && ending(r, now) {
+					r.Floor = r.N + 1
+					Renew(t, r, 0)
+				}
+				r.swept = r.used
+				if r.N == 0 && now-r.since > r.horizon && (r.used == 0 || now-r.since > 3*r.horizon) {
+					endLease(t, r)
+					keep(t, s, r)
+				}
 			}
-			settle(s, r)
-			if r.N > 0 && time.Duration(now)*time.Microsecond >= r.Ends {
-				refundUnits(t, r, false)
-			}
-			horizon := Horizon(t, r.Limit)
-			if r.N > 0 && r.Floor > 0 && r.used != r.swept && ending(r, now, horizon) {
-				r.Floor = r.N + 1
-				Renew(t, r, 0)
-			}
-			r.swept = r.used
-			if r.N == 0 && now-r.since > horizon &&
-				(r.used == 0 || now-r.since > 3*horizon) {
-				endLease(t, r)
-				keep(t, s, r)
-			}
+			s.Mu.Unlock()
 		}
-		s.Mu.Unlock()
 	}
 	refundAll(t)
 	t.mu.Lock()

@@ -39,6 +39,7 @@ type Row struct {
 	Reset          time.Time // Decision.Reset of a hit that the last answer would admit
 	ResetText      string    // Reset in Unix seconds, rounded up, as a response header has it
 
+	horizon  int64 // Horizon of Limit
 	claim    int64 // of the units, see algorithm.Definition.Lease
 	free     int64 // what was left in the last answer, without the units of the lease
 	known    bool  // there was an answer
@@ -60,8 +61,10 @@ type Stripe struct {
 	Mu      sync.Mutex // guards all that follows
 	Rows    map[RowID]*Row
 	demands []demandCount
-	cleared [8]int64 // see Begin
-	taken   int64    // requests that leases have decided
+	limit   *ratelimit.Limit // of the last hit without a lease
+	horizon int64            // Horizon of limit
+	cleared [8]int64         // see Begin
+	taken   int64            // requests that leases have decided
 }
 
 // StripeCount is the number of stripes of a Set. The interpreted plugin finds the stripe of a key as Find
@@ -100,6 +103,7 @@ type Set struct {
 	maintaining     int32 // 1 while Options.Maintain runs; atomic
 	ended           int32 // 1 after End; atomic
 	shortestHorizon int64 // of all leases so far; atomic
+	swept           int64 // when Sweep has seen all leases last; atomic
 
 	mu      sync.Mutex // guards the fields below; taken after that of a stripe
 	refunds []Refund

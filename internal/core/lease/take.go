@@ -45,8 +45,8 @@ func Horizon(t *Set, l *ratelimit.Limit) int64 {
 	return h
 }
 
-// MostLife returns how long units may be used after an answer at most, in microseconds.
-func MostLife(t *Set, l *ratelimit.Limit) int64 { return Horizon(t, l) * 3 / 2 }
+// mostLife returns how long units may be used after an answer at most, in microseconds.
+func mostLife(r *Row) int64 { return r.horizon * 3 / 2 }
 
 // Take decides a request from leases if all of its hits have their units: it then uses them all, writes the
 // decisions, and returns true. Otherwise it uses none, and counts the demand. It appends the row of each hit
@@ -145,25 +145,37 @@ func settle(s *Stripe, r *Row) {
 // demand counts a hit on a row without a lease. If its key has shown demand, a lease without units begins. It
 // returns the row, or nil. The caller holds the mutex of the stripe.
 func demand(t *Set, s *Stripe, r *Row, h *ratelimit.Hit, hash uint64, now int64) *Row {
-	if h.Peek || h.Cost > h.Limit.Capacity() {
-		return r
+	if h.Limit != s.limit {
+		s.limit = h.Limit
+		s.horizon = Horizon(t, h.Limit)
 	}
-	horizon := Horizon(t, h.Limit)
-	if horizon == 0 {
+	if s.horizon == 0 || h.Peek {
 		return r
 	}
 	c := &s.demands[hash/StripeCount%stripeDemands]
-	switch {
-	case c.hits == 0 || now-c.since > horizon:
-		*c = demandCount{hash: hash, since: now, hits: 1, cost: h.Cost}
+	if c.hits == 0 || now-c.since > s.horizon {
+		c.hash = hash
+		c.since = now
+		c.hits = 1
+		c.cost = h.Cost
 		return r
-	case c.hash != hash:
+	}
+	if c.hash != hash {
 		c.hits--
 		return r
 	}
 	c.hits++
 	c.cost += h.Cost
-	if c.hits < leastHits || atomic.LoadInt64(&t.leases) >= half(t) ||
+	if c.hits < leastHits {
+		return r
+	}
+	return begin(t, s, r, h, hash, c)
+}
+
+// begin begins a lease without units by the demand for it, unless there are too many. It returns the row, or
+// nil. The caller holds the mutex of the stripe.
+func begin(t *Set, s *Stripe, r *Row, h *ratelimit.Hit, hash uint64, c *demandCount) *Row {
+	if h.Cost > h.Limit.Capacity() || atomic.LoadInt64(&t.leases) >= half(t) ||
 		atomic.LoadInt32(&t.ended) != 0 {
 		return r
 	}
@@ -171,6 +183,7 @@ func demand(t *Set, s *Stripe, r *Row, h *ratelimit.Hit, hash uint64, now int64)
 		r = addRow(t, s, RowID{h.Limit.Durable, h.Limit.Prefix, h.Key}, hash%StripeCount)
 	}
 	r.Limit = h.Limit
+	r.horizon = s.horizon
 	r.since = c.since
 	r.used = c.cost
 	r.perHit = c.cost / c.hits
@@ -179,7 +192,7 @@ func demand(t *Set, s *Stripe, r *Row, h *ratelimit.Hit, hash uint64, now int64)
 	atomic.AddInt64(&t.leases, 1)
 	for {
 		shortest := atomic.LoadInt64(&t.shortestHorizon)
-		if horizon >= shortest || atomic.CompareAndSwapInt64(&t.shortestHorizon, shortest, horizon) {
+		if r.horizon >= shortest || atomic.CompareAndSwapInt64(&t.shortestHorizon, shortest, r.horizon) {
 			break
 		}
 	}
