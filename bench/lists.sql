@@ -14,7 +14,7 @@ COMMIT;
 INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at)
 	SELECT 'rule/plan/per_day', 'u' || i, i % 1050, now(), now() + interval '2 days'
 	FROM generate_series(1, 100000) i;
-SELECT rate_limit_make_partition_of(parent, (now() AT TIME ZONE 'UTC')::date - d)
+SELECT rate_limit_make_partition((now() AT TIME ZONE 'UTC')::date - d, parent)
 	FROM unnest('{rate_limit_audit,rate_limit_metrics_minute,rate_limit_metrics_hour}'::text[]) parent,
 		generate_series(-1, 2) d \g /dev/null
 INSERT INTO rate_limit_audit (time, cost, duration_us, decision, reason, prefix, limit_name, key, user_id,

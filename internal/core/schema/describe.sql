@@ -1,5 +1,5 @@
--- The procedure that describes a table or a view, which end.sql drops. The first line of the texts is about the
--- table, and the others are "column: meaning". A line that begins with a tab continues the one before it.
+-- The procedure that describes a table or a view, which end.sql drops. The first line of the texts is about
+-- the table, and the others are "column: meaning". A line that begins with a tab continues the one before it.
 
 CREATE OR REPLACE PROCEDURE rate_limit_describe(relation text, texts text) LANGUAGE plpgsql AS $$
 DECLARE
@@ -9,8 +9,8 @@ BEGIN
 		regexp_replace(btrim(texts, E'\n'), '\n\t+', ' ', 'g'), '\n') WITH ORDINALITY AS t(text, place)
 	LOOP
 		IF line.place = 1 THEN
-			EXECUTE format('COMMENT ON %s %I IS %L', (SELECT CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END
-				FROM pg_class WHERE oid = relation::regclass), relation, line.text);
+			EXECUTE format('COMMENT ON %s %I IS %L', (SELECT CASE c.relkind WHEN 'v' THEN 'VIEW'
+				ELSE 'TABLE' END FROM pg_class c WHERE c.oid = relation::regclass), relation, line.text);
 		ELSE
 			EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', relation, split_part(line.text, ': ', 1),
 				substring(line.text FROM ': (.*)'));

@@ -70,7 +70,7 @@ BEGIN
 	FOR line IN SELECT t.text, t.place FROM regexp_split_to_table( regexp_replace(btrim(texts, E'\n'), '\n\t+', ' ', 'g'), '\n') WITH ORDINALITY AS t(text, place)
 	LOOP
 		IF line.place = 1 THEN
-			EXECUTE format('COMMENT ON %s %I IS %L', (SELECT CASE relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END FROM pg_class WHERE oid = relation::regclass), relation, line.text);
+			EXECUTE format('COMMENT ON %s %I IS %L', (SELECT CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END FROM pg_class c WHERE c.oid = relation::regclass), relation, line.text);
 		ELSE
 			EXECUTE format('COMMENT ON COLUMN %I.%I IS %L', relation, split_part(line.text, ': ', 1), substring(line.text FROM ': (.*)'));
 		END IF;
@@ -341,7 +341,7 @@ BEGIN
 	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = 'rate_limit_retention'::regclass);
 END $$;
 COMMENT ON FUNCTION rate_limit_owns_history IS 'Whether the role that called has the rights of the owner of the history.';
-CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
+CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit') RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
 	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(]''?([^'')]+)') AS first,
@@ -350,15 +350,11 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text) RETURNS TABLE (
 		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
-COMMENT ON FUNCTION rate_limit_partitions_of IS 'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit.';
-CREATE OR REPLACE FUNCTION rate_limit_partitions() RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
-	LANGUAGE sql STABLE SECURITY DEFINER AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
-COMMENT ON FUNCTION rate_limit_partitions IS 'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the '
-	'partition is pending detach, so that ALTER TABLE ... DETACH PARTITION ... FINALIZE is still to come.';
-CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text
-	LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$
+COMMENT ON FUNCTION rate_limit_partitions IS 'The partitions of a table of the history, with the names of their schemas, and from when until when each has rows. pending: it is about to be detached.';
+CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date, parent text DEFAULT 'rate_limit_audit')
+	RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$
 DECLARE
-	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = $1::regclass);
+	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = parent::regclass);
 	name text;
 	same record;
 BEGIN
@@ -366,26 +362,26 @@ BEGIN
 		RAISE EXCEPTION 'day: %: must be a day from 0001-01-01 to 9999-12-31', coalesce(day::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	FOR attempt IN 1..2 LOOP
-		SELECT * INTO same FROM rate_limit_partitions_of($1) p WHERE p.begins <= day::timestamptz AND p.ends > day::timestamptz;
+		SELECT * INTO same FROM rate_limit_partitions(parent) p WHERE p.begins <= day::timestamptz AND p.ends > day::timestamptz;
 		IF same.pending THEN
 			RAISE EXCEPTION 'the partition % is about to be detached: the day can have another one afterwards', same.name USING ERRCODE = 'object_in_use';
 		ELSIF same.name IS NOT NULL THEN
 			RETURN NULL;
 		END IF;
-		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', $1::regclass);
+		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent::regclass);
 	END LOOP;
 	IF abs(day - (now() AT TIME ZONE 'UTC')::date) > 8 AND NOT rate_limit_owns_history() THEN
 		RAISE EXCEPTION 'day: %: must be within 8 days of today: % does not own the tables', day, rate_limit_caller() USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	FOR n IN 1..1000 LOOP
-		name := $1 || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
+		name := parent || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
 		EXIT WHEN to_regclass(space || '.' || name) IS NULL;
 	END LOOP;
-	EXECUTE format('CREATE TABLE %s.%s (LIKE %s INCLUDING ALL)', space, name, $1::regclass);
+	EXECUTE format('CREATE TABLE %s.%s (LIKE %s INCLUDING ALL)', space, name, parent::regclass);
 	FOR same IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = (space || '.' || name)::regclass AND i.indisunique LOOP
 		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY USING INDEX %I', space, name, same.relname);
 	END LOOP;
-	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%L) TO (%L)', $1::regclass, space, name, day::timestamptz, (day + 1)::timestamptz);
+	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%L) TO (%L)', parent::regclass, space, name, day::timestamptz, (day + 1)::timestamptz);
 	RETURN space || '.' || name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	IF current_setting('transaction_isolation') = 'read committed' THEN
@@ -393,11 +389,9 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_make_partition_of IS 'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for '
-	'rate_limit_audit. For a role that does not own the tables, the day must be within 8 days of today.';
-CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text LANGUAGE sql SECURITY DEFINER AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
-COMMENT ON FUNCTION rate_limit_make_partition IS 'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: '
-	'there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached.';
+COMMENT ON FUNCTION rate_limit_make_partition IS 'Makes the partition of a table of the history for a day in UTC, and returns its name with the schema; '
+	'NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with _2 behind it if a table of that name is there that was detached. For a role that does not own the '
+	'tables, the day must be within 8 days of today.';
 `
 
 const historyRecord = `
@@ -437,7 +431,7 @@ BEGIN
 			IF attempt = 2 THEN
 				RAISE;
 			END IF;
-			PERFORM rate_limit_make_partition_of(p, d.day) FROM (SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS day FROM unnest("time") AS t
+			PERFORM rate_limit_make_partition(d.day, p) FROM (SELECT DISTINCT ((timestamptz 'epoch' + t * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS day FROM unnest("time") AS t
 				ORDER BY day) d, unnest(%L::text[]) AS p;
 		END;
 	END LOOP;
@@ -623,7 +617,7 @@ BEGIN
 	END IF;
 	FOR expired IN SELECT 'rate_limit_audit' AS parent, e.name, e.state, e.held_by FROM rate_limit_expired($1) e UNION ALL SELECT 'rate_limit_' || k.what, p.name, 'attached', rate_limit_holders(p.id)
 			FROM unnest('{metrics_minute,metrics_hour}'::text[]) AS k(what)
-			CROSS JOIN LATERAL rate_limit_partitions_of('rate_limit_' || k.what) p
+			CROSS JOIN LATERAL rate_limit_partitions('rate_limit_' || k.what) p
 			WHERE p.ends <= rate_limit_cutoff(k.what, $1)
 	LOOP
 		name := expired.name;
@@ -674,7 +668,7 @@ BEGIN
 	LOOP
 		FOR ahead IN 0..7 LOOP
 			BEGIN
-				name := rate_limit_make_partition_of(parent, today + ahead);
+				name := rate_limit_make_partition(today + ahead, parent);
 			EXCEPTION WHEN object_in_use THEN
 				CONTINUE; -- pending detach, and made by a later run
 			WHEN lock_not_available THEN

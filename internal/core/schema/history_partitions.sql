@@ -24,7 +24,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_owns_history IS
 	'Whether the role that called has the rights of the owner of the history.';
 
-CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text)
+CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit')
 	RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
 	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz,
@@ -36,20 +36,14 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions_of(parent text)
 		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
-COMMENT ON FUNCTION rate_limit_partitions_of IS
-	'The partitions of a table of the history, as rate_limit_partitions has those of rate_limit_audit.';
-
-CREATE OR REPLACE FUNCTION rate_limit_partitions()
-	RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
-	LANGUAGE sql STABLE SECURITY DEFINER AS $$ SELECT * FROM rate_limit_partitions_of('rate_limit_audit') $$;
 COMMENT ON FUNCTION rate_limit_partitions IS
-	'The partitions of rate_limit_audit: the oid, the name with the schema, the bounds, and whether the '
-	'partition is pending detach, so that ALTER TABLE ... DETACH PARTITION ... FINALIZE is still to come.';
+	'The partitions of a table of the history, with the names of their schemas, and from when until when '
+	'each has rows. pending: it is about to be detached.';
 
-CREATE OR REPLACE FUNCTION rate_limit_make_partition_of(parent text, day date) RETURNS text
-	LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$
+CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date, parent text DEFAULT 'rate_limit_audit')
+	RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$
 DECLARE
-	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = $1::regclass);
+	space CONSTANT text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = parent::regclass);
 	name text;
 	same record;
 BEGIN
@@ -58,7 +52,7 @@ BEGIN
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	FOR attempt IN 1..2 LOOP
-		SELECT * INTO same FROM rate_limit_partitions_of($1) p WHERE p.begins <= day::timestamptz
+		SELECT * INTO same FROM rate_limit_partitions(parent) p WHERE p.begins <= day::timestamptz
 			AND p.ends > day::timestamptz;
 		IF same.pending THEN
 			RAISE EXCEPTION 'the partition % is about to be detached: the day can have another one '
@@ -67,7 +61,7 @@ BEGIN
 			RETURN NULL;
 		END IF;
 		-- Another process may have made it before this one gets the lock.
-		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', $1::regclass);
+		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent::regclass);
 	END LOOP;
 	-- A writer drops rows that get this code, so that a wrong clock does not hold up the rows behind them.
 	IF abs(day - (now() AT TIME ZONE 'UTC')::date) > 8 AND NOT rate_limit_owns_history() THEN
@@ -77,16 +71,16 @@ BEGIN
 	END IF;
 	-- A table of the name that is not attached was detached by an archive or an interrupted upkeep.
 	FOR n IN 1..1000 LOOP
-		name := $1 || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
+		name := parent || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
 		EXIT WHEN to_regclass(space || '.' || name) IS NULL;
 	END LOOP;
-	EXECUTE format('CREATE TABLE %s.%s (LIKE %s INCLUDING ALL)', space, name, $1::regclass);
+	EXECUTE format('CREATE TABLE %s.%s (LIKE %s INCLUDING ALL)', space, name, parent::regclass);
 	FOR same IN SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 		WHERE i.indrelid = (space || '.' || name)::regclass AND i.indisunique LOOP
 		EXECUTE format('ALTER TABLE %s.%s REPLICA IDENTITY USING INDEX %I', space, name, same.relname);
 	END LOOP;
-	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%L) TO (%L)', $1::regclass, space,
-		name, day::timestamptz, (day + 1)::timestamptz);
+	EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s.%s FOR VALUES FROM (%L) TO (%L)', parent::regclass,
+		space, name, day::timestamptz, (day + 1)::timestamptz);
 	RETURN space || '.' || name;
 EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	-- The snapshot of a transaction that is REPEATABLE READ does not show the other's partition.
@@ -95,13 +89,8 @@ EXCEPTION WHEN duplicate_table OR invalid_object_definition THEN
 	END IF;
 	RETURN NULL;
 END $$;
-COMMENT ON FUNCTION rate_limit_make_partition_of IS
-	'Makes the partition of a table of the history for a day in UTC, as rate_limit_make_partition does for '
-	'rate_limit_audit. For a role that does not own the tables, the day must be within 8 days of today.';
-
-CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date) RETURNS text
-	LANGUAGE sql SECURITY DEFINER AS $$ SELECT rate_limit_make_partition_of('rate_limit_audit', $1) $$;
 COMMENT ON FUNCTION rate_limit_make_partition IS
-	'Makes the partition of rate_limit_audit for a day in UTC, and returns its name with the schema; NULL: '
-	'there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or with '
-	'_2 behind it if a table of that name is there that was detached.';
+	'Makes the partition of a table of the history for a day in UTC, and returns its name with the schema; '
+	'NULL: there is one already. Writers go on meanwhile. A partition is named rate_limit_audit_YYYYMMDD, or '
+	'with _2 behind it if a table of that name is there that was detached. For a role that does not own the '
+	'tables, the day must be within 8 days of today.';

@@ -80,7 +80,7 @@ BEGIN
 			IF attempt = 2 THEN
 				RAISE;
 			END IF;
-			PERFORM rate_limit_make_partition_of(p, d.day) FROM (SELECT DISTINCT ((timestamptz 'epoch'
+			PERFORM rate_limit_make_partition(d.day, p) FROM (SELECT DISTINCT ((timestamptz 'epoch'
 				+ t * interval '1 microsecond') AT TIME ZONE 'UTC')::date AS day FROM unnest("time") AS t
 				ORDER BY day) d, unnest(%L::text[]) AS p;
 		END;

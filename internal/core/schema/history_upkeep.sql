@@ -65,7 +65,7 @@ BEGIN
 		FROM rate_limit_expired($1) e
 		UNION ALL SELECT 'rate_limit_' || k.what, p.name, 'attached', rate_limit_holders(p.id)
 			FROM unnest('{metrics_minute,metrics_hour}'::text[]) AS k(what)
-			CROSS JOIN LATERAL rate_limit_partitions_of('rate_limit_' || k.what) p
+			CROSS JOIN LATERAL rate_limit_partitions('rate_limit_' || k.what) p
 			WHERE p.ends <= rate_limit_cutoff(k.what, $1)
 	LOOP
 		name := expired.name;
@@ -125,7 +125,7 @@ BEGIN
 	LOOP
 		FOR ahead IN 0..7 LOOP
 			BEGIN
-				name := rate_limit_make_partition_of(parent, today + ahead);
+				name := rate_limit_make_partition(today + ahead, parent);
 			EXCEPTION WHEN object_in_use THEN
 				CONTINUE; -- pending detach, and made by a later run
 			WHEN lock_not_available THEN

@@ -1,7 +1,8 @@
 package schema
 
-// The parts reject a server that is too old, and tables of other programs with the names of this schema,
-// which CREATE TABLE IF NOT EXISTS would keep. A column of each table distinguishes them.
+// The tables of each part, as elements of a VALUES list, each with a column that tables of other programs do
+// not have. The parts reject such a table, which CREATE TABLE IF NOT EXISTS would keep, and a server that is
+// too old.
 const (
 	counterMarks = `('rate_limit_ephemeral', 'prefix'), ('rate_limit_durable', 'prefix'),
 	('rate_limit_processes', 'process')`

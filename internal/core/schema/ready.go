@@ -27,16 +27,7 @@ const HistoryReady = `SELECT ` + historyReady + `::int`
 const historyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL)
 	AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + historyVersion + `
 		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_history_version()')), false)
-	FROM (VALUES ` + historyTableNames + `) AS t(name))`
-
-// historyTableNames lists the tables of the history, as elements of a VALUES list.
-const historyTableNames = `('rate_limit_audit'), ('rate_limit_metrics'), ('rate_limit_writers'),
-	('rate_limit_retention'), ('rate_limit_audited')`
-
-// policyTables lists the tables of the policy, as elements of a VALUES list.
-const policyTables = `('rate_limit_tiers'), ('rate_limit_users'), ('rate_limit_api_keys'),
-	('rate_limit_rules'), ('rate_limit_rule_limits'),
-	('rate_limit_overrides'), ('rate_limit_bans'), ('rate_limit_changes')`
+	FROM (VALUES ` + historyMarks + `) AS t(name, mark))`
 
 // PolicyWhole is a condition: the tables have all triggers that write rate_limit_changes, and no
 // trigger of the policy is disabled. The migration creates them with the tables. A restore creates them
@@ -45,10 +36,7 @@ const PolicyWhole = `(SELECT count(*) FILTER (WHERE g.tgname IN ('rate_limit_log
 	'rate_limit_log_update', 'rate_limit_log_delete', 'rate_limit_log_truncate')) >= 28
 		AND bool_and(g.tgenabled <> 'D') FROM pg_catalog.pg_trigger g
 	WHERE g.tgname LIKE 'rate\_limit\_%'
-		AND g.tgrelid IN (to_regclass('rate_limit_tiers'), to_regclass('rate_limit_users'),
-		to_regclass('rate_limit_api_keys'), to_regclass('rate_limit_rules'),
-		to_regclass('rate_limit_rule_limits'), to_regclass('rate_limit_overrides'),
-		to_regclass('rate_limit_bans')))`
+		AND g.tgrelid IN (SELECT to_regclass(t.name) FROM (VALUES ` + policyMarks + `) AS t(name, mark)))`
 
 // Ready returns three ints: 1 if Counters is up to date, 1 if Policy is, and 1 if InPart. It only reads
 // the catalogue, and takes no lock on the tables.
@@ -81,8 +69,8 @@ const InPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p
 	AND NOT ` + PolicyWhole + `
 	OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname = 'rate_limit_history_version'
 		AND pg_function_is_visible(p.oid))
-		AND (SELECT count(*) < 5 FROM pg_catalog.pg_class c JOIN (VALUES ` + historyTableNames + `) AS t(name)
-			ON c.relname = t.name WHERE pg_table_is_visible(c.oid))
+		AND (SELECT bool_or(c.oid IS NULL) FROM (VALUES ` + historyMarks + `) AS t(name, mark)
+			LEFT JOIN pg_catalog.pg_class c ON c.relname = t.name AND pg_table_is_visible(c.oid))
 	OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.proname = 'rate_limit_behind'
 		AND pg_function_is_visible(p.oid))
 		AND to_regclass('rate_limit_ephemeral') IS NULL AND to_regclass('rate_limit_nodes') IS NULL
@@ -94,7 +82,7 @@ const InPart = `(EXISTS (SELECT FROM pg_catalog.pg_proc p
 const policyReady = `(SELECT bool_and(to_regclass(t.name) IS NOT NULL) AND ` + PolicyWhole + `
 	AND coalesce((SELECT substring(p.prosrc FROM '[0-9]+')::int >= ` + policyVersion + `
 		FROM pg_catalog.pg_proc p WHERE p.oid = to_regprocedure('rate_limit_policy_version()')), false)
-	FROM (VALUES ` + policyTables + `) AS t(name))`
+	FROM (VALUES ` + policyMarks + `) AS t(name, mark))`
 
 // Server is an expression for the identity of the data that a session reads, as one text: the start of
 // the server in microseconds, and after a space the oid of rate_limit_changes, or 0 if that is missing.
