@@ -341,16 +341,16 @@ BEGIN
 	RETURN (SELECT pg_has_role(rate_limit_caller(), c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = 'rate_limit_retention'::regclass);
 END $$;
 COMMENT ON FUNCTION rate_limit_owns_history IS 'Whether the role that called has the rights of the owner of the history.';
-CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit') RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
+CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit') RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz)
 	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
-	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
-	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(]''?([^'')]+)') AS first,
+	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz, CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz
+	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(]''?([^'')]+)') AS first,
 			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO [(]''?([^'')]+)') AS last
 		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE i.inhparent = $1::regclass) AS p
 	ORDER BY 3
 $$;
-COMMENT ON FUNCTION rate_limit_partitions IS 'The partitions of a table of the history, with the names of their schemas, and from when until when each has rows. pending: it is about to be detached.';
+COMMENT ON FUNCTION rate_limit_partitions IS 'The partitions of a table of the history, with the names of their schemas, and from when until when each has rows.';
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date, parent text DEFAULT 'rate_limit_audit')
 	RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$
 DECLARE
@@ -362,10 +362,7 @@ BEGIN
 		RAISE EXCEPTION 'day: %: must be a day from 0001-01-01 to 9999-12-31', coalesce(day::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	FOR attempt IN 1..2 LOOP
-		SELECT * INTO same FROM rate_limit_partitions(parent) p WHERE p.begins <= day::timestamptz AND p.ends > day::timestamptz;
-		IF same.pending THEN
-			RAISE EXCEPTION 'the partition % is about to be detached: the day can have another one afterwards', same.name USING ERRCODE = 'object_in_use';
-		ELSIF same.name IS NOT NULL THEN
+		IF EXISTS (SELECT FROM rate_limit_partitions(parent) p WHERE p.begins <= day::timestamptz AND p.ends > day::timestamptz) THEN
 			RETURN NULL;
 		END IF;
 		EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', parent::regclass);
@@ -593,18 +590,6 @@ CREATE OR REPLACE FUNCTION rate_limit_holders(relation oid) RETURNS text
 	WHERE l.locktype = 'relation' AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()) AND l.relation = $1 AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
 $$;
 COMMENT ON FUNCTION rate_limit_holders IS 'The other sessions that have a lock on a table, as text. NULL: none.';
-CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now()) RETURNS TABLE (name text, state text, held_by text)
-	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' AS $$
-	WITH found AS ( SELECT p.id, p.name, CASE WHEN p.pending THEN 'pending' ELSE 'attached' END AS state, p.ends FROM rate_limit_partitions() p UNION ALL
-		SELECT c.oid, format('%I.%I', n.nspname, c.relname), 'detached', (to_date(substring(c.relname FROM 18 FOR 6), 'YYYYMM') + substring(c.relname FROM 24 FOR 2)::int)::timestamptz
-		FROM pg_class c JOIN pg_class audit ON audit.oid = 'rate_limit_audit'::regclass AND audit.relnamespace = c.relnamespace AND audit.relowner = c.relowner JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE c.relkind = 'r' AND NOT c.relispartition AND c.relname ~ '^rate_limit_audit_[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])(_[0-9]{1,4})?$')
-	SELECT f.name, f.state, rate_limit_holders(f.id)
-	FROM found f WHERE f.ends <= rate_limit_cutoff('audit', $1)
-	ORDER BY CASE f.state WHEN 'pending' THEN 1 WHEN 'attached' THEN 2 ELSE 3 END, f.ends, f.name
-$$;
-COMMENT ON FUNCTION rate_limit_expired IS 'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use '
-	'each of them. state is attached; detached: a table that was a partition; or pending: DETACH ... FINALIZE is still to come.';
 CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now())
 	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
@@ -615,14 +600,13 @@ BEGIN
 	IF NOT pg_try_advisory_xact_lock(1885827693, ('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
 		RETURN;
 	END IF;
-	FOR expired IN SELECT 'rate_limit_audit' AS parent, e.name, e.state, e.held_by FROM rate_limit_expired($1) e UNION ALL SELECT 'rate_limit_' || k.what, p.name, 'attached', rate_limit_holders(p.id)
-			FROM unnest('{metrics_minute,metrics_hour}'::text[]) AS k(what)
-			CROSS JOIN LATERAL rate_limit_partitions('rate_limit_' || k.what) p
-			WHERE p.ends <= rate_limit_cutoff(k.what, $1)
+	FOR expired IN SELECT 'rate_limit_' || k.what AS parent, p.name, rate_limit_holders(p.id) AS held_by FROM unnest('{audit,metrics_minute,metrics_hour}'::text[]) AS k(what)
+		CROSS JOIN LATERAL rate_limit_partitions('rate_limit_' || k.what) p
+		WHERE p.ends <= rate_limit_cutoff(k.what, $1)
 	LOOP
 		name := expired.name;
 		held_by := expired.held_by;
-		IF held_by IS NULL AND expired.state <> 'detached' THEN
+		IF held_by IS NULL THEN
 			BEGIN
 				IF NOT busy ? expired.parent THEN
 					EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', expired.parent::regclass);
@@ -649,7 +633,7 @@ BEGIN
 	END LOOP;
 END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired IS 'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
-	'past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron, and for proxies whose role does not own the tables.';
+	'past their retention, except for those that something else uses: held_by. Writers wait for up to 100 ms. For pg_cron; one of the proxies runs it about once a minute.';
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0') RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
 	SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
@@ -669,9 +653,7 @@ BEGIN
 		FOR ahead IN 0..7 LOOP
 			BEGIN
 				name := rate_limit_make_partition(today + ahead, parent);
-			EXCEPTION WHEN object_in_use THEN
-				CONTINUE; -- pending detach, and made by a later run
-			WHEN lock_not_available THEN
+			EXCEPTION WHEN lock_not_available THEN
 				what := 'skipped';
 				name := parent;
 				RETURN NEXT;

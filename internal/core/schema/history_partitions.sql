@@ -25,11 +25,11 @@ COMMENT ON FUNCTION rate_limit_owns_history IS
 	'Whether the role that called has the rights of the owner of the history.';
 
 CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit_audit')
-	RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz, pending boolean)
+	RETURNS TABLE (id oid, name text, begins timestamptz, ends timestamptz)
 	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' SET DateStyle = 'ISO' AS $$
 	SELECT p.id, p.name, CASE p.first WHEN 'MINVALUE' THEN '-infinity' ELSE p.first END::timestamptz,
-		CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz, p.pending
-	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name, i.inhdetachpending AS pending,
+		CASE p.last WHEN 'MAXVALUE' THEN 'infinity' ELSE p.last END::timestamptz
+	FROM (SELECT c.oid AS id, format('%I.%I', n.nspname, c.relname) AS name,
 			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'FROM [(]''?([^'')]+)') AS first,
 			substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO [(]''?([^'')]+)') AS last
 		FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -38,7 +38,7 @@ CREATE OR REPLACE FUNCTION rate_limit_partitions(parent text DEFAULT 'rate_limit
 $$;
 COMMENT ON FUNCTION rate_limit_partitions IS
 	'The partitions of a table of the history, with the names of their schemas, and from when until when '
-	'each has rows. pending: it is about to be detached.';
+	'each has rows.';
 
 CREATE OR REPLACE FUNCTION rate_limit_make_partition(day date, parent text DEFAULT 'rate_limit_audit')
 	RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC' AS $$
@@ -52,12 +52,8 @@ BEGIN
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	FOR attempt IN 1..2 LOOP
-		SELECT * INTO same FROM rate_limit_partitions(parent) p WHERE p.begins <= day::timestamptz
-			AND p.ends > day::timestamptz;
-		IF same.pending THEN
-			RAISE EXCEPTION 'the partition % is about to be detached: the day can have another one '
-				'afterwards', same.name USING ERRCODE = 'object_in_use';
-		ELSIF same.name IS NOT NULL THEN
+		IF EXISTS (SELECT FROM rate_limit_partitions(parent) p WHERE p.begins <= day::timestamptz
+			AND p.ends > day::timestamptz) THEN
 			RETURN NULL;
 		END IF;
 		-- Another process may have made it before this one gets the lock.
@@ -69,7 +65,7 @@ BEGIN
 			rate_limit_caller()
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
-	-- A table of the name that is not attached was detached by an archive or an interrupted upkeep.
+	-- Somebody may have detached a table of the name.
 	FOR n IN 1..1000 LOOP
 		name := parent || to_char(day, '_YYYYMMDD') || CASE n WHEN 1 THEN '' ELSE '_' || n END;
 		EXIT WHEN to_regclass(space || '.' || name) IS NULL;

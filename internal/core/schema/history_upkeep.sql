@@ -1,8 +1,8 @@
 -- The functions that delete what is past its retention. Only a caller with the rights of the owner may pass
 -- a future time: the role of the proxies may run the functions, but not delete what must be kept.
 --
--- rate_limit_upkeep takes no lock that blocks readers or writers, so it does not remove partitions.
--- rate_limit_drop_expired does, and history.Upkeep, which uses DETACH ... CONCURRENTLY.
+-- rate_limit_upkeep takes no lock that blocks readers or writers, so it does not drop partitions.
+-- rate_limit_drop_expired does.
 
 CREATE OR REPLACE FUNCTION rate_limit_cutoff(what text, now timestamptz) RETURNS timestamptz
 	LANGUAGE plpgsql STABLE SECURITY DEFINER SET TimeZone = 'UTC' AS $$
@@ -25,31 +25,6 @@ $$;
 COMMENT ON FUNCTION rate_limit_holders IS
 	'The other sessions that have a lock on a table, as text. NULL: none.';
 
-CREATE OR REPLACE FUNCTION rate_limit_expired(now timestamptz DEFAULT now())
-	RETURNS TABLE (name text, state text, held_by text)
-	LANGUAGE sql STABLE SECURITY DEFINER SET TimeZone = 'UTC' AS $$
-	WITH found AS (
-		SELECT p.id, p.name, CASE WHEN p.pending THEN 'pending' ELSE 'attached' END AS state, p.ends
-			FROM rate_limit_partitions() p
-		UNION ALL
-		SELECT c.oid, format('%I.%I', n.nspname, c.relname), 'detached',
-			(to_date(substring(c.relname FROM 18 FOR 6), 'YYYYMM') + substring(c.relname
-			FROM 24 FOR 2)::int)::timestamptz
-		FROM pg_class c JOIN pg_class audit ON audit.oid = 'rate_limit_audit'::regclass
-			AND audit.relnamespace = c.relnamespace AND audit.relowner = c.relowner
-			JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE c.relkind = 'r' AND NOT c.relispartition
-			AND c.relname ~ '^rate_limit_audit_[0-9]{4}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])'
-				'(_[0-9]{1,4})?$')
-	SELECT f.name, f.state, rate_limit_holders(f.id)
-	FROM found f WHERE f.ends <= rate_limit_cutoff('audit', $1)
-	ORDER BY CASE f.state WHEN 'pending' THEN 1 WHEN 'attached' THEN 2 ELSE 3 END, f.ends, f.name
-$$;
-COMMENT ON FUNCTION rate_limit_expired IS
-	'The partitions of rate_limit_audit that are past their retention at a time, and the sessions that use '
-	'each of them. state is attached; detached: a table that was a partition; or pending: DETACH ... '
-	'FINALIZE is still to come.';
-
 CREATE OR REPLACE FUNCTION rate_limit_drop_expired(now timestamptz DEFAULT now())
 	RETURNS TABLE (name text, held_by text) LANGUAGE plpgsql SECURITY DEFINER SET lock_timeout = '100ms' AS $$
 #variable_conflict use_column
@@ -61,16 +36,14 @@ BEGIN
 		('rate_limit_audit'::regclass::oid::bigint - 2147483648)::int) THEN
 		RETURN;
 	END IF;
-	FOR expired IN SELECT 'rate_limit_audit' AS parent, e.name, e.state, e.held_by
-		FROM rate_limit_expired($1) e
-		UNION ALL SELECT 'rate_limit_' || k.what, p.name, 'attached', rate_limit_holders(p.id)
-			FROM unnest('{metrics_minute,metrics_hour}'::text[]) AS k(what)
-			CROSS JOIN LATERAL rate_limit_partitions('rate_limit_' || k.what) p
-			WHERE p.ends <= rate_limit_cutoff(k.what, $1)
+	FOR expired IN SELECT 'rate_limit_' || k.what AS parent, p.name, rate_limit_holders(p.id) AS held_by
+		FROM unnest('{audit,metrics_minute,metrics_hour}'::text[]) AS k(what)
+		CROSS JOIN LATERAL rate_limit_partitions('rate_limit_' || k.what) p
+		WHERE p.ends <= rate_limit_cutoff(k.what, $1)
 	LOOP
 		name := expired.name;
 		held_by := expired.held_by;
-		IF held_by IS NULL AND expired.state <> 'detached' THEN
+		IF held_by IS NULL THEN
 			BEGIN
 				-- Writers wait behind this lock, hence for a short time only, and once.
 				IF NOT busy ? expired.parent THEN
@@ -102,7 +75,7 @@ END $$;
 COMMENT ON FUNCTION rate_limit_drop_expired IS
 	'Drops the partitions of rate_limit_audit and of the minutes and hours of rate_limit_metrics that are '
 	'past their retention, except for those that something else uses: held_by. Writers wait for up to '
-	'100 ms. For pg_cron, and for proxies whose role does not own the tables.';
+	'100 ms. For pg_cron; one of the proxies runs it about once a minute.';
 
 CREATE OR REPLACE FUNCTION rate_limit_upkeep(now timestamptz DEFAULT now(), pause interval DEFAULT '0')
 	RETURNS TABLE (what text, name text, rows bigint) LANGUAGE plpgsql SECURITY DEFINER SET TimeZone = 'UTC'
@@ -126,9 +99,7 @@ BEGIN
 		FOR ahead IN 0..7 LOOP
 			BEGIN
 				name := rate_limit_make_partition(today + ahead, parent);
-			EXCEPTION WHEN object_in_use THEN
-				CONTINUE; -- pending detach, and made by a later run
-			WHEN lock_not_available THEN
+			EXCEPTION WHEN lock_not_available THEN
 				what := 'skipped';
 				name := parent;
 				RETURN NEXT;

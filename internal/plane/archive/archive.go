@@ -19,8 +19,8 @@
 // With Drop, the table is locked against writers from the first read to the drop, so that no row is
 // added in between. A writer for that day waits, and then creates a new partition. A day is never
 // detached: it stays in rate_limit_audit until the transaction that compared it drops it. Without Drop,
-// both reads have the snapshot of the transaction, and writers go on. Run also archives tables that an
-// interrupted upkeep detached; it finds them by their names.
+// both reads have the snapshot of the transaction, and writers go on. Run also archives tables that
+// somebody detached; it finds them by their names.
 //
 // The files: archive.go is a run, day.go one partition, parquet.go the rows and their files,
 // destination.go a folder, and s3.go a bucket, which the build tag nos3 leaves out (s3_left_out.go).

@@ -137,7 +137,7 @@ func TestRowsThatComeAfterTheArchive(t *testing.T) {
 func TestATransactionThatReadsKeepsItsDay(t *testing.T) {
 	dsn, conn := open(t)
 	makeDays(t, conn, 3, 100)
-	// The first day was detached by a run that ended.
+	// Somebody detached the first day.
 	execute(t, conn, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partitionName(day(0)))
 	reader := cluster.Connect(t, dsn)
 	execute(t, reader, "BEGIN")

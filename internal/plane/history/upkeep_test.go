@@ -9,7 +9,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
-	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 )
 
@@ -59,59 +58,10 @@ func short(names []string) string {
 	return strings.Join(all, " ")
 }
 
-// leavePending has the detaching of a partition interrupted, as a process that is killed would.
-func (s *site) leavePending(partition string) {
-	s.t.Helper()
-	ctx := context.Background()
-	reader, conn := cluster.Connect(s.t, s.dsn), cluster.Connect(s.t, s.dsn)
-	if _, err := reader.Exec(ctx,
-		"BEGIN; LOCK TABLE ONLY rate_limit_audit IN ACCESS SHARE MODE"); err != nil {
-		s.t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() {
-		_, err := conn.Exec(ctx, "ALTER TABLE rate_limit_audit DETACH PARTITION "+partition+" CONCURRENTLY")
-		ended <- err
-	}()
-	const pending = "SELECT coalesce(string_agg(name, ' '), '') FROM rate_limit_partitions() WHERE pending"
-	await.Within(s.t, time.Minute, "the partition to be pending",
-		func() bool { return s.text(pending) == "public."+partition })
-	s.exec(fmt.Sprintf("SELECT pg_cancel_backend(%d)", conn.PgConn().PID()))
-	if err := <-ended; err == nil {
-		s.t.Fatal("the partition is detached")
-	}
-	if _, err := reader.Exec(ctx, "COMMIT"); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-// An interrupted DETACH is completed: of a partition that is past its retention, which is then
-// dropped, and of one that is not, which stays.
-func TestAnInterruptedDetachIsCompleted(t *testing.T) {
+// A partition that a reader holds does not keep the others.
+func TestAPartitionThatIsHeldStopsNothing(t *testing.T) {
 	s := newUpkeepSite(t)
 	s.days("2026-08-01", 3)
-	s.leavePending("rate_limit_audit_20260802")
-	report := s.upkeep("2026-11-21T12:00:00Z")
-	if short(report.Dropped) != "20260801 20260802 20260803" ||
-		short(report.Detached) != "20260802 20260801 20260803" {
-		t.Errorf("the report is %+v", report)
-	}
-	s.leavePending("rate_limit_audit_20261122")
-	report = s.upkeep("2026-11-21T12:00:00Z")
-	if short(report.Dropped) != "" || short(report.Detached) != "20261122" || len(report.Skipped) > 0 {
-		t.Errorf("the report is %+v", report)
-	}
-	if got := s.text(
-		"SELECT count(*) FROM pg_class WHERE relname = 'rate_limit_audit_20261122'"); got != "1" {
-		t.Error("a partition that is not past its retention is gone")
-	}
-}
-
-// A pending partition that a reader holds does not keep the others.
-func TestAPendingPartitionThatIsHeldStopsNothing(t *testing.T) {
-	s := newUpkeepSite(t)
-	s.days("2026-08-01", 3)
-	s.leavePending("rate_limit_audit_20260802")
 	reader := cluster.Connect(s.t, s.dsn)
 	if _, err := reader.Exec(context.Background(),
 		"BEGIN; SELECT * FROM rate_limit_audit_20260802"); err != nil {
