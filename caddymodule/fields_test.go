@@ -7,11 +7,12 @@ import (
 	"github.com/caddyserver/caddy/v2"
 )
 
-// The JSON may have numbers, booleans, arrays and durations, as other modules of Caddy have them.
+// The JSON may have numbers, booleans, arrays and durations, as other modules of Caddy have them, and null
+// for a setting that was left out.
 func TestTheJSONHasTypes(t *testing.T) {
 	var h Handler
-	config := `{"prefix": "a", "limit": [100, "1m"], "cost": 5, "durable": true, "hash_key": false,
-		"exempt": ["10.0.0.0/8", "192.0.2.7"], "fields": ["x", "ietf"], "timeout": 250000000}`
+	config := `{"prefix": "a", "limit": [100, "1m"], "cost": 5, "lease": null, "durable": true,
+		"hash_key": false, "exempt": ["10.0.0.0/8", "192.0.2.7"], "fields": ["x", "ietf"], "timeout": 250000000}`
 	if err := caddy.StrictUnmarshalJSON([]byte(config), &h); err != nil {
 		t.Fatal(err)
 	}

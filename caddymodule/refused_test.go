@@ -68,14 +68,3 @@ func TestWrongJSONIsRefused(t *testing.T) {
 	checkRefused(t, "the environment", validate([]byte(`{"apps": {"pg_ratelimit": {"dsn": "memory"}}}`)),
 		`environment variable PG_RATELIMIT_DISABLE_AUTO_MIGRATE: "perhaps": must be true or false`)
 }
-
-// JSON may have a setting as a number or as true, and null is a setting that was left out.
-func TestJSONHasSettingsInTheirTypes(t *testing.T) {
-	const handler = `{"handler": "pg_ratelimit", "dsn": "memory", "prefix": "a", "limit": "9 1m", ` +
-		`"algorithm": "token_bucket", "burst": 5, "ipv4_prefix": 24, "hash_key": true, "timeout": "1s", ` +
-		`"lease": null}`
-	if err := validate([]byte(`{"apps": {"http": {"servers": {"s": {"listen": [":8080"], "routes": ` +
-		`[{"handle": [` + handler + `]}]}}}}}`)); err != nil {
-		t.Error(err)
-	}
-}

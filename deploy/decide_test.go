@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	extauthz "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_authz/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -17,8 +16,6 @@ import (
 
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit"
-	"github.com/pgratelimit/pg-ratelimit/ratelimit/memory"
 )
 
 // decider is the Caddy that only decides, with limits of 3 instead of 100.
@@ -82,51 +79,6 @@ func TestNginxAsksWhetherARequestMayPass(t *testing.T) {
 	}
 	if answer := harness.Ask(t, harness.Get(url)); answer.Status != http.StatusInternalServerError {
 		t.Errorf("without the Caddy that decides: %d", answer.Status)
-	}
-}
-
-// TestTheBurstOfIngressNginx sends a burst to a real nginx with the lines that ingress-nginx makes of
-// limit-rpm and of its default multiplier, and to the limit that docs/moving.md has instead.
-func TestTheBurstOfIngressNginx(t *testing.T) {
-	nginx, err := harness.Installed(t.Context(), "nginx")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, address := t.TempDir(), harness.FreeAddress(t)
-	config := "events {}\nhttp {\naccess_log off;\nclient_body_temp_path " + dir + ";\nproxy_temp_path " +
-		dir + "/p;\nfastcgi_temp_path " + dir + "/f;\nuwsgi_temp_path " + dir +
-		"/u;\nscgi_temp_path " + dir +
-		"/s;\nlimit_req_zone $binary_remote_addr zone=rpm:5m rate=2r/m;\nserver {\nlisten " + address +
-		";\nlimit_req zone=rpm burst=10 nodelay;\nlocation / {\nproxy_pass http://" + upstream(t) +
-		";\n}\n}\n}\n"
-	n := harness.Start(t, harness.Program{Path: nginx, Dir: dir,
-		Args: []string{"-e", "stderr", "-p", dir, "-c", written(t, filepath.Join(dir, "nginx.conf"), config),
-			"-g", "daemon off; pid " + filepath.Join(dir, "pid") + ";"}})
-	n.AwaitAddress(t, address)
-	store, err := memory.New(memory.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	limiter, err := ratelimit.NewLimiter(store, ratelimit.Limit{Prefix: "rpm", Algorithm: ratelimit.GCRA,
-		Events: 2, Window: time.Minute, Burst: 2*5 + 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	theirs, ours := 0, 0
-	for range 20 {
-		if harness.Ask(t, harness.Get("http://"+address)).Status == http.StatusOK {
-			theirs++
-		}
-		decision, err := limiter.Take(t.Context(), "client", 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if decision.Allowed {
-			ours++
-		}
-	}
-	if theirs != ours {
-		t.Errorf("of a burst of 20, ingress-nginx admits %d and the limit of the page %d", theirs, ours)
 	}
 }
 

