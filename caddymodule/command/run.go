@@ -109,7 +109,7 @@ func (c *call) connect() (err error) {
 	// A pooler may give each transaction another session.
 	config.DefaultQueryExecMode = pgx.QueryExecModeExec
 	if c.conn, err = pgx.ConnectConfig(c.ctx, config); err != nil {
-		return err
+		return fmt.Errorf("dsn: %w", err)
 	}
 	return c.tick()
 }

@@ -1083,13 +1083,18 @@ BEGIN
 	ELSIF taken IS NOT NULL THEN
 		RETURN format('priority: %s: must be another than that of the rule %s, which is of the same family', taken[2], (SELECT to_json(r.name) FROM rate_limit_rules r WHERE r.family = taken[1]
 				AND r.priority::text = taken[2]));
+	ELSIF message LIKE 'time zone "%" not recognized' THEN
+		RETURN concat('time_zone: ', fields -> 'time_zone', ': must be known to the server');
 	ELSIF part IS NULL THEN
 		RETURN message;
 	ELSIF fields ->> part[1] IS NULL OR part[1] IN ('digest', 'hint') THEN
 		RETURN replace(fault, '_', ' ') || CASE WHEN detail LIKE 'Key %' AND detail NOT LIKE '%digest%' THEN ': ' || detail ELSE '' END;
 	END IF;
 	RETURN concat(part[1], ': ', fields -> part[1], ': ', replace(split_part(part[2], 'rate_limit', 1), '_', ' '), substring(part[2] FROM 'rate_limit.*'), CASE WHEN part[2] LIKE '%rate_limit_tiers' THEN
-			(SELECT ', which has ' || string_agg(t.tier, ', ' ORDER BY t.rank, t.tier) FROM rate_limit_tiers t) END);
+			(SELECT ', which has ' || string_agg(t.tier, ', ' ORDER BY t.rank, t.tier) FROM rate_limit_tiers t)
+			WHEN part[1] = 'algorithm' THEN
+			(SELECT ': ' || string_agg(name[1], ', ') FROM pg_constraint, regexp_matches(pg_get_constraintdef(oid), '''([a-z_]+)''', 'g') AS name
+				WHERE conname = fault AND conrelid = 'rate_limit_rule_limits'::regclass) END);
 END $$;
 COMMENT ON FUNCTION rate_limit_fault IS 'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if its name does not say it.';
 CREATE OR REPLACE FUNCTION rate_limit_policy_write(section text, how text, list jsonb) RETURNS void
@@ -1121,7 +1126,7 @@ BEGIN
 			'jsonb_to_recordset($1) AS d(at tid, document jsonb)',
 			format('jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.document, $2)) t', s.relation))
 			USING chosen, (SELECT array_agg(c.name) FROM rate_limit_policy_columns c WHERE c.section = rate_limit_policy_write.section AND c.is_reference);
-	EXCEPTION WHEN integrity_constraint_violation THEN
+	EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 		GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
 		IF many > 1 THEN
 			PERFORM rate_limit_policy_write(section, how, (SELECT jsonb_agg(d.o) FROM jsonb_array_elements(chosen) WITH ORDINALITY AS d(o, place)
@@ -1251,9 +1256,10 @@ BEGIN
 		END IF;
 	END LOOP;
 	RETURN 'kept'; -- another session deletes what this one finds
-EXCEPTION WHEN integrity_constraint_violation THEN
+EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, sets = COLUMN_NAME, row_hint = PG_EXCEPTION_HINT;
-	RAISE EXCEPTION '%', CASE WHEN SQLSTATE = '23502' THEN sets || ': must be given for a new row' ELSE rate_limit_fault(fault, message, detail, given) END
+	RAISE EXCEPTION '%', CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, given) WHEN sets = ANY (back) THEN sets || ': must have a value, and has no default'
+		ELSE sets || ': must be given for a new row' END
 		USING ERRCODE = 'check_violation', HINT = row_hint;
 END $$;
 COMMENT ON FUNCTION rate_limit_set IS 'Makes or changes the row of a table whose keys are those of fields. A field that is null is not set; one that reset names gets its default. It returns created or changed.';
@@ -1316,7 +1322,7 @@ BEGIN
 	END IF;
 	SELECT l.events INTO own FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR SHARE;
 	IF NOT FOUND THEN
-		RAISE EXCEPTION '%/%: no such limit: must be one of %', $1, $2, (SELECT coalesce(string_agg( l.rule || '/' || l.name, ', ' ORDER BY l.rule, l.name), 'none: there is no such rule')
+		RAISE EXCEPTION '%/%: no such %', $1, $2, (SELECT coalesce('limit: must be one of ' || string_agg( l.rule || '/' || l.name, ', ' ORDER BY l.rule, l.name), 'rule, or it has no limit')
 			FROM rate_limit_rule_limits l WHERE l.rule = $1) USING ERRCODE = 'no_data_found';
 	END IF;
 	SELECT o.* INTO old FROM rate_limit_overrides o WHERE (o.rule, o.limit_name) = ($1, $2) AND (o.tier, o.user_id, o.key_id) IS NOT DISTINCT FROM ($4, $5, $6)

@@ -219,6 +219,8 @@ BEGIN
 		RETURN format('priority: %s: must be another than that of the rule %s, which is of the same family',
 			taken[2], (SELECT to_json(r.name) FROM rate_limit_rules r WHERE r.family = taken[1]
 				AND r.priority::text = taken[2]));
+	ELSIF message LIKE 'time zone "%" not recognized' THEN
+		RETURN concat('time_zone: ', fields -> 'time_zone', ': must be known to the server');
 	ELSIF part IS NULL THEN
 		RETURN message;
 	ELSIF fields ->> part[1] IS NULL OR part[1] IN ('digest', 'hint') THEN
@@ -229,7 +231,11 @@ BEGIN
 		replace(split_part(part[2], 'rate_limit', 1), '_', ' '), substring(part[2] FROM 'rate_limit.*'),
 		CASE WHEN part[2] LIKE '%rate_limit_tiers' THEN
 			(SELECT ', which has ' || string_agg(t.tier, ', ' ORDER BY t.rank, t.tier)
-				FROM rate_limit_tiers t) END);
+				FROM rate_limit_tiers t)
+			WHEN part[1] = 'algorithm' THEN
+			(SELECT ': ' || string_agg(name[1], ', ') FROM pg_constraint,
+				regexp_matches(pg_get_constraintdef(oid), '''([a-z_]+)''', 'g') AS name
+				WHERE conname = fault AND conrelid = 'rate_limit_rule_limits'::regclass) END);
 END $$;
 COMMENT ON FUNCTION rate_limit_fault IS
 	'The error of a constraint for people: the field, what it holds, and what it must be; or the message, if '
@@ -272,7 +278,7 @@ BEGIN
 			format('jsonb_populate_record(NULL::%s, rate_limit_policy_values(d.document, $2)) t', s.relation))
 			USING chosen, (SELECT array_agg(c.name) FROM rate_limit_policy_columns c
 				WHERE c.section = rate_limit_policy_write.section AND c.is_reference);
-	EXCEPTION WHEN integrity_constraint_violation THEN
+	EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 		GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
 		IF many > 1 THEN
 			PERFORM rate_limit_policy_write(section, how, (SELECT jsonb_agg(d.o)

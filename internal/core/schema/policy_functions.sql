@@ -50,11 +50,13 @@ BEGIN
 		END IF;
 	END LOOP;
 	RETURN 'kept'; -- another session deletes what this one finds
-EXCEPTION WHEN integrity_constraint_violation THEN
+EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
 		sets = COLUMN_NAME, row_hint = PG_EXCEPTION_HINT;
-	RAISE EXCEPTION '%', CASE WHEN SQLSTATE = '23502' THEN sets || ': must be given for a new row'
-		ELSE rate_limit_fault(fault, message, detail, given) END
+	RAISE EXCEPTION '%', CASE WHEN SQLSTATE <> '23502'
+			THEN rate_limit_fault(fault, message, detail, given)
+		WHEN sets = ANY (back) THEN sets || ': must have a value, and has no default'
+		ELSE sets || ': must be given for a new row' END
 		USING ERRCODE = 'check_violation', HINT = row_hint;
 END $$;
 COMMENT ON FUNCTION rate_limit_set IS
@@ -147,8 +149,8 @@ BEGIN
 	END IF;
 	SELECT l.events INTO own FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR SHARE;
 	IF NOT FOUND THEN
-		RAISE EXCEPTION '%/%: no such limit: must be one of %', $1, $2, (SELECT coalesce(string_agg(
-			l.rule || '/' || l.name, ', ' ORDER BY l.rule, l.name), 'none: there is no such rule')
+		RAISE EXCEPTION '%/%: no such %', $1, $2, (SELECT coalesce('limit: must be one of ' || string_agg(
+			l.rule || '/' || l.name, ', ' ORDER BY l.rule, l.name), 'rule, or it has no limit')
 			FROM rate_limit_rule_limits l WHERE l.rule = $1) USING ERRCODE = 'no_data_found';
 	END IF;
 	SELECT o.* INTO old FROM rate_limit_overrides o WHERE (o.rule, o.limit_name) = ($1, $2)
