@@ -39,7 +39,9 @@ type limit struct {
 const mostCounted = 1 << 61
 
 // newAmount compiles an amount of a limit. from is Mark.From.
-func newAmount(rule *Mark, row *RuleLimit, events, burst int64, unlimited bool, from string) (*amount, error) {
+func newAmount(
+	rule *Mark, row *RuleLimit, events, burst int64, unlimited bool, from string,
+) (*amount, error) {
 	l := row.Limit
 	mark := *rule
 	a := &amount{limit: &l, mark: &mark, unlimited: unlimited}

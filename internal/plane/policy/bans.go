@@ -55,7 +55,7 @@ func newBanSet(bans []Ban) *banSet {
 	return b
 }
 
-// lastBan is the ban that ends last, of two. Either may be nil.
+// lastBan returns the ban that ends last, of two. Either may be nil.
 func lastBan(a, b *Ban) *Ban {
 	if a == nil || b != nil && endOf(b.Until) > endOf(a.Until) {
 		return b
@@ -117,7 +117,7 @@ func addLength(lengths []int, network netip.Prefix) []int {
 // and the zone goes.
 func plainAddress(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// normalNetwork is a network without bits beyond its length, and as IPv4 if it is of IPv4
+// normalNetwork returns a network without bits beyond its length, and as IPv4 if it is of IPv4
 // addresses in IPv6 form.
 func normalNetwork(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
@@ -129,7 +129,7 @@ func normalNetwork(p netip.Prefix) netip.Prefix {
 // bannedMost bounds the bans that hold: the newest ones. bansSQL has it, too.
 const bannedMost = 100000
 
-// tooManyBans is an error if not all bans hold.
+// tooManyBans returns an error if not all bans hold.
 func tooManyBans(inForce int64) error {
 	if inForce <= bannedMost {
 		return nil

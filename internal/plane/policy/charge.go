@@ -2,9 +2,8 @@ package policy
 
 import "github.com/pgratelimit/pg-ratelimit/ratelimit"
 
-// charge is the third pass: it adds to the hits the amounts that hold for the sender at a time, drops
-// those without an amount, and moves those of shadow rules to the end, apart. A limit that lets nothing pass
-// refuses the request.
+// charge adds to the hits the amounts that hold for the sender at a time, drops those without an amount, and
+// moves those of shadow rules to the end, apart. A limit that lets nothing pass refuses the request.
 func charge(sender *amounts, at int64, o *Verdict) {
 	simple := true
 	kept := 0

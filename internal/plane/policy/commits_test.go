@@ -65,27 +65,3 @@ func TestRulesArriveInWhateverOrderTheyAreCommitted(t *testing.T) {
 	want("after the open transaction", "a/per_hour", "b/per_hour", "b/some", "c/per_hour")
 	same(t, "what was reported", s.reports(), "")
 }
-
-// A document that is refused, or undone, changes nothing for a proxy; one that is applied arrives whole.
-func TestADocumentArrivesWholeOrNotAtAll(t *testing.T) {
-	s := newSite(t)
-	ctx := context.Background()
-	p := s.policy(policy.Settings{})
-	const document = `SELECT rate_limit_apply('{"rules": [{"name": "r", "count_by": ["all"], "action": "block", "status": 402}]}')`
-	tx := s.begin()
-	if _, err := tx.Exec(ctx, document); err != nil {
-		t.Fatal(err)
-	}
-	refresh(t, p)
-	same(t, "before the commit", decided(t, p, "", ""), " anonymous")
-	if err := tx.Rollback(ctx); err != nil {
-		t.Fatal(err)
-	}
-	refresh(t, p)
-	same(t, "after the rollback", decided(t, p, "", ""), " anonymous")
-	s.exec(document)
-	refresh(t, p)
-	if got := decided(t, p, "", ""); !strings.Contains(got, "402") {
-		t.Errorf("after the document: %s", got)
-	}
-}

@@ -74,7 +74,7 @@ func parseCountBy(row *Rule, options Options) (counterBy, error) {
 	return by, nil
 }
 
-// counterText is a part of the key of a counter. The key is the values that the rule counts by,
+// counterText returns a part of the key of a counter. The key is the values that the rule counts by,
 // in their order, with a space between them. In a value, a space is written %20 and a percent
 // sign %25. The value of a user is the user's id; "ip:" at the beginning of the id is written
 // "ip%3A". The value of a request without a user is "ip:" and the network. So no two senders
@@ -84,7 +84,7 @@ func counterText(value string) string { return counterEscapes.Replace(value) }
 
 var counterEscapes = strings.NewReplacer("%", "%25", " ", "%20")
 
-// userText is the part of a counter's key that is a user.
+// userText returns the part of a counter's key that is a user.
 func userText(user string) string {
 	text := counterText(user)
 	if strings.HasPrefix(text, "ip:") {
@@ -93,7 +93,7 @@ func userText(user string) string {
 	return text
 }
 
-// nobodyText is that part for a request without a user; "" if the address is unknown.
+// nobodyText returns that part for a request without a user; "" if the address is unknown.
 func nobodyText(address netip.Addr) string {
 	text := networkText(address)
 	if text != "" {
@@ -134,9 +134,9 @@ func networkText(address netip.Addr) string {
 // counterText has a percent sign before another character than 2.
 const noHeader = "%empty"
 
-// AlternativeKey is the key, or a part of one, if the first of several alternatives that is not empty has
-// this text: its number, from 1 on, a bar, and the text, or its digest if it is a secret. So a header with
-// the text of an address is not that address.
+// AlternativeKey returns the key, or a part of one, if the first of several alternatives that is not empty
+// has this text: its number, from 1 on, a bar, and the text, or its digest if it is a secret. So a header
+// with the text of an address is not that address.
 func AlternativeKey(number int, text string, secret bool) string {
 	if secret {
 		text = ratelimit.DigestKey(text)
@@ -144,10 +144,10 @@ func AlternativeKey(number int, text string, secret bool) string {
 	return strconv.Itoa(number) + "|" + text
 }
 
-// counterKey is the key of a rule's counters for a request, or "" if the request lacks what the rule counts
-// by, and whether it holds a secret. user is the result of userText or of nobodyText, key that of the API
-// key's id. Of alternatives, the first that the request has counts, and the last one as it would without the
-// others.
+// counterKey returns the key of a rule's counters for a request, or "" if the request lacks what the rule
+// counts by, and whether it holds a secret. user is the result of userText or of nobodyText, key that of the
+// API key's id. Of alternatives, the first that the request has counts, and the last one as it would without
+// the others.
 func counterKey(by *counterBy, f *Facts, user, key, tier string) (text string, secret bool) {
 	text = ""
 	secret = false

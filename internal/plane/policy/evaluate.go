@@ -114,8 +114,8 @@ func apply(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict) {
 	}
 }
 
-// evaluateUnknown evaluates a request without an answer of the database about the sender: bans hold, and rules
-// that are not personal. id has only the digest of the API key, or the user.
+// evaluateUnknown evaluates a request without an answer of the database about the sender: bans hold, and
+// rules that are not personal. id has only the digest of the API key, or the user.
 func evaluateUnknown(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verdict) {
 	clearVerdict(o)
 	o.Tier = f.Tier
@@ -126,7 +126,7 @@ func evaluateUnknown(s *Snapshot, f *Facts, id *Identity, now time.Time, o *Verd
 	}
 }
 
-// rejectKey is the verdict on a request with an API key that is refused. If a rule blocks the request with
+// rejectKey refuses a request because of its API key. If a rule blocks the request with
 // any key, that is the answer: it must not depend on what is cached.
 func rejectKey(s *Snapshot, f *Facts, reason Reason, at int64, o *Verdict) {
 	o.impersonal = true

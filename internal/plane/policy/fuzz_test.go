@@ -15,13 +15,34 @@ import (
 // it fail. Patterns of hosts and paths match as a loop over their segments does.
 func FuzzRules(f *testing.F) {
 	for _, row := range []string{
-		`{"Paths":["/u/*/files","/api/*"],"Hosts":["*.example.com","[::1]"],"Methods":["GET"],"count_by":["user|header:X-Tenant","ip/64"],"Limits":[{"Name":"l","Limit":{"Algorithm":1,"Events":5,"Window":1000000000}}]}`,
+		`{"Paths":["/u/*/files","/api/*"],"Hosts":["*.example.com","[::1]"],"Methods":["GET"],
+		"count_by":["user|header:X-Tenant","ip/64"],
+		"Limits":[{"Name":"l","Limit":{"Algorithm":1,"Events":5,"Window":1000000000}}]}`,
 		`{"Action":"block","Networks":["192.0.2.0/24","::ffff:0:0/90"],"Status":451,"RetryAfter":1}`,
-		`{"Action":"exempt","Mode":"shadow","From":"2026-01-31T00:00:00Z","Family":"f","Settle":"status 401 = 1, else 0","Tiers":["gold"]}`, `{"Action":"later"}`, `{"Limits":[{}]}`, `[]`,
+		`{"Action":"exempt","Mode":"shadow","From":"2026-01-31T00:00:00Z","Family":"f",
+		"Settle":"status 401 = 1, else 0","Tiers":["gold"]}`,
+		`{"Action":"later"}`, `{"Limits":[{}]}`, `[]`,
 	} {
 		f.Add(row, "/api/*", "*.example.com", "/api/x%2Fy;z", "a.example.com:80")
 	}
-	f.Add("settle", "/u/*/x", "example.com.", "/u//x", "EXAMPLE.com")
+	for pattern, paths := range map[string]string{
+		"/api/v1/*":    "/api/v1 /api/v1/x /api/v1/x/y /api /api/v10 / /x/api/v1",
+		"/u/*/files":   "/u/a/files /u/files /u/a/b/files /u/a/files/x",
+		"/u/*/files/*": "/u/a/files /u/a/files/x/y /u/files/x /u/a/b/files",
+		"/":            "/ /a", "/*": "/ /a /a/b", "/*/b": "/a/b / /b /a/b/c",
+	} {
+		for _, path := range strings.Fields(paths) {
+			f.Add("", pattern, "*.a.test", path, "x.a.test")
+		}
+	}
+	for host, hosts := range map[string]string{
+		"a.test":   "a.test A.test:80 b.test x.a.test",
+		"*.a.test": "x.a.test y.x.a.test a.test xa.test .a.test",
+	} {
+		for _, sent := range strings.Fields(hosts) {
+			f.Add("", "/*", host, "/a", sent)
+		}
+	}
 	f.Fuzz(func(t *testing.T, row, pathPattern, hostPattern, path, host string) {
 		if how, err := settings.ParseSettle(row); err == nil && how != nil {
 			if again, err := settings.ParseSettle(how.Text); err != nil || !reflect.DeepEqual(how, again) {
@@ -35,9 +56,8 @@ func FuzzRules(f *testing.F) {
 			return
 		}
 		var o policy.Verdict
-		if rules, overrides,
-			err := policy.DecodeRules([]string{`{"Rule":` + row + `}`,
-			`{"Override":` + row + `}`}); err == nil {
+		rows := []string{`{"Rule":` + row + `}`, `{"Override":` + row + `}`}
+		if rules, overrides, err := policy.DecodeRules(rows); err == nil {
 			s := policy.Compile(rules, overrides, nil, policy.Options{Remember: 4})
 			if s.Rules()+len(s.Wrong()) == 0 && rules[0].Mode != settings.Off {
 				t.Errorf("%s is neither used nor reported", row)

@@ -31,9 +31,9 @@ func credentialOf(id *Identity) Credential {
 	return Credential{Digest: id.Digest}
 }
 
-// Identities caches keys and users of the database. If it is full, it evicts one that was not used since it was
-// last passed over (second chance, in the random order of a map). Keys that the database does not have are in
-// a map of their own, so that invented keys evict no real ones. A full map of them is emptied.
+// Identities caches keys and users of the database. If it is full, it evicts one that was not used since it
+// was last passed over (second chance, in the random order of a map). Keys that the database does not have
+// are in a map of their own, so that invented keys evict no real ones. A full map of them is emptied.
 //
 // An identity that is evicted while a look-up of it is under way must not come back with what
 // the look-up read before. A look-up therefore begins with Generation, and Add caches nothing if

@@ -2,8 +2,6 @@ package policy_test
 
 import (
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -157,44 +155,4 @@ func TestInventedKeysPushOutNothing(t *testing.T) {
 	if id, _ := policy.FindIdentity(c, policy.Credential{Digest: last.Digest}, now); id != nil {
 		t.Error("a new key is still unknown")
 	}
-}
-
-// After an eviction is over, an identity that was read before the change is not found.
-func TestNothingStaleIsFoundAfterAnEviction(t *testing.T) {
-	c := policy.NewIdentities(4)
-	var version [8]atomic.Int64 // of each key, in the "database"
-	var group sync.WaitGroup
-	stop := make(chan struct{})
-	for range 4 {
-		group.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				n := i % 8
-				generation := c.Generation()
-				read := version[n].Load()
-				id := cachedKey(n, read%3 > 0)
-				id.Tier = fmt.Sprint(read)
-				c.Add(id, "", generation, policytest.Now)
-			}
-		})
-	}
-	for i := range 20000 {
-		n := i % 8
-		changed := version[n].Add(1)
-		if i%5 == 0 {
-			c.EvictAll()
-		} else {
-			c.EvictKey(policy.Digest(fmt.Sprint(n)))
-		}
-		if id, _ := policy.FindIdentity(c, policy.Credential{Digest: policy.Digest(fmt.Sprint(n))},
-			policytest.Now); id != nil && id.Tier != fmt.Sprint(changed) {
-			t.Fatalf("found version %s of key %d after version %d", id.Tier, n, changed)
-		}
-	}
-	close(stop)
-	group.Wait()
 }

@@ -21,8 +21,8 @@ type index struct {
 	others []*rule // rules without such conditions
 }
 
-// filings returns the values of a rule, those of one kind together. The first are networks: most addresses are
-// in none, so a network comes before another value with as many rules.
+// filings returns the values of a rule, those of one kind together. The first are networks: most addresses
+// are in none, so a network comes before another value with as many rules.
 func filings(r *rule) [][]string {
 	var networks, paths, hosts []string
 	for _, network := range r.networks {

@@ -71,7 +71,7 @@ func Hint(key string) string {
 	return key[:len(KeyPrefix)+4] + "..."
 }
 
-// Bearer is the API key in a header: the value without spaces around it, and without the
+// Bearer returns the API key in a header: the value without spaces around it, and without the
 // scheme "Bearer ", in any case.
 func Bearer(value string) string {
 	const scheme = "bearer"
@@ -110,7 +110,7 @@ func HideKeys(text, key string) string {
 	return hidePlain(text, key)
 }
 
-// hidePlain is HideKeys for keys that are not encoded.
+// hidePlain hides keys that are not encoded.
 func hidePlain(text, key string) string {
 	if key != "" {
 		text = strings.ReplaceAll(text, key, hiddenKey)

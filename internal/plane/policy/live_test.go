@@ -14,8 +14,11 @@ import (
 func TestRulesArriveWhole(t *testing.T) {
 	s := newSite(t)
 	s.exec("UPDATE rate_limit_tiers SET comment = 'x'")
-	s.exec(`SELECT rate_limit_rule('r', family => 'f', priority => 7, hosts => '{api.example.com}', paths => '{/}', methods => '{GET}', tiers => '{anonymous}', networks => '{192.0.2.0/24,2001:db8::/32}',
-		count_by => '{host}', cost => 3, status => 402, message => 'pay "now"', retry_after => '90 s', valid => '[2020-01-01,2999-01-01)', algorithm => 'gcra', per_second => 10, burst => 4, durable => true)`)
+	s.exec(`SELECT rate_limit_rule('r', family => 'f', priority => 7, hosts => '{api.example.com}',
+		paths => '{/}', methods => '{GET}', tiers => '{anonymous}',
+		networks => '{192.0.2.0/24,2001:db8::/32}', count_by => '{host}', cost => 3, status => 402,
+		message => 'pay "now"', retry_after => '90 s', valid => '[2020-01-01,2999-01-01)',
+		algorithm => 'gcra', per_second => 10, burst => 4, durable => true)`)
 	p := s.policy(policy.Settings{})
 	refresh(t, p)
 	facts := policy.Facts{Tier: "anonymous", Method: "GET", Host: "api.example.com", Path: "/",

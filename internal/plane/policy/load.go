@@ -17,7 +17,7 @@ func timeSQL(expression string) string {
 		THEN to_char(` + expression + ` AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') END`
 }
 
-// endSQL is timeSQL for an end. An end before 1970, such as -infinity, is 1970.
+// endSQL returns timeSQL for an end. An end before 1970, such as -infinity, is 1970.
 func endSQL(expression string) string {
 	return `CASE WHEN ` + expression + ` < '1970-01-01 00:00+00' THEN '1970-01-01T00:00:00Z'
 		ELSE ` + timeSQL(expression) + ` END`

@@ -40,8 +40,10 @@ func TestStatementsLockTheTablesInTheOrderOfTruncate(t *testing.T) {
 			})
 			waited = waited || waits
 			var later int
-			if err := watching.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks waits JOIN pg_locks has USING (pid) JOIN pg_class c ON c.oid = has.relation
-				WHERE `+waiting+` AND has.granted AND c.relkind = 'r' AND c.relname LIKE 'rate_limit%' AND has.relation > waits.relation`).Scan(&later); err != nil {
+			if err := watching.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks waits
+				JOIN pg_locks has USING (pid) JOIN pg_class c ON c.oid = has.relation
+				WHERE `+waiting+` AND has.granted AND c.relkind = 'r' AND c.relname LIKE 'rate_limit%'
+				AND has.relation > waits.relation`).Scan(&later); err != nil {
 				t.Fatal(err)
 			}
 			if later > 0 {

@@ -83,10 +83,10 @@ func newLookups(db pgdb.DB, cache *Identities, h *health.Health, now func() time
 	}
 }
 
-// get looks up the sender of a request from an address, and caches it with text (see Identities.Add), as long as health.Patience allows. The error is
-// ratelimit.ErrUnavailable while the database does not answer or too many wait, else that of
-// health.NoDecision: a database is silent if a statement is under way for a timeout. The look-up then goes
-// on, for the next request.
+// get looks up the sender of a request from an address, as long as health.Patience allows, and caches it with
+// text (see Identities.Add). The error is ratelimit.ErrUnavailable while the database does not answer or too
+// many wait, else that of health.NoDecision: a database is silent if a statement is under way for a timeout.
+// The look-up then goes on, for the next request.
 func (l *lookups) get(
 	ctx context.Context, timeout time.Duration, s Credential, text string, address netip.Addr,
 ) (*Identity, error) {

@@ -98,7 +98,9 @@ func TestEverythingIsReadAnewNowAndThen(t *testing.T) {
 	s.after(0)
 	refresh(t, p)
 	decided(t, p, "key of ann", "")
-	s.exec(`SET session_replication_role = replica; SELECT rate_limit_rule('plan', per_hour => 1000); UPDATE rate_limit_users SET tier = 'pro'; RESET session_replication_role`)
+	s.exec(`SET session_replication_role = replica;
+		SELECT rate_limit_rule('plan', per_hour => 1000); UPDATE rate_limit_users SET tier = 'pro';
+		RESET session_replication_role`)
 	s.after(59 * time.Second)
 	refresh(t, p)
 	same(t, "after 59 seconds", decided(t, p, "key of ann", ""), "ann free")

@@ -8,9 +8,8 @@ import (
 
 // A new condition of a rule is a field of Rule, and a line in compileConditions, meets or holds, and unmet.
 
-// match is the first pass: it returns, in order, the rules that match a request by tier, method, host and
-// path, and by network if the index has them there. The list must not be changed, and is valid until the next
-// call with o.
+// match returns, in order, the rules that match a request by tier, method, host and path, and by network if
+// the index has them there. The list must not be changed, and is valid until the next call with o.
 func match(set *ruleSet, f *Facts, o *Verdict) []*rule {
 	if set.memo != nil && len(set.index.byNetwork) == 0 {
 		return remembered(set, f, o.Tier)

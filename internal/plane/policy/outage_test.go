@@ -26,32 +26,6 @@ func askAs(p *policy.Policy, timeout time.Duration, key, user, path, address str
 	return outcomeText(&o), err
 }
 
-// A banned request costs the database nothing.
-func TestWhoIsBannedIsNotLookedUp(t *testing.T) {
-	s := newSite(t)
-	s.user("ann", "free")
-	s.user("mallory", "free")
-	s.exec(`INSERT INTO rate_limit_bans (network) VALUES ('192.0.2.0/24'); INSERT INTO rate_limit_bans (user_id) VALUES ('mallory');
-		INSERT INTO rate_limit_bans (key_id) SELECT id FROM rate_limit_api_keys WHERE user_id = 'ann'`)
-	p := s.policy(policy.Settings{})
-	refresh(t, p)
-	for i := range 100 {
-		for _, c := range []struct{ key, user, address string }{
-			{fmt.Sprint("key ", i), "", "192.0.2.7"}, {"", fmt.Sprint("user ", i), "192.0.2.7"},
-			{"", "mallory", "198.51.100.1"},
-			{"key of mallory", "", "198.51.100.1"}, {"key of ann", "", "198.51.100.1"},
-		} {
-			if got, err := askAs(p, longTime, c.key, c.user, "/", c.address); !strings.HasSuffix(got,
-				" anonymous 403 banned") || err != nil {
-				t.Errorf("%+v: %q, %v", c, got, err)
-			}
-		}
-	}
-	if n := p.Stats().LookUps; n != 0 {
-		t.Errorf("%d statements looked up a sender, want none", n)
-	}
-}
-
 // A look-up may take four timeouts. So it answers although the database is farther away than one.
 func TestALookUpMayTakeFourTimeouts(t *testing.T) {
 	s := newSite(t)

@@ -15,7 +15,7 @@ import (
 var ErrAmbiguousPath = errors.New("the path has dot segments beside a parameter, an encoded slash or a " +
 	"backslash")
 
-// NormalPath is the path of a request as rules match it. escaped is the path as it was sent
+// NormalPath returns the path of a request as rules match it. escaped is the path as it was sent
 // (url.URL.EscapedPath). Percent-encoding is decoded once. Empty segments and a slash at the end are dropped,
 // and dot segments, encoded or not, are resolved. The path begins with a slash.
 //
@@ -68,8 +68,8 @@ func unescape(text string) string {
 
 var encoded = regexp.MustCompile("%[0-9A-Fa-f]{2}")
 
-// NormalHost is the host of a request as rules match it: in lower case, without the port,
-// without dots at the end, and an IPv6 address without brackets.
+// NormalHost returns the host of a request as rules match it: in lower case, without the port, without dots
+// at the end, and an IPv6 address without brackets.
 func NormalHost(host string) string {
 	if strings.HasPrefix(host, "[") {
 		if end := strings.IndexByte(host, ']'); end > 0 {

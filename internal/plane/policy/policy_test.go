@@ -81,6 +81,7 @@ func TestABillingPeriodBeginsOnTheUsersDay(t *testing.T) {
 	}
 }
 
+// The oracle of TestRulesDecideAsALoopOverThemDoes covers values without spaces and percent signs.
 func TestNoTwoSendersShareACounter(t *testing.T) {
 	by := func(names ...string) policy.Rule {
 		return policy.Rule{Name: "r", CountBy: names,
@@ -107,24 +108,16 @@ func TestNoTwoSendersShareACounter(t *testing.T) {
 		user string
 		want string
 	}{
-		{by(), policy.Facts{}, "auth0|5f7c", "auth0|5f7c"},
 		{by(), policy.Facts{}, "", ""},
 		{by(), policy.Facts{Address: address}, "", "ip:2001:db8:1:2::/64"},
 		{by(), policy.Facts{Address: address}, "ip:2001:db8:1:2::/64", "ip%3A2001:db8:1:2::/64"},
 		{by(), policy.Facts{}, "ip%3Ax", "ip%253Ax"},
-		{by("ip"), policy.Facts{Address: address}, "", "2001:db8:1:2:3::4"},
-		{by("ip"), policy.Facts{Address: netip.MustParseAddr("::ffff:192.0.2.1")}, "", "192.0.2.1"},
-		{by("ip/64"), policy.Facts{Address: netip.MustParseAddr("192.0.2.1")}, "", "192.0.2.1"},
 		{by("user", "host"), policy.Facts{Host: "c"}, "a b", "a%20b c"},
 		{by("user", "header:x-b"), policy.Facts{Header: http.Header{"X-B": {"b c"}}}, "a", "a b%20c"},
 		{by("user", "header:x-b"), policy.Facts{Header: http.Header{}}, "a", "a %empty"},
 		{by("header:x-b"), policy.Facts{Header: http.Header{"X-B": {""}}}, "a", "%empty"},
 		{by("header:x-b"), policy.Facts{Header: http.Header{"X-B": {"%empty"}}}, "a", "%25empty"},
 		{skipping, policy.Facts{Header: http.Header{"X-B": {""}}}, "a", ""},
-		{skipping, policy.Facts{Header: http.Header{"X-B": {"b"}}}, "a", "b"},
-		{by("key"), policy.Facts{Address: address}, "a", ""},
-		{by("route"), policy.Facts{}, "a", ""},
-		{by("all"), policy.Facts{}, "", "all"},
 	} {
 		if got := key(test.rule, &test.f, test.user); got != test.want {
 			t.Errorf("count by %v of %q: %q, want %q", test.rule.CountBy, test.user, got, test.want)
@@ -171,7 +164,9 @@ func TestAWrongRuleIsDisabledAloneAndNamed(t *testing.T) {
 		`mode: "later"`:         func(r *policy.Rule) { r.Mode = "later" },
 		`action: "later"`:       func(r *policy.Rule) { r.Action = "later" },
 		`networks: `:            func(r *policy.Rule) { r.Networks = []netip.Prefix{{}} },
-		`tier: "x": must be`:    func(r *policy.Rule) { r.Err = &ratelimit.FieldError{Field: "tier", Value: "x", Want: "a tier"} },
+		`tier: "x": must be`: func(r *policy.Rule) {
+			r.Err = &ratelimit.FieldError{Field: "tier", Value: "x", Want: "a tier"}
+		},
 	}
 	for want, change := range wrong {
 		bad := good("bad")
@@ -197,50 +192,5 @@ func TestAWrongRuleIsDisabledAloneAndNamed(t *testing.T) {
 	list := policy.Compile([]policy.Rule{good("good")}, overrides, nil, policy.Options{}).Wrong()
 	if len(list) != 1 || list[0].Override != "limit hour, tier t" {
 		t.Errorf("wrong overrides are %v", list)
-	}
-}
-
-func TestPatterns(t *testing.T) {
-	for _, test := range []struct {
-		host, path string // patterns
-		matches    string // host and path of requests
-		not        string
-	}{
-		{"", "/api/v1/*", "/api/v1 /api/v1/x /api/v1/x/y", "/api /api/v10 /api/v2 / /x/api/v1"},
-		{"", "/u/*/files", "/u/a/files", "/u/files /u/a/b/files /u/a/files/x /u/a"},
-		{"", "/u/*/files/*", "/u/a/files /u/a/files/x/y", "/u/files/x /u/a/b/files"},
-		{"", "/", "/", "/a"},
-		{"", "/*", "/ /a /a/b", ""},
-		{"", "/*/b", "/a/b", "/ /b /a/b/c"},
-		{"", "/a/", "/a", "/ /a/b"},
-		{"A.test", "", "a.test/", "b.test/ x.a.test/"},
-		{"*.A.test.", "", "x.a.test/ y.x.a.test/", "a.test/ xa.test/ .a.test/"},
-	} {
-		rule := policy.Rule{Name: "r", CountBy: []string{"all"}, Limits: perHour(1)}
-		if test.host != "" {
-			rule.Hosts = []string{test.host}
-		}
-		if test.path != "" {
-			rule.Paths = []string{test.path}
-		}
-		// Filed under the path or the host, and filed under the tier because others have both.
-		others := []policy.Rule{rule, rule, rule}
-		for i := range others {
-			others[i].Name += strings.Repeat("x", i+1)
-		}
-		narrow := rule
-		narrow.Tiers = []string{"t"}
-		for want, requests := range map[bool]string{true: test.matches, false: test.not} {
-			for _, request := range strings.Fields(requests) {
-				at := strings.Index(request, "/")
-				f := &policy.Facts{Tier: "t", Host: request[:at], Path: request[at:]}
-				for _, rules := range [][]policy.Rule{{rule}, append([]policy.Rule{narrow}, others...)} {
-					if got := strings.Contains(prefixes(decide(t, rules, f, nil))+" ",
-						"rule/r/hour "); got != want {
-						t.Errorf("%s%s matches %s: %v, want %v", test.host, test.path, request, got, want)
-					}
-				}
-			}
-		}
 	}
 }

@@ -142,5 +142,5 @@ func (c *changes) add(kind, ref string) {
 	}
 }
 
-// log is the oid of rate_limit_changes.
+// log returns the oid of rate_limit_changes.
 func (p *poller) log() string { return p.server[strings.IndexByte(p.server, ' ')+1:] }

@@ -117,7 +117,7 @@ func ReadIdentity(db pgdb.DB, s Credential) (*Identity, error) {
 	return call.identity, call.err
 }
 
-// lookUp looks up the senders of calls, each of another sender, in one statement, and sets the identity and the
+// lookUp looks up the senders of calls, which all differ, in one statement, and sets the identity and the
 // error of each call. The Identity of a sender that the database does not have is not Known. lookUp does not
 // send the name of a user that no row can have: the statement would fail for all senders.
 func lookUp(db pgdb.DB, calls []*lookup) error {
@@ -159,9 +159,9 @@ func lookUp(db pgdb.DB, calls []*lookup) error {
 	return nil
 }
 
-// readWhole is read for a statement with wholeSQL. The error is errIncomplete if the policy did not have all
-// its triggers when the statement read it: a restore makes them after all rows, so that without them rows may
-// be missing. A statement sees the rows and the triggers in one snapshot.
+// readWhole runs a statement with wholeSQL, as read does. The error is errIncomplete if the policy did not
+// have all its triggers when the statement read it: a restore makes them after all rows, so that without them
+// rows may be missing. A statement sees the rows and the triggers in one snapshot.
 func readWhole(
 	ctx context.Context, db pgdb.DB, timeout time.Duration, what, sql string, args ...any,
 ) ([]string, error) {
@@ -211,5 +211,5 @@ func texts(statement *pgdb.Statement) ([]string, error) {
 
 var errColumns = errors.New("the server's answer does not have the statement's columns")
 
-// unavailable is the error of a connection that failed, or that did not answer in time.
+// unavailable returns the error of a connection that failed, or that did not answer in time.
 func unavailable(cause error) error { return fmt.Errorf("%w: %w", ratelimit.ErrUnavailable, cause) }

@@ -92,7 +92,8 @@ func TestARecalledKeyIsDecidedAsAnyOther(t *testing.T) {
 			}
 			if pick(2) == 0 {
 				s.exec(`INSERT INTO rate_limit_overrides (rule, limit_name, user_id, events)
-					SELECT rule, name, $1, 3 FROM rate_limit_rule_limits ORDER BY hashtext(rule || $1) LIMIT 3`, user)
+					SELECT rule, name, $1, 3 FROM rate_limit_rule_limits
+					ORDER BY hashtext(rule || $1) LIMIT 3`, user)
 			}
 			if pick(3) == 0 {
 				s.exec("UPDATE rate_limit_users SET period_start = '2026-01-31' WHERE user_id = $1", user)

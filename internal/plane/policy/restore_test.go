@@ -86,7 +86,8 @@ func TestARestoreOpensNothing(t *testing.T) {
 			_ = policy.Migrate(ctx, other)
 			other.Close()
 		}
-		for what, facts := range map[string]policy.Facts{"blocked": {Method: "PUT"}, "banned": {Method: "GET"}} {
+		for what, method := range map[string]string{"blocked": "PUT", "banned": "GET"} {
+			facts := policy.Facts{Method: method}
 			facts.Tier = "anonymous"
 			facts.Path = "/"
 			if what == "banned" {
@@ -97,8 +98,9 @@ func TestARestoreOpensNothing(t *testing.T) {
 				t.Errorf("%s, after %s: not refused, %v", what, command, err)
 			}
 		}
-		if kept > 0 && s.pool.QueryRow(ctx, `SELECT count(*) FROM (SELECT $1::text::oid AS log) AS n WHERE log = 'rate_limit_changes'::regclass AND log <> $2
-			AND NOT `+schema.PolicyWhole, said, old).Scan(&lies) == nil && lies != 0 {
+		if kept > 0 && s.pool.QueryRow(ctx, `SELECT count(*) FROM (SELECT $1::text::oid AS log) AS n
+			WHERE log = 'rate_limit_changes'::regclass AND log <> $2 AND NOT `+schema.PolicyWhole,
+			said, old).Scan(&lies) == nil && lies != 0 {
 			t.Errorf("after %s: the proxy says that it has applied the changes of tables that it has not "+
 				"read", command)
 		}

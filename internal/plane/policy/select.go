@@ -5,10 +5,10 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// selectRules is the second pass: of the rules that match, it adds to o.Hits the hits of those that charge
-// the request, without amounts. A rule of a family charges it unless an enforced rule of the family does. A
-// rule that counts by something the request lacks does not charge it, nor does a personal rule if the sender
-// could not be read. It returns false if a rule exempts or blocks the request: the verdict is then complete.
+// selectRules adds to o.Hits the hits of those of the found rules that charge the request, without amounts. A
+// rule of a family charges it unless an enforced rule of the family does. A rule that counts by something the
+// request lacks does not charge it, nor does a personal rule if the sender could not be read. It returns
+// false if a rule exempts or blocks the request: the verdict is then complete.
 func selectRules(found []*rule, f *Facts, sender *amounts, at int64, o *Verdict) bool {
 	user := sender.user
 	for _, r := range found {

@@ -17,7 +17,8 @@ import (
 const version0 = `DROP VIEW rate_limit_near;
 	DROP INDEX rate_limit_bans_until;
 	COMMENT ON TABLE rate_limit_rules IS 'The rules.';
-	CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql IMMUTABLE PARALLEL SAFE AS 'SELECT 0'`
+	CREATE OR REPLACE FUNCTION rate_limit_policy_version() RETURNS int LANGUAGE sql
+		IMMUTABLE PARALLEL SAFE AS 'SELECT 0'`
 
 // TestAnUpgradeStopsNoDecision: a proxy upgrades the tables of an older version in place, while requests come
 // with API keys that it has not seen. It decides all the time: by the tables as they are as long as a
@@ -27,9 +28,12 @@ func TestAnUpgradeStopsNoDecision(t *testing.T) {
 	ctx := context.Background()
 	s := newSite(t)
 	cluster.Execute(t, s.dsn, version0)
-	cluster.Execute(t, s.dsn, fmt.Sprintf(`INSERT INTO rate_limit_tiers (tier) VALUES ('free') ON CONFLICT DO NOTHING;
-		INSERT INTO rate_limit_users (user_id, tier) SELECT 'user-' || i, 'free' FROM generate_series(1, %[1]d) i;
-		INSERT INTO rate_limit_api_keys (digest, user_id) SELECT sha256(convert_to('key-' || i, 'UTF8')), 'user-' || i FROM generate_series(1, %[1]d) i;
+	cluster.Execute(t, s.dsn, fmt.Sprintf(`
+		INSERT INTO rate_limit_tiers (tier) VALUES ('free') ON CONFLICT DO NOTHING;
+		INSERT INTO rate_limit_users (user_id, tier)
+			SELECT 'user-' || i, 'free' FROM generate_series(1, %[1]d) i;
+		INSERT INTO rate_limit_api_keys (digest, user_id)
+			SELECT sha256(convert_to('key-' || i, 'UTF8')), 'user-' || i FROM generate_series(1, %[1]d) i;
 		SELECT rate_limit_rule('plan', tiers => '{free}', per_hour => 1000)`, keys))
 	p := s.policy(policy.Settings{MaxIdentities: 16})
 	upgraded := func() bool {
