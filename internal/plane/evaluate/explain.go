@@ -142,7 +142,7 @@ func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Ex
 			policy.KeyRevoked: "revoked"}[trace.Key]
 		e.Key, e.KeyID = given(cmp.Or(state, "valid")), given(id.KeyID)
 	}
-	if e.Rules, err = explainRules(ctx, conn, snapshot, trace, ambiguous != nil); err != nil {
+	if e.Rules, err = explainRules(ctx, conn, trace, ambiguous != nil); err != nil {
 		return nil, err
 	}
 	if e.Limits, err = explainLimits(ctx, db, o); err != nil {
@@ -204,30 +204,18 @@ func (e *Explanation) conclude(o *policy.Verdict) {
 }
 
 // explainRules says whether each rule applies. The trace has those that can have an effect.
-func explainRules(ctx context.Context, conn *pgx.Conn, snapshot *policy.Snapshot, trace *policy.Trace,
-	ambiguous bool) ([]Rule, error) {
+func explainRules(ctx context.Context, conn *pgx.Conn, trace *policy.Trace, ambiguous bool) ([]Rule, error) {
 	result, err := conn.Query(ctx, `SELECT name, action, family, priority, mode, false, ''
 FROM rate_limit_rule_states`)
 	if err != nil {
 		return nil, err
 	}
 	rules, err := pgx.CollectRows(result, pgx.RowToStructByPos[Rule])
-	traced, wrong := map[string]policy.TracedRule{}, map[string]error{}
-	for _, rule := range trace.Rules {
-		traced[rule.Name] = rule
-	}
-	for _, w := range snapshot.Wrong() {
-		if w.Override == "" {
-			wrong[w.Rule] = w.Err
-		}
-	}
 	for i := range rules {
 		x := &rules[i]
-		found, isTraced := traced[x.Name]
+		found, isTraced := trace.Rules[x.Name]
 		x.Applies, x.Why = found.Applies, found.Why
 		switch {
-		case wrong[x.Name] != nil:
-			x.Why = "it cannot be used: " + wrong[x.Name].Error()
 		case x.Mode == string(settings.Off):
 			x.Applies, x.Why = false, "mode: off"
 		case !isTraced:

@@ -12,8 +12,8 @@ import (
 type Trace struct {
 	// Key says why the API key of the request is not valid, or is NotRefused.
 	Key Reason
-	// Rules are the rules of the snapshot, in the order in which they are tried.
-	Rules []TracedRule
+	// Rules are the rules of the snapshot by name, also those that cannot be used.
+	Rules map[string]TracedRule
 	// Unlimited are the limits of the rules that apply which have no amount. The Verdict does not
 	// have them. Marks[i] is about Unlimited[i].
 	Unlimited []ratelimit.Hit
@@ -22,14 +22,13 @@ type Trace struct {
 
 // TracedRule says whether a rule applies to a request. Why says why not, or that the rule matches.
 type TracedRule struct {
-	Name    string
 	Applies bool
 	Why     string
 }
 
 // Explain evaluates as Evaluate does, and returns what became of each rule.
 func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Trace) {
-	o, t := &Verdict{}, &Trace{}
+	o, t := &Verdict{}, &Trace{Rules: map[string]TracedRule{}}
 	evaluateInFull(s, f, id, now, o)
 	at := now.UnixMicro()
 	sender := nobody
@@ -60,13 +59,18 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 	if o.Exempt || o.Reason == Blocked {
 		applied[o.Rule] = true
 	}
+	for _, w := range s.set.wrong {
+		if w.Override == "" {
+			t.Rules[w.Rule] = TracedRule{Why: "it cannot be used: " + w.Err.Error()}
+		}
+	}
 	for _, r := range s.set.rules {
-		x := TracedRule{Name: r.row.Name, Why: unmet(r, f, sender, at, o)}
+		x := TracedRule{Why: unmet(r, f, sender, at, o)}
 		switch {
 		case x.Why != "":
 		case o.Refused() && o.Reason != Blocked && o.Reason != NoQuota:
 			x.Why = "the request is refused before: " + string(o.Reason)
-		case applied[x.Name]:
+		case applied[r.row.Name]:
 			x.Applies = true
 			x.Why = "matches"
 			if r.row.Mode == settings.Shadow {
@@ -77,7 +81,7 @@ func Explain(s *Snapshot, f *Facts, id *Identity, now time.Time) (*Verdict, *Tra
 		default:
 			x.Why = "family " + r.row.Family + ": the rule " + families[r.row.Family] + " comes first"
 		}
-		t.Rules = append(t.Rules, x)
+		t.Rules[r.row.Name] = x
 	}
 	return o, t
 }
