@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"math"
 	"net/netip"
 	"time"
@@ -33,6 +32,7 @@ func beginOf(t time.Time) int64 {
 type banSet struct {
 	byNetwork map[netip.Prefix]*Ban
 	lengths   []int // of these networks
+	inForce   int64 // bans in the database
 	bySender  map[Credential]*Ban
 }
 
@@ -128,12 +128,3 @@ func normalNetwork(p netip.Prefix) netip.Prefix {
 
 // bannedMost bounds the bans that hold: the newest ones. bansSQL has it, too.
 const bannedMost = 100000
-
-// tooManyBans returns an error if not all bans hold.
-func tooManyBans(inForce int64) error {
-	if inForce <= bannedMost {
-		return nil
-	}
-	return fmt.Errorf("%d bans are in force, and only the newest %d hold: ban networks instead of "+
-		"addresses, or end some", inForce, bannedMost)
-}

@@ -35,9 +35,8 @@ type Options struct {
 // Snapshot is rules, overrides and bans at one moment. It does not change, and any number of
 // goroutines may use it.
 type Snapshot struct {
-	set     *ruleSet
-	bans    *banSet
-	tooMany error // of a Policy, see tooManyBans
+	set  *ruleSet
+	bans *banSet
 }
 
 // Compile makes a snapshot. overrides are those for tiers; those for users and keys belong to

@@ -20,7 +20,13 @@ func (p *Poller) Poll(ctx context.Context) (users []string, everything bool, err
 }
 
 // DecodeRules returns the rules and overrides in rows of the database.
-var DecodeRules = decodeRules
+func DecodeRules(texts []string) ([]Rule, []Override, error) {
+	d, err := decodePolicy(texts)
+	if err != nil {
+		return nil, nil, err
+	}
+	return d.rules, d.overrides, nil
+}
 
 // EvaluateUnknown does the work of Policy.Evaluate after a look-up failed.
 var EvaluateUnknown = evaluateUnknown

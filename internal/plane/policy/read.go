@@ -72,39 +72,33 @@ func ReadSnapshot(ctx context.Context, db pgdb.DB, options Options) (*Snapshot, 
 	return p.snapshot(), err
 }
 
-// decodeRules returns the rules and overrides in the rows of rulesSQL, for Compile.
-func decodeRules(texts []string) ([]Rule, []Override, error) {
-	var rules []Rule
-	var overrides []Override
+// decoded has the rows of rulesSQL, bansSQL and bannedKeysSQL.
+type decoded struct {
+	rules     []Rule
+	overrides []Override
+	bans      []Ban
+	inForce   int64 // bans
+}
+
+// decodePolicy decodes rows. A rule that does not have the fields of this version has an error.
+func decodePolicy(texts []string) (*decoded, error) {
+	d := &decoded{}
 	for _, r := range decode(texts) {
 		switch {
 		case r.Rule != nil && r.err != nil:
-			rules = append(rules, Rule{Name: r.Rule.Name, Err: r.err})
+			d.rules = append(d.rules, Rule{Name: r.Rule.Name, Err: r.err})
 		case r.err != nil:
-			return nil, nil, fmt.Errorf("a rule or an override: %w", r.err)
+			return nil, fmt.Errorf("an override or a ban: %w", r.err)
 		case r.Rule != nil:
-			rules = append(rules, *r.Rule)
+			d.rules = append(d.rules, *r.Rule)
 		case r.Override != nil:
-			overrides = append(overrides, *r.Override)
+			d.overrides = append(d.overrides, *r.Override)
+		case r.Ban != nil:
+			d.bans = append(d.bans, *r.Ban)
 		}
+		d.inForce += r.InForce
 	}
-	return rules, overrides, nil
-}
-
-// decodeBans returns the bans in rows of bansSQL and bannedKeysSQL, and how many are in force.
-func decodeBans(texts []string) ([]Ban, int64, error) {
-	var bans []Ban
-	inForce := int64(0)
-	for _, r := range decode(texts) {
-		if r.err != nil {
-			return nil, 0, fmt.Errorf("a ban: %w", r.err)
-		}
-		inForce += r.InForce
-		if r.Ban != nil {
-			bans = append(bans, *r.Ban)
-		}
-	}
-	return bans, inForce, nil
+	return d, nil
 }
 
 // ReadIdentity reads an identity as ReadSnapshot does. Identity.Known is false if the database does not have

@@ -208,20 +208,18 @@ func (p *Policy) compile(rows policyRows) error {
 	next := &Snapshot{}
 	if sameBans {
 		next.bans = old.bans
-		next.tooMany = old.tooMany
 	} else {
-		bans, inForce, err := decodeBans(append(append([]string(nil), rows.bans...), rows.keys...))
+		d, err := decodePolicy(append(append([]string(nil), rows.bans...), rows.keys...))
 		if err != nil {
 			return err
 		}
-		next.bans = newBanSet(bans)
-		next.tooMany = tooManyBans(inForce)
-		p.report("bans", next.tooMany)
+		next.bans = newBanSet(d.bans)
+		next.bans.inForce = d.inForce
 	}
 	if sameRules {
 		next.set = old.set
 	} else {
-		rules, overrides, err := decodeRules(rows.rules)
+		d, err := decodePolicy(rows.rules)
 		if err != nil {
 			return err
 		}
@@ -229,9 +227,13 @@ func (p *Policy) compile(rows policyRows) error {
 		if old != nil {
 			before = old.set.rules
 		}
-		next.set = newRuleSet(rules, overrides, before, p.settings.Options)
-		p.report("rules", wrongError(next.set.wrong))
+		next.set = newRuleSet(d.rules, d.overrides, before, p.settings.Options)
 	}
+	var problem error
+	if all := problems(next); all != nil {
+		problem = errors.New(strings.Join(all, "; "))
+	}
+	p.report("problems", problem)
 	p.rows = rows
 	p.forgetStale()
 	p.current.Store(next)
@@ -239,28 +241,25 @@ func (p *Policy) compile(rows policyRows) error {
 	return nil
 }
 
-// wrongError names what cannot be used, or is nil.
-func wrongError(wrong []Wrong) error {
-	if len(wrong) == 0 {
-		return nil
-	}
-	return errors.New("cannot be used: " + strings.Join(wrongTexts(wrong), "; "))
-}
-
-func wrongTexts(wrong []Wrong) []string {
-	all := make([]string, 0, len(wrong))
-	for i := range wrong {
-		text := "rule " + wrong[i].Rule
-		if wrong[i].Override != "" {
-			text += ", override for " + wrong[i].Override
+// problems says which rules cannot be used, and whether too many bans are in force.
+func problems(s *Snapshot) []string {
+	var all []string
+	for _, w := range s.set.wrong {
+		text := "rule " + w.Rule
+		if w.Override != "" {
+			text += ", override for " + w.Override
 		}
-		text += ": " + wrong[i].Err.Error()
-		if wrong[i].Kept {
+		text += " cannot be used: " + w.Err.Error()
+		if w.Kept {
 			text += " (it stays as it was)"
 		} else {
 			text += " (it is off)"
 		}
 		all = append(all, text)
+	}
+	if s.bans.inForce > bannedMost {
+		all = append(all, fmt.Sprintf("%d bans are in force, and only the newest %d hold: ban networks instead "+
+			"of addresses, or end some", s.bans.inForce, bannedMost))
 	}
 	return all
 }
@@ -284,12 +283,9 @@ func (p *Policy) report(kind string, err error) {
 // reported and has no other effect.
 func (p *Policy) occasionally(ctx context.Context) {
 	if p.settings.OnApplied != nil {
-		s := p.snapshot()
-		problems := wrongTexts(s.set.wrong)
-		if s.tooMany != nil {
-			problems = append(problems, s.tooMany.Error())
-		}
-		_ = batch.PanicError(func() { p.settings.OnApplied(p.poller.applied, p.poller.log(), problems) })
+		_ = batch.PanicError(func() {
+			p.settings.OnApplied(p.poller.applied, p.poller.log(), problems(p.snapshot()))
+		})
 	}
 	if now := p.settings.Now(); now.Sub(p.forgotten) >= forgetInterval {
 		p.forgotten = now
