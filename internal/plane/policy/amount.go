@@ -84,16 +84,16 @@ func addChoice(choices []*choice, l *limit, o *Override, from string) ([]*choice
 	if err != nil {
 		return choices, err
 	}
-	all := append(choices, &choice{
+	choices = append(choices, &choice{
 		tier: o.Tier, ofKey: from == "key", from: beginOf(o.From), until: endOf(o.Until), amount: a,
 	})
-	sort.SliceStable(all, func(i, j int) bool {
-		if all[i].ofKey != all[j].ofKey {
-			return all[i].ofKey
+	sort.SliceStable(choices, func(i, j int) bool {
+		if choices[i].ofKey != choices[j].ofKey {
+			return choices[i].ofKey
 		}
-		return all[i].from > all[j].from
+		return choices[i].from > choices[j].from
 	})
-	return all, nil
+	return choices, nil
 }
 
 // amounts belong to an identity and a snapshot. They do not change. An identity keeps those of the snapshot

@@ -258,8 +258,8 @@ func problems(s *Snapshot) []string {
 		all = append(all, text)
 	}
 	if s.bans.inForce > bannedMost {
-		all = append(all, fmt.Sprintf("%d bans are in force, and only the newest %d hold: ban networks instead "+
-			"of addresses, or end some", s.bans.inForce, bannedMost))
+		all = append(all, fmt.Sprintf("%d bans are in force, and only the newest %d hold: ban networks "+
+			"instead of addresses, or end some", s.bans.inForce, bannedMost))
 	}
 	return all
 }
