@@ -2,7 +2,6 @@ package traefikplugin
 
 import (
 	"hash/maphash"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -17,14 +16,13 @@ import (
 )
 
 // leasedHandler is the middleware for the frequent kind of limit with a lease: one limit with a fixed
-// cost, and a key of one part that is not a secret. It does not change.
+// cost, and a frequent key that is not a secret. It does not change.
 type leasedHandler struct {
 	upstream *upstream
-	next     http.Handler // of upstream
-	wraps    *int32       // of upstream
-	queued   *handler     // decides the requests for which the lease has too few units
+	queued   *handler // decides the requests for which the lease has too few units
+	zone     *serve.Zone
 	limit    *ratelimit.Limit
-	row      lease.RowID // without the key, unless it is fixed
+	row      lease.RowID // without the key
 	quota    string      // of the limit
 	cost     int64
 	clock    *respond.Clock
@@ -35,11 +33,6 @@ type leasedHandler struct {
 	stripes []*lease.Stripe
 	seed    maphash.Seed
 	born    time.Time
-
-	from source // where the key comes from
-	text string // the name of the header
-	ipv4 int
-	ipv6 int
 }
 
 // withLeases returns the handler of a middleware: a leasedHandler if the middleware is of its
@@ -53,48 +46,39 @@ func withLeases(h *handler) http.Handler {
 	}
 	z := f.Zones[0]
 	hit := f.Hits[0]
-	if hit.Limit.Lease <= 0 || hit.Secret || !z.Plain() || len(z.Key.(*template).pieces) != 1 {
-		return h
-	}
-	key := z.Key.(*template).pieces[0]
-	if key.from != fromRemoteIP && key.from != fromText && key.from != fromHeader {
+	if hit.Limit.Lease <= 0 || hit.Secret || !z.Frequent() {
 		return h
 	}
 	rows := store.Leases()
-	l := &leasedHandler{upstream: h.upstream, next: h.upstream.next, wraps: &h.upstream.wraps, queued: h,
+	return &leasedHandler{upstream: h.upstream, queued: h, zone: z,
 		limit: hit.Limit, quota: strconv.FormatInt(hit.Limit.Capacity(), 10), cost: hit.Cost,
 		row: lease.RowID{Durable: hit.Limit.Durable, Prefix: hit.Limit.Prefix}, clock: h.site.Clock,
 		admitted: &h.use.Limits.Report.Of(hit.Limit.Prefix).Leased,
-		rows:     rows, stripes: rows.Stripes, seed: rows.Seed, born: rows.Born,
-		from: key.from, text: key.text, ipv4: z.IPv4, ipv6: z.IPv6}
-	if key.from == fromText {
-		l.row.Key = (&ratelimit.Hit{Key: key.text}).StoredKey()
-	}
-	return l
+		rows:     rows, stripes: rows.Stripes, seed: rows.Seed, born: rows.Born}
 }
 
-// ServeHTTP lets a request pass and sets its headers, if the lease of its row has its cost. It is what
-// lease.Take does, in one function, because each call takes long in the interpreter, and so does each
-// intermediate value of a function, even if it is not reached. Through the queue such a request takes 6 times
-// the processor time (benchmark Interpreted/Postgres,_leased in integration, in turns).
+// ServeHTTP lets a request pass and sets its headers, if the lease of its row has its cost. Together with
+// passLeased it does what lease.Take does, in few functions, because each call takes long in the interpreter,
+// and so does each intermediate value of a function, even if it is not reached. Through the queue such a
+// request takes 6 times the processor time (benchmark Interpreted/Postgres,_leased in integration, in turns).
 // TestALeaseDecidesAsTheQueue runs both forms on the same requests.
 func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	row := h.row
-	switch h.from {
-	case fromRemoteIP:
-		row.Key = leasedAddress(h, r.RemoteAddr)
-	case fromHeader:
-		row.Key = leasedHeader(h, r.Header[h.text])
-	}
+	row.Key = serve.FrequentKey(h.zone, r)
 	s := h.stripes[maphash.String(h.seed, row.Key)%lease.StripeCount]
 	s.Mu.Lock()
 	l := s.Rows[row]
-	if l == nil || l.Limit != h.limit || l.N < h.cost+l.Floor && !lease.Renew(h.rows, l, h.cost) ||
-		time.Since(h.born) >= l.Ends {
-		s.Mu.Unlock()
-		h.queued.ServeHTTP(w, r)
+	if l != nil && l.Limit == h.limit && row.Key != "" && !strings.HasPrefix(row.Key, batch.DigestPrefix) &&
+		(l.N >= h.cost+l.Floor || lease.Renew(h.rows, l, h.cost)) && time.Since(h.born) < l.Ends {
+		passLeased(h, s, l, w, r)
 		return
 	}
+	s.Mu.Unlock()
+	h.queued.ServeHTTP(w, r)
+}
+
+// passLeased uses units of a lease for a request, and lets it pass. The caller has locked the stripe.
+func passLeased(h *leasedHandler, s *lease.Stripe, l *lease.Row, w http.ResponseWriter, r *http.Request) {
 	l.N -= h.cost
 	reset := l.ResetText
 	if ahead := atomic.LoadInt64(&h.clock.Latest); ahead != 0 {
@@ -107,47 +91,5 @@ func (h *leasedHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	headers["X-Ratelimit-Limit"] = values[0:1:1]
 	headers["X-Ratelimit-Remaining"] = values[1:2:2]
 	headers["X-Ratelimit-Reset"] = values[2:3:3]
-	if atomic.LoadInt32(h.wraps) != 0 {
-		passWrapped(h.upstream, w, r)
-		return
-	}
-	h.next.ServeHTTP(w, r)
-	after := headers["X-Ratelimit-Remaining"] // as pass does
-	if len(after) != 1 || after[0] != values[1] || len(headers["X-Ratelimit-Limit"]) != 1 ||
-		len(headers["X-Ratelimit-Reset"]) != 1 {
-		atomic.StoreInt32(h.wraps, mostWraps)
-	}
-}
-
-// noKey is the key of no row.
-const noKey = batch.DigestPrefix
-
-// leasedAddress returns the key of a request as it is in the tables, if it is the address of the
-// connection, or noKey if the queue has to make it.
-func leasedAddress(h *leasedHandler, address string) string {
-	key, _, err := net.SplitHostPort(address)
-	if err != nil || h.ipv4 < 32 || address[0] == '[' { // see serve.MaybeAddress
-		return leasedNetwork(h, key)
-	}
-	return key
-}
-
-// leasedHeader is leasedAddress for a key that is the value of a header.
-func leasedHeader(h *leasedHandler, values []string) string {
-	if len(values) != 1 {
-		return noKey
-	}
-	if h.ipv4 < 32 || strings.IndexByte(values[0], ':') >= 0 {
-		return leasedNetwork(h, values[0])
-	}
-	return values[0]
-}
-
-// leasedNetwork returns a key that may be an IPv6 address, or of which only the network counts.
-func leasedNetwork(h *leasedHandler, key string) string {
-	key = serve.Network(key, h.ipv4, h.ipv6)
-	if key == "" || strings.HasPrefix(key, batch.DigestPrefix) {
-		return noKey // the queue has another text for it
-	}
-	return key
+	pass(h.upstream, w, r)
 }

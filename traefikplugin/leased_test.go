@@ -38,7 +38,7 @@ func TestALeaseDecidesAsTheQueue(t *testing.T) {
 				if !ok {
 					t.Fatal("no leases")
 				}
-				leased.next = counting(&byLease)
+				leased.upstream = newUpstream(counting(&byLease), other.site.Fields)
 				// The number in the header does not count units that are on their way between the row and the
 				// store, so it is exact when none are.
 				isExact := false

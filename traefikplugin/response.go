@@ -45,7 +45,7 @@ func newUpstream(next http.Handler, fields settings.Fields) *upstream {
 
 // pass serves a request that passes. It is a function, and upstream is no http.Handler,
 // because the interpreter takes longer for a method, and for a handler that is interpreted. It has the
-// frequent case only: see leasedHandler.ServeHTTP, which has the same steps.
+// frequent case only.
 func pass(u *upstream, w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
 	remaining := header["X-Ratelimit-Remaining"]

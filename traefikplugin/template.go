@@ -34,9 +34,8 @@ const (
 	fromRawQuery
 	fromDir
 	fromFile
-	fromLabel   // of the host, counted from the right
-	fromPart    // of the path
-	fromSeveral // of a key that has several pieces, or alternatives
+	fromLabel // of the host, counted from the right
+	fromPart  // of the path
 )
 
 // sources are the placeholders that have no parameter.

@@ -24,7 +24,6 @@ func TestTheRegistryHasWhatTheProxyDecided(t *testing.T) {
 	if !ok {
 		t.Fatal("no leases")
 	}
-	leased.next = &next
 	for ; next.n.Load() < 1000 || *leased.admitted == 0; ask(leased) {
 		if next.n.Load() == 20000 {
 			t.Fatal("no lease admits a request")

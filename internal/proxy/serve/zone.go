@@ -59,6 +59,7 @@ type Zone struct {
 	// Hit is the charge of a request, without what depends on the request.
 	Hit ratelimit.Hit
 
+	fixed      string // the key, if it is the same for all requests; else ""
 	header     string // the key is the value of this header; else ""
 	connection bool   // the key is the address of the connection
 
@@ -107,6 +108,9 @@ func NewZone(from settings.Values, parse ParseText) (*Zone, error) {
 		parts := z.Key.Parts()
 		z.header = parts.Header
 		z.connection = parts.Connection
+		if z.Key.Fixed() {
+			z.fixed = z.Key.Of(nil)
+		}
 	}
 	apart := z.Mode == settings.Shadow
 	z.Hit = ratelimit.Hit{Limit: &z.Limit, Cost: z.Cost, Secret: z.Secret, Apart: apart}
@@ -134,13 +138,16 @@ func (z *Zone) hideIfShared(key Text) {
 	}
 }
 
-// Plain reports whether the key is one text without alternatives.
-func (z *Zone) Plain() bool { return z.alternatives == nil }
+// Frequent reports whether FrequentKey can return a key.
+func (z *Zone) Frequent() bool { return z.fixed != "" || z.header != "" || z.connection }
 
-// FrequentKey returns the key of a request if it is the value of a header that the request has once, or the
-// address of the connection. Else it returns "". It takes fewer steps than setKey.
+// FrequentKey returns the key of a request if it is fixed, the value of a header that the request has once,
+// or the address of the connection. Else it returns "". It takes fewer steps than setKey.
 func FrequentKey(z *Zone, r *http.Request) string {
-	key := ""
+	key := z.fixed
+	if key != "" {
+		return key
+	}
 	if values := r.Header[z.header]; len(values) == 1 { // no header has the name ""
 		key = values[0]
 	} else if z.connection {
@@ -237,6 +244,6 @@ func mayShareRow(a, b *Zone) bool {
 	if a.Limit.Prefix != b.Limit.Prefix || a.Limit.Durable != b.Limit.Durable {
 		return false
 	}
-	fixed := a.Plain() && b.Plain() && a.Key.Fixed() && b.Key.Fixed()
-	return !fixed || a.Key.Of(nil) == b.Key.Of(nil)
+	fixed := a.fixed != "" && b.fixed != ""
+	return !fixed || a.fixed == b.fixed
 }
