@@ -1,0 +1,47 @@
+package caddymodule_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// journey sends requests, for the counters of internal/testkit/journey.
+func (c *live) journey(headers ...string) {
+	c.t.Helper()
+	if testing.CoverMode() != "count" {
+		c.t.Skip("runs for internal/testkit/journey")
+	}
+	for range 2000 {
+		c.expect(http.StatusOK, "/", headers...)
+	}
+}
+
+func TestExactRequestsPass(t *testing.T) {
+	c := start(t, `
+		:PORT {
+			pg_ratelimit PREFIX {
+				dsn `+cluster.Open(t)+`
+				limit 1000000 1h
+				timeout 10s
+			}
+		}`)
+	c.journey()
+}
+
+func TestRequestsWithPolicyPass(t *testing.T) {
+	dsn := withPolicy(t, people+
+		"SELECT rate_limit_rule('all', tiers => '{anonymous,free,pro}', per_hour => 1000000, per_day => 2000000);")
+	c := start(t, `
+		:PORT {
+			pg_ratelimit {
+				dsn `+dsn+`
+				timeout 10s
+				policy {
+					user {header.X-User}
+				}
+			}
+		}`)
+	c.journey("X-User", "ann")
+}

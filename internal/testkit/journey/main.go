@@ -1,0 +1,112 @@
+// Command journey counts the functions of this module that run for each request of a kind, and their files, as
+// ARCHITECTURE.md has them. It runs the tests that send such requests, with the counters of coverage. Run it in
+// the folder of the module; -v lists the functions.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const module = "github.com/pgratelimit/pg-ratelimit/"
+
+// nearly is less than the 2,000 requests that a test sends, because the first ones take other ways. What runs
+// beside requests runs far fewer times.
+const nearly = 1800
+
+// journeys are the kinds of requests, with the tests that send them.
+var journeys = []struct{ name, folder, test string }{
+	{"exact request through Caddy", "./caddymodule", "TestExactRequestsPass"},
+	{"leased request through Traefik", "./traefikplugin", "TestLeasedRequestsPass"},
+	{"request with policy through Caddy", "./caddymodule", "TestRequestsWithPolicyPass"},
+}
+
+func main() {
+	lists := flag.Bool("v", false, "list the functions")
+	flag.Parse()
+	log.SetFlags(0)
+	dir, err := os.MkdirTemp("", "journey")
+	if err != nil {
+		log.Fatal(err)
+	}
+	profile := filepath.Join(dir, "profile")
+	for _, j := range journeys {
+		text, err := exec.Command("go", "test", "-covermode=count", "-coverpkg=./...", "-coverprofile="+profile,
+			"-run=^"+j.test+"$", j.folder).CombinedOutput()
+		if err != nil {
+			log.Fatalf("%s: %v: %s", j.test, err, text)
+		}
+		functions, files := 0, 0
+		for path, blocks := range read(profile) {
+			names := called(path, blocks)
+			functions += len(names)
+			files += min(1, len(names))
+			if *lists && len(names) > 0 {
+				fmt.Printf("\t%s: %s\n", path, strings.Join(names, ", "))
+			}
+		}
+		fmt.Printf("%s: %d functions in %d files\n", j.name, functions, files)
+	}
+	_ = os.RemoveAll(dir)
+}
+
+// block is where a block of statements begins, and how many times it has run.
+type block struct{ line, column, count int }
+
+// read returns the blocks of a profile by the paths of their files, in the order of the files.
+func read(profile string) map[string][]block {
+	text, err := os.ReadFile(profile)
+	if err != nil {
+		log.Fatal(err)
+	}
+	all := map[string][]block{}
+	for line := range strings.Lines(string(text)) {
+		path, rest, found := strings.Cut(strings.TrimPrefix(line, module), ".go:")
+		if !found || strings.Contains(path, "testkit/") {
+			continue
+		}
+		var b block
+		var other int
+		_, err := fmt.Sscanf(rest, "%d.%d,%d.%d %d %d", &b.line, &b.column, &other, &other, &other, &b.count)
+		if err != nil {
+			log.Fatalf("%q: %v", line, err)
+		}
+		all[path+".go"] = append(all[path+".go"], b)
+	}
+	for _, blocks := range all {
+		slices.SortFunc(blocks, func(a, b block) int { return (a.line-b.line)*1000 + a.column - b.column })
+	}
+	return all
+}
+
+// called returns the functions of a file whose first block runs for nearly each request.
+func called(path string, blocks []block) (names []string) {
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, decl := range file.Decls {
+		f, ok := decl.(*ast.FuncDecl)
+		if !ok || f.Body == nil {
+			continue
+		}
+		begin, end := set.Position(f.Body.Lbrace), set.Position(f.Body.Rbrace)
+		first := slices.IndexFunc(blocks, func(b block) bool {
+			return b.line > begin.Line || b.line == begin.Line && b.column >= begin.Column
+		})
+		if first >= 0 && blocks[first].line <= end.Line && blocks[first].count >= nearly {
+			names = append(names, f.Name.Name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,23 @@
+package traefikplugin
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
+)
+
+// TestLeasedRequestsPass is for the counters of internal/testkit/journey.
+func TestLeasedRequestsPass(t *testing.T) {
+	if testing.CoverMode() != "count" {
+		t.Skip("runs for internal/testkit/journey")
+	}
+	c := &Config{Other: Settings{"dsn": cluster.Open(t), "timeout": "30s", "onError": "deny",
+		"prefix": "journey", "limit": "1000000 1h", "algorithm": "fixed_window", "lease": "5%"}}
+	h := withLeases(open(t, t.Context(), shared, &served{}, c))
+	for range 2000 {
+		if w := ask(h); w.Code != http.StatusOK {
+			t.Fatalf("status %d", w.Code)
+		}
+	}
+}
