@@ -12,7 +12,8 @@ import (
 func TestTheJSONHasTypes(t *testing.T) {
 	var h Handler
 	config := `{"prefix": "a", "limit": [100, "1m"], "cost": 5, "lease": null, "durable": true,
-		"hash_key": false, "exempt": ["10.0.0.0/8", "192.0.2.7"], "fields": ["x", "ietf"], "timeout": 250000000}`
+		"hash_key": false, "exempt": ["10.0.0.0/8", "192.0.2.7"], "fields": ["x", "ietf"],
+		"timeout": 250000000}`
 	if err := caddy.StrictUnmarshalJSON([]byte(config), &h); err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,8 @@ func TestExactRequestsPass(t *testing.T) {
 
 func TestRequestsWithPolicyPass(t *testing.T) {
 	dsn := withPolicy(t, people+
-		"SELECT rate_limit_rule('all', tiers => '{anonymous,free,pro}', per_hour => 1000000, per_day => 2000000);")
+		`SELECT rate_limit_rule('all', tiers => '{anonymous,free,pro}', per_hour => 1000000,
+			per_day => 2000000);`)
 	c := start(t, `
 		:PORT {
 			pg_ratelimit {

@@ -108,7 +108,7 @@ func Update(t *Set, r *Row, a *Answer) {
 	late := r.answered - answered
 	if late <= 0 || late > patience { // else the answer is older than what is known
 		if r.known {
-			lose(t, r, v, answered)
+			lose(r, v, answered)
 		}
 		r.answered = answered
 		r.free = v.Free
@@ -172,7 +172,7 @@ func setRest(r *Row) {
 
 // lose derives from an answer what the row loses to all processes in a life of units. If no more is left, the
 // row gives no units: they could be unused when others need them. The caller holds the mutex of the stripe.
-func lose(t *Set, r *Row, v *algorithm.View, answered int64) {
+func lose(r *Row, v *algorithm.View, answered int64) {
 	life := mostLife(r)
 	elapsed := answered - r.answered
 	lost := r.free - v.Free

@@ -1,6 +1,6 @@
-// Package pg holds what the store and its drivers share about Postgres: the rows of a result (results.go), the
-// SQLSTATEs that they handle (sqlstate.go), how a replaced primary is detected (timeline.go), and the guard
-// (guard.go).
+// Package pg holds what the store and its drivers share about Postgres: the rows of a result (results.go),
+// the SQLSTATEs that they handle (sqlstate.go), how a replaced primary is detected (timeline.go), and the
+// guard (guard.go).
 //
 // The guard protects statements from settings of a role, a database or a server that would cost them their
 // time or their plan. Guard adds statements before each transaction, in the same pipeline and transaction.

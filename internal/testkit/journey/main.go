@@ -1,6 +1,6 @@
-// Command journey counts the functions of this module that run for each request of a kind, and their files, as
-// ARCHITECTURE.md has them. It runs the tests that send such requests, with the counters of coverage. Run it in
-// the folder of the module; -v lists the functions.
+// Command journey counts the functions of this module that run for each request of a kind, and their files,
+// as ARCHITECTURE.md has them. It runs the tests that send such requests, with the counters of coverage. Run
+// it in the folder of the module; -v lists the functions.
 package main
 
 import (
@@ -40,8 +40,8 @@ func main() {
 	}
 	profile := filepath.Join(dir, "profile")
 	for _, j := range journeys {
-		text, err := exec.Command("go", "test", "-covermode=count", "-coverpkg=./...", "-coverprofile="+profile,
-			"-run=^"+j.test+"$", j.folder).CombinedOutput()
+		text, err := exec.Command("go", "test", "-covermode=count", "-coverpkg=./...",
+			"-coverprofile="+profile, "-run=^"+j.test+"$", j.folder).CombinedOutput()
 		if err != nil {
 			log.Fatalf("%s: %v: %s", j.test, err, text)
 		}
