@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -65,108 +66,69 @@ func sql(t *testing.T, conn *pgx.Conn, text string, args ...any) {
 	}
 }
 
-// auditSums are the number of rows, and for each column a checksum and the number of its NULLs.
-// Postgres and DuckDB compute it, with functions that both have.
-type auditSums struct {
-	columns map[string]string
-	weights map[uint64]string // the number of rows by the bits of the weight
-}
-
-func sumsQuery(from string, cast func(expression string) string, expression func(i int) string) string {
-	parts := []string{"count(*)"}
-	for i := range auditColumns {
-		text := cast(expression(i))
-		parts = append(parts, fmt.Sprintf("count(%s) || ' ' || coalesce(sum(%s), 0)", auditColumns[i].name,
-			text))
-	}
-	return "SELECT " + strings.Join(parts, ", ") + " FROM " + from
-}
-
-func (s *auditSums) read(row []string, weights [][]string) error {
-	s.columns, s.weights = map[string]string{"rows": row[0]}, map[uint64]string{}
-	for i, c := range auditColumns {
-		s.columns[c.name] = row[i+1]
-	}
-	for _, w := range weights {
-		f, err := strconv.ParseFloat(w[0], 64)
-		if err != nil {
-			return err
-		}
-		s.weights[math.Float64bits(f)] = w[1]
-	}
-	return nil
-}
-
-// compare reports what differs.
-func (s *auditSums) compare(t *testing.T, got *auditSums) {
+// auditSums returns for each column the number of rows, of values, and a checksum, and the number of rows by
+// the bits of the weight. %s in hash is a text.
+func auditSums(t *testing.T, query func(sql string) [][]string, from, hash, text string,
+	expression func(column int) string) map[string]string {
 	t.Helper()
-	for name, want := range s.columns {
-		if got.columns[name] != want {
-			t.Errorf("%s: the files have %s, the database %s", name, got.columns[name], want)
-		}
+	var parts []string
+	for i, c := range auditColumns {
+		sum := fmt.Sprintf(hash, "("+cmp.Or(expression(i), c.name)+")::"+text)
+		parts = append(parts, fmt.Sprintf("SELECT '%s', count(*) || ' ' || count(%[1]s) || ' ' || "+
+			"coalesce(sum(%[2]s), 0) FROM %[3]s", c.name, sum, from))
 	}
-	if fmt.Sprint(got.weights) != fmt.Sprint(s.weights) {
-		t.Errorf("weight: the files have %v, the database %v", got.weights, s.weights)
+	sums := map[string]string{}
+	for _, row := range query(strings.Join(parts, " UNION ALL ")) {
+		sums[row[0]] = row[1]
+	}
+	for _, row := range query(fmt.Sprintf("SELECT weight::%s, count(*)::%[1]s FROM %[2]s GROUP BY 1", text,
+		from)) {
+		weight, err := strconv.ParseFloat(row[0], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums[fmt.Sprint("weight ", math.Float64bits(weight))] = row[1]
+	}
+	return sums
+}
+
+// compare reports the sums that differ.
+func compare(t *testing.T, want, got map[string]string) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Errorf("the files have %d sums, the database %d", len(got), len(want))
+	}
+	for name := range want {
+		if got[name] != want[name] {
+			t.Errorf("%s: the files have %s, the database %s", name, got[name], want[name])
+		}
 	}
 }
 
 // postgresSums computes the checksums of a table in Postgres.
-func postgresSums(t *testing.T, conn *pgx.Conn, table string) *auditSums {
+func postgresSums(t *testing.T, conn *pgx.Conn, table string) map[string]string {
 	t.Helper()
-	texts := func(query string) [][]string {
-		rows, err := conn.Query(t.Context(), query)
-		if err != nil {
-			t.Fatal(err)
+	query := func(sql string) (all [][]string) {
+		result := conn.PgConn().ExecParams(t.Context(), sql, nil, nil, nil, nil).Read()
+		if result.Err != nil {
+			t.Fatalf("%v\n%s", result.Err, sql)
 		}
-		all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) ([]string, error) {
-			values, err := row.Values()
-			var out []string
-			for _, v := range values {
-				out = append(out, fmt.Sprint(v))
-			}
-			return out, err
-		})
-		if err != nil {
-			t.Fatalf("%v\n%s", err, query)
+		for _, row := range result.Rows {
+			all = append(all, []string{string(row[0]), string(row[1])})
 		}
 		return all
 	}
-	row := texts(sumsQuery(table, func(e string) string {
-		return "('x' || substr(md5(" + e +
-			"), 1, 8))::bit(32)::bigint"
-	}, func(i int) string {
-		if c := auditColumns[i]; c.postgres != "" {
-			return "(" + c.postgres + ")::text"
-		}
-		return auditColumns[i].name + "::text"
-	}))
-	var s auditSums
-	if err := s.read(row[0],
-		texts("SELECT weight::text, count(*)::text FROM "+table+" GROUP BY 1")); err != nil {
-		t.Fatal(err)
-	}
-	return &s
+	return auditSums(t, query, table, "('x' || substr(md5(%s), 1, 8))::bit(32)::bigint", "text",
+		func(i int) string { return auditColumns[i].postgres })
 }
 
 // duckdbSums computes the checksums of the files in a folder in DuckDB.
-func duckdbSums(t *testing.T, dir string) *auditSums {
+func duckdbSums(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := "read_parquet('" + filepath.ToSlash(dir) + "/audit/*/*/*.parquet')"
-	row := duckdb(t, sumsQuery(files, func(e string) string {
-		return "('0x' || substr(md5(" + e +
-			"), 1, 8))::bigint"
-	}, func(i int) string {
-		if c := auditColumns[i]; c.duckdb != "" {
-			return "(" + c.duckdb + ")::varchar"
-		}
-		return auditColumns[i].name + "::varchar"
-	}))
-	var s auditSums
-	if err := s.read(row[0],
-		duckdb(t, "SELECT weight::varchar, count(*) FROM "+files+" GROUP BY 1")); err != nil {
-		t.Fatal(err)
-	}
-	return &s
+	return auditSums(t, func(sql string) [][]string { return duckdb(t, sql) }, files,
+		"('0x' || substr(md5(%s), 1, 8))::bigint", "varchar",
+		func(i int) string { return auditColumns[i].duckdb })
 }
 
 // duckdb runs a query in DuckDB, of a Node program.

@@ -144,7 +144,7 @@ func TestDuckDBReadsTheArchive(t *testing.T) {
 		began := time.Now()
 		peak := archiveAll(t, cmd)
 		seconds := time.Since(began).Seconds()
-		want.compare(t, duckdbSums(t, target.dir))
+		compare(t, want, duckdbSums(t, target.dir))
 		if peak > archiveMemory {
 			t.Errorf("the command had %d MB of memory, may have %d", peak>>20, archiveMemory>>20)
 		}
@@ -210,7 +210,7 @@ func TestAnArchiveThatIsKilledLosesNothing(t *testing.T) {
 			}
 		}
 		archiveAll(t, archiveCommand(t, dsn, target, "--drop"))
-		postgresSums(t, conn, "expected").compare(t, duckdbSums(t, target.dir))
+		compare(t, postgresSums(t, conn, "expected"), duckdbSums(t, target.dir))
 		if left := cluster.Query[int64](t, dsn,
 			"SELECT count(*) FROM pg_class WHERE relname ~ '^rate_limit_audit_[0-9]' AND "+
 				"relkind = 'r'"); left != 0 {

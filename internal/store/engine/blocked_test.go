@@ -15,7 +15,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// asked decides a hit and reports whether the database was asked. A refusal is believed for a second: a test
+// asked decides a hit and reports whether the database was asked. A refusal holds for a second: a test
 // that runs later asks the database.
 func asked(t *testing.T, store *engine.Store, h ratelimit.Hit) (ratelimit.Decision, bool) {
 	t.Helper()
@@ -84,7 +84,7 @@ func TestRefusedCostsAreRemembered(t *testing.T) {
 	}
 }
 
-// TestRefusalFromBeforeAReset: a refusal is not believed if its answer is on its way while the
+// TestRefusalFromBeforeAReset: a refusal is not remembered if its answer is on its way while the
 // row is reset.
 func TestRefusalFromBeforeAReset(t *testing.T) {
 	for _, resets := range []int{1, 3000} {
@@ -110,7 +110,7 @@ func TestRefusalFromBeforeAReset(t *testing.T) {
 				store.Stats().BlockedKeys != 0 {
 				t.Errorf("before: %+v, and %d keys are taken for used up", d, store.Stats().BlockedKeys)
 			}
-			// What began later is believed.
+			// What began later is remembered.
 			for _, source := range []ratelimit.Source{ratelimit.FromPostgres, ratelimit.FromBlocked} {
 				go ask()
 				if d := <-done; d.Source != source {
@@ -123,7 +123,7 @@ func TestRefusalFromBeforeAReset(t *testing.T) {
 }
 
 // TestKnownRefusalsStandWithoutADecision: while the database can be asked, a refusal is
-// believed for a second; while no decision can be had, until it ends.
+// remembered for a second; while no decision can be had, until it ends.
 func TestKnownRefusalsStandWithoutADecision(t *testing.T) {
 	for name, outage := range map[string]answerFunc{"hangs": hang, "fails": failWith(errors.New("no line"))} {
 		synctest.Test(t, func(t *testing.T) {

@@ -128,8 +128,8 @@ func momentsOf(random *rand.Rand, name string, changes []int64) (moments []momen
 	}
 	for year := 2000; year < 2100; year++ {
 		for range 6 {
-			near := time.Date(year, time.Month(1+random.IntN(12)), 27+random.IntN(5), random.IntN(24), 0, 0, 0,
-				time.UTC)
+			near := time.Date(year, time.Month(1+random.IntN(12)), 27+random.IntN(5), random.IntN(24), 0, 0,
+				0, time.UTC)
 			add(near.UnixMicro(), near)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 var chaosLimit = &ratelimit.Limit{Prefix: "chaos", Algorithm: ratelimit.FixedWindow, Events: 1 << 40,
 	Window: 24 * time.Hour}
 
-// totalOf is what all loads have counted so far.
+// totalOf adds up what all loads have counted so far.
 func totalOf(all []*shardsLoad) *shardsLoad {
 	sum := &shardsLoad{}
 	for _, l := range all {

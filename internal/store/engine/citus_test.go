@@ -29,7 +29,7 @@ var (
 	citusLoad = flag.Duration("citus-load", 10*time.Second, "how long the chaos lasts")
 )
 
-// testShards is how many shards the counts have.
+// testShards is the number of shards.
 const testShards = 16
 
 // spread is a Citus with counts in shards.
@@ -177,7 +177,8 @@ func (s *spread) testUninstall(t *testing.T) {
 	}
 	cluster.Execute(t, s.DSN(), sql)
 	if left := s.rows(s.DSN(), `SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'rl\_s%'
-UNION ALL SELECT relname::text FROM pg_class WHERE relname LIKE 'rate\_limit%' UNION ALL SELECT proname::text FROM pg_proc WHERE proname LIKE 'rate\_limit%'`); len(left) > 0 {
+UNION ALL SELECT relname::text FROM pg_class WHERE relname LIKE 'rate\_limit%' UNION ALL SELECT
+proname::text FROM pg_proc WHERE proname LIKE 'rate\_limit%'`); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
 }
@@ -201,7 +202,7 @@ func (s *spread) testMigration(t *testing.T) {
 	}
 }
 
-// testOneRow: all stores have a key in the same shard, which SQL tells as well, and the commands find it.
+// testOneRow: all stores have a key in the same shard, which SQL computes as well, and the commands find it.
 func (s *spread) testOneRow(t *testing.T) {
 	l := &ratelimit.Limit{Prefix: "one", Algorithm: ratelimit.FixedWindow, Events: 1000, Window: time.Hour}
 	keys := append([]string{"alice", "ä", "sha256:x"}, strings.Split("a b c d e f g h", " ")...)
@@ -215,7 +216,9 @@ func (s *spread) testOneRow(t *testing.T) {
 		}
 	}
 	for shard := range testShards {
-		for _, row := range s.rows(s.DSN(), fmt.Sprintf(`SELECT key || ': ' || count || ' in ' || ('x' || left(encode(sha256(convert_to(regexp_replace(key, '^of ', ''), 'UTF8')), 'hex'), 8))::bit(32)::bigint %% %d
+		for _, row := range s.rows(s.DSN(), fmt.Sprintf(`SELECT key || ': ' || count || ' in ' || ('x' ||
+			left(encode(sha256(convert_to(regexp_replace(key, '^of ', ''), 'UTF8')), 'hex'),
+			8))::bit(32)::bigint %% %d
 FROM rl_s%d.rate_limit_ephemeral WHERE prefix = 'one' AND key NOT LIKE '%%sha256:%%'`, testShards, shard)) {
 			if !strings.HasSuffix(row, fmt.Sprintf(": 2 in %d", shard)) {
 				t.Errorf("shard %d has the row %s", shard, row)

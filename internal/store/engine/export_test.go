@@ -42,7 +42,7 @@ func (s *Store) AddSettlement(h *batch.Settlement) {
 	s.Settle(h)
 }
 
-// Meaning is what the text of a statement on rows means.
+// Meaning describes a statement on rows.
 type Meaning struct {
 	Kind                         string // take, look, refund, reset or release
 	Width                        int    // columns of state in a result

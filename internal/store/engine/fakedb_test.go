@@ -15,7 +15,7 @@ import (
 // answerFunc does what DB.Run does.
 type answerFunc func(ctx context.Context, statements []*pgdb.Statement) error
 
-// fakeDB is a database that answers as a test tells it to. The tables are right.
+// fakeDB is a database with answers of a test. The tables are right.
 type fakeDB struct {
 	mu     sync.Mutex
 	runs   int // except for those that look at the tables and those of the prober

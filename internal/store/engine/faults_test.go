@@ -33,7 +33,7 @@ func TestRowsOfAnOpenTransaction(t *testing.T) {
 			takeOne(t, store, hit("old"))
 			s.exec("BEGIN; " + test.sql)
 			var group sync.WaitGroup
-			for range 6 { // whose batches have both rows
+			for range 6 { // their batches have both rows
 				group.Go(func() {
 					for range 3 {
 						if _, _, err := tryOne(store, 150*time.Millisecond, hit(test.key)); !errors.Is(err,

@@ -77,7 +77,7 @@ func awaitFree(t testing.TB, store ratelimit.Store, l *ratelimit.Limit, want int
 	})
 }
 
-// A request through six limits, of which two are on trial, one is of requests in flight and one is durable,
+// A request through six limits (two are on trial, one is of requests in flight and one is durable)
 // takes one round trip if it is admitted.
 func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 	db := &tripDB{DB: drivers.All["pgxdb"](t, cluster.Open(t))}
@@ -120,8 +120,8 @@ func TestSixLimitsTakeOneRoundTrip(t *testing.T) {
 	}
 }
 
-// The slots of a process whose row has run out are free. The process finds that out, and what others do not
-// have in the meantime it keeps.
+// The slots of a process are free when its row has expired. The process finds that out, and keeps those that
+// others have not taken in the meantime.
 func TestSlotsOfAStoppedProcess(t *testing.T) {
 	t.Parallel()
 	dsn := cluster.Open(t)
@@ -137,9 +137,13 @@ func TestSlotsOfAStoppedProcess(t *testing.T) {
 			t.Fatalf("%d slots of 3", len(held))
 		}
 		// As if it had begun long ago and been stopped for ten seconds.
-		cluster.Execute(t, dsn, `UPDATE rate_limit_processes SET process = process - 1000, seen = '-infinity' WHERE process IN (SELECT s >> 32 FROM rate_limit_ephemeral, unnest(slots) s UNION SELECT s >> 32 FROM rate_limit_durable, unnest(slots) s);
-			UPDATE rate_limit_ephemeral SET slots = ARRAY(SELECT s - (1000::bigint << 32) FROM unnest(slots) s);
-			UPDATE rate_limit_durable SET slots = ARRAY(SELECT s - (1000::bigint << 32) FROM unnest(slots) s)`)
+		cluster.Execute(t, dsn, `UPDATE rate_limit_processes SET process = process - 1000, seen =
+			'-infinity' WHERE process IN (SELECT s >> 32 FROM rate_limit_ephemeral, unnest(slots) s UNION
+			SELECT s >> 32 FROM rate_limit_durable, unnest(slots) s);
+			UPDATE rate_limit_ephemeral SET slots = ARRAY(SELECT s - (1000::bigint << 32) FROM unnest(slots)
+			s);
+			UPDATE rate_limit_durable SET slots = ARRAY(SELECT s - (1000::bigint << 32) FROM unnest(slots)
+			s)`)
 		taken := enter(t, other, l, 2, nil)
 		if len(taken) != 2 {
 			t.Fatalf("another process has %d slots of 2", len(taken))

@@ -16,7 +16,7 @@ import (
 
 // TestDatabaseThatFails: all calls fail with ErrUnavailable and the cause. Calls after the
 // first fail at once, without a statement, for hours. When the database answers
-// again, the store notices without any call.
+// again, the store finds that without any call.
 func TestDatabaseThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")

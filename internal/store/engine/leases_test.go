@@ -38,7 +38,7 @@ func holdUnits(t *testing.T, s *site, store counting) {
 	}
 }
 
-// used is what the row of a hit was charged, as another process sees it.
+// used returns the charges of the row of a hit, as another process sees it.
 func used(t *testing.T, s *site, h ratelimit.Hit) int64 {
 	t.Helper()
 	return h.Limit.Capacity() - left(t, s.store(without), h)

@@ -125,6 +125,18 @@ func TestLocalDecisions(t *testing.T) {
 	if admitted != 16 {
 		t.Errorf("%d more passed the wide limit, want 16: the refused request was charged nothing", admitted)
 	}
+	db.set(answers)
+	await.Within(t, longTime, "the database to decide",
+		func() bool { _, _, err := tryOne(l, longTime, month); return err == nil })
+	if d := l.decide(t, month)[0]; d.Remaining != exact.Remaining-2 || d.Source != ratelimit.FromPostgres {
+		t.Errorf("the month, exact again: %+v", d)
+	}
+}
+
+// A cost above the share passes once, and one above the limit never.
+func TestCostsAboveALocalShare(t *testing.T) {
+	l, db := newSite(t).localStore(4, "pgxdb")
+	l.lose(t, db)
 	large := hitOn("large", 100, false)
 	large.Cost = 60
 	if first, second := l.decide(t, large)[0],
@@ -136,12 +148,6 @@ func TestLocalDecisions(t *testing.T) {
 		t.Errorf("a cost above the limit: %+v", d)
 	}
 
-	db.set(answers)
-	await.Within(t, longTime, "the database to decide",
-		func() bool { _, _, err := tryOne(l, longTime, month); return err == nil })
-	if d := l.decide(t, month)[0]; d.Remaining != exact.Remaining-2 || d.Source != ratelimit.FromPostgres {
-		t.Errorf("the month, exact again: %+v", d)
-	}
 	if wrong := l.Take(context.Background(), longTime, []ratelimit.Hit{{}},
 		make([]ratelimit.Decision, 1)); l.Store.TakeLocal(wrong, []ratelimit.Hit{{}},
 		make([]ratelimit.Decision, 1)) {
@@ -149,7 +155,7 @@ func TestLocalDecisions(t *testing.T) {
 	}
 }
 
-// What a process has admitted on durable limits is charged once, also if the answer is lost, and as far as
+// What a process has admitted on durable limits is charged once, even if the answer is lost, and as far as
 // the quota goes. A window that has ended is not charged.
 func TestLocalChargesAreMadeOnce(t *testing.T) {
 	t.Parallel()
@@ -217,6 +223,16 @@ func localChargesAreMadeOnce(t *testing.T, driver string, state int, want string
 	}
 }
 
+// aMinute returns a hit on a durable limit that lets 100 pass at once.
+func aMinute(a ratelimit.Algorithm) ratelimit.Hit {
+	limit := &ratelimit.Limit{Prefix: a.String(), Algorithm: a, Events: 100, Window: time.Minute,
+		Durable: true}
+	if a == ratelimit.TokenBucket || a == ratelimit.GCRA {
+		limit.Events, limit.Burst = 20, 100
+	}
+	return ratelimit.Hit{Limit: limit, Key: "k", Cost: 1}
+}
+
 // Of what a process has admitted on durable limits, only what still counts is charged: an outage may be
 // longer than a window.
 func TestLocalChargesAreOfTheLastWindow(t *testing.T) {
@@ -235,19 +251,10 @@ func TestLocalChargesAreOfTheLastWindow(t *testing.T) {
 		ratelimit.SlidingWindow: 45 + 7, // half of what is in the window before
 		ratelimit.TokenBucket:   90 - 20 + 7, ratelimit.GCRA: 90 - 30 + 7,
 	}
-	hit := func(a ratelimit.Algorithm) ratelimit.Hit {
-		limit := &ratelimit.Limit{Prefix: a.String(), Algorithm: a, Events: 100, Window: time.Minute,
-			Durable: true}
-		if a == ratelimit.TokenBucket || a == ratelimit.GCRA {
-			limit.Events = 20
-			limit.Burst = 100
-		}
-		return ratelimit.Hit{Limit: limit, Key: "k", Cost: 1}
-	}
 	admit := func(n int) {
 		for a := range used {
 			for range n {
-				if d := l.decide(t, hit(a))[0]; !d.Allowed {
+				if d := l.decide(t, aMinute(a))[0]; !d.Allowed {
 					t.Fatalf("%s: %+v", a, d)
 				}
 			}
@@ -275,12 +282,12 @@ func TestLocalChargesAreOfTheLastWindow(t *testing.T) {
 	db.set(answers)
 	await.Within(t, longTime, "the log", func() bool { return l.said("limits are exact again") })
 	for a, want := range used {
-		if got := 100 - left(t, l, hit(a)); got != want {
+		if got := 100 - left(t, l, aMinute(a)); got != want {
 			t.Errorf("%s: %d are used, want %d", a, got, want)
 		}
 	}
 	if got := 100 - left(t, l, costly); got != costly.Cost {
-		t.Errorf("%d are used of a limit of which a share of 25 has let 60 pass in the window before, "+
+		t.Errorf("%d are used of a limit with a share of 25 that let 60 pass in the window before, "+
 			"want %d", got, costly.Cost)
 	}
 }

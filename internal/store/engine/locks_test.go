@@ -20,7 +20,7 @@ import (
 // lockedDB is a database in which another transaction holds the locks of all rows with keys that begin
 // with "locked".
 type lockedDB struct {
-	waited atomic.Int64 // for how long statements have waited in vain
+	waited atomic.Int64 // the time that statements have waited for locks
 }
 
 func (d *lockedDB) answer(ctx context.Context, statements []*pgdb.Statement) error {
@@ -110,7 +110,7 @@ func TestLockedRowsDelayNoOthers(t *testing.T) {
 			}
 			group.Wait()
 			if waited := time.Duration(db.waited.Load()); waited > 6*time.Second {
-				t.Errorf("%s: statements of four workers have waited in vain for %s in 2.5 seconds", name,
+				t.Errorf("%s: statements of four workers have waited for locks for %s in 2.5 seconds", name,
 					waited)
 			}
 			store.Close()
@@ -122,7 +122,7 @@ func TestLockedRowsDelayNoOthers(t *testing.T) {
 // within its own time, and later ones at once.
 func TestBusyRowsAreWaitedFor(t *testing.T) {
 	for name, test := range map[string]struct {
-		busy    time.Duration // how long the statements wait for the lock in vain
+		busy    time.Duration // the time until statements get the lock
 		several bool
 	}{
 		"a busy row":                {busy: 140 * time.Millisecond},

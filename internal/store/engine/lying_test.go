@@ -27,6 +27,7 @@ func TestWrongAnswersAreErrors(t *testing.T) {
 	two := &pgdb.Statement{}
 	addRow(two, grantedRow(2, 1, 1))
 	good := append(slices.Clone(row), two.Result...)
+	panics := func(context.Context, []*pgdb.Statement) error { panic("oh no") }
 	for name, test := range map[string]struct {
 		answer answerFunc
 		want   string
@@ -49,36 +50,33 @@ func TestWrongAnswersAreErrors(t *testing.T) {
 		"right":             {raw(2, good), ""},
 		"an error of one":   {failing("XX000", "out of paper", all), "out of paper"},
 		"an error of all":   {failWith(errors.New("no line")), "no line"},
-		"a panic":           {func(context.Context, []*pgdb.Statement) error { panic("oh no") }, "panic: oh no"},
+		"a panic":           {panics, "panic: oh no"},
 		"always a deadlock": {failing("40P01", "deadlock detected", all), "deadlock detected"},
 		"never returns":     {hang, ratelimit.ErrTimeout.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				for _, requests := range [][]ratelimit.Hit{fakeHits("a", "b"), fakeHits("a")} {
-					store := newStore(t, &fakeDB{answer: test.answer}, engine.Options{CleanupProbability: -1})
-					var calls []*batch.Call
-					if len(requests) == 2 {
-						calls = []*batch.Call{callFor(false, requests...)}
-					} else {
-						calls = []*batch.Call{callFor(false, fakeHits("a")...),
-							callFor(false, fakeHits("b")...)}
-					}
-					store.DecideBatch(calls)
-					failed := false
-					for _, c := range calls {
-						if c.Err == nil && (len(c.Decisions) != len(c.Hits) || !allAllowed(c.Decisions)) ||
-							strings.Contains(fmt.Sprint(c.Err), `"a"`) {
-							t.Errorf("%v, %+v", c.Err, c.Decisions)
-						}
-						failed = failed || c.Err != nil && strings.Contains(c.Err.Error(), test.want)
-					}
-					if failed != (test.want != "") {
-						t.Errorf("%d calls: %v, want %q", len(calls), calls[0].Err, test.want)
-					}
-					store.Close()
-				}
-			})
+			synctest.Test(t, func(t *testing.T) { checkAnswer(t, test.answer, test.want) })
 		})
+	}
+}
+
+// checkAnswer fails unless calls fail with a text, or pass if it is "".
+func checkAnswer(t *testing.T, answer answerFunc, want string) {
+	for _, calls := range [][]*batch.Call{{callFor(false, fakeHits("a", "b")...)},
+		{callFor(false, fakeHits("a")...), callFor(false, fakeHits("b")...)}} {
+		store := newStore(t, &fakeDB{answer: answer}, engine.Options{CleanupProbability: -1})
+		store.DecideBatch(calls)
+		failed := false
+		for _, c := range calls {
+			if c.Err == nil && (len(c.Decisions) != len(c.Hits) || !allAllowed(c.Decisions)) ||
+				strings.Contains(fmt.Sprint(c.Err), `"a"`) {
+				t.Errorf("%v, %+v", c.Err, c.Decisions)
+			}
+			failed = failed || c.Err != nil && strings.Contains(c.Err.Error(), want)
+		}
+		if failed != (want != "") {
+			t.Errorf("%d calls: %v, want %q", len(calls), calls[0].Err, want)
+		}
+		store.Close()
 	}
 }

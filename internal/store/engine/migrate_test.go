@@ -30,28 +30,20 @@ func (s *site) works(store ratelimit.Store, prefix string) {
 	}
 }
 
-// schema describes the tables as they are.
-func (s *site) schema() string {
-	return s.text(`SELECT string_agg(c.relname || ' ' || c.relpersistence::text || ' ' || coalesce(c.reloptions::text, '') || ' ' || (
-		SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || CASE WHEN a.attnotnull THEN ' not null' ELSE '' END, ', ' ORDER BY a.attname)
-			FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) || ' | ' || (
-		SELECT string_agg(regexp_replace(pg_get_indexdef(i.indexrelid), '.* USING ', ''), ', ' ORDER BY regexp_replace(pg_get_indexdef(i.indexrelid), '.* USING ', '')) FROM pg_index i WHERE i.indrelid = c.oid),
-		E'\n' ORDER BY c.relname) FROM pg_class c WHERE c.relname IN ('rate_limit_durable', 'rate_limit_ephemeral')`)
-}
-
-const columns = "count bigint, expires_at timestamp with time zone not null, granted bigint, hits " +
-	"timestamp with time zone[], key text not null, " +
-	"last_refill timestamp with time zone, prefix text not null, prev_count bigint, remainder bigint, " +
-	"slot integer, slots bigint[], tokens double precision, " +
-	"window_start timestamp with time zone | btree (prefix, expires_at), btree (prefix, key)"
-
-const wantSchema = "rate_limit_durable p {fillfactor=70} " + columns +
-	"\nrate_limit_ephemeral u {fillfactor=70} " + columns
+// layout describes the tables of counts as they are.
+const layout = `SELECT string_agg(line, E'\n' ORDER BY line) FROM
+	unnest('{rate_limit_ephemeral,rate_limit_durable}'::regclass[]) AS r(id), LATERAL (
+	SELECT format('%s %s %s', relname, relpersistence, reloptions) AS line FROM pg_class WHERE oid = id
+	UNION ALL SELECT format('%s %s %s %s', id, attname, format_type(atttypid, atttypmod), attnotnull)
+		FROM pg_attribute WHERE attrelid = id AND attnum > 0 AND NOT attisdropped
+	UNION ALL SELECT pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = id) AS l`
 
 // npmTables are the tables as the npm library pg-ratelimit has them.
 const npmTables = `
-CREATE UNLOGGED TABLE rate_limit_ephemeral (prefix text NOT NULL, key text NOT NULL, count bigint, prev_count bigint, window_start timestamptz,
-	tokens double precision, last_refill timestamptz, expires_at timestamptz NOT NULL, PRIMARY KEY (prefix, key));
+CREATE UNLOGGED TABLE rate_limit_ephemeral (prefix text NOT NULL, key text NOT NULL, count bigint,
+prev_count bigint, window_start timestamptz,
+	tokens double precision, last_refill timestamptz, expires_at timestamptz NOT NULL, PRIMARY KEY (prefix,
+	key));
 CREATE TABLE rate_limit_durable (LIKE rate_limit_ephemeral INCLUDING ALL);
 CREATE INDEX idx_rate_limit_ephemeral_cleanup ON rate_limit_ephemeral (prefix, expires_at);
 CREATE INDEX idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expires_at);`
@@ -59,6 +51,9 @@ CREATE INDEX idx_rate_limit_durable_cleanup ON rate_limit_durable (prefix, expir
 // TestMigration brings databases of all kinds to the same tables.
 func TestMigration(t *testing.T) {
 	t.Parallel()
+	model := newSite(t)
+	model.exec(engine.TableSQL)
+	want := model.text(layout)
 	for name, before := range map[string]string{
 		"empty":            "",
 		"npm":              npmTables,
@@ -71,8 +66,8 @@ func TestMigration(t *testing.T) {
 			s := newSite(t)
 			s.exec(before)
 			s.works(s.store(engine.Options{}), "p")
-			if got := s.schema(); got != wantSchema {
-				t.Errorf("the tables are\n%s\nwant\n%s", got, wantSchema)
+			if got := s.text(layout); got != want {
+				t.Errorf("the tables are\n%s\nwant\n%s", got, want)
 			}
 			s.works(s.store(engine.Options{}), "q")
 			s.nothingReported()
@@ -94,7 +89,8 @@ func TestMigrationTakesNoLock(t *testing.T) {
 	go func() { _, _, err := tryOne(store, longTime, fakeHits("k")[0]); done <- err }()
 	other := cluster.Connect(s.t, s.dsn)
 	await.Within(t, longTime, "a statement to wait for the table", func() (waits bool) {
-		err := other.QueryRow(context.Background(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+		err := other.QueryRow(context.Background(), `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname
+			= current_database() AND wait_event_type = 'Lock'
 			AND query LIKE '%INSERT INTO rate_limit_ephemeral%' AND pid <> pg_backend_pid()`).Scan(&waits)
 		return waits && err == nil
 	})
@@ -128,7 +124,8 @@ func TestMigrationBlocksNoOtherUser(t *testing.T) {
 	node := cluster.Connect(s.t, s.dsn)
 	for n := 0; failures.Load() < 2; n++ { // the migration has given way twice
 		_, err := node.Exec(context.Background(),
-			`INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at) VALUES ('node', $1, 1, now(), now())`, fmt.Sprint(n))
+			`INSERT INTO rate_limit_ephemeral (prefix, key, count, window_start, expires_at)
+				VALUES ('node', $1, 1, now(), now())`, fmt.Sprint(n))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,8 +20,8 @@ import (
 
 const second = conformance.Second
 
-// latest is when schedules end: a Postgres timestamp holds it, and both Go and Postgres
-// know the calendar until then.
+// latest is when schedules end: a Postgres timestamp holds it, and both Go and Postgres have zone files
+// until then.
 const latest = 4_000_000_000 * second
 
 // earliest is when schedules begin: a reset leaves a window of the year 1800, and two of the longest windows
@@ -74,12 +74,17 @@ func (m model) decideBatch(now int64, calls []*batch.Call) [][]ratelimit.Decisio
 }
 
 // rowSQL returns a row as text, as rowText does. A window that began in 1800 is none.
-const rowSQL = `SELECT concat_ws(' ', coalesce(count, 0), coalesce(prev_count, 0), micros(nullif(window_start, '1800-01-01Z')), CASE WHEN tokens IS NULL THEN 'NULL' ELSE encode(float8send(tokens), 'hex') END,
-	micros(last_refill), coalesce(remainder, 0), (SELECT array_agg(micros(h))::text FROM unnest(hits) h), micros(expires_at)) FROM %s WHERE prefix = $1::text AND key = $2::text
-	AND NOT (coalesce(window_start, '1800-01-01Z') = '1800-01-01Z' AND tokens IS NULL AND last_refill IS NULL AND coalesce(cardinality(hits), 0) = 0)`
+const rowSQL = `SELECT concat_ws(' ', coalesce(count, 0), coalesce(prev_count, 0),
+	micros(nullif(window_start, '1800-01-01Z')), CASE WHEN tokens IS NULL THEN 'NULL' ELSE
+	encode(float8send(tokens), 'hex') END,
+	micros(last_refill), coalesce(remainder, 0), (SELECT array_agg(micros(h))::text FROM unnest(hits) h),
+	micros(expires_at)) FROM %s WHERE prefix = $1::text AND key = $2::text
+	AND NOT (coalesce(window_start, '1800-01-01Z') = '1800-01-01Z' AND tokens IS NULL AND last_refill IS
+	NULL AND coalesce(cardinality(hits), 0) = 0)`
 
 // microsSQL creates the function that rowSQL calls.
-const microsSQL = `CREATE FUNCTION micros(t timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT coalesce((extract(epoch FROM t) * 1000000)::bigint, 0) $$`
+const microsSQL = `CREATE FUNCTION micros(t timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS
+	$$ SELECT coalesce((extract(epoch FROM t) * 1000000)::bigint, 0) $$`
 
 // rowText is a row's state, in the words of rowSQL. Rows that mean the same as no row are "".
 func rowText(r *algorithm.Row) string {

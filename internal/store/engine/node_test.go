@@ -109,15 +109,17 @@ func TestARowOfTheRegistryIsSmall(t *testing.T) {
 	}
 	store.SetApplied(1, "1", problems)
 	await.Within(t, longTime, "the problems", func() bool {
-		return s.text("SELECT coalesce(max(problems[cardinality(problems)]), '') FROM rate_limit_nodes") == "and 990 more"
+		return s.text("SELECT coalesce(max(problems[cardinality(problems)]), '') FROM rate_limit_nodes") ==
+			"and 990 more"
 	})
 	store.SetApplied(1, "1", []string{strings.Repeat("ü", 1000), "b"})
 	await.Within(t, longTime, "the problems", func() bool {
 		return s.text("SELECT coalesce(max(problems[1]), '') FROM rate_limit_nodes") == strings.Repeat("ü",
 			200)+" …"
 	})
+	const want = "t 1000000000000000 and 1 more u"
 	if got := s.text("SELECT concat_ws(' ', pg_column_size(n.*) <= 1536, admitted, problems[2], " +
-		"c.relpersistence) FROM rate_limit_nodes n JOIN pg_class c ON c.oid = n.tableoid"); got != "t 1000000000000000 and 1 more u" {
+		"c.relpersistence) FROM rate_limit_nodes n JOIN pg_class c ON c.oid = n.tableoid"); got != want {
 		t.Errorf("the row is not small: %s (%s bytes)", got,
 			s.text("SELECT pg_column_size(n.*) FROM rate_limit_nodes n"))
 	}
@@ -147,8 +149,8 @@ func TestTwoProcessesOfOneName(t *testing.T) {
 	s.nothingReported()
 }
 
-// A role that may use the two tables of counts alone counts as before, and the log says once that
-// there is no registry.
+// A role that may use the two tables of counts alone counts as before, and the log says once that it lacks
+// a registry.
 func TestRegistryWithoutPrivileges(t *testing.T) {
 	t.Parallel()
 	for name, tables := range map[string]string{"missing": "DROP TABLE rate_limit_nodes CASCADE",
@@ -191,8 +193,8 @@ func TestRegistryWithoutPrivileges(t *testing.T) {
 	}
 }
 
-// A proxy whose role may not use the tables of counts says so in the registry and once in its log, with what
-// to run, until the role may.
+// A proxy with a role that may not use the tables of counts says so in the registry and once in its log, with
+// what to run, until the role may.
 func TestAProxyThatCannotDecideSaysSo(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -234,7 +236,7 @@ type lostDB struct {
 	pgdb.DB
 	mu        sync.Mutex
 	state     int
-	swallowed atomic.Int64 // charges of which the answer was lost
+	swallowed atomic.Int64 // charges without an answer
 }
 
 // How a lostDB treats statements.

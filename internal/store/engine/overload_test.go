@@ -32,7 +32,7 @@ func TestAWaitIsNoOutage(t *testing.T) {
 			return n < 4 && err == nil ||
 				n > 3 && errors.Is(err, ratelimit.ErrOverloaded) && took <= 4*timeout
 		}},
-		"a statement longer than the timeout": {time.Second, 8, func(_ int, took time.Duration, err error) bool {
+		"a long statement": {time.Second, 8, func(_ int, took time.Duration, err error) bool {
 			return errors.Is(err, ratelimit.ErrTimeout) && took <= timeout
 		}},
 	} {
@@ -96,7 +96,7 @@ func TestAPoolWithoutAFreeConnectionIsNoOutage(t *testing.T) {
 	}
 }
 
-// fewConns is a DB that knows how many connections it has at most.
+// fewConns is a DB with a bound on its connections.
 type fewConns struct {
 	pgdb.DB
 	n int

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pgratelimit/pg-ratelimit/internal/core/batch"
 	"github.com/pgratelimit/pg-ratelimit/internal/store/engine"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/await"
@@ -97,7 +99,7 @@ func comesSorted(sql string) bool {
 // planNode finds the names of the nodes of a plan.
 var planNode = regexp.MustCompile(`(?m)^(?: *->  )?([A-Z][A-Za-z ]+?)(?: on .*)?  \(cost`)
 
-// reorders returns a node of a plan that is not known to keep the order of its rows, or "".
+// reorders returns a node of a plan that may change the order of its rows, or "".
 // A nested loop keeps the order if one of its sides has one row.
 func reorders(plan string) string {
 	for _, found := range planNode.FindAllStringSubmatch(plan, -1) {
@@ -111,7 +113,8 @@ func reorders(plan string) string {
 }
 
 // scanNode finds the scans of the counters in a plan, and their conditions.
-var scanNode = regexp.MustCompile(`-> +([A-Z][A-Za-z ]+?)(?: using (\S+))? on (rate_limit_\w+).*(?:\n +((?:Index|TID) Cond: .*))?`)
+var scanNode = regexp.MustCompile(`-> +([A-Z][A-Za-z ]+?)(?: using (\S+))? on (rate_limit_\w+).*` +
+	`(?:\n +((?:Index|TID) Cond: .*))?`)
 
 // readsTooMuch returns a scan of a plan that may read more rows than the statement is about: it
 // is not one of rows by their place, of one key by the primary key, or of expired rows, of
@@ -144,6 +147,55 @@ func TestPlansUseTheIndexes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.exec(engine.TableSQL)
+	p := &planner{site: s, recorder: recordAll(s), conn: cluster.Connect(s.t, s.dsn)}
+	sorted := 0 // takes with sorted keys
+	for text := range p.seen {
+		if comesSorted(text) {
+			sorted++
+		}
+	}
+	if len(p.seen) < 70 || sorted != 2*2*6 { // by table, and by itself or in a transaction
+		t.Fatalf("%d statements, %d with sorted keys", len(p.seen), sorted)
+	}
+	large := 1_000_000
+	if testing.Short() {
+		large = 100_000
+	}
+	const both = "rate_limit_ephemeral, rate_limit_durable"
+	const stale = "UPDATE pg_class SET reltuples = 0, relpages = 1000 WHERE relname IN " +
+		"('rate_limit_ephemeral', 'rate_limit_durable')"
+	for _, step := range []struct {
+		name, sql string
+		rows      int  // that are added, after the SQL
+		kept      bool // the connection keeps its plans
+		modes     string
+	}{
+		{"empty tables", "TRUNCATE " + both, 0, false, "auto force_generic_plan"},
+		{"young tables", "", 20, false, "auto"},
+		{"young tables, plans kept", "", 0, true, "auto"},
+		{"young tables, analyzed", "ANALYZE", 0, false, "auto"},
+		{"tables analyzed while they were empty", "TRUNCATE " + both + "; ANALYZE", 0, false, "auto"},
+		{"large tables, plans kept", "", large, true, "auto"},
+		{"large tables, not analyzed", "", 0, false, "auto force_generic_plan"},
+		{"large tables, last analyzed without rows", stale, 0, false, "auto force_generic_plan"},
+		{"large tables, analyzed, plans kept", "ANALYZE", 0, true, "auto"},
+		{"large tables, analyzed", "", 0, false, "auto force_generic_plan"},
+	} {
+		if step.sql != "" {
+			s.exec(step.sql)
+		}
+		p.fill(step.rows)
+		for mode := range strings.FieldsSeq(step.modes) {
+			// make test-all plans these, most of them seven times
+			if mode != "auto" || !testing.Short() {
+				p.explain(t, step.name, mode, !step.kept)
+			}
+		}
+	}
+}
+
+// recordAll has a store send each of its statements.
+func recordAll(s *site) *recorder {
 	db := &recorder{DB: s.db(""), seen: map[string]pgdb.Statement{}, free: map[string]bool{}}
 	store := s.storeOn(db, engine.Options{CleanupProbability: 1, DisableMigration: true, NoRefusals: true})
 	for _, durable := range []bool{false, true} {
@@ -156,17 +208,17 @@ func TestPlansUseTheIndexes(t *testing.T) {
 			two.Cost = 2
 			for _, hits := range [][]ratelimit.Hit{{h}, {peek}, {refund}, {h, other}, {h, two},
 				{peek, other}} {
-				passes(t, store, hits...)
+				passes(s.t, store, hits...)
 			}
 			store.DecideBatch([]*batch.Call{callFor(false, h), callFor(false, two)})
 			if err := store.Reset(context.Background(), longTime, []ratelimit.Hit{h}); err != nil {
-				t.Fatal(err)
+				s.t.Fatal(err)
 			}
 		}
 	}
-	await.Within(t, longTime, "cleanups of both tables", func() bool {
-		passes(t, store, hitOn("p", 1000, false))
-		passes(t, store, hitOn("p", 1000, true))
+	await.Within(s.t, longTime, "cleanups of both tables", func() bool {
+		passes(s.t, store, hitOn("p", 1000, false))
+		passes(s.t, store, hitOn("p", 1000, true))
 		db.mu.Lock()
 		defer db.mu.Unlock()
 		cleanups := 0
@@ -179,116 +231,81 @@ func TestPlansUseTheIndexes(t *testing.T) {
 	})
 	store.Close()
 	db.mu.Lock() // a cleanup may still be ending
-	seen := maps.Clone(db.seen)
-	free := maps.Clone(db.free)
-	db.mu.Unlock()
-	sorted := 0 // takes with sorted keys
-	for text := range seen {
-		if comesSorted(text) {
-			sorted++
-		}
+	defer db.mu.Unlock()
+	return &recorder{seen: maps.Clone(db.seen), free: maps.Clone(db.free)}
+}
+
+// planner plans recorded statements.
+type planner struct {
+	*site
+	*recorder
+	conn *pgx.Conn // keeps its plans
+}
+
+// fill adds rows to both tables.
+func (p *planner) fill(rows int) {
+	for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
+		p.exec(fmt.Sprintf(`INSERT INTO %s (prefix, key, count, window_start, expires_at)
+			SELECT 'p' || n %% 10, n::text, 1, now(), now() + (n %% 100 - 50) * interval '1 minute'
+			FROM generate_series(1, %d) n ON CONFLICT DO NOTHING`, table, rows))
 	}
-	if len(seen) < 70 || sorted != 2*2*6 { // by table, and by itself or in a transaction
-		t.Fatalf("%d statements, of which the keys of %d come sorted", len(seen), sorted)
+}
+
+// explain fails for each statement with a wrong plan.
+func (p *planner) explain(t *testing.T, when, mode string, fresh bool) {
+	if fresh {
+		p.conn = cluster.Connect(p.t, p.dsn)
 	}
-	s.exec("TRUNCATE rate_limit_ephemeral, rate_limit_durable")
-	fill := func(rows int) {
-		for _, table := range []string{"rate_limit_ephemeral", "rate_limit_durable"} {
-			s.exec(fmt.Sprintf(`INSERT INTO %s (prefix, key, count, window_start, expires_at) SELECT 'p' || n %% 10, n::text, 1, now(), now() + n %% 100 * interval '1 minute' - interval '50 minutes'
-				FROM generate_series(1, %d) n ON CONFLICT DO NOTHING`, table, rows))
-		}
-	}
-	conn := cluster.Connect(s.t, s.dsn) // keeps its plans
-	explain := func(when, mode string, fresh bool) {
-		if testing.Short() && mode == "auto" {
-			return // make test-all plans these, most of them seven times
-		}
-		if fresh {
-			conn = cluster.Connect(s.t, s.dsn)
-		}
-		for _, statement := range seen {
-			mode := mode
-			var args, types []string
-			for i, arg := range statement.Args {
-				if i > 0 { // the first are the settings
-					arg = many(arg)
-				}
-				args = append(args, literal(arg))
-				types = append(types, typeOf(arg))
+	for _, statement := range p.seen {
+		mode := mode
+		var args, types []string
+		for i, arg := range statement.Args {
+			if i > 0 { // the first are the settings
+				arg = many(arg)
 			}
-			key := fmt.Sprintf("s%x", crc32.ChecksumIEEE([]byte(statement.SQL)))
-			if _, err := conn.Exec(context.Background(),
-				"PREPARE "+key+" ("+strings.Join(types, ", ")+") AS "+statement.SQL); err != nil &&
-				!strings.Contains(err.Error(), "already exists") {
+			args = append(args, literal(arg))
+			types = append(types, typeOf(arg))
+		}
+		key := fmt.Sprintf("s%x", crc32.ChecksumIEEE([]byte(statement.SQL)))
+		if _, err := p.conn.Exec(context.Background(),
+			"PREPARE "+key+" ("+strings.Join(types, ", ")+") AS "+statement.SQL); err != nil &&
+			!strings.Contains(err.Error(), "already exists") {
+			t.Fatal(err)
+		}
+		if statement.Unnamed {
+			mode = "force_custom_plan"
+		}
+		// "off" if each transaction with the statement sets it
+		free := map[bool]string{true: "on", false: "off"}[p.free[statement.SQL]]
+		if _, err := p.conn.Exec(context.Background(), "SET plan_cache_mode = "+mode+
+			"; SET enable_seqscan = "+free+"; SET enable_sort = "+free); err != nil {
+			t.Fatal(err)
+		}
+		times := 7
+		if mode != "auto" {
+			times = 1 // the next plan would be the same
+		}
+		for range times {
+			rows, err := p.conn.Query(context.Background(),
+				"EXPLAIN EXECUTE "+key+"("+strings.Join(args, ", ")+")")
+			if err != nil {
 				t.Fatal(err)
 			}
-			if statement.Unnamed {
-				mode = "force_custom_plan"
-			}
-			// "off" if each transaction with the statement sets it
-			free := map[bool]string{true: "on", false: "off"}[free[statement.SQL]]
-			if _, err := conn.Exec(context.Background(),
-				"SET plan_cache_mode = "+mode+"; SET enable_seqscan = "+free+"; SET enable_sort = "+
-					free); err != nil {
+			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil || len(lines) == 0 {
 				t.Fatal(err)
 			}
-			times := 7
-			if mode != "auto" {
-				times = 1 // the next plan would be the same
+			plan := strings.Join(lines, "\n") + "\n"
+			if node := reorders(plan); comesSorted(statement.SQL) &&
+				(node != "" || !strings.Contains(plan, "ProjectSet")) {
+				t.Errorf("%s: a %s may change the order of the keys:\n%.300s\n%s", when, node,
+					statement.SQL, plan)
+				break
 			}
-			for range times {
-				rows, err := conn.Query(context.Background(),
-					"EXPLAIN EXECUTE "+key+"("+strings.Join(args, ", ")+")")
-				if err != nil {
-					t.Fatal(err)
-				}
-				plan := ""
-				for rows.Next() {
-					line := ""
-					if err := rows.Scan(&line); err != nil {
-						t.Fatal(err)
-					}
-					plan += line + "\n"
-				}
-				if rows.Err() != nil || plan == "" {
-					t.Fatal(rows.Err())
-				}
-				if node := reorders(plan); comesSorted(statement.SQL) &&
-					(node != "" || !strings.Contains(plan, "ProjectSet")) {
-					t.Errorf("%s: a %s may change the order of the keys:\n%.300s\n%s", when, node,
-						statement.SQL, plan)
-					break
-				}
-				if scan := readsTooMuch(plan); scan != "" {
-					t.Errorf("%s: %s:\n%.600s\n%s", when, scan, statement.SQL, plan)
-					break
-				}
+			if scan := readsTooMuch(plan); scan != "" {
+				t.Errorf("%s: %s:\n%.600s\n%s", when, scan, statement.SQL, plan)
+				break
 			}
 		}
 	}
-	explain("empty tables", "auto", true)
-	explain("empty tables", "force_generic_plan", true)
-	fill(20)
-	explain("young tables", "auto", true)
-	explain("young tables, plans kept", "auto", false)
-	s.exec("ANALYZE")
-	explain("young tables, analyzed", "auto", true)
-	s.exec("TRUNCATE rate_limit_ephemeral, rate_limit_durable; ANALYZE")
-	explain("tables analyzed while they were empty", "auto", true)
-	large := 1_000_000
-	if testing.Short() {
-		large = 100_000
-	}
-	fill(large)
-	explain("large tables, plans kept", "auto", false)
-	explain("large tables, not analyzed", "auto", true)
-	explain("large tables, not analyzed", "force_generic_plan", true)
-	s.exec("UPDATE pg_class SET reltuples = 0, relpages = 1000 WHERE relname IN ('rate_limit_ephemeral', " +
-		"'rate_limit_durable')")
-	explain("large tables, last analyzed when all rows were deleted", "auto", true)
-	explain("large tables, last analyzed when all rows were deleted", "force_generic_plan", true)
-	s.exec("ANALYZE")
-	explain("large tables, analyzed, plans kept", "auto", false)
-	explain("large tables, analyzed", "auto", true)
-	explain("large tables, analyzed", "force_generic_plan", true)
 }

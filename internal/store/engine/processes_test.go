@@ -42,14 +42,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// job is what a process is to do.
+// job is the work of a process.
 type job struct {
 	DSN      string
 	Number   int
 	Duration time.Duration
 }
 
-// result is what became of it: what was admitted of each row, and what failed.
+// result has the cost that was admitted of each row, and the failures.
 type result struct {
 	Admitted map[string]int64
 	Calls    int
@@ -88,7 +88,7 @@ func churning() []*ratelimit.Limit {
 
 const crowdedKeys = 200
 
-// leastCalls is how many calls each caller makes also on a slow machine: enough to use up some quotas.
+// leastCalls is the number of calls of each caller on a slow machine: enough to use up some quotas.
 const leastCalls = 100
 
 // run is a process: stores with different numbers of connections and workers, and callers
@@ -193,51 +193,9 @@ func drawCrowded(random *rand.Rand, era int, lasting, churned []*ratelimit.Limit
 func TestProcesses(t *testing.T) {
 	s := newSite(t)
 	s.exec(engine.TableSQL)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	duration := time.Duration(conformance.Long()) * 8 * time.Second
-	results := make(chan result, 4)
-	for number := range 4 {
-		text, err := json.Marshal(job{DSN: s.dsn, Number: number, Duration: duration})
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			cmd := exec.Command(self)
-			cmd.Env = append(os.Environ(), asWorker+"="+string(text))
-			var stderr bytes.Buffer
-			cmd.Stderr = &stderr
-			out, err := cmd.Output()
-			var r result
-			if err == nil {
-				err = json.Unmarshal(out, &r)
-			}
-			if err != nil {
-				r.Errors = append(r.Errors, err.Error(), stderr.String())
-			}
-			results <- r
-		}()
-	}
+	results := startWorkers(s)
 	ctx, stop := context.WithCancel(context.Background())
-	var others sync.WaitGroup
-	for other := range 4 {
-		conn := cluster.Connect(s.t, s.dsn)
-		others.Add(1)
-		go func() {
-			defer others.Done()
-			random := rand.New(rand.NewSource(int64(other)))
-			for ctx.Err() == nil {
-				for _, sql := range likeTheLibrary(other, random) {
-					if _, err := conn.Exec(context.Background(), sql); err != nil {
-						t.Errorf("%s: %v", sql, err)
-						return
-					}
-				}
-			}
-		}()
-	}
+	others := sendAsTheLibrary(ctx, s)
 	admitted := map[string]int64{}
 	calls := 0
 	for range 4 {
@@ -261,6 +219,60 @@ func TestProcesses(t *testing.T) {
 	}
 	t.Logf("%d calls, on %d rows", calls, len(admitted))
 	s.charged(admitted)
+}
+
+// startWorkers starts four processes.
+func startWorkers(s *site) <-chan result {
+	self, err := os.Executable()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	duration := time.Duration(conformance.Long()) * 8 * time.Second
+	results := make(chan result, 4)
+	for number := range 4 {
+		text, err := json.Marshal(job{DSN: s.dsn, Number: number, Duration: duration})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		go func() {
+			cmd := exec.Command(self)
+			cmd.Env = append(os.Environ(), asWorker+"="+string(text))
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			out, err := cmd.Output()
+			var r result
+			if err == nil {
+				err = json.Unmarshal(out, &r)
+			}
+			if err != nil {
+				r.Errors = append(r.Errors, err.Error(), stderr.String())
+			}
+			results <- r
+		}()
+	}
+	return results
+}
+
+// sendAsTheLibrary sends others' statements on four connections until ctx ends.
+func sendAsTheLibrary(ctx context.Context, s *site) *sync.WaitGroup {
+	var others sync.WaitGroup
+	for other := range 4 {
+		conn := cluster.Connect(s.t, s.dsn)
+		others.Add(1)
+		go func() {
+			defer others.Done()
+			random := rand.New(rand.NewSource(int64(other)))
+			for ctx.Err() == nil {
+				for _, sql := range likeTheLibrary(other, random) {
+					if _, err := conn.Exec(context.Background(), sql); err != nil {
+						s.t.Errorf("%s: %v", sql, err)
+						return
+					}
+				}
+			}
+		}()
+	}
+	return &others
 }
 
 // charged compares what was admitted with what the tables say.
@@ -308,11 +320,15 @@ func likeTheLibrary(kind int, random *rand.Rand) []string {
 	switch kind {
 	case 0:
 		return []string{`INSERT INTO rate_limit_ephemeral AS r (prefix, key, count, window_start, expires_at)
-			VALUES ('churnefixed_window', '` + key + `', 1, clock_timestamp(), clock_timestamp() + interval '20 ms')
-			ON CONFLICT (prefix, key) DO UPDATE SET count = CASE WHEN r.expires_at < clock_timestamp() THEN 1 ELSE r.count + 1 END`}
+			VALUES ('churnefixed_window', '` + key + `', 1, clock_timestamp(), clock_timestamp() + interval
+			'20 ms')
+			ON CONFLICT (prefix, key) DO UPDATE SET count = CASE WHEN r.expires_at < clock_timestamp() THEN
+			1 ELSE r.count + 1 END`}
 	case 1, 2:
-		return []string{"BEGIN", `INSERT INTO rate_limit_ephemeral (prefix, key, count, prev_count, window_start, expires_at)
-			VALUES ('churnesliding_window', '` + key + `', 0, 0, clock_timestamp(), clock_timestamp() + interval '40 ms') ON CONFLICT DO NOTHING`,
+		return []string{"BEGIN", `INSERT INTO rate_limit_ephemeral (prefix, key, count, prev_count,
+			window_start, expires_at)
+			VALUES ('churnesliding_window', '` + key + `', 0, 0, clock_timestamp(), clock_timestamp() +
+			interval '40 ms') ON CONFLICT DO NOTHING`,
 			"SELECT FROM rate_limit_ephemeral" + where + " FOR UPDATE",
 			"UPDATE rate_limit_ephemeral SET count = count + 1, prev_count = 0" + where, "COMMIT"}
 	}

@@ -56,22 +56,8 @@ func TestFewRefusalsAreInTheLogOfTheServer(t *testing.T) {
 			t.Errorf("%s: of %d refusals one after the other, %d are in the log: %q", driver, refused,
 				len(lines), lines)
 		}
-		var atOnce atomic.Int64
-		var clients sync.WaitGroup
-		few := hitOn("few", 20, false)
-		for range 16 {
-			clients.Go(func() {
-				for i := range 400 {
-					h := few
-					h.Key = fmt.Sprint("k", i%8)
-					if !passes(t, store, h, hitOn("open", 1000, true)) {
-						atOnce.Add(1)
-					}
-				}
-			})
-		}
-		clients.Wait()
-		if n := atOnce.Load(); int64(len(lines))*100 > n {
+		n := refuseAtOnce(t, store)
+		if int64(len(lines))*100 > n {
 			t.Errorf("%s: of %d refusals, %d are in the log", driver, n, len(lines))
 		}
 		for _, line := range lines {
@@ -82,6 +68,25 @@ func TestFewRefusalsAreInTheLogOfTheServer(t *testing.T) {
 			}
 		}
 		t.Logf("%s: of %d refusals one after the other none, and of %d at once %d are in the log", driver,
-			refused, atOnce.Load(), len(lines))
+			refused, n, len(lines))
 	}
+}
+
+// refuseAtOnce has many clients use up limits, and returns how many requests were refused.
+func refuseAtOnce(t *testing.T, store ratelimit.Store) int64 {
+	var refused atomic.Int64
+	var clients sync.WaitGroup
+	for range 16 {
+		clients.Go(func() {
+			for i := range 400 {
+				h := hitOn("few", 20, false)
+				h.Key = fmt.Sprint("k", i%8)
+				if !passes(t, store, h, hitOn("open", 1000, true)) {
+					refused.Add(1)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	return refused.Load()
 }

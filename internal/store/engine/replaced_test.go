@@ -161,7 +161,7 @@ func (d *shardDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 }
 
 // The standby of a shard's server takes over, at an address of its own.
-func TestUnitsOfAPartWhoseStandbyTookOverAreNotUsed(t *testing.T) {
+func TestUnitsOfAShardThatFailedOverAreNotUsed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.exec(engine.TableSQL)
@@ -179,7 +179,7 @@ func TestUnitsOfAPartWhoseStandbyTookOverAreNotUsed(t *testing.T) {
 
 // A store that is not registered looks at the server after an outage only, and compares it with that of the
 // beginning.
-func TestUnitsOfAReplacedServerAreNotUsedAfterTheFirstOutage(t *testing.T) {
+func TestTheFirstOutageEndsUnitsOfAReplacedServer(t *testing.T) {
 	s := newSite(t)
 	d := &replacedDB{DB: s.db("")}
 	store := s.storeOn(d, lasting)

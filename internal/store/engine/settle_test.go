@@ -26,7 +26,7 @@ func settlementOf(h ratelimit.Hit, d ratelimit.Decision, back int64) *batch.Sett
 }
 
 // TestSettlementsEqual runs random schedules of hits and settlements with the SQL statements and with the Go
-// steps: every row must be equal. The units of a lease are given back by the same statement. Their claim is a
+// steps: every row must be equal. The same statement refunds the units of a lease. Their claim is a
 // time in the window of their charge, whatever has become of the row.
 func TestSettlementsEqual(t *testing.T) {
 	b := newBench(t)
@@ -129,7 +129,7 @@ func TestALeasedKeyIsSettled(t *testing.T) {
 	if held := store.Stats().LeasedUnits; held == 0 {
 		t.Error("nothing is held any more")
 	}
-	store.Close() // gives the units back
+	store.Close() // refunds the units
 	if got, want := left(), 10000-(passed+1)-4000+1; got != want {
 		t.Errorf("%d are left, want %d", got, want)
 	}

@@ -35,7 +35,7 @@ func openShards(t testing.TB, db pgdb.DB, o engine.Options) *shards.Store {
 // At is the server of the shard that is the port.
 func (c *fakeCitus) At(_ string, port int) (pgdb.DB, error) { return &c.shards[port], nil }
 
-// newFakeCitus returns a database, and a store on it that knows the shards.
+// newFakeCitus returns a database, and a store on it that has found the shards.
 func newFakeCitus(t *testing.T) (*fakeCitus, *shards.Store) {
 	t.Helper()
 	c := &fakeCitus{}
@@ -85,7 +85,7 @@ func apartIn(shard int) ratelimit.Hit {
 
 var errWorkerDown = errors.New("the worker is down")
 
-// stop stops the server of a shard, which the store notices.
+// stop stops the server of a shard, and has the store find that.
 func (c *fakeCitus) stop(t *testing.T, store *shards.Store, shard int) {
 	t.Helper()
 	c.shards[shard].set(failWith(errWorkerDown), failWith(errWorkerDown))
@@ -94,7 +94,7 @@ func (c *fakeCitus) stop(t *testing.T, store *shards.Store, shard int) {
 	}
 }
 
-func TestAHitApartOfAPartThatIsDownFailsNothing(t *testing.T) {
+func TestAHitApartOfAShardThatIsDownFailsNothing(t *testing.T) {
 	c, store := newFakeCitus(t)
 	c.stop(t, store, 1)
 	for name, hits := range map[string][]ratelimit.Hit{
@@ -146,7 +146,7 @@ func TestARefusedRequestGivesBackToTheWindowOfItsCharge(t *testing.T) {
 	}
 }
 
-// failOnce fails the next hit on a shard. routesRead is how often the shard's server was asked for the
+// failOnce fails the next hit on a shard. routesRead counts the reads of the shard's server for the
 // routes. The store reads the identity of the server beside the hits.
 func (c *fakeCitus) failOnce(shard int, code, text string) (routesRead *int) {
 	failed, read := false, 0
@@ -166,7 +166,7 @@ func (c *fakeCitus) failOnce(shard int, code, text string) (routesRead *int) {
 	return &read
 }
 
-func TestOnlyAPartThatIsNotHereHasItsRouteReadAgain(t *testing.T) {
+func TestOnlyAShardThatMovedHasItsRouteReadAgain(t *testing.T) {
 	c, store := newFakeCitus(t)
 	for text, want := range map[string]int{
 		"could not serialize access due to concurrent update": 0,
@@ -181,7 +181,7 @@ func TestOnlyAPartThatIsNotHereHasItsRouteReadAgain(t *testing.T) {
 	}
 }
 
-func TestChargesFromBeforeTheShardsAreKnownAreBilledToTheirShards(t *testing.T) {
+func TestEarlyLocalChargesAreBilledToTheirShards(t *testing.T) {
 	c := &fakeCitus{}
 	c.set(failWith(errWorkerDown), failWith(errWorkerDown))
 	for shard := range c.shards {

@@ -61,7 +61,7 @@ func (r *simRun) excused(id lease.RowID, hit simAdmitted) bool {
 	return false
 }
 
-// simNotice is how long a proxy may use units that were charged on a server that is gone: it asks twice a
+// simNotice bounds the use of units that were charged on a server that is gone: a proxy asks twice a
 // second.
 const simNotice = 700 * time.Millisecond
 
@@ -140,7 +140,7 @@ func (r *simRun) checkLeases() {
 }
 
 // checkCharges fails if a row without leases was charged more than was admitted, by the database or without
-// it, except for charges that no proxy knows of.
+// it, except for charges without an answer.
 func (r *simRun) checkCharges() {
 	for id, charged := range r.server.charged {
 		if r.server.limits[id.Prefix].Lease > 0 {

@@ -86,7 +86,7 @@ func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	}
 	answered := make(chan []simAnswer, 1)
 	time.AfterFunc(time.Duration(way.at-sent),
-		func() { answered <- d.server.run(d.proxy, way.at, message, fate) }) // also if ctx ends before
+		func() { answered <- d.server.run(d.proxy, way.at, message, fate) }) // even if ctx ends before
 	var answers []simAnswer
 	select {
 	case answers = <-answered:
@@ -110,7 +110,7 @@ func (d *simDB) Run(ctx context.Context, statements []*pgdb.Statement) error {
 	return nil
 }
 
-// lose records which units a proxy does not know to be charged, or has not given back, and returns the error
+// lose records units with a charge or a refund that a proxy has no answer to, and returns the error
 // at a time.
 func (d *simDB) lose(ctx context.Context, message []simStatement, at int64, err error) error {
 	d.server.mu.Lock()

@@ -8,7 +8,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// simPlan is what happens in a simulation. The seed says all of it.
+// simPlan has the events of a simulation. The seed determines all of them.
 type simPlan struct {
 	seed     chance
 	proxies  int
@@ -24,7 +24,7 @@ type simPlan struct {
 	contests float64 // the share of the requests that want the contested key
 }
 
-// simKind is what goes wrong.
+// simKind is a kind of fault.
 type simKind string
 
 const (
@@ -61,7 +61,8 @@ const (
 	simCalm  = 7 * time.Second
 )
 
-// simTimeout is no multiple of the intervals in package batch: of two timers of one moment, any can be first.
+// simTimeout avoids multiples of the intervals in package batch: of two timers of one moment, either can be
+// first.
 const simTimeout = 250*time.Millisecond + 123457
 
 // newSimPlan draws a plan. Most are small; one in twenty has 1,000 proxies, for a shorter time.
@@ -95,7 +96,7 @@ func newSimPlan(seed uint64) *simPlan {
 	return p
 }
 
-// drawLimits draws the limit of the contested key, of which all proxies together want about twice as much,
+// drawLimits draws the limit of the contested key, with a demand of all proxies of about twice as much,
 // and that of clients.
 func (p *simPlan) drawLimits(c chance) {
 	window := []time.Duration{time.Second, 4 * time.Second, 10 * time.Second,
@@ -150,7 +151,7 @@ func (p *simPlan) drawOutages(c chance) {
 	}
 }
 
-// lull reports whether nobody asks for the contested key: during some outages, so that units are given back
+// lull reports whether nobody asks for the contested key: during some outages, so that units are refunded
 // after them.
 func (p *simPlan) lull() bool {
 	now := simSince()
@@ -159,7 +160,7 @@ func (p *simPlan) lull() bool {
 	})
 }
 
-// simWay is what becomes of a message on its way: it is there at a time, or lost, or a failure comes at that
+// simWay is the way of a message: it is there at a time, or lost, or a failure comes at that
 // time.
 type simWay struct {
 	at      int64

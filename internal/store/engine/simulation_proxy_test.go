@@ -20,7 +20,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit"
 )
 
-// simProxy is what a proxy does with requests, without a network.
+// simProxy does with requests what a proxy does, without a network.
 type simProxy struct {
 	run    *simRun
 	number int
@@ -74,7 +74,7 @@ func (p *simProxy) load() {
 	p.hits.Wait()
 }
 
-// simKeys is how many keys there are. Few of them are frequent.
+// simKeys is the number of keys. Few of them are frequent.
 const simKeys = 1_000_000
 
 // key draws a key: the logarithm of its number is distributed evenly.

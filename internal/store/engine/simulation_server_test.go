@@ -53,7 +53,7 @@ type simUndo struct {
 	undo   func()
 }
 
-// longestLag is how much a standby lacks at most, in nanoseconds.
+// longestLag bounds the time that a standby lacks, in nanoseconds.
 const longestLag = int64(500 * time.Millisecond)
 
 func newSimServer(limits []*ratelimit.Limit, outages []simOutage) *simServer {
@@ -69,7 +69,7 @@ func newSimServer(limits []*ratelimit.Limit, outages []simOutage) *simServer {
 	return s
 }
 
-// simStatement is what a statement asks for. The store uses the memory of a statement again.
+// simStatement is a copy of a statement. The store uses the memory of a statement again.
 type simStatement struct {
 	sql     string
 	meaning engine.Meaning // of a statement on rows
@@ -78,7 +78,7 @@ type simStatement struct {
 	entries []simEntry
 }
 
-// simEntry is what a statement asks of one row.
+// simEntry is one row of a statement.
 type simEntry struct {
 	id      lease.RowID
 	n, cost int64
@@ -303,7 +303,7 @@ type simHolder struct {
 	id    lease.RowID
 }
 
-// hold records what a proxy has charged on this timeline, and has not given back.
+// hold records what a proxy has charged on this timeline, less its refunds.
 func (s *simServer) hold(proxy int, id lease.RowID, units int64) {
 	if !id.Durable || s.timeline == 0 {
 		return

@@ -34,7 +34,7 @@ type simRun struct {
 	mu       sync.Mutex // guards all that follows
 	admitted map[lease.RowID][]simAdmitted
 	requests int
-	homes    int // rows of which checkLeases was sure
+	homes    int // rows that checkLeases has checked
 	failures []string
 }
 
@@ -83,8 +83,8 @@ func simulate(t *testing.T, plan *simPlan) *simRun {
 	return r
 }
 
-// foundFaults are further seeds that have found faults: units that were given back on a server that did not
-// know of them, and a charge of a local decision that was older than its window.
+// foundFaults are further seeds that have found faults: units that were refunded on a server without
+// their charge, and a charge of a local decision that was older than its window.
 var foundFaults = []uint64{43, 57, 468}
 
 // TestSimulation runs many seeds. To run one of them: go test -run TestSimulation -simulate-seeds 1

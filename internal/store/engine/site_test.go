@@ -166,7 +166,7 @@ func takeOne(t failer, store ratelimit.Store, h ratelimit.Hit) ratelimit.Decisio
 	return d
 }
 
-// failer is what *testing.T and *rapid.T have in common.
+// failer has the common method of *testing.T and *rapid.T.
 type failer interface {
 	Fatalf(format string, args ...any)
 }
@@ -199,7 +199,7 @@ func allAllowed(decisions []ratelimit.Decision) bool {
 	return true
 }
 
-// left is what remains of a hit's quota.
+// left returns the rest of a hit's quota.
 func left(t failer, store ratelimit.Store, h ratelimit.Hit) int64 {
 	h.Cost, h.Peek = 1, true
 	return takeOne(t, store, h).Remaining

@@ -10,13 +10,16 @@ import (
 )
 
 // TestSynchronousCommitHoldsForTheTransaction looks in a trigger whether the commit of each
-// charge waits for the disk: it does if one limit of the transaction wants that.
+// charge waits for the disk: it does if one limit of the transaction requires that.
 func TestSynchronousCommitHoldsForTheTransaction(t *testing.T) {
 	s := newSite(t)
 	s.exec(engine.TableSQL + `CREATE TABLE seen (prefix text, setting text);
-		CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen VALUES (NEW.prefix, current_setting('synchronous_commit')); RETURN NEW; END $$;
-		CREATE CONSTRAINT TRIGGER see AFTER INSERT OR UPDATE ON rate_limit_durable DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION see();
-		CREATE CONSTRAINT TRIGGER see AFTER INSERT OR UPDATE ON rate_limit_ephemeral DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION see()`)
+		CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO seen VALUES
+		(NEW.prefix, current_setting('synchronous_commit')); RETURN NEW; END $$;
+		CREATE CONSTRAINT TRIGGER see AFTER INSERT OR UPDATE ON rate_limit_durable DEFERRABLE INITIALLY
+		DEFERRED FOR EACH ROW EXECUTE FUNCTION see();
+		CREATE CONSTRAINT TRIGGER see AFTER INSERT OR UPDATE ON rate_limit_ephemeral DEFERRABLE INITIALLY
+		DEFERRED FOR EACH ROW EXECUTE FUNCTION see()`)
 	store := s.store(engine.Options{CleanupProbability: -1, NoRefusals: true, DisableMigration: true})
 	limit := func(a ratelimit.Algorithm, durable, sync bool) ratelimit.Hit {
 		h := hitOn("", 1, durable)

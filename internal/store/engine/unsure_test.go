@@ -14,7 +14,7 @@ import (
 )
 
 // TestASlotThatIsTakenLateIsFreeSoon: the answer to a take was lost, and the server runs the take later, as
-// one that hung. The slot is released within one and a half seconds after that, also if the answer was a
+// one that hung. The slot is released within one and a half seconds after that, even if the answer was a
 // panic.
 func TestASlotThatIsTakenLateIsFreeSoon(t *testing.T) {
 	const panics = -1

@@ -162,7 +162,7 @@ func TestLinesOfSQLAndMarkdownAreShort(t *testing.T) {
 // longTests lists the packages with tests of more than 60 lines or ten words. It only shrinks.
 var longTests = map[string]bool{
 	"deploy": true, "internal/plane/policy": true, "internal/proxy/serve": true,
-	"internal/store/engine": true, "caddymodule/command": true, "traefikplugin": true,
+	"caddymodule/command": true, "traefikplugin": true,
 }
 
 var wordOfName = regexp.MustCompile(`[A-Z][a-z0-9]+|[A-Z]+`)
