@@ -112,21 +112,14 @@ func addToCell(w *Writer, c *cell, r *Record, micros int64) {
 // writing goroutine, and otherwise nil. The caller holds the mutex.
 func addRow(w *Writer, r *Record, micros int64, weight string) func() {
 	p := &w.pending
+	var k mergeKey
+	if r.Outcome != Allowed && merge(w, r, micros/1000000, &k) {
+		return nil
+	}
 	w.stats.Recorded++
-	if r.Outcome != Allowed {
-		k := mergeKey{
-			outcome: r.Outcome, cost: r.Cost, keyID: r.KeyID, status: r.Status, prefix: r.Prefix, key: r.Key,
-			user: r.User, reason: r.Reason,
-		}
-		if merge(p, &k, micros/1000000) {
-			return nil
-		}
-		appendRow(p, r, micros, weight, w.settings.Address)
-		if len(r.Key) <= maxKey && len(r.User) <= maxKey {
-			remember(p, &k)
-		}
-	} else {
-		appendRow(p, r, micros, weight, w.settings.Address)
+	appendRow(p, r, micros, weight, w.settings.Address)
+	if r.Outcome != Allowed && len(r.Key) <= maxKey && len(r.User) <= maxKey {
+		remember(p, &k)
 	}
 	for len(p.rows) > 0 && (len(p.rows)+w.sent.rows > w.settings.MaxPending ||
 		p.bytes+w.sent.bytes > int64(w.settings.MaxPending)*pendingRowBytes) {

@@ -15,6 +15,7 @@ import (
 // instead of 550 (benchmarks Interpreted/Postgres(,_denied)?,_audit_denied in integration, in turns).
 func AddCounted(w *Writer, records []Record) []int {
 	var left []int
+	var k mergeKey
 	micros := w.micros(records[0].Time)
 	minute := micros / 60000000
 	w.mu.Lock()
@@ -23,7 +24,7 @@ func AddCounted(w *Writer, records []Record) []int {
 	for i := range records {
 		r := &records[i]
 		if closed || r.Outcome != Allowed && r.Audit.Level != settings.AuditOff &&
-			!mergeLimited(w, r, micros/1000000) {
+			!merge(w, r, micros/1000000, &k) {
 			left = append(left, i)
 			continue
 		}
@@ -55,16 +56,4 @@ func AddCounted(w *Writer, records []Record) []int {
 	}
 	w.mu.Unlock()
 	return left
-}
-
-// mergeLimited adds a refusal by a limit to the row of an equal one in the same second, and reports
-// whether there is such a row. The caller holds the mutex.
-func mergeLimited(w *Writer, r *Record, second int64) bool {
-	k := mergeKey{outcome: r.Outcome, cost: r.Cost, keyID: r.KeyID, status: r.Status, prefix: r.Prefix,
-		key: r.Key, user: r.User, reason: r.Reason}
-	if !merge(&w.pending, &k, second) {
-		return false
-	}
-	w.stats.Recorded++
-	return true
 }

@@ -36,9 +36,19 @@ type pending struct {
 // end returns the number of the next row.
 func (p *pending) end() int64 { return p.first + int64(len(p.rows)) }
 
-// merge adds a refusal to the row of an equal one in the same second, and reports whether there is such
-// a row. If not, the caller appends a row and calls remember.
-func merge(p *pending, k *mergeKey, second int64) bool {
+// merge sets k to the key of a refusal, adds the refusal to the row of an equal one in the same second, and
+// reports whether there is such a row. If not, the caller may append a row and call remember. The caller
+// holds the mutex.
+func merge(w *Writer, r *Record, second int64, k *mergeKey) bool {
+	k.outcome = r.Outcome
+	k.cost = r.Cost
+	k.keyID = r.KeyID
+	k.status = r.Status
+	k.prefix = r.Prefix
+	k.key = r.Key
+	k.user = r.User
+	k.reason = r.Reason
+	p := &w.pending
 	if second != p.second {
 		p.second = second
 		p.merged = make(map[mergeKey]int64)
@@ -50,6 +60,7 @@ func merge(p *pending, k *mergeKey, second int64) bool {
 	}
 	p.rows[number-p.first].numbers[auditCount]++
 	p.decisions++
+	w.stats.Recorded++
 	return true
 }
 

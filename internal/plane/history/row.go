@@ -61,7 +61,7 @@ func (x *auditRow) fill(r *Record, micros int64, weight string, mode settings.Ad
 	if r.RetryAfter > 0 && r.RetryAfter != ratelimit.Never {
 		n[auditRetry] = (r.RetryAfter + 999999).Milliseconds()
 	}
-	t := &x.texts
+	t := x.texts[:]
 	prefix, limit := SplitPrefix(r.Prefix)
 	t[auditDecision] = r.Outcome.String()
 	t[auditReason] = cleanText(r.Reason, maxText)
@@ -72,25 +72,20 @@ func (x *auditRow) fill(r *Record, micros int64, weight string, mode settings.Ad
 	if len(r.Also) > 0 {
 		t[auditAlso] = alsoText(r, mode)
 	}
-	key := cleanText(maskKey(mode, r.Key, r.Address), maxKey)
-	user := cleanText(r.User, maxKey)
-	tier := cleanText(r.Tier, maxText)
-	host := cleanText(r.Host, maxText)
-	method := cleanText(r.Method, maxMethod)
-	path := cleanPath(r.Path)
-
-	all := key + user + tier + host + method + path // one allocation
-	at := len(key)
-	t[auditKey] = all[:at]
-	t[auditUser] = all[at : at+len(user)]
-	at += len(user)
-	t[auditTier] = all[at : at+len(tier)]
-	at += len(tier)
-	t[auditHost] = all[at : at+len(host)]
-	at += len(host)
-	t[auditMethod] = all[at : at+len(method)]
-	t[auditPath] = all[at+len(method):]
-	x.bytes = int64(len(all) + len(t[auditAlso]) + len(t[auditAddress]))
+	t[auditKey] = cleanText(maskKey(mode, r.Key, r.Address), maxKey)
+	t[auditUser] = cleanText(r.User, maxKey)
+	t[auditTier] = cleanText(r.Tier, maxText)
+	t[auditHost] = cleanText(r.Host, maxText)
+	t[auditMethod] = cleanText(r.Method, maxMethod)
+	t[auditPath] = cleanPath(r.Path)
+	all := strings.Join(t, "") // one allocation
+	at := 0
+	for i, text := range t {
+		end := at + len(text)
+		t[i] = all[at:end]
+		at = end
+	}
+	x.bytes = int64(at)
 }
 
 // alsoText returns Record.Also as a literal of a text[].

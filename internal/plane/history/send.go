@@ -24,17 +24,14 @@ const (
 	refused
 )
 
-// migrateInterval is the time between two attempts to migrate the tables or to write the retention.
-const migrateInterval = 10 * time.Second
+// prepareInterval is the time between two attempts to migrate the tables or to write the retention.
+const prepareInterval = 10 * time.Second
 
 // write writes what is due, or everything pending if all is set.
 func (w *Writer) write(ctx context.Context, all bool) error {
-	lacking := w.migrate(ctx)
+	lacking := w.prepare(ctx)
 	if errors.Is(lacking, ratelimit.ErrUnavailable) {
 		return lacking
-	}
-	if err := w.retain(ctx); err != nil && lacking == nil {
-		lacking = err
 	}
 	w.mu.Lock()
 	until := w.pending.end()
@@ -102,37 +99,33 @@ func (w *Writer) next(until int64) *parcel {
 	return p
 }
 
-// migrate creates or upgrades the tables. If that fails, batches can still be written to existing
-// tables, unless the error is ratelimit.ErrUnavailable.
-func (w *Writer) migrate(ctx context.Context) error {
-	if w.ready || w.settings.DisableMigration {
-		return nil
-	}
-	if w.lacking != nil && time.Since(w.migrated) < migrateInterval {
+// prepare creates or upgrades the tables, and then writes the retention, each until it succeeds. After an
+// error batches can still be written to existing tables, unless it is ratelimit.ErrUnavailable.
+func (w *Writer) prepare(ctx context.Context) error {
+	if w.ready && w.retained || time.Since(w.preparedAt) < prepareInterval {
 		return w.lacking
 	}
-	within, cancel := context.WithTimeout(ctx, migrateTimeout)
+	within, cancel := context.WithTimeout(ctx, prepareTimeout)
 	defer cancel()
-	err := Migrate(within, w.db)
+	var err error
+	if !w.ready {
+		err = Migrate(within, w.db)
+		w.ready = err == nil
+	}
 	if errors.Is(err, ratelimit.ErrUnavailable) {
 		return err
 	}
-	w.ready = err == nil
 	if w.ready && !w.retained {
-		w.retainedAt = time.Time{} // it can be written now
+		err = w.retain(within)
+		w.retained = err == nil
 	}
 	w.lacking = err
-	w.migrated = time.Now()
+	w.preparedAt = time.Now()
 	return err
 }
 
-// retain writes the retention once. If the role may not shorten a retention, it stays, and OnError is
-// called.
+// retain writes the retention. If the role may not shorten a retention, it stays, and OnError is called.
 func (w *Writer) retain(ctx context.Context) error {
-	if w.retained || len(w.settings.Retention) == 0 || time.Since(w.retainedAt) < migrateInterval {
-		return nil
-	}
-	w.retainedAt = time.Now()
 	statements := make([]*pgdb.Statement, 0, len(w.settings.Retention))
 	for _, r := range w.settings.Retention {
 		statements = append(statements, &pgdb.Statement{
@@ -140,9 +133,7 @@ func (w *Writer) retain(ctx context.Context) error {
 			Args: []any{r.What, intervalText(r.Keep), w.settings.Node},
 		})
 	}
-	within, cancel := context.WithTimeout(ctx, sendTimeout)
-	defer cancel()
-	err := w.db.Run(within, statements)
+	err := w.db.Run(ctx, statements)
 	for _, s := range statements {
 		if err == nil {
 			err = s.Err
@@ -151,7 +142,6 @@ func (w *Writer) retain(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("writing the retention of the history: %w", err)
 	}
-	w.retained = true
 	for _, s := range statements {
 		if why, err := pg.Columns(s.Result); err == nil && len(why) == 1 && why[0] != nil &&
 			w.settings.OnError != nil {
@@ -192,7 +182,7 @@ func (w *Writer) send(ctx context.Context, p *parcel) error {
 		return nil
 	}
 	if isMissing(code) {
-		w.retained = false // a restore may bring tables without it
+		w.retained = len(w.settings.Retention) == 0 // a restore may bring tables without it
 	}
 	text := fmt.Errorf("writing the history: %w", failure)
 	if code == pg.Untranslatable {

@@ -43,78 +43,56 @@ func Upkeep(ctx context.Context, db pgdb.DB, now time.Time) (UpkeepReport, error
 	return doUpkeep(ctx, db, now, 0)
 }
 
-// The queries of an upkeep. Time $1 is text, so that any driver can send it.
+// The queries of an upkeep return what it did, to what, and to how many rows. Time $1 is text, so that any
+// driver can send it.
 const (
-	upkeepSQL = `SELECT what, name, rows FROM rate_limit_upkeep($1::text::timestamptz, $2::text::interval)`
-	dropSQL   = `SELECT name, held_by FROM rate_limit_drop_expired($1::text::timestamptz)`
+	upkeepSQL = `SELECT what, CASE what WHEN 'skipped' THEN name || ': held by another session' ELSE name END,
+		rows FROM rate_limit_upkeep($1::text::timestamptz, $2::text::interval)`
+	dropSQL = `SELECT CASE WHEN held_by IS NULL THEN 'dropped' ELSE 'skipped' END,
+		concat_ws(': held by ', name, held_by), NULL FROM rate_limit_drop_expired($1::text::timestamptz)`
 )
 
 // doUpkeep is Upkeep if no process has done it within interval.
 func doUpkeep(ctx context.Context, db pgdb.DB, now time.Time, interval time.Duration) (UpkeepReport, error) {
 	r := UpkeepReport{Made: []string{}, Dropped: []string{}, Skipped: []string{}}
-	text := "now"
+	at := "now"
 	if !now.IsZero() {
-		text = now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
+		at = now.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
 	}
-	did, err := query(ctx, db, 3, upkeepSQL, text, intervalText(interval))
-	for _, row := range did {
-		switch string(row[0]) {
-		case "busy":
-			r.Busy = true
-			return r, nil
-		case "made":
-			r.Made = append(r.Made, string(row[1]))
-		case "skipped":
-			r.Skipped = append(r.Skipped, string(row[1])+": held by another session")
-		case "deleted":
-			r.Deleted += number(row[2])
-		}
+	err := r.query(ctx, db, upkeepSQL, at, intervalText(interval))
+	if err == nil && !r.Busy {
+		err = r.query(ctx, db, dropSQL, at)
 	}
 	if err != nil {
-		return r, fmt.Errorf("upkeep of the history: %w", err)
+		err = fmt.Errorf("upkeep of the history: %w", err)
 	}
-	dropped, err := query(ctx, db, 2, dropSQL, text)
-	for _, row := range dropped {
-		if row[1] != nil {
-			r.Skipped = append(r.Skipped, string(row[0])+": held by "+string(row[1]))
-		} else {
-			r.Dropped = append(r.Dropped, string(row[0]))
-		}
-	}
-	if err != nil {
-		return r, fmt.Errorf("dropping expired partitions of the history: %w", err)
-	}
-	return r, nil
+	return r, err
 }
 
-// query runs a query with parameters of type text, and returns the values of its rows. NULL is nil, and
-// an empty text is not.
-func query(ctx context.Context, db pgdb.DB, columns int, sql string, args ...string) ([][][]byte, error) {
-	statement := &pgdb.Statement{SQL: sql, Unnamed: true}
-	for _, arg := range args {
-		statement.Args = append(statement.Args, arg)
-	}
+// query runs a query with parameters of type text, and adds its rows to the report.
+func (r *UpkeepReport) query(ctx context.Context, db pgdb.DB, sql string, args ...any) error {
+	statement := &pgdb.Statement{SQL: sql, Args: args, Unnamed: true}
 	if err := db.Run(ctx, []*pgdb.Statement{statement}); err != nil {
-		return nil, err
+		return err
 	}
 	if statement.Err != nil {
-		return nil, statement.Err
+		return statement.Err
 	}
 	values, err := pg.Columns(statement.Result)
-	if err != nil {
-		return nil, err
+	for ; len(values) >= 3; values = values[3:] {
+		name := string(values[1])
+		switch string(values[0]) {
+		case "busy":
+			r.Busy = true
+		case "made":
+			r.Made = append(r.Made, name)
+		case "dropped":
+			r.Dropped = append(r.Dropped, name)
+		case "skipped":
+			r.Skipped = append(r.Skipped, name)
+		case "deleted":
+			r.Deleted += int64(binary.BigEndian.Uint64(values[2]))
+		}
 	}
-	var rows [][][]byte
-	for ; len(values) >= columns; values = values[columns:] {
-		rows = append(rows, values[:columns:columns])
-	}
-	return rows, nil
-}
-
-// number returns the value of a bigint, and 0 for NULL.
-func number(value []byte) int64 {
-	if len(value) != 8 {
-		return 0
-	}
-	return int64(binary.BigEndian.Uint64(value))
+	return err
 }

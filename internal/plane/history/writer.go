@@ -22,8 +22,8 @@ const (
 	totalsInterval = 10 * time.Second
 	// sendTimeout bounds the attempt to write a batch. After it the result is unknown.
 	sendTimeout = 5 * time.Second
-	// migrateTimeout bounds a migration.
-	migrateTimeout = 30 * time.Second
+	// prepareTimeout bounds a migration and the write of the retention.
+	prepareTimeout = 30 * time.Second
 	// closeTimeout bounds Close.
 	closeTimeout = 2 * time.Second
 	// reportInterval is the least time between two calls of OnError.
@@ -79,10 +79,9 @@ type Writer struct {
 	number        int64     // of the last batch
 	reported      int64     // the drops recorded in rate_limit_writers
 	ready         bool      // the tables are up to date
-	lacking       error     // why the tables are not ready
-	migrated      time.Time // the last check of the tables
 	retained      bool      // the retention is written
-	retainedAt    time.Time // the last attempt to write the retention
+	lacking       error     // why not
+	preparedAt    time.Time // the last attempt at both
 	delayed       int64     // the second with rows that were left for the next flush
 	totalled      time.Time // the last write of metrics
 	reportedAt    time.Time // the last call of OnError
@@ -105,7 +104,7 @@ func New(db pgdb.DB, s Settings) (*Writer, error) {
 		return nil, fmt.Errorf("no random bits for the name of the history's writer: %w", err)
 	}
 	w := &Writer{db: db, settings: s, name: hex.EncodeToString(name), totals: newTotals(),
-		totalled: time.Now()}
+		totalled: time.Now(), ready: s.DisableMigration, retained: len(s.Retention) == 0}
 	w.batchRows = batchRows
 	if half := (s.MaxPending + 1) / 2; w.batchRows > half {
 		w.batchRows = half
