@@ -118,7 +118,11 @@ func (p *parameters) oneOf(name string, words ...string) string {
 			return value
 		}
 	}
-	p.invalid(name, value, "one of "+strings.Join(words, ", "))
+	want := "one of " + strings.Join(words, ", ")
+	if words[0] == "" {
+		want = "empty: it is not supported"
+	}
+	p.invalid(name, value, want)
 	return ""
 }
 
@@ -169,22 +173,21 @@ func parseConfig(dsn string, env func(string) (string, bool), log func(string)) 
 	return c, nil
 }
 
-// rejectUnsupported refuses parameters that are not supported and that it would be
-// unsafe to ignore.
-func rejectUnsupported(c *config, p *parameters) {
-	for _, name := range []string{"service", "hostaddr", "sslcrl", "sslcrldir", "requirepeer",
-		"require_auth", "ssl"} {
-		if value := p.take(name); value != "" {
-			p.invalid(name, value, "empty: it is not supported")
-		}
+// fixed are parameters that it would be unsafe to ignore, with the values that change nothing.
+var fixed = [][]string{
+	{"service", ""}, {"hostaddr", ""}, {"sslcrl", ""}, {"sslcrldir", ""}, {"requirepeer", ""},
+	{"require_auth", ""}, {"ssl", ""}, {"gssencmode", "disable", "prefer"}, {"min_protocol_version", "3.0"},
+	{"sslsni", "1"}, {"sslcertmode", "allow"}, {"sslnegotiation", "postgres"},
+	{"load_balance_hosts", "disable"},
+	{"client_encoding", "UTF8", "utf8", "UTF-8", "utf-8", "UNICODE", "auto"},
+	{"ssl_min_protocol_version", "TLSv1.2"}, {"ssl_max_protocol_version", "TLSv1.3"}, // Go's bounds
+}
+
+// rejectUnsupported refuses other values of fixed parameters.
+func rejectUnsupported(_ *config, p *parameters) {
+	for _, f := range fixed {
+		p.oneOf(f[0], f[1:]...)
 	}
-	p.oneOf("gssencmode", "disable", "prefer")
-	p.oneOf("min_protocol_version", "3.0")
-	p.oneOf("sslsni", "1")
-	p.oneOf("sslcertmode", "allow")
-	p.oneOf("sslnegotiation", "postgres")
-	p.oneOf("load_balance_hosts", "disable")
-	p.oneOf("client_encoding", "UTF8", "utf8", "UTF-8", "utf-8", "UNICODE", "auto")
 }
 
 // readTargets combines hosts and ports into targets.

@@ -265,11 +265,10 @@ func checkSession(ctx context.Context, c *conn, session string) *connectError {
 	if condition == "" {
 		return nil
 	}
-	st := &pgdb.Statement{SQL: "SELECT 1 WHERE " + condition}
-	failed := pipeline(ctx, c, []*pgdb.Statement{st}, true)
+	st, failed := askServer(ctx, c, "SELECT 1 WHERE "+condition)
 	switch {
 	case failed != nil:
-		return &connectError{text: failed.err.Error(), code: failed.code, network: failed.code == ""}
+		return failed
 	case st.Err != nil:
 		return &connectError{text: st.Err.Error(), code: st.Code}
 	case st.Rows == 0:
@@ -279,12 +278,22 @@ func checkSession(ctx context.Context, c *conn, session string) *connectError {
 	return nil
 }
 
+// askServer runs a statement on a new connection.
+func askServer(ctx context.Context, c *conn, sql string) (*pgdb.Statement, *connectError) {
+	st := &pgdb.Statement{SQL: sql}
+	failed := pipeline(ctx, c, []*pgdb.Statement{st}, true)
+	if failed != nil && failed.err != nil {
+		return nil, &connectError{text: failed.err.Error(), code: failed.code, network: failed.code == ""}
+	}
+	return st, nil
+}
+
 // checkTimeline refuses a primary that another one has replaced. A server that does not tell its timeline
 // is not refused.
 func checkTimeline(ctx context.Context, c *conn, targets *targetMemory) *connectError {
-	st := &pgdb.Statement{SQL: pg.TimelineSQL}
-	if failed := pipeline(ctx, c, []*pgdb.Statement{st}, true); failed != nil && failed.err != nil {
-		return &connectError{text: failed.err.Error(), code: failed.code, network: failed.code == ""}
+	st, failed := askServer(ctx, c, pg.TimelineSQL)
+	if failed != nil {
+		return failed
 	}
 	columns, err := pg.Columns(st.Result)
 	if st.Err != nil || err != nil || len(columns) != 1 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 )
 
@@ -94,31 +95,34 @@ func parseURL(rest string) (map[string]string, error) {
 	return found, nil
 }
 
+// hostAndPort matches a host, which is in brackets if it is an IPv6 address, and perhaps a colon and a port.
+var hostAndPort = regexp.MustCompile(`(?s)^(?:\[([^][]+)\]|([^][:]*))(?::(.*))?$`)
+
 // splitHosts splits host:port,host:port… into two lists, of hosts and of ports.
 func splitHosts(list string) (string, string, error) {
-	errBrackets := errors.New(
-		`dsn: an IPv6 host in a URL must be in brackets, and only ":" and a port after them, ` +
-			`such as [::1]:5432`)
 	var hosts, ports []string
 	for _, item := range strings.Split(list, ",") {
-		host, port, _ := strings.Cut(item, ":")
-		if end := strings.Index(item, "]"); end > 1 && item[0] == '[' {
-			host, port = item[1:end], item[end+1:]
-			if port != "" && port[0] != ':' {
-				return "", "", errBrackets
-			}
-			port = strings.TrimPrefix(port, ":")
+		parts := hostAndPort.FindStringSubmatch(item)
+		if parts == nil {
+			return "", "", errors.New(
+				`dsn: an IPv6 host in a URL must be in brackets, and only ":" and a port after them, ` +
+					`such as [::1]:5432`)
 		}
-		if strings.ContainsAny(host, "[]") {
-			return "", "", errBrackets
-		}
-		hosts = append(hosts, host)
-		ports = append(ports, port)
+		hosts = append(hosts, parts[1]+parts[2])
+		ports = append(ports, parts[3])
 	}
 	return strings.Join(hosts, ","), strings.Join(ports, ","), nil
 }
 
 var errPairs = errors.New("dsn must be a postgres:// URL or name=value pairs")
+
+// pair matches a name, the value in quotes or without, and spaces. A backslash takes the next character as
+// it is.
+var (
+	pair = regexp.MustCompile(`(?s)^([^=]*)=[ \t\n\r\v\f]*` +
+		`(?:'((?:[^'\\]|\\.)*)'|((?:[^ \t\n\r\v\f\\]|\\.?)*))[ \t\n\r\v\f]*`)
+	backslash = regexp.MustCompile(`(?s)\\(.?)`)
+)
 
 // parsePairs reads name=value name='quoted value' …
 func parsePairs(dsn string) (map[string]string, error) {
@@ -126,74 +130,38 @@ func parsePairs(dsn string) (map[string]string, error) {
 	const spaces = " \t\n\r\v\f"
 	rest := strings.TrimLeft(dsn, spaces)
 	for rest != "" {
-		i := strings.Index(rest, "=")
-		if i < 0 {
+		parts := pair.FindStringSubmatch(rest)
+		if parts == nil {
 			return nil, errPairs
 		}
-		name, err := parameterName(strings.Trim(rest[:i], spaces))
+		name, err := parameterName(strings.Trim(parts[1], spaces))
 		if err != nil {
 			return nil, errPairs
 		}
-		rest = strings.TrimLeft(rest[i+1:], spaces)
-		value, n, err := pairValue(rest)
-		if err != nil {
-			return nil, fmt.Errorf("%s in the dsn %w", name, err)
+		if strings.HasPrefix(parts[3], "'") {
+			return nil, fmt.Errorf("%s in the dsn has a quote that is not closed", name)
 		}
-		rest = strings.TrimLeft(rest[n:], spaces)
-		if name == "user" && value == "" {
-			continue
+		rest = rest[len(parts[0]):]
+		value := backslash.ReplaceAllString(parts[2]+parts[3], "$1")
+		if name != "user" || value != "" {
+			found[name] = value
 		}
-		found[name] = value
 	}
 	return found, nil
 }
 
-// pairValue reads a value, quoted or up to a space, and returns it and its length
-// in s. A backslash takes the next character as it is.
-func pairValue(s string) (string, int, error) {
-	quoted := strings.HasPrefix(s, "'")
-	i := 0
-	if quoted {
-		i = 1
-	}
-	var b strings.Builder
-	for ; i < len(s); i++ {
-		c := s[i]
-		switch {
-		case quoted && c == '\'':
-			return b.String(), i + 1, nil
-		case !quoted && (c == ' ' || c >= '\t' && c <= '\r'):
-			return b.String(), i, nil
-		case c == '\\':
-			i++
-			if i < len(s) {
-				b.WriteByte(s[i])
-			}
-			continue
-		}
-		b.WriteByte(c)
-	}
-	if quoted {
-		return "", 0, errors.New("has a quote that is not closed")
-	}
-	end := len(s) // Yaegi can return len(s) as the first value only
-	return b.String(), end, nil
-}
+// nameForm is the form of a parameter's name.
+var nameForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.]*$`)
 
 // parameterName checks the form of a parameter's name and returns libpq's name for it.
 func parameterName(name string) (string, error) {
-	for i := 0; i < len(name); i++ {
-		c := name[i]
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_'
-		if !letter && (i == 0 || !(c >= '0' && c <= '9' || c == '.')) {
-			return "", errors.New("dsn: a parameter's name must be letters, digits, underscores and dots")
-		}
-	}
-	switch name {
-	case "":
+	switch {
+	case name == "":
 		return "", errors.New("dsn: a parameter without a name")
-	case "database":
+	case name == "database":
 		return "dbname", nil
+	case !nameForm.MatchString(name):
+		return "", errors.New("dsn: a parameter's name must be letters, digits, underscores and dots")
 	}
 	return name, nil
 }

@@ -7,12 +7,10 @@ import (
 	"crypto/sha512"
 	"crypto/subtle"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash"
 	"strconv"
 	"strings"
 	"time"
@@ -207,18 +205,18 @@ func serverEndPoint(c *conn, binding string) []byte {
 	if len(certs) == 0 {
 		return nil
 	}
-	var h hash.Hash
-	switch certs[0].SignatureAlgorithm {
-	case x509.MD5WithRSA, x509.SHA1WithRSA, x509.ECDSAWithSHA1, x509.SHA256WithRSA, x509.ECDSAWithSHA256,
-		x509.SHA256WithRSAPSS:
-		h = sha256.New()
-	case x509.SHA384WithRSA, x509.ECDSAWithSHA384, x509.SHA384WithRSAPSS:
-		h = sha512.New384()
-	case x509.SHA512WithRSA, x509.ECDSAWithSHA512, x509.SHA512WithRSAPSS:
-		h = sha512.New()
-	default:
-		return nil
+	raw := certs[0].Raw
+	name := certs[0].SignatureAlgorithm.String()
+	switch {
+	case strings.Contains(name, "SHA384"):
+		sum := sha512.Sum384(raw)
+		return sum[:]
+	case strings.Contains(name, "SHA512"):
+		sum := sha512.Sum512(raw)
+		return sum[:]
+	case strings.Contains(name, "SHA") || strings.Contains(name, "MD5"):
+		sum := sha256.Sum256(raw)
+		return sum[:]
 	}
-	h.Write(certs[0].Raw)
-	return h.Sum(nil)
+	return nil
 }

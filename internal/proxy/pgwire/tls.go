@@ -21,18 +21,11 @@ type tlsSettings struct {
 func readTLS(c *config, p *parameters) {
 	s := &c.tls
 	s.root = p.take("sslrootcert")
-	if s.root == "system" {
-		s.mode = p.oneOf("sslmode", "verify-full") // any server could get a certificate of the system's roots
-	} else if s.mode = p.take("sslmode"); s.mode == "" {
-		s.mode = "prefer"
+	if s.root == "system" { // any server could get a certificate of the system's roots
+		s.mode = p.oneOf("sslmode", "verify-full")
+	} else {
+		s.mode = p.oneOf("sslmode", "prefer", "disable", "allow", "require", "verify-ca", "verify-full")
 	}
-	switch s.mode {
-	case "disable", "allow", "prefer", "require", "verify-ca", "verify-full":
-	default:
-		p.invalid("sslmode", s.mode, "one of disable, allow, prefer, require, verify-ca, verify-full")
-	}
-	p.oneOf("ssl_min_protocol_version", "TLSv1.2") // Go's bounds
-	p.oneOf("ssl_max_protocol_version", "TLSv1.3")
 	s.cert, s.key = p.take("sslcert"), p.take("sslkey")
 	if s.mode == "disable" {
 		s.cert, s.key = "", ""
