@@ -892,8 +892,10 @@ DECLARE
 BEGIN
 	IF kind = 'tier' THEN
 		UPDATE rate_limit_tiers t SET tier = $3 WHERE t.tier = $2;
-	ELSE
+	ELSIF kind = 'rule' THEN
 		UPDATE rate_limit_rules r SET name = $3 WHERE r.name = $2;
+	ELSE
+		RAISE EXCEPTION 'kind: %: must be rule or tier', to_json(kind) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	RETURN FOUND;
 EXCEPTION WHEN integrity_constraint_violation THEN
@@ -917,7 +919,9 @@ DECLARE
 	old rate_limit_api_keys;
 BEGIN
 	SELECT k.* INTO old FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
-	IF old.id IS NULL THEN
+	IF $2 < '0' THEN
+		RAISE EXCEPTION 'grace: %: must be 0 or longer', to_json($2) USING ERRCODE = 'invalid_parameter_value';
+	ELSIF old.id IS NULL THEN
 		RETURN;
 	ELSIF old.replaced_by IS NOT NULL THEN
 		RAISE EXCEPTION 'key: %: it was replaced by the key % already', $1, old.replaced_by USING ERRCODE = 'object_not_in_prerequisite_state';
@@ -1258,9 +1262,12 @@ BEGIN
 	RETURN 'kept'; -- another session deletes what this one finds
 EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, sets = COLUMN_NAME, row_hint = PG_EXCEPTION_HINT;
-	RAISE EXCEPTION '%', CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, given) WHEN sets = ANY (back) THEN sets || ': must have a value, and has no default'
-		ELSE sets || ': must be given for a new row' END
-		USING ERRCODE = 'check_violation', HINT = row_hint;
+	message := CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, given) WHEN sets = ANY (back) THEN sets || ': must have a value, and has no default'
+		ELSE sets || ': must be given for a new row' END;
+	IF row_hint = '' THEN
+		RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation';
+	END IF;
+	RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation', HINT = row_hint;
 END $$;
 COMMENT ON FUNCTION rate_limit_set IS 'Makes or changes the row of a table whose keys are those of fields. A field that is null is not set; one that reset names gets its default. It returns created or changed.';
 CREATE OR REPLACE FUNCTION rate_limit_tier(tier text, rank bigint DEFAULT NULL, comment text DEFAULT NULL, reset text[] DEFAULT NULL) RETURNS text LANGUAGE sql
@@ -1319,6 +1326,8 @@ DECLARE
 BEGIN
 	IF $3 !~ '^(unlimited|\d{1,18})$' THEN
 		RAISE EXCEPTION 'amount of %/%: %: must be a whole number, or unlimited', $1, $2, to_json($3) USING ERRCODE = 'invalid_parameter_value';
+	ELSIF $8 <= now() THEN
+		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($8) USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.events INTO own FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR SHARE;
 	IF NOT FOUND THEN

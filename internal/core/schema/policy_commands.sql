@@ -38,8 +38,11 @@ DECLARE
 BEGIN
 	IF kind = 'tier' THEN
 		UPDATE rate_limit_tiers t SET tier = $3 WHERE t.tier = $2;
-	ELSE
+	ELSIF kind = 'rule' THEN
 		UPDATE rate_limit_rules r SET name = $3 WHERE r.name = $2;
+	ELSE
+		RAISE EXCEPTION 'kind: %: must be rule or tier', to_json(kind)
+			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	RETURN FOUND;
 EXCEPTION WHEN integrity_constraint_violation THEN
@@ -71,7 +74,10 @@ DECLARE
 	old rate_limit_api_keys;
 BEGIN
 	SELECT k.* INTO old FROM rate_limit_api_keys k WHERE k.id = $1 FOR UPDATE;
-	IF old.id IS NULL THEN
+	IF $2 < '0' THEN
+		RAISE EXCEPTION 'grace: %: must be 0 or longer', to_json($2)
+			USING ERRCODE = 'invalid_parameter_value';
+	ELSIF old.id IS NULL THEN
 		RETURN;
 	ELSIF old.replaced_by IS NOT NULL THEN
 		RAISE EXCEPTION 'key: %: it was replaced by the key % already', $1, old.replaced_by

@@ -53,11 +53,13 @@ BEGIN
 EXCEPTION WHEN integrity_constraint_violation OR invalid_parameter_value THEN
 	GET STACKED DIAGNOSTICS fault = CONSTRAINT_NAME, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
 		sets = COLUMN_NAME, row_hint = PG_EXCEPTION_HINT;
-	RAISE EXCEPTION '%', CASE WHEN SQLSTATE <> '23502'
-			THEN rate_limit_fault(fault, message, detail, given)
+	message := CASE WHEN SQLSTATE <> '23502' THEN rate_limit_fault(fault, message, detail, given)
 		WHEN sets = ANY (back) THEN sets || ': must have a value, and has no default'
-		ELSE sets || ': must be given for a new row' END
-		USING ERRCODE = 'check_violation', HINT = row_hint;
+		ELSE sets || ': must be given for a new row' END;
+	IF row_hint = '' THEN
+		RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation';
+	END IF;
+	RAISE EXCEPTION '%', message USING ERRCODE = 'check_violation', HINT = row_hint;
 END $$;
 COMMENT ON FUNCTION rate_limit_set IS
 	'Makes or changes the row of a table whose keys are those of fields. A field that is null is not '
@@ -145,6 +147,9 @@ DECLARE
 BEGIN
 	IF $3 !~ '^(unlimited|\d{1,18})$' THEN
 		RAISE EXCEPTION 'amount of %/%: %: must be a whole number, or unlimited', $1, $2, to_json($3)
+			USING ERRCODE = 'invalid_parameter_value';
+	ELSIF $8 <= now() THEN
+		RAISE EXCEPTION 'until: %: must be in the future of the server''s clock', to_json($8)
 			USING ERRCODE = 'invalid_parameter_value';
 	END IF;
 	SELECT l.events INTO own FROM rate_limit_rule_limits l WHERE (l.rule, l.name) = ($1, $2) FOR SHARE;
