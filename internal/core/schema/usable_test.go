@@ -90,7 +90,7 @@ func TestTheDatabaseAndProxiesAcceptTheSamePatterns(t *testing.T) {
 			column, value = "count_by", text(counts)
 			rule.CountBy = []string{value}
 		}
-		wrong := policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{}).Wrong()
+		wrong := policy.Compile([]policy.Rule{rule}, nil, nil, 0).Wrong()
 		_, err := s.conn.Exec(context.Background(),
 			fmt.Sprintf("UPDATE rate_limit_rules SET %s = ARRAY[$1::text]", column), value)
 		if err == nil && len(wrong) > 0 {

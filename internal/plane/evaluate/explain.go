@@ -108,9 +108,6 @@ type Limit struct {
 	shadow  bool
 }
 
-// PolicyOptions compile rules as proxies do.
-var PolicyOptions = policy.Options{SecretHeader: settings.CredentialHeader}
-
 // Explain says what the policy does with a request. conn and db are connections to the same database.
 // The bans and identities are those of now.
 func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Explanation, error) {
@@ -127,7 +124,7 @@ func Explain(ctx context.Context, conn *pgx.Conn, db *pgxdb.DB, r *Request) (*Ex
 	if err != nil {
 		return nil, err
 	}
-	snapshot, err := policy.ReadSnapshot(ctx, db, PolicyOptions)
+	snapshot, err := policy.ReadSnapshot(ctx, db)
 	if err != nil {
 		return nil, err
 	}

@@ -172,7 +172,7 @@ func ReadLimits(ctx context.Context, conn *pgx.Conn, rule string) (*Limits, erro
 	}) {
 		of.CountBy = []string{"user"}
 	}
-	l.snapshot = policy.Compile([]policy.Rule{of}, tiers, nil, PolicyOptions)
+	l.snapshot = policy.Compile([]policy.Rule{of}, tiers, nil, 0)
 	for _, wrong := range l.snapshot.Wrong() {
 		if wrong.Override == "" {
 			return nil, wrong.Err

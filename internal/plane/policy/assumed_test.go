@@ -19,7 +19,7 @@ func TestAnAssumedAddressFreesNoRequest(t *testing.T) {
 			CountBy: []string{"ip"}, Limits: []policy.RuleLimit{{Name: "l", Limit: limit}}}
 	}
 	set := policy.Compile([]policy.Rule{rule("staff", "plan", 2, 1000, inside),
-		rule("public", "plan", 1, 10, nil), rule("alone", "", 3, 50, inside)}, nil, nil, policy.Options{})
+		rule("public", "plan", 1, 10, nil), rule("alone", "", 3, 50, inside)}, nil, nil, 0)
 	for assumed, want := range map[bool]string{false: " alone staff", true: " alone public"} {
 		var o policy.Verdict
 		policy.Evaluate(set, &policy.Facts{Address: netip.MustParseAddr("10.0.0.1"), Assumed: assumed},

@@ -18,7 +18,7 @@ func BenchmarkEvaluate(b *testing.B) {
 					if sender == "nobody" {
 						clear(identities)
 					}
-					s := policy.Compile(rows, nil, nil, policy.Options{Remember: remember})
+					s := policy.Compile(rows, nil, nil, remember)
 					var o policy.Verdict
 					for i := range 3 * 64 {
 						policy.Evaluate(s, facts[i%64], identities[i%64], policytest.Now, &o)

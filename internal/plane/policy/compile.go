@@ -21,17 +21,6 @@ type Wrong struct {
 	Kept bool
 }
 
-// Options say how to compile a snapshot.
-type Options struct {
-	// Remember is for how many combinations of tier, method, host and path a snapshot
-	// remembers which rules match. It is worth its memory where the code is
-	// interpreted. 0 is none.
-	Remember int
-	// SecretHeader reports whether a header of that name holds a secret. Keys of counters
-	// that contain a secret are stored as digests. nil takes all headers for secrets.
-	SecretHeader func(name string) bool
-}
-
 // Snapshot is rules, overrides and bans at one moment. It does not change, and any number of
 // goroutines may use it.
 type Snapshot struct {
@@ -40,9 +29,9 @@ type Snapshot struct {
 }
 
 // Compile makes a snapshot. overrides are those for tiers; those for users and keys belong to
-// identities. The snapshot keeps the lists, which must not change afterwards.
-func Compile(rules []Rule, overrides []Override, bans []Ban, options Options) *Snapshot {
-	return &Snapshot{set: newRuleSet(rules, overrides, nil, options), bans: newBanSet(bans)}
+// identities. The snapshot keeps the lists, which must not change afterwards. remember is as in Settings.
+func Compile(rules []Rule, overrides []Override, bans []Ban, remember int) *Snapshot {
+	return &Snapshot{set: newRuleSet(rules, overrides, nil, remember), bans: newBanSet(bans)}
 }
 
 // Wrong returns the rules that cannot be used, and the overrides for tiers that are not used, in
@@ -85,22 +74,22 @@ type rule struct {
 func prefixOf(rule, limit string) string { return "rule/" + rule + "/" + limit }
 
 // newRuleSet compiles rules, and in place of one that cannot be used the rule of that name in before.
-func newRuleSet(rows []Rule, overrides []Override, before []*rule, options Options) *ruleSet {
+func newRuleSet(rows []Rule, overrides []Override, before []*rule, remember int) *ruleSet {
 	set := &ruleSet{limits: make(map[string]*limit), anchored: make(map[anchorKey]*amount)}
-	if options.Remember > 0 {
-		set.memo = newMemo(options.Remember)
+	if remember > 0 {
+		set.memo = newMemo(remember)
 	}
 	for i := range rows {
 		row := &rows[i]
 		if row.Mode == settings.Off {
 			continue
 		}
-		r, err := compileRule(row, options)
+		r, err := compileRule(row)
 		if err != nil {
 			wrong := Wrong{Rule: row.Name, Err: err}
 			for _, last := range before {
 				if last.row.Name == row.Name {
-					r, _ = compileRule(&last.row, options) // a copy, since this set writes into its rules
+					r, _ = compileRule(&last.row) // a copy, since this set writes into its rules
 					wrong.Kept = true
 				}
 			}
@@ -141,7 +130,7 @@ func isBefore(a, b *Rule) bool {
 }
 
 // compileRule compiles a rule by itself, or returns what is wrong with it.
-func compileRule(row *Rule, options Options) (*rule, error) {
+func compileRule(row *Rule) (*rule, error) {
 	r := &rule{row: *row, from: beginOf(row.From), until: endOf(row.Until)}
 	if row.Action == "" {
 		r.row.Action = Charge
@@ -159,7 +148,7 @@ func compileRule(row *Rule, options Options) (*rule, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.by, err = parseCountBy(row, options); err != nil {
+	if r.by, err = parseCountBy(row); err != nil {
 		return nil, err
 	}
 	r.personal = len(row.Tiers) > 0 || r.row.Action == Charge && (r.by.sender || row.Family != "")

@@ -35,7 +35,7 @@ type counted struct {
 }
 
 // parseCountBy parses the CountBy of a rule.
-func parseCountBy(row *Rule, options Options) (counterBy, error) {
+func parseCountBy(row *Rule) (counterBy, error) {
 	names := row.CountBy
 	if len(names) == 0 {
 		names = []string{"user"}
@@ -51,7 +51,7 @@ func parseCountBy(row *Rule, options Options) (counterBy, error) {
 			if header := strings.TrimPrefix(text, "header:"); header != text && settings.HeaderName(header) {
 				d.name = "header:"
 				d.header = textproto.CanonicalMIMEHeaderKey(header)
-				d.secret = options.SecretHeader == nil || options.SecretHeader(d.header)
+				d.secret = settings.CredentialHeader(d.header)
 				text = d.name + d.header
 			}
 			if seen[text] || d.header == "" && !isAmong(dimensions, text) ||

@@ -35,7 +35,7 @@
 //
 // The index of a Snapshot files each rule under every value of one kind of condition: paths, hosts,
 // networks or tiers. It takes the kind with the fewest other rules, so that Evaluate tries few of many
-// selective rules. With Options.Remember, a Snapshot also remembers by tier, method, host and path which
+// selective rules. With Settings.Remember, a Snapshot also remembers by tier, method, host and path which
 // rules match, and the verdict if all senders without an amount of their own get the same one: a search in
 // the index takes long in the interpreter. Evaluate allocates nothing where counters are of users. Measure
 // it:

@@ -58,7 +58,7 @@ func FuzzRules(f *testing.F) {
 		var o policy.Verdict
 		rows := []string{`{"Rule":` + row + `}`, `{"Override":` + row + `}`}
 		if rules, overrides, err := policy.DecodeRules(rows); err == nil {
-			s := policy.Compile(rules, overrides, nil, policy.Options{Remember: 4})
+			s := policy.Compile(rules, overrides, nil, 4)
 			if s.Rules()+len(s.Wrong()) == 0 && rules[0].Mode != settings.Off {
 				t.Errorf("%s is neither used nor reported", row)
 			}
@@ -71,7 +71,7 @@ func FuzzRules(f *testing.F) {
 		}
 		w := &policytest.World{Rules: []policy.Rule{{Name: "r", Action: policy.Block,
 			Paths: []string{pathPattern}, Hosts: []string{hostPattern}}}}
-		s := policy.Compile(w.Rules, nil, nil, policy.Options{})
+		s := policy.Compile(w.Rules, nil, nil, 0)
 		if len(s.Wrong()) > 0 || strings.ContainsAny(f.Path, `\;`) ||
 			policy.NormalHost(hostPattern) != hostPattern {
 			return

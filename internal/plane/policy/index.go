@@ -91,8 +91,6 @@ func larger(a, b int) int {
 	return b
 }
 
-func smaller(a, b int) int { return -larger(-a, -b) }
-
 // findRules appends to found, in order, the rules that match a request by tier, method, host
 // and path. Rules that are filed under networks are not among them.
 func findRules(x *index, f *Facts, tier string, found []*rule) []*rule {

@@ -74,16 +74,13 @@ func Hint(key string) string {
 // Bearer returns the API key in a header: the value without spaces around it, and without the
 // scheme "Bearer ", in any case.
 func Bearer(value string) string {
-	const scheme = "bearer"
 	value = strings.TrimSpace(value)
-	if len(value) >= len(scheme) && strings.EqualFold(value[:len(scheme)], scheme) {
-		rest := value[len(scheme):]
-		if rest == "" {
-			return ""
-		}
-		if rest[0] == ' ' || rest[0] == '\t' {
-			return strings.TrimSpace(rest)
-		}
+	scheme := strings.IndexAny(value, " \t")
+	if scheme < 0 {
+		scheme = len(value)
+	}
+	if strings.EqualFold(value[:scheme], "bearer") {
+		return strings.TrimSpace(value[scheme:])
 	}
 	return value
 }

@@ -197,7 +197,10 @@ func (l *lookups) add(call *lookup) *lookup {
 func (l *lookups) work() {
 	for {
 		l.mu.Lock()
-		n := smaller(len(l.waiting), lookUpMost)
+		n := len(l.waiting)
+		if n > lookUpMost {
+			n = lookUpMost
+		}
 		if n == 0 {
 			l.working = false
 			l.mu.Unlock()

@@ -27,11 +27,11 @@ func TestRulesDecideAsALoopOverThemDoes(t *testing.T) {
 		pick := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
 		w := policytest.New(pick, rapid.IntRange(1, 20).Draw(t, "rules"), rapid.Bool().Draw(t, "selective"))
 		oracle := newNaive(w)
-		plain := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{})
+		plain := policy.Compile(w.Rules, w.Overrides, w.Bans, 0)
 		if wrong := plain.Wrong(); len(wrong) > 0 {
 			t.Fatalf("wrong: %v", wrong)
 		}
-		memo := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{Remember: 4})
+		memo := policy.Compile(w.Rules, w.Overrides, w.Bans, 4)
 		var f policy.Facts
 		var o policy.Verdict
 		for range 20 {
@@ -78,8 +78,8 @@ func TestWithoutALookUpOneFilterIsLeft(t *testing.T) {
 			}
 		}
 		oracle := newNaive(left)
-		plain := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{})
-		memo := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{Remember: 4})
+		plain := policy.Compile(w.Rules, w.Overrides, w.Bans, 0)
+		memo := policy.Compile(w.Rules, w.Overrides, w.Bans, 4)
 		var f policy.Facts
 		var o policy.Verdict
 		for range 20 {
@@ -111,8 +111,8 @@ func TestWithoutALookUpOneFilterIsLeft(t *testing.T) {
 func TestManyRulesDecideAsALoopDoes(t *testing.T) {
 	w := policytest.New(policytest.Numbers(1), *ruleCount, true)
 	oracle := newNaive(w)
-	plain := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{})
-	memo := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{Remember: 1000})
+	plain := policy.Compile(w.Rules, w.Overrides, w.Bans, 0)
+	memo := policy.Compile(w.Rules, w.Overrides, w.Bans, 1000)
 	if plain.Rules() == 0 || len(plain.Wrong()) > 0 {
 		t.Fatalf("%d rules, wrong: %v", plain.Rules(), plain.Wrong())
 	}

@@ -16,40 +16,36 @@ import (
 // does not answer.
 func Migrate(ctx context.Context, db pgdb.DB) error {
 	now, err := lookForTables(ctx, db)
-	if err != nil || now.policy == 1 {
+	if err != nil || now[1] == 1 {
 		return err
 	}
-	if now.restoring == 1 {
+	if now[2] == 1 {
 		return schema.ErrRestoring
 	}
 	sql := schema.PolicyOnce
-	if now.counters == 0 {
+	if now[0] == 0 {
 		sql = schema.Lock + schema.Counters + sql
 	}
 	failure := db.Exec(ctx, sql)
 	if failure == nil {
 		return nil
 	}
-	if now, err := lookForTables(ctx, db); err == nil && now.policy == 1 {
+	if now, err = lookForTables(ctx, db); err == nil && now[1] == 1 {
 		return nil // another process was faster
 	}
 	return fmt.Errorf("creating the tables of the policy (a role that may create tables can run schema.sql "+
 		"instead): %w", pg.Explain(ctx, db, failure))
 }
 
-// tablesFound is the result of schema.Ready.
-type tablesFound struct{ counters, policy, restoring int }
-
 // readySQL is schema.Ready as one text.
 const readySQL = `SELECT ready::text FROM (` + schema.Ready + `) AS ready`
 
-// lookForTables reports which tables are right.
-func lookForTables(ctx context.Context, db pgdb.DB) (tablesFound, error) {
-	found := tablesFound{}
+// lookForTables returns the three numbers of schema.Ready.
+func lookForTables(ctx context.Context, db pgdb.DB) ([]int, error) {
+	found := make([]int, 3)
 	row, err := read(ctx, db, loadTimeout, "looking for the tables", readySQL)
 	if err == nil {
-		_, err = fmt.Sscanf(strings.Join(row, " "), "(%d,%d,%d)",
-			&found.counters, &found.policy, &found.restoring)
+		_, err = fmt.Sscanf(strings.Join(row, " "), "(%d,%d,%d)", &found[0], &found[1], &found[2])
 	}
 	return found, err
 }

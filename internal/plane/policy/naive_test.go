@@ -281,9 +281,6 @@ func naiveKey(r *policy.Rule, f *policy.Facts, o *policy.Verdict) string {
 			return ""
 		}
 		if len(names) > 1 {
-			if strings.HasPrefix(names[number-1], "header:") {
-				part = ratelimit.DigestKey(part) // without options, all headers are secrets
-			}
 			part = fmt.Sprintf("%d|%s", number, part)
 		}
 		parts = append(parts, part)

@@ -98,11 +98,11 @@ func TestARuleMatchesBothReadingsOfAnEncodedSlash(t *testing.T) {
 			}
 			var o policy.Verdict
 			rule := policy.Rule{Name: "r", Action: policy.Block, Paths: []string{step.pattern}}
-			policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{Remember: remember}),
+			policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, remember),
 				&policy.Facts{Path: path}, nil, now, &o)
 			blocks := o.Reason == policy.Blocked
 			rule.Action = policy.Exempt
-			policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, policy.Options{Remember: remember}),
+			policy.Evaluate(policy.Compile([]policy.Rule{rule}, nil, nil, remember),
 				&policy.Facts{Path: path}, nil, now, &o)
 			if blocks != step.blocks || o.Exempt != step.exempts {
 				t.Errorf("%s of %s: blocks %v, exempts %v", step.pattern, step.path, blocks, o.Exempt)
@@ -157,7 +157,7 @@ func TestAPathWhoseParametersMatterIsAmbiguous(t *testing.T) {
 			if step.address != "" {
 				address = netip.MustParseAddr(step.address)
 			}
-			s := policy.Compile(rules, nil, nil, policy.Options{Remember: remember})
+			s := policy.Compile(rules, nil, nil, remember)
 			alice := &policy.Identity{Known: true, User: "alice", Tier: "free"}
 			var o policy.Verdict
 			for range 3 { // the memo has more each time

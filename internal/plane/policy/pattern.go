@@ -114,7 +114,7 @@ type Conditions struct{ rule *rule }
 // *ratelimit.FieldError.
 func NewConditions(hosts, paths, methods []string) (*Conditions, error) {
 	row := Rule{Name: "match", Action: Block, Hosts: hosts, Paths: paths, Methods: methods}
-	r, err := compileRule(&row, Options{})
+	r, err := compileRule(&row)
 	if err != nil {
 		return nil, err
 	}

@@ -15,8 +15,9 @@ import (
 
 // Settings are the settings of a Policy. The zero value is a good choice.
 type Settings struct {
-	// Options say how to compile the rules.
-	Options Options
+	// Remember is for how many combinations of tier, method, host and path a snapshot remembers which rules
+	// match. It is worth its memory where the code is interpreted. 0 is none.
+	Remember int
 
 	// Refresh is the mean time between two polls for changes. 0 means
 	// DefaultRefresh; below 0 there are none but those of Policy.Refresh.
@@ -245,7 +246,7 @@ func (p *Policy) lookUp(
 		return nil
 	}
 	text := ""
-	if p.settings.Options.Remember > 0 && len(key) <= longestRemembered && Bearer(key) == key {
+	if p.settings.Remember > 0 && len(key) <= longestRemembered && Bearer(key) == key {
 		text = strings.Clone(key) // it may be a part of a long request
 	}
 	found, err := p.lookups.get(ctx, timeout, sender, text, f.Address)
@@ -277,7 +278,7 @@ func (p *Policy) first(ctx context.Context, timeout time.Duration) error {
 // for the interpreter: see internal/testkit/imports. It finds the key without a digest. Without it, such a
 // request takes 1.3 times the processor time in Traefik: see ask in package serve for the
 // benchmark. It reports false if p.Evaluate has to be called, and then leaves o as it is. It remembers
-// keys only with Options.Remember.
+// keys only with Settings.Remember.
 func Recall(p *Policy, key string, f *Facts, o *Verdict) bool {
 	c := p.identities
 	c.mu.RLock()

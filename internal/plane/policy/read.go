@@ -61,8 +61,8 @@ func digestOf(text string) [32]byte {
 
 // ReadSnapshot reads once what a Policy keeps up to date, for programs that explain what a proxy does. The
 // error wraps ratelimit.ErrUnavailable if the database does not answer.
-func ReadSnapshot(ctx context.Context, db pgdb.DB, options Options) (*Snapshot, error) {
-	p := New(db, Settings{Options: options})
+func ReadSnapshot(ctx context.Context, db pgdb.DB) (*Snapshot, error) {
+	p := New(db, Settings{})
 	defer p.Close()
 	p.due = everything
 	err := p.load(ctx, time.Time{})

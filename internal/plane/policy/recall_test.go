@@ -29,7 +29,7 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 	for i := range 20 {
 		s.user(fmt.Sprint("user", i), "free")
 	}
-	p := s.policy(policy.Settings{Options: policy.Options{Remember: 100}, MaxIdentities: 3})
+	p := s.policy(policy.Settings{Remember: 100, MaxIdentities: 3})
 	refresh(t, p)
 	for i := range 20 {
 		for range 2 {
@@ -58,7 +58,7 @@ func TestKeysThatAreNotRemembered(t *testing.T) {
 	s.exec("INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('Bearer key of bob'), " +
 		"'ann'), (sha256(convert_to(repeat('k', 600), 'UTF8')), 'ann')")
 	plain := s.policy(policy.Settings{})
-	remembering := s.policy(policy.Settings{Options: policy.Options{Remember: 100}})
+	remembering := s.policy(policy.Settings{Remember: 100})
 	refresh(t, plain)
 	refresh(t, remembering)
 	for range 3 {
@@ -100,7 +100,7 @@ func TestARecalledKeyIsDecidedAsAnyOther(t *testing.T) {
 			}
 		}
 		plain := s.policy(policy.Settings{})
-		remembering := s.policy(policy.Settings{Options: policy.Options{Remember: 100}})
+		remembering := s.policy(policy.Settings{Remember: 100})
 		refresh(t, plain)
 		refresh(t, remembering)
 		var f policy.Facts

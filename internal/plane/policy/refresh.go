@@ -227,7 +227,7 @@ func (p *Policy) compile(rows policyRows) error {
 		if old != nil {
 			before = old.set.rules
 		}
-		next.set = newRuleSet(d.rules, d.overrides, before, p.settings.Options)
+		next.set = newRuleSet(d.rules, d.overrides, before, p.settings.Remember)
 	}
 	var problem error
 	if all := problems(next); all != nil {

@@ -15,7 +15,7 @@ func TestExplainSaysWhatDecideDoes(t *testing.T) {
 	for seed := 1; seed <= 120; seed++ {
 		pick := policytest.Numbers(seed)
 		w := policytest.New(pick, 12, false)
-		snapshot := policy.Compile(w.Rules, w.Overrides, w.Bans, policy.Options{Remember: seed % 2 * 100})
+		snapshot := policy.Compile(w.Rules, w.Overrides, w.Bans, seed%2*100)
 		for range 20 {
 			var f policy.Facts
 			id, now := w.Request(pick, &f)

@@ -77,7 +77,7 @@ type replayed struct {
 
 func (r *replayed) restart() {
 	r.policy = r.policyOn(r.middle, policy.Settings{
-		Options: policy.Options{Remember: 100},
+		Remember: 100,
 		OnApplied: func(_ int64, _ string, problems []string) {
 			if lacks := strings.Join(problems, "; "); lacks != r.lacks {
 				r.lacks = lacks

@@ -29,7 +29,7 @@ type Facts struct {
 	// Header is read only by rules that count by a header.
 	Header http.Header
 	// KeyHeaders are the headers that hold the API key, in their canonical form. Keys of
-	// counters that contain one of them are stored as digests, see Options.SecretHeader.
+	// counters that contain one of them are stored as digests, see settings.CredentialHeader.
 	KeyHeaders []string
 }
 

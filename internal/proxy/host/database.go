@@ -199,7 +199,7 @@ func (h *Handle) openPolicy(at *DataSources) (*policy.Policy, error) {
 		}
 		return policy.New(d.DB, policy.Settings{
 			Health:           ofStore,
-			Options:          policy.Options{Remember: p.Remember, SecretHeader: settings.CredentialHeader},
+			Remember:         p.Remember,
 			DisableMigration: !d.Settings.AutoMigrate,
 			OnApplied: func(seq int64, log string, problems []string) {
 				if d.Postgres != nil {

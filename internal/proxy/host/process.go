@@ -25,7 +25,7 @@ type Process struct {
 	Delay time.Duration
 
 	LeaseHorizon time.Duration // for how long leases should last; 0 is a second
-	Remember     int           // see policy.Options
+	Remember     int           // see policy.Settings
 
 	mu     sync.Mutex // guards all that follows, and the fields of each sharing
 	shared map[string]*sharing

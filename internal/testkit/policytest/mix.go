@@ -67,7 +67,7 @@ func Mix(n int) ([]policy.Rule, []*policy.Facts, []*policy.Identity) {
 // were. It has decided each request three times before.
 func Repeat(rules, remember int) func(requests int) int {
 	rows, facts, identities := Mix(rules)
-	s := policy.Compile(rows, nil, nil, policy.Options{Remember: remember})
+	s := policy.Compile(rows, nil, nil, remember)
 	var o policy.Verdict
 	decide := func(requests int) int {
 		hits := 0
