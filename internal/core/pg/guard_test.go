@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/pg"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/settings"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/history"
@@ -135,7 +136,7 @@ func plane(t *testing.T, db pgdb.DB, path string) (reports string) {
 	if err := errors.Join(policy.Migrate(ctx, db), history.Migrate(ctx, db)); err != nil {
 		t.Fatal(err)
 	}
-	p := policy.New(db, policy.Settings{Refresh: -1})
+	p := policy.New(db, policy.Settings{Refresh: -1, Health: health.New(ctx, nil, nil)})
 	defer p.Close()
 	if err := p.Refresh(ctx); err != nil {
 		t.Error(err)

@@ -61,15 +61,10 @@ func TestTheRolesOfTheDocumentation(t *testing.T) {
 	}
 	defer store.Close()
 	store.Prepare()
-	p := policy.New(db,
-		policy.Settings{Refresh: -1,
-			OnApplied: func(seq int64, log string,
-				problems []string) {
-				store.SetApplied(seq, log, problems)
-			}, OnError: func(
-				err error) {
-				reported = append(reported, err.Error())
-			}})
+	p := policy.New(db, policy.Settings{
+		Refresh: -1, Health: store.Health(), OnApplied: store.SetApplied,
+		OnError: func(err error) { reported = append(reported, err.Error()) },
+	})
 	defer p.Close()
 	ctx := context.Background()
 	if err := p.Refresh(ctx); err != nil {

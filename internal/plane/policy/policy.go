@@ -13,7 +13,7 @@ import (
 	"github.com/pgratelimit/pg-ratelimit/ratelimit/pgdb"
 )
 
-// Settings are the settings of a Policy. The zero value is a good choice.
+// Settings are the settings of a Policy.
 type Settings struct {
 	// Remember is for how many combinations of tier, method, host and path a snapshot remembers which rules
 	// match. It is worth its memory where the code is interpreted. 0 is none.
@@ -35,7 +35,7 @@ type Settings struct {
 	// it should be. It must not block. Nil is ignored. See registry.Registry.SetApplied.
 	OnApplied func(seq int64, log string, problems []string)
 
-	// Health is the health of the server, which the policy shares with the store. Nil means one of its own.
+	// Health is the health of the server, which the policy shares with the store. Required.
 	Health *health.Health
 
 	// Now replaces this machine's clock, for tests.
@@ -135,12 +135,6 @@ func New(db pgdb.DB, s Settings) *Policy {
 		poller: poller{db: db}, reported: make(map[string]string),
 	}
 	p.closing, p.close = context.WithCancel(context.Background())
-	if s.Health == nil {
-		s.Health = health.New(p.closing, s.Random, func(ctx context.Context) error {
-			_, err := read(ctx, db, refreshTimeout, "looking for the server", "SELECT 'answers'")
-			return err
-		})
-	}
 	p.lookups = newLookups(db, p.identities, s.Health, s.Now)
 	p.ready, p.setReady = context.WithCancel(p.closing)
 	return p

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"math/rand"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pgratelimit/pg-ratelimit/internal/core/health"
 	"github.com/pgratelimit/pg-ratelimit/internal/core/schema"
 	"github.com/pgratelimit/pg-ratelimit/internal/plane/policy"
 	"github.com/pgratelimit/pg-ratelimit/internal/testkit/cluster"
@@ -115,6 +117,9 @@ func (s *site) policyOn(db pgdb.DB, settings policy.Settings) *policy.Policy {
 		defer s.mu.Unlock()
 		s.reported = append(s.reported, err.Error())
 	}
+	settings.Health = health.New(s.t.Context(), rand.Float64, func(ctx context.Context) error {
+		return db.Run(ctx, []*pgdb.Statement{{SQL: "SELECT 'answers'"}})
+	})
 	p := policy.New(db, settings)
 	s.t.Cleanup(func() { p.Close(); db.Close() })
 	return p
