@@ -115,7 +115,7 @@ type amounts struct {
 
 	own      map[*limit][]*choice
 	start    time.Time // Identity.PeriodStart
-	timeZone string    // of the user's own billing period; "" is that of the limit
+	timeZone string    // Identity.TimeZone
 }
 
 // nobody has the amounts of a sender without an identity.
@@ -129,7 +129,8 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 	set := s.set
 	a := &amounts{
 		set: set, bans: s.bans, ban: senderBan(s.bans, id), user: userText(id.User),
-		byKey: id.Digest != [32]byte{}, own: make(map[*limit][]*choice), start: id.PeriodStart,
+		byKey: id.Digest != [32]byte{}, own: make(map[*limit][]*choice),
+		start: id.PeriodStart, timeZone: id.TimeZone,
 		tierUntil: endOf(id.TierUntil), expiresAt: endOf(id.ExpiresAt), revokedAt: endOf(id.RevokedAt),
 	}
 	if id.CountedAs != 0 {
@@ -140,9 +141,7 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 	for i := range id.Overrides {
 		o := &id.Overrides[i]
 		l := set.limits[prefixOf(o.Rule, o.Limit)]
-		// A key's override does not count for another key of its user.
-		if l == nil || o.Tier != "" || o.KeyID != 0 && o.KeyID != id.KeyID ||
-			o.User != "" && o.User != id.User {
+		if l == nil {
 			continue
 		}
 		from := "user"
@@ -152,14 +151,6 @@ func amountsOf(s *Snapshot, id *Identity) *amounts {
 		if choices, err := addChoice(a.own[l], l, o, from); err == nil {
 			a.own[l] = choices
 		}
-	}
-	// For a time zone that is unknown on this machine, that of the limit counts.
-	zoned := ratelimit.Limit{
-		Prefix: "period", Algorithm: ratelimit.FixedWindow, Events: 1,
-		Calendar: ratelimit.Month, Zone: id.TimeZone,
-	}
-	if zoned.Validate() == nil {
-		a.timeZone = id.TimeZone
 	}
 	a.adjusts = len(a.own) > 0 || !a.start.IsZero()
 	a.plainUntil = always
@@ -214,6 +205,9 @@ func anchored(s *amounts, a *amount) *amount {
 	defer s.set.mu.Unlock()
 	known := s.set.anchored[key]
 	if known == nil {
+		if l.Validate() != nil { // the time zone is unknown on this machine
+			l.Zone = a.limit.Zone
+		}
 		known = &amount{limit: &l, mark: a.mark}
 		s.set.anchored[key] = known
 	}

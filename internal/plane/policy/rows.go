@@ -150,7 +150,7 @@ type Identity struct {
 	// ExpiresAt and RevokedAt end the key; the zero time is never.
 	ExpiresAt, RevokedAt time.Time
 
-	// Overrides are those for the key and for the user.
+	// Overrides are those for this key and for the user.
 	Overrides []Override
 
 	amounts atomic.Value // an *amounts, see amount.go
