@@ -3,7 +3,6 @@ package policy_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -50,29 +49,6 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 	same(t, "a key after a minute", recalled(p, "key of user19"), "not remembered")
 }
 
-// Without Remember, memory holds no keys, and a key that is written as a header with a scheme is never taken
-// for the key after the scheme.
-func TestKeysThatAreNotRemembered(t *testing.T) {
-	s := newSite(t)
-	s.user("ann", "free")
-	s.exec("INSERT INTO rate_limit_api_keys (digest, user_id) VALUES (sha256('Bearer key of bob'), " +
-		"'ann'), (sha256(convert_to(repeat('k', 600), 'UTF8')), 'ann')")
-	plain := s.policy(policy.Settings{})
-	remembering := s.policy(policy.Settings{Remember: 100})
-	refresh(t, plain)
-	refresh(t, remembering)
-	for range 3 {
-		for _, key := range []string{"key of ann", "Bearer key of bob", strings.Repeat("k", 600)} {
-			same(t, "a request", decided(t, plain, key, ""), "ann free")
-			same(t, "a request", decided(t, remembering, key, ""), "ann free")
-		}
-	}
-	same(t, "without Remember", recalled(plain, "key of ann"), "not remembered")
-	same(t, "with Remember", recalled(remembering, "key of ann"), "ann free")
-	same(t, "a key with a scheme", recalled(remembering, "Bearer key of bob"), "not remembered")
-	same(t, "a long key", recalled(remembering, strings.Repeat("k", 600)), "not remembered")
-}
-
 // A recalled key leads to the decision of a policy that remembers nothing, in random worlds.
 func TestARecalledKeyIsDecidedAsAnyOther(t *testing.T) {
 	simple := 0
@@ -112,6 +88,9 @@ func TestARecalledKeyIsDecidedAsAnyOther(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 1 + pick(3) {
+				if policy.Recall(plain, key, &f, &got) {
+					t.Fatal("memory holds a key without Remember")
+				}
 				if policy.Recall(remembering, key, &f, &got) {
 					same(t, fmt.Sprintf("%s to %+v", key, f), policytest.Text(&got), policytest.Text(&want))
 					if got.Simple != want.Simple || got.Rule != want.Rule {
