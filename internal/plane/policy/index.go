@@ -146,8 +146,10 @@ func keepMatching(found []*rule, begin int, f *Facts, tier string) []*rule {
 	method := strings.ToUpper(f.Method)
 	end := begin
 	for _, r := range found[begin:] {
-		if matchesTier(r, tier) && matchesMethod(r, method) && matchesHost(r, f.Host) &&
-			matchesPath(r, f.Path) {
+		// Most rules have few conditions, and a call takes long in the interpreter.
+		if (r.row.Tiers == nil || matchesTier(r, tier)) &&
+			(r.row.Methods == nil || matchesMethod(r, method)) &&
+			(r.hosts == nil || matchesHost(r, f.Host)) && (r.paths == nil || matchesPath(r, f.Path)) {
 			found[end] = r
 			end++
 		}
